@@ -46,6 +46,7 @@ inline constexpr absl::string_view kPolicyLocal = "local";
 inline constexpr absl::string_view kPolicyAuto = "auto";
 inline constexpr absl::string_view kPolicyFetchHeads = "fetch_heads";
 inline constexpr absl::string_view kPolicyFetchRecompute = "fetch_recompute";
+inline constexpr absl::string_view kPolicyFetchHybrid = "fetch_hybrid";
 
 // With a policy that fetches: of each compute node, for all its lanes and memory nodes.
 struct FetchConfig {
@@ -57,6 +58,9 @@ struct FetchConfig {
   // Policy fetch_recompute: of how many tokens K and V are made again from activations.
   uint32_t recompute_percent = 0;
   bool recompute_auto = true;  // By measured times.
+  // Policy fetch_hybrid: how many of a memory node's tokens are held as activations.
+  uint32_t activation_percent = 0;
+  bool activation_auto = true;  // By measured times.
   friend bool operator==(const FetchConfig&, const FetchConfig&) = default;
 };
 
@@ -223,7 +227,10 @@ struct ClusterConfig {
   // Whether all nodes run on this host: nobody else needs to reach them.
   bool IsOneHost() const;
   // Whether rows attend at the compute node, over K and V that memory nodes send there.
-  bool Fetches() const { return policy == kPolicyFetchHeads || policy == kPolicyFetchRecompute; }
+  bool Fetches() const {
+    return policy == kPolicyFetchHeads || policy == kPolicyFetchRecompute ||
+           policy == kPolicyFetchHybrid;
+  }
   // What "ucx" and "verbs" mean here as URIs: on one host they listen on loopback alone.
   std::string UcxUri() const;
   std::string VerbsUri() const;

@@ -286,9 +286,12 @@ std::string ToYaml(const ClusterConfig& config) {
     word("window", FormatExactBytes(config.fetch.window_bytes));
     if (config.policy == kPolicyFetchHeads) {
       word("heads", config.fetch.heads_auto ? "auto" : absl::StrCat(config.fetch.heads));
-    } else {
+    } else if (config.policy == kPolicyFetchRecompute) {
       word("recompute_percent",
            config.fetch.recompute_auto ? "auto" : absl::StrCat(config.fetch.recompute_percent));
+    } else {
+      word("activation_percent",
+           config.fetch.activation_auto ? "auto" : absl::StrCat(config.fetch.activation_percent));
     }
     out << YAML::EndMap;
   }

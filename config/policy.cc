@@ -106,41 +106,53 @@ absl::Status CheckLocal(const ClusterConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status CheckHeads(const ClusterConfig& config) {
-  const FetchConfig& fetch = config.fetch;
-  if (!fetch.recompute_auto) {
-    return absl::InvalidArgumentError(
-        "fetch.recompute_percent: says what policy fetch_recompute recomputes, and the policy is "
-        "fetch_heads; remove it, or set policy to fetch_recompute");
-  }
-  if (!fetch.heads_auto && fetch.heads == 0) {
-    return absl::InvalidArgumentError(
-        "fetch.heads: 0 KV heads cannot come together; set it to auto, or to a number from 1 on");
-  }
-  return config.partition != Partition::kTokenRange
+// A key of `fetch` belongs to one policy.
+absl::Status CheckKey(const ClusterConfig& config, absl::string_view key, bool is_set,
+                      absl::string_view policy, absl::string_view says) {
+  return !is_set || config.policy == policy
              ? absl::OkStatus()
-             : absl::UnimplementedError(
-                   "partition: token_range is not served by this version with policy fetch_heads; "
-                   "it serves request, head and auto");
+             : absl::InvalidArgumentError(absl::StrCat("fetch.", key, ": says ", says,
+                                                       ", and the policy is ", config.policy,
+                                                       "; remove it, or set policy to ", policy));
 }
 
-absl::Status CheckRecompute(const ClusterConfig& config) {
-  if (!config.fetch.heads_auto) {
-    return absl::InvalidArgumentError(
-        "fetch.heads: says what policy fetch_heads brings together, and the policy is "
-        "fetch_recompute, to which all heads come; remove it, or set policy to fetch_heads");
-  }
-  if (config.fetch.recompute_percent > 100) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("fetch.recompute_percent: ", config.fetch.recompute_percent,
-                     " is no number from 0 to 100, nor auto"));
+absl::Status CheckPercent(absl::string_view key, uint32_t percent) {
+  return percent <= 100
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat("fetch.", key, ": ", percent,
+                                                       " is no number from 0 to 100, nor auto"));
+}
+
+absl::Status CheckKeys(const ClusterConfig& config) {
+  const FetchConfig& fetch = config.fetch;
+  LAMINA_RETURN_IF_ERROR(CheckKey(config, "heads", !fetch.heads_auto, kPolicyFetchHeads,
+                                  "how many KV heads come together"));
+  LAMINA_RETURN_IF_ERROR(CheckKey(config, "recompute_percent", !fetch.recompute_auto,
+                                  kPolicyFetchRecompute, "how many tokens are recomputed"));
+  LAMINA_RETURN_IF_ERROR(CheckKey(config, "activation_percent", !fetch.activation_auto,
+                                  kPolicyFetchHybrid, "how many tokens are held as activations"));
+  LAMINA_RETURN_IF_ERROR(CheckPercent("recompute_percent", fetch.recompute_percent));
+  LAMINA_RETURN_IF_ERROR(CheckPercent("activation_percent", fetch.activation_percent));
+  return fetch.heads_auto || fetch.heads > 0
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   "fetch.heads: 0 KV heads cannot come together; set it to auto, or to a number "
+                   "from 1 on");
+}
+
+absl::Status CheckFetchPartition(const ClusterConfig& config) {
+  if (config.policy == kPolicyFetchHeads) {
+    return config.partition != Partition::kTokenRange
+               ? absl::OkStatus()
+               : absl::UnimplementedError(
+                     "partition: token_range is not served by this version with policy "
+                     "fetch_heads; it serves request, head and auto");
   }
   return config.partition == Partition::kRequest || config.partition == Partition::kAuto
              ? absl::OkStatus()
-             : absl::UnimplementedError(
-                   "partition: only request is served by this version with policy "
-                   "fetch_recompute, since activations are kept where all heads are; set it to "
-                   "request or auto");
+             : absl::UnimplementedError(absl::StrCat(
+                   "partition: only request is served by this version with policy ", config.policy,
+                   ", since activations are kept where all heads are; set it to request or auto"));
 }
 
 absl::Status CheckBudgets(const ClusterConfig& config) {
@@ -162,7 +174,7 @@ absl::Status CheckFetch(const ClusterConfig& config) {
                ? absl::OkStatus()
                : absl::InvalidArgumentError(absl::StrCat(
                      "fetch: says how K and V are fetched, and the policy is ", config.policy,
-                     "; remove it, or set policy to fetch_heads or fetch_recompute"));
+                     "; remove it, or set policy to one that fetches, like fetch_heads"));
   }
   if (config.compute.size() > 1) {
     return absl::UnimplementedError(absl::StrCat(
@@ -170,7 +182,8 @@ absl::Status CheckFetch(const ClusterConfig& config) {
         config.policy, "; it serves one, without stages, shards or nodes for prompts"));
   }
   LAMINA_RETURN_IF_ERROR(CheckBudgets(config));
-  return config.policy == kPolicyFetchRecompute ? CheckRecompute(config) : CheckHeads(config);
+  LAMINA_RETURN_IF_ERROR(CheckKeys(config));
+  return CheckFetchPartition(config);
 }
 
 }  // namespace

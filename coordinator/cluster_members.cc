@@ -14,6 +14,7 @@
 #include "control/blame.h"
 #include "control/transport_fault.h"
 #include "coordinator/epoch_members.h"
+#include "coordinator/node_costs.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -33,6 +34,15 @@ std::vector<const core::Member*> MembersOf(const core::Membership& membership) {
   return members;
 }
 
+// Of all nodes that hold K and V, in bytes.
+uint64_t CapacityOf(const core::Membership& membership, const AttachedNodes& nodes) {
+  uint64_t capacity = 0;
+  for (const core::Member* member : membership.kv_members()) {
+    capacity += nodes.at(member->name).hello.identity.capacity_bytes;
+  }
+  return capacity;
+}
+
 }  // namespace
 
 ClusterMembers::ClusterMembers(const EngineOptions& options, const Clock& clock, EpochOwner& owner)
@@ -48,6 +58,9 @@ ClusterMembers::ClusterMembers(const EngineOptions& options, const Clock& clock,
       splits_(options) {
   if (options.policy_auto.has_value()) {
     policy_.emplace(options);
+  }
+  if (options.hybrid.has_value()) {
+    hybrid_.emplace(options);
   }
 }
 
@@ -81,6 +94,14 @@ void ClusterMembers::LeaveOut(const AttachedNodes::Lost& lost) {
 }
 
 void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
+  if (hybrid_.has_value() && serving() && !works) {
+    const core::FetchRates rates = FetchRatesOf(*epoch_, MeasuredNodesOf(*this));
+    if (hybrid_->Settle(clock_.Now(), rates, CapacityOf(membership_, nodes_)) &&
+        membership_.StartAnew()) {
+      LogInfo("nothing runs: an epoch begins with ", hybrid_->why());
+    }
+    epoch_->fetch_why = hybrid_->why();
+  }
   if (!policy_.has_value() || !serving()) {
     return;
   }
@@ -151,7 +172,13 @@ absl::StatusOr<FormedEpoch> ClusterMembers::Form() {
     speeds[name] = node.hello.identity.dense_speed;
   }
   LAMINA_RETURN_IF_ERROR(splits_.Split(speeds));
-  return forming_.Form(EpochMembersOf(membership_, nodes_, splits_, transport_.uri()));
+  EpochMembers members = EpochMembersOf(membership_, nodes_, splits_, transport_.uri());
+  if (hybrid_.has_value()) {
+    members.activation_share = hybrid_->share();
+  }
+  LAMINA_ASSIGN_OR_RETURN(FormedEpoch formed, forming_.Form(members));
+  formed.fetch_why = hybrid_.has_value() ? hybrid_->why() : "";
+  return formed;
 }
 
 // Members get the configuration; who is attached and has no part is told so.

@@ -23,6 +23,7 @@
 #include "coordinator/core/transport_choice.h"
 #include "coordinator/engine_options.h"
 #include "coordinator/epoch_forming.h"
+#include "coordinator/hybrid_share.h"
 #include "coordinator/node_admission.h"
 #include "coordinator/node_port.h"
 #include "coordinator/policy_auto.h"
@@ -63,7 +64,8 @@ class ClusterMembers {
   // After them: leaves out who is silent or stuck,
   void DropLostNodes();
   // with policy auto sees the load, and begins an epoch of the other policy when nothing has run
-  // for long enough; `load` is asked for while requests run,
+  // for long enough; `load` is asked for while requests run; with fetch_hybrid begins one of the
+  // share that has been measured to be best, when nothing runs,
   void WatchLoad(bool works, const std::function<Load()>& load);
   // and forms the epochs that are due.
   void Advance();
@@ -129,6 +131,7 @@ class ClusterMembers {
   AttachedNodes nodes_;
   ReplicaSplits splits_;
   std::optional<PolicyAuto> policy_;
+  std::optional<HybridShare> hybrid_;
   std::optional<FormedEpoch> epoch_;
   std::vector<std::string> lost_;  // Members lost since the epoch began.
 };

@@ -19,6 +19,7 @@
 #include "coordinator/stage_options.h"
 #include "plan/fetch_pieces.h"
 #include "plan/prefill_lanes.h"
+#include "plan/slot_kinds.h"
 #include "plan/window_layout.h"
 
 namespace lamina::coordinator {
@@ -133,6 +134,16 @@ void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& op
   }
 }
 
+constexpr uint32_t kHalf = plan::SlotKinds::kUnit / 2;
+
+void UseHybrid(const ClusterConfig& config, uint32_t width, EngineOptions& options) {
+  options.activation_width = width;
+  options.hybrid =
+      config.fetch.activation_auto
+          ? HybridOptions{.share = kHalf, .automatic = true}
+          : HybridOptions{.share = config.fetch.activation_percent * plan::SlotKinds::kUnit / 100};
+}
+
 EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph,
                           const model::ModelConfig& model) {
   EngineOptions options{.layers = LayersOf(graph),
@@ -171,6 +182,9 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
   }
   if (config.policy == kPolicyFetchRecompute) {
     UseRecompute(config, model.width, options);
+  }
+  if (config.policy == kPolicyFetchHybrid) {
+    UseHybrid(config, model.width, options);
   }
   if (config.policy == kPolicyLocal) {
     options.partition_why = absl::StrCat("policy local: K and V stay on ", config.compute[0].name,
@@ -240,6 +254,7 @@ plan::EpochConfig FetchingEpoch(const ClusterConfig& config, const EngineOptions
                           .fetch_bytes = options.fetch_bytes,
                           .fetch_heads = options.fetch_heads,
                           .activation_width = options.activation_width,
+                          .activation_share = options.hybrid.has_value() ? kHalf : 0,
                           .partition = options.partition};
   if (options.fetch_bytes > 0) {
     epoch.attention_paths = {plan::AttentionPath::kFetch};

@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -47,6 +48,14 @@ struct PolicyAutoOptions {
   Nanos idle = Seconds(5);  // For which nothing runs before an epoch of the other policy begins.
 };
 
+// Policy fetch_hybrid: which share of a memory node's slots holds activations, in
+// plan::SlotKinds::kUnit-ths.
+struct HybridOptions {
+  uint32_t share = 0;      // As configured, or the first epoch's.
+  bool automatic = false;  // By measured times, once there are any.
+  friend bool operator==(const HybridOptions&, const HybridOptions&) = default;
+};
+
 struct EngineOptions {
   std::vector<core::Member> nodes;          // Of the cluster file, compute nodes first.
   std::vector<AttentionDescriptor> layers;  // Of the model.
@@ -66,9 +75,10 @@ struct EngineOptions {
   // windows of so many bytes in all. Else 0.
   uint64_t fetch_bytes = 0;
   uint32_t fetch_heads = 0;  // EpochConfig::fetch_heads
-  // Policy fetch_recompute: EpochConfig::activation_width. Else 0.
+  // Policies fetch_recompute and fetch_hybrid: elements of a token's activation. Else 0.
   uint32_t activation_width = 0;
-  core::SchedulerOptions scheduler;  // memory_nodes, prefill_lanes: filled in at each epoch.
+  std::optional<HybridOptions> hybrid;  // Policy fetch_hybrid.
+  core::SchedulerOptions scheduler;     // memory_nodes, prefill_lanes: filled in at each epoch.
   bool priority_order = false;
   // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
   // its stream is ended as if it had left. 0 waits for the stream to break by itself.
@@ -90,11 +100,17 @@ inline uint64_t KvBytesPerToken(const std::vector<AttentionDescriptor>& layers) 
   return bytes;
 }
 
-// Bytes that a memory node keeps of one token: K and V, and under policy fetch_recompute the
-// activations that they were made from.
+// The same of its activations.
+inline uint64_t ActivationBytesPerToken(const EngineOptions& options) {
+  return options.layers.size() * uint64_t{options.activation_width} * sizeof(BFloat16);
+}
+
+// Bytes that a memory node keeps of one token at most: K and V, and under policy fetch_recompute
+// the activations that they were made from; under fetch_hybrid one of them.
 inline uint64_t SlotBytes(const EngineOptions& options) {
-  return KvBytesPerToken(options.layers) +
-         options.layers.size() * uint64_t{options.activation_width} * sizeof(BFloat16);
+  const uint64_t kv = KvBytesPerToken(options.layers);
+  return options.hybrid.has_value() ? std::max(kv, ActivationBytesPerToken(options))
+                                    : kv + ActivationBytesPerToken(options);
 }
 
 }  // namespace lamina::coordinator

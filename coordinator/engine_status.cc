@@ -42,11 +42,15 @@ EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
                       .scheduler = sources.scheduler.Stats(),
                       .stages = sources.splits.Describe(),
                       .policy = membership.local()              ? "local"
+                                : options_.hybrid.has_value()   ? "fetch_hybrid"
                                 : options_.activation_width > 0 ? "fetch_recompute"
                                 : options_.fetch_bytes > 0      ? "fetch_heads"
                                                                 : "attend_remote",
                       .partition = DescribePartition(sources),
                       .prefill = DescribePrefill(membership)};
+  if (options_.hybrid.has_value() && sources.epoch != nullptr) {
+    status.scheduler.fetch_share.why = sources.epoch->fetch_why;
+  }
   if (options_.policy_auto.has_value()) {
     const bool chosen = sources.policy_choice.has_value();
     status.policy_figures = sources.policy_choice;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "coordinator/core/sequence_kv.h"
+#include "coordinator/hybrid_share.h"
 #include "plan/prefill_lanes.h"
 
 namespace lamina::coordinator {
@@ -84,11 +85,17 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceSequences(
     const EpochMembers& members) const {
   Placement placement{.words = "request"};
   for (size_t i = 0; i < members.kv.size(); ++i) {
+    const uint32_t slots =
+        members.activation_share.has_value()
+            ? SlotsOfKinds({.kv = KvBytesPerToken(options_.layers),
+                            .activation = ActivationBytesPerToken(options_)},
+                           plan::SlotKinds(*members.activation_share), members.kv[i].capacity_bytes)
+            : members.kv[i].slots;
     placement.shares.push_back(
         {.name = members.kv[i].name,
-         .slots = members.kv[i].slots,
+         .slots = slots,
          .bandwidth_bytes_per_second = members.bandwidth.bytes_per_second[i]});
-    placement.slots.push_back(members.kv[i].slots);
+    placement.slots.push_back(slots);
   }
   if (const uint32_t span_tokens = options_.scheduler.span_tokens; span_tokens > 0) {
     LAMINA_RETURN_IF_ERROR(
@@ -132,6 +139,10 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
     config.fetch_bytes = options_.fetch_bytes;
     config.fetch_heads = options_.fetch_heads;
     config.activation_width = options_.activation_width;
+    if (members.activation_share.has_value()) {
+      config.activation_share = *members.activation_share;
+      config.activation_width = config.activation_share > 0 ? options_.activation_width : 0;
+    }
   }
   const bool waits =
       options_.device_waits && config.attention_paths.Has(plan::AttentionPath::kRemote);

@@ -38,9 +38,10 @@ struct EpochMembers {
   bool local = false;                // Compute nodes hold KV and attend.
   std::vector<EpochMember> compute;  // Those for prompts alone last.
   uint32_t prefill_nodes = 0;
-  std::vector<plan::Stage> stages;   // Of each compute node; empty: all have whole replicas.
-  std::vector<EpochMember> kv;       // Those that hold KV,
-  core::ServingBandwidth bandwidth;  // and how fast each attends.
+  std::vector<plan::Stage> stages;  // Of each compute node; empty: all have whole replicas.
+  std::optional<uint32_t> activation_share;  // Policy fetch_hybrid: of their slots.
+  std::vector<EpochMember> kv;               // Those that hold KV,
+  core::ServingBandwidth bandwidth;          // and how fast each attends.
 };
 
 struct FormedEpoch {
@@ -49,6 +50,8 @@ struct FormedEpoch {
   std::vector<core::MemoryNodeShare> shares;
   std::string partition;  // As status tells it.
   std::string shares_by;  // The same: by what new sequences are shared out.
+  std::string
+      fetch_why;  // The same, with policy fetch_hybrid: by what tokens are held as they are.
 
   const plan::EpochConfig& config() const { return topology.config(); }
   // Whether nodes have the same slots, each with its heads of every sequence.

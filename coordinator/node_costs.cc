@@ -28,6 +28,11 @@ double RowBytes(const std::vector<AttentionDescriptor>& layers) {
   return bytes / static_cast<double>(layers.size());
 }
 
+// K and V of a token, of a layer on average.
+double KvBytesOfALayer(const std::vector<AttentionDescriptor>& layers) {
+  return static_cast<double>(KvBytesPerToken(layers)) / static_cast<double>(layers.size());
+}
+
 }  // namespace
 
 MeasuredNodes MeasuredNodesOf(const ClusterMembers& members) {
@@ -72,10 +77,15 @@ core::FetchRates FetchRatesOf(const FormedEpoch& epoch, const MeasuredNodes& nod
     for (const core::KnownLink& link : KnownLinksOf(*node)) {
       rates.bytes_per_second += link.bytes_per_second > 0 ? core::BelievedBandwidth(link) : 0;
     }
-    const uint64_t tokens = node->counters.recomputed_tokens;
+    const auto made = static_cast<double>(node->counters.recomputed_tokens);
+    const double fetched =
+        static_cast<double>(node->counters.kv_bytes_read) / KvBytesOfALayer(epoch.config().layers);
     for (const auto& [part, seconds] : node->counters.parts) {
-      if (tokens > 0 && part == telemetry::NameOf(telemetry::WorkPart::kRecompute)) {
-        rates.recompute_seconds = seconds / static_cast<double>(tokens);
+      if (made > 0 && part == telemetry::NameOf(telemetry::WorkPart::kRecompute)) {
+        rates.recompute_seconds = seconds / made;
+      }
+      if (fetched > 0 && part == telemetry::NameOf(telemetry::WorkPart::kAttend)) {
+        rates.attend_seconds = seconds / (fetched + made);
       }
     }
   }

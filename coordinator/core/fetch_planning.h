@@ -18,6 +18,7 @@ namespace lamina::core {
 struct FetchRates {
   double bytes_per_second = 0;   // Of all links from memory nodes together.
   double recompute_seconds = 0;  // To make K and V of a token in one layer.
+  double attend_seconds = 0;     // To attend to one; 0: not measured.
   bool measured() const { return bytes_per_second > 0 && recompute_seconds > 0; }
 };
 

@@ -34,6 +34,11 @@ inline const std::vector<ClusterMode>& ClusterModes() {
          options.fetch_bytes = 8 << 20;
          options.recompute_percent = 40;
        }},
+      {"fetch_hybrid",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 8 << 20;
+         options.activation_percent = 60;
+       }},
       {"rotational",
        [](LocalClusterOptions& options) {
          options.compute_nodes = 2;

@@ -22,6 +22,10 @@ def recomputing(percent, **keys):
     return {"policy": "fetch_recompute", "fetch": {"window": "16MiB", "recompute_percent": percent}, **keys}
 
 
+def hybrid(percent, **keys):
+    return {"policy": "fetch_hybrid", "fetch": {"window": "16MiB", "activation_percent": percent}, **keys}
+
+
 class FetchPolicyTest(unittest.TestCase):
 
     def setUp(self):
@@ -72,6 +76,26 @@ class FetchPolicyTest(unittest.TestCase):
                 return cluster.status()["fetch_choice"].startswith("nothing recomputed: an activation takes")
 
             cluster.await_true(explained, "the reason")
+
+    def test_tokens_held_as_activations_do_not_show(self):
+        with harness.Cluster() as cluster:
+            expected = answers(self, cluster)
+        limits = {"sequence_tokens_max": 256}
+        # Slots are few; an activation of this model is larger than K and V.
+        small = hybrid(50, limits=limits, memory=[{"name": "m0", "capacity": "14MiB"}])
+        with harness.Cluster(**small) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+            status = cluster.status()
+            self.assertGreater(status["preemptions"], 0)
+            self.assertEqual(status["policy"], "fetch_hybrid")
+            self.assertEqual(status["fetch_choice"], "50% of tokens held as activations, as configured")
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **hybrid(100, limits=limits)) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+            self.check_kill(cluster)
+        with harness.Cluster(**hybrid("auto", limits=limits)) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+            self.assertIn("no token held as an activation: one has 1152 bytes in a layer, no fewer than K and V with 768",
+                          cluster.lamina("status").stdout)
 
     def check_status(self, cluster):
         status = cluster.status()
@@ -129,7 +153,10 @@ class FetchPolicyTest(unittest.TestCase):
             ({"fetch": {"recompute_percent": 10}}, "and the policy is fetch_heads"),
             ({"compute": [{"name": "c0", "memory_budget": "8MiB"}]}, "compute.0.memory_budget: 8.0 MiB has no room for fetch.window, 16.0 MiB"),
             ({"fetch": {"heads": 0}}, "fetch.heads: 0 KV heads cannot come together"),
-            ({"policy": "fetch_recompute", "fetch": {"heads": 1}}, "fetch.heads: says what policy fetch_heads brings together"),
+            ({"policy": "fetch_recompute", "fetch": {"heads": 1}}, "fetch.heads: says how many KV heads come together"),
+            ({**hybrid(10), "partition": "head"}, "only request is served by this version with policy fetch_hybrid"),
+            (hybrid(101), "fetch.activation_percent: 101 is no number from 0 to 100"),
+            ({"fetch": {"activation_percent": 10}}, "how many tokens are held as activations, and the policy is fetch_heads"),
             ({**recomputing(10), "partition": "head"}, "only request is served by this version with policy fetch_recompute"),
             (recomputing(101), "fetch.recompute_percent: 101 is no number from 0 to 100"),
             ({"policy": "attend_remote"}, "fetch: says how K and V are fetched, and the policy is attend_remote"),

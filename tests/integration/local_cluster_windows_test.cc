@@ -109,6 +109,10 @@ TEST_F(LocalClusterWindowsTest, FetchedKvDoesNotShow) {
   ExpectKeptBits("policy fetch_heads", options);
   options.recompute_percent = 40;
   ExpectKeptBits("policy fetch_recompute", options);
+  options.recompute_percent.reset();
+  options.activation_percent = 60;
+  options.fetch_bytes += 1 << 16;  // Each kind of tokens ends with a tile of its own.
+  ExpectKeptBits("policy fetch_hybrid", options);
 }
 
 // What is left of a sequence whose slots came free is no prefix: it is computed anew from its

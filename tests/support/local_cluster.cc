@@ -184,12 +184,15 @@ ClusterConfig LocalCluster::MakeConfig() const {
   config.policy = std::string(options_.policy_auto.has_value() ? kPolicyAuto
                               : options_.local                 ? kPolicyLocal
                               : options_.recompute_percent     ? kPolicyFetchRecompute
+                              : options_.activation_percent    ? kPolicyFetchHybrid
                               : options_.fetch_bytes > 0       ? kPolicyFetchHeads
                                                                : kPolicyAttendRemote);
   if (options_.fetch_bytes > 0) {
     config.fetch.window_bytes = options_.fetch_bytes;
     config.fetch.recompute_auto = !options_.recompute_percent.has_value();
     config.fetch.recompute_percent = options_.recompute_percent.value_or(0);
+    config.fetch.activation_auto = !options_.activation_percent.has_value();
+    config.fetch.activation_percent = options_.activation_percent.value_or(0);
   }
   config.prefill.chunk_tokens = options_.chunk_tokens;
   config.prefill.scratch_tokens = options_.scratch_tokens;

@@ -61,6 +61,8 @@ struct LocalClusterOptions {
   uint64_t fetch_bytes = 0;  // Policy fetch_heads, with windows of so many bytes.
   // With fetch_bytes: policy fetch_recompute, of so many per cent of the tokens.
   std::optional<uint32_t> recompute_percent;
+  // With fetch_bytes: policy fetch_hybrid, with so many per cent of the tokens held as activations.
+  std::optional<uint32_t> activation_percent;
   // Policy auto, in place of these: c0 may hold KV too, and says that it has measured these times.
   std::optional<coordinator::PolicyAutoOptions> policy_auto = std::nullopt;
   plan::PolicyTimes policy_times = {};

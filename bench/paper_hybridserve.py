@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HybridServe on this machine: decode steps of policy fetch_hybrid over a throttled link, against K and V alone and activations alone.
+
+The paper's set-up is a GPU behind PCIe with KV and weights in the host's memory; here a compute node on one core fetches from a memory node
+over a link of shared memory that is slowed down, a multi-head LLaMA of random weights, weights resident. c is the time to make K and V of
+a token over the time to send them; the link is set for each c from the time that the compute node takes. With activations of half the bytes of
+K and V a step takes as long as the busier side: link 1 - x / 2 or device x c for a share x of activations, in units of what K and V alone take.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import tempfile
+import time
+
+import cluster
+import processor
+import random_llama
+import svg
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
+WINDOW = "512MiB"
+SETTLED_SECONDS = 20  # For the share that the cluster settles on.
+IDLE_SECONDS = 2  # In which it may settle on another one.
+AT_LEAST = 1.35  # Times both, at c = 1.
+NEAR = 0.10  # Of the formula.
+
+
+@dataclasses.dataclass
+class Point:
+    step: float  # Seconds.
+    make: float  # Seconds to make K and V of a token in a layer.
+    megabytes: float  # That came in a step.
+    busy: float  # Share of the time in which the compute node made K and V.
+    share: float  # Per cent of tokens held as activations.
+    words: str
+
+
+def total(metrics, start, label=""):
+    return sum(value for name, value in metrics.items() if name.startswith(start) and label in name)
+
+
+class Bench:
+    def __init__(self, model, rows, context, lanes):
+        self.model, self.rows, self.context, self.lanes = model, rows, context, lanes
+
+    def run(self, percent, transport):
+        with cluster.Cluster(self.lanes, memory_nodes=1, transport=transport, model=self.model,
+                             fetch=("fetch_hybrid", {"window": WINDOW, "activation_percent": percent})) as running:
+            if percent == "auto":
+                self.settled(running)
+                running.decode_stretches(self.rows, self.context)  # Attention is measured by use.
+                time.sleep(IDLE_SECONDS)
+                words = self.settled(running)
+            else:
+                words = running.status()["fetch_choice"]
+            before, start = running.metrics("c0"), time.monotonic()
+            stretches = running.decode_stretches(self.rows, self.context)
+            after, seconds = running.metrics("c0"), time.monotonic() - start
+        tokens = total(after, "lamina_recomputed_tokens_total")
+        making = total(after, "lamina_", 'part="recompute"')
+        made = making - total(before, "lamina_", 'part="recompute"')
+        # Answers grow while they are measured: a step at the context asked for.
+        asked = self.rows * self.context
+        step = statistics.median(self.rows / one.tokens_per_second * asked / one.context_tokens for one in stretches)
+        share = float(words.split("%")[0]) if "%" in words else 0.0
+        kv = self.rows * self.context * SHAPE.layers * (SHAPE.kv_bytes() * (1 - share / 100) + SHAPE.activation_bytes() * share / 100)
+        return Point(step, making / tokens if tokens else 0.0, kv / 1e6, made / seconds, share, words)
+
+    @staticmethod
+    def settled(running):
+        deadline = time.monotonic() + SETTLED_SECONDS
+        while time.monotonic() < deadline:
+            status = running.status()
+            words = status.get("fetch_choice", "")
+            if status.get("state") == "serving" and words and "until links are measured" not in words:
+                return words
+            time.sleep(0.1)
+        raise SystemExit(f"the cluster settled on no share in {SETTLED_SECONDS} s")
+
+
+def link(bandwidth):
+    return f"throttle(bandwidth={int(bandwidth)}B)+shm"
+
+
+def formula(c, share):
+    """Of K and V alone, for a share of activations."""
+    return max(1 - share / 2, share * c)
+
+
+def best_share(c):
+    return min(1.0, 1 / (c + 0.5))
+
+
+def verdict(holds):
+    return "reproduced" if holds else "not reproduced"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--only", choices=["hybridserve"], default="hybridserve", help=argparse.SUPPRESS)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--lanes", type=int, default=2, help="mini-batches: one's K and V are on the link while another one's are made")
+    parser.add_argument("--ratios", default="0.5,1,2,4", help="values of c")
+    parser.add_argument("--images", default=os.path.join(ROOT, "docs", "experiments", "images"), help="folder of the SVG figures")
+    arguments = parser.parse_args()
+    print(f"machine {processor.machine()}")
+    points = []
+    with tempfile.TemporaryDirectory(prefix="lamina-hybridserve-") as folder:
+        random_llama.write(pathlib.Path(folder), SHAPE)
+        bench = Bench(folder, arguments.rows, arguments.context, arguments.lanes)
+        make = bench.run(100, "shm").make
+        print(f"K and V of a token in a layer: {1e6 * make:.1f} us to make, {SHAPE.kv_bytes()} bytes; its activation {SHAPE.activation_bytes()} bytes; "
+              f"{arguments.rows} rows at {arguments.context} tokens, {arguments.lanes} lanes")
+        print("\n| c | link, MB/s | K and V alone, ms a step | activations alone | half of each | chosen | held as activations | over K and V alone (formula) | over activations alone |"
+              "\n|---|---|---|---|---|---|---|---|---|")
+        for c in [float(text) for text in arguments.ratios.split(",")]:
+            transport = link(c * SHAPE.kv_bytes() / make)
+            kv, act, half, chosen = (bench.run(percent, transport) for percent in (0, 100, 50, "auto"))
+            points.append({"c": c, "bandwidth": c * SHAPE.kv_bytes() / make, "formula": formula(c, best_share(c)),
+                           **{name: dataclasses.asdict(point) for name, point in (("kv", kv), ("activations", act), ("half", half), ("hybrid", chosen))}})
+            print(f"| {c:g} | {points[-1]['bandwidth'] / 1e6:.0f} | {1e3 * kv.step:.0f} | {1e3 * act.step:.0f} | {1e3 * half.step:.0f} | {1e3 * chosen.step:.0f} | {chosen.share:.0f}% "
+                  f"| {kv.step / chosen.step:.2f} ({1 / points[-1]['formula']:.2f}) | {act.step / chosen.step:.2f} |", flush=True)
+    print("\n| c | MB of K, V and activations a step: K and V alone, chosen | compute node making K and V, share of time: activations alone, chosen |\n|---|---|---|")
+    for point in points:
+        print(f"| {point['c']:g} | {point['kv']['megabytes']:.0f}, {point['hybrid']['megabytes']:.0f} | {point['activations']['busy']:.0%}, {point['hybrid']['busy']:.0%} |")
+    print()
+    one = next((point for point in points if point["c"] == 1), None)
+    if one:
+        over_kv, over_act = one["kv"]["step"] / one["hybrid"]["step"], one["activations"]["step"] / one["hybrid"]["step"]
+        print(f"At c = 1, where 1.5 is the bound over both, {over_kv:.2f} times K and V alone and {over_act:.2f} times activations alone (asked: {AT_LEAST}): "
+              f"{verdict(min(over_kv, over_act) >= AT_LEAST)}.")
+    last = points[-1]
+    print(f"The share of Algorithm 1 over half of each, at c = {last['c']:g}: {last['half']['step'] / last['hybrid']['step']:.2f} times as fast.")
+    worst = max(points, key=lambda point: abs(point["hybrid"]["step"] / point["kv"]["step"] / point["formula"] - 1))
+    measured = worst["hybrid"]["step"] / worst["kv"]["step"]
+    print(f"Farthest from the formula: c = {worst['c']:g}, {measured:.3f} of K and V alone for {worst['formula']:.3f} (asked: within {100 * NEAR:.0f}%): "
+          f"{verdict(abs(measured / worst['formula'] - 1) <= NEAR)}.")
+    os.makedirs(arguments.images, exist_ok=True)
+    svg.chart(os.path.join(arguments.images, "hybridserve_step.svg"), "HybridServe: a step over K and V alone", "c", "ratio",
+              [("hybrid", [(point["c"], point["hybrid"]["step"] / point["kv"]["step"]) for point in points]),
+               ("activations alone", [(point["c"], point["activations"]["step"] / point["kv"]["step"]) for point in points]),
+               ("formula", [(point["c"], point["formula"]) for point in points])])
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as out:
+            json.dump({"machine": processor.machine(), "arguments": vars(arguments), "make_s": make, "points": points}, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HybridShare: policy fetch_hybrid: which share of the memory nodes' slots holds activations. It is
+// settled by the cluster file, or by what an epoch has measured of its links and of making K and V;
+// a new share takes a new epoch, which begins when nothing runs.
+//
+// Threading: the engine's thread; time is passed in.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/clock.h"
+#include "coordinator/core/fetch_planning.h"
+#include "coordinator/engine_options.h"
+#include "plan/slot_kinds.h"
+
+namespace lamina::coordinator {
+
+struct TokenBytes {
+  uint64_t kv = 0;
+  uint64_t activation = 0;
+};
+
+// How many slots of these kinds so much memory has.
+uint32_t SlotsOfKinds(const TokenBytes& bytes, plan::SlotKinds kinds, uint64_t capacity);
+
+class HybridShare {
+ public:
+  // Requires: options.hybrid. The options must outlive this.
+  explicit HybridShare(const EngineOptions& options);
+
+  // Of the epoch that is formed next.
+  uint32_t share() const { return share_; }
+  const std::string& why() const { return why_; }
+
+  // Nothing runs in an epoch of this share, which has measured `rates`, over memory nodes of so
+  // many bytes. Whether another epoch is to begin.
+  bool Settle(Nanos now, const core::FetchRates& rates, uint64_t capacity);
+
+ private:
+  const EngineOptions& options_;
+  uint32_t share_ = 0;
+  std::string why_;
+  std::optional<Nanos> settled_;  // When a measured share was taken last,
+  bool with_attention_ = false;   // and whether attention had been measured too.
+};
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Policy fetch_hybrid (HybridServe, hybridserve.txt 4.3): of a request's tokens some are held as K
+// and V, the others as the activations that K and V are made from. Both cross the link, and only
+// the latter keep the device busy, so that a mix can keep both sides busy equally long.
+//
+// Of one layer, in seconds, with a activations and k tokens of K and V in the host, a0 activations
+// on the device, and T_load_w to bring the layer's weights:
+//
+//   link    T_load_w + T_load_act(a) + T_load_kv(k)
+//   device  T_kv_gen(a0 + a) + attend (a0 + a + k)
+//
+// each T a straight line over tokens, fitted to samples. The paper leaves attention out, which its
+// device does in no time; `attend` 0 is its algorithm.
+//
+// Threading: pure functions.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace lamina::policy {
+
+// Seconds over tokens; fixed where there are any.
+struct TimeLine {
+  double fixed = 0;
+  double slope = 0;
+  double At(double tokens) const { return tokens > 0 ? fixed + slope * tokens : 0; }
+};
+
+struct TimeSample {
+  double tokens = 0;
+  double seconds = 0;
+};
+
+// The line of least squares, and how much of the samples' variance it explains (R squared; 1 where
+// they do not vary). Neither part of it is negative.
+struct FittedLine {
+  TimeLine line;
+  double r_squared = 1;
+};
+// Requires: two samples of different sizes at least.
+FittedLine FitLine(absl::Span<const TimeSample> samples);
+
+struct HybridProfile {
+  TimeLine load_kv;
+  TimeLine load_activations;
+  TimeLine make;            // T_kv_gen
+  double attend = 0;        // Of a token.
+  double load_weights = 0;  // T_load_w
+  double resident = 0;      // a0
+};
+
+struct HybridBytes {
+  double kv = 0;          // Of a token.
+  double activation = 0;  // The same.
+  double memory = 0;      // Of the host, for both.
+};
+
+struct HybridTokens {
+  double activations = 0;
+  double kv = 0;
+  // Of all tokens.
+  double share() const { return activations + kv > 0 ? activations / (activations + kv) : 0; }
+};
+
+// What either side is busy for.
+double LinkSeconds(const HybridProfile& profile, const HybridTokens& tokens);
+double DeviceSeconds(const HybridProfile& profile, const HybridTokens& tokens);
+
+// Algorithm 1. First as many activations, or as much K and V, as keep the side busy that would wait
+// for the other one (weights against resident activations); the rest of the memory so that both
+// sides grow alike. Where an activation takes no less time on the link than K and V, as in models
+// of strongly grouped queries, or attention alone takes as long as the link, all is K and V.
+HybridTokens AllocateHybrid(const HybridProfile& profile, const HybridBytes& bytes);
+
+// A request's tokens of either kind.
+struct HybridRequest {
+  uint32_t activations = 0;
+  uint32_t kv = 0;
+};
+
+// Mini-batches (equations 12, 13): requests are taken in order into the open one as long as both
+// kinds fit into the device's buffers and the imbalance |1 - link / device| falls; when none can
+// be added the next one begins. Indices of requests, each once.
+// Requires: each request fits by itself.
+std::vector<std::vector<uint32_t>> PackMiniBatches(absl::Span<const HybridRequest> requests,
+                                                   const HybridProfile& profile,
+                                                   const HybridRequest& buffers);
+
+// For people: "62% of tokens held as activations: ...", or why none are.
+std::string DescribeHybrid(const HybridProfile& profile, double share);
+
+}  // namespace lamina::policy

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/hybrid_share.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "common/philox.h"
+
+namespace lamina::coordinator {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kCapacity = uint64_t{1} << 30;
+
+// A layer's K and V have 4 * width bytes of a multi-head model, its activation half of them.
+EngineOptions Options(uint32_t width, HybridOptions hybrid) {
+  EngineOptions options;
+  options.layers =
+      std::vector(3, AttentionDescriptor{.query_heads = 8, .kv_heads = 8, .head_dim = 64});
+  options.activation_width = width;
+  options.hybrid = hybrid;
+  return options;
+}
+
+core::FetchRates Rates(double c) {
+  const double kv_bytes = 2 * 512 * 2;
+  return {.bytes_per_second = 1e9, .recompute_seconds = c * kv_bytes / 1e9};
+}
+
+TEST(SlotsOfKindsTest, AsManyWholeBlocksAsFit) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    Prng random(seed);
+    const TokenBytes bytes{.kv = 1 + random() % 5000, .activation = 1 + random() % 5000};
+    const plan::SlotKinds kinds(static_cast<uint32_t>(random() % 1025));
+    const uint64_t capacity = random() % 100'000'000;
+    const auto taken = [&](uint32_t slots) {
+      return kinds.KvOf(slots) * bytes.kv + kinds.ActivationsOf(slots) * bytes.activation;
+    };
+    const uint32_t slots = SlotsOfKinds(bytes, kinds, capacity);
+    EXPECT_EQ(slots % plan::SlotKinds::kBlockSlots, 0u);
+    EXPECT_LE(taken(slots), capacity) << "seed " << seed;
+    EXPECT_GT(taken(slots + plan::SlotKinds::kBlockSlots), capacity) << "seed " << seed;
+  }
+}
+
+TEST(HybridShareTest, AConfiguredShareStays) {
+  const EngineOptions options = Options(512, {.share = 256});
+  HybridShare share(options);
+  EXPECT_FALSE(share.Settle(Seconds(1), Rates(1), kCapacity));
+  EXPECT_EQ(share.share(), 256u);
+  EXPECT_EQ(share.why(), "25% of tokens held as activations, as configured");
+}
+
+// At c = 1 two thirds, in sixteenths.
+TEST(HybridShareTest, AMeasuredShareTakesAnEpochOnce) {
+  const EngineOptions options = Options(512, {.share = 512, .automatic = true});
+  HybridShare share(options);
+  EXPECT_THAT(share.why(), HasSubstr("until links are measured"));
+  EXPECT_FALSE(share.Settle(Seconds(1), {}, kCapacity));
+  EXPECT_EQ(share.share(), 512u);
+  EXPECT_TRUE(share.Settle(Seconds(2), Rates(1), kCapacity));
+  EXPECT_EQ(share.share(), 11 * 64u);
+  EXPECT_THAT(share.why(), HasSubstr("69% of tokens held as activations: K and V of one take"));
+  EXPECT_FALSE(share.Settle(Seconds(3), Rates(4), kCapacity)) << "it has just been settled";
+  EXPECT_FALSE(share.Settle(Seconds(70), Rates(1.1), kCapacity)) << "not worth an epoch";
+  EXPECT_EQ(share.share(), 11 * 64u);
+  EXPECT_TRUE(share.Settle(Seconds(200), Rates(4), kCapacity));
+  EXPECT_EQ(share.share(), 4 * 64u);
+}
+
+// Attention is measured once requests have run, and counts for the device.
+TEST(HybridShareTest, MeasuredAttentionIsWorthAnEpochAtOnce) {
+  const EngineOptions options = Options(512, {.share = 512, .automatic = true});
+  HybridShare share(options);
+  EXPECT_TRUE(share.Settle(Seconds(1), Rates(1), kCapacity));
+  core::FetchRates rates = Rates(1);
+  rates.attend_seconds = rates.recompute_seconds / 2;
+  EXPECT_TRUE(share.Settle(Seconds(2), rates, kCapacity));
+  EXPECT_EQ(share.share(), 5 * 64u);  // 0.5 k = a
+  EXPECT_FALSE(share.Settle(Seconds(3), Rates(4), kCapacity));
+}
+
+TEST(HybridShareTest, WhereMakingIsSlowSomeAreStillHeldSoThatItIsMeasured) {
+  const EngineOptions options = Options(512, {.share = 512, .automatic = true});
+  HybridShare share(options);
+  EXPECT_TRUE(share.Settle(Seconds(1), Rates(1000), kCapacity));
+  EXPECT_EQ(share.share(), 64u);
+}
+
+TEST(HybridShareTest, LargeActivationsAreNotHeld) {
+  const EngineOptions options = Options(1024, {.share = 512, .automatic = true});
+  HybridShare share(options);
+  EXPECT_EQ(share.share(), 0u);
+  EXPECT_EQ(share.why(),
+            "no token held as an activation: one has 2048 bytes in a layer, no fewer than K and V "
+            "with 2048");
+  EXPECT_FALSE(share.Settle(Seconds(1), Rates(1), kCapacity));
+  EXPECT_EQ(share.share(), 0u);
+}
+
+}  // namespace
+}  // namespace lamina::coordinator

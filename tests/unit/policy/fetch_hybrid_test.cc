@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/fetch_hybrid.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include "common/philox.h"
+
+namespace lamina::policy {
+namespace {
+
+using testing::DoubleNear;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// K and V of a token take 1 second, its activation half of it, making them `c`.
+HybridProfile Profile(double c) {
+  return {.load_kv = {.slope = 1}, .load_activations = {.slope = 0.5}, .make = {.slope = c}};
+}
+constexpr HybridBytes kBytes = {.kv = 2, .activation = 1, .memory = 1000};
+
+double StepSeconds(const HybridProfile& profile, const HybridTokens& tokens) {
+  return std::max(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens));
+}
+
+TEST(FitLineTest, ALineIsFoundAndExplainsAll) {
+  const FittedLine fitted = FitLine(std::vector<TimeSample>{{10, 23}, {20, 43}, {40, 83}});
+  EXPECT_NEAR(fitted.line.fixed, 3, 1e-9);
+  EXPECT_NEAR(fitted.line.slope, 2, 1e-9);
+  EXPECT_NEAR(fitted.r_squared, 1, 1e-9);
+  EXPECT_EQ(fitted.line.At(0), 0);
+  EXPECT_NEAR(fitted.line.At(5), 13, 1e-9);
+}
+
+TEST(FitLineTest, NoiseIsSaidAndNothingIsNegative) {
+  const FittedLine noisy = FitLine(std::vector<TimeSample>{{10, 30}, {20, 10}, {30, 50}, {40, 30}});
+  EXPECT_GT(noisy.r_squared, 0);
+  EXPECT_LT(noisy.r_squared, 0.5);
+  // A line that would begin below zero goes through it.
+  const FittedLine steep = FitLine(std::vector<TimeSample>{{10, 1}, {20, 10}});
+  EXPECT_EQ(steep.line.fixed, 0);
+  EXPECT_NEAR(steep.line.slope, 210.0 / 500, 1e-9);
+  const FittedLine falling = FitLine(std::vector<TimeSample>{{10, 10}, {20, 1}});
+  EXPECT_EQ(falling.line.slope, 0);
+  EXPECT_NEAR(falling.line.fixed, 5.5, 1e-9);
+}
+
+// With resident weights the share is K / (G + K - A), and a step is 1.5 times as fast as with
+// either kind alone where making takes as long as sending.
+TEST(AllocateHybridTest, BothSidesAreBusyEquallyLong) {
+  const HybridTokens tokens = AllocateHybrid(Profile(1), kBytes);
+  EXPECT_NEAR(tokens.share(), 1 / 1.5, 1e-9);
+  EXPECT_NEAR(tokens.activations * 1 + tokens.kv * 2, 1000, 1e-6);
+  EXPECT_NEAR(LinkSeconds(Profile(1), tokens), DeviceSeconds(Profile(1), tokens), 1e-6);
+  const double per_token = StepSeconds(Profile(1), tokens) / (tokens.activations + tokens.kv);
+  EXPECT_NEAR(per_token, 1 / 1.5, 1e-9);
+}
+
+TEST(AllocateHybridTest, WhereMakingIsFreeAllAreActivations) {
+  EXPECT_NEAR(AllocateHybrid(Profile(0.5), kBytes).share(), 1, 1e-9);
+  EXPECT_NEAR(AllocateHybrid(Profile(0.1), kBytes).share(), 1, 1e-9);
+}
+
+TEST(AllocateHybridTest, ActivationsThatAreAsLargeAsKAndVAreNotHeld) {
+  HybridProfile profile = Profile(1);
+  profile.load_activations.slope = 1;
+  EXPECT_EQ(AllocateHybrid(profile, kBytes).share(), 0);
+}
+
+// Against every split of the memory: no other makes a token's share of the step shorter.
+TEST(AllocateHybridTest, NoOtherSplitOfTheMemoryIsFaster) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Prng random(seed);
+    const auto up_to = [&random](double most) {
+      return most * static_cast<double>(random.Below(1001)) / 1000;
+    };
+    HybridProfile profile = Profile(0.1 + up_to(5));
+    profile.load_activations.slope = 0.05 + up_to(0.9);
+    profile.attend = seed % 2 == 0 ? 0 : up_to(1.2);
+    const HybridBytes bytes{
+        .kv = 2, .activation = 2 * profile.load_activations.slope, .memory = 200 + up_to(2000)};
+    const auto per_token = [&](const HybridTokens& tokens) {
+      return StepSeconds(profile, tokens) / (tokens.activations + tokens.kv);
+    };
+    const double chosen = per_token(AllocateHybrid(profile, bytes));
+    double best = std::numeric_limits<double>::infinity();
+    for (int i = 0; i <= 10'000; ++i) {
+      const double memory = bytes.memory * i / 10'000;
+      best = std::min(best, per_token({.activations = memory / bytes.activation,
+                                       .kv = (bytes.memory - memory) / bytes.kv}));
+    }
+    EXPECT_LE(chosen, best * (1 + 1e-9)) << "seed " << seed;
+  }
+}
+
+// Algorithm 1's first step: what one side waits for is filled before the rest is shared.
+TEST(AllocateHybridTest, WeightsAndResidentActivationsAreMadeUpForFirst) {
+  HybridProfile profile = Profile(1);
+  profile.load_weights = 50;
+  HybridTokens tokens = AllocateHybrid(profile, kBytes);
+  EXPECT_NEAR(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens), 1e-6);
+  EXPECT_GT(tokens.share(), 1 / 1.5);
+  profile.load_weights = 0;
+  profile.resident = 50;
+  tokens = AllocateHybrid(profile, kBytes);
+  EXPECT_NEAR(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens), 1e-6);
+  EXPECT_LT(tokens.share(), 1 / 1.5);
+  // Weights that take longer than all memory of activations can hide.
+  profile = Profile(1);
+  profile.load_weights = 1e6;
+  EXPECT_NEAR(AllocateHybrid(profile, kBytes).share(), 1, 1e-9);
+  // Fixed parts of the lines count in the first step.
+  profile = Profile(1);
+  profile.load_weights = 50;
+  profile.make.fixed = 10;
+  profile.load_activations.fixed = 4;
+  profile.load_kv.fixed = 0;
+  tokens = AllocateHybrid(profile, kBytes);
+  EXPECT_NEAR(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens), 1e-6);
+}
+
+TEST(PackMiniBatchesTest, RequestsThatBalanceEachOtherGoTogether) {
+  // Link 1 a, 2 k; device 2 a: balance at a = 2 k.
+  const HybridProfile profile{
+      .load_kv = {.slope = 2}, .load_activations = {.slope = 1}, .make = {.slope = 2}};
+  const std::vector<HybridRequest> requests = {{10, 0}, {10, 0}, {0, 5}, {0, 5}};
+  // The second request would leave the imbalance as it is; the third mends it.
+  EXPECT_THAT(PackMiniBatches(requests, profile, {100, 100}),
+              ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
+}
+
+TEST(PackMiniBatchesTest, EveryRequestIsInOneThatFits) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Prng random(seed);
+    const HybridRequest buffers{.activations = 500, .kv = 400};
+    std::vector<HybridRequest> requests(random() % 40);
+    for (HybridRequest& request : requests) {
+      request = {.activations = static_cast<uint32_t>(random() % 300),
+                 .kv = static_cast<uint32_t>(random() % 300)};
+    }
+    std::multiset<uint32_t> seen;
+    for (const auto& batch : PackMiniBatches(requests, Profile(1), buffers)) {
+      EXPECT_FALSE(batch.empty());
+      uint64_t activations = 0;
+      uint64_t kv = 0;
+      for (const uint32_t request : batch) {
+        seen.insert(request);
+        activations += requests[request].activations;
+        kv += requests[request].kv;
+      }
+      EXPECT_LE(activations, buffers.activations);
+      EXPECT_LE(kv, buffers.kv);
+    }
+    EXPECT_EQ(seen.size(), requests.size());
+    EXPECT_EQ(std::set<uint32_t>(seen.begin(), seen.end()).size(), requests.size());
+  }
+}
+
+TEST(DescribeHybridTest, SaysWhatItIsChosenBy) {
+  HybridProfile profile = Profile(1e-6);
+  profile.load_kv.slope = 2e-6;
+  profile.load_activations.slope = 1e-6;
+  EXPECT_THAT(DescribeHybrid(profile, 0.625),
+              HasSubstr("62% of tokens held as activations: K and V of one take 2 us"));
+  profile.load_activations.slope = 3e-6;
+  EXPECT_THAT(DescribeHybrid(profile, 0), HasSubstr("no token held as an activation"));
+}
+
+}  // namespace
+}  // namespace lamina::policy
