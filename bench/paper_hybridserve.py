@@ -4,7 +4,8 @@
 The paper's set-up is a GPU behind PCIe with KV and weights in the host's memory; here a compute node on one core fetches from a memory node
 over a link of shared memory that is slowed down, a multi-head LLaMA of random weights, weights resident. c is the time to make K and V of
 a token over the time to send them; the link is set for each c from the time that the compute node takes. With activations of half the bytes of
-K and V a step takes as long as the busier side: link 1 - x / 2 or device x c for a share x of activations, in units of what K and V alone take.
+K and V a step takes as long as the busier side: link 1 - x / 2 or device x c + o for a share x of activations, in units of what K and V alone
+take on the link, with o what the compute node does else (attention above all), measured with K and V alone.
 """
 
 import argparse
@@ -36,6 +37,7 @@ class Point:
     make: float  # Seconds to make K and V of a token in a layer.
     megabytes: float  # That came in a step.
     busy: float  # Share of the time in which the compute node made K and V.
+    other: float  # Seconds of a step in which it did anything else than wait.
     share: float  # Per cent of tokens held as activations.
     words: str
 
@@ -67,9 +69,11 @@ class Bench:
         # Answers grow while they are measured: a step at the context asked for.
         asked = self.rows * self.context
         step = statistics.median(self.rows / one.tokens_per_second * asked / one.context_tokens for one in stretches)
+        other = statistics.median(step * sum(seconds for (node, part), seconds in one.shares.items()
+                                             if node == "c0" and part != "recompute" and not part.startswith("wait")) for one in stretches)
         share = float(words.split("%")[0]) if "%" in words else 0.0
         kv = self.rows * self.context * SHAPE.layers * (SHAPE.kv_bytes() * (1 - share / 100) + SHAPE.activation_bytes() * share / 100)
-        return Point(step, making / tokens if tokens else 0.0, kv / 1e6, made / seconds, share, words)
+        return Point(step, making / tokens if tokens else 0.0, kv / 1e6, made / seconds, other, share, words)
 
     @staticmethod
     def settled(running):
@@ -87,13 +91,10 @@ def link(bandwidth):
     return f"throttle(bandwidth={int(bandwidth)}B)+shm"
 
 
-def formula(c, share):
-    """Of K and V alone, for a share of activations."""
-    return max(1 - share / 2, share * c)
-
-
-def best_share(c):
-    return min(1.0, 1 / (c + 0.5))
+def formula(c, other):
+    """Of K and V alone, at the share of activations that is best, with what else the compute node does; all over the time of K and V on the link."""
+    share = min(1.0, max(0.0, (1 - other) / (c + 0.5)))
+    return max(1 - share / 2, share * c + other) / max(1.0, other)
 
 
 def verdict(holds):
@@ -123,7 +124,7 @@ def main():
         for c in [float(text) for text in arguments.ratios.split(",")]:
             transport = link(c * SHAPE.kv_bytes() / make)
             kv, act, half, chosen = (bench.run(percent, transport) for percent in (0, 100, 50, "auto"))
-            points.append({"c": c, "bandwidth": c * SHAPE.kv_bytes() / make, "formula": formula(c, best_share(c)),
+            points.append({"c": c, "bandwidth": c * SHAPE.kv_bytes() / make, "formula": formula(c, kv.other / (1e6 * kv.megabytes / (c * SHAPE.kv_bytes() / make))),
                            **{name: dataclasses.asdict(point) for name, point in (("kv", kv), ("activations", act), ("half", half), ("hybrid", chosen))}})
             print(f"| {c:g} | {points[-1]['bandwidth'] / 1e6:.0f} | {1e3 * kv.step:.0f} | {1e3 * act.step:.0f} | {1e3 * half.step:.0f} | {1e3 * chosen.step:.0f} | {chosen.share:.0f}% "
                   f"| {kv.step / chosen.step:.2f} ({1 / points[-1]['formula']:.2f}) | {act.step / chosen.step:.2f} |", flush=True)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/link_options.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/shared_bus.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 
@@ -54,6 +56,14 @@ Option Bandwidth(uint64_t& out) {
                        ", like 100MB; without it the link is as fast as the one below")};
 }
 
+Option BusName(std::string& out) {
+  return {[&out](absl::string_view text) {
+            out = std::string(text);
+            return IsBusName(text);
+          },
+          "a name of letters, digits, '-', '_' and '.'"};
+}
+
 absl::Status Parse(absl::string_view name, absl::string_view text,
                    const std::map<std::string, Option>& known) {
   std::set<std::string> seen;
@@ -87,8 +97,23 @@ absl::StatusOr<ThrottleOptions> ParseThrottle(absl::string_view text) {
                                {{"bandwidth", Bandwidth(options.bytes_per_second)},
                                 {"latency", Delay(options.latency)},
                                 {"jitter", Delay(options.jitter)},
-                                {"seed", Count(options.seed)}}));
+                                {"seed", Count(options.seed)},
+                                {"bus", BusName(options.bus)}}));
+  if (!options.bus.empty() && options.bytes_per_second == 0) {
+    return absl::InvalidArgumentError("throttle: a bus needs a bandwidth");
+  }
   return options;
+}
+
+std::string WithBusDirection(absl::string_view uri, absl::string_view direction) {
+  constexpr absl::string_view kKey = "bus=";
+  const size_t close = uri.find(")+");
+  const size_t key = uri.substr(0, close == absl::string_view::npos ? 0 : close).find(kKey);
+  if (key == absl::string_view::npos) {
+    return std::string(uri);
+  }
+  const size_t end = std::min(uri.find(',', key), close);
+  return absl::StrCat(uri.substr(0, end), ".", direction, uri.substr(end));
 }
 
 absl::StatusOr<FaultOptions> ParseFault(absl::string_view text) {

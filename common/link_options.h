@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,6 +26,7 @@ struct ThrottleOptions {
   Nanos latency = 0;
   Nanos jitter = 0;  // Up to so much more, drawn for each Put.
   uint64_t seed = 1;
+  std::string bus;  // Whose bandwidth it is (shared_bus.h), with others'; empty: its own.
 };
 
 // Puts to different regions may overtake each other, where no strong signal forbids it.
@@ -41,5 +43,9 @@ struct FaultOptions {
 //         what there is.
 absl::StatusOr<ThrottleOptions> ParseThrottle(absl::string_view text);
 absl::StatusOr<FaultOptions> ParseFault(absl::string_view text);
+
+// A bus has two directions, which share nothing: the URI of a throttled transport with the name of
+// its bus lengthened by the direction, "to" the compute node or "from" it. Other URIs as they are.
+std::string WithBusDirection(absl::string_view uri, absl::string_view direction);
 
 }  // namespace lamina

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/link_options.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
@@ -54,7 +55,8 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
     weights_ = std::make_unique<StreamedWeights>(
         *device_, StreamedWeightsOptions{.budget = options_.weights_budget,
                                          .lanes = options_.lanes,
-                                         .directory = options_.weights_store});
+                                         .directory = options_.weights_store,
+                                         .bus = options_.bus});
   } else {
     weights_ = std::make_unique<ResidentWeights>(*device_);
   }
@@ -163,8 +165,9 @@ absl::Status ComputeNode::ReservePaths(const plan::EpochConfig& config, const pl
 absl::Status ComputeNode::MakeRegion(const plan::EpochConfig& config,
                                      const plan::WindowLayout& layout) {
   LAMINA_ASSIGN_OR_RETURN(
-      transport_, transport::MakeTransport(plan::TransportUri(config, options_.verbs_uri), nullptr,
-                                           options_.secret));
+      transport_, transport::MakeTransport(
+                      WithBusDirection(plan::TransportUri(config, options_.verbs_uri), "from"),
+                      nullptr, options_.secret));
   LAMINA_ASSIGN_OR_RETURN(region_,
                           transport_->CreateRegion({.name = options_.name + " replies",
                                                     .bytes = layout.compute_region_bytes(),

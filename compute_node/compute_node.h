@@ -18,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/cluster_secret.h"
+#include "common/shared_bus.h"
 #include "common/thread_pool.h"
 #include "compute_node/model_weights.h"
 #include "compute_node/node_memory.h"
@@ -51,6 +52,8 @@ struct ComputeNodeOptions {
   // `weights_store`. 0: all weights stay.
   uint64_t weights_budget = 0;
   std::string weights_store = {};
+  std::shared_ptr<SharedBus> bus =
+      nullptr;         // That these come over; null: as fast as they are read.
   uint32_t lanes = 1;  // At most, of all epochs; for weights that come.
   // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of
   // the others; these cores. 0: all.

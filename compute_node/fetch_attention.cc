@@ -26,7 +26,7 @@ absl::Status FetchAttention::BeginStep(Lane& lane, const PathRows& rows) {
 
 absl::Status FetchAttention::Attend(Lane& lane) {
   LAMINA_RETURN_IF_ERROR(sender_.Send(lane));
-  fetched_.BeginLayer(lane);
+  LAMINA_RETURN_IF_ERROR(fetched_.BeginLayer(lane));
   return chunks_.Attend(lane);
 }
 

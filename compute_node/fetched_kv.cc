@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "plan/epoch_shape.h"
 
@@ -68,18 +70,38 @@ absl::Status FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> run
   return absl::OkStatus();
 }
 
-bool FetchedKv::BeginLayer(const Lane& lane) {
+FetchedKv::~FetchedKv() {
+  for (LaneState& lane : lanes_) {
+    ReleaseWeights(lane);
+  }
+}
+
+void FetchedKv::ReleaseWeights(LaneState& state) {
+  if (std::exchange(state.holds_weights, false)) {
+    context_.executor.weight_source().Release(state.layer);
+  }
+}
+
+absl::Status FetchedKv::BeginLayer(const Lane& lane) {
   LaneState& state = lanes_[lane.index];
   state.layer = lane.slice;
-  bool any = false;
+  bool recomputes = false;
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
     Stream& stream = state.streams[node];
     plan::PiecesOf(context_.PartOf(state.layer, node), stream.runs,
                    plan::FetchLimitsOf(context_.config), stream.pieces);
     stream.piece = 0;
-    any |= !stream.pieces.empty();
+    recomputes |= std::any_of(stream.runs.begin(), stream.runs.end(),
+                              [](const plan::FetchRun& run) { return run.recomputed > 0; });
   }
-  return any;
+  if (recomputes) {
+    // They are here: the slice has just run with them.
+    LAMINA_ASSIGN_OR_RETURN(const WeightWait weights,
+                            context_.executor.weight_source().Ask(state.layer));
+    LAMINA_CHECK(weights.here);
+    state.holds_weights = true;
+  }
+  return absl::OkStatus();
 }
 
 bool FetchedKv::HasCome(const Lane& lane, uint32_t node) const {
@@ -96,6 +118,9 @@ absl::StatusOr<bool> FetchedKv::Poll(Lane& lane) {
       LAMINA_RETURN_IF_ERROR(TakePiece(lane, node));
     }
     all = all && stream.piece == stream.pieces.size();
+  }
+  if (all) {
+    ReleaseWeights(lanes_[lane.index]);
   }
   return all;
 }

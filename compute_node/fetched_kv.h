@@ -35,6 +35,9 @@ class FetchedKv {
  public:
   // References must outlive this.
   FetchedKv(const WorkerContext& context, const kernels::AttentionKernel& kernel);
+  ~FetchedKv();
+  FetchedKv(const FetchedKv&) = delete;
+  FetchedKv& operator=(const FetchedKv&) = delete;
 
   // Errors: as KvRecompute::Prepare(), where the epoch keeps activations.
   absl::Status Prepare();
@@ -46,9 +49,10 @@ class FetchedKv {
   // Errors: as FetchSplits::Of().
   absl::Status BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
 
-  // q, k and v of the lane's slice are there: from now on Poll() attends its pieces. Whether there
-  // are any.
-  bool BeginLayer(const Lane& lane);
+  // q, k and v of the lane's slice are there: from now on Poll() attends its pieces. The slice's
+  // weights stay as long as K and V are made with them.
+  // Errors: as WeightSource::Ask().
+  absl::Status BeginLayer(const Lane& lane);
 
   // Attends at most one piece of each memory node that has come, and gives its window back. Whether
   // none is missing. Errors: as Peers::CheckWindow(), Peers::Put().
@@ -67,10 +71,12 @@ class FetchedKv {
   };
   struct LaneState {
     uint32_t layer = 0;
+    bool holds_weights = false;   // Of the layer's slice.
     std::vector<Stream> streams;  // [memory nodes]
   };
 
   bool HasCome(const Lane& lane, uint32_t node) const;
+  void ReleaseWeights(LaneState& state);
   absl::Status TakePiece(Lane& lane, uint32_t node);
   absl::Status Recompute(Lane& lane, uint32_t node, const plan::FetchPiece& piece,
                          const BFloat16* activations);

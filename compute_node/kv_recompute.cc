@@ -73,11 +73,14 @@ absl::Status KvRecompute::RunTry(uint32_t layer, absl::Span<const BFloat16> acti
   std::vector<uint32_t> positions(kRows);
   std::iota(positions.begin(), positions.end(), 0);
   const Extent slots{.first_slot = 0, .tokens = kRows};
-  return Run(layer, {.activations = activations.data(), .positions = positions},
-             {.slots = {&slots, 1},
-              .k = kv.data(),
-              .v = kv.data() + kRows * shape.kv_width(),
-              .head_stride = kRows * shape.head_dim});
+  LAMINA_RETURN_IF_ERROR(AskAndWait(executor_.weight_source(), layer));
+  const absl::Status run = Run(layer, {.activations = activations.data(), .positions = positions},
+                               {.slots = {&slots, 1},
+                                .k = kv.data(),
+                                .v = kv.data() + kRows * shape.kv_width(),
+                                .head_stride = kRows * shape.head_dim});
+  executor_.weight_source().Release(layer);
+  return run;
 }
 
 absl::StatusOr<uint32_t> KvRecompute::Try() {

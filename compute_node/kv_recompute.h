@@ -57,7 +57,8 @@ class KvRecompute {
     size_t head_stride = 0;
   };
 
-  // Stores K and V of the layer's tokens.
+  // Stores K and V of the layer's tokens, with the weights of its slice (WeightSource), which the
+  // caller holds.
   // Errors: those of the device.   Requires: a slot for each token.
   // Cost: 4 * activation_width * kv_width flops for each token, or with queries as much more.
   absl::Status Run(uint32_t layer, const Tokens& tokens, const Planes& planes);

@@ -112,6 +112,11 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
   LAMINA_ASSIGN_OR_RETURN(
       model::Model model,
       model::OpenModel(config.model, {.sequence_tokens_max = config.limits.sequence_tokens_max}));
+  std::shared_ptr<SharedBus> bus;
+  if (const auto options = BusOf(config); options.has_value() && node.weights_budget_bytes > 0) {
+    LAMINA_ASSIGN_OR_RETURN(
+        bus, SharedBus::Open(absl::StrCat(options->bus, ".to"), options->bytes_per_second));
+  }
   OpenedNode opened;
   LAMINA_ASSIGN_OR_RETURN(opened.fingerprint, model::Fingerprint(model));
   const uint32_t vocabulary = model.config.vocabulary;
@@ -130,6 +135,7 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
                                          .memory_budget = node.memory_budget_bytes,
                                          .weights_budget = node.weights_budget_bytes,
                                          .weights_store = node.weights_store,
+                                         .bus = std::move(bus),
                                          .lanes = config.pipeline.lanes,
                                          .pools_threads = threads.beside_memory_nodes,
                                          .shared_cores = threads.shared_cores},

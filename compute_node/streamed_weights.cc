@@ -2,6 +2,7 @@
 #include "compute_node/streamed_weights.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr size_t kLine = 64;  // What packed weights are aligned to.
 constexpr Nanos kLookAgain = Micros(20);
+constexpr size_t kTurnBytes = size_t{256} << 10;  // Of a bus; as memory nodes put at once.
 
 size_t Aligned(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
@@ -300,8 +302,19 @@ void StreamedWeights::Run() {
 
 absl::Status StreamedWeights::Bring(Slot& slot) {
   for (const Piece& piece : slices_[slot.slice].pieces) {
-    LAMINA_RETURN_IF_ERROR(
-        store_->Read(piece.stored, absl::MakeSpan(slot.buffer.data + piece.at, piece.bytes)));
+    // Others' transfers take their turns between.
+    for (size_t done = 0; done < piece.bytes;) {
+      const size_t bytes =
+          options_.bus == nullptr ? piece.bytes : std::min(kTurnBytes, piece.bytes - done);
+      const Nanos through =
+          options_.bus == nullptr ? 0 : options_.bus->Take(bytes, RealClock().Now());
+      LAMINA_RETURN_IF_ERROR(store_->Read(
+          piece.stored + done, absl::MakeSpan(slot.buffer.data + piece.at + done, bytes)));
+      if (const Nanos early = through - RealClock().Now(); early > 0) {
+        std::this_thread::sleep_for(std::chrono::nanoseconds(early));
+      }
+      done += bytes;
+    }
   }
   return absl::OkStatus();
 }

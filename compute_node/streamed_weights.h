@@ -27,6 +27,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/shared_bus.h"
 #include "compute_node/slice_program.h"
 #include "compute_node/weight_source.h"
 #include "compute_node/weight_store.h"
@@ -38,6 +39,8 @@ struct StreamedWeightsOptions {
   uint64_t budget = 0;         // Bytes of the device for all weights, slots included.
   uint32_t lanes = 1;          // That may hold a slice at the same time.
   std::string directory = {};  // Of the store.
+  // What slices come over, with others' transfers; null: as fast as they are read.
+  std::shared_ptr<SharedBus> bus = nullptr;
 };
 
 // Which of `slices` slices stream, as evenly spread as can be: as few as leave the others, and the

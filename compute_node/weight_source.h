@@ -55,6 +55,10 @@ class WeightSource {
   virtual void Release(uint32_t slice) = 0;
 };
 
+// As Ask(), but waits until they are here. For what is prepared before steps run: the data thread
+// goes on with other lanes instead.
+absl::Status AskAndWait(WeightSource& source, uint32_t slice);
+
 // A source that a node loads from the model's file.
 class HeldWeights : public WeightSource {
  public:

@@ -534,4 +534,14 @@ absl::StatusOr<std::vector<int>> ParseCores(absl::string_view text) {
   return cores;
 }
 
+std::optional<ThrottleOptions> BusOf(const ClusterConfig& config) {
+  for (const std::string& name : config.transport) {
+    absl::StatusOr<ThrottleOptions> options = ParseThrottle(SplitThrottle(name).options);
+    if (options.ok() && !options->bus.empty()) {
+      return *std::move(options);
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace lamina

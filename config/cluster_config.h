@@ -18,6 +18,7 @@
 #include "common/attention_arithmetic.h"
 #include "common/clock.h"
 #include "common/device_waits.h"
+#include "common/link_options.h"
 #include "common/log_event.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
@@ -259,5 +260,9 @@ std::string ToYaml(const ClusterConfig& config);
 
 // "0-3,8" to {0, 1, 2, 3, 8}.
 absl::StatusOr<std::vector<int>> ParseCores(absl::string_view text);
+
+// The bus that the first throttled transport with one names: what a compute node's weights come
+// over too, in the direction to it. Nothing: none names one.
+std::optional<ThrottleOptions> BusOf(const ClusterConfig& config);
 
 }  // namespace lamina

@@ -13,8 +13,7 @@ namespace lamina::internal {
 bool StreamsWeights(const ClusterConfig& config);
 
 // Errors: kInvalidArgument  several lanes; a store without a budget.
-//         kUnimplemented    several compute nodes; a device; policies auto, fetch_recompute and
-//         fetch_hybrid.
+//         kUnimplemented    several compute nodes; a device; policy auto.
 absl::Status CheckWeights(const ClusterConfig& config);
 
 }  // namespace lamina::internal

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/link_options.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
@@ -109,7 +110,8 @@ absl::Status MemoryNode::MakeWindows() {
   LAMINA_ASSIGN_OR_RETURN(
       windows_,
       MakeQueryWindows(*config_, {.node = options_.name,
-                                  .transport_uri = plan::TransportUri(*config_, options_.verbs_uri),
+                                  .transport_uri = WithBusDirection(
+                                      plan::TransportUri(*config_, options_.verbs_uri), "to"),
                                   .secret = options_.secret,
                                   .memory = options_.window_memory,
                                   .place = options_.windows,

@@ -49,6 +49,10 @@ class WeightsBudgetTest(unittest.TestCase):
                 self.assertEqual(list(Path(store).iterdir()), [])
         with harness.Cluster(policy="local", memory=[], **streaming(capacity="256MiB")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
+        # K and V are made again with weights that come.
+        for policy, fetch in [("fetch_recompute", {"recompute_percent": 60}), ("fetch_hybrid", {"activation_percent": 60})]:
+            with harness.Cluster(policy=policy, fetch={"window": "16MiB", **fetch}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
+                self.assertEqual(answers(self, cluster), expected)
         with harness.Cluster(policy="fetch_heads", fetch={"window": "16MiB"}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
             self.assertEqual(answers(self, cluster), expected)
 
@@ -68,7 +72,8 @@ class WeightsBudgetTest(unittest.TestCase):
         two = streaming()["compute"] + [{"name": "c1"}]
         for keys, why in [
             ({"compute": two}, "not served by this version with 2 compute nodes"),
-            ({"policy": "fetch_recompute"}, "not served by this version with policy fetch_recompute"),
+            ({"policy": "auto", "compute": [{"name": "c0", "capacity": "1GiB", "weights_budget": "160MiB"}]},
+             "not served by this version with policy auto"),
             ({"pipeline": {"lanes": 2}}, "pipeline.lanes: 2 contradicts compute.0.weights_budget"),
             ({"compute": [{"name": "c0", "weights_store": "/nowhere"}]}, "compute.0.weights_store: says where"),
         ]:

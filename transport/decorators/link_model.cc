@@ -2,6 +2,7 @@
 #include "transport/decorators/link_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -18,11 +19,14 @@ Nanos Draw(Prng& prng, Nanos most) {
 
 }  // namespace
 
-Throttle::Throttle(const ThrottleOptions& options) : options_(options), prng_(options.seed) {}
+Throttle::Throttle(const ThrottleOptions& options, std::shared_ptr<SharedBus> bus)
+    : options_(options), prng_(options.seed), bus_(std::move(bus)) {}
 
 PutFate Throttle::Judge(uint64_t bytes, Nanos now) {
   free_at_ = std::max(free_at_, static_cast<double>(now));
-  if (options_.bytes_per_second > 0) {
+  if (bus_ != nullptr) {
+    free_at_ = static_cast<double>(bus_->Take(bytes, now));
+  } else if (options_.bytes_per_second > 0) {
     free_at_ += static_cast<double>(bytes) * kNanosPerSecond /
                 static_cast<double>(options_.bytes_per_second);
   }
@@ -47,7 +51,11 @@ absl::StatusOr<std::unique_ptr<LinkModel>> MakeLinkModel(absl::string_view name,
                                                          absl::string_view options) {
   if (name == "throttle") {
     LAMINA_ASSIGN_OR_RETURN(const ThrottleOptions throttle, ParseThrottle(options));
-    return std::make_unique<Throttle>(throttle);
+    std::shared_ptr<SharedBus> bus;
+    if (!throttle.bus.empty()) {
+      LAMINA_ASSIGN_OR_RETURN(bus, SharedBus::Open(throttle.bus, throttle.bytes_per_second));
+    }
+    return std::make_unique<Throttle>(throttle, std::move(bus));
   }
   if (name == "fault") {
     LAMINA_ASSIGN_OR_RETURN(const FaultOptions fault, ParseFault(options));

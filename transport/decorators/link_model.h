@@ -3,6 +3,7 @@
 // LinkModel: what a decorated link does to each Put. Throttle makes it slow, Fault makes it fail.
 //
 //   throttle(bandwidth=1GiB,latency=20us,jitter=5us,seed=1)+shm://
+//   throttle(bandwidth=1GiB,bus=pcie0)+shm://
 //   fault(delay=100us,drop=0.01,corrupt=0.01,cut=1000,seed=1)+ucx://
 //
 // Threading: one thread. A model is a function of its options, of the times and of the sizes.
@@ -17,6 +18,7 @@
 #include "common/clock.h"
 #include "common/link_options.h"
 #include "common/philox.h"
+#include "common/shared_bus.h"
 
 namespace lamina::transport {
 
@@ -35,12 +37,14 @@ class LinkModel {
 
 class Throttle final : public LinkModel {
  public:
-  explicit Throttle(const ThrottleOptions& options);
+  // `bus`: of options.bus; null without one.
+  explicit Throttle(const ThrottleOptions& options, std::shared_ptr<SharedBus> bus = nullptr);
   PutFate Judge(uint64_t bytes, Nanos now) override;
 
  private:
   const ThrottleOptions options_;
   Prng prng_;
+  const std::shared_ptr<SharedBus> bus_;
   double free_at_ = 0;  // In nanoseconds; a fraction of one is kept.
   Nanos last_due_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -13,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/shared_bus.h"
 #include "compute_node/weight_store.h"
 #include "tests/unit/compute_node/slice_program.h"
 #include "tests/unit/compute_node/step_run.h"
@@ -172,8 +175,9 @@ TEST_P(StreamedWeightsTest, StepsHaveTheBitsOfResidentWeights) {
     const std::vector<float> expected = RunStep(program.executor());
     const uint64_t all = program.executor().weight_source().weights().bytes();
     for (const uint64_t percent : {70u, 50u}) {  // Half of it is little more than the slots.
-      StreamedWeights weights(device,
-                              {.budget = all * percent / 100, .directory = testing::TempDir()});
+      const auto bus = *SharedBus::Open(absl::StrCat("weights-", getpid()), 1'000'000'000'000);
+      StreamedWeights weights(
+          device, {.budget = all * percent / 100, .directory = testing::TempDir(), .bus = bus});
       const absl::Status loaded = Load(program, weights);
       ASSERT_TRUE(loaded.ok()) << loaded;
       EXPECT_THAT(weights.Describe(), HasSubstr("through 2 slots"));
@@ -184,6 +188,7 @@ TEST_P(StreamedWeightsTest, StepsHaveTheBitsOfResidentWeights) {
       for (int step = 0; step < 3; ++step) {
         EXPECT_EQ(RunStep(**executor), expected) << percent;
       }
+      EXPECT_GT(bus->bytes(), 0u);
     }
   }
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/decorators/link_model.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/units.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -225,12 +228,22 @@ TEST(FaultTest, SameSeedGivesTheSameFates) {
   }
 }
 
+// Links with one bus have its bandwidth together.
+TEST(LinkModelTest, ABusIsSharedByItsLinks) {
+  const std::string options = absl::StrCat("bandwidth=1MB,latency=1ms,bus=links-", getpid());
+  const auto one = *MakeLinkModel("throttle", options);
+  const auto other = *MakeLinkModel("throttle", options);
+  EXPECT_EQ(one->Judge(1000, Seconds(1)).due, Seconds(1) + Millis(2));
+  EXPECT_EQ(other->Judge(1000, Seconds(1)).due, Seconds(1) + Millis(3));
+  EXPECT_EQ(one->Judge(1000, Seconds(1)).due, Seconds(1) + Millis(4));
+}
+
 TEST(LinkModelTest, BadOptionsSayWhatThereIs) {
   const auto error = [](absl::string_view name, absl::string_view options) {
     return std::string(MakeLinkModel(name, options).status().message());
   };
   EXPECT_THAT(error("slow", ""), HasSubstr("throttle, fault"));
-  EXPECT_THAT(error("throttle", "speed=1"), HasSubstr("bandwidth, jitter, latency, seed"));
+  EXPECT_THAT(error("throttle", "speed=1"), HasSubstr("bandwidth, bus, jitter, latency, seed"));
   EXPECT_THAT(error("throttle", "latency=soon"), HasSubstr("latency cannot be \"soon\""));
   EXPECT_THAT(error("throttle", "bandwidth=0,latency=-1us"),
               HasSubstr("bandwidth cannot be \"0\"; it is bytes per second, at least 1.0 KiB"));
@@ -246,6 +259,8 @@ TEST(LinkModelTest, BadOptionsSayWhatThereIs) {
   for (const char* option : {"cut=-1", "cut=18446744073709551616", "cut=1.5"}) {
     EXPECT_THAT(error("fault", option), HasSubstr("cut cannot be")) << option;
   }
+  EXPECT_THAT(error("throttle", "bus=a"), HasSubstr("a bus needs a bandwidth"));
+  EXPECT_THAT(error("throttle", "bandwidth=1MB,bus=a/b"), HasSubstr("bus cannot be \"a/b\""));
   EXPECT_TRUE(MakeLinkModel("throttle", "").ok());
   EXPECT_TRUE(MakeLinkModel("fault", "delay=1ms,drop=0.5,corrupt=0.1,cut=9,seed=4").ok());
 }
