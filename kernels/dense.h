@@ -26,6 +26,7 @@
 #include "absl/types/span.h"
 #include "common/dtype.h"
 #include "common/thread_pool.h"
+#include "kernels/block_type.h"
 #include "kernels/matrix_view.h"
 
 namespace lamina::kernels {
@@ -111,7 +112,7 @@ class Dense {
  public:
   virtual ~Dense() = default;
 
-  // Says which loops run: "onednn 2.6 avx512_core_bf16" or "highway rows", for status and logs.
+  // Says which loops run: "pairs of bf16 AVX512_BF16" or "highway rows", for status and logs.
   virtual std::string description() const = 0;
   virtual DType compute_type() const = 0;
 
@@ -121,6 +122,17 @@ class Dense {
                                                              size_t out_features,
                                                              size_t in_features,
                                                              absl::Span<const float> bias) = 0;
+
+  // The same of rows in blocks of a GGUF file, stacked, which stay as they are: the weights are
+  // their f32 values, rounded to bf16, and products have the bits of Pack() with these. The default
+  // refuses.
+  // Errors: kResourceExhausted.
+  //         kUnimplemented  this device, or this layer, has to be widened; says why.
+  virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackBlocks(
+      absl::Span<const BlockRows> /*parts*/, size_t /*in_features*/,
+      absl::Span<const float> /*bias*/) {
+    return absl::UnimplementedError(description() + " multiplies no blocks");
+  }
 
   // Makes whatever Linear() needs for up to `rows_max` rows.
   virtual absl::Status Prepare(const PackedLinear& weights, size_t rows_max) = 0;
@@ -190,15 +202,15 @@ struct DenseOptions {
   size_t threads = 1;      // The caller's counted. Own threads: no OpenMP team is ever started.
   std::vector<int> cores;  // For the threads beyond the caller's; see ThreadPoolOptions.
   int spin_us = 50;        // The same.
-  // Take the fallback GEMM, which is row-invariant, even where oneDNN would do. For tests.
+  // Take the fallback GEMM even where another loop is faster. For tests.
   bool force_fallback_gemm = false;
 };
 
 // Plain loops in f32, double inside reductions. One thread.
 std::unique_ptr<Dense> MakeReferenceDense(DType compute_type);
 
-// oneDNN where it is row-invariant on this processor (checked by a probe here), the fallback GEMM
-// elsewhere.
+// The fastest row-invariant loop of this processor: our own of bf16 pairs, oneDNN's as far as a
+// probe here finds it row-invariant, or the fallback GEMM.
 absl::StatusOr<std::unique_ptr<Dense>> MakeCpuDense(const DenseOptions& options);
 
 }  // namespace lamina::kernels
