@@ -56,7 +56,7 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
                                          .lanes = options_.lanes,
                                          .directory = options_.weights_store});
   } else {
-    weights_ = std::make_unique<ResidentWeights>(*device_);
+    weights_ = std::make_unique<ResidentWeights>(*device_, options_.weight_form);
   }
   path_makers_.push_back(std::make_unique<RemotePathMaker>(options_.name, *device_));
   path_makers_.push_back(

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Types of GGUF files whose weights a backend may keep as they are: a row is a run of blocks, each
-// of a fixed number of elements in a fixed number of bytes. docs of the layouts: the format's own,
-// and model/gguf/dequantize.cc, whose f32 values, rounded to bf16, are the weights.
+// of a fixed number of elements in a fixed number of bytes. The weights are the f32 values that
+// model/gguf/dequantize.cc makes of them, rounded to bf16.
 
 #pragma once
 
@@ -48,6 +48,14 @@ std::optional<BlockType> FindBlockType(absl::string_view name);
 struct BlockRows {
   BlockType type = BlockType::kQ8_0;
   absl::Span<const uint8_t* const> rows;
+};
+
+// A table of rows to look up, one after the other.
+struct BlockTable {
+  BlockType type = BlockType::kQ8_0;
+  const uint8_t* data = nullptr;
+  size_t rows = 0;
+  size_t width = 0;  // Elements, in whole blocks.
 };
 
 }  // namespace lamina::kernels

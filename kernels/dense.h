@@ -193,6 +193,23 @@ class Dense {
   // Requires: every id is inside the table (the caller has checked).
   virtual void Embed(const void* table, DType dtype, size_t width, absl::Span<const uint32_t> ids,
                      MatrixView<float> out) = 0;
+
+  // Whether EmbedBlocks() takes this table. The default does not.
+  virtual bool EmbedsBlocks(const BlockTable& /*table*/) const { return false; }
+
+  // out[i, :] = row ids[i] of a table in blocks, rounded to bf16, as f32: what Embed() makes of its
+  // bf16 rows. Requires: EmbedsBlocks(table), and every id is inside the table.
+  virtual void EmbedBlocks(const BlockTable& /*table*/, absl::Span<const uint32_t> /*ids*/,
+                           MatrixView<float> /*out*/) {}
+
+  // Whether LookUp() takes these weights. The default does not.
+  virtual bool LooksUp(const PackedLinear& /*weights*/) const { return false; }
+
+  // out[i, :] = the weights of feature ids[i]: what Embed() makes of the same rows, so that an LM
+  // head that is tied to the embedding is its table too. Requires: LooksUp(weights), and every id
+  // is below out_features.
+  virtual void LookUp(const PackedLinear& /*weights*/, absl::Span<const uint32_t> /*ids*/,
+                      MatrixView<float> /*out*/) {}
 };
 
 struct DenseOptions {

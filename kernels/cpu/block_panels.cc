@@ -15,7 +15,6 @@ namespace lamina::kernels::cpu {
 namespace {
 
 constexpr size_t kStrips = kPanelFeatures / kStripFeatures;
-constexpr size_t kChunkInputs = 2 * PanelWeights::kStepsTogether;
 
 // Which rows a strip has; those behind the last are null.
 struct StripRows {
@@ -53,13 +52,20 @@ class BlockPanels final : public PanelWeights {
     for (size_t strip = 0; strip < strips.size(); ++strip) {
       const BlockType type = strips[strip].type;
       panels_[strip / kStrips].strips[strip % kStrips] = {
+          .type = type,
           .widen = order == LaneOrder::kPairs ? PairWidener(type) : FeatureWidener(type),
           .block_steps = FormatOf(type).steps(),
           .block_bytes = FormatOf(type).bytes()};
     }
+    words_are_exact_ = order == LaneOrder::kFeatures ||
+                       std::none_of(strips.begin(), strips.end(), [](const StripRows& strip) {
+                         return FormatOf(strip.type).brain_scale;
+                       });
     for (Panel& panel : panels_) {
       panel.at = byte_count_;
+      panel.few_rows = order == LaneOrder::kPairs ? FewRowsOf(panel) : nullptr;
       for (const Strip& strip : panel.strips) {
+        panel.chunk_steps = std::max(panel.chunk_steps, strip.block_steps);
         byte_count_ += strip.BytesOf(steps());
       }
     }
@@ -72,8 +78,9 @@ class BlockPanels final : public PanelWeights {
   absl::Status Fill(const std::vector<StripRows>& strips, LaneOrder order) {
     uint8_t* to = at_;
     for (size_t panel = 0; panel < panels_.size(); ++panel) {
-      for (size_t first = 0; first < in_features(); first += kChunkInputs) {
-        const size_t last = std::min(first + kChunkInputs, in_features());
+      const size_t chunk = 2 * panels_[panel].chunk_steps;
+      for (size_t first = 0; first < in_features(); first += chunk) {
+        const size_t last = std::min(first + chunk, in_features());
         for (size_t strip = panel * kStrips; strip < std::min((panel + 1) * kStrips, strips.size());
              ++strip) {
           LAMINA_ASSIGN_OR_RETURN(to, FillStrip(strips[strip], order, first, last, to));
@@ -98,8 +105,8 @@ class BlockPanels final : public PanelWeights {
     for (const Strip& strip : from.strips) {
       bytes += strip.BytesOf(first);
     }
-    for (size_t step = 0; step < count; step += kStepsTogether) {
-      const size_t steps = std::min(kStepsTogether, count - step);
+    for (size_t step = 0; step < count; step += from.chunk_steps) {
+      const size_t steps = std::min(from.chunk_steps, count - step);
       uint32_t* words = scratch + step * kStripFeatures;
       for (const Strip& strip : from.strips) {
         bytes = strip.Widen(bytes, steps, words);
@@ -109,10 +116,15 @@ class BlockPanels final : public PanelWeights {
     return {scratch, count * kStripFeatures};
   }
   bool widens() const override { return true; }
+  bool words_are_exact() const override { return words_are_exact_; }
+  FewRows FewRowsOf(size_t panel) const override {
+    return {panels_[panel].few_rows, at_ + panels_[panel].at};
+  }
   const uint32_t* Ahead(size_t /*panel*/) const override { return nullptr; }
 
  private:
   struct Strip {
+    BlockType type = BlockType::kQ8_0;
     WidenStrip widen = nullptr;  // Null behind the last feature.
     size_t block_steps = 1;
     size_t block_bytes = 0;
@@ -130,8 +142,19 @@ class BlockPanels final : public PanelWeights {
   };
   struct Panel {
     std::array<Strip, kStrips> strips;
-    size_t at = 0;  // Bytes.
+    size_t at = 0;           // Bytes.
+    size_t chunk_steps = 1;  // Of the longest block.
+    MultiplyFewRows few_rows = nullptr;
   };
+
+  // Null where strips differ, or are missing.
+  static MultiplyFewRows FewRowsOf(const Panel& panel) {
+    const Strip& first = panel.strips[0];
+    const bool alike = std::all_of(
+        panel.strips.begin(), panel.strips.end(),
+        [&](const Strip& strip) { return strip.widen != nullptr && strip.type == first.type; });
+    return alike ? PairsOfBlocks(first.type) : nullptr;
+  }
 
   static absl::StatusOr<uint8_t*> FillStrip(const StripRows& strip, LaneOrder order, size_t first,
                                             size_t last, uint8_t* to) {
@@ -151,6 +174,7 @@ class BlockPanels final : public PanelWeights {
   }
 
   std::vector<Panel> panels_;
+  bool words_are_exact_ = true;
   size_t byte_count_ = 0;
   hwy::AlignedFreeUniquePtr<uint8_t[]> bytes_;  // None where moved.
   uint8_t* at_ = nullptr;                       // Where these are now.

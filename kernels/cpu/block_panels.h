@@ -2,8 +2,8 @@
 //
 // BlockPanels: weights that stay in the blocks of their GGUF file, in panels for our own loops.
 //
-// Strips of a panel may differ in type, as the parts of a layer do. A panel is a run of chunks of
-// 256 inputs, each of which has the strip blocks of its four strips one after the other, so that a
+// Strips of a panel may differ in type, as the parts of a layer do. A panel is a run of chunks,
+// each of which has one block, the longest of its types, of each of its four strips, so that a
 // product reads memory in order.
 
 #pragma once

@@ -19,6 +19,7 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "kernels/cpu/block_rows.h"
 #include "kernels/cpu/linear_engine.h"
 #include "kernels/cpu/pair_products.h"
 #include "kernels/cpu/rope_angles.h"
@@ -269,6 +270,28 @@ class CpuDense final : public Dense {
             {.data = out.row(i), .rows = 1, .cols = width, .stride = width, .dtype = DType::kF32});
       }
     }
+  }
+
+  bool EmbedsBlocks(const BlockTable& table) const override {
+    return compute_type_ == DType::kBF16 && HasFiniteScales(table);
+  }
+
+  void EmbedBlocks(const BlockTable& table, absl::Span<const uint32_t> ids,
+                   MatrixView<float> out) override {
+    LAMINA_CHECK(out.rows == ids.size() && out.cols == table.width);
+    WidenRows(table, ids, out);
+  }
+
+  bool LooksUp(const PackedLinear& weights) const override {
+    const auto& packed = static_cast<const EngineWeights&>(weights);
+    return packed.engine().LooksUp(packed);
+  }
+
+  void LookUp(const PackedLinear& weights, absl::Span<const uint32_t> ids,
+              MatrixView<float> out) override {
+    LAMINA_CHECK(out.rows == ids.size() && out.cols == weights.in_features());
+    const auto& packed = static_cast<const EngineWeights&>(weights);
+    packed.engine().LookUp(packed, ids, out);
   }
 
  private:

@@ -78,6 +78,10 @@ class LinearEngine {
     return absl::UnimplementedError(absl::StrCat(description(), " multiplies no blocks"));
   }
   virtual absl::Status Prepare(const EngineWeights& weights, size_t rows_max) = 0;
+  // Dense::LooksUp() and LookUp(). The default does not.
+  virtual bool LooksUp(const EngineWeights& /*weights*/) const { return false; }
+  virtual void LookUp(const EngineWeights& /*weights*/, absl::Span<const uint32_t> /*ids*/,
+                      MatrixView<float> /*out*/) {}
   // All of them in one run of the pool. Each is of weights that this engine packed, has rows and
   // columns, and writes what no other reads or writes.
   virtual void Multiply(absl::Span<const EngineProduct> products) = 0;

@@ -64,7 +64,7 @@ struct PlainF32 {
 struct PairsOfBF16 {
   using Input = BFloat16;
   static constexpr DType kType = DType::kBF16;
-  static constexpr size_t kRowsAtOnce = 128;
+  static constexpr size_t kRowsAtOnce = 256;
   static constexpr size_t kStepsAtOnce = 512;
   static constexpr LaneOrder kOrder = LaneOrder::kPairs;
   static bool IsInput(size_t cols) { return cols % 2 == 0; }
@@ -119,6 +119,19 @@ class OwnLinearEngine final : public LinearEngine {
     return absl::OkStatus();
   }
 
+  bool LooksUp(const EngineWeights& weights) const override {
+    return Arithmetic::kType == DType::kBF16 &&
+           static_cast<const PanelWeights&>(weights).words_are_exact();
+  }
+
+  void LookUp(const EngineWeights& weights, absl::Span<const uint32_t> ids,
+              MatrixView<float> out) override {
+    const auto& panels = static_cast<const PanelWeights&>(weights);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      LookUpOne(panels, ids[i], out.row(i));
+    }
+  }
+
   void Multiply(absl::Span<const EngineProduct> products) override {
     tasks_.clear();
     TakeInputs(products);
@@ -130,6 +143,25 @@ class OwnLinearEngine final : public LinearEngine {
   }
 
  private:
+  // The weights of one feature, as f32.
+  void LookUpOne(const PanelWeights& weights, size_t feature, float* to) const {
+    const size_t in_panel = feature % kPanelFeatures;
+    uint32_t* const scratch = weights.widens() ? scratch_[0].get() : nullptr;
+    for (size_t first = 0; first < weights.steps(); first += kWidenedSteps) {
+      const size_t count = std::min(kWidenedSteps, weights.steps() - first);
+      const PanelWords words = weights.Words(feature / kPanelFeatures, first, count, scratch);
+      const uint32_t* word =
+          words.words + in_panel / kStripFeatures * words.strip_words + in_panel % kStripFeatures;
+      for (size_t k = 2 * first; k < std::min(2 * (first + count), weights.in_features());
+           k += 2, word += kStripFeatures) {
+        to[k] = ToFloat({static_cast<uint16_t>(*word)});
+        if (k + 1 < weights.in_features()) {
+          to[k + 1] = ToFloat({static_cast<uint16_t>(*word >> 16)});
+        }
+      }
+    }
+  }
+
   // One panel for at most kRowsAtOnce rows.
   struct Task {
     const PanelWeights* weights;
@@ -225,8 +257,30 @@ class OwnLinearEngine final : public LinearEngine {
     return task.in.rows <= kWidenedRowsFew ? kWidenedStepsFew : kWidenedSteps;
   }
 
+  // False where it takes other weights, or fewer rows.
+  static bool MultiplyAsItLies(const Task& task, MatrixView<float> out) {
+    if constexpr (Arithmetic::kOrder == LaneOrder::kPairs) {
+      const PanelWeights::FewRows few = task.weights->FewRowsOf(task.panel);
+      if (few.multiply != nullptr && task.in.rows <= kFewBlockRows) {
+        few.multiply({.panel = few.panel,
+                      .steps = task.weights->steps(),
+                      .in = task.in.data,
+                      .in_stride = task.in.stride,
+                      .rows = task.in.rows,
+                      .bias = task.weights->bias(task.panel),
+                      .out = out.data,
+                      .out_stride = out.stride});
+        return true;
+      }
+    }
+    return false;
+  }
+
   void MultiplyPanel(const Task& task, const uint32_t* ahead, MatrixView<float> out,
                      size_t worker) const {
+    if (MultiplyAsItLies(task, out)) {
+      return;
+    }
     const size_t steps = task.weights->steps();
     uint32_t* const scratch = task.weights->widens() ? scratch_[worker].get() : nullptr;
     for (size_t first = 0; first < steps;) {

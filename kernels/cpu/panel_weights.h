@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cpu/block_pairs.h"
 #include "kernels/cpu/linear_engine.h"
 #include "kernels/cpu/panel_task.h"
 
@@ -48,6 +49,16 @@ class PanelWeights : public EngineWeights {
 
   // Whether Words() makes them anew, in `scratch`; else they lie in memory.
   virtual bool widens() const = 0;
+
+  // Whether words have the weights' subnormals too, which products of pairs take for zeros.
+  virtual bool words_are_exact() const = 0;
+
+  // How few rows are multiplied by a panel as it lies; `multiply` is null where they are not.
+  struct FewRows {
+    MultiplyFewRows multiply = nullptr;
+    const uint8_t* panel = nullptr;
+  };
+  virtual FewRows FewRowsOf(size_t /*panel*/) const { return {}; }
 
   // A panel as it lies in memory, to be fetched ahead of time; null where that does not pay.
   virtual const uint32_t* Ahead(size_t panel) const = 0;

@@ -76,6 +76,7 @@ class WordPanels final : public PanelWeights {
     return {Ahead(panel) + first * kStripFeatures, steps() * kStripFeatures};
   }
   bool widens() const override { return false; }
+  bool words_are_exact() const override { return true; }
   const uint32_t* Ahead(size_t panel) const override {
     return at_ + panel * steps() * kPanelFeatures;
   }

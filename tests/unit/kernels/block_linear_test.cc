@@ -99,6 +99,15 @@ class BlockLayer {
     return bytes;
   }
 
+  std::vector<uint8_t> Bytes() const {
+    std::vector<uint8_t> bytes;
+    for (const auto& row : rows_) {
+      bytes.insert(bytes.end(), row.begin(), row.end());
+    }
+    return bytes;
+  }
+  const BFloat16* widened() const { return widened_.data(); }
+
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackBlocks(Dense& dense) const {
     return dense.PackBlocks(blocks_, in_features_, bias_);
   }
@@ -147,6 +156,18 @@ void ExpectSameBits(Dense& dense, const BlockLayer& layer, size_t rows, size_t g
 
 // False where products go to oneDNN, whose loops take no blocks (AMX).
 bool KeepsBlocks(Dense& dense) { return dense.description().find("onednn") == std::string::npos; }
+
+void ExpectLookUps(Dense& dense, const PackedLinear& head, absl::Span<const uint32_t> ids,
+                   const Activations& expected) {
+  ASSERT_TRUE(dense.LooksUp(head));
+  Activations got(ids.size(), head.in_features(), DType::kF32, 1);
+  dense.LookUp(head, ids, got.floats());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    for (size_t j = 0; j < head.in_features(); ++j) {
+      ASSERT_TRUE(SameBits(got.Get(i, j), expected.Get(i, j))) << "feature " << ids[i] << ", " << j;
+    }
+  }
+}
 
 // (type, fallback GEMM, threads)
 using Variant = std::tuple<size_t, bool, size_t>;
@@ -207,6 +228,40 @@ TEST_P(BlockLinearTest, ColumnRangesHaveTheBitsOfTheWhole) {
     for (size_t i = 0; i < 6; ++i) {
       for (size_t j = 0; j < cols; ++j) {
         ASSERT_TRUE(SameBits(part.Get(i, j), whole.Get(i, first + j))) << first << " + " << j;
+      }
+    }
+  }
+}
+
+TEST_P(BlockLinearTest, TablesInBlocksGiveTheRowsOfBF16) {
+  const std::unique_ptr<Dense> dense = Make();
+  const size_t width = 3 * info().elements;
+  const BlockLayer layer({{info().type, 50}}, width, false, 13);
+  const std::vector<uint8_t> bytes = layer.Bytes();
+  const BlockTable table = {.type = info().type, .data = bytes.data(), .rows = 50, .width = width};
+  ASSERT_TRUE(dense->EmbedsBlocks(table));
+  for (const size_t count : {size_t{1}, size_t{16}, size_t{35}}) {
+    std::vector<uint32_t> ids(count);
+    for (size_t i = 0; i < count; ++i) {
+      ids[i] = static_cast<uint32_t>(i * 17 % 50);
+    }
+    Activations got(count, width, DType::kF32, 2);
+    Activations expected(count, width, DType::kF32, 2);
+    dense->EmbedBlocks(table, ids, got.floats());
+    dense->Embed(layer.widened(), DType::kBF16, width, ids, expected.floats());
+    if (KeepsBlocks(*dense)) {
+      const auto packed = layer.PackBlocks(*dense);
+      ASSERT_TRUE(packed.ok()) << packed.status();
+      // Only of MXFP4 some weights are subnormal.
+      EXPECT_TRUE(info().type == BlockType::kMxfp4 || dense->LooksUp(**packed));
+      if (dense->LooksUp(**packed)) {
+        ExpectLookUps(*dense, **packed, ids, expected);
+      }
+      ExpectLookUps(*dense, *layer.PackWidened(*dense), ids, expected);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t j = 0; j < width; ++j) {
+        ASSERT_TRUE(SameBits(got.Get(i, j), expected.Get(i, j))) << "row " << i << ", " << j;
       }
     }
   }
@@ -283,6 +338,8 @@ TEST_F(BlocksTest, AScaleThatIsNotFiniteIsUnimplemented) {
   const absl::Status status = dense_->PackBlocks({&rows, 1}, 32, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_NE(status.message().find("not finite"), std::string::npos) << status;
+  EXPECT_FALSE(
+      dense_->EmbedsBlocks({.type = BlockType::kQ8_0, .data = row.data(), .rows = 1, .width = 32}));
 }
 
 TEST_F(BlocksTest, F32IsUnimplemented) {
