@@ -89,6 +89,10 @@ double RoundSeconds(Copies& copies, const std::vector<BFloat16>& in, std::vector
 
 }  // namespace
 
+WeightForm FormThatFits(WeightForm wanted, uint64_t bf16_bytes, uint64_t memory_bytes) {
+  return wanted == WeightForm::kAuto && bf16_bytes > memory_bytes ? WeightForm::kPacked : wanted;
+}
+
 bool PackedPays(const FormTimes& times) {
   return std::accumulate(times.packed.begin(), times.packed.end(), 0.0) <=
          std::accumulate(times.bf16.begin(), times.bf16.end(), 0.0);

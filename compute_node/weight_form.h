@@ -19,10 +19,14 @@
 namespace lamina::compute_node {
 
 enum class WeightForm : uint8_t {
-  kAuto,    // Packed where a measurement says that decoding loses nothing by it.
+  kAuto,    // Packed where decoding loses nothing by it, as measured, or bf16 does not fit.
   kPacked,  // Wherever the device can.
   kBF16,
 };
+
+// What is wanted where weights would take `bf16_bytes` when all are widened, and there are
+// `memory_bytes`: auto packs what it can where they would not fit.
+WeightForm FormThatFits(WeightForm wanted, uint64_t bf16_bytes, uint64_t memory_bytes);
 
 // Seconds of one layer's product with 1, 4 and 16 rows, weights from memory.
 struct FormTimes {

@@ -17,6 +17,9 @@ using Floats = hn::CappedTag<float, kStripFeatures>;
 using Ints = hn::RebindToSigned<Floats>;
 using Words = hn::RebindToUnsigned<Floats>;
 constexpr size_t kLanes = hn::MaxLanes(Floats());
+constexpr size_t kCacheLine = 64;
+// Strips are read in order, so far ahead of what is widened.
+constexpr size_t kAheadBytes = 8192;
 
 // 16-bit scales of kLanes features.
 template <bool kBrain>
@@ -123,6 +126,9 @@ template <BlockType kType>
 void Widen(const uint8_t* strip, size_t blocks, uint32_t* words) {
   constexpr BlockFormat kFormat = FormatOf(kType);
   for (size_t i = 0; i < blocks; ++i, strip += kFormat.bytes()) {
+    for (size_t byte = 0; byte < kFormat.bytes(); byte += kCacheLine) {
+      __builtin_prefetch(strip + kAheadBytes + byte, 0, 2);
+    }
     for (size_t group = 0; group < kFormat.groups(); ++group) {
       for (size_t lane = 0; lane < kStripFeatures; lane += kLanes) {
         WidenGroup<kType>(strip, group, lane, words);

@@ -209,6 +209,12 @@ TEST_P(WeightFormTest, ShardsGiveTheLogitsOfBF16) {
   }
 }
 
+TEST(FormThatFitsTest, AutoPacksWhatWouldNotFitAsBF16) {
+  EXPECT_EQ(FormThatFits(WeightForm::kAuto, 100, 100), WeightForm::kAuto);
+  EXPECT_EQ(FormThatFits(WeightForm::kAuto, 101, 100), WeightForm::kPacked);
+  EXPECT_EQ(FormThatFits(WeightForm::kBF16, 101, 100), WeightForm::kBF16);
+}
+
 TEST(PackedPaysTest, WhereDecodingTakesNoLonger) {
   EXPECT_TRUE(PackedPays({.packed = {1, 1, 4}, .bf16 = {2, 2, 2}}));
   EXPECT_FALSE(PackedPays({.packed = {1, 1, 4.1}, .bf16 = {2, 2, 2}}));
