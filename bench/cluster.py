@@ -142,10 +142,11 @@ class Cluster(Running):
     def __init__(self, lanes, compute_cores="0", memory_cores="1", memory_nodes=2, capacity="2GiB",
                  running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
                  query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
-                 prefix_cache="off", fetch=None, sequence_tokens_max=SEQUENCE_TOKENS_MAX, scratch_tokens=None, memory_budget=None, weights_budget=None):
+                 prefix_cache="off", fetch=None, sequence_tokens_max=SEQUENCE_TOKENS_MAX, scratch_tokens=None, memory_budget=None,
+                 weights_budget=None, weights=None):
         """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
         `auto_load`: policy auto, for (rows, context); `compute_cores` then has those of the memory nodes too.
-        `fetch`: (policy, its keys of `fetch:`). `memory_budget`, `weights_budget`: of the compute node. Loads repeat
+        `fetch`: (policy, its keys of `fetch:`). `memory_budget`, `weights_budget`, `weights` (packed, bf16): of the compute node. Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
         super().__init__(f"127.0.0.1:{free_port()}")
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
@@ -161,6 +162,8 @@ class Cluster(Running):
             kv += f", memory_budget: {memory_budget}"
         if weights_budget:
             kv += f", weights_budget: {weights_budget}"
+        if weights:
+            kv += f", weights: {weights}"
         scratch = f", scratch_tokens: {scratch_tokens}" if scratch_tokens else ""
         policy = "local" if local else "auto" if auto_load else fetch[0] if fetch else "attend_remote"
         load = "policy_load: {{rows: {}, context: {}}}\n".format(*auto_load) if auto_load else ""

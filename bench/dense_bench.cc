@@ -9,7 +9,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <functional>
@@ -18,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/best_times.h"
 #include "bench/onednn_peer.h"
 #include "common/check.h"
 #include "common/philox.h"
@@ -50,31 +50,6 @@ constexpr Shape kShapes[] = {
     {"llama3-8b.down", 14336, 4096},
 };
 constexpr size_t kRows[] = {1, 2, 4, 8, 16, 17, 32, 64, 100, 128, 512};
-constexpr double kSecondsPerRound = 0.003;
-
-double Seconds(const std::function<void()>& body) {
-  const auto start = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// The best time of one call of each body, in turns.
-std::vector<double> BestTimes(const std::vector<std::function<void(size_t)>>& bodies, int rounds) {
-  std::vector<double> best(bodies.size(), 1e9);
-  for (int round = 0; round < rounds; ++round) {
-    for (size_t b = 0; b < bodies.size(); ++b) {
-      const double first = Seconds([&] { bodies[b](0); });
-      const auto calls = static_cast<size_t>(std::clamp(kSecondsPerRound / first, 1.0, 2000.0));
-      const double all = Seconds([&] {
-        for (size_t call = 0; call < calls; ++call) {
-          bodies[b](call);
-        }
-      });
-      best[b] = std::min(best[b], all / static_cast<double>(calls));
-    }
-  }
-  return best;
-}
 
 // Bytes per second that `threads` threads read from a buffer far larger than the caches.
 double ReadBandwidth(size_t threads) {

@@ -14,6 +14,7 @@ Usage: bench/run.sh SUITE [--json FILE] [-- ARGUMENTS OF THE SUITE]
 Suites:
   attention  decode attention against the read bandwidth measured beside it
   dense      linear layers against oneDNN called directly, and against the GEMM peak
+  packed     weights in the blocks of their GGUF file against bf16: layers, and decoding of the quick start's model in turns
   experts    the experts of one layer of a mixture at 1, 16 and 64 rows: bytes of those hit over the read bandwidth
   plan       the scheduler's own time for a step and its result, with many sequences on many memory nodes
   transport  put and signal between two processes: shm against a raw cache-line ping-pong, ucx against bare UCP
@@ -93,11 +94,11 @@ case "$suite" in
       *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
     esac
     ;;
-  chat | decode | fetch | gateway | local | long_prompt | overlap | peers | pipeline | predict | prefill | trace | transport)
+  chat | decode | fetch | gateway | local | long_prompt | overlap | packed | peers | pipeline | predict | prefill | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense experts plan transport fetch decode overlap prefill long_prompt chat pipeline local gateway trace paper experiment predict peers" >&2
+    echo "unknown suite $suite; known: attention dense packed experts plan transport fetch decode overlap prefill long_prompt chat pipeline local gateway trace paper experiment predict peers" >&2
     exit 2
     ;;
 esac

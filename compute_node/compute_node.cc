@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute_node/compute_node.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -20,6 +22,25 @@
 #include "transport/registry.h"
 
 namespace lamina::compute_node {
+namespace {
+
+// Of the whole model's matrices and tables in bf16.
+uint64_t WidenedBytes(const model::Graph& graph) {
+  uint64_t elements = 0;
+  for (model::OpId op = 0; op < graph.ops.size(); ++op) {
+    elements += ElementsOf(graph, op);
+  }
+  return elements * sizeof(BFloat16);
+}
+
+// What the node may take: its budget, else all of the host's.
+uint64_t MemoryBytes(const ComputeNodeOptions& options) {
+  return options.memory_budget > 0
+             ? options.memory_budget
+             : static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ComputeNode>> ComputeNode::Create(
     ComputeNodeOptions options, model::Model model, std::unique_ptr<kernels::ComputeDevice> device,
@@ -58,7 +79,9 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
                                          .directory = options_.weights_store,
                                          .bus = options_.bus});
   } else {
-    weights_ = std::make_unique<ResidentWeights>(*device_);
+    weights_ = std::make_unique<ResidentWeights>(
+        *device_,
+        FormThatFits(options_.weight_form, WidenedBytes(model_.graph), MemoryBytes(options_)));
   }
   path_makers_.push_back(std::make_unique<RemotePathMaker>(options_.name, *device_));
   path_makers_.push_back(

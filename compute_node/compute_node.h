@@ -52,9 +52,9 @@ struct ComputeNodeOptions {
   // `weights_store`. 0: all weights stay.
   uint64_t weights_budget = 0;
   std::string weights_store = {};
-  std::shared_ptr<SharedBus> bus =
-      nullptr;         // That these come over; null: as fast as they are read.
-  uint32_t lanes = 1;  // At most, of all epochs; for weights that come.
+  std::shared_ptr<SharedBus> bus = nullptr;    // That these come over; null: as fast as they are read.
+  WeightForm weight_form = WeightForm::kBF16;  // Of weights that all stay.
+  uint32_t lanes = 1;                          // At most, of all epochs; for weights that come.
   // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of
   // the others; these cores. 0: all.
   size_t pools_threads = 0;
@@ -89,6 +89,8 @@ class ComputeNode final : public control::NodeHandler {
   absl::StatusOr<plan::PolicyTimes> MeasurePolicies();
 
   uint64_t weight_bytes() const { return weights_->bytes(); }
+  // The forms in which they are held, with the bytes of each; "" where none are.
+  std::string DescribeWeights() const { return weights_->Describe(); }
 
   absl::Status LoadLayers(const plan::Stage& stage) override;
   absl::StatusOr<control::PreparedNode> Configure(const plan::EpochConfig& config) override;

@@ -104,6 +104,18 @@ NodeThreads ThreadsOf(const ClusterConfig& config, const ComputeNodeConfig& node
   return found;
 }
 
+compute_node::WeightForm FormOf(WeightsForm form) {
+  switch (form) {
+    case WeightsForm::kAuto:
+      return compute_node::WeightForm::kAuto;
+    case WeightsForm::kPacked:
+      return compute_node::WeightForm::kPacked;
+    case WeightsForm::kBF16:
+      return compute_node::WeightForm::kBF16;
+  }
+  return compute_node::WeightForm::kBF16;
+}
+
 // Reads the model; its weights stay, unless the coordinator says which layers.
 absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNodeConfig& node,
                                     const NodeThreads& threads, const ClusterSecret& secret,
@@ -136,6 +148,7 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
                                          .weights_budget = node.weights_budget_bytes,
                                          .weights_store = node.weights_store,
                                          .bus = std::move(bus),
+                                         .weight_form = FormOf(node.weights),
                                          .lanes = config.pipeline.lanes,
                                          .pools_threads = threads.beside_memory_nodes,
                                          .shared_cores = threads.shared_cores},
@@ -210,6 +223,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   if (config.policy == kPolicyAuto) {
     LAMINA_ASSIGN_OR_RETURN(policy_times, opened.node->MeasurePolicies());
   }
+  const std::string weights = opened.node->DescribeWeights();
   double bandwidth = policy_times.read_bandwidth;
   if (config.policy == kPolicyLocal) {
     LAMINA_ASSIGN_OR_RETURN(bandwidth, opened.node->MeasureReads());
@@ -218,16 +232,17 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   if (IsStage(config, *node) && node->stage.has_value() && !node->layers.has_value()) {
     LAMINA_ASSIGN_OR_RETURN(dense_speed, opened.node->MeasureDenseSpeed());
   }
-  control::NodeLink link(coordinator,
-                         {.name = flags.name,
-                          .device = node->device,
-                          .capacity_bytes = node->capacity_bytes,
-                          .bandwidth_bytes_per_second = bandwidth,
-                          .kernels = description,
-                          .model_fingerprint = opened.fingerprint,
-                          .dense_speed = dense_speed,
-                          .policy_times = policy_times},
-                         secret, config.tls);
+  control::NodeLink link(
+      coordinator,
+      {.name = flags.name,
+       .device = node->device,
+       .capacity_bytes = node->capacity_bytes,
+       .bandwidth_bytes_per_second = bandwidth,
+       .kernels = weights.empty() ? description : absl::StrCat(description, ", weights ", weights),
+       .model_fingerprint = opened.fingerprint,
+       .dense_speed = dense_speed,
+       .policy_times = policy_times},
+      secret, config.tls);
   opened.node->SetReporter(&link);
   LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<daemon::HttpServer> http,
                           ServePages(*node, *opened.node, link, config.ports, bandwidth));

@@ -5,8 +5,11 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/log.h"
 #include "common/status_macros.h"
+#include "model/stored_rows.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -49,8 +52,11 @@ absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Graph& graph,
                                                 const model::WeightSource& source,
                                                 kernels::ComputeDevice& device,
                                                 absl::Span<const model::OpId> ops,
-                                                const Progress& progress, const Packed& packed) {
-  const Origin model{.graph = graph, .source = source};
+                                                const Progress& progress, const Packed& packed,
+                                                WeightForms* forms) {
+  const Origin model{.graph = graph,
+                     .source = source,
+                     .forms = forms != nullptr && forms->any() ? forms : nullptr};
   ModelWeights weights;
   weights.table_type_ = device.dense().compute_type();
   weights.linears_.resize(model.graph.ops.size());
@@ -58,6 +64,8 @@ absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Graph& graph,
   weights.frequencies_.resize(model.graph.ops.size());
   weights.vectors_.resize(model.graph.weights.size());
   weights.tables_.resize(model.graph.weights.size());
+  weights.block_tables_.resize(model.graph.weights.size());
+  weights.heads_.assign(model.graph.weights.size(), model::kNone);
   double all = 0;
   for (const model::OpId op : ops) {
     all += static_cast<double>(ElementsOf(graph, op));
@@ -70,15 +78,21 @@ absl::StatusOr<ModelWeights> ModelWeights::Load(const model::Graph& graph,
     done += static_cast<double>(ElementsOf(graph, op));
     progress(done / all);
   }
+  for (const model::OpId op : ops) {
+    if (const auto* embed = std::get_if<model::EmbedOp>(&graph.ops[op].body)) {
+      LAMINA_RETURN_IF_ERROR(weights.LoadTied(model, embed->table, ops, device));
+    }
+  }
+  for (const auto& [why, count] : weights.widened_) {
+    LogInfo("weights: ", count, " matrices are widened to ", DTypeName(weights.table_type_), ": ",
+            why);
+  }
   return weights;
 }
 
 absl::Status ModelWeights::LoadOp(const Origin& model, model::OpId op,
                                   kernels::ComputeDevice& device) {
   const model::OpBody& body = model.graph.ops[op].body;
-  if (const auto* embed = std::get_if<model::EmbedOp>(&body)) {
-    return LoadTable(model, embed->table, device);
-  }
   if (const auto* positions = std::get_if<model::PositionEmbedOp>(&body)) {
     return LoadTable(model, positions->table, device);
   }
@@ -117,17 +131,83 @@ absl::Status ModelWeights::TellPacked(model::OpId op, const Packed& packed) {
   return absl::OkStatus();
 }
 
+absl::Status ModelWeights::LoadTied(const Origin& model, model::WeightId weight,
+                                    absl::Span<const model::OpId> ops,
+                                    kernels::ComputeDevice& device) {
+  for (const model::OpId op : ops) {
+    const auto* linear = std::get_if<model::LinearOp>(&model.graph.ops[op].body);
+    if (linear != nullptr && linear->parts.size() == 1 && linear->parts[0].weight == weight &&
+        device.dense().LooksUp(*linears_[op])) {
+      heads_[weight] = op;
+      return absl::OkStatus();
+    }
+  }
+  return LoadTable(model, weight, device);
+}
+
 absl::Status ModelWeights::LoadTable(const Origin& model, model::WeightId weight,
                                      kernels::ComputeDevice& device) {
   if (tables_[weight].bytes > 0) {
     return absl::OkStatus();
   }
+  if (model.forms != nullptr) {
+    const absl::Status stored = LoadStoredTable(model, weight, device);
+    if (!absl::IsUnimplemented(stored)) {
+      return stored;
+    }
+    CountWidened(stored);
+  }
   LAMINA_ASSIGN_OR_RETURN(const std::vector<float> values, model.Read(weight));
   std::vector<std::byte> table(values.size() * DTypeBytes(table_type_));
   AppendAs(table_type_, values, table.data());
   LAMINA_ASSIGN_OR_RETURN(tables_[weight], kernels::MoveToDevice(std::move(table), device));
-  bytes_ += tables_[weight].bytes;
+  Count(DTypeName(table_type_), tables_[weight].bytes);
   return absl::OkStatus();
+}
+
+absl::Status ModelWeights::LoadStoredTable(const Origin& model, model::WeightId weight,
+                                           kernels::ComputeDevice& device) {
+  LAMINA_ASSIGN_OR_RETURN(const StoredPart part, model.Stored(weight));
+  const kernels::BlockTypeInfo& info = kernels::InfoOf(part.type);
+  const size_t width = model.graph.weights[weight].cols;
+  const size_t row_bytes = width / info.elements * info.bytes;
+  std::vector<std::byte> rows(part.rows.size() * row_bytes);
+  for (size_t row = 0; row < part.rows.size(); ++row) {
+    std::memcpy(rows.data() + row * row_bytes, part.rows[row], row_bytes);
+  }
+  kernels::BlockTable table = {.type = part.type,
+                               .data = reinterpret_cast<const uint8_t*>(rows.data()),
+                               .rows = part.rows.size(),
+                               .width = width};
+  if (!device.dense().EmbedsBlocks(table)) {
+    return absl::UnimplementedError(absl::StrCat("no look-up in tables of type ", info.name));
+  }
+  LAMINA_ASSIGN_OR_RETURN(tables_[weight], kernels::MoveToDevice(std::move(rows), device));
+  table.data = reinterpret_cast<const uint8_t*>(tables_[weight].data);
+  block_tables_[weight] = table;
+  Count(info.name, tables_[weight].bytes);
+  return absl::OkStatus();
+}
+
+ModelWeights::Table ModelWeights::table(model::WeightId weight) const {
+  if (heads_[weight] != model::kNone) {
+    return {.head = linears_[heads_[weight]].get()};
+  }
+  if (block_tables_[weight].has_value()) {
+    return {.blocks = &*block_tables_[weight]};
+  }
+  return {.rows = tables_[weight].data};
+}
+
+void ModelWeights::Count(absl::string_view form, uint64_t bytes) {
+  bytes_ += bytes;
+  bytes_by_form_[std::string(form)] += bytes;
+}
+
+void ModelWeights::CountWidened(const absl::Status& why) {
+  if (!why.message().empty()) {
+    ++widened_[std::string(why.message())];
+  }
 }
 
 absl::Status ModelWeights::LoadVector(const Origin& model, model::WeightId weight,
@@ -154,7 +234,64 @@ absl::Status ModelWeights::LoadExperts(const Origin& model, model::OpId op,
   return absl::OkStatus();
 }
 
+absl::StatusOr<ModelWeights::StoredPart> ModelWeights::Origin::Stored(model::WeightId id) const {
+  LAMINA_ASSIGN_OR_RETURN(model::StoredRows stored, model::FindStoredRows(graph, source, id));
+  const std::optional<kernels::BlockType> type = kernels::FindBlockType(stored.type);
+  if (!type.has_value()) {
+    return absl::UnimplementedError(absl::StrCat("type ", stored.type, " has no packed form"));
+  }
+  if (!forms->Packs(*type)) {
+    return absl::UnimplementedError("");
+  }
+  return StoredPart{.type = *type, .rows = std::move(stored.rows)};
+}
+
 absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> ModelWeights::Pack(
+    const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense) {
+  if (model.forms != nullptr) {
+    auto packed = PackStored(model, parts, dense);
+    if (!absl::IsUnimplemented(packed.status())) {
+      return packed;
+    }
+    CountWidened(packed.status());
+  }
+  LAMINA_ASSIGN_OR_RETURN(auto packed, PackWidened(model, parts, dense));
+  Count(DTypeName(dense.compute_type()), packed->bytes());
+  return packed;
+}
+
+absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> ModelWeights::PackStored(
+    const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense) {
+  std::vector<StoredPart> stored;
+  std::vector<kernels::BlockRows> blocks;
+  bool any_bias = false;
+  for (const model::LinearOp::Part& part : parts) {
+    LAMINA_ASSIGN_OR_RETURN(StoredPart found, model.Stored(part.weight));
+    stored.push_back(std::move(found));
+    any_bias = any_bias || part.bias != model::kNone;
+  }
+  std::vector<float> bias;
+  std::string types;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    blocks.push_back({.type = stored[i].type, .rows = stored[i].rows});
+    const absl::string_view name = kernels::InfoOf(stored[i].type).name;
+    if (!absl::StrContains(types, name)) {
+      absl::StrAppend(&types, types.empty() ? "" : "+", name);
+    }
+    if (any_bias && parts[i].bias != model::kNone) {
+      LAMINA_ASSIGN_OR_RETURN(const std::vector<float> part_bias, model.Read(parts[i].bias));
+      bias.insert(bias.end(), part_bias.begin(), part_bias.end());
+    } else if (any_bias) {
+      bias.resize(bias.size() + stored[i].rows.size(), 0.0f);
+    }
+  }
+  LAMINA_ASSIGN_OR_RETURN(
+      auto packed, dense.PackBlocks(blocks, model.graph.weights[parts[0].weight].cols, bias));
+  Count(types, packed->bytes());
+  return packed;
+}
+
+absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> ModelWeights::PackWidened(
     const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense) {
   size_t rows = 0;
   bool any_bias = false;
@@ -177,10 +314,7 @@ absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> ModelWeights::Pack(
     }
     row += model.graph.weights[part.weight].rows;
   }
-  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<kernels::PackedLinear> packed,
-                          dense.Pack(stacked.data(), dense.compute_type(), rows, cols, bias));
-  bytes_ += packed->bytes();
-  return packed;
+  return dense.Pack(stacked.data(), dense.compute_type(), rows, cols, bias);
 }
 
 }  // namespace lamina::compute_node

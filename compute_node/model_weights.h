@@ -5,19 +5,25 @@
 // A node that runs some layers only (a stage) holds the weights of those.
 //
 // Threading: built once; constant afterwards.
-// Memory:    the device's. Linear weights once in the backend's packed layout; an embedding table
-//            once as rows (so a tied table is held twice: rows to look up, packed for the LM head).
+// Memory:    the device's. Linear weights once in the backend's packed layout, bf16 or the file's
+// own
+//            blocks (weight_form.h); an embedding table once as rows, or, where the device looks up
+//            in packed weights, as the LM head alone that is tied to it.
 
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/dtype.h"
+#include "compute_node/weight_form.h"
 #include "kernels/compute_device.h"
 #include "kernels/experts.h"
 #include "model/model.h"
@@ -45,7 +51,9 @@ class ModelWeights {
   }
 
   // Reads, dequantises and packs the weights of these ops, and no others. The device outlives them.
-  // Errors: those of ReadWeight() and of the device.
+  // With `forms`, matrices and tables that the file has in blocks of a type stay as they are, as
+  // far as it says and the device can; what cannot is logged, once for each reason. Errors: those
+  // of ReadWeight() and of the device.
   //         kUnimplemented  experts on a device that is not the processor.
   static absl::StatusOr<ModelWeights> Load(const model::Model& model,
                                            kernels::ComputeDevice& device,
@@ -58,7 +66,8 @@ class ModelWeights {
                                            const model::WeightSource& source,
                                            kernels::ComputeDevice& device,
                                            absl::Span<const model::OpId> ops,
-                                           const Progress& progress, const Packed& packed = {});
+                                           const Progress& progress, const Packed& packed = {},
+                                           WeightForms* forms = nullptr);
 
   // Of a LinearOp: its parts stacked. nullptr for other ops.
   const kernels::PackedLinear* linear(model::OpId op) const {
@@ -73,26 +82,58 @@ class ModelWeights {
   absl::Span<const float> vector(model::WeightId weight) const { return Floats(vectors_[weight]); }
   // Of a RopeOp.
   absl::Span<const float> frequencies(model::OpId op) const { return Floats(frequencies_[op]); }
-  // Rows of an embedding, in the compute type.
-  const void* table(model::WeightId weight) const { return tables_[weight].data; }
+  // Rows of an embedding: in the compute type, or in blocks, or the features of an LM head that is
+  // tied to it.
+  struct Table {
+    const void* rows = nullptr;
+    const kernels::BlockTable* blocks = nullptr;
+    const kernels::PackedLinear* head = nullptr;
+  };
+  Table table(model::WeightId weight) const;
   DType table_type() const { return table_type_; }
 
   uint64_t bytes() const { return bytes_; }
+  // Bytes of matrices and tables by the form in which they are held: "Q4_1", ..., "bf16".
+  const std::map<std::string, uint64_t>& bytes_by_form() const { return bytes_by_form_; }
 
  private:
+  // Rows of one weight as the file has them.
+  struct StoredPart {
+    kernels::BlockType type = kernels::BlockType::kQ8_0;
+    std::vector<const uint8_t*> rows;
+  };
+
   ModelWeights() = default;
   // Whose weights, and from where.
   struct Origin {
     const model::Graph& graph;
     const model::WeightSource& source;
+    WeightForms* forms;  // Null: bf16, or f32.
     absl::StatusOr<std::vector<float>> Read(model::WeightId id) const;
+    // The weight's rows, if they are to stay as they are in the file.
+    // Errors: kUnimplemented  they are not; says why where that is no wish.
+    absl::StatusOr<StoredPart> Stored(model::WeightId id) const;
   };
   static absl::Span<const float> Floats(const kernels::Buffer& buffer) {
     return {reinterpret_cast<const float*>(buffer.data), buffer.bytes / sizeof(float)};
   }
   absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> Pack(
       const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense);
+  // The two forms of Pack(). Errors of the first: kUnimplemented  it has to be widened.
+  absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> PackStored(
+      const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense);
+  static absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> PackWidened(
+      const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense);
+  // The table in blocks. Errors: kUnimplemented  it has to be widened.
+  absl::Status LoadStoredTable(const Origin& model, model::WeightId weight,
+                               kernels::ComputeDevice& device);
+  void Count(absl::string_view form, uint64_t bytes);
+  // Remembers why something that might have stayed in blocks is widened.
+  void CountWidened(const absl::Status& why);
   absl::Status LoadExperts(const Origin& model, model::OpId op, kernels::ComputeDevice& device);
+  // Of an embedding: none of its own where the LM head can stand for it.
+  absl::Status LoadTied(const Origin& model, model::WeightId weight,
+                        absl::Span<const model::OpId> ops, kernels::ComputeDevice& device);
   absl::Status LoadTable(const Origin& model, model::WeightId weight,
                          kernels::ComputeDevice& device);
   absl::Status LoadVector(const Origin& model, model::WeightId weight,
@@ -103,11 +144,15 @@ class ModelWeights {
 
   DType table_type_ = DType::kBF16;
   uint64_t bytes_ = 0;
-  std::vector<std::unique_ptr<kernels::PackedLinear>> linears_;  // [ops]
-  std::vector<std::vector<kernels::Expert>> experts_;            // [ops][experts]
-  std::vector<kernels::Buffer> frequencies_;                     // [ops]
-  std::vector<kernels::Buffer> vectors_;                         // [weights]
-  std::vector<kernels::Buffer> tables_;                          // [weights]
+  std::vector<std::unique_ptr<kernels::PackedLinear>> linears_;   // [ops]
+  std::vector<std::vector<kernels::Expert>> experts_;             // [ops][experts]
+  std::vector<kernels::Buffer> frequencies_;                      // [ops]
+  std::vector<kernels::Buffer> vectors_;                          // [weights]
+  std::vector<kernels::Buffer> tables_;                           // [weights]
+  std::vector<std::optional<kernels::BlockTable>> block_tables_;  // [weights]
+  std::vector<model::OpId> heads_;  // [weights], of tables that are an LM head too; else kNone.
+  std::map<std::string, uint64_t> bytes_by_form_;
+  std::map<std::string, uint32_t> widened_;  // Matrices and tables by reason.
 };
 
 }  // namespace lamina::compute_node

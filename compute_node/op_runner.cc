@@ -62,12 +62,10 @@ void OpRunner::RunOp(model::OpId id, ValueBuffers& buffers) const {
   const RowInputs& rows = buffers.rows();
   const size_t count = rows.positions.size();
   if (const auto* embed = std::get_if<model::EmbedOp>(&op.body)) {
-    dense_.Embed(weights_.table(embed->table), weights_.table_type(), program_.Width(op.output),
-                 rows.token_ids, buffers.Floats(op.output, count));
+    Embed(embed->table, rows.token_ids, buffers.Floats(op.output, count));
   } else if (const auto* learned = std::get_if<model::PositionEmbedOp>(&op.body)) {
     const auto out = buffers.Floats(op.output, count);
-    dense_.Embed(weights_.table(learned->table), weights_.table_type(), out.cols, rows.positions,
-                 out);
+    Embed(learned->table, rows.positions, out);
     dense_.Add(buffers.Floats(op.inputs[0], count), out, out);
   } else if (std::holds_alternative<model::NormOp>(op.body)) {
     RunNorm(op, count, buffers);
@@ -112,6 +110,18 @@ void OpRunner::RunLinear(model::OpId id, size_t rows, size_t first_column,
   out.data += first_column;
   out.cols -= first_column;
   dense_.Linear(*weights_.linear(id), buffers.Activations(op.inputs[0], rows), first_column, out);
+}
+
+void OpRunner::Embed(model::WeightId table, absl::Span<const uint32_t> ids,
+                     kernels::MatrixView<float> out) const {
+  const ModelWeights::Table held = weights_.table(table);
+  if (held.head != nullptr) {
+    dense_.LookUp(*held.head, ids, out);
+  } else if (held.blocks != nullptr) {
+    dense_.EmbedBlocks(*held.blocks, ids, out);
+  } else {
+    dense_.Embed(held.rows, weights_.table_type(), out.cols, ids, out);
+  }
 }
 
 void OpRunner::RunNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const {

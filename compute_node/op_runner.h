@@ -46,6 +46,8 @@ class OpRunner {
  private:
   void RunOp(model::OpId id, ValueBuffers& buffers) const;
   void RunLinear(model::OpId id, size_t rows, size_t first_column, ValueBuffers& buffers) const;
+  void Embed(model::WeightId table, absl::Span<const uint32_t> ids,
+             kernels::MatrixView<float> out) const;
   void RunNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
   void RunAdd(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
   void RunHeadNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const;

@@ -21,9 +21,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "common/units.h"
 #include "compute_node/model_weights.h"
 #include "compute_node/slice_program.h"
 #include "kernels/compute_device.h"
@@ -72,7 +75,7 @@ class HeldWeights : public WeightSource {
   virtual void Drop() = 0;
 
   virtual uint64_t bytes() const = 0;  // Of the device.
-  // Says for people where else weights are; empty where all are on the device.
+  // Says for people in which form weights are, or where else; may be empty.
   virtual std::string Describe() const = 0;
 };
 
@@ -80,30 +83,39 @@ class HeldWeights : public WeightSource {
 class ResidentWeights final : public HeldWeights {
  public:
   // The device must outlive this.
-  explicit ResidentWeights(kernels::ComputeDevice& device)
-      : ResidentWeights(device, ModelWeights::None(device)) {}
+  ResidentWeights(kernels::ComputeDevice& device, WeightForm form)
+      : ResidentWeights(device, form, ModelWeights::None(device)) {}
   // Holds these from the beginning.
   ResidentWeights(kernels::ComputeDevice& device, ModelWeights weights)
-      : device_(device), weights_(std::move(weights)) {}
+      : ResidentWeights(device, WeightForm::kBF16, std::move(weights)) {}
 
   absl::Status Load(const SliceProgram& program, const model::WeightSource& source,
                     absl::Span<const model::OpId> ops,
                     const ModelWeights::Progress& progress) override {
     Drop();
     LAMINA_ASSIGN_OR_RETURN(weights_,
-                            ModelWeights::Load(program.graph(), source, device_, ops, progress));
+                            ModelWeights::Load(program.graph(), source, device_, ops, progress,
+                                               /*packed=*/{}, &forms_));
     return absl::OkStatus();
   }
   void Drop() override { weights_ = ModelWeights::None(device_); }
   uint64_t bytes() const override { return weights_.bytes(); }
-  std::string Describe() const override { return ""; }
+  std::string Describe() const override {
+    return absl::StrJoin(weights_.bytes_by_form(), ", ", [](std::string* out, const auto& form) {
+      absl::StrAppend(out, form.first, " ", FormatBytes(form.second));
+    });
+  }
 
   const ModelWeights& weights() const override { return weights_; }
   absl::StatusOr<WeightWait> Ask(uint32_t /*slice*/) override { return WeightWait{}; }
   void Release(uint32_t /*slice*/) override {}
 
  private:
+  ResidentWeights(kernels::ComputeDevice& device, WeightForm form, ModelWeights weights)
+      : device_(device), forms_(form, device.dense()), weights_(std::move(weights)) {}
+
   kernels::ComputeDevice& device_;
+  WeightForms forms_;
   ModelWeights weights_;
 };
 

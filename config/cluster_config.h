@@ -31,6 +31,8 @@
 namespace lamina {
 
 // What a compute node does: everything, or (prefill.mode dedicated) prompts' chunks alone.
+// How weights are held that the model's file has quantised: in its blocks, or as bf16.
+enum class WeightsForm : uint8_t { kAuto, kPacked, kBF16 };
 enum class ComputeRole : uint8_t { kCompute, kPrefill };
 
 // "0-14": the attentions of a model, counted from 0.
@@ -95,6 +97,7 @@ struct ComputeNodeConfig {
   // when it is needed. 0: all weights stay.
   uint64_t weights_budget_bytes = 0;
   std::string weights_store = "/var/tmp";
+  WeightsForm weights = WeightsForm::kAuto;
   double price_per_hour = 0;  // In a currency of the user's; 0: not known.
 };
 

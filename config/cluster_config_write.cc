@@ -102,6 +102,8 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
       out << YAML::Key << "memory_budget" << YAML::Value
           << FormatExactBytes(node.memory_budget_bytes);
     }
+    out << YAML::Key << "weights" << YAML::Value
+        << std::string(internal::EnumName(internal::kWeightsForms, node.weights));
     if (node.weights_budget_bytes > 0) {
       out << YAML::Key << "weights_budget" << YAML::Value
           << FormatExactBytes(node.weights_budget_bytes) << YAML::Key << "weights_store"

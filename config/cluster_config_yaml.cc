@@ -369,6 +369,7 @@ std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
           {"layers", Layers(node.layers)},
           {"capacity", Size(node.capacity_bytes)},
           {"memory_budget", Size(node.memory_budget_bytes)},
+          {"weights", Choice(internal::kWeightsForms, node.weights)},
           {"weights_budget", Size(node.weights_budget_bytes)},
           {"weights_store", Text(node.weights_store)},
           {"price", Price(node.price_per_hour)},

@@ -31,6 +31,8 @@ inline constexpr EnumNames<Partition, 4> kPartitions = {{{"request", Partition::
                                                          {"auto", Partition::kAuto}}};
 inline constexpr EnumNames<AttentionArithmetic, 2> kAttentions = {
     {{"canonical", AttentionArithmetic::kCanonical}, {"tensor", AttentionArithmetic::kTensor}}};
+inline constexpr EnumNames<WeightsForm, 3> kWeightsForms = {
+    {{"auto", WeightsForm::kAuto}, {"packed", WeightsForm::kPacked}, {"bf16", WeightsForm::kBF16}}};
 inline constexpr EnumNames<ComputeRole, 2> kComputeRoles = {
     {{"compute", ComputeRole::kCompute}, {"prefill", ComputeRole::kPrefill}}};
 inline constexpr EnumNames<PrefillMode, 2> kPrefillModes = {

@@ -29,6 +29,27 @@ absl::Status CheckStreams(const ClusterConfig& config, absl::string_view key) {
   return absl::OkStatus();
 }
 
+absl::Status CheckPacked(const ComputeNodeConfig& node, absl::string_view key) {
+  const auto contradicts = [key](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, ".weights: packed contradicts ", what, "; say auto or bf16"));
+  };
+  if (node.compute_type != "bf16") {
+    return contradicts(absl::StrCat("compute_type ", node.compute_type));
+  }
+  if (node.weights_budget_bytes > 0) {
+    return absl::UnimplementedError(absl::StrCat(
+        key,
+        ".weights: packed weights do not come from a store in this version; say bf16, or "
+        "remove weights_budget"));
+  }
+  if (node.device != "cpu") {
+    return absl::UnimplementedError(absl::StrCat(
+        key, ".weights: packed is not served by this version with compute on ", node.device));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 bool StreamsWeights(const ClusterConfig& config) {
@@ -39,6 +60,12 @@ bool StreamsWeights(const ClusterConfig& config) {
 absl::Status CheckWeights(const ClusterConfig& config) {
   for (size_t i = 0; i < config.compute.size(); ++i) {
     const ComputeNodeConfig& node = config.compute[i];
+    if (node.weights == WeightsForm::kPacked) {
+      const absl::Status packed = CheckPacked(node, absl::StrCat("compute.", i));
+      if (!packed.ok()) {
+        return packed;
+      }
+    }
     if (node.weights_budget_bytes > 0) {
       return CheckStreams(config, absl::StrCat("compute.", i, ".weights_budget"));
     }

@@ -12,8 +12,9 @@ namespace lamina::internal {
 // Whether some compute node has a weights_budget.
 bool StreamsWeights(const ClusterConfig& config);
 
-// Errors: kInvalidArgument  several lanes; a store without a budget.
-//         kUnimplemented    several compute nodes; a device; policy auto.
+// Errors: kInvalidArgument  several lanes; a store without a budget; packed weights in f32.
+//         kUnimplemented    with a budget several compute nodes, a device, policy auto;
+//                           packed weights with a budget or a device.
 absl::Status CheckWeights(const ClusterConfig& config);
 
 }  // namespace lamina::internal

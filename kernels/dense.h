@@ -26,6 +26,7 @@
 #include "absl/types/span.h"
 #include "common/dtype.h"
 #include "common/thread_pool.h"
+#include "kernels/block_type.h"
 #include "kernels/matrix_view.h"
 
 namespace lamina::kernels {
@@ -111,7 +112,7 @@ class Dense {
  public:
   virtual ~Dense() = default;
 
-  // Says which loops run: "onednn 2.6 avx512_core_bf16" or "highway rows", for status and logs.
+  // Says which loops run: "pairs of bf16 AVX512_BF16" or "highway rows", for status and logs.
   virtual std::string description() const = 0;
   virtual DType compute_type() const = 0;
 
@@ -121,6 +122,17 @@ class Dense {
                                                              size_t out_features,
                                                              size_t in_features,
                                                              absl::Span<const float> bias) = 0;
+
+  // The same of rows in blocks of a GGUF file, stacked, which stay as they are: the weights are
+  // their f32 values, rounded to bf16, and products have the bits of Pack() with these. The default
+  // refuses.
+  // Errors: kResourceExhausted.
+  //         kUnimplemented  this device, or this layer, has to be widened; says why.
+  virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackBlocks(
+      absl::Span<const BlockRows> /*parts*/, size_t /*in_features*/,
+      absl::Span<const float> /*bias*/) {
+    return absl::UnimplementedError(description() + " multiplies no blocks");
+  }
 
   // Makes whatever Linear() needs for up to `rows_max` rows.
   virtual absl::Status Prepare(const PackedLinear& weights, size_t rows_max) = 0;
@@ -181,6 +193,23 @@ class Dense {
   // Requires: every id is inside the table (the caller has checked).
   virtual void Embed(const void* table, DType dtype, size_t width, absl::Span<const uint32_t> ids,
                      MatrixView<float> out) = 0;
+
+  // Whether EmbedBlocks() takes this table. The default does not.
+  virtual bool EmbedsBlocks(const BlockTable& /*table*/) const { return false; }
+
+  // out[i, :] = row ids[i] of a table in blocks, rounded to bf16, as f32: what Embed() makes of its
+  // bf16 rows. Requires: EmbedsBlocks(table), and every id is inside the table.
+  virtual void EmbedBlocks(const BlockTable& /*table*/, absl::Span<const uint32_t> /*ids*/,
+                           MatrixView<float> /*out*/) {}
+
+  // Whether LookUp() takes these weights. The default does not.
+  virtual bool LooksUp(const PackedLinear& /*weights*/) const { return false; }
+
+  // out[i, :] = the weights of feature ids[i]: what Embed() makes of the same rows, so that an LM
+  // head that is tied to the embedding is its table too. Requires: LooksUp(weights), and every id
+  // is below out_features.
+  virtual void LookUp(const PackedLinear& /*weights*/, absl::Span<const uint32_t> /*ids*/,
+                      MatrixView<float> /*out*/) {}
 };
 
 struct DenseOptions {
@@ -190,15 +219,15 @@ struct DenseOptions {
   size_t threads = 1;      // The caller's counted. Own threads: no OpenMP team is ever started.
   std::vector<int> cores;  // For the threads beyond the caller's; see ThreadPoolOptions.
   int spin_us = 50;        // The same.
-  // Take the fallback GEMM, which is row-invariant, even where oneDNN would do. For tests.
+  // Take the fallback GEMM even where another loop is faster. For tests.
   bool force_fallback_gemm = false;
 };
 
 // Plain loops in f32, double inside reductions. One thread.
 std::unique_ptr<Dense> MakeReferenceDense(DType compute_type);
 
-// oneDNN where it is row-invariant on this processor (checked by a probe here), the fallback GEMM
-// elsewhere.
+// The fastest row-invariant loop of this processor: our own of bf16 pairs, oneDNN's as far as a
+// probe here finds it row-invariant, or the fallback GEMM.
 absl::StatusOr<std::unique_ptr<Dense>> MakeCpuDense(const DenseOptions& options);
 
 }  // namespace lamina::kernels

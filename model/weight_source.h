@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,14 @@ struct TensorInfo {
   uint64_t stored_bytes = 0;
 };
 
+// A tensor in the form in which the file has it, row-major.
+struct StoredBlocks {
+  absl::string_view type;  // "Q4_1"
+  uint32_t elements = 0;   // Of a block, in so many
+  uint32_t bytes = 0;      // bytes.
+  const uint8_t* data = nullptr;
+};
+
 // Threading: const calls from any thread.
 class WeightSource {
  public:
@@ -40,6 +49,11 @@ class WeightSource {
   //         kInvalidArgument  outside the tensor, or inside a block.
   virtual absl::Status Read(absl::string_view name, uint64_t first,
                             absl::Span<float> out) const = 0;
+
+  // The tensor's blocks, valid as long as this is; none for a kind of file, or a tensor, without.
+  virtual std::optional<StoredBlocks> Blocks(absl::string_view /*name*/) const {
+    return std::nullopt;
+  }
 };
 
 }  // namespace lamina::model

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CpuDense: the dense layers on this processor. Linear goes to oneDNN where its loops are
-// row-invariant and faster than ours (pair_products.h), and to the fallback GEMM elsewhere; the
-// rest is vector code over rows.
+// CpuDense: the dense layers on this processor. Products of f32 go to oneDNN where its loops are
+// row-invariant, as do those of bf16 in the tiles of AMX; pairs of bf16 are multiplied by a loop of
+// our own where they are fast (pair_products.h), and the fallback GEMM takes what is left. The rest
+// is vector code over rows.
 
 #include "kernels/dense.h"
 
@@ -13,10 +14,12 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "kernels/cpu/block_rows.h"
 #include "kernels/cpu/linear_engine.h"
 #include "kernels/cpu/pair_products.h"
 #include "kernels/cpu/rope_angles.h"
@@ -31,9 +34,57 @@ namespace {
 // a row kernel does an element in about half a nanosecond.
 constexpr size_t kElementsPerTask = 16384;
 
+// Whose products of bf16 pairs are taken where there are several.
+enum class Pairs : uint8_t {
+  kOurs,
+  kOnednns,
+  kNobodys,  // They are slow here.
+};
+
+struct Engines {
+  std::unique_ptr<LinearEngine> own;
+  std::unique_ptr<LinearEngine> onednn;  // Null: ours takes all.
+};
+
+// Not in the tiles of AMX, which are faster than ours.
+bool MultipliesPairs(absl::string_view loop) { return absl::EndsWith(loop, "avx512_core_bf16"); }
+
+// Null where oneDNN is not row-invariant, or slower than ours.
+std::unique_ptr<LinearEngine> MakeOnednn(DType compute_type, Pairs pairs, ThreadPool& pool) {
+  absl::StatusOr<std::unique_ptr<LinearEngine>> onednn = MakeOnednnLinearEngine(compute_type, pool);
+  if (onednn.ok() && pairs == Pairs::kNobodys && MultipliesPairs((*onednn)->description())) {
+    LogInfo("dense layers take the fallback GEMM, which is faster here than ",
+            (*onednn)->description());
+    return nullptr;
+  }
+  if (onednn.ok()) {
+    return *std::move(onednn);
+  }
+  if (absl::IsFailedPrecondition(onednn.status())) {
+    LogWarning("dense layers are slow: this processor's fast loop is refused, ours is taken: ",
+               onednn.status().message());
+  } else {
+    LogInfo("dense layers take the fallback GEMM: ", onednn.status().message());
+  }
+  return nullptr;
+}
+
+Engines ChooseEngines(const DenseOptions& options, Pairs pairs, ThreadPool& pool) {
+  const bool forced = options.force_fallback_gemm;
+  Engines engines;
+  if (options.compute_type == DType::kBF16 && pairs == Pairs::kOurs && !forced) {
+    engines.own = MakePairLinearEngine(pool);
+  }
+  if (engines.own == nullptr) {
+    engines.own = MakeOwnLinearEngine(options.compute_type, pool);
+    engines.onednn = forced ? nullptr : MakeOnednn(options.compute_type, pairs, pool);
+  }
+  return engines;
+}
+
 class CpuDense final : public Dense {
  public:
-  CpuDense(const DenseOptions& options, bool pairs_are_slow)
+  CpuDense(const DenseOptions& options, Pairs pairs)
       : compute_type_(options.compute_type),
         own_pool_(options.pool != nullptr ? nullptr
                                           : std::make_unique<ThreadPool>(
@@ -41,27 +92,10 @@ class CpuDense final : public Dense {
                                                                   .cores = options.cores,
                                                                   .spin_us = options.spin_us})),
         pool_(options.pool != nullptr ? *options.pool : *own_pool_),
-        own_(MakeOwnLinearEngine(options.compute_type, pool_)) {
-    if (options.force_fallback_gemm) {
-      return;
-    }
-    absl::StatusOr<std::unique_ptr<LinearEngine>> onednn =
-        MakeOnednnLinearEngine(options.compute_type, pool_);
-    if (onednn.ok() && pairs_are_slow && MultipliesPairs((*onednn)->description())) {
-      LogInfo("dense layers take the fallback GEMM, which is faster here than ",
-              (*onednn)->description());
-    } else if (onednn.ok()) {
-      onednn_ = *std::move(onednn);
-    } else if (absl::IsFailedPrecondition(onednn.status())) {
-      LogWarning("dense layers are slow: this processor's fast loop is refused, ours is taken: ",
-                 onednn.status().message());
-    } else {
-      LogInfo("dense layers take the fallback GEMM: ", onednn.status().message());
-    }
-  }
+        engines_(ChooseEngines(options, pairs, pool_)) {}
 
   std::string description() const override {
-    return onednn_ != nullptr ? onednn_->description() : own_->description();
+    return (engines_.onednn != nullptr ? engines_.onednn : engines_.own)->description();
   }
   DType compute_type() const override { return compute_type_; }
 
@@ -71,15 +105,32 @@ class CpuDense final : public Dense {
     LAMINA_CHECK(bias.empty() || bias.size() == out_features);
     LAMINA_CHECK(out_features > 0 && in_features > 0);
     const WeightView view = {weights, dtype, out_features, in_features, bias};
-    if (onednn_ != nullptr) {
-      absl::StatusOr<std::unique_ptr<EngineWeights>> packed = onednn_->Pack(view);
+    if (engines_.onednn != nullptr) {
+      absl::StatusOr<std::unique_ptr<EngineWeights>> packed = engines_.onednn->Pack(view);
       if (packed.status().code() != absl::StatusCode::kUnimplemented) {
         return packed;
       }
       LogWarning("a linear layer of ", out_features, " x ", in_features,
                  " takes the fallback GEMM, which is slower: ", packed.status().message());
     }
-    return own_->Pack(view);
+    return engines_.own->Pack(view);
+  }
+
+  absl::StatusOr<std::unique_ptr<PackedLinear>> PackBlocks(absl::Span<const BlockRows> parts,
+                                                           size_t in_features,
+                                                           absl::Span<const float> bias) override {
+    size_t out_features = 0;
+    for (const BlockRows& part : parts) {
+      out_features += part.rows.size();
+      LAMINA_CHECK(in_features % InfoOf(part.type).elements == 0);
+    }
+    LAMINA_CHECK(bias.empty() || bias.size() == out_features);
+    LAMINA_CHECK(out_features > 0 && in_features > 0);
+    if (engines_.onednn != nullptr) {
+      return absl::UnimplementedError(
+          absl::StrCat(engines_.onednn->description(), " multiplies no blocks"));
+    }
+    return engines_.own->PackBlocks({parts, out_features, in_features, bias});
   }
 
   absl::Status Prepare(const PackedLinear& weights, size_t rows_max) override {
@@ -96,7 +147,7 @@ class CpuDense final : public Dense {
   }
 
   void LinearEach(absl::Span<const LinearPart> parts) override {
-    for (LinearEngine* engine : {onednn_.get(), own_.get()}) {
+    for (LinearEngine* engine : {engines_.onednn.get(), engines_.own.get()}) {
       products_.clear();
       for (const LinearPart& part : parts) {
         const EngineProduct product = ProductOf(*part.weights, part.in, 0, part.out);
@@ -221,6 +272,28 @@ class CpuDense final : public Dense {
     }
   }
 
+  bool EmbedsBlocks(const BlockTable& table) const override {
+    return compute_type_ == DType::kBF16 && HasFiniteScales(table);
+  }
+
+  void EmbedBlocks(const BlockTable& table, absl::Span<const uint32_t> ids,
+                   MatrixView<float> out) override {
+    LAMINA_CHECK(out.rows == ids.size() && out.cols == table.width);
+    WidenRows(table, ids, out);
+  }
+
+  bool LooksUp(const PackedLinear& weights) const override {
+    const auto& packed = static_cast<const EngineWeights&>(weights);
+    return packed.engine().LooksUp(packed);
+  }
+
+  void LookUp(const PackedLinear& weights, absl::Span<const uint32_t> ids,
+              MatrixView<float> out) override {
+    LAMINA_CHECK(out.rows == ids.size() && out.cols == weights.in_features());
+    const auto& packed = static_cast<const EngineWeights&>(weights);
+    packed.engine().LookUp(packed, ids, out);
+  }
+
  private:
   EngineProduct ProductOf(const PackedLinear& weights, const ActivationView& in, size_t first_out,
                           MatrixView<float> out) const {
@@ -229,11 +302,6 @@ class CpuDense final : public Dense {
     LAMINA_CHECK(in.rows == out.rows && first_out + out.cols <= packed.out_features());
     LAMINA_CHECK(first_out % 64 == 0);
     return {.weights = &packed, .in = in, .first_out = first_out, .out = out};
-  }
-
-  // Not in the tiles of AMX, which are faster than either.
-  static bool MultipliesPairs(absl::string_view loop) {
-    return absl::EndsWith(loop, "avx512_core_bf16");
   }
 
   // Calls body(first, count) over all rows, from several threads when there is enough to do.
@@ -266,16 +334,15 @@ class CpuDense final : public Dense {
   DType compute_type_;
   const std::unique_ptr<ThreadPool> own_pool_;  // Null: the caller's.
   ThreadPool& pool_;
-  std::unique_ptr<LinearEngine> own_;
-  std::unique_ptr<LinearEngine> onednn_;  // Null where oneDNN is not row-invariant.
-  std::vector<EngineProduct> products_;   // Of one LinearEach().
+  const Engines engines_;
+  std::vector<EngineProduct> products_;  // Of one LinearEach().
   std::array<RopeAngles, 3> angles_;
 };
 
 }  // namespace
 
 std::unique_ptr<Dense> MakeCpuDenseOfOnednn(const DenseOptions& options) {
-  return std::make_unique<CpuDense>(options, /*pairs_are_slow=*/false);
+  return std::make_unique<CpuDense>(options, Pairs::kOnednns);
 }
 
 }  // namespace cpu
@@ -284,7 +351,8 @@ absl::StatusOr<std::unique_ptr<Dense>> MakeCpuDense(const DenseOptions& options)
   if (options.pool == nullptr && options.threads == 0) {
     return absl::InvalidArgumentError("threads is 0; it must be at least 1");
   }
-  return std::make_unique<cpu::CpuDense>(options, cpu::PairProductsAreSlow());
+  return std::make_unique<cpu::CpuDense>(
+      options, cpu::PairProductsAreSlow() ? cpu::Pairs::kNobodys : cpu::Pairs::kOurs);
 }
 
 }  // namespace lamina::kernels

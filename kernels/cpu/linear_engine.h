@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LinearEngine: one way to pack weights and multiply by them on this processor. CpuDense has two,
-// oneDNN's and our own, and asks each weight which made it.
+// LinearEngine: one way to pack weights and multiply by them on this processor. CpuDense has
+// some, oneDNN's and our own, and asks each weight which made it.
 //
 // Threading: one caller at a time; the pool is the only parallelism.
 
@@ -13,9 +13,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/dtype.h"
 #include "common/thread_pool.h"
+#include "kernels/block_type.h"
 #include "kernels/dense.h"
 
 namespace lamina::kernels::cpu {
@@ -28,13 +30,21 @@ struct WeightView {
   absl::Span<const float> bias;  // [out_features] or empty.
 };
 
+// The same in blocks of a GGUF file.
+struct BlockView {
+  absl::Span<const BlockRows> parts;  // Stacked: out_features rows in all.
+  size_t out_features = 0;
+  size_t in_features = 0;
+  absl::Span<const float> bias;  // [out_features] or empty.
+};
+
 class LinearEngine;
 
 // Weights that remember which engine packed them.
 class EngineWeights : public PackedLinear {
  public:
-  EngineWeights(LinearEngine& engine, const WeightView& weights)
-      : engine_(engine), in_(weights.in_features), out_(weights.out_features) {}
+  EngineWeights(LinearEngine& engine, size_t in_features, size_t out_features)
+      : engine_(engine), in_(in_features), out_(out_features) {}
   size_t in_features() const override { return in_; }
   size_t out_features() const override { return out_; }
   LinearEngine& engine() const { return engine_; }
@@ -61,14 +71,28 @@ class LinearEngine {
   // Errors: kResourceExhausted  no memory.
   //         kUnimplemented      this engine has no row-invariant loop for the shape.
   virtual absl::StatusOr<std::unique_ptr<EngineWeights>> Pack(const WeightView& weights) = 0;
+  // Keeps them in their blocks. The default refuses.
+  // Errors: kResourceExhausted  no memory.
+  //         kUnimplemented      this engine, or this layer, has to be widened.
+  virtual absl::StatusOr<std::unique_ptr<EngineWeights>> PackBlocks(const BlockView& /*weights*/) {
+    return absl::UnimplementedError(absl::StrCat(description(), " multiplies no blocks"));
+  }
   virtual absl::Status Prepare(const EngineWeights& weights, size_t rows_max) = 0;
+  // Dense::LooksUp() and LookUp(). The default does not.
+  virtual bool LooksUp(const EngineWeights& /*weights*/) const { return false; }
+  virtual void LookUp(const EngineWeights& /*weights*/, absl::Span<const uint32_t> /*ids*/,
+                      MatrixView<float> /*out*/) {}
   // All of them in one run of the pool. Each is of weights that this engine packed, has rows and
   // columns, and writes what no other reads or writes.
   virtual void Multiply(absl::Span<const EngineProduct> products) = 0;
 };
 
-// Panels of 64 features, f32 fused multiply-adds in the order of the input features.
+// Panels of 64 features, f32 fused multiply-adds in the order of the input features; for bf16 too.
 std::unique_ptr<LinearEngine> MakeOwnLinearEngine(DType compute_type, ThreadPool& pool);
+
+// The same panels, pairs of bf16 (pair_tiles.h). Null: this processor has no AVX-512 BF16, or
+// oneDNN is told to leave it alone (DNNL_MAX_CPU_ISA).
+std::unique_ptr<LinearEngine> MakePairLinearEngine(ThreadPool& pool);
 
 // oneDNN's matmul.
 // Errors: kUnimplemented       oneDNN has no fast loop for this type on this processor.

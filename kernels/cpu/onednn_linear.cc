@@ -71,7 +71,8 @@ class OnednnWeights final : public EngineWeights {
   };
 
   OnednnWeights(LinearEngine& engine, const WeightView& weights)
-      : EngineWeights(engine, weights), has_bias(!weights.bias.empty()) {}
+      : EngineWeights(engine, weights.in_features, weights.out_features),
+        has_bias(!weights.bias.empty()) {}
 
   uint64_t bytes() const override {
     uint64_t sum = 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Our own linear layer: packs weights into panels and spreads panels over the pool. See
-// own_linear_tiles.h for the layout and the order of the sums.
+// Our own linear layer: spreads panels of weights over the pool, for some rows each. What is
+// multiplied how is the arithmetic's: f32 multiply-adds (own_linear_tiles.h), or pairs of bf16
+// (pair_tiles.h).
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -12,187 +12,206 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "hwy/aligned_allocator.h"
+#include "kernels/cpu/block_panels.h"
 #include "kernels/cpu/linear_engine.h"
+#include "kernels/cpu/onednn_probe_internal.h"
 #include "kernels/cpu/own_linear_tiles.h"
+#include "kernels/cpu/pair_tiles.h"
+#include "kernels/cpu/panel_weights.h"
 
 namespace lamina::kernels::cpu {
 namespace {
 
-// Rows that go through a panel before the next panel: their f32 copy stays in the second cache.
-constexpr size_t kRowsAtOnce = 64;
+// An arithmetic says
+//   Input        what the loop takes of activations,
+//   kType        the compute type, and with it what words are,
+//   kRowsAtOnce  rows that go through a panel before the next panel,
+//   kStepsAtOnce steps of a panel that go through all of these rows before the next steps: the
+//                panel's part stays in the second cache,
+//   kOrder       of the lanes of blocks,
+//   IsInput()    whether activations of so many columns are what the loop takes,
+//   Copy()       which makes it of a row that is not.
 
-// Steps of a strip that are filled feature by feature: what is read and what is written stay in the
-// first cache.
-constexpr size_t kStepsAtOnce = 64;
-
-uint32_t Half(BFloat16 value) { return value.bits; }
-uint32_t Half(float value) { return ToBFloat16(value).bits; }
-uint32_t Whole(BFloat16 value) { return std::bit_cast<uint32_t>(ToFloat(value)); }
-uint32_t Whole(float value) { return std::bit_cast<uint32_t>(value); }
-
-// Words [first, last) of one feature, whose `inputs` weights are at `row`, to every 16th word from
-// `to` on. An odd last input is completed by a zero.
-template <class Element>
-void FillFeature(const Element* row, size_t inputs, DType compute_type, size_t first, size_t last,
-                 uint32_t* to) {
-  for (size_t step = first; step < last; ++step, to += kStripFeatures) {
-    if (compute_type == DType::kF32) {
-      *to = Whole(row[step]);
-    } else {
-      const uint32_t odd = 2 * step + 1 < inputs ? Half(row[2 * step + 1]) : 0;
-      *to = Half(row[2 * step]) | odd << 16;
-    }
+// f32 multiply-adds. Their rows' f32 copy stays in the second cache.
+struct WidenedBF16 {
+  using Input = float;
+  static constexpr DType kType = DType::kBF16;
+  static constexpr size_t kRowsAtOnce = 64;
+  static constexpr size_t kStepsAtOnce = SIZE_MAX;
+  static constexpr LaneOrder kOrder = LaneOrder::kFeatures;
+  static bool IsInput(size_t /*cols*/) { return false; }
+  static float* Copy(const BFloat16* from, size_t cols, float* to) {
+    return std::transform(from, from + cols, to, [](BFloat16 x) { return ToFloat(x); });
   }
-}
-
-class OwnWeights final : public EngineWeights {
- public:
-  OwnWeights(LinearEngine& engine, const WeightView& weights, DType compute_type)
-      : EngineWeights(engine, weights),
-        steps_(compute_type == DType::kBF16 ? (weights.in_features + 1) / 2 : weights.in_features),
-        panels_((weights.out_features + kPanelFeatures - 1) / kPanelFeatures),
-        words_(hwy::AllocateAligned<uint32_t>(std::max<size_t>(1, word_count()))),
-        at_(words_.get()),
-        bias_(panels_ * kPanelFeatures, 0.0f) {
-    std::copy(weights.bias.begin(), weights.bias.end(), bias_.begin());
-  }
-
-  bool allocated() const { return words_ != nullptr; }
-
-  void Fill(const WeightView& weights, DType compute_type) {
-    uint32_t* strip = words_.get();
-    for (size_t first = 0; first < panels_ * kPanelFeatures; first += kStripFeatures) {
-      for (size_t step = 0; step < steps_; step += kStepsAtOnce) {
-        const size_t end = std::min(step + kStepsAtOnce, steps_);
-        for (size_t feature = 0; feature < kStripFeatures; ++feature) {
-          FillWords(weights, compute_type, first + feature, step, end,
-                    strip + step * kStripFeatures + feature);
-        }
-      }
-      strip += steps_ * kStripFeatures;
-    }
-  }
-
-  uint64_t bytes() const override {
-    return word_count() * sizeof(uint32_t) + bias_.size() * sizeof(float);
-  }
-  std::vector<absl::Span<std::byte>> Pieces() override {
-    return {{reinterpret_cast<std::byte*>(at_), word_count() * sizeof(uint32_t)}};
-  }
-  void Place(absl::Span<std::byte* const> at) override {
-    words_.reset();
-    at_ = reinterpret_cast<uint32_t*>(at[0]);
-  }
-
-  size_t steps() const { return steps_; }
-  const uint32_t* panel(size_t index) const { return at_ + index * steps_ * kPanelFeatures; }
-  const float* bias(size_t panel) const { return bias_.data() + panel * kPanelFeatures; }
-
- private:
-  // Features behind the last are zeros.
-  static void FillWords(const WeightView& weights, DType compute_type, size_t feature, size_t first,
-                        size_t last, uint32_t* to) {
-    if (feature >= weights.out_features) {
-      for (size_t step = first; step < last; ++step, to += kStripFeatures) {
-        *to = 0;
-      }
-      return;
-    }
-    const size_t inputs = weights.in_features;
-    const size_t row = feature * inputs;
-    if (weights.dtype == DType::kBF16) {
-      FillFeature(static_cast<const BFloat16*>(weights.data) + row, inputs, compute_type, first,
-                  last, to);
-    } else {
-      FillFeature(static_cast<const float*>(weights.data) + row, inputs, compute_type, first, last,
-                  to);
-    }
-  }
-  size_t word_count() const { return panels_ * steps_ * kPanelFeatures; }
-
-  size_t steps_;
-  size_t panels_;
-  hwy::AlignedFreeUniquePtr<uint32_t[]> words_;  // [panels][4][steps][16]; none where moved.
-  uint32_t* at_;                                 // Where these are now.
-  std::vector<float> bias_;                      // [panels * 64]
+  static void Multiply(const PanelTask<float>& task) { MultiplyPanelBF16(task); }
+  static std::string Name() { return absl::StrCat("highway rows ", PanelTargetName()); }
 };
 
-class OwnLinearEngine final : public LinearEngine {
- public:
-  OwnLinearEngine(DType compute_type, ThreadPool& pool)
-      : compute_type_(compute_type), pool_(pool) {}
+struct PlainF32 {
+  using Input = float;
+  static constexpr DType kType = DType::kF32;
+  static constexpr size_t kRowsAtOnce = 64;
+  static constexpr size_t kStepsAtOnce = SIZE_MAX;
+  static constexpr LaneOrder kOrder = LaneOrder::kFeatures;
+  static bool IsInput(size_t /*cols*/) { return true; }
+  static float* Copy(const float* from, size_t cols, float* to) {
+    return std::copy_n(from, cols, to);
+  }
+  static void Multiply(const PanelTask<float>& task) { MultiplyPanelF32(task); }
+  static std::string Name() { return absl::StrCat("highway rows ", PanelTargetName()); }
+};
 
-  std::string description() const override {
-    return absl::StrCat("highway rows ", PanelTargetName());
+struct PairsOfBF16 {
+  using Input = BFloat16;
+  static constexpr DType kType = DType::kBF16;
+  static constexpr size_t kRowsAtOnce = 256;
+  static constexpr size_t kStepsAtOnce = 512;
+  static constexpr LaneOrder kOrder = LaneOrder::kPairs;
+  static bool IsInput(size_t cols) { return cols % 2 == 0; }
+  static BFloat16* Copy(const BFloat16* from, size_t cols, BFloat16* to) {
+    return std::copy_n(from, cols, to);
+  }
+  static void Multiply(const PanelTask<BFloat16>& task) { MultiplyPanelPairs(task); }
+  static std::string Name() { return "pairs of bf16 AVX512_BF16"; }
+};
+
+// Steps of blocks that are widened at once: for few rows the words stay in the first cache, for
+// many in the second, where the sums need not come and go so often.
+constexpr size_t kWidenedRowsFew = 8;
+constexpr size_t kWidenedStepsFew = PanelWeights::kStepsTogether;
+constexpr size_t kWidenedSteps = 4 * PanelWeights::kStepsTogether;
+
+template <class Arithmetic>
+class OwnLinearEngine final : public LinearEngine {
+  using Input = typename Arithmetic::Input;
+  static constexpr size_t kInputsPerStep = Arithmetic::kType == DType::kBF16 ? 2 : 1;
+  static constexpr size_t kRowsAtOnce = Arithmetic::kRowsAtOnce;
+
+ public:
+  explicit OwnLinearEngine(ThreadPool& pool) : pool_(pool) {
+    for (size_t worker = 0; worker < pool.threads(); ++worker) {
+      partly_.push_back(hwy::AllocateAligned<float>(kRowsAtOnce * kPanelFeatures));
+      LAMINA_CHECK(partly_.back() != nullptr);
+    }
   }
 
+  std::string description() const override { return Arithmetic::Name(); }
+
   absl::StatusOr<std::unique_ptr<EngineWeights>> Pack(const WeightView& weights) override {
-    auto packed = std::make_unique<OwnWeights>(*this, weights, compute_type_);
-    if (!packed->allocated()) {
-      return absl::ResourceExhaustedError(absl::StrCat("no memory to pack a linear layer of ",
-                                                       weights.out_features, " x ",
-                                                       weights.in_features));
+    return PackWords(*this, weights, Arithmetic::kType);
+  }
+
+  absl::StatusOr<std::unique_ptr<EngineWeights>> PackBlocks(const BlockView& weights) override {
+    if (Arithmetic::kType == DType::kF32) {
+      return absl::UnimplementedError("packed weights are rounded to bf16, and f32 is asked for");
     }
-    packed->Fill(weights, compute_type_);
-    return packed;
+    while (scratch_.size() < partly_.size()) {
+      scratch_.push_back(hwy::AllocateAligned<uint32_t>(kWidenedSteps * kPanelFeatures));
+      LAMINA_CHECK(scratch_.back() != nullptr);
+    }
+    return PackBlockPanels(*this, weights, Arithmetic::kOrder);
   }
 
   absl::Status Prepare(const EngineWeights& weights, size_t rows_max) override {
-    Reserve(rows_max * 2 * static_cast<const OwnWeights&>(weights).steps());
+    if (!Arithmetic::IsInput(weights.in_features())) {
+      ReserveCopies(rows_max * InputsOf(static_cast<const PanelWeights&>(weights)));
+    }
     return absl::OkStatus();
+  }
+
+  bool LooksUp(const EngineWeights& weights) const override {
+    return Arithmetic::kType == DType::kBF16 &&
+           static_cast<const PanelWeights&>(weights).words_are_exact();
+  }
+
+  void LookUp(const EngineWeights& weights, absl::Span<const uint32_t> ids,
+              MatrixView<float> out) override {
+    const auto& panels = static_cast<const PanelWeights&>(weights);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      LookUpOne(panels, ids[i], out.row(i));
+    }
   }
 
   void Multiply(absl::Span<const EngineProduct> products) override {
     tasks_.clear();
-    WidenAll(products);
+    TakeInputs(products);
     for (size_t i = 0; i < products.size(); ++i) {
       ListTasks(products[i], inputs_[i]);
     }
-    const auto body = [&](size_t index, size_t /*worker*/) { Run(index); };
+    const auto body = [&](size_t index, size_t worker) { Run(index, worker); };
     pool_.Run(tasks_.size(), std::ref(body));
   }
 
  private:
+  // The weights of one feature, as f32.
+  void LookUpOne(const PanelWeights& weights, size_t feature, float* to) const {
+    const size_t in_panel = feature % kPanelFeatures;
+    uint32_t* const scratch = weights.widens() ? scratch_[0].get() : nullptr;
+    for (size_t first = 0; first < weights.steps(); first += kWidenedSteps) {
+      const size_t count = std::min(kWidenedSteps, weights.steps() - first);
+      const PanelWords words = weights.Words(feature / kPanelFeatures, first, count, scratch);
+      const uint32_t* word =
+          words.words + in_panel / kStripFeatures * words.strip_words + in_panel % kStripFeatures;
+      for (size_t k = 2 * first; k < std::min(2 * (first + count), weights.in_features());
+           k += 2, word += kStripFeatures) {
+        to[k] = ToFloat({static_cast<uint16_t>(*word)});
+        if (k + 1 < weights.in_features()) {
+          to[k + 1] = ToFloat({static_cast<uint16_t>(*word >> 16)});
+        }
+      }
+    }
+  }
+
   // One panel for at most kRowsAtOnce rows.
   struct Task {
-    const OwnWeights* weights;
+    const PanelWeights* weights;
     size_t panel;
-    MatrixView<const float> in;
+    MatrixView<const Input> in;
     MatrixView<float> out;  // The panel's columns.
   };
 
-  void Reserve(size_t floats) {
-    if (compute_type_ == DType::kBF16 && widened_.size() < floats) {
-      widened_.resize(floats);
-    }
+  static const PanelWeights& WeightsOf(const EngineProduct& product) {
+    return static_cast<const PanelWeights&>(*product.weights);
   }
+  // Of a row as the loop takes it.
+  static size_t InputsOf(const PanelWeights& weights) { return kInputsPerStep * weights.steps(); }
 
-  // inputs_: each product's input as f32, an odd last feature completed by a zero.
-  void WidenAll(absl::Span<const EngineProduct> products) {
-    size_t floats = 0;
+  void ReserveCopies(size_t inputs) { copies_.resize(std::max(copies_.size(), inputs)); }
+
+  // inputs_: each product's input as the loop takes it, an odd last feature completed by a zero.
+  void TakeInputs(absl::Span<const EngineProduct> products) {
+    size_t copied = 0;
     for (const EngineProduct& product : products) {
-      floats += product.in.rows * 2 * WeightsOf(product).steps();
+      copied +=
+          Arithmetic::IsInput(product.in.cols) ? 0 : product.in.rows * InputsOf(WeightsOf(product));
     }
-    Reserve(floats);
+    ReserveCopies(copied);
     inputs_.clear();
-    float* to = widened_.data();
+    Input* to = copies_.data();
     for (const EngineProduct& product : products) {
       const ActivationView& in = product.in;
-      if (compute_type_ == DType::kF32) {
-        inputs_.push_back({static_cast<const float*>(in.data), in.rows, in.cols, in.stride});
-        continue;
-      }
-      const size_t stride = 2 * WeightsOf(product).steps();
-      inputs_.push_back({to, in.rows, stride, stride});
-      for (size_t i = 0; i < in.rows; ++i, to += stride) {
-        const BFloat16* from = static_cast<const BFloat16*>(in.data) + i * in.stride;
-        std::transform(from, from + in.cols, to, [](BFloat16 x) { return ToFloat(x); });
-        std::fill(to + in.cols, to + stride, 0.0f);
+      if (Arithmetic::IsInput(in.cols)) {
+        inputs_.push_back({static_cast<const Input*>(in.data), in.rows, in.cols, in.stride});
+      } else {
+        const size_t stride = InputsOf(WeightsOf(product));
+        inputs_.push_back({to, in.rows, stride, stride});
+        to = CopyRows(in, stride, to);
       }
     }
   }
 
-  void ListTasks(const EngineProduct& product, MatrixView<const float> x) {
+  static Input* CopyRows(const ActivationView& in, size_t stride, Input* to) {
+    using Element = std::conditional_t<Arithmetic::kType == DType::kBF16, BFloat16, float>;
+    const auto* from = static_cast<const Element*>(in.data);
+    for (size_t i = 0; i < in.rows; ++i, from += in.stride) {
+      Input* const end = to + stride;
+      std::fill(Arithmetic::Copy(from, in.cols, to), end, Input{});
+      to = end;
+    }
+    return to;
+  }
+
+  void ListTasks(const EngineProduct& product, MatrixView<const Input> x) {
     LAMINA_CHECK(product.first_out % kPanelFeatures == 0);
     const MatrixView<float>& out = product.out;
     const size_t first_panel = product.first_out / kPanelFeatures;
@@ -208,40 +227,102 @@ class OwnLinearEngine final : public LinearEngine {
     }
   }
 
-  void Run(size_t index) const {
-    const Task& task = tasks_[index];
-    PanelTask panel;
-    panel.panel = task.weights->panel(task.panel);
-    panel.steps = task.weights->steps();
+  // What the worker will probably multiply next, if it is as long; else null.
+  const uint32_t* Ahead(size_t index) const {
     const size_t next = index + pool_.threads_in_use();
-    if (next < tasks_.size() && tasks_[next].weights->steps() == panel.steps) {
-      panel.next = tasks_[next].weights->panel(tasks_[next].panel);
+    if (next >= tasks_.size() || tasks_[next].weights->steps() != tasks_[index].weights->steps()) {
+      return nullptr;
     }
-    panel.in = task.in.data;
-    panel.in_stride = task.in.stride;
-    panel.rows = task.in.rows;
-    panel.bias = task.weights->bias(task.panel);
-    panel.out = task.out.data;
-    panel.out_stride = task.out.stride;
-    panel.features = task.out.cols;
-    compute_type_ == DType::kBF16 ? MultiplyPanelBF16(panel) : MultiplyPanelF32(panel);
+    return tasks_[next].weights->Ahead(tasks_[next].panel);
   }
 
-  static const OwnWeights& WeightsOf(const EngineProduct& product) {
-    return static_cast<const OwnWeights&>(*product.weights);
+  // The loop writes all features of a panel; where there are fewer, it writes elsewhere.
+  void Run(size_t index, size_t worker) const {
+    const Task& task = tasks_[index];
+    if (task.out.cols == kPanelFeatures) {
+      MultiplyPanel(task, Ahead(index), task.out, worker);
+      return;
+    }
+    const MatrixView<float> whole = Packed(partly_[worker].get(), task.out.rows, kPanelFeatures);
+    MultiplyPanel(task, Ahead(index), whole, worker);
+    for (size_t i = 0; i < whole.rows; ++i) {
+      std::copy_n(whole.row(i), task.out.cols, task.out.row(i));
+    }
   }
 
-  DType compute_type_;
+  static size_t StepsAtOnce(const Task& task) {
+    if (!task.weights->widens()) {
+      return Arithmetic::kStepsAtOnce;
+    }
+    return task.in.rows <= kWidenedRowsFew ? kWidenedStepsFew : kWidenedSteps;
+  }
+
+  // False where it takes other weights, or fewer rows.
+  static bool MultiplyAsItLies(const Task& task, MatrixView<float> out) {
+    if constexpr (Arithmetic::kOrder == LaneOrder::kPairs) {
+      const PanelWeights::FewRows few = task.weights->FewRowsOf(task.panel);
+      if (few.multiply != nullptr && task.in.rows <= kFewBlockRows) {
+        few.multiply({.panel = few.panel,
+                      .steps = task.weights->steps(),
+                      .in = task.in.data,
+                      .in_stride = task.in.stride,
+                      .rows = task.in.rows,
+                      .bias = task.weights->bias(task.panel),
+                      .out = out.data,
+                      .out_stride = out.stride});
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void MultiplyPanel(const Task& task, const uint32_t* ahead, MatrixView<float> out,
+                     size_t worker) const {
+    if (MultiplyAsItLies(task, out)) {
+      return;
+    }
+    const size_t steps = task.weights->steps();
+    uint32_t* const scratch = task.weights->widens() ? scratch_[worker].get() : nullptr;
+    for (size_t first = 0; first < steps;) {
+      const size_t count = std::min(StepsAtOnce(task), steps - first);
+      const PanelWords words = task.weights->Words(task.panel, first, count, scratch);
+      Arithmetic::Multiply(
+          {.words = words.words,
+           .strip_words = words.strip_words,
+           .next = ahead == nullptr ? nullptr : ahead + first * kPanelFeatures,
+           .steps = count,
+           .in = task.in.data + first * kInputsPerStep,
+           .in_stride = task.in.stride,
+           .rows = task.in.rows,
+           .first = first == 0,
+           .bias = first + count == steps ? task.weights->bias(task.panel) : nullptr,
+           .out = out.data,
+           .out_stride = out.stride});
+      first += count;
+    }
+  }
+
   ThreadPool& pool_;
-  std::vector<float> widened_;
-  std::vector<MatrixView<const float>> inputs_;
+  std::vector<Input> copies_;
+  std::vector<MatrixView<const Input>> inputs_;
   std::vector<Task> tasks_;
+  std::vector<hwy::AlignedFreeUniquePtr<float[]>> partly_;      // [workers][rows at once x 64]
+  std::vector<hwy::AlignedFreeUniquePtr<uint32_t[]>> scratch_;  // [workers][steps x 64]; of blocks.
 };
 
 }  // namespace
 
 std::unique_ptr<LinearEngine> MakeOwnLinearEngine(DType compute_type, ThreadPool& pool) {
-  return std::make_unique<OwnLinearEngine>(compute_type, pool);
+  if (compute_type == DType::kF32) {
+    return std::make_unique<OwnLinearEngine<PlainF32>>(pool);
+  }
+  return std::make_unique<OwnLinearEngine<WidenedBF16>>(pool);
+}
+
+std::unique_ptr<LinearEngine> MakePairLinearEngine(ThreadPool& pool) {
+  return HasPairTiles() && HasFastLoop(DType::kBF16)
+             ? std::make_unique<OwnLinearEngine<PairsOfBF16>>(pool)
+             : nullptr;
 }
 
 }  // namespace lamina::kernels::cpu

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/own_linear_tiles.h"
 
-#include <algorithm>
-#include <utility>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/own_linear_tiles.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -61,69 +58,25 @@ HWY_INLINE void MultiplyStep(const W (&words)[kVectors], const float* HWY_RESTRI
   }
 }
 
-// What is fetched while a panel is multiplied: every step of a tile asks for as much as lets the
-// last step of the last tile ask for the end.
-class Fetcher {
- public:
-  Fetcher(const PanelTask& task, size_t passes)
-      : next_(reinterpret_cast<const char*>(task.next)),
-        bytes_each_(next_ == nullptr ? 0 : kPanelFeatures * sizeof(uint32_t) / passes) {}
-
-  HWY_INLINE void Step() {
-    for (size_t byte = 0; byte < bytes_each_; byte += kCacheLine) {
-      __builtin_prefetch(next_ + byte, 0, 2);
-    }
-    next_ += bytes_each_;
-  }
-
- private:
-  static constexpr size_t kCacheLine = 64;
-  const char* next_;
-  size_t bytes_each_;
-};
-
-// The same for few rows, where reading is what takes time: the halves of the panel are asked for
-// beside each other, since a core reads a quarter more in two streams than in one. With more rows
-// the two more moves of a step cost a tenth of the arithmetic.
-class FetcherOfHalves {
- public:
-  FetcherOfHalves(const PanelTask& task, size_t passes)
-      : next_(task, passes), then_(HalfOf(task), passes) {}
-
-  HWY_INLINE void Step() {
-    next_.Step();
-    std::swap(next_, then_);
-  }
-
- private:
-  static PanelTask HalfOf(PanelTask task) {
-    if (task.next != nullptr) {
-      task.next += task.steps * kPanelFeatures / 2;
-    }
-    return task;
-  }
-
-  Fetcher next_;
-  Fetcher then_;
-};
+using Task = PanelTask<float>;
 
 // `kRows` rows times the `kVectors` vectors of features that start at `first`.
 template <class Format, size_t kRows, size_t kVectors, class Fetch>
-HWY_INLINE void MultiplyTile(const PanelTask& task, size_t row, size_t first, Fetch& fetcher,
-                             float* HWY_RESTRICT out, size_t out_stride) {
+HWY_INLINE void MultiplyTile(const Task& task, size_t row, size_t first, Fetch& fetcher) {
   const Floats d;
   const Words dw;
   using V = hn::Vec<Floats>;
+  float* HWY_RESTRICT out = task.out + row * task.out_stride + first;
   V sums[kRows][kVectors];
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) {
-      sums[r][v] = hn::Zero(d);
+      sums[r][v] = task.first ? hn::Zero(d) : hn::LoadU(d, out + r * task.out_stride + v * kLanes);
     }
   }
   const float* HWY_RESTRICT in = task.in + row * task.in_stride;
-  const size_t strip_words = task.steps * kStripFeatures;
+  const size_t strip_words = task.strip_words;
   const uint32_t* HWY_RESTRICT strip =
-      task.panel + first / kStripFeatures * strip_words + first % kStripFeatures;
+      task.words + first / kStripFeatures * strip_words + first % kStripFeatures;
   for (size_t step = 0; step < task.steps; ++step) {
     hn::Vec<Words> words[kVectors];
     for (size_t v = 0; v < kVectors; ++v) {
@@ -140,28 +93,19 @@ HWY_INLINE void MultiplyTile(const PanelTask& task, size_t row, size_t first, Fe
   }
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) {
-      const V bias = hn::LoadU(d, task.bias + first + v * kLanes);
-      hn::StoreU(hn::Add(sums[r][v], bias), d, out + r * out_stride + first + v * kLanes);
+      const V sum = task.bias == nullptr
+                        ? sums[r][v]
+                        : hn::Add(sums[r][v], hn::LoadU(d, task.bias + first + v * kLanes));
+      hn::StoreU(sum, d, out + r * task.out_stride + v * kLanes);
     }
   }
 }
 
-// Rows [row, row + kRows) of the panel. A panel with fewer features than 64 goes through `whole`,
-// since the tile writes all 64.
+// Rows [row, row + kRows) of the panel.
 template <class Format, size_t kRows, size_t kVectors, class Fetch>
-HWY_INLINE void MultiplyRows(const PanelTask& task, size_t row, Fetch& fetcher) {
-  float whole[kRows * kPanelFeatures];
-  const bool partly = task.features < kPanelFeatures;
-  float* out = partly ? whole : task.out + row * task.out_stride;
-  const size_t out_stride = partly ? kPanelFeatures : task.out_stride;
+HWY_INLINE void MultiplyRows(const Task& task, size_t row, Fetch& fetcher) {
   for (size_t first = 0; first < kPanelFeatures; first += kVectors * kLanes) {
-    MultiplyTile<Format, kRows, kVectors>(task, row, first, fetcher, out, out_stride);
-  }
-  if (partly) {
-    for (size_t r = 0; r < kRows; ++r) {
-      std::copy_n(whole + r * kPanelFeatures, task.features,
-                  task.out + (row + r) * task.out_stride);
-    }
+    MultiplyTile<Format, kRows, kVectors>(task, row, first, fetcher);
   }
 }
 
@@ -182,8 +126,7 @@ constexpr size_t Passes(size_t rows) {
 constexpr size_t kFewRows = 3;
 
 template <class Format, class Fetch>
-HWY_INLINE void MultiplyAllRows(const PanelTask& task) {
-  Fetch fetcher(task, Passes(task.rows));
+HWY_INLINE void MultiplyAllRows(const Task& task, Fetch fetcher) {
   size_t row = 0;
   for (; row + kTileRows <= task.rows; row += kTileRows) {
     MultiplyRows<Format, kTileRows, kTileVectors>(task, row, fetcher);
@@ -200,16 +143,16 @@ HWY_INLINE void MultiplyAllRows(const PanelTask& task) {
 }
 
 template <class Format>
-HWY_INLINE void MultiplyPanel(const PanelTask& task) {
+HWY_INLINE void MultiplyPanel(const Task& task) {
   if (task.rows > kFewRows) {
-    MultiplyAllRows<Format, Fetcher>(task);
+    MultiplyAllRows<Format>(task, PanelFetcher(task.next, Passes(task.rows)));
   } else if (task.rows > 0) {
-    MultiplyAllRows<Format, FetcherOfHalves>(task);
+    MultiplyAllRows<Format>(task, PanelHalvesFetcher(task.next, task.steps, Passes(task.rows)));
   }
 }
 
-void PanelBF16(const PanelTask& task) { MultiplyPanel<BF16Words>(task); }
-void PanelF32(const PanelTask& task) { MultiplyPanel<F32Words>(task); }
+void PanelBF16(const Task& task) { MultiplyPanel<BF16Words>(task); }
+void PanelF32(const Task& task) { MultiplyPanel<F32Words>(task); }
 const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace HWY_NAMESPACE
@@ -223,8 +166,8 @@ HWY_EXPORT(PanelBF16);
 HWY_EXPORT(PanelF32);
 HWY_EXPORT(TargetName);
 
-void MultiplyPanelBF16(const PanelTask& task) { HWY_DYNAMIC_DISPATCH(PanelBF16)(task); }
-void MultiplyPanelF32(const PanelTask& task) { HWY_DYNAMIC_DISPATCH(PanelF32)(task); }
+void MultiplyPanelBF16(const PanelTask<float>& task) { HWY_DYNAMIC_DISPATCH(PanelBF16)(task); }
+void MultiplyPanelF32(const PanelTask<float>& task) { HWY_DYNAMIC_DISPATCH(PanelF32)(task); }
 const char* PanelTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
 
 }  // namespace lamina::kernels::cpu

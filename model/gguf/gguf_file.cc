@@ -450,4 +450,16 @@ absl::Status GgufFile::Read(absl::string_view name, uint64_t first, absl::Span<f
   return absl::OkStatus();
 }
 
+std::optional<StoredBlocks> GgufFile::Blocks(absl::string_view name) const {
+  const auto found = storage_->by_name.find(name);
+  if (found == storage_->by_name.end()) {
+    return std::nullopt;
+  }
+  const GgufTensorType& type = *found->second.type;
+  return StoredBlocks{.type = type.name,
+                      .elements = type.block_elements,
+                      .bytes = type.block_bytes,
+                      .data = found->second.data};
+}
+
 }  // namespace lamina::model

@@ -59,6 +59,7 @@ class GgufFile final : public WeightSource {
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   const TensorInfo* Find(absl::string_view name) const override;
   absl::Status Read(absl::string_view name, uint64_t first, absl::Span<float> out) const override;
+  std::optional<StoredBlocks> Blocks(absl::string_view name) const override;
 
  private:
   struct Storage;  // The mapping, tensor types and offsets.

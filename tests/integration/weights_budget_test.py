@@ -26,7 +26,7 @@ class WeightsBudgetTest(unittest.TestCase):
         harness.require_model(self)
 
     def test_tokens_are_those_of_weights_that_stay(self):
-        with harness.Cluster() as cluster:
+        with harness.Cluster(compute=[{"name": "c0", "weights": "bf16"}]) as cluster:
             expected = answers(self, cluster)
             all_weights = cluster.status()["nodes"][0]["weight_bytes"]
         with tempfile.TemporaryDirectory() as store:

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/weight_form.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+
+namespace lamina::compute_node {
+namespace {
+
+// A layer as models have it, inputs a multiple of every block, and copies enough that those of
+// bf16, 63 MB, do not stay in the last cache of most processors. The best of the rounds counts.
+constexpr size_t kInputs = 1536;
+constexpr size_t kFeatures = 4096;
+constexpr size_t kCopies = 5;
+constexpr std::array<size_t, 3> kRows = {1, 4, 16};
+constexpr int kRounds = 6;
+
+// One packed layer, whose bytes lie in several places that take turns.
+class Copies {
+ public:
+  explicit Copies(std::unique_ptr<kernels::PackedLinear> linear) : linear_(std::move(linear)) {
+    const std::vector<absl::Span<std::byte>> pieces = linear_->Pieces();
+    for (size_t copy = 0; copy < kCopies; ++copy) {
+      for (const absl::Span<std::byte> piece : pieces) {
+        bytes_.emplace_back(piece.size() + kLine);
+        auto* const at = reinterpret_cast<std::byte*>(
+            (reinterpret_cast<uintptr_t>(bytes_.back().data()) + kLine - 1) / kLine * kLine);
+        std::copy(piece.begin(), piece.end(), at);
+        places_.push_back(at);
+      }
+    }
+    pieces_ = pieces.size();
+  }
+
+  // The layer with copy `index` of its bytes.
+  const kernels::PackedLinear& At(size_t index) {
+    linear_->Place(absl::MakeSpan(places_).subspan(index * pieces_, pieces_));
+    return *linear_;
+  }
+
+ private:
+  static constexpr size_t kLine = 64;
+  std::unique_ptr<kernels::PackedLinear> linear_;
+  size_t pieces_ = 0;
+  std::vector<std::vector<std::byte>> bytes_;
+  std::vector<std::byte*> places_;  // [copies * pieces]
+};
+
+// Blocks whose scales are small and finite, and not alike.
+std::vector<uint8_t> MakeBlocks(const kernels::BlockTypeInfo& info) {
+  std::vector<uint8_t> bytes(kFeatures * kInputs / info.elements * info.bytes);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<uint8_t>(i * 37 % 61);
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> PackBlocks(
+    const kernels::BlockTypeInfo& info, kernels::Dense& dense) {
+  const std::vector<uint8_t> bytes = MakeBlocks(info);
+  std::vector<const uint8_t*> rows(kFeatures);
+  for (size_t row = 0; row < kFeatures; ++row) {
+    rows[row] = bytes.data() + row * (bytes.size() / kFeatures);
+  }
+  const kernels::BlockRows part = {.type = info.type, .rows = rows};
+  return dense.PackBlocks({&part, 1}, kInputs, {});
+}
+
+// Seconds of one product of a round through all copies.
+double RoundSeconds(Copies& copies, const std::vector<BFloat16>& in, std::vector<float>& out,
+                    kernels::Dense& dense) {
+  const size_t rows = in.size() / kInputs;
+  const auto start = std::chrono::steady_clock::now();
+  for (size_t copy = 0; copy < kCopies; ++copy) {
+    dense.Linear(copies.At(copy),
+                 {const_cast<BFloat16*>(in.data()), rows, kInputs, kInputs, DType::kBF16}, 0,
+                 kernels::Packed(out.data(), rows, kFeatures));
+  }
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
+  return all.count() / static_cast<double>(kCopies);
+}
+
+}  // namespace
+
+WeightForm FormThatFits(WeightForm wanted, uint64_t bf16_bytes, uint64_t memory_bytes) {
+  return wanted == WeightForm::kAuto && bf16_bytes > memory_bytes ? WeightForm::kPacked : wanted;
+}
+
+bool PackedPays(const FormTimes& times) {
+  return std::accumulate(times.packed.begin(), times.packed.end(), 0.0) <=
+         std::accumulate(times.bf16.begin(), times.bf16.end(), 0.0);
+}
+
+absl::StatusOr<FormTimes> MeasureForms(kernels::BlockType type, kernels::Dense& dense) {
+  LAMINA_ASSIGN_OR_RETURN(auto blocks, PackBlocks(kernels::InfoOf(type), dense));
+  const std::vector<BFloat16> values(kFeatures * kInputs, ToBFloat16(0.01f));
+  LAMINA_ASSIGN_OR_RETURN(auto widened,
+                          dense.Pack(values.data(), DType::kBF16, kFeatures, kInputs, {}));
+  Copies packed(std::move(blocks));
+  Copies bf16(std::move(widened));
+  FormTimes times;
+  for (size_t i = 0; i < kRows.size(); ++i) {
+    const std::vector<BFloat16> in(kRows[i] * kInputs, ToBFloat16(0.5f));
+    std::vector<float> out(kRows[i] * kFeatures);
+    times.packed[i] = times.bf16[i] = 1e9;
+    for (int round = 0; round < kRounds; ++round) {  // In turns: other work disturbs both.
+      times.packed[i] = std::min(times.packed[i], RoundSeconds(packed, in, out, dense));
+      times.bf16[i] = std::min(times.bf16[i], RoundSeconds(bf16, in, out, dense));
+    }
+  }
+  return times;
+}
+
+bool WeightForms::Packs(kernels::BlockType type) {
+  if (wanted_ != WeightForm::kAuto) {
+    return wanted_ == WeightForm::kPacked;
+  }
+  const auto found = measured_.find(type);
+  if (found != measured_.end()) {
+    return found->second;
+  }
+  const absl::StatusOr<FormTimes> times = MeasureForms(type, dense_);
+  const bool packs = times.ok() && PackedPays(*times);
+  if (times.ok()) {
+    LogInfo("weights of type ", kernels::InfoOf(type).name, packs ? " stay packed" : " are widened",
+            absl::StrFormat(": %.2f, %.2f and %.2f of the time of bf16 at 1, 4 and 16 rows",
+                            times->packed[0] / times->bf16[0], times->packed[1] / times->bf16[1],
+                            times->packed[2] / times->bf16[2]));
+  }
+  return measured_.emplace(type, packs).first->second;
+}
+
+}  // namespace lamina::compute_node

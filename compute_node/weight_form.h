@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// In which form a node holds matrices whose file has them quantised: packed, in the file's blocks,
+// or widened to bf16. Products have the same bits either way, so that the choice may follow from a
+// measurement.
+//
+// Threading: one at a time.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "kernels/block_type.h"
+#include "kernels/dense.h"
+
+namespace lamina::compute_node {
+
+enum class WeightForm : uint8_t {
+  kAuto,    // Packed where decoding loses nothing by it, as measured, or bf16 does not fit.
+  kPacked,  // Wherever the device can.
+  kBF16,
+};
+
+// What is wanted where weights would take `bf16_bytes` when all are widened, and there are
+// `memory_bytes`: auto packs what it can where they would not fit.
+WeightForm FormThatFits(WeightForm wanted, uint64_t bf16_bytes, uint64_t memory_bytes);
+
+// Seconds of one layer's product with 1, 4 and 16 rows, weights from memory.
+struct FormTimes {
+  std::array<double, 3> packed = {};
+  std::array<double, 3> bf16 = {};
+};
+
+// Whether decoding, at numbers of rows that are equally likely, is as fast with packed weights.
+bool PackedPays(const FormTimes& times);
+
+// Measures a layer of its own. Errors: those of Dense::PackBlocks().
+// Cost: less than 0.1 s, and 100 MB for as long.
+absl::StatusOr<FormTimes> MeasureForms(kernels::BlockType type, kernels::Dense& dense);
+
+class WeightForms {
+ public:
+  // The device's; it outlives this.
+  WeightForms(WeightForm wanted, kernels::Dense& dense) : wanted_(wanted), dense_(dense) {}
+
+  // Whether weights of this type are to stay packed, if the device can. Auto measures each type
+  // once, and logs what it found.
+  bool Packs(kernels::BlockType type);
+
+  // Whether it is worth asking at all.
+  bool any() const { return wanted_ != WeightForm::kBF16; }
+
+ private:
+  const WeightForm wanted_;
+  kernels::Dense& dense_;
+  std::map<kernels::BlockType, bool> measured_;
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Types of GGUF files whose weights a backend may keep as they are: a row is a run of blocks, each
+// of a fixed number of elements in a fixed number of bytes. The weights are the f32 values that
+// model/gguf/dequantize.cc makes of them, rounded to bf16.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace lamina::kernels {
+
+enum class BlockType : uint8_t {
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kIq4Nl,
+  kMxfp4,
+  kQ4K,
+  kQ5K,
+  kQ6K,
+  kIq4Xs,
+};
+
+struct BlockTypeInfo {
+  BlockType type = BlockType::kQ8_0;
+  absl::string_view name;  // As GGUF's: "Q4_1".
+  size_t elements = 0;
+  size_t bytes = 0;
+};
+
+// All of them.
+absl::Span<const BlockTypeInfo> BlockTypes();
+
+const BlockTypeInfo& InfoOf(BlockType type);
+
+// None for a type that is not among them.
+std::optional<BlockType> FindBlockType(absl::string_view name);
+
+// Rows of one type, each `in_features` elements in whole blocks, wherever they lie.
+struct BlockRows {
+  BlockType type = BlockType::kQ8_0;
+  absl::Span<const uint8_t* const> rows;
+};
+
+// A table of rows to look up, one after the other.
+struct BlockTable {
+  BlockType type = BlockType::kQ8_0;
+  const uint8_t* data = nullptr;
+  size_t rows = 0;
+  size_t width = 0;  // Elements, in whole blocks.
+};
+
+}  // namespace lamina::kernels

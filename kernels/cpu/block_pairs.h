@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Few rows times a panel of blocks (block_panels.h) by pairs of bf16: a block of inputs is widened
+// into the first cache and multiplied before the next, so that the processor widens one while it
+// adds up another, and reads memory meanwhile. The same bits as widening first (pair_tiles.h).
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/dtype.h"
+#include "kernels/block_type.h"
+
+namespace lamina::kernels::cpu {
+
+inline constexpr size_t kFewBlockRows = 6;
+
+// Shapes: panel  the panel's chunks
+//         in     [rows, 2 * steps], `in_stride` elements between rows; 1 <= rows <= kFewBlockRows
+//         bias   [64]
+//         out    [rows, 64] f32, `out_stride` elements between rows
+struct FewRowsTask {
+  const uint8_t* panel = nullptr;
+  size_t steps = 0;
+  const BFloat16* in = nullptr;
+  size_t in_stride = 0;
+  size_t rows = 0;
+  const float* bias = nullptr;
+  float* out = nullptr;
+  size_t out_stride = 0;
+};
+
+using MultiplyFewRows = void (*)(const FewRowsTask& task);
+
+// For panels all of whose strips are of this type. Requires: HasPairTiles().
+MultiplyFewRows PairsOfBlocks(BlockType type);
+
+}  // namespace lamina::kernels::cpu

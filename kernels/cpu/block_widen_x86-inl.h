@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One group of a strip block (block_layout.h, LaneOrder::kPairs) to words, by AVX-512: inlined
+// where functions have these attributes.
+//
+// A vector has 8 features' pairs of f32, so that converting two of them to bf16 makes the words of
+// a step.
+
+#pragma once
+
+#include <immintrin.h>
+
+#include <array>
+
+#include "hwy/base.h"
+#include "kernels/cpu/block_layout.h"
+
+namespace lamina::kernels::cpu {
+namespace {
+
+// Strips are read in order, so far ahead of what is widened: a memory's latency, at its speed.
+constexpr size_t kAheadBytes = 8192;
+
+constexpr std::array<float, 32> MeaningsOf(Quantum quantum) {
+  std::array<float, 32> meanings = {};
+  for (size_t bits = 0; bits < meanings.size(); ++bits) {
+    meanings[bits] = MeaningOf(quantum, bits);
+  }
+  return meanings;
+}
+
+}  // namespace
+}  // namespace lamina::kernels::cpu
+
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
+namespace lamina::kernels::cpu {
+namespace {
+
+// The scales of features 0 to 7 and 8 to 15, each twice: for both of a pair.
+struct Halves {
+  __m512 low;
+  __m512 high;
+};
+
+HWY_INLINE Halves SplitHalves(__m512 features) {
+  const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  return {_mm512_permutexvar_ps(low, features), _mm512_permutexvar_ps(high, features)};
+}
+
+HWY_INLINE __m512 LoadHalves(const uint8_t* from) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+
+HWY_INLINE __m512 LoadBrain(const uint8_t* from) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+template <SubScale kSub>
+HWY_INLINE __m512 LoadSubs(const uint8_t* from) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return _mm512_cvtepi32_ps(kSub == SubScale::kSigned ? _mm512_cvtepi8_epi32(bytes)
+                                                      : _mm512_cvtepu8_epi32(bytes));
+}
+
+// Quantum n of all lanes, as f32, before the scale.
+template <BlockType kType>
+class Quanta {
+  static constexpr BlockFormat kFormat = FormatOf(kType);
+  static constexpr Quantum kQuantum = QuantumOf(kType);
+  static constexpr size_t kLine = 64;
+
+ public:
+  explicit HWY_INLINE Quanta(const uint8_t* block) : block_(block) {
+    static constexpr std::array<float, 32> kMeanings = MeaningsOf(kQuantum);
+    low_table_ = _mm512_loadu_ps(kMeanings.data());
+    high_table_ = _mm512_loadu_ps(kMeanings.data() + 16);
+  }
+
+  HWY_INLINE __m512 At(size_t n) const {
+    if constexpr (kFormat.low_bits == 8) {
+      const auto* bytes =
+          reinterpret_cast<const __m128i*>(block_ + kFormat.at_low() + n * kStripFeatures);
+      return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes)));
+    } else {
+      const __m512i low = _mm512_srlv_epi32(Line(kFormat.at_low(), n / 8),
+                                            _mm512_set1_epi32(static_cast<int>(n % 8 * 4)));
+      if constexpr (kFormat.high_bits == 0) {
+        return _mm512_permutexvar_ps(low, low_table_);
+      } else {
+        return WithHigh(low, n);
+      }
+    }
+  }
+
+ private:
+  HWY_INLINE __m512i Line(size_t part, size_t line) const {
+    return _mm512_loadu_si512(block_ + part + line * kLine);
+  }
+
+  // The low four bits of `low`, and above them the high ones.
+  HWY_INLINE __m512 WithHigh(__m512i low, size_t n) const {
+    constexpr size_t kInWord = 32 / kFormat.high_bits;
+    constexpr int kSelect = 0xca;  // a ? b : c
+    const size_t bit = n % kInWord * kFormat.high_bits;
+    const __m512i high =
+        _mm512_rorv_epi32(Line(kFormat.at_high(), n / kInWord),
+                          _mm512_set1_epi32(static_cast<int>((bit + 32 - 4) % 32)));
+    const __m512i both = _mm512_ternarylogic_epi32(_mm512_set1_epi32(15), low, high, kSelect);
+    if constexpr (kFormat.high_bits == 1) {
+      return _mm512_permutex2var_ps(low_table_, both, high_table_);
+    } else {
+      const __m512i six = _mm512_and_si512(both, _mm512_set1_epi32(63));
+      return _mm512_cvtepi32_ps(_mm512_sub_epi32(six, _mm512_set1_epi32(32)));
+    }
+  }
+
+  const uint8_t* block_;
+  __m512 low_table_;
+  __m512 high_table_;
+};
+
+template <BlockType kType>
+HWY_INLINE __m512 Value(__m512 quantum, __m512 scale, __m512 minimum) {
+  if constexpr (FormatOf(kType).minima) {
+    return _mm512_fmadd_ps(quantum, scale, minimum);
+  } else {
+    return _mm512_mul_ps(quantum, scale);
+  }
+}
+
+// A group's scale, and its minimum as it is added.
+struct Scales {
+  Halves d;
+  Halves m;
+};
+
+template <BlockType kType>
+HWY_INLINE Scales GroupScales(const uint8_t* block, size_t group) {
+  constexpr BlockFormat kFormat = FormatOf(kType);
+  __m512 d = kFormat.brain_scale ? LoadBrain(block) : LoadHalves(block);
+  __m512 m = kFormat.minima ? LoadHalves(block + kFormat.at_m()) : _mm512_setzero_ps();
+  if constexpr (kFormat.sub != SubScale::kNone) {
+    const size_t at = group * kStripFeatures;
+    d = _mm512_mul_ps(d, LoadSubs<kFormat.sub>(block + kFormat.at_subs() + at));
+    if constexpr (kFormat.minima) {
+      const __m512 sub = LoadSubs<kFormat.sub>(block + kFormat.at_mins() + at);
+      m = _mm512_xor_ps(_mm512_mul_ps(m, sub), _mm512_set1_ps(-0.0f));
+    }
+  }
+  return {SplitHalves(d), SplitHalves(m)};
+}
+
+// Widens the steps of one group, each by itself.
+template <BlockType kType>
+class GroupWidener {
+ public:
+  static constexpr size_t kSteps = FormatOf(kType).group / 2;
+
+  HWY_INLINE GroupWidener(const uint8_t* block, size_t group)
+      : quanta_(block), scales_(GroupScales<kType>(block, group)), first_(2 * group * kSteps) {}
+
+  // The words of step `step` of the group; where they go is aligned to a cache line.
+  HWY_INLINE void Widen(size_t step, uint32_t* words) const {
+    const size_t n = first_ + 2 * step;
+    const __m512 low = Value<kType>(quanta_.At(n), scales_.d.low, scales_.m.low);
+    const __m512 high = Value<kType>(quanta_.At(n + 1), scales_.d.high, scales_.m.high);
+    _mm512_store_si512(words, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+  }
+
+ private:
+  Quanta<kType> quanta_;
+  Scales scales_;
+  size_t first_;
+};
+
+// Shapes: words  [group / 2, 16], aligned to a cache line
+template <BlockType kType>
+HWY_INLINE void WidenGroup(const uint8_t* block, size_t group, uint32_t* words) {
+  const GroupWidener<kType> widener(block, group);
+#pragma GCC unroll 16
+  for (size_t step = 0; step < GroupWidener<kType>::kSteps; ++step) {
+    widener.Widen(step, words + step * kStripFeatures);
+  }
+}
+
+HWY_INLINE void FetchAhead(const uint8_t* from, size_t bytes) {
+  for (size_t byte = 0; byte < bytes; byte += 64) {
+    __builtin_prefetch(from + kAheadBytes + byte, 0, 2);
+  }
+}
+
+}  // namespace
+}  // namespace lamina::kernels::cpu
+HWY_POP_ATTRIBUTES

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "hwy/base.h"
+#include "kernels/cpu/pair_tiles.h"
+
+namespace lamina::kernels::cpu {
+namespace {
+
+using Task = PanelTask<BFloat16>;
+
+constexpr size_t kLanes = 16;
+constexpr size_t kVectors = kPanelFeatures / kLanes;
+// 24 sums, four vectors of weights and a broadcast pair fit the 32 registers, and two instructions
+// of six cycles each can always be under way.
+constexpr size_t kTileRows = 6;
+// So few rows leave the processor's own fetching ahead undisturbed: what more instructions would
+// cost shows.
+constexpr size_t kFewRows = 2;
+
+struct NoFetcher {
+  void Step() {}
+};
+
+uint32_t PairAt(const BFloat16* in) {
+  uint32_t pair;
+  std::memcpy(&pair, in, sizeof(pair));
+  return pair;
+}
+
+}  // namespace
+}  // namespace lamina::kernels::cpu
+
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512bf16")
+namespace lamina::kernels::cpu {
+namespace {
+
+// Rows [row, row + kRows) of the panel.
+template <size_t kRows, class Fetcher>
+HWY_INLINE void MultiplyTile(const Task& task, size_t row, Fetcher& fetcher) {
+  float* HWY_RESTRICT out = task.out + row * task.out_stride;
+  __m512 sums[kRows][kVectors];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      sums[r][v] = task.first ? _mm512_setzero_ps()
+                              : _mm512_loadu_ps(out + r * task.out_stride + v * kLanes);
+    }
+  }
+  const BFloat16* HWY_RESTRICT in = task.in + row * task.in_stride;
+  const uint32_t* HWY_RESTRICT words = task.words;
+  for (size_t step = 0; step < task.steps; ++step) {
+    __m512i weights[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) {
+      weights[v] = _mm512_loadu_si512(words + v * task.strip_words);
+    }
+    fetcher.Step();
+    for (size_t r = 0; r < kRows; ++r) {
+      const __m512i pair = _mm512_set1_epi32(static_cast<int>(PairAt(in + r * task.in_stride)));
+      for (size_t v = 0; v < kVectors; ++v) {
+        sums[r][v] = _mm512_dpbf16_ps(sums[r][v], reinterpret_cast<__m512bh>(pair),
+                                      reinterpret_cast<__m512bh>(weights[v]));
+      }
+    }
+    in += 2;
+    words += kLanes;
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      const __m512 sum = task.bias == nullptr
+                             ? sums[r][v]
+                             : _mm512_add_ps(sums[r][v], _mm512_loadu_ps(task.bias + v * kLanes));
+      _mm512_storeu_ps(out + r * task.out_stride + v * kLanes, sum);
+    }
+  }
+}
+
+template <class Fetcher>
+HWY_INLINE void MultiplyRows(const Task& task, size_t row, size_t rows, Fetcher& fetcher) {
+  switch (rows) {
+    case 6:
+      return MultiplyTile<6>(task, row, fetcher);
+    case 5:
+      return MultiplyTile<5>(task, row, fetcher);
+    case 4:
+      return MultiplyTile<4>(task, row, fetcher);
+    case 3:
+      return MultiplyTile<3>(task, row, fetcher);
+    case 2:
+      return MultiplyTile<2>(task, row, fetcher);
+    default:
+      return MultiplyTile<1>(task, row, fetcher);
+  }
+}
+
+// In as few passes as can be, of rows as even as can be.
+template <class Fetcher>
+HWY_INLINE void MultiplyAllRows(const Task& task, size_t passes, Fetcher fetcher) {
+  for (size_t row = 0; row < task.rows; --passes) {
+    const size_t rows = (task.rows - row + passes - 1) / passes;
+    MultiplyRows(task, row, rows, fetcher);
+    row += rows;
+  }
+}
+
+void MultiplyPanel(const Task& task) {
+  const size_t passes = (task.rows + kTileRows - 1) / kTileRows;
+  if (task.rows > kFewRows) {
+    MultiplyAllRows(task, passes, PanelFetcher(task.next, passes));
+  } else if (task.rows > 0) {
+    MultiplyAllRows(task, passes, NoFetcher());
+  }
+}
+
+}  // namespace
+}  // namespace lamina::kernels::cpu
+HWY_POP_ATTRIBUTES
+
+namespace lamina::kernels::cpu {
+
+bool HasPairTiles() {
+  return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
+}
+
+void MultiplyPanelPairs(const PanelTask<BFloat16>& task) { MultiplyPanel(task); }
+
+}  // namespace lamina::kernels::cpu

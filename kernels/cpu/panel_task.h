@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the inner loops of our own linear layers take: some steps of one panel of weights, times
+// some rows.
+//
+// Weights lie in panels of 64 output features, each of four strips of 16: a strip is [steps][16]
+// words of 32 bits, one cache line for each step, so that every pass over the rows reads memory in
+// order. For f32 a step is one input feature; for bf16 it is two, the even one in the low half of
+// the word and the odd one in the high half.
+//
+// A panel may be multiplied in several calls, each of which takes the next steps: the sums wait in
+// `out` in between, so that cutting changes no bit.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace lamina::kernels::cpu {
+
+inline constexpr size_t kPanelFeatures = 64;
+inline constexpr size_t kStripFeatures = 16;
+
+// Shapes: words  [4, steps, 16], `strip_words` from one strip to the next
+//         next   as many words as `words`, without gaps: fetched into the second cache; may be null
+//         in     [rows, >= inputs], `in_stride` elements between rows; for words of bf16
+//                inputs = 2 * steps, else inputs = steps.
+//         bias   [64]; null where further steps follow
+//         out    [rows, 64] f32, `out_stride` elements between rows
+template <class Input>
+struct PanelTask {
+  const uint32_t* words = nullptr;
+  size_t strip_words = 0;
+  const uint32_t* next = nullptr;
+  size_t steps = 0;
+  const Input* in = nullptr;
+  size_t in_stride = 0;
+  size_t rows = 0;
+  bool first = true;  // No steps came before: sums start at 0.
+  const float* bias = nullptr;
+  float* out = nullptr;
+  size_t out_stride = 0;
+};
+
+// The weights of a model come from memory at every step, and a few rows' arithmetic takes about as
+// long as that. So while one panel is multiplied, the next is asked for: every step of every pass
+// over the words asks for as much as lets the last step of the last pass ask for the end.
+class PanelFetcher {
+ public:
+  PanelFetcher(const uint32_t* next, size_t passes)
+      : next_(reinterpret_cast<const char*>(next)),
+        bytes_each_(next == nullptr ? 0 : kPanelFeatures * sizeof(uint32_t) / passes) {}
+
+  void Step() {
+    for (size_t byte = 0; byte < bytes_each_; byte += kCacheLine) {
+      __builtin_prefetch(next_ + byte, 0, 2);
+    }
+    next_ += bytes_each_;
+  }
+
+ private:
+  static constexpr size_t kCacheLine = 64;
+  const char* next_;
+  size_t bytes_each_;
+};
+
+// The same for few rows, where reading is what takes time: the halves of the panel are asked for
+// beside each other, since a core reads a quarter more in two streams than in one. With more rows
+// the two more moves of a step cost a tenth of the arithmetic.
+class PanelHalvesFetcher {
+ public:
+  PanelHalvesFetcher(const uint32_t* next, size_t steps, size_t passes)
+      : next_(next, passes),
+        then_(next == nullptr ? nullptr : next + steps * kPanelFeatures / 2, passes) {}
+
+  void Step() {
+    next_.Step();
+    std::swap(next_, then_);
+  }
+
+ private:
+  PanelFetcher next_;
+  PanelFetcher then_;
+};
+
+}  // namespace lamina::kernels::cpu

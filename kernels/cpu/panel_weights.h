@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PanelWeights: weights of our own linear layers, in panels of words (panel_task.h), or in a form
+// that becomes such words right before a product.
+//
+// Threading: constant while products run; Place() between them.
+
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/block_pairs.h"
+#include "kernels/cpu/linear_engine.h"
+#include "kernels/cpu/panel_task.h"
+
+namespace lamina::kernels::cpu {
+
+// Some steps of one panel: words of strip s from `words + s * strip_words` on.
+struct PanelWords {
+  const uint32_t* words = nullptr;
+  size_t strip_words = 0;
+};
+
+class PanelWeights : public EngineWeights {
+ public:
+  struct Shape {
+    size_t in_features = 0;
+    size_t out_features = 0;
+    absl::Span<const float> bias;  // [out_features] or empty.
+  };
+
+  // `inputs_per_step`: 2 for words of bf16, 1 for f32.
+  PanelWeights(LinearEngine& engine, const Shape& shape, size_t inputs_per_step)
+      : EngineWeights(engine, shape.in_features, shape.out_features),
+        steps_((shape.in_features + inputs_per_step - 1) / inputs_per_step),
+        panels_((shape.out_features + kPanelFeatures - 1) / kPanelFeatures),
+        bias_(panels_ * kPanelFeatures, 0.0f) {
+    std::copy(shape.bias.begin(), shape.bias.end(), bias_.begin());
+  }
+
+  // Steps [first, first + count) of a panel. `scratch` has room for count * 64 words, aligned to a
+  // cache line; what is returned stays valid as long as that is not written to.
+  // Requires: `first` a multiple of kStepsTogether.
+  virtual PanelWords Words(size_t panel, size_t first, size_t count, uint32_t* scratch) const = 0;
+
+  // Whether Words() makes them anew, in `scratch`; else they lie in memory.
+  virtual bool widens() const = 0;
+
+  // Whether words have the weights' subnormals too, which products of pairs take for zeros.
+  virtual bool words_are_exact() const = 0;
+
+  // How few rows are multiplied by a panel as it lies; `multiply` is null where they are not.
+  struct FewRows {
+    MultiplyFewRows multiply = nullptr;
+    const uint8_t* panel = nullptr;
+  };
+  virtual FewRows FewRowsOf(size_t /*panel*/) const { return {}; }
+
+  // A panel as it lies in memory, to be fetched ahead of time; null where that does not pay.
+  virtual const uint32_t* Ahead(size_t panel) const = 0;
+
+  // Steps of the largest block of any type.
+  static constexpr size_t kStepsTogether = 128;
+
+  size_t steps() const { return steps_; }
+  size_t panels() const { return panels_; }
+  const float* bias(size_t panel) const { return bias_.data() + panel * kPanelFeatures; }
+  uint64_t bias_bytes() const { return bias_.size() * sizeof(float); }
+
+ private:
+  size_t steps_;
+  size_t panels_;
+  std::vector<float> bias_;  // [panels * 64]
+};
+
+// Words as they are. Errors: kResourceExhausted.
+absl::StatusOr<std::unique_ptr<PanelWeights>> PackWords(LinearEngine& engine,
+                                                        const WeightView& weights,
+                                                        DType compute_type);
+
+}  // namespace lamina::kernels::cpu

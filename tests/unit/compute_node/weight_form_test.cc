@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weights that stay in the blocks of their file: what the node computes is to the bit what it
+// computes with weights that are widened, in less memory.
+
+#include "compute_node/weight_form.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/philox.h"
+#include "compute_node/weight_source.h"
+#include "model/gguf/dequantize.h"
+#include "model/shard.h"
+#include "tests/support/random_model.h"
+#include "tests/unit/compute_node/slice_program.h"
+#include "tests/unit/compute_node/step_run.h"
+
+namespace lamina::compute_node {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Key;
+
+// Another model's names and shapes, with random blocks of one type for every matrix whose rows are
+// whole blocks.
+class BlockSource final : public model::WeightSource {
+ public:
+  BlockSource(const model::WeightSource& source, const model::GgufTensorType& type)
+      : source_(source), type_(type) {
+    Prng prng(7);
+    for (const model::TensorInfo& tensor : source.tensors()) {
+      if (tensor.shape.size() == 2 && tensor.shape.back() % type.block_elements == 0) {
+        blocks_[tensor.name] = RandomBlocks(tensor.elements / type.block_elements, prng);
+      }
+    }
+  }
+
+  const std::vector<model::TensorInfo>& tensors() const override { return source_.tensors(); }
+  const model::TensorInfo* Find(absl::string_view name) const override {
+    return source_.Find(name);
+  }
+  absl::Status Read(absl::string_view name, uint64_t first, absl::Span<float> out) const override {
+    const auto found = blocks_.find(std::string(name));
+    if (found == blocks_.end()) {
+      return source_.Read(name, first, out);
+    }
+    for (uint64_t i = 0; i < out.size(); i += type_.block_elements) {
+      type_.dequantize(
+          found->second.data() + (first + i) / type_.block_elements * type_.block_bytes, &out[i]);
+    }
+    return absl::OkStatus();
+  }
+  std::optional<model::StoredBlocks> Blocks(absl::string_view name) const override {
+    const auto found = blocks_.find(std::string(name));
+    if (found == blocks_.end()) {
+      return std::nullopt;
+    }
+    return model::StoredBlocks{.type = type_.name,
+                               .elements = type_.block_elements,
+                               .bytes = type_.block_bytes,
+                               .data = found->second.data()};
+  }
+
+ private:
+  // The high bytes of the scales that are binary16.
+  std::vector<size_t> ScaleBytes() const {
+    if (type_.name == "Q6_K") {
+      return {209};
+    }
+    if (type_.name == "Q2_K") {
+      return {81, 83};
+    }
+    return type_.name == "Q4_1" || type_.name == "Q4_K" ? std::vector<size_t>{1, 3}
+                                                        : std::vector<size_t>{1};
+  }
+
+  // Of scales below 2^-8.
+  std::vector<uint8_t> RandomBlocks(uint64_t count, Prng& prng) const {
+    std::vector<uint8_t> bytes(count * type_.block_bytes);
+    for (uint8_t& byte : bytes) {
+      byte = static_cast<uint8_t>(prng.Below(256));
+    }
+    for (uint64_t block = 0; block < count; ++block) {
+      for (const size_t byte : ScaleBytes()) {
+        bytes[block * type_.block_bytes + byte] &= 0x9b;
+      }
+    }
+    return bytes;
+  }
+
+  const model::WeightSource& source_;
+  const model::GgufTensorType& type_;
+  std::map<std::string, std::vector<uint8_t>> blocks_;
+};
+
+class WeightFormTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    spec_ = Spec("llama");
+    spec_.width = 256;
+    spec_.ffn_width = 512;
+    spec_.query_heads = 16;
+    spec_.kv_heads = 4;
+    program_.emplace(spec_, DType::kBF16, UINT32_MAX, [](ThreadPool& pool) {
+      auto dense = kernels::MakeCpuDense({.compute_type = DType::kBF16, .pool = &pool});
+      EXPECT_TRUE(dense.ok()) << dense.status();
+      return kernels::MakeCpuComputeDevice(*std::move(dense), kernels::CpuAttention(), pool);
+    });
+    if (program_->executor().device().dense().description().find("onednn") != std::string::npos) {
+      GTEST_SKIP() << "oneDNN multiplies here, which takes no blocks";
+    }
+    source_.emplace(*program_->model().weights, *model::FindGgufTensorType(GetParam()));
+  }
+
+  kernels::ComputeDevice& device() { return program_->executor().device(); }
+
+  void ExpectSameProduct(const kernels::PackedLinear& a, const kernels::PackedLinear& b) {
+    constexpr size_t kRows = 3;
+    const std::vector<BFloat16> in(kRows * a.in_features(), ToBFloat16(0.75f));
+    std::vector<float> of_a(kRows * a.out_features());
+    std::vector<float> of_b(of_a.size());
+    for (const auto& [weights, out] : {std::pair(&a, &of_a), std::pair(&b, &of_b)}) {
+      device().dense().Linear(
+          *weights,
+          {const_cast<BFloat16*>(in.data()), kRows, a.in_features(), a.in_features(), DType::kBF16},
+          0, kernels::Packed(out->data(), kRows, a.out_features()));
+    }
+    EXPECT_EQ(of_a, of_b);
+  }
+
+  // The logits of a step with weights in this form.
+  std::vector<float> Logits(ResidentWeights& weights) {
+    const SliceProgram& slices = program_->executor().program();
+    const absl::Status loaded =
+        weights.Load(slices, *source_, slices.OpsOf(0, slices.slice_count()), [](double) {});
+    EXPECT_TRUE(loaded.ok()) << loaded;
+    const auto executor =
+        SliceExecutor::Create(program_->model().graph, weights, device(), /*head_columns=*/64);
+    EXPECT_TRUE(executor.ok()) << executor.status();
+    return RunStep(**executor);
+  }
+
+  test_support::RandomModelSpec spec_;
+  std::optional<Program> program_;
+  std::optional<BlockSource> source_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Types, WeightFormTest,
+                         testing::Values("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q2_K"),
+                         [](const auto& param_info) { return std::string(param_info.param); });
+
+TEST_P(WeightFormTest, PackedWeightsGiveTheLogitsOfBF16) {
+  ResidentWeights widened(device(), WeightForm::kBF16);
+  ResidentWeights packed(device(), WeightForm::kPacked);
+  const std::vector<float> expected = Logits(widened);
+  EXPECT_TRUE(std::isfinite(std::accumulate(expected.begin(), expected.end(), 0.0f)));
+  EXPECT_EQ(Logits(packed), expected);
+  EXPECT_THAT(widened.weights().bytes_by_form(), ElementsAre(Key("bf16")));
+  if (kernels::FindBlockType(GetParam()).has_value()) {
+    EXPECT_THAT(packed.weights().bytes_by_form(), ElementsAre(Key(GetParam())));
+    EXPECT_LT(packed.bytes(), widened.bytes() * 6 / 10);
+    EXPECT_THAT(packed.Describe(), HasSubstr(absl::StrCat(GetParam(), " ")));
+  } else {
+    EXPECT_THAT(packed.weights().bytes_by_form(), ElementsAre(Key("bf16")));
+    EXPECT_EQ(packed.bytes(), widened.bytes());
+  }
+}
+
+TEST_P(WeightFormTest, AutoGivesTheSameLogits) {
+  if (!kernels::FindBlockType(GetParam()).has_value()) {
+    GTEST_SKIP() << "nothing to measure";
+  }
+  ResidentWeights widened(device(), WeightForm::kBF16);
+  ResidentWeights chosen(device(), WeightForm::kAuto);
+  EXPECT_EQ(Logits(chosen), Logits(widened));
+}
+
+// Each shard has some heads and columns, whose blocks may be cut.
+TEST_P(WeightFormTest, ShardsGiveTheLogitsOfBF16) {
+  for (const uint32_t first : {0u, 1u}) {
+    const auto graph = model::ShardGraph(program_->model().graph, {.index = first,
+                                                                   .count = 2,
+                                                                   .first_head = 2 * first,
+                                                                   .heads = 2,
+                                                                   .first_column = 256 * first,
+                                                                   .columns = 256});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    std::vector<model::OpId> ops(graph->ops.size());
+    std::iota(ops.begin(), ops.end(), 0u);
+    WeightForms forms(WeightForm::kPacked, device().dense());
+    const auto packed = ModelWeights::Load(
+        *graph, *source_, device(), ops, [](double) {}, {}, &forms);
+    const auto widened = ModelWeights::Load(*graph, *source_, device(), ops, [](double) {});
+    ASSERT_TRUE(packed.ok() && widened.ok()) << packed.status() << widened.status();
+    for (const model::OpId op : ops) {
+      if (widened->linear(op) != nullptr) {
+        ExpectSameProduct(*packed->linear(op), *widened->linear(op));
+      }
+    }
+  }
+}
+
+TEST(FormThatFitsTest, AutoPacksWhatWouldNotFitAsBF16) {
+  EXPECT_EQ(FormThatFits(WeightForm::kAuto, 100, 100), WeightForm::kAuto);
+  EXPECT_EQ(FormThatFits(WeightForm::kAuto, 101, 100), WeightForm::kPacked);
+  EXPECT_EQ(FormThatFits(WeightForm::kBF16, 101, 100), WeightForm::kBF16);
+}
+
+TEST(PackedPaysTest, WhereDecodingTakesNoLonger) {
+  EXPECT_TRUE(PackedPays({.packed = {1, 1, 4}, .bf16 = {2, 2, 2}}));
+  EXPECT_FALSE(PackedPays({.packed = {1, 1, 4.1}, .bf16 = {2, 2, 2}}));
+}
+
+}  // namespace
+}  // namespace lamina::compute_node

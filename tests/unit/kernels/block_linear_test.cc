@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Layers that keep their GGUF blocks have the bits of the same layers widened to bf16: over all
+// types, odd shapes, 1 to 130 rows, threads, and instruction sets. CTest runs this file again with
+// older ones, as linear_test.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/philox.h"
+#include "hwy/targets.h"
+#include "kernels/block_type.h"
+#include "kernels/dense.h"
+#include "model/gguf/dequantize.h"
+#include "tests/unit/kernels/dense_test_util.h"
+
+namespace lamina::kernels {
+namespace {
+
+// A binary16 of moderate size and either sign, or now and then a subnormal or zero.
+uint16_t RandomHalf(Prng& prng) {
+  const auto sign = static_cast<uint16_t>(prng.Below(2) << 15);
+  const uint64_t exponent = prng.Below(16) == 0 ? 0 : 4 + prng.Below(8);
+  return static_cast<uint16_t>(sign | exponent << 10 | prng.Below(1024));
+}
+
+void SetHalf(std::vector<uint8_t>& bytes, size_t at, Prng& prng) {
+  const uint16_t half = RandomHalf(prng);
+  std::memcpy(bytes.data() + at, &half, sizeof(half));
+}
+
+// One row of random blocks: all bytes are random, and scales finite.
+std::vector<uint8_t> RandomRow(const BlockTypeInfo& info, size_t in_features, Prng& prng) {
+  std::vector<uint8_t> bytes(in_features / info.elements * info.bytes);
+  for (uint8_t& byte : bytes) {
+    byte = static_cast<uint8_t>(prng.Below(256));
+  }
+  for (size_t block = 0; block < bytes.size(); block += info.bytes) {
+    switch (info.type) {
+      case BlockType::kMxfp4:
+        bytes[block] =
+            static_cast<uint8_t>(prng.Below(16) == 0 ? prng.Below(3) : 115 + prng.Below(20));
+        break;
+      case BlockType::kQ6K:
+        SetHalf(bytes, block + 208, prng);
+        break;
+      case BlockType::kQ4_1:
+      case BlockType::kQ5_1:
+      case BlockType::kQ4K:
+      case BlockType::kQ5K:
+        SetHalf(bytes, block + 2, prng);
+        [[fallthrough]];
+      default:
+        SetHalf(bytes, block, prng);
+    }
+  }
+  return bytes;
+}
+
+// A layer of parts of one type each, as blocks and widened by the reader of files.
+class BlockLayer {
+ public:
+  struct Part {
+    BlockType type;
+    size_t features;
+  };
+
+  BlockLayer(const std::vector<Part>& parts, size_t in_features, bool bias, uint64_t seed)
+      : in_features_(in_features) {
+    Prng prng(seed);
+    for (const Part& part : parts) {
+      const BlockTypeInfo& info = InfoOf(part.type);
+      pointers_.emplace_back();
+      for (size_t row = 0; row < part.features; ++row) {
+        rows_.push_back(RandomRow(info, in_features, prng));
+        pointers_.back().push_back(rows_.back().data());
+        AppendWidened(info, rows_.back());
+      }
+      blocks_.push_back({.type = part.type, .rows = {}});
+    }
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      blocks_[i].rows = pointers_[i];
+    }
+    bias_ = bias ? RandomFloats(rows_.size(), seed + 1) : std::vector<float>();
+  }
+
+  size_t in_features() const { return in_features_; }
+  size_t out_features() const { return rows_.size(); }
+  uint64_t block_bytes() const {
+    uint64_t bytes = 0;
+    for (const auto& row : rows_) {
+      bytes += row.size();
+    }
+    return bytes;
+  }
+
+  std::vector<uint8_t> Bytes() const {
+    std::vector<uint8_t> bytes;
+    for (const auto& row : rows_) {
+      bytes.insert(bytes.end(), row.begin(), row.end());
+    }
+    return bytes;
+  }
+  const BFloat16* widened() const { return widened_.data(); }
+
+  absl::StatusOr<std::unique_ptr<PackedLinear>> PackBlocks(Dense& dense) const {
+    return dense.PackBlocks(blocks_, in_features_, bias_);
+  }
+  std::unique_ptr<PackedLinear> PackWidened(Dense& dense) const {
+    return *dense.Pack(widened_.data(), DType::kBF16, out_features(), in_features_, bias_);
+  }
+
+ private:
+  void AppendWidened(const BlockTypeInfo& info, const std::vector<uint8_t>& row) {
+    const model::GgufTensorType* type = model::FindGgufTensorType(info.name);
+    std::vector<float> values(info.elements);
+    for (size_t block = 0; block < row.size(); block += info.bytes) {
+      type->dequantize(row.data() + block, values.data());
+      for (const float value : values) {
+        widened_.push_back(ToBFloat16(value));
+      }
+    }
+  }
+
+  size_t in_features_;
+  std::vector<std::vector<uint8_t>> rows_;
+  std::vector<std::vector<const uint8_t*>> pointers_;
+  std::vector<BlockRows> blocks_;
+  std::vector<BFloat16> widened_;
+  std::vector<float> bias_;
+};
+
+void ExpectSameBits(Dense& dense, const BlockLayer& layer, size_t rows, size_t gap) {
+  const auto packed = layer.PackBlocks(dense);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  const auto widened = layer.PackWidened(dense);
+  Activations in = Activations::Random(rows, layer.in_features(), DType::kBF16, rows, gap);
+  Activations got(rows, layer.out_features(), DType::kF32, gap);
+  Activations expected(rows, layer.out_features(), DType::kF32, gap);
+  dense.Linear(**packed, in.view(), 0, got.floats());
+  dense.Linear(*widened, in.view(), 0, expected.floats());
+  for (size_t i = 0; i < rows; ++i) {
+    for (size_t j = 0; j < layer.out_features(); ++j) {
+      ASSERT_TRUE(SameBits(got.Get(i, j), expected.Get(i, j)))
+          << dense.description() << ", row " << i << " of " << rows << ", feature " << j << " of "
+          << layer.out_features() << ", " << layer.in_features() << " inputs: " << got.Get(i, j)
+          << " and " << expected.Get(i, j);
+    }
+  }
+}
+
+// False where products go to oneDNN, whose loops take no blocks (AMX).
+bool KeepsBlocks(Dense& dense) { return dense.description().find("onednn") == std::string::npos; }
+
+void ExpectLookUps(Dense& dense, const PackedLinear& head, absl::Span<const uint32_t> ids,
+                   const Activations& expected) {
+  ASSERT_TRUE(dense.LooksUp(head));
+  Activations got(ids.size(), head.in_features(), DType::kF32, 1);
+  dense.LookUp(head, ids, got.floats());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    for (size_t j = 0; j < head.in_features(); ++j) {
+      ASSERT_TRUE(SameBits(got.Get(i, j), expected.Get(i, j))) << "feature " << ids[i] << ", " << j;
+    }
+  }
+}
+
+// (type, fallback GEMM, threads)
+using Variant = std::tuple<size_t, bool, size_t>;
+
+class BlockLinearTest : public testing::TestWithParam<Variant> {
+ protected:
+  const BlockTypeInfo& info() const { return BlockTypes()[std::get<0>(GetParam())]; }
+  std::unique_ptr<Dense> Make() const {
+    return MakeDense(DType::kBF16, std::get<1>(GetParam()), std::get<2>(GetParam()));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Variants, BlockLinearTest,
+                         testing::Combine(testing::Range(size_t{0}, BlockTypes().size()),
+                                          testing::Bool(), testing::Values(1, 3)),
+                         [](const auto& param_info) {
+                           return std::string(BlockTypes()[std::get<0>(param_info.param)].name) +
+                                  (std::get<1>(param_info.param) ? "_fallback_" : "_best_") +
+                                  std::to_string(std::get<2>(param_info.param));
+                         });
+
+TEST_P(BlockLinearTest, HasTheBitsOfTheWidenedLayer) {
+  const std::unique_ptr<Dense> dense = Make();
+  if (!KeepsBlocks(*dense)) {
+    GTEST_SKIP() << dense->description() << " takes no blocks";
+  }
+  const size_t unit = info().elements;
+  struct Shape {
+    size_t units;
+    size_t features;
+    bool bias;
+  };
+  for (const Shape& shape : {Shape{1, 1, true}, Shape{2, 63, false}, Shape{9, 70, true},
+                             Shape{unit == 32 ? size_t{50} : size_t{7}, 130, true}}) {
+    const BlockLayer layer({{info().type, shape.features}}, shape.units * unit, shape.bias,
+                           shape.features);
+    for (const size_t rows : {1, 2, 3, 4, 7, 8, 9, 16, 64, 65, 130}) {
+      ExpectSameBits(*dense, layer, rows, rows % 3);
+      ASSERT_FALSE(HasFatalFailure());
+    }
+  }
+}
+
+TEST_P(BlockLinearTest, ColumnRangesHaveTheBitsOfTheWhole) {
+  const std::unique_ptr<Dense> dense = Make();
+  if (!KeepsBlocks(*dense)) {
+    GTEST_SKIP() << dense->description() << " takes no blocks";
+  }
+  const BlockLayer layer({{info().type, 300}}, 2 * info().elements, true, 5);
+  const auto packed = layer.PackBlocks(*dense);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  Activations in = Activations::Random(6, layer.in_features(), DType::kBF16, 6);
+  Activations whole(6, 300, DType::kF32);
+  dense->Linear(**packed, in.view(), 0, whole.floats());
+  for (const auto& [first, cols] : {std::pair<size_t, size_t>{64, 100}, {128, 172}, {256, 3}}) {
+    Activations part(6, cols, DType::kF32);
+    dense->Linear(**packed, in.view(), first, part.floats());
+    for (size_t i = 0; i < 6; ++i) {
+      for (size_t j = 0; j < cols; ++j) {
+        ASSERT_TRUE(SameBits(part.Get(i, j), whole.Get(i, first + j))) << first << " + " << j;
+      }
+    }
+  }
+}
+
+TEST_P(BlockLinearTest, TablesInBlocksGiveTheRowsOfBF16) {
+  const std::unique_ptr<Dense> dense = Make();
+  const size_t width = 3 * info().elements;
+  const BlockLayer layer({{info().type, 50}}, width, false, 13);
+  const std::vector<uint8_t> bytes = layer.Bytes();
+  const BlockTable table = {.type = info().type, .data = bytes.data(), .rows = 50, .width = width};
+  ASSERT_TRUE(dense->EmbedsBlocks(table));
+  for (const size_t count : {size_t{1}, size_t{16}, size_t{35}}) {
+    std::vector<uint32_t> ids(count);
+    for (size_t i = 0; i < count; ++i) {
+      ids[i] = static_cast<uint32_t>(i * 17 % 50);
+    }
+    Activations got(count, width, DType::kF32, 2);
+    Activations expected(count, width, DType::kF32, 2);
+    dense->EmbedBlocks(table, ids, got.floats());
+    dense->Embed(layer.widened(), DType::kBF16, width, ids, expected.floats());
+    if (KeepsBlocks(*dense)) {
+      const auto packed = layer.PackBlocks(*dense);
+      ASSERT_TRUE(packed.ok()) << packed.status();
+      // Only of MXFP4 some weights are subnormal.
+      EXPECT_TRUE(info().type == BlockType::kMxfp4 || dense->LooksUp(**packed));
+      if (dense->LooksUp(**packed)) {
+        ExpectLookUps(*dense, **packed, ids, expected);
+      }
+      ExpectLookUps(*dense, *layer.PackWidened(*dense), ids, expected);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t j = 0; j < width; ++j) {
+        ASSERT_TRUE(SameBits(got.Get(i, j), expected.Get(i, j))) << "row " << i << ", " << j;
+      }
+    }
+  }
+}
+
+// What Place() is for: the bytes that products read lie elsewhere between them.
+TEST_P(BlockLinearTest, ReadsItsBytesWhereTheyArePlaced) {
+  const std::unique_ptr<Dense> dense = Make();
+  if (!KeepsBlocks(*dense)) {
+    GTEST_SKIP() << dense->description() << " takes no blocks";
+  }
+  const BlockLayer layer({{info().type, 80}}, info().elements, false, 6);
+  const auto packed = layer.PackBlocks(*dense);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  Activations in = Activations::Random(3, layer.in_features(), DType::kBF16, 7);
+  Activations before(3, 80, DType::kF32);
+  dense->Linear(**packed, in.view(), 0, before.floats());
+  const std::vector<absl::Span<std::byte>> pieces = (*packed)->Pieces();
+  ASSERT_EQ(pieces.size(), 1u);
+  std::vector<std::byte> elsewhere(pieces[0].size() + 64);
+  auto* const aligned =
+      reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(elsewhere.data()) + 63) / 64 * 64);
+  std::copy(pieces[0].begin(), pieces[0].end(), aligned);
+  std::byte* const at[] = {aligned};
+  (*packed)->Place(at);
+  Activations after(3, 80, DType::kF32);
+  dense->Linear(**packed, in.view(), 0, after.floats());
+  EXPECT_EQ(std::memcmp(before.floats().data, after.floats().data, 3 * 80 * sizeof(float)), 0);
+}
+
+TEST_P(BlockLinearTest, TakesTheFilesBytesAndLittleMore) {
+  const std::unique_ptr<Dense> dense = Make();
+  if (!KeepsBlocks(*dense)) {
+    GTEST_SKIP() << dense->description() << " takes no blocks";
+  }
+  const BlockLayer layer({{info().type, 128}}, 512, false, 8);
+  const auto packed = layer.PackBlocks(*dense);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  const auto bytes = static_cast<double>((*packed)->bytes());
+  EXPECT_GE(bytes, static_cast<double>(layer.block_bytes()));
+  EXPECT_LE(bytes, 1.07 * static_cast<double>(layer.block_bytes()) + 128 * sizeof(float));
+}
+
+class BlocksTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!KeepsBlocks(*dense_)) {
+      GTEST_SKIP() << dense_->description() << " takes no blocks";
+    }
+  }
+  std::unique_ptr<Dense> dense_ = MakeDense(DType::kBF16, false, 2);
+};
+
+TEST_F(BlocksTest, PartsOfSeveralTypesStandInOneLayer) {
+  const BlockLayer layer({{BlockType::kQ4K, 48}, {BlockType::kQ8_0, 32}, {BlockType::kQ6K, 21}},
+                         512, true, 9);
+  for (const size_t rows : {1, 5, 20}) {
+    ExpectSameBits(*dense_, layer, rows, 1);
+  }
+}
+
+TEST_F(BlocksTest, TypesThatChangeInsideAStripAreUnimplemented) {
+  const BlockLayer layer({{BlockType::kQ4_0, 40}, {BlockType::kQ8_0, 40}}, 64, false, 10);
+  const absl::Status status = layer.PackBlocks(*dense_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(status.message().find("Q4_0 and Q8_0"), std::string::npos) << status;
+}
+
+TEST_F(BlocksTest, AScaleThatIsNotFiniteIsUnimplemented) {
+  std::vector<uint8_t> row(34);
+  row[1] = 0x7c;  // Infinity.
+  const uint8_t* const pointer = row.data();
+  const BlockRows rows = {.type = BlockType::kQ8_0, .rows = {&pointer, 1}};
+  const absl::Status status = dense_->PackBlocks({&rows, 1}, 32, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(status.message().find("not finite"), std::string::npos) << status;
+  EXPECT_FALSE(
+      dense_->EmbedsBlocks({.type = BlockType::kQ8_0, .data = row.data(), .rows = 1, .width = 32}));
+}
+
+TEST_F(BlocksTest, F32IsUnimplemented) {
+  const std::unique_ptr<Dense> f32 = MakeDense(DType::kF32, true, 1);
+  const BlockLayer layer({{BlockType::kQ4_0, 4}}, 32, false, 11);
+  EXPECT_EQ(layer.PackBlocks(*f32).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(BlockWidenTest, HasTheSameBitsOnEveryInstructionSet) {
+  for (const BlockTypeInfo& info : BlockTypes()) {
+    const BlockLayer layer({{info.type, 100}}, 2 * info.elements, true, 12);
+    for (const int64_t target : {HWY_SSE4, HWY_AVX2, HWY_AVX3, HWY_AVX3_DL}) {
+      if ((hwy::SupportedTargets() & HWY_TARGETS & target) == 0) {
+        continue;
+      }
+      hwy::SetSupportedTargetsForTest(target);
+      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+      const std::unique_ptr<Dense> dense = MakeDense(DType::kBF16, true, 1);
+      ExpectSameBits(*dense, layer, 5, 0);
+      hwy::SetSupportedTargetsForTest(0);
+      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+      ASSERT_FALSE(HasFatalFailure()) << info.name << " on " << hwy::TargetName(target);
+    }
+  }
+}
+
+TEST(BlockTypeTest, AreThoseOfFiles) {
+  for (const BlockTypeInfo& info : BlockTypes()) {
+    const model::GgufTensorType* type = model::FindGgufTensorType(info.name);
+    ASSERT_NE(type, nullptr) << info.name;
+    EXPECT_EQ(info.elements, type->block_elements) << info.name;
+    EXPECT_EQ(info.bytes, type->block_bytes) << info.name;
+    EXPECT_EQ(FindBlockType(info.name), info.type);
+    EXPECT_EQ(InfoOf(info.type).name, info.name);
+  }
+  EXPECT_EQ(FindBlockType("F16"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lamina::kernels
