@@ -68,7 +68,8 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
       continue;
     }
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slot, tables.SlotsOf(*sequence, row.position, 1));
-    if (sequence->path == plan::AttentionPath::kFetch) {
+    if (sequence->path == plan::AttentionPath::kFetch ||
+        sequence->path == plan::AttentionPath::kSparse) {
       CollectFetchedRow(*sequence, row.position, std::move(slot), lane);
       continue;
     }

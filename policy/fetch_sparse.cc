@@ -82,6 +82,16 @@ void WindowSums::Add(uint32_t position, absl::Span<const uint32_t> tokens,
   rows_.push_back(std::move(row));
 }
 
+void WindowSums::TakeOver(const WindowSums& other) {
+  rows_ = other.rows_;
+  end_ = other.end_;
+  sums_ = other.sums_;
+  bytes_ = 0;
+  for (const Row& row : rows_) {
+    bytes_ += row.bytes();  // A copy may have reserved less.
+  }
+}
+
 void WindowSums::Subtract(const Row& row) {
   auto weight = row.weights.begin();
   for (size_t word = 0; word < row.tokens.size(); ++word) {

@@ -60,6 +60,9 @@ class WindowSums {
   // Requires: tokens ascend; as many weights.
   void Add(uint32_t position, absl::Span<const uint32_t> tokens, absl::Span<const float> weights);
 
+  // Becomes as the other one, of a layer with as many heads.
+  void TakeOver(const WindowSums& other);
+
   // Rows before `position`, or from there on, leave the window.
   void DropBefore(uint32_t position);
   void DropFrom(uint32_t position);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -25,12 +26,14 @@
 #include "compute_node/local_path_maker.h"
 #include "compute_node/path_set.h"
 #include "compute_node/remote_path_maker.h"
+#include "compute_node/sparse_path_maker.h"
 #include "compute_node/step_layout.h"
 #include "kernels/kv_arena.h"
 #include "memory_node/attention_worker.h"
 #include "plan/epoch_shape.h"
 #include "tests/unit/compute_node/slice_program.h"
 #include "tests/unit/compute_node/toy_path.h"
+#include "tests/unit/compute_node/whole_matrix.h"
 #include "transport/fake/fake_network.h"
 
 namespace lamina::compute_node {
@@ -58,6 +61,7 @@ struct Case {
   uint64_t fetch_bytes = 0;
   uint32_t fetch_heads = 0;
   uint32_t recomputed = 0;  // Of StepPlan; activations are kept then.
+  double sparse_ratio = 0;  // With path sparse.
 };
 
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
@@ -156,6 +160,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
         .activation_width = GetParam().recomputed == 0
                                 ? 0
                                 : executor().program().Width(KvInputOf(executor().program(), 0)),
+        .sparse_ratio = GetParam().sparse_ratio,
         .memory_nodes = {"m0", "m1"},
         .slots = {kSlots, kSlots},
         .heads = GetParam().heads,
@@ -183,6 +188,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       maker_ = std::make_unique<LocalPathMaker>("c0", executor().device(), /*holds_kv=*/true);
     } else if (GetParam().kind == plan::AttentionPath::kFetch) {
       maker_ = std::make_unique<FetchPathMaker>("c0", executor().device(), kernels::CpuAttention());
+    } else if (GetParam().kind == plan::AttentionPath::kSparse) {
+      maker_ = std::make_unique<SparsePathMaker>(executor().device(), kernels::CpuAttention());
     } else {
       maker_ = std::make_unique<RemotePathMaker>("c0", executor().device());
     }
@@ -346,6 +353,48 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     }
   }
 
+  // Path sparse: each token that the rows attend to as an extent, their own at the end.
+  std::vector<Extent> ChooseTokens(plan::SequenceId id, uint32_t layer, uint32_t first,
+                                   uint32_t tokens) {
+    std::vector<uint32_t> before(first);
+    std::iota(before.begin(), before.end(), 0);
+    if (first >= prompt_[id]) {
+      before = matrices_[{id, layer}].Choose(GetParam().sparse_ratio);
+    }
+    std::vector<Extent> chosen;
+    for (const uint32_t token : before) {
+      chosen.push_back({.first_slot = token, .tokens = 1});
+    }
+    for (uint32_t own = 0; own < tokens; ++own) {
+      chosen.push_back({.first_slot = first + own, .tokens = 1});
+    }
+    return chosen;
+  }
+
+  // Those of the item's queries become rows of the matrix. Of the same kernel, whose weights have
+  // no promised bits.
+  void KeepWeights(plan::SequenceId id, uint32_t layer, kernels::AttentionItem item) {
+    const AttentionDescriptor& shape = config_.layers[layer];
+    const auto seen = static_cast<uint32_t>(item.extents.size());
+    std::vector<float> memory(kernels::AttentionWeights::FloatsOf(shape.query_heads, seen) *
+                              item.query_tokens);
+    const auto weights =
+        kernels::AttentionWeights::Over(memory.data(), item.query_tokens, shape.query_heads, seen);
+    item.weights = &weights;
+    const auto scratch =
+        kernels::CpuAttention().MakeScratch(shape, kChunkTokens, kTokensMax, pool_.threads());
+    kernels::CpuAttention().Attend(shape, expected_[id - 1].View(layer), {&item, 1}, *scratch,
+                                   pool_);
+    for (uint32_t i = 0; i < item.query_tokens; ++i) {
+      std::vector<float> summed(item.first_position + i + 1);
+      kernels::SumWeights(weights, i, static_cast<uint32_t>(summed.size()), summed.data());
+      std::vector<uint32_t> tokens(summed.size());
+      std::transform(item.extents.begin(), item.extents.begin() + tokens.size(), tokens.begin(),
+                     [](const Extent& extent) { return extent.first_slot; });
+      matrices_[{id, layer}].Add(tokens, summed, shape.query_heads);
+    }
+  }
+
   // Plain attention of all rows over their sequences, with K and V of these rows stored first.
   std::vector<BFloat16> Expect(const Lane& lane, uint32_t layer) {
     const AttentionDescriptor& shape = config_.layers[layer];
@@ -359,13 +408,20 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       const BFloat16* k = qkv.row(row) + shape.q_width();
       kernels::StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&own, 1}, arena.k(layer),
                        arena.v(layer), arena.head_stride(layer));
-      const kernels::AttentionItem item{.extents = {&all, 1},
-                                        .first_position = first,
-                                        .query_tokens = tokens,
-                                        .q = qkv.row(row),
-                                        .q_stride = qkv.stride,
-                                        .out = wanted.data() + row * shape.q_width(),
-                                        .out_stride = shape.q_width()};
+      kernels::AttentionItem item{.extents = {&all, 1},
+                                  .first_position = first,
+                                  .query_tokens = tokens,
+                                  .q = qkv.row(row),
+                                  .q_stride = qkv.stride,
+                                  .out = wanted.data() + row * shape.q_width(),
+                                  .out_stride = shape.q_width()};
+      std::vector<Extent> chosen;
+      if (GetParam().sparse_ratio > 0) {
+        chosen = ChooseTokens(id, layer, first, tokens);
+        item.extents = chosen;
+        item.first_position = static_cast<uint32_t>(chosen.size()) - tokens;
+        KeepWeights(id, layer, item);
+      }
       const auto scratch =
           kernels::ReferenceAttention().MakeScratch(shape, kChunkTokens, kTokensMax, 1);
       kernels::ReferenceAttention().Attend(shape, arena.View(layer), {&item, 1}, *scratch, pool_);
@@ -416,7 +472,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
   std::unique_ptr<PathMaker> maker_;
   std::unique_ptr<PathSet> paths_;
   std::vector<Lane> lanes_;
-  std::vector<kernels::KvArena> expected_;  // Of each sequence.
+  std::vector<kernels::KvArena> expected_;                                 // Of each sequence.
+  std::map<std::pair<plan::SequenceId, uint32_t>, WholeMatrix> matrices_;  // With path sparse.
   std::map<uint32_t, std::vector<BFloat16>> wanted_;
   std::map<uint32_t, bool> awaiting_;
   std::map<uint32_t, uint64_t> steps_;
@@ -448,6 +505,26 @@ TEST_P(AttentionPathTest, RowsAndChunksHaveTheBitsOfPlainAttention) {
       AddRows(4, 259, second);
     }
     RunSteps({first, second});
+  }
+}
+
+// Several in a step, where no scratch has those before them.
+TEST_P(AttentionPathTest, RowsOfAPromptSeeAllTokensBeforeThem) {
+  plan::StepPlan plan;
+  Join(1, 130, plan);
+  AddRows(1, 121, plan);
+  RunSteps({plan});
+  for (const uint32_t rows : {4u, 3u, 2u}) {
+    plan = {};
+    for (uint32_t i = 0; i < rows; ++i) {
+      plan.rows.push_back({.sequence = 1, .position = done_[1]++});
+    }
+    RunSteps({plan});
+  }
+  for (int step = 0; step < 5; ++step) {
+    plan = {};
+    AddRows(1, 1, plan);
+    RunSteps({plan});
   }
 }
 
@@ -502,6 +579,24 @@ std::vector<Case> Cases() {
        .kind = AttentionPath::kFetch,
        .fetch_bytes = 2 * kFetchLeast,
        .recomputed = plan::kRecomputeUnit},
+      {.name = "Sparse",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 0.5},
+      {.name = "SparseInSmallWindows",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = kFetchLeast,
+       .sparse_ratio = 0.2},
+      {.name = "SparseHeadByHead",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = 16 << 20,
+       .fetch_heads = 1,
+       .sparse_ratio = 0.8},
+      // Nothing is left out.
+      {.name = "SparseWithAll",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 1},
       {.name = "Toy", .kind = AttentionPath::kLocal, .toy = true},
   };
 }
