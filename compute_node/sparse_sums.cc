@@ -7,9 +7,7 @@
 namespace lamina::compute_node {
 
 SparseSums::SparseSums(const plan::EpochConfig& config)
-    : config_(config),
-      pattern_{.tokens = static_cast<policy::SparseTokens>(config.sparse_tokens),
-               .ratio = config.sparse_ratio} {}
+    : config_(config), pattern_{.tokens = config.sparse_tokens, .ratio = config.sparse_ratio} {}
 
 void SparseSums::Apply(const plan::StepPlan& plan) {
   for (const plan::SequenceLeave& leave : plan.leaves) {
@@ -76,7 +74,7 @@ uint64_t SparseSums::bytes() const {
 // A sum of the square of lengths, of sequences whose tokens have slots: it is largest when as few
 // as possible are as long as possible.
 uint64_t SparseSums::BytesMax(const plan::EpochConfig& config) {
-  if (config.sparse_tokens != static_cast<uint32_t>(policy::SparseTokens::kWindowSums)) {
+  if (config.sparse_tokens != SparseTokens::kWindowSums) {
     return 0;
   }
   const uint64_t slots = std::accumulate(config.slots.begin(), config.slots.end(), uint64_t{0});

@@ -31,7 +31,7 @@ class SparseSums {
 
   const policy::SparsePattern& pattern() const { return pattern_; }
   // Whether weights are wanted at all.
-  bool weighs() const { return pattern_.tokens == policy::SparseTokens::kWindowSums; }
+  bool weighs() const { return pattern_.tokens == SparseTokens::kWindowSums; }
 
   void Apply(const plan::StepPlan& plan);
 

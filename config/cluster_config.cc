@@ -490,8 +490,9 @@ std::string ClusterConfig::VerbsUri() const {
 absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckValues(*this));
   if (!IsOneOf(policy, {kPolicyAttendRemote, kPolicyLocal, kPolicyAuto, kPolicyFetchHeads,
-                        kPolicyFetchRecompute})) {
-    return NotServed("policy", policy, "attend_remote, local, auto, fetch_heads, fetch_recompute");
+                        kPolicyFetchRecompute, kPolicyFetchSparse})) {
+    return NotServed("policy", policy,
+                     "attend_remote, local, auto, fetch_heads, fetch_recompute, fetch_sparse");
   }
   LAMINA_RETURN_IF_ERROR(CheckNodes(*this));
   LAMINA_RETURN_IF_ERROR(CheckReplicas(*this));

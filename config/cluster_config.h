@@ -23,6 +23,7 @@
 #include "common/pipeline_mode.h"
 #include "common/port_range.h"
 #include "common/query_first.h"
+#include "common/sparse_tokens.h"
 #include "common/tls.h"
 #include "common/window_place.h"
 #include "config/hosts_config.h"
@@ -46,17 +47,21 @@ inline constexpr absl::string_view kPolicyLocal = "local";
 inline constexpr absl::string_view kPolicyAuto = "auto";
 inline constexpr absl::string_view kPolicyFetchHeads = "fetch_heads";
 inline constexpr absl::string_view kPolicyFetchRecompute = "fetch_recompute";
+inline constexpr absl::string_view kPolicyFetchSparse = "fetch_sparse";
 
 // With a policy that fetches: of each compute node, for all its lanes and memory nodes.
 struct FetchConfig {
   uint64_t window_bytes = uint64_t{64} << 20;
-  // Policy fetch_heads: KV heads that come together; more than a layer has are all of it. With auto
-  // as many as a window has room for.
+  // Policies fetch_heads and fetch_sparse: KV heads that come together; more than a layer has are
+  // all of it. With auto as many as a window has room for.
   uint32_t heads = 0;
   bool heads_auto = true;
   // Policy fetch_recompute: of how many tokens K and V are made again from activations.
   uint32_t recompute_percent = 0;
   bool recompute_auto = true;  // By measured times.
+  // Policy fetch_sparse: of the tokens before a decode row it attends to so many, and to which.
+  double caching_ratio = 0.5;
+  SparseTokens sparse = SparseTokens::kWindowSums;
   friend bool operator==(const FetchConfig&, const FetchConfig&) = default;
 };
 
@@ -223,7 +228,12 @@ struct ClusterConfig {
   // Whether all nodes run on this host: nobody else needs to reach them.
   bool IsOneHost() const;
   // Whether rows attend at the compute node, over K and V that memory nodes send there.
-  bool Fetches() const { return policy == kPolicyFetchHeads || policy == kPolicyFetchRecompute; }
+  bool Fetches() const {
+    return policy == kPolicyFetchHeads || policy == kPolicyFetchRecompute ||
+           policy == kPolicyFetchSparse;
+  }
+  // Answers are not those of the whole attention.
+  bool IsLossy() const { return policy == kPolicyFetchSparse; }
   // What "ucx" and "verbs" mean here as URIs: on one host they listen on loopback alone.
   std::string UcxUri() const;
   std::string VerbsUri() const;

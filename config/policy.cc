@@ -143,6 +143,50 @@ absl::Status CheckRecompute(const ClusterConfig& config) {
                    "request or auto");
 }
 
+absl::Status CheckSparse(const ClusterConfig& config) {
+  const FetchConfig& fetch = config.fetch;
+  if (!(fetch.caching_ratio > 0 && fetch.caching_ratio <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fetch.caching_ratio: ", fetch.caching_ratio,
+                     " is not in (0, 1]: so many of the tokens before a row are attended to"));
+  }
+  if (!fetch.recompute_auto) {
+    return absl::InvalidArgumentError(
+        "fetch.recompute_percent: says what policy fetch_recompute recomputes, and the policy is "
+        "fetch_sparse; remove it, or set policy to fetch_recompute");
+  }
+  if (!fetch.heads_auto && fetch.heads == 0) {
+    return absl::InvalidArgumentError(
+        "fetch.heads: 0 KV heads cannot come together; set it to auto, or to a number from 1 on");
+  }
+  if (config.prefill.mode != PrefillMode::kInline ||
+      config.attention.decode != config.attention.prefill) {
+    return absl::UnimplementedError(
+        "prefill.mode: only inline, with one attention for prompts and decode rows, is served by "
+        "this version with policy fetch_sparse");
+  }
+  return config.partition == Partition::kRequest || config.partition == Partition::kAuto
+             ? absl::OkStatus()
+             : absl::UnimplementedError(
+                   "partition: only request is served by this version with policy fetch_sparse, "
+                   "which chooses tokens by the weights of all heads; set it to request or auto");
+}
+
+// What of `fetch` is of policy fetch_sparse alone.
+absl::Status CheckNotSparse(const ClusterConfig& config) {
+  const FetchConfig defaults;
+  const bool ratio = config.fetch.caching_ratio != defaults.caching_ratio;
+  return !ratio && config.fetch.sparse == defaults.sparse
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   absl::StrCat("fetch.", ratio ? "caching_ratio" : "sparse",
+                                ": says to which tokens rows attend with policy fetch_sparse, and "
+                                "the policy is ",
+                                config.policy,
+                                ", with which they attend to all; remove it, or set policy to "
+                                "fetch_sparse"));
+}
+
 absl::Status CheckBudgets(const ClusterConfig& config) {
   for (size_t i = 0; i < config.compute.size(); ++i) {
     const ComputeNodeConfig& node = config.compute[i];
@@ -162,7 +206,7 @@ absl::Status CheckFetch(const ClusterConfig& config) {
                ? absl::OkStatus()
                : absl::InvalidArgumentError(absl::StrCat(
                      "fetch: says how K and V are fetched, and the policy is ", config.policy,
-                     "; remove it, or set policy to fetch_heads or fetch_recompute"));
+                     "; remove it, or set policy to fetch_heads, fetch_recompute or fetch_sparse"));
   }
   if (config.compute.size() > 1) {
     return absl::UnimplementedError(absl::StrCat(
@@ -170,6 +214,10 @@ absl::Status CheckFetch(const ClusterConfig& config) {
         config.policy, "; it serves one, without stages, shards or nodes for prompts"));
   }
   LAMINA_RETURN_IF_ERROR(CheckBudgets(config));
+  if (config.policy == kPolicyFetchSparse) {
+    return CheckSparse(config);
+  }
+  LAMINA_RETURN_IF_ERROR(CheckNotSparse(config));
   return config.policy == kPolicyFetchRecompute ? CheckRecompute(config) : CheckHeads(config);
 }
 

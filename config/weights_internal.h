@@ -13,7 +13,8 @@ namespace lamina::internal {
 bool StreamsWeights(const ClusterConfig& config);
 
 // Errors: kInvalidArgument  several lanes; a store without a budget.
-//         kUnimplemented    several compute nodes; a device; policies auto and fetch_recompute.
+//         kUnimplemented    several compute nodes; a device; policies auto, fetch_recompute and
+//                           fetch_sparse.
 absl::Status CheckWeights(const ClusterConfig& config);
 
 }  // namespace lamina::internal

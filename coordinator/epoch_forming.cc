@@ -132,6 +132,11 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
     config.fetch_bytes = options_.fetch_bytes;
     config.fetch_heads = options_.fetch_heads;
     config.activation_width = options_.activation_width;
+    if (options_.sparse_ratio > 0) {
+      config.attention_paths = {plan::AttentionPath::kSparse};
+      config.sparse_tokens = options_.sparse_tokens;
+      config.sparse_ratio = options_.sparse_ratio;
+    }
   }
   const bool waits =
       options_.device_waits && config.attention_paths.Has(plan::AttentionPath::kRemote);

@@ -14,6 +14,7 @@
 #include "common/attention_descriptor.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
+#include "common/sparse_tokens.h"
 #include "plan/attention_paths.h"
 #include "plan/stages.h"
 
@@ -46,9 +47,8 @@ struct EpochConfig {
   // Path fetch: elements of the activation that memory nodes keep beside K and V of every token in
   // every layer, the input of the layer that makes k and v. 0: they keep none.
   uint32_t activation_width = 0;
-  // Path sparse: which tokens decode rows attend to, a policy::SparseTokens, and how many of those
-  // before them. Else 0.
-  uint32_t sparse_tokens = 0;
+  // Path sparse: which tokens decode rows attend to, and how many of those before them. Else 0.
+  SparseTokens sparse_tokens = SparseTokens::kWindowSums;
   double sparse_ratio = 0;
   std::vector<std::string> memory_nodes;      // Path local: the compute nodes, which hold KV.
   std::vector<uint32_t> slots;                // Of each memory node.

@@ -6,12 +6,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace lamina::plan {
-namespace {
-
-constexpr uint32_t kSparseTokensMax = 2;  // Of policy::SparseTokens.
-
-}  // namespace
-
 TokenSets::TokenSets(uint32_t layers, absl::Span<const FetchRun> runs)
     : layers_(layers), runs_(runs.size()) {
   for (const FetchRun& run : runs) {
@@ -46,10 +40,11 @@ absl::Status CheckSparse(const EpochConfig& config) {
         config.sparse_ratio,
         sparse ? ", which is not in (0, 1]" : " and no path that attends to a part of the tokens"));
   }
-  if (config.sparse_tokens > (sparse ? kSparseTokensMax : 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the configuration of epoch ", config.epoch, " chooses tokens by pattern ",
-        config.sparse_tokens, "; this version knows 0 to ", sparse ? kSparseTokensMax : 0));
+  if (config.sparse_tokens > SparseTokens::kStrided) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration of epoch ", config.epoch, " chooses tokens by pattern ",
+                     static_cast<uint32_t>(config.sparse_tokens), "; this version knows 0 to ",
+                     static_cast<uint32_t>(SparseTokens::kStrided)));
   }
   if (sparse && config.partition != Partition::kRequest) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -28,10 +28,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/sparse_tokens.h"
 
 namespace lamina::policy {
-
-enum class SparseTokens : uint8_t { kWindowSums, kLocal, kStrided };
 
 struct SparsePattern {
   SparseTokens tokens = SparseTokens::kWindowSums;

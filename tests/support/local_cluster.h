@@ -61,6 +61,7 @@ struct LocalClusterOptions {
   uint64_t fetch_bytes = 0;  // Policy fetch_heads, with windows of so many bytes.
   // With fetch_bytes: policy fetch_recompute, of so many per cent of the tokens.
   std::optional<uint32_t> recompute_percent;
+  double sparse_ratio = 0;  // With fetch_bytes: policy fetch_sparse, with so many of the tokens.
   // Policy auto, in place of these: c0 may hold KV too, and says that it has measured these times.
   std::optional<coordinator::PolicyAutoOptions> policy_auto = std::nullopt;
   plan::PolicyTimes policy_times = {};

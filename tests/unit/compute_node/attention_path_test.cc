@@ -371,27 +371,16 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     return chosen;
   }
 
-  // Those of the item's queries become rows of the matrix. Of the same kernel, whose weights have
-  // no promised bits.
-  void KeepWeights(plan::SequenceId id, uint32_t layer, kernels::AttentionItem item) {
+  // Those of the item's queries, whose extents are single tokens, become rows of the matrix.
+  void KeepWeights(plan::SequenceId id, uint32_t layer, const kernels::AttentionItem& item) {
     const AttentionDescriptor& shape = config_.layers[layer];
-    const auto seen = static_cast<uint32_t>(item.extents.size());
-    std::vector<float> memory(kernels::AttentionWeights::FloatsOf(shape.query_heads, seen) *
-                              item.query_tokens);
-    const auto weights =
-        kernels::AttentionWeights::Over(memory.data(), item.query_tokens, shape.query_heads, seen);
-    item.weights = &weights;
-    const auto scratch =
-        kernels::CpuAttention().MakeScratch(shape, kChunkTokens, kTokensMax, pool_.threads());
-    kernels::CpuAttention().Attend(shape, expected_[id - 1].View(layer), {&item, 1}, *scratch,
-                                   pool_);
-    for (uint32_t i = 0; i < item.query_tokens; ++i) {
-      std::vector<float> summed(item.first_position + i + 1);
-      kernels::SumWeights(weights, i, static_cast<uint32_t>(summed.size()), summed.data());
-      std::vector<uint32_t> tokens(summed.size());
-      std::transform(item.extents.begin(), item.extents.begin() + tokens.size(), tokens.begin(),
+    std::vector<uint32_t> tokens;
+    for (const std::vector<float>& row :
+         WeightsOf(shape, expected_[id - 1].View(layer), item, pool_)) {
+      tokens.resize(row.size());
+      std::transform(item.extents.begin(), item.extents.begin() + row.size(), tokens.begin(),
                      [](const Extent& extent) { return extent.first_slot; });
-      matrices_[{id, layer}].Add(tokens, summed, shape.query_heads);
+      matrices_[{id, layer}].Add(tokens, row, shape.query_heads);
     }
   }
 

@@ -11,6 +11,8 @@
 #include <numeric>
 #include <vector>
 
+#include "common/thread_pool.h"
+#include "kernels/attention.h"
 #include "policy/fetch_sparse.h"
 
 namespace lamina::compute_node {
@@ -53,5 +55,27 @@ class WholeMatrix {
  private:
   std::vector<std::vector<uint64_t>> rows_;
 };
+
+// What softmax gives the tokens that each query of the item sees, summed over heads. By the fastest
+// kernel: weights have no promised bits.
+inline std::vector<std::vector<float>> WeightsOf(const AttentionDescriptor& shape,
+                                                 const kernels::KvView& kv,
+                                                 kernels::AttentionItem item, ThreadPool& pool) {
+  const uint32_t seen = item.first_position + item.query_tokens;
+  std::vector<float> memory(kernels::AttentionWeights::FloatsOf(shape.query_heads, seen) *
+                            item.query_tokens);
+  const auto weights =
+      kernels::AttentionWeights::Over(memory.data(), item.query_tokens, shape.query_heads, seen);
+  item.weights = &weights;
+  const kernels::AttentionKernel& kernel = kernels::CpuAttention();
+  const auto scratch = kernel.MakeScratch(shape, item.query_tokens, seen, pool.threads());
+  kernel.Attend(shape, kv, {&item, 1}, *scratch, pool);
+  std::vector<std::vector<float>> rows;
+  for (uint32_t i = 0; i < item.query_tokens; ++i) {
+    std::vector<float>& row = rows.emplace_back(item.first_position + i + 1);
+    kernels::SumWeights(weights, i, static_cast<uint32_t>(row.size()), row.data());
+  }
+  return rows;
+}
 
 }  // namespace lamina::compute_node

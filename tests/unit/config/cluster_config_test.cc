@@ -308,11 +308,12 @@ TEST_P(NotServedTest, IsUnimplementedAndSaysWhatIs) {
 
 INSTANTIATE_TEST_SUITE_P(
     Keys, NotServedTest,
-    testing::Values(BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
-                    BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
-                    BadValue{
-                        "policy=fetch_hybrid",
-                        "it serves: attend_remote, local, auto, fetch_heads, fetch_recompute"}));
+    testing::Values(
+        BadValue{"compute.0.host=node17", "localhost, 127.0.0.1"},
+        BadValue{"memory.0.host=node17", "localhost, 127.0.0.1"},
+        BadValue{
+            "policy=fetch_hybrid",
+            "it serves: attend_remote, local, auto, fetch_heads, fetch_recompute, fetch_sparse"}));
 
 TEST(ClusterConfigTest, PolicyLocalHasCudaDevicesToo) {
   EXPECT_EQ(ErrorOf("model: m\npolicy: local\n"
