@@ -7,6 +7,7 @@ import math
 import subprocess
 import tempfile
 import unittest
+import urllib.request
 from pathlib import Path
 
 import harness
@@ -51,9 +52,16 @@ class SparsePolicyTest(unittest.TestCase):
                 word = f"fetch_sparse-{ratio}-window_sums"
                 self.assertIn(f"({word})", status["fetch_choice"])
                 self.assertIn(word, cluster.lamina("status").stdout)
+                self.assertTrue(self.fingerprint(cluster).endswith(f"-{word}"))
                 nodes = {node["name"]: node for node in status["nodes"]}
                 bytes_of[ratio] = nodes["c0"]["kv_bytes_read"]
         self.assertLess(bytes_of[0.2], 0.5 * bytes_of[1])
+
+    def fingerprint(self, cluster):
+        body = {"model": cluster.status()["model"], "prompt": "The capital of France is", "max_tokens": 1}
+        request = urllib.request.Request(f"http://{cluster.gateway}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=harness.COMMAND_SECONDS) as answer:
+            return json.load(answer)["system_fingerprint"]
 
     def test_a_lost_memory_node_costs_nobody_an_answer(self):
         with harness.Cluster(memory_nodes=2, transport=["ucx"], **sparse(0.5, limits=LIMITS)) as cluster:
@@ -79,7 +87,7 @@ class SparsePolicyTest(unittest.TestCase):
             with harness.Cluster(**keys) as cluster:
                 whole = cluster.lamina("score", "--tokens", ",".join(map(str, tokens)), "--json")
                 self.assertEqual(self.score(cluster, tokens, 64), json.loads(whole.stdout)["logprobs"])
-                refused = cluster.lamina("score", "--tokens", "1,2,3", "--decode-from", "3", check=False)
+                refused = cluster.lamina("score", "--tokens", "1,2,3", "--decode-from", "3")
                 self.assertIn("decode_from is 3 and the text has 3 tokens", refused.stderr)
 
     def test_perplexity_is_that_of_algorithm_1_in_float64(self):
