@@ -66,7 +66,7 @@ class SparseKv {
   bool HasCome(const Lane& lane, uint32_t node) const;
   absl::Status TakePiece(Lane& lane, uint32_t node);
   void Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece, BFloat16* k);
-  // Items of the run's rows, whose K and V begin at `extents`.
+  // Items of the run's rows; `slots` has the chosen tokens and the rows' own.
   void AddItems(Lane& lane, uint32_t node, uint32_t run, HeadRange heads, const Extent& slots);
   void EndLayer(const Lane& lane, uint32_t node);
   BFloat16* Payload(const Lane& lane, uint32_t node, uint64_t piece) const;
