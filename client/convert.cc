@@ -277,7 +277,8 @@ ModelInfo FromProto(const v1::Model& model) {
           .bos_token = model.bos_token(),
           .eos_token = model.eos_token(),
           .sampling = sampling,
-          .names = {model.names().begin(), model.names().end()}};
+          .names = {model.names().begin(), model.names().end()},
+          .lossy = model.lossy()};
 }
 
 ClusterStatus::TokenCost::Work FromProto(const v1::TokenWork& work) {

@@ -14,6 +14,7 @@
 #include "compute_node/fetch_path_maker.h"
 #include "compute_node/local_path_maker.h"
 #include "compute_node/remote_path_maker.h"
+#include "compute_node/sparse_path_maker.h"
 #include "compute_node/streamed_weights.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
@@ -88,6 +89,7 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
       std::make_unique<LocalPathMaker>(options_.name, *device_, options_.holds_kv));
   path_makers_.push_back(
       std::make_unique<FetchPathMaker>(options_.name, *device_, kernels::CpuAttention()));
+  path_makers_.push_back(std::make_unique<SparsePathMaker>(*device_, kernels::CpuAttention()));
 }
 
 ComputeNode::~ComputeNode() { LeaveEpoch(); }

@@ -52,7 +52,8 @@ struct ComputeNodeOptions {
   // `weights_store`. 0: all weights stay.
   uint64_t weights_budget = 0;
   std::string weights_store = {};
-  std::shared_ptr<SharedBus> bus = nullptr;    // That these come over; null: as fast as they are read.
+  std::shared_ptr<SharedBus> bus =
+      nullptr;  // That these come over; null: as fast as they are read.
   WeightForm weight_form = WeightForm::kBF16;  // Of weights that all stay.
   uint32_t lanes = 1;                          // At most, of all epochs; for weights that come.
   // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of

@@ -489,11 +489,6 @@ std::string ClusterConfig::VerbsUri() const {
 
 absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckValues(*this));
-  if (!IsOneOf(policy, {kPolicyAttendRemote, kPolicyLocal, kPolicyAuto, kPolicyFetchHeads,
-                        kPolicyFetchRecompute, kPolicyFetchHybrid})) {
-    return NotServed("policy", policy,
-                     "attend_remote, local, auto, fetch_heads, fetch_recompute, fetch_hybrid");
-  }
   LAMINA_RETURN_IF_ERROR(CheckNodes(*this));
   LAMINA_RETURN_IF_ERROR(CheckReplicas(*this));
   LAMINA_RETURN_IF_ERROR(CheckRoles(*this));

@@ -24,6 +24,7 @@
 #include "common/pipeline_mode.h"
 #include "common/port_range.h"
 #include "common/query_first.h"
+#include "common/sparse_tokens.h"
 #include "common/tls.h"
 #include "common/window_place.h"
 #include "config/hosts_config.h"
@@ -50,12 +51,13 @@ inline constexpr absl::string_view kPolicyAuto = "auto";
 inline constexpr absl::string_view kPolicyFetchHeads = "fetch_heads";
 inline constexpr absl::string_view kPolicyFetchRecompute = "fetch_recompute";
 inline constexpr absl::string_view kPolicyFetchHybrid = "fetch_hybrid";
+inline constexpr absl::string_view kPolicyFetchSparse = "fetch_sparse";
 
 // With a policy that fetches: of each compute node, for all its lanes and memory nodes.
 struct FetchConfig {
   uint64_t window_bytes = uint64_t{64} << 20;
-  // Policy fetch_heads: KV heads that come together; more than a layer has are all of it. With auto
-  // as many as a window has room for.
+  // Policies fetch_heads and fetch_sparse: KV heads that come together; more than a layer has are
+  // all of it. With auto as many as a window has room for.
   uint32_t heads = 0;
   bool heads_auto = true;
   // Policy fetch_recompute: of how many tokens K and V are made again from activations.
@@ -64,6 +66,9 @@ struct FetchConfig {
   // Policy fetch_hybrid: how many of a memory node's tokens are held as activations.
   uint32_t activation_percent = 0;
   bool activation_auto = true;  // By measured times.
+  // Policy fetch_sparse: of the tokens before a decode row it attends to so many, and to which.
+  double caching_ratio = 0.5;
+  SparseTokens sparse = SparseTokens::kWindowSums;
   friend bool operator==(const FetchConfig&, const FetchConfig&) = default;
 };
 
@@ -233,8 +238,10 @@ struct ClusterConfig {
   // Whether rows attend at the compute node, over K and V that memory nodes send there.
   bool Fetches() const {
     return policy == kPolicyFetchHeads || policy == kPolicyFetchRecompute ||
-           policy == kPolicyFetchHybrid;
+           policy == kPolicyFetchHybrid || policy == kPolicyFetchSparse;
   }
+  // Answers are not those of the whole attention.
+  bool IsLossy() const { return policy == kPolicyFetchSparse; }
   // What "ucx" and "verbs" mean here as URIs: on one host they listen on loopback alone.
   std::string UcxUri() const;
   std::string VerbsUri() const;

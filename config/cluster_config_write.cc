@@ -286,12 +286,18 @@ std::string ToYaml(const ClusterConfig& config) {
   if (config.Fetches()) {
     section("fetch");
     word("window", FormatExactBytes(config.fetch.window_bytes));
-    if (config.policy == kPolicyFetchHeads) {
+    if (config.policy == kPolicyFetchHeads || config.policy == kPolicyFetchSparse) {
       word("heads", config.fetch.heads_auto ? "auto" : absl::StrCat(config.fetch.heads));
-    } else if (config.policy == kPolicyFetchRecompute) {
+    }
+    if (config.policy == kPolicyFetchSparse) {
+      word("caching_ratio", absl::StrCat(config.fetch.caching_ratio));
+      word("sparse", EnumName(internal::kSparseTokens, config.fetch.sparse));
+    }
+    if (config.policy == kPolicyFetchRecompute) {
       word("recompute_percent",
            config.fetch.recompute_auto ? "auto" : absl::StrCat(config.fetch.recompute_percent));
-    } else {
+    }
+    if (config.policy == kPolicyFetchHybrid) {
       word("activation_percent",
            config.fetch.activation_auto ? "auto" : absl::StrCat(config.fetch.activation_percent));
     }

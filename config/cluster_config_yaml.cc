@@ -76,6 +76,7 @@ class ClusterFileReader {
   ReadValue Size(uint64_t& out) const;
   ReadValue Duration(Nanos& out) const;
   ReadValue Price(double& out) const;
+  ReadValue Ratio(double& out) const;
   ReadValue Cores(std::vector<int>& out) const;
   ReadValue Ports(PortRange& out) const;
   ReadValue Words(std::vector<std::string>& out) const;
@@ -287,6 +288,16 @@ ReadValue ClusterFileReader::Price(double& out) const {
   };
 }
 
+ReadValue ClusterFileReader::Ratio(double& out) const {
+  return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
+    LAMINA_RETURN_IF_ERROR(RequireScalar(node, path));
+    return absl::SimpleAtod(node.Scalar(), &out)
+               ? absl::OkStatus()
+               : Error(node, path,
+                       absl::StrCat(path, ": '", node.Scalar(), "' is no number like 0.5"));
+  };
+}
+
 // "0-3,8" or [0, 1, 2, 3, 8].
 ReadValue ClusterFileReader::Cores(std::vector<int>& out) const {
   return [this, &out](const YAML::Node& node, const std::string& path) -> absl::Status {
@@ -459,7 +470,9 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                          {"recompute_percent",
                           NumberOrAuto(c.fetch.recompute_percent, c.fetch.recompute_auto)},
                          {"activation_percent",
-                          NumberOrAuto(c.fetch.activation_percent, c.fetch.activation_auto)}})},
+                          NumberOrAuto(c.fetch.activation_percent, c.fetch.activation_auto)},
+                         {"caching_ratio", Ratio(c.fetch.caching_ratio)},
+                         {"sparse", Choice(internal::kSparseTokens, c.fetch.sparse)}})},
       {"prefill", Section({{"mode", Choice(internal::kPrefillModes, c.prefill.mode)},
                            {"chunk_tokens", Number(c.prefill.chunk_tokens)},
                            {"scratch_tokens", Number(c.prefill.scratch_tokens)}})},

@@ -41,6 +41,10 @@ inline constexpr EnumNames<ServiceOrderKind, 2> kServiceOrders = {
     {{"fcfs", ServiceOrderKind::kFirstComeFirstServed}, {"priority", ServiceOrderKind::kPriority}}};
 inline constexpr EnumNames<PrefixCacheMode, 2> kPrefixCacheModes = {
     {{"auto", PrefixCacheMode::kAuto}, {"off", PrefixCacheMode::kOff}}};
+inline constexpr EnumNames<SparseTokens, 3> kSparseTokens = {
+    {{"window_sums", SparseTokens::kWindowSums},
+     {"local", SparseTokens::kLocal},
+     {"strided", SparseTokens::kStrided}}};
 inline constexpr EnumNames<LogLevel, 4> kLogLevels = {{{"debug", LogLevel::kDebug},
                                                        {"info", LogLevel::kInfo},
                                                        {"warning", LogLevel::kWarning},

@@ -125,8 +125,16 @@ absl::Status CheckPercent(absl::string_view key, uint32_t percent) {
 
 absl::Status CheckKeys(const ClusterConfig& config) {
   const FetchConfig& fetch = config.fetch;
-  LAMINA_RETURN_IF_ERROR(CheckKey(config, "heads", !fetch.heads_auto, kPolicyFetchHeads,
-                                  "how many KV heads come together"));
+  const FetchConfig defaults;
+  if (config.policy != kPolicyFetchSparse) {
+    LAMINA_RETURN_IF_ERROR(CheckKey(config, "heads", !fetch.heads_auto, kPolicyFetchHeads,
+                                    "how many KV heads come together"));
+  }
+  LAMINA_RETURN_IF_ERROR(CheckKey(config, "caching_ratio",
+                                  fetch.caching_ratio != defaults.caching_ratio, kPolicyFetchSparse,
+                                  "to how many tokens rows attend"));
+  LAMINA_RETURN_IF_ERROR(CheckKey(config, "sparse", fetch.sparse != defaults.sparse,
+                                  kPolicyFetchSparse, "to which tokens rows attend"));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "recompute_percent", !fetch.recompute_auto,
                                   kPolicyFetchRecompute, "how many tokens are recomputed"));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "activation_percent", !fetch.activation_auto,
@@ -153,6 +161,26 @@ absl::Status CheckFetchPartition(const ClusterConfig& config) {
              : absl::UnimplementedError(absl::StrCat(
                    "partition: only request is served by this version with policy ", config.policy,
                    ", since activations are kept where all heads are; set it to request or auto"));
+}
+
+absl::Status CheckSparse(const ClusterConfig& config) {
+  const FetchConfig& fetch = config.fetch;
+  if (!(fetch.caching_ratio > 0 && fetch.caching_ratio <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fetch.caching_ratio: ", fetch.caching_ratio,
+                     " is not in (0, 1]: so many of the tokens before a row are attended to"));
+  }
+  if (config.prefill.mode != PrefillMode::kInline ||
+      config.attention.decode != config.attention.prefill) {
+    return absl::UnimplementedError(
+        "prefill.mode: only inline, with one attention for prompts and decode rows, is served by "
+        "this version with policy fetch_sparse");
+  }
+  return config.partition == Partition::kRequest || config.partition == Partition::kAuto
+             ? absl::OkStatus()
+             : absl::UnimplementedError(
+                   "partition: only request is served by this version with policy fetch_sparse, "
+                   "which chooses tokens by the weights of all heads; set it to request or auto");
 }
 
 absl::Status CheckBudgets(const ClusterConfig& config) {
@@ -183,7 +211,7 @@ absl::Status CheckFetch(const ClusterConfig& config) {
   }
   LAMINA_RETURN_IF_ERROR(CheckBudgets(config));
   LAMINA_RETURN_IF_ERROR(CheckKeys(config));
-  return CheckFetchPartition(config);
+  return config.policy == kPolicyFetchSparse ? CheckSparse(config) : CheckFetchPartition(config);
 }
 
 }  // namespace

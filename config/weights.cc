@@ -18,7 +18,7 @@ absl::Status CheckStreams(const ClusterConfig& config, absl::string_view key) {
   if (config.compute[0].device != "cpu") {
     return not_served(absl::StrCat("compute on ", config.compute[0].device));
   }
-  if (config.policy == kPolicyAuto) {
+  if (config.policy == kPolicyAuto || config.policy == kPolicyFetchSparse) {
     return not_served(absl::StrCat("policy ", config.policy));
   }
   if (config.pipeline.lanes > 1) {

@@ -13,8 +13,8 @@ namespace lamina::internal {
 bool StreamsWeights(const ClusterConfig& config);
 
 // Errors: kInvalidArgument  several lanes; a store without a budget; packed weights in f32.
-//         kUnimplemented    with a budget several compute nodes, a device, policy auto;
-//                           packed weights with a budget or a device.
+//         kUnimplemented    with a budget several compute nodes, a device, policies auto and
+//                           fetch_sparse; packed weights with a budget or a device.
 absl::Status CheckWeights(const ClusterConfig& config);
 
 }  // namespace lamina::internal

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/epoch_codec_service.h"
 
+#include <algorithm>
+
 #include "control/plan_codec_service.h"
 
 namespace lamina::control {
@@ -46,6 +48,8 @@ void ToProto(const plan::EpochConfig& config, v1::Configure* proto) {
   proto->set_activation_width(config.activation_width);
   proto->set_activation_share(config.activation_share);
   proto->set_fetch_heads(config.fetch_heads);
+  proto->set_sparse_tokens(static_cast<uint32_t>(config.sparse_tokens));
+  proto->set_sparse_ratio(config.sparse_ratio);
   proto->set_step_tokens_max(config.step_tokens_max);
 }
 
@@ -68,6 +72,9 @@ plan::EpochConfig FromProto(const v1::Configure& proto) {
       .fetch_heads = proto.fetch_heads(),
       .activation_width = proto.activation_width(),
       .activation_share = proto.activation_share(),
+      // A pattern that this version does not know stays unknown, and is refused.
+      .sparse_tokens = static_cast<SparseTokens>(std::min(proto.sparse_tokens(), 255u)),
+      .sparse_ratio = proto.sparse_ratio(),
       .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
       .slots = {proto.slots().begin(), proto.slots().end()},
       .partition = static_cast<Partition>(proto.partition()),

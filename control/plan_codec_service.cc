@@ -100,6 +100,7 @@ void ToProto(const plan::SequenceJoin& join, v1::SequenceJoin* proto) {
   proto->set_memory_node(join.memory_node);
   proto->set_score(join.score);
   proto->set_request_id(join.request_id);
+  proto->set_decode_from(join.decode_from);
   proto->set_attention_path(static_cast<uint32_t>(join.path));
 }
 
@@ -116,6 +117,7 @@ plan::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
   join.memory_node = proto.memory_node();
   join.score = proto.score();
   join.request_id = proto.request_id();
+  join.decode_from = proto.decode_from();
   // A path that this version does not know is none of the epoch's, which the node refuses.
   join.path = static_cast<plan::AttentionPath>(std::min(proto.attention_path(), 255u));
   return join;

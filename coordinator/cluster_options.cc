@@ -20,6 +20,7 @@
 #include "plan/fetch_pieces.h"
 #include "plan/prefill_lanes.h"
 #include "plan/slot_kinds.h"
+#include "plan/token_sets.h"
 #include "plan/window_layout.h"
 
 namespace lamina::coordinator {
@@ -118,6 +119,11 @@ cost::PoolPrices PricesOf(const ClusterConfig& config) {
   return prices;
 }
 
+std::string LossyWord(const ClusterConfig& config) {
+  return absl::StrCat(config.policy, "-", config.fetch.caching_ratio, "-",
+                      SparseTokensName(config.fetch.sparse));
+}
+
 void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& options) {
   options.activation_width = width;
   const core::RecomputeBytes bytes{.kv = static_cast<double>(KvBytesPerToken(options.layers)) /
@@ -186,6 +192,16 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
   if (config.policy == kPolicyFetchHybrid) {
     UseHybrid(config, model.width, options);
   }
+  if (config.policy == kPolicyFetchSparse) {
+    options.sparse_tokens = config.fetch.sparse;
+    options.sparse_ratio = config.fetch.caching_ratio;
+    options.lossy = LossyWord(config);
+    options.scheduler.strategies.fetch_planning = [words = options.lossy] {
+      return core::MakeFetchSparse(words);
+    };
+    // Sums begin with the rows of a prompt, and rows of a found prefix are not computed.
+    options.scheduler.prefix_cache = false;
+  }
   if (config.policy == kPolicyLocal) {
     options.partition_why = absl::StrCat("policy local: K and V stay on ", config.compute[0].name,
                                          ", which attends itself");
@@ -208,7 +224,8 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
     needs.nodes.push_back({.name = node.name, .capacity_bytes = node.capacity_bytes});
   }
   options.partition = config.partition;
-  if (options.activation_width > 0) {  // Activations are where all heads are.
+  // Activations are where all heads are, and so are the weights of all heads.
+  if (options.activation_width > 0 || options.sparse_ratio > 0) {
     options.partition = Partition::kRequest;
   } else if (config.partition == Partition::kAuto) {
     LAMINA_ASSIGN_OR_RETURN(const core::PartitionChoice choice, core::ChoosePartition(needs));
@@ -257,7 +274,10 @@ plan::EpochConfig FetchingEpoch(const ClusterConfig& config, const EngineOptions
                           .activation_share = options.hybrid.has_value() ? kHalf : 0,
                           .partition = options.partition};
   if (options.fetch_bytes > 0) {
-    epoch.attention_paths = {plan::AttentionPath::kFetch};
+    epoch.attention_paths = {options.sparse_ratio > 0 ? plan::AttentionPath::kSparse
+                                                      : plan::AttentionPath::kFetch};
+    epoch.sparse_tokens = options.sparse_tokens;
+    epoch.sparse_ratio = options.sparse_ratio;
   }
   for (const ComputeNodeConfig& node : config.compute) {
     epoch.compute_nodes.push_back(node.name);
@@ -280,9 +300,11 @@ absl::Status CheckWindows(const ClusterConfig& config, const EngineOptions& opti
       limits.span_tokens == 0
           ? 0
           : (limits.sequence_tokens_max + limits.span_tokens - 1) / limits.span_tokens;
-  const plan::EpochConfig epoch = FetchingEpoch(config, options);
+  plan::EpochConfig epoch = FetchingEpoch(config, options);
+  LAMINA_RETURN_IF_ERROR(plan::CheckSparse(epoch));
   LAMINA_RETURN_IF_ERROR(plan::CheckFetch(epoch));
   const uint32_t rows_max = limits.rows_max + limits.prompt_rows_max;
+  epoch.rows_max = rows_max;
   return plan::WindowLayout::Check(
       {.compute_nodes = static_cast<uint32_t>(config.compute.size()),
        .memory_nodes = static_cast<uint32_t>(std::max<size_t>(1, config.memory.size())),
@@ -292,6 +314,7 @@ absl::Status CheckWindows(const ClusterConfig& config, const EngineOptions& opti
        .plan_ahead = limits.plan_ahead,
        .spans_max = spans_max,
        .fetch_bytes = plan::FetchWindowBytes(epoch),
+       .token_set_bytes = plan::TokenSetsBytesMax(epoch),
        .activation_width = options.activation_width,
        .shards = shards,
        .part_row_bytes = width * sizeof(float),

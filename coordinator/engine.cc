@@ -184,4 +184,6 @@ uint32_t Engine::sequence_tokens_max() const {
   return impl_->options.scheduler.sequence_tokens_max;
 }
 
+const std::string& Engine::lossy() const { return impl_->options.lossy; }
+
 }  // namespace lamina::coordinator

@@ -98,6 +98,7 @@ class Engine {
   const RequestMetrics& metrics() const;
 
   uint32_t sequence_tokens_max() const;
+  const std::string& lossy() const;  // EngineOptions::lossy
 
  private:
   struct Impl;

@@ -17,6 +17,7 @@
 #include "common/dtype.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
+#include "common/sparse_tokens.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/request_record.h"
@@ -77,6 +78,12 @@ struct EngineOptions {
   uint32_t fetch_heads = 0;  // EpochConfig::fetch_heads
   // Policies fetch_recompute and fetch_hybrid: elements of a token's activation. Else 0.
   uint32_t activation_width = 0;
+  // What makes answers other than those of whole attention, for those who get them: a word without
+  // spaces, like fetch_sparse-0.5-window_sums. Empty: nothing does.
+  std::string lossy;
+  // Policy fetch_sparse: of EpochConfig. Else 0.
+  SparseTokens sparse_tokens = SparseTokens::kWindowSums;
+  double sparse_ratio = 0;
   std::optional<HybridOptions> hybrid;  // Policy fetch_hybrid.
   core::SchedulerOptions scheduler;     // memory_nodes, prefill_lanes: filled in at each epoch.
   bool priority_order = false;

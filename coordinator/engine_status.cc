@@ -43,6 +43,7 @@ EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
                       .stages = sources.splits.Describe(),
                       .policy = membership.local()              ? "local"
                                 : options_.hybrid.has_value()   ? "fetch_hybrid"
+                                : options_.sparse_ratio > 0     ? "fetch_sparse"
                                 : options_.activation_width > 0 ? "fetch_recompute"
                                 : options_.fetch_bytes > 0      ? "fetch_heads"
                                                                 : "attend_remote",

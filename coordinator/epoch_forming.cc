@@ -143,6 +143,11 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
       config.activation_share = *members.activation_share;
       config.activation_width = config.activation_share > 0 ? options_.activation_width : 0;
     }
+    if (options_.sparse_ratio > 0) {
+      config.attention_paths = {plan::AttentionPath::kSparse};
+      config.sparse_tokens = options_.sparse_tokens;
+      config.sparse_ratio = options_.sparse_ratio;
+    }
   }
   const bool waits =
       options_.device_waits && config.attention_paths.Has(plan::AttentionPath::kRemote);

@@ -331,7 +331,7 @@ grpc::ServerWriteReactor<v1::ScoreUpdate>* InferenceService::ScoreStream(
 void InferenceService::AddScore(grpc::CallbackServerContext& context,
                                 const v1::ScoreRequest* request,
                                 const std::shared_ptr<ScoreCall>& call) {
-  GenerateSpec spec{.max_tokens = 1, .score = true};
+  GenerateSpec spec{.max_tokens = 1, .score = true, .decode_from = request->decode_from()};
   if (request->has_logprobs()) {
     // Values beyond int32 become INT32_MAX, which is refused as every other above the limit.
     spec.sampling.logprobs =
@@ -455,6 +455,7 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
   model->set_vocabulary(config_.vocabulary);
   model->set_sequence_tokens_max(engine_.sequence_tokens_max());
   model->set_kv_bytes_per_token(kv_bytes_per_token_);
+  model->set_lossy(engine_.lossy());
   model->set_chat_template(advice_.chat_template.empty() ? std::string(tokenizer_.chat_template())
                                                          : advice_.chat_template);
   const auto name = [this](TokenId token) {

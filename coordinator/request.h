@@ -36,8 +36,9 @@ struct GenerateSpec {
   uint32_t best = 0;  // Only so many are told, those of the highest mean log-probability; 0: all.
   BeamParams beams;   // With a width: the choices are the best answers of a beam search.
   int32_t priority = 0;
-  std::string cache_salt;  // Shares K and V with requests of the same salt only (prefix_cache.h).
-  bool score = false;      // Log-probabilities of the prompt; generates nothing.
+  std::string cache_salt;    // Shares K and V with requests of the same salt only (prefix_cache.h).
+  bool score = false;        // Log-probabilities of the prompt; generates nothing.
+  uint32_t decode_from = 0;  // Of a score: SequenceJoin::decode_from.
 };
 
 struct ChoiceUsage {

@@ -148,6 +148,7 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
       .end_tokens = spec.stop_tokens,
       .priority = spec.priority,
       .score = spec.score,
+      .decode_from = spec.decode_from,
       .beams = spec.beams,
       .cache_salt = spec.cache_salt,
       .submitted = request.arrived};

@@ -180,7 +180,8 @@ OrderedJson Head(const CompletionHead& head, absl::string_view object) {
           {"object", std::string(object)},
           {"created", head.created},
           {"model", head.model},
-          {"system_fingerprint", absl::StrCat("lamina-", kVersion)}};
+          {"system_fingerprint",
+           absl::StrCat("lamina-", kVersion, head.lossy.empty() ? "" : "-", head.lossy)}};
 }
 
 std::string EventPrefix(const CompletionHead& head) {

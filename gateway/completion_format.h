@@ -22,6 +22,7 @@ struct CompletionHead {
   std::string id;
   std::string model;
   int64_t created = 0;  // Seconds since 1970.
+  std::string lossy;    // ModelInfo::lossy; part of the fingerprint.
 };
 
 struct TokenCounts {

@@ -344,7 +344,8 @@ void Router::Complete(std::shared_ptr<CompletionRequest> request, const std::str
     const CompletionHead head = {.chat = chat,
                                  .id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", RandomHex(32)),
                                  .model = request->model,
-                                 .created = absl::ToUnixSeconds(absl::Now())};
+                                 .created = absl::ToUnixSeconds(absl::Now()),
+                                 .lossy = model->info.lossy};
     const auto log = [path, request_id = request->options.followed_id, id = head.id,
                       began = absl::Now()](const CompletionHandler::Report& report) {
       LogEvent(LogLevel::kInfo, "answered",

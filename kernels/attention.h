@@ -29,6 +29,7 @@
 #include "common/dtype.h"
 #include "common/extent.h"
 #include "common/thread_pool.h"
+#include "kernels/attention_weights.h"
 
 namespace lamina::kernels {
 
@@ -71,6 +72,9 @@ struct AttentionItem {
   // power of two of blocks that divides b): its partial is one node of the sequence's own merge
   // tree. A window counts from first_position, so that `first_seen` says what it hides here.
   float* partial = nullptr;
+  // When set: what softmax gives each token goes there too, which changes no output. On processors
+  // alone; without `first_seen` and a window.
+  const AttentionWeights* weights = nullptr;
 };
 
 // Elements of one partial: out, then lse.

@@ -48,6 +48,11 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
                        KvStream::Stored{*device.reads(), device.activations()});
     sources_.push_back(&*kv_stream_);
   }
+  if (epoch_.config.attention_paths.Has(plan::AttentionPath::kSparse)) {
+    LAMINA_CHECK(device.reads() != nullptr);
+    sparse_stream_.emplace(epoch_, checks_, feed_, meter_, *device.reads());
+    sources_.push_back(&*sparse_stream_);
+  }
   sources_.push_back(&host_queries_);
   feed_.SetSources(sources_);
 }

@@ -7,6 +7,7 @@
 //   DeviceQueries  the source of steps that the device serves by itself
 //   HostQueries    the source of all other queries
 //   KvStream       the source of K and V for rows that attend at the compute node
+//   SparseStream   the same of tokens that the compute node chooses
 //
 // Threading: Run() on one thread; PushPlan() and Stop() from any other; the rest before Run().
 // Allocation: none per unit; tables grow when sequences join.
@@ -28,6 +29,7 @@
 #include "memory_node/node_epoch.h"
 #include "memory_node/query_checks.h"
 #include "memory_node/query_parts.h"
+#include "memory_node/sparse_stream.h"
 #include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
 #include "memory_node/work_source.h"
@@ -47,7 +49,8 @@ class AttentionWorker {
     Nanos peer_deadline = Seconds(60);  // Longest wait inside a started unit, and for its plan.
   };
 
-  // All references must outlive the worker. Requires: with path fetch a device with reads().
+  // All references must outlive the worker. Requires: with path fetch or sparse a device
+  // with reads().
   AttentionWorker(const Options& options, transport::Transport& transport,
                   transport::Region& region, kernels::KvDevice& device, ThreadPool& pool,
                   WorkerCounters& counters);
@@ -91,7 +94,8 @@ class AttentionWorker {
   QueryParts parts_;
   std::optional<DeviceQueries> device_queries_;  // None: the device cannot, or must not.
   HostQueries host_queries_;
-  std::optional<KvStream> kv_stream_;  // With path fetch.
+  std::optional<KvStream> kv_stream_;          // With path fetch.
+  std::optional<SparseStream> sparse_stream_;  // With path sparse.
   std::vector<WorkSource*> sources_;
 };
 

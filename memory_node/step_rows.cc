@@ -110,7 +110,8 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
       continue;
     }
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slot, tables.SlotsOf(*sequence, row.position, 1));
-    if (sequence->path == plan::AttentionPath::kFetch) {
+    if (sequence->path == plan::AttentionPath::kFetch ||
+        sequence->path == plan::AttentionPath::kSparse) {
       CollectTokens(kinds, std::move(slot), lane);
       CollectFetchedRow(*sequence, row.position, lane);
       continue;

@@ -15,6 +15,7 @@ enum class AttentionPath : uint8_t {
   kRemote,  // At the memory nodes that hold K and V: q, k, v go out, outputs come back.
   kLocal,   // At the compute node, which holds K and V itself.
   kFetch,   // At the compute node, over K and V that memory nodes send there layer by layer.
+  kSparse,  // The same over a part of the tokens, which the compute node chooses for each layer.
 };
 
 class AttentionPaths {
@@ -31,7 +32,9 @@ class AttentionPaths {
   // The one path of a set of one. Requires: one, that this version knows.
   AttentionPath only() const { return static_cast<AttentionPath>(std::countr_zero(bits_)); }
   // Whether K and V are at memory nodes, with which compute nodes exchange windows.
-  bool on_memory_nodes() const { return Has(AttentionPath::kRemote) || Has(AttentionPath::kFetch); }
+  bool on_memory_nodes() const { return Has(AttentionPath::kRemote) || fetch(); }
+  // Whether memory nodes send K and V into windows of the compute node.
+  bool fetch() const { return Has(AttentionPath::kFetch) || Has(AttentionPath::kSparse); }
 
   // For messages. Bits of paths that this version does not know stay set.
   uint32_t bits() const { return bits_; }

@@ -14,6 +14,7 @@
 #include "common/attention_descriptor.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
+#include "common/sparse_tokens.h"
 #include "plan/attention_paths.h"
 #include "plan/stages.h"
 
@@ -38,10 +39,10 @@ struct EpochConfig {
   // replica by itself.
   std::vector<Stage> stages;
   AttentionPaths attention_paths = {AttentionPath::kRemote};
-  // Path fetch: bytes of the windows of one compute node in which K and V arrive, of all lanes and
-  // memory nodes together. Else 0.
+  // Paths fetch and sparse: bytes of the windows of one compute node in which K and V arrive, of
+  // all lanes and memory nodes together. Else 0.
   uint64_t fetch_bytes = 0;
-  // Path fetch: KV heads that come together. 0: as many as a window has room for.
+  // The same: KV heads that come together. 0: as many as a window has room for.
   uint32_t fetch_heads = 0;
   // Path fetch: elements of the activation that memory nodes keep beside K and V of every token in
   // every layer, the input of the layer that makes k and v. 0: they keep none.
@@ -49,6 +50,9 @@ struct EpochConfig {
   // With activations: of SlotKinds::kUnit slots so many hold a token's activation in place of its K
   // and V (slot_kinds.h). 0: every slot has both, or with activation_width 0 K and V alone.
   uint32_t activation_share = 0;
+  // Path sparse: which tokens decode rows attend to, and how many of those before them. Else 0.
+  SparseTokens sparse_tokens = SparseTokens::kWindowSums;
+  double sparse_ratio = 0;
   std::vector<std::string> memory_nodes;      // Path local: the compute nodes, which hold KV.
   std::vector<uint32_t> slots;                // Of each memory node.
   Partition partition = Partition::kRequest;  // Never kAuto.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "plan/fetch_pieces.h"
+#include "plan/token_sets.h"
 
 namespace lamina::plan {
 namespace {
@@ -92,7 +93,7 @@ absl::Status CheckShares(const EpochConfig& config) {
 
 absl::Status CheckPaths(const EpochConfig& config) {
   const AttentionPaths known = {AttentionPath::kRemote, AttentionPath::kLocal,
-                                AttentionPath::kFetch};
+                                AttentionPath::kFetch, AttentionPath::kSparse};
   if (config.attention_paths.empty() || (config.attention_paths.bits() & ~known.bits()) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the configuration of epoch ", config.epoch, " has attention paths ",
@@ -104,6 +105,7 @@ absl::Status CheckPaths(const EpochConfig& config) {
         absl::StrCat("the configuration of epoch ", config.epoch,
                      " does not have KV on the nodes that attend by its path"));
   }
+  LAMINA_RETURN_IF_ERROR(CheckSparse(config));
   return CheckFetch(config);
 }
 
@@ -159,13 +161,14 @@ WindowShape EpochView::window_shape() const {
       .lanes = config.lanes,
       .rows_max = config.rows_max,
       .kv_rows_max =
-          config.chunk_tokens_max + (attends_at(AttentionPath::kFetch) ? config.rows_max : 0),
+          config.chunk_tokens_max + (config.attention_paths.fetch() ? config.rows_max : 0),
       .plan_ahead = config.plan_ahead,
       .spans_max = config.partition != Partition::kTokenRange
                        ? 0
                        : (config.sequence_tokens_max + config.span_tokens - 1) / config.span_tokens,
       .context_chunk_rows = form() == ReplicaForm::kWhole ? 0 : config.chunk_tokens_max,
       .fetch_bytes = FetchWindowBytes(config),
+      .token_set_bytes = TokenSetsBytesMax(config),
       .activation_width = config.activation_width,
       .shards = ShardsMax(config.stages),
       .layers = config.layers};

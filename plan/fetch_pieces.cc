@@ -120,12 +120,11 @@ void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
 }
 
 uint64_t FetchWindowBytes(const EpochConfig& config) {
-  return config.attention_paths.Has(AttentionPath::kFetch) ? config.fetch_bytes / WindowsOf(config)
-                                                           : 0;
+  return config.attention_paths.fetch() ? config.fetch_bytes / WindowsOf(config) : 0;
 }
 
 absl::Status CheckFetch(const EpochConfig& config) {
-  if (!config.attention_paths.Has(AttentionPath::kFetch)) {
+  if (!config.attention_paths.fetch()) {
     return absl::OkStatus();
   }
   if (config.compute_nodes.size() != 1 || config.partition == Partition::kTokenRange) {

@@ -85,6 +85,10 @@ struct SequenceJoin {
   uint32_t tokens_min = 0;
   uint32_t memory_node = 0;                     // Index into the epoch's memory nodes.
   AttentionPath path = AttentionPath::kRemote;  // By which its rows attend; one of the epoch's.
+  // Prompt tokens from this one on come as rows, one a step, as if they had been sampled: what a
+  // path with other arithmetic for decode rows makes of given tokens. 0: prompt tokens are prompt
+  // tokens.
+  uint32_t decode_from = 0;
   // Report the log-probability of every token given those before it (Score), and its rank if
   // sampling.logprobs is not negative; nothing is sampled.
   bool score = false;

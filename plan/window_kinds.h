@@ -21,6 +21,7 @@ enum class WindowKind : uint8_t {
   kQuery,        // To memory nodes, of compute nodes: a unit's rows.
   kQueryProbe,   // The same: measuring of links.
   kFetchCredit,  // The same: words alone, that say how many pieces of K and V have been used up.
+  kTokenSets,    // The same: of which tokens K and V are wanted (token_sets.h). Of path sparse.
   kReply,        // To compute nodes, of memory nodes: a unit's outputs.
   kFetched,      // The same: pieces of K and V (fetch_pieces.h). Without path fetch there are none.
   kContext,      // Of compute nodes: a slice's context. With one compute node there are none.
@@ -29,7 +30,7 @@ enum class WindowKind : uint8_t {
   kReplyProbe,   // Of memory nodes: measuring of links.
   kComputeProbe,  // Of compute nodes: the same.
 };
-inline constexpr size_t kWindowKinds = 10;
+inline constexpr size_t kWindowKinds = 11;
 
 // One kind of windows in the regions of its receivers.
 struct WindowGroup {

@@ -17,6 +17,7 @@
 //   context window header | for each value of the context: rows x value
 //   (with stages: of decode and chunk rows, then chunk rows x [attention output] bf16)
 //   token window   header | rows x TokenEntry
+//   token sets     header | for each layer and run of rows: a set of tokens (token_sets.h)
 //   part window    header | rows x [part of a sum over shards] f32
 //
 // Query and reply windows are written and read by the classes of plan/query_window.h and
@@ -71,6 +72,7 @@ struct WindowShape {
   // Of the widest context between two slices; known to compute nodes, used by them alone.
   size_t context_row_bytes = 0;
   uint64_t fetch_bytes = 0;       // Of one window for K and V; 0: there are none.
+  uint64_t token_set_bytes = 0;   // Of the token sets of a step; 0: there are none.
   uint32_t activation_width = 0;  // Elements of what tokens without queries bring beside k and v.
   uint32_t shards = 1;
   size_t part_row_bytes = 0;  // Of the widest sum over shards; known to compute nodes alone too.
@@ -110,9 +112,9 @@ class WindowLayout {
   }
 
   // Regions of memory nodes.
-  size_t query_region_bytes() const { return group(WindowKind::kQuery).bytes(); }
+  size_t query_region_bytes() const { return group(WindowKind::kTokenSets).bytes_end(); }
   uint32_t query_region_words() const {
-    return static_cast<uint32_t>(group(WindowKind::kFetchCredit).words_end());
+    return static_cast<uint32_t>(group(WindowKind::kTokenSets).words_end());
   }
   uint32_t query_words() const { return group(WindowKind::kQuery).words(); }
   uint32_t query_word(uint32_t compute_node, uint32_t lane) const {

@@ -121,6 +121,9 @@ std::string WhyNotRunnable(const Problem& problem, const Configuration& configur
   if (!problem.model.runs.yes) {
     return absl::StrCat(problem.model.name, ": ", problem.model.runs.why);
   }
+  if (configuration.policy == KvPolicy::kFetchSparse) {
+    return "policy fetch_sparse: answers are lossy, which no plan chooses by itself";
+  }
   const cost::Device& compute =
       *problem.catalogue.FindDevice(configuration.hardware.compute->device);
   for (const cost::Device* device :

@@ -10,10 +10,11 @@ namespace {
 
 constexpr char kExamples[] = R"(  lamina score --prompt-file text.txt
   lamina score --tokens 1,2,3 --json
+  lamina score --prompt-file text.txt --decode-from 768
 Log-probabilities are natural logarithms, one for each token but the first.
 )";
 
-int Run(Invocation& invocation, const PromptFlags& flags) {
+int Run(Invocation& invocation, const PromptFlags& flags, uint32_t decode_from) {
   if (const std::string wrong = CheckPromptFlags(flags); !wrong.empty()) {
     return FailUsage("score", wrong);
   }
@@ -30,7 +31,8 @@ int Run(Invocation& invocation, const PromptFlags& flags) {
   }
   WaitNotice notice("scoring");
   const absl::StatusOr<client::ScoreResult> result = (*client)->Score(
-      *prompt, [&notice](uint32_t done, uint32_t tokens) { notice.PromptDone(done, tokens); });
+      *prompt, [&notice](uint32_t done, uint32_t tokens) { notice.PromptDone(done, tokens); },
+      decode_from);
   notice.End();
   if (!result.ok()) {
     return Fail(result.status());
@@ -55,8 +57,14 @@ void AddScoreCommand(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<PromptFlags>();
   AddServerFlag(command, invocation);
   AddPromptFlags(command, *flags, /*with_tokens=*/true);
-  command->callback([&invocation, flags] {
-    invocation.run = [&invocation, flags] { return Run(invocation, *flags); };
+  const auto decode_from = std::make_shared<uint32_t>(0);
+  command->add_option("--decode-from", *decode_from,
+                      "Tokens from this one on go through decode steps, one a step, as if they had "
+                      "been sampled; those before them are the prompt");
+  command->callback([&invocation, flags, decode_from] {
+    invocation.run = [&invocation, flags, decode_from] {
+      return Run(invocation, *flags, *decode_from);
+    };
   });
 }
 

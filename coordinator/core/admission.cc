@@ -64,6 +64,9 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   }
   if (found.tokens == 0) {  // Else the rest of its prompt is rows.
     first.scratch_tokens = std::min(first.tokens(), options_.scratch_tokens);
+    if (first.request.decode_from > 0) {
+      first.scratch_tokens = std::min(first.scratch_tokens, first.request.decode_from);
+    }
     const auto offset = places_.borders.TakeScratch(*lane, first.scratch_tokens);
     if (!offset) {
       return false;

@@ -48,7 +48,25 @@ class FetchRecomputeShare final : public FetchPlanning {
   const uint32_t percent_;
 };
 
+class FetchSparse final : public FetchPlanning {
+ public:
+  explicit FetchSparse(const std::string& lossy)
+      : why_(absl::StrCat("answers are lossy: decode rows attend to a part of the tokens (", lossy,
+                          ")")) {}
+
+  FetchShare Plan(uint64_t /*tokens*/, const FetchRates& /*rates*/) const override {
+    return {.why = why_};
+  }
+
+ private:
+  const std::string why_;
+};
+
 }  // namespace
+
+std::unique_ptr<FetchPlanning> MakeFetchSparse(const std::string& lossy) {
+  return std::make_unique<FetchSparse>(lossy);
+}
 
 std::unique_ptr<FetchPlanning> MakeFetchAll() { return std::make_unique<FetchAll>(); }
 

@@ -45,6 +45,9 @@ struct RecomputeBytes {
 
 // Policy fetch_recompute by measured rates; K and V alone while nothing is measured.
 std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes);
+// Policy fetch_sparse: the compute node chooses, and nothing is recomputed. `lossy` says how
+// answers differ, for people.
+std::unique_ptr<FetchPlanning> MakeFetchSparse(const std::string& lossy);
 // So many per cent of the tokens, whatever is measured.
 std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent);
 

@@ -53,7 +53,8 @@ std::vector<std::optional<uint32_t>> SuccessorsOf(const std::vector<MemoryNodeSh
 }
 
 // What can be said about a request without looking at the nodes.
-absl::Status CheckLengths(const SequenceRequest& request, uint32_t sequence_tokens_max) {
+absl::Status CheckLengths(const SequenceRequest& request, const SchedulerOptions& options) {
+  const uint32_t sequence_tokens_max = options.sequence_tokens_max;
   const size_t prompt = request.prompt.size();
   if (prompt == 0) {
     return absl::InvalidArgumentError("the prompt is empty: it needs at least one token");
@@ -63,6 +64,17 @@ absl::Status CheckLengths(const SequenceRequest& request, uint32_t sequence_toke
     return absl::InvalidArgumentError(absl::StrCat("the prompt has ", prompt,
                                                    " tokens, the limit is ", prompt_max,
                                                    "; shorten it or raise the limit"));
+  }
+  if (request.decode_from >= prompt) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("decode_from is ", request.decode_from, " and the text has ", prompt,
+                     " tokens: none of them would go through a decode step"));
+  }
+  if (request.decode_from > 0 && options.prompt_rows_max == 0) {
+    return absl::UnimplementedError(
+        "decode_from: this cluster takes no tokens of prompts as rows (partition token_range, "
+        "nodes "
+        "for prompts, or devices), which given tokens in decode steps are");
   }
   if (request.score) {
     return absl::OkStatus();
@@ -284,7 +296,7 @@ Scheduler::~Scheduler() = default;
 
 absl::Status Scheduler::Submit(SequenceRequest request) {
   const SchedulerOptions& options = impl_->options;
-  LAMINA_RETURN_IF_ERROR(CheckLengths(request, options.sequence_tokens_max));
+  LAMINA_RETURN_IF_ERROR(CheckLengths(request, options));
   if (options.memory_nodes.empty()) {
     return absl::UnavailableError("no memory node has joined; try again once one has");
   }

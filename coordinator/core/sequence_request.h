@@ -29,6 +29,7 @@ struct SequenceRequest {
   std::vector<TokenId> end_tokens;
   int32_t priority = 0;  // Higher is sooner, under the priority policy.
   bool score = false;
+  uint32_t decode_from = 0;  // Of a score: SequenceJoin::decode_from.
   // With a width: the request is a beam search, and this its only sequence.
   BeamParams beams;
   // Of a beam search: who gets its answers, the best one first; `id` is the first.

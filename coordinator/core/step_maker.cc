@@ -218,12 +218,19 @@ void StepMaker::SortRows(OpenStep& open) const {
   open.token_rows.clear();
 }
 
+// How many tokens of a prompt may come together: those that count as decoded come one by one.
+uint32_t StepMaker::BeforeDecode(const Sequence& sequence) {
+  const uint32_t from = sequence.request.decode_from;
+  return from == 0 ? sequence.join_tokens
+                   : std::max(1u, from - std::min(from, sequence.chunked_tokens));
+}
+
 uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& open) {
   const uint32_t rest = sequence.join_tokens - sequence.chunked_tokens;
   uint32_t tokens = std::min({rest, options_.chunk_tokens, open.tokens_left, tokens_max});
   const uint32_t room =
       sequence.has_scratch ? sequence.scratch_tokens - sequence.chunked_tokens : RoomForRows(open);
-  tokens = std::min(tokens, room);
+  tokens = std::min({tokens, room, BeforeDecode(sequence)});
   if (tokens == 0) {
     return 0;
   }
@@ -311,6 +318,7 @@ void StepMaker::AddJoin(const Sequence& sequence, const std::vector<HeldExtent>&
                           .tokens_min = request.tokens_min,
                           .memory_node = sequence.node,
                           .path = options_.attention_path,
+                          .decode_from = request.decode_from,
                           .score = request.score};
   join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
   open.plan.joins.push_back(std::move(join));

@@ -74,6 +74,7 @@ class StepMaker {
   class Packed;
   bool AddRow(Sequence& sequence, OpenStep& open);
   uint32_t AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& open);
+  static uint32_t BeforeDecode(const Sequence& sequence);
   void AddPromptRows(const Sequence& sequence, uint32_t tokens, OpenStep& open);
   static void LeaveScratch(Sequence& sequence, OpenStep& open);
   static void AddToken(const Sequence& sequence, uint32_t position, uint32_t row, OpenStep& open);

@@ -206,6 +206,10 @@ class TaskCursor {
         .out_stride = item().out_stride,
         .partial_stride = PartialWidth(d),
         .query_heads = d.query_heads};
+    if (item().weights != nullptr) {
+      tile_.weights = item().weights;
+      tile_.weights_row = item().weights->row(first, static_cast<uint32_t>(kv_head * d.group()));
+    }
     if (item().partial != nullptr) {
       const size_t head = size_t{first} * d.query_heads + kv_head * d.group();
       tile_.partial = item().partial + head * tile_.partial_stride;
@@ -251,6 +255,22 @@ class BlockCursor {
   Block block_;
 };
 
+// The block's, as the vector code has left them.
+void KeepWeights(const Tile& tile, const Block& block, const Workspace& work) {
+  const AttentionWeights& kept = *tile.weights;
+  for (uint32_t row = 0; row < tile.rows(); ++row) {
+    const internal::TokenRange range = internal::SeenInBlock(tile, block, row);
+    if (range.empty()) {
+      continue;
+    }
+    const size_t to = tile.weights_row + row / tile.group * kept.query_heads + row % tile.group;
+    std::copy_n(work.scores + row * internal::kScoreStride + range.begin, range.end - range.begin,
+                kept.weights + to * kept.tokens_max + block.index * kBlockTokens + range.begin);
+    kept.peaks[to * kept.blocks() + block.index] = work.peak[row];
+    kept.sums[to * kept.blocks() + block.index] = 1.0f / work.sum[row];
+  }
+}
+
 // One worker's share: its first task, then whatever it takes, each taken when the one before has
 // come to its last block.
 void RunWorker(Call& call, size_t first_task, size_t worker) {
@@ -283,6 +303,9 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
       block.next_offsets = blocks.block().offsets;
       block.next_begin = blocks.block().begin;
       call.ops.block(tile, block, mine.work);
+      if (tile.weights != nullptr) {
+        KeepWeights(tile, block, mine.work);
+      }
     }
     call.ops.end(tile, mine.work);
     call.pool.CountStep(worker);

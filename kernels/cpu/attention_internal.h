@@ -51,6 +51,8 @@ struct Tile {
   float* partial = nullptr;
   size_t partial_stride = 0;  // Floats between heads.
   uint32_t query_heads = 0;   // Of a token.
+  const AttentionWeights* weights = nullptr;
+  size_t weights_row = 0;  // In `weights`, of the first token and first head of the group.
 
   uint32_t rows() const { return query_tokens * group; }
   // Tokens that a query token sees: [FirstSeen, EndSeen).

@@ -55,6 +55,8 @@ struct Row {
   const BFloat16* v;
   size_t first_token;  // The row sees tokens [first_token, end_token).
   size_t end_token;
+  const AttentionWeights* weights;  // Or null: those that are wanted.
+  size_t weights_row;
 };
 
 size_t SlotOf(absl::Span<const Extent> extents, size_t token) {
@@ -79,6 +81,17 @@ float Score(const Row& row, size_t token, ReferenceScratch& scratch) {
   return cap > 0.0f ? cap * canonical::Tanh(s / cap) : s;
 }
 
+// Those of tokens [begin, end) are in the scratch.
+void KeepWeights(const Row& row, size_t begin, size_t end, float peak, float sum,
+                 const ReferenceScratch& scratch) {
+  const AttentionWeights& kept = *row.weights;
+  const size_t block = row.weights_row * kept.blocks() + begin / kBlockTokens;
+  std::copy_n(scratch.weights.begin() + static_cast<ptrdiff_t>(begin % kBlockTokens), end - begin,
+              kept.weights + row.weights_row * kept.tokens_max + begin);
+  kept.peaks[block] = peak;
+  kept.sums[block] = sum;
+}
+
 // The partial of tokens [begin, end), which lie in one block and are not empty. Leaves `out` in the
 // scratch, returns lse.
 float BlockPartial(const Row& row, size_t begin, size_t end, ReferenceScratch& scratch) {
@@ -92,6 +105,7 @@ float BlockPartial(const Row& row, size_t begin, size_t end, ReferenceScratch& s
   std::fill(scratch.out.begin(), scratch.out.end(), 0.0f);
   for (size_t t = begin; t < end; ++t) {
     const float p = canonical::Exp(scratch.weights[t % kBlockTokens] - m);
+    scratch.weights[t % kBlockTokens] = p;
     lanes[t % canonical::kLanes] += p;
     const BFloat16* v = row.v + SlotOf(row.extents, t) * scratch.head_dim;
     for (size_t d = 0; d < scratch.head_dim; ++d) {
@@ -99,6 +113,9 @@ float BlockPartial(const Row& row, size_t begin, size_t end, ReferenceScratch& s
     }
   }
   const float sum = canonical::SumLanes(lanes);
+  if (row.weights != nullptr) {
+    KeepWeights(row, begin, end, m, sum, scratch);
+  }
   const float inverse = 1.0f / sum;
   for (float& x : scratch.out) {
     x = x * inverse;
@@ -180,7 +197,9 @@ class ReferenceKernel final : public AttentionKernel {
                      .v = kv.v + kv_head * kv.head_stride,
                      .first_token = std::max<size_t>(
                          item.first_seen, window != 0 && end > window ? end - window : 0),
-                     .end_token = end};
+                     .end_token = end,
+                     .weights = item.weights,
+                     .weights_row = item.weights == nullptr ? 0 : item.weights->row(token, head)};
     const size_t column = size_t{head} * descriptor.head_dim;
     float* partial = item.partial == nullptr
                          ? nullptr

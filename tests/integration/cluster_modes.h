@@ -60,6 +60,11 @@ inline const std::vector<ClusterMode>& ClusterModes() {
          options.compute_nodes = 2;
          options.shards = 2;
        }},
+      {"fetch_sparse_with_all",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.sparse_ratio = 1;
+       }},
       {"dedicated", [](LocalClusterOptions& options) { options.prefill_nodes = 1; }}};
   return modes;
 }

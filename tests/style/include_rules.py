@@ -28,7 +28,7 @@ LAYERS = {
     "planner": _BELOW_CORE | {"config", "coordinator/core"},
     "control": _BELOW_CONTROL,
     "coordinator": _BELOW_DAEMONS | {"coordinator/core"},
-    "compute_node": _BELOW_NODES,
+    "compute_node": _BELOW_NODES | {"policy"},
     "memory_node": _BELOW_NODES,
     "client": _BELOW_DAEMONS | _DAEMONS | {"planner"},
     "gateway": _BELOW_DAEMONS | _DAEMONS | {"client"},

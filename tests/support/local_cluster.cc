@@ -183,6 +183,7 @@ ClusterConfig LocalCluster::MakeConfig() const {
   config.attention = options_.attention;
   config.policy = std::string(options_.policy_auto.has_value() ? kPolicyAuto
                               : options_.local                 ? kPolicyLocal
+                              : options_.sparse_ratio > 0      ? kPolicyFetchSparse
                               : options_.recompute_percent     ? kPolicyFetchRecompute
                               : options_.activation_percent    ? kPolicyFetchHybrid
                               : options_.fetch_bytes > 0       ? kPolicyFetchHeads
@@ -193,6 +194,8 @@ ClusterConfig LocalCluster::MakeConfig() const {
     config.fetch.recompute_percent = options_.recompute_percent.value_or(0);
     config.fetch.activation_auto = !options_.activation_percent.has_value();
     config.fetch.activation_percent = options_.activation_percent.value_or(0);
+    config.fetch.caching_ratio =
+        options_.sparse_ratio > 0 ? options_.sparse_ratio : config.fetch.caching_ratio;
   }
   config.prefill.chunk_tokens = options_.chunk_tokens;
   config.prefill.scratch_tokens = options_.scratch_tokens;

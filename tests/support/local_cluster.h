@@ -63,6 +63,7 @@ struct LocalClusterOptions {
   std::optional<uint32_t> recompute_percent;
   // With fetch_bytes: policy fetch_hybrid, with so many per cent of the tokens held as activations.
   std::optional<uint32_t> activation_percent;
+  double sparse_ratio = 0;  // With fetch_bytes: policy fetch_sparse, with so many of the tokens.
   // Policy auto, in place of these: c0 may hold KV too, and says that it has measured these times.
   std::optional<coordinator::PolicyAutoOptions> policy_auto = std::nullopt;
   plan::PolicyTimes policy_times = {};

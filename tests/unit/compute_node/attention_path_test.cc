@@ -13,6 +13,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -25,12 +26,15 @@
 #include "compute_node/local_path_maker.h"
 #include "compute_node/path_set.h"
 #include "compute_node/remote_path_maker.h"
+#include "compute_node/sparse_path_maker.h"
 #include "compute_node/step_layout.h"
 #include "kernels/kv_arena.h"
 #include "memory_node/attention_worker.h"
 #include "plan/epoch_shape.h"
+#include "tests/unit/compute_node/attention_path_cases.h"
 #include "tests/unit/compute_node/slice_program.h"
 #include "tests/unit/compute_node/toy_path.h"
+#include "tests/unit/compute_node/whole_matrix.h"
 #include "transport/fake/fake_network.h"
 
 namespace lamina::compute_node {
@@ -39,30 +43,6 @@ namespace {
 constexpr uint64_t kEpoch = 3;
 constexpr Nanos kLong = Seconds(60);  // Only a failure waits for it.
 constexpr uint32_t kSlots = 4096;     // Of a memory node.
-constexpr uint32_t kSpanTokens = 256;
-constexpr uint32_t kTokensMax = 700;
-constexpr uint32_t kSequences = 4;
-constexpr uint32_t kLanes = 2;
-constexpr uint32_t kChunkTokens = 300;  // Of a step.
-constexpr uint32_t kHeadDim = 16;
-// Two windows for each lane and memory node.
-constexpr uint64_t kFetchLeast = uint64_t{2} * kLanes * 2 * (kTokensMax + 4) * 2 * kHeadDim * 2;
-
-struct Case {
-  const char* name;
-  plan::AttentionPath kind;
-  std::vector<HeadRange> heads;  // With partition head.
-  uint32_t span_tokens = 0;      // With partition token_range.
-  plan::Chunking chunking = {};
-  bool toy = false;
-  uint64_t fetch_bytes = 0;
-  uint32_t fetch_heads = 0;
-  uint32_t recomputed = 0;        // Of StepPlan; activations are kept then.
-  uint32_t activation_share = 0;  // Of the slots; the same.
-};
-
-void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
-
 class Reports final : public control::NodeReporter {
  public:
   void ReportResult(plan::StepResult) override {}
@@ -158,6 +138,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                                 ? 0
                                 : executor().program().Width(KvInputOf(executor().program(), 0)),
         .activation_share = GetParam().activation_share,
+        .sparse_ratio = GetParam().sparse_ratio,
         .memory_nodes = {"m0", "m1"},
         .slots = {kSlots, kSlots},
         .heads = GetParam().heads,
@@ -185,6 +166,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       maker_ = std::make_unique<LocalPathMaker>("c0", executor().device(), /*holds_kv=*/true);
     } else if (GetParam().kind == plan::AttentionPath::kFetch) {
       maker_ = std::make_unique<FetchPathMaker>("c0", executor().device(), kernels::CpuAttention());
+    } else if (GetParam().kind == plan::AttentionPath::kSparse) {
+      maker_ = std::make_unique<SparsePathMaker>(executor().device(), kernels::CpuAttention());
     } else {
       maker_ = std::make_unique<RemotePathMaker>("c0", executor().device());
     }
@@ -348,6 +331,37 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     }
   }
 
+  // Path sparse: each token that the rows attend to as an extent, their own at the end.
+  std::vector<Extent> ChooseTokens(plan::SequenceId id, uint32_t layer, uint32_t first,
+                                   uint32_t tokens) {
+    std::vector<uint32_t> before(first);
+    std::iota(before.begin(), before.end(), 0);
+    if (first >= prompt_[id]) {
+      before = matrices_[{id, layer}].Choose(GetParam().sparse_ratio);
+    }
+    std::vector<Extent> chosen;
+    for (const uint32_t token : before) {
+      chosen.push_back({.first_slot = token, .tokens = 1});
+    }
+    for (uint32_t own = 0; own < tokens; ++own) {
+      chosen.push_back({.first_slot = first + own, .tokens = 1});
+    }
+    return chosen;
+  }
+
+  // Those of the item's queries, whose extents are single tokens, become rows of the matrix.
+  void KeepWeights(plan::SequenceId id, uint32_t layer, const kernels::AttentionItem& item) {
+    const AttentionDescriptor& shape = config_.layers[layer];
+    std::vector<uint32_t> tokens;
+    for (const std::vector<float>& row :
+         WeightsOf(shape, expected_[id - 1].View(layer), item, pool_)) {
+      tokens.resize(row.size());
+      std::transform(item.extents.begin(), item.extents.begin() + row.size(), tokens.begin(),
+                     [](const Extent& extent) { return extent.first_slot; });
+      matrices_[{id, layer}].Add(tokens, row, shape.query_heads);
+    }
+  }
+
   // Plain attention of all rows over their sequences, with K and V of these rows stored first.
   std::vector<BFloat16> Expect(const Lane& lane, uint32_t layer) {
     const AttentionDescriptor& shape = config_.layers[layer];
@@ -361,13 +375,20 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       const BFloat16* k = qkv.row(row) + shape.q_width();
       kernels::StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&own, 1}, arena.k(layer),
                        arena.v(layer), arena.head_stride(layer));
-      const kernels::AttentionItem item{.extents = {&all, 1},
-                                        .first_position = first,
-                                        .query_tokens = tokens,
-                                        .q = qkv.row(row),
-                                        .q_stride = qkv.stride,
-                                        .out = wanted.data() + row * shape.q_width(),
-                                        .out_stride = shape.q_width()};
+      kernels::AttentionItem item{.extents = {&all, 1},
+                                  .first_position = first,
+                                  .query_tokens = tokens,
+                                  .q = qkv.row(row),
+                                  .q_stride = qkv.stride,
+                                  .out = wanted.data() + row * shape.q_width(),
+                                  .out_stride = shape.q_width()};
+      std::vector<Extent> chosen;
+      if (GetParam().sparse_ratio > 0) {
+        chosen = ChooseTokens(id, layer, first, tokens);
+        item.extents = chosen;
+        item.first_position = static_cast<uint32_t>(chosen.size()) - tokens;
+        KeepWeights(id, layer, item);
+      }
       const auto scratch =
           kernels::ReferenceAttention().MakeScratch(shape, kChunkTokens, kTokensMax, 1);
       kernels::ReferenceAttention().Attend(shape, arena.View(layer), {&item, 1}, *scratch, pool_);
@@ -418,7 +439,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
   std::unique_ptr<PathMaker> maker_;
   std::unique_ptr<PathSet> paths_;
   std::vector<Lane> lanes_;
-  std::vector<kernels::KvArena> expected_;  // Of each sequence.
+  std::vector<kernels::KvArena> expected_;                                 // Of each sequence.
+  std::map<std::pair<plan::SequenceId, uint32_t>, WholeMatrix> matrices_;  // With path sparse.
   std::map<uint32_t, std::vector<BFloat16>> wanted_;
   std::map<uint32_t, bool> awaiting_;
   std::map<uint32_t, uint64_t> steps_;
@@ -453,6 +475,26 @@ TEST_P(AttentionPathTest, RowsAndChunksHaveTheBitsOfPlainAttention) {
   }
 }
 
+// Several in a step, where no scratch has those before them.
+TEST_P(AttentionPathTest, RowsOfAPromptSeeAllTokensBeforeThem) {
+  plan::StepPlan plan;
+  Join(1, 130, plan);
+  AddRows(1, 121, plan);
+  RunSteps({plan});
+  for (const uint32_t rows : {4u, 3u, 2u}) {
+    plan = {};
+    for (uint32_t i = 0; i < rows; ++i) {
+      plan.rows.push_back({.sequence = 1, .position = done_[1]++});
+    }
+    RunSteps({plan});
+  }
+  for (int step = 0; step < 5; ++step) {
+    plan = {};
+    AddRows(1, 1, plan);
+    RunSteps({plan});
+  }
+}
+
 TEST_P(AttentionPathTest, AStepWithOneLaneAndOneRowRuns) {
   plan::StepPlan plan;
   Join(1, 1, plan);
@@ -463,61 +505,6 @@ TEST_P(AttentionPathTest, AStepWithOneLaneAndOneRowRuns) {
     AddRows(1, 1, plan);
     RunSteps({plan});
   }
-}
-
-std::vector<Case> Cases() {
-  using plan::AttentionPath;
-  const std::vector<HeadRange> heads = {{.first = 0, .count = 1}, {.first = 1, .count = 1}};
-  return {
-      {.name = "Remote", .kind = AttentionPath::kRemote},
-      {.name = "RemoteInPieces",
-       .kind = AttentionPath::kRemote,
-       .chunking = {.chunks = 2, .query_first = true}},
-      {.name = "RemoteByHead", .kind = AttentionPath::kRemote, .heads = heads},
-      {.name = "RemoteByHeadGroups",
-       .kind = AttentionPath::kRemote,
-       .chunking = {.chunks = 2, .by_heads = true}},
-      {.name = "RemoteBySpan", .kind = AttentionPath::kRemote, .span_tokens = kSpanTokens},
-      {.name = "Local", .kind = AttentionPath::kLocal},
-      {.name = "Fetch", .kind = AttentionPath::kFetch, .fetch_bytes = 16 << 20},
-      // Windows in which one head of the longest sequence just fits: several pieces for a head.
-      {.name = "FetchInSmallWindows", .kind = AttentionPath::kFetch, .fetch_bytes = kFetchLeast},
-      // Layer by layer: all heads in each piece, in windows that have room for some sequences.
-      {.name = "FetchWholeLayers",
-       .kind = AttentionPath::kFetch,
-       .fetch_bytes = 4 * kFetchLeast,
-       .fetch_heads = 100},
-      {.name = "FetchHeadByHead",
-       .kind = AttentionPath::kFetch,
-       .fetch_bytes = 16 << 20,
-       .fetch_heads = 1},
-      {.name = "FetchByHead",
-       .kind = AttentionPath::kFetch,
-       .heads = heads,
-       .fetch_bytes = 1 << 20},
-      {.name = "FetchAndRecompute",
-       .kind = AttentionPath::kFetch,
-       .fetch_bytes = 16 << 20,
-       .recomputed = 400},
-      // All that fills tiles, in windows in which the longest sequence just fits.
-      {.name = "RecomputeInSmallWindows",
-       .kind = AttentionPath::kFetch,
-       .fetch_bytes = 2 * kFetchLeast,
-       .recomputed = plan::kRecomputeUnit},
-      {.name = "FetchHybrid",
-       .kind = AttentionPath::kFetch,
-       .fetch_bytes = 16 << 20,
-       .activation_share = 600},
-      {.name = "FetchHybridInSmallWindows",
-       .kind = AttentionPath::kFetch,
-       .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20) * 2,
-       .activation_share = 300},
-      {.name = "FetchActivationsAlone",
-       .kind = AttentionPath::kFetch,
-       .fetch_bytes = 16 << 20,
-       .activation_share = plan::SlotKinds::kUnit},
-      {.name = "Toy", .kind = AttentionPath::kLocal, .toy = true},
-  };
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, AttentionPathTest, ::testing::ValuesIn(Cases()),

@@ -81,6 +81,8 @@ class Draw {
             .fetch_heads = Number(),
             .activation_width = Number(),
             .activation_share = Number(),
+            .sparse_tokens = Flag() ? SparseTokens::kLocal : SparseTokens::kStrided,
+            .sparse_ratio = static_cast<double>(Number()) / 7,
             .memory_nodes = List(&Draw::Name),
             .slots = List(&Draw::Number),
             .partition = Flag() ? Partition::kHead : Partition::kTokenRange,

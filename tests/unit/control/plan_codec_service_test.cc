@@ -127,6 +127,7 @@ void Draw(Prng& random, plan::SequenceJoin& join) {
           .tokens_min = Below(random, 10),
           .memory_node = Below(random, 4),
           .path = random.Chance(0.5) ? plan::AttentionPath::kLocal : plan::AttentionPath::kRemote,
+          .decode_from = static_cast<uint32_t>(random.Below(100)),
           .score = random.Chance(0.5),
           .request_id = std::string(random.Below(3), 'r')};
   join.sampling = random.Chance(0.5) ? kSampling : SamplingParams{};

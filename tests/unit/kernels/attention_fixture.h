@@ -75,6 +75,28 @@ class AttentionProblem {
     return Attend(kernel, pool, 0, case_.queries);
   }
 
+  // Attends all queries with their weights, [queries, tokens]: summed over heads, 0 behind a query.
+  std::vector<BFloat16> Attend(const AttentionKernel& kernel, ThreadPool& pool,
+                               std::vector<float>& summed) const {
+    const AttentionDescriptor& d = case_.descriptor;
+    // Not written: a token that a query does not see.
+    std::vector<float> memory(
+        AttentionWeights::FloatsOf(d.query_heads, case_.tokens) * case_.queries, NAN);
+    const AttentionWeights weights =
+        AttentionWeights::Over(memory.data(), case_.queries, d.query_heads, case_.tokens);
+    std::vector<BFloat16> out(size_t{case_.queries} * d.q_width());
+    AttentionItem item = Item(0, case_.queries, out.data());
+    item.weights = &weights;
+    const auto scratch = kernel.MakeScratch(d, case_.queries, case_.tokens, pool.threads());
+    kernel.Attend(d, kv(), {&item, 1}, *scratch, pool);
+    summed.assign(size_t{case_.queries} * case_.tokens, 0.0f);
+    for (uint32_t i = 0; i < case_.queries; ++i) {
+      SumWeights(weights, i, case_.tokens - case_.queries + i + 1,
+                 summed.data() + size_t{i} * case_.tokens);
+    }
+    return out;
+  }
+
   AttentionItem Item(uint32_t first, uint32_t count, BFloat16* out) const {
     const size_t width = case_.descriptor.q_width();
     return {.extents = extents_,
@@ -111,6 +133,25 @@ class AttentionProblem {
     return out;
   }
 
+  // The same in double: softmax by its textbook definition, without sinks. [queries, tokens]
+  std::vector<double> ExactWeights() const {
+    std::vector<double> summed(size_t{case_.queries} * case_.tokens);
+    for (uint32_t i = 0; i < case_.queries; ++i) {
+      for (uint32_t head = 0; head < case_.descriptor.query_heads; ++head) {
+        const std::vector<double> scores = ExactScores(i, head);
+        const double m = *std::max_element(scores.begin(), scores.end());
+        double sum = 0;
+        for (const double s : scores) {
+          sum += std::exp(s - m);
+        }
+        for (size_t t = 0; t < scores.size(); ++t) {
+          summed[size_t{i} * case_.tokens + t] += std::exp(scores[t] - m) / sum;
+        }
+      }
+    }
+    return summed;
+  }
+
  private:
   std::vector<BFloat16> Normal(size_t count, float sigma) {
     std::normal_distribution<float> normal(0.0f, sigma);
@@ -141,14 +182,14 @@ class AttentionProblem {
     }
   }
 
-  void ExactRow(uint32_t query, uint32_t head, std::vector<double>& out) const {
+  // By token up to the query's; -inf before its window.
+  std::vector<double> ExactScores(uint32_t query, uint32_t head) const {
     const AttentionDescriptor& d = case_.descriptor;
     const size_t column = size_t{head} / d.group() * d.head_dim;
     const size_t end = case_.tokens - case_.queries + query + 1;
     const size_t begin = d.window != 0 && end > d.window ? end - d.window : 0;
     const BFloat16* q = q_.data() + (size_t{query} * d.query_heads + head) * d.head_dim;
     std::vector<double> scores(end, -INFINITY);
-    double m = -INFINITY;
     for (size_t t = begin; t < end; ++t) {
       double s = 0;
       for (size_t i = 0; i < d.head_dim; ++i) {
@@ -156,15 +197,22 @@ class AttentionProblem {
       }
       s *= double{d.scale};
       scores[t] = d.soft_cap > 0 ? d.soft_cap * std::tanh(s / d.soft_cap) : s;
-      m = std::max(m, scores[t]);
     }
+    return scores;
+  }
+
+  void ExactRow(uint32_t query, uint32_t head, std::vector<double>& out) const {
+    const AttentionDescriptor& d = case_.descriptor;
+    const size_t column = size_t{head} / d.group() * d.head_dim;
+    const std::vector<double> scores = ExactScores(query, head);
+    double m = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     if (!d.sinks.empty()) {
       m = std::max(m, double{d.sinks[head]});
       sum = std::exp(double{d.sinks[head]} - m);
     }
     std::vector<double> row(d.head_dim, 0.0);
-    for (size_t t = begin; t < end; ++t) {
+    for (size_t t = 0; t < scores.size(); ++t) {
       const double p = std::exp(scores[t] - m);
       sum += p;
       for (size_t i = 0; i < d.head_dim; ++i) {

@@ -37,7 +37,9 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
                            .span_tokens = options.span_tokens,
                            .transport = "fake://"};
   if (options.fetch_bytes > 0) {
-    config.attention_paths = {plan::AttentionPath::kFetch};
+    config.attention_paths = {options.sparse ? plan::AttentionPath::kSparse
+                                             : plan::AttentionPath::kFetch};
+    config.sparse_ratio = options.sparse ? 0.5 : 0;
   }
   const auto shards = static_cast<uint32_t>(options.shards.size());
   for (uint32_t node = 0; node < std::max(options.compute_nodes, shards); ++node) {

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,6 +49,7 @@ struct UnitClusterOptions {
   uint64_t fetch_bytes = 0;       // Rows attend at the compute node, with windows of so many bytes.
   uint32_t activation_width = 0;  // With fetch_bytes: tokens bring activations,
   uint32_t activation_share = 0;  // which slots hold beside K and V, or so many in their place.
+  bool sparse = false;            // With fetch_bytes: the compute node names tokens.
   Nanos peer_deadline = Seconds(60);
   bool device_waits = false;
   // Where K and V lie; the processor's if not set. Query windows lie in `window_memory` if it is.
@@ -134,6 +136,9 @@ class UnitCluster {
   void AwaitFetched(uint32_t memory_node, uint32_t lane, uint64_t piece);
   // The last piece that has come.
   uint64_t LastFetched(uint32_t memory_node, uint32_t lane) const;
+  // Puts the window of token sets of a step, as it is, to the memory node; c0 is the sender.
+  void PutTokenSets(uint32_t memory_node, const Step& step, const plan::WindowHeader& header,
+                    const std::vector<uint64_t>& sets);
   // c0 has used up so many pieces.
   void RaiseCredit(uint32_t memory_node, uint32_t lane, uint64_t pieces);
   // Fills the whole window of the piece. Before its credit, or that of the last but one.
@@ -213,6 +218,7 @@ class UnitCluster {
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::unique_ptr<ComputeNode>> compute_;
   std::map<uint32_t, Sequence> sequences_;
+  std::list<std::vector<std::byte>> token_sets_;
   std::vector<uint32_t> next_slot_;  // [memory nodes]
   // Of the unit made last for each (lane, layer): its rows, and the outputs of decode rows.
   std::map<std::pair<uint32_t, uint32_t>, std::vector<BFloat16>> rows_;

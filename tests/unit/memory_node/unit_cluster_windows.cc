@@ -12,6 +12,7 @@
 #include "kernels/partial.h"
 #include "plan/epoch_shape.h"
 #include "plan/reply_window.h"
+#include "plan/token_sets.h"
 #include "tests/unit/memory_node/unit_cluster.h"
 #include "transport/put_all.h"
 
@@ -64,7 +65,7 @@ std::vector<UnitCluster::Window> UnitCluster::MakeWindows(const Step& step, uint
   for (uint32_t node = 0; node < nodes_.size(); ++node) {
     uint32_t own = 0;
     // Rows that attend at the compute node come as prompt tokens do.
-    const bool fetched = config_.attention_paths.Has(plan::AttentionPath::kFetch);
+    const bool fetched = config_.attention_paths.fetch();
     const std::vector<uint32_t> listed =
         fetched ? std::vector<uint32_t>() : RowsFor(step, node, own);
     std::vector<uint32_t> prompts;
@@ -294,7 +295,7 @@ void UnitCluster::ExpectReplies(const Step& step, uint32_t layer,
       TakeRows(step, window, reply, out);
     }
   }
-  if (config_.attention_paths.Has(plan::AttentionPath::kFetch)) {
+  if (config_.attention_paths.fetch()) {
     return;  // Empty replies.
   }
   MergePartials(shape, partials, out);
@@ -352,6 +353,24 @@ void UnitCluster::AwaitFetched(uint32_t memory_node, uint32_t lane, uint64_t pie
     std::this_thread::yield();
   }
   ASSERT_GE(LastFetched(memory_node, lane), piece) << "did not come";
+}
+
+void UnitCluster::PutTokenSets(uint32_t memory_node, const Step& step,
+                               const plan::WindowHeader& header,
+                               const std::vector<uint64_t>& sets) {
+  const plan::TokenSetWindows windows(layout_);
+  // Sources of puts stay until the cluster goes.
+  std::vector<std::byte>& bytes = token_sets_.emplace_back(sizeof(header) + 8 * sets.size());
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  std::memcpy(bytes.data() + sizeof(header), sets.data(), 8 * sets.size());
+  transport::Transport& transport = *compute_[0]->transport;
+  ASSERT_TRUE(transport.RegisterSource(bytes, transport::MemoryKind::kHost).ok());
+  const transport::SignalUpdate signal{.word = windows.word(0, step.spec.lane),
+                                       .value = step.spec.step};
+  const absl::Status put = transport.Put(*compute_[0]->queries[memory_node],
+                                         windows.Window(0, step.spec.lane), bytes, &signal);
+  ASSERT_TRUE(put.ok()) << put;
+  transport.Progress();
 }
 
 void UnitCluster::RaiseCredit(uint32_t memory_node, uint32_t lane, uint64_t pieces) {

@@ -106,6 +106,9 @@ TEST(ClusterFileTest, WhatTheClusterFileRefusesIsNotRunnable) {
   configuration.policy = cost::KvPolicy::kFetchHeads;
   EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation),
               HasSubstr("4 nodes are not served by this version with policy fetch_heads"));
+  configuration.policy = cost::KvPolicy::kFetchSparse;
+  EXPECT_EQ(WhyNotRunnable(problem, configuration, evaluation),
+            "policy fetch_sparse: answers are lossy, which no plan chooses by itself");
   configuration.policy = cost::KvPolicy::kAttendRemote;
   configuration.lanes = 16;
   EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation), HasSubstr("pipeline.lanes"));

@@ -62,7 +62,12 @@ class SchedulerTest : public testing::Test {
   plan::StepResult Answer(const plan::StepPlan& plan) {
     plan::StepResult result{.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
     for (const plan::DecodeRow& row : plan.rows) {
-      if (row.position + 1 < joins_[row.sequence].tokens.size()) {
+      const bool behind = row.position + 1 < joins_[row.sequence].tokens.size();
+      if (joins_[row.sequence].score && behind) {
+        result.scores.push_back(
+            {.sequence = row.sequence, .first_token = row.position + 1, .logprobs = {-1.0f}});
+      }
+      if (joins_[row.sequence].score || behind) {
         continue;  // Of a prompt, and not its last.
       }
       Sample(row.sequence, row.position + 1, result);

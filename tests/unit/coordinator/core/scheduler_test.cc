@@ -272,6 +272,51 @@ TEST_F(SchedulerTest, ScoreReportsEveryTokenOnceAndEnds) {
   EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kLength);
 }
 
+TEST_F(SchedulerTest, GivenTokensGoThroughDecodeStepsOneByOne) {
+  SchedulerOptions options = SmallOptions();
+  options.prompt_rows_max = 16;
+  Make(options);
+  SequenceRequest request = Request(1, 70, 0);
+  request.score = true;
+  request.decode_from = 50;
+  ASSERT_TRUE(scheduler_->Submit(request).ok());
+
+  uint32_t chunked = 0;
+  std::vector<uint32_t> rows;  // Their positions.
+  do {
+    for (const plan::StepPlan& plan : Plan()) {
+      EXPECT_LE(plan.rows.size(), 1u);
+      for (const plan::PrefillChunk& chunk : plan.chunks) {
+        chunked += chunk.tokens;
+        EXPECT_FALSE(chunk.last);
+      }
+      for (const plan::DecodeRow& row : plan.rows) {
+        rows.push_back(row.position);
+      }
+    }
+  } while (StepDone());
+
+  EXPECT_EQ(joins_[1].decode_from, 50u);
+  EXPECT_EQ(chunked, 50u);
+  ASSERT_THAT(rows, SizeIs(20));
+  EXPECT_EQ(rows.front(), 50u);
+  EXPECT_EQ(rows.back(), 69u);
+  ASSERT_THAT(events_.scores, SizeIs(1));
+  EXPECT_THAT(events_.scores[0].logprobs, SizeIs(69));
+}
+
+TEST_F(SchedulerTest, GivenTokensThatNoStepCanTakeAreRefused) {
+  Make(SmallOptions());
+  SequenceRequest request = Request(1, 70, 0);
+  request.score = true;
+  request.decode_from = 70;
+  EXPECT_EQ(scheduler_->Submit(request).message(),
+            "decode_from is 70 and the text has 70 tokens: none of them would go through a decode "
+            "step");
+  request.decode_from = 69;
+  EXPECT_EQ(scheduler_->Submit(request).code(), absl::StatusCode::kUnimplemented);
+}
+
 TEST_F(SchedulerTest, OneRequestAtATimeUsesLaneZeroOnly) {
   SchedulerOptions options = SmallOptions();
   options.lanes = 3;

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ALISA on this machine: perplexity and decode steps of policy fetch_sparse, against whole attention by the same executor in the same run.
+
+The paper's set-up is a GPU behind PCIe with OPT and LLaMA models of 6.7 to 30 billion parameters; here SmolLM2 (135 million) on one core fetches from a
+memory node on another. Quality: a prompt of 768 tokens attends to all before them, 768 more go through decode steps (lamina score --decode-from), for
+each share of tokens kept, and as many of the most recent ones, and at a fixed stride. What Algorithm 1 gives in float64 on the same text stands beside
+it (tests/fidelity/goldens/alisa.json). Speed: decode steps over a link that is slowed down, by the share of tokens kept, window and memory alike.
+"""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+
+import cluster
+import processor
+import svg
+from programs import BIN
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+GOLDENS = ROOT / "tests/fidelity/goldens"
+PATTERNS = ("window_sums", "local", "strided")
+WINDOW = "64MiB"
+LOSS = 1.05  # Of the perplexity, which the paper's Figure 8 calls negligible up to 80% sparsity.
+HALF = 1.03  # Asked at a ratio of 0.5.
+NEAR = 0.005  # Of float64.
+PAPER_SPARSITY = 80
+
+
+def verdict(holds):
+    return "reproduced" if holds else "not reproduced"
+
+
+def fetching(policy, **keys):
+    return policy, {"window": WINDOW, **keys}
+
+
+def perplexity(fetch, tokens, prompt):
+    """Of the tokens behind the prompt, which go through decode steps."""
+    with cluster.Cluster(1, memory_nodes=1, fetch=fetch, sequence_tokens_max=2048) as running:
+        done = subprocess.run([BIN / "lamina", "score", "--json", "--server", running.address, "--tokens", ",".join(map(str, tokens)),
+                               "--decode-from", str(prompt)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    behind = json.loads(done.stdout)["logprobs"][prompt:]
+    return math.exp(-sum(behind) / len(behind))
+
+
+def quality(arguments):
+    goldens = json.loads((GOLDENS / "alisa.json").read_text())
+    text = json.loads((GOLDENS / "smollm2.json").read_text())["text"]["tokens"]
+    prompt = goldens["prompt"]
+    points = []
+    for passage in goldens["passages"][:arguments.passages]:
+        tokens = text[passage["first"]:passage["first"] + goldens["tokens"]]
+        reference = {(run["pattern"], run["ratio"]): run["perplexity"] for run in passage["runs"]}
+        dense = perplexity(fetching("fetch_heads"), tokens, prompt)
+        print(f"\nPassage from token {passage['first']}: dense {dense:.3f} (float64: {reference['dense', 1.0]:.3f})\n")
+        print("| pattern | tokens kept | perplexity | over dense | in float64 | off by |\n|---|---|---|---|---|---|")
+        for pattern in PATTERNS:
+            for ratio in arguments.ratios:
+                found = perplexity(fetching("fetch_sparse", caching_ratio=ratio, sparse=pattern), tokens, prompt)
+                wanted = reference.get((pattern, ratio), math.nan)
+                points.append({"first": passage["first"], "pattern": pattern, "ratio": ratio, "perplexity": found, "dense": dense, "float64": wanted})
+                print(f"| {pattern} | {100 * ratio:g}% | {found:.3f} | {found / dense:.3f} | {wanted:.3f} | {100 * (found / wanted - 1):+.2f}% |", flush=True)
+    return points
+
+
+def step_seconds(fetch, arguments):
+    with cluster.Cluster(1, memory_nodes=1, fetch=fetch, transport=arguments.link, sequence_tokens_max=2048) as running:
+        return statistics.median(arguments.rows / one.tokens_per_second for one in running.decode_stretches(arguments.rows, arguments.context))
+
+
+def speed(arguments):
+    whole = step_seconds(fetching("fetch_heads"), arguments)
+    points = [{"ratio": None, "step_s": whole}]
+    print(f"\n{arguments.rows} rows at {arguments.context} tokens, link {arguments.link}\n\n| tokens kept | ms a step | of whole attention |\n|---|---|---|")
+    print(f"| all, fetch_heads | {1e3 * whole:.0f} | 1 |", flush=True)
+    for ratio in (1.0, *arguments.ratios):
+        seconds = step_seconds(fetching("fetch_sparse", caching_ratio=ratio), arguments)
+        points.append({"ratio": ratio, "step_s": seconds})
+        print(f"| {100 * ratio:g}% | {1e3 * seconds:.0f} | {seconds / whole:.2f} |", flush=True)
+    return points
+
+
+def judge(points):
+    sums = [point for point in points if point["pattern"] == "window_sums"]
+    kept = [point["ratio"] for point in sums if point["perplexity"] <= LOSS * point["dense"]]
+    least = min((ratio for ratio in kept if all(other["perplexity"] <= LOSS * other["dense"] for other in sums if other["ratio"] >= ratio)), default=1.0)
+    print(f"\nLoss stays below {100 * (LOSS - 1):.0f}% up to a sparsity of {100 * (1 - least):.0f}% (the paper: {PAPER_SPARSITY}%): {verdict(100 * (1 - least) >= PAPER_SPARSITY)}.")
+    half = [point["perplexity"] / point["dense"] for point in sums if point["ratio"] == 0.5]
+    if half:
+        print(f"At half the tokens {max(half):.3f} of dense perplexity (asked: at most {HALF}): {verdict(max(half) <= HALF)}.")
+    ordered = all(point["perplexity"] < other["perplexity"] for point in sums for other in points
+                  if other["pattern"] != "window_sums" and (other["first"], other["ratio"]) == (point["first"], point["ratio"]))
+    print(f"Window sums are better than the most recent tokens and than a stride at every ratio: {verdict(ordered)}.")
+    worst = max(abs(point["perplexity"] / point["float64"] - 1) for point in sums)
+    print(f"Farthest from Algorithm 1 in float64: {100 * worst:.2f}% (asked: {100 * NEAR}%): {verdict(worst <= NEAR)}.")
+
+
+def draw(points, steps, images):
+    os.makedirs(images, exist_ok=True)
+    first = [point for point in points if point["first"] == points[0]["first"]]
+    svg.chart(os.path.join(images, "alisa_quality.svg"), "ALISA: perplexity over dense, window sums", "tokens kept", "ratio",
+              [("here", [(point["ratio"], point["perplexity"] / point["dense"]) for point in first if point["pattern"] == "window_sums"]),
+               ("float64", [(point["ratio"], point["float64"] / point["dense"]) for point in first if point["pattern"] == "window_sums"])])
+    kept = [point for point in steps if point["ratio"] is not None]
+    svg.chart(os.path.join(images, "alisa_speed.svg"), "ALISA: a decode step over a slow link", "tokens kept", "ms",
+              [("fetch_sparse", [(point["ratio"], 1e3 * point["step_s"]) for point in kept]),
+               ("fetch_heads, all tokens", [(point["ratio"], 1e3 * steps[0]["step_s"]) for point in kept])])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--only", choices=["alisa"], default="alisa", help=argparse.SUPPRESS)
+    parser.add_argument("--ratios", type=lambda text: [float(one) for one in text.split(",")], default=[0.8, 0.5, 0.35, 0.2], help="shares of tokens kept")
+    parser.add_argument("--passages", type=int, default=1, help="how many of the text's passages are scored")
+    parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--link", default="throttle(bandwidth=500MB)+shm", help="transport of the speed figure")
+    parser.add_argument("--images", default=os.path.join(ROOT, "docs", "experiments", "images"), help="folder of the SVG figures")
+    arguments = parser.parse_args()
+    print(f"machine {processor.machine()}")
+    points = quality(arguments)
+    steps = speed(arguments)
+    judge(points)
+    draw(points, steps, arguments.images)
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as out:
+            json.dump({"machine": processor.machine(), "arguments": vars(arguments), "quality": points, "speed": steps}, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/sparse_attention.h"
+
+#include <algorithm>
+
+#include "common/status_macros.h"
+#include "compute_node/step_layout.h"
+
+namespace lamina::compute_node {
+
+SparseAttention::SparseAttention(const WorkerContext& context, kernels::KvArena& scratch,
+                                 const kernels::AttentionKernel& kernel)
+    : context_(context),
+      sums_(context.config),
+      attention_(kernel, context.pool, context.config.layers,
+                 std::max(context.config.rows_max, context.config.chunk_tokens_max),
+                 context.config.sequence_tokens_max),
+      sender_(context),
+      choice_(context, sums_),
+      prompts_(context, scratch, sums_, attention_),
+      kv_(context, choice_, sums_, attention_) {}
+
+absl::Status SparseAttention::Open() {
+  LAMINA_RETURN_IF_ERROR(choice_.Open());
+  return sender_.Open();
+}
+
+absl::Status SparseAttention::Apply(const plan::StepPlan& plan) {
+  sums_.Apply(plan);
+  return absl::OkStatus();
+}
+
+absl::Status SparseAttention::BeginStep(Lane& lane, const PathRows& rows) {
+  LAMINA_ASSIGN_OR_RETURN(runs_, RunsOf(context_.sequences, lane, rows));
+  LAMINA_RETURN_IF_ERROR(choice_.BeginStep(lane, runs_));
+  kv_.BeginStep(lane);
+  for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
+    const uint64_t end = uint64_t{chunk.plan.first_token} + chunk.plan.tokens;
+    if (chunk.plan.scratch_offset + end > context_.config.scratch_tokens) {
+      return ChunkDoesNotFollow(chunk.plan);
+    }
+    runs_.push_back({.sequence = chunk.plan.sequence,
+                     .memory_node = context_.sequences.Find(chunk.plan.sequence)->join.memory_node,
+                     .first_row = chunk.first_row,
+                     .first_token = chunk.plan.first_token,
+                     .tokens = chunk.plan.tokens});
+  }
+  prompts_.BeginStep(lane, rows);
+  return sender_.BeginStep(lane, runs_);
+}
+
+absl::Status SparseAttention::Attend(Lane& lane) {
+  LAMINA_RETURN_IF_ERROR(sender_.Send(lane));
+  kv_.BeginLayer(lane);
+  prompts_.Attend(lane);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> SparseAttention::Poll(Lane& lane) {
+  LAMINA_ASSIGN_OR_RETURN(const bool attended, kv_.Poll(lane));
+  LAMINA_ASSIGN_OR_RETURN(const bool stored, sender_.Poll(lane));
+  return attended && stored;
+}
+
+void SparseAttention::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
+  kv_.AppendAwaited(lane, awaited);
+  sender_.AppendAwaited(lane, awaited);
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SparseAttention: rows attend here, over K and V of some tokens, which are chosen layer by layer
+// (policy fetch_sparse, ALISA) and come here from memory nodes. Rows of prompts attend to all
+// tokens before them. k and v of all rows go to the memory nodes, so that a lost compute node loses
+// nothing that answers are made of; sums of weights are made anew.
+//
+//   BeginStep   TokenChoice: sets of tokens go out, for all layers
+//   Attend      KvSender: k and v go out;  SparsePrompts: chunks attend
+//   Poll        SparseKv: pieces come, rows attend, sums grow
+//
+// Threading: as AttentionPath. Allocation: as its parts.
+
+#pragma once
+
+#include <vector>
+
+#include "compute_node/attention_path.h"
+#include "compute_node/kv_sender.h"
+#include "compute_node/sparse_kv.h"
+#include "compute_node/sparse_prompts.h"
+#include "compute_node/sparse_sums.h"
+#include "compute_node/token_choice.h"
+#include "compute_node/weighed_attention.h"
+#include "compute_node/worker_context.h"
+#include "kernels/attention.h"
+#include "kernels/kv_arena.h"
+
+namespace lamina::compute_node {
+
+class SparseAttention final : public AttentionPath {
+ public:
+  // References must outlive this.
+  SparseAttention(const WorkerContext& context, kernels::KvArena& scratch,
+                  const kernels::AttentionKernel& kernel);
+
+  absl::Status Open() override;
+  absl::Status Apply(const plan::StepPlan& plan) override;
+  absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
+  absl::Status Attend(Lane& lane) override;
+  bool Await(Lane& lane) override { return sender_.Await(lane); }
+  absl::StatusOr<bool> Poll(Lane& lane) override;
+  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const override;
+
+ private:
+  const WorkerContext& context_;
+  SparseSums sums_;
+  WeighedAttention attention_;
+  KvSender sender_;
+  TokenChoice choice_;
+  SparsePrompts prompts_;
+  SparseKv kv_;
+  std::vector<RowRun> runs_;  // Of the step that begins.
+};
+
+}  // namespace lamina::compute_node

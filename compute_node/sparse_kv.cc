@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/sparse_kv.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "common/status_macros.h"
+#include "plan/token_sets.h"
+
+namespace lamina::compute_node {
+
+SparseKv::SparseKv(const WorkerContext& context, const TokenChoice& choice, SparseSums& sums,
+                   WeighedAttention& attention)
+    : context_(context),
+      choice_(choice),
+      sums_(sums),
+      attention_(attention),
+      lanes_(context.config.lanes) {
+  extents_.reserve(context.config.rows_max);
+  for (LaneState& lane : lanes_) {
+    lane.streams.resize(context.config.memory_nodes.size());
+  }
+}
+
+void SparseKv::BeginStep(const Lane& lane) {
+  for (uint32_t node = 0; node < context_.config.memory_nodes.size(); ++node) {
+    Stream& stream = lanes_[lane.index].streams[node];
+    stream.pieces.clear();
+    stream.piece = 0;
+    stream.weighed.clear();
+    for (const RowRun& run : choice_.part(lane, node).rows) {
+      stream.weighed.push_back(sums_.Weighed(*context_.sequences.Find(run.sequence), run));
+    }
+  }
+}
+
+void SparseKv::BeginLayer(const Lane& lane) {
+  LaneState& state = lanes_[lane.index];
+  state.layer = lane.slice;
+  for (uint32_t node = 0; node < state.streams.size(); ++node) {
+    Stream& stream = state.streams[node];
+    const TokenChoice::Part& part = choice_.part(lane, node);
+    stream.runs.clear();
+    stream.first_weight.clear();
+    size_t weights = 0;
+    for (uint32_t run = 0; run < part.rows.size(); ++run) {
+      const uint32_t chosen = plan::CountTokens(choice_.Set(lane, node, state.layer, run));
+      stream.runs.push_back({.before = chosen, .tokens = part.rows[run].tokens});
+      stream.first_weight.push_back(weights);
+      weights += size_t{stream.weighed[run]} * (chosen + part.rows[run].tokens);
+    }
+    stream.weights.assign(weights, 0.0f);
+    plan::PiecesOf(context_.PartOf(state.layer, node), stream.runs,
+                   plan::FetchLimitsOf(context_.config), stream.pieces);
+    stream.piece = 0;
+  }
+}
+
+bool SparseKv::HasCome(const Lane& lane, uint32_t node) const {
+  return context_.region.LoadSignal(plan::FetchWindows(context_.layout).word(node, lane.index)) >
+         lanes_[lane.index].streams[node].taken;
+}
+
+absl::StatusOr<bool> SparseKv::Poll(Lane& lane) {
+  bool all = true;
+  std::vector<Stream>& streams = lanes_[lane.index].streams;
+  for (uint32_t node = 0; node < streams.size(); ++node) {
+    const Stream& stream = streams[node];
+    if (stream.piece < stream.pieces.size() && HasCome(lane, node)) {
+      LAMINA_RETURN_IF_ERROR(TakePiece(lane, node));
+    }
+    all = all && stream.piece == stream.pieces.size();
+  }
+  return all;
+}
+
+void SparseKv::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
+  const std::vector<Stream>& streams = lanes_[lane.index].streams;
+  for (uint32_t node = 0; node < streams.size(); ++node) {
+    if (streams[node].piece < streams[node].pieces.size()) {
+      awaited.push_back({.peer = MemoryPeer(node),
+                         .word = plan::FetchWindows(context_.layout).word(node, lane.index),
+                         .value = streams[node].taken + 1});
+    }
+  }
+}
+
+BFloat16* SparseKv::Payload(const Lane& lane, uint32_t node, uint64_t piece) const {
+  return reinterpret_cast<BFloat16*>(
+      context_.region.bytes().data() +
+      plan::FetchWindows(context_.layout).Window(node, lane.index, piece) +
+      sizeof(plan::WindowHeader));
+}
+
+absl::Status SparseKv::TakePiece(Lane& lane, uint32_t node) {
+  const uint32_t layer = lanes_[lane.index].layer;
+  Stream& stream = lanes_[lane.index].streams[node];
+  const plan::FetchPiece piece = stream.pieces[stream.piece];
+  BFloat16* const payload = Payload(lane, node, stream.taken + 1);
+  plan::WindowHeader header;
+  std::memcpy(&header, reinterpret_cast<std::byte*>(payload) - sizeof(header), sizeof(header));
+  plan::WindowHeader expected =
+      context_.HeaderOf(lane, layer, static_cast<uint32_t>(stream.piece), node);
+  expected.kv_rows = piece.slots;
+  LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(MemoryPeer(node), header, expected));
+  const size_t bytes =
+      2 * piece.elements(context_.config.layers[layer].head_dim) * sizeof(BFloat16);
+  telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
+  Attend(lane, node, piece, payload);
+  telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
+  if (++stream.piece == stream.pieces.size()) {
+    EndLayer(lane, node);
+  }
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kAttend, layer, MemoryPeer(node),
+                                   bytes);
+  const transport::SignalUpdate credit{
+      .word = plan::FetchWindows(context_.layout).credit_word(context_.node, lane.index),
+      .value = ++stream.taken};
+  return context_.peers.Put(MemoryPeer(node), 0, {}, &credit);
+}
+
+// K and V of the piece lie from `k` on.
+void SparseKv::Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece, BFloat16* k) {
+  const uint32_t layer = lanes_[lane.index].layer;
+  const Stream& stream = lanes_[lane.index].streams[node];
+  const AttentionDescriptor& shape = context_.config.layers[layer];
+  const HeadRange heads{.first = context_.HeadsOf(layer, node).first + piece.heads.first,
+                        .count = piece.heads.count};
+  const AttentionDescriptor part = PartOf(shape, heads);
+  BFloat16* const v = k + piece.elements(shape.head_dim);
+  const size_t head_stride = size_t{piece.slots} * shape.head_dim;
+  const auto qkv = context_.executor.QkvRows(layer, lane.positions.size(), lane.buffers);
+  const size_t first_k = shape.q_width() + size_t{heads.first} * shape.head_dim;
+  extents_.clear();
+  items_.clear();
+  uint32_t slot = 0;
+  for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
+    const plan::FetchRun& run = stream.runs[i];
+    const uint32_t row = choice_.part(lane, node).rows[i].first_row;
+    const Extent own{.first_slot = slot + run.before, .tokens = run.tokens};
+    kernels::StoreKv(part, qkv.row(row) + first_k, qkv.row(row) + first_k + shape.kv_width(),
+                     qkv.stride, {&own, 1}, k, v, head_stride);
+    AddItems(lane, node, i, heads, {.first_slot = slot, .tokens = run.before + run.tokens});
+    slot += run.slots();
+  }
+  attention_.Attend(part, {.k = k, .v = v, .head_stride = head_stride}, items_);
+}
+
+void SparseKv::AddItems(Lane& lane, uint32_t node, uint32_t run, HeadRange heads,
+                        const Extent& slots) {
+  const uint32_t layer = lanes_[lane.index].layer;
+  Stream& stream = lanes_[lane.index].streams[node];
+  const AttentionDescriptor& shape = context_.config.layers[layer];
+  const uint32_t row = choice_.part(lane, node).rows[run].first_row;
+  const auto qkv = context_.executor.QkvRows(layer, lane.positions.size(), lane.buffers);
+  const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
+  const size_t first_q = size_t{heads.first} * shape.group() * shape.head_dim;
+  extents_.push_back(slots);
+  const auto add = [&](uint32_t first, uint32_t count, float* weights) {
+    if (count > 0) {
+      items_.push_back({.attention = {.extents = {&extents_.back(), 1},
+                                      .first_position = stream.runs[run].before + first,
+                                      .query_tokens = count,
+                                      .q = qkv.row(row + first) + first_q,
+                                      .q_stride = qkv.stride,
+                                      .out = out.row(row + first) + first_q,
+                                      .out_stride = out.stride},
+                        .weights = weights,
+                        .stride = slots.tokens});
+    }
+  };
+  const uint32_t plain = stream.runs[run].tokens - stream.weighed[run];
+  add(0, plain, nullptr);
+  add(plain, stream.weighed[run], stream.weights.data() + stream.first_weight[run]);
+}
+
+// All heads have been attended: the weights of the rows are complete.
+void SparseKv::EndLayer(const Lane& lane, uint32_t node) {
+  const uint32_t layer = lanes_[lane.index].layer;
+  const Stream& stream = lanes_[lane.index].streams[node];
+  for (uint32_t i = 0; i < stream.runs.size(); ++i) {
+    const RowRun& run = choice_.part(lane, node).rows[i];
+    const absl::Span<const uint64_t> set = choice_.Set(lane, node, layer, i);
+    tokens_.clear();
+    for (uint32_t word = 0; word < set.size(); ++word) {
+      for (uint64_t left = set[word]; left != 0; left &= left - 1) {
+        tokens_.push_back(word * 64 + static_cast<uint32_t>(std::countr_zero(left)));
+      }
+    }
+    for (uint32_t own = 0; own < run.tokens; ++own) {
+      tokens_.push_back(run.first_token + own);
+    }
+    const uint32_t plain = run.tokens - stream.weighed[i];
+    for (uint32_t row = 0; row < stream.weighed[i]; ++row) {
+      const size_t seen = size_t{stream.runs[i].before} + plain + row + 1;
+      sums_.Of(run.sequence, layer)
+          .Add(run.first_token + plain + row, absl::MakeConstSpan(tokens_).first(seen),
+               {stream.weights.data() + stream.first_weight[i] + row * tokens_.size(), seen});
+    }
+  }
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SparseKv: rows attend over K and V of chosen tokens (token_choice.h), which memory nodes put into
+// this node's windows one behind the other. So attention is plain, over as many tokens as were
+// chosen and the rows' own, whose K and V are stored into the slots that a piece leaves for them.
+// What softmax gave each token goes into the sums by which the next rows' tokens are chosen.
+//
+// A piece has some heads of some runs (plan/fetch_pieces.h); sums are of all heads, and are handed
+// on when a layer's last piece has been attended.
+//
+// Threading: the data thread. Allocation: per epoch, and when a step or a layer begins.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "compute_node/lane.h"
+#include "compute_node/peers.h"
+#include "compute_node/sparse_sums.h"
+#include "compute_node/token_choice.h"
+#include "compute_node/weighed_attention.h"
+#include "compute_node/worker_context.h"
+#include "plan/fetch_pieces.h"
+
+namespace lamina::compute_node {
+
+class SparseKv {
+ public:
+  // References must outlive this.
+  SparseKv(const WorkerContext& context, const TokenChoice& choice, SparseSums& sums,
+           WeighedAttention& attention);
+
+  // The lane's step begins, and its tokens are chosen.
+  void BeginStep(const Lane& lane);
+
+  // q, k and v of the lane's slice are there: from now on Poll() attends its pieces.
+  void BeginLayer(const Lane& lane);
+
+  // Attends at most one piece of each memory node that has come, and gives its window back. Whether
+  // none is missing. Errors: as Peers::CheckWindow(), Peers::Put().
+  absl::StatusOr<bool> Poll(Lane& lane);
+  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const;
+
+ private:
+  // What one memory node sends of one lane.
+  struct Stream {
+    std::vector<plan::FetchRun> runs;  // Of the layer: with the chosen tokens before them.
+    std::vector<plan::FetchPiece> pieces;
+    size_t piece = 0;    // Next of these.
+    uint64_t taken = 0;  // Pieces in the epoch.
+    // Of each run how many of its rows, the last ones, are weighed, and where in `weights` the sums
+    // of the first of them begin: each has as many floats as the run has tokens, its own counted.
+    std::vector<uint32_t> weighed;
+    std::vector<size_t> first_weight;
+    std::vector<float> weights;
+  };
+  struct LaneState {
+    uint32_t layer = 0;
+    std::vector<Stream> streams;  // [memory nodes]
+  };
+
+  bool HasCome(const Lane& lane, uint32_t node) const;
+  absl::Status TakePiece(Lane& lane, uint32_t node);
+  void Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece, BFloat16* k);
+  // Items of the run's rows; `slots` has the chosen tokens and the rows' own.
+  void AddItems(Lane& lane, uint32_t node, uint32_t run, HeadRange heads, const Extent& slots);
+  void EndLayer(const Lane& lane, uint32_t node);
+  BFloat16* Payload(const Lane& lane, uint32_t node, uint64_t piece) const;
+
+  const WorkerContext& context_;
+  const TokenChoice& choice_;
+  SparseSums& sums_;
+  WeighedAttention& attention_;
+  std::vector<LaneState> lanes_;
+  std::vector<Extent> extents_;  // Of the items.
+  std::vector<WeighedAttention::Item> items_;
+  std::vector<uint32_t> tokens_;  // Of one row, as sums count them.
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SparsePathMaker: attention here, over K and V of chosen tokens that memory nodes send. Keeps the
+// scratch KV of prompts between epochs.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compute_node/path_maker.h"
+#include "kernels/attention.h"
+#include "kernels/compute_device.h"
+#include "kernels/kv_arena.h"
+
+namespace lamina::compute_node {
+
+class SparsePathMaker final : public PathMaker {
+ public:
+  // Slices run on the device. References must outlive this.
+  SparsePathMaker(const kernels::ComputeDevice& device, const kernels::AttentionKernel& kernel)
+      : device_(device), kernel_(kernel) {}
+
+  plan::AttentionPath kind() const override { return plan::AttentionPath::kSparse; }
+  absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
+  void Release() override { scratch_.reset(); }
+  // With the most that sums of weights take.
+  uint64_t kv_bytes() const override { return scratch_->bytes() + sums_bytes_; }
+  std::string Describe() const override;
+  std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
+
+ private:
+  const kernels::ComputeDevice& device_;
+  const kernels::AttentionKernel& kernel_;
+  std::optional<kernels::KvArena> scratch_;
+  std::vector<AttentionDescriptor> layers_;  // Of the scratch.
+  uint64_t sums_bytes_ = 0;
+  uint64_t windows_bytes_ = 0;
+};
+
+}  // namespace lamina::compute_node

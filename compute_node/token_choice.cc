@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/token_choice.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/status_macros.h"
+#include "control/transport_fault.h"
+#include "plan/epoch_shape.h"
+#include "plan/token_sets.h"
+
+namespace lamina::compute_node {
+namespace {
+
+constexpr size_t kHeaderWords = sizeof(plan::WindowHeader) / sizeof(uint64_t);
+
+void TakeAll(uint32_t tokens, absl::Span<uint64_t> set) {
+  std::fill(set.begin(), set.end(), 0);
+  std::fill_n(set.begin(), tokens / 64, ~uint64_t{0});
+  if (tokens % 64 != 0) {
+    set[tokens / 64] = (uint64_t{1} << tokens % 64) - 1;
+  }
+}
+
+}  // namespace
+
+// Over all nodes no more runs than the step has rows, and a header for each.
+TokenChoice::TokenChoice(const WorkerContext& context, SparseSums& sums)
+    : context_(context), sums_(sums), lanes_(context.config.lanes) {
+  const size_t nodes = context.config.memory_nodes.size();
+  for (LaneState& lane : lanes_) {
+    lane.nodes.resize(nodes);
+    lane.staged.resize(nodes * kHeaderWords +
+                       plan::TokenSetsBytesMax(context.config) / sizeof(uint64_t));
+  }
+}
+
+absl::Status TokenChoice::Open() {
+  for (const LaneState& lane : lanes_) {
+    LAMINA_RETURN_IF_ERROR(control::TransportFault(
+        context_.transport.RegisterSource({reinterpret_cast<const std::byte*>(lane.staged.data()),
+                                           lane.staged.size() * sizeof(uint64_t)},
+                                          transport::MemoryKind::kHost)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TokenChoice::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
+  LaneState& state = lanes_[lane.index];
+  size_t next_word = 0;
+  for (uint32_t node = 0; node < state.nodes.size(); ++node) {
+    Part& part = state.nodes[node];
+    part.rows.clear();
+    part.runs.clear();
+    for (const RowRun& run : runs) {
+      if (plan::Holds(context_.config, node, run.memory_node)) {
+        part.rows.push_back(run);
+        part.runs.push_back({.before = run.first_token, .tokens = run.tokens});
+      }
+    }
+    if (part.rows.empty()) {
+      continue;
+    }
+    const auto layers = static_cast<uint32_t>(context_.config.layers.size());
+    const plan::TokenSets sets(layers, part.runs);
+    part.first_word = next_word + kHeaderWords;
+    part.words = sets.words();
+    next_word = part.first_word + sets.bytes() / sizeof(uint64_t);
+    for (uint32_t run = 0; run < part.rows.size(); ++run) {
+      sums_.BeginRun(*context_.sequences.Find(part.rows[run].sequence), part.rows[run].first_token);
+      for (uint32_t layer = 0; layer < layers; ++layer) {
+        Choose(layer, part.rows[run],
+               absl::MakeSpan(state.staged)
+                   .subspan(part.first_word + sets.SetOf(layer, run), part.words));
+      }
+    }
+    LAMINA_RETURN_IF_ERROR(Put(lane, node));
+  }
+  return absl::OkStatus();
+}
+
+void TokenChoice::Choose(uint32_t layer, const RowRun& run, absl::Span<uint64_t> set) {
+  if (SparseSums::IsDense(*context_.sequences.Find(run.sequence), run)) {
+    TakeAll(run.first_token, set);
+    return;
+  }
+  absl::Span<const uint64_t> sums;
+  if (sums_.weighs()) {
+    policy::WindowSums& window = sums_.Of(run.sequence, layer);
+    window.DropBefore(policy::FirstSummedRow(run.first_token, sums_.pattern().ratio));
+    sums = window.sums();
+  }
+  policy::ChooseTokens(sums_.pattern(), run.first_token, sums, order_, set);
+}
+
+absl::Status TokenChoice::Put(const Lane& lane, uint32_t node) {
+  LaneState& state = lanes_[lane.index];
+  const Part& part = state.nodes[node];
+  const plan::WindowHeader header =
+      context_.HeaderOf(lane, /*slice=*/0, static_cast<uint32_t>(part.rows.size()), context_.node);
+  uint64_t* const window = state.staged.data() + part.first_word - kHeaderWords;
+  std::memcpy(window, &header, sizeof(header));
+  const plan::TokenSets sets(static_cast<uint32_t>(context_.config.layers.size()), part.runs);
+  const plan::TokenSetWindows windows(context_.layout);
+  const transport::SignalUpdate signal{.word = windows.word(context_.node, lane.index),
+                                       .value = lane.plan.step};
+  const PeerId peer = MemoryPeer(node);
+  const size_t bytes = sizeof(header) + sets.bytes();
+  LAMINA_RETURN_IF_ERROR(context_.peers.Put(peer, windows.Window(context_.node, lane.index),
+                                            {reinterpret_cast<const std::byte*>(window), bytes},
+                                            &signal));
+  context_.peers.CountSent(
+      peer, bytes,
+      context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kSend, 0, peer, bytes));
+  return absl::OkStatus();
+}
+
+absl::Span<const uint64_t> TokenChoice::Set(const Lane& lane, uint32_t node, uint32_t layer,
+                                            uint32_t run) const {
+  const LaneState& state = lanes_[lane.index];
+  const Part& part = state.nodes[node];
+  return absl::MakeConstSpan(state.staged)
+      .subspan(part.first_word + (layer * part.rows.size() + run) * part.words, part.words);
+}
+
+}  // namespace lamina::compute_node

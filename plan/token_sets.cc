@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/token_sets.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::plan {
+TokenSets::TokenSets(uint32_t layers, absl::Span<const FetchRun> runs)
+    : layers_(layers), runs_(runs.size()) {
+  for (const FetchRun& run : runs) {
+    words_ = std::max(words_, WordsFor(run.before));
+  }
+}
+
+bool EndsBefore(absl::Span<const uint64_t> set, uint32_t tokens) {
+  const size_t whole = tokens / 64;
+  for (size_t word = whole; word < set.size(); ++word) {
+    const uint64_t own = word == whole ? (uint64_t{1} << tokens % 64) - 1 : 0;
+    if ((set[word] & ~own) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+uint64_t TokenSetsBytesMax(const EpochConfig& config) {
+  return config.attention_paths.Has(AttentionPath::kSparse)
+             ? config.layers.size() * uint64_t{config.rows_max} *
+                   TokenSets::WordsFor(config.sequence_tokens_max) * sizeof(uint64_t)
+             : 0;
+}
+
+absl::Status CheckSparse(const EpochConfig& config) {
+  const bool sparse = config.attention_paths.Has(AttentionPath::kSparse);
+  const bool in_range = config.sparse_ratio > 0 && config.sparse_ratio <= 1;
+  if (sparse ? !in_range : config.sparse_ratio != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the configuration of epoch ", config.epoch, " has a caching ratio of ",
+        config.sparse_ratio,
+        sparse ? ", which is not in (0, 1]" : " and no path that attends to a part of the tokens"));
+  }
+  if (config.sparse_tokens > SparseTokens::kStrided) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration of epoch ", config.epoch, " chooses tokens by pattern ",
+                     static_cast<uint32_t>(config.sparse_tokens), "; this version knows 0 to ",
+                     static_cast<uint32_t>(SparseTokens::kStrided)));
+  }
+  if (sparse && config.partition != Partition::kRequest) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the configuration of epoch ", config.epoch,
+        " chooses tokens by the weights of all heads, of which memory nodes have some; this "
+        "version serves partition request"));
+  }
+  const bool windows =
+      std::any_of(config.layers.begin(), config.layers.end(),
+                  [](const AttentionDescriptor& layer) { return layer.window != 0; });
+  return sparse && windows
+             ? absl::InvalidArgumentError(absl::StrCat(
+                   "the configuration of epoch ", config.epoch,
+                   " has layers that attend to a window of tokens, of which policy fetch_sparse "
+                   "chooses none; this version serves models without them"))
+             : absl::OkStatus();
+}
+
+}  // namespace lamina::plan

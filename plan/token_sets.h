@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Path sparse: of which tokens K and V come to the compute node, layer by layer. The compute node
+// chooses them for all layers when a step begins, and puts them to each memory node that has rows
+// of the step, in one window:
+//
+//   window   header | layers x runs x words of a set
+//
+// A run is some consecutive rows of one sequence (plan/fetch_pieces.h), in the order of the plan;
+// the header says how many there are (rows). Token t is bit t % 64 of word t / 64; bits of tokens
+// that are not before the run's first row are 0. Words are those of the run with most tokens before
+// it, so that both sides know them; little endian.
+//
+// The signal is the step. The window is free again when all pieces of the step have come: they were
+// cut from it.
+//
+// Threading: plain values. Determinism: pure functions.
+
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "plan/epoch_config.h"
+#include "plan/fetch_pieces.h"
+#include "plan/window_layout.h"
+
+namespace lamina::plan {
+
+// Where the sets of a step lie behind the header.
+class TokenSets {
+ public:
+  // Requires: at least one run.
+  TokenSets(uint32_t layers, absl::Span<const FetchRun> runs);
+
+  size_t words() const { return words_; }  // Of one set.
+  size_t bytes() const { return layers_ * runs_ * words_ * sizeof(uint64_t); }
+  // In words.
+  size_t SetOf(uint32_t layer, uint32_t run) const { return (layer * runs_ + run) * words_; }
+
+  static size_t WordsFor(uint32_t tokens) { return (size_t{tokens} + 63) / 64; }
+
+ private:
+  size_t layers_;
+  size_t runs_;
+  size_t words_ = 0;
+};
+
+// How many tokens a set has.
+inline uint32_t CountTokens(absl::Span<const uint64_t> set) {
+  uint32_t count = 0;
+  for (const uint64_t word : set) {
+    count += static_cast<uint32_t>(std::popcount(word));
+  }
+  return count;
+}
+
+// Whether the set has no tokens from `tokens` on.
+bool EndsBefore(absl::Span<const uint64_t> set, uint32_t tokens);
+
+// Which word and window of a memory node's region the compute node's sets of a lane have.
+class TokenSetWindows {
+ public:
+  // The layout must outlive this.
+  explicit TokenSetWindows(const WindowLayout& layout) : layout_(layout) {}
+
+  uint32_t word(uint32_t compute_node, uint32_t lane) const {
+    return layout_.Word(WindowKind::kTokenSets, compute_node, lane);
+  }
+  size_t Window(uint32_t compute_node, uint32_t lane) const {
+    return layout_.Window(WindowKind::kTokenSets, compute_node, lane, 0);
+  }
+
+ private:
+  const WindowLayout& layout_;
+};
+
+// The most that sets of one step take; 0 without path sparse.
+uint64_t TokenSetsBytesMax(const EpochConfig& config);
+
+// Errors: kInvalidArgument  a ratio without path sparse, or one that is not in (0, 1] with it;
+//                           an unknown pattern; partition head, or a layer with a window, beside
+//                           it.
+absl::Status CheckSparse(const EpochConfig& config);
+
+}  // namespace lamina::plan

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Policy fetch_sparse: rows attend to a part of the tokens, which the compute node chooses and memory nodes send."""
+
+import json
+import math
+import subprocess
+import tempfile
+import unittest
+import urllib.request
+from pathlib import Path
+
+import harness
+from policies import answers
+
+GOLDENS = Path(__file__).resolve().parents[1] / "fidelity/goldens"
+LIMITS = {"sequence_tokens_max": 256}
+# Of float64 with the same weights, which here are bf16, as K and V are.
+NEAR = 0.005
+
+
+def sparse(ratio, window="16MiB", tokens="window_sums", **keys):
+    return {"policy": "fetch_sparse", "fetch": {"window": window, "caching_ratio": ratio, "sparse": tokens}, **keys}
+
+
+class SparsePolicyTest(unittest.TestCase):
+
+    def setUp(self):
+        harness.require_model(self)
+
+    def test_with_all_tokens_answers_are_those_of_attention_at_memory_nodes(self):
+        with harness.Cluster() as cluster:
+            expected = answers(self, cluster)
+        # One head of the longest sequence fits into a window, and slots are few.
+        small = sparse(1, "1MiB", limits=LIMITS, memory=[{"name": "m0", "capacity": "7MiB"}])
+        with harness.Cluster(**small) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+            status = cluster.status()
+            self.assertGreater(status["preemptions"], 0)
+            self.assertEqual(status["policy"], "fetch_sparse")
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **sparse(1, limits=LIMITS)) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+
+    def test_the_answer_says_that_it_is_lossy_and_fewer_bytes_come(self):
+        bytes_of = {}
+        for ratio in (1, 0.2):
+            # Slots run out, requests are preempted, and all of them end.
+            with harness.Cluster(**sparse(ratio, limits=LIMITS, memory=[{"name": "m0", "capacity": "7MiB"}]),
+                                 gateway={"listen": "127.0.0.1:0"}) as cluster:
+                self.assertEqual(len(answers(self, cluster)), 4)
+                status = cluster.status()
+                word = f"fetch_sparse-{ratio}-window_sums"
+                self.assertIn(f"({word})", status["fetch_choice"])
+                self.assertIn(word, cluster.lamina("status").stdout)
+                self.assertTrue(self.fingerprint(cluster).endswith(f"-{word}"))
+                nodes = {node["name"]: node for node in status["nodes"]}
+                bytes_of[ratio] = nodes["c0"]["kv_bytes_read"]
+        self.assertLess(bytes_of[0.2], 0.5 * bytes_of[1])
+
+    def fingerprint(self, cluster):
+        body = {"model": cluster.status()["model"], "prompt": "The capital of France is", "max_tokens": 1}
+        request = urllib.request.Request(f"http://{cluster.gateway}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=harness.COMMAND_SECONDS) as answer:
+            return json.load(answer)["system_fingerprint"]
+
+    def test_a_lost_memory_node_costs_nobody_an_answer(self):
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **sparse(0.5, limits=LIMITS)) as cluster:
+            words = ["generate", "--prompt", "Once upon a time", "--max-tokens", "200", "--ignore-eos", "--json"]
+            running = [cluster.popen(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+            cluster.await_true(lambda: cluster.status()["running"] == 2, "running requests")
+            cluster.kill("m0")
+            for process in running:
+                out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
+                self.assertEqual(process.returncode, 0, error)
+                self.assertEqual(len(json.loads(out)["token_ids"]), 200)
+
+    def score(self, cluster, tokens, prompt):
+        """Log-probabilities of all tokens but the first; those behind the prompt go through decode steps."""
+        result = cluster.lamina("score", "--tokens", ",".join(map(str, tokens)), "--decode-from", str(prompt), "--json")
+        logprobs = json.loads(result.stdout)["logprobs"]
+        self.assertEqual(len(logprobs), len(tokens) - 1)
+        return logprobs
+
+    def test_given_tokens_in_decode_steps_have_the_log_probabilities_of_a_prompt(self):
+        tokens = json.loads((GOLDENS / "smollm2.json").read_text())["text"]["tokens"][:200]
+        for keys in ({}, sparse(1, limits=LIMITS)):
+            with harness.Cluster(**keys) as cluster:
+                whole = cluster.lamina("score", "--tokens", ",".join(map(str, tokens)), "--json")
+                self.assertEqual(self.score(cluster, tokens, 64), json.loads(whole.stdout)["logprobs"])
+                refused = cluster.lamina("score", "--tokens", "1,2,3", "--decode-from", "3")
+                self.assertIn("decode_from is 3 and the text has 3 tokens", refused.stderr)
+
+    def test_perplexity_is_that_of_algorithm_1_in_float64(self):
+        goldens = json.loads((GOLDENS / "alisa.json").read_text())
+        passage = goldens["passages"][0]
+        text = json.loads((GOLDENS / "smollm2.json").read_text())["text"]["tokens"]
+        tokens = text[passage["first"]:passage["first"] + goldens["tokens"]]
+        wanted = {(run["pattern"], run["ratio"]): run["perplexity"] for run in passage["runs"]}
+        for pattern, ratio in (("window_sums", 0.5), ("window_sums", 0.2), ("local", 0.5)):
+            with self.subTest(pattern=pattern, ratio=ratio), \
+                    harness.Cluster(**sparse(ratio, tokens=pattern, limits={"sequence_tokens_max": 2048})) as cluster:
+                behind = self.score(cluster, tokens, goldens["prompt"])[goldens["prompt"]:]
+                found = math.exp(-sum(behind) / len(behind))
+                self.assertLess(abs(found / wanted[pattern, ratio] - 1), NEAR, f"{found} for {wanted[pattern, ratio]}")
+
+    def test_what_is_not_served_is_refused_by_name(self):
+        for keys, why in [
+            ({"compute": [{"name": "c0"}, {"name": "c1"}]},
+             "2 nodes are not served by this version with policy fetch_sparse"),
+            ({"partition": "head"}, "only request is served by this version with policy fetch_sparse"),
+            ({"fetch": {"caching_ratio": 0}}, "fetch.caching_ratio: 0 is not in (0, 1]"),
+            ({"fetch": {"caching_ratio": 1.5}}, "fetch.caching_ratio: 1.5 is not in (0, 1]"),
+            ({"fetch": {"caching_ratio": "half"}}, "fetch.caching_ratio: 'half' is no number like 0.5"),
+            ({"fetch": {"sparse": "random"}}, "window_sums, local, strided"),
+            ({"fetch": {"recompute_percent": 10}}, "and the policy is fetch_sparse"),
+            ({"policy": "fetch_heads", "fetch": {"caching_ratio": 0.2}}, "fetch.caching_ratio: says to which tokens rows attend"),
+            ({"policy": "fetch_heads", "fetch": {"sparse": "local"}}, "fetch.sparse: says to which tokens rows attend"),
+            ({"policy": "attend_remote"}, "fetch: says how K and V are fetched, and the policy is attend_remote"),
+        ]:
+            with self.subTest(why), tempfile.TemporaryDirectory() as directory:
+                path = Path(directory) / "cluster.yaml"
+                path.write_text(harness.cluster_file(memory_nodes=2, **{**sparse(0.5), **keys}))
+                result = harness.run("--cluster", path, "--name", "m0", program="lamina-memory")
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(why, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The paths of attention_path_test.cc, each with what may change its pieces and windows.
+
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <vector>
+
+#include "common/attention_descriptor.h"
+#include "plan/attention_paths.h"
+#include "plan/row_pieces.h"
+#include "plan/slot_kinds.h"
+#include "plan/step_plan.h"
+
+namespace lamina::compute_node {
+
+inline constexpr uint32_t kSpanTokens = 256;
+inline constexpr uint32_t kTokensMax = 700;
+inline constexpr uint32_t kSequences = 4;
+inline constexpr uint32_t kLanes = 2;
+inline constexpr uint32_t kChunkTokens = 300;  // Of a step.
+inline constexpr uint32_t kHeadDim = 16;
+// Two windows for each lane and memory node.
+inline constexpr uint64_t kFetchLeast =
+    uint64_t{2} * kLanes * 2 * (kTokensMax + 4) * 2 * kHeadDim * 2;
+
+struct Case {
+  const char* name;
+  plan::AttentionPath kind;
+  std::vector<HeadRange> heads;  // With partition head.
+  uint32_t span_tokens = 0;      // With partition token_range.
+  plan::Chunking chunking = {};
+  bool toy = false;
+  uint64_t fetch_bytes = 0;
+  uint32_t fetch_heads = 0;
+  uint32_t recomputed = 0;        // Of StepPlan; activations are kept then.
+  uint32_t activation_share = 0;  // Of the slots; the same.
+  double sparse_ratio = 0;        // With path sparse.
+};
+
+inline void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
+
+inline std::vector<Case> Cases() {
+  using plan::AttentionPath;
+  const std::vector<HeadRange> heads = {{.first = 0, .count = 1}, {.first = 1, .count = 1}};
+  return {
+      {.name = "Remote", .kind = AttentionPath::kRemote},
+      {.name = "RemoteInPieces",
+       .kind = AttentionPath::kRemote,
+       .chunking = {.chunks = 2, .query_first = true}},
+      {.name = "RemoteByHead", .kind = AttentionPath::kRemote, .heads = heads},
+      {.name = "RemoteByHeadGroups",
+       .kind = AttentionPath::kRemote,
+       .chunking = {.chunks = 2, .by_heads = true}},
+      {.name = "RemoteBySpan", .kind = AttentionPath::kRemote, .span_tokens = kSpanTokens},
+      {.name = "Local", .kind = AttentionPath::kLocal},
+      {.name = "Fetch", .kind = AttentionPath::kFetch, .fetch_bytes = 16 << 20},
+      // Windows in which one head of the longest sequence just fits: several pieces for a head.
+      {.name = "FetchInSmallWindows", .kind = AttentionPath::kFetch, .fetch_bytes = kFetchLeast},
+      // Layer by layer: all heads in each piece, in windows that have room for some sequences.
+      {.name = "FetchWholeLayers",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 4 * kFetchLeast,
+       .fetch_heads = 100},
+      {.name = "FetchHeadByHead",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 16 << 20,
+       .fetch_heads = 1},
+      {.name = "FetchByHead",
+       .kind = AttentionPath::kFetch,
+       .heads = heads,
+       .fetch_bytes = 1 << 20},
+      {.name = "FetchAndRecompute",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 16 << 20,
+       .recomputed = 400},
+      // All that fills tiles, in windows in which the longest sequence just fits.
+      {.name = "RecomputeInSmallWindows",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 2 * kFetchLeast,
+       .recomputed = plan::kRecomputeUnit},
+      {.name = "FetchHybrid",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 16 << 20,
+       .activation_share = 600},
+      {.name = "FetchHybridInSmallWindows",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20) * 2,
+       .activation_share = 300},
+      {.name = "FetchActivationsAlone",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 16 << 20,
+       .activation_share = plan::SlotKinds::kUnit},
+      {.name = "Sparse",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 0.5},
+      {.name = "SparseInSmallWindows",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = kFetchLeast,
+       .sparse_ratio = 0.2},
+      {.name = "SparseHeadByHead",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = 16 << 20,
+       .fetch_heads = 1,
+       .sparse_ratio = 0.8},
+      // Nothing is left out.
+      {.name = "SparseWithAll",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 1},
+      {.name = "Toy", .kind = AttentionPath::kLocal, .toy = true},
+  };
+}
+
+}  // namespace lamina::compute_node

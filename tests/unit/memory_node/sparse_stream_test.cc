@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a memory node sends of tokens that the compute node names: every byte of every piece, of no
+// other token, and nothing where the sets are wrong.
+
+#include "memory_node/sparse_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "kernels/k_tiles.h"
+#include "plan/fetch_pieces.h"
+#include "plan/token_sets.h"
+#include "tests/unit/memory_node/unit_cluster.h"
+
+namespace lamina::memory_node {
+namespace {
+
+using Step = UnitCluster::Step;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kSlotBytes = 2 * 16 * 2;  // K and V of one head.
+// Of two windows for a lane and memory node: one head of the longest sequence fits.
+constexpr uint64_t kLeast = 2 * UnitCluster::kContext * kSlotBytes;
+
+// The sets of a step for one memory node.
+struct Chosen {
+  std::vector<uint32_t> sequences;  // Of its rows.
+  std::vector<plan::FetchRun> runs;
+  std::vector<std::vector<uint32_t>> tokens;  // [layers * runs]
+  std::vector<uint64_t> sets;                 // As they travel.
+  plan::WindowHeader header;
+};
+
+// Every token before a row is chosen with this probability.
+Chosen Choose(const UnitCluster& cluster, const Step& step, uint32_t node, double probability,
+              std::mt19937& random) {
+  Chosen chosen;
+  const auto nodes = static_cast<uint32_t>(cluster.config().memory_nodes.size());
+  for (size_t row = 0; row < step.plan.rows.size(); ++row) {
+    if (step.sequences[row] % nodes == node) {
+      chosen.sequences.push_back(step.sequences[row]);
+      chosen.runs.push_back({.before = step.positions[row], .tokens = 1});
+    }
+  }
+  const auto layers = static_cast<uint32_t>(cluster.config().layers.size());
+  const plan::TokenSets places(layers, chosen.runs);
+  chosen.sets.resize(places.bytes() / sizeof(uint64_t));
+  std::bernoulli_distribution taken(probability);
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    for (uint32_t run = 0; run < chosen.runs.size(); ++run) {
+      std::vector<uint32_t>& tokens = chosen.tokens.emplace_back();
+      for (uint32_t token = 0; token < chosen.runs[run].before; ++token) {
+        if (taken(random)) {
+          tokens.push_back(token);
+          chosen.sets[places.SetOf(layer, run) + token / 64] |= uint64_t{1} << token % 64;
+        }
+      }
+    }
+  }
+  chosen.header = {.lane = step.spec.lane,
+                   .epoch = UnitCluster::kEpoch,
+                   .step = step.spec.step,
+                   .rows = static_cast<uint32_t>(chosen.runs.size())};
+  return chosen;
+}
+
+// Whether slot `slot` of a head's planes is the token, or zero where there is none.
+void ExpectSlot(const BFloat16* k, const BFloat16* v, size_t slot, const BFloat16* whole_k,
+                const BFloat16* whole_v, int64_t token) {
+  constexpr size_t kDim = 16;
+  for (size_t i = 0; i < kDim; ++i) {
+    const BFloat16 zero;
+    const auto from = static_cast<size_t>(token);
+    const BFloat16 want_k = token < 0 ? zero : whole_k[kernels::OffsetInTiles(from, i, kDim)];
+    const BFloat16 want_v = token < 0 ? zero : whole_v[from * kDim + i];
+    ASSERT_EQ(k[kernels::OffsetInTiles(slot, i, kDim)].bits, want_k.bits)
+        << "K of slot " << slot << " token " << token;
+    ASSERT_EQ(v[slot * kDim + i].bits, want_v.bits) << "V of slot " << slot << " token " << token;
+  }
+}
+
+// Takes the pieces of a step from `first` on, and gives each window back. A window has K and V of
+// the chosen tokens in their order and zeros: of no other token. Returns how many pieces there
+// were.
+uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, const Chosen& chosen, uint32_t node,
+                      uint64_t first) {
+  constexpr size_t kDim = 16;
+  uint64_t next = first;
+  for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+    const AttentionDescriptor& shape = cluster.config().layers[layer];
+    std::vector<plan::FetchRun> runs;
+    for (size_t run = 0; run < chosen.runs.size(); ++run) {
+      const auto count = chosen.tokens[layer * chosen.runs.size() + run].size();
+      runs.push_back({.before = static_cast<uint32_t>(count), .tokens = 1});
+    }
+    std::vector<plan::FetchPiece> pieces;
+    plan::PiecesOf(shape, runs, plan::FetchLimitsOf(cluster.config()), pieces);
+    for (const plan::FetchPiece& piece : pieces) {
+      cluster.AwaitFetched(node, step.spec.lane, next);
+      const BFloat16* const come = cluster.Fetched(node, step.spec.lane, next);
+      size_t slot = 0;
+      for (uint32_t head = 0; head < piece.heads.count; ++head) {
+        for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
+          std::vector<BFloat16> k(size_t{UnitCluster::kContext} * kDim);
+          std::vector<BFloat16> v(k.size());
+          cluster.CopyKv(chosen.sequences[run], layer, piece.heads.first + head,
+                         chosen.runs[run].before, k.data(), v.data());
+          const std::vector<uint32_t>& tokens = chosen.tokens[layer * chosen.runs.size() + run];
+          for (uint32_t i = 0; i < runs[run].slots(); ++i) {
+            ExpectSlot(come, come + piece.elements(kDim), slot + i, k.data(), v.data(),
+                       i < tokens.size() ? int64_t{tokens[i]} : -1);
+          }
+          slot += runs[run].slots();
+        }
+      }
+      cluster.RaiseCredit(node, step.spec.lane, next++);
+    }
+  }
+  return next - first;
+}
+
+TEST(SparseStreamTest, PiecesHaveTheChosenTokensAndZeros) {
+  std::mt19937 random(3);
+  for (const uint64_t bytes : {kLeast, 3 * kLeast, 16 * kLeast}) {
+    UnitCluster cluster({.memory_nodes = 2, .fetch_bytes = 2 * bytes, .sparse = true});
+    for (const uint32_t node : {0, 1}) {
+      for (const uint64_t turn : {0, 1}) {  // What is not overwritten shows.
+        cluster.FillFetched(node, 0, turn, {.bits = 0xabcd});
+      }
+    }
+    cluster.Start();
+    cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}, {3, 129}}});
+    uint64_t pieces[2] = {0, 0};
+    uint64_t number = 2;
+    for (const double probability : {0.5, 0.0, 1.0, 0.1, 0.9}) {
+      const Step step =
+          cluster.MakeStep({.step = number,
+                            .rows = number % 2 == 0 ? std::vector<uint32_t>{1, 0, 2, 3}
+                                                    : std::vector<uint32_t>{3, 0}});
+      ++number;
+      cluster.PushPlan(step);
+      for (const uint32_t node : {0, 1}) {
+        const Chosen chosen = Choose(cluster, step, node, probability, random);
+        cluster.PutTokenSets(node, step, chosen.header, chosen.sets);
+        pieces[node] += ExpectPieces(cluster, step, chosen, node, pieces[node] + 1);
+      }
+      for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+        cluster.RunUnit(step, layer);
+      }
+    }
+    EXPECT_GE(pieces[0], 10u);
+    cluster.Stop();
+  }
+}
+
+// Nothing leaves before the sets have come, and other lanes are served meanwhile.
+TEST(SparseStreamTest, NothingLeavesBeforeTheSetsAreThere) {
+  UnitCluster cluster({.lanes = 2, .fetch_bytes = 2 * kLeast, .sparse = true});
+  cluster.Start();
+  cluster.Run({.lane = 0, .step = 1, .prompts = {{0, 700}}});
+  const Step step = cluster.MakeStep({.lane = 0, .step = 2, .rows = {0}});
+  cluster.PushPlan(step);
+  cluster.Run({.lane = 1, .step = 1, .prompts = {{1, 9}}});
+  cluster.AwaitTurns();
+  EXPECT_EQ(cluster.LastFetched(0, 0), 0u);
+
+  std::mt19937 random(1);
+  const Chosen chosen = Choose(cluster, step, 0, 0.9, random);
+  cluster.PutTokenSets(0, step, chosen.header, chosen.sets);
+  cluster.AwaitFetched(0, 0, 2);
+  cluster.AwaitTurns();
+  EXPECT_EQ(cluster.LastFetched(0, 0), 2u);  // A third piece waits for the first one's credit.
+
+  EXPECT_EQ(ExpectPieces(cluster, step, chosen, 0, 1), 6u);  // Three heads in each of two layers.
+  cluster.Stop();
+}
+
+// A cluster whose first step with a row is about to be told of its sets.
+class WrongSetsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    cluster_.Start();
+    cluster_.Run({.step = 1, .prompts = {{0, 70}, {1, 90}}});
+    step_ = cluster_.MakeStep({.step = 2, .rows = {0}});
+    cluster_.PushPlan(step_);
+    chosen_ = Choose(cluster_, step_, 0, 0.5, random_);
+  }
+  void ExpectRefused(const std::string& why) {
+    cluster_.PutTokenSets(0, step_, chosen_.header, chosen_.sets);
+    const absl::Status ended = cluster_.EndOf();
+    EXPECT_THAT(std::string(ended.message()), HasSubstr(why));
+    EXPECT_EQ(cluster_.LastFetched(0, 0), 0u) << "something was sent";
+  }
+
+  UnitCluster cluster_{{.fetch_bytes = 4 * kLeast, .sparse = true}};
+  std::mt19937 random_{2};
+  Step step_;
+  Chosen chosen_;
+};
+
+TEST_F(WrongSetsTest, TokensThatTheSequenceDoesNotHaveEndTheEpoch) {
+  chosen_.sets[1] |= uint64_t{1} << (70 - 64);  // The row's own token, which is the first such one.
+  ExpectRefused("name tokens that run 0 does not have before it: there are 70");
+}
+
+TEST_F(WrongSetsTest, SetsOfAnotherStepEndTheEpoch) {
+  chosen_.header.step = 1;
+  ExpectRefused("step 1 where the plan says 2");
+}
+
+TEST_F(WrongSetsTest, SetsOfMoreRunsEndTheEpoch) {
+  chosen_.header.rows = 2;
+  ExpectRefused("rows 2 where the plan says 1");
+}
+
+}  // namespace
+}  // namespace lamina::memory_node

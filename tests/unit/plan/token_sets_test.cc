@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/token_sets.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "plan/epoch_topology.h"
+
+namespace lamina::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+EpochConfig Sparse() {
+  return {.epoch = 4,
+          .lanes = 2,
+          .rows_max = 8,
+          .sequence_tokens_max = 1000,
+          .layers = {{.query_heads = 4, .kv_heads = 2, .head_dim = 16},
+                     {.query_heads = 4, .kv_heads = 2, .head_dim = 16}},
+          .compute_nodes = {"c0"},
+          .attention_paths = {AttentionPath::kSparse},
+          .fetch_bytes = 1 << 20,
+          .sparse_ratio = 0.5,
+          .memory_nodes = {"m0"},
+          .slots = {4096}};
+}
+
+TEST(TokenSetsTest, SetsOfALayerFollowEachOtherAndAreAsWideAsTheLongest) {
+  const std::vector<FetchRun> runs = {{.before = 64, .tokens = 1}, {.before = 65, .tokens = 3}};
+  const TokenSets sets(3, runs);
+  EXPECT_EQ(sets.words(), 2u);
+  EXPECT_EQ(sets.bytes(), 3u * 2 * 2 * 8);
+  EXPECT_EQ(sets.SetOf(0, 1), 2u);
+  EXPECT_EQ(sets.SetOf(2, 1), 10u);
+  const std::vector<FetchRun> first = {{.before = 0, .tokens = 1}};
+  EXPECT_EQ(TokenSets(3, first).bytes(), 0u);
+}
+
+TEST(TokenSetsTest, KnowWhereTheyEnd) {
+  std::vector<uint64_t> set = {uint64_t{1} << 63, 1};
+  EXPECT_EQ(CountTokens(set), 2u);
+  EXPECT_TRUE(EndsBefore(set, 65));
+  EXPECT_FALSE(EndsBefore(set, 64));
+  EXPECT_TRUE(EndsBefore(set, 128));
+  set = {0, 0};
+  EXPECT_TRUE(EndsBefore(set, 0));
+}
+
+TEST(TokenSetsTest, AWindowHasRoomForAllRowsOfTheLongestSequence) {
+  const EpochConfig config = Sparse();
+  EXPECT_EQ(TokenSetsBytesMax(config), 2u * 8 * 16 * 8);
+  const WindowLayout layout(EpochTopology::Create(config).value().window_shape());
+  const WindowGroup& group = layout.group(WindowKind::kTokenSets);
+  EXPECT_GE(group.window_bytes, sizeof(WindowHeader) + TokenSetsBytesMax(config));
+  EXPECT_EQ(layout.query_region_bytes(), group.bytes_end());
+  const TokenSetWindows windows(layout);
+  EXPECT_EQ(windows.Window(0, 1), windows.Window(0, 0) + group.window_bytes);
+  EXPECT_GE(windows.Window(0, 0), layout.group(WindowKind::kQuery).bytes_end());
+  EXPECT_EQ(windows.word(0, 1) + 1, layout.query_region_words());
+  EpochConfig fetch = config;
+  fetch.attention_paths = {AttentionPath::kFetch};
+  EXPECT_EQ(TokenSetsBytesMax(fetch), 0u);
+}
+
+std::string ErrorOf(const EpochConfig& config) {
+  return std::string(EpochTopology::Create(config).status().message());
+}
+
+TEST(CheckSparseTest, NamesWhatIsWrong) {
+  EXPECT_EQ(ErrorOf(Sparse()), "");
+  for (const double ratio : {0.0, -0.5, 1.5}) {
+    EpochConfig config = Sparse();
+    config.sparse_ratio = ratio;
+    EXPECT_THAT(ErrorOf(config), HasSubstr("which is not in (0, 1]"));
+  }
+  EpochConfig config = Sparse();
+  config.attention_paths = {AttentionPath::kFetch};
+  EXPECT_THAT(ErrorOf(config), HasSubstr("no path that attends to a part of the tokens"));
+  config = Sparse();
+  config.sparse_tokens = static_cast<SparseTokens>(3);
+  EXPECT_THAT(ErrorOf(config), HasSubstr("chooses tokens by pattern 3"));
+  config = Sparse();
+  config.layers[1].window = 128;
+  EXPECT_THAT(ErrorOf(config), HasSubstr("layers that attend to a window of tokens"));
+  config = Sparse();
+  config.partition = Partition::kHead;
+  config.heads = {{.count = 2}};
+  EXPECT_THAT(ErrorOf(config), HasSubstr("this version serves partition request"));
+  config = Sparse();
+  config.compute_nodes = {"c0", "c1"};
+  EXPECT_THAT(ErrorOf(config), HasSubstr("to 2 compute nodes"));
+}
+
+}  // namespace
+}  // namespace lamina::plan
