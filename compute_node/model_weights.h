@@ -99,7 +99,7 @@ class ModelWeights {
  private:
   // Rows of one weight as the file has them.
   struct StoredPart {
-    kernels::BlockType type = kernels::BlockType::kQ8_0;
+    kernels::BlockType type = kernels::BlockType::kQ80;
     std::vector<const uint8_t*> rows;
   };
 

@@ -16,11 +16,11 @@
 namespace lamina::kernels {
 
 enum class BlockType : uint8_t {
-  kQ4_0,
-  kQ4_1,
-  kQ5_0,
-  kQ5_1,
-  kQ8_0,
+  kQ40,
+  kQ41,
+  kQ50,
+  kQ51,
+  kQ80,
   kIq4Nl,
   kMxfp4,
   kQ4K,
@@ -30,7 +30,7 @@ enum class BlockType : uint8_t {
 };
 
 struct BlockTypeInfo {
-  BlockType type = BlockType::kQ8_0;
+  BlockType type = BlockType::kQ80;
   absl::string_view name;  // As GGUF's: "Q4_1".
   size_t elements = 0;
   size_t bytes = 0;
@@ -46,13 +46,13 @@ std::optional<BlockType> FindBlockType(absl::string_view name);
 
 // Rows of one type, each `in_features` elements in whole blocks, wherever they lie.
 struct BlockRows {
-  BlockType type = BlockType::kQ8_0;
+  BlockType type = BlockType::kQ80;
   absl::Span<const uint8_t* const> rows;
 };
 
 // A table of rows to look up, one after the other.
 struct BlockTable {
-  BlockType type = BlockType::kQ8_0;
+  BlockType type = BlockType::kQ80;
   const uint8_t* data = nullptr;
   size_t rows = 0;
   size_t width = 0;  // Elements, in whole blocks.

@@ -72,16 +72,16 @@ struct BlockFormat {
 
 constexpr BlockFormat FormatOf(BlockType type) {
   switch (type) {
-    case BlockType::kQ4_0:
+    case BlockType::kQ40:
     case BlockType::kIq4Nl:
       return {};
-    case BlockType::kQ4_1:
+    case BlockType::kQ41:
       return {.minima = true};
-    case BlockType::kQ5_0:
+    case BlockType::kQ50:
       return {.high_bits = 1};
-    case BlockType::kQ5_1:
+    case BlockType::kQ51:
       return {.high_bits = 1, .minima = true};
-    case BlockType::kQ8_0:
+    case BlockType::kQ80:
       return {.low_bits = 8};
     case BlockType::kMxfp4:
       return {.brain_scale = true};
@@ -110,21 +110,21 @@ enum class Quantum : uint8_t {
 
 constexpr Quantum QuantumOf(BlockType type) {
   switch (type) {
-    case BlockType::kQ4_0:
+    case BlockType::kQ40:
       return Quantum::kLess8;
-    case BlockType::kQ5_0:
+    case BlockType::kQ50:
       return Quantum::kLess16;
     case BlockType::kQ6K:
       return Quantum::kLess32;
-    case BlockType::kQ8_0:
+    case BlockType::kQ80:
       return Quantum::kSigned;
     case BlockType::kIq4Nl:
     case BlockType::kIq4Xs:
       return Quantum::kIq4;
     case BlockType::kMxfp4:
       return Quantum::kFloat4;
-    case BlockType::kQ4_1:
-    case BlockType::kQ5_1:
+    case BlockType::kQ41:
+    case BlockType::kQ51:
     case BlockType::kQ4K:
     case BlockType::kQ5K:
       return Quantum::kPlain;

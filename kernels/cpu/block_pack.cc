@@ -100,24 +100,24 @@ OpenBlock Open(BlockType type, const uint8_t* block) {
   OpenBlock open;
   open.d = Load<uint16_t>(block);
   switch (type) {
-    case BlockType::kQ4_0:
+    case BlockType::kQ40:
     case BlockType::kIq4Nl:
       OpenNibbles(block + 2, 1, open);
       break;
-    case BlockType::kQ4_1:
+    case BlockType::kQ41:
       open.m = Load<uint16_t>(block + 2);
       OpenNibbles(block + 4, 1, open);
       break;
-    case BlockType::kQ5_0:
+    case BlockType::kQ50:
       OpenNibbles(block + 6, 1, open);
       AddFifthBits(block + 2, open);
       break;
-    case BlockType::kQ5_1:
+    case BlockType::kQ51:
       open.m = Load<uint16_t>(block + 2);
       OpenNibbles(block + 8, 1, open);
       AddFifthBits(block + 4, open);
       break;
-    case BlockType::kQ8_0:
+    case BlockType::kQ80:
       std::copy_n(block + 2, 32, open.quanta.begin());
       break;
     case BlockType::kMxfp4:

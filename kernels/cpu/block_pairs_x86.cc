@@ -95,16 +95,16 @@ namespace lamina::kernels::cpu {
 
 MultiplyFewRows PairsOfBlocks(BlockType type) {
   switch (type) {
-    case BlockType::kQ4_0:
-      return MultiplyRows<BlockType::kQ4_0>;
-    case BlockType::kQ4_1:
-      return MultiplyRows<BlockType::kQ4_1>;
-    case BlockType::kQ5_0:
-      return MultiplyRows<BlockType::kQ5_0>;
-    case BlockType::kQ5_1:
-      return MultiplyRows<BlockType::kQ5_1>;
-    case BlockType::kQ8_0:
-      return MultiplyRows<BlockType::kQ8_0>;
+    case BlockType::kQ40:
+      return MultiplyRows<BlockType::kQ40>;
+    case BlockType::kQ41:
+      return MultiplyRows<BlockType::kQ41>;
+    case BlockType::kQ50:
+      return MultiplyRows<BlockType::kQ50>;
+    case BlockType::kQ51:
+      return MultiplyRows<BlockType::kQ51>;
+    case BlockType::kQ80:
+      return MultiplyRows<BlockType::kQ80>;
     case BlockType::kIq4Nl:
       return MultiplyRows<BlockType::kIq4Nl>;
     case BlockType::kMxfp4:

@@ -18,7 +18,7 @@ constexpr size_t kStrips = kPanelFeatures / kStripFeatures;
 
 // Which rows a strip has; those behind the last are null.
 struct StripRows {
-  BlockType type = BlockType::kQ8_0;
+  BlockType type = BlockType::kQ80;
   std::array<const uint8_t*, kStripFeatures> rows = {};
 };
 
@@ -124,7 +124,7 @@ class BlockPanels final : public PanelWeights {
 
  private:
   struct Strip {
-    BlockType type = BlockType::kQ8_0;
+    BlockType type = BlockType::kQ80;
     WidenStrip widen = nullptr;  // Null behind the last feature.
     size_t block_steps = 1;
     size_t block_bytes = 0;

@@ -26,16 +26,16 @@ namespace lamina::kernels::cpu {
 
 WidenStrip PairWidener(BlockType type) {
   switch (type) {
-    case BlockType::kQ4_0:
-      return Widen<BlockType::kQ4_0>;
-    case BlockType::kQ4_1:
-      return Widen<BlockType::kQ4_1>;
-    case BlockType::kQ5_0:
-      return Widen<BlockType::kQ5_0>;
-    case BlockType::kQ5_1:
-      return Widen<BlockType::kQ5_1>;
-    case BlockType::kQ8_0:
-      return Widen<BlockType::kQ8_0>;
+    case BlockType::kQ40:
+      return Widen<BlockType::kQ40>;
+    case BlockType::kQ41:
+      return Widen<BlockType::kQ41>;
+    case BlockType::kQ50:
+      return Widen<BlockType::kQ50>;
+    case BlockType::kQ51:
+      return Widen<BlockType::kQ51>;
+    case BlockType::kQ80:
+      return Widen<BlockType::kQ80>;
     case BlockType::kIq4Nl:
       return Widen<BlockType::kIq4Nl>;
     case BlockType::kMxfp4:

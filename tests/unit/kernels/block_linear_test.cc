@@ -49,8 +49,8 @@ std::vector<uint8_t> RandomRow(const BlockTypeInfo& info, size_t in_features, Pr
       case BlockType::kQ6K:
         SetHalf(bytes, block + 208, prng);
         break;
-      case BlockType::kQ4_1:
-      case BlockType::kQ5_1:
+      case BlockType::kQ41:
+      case BlockType::kQ51:
       case BlockType::kQ4K:
       case BlockType::kQ5K:
         SetHalf(bytes, block + 2, prng);
@@ -316,15 +316,15 @@ class BlocksTest : public testing::Test {
 };
 
 TEST_F(BlocksTest, PartsOfSeveralTypesStandInOneLayer) {
-  const BlockLayer layer({{BlockType::kQ4K, 48}, {BlockType::kQ8_0, 32}, {BlockType::kQ6K, 21}},
-                         512, true, 9);
+  const BlockLayer layer({{BlockType::kQ4K, 48}, {BlockType::kQ80, 32}, {BlockType::kQ6K, 21}}, 512,
+                         true, 9);
   for (const size_t rows : {1, 5, 20}) {
     ExpectSameBits(*dense_, layer, rows, 1);
   }
 }
 
 TEST_F(BlocksTest, TypesThatChangeInsideAStripAreUnimplemented) {
-  const BlockLayer layer({{BlockType::kQ4_0, 40}, {BlockType::kQ8_0, 40}}, 64, false, 10);
+  const BlockLayer layer({{BlockType::kQ40, 40}, {BlockType::kQ80, 40}}, 64, false, 10);
   const absl::Status status = layer.PackBlocks(*dense_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_NE(status.message().find("Q4_0 and Q8_0"), std::string::npos) << status;
@@ -334,17 +334,17 @@ TEST_F(BlocksTest, AScaleThatIsNotFiniteIsUnimplemented) {
   std::vector<uint8_t> row(34);
   row[1] = 0x7c;  // Infinity.
   const uint8_t* const pointer = row.data();
-  const BlockRows rows = {.type = BlockType::kQ8_0, .rows = {&pointer, 1}};
+  const BlockRows rows = {.type = BlockType::kQ80, .rows = {&pointer, 1}};
   const absl::Status status = dense_->PackBlocks({&rows, 1}, 32, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_NE(status.message().find("not finite"), std::string::npos) << status;
   EXPECT_FALSE(
-      dense_->EmbedsBlocks({.type = BlockType::kQ8_0, .data = row.data(), .rows = 1, .width = 32}));
+      dense_->EmbedsBlocks({.type = BlockType::kQ80, .data = row.data(), .rows = 1, .width = 32}));
 }
 
 TEST_F(BlocksTest, F32IsUnimplemented) {
   const std::unique_ptr<Dense> f32 = MakeDense(DType::kF32, true, 1);
-  const BlockLayer layer({{BlockType::kQ4_0, 4}}, 32, false, 11);
+  const BlockLayer layer({{BlockType::kQ40, 4}}, 32, false, 11);
   EXPECT_EQ(layer.PackBlocks(*f32).status().code(), absl::StatusCode::kUnimplemented);
 }
 
