@@ -58,9 +58,11 @@ void AddScoreCommand(CLI::App& app, Invocation& invocation) {
   AddServerFlag(command, invocation);
   AddPromptFlags(command, *flags, /*with_tokens=*/true);
   const auto decode_from = std::make_shared<uint32_t>(0);
-  command->add_option("--decode-from", *decode_from,
-                      "Tokens from this one on go through decode steps, one a step, as if they had "
-                      "been sampled; those before them are the prompt");
+  command
+      ->add_option("--decode-from", *decode_from,
+                   "Tokens from this one on go through decode steps, one a step, as if they had "
+                   "been sampled; those before them are the prompt")
+      ->type_name("N");
   command->callback([&invocation, flags, decode_from] {
     invocation.run = [&invocation, flags, decode_from] {
       return Run(invocation, *flags, *decode_from);
