@@ -134,6 +134,8 @@ class FetchPolicyTest(unittest.TestCase):
     def test_a_budget_bounds_the_memory_of_the_compute_node(self):
         limits = {"sequence_tokens_max": 256}
         with harness.Cluster(**fetching(limits=limits), compute=[{"name": "c0", "memory_budget": "2GiB"}]) as cluster:
+            # Nodes report at times of their own.
+            cluster.await_true(lambda: cluster.status()["nodes"][0]["memory_bytes"].get("windows", 0) > 0, "the report of c0")
             node = cluster.status()["nodes"][0]
             self.assertEqual(sorted(node["memory_bytes"]), ["activations", "kv", "weights", "windows"])
             self.assertEqual(node["memory_bytes"]["weights"], node["weight_bytes"])
