@@ -132,7 +132,7 @@ absl::Status CheckKeys(const ClusterConfig& config) {
   }
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "caching_ratio",
                                   fetch.caching_ratio != defaults.caching_ratio, kPolicyFetchSparse,
-                                  "to how many tokens rows attend"));
+                                  "to which tokens rows attend"));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "sparse", fetch.sparse != defaults.sparse,
                                   kPolicyFetchSparse, "to which tokens rows attend"));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "recompute_percent", !fetch.recompute_auto,
