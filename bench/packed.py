@@ -10,7 +10,6 @@ import argparse
 import json
 import subprocess
 
-import cluster
 import processor
 from programs import BIN, need
 from turns import Side, compare, points, print_parts

@@ -91,9 +91,10 @@ KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool) {
       return absl::InvalidArgumentError(
           "attention on tensor cores needs a CUDA device; this one is the processor");
     }
-    // An arena has a slot, be it that all tokens are kept as activations.
+    // Where all tokens are kept as activations the arena of K and V is one that nobody uses.
+    const bool activations_alone = options.slots == 0 && options.activation_slots > 0;
     LAMINA_ASSIGN_OR_RETURN(KvArena arena,
-                            KvArena::Create(options.layers, std::max(1u, options.slots)));
+                            KvArena::Create(options.layers, activations_alone ? 1 : options.slots));
     std::optional<ActivationArena> activations;
     if (options.activation_width > 0) {
       LAMINA_ASSIGN_OR_RETURN(activations,

@@ -102,7 +102,7 @@ TEST(ClusterFileTest, WhatTheClusterFileRefusesIsNotRunnable) {
   EXPECT_EQ(WhyNotRunnable(problem, configuration, evaluation), "");
   configuration.policy = cost::KvPolicy::kFetchHybrid;
   EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation),
-              HasSubstr("policy: 'fetch_hybrid' is not served by this version"));
+              HasSubstr("4 nodes are not served by this version with policy fetch_hybrid"));
   configuration.policy = cost::KvPolicy::kFetchHeads;
   EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation),
               HasSubstr("4 nodes are not served by this version with policy fetch_heads"));
