@@ -9,6 +9,7 @@
 #include "common/version.h"
 #include "coordinator/core/sequence_kv.h"
 #include "plan/policy_times.h"
+#include "plan/slot_kinds.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -69,7 +70,10 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
                      " tokens (limits.sequence_tokens_max) takes ", FormatBytes(least_bytes),
                      "; raise its capacity or lower the limit"));
   }
-  const uint64_t slots = identity.capacity_bytes / slot_bytes_;
+  // Slots of two kinds are whole blocks.
+  const uint64_t block = options_.hybrid.has_value() ? plan::SlotKinds::kBlockSlots : 1;
+  const uint64_t slots = identity.capacity_bytes / slot_bytes_ / block * block;
+  const uint64_t wanted = (least + block - 1) / block * block;
   return !holds_kv || slots >= least
              ? absl::OkStatus()
              : absl::FailedPreconditionError(
@@ -77,7 +81,7 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
                                 identity.name, " has ", FormatBytes(identity.capacity_bytes),
                                 ": room for ", slots, " tokens, but one request may have ", least,
                                 " (limits.sequence_tokens_max); raise its capacity to ",
-                                FormatBytes(slot_bytes_ * least), " or lower the limit"));
+                                FormatBytes(slot_bytes_ * wanted), " or lower the limit"));
 }
 
 uint32_t NodeAdmission::SlotsOf(const NodeHello& hello) const {

@@ -45,6 +45,18 @@ TEST(NodeAdmissionTest, NodesOfTheClusterAreTaken) {
   EXPECT_EQ(admission.SlotsOf(Memory(uint64_t{1} << 60)), uint32_t{1} << 31);
 }
 
+// Policy fetch_hybrid: slots are whole blocks of 64, so that 100 tokens take two.
+TEST(NodeAdmissionTest, SlotsOfTwoKindsAreWholeBlocks) {
+  EngineOptions options = Options();
+  options.scheduler.sequence_tokens_max = 100;
+  options.hybrid = HybridOptions{.share = 10};
+  const NodeAdmission admission(options);
+  ExpectRefused(admission.Check(Memory(127 * 512), /*holds_kv=*/true),
+                "room for 64 tokens, but one request may have 100");
+  ExpectRefused(admission.Check(Memory(127 * 512), /*holds_kv=*/true), "to 64.0 KiB");
+  EXPECT_TRUE(admission.Check(Memory(128 * 512), /*holds_kv=*/true).ok());
+}
+
 TEST(NodeAdmissionTest, AnotherVersionIsRefused) {
   const EngineOptions options = Options();
   NodeHello hello = Compute();
