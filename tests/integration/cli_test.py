@@ -280,9 +280,9 @@ class ConfigTest(unittest.TestCase):
         self.assertIn("did you mean 'policy'?", result.stderr)
 
     def test_what_is_not_served_says_what_is(self):
-        result = self.config(cluster_file(policy="fetch_hybrid"))
+        result = self.config(cluster_file(policy="fetch_heads", partition="token_range"))
         self.assertEqual(result.returncode, 1)
-        self.assertIn("it serves: attend_remote, local", result.stderr)
+        self.assertIn("it serves request, head and auto", result.stderr)
 
     def test_a_missing_file_is_named(self):
         result = run("config", "--cluster", "/nonexistent/c.yaml")
