@@ -17,7 +17,7 @@ enum class SparseTokens : uint8_t {
   kStrided,     // Ones at a fixed stride.
 };
 
-// As cluster files call them.
+// Names are those of the cluster file.
 inline absl::string_view SparseTokensName(SparseTokens tokens) {
   switch (tokens) {
     case SparseTokens::kWindowSums:

@@ -27,7 +27,7 @@ class SparsePathMaker final : public PathMaker {
   plan::AttentionPath kind() const override { return plan::AttentionPath::kSparse; }
   absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
   void Release() override { scratch_.reset(); }
-  // With the most that sums of weights take.
+  // Sums of weights count with the most that they may take.
   uint64_t kv_bytes() const override { return scratch_->bytes() + sums_bytes_; }
   std::string Describe() const override;
   std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;

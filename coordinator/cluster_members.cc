@@ -34,7 +34,7 @@ std::vector<const core::Member*> MembersOf(const core::Membership& membership) {
   return members;
 }
 
-// Of all nodes that hold K and V, in bytes.
+// How many bytes all nodes that hold K and V have for them.
 uint64_t CapacityOf(const core::Membership& membership, const AttachedNodes& nodes) {
   uint64_t capacity = 0;
   for (const core::Member* member : membership.kv_members()) {
@@ -94,7 +94,7 @@ void ClusterMembers::LeaveOut(const AttachedNodes::Lost& lost) {
 }
 
 void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
-  if (hybrid_.has_value() && serving() && !works) {
+  if (hybrid_.has_value() && serving() && !membership_.epoch_ended() && !works) {
     const core::FetchRates rates = FetchRatesOf(*epoch_, MeasuredNodesOf(*this));
     if (hybrid_->Settle(clock_.Now(), rates, CapacityOf(membership_, nodes_)) &&
         membership_.StartAnew()) {

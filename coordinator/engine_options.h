@@ -107,7 +107,7 @@ inline uint64_t KvBytesPerToken(const std::vector<AttentionDescriptor>& layers) 
   return bytes;
 }
 
-// The same of its activations.
+// Bytes of the activations of one token, in all layers; 0 where none are kept.
 inline uint64_t ActivationBytesPerToken(const EngineOptions& options) {
   return options.layers.size() * uint64_t{options.activation_width} * sizeof(BFloat16);
 }

@@ -32,7 +32,7 @@ class HybridShare {
   // Requires: options.hybrid. The options must outlive this.
   explicit HybridShare(const EngineOptions& options);
 
-  // Of the epoch that is formed next.
+  // The share that the epoch which is formed next has, and for people why.
   uint32_t share() const { return share_; }
   const std::string& why() const { return why_; }
 

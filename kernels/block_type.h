@@ -36,7 +36,7 @@ struct BlockTypeInfo {
   size_t bytes = 0;
 };
 
-// All of them.
+// Every type of blocks that can stay packed.
 absl::Span<const BlockTypeInfo> BlockTypes();
 
 const BlockTypeInfo& InfoOf(BlockType type);

@@ -6,7 +6,7 @@
 // What a layer needs from here is the tokens before the step, all of which are stored when the step
 // begins: so the stream does not wait for the step's own rows, and runs ahead as far as windows go.
 // Two of them take turns; a piece goes out when the compute node has used up the last but one.
-// Tokens that the step recomputes go as activations (policy fetch_recompute).
+// Tokens that come as activations (plan/fetch_split.h) go ahead of the K and V of the others.
 //
 // A turn gathers and puts at most kTurnBytes, so that attention of other lanes waits no longer.
 // Over shared memory it gathers into the window itself, elsewhere into a copy of it from which it

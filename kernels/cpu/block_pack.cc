@@ -144,7 +144,7 @@ OpenBlock Open(BlockType type, const uint8_t* block) {
   return open;
 }
 
-// Of binary16.
+// Whether a binary16 is neither infinite nor NaN.
 bool IsFinite(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
 
 using OpenStrip = std::array<OpenBlock, kStripFeatures>;

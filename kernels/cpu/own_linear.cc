@@ -173,7 +173,7 @@ class OwnLinearEngine final : public LinearEngine {
   static const PanelWeights& WeightsOf(const EngineProduct& product) {
     return static_cast<const PanelWeights&>(*product.weights);
   }
-  // Of a row as the loop takes it.
+  // How many inputs a row has for the loop: whole steps.
   static size_t InputsOf(const PanelWeights& weights) { return kInputsPerStep * weights.steps(); }
 
   void ReserveCopies(size_t inputs) { copies_.resize(std::max(copies_.size(), inputs)); }
