@@ -272,14 +272,6 @@ absl::Status CheckTransport(const ClusterConfig& config) {
       return absl::InvalidArgumentError(absl::StrCat("transport: names ", name, " twice"));
     }
   }
-  const bool on_verbs =
-      std::any_of(config.transport.begin(), config.transport.end(),
-                  [](const std::string& name) { return WithoutThrottle(name) == "verbs"; });
-  if (on_verbs && !config.network.empty() && config.verbs.device.empty()) {
-    return Invalid("network", config.network,
-                   "for verbs to choose by: name its device (verbs.device), and with several "
-                   "addresses verbs.gid, beside it");
-  }
   return CheckVerbs(config.verbs);
 }
 
@@ -475,7 +467,11 @@ bool ClusterConfig::IsOneHost() const {
 
 std::string ClusterConfig::UcxUriBetweenHosts() const { return WithPorts("ucx://", ports); }
 
-std::string ClusterConfig::VerbsUriBetweenHosts() const { return WithPorts(verbs.Uri(), ports); }
+std::string ClusterConfig::VerbsUriBetweenHosts() const {
+  const std::string uri = verbs.Uri();
+  return WithPorts(network.empty() ? uri : WithOption(uri, absl::StrCat("network=", network)),
+                   ports);
+}
 
 std::string ClusterConfig::UcxUri() const {
   const std::string uri = UcxUriBetweenHosts();

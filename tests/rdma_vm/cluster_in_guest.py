@@ -51,6 +51,14 @@ class VerbsClusterTest(unittest.TestCase):
             self.assertEqual({link["path"] for link in status["links"]}, {"verbs rxe0"})
             print(f"guest: two compute nodes, {len(status['links'])} links", flush=True)
 
+    def test_data_keeps_to_the_network_of_the_file(self):
+        """By rule verbs takes rxe0; the network of the cluster file is that of rxe1."""
+        for network in ("198.51.100.0/24", "dummy1"):
+            with cluster_over("verbs", memory_nodes=1, network=network) as cluster:
+                self.assertEqual(tokens(cluster), self.wanted)
+                links = cluster.status()["links"]
+            self.assertEqual({link["path"] for link in links}, {"verbs rxe1"}, links)
+
     def test_same_tokens_as_over_shared_memory_and_after_a_node_was_killed(self):
         with cluster_over(["verbs", "ucx"]) as cluster:
             got = tokens(cluster)

@@ -5,6 +5,7 @@
 source ./guest_lib.sh
 
 make_loopback_device
+make_second_network
 mkdir -p model
 "$BUILD/tests/write_random_model" model
 before=$(packets_of rxe0)

@@ -16,6 +16,14 @@ make_loopback_device() {
   rdma link add rxe0 type rxe netdev dummy0
 }
 
+# Another device of the same speed, whose address is of another network: rxe1, with 198.51.100.1.
+make_second_network() {
+  ip link add dummy1 type dummy
+  ip link set dummy1 mtu 4200 address 02:00:00:00:00:02 up
+  ip addr add 198.51.100.1/24 dev dummy1
+  rdma link add rxe1 type rxe netdev dummy1
+}
+
 # Two devices with a cable between them: rxeA and rxeB on veth0 and veth1. They reach each other by
 # GID 0, the link-local one, which appears once the kernel has found the address to be unique.
 make_cable() {

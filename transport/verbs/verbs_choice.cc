@@ -8,6 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/network.h"
 #include "common/status_macros.h"
 #include "transport/verbs/verbs_device.h"
 
@@ -32,6 +34,23 @@ std::tuple<int, int, uint32_t> RankOf(const VerbsGid& gid) {
   return {gid.kind == GidKind::kRoceV1 ? 1 : 0, reach, gid.index};
 }
 
+bool IsOf(const VerbsGid& gid, const std::string& network) {
+  return network.empty() || gid.interface == network ||
+         IsInNetwork(absl::StripPrefix(gid.text, "::ffff:"), network);
+}
+
+// "::ffff:192.0.2.1 of eth1", of all ports.
+std::string AddressesOf(const std::vector<VerbsPort>& ports) {
+  std::vector<std::string> texts;
+  for (const VerbsPort& port : ports) {
+    for (const VerbsGid& gid : port.gids) {
+      texts.push_back(absl::StrCat(gid.text, " of ", port.device,
+                                   gid.interface.empty() ? "" : " on ", gid.interface));
+    }
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
 std::string Describe(const std::vector<VerbsPort>& ports) {
   return absl::StrJoin(ports, ", ", [](std::string* out, const VerbsPort& port) {
     absl::StrAppend(out, port.device, " port ", port.port, " (",
@@ -48,6 +67,11 @@ absl::StatusOr<VerbsGid> ChooseGid(const VerbsPort& port, const VerbsOptions& op
           absl::StrCat("verbs: ", port.device, " port ", port.port, " has no GID ", *options.gid,
                        "; `lamina doctor` lists those that it has"));
     }
+    if (!IsOf(*found, options.network)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("verbs: GID ", *options.gid, " of ", port.device, " is ", found->text,
+                       ", which is not of network ", options.network));
+    }
     return *found;
   }
   if (port.gids.empty()) {
@@ -55,9 +79,11 @@ absl::StatusOr<VerbsGid> ChooseGid(const VerbsPort& port, const VerbsOptions& op
         absl::StrCat("verbs: ", port.device, " port ", port.port,
                      " has no GID: give its network interface an IP address"));
   }
-  return *std::min_element(
-      port.gids.begin(), port.gids.end(),
-      [](const VerbsGid& a, const VerbsGid& b) { return RankOf(a) < RankOf(b); });
+  return *std::min_element(port.gids.begin(), port.gids.end(),
+                           [&](const VerbsGid& a, const VerbsGid& b) {
+                             return std::pair(!IsOf(a, options.network), RankOf(a)) <
+                                    std::pair(!IsOf(b, options.network), RankOf(b));
+                           });
 }
 
 absl::StatusOr<VerbsPort> ChoosePort(const std::vector<VerbsPort>& ports,
@@ -90,6 +116,18 @@ absl::StatusOr<VerbsPort> ChoosePort(const std::vector<VerbsPort>& ports,
     return absl::FailedPreconditionError(
         absl::StrCat("verbs: no port is active: ", Describe(ports),
                      "; look at the cable, and `ip link set INTERFACE up`"));
+  }
+  if (!options.network.empty()) {
+    const std::vector<VerbsPort> active = fitting;
+    std::erase_if(fitting, [&](const VerbsPort& port) {
+      return std::none_of(port.gids.begin(), port.gids.end(),
+                          [&](const VerbsGid& gid) { return IsOf(gid, options.network); });
+    });
+    if (fitting.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("verbs: no active port has an address of network ", options.network,
+                       "; there are: ", AddressesOf(active)));
+    }
   }
   const auto rank = [&](const VerbsPort& port) {
     const PciDistance distance =

@@ -2,6 +2,7 @@
 #include "transport/verbs/verbs_device.h"
 
 #include <arpa/inet.h>
+#include <net/if.h>
 
 #include <algorithm>
 #include <array>
@@ -68,6 +69,12 @@ GidKind KindOf(uint32_t type) {
   }
 }
 
+// Empty for InfiniBand, whose index is 0.
+std::string InterfaceOfIndex(uint32_t index) {
+  std::array<char, IF_NAMESIZE> name = {};
+  return if_indextoname(index, name.data()) == nullptr ? "" : name.data();
+}
+
 std::vector<VerbsGid> GidsOf(ibv_context* context, uint32_t port) {
   std::array<ibv_gid_entry, kGidsMax> entries;
   const ssize_t count = ibv_query_gid_table(context, entries.data(), entries.size(), 0);
@@ -85,7 +92,8 @@ std::vector<VerbsGid> GidsOf(ibv_context* context, uint32_t port) {
                     .kind = KindOf(entry.gid_type),
                     .text = text.data(),
                     .ipv4 = IN6_IS_ADDR_V4MAPPED(&address) != 0,
-                    .link_local = IN6_IS_ADDR_LINKLOCAL(&address) != 0});
+                    .link_local = IN6_IS_ADDR_LINKLOCAL(&address) != 0,
+                    .interface = InterfaceOfIndex(entry.ndev_ifindex)});
   }
   return gids;
 }

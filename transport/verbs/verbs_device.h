@@ -23,6 +23,7 @@ struct VerbsGid {
   std::string text;  // "fe80::1", "::ffff:192.0.2.1".
   bool ipv4 = false;
   bool link_local = false;
+  std::string interface;  // The network interface that it belongs to: "eth1". Empty: unknown.
 };
 
 struct VerbsPort {
@@ -51,8 +52,9 @@ struct VerbsChoice {
 
 // The rule: the named device and port; else among the active ports those nearest to `near` by PCI
 // Express, if it has a path, then the fastest, then the first by name. Its GID: the named one; else
-// RoCE v2 before RoCE v1, IPv4 before global IPv6 before link- local. Its MTU: the smaller of the
-// port's and the named one.
+// RoCE v2 before RoCE v1, IPv4 before global IPv6 before link-local. Its MTU: the smaller of the
+// port's and the named one. Where options.network is given, only GIDs with an address in it, or of
+// the interface that it names, count, and only ports that have one.
 //
 // Errors: kFailedPrecondition  none fits; says what there is and what to do.
 //         kPermissionDenied    the device may not be opened.

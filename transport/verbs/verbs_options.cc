@@ -33,15 +33,16 @@ constexpr std::array kKeys = {
 };
 
 absl::Status UnknownKey(absl::string_view name) {
-  std::vector<std::string> known = {"near", "peers", "ports"};
+  std::vector<std::string> known = {"near", "network", "peers", "ports"};
   for (const Key& key : kKeys) {
     known.push_back(std::string(key.name));
   }
   const std::string nearest = NearestName(name, known);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "verbs: unknown option \"", name,
-      "\"; known are near, peers, ports, port, gid, mtu, timeout, retries, rnr_retries, queue",
-      nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+  return absl::InvalidArgumentError(
+      absl::StrCat("verbs: unknown option \"", name,
+                   "\"; known are near, network, peers, ports, port, gid, mtu, timeout, retries, "
+                   "rnr_retries, queue",
+                   nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
 }
 
 absl::Status SetOption(absl::string_view text, VerbsOptions& options) {
@@ -49,6 +50,10 @@ absl::Status SetOption(absl::string_view text, VerbsOptions& options) {
       absl::StrSplit(text, absl::MaxSplits('=', 1));
   if (parts.first == "near") {
     options.near = std::string(parts.second);
+    return absl::OkStatus();
+  }
+  if (parts.first == "network") {
+    options.network = std::string(parts.second);
     return absl::OkStatus();
   }
   if (parts.first == "peers") {

@@ -17,6 +17,7 @@ namespace lamina::transport {
 struct VerbsOptions {
   std::string device;            // Empty: the nearest to `near`, then the fastest active port.
   std::string near;              // A device on PCI like 0000:41:00.0, a GPU say; empty: none.
+  std::string network;           // "10.1.0.0/16" or "eth1": only GIDs of it; empty: any.
   bool local_peers = false;      // peers=local: of this host alone; it listens on loopback.
   PortRange ports;               // At which it listens for the handshakes of connections.
   std::optional<uint32_t> port;  // Of the device, 1 to 254.

@@ -57,11 +57,11 @@ TEST(HostsConfigTest, TakesNetworksAndInterfaces) {
 TEST(HostsConfigTest, TransportsAreToldThePorts) {
   auto config = *ParseClusterConfig(kTwoHosts, "test.yaml", {});
   EXPECT_EQ(config.UcxUri(), "ucx://?ports=23000-23099");
-  EXPECT_EQ(config.VerbsUri(), "verbs://?ports=23000-23099");
+  EXPECT_EQ(config.VerbsUri(), "verbs://?network=10.1.0.0/16&ports=23000-23099");
   config.memory[0].host = "localhost";
   config.verbs.gid = 3;
   EXPECT_EQ(config.UcxUri(), "ucx://?ports=23000-23099&peers=local");
-  EXPECT_EQ(config.VerbsUri(), "verbs://?gid=3&ports=23000-23099&peers=local");
+  EXPECT_EQ(config.VerbsUri(), "verbs://?gid=3&network=10.1.0.0/16&ports=23000-23099&peers=local");
   EXPECT_EQ(config.UcxUriBetweenHosts(), "ucx://?ports=23000-23099");
   EXPECT_THAT(ErrorOf("ports=23099-23000"), HasSubstr("ports: '23099-23000' is not a range"));
 }
@@ -71,9 +71,13 @@ TEST(HostsConfigTest, RefusesAddressesThatNobodyCanConnectTo) {
   EXPECT_THAT(ErrorOf("drain_seconds=86401"), HasSubstr("in [0, 86400]"));
 }
 
-TEST(HostsConfigTest, VerbsNamesItsDeviceBesideANetwork) {
-  EXPECT_THAT(ErrorOf("transport=[verbs, ucx]"), HasSubstr("verbs.device"));
-  EXPECT_EQ(ErrorOf("verbs={device: mlx5_0}"), "no error");
+TEST(HostsConfigTest, VerbsIsToldTheNetwork) {
+  auto config = *ParseClusterConfig(kTwoHosts, "test.yaml", {"transport=[verbs, ucx]"});
+  EXPECT_EQ(config.VerbsUriBetweenHosts(), "verbs://?network=10.1.0.0/16&ports=23000-23099");
+  config.verbs.device = "mlx5_0";
+  EXPECT_EQ(config.VerbsUriBetweenHosts(), "verbs://mlx5_0?network=10.1.0.0/16&ports=23000-23099");
+  config.network = "";
+  EXPECT_EQ(config.VerbsUriBetweenHosts(), "verbs://mlx5_0?ports=23000-23099");
 }
 
 }  // namespace

@@ -57,6 +57,38 @@ TEST(VerbsChoiceTest, TakesTheNearestToADeviceThenTheFastest) {
   }
 }
 
+TEST(VerbsChoiceTest, KeepsToTheNetworkThatIsNamed) {
+  std::vector<VerbsPort> ports = {Port("a", 400), Port("b", 100), Port("c", 200)};
+  ports[1].gids.push_back(
+      {.index = 5, .kind = GidKind::kRoceV1, .text = "::ffff:10.1.2.3", .ipv4 = true});
+  ports[1].gids.push_back({.index = 6,
+                           .kind = GidKind::kRoceV2,
+                           .text = "::ffff:10.1.2.3",
+                           .ipv4 = true,
+                           .interface = "eth1"});
+  ports[2].gids.push_back({.index = 5, .kind = GidKind::kRoceV2, .text = "2001:db8:7::2"});
+
+  for (const auto& [network, device, gid] :
+       {std::tuple("10.1.0.0/16", "b", 6u), std::tuple("eth1", "b", 6u),
+        std::tuple("2001:db8:7::/48", "c", 5u), std::tuple("192.0.2.0/24", "a", 3u)}) {
+    const VerbsChoice choice = ChooseVerbsPort(ports, {.network = network}).value();
+    EXPECT_EQ(choice.port.device, device) << network;
+    EXPECT_EQ(choice.gid.index, gid) << network;
+  }
+  EXPECT_EQ(ChooseVerbsPort(ports, {.network = "192.0.2.0/24", .gid = 2}).value().gid.index, 2u);
+}
+
+TEST(VerbsChoiceTest, SaysWhichAddressesThereAreWhenNoneIsOfTheNetwork) {
+  std::vector<VerbsPort> ports = {Port("a", 400)};
+  ports[0].gids.back().interface = "eth7";
+
+  const std::string error = Error(ChooseVerbsPort(ports, {.network = "10.1.0.0/16"}));
+  EXPECT_THAT(error, HasSubstr("no active port has an address of network 10.1.0.0/16"));
+  EXPECT_THAT(error, HasSubstr("2001:db8::1 of a on eth7"));
+  EXPECT_THAT(Error(ChooseVerbsPort(ports, {.device = "a", .network = "eth7", .gid = 0})),
+              HasSubstr("GID 0 of a is fe80::1, which is not of network eth7"));
+}
+
 TEST(VerbsChoiceTest, NamedDeviceOverridesTheNearest) {
   const PciPlace gpu = {.path = {"pci0000:40", "0000:40:01.0", "0000:41:00.0"}, .numa_node = 0};
   std::vector<VerbsPort> ports = {Port("a", 100), Port("b", 100)};

@@ -17,11 +17,13 @@ TEST(VerbsOptionsTest, NothingMeansTheDefaults) {
 TEST(VerbsOptionsTest, EveryKeyIsTaken) {
   const VerbsOptions options = ParseVerbsOptions(
                                    "mlx5_1?near=0000:41:00.0&port=2&gid=3&mtu=1024&timeout=18&"
-                                   "retries=5&rnr_retries=4&queue=512&peers=local")
+                                   "retries=5&rnr_retries=4&queue=512&peers=local&"
+                                   "network=10.1.0.0/16")
                                    .value();
 
   EXPECT_EQ(options, (VerbsOptions{.device = "mlx5_1",
                                    .near = "0000:41:00.0",
+                                   .network = "10.1.0.0/16",
                                    .local_peers = true,
                                    .port = 2,
                                    .gid = 3,
