@@ -14,6 +14,7 @@ from machines import MOUNT, Machines, leave_out_without
 
 WAIT_SECONDS = 300
 TOKENS = 200
+NEAR = "the time limit is near"  # Of the job's log, before anything is told to stop.
 MUNGE_SOCKET = "/dev/shm/munge.sock"
 
 MUNGED = ("munged --key-file={mount}/munge.key --socket={socket} --pid-file=/dev/shm/munge.pid --log-file={mount}/munge.{name}.log "
@@ -152,6 +153,17 @@ class SlurmCase(unittest.TestCase):
         self.assertEqual(len(first), 4, machines.log())
         return process, first
 
+    def begin_unless_stopping(self, machines):
+        """As begin(); None where the job has begun to drain meanwhile, and says so."""
+        process = self.popen(machines, "generate", *PROMPT, "--max-tokens", str(TOKENS))
+        first = process.stdout.read(4)
+        if first:
+            return process, first
+        self.assertEqual(process.wait(WAIT_SECONDS), 1, machines.log())
+        self.assertRegex(process.stderr.read(), "is stopping")
+        self.assertIn(NEAR, machines.log())
+        return None
+
     def finish(self, machines, begun):
         process, first = begun
         text = first + process.stdout.read()
@@ -193,12 +205,15 @@ class TimeLimitTest(SlurmCase):
             # Slurm looks at time limits every half a minute, and warns when less than 90 s and that are left.
             self.shorten(machines, job)
             running = [self.begin(machines)]
-            while "the time limit is near" not in machines.log():
+            while NEAR not in machines.log():
                 # One more while the last one runs.
-                begun = self.begin(machines)
+                begun = self.begin_unless_stopping(machines)
                 self.finish(machines, running.pop())
+                if begun is None:
+                    break
                 running.append(begun)
-            self.finish(machines, running.pop())
+            for last in running:
+                self.finish(machines, last)
             machines.await_nothing_left()
             log = machines.log()
             self.assertRegex(log, "asks to be let go|was told to stop")
