@@ -16,6 +16,10 @@ constexpr size_t kVectors = kPanelFeatures / kLanes;
 // 24 sums, four vectors of weights and a broadcast pair fit the 32 registers, and two instructions
 // of six cycles each can always be under way.
 constexpr size_t kTileRows = 6;
+// Up to twice as many rows go through half of a panel and then the other, so that each weight comes
+// from memory or the second cache once: 24 sums as well.
+constexpr size_t kHalfStrips = kVectors / 2;
+constexpr size_t kHalfRows = 12;
 // So few rows leave the processor's own fetching ahead undisturbed: what more instructions would
 // cost shows.
 constexpr size_t kFewRows = 2;
@@ -37,28 +41,28 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512bf16")
 namespace lamina::kernels::cpu {
 namespace {
 
-// Rows [row, row + kRows) of the panel.
-template <size_t kRows, class Fetcher>
-HWY_INLINE void MultiplyTile(const Task& task, size_t row, Fetcher& fetcher) {
-  float* HWY_RESTRICT out = task.out + row * task.out_stride;
-  __m512 sums[kRows][kVectors];
+// Rows [row, row + kRows) of strips [strip, strip + kStrips) of the panel.
+template <size_t kRows, size_t kStrips, class Fetcher>
+HWY_INLINE void MultiplyTile(const Task& task, size_t row, size_t strip, Fetcher& fetcher) {
+  float* HWY_RESTRICT out = task.out + row * task.out_stride + strip * kLanes;
+  __m512 sums[kRows][kStrips];
   for (size_t r = 0; r < kRows; ++r) {
-    for (size_t v = 0; v < kVectors; ++v) {
+    for (size_t v = 0; v < kStrips; ++v) {
       sums[r][v] = task.first ? _mm512_setzero_ps()
                               : _mm512_loadu_ps(out + r * task.out_stride + v * kLanes);
     }
   }
   const BFloat16* HWY_RESTRICT in = task.in + row * task.in_stride;
-  const uint32_t* HWY_RESTRICT words = task.words;
+  const uint32_t* HWY_RESTRICT words = task.words + strip * task.strip_words;
   for (size_t step = 0; step < task.steps; ++step) {
-    __m512i weights[kVectors];
-    for (size_t v = 0; v < kVectors; ++v) {
+    __m512i weights[kStrips];
+    for (size_t v = 0; v < kStrips; ++v) {
       weights[v] = _mm512_loadu_si512(words + v * task.strip_words);
     }
     fetcher.Step();
     for (size_t r = 0; r < kRows; ++r) {
       const __m512i pair = _mm512_set1_epi32(static_cast<int>(PairAt(in + r * task.in_stride)));
-      for (size_t v = 0; v < kVectors; ++v) {
+      for (size_t v = 0; v < kStrips; ++v) {
         sums[r][v] = _mm512_dpbf16_ps(sums[r][v], reinterpret_cast<__m512bh>(pair),
                                       reinterpret_cast<__m512bh>(weights[v]));
       }
@@ -66,11 +70,12 @@ HWY_INLINE void MultiplyTile(const Task& task, size_t row, Fetcher& fetcher) {
     in += 2;
     words += kLanes;
   }
+  const float* const bias = task.bias == nullptr ? nullptr : task.bias + strip * kLanes;
   for (size_t r = 0; r < kRows; ++r) {
-    for (size_t v = 0; v < kVectors; ++v) {
-      const __m512 sum = task.bias == nullptr
+    for (size_t v = 0; v < kStrips; ++v) {
+      const __m512 sum = bias == nullptr
                              ? sums[r][v]
-                             : _mm512_add_ps(sums[r][v], _mm512_loadu_ps(task.bias + v * kLanes));
+                             : _mm512_add_ps(sums[r][v], _mm512_loadu_ps(bias + v * kLanes));
       _mm512_storeu_ps(out + r * task.out_stride + v * kLanes, sum);
     }
   }
@@ -80,17 +85,17 @@ template <class Fetcher>
 HWY_INLINE void MultiplyRows(const Task& task, size_t row, size_t rows, Fetcher& fetcher) {
   switch (rows) {
     case 6:
-      return MultiplyTile<6>(task, row, fetcher);
+      return MultiplyTile<6, kVectors>(task, row, 0, fetcher);
     case 5:
-      return MultiplyTile<5>(task, row, fetcher);
+      return MultiplyTile<5, kVectors>(task, row, 0, fetcher);
     case 4:
-      return MultiplyTile<4>(task, row, fetcher);
+      return MultiplyTile<4, kVectors>(task, row, 0, fetcher);
     case 3:
-      return MultiplyTile<3>(task, row, fetcher);
+      return MultiplyTile<3, kVectors>(task, row, 0, fetcher);
     case 2:
-      return MultiplyTile<2>(task, row, fetcher);
+      return MultiplyTile<2, kVectors>(task, row, 0, fetcher);
     default:
-      return MultiplyTile<1>(task, row, fetcher);
+      return MultiplyTile<1, kVectors>(task, row, 0, fetcher);
   }
 }
 
@@ -104,7 +109,31 @@ HWY_INLINE void MultiplyAllRows(const Task& task, size_t passes, Fetcher fetcher
   }
 }
 
+template <size_t kRows>
+HWY_INLINE void MultiplyHalves(const Task& task) {
+  PanelFetcher fetcher(task.next, kVectors / kHalfStrips);
+  for (size_t strip = 0; strip < kVectors; strip += kHalfStrips) {
+    MultiplyTile<kRows, kHalfStrips>(task, 0, strip, fetcher);
+  }
+}
+
 void MultiplyPanel(const Task& task) {
+  switch (task.rows) {
+    case 7:
+      return MultiplyHalves<7>(task);
+    case 8:
+      return MultiplyHalves<8>(task);
+    case 9:
+      return MultiplyHalves<9>(task);
+    case 10:
+      return MultiplyHalves<10>(task);
+    case 11:
+      return MultiplyHalves<11>(task);
+    case kHalfRows:
+      return MultiplyHalves<kHalfRows>(task);
+    default:
+      break;
+  }
   const size_t passes = (task.rows + kTileRows - 1) / kTileRows;
   if (task.rows > kFewRows) {
     MultiplyAllRows(task, passes, PanelFetcher(task.next, passes));

@@ -15,7 +15,7 @@ namespace lamina::kernels::cpu {
 namespace {
 
 constexpr size_t kSteps = 50;
-constexpr size_t kRows = 13;
+constexpr size_t kRows = 20;
 constexpr size_t kOutStride = kPanelFeatures + 3;
 
 // Words of a panel by feature and input, and rows, of which `value` makes the elements.
@@ -40,17 +40,17 @@ struct Panel {
     return ToFloat({static_cast<uint16_t>(word >> (k % 2 * 16))});
   }
 
-  // In calls of so many steps.
-  std::vector<float> Multiply(size_t steps_each) const {
-    std::vector<float> out(kRows * kOutStride, -1.0f);
+  // In calls of so many steps: rows [row, row + rows).
+  std::vector<float> Multiply(size_t steps_each, size_t row = 0, size_t rows = kRows) const {
+    std::vector<float> out(rows * kOutStride, -1.0f);
     for (size_t first = 0; first < kSteps; first += steps_each) {
       const size_t steps = std::min(steps_each, kSteps - first);
       MultiplyPanelPairs({.words = words.data() + first * kStripFeatures,
                           .strip_words = kSteps * kStripFeatures,
                           .steps = steps,
-                          .in = in.data() + 2 * first,
+                          .in = in.data() + row * 2 * kSteps + 2 * first,
                           .in_stride = 2 * kSteps,
-                          .rows = kRows,
+                          .rows = rows,
                           .first = first == 0,
                           .bias = first + steps == kSteps ? bias.data() : nullptr,
                           .out = out.data(),
@@ -82,6 +82,24 @@ TEST(PairTilesTest, MultipliesEveryFeatureByEveryRow) {
     }
     for (size_t f = kPanelFeatures; f < kOutStride; ++f) {
       ASSERT_EQ(out[row * kOutStride + f], -1.0f) << "wrote past a row's end";
+    }
+  }
+}
+
+// Tiles differ by how many rows there are.
+TEST(PairTilesTest, RowsTogetherHaveTheBitsOfRowsAlone) {
+  if (!HasPairTiles()) {
+    GTEST_SKIP() << "this processor has no AVX-512 BF16";
+  }
+  Prng prng(3);
+  const Panel panel([&] { return static_cast<float>(prng.Normal()); });
+  for (size_t rows = 1; rows <= kRows; ++rows) {
+    const std::vector<float> together = panel.Multiply(kSteps, 0, rows);
+    for (size_t row = 0; row < rows; ++row) {
+      const std::vector<float> alone = panel.Multiply(kSteps, row, 1);
+      ASSERT_EQ(
+          std::memcmp(&together[row * kOutStride], alone.data(), kPanelFeatures * sizeof(float)), 0)
+          << "row " << row << " of " << rows;
     }
   }
 }
