@@ -106,6 +106,44 @@ class ServingTest(unittest.TestCase):
         self.assertIn("more lines", lines[-2])
         self.assertIn("tokens/s ", lines[-1])
 
+    def on_a_terminal(self, *arguments):
+        """What a command that reports to a file writes to a terminal, as errors."""
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        process = self.cluster.popen(*arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs)
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                piece = os.read(ours, 4096)
+            except OSError:  # The other end is closed.
+                break
+            if not piece:
+                break
+            seen += piece
+        self.assertEqual(process.wait(COMMAND_SECONDS), 0, seen)
+        return seen.decode()
+
+    def assert_progress(self, of_one_report, *arguments):
+        """Reports on the way say what is done and how long the rest will take; to a pipe there are none."""
+        reports = self.on_a_terminal(*arguments).split("\r")
+        self.assertGreater(sum(re.search(of_one_report, report) is not None for report in reports), 1, reports)
+        self.assertTrue(any(re.search(of_one_report + r",? +[0-9]+ s left", report) for report in reports), reports)
+        piped = self.cluster.lamina(*arguments)
+        self.assertEqual(piped.returncode, 0, piped.stderr)
+        self.assertNotRegex(piped.stderr, of_one_report)
+
+    def test_bench_and_batch_say_on_a_terminal_how_far_they_are(self):
+        self.assert_progress(r"[0-9]+/12 finished, 0 failed, [0-9]+ in flight, [0-9.]+ tokens/s",
+                             "bench", "--requests", "12", "--input-tokens", "16", "--output-tokens", "32")
+        given = self.cluster.directory / "many.jsonl"
+        given.write_text("".join(json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/completions",
+                                             "body": {"prompt": "Once", "temperature": 0, "max_tokens": 64}}) + "\n" for i in range(8)))
+        results = self.cluster.directory / "many_results.jsonl"
+        batch = ["batch", "--input", str(given), "--output", str(results), "--concurrency", "1"]
+        self.assert_progress(r"\[#+\.*\] [1-8]/8  [0-9.]+ tokens/s", *batch)
+        self.assertEqual(len(json_lines(results.read_text())), 8)
+
     def test_a_batch_goes_on_where_it_stopped(self):
         def request(name, **body):
             return {"custom_id": name, "method": "POST", "url": "/v1/chat/completions",
