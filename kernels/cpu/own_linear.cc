@@ -26,8 +26,8 @@ namespace {
 //   Input        what the loop takes of activations,
 //   kType        the compute type, and with it what words are,
 //   kRowsAtOnce  rows that go through a panel before the next panel,
-//   kStepsAtOnce steps of a panel that go through all of these rows before the next steps: the
-//                panel's part stays in the second cache,
+//   StepsAtOnce() steps of a panel that go through so many rows before the next steps: the panel's
+//                part stays in the second cache,
 //   kOrder       of the lanes of blocks,
 //   IsInput()    whether activations of so many columns are what the loop takes,
 //   Copy()       which makes it of a row that is not.
@@ -37,7 +37,7 @@ struct WidenedBF16 {
   using Input = float;
   static constexpr DType kType = DType::kBF16;
   static constexpr size_t kRowsAtOnce = 64;
-  static constexpr size_t kStepsAtOnce = SIZE_MAX;
+  static size_t StepsAtOnce(size_t /*rows*/) { return SIZE_MAX; }
   static constexpr LaneOrder kOrder = LaneOrder::kFeatures;
   static bool IsInput(size_t /*cols*/) { return false; }
   static float* Copy(const BFloat16* from, size_t cols, float* to) {
@@ -51,7 +51,7 @@ struct PlainF32 {
   using Input = float;
   static constexpr DType kType = DType::kF32;
   static constexpr size_t kRowsAtOnce = 64;
-  static constexpr size_t kStepsAtOnce = SIZE_MAX;
+  static size_t StepsAtOnce(size_t /*rows*/) { return SIZE_MAX; }
   static constexpr LaneOrder kOrder = LaneOrder::kFeatures;
   static bool IsInput(size_t /*cols*/) { return true; }
   static float* Copy(const float* from, size_t cols, float* to) {
@@ -65,7 +65,8 @@ struct PairsOfBF16 {
   using Input = BFloat16;
   static constexpr DType kType = DType::kBF16;
   static constexpr size_t kRowsAtOnce = 256;
-  static constexpr size_t kStepsAtOnce = 512;
+  // So few rows read a weight once.
+  static size_t StepsAtOnce(size_t rows) { return rows <= kPairRowsOnce ? SIZE_MAX : 512; }
   static constexpr LaneOrder kOrder = LaneOrder::kPairs;
   static bool IsInput(size_t cols) { return cols % 2 == 0; }
   static BFloat16* Copy(const BFloat16* from, size_t cols, BFloat16* to) {
@@ -252,7 +253,7 @@ class OwnLinearEngine final : public LinearEngine {
 
   static size_t StepsAtOnce(const Task& task) {
     if (!task.weights->widens()) {
-      return Arithmetic::kStepsAtOnce;
+      return Arithmetic::StepsAtOnce(task.in.rows);
     }
     return task.in.rows <= kWidenedRowsFew ? kWidenedStepsFew : kWidenedSteps;
   }

@@ -18,6 +18,9 @@ namespace lamina::kernels::cpu {
 // Whether this processor has the instruction, and this build the loop.
 bool HasPairTiles();
 
+// Up to so many rows read each weight once; the steps of a panel need not be cut for them.
+inline constexpr size_t kPairRowsOnce = 12;
+
 // Words of bf16 times rows of bf16. Requires: HasPairTiles().
 void MultiplyPanelPairs(const PanelTask<BFloat16>& task);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "hwy/base.h"
@@ -19,13 +20,47 @@ constexpr size_t kTileRows = 6;
 // Up to twice as many rows go through half of a panel and then the other, so that each weight comes
 // from memory or the second cache once: 24 sums as well.
 constexpr size_t kHalfStrips = kVectors / 2;
-constexpr size_t kHalfRows = 12;
+constexpr size_t kHalfRows = kPairRowsOnce;
 // So few rows leave the processor's own fetching ahead undisturbed: what more instructions would
 // cost shows.
 constexpr size_t kFewRows = 2;
 
 struct NoFetcher {
   void Step() {}
+};
+
+// Where each weight is read once: asks for words so many steps ahead, in each strip beside the
+// others, into the first cache. That keeps more reads of memory under way than to ask for the next
+// panel, and two cores do not slow each other down as much.
+constexpr size_t kStepsAhead = 64;
+
+template <size_t kStrips>
+class StripFetcher {
+ public:
+  // `then`: the strips behind the last step; null: there are none.
+  StripFetcher(const Task& task, const uint32_t* words, const uint32_t* then)
+      : at_(words + std::min(kStepsAhead, task.steps) * kLanes),
+        then_(then == nullptr ? words : then),
+        strip_words_(task.strip_words),
+        left_(task.steps - std::min(kStepsAhead, task.steps)) {}
+
+  void Step() {
+    if (left_ == 0) {
+      at_ = then_;
+      left_ = kStepsAhead;
+    }
+    --left_;
+    for (size_t v = 0; v < kStrips; ++v) {
+      __builtin_prefetch(at_ + v * strip_words_, 0, 3);
+    }
+    at_ += kLanes;
+  }
+
+ private:
+  const uint32_t* at_;
+  const uint32_t* then_;
+  size_t strip_words_;
+  size_t left_;
 };
 
 uint32_t PairAt(const BFloat16* in) {
@@ -111,10 +146,11 @@ HWY_INLINE void MultiplyAllRows(const Task& task, size_t passes, Fetcher fetcher
 
 template <size_t kRows>
 HWY_INLINE void MultiplyHalves(const Task& task) {
-  PanelFetcher fetcher(task.next, kVectors / kHalfStrips);
-  for (size_t strip = 0; strip < kVectors; strip += kHalfStrips) {
-    MultiplyTile<kRows, kHalfStrips>(task, 0, strip, fetcher);
-  }
+  const uint32_t* const second = task.words + kHalfStrips * task.strip_words;
+  StripFetcher<kHalfStrips> fetcher(task, task.words, second);
+  MultiplyTile<kRows, kHalfStrips>(task, 0, 0, fetcher);
+  fetcher = StripFetcher<kHalfStrips>(task, second, task.next);
+  MultiplyTile<kRows, kHalfStrips>(task, 0, kHalfStrips, fetcher);
 }
 
 void MultiplyPanel(const Task& task) {
@@ -135,8 +171,10 @@ void MultiplyPanel(const Task& task) {
       break;
   }
   const size_t passes = (task.rows + kTileRows - 1) / kTileRows;
-  if (task.rows > kFewRows) {
+  if (passes > 1) {
     MultiplyAllRows(task, passes, PanelFetcher(task.next, passes));
+  } else if (task.rows > kFewRows) {
+    MultiplyAllRows(task, passes, StripFetcher<kVectors>(task, task.words, task.next));
   } else if (task.rows > 0) {
     MultiplyAllRows(task, passes, NoFetcher());
   }
