@@ -2,7 +2,6 @@
 #include "compute_node/fetched_kv.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "common/check.h"
@@ -16,6 +15,7 @@ FetchedKv::FetchedKv(const WorkerContext& context, const kernels::AttentionKerne
       kernel_(kernel),
       recompute_(context.config, context.executor),
       splits_(MakeFetchSplits(context.config)),
+      windows_(context),
       lanes_(context.config.lanes) {
   const plan::EpochConfig& config = context.config;
   // Scratch of the layer with most to a row serves all.
@@ -47,14 +47,13 @@ absl::Status FetchedKv::Prepare() {
 
 absl::Status FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
   LaneState& state = lanes_[lane.index];
+  windows_.BeginStep(lane);
   size_t extents = 0;
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
     Stream& stream = state.streams[node];
     stream.rows.clear();
     stream.runs.clear();
     stream.stretches.clear();
-    stream.pieces.clear();
-    stream.piece = 0;
     for (const RowRun& run : runs) {
       if (plan::Holds(context_.config, node, run.memory_node)) {
         LAMINA_ASSIGN_OR_RETURN(plan::FetchSplit split, splits_->Of(run, lane.plan));
@@ -87,10 +86,8 @@ absl::Status FetchedKv::BeginLayer(const Lane& lane) {
   state.layer = lane.slice;
   bool recomputes = false;
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
-    Stream& stream = state.streams[node];
-    plan::PiecesOf(context_.PartOf(state.layer, node), stream.runs,
-                   plan::FetchLimitsOf(context_.config), stream.pieces);
-    stream.piece = 0;
+    const Stream& stream = state.streams[node];
+    windows_.BeginLayer(lane, node, state.layer, stream.runs);
     recomputes |= std::any_of(stream.runs.begin(), stream.runs.end(),
                               [](const plan::FetchRun& run) { return run.recomputed > 0; });
   }
@@ -104,88 +101,44 @@ absl::Status FetchedKv::BeginLayer(const Lane& lane) {
   return absl::OkStatus();
 }
 
-bool FetchedKv::HasCome(const Lane& lane, uint32_t node) const {
-  return context_.region.LoadSignal(plan::FetchWindows(context_.layout).word(node, lane.index)) >
-         lanes_[lane.index].streams[node].taken;
-}
-
 absl::StatusOr<bool> FetchedKv::Poll(Lane& lane) {
-  bool all = true;
-  std::vector<Stream>& streams = lanes_[lane.index].streams;
-  for (uint32_t node = 0; node < streams.size(); ++node) {
-    const Stream& stream = streams[node];
-    if (stream.piece < stream.pieces.size() && HasCome(lane, node)) {
+  for (uint32_t node = 0; node < context_.config.memory_nodes.size(); ++node) {
+    if (!windows_.Ended(lane, node) && windows_.HasCome(lane, node)) {
       LAMINA_RETURN_IF_ERROR(TakePiece(lane, node));
     }
-    all = all && stream.piece == stream.pieces.size();
   }
-  if (all) {
-    ReleaseWeights(lanes_[lane.index]);
+  if (!windows_.Ended(lane)) {
+    return false;
   }
-  return all;
-}
-
-void FetchedKv::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
-  const std::vector<Stream>& streams = lanes_[lane.index].streams;
-  for (uint32_t node = 0; node < streams.size(); ++node) {
-    if (streams[node].piece < streams[node].pieces.size()) {
-      awaited.push_back({.peer = MemoryPeer(node),
-                         .word = plan::FetchWindows(context_.layout).word(node, lane.index),
-                         .value = streams[node].taken + 1});
-    }
-  }
-}
-
-BFloat16* FetchedKv::Payload(const Lane& lane, uint32_t node, uint64_t piece) const {
-  return reinterpret_cast<BFloat16*>(
-      context_.region.bytes().data() +
-      plan::FetchWindows(context_.layout).Window(node, lane.index, piece) +
-      sizeof(plan::WindowHeader));
+  ReleaseWeights(lanes_[lane.index]);
+  return true;
 }
 
 absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
   const uint32_t layer = lanes_[lane.index].layer;
-  Stream& stream = lanes_[lane.index].streams[node];
-  const plan::FetchPiece piece = stream.pieces[stream.piece];
-  BFloat16* const payload = Payload(lane, node, stream.taken + 1);
-  plan::WindowHeader header;
-  std::memcpy(&header, reinterpret_cast<std::byte*>(payload) - sizeof(header), sizeof(header));
-  plan::WindowHeader expected =
-      context_.HeaderOf(lane, layer, static_cast<uint32_t>(stream.piece), node);
-  expected.kv_rows = piece.activations() ? piece.recomputed : piece.slots;
-  LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(MemoryPeer(node), header, expected));
-  const size_t elements = piece.activations()
-                              ? size_t{piece.recomputed} * context_.config.activation_width
-                              : 2 * (piece.elements(context_.config.layers[layer].head_dim) -
-                                     size_t{piece.heads.count} * piece.recomputed *
-                                         context_.config.layers[layer].head_dim);
-  const size_t bytes = elements * sizeof(BFloat16);
-  telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
+  const plan::FetchPiece& piece = windows_.piece(lane, node);
+  LAMINA_ASSIGN_OR_RETURN(const size_t bytes, windows_.Take(lane, node));
   if (piece.activations()) {
-    LAMINA_RETURN_IF_ERROR(Recompute(lane, node, piece, payload));
+    LAMINA_RETURN_IF_ERROR(Recompute(lane, node));
     telemetry::AddTo(context_.counters.recomputed_tokens, piece.recomputed);
     context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kRecompute, layer, MemoryPeer(node),
                                      bytes);
   } else {
-    Attend(lane, node, piece, payload);
+    Attend(lane, node);
     telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
     context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kAttend, layer, MemoryPeer(node),
                                      bytes);
   }
-  ++stream.piece;
-  const transport::SignalUpdate credit{
-      .word = plan::FetchWindows(context_.layout).credit_word(context_.node, lane.index),
-      .value = ++stream.taken};
-  return context_.peers.Put(MemoryPeer(node), 0, {}, &credit);
+  return windows_.GiveBack(lane, node);
 }
 
 // Into the first slots of the piece behind, whose window is this side's to write: what was there
 // has been used up, and the memory node writes none of these slots.
-absl::Status FetchedKv::Recompute(Lane& lane, uint32_t node, const plan::FetchPiece& piece,
-                                  const BFloat16* activations) {
+absl::Status FetchedKv::Recompute(Lane& lane, uint32_t node) {
   const uint32_t layer = lanes_[lane.index].layer;
   const Stream& stream = lanes_[lane.index].streams[node];
-  const plan::FetchPiece& rest = stream.pieces[stream.piece + 1];
+  const plan::FetchPiece& piece = windows_.piece(lane, node);
+  const plan::FetchPiece& rest = windows_.piece(lane, node, 1);
   const uint32_t head_dim = context_.config.layers[layer].head_dim;
   positions_.clear();
   recomputed_.clear();
@@ -203,8 +156,9 @@ absl::Status FetchedKv::Recompute(Lane& lane, uint32_t node, const plan::FetchPi
     }
     slot += stream.runs[i].recomputed_slots();
   }
-  BFloat16* const k = Payload(lane, node, stream.taken + 2);
-  return recompute_.Run(layer, {.activations = activations, .positions = positions_},
+  BFloat16* const k = windows_.elements(lane, node, 1);
+  return recompute_.Run(layer,
+                        {.activations = windows_.elements(lane, node), .positions = positions_},
                         {.slots = recomputed_,
                          .k = k,
                          .v = k + rest.elements(head_dim),
@@ -230,10 +184,11 @@ void FetchedKv::AppendExtents(const Stream& stream, uint32_t run, uint32_t recom
   append(slot, stream.runs[run].tokens);
 }
 
-// K and V of the piece lie from `k` on.
-void FetchedKv::Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece, BFloat16* k) {
+void FetchedKv::Attend(Lane& lane, uint32_t node) {
   const uint32_t layer = lanes_[lane.index].layer;
   const Stream& stream = lanes_[lane.index].streams[node];
+  const plan::FetchPiece& piece = windows_.piece(lane, node);
+  BFloat16* const k = windows_.elements(lane, node);
   const AttentionDescriptor& shape = context_.config.layers[layer];
   const HeadRange heads{.first = context_.HeadsOf(layer, node).first + piece.heads.first,
                         .count = piece.heads.count};

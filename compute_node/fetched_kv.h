@@ -24,6 +24,7 @@
 #include "compute_node/kv_recompute.h"
 #include "compute_node/lane.h"
 #include "compute_node/peers.h"
+#include "compute_node/piece_windows.h"
 #include "compute_node/step_layout.h"
 #include "compute_node/worker_context.h"
 #include "kernels/attention.h"
@@ -57,7 +58,9 @@ class FetchedKv {
   // Attends at most one piece of each memory node that has come, and gives its window back. Whether
   // none is missing. Errors: as Peers::CheckWindow(), Peers::Put().
   absl::StatusOr<bool> Poll(Lane& lane);
-  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const;
+  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
+    windows_.AppendAwaited(lane, awaited);
+  }
 
  private:
   // What one memory node sends of one lane.
@@ -65,9 +68,6 @@ class FetchedKv {
     std::vector<RowRun> rows;
     std::vector<plan::FetchRun> runs;                        // The same.
     std::vector<std::vector<plan::FetchStretch>> stretches;  // Of the tokens before each.
-    std::vector<plan::FetchPiece> pieces;
-    size_t piece = 0;    // Next of these.
-    uint64_t taken = 0;  // Pieces in the epoch.
   };
   struct LaneState {
     uint32_t layer = 0;
@@ -75,22 +75,20 @@ class FetchedKv {
     std::vector<Stream> streams;  // [memory nodes]
   };
 
-  bool HasCome(const Lane& lane, uint32_t node) const;
   void ReleaseWeights(LaneState& state);
   absl::Status TakePiece(Lane& lane, uint32_t node);
-  absl::Status Recompute(Lane& lane, uint32_t node, const plan::FetchPiece& piece,
-                         const BFloat16* activations);
-  void Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece, BFloat16* k);
+  absl::Status Recompute(Lane& lane, uint32_t node);
+  void Attend(Lane& lane, uint32_t node);
   // Appends where the tokens before a run are in a piece, and its own behind them: the recomputed
   // ones from one slot on, the others from another.
   void AppendExtents(const Stream& stream, uint32_t run, uint32_t recomputed_slot, uint32_t slot);
-  BFloat16* Payload(const Lane& lane, uint32_t node, uint64_t piece) const;
 
   const WorkerContext& context_;
   const kernels::AttentionKernel& kernel_;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
   KvRecompute recompute_;
   std::unique_ptr<FetchSplits> splits_;
+  PieceWindows windows_;
   std::vector<LaneState> lanes_;
   std::vector<Extent> extents_;      // Of the items.
   std::vector<uint32_t> positions_;  // Of tokens that are recomputed,

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "common/status_macros.h"
 #include "plan/token_sets.h"
@@ -16,6 +15,7 @@ SparseKv::SparseKv(const WorkerContext& context, const TokenChoice& choice, Spar
       choice_(choice),
       sums_(sums),
       attention_(attention),
+      windows_(context),
       lanes_(context.config.lanes) {
   extents_.reserve(context.config.rows_max);
   for (LaneState& lane : lanes_) {
@@ -24,10 +24,9 @@ SparseKv::SparseKv(const WorkerContext& context, const TokenChoice& choice, Spar
 }
 
 void SparseKv::BeginStep(const Lane& lane) {
+  windows_.BeginStep(lane);
   for (uint32_t node = 0; node < context_.config.memory_nodes.size(); ++node) {
     Stream& stream = lanes_[lane.index].streams[node];
-    stream.pieces.clear();
-    stream.piece = 0;
     stream.weighed.clear();
     for (const RowRun& run : choice_.part(lane, node).rows) {
       stream.weighed.push_back(sums_.Weighed(*context_.sequences.Find(run.sequence), run));
@@ -51,79 +50,37 @@ void SparseKv::BeginLayer(const Lane& lane) {
       weights += size_t{stream.weighed[run]} * (chosen + part.rows[run].tokens);
     }
     stream.weights.assign(weights, 0.0f);
-    plan::PiecesOf(context_.PartOf(state.layer, node), stream.runs,
-                   plan::FetchLimitsOf(context_.config), stream.pieces);
-    stream.piece = 0;
+    windows_.BeginLayer(lane, node, state.layer, stream.runs);
   }
-}
-
-bool SparseKv::HasCome(const Lane& lane, uint32_t node) const {
-  return context_.region.LoadSignal(plan::FetchWindows(context_.layout).word(node, lane.index)) >
-         lanes_[lane.index].streams[node].taken;
 }
 
 absl::StatusOr<bool> SparseKv::Poll(Lane& lane) {
-  bool all = true;
-  std::vector<Stream>& streams = lanes_[lane.index].streams;
-  for (uint32_t node = 0; node < streams.size(); ++node) {
-    const Stream& stream = streams[node];
-    if (stream.piece < stream.pieces.size() && HasCome(lane, node)) {
+  for (uint32_t node = 0; node < context_.config.memory_nodes.size(); ++node) {
+    if (!windows_.Ended(lane, node) && windows_.HasCome(lane, node)) {
       LAMINA_RETURN_IF_ERROR(TakePiece(lane, node));
     }
-    all = all && stream.piece == stream.pieces.size();
   }
-  return all;
-}
-
-void SparseKv::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
-  const std::vector<Stream>& streams = lanes_[lane.index].streams;
-  for (uint32_t node = 0; node < streams.size(); ++node) {
-    if (streams[node].piece < streams[node].pieces.size()) {
-      awaited.push_back({.peer = MemoryPeer(node),
-                         .word = plan::FetchWindows(context_.layout).word(node, lane.index),
-                         .value = streams[node].taken + 1});
-    }
-  }
-}
-
-BFloat16* SparseKv::Payload(const Lane& lane, uint32_t node, uint64_t piece) const {
-  return reinterpret_cast<BFloat16*>(
-      context_.region.bytes().data() +
-      plan::FetchWindows(context_.layout).Window(node, lane.index, piece) +
-      sizeof(plan::WindowHeader));
+  return windows_.Ended(lane);
 }
 
 absl::Status SparseKv::TakePiece(Lane& lane, uint32_t node) {
-  const uint32_t layer = lanes_[lane.index].layer;
-  Stream& stream = lanes_[lane.index].streams[node];
-  const plan::FetchPiece piece = stream.pieces[stream.piece];
-  BFloat16* const payload = Payload(lane, node, stream.taken + 1);
-  plan::WindowHeader header;
-  std::memcpy(&header, reinterpret_cast<std::byte*>(payload) - sizeof(header), sizeof(header));
-  plan::WindowHeader expected =
-      context_.HeaderOf(lane, layer, static_cast<uint32_t>(stream.piece), node);
-  expected.kv_rows = piece.slots;
-  LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(MemoryPeer(node), header, expected));
-  const size_t bytes =
-      2 * piece.elements(context_.config.layers[layer].head_dim) * sizeof(BFloat16);
-  telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
-  Attend(lane, node, piece, payload);
+  LAMINA_ASSIGN_OR_RETURN(const size_t bytes, windows_.Take(lane, node));
+  Attend(lane, node);
   telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
-  if (++stream.piece == stream.pieces.size()) {
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kAttend, lanes_[lane.index].layer,
+                                   MemoryPeer(node), bytes);
+  LAMINA_RETURN_IF_ERROR(windows_.GiveBack(lane, node));
+  if (windows_.Ended(lane, node)) {
     EndLayer(lane, node);
   }
-  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kAttend, layer, MemoryPeer(node),
-                                   bytes);
-  const transport::SignalUpdate credit{
-      .word = plan::FetchWindows(context_.layout).credit_word(context_.node, lane.index),
-      .value = ++stream.taken};
-  return context_.peers.Put(MemoryPeer(node), 0, {}, &credit);
+  return absl::OkStatus();
 }
 
-// K and V of the piece lie from `k` on.
-void SparseKv::Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece, BFloat16* k) {
+void SparseKv::Attend(Lane& lane, uint32_t node) {
   const uint32_t layer = lanes_[lane.index].layer;
   const Stream& stream = lanes_[lane.index].streams[node];
+  const plan::FetchPiece& piece = windows_.piece(lane, node);
+  BFloat16* const k = windows_.elements(lane, node);
   const AttentionDescriptor& shape = context_.config.layers[layer];
   const HeadRange heads{.first = context_.HeadsOf(layer, node).first + piece.heads.first,
                         .count = piece.heads.count};

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "compute_node/lane.h"
 #include "compute_node/peers.h"
+#include "compute_node/piece_windows.h"
 #include "compute_node/sparse_sums.h"
 #include "compute_node/token_choice.h"
 #include "compute_node/weighed_attention.h"
@@ -43,15 +44,14 @@ class SparseKv {
   // Attends at most one piece of each memory node that has come, and gives its window back. Whether
   // none is missing. Errors: as Peers::CheckWindow(), Peers::Put().
   absl::StatusOr<bool> Poll(Lane& lane);
-  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const;
+  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
+    windows_.AppendAwaited(lane, awaited);
+  }
 
  private:
   // What one memory node sends of one lane.
   struct Stream {
     std::vector<plan::FetchRun> runs;  // Of the layer: with the chosen tokens before them.
-    std::vector<plan::FetchPiece> pieces;
-    size_t piece = 0;    // Next of these.
-    uint64_t taken = 0;  // Pieces in the epoch.
     // Of each run how many of its rows, the last ones, are weighed, and where in `weights` the sums
     // of the first of them begin: each has as many floats as the run has tokens, its own counted.
     std::vector<uint32_t> weighed;
@@ -63,18 +63,17 @@ class SparseKv {
     std::vector<Stream> streams;  // [memory nodes]
   };
 
-  bool HasCome(const Lane& lane, uint32_t node) const;
   absl::Status TakePiece(Lane& lane, uint32_t node);
-  void Attend(Lane& lane, uint32_t node, const plan::FetchPiece& piece, BFloat16* k);
+  void Attend(Lane& lane, uint32_t node);
   // Items of the run's rows; `slots` has the chosen tokens and the rows' own.
   void AddItems(Lane& lane, uint32_t node, uint32_t run, HeadRange heads, const Extent& slots);
   void EndLayer(const Lane& lane, uint32_t node);
-  BFloat16* Payload(const Lane& lane, uint32_t node, uint64_t piece) const;
 
   const WorkerContext& context_;
   const TokenChoice& choice_;
   SparseSums& sums_;
   WeighedAttention& attention_;
+  PieceWindows windows_;
   std::vector<LaneState> lanes_;
   std::vector<Extent> extents_;  // Of the items.
   std::vector<WeighedAttention::Item> items_;

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/piece_windows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/status_macros.h"
+
+namespace lamina::compute_node {
+
+PieceWindows::PieceWindows(const WorkerContext& context)
+    : context_(context),
+      streams_(context.config.lanes, std::vector<Stream>(context.config.memory_nodes.size())) {}
+
+void PieceWindows::BeginStep(const Lane& lane) {
+  for (Stream& stream : streams_[lane.index]) {
+    stream.pieces.clear();
+    stream.piece = 0;
+  }
+}
+
+void PieceWindows::BeginLayer(const Lane& lane, uint32_t node, uint32_t layer,
+                              absl::Span<const plan::FetchRun> runs) {
+  Stream& stream = streams_[lane.index][node];
+  stream.layer = layer;
+  plan::PiecesOf(context_.PartOf(layer, node), runs, plan::FetchLimitsOf(context_.config),
+                 stream.pieces);
+  stream.piece = 0;
+}
+
+bool PieceWindows::Ended(const Lane& lane, uint32_t node) const {
+  const Stream& stream = StreamOf(lane, node);
+  return stream.piece == stream.pieces.size();
+}
+
+bool PieceWindows::Ended(const Lane& lane) const {
+  const std::vector<Stream>& streams = streams_[lane.index];
+  return std::all_of(streams.begin(), streams.end(),
+                     [](const Stream& stream) { return stream.piece == stream.pieces.size(); });
+}
+
+bool PieceWindows::HasCome(const Lane& lane, uint32_t node) const {
+  return context_.region.LoadSignal(windows().word(node, lane.index)) > StreamOf(lane, node).taken;
+}
+
+void PieceWindows::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
+  for (uint32_t node = 0; node < streams_[lane.index].size(); ++node) {
+    if (!Ended(lane, node)) {
+      awaited.push_back({.peer = MemoryPeer(node),
+                         .word = windows().word(node, lane.index),
+                         .value = StreamOf(lane, node).taken + 1});
+    }
+  }
+}
+
+const plan::FetchPiece& PieceWindows::piece(const Lane& lane, uint32_t node, size_t behind) const {
+  const Stream& stream = StreamOf(lane, node);
+  return stream.pieces[stream.piece + behind];
+}
+
+BFloat16* PieceWindows::elements(const Lane& lane, uint32_t node, size_t behind) const {
+  const size_t window = windows().Window(node, lane.index, StreamOf(lane, node).taken + 1 + behind);
+  return reinterpret_cast<BFloat16*>(context_.region.bytes().data() + window +
+                                     sizeof(plan::WindowHeader));
+}
+
+absl::StatusOr<size_t> PieceWindows::Take(const Lane& lane, uint32_t node) {
+  const Stream& stream = StreamOf(lane, node);
+  const plan::FetchPiece& piece = stream.pieces[stream.piece];
+  plan::WindowHeader header;
+  std::memcpy(&header, reinterpret_cast<std::byte*>(elements(lane, node)) - sizeof(header),
+              sizeof(header));
+  plan::WindowHeader expected =
+      context_.HeaderOf(lane, stream.layer, static_cast<uint32_t>(stream.piece), node);
+  expected.kv_rows = piece.activations() ? piece.recomputed : piece.slots;
+  LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(MemoryPeer(node), header, expected));
+  // Slots of recomputed tokens do not come.
+  const uint32_t head_dim = context_.config.layers[stream.layer].head_dim;
+  const size_t elements =
+      piece.activations()
+          ? size_t{piece.recomputed} * context_.config.activation_width
+          : 2 * size_t{piece.heads.count} * (piece.slots - piece.recomputed) * head_dim;
+  const size_t bytes = elements * sizeof(BFloat16);
+  telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
+  return bytes;
+}
+
+absl::Status PieceWindows::GiveBack(const Lane& lane, uint32_t node) {
+  Stream& stream = streams_[lane.index][node];
+  ++stream.piece;
+  const transport::SignalUpdate credit{.word = windows().credit_word(context_.node, lane.index),
+                                       .value = ++stream.taken};
+  return context_.peers.Put(MemoryPeer(node), 0, {}, &credit);
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PieceWindows: the pieces of K and V, or of activations, that memory nodes put into this node's
+// windows (plan/fetch_pieces.h), two for each lane and memory node. Whoever attends takes a piece
+// that has come, uses it where it lies, and gives its window back.
+//
+// Threading: the data thread. Allocation: per epoch, and when a layer begins.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/dtype.h"
+#include "compute_node/lane.h"
+#include "compute_node/peers.h"
+#include "compute_node/worker_context.h"
+#include "plan/fetch_pieces.h"
+
+namespace lamina::compute_node {
+
+class PieceWindows {
+ public:
+  // The context must outlive this.
+  explicit PieceWindows(const WorkerContext& context);
+
+  // A step of the lane begins: nothing is awaited before its first layer.
+  void BeginStep(const Lane& lane);
+  // The pieces of a layer that the memory node sends for these runs.
+  void BeginLayer(const Lane& lane, uint32_t node, uint32_t layer,
+                  absl::Span<const plan::FetchRun> runs);
+
+  // What has not been given back of a layer.
+  bool Ended(const Lane& lane, uint32_t node) const;
+  bool Ended(const Lane& lane) const;
+  // Whether the next piece lies here. Requires: !Ended().
+  bool HasCome(const Lane& lane, uint32_t node) const;
+  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const;
+
+  // The piece at hand, and the one behind it.
+  const plan::FetchPiece& piece(const Lane& lane, uint32_t node, size_t behind = 0) const;
+  // Where its elements begin, behind the header: K of its heads and V of them, or activations.
+  BFloat16* elements(const Lane& lane, uint32_t node, size_t behind = 0) const;
+
+  // Checks that the piece at hand is what the plan says, and counts it: how many bytes came.
+  // Requires: HasCome(). Errors: as Peers::CheckWindow().
+  absl::StatusOr<size_t> Take(const Lane& lane, uint32_t node);
+  // The memory node may write the window of the piece at hand again; the next piece is at hand.
+  // Errors: as Peers::Put().
+  absl::Status GiveBack(const Lane& lane, uint32_t node);
+
+ private:
+  // What one memory node sends of one lane.
+  struct Stream {
+    uint32_t layer = 0;
+    std::vector<plan::FetchPiece> pieces;  // Of it.
+    size_t piece = 0;                      // Next of these.
+    uint64_t taken = 0;                    // Pieces in the epoch.
+  };
+
+  plan::FetchWindows windows() const { return plan::FetchWindows(context_.layout); }
+  const Stream& StreamOf(const Lane& lane, uint32_t node) const {
+    return streams_[lane.index][node];
+  }
+
+  const WorkerContext& context_;
+  std::vector<std::vector<Stream>> streams_;  // [lanes][memory nodes]
+};
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/piece_stream.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "common/status_macros.h"
+#include "control/transport_fault.h"
+#include "kernels/k_tiles.h"
+#include "transport/put_all.h"
+
+namespace lamina::memory_node {
+namespace {
+
+static_assert(plan::kFetchTile == kernels::kTileSlots);
+
+// Paths whose K and V come have one compute node (plan::CheckFetch()).
+constexpr uint32_t kComputeNode = 0;
+
+// Whether bytes may be written where a peer has them, past the transport: those of a decorator,
+// "throttle(...)+shm://", are counted by their puts.
+bool IsPlainSharedMemory(const std::string& transport) {
+  return absl::StartsWith(transport, "shm://");
+}
+
+void Clear(BFloat16* begin, size_t first, size_t end, size_t head_dim) {
+  std::fill(begin + first * head_dim, begin + end * head_dim, BFloat16());
+}
+
+}  // namespace
+
+PieceStream::PieceStream(const NodeEpoch& epoch, UnitMeter& meter, uint32_t lane)
+    : epoch_(epoch), meter_(meter), lane_(lane) {}
+
+absl::Status PieceStream::Open() {
+  const transport::DirectMemory region = epoch_.peers.compute[kComputeNode]->direct();
+  if (!region.empty() && IsPlainSharedMemory(epoch_.config.transport)) {
+    direct_ = region.bytes.data();
+    return absl::OkStatus();
+  }
+  staged_.resize(2 * windows().window_bytes());
+  return control::TransportFault(
+      epoch_.transport.RegisterSource(staged_, transport::MemoryKind::kHost));
+}
+
+void PieceStream::BeginLayer(uint32_t layer, absl::Span<const plan::FetchRun> runs) {
+  layer_ = layer;
+  runs_ = runs;
+  plan::PiecesOf(epoch_.layers[layer], runs, plan::FetchLimitsOf(epoch_.config), pieces_);
+  piece_ = 0;
+  done_ = 0;
+}
+
+// Of two windows the last but one piece's must have been used up.
+transport::SignalCondition PieceStream::Credit() const {
+  return {.word = windows().credit_word(kComputeNode, lane_),
+          .at_least = sent_ < 2 ? 0 : sent_ - 1};
+}
+
+bool PieceStream::MayPut() const {
+  const transport::SignalCondition credit = Credit();
+  return epoch_.region.LoadSignal(credit.word) >= credit.at_least;
+}
+
+std::byte* PieceStream::Gathered() {
+  return direct_ != nullptr ? direct_ + windows().Window(epoch_.node, lane_, sent_ + 1)
+                            : staged_.data() + (sent_ + 1) % 2 * windows().window_bytes();
+}
+
+// The slots that are sent of all heads follow each other, in K and in V, unless each head begins
+// with slots of recomputed tokens: a turn is one range of each.
+absl::Status PieceStream::PutTiles(Lane& lane, kernels::KvReads& kv,
+                                   absl::Span<const RunTokens> tokens) {
+  const uint32_t head_dim = epoch_.layers[layer_].head_dim;
+  const size_t tile_bytes = plan::kFetchTile * size_t{head_dim} * sizeof(BFloat16);
+  const size_t per_head = (piece().slots - piece().recomputed) / plan::kFetchTile;
+  const size_t tiles = piece().heads.count * per_head;
+  const size_t first = done_;
+  size_t end = std::min(tiles, first + std::max<size_t>(1, kTurnBytes / (2 * tile_bytes)));
+  if (piece().recomputed > 0) {
+    end = std::min(end, (first / per_head + 1) * per_head);
+  }
+  auto* const k = reinterpret_cast<BFloat16*>(Gathered() + sizeof(plan::WindowHeader));
+  LAMINA_RETURN_IF_ERROR(GatherTiles(kv, tokens, first, end, k, k + piece().elements(head_dim)));
+  const size_t before = (first / per_head + 1) * (piece().recomputed / plan::kFetchTile);
+  const size_t k_begin = sizeof(plan::WindowHeader) + (before + first) * tile_bytes;
+  const size_t v_begin = k_begin + piece().elements(head_dim) * sizeof(BFloat16);
+  const size_t bytes = (end - first) * tile_bytes;
+  LAMINA_RETURN_IF_ERROR(PutHeader(lane));
+  LAMINA_RETURN_IF_ERROR(Put(k_begin, bytes));
+  LAMINA_RETURN_IF_ERROR(Put(v_begin, bytes, end == tiles));
+  EndTurn(lane, 2 * bytes, 2, end, tiles);
+  return absl::OkStatus();
+}
+
+absl::Status PieceStream::PutActivations(Lane& lane, kernels::KvActivations& activations,
+                                         absl::Span<const RunTokens> tokens) {
+  const size_t token_bytes = epoch_.config.activation_width * sizeof(BFloat16);
+  const size_t all = piece().recomputed;
+  const size_t first = done_;
+  const size_t end = std::min(all, first + std::max<size_t>(1, kTurnBytes / token_bytes));
+  const size_t begin = sizeof(plan::WindowHeader) + first * token_bytes;
+  LAMINA_RETURN_IF_ERROR(GatherActivations(activations, tokens, first, end,
+                                           reinterpret_cast<BFloat16*>(Gathered() + begin)));
+  const size_t bytes = (end - first) * token_bytes;
+  LAMINA_RETURN_IF_ERROR(PutHeader(lane));
+  LAMINA_RETURN_IF_ERROR(Put(begin, bytes, end == all));
+  EndTurn(lane, bytes, 1, end, all);
+  return absl::OkStatus();
+}
+
+absl::Status PieceStream::PutHeader(const Lane& lane) {
+  if (done_ > 0) {
+    return absl::OkStatus();
+  }
+  const plan::WindowHeader header{
+      .lane = lane_,
+      .epoch = epoch_.config.epoch,
+      .step = lane.step,
+      .layer = layer_,
+      .rows = static_cast<uint32_t>(piece_),
+      .kv_rows = piece().activations() ? piece().recomputed : piece().slots,
+      .sender = epoch_.node};
+  std::memcpy(Gathered(), &header, sizeof(header));
+  return Put(0, sizeof(header));
+}
+
+absl::Status PieceStream::Put(size_t offset, size_t bytes, bool with_signal) {
+  if (direct_ != nullptr && !with_signal) {
+    return absl::OkStatus();
+  }
+  const absl::Span<const std::byte> put =
+      direct_ != nullptr ? absl::Span<const std::byte>()
+                         : absl::Span<const std::byte>(Gathered() + offset, bytes);
+  const transport::SignalUpdate signal = {.word = windows().word(epoch_.node, lane_),
+                                          .value = sent_ + 1};
+  return transport::PutAll(epoch_.transport, *epoch_.peers.compute[kComputeNode],
+                           windows().Window(epoch_.node, lane_, sent_ + 1) + offset, put,
+                           with_signal ? &signal : nullptr,
+                           {.deadline = RealClock().Now() + epoch_.peer_deadline,
+                            .abort = &epoch_.abort,
+                            .beat = &epoch_.counters.beat});
+}
+
+void PieceStream::EndTurn(Lane& lane, size_t bytes, uint32_t puts, size_t done, size_t all) {
+  epoch_.transport.Progress();
+  telemetry::LinkCounters& link = meter_.link(kComputeNode);
+  telemetry::AddTo(epoch_.counters.bytes_sent, bytes);
+  telemetry::AddTo(link.bytes, bytes);
+  telemetry::AddTo(link.puts, puts);
+  const uint64_t value = epoch_.layout.SignalValue(lane.step, layer_);
+  telemetry::AddTo(link.nanos, static_cast<uint64_t>(meter_.EndInterval(
+                                   telemetry::WorkPart::kReply, lane, value, kComputeNode, bytes)));
+  done_ = done;
+  if (done == all) {
+    ++sent_;
+    ++piece_;
+    done_ = 0;
+  }
+}
+
+// Tiles [first_tile, end_tile) of those that the piece sends, counted over its heads. Slots without
+// a token that lies here are zero: what an earlier piece left there is another sequence's.
+absl::Status PieceStream::GatherTiles(kernels::KvReads& kv, absl::Span<const RunTokens> tokens,
+                                      size_t first_tile, size_t end_tile, BFloat16* k,
+                                      BFloat16* v) {
+  const size_t head_dim = epoch_.layers[layer_].head_dim;
+  const size_t per_head = piece().slots - piece().recomputed;  // Slots that are sent.
+  const size_t begin = first_tile * plan::kFetchTile;          // In these, over all heads.
+  const size_t end = end_tile * plan::kFetchTile;
+  size_t slot = begin / per_head * per_head;
+  for (auto head = static_cast<uint32_t>(begin / per_head); slot < end; ++head) {
+    // Slot 0 would lie here, had no head slots of recomputed tokens.
+    const size_t skipped = (head + size_t{1}) * piece().recomputed;
+    BFloat16* const head_k = k + skipped * head_dim;
+    BFloat16* const head_v = v + skipped * head_dim;
+    for (uint32_t run = piece().first_run; run < piece().runs_end && slot < end; ++run) {
+      // Of the run's slots those in the range, of these those with a token, and of these those
+      // whose token lies here.
+      const size_t from = std::max(slot, begin);
+      const size_t to = std::min(slot + runs_[run].slots(), end);
+      if (from < to) {
+        const size_t tokens_end = std::clamp(slot + runs_[run].fetched(), from, to);
+        const size_t first = std::clamp(slot + tokens[run].hidden, from, tokens_end);
+        // Of a tile with some tokens K is cleared whole before these come.
+        Clear(head_k, std::max(tokens_end / plan::kFetchTile * plan::kFetchTile, from), to,
+              head_dim);
+        Clear(head_v, tokens_end, to, head_dim);
+        Clear(head_k, from, first, head_dim);
+        Clear(head_v, from, first, head_dim);
+        if (first < tokens_end) {
+          // Tokens go to slots of their numbers among those that come as K and V.
+          LAMINA_RETURN_IF_ERROR(kv.Load(layer_, piece().heads.first + head, tokens[run].slots,
+                                         static_cast<uint32_t>(first - slot),
+                                         static_cast<uint32_t>(tokens_end - first),
+                                         head_k + slot * head_dim, head_v + slot * head_dim));
+        }
+      }
+      slot += runs_[run].slots();
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Tokens [first, end) of the piece's, counted over its runs.
+absl::Status PieceStream::GatherActivations(kernels::KvActivations& activations,
+                                            absl::Span<const RunTokens> tokens, size_t first,
+                                            size_t end, BFloat16* to) {
+  const size_t width = epoch_.config.activation_width;
+  size_t token = 0;
+  for (uint32_t run = piece().first_run; run < piece().runs_end && token < end; ++run) {
+    const size_t run_end = token + runs_[run].recomputed;
+    const size_t from = std::max(token, first);
+    const size_t upto = std::min(run_end, end);
+    if (from < upto) {
+      const size_t kept = std::clamp<size_t>(token + tokens[run].hidden, from, upto);
+      to = std::fill_n(to, (kept - from) * width, BFloat16());
+      LAMINA_RETURN_IF_ERROR(activations.Load(layer_, tokens[run].slots,
+                                              static_cast<uint32_t>(kept - token),
+                                              static_cast<uint32_t>(upto - kept), to));
+      to += (upto - kept) * width;
+    }
+    token = run_end;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::memory_node
