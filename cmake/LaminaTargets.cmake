@@ -55,20 +55,19 @@ function(lamina_compile_fast target)
 endfunction()
 
 # lamina_cc_test(NAME x SRCS ... DEPS ... [LABELS unit|conformance|sim|integration|style ...]
-#                [DATA dir] [TIMEOUT seconds])
-# One CTest entry per file. LAMINA_SOURCE_DIR names the source tree for committed test data.
+#                [TIMEOUT seconds] [SHARDS number])
+# One CTest entry per file; with SHARDS several, NAME.0 and on, which share its cases out and run side by side. LAMINA_SOURCE_DIR names the source tree for committed test data.
 function(lamina_cc_test)
   if(NOT LAMINA_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest
                                             GTest::gtest_main lamina_build_flags)
   lamina_compile_fast(${ARG_NAME})
   target_compile_definitions(${ARG_NAME} PRIVATE LAMINA_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
@@ -81,7 +80,18 @@ function(lamina_cc_test)
     # after the detector has forgotten the thread, and the detector crashes.
     list(APPEND environment UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none)
   endif()
-  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
+  if(NOT ARG_SHARDS)
+    add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+    set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
+    return()
+  endif()
+  math(EXPR last "${ARG_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    add_test(NAME ${ARG_NAME}.${shard} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+    set(of_shard ${environment} GTEST_TOTAL_SHARDS=${ARG_SHARDS} GTEST_SHARD_INDEX=${shard})
+    set_tests_properties(${ARG_NAME}.${shard} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+                                                         ENVIRONMENT "${of_shard}")
+  endforeach()
 endfunction()
 
 # lamina_gpu_test(NAME x SRCS ... DEPS ...)
