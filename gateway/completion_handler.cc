@@ -352,9 +352,14 @@ void CompletionHandler::SendParts(uint32_t index, Choice& choice, const client::
   }
 }
 
+// What answers of every form have, since only some have a fingerprint.
+HttpHeaders CompletionHandler::LossyHeader() const {
+  return head_.lossy.empty() ? HttpHeaders() : HttpHeaders{{"x-lamina-lossy", head_.lossy}};
+}
+
 void CompletionHandler::Send(const std::string& event) {
   if (!std::exchange(streaming_, true)) {
-    writer_->StartStream();
+    writer_->StartStream(LossyHeader());
   }
   writer_->Write(event);
 }
@@ -435,7 +440,8 @@ void CompletionHandler::Complete() {
   }
   HttpResponse response = {.body = other_format_ != nullptr
                                        ? other_format_->Whole(FinishedChoices()[0], counts)
-                                       : format_.Whole(FinishedChoices(), counts)};
+                                       : format_.Whole(FinishedChoices(), counts),
+                           .headers = LossyHeader()};
   ResponseWriter* writer = writer_;
   End(absl::OkStatus());
   writer->Respond(std::move(response));

@@ -103,6 +103,7 @@ class CompletionHandler final : public RequestHandler,
   void SendInOtherFormat(Choice& choice, const client::Chunk& chunk);
   std::vector<ShownToken> Shown(const client::Chunk& chunk) const;
 
+  HttpHeaders LossyHeader() const;
   void Send(const std::string& event);
   void Fail(const absl::Status& status);
   void Complete();

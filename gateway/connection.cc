@@ -305,7 +305,7 @@ void Connection::Respond(HttpResponse response) {
   Append(head_only_ ? "" : response.body);
 }
 
-void Connection::StartStream() {
+void Connection::StartStream(const HttpHeaders& headers) {
   streaming_ = true;
   router_.metrics().AddStreams(1);
   router_.metrics().CountAnswer(route_, 200, "");
@@ -315,8 +315,10 @@ void Connection::StartStream() {
       absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", absl::Now(), absl::UTCTimeZone()),
       "\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
       "X-Accel-Buffering: no\r\n");
-  for (const auto& [name, value] : request_headers_) {
-    absl::StrAppend(&head, name, ": ", value, "\r\n");
+  for (const HttpHeaders* list : {&std::as_const(request_headers_), &headers}) {
+    for (const auto& [name, value] : *list) {
+      absl::StrAppend(&head, name, ": ", value, "\r\n");
+    }
   }
   absl::StrAppend(&head, chunked_ ? "Transfer-Encoding: chunked\r\n" : "",
                   close_after_ ? "Connection: close\r\n\r\n" : "\r\n");

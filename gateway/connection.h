@@ -91,7 +91,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void GiveWay() { Close(); }
 
   void Respond(HttpResponse response) override;
-  void StartStream() override;
+  void StartStream(const HttpHeaders& headers) override;
   void Write(absl::string_view bytes) override;
   void EndStream() override;
   size_t pending_bytes() const override { return waiting_.size() + writing_.size() - written_; }
@@ -140,7 +140,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   HttpRequest request_;
   std::string route_;
   std::shared_ptr<RequestHandler> handler_;
-  std::vector<std::pair<std::string, std::string>> request_headers_;
+  HttpHeaders request_headers_;
   bool head_only_ = false;  // Of HEAD.
   bool chunked_ = false;
   bool answer_ended_ = false;

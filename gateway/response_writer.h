@@ -17,20 +17,22 @@
 
 namespace lamina::gateway {
 
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
-  std::vector<std::pair<std::string, std::string>> headers;  // Besides those of every response.
-  std::string error_code;                                    // As in the body, for counting.
+  HttpHeaders headers;     // Besides those of every response.
+  std::string error_code;  // As in the body, for counting.
 };
 
 class ResponseWriter {
  public:
   virtual ~ResponseWriter() = default;
   virtual void Respond(HttpResponse response) = 0;
-  // Status 200 and the headers of an event stream.
-  virtual void StartStream() = 0;
+  // Status 200, the headers of an event stream, and these.
+  virtual void StartStream(const HttpHeaders& headers) = 0;
   virtual void Write(absl::string_view bytes) = 0;
   virtual void EndStream() = 0;
   // Bytes that the client has not taken yet; RequestHandler::OnDrained() says when there are none.

@@ -183,7 +183,7 @@ std::vector<std::pair<std::string, std::string>> Router::HeadersFor(HttpRequest&
   for (const std::string& origin : options_.cors_origins) {
     if (!head.origin.empty() && (origin == "*" || origin == head.origin)) {
       headers.emplace_back("Access-Control-Allow-Origin", origin);
-      headers.emplace_back("Access-Control-Expose-Headers", "x-request-id");
+      headers.emplace_back("Access-Control-Expose-Headers", "x-request-id, x-lamina-lossy");
       headers.emplace_back("Vary", "Origin");
       break;
     }

@@ -21,6 +21,11 @@
 namespace lamina::cli {
 namespace {
 
+// A simulation that does not come to an end ends with an error. A request of some hundred tokens on
+// a large fleet takes some thousand events.
+constexpr uint64_t kEventsMax = 2'000'000'000;
+constexpr uint64_t kEventsOfRequest = 20'000;
+
 constexpr char kExamples[] =
     R"(  lamina simulate --cluster deploy/clusters/local.yaml --compute H200 --memory EPYC-9654 --link 200G-rdma --load rate=5,input=1024,output=256
   lamina simulate --cluster my.yaml --compute H200 --calibration H200=calibration.json --trace requests.jsonl --slo ttft=2s,tpot=80ms --json
@@ -261,7 +266,10 @@ absl::StatusOr<Json> SimulateFlagsRun(const SimulateFlags& flags) {
                           RequestsOf(flags, fleet.cell.scheduler.sequence_tokens_max));
   LAMINA_ASSIGN_OR_RETURN(
       const planner::SimResult result,
-      planner::Simulate(fleet, requests, {.seed = flags.seed, .warm_up = flags.warm_up}));
+      planner::Simulate(fleet, requests,
+                        {.seed = flags.seed,
+                         .warm_up = flags.warm_up,
+                         .events_max = kEventsMax + kEventsOfRequest * requests.size()}));
   return ResultToJson(result, slo, BasisOf(flags, devices));
 }
 

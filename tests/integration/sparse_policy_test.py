@@ -52,16 +52,19 @@ class SparsePolicyTest(unittest.TestCase):
                 word = f"fetch_sparse-{ratio}-window_sums"
                 self.assertIn(f"({word})", status["fetch_choice"])
                 self.assertIn(word, cluster.lamina("status").stdout)
-                self.assertTrue(self.fingerprint(cluster).endswith(f"-{word}"))
+                fingerprint, header = self.marks(cluster)
+                self.assertTrue(fingerprint.endswith(f"-{word}"), fingerprint)
+                self.assertEqual(header, word)
                 nodes = {node["name"]: node for node in status["nodes"]}
                 bytes_of[ratio] = nodes["c0"]["kv_bytes_read"]
         self.assertLess(bytes_of[0.2], 0.5 * bytes_of[1])
 
-    def fingerprint(self, cluster):
+    def marks(self, cluster):
+        """What an answer of the gateway says of how it came about, in its body and in its head."""
         body = {"model": cluster.status()["model"], "prompt": "The capital of France is", "max_tokens": 1}
         request = urllib.request.Request(f"http://{cluster.gateway}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=harness.COMMAND_SECONDS) as answer:
-            return json.load(answer)["system_fingerprint"]
+            return json.load(answer)["system_fingerprint"], answer.headers["x-lamina-lossy"]
 
     def test_a_lost_memory_node_costs_nobody_an_answer(self):
         with harness.Cluster(memory_nodes=2, transport=["ucx"], **sparse(0.5, limits=LIMITS)) as cluster:

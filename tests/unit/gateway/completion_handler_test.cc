@@ -26,7 +26,8 @@ class CompletionHandlerTest : public testing::Test {
     auto request = chat ? ParseChatCompletion(*body, {}) : ParseCompletion(*body, {});
     ASSERT_TRUE(request.ok()) << request.status();
     handler_ = std::make_shared<CompletionHandler>(
-        *std::move(request), CompletionHead{.chat = chat, .id = "id-1", .model = "m"}, nullptr,
+        *std::move(request),
+        CompletionHead{.chat = chat, .id = "id-1", .model = "m", .lossy = lossy_}, nullptr,
         backend_, writer_, metrics_,
         [this](const CompletionHandler::Report& report) { reports_.push_back(report); });
     handler_->Start();
@@ -53,6 +54,7 @@ class CompletionHandlerTest : public testing::Test {
     return events;
   }
 
+  std::string lossy_;
   FakeBackend backend_;
   RecordingWriter writer_;
   GatewayMetrics metrics_;
@@ -75,6 +77,25 @@ TEST_F(CompletionHandlerTest, HeadersWaitForTheFirstEvent) {
   ASSERT_EQ(reports_.size(), 1u);
   EXPECT_EQ(reports_[0].tokens.prompt, 3u);
   EXPECT_EQ(reports_[0].tokens.completion, 1u);
+}
+
+TEST_F(CompletionHandlerTest, AHeaderNamesWhatMakesAnAnswerLossy) {
+  lossy_ = "a-word";
+  const HttpHeaders expected = {{"x-lamina-lossy", "a-word"}};
+  Start(R"("prompt":"x","stream":true)");
+  generation().Send(Text("a"));
+  EXPECT_EQ(writer_.stream_headers, expected);
+  Start(R"("prompt":"x")");
+  generation(1).Send(Last());
+  generation(1).Finish(absl::OkStatus());
+  ASSERT_TRUE(writer_.response.has_value());
+  EXPECT_EQ(writer_.response->headers, expected);
+
+  lossy_ = "";
+  Start(R"("prompt":"x")");
+  generation(2).Send(Last());
+  generation(2).Finish(absl::OkStatus());
+  EXPECT_EQ(writer_.response->headers, HttpHeaders());
 }
 
 TEST_F(CompletionHandlerTest, TimesOfStreamsAreMeasured) {

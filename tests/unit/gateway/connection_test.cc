@@ -231,10 +231,11 @@ TEST_F(ConnectionTest, ChunkedIsReadInAnyCaseAndNotInOlderHttp) {
 TEST_F(ConnectionTest, StreamsAreChunkedAndEnd) {
   Open();
   Send(Post("/stream", ""));
-  router_.writer->StartStream();
+  router_.writer->StartStream({{"x-lamina-lossy", "a-word"}});
   router_.writer->Write("data: x\n\n");
   Run();
   EXPECT_THAT(wire_->to_client, HasSubstr("Transfer-Encoding: chunked\r\n"));
+  EXPECT_THAT(wire_->to_client, HasSubstr("x-lamina-lossy: a-word\r\n"));
   EXPECT_THAT(wire_->to_client, EndsWith("\r\n\r\n9\r\ndata: x\n\n\r\n"));
   EXPECT_EQ(router_.handler->drained, 1);
   router_.writer->EndStream();
@@ -255,7 +256,7 @@ TEST_F(ConnectionTest, TrafficIsCounted) {
   Open();
   const std::string request = Post("/stream", "");
   Send(request);
-  router_.writer->StartStream();
+  router_.writer->StartStream({});
   Run();
   EXPECT_THAT(router_.counted.Text(), HasSubstr("lamina_gateway_streams 1\n"));
   EXPECT_THAT(router_.counted.Text(), HasSubstr("lamina_gateway_connections 1\n"));
@@ -273,7 +274,7 @@ TEST_F(ConnectionTest, TrafficIsCounted) {
   EXPECT_THAT(router_.counted.Text(), HasSubstr("lamina_gateway_connections 0\n"));
   Open();
   Send(request);
-  router_.writer->StartStream();
+  router_.writer->StartStream({});
   HangUp();
   EXPECT_THAT(router_.counted.Text(), HasSubstr("broken_streams_total{reason=\"client_gone\"} 1"));
   EXPECT_THAT(router_.counted.Text(), HasSubstr("lamina_gateway_streams 0\n"));
@@ -287,7 +288,7 @@ TEST_F(ConnectionTest, AClientThatTakesNothingIsClosed) {
   Open();
   Send(Post("/stream", ""));
   wire_->takes = false;
-  router_.writer->StartStream();
+  router_.writer->StartStream({});
   router_.writer->Write("x");
   EXPECT_GT(router_.writer->pending_bytes(), 0u);
   Pass(settings_.write_time / 2);

@@ -88,13 +88,17 @@ class FakeBackend : public Backend {
 class RecordingWriter : public ResponseWriter {
  public:
   void Respond(HttpResponse r) override { response = std::move(r); }
-  void StartStream() override { started = true; }
+  void StartStream(const HttpHeaders& headers) override {
+    started = true;
+    stream_headers = headers;
+  }
   void Write(absl::string_view bytes) override { stream.append(bytes.data(), bytes.size()); }
   void EndStream() override { ended = true; }
   size_t pending_bytes() const override { return pending; }
 
   std::optional<HttpResponse> response;
   bool started = false;
+  HttpHeaders stream_headers;
   std::string stream;
   bool ended = false;
   size_t pending = 0;
