@@ -50,4 +50,28 @@ inline uint64_t KvSlotBytes(absl::Span<const AttentionDescriptor> layers, KvForm
   return bytes;
 }
 
+// How a node that holds KV divides its bytes: slots, and with kInt8 tails of open blocks, bf16, for
+// so many sequences.
+struct KvLayout {
+  KvForm form = KvForm::kBF16;
+  uint32_t tails = 0;
+
+  uint64_t SlotBytes(absl::Span<const AttentionDescriptor> layers) const {
+    return KvSlotBytes(layers, form);
+  }
+  // Of all tails.
+  uint64_t TailBytes(absl::Span<const AttentionDescriptor> layers) const {
+    return uint64_t{tails} * kInt8BlockTokens * KvSlotBytes(layers, KvForm::kBF16);
+  }
+  // How many slots fit into the capacity beside the tails.
+  uint64_t SlotsIn(uint64_t capacity, absl::Span<const AttentionDescriptor> layers) const {
+    const uint64_t tail_bytes = TailBytes(layers);
+    return capacity < tail_bytes ? 0 : (capacity - tail_bytes) / SlotBytes(layers);
+  }
+  // The least capacity for so many slots.
+  uint64_t CapacityFor(uint64_t slots, absl::Span<const AttentionDescriptor> layers) const {
+    return TailBytes(layers) + slots * SlotBytes(layers);
+  }
+};
+
 }  // namespace lamina

@@ -130,6 +130,11 @@ const AttentionKernel& CpuAttention();
 // The same of calls whose KvView has INT8; it computes no others.
 const AttentionKernel& CpuInt8Attention();
 
+// What attends INT8 where `kernel` attends bf16: CpuInt8Attention(), or the reference itself.
+inline const AttentionKernel& Int8KernelBeside(const AttentionKernel& kernel) {
+  return &kernel == &ReferenceAttention() ? kernel : CpuInt8Attention();
+}
+
 // Copies the K and V of `tokens` consecutive tokens into their slots.
 // Shapes: k, v  [tokens, kv_heads, head_dim] bf16, `stride` elements between tokens.
 //         arena_k, arena_v  as in KvView on the host, of whole tiles of slots.

@@ -44,6 +44,7 @@ struct Head {
   const BFloat16* tail_v;
   size_t tail_slot;
   const uint32_t* slots;  // [64]
+  bool in_tiles;          // They follow each other from a tile's first on.
   uint8_t* k;
   uint8_t* v;
   Int8Scale* k_scales;
@@ -51,20 +52,15 @@ struct Head {
 
   void CloseK() const {
     const size_t share = Int8ScalesOfSlot(static_cast<uint32_t>(head_dim));
+    BFloat16 halves[kTokens];
     float values[kTokens];
     uint8_t bytes[kTokens];
     for (size_t channel = 0; channel < head_dim; ++channel) {
-      bool finite = true;
-      for (size_t t = 0; t < kTokens; ++t) {
-        const BFloat16 x = tail_k[OffsetInTiles(tail_slot + t, channel, head_dim)];
-        values[t] = ToFloat(x);
-        finite &= IsFinite(x);
-      }
+      ReadChannel(channel, halves);
+      const bool finite = Widen(halves, kTokens, values);
       const Int8Scale scale = finite ? ScaleOfValues(values, kTokens) : kInt8NotFinite;
       Quantise(values, kTokens, scale, bytes);
-      for (size_t t = 0; t < kTokens; ++t) {
-        k[OffsetInInt8Tiles(slots[t], channel, head_dim)] = bytes[t];
-      }
+      WriteChannel(channel, bytes);
       k_scales[slots[channel / share] * share + channel % share] = scale;
     }
   }
@@ -80,6 +76,35 @@ struct Head {
   }
 
  private:
+  // Of the block's tokens. In whole tiles four tokens of a channel follow each other.
+  void ReadChannel(size_t channel, BFloat16* to) const {
+    if (tail_slot % kTileSlots != 0) {
+      for (size_t t = 0; t < kTokens; ++t) {
+        to[t] = tail_k[OffsetInTiles(tail_slot + t, channel, head_dim)];
+      }
+      return;
+    }
+    constexpr size_t kQuad = 4;
+    const BFloat16* tile = tail_k + OffsetInTiles(tail_slot, channel, head_dim);
+    for (size_t t = 0; t < kTokens; t += kTileSlots, tile += kTileSlots * head_dim) {
+      for (size_t quad = 0; quad < kTileSlots; quad += kQuad) {
+        std::copy_n(tile + 2 * quad, kQuad, to + t + quad);
+      }
+    }
+  }
+
+  void WriteChannel(size_t channel, const uint8_t* bytes) const {
+    for (size_t t = 0; t < kTokens; t += kTileSlots) {
+      if (in_tiles) {
+        std::copy_n(bytes + t, kTileSlots, k + OffsetInInt8Tiles(slots[t], channel, head_dim));
+        continue;
+      }
+      for (size_t i = t; i < t + kTileSlots; ++i) {
+        k[OffsetInInt8Tiles(slots[i], channel, head_dim)] = bytes[i];
+      }
+    }
+  }
+
   static void Quantise(const float* values, size_t count, Int8Scale scale, uint8_t* to) {
     if (scale.step.bits == kInt8NotFinite.step.bits) {
       std::fill_n(to, count, uint8_t{0});
@@ -144,6 +169,10 @@ void CloseInt8Block(const AttentionDescriptor& descriptor, const KvView& tail, s
     }
   }
   LAMINA_CHECK(found == kTokens);
+  bool in_tiles = slots[0] % kTileSlots == 0;
+  for (uint32_t t = 1; t < kTokens; ++t) {
+    in_tiles = in_tiles && slots[t] == slots[0] + t;
+  }
   const size_t head_dim = descriptor.head_dim;
   for (size_t head = 0; head < descriptor.kv_heads; ++head) {
     const Head one = {
@@ -152,6 +181,7 @@ void CloseInt8Block(const AttentionDescriptor& descriptor, const KvView& tail, s
         .tail_v = tail.v + head * tail.head_stride,
         .tail_slot = tail_slot,
         .slots = slots,
+        .in_tiles = in_tiles,
         .k = to.k + head * to.slots * head_dim,
         .v = to.v + head * to.slots * head_dim,
         .k_scales = to.k_scales + head * to.slots * Int8ScalesOfSlot(descriptor.head_dim),

@@ -3,6 +3,7 @@
 // The driver of fast attention over INT8: cuts a call into tiles, spreads them over the pool, and
 // finds the slots of each block. As attention.cc, which has the same tiles over bf16 alone.
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <string>
 #include <utility>
@@ -147,26 +148,19 @@ class BlockPlaces {
       for (uint32_t i = 0; i < run; ++i) {
         worker_.slots[at + i] = extent.first_slot + skip + i;
       }
-      at += run;
-    }
-    for (uint32_t part = begin; part < block.int8_end; part += kInt8BlockTokens) {
-      const bool run = Follow(part, kInt8BlockTokens);
-      block.runs |= (run ? 1u : 0u) << (part / kInt8BlockTokens);
-      for (uint32_t t = part; t < part + kInt8BlockTokens; t += kTileSlots) {
-        const bool tile = worker_.slots[t] % kTileSlots == 0 && (run || Follow(t, kTileSlots));
-        block.tiles |= (tile ? 1u : 0u) << (t / kTileSlots);
+      block.runs |= WholeIn(at, at + run, kInt8BlockTokens);
+      if (worker_.slots[at] % kTileSlots == at % kTileSlots) {
+        block.tiles |= WholeIn(at, at + run, kTileSlots);
       }
+      at += run;
     }
   }
 
-  bool Follow(uint32_t first, uint32_t tokens) const {
-    const uint32_t* const slots = worker_.slots + first;
-    for (uint32_t i = 1; i < tokens; ++i) {
-      if (slots[i] != slots[0] + i) {
-        return false;
-      }
-    }
-    return true;
+  // A bit for each group of so many tokens that is in [begin, end) as a whole.
+  static uint32_t WholeIn(uint32_t begin, uint32_t end, uint32_t tokens) {
+    const uint32_t first = (begin + tokens - 1) / tokens;
+    const uint32_t last = end / tokens;
+    return first < last ? (1u << last) - (1u << first) : 0;
   }
 
   // Of tokens [begin, block.end), which follow each other.
@@ -196,6 +190,10 @@ struct Call {
   const AttentionDescriptor& descriptor;
   const KvView& kv;
   absl::Span<const AttentionItem> items;
+  const Int8Ops& ops;
+  std::vector<Int8Scratch::Worker>& workers;
+  const ThreadPool& pool;
+  std::atomic<size_t> next_task;  // Tasks below it are taken.
 
   uint32_t TilesOf(const AttentionItem& item) const {
     const uint32_t tokens = TileTokens(descriptor.group());
@@ -240,6 +238,83 @@ struct Call {
   }
 };
 
+// Walks tasks (item, KV head, tile) in order of their index. Indices only grow.
+class TaskCursor {
+ public:
+  TaskCursor(const Call& call, size_t task) : call_(call) { Seek(task); }
+
+  bool valid() const { return item_ < call_.items.size(); }
+  const AttentionItem& item() const { return call_.items[item_]; }
+  const Int8Tile& tile() const { return tile_; }
+
+  void Seek(size_t task) {
+    while (valid() && task - passed_ >= TasksOf(item())) {
+      passed_ += TasksOf(item());
+      ++item_;
+    }
+    if (valid()) {
+      tile_ = call_.TileOf(item(), task - passed_);
+    }
+  }
+
+ private:
+  size_t TasksOf(const AttentionItem& item) const {
+    return size_t{call_.TilesOf(item)} * call_.descriptor.kv_heads;
+  }
+
+  const Call& call_;
+  size_t item_ = 0;
+  size_t passed_ = 0;  // Tasks of the items before item_.
+  Int8Tile tile_;
+};
+
+// Where K of each part of a block lies, for prefetching: parts are taken to be runs.
+void FindNext(const AttentionItem& item, const Int8Tile& tile, uint32_t block, Int8Block& to) {
+  uint32_t token = block * kBlockTokens;
+  uint32_t passed = 0;
+  const Extent* extent = item.extents.begin();
+  for (const uint8_t*& next : to.next_k) {
+    while (extent != item.extents.end() && token - passed >= extent->tokens) {
+      passed += extent->tokens;
+      ++extent;
+    }
+    if (token >= item.int8_tokens || extent == item.extents.end()) {
+      return;
+    }
+    next = tile.int8.k + (size_t{extent->first_slot} + token - passed) * tile.tile.head_dim;
+    token += kInt8BlockTokens;
+  }
+}
+
+// One worker's share: its first task, then whatever it takes, each taken when the one before has
+// come to its last block.
+void RunWorker(Call& call, size_t first_task, size_t worker) {
+  Int8Scratch::Worker& mine = call.workers[worker];
+  TaskCursor task(call, first_task);
+  while (task.valid()) {
+    const AttentionItem& item = task.item();
+    const Int8Tile tile = task.tile();
+    call.ops.begin(tile.tile, mine.work.work);
+    BlockPlaces places(item, tile.tile, mine);
+    const uint32_t end = tile.tile.EndSeen(tile.tile.query_tokens - 1);
+    for (uint32_t index = tile.tile.FirstSeen(0) / kBlockTokens; index * kBlockTokens < end;
+         ++index) {
+      Int8Block block = places.Find(index);
+      if ((index + 1) * kBlockTokens < end) {
+        FindNext(item, tile, index + 1, block);
+      } else {
+        task.Seek(call.next_task.fetch_add(1, std::memory_order_relaxed));
+        if (task.valid()) {
+          FindNext(task.item(), task.tile(), task.tile().tile.FirstSeen(0) / kBlockTokens, block);
+        }
+      }
+      call.ops.block(tile, block, mine.work);
+    }
+    call.ops.end(tile.tile, mine.work.work);
+    call.pool.CountStep(worker);
+  }
+}
+
 class Int8Kernel final : public AttentionKernel {
  public:
   explicit Int8Kernel(const Int8Ops& ops) : ops_(ops), name_(std::string("highway/") + ops.name) {}
@@ -258,38 +333,24 @@ class Int8Kernel final : public AttentionKernel {
               ThreadPool& pool) const override {
     auto& mine = static_cast<Int8Scratch&>(scratch);
     CheckCall(descriptor, kv, items, mine, pool);
-    const Call call = {.descriptor = descriptor, .kv = kv, .items = items};
+    Call call = {.descriptor = descriptor,
+                 .kv = kv,
+                 .items = items,
+                 .ops = ops_,
+                 .workers = mine.workers,
+                 .pool = pool,
+                 .next_task = 0};
     size_t tasks = 0;
     for (const AttentionItem& item : items) {
       tasks += size_t{call.TilesOf(item)} * descriptor.kv_heads;
     }
+    const size_t workers = std::min(pool.threads_in_use(), tasks);
+    call.next_task = workers;
     // One reference is all that it captures: std::function then needs no allocation.
-    const auto attend = [&](size_t task, Int8Scratch::Worker& worker) {
-      const AttentionItem* item = items.data();
-      while (task >= size_t{call.TilesOf(*item)} * descriptor.kv_heads) {
-        task -= size_t{call.TilesOf(*item)} * descriptor.kv_heads;
-        ++item;
-      }
-      AttendTile(*item, call.TileOf(*item, task), worker);
-    };
-    const std::pair job(&attend, &mine.workers);
-    pool.Run(tasks,
-             [&job](size_t task, size_t worker) { (*job.first)(task, (*job.second)[worker]); });
+    pool.Run(workers, [&call](size_t index, size_t worker) { RunWorker(call, index, worker); });
   }
 
  private:
-  void AttendTile(const AttentionItem& item, const Int8Tile& tile,
-                  Int8Scratch::Worker& worker) const {
-    ops_.begin(tile.tile, worker.work.work);
-    BlockPlaces places(item, tile.tile, worker);
-    const uint32_t end = tile.tile.EndSeen(tile.tile.query_tokens - 1);
-    for (uint32_t index = tile.tile.FirstSeen(0) / kBlockTokens; index * kBlockTokens < end;
-         ++index) {
-      ops_.block(tile, places.Find(index), worker.work);
-    }
-    ops_.end(tile.tile, worker.work.work);
-  }
-
   static void CheckCall(const AttentionDescriptor& d, const KvView& kv,
                         absl::Span<const AttentionItem> items, const Int8Scratch& scratch,
                         const ThreadPool& pool) {

@@ -28,7 +28,9 @@ struct Int8Block {
   uint32_t int8_end = 0;  // Tokens [0, int8_end) of the block are INT8; 0 for none.
   // [kBlockTokens]; from the part's first token on, also of those before `begin`.
   const uint32_t* slots = nullptr;
-  uint32_t runs = 0;   // Bit p: the slots of part p follow each other.
+  uint32_t runs = 0;  // Bit p: the slots of part p follow each other.
+  // For prefetching: K of the worker's next block, part by part; null for what is not INT8.
+  const uint8_t* next_k[kBlockTokens / kInt8BlockTokens] = {};
   uint32_t tiles = 0;  // Bit g: tokens 16 g to 16 g + 15 lie in one tile, each at its own place.
 };
 

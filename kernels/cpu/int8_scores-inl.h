@@ -4,7 +4,7 @@
 //
 // A vector holds one channel of sixteen tokens, or of a part of these; u is widened, made
 // step * u - step * zero by one fused operation, which is exact, and multiplied for a few rows. The
-// four lanes of a score are chains beside each other.
+// four lanes of a score are chains beside each other. Meanwhile V of the part is asked for.
 
 // Included once for each instruction set, which is Highway's pattern.
 #if defined(LAMINA_INT8_SCORES_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -15,6 +15,7 @@
 #endif
 
 #include "hwy/highway.h"
+#include "kernels/cpu/attention_ahead.h"
 #include "kernels/cpu/int8_attention_internal.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -54,6 +55,7 @@ struct Int8Scores {
   static constexpr size_t kVectors = kRunTokens / kN;  // Of a tile's tokens.
   static constexpr uint32_t kRows = kN == 16 ? 4 : 2;
   static constexpr uint32_t kTiles = kInt8BlockTokens / kRunTokens;
+  static constexpr size_t kLineBytes = 64;
 
   // Of the part `part`, whose scales are in the workspace.
   static void Run(const Int8Tile& tile, const Int8Block& block, uint32_t part,
@@ -75,7 +77,10 @@ struct Int8Scores {
                       .bases = work.k_bases,
                       .q = work.work.q + size_t{row} * tile.tile.padded_dim,
                       .q_stride = tile.tile.padded_dim,
-                      .scores = scores + size_t{row} * kScoreStride};
+                      .scores = scores + size_t{row} * kScoreStride,
+                      .ahead = pass > 0 ? nullptr
+                                        : tile.int8.v + size_t{head_dim} *
+                                                            block.slots[part * kInt8BlockTokens]};
       RunRows(count, p);
       row += count;
     }
@@ -90,6 +95,7 @@ struct Int8Scores {
     const float* q;
     size_t q_stride;
     float* scores;
+    const uint8_t* ahead;  // Or null: as many bytes as K has are asked for.
   };
 
   // K of tokens 16 i to 16 i + 15 of the part as one tile.
@@ -143,8 +149,14 @@ struct Int8Scores {
   // kAtOnce tiles beside each other, for kCount rows. kDim: the head size if the compiler is to
   // know it, else 0.
   template <int kCount, int kAtOnce, uint32_t kDim>
-  static HWY_NOINLINE void RunTiles(const Pass& p) {
+  static HWY_INLINE void RunTiles(const Pass& p) {
+    p.ahead != nullptr ? Run<kCount, kAtOnce, kDim, true>(p) : Run<kCount, kAtOnce, kDim, false>(p);
+  }
+
+  template <int kCount, int kAtOnce, uint32_t kDim, bool kPrefetch>
+  static HWY_NOINLINE void Run(const Pass& p) {
     const D d;
+    const uint8_t* ahead = p.ahead;
     const uint32_t head_dim = kDim != 0 ? kDim : p.head_dim;
     for (uint32_t first = 0; first < kTiles; first += kAtOnce) {
       for (size_t v = 0; v < kVectors; ++v) {
@@ -161,10 +173,11 @@ struct Int8Scores {
         }
         uint32_t channel = 0;
         for (; channel + 32 <= head_dim; channel += 32) {
-          Channels<kCount, kAtOnce, 4>(p, first, v, channel, sums);
+          v == 0 ? Channels<kCount, kAtOnce, 4, kPrefetch>(p, first, v, channel, ahead, sums)
+                 : Channels<kCount, kAtOnce, 4, false>(p, first, v, channel, ahead, sums);
         }
         if (channel < head_dim) {
-          Channels<kCount, kAtOnce, 2>(p, first, v, channel, sums);
+          Channels<kCount, kAtOnce, 2, false>(p, first, v, channel, ahead, sums);
         }
 #pragma GCC unroll 4
         for (int r = 0; r < kCount; ++r) {
@@ -181,12 +194,18 @@ struct Int8Scores {
   }
 
   // Eight channels of each of the first kLanes lanes.
-  template <int kCount, int kAtOnce, int kLanes>
+  template <int kCount, int kAtOnce, int kLanes, bool kPrefetch>
   static HWY_INLINE void Channels(const Pass& p, uint32_t first, size_t v, uint32_t channel,
-                                  V (&sums)[kCount][kAtOnce][4]) {
+                                  const uint8_t*& ahead, V (&sums)[kCount][kAtOnce][4]) {
     const D d;
 #pragma GCC unroll 1
     for (uint32_t i = 0; i < 8; ++i) {
+      if (kPrefetch) {
+#pragma GCC unroll 4
+        for (int line = 0; line < kAtOnce; ++line, ahead += kLineBytes) {
+          PrefetchLine(ahead);
+        }
+      }
 #pragma GCC unroll 4
       for (int lane = 0; lane < kLanes; ++lane) {
         const uint32_t at = channel + 8 * static_cast<uint32_t>(lane) + i;

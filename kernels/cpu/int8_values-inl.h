@@ -6,7 +6,7 @@
 //
 // A pass keeps `rows x chunks` accumulators in registers while it walks the tokens; a chunk is one
 // vector of floats, and elements stay in their order. Masked tokens are left out: rows that see
-// different tokens go in different passes.
+// different tokens go in different passes. Meanwhile K of the next block is asked for.
 
 // Included once for each instruction set, which is Highway's pattern.
 #if defined(LAMINA_INT8_VALUES_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -33,6 +33,7 @@ struct Int8Values {
   static constexpr uint32_t kAccumulators = kN == 16 ? 24 : 8;
   // Tokens between changes of pass: their V stays in the first-level cache.
   static constexpr uint32_t kStretch = 64;
+  static constexpr size_t kLineBytes = 64;
 
   static void Run(const Int8Tile& tile, const Int8Block& block, Int8Workspace& work) {
     ExpandScales(tile, block, work);
@@ -58,6 +59,7 @@ struct Int8Values {
                   .end = std::min(stretch_end, range.end),
                   .head_dim = tile.tile.head_dim};
         p.fresh = p.begin == range.begin;
+        p.ahead = row == 0 ? block.next_k[t / kInt8BlockTokens] : nullptr;
         if (p.begin < p.end) {
           t < block.int8_end ? RunRows(count, p, int8) : RunRows(count, p, tail);
         }
@@ -111,7 +113,8 @@ struct Int8Values {
     uint32_t begin;
     uint32_t end;
     uint32_t head_dim;
-    bool fresh = false;  // Accumulators start from 0, not from `out`.
+    bool fresh = false;              // Accumulators start from 0, not from `out`.
+    const uint8_t* ahead = nullptr;  // Or not: a row is asked for by each token.
   };
 
   static void ExpandScales(const Int8Tile& tile, const Int8Block& block, Int8Workspace& work) {
@@ -183,8 +186,12 @@ struct Int8Values {
   }
 
   template <int kCount, int kChunks, class Source>
-  static HWY_NOINLINE void Walk(const Pass& p, const Source& source, size_t element) {
+  static HWY_NOINLINE void Walk(const Pass& p, const Source& from, size_t element) {
     const D d;
+    const Source source = from;  // Stores cannot change a copy.
+    const float* const all_weights = p.weights;
+    const uint32_t head_dim = p.head_dim;
+    const uint32_t end = p.end;
     V sums[kCount][kChunks];
 #pragma GCC unroll 4
     for (int r = 0; r < kCount; ++r) {
@@ -193,13 +200,20 @@ struct Int8Values {
         sums[r][c] = p.fresh ? Zero(d) : Load(d, p.out + r * p.out_stride + element + c * kN);
       }
     }
+    const uint8_t* ahead = element == 0 ? p.ahead : nullptr;
 #pragma GCC unroll 1
-    for (uint32_t t = p.begin; t < p.end; ++t) {
+    for (uint32_t t = p.begin; t < end; ++t) {
+      if (ahead != nullptr) {
+        for (size_t line = 0; line < head_dim; line += kLineBytes) {
+          PrefetchLine(ahead + line);
+        }
+        ahead += head_dim;
+      }
       const auto token = source.At(t);
       V weights[kCount];
 #pragma GCC unroll 4
       for (int r = 0; r < kCount; ++r) {
-        weights[r] = Set(d, p.weights[t + r * kScoreStride]);
+        weights[r] = Set(d, all_weights[t + r * kScoreStride]);
       }
 #pragma GCC unroll 8
       for (int c = 0; c < kChunks; ++c) {
