@@ -22,7 +22,9 @@
 
 #include "bench/churn.h"
 #include "bench/fma_peak.h"
+#include "bench/int8_batch.h"
 #include "common/check.h"
+#include "common/kv_form.h"
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/k_tiles.h"
 
@@ -199,6 +201,7 @@ class Bench {
     Section("churn", [this] { Churn(); });
     Section("prefill", [this] { Prefill(); });
     Section("weights", [this] { Weights(); });
+    Section("int8", [this] { Int8(); });
     if (!options_.json.empty()) {
       std::ofstream(options_.json) << result_.dump(2) << "\n";
     }
@@ -410,6 +413,62 @@ class Bench {
     });
   }
 
+  // Tokens of KV a second from INT8 over those from bf16, in turns; the bounds are bytes and what
+  // INT8 reaches from the last cache.
+  void Int8() {
+    std::printf("\ndecode over INT8, %s: tokens of KV a second over bf16's from DRAM\n",
+                kernels::CpuInt8Attention().name());
+    std::printf("%9s %6s %8s %8s %8s %8s %8s %14s\n", "head_dim", "group", "context", "bf16 M/s",
+                "ratio", "bytes", "in cache", "share (best)");
+    for (const uint32_t head_dim : options_.head_dims) {
+      for (const uint32_t group : options_.groups) {
+        for (const uint32_t context : options_.contexts) {
+          Int8One(head_dim, group, context);
+        }
+      }
+    }
+  }
+
+  void Int8One(uint32_t head_dim, uint32_t group, uint32_t context) {
+    const AttentionDescriptor d = Describe(head_dim, group == 3 ? 3 : 4, group);
+    const size_t slots = Slots(d, arena_.bytes());
+    const Batch bf16 =
+        MakeBatch(arena_, d, slots, Contiguous(std::vector<uint32_t>(slots / context, context)), 1);
+    Int8Batch all(d, arena_.bytes(), context);
+    Int8Batch cached(d, std::min(arena_.bytes(), size_t{8} << 20), context, 20);
+    std::vector<double> rates, ratios, shares, ceilings;
+    const double bytes = static_cast<double>(KvSlotBytes({&d, 1}, KvForm::kBF16)) /
+                         static_cast<double>(KvSlotBytes({&d, 1}, KvForm::kInt8));
+    const auto rate = [](double tokens, const std::function<void()>& call) {
+      return tokens / Seconds(call);
+    };
+    const auto scratch = kernel_.MakeScratch(d, 1, context, pool_.threads());
+    const auto tokens = static_cast<double>(bf16.items.size()) * context;
+    const auto plain = [&] { kernel_.Attend(d, bf16.kv, bf16.items, *scratch, pool_); };
+    for (int i = 0; i < options_.repeats; ++i) {
+      const double before = rate(tokens, plain);
+      const double int8 = rate(all.tokens(), [&] { all.Attend(pool_); });
+      const double after = rate(tokens, plain);
+      const double in_cache = rate(cached.tokens(), [&] { cached.Attend(pool_); });
+      rates.push_back((before + after) / 2);
+      ratios.push_back(int8 / rates.back());
+      ceilings.push_back(in_cache / rates.back());
+      shares.push_back(ratios.back() / std::min(bytes, ceilings.back()));
+    }
+    const double best = *std::max_element(shares.begin(), shares.end());
+    std::printf("%9u %6u %8u %8.1f %8.3f %8.3f %8.3f %7.3f (%.3f)\n", head_dim, group, context,
+                Median(rates) / 1e6, Median(ratios), bytes, Median(ceilings), Median(shares), best);
+    result_["int8"].push_back({{"head_dim", head_dim},
+                               {"group", group},
+                               {"context", context},
+                               {"bf16_tokens_per_s", Median(rates)},
+                               {"ratio", Median(ratios)},
+                               {"byte_ratio", bytes},
+                               {"in_cache_ratio", Median(ceilings)},
+                               {"share", Median(shares)},
+                               {"share_best", best}});
+  }
+
   void Prefill() {
     const double peak = MeasureFmaPeak(0.3);
     std::printf("\nprefill of 512 tokens after 3584: GFLOP/s a core, share of the FMA peak %.0f\n",
@@ -458,7 +517,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(64, 1 << 20));
   app.add_option("--kernel", options.kernel, "AVX2, AVX3 or AVX3_DL; the best if not given");
   app.add_option("--only", options.only, "One section")
-      ->check(CLI::IsMember({"decode", "l3", "churn", "prefill", "weights"}));
+      ->check(CLI::IsMember({"decode", "l3", "churn", "prefill", "weights", "int8"}));
   app.add_option("--head-dims", options.head_dims, "Head sizes, except of churn")
       ->delimiter(',')
       ->capture_default_str();

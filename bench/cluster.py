@@ -143,10 +143,10 @@ class Cluster(Running):
                  running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
                  query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
                  prefix_cache="off", fetch=None, sequence_tokens_max=SEQUENCE_TOKENS_MAX, scratch_tokens=None, memory_budget=None,
-                 weights_budget=None, weights=None):
+                 weights_budget=None, weights=None, kv_form=None):
         """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
         `auto_load`: policy auto, for (rows, context); `compute_cores` then has those of the memory nodes too.
-        `fetch`: (policy, its keys of `fetch:`). `memory_budget`, `weights_budget`, `weights` (packed, bf16): of the compute node. Loads repeat
+        `fetch`: (policy, its keys of `fetch:`). `memory_budget`, `weights_budget`, `weights` (packed, bf16): of the compute node. `kv_form`: bf16 or int8. Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
         super().__init__(f"127.0.0.1:{free_port()}")
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
@@ -174,7 +174,7 @@ class Cluster(Running):
         self.config.write_text(
             f'model: {model}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}, cores: "{coordinator_cores}"}}\n'
             f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}{kv}}}\n{prefill}'
-            f"policy: {policy}\n{load}{'' if local else memory}\n"
+            f"policy: {policy}\n{load}{f'kv: {kv_form}' if kv_form else ''}\n{'' if local else memory}\n"
             f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}, query_first: {query_first}}}\n"
             f'transport: "{transport}"\nprefix_cache: {prefix_cache}\n'
             f"prefill: {{mode: {'dedicated' if prefill else 'inline'}, chunk_tokens: {chunk_tokens}{scratch}}}\n"

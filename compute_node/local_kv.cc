@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/kv_form.h"
 #include "common/status_macros.h"
 #include "compute_node/step_layout.h"
 #include "plan/epoch_shape.h"
@@ -14,19 +15,21 @@ namespace lamina::compute_node {
 kernels::KvDeviceOptions LocalKv::DeviceOptions(const plan::EpochConfig& config) {
   // As many chunks as tokens at most: each has one.
   const uint32_t rows_max = plan::StepRowsMax(config);
+  const bool int8 = config.int8_tails > 0;
   return {.layers = config.layers,
           .arithmetic = config.attention.decode,
-          .slots = config.slots[0],
+          .slots = int8 ? config.int8_tails * kInt8BlockTokens : config.slots[0],
           .context_tokens_max = config.sequence_tokens_max,
           .items_max = rows_max,
           .query_tokens_max = config.chunk_tokens_max,
-          .store_tokens_max = rows_max};
+          .store_tokens_max = rows_max,
+          .int8_slots = int8 ? config.slots[0] : 0};
 }
 
 LocalKv::LocalKv(const plan::EpochConfig& config, kernels::KvDevice& device)
     : layers_(config.layers),
       device_(device),
-      tables_({.slots = device.slots()}),
+      tables_({.slots = device.slots(), .tails = config.int8_tails}),
       steps_(config.lanes) {
   stored_.reserve(plan::StepRowsMax(config));
   items_.reserve(plan::StepRowsMax(config));
@@ -72,6 +75,9 @@ absl::Status LocalKv::AddRows(uint32_t lane, plan::SequenceId id, uint32_t first
 
 absl::Status LocalKv::Store(uint32_t lane, uint32_t layer,
                             const kernels::MatrixView<BFloat16>& qkv) {
+  if (device_.int8() != nullptr) {
+    return absl::OkStatus();  // As each block of the rows' sequences takes its turn.
+  }
   const AttentionDescriptor& shape = layers_[layer];
   stored_.clear();
   for (const Rows& rows : steps_[lane]) {
@@ -85,6 +91,9 @@ absl::Status LocalKv::Store(uint32_t lane, uint32_t layer,
 absl::StatusOr<uint64_t> LocalKv::Attend(uint32_t lane, uint32_t layer,
                                          const kernels::MatrixView<BFloat16>& qkv,
                                          const kernels::MatrixView<BFloat16>& out) {
+  if (device_.int8() != nullptr) {
+    return AttendInt8(lane, layer, qkv, out);
+  }
   uint64_t context = 0;
   items_.clear();
   for (const Rows& rows : steps_[lane]) {
@@ -101,6 +110,32 @@ absl::StatusOr<uint64_t> LocalKv::Attend(uint32_t lane, uint32_t layer,
   }
   LAMINA_RETURN_IF_ERROR(device_.Attend(layer, AllHeads(layers_[layer]), items_));
   return context * 2 * layers_[layer].kv_width() * sizeof(BFloat16);
+}
+
+absl::StatusOr<uint64_t> LocalKv::AttendInt8(uint32_t lane, uint32_t layer,
+                                             const kernels::MatrixView<BFloat16>& qkv,
+                                             const kernels::MatrixView<BFloat16>& out) {
+  const AttentionDescriptor& shape = layers_[layer];
+  uint64_t context = 0;
+  runs_.clear();
+  for (const Rows& rows : steps_[lane]) {
+    const BFloat16* const q = qkv.row(rows.first_row);
+    runs_.push_back({.slots = rows.sequence->extents,
+                     .tail_slot = rows.sequence->tail * kInt8BlockTokens,
+                     .first_token = rows.first_token,
+                     .tokens = rows.tokens,
+                     .k = q + shape.q_width(),
+                     .v = q + shape.q_width() + shape.kv_width(),
+                     .kv_stride = qkv.stride,
+                     .q = q,
+                     .q_stride = qkv.stride,
+                     .out = out.row(rows.first_row),
+                     .out_stride = out.stride});
+    context += rows.tokens + (shape.window == 0 ? rows.first_token
+                                                : std::min(rows.first_token, shape.window - 1));
+  }
+  LAMINA_RETURN_IF_ERROR(int8_runs_.Run(device_, layer, AllHeads(shape), runs_));
+  return context * KvSlotBytes({{shape}}, KvForm::kInt8);
 }
 
 }  // namespace lamina::compute_node

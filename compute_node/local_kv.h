@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "compute_node/lane.h"
 #include "control/node_handler.h"
+#include "kernels/int8_runs.h"
 #include "kernels/kv_device.h"
 #include "kernels/matrix_view.h"
 #include "plan/slot_tables.h"
@@ -52,7 +53,8 @@ class LocalKv {
   absl::Status AddRows(uint32_t lane, plan::SequenceId id, uint32_t first_row, uint32_t first_token,
                        uint32_t tokens);
 
-  // Copies k and v of all rows of the lane's step into their slots.
+  // Copies k and v of all rows of the lane's step into their slots. Where these are INT8, rows are
+  // stored by Attend().
   // Shapes: qkv  [rows, q | k | v], of the layer. Errors: those of the device.
   absl::Status Store(uint32_t lane, uint32_t layer, const kernels::MatrixView<BFloat16>& qkv);
 
@@ -73,12 +75,18 @@ class LocalKv {
     std::vector<Extent> slots;  // Of these tokens.
   };
 
+  absl::StatusOr<uint64_t> AttendInt8(uint32_t lane, uint32_t layer,
+                                      const kernels::MatrixView<BFloat16>& qkv,
+                                      const kernels::MatrixView<BFloat16>& out);
+
   const std::vector<AttentionDescriptor> layers_;
   kernels::KvDevice& device_;
   plan::SlotTables tables_;
   std::vector<std::vector<Rows>> steps_;  // [lanes]
   std::vector<kernels::KvRows> stored_;
   std::vector<kernels::AttentionItem> items_;
+  kernels::Int8Runs int8_runs_;
+  std::vector<kernels::Int8Run> runs_;
 };
 
 }  // namespace lamina::compute_node

@@ -17,7 +17,8 @@ absl::Status ScratchKv::Reserve(const plan::EpochConfig& config, const plan::Sta
       .arithmetic = config.attention.prefill,
       .slots = prompts ? config.scratch_tokens : 1,
       .context_tokens_max = prompts ? config.sequence_tokens_max : 1,
-      .query_tokens_max = prompts ? config.chunk_tokens_max : 1};
+      .query_tokens_max = prompts ? config.chunk_tokens_max : 1,
+      .int8 = config.int8_tails > 0};
   if (kernel_ != nullptr && options_ == options) {
     return absl::OkStatus();
   }

@@ -18,6 +18,7 @@
 #include "common/status_macros.h"
 #include "config/cluster_attention_internal.h"
 #include "config/cuda_host.h"
+#include "config/kv_form_internal.h"
 #include "config/policy_internal.h"
 #include "config/replicas.h"
 #include "config/verbs_keys_internal.h"
@@ -489,6 +490,7 @@ absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckReplicas(*this));
   LAMINA_RETURN_IF_ERROR(CheckRoles(*this));
   LAMINA_RETURN_IF_ERROR(internal::CheckPolicy(*this));
+  LAMINA_RETURN_IF_ERROR(internal::CheckKvForm(*this));
   LAMINA_RETURN_IF_ERROR(internal::CheckWeights(*this));
   LAMINA_RETURN_IF_ERROR(internal::CheckAttention(*this));
   LAMINA_RETURN_IF_ERROR(CheckServed(*this));

@@ -18,6 +18,7 @@
 #include "common/attention_arithmetic.h"
 #include "common/clock.h"
 #include "common/device_waits.h"
+#include "common/kv_form.h"
 #include "common/link_options.h"
 #include "common/log_event.h"
 #include "common/partition.h"
@@ -203,6 +204,9 @@ struct ClusterConfig {
   } pipeline;
   Partition partition = Partition::kRequest;
   ClusterAttention attention;
+  // Of all K and V in slots: bf16 | int8, which is lossy
+  // (docs/adr/0171-int8-behind-the-open-block.md).
+  KvForm kv = KvForm::kBF16;
   std::string policy{kPolicyAttendRemote};
   PolicyLoadConfig policy_load;  // With policy auto.
   FetchConfig fetch;             // With a policy that fetches.
@@ -240,8 +244,8 @@ struct ClusterConfig {
     return policy == kPolicyFetchHeads || policy == kPolicyFetchRecompute ||
            policy == kPolicyFetchHybrid || policy == kPolicyFetchSparse;
   }
-  // Answers are not those of the whole attention.
-  bool IsLossy() const { return policy == kPolicyFetchSparse; }
+  // Answers are not those of the whole attention over K and V as they were made.
+  bool IsLossy() const { return policy == kPolicyFetchSparse || kv == KvForm::kInt8; }
   // What "ucx" and "verbs" mean here as URIs: on one host they listen on loopback alone.
   std::string UcxUri() const;
   std::string VerbsUri() const;

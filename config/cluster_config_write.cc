@@ -276,6 +276,7 @@ std::string ToYaml(const ClusterConfig& config) {
   word("decode", EnumName(internal::kAttentions, config.attention.decode));
   word("prefill", EnumName(internal::kAttentions, config.attention.prefill));
   out << YAML::EndMap;
+  word("kv", EnumName(internal::kKvForms, config.kv));
   word("policy", config.policy);
   if (config.policy == kPolicyAuto) {
     section("policy_load");

@@ -462,6 +462,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"partition", Choice(internal::kPartitions, c.partition)},
       {"attention", Section({{"decode", Choice(internal::kAttentions, c.attention.decode)},
                              {"prefill", Choice(internal::kAttentions, c.attention.prefill)}})},
+      {"kv", Choice(internal::kKvForms, c.kv)},
       {"policy", Text(c.policy)},
       {"policy_load",
        Section({{"rows", Number(c.policy_load.rows)}, {"context", Number(c.policy_load.context)}})},

@@ -29,6 +29,8 @@ inline constexpr EnumNames<Partition, 4> kPartitions = {{{"request", Partition::
                                                          {"head", Partition::kHead},
                                                          {"token_range", Partition::kTokenRange},
                                                          {"auto", Partition::kAuto}}};
+inline constexpr EnumNames<KvForm, 2> kKvForms = {
+    {{"bf16", KvForm::kBF16}, {"int8", KvForm::kInt8}}};
 inline constexpr EnumNames<AttentionArithmetic, 2> kAttentions = {
     {{"canonical", AttentionArithmetic::kCanonical}, {"tensor", AttentionArithmetic::kTensor}}};
 inline constexpr EnumNames<WeightsForm, 3> kWeightsForms = {

@@ -47,6 +47,7 @@ void ToProto(const plan::EpochConfig& config, v1::Configure* proto) {
   proto->set_fetch_bytes(config.fetch_bytes);
   proto->set_activation_width(config.activation_width);
   proto->set_activation_share(config.activation_share);
+  proto->set_int8_tails(config.int8_tails);
   proto->set_fetch_heads(config.fetch_heads);
   proto->set_sparse_tokens(static_cast<uint32_t>(config.sparse_tokens));
   proto->set_sparse_ratio(config.sparse_ratio);
@@ -72,6 +73,7 @@ plan::EpochConfig FromProto(const v1::Configure& proto) {
       .fetch_heads = proto.fetch_heads(),
       .activation_width = proto.activation_width(),
       .activation_share = proto.activation_share(),
+      .int8_tails = proto.int8_tails(),
       // A pattern that this version does not know stays unknown, and is refused.
       .sparse_tokens = static_cast<SparseTokens>(std::min(proto.sparse_tokens(), 255u)),
       .sparse_ratio = proto.sparse_ratio(),

@@ -202,6 +202,12 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
     // Sums begin with the rows of a prompt, and rows of a found prefix are not computed.
     options.scheduler.prefix_cache = false;
   }
+  if (config.kv == KvForm::kInt8) {
+    options.scheduler.int8_tails = config.limits.running_max;
+    options.scheduler.cached_block_tokens = kInt8BlockTokens;
+    options.kv = {.form = config.kv, .tails = options.scheduler.int8_tails};
+    options.lossy = "kv_int8";
+  }
   if (config.policy == kPolicyLocal) {
     options.partition_why = absl::StrCat("policy local: K and V stay on ", config.compute[0].name,
                                          ", which attends itself");
@@ -215,7 +221,8 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
   const uint32_t tokens_max = options.scheduler.sequence_tokens_max;
   core::PartitionNeeds needs{.layers = options.layers,
                              .sequence_tokens_max = tokens_max,
-                             .running_max = options.scheduler.running_max};
+                             .running_max = options.scheduler.running_max,
+                             .layout = options.kv};
   if (KeepsKvOnCompute(config)) {  // Each node has room for a request, or is refused.
     options.partition = Partition::kRequest;
     return absl::OkStatus();
@@ -240,6 +247,12 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
                      "), which this version does not serve with policy ", config.policy,
                      "; set it to request "
                      "or head, or give memory nodes more capacity"));
+  }
+  if (options.partition == Partition::kTokenRange && config.kv == KvForm::kInt8) {
+    return absl::UnimplementedError(
+        absl::StrCat("partition: auto chose token_range (", options.partition_why,
+                     "), which this version does not serve with kv int8; set it to request or "
+                     "head, or give memory nodes more capacity"));
   }
   if (options.partition == Partition::kTokenRange) {
     options.scheduler.span_tokens = core::SpanTokensFor(tokens_max);

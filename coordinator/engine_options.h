@@ -15,6 +15,7 @@
 #include "common/attention_descriptor.h"
 #include "common/clock.h"
 #include "common/dtype.h"
+#include "common/kv_form.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
 #include "common/sparse_tokens.h"
@@ -61,6 +62,7 @@ struct EngineOptions {
   std::vector<core::Member> nodes;          // Of the cluster file, compute nodes first.
   std::vector<AttentionDescriptor> layers;  // Of the model.
   ClusterAttention attention;
+  KvLayout kv;
   bool device_waits = false;             // Nodes on a device may use them (EpochConfig).
   std::vector<ReplicaOptions> replicas;  // Those of several nodes.
   std::vector<double> slice_costs;       // [layers + 1], in weights; for these.
@@ -98,13 +100,9 @@ struct EngineOptions {
   RequestEndFunction on_request_end;
 };
 
-// Bytes of K and V of one token, in all layers.
+// Bytes of K and V of one token as bf16, in all layers.
 inline uint64_t KvBytesPerToken(const std::vector<AttentionDescriptor>& layers) {
-  uint64_t bytes = 0;
-  for (const AttentionDescriptor& layer : layers) {
-    bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
-  }
-  return bytes;
+  return KvSlotBytes(layers, KvForm::kBF16);
 }
 
 // Bytes of the activations of one token, in all layers; 0 where none are kept.
@@ -115,9 +113,14 @@ inline uint64_t ActivationBytesPerToken(const EngineOptions& options) {
 // Bytes that a memory node keeps of one token at most: K and V, and under policy fetch_recompute
 // the activations that they were made from; under fetch_hybrid one of them.
 inline uint64_t SlotBytes(const EngineOptions& options) {
-  const uint64_t kv = KvBytesPerToken(options.layers);
+  const uint64_t kv = options.kv.SlotBytes(options.layers);
   return options.hybrid.has_value() ? std::max(kv, ActivationBytesPerToken(options))
                                     : kv + ActivationBytesPerToken(options);
+}
+
+// What a node that holds KV has beside its slots.
+inline uint64_t TailBytes(const EngineOptions& options) {
+  return options.kv.TailBytes(options.layers);
 }
 
 }  // namespace lamina::coordinator

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "common/units.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/hybrid_share.h"
 #include "plan/prefill_lanes.h"
@@ -72,7 +74,8 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceHeads(
   LAMINA_ASSIGN_OR_RETURN(
       const core::HeadSplit split,
       core::ShareHeads(options_.layers, nodes,
-                       options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max)));
+                       options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max),
+                       options_.kv));
   return Placement{.shares = {{.name = absl::StrJoin(NamesOf(members.kv), "+"),
                                .slots = split.slots,
                                .bandwidth_bytes_per_second = bandwidth}},
@@ -132,6 +135,7 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
                            .transport = members.transport,
                            .prefill_nodes = members.prefill_nodes,
                            .prefill_lanes = prefill_lanes};
+  config.int8_tails = options_.kv.tails;
   if (members.local) {
     config.attention_paths = {plan::AttentionPath::kLocal};
   } else if (options_.fetch_bytes > 0) {
@@ -158,6 +162,16 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
 
 std::string EpochForming::DescribePartition(const EpochMembers& members,
                                             const std::string& words) const {
+  if (options_.kv.form == KvForm::kInt8) {
+    const uint64_t slot = options_.kv.SlotBytes(options_.layers);
+    return absl::StrCat(
+        words, options_.partition_why.empty() ? "" : "; ", options_.partition_why,
+        "; int8: ", FormatBytes(slot), " a token, ",
+        absl::StrFormat("%.2f", static_cast<double>(KvBytesPerToken(options_.layers)) /
+                                    static_cast<double>(slot)),
+        " times fewer than bf16, and ", FormatBytes(TailBytes(options_)),
+        " for the open blocks of ", options_.kv.tails, " sequences; answers are lossy");
+  }
   if (options_.policy_auto.has_value() && members.local) {
     return absl::StrCat(words, "; policy local: K and V stay on ", members.compute.front().name,
                         ", which attends itself");

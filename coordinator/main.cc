@@ -140,8 +140,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(coordinator::ChatAdvice advice, AdviceOf(config));
   const coordinator::ModelNames names{.own = model.config.name, .served = advice.names.front()};
   coordinator::InferenceService inference(engine, *tokenizer, model.config,
-                                          coordinator::KvBytesPerToken(options.layers),
-                                          std::move(advice));
+                                          options.kv.SlotBytes(options.layers), std::move(advice));
   coordinator::ClusterService cluster(engine, streams, names, RealClock(), std::move(secret),
                                       config.tls);
 

@@ -61,32 +61,39 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
   }
   if (identity.is_memory && options_.partition == Partition::kHead) {
     // One head at least; whether all have room for all heads, only all of them tell.
-    const uint64_t least_bytes = slot_bytes_ * least / options_.layers[0].kv_heads;
+    const uint64_t least_bytes = (slot_bytes_ * least + tail_bytes_) / options_.layers[0].kv_heads;
     return identity.capacity_bytes >= least_bytes
                ? absl::OkStatus()
                : absl::FailedPreconditionError(absl::StrCat(
                      "memory node ", identity.name, " has ", FormatBytes(identity.capacity_bytes),
                      ", too little for its share: one KV head of one request of ", least,
-                     " tokens (limits.sequence_tokens_max) takes ", FormatBytes(least_bytes),
-                     "; raise its capacity or lower the limit"));
+                     " tokens (limits.sequence_tokens_max)", TailWords(), " takes ",
+                     FormatBytes(least_bytes), "; raise its capacity or lower the limit"));
   }
   // Slots of two kinds are whole blocks.
   const uint64_t block = options_.hybrid.has_value() ? plan::SlotKinds::kBlockSlots : 1;
-  const uint64_t slots = identity.capacity_bytes / slot_bytes_ / block * block;
+  const uint64_t slots = SlotsIn(identity.capacity_bytes) / block * block;
   const uint64_t wanted = (least + block - 1) / block * block;
   return !holds_kv || slots >= least
              ? absl::OkStatus()
-             : absl::FailedPreconditionError(
-                   absl::StrCat(identity.is_memory ? "memory node " : "compute node ",
-                                identity.name, " has ", FormatBytes(identity.capacity_bytes),
-                                ": room for ", slots, " tokens, but one request may have ", least,
-                                " (limits.sequence_tokens_max); raise its capacity to ",
-                                FormatBytes(slot_bytes_ * wanted), " or lower the limit"));
+             : absl::FailedPreconditionError(absl::StrCat(
+                   identity.is_memory ? "memory node " : "compute node ", identity.name, " has ",
+                   FormatBytes(identity.capacity_bytes), ": room for ", slots, " tokens",
+                   TailWords(), ", but one request may have ", least,
+                   " (limits.sequence_tokens_max); raise its capacity to ",
+                   FormatBytes(tail_bytes_ + slot_bytes_ * wanted), " or lower the limit"));
 }
 
 uint32_t NodeAdmission::SlotsOf(const NodeHello& hello) const {
   return static_cast<uint32_t>(
-      std::min<uint64_t>(hello.identity.capacity_bytes / slot_bytes_, kSlotsMax));
+      std::min<uint64_t>(SlotsIn(hello.identity.capacity_bytes), kSlotsMax));
+}
+
+std::string NodeAdmission::TailWords() const {
+  return tail_bytes_ == 0
+             ? ""
+             : absl::StrCat(" beside ", FormatBytes(tail_bytes_), " for the open blocks of ",
+                            options_.kv.tails, " sequences (kv int8, limits.running_max)");
 }
 
 }  // namespace lamina::coordinator

@@ -20,7 +20,7 @@ class NodeAdmission {
  public:
   // The options must outlive this.
   explicit NodeAdmission(const EngineOptions& options)
-      : options_(options), slot_bytes_(SlotBytes(options)) {}
+      : options_(options), slot_bytes_(SlotBytes(options)), tail_bytes_(TailBytes(options)) {}
 
   // `holds_kv`: whether it does in some epoch.
   // Errors: kFailedPrecondition  another version or model; too little room for what one request may
@@ -32,11 +32,17 @@ class NodeAdmission {
   uint32_t SlotsOf(const NodeHello& hello) const;
 
  private:
+  std::string TailWords() const;
   absl::Status CheckRoom(const NodeHello& hello, bool holds_kv) const;
+  // That fit into the capacity beside the tails.
+  uint64_t SlotsIn(uint64_t capacity_bytes) const {
+    return capacity_bytes < tail_bytes_ ? 0 : (capacity_bytes - tail_bytes_) / slot_bytes_;
+  }
   absl::Status CheckPolicyAuto(const control::NodeIdentity& identity) const;
 
   const EngineOptions& options_;
   const uint64_t slot_bytes_;
+  const uint64_t tail_bytes_;
 };
 
 }  // namespace lamina::coordinator

@@ -29,8 +29,10 @@ double RowBytes(const std::vector<AttentionDescriptor>& layers) {
 }
 
 // K and V of a token, of a layer on average.
-double KvBytesOfALayer(const std::vector<AttentionDescriptor>& layers) {
-  return static_cast<double>(KvBytesPerToken(layers)) / static_cast<double>(layers.size());
+double KvBytesOfALayer(const plan::EpochConfig& config) {
+  const KvForm form = config.int8_tails > 0 ? KvForm::kInt8 : KvForm::kBF16;
+  return static_cast<double>(KvSlotBytes(config.layers, form)) /
+         static_cast<double>(config.layers.size());
 }
 
 }  // namespace
@@ -79,7 +81,7 @@ core::FetchRates FetchRatesOf(const FormedEpoch& epoch, const MeasuredNodes& nod
     }
     const auto made = static_cast<double>(node->counters.recomputed_tokens);
     const double fetched =
-        static_cast<double>(node->counters.kv_bytes_read) / KvBytesOfALayer(epoch.config().layers);
+        static_cast<double>(node->counters.kv_bytes_read) / KvBytesOfALayer(epoch.config());
     for (const auto& [part, seconds] : node->counters.parts) {
       if (made > 0 && part == telemetry::NameOf(telemetry::WorkPart::kRecompute)) {
         rates.recompute_seconds = seconds / made;

@@ -38,6 +38,8 @@ inline constexpr uint32_t kBlockTokens = 256;
 
 using lamina::Extent;
 
+struct Int8View;
+
 // One layer's K and V in an arena; `head_stride` elements between heads.
 // Shapes: v  [kv_heads, slots, head_dim] bf16
 //         k  on a device the same; on the host [kv_heads, slots / 16, head_dim / 2, 16, 2], that is
@@ -46,6 +48,8 @@ struct KvView {
   const BFloat16* k = nullptr;
   const BFloat16* v = nullptr;
   size_t head_stride = 0;
+  // Of items with int8_tokens: where these lie (kernels/int8_kv.h). Else null.
+  const Int8View* int8 = nullptr;
 };
 
 // Consecutive query tokens of one sequence.
@@ -75,6 +79,11 @@ struct AttentionItem {
   // When set: what softmax gives each token goes there too, which changes no output. On processors
   // alone; without `first_seen` and a window.
   const AttentionWeights* weights = nullptr;
+  // Where KvView has INT8: the first so many tokens are kept so, in the slots that `extents` name,
+  // which cover these alone. The others are bf16, in slots from `tail_slot` on, in order.
+  // Requires: a multiple of kInt8BlockTokens, at most first_position + 1; without `weights`.
+  uint32_t int8_tokens = 0;
+  uint32_t tail_slot = 0;
 };
 
 // Elements of one partial: out, then lse.
@@ -111,12 +120,20 @@ class AttentionKernel {
                       ThreadPool& pool) const = 0;
 };
 
-// Plain loops, one thread, the definition of the bits.
+// Plain loops, one thread, the definition of the bits, of INT8 too.
 const AttentionKernel& ReferenceAttention();
 
 // The fastest on this processor that has the bits of ReferenceAttention() there (probed when first
 // called, some 20 ms).
 const AttentionKernel& CpuAttention();
+
+// The same of calls whose KvView has INT8; it computes no others.
+const AttentionKernel& CpuInt8Attention();
+
+// What attends INT8 where `kernel` attends bf16: CpuInt8Attention(), or the reference itself.
+inline const AttentionKernel& Int8KernelBeside(const AttentionKernel& kernel) {
+  return &kernel == &ReferenceAttention() ? kernel : CpuInt8Attention();
+}
 
 // Copies the K and V of `tokens` consecutive tokens into their slots.
 // Shapes: k, v  [tokens, kv_heads, head_dim] bf16, `stride` elements between tokens.

@@ -82,6 +82,8 @@ struct ChunkAttentionOptions {
   uint32_t slots = 0;
   uint32_t context_tokens_max = 0;  // Of one prompt.
   uint32_t query_tokens_max = 0;    // Of all items of one Attend.
+  // Rows attend to INT8 as docs/adr/0171-int8-behind-the-open-block.md says: slots have both forms.
+  bool int8 = false;
   friend bool operator==(const ChunkAttentionOptions&, const ChunkAttentionOptions&) = default;
 };
 
@@ -165,7 +167,7 @@ class ComputeDevice {
   // Waits for everything. Errors: kInternal  the first thing since Begin() that failed; says how.
   virtual absl::Status Synchronize() = 0;
 
-  // Errors: kInvalidArgument    layers, or an arithmetic, that its kernels do not compute.
+  // Errors: kInvalidArgument    layers, an arithmetic, or INT8 that its kernels do not compute.
   //         kResourceExhausted  says how much was asked for.
   virtual absl::StatusOr<std::unique_ptr<ChunkAttention>> MakeChunkAttention(
       const ChunkAttentionOptions& options) = 0;

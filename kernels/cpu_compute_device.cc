@@ -4,6 +4,7 @@
 
 #include "common/status_macros.h"
 #include "kernels/compute_device.h"
+#include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
 #include "kernels/read_bandwidth.h"
 
@@ -57,6 +58,81 @@ class CpuChunkAttention final : public ChunkAttention {
   std::vector<AttentionItem> items_;
 };
 
+// The same over INT8. Both forms of a token have one slot: bf16 is there all the time, and INT8
+// once its block is full.
+class CpuInt8ChunkAttention final : public ChunkAttention {
+ public:
+  CpuInt8ChunkAttention(const ChunkAttentionOptions& options, const AttentionKernel& kernel,
+                        ThreadPool& pool, KvArena arena, Int8Arena int8)
+      : layers_(options.layers),
+        kernel_(kernel),
+        pool_(pool),
+        arena_(std::move(arena)),
+        int8_(std::move(int8)) {
+    const auto widest =
+        std::max_element(layers_.begin(), layers_.end(), [](const auto& a, const auto& b) {
+          return std::pair(a.q_width(), a.head_dim) < std::pair(b.q_width(), b.head_dim);
+        });
+    scratch_ = kernel.MakeScratch(*widest, std::max<uint32_t>(1, options.query_tokens_max),
+                                  options.context_tokens_max, pool.threads());
+  }
+
+  uint64_t bytes() const override { return arena_.bytes() + int8_.bytes(); }
+
+  absl::Status Attend(uint32_t layer, absl::Span<const ChunkItem> items,
+                      const MatrixView<BFloat16>& qkv, const MatrixView<BFloat16>& out) override {
+    const AttentionDescriptor& shape = layers_[layer];
+    items_.clear();
+    blocks_.clear();
+    for (const ChunkItem& item : items) {
+      const BFloat16* k = qkv.row(item.first_row) + shape.q_width();
+      const Extent own{.first_slot = item.sequence.first_slot + item.first_position,
+                       .tokens = item.tokens};
+      StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&own, 1}, arena_.k(layer),
+              arena_.v(layer), arena_.head_stride(layer));
+      const uint32_t end = item.first_position + item.tokens;
+      for (uint32_t at = item.first_position; at < end;) {
+        const uint32_t first = Int8TokensOf(at);
+        const uint32_t next = std::min(end, first + kInt8BlockTokens);
+        const uint32_t row = item.first_row + at - item.first_position;
+        items_.push_back({.extents = {&item.sequence, 1},
+                          .first_position = at,
+                          .query_tokens = next - at,
+                          .q = qkv.row(row),
+                          .q_stride = qkv.stride,
+                          .out = out.row(row),
+                          .out_stride = out.stride,
+                          .int8_tokens = first,
+                          .tail_slot = item.sequence.first_slot + first});
+        if (next == first + kInt8BlockTokens) {
+          blocks_.push_back({.tail_slot = item.sequence.first_slot + first,
+                             .slots = {&item.sequence, 1},
+                             .first = first});
+        }
+        at = next;
+      }
+    }
+    Int8View int8 = int8_.View(layer);
+    KvView view = arena_.View(layer);
+    pool_.Run(blocks_.size(), [&](size_t i, size_t) {
+      CloseInt8Block(shape, view, blocks_[i].tail_slot, blocks_[i].slots, blocks_[i].first, int8);
+    });
+    view.int8 = &int8;
+    kernel_.Attend(shape, view, items_, *scratch_, pool_);
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::vector<AttentionDescriptor> layers_;
+  const AttentionKernel& kernel_;
+  ThreadPool& pool_;
+  KvArena arena_;
+  Int8Arena int8_;
+  std::unique_ptr<AttentionScratch> scratch_;
+  std::vector<AttentionItem> items_;
+  std::vector<Int8Block> blocks_;
+};
+
 class CpuComputeDevice final : public ComputeDevice {
  public:
   CpuComputeDevice(std::unique_ptr<Dense> dense, const AttentionKernel& attention, ThreadPool& pool)
@@ -92,6 +168,11 @@ class CpuComputeDevice final : public ComputeDevice {
           "attention on tensor cores needs a CUDA device; this one is the processor");
     }
     LAMINA_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(options.layers, options.slots));
+    if (options.int8) {
+      LAMINA_ASSIGN_OR_RETURN(Int8Arena int8, Int8Arena::Create(options.layers, options.slots));
+      return std::make_unique<CpuInt8ChunkAttention>(options, Int8KernelBeside(attention_), pool_,
+                                                     std::move(arena), std::move(int8));
+    }
     return std::make_unique<CpuChunkAttention>(options, attention_, pool_, std::move(arena));
   }
 

@@ -6,23 +6,32 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "kernels/activation_arena.h"
+#include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
 #include "kernels/kv_device.h"
 
 namespace lamina::kernels {
 namespace {
 
-class CpuKvDevice final : public KvDevice, public KvReads {
+// What a device keeps.
+struct Arenas {
+  KvArena kv;
+  std::optional<ActivationArena> activations;
+  std::optional<Int8Arena> int8;
+};
+
+class CpuKvDevice final : public KvDevice, public KvReads, public KvInt8 {
  public:
   CpuKvDevice(const KvDeviceOptions& options, const AttentionKernel& kernel, ThreadPool& pool,
-              KvArena arena, std::optional<ActivationArena> activations)
+              Arenas arenas)
       : layers_(options.layers),
         kernel_(kernel),
         pool_(pool),
         name_(kernel.name()),
         query_tokens_max_(options.query_tokens_max),
-        arena_(std::move(arena)),
-        activations_(std::move(activations)) {
+        arena_(std::move(arenas.kv)),
+        activations_(std::move(arenas.activations)),
+        int8_(std::move(arenas.int8)) {
     // Scratch of the layer with most to a row serves all.
     const auto widest =
         std::max_element(layers_.begin(), layers_.end(),
@@ -32,9 +41,10 @@ class CpuKvDevice final : public KvDevice, public KvReads {
   }
 
   const std::string& name() const override { return name_; }
-  uint32_t slots() const override { return arena_.slots(); }
+  uint32_t slots() const override { return int8_.has_value() ? int8_->slots() : arena_.slots(); }
   uint64_t bytes() const override {
-    return arena_.bytes() + (activations_.has_value() ? activations_->bytes() : 0);
+    return arena_.bytes() + (activations_.has_value() ? activations_->bytes() : 0) +
+           (int8_.has_value() ? int8_->bytes() : 0);
   }
   uint32_t query_tokens_max() const override { return query_tokens_max_; }
   bool usable() const override { return true; }
@@ -51,12 +61,28 @@ class CpuKvDevice final : public KvDevice, public KvReads {
 
   absl::Status Attend(uint32_t layer, HeadRange heads,
                       absl::Span<const AttentionItem> items) override {
-    kernel_.Attend(PartOf(layers_[layer], heads), arena_.View(layer, heads.first), items, *scratch_,
-                   pool_);
+    KvView view = arena_.View(layer, heads.first);
+    Int8View int8;
+    if (int8_.has_value()) {
+      int8 = int8_->View(layer, heads.first);
+      view.int8 = &int8;
+    }
+    kernel_.Attend(PartOf(layers_[layer], heads), view, items, *scratch_, pool_);
     return absl::OkStatus();
   }
 
-  KvReads* reads() override { return this; }
+  KvInt8* int8() override { return int8_.has_value() ? this : nullptr; }
+  absl::Status Close(uint32_t layer, HeadRange heads, absl::Span<const Int8Block> blocks) override {
+    const AttentionDescriptor part = PartOf(layers_[layer], heads);
+    const KvView tail = arena_.View(layer, heads.first);
+    const Int8View to = int8_->View(layer, heads.first);
+    for (const Int8Block& block : blocks) {
+      CloseInt8Block(part, tail, block.tail_slot, block.slots, block.first, to);
+    }
+    return absl::OkStatus();
+  }
+
+  KvReads* reads() override { return int8_.has_value() ? nullptr : this; }
   absl::Status Load(uint32_t layer, uint32_t head, absl::Span<const Extent> extents, uint32_t first,
                     uint32_t tokens, BFloat16* k, BFloat16* v) override {
     const KvView arena = arena_.View(layer, head);
@@ -79,6 +105,7 @@ class CpuKvDevice final : public KvDevice, public KvReads {
   const uint32_t query_tokens_max_;
   KvArena arena_;
   std::optional<ActivationArena> activations_;
+  std::optional<Int8Arena> int8_;
   std::unique_ptr<AttentionScratch> scratch_;
 };
 
@@ -102,8 +129,15 @@ KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool) {
                                                       std::max(1u, options.activation_slots),
                                                       options.activation_width));
     }
-    return std::make_unique<CpuKvDevice>(options, kernel, pool, std::move(arena),
-                                         std::move(activations));
+    std::optional<Int8Arena> int8;
+    if (options.int8_slots > 0) {
+      LAMINA_ASSIGN_OR_RETURN(int8, Int8Arena::Create(options.layers, options.int8_slots));
+    }
+    return std::make_unique<CpuKvDevice>(options,
+                                         int8.has_value() ? Int8KernelBeside(kernel) : kernel, pool,
+                                         Arenas{.kv = std::move(arena),
+                                                .activations = std::move(activations),
+                                                .int8 = std::move(int8)});
   };
 }
 

@@ -53,6 +53,9 @@ struct KvDeviceOptions {
   // so many of them. A device without them is refused. Width 0: it keeps none.
   uint32_t activation_width = 0;
   uint32_t activation_slots = 0;
+  // Slots of INT8, beside which `slots` are those of tails alone (int8()). A device without INT8 is
+  // refused. 0: it keeps none.
+  uint32_t int8_slots = 0;
   // What the caller's numbers of slots mean. Nothing to the device: but one that was made for
   // another meaning holds nothing that the caller knows.
   uint32_t slot_layout = 0;
@@ -129,13 +132,33 @@ class KvActivations {
                             uint32_t tokens, BFloat16* to) = 0;
 };
 
+// A block of a sequence whose tokens are all stored, in slots of bf16 from `tail_slot` on, and the
+// INT8 slots that it is to have: of tokens [first, first + kInt8BlockTokens) that `slots` name.
+struct Int8Block {
+  uint32_t tail_slot = 0;
+  absl::Span<const Extent> slots;
+  uint32_t first = 0;
+};
+
+// K and V as INT8 (docs/adr/0171-int8-behind-the-open-block.md). Items attend the first
+// `int8_tokens` in these slots, and the others in those of bf16, from `tail_slot` on.
+class KvInt8 {
+ public:
+  virtual ~KvInt8() = default;
+
+  // Quantises the blocks' K and V of these heads, after all that was stored before.
+  // Errors: as KvDevice::Store().   Cost: some 2 ns an element.
+  virtual absl::Status Close(uint32_t layer, HeadRange heads,
+                             absl::Span<const Int8Block> blocks) = 0;
+};
+
 class KvDevice {
  public:
   virtual ~KvDevice() = default;
 
   // Of the kernels, and of the device if it is not the processor: "highway/AVX2", "cuda:0 H200".
   virtual const std::string& name() const = 0;
-  virtual uint32_t slots() const = 0;
+  virtual uint32_t slots() const = 0;  // With INT8 those of it.
   virtual uint64_t bytes() const = 0;  // Of K and V.
   // Of an item: as many as were asked for, or fewer.
   virtual uint32_t query_tokens_max() const = 0;
@@ -173,6 +196,8 @@ class KvDevice {
   virtual KvReads* reads() { return nullptr; }
   // Null: it keeps K and V alone, as it does without KvDeviceOptions::activation_width.
   virtual KvActivations* activations() { return nullptr; }
+  // Null: it keeps bf16 alone, as it does without KvDeviceOptions::int8_slots.
+  virtual KvInt8* int8() { return nullptr; }
 
   // Null: it serves no steps by itself, or was made without waiting_lanes.
   virtual KvWaits* waits() = 0;
@@ -187,7 +212,8 @@ class KvDevice {
 using KvDeviceMaker =
     std::function<absl::StatusOr<std::unique_ptr<KvDevice>>(const KvDeviceOptions&)>;
 
-// On this processor. `kernel` and `pool` outlive the devices.
+// On this processor. `kernel` and `pool` outlive the devices. Those with INT8 attend by
+// CpuInt8Attention(), if the kernel is not the reference.
 KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool);
 
 }  // namespace lamina::kernels

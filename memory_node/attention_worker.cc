@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/clock.h"
+#include "common/kv_form.h"
 #include "common/status_macros.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
@@ -69,15 +70,17 @@ kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const plan::EpochConfig&
   const uint32_t items_of_row = std::max(plan::WindowShapeOf(config).spans_max,
                                          static_cast<uint32_t>(std::bit_width(blocks)) + 1);
   const plan::SlotKinds kinds(config.activation_share);
+  const bool int8 = config.int8_tails > 0;
   return {.layers = std::move(layers),
           .arithmetic = config.attention.decode,
-          .slots = kinds.KvOf(slots),
+          .slots = int8 ? config.int8_tails * kInt8BlockTokens : kinds.KvOf(slots),
           .context_tokens_max = config.sequence_tokens_max,
           .items_max = config.rows_max * items_of_row,
           .query_tokens_max = config.rows_max,
           .store_tokens_max = config.rows_max + config.chunk_tokens_max,
           .activation_width = config.activation_width,
           .activation_slots = kinds.share() > 0 ? kinds.ActivationsOf(slots) : slots,
+          .int8_slots = int8 ? slots : 0,
           .slot_layout = kinds.share()};
 }
 

@@ -7,10 +7,12 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/extent.h"
 #include "plan/fetch_split.h"
 #include "plan/row_pieces.h"
@@ -35,6 +37,18 @@ struct Row {
   plan::SlotTables::Span open = {};
 };
 
+// How many of the first rows are consecutive tokens of one sequence; `most` of them at most.
+// Requires: there is a row.
+inline uint32_t ConsecutiveRows(absl::Span<const Row> rows, uint32_t most) {
+  uint32_t length = 1;
+  while (length < std::min<size_t>(most, rows.size()) &&
+         rows[length].sequence == rows[0].sequence &&
+         rows[length].position == rows[0].position + length) {
+    ++length;
+  }
+  return length;
+}
+
 // What of a token is kept in its slot: K and V, with its activation where the epoch keeps one; or
 // one of them.
 enum class Kept : uint8_t { kAll, kKv, kActivation };
@@ -45,6 +59,9 @@ struct Chunk {
   uint32_t tokens = 0;
   std::vector<Extent> slots;  // Where slots are of kinds: in the arena of what is kept.
   Kept kept = Kept::kAll;
+  // Where slots are INT8: whose they are, and the first of them.
+  const plan::SlotTables::Sequence* sequence = nullptr;
+  uint32_t first_token = 0;
 };
 
 // Consecutive rows of one sequence whose K and V go to the compute node, where they attend (path

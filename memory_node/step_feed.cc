@@ -28,7 +28,8 @@ StepFeed::StepFeed(const NodeEpoch& epoch, const QueryChecks& checks)
       tables_({.node = epoch.node,
                .slots = epoch.config.slots[epoch.node],
                .span_tokens = epoch.config.span_tokens,
-               .holds_all = plan::IsSpread(epoch.config)}) {
+               .holds_all = plan::IsSpread(epoch.config),
+               .tails = epoch.config.int8_tails}) {
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     lanes_[lane].index = lane;
   }

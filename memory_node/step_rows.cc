@@ -126,6 +126,8 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
                             tables.SlotsOf(*sequence, chunk.first_token, chunk.tokens));
     CollectTokens(kinds, std::move(slots), lane);
+    lane.chunks.back().sequence = sequence;
+    lane.chunks.back().first_token = chunk.first_token;
   }
   const auto others = std::stable_partition(lane.rows.begin(), lane.rows.end(),
                                             [](const Row& row) { return row.own; });

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/kv_form.h"
 #include "common/status_macros.h"
 #include "telemetry/work_meter.h"
 
@@ -25,6 +26,9 @@ void WriteEmptyPartial(const AttentionDescriptor& shape, float* partial) {
 }  // namespace
 
 absl::Status UnitAttention::Store(const Lane& lane, const RowChunk& chunk) {
+  if (int8_rows_.on()) {
+    return int8_rows_.StorePrompts(lane, chunk);
+  }
   const AttentionDescriptor shape = ShapeOf(chunk);
   kv_rows_.clear();
   for (uint32_t i = chunk.in.first_row(); i < chunk.in.rows_end() && chunk.in.own(i); ++i) {
@@ -63,9 +67,19 @@ absl::Status UnitAttention::Store(const Lane& lane, const RowChunk& chunk) {
 absl::StatusOr<uint64_t> UnitAttention::Attend(const RowChunk& chunk, Tokens tokens) {
   items_.clear();
   cut_rows_.clear();
+  if (int8_rows_.on() && tokens == Tokens::kAll) {
+    LAMINA_ASSIGN_OR_RETURN(const uint64_t read, int8_rows_.Attend(chunk));
+    telemetry::AddTo(kv_bytes_read_, read);
+    return read;
+  }
+  if (int8_rows_.on() && tokens == Tokens::kOpen) {
+    LAMINA_RETURN_IF_ERROR(int8_rows_.Store(chunk));
+  }
   const uint64_t context =
       span_tokens_ > 0 ? CollectSpanRows(chunk, tokens) : CollectItems(chunk, tokens);
-  const uint64_t bytes = context * 2 * ShapeOf(chunk).kv_width() * sizeof(BFloat16);
+  const AttentionDescriptor shape = ShapeOf(chunk);
+  const uint64_t bytes =
+      context * KvSlotBytes({&shape, 1}, int8_rows_.on() ? KvForm::kInt8 : KvForm::kBF16);
   if (!items_.empty()) {
     LAMINA_RETURN_IF_ERROR(device_.Attend(chunk.layer, chunk.heads, items_));
     telemetry::AddTo(kv_bytes_read_, bytes);
@@ -73,23 +87,11 @@ absl::StatusOr<uint64_t> UnitAttention::Attend(const RowChunk& chunk, Tokens tok
   if (tokens == Tokens::kOpen && !cut_rows_.empty()) {
     MergeCutRows(chunk);
   }
+  if (int8_rows_.on() && tokens == Tokens::kOpen) {
+    LAMINA_RETURN_IF_ERROR(int8_rows_.Close(chunk));
+  }
   return bytes;
 }
-
-namespace {
-
-// How many of the first rows are consecutive tokens of one sequence; `most` of them at most.
-uint32_t RunLength(absl::Span<const Row> rows, uint32_t most) {
-  uint32_t length = 1;
-  while (length < std::min<size_t>(most, rows.size()) &&
-         rows[length].sequence == rows[0].sequence &&
-         rows[length].position == rows[0].position + length) {
-    ++length;
-  }
-  return length;
-}
-
-}  // namespace
 
 // Rows whose sequences lie here as a whole. Consecutive tokens of one sequence, a prompt's, are one
 // item: its K and V are read once for many of them. Returns how many tokens the items see.
@@ -105,7 +107,7 @@ uint64_t UnitAttention::CollectItems(const RowChunk& chunk, Tokens tokens) {
     if (tokens != Tokens::kAll && Cuts(row, shape)) {
       context += CollectCutRow(row, q, tokens, shape, partial);
     } else if (tokens != Tokens::kClosed) {
-      run = tokens == Tokens::kAll ? RunLength(chunk.rows.subspan(at), query_tokens_max_) : 1;
+      run = tokens == Tokens::kAll ? ConsecutiveRows(chunk.rows.subspan(at), query_tokens_max_) : 1;
       items_.push_back({.extents = row.sequence->extents,
                         .first_position = row.position,
                         .query_tokens = run,
@@ -113,6 +115,9 @@ uint64_t UnitAttention::CollectItems(const RowChunk& chunk, Tokens tokens) {
                         .q_stride = shape.qkv_width(),
                         .out = chunk.outputs.Row(chunk.out, i),
                         .out_stride = shape.q_width()});
+      if (int8_rows_.on()) {
+        Int8Rows::SetTokens(items_.back(), *row.sequence, 0, row.position);
+      }
       context += row.position + run - FirstSeen(shape, row.position);
     }
     at += run;

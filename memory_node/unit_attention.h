@@ -20,31 +20,14 @@
 #include "common/thread_pool.h"
 #include "kernels/kv_device.h"
 #include "kernels/partial.h"
+#include "memory_node/int8_rows.h"
 #include "memory_node/lane.h"
+#include "memory_node/row_chunk.h"
 #include "memory_node/worker_counters.h"
 #include "plan/query_window.h"
 #include "plan/reply_window.h"
 
 namespace lamina::memory_node {
-
-// Some rows of a lane that are here, with some heads: where they lie in the query window, and where
-// their outputs go.
-struct RowChunk {
-  uint64_t value;  // Announces it, and its outputs.
-  uint32_t layer;
-  absl::Span<const Row> rows;
-  HeadRange heads;      // Of those here.
-  HeadRange all_heads;  // Of the unit: prompts come with these.
-  bool first;
-  bool last;
-  bool query_first;  // Their queries came first and stand together.
-  bool on_device;    // Outputs go to the device's memory.
-  plan::QueryWindowReader queries;
-  plan::QueryChunk in;
-  plan::ReplyWindowWriter outputs;
-  plan::ReplyChunk out;
-  float* closed_partials;  // Room for those of ReserveCuts().
-};
 
 // Which tokens of a row are attended: all, or, where queries go first, those of full blocks, and
 // those behind them.
@@ -61,7 +44,8 @@ class UnitAttention {
         device_(device),
         pool_(pool),
         query_tokens_max_(device.query_tokens_max()),
-        kv_bytes_read_(counters.kv_bytes_read) {}
+        kv_bytes_read_(counters.kv_bytes_read),
+        int8_rows_(layers, device) {}
 
   // Memory for calls of so many rows and items, without cuts.
   void Reserve(size_t rows, size_t items) {
@@ -78,7 +62,8 @@ class UnitAttention {
   }
 
   // Copies k and v of the chunk's rows from the window into their slots, and with the last one
-  // those of prompt chunks. Errors: the device's.
+  // those of prompt chunks. Where slots are INT8, rows are stored by Attend(), as each block of
+  // their sequences takes its turn. Errors: the device's.
   absl::Status Store(const Lane& lane, const RowChunk& chunk);
 
   // Attends the chunk's rows; outputs go to chunk.outputs. Returns how many bytes of KV it has
@@ -107,6 +92,7 @@ class UnitAttention {
   std::vector<kernels::KvRows> kv_rows_;
   std::vector<kernels::ActivationRows> activation_rows_;
   std::vector<kernels::AttentionItem> items_;
+  Int8Rows int8_rows_;
   std::vector<const Row*> cut_rows_;                               // Of the chunk at hand.
   std::map<uint32_t, std::vector<kernels::PartialStack>> stacks_;  // By head_dim: one a thread.
   std::vector<std::vector<float>> folded_;                         // The same: a merged head.

@@ -33,6 +33,10 @@ uint64_t UnitAttention::CollectCutRow(const Row& row, const BFloat16* q, Tokens 
                       .q = q,
                       .q_stride = shape.qkv_width(),
                       .partial = to});
+    if (int8_rows_.on()) {
+      Int8Rows::SetTokens(items_.back(), *row.sequence, span.index * kernels::kBlockTokens,
+                          row.position);
+    }
     context += span.tokens;
   };
   if (tokens == Tokens::kOpen) {

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <map>
 
+#include "common/kv_form.h"
+
 namespace lamina::model {
 
 namespace {
@@ -55,9 +57,10 @@ ModelSummary Inspect(const Model& model) {
   for (const Op& op : model.graph.ops) {
     if (const auto* attention = std::get_if<AttentionOp>(&op.body)) {
       const AttentionDescriptor& layer = attention->descriptor;
-      const uint64_t bytes = uint64_t{2} * layer.kv_width() * 2;
+      const uint64_t bytes = KvSlotBytes({&layer, 1}, KvForm::kBF16);
       const uint64_t tokens = model.config.positions_max;
       summary.kv_bytes_per_token += bytes;
+      summary.kv_int8_bytes_per_token += KvSlotBytes({&layer, 1}, KvForm::kInt8);
       summary.kv_bytes_kept += bytes * kept;
       summary.kv_bytes_read +=
           bytes * (layer.window == 0 ? tokens : std::min<uint64_t>(tokens, layer.window));

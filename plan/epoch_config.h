@@ -50,6 +50,9 @@ struct EpochConfig {
   // With activations: of SlotKinds::kUnit slots so many hold a token's activation in place of its K
   // and V (slot_kinds.h). 0: every slot has both, or with activation_width 0 K and V alone.
   uint32_t activation_share = 0;
+  // K and V are INT8 in slots, and bf16 in tails of open blocks, of which each node that holds KV
+  // has so many (docs/adr/0171-int8-behind-the-open-block.md). 0: they are bf16 in slots.
+  uint32_t int8_tails = 0;
   // Path sparse: which tokens decode rows attend to, and how many of those before them. Else 0.
   SparseTokens sparse_tokens = SparseTokens::kWindowSums;
   double sparse_ratio = 0;

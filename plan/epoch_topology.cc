@@ -109,6 +109,22 @@ absl::Status CheckPaths(const EpochConfig& config) {
   return CheckFetch(config);
 }
 
+// INT8 is served where rows attend to whole sequences, or heads of these, on processors.
+absl::Status CheckInt8(const EpochConfig& config) {
+  const AttentionPaths served = {AttentionPath::kRemote, AttentionPath::kLocal};
+  const bool canonical = config.attention == ClusterAttention();
+  if (config.int8_tails == 0 ||
+      ((config.attention_paths.bits() & ~served.bits()) == 0 && canonical &&
+       config.partition != Partition::kTokenRange && config.prefill_nodes == 0 &&
+       !config.compute_waits && !config.memory_waits)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the configuration of epoch ", config.epoch,
+                   " has INT8 KV beside a path, a partition, prefill nodes or an arithmetic that "
+                   "this version does not serve with it"));
+}
+
 // The first `count` indices.
 std::vector<uint32_t> Indices(uint32_t count) {
   std::vector<uint32_t> indices(count);
@@ -293,6 +309,7 @@ absl::StatusOr<EpochTopology> EpochTopology::Create(EpochConfig config) {
   LAMINA_RETURN_IF_ERROR(CheckStages(config));
   LAMINA_RETURN_IF_ERROR(CheckShares(config));
   LAMINA_RETURN_IF_ERROR(CheckPaths(config));
+  LAMINA_RETURN_IF_ERROR(CheckInt8(config));
   return EpochTopology(std::make_shared<const EpochConfig>(std::move(config)));
 }
 

@@ -2,6 +2,8 @@
 #include "plan/slot_tables.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -36,12 +38,22 @@ void ReleaseFirst(std::vector<Extent>& extents, uint32_t tokens) {
 
 }  // namespace
 
+SlotTables::SlotTables(const Options& options) : options_(options), tails_free_(options.tails) {
+  std::iota(tails_free_.rbegin(), tails_free_.rend(), 0);
+}
+
 absl::Status SlotTables::Apply(const StepPlan& plan) {
   return ApplyChanges(plan, [this](const auto& change) { return Apply(change); });
 }
 
 absl::Status SlotTables::Apply(const SequenceLeave& leave) {
-  sequences_.erase(leave.id);
+  const auto found = sequences_.find(leave.id);
+  if (found != sequences_.end()) {
+    if (options_.tails > 0) {
+      tails_free_.push_back(found->second.tail);
+    }
+    sequences_.erase(found);
+  }
   return absl::OkStatus();
 }
 
@@ -70,9 +82,20 @@ absl::Status SlotTables::Apply(const SlotRelease& release) {
 }
 
 absl::Status SlotTables::Apply(const SequenceJoin& join) {
-  if (options_.holds_all || join.memory_node == options_.node) {
-    sequences_[join.id] = {.path = join.path};
+  if (!options_.holds_all && join.memory_node != options_.node) {
+    return absl::OkStatus();
   }
+  Sequence joined{.path = join.path};
+  if (options_.tails > 0) {
+    LAMINA_RETURN_IF_ERROR(Apply(SequenceLeave{.id = join.id}));
+    if (tails_free_.empty()) {
+      return absl::InternalError(absl::StrCat("plan joins sequence ", join.id, ", and all ",
+                                              options_.tails, " tails of open blocks are taken"));
+    }
+    joined.tail = tails_free_.back();
+    tails_free_.pop_back();
+  }
+  sequences_[join.id] = std::move(joined);
   return absl::OkStatus();
 }
 

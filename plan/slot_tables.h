@@ -28,6 +28,8 @@ class SlotTables {
     uint32_t span_tokens = 0;
     // Every sequence has K and V here, all or some; else those whose join names this node.
     bool holds_all = false;
+    // Where slots are INT8: sequences whose open block has a tail of its own. 0: none has.
+    uint32_t tails = 0;
   };
   // Tokens [index * span_tokens, + tokens) of a sequence.
   struct Span {
@@ -43,13 +45,15 @@ class SlotTables {
     uint32_t released = 0;                        // The first ones of these.
     AttentionPath path = AttentionPath::kRemote;  // By which its rows attend.
     std::vector<Span> spans;  // With spans, in place of `extents`: those that lie here.
+    uint32_t tail = 0;        // Which of the tails is its own, if there are any.
   };
 
-  explicit SlotTables(const Options& options) : options_(options) {}
+  explicit SlotTables(const Options& options);
 
   // All changes of the plan.
   // Errors: kInternal  slots that the arena does not have, or across the border of two spans; a
-  //                    release of more tokens than there are, or of fewer than before.
+  //                    release of more tokens than there are, or of fewer than before; more
+  //                    sequences than tails.
   absl::Status Apply(const StepPlan& plan);
 
   // Null: it is not here. Stays where it is until it leaves.
@@ -75,6 +79,7 @@ class SlotTables {
 
   const Options options_;
   std::map<SequenceId, Sequence> sequences_;
+  std::vector<uint32_t> tails_free_;
 };
 
 }  // namespace lamina::plan

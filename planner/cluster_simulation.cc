@@ -72,6 +72,10 @@ absl::StatusOr<SimFleet> FleetOfClusterFile(const ClusterConfig& config,
   cell.shape = shape;
   cell.failures = failures;
   cost::Cluster& cluster = cell.cluster;
+  if (config.kv != KvForm::kBF16) {
+    return absl::UnimplementedError(
+        "kv: int8 is not simulated by this version; simulate the cluster with kv bf16");
+  }
   LAMINA_ASSIGN_OR_RETURN(cluster.policy, PolicyOf(config));
   LAMINA_RETURN_IF_ERROR(CountNodes(config, cluster));
   cluster.compute = devices.compute;

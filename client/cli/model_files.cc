@@ -163,6 +163,7 @@ Json SummaryToJson(const model::ModelSummary& summary) {
           {"window", config.window},
           {"window_layers", config.WindowLayers()},
           {"kv_bytes_per_token", summary.kv_bytes_per_token},
+          {"kv_int8_bytes_per_token", summary.kv_int8_bytes_per_token},
           {"kv_bytes_kept", summary.kv_bytes_kept},
           {"kv_bytes_read", summary.kv_bytes_read},
           {"types", types},
@@ -179,11 +180,13 @@ void PrintSummary(const model::ModelSummary& summary, bool list_tensors) {
       "parameters   %d\n"
       "files        %s in %d tensors\n"
       "as bf16      %s on a compute node\n"
-      "KV           %s per token; of %d tokens %s are kept, and %s read for the next one\n",
+      "KV           %s per token, %s with kv int8; of %d tokens %s are kept, and %s read for the "
+      "next one\n",
       c.name, c.architecture, c.layers, c.width, c.ffn_width, c.query_heads, c.kv_heads, c.head_dim,
       c.vocabulary, c.tied_embeddings ? ", embeddings tied" : "", c.positions_max,
       summary.parameters, FormatBytes(summary.stored_bytes), summary.tensors,
-      FormatBytes(summary.bf16_bytes), FormatBytes(summary.kv_bytes_per_token), c.positions_max,
+      FormatBytes(summary.bf16_bytes), FormatBytes(summary.kv_bytes_per_token),
+      FormatBytes(summary.kv_int8_bytes_per_token), c.positions_max,
       FormatBytes(summary.kv_bytes_kept), FormatBytes(summary.kv_bytes_read));
   if (c.experts != 0) {
     absl::StrAppend(&text, absl::StrFormat("experts      %d a layer, %d of them for a token\n",

@@ -36,6 +36,10 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (life_.waiting().empty() || places_.lanes.running() >= options_.running_max) {
     return false;
   }
+  if (options_.int8_tails > 0 &&
+      places_.lanes.running() + places_.borders.leaving() >= options_.int8_tails) {
+    return false;  // Nodes may not have given up the tails of those that have left.
+  }
   Sequence& first = **life_.waiting().begin();
   if (!life_.draining().empty() && life_.Before(**life_.draining().begin(), first)) {
     return false;  // It waits again in a moment, in front of this one.
@@ -204,6 +208,9 @@ bool Admission::MayJoinWith(const Sequence& fork, const Sequence& parent) const 
 // Forks submitted by now join with their parent, as far as there is room for their rows. Those left
 // over are served in their turn, as ordinary sequences.
 void Admission::JoinForks(Sequence& parent, OpenStep& open) {
+  if (options_.int8_tails > 0) {
+    return;  // They would share an open block. Each finds the prompt's closed ones.
+  }
   const bool whole = places_.kv.TokensOf(parent.request.id) == parent.join_tokens;
   if (parent.request.score || !parent.committed.empty() || !whole) {
     return;

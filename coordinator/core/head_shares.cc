@@ -14,16 +14,15 @@
 namespace lamina::core {
 namespace {
 
-constexpr uint64_t kElementBytes = 2;  // bf16
 constexpr uint64_t kSlotsMax = uint64_t{1} << 31;
 
-// Of K and V of one token in all layers.
-uint64_t HeadBytes(absl::Span<const AttentionDescriptor> layers) {
-  uint64_t bytes = 0;
+// One KV head of each layer.
+std::vector<AttentionDescriptor> OneHead(absl::Span<const AttentionDescriptor> layers) {
+  std::vector<AttentionDescriptor> heads;
   for (const AttentionDescriptor& layer : layers) {
-    bytes += 2 * uint64_t{layer.head_dim} * kElementBytes;
+    heads.push_back(PartOf(layer, {.count = 1}));
   }
-  return bytes;
+  return heads;
 }
 
 double Speed(const HeadNode& node) { return node.bandwidth > 0 ? node.bandwidth : 1.0; }
@@ -45,9 +44,8 @@ absl::Status CheckCounts(absl::Span<const AttentionDescriptor> layers, size_t no
 }
 
 // How many heads each node has room for. Errors: kFailedPrecondition  see ShareHeads().
-absl::StatusOr<std::vector<uint64_t>> RoomOf(absl::Span<const HeadNode> nodes, uint64_t head_bytes,
+absl::StatusOr<std::vector<uint64_t>> RoomOf(absl::Span<const HeadNode> nodes, uint64_t least,
                                              uint32_t heads, uint32_t tokens_least) {
-  const uint64_t least = head_bytes * tokens_least;
   std::vector<uint64_t> room;
   uint64_t sum = 0;
   for (const HeadNode& node : nodes) {
@@ -74,12 +72,14 @@ absl::StatusOr<std::vector<uint64_t>> RoomOf(absl::Span<const HeadNode> nodes, u
 }  // namespace
 
 absl::StatusOr<HeadSplit> ShareHeads(absl::Span<const AttentionDescriptor> layers,
-                                     absl::Span<const HeadNode> nodes, uint32_t tokens_least) {
+                                     absl::Span<const HeadNode> nodes, uint32_t tokens_least,
+                                     const KvLayout& layout) {
   LAMINA_RETURN_IF_ERROR(CheckCounts(layers, nodes.size()));
   const uint32_t heads = layers[0].kv_heads;
-  const uint64_t head_bytes = HeadBytes(layers);
-  LAMINA_ASSIGN_OR_RETURN(const std::vector<uint64_t> room,
-                          RoomOf(nodes, head_bytes, heads, tokens_least));
+  const std::vector<AttentionDescriptor> head = OneHead(layers);
+  LAMINA_ASSIGN_OR_RETURN(
+      const std::vector<uint64_t> room,
+      RoomOf(nodes, layout.CapacityFor(tokens_least, head), heads, tokens_least));
   std::vector<uint32_t> counts(nodes.size(), 1);
   const auto time_with = [&](size_t node, uint32_t count) { return count / Speed(nodes[node]); };
   for (size_t given = nodes.size(); given < heads; ++given) {
@@ -97,7 +97,8 @@ absl::StatusOr<HeadSplit> ShareHeads(absl::Span<const AttentionDescriptor> layer
   double longest = 0;
   double speed = 0;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (const uint64_t own = nodes[i].capacity_bytes / (head_bytes * counts[i]); own < slots) {
+    if (const uint64_t own = layout.SlotsIn(nodes[i].capacity_bytes / counts[i], head);
+        own < slots) {
       slots = own;
       split.tightest = static_cast<uint32_t>(i);
     }

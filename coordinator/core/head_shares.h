@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/attention_descriptor.h"
+#include "common/kv_form.h"
 
 namespace lamina::core {
 
@@ -40,7 +41,8 @@ struct HeadSplit {
 //         kFailedPrecondition  too little room: for one head on a node (its name, what it has, what
 //                              it needs), or for all heads on all nodes.
 absl::StatusOr<HeadSplit> ShareHeads(absl::Span<const AttentionDescriptor> layers,
-                                     absl::Span<const HeadNode> nodes, uint32_t tokens_least);
+                                     absl::Span<const HeadNode> nodes, uint32_t tokens_least,
+                                     const KvLayout& layout = {});
 
 // "m0 2, m1 1 of 3 KV heads; the slowest takes 1.33 times an even split's time".
 std::string DescribeSplit(const HeadSplit& split, absl::Span<const HeadNode> nodes);

@@ -16,14 +16,6 @@ namespace {
 // Heads may keep the slowest node busy for so much longer than an even split would.
 constexpr double kImbalanceMax = 1.25;
 
-uint64_t SlotBytes(absl::Span<const AttentionDescriptor> layers) {
-  uint64_t bytes = 0;
-  for (const AttentionDescriptor& layer : layers) {
-    bytes += 2 * uint64_t{layer.kv_width()} * 2;
-  }
-  return bytes;
-}
-
 // What the longest request needs at once, cut into spans of so many tokens or, with 0, not.
 uint32_t SlotsOfLongest(const PartitionNeeds& needs, uint32_t span_tokens) {
   return SchedulerOptions{.span_tokens = span_tokens, .windows = cost::LayerWindows(needs.layers)}
@@ -31,34 +23,34 @@ uint32_t SlotsOfLongest(const PartitionNeeds& needs, uint32_t span_tokens) {
 }
 
 absl::Status CheckWholeSequences(const PartitionNeeds& needs) {
-  const uint64_t slot_bytes = SlotBytes(needs.layers);
   const uint32_t slots = SlotsOfLongest(needs, 0);
   for (const HeadNode& node : needs.nodes) {
-    if (node.capacity_bytes / slot_bytes < slots) {
+    const uint64_t room = needs.layout.SlotsIn(node.capacity_bytes, needs.layers);
+    if (room < slots) {
       return absl::FailedPreconditionError(absl::StrCat(
           "partition request: memory node ", node.name, " has ", FormatBytes(node.capacity_bytes),
-          ": room for ", node.capacity_bytes / slot_bytes, " tokens, but one request may have ",
-          slots, " (limits.sequence_tokens_max); raise its capacity to ",
-          FormatBytes(slot_bytes * slots), " or lower the limit"));
+          ": room for ", room, " tokens, but one request may have ", slots,
+          " (limits.sequence_tokens_max); raise its capacity to ",
+          FormatBytes(needs.layout.CapacityFor(slots, needs.layers)), " or lower the limit"));
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckTokenRanges(const PartitionNeeds& needs) {
-  const uint64_t slot_bytes = SlotBytes(needs.layers);
   std::vector<MemoryNodeShare> shares;
   for (const HeadNode& node : needs.nodes) {
-    shares.push_back({.name = node.name,
-                      .slots = static_cast<uint32_t>(std::min<uint64_t>(
-                          node.capacity_bytes / slot_bytes, uint64_t{1} << 31))});
+    shares.push_back(
+        {.name = node.name,
+         .slots = static_cast<uint32_t>(std::min<uint64_t>(
+             needs.layout.SlotsIn(node.capacity_bytes, needs.layers), uint64_t{1} << 31))});
   }
   const uint32_t span_tokens = SpanTokensFor(needs.sequence_tokens_max);
   return CheckSpans(shares, span_tokens, SlotsOfLongest(needs, span_tokens));
 }
 
 absl::StatusOr<HeadSplit> SplitHeads(const PartitionNeeds& needs) {
-  return ShareHeads(needs.layers, needs.nodes, SlotsOfLongest(needs, 0));
+  return ShareHeads(needs.layers, needs.nodes, SlotsOfLongest(needs, 0), needs.layout);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ struct PartitionNeeds {
   std::vector<HeadNode> nodes;  // Bandwidths may be unknown (0).
   uint32_t sequence_tokens_max = 0;
   uint32_t running_max = 0;
+  KvLayout layout;
 };
 
 // Whether that partition can be served. kAuto: whether any can.

@@ -40,7 +40,8 @@ struct CachedBlock {
   bool droppable() const { return users == 0 && children.empty(); }
 };
 
-PrefixCache::PrefixCache(SequenceKv& kv) : kv_(kv) {}
+PrefixCache::PrefixCache(SequenceKv& kv, uint32_t block_tokens)
+    : kv_(kv), block_tokens_(block_tokens) {}
 PrefixCache::~PrefixCache() = default;
 
 void PrefixCache::Reset(uint32_t memory_nodes, bool keeps, uint32_t found_max) {
@@ -96,10 +97,10 @@ bool PrefixCache::Keeps(const Sequence& sequence) const {
   return keeps_ && !sequence.request.score && whole;
 }
 
-PrefixCache::Tokens PrefixCache::TokensAt(const Sequence& sequence, uint32_t first) {
+PrefixCache::Tokens PrefixCache::TokensAt(const Sequence& sequence, uint32_t first) const {
   const std::vector<TokenId>& prompt = sequence.request.prompt;
-  Tokens tokens;
-  for (uint32_t i = 0; i < kCachedBlockTokens; ++i) {
+  Tokens tokens(block_tokens_);
+  for (uint32_t i = 0; i < block_tokens_; ++i) {
     const size_t at = first + i;
     tokens[i] = at < prompt.size() ? prompt[at] : sequence.committed[at - prompt.size()];
   }
@@ -123,13 +124,13 @@ CachedBlock* PrefixCache::Below(const Sequence& sequence, uint32_t node, const C
     const auto first = OnNode(*firsts, node);
     return first != firsts->end() && (*first)->node() == node ? *first : nullptr;
   }
-  const auto found = parent->children.find(TokensAt(sequence, depth * kCachedBlockTokens));
+  const auto found = parent->children.find(TokensAt(sequence, depth * block_tokens_));
   return found == parent->children.end() ? nullptr : found->second;
 }
 
 // How many of its blocks a sequence may find.
 uint32_t PrefixCache::DepthOf(const Sequence& sequence) const {
-  return std::min(sequence.tokens() - 1, found_max_) / kCachedBlockTokens;
+  return std::min(sequence.tokens() - 1, found_max_) / block_tokens_;
 }
 
 PrefixCache::Found PrefixCache::Find(const Sequence& sequence, uint32_t node) const {
@@ -165,12 +166,12 @@ PrefixCache::Found PrefixCache::FindFrom(const Sequence& sequence, uint32_t node
       break;
     }
     if (!block->stored()) {
-      found.pending += kCachedBlockTokens;
+      found.pending += block_tokens_;
       continue;
     }
     LAMINA_CHECK(found.pending == 0 && "what is below a pending block is pending");
-    found.tokens += kCachedBlockTokens;
-    found.unused += block->users == 0 ? kCachedBlockTokens : 0;
+    found.tokens += block_tokens_;
+    found.unused += block->users == 0 ? block_tokens_ : 0;
   }
   return found;
 }
@@ -178,7 +179,7 @@ PrefixCache::Found PrefixCache::FindFrom(const Sequence& sequence, uint32_t node
 void PrefixCache::Use(CachedBlock& block, Sequence& sequence) {
   if (block.users == 0) {
     Node& node = nodes_[block.node()];
-    node.unused -= kCachedBlockTokens;
+    node.unused -= block_tokens_;
     node.droppable.erase({block.last_used, block.id});
   }
   ++block.users;
@@ -190,7 +191,7 @@ void PrefixCache::Unuse(CachedBlock& block) {
   block.last_used = clock_;
   if (--block.users == 0) {
     Node& node = nodes_[block.node()];
-    node.unused += kCachedBlockTokens;
+    node.unused += block_tokens_;
     if (block.droppable()) {
       node.droppable.emplace(block.last_used, block.id);
     }
@@ -200,7 +201,7 @@ void PrefixCache::Unuse(CachedBlock& block) {
 void PrefixCache::Drop(CachedBlock& block) {
   LAMINA_CHECK(block.droppable());
   Node& node = nodes_[block.node()];
-  node.unused -= kCachedBlockTokens;
+  node.unused -= block_tokens_;
   node.droppable.erase({block.last_used, block.id});
   kv_.Release(HolderOf(block.id), kDropTicket);
   kv_.Recycle(kDropTicket);
@@ -238,7 +239,7 @@ CachedBlock& PrefixCache::Insert(uint64_t id, const Tree& tree, CachedBlock* par
     std::vector<CachedBlock*>& firsts = firsts_[{tokens, tree.second}];
     firsts.insert(OnNode(firsts, tree.first), &inserted);
   }
-  nodes_[inserted.node()].unused += kCachedBlockTokens;
+  nodes_[inserted.node()].unused += block_tokens_;
   blocks_.emplace(id, std::move(block));
   return inserted;
 }
@@ -247,11 +248,11 @@ CachedBlock& PrefixCache::Insert(uint64_t id, const Tree& tree, CachedBlock* par
 CachedBlock& PrefixCache::Add(Sequence& sequence, uint32_t depth) {
   CachedBlock* const parent =
       sequence.cached_blocks.empty() ? nullptr : sequence.cached_blocks.back();
-  const uint32_t first = depth * kCachedBlockTokens;
+  const uint32_t first = depth * block_tokens_;
   const uint64_t id = ++ids_;
   kv_.Open(HolderOf(id));
   kv_.BeginSpan(HolderOf(id), sequence.node);
-  kv_.Share(sequence.request.id, first, kCachedBlockTokens, HolderOf(id));
+  kv_.Share(sequence.request.id, first, block_tokens_, HolderOf(id));
   CachedBlock& added =
       Insert(id, {sequence.node, sequence.request.cache_salt}, parent, TokensAt(sequence, first));
   Use(added, sequence);
@@ -259,7 +260,7 @@ CachedBlock& PrefixCache::Add(Sequence& sequence, uint32_t depth) {
 }
 
 void PrefixCache::UseFound(Sequence& sequence, uint32_t node, uint32_t tokens) {
-  for (uint32_t depth = 0; depth * kCachedBlockTokens < tokens; ++depth) {
+  for (uint32_t depth = 0; depth * block_tokens_ < tokens; ++depth) {
     const CachedBlock* parent = depth == 0 ? nullptr : sequence.cached_blocks.back();
     Use(*Below(sequence, node, parent, depth), sequence);
   }
@@ -279,7 +280,7 @@ std::vector<HeldExtent> PrefixCache::Join(Sequence& sequence, uint32_t node) {
   UseFound(sequence, node, sequence.cached_tokens);
   for (const CachedBlock* block : sequence.cached_blocks) {
     for (const HeldExtent& held :
-         kv_.Share(HolderOf(block->id), 0, kCachedBlockTokens, sequence.request.id)) {
+         kv_.Share(HolderOf(block->id), 0, block_tokens_, sequence.request.id)) {
       slots.push_back(held);
     }
   }
@@ -294,7 +295,7 @@ void PrefixCache::Announce(Sequence& sequence) {
   }
   // Those behind the slots that it joins with are kept once they are stored.
   const uint32_t depth_max =
-      std::min(sequence.join_tokens, kv_.TokensOf(sequence.request.id)) / kCachedBlockTokens;
+      std::min(sequence.join_tokens, kv_.TokensOf(sequence.request.id)) / block_tokens_;
   for (auto depth = static_cast<uint32_t>(sequence.cached_blocks.size()); depth < depth_max;
        ++depth) {
     if (Below(sequence, sequence.node, depth == 0 ? nullptr : sequence.cached_blocks.back(),
@@ -320,7 +321,7 @@ void PrefixCache::Stored(Sequence& sequence, uint32_t tokens) {
   if (!Keeps(sequence)) {
     return;
   }
-  const uint32_t depth_max = tokens / kCachedBlockTokens;
+  const uint32_t depth_max = tokens / block_tokens_;
   for (uint32_t depth = 0; depth < depth_max; ++depth) {
     if (depth < sequence.cached_blocks.size()) {
       CachedBlock& block = *sequence.cached_blocks[depth];
@@ -397,7 +398,7 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
       const CachedBlock* block = sequence->cached_blocks[depth];
       ++users[block];
       if (block->parent != parent || block->node() != sequence->node ||
-          block->tokens != TokensAt(*sequence, depth * kCachedBlockTokens)) {
+          block->tokens != TokensAt(*sequence, depth * block_tokens_)) {
         return broken(block->id, "is used by a sequence with other tokens");
       }
       if (!block->stored() && block->maker != sequence->request.id) {
@@ -414,7 +415,7 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
     if (block->parent != nullptr && !block->parent->stored() && block->stored()) {
       return broken(id, "is stored below one that is not");
     }
-    if (kv_.TokensOf(HolderOf(id)) != kCachedBlockTokens) {
+    if (kv_.TokensOf(HolderOf(id)) != block_tokens_) {
       return broken(id, "has more or fewer slots than tokens");
     }
   }
@@ -422,7 +423,7 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
     if (block->users != users[block.get()] || block->children.size() != children[block.get()]) {
       return broken(id, "miscounts who uses it or lies below it");
     }
-    unused[block->node()] += block->users == 0 ? kCachedBlockTokens : 0;
+    unused[block->node()] += block->users == 0 ? block_tokens_ : 0;
     if (block->droppable()) {
       ++droppable[block->node()];
       if (!nodes_[block->node()].droppable.contains({block->last_used, id})) {

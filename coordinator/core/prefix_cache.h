@@ -3,11 +3,11 @@
 // PrefixCache: K and V that outlive the sequences that made them, so that a sequence that begins
 // with the same tokens does not make them anew.
 //
-// Kept are blocks of kCachedBlockTokens tokens, in one tree for each memory node and salt: a block
-// is its tokens and those of all blocks above it, compared token by token, since K and V of a token
-// follow from the tokens before it alone. A block holds its slots by itself (slot_holder.h), beside
-// the sequences that use them. Nothing is copied, and nothing is sent: that blocks are kept or
-// dropped is known here alone.
+// Kept are blocks of kCachedBlockTokens tokens, or of as many as share scales where K and V are
+// INT8, in one tree for each memory node and salt: a block is its tokens and those of all blocks
+// above it, compared token by token, since K and V of a token follow from the tokens before it
+// alone. A block holds its slots by itself (slot_holder.h), beside the sequences that use them.
+// Nothing is copied, and nothing is sent: that blocks are kept or dropped is known here alone.
 //
 // A block is pending from when the first sequence with it joins until its K and V are stored; a
 // newcomer with the same tokens may wait for it. Once no running sequence has it, it may be dropped
@@ -25,7 +25,6 @@
 
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -35,6 +34,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "coordinator/core/sequence.h"
 #include "coordinator/core/sequence_kv.h"
@@ -52,7 +52,9 @@ struct PrefixCacheStats {
 
 class PrefixCache {
  public:
-  explicit PrefixCache(SequenceKv& kv);
+  using Tokens = absl::InlinedVector<TokenId, kCachedBlockTokens>;
+
+  explicit PrefixCache(SequenceKv& kv, uint32_t block_tokens = kCachedBlockTokens);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
@@ -66,7 +68,7 @@ class PrefixCache {
   struct Saved {
     uint64_t id = 0;
     uint64_t parent = 0;  // 0: none.
-    std::array<TokenId, kCachedBlockTokens> tokens{};
+    Tokens tokens;
     uint32_t node = 0;
     std::string salt;
     uint64_t last_used = 0;
@@ -126,7 +128,6 @@ class PrefixCache {
 
  private:
   friend struct CachedBlock;
-  using Tokens = std::array<TokenId, kCachedBlockTokens>;
   using Children = absl::btree_map<Tokens, CachedBlock*>;
   using Tree = std::pair<uint32_t, std::string>;  // Node and salt.
   using First = std::pair<Tokens, std::string>;   // What the first blocks of trees have in common.
@@ -136,7 +137,7 @@ class PrefixCache {
   };
 
   bool Keeps(const Sequence& sequence) const;
-  static Tokens TokensAt(const Sequence& sequence, uint32_t first);
+  Tokens TokensAt(const Sequence& sequence, uint32_t first) const;
   uint32_t DepthOf(const Sequence& sequence) const;
   Found FindFrom(const Sequence& sequence, uint32_t node, const CachedBlock* first) const;
   const std::vector<CachedBlock*>* FirstBlocks(const Sequence& sequence) const;
@@ -150,6 +151,7 @@ class PrefixCache {
   void Drop(CachedBlock& block);
 
   SequenceKv& kv_;
+  const uint32_t block_tokens_;
   bool keeps_ = false;
   uint32_t found_max_ = UINT32_MAX;
   std::vector<Node> nodes_;

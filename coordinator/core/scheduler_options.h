@@ -60,6 +60,10 @@ struct SchedulerOptions {
   // Slots that must be free for each sequence already on the memory node before another one joins.
   // More of them: fewer preemptions, less of the memory used.
   uint32_t admission_headroom = 16;
+  // Where K and V are INT8: tails of open blocks on each memory node, for so many sequences. They
+  // share closed blocks alone. 0: K and V are bf16.
+  uint32_t int8_tails = 0;
+  uint32_t cached_block_tokens = 16;  // Of a block of the prefix cache; INT8: that has own scales.
   // Partition token_range: sequences are cut into spans of so many tokens, which may lie on
   // different memory nodes. 0: a sequence lies on one.
   uint32_t span_tokens = 0;

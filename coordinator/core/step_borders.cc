@@ -15,6 +15,7 @@ void StepBorders::Reset(uint32_t decode_lanes, const plan::PrefillLanes& prefill
   prefill_ = prefill;
   scratch_.assign(std::max(1u, prefill.replicas), ScratchSpace(scratch_tokens));
   lanes_.assign(decode_lanes + prefill.count(), {});
+  leaving_ = 0;
   making_.reset();
 }
 
@@ -56,6 +57,7 @@ void StepBorders::Leave(Sequence& sequence) {
   StepBorder& border = BorderOf(sequence);
   kv_.Release(sequence.request.id, TicketOf(border));
   border.leaves.push_back({.id = sequence.request.id});
+  ++leaving_;
   if (sequence.has_scratch) {
     border.scratch.push_back(sequence.scratch_offset);
     sequence.has_scratch = false;
@@ -67,6 +69,7 @@ void StepBorders::WaitAfter(const Sequence& sequence) {
 }
 
 void StepBorders::Pass(uint32_t lane, const StepBorder& border) {
+  leaving_ -= static_cast<uint32_t>(border.leaves.size());
   if (border.ticket != 0) {
     kv_.Recycle(border.ticket);
   }

@@ -55,6 +55,9 @@ class StepBorders {
   // The step is done everywhere: slots and scratch are free.
   void Pass(uint32_t lane, const StepBorder& border);
 
+  // Sequences that have left, and may be in tables of nodes still.
+  uint32_t leaving() const { return leaving_; }
+
   // Whether no leave is to be planned.
   bool empty() const;
   bool scratch_empty() const;
@@ -73,6 +76,7 @@ class StepBorders {
   ScratchSpace& ScratchOf(uint32_t lane);
 
   SequenceKv& kv_;
+  uint32_t leaving_ = 0;
   uint32_t decode_lanes_ = 0;
   plan::PrefillLanes prefill_;
   std::vector<ScratchSpace> scratch_;

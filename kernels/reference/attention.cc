@@ -12,6 +12,7 @@
 
 #include "common/check.h"
 #include "kernels/canonical_math.h"
+#include "kernels/int8_kv.h"
 #include "kernels/k_tiles.h"
 #include "kernels/partial.h"
 
@@ -24,9 +25,10 @@ class ReferenceScratch final : public AttentionScratch {
       : head_dim(dim), weights(kBlockTokens), q(dim), k(dim), out(dim), stack(dim) {}
 
   const size_t head_dim;
+  std::vector<size_t> slots;   // Of the item's tokens.
   std::vector<float> weights;  // Scores, then their exponentials. [kBlockTokens]
   std::vector<float> q;        // [head_dim]
-  std::vector<float> k;        // [head_dim]
+  std::vector<float> k;        // [head_dim], of one token; then V of it.
   std::vector<float> out;      // [head_dim]
   PartialStack stack;
 };
@@ -50,7 +52,10 @@ float Dot(const float* q, const float* k, size_t head_dim) {
 // One query head of one token: where its keys and values are.
 struct Row {
   const AttentionDescriptor& descriptor;
-  absl::Span<const Extent> extents;
+  const std::vector<size_t>& slots;  // By token.
+  Int8View int8;                     // Of this KV head, slot 0:
+  size_t int8_tokens;                // the first tokens of the item, in their slots;
+  size_t tail_slot;   // those behind them follow each other from this slot of `k` and `v` on.
   const BFloat16* k;  // Of this KV head, slot 0: in tiles.
   const BFloat16* v;
   size_t first_token;  // The row sees tokens [first_token, end_token).
@@ -59,23 +64,60 @@ struct Row {
   size_t weights_row;
 };
 
-size_t SlotOf(absl::Span<const Extent> extents, size_t token) {
+// Of all tokens that the extents name.
+void FindSlots(absl::Span<const Extent> extents, std::vector<size_t>& slots) {
+  slots.clear();
   for (const Extent& extent : extents) {
-    if (token < extent.tokens) {
-      return extent.first_slot + token;
+    for (uint32_t i = 0; i < extent.tokens; ++i) {
+      slots.push_back(size_t{extent.first_slot} + i);
     }
-    token -= extent.tokens;
   }
-  LAMINA_CHECK(false && "the extents cover every token that a query may see");
-  return 0;
+}
+
+size_t SlotOf(const Row& row, size_t token) {
+  LAMINA_CHECK(token < row.slots.size() && "the extents cover every token that a query may see");
+  return row.slots[token];
+}
+
+// The slot of bf16.
+size_t TailSlotOf(const Row& row, size_t token) {
+  return row.int8.k == nullptr ? SlotOf(row, token) : row.tail_slot + token - row.int8_tokens;
+}
+
+// K of one token.
+void WidenKey(const Row& row, size_t token, size_t head_dim, float* to) {
+  if (token >= row.int8_tokens) {
+    const size_t slot = TailSlotOf(row, token);
+    for (size_t i = 0; i < head_dim; ++i) {
+      to[i] = ToFloat(row.k[OffsetInTiles(slot, i, head_dim)]);
+    }
+    return;
+  }
+  const size_t slot = SlotOf(row, token);
+  const size_t share = Int8ScalesOfSlot(static_cast<uint32_t>(head_dim));
+  const size_t block = token / kInt8BlockTokens * kInt8BlockTokens;
+  for (size_t i = 0; i < head_dim; ++i) {
+    const size_t holder = SlotOf(row, block + i / share);
+    to[i] = FromInt8(row.int8.k[OffsetInInt8Tiles(slot, i, head_dim)],
+                     row.int8.k_scales[holder * share + i % share]);
+  }
+}
+
+// V of one token.
+void WidenValue(const Row& row, size_t token, size_t head_dim, float* to) {
+  if (token >= row.int8_tokens) {
+    Widen(row.v + TailSlotOf(row, token) * head_dim, head_dim, to);
+    return;
+  }
+  const size_t slot = SlotOf(row, token);
+  for (size_t i = 0; i < head_dim; ++i) {
+    to[i] = FromInt8(row.int8.v[slot * head_dim + i], row.int8.v_scales[slot]);
+  }
 }
 
 float Score(const Row& row, size_t token, ReferenceScratch& scratch) {
   const size_t head_dim = scratch.head_dim;
-  const size_t slot = SlotOf(row.extents, token);
-  for (size_t i = 0; i < head_dim; ++i) {
-    scratch.k[i] = ToFloat(row.k[OffsetInTiles(slot, i, head_dim)]);
-  }
+  WidenKey(row, token, head_dim, scratch.k.data());
   const float s = row.descriptor.scale * Dot(scratch.q.data(), scratch.k.data(), head_dim);
   const float cap = row.descriptor.soft_cap;
   return cap > 0.0f ? cap * canonical::Tanh(s / cap) : s;
@@ -107,9 +149,9 @@ float BlockPartial(const Row& row, size_t begin, size_t end, ReferenceScratch& s
     const float p = canonical::Exp(scratch.weights[t % kBlockTokens] - m);
     scratch.weights[t % kBlockTokens] = p;
     lanes[t % canonical::kLanes] += p;
-    const BFloat16* v = row.v + SlotOf(row.extents, t) * scratch.head_dim;
+    WidenValue(row, t, scratch.head_dim, scratch.k.data());
     for (size_t d = 0; d < scratch.head_dim; ++d) {
-      scratch.out[d] = std::fma(p, ToFloat(v[d]), scratch.out[d]);
+      scratch.out[d] = std::fma(p, scratch.k[d], scratch.out[d]);
     }
   }
   const float sum = canonical::SumLanes(lanes);
@@ -176,6 +218,7 @@ class ReferenceKernel final : public AttentionKernel {
                  descriptor.head_dim <= 256);
     LAMINA_CHECK(descriptor.kv_heads > 0 && descriptor.query_heads % descriptor.kv_heads == 0);
     for (const AttentionItem& item : items) {
+      FindSlots(item.extents, mine.slots);
       for (uint32_t token = 0; token < item.query_tokens; ++token) {
         for (uint32_t head = 0; head < descriptor.query_heads; ++head) {
           AttendOne(descriptor, kv, item, token, head, mine);
@@ -185,6 +228,18 @@ class ReferenceKernel final : public AttentionKernel {
   }
 
  private:
+  static Int8View HeadOf(const Int8View* all, size_t head, uint32_t head_dim) {
+    if (all == nullptr) {
+      return {};
+    }
+    const size_t first = head * all->slots;
+    return {.k = all->k + first * head_dim,
+            .v = all->v + first * head_dim,
+            .k_scales = all->k_scales + first * Int8ScalesOfSlot(head_dim),
+            .v_scales = all->v_scales + first,
+            .slots = all->slots};
+  }
+
   static void AttendOne(const AttentionDescriptor& descriptor, const KvView& kv,
                         const AttentionItem& item, uint32_t token, uint32_t head,
                         ReferenceScratch& scratch) {
@@ -192,7 +247,10 @@ class ReferenceKernel final : public AttentionKernel {
     const size_t window = descriptor.window;
     const size_t kv_head = head / descriptor.group();
     const Row row = {.descriptor = descriptor,
-                     .extents = item.extents,
+                     .slots = scratch.slots,
+                     .int8 = HeadOf(kv.int8, kv_head, descriptor.head_dim),
+                     .int8_tokens = item.int8_tokens,
+                     .tail_slot = item.tail_slot,
                      .k = kv.k + kv_head * kv.head_stride,
                      .v = kv.v + kv_head * kv.head_stride,
                      .first_token = std::max<size_t>(

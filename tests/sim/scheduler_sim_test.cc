@@ -89,6 +89,24 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsKept) {
   EXPECT_GT(reach.epochs, 100);
 }
 
+// K and V are INT8: there are never more sequences on nodes than tails, and nobody shares a block
+// that is not full.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsInt8) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const SimReport report =
+        SimWorld({.seed = seed, .prefix_cache = seed % 4 != 0, .int8 = true}).Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.tokens_kept, 1000);
+  EXPECT_GT(reach.preemptions, 100);
+  EXPECT_GT(reach.epochs, 100);
+  EXPECT_EQ(reach.forks_shared, 0);
+}
+
 // Slots behind windows come free while their sequences run, and sequences grow beyond all slots.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereEveryLayerHasAWindow) {
   for (const bool kept : {false, true}) {

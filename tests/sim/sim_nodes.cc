@@ -175,6 +175,10 @@ void SimNodes::Join(const plan::StepPlan& plan, const plan::SequenceJoin& join) 
   if (!fresh) {
     Fail(absl::StrCat("sequence ", join.id, " joins while another life of it is in the tables"));
   }
+  if (options_.int8_tails > 0 && (table_.size() > options_.int8_tails || join.parent != 0)) {
+    Fail(absl::StrCat("sequence ", join.id, " joins as the ", table_.size(), "th of at most ",
+                      options_.int8_tails, ", each with an open block of its own"));
+  }
 }
 
 void SimNodes::Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& allocation) {
@@ -202,6 +206,13 @@ void SimNodes::Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& 
       return Fail(absl::StrCat("slot ", slot, " of node ", entry->join.memory_node,
                                " is given to sequence ", allocation.sequence,
                                " while another one holds it"));
+    }
+    const size_t block = options_.cached_block_tokens;
+    const size_t block_end = (index / block + 1) * block;
+    if (options_.int8_tails > 0 && !slots[slot].owners.empty() &&
+        block_end > entry->join.tokens.size()) {
+      return Fail(absl::StrCat("slot ", slot, " of an open block is given to sequence ",
+                               allocation.sequence, " while another one holds it"));
     }
     slots[slot].owners.push_back(allocation.sequence);
     entry->slots.push_back(slot);

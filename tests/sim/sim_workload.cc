@@ -115,6 +115,10 @@ std::vector<TokenId> ConversationOf(const core::SequenceRequest& request) {
 
 }  // namespace
 
+std::unique_ptr<core::ServiceOrder> OrderOf(const SimWorkload& workload) {
+  return workload.priority_order ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
+}
+
 void ContinueConversations(Prng random, SimWorkload& workload) {
   const uint32_t longest = workload.options.sequence_tokens_max;
   std::vector<core::SequenceRequest> earlier;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "common/philox.h"
@@ -34,6 +35,8 @@ struct SimWorkload {
 };
 
 SimWorkload MakeWorkload(Prng& random);
+
+std::unique_ptr<core::ServiceOrder> OrderOf(const SimWorkload& workload);
 
 // Most requests begin as an earlier one of the workload and its answer do, up to a random token.
 void ContinueConversations(Prng random, SimWorkload& workload);

@@ -57,14 +57,14 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
     }
     ContinueConversations(Prng(sim.seed + 8), workload);
   }
+  if (sim.int8) {
+    workload.options.int8_tails = workload.options.running_max;
+    workload.options.cached_block_tokens = 1 + static_cast<uint32_t>(sim.seed % 16);
+  }
   if (sim.beams) {
     SearchBeams(Prng(sim.seed + 10), workload);
   }
   return workload;
-}
-
-std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
-  return priority ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
 }
 
 std::string Describe(const plan::StepPlan& plan) {
@@ -100,7 +100,7 @@ SimWorld::SimWorld(const SimOptions& options)
       random_(options.seed),
       workload_(WithPrefillLanes(MakeWorkload(random_), Prng(options.seed + 3),
                                  Prng(options.seed + 5), options)),
-      scheduler_(workload_.options, MakeOrder(workload_.priority_order)),
+      scheduler_(workload_.options, OrderOf(workload_)),
       replicas_random_(options.seed + 1),
       costs_random_(options.seed + 2),
       prefill_random_(options.seed + 4),

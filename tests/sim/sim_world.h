@@ -63,6 +63,8 @@ struct SimOptions {
   bool windows = false;
   // Many requests are beam searches.
   bool beams = false;
+  // K and V are INT8: each node has tails for `running_max` sequences, and blocks are shared whole.
+  bool int8 = false;
 };
 
 struct SimReport {

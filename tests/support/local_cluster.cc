@@ -158,10 +158,16 @@ absl::Status LocalCluster::Start() {
   return WaitForState("serving");
 }
 
-// What coordinator::SlotBytes() says of the options.
-uint64_t LocalCluster::SlotBytes() const {
-  return coordinator::KvBytesPerToken(layers_) +
-         (options_.recompute_percent.has_value() ? layers_.size() * 2 * width_ : 0);
+// Of a node that has room for options_.slots.
+uint64_t LocalCluster::CapacityBytes() const {
+  if (options_.int8) {
+    const KvLayout layout{.form = KvForm::kInt8, .tails = options_.running_max};
+    const uint32_t sharers = options_.partition == Partition::kHead ? options_.memory_nodes : 1;
+    return layout.TailBytes(layers_) / sharers + options_.slots * layout.SlotBytes(layers_);
+  }
+  return options_.slots *
+         (coordinator::KvBytesPerToken(layers_) +
+          (options_.recompute_percent.has_value() ? layers_.size() * 2 * width_ : 0));
 }
 
 ClusterConfig LocalCluster::MakeConfig() const {
@@ -169,8 +175,7 @@ ClusterConfig LocalCluster::MakeConfig() const {
   AddComputeNodes(ComputeRole::kCompute, config);
   AddComputeNodes(ComputeRole::kPrefill, config);
   for (uint32_t i = 0; i < memory_nodes(); ++i) {
-    config.memory.push_back(
-        {.name = absl::StrCat("m", i), .capacity_bytes = SlotBytes() * options_.slots});
+    config.memory.push_back({.name = absl::StrCat("m", i), .capacity_bytes = CapacityBytes()});
   }
   config.pipeline = {
       .mode = options_.mode,
@@ -181,6 +186,7 @@ ClusterConfig LocalCluster::MakeConfig() const {
       .device_waits = options_.device_waits ? DeviceWaits::kAuto : DeviceWaits::kOff};
   config.partition = options_.partition;
   config.attention = options_.attention;
+  config.kv = options_.int8 ? KvForm::kInt8 : KvForm::kBF16;
   config.policy = std::string(options_.policy_auto.has_value() ? kPolicyAuto
                               : options_.local                 ? kPolicyLocal
                               : options_.sparse_ratio > 0      ? kPolicyFetchSparse
@@ -329,7 +335,7 @@ void LocalCluster::Attach(const std::string& name) {
   node.reporter->set_port(node.link.get());
   control::NodeIdentity identity{.name = name, .is_memory = is_memory, .device = DeviceOf(name)};
   if (is_memory || HoldsKv()) {
-    identity.capacity_bytes = SlotBytes() * options_.slots;
+    identity.capacity_bytes = CapacityBytes();
   }
   if (is_memory) {
     identity.threads = static_cast<uint32_t>(options_.threads);

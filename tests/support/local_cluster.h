@@ -75,6 +75,7 @@ struct LocalClusterOptions {
   // That each memory node (or c0, of policy local) has room for, all KV heads included.
   uint32_t slots = 4096;
   bool keeps_all_slots = false;  // Those behind windows too.
+  bool int8 = false;             // K and V are INT8.
   uint32_t lanes = 1;
   core::RowChunkOptions row_chunks = {};
   uint32_t chunk_tokens = 512;
@@ -209,7 +210,7 @@ class LocalCluster {
   std::string DeviceOf(const std::string& name) const;
   // What a cluster file would say of this cluster.
   ClusterConfig MakeConfig() const;
-  uint64_t SlotBytes() const;
+  uint64_t CapacityBytes() const;
   absl::StatusOr<coordinator::EngineOptions> MakeEngineOptions(const model::Model& model) const;
   template <typename Condition>
   absl::Status WaitUntil(const Condition& condition);

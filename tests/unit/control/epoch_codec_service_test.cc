@@ -81,6 +81,7 @@ class Draw {
             .fetch_heads = Number(),
             .activation_width = Number(),
             .activation_share = Number(),
+            .int8_tails = Number(),
             .sparse_tokens = Flag() ? SparseTokens::kLocal : SparseTokens::kStrided,
             .sparse_ratio = static_cast<double>(Number()) / 7,
             .memory_nodes = List(&Draw::Name),

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace lamina::plan {
 namespace {
 
@@ -64,6 +66,24 @@ TEST(SlotTablesTest, ASequenceThatLeavesMayJoinAgainInTheSamePlan) {
   EXPECT_EQ(Words(tables.Find(1)->extents), "60+2");
   ASSERT_TRUE(tables.Apply({.leaves = {{1}}}).ok());
   EXPECT_EQ(tables.Find(1), nullptr);
+}
+
+TEST(SlotTablesTest, EachSequenceHasATailOfItsOwnUntilItLeaves) {
+  SlotTables tables({.slots = 100, .tails = 2});
+  ASSERT_TRUE(tables.Apply(Joining(1, 0, {{0, 5}})).ok());
+  ASSERT_TRUE(tables.Apply(Joining(2, 1, {{5, 5}})).ok());  // Of another node.
+  ASSERT_TRUE(tables.Apply(Joining(3, 0, {{5, 5}})).ok());
+  EXPECT_NE(tables.Find(1)->tail, tables.Find(3)->tail);
+  EXPECT_LT(std::max(tables.Find(1)->tail, tables.Find(3)->tail), 2u);
+  EXPECT_THAT(tables.Apply(Joining(4, 0, {{10, 5}})).ToString(),
+              HasSubstr("plan joins sequence 4, and all 2 tails of open blocks are taken"));
+  const uint32_t tail = tables.Find(1)->tail;
+  StepPlan next = Joining(5, 0, {{10, 5}});
+  next.leaves.push_back({.id = 1});
+  next.leaves.push_back({.id = 2});
+  ASSERT_TRUE(tables.Apply(next).ok());
+  EXPECT_EQ(tables.Find(5)->tail, tail);
+  ASSERT_TRUE(tables.Apply(Joining(5, 0, {{10, 5}})).ok());  // The same one anew.
 }
 
 TEST(SlotTablesTest, TokensWhoseSlotsAreReleasedKeepTheirNumbers) {

@@ -71,6 +71,18 @@ TEST(ShareHeadsTest, CapacityBoundsAShare) {
   EXPECT_EQ(split->tightest, 0u);
 }
 
+TEST(ShareHeadsTest, OpenBlocksOfInt8AreSharedLikeTheirHeads) {
+  const std::vector<AttentionDescriptor> layers = Layers(4);
+  const KvLayout layout{.form = KvForm::kInt8, .tails = 2};
+  const uint64_t capacity = layout.CapacityFor(1000, layers) / 2;  // Of two heads.
+  const std::vector<HeadNode> nodes = {{.name = "m0", .capacity_bytes = capacity},
+                                       {.name = "m1", .capacity_bytes = capacity + 1}};
+  const auto split = ShareHeads(layers, nodes, 1000, layout);
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->slots, 1000u);
+  EXPECT_FALSE(ShareHeads(layers, nodes, 1001, layout).ok());
+}
+
 TEST(ShareHeadsTest, MoreNodesThanHeadsIsAnError) {
   const std::vector<HeadNode> nodes(4, {"m", 1e9, 1 << 20});
   const auto split = ShareHeads(Layers(3), nodes, 1);

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/int8_arena.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "kernels/k_tiles.h"
+
+namespace lamina::kernels {
+namespace {
+
+constexpr uint32_t kTokens = kInt8BlockTokens;
+
+bool IsFinite(BFloat16 x) { return (x.bits & 0x7f80u) != 0x7f80u; }
+
+Int8Scale ScaleOfValues(const float* values, size_t count) {
+  float min = values[0];
+  float max = values[0];
+  for (size_t i = 1; i < count; ++i) {
+    min = std::min(min, values[i]);
+    max = std::max(max, values[i]);
+  }
+  return Int8ScaleOf(min, max);
+}
+
+// Widens them. Returns whether all are finite.
+bool Widen(const BFloat16* from, size_t count, float* to) {
+  bool finite = true;
+  for (size_t i = 0; i < count; ++i) {
+    to[i] = ToFloat(from[i]);
+    finite &= IsFinite(from[i]);
+  }
+  return finite;
+}
+
+// One head.
+struct Head {
+  size_t head_dim;
+  const BFloat16* tail_k;  // Slot 0.
+  const BFloat16* tail_v;
+  size_t tail_slot;
+  const uint32_t* slots;  // [64]
+  bool in_tiles;          // They follow each other from a tile's first on.
+  uint8_t* k;
+  uint8_t* v;
+  Int8Scale* k_scales;
+  Int8Scale* v_scales;
+
+  void CloseK() const {
+    const size_t share = Int8ScalesOfSlot(static_cast<uint32_t>(head_dim));
+    BFloat16 halves[kTokens];
+    float values[kTokens];
+    uint8_t bytes[kTokens];
+    for (size_t channel = 0; channel < head_dim; ++channel) {
+      ReadChannel(channel, halves);
+      const bool finite = Widen(halves, kTokens, values);
+      const Int8Scale scale = finite ? ScaleOfValues(values, kTokens) : kInt8NotFinite;
+      Quantise(values, kTokens, scale, bytes);
+      WriteChannel(channel, bytes);
+      k_scales[slots[channel / share] * share + channel % share] = scale;
+    }
+  }
+
+  void CloseV() const {
+    float values[256];
+    for (size_t t = 0; t < kTokens; ++t) {
+      const bool finite = Widen(tail_v + (tail_slot + t) * head_dim, head_dim, values);
+      const Int8Scale scale = finite ? ScaleOfValues(values, head_dim) : kInt8NotFinite;
+      Quantise(values, head_dim, scale, v + slots[t] * head_dim);
+      v_scales[slots[t]] = scale;
+    }
+  }
+
+ private:
+  // Of the block's tokens. In whole tiles four tokens of a channel follow each other.
+  void ReadChannel(size_t channel, BFloat16* to) const {
+    if (tail_slot % kTileSlots != 0) {
+      for (size_t t = 0; t < kTokens; ++t) {
+        to[t] = tail_k[OffsetInTiles(tail_slot + t, channel, head_dim)];
+      }
+      return;
+    }
+    constexpr size_t kQuad = 4;
+    const BFloat16* tile = tail_k + OffsetInTiles(tail_slot, channel, head_dim);
+    for (size_t t = 0; t < kTokens; t += kTileSlots, tile += kTileSlots * head_dim) {
+      for (size_t quad = 0; quad < kTileSlots; quad += kQuad) {
+        std::copy_n(tile + 2 * quad, kQuad, to + t + quad);
+      }
+    }
+  }
+
+  void WriteChannel(size_t channel, const uint8_t* bytes) const {
+    for (size_t t = 0; t < kTokens; t += kTileSlots) {
+      if (in_tiles) {
+        std::copy_n(bytes + t, kTileSlots, k + OffsetInInt8Tiles(slots[t], channel, head_dim));
+        continue;
+      }
+      for (size_t i = t; i < t + kTileSlots; ++i) {
+        k[OffsetInInt8Tiles(slots[i], channel, head_dim)] = bytes[i];
+      }
+    }
+  }
+
+  static void Quantise(const float* values, size_t count, Int8Scale scale, uint8_t* to) {
+    if (scale.step.bits == kInt8NotFinite.step.bits) {
+      std::fill_n(to, count, uint8_t{0});
+    } else {
+      for (size_t i = 0; i < count; ++i) {
+        to[i] = ToInt8(values[i], scale);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<Int8Arena> Int8Arena::Create(absl::Span<const AttentionDescriptor> layers,
+                                            uint32_t slots) {
+  const uint64_t slot_bytes = KvSlotBytes(layers, KvForm::kInt8);
+  if (slots == 0 || slot_bytes == 0 || slot_bytes > (uint64_t{1} << 47) / slots) {
+    return absl::InvalidArgumentError(absl::StrCat("an arena of ", slots, " slots of ", slot_bytes,
+                                                   " bytes of INT8 cannot be made"));
+  }
+  Int8Arena arena;
+  arena.slots_ = slots;
+  const size_t whole = WholeTiles(slots);
+  LAMINA_ASSIGN_OR_RETURN(arena.memory_, ArenaMemory::Create(slot_bytes * whole));
+  size_t offset = 0;
+  const auto take = [&offset](size_t bytes) { return std::exchange(offset, offset + bytes); };
+  for (const AttentionDescriptor& layer : layers) {
+    const size_t heads = whole * layer.kv_heads;
+    Plane plane{.head_dim = layer.head_dim};
+    plane.k = take(heads * layer.head_dim);
+    plane.v = take(heads * layer.head_dim);
+    plane.k_scales = take(heads * Int8ScalesOfSlot(layer.head_dim) * sizeof(Int8Scale));
+    plane.v_scales = take(heads * sizeof(Int8Scale));
+    arena.planes_.push_back(plane);
+  }
+  LAMINA_CHECK(offset == slot_bytes * whole);
+  return arena;
+}
+
+Int8View Int8Arena::View(uint32_t layer, uint32_t head) {
+  const Plane& plane = planes_[layer];
+  const size_t slots = WholeTiles(slots_);
+  const size_t first = head * slots;  // Slots before the head's.
+  std::byte* const data = memory_.data();
+  const size_t share = Int8ScalesOfSlot(plane.head_dim);
+  return {.k = reinterpret_cast<uint8_t*>(data + plane.k) + first * plane.head_dim,
+          .v = reinterpret_cast<uint8_t*>(data + plane.v) + first * plane.head_dim,
+          .k_scales = reinterpret_cast<Int8Scale*>(data + plane.k_scales) + first * share,
+          .v_scales = reinterpret_cast<Int8Scale*>(data + plane.v_scales) + first,
+          .slots = slots};
+}
+
+void CloseInt8Block(const AttentionDescriptor& descriptor, const KvView& tail, size_t tail_slot,
+                    absl::Span<const Extent> extents, uint32_t first, const Int8View& to) {
+  uint32_t slots[kTokens];
+  uint32_t found = 0;
+  for (const Extent& extent : extents) {
+    const uint32_t skipped = std::min(first, extent.tokens);
+    first -= skipped;
+    for (uint32_t i = skipped; i < extent.tokens && found < kTokens; ++i) {
+      slots[found++] = extent.first_slot + i;
+    }
+  }
+  LAMINA_CHECK(found == kTokens);
+  bool in_tiles = slots[0] % kTileSlots == 0;
+  for (uint32_t t = 1; t < kTokens; ++t) {
+    in_tiles = in_tiles && slots[t] == slots[0] + t;
+  }
+  const size_t head_dim = descriptor.head_dim;
+  for (size_t head = 0; head < descriptor.kv_heads; ++head) {
+    const Head one = {
+        .head_dim = head_dim,
+        .tail_k = tail.k + head * tail.head_stride,
+        .tail_v = tail.v + head * tail.head_stride,
+        .tail_slot = tail_slot,
+        .slots = slots,
+        .in_tiles = in_tiles,
+        .k = to.k + head * to.slots * head_dim,
+        .v = to.v + head * to.slots * head_dim,
+        .k_scales = to.k_scales + head * to.slots * Int8ScalesOfSlot(descriptor.head_dim),
+        .v_scales = to.v_scales + head * to.slots};
+    one.CloseK();
+    one.CloseV();
+  }
+}
+
+}  // namespace lamina::kernels

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// K and V as INT8: answers have the same bits however prompts are cut, rows and heads are spread,
+// sequences are preempted, and prefixes are found.
+
+#include <string>
+#include <vector>
+
+#include "tests/integration/cluster_test_util.h"
+
+namespace lamina::test_support {
+namespace {
+
+using coordinator::GenerateSpec;
+
+struct Mode {
+  std::string name;
+  void (*apply)(LocalClusterOptions& options);
+};
+
+const std::vector<Mode>& Modes() {
+  static const std::vector<Mode> modes = {
+      {"request", [](LocalClusterOptions& options) { options.memory_nodes = 2; }},
+      {"head",
+       [](LocalClusterOptions& options) {
+         options.memory_nodes = 2;
+         options.partition = Partition::kHead;
+       }},
+      {"small_chunks", [](LocalClusterOptions& options) { options.chunk_tokens = 24; }},
+      {"queries_first",
+       [](LocalClusterOptions& options) {
+         options.row_chunks = {.chunks = 4, .query_first = QueryFirst::kAlways};
+         options.chunk_tokens = 50;
+       }},
+      {"heads_queries_first",
+       [](LocalClusterOptions& options) {
+         options.memory_nodes = 2;
+         options.partition = Partition::kHead;
+         options.row_chunks = {.chunks = 4, .query_first = QueryFirst::kAlways};
+       }},
+      {"prompt_rows",
+       [](LocalClusterOptions& options) {
+         options.scratch_tokens = 50;
+         options.chunk_tokens = 100;
+       }},
+      {"lanes", [](LocalClusterOptions& options) { options.lanes = 3; }},
+      {"rotational",
+       [](LocalClusterOptions& options) {
+         options.compute_nodes = 2;
+         options.lanes = 3;
+       }},
+      {"stages",
+       [](LocalClusterOptions& options) {
+         options.compute_nodes = 2;
+         options.stages = 2;
+         options.lanes = 2;
+       }},
+      {"local", [](LocalClusterOptions& options) { options.local = true; }},
+      {"local_small_chunks", [](LocalClusterOptions& options) {
+         options.local = true;
+         options.chunk_tokens = 40;
+       }}};
+  return modes;
+}
+
+LocalClusterOptions Base() {
+  return {.model = SmallModel(),
+          .int8 = true,
+          .sequence_tokens_max = 768,
+          .threads = 2,
+          .prefix_cache = false};
+}
+
+// One node of each kind, a prompt in one chunk.
+LocalClusterOptions Plain() {
+  LocalClusterOptions options = Base();
+  options.chunk_tokens = 768;
+  return options;
+}
+
+// Around the borders of blocks of 64 and 256.
+std::vector<GenerateSpec> Requests() {
+  std::vector<GenerateSpec> specs;
+  for (const uint32_t tokens : {1u, 62u, 63u, 64u, 65u, 100u, 127u, 128u, 200u, 255u, 257u, 330u}) {
+    const uint64_t seed = tokens;
+    specs.push_back(tokens % 2 == 0 ? Greedy(RandomPrompt(tokens, seed), 70)
+                                    : Sampled(RandomPrompt(tokens, seed), 70, seed));
+  }
+  return specs;
+}
+
+class Int8Test : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(Int8Test, HasTheBitsOfPromptsInOneChunk) {
+  static const std::vector<GenerateResult> expected =
+      MakeCluster(Plain())->GenerateMany(Requests());
+  LocalClusterOptions options = Base();
+  Modes()[GetParam()].apply(options);
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ExpectSame(cluster->GenerateMany(Requests()), expected);
+  EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+// Whoever goes on with an answer begins with all of it.
+std::vector<std::vector<GenerateResult>> Converse(LocalCluster& cluster) {
+  std::vector<std::vector<GenerateResult>> turns;
+  std::vector<std::vector<TokenId>> said;
+  for (const size_t tokens : {1u, 63u, 64u, 65u, 100u, 250u, 300u}) {
+    said.push_back(RandomPrompt(tokens, tokens));
+  }
+  for (uint32_t turn = 0; turn < 3; ++turn) {
+    std::vector<GenerateSpec> specs;
+    for (size_t i = 0; i < said.size(); ++i) {
+      specs.push_back(i % 2 == 0 ? Greedy(said[i], 30 + turn) : Sampled(said[i], 60, i + turn));
+    }
+    turns.push_back(cluster.GenerateMany(specs));
+    for (size_t i = 0; i < said.size(); ++i) {
+      EXPECT_TRUE(turns.back()[i].status.ok()) << turns.back()[i].status;
+      const std::vector<TokenId>& answer = turns.back()[i].choices[0].tokens;
+      said[i].insert(said[i].end(), answer.begin(), answer.end());
+      const std::vector<TokenId> more = RandomPrompt(3 + 20 * i, 100 + i);
+      said[i].insert(said[i].end(), more.begin(), more.end());
+    }
+  }
+  return turns;
+}
+
+TEST_P(Int8Test, ConversationsGoOnBehindClosedBlocksWithTheSameBits) {
+  static const std::vector<std::vector<GenerateResult>> expected = Converse(*MakeCluster(Plain()));
+  LocalClusterOptions options = Base();
+  Modes()[GetParam()].apply(options);
+  options.prefix_cache = true;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  const std::vector<std::vector<GenerateResult>> found = Converse(*cluster);
+  uint64_t cached = 0;
+  for (size_t turn = 0; turn < found.size(); ++turn) {
+    SCOPED_TRACE(absl::StrCat("turn ", turn));
+    ExpectSame(found[turn], expected[turn]);
+    for (const GenerateResult& result : found[turn]) {
+      EXPECT_EQ(result.choices[0].usage.cached_tokens % kInt8BlockTokens, 0u);
+      cached += result.choices[0].usage.cached_tokens;
+    }
+  }
+  EXPECT_GT(cached, 1500u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, Int8Test, ::testing::Range(size_t{0}, Modes().size()),
+                         [](const auto& tested) { return Modes()[tested.param].name; });
+
+TEST(Int8KvTest, ItsBitsAreNotThoseOfBf16) {
+  LocalClusterOptions options = Base();
+  const std::vector<GenerateSpec> specs = {Greedy(RandomPrompt(64, 1), 1),
+                                           Greedy(RandomPrompt(66, 1), 1)};
+  const std::vector<GenerateResult> int8 = MakeCluster(options)->GenerateMany(specs);
+  options.int8 = false;
+  const std::vector<GenerateResult> bf16 = MakeCluster(options)->GenerateMany(specs);
+  // The first block is open until a token stands behind it.
+  EXPECT_EQ(Bits(int8[0].choices[0].logprobs), Bits(bf16[0].choices[0].logprobs));
+  EXPECT_NE(Bits(int8[1].choices[0].logprobs), Bits(bf16[1].choices[0].logprobs));
+  EXPECT_NEAR(int8[1].choices[0].logprobs[0], bf16[1].choices[0].logprobs[0], 0.05);
+}
+
+TEST(Int8KvTest, PreemptedIsAsUndisturbed) {
+  std::vector<GenerateSpec> specs;
+  for (uint32_t i = 0; i < 16; ++i) {
+    std::vector<TokenId> prompt = RandomPrompt(1 + 9 * i, 100 + i);
+    specs.push_back(i % 2 == 0 ? Greedy(std::move(prompt), 90) : Sampled(std::move(prompt), 90, i));
+  }
+  const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(specs);
+  for (const bool cache : {false, true}) {
+    for (const auto& [lanes, partition] :
+         {std::pair(1u, Partition::kRequest), {2u, Partition::kRequest}, {2u, Partition::kHead}}) {
+      SCOPED_TRACE(absl::StrCat(lanes, " lanes, partition ", static_cast<int>(partition)));
+      LocalClusterOptions options = Base();
+      options.sequence_tokens_max = 300;
+      options.partition = partition;
+      options.memory_nodes = partition == Partition::kRequest ? 1 : 2;
+      options.slots = 400 / options.memory_nodes;
+      options.lanes = lanes;
+      options.chunk_tokens = 32;
+      options.running_max = 12;
+      options.prefix_cache = cache;
+      const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+      ASSERT_NE(cluster, nullptr);
+      ExpectSame(cluster->GenerateMany(specs), expected);
+      EXPECT_GT(cluster->engine().GetStatus().scheduler.preemptions, 0u);
+      EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+      EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    }
+  }
+}
+
+// More requests than tails, one after the other and side by side: each waits for one.
+TEST(Int8KvTest, TailsAreGivenUpBeforeOthersTakeThem) {
+  std::vector<GenerateSpec> specs;
+  for (uint32_t i = 0; i < 40; ++i) {
+    specs.push_back(Greedy(RandomPrompt(60 + i % 7, i), 1 + i % 9));
+  }
+  const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(specs);
+  for (const uint32_t running : {1u, 3u}) {
+    LocalClusterOptions options = Base();
+    options.lanes = running;
+    options.running_max = running;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(specs), expected);
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+  }
+}
+
+TEST(Int8KvTest, ChoicesOfOnePromptAreAsSingleRequests) {
+  GenerateSpec spec = Sampled(RandomPrompt(150, 3), 80, 5);
+  spec.choices = 3;
+  const GenerateResult expected = MakeCluster(Plain())->GenerateMany({spec})[0];
+  LocalClusterOptions options = Base();
+  options.prefix_cache = true;
+  options.lanes = 2;
+  const GenerateResult found = MakeCluster(options)->GenerateMany({spec})[0];
+  ASSERT_TRUE(expected.status.ok() && found.status.ok()) << found.status;
+  ASSERT_EQ(found.choices.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    ExpectSameChoice(found.choices[i], expected.choices[i]);
+  }
+  EXPECT_EQ(found.choices[1].usage.cached_tokens, 128u);
+}
+
+// Scales of K are of all tokens of a block: what differs behind 100 tokens shares 64.
+TEST(Int8KvTest, PromptsThatPartInsideABlockShareTheBlocksBeforeIt) {
+  std::vector<GenerateSpec> specs;
+  for (uint64_t i = 0; i < 4; ++i) {
+    std::vector<TokenId> prompt = RandomPrompt(100, 1);
+    const std::vector<TokenId> own = RandomPrompt(60, 10 + i);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    specs.push_back(Greedy(prompt, 40));
+  }
+  const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(specs);
+  LocalClusterOptions options = Base();
+  options.prefix_cache = true;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  std::vector<GenerateResult> found;
+  for (const GenerateSpec& spec : specs) {
+    found.push_back(cluster->GenerateMany({spec})[0]);
+    EXPECT_EQ(found.back().choices[0].usage.cached_tokens, found.size() == 1 ? 0u : 64u);
+  }
+  ExpectSame(found, expected);
+}
+
+TEST(Int8KvTest, ScoresDoNotDependOnChunks) {
+  const std::vector<TokenId> text = RandomPrompt(400, 9);
+  const GenerateResult expected = MakeCluster(Plain())->Score(text);
+  ASSERT_TRUE(expected.status.ok()) << expected.status;
+  LocalClusterOptions options = Base();
+  options.chunk_tokens = 70;
+  options.scratch_tokens = 150;
+  const GenerateResult found = MakeCluster(options)->Score(text);
+  ASSERT_TRUE(found.status.ok()) << found.status;
+  EXPECT_EQ(Bits(found.scores), Bits(expected.scores));
+}
+
+// Closed blocks on nodes that stay are found again; open ones are computed anew.
+TEST(Int8KvTest, LostNodesChangeNoBits) {
+  LocalClusterOptions options = Base();
+  options.memory_nodes = 2;
+  options.prefix_cache = true;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  std::vector<GenerateSpec> specs;
+  for (uint64_t i = 0; i < 6; ++i) {
+    specs.push_back(Sampled(RandomPrompt(170 + 10 * i, i), 150, i));
+  }
+  const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(specs);
+  std::vector<std::shared_ptr<LocalRequest>> requests;
+  for (const GenerateSpec& spec : specs) {
+    requests.push_back(cluster->Start(spec));
+  }
+  for (const auto& request : requests) {
+    request->WaitForTokens(20);
+  }
+  cluster->Detach("m1");
+  std::vector<GenerateResult> found;
+  for (const auto& request : requests) {
+    found.push_back(request->Wait());
+  }
+  ExpectSame(found, expected);
+  EXPECT_GT(cluster->engine().GetStatus().epoch, 1u);
+}
+
+TEST(Int8KvTest, BeamsAreRefusedByName) {
+  GenerateSpec spec = Greedy(RandomPrompt(20, 1), 5);
+  spec.sampling.logprobs = 0;
+  spec.beams.width = 2;
+  const GenerateResult result = MakeCluster(Base())->GenerateMany({spec})[0];
+  EXPECT_TRUE(absl::IsUnimplemented(result.status)) << result.status;
+  EXPECT_THAT(std::string(result.status.message()), ::testing::HasSubstr("use_beam_search"));
+}
+
+TEST(Int8KvTest, StatusTellsTheBytesOfAToken) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Base());
+  // 2 layers of 2 heads of 32: 2 * 32 + 4 + 4 bytes each.
+  EXPECT_THAT(cluster->engine().GetStatus().partition,
+              ::testing::HasSubstr("int8: 288 B a token, 1.78 times fewer than bf16"));
+  EXPECT_EQ(cluster->engine().lossy(), "kv_int8");
+  for (const coordinator::NodeReport& node : cluster->engine().GetStatus().nodes) {
+    if (node.member.is_memory) {
+      EXPECT_EQ(node.kv.slots_total, 4096u);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lamina::test_support
