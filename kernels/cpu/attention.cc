@@ -86,11 +86,12 @@ class CpuScratch final : public AttentionScratch {
   struct Worker {
     Workspace work;
     std::vector<float> floats;
+    std::vector<uint32_t> words;
     size_t offsets[2][internal::kOffsets];
   };
 
   CpuScratch(const AttentionDescriptor& d, uint32_t query_tokens_max, uint32_t context_tokens_max,
-             size_t threads)
+             size_t threads, bool has_pairs)
       : descriptor(d),
         query_tokens(std::min(query_tokens_max, TileTokens(d.group()))),
         context_tokens(context_tokens_max),
@@ -100,6 +101,9 @@ class CpuScratch final : public AttentionScratch {
     const size_t levels = static_cast<size_t>(std::bit_width(blocks)) + 1;
     for (Worker& worker : workers) {
       Carve(levels, worker);
+      if (has_pairs) {
+        CarvePairs(worker);
+      }
     }
   }
 
@@ -138,6 +142,28 @@ class CpuScratch final : public AttentionScratch {
     }
     worker.work.rows_max = rows;
     worker.work.rows16 = rows16;
+  }
+
+  void CarvePairs(Worker& worker) const {
+    const size_t rows = worker.work.rows_max;
+    const size_t padded = (descriptor.head_dim + 31) / 32 * 32;
+    const std::pair<uint32_t**, size_t> parts[] = {
+        {&worker.work.pairs.q, rows * descriptor.head_dim / 2},
+        {&worker.work.pairs.p, rows * internal::kPairStride},
+        {&worker.work.pairs.k, size_t{kBlockTokens} * descriptor.head_dim / 2},
+        {&worker.work.pairs.v, size_t{kBlockTokens} * padded / 2}};
+    constexpr size_t kLine = kAlignment / sizeof(uint32_t);
+    size_t total = kLine;
+    for (const auto& [pointer, size] : parts) {
+      total += (size + kLine - 1) / kLine * kLine;
+    }
+    worker.words.assign(total, 0);
+    uint32_t* at = worker.words.data();
+    at += (kAlignment - reinterpret_cast<uintptr_t>(at) % kAlignment) % kAlignment / sizeof(*at);
+    for (const auto& [pointer, size] : parts) {
+      *pointer = at;
+      at += (size + kLine - 1) / kLine * kLine;
+    }
   }
 };
 
@@ -318,7 +344,7 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
 class CpuKernel final : public AttentionKernel {
  public:
   explicit CpuKernel(const AttentionOps& ops)
-      : ops_(ops), name_(std::string("highway/") + ops.name) {}
+      : ops_(ops), name_(ops.has_pairs ? ops.name : std::string("highway/") + ops.name) {}
 
   const char* name() const override { return name_.c_str(); }
 
@@ -326,7 +352,8 @@ class CpuKernel final : public AttentionKernel {
                                                 uint32_t query_tokens_max,
                                                 uint32_t context_tokens_max,
                                                 size_t threads) const override {
-    return std::make_unique<CpuScratch>(descriptor, query_tokens_max, context_tokens_max, threads);
+    return std::make_unique<CpuScratch>(descriptor, query_tokens_max, context_tokens_max, threads,
+                                        ops_.has_pairs);
   }
 
   void Attend(const AttentionDescriptor& descriptor, const KvView& kv,
@@ -352,14 +379,15 @@ class CpuKernel final : public AttentionKernel {
   }
 
  private:
-  static void CheckCall(const AttentionDescriptor& d, absl::Span<const AttentionItem> items,
-                        const CpuScratch& scratch, const ThreadPool& pool) {
+  void CheckCall(const AttentionDescriptor& d, absl::Span<const AttentionItem> items,
+                 const CpuScratch& scratch, const ThreadPool& pool) const {
     LAMINA_CHECK(d.head_dim % 16 == 0 && d.head_dim >= 16 && d.head_dim <= 256);
     LAMINA_CHECK(d.kv_heads > 0 && d.query_heads % d.kv_heads == 0);
     LAMINA_CHECK(d.head_dim == scratch.descriptor.head_dim &&
                  d.group() == scratch.descriptor.group());
     LAMINA_CHECK(pool.threads() <= scratch.workers.size());
     for (const AttentionItem& item : items) {
+      LAMINA_CHECK(item.weights == nullptr || !ops_.has_pairs);
       LAMINA_CHECK(item.first_position + item.query_tokens <= scratch.context_tokens);
       LAMINA_CHECK(std::min(item.query_tokens, TileTokens(d.group())) <= scratch.query_tokens);
     }
@@ -378,6 +406,14 @@ std::vector<const AttentionKernel*> MakeVariants() {
 }
 
 }  // namespace
+
+namespace internal {
+
+std::unique_ptr<AttentionKernel> MakeAttentionKernel(const AttentionOps& ops) {
+  return std::make_unique<CpuKernel>(ops);
+}
+
+}  // namespace internal
 
 absl::Span<const AttentionKernel* const> CpuAttentionVariants() {
   static const auto* const variants = new std::vector<const AttentionKernel*>(MakeVariants());
