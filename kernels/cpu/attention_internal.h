@@ -152,6 +152,9 @@ struct AttentionOps {
   void (*block)(const Tile& tile, const Block& block, Workspace& work);
   void (*end)(const Tile& tile, Workspace& work);
   MergeOps merge;
+  // Rows of a prefill tile: enough to read a block of K and V once for many queries, few enough
+  // that their scores (1 KiB each) stay in the second-level cache.
+  uint32_t tile_rows = 64;
   bool has_pairs = false;  // Its workspace has Workspace::pairs.
 };
 

@@ -205,6 +205,7 @@ AttentionOps PairOps() {
           .block = PairTiles<M>::AttendBlock,
           .end = PairTiles<M>::End,
           .merge = SupportedAttentionOps()[0]->merge,
+          .tile_rows = 128,  // Packing costs a tile as much as some eight of its rows.
           .has_pairs = true};
 }
 
