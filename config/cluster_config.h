@@ -202,7 +202,8 @@ struct ClusterConfig {
     DeviceWaits device_waits = DeviceWaits::kAuto;
   } pipeline;
   Partition partition = Partition::kRequest;
-  ClusterAttention attention;
+  ClusterAttention attention = {.decode = AttentionArithmetic::kAuto,
+                                .prefill = AttentionArithmetic::kAuto};
   std::string policy{kPolicyAttendRemote};
   PolicyLoadConfig policy_load;  // With policy auto.
   FetchConfig fetch;             // With a policy that fetches.

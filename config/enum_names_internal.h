@@ -29,8 +29,11 @@ inline constexpr EnumNames<Partition, 4> kPartitions = {{{"request", Partition::
                                                          {"head", Partition::kHead},
                                                          {"token_range", Partition::kTokenRange},
                                                          {"auto", Partition::kAuto}}};
-inline constexpr EnumNames<AttentionArithmetic, 2> kAttentions = {
-    {{"canonical", AttentionArithmetic::kCanonical}, {"tensor", AttentionArithmetic::kTensor}}};
+inline constexpr EnumNames<AttentionArithmetic, 4> kAttentions = {
+    {{"auto", AttentionArithmetic::kAuto},
+     {"canonical", AttentionArithmetic::kCanonical},
+     {"pairs", AttentionArithmetic::kPairs},
+     {"tensor", AttentionArithmetic::kTensor}}};
 inline constexpr EnumNames<WeightsForm, 3> kWeightsForms = {
     {{"auto", WeightsForm::kAuto}, {"packed", WeightsForm::kPacked}, {"bf16", WeightsForm::kBF16}}};
 inline constexpr EnumNames<ComputeRole, 2> kComputeRoles = {

@@ -5,6 +5,7 @@
 #include "common/status_macros.h"
 #include "kernels/compute_device.h"
 #include "kernels/kv_arena.h"
+#include "kernels/pair_attention.h"
 #include "kernels/read_bandwidth.h"
 
 namespace lamina::kernels {
@@ -87,12 +88,10 @@ class CpuComputeDevice final : public ComputeDevice {
 
   absl::StatusOr<std::unique_ptr<ChunkAttention>> MakeChunkAttention(
       const ChunkAttentionOptions& options) override {
-    if (options.arithmetic != AttentionArithmetic::kCanonical) {
-      return absl::InvalidArgumentError(
-          "attention on tensor cores needs a CUDA device; this one is the processor");
-    }
+    LAMINA_ASSIGN_OR_RETURN(const AttentionKernel* const attention,
+                            AttentionOfProcessor(options.arithmetic, attention_));
     LAMINA_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(options.layers, options.slots));
-    return std::make_unique<CpuChunkAttention>(options, attention_, pool_, std::move(arena));
+    return std::make_unique<CpuChunkAttention>(options, *attention, pool_, std::move(arena));
   }
 
   absl::StatusOr<std::unique_ptr<KvDevice>> MakeKvDevice(const KvDeviceOptions& options) override {

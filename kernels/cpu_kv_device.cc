@@ -8,6 +8,7 @@
 #include "kernels/activation_arena.h"
 #include "kernels/kv_arena.h"
 #include "kernels/kv_device.h"
+#include "kernels/pair_attention.h"
 
 namespace lamina::kernels {
 namespace {
@@ -87,10 +88,8 @@ class CpuKvDevice final : public KvDevice, public KvReads {
 KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool) {
   return [&kernel,
           &pool](const KvDeviceOptions& options) -> absl::StatusOr<std::unique_ptr<KvDevice>> {
-    if (options.arithmetic != AttentionArithmetic::kCanonical) {
-      return absl::InvalidArgumentError(
-          "attention on tensor cores needs a CUDA device; this one is the processor");
-    }
+    LAMINA_ASSIGN_OR_RETURN(const AttentionKernel* const attention,
+                            AttentionOfProcessor(options.arithmetic, kernel));
     // Where all tokens are kept as activations the arena of K and V is one that nobody uses.
     const bool activations_alone = options.slots == 0 && options.activation_slots > 0;
     LAMINA_ASSIGN_OR_RETURN(KvArena arena,
@@ -102,7 +101,7 @@ KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool) {
                                                       std::max(1u, options.activation_slots),
                                                       options.activation_width));
     }
-    return std::make_unique<CpuKvDevice>(options, kernel, pool, std::move(arena),
+    return std::make_unique<CpuKvDevice>(options, *attention, pool, std::move(arena),
                                          std::move(activations));
   };
 }

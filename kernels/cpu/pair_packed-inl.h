@@ -144,11 +144,12 @@ class PackedPairs {
     uint32_t passes = (end - first + kRowsAtOnce - 1) / kRowsAtOnce;
     for (uint32_t row = first; row < end; --passes) {
       const uint32_t rows = (end - row + passes - 1) / passes;
-      const TokenRange one = SeenInBlock(tile, block, row);
-      const TokenRange last = SeenInBlock(tile, block, row + rows - 1);
-      if (!last.empty()) {
-        pass(row, rows,
-             TokenRange{.begin = one.empty() ? block.begin : one.begin, .end = last.end});
+      // What a row sees begins and ends no earlier than what the row before it sees, also where
+      // that is nothing of this block.
+      const TokenRange range = {.begin = std::max(block.begin, SeenInBlock(tile, block, row).begin),
+                                .end = SeenInBlock(tile, block, row + rows - 1).end};
+      if (!range.empty()) {
+        pass(row, rows, range);
       }
       row += rows;
     }
