@@ -110,7 +110,7 @@ inline TokenRange SeenInBlock(const Tile& tile, const Block& block, uint32_t row
 
 // What the arithmetic of pairs works with, in words of two bf16.
 struct PairWorkspace {
-  uint32_t* q = nullptr;  // [rows, head_dim / 2], in the order of K's lines
+  uint32_t* q = nullptr;  // [rows, head_dim / 2] or its transpose, in the order of K's lines
   uint32_t* p = nullptr;  // [rows, kPairStride]: weights of a block's tokens 2i and 2i + 1
   uint32_t* k = nullptr;  // [16 groups of tokens, head_dim / 2, 16]: a block of K
   uint32_t* v = nullptr;  // [padded_dim / 16, 128 pairs of tokens, 16 elements]: a block of V

@@ -42,24 +42,26 @@ class PairTiles {
   using Floats = typename M::Floats;
   using Words = typename M::Words;
 
-  // Puts the queries' pairs into the order of K's lines.
+  // Puts the queries' pairs into the order of K's lines: row after row, or with few rows those of
+  // all rows beside each other.
   static void Begin(const Tile& tile, Workspace& work) {
     const size_t words = tile.head_dim / 2;
+    const bool few = FewPairs<M>::Takes(tile);
+    const size_t row_words = few ? 1 : words;
+    const size_t step = few ? tile.rows() : 1;
     for (uint32_t row = 0; row < tile.rows(); ++row) {
       const BFloat16* from =
           tile.q + row / tile.group * tile.q_stride + size_t{row % tile.group} * tile.head_dim;
-      uint32_t* to = work.pairs.q + row * words;
-      constexpr size_t kTogether = 4;  // Pairs that neighbour each other in both orders.
-      for (size_t pair = 0; pair < words; pair += kTogether) {
-        std::memcpy(to + PlaceOfPair(pair, tile.head_dim), from + 2 * pair,
-                    kTogether * sizeof(uint32_t));
+      uint32_t* to = work.pairs.q + row * row_words;
+      for (size_t pair = 0; pair < words; ++pair) {
+        std::memcpy(to + PlaceOfPair(pair, tile.head_dim) * step, from + 2 * pair, sizeof(*to));
       }
     }
     work.depth = 0;
   }
 
   static void AttendBlock(const Tile& tile, const Block& block, Workspace& work) {
-    const bool few = tile.query_tokens == 1 && tile.rows() <= FewPairs<M>::kRowsMax;
+    const bool few = FewPairs<M>::Takes(tile);
     few ? FewPairs<M>::Scores(tile, block, work) : PackedPairs<M>::Scores(tile, block, work);
     FindWeights(tile, block, work);
     few ? FewPairs<M>::Values(tile, block, work) : PackedPairs<M>::Values(tile, block, work);
