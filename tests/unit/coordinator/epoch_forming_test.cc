@@ -89,7 +89,7 @@ TEST(EpochFormingTest, AttentionIsInPairsWhereEveryNodeIsFastAtThem) {
   EXPECT_EQ(fast->config().attention, Both(AttentionArithmetic::kPairs));
   EXPECT_EQ(fast->attention, "pairs: every node is fast at pairs of bf16");
 
-  options.fetch_bytes = 4096;
+  options.fetch_bytes = uint64_t{1} << 20;
   members.compute.pop_back();
   const auto fetching = EpochForming(options).Form(members);
   ASSERT_TRUE(fetching.ok()) << fetching.status();
