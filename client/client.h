@@ -267,6 +267,7 @@ struct ClusterStatus {
   std::string policy;         // "local", "attend_remote"; empty before policy auto has chosen.
   std::string policy_choice;  // Why, with policy auto.
   std::string partition;      // How KV is spread, in words; empty before the first epoch.
+  std::string attention;      // In which arithmetic rows attend, and why; empty the same.
   std::string prefill;        // Where prompts run: "inline", "dedicated: p0".
   std::string fetch_choice;   // What is recomputed instead of fetched, and why; mostly empty.
   std::string chunk_choice;   // In how many chunks rows leave, and why; empty before the first.

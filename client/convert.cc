@@ -295,6 +295,7 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .policy = response.policy(),
                           .policy_choice = response.policy_choice(),
                           .partition = response.partition(),
+                          .attention = response.attention(),
                           .prefill = response.prefill(),
                           .fetch_choice = response.fetch_choice(),
                           .chunk_choice = response.chunk_choice(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AttentionArithmetic: in which arithmetic attention is computed. In both a row's bits depend on
+// AttentionArithmetic: in which arithmetic attention is computed. In each a row's bits depend on
 // that row alone; they are not each other's (docs/design/attention_numerics.md).
 
 #pragma once
@@ -12,6 +12,8 @@ namespace lamina {
 enum class AttentionArithmetic : uint8_t {
   kCanonical,  // That of every processor, bit for bit.
   kTensor,     // Products on tensor cores, weights of values in bf16. CUDA devices alone.
+  kPairs,      // Pairs of bf16, weights of values in bf16. Processors alone, bit for bit.
+  kAuto,       // Of a configuration, never of an epoch: pairs where all nodes are fast at them.
 };
 
 // Of a cluster: rows that decode, over the KV of memory nodes; and chunks of prompts, over the
@@ -19,6 +21,20 @@ enum class AttentionArithmetic : uint8_t {
 struct ClusterAttention {
   AttentionArithmetic decode = AttentionArithmetic::kCanonical;
   AttentionArithmetic prefill = AttentionArithmetic::kCanonical;
+
+  // Whether the arithmetic of both is still to be chosen, for both together.
+  bool automatic() const {
+    return decode == AttentionArithmetic::kAuto && prefill == AttentionArithmetic::kAuto;
+  }
+  // Beside one that is named the other is canonical unless it is named, too.
+  ClusterAttention Named() const {
+    const auto named = [](AttentionArithmetic arithmetic) {
+      return arithmetic == AttentionArithmetic::kAuto ? AttentionArithmetic::kCanonical
+                                                      : arithmetic;
+    };
+    return automatic() ? *this
+                       : ClusterAttention{.decode = named(decode), .prefill = named(prefill)};
+  }
 
   friend bool operator==(const ClusterAttention&, const ClusterAttention&) = default;
 };

@@ -32,6 +32,7 @@
 #include "kernels/attention.h"
 #include "kernels/compute_device.h"
 #include "kernels/dense.h"
+#include "kernels/pair_attention.h"
 #include "kernels/read_bandwidth.h"
 #include "model/fingerprint.h"
 #include "model/grammar/grammar_cache.h"
@@ -239,6 +240,8 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
        .capacity_bytes = node->capacity_bytes,
        .bandwidth_bytes_per_second = bandwidth,
        .kernels = weights.empty() ? description : absl::StrCat(description, ", weights ", weights),
+       .fast_pairs =
+           node->device == "cpu" && compute_type == DType::kBF16 && kernels::HasFastPairAttention(),
        .model_fingerprint = opened.fingerprint,
        .dense_speed = dense_speed,
        .policy_times = policy_times},

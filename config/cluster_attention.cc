@@ -8,15 +8,20 @@
 namespace lamina::internal {
 namespace {
 
-// All nodes of a list must have tensor cores.
+// All nodes of a list must be able to attend in that arithmetic.
 template <typename Node>
-absl::Status CheckNodes(absl::string_view key, absl::string_view list,
-                        const std::vector<Node>& nodes) {
+absl::Status CheckNodes(absl::string_view key, AttentionArithmetic arithmetic,
+                        absl::string_view list, const std::vector<Node>& nodes) {
+  const bool tensor = arithmetic == AttentionArithmetic::kTensor;
+  if (!tensor && arithmetic != AttentionArithmetic::kPairs) {
+    return absl::OkStatus();
+  }
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i].device == "cpu") {
+    if ((nodes[i].device == "cpu") == tensor) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "attention.", key, ": tensor contradicts ", list, ".", i, ".device cpu; put every ", list,
-          " node on CUDA, or set attention.", key, " to canonical"));
+          "attention.", key, ": ", tensor ? "tensor" : "pairs", " contradicts ", list, ".", i,
+          ".device ", nodes[i].device, "; put every ", list, " node on ",
+          tensor ? "CUDA" : "processors", ", or set attention.", key, " to canonical"));
     }
   }
   return absl::OkStatus();
@@ -25,14 +30,17 @@ absl::Status CheckNodes(absl::string_view key, absl::string_view list,
 }  // namespace
 
 absl::Status CheckAttention(const ClusterConfig& config) {
-  if (config.attention.prefill == AttentionArithmetic::kTensor) {
-    LAMINA_RETURN_IF_ERROR(CheckNodes("prefill", "compute", config.compute));
+  const ClusterAttention attention = config.attention.Named();
+  if (config.Fetches() && (attention.decode == AttentionArithmetic::kPairs ||
+                           attention.prefill == AttentionArithmetic::kPairs)) {
+    return absl::UnimplementedError(
+        absl::StrCat("attention: pairs is not served by this version with policy ", config.policy,
+                     "; set attention.decode and attention.prefill to auto or canonical"));
   }
-  if (config.attention.decode == AttentionArithmetic::kTensor) {
-    return config.policy == kPolicyLocal ? CheckNodes("decode", "compute", config.compute)
-                                         : CheckNodes("decode", "memory", config.memory);
-  }
-  return absl::OkStatus();
+  LAMINA_RETURN_IF_ERROR(CheckNodes("prefill", attention.prefill, "compute", config.compute));
+  return config.policy == kPolicyLocal
+             ? CheckNodes("decode", attention.decode, "compute", config.compute)
+             : CheckNodes("decode", attention.decode, "memory", config.memory);
 }
 
 }  // namespace lamina::internal

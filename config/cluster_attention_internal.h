@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the nodes of a cluster file must be for its arithmetic of attention. Whoever attends on
-// tensor cores has them: else a token would be attended in one arithmetic or the other, by where it
-// happened to be.
+// tensor cores has them, and in pairs of bf16 is a processor: else a token would be attended in one
+// arithmetic or the other, by where it happened to be.
 
 #pragma once
 
@@ -12,7 +12,8 @@
 namespace lamina::internal {
 
 // Errors: kInvalidArgument  attention on tensor cores with a node on the processor that would
-//                           attend.
+//                           attend; in pairs of bf16 with one on CUDA.
+//         kUnimplemented    pairs of bf16 with a policy that fetches.
 absl::Status CheckAttention(const ClusterConfig& config);
 
 }  // namespace lamina::internal

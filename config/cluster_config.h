@@ -203,7 +203,8 @@ struct ClusterConfig {
     DeviceWaits device_waits = DeviceWaits::kAuto;
   } pipeline;
   Partition partition = Partition::kRequest;
-  ClusterAttention attention;
+  ClusterAttention attention = {.decode = AttentionArithmetic::kAuto,
+                                .prefill = AttentionArithmetic::kAuto};
   // Of all K and V in slots: bf16 | int8, which is lossy
   // (docs/adr/0171-int8-behind-the-open-block.md).
   KvForm kv = KvForm::kBF16;

@@ -31,8 +31,11 @@ inline constexpr EnumNames<Partition, 4> kPartitions = {{{"request", Partition::
                                                          {"auto", Partition::kAuto}}};
 inline constexpr EnumNames<KvForm, 2> kKvForms = {
     {{"bf16", KvForm::kBF16}, {"int8", KvForm::kInt8}}};
-inline constexpr EnumNames<AttentionArithmetic, 2> kAttentions = {
-    {{"canonical", AttentionArithmetic::kCanonical}, {"tensor", AttentionArithmetic::kTensor}}};
+inline constexpr EnumNames<AttentionArithmetic, 4> kAttentions = {
+    {{"auto", AttentionArithmetic::kAuto},
+     {"canonical", AttentionArithmetic::kCanonical},
+     {"pairs", AttentionArithmetic::kPairs},
+     {"tensor", AttentionArithmetic::kTensor}}};
 inline constexpr EnumNames<WeightsForm, 3> kWeightsForms = {
     {{"auto", WeightsForm::kAuto}, {"packed", WeightsForm::kPacked}, {"bf16", WeightsForm::kBF16}}};
 inline constexpr EnumNames<ComputeRole, 2> kComputeRoles = {

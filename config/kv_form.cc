@@ -40,6 +40,12 @@ absl::Status CheckKvForm(const ClusterConfig& config) {
   if (config.prefill.mode == PrefillMode::kDedicated) {
     return NotServed("prefill.mode dedicated", "set prefill.mode to inline");
   }
+  const ClusterAttention attention = config.attention.Named();
+  if (attention.decode == AttentionArithmetic::kPairs ||
+      attention.prefill == AttentionArithmetic::kPairs) {
+    return NotServed("attention in pairs",
+                     "set attention.decode and attention.prefill to auto or canonical");
+  }
   LAMINA_RETURN_IF_ERROR(CheckDevices("compute", config.compute));
   return CheckDevices("memory", config.memory);
 }

@@ -171,7 +171,7 @@ absl::Status CheckSparse(const ClusterConfig& config) {
                      " is not in (0, 1]: so many of the tokens before a row are attended to"));
   }
   if (config.prefill.mode != PrefillMode::kInline ||
-      config.attention.decode != config.attention.prefill) {
+      config.attention.Named().decode != config.attention.Named().prefill) {
     return absl::UnimplementedError(
         "prefill.mode: only inline, with one attention for prompts and decode rows, is served by "
         "this version with policy fetch_sparse");

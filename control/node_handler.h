@@ -45,6 +45,9 @@ struct NodeIdentity {
   uint64_t capacity_bytes = 0;  // For KV. Of a compute node under policy local, and auto.
   double bandwidth_bytes_per_second = 0;
   std::string kernels;
+  // Whether it is to attend in pairs of bf16 where attention is chosen: its processor multiplies
+  // them fast, and nobody asked for f32.
+  bool fast_pairs = false;
   std::string model_fingerprint;
   // Stages whose layers are to be chosen: weights that the node's dense layers work off in a
   // second.

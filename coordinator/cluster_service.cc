@@ -495,6 +495,7 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
     lane->set_prefill(status.scheduler.lanes[i].prefill);
   }
   response->set_partition(status.partition);
+  response->set_attention(status.attention);
   response->set_prefill(status.prefill);
   response->set_policy(status.policy);
   response->set_policy_choice(status.policy_choice);

@@ -48,6 +48,7 @@ EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
                                 : options_.fetch_bytes > 0      ? "fetch_heads"
                                                                 : "attend_remote",
                       .partition = DescribePartition(sources),
+                      .attention = sources.epoch == nullptr ? "" : sources.epoch->attention,
                       .prefill = DescribePrefill(membership)};
   if (options_.hybrid.has_value() && sources.epoch != nullptr) {
     status.scheduler.fetch_share.why = sources.epoch->fetch_why;
@@ -92,11 +93,13 @@ std::vector<std::string> StatusBuilder::Warnings(const StatusSources& sources,
     warnings.push_back(absl::StrCat("prefill.mode dedicated runs ", prefill));
   }
   warnings.push_back(sources.splits.PrefillShardsWarning(membership.compute_members()));
-  if (options_.attention.decode != options_.attention.prefill) {
-    const bool prompts = options_.attention.prefill == AttentionArithmetic::kTensor;
+  if (const ClusterAttention named = options_.attention.Named(); named.decode != named.prefill) {
+    const bool prompts = named.prefill != AttentionArithmetic::kCanonical;
+    const bool tensor = (prompts ? named.prefill : named.decode) == AttentionArithmetic::kTensor;
     warnings.push_back(
         absl::StrCat("bits may differ: ", prompts ? "prompts attend" : "decode attends",
-                     " on tensor cores, ", prompts ? "decode does" : "prompts do",
+                     tensor ? " on tensor cores, " : " in pairs of bf16, ",
+                     prompts ? "decode does" : "prompts do",
                      " not; a request that is preempted or recovered may go on with other text"));
   }
   std::erase_if(warnings, [](const std::string& warning) { return warning.empty(); });

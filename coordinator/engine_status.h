@@ -59,6 +59,7 @@ struct EngineStatus {
   std::string policy_choice;  // Why, and
   std::optional<core::PolicyChoice> policy_figures;  // by what; with policy auto.
   std::string partition;  // "request"; "head: m0 2, m1 1 of 3 KV heads; ..."
+  std::string attention;  // "pairs: every node is fast at pairs of bf16"
   std::string prefill;    // "inline"; "dedicated: p0"
   double tokens_per_second = 0;
   uint64_t tokens_generated = 0;

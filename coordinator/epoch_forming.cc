@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "coordinator/attention_choice.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/hybrid_share.h"
 #include "plan/prefill_lanes.h"
@@ -54,7 +55,8 @@ absl::StatusOr<FormedEpoch> EpochForming::Form(const EpochMembers& members) cons
   return FormedEpoch{.topology = std::move(topology),
                      .shares = std::move(placement.shares),
                      .partition = DescribePartition(members, placement.words),
-                     .shares_by = members.bandwidth.words};
+                     .shares_by = members.bandwidth.words,
+                     .attention = ChooseAttention(options_, members).words};
 }
 
 absl::StatusOr<EpochForming::Placement> EpochForming::Place(const EpochMembers& members) const {
@@ -124,7 +126,7 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
                            .scratch_tokens = limits.scratch_tokens,
                            .sequence_tokens_max = limits.sequence_tokens_max,
                            .layers = options_.layers,
-                           .attention = options_.attention,
+                           .attention = ChooseAttention(options_, members).arithmetic,
                            .compute_nodes = NamesOf(members.compute),
                            .stages = members.stages,
                            .memory_nodes = NamesOf(members.kv),

@@ -26,7 +26,8 @@ namespace lamina::coordinator {
 // A node that takes part.
 struct EpochMember {
   std::string name;
-  bool on_device = false;  // It computes on another device than the processor.
+  bool on_device = false;   // It computes on another device than the processor.
+  bool fast_pairs = false;  // NodeIdentity::fast_pairs
   // Of those that hold KV.
   uint32_t slots = 0;
   uint64_t capacity_bytes = 0;
@@ -50,6 +51,7 @@ struct FormedEpoch {
   std::vector<core::MemoryNodeShare> shares;
   std::string partition;  // As status tells it.
   std::string shares_by;  // The same: by what new sequences are shared out.
+  std::string attention;  // The same: in which arithmetic rows attend, and why.
   std::string
       fetch_why;  // The same, with policy fetch_hybrid: by what tokens are held as they are.
 

@@ -63,6 +63,7 @@ NodeHello FromProto(const v1::Hello& hello) {
                        .capacity_bytes = hello.capacity_bytes(),
                        .bandwidth_bytes_per_second = hello.bandwidth_bytes_per_second(),
                        .kernels = hello.kernels(),
+                       .fast_pairs = hello.fast_pairs(),
                        .model_fingerprint = hello.model_fingerprint(),
                        .dense_speed = hello.dense_speed(),
                        .policy_times = FromProto(hello.policy_times())},

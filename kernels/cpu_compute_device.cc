@@ -6,6 +6,7 @@
 #include "kernels/compute_device.h"
 #include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
+#include "kernels/pair_attention.h"
 #include "kernels/read_bandwidth.h"
 
 namespace lamina::kernels {
@@ -163,17 +164,15 @@ class CpuComputeDevice final : public ComputeDevice {
 
   absl::StatusOr<std::unique_ptr<ChunkAttention>> MakeChunkAttention(
       const ChunkAttentionOptions& options) override {
-    if (options.arithmetic != AttentionArithmetic::kCanonical) {
-      return absl::InvalidArgumentError(
-          "attention on tensor cores needs a CUDA device; this one is the processor");
-    }
+    LAMINA_ASSIGN_OR_RETURN(const AttentionKernel* const attention,
+                            AttentionOfProcessor(options.arithmetic, attention_));
     LAMINA_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(options.layers, options.slots));
     if (options.int8) {
       LAMINA_ASSIGN_OR_RETURN(Int8Arena int8, Int8Arena::Create(options.layers, options.slots));
-      return std::make_unique<CpuInt8ChunkAttention>(options, Int8KernelBeside(attention_), pool_,
+      return std::make_unique<CpuInt8ChunkAttention>(options, Int8KernelBeside(*attention), pool_,
                                                      std::move(arena), std::move(int8));
     }
-    return std::make_unique<CpuChunkAttention>(options, attention_, pool_, std::move(arena));
+    return std::make_unique<CpuChunkAttention>(options, *attention, pool_, std::move(arena));
   }
 
   absl::StatusOr<std::unique_ptr<KvDevice>> MakeKvDevice(const KvDeviceOptions& options) override {

@@ -9,6 +9,7 @@
 #include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
 #include "kernels/kv_device.h"
+#include "kernels/pair_attention.h"
 
 namespace lamina::kernels {
 namespace {
@@ -114,10 +115,8 @@ class CpuKvDevice final : public KvDevice, public KvReads, public KvInt8 {
 KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool) {
   return [&kernel,
           &pool](const KvDeviceOptions& options) -> absl::StatusOr<std::unique_ptr<KvDevice>> {
-    if (options.arithmetic != AttentionArithmetic::kCanonical) {
-      return absl::InvalidArgumentError(
-          "attention on tensor cores needs a CUDA device; this one is the processor");
-    }
+    LAMINA_ASSIGN_OR_RETURN(const AttentionKernel* const attention,
+                            AttentionOfProcessor(options.arithmetic, kernel));
     // Where all tokens are kept as activations the arena of K and V is one that nobody uses.
     const bool activations_alone = options.slots == 0 && options.activation_slots > 0;
     LAMINA_ASSIGN_OR_RETURN(KvArena arena,
@@ -133,11 +132,11 @@ KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool) {
     if (options.int8_slots > 0) {
       LAMINA_ASSIGN_OR_RETURN(int8, Int8Arena::Create(options.layers, options.int8_slots));
     }
-    return std::make_unique<CpuKvDevice>(options,
-                                         int8.has_value() ? Int8KernelBeside(kernel) : kernel, pool,
-                                         Arenas{.kv = std::move(arena),
-                                                .activations = std::move(activations),
-                                                .int8 = std::move(int8)});
+    return std::make_unique<CpuKvDevice>(
+        options, int8.has_value() ? Int8KernelBeside(*attention) : *attention, pool,
+        Arenas{.kv = std::move(arena),
+               .activations = std::move(activations),
+               .int8 = std::move(int8)});
   };
 }
 

@@ -74,7 +74,8 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                           .threads = node->device == "cpu" ? static_cast<uint32_t>(threads) : 1,
                           .capacity_bytes = node->capacity_bytes,
                           .bandwidth_bytes_per_second = bandwidth,
-                          .kernels = device.kernels},
+                          .kernels = device.kernels,
+                          .fast_pairs = device.fast_pairs},
                          secret, config->tls);
   memory_node::MemoryNode handler({.name = flags.name,
                                    .cores = CallerCores(pinning),

@@ -17,7 +17,8 @@ namespace lamina::memory_node {
 
 struct NodeDevice {
   kernels::KvDeviceMaker make;
-  std::string kernels;  // For people: "highway/AVX2", "cuda".
+  std::string kernels;      // For people: "highway/AVX2", "cuda".
+  bool fast_pairs = false;  // control::NodeIdentity::fast_pairs
   double read_bytes_per_second = 0;
   // Where query windows may lie; null where that is the host's memory alone.
   std::unique_ptr<DeviceMemory> window_memory = nullptr;

@@ -12,7 +12,7 @@ namespace {
 bool ServesPromptRows(const ClusterConfig& config) {
   const auto on_processor = [](const auto& node) { return node.device == "cpu"; };
   return config.prefill.mode == PrefillMode::kInline &&
-         config.attention.decode == config.attention.prefill &&
+         config.attention.Named().decode == config.attention.Named().prefill &&
          std::all_of(config.memory.begin(), config.memory.end(), on_processor) &&
          std::all_of(config.compute.begin(), config.compute.end(), on_processor);
 }

@@ -94,6 +94,7 @@ std::vector<Choice> Choices(const client::ClusterStatus& status) {
   std::vector<Choice> choices = {
       {.what = "policy", .chosen = status.policy, .figures = Lines({status.policy_choice})},
       {.what = "KV", .chosen = status.partition, .figures = Bandwidths(status)},
+      {.what = "attention", .chosen = status.attention},
       {.what = "lanes", .chosen = status.lane_choice},
       {.what = "rows", .chosen = status.chunk_choice},
       {.what = "fetch", .chosen = status.fetch_choice},

@@ -115,6 +115,9 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
         kept == 0 ? ""
                   : absl::StrCat("; ", kept, " tokens kept for prompts that begin alike").c_str());
   }
+  if (!status.attention.empty()) {
+    std::printf("attends:  %s\n", status.attention.c_str());
+  }
   if (!status.prefill.empty() && status.prefill != "inline") {
     std::printf("prompts:  %s\n", status.prefill.c_str());
   }

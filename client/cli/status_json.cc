@@ -103,6 +103,7 @@ Json ToJson(const client::ClusterStatus& status) {
           {"policy", status.policy},
           {"policy_choice", status.policy_choice},
           {"partition", status.partition},
+          {"attention", status.attention},
           {"prefill", status.prefill},
           {"chunk_choice", status.chunk_choice},
           {"fetch_choice", status.fetch_choice},

@@ -23,12 +23,11 @@ using internal::Block;
 using internal::Tile;
 using internal::Workspace;
 
-// Rows of a prefill tile: enough to read a block of K and V once for many queries, few enough that
-// their scores (64 KiB) stay in the second-level cache.
-constexpr uint32_t kTileRows = 64;
 constexpr size_t kAlignment = 64;
 
-uint32_t TileTokens(uint32_t group) { return std::max(1u, kTileRows / group); }
+uint32_t TileTokens(const AttentionOps& ops, uint32_t group) {
+  return std::max(1u, ops.tile_rows / group);
+}
 
 // Where the tokens of a tile lie, walked forward block by block.
 class SlotCursor {
@@ -86,13 +85,14 @@ class CpuScratch final : public AttentionScratch {
   struct Worker {
     Workspace work;
     std::vector<float> floats;
+    std::vector<uint32_t> words;
     size_t offsets[2][internal::kOffsets];
   };
 
-  CpuScratch(const AttentionDescriptor& d, uint32_t query_tokens_max, uint32_t context_tokens_max,
-             size_t threads)
+  CpuScratch(const AttentionOps& ops, const AttentionDescriptor& d, uint32_t query_tokens_max,
+             uint32_t context_tokens_max, size_t threads)
       : descriptor(d),
-        query_tokens(std::min(query_tokens_max, TileTokens(d.group()))),
+        query_tokens(std::min(query_tokens_max, TileTokens(ops, d.group()))),
         context_tokens(context_tokens_max),
         workers(threads) {
     const size_t blocks = (size_t{context_tokens_max} + kBlockTokens - 1) / kBlockTokens;
@@ -100,6 +100,9 @@ class CpuScratch final : public AttentionScratch {
     const size_t levels = static_cast<size_t>(std::bit_width(blocks)) + 1;
     for (Worker& worker : workers) {
       Carve(levels, worker);
+      if (ops.has_pairs) {
+        CarvePairs(worker);
+      }
     }
   }
 
@@ -139,6 +142,28 @@ class CpuScratch final : public AttentionScratch {
     worker.work.rows_max = rows;
     worker.work.rows16 = rows16;
   }
+
+  void CarvePairs(Worker& worker) const {
+    const size_t rows = worker.work.rows_max;
+    const size_t padded = (descriptor.head_dim + 31) / 32 * 32;
+    const std::pair<uint32_t**, size_t> parts[] = {
+        {&worker.work.pairs.q, rows * descriptor.head_dim / 2},
+        {&worker.work.pairs.p, rows * internal::kPairStride},
+        {&worker.work.pairs.k, size_t{kBlockTokens} * descriptor.head_dim / 2},
+        {&worker.work.pairs.v, size_t{kBlockTokens} * padded / 2}};
+    constexpr size_t kLine = kAlignment / sizeof(uint32_t);
+    size_t total = kLine;
+    for (const auto& [pointer, size] : parts) {
+      total += (size + kLine - 1) / kLine * kLine;
+    }
+    worker.words.assign(total, 0);
+    uint32_t* at = worker.words.data();
+    at += (kAlignment - reinterpret_cast<uintptr_t>(at) % kAlignment) % kAlignment / sizeof(*at);
+    for (const auto& [pointer, size] : parts) {
+      *pointer = at;
+      at += (size + kLine - 1) / kLine * kLine;
+    }
+  }
 };
 
 // One call of Attend.
@@ -174,7 +199,7 @@ class TaskCursor {
 
  private:
   uint32_t TilesOf(const AttentionItem& item) const {
-    const uint32_t tokens = TileTokens(call_.descriptor.group());
+    const uint32_t tokens = TileTokens(call_.ops, call_.descriptor.group());
     return (item.query_tokens + tokens - 1) / tokens;
   }
   size_t TasksOf(const AttentionItem& item) const {
@@ -185,7 +210,7 @@ class TaskCursor {
     const AttentionDescriptor& d = call_.descriptor;
     const uint32_t tiles = TilesOf(item());
     const size_t kv_head = task / tiles;
-    const uint32_t first = static_cast<uint32_t>(task % tiles) * TileTokens(d.group());
+    const uint32_t first = static_cast<uint32_t>(task % tiles) * TileTokens(call_.ops, d.group());
     const size_t column = kv_head * d.group() * d.head_dim;
     tile_ = {
         .head_dim = d.head_dim,
@@ -197,7 +222,7 @@ class TaskCursor {
         .sinks = d.sinks.empty() ? nullptr : d.sinks.data() + kv_head * d.group(),
         .group = d.group(),
         .first_position = item().first_position + first,
-        .query_tokens = std::min(TileTokens(d.group()), item().query_tokens - first),
+        .query_tokens = std::min(TileTokens(call_.ops, d.group()), item().query_tokens - first),
         .k = call_.kv.k + kv_head * call_.kv.head_stride,
         .v = call_.kv.v + kv_head * call_.kv.head_stride,
         .q = item().q + first * item().q_stride + column,
@@ -318,7 +343,7 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
 class CpuKernel final : public AttentionKernel {
  public:
   explicit CpuKernel(const AttentionOps& ops)
-      : ops_(ops), name_(std::string("highway/") + ops.name) {}
+      : ops_(ops), name_(ops.has_pairs ? ops.name : std::string("highway/") + ops.name) {}
 
   const char* name() const override { return name_.c_str(); }
 
@@ -326,7 +351,8 @@ class CpuKernel final : public AttentionKernel {
                                                 uint32_t query_tokens_max,
                                                 uint32_t context_tokens_max,
                                                 size_t threads) const override {
-    return std::make_unique<CpuScratch>(descriptor, query_tokens_max, context_tokens_max, threads);
+    return std::make_unique<CpuScratch>(ops_, descriptor, query_tokens_max, context_tokens_max,
+                                        threads);
   }
 
   void Attend(const AttentionDescriptor& descriptor, const KvView& kv,
@@ -335,7 +361,7 @@ class CpuKernel final : public AttentionKernel {
     auto& mine = static_cast<CpuScratch&>(scratch);
     CheckCall(descriptor, items, mine, pool);
     size_t tasks = 0;
-    const uint32_t tile_tokens = TileTokens(descriptor.group());
+    const uint32_t tile_tokens = TileTokens(ops_, descriptor.group());
     for (const AttentionItem& item : items) {
       tasks += size_t{(item.query_tokens + tile_tokens - 1) / tile_tokens} * descriptor.kv_heads;
     }
@@ -352,16 +378,18 @@ class CpuKernel final : public AttentionKernel {
   }
 
  private:
-  static void CheckCall(const AttentionDescriptor& d, absl::Span<const AttentionItem> items,
-                        const CpuScratch& scratch, const ThreadPool& pool) {
+  void CheckCall(const AttentionDescriptor& d, absl::Span<const AttentionItem> items,
+                 const CpuScratch& scratch, const ThreadPool& pool) const {
     LAMINA_CHECK(d.head_dim % 16 == 0 && d.head_dim >= 16 && d.head_dim <= 256);
     LAMINA_CHECK(d.kv_heads > 0 && d.query_heads % d.kv_heads == 0);
     LAMINA_CHECK(d.head_dim == scratch.descriptor.head_dim &&
                  d.group() == scratch.descriptor.group());
     LAMINA_CHECK(pool.threads() <= scratch.workers.size());
     for (const AttentionItem& item : items) {
+      LAMINA_CHECK(item.weights == nullptr || !ops_.has_pairs);
       LAMINA_CHECK(item.first_position + item.query_tokens <= scratch.context_tokens);
-      LAMINA_CHECK(std::min(item.query_tokens, TileTokens(d.group())) <= scratch.query_tokens);
+      LAMINA_CHECK(std::min(item.query_tokens, TileTokens(ops_, d.group())) <=
+                   scratch.query_tokens);
     }
   }
 
@@ -378,6 +406,14 @@ std::vector<const AttentionKernel*> MakeVariants() {
 }
 
 }  // namespace
+
+namespace internal {
+
+std::unique_ptr<AttentionKernel> MakeAttentionKernel(const AttentionOps& ops) {
+  return std::make_unique<CpuKernel>(ops);
+}
+
+}  // namespace internal
 
 absl::Span<const AttentionKernel* const> CpuAttentionVariants() {
   static const auto* const variants = new std::vector<const AttentionKernel*>(MakeVariants());

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/types/span.h"
 #include "kernels/attention.h"
@@ -107,6 +108,16 @@ inline TokenRange SeenInBlock(const Tile& tile, const Block& block, uint32_t row
           .end = seen_end > first ? std::min(seen_end - first, kBlockTokens) : 0};
 }
 
+// What the arithmetic of pairs works with, in words of two bf16.
+struct PairWorkspace {
+  uint32_t* q = nullptr;  // [rows, head_dim / 2] or its transpose, in the order of K's lines
+  uint32_t* p = nullptr;  // [rows, kPairStride]: weights of a block's tokens 2i and 2i + 1
+  uint32_t* k = nullptr;  // [16 groups of tokens, head_dim / 2, 16]: a block of K
+  uint32_t* v = nullptr;  // [padded_dim / 16, 128 pairs of tokens, 16 elements]: a block of V
+};
+// A block's pairs and a line, so that rows do not share cache sets.
+inline constexpr size_t kPairStride = kBlockTokens / 2 + 16;
+
 // Working memory of one worker. `rows16` is the row count rounded up to 16.
 struct Workspace {
   float* q = nullptr;          // [rows, padded_dim]
@@ -122,6 +133,17 @@ struct Workspace {
   size_t rows_max = 0;         // The strides of `stack` and `stack_lse`.
   size_t rows16 = 0;
   size_t depth = 0;  // Partials on the stack.
+  PairWorkspace pairs;
+};
+
+// What both arithmetics have in common.
+struct MergeOps {
+  // Ends a block of which work.peak and work.sum are known, and whose sums of values lie on top of
+  // the stack: lse, the division by the sum, and what the tree merges now.
+  void (*close)(const Tile& tile, const Block& block, Workspace& work);
+  void (*merge_top_two)(const Tile& tile, Workspace& work);
+  // s = cap * tanh(s / cap), of a multiple of 16 scores.
+  void (*cap)(float cap, float* s, size_t count);
 };
 
 struct AttentionOps {
@@ -129,11 +151,19 @@ struct AttentionOps {
   void (*begin)(const Tile& tile, Workspace& work);
   void (*block)(const Tile& tile, const Block& block, Workspace& work);
   void (*end)(const Tile& tile, Workspace& work);
+  MergeOps merge;
+  // Rows of a prefill tile: enough to read a block of K and V once for many queries, few enough
+  // that their scores (1 KiB each) stay in the second-level cache.
+  uint32_t tile_rows = 64;
+  bool has_pairs = false;  // Its workspace has Workspace::pairs.
 };
 
 // The vector code for each instruction set that this processor has, best first. Empty on processors
 // without fused multiply-add.
 absl::Span<const AttentionOps* const> SupportedAttentionOps();
+
+// The driver over vector code, which outlives it.
+std::unique_ptr<AttentionKernel> MakeAttentionKernel(const AttentionOps& ops);
 
 }  // namespace lamina::kernels::internal
 

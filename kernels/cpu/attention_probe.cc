@@ -89,9 +89,10 @@ class Probe {
   std::vector<BFloat16> q_;
 };
 
-absl::Status ProbeOne(const AttentionKernel& kernel, const Problem& problem, ThreadPool& pool) {
+absl::Status ProbeOne(const AttentionKernel& kernel, const AttentionKernel& reference,
+                      const Problem& problem, ThreadPool& pool) {
   const Probe probe(problem);
-  const std::vector<BFloat16> want = probe.Attend(ReferenceAttention(), pool);
+  const std::vector<BFloat16> want = probe.Attend(reference, pool);
   const std::vector<BFloat16> got = probe.Attend(kernel, pool);
   if (std::equal(want.begin(), want.end(), got.begin(),
                  [](BFloat16 a, BFloat16 b) { return a.bits == b.bits; })) {
@@ -105,7 +106,7 @@ absl::Status ProbeOne(const AttentionKernel& kernel, const Problem& problem, Thr
 
 }  // namespace
 
-absl::Status ProbeAttention(const AttentionKernel& kernel) {
+absl::Status ProbeAttention(const AttentionKernel& kernel, const AttentionKernel& reference) {
   ThreadPool pool({});
   for (const uint32_t head_dim : kHeadDims) {
     for (const uint32_t group : kGroups) {
@@ -114,7 +115,7 @@ absl::Status ProbeAttention(const AttentionKernel& kernel) {
                                .group = group,
                                .tokens = group == 3 ? kBlockTokens + 20 : 35,
                                .scattered = group % 2 == 0};
-      if (absl::Status status = ProbeOne(kernel, problem, pool); !status.ok()) {
+      if (absl::Status status = ProbeOne(kernel, reference, problem, pool); !status.ok()) {
         return status;
       }
     }

@@ -14,8 +14,9 @@ namespace lamina::kernels {
 
 // Random problems for each loop of its own that a kernel has: head sizes 64, 128 and another, one
 // to eight query rows a KV head, slots in order and scattered, more than a block. Takes some 20 ms.
-// Errors: kInternal  other bits than ReferenceAttention(); says of which problem.
-absl::Status ProbeAttention(const AttentionKernel& kernel);
+// Errors: kInternal  other bits than `reference`; says of which problem.
+absl::Status ProbeAttention(const AttentionKernel& kernel,
+                            const AttentionKernel& reference = ReferenceAttention());
 
 // The first of `kernels` that passes, else ReferenceAttention(). Warns of each that does not.
 const AttentionKernel& FirstThatPasses(absl::Span<const AttentionKernel* const> kernels);

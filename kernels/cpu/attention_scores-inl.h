@@ -17,6 +17,7 @@
 #include "hwy/highway.h"
 #include "kernels/canonical_math.h"
 #include "kernels/cpu/attention_ahead.h"
+#include "kernels/cpu/attention_gather.h"
 #include "kernels/cpu/attention_internal.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -90,35 +91,6 @@ struct Scores {
     uint32_t end;
   };
 
-  // K of tokens t to t + 15 as one tile; those that the block has not may be anything.
-  static HWY_INLINE const uint16_t* TileOf(const Pass& p, uint32_t t) {
-    if (!IsTile(p.block, t)) {
-      return Gather(p.tile, p.block, t, p.work);
-    }
-    const uint32_t begin = std::max(p.block.begin, t);
-    return reinterpret_cast<const uint16_t*>(p.tile.k) + p.block.offsets[begin] -
-           size_t{begin % kRunTokens} * p.tile.head_dim;
-  }
-
-  static HWY_NOINLINE const uint16_t* Gather(const Tile& tile, const Block& block, uint32_t t,
-                                             Workspace& work) {
-    const auto* k = reinterpret_cast<const uint16_t*>(tile.k);
-    const uint32_t begin = std::max(block.begin, t);
-    auto* to = reinterpret_cast<uint16_t*>(work.k_tile);
-    const uint32_t end = std::min(block.end, t + kRunTokens);
-    for (uint32_t token = begin; token < end; ++token) {
-      const size_t slot = block.offsets[token] / tile.head_dim;
-      const uint16_t* from = k + OffsetInTiles(slot, 0, tile.head_dim);
-      for (size_t line = 0; line < tile.head_dim / 2; ++line) {
-        for (const size_t element : {0, 1}) {
-          to[line * kTileLine + PlaceInLine(token % kRunTokens, element)] =
-              from[line * kTileLine + PlaceInLine(0, element)];
-        }
-      }
-    }
-    return to;
-  }
-
   static HWY_INLINE void RunRows(uint32_t count, const Pass& p, bool first) {
     switch (count) {
       case 1:
@@ -151,7 +123,8 @@ struct Scores {
   static HWY_NOINLINE void RunTiles(const Pass& p) {
     const uint32_t dim = kDim != 0 ? kDim : p.tile.head_dim;
     for (uint32_t t = p.begin; t < p.end; t += kRunTokens) {
-      Streams streams = {TileOf(p, t), p.ahead.own[t / kRunTokens], p.ahead.other[t / kRunTokens]};
+      Streams streams = {TileOf(p.tile, p.block, t, p.work), p.ahead.own[t / kRunTokens],
+                         p.ahead.other[t / kRunTokens]};
       // (l0 + l2) + (l1 + l3), as canonical::SumScoreLanes.
       HWY_ALIGN float halves[2][kCount * kRunTokens];
       V sums[kCount][kVectors];

@@ -113,8 +113,8 @@ struct Softmax {
   static constexpr size_t kAtOnce = 4;
   static constexpr float kEmptyLse = -std::numeric_limits<float>::infinity();
 
-  // Turns each row's scores into weights; leaves 1 / (their sum) in work.sum, and pushes the
-  // block's lse on the stack. Rows that see nothing of the block get lse -inf.
+  // Turns each row's scores into weights; leaves their largest in work.peak, and the weights' sum.
+  // Rows that see nothing of the block get the peak -inf.
   static void Run(const Tile& tile, const Block& block, Workspace& work) {
     const uint32_t rows = tile.rows();
     for (uint32_t row = 0; row < rows; ++row) {
@@ -126,12 +126,26 @@ struct Softmax {
         RunRow(tile, range, row, work);
       }
     }
+  }
+
+  // Puts the block's lse on the stack, and 1 / sum into work.sum.
+  static void FindLse(const Tile& tile, Workspace& work) {
+    const uint32_t rows = tile.rows();
     const D d;
     float* lse = work.stack_lse + work.depth * work.rows16;
     for (uint32_t row = 0; row < rows; row += kN) {
       const V sum = Load(d, work.sum + row);
       Store(Add(Load(d, work.peak + row), Math<D>::Log(sum)), d, lse + row);
       Store(Div(Set(d, 1.0f), sum), d, work.sum + row);
+    }
+  }
+
+  // MergeOps::cap.
+  static void Cap(float soft_cap, float* s, size_t count) {
+    const D d;
+    const V cap = Set(d, soft_cap);
+    for (size_t i = 0; i < count; i += kN) {
+      Store(Mul(cap, Math<D>::Tanh(Div(Load(d, s + i), cap))), d, s + i);
     }
   }
 

@@ -53,13 +53,21 @@ void BeginTile(const Tile& tile, Workspace& work) {
   work.depth = 0;
 }
 
+// MergeOps::close.
+template <class D>
+void CloseBlock(const Tile& tile, const Block& block, Workspace& work) {
+  Softmax<D>::FindLse(tile, work);
+  Values<D>::Normalise(tile, work);
+  Softmax<D>::Push(tile, block, work);
+}
+
 // Attends one block and merges its partials into the stack.
 template <class D>
 void AttendBlock(const Tile& tile, const Block& block, Workspace& work) {
   Scores<D>::Run(tile, block, work);
   Softmax<D>::Run(tile, block, work);
   Values<D>::Run(tile, block, work);
-  Softmax<D>::Push(tile, block, work);
+  CloseBlock<D>(tile, block, work);
 }
 
 // Folds the stack from the top and rounds the result.
@@ -100,7 +108,10 @@ const AttentionOps* OpsFor() {
     static const AttentionOps ops = {.name = hwy::TargetName(HWY_TARGET),
                                      .begin = BeginTile<D>,
                                      .block = AttendBlock<D>,
-                                     .end = EndTile<D>};
+                                     .end = EndTile<D>,
+                                     .merge = {.close = CloseBlock<D>,
+                                               .merge_top_two = Softmax<D>::MergeTopTwo,
+                                               .cap = Softmax<D>::Cap}};
     return &ops;
   } else {
     return nullptr;

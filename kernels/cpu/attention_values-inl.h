@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Values of one block: for every row the sum of weight times v over the tokens that it sees, in
-// their order, times the inverse of the weights' sum.
+// their order. And the division by the weights' sum.
 //
 // A pass keeps `rows x chunks` accumulators in registers while it walks the tokens; a chunk is one
 // vector of bf16, that is two of floats. Masked tokens are not multiplied by zero but left out:
@@ -65,7 +65,19 @@ struct Values {
         row += count;
       }
     }
-    Normalise(tile, work);
+  }
+
+  // Multiplies the top of the stack by work.sum, which has the inverses.
+  static void Normalise(const Tile& tile, Workspace& work) {
+    const D d;
+    const uint32_t rows = tile.rows();
+    for (uint32_t row = 0; row < rows; ++row) {
+      const V inverse = Set(d, work.sum[row]);
+      float* out = Top(tile, work, row);
+      for (uint32_t i = 0; i < tile.padded_dim; i += kN) {
+        Store(Mul(Load(d, out + i), inverse), d, out + i);
+      }
+    }
   }
 
  private:
@@ -287,18 +299,6 @@ struct Values {
         const V weight = Set(d, weights[token + r * kScoreStride]);
         first[r][c] = MulAdd(weight, v_first, first[r][c]);
         second[r][c] = MulAdd(weight, v_second, second[r][c]);
-      }
-    }
-  }
-
-  static void Normalise(const Tile& tile, Workspace& work) {
-    const D d;
-    const uint32_t rows = tile.rows();
-    for (uint32_t row = 0; row < rows; ++row) {
-      const V inverse = Set(d, work.sum[row]);
-      float* out = Top(tile, work, row);
-      for (uint32_t i = 0; i < tile.padded_dim; i += kN) {
-        Store(Mul(Load(d, out + i), inverse), d, out + i);
       }
     }
   }

@@ -34,6 +34,11 @@ uint64_t TableBytes(const CudaAttentionOptions& o) {
 }
 
 absl::Status Check(const CudaAttentionOptions& o, const DeviceInfo& device) {
+  if (o.arithmetic != AttentionArithmetic::kCanonical &&
+      o.arithmetic != AttentionArithmetic::kTensor) {
+    return absl::InvalidArgumentError(
+        "attention in pairs of bf16 is of processors; this device has canonical and tensor");
+  }
   const AttentionDescriptor& d = o.descriptor;
   if (d.head_dim % 16 != 0 || d.head_dim < 16 || d.head_dim > 256) {
     return absl::InvalidArgumentError(

@@ -14,14 +14,23 @@ LocalClusterOptions Options(const RandomModelSpec& model, DType compute_type) {
   return {.model = model, .compute_type = compute_type, .slots = 4096, .sequence_tokens_max = 768};
 }
 
+ClusterAttention InPairs() {
+  return {.decode = AttentionArithmetic::kPairs, .prefill = AttentionArithmetic::kPairs};
+}
+
 struct Base {
   RandomModelSpec model;
   DType compute_type = DType::kBF16;
+  ClusterAttention attention = {};
 };
 
 class BitsTest : public ::testing::TestWithParam<Base> {
  protected:
-  LocalClusterOptions Plain() const { return Options(GetParam().model, GetParam().compute_type); }
+  LocalClusterOptions Plain() const {
+    LocalClusterOptions options = Options(GetParam().model, GetParam().compute_type);
+    options.attention = GetParam().attention;
+    return options;
+  }
 
   // Every request alone, one after another, on the plainest cluster.
   static std::vector<GenerateResult> Alone(const LocalClusterOptions& options,
@@ -482,10 +491,12 @@ TEST_P(BitsTest, GreedyTokensAreOfTheFirstRank) {
 
 INSTANTIATE_TEST_SUITE_P(Models, BitsTest,
                          ::testing::Values(Base{SmallModel(), DType::kBF16},
-                                           Base{SmallParallelModel(), DType::kF32}),
+                                           Base{SmallParallelModel(), DType::kF32},
+                                           Base{SmallModel(), DType::kBF16, InPairs()}),
                          [](const ::testing::TestParamInfo<Base>& test) {
                            return test.param.model.model_type +
-                                  (test.param.compute_type == DType::kF32 ? "_f32" : "_bf16");
+                                  (test.param.compute_type == DType::kF32 ? "_f32" : "_bf16") +
+                                  (test.param.attention == InPairs() ? "_pairs" : "");
                          });
 
 // The loops that define the bits give the same as the fast ones where the compute is bf16-exact:

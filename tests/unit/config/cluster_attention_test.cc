@@ -18,11 +18,17 @@ absl::StatusOr<ClusterConfig> Parse(const std::vector<std::string>& overrides) {
   return ParseClusterConfig(kTwoGpus, "test", overrides);
 }
 
-TEST(ClusterAttentionTest, IsCanonicalUnlessSaidOtherwise) {
+TEST(ClusterAttentionTest, IsChosenForBothTogetherUnlessOneIsNamed) {
   const auto config = Parse({});
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->attention, ClusterAttention());
-  EXPECT_EQ(config->attention.decode, AttentionArithmetic::kCanonical);
+  EXPECT_TRUE(config->attention.automatic());
+  EXPECT_EQ(config->attention.Named(), config->attention);
+
+  const auto one = Parse({"attention.decode=tensor"});
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_FALSE(one->attention.automatic());
+  EXPECT_EQ(one->attention.Named().decode, AttentionArithmetic::kTensor);
+  EXPECT_EQ(one->attention.Named().prefill, AttentionArithmetic::kCanonical);
 }
 
 TEST(ClusterAttentionTest, WhatIsWrittenReadsBackAsTheSame) {
@@ -57,9 +63,28 @@ TEST(ClusterAttentionTest, ANodeOnTheProcessorCannotTakePart) {
               HasSubstr("attention.decode: tensor contradicts compute.0.device cpu"));
 }
 
+TEST(ClusterAttentionTest, PairsAreOfProcessors) {
+  const auto gpu = Parse({"attention.decode=pairs"});
+  EXPECT_EQ(gpu.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(gpu.status().message(),
+              AllOf(HasSubstr("attention.decode: pairs contradicts memory.0.device cuda:1"),
+                    HasSubstr("put every memory node on processors")));
+  EXPECT_TRUE(Parse({"attention={decode: pairs, prefill: pairs}", "compute.0.device=cpu",
+                     "memory.0.device=cpu"})
+                  .ok());
+}
+
+TEST(ClusterAttentionTest, PairsAreNotServedWherePoliciesFetch) {
+  const auto config = Parse({"attention={decode: pairs, prefill: pairs}", "compute.0.device=cpu",
+                             "memory.0.device=cpu", "policy=fetch_heads"});
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(config.status().message(), HasSubstr("not served by this version with policy "
+                                                   "fetch_heads"));
+}
+
 TEST(ClusterAttentionTest, UnknownWordsNameTheKnownOnes) {
   EXPECT_THAT(Parse({"attention.decode=fast"}).status().message(),
-              HasSubstr("'fast' is not one of canonical, tensor"));
+              HasSubstr("'fast' is not one of auto, canonical, pairs, tensor"));
   EXPECT_FALSE(Parse({"attention=tensor"}).ok());
 }
 

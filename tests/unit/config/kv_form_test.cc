@@ -54,6 +54,9 @@ TEST(KvFormConfigTest, WhatIsNotServedWithItIsRefusedByName) {
       ErrorOf({"prefill.mode=dedicated", "compute=[{name: c0}, {name: p0, role: prefill}]"}),
       HasSubstr("kv: int8 is not served by this version with prefill.mode dedicated"));
   EXPECT_THAT(ErrorOf({"memory.0.device=cuda"}), HasSubstr("cuda"));
+  EXPECT_EQ(ErrorOf({"attention.decode=canonical"}), "no error");
+  EXPECT_THAT(ErrorOf({"attention.decode=pairs"}),
+              HasSubstr("kv: int8 is not served by this version with attention in pairs"));
 }
 
 }  // namespace

@@ -260,6 +260,18 @@ TEST_F(StatusBuilderTest, WarnsThatBitsMayDifferWherePromptsAndDecodeAttendOther
               ElementsAre(HasSubstr("prompts attend on tensor cores, decode does not")));
 }
 
+TEST_F(StatusBuilderTest, WarnsThatBitsMayDifferWhereDecodeAloneAttendsInPairs) {
+  EngineOptions options = Options();
+  options.attention = {.decode = AttentionArithmetic::kPairs,
+                       .prefill = AttentionArithmetic::kAuto};
+  SetOptions(options);
+  EXPECT_THAT(Build().warnings,
+              ElementsAre(HasSubstr("decode attends in pairs of bf16, prompts do not")));
+  options.attention.decode = AttentionArithmetic::kAuto;
+  SetOptions(options);
+  EXPECT_THAT(Build().warnings, IsEmpty());
+}
+
 TEST_F(StatusBuilderTest, WarnsThatBitsMayDifferWherePromptsRunInOtherShards) {
   EngineOptions options = Options();
   options.nodes.insert(options.nodes.begin() + 1,

@@ -66,6 +66,55 @@ TEST(EpochFormingTest, SequencesArePlacedOnEachNodeByItsBandwidth) {
   EXPECT_EQ(formed->shares_by, "by attention of late");
 }
 
+ClusterAttention Both(AttentionArithmetic arithmetic) {
+  return {.decode = arithmetic, .prefill = arithmetic};
+}
+
+TEST(EpochFormingTest, AttentionIsInPairsWhereEveryNodeIsFastAtThem) {
+  EngineOptions options = Options();
+  options.attention = Both(AttentionArithmetic::kAuto);
+  EpochMembers members = Members();
+  for (EpochMember* node : {&members.compute[0], &members.compute[1], &members.kv[0]}) {
+    node->fast_pairs = true;
+  }
+
+  const auto mixed = EpochForming(options).Form(members);
+  ASSERT_TRUE(mixed.ok()) << mixed.status();
+  EXPECT_EQ(mixed->config().attention, Both(AttentionArithmetic::kCanonical));
+  EXPECT_EQ(mixed->attention, "canonical: m1 is not fast at pairs of bf16");
+
+  members.kv[1].fast_pairs = true;
+  const auto fast = EpochForming(options).Form(members);
+  ASSERT_TRUE(fast.ok()) << fast.status();
+  EXPECT_EQ(fast->config().attention, Both(AttentionArithmetic::kPairs));
+  EXPECT_EQ(fast->attention, "pairs: every node is fast at pairs of bf16");
+
+  options.kv.form = KvForm::kInt8;
+  const auto int8 = EpochForming(options).Form(members);
+  ASSERT_TRUE(int8.ok()) << int8.status();
+  EXPECT_EQ(int8->config().attention, Both(AttentionArithmetic::kCanonical));
+  EXPECT_EQ(int8->attention, "canonical: INT8 KV has no other");
+  options.kv.form = KvForm::kBF16;
+
+  options.fetch_bytes = uint64_t{1} << 20;
+  members.compute.pop_back();
+  const auto fetching = EpochForming(options).Form(members);
+  ASSERT_TRUE(fetching.ok()) << fetching.status();
+  EXPECT_EQ(fetching->config().attention, Both(AttentionArithmetic::kCanonical));
+  EXPECT_EQ(fetching->attention, "canonical: policies that fetch have no other");
+}
+
+TEST(EpochFormingTest, AttentionThatIsNamedIsTaken) {
+  EngineOptions options = Options();
+  options.attention = {.decode = AttentionArithmetic::kAuto,
+                       .prefill = AttentionArithmetic::kPairs};
+  const auto formed = EpochForming(options).Form(Members());
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  EXPECT_EQ(formed->config().attention.decode, AttentionArithmetic::kCanonical);
+  EXPECT_EQ(formed->config().attention.prefill, AttentionArithmetic::kPairs);
+  EXPECT_EQ(formed->attention, "canonical, prompts pairs: as the cluster file says");
+}
+
 TEST(EpochFormingTest, HeadsAreSpreadOverAllNodesAsOne) {
   EngineOptions options = Options();
   options.partition = Partition::kHead;

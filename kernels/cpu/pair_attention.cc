@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/pair_attention.h"
+
+#include <mutex>
+#include <vector>
+
+#include "common/log.h"
+#include "kernels/cpu/attention_probe.h"
+#include "kernels/cpu/pair_attention_internal.h"
+
+namespace lamina::kernels {
+namespace {
+
+// Null: not here, or with other bits.
+const AttentionKernel* FindFast() {
+  const internal::AttentionOps* ops = internal::HardwarePairOps();
+  if (ops == nullptr) {
+    return nullptr;
+  }
+  const AttentionKernel* kernel = CpuPairAttentionVariants().front();
+  const absl::Status status = ProbeAttention(*kernel, ReferencePairAttention());
+  if (!status.ok()) {
+    LogWarning("attention kernel not used on this processor; please report it: ", status.message());
+    return nullptr;
+  }
+  return kernel;
+}
+
+const AttentionKernel* Fast() {
+  static const AttentionKernel* const fast = FindFast();
+  return fast;
+}
+
+std::vector<const AttentionKernel*> MakeVariants() {
+  std::vector<const AttentionKernel*> variants;
+  for (const internal::AttentionOps* ops :
+       {internal::HardwarePairOps(), internal::EmulatedPairOps()}) {
+    if (ops != nullptr) {
+      variants.push_back(internal::MakeAttentionKernel(*ops).release());  // Lives as long as we do.
+    }
+  }
+  return variants;
+}
+
+}  // namespace
+
+bool HasFastPairAttention() { return Fast() != nullptr; }
+
+const AttentionKernel& CpuPairAttention() {
+  if (Fast() != nullptr) {
+    return *Fast();
+  }
+  return internal::EmulatedPairOps() != nullptr ? *CpuPairAttentionVariants().back()
+                                                : ReferencePairAttention();
+}
+
+absl::StatusOr<const AttentionKernel*> AttentionOfProcessor(AttentionArithmetic arithmetic,
+                                                            const AttentionKernel& canonical) {
+  if (arithmetic == AttentionArithmetic::kCanonical) {
+    return &canonical;
+  }
+  if (arithmetic != AttentionArithmetic::kPairs) {
+    return absl::InvalidArgumentError(
+        "attention on tensor cores needs a CUDA device; this one is the processor");
+  }
+  if (!HasFastPairAttention()) {
+    static std::once_flag warned;
+    std::call_once(warned, [] {
+      LogWarning(
+          "attention in pairs of bf16 is emulated on this processor, many times slower than "
+          "canonical attention; set attention.decode and attention.prefill to auto");
+    });
+  }
+  return &CpuPairAttention();
+}
+
+absl::Span<const AttentionKernel* const> CpuPairAttentionVariants() {
+  static const auto* const variants = new std::vector<const AttentionKernel*>(MakeVariants());
+  return *variants;
+}
+
+}  // namespace lamina::kernels

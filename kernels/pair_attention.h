@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Attention in pairs of bf16: the second arithmetic that processors have beside the canonical one
+// (AttentionArithmetic::kPairs; docs/design/attention_numerics.md). It is fast where a processor
+// has AVX-512 BF16; its bits are the same everywhere.
+//
+// Of kernels/attention.h these kernels compute all but AttentionItem::weights (CHECKed).
+//
+// Threading and allocation: as kernels/attention.h.
+
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/attention_arithmetic.h"
+#include "kernels/attention.h"
+
+namespace lamina::kernels {
+
+// Plain loops, one thread, the definition of the bits.
+const AttentionKernel& ReferencePairAttention();
+
+// Whether this processor has the instruction, and gives the bits of ReferencePairAttention() by it
+// (probed when first called, some 20 ms).
+bool HasFastPairAttention();
+
+// The fastest on this processor with the bits of ReferencePairAttention(): without
+// HasFastPairAttention() it emulates the instruction, many times slower than CpuAttention().
+const AttentionKernel& CpuPairAttention();
+
+// What a processor attends by in that arithmetic, where `canonical` is its canonical kernel. Warns
+// once where pairs are emulated.
+// Errors: kInvalidArgument  an arithmetic of other devices.
+absl::StatusOr<const AttentionKernel*> AttentionOfProcessor(AttentionArithmetic arithmetic,
+                                                            const AttentionKernel& canonical);
+
+// Every kernel that runs on this processor beside the reference, best first, for tests and
+// benchmarks.
+absl::Span<const AttentionKernel* const> CpuPairAttentionVariants();
+
+}  // namespace lamina::kernels
