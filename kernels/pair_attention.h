@@ -22,10 +22,14 @@ const AttentionKernel& ReferencePairAttention();
 
 // Whether this processor has the instruction, and gives the bits of ReferencePairAttention() by it
 // (probed when first called, some 20 ms).
+bool HasPairAttention();
+
+// Whether it does, and multiplies more by the instruction than by f32 multiply-adds: not so Intel's
+// cores since Golden Cove (cpu/pair_products.h).
 bool HasFastPairAttention();
 
 // The fastest on this processor with the bits of ReferencePairAttention(): without
-// HasFastPairAttention() it emulates the instruction, many times slower than CpuAttention().
+// HasPairAttention() it emulates the instruction, many times slower than CpuAttention().
 const AttentionKernel& CpuPairAttention();
 
 // What a processor attends by in that arithmetic, where `canonical` is its canonical kernel. Warns

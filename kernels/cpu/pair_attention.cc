@@ -7,12 +7,13 @@
 #include "common/log.h"
 #include "kernels/cpu/attention_probe.h"
 #include "kernels/cpu/pair_attention_internal.h"
+#include "kernels/cpu/pair_products.h"
 
 namespace lamina::kernels {
 namespace {
 
-// Null: not here, or with other bits.
-const AttentionKernel* FindFast() {
+// By the instruction. Null: it is not here, or has other bits.
+const AttentionKernel* FindHardware() {
   const internal::AttentionOps* ops = internal::HardwarePairOps();
   if (ops == nullptr) {
     return nullptr;
@@ -26,9 +27,9 @@ const AttentionKernel* FindFast() {
   return kernel;
 }
 
-const AttentionKernel* Fast() {
-  static const AttentionKernel* const fast = FindFast();
-  return fast;
+const AttentionKernel* Hardware() {
+  static const AttentionKernel* const kernel = FindHardware();
+  return kernel;
 }
 
 std::vector<const AttentionKernel*> MakeVariants() {
@@ -44,11 +45,13 @@ std::vector<const AttentionKernel*> MakeVariants() {
 
 }  // namespace
 
-bool HasFastPairAttention() { return Fast() != nullptr; }
+bool HasPairAttention() { return Hardware() != nullptr; }
+
+bool HasFastPairAttention() { return !cpu::PairProductsAreSlow() && HasPairAttention(); }
 
 const AttentionKernel& CpuPairAttention() {
-  if (Fast() != nullptr) {
-    return *Fast();
+  if (HasPairAttention()) {
+    return *Hardware();
   }
   return internal::EmulatedPairOps() != nullptr ? *CpuPairAttentionVariants().back()
                                                 : ReferencePairAttention();
@@ -63,7 +66,7 @@ absl::StatusOr<const AttentionKernel*> AttentionOfProcessor(AttentionArithmetic 
     return absl::InvalidArgumentError(
         "attention on tensor cores needs a CUDA device; this one is the processor");
   }
-  if (!HasFastPairAttention()) {
+  if (!HasPairAttention()) {
     static std::once_flag warned;
     std::call_once(warned, [] {
       LogWarning(

@@ -14,6 +14,7 @@
 #include "kernels/canonical_math.h"
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/cpu/attention_probe.h"
+#include "kernels/cpu/pair_products.h"
 #include "kernels/k_tiles.h"
 #include "kernels/pair_math.h"
 #include "kernels/partial.h"
@@ -51,7 +52,8 @@ TEST(PairAttentionTest, SomethingRunsBesideTheReference) {
     EXPECT_TRUE(ProbeAttention(*kernel, ReferencePairAttention()).ok());
   }
   EXPECT_EQ(CpuPairAttentionVariants().empty(), CpuAttentionVariants().empty());
-  EXPECT_EQ(HasFastPairAttention(), CpuPairAttentionVariants().size() == 2);
+  EXPECT_EQ(HasPairAttention(), CpuPairAttentionVariants().size() == 2);
+  EXPECT_EQ(HasFastPairAttention(), HasPairAttention() && !cpu::PairProductsAreSlow());
 }
 
 TEST(PairAttentionTest, EveryShapeHasTheReferenceBits) {
