@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 import harness
-from policies import answers
+from policies import CANONICAL, answers
 
 ENDLESS = ["generate", "--prompt", "Once upon a time", "--max-tokens", "200", "--ignore-eos", "--json"]
 
@@ -32,7 +32,7 @@ class FetchPolicyTest(unittest.TestCase):
         harness.require_model(self)
 
     def test_tokens_are_those_of_attention_at_memory_nodes(self):
-        with harness.Cluster() as cluster:
+        with harness.Cluster(attention=CANONICAL) as cluster:
             expected = answers(self, cluster)
         limits = {"sequence_tokens_max": 256}
         # One head of the longest sequence fits into a window, and slots are few.
@@ -52,7 +52,7 @@ class FetchPolicyTest(unittest.TestCase):
             self.assertEqual(answers(self, cluster), expected)
 
     def test_recomputed_k_and_v_are_what_they_were(self):
-        with harness.Cluster() as cluster:
+        with harness.Cluster(attention=CANONICAL) as cluster:
             expected = answers(self, cluster)
         limits = {"sequence_tokens_max": 256}
         # All heads of the longest sequence fit into a window; slots are few, and larger.
@@ -78,7 +78,7 @@ class FetchPolicyTest(unittest.TestCase):
             cluster.await_true(explained, "the reason")
 
     def test_tokens_held_as_activations_do_not_show(self):
-        with harness.Cluster() as cluster:
+        with harness.Cluster(attention=CANONICAL) as cluster:
             expected = answers(self, cluster)
         limits = {"sequence_tokens_max": 256}
         # Slots are few; an activation of this model is larger than K and V.

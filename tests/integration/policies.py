@@ -10,6 +10,8 @@ import harness
 PROMPTS = ["The capital of France is", " ".join(f"Item {i} of the list." for i in range(16)), "1, 2, 3,",
            "Once upon a time"]
 TOKENS = 100
+# That of the policies that fetch, whatever the processor is fast at.
+CANONICAL = {"decode": "canonical", "prefill": "canonical"}
 
 
 def answers(test, cluster):

@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import harness
-from policies import answers
+from policies import CANONICAL, answers
 
 GOLDENS = Path(__file__).resolve().parents[1] / "fidelity/goldens"
 LIMITS = {"sequence_tokens_max": 256}
@@ -29,7 +29,7 @@ class SparsePolicyTest(unittest.TestCase):
         harness.require_model(self)
 
     def test_with_all_tokens_answers_are_those_of_attention_at_memory_nodes(self):
-        with harness.Cluster() as cluster:
+        with harness.Cluster(attention=CANONICAL) as cluster:
             expected = answers(self, cluster)
         # One head of the longest sequence fits into a window, and slots are few.
         small = sparse(1, "1MiB", limits=LIMITS, memory=[{"name": "m0", "capacity": "7MiB"}])
