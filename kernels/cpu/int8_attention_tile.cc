@@ -70,6 +70,7 @@ void AttendInt8Block(const Int8Tile& tile, const Int8Block& block, Int8Workspace
     Scores<D>::Run(tile.tile, tail, work.work);
   }
   Softmax<D>::Run(tile.tile, block.all, work.work);
+  Softmax<D>::FindLse(tile.tile, work.work);
   Int8Values<D>::Run(tile, block, work);
   Softmax<D>::Push(tile.tile, block.all, work.work);
 }
