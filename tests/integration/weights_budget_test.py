@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 import harness
-from policies import answers
+from policies import CANONICAL, answers
 
 MIB = 1 << 20
 
@@ -26,11 +26,11 @@ class WeightsBudgetTest(unittest.TestCase):
         harness.require_model(self)
 
     def test_tokens_are_those_of_weights_that_stay(self):
-        with harness.Cluster(compute=[{"name": "c0", "weights": "bf16"}]) as cluster:
+        with harness.Cluster(attention=CANONICAL, compute=[{"name": "c0", "weights": "bf16"}]) as cluster:
             expected = answers(self, cluster)
             all_weights = cluster.status()["nodes"][0]["weight_bytes"]
         with tempfile.TemporaryDirectory() as store:
-            with harness.Cluster(**streaming(weights_store=store)) as cluster:
+            with harness.Cluster(attention=CANONICAL, **streaming(weights_store=store)) as cluster:
                 self.assertEqual(answers(self, cluster), expected)
                 status = cluster.status()
                 self.assertLess(status["nodes"][0]["weight_bytes"], 161 * MIB)
@@ -47,7 +47,7 @@ class WeightsBudgetTest(unittest.TestCase):
                 cluster.await_true(lambda: serves(cluster), "c0 again", ["c0", "m1"])
                 self.assertEqual(answers(self, cluster), expected)
                 self.assertEqual(list(Path(store).iterdir()), [])
-        with harness.Cluster(policy="local", memory=[], **streaming(capacity="256MiB")) as cluster:
+        with harness.Cluster(policy="local", memory=[], attention=CANONICAL, **streaming(capacity="256MiB")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
         # K and V are made again with weights that come.
         for policy, fetch in [("fetch_recompute", {"recompute_percent": 60}), ("fetch_hybrid", {"activation_percent": 60})]:
