@@ -34,9 +34,11 @@ std::tuple<int, int, uint32_t> RankOf(const VerbsGid& gid) {
   return {gid.kind == GidKind::kRoceV1 ? 1 : 0, reach, gid.index};
 }
 
-bool IsOf(const VerbsGid& gid, const std::string& network) {
-  return network.empty() || gid.interface == network ||
-         IsInNetwork(absl::StripPrefix(gid.text, "::ffff:"), network);
+// GIDs of InfiniBand are no IP addresses: there the device that is named says which network it is.
+bool IsOf(const VerbsGid& gid, const VerbsOptions& options) {
+  return options.network.empty() || gid.interface == options.network ||
+         (gid.kind == GidKind::kInfiniBand && !options.device.empty()) ||
+         IsInNetwork(absl::StripPrefix(gid.text, "::ffff:"), options.network);
 }
 
 // "::ffff:192.0.2.1 of eth1", of all ports.
@@ -67,7 +69,7 @@ absl::StatusOr<VerbsGid> ChooseGid(const VerbsPort& port, const VerbsOptions& op
           absl::StrCat("verbs: ", port.device, " port ", port.port, " has no GID ", *options.gid,
                        "; `lamina doctor` lists those that it has"));
     }
-    if (!IsOf(*found, options.network)) {
+    if (!IsOf(*found, options)) {
       return absl::FailedPreconditionError(
           absl::StrCat("verbs: GID ", *options.gid, " of ", port.device, " is ", found->text,
                        ", which is not of network ", options.network));
@@ -79,11 +81,10 @@ absl::StatusOr<VerbsGid> ChooseGid(const VerbsPort& port, const VerbsOptions& op
         absl::StrCat("verbs: ", port.device, " port ", port.port,
                      " has no GID: give its network interface an IP address"));
   }
-  return *std::min_element(port.gids.begin(), port.gids.end(),
-                           [&](const VerbsGid& a, const VerbsGid& b) {
-                             return std::pair(!IsOf(a, options.network), RankOf(a)) <
-                                    std::pair(!IsOf(b, options.network), RankOf(b));
-                           });
+  return *std::min_element(
+      port.gids.begin(), port.gids.end(), [&](const VerbsGid& a, const VerbsGid& b) {
+        return std::pair(!IsOf(a, options), RankOf(a)) < std::pair(!IsOf(b, options), RankOf(b));
+      });
 }
 
 absl::StatusOr<VerbsPort> ChoosePort(const std::vector<VerbsPort>& ports,
@@ -121,12 +122,12 @@ absl::StatusOr<VerbsPort> ChoosePort(const std::vector<VerbsPort>& ports,
     const std::vector<VerbsPort> active = fitting;
     std::erase_if(fitting, [&](const VerbsPort& port) {
       return std::none_of(port.gids.begin(), port.gids.end(),
-                          [&](const VerbsGid& gid) { return IsOf(gid, options.network); });
+                          [&](const VerbsGid& gid) { return IsOf(gid, options); });
     });
     if (fitting.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("verbs: no active port has an address of network ", options.network,
-                       "; there are: ", AddressesOf(active)));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "verbs: no active port has an address of network ", options.network,
+          "; there are: ", AddressesOf(active), "; on InfiniBand name the device (verbs.device)"));
     }
   }
   const auto rank = [&](const VerbsPort& port) {

@@ -54,7 +54,8 @@ struct VerbsChoice {
 // Express, if it has a path, then the fastest, then the first by name. Its GID: the named one; else
 // RoCE v2 before RoCE v1, IPv4 before global IPv6 before link-local. Its MTU: the smaller of the
 // port's and the named one. Where options.network is given, only GIDs with an address in it, or of
-// the interface that it names, count, and only ports that have one.
+// the interface that it names, count, and only ports that have one; of a named device those of
+// InfiniBand, too.
 //
 // Errors: kFailedPrecondition  none fits; says what there is and what to do.
 //         kPermissionDenied    the device may not be opened.

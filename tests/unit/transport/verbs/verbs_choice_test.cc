@@ -78,6 +78,15 @@ TEST(VerbsChoiceTest, KeepsToTheNetworkThatIsNamed) {
   EXPECT_EQ(ChooseVerbsPort(ports, {.network = "192.0.2.0/24", .gid = 2}).value().gid.index, 2u);
 }
 
+TEST(VerbsChoiceTest, OnInfiniBandTheNamedDeviceIsOfTheNetwork) {
+  VerbsPort port = Port("mlx5_0", 400);
+  port.gids = {{.index = 0, .kind = GidKind::kInfiniBand, .text = "fe80::a", .link_local = true}};
+
+  EXPECT_EQ(ChooseVerbsPort({port}, {.device = "mlx5_0", .network = "10.1.0.0/16"})->gid.index, 0u);
+  EXPECT_THAT(Error(ChooseVerbsPort({port}, {.network = "10.1.0.0/16"})),
+              HasSubstr("on InfiniBand name the device (verbs.device)"));
+}
+
 TEST(VerbsChoiceTest, SaysWhichAddressesThereAreWhenNoneIsOfTheNetwork) {
   std::vector<VerbsPort> ports = {Port("a", 400)};
   ports[0].gids.back().interface = "eth7";
