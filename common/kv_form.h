@@ -41,7 +41,7 @@ constexpr uint64_t KvHeadBytes(uint32_t head_dim, KvForm form) {
              : uint64_t{2} * head_dim + kScaleBytes * (1 + Int8ScalesOfSlot(head_dim));
 }
 
-// Of all KV heads of all layers.
+// Bytes of a token's K and V in all KV heads of all layers.
 inline uint64_t KvSlotBytes(absl::Span<const AttentionDescriptor> layers, KvForm form) {
   uint64_t bytes = 0;
   for (const AttentionDescriptor& layer : layers) {
@@ -59,7 +59,7 @@ struct KvLayout {
   uint64_t SlotBytes(absl::Span<const AttentionDescriptor> layers) const {
     return KvSlotBytes(layers, form);
   }
-  // Of all tails.
+  // Bytes of all tails.
   uint64_t TailBytes(absl::Span<const AttentionDescriptor> layers) const {
     return uint64_t{tails} * kInt8BlockTokens * KvSlotBytes(layers, KvForm::kBF16);
   }

@@ -37,7 +37,7 @@ bool Widen(const BFloat16* from, size_t count, float* to) {
   return finite;
 }
 
-// One head.
+// Where the tail and the slots of one block lie, of one KV head.
 struct Head {
   size_t head_dim;
   const BFloat16* tail_k;  // Slot 0.

@@ -48,7 +48,7 @@ inline BFloat16 RoundUpToBFloat16(float x) {
 
 inline constexpr Int8Scale kInt8NotFinite = {.step = {0x7fc0}, .zero = 0};
 
-// Of a group whose values are finite.
+// The scale of a group whose values are finite and lie in [min, max].
 inline Int8Scale Int8ScaleOf(float min, float max) {
   const float largest = std::max(std::fabs(min), std::fabs(max));
   const float range = (max - min) / 255.0f;

@@ -57,7 +57,7 @@ struct Int8Scores {
   static constexpr uint32_t kTiles = kInt8BlockTokens / kRunTokens;
   static constexpr size_t kLineBytes = 64;
 
-  // Of the part `part`, whose scales are in the workspace.
+  // Scores of the tokens of part `part`, whose scales are in the workspace.
   static void Run(const Int8Tile& tile, const Int8Block& block, uint32_t part,
                   Int8Workspace& work) {
     const uint32_t head_dim = tile.tile.head_dim;

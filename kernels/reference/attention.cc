@@ -64,7 +64,7 @@ struct Row {
   size_t weights_row;
 };
 
-// Of all tokens that the extents name.
+// Sets `slots` to those that the extents name, in order.
 void FindSlots(absl::Span<const Extent> extents, std::vector<size_t>& slots) {
   slots.clear();
   for (const Extent& extent : extents) {

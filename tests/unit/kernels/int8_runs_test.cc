@@ -63,7 +63,7 @@ class Int8RunsTest : public ::testing::TestWithParam<uint32_t> {
     return *std::move(device);
   }
 
-  // Of these heads alone.
+  // A run of rows of the sequence, over these heads alone.
   Int8Run RunOf(uint32_t sequence, uint32_t first, uint32_t tokens, HeadRange heads) {
     const size_t width = layer_.qkv_width();
     const BFloat16* row = rows_[sequence].data() + first * width;
