@@ -179,7 +179,7 @@ std::vector<std::vector<Extent>> Contiguous(const std::vector<uint32_t>& tokens)
 
 struct Figure {
   double bytes_per_second = 0;  // Median.
-  double read = 0;              // Median of the reads beside.
+  double read = 0;              // Median of the reads next to it.
   double share = 0;             // Median of each run's share.
   double share_best = 0;
 };
@@ -252,7 +252,7 @@ class Bench {
   }
 
   void Decode() {
-    std::printf("\ndecode from DRAM: KV GB/s, plain read GB/s beside it, share (best)\n");
+    std::printf("\ndecode from DRAM: KV GB/s, plain read GB/s next to it, share (best)\n");
     std::printf("%9s %6s %8s %6s %8s %8s %14s\n", "head_dim", "group", "context", "rows", "KV",
                 "read", "share");
     for (const uint32_t head_dim : options_.head_dims) {

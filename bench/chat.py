@@ -2,7 +2,7 @@
 """Time to the first token of each turn of a chat, with K and V of the turns before kept and without.
 
 The same conversation goes through two clusters that differ in `prefix_cache` alone, turn by turn in turns. A turn's prompt is
-all that was said before and some new words. Beside both stands what the new tokens alone cost where everything is computed:
+all that was said before and some new words. Next to both stands what the new tokens alone cost where everything is computed:
 the time of this turn's prompt without the cache less that of the one before, at the same context.
 """
 

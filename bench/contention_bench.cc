@@ -4,7 +4,7 @@
 // other, the memory they share above all, with no pipeline between them.
 //
 // One thread multiplies rows with all weights of the quick start's model, again and again; the
-// other attends a batch in all its layers. Both in turns alone and beside each other, each for a
+// other attends a batch in all its layers. Both in turns alone and side by side, each for a
 // while; a figure is the median of the rounds.
 
 #include <CLI/CLI.hpp>
@@ -184,10 +184,10 @@ double StepSeconds(Load& load, double seconds, std::atomic<bool>& stop) {
 
 // The same, while the other load runs on core 1 - `core`.
 template <typename Load, typename Other>
-double StepSecondsBeside(Load& load, int core, Other& other, double seconds) {
+double StepSecondsWith(Load& load, int core, Other& other, double seconds) {
   std::atomic<bool> running = false;
   std::atomic<bool> stop = false;
-  std::thread beside([&] {
+  std::thread next to([&] {
     PinThisThread({1 - core});
     do {
       other.Step();
@@ -198,7 +198,7 @@ double StepSecondsBeside(Load& load, int core, Other& other, double seconds) {
     std::this_thread::yield();
   }
   const double step = StepSeconds(load, seconds, stop);
-  beside.join();
+  other_thread.join();
   return step;
 }
 
@@ -209,36 +209,36 @@ double Median(std::vector<double> values) {
 
 int Run(const Options& options) {
   if (!PinThisThread({1}) || !PinThisThread({0})) {
-    std::fputs("two loads beside each other need cores 0 and 1; this process may not have both\n",
+    std::fputs("two loads side by side need cores 0 and 1; this process may not have both\n",
                stderr);
     return 1;
   }
   DenseLoad dense(options.rows, options.vocabulary);
   AttentionLoad attention(options.rows, options.context);
-  std::vector<double> dense_alone, dense_beside, attention_alone, attention_beside, dense_slower,
+  std::vector<double> dense_alone, dense_shared, attention_alone, attention_shared, dense_slower,
       attention_slower;
   for (int round = 0; round < options.rounds; ++round) {
     std::atomic<bool> stop = false;
     PinThisThread({0});
     dense_alone.push_back(StepSeconds(dense, options.seconds, stop));
-    dense_beside.push_back(StepSecondsBeside(dense, 0, attention, options.seconds));
-    dense_slower.push_back(dense_beside.back() / dense_alone.back());
+    dense_shared.push_back(StepSecondsWith(dense, 0, attention, options.seconds));
+    dense_slower.push_back(dense_shared.back() / dense_alone.back());
     PinThisThread({1});
     attention_alone.push_back(StepSeconds(attention, options.seconds, stop));
-    attention_beside.push_back(StepSecondsBeside(attention, 1, dense, options.seconds));
-    attention_slower.push_back(attention_beside.back() / attention_alone.back());
+    attention_shared.push_back(StepSecondsWith(attention, 1, dense, options.seconds));
+    attention_slower.push_back(attention_shared.back() / attention_alone.back());
   }
   const nlohmann::json found = {{"dense_alone_s", Median(dense_alone)},
-                                {"dense_beside_s", Median(dense_beside)},
+                                {"dense_shared_s", Median(dense_shared)},
                                 {"dense_slower", Median(dense_slower)},
                                 {"attention_alone_s", Median(attention_alone)},
-                                {"attention_beside_s", Median(attention_beside)},
+                                {"attention_shared_s", Median(attention_shared)},
                                 {"attention_slower", Median(attention_slower)}};
   std::printf(
-      "%zu rows of %u tokens, ms a step: dense layers %.2f alone, %.2f beside attention "
-      "(%.2f); attention %.2f alone, %.2f beside dense layers (%.2f)\n",
-      options.rows, options.context, Median(dense_alone) * 1e3, Median(dense_beside) * 1e3,
-      Median(dense_slower), Median(attention_alone) * 1e3, Median(attention_beside) * 1e3,
+      "%zu rows of %u tokens, ms a step: dense layers %.2f alone, %.2f with attention "
+      "(%.2f); attention %.2f alone, %.2f with dense layers (%.2f)\n",
+      options.rows, options.context, Median(dense_alone) * 1e3, Median(dense_shared) * 1e3,
+      Median(dense_slower), Median(attention_alone) * 1e3, Median(attention_shared) * 1e3,
       Median(attention_slower));
   if (!options.json.empty()) {
     std::ofstream(options.json) << found.dump(2) << "\n";

@@ -92,7 +92,7 @@ def read_plan(path):
 
 
 def runs_of(plan):
-    """Every run of the matrix, those of one cluster and model beside each other: these share the daemons."""
+    """Every run of the matrix, those of one cluster and model side by side: these share the daemons."""
     runs = []
     for where in plan["clusters"]:
         models = [None] if "server" in where else plan.get("models") or [None]

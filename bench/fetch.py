@@ -3,7 +3,7 @@
 
 One compute and one memory node, a core each, over shared memory. The rate of the stream is what the memory node has sent over the time in
 which its thread gathered and put it (part `reply`); a copy is memmove() between two buffers of --copy MiB, in this process, before and after
-the cluster has run. A step's time stands beside what the stream alone would take.
+the cluster has run. A step's time stands next to what the stream alone would take.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def copy_rate(mebibytes):
 
 
 class Fetching:
-    """Counts what the memory node `m0` sends in each stretch. Beside a cluster that runs."""
+    """Counts what the memory node `m0` sends in each stretch. For a cluster that runs."""
 
     def __init__(self, *arguments, **keys):
         super().__init__(*arguments, **keys)

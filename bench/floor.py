@@ -4,7 +4,7 @@
 The floor is the larger of
   bytes: (weights, read once by each lane + K and V of all rows) / read bandwidth of all cores
   flops: 2 * parameters * rows / GEMM peak of the compute cores
-both measured beside it.
+both measured next to it.
 """
 
 import json

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What an interval of a data thread costs (telemetry/work_meter.h), with the timeline off and on,
-// beside the reading of the clock that it cannot do without.
+// besides the reading of the clock that it cannot do without.
 
 #include <algorithm>
 #include <cstdio>

@@ -3,7 +3,7 @@
 """Weights in the blocks of their GGUF file against bf16: layers, and decoding of the quick start's model on the same cores.
 
 Layers come first (lamina-bench-packed). Then two clusters decode in turns of one run (turns.py), policy local on --cores, or a compute
-node on core 0 beside a memory node on core 1 with --pools. gain = tokens/s with packed weights / tokens/s with bf16.
+node on core 0 with a memory node on core 1 with --pools. gain = tokens/s with packed weights / tokens/s with bf16.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main():
     parser.add_argument("--json", help="write the rows here")
     parser.add_argument("--layers", default="smollm2", help="part of the layers' names; `none` for no layers")
     parser.add_argument("--points", type=points, default=points("1x1024,4x1024,16x1024"), help="rows x context")
-    parser.add_argument("--pools", action="store_true", help="a compute node beside a memory node")
+    parser.add_argument("--pools", action="store_true", help="a compute node with a memory node")
     parser.add_argument("--cores", default="0-1", help="of the compute node, without --pools")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")

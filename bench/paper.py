@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's economics by the cost model, beside the paper's numbers: Tables 1 and 3, Figures 1, 12, 13 and 17.
+"""The paper's economics by the cost model, next to the paper's numbers: Tables 1 and 3, Figures 1, 12, 13 and 17.
 
 Of the figures the text has ranges only; where it has no number, the shape stands. Nothing here is measured: it is the cost model over
 cost/catalogues/paper.yaml, and `lamina plan` over the default catalogue for today's prices.

@@ -3,7 +3,7 @@
 
 The paper's set-up is a GPU behind PCIe with OPT and LLaMA models of 6.7 to 30 billion parameters; here SmolLM2 (135 million) on one core fetches from a
 memory node on another. Quality: a prompt of 768 tokens attends to all before them, 768 more go through decode steps (lamina score --decode-from), for
-each share of tokens kept, and as many of the most recent ones, and at a fixed stride. What Algorithm 1 gives in float64 on the same text stands beside
+each share of tokens kept, and as many of the most recent ones, and at a fixed stride. What Algorithm 1 gives in float64 on the same text stands next to
 it (tests/fidelity/goldens/alisa.json). Speed: decode steps over a link that is slowed down, by the share of tokens kept, window and memory alike.
 """
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two lanes against one, on one compute and one memory core, beside the bound that an event simulation gives.
+"""Two lanes against one, on one compute and one memory core, next to the bound that an event simulation gives.
 
 For every (rows, context), in turns (turns.py): the step of one lane with all rows, of two lanes with half of them each, and of
 one lane with half of the rows, whose units run alone on the machine and give the simulation its times: a slice and the LM
 head from the compute node's own counters, an attention from the memory node's. How much slower dense layers and attention are
-beside each other, since both cores share a memory, lamina-bench-contention measures at each point, with the same kernels and no
+side by side, since both cores share a memory, lamina-bench-contention measures at each point, with the same kernels and no
 pipeline; the simulation (pipeline_model.py) slows its units so while both devices run. Columns:
-  t_m, t_a, head   a slice, an attention, the LM head of half of the rows, in ms, and in brackets how much slower beside the other
+  t_m, t_a, head   a slice, an attention, the LM head of half of the rows, in ms, and in brackets how much slower with the other
   gain      two lanes' tokens/s over one lane's, measured, median of neighbouring turns
   bound     the same, both simulated
   of bound  gain / bound. More than 1 where one lane loses more to waiting and waking than the simulation knows, or where a
@@ -14,7 +14,7 @@ pipeline; the simulation (pipeline_model.py) slows its units so while both devic
   (sim)     the simulated step, in ms
 Below each point: where the steps of one lane and of two went, by the nodes' own counters; waiting is what the bound leaves out.
 With --vocabulary N the model is not the quick start's but one of its shape with N tokens and random weights
-(small_vocabulary.py): the LM head, beside which a single lane's memory node has nothing to do, is nearly gone.
+(small_vocabulary.py): the LM head, during which a single lane's memory node has nothing to do, is nearly gone.
 """
 
 import argparse
@@ -36,7 +36,7 @@ ATTENTION_PARTS = ("store", "attend", "reply")
 
 
 def contention(rows, context, vocabulary):
-    """How much slower (dense layers, attention) of so many rows are beside each other."""
+    """How much slower (dense layers, attention) of so many rows are side by side."""
     with tempfile.NamedTemporaryFile() as out:
         subprocess.run([program("lamina-bench-contention"), "--rows", str(rows), "--context", str(context),
                         "--vocabulary", str(vocabulary), "--json", out.name], check=True, stdout=subprocess.DEVNULL)
@@ -66,7 +66,7 @@ def measure(sides, rows, context, arguments):
     slower = [(a + b) / 2 for a, b in zip(before, after)]
     half, one, two = (found[side.name] for side in sides)
     half_times = times_of(half, slower)
-    # In one lane nothing runs beside anything else.
+    # In one lane nothing overlaps with anything else.
     simulated = [pipeline_model.step_seconds(times_of(one, (1.0, 1.0)), 1, LAYERS),
                  pipeline_model.step_seconds(half_times, 2, LAYERS)]
     gain, bound = one["ratio"], simulated[0] / simulated[1]

@@ -12,7 +12,7 @@ import dataclasses
 
 @dataclasses.dataclass
 class Times:
-    """Of one lane's units, each alone on the machine, in seconds; and by how much slower they are beside the other device's."""
+    """Of one lane's units, each alone on the machine, in seconds; and by how much slower they are with the other device's."""
 
     slice_seconds: float
     attention_seconds: float

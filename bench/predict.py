@@ -3,7 +3,7 @@
 
 For each mode of predict_points.json a cluster of one compute node (core 0) and one memory node (core 1; policy local: one node with both
 cores) is started and calibrated by `lamina calibrate`. Then each point is measured --turns times, in turns, with reads of the calibration's
-kind beside it (a repetition of its first measurement, printed as drift), and simulated by `lamina simulate` with the same arrivals. Leave the
+kind next to it (a repetition of its first measurement, printed as drift), and simulated by `lamina simulate` with the same arrivals. Leave the
 machine alone meanwhile: 45 to 60 minutes.
 
 A point holds if tokens/s and TPOT p50 are within the larger of 10% and the runs' own spread; TTFT p50 within 15%.
@@ -207,7 +207,7 @@ def run_mode(mode, points, plan, arguments):
             reads.append(mode.measure(running, arrivals({"rows": 1, "input": 64, "output": 64}, 0))["tpot"])
             for i, trace in enumerate(traces):
                 runs[i].append(mode.measure(running, trace))
-        print(f"{mode.name}: reads beside it {', '.join(f'{read:.2f}' for read in reads)} ms a token, drift {spread(reads):.0%}")
+        print(f"{mode.name}: reads next to it {', '.join(f'{read:.2f}' for read in reads)} ms a token, drift {spread(reads):.0%}")
         for point, trace, done in zip(mine, traces, runs):
             rows.append(judge(point, mode.predict(point, trace), done))
         if plan["open"]["mode"] == mode.name:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What running requests notice of a long prompt, with prompts beside decode rows and on a node of their own.
+"""What running requests notice of a long prompt, with prompts in steps with decode rows and on a node of their own.
 
 Some requests decode; then a prompt of `--prompt-tokens` arrives. From its arrival to its first token the times between
 the running requests' tokens are taken, as their clients see them, and before it, undisturbed. The clusters differ in
@@ -91,12 +91,12 @@ def measure(arguments, name, chunk, prefill_cores):
             readers.end()
         row = {"mode": name, "chunk_tokens": chunk, "prefill_cores": prefill_cores, "prompt": answer.get("usage"),
                "first_token_seconds": end - begin, "quiet": summary(readers.gaps(quiet_begin, begin)),
-               "beside": summary(readers.gaps(begin, end))}
-    quiet, beside = row["quiet"], row["beside"]
-    rate = beside["tokens"] / row["first_token_seconds"]
+               "during": summary(readers.gaps(begin, end))}
+    quiet, during = row["quiet"], row["during"]
+    rate = during["tokens"] / row["first_token_seconds"]
     chunks = f"chunks of {chunk:>3}: " if chunk else ""
-    print(f"{name:<22} {chunks}undisturbed p50 {quiet['p50_ms']:6.1f} ms, p99 {quiet['p99_ms']:6.1f}; beside "
-          f"the prompt p50 {beside['p50_ms']:6.1f}, p99 {beside['p99_ms']:6.1f}, most {beside['max_ms']:6.1f}; its "
+    print(f"{name:<22} {chunks}undisturbed p50 {quiet['p50_ms']:6.1f} ms, p99 {quiet['p99_ms']:6.1f}; during "
+          f"the prompt p50 {during['p50_ms']:6.1f}, p99 {during['p99_ms']:6.1f}, most {during['max_ms']:6.1f}; its "
           f"first token after {row['first_token_seconds']:.2f} s, {rate:.0f} tokens/s of the others meanwhile", flush=True)
     return row
 

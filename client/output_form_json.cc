@@ -76,7 +76,7 @@ absl::StatusOr<OutputForm> StructuredOutputs(const Json& value) {
     if (found != nullptr || !known) {
       return absl::InvalidArgumentError(
           absl::StrCat("one of json, regex, choice and grammar is served, and not '", key, "'",
-                       found == nullptr ? "" : absl::StrCat(" beside '", name, "'")));
+                       found == nullptr ? "" : absl::StrCat(" together with '", name, "'")));
     }
     found = &entry;
     name = key;

@@ -26,7 +26,7 @@ struct ClusterAttention {
   bool automatic() const {
     return decode == AttentionArithmetic::kAuto && prefill == AttentionArithmetic::kAuto;
   }
-  // Beside one that is named the other is canonical unless it is named, too.
+  // Where one is named the other is canonical unless it is named, too.
   ClusterAttention Named() const {
     const auto named = [](AttentionArithmetic arithmetic) {
       return arithmetic == AttentionArithmetic::kAuto ? AttentionArithmetic::kCanonical

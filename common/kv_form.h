@@ -63,7 +63,7 @@ struct KvLayout {
   uint64_t TailBytes(absl::Span<const AttentionDescriptor> layers) const {
     return uint64_t{tails} * kInt8BlockTokens * KvSlotBytes(layers, KvForm::kBF16);
   }
-  // How many slots fit into the capacity beside the tails.
+  // How many slots fit into the capacity next to the tails.
   uint64_t SlotsIn(uint64_t capacity, absl::Span<const AttentionDescriptor> layers) const {
     const uint64_t tail_bytes = TailBytes(layers);
     return capacity < tail_bytes ? 0 : (capacity - tail_bytes) / SlotBytes(layers);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LogEvent: a line of the log with named values beside its words, and the form that lines take.
+// LogEvent: a line of the log with named values besides its words, and the form that lines take.
 //
 // As text the fields stand behind the message, `key value`, control characters of values escaped.
 // As JSON every line is one object:

@@ -28,7 +28,7 @@ struct SamplingParams {
   std::vector<std::pair<TokenId, float>> logit_bias;  // Added to raw logits.
   uint64_t seed = 0;
   OutputForm form;        // Tokens that do not fit are never sampled.
-  int32_t logprobs = -1;  // Alternatives to report beside the token: [0, 20]; -1 means none at all.
+  int32_t logprobs = -1;  // Alternatives to report of the token: [0, 20]; -1 means none at all.
 
   // Errors: kInvalidArgument names the field, the value and the range.
   absl::Status Validate() const;

@@ -85,7 +85,7 @@ struct OpenedNode {
 struct NodeThreads {
   ThreadPoolOptions pool;
   std::vector<int> caller_cores;
-  size_t beside_memory_nodes = 0;  // Of them, while K and V are there; 0: all.
+  size_t with_memory_nodes = 0;  // Of them, while K and V are there; 0: all.
   std::vector<int> shared_cores;
 };
 
@@ -99,7 +99,7 @@ NodeThreads ThreadsOf(const ClusterConfig& config, const ComputeNodeConfig& node
     found.pool.cores = split.own;
     found.pool.cores.insert(found.pool.cores.end(), split.shared.begin(), split.shared.end());
     found.caller_cores = {split.own.front()};
-    found.beside_memory_nodes = std::max<size_t>(1, threads * split.own.size() / cores);
+    found.with_memory_nodes = std::max<size_t>(1, threads * split.own.size() / cores);
     found.shared_cores = split.shared;
   }
   return found;
@@ -151,7 +151,7 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
                                          .bus = std::move(bus),
                                          .weight_form = FormOf(node.weights),
                                          .lanes = config.pipeline.lanes,
-                                         .pools_threads = threads.beside_memory_nodes,
+                                         .pools_threads = threads.with_memory_nodes,
                                          .shared_cores = threads.shared_cores},
                                         std::move(model), std::move(device), pool, LogProgress()));
   if (opened.node->weight_bytes() > 0) {

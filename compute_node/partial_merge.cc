@@ -43,7 +43,7 @@ void PartialMerge::Run(Lane& lane, const RemoteRows& rows, ReplyOf reply_of) {
       float lse;
       stack.Fold(folded.data(), &lse);
       const float share =
-          shape.sinks.empty() ? 1.0f : kernels::ShareBesideSink(lse, shape.sinks[head]);
+          shape.sinks.empty() ? 1.0f : kernels::ShareWithSink(lse, shape.sinks[head]);
       std::transform(folded.begin(), folded.end(),
                      out.row(rows.decode.first + row) + size_t{head} * shape.head_dim,
                      [share](float x) { return kernels::canonical::RoundOutput(share * x); });

@@ -119,15 +119,15 @@ class AttentionLoad {
 };
 
 // Attention on other cores for as long as it lives.
-class AttentionBeside {
+class ConcurrentAttention {
  public:
-  AttentionBeside(const std::vector<AttentionDescriptor>& layers, const std::vector<int>& cores)
+  ConcurrentAttention(const std::vector<AttentionDescriptor>& layers, const std::vector<int>& cores)
       : layers_(layers), cores_(cores), thread_([this] { rate_ = Run(); }) {
     started_.wait(false);
   }
-  ~AttentionBeside() { static_cast<void>(End()); }
-  AttentionBeside(const AttentionBeside&) = delete;
-  AttentionBeside& operator=(const AttentionBeside&) = delete;
+  ~ConcurrentAttention() { static_cast<void>(End()); }
+  ConcurrentAttention(const ConcurrentAttention&) = delete;
+  ConcurrentAttention& operator=(const ConcurrentAttention&) = delete;
 
   // Ends it. Returns the bytes a second that it reached.
   absl::StatusOr<double> End() {
@@ -269,9 +269,9 @@ absl::StatusOr<plan::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& wh
     times.pools = times.local;
   } else {
     pool.UseThreads(what.pools_threads);
-    AttentionBeside beside(what.layers, what.shared_cores);
+    ConcurrentAttention concurrent(what.layers, what.shared_cores);
     absl::StatusOr<std::vector<plan::SliceTimes>> measured = meter.Measure(nullptr, nullptr);
-    const absl::StatusOr<double> rate = beside.End();
+    const absl::StatusOr<double> rate = concurrent.End();
     pool.UseThreads(pool.threads());
     LAMINA_RETURN_IF_ERROR(measured.status());
     LAMINA_RETURN_IF_ERROR(rate.status());
@@ -279,7 +279,7 @@ absl::StatusOr<plan::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& wh
     times.attention_shared = *rate;
   }
   LogInfo("for policy auto, slice and tail in ms: local ", Words(times.local),
-          "; beside memory nodes ", Words(times.pools),
+          "; together with memory nodes ", Words(times.pools),
           absl::StrFormat("; attention %.1f GB/s, on cores of memory nodes %.1f GB/s",
                           times.attention_local / 1e9, times.attention_shared / 1e9),
           "; measured in ", absl::StrFormat("%.1f", ToSeconds(RealClock().Now() - start)), " s");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a compute node measures for policy auto, before it joins: slices and the end of a step on
-// all its threads, and on those that it has beside memory nodes; attention on both.
+// all its threads, and on those that it has in use with memory nodes; attention on both.
 //
 // On all threads attention follows each slice, as in a step of policy local. The cores that it
 // shares with memory nodes attend while the others run slices, as they do while K and V are there:
@@ -24,7 +24,7 @@ namespace lamina::compute_node {
 
 struct PolicyMeasurement {
   std::vector<AttentionDescriptor> layers;  // Of the model.
-  // Of the pool, in use beside memory nodes. All of them if no cores are shared.
+  // Of the pool, in use together with memory nodes. All of them if no cores are shared.
   size_t pools_threads = 1;
   std::vector<int> shared_cores;  // With memory nodes.
 };

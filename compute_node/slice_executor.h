@@ -49,7 +49,7 @@ class SliceExecutor {
                                                                size_t head_columns = 0);
 
   // Called after every op: the thread beats, and a transport that moves nothing by itself gets on
-  // beside long slices.
+  // as long as slices do.
   void SetBetweenOps(std::function<void()> call) { runner_.SetBetweenOps(std::move(call)); }
 
   kernels::ComputeDevice& device() const { return device_; }

@@ -33,11 +33,11 @@ absl::StatusOr<SliceProgram> SliceProgram::Create(const model::Graph& graph, DTy
     return absl::InvalidArgumentError("the model does not end with a linear layer, the LM head");
   }
   for (const model::Slice& slice : split.slices) {
-    const auto beside = absl::MakeConstSpan(slice.ops).subspan(slice.ops_before_send);
-    for (const model::OpId op : beside) {
+    const auto overlapped = absl::MakeConstSpan(slice.ops).subspan(slice.ops_before_send);
+    for (const model::OpId op : overlapped) {
       if (slice.attention != model::kNone && IsReduce(graph.ops[op])) {
         return absl::UnimplementedError(
-            absl::StrCat(graph.ops[op].name, ": a reduction over shards beside the attention"));
+            absl::StrCat(graph.ops[op].name, ": a reduction over shards overlapped with the attention"));
       }
     }
   }

@@ -4,7 +4,7 @@
 // one call runs, where reductions over shards stand between them, where the rows of the last slice
 // are cut down to those that are sampled, and what each value is. It knows no memory and no device.
 //
-//   slice k:  [0, ops_before_send) makes q, k, v | ops_before_send .. runs beside the attention
+//   slice k:  [0, ops_before_send) makes q, k, v | ops_before_send .. overlaps with the attention
 //   last one: its body up to the last reduction  | the tail, on few rows | the LM head
 //
 // Threading: constant once made.
@@ -35,7 +35,7 @@ class SliceProgram {
  public:
   // The graph must outlive the program. `compute_type`: of the dense layers' inputs.
   // Errors: kInvalidArgument  the graph does not split, has no attention, or no LM head at its end.
-  //         kUnimplemented    a reduction in what runs beside the attention.
+  //         kUnimplemented    a reduction in what overlaps with the attention.
   static absl::StatusOr<SliceProgram> Create(const model::Graph& graph, DType compute_type);
 
   const model::Graph& graph() const { return *graph_; }
@@ -63,7 +63,7 @@ class SliceProgram {
   OpRange AfterSend(uint32_t slice) const {
     return {.slice = slice, .from = OpsEnd(slice), .end = split_.slices[slice].ops.size()};
   }
-  // What one call runs, by slice: up to reductions and between them, and what runs beside the
+  // What one call runs, by slice: up to reductions and between them, and what overlaps with the
   // attention; of the last slice its body, which all shards run. None is empty.
   std::vector<OpRange> Ranges() const;
 

@@ -6,7 +6,7 @@
 //
 // A fork has its parent's sums, of the rows of the common prompt that the parent still has. Who has
 // none (a prompt whose K and V were there already) begins with sums of 0: the earliest tokens
-// beside the local ones.
+// besides the local ones.
 //
 // Threading: the data thread. Memory: grows with sequences; bounded by BytesMax().
 

@@ -283,7 +283,7 @@ absl::Status StepWorker::RunSlice(Lane& lane) {
   LAMINA_RETURN_IF_ERROR(paths_.Attend(lane));
   transport_.Progress();  // What was sent and is still here.
   executor_.RunAfterSend(lane.slice, lane.buffers);
-  intervals_.EndIntervalOf(lane, telemetry::WorkPart::kBeside, lane.slice);
+  intervals_.EndIntervalOf(lane, telemetry::WorkPart::kOverlapped, lane.slice);
   if (context_.NodeOf(lane, lane.slice + 1) != options_.node) {
     LAMINA_RETURN_IF_ERROR(replicas_.SendContext(lane));
   }

@@ -11,7 +11,7 @@ namespace lamina::internal {
 
 // Errors: kInvalidArgument  memory nodes under policy local, or none under auto; capacity of a
 //                           compute node under attend_remote, or none under the others; a partition
-//                           or lanes that need memory nodes; no core for compute beside memory
+//                           or lanes that need memory nodes; no core for compute next to memory
 //                           nodes; a load for auto that cannot be, or under another policy.
 //         kUnimplemented    policy local, auto or fetch_heads with several compute nodes; the
 //                           last with spans of sequences.

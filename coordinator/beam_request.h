@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a request for a beam search may ask for beside it.
+// What a request for a beam search may ask for together with it.
 
 #pragma once
 

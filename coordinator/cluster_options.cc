@@ -83,7 +83,7 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
                      .automatic = config.pipeline.chunks_auto,
                      .query_first = config.pipeline.query_first},
       .rows_max = rows_max,
-      // As many as a chunk would have, so that prompts get on as fast beside full lanes.
+      // As many as a chunk would have, so that prompts get on as fast with full lanes.
       .prompt_rows_max = prompt_rows ? config.prefill.chunk_tokens : 0,
       .step_tokens_max = step_tokens_max,
       .chunk_tokens = config.prefill.chunk_tokens,

@@ -3,7 +3,7 @@
 // DrainedServer: ends a gRPC server when the engine has drained. The engine goes on answering until
 // the server has ended: calls that are still open may wait for its thread.
 //
-// Threading: as written beside the functions.
+// Threading: as written with the functions.
 
 #pragma once
 

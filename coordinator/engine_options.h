@@ -118,7 +118,7 @@ inline uint64_t SlotBytes(const EngineOptions& options) {
                                     : kv + ActivationBytesPerToken(options);
 }
 
-// What a node that holds KV has beside its slots.
+// What a node that holds KV has besides its slots.
 inline uint64_t TailBytes(const EngineOptions& options) {
   return options.kv.TailBytes(options.layers);
 }

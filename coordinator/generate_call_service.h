@@ -3,7 +3,7 @@
 // GenerateCall: one Generate call of the Inference service: a queue between the engine's thread and
 // gRPC's. The engine's sink and the reactor share it, so either may go first.
 //
-// Threading: as written beside the functions; what the queue holds is guarded by a mutex.
+// Threading: as written with the functions; what the queue holds is guarded by a mutex.
 
 #pragma once
 

@@ -6,7 +6,7 @@
 // time or once over the messages of a chat. A text of which too many tokens are certain is refused
 // there; all others are rendered and tokenized by a pool of threads, which holds a bounded number
 // of them. The engine's thread hands output to the streams. A request for structured output waits
-// for its grammar on a thread beside them, so that a form which is wrong or too complex never
+// for its grammar on another thread, so that a form which is wrong or too complex never
 // reaches the engine.
 
 #pragma once

@@ -92,7 +92,7 @@ uint32_t NodeAdmission::SlotsOf(const NodeHello& hello) const {
 std::string NodeAdmission::TailWords() const {
   return tail_bytes_ == 0
              ? ""
-             : absl::StrCat(" beside ", FormatBytes(tail_bytes_), " for the open blocks of ",
+             : absl::StrCat(" and ", FormatBytes(tail_bytes_), " for the open blocks of ",
                             options_.kv.tails, " sequences (kv int8, limits.running_max)");
 }
 

@@ -3,7 +3,7 @@
 // ScoreCall: one Score or ScoreStream call of the Inference service. The engine's sink and the
 // reactor share it.
 //
-// Threading: as written beside the functions; a mutex decides between the request and the end of
+// Threading: as written with the functions; a mutex decides between the request and the end of
 // its client.
 
 #pragma once

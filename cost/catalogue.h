@@ -83,7 +83,7 @@ struct Machine {
   uint32_t devices = 1;
   std::string link;     // To other machines; all devices of the machine share it.
   std::string between;  // Between its devices; none where it has one.
-  // Its processors, where its devices are cards: they can be memory nodes beside these. Each of
+  // Its processors, where its devices are cards: they can be memory nodes besides these. Each of
   // `host_devices` is a device of the catalogue; `host_link` is each card's to their memory.
   std::string host;
   uint32_t host_devices = 1;

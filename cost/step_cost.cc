@@ -212,7 +212,7 @@ Estimate KvTokensMax(const ModelShape& shape, const Cluster& cluster) {
   if (room.value < 0) {
     return {0, room.provenance};
   }
-  // Memory nodes keep activations beside K and V where some are recomputed.
+  // Memory nodes keep activations in addition to K and V where some are recomputed.
   const double activations =
       cluster.policy == KvPolicy::kFetchRecompute ? kElementBytes * shape.layers * shape.width : 0;
   const double token = shape.KvBytesPerToken() + activations;

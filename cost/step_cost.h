@@ -50,7 +50,7 @@ struct Cluster {
   uint32_t replicas = 1;
   uint32_t stages = 1;
   uint32_t shards = 1;
-  uint32_t prompt_replicas = 0;  // 0: prompts run beside decode (prefill.mode inline).
+  uint32_t prompt_replicas = 0;  // 0: prompts share steps with decode rows (prefill.mode inline).
   uint32_t memory_nodes = 0;     // 0 with kLocal.
   uint32_t lanes = 1;
   Partition partition = Partition::kRequest;
@@ -61,7 +61,7 @@ struct Cluster {
 struct StepLoad {
   double rows = 1;           // Sequences that decode.
   double context = 0;        // Tokens of each.
-  double prompt_tokens = 0;  // Of prompts' chunks, beside the rows.
+  double prompt_tokens = 0;  // Of prompts' chunks, besides the rows.
   double prompt_length = 0;  // Tokens of the prompts that these belong to.
   // Prompt tokens behind a found prefix. Each is a row, and reads K and V of the tokens before it
   // where they lie, as a decode row does.

@@ -80,14 +80,14 @@ if [[ -n $model ]]; then
   mkdir "$out/models"
   cp "$model" "$out/models/"
 fi
-# Where `lamina plan` looks for catalogues: in share/ beside libexec/.
+# Where `lamina plan` looks for catalogues: in share/ next to libexec/.
 mkdir -p "$out/share/catalogues"
 cp "$REPO"/cost/catalogues/*.yaml "$out/share/catalogues/"
 for part in cluster.sh lib.sh hosts clusters systemd slurm kubernetes; do
   cp -r "$REPO/deploy/$part" "$out/deploy/"
 done
 cp -r "$REPO/docs" "$out/"
-# Programs load these themselves: SentencePiece, and beside UCX's libraries its transports.
+# Programs load these themselves: SentencePiece, and next to UCX's libraries its transports.
 loaded=("$build/lib/lamina-sentencepiece.so")
 [[ ! -f ${loaded[0]} ]] || cp "${loaded[0]}" "$out/lib/"
 ucx=$(ldd "$out"/libexec/* "$out"/gpu/* 2> /dev/null | awk '$1 ~ /^libucs\.so/ {print $3; exit}') || true

@@ -47,7 +47,7 @@ python3 -m pip --version > /dev/null 2>&1 ||
 command -v unzip > /dev/null || fail "unzip is missing; run deploy/install_packages.sh first"
 
 mkdir -p "$(dirname "$output")"
-# Beside the target, so that what was downloaded survives an interruption and the move is atomic.
+# Next to the target, so that what was downloaded survives an interruption and the move is atomic.
 work=$(dirname "$output")/.download
 mkdir -p "$work"
 say "getting $PACKAGE (93 MB)"

@@ -7,7 +7,7 @@
 # prompt), dense layers against cuBLASLt's free choice, a slice by launches and as a graph, polling round
 # trips, windows in the GPU's memory between two processes, and a model served end to end (deploy/gpu_serve.py:
 # one pool, then two with the memory node on the GPU, then on the CPU); by name alone also models with random
-# weights beside PyTorch (deploy/gpu_torch.py). Each step writes its own file when it is done, so what finished
+# weights compared with PyTorch (deploy/gpu_torch.py). Each step writes its own file when it is done, so what finished
 # is kept when the rest is cut off; of tests (deploy/gpu_tests.py) what ran, too.
 #
 # usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--total SECONDS] [--model FILE]
@@ -69,7 +69,7 @@ if [[ ${#steps[@]} -eq 0 ]]; then
   fi
 fi
 
-# The programs: beside this script in a bundle, else from the build folder.
+# The programs: next to this script in a bundle, else from the build folder.
 if [[ -x $REPO/run && -d $REPO/gpu ]]; then
   run=("$REPO/run")
   test_program=gpu/cuda_gpu_test

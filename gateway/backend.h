@@ -43,7 +43,7 @@ class Backend {
   virtual std::shared_ptr<Generation> Generate(const client::GenerateOptions& options,
                                                client::ChunkFunction on_chunk,
                                                client::DoneFunction on_done) = 0;
-  // Ranks, and so many alternatives beside each token, if `alternatives` is set. Letting go of the
+  // Ranks, and so many alternatives of each token, if `alternatives` is set. Letting go of the
   // result does not cancel. Requires: a prompt of text or token ids.
   virtual CancelFunction Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
                                AnswerFunction<client::ScoreResult> done) = 0;

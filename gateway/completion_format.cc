@@ -226,12 +226,12 @@ std::string CompletionFormat::Whole(const std::vector<FinishedChoice>& choices,
 }
 
 std::string CompletionFormat::Event(absl::string_view choice, Usage usage,
-                                    const TokenCounts& counts, absl::string_view beside) const {
+                                    const TokenCounts& counts, absl::string_view members) const {
   const std::string field = usage == Usage::kAbsent ? ""
                             : usage == Usage::kNull
                                 ? ",\"usage\":null"
                                 : absl::StrCat(",\"usage\":", Dump(UsageJson(counts)));
-  return absl::StrCat(event_prefix_, choice, "]", beside, field, "}\n\n");
+  return absl::StrCat(event_prefix_, choice, "]", members, field, "}\n\n");
 }
 
 std::string CompletionFormat::Logprobs(const std::vector<ShownToken>& tokens,

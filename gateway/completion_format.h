@@ -59,7 +59,7 @@ struct FinishedChoice {
 // How answers show tokens.
 struct TokenForm {
   bool logprobs = false;      // Events and choices have them, else null.
-  uint32_t alternatives = 0;  // Beside each token: 0 leaves the list of a plain completion null.
+  uint32_t alternatives = 0;  // Of each token: 0 leaves the list of a plain completion null.
   bool as_ids = false;        // "token_id:12" instead of the text.
 };
 
@@ -93,9 +93,9 @@ class CompletionFormat {
   std::string UsageEvent(const TokenCounts& counts) const;
 
  private:
-  // `beside`: further members of the event, each with a comma before it.
+  // `members`: further members of the event, each with a comma before it.
   std::string Event(absl::string_view choice, Usage usage, const TokenCounts& counts,
-                    absl::string_view beside = "") const;
+                    absl::string_view members = "") const;
   std::string Logprobs(const std::vector<ShownToken>& tokens, uint32_t text_offset) const;
 
   const CompletionHead head_;

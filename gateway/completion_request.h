@@ -36,7 +36,7 @@ struct CompletionRequest {
   bool echo = false;       // Show the prompt before the text.
   bool no_tokens = false;  // Of echo: max_tokens was 0.
   bool max_tokens_given = false;
-  // Show so many alternatives beside each token of the prompt. Not streamed.
+  // Show so many alternatives of each token of the prompt. Not streamed.
   std::optional<uint32_t> prompt_logprobs;
 
   std::vector<std::string> bad_words;

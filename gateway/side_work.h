@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SideWork: what takes longer than a connection's turn, done beside the gateway's thread: large
+// SideWork: what takes longer than a connection's turn, done off the gateway's thread: large
 // bodies are parsed, and large answers written, by a few threads that serve nothing else. What
 // is small is done at once.
 //

@@ -131,7 +131,7 @@ const AttentionKernel& CpuAttention();
 const AttentionKernel& CpuInt8Attention();
 
 // What attends INT8 where `kernel` attends bf16: CpuInt8Attention(), or the reference itself.
-inline const AttentionKernel& Int8KernelBeside(const AttentionKernel& kernel) {
+inline const AttentionKernel& Int8KernelOf(const AttentionKernel& kernel) {
   return &kernel == &ReferenceAttention() ? kernel : CpuInt8Attention();
 }
 

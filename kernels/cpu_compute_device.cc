@@ -169,7 +169,7 @@ class CpuComputeDevice final : public ComputeDevice {
     LAMINA_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(options.layers, options.slots));
     if (options.int8) {
       LAMINA_ASSIGN_OR_RETURN(Int8Arena int8, Int8Arena::Create(options.layers, options.slots));
-      return std::make_unique<CpuInt8ChunkAttention>(options, Int8KernelBeside(*attention), pool_,
+      return std::make_unique<CpuInt8ChunkAttention>(options, Int8KernelOf(*attention), pool_,
                                                      std::move(arena), std::move(int8));
     }
     return std::make_unique<CpuChunkAttention>(options, *attention, pool_, std::move(arena));

@@ -133,7 +133,7 @@ KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool) {
       LAMINA_ASSIGN_OR_RETURN(int8, Int8Arena::Create(options.layers, options.int8_slots));
     }
     return std::make_unique<CpuKvDevice>(
-        options, int8.has_value() ? Int8KernelBeside(*attention) : *attention, pool,
+        options, int8.has_value() ? Int8KernelOf(*attention) : *attention, pool,
         Arenas{.kv = std::move(arena),
                .activations = std::move(activations),
                .int8 = std::move(int8)});

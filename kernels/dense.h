@@ -3,7 +3,7 @@
 // Dense layers on one device: linear with packed weights, norms, rope, activations, embedding.
 //
 // Every function is row-invariant: the bits of an output row depend on that input row and the
-// weights alone, not on the rows beside it, their number, or the thread count.
+// weights alone, not on the other rows, their number, or the thread count.
 //
 // Activations enter Linear in the compute type (bf16 or f32) and leave in f32; the residual stream
 // is f32; q, k, v and attention output are bf16 (one rounding at slice borders).

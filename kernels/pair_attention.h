@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention in pairs of bf16: the second arithmetic that processors have beside the canonical one
+// Attention in pairs of bf16: the second arithmetic that processors have besides the canonical one
 // (AttentionArithmetic::kPairs; docs/design/attention_numerics.md). It is fast where a processor
 // has AVX-512 BF16; its bits are the same everywhere.
 //
@@ -38,7 +38,7 @@ const AttentionKernel& CpuPairAttention();
 absl::StatusOr<const AttentionKernel*> AttentionOfProcessor(AttentionArithmetic arithmetic,
                                                             const AttentionKernel& canonical);
 
-// Every kernel that runs on this processor beside the reference, best first, for tests and
+// Every kernel that runs on this processor besides the reference, best first, for tests and
 // benchmarks.
 absl::Span<const AttentionKernel* const> CpuPairAttentionVariants();
 

@@ -39,7 +39,7 @@ void MergePartials(float* out_a, float* lse_a, const float* out_b, float lse_b, 
   *lse_a = m + canonical::Log(sum);
 }
 
-float ShareBesideSink(float lse, float sink) {
+float ShareWithSink(float lse, float sink) {
   const float m = lse > sink ? lse : sink;
   const float weight = canonical::Exp(lse - m);
   return weight / (weight + canonical::Exp(sink - m));

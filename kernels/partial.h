@@ -21,10 +21,10 @@ namespace lamina::kernels {
 // Empty: lse = -inf is the identity on either side; merging two empties is empty.
 void MergePartials(float* out_a, float* lse_a, const float* out_b, float lse_b, size_t head_dim);
 
-// The share that the tokens of (out, lse) keep beside a sink, a score without a value: out becomes
+// The share that the tokens of (out, lse) keep next to a sink, a score without a value: out becomes
 // share * out. It is MergePartials() with a partial of zeros at `sink`, at the root of the tree.
 // Requires: lse is that of at least one token.
-float ShareBesideSink(float lse, float sink);
+float ShareWithSink(float lse, float sink);
 
 // The stack for one (query token, head). From block 0 it holds at most 32 + 1 partials; a holder
 // that starts inside a sequence may have about twice as many left. Blocks that a window hides are

@@ -27,7 +27,7 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// A row that is to be sampled: what Sample() takes beside its logits. All of it in host memory.
+// A row that is to be sampled: what Sample() takes besides its logits. All of it in host memory.
 struct SampleRequest {
   const SamplingParams* params = nullptr;
   absl::Span<const TokenId> prompt;

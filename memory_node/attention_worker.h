@@ -66,7 +66,7 @@ class AttentionWorker {
   // Where what the node puts goes.
   void SetPeers(PeerRegions peers);
 
-  // Serves another source beside the queries, and asks it first who takes a step. It outlives the
+  // Serves another source besides the queries, and asks it first who takes a step. It outlives the
   // worker.
   void AddSource(WorkSource& source);
   StepFeed& feed() { return feed_; }

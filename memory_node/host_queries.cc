@@ -131,7 +131,7 @@ absl::Status HostQueries::ServeUnit(const From& from) {
 }
 
 // Checks the header against the step that the plan announced. One that comes with the rows is
-// checked beside their attention, unless the plan is yet to come: before it is waited for, since it
+// checked while they attend, unless the plan is yet to come: before it is waited for, since it
 // may never come.
 absl::StatusOr<bool> HostQueries::BeginUnit(const From& from, uint64_t value) {
   const auto& [sender, lane, part] = from;

@@ -31,7 +31,7 @@ struct MemoryNodeOptions {
   std::string verbs_uri = "verbs://";  // With this host's options.
   ClusterSecret secret = {};           // What peers prove to each other in their handshakes.
   std::string device = "cpu";          // For people.
-  // Where query windows may lie beside the host's memory; null for none. Outlives the node.
+  // Where query windows may lie next to the host's memory; null for none. Outlives the node.
   DeviceMemory* window_memory = nullptr;
   WindowPlace windows = WindowPlace::kAuto;
 };

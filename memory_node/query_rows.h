@@ -24,7 +24,7 @@ class QueryRows {
  public:
   virtual ~QueryRows() = default;
 
-  // Whether a header had better come beside the first rows' attention: a trip for it alone would
+  // Whether a header had better come during the first rows' attention: a trip for it alone would
   // cost as much as that of the outputs.
   virtual bool header_comes_with_rows() const = 0;
 

@@ -51,7 +51,7 @@ class StepFeed {
   // another. Errors: kInternal  a plan that does not follow from the tables; those of TakeStep().
   absl::Status TakePlans();
 
-  // Called in TakeStep() by a source that has a part in the step beside the one that serves its
+  // Called in TakeStep() by a source that has a part in the step besides the one that serves its
   // units: the step lasts until each of them has ended it.
   void Join(Lane& lane) { ++lane.users; }
 

@@ -82,7 +82,7 @@ void UnitAttention::MergeCutRows(const RowChunk& chunk) {
       float lse;
       stack.Fold(folded.data(), &lse);
       const float share =
-          shape.sinks.empty() ? 1.0f : kernels::ShareBesideSink(lse, shape.sinks[head]);
+          shape.sinks.empty() ? 1.0f : kernels::ShareWithSink(lse, shape.sinks[head]);
       std::transform(folded.begin(), folded.end(), to + size_t{head} * shape.head_dim,
                      [share](float x) { return kernels::canonical::RoundOutput(share * x); });
     }

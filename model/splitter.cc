@@ -239,15 +239,15 @@ class GraphSplitter {
     const std::vector<bool> needed = AncestorsOf(attention);
     Slice slice;
     slice.attention = attention;
-    std::vector<OpId> beside;
+    std::vector<OpId> overlapped;
     for (OpId id = 0; id < graph_.ops.size(); ++id) {
       if (before[id] && !placed_[id] && id != attention) {
-        (needed[id] ? slice.ops : beside).push_back(id);
+        (needed[id] ? slice.ops : overlapped).push_back(id);
         placed_[id] = true;
       }
     }
     slice.ops_before_send = static_cast<uint32_t>(slice.ops.size());
-    slice.ops.insert(slice.ops.end(), beside.begin(), beside.end());
+    slice.ops.insert(slice.ops.end(), overlapped.begin(), overlapped.end());
     slice.context = CarriedAcross(attention);
     placed_[attention] = true;
     return slice;

@@ -28,7 +28,7 @@ struct Slice {
   // In an order in which they can run: first what attention k's input needs, so that q, k and v
   // leave early; from `ops_before_send` on, what runs while attention is away.
   std::vector<OpId> ops;
-  uint32_t ops_before_send = 0;  // == ops.size() when nothing is left to run beside the attention.
+  uint32_t ops_before_send = 0;  // == ops.size() when no op is left to overlap with the attention.
   OpId attention = kNone;        // The attention that follows; kNone for the last slice.
   // Values carried across `attention`, besides its own output: [the context]. Sorted by id.
   std::vector<ValueId> context;

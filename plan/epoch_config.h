@@ -44,7 +44,7 @@ struct EpochConfig {
   uint64_t fetch_bytes = 0;
   // The same: KV heads that come together. 0: as many as a window has room for.
   uint32_t fetch_heads = 0;
-  // Path fetch: elements of the activation that memory nodes keep beside K and V of every token in
+  // Path fetch: elements of the activation that memory nodes keep besides K and V of every token in
   // every layer, the input of the layer that makes k and v. 0: they keep none.
   uint32_t activation_width = 0;
   // With activations: of SlotKinds::kUnit slots so many hold a token's activation in place of its K

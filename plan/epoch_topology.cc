@@ -121,7 +121,7 @@ absl::Status CheckInt8(const EpochConfig& config) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("the configuration of epoch ", config.epoch,
-                   " has INT8 KV beside a path, a partition, prefill nodes or an arithmetic that "
+                   " has INT8 KV with a path, a partition, prefill nodes or an arithmetic that "
                    "this version does not serve with it"));
 }
 

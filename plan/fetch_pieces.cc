@@ -144,7 +144,7 @@ absl::Status CheckFetch(const EpochConfig& config) {
   if (config.activation_width > 0 && config.partition != Partition::kRequest) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the configuration of epoch ", config.epoch,
-        " keeps activations beside some heads of a sequence; this version keeps them where all "
+        " keeps activations in addition to some heads of a sequence; this version keeps them where all "
         "heads are: set partition to request"));
   }
   const FetchRun longest{.before = config.sequence_tokens_max};

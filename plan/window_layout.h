@@ -73,7 +73,7 @@ struct WindowShape {
   size_t context_row_bytes = 0;
   uint64_t fetch_bytes = 0;       // Of one window for K and V; 0: there are none.
   uint64_t token_set_bytes = 0;   // Of the token sets of a step; 0: there are none.
-  uint32_t activation_width = 0;  // Elements of what tokens without queries bring beside k and v.
+  uint32_t activation_width = 0;  // Elements of what tokens without queries bring besides k and v.
   uint32_t shards = 1;
   size_t part_row_bytes = 0;  // Of the widest sum over shards; known to compute nodes alone too.
   std::vector<AttentionDescriptor> layers;

@@ -15,7 +15,7 @@ absl::string_view NameOf(WorkPart part) {
       return "chunks";
     case WorkPart::kRecompute:
       return "recompute";
-    case WorkPart::kBeside:
+    case WorkPart::kOverlapped:
       return "beside";
     case WorkPart::kContext:
       return "context";

@@ -17,7 +17,7 @@ enum class WorkPart : uint8_t {
   kSend,           // q, k, v put out.
   kChunks,         // Attention of prompt chunks.
   kRecompute,      // K and V made again from activations.
-  kBeside,         // Of a slice: what runs while attention is away.
+  kOverlapped,     // Of a slice: what runs while attention is away.
   kContext,        // Context put to the next replica.
   kReduce,         // Parts of sums put to the other shards, and summed when all have come.
   kHead,           // Norm and LM head of the rows that are sampled, sampling, tokens put out.

@@ -21,7 +21,7 @@ struct GpuBench {
 };
 
 // Both attention kernels: decode rows as a share of the copy bandwidth, for several groups and
-// loads; of a small model beside two empty launches; and a chunk of 512 prompt tokens.
+// loads; of a small model next to two empty launches; and a chunk of 512 prompt tokens.
 absl::StatusOr<std::string> BenchAttention(const GpuBench& bench);
 
 // Products of LLaMA-3-8B's layers as a share of cuBLASLt with a free choice of algorithms.

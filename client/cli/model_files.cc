@@ -21,7 +21,7 @@ constexpr char kSplitExamples[] = R"(  lamina split models/smollm2-135m-instruct
   lamina split ~/models/pythia-160m --json
   lamina split models/smollm2-135m-instruct.gguf --shards 2
 The model is cut at every attention. What must be carried across it, besides its own output, is the
-context: the minimum in bytes per token. What runs while attention is away is listed beside it.
+context: the minimum in bytes per token. What runs while attention is away is listed next to it.
 With --shards: what each of so many nodes holds by tensor parallelism (compute.N.shard), and what it
 puts to the others of a token.
 )";
@@ -38,14 +38,14 @@ Json SliceToJson(const model::Graph& graph, const model::SplitModel& split, uint
     edges.push_back(
         {{"name", graph.values[id].name}, {"bytes_per_token", graph.values[id].bytes_per_token()}});
   }
-  Json beside = Json::array();
+  Json overlapped = Json::array();
   for (size_t i = slice.ops_before_send; i < slice.ops.size(); ++i) {
-    beside.push_back(graph.ops[slice.ops[i]].name);
+    overlapped.push_back(graph.ops[slice.ops[i]].name);
   }
   return {{"after_attention", graph.ops[slice.attention].name},
           {"edges", edges},
           {"bytes_per_token", split.ContextBytesPerToken(graph, index)},
-          {"beside_attention", beside}};
+          {"beside_attention", overlapped}};
 }
 
 absl::StatusOr<Json> ShardsToJson(const model::Graph& graph, uint32_t count) {
@@ -112,18 +112,18 @@ void PrintSplit(const Json& split) {
               static_cast<unsigned long long>(split["slices"].get<uint64_t>()));
   std::printf("%s\n", Terminal::Output()
                           .Bold(absl::StrFormat("%-24s %14s  %-32s %s", "after attention",
-                                                "bytes/token", "context", "beside attention"))
+                                                "bytes/token", "context", "overlapped"))
                           .c_str());
   for (const Json& entry : split["context"]) {
     std::vector<std::string> names;
     for (const Json& edge : entry["edges"]) {
       names.push_back(edge["name"].get<std::string>());
     }
-    const auto beside = entry["beside_attention"].get<std::vector<std::string>>();
+    const auto overlapped = entry["beside_attention"].get<std::vector<std::string>>();
     std::printf("%s\n",
                 absl::StrFormat("%-24s %14d  %-32s %s", entry["after_attention"].get<std::string>(),
                                 entry["bytes_per_token"].get<uint64_t>(), absl::StrJoin(names, " "),
-                                beside.empty() ? "-" : absl::StrJoin(beside, " "))
+                                overlapped.empty() ? "-" : absl::StrJoin(overlapped, " "))
                     .c_str());
   }
 }

@@ -12,7 +12,7 @@
 
 namespace lamina::cli {
 
-// The catalogue at `path`; if it is empty, the one that lies beside the programs
+// The catalogue at `path`; if it is empty, the one that lies next to the programs
 // (share/catalogues/default.yaml).
 // Errors: kNotFound for a file that is not there; those of cost::ParseCatalogue().
 absl::StatusOr<cost::Catalogue> LoadCatalogue(const std::string& path);

@@ -52,7 +52,7 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (maker_.TokensForNewcomer(step) == 0) {
     return false;  // Prompts before it have taken this step; the next one is soon.
   }
-  // Those beside which it will decode: of all lanes, if its lane is not decided yet.
+  // Those with which it will decode: of all lanes, if its lane is not decided yet.
   const Lanes& lanes = places_.lanes;
   const std::vector<uint32_t> nodes = PickNodesFor(
       first, lanes.IsPrefill(*lane) ? lanes.context_tokens() : lanes[*lane].context_tokens);
@@ -126,7 +126,7 @@ uint64_t Admission::SlotsWanted(uint32_t node, uint32_t tokens,
 }
 
 // Span by span. What this sequence takes on a node counts for its next span: a node holds so many
-// whole spans of one sequence as fit beside each other, so that the sequence can grow to its end
+// whole spans of one sequence as fit side by side, so that the sequence can grow to its end
 // when it is alone.
 std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence,
                                               const std::vector<uint64_t>& context_tokens) const {

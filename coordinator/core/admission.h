@@ -33,14 +33,14 @@ class Admission {
   bool AdmitFirst(OpenSteps& open);
   // The open lane that a newcomer joins; none when it has to wait for the next step of one.
   std::optional<uint32_t> PickLaneToJoin(OpenSteps& open) const;
-  // The memory nodes of the spans that a sequence joins with, beside so many tokens of context on
+  // The memory nodes of the spans that a sequence joins with, next to so many tokens of context on
   // each; empty when there is no room. What it finds kept on a node takes no room there.
   std::vector<uint32_t> PickNodesFor(const Sequence& sequence,
                                      const std::vector<uint64_t>& context_tokens) const;
   // For so many tokens, of which some are found there.
   bool NodeHasRoom(uint32_t node, uint32_t tokens, const PrefixCache::Found& found = {}) const;
   uint64_t SlotsWanted(uint32_t node, uint32_t tokens, const PrefixCache::Found& found) const;
-  // Has the cache drop what takes the slots that the sequence needs beside those that it finds.
+  // Has the cache drop what takes the slots that the sequence needs besides those that it finds.
   // Whether they are free now.
   bool MakeRoomFor(Sequence& sequence, uint32_t node);
   void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes, OpenStep& open);

@@ -28,7 +28,7 @@ struct BeamLimits {
   uint32_t tokens_max = 0;
   uint32_t tokens_min = 0;  // An end token before is one like any other.
   std::vector<TokenId> end_tokens;
-  uint32_t top = 0;  // Alternatives to keep beside each token of an answer.
+  uint32_t top = 0;  // Alternatives to keep of each token of an answer.
 };
 
 // Of each row's next tokens so many are enough, whichever of them end an answer.

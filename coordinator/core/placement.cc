@@ -10,7 +10,7 @@ namespace lamina::core {
 namespace {
 
 // A row costs dense arithmetic whatever its context; it is charged like so many tokens of context.
-// Assumed; it only has to keep many short sequences from piling up beside one long one.
+// Assumed; it only has to keep many short sequences from piling up with one long one.
 constexpr uint64_t kContextTokensPerRow = 128;
 
 double AttentionTime(uint64_t context_tokens, double bandwidth) {

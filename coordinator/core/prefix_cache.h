@@ -6,7 +6,7 @@
 // Kept are blocks of kCachedBlockTokens tokens, or of as many as share scales where K and V are
 // INT8, in one tree for each memory node and salt: a block is its tokens and those of all blocks
 // above it, compared token by token, since K and V of a token follow from the tokens before it
-// alone. A block holds its slots by itself (slot_holder.h), beside the sequences that use them.
+// alone. A block holds its slots by itself (slot_holder.h), besides the sequences that use them.
 // Nothing is copied, and nothing is sent: that blocks are kept or dropped is known here alone.
 //
 // A block is pending from when the first sequence with it joins until its K and V are stored; a

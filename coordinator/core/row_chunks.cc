@@ -61,7 +61,7 @@ RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const cost::LinkCo
     }
   }
   count.why = absl::StrFormat(
-      "%d chunk%s%s: %d row%s, %.2f ms of link beside %.2f ms of attention and %.2f ms of slice a "
+      "%d chunk%s%s: %d row%s, %.2f ms of link against %.2f ms of attention and %.2f ms of slice a "
       "layer%s",
       cut.chunks, cut.chunks == 1 ? "" : "s", cut.by_heads ? " of KV heads" : "", work.rows,
       work.rows == 1 ? "" : "s", seconds * 1e3, work.attention_seconds * 1e3,

@@ -39,12 +39,12 @@ struct RowChunkWork {
 
 struct RowChunkCount {
   plan::Chunking cut;
-  std::string why;  // "8 chunks: 16 rows, 1.27 ms of link beside 1.90 ms of attention a layer,
+  std::string why;  // "8 chunks: 16 rows, 1.27 ms of link against 1.90 ms of attention a layer,
                     // queries first"; "3 chunks of KV heads: 1 row, ..."
 };
 
 // The number with the shortest layer; 1 while nothing is measured, and where the link takes less
-// than a twentieth of a layer: there kAuto keeps k and v beside their queries, too. Chunks are of
+// than a twentieth of a layer: there kAuto keeps k and v with their queries, too. Chunks are of
 // heads where that gives more of them, and with times measured a shorter layer.
 RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const cost::LinkCosts& link,
                               const RowChunkWork& work);

@@ -157,7 +157,7 @@ void RowSlots::MakeRoom(Sequence& sequence) {
   }
 }
 
-// Submit() let the sequence in only if all its spans fit beside each other, so there is a node that
+// Submit() let the sequence in only if all its spans fit side by side, so there is a node that
 // they leave room on. If others fill it, that is the one where room is made.
 uint32_t RowSlots::PickNextNode(const Sequence& sequence) const {
   const std::vector<uint64_t>& context = places_.lanes[sequence.lane].context_tokens;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Scheduler: continuous batching over lanes. Decides at every step which sequences decode, which
-// prompt chunks run beside them, where new sequences live, and who is preempted when slots run out.
+// prompt chunks share their steps, where new sequences live, and who is preempted when slots run out.
 //
 // A pure state machine: calls in, plans and events out. The owner sends plans to the nodes, feeds
 // results back, and streams events to clients.

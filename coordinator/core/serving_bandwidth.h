@@ -3,7 +3,7 @@
 // Serving bandwidth: how fast memory nodes attend, by which new sequences and heads are shared out.
 // At first what each node measured when it started, plain reads; once all have attended for a
 // while, what their attentions reach, which differs from reads where a kernel computes more than it
-// reads, or where other programs run beside.
+// reads, or where other programs run at the same time.
 //
 // Determinism: a pure function.
 

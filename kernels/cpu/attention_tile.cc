@@ -90,7 +90,7 @@ void EndTile(const Tile& tile, Workspace& work) {
     BFloat16* to =
         tile.out + row / tile.group * tile.out_stride + size_t{row % tile.group} * tile.head_dim;
     if (tile.sinks != nullptr) {
-      const float share = ShareBesideSink(work.stack_lse[row], tile.sinks[row % tile.group]);
+      const float share = ShareWithSink(work.stack_lse[row], tile.sinks[row % tile.group]);
       for (uint32_t i = 0; i < tile.head_dim; ++i) {
         to[i] = canonical::RoundOutput(share * from[PlaceOnStack<D>(i)]);
       }

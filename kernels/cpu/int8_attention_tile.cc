@@ -92,7 +92,7 @@ void EndInt8Tile(const Tile& tile, Workspace& work) {
       continue;
     }
     const float share =
-        tile.sinks == nullptr ? 1.0f : ShareBesideSink(work.stack_lse[row], tile.sinks[head]);
+        tile.sinks == nullptr ? 1.0f : ShareWithSink(work.stack_lse[row], tile.sinks[head]);
     std::transform(from, from + tile.head_dim,
                    tile.out + token * tile.out_stride + size_t{head} * tile.head_dim,
                    [share](float x) { return canonical::RoundOutput(share * x); });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // attention_probe.h for kernels over INT8: before one is used on this processor, it attends a few
-// small problems beside the reference.
+// small problems, as the reference does.
 
 #pragma once
 

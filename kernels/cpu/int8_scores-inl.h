@@ -4,7 +4,7 @@
 //
 // A vector holds one channel of sixteen tokens, or of a part of these; u is widened, made
 // step * u - step * zero by one fused operation, which is exact, and multiplied for a few rows. The
-// four lanes of a score are chains beside each other. Meanwhile V of the part is asked for.
+// four lanes of a score are chains side by side. Meanwhile V of the part is asked for.
 
 // Included once for each instruction set, which is Highway's pattern.
 #if defined(LAMINA_INT8_SCORES_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -146,7 +146,7 @@ struct Int8Scores {
     }
   }
 
-  // kAtOnce tiles beside each other, for kCount rows. kDim: the head size if the compiler is to
+  // kAtOnce tiles side by side, for kCount rows. kDim: the head size if the compiler is to
   // know it, else 0.
   template <int kCount, int kAtOnce, uint32_t kDim>
   static HWY_INLINE void RunTiles(const Pass& p) {

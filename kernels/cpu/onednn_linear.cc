@@ -36,7 +36,7 @@ constexpr size_t kRowsExactMax = RowPieces::kExactMax;
 constexpr size_t kRowsPiece = RowPieces::kLong;
 
 // Features of a block. Small enough that two to eight threads share a layer of a small model, large
-// enough that the 1 to 2 us which a primitive costs beside its work do not show.
+// enough that the 1 to 2 us which a primitive costs besides its work do not show.
 constexpr size_t kBlockStep = 64;
 constexpr size_t kBlockUsual = 512;
 constexpr size_t kBlocksMax = 8;

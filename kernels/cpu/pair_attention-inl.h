@@ -43,7 +43,7 @@ class PairTiles {
   using Words = typename M::Words;
 
   // Puts the queries' pairs into the order of K's lines: row after row, or with few rows those of
-  // all rows beside each other.
+  // all rows side by side.
   static void Begin(const Tile& tile, Workspace& work) {
     const size_t words = tile.head_dim / 2;
     const bool few = FewPairs<M>::Takes(tile);
@@ -87,7 +87,7 @@ class PairTiles {
       }
       BFloat16* to = tile.out + token * tile.out_stride + size_t{head} * tile.head_dim;
       const float share =
-          tile.sinks == nullptr ? 1.0f : ShareBesideSink(work.stack_lse[row], tile.sinks[head]);
+          tile.sinks == nullptr ? 1.0f : ShareWithSink(work.stack_lse[row], tile.sinks[head]);
       for (uint32_t i = 0; i < tile.head_dim; i += 2 * kPairLanes) {
         M::StoreOutput(share, M::Load(from + i), M::Load(from + i + kPairLanes),
                        i + 2 * kPairLanes > tile.head_dim, to + i);

@@ -42,7 +42,7 @@ class FewPairs {
 
  private:
   // All rows go in one pass, so that requests for what comes are spread over it evenly: few rows
-  // take several vectors of elements beside each other, many take few: up to 24 sums, and twelve
+  // take several vectors of elements side by side, many take few: up to 24 sums, and twelve
   // where there can be as many, since two instructions of six cycles each are under way then. Of
   // tokens few rows take one tile after the other: K is one stream then, which memory serves better
   // than several, and the processor begins a tile before the last one's chains have ended.

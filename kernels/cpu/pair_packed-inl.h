@@ -186,7 +186,7 @@ class PackedPairs {
     }
   }
 
-  // V of tokens in `range`, zeros beside them. Returns whether all of it is finite.
+  // V of tokens in `range`, zeros around them. Returns whether all of it is finite.
   static bool PackV(const Tile& tile, const Block& block, TokenRange range, Workspace& work) {
     constexpr size_t kStripWords = kPairsOfBlock * kPairLanes;
     const Ahead ahead = Ahead::OfValues(tile, block);

@@ -14,7 +14,7 @@ namespace lamina::kernels::cpu {
 
 // Whether the instruction of pairs does half the products of f32 multiply-adds. `cpuinfo` is
 // Linux's /proc/cpuinfo; of a text that says nothing the answer is no. Source: ADR 0156: one
-// VDPBF16PS of 512 bits in two cycles beside two multiply-adds in each, on
+// VDPBF16PS of 512 bits in two cycles, together with two multiply-adds in each, on
 //         Intel's cores since Golden Cove, which are those with AVX-512 FP16.
 bool PairProductsAreSlow(std::istream& cpuinfo);
 

@@ -29,7 +29,7 @@ struct NoFetcher {
   void Step() {}
 };
 
-// Where each weight is read once: asks for words so many steps ahead, in each strip beside the
+// Where each weight is read once: asks for words so many steps ahead, in each strip next to the
 // others, into the first cache. That keeps more reads of memory under way than to ask for the next
 // panel, and two cores do not slow each other down as much.
 constexpr size_t kStepsAhead = 64;

@@ -66,7 +66,7 @@ class PanelFetcher {
 };
 
 // The same for few rows, where reading is what takes time: the halves of the panel are asked for
-// beside each other, since a core reads a quarter more in two streams than in one. With more rows
+// side by side, since a core reads a quarter more in two streams than in one. With more rows
 // the two more moves of a step cost a tenth of the arithmetic.
 class PanelHalvesFetcher {
  public:

@@ -123,7 +123,7 @@ __device__ inline void ScoreRows(const AttentionShape& shape, int head_dim,
   }
 }
 
-// Scores of all rows for the block's tokens in [begin, end), and some beside them that nobody uses.
+// Scores of all rows for the block's tokens in [begin, end), and some behind them that nobody uses.
 template <int kHeadDim>
 __device__ inline void Score(const AttendBlocksArguments& a, const uint16_t* k, int head_dim,
                              int rows, int begin, int end, const SharedPieces& shared) {

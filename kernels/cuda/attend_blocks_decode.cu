@@ -103,7 +103,7 @@ __device__ inline void LoadQueries(const AttendBlocksArguments& a, const Attenti
   }
 }
 
-// Products of q and K, scaled, of the block's tokens in [begin, end), and some beside them that
+// Products of q and K, scaled, of the block's tokens in [begin, end), and some behind them that
 // nobody uses.
 template <int kHeadDim, int kRows>
 __device__ inline void Score(const AttentionShape& shape, const uint16_t* k, int begin, int end,

@@ -13,7 +13,7 @@
 //
 // An element of a product follows from one row and one column of its factors, and both of its
 // chains (over the head, over the tokens) have the order of one row's work. So neither the rows
-// beside a row nor the tiles that a prompt was cut into show in its bits.
+// batched with a row nor the tiles that a prompt was cut into show in its bits.
 
 #include <cuda_runtime.h>
 

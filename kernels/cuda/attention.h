@@ -5,7 +5,7 @@
 //
 // Canonical: outputs and partials are those of ReferenceAttention(), bit for bit, and GPU and CPU
 // memory nodes may share a sequence. Tensor: on tensor cores, within a tolerance of these; a row's
-// bits are still its own, whatever is beside it, on one kind of device.
+// bits are still its own, whatever it is batched with, on one kind of device.
 //
 // Unlike the CPU kernel it takes the tables of a step once, for all layers of one descriptor's
 // window and group, and then only pointers for each layer. A model whose layers differ in either

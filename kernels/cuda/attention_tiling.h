@@ -56,7 +56,7 @@ constexpr size_t CanonicalSharedBytes(uint32_t head_dim, uint32_t rows, uint32_t
          kAttentionBlockTokens * sizeof(uint32_t);
 }
 
-// The most tokens of V, a power of two, that fit beside `rows` rows; 0: too few do.
+// The most tokens of V, a power of two, that fit next to `rows` rows; 0: too few do.
 constexpr uint32_t StageTokensOf(uint32_t head_dim, uint32_t rows, size_t shared_bytes_max) {
   for (uint32_t tokens = kAttentionBlockTokens; tokens >= kStageTokensMin; tokens /= 2) {
     if (tokens * head_dim * sizeof(uint16_t) <= kStageBytesMax &&
@@ -119,7 +119,7 @@ constexpr size_t TensorSharedBytes(uint32_t head_dim, uint32_t rows, int ring) {
          kAttentionBlockTokens * sizeof(uint32_t);
 }
 
-// The longest ring that fits beside `rows` rows; 0: none does.
+// The longest ring that fits next to `rows` rows; 0: none does.
 constexpr int RingOf(uint32_t head_dim, uint32_t rows, size_t shared_bytes_max) {
   const int own = OwnHeadDim(head_dim);
   for (int ring = LongestRing(own); ring >= ShortestRing(own); --ring) {

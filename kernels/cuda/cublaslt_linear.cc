@@ -304,7 +304,7 @@ class CublasLtEngine final : public LinearEngine {
       if (!of_range.has_value()) {
         LogWarning("cuBLASLt has no algorithm with one order of sums that does for up to ",
                    range.samples.back(), " rows of ", shape.in_features, " x ", shape.out_features,
-                   ": bits of a row may depend on the rows beside it");
+                   ": bits of a row may depend on the other rows");
       }
       found = algorithms_.emplace(key, Chosen{.of_range = of_range, .of_rows = {}}).first;
     }

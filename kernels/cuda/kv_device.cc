@@ -440,7 +440,7 @@ absl::Status CudaKvDevice::AttendParts(const Layer& layer, absl::Span<const Atte
           item.partial != nullptr ? item.partial + head * PartialWidth(d) : folded_.data();
       stack.Fold(to, to + d.head_dim);
       if (item.partial == nullptr) {
-        const float share = d.sinks.empty() ? 1.0f : ShareBesideSink(to[d.head_dim], d.sinks[head]);
+        const float share = d.sinks.empty() ? 1.0f : ShareWithSink(to[d.head_dim], d.sinks[head]);
         std::transform(to, to + d.head_dim, item.out + size_t{head} * d.head_dim,
                        [share](float x) { return canonical::RoundOutput(share * x); });
       }

@@ -84,7 +84,7 @@ class CudaKvWaits final : public KvWaits {
     alignas(64) uint32_t abort = 0;
     alignas(64) uint64_t heartbeat = 0;
   };
-  // What a unit of one row needs beside windows, to be tried.
+  // What a unit of one row needs besides windows, to be tried.
   struct Trial {
     alignas(64) uint64_t signal = 1;  // It has come.
     alignas(64) uint64_t reply_signal = 0;

@@ -190,7 +190,7 @@ __device__ inline void WriteEntries(const MergeBlocksArguments& a, const Stack& 
   }
 }
 
-__device__ inline float ShareBesideSink(float lse, float sink) {
+__device__ inline float ShareWithSink(float lse, float sink) {
   const float m = lse > sink ? lse : sink;
   const float weight = ExpCanonical(lse - m);
   return weight / (weight + ExpCanonical(sink - m));
@@ -199,7 +199,7 @@ __device__ inline float ShareBesideSink(float lse, float sink) {
 __device__ inline void WriteOutput(const MergeBlocksArguments& a, const Stack& stack) {
   const bool empty = stack.size == 0 || stack.lse[0] == kMinusInfinity;
   const float share =
-      a.has_sinks && !empty ? ShareBesideSink(stack.lse[0], a.sinks[blockIdx.y]) : 1.0f;
+      a.has_sinks && !empty ? ShareWithSink(stack.lse[0], a.sinks[blockIdx.y]) : 1.0f;
   uint16_t* const out = a.out + blockIdx.x * a.out_stride + size_t{blockIdx.y} * stack.head_dim;
   for (int d = static_cast<int>(threadIdx.x); d < stack.head_dim; d += kThreads) {
     out[d] = RoundOutputCanonical(empty ? 0.0f : share * stack.out[d]);

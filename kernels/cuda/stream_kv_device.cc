@@ -246,7 +246,7 @@ absl::StatusOr<std::unique_ptr<KvDevice>> MakeStreamKvDevice(const KvDeviceOptio
   }
   if (options.waiting_lanes > 0 || options.activation_width > 0) {
     return absl::InvalidArgumentError(
-        "K and V beside a compute device on CUDA serve no waiting lanes and keep no activations");
+        "K and V with a compute device on CUDA serve no waiting lanes and keep no activations");
   }
   LAMINA_ASSIGN_OR_RETURN(Event fetched, Event::Create());
   auto device = std::make_unique<StreamKvDevice>(options, partial_bytes_max, info, stream,

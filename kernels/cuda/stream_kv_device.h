@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StreamKvDevice: K and V of token slots beside a compute device, in its memory and on its stream.
+// StreamKvDevice: K and V of token slots of a compute device, in its memory and on its stream.
 //
 // Rows and outputs are the device's memory; calls are ordered behind what the stream has and wait
 // for nothing, so that slices and attention of a whole step may be ordered ahead. What fails shows

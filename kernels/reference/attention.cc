@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reference attention: the definition of the bits, written to be read beside
+// Reference attention: the definition of the bits, written to be read next to
 // docs/design/attention_numerics.md. One thread, one query row at a time, no vectors.
 #include "kernels/attention.h"
 
@@ -194,7 +194,7 @@ void AttendRow(const Row& row, const BFloat16* q, BFloat16* out, float* partial,
     partial[scratch.head_dim] = lse;
     return;
   }
-  const float share = sink == nullptr ? 1.0f : ShareBesideSink(lse, *sink);
+  const float share = sink == nullptr ? 1.0f : ShareWithSink(lse, *sink);
   for (size_t d = 0; d < scratch.head_dim; ++d) {
     out[d] = canonical::RoundOutput(share * scratch.out[d]);
   }

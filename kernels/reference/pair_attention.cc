@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reference attention in pairs of bf16: the definition of the bits, written to be read beside
+// Reference attention in pairs of bf16: the definition of the bits, written to be read next to
 // docs/design/attention_numerics.md. One thread, one query row at a time, no vectors.
 #include "kernels/pair_attention.h"
 
@@ -184,7 +184,7 @@ class PairReference final : public AttentionKernel {
       return;
     }
     const float share =
-        descriptor.sinks.empty() ? 1.0f : ShareBesideSink(lse, descriptor.sinks[head]);
+        descriptor.sinks.empty() ? 1.0f : ShareWithSink(lse, descriptor.sinks[head]);
     for (size_t d = 0; d < scratch.head_dim; ++d) {
       item.out[token * item.out_stride + column + d] =
           canonical::RoundOutput(share * scratch.out[d]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Architecture: how one family of models is read from its files and written as a graph. To add one:
-// a file beside llama.cc that defines it, a line in registry.cc, and a case in
+// a file next to llama.cc that defines it, a line in registry.cc, and a case in
 // tests/fidelity/make_model_goldens.py.
 //
 // Threading: pure.

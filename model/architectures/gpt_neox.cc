@@ -6,7 +6,7 @@
 //   parallel:   y = x + O attention(QKV norm1(x)) + W2 act(W1 norm2(x))
 //   otherwise:  h = x + O attention(QKV norm1(x));  y = h + W2 act(W1 norm2(h))
 //
-// In the parallel form the MLP needs only x, so the splitter can run it beside the attention.
+// In the parallel form the MLP needs only x, so the splitter can overlap it with the attention.
 // Hugging Face files interleave q, k and v by head; GGUF files stack them.
 
 #include "absl/strings/str_cat.h"
@@ -128,8 +128,8 @@ class NeoxBuilder {
     const ValueId attention = AppendAttention(layer, residual);
     if (config_.parallel_residual) {
       // Two sums, so that one value crosses the attention and the MLP can run while it is away.
-      const ValueId beside = builder_.Add("mlp_residual", {residual, AppendMlp(residual)});
-      return builder_.Add("residual", {beside, attention});
+      const ValueId overlapped = builder_.Add("mlp_residual", {residual, AppendMlp(residual)});
+      return builder_.Add("residual", {overlapped, attention});
     }
     const ValueId middle = builder_.Add("attention_residual", {residual, attention});
     return builder_.Add("residual", {middle, AppendMlp(middle)});
@@ -205,7 +205,7 @@ const Architecture& GptNeoxArchitecture() {
                        .hugging_face_types = {"gpt_neox"},
                        .gguf_name = "gptneox",
                        .models = "Pythia, GPT-NeoX-20B",
-                       .features = "MLP beside the attention, partial rotary positions",
+                       .features = "MLP overlapped with the attention, partial rotary positions",
                        .read_json = ReadJson,
                        .read_gguf = ReadGguf,
                        .build = Build};

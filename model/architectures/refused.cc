@@ -25,7 +25,7 @@ const std::vector<RefusedArchitecture>& RefusedArchitectures() {
       {{"t5", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "whisper", "m2m_100",
         "encoder-decoder", "t5gemma", "t5encoder"},
        "T5, BART, Whisper",
-       "an encoder beside the decoder, and attention over its output"},
+       "an encoder besides the decoder, and attention over its output"},
       {{"bert", "roberta", "distilbert", "modernbert", "nomic-bert", "xlm-roberta"},
        "BERT and its relatives",
        "attention in both directions: these models do not generate text"},

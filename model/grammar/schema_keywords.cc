@@ -213,7 +213,7 @@ absl::Status Checker::Check(const Json& schema, const std::string& path) {
 }
 
 absl::Status Checker::CheckReference(const Json& schema, const std::string& path) {
-  LAMINA_RETURN_IF_ERROR(Only(schema, path, {"$ref"}, " beside $ref"));
+  LAMINA_RETURN_IF_ERROR(Only(schema, path, {"$ref"}, " together with $ref"));
   const Json& target = schema["$ref"];
   if (!target.is_string()) {
     return absl::OkStatus();  // For the compiler to refuse.
@@ -238,10 +238,10 @@ absl::Status Checker::CheckReference(const Json& schema, const std::string& path
   return Check(*place, reference);
 }
 
-// A type beside values says nothing new when all of them have it.
+// A type together with values says nothing new when all of them have it.
 absl::Status Checker::CheckValues(const Json& schema, const std::string& path,
                                   const char* keyword) const {
-  LAMINA_RETURN_IF_ERROR(Only(schema, path, {keyword, "type"}, absl::StrCat(" beside ", keyword)));
+  LAMINA_RETURN_IF_ERROR(Only(schema, path, {keyword, "type"}, absl::StrCat(" and ", keyword)));
   const Words types = TypesOf(schema);
   const bool one = std::string(keyword) == "const" || !schema[keyword].is_array();
   for (const Json& value : one ? Json::array({schema[keyword]}) : schema[keyword]) {
@@ -254,7 +254,7 @@ absl::Status Checker::CheckValues(const Json& schema, const std::string& path,
 
 absl::Status Checker::CheckAlternatives(const Json& schema, const std::string& path,
                                         const char* keyword) {
-  LAMINA_RETURN_IF_ERROR(Only(schema, path, {keyword, "type"}, absl::StrCat(" beside ", keyword)));
+  LAMINA_RETURN_IF_ERROR(Only(schema, path, {keyword, "type"}, absl::StrCat(" and ", keyword)));
   const Json& list = schema[keyword];
   if (std::string(keyword) == "allOf" && list.size() > 1) {
     return Refuse(path, keyword, ": it has several schemas; write them as one");
@@ -266,7 +266,7 @@ absl::Status Checker::CheckAlternatives(const Json& schema, const std::string& p
       return Takes(types, type);
     });
     if (schema.contains("type") && !within) {
-      return Refuse(path, "type", absl::StrCat(" beside ", keyword));
+      return Refuse(path, "type", absl::StrCat(" and ", keyword));
     }
   }
   return CheckEach(schema, path, keyword);
@@ -327,7 +327,7 @@ absl::Status Checker::CheckObject(const Json& schema, const std::string& path) {
     }
   }
   if (schema.contains("patternProperties") && schema.contains("propertyNames")) {
-    return Refuse(path, "propertyNames", " beside patternProperties");
+    return Refuse(path, "propertyNames", " together with patternProperties");
   }
   LAMINA_RETURN_IF_ERROR(CheckEach(schema, path, "properties"));
   LAMINA_RETURN_IF_ERROR(CheckEach(schema, path, "patternProperties"));
@@ -356,7 +356,7 @@ absl::Status Checker::CheckArray(const Json& schema, const std::string& path) {
     return Refuse(path, "uniqueItems", "");
   }
   if (schema.contains("items") && schema.contains("unevaluatedItems")) {
-    return Refuse(path, "unevaluatedItems", " beside items");
+    return Refuse(path, "unevaluatedItems", " together with items");
   }
   LAMINA_RETURN_IF_ERROR(CheckEach(schema, path, "prefixItems"));
   for (const char* keyword : {"items", "unevaluatedItems"}) {
@@ -394,11 +394,11 @@ absl::Status Checker::CheckText(const Json& schema, const std::string& path) {
     return Refuse(path, "format", absl::StrCat(": ", schema["format"].dump()));
   }
   if (has_format && schema.contains("pattern")) {
-    return Refuse(path, "pattern", " beside format");
+    return Refuse(path, "pattern", " together with format");
   }
   for (const char* keyword : {"minLength", "maxLength"}) {
     if (schema.contains(keyword) && (has_format || schema.contains("pattern"))) {
-      return Refuse(path, keyword, has_format ? " beside format" : " beside pattern");
+      return Refuse(path, keyword, has_format ? " together with format" : " together with pattern");
     }
   }
   return absl::OkStatus();

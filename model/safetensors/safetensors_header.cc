@@ -159,7 +159,7 @@ absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::Span<const uint8_t>
       return Damaged(absl::StrCat("the index gives no file for \"", Shown(item.key()), "\""));
     }
     const auto file = item.value().get<std::string>();
-    // A file beside the index: neither a path nor a hidden file.
+    // A file next to the index: neither a path nor a hidden file.
     if (file.empty() || file.front() == '.' || file.find('/') != std::string::npos ||
         file.find('\0') != std::string::npos) {
       return Damaged(absl::StrCat("the index names the file \"", Shown(file), "\""));

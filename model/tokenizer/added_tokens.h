@@ -29,7 +29,7 @@ struct AddedToken {
   TokenId id = -1;
   bool special = false;
   bool normalized = false;   // Looked for in the normalised text.
-  bool single_word = false;  // Only where no word character stands beside it.
+  bool single_word = false;  // Only where no word character stands next to it.
   bool lstrip = false;       // Takes the white space on its left with it.
   bool rstrip = false;       // The same on its right.
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The tokenizer of a Hugging Face directory: tokenizer.json if there, else tokenizer.model; what
-// the small files beside them say about bos, eos, the ends of a generation and the chat template.
+// the small files next to them say about bos, eos, the ends of a generation and the chat template.
 
 #pragma once
 

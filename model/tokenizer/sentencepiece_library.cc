@@ -9,15 +9,15 @@
 namespace lamina::model {
 namespace {
 
-// lib/ beside the program's bin/, for when the run path does not count: sanitizers put their own
+// lib/ next to the program's bin/, for when the run path does not count: sanitizers put their own
 // dlopen() before the system's, which then searches for their library and not for the program.
-std::string PathBesideProgram() {
+std::string PathNextToProgram() {
   std::error_code ignored;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored);
   return (program.parent_path() / ".." / "lib" / LAMINA_SENTENCEPIECE_PLUGIN).string();
 }
 
-// Found beside the program or in ../lib (the targets' run path). Never unloaded: its objects may
+// Found next to the program or in ../lib (the targets' run path). Never unloaded: its objects may
 // live to the end of the process.
 SentencePieceLoader* LoadPlugin(std::string* error) {
   // RTLD_DEEPBIND puts the plugin's own symbols before the program's protobuf; sanitizers cannot
@@ -25,7 +25,7 @@ SentencePieceLoader* LoadPlugin(std::string* error) {
   constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | (LAMINA_PLUGIN_DEEPBIND != 0 ? RTLD_DEEPBIND : 0);
   void* plugin = dlopen(LAMINA_SENTENCEPIECE_PLUGIN, kFlags);
   if (plugin == nullptr) {
-    plugin = dlopen(PathBesideProgram().c_str(), kFlags);
+    plugin = dlopen(PathNextToProgram().c_str(), kFlags);
   }
   void* entry = plugin == nullptr ? nullptr : dlsym(plugin, kSentencePieceEntry);
   if (entry == nullptr) {

@@ -232,7 +232,7 @@ absl::Status Surround(const Json& id, absl::string_view name, std::vector<TokenI
   }
   if (side.size() >= kSurroundingTokensMax) {
     return absl::InvalidArgumentError(absl::StrCat("the post_processor puts more than ",
-                                                   kSurroundingTokensMax, " tokens beside a text"));
+                                                   kSurroundingTokensMax, " tokens around a text"));
   }
   side.push_back(token);
   return absl::OkStatus();

@@ -4,7 +4,7 @@
 
 Algorithm 1 of ALISA in float64, straightforward and slow: the first PROMPT tokens attend to all before them; each token behind
 them is a decode step that attends to the k most recent tokens before it and the k earlier ones with the largest attention
-sums over the last k rows (summed over heads), k = round(n r / 2), and to itself. Beside it the two fixed patterns of as many
+sums over the last k rows (summed over heads), k = round(n r / 2), and to itself. Next to it the two fixed patterns of as many
 tokens, and dense attention. The text's tokens are those of goldens/smollm2.json.
 
 Needs: numpy, gguf. Run: make_alisa_goldens.py MODEL.gguf [OUTPUT]; some minutes.

@@ -3,7 +3,7 @@
 """Writes goldens/smollm2_beams.json: what transformers' generate() finds in float32 by beam search, with the weights
 of a SmolLM2-135M-Instruct GGUF file (dequantised by the gguf package).
 
-For each prompt of goldens/smollm2.json and width 4: the four answers, best first, with their scores. Beside them the
+For each prompt of goldens/smollm2.json and width 4: the four answers, best first, with their scores. Next to them the
 margin: by how much the sums of log-probabilities that the search compares differ at least wherever the order decides
 what goes on, what ends, or which answer is better. Where our own search, in other arithmetic, may be off by less than
 half of it, the answers must be the same. The margin is of a plain search over the same log-probabilities, which must

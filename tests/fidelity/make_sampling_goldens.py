@@ -7,7 +7,7 @@ every token that transformers keeps. The C++ side makes the same logits from the
 Sample()'s draws and Expected() with these. Presence and frequency penalties have no processor in
 transformers; they are tested against a computation of our own.
 
-Usage: python make_sampling_goldens.py  (needs torch and transformers; writes beside this script)
+Usage: python make_sampling_goldens.py  (needs torch and transformers; writes next to this script)
 """
 
 import json

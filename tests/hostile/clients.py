@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients beside an attack: requests over gRPC whose answers must be those of an undisturbed run."""
+"""Clients during an attack: requests over gRPC whose answers must be those of an undisturbed run."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ STATUS_SECONDS = 30
 
 
 class Stream:
-    """One `lamina generate` that runs beside the test. `finish()` returns its token ids."""
+    """One `lamina generate` that runs during the test. `finish()` returns its token ids."""
 
     def __init__(self, test, cluster, prompt="Once upon a time", tokens=60):
         self._test = test

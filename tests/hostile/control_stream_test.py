@@ -29,7 +29,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 SERVICE = "lamina.v1.Cluster"
 ANSWER_SECONDS = 30
-PROMPTS = ["Once upon a time"]  # Of requests that run beside each attack.
+PROMPTS = ["Once upon a time"]  # Of requests that run during each attack.
 TOKENS = 60
 INTERNAL = 13  # absl::StatusCode.
 TOKEN = "the-secret-of-this-cluster"

@@ -65,7 +65,7 @@ class AutoPolicyTest(unittest.TestCase):
             expected = self.tokens(cluster)
         chosen = []
         # A row without context waits on two pools for the exchange besides; much context is what two threads each of
-        # two memory nodes attend beside one of the compute node.
+        # two memory nodes attend at the same time as one of the compute node.
         for rows, context, threads in ((1, 1, 2), (64, 4096, 1)):
             keys = auto(rows, context, compute={"threads": threads}, memory={"threads": 2})
             with harness.Cluster(**keys) as cluster:

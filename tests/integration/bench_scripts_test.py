@@ -29,7 +29,7 @@ echo "built $*"
 """
 BUILDS_NOTHING = "#!/usr/bin/env bash\necho 'no compiler' >&2\nexit 1\n"
 
-# Fails as a program does that reads beside its memory, at 16 rows.
+# Fails as a program does that reads past its memory, at 16 rows.
 LLAMA = """#!/usr/bin/env bash
 while [[ $# -gt 0 ]]; do [[ $1 == -npl ]] && rows=$2; shift; done
 [[ $rows == 16 ]] && kill -SEGV $$
@@ -185,7 +185,7 @@ class ServerTest(SuiteTest):
             with self.assertRaisesRegex(SystemExit, f"--server: {why}"):
                 remote.steps(address, [(4, 100)], None)
 
-    def test_what_a_suite_needs_beside_the_server_is_named(self):
+    def test_what_a_suite_needs_besides_the_server_is_named(self):
         self.assertIn("--gateway HOST:PORT", self.run_suite("gateway", "--", "--server", "here:7400").stderr)
         self.assertIn("--cluster FILE", self.run_suite("predict", "--", "--server", "here:7400").stderr)
 

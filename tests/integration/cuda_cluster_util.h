@@ -32,8 +32,8 @@ struct CudaCluster {
   uint32_t chunk_tokens = 64;
   core::RowChunkOptions row_chunks = {};
   PipelineMode mode = PipelineMode::kRotational;
-  bool local = false;        // KV beside the compute node: one pool.
-  bool parallel = false;     // A model with work left to do beside attention.
+  bool local = false;        // KV on the compute node: one pool.
+  bool parallel = false;     // A model with work that can overlap with attention.
   bool long_prompt = false;  // One of several chunks and blocks, besides.
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// In the emulation a row of a product has the same bits beside whatever other rows; so clusters
+// In the emulation a row of a product has the same bits with whatever other rows; so clusters
 // whose compute nodes are all on the device agree to the bit, however they are cut, whether their
 // slices are captured or run op by op, and so does one that goes on after the device has failed.
 
@@ -73,7 +73,7 @@ TEST(CudaComputeBitsTest, EveryCutHasTheBitsOfOneDevice) {
   }
 }
 
-// Cuts that are compared with no other: sums over shards, and work beside attention, make several
+// Cuts that are compared with no other: sums over shards, and work overlapped with attention, make several
 // pieces of a slice.
 TEST(CudaComputeBitsTest, SlicesInPiecesHaveTheBitsOfOpsOneByOne) {
   for (const CudaCluster& cut : CudaClusters()) {

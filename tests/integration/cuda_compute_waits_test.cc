@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
                     .compute_nodes = 2,
                     .lanes = 2,
                     .mode = PipelineMode::kFixed},
-        CudaCluster{.name = "BesidePrefill",
+        CudaCluster{.name = "WithPrefill",
                     .cuda = {"c0", "p0"},
                     .prefill_nodes = 1,
                     .memory_nodes = 2,

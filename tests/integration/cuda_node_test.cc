@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory nodes on a CUDA device beside memory nodes on the processor: the same tokens and
+// Memory nodes on a CUDA device together with memory nodes on the processor: the same tokens and
 // log-probabilities to the bit, however KV is cut over them.
 
 #include "absl/strings/str_cat.h"

@@ -102,7 +102,7 @@ TEST_P(CudaWaitsTest, HaveTheBitsOfTheProcessor) {
 INSTANTIATE_TEST_SUITE_P(
     Clusters, CudaWaitsTest,
     ::testing::Values(Waits{.name = "Alone"}, Waits{.name = "TwoLanes", .lanes = 2},
-                      Waits{.name = "BesideTheProcessor", .memory_nodes = 2, .lanes = 2},
+                      Waits{.name = "WithTheProcessor", .memory_nodes = 2, .lanes = 2},
                       Waits{.name = "ByHead",
                             .cuda = {"m0", "m1"},
                             .partition = Partition::kHead,
@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(
                             .lanes = 4,
                             .compute_nodes = 2,
                             .mode = PipelineMode::kFixed},
-                      Waits{.name = "ReplicasBesideTheProcessor",
+                      Waits{.name = "ReplicasWithTheProcessor",
                             .memory_nodes = 2,
                             .lanes = 2,
                             .compute_nodes = 2},

@@ -70,7 +70,7 @@ class CountedMemory final : public DeviceMemory {
   const std::unique_ptr<DeviceMemory> memory_ = kernels::cuda::OpenWindowMemory(0).value();
 };
 
-// Another device, whose headers that come beside an attention are once those of an older epoch.
+// Another device, whose headers that come during an attention are once those of an older epoch.
 class StaleHeaderDevice final : public kernels::KvDevice, private kernels::KvDeviceRows {
  public:
   StaleHeaderDevice(std::unique_ptr<kernels::KvDevice> inner, std::atomic<int>& stale_at)
@@ -211,7 +211,7 @@ TEST_P(CudaWindowsTest, HaveTheBitsOfHostWindows) {
 INSTANTIATE_TEST_SUITE_P(
     Clusters, CudaWindowsTest,
     ::testing::Values(Windows{.name = "Alone"}, Windows{.name = "TwoLanes", .lanes = 2},
-                      Windows{.name = "BesideTheProcessor", .memory_nodes = 2, .lanes = 2},
+                      Windows{.name = "WithTheProcessor", .memory_nodes = 2, .lanes = 2},
                       Windows{.name = "ByHead",
                               .cuda = {"m0", "m1"},
                               .partition = Partition::kHead,
@@ -349,7 +349,7 @@ TEST_F(CudaWindowsPlaceTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
 }
 
 // The header comes while the device attends its rows: nothing of them is answered.
-TEST_F(CudaWindowsPlaceTest, AHeaderThatComesBesideAnAttentionIsCheckedToo) {
+TEST_F(CudaWindowsPlaceTest, AHeaderThatComesDuringAnAttentionIsCheckedToo) {
   std::atomic<int> stale_at{20};
   LocalClusterOptions options = OptionsOf({});
   options.other_device.make = [make = kernels::cuda::CudaKvDevices(0),

@@ -50,18 +50,18 @@ class DeterminismTest(unittest.TestCase):
         parsed = [json.loads(text) for text in texts]
         return [(answer["token_ids"], answer["logprobs"]) for answer in parsed]
 
-    def check(self, at_once=True, beside=(), until=None, **keys):
-        """`beside`: commands that run at the same time, again and again, until `until(status)` holds."""
+    def check(self, at_once=True, meanwhile=(), until=None, **keys):
+        """`meanwhile`: commands that run at the same time, again and again, until `until(status)` holds."""
         with harness.Cluster(**keys) as cluster:
             enough = threading.Event()
             others = [threading.Thread(target=self.repeat, args=(cluster, command, enough))
-                      for command in beside]
+                      for command in meanwhile]
             try:
                 for other in others:
                     other.start()
                 found = self.answers(cluster, at_once)
                 if until is not None:
-                    cluster.await_true(lambda: until(cluster.status()), "what is asked for beside")
+                    cluster.await_true(lambda: until(cluster.status()), "what is asked for meanwhile")
             finally:
                 enough.set()
                 for other in others:
@@ -167,7 +167,7 @@ class DeterminismTest(unittest.TestCase):
         limits = {"sequence_tokens_max": 512}
         growing = ["generate", "--prompt", "Once upon a time", "--max-tokens", "400", "--ignore-eos",
                    "--json"]
-        self.check(beside=[growing] * 4, until=lambda status: status["preemptions"] > 0, memory_nodes=1,
+        self.check(meanwhile=[growing] * 4, until=lambda status: status["preemptions"] > 0, memory_nodes=1,
                    capacity="18MiB", limits=limits)
 
 

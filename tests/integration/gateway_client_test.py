@@ -206,7 +206,7 @@ class GatewayClientTest(unittest.TestCase):
                          .choices[0].prompt_logprobs, [None])
 
     def test_prompt_logprobs_have_ranks_and_alternatives(self):
-        # An own answer as the prompt: each of its tokens was the likeliest when it was sampled, beside the
+        # An own answer as the prompt: each of its tokens was the likeliest when it was sampled, next to the
         # same alternatives.
         first = self.complete(max_tokens=8, logprobs=3).choices[0]
         tokens = json.loads(self.cluster.lamina("tokenize", "--prompt", PROMPT + first.text, "--json").stdout)["tokens"]

@@ -17,7 +17,7 @@ from harness import BIN, COMMAND_SECONDS, REPO
 PYTHON = Path(os.environ.get("LAMINA_TORCH_PYTHON") or REPO / "build/peers/vllm/bin/python3")
 SKIPPED = 77
 
-# The loop's greedy tokens, from no context on, beside those of transformers with the same weights.
+# The loop's greedy tokens, from no context on, compared with those of transformers with the same weights.
 SAME = """
 import torch, gpu_torch
 shape = gpu_torch.SHAPES["tiny"]

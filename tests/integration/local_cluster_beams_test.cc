@@ -143,7 +143,7 @@ TEST_F(LocalClusterBeamsTest, HowTheClusterIsMadeDoesNotShow) {
   ExpectBits("no prefix cache, two lanes", plain);
 }
 
-// Other requests beside the searches take slots, so that beams wait and are computed anew.
+// Other requests during the searches take slots, so that beams wait and are computed anew.
 TEST_F(LocalClusterBeamsTest, FullMemoryNodesAndOtherRequestsDoNotShow) {
   LocalClusterOptions options = Options();
   options.slots = 420;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A request's tokens and log-probabilities are the same to the bit, whatever runs beside it and
+// A request's tokens and log-probabilities are the same to the bit, whatever it is batched with and
 // however the cluster is made.
 
 #include "absl/strings/str_cat.h"
@@ -169,7 +169,7 @@ TEST_P(BitsTest, OneLaneIsAsTwoAndThree) {
   }
 }
 
-// Of the rows that go to a memory node, with and without queries that go first; with prompts beside
+// Of the rows that go to a memory node, with and without queries that go first; with prompts in the same step
 // them, late plans, and partitions that stage rows in their own ways.
 TEST_P(BitsTest, RowsInOneChunkAreAsInTwoThreeAndSixteen) {
   const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
@@ -418,7 +418,7 @@ TEST_P(BitsTest, ForksAreAsSingleRequestsWithTheirSeeds) {
   }
 }
 
-TEST_P(BitsTest, ScoresAreTheSameInChunksAndBesideOthers) {
+TEST_P(BitsTest, ScoresAreTheSameInChunksAndWithOthers) {
   const std::vector<TokenId> text = RandomPrompt(300, 9);
   const std::unique_ptr<LocalCluster> plain = MakeCluster(Plain());
   ASSERT_NE(plain, nullptr);

@@ -27,7 +27,7 @@ LocalClusterOptions Plain(DType compute_type) {
           .sequence_tokens_max = 768};
 }
 
-// Few rows at a time leave in groups of KV heads, alone, and beside prompts, which leave as a
+// Few rows at a time leave in groups of KV heads, alone, and with prompts, which leave as a
 // whole.
 TEST(HeadChunksTest, FewRowsInGroupsOfHeadsAreAsWhole) {
   LocalClusterOptions plain = Plain(DType::kBF16);
@@ -76,7 +76,7 @@ TEST(HeadChunksTest, FewRowsInGroupsOfHeadsAreAsWhole) {
   }
 }
 
-// A link that is slow beside attention: the groups are chosen by what is measured. And one that
+// A link that is slow compared with attention: the groups are chosen by what is measured. And one that
 // delays and cuts chunks as it likes.
 TEST(HeadChunksTest, SlowAndUnrulyLinksChangeNothing) {
   LocalClusterOptions options = Plain(DType::kF32);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prompts on compute nodes of their own: the same bits as beside rows, whoever comes and goes.
+// Prompts on compute nodes of their own: the same bits as in steps with rows, whoever comes and goes.
 
 #include <functional>
 
@@ -301,7 +301,7 @@ TEST(PrefillTest, PreemptedRequestsComeAgainThroughPrefillNodes) {
   ExpectRolesKept(*cluster);
 }
 
-// Nobody's request ends with a prefill node, in prefill or not; without any, prompts run beside
+// Nobody's request ends with a prefill node, in prefill or not; without any, prompts share steps with
 // rows.
 TEST(PrefillTest, RequestsGoOnWhenPrefillNodesLeaveAndComeBack) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster({.model = SmallModel(),

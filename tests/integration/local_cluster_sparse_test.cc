@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Policy fetch_sparse: answers are others than those of whole attention, and the same however the
-// cluster runs them: chunks, lanes, threads, memory nodes, windows, and who runs beside.
+// cluster runs them: chunks, lanes, threads, memory nodes, windows, and who is batched with it.
 
 #include <string>
 #include <vector>

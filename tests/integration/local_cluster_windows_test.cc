@@ -141,7 +141,7 @@ TEST_F(LocalClusterWindowsTest, ALostNodeDoesNotShow) {
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
-// Two that grow beside each other: one gives up everything, and is recomputed from its tokens.
+// Two that grow together: one gives up everything, and is recomputed from its tokens.
 TEST_F(LocalClusterWindowsTest, PreemptionDoesNotShow) {
   const std::vector<coordinator::GenerateSpec> two = {Greedy(RandomPrompt(20, 5), 700),
                                                       Sampled(RandomPrompt(30, 6), 700, 6)};

@@ -90,7 +90,7 @@ class FormTest(unittest.TestCase):
         if answer.choices[0].finish_reason == "stop":
             self.assertIsInstance(json.loads(answer.choices[0].text), dict)
 
-    def test_forms_beside_others_change_nobodys_tokens(self):
+    def test_forms_with_others_change_nobodys_tokens(self):
         free = self.chat(max_tokens=24).choices[0].message.content
         dated = self.chat(**self.forms(regex=DATE)).choices[0].message.content
         with concurrent.futures.ThreadPoolExecutor(8) as pool:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# In the guest, by hand: verbs:// beside perftest's ib_write_lat and ib_write_bw on the same device. The
+# In the guest, by hand: verbs:// compared with perftest's ib_write_lat and ib_write_bw on the same device. The
 # processors are emulated, so the figures say nothing about RDMA; their form is that of a real device.
 #
 #   tests/rdma_vm/run_in_guest.sh build/release guest_bench.sh

@@ -47,7 +47,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensAndEverythingEndsUnderAThousandSe
   EXPECT_GT(reach.rows_discarded, 100);
   EXPECT_GT(reach.rows_sat_out, 100);
   EXPECT_GT(reach.leave_only_plans, 100);
-  EXPECT_GT(reach.chunks_beside_rows, 100);
+  EXPECT_GT(reach.chunks_with_rows, 100);
   EXPECT_GT(reach.several_prompts_in_a_step, 100);
   EXPECT_GT(reach.rows_in_chunks, 100);
   EXPECT_GT(reach.heads_in_chunks, 100);
@@ -62,7 +62,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensAndEverythingEndsUnderAThousandSe
   EXPECT_GT(reach.cancels, 100);
   EXPECT_GT(reach.lane_moves, 100);
   EXPECT_GT(reach.chunks_dedicated, 1000);
-  EXPECT_GT(reach.chunks_beside_lanes, 1000);
+  EXPECT_GT(reach.chunks_with_lanes, 1000);
   EXPECT_GT(reach.prefill_nodes_side_by_side, 100);
   EXPECT_GT(reach.chunks_on_several_nodes, 100);
   EXPECT_GT(reach.prefill_lanes_side_by_side, 100);

@@ -17,7 +17,7 @@ void SimReach::Add(const SimReach& other) {
   rows_discarded += other.rows_discarded;
   rows_sat_out += other.rows_sat_out;
   leave_only_plans += other.leave_only_plans;
-  chunks_beside_rows += other.chunks_beside_rows;
+  chunks_with_rows += other.chunks_with_rows;
   several_prompts_in_a_step += other.several_prompts_in_a_step;
   rows_in_chunks += other.rows_in_chunks;
   heads_in_chunks += other.heads_in_chunks;
@@ -32,7 +32,7 @@ void SimReach::Add(const SimReach& other) {
   cancels += other.cancels;
   lane_moves += other.lane_moves;
   chunks_dedicated += other.chunks_dedicated;
-  chunks_beside_lanes += other.chunks_beside_lanes;
+  chunks_with_lanes += other.chunks_with_lanes;
   prefill_nodes_side_by_side += other.prefill_nodes_side_by_side;
   chunks_on_several_nodes += other.chunks_on_several_nodes;
   prefill_lanes_side_by_side += other.prefill_lanes_side_by_side;
@@ -55,13 +55,13 @@ std::string SimReach::ToString() const {
       ", left without a row ", left_without_row, ", reservations revoked ", reservations_revoked,
       ", forks shared ", forks_shared, ", unshared ", forks_unshared, ", rows discarded ",
       rows_discarded, ", sat out ", rows_sat_out, ", leave-only plans ", leave_only_plans,
-      ", chunks beside rows ", chunks_beside_rows, ", several prompts in a step ",
+      ", chunks with rows ", chunks_with_rows, ", several prompts in a step ",
       several_prompts_in_a_step, ", rows in chunks ", rows_in_chunks, ", heads in chunks ",
       heads_in_chunks, ", epochs ", epochs, ", requeued ", requeued, ", nodes drained ",
       nodes_drained, ", added ", nodes_added, ", ended as too long ", ended_too_long,
       ", by losses ", ended_by_losses, ", queue full ", queue_full, ", refused ", refused,
       ", cancels ", cancels, ", lane moves ", lane_moves, ", chunks dedicated ", chunks_dedicated,
-      ", beside lanes ", chunks_beside_lanes, ", side by side ", prefill_nodes_side_by_side,
+      ", chunks with lanes ", chunks_with_lanes, ", side by side ", prefill_nodes_side_by_side,
       ", on several nodes ", chunks_on_several_nodes, ", in several lanes ",
       prefill_lanes_side_by_side, ", preempted in prefill ", preempted_in_prefill, ", releases ",
       releases, " beyond nodes ", releases_beyond_nodes, ", tokens kept ", tokens_kept,

@@ -21,7 +21,7 @@ struct SimReach {
   uint64_t rows_discarded = 0;
   uint64_t rows_sat_out = 0;
   uint64_t leave_only_plans = 0;
-  uint64_t chunks_beside_rows = 0;
+  uint64_t chunks_with_rows = 0;
   uint64_t several_prompts_in_a_step = 0;
   uint64_t rows_in_chunks = 0;   // Steps of these,
   uint64_t heads_in_chunks = 0;  // and of these.
@@ -36,7 +36,7 @@ struct SimReach {
   uint64_t cancels = 0;
   uint64_t lane_moves = 0;
   uint64_t chunks_dedicated = 0;     // Steps of prefill nodes with chunks.
-  uint64_t chunks_beside_lanes = 0;  // Of these, while steps with rows are planned elsewhere.
+  uint64_t chunks_with_lanes = 0;  // Of these, while steps with rows are planned elsewhere.
   uint64_t prefill_nodes_side_by_side = 0;  // Of these, while another replica has chunks too.
   uint64_t chunks_on_several_nodes = 0;     // Of these, of a replica in stages or shards,
   uint64_t prefill_lanes_side_by_side = 0;  // in another lane of which are chunks too.

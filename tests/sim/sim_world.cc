@@ -21,7 +21,7 @@ constexpr Nanos kSettleTime = Seconds(20);
 // Of the model.
 constexpr uint32_t kLayers = 4;
 
-// In three of five worlds prompts run beside rows; in the others on up to three replicas, which may
+// In three of five worlds prompts share steps with rows; in the others on up to three replicas, which may
 // have several nodes and lanes.
 plan::PrefillLanes DrawPrefillLanes(Prng& random, Prng& stages) {
   const uint32_t replicas = random.Chance(0.6) ? 0 : 1 + static_cast<uint32_t>(random.Below(3));
@@ -263,7 +263,7 @@ void SimWorld::ChangeEpoch() {
   }
   revoked_before_ += scheduler_.kv().ReservationsRevoked();
   core::Events events;
-  // Prefill nodes come and go too; without one prompts run beside rows.
+  // Prefill nodes come and go too; without one prompts share steps with rows.
   prefill_lanes_ = workload_.options.prefill_lanes.count() == 0
                        ? plan::PrefillLanes()
                        : DrawPrefillLanes(prefill_random_, stages_random_);
@@ -402,7 +402,7 @@ void SimWorld::Observe(const plan::StepPlan& plan) {
     reach.releases_beyond_nodes += release.tokens > SlotsOfLongest();
   }
   reach.leave_only_plans += plan.rows.empty() && plan.chunks.empty();
-  reach.chunks_beside_rows += !plan.rows.empty() && !plan.chunks.empty();
+  reach.chunks_with_rows += !plan.rows.empty() && !plan.chunks.empty();
   reach.several_prompts_in_a_step += plan.chunks.size() > 1;
   reach.rows_in_chunks += plan.chunking.chunks > 1 && !plan.chunking.by_heads;
   reach.heads_in_chunks += plan.chunking.by_heads;
@@ -445,7 +445,7 @@ void SimWorld::ObservePrefill(const plan::StepPlan& plan) {
     (same ? own : IsPrefillLane(lane) ? prefills : decodes) |= busy(lane);
   }
   reach.chunks_dedicated += !plan.chunks.empty();
-  reach.chunks_beside_lanes += !plan.chunks.empty() && decodes;
+  reach.chunks_with_lanes += !plan.chunks.empty() && decodes;
   reach.prefill_nodes_side_by_side += !plan.chunks.empty() && prefills;
   const plan::Stage& node = stages_[tail(plan.lane)];
   const bool several = node.layers < kLayers || node.shard.count > 1;

@@ -20,7 +20,7 @@ std::unique_ptr<core::OutOfSlots> MakeLargestGivesUp();
 // The needy one itself gives up its slots, unless it is the first in service order.
 std::unique_ptr<core::OutOfSlots> MakeNeedyGivesUp();
 
-// Prompts come first, and get half of the step's budget beside rows.
+// Prompts come first, and get half of the step's budget, rows the other.
 std::unique_ptr<core::StepPacking> MakePromptsGetHalf();
 
 // Lanes and nodes in turn, those with room.

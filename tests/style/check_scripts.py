@@ -16,7 +16,7 @@ from pathlib import Path
 from source_tree import SourceTree
 
 LEFT_OUT = 77
-# What is sourced lies beside the script; BusyBox's shell is like Debian's.
+# What is sourced lies next to the script; BusyBox's shell is like Debian's.
 SHELLCHECK = ["shellcheck", "-x", "--source-path=SCRIPTDIR", "--exclude=SC2187"]
 SHELL = re.compile(r"#!.*\b(ba)?sh\b")
 

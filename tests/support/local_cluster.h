@@ -46,7 +46,7 @@ struct LocalClusterOptions {
   DType compute_type = DType::kBF16;
   bool reference_kernels = false;  // Plain loops instead of the fast kernels.
   uint32_t compute_nodes = 1;
-  uint32_t prefill_nodes = 0;  // Beside these, "p0", ...
+  uint32_t prefill_nodes = 0;  // In addition to these, "p0", ...
   // Compute nodes of one replica: c0 to c(stages - 1) are the first, and so on.
   uint32_t stages = 1;
   std::vector<uint32_t> stage_layers = {};  // Of each stage; empty: chosen.

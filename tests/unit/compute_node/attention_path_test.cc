@@ -402,7 +402,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     return wanted;
   }
 
-  // All layers of a step in each lane, one lane's attention beside the other's.
+  // All layers of a step in each lane, one lane's attention overlapped with the other's.
   void RunSteps(std::vector<plan::StepPlan> plans) {
     for (uint32_t i = 0; i < plans.size(); ++i) {
       BeginStep(i, std::move(plans[i]));

@@ -107,7 +107,7 @@ class LocalKvTest : public ::testing::Test {
   std::vector<kernels::KvArena> expected_;  // By sequence.
 };
 
-// A prompt in two chunks over scattered slots beside another's, then rows beside a chunk.
+// A prompt in two chunks over scattered slots, with another's, then rows with a chunk.
 TEST_F(LocalKvTest, RowsAndChunksHaveTheBitsOfTheReference) {
   Step({.lane = 0,
         .joins = {{.id = 1}, {.id = 2}},

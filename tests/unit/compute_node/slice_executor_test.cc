@@ -235,23 +235,23 @@ TEST(SliceExecutorTest, HasOneSliceMoreThanAttentions) {
 }
 
 // While an attention is away its input may still be sent, and prompt chunks have put their output.
-TEST(SliceExecutorTest, NothingThatRunsBesideAnAttentionSharesItsBuffers) {
+TEST(SliceExecutorTest, NothingThatOverlapsAnAttentionSharesItsBuffers) {
   Program program(Spec("gpt_neox_parallel"), DType::kBF16);
   SliceExecutor& executor = program.executor();
   const model::Graph& graph = program.model().graph;
   ValueBuffers buffers = *executor.MakeBuffers(4);
-  size_t beside = 0;
+  size_t overlapped = 0;
   for (uint32_t s = 0; s + 1 < executor.slice_count(); ++s) {
     const model::Slice& slice = executor.program().split().slices[s];
     const model::Op& attention = graph.ops[slice.attention];
     for (size_t i = slice.ops_before_send; i < slice.ops.size(); ++i) {
-      ++beside;
+      ++overlapped;
       const std::byte* made = buffers.data(graph.ops[slice.ops[i]].output);
       EXPECT_NE(made, buffers.data(attention.output)) << graph.ops[slice.ops[i]].name;
       EXPECT_NE(made, buffers.data(attention.inputs[0])) << graph.ops[slice.ops[i]].name;
     }
   }
-  EXPECT_GT(beside, 0u);  // The MLP of a parallel residual.
+  EXPECT_GT(overlapped, 0u);  // The MLP of a parallel residual.
 }
 
 // A handful, not one for each value.

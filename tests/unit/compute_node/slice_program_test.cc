@@ -154,16 +154,16 @@ TEST(SliceProgramErrorTest, AModelWithoutAttentionIsRefused) {
   EXPECT_EQ(program.status().message(), "the model has no attention");
 }
 
-TEST(SliceProgramErrorTest, AReductionBesideTheAttentionIsNotServed) {
+TEST(SliceProgramErrorTest, AReductionOverlappedWithTheAttentionIsNotServed) {
   model::Graph graph = GraphOf("gpt_neox_parallel", /*shard=*/false);
   const SliceProgram whole = ProgramOf(graph);
-  model::OpId beside = model::kNone;
+  model::OpId overlapped = model::kNone;
   for (const model::OpId op : whole.OpsIn(whole.AfterSend(1))) {
-    beside = std::holds_alternative<model::AddOp>(graph.ops[op].body) ? op : beside;
+    overlapped = std::holds_alternative<model::AddOp>(graph.ops[op].body) ? op : overlapped;
   }
-  ASSERT_NE(beside, model::kNone);
-  graph.ops[beside].body = model::ReduceOp{};
-  graph.ops[beside].inputs.resize(1);  // The residual stream, which is as wide as the sum.
+  ASSERT_NE(overlapped, model::kNone);
+  graph.ops[overlapped].body = model::ReduceOp{};
+  graph.ops[overlapped].inputs.resize(1);  // The residual stream, which is as wide as the sum.
 
   const auto program = SliceProgram::Create(graph, DType::kBF16);
 

@@ -62,7 +62,7 @@ class StepLayoutTest : public ::testing::Test {
   Lane lane_;
 };
 
-TEST_F(StepLayoutTest, RowsOfAMemoryNodeAreBesideEachOtherInThePlansOrder) {
+TEST_F(StepLayoutTest, RowsOfAMemoryNodeAreAdjacentInThePlansOrder) {
   ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 5, 1), Join(2, 6, 0), Join(3, 7, 1)},
                           .rows = {LastTokenOf(1, 5), LastTokenOf(2, 6), LastTokenOf(3, 7)}})
                   .ok());
@@ -125,7 +125,7 @@ TEST_F(StepLayoutTest, EveryTokenThatHasASuccessorIsScored) {
 }
 
 // Of two paths, odd sequences take the second.
-TEST_F(StepLayoutTest, RowsAndChunksOfAPathAreBesideEachOther) {
+TEST_F(StepLayoutTest, RowsAndChunksOfAPathAreAdjacent) {
   lane_.paths.resize(2);
   path_of_ = [](const Sequence& sequence) { return static_cast<uint32_t>(sequence.join.id % 2); };
   ASSERT_TRUE(LayOutPlan({.joins = {Join(1, 5, 0), Join(2, 6, 1), Join(3, 7, 0), Join(4, 8, 0),

@@ -370,10 +370,10 @@ TEST_P(StepWorkerTest, SaysThatItSleepsForWantOfWorkAndBeats) {
   worker_->Stop();
 }
 
-// Beside another compute node, which runs all steps of lane 1 and is never heard of.
-class WorkerBesideASilentOneTest : public StepWorkerTest {
+// With another compute node, which runs all steps of lane 1 and is never heard of.
+class WorkerWithASilentPeerTest : public StepWorkerTest {
  protected:
-  WorkerBesideASilentOneTest() { compute_nodes_ = {"c0", "c1"}; }
+  WorkerWithASilentPeerTest() { compute_nodes_ = {"c0", "c1"}; }
 
   absl::Status RunUntilFault(plan::StepPlan plan) {
     config_.mode = PipelineMode::kFixed;
@@ -385,7 +385,7 @@ class WorkerBesideASilentOneTest : public StepWorkerTest {
   }
 };
 
-TEST_P(WorkerBesideASilentOneTest, IsBlamed) {
+TEST_P(WorkerWithASilentPeerTest, IsBlamed) {
   const absl::Status status = RunUntilFault(Plan(1));
 
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
@@ -393,7 +393,7 @@ TEST_P(WorkerBesideASilentOneTest, IsBlamed) {
   EXPECT_EQ(control::BlamedIn(status), "c1");
 }
 
-TEST_P(WorkerBesideASilentOneTest, IsAwaitedForLongerWhileItComputesAPrompt) {
+TEST_P(WorkerWithASilentPeerTest, IsAwaitedForLongerWhileItComputesAPrompt) {
   plan::StepPlan plan = Plan(1);
   plan.rows.clear();
   plan.chunks = {{.sequence = 1, .tokens = 3}};
@@ -429,7 +429,7 @@ class EndlessPathMaker final : public PathMaker {
   }
 };
 
-TEST_P(WorkerBesideASilentOneTest, IsBlamedWhileAnotherLaneIsPolled) {
+TEST_P(WorkerWithASilentPeerTest, IsBlamedWhileAnotherLaneIsPolled) {
   EndlessPathMaker endless;
   paths_ = {&endless};
   config_.mode = PipelineMode::kFixed;
@@ -460,7 +460,7 @@ TEST_P(WorkerBesideASilentOneTest, IsBlamedWhileAnotherLaneIsPolled) {
   watch.request_stop();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, WorkerBesideASilentOneTest, ::testing::Values(false),
+INSTANTIATE_TEST_SUITE_P(Ways, WorkerWithASilentPeerTest, ::testing::Values(false),
                          [](const auto& test) { return test.param ? "OnDevice" : "OnHost"; });
 INSTANTIATE_TEST_SUITE_P(Ways, StepWorkerTest, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "OnDevice" : "OnHost"; });

@@ -58,7 +58,7 @@ TEST(NodeAdmissionTest, SlotsOfTwoKindsAreWholeBlocks) {
 }
 
 // INT8: 2 * 32 + 8 bytes a head, 288 a token, and 3 open blocks of bf16.
-TEST(NodeAdmissionTest, TailsAreBesideTheSlotsOfInt8) {
+TEST(NodeAdmissionTest, TailsComeWithTheSlotsOfInt8) {
   EngineOptions options = Options();
   options.kv = {.form = KvForm::kInt8, .tails = 3};
   const uint64_t tails = 3 * 64 * 512;
@@ -67,7 +67,7 @@ TEST(NodeAdmissionTest, TailsAreBesideTheSlotsOfInt8) {
   EXPECT_EQ(admission.SlotsOf(Memory(tails + 64 * 288 + 287)), 64u);
   EXPECT_TRUE(admission.Check(Memory(tails + 64 * 288), /*holds_kv=*/true).ok());
   ExpectRefused(admission.Check(Memory(tails + 63 * 288), /*holds_kv=*/true),
-                "room for 63 tokens beside 96.0 KiB for the open blocks of 3 sequences (kv int8, "
+                "room for 63 tokens next to 96.0 KiB for the open blocks of 3 sequences (kv int8, "
                 "limits.running_max), but one request may have 64");
   options.partition = Partition::kHead;
   EXPECT_TRUE(admission.Check(Memory((tails + 64 * 288) / 2), /*holds_kv=*/true).ok());

@@ -176,12 +176,12 @@ TEST_F(RouterTest, CompletionsReachTheBackend) {
   EXPECT_EQ(writer_.response->status, 503);
 }
 
-// A completion, or what else, of so many bytes that they are read beside the gateway's thread.
+// A completion, or what else, of so many bytes that they are read off the gateway's thread.
 std::string Large(const std::string& fields) {
   return absl::StrCat("{", fields, std::string(SideWork::kSmallBytesMax, ' '), "}");
 }
 
-TEST_F(RouterTest, LargeBodiesAreReadBesideTheThreadThatServesOthers) {
+TEST_F(RouterTest, LargeBodiesAreReadOffTheThreadThatServesOthers) {
   Router router(backend_, side_work_, {});
   RecordingWriter large;
   RecordingWriter bad;
@@ -242,7 +242,7 @@ TEST_F(RouterTest, TooManyLargeBodiesAreToldToComeAgain) {
   EXPECT_EQ(writers.front().response->status, 200);
 }
 
-TEST_F(RouterTest, LargeAnswersAreWrittenBesideTheThreadThatServesOthers) {
+TEST_F(RouterTest, LargeAnswersAreWrittenOffTheThreadThatServesOthers) {
   Router router(backend_, side_work_, {});
   backend_.tokens.tokens.assign(SideWork::kSmallBytesMax, 7);
   OccupiedSideWork occupied(side_work_, posted_);

@@ -54,7 +54,7 @@ class AttentionProblem {
     v_ = k_;
     rows_k_ = Normal(size_t{c.tokens} * d.kv_width(), 1.0f);
     rows_v_ = Normal(size_t{c.tokens} * d.kv_width(), 1.0f);
-    // Long queries: sharp peaks beside flat rows.
+    // Long queries: sharp peaks next to flat rows.
     q_ = Normal(size_t{c.queries} * d.q_width(), 1.5f);
     StoreKv(d, rows_k_.data(), rows_v_.data(), d.kv_width(), extents_, k_.data(), v_.data(),
             head_stride_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A row's bits depend on its own q, K and V alone: not on the queries beside it, the threads, the
+// A row's bits depend on its own q, K and V alone: not on the other queries, the threads, the
 // extents, nor on what lies in memory that is none of its business.
 #include <gtest/gtest.h>
 
@@ -111,7 +111,7 @@ std::vector<BFloat16> FromSpans(const AttentionProblem& problem, const Attention
   for (uint32_t head = 0; head < d.query_heads; ++head) {
     float lse;
     stacks[head].Fold(folded.data(), &lse);
-    const float share = d.sinks.empty() ? 1.0f : ShareBesideSink(lse, d.sinks[head]);
+    const float share = d.sinks.empty() ? 1.0f : ShareWithSink(lse, d.sinks[head]);
     for (const float x : folded) {
       out.push_back(canonical::RoundOutput(share * x));
     }
@@ -151,14 +151,14 @@ TEST(AttentionInvarianceTest, PartialsOfSpansWithAWindowAndSinksMergeToTheBitsOf
   }
 }
 
-TEST(ShareBesideSinkTest, IsTheMergeWithAPartialOfZeros) {
+TEST(ShareWithSinkTest, IsTheMergeWithAPartialOfZeros) {
   for (const float lse : {-50.0f, -1.5f, 0.0f, 3.0f, 80.0f}) {
     for (const float sink : {-200.0f, -1.0f, 0.0f, 3.0f, 90.0f}) {
       float out[2] = {1.0f, -2.75f};
       const float zeros[2] = {0.0f, 0.0f};
       float merged = lse;
       MergePartials(out, &merged, zeros, sink, 2);
-      const float share = ShareBesideSink(lse, sink);
+      const float share = ShareWithSink(lse, sink);
       EXPECT_EQ(out[0], share);
       EXPECT_EQ(out[1], share * -2.75f);
     }

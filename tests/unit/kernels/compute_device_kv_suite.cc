@@ -50,7 +50,7 @@ class ComputeDeviceKv : public testing::TestWithParam<KvCase> {
     }
     Prng random(7);
     uint32_t slot = 5;
-    // Runs of 1 to 40 slots, one sequence's beside the other's.
+    // Runs of 1 to 40 slots, one sequence's next to the other's.
     for (uint32_t allocated[2] = {}; allocated[0] < tokens[0] || allocated[1] < tokens[1];) {
       for (uint32_t s = 0; s < 2; ++s) {
         const uint32_t run =
@@ -197,7 +197,7 @@ std::vector<KvCase> KvCases() {
     cases.push_back({.name = name, .shape = shape, .steps = steps});
   };
   add("OneToken", {.query_heads = 2, .kv_heads = 2, .head_dim = 16}, {{1, 1}});
-  add("ChunksBesideDecode", {.query_heads = 6, .kv_heads = 2, .head_dim = 32, .scale = 0.2f},
+  add("ChunksWithDecode", {.query_heads = 6, .kv_heads = 2, .head_dim = 32, .scale = 0.2f},
       {{70, 0}, {1, 60}, {1, 60}, {1, 1}, {1, 1}});
   add("OverBlocks", {.query_heads = 4, .kv_heads = 1, .head_dim = 64, .scale = 0.125f},
       {{200, 1}, {100, 130}, {1, 200}, {1, 1}});

@@ -179,7 +179,7 @@ TEST_P(KvDeviceTest, GrowingSequencesHaveTheBitsOfTheReference) {
   }
 }
 
-// As rows whose queries came first, and spans of a cut sequence: parts beside whole rows.
+// As rows whose queries came first, and spans of a cut sequence: parts with whole rows.
 TEST_P(KvDeviceTest, PartsAreThoseOfTheReference) {
   Sequence& sequence = sequences_[0];
   for (const uint32_t tokens : {256u, 100u, 156u, 200u, 88u}) {

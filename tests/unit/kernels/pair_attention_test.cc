@@ -46,7 +46,7 @@ std::vector<AttentionCase> ShapeCases() {
   return cases;
 }
 
-TEST(PairAttentionTest, SomethingRunsBesideTheReference) {
+TEST(PairAttentionTest, SomethingRunsBesidesTheReference) {
   for (const AttentionKernel* kernel : CpuPairAttentionVariants()) {
     GTEST_LOG_(INFO) << kernel->name();
     EXPECT_TRUE(ProbeAttention(*kernel, ReferencePairAttention()).ok());

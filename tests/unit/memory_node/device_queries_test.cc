@@ -80,7 +80,7 @@ TEST_F(DeviceQueriesTest, WindowsInItsMemoryMayComeBeforeTheirPlans) {
   cluster.Stop();
 }
 
-// Their headers are checked beside the attention, before anything is answered.
+// Their headers are checked during the attention, before anything is answered.
 TEST_F(DeviceQueriesTest, WrongWindowsInItsMemoryAreRefused) {
   UnitCluster cluster(InDeviceMemory());
   cluster.Start();

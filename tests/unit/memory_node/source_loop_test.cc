@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Turns of several sources, and a toy stream of K and V that is served beside queries with nothing
+// Turns of several sources, and a toy stream of K and V that is served between queries with nothing
 // but WorkSource.
 
 #include "memory_node/source_loop.h"
@@ -169,7 +169,7 @@ class ToyStream final : public WorkSource {
   bool begun_ = false;
 };
 
-TEST(ToyStreamTest, IsServedBesideQueries) {
+TEST(ToyStreamTest, IsServedBetweenQueries) {
   std::optional<ToyStream> stream;  // Outlives the worker.
   UnitCluster cluster({.lanes = 2});
   const std::unique_ptr<transport::Transport> receiver = cluster.MakeTransport();

@@ -48,7 +48,7 @@ struct UnitClusterOptions {
   std::vector<uint32_t> shards;   // KV heads of each shard of the one replica.
   uint64_t fetch_bytes = 0;       // Rows attend at the compute node, with windows of so many bytes.
   uint32_t activation_width = 0;  // With fetch_bytes: tokens bring activations,
-  uint32_t activation_share = 0;  // which slots hold beside K and V, or so many in their place.
+  uint32_t activation_share = 0;  // which slots hold besides K and V, or so many in their place.
   bool sparse = false;            // With fetch_bytes: the compute node names tokens.
   Nanos peer_deadline = Seconds(60);
   bool device_waits = false;

@@ -175,7 +175,7 @@ TEST_P(ShardTest, ReductionsAreFewAndBeforeQKV) {
            ++i) {
         EXPECT_FALSE(std::holds_alternative<ReduceOp>(shard.graph.ops[slice.ops[i]].body));
       }
-      if (parallel && slice.attention != kNone) {  // The MLP still runs beside the attention.
+      if (parallel && slice.attention != kNone) {  // The MLP still overlaps with the attention.
         EXPECT_LT(slice.ops_before_send, slice.ops.size());
       }
     }

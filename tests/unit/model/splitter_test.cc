@@ -114,8 +114,8 @@ Graph NeoxLike(uint32_t layers) {
   for (uint32_t layer = 0; layer < layers; ++layer) {
     m.Layer(layer);
     const ValueId attended = m.Attend(m.Norm("norm1", x));
-    const ValueId beside = m.Add("beside", {x, m.PlainMlp(m.Norm("norm2", x))});
-    x = m.Add("residual", {beside, attended});
+    const ValueId overlapped = m.Add("overlapped", {x, m.PlainMlp(m.Norm("norm2", x))});
+    x = m.Add("residual", {overlapped, attended});
   }
   return m.Finish(x);
 }
@@ -185,19 +185,19 @@ TEST(SplitterTest, OptCarriesTheResidualStreamAlone) {
   EXPECT_EQ(split.ContextBytesPerToken(graph, 2), kWidth * sizeof(float));
 }
 
-TEST(SplitterTest, NeoxRunsItsMlpBesideTheAttention) {
+TEST(SplitterTest, NeoxOverlapsItsMlpWithTheAttention) {
   const Graph graph = NeoxLike(2);
   const SplitModel split = Split(graph);
 
   for (uint32_t k = 0; k < 2; ++k) {
     const Slice& slice = split.slices[k];
     const std::string scope = absl::StrCat("layers.", k, ".");
-    EXPECT_THAT(ContextNames(graph, slice), ElementsAre(scope + "beside"));
+    EXPECT_THAT(ContextNames(graph, slice), ElementsAre(scope + "overlapped"));
     EXPECT_EQ(split.ContextBytesPerToken(graph, k), kWidth * sizeof(float));
     EXPECT_EQ(OpNames(graph, slice, 0, slice.ops_before_send).back(), scope + "rope");
     EXPECT_THAT(OpNames(graph, slice, slice.ops_before_send, slice.ops.size()),
                 ElementsAre(scope + "norm2", scope + "up", scope + "activation", scope + "down",
-                            scope + "beside"));
+                            scope + "overlapped"));
   }
 }
 
@@ -350,7 +350,7 @@ void RunOps(const Graph& graph, const std::vector<OpId>& ops, size_t first, size
   }
 }
 
-// Walks the slices as an executor does: what is sent is made before the send, what runs beside an
+// Walks the slices as an executor does: what is sent is made before the send, what overlaps with an
 // attention does not need its output, and nothing but the context survives it.
 void CheckExecution(const Graph& graph, const SplitModel& split) {
   std::vector<bool> made(graph.values.size(), false);

@@ -150,7 +150,7 @@ TEST(EpochTopologyCreateTest, ShardsThatShareAHeadAreRefused) {
   ExpectRefused(config, "2 shards of the model do not have each of 3 KV heads once");
 }
 
-TEST(EpochTopologyCreateTest, ShardsBesideWholeReplicasAreRefused) {
+TEST(EpochTopologyCreateTest, ShardsWithWholeReplicasAreRefused) {
   EpochConfig config = InShards();
   for (Stage& stage : config.stages) {
     ++stage.replica;

@@ -91,7 +91,7 @@ TEST(SimulationTest, ARowsStepWithKvOnTheComputeNodeHasItsAttentionInIt) {
   EXPECT_NEAR(result->tpot[0], step.step.value, 1e-6);
 }
 
-// Long answers of equal requests at once: all rows decode beside each other, and the steady state's
+// Long answers of equal requests at once: all rows decode together, and the steady state's
 // formula holds for every mode.
 TEST(SimulationTest, ManyRowsDecodeAsTheFormulaOfTheSteadyStateSays) {
   for (const Partition partition :

@@ -16,7 +16,7 @@ client::ClusterStatus MakeStatus() {
       .epoch = 12,
       .state = "serving",
       .model =
-          "Some model of a long name that would not fit beside the other words of its line, surely",
+          "Some model of a long name that would not fit next to the other words of its line, surely",
       .version = "0.1.0",
       .nodes = {{.name = "c0", .role = "compute", .state = "ready", .busy_share = 1.0},
                 {.name = "m0",

@@ -18,7 +18,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // Two root complexes, each on a NUMA node. On the first: a switch with a GPU and mlx5_0 behind it,
-// and mlx5_1 beside the switch. On the second: mlx5_2.
+// and mlx5_1 next to the switch. On the second: mlx5_2.
 class FakePci : public FakeFolder {
  public:
   FakePci() : FakeFolder("doctor_pci") {

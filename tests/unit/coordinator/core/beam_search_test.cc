@@ -172,7 +172,7 @@ TEST(BeamSearchRowsTest, WhatHasNoFiniteLogProbabilityIsNoCandidate) {
   EXPECT_TRUE(search.beams().empty() && search.answers().empty());
 }
 
-TEST(BeamSearchRowsTest, AlternativesBesideTokensAreTheFirstOfTheirRow) {
+TEST(BeamSearchRowsTest, AlternativesOfTokensAreTheFirstOfTheirRow) {
   BeamSearch search({.width = 1}, {.prompt_tokens = 1, .tokens_max = 2, .top = 1});
   search.Advance({{{{7, -1.0f}, {8, -2.0f}}}});
   ASSERT_EQ(search.answers().size(), 1u);

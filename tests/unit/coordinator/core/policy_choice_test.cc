@@ -34,7 +34,7 @@ TEST(KvBytesReadPerTokenTest, CountsNoMoreThanTheWindowOfEachLayer) {
 
 class PolicyChoicePointTest : public ::testing::TestWithParam<Point> {};
 
-// Much context beside few rows keeps both cores busy on two pools; many rows, or so much context
+// Much context with few rows keeps both cores busy on two pools; many rows, or so much context
 // that the memory nodes' core bounds the step, are faster where all cores do what there is to do.
 TEST_P(PolicyChoicePointTest, IsTheShorterStepAndSaysSo) {
   const auto& [rows, context, local] = GetParam();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The hit rate of the prefix cache over a trace of conversations, replayed through the scheduler,
-// beside that of a plain LRU over the blocks that nobody uses.
+// compared with that of a plain LRU over the blocks that nobody uses.
 
 #include <algorithm>
 #include <cstdint>

@@ -57,7 +57,7 @@ TEST(RowChunksTest, AutoIsOneBeforeAnythingIsMeasuredAndOnFastLinks) {
 TEST(RowChunksTest, AutoCutsWhereTheLinkTakesLongAndNeverFinerThanRows) {
   const RowChunkCount slow = ChooseRowChunks({.automatic = true}, kSlow, kWork);
   EXPECT_GE(slow.cut.chunks, 8u);
-  EXPECT_THAT(slow.why, ::testing::HasSubstr("1.28 ms of link beside 1.50 ms of attention"));
+  EXPECT_THAT(slow.why, ::testing::HasSubstr("1.28 ms of link against 1.50 ms of attention"));
   EXPECT_EQ(ChooseRowChunks({.automatic = true}, kSlow, WorkOf(1)).cut.chunks, 1u);
   RowChunkWork spread = kWork;
   spread.rows_of_node = 4;
@@ -72,7 +72,7 @@ TEST(RowChunksTest, AutoCutsHeadsWhereRowsAreFew) {
   EXPECT_EQ(one.cut, (plan::Chunking{.chunks = 3, .by_heads = true}));
   EXPECT_EQ(
       one.why,
-      "3 chunks of KV heads: 1 row, 1.00 ms of link beside 1.50 ms of attention and 1.00 ms of "
+      "3 chunks of KV heads: 1 row, 1.00 ms of link against 1.50 ms of attention and 1.00 ms of "
       "slice a layer");
   EXPECT_TRUE(ChooseRowChunks({.automatic = true}, link, WorkOf(2)).cut.by_heads);
   EXPECT_FALSE(ChooseRowChunks({.automatic = true}, link, WorkOf(3)).cut.by_heads);

@@ -126,7 +126,7 @@ TEST_F(SchedulerPrefillTest, WithoutRoomInALaneThatDecodesASequenceWaitsInThePre
   }
 }
 
-TEST_F(SchedulerPrefillTest, ForksShareThePromptAndDecodeBesideTheirParent) {
+TEST_F(SchedulerPrefillTest, ForksShareThePromptAndDecodeWithTheirParent) {
   MakeLanes(2, 1);
   ASSERT_TRUE(Submit(1, 40, 44).ok());
   SequenceRequest fork = Request(2, 40, 44);
@@ -142,7 +142,7 @@ TEST_F(SchedulerPrefillTest, ForksShareThePromptAndDecodeBesideTheirParent) {
 }
 
 // As when the last prefill node is lost, and comes back.
-TEST_F(SchedulerPrefillTest, AnEpochWithoutPrefillLanesRunsPromptsBesideRows) {
+TEST_F(SchedulerPrefillTest, AnEpochWithoutPrefillLanesRunsPromptsWithRows) {
   MakeLanes(1, 1);
   ASSERT_TRUE(Submit(1, 40, 60).ok());
   ASSERT_TRUE(Submit(2, 100, 110).ok());

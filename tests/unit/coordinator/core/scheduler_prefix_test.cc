@@ -55,7 +55,7 @@ TEST_F(SchedulerPrefixTest, TheRestOfAPromptIsRowsAndTheLastOneSamples) {
   EXPECT_EQ(IndicesOf(2), (std::vector<uint32_t>{0, 1, 2}));
 }
 
-TEST_F(SchedulerPrefixTest, ASuffixGetsOnBesideAFullLane) {
+TEST_F(SchedulerPrefixTest, ASuffixGetsOnWithAFullLane) {
   for (const uint32_t prompt_rows_max : {0u, 24u}) {
     SCOPED_TRACE(prompt_rows_max);
     SchedulerOptions options = Keeping();

@@ -50,7 +50,7 @@ TEST(ToyOutOfSlotsTest, TheLargestButTheFirstGivesUpItsSlots) {
 
 class StrategiesTest : public SchedulerTest {};
 
-// Two grow beside each other until the node is full.
+// Two grow together until the node is full.
 TEST_F(StrategiesTest, OutOfSlotsSaysWhoIsPreempted) {
   for (const bool toy : {false, true}) {
     SchedulerOptions options = SmallOptions(100);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Attention with tensor cores: near the exact values, and the same bits for a row whatever is
-// beside it.
+// with it.
 
 #include <gtest/gtest.h>
 
@@ -153,7 +153,7 @@ TEST_F(TensorAttentionTest, ExtentsDoNotShow) {
   }
 }
 
-// Decode rows beside a prompt's chunk, whose tiles make the thread blocks larger; in two orders.
+// Decode rows with a prompt's chunk, whose tiles make the thread blocks larger; in two orders.
 TEST_F(TensorAttentionTest, SequencesOfAStepDoNotDisturbEachOther) {
   const AttentionDescriptor d = Descriptor(80, 1, 4);
   const AttentionProblem problem(

@@ -55,7 +55,7 @@ class HuggingFaceTokenizerTest : public ::testing::Test {
   const std::string directory_;
 };
 
-TEST_F(HuggingFaceTokenizerTest, ReadsRolesAndTemplateFromTheFilesBeside) {
+TEST_F(HuggingFaceTokenizerTest, ReadsRolesAndTemplateFromTheFilesNextToIt) {
   Write("tokenizer.json", kTokenizer);
   Write("tokenizer_config.json", R"({"eos_token": {"content": "<e>"}, "bos_token": null,
       "chat_template": [{"name": "tool", "template": "T"}, {"name": "default", "template": "D"}]})");

@@ -140,7 +140,7 @@ TEST(TokenizerBoundTest, ByteLevelTokenizersPromiseSome) {
   }
 }
 
-// This one's added tokens take the white space beside them, however much there is.
+// This one's added tokens take the white space around them, however much there is.
 TEST(TokenizerBoundTest, TokensThatTakeWhiteSpacePromiseNothing) {
   const auto tokenizer = LoadTokenizer(absl::StrCat(kFolder, "gpt2"));
   ASSERT_TRUE(tokenizer.ok());
