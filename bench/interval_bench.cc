@@ -34,7 +34,7 @@ void Run() {
   Nanos interval = RealClock().Now();
   const auto once = [&meter, &interval] {
     interval = meter.EndInterval(
-        {.start = interval, .part = telemetry::WorkPart::kDense, .lane = 1, .layer = 7});
+        {.start = interval, .part = telemetry::WorkKind::kDense, .lane = 1, .layer = 7});
   };
   const double clock = Best([&interval] { interval = RealClock().Now(); });
   const double off = Best(once);

@@ -236,7 +236,7 @@ struct LaneStatus {
   uint32_t rows = 0;
   uint64_t context_tokens = 0;
   uint64_t step = 0;
-  bool prefill = false;  // Of a node for prompts alone.
+  bool prefill = false;  // Of a node for prefill only.
 };
 
 // What joins two nodes, and how fast it was when the epoch began.

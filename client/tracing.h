@@ -21,7 +21,7 @@ namespace lamina::client {
 struct NodeTimeline {
   std::string name;
   bool is_memory = false;
-  bool prefill = false;                       // A compute node for prompts alone.
+  bool prefill = false;                       // A compute node for prefill only.
   std::vector<telemetry::TraceEvent> events;  // Oldest first; peers by their index in its role.
   uint64_t dropped = 0;                       // Older ones that had no room.
   Nanos clock_offset = 0;                     // Its clock less the coordinator's,

@@ -80,7 +80,7 @@ std::string DeviceRemoteAttention::WhyRowsAreCopied() const {
     return "its replica has shards";
   }
   if (plan::IsPrefillNode(config, config.compute_nodes[context_.node])) {
-    return "it computes prompts alone";
+    return "it runs prefill only";
   }
   if (std::none_of(lanes_.begin(), lanes_.end(),
                    [](const LaneState& lane) { return lane.stays; })) {
@@ -209,7 +209,7 @@ absl::Status DeviceRemoteAttention::Send(Lane& lane) {
     const PeerId peer = MemoryPeer(node);
     context_.peers.CountSent(
         peer, sent,
-        context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kSend, lane.slice, peer, sent));
+        context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kSend, lane.slice, peer, sent));
   }
   return absl::OkStatus();
 }
@@ -286,9 +286,9 @@ void DeviceRemoteAttention::NoteTaken(Lane& lane) {
   }
   telemetry::AddTo(context_.counters.bytes_received, received);
   const Nanos now = RealClock().Now();
-  context_.intervals.EndIntervalAt(lane, telemetry::WorkPart::kDense, layer,
+  context_.intervals.EndIntervalAt(lane, telemetry::WorkKind::kDense, layer,
                                    std::max(context_.intervals.end(), now - waited));
-  context_.intervals.EndIntervalAt(lane, telemetry::WorkPart::kWaitAttention, layer, now, peer);
+  context_.intervals.EndIntervalAt(lane, telemetry::WorkKind::kWaitAttention, layer, now, peer);
   if (layer > 0) {  // Of the step's first slice it is not known when it began.
     lane.slices_nanos += exchange_->SentAfter(index);
     ++lane.slices_run;

@@ -40,7 +40,7 @@ absl::Status FetchedKv::Prepare() {
   // The profile that the coordinator splits by until recomputations tell more.
   const Nanos start = RealClock().Now();
   LAMINA_ASSIGN_OR_RETURN(const uint32_t tokens, recompute_.Try());
-  context_.counters.meter.EndInterval({.start = start, .part = telemetry::WorkPart::kRecompute});
+  context_.counters.meter.EndInterval({.start = start, .part = telemetry::WorkKind::kRecompute});
   telemetry::AddTo(context_.counters.recomputed_tokens, tokens);
   return absl::OkStatus();
 }
@@ -121,12 +121,12 @@ absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
   if (piece.activations()) {
     LAMINA_RETURN_IF_ERROR(Recompute(lane, node));
     telemetry::AddTo(context_.counters.recomputed_tokens, piece.recomputed);
-    context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kRecompute, layer, MemoryPeer(node),
+    context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kRecompute, layer, MemoryPeer(node),
                                      bytes);
   } else {
     Attend(lane, node);
     telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
-    context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kAttend, layer, MemoryPeer(node),
+    context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kAttend, layer, MemoryPeer(node),
                                      bytes);
   }
   return windows_.GiveBack(lane, node);

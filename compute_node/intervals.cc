@@ -6,7 +6,7 @@
 namespace lamina::compute_node {
 namespace {
 
-telemetry::TraceEvent EventOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer,
+telemetry::TraceEvent EventOf(const Lane& lane, telemetry::WorkKind part, uint32_t layer,
                               uint16_t peer) {
   return {.part = part,
           .lane = static_cast<uint8_t>(lane.index),
@@ -24,14 +24,14 @@ Nanos Intervals::EndInterval(telemetry::TraceEvent event) {
   return end_ - event.start;
 }
 
-Nanos Intervals::EndIntervalOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer,
+Nanos Intervals::EndIntervalOf(const Lane& lane, telemetry::WorkKind part, uint32_t layer,
                                uint16_t peer, size_t bytes) {
   telemetry::TraceEvent event = EventOf(lane, part, layer, peer);
   event.bytes = static_cast<uint32_t>(bytes);
   return EndInterval(event);
 }
 
-void Intervals::EndIntervalAt(const Lane& lane, telemetry::WorkPart part, uint32_t layer, Nanos end,
+void Intervals::EndIntervalAt(const Lane& lane, telemetry::WorkKind part, uint32_t layer, Nanos end,
                               uint16_t peer) {
   telemetry::TraceEvent event = EventOf(lane, part, layer, peer);
   event.start = end_;

@@ -27,17 +27,17 @@ class Intervals {
   Nanos end() const { return end_; }
 
   // The time since the last interval went into `part`. Returns how much it was.
-  Nanos EndInterval(telemetry::WorkPart part) {
+  Nanos EndInterval(telemetry::WorkKind part) {
     return EndInterval(telemetry::TraceEvent{.part = part});
   }
   Nanos EndInterval(telemetry::TraceEvent event);
 
   // The same, of a lane's `layer`.
-  Nanos EndIntervalOf(const Lane& lane, telemetry::WorkPart part, uint32_t layer,
+  Nanos EndIntervalOf(const Lane& lane, telemetry::WorkKind part, uint32_t layer,
                       uint16_t peer = telemetry::TraceEvent::kNoPeer, size_t bytes = 0);
 
   // The same of what ended at `end`.
-  void EndIntervalAt(const Lane& lane, telemetry::WorkPart part, uint32_t layer, Nanos end,
+  void EndIntervalAt(const Lane& lane, telemetry::WorkKind part, uint32_t layer, Nanos end,
                      uint16_t peer = telemetry::TraceEvent::kNoPeer);
 
  private:

@@ -104,7 +104,7 @@ absl::Status KvSender::SendTo(Lane& lane, uint32_t node, std::byte*& staged) {
   LAMINA_RETURN_IF_ERROR(context_.peers.Put(
       peer, context_.layout.QueryWindow(context_.node, lane.index, value), bytes, &signal));
   context_.peers.CountSent(peer, bytes.size(),
-                           context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kSend,
+                           context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kSend,
                                                             lane.slice, peer, bytes.size()));
   staged += bytes.size();
   return absl::OkStatus();

@@ -49,7 +49,7 @@ void PartialMerge::Run(Lane& lane, const RemoteRows& rows, ReplyOf reply_of) {
                      [share](float x) { return kernels::canonical::RoundOutput(share * x); });
     }
   });
-  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kTake, layer);
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kTake, layer);
 }
 
 }  // namespace lamina::compute_node

@@ -72,7 +72,7 @@ absl::Status RemoteAttention::Attend(Lane& lane) {
   if (!context_.executor.device().is_host()) {
     LAMINA_RETURN_IF_ERROR(context_.executor.QkvToHost(lane.slice, lane.positions.size(),
                                                        lane.decode_rows, lane.buffers));
-    context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kDense, lane.slice);
+    context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kDense, lane.slice);
   }
   LAMINA_RETURN_IF_ERROR(Send(lane));
   return chunks_.Attend(lane);  // While decode rows attend at the memory nodes.
@@ -224,7 +224,7 @@ absl::Status RemoteAttention::SendPiece(Lane& lane, uint32_t node, uint32_t piec
   const PeerId peer = MemoryPeer(node);
   context_.peers.CountSent(
       peer, bytes,
-      context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kSend, lane.slice, peer, bytes));
+      context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kSend, lane.slice, peer, bytes));
   return absl::OkStatus();
 }
 
@@ -289,7 +289,7 @@ absl::Status RemoteAttention::TakeReply(Lane& lane, uint32_t node) {
     window.Scatter(out.row(RowsTo(lane, node).rows.first) + first, out.stride);
   }
   telemetry::AddTo(context_.counters.bytes_received, window.bytes());
-  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kTake, layer, MemoryPeer(node),
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kTake, layer, MemoryPeer(node),
                                    window.bytes() - sizeof(header));
   const Unit& unit = lanes_[lane.index].units[node];
   context_.peers.CountExchange(MemoryPeer(node), unit.sent_at, context_.intervals.end(),

@@ -83,7 +83,7 @@ absl::Status ReplicaExchange::SendContext(Lane& lane) {
   }
   const size_t bytes = offset - first;
   context_.peers.CountSent(target, bytes,
-                           context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kContext,
+                           context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kContext,
                                                             lane.slice, target, bytes));
   return absl::OkStatus();
 }
@@ -120,7 +120,7 @@ absl::Status ReplicaExchange::TakeContextWindow(Lane& lane, PeerId sender) {
   }
   context_.executor.ContextToDevice(slice, rows, lane.decode_rows, lane.buffers);
   telemetry::AddTo(context_.counters.bytes_received, offset);
-  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kTake, slice, sender, offset);
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kTake, slice, sender, offset);
   return absl::OkStatus();
 }
 
@@ -154,7 +154,7 @@ absl::Status ReplicaExchange::SendTokens(Lane& lane, const plan::StepResult& res
     if (node == context_.node || !context_.schedule.TakesPart(node, lane.index)) {
       continue;
     }
-    LAMINA_RETURN_IF_ERROR(context_.Tell(lane, ComputePeer(node), telemetry::WorkPart::kContext,
+    LAMINA_RETURN_IF_ERROR(context_.Tell(lane, ComputePeer(node), telemetry::WorkKind::kContext,
                                          window, {message.data(), bytes}, signal));
   }
   return absl::OkStatus();
@@ -189,7 +189,7 @@ absl::Status ReplicaExchange::TakeTokenWindow(Lane& lane, PeerId sender) {
                                         context_.peers.Name(sender)));
   const size_t received = sizeof(header) + header.rows * sizeof(plan::TokenEntry);
   telemetry::AddTo(context_.counters.bytes_received, received);
-  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kTake, last, sender, received);
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kTake, last, sender, received);
   return absl::OkStatus();
 }
 

@@ -29,7 +29,7 @@ absl::Status ScratchAttention::Attend(Lane& lane) {
   LAMINA_RETURN_IF_ERROR(kernel_.Attend(
       layer - first_layer_, items, context_.executor.DeviceQkvRows(layer, rows, lane.buffers),
       context_.executor.DeviceAttentionRows(layer, rows, lane.buffers)));
-  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kChunks, layer);
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kChunks, layer);
   return absl::OkStatus();
 }
 

@@ -85,7 +85,7 @@ absl::Status ShardExchange::Send(Lane& lane) {
     if (node == context_.node) {
       continue;
     }
-    LAMINA_RETURN_IF_ERROR(context_.Tell(lane, ComputePeer(node), telemetry::WorkPart::kReduce,
+    LAMINA_RETURN_IF_ERROR(context_.Tell(lane, ComputePeer(node), telemetry::WorkKind::kReduce,
                                          window, {part.data(), bytes}, signal));
   }
   context_.transport.Progress();
@@ -136,7 +136,7 @@ absl::StatusOr<bool> ShardExchange::Take(Lane& lane) {
   if (rows > 0) {
     context_.executor.sums().Sum(lane.slice, lane.op, parts_, rows, lane.buffers);
   }
-  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kReduce, lane.slice);
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kReduce, lane.slice);
   return true;
 }
 

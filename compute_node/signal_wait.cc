@@ -33,8 +33,8 @@ absl::Status SignalWait::Wait(Nanos pause, const transport::AbortWord& abort) {
     const PeerId peer = signals_[ready.ok() ? *ready : 0].peer;
     context_.peers.CountWait(
         peer, context_.intervals.EndInterval({.part = peer >= telemetry::TraceEvent::kMemoryPeer
-                                                          ? telemetry::WorkPart::kWaitAttention
-                                                          : telemetry::WorkPart::kWaitReplica,
+                                                          ? telemetry::WorkKind::kWaitAttention
+                                                          : telemetry::WorkKind::kWaitReplica,
                                               .peer = peer}));
   }
   if (ready.ok()) {

@@ -36,8 +36,8 @@ absl::StatusOr<SliceProgram> SliceProgram::Create(const model::Graph& graph, DTy
     const auto overlapped = absl::MakeConstSpan(slice.ops).subspan(slice.ops_before_send);
     for (const model::OpId op : overlapped) {
       if (slice.attention != model::kNone && IsReduce(graph.ops[op])) {
-        return absl::UnimplementedError(
-            absl::StrCat(graph.ops[op].name, ": a reduction over shards overlapped with the attention"));
+        return absl::UnimplementedError(absl::StrCat(
+            graph.ops[op].name, ": a reduction over shards overlapped with the attention"));
       }
     }
   }

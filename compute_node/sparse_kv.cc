@@ -67,7 +67,7 @@ absl::Status SparseKv::TakePiece(Lane& lane, uint32_t node) {
   LAMINA_ASSIGN_OR_RETURN(const size_t bytes, windows_.Take(lane, node));
   Attend(lane, node);
   telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
-  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kAttend, lanes_[lane.index].layer,
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kAttend, lanes_[lane.index].layer,
                                    MemoryPeer(node), bytes);
   LAMINA_RETURN_IF_ERROR(windows_.GiveBack(lane, node));
   if (windows_.Ended(lane, node)) {

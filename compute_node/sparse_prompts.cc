@@ -39,7 +39,7 @@ void SparsePrompts::BeginStep(const Lane& lane, const PathRows& rows) {
 void SparsePrompts::Attend(Lane& lane) {
   for (const Chunk& chunk : lanes_[lane.index]) {
     AttendChunk(lane, chunk);
-    context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kChunks, lane.slice);
+    context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kChunks, lane.slice);
   }
 }
 

@@ -77,7 +77,7 @@ absl::StatusOr<StepTail::Outcome> StepTail::Run(Lane& lane) {
       columns_ = 0;
     }
   }
-  context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kHead, lane.slice);
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kHead, lane.slice);
   if (done_ < lane.tail.size()) {
     return Outcome::kMore;
   }

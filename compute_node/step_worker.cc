@@ -131,7 +131,7 @@ absl::Status StepWorker::Loop() {
     } else {
       const ActivityScope idle(counters_.beat, ThreadActivity::kIdle);
       inbox_.WaitForItem(ThreadBeat::kNapMost);
-      intervals_.EndInterval(telemetry::WorkPart::kWaitPlan);
+      intervals_.EndInterval(telemetry::WorkKind::kWaitPlan);
     }
   }
   return absl::OkStatus();
@@ -181,7 +181,7 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
     LAMINA_RETURN_IF_ERROR(executor_.SetRows(lane.inputs(), lane.buffers));
   }
   GoTo(lane, 0);
-  intervals_.EndIntervalOf(lane, telemetry::WorkPart::kLayOut, 0);
+  intervals_.EndIntervalOf(lane, telemetry::WorkKind::kLayOut, 0);
   return absl::OkStatus();
 }
 
@@ -283,7 +283,7 @@ absl::Status StepWorker::RunSlice(Lane& lane) {
   LAMINA_RETURN_IF_ERROR(paths_.Attend(lane));
   transport_.Progress();  // What was sent and is still here.
   executor_.RunAfterSend(lane.slice, lane.buffers);
-  intervals_.EndIntervalOf(lane, telemetry::WorkPart::kOverlapped, lane.slice);
+  intervals_.EndIntervalOf(lane, telemetry::WorkKind::kOverlapped, lane.slice);
   if (context_.NodeOf(lane, lane.slice + 1) != options_.node) {
     LAMINA_RETURN_IF_ERROR(replicas_.SendContext(lane));
   }
@@ -320,7 +320,7 @@ absl::StatusOr<bool> StepWorker::RunOps(Lane& lane) {
     }
   }
   lane.op = reduce;
-  intervals_.EndIntervalOf(lane, telemetry::WorkPart::kDense, lane.slice);
+  intervals_.EndIntervalOf(lane, telemetry::WorkKind::kDense, lane.slice);
   if (reduce == end) {
     return true;
   }
@@ -375,7 +375,7 @@ void StepWorker::EndStep(Lane& lane) {
   lane.phase = LanePhase::kIdle;
 }
 
-// A node for prompts alone is not told of what becomes of them.
+// A node for prefill only is not told of what becomes of them.
 void StepWorker::ForgetPrefilled(const Lane& lane) {
   if (!context_.schedule.IsPrefillLane(lane.index) || !context_.Runs(lane)) {
     return;

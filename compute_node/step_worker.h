@@ -17,7 +17,7 @@
 // runs slice k + 1, where the attention outputs go too; the one that samples puts the tokens to all
 // others. A lane whose step goes on elsewhere waits for these tokens.
 //
-// A replica for prompts alone (prefill.mode dedicated) has lanes of its own, of chunks, and forgets
+// A replica for prefill only (prefill.mode dedicated) has lanes of its own, of chunks, and forgets
 // a sequence once it has sampled its first token; the others take that token and go on.
 //
 // A replica may have stages, each on a compute node of its own (plan/stages.h). To this

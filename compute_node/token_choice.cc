@@ -111,7 +111,7 @@ absl::Status TokenChoice::Put(const Lane& lane, uint32_t node) {
                                             &signal));
   context_.peers.CountSent(
       peer, bytes,
-      context_.intervals.EndIntervalOf(lane, telemetry::WorkPart::kSend, 0, peer, bytes));
+      context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kSend, 0, peer, bytes));
   return absl::OkStatus();
 }
 

@@ -3,7 +3,7 @@
 
 namespace lamina::compute_node {
 
-absl::Status WorkerContext::Tell(const Lane& lane, PeerId peer, telemetry::WorkPart part,
+absl::Status WorkerContext::Tell(const Lane& lane, PeerId peer, telemetry::WorkKind part,
                                  size_t offset, absl::Span<const std::byte> message,
                                  const transport::SignalUpdate& signal) const {
   absl::Status put = peers.Put(peer, offset, message, &signal);

@@ -74,7 +74,7 @@ struct WorkerContext {
 
   // Puts a whole message to a compute node: one put, timed as `part` of the lane's slice.
   // Errors: as Peers::Put().
-  absl::Status Tell(const Lane& lane, PeerId peer, telemetry::WorkPart part, size_t offset,
+  absl::Status Tell(const Lane& lane, PeerId peer, telemetry::WorkKind part, size_t offset,
                     absl::Span<const std::byte> message,
                     const transport::SignalUpdate& signal) const;
 

@@ -311,7 +311,7 @@ absl::Status CheckValues(const ClusterConfig& config) {
   }
   LAMINA_RETURN_IF_ERROR(CheckRange("pipeline.lanes", config.pipeline.lanes, 1, plan::kLanesMax));
   LAMINA_RETURN_IF_ERROR(
-      CheckRange("pipeline.chunks", config.pipeline.chunks, 1, plan::kRowChunksMax));
+      CheckRange("pipeline.chunks", config.pipeline.chunks, 1, plan::kSubBatchesMax));
   if (config.pipeline.mode == PipelineMode::kSequential && config.pipeline.lanes != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("pipeline.lanes: ", config.pipeline.lanes,

@@ -201,7 +201,7 @@ absl::Status CheckReplicas(const ClusterConfig& config) {
         return absl::InvalidArgumentError(
             absl::StrCat(KeyOf(index, "role"), ": differs from that of ",
                          config.compute[replica.nodes.front()].name, ", another node of replica '",
-                         replica.name, "'; a replica is for prompts alone as a whole, or not"));
+                         replica.name, "'; a replica is for prefill only as a whole, or not"));
       }
     }
     ReplicaConfig firsts{.name = replica.name};

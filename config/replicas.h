@@ -29,7 +29,7 @@ std::vector<ReplicaConfig> ReplicasOf(const ClusterConfig& config);
 // Of every replica that decodes, of a file that CheckReplicas() accepts.
 uint32_t ShardsOf(const ClusterConfig& config);
 
-// Whether it is for prompts alone.
+// Whether it is for prefill only.
 bool IsForPrompts(const ClusterConfig& config, const ReplicaConfig& replica);
 
 // Whether the node is one of several of a replica.

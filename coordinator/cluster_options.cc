@@ -79,9 +79,9 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
   core::SchedulerOptions options{
       .lanes = lanes,
       .lanes_auto = config.pipeline.lanes_auto,
-      .row_chunks = {.chunks = config.pipeline.chunks,
-                     .automatic = config.pipeline.chunks_auto,
-                     .query_first = config.pipeline.query_first},
+      .sub_batches = {.chunks = config.pipeline.chunks,
+                      .automatic = config.pipeline.chunks_auto,
+                      .query_first = config.pipeline.query_first},
       .rows_max = rows_max,
       // As many as a chunk would have, so that prompts get on as fast with full lanes.
       .prompt_rows_max = prompt_rows ? config.prefill.chunk_tokens : 0,

@@ -501,7 +501,7 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   response->set_policy_choice(status.policy_choice);
   response->set_stages(status.stages);
   response->set_stages_odd(status.stages_odd);
-  response->set_chunk_choice(status.scheduler.row_chunks.why);
+  response->set_chunk_choice(status.scheduler.sub_batches.why);
   response->set_fetch_choice(status.scheduler.fetch_share.why);
   response->set_lane_choice(status.scheduler.lane_count.why);
   response->set_lane_moves(status.scheduler.lane_moves);

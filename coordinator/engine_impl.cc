@@ -20,7 +20,7 @@ std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
 
 ClusterMembers::Load LoadOf(const core::SchedulerStats& stats, uint64_t tokens, uint64_t prompts) {
   ClusterMembers::Load load{.tokens = tokens, .prompts = prompts};
-  for (const core::SchedulerStats::Lane& lane : stats.lanes) {
+  for (const core::SchedulerStats::LaneStats& lane : stats.lanes) {
     load.rows += lane.rows;
     load.context_tokens += lane.context_tokens;
   }

@@ -19,7 +19,7 @@ constexpr uint64_t kSlicesMin = 1000;
 // By node: the time of a slice with as many rows as lanes have now.
 std::map<std::string, double> SliceSeconds(const StatusSources& sources) {
   uint32_t rows = 1;
-  for (const core::SchedulerStats::Lane& lane : sources.scheduler.Stats().lanes) {
+  for (const core::SchedulerStats::LaneStats& lane : sources.scheduler.Stats().lanes) {
     rows = std::max(rows, lane.prefill ? 0u : lane.rows);
   }
   std::map<std::string, double> seconds;
@@ -60,7 +60,7 @@ EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
     status.policy = chosen ? status.policy : "";
   }
   if (membership.memory_members().empty() && !membership.kv_members().empty()) {
-    status.scheduler.row_chunks.why.clear();  // Policy local: rows leave for nowhere.
+    status.scheduler.sub_batches.why.clear();  // Policy local: rows leave for nowhere.
   }
   status.stages_odd = sources.splits.OddSpeeds(SliceSeconds(sources));
   status.warnings = Warnings(sources, status.prefill);

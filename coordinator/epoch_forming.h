@@ -37,7 +37,7 @@ struct EpochMembers {
   uint64_t epoch = 0;
   std::string transport;             // URI
   bool local = false;                // Compute nodes hold KV and attend.
-  std::vector<EpochMember> compute;  // Those for prompts alone last.
+  std::vector<EpochMember> compute;  // Those for prefill only last.
   uint32_t prefill_nodes = 0;
   std::vector<plan::Stage> stages;  // Of each compute node; empty: all have whole replicas.
   std::optional<uint32_t> activation_share;  // Policy fetch_hybrid: of their slots.

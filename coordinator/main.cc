@@ -102,7 +102,8 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(ClusterSecret secret, JoinSecret(flags, config));
   LAMINA_RETURN_IF_ERROR(CheckTlsFiles(config.tls));
   if (config.tls.is_set() && config.tls.certificate.empty()) {
-    return absl::InvalidArgumentError("tls: a coordinator needs certificate and key together with ca");
+    return absl::InvalidArgumentError(
+        "tls: a coordinator needs certificate and key together with ca");
   }
   LAMINA_RETURN_IF_ERROR(daemon::KeepToCores(config.coordinator_cores));
   LAMINA_ASSIGN_OR_RETURN(

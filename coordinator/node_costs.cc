@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/dtype.h"
-#include "telemetry/work_part.h"
+#include "telemetry/work_kind.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -83,10 +83,10 @@ core::FetchRates FetchRatesOf(const FormedEpoch& epoch, const MeasuredNodes& nod
     const double fetched =
         static_cast<double>(node->counters.kv_bytes_read) / KvBytesOfALayer(epoch.config());
     for (const auto& [part, seconds] : node->counters.parts) {
-      if (made > 0 && part == telemetry::NameOf(telemetry::WorkPart::kRecompute)) {
+      if (made > 0 && part == telemetry::NameOf(telemetry::WorkKind::kRecompute)) {
         rates.recompute_seconds = seconds / made;
       }
-      if (fetched > 0 && part == telemetry::NameOf(telemetry::WorkPart::kAttend)) {
+      if (fetched > 0 && part == telemetry::NameOf(telemetry::WorkKind::kAttend)) {
         rates.attend_seconds = seconds / (fetched + made);
       }
     }

@@ -29,7 +29,7 @@ MeasuredNodes MeasuredNodesOf(const ClusterMembers& members);
 cost::LaneCosts CostsOfLanes(const FormedEpoch& epoch, const ReplicaSplits& splits,
                              const MeasuredNodes& nodes);
 
-// The mean unit of those of the nodes that have measured one (nodes for prompts alone do not), over
+// The mean unit of those of the nodes that have measured one (nodes for prefill only do not), over
 // rows or tokens; zeros before any is measured.
 cost::UnitTimes MeanUnit(const std::vector<const AttachedNode*>& nodes);
 

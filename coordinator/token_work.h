@@ -32,7 +32,7 @@ class TokenWork {
   };
   void SetTimes(const Times& times) { times_ = times; }
 
-  // A step is planned, on nodes for prompts alone or on the others. In the order of planning.
+  // A step is planned, on nodes for prefill only or on the others. In the order of planning.
   void Add(const plan::StepPlan& plan, bool on_prompt_nodes);
 
   // Prefixes that no running request uses have taken this share of all slots since the last call,

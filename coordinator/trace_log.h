@@ -46,7 +46,7 @@ struct EngineTrace {
   uint64_t dropped = 0;
   Nanos began = 0;
   Nanos ended = 0;
-  uint32_t prefill_nodes = 0;  // The last of compute_nodes, for prompts alone;
+  uint32_t prefill_nodes = 0;  // The last of compute_nodes, for prefill only;
   uint32_t prefill_lane = 0;   // and the lane of the first of them.
 };
 

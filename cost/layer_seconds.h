@@ -40,7 +40,7 @@ struct UnitTimes {
   double slope = 0;
 };
 struct PoolTimes {
-  std::vector<UnitTimes> compute;  // Those for prompts alone measure none, and do not count.
+  std::vector<UnitTimes> compute;  // Those for prefill only measure none, and do not count.
   std::vector<UnitTimes> memory;
   uint32_t replicas = 1;
   uint32_t shards = 1;        // Of each replica: a lane's attention comes in as many parts.

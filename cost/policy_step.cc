@@ -9,8 +9,9 @@
 namespace lamina::cost {
 namespace {
 
-// What a lane waits for a layer's windows there and back in addition to the attention itself, over shared
-// memory: two processes that poll. Assumed; 20 to 90 us were seen (docs/lab/2026-11.md, decode).
+// What a lane waits for a layer's windows there and back in addition to the attention itself, over
+// shared memory: two processes that poll. Assumed; 20 to 90 us were seen (docs/lab/2026-11.md,
+// decode).
 constexpr double kExchangeSeconds = 40e-6;
 // Of the shorter of dense layers and attention: what lanes do not hide after all, since neither
 // side always has work when the other does. Assumed; two lanes took 15% longer than their bound at

@@ -65,7 +65,7 @@ TokenBill ShareBill(absl::Span<const MachineWork> machines, double hours,
 // A running cluster's nodes by what they do; prices per hour of all of a kind together.
 struct PoolPrices {
   double compute = 0;  // That decode; with prompts inline they run these too.
-  double prompts = 0;  // For prompts alone.
+  double prompts = 0;  // For prefill only.
   double memory = 0;
 
   double total() const { return compute + prompts + memory; }

@@ -129,7 +129,7 @@ void AddBandwidth(MetricsPage& page, const std::string& prefix, const MetricLabe
   page.Gauge(prefix + "read_bandwidth_bytes_per_second",
              "Read bandwidth of memory, measured at start.", labels, bytes_per_second);
   const auto attend = std::find_if(counters.parts.begin(), counters.parts.end(), [](const auto& p) {
-    return p.first == telemetry::NameOf(telemetry::WorkPart::kAttend);
+    return p.first == telemetry::NameOf(telemetry::WorkKind::kAttend);
   });
   const double seconds = attend == counters.parts.end() ? 0 : attend->second;
   const double readable = seconds * bytes_per_second;

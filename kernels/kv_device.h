@@ -53,8 +53,8 @@ struct KvDeviceOptions {
   // so many of them. A device without them is refused. Width 0: it keeps none.
   uint32_t activation_width = 0;
   uint32_t activation_slots = 0;
-  // Slots of INT8, next to which `slots` are those of tails alone (int8()). A device without INT8 is
-  // refused. 0: it keeps none.
+  // Slots of INT8, next to which `slots` are those of tails alone (int8()). A device without INT8
+  // is refused. 0: it keeps none.
   uint32_t int8_slots = 0;
   // What the caller's numbers of slots mean. Nothing to the device: but one that was made for
   // another meaning holds nothing that the caller knows.

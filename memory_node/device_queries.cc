@@ -179,7 +179,7 @@ absl::Status DeviceQueries::Look() {
       return control::Blame(std::move(looked), epoch_.NameOf(sender));
     }
   }
-  LapUnits();
+  EndUnitIntervals();
   LAMINA_RETURN_IF_ERROR(feed_.TakePlans());
   looked_ = RealClock().Now();
   return absl::OkStatus();
@@ -203,9 +203,9 @@ absl::Status DeviceQueries::LookAtLane(Lane& lane, uint32_t& sender) {
       LAMINA_RETURN_IF_ERROR(LaunchAhead(lane));
       continue;
     }
-    LapUnits();  // While the lane's rows are those of the step.
+    EndUnitIntervals();  // While the lane's rows are those of the step.
     LAMINA_RETURN_IF_ERROR(feed_.EndStep(lane));
-    meter_.EndInterval(telemetry::WorkPart::kTables, lane, parts_.of(lane).front().value, sender);
+    meter_.EndInterval(telemetry::WorkKind::kTables, lane, parts_.of(lane).front().value, sender);
   }
   return absl::OkStatus();
 }
@@ -240,7 +240,7 @@ void DeviceQueries::NoteUnit(const Lane& lane, Nanos nanos) {
 
 // The time since the last interval: first waiting, then, as far as the device worked in it,
 // attention. Lanes that worked side by side share it, and their senders the wait.
-void DeviceQueries::LapUnits() {
+void DeviceQueries::EndUnitIntervals() {
   if (done_.empty()) {
     return;
   }
@@ -251,14 +251,14 @@ void DeviceQueries::LapUnits() {
   }
   Nanos at = std::max(meter_.end(), now - worked);
   const auto waited = static_cast<uint64_t>(at - meter_.end()) / done_.size();
-  meter_.EndIntervalAt({.start = meter_.end(), .end = at, .part = telemetry::WorkPart::kWaitQuery});
+  meter_.EndIntervalAt({.start = meter_.end(), .end = at, .part = telemetry::WorkKind::kWaitQuery});
   for (const DoneUnit& unit : done_) {
     telemetry::AddTo(meter_.link(unit.sender).waited_nanos, waited);
     const Nanos end = std::min(now, at + unit.nanos);
     meter_.EndIntervalAt(
         {.start = at,
          .end = end,
-         .part = telemetry::WorkPart::kAttend,
+         .part = telemetry::WorkKind::kAttend,
          .lane = static_cast<uint8_t>(unit.lane->index),
          .peer = static_cast<uint16_t>(unit.sender),
          .layer = static_cast<uint16_t>(epoch_.layout.LayerOf(unit.value)),

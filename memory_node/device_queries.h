@@ -80,7 +80,7 @@ class DeviceQueries final : public WorkSource {
   // `sender` becomes the compute node of the unit that was looked at last.
   absl::Status LookAtLane(Lane& lane, uint32_t& sender);
   void NoteUnit(const Lane& lane, Nanos nanos);
-  void LapUnits();
+  void EndUnitIntervals();
   absl::Status Failure(const Lane& lane, kernels::WaitOutcome outcome);
 
   const NodeEpoch& epoch_;

@@ -90,7 +90,7 @@ absl::Status HostQueries::Serve(size_t condition) {
   Part* const part = parts_.Find(sender, lane.index);
   const bool waited_for_plan = part != nullptr && part->waited_for_plan;
   const Nanos waited = meter_.EndInterval(
-      waited_for_plan ? telemetry::WorkPart::kWaitPlan : telemetry::WorkPart::kWaitQuery, lane,
+      waited_for_plan ? telemetry::WorkKind::kWaitPlan : telemetry::WorkKind::kWaitQuery, lane,
       part == nullptr ? 1 : part->value + 1, sender);
   if (!waited_for_plan) {
     telemetry::AddTo(meter_.link(sender).waited_nanos, static_cast<uint64_t>(waited));
@@ -114,7 +114,7 @@ absl::Status HostQueries::ServeUnit(const From& from) {
   } else if (plan::UnitOf(value) != plan::UnitOf(part.value)) {
     return checks_.LeftUnit(from.sender, from.lane, value);
   }
-  const uint64_t last = plan::UnitOf(value) * plan::kRowChunksMax;
+  const uint64_t last = plan::UnitOf(value) * plan::kSubBatchesMax;
   const uint32_t pieces = part.query.pieces.count();
   while (part.pieces_done < plan::PiecesHere(value, pieces)) {
     epoch_.counters.beat.Raise();
@@ -149,7 +149,7 @@ absl::StatusOr<bool> HostQueries::BeginUnit(const From& from, uint64_t value) {
     if (!planned) {
       return false;
     }
-    meter_.EndInterval(telemetry::WorkPart::kWaitPlan, lane, value, sender);
+    meter_.EndInterval(telemetry::WorkKind::kWaitPlan, lane, value, sender);
     if (lane.server != this) {
       return false;  // The plan has made it another source's.
     }
@@ -189,19 +189,19 @@ absl::Status HostQueries::ServePiece(const From& from, uint64_t last) {
   const bool queries = pieces.query_first && part.pieces_done == 0;
   const uint32_t index = part.pieces_done - (pieces.query_first && !queries ? 1 : 0);
   const uint64_t value = plan::PieceValue(last, part.pieces_done, pieces.count());
-  const RowChunk chunk = ChunkOf(from, index, value);
+  const SubBatch chunk = ChunkOf(from, index, value);
   LAMINA_RETURN_IF_ERROR(rows_->Land(epoch_.layout.QueryWindow(sender, lane.index, value),
                                      part.header_due ? 0 : chunk.queries.ByteOf(chunk.in.begin())));
   if (!queries) {
     LAMINA_RETURN_IF_ERROR(attention_.Store(lane, chunk));
-    meter_.EndInterval(telemetry::WorkPart::kStore, lane, value, sender);
+    meter_.EndInterval(telemetry::WorkKind::kStore, lane, value, sender);
   }
   LAMINA_ASSIGN_OR_RETURN(const uint64_t read,
                           attention_.Attend(chunk, queries             ? Tokens::kClosed
                                                    : chunk.query_first ? Tokens::kOpen
                                                                        : Tokens::kAll));
   LAMINA_RETURN_IF_ERROR(Settle(from, value));
-  meter_.EndInterval(telemetry::WorkPart::kAttend, lane, value, sender, read);
+  meter_.EndInterval(telemetry::WorkKind::kAttend, lane, value, sender, read);
   if (!queries) {
     LAMINA_RETURN_IF_ERROR(Reply(from, chunk));
   }
@@ -210,7 +210,7 @@ absl::Status HostQueries::ServePiece(const From& from, uint64_t last) {
   return absl::OkStatus();
 }
 
-RowChunk HostQueries::ChunkOf(const From& from, uint32_t index, uint64_t value) const {
+SubBatch HostQueries::ChunkOf(const From& from, uint32_t index, uint64_t value) const {
   const auto& [sender, lane, part] = from;
   const plan::RowPieces& pieces = part.query.pieces;
   const std::byte* const window =
@@ -253,7 +253,7 @@ absl::Status HostQueries::Settle(const From& from, uint64_t value) {
 }
 
 // To the replica that runs the next slice.
-absl::Status HostQueries::Reply(const From& from, const RowChunk& chunk) {
+absl::Status HostQueries::Reply(const From& from, const SubBatch& chunk) {
   const auto& [sender, lane, part] = from;
   const auto partial = [&lane = from.lane](uint32_t row) {
     return row < lane.rows.size() ? lane.rows[row].first_partial : lane.partials;
@@ -276,12 +276,12 @@ absl::Status HostQueries::Reply(const From& from, const RowChunk& chunk) {
   telemetry::AddTo(link.bytes, bytes);
   telemetry::AddTo(link.puts, 1);
   telemetry::AddTo(link.nanos, static_cast<uint64_t>(meter_.EndInterval(
-                                   telemetry::WorkPart::kReply, lane, chunk.value, sender, bytes)));
+                                   telemetry::WorkKind::kReply, lane, chunk.value, sender, bytes)));
   return absl::OkStatus();
 }
 
 // The header goes before the first chunk.
-absl::Status HostQueries::PutOutputs(const From& from, const RowChunk& chunk,
+absl::Status HostQueries::PutOutputs(const From& from, const SubBatch& chunk,
                                      plan::ByteRange outputs, transport::RemoteRegion& to) {
   const auto& [sender, lane, part] = from;
   const plan::WindowLayout& layout = epoch_.layout;
@@ -329,7 +329,7 @@ absl::Status HostQueries::EndUnit(const From& from) {
     return absl::OkStatus();  // The tables are still those of the others' step.
   }
   const absl::Status ended = feed_.EndStep(lane);
-  meter_.EndInterval(telemetry::WorkPart::kTables, lane, value, sender);
+  meter_.EndInterval(telemetry::WorkKind::kTables, lane, value, sender);
   return ended;
 }
 

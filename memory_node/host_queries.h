@@ -74,10 +74,10 @@ class HostQueries final : public WorkSource {
   absl::StatusOr<bool> BeginUnit(const From& from, uint64_t value);
   void Shape(const From& from, uint32_t layer);
   absl::Status ServePiece(const From& from, uint64_t last);
-  RowChunk ChunkOf(const From& from, uint32_t index, uint64_t value) const;
+  SubBatch ChunkOf(const From& from, uint32_t index, uint64_t value) const;
   absl::Status Settle(const From& from, uint64_t value);
-  absl::Status Reply(const From& from, const RowChunk& chunk);
-  absl::Status PutOutputs(const From& from, const RowChunk& chunk, plan::ByteRange outputs,
+  absl::Status Reply(const From& from, const SubBatch& chunk);
+  absl::Status PutOutputs(const From& from, const SubBatch& chunk, plan::ByteRange outputs,
                           transport::RemoteRegion& to);
   absl::Status EndUnit(const From& from);
 

@@ -22,7 +22,7 @@ void Int8Rows::SetTokens(kernels::AttentionItem& item, const plan::SlotTables::S
   item.tail_slot = TailSlotOf(sequence);
 }
 
-absl::Status Int8Rows::StorePrompts(const Lane& lane, const RowChunk& chunk) {
+absl::Status Int8Rows::StorePrompts(const Lane& lane, const SubBatch& chunk) {
   if (!chunk.last || lane.chunks.empty()) {
     return absl::OkStatus();
   }
@@ -44,7 +44,7 @@ absl::Status Int8Rows::StorePrompts(const Lane& lane, const RowChunk& chunk) {
 }
 
 // Rows [at, + tokens) of the chunk, which are one sequence's.
-kernels::Int8Run Int8Rows::RunOf(const RowChunk& chunk, uint32_t at, uint32_t tokens) const {
+kernels::Int8Run Int8Rows::RunOf(const SubBatch& chunk, uint32_t at, uint32_t tokens) const {
   const Row& row = chunk.rows[at];
   const uint32_t i = chunk.in.first_row() + at;
   const AttentionDescriptor shape = ShapeOf(chunk);
@@ -61,7 +61,7 @@ kernels::Int8Run Int8Rows::RunOf(const RowChunk& chunk, uint32_t at, uint32_t to
           .out_stride = shape.q_width()};
 }
 
-absl::StatusOr<uint64_t> Int8Rows::Attend(const RowChunk& chunk) {
+absl::StatusOr<uint64_t> Int8Rows::Attend(const SubBatch& chunk) {
   const AttentionDescriptor shape = ShapeOf(chunk);
   runs_.clear();
   uint64_t bytes = 0;
@@ -80,19 +80,19 @@ absl::StatusOr<uint64_t> Int8Rows::Attend(const RowChunk& chunk) {
   return bytes;
 }
 
-void Int8Rows::CollectRows(const RowChunk& chunk) {
+void Int8Rows::CollectRows(const SubBatch& chunk) {
   runs_.clear();
   for (uint32_t at = 0; at < chunk.rows.size(); ++at) {
     runs_.push_back(RunOf(chunk, at, 1));
   }
 }
 
-absl::Status Int8Rows::Store(const RowChunk& chunk) {
+absl::Status Int8Rows::Store(const SubBatch& chunk) {
   CollectRows(chunk);
   return int8_runs_.Store(device_, chunk.layer, chunk.heads, runs_);
 }
 
-absl::Status Int8Rows::Close(const RowChunk& chunk) {
+absl::Status Int8Rows::Close(const SubBatch& chunk) {
   CollectRows(chunk);
   return int8_runs_.Close(device_, chunk.layer, chunk.heads, runs_);
 }

@@ -16,7 +16,7 @@
 #include "kernels/int8_runs.h"
 #include "kernels/kv_device.h"
 #include "memory_node/lane.h"
-#include "memory_node/row_chunk.h"
+#include "memory_node/sub_batch.h"
 
 namespace lamina::memory_node {
 
@@ -30,16 +30,16 @@ class Int8Rows {
   bool on() const { return device_.int8() != nullptr; }
 
   // k and v of the lane's prompts, which come with the last chunk. Errors: the device's.
-  absl::Status StorePrompts(const Lane& lane, const RowChunk& chunk);
+  absl::Status StorePrompts(const Lane& lane, const SubBatch& chunk);
 
   // Stores and attends the chunk's rows. Returns how many bytes of KV it has read. Errors: the
   // device's.
-  absl::StatusOr<uint64_t> Attend(const RowChunk& chunk);
+  absl::StatusOr<uint64_t> Attend(const SubBatch& chunk);
 
   // Where queries came first, and of each sequence there is one row: what is to be done before
   // their open blocks are attended, and behind it. Errors: the device's.
-  absl::Status Store(const RowChunk& chunk);
-  absl::Status Close(const RowChunk& chunk);
+  absl::Status Store(const SubBatch& chunk);
+  absl::Status Close(const SubBatch& chunk);
 
   // Says which tokens are INT8 of an item for a row at `position`, which begins with token
   // `first_token` of its sequence.
@@ -47,11 +47,11 @@ class Int8Rows {
                         uint32_t first_token, uint32_t position);
 
  private:
-  AttentionDescriptor ShapeOf(const RowChunk& chunk) const {
+  AttentionDescriptor ShapeOf(const SubBatch& chunk) const {
     return PartOf(layers_[chunk.layer], chunk.heads);
   }
-  kernels::Int8Run RunOf(const RowChunk& chunk, uint32_t at, uint32_t tokens) const;
-  void CollectRows(const RowChunk& chunk);
+  kernels::Int8Run RunOf(const SubBatch& chunk, uint32_t at, uint32_t tokens) const;
+  void CollectRows(const SubBatch& chunk);
 
   const std::vector<AttentionDescriptor>& layers_;
   kernels::KvDevice& device_;

@@ -151,7 +151,7 @@ void PieceStream::EndTurn(Lane& lane, size_t bytes, uint32_t puts, size_t done, 
   telemetry::AddTo(link.puts, puts);
   const uint64_t value = epoch_.layout.SignalValue(lane.step, layer_);
   telemetry::AddTo(link.nanos, static_cast<uint64_t>(meter_.EndInterval(
-                                   telemetry::WorkPart::kReply, lane, value, kComputeNode, bytes)));
+                                   telemetry::WorkKind::kReply, lane, value, kComputeNode, bytes)));
   done_ = done;
   if (done == all) {
     ++sent_;

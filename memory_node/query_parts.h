@@ -4,7 +4,7 @@
 //
 // Where compute nodes are shards, each sends the rows of its own heads: a unit comes in one part
 // for each shard that has heads here, in any order. Without shards there is one part. A replica for
-// prompts alone may have other shards than those that decode.
+// prefill only may have other shards than those that decode.
 //
 // Threading: the data thread. Allocation: per epoch.
 

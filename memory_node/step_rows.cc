@@ -139,7 +139,8 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
   }
   if (plan.recomputed > 0 && (config.activation_width == 0 || config.activation_share > 0)) {
     return absl::InternalError(
-        "plan says which tokens are recomputed in an epoch that keeps no activations in addition to K and "
+        "plan says which tokens are recomputed in an epoch that keeps no activations in addition "
+        "to K and "
         "V");
   }
   for (FetchedRun& fetched : lane.fetched) {

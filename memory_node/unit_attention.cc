@@ -25,7 +25,7 @@ void WriteEmptyPartial(const AttentionDescriptor& shape, float* partial) {
 
 }  // namespace
 
-absl::Status UnitAttention::Store(const Lane& lane, const RowChunk& chunk) {
+absl::Status UnitAttention::Store(const Lane& lane, const SubBatch& chunk) {
   if (int8_rows_.on()) {
     return int8_rows_.StorePrompts(lane, chunk);
   }
@@ -64,7 +64,7 @@ absl::Status UnitAttention::Store(const Lane& lane, const RowChunk& chunk) {
   return device_.Store(chunk.layer, prompts ? chunk.all_heads : chunk.heads, kv_rows_);
 }
 
-absl::StatusOr<uint64_t> UnitAttention::Attend(const RowChunk& chunk, Tokens tokens) {
+absl::StatusOr<uint64_t> UnitAttention::Attend(const SubBatch& chunk, Tokens tokens) {
   items_.clear();
   cut_rows_.clear();
   if (int8_rows_.on() && tokens == Tokens::kAll) {
@@ -95,7 +95,7 @@ absl::StatusOr<uint64_t> UnitAttention::Attend(const RowChunk& chunk, Tokens tok
 
 // Rows whose sequences lie here as a whole. Consecutive tokens of one sequence, a prompt's, are one
 // item: its K and V are read once for many of them. Returns how many tokens the items see.
-uint64_t UnitAttention::CollectItems(const RowChunk& chunk, Tokens tokens) {
+uint64_t UnitAttention::CollectItems(const SubBatch& chunk, Tokens tokens) {
   const AttentionDescriptor shape = ShapeOf(chunk);
   float* partial = chunk.closed_partials;
   uint64_t context = 0;
@@ -126,7 +126,7 @@ uint64_t UnitAttention::CollectItems(const RowChunk& chunk, Tokens tokens) {
 }
 
 // Rows of which some spans lie here. Returns how many tokens they see.
-uint64_t UnitAttention::CollectSpanRows(const RowChunk& chunk, Tokens tokens) {
+uint64_t UnitAttention::CollectSpanRows(const SubBatch& chunk, Tokens tokens) {
   uint64_t context = 0;
   uint32_t i = chunk.in.first_row();
   for (const Row& row : chunk.rows) {
@@ -138,7 +138,7 @@ uint64_t UnitAttention::CollectSpanRows(const RowChunk& chunk, Tokens tokens) {
 // A span is attended as a sequence of its own, with positions counted from its start; one that a
 // window hides as a whole gives an empty partial. Only the one of the row's own token waits for k
 // and v.
-uint64_t UnitAttention::CollectSpanItems(const RowChunk& chunk, const Row& row, const BFloat16* q,
+uint64_t UnitAttention::CollectSpanItems(const SubBatch& chunk, const Row& row, const BFloat16* q,
                                          Tokens tokens) {
   const uint32_t span_tokens = span_tokens_;
   const AttentionDescriptor shape = ShapeOf(chunk);

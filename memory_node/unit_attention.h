@@ -22,7 +22,7 @@
 #include "kernels/partial.h"
 #include "memory_node/int8_rows.h"
 #include "memory_node/lane.h"
-#include "memory_node/row_chunk.h"
+#include "memory_node/sub_batch.h"
 #include "memory_node/worker_counters.h"
 #include "plan/query_window.h"
 #include "plan/reply_window.h"
@@ -57,23 +57,23 @@ class UnitAttention {
   void ReserveCuts(const Lane& lane, size_t spans, std::vector<float>& closed_partials);
 
   // The attention of the chunk's layer over its heads.
-  AttentionDescriptor ShapeOf(const RowChunk& chunk) const {
+  AttentionDescriptor ShapeOf(const SubBatch& chunk) const {
     return PartOf(layers_[chunk.layer], chunk.heads);
   }
 
   // Copies k and v of the chunk's rows from the window into their slots, and with the last one
   // those of prompt chunks. Where slots are INT8, rows are stored by Attend(), as each block of
   // their sequences takes its turn. Errors: the device's.
-  absl::Status Store(const Lane& lane, const RowChunk& chunk);
+  absl::Status Store(const Lane& lane, const SubBatch& chunk);
 
   // Attends the chunk's rows; outputs go to chunk.outputs. Returns how many bytes of KV it has
   // read. Errors: the device's.
-  absl::StatusOr<uint64_t> Attend(const RowChunk& chunk, Tokens tokens);
+  absl::StatusOr<uint64_t> Attend(const SubBatch& chunk, Tokens tokens);
 
  private:
-  uint64_t CollectItems(const RowChunk& chunk, Tokens tokens);
-  uint64_t CollectSpanRows(const RowChunk& chunk, Tokens tokens);
-  uint64_t CollectSpanItems(const RowChunk& chunk, const Row& row, const BFloat16* q,
+  uint64_t CollectItems(const SubBatch& chunk, Tokens tokens);
+  uint64_t CollectSpanRows(const SubBatch& chunk, Tokens tokens);
+  uint64_t CollectSpanItems(const SubBatch& chunk, const Row& row, const BFloat16* q,
                             Tokens tokens);
   // unit_attention_cuts.cc
   static bool Cuts(const Row& row, const AttentionDescriptor& shape) {
@@ -81,7 +81,7 @@ class UnitAttention {
   }
   uint64_t CollectCutRow(const Row& row, const BFloat16* q, Tokens tokens,
                          const AttentionDescriptor& shape, float*& partial);
-  void MergeCutRows(const RowChunk& chunk);
+  void MergeCutRows(const SubBatch& chunk);
 
   const std::vector<AttentionDescriptor>& layers_;
   const uint32_t span_tokens_;

@@ -51,7 +51,7 @@ uint64_t UnitAttention::CollectCutRow(const Row& row, const BFloat16* q, Tokens 
 }
 
 // Into the reply, along the tree that one call would have followed.
-void UnitAttention::MergeCutRows(const RowChunk& chunk) {
+void UnitAttention::MergeCutRows(const SubBatch& chunk) {
   const AttentionDescriptor shape = ShapeOf(chunk);
   const size_t head_width = kernels::PartialWidth(shape);
   std::vector<kernels::PartialStack>& stacks = stacks_[shape.head_dim];

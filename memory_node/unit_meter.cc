@@ -11,7 +11,7 @@ UnitMeter::UnitMeter(const NodeEpoch& epoch) : epoch_(epoch) {
   }
 }
 
-Nanos UnitMeter::EndInterval(telemetry::WorkPart part, const Lane& lane, uint64_t value,
+Nanos UnitMeter::EndInterval(telemetry::WorkKind part, const Lane& lane, uint64_t value,
                              uint32_t compute_node, size_t bytes) {
   const Nanos start = end_;
   end_ = epoch_.counters.meter.EndInterval(
@@ -28,7 +28,7 @@ Nanos UnitMeter::EndInterval(telemetry::WorkPart part, const Lane& lane, uint64_
 
 void UnitMeter::LapIdle() {
   end_ =
-      epoch_.counters.meter.EndInterval({.start = end_, .part = telemetry::WorkPart::kWaitQuery});
+      epoch_.counters.meter.EndInterval({.start = end_, .part = telemetry::WorkKind::kWaitQuery});
 }
 
 void UnitMeter::EndIntervalAt(const telemetry::TraceEvent& event) {

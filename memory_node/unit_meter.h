@@ -29,7 +29,7 @@ class UnitMeter {
 
   // The time since the last interval went into `part` of the unit of `value`, for a compute node.
   // Returns how much it was.
-  Nanos EndInterval(telemetry::WorkPart part, const Lane& lane, uint64_t value,
+  Nanos EndInterval(telemetry::WorkKind part, const Lane& lane, uint64_t value,
                     uint32_t compute_node, size_t bytes = 0);
   // It went into waiting for queries, of nobody.
   void LapIdle();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What lies next to a model and says how to chat with it: the sampling that its makers advise, and a
-// chat template in a file.
+// What lies next to a model and says how to chat with it: the sampling that its makers advise, and
+// a chat template in a file.
 //
 // Threading: pure.
 

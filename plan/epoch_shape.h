@@ -66,7 +66,7 @@ inline bool Holds(const EpochConfig& config, uint32_t node, uint32_t named) {
   return MemoryNodeView(config, node).Holds(named);
 }
 
-// Whether compute node `name` is for prompts alone. Requires: CheckRoles().
+// Whether compute node `name` is for prefill only. Requires: CheckRoles().
 bool IsPrefillNode(const EpochConfig& config, const std::string& name);
 
 // The configuration as a shard works with it: layers of its own heads, and memory nodes' heads

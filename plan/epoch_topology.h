@@ -60,11 +60,11 @@ class EpochView {
   ReplicaForm form() const {
     return config_->stages.empty() ? ReplicaForm::kWhole : ReplicaForm::kSplit;
   }
-  // Compute nodes that decode; the ones behind them are for prompts alone.
+  // Compute nodes that decode; the ones behind them are for prefill only.
   uint32_t decode_nodes() const { return compute_nodes() - config_->prefill_nodes; }
   // How many shards each replica that decodes has; 1: none. Those for prompts may have others.
   uint32_t shards() const;
-  // The replicas for prompts alone, and their lanes.
+  // The replicas for prefill only, and their lanes.
   PrefillLanes prefill_lanes() const;
   // Whether sequences have parts on several memory nodes, so that each takes part in every request.
   bool is_spread() const { return config_->partition != Partition::kRequest; }

@@ -142,10 +142,11 @@ absl::Status CheckFetch(const EpochConfig& config) {
                      SlotKinds::kUnit, " slots, which cannot be"));
   }
   if (config.activation_width > 0 && config.partition != Partition::kRequest) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the configuration of epoch ", config.epoch,
-        " keeps activations in addition to some heads of a sequence; this version keeps them where all "
-        "heads are: set partition to request"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration of epoch ", config.epoch,
+                     " keeps activations in addition to some heads of a sequence; this version "
+                     "keeps them where all "
+                     "heads are: set partition to request"));
   }
   const FetchRun longest{.before = config.sequence_tokens_max};
   uint64_t least = 0;

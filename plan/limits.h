@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The largest cluster, steps and queues that this version is made for. The cluster file is checked
-// against them, and the planner proposes nothing beyond. kRowChunksMax stands with the signal
+// against them, and the planner proposes nothing beyond. kSubBatchesMax stands with the signal
 // values that it bounds, in row_pieces.h.
 
 #pragma once

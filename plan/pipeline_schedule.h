@@ -26,7 +26,7 @@
 // node to the ones of their own index; the schedule is made for one of these. The LM head is shard
 // 0's.
 //
-// Replicas for prompts alone (prefill.mode dedicated) come behind the others, and behind the lanes
+// Replicas for prefill only (prefill.mode dedicated) come behind the others, and behind the lanes
 // that rotate each has one or several lanes of its own (prefill_lanes.h), which have chunks only
 // and stay on it. Its nodes have no part in other lanes; the replicas that decode keep the tables
 // of all. It may have other stages and shards than these.
@@ -54,7 +54,7 @@ class PipelineSchedule {
                    uint32_t prefill_lane = UINT32_MAX)
       : mode_(mode), replicas_(replicas), layers_(layers), prefill_lane_(prefill_lane) {}
 
-  // The last nodes are for prompts alone: those of so many replicas, from lane `lane` on.
+  // The last nodes are for prefill only: those of so many replicas, from lane `lane` on.
   struct Prefill {
     uint32_t lane = UINT32_MAX;
     PrefillLanes lanes = {};

@@ -22,7 +22,8 @@ struct SliceTimes {
 // What the compute node measured when it started.
 struct PolicyTimes {
   std::vector<SliceTimes> local = {};  // On all its threads; rows ascend.
-  std::vector<SliceTimes> pools = {};  // On those that it has together with memory nodes of its host.
+  std::vector<SliceTimes> pools =
+      {};  // On those that it has together with memory nodes of its host.
   // Bytes of K and V a second that attention reads: on all threads,
   double attention_local = 0;
   // and on the cores that it shares with memory nodes while slices run on the others; 0: it shares

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PrefillLanes: the lanes of prompts alone (prefill.mode dedicated). They come behind the lanes
+// PrefillLanes: the lanes of prefill only (prefill.mode dedicated). They come behind the lanes
 // that decode, as many for each replica that takes prompts.
 //
 // Determinism: pure functions.

@@ -16,7 +16,7 @@
 namespace lamina::plan {
 
 // Of the rows of one unit for one memory node. Signal values leave room for so many.
-inline constexpr uint32_t kRowChunksMax = 16;
+inline constexpr uint32_t kSubBatchesMax = 16;
 
 // How a step's rows are cut, for each memory node. With `query_first` the queries of the first
 // chunk leave by themselves, ahead of their k and v: attention over blocks that are full starts
@@ -60,7 +60,7 @@ struct RowPieces {
 inline RowPieces PiecesOf(const Chunking& planned, uint32_t rows, uint32_t kv_heads) {
   const bool ahead = planned.query_first && rows > 0;
   const bool by_heads = planned.by_heads && rows > 0;
-  const uint32_t most = kRowChunksMax - (ahead ? 1 : 0);
+  const uint32_t most = kSubBatchesMax - (ahead ? 1 : 0);
   return {.rows = rows,
           .kv_heads = kv_heads,
           .chunks = std::clamp(std::min(planned.chunks, by_heads ? kv_heads : rows), 1u, most),
@@ -68,18 +68,18 @@ inline RowPieces PiecesOf(const Chunking& planned, uint32_t rows, uint32_t kv_he
           .query_first = ahead};
 }
 
-// Signal values. Unit u has (u - 1) * kRowChunksMax + 1 to u * kRowChunksMax; 0 is before all.
-inline uint64_t UnitOf(uint64_t value) { return (value + kRowChunksMax - 1) / kRowChunksMax; }
+// Signal values. Unit u has (u - 1) * kSubBatchesMax + 1 to u * kSubBatchesMax; 0 is before all.
+inline uint64_t UnitOf(uint64_t value) { return (value + kSubBatchesMax - 1) / kSubBatchesMax; }
 
 // That announces piece `piece` of `pieces` of the unit whose last value is `last`.
 inline uint64_t PieceValue(uint64_t last, uint32_t piece, uint32_t pieces) {
-  return piece + 1 == pieces ? last : last - kRowChunksMax + piece + 1;
+  return piece + 1 == pieces ? last : last - kSubBatchesMax + piece + 1;
 }
 
 // How many pieces of its unit are there when a word shows `value`. Requires: value > 0.
 inline uint32_t PiecesHere(uint64_t value, uint32_t pieces) {
-  const auto shown = static_cast<uint32_t>((value - 1) % kRowChunksMax + 1);
-  return shown == kRowChunksMax ? pieces : std::min(shown, pieces);
+  const auto shown = static_cast<uint32_t>((value - 1) % kSubBatchesMax + 1);
+  return shown == kSubBatchesMax ? pieces : std::min(shown, pieces);
 }
 
 }  // namespace lamina::plan

@@ -12,12 +12,12 @@ void SliceOrder::Begin(uint32_t lane) {
     return;
   }
   uint64_t least = UINT64_MAX;
-  for (const Lane& other : lanes_) {
+  for (const LaneProgress& other : lanes_) {
     if (other.taking_part) {
       least = std::min(least, other.units);
     }
   }
-  Lane& own = lanes_[lane];
+  LaneProgress& own = lanes_[lane];
   own.taking_part = true;
   own.units = least == UINT64_MAX ? own.units : std::max(own.units, least);
 }
@@ -27,7 +27,7 @@ void SliceOrder::SetReady(uint32_t lane) {
   lanes_[lane].ready_since = ++now_;
 }
 
-bool SliceOrder::IsBefore(const Lane& a, const Lane& b) const {
+bool SliceOrder::IsBefore(const LaneProgress& a, const LaneProgress& b) const {
   const uint64_t rank_a = RankOf(a);
   const uint64_t rank_b = RankOf(b);
   return rank_a != rank_b ? rank_a < rank_b : a.ready_since < b.ready_since;
@@ -36,7 +36,7 @@ bool SliceOrder::IsBefore(const Lane& a, const Lane& b) const {
 std::optional<uint32_t> SliceOrder::Next() {
   std::optional<uint32_t> next;
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
-    const Lane& lane = lanes_[i];
+    const LaneProgress& lane = lanes_[i];
     if (lane.ready_since != 0 && (!next || IsBefore(lane, lanes_[*next]))) {
       next = i;
     }

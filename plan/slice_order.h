@@ -33,19 +33,19 @@ class SliceOrder {
   void End(uint32_t lane);
 
  protected:
-  struct Lane {
+  struct LaneProgress {
     bool taking_part = false;
     uint64_t ready_since = 0;  // 0 is not ready.
     uint64_t units = 0;        // Slices that it has run here, or was credited with.
     uint64_t visit = 0;        // When its way through the layers here began.
   };
 
-  virtual uint64_t RankOf(const Lane& lane) const = 0;
+  virtual uint64_t RankOf(const LaneProgress& lane) const = 0;
 
  private:
-  bool IsBefore(const Lane& a, const Lane& b) const;
+  bool IsBefore(const LaneProgress& a, const LaneProgress& b) const;
 
-  std::vector<Lane> lanes_;
+  std::vector<LaneProgress> lanes_;
   uint64_t now_ = 0;
 };
 
@@ -56,7 +56,7 @@ class FewestSlicesFirst final : public SliceOrder {
   using SliceOrder::SliceOrder;
 
  private:
-  uint64_t RankOf(const Lane& lane) const override { return lane.units; }
+  uint64_t RankOf(const LaneProgress& lane) const override { return lane.units; }
 };
 
 // The lane whose visit, its way through the layers of this stage, began first. Taking turns, all
@@ -67,7 +67,7 @@ class OldestVisitFirst final : public SliceOrder {
   using SliceOrder::SliceOrder;
 
  private:
-  uint64_t RankOf(const Lane& lane) const override { return lane.visit; }
+  uint64_t RankOf(const LaneProgress& lane) const override { return lane.visit; }
 };
 
 }  // namespace lamina::plan

@@ -26,9 +26,9 @@
 // stream adds a row to it.
 //
 // A unit is one attention: (step, layer). Units count from 1: (step - 1) * layers + layer + 1,
-// steps counting from 1. Rows of a unit go out, and outputs come back, in up to kRowChunksMax
-// chunks (row_chunks.h), each with a signal value of its own; the last one's is unit *
-// kRowChunksMax, however many there are. So values only grow and the plan determines them. Windows
+// steps counting from 1. Rows of a unit go out, and outputs come back, in up to kSubBatchesMax
+// chunks (sub_batches.h), each with a signal value of its own; the last one's is unit *
+// kSubBatchesMax, however many there are. So values only grow and the plan determines them. Windows
 // alternate by the unit's parity. A sender may write unit u + 2 only after it has consumed the
 // reply to unit u: the reply is the credit that frees the window.
 //
@@ -92,7 +92,7 @@ class WindowLayout {
 
   // Of the last chunk: with it all of the unit is there.
   uint64_t SignalValue(uint64_t step, uint32_t layer) const {
-    return ((step - 1) * shape_.layers.size() + layer + 1) * kRowChunksMax;
+    return ((step - 1) * shape_.layers.size() + layer + 1) * kSubBatchesMax;
   }
   // The inverse, of any chunk's value. Requires: value > 0.
   uint64_t StepOf(uint64_t value) const { return (UnitOf(value) - 1) / shape_.layers.size() + 1; }

@@ -23,9 +23,9 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config, uint32_t 
   core::SchedulerOptions options;
   options.lanes = config.pipeline.mode == PipelineMode::kSequential ? 1 : config.pipeline.lanes;
   options.lanes_auto = config.pipeline.lanes_auto && config.policy != kPolicyLocal;
-  options.row_chunks = {.chunks = config.pipeline.chunks,
-                        .automatic = config.pipeline.chunks_auto,
-                        .query_first = config.pipeline.query_first};
+  options.sub_batches = {.chunks = config.pipeline.chunks,
+                         .automatic = config.pipeline.chunks_auto,
+                         .query_first = config.pipeline.query_first};
   options.running_max = config.limits.running_max;
   options.rows_max = (options.running_max + options.lanes - 1) / options.lanes;
   options.step_tokens_max = std::max(config.prefill.chunk_tokens, 2 * options.rows_max);

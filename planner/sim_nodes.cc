@@ -47,7 +47,7 @@ SimStep SimNodes::TakeReported(uint32_t lane) {
 
 void SimNodes::OnEvent(const SimEvent& event) {
   if (event.kind == SimEventKind::kPlan) {
-    Lane& lane = lanes_[event.subject];
+    SimLane& lane = lanes_[event.subject];
     lane.waiting.push_back(std::move(lane.sent.front()));
     lane.sent.pop_front();
     if (!lane.running) {
@@ -63,7 +63,7 @@ void SimNodes::OnEvent(const SimEvent& event) {
 
 // The lane's next step, if it has come. A plan of leaves alone takes no time.
 void SimNodes::Start(uint32_t index, Nanos now) {
-  Lane& lane = lanes_[index];
+  SimLane& lane = lanes_[index];
   if (lane.waiting.empty()) {
     return;
   }
@@ -78,7 +78,7 @@ void SimNodes::Start(uint32_t index, Nanos now) {
 }
 
 void SimNodes::SetReady(uint32_t index, Nanos now) {
-  Lane& lane = lanes_[index];
+  SimLane& lane = lanes_[index];
   const SimStep& step = lane.waiting.front();
   lane.stage = lane.slice < options_.layers
                    ? schedule_.NodeOf(index, step.result.step, lane.slice, step.pinned)
@@ -102,7 +102,7 @@ void SimNodes::RunNext(uint32_t index, Nanos now) {
   if (!stage.lane.has_value()) {
     return;
   }
-  const Lane& lane = lanes_[*stage.lane];
+  const SimLane& lane = lanes_[*stage.lane];
   const SimStep& step = lane.waiting.front();
   const Nanos time = lane.slice < options_.layers ? step.slice : step.head_piece;
   stage_work_[index].Add(ToSeconds(time), step.input_share, 0);
@@ -112,7 +112,7 @@ void SimNodes::RunNext(uint32_t index, Nanos now) {
 void SimNodes::OnSliceDone(uint32_t index, Nanos now) {
   const uint32_t lane_index = *stages_[index].lane;
   stages_[index].lane.reset();
-  Lane& lane = lanes_[lane_index];
+  SimLane& lane = lanes_[lane_index];
   const SimStep& step = lane.waiting.front();
   Nanos ready = now;
   if (lane.slice < options_.layers) {
@@ -166,7 +166,7 @@ Nanos SimNodes::Attend(const SimStep& step, uint32_t index, Nanos now) {
 }
 
 void SimNodes::EndStep(uint32_t index, Nanos now) {
-  Lane& lane = lanes_[index];
+  SimLane& lane = lanes_[index];
   lane.reported.push_back(std::move(lane.waiting.front()));
   lane.waiting.pop_front();
   lane.running = false;

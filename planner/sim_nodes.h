@@ -73,7 +73,7 @@ class SimNodes {
   const std::vector<SimWork>& memory() const { return memory_work_; }
 
  private:
-  struct Lane {
+  struct SimLane {
     std::deque<SimStep> sent;     // On their way.
     std::deque<SimStep> waiting;  // Arrived; the first one runs if `running`.
     std::deque<SimStep> reported;
@@ -105,7 +105,7 @@ class SimNodes {
   SimNodesOptions options_;
   SimEvents& events_;
   plan::PipelineSchedule schedule_;
-  std::vector<Lane> lanes_;
+  std::vector<SimLane> lanes_;
   std::vector<Stage> stages_;
   std::vector<Memory> memory_;
   std::vector<SimWork> stage_work_;

@@ -5,8 +5,8 @@ namespace lamina::telemetry {
 
 namespace {
 
-bool IsPartOf(WorkPart part, bool is_memory) {
-  return (part >= WorkPart::kStore) == is_memory || part == WorkPart::kWaitPlan;
+bool IsPartOf(WorkKind part, bool is_memory) {
+  return (part >= WorkKind::kStore) == is_memory || part == WorkKind::kWaitPlan;
 }
 
 }  // namespace
@@ -16,7 +16,7 @@ void Count(const WorkMeter& meter, const Refusals& refusals, bool is_memory,
   counters.busy_seconds = 0;
   counters.parts.clear();
   for (int i = 0; i < kWorkParts; ++i) {
-    const auto part = static_cast<WorkPart>(i);
+    const auto part = static_cast<WorkKind>(i);
     const double seconds = meter.Seconds(part);
     if (seconds == 0 && !IsPartOf(part, is_memory)) {
       continue;  // Compute nodes have some of a memory node's parts under policy local.

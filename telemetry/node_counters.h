@@ -38,12 +38,12 @@ struct NodeCounters {
   // What its data thread does, and a number that changes while that gets on (common/thread_beat.h).
   ThreadActivity activity = ThreadActivity::kNone;
   uint64_t beats = 0;
-  std::vector<std::pair<std::string, double>> parts;       // Seconds by NameOf(WorkPart).
+  std::vector<std::pair<std::string, double>> parts;       // Seconds by NameOf(WorkKind).
   std::vector<std::pair<std::string, uint64_t>> refusals;  // refused_messages by reason.
   std::vector<LinkCount> links;                            // By peer.
 };
 
-// Fills in what meter and refusals know; parts in the order of WorkPart: those of the role, and
+// Fills in what meter and refusals know; parts in the order of WorkKind: those of the role, and
 // others that took time.
 void Count(const WorkMeter& meter, const Refusals& refusals, bool is_memory,
            NodeCounters& counters);

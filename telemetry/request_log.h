@@ -20,7 +20,7 @@ namespace lamina::telemetry {
 class RequestLog {
  public:
   // An epoch begins, with no sequences. A memory node has an index, and logs what lives on it. A
-  // node for prompts alone is not told when they leave.
+  // node for prefill only is not told when they leave.
   void StartEpoch(std::optional<uint32_t> memory_node, bool prefill_only = false);
 
   // Before the plan is handed on.

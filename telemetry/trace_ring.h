@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "telemetry/work_part.h"
+#include "telemetry/work_kind.h"
 
 namespace lamina::telemetry {
 
@@ -28,7 +28,7 @@ struct TraceEvent {
 
   Nanos start = 0;
   Nanos end = 0;
-  WorkPart part = WorkPart::kDense;
+  WorkKind part = WorkKind::kDense;
   uint8_t lane = kNoLane;
   uint16_t peer = kNoPeer;
   uint16_t layer = 0;  // Of the unit: that of its attention.

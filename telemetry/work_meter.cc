@@ -3,51 +3,51 @@
 
 namespace lamina::telemetry {
 
-absl::string_view NameOf(WorkPart part) {
+absl::string_view NameOf(WorkKind part) {
   switch (part) {
-    case WorkPart::kLayOut:
+    case WorkKind::kLayOut:
       return "lay_out";
-    case WorkPart::kDense:
+    case WorkKind::kDense:
       return "dense";
-    case WorkPart::kSend:
+    case WorkKind::kSend:
       return "send";
-    case WorkPart::kChunks:
+    case WorkKind::kChunks:
       return "chunks";
-    case WorkPart::kRecompute:
+    case WorkKind::kRecompute:
       return "recompute";
-    case WorkPart::kOverlapped:
+    case WorkKind::kOverlapped:
       return "beside";
-    case WorkPart::kContext:
+    case WorkKind::kContext:
       return "context";
-    case WorkPart::kReduce:
+    case WorkKind::kReduce:
       return "reduce";
-    case WorkPart::kHead:
+    case WorkKind::kHead:
       return "head";
-    case WorkPart::kTake:
+    case WorkKind::kTake:
       return "take";
-    case WorkPart::kWaitAttention:
+    case WorkKind::kWaitAttention:
       return "wait_attention";
-    case WorkPart::kWaitReplica:
+    case WorkKind::kWaitReplica:
       return "wait_replica";
-    case WorkPart::kWaitPlan:
+    case WorkKind::kWaitPlan:
       return "wait_plan";
-    case WorkPart::kStore:
+    case WorkKind::kStore:
       return "store";
-    case WorkPart::kAttend:
+    case WorkKind::kAttend:
       return "attend";
-    case WorkPart::kReply:
+    case WorkKind::kReply:
       return "reply";
-    case WorkPart::kTables:
+    case WorkKind::kTables:
       return "tables";
-    case WorkPart::kWaitQuery:
+    case WorkKind::kWaitQuery:
       return "wait_query";
   }
   return "";
 }
 
-bool IsWait(WorkPart part) {
-  return part == WorkPart::kWaitAttention || part == WorkPart::kWaitReplica ||
-         part == WorkPart::kWaitPlan || part == WorkPart::kWaitQuery;
+bool IsWait(WorkKind part) {
+  return part == WorkKind::kWaitAttention || part == WorkKind::kWaitReplica ||
+         part == WorkKind::kWaitPlan || part == WorkKind::kWaitQuery;
 }
 
 LinkCounters* WorkMeter::Link(const std::string& peer) {

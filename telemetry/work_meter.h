@@ -22,7 +22,7 @@
 #include "common/clock.h"
 #include "telemetry/fastest_exchange.h"
 #include "telemetry/trace_ring.h"
-#include "telemetry/work_part.h"
+#include "telemetry/work_kind.h"
 
 namespace lamina::telemetry {
 
@@ -78,7 +78,7 @@ class WorkMeter {
   // The counters of a peer; they stay where they are.
   LinkCounters* Link(const std::string& peer);
 
-  double Seconds(WorkPart part) const {
+  double Seconds(WorkKind part) const {
     return ToSeconds(
         static_cast<Nanos>(nanos_[static_cast<size_t>(part)].load(std::memory_order_relaxed)));
   }

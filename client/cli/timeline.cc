@@ -16,7 +16,7 @@ namespace lamina::cli {
 namespace {
 
 using telemetry::TraceEvent;
-using telemetry::WorkPart;
+using telemetry::WorkKind;
 
 // Processes and rows of the file.
 constexpr int kCoordinator = 1;
@@ -35,11 +35,11 @@ struct Span {
   bool empty() const { return start >= end; }
 };
 
-bool IsPut(WorkPart part) {
-  return part == WorkPart::kSend || part == WorkPart::kContext || part == WorkPart::kReply;
+bool IsPut(WorkKind part) {
+  return part == WorkKind::kSend || part == WorkKind::kContext || part == WorkKind::kReply;
 }
 
-bool IsArrival(WorkPart part) { return part == WorkPart::kTake || part == WorkPart::kStore; }
+bool IsArrival(WorkKind part) { return part == WorkKind::kTake || part == WorkKind::kStore; }
 
 class Writer {
  public:
@@ -195,7 +195,7 @@ class Writer {
       return;
     }
     // Parts of sums go both ways at once, twice in a layer: they have no arrows.
-    const bool is_part = event.part == WorkPart::kReduce;
+    const bool is_part = event.part == WorkKind::kReduce;
     if (IsPut(event.part) || is_part) {
       const auto [row, is_new] =
           links.emplace(peer, kFirstLinkRow + static_cast<int>(links.size()));
@@ -227,17 +227,17 @@ class Writer {
   void AddToLane(const TraceEvent& event) {
     LaneStep& step = lanes_[event.lane][event.step];
     switch (event.part) {
-      case WorkPart::kDense:
+      case WorkKind::kDense:
         return step.layers[event.layer].dense.Cover(event.start, event.end);
-      case WorkPart::kSend:
+      case WorkKind::kSend:
         return step.layers[event.layer].away.Cover(event.end, event.end);
-      case WorkPart::kTake:
+      case WorkKind::kTake:
         return event.peer >= TraceEvent::kMemoryPeer
                    ? step.layers[event.layer].away.Cover(event.end, event.end)
                    : void();
-      case WorkPart::kAttend:  // Policy local: it has not gone away.
+      case WorkKind::kAttend:  // Policy local: it has not gone away.
         return step.layers[event.layer].away.Cover(event.start, event.end);
-      case WorkPart::kHead:
+      case WorkKind::kHead:
         return step.head.Cover(event.start, event.end);
       default:
         return;

@@ -12,7 +12,7 @@ namespace lamina::cli {
 namespace {
 
 using telemetry::TraceEvent;
-using telemetry::WorkPart;
+using telemetry::WorkKind;
 
 // What a put and its arrival have in common.
 using Unit = std::tuple<uint8_t, uint32_t, uint16_t>;  // Lane, step, layer.
@@ -30,11 +30,11 @@ struct Ends {
   std::map<Unit, Span> arrived;  // From when it was seen until it was stored.
 };
 
-bool IsPut(WorkPart part) {
-  return part == WorkPart::kSend || part == WorkPart::kContext || part == WorkPart::kReply;
+bool IsPut(WorkKind part) {
+  return part == WorkKind::kSend || part == WorkKind::kContext || part == WorkKind::kReply;
 }
 
-bool IsArrival(WorkPart part) { return part == WorkPart::kTake || part == WorkPart::kStore; }
+bool IsArrival(WorkKind part) { return part == WorkKind::kTake || part == WorkKind::kStore; }
 
 void Shift(client::NodeTimeline& node, Nanos by) {
   for (TraceEvent& event : node.events) {

@@ -14,8 +14,8 @@ void Lanes::Reset(uint32_t decode, const plan::PrefillLanes& prefill, uint32_t m
   decode_ = decode;
   running_ = 0;
   moving_ = 0;
-  lanes_.assign(decode + prefill.count(), Lane(before_));
-  for (Lane& lane : lanes_) {
+  lanes_.assign(decode + prefill.count(), LaneSequences(before_));
+  for (LaneSequences& lane : lanes_) {
     lane.context_tokens.assign(memory_nodes, 0);
   }
   loads_.assign(lanes_.size(), {});
@@ -37,7 +37,7 @@ absl::InlinedVector<SeenTokens, 1> Lanes::SeenBy(const Sequence& sequence,
 }
 
 void Lanes::WeighOn(const Sequence& sequence, uint32_t node, uint64_t change) {
-  Lane& lane = lanes_[sequence.lane];
+  LaneSequences& lane = lanes_[sequence.lane];
   lane.context_tokens[node] += change;
   lane.context_tokens_all += change;
   context_tokens_[node] += change;
@@ -51,7 +51,7 @@ void Lanes::Weigh(const Sequence& sequence, bool add) {
 }
 
 void Lanes::Add(Sequence& sequence, const SequenceKv& kv) {
-  Lane& lane = lanes_[sequence.lane];
+  LaneSequences& lane = lanes_[sequence.lane];
   LAMINA_CHECK(lane.running.insert(&sequence).second);
   sequence.seen = SeenBy(sequence, kv);
   Weigh(sequence, /*add=*/true);
@@ -72,7 +72,7 @@ void Lanes::Decode(Sequence& sequence) {
 }
 
 void Lanes::Remove(Sequence& sequence) {
-  Lane& lane = lanes_[sequence.lane];
+  LaneSequences& lane = lanes_[sequence.lane];
   LAMINA_CHECK(lane.running.erase(&sequence) == 1);
   Weigh(sequence, /*add=*/false);
   --loads_[sequence.next_lane].rows;
@@ -124,7 +124,7 @@ void Lanes::Grow(Sequence& sequence, uint32_t node, uint32_t slots, const Sequen
 }
 
 absl::Status Lanes::AuditLane(uint32_t index, const SequenceKv& kv) const {
-  const Lane& lane = lanes_[index];
+  const LaneSequences& lane = lanes_[index];
   const auto broken = [&](absl::string_view what) {
     return absl::InternalError(absl::StrCat("lane ", index, ": ", what));
   };

@@ -21,8 +21,9 @@ namespace lamina::core {
 
 class Lanes {
  public:
-  struct Lane {
-    explicit Lane(ServiceBefore before) : running(before), prefilling(before), moving(before) {}
+  struct LaneSequences {
+    explicit LaneSequences(ServiceBefore before)
+        : running(before), prefilling(before), moving(before) {}
     SequenceQueue running;
     SequenceQueue prefilling;  // Those of `running` in that state,
     SequenceQueue moving;      // and those that are wanted in another lane.
@@ -39,7 +40,7 @@ class Lanes {
              const cost::LayerWindows& windows = {});
 
   uint32_t size() const { return static_cast<uint32_t>(lanes_.size()); }
-  const Lane& operator[](uint32_t lane) const { return lanes_[lane]; }
+  const LaneSequences& operator[](uint32_t lane) const { return lanes_[lane]; }
   bool IsPrefill(uint32_t lane) const { return lane >= decode_; }
   bool has_prefill() const { return lanes_.size() > decode_; }
   uint32_t running() const { return running_; }  // How many run, in all lanes together.
@@ -79,7 +80,7 @@ class Lanes {
   uint32_t decode_ = 0;
   uint32_t running_ = 0;
   uint32_t moving_ = 0;
-  std::vector<Lane> lanes_;
+  std::vector<LaneSequences> lanes_;
   std::vector<LaneLoad> loads_;
   std::vector<uint64_t> context_tokens_;
 };

@@ -121,7 +121,7 @@ class Membership {
   bool IsThere(const std::string& name) const;
   // In some epoch at least.
   bool HoldsKv(const std::string& name) const;
-  // How many of the compute nodes are for prompts alone.
+  // How many of the compute nodes are for prefill only.
   uint32_t prefill_members() const;
   const std::vector<Member>& all() const { return nodes_; }
 

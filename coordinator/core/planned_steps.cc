@@ -124,7 +124,7 @@ absl::Status CheckScores(const PlannedStep& planned, const plan::StepResult& res
 
 bool PlannedSteps::empty() const {
   return std::all_of(lanes_.begin(), lanes_.end(),
-                     [](const Lane& lane) { return lane.in_flight.empty(); });
+                     [](const LaneSteps& lane) { return lane.in_flight.empty(); });
 }
 
 void PlannedSteps::Add(uint32_t lane, PlannedStep step) {
@@ -137,7 +137,7 @@ absl::Status PlannedSteps::Check(const plan::StepResult& result, const SequenceL
   if (result.lane >= lanes_.size()) {
     return NodeBug(result, "there is no such lane");
   }
-  const Lane& lane = lanes_[result.lane];
+  const LaneSteps& lane = lanes_[result.lane];
   if (lane.in_flight.empty() || lane.in_flight.front().step != result.step) {
     return NodeBug(result, absl::StrCat("step ", lane.done + 1, " is next, ", lane.in_flight.size(),
                                         " are planned"));
@@ -155,7 +155,7 @@ PlannedStep PlannedSteps::TakeOldest(uint32_t lane) {
 
 absl::Status PlannedSteps::Audit(uint32_t plan_ahead) const {
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    const Lane& lane = lanes_[i];
+    const LaneSteps& lane = lanes_[i];
     if (lane.in_flight.size() > plan_ahead || lane.planned - lane.done != lane.in_flight.size()) {
       return absl::InternalError(absl::StrCat("lane ", i, ": miscounts its steps"));
     }

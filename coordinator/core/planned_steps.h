@@ -63,12 +63,12 @@ class PlannedSteps {
   absl::Status Audit(uint32_t plan_ahead) const;
 
  private:
-  struct Lane {
+  struct LaneSteps {
     uint64_t planned = 0;
     uint64_t done = 0;
     std::deque<PlannedStep> in_flight;
   };
-  std::vector<Lane> lanes_;
+  std::vector<LaneSteps> lanes_;
 };
 
 }  // namespace lamina::core

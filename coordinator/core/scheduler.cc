@@ -447,7 +447,7 @@ SchedulerStats Scheduler::Stats() const {
                        .rows_discarded = impl.rows_discarded,
                        .lane_moves = impl.balance.moves(),
                        .lane_count = impl.balance.count(),
-                       .row_chunks = impl.maker.row_chunks(),
+                       .sub_batches = impl.maker.sub_batches(),
                        .fetch_share = impl.maker.fetch_share(),
                        .prefix_cache = impl.cache.stats()};
   for (uint32_t lane = 0; lane < impl.lanes.size(); ++lane) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Scheduler: continuous batching over lanes. Decides at every step which sequences decode, which
-// prompt chunks share their steps, where new sequences live, and who is preempted when slots run out.
+// prompt chunks share their steps, where new sequences live, and who is preempted when slots run
+// out.
 //
 // A pure state machine: calls in, plans and events out. The owner sends plans to the nodes, feeds
 // results back, and streams events to clients.
@@ -53,10 +54,10 @@
 #include "coordinator/core/kv_directory.h"
 #include "coordinator/core/lane_count.h"
 #include "coordinator/core/prefix_cache.h"
-#include "coordinator/core/row_chunks.h"
 #include "coordinator/core/scheduler_options.h"
 #include "coordinator/core/sequence_request.h"
 #include "coordinator/core/service_order.h"
+#include "coordinator/core/sub_batches.h"
 #include "cost/layer_seconds.h"
 #include "plan/prefill_lanes.h"
 #include "plan/step_plan.h"
@@ -69,19 +70,19 @@ struct SchedulerStats {
   uint64_t preemptions = 0;
   uint64_t tokens_committed = 0;
   uint64_t rows_discarded = 0;
-  uint64_t lane_moves = 0;   // Of sequences from lane to lane.
-  LaneCount lane_count;      // Over how many lanes sequences are spread now, and why.
-  RowChunkCount row_chunks;  // Of the last step with rows.
-  FetchShare fetch_share;    // The same.
+  uint64_t lane_moves = 0;    // Of sequences from lane to lane.
+  LaneCount lane_count;       // Over how many lanes sequences are spread now, and why.
+  SubBatchCount sub_batches;  // Of the last step with rows.
+  FetchShare fetch_share;     // The same.
   PrefixCacheStats prefix_cache;
-  struct Lane {
+  struct LaneStats {
     uint32_t rows = 0;
     uint64_t context_tokens = 0;
     uint64_t step_planned = 0;
     uint64_t step_done = 0;
     bool prefill = false;
   };
-  std::vector<Lane> lanes;  // Prefill lanes last.
+  std::vector<LaneStats> lanes;  // Prefill lanes last.
 };
 
 class Scheduler {

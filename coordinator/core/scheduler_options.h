@@ -15,8 +15,8 @@
 #include "coordinator/core/fetch_planning.h"
 #include "coordinator/core/out_of_slots.h"
 #include "coordinator/core/placement.h"
-#include "coordinator/core/row_chunks.h"
 #include "coordinator/core/step_packing.h"
+#include "coordinator/core/sub_batches.h"
 #include "cost/layer_windows.h"
 #include "plan/attention_paths.h"
 #include "plan/prefill_lanes.h"
@@ -45,7 +45,7 @@ struct SchedulerOptions {
   plan::PrefillLanes prefill_lanes;  // Behind these. Of epoch 0.
   bool lanes_auto = false;           // Any number up to `lanes`, by measured times (lane_count.h).
   std::string lanes_why = "as configured";  // Without lanes_auto.
-  RowChunkOptions row_chunks;               // In how many chunks a lane's rows go to a memory node.
+  SubBatchOptions sub_batches;              // In how many chunks a lane's rows go to a memory node.
   uint32_t plan_ahead = 2;
   uint32_t rows_max = 256;         // Decode rows of a lane.
   uint32_t prompt_rows_max = 0;    // Rows that a step has room for beyond these, for prompts.

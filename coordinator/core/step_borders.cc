@@ -35,7 +35,7 @@ StepBorder StepBorders::Seal(uint32_t lane) {
 }
 
 StepBorder& StepBorders::BorderOf(const Sequence& sequence) {
-  Lane& lane = lanes_[sequence.lane];
+  LaneBorders& lane = lanes_[sequence.lane];
   const bool in_step =
       making_ && making_->lane == sequence.lane && making_->step == sequence.last_work;
   return in_step ? lane.later : lane.next;
@@ -79,7 +79,7 @@ void StepBorders::Pass(uint32_t lane, const StepBorder& border) {
 }
 
 bool StepBorders::empty() const {
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const LaneBorders& lane) {
     return lane.next.leaves.empty() && lane.later.leaves.empty();
   });
 }

@@ -67,7 +67,7 @@ class StepBorders {
     uint32_t lane = 0;
     uint64_t step = 0;
   };
-  struct Lane {
+  struct LaneBorders {
     StepBorder next;   // Goes out with the lane's next plan,
     StepBorder later;  // and with the one behind it.
   };
@@ -80,7 +80,7 @@ class StepBorders {
   uint32_t decode_lanes_ = 0;
   plan::PrefillLanes prefill_;
   std::vector<ScratchSpace> scratch_;
-  std::vector<Lane> lanes_;
+  std::vector<LaneBorders> lanes_;
   std::optional<Making> making_;
   uint64_t tickets_ = 0;
 };

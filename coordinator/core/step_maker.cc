@@ -90,7 +90,7 @@ class StepMaker::Packed final : public StepToPack {
 
  private:
   const Lanes& lanes() const { return maker_.places_.lanes; }
-  const Lanes::Lane& lane() const { return lanes()[open_.plan.lane]; }
+  const Lanes::LaneSequences& lane() const { return lanes()[open_.plan.lane]; }
   // The strategy may hold on to those that have been taken out meanwhile.
   bool Runs(const Sequence& sequence) const {
     return sequence.runs() && sequence.lane == open_.plan.lane;
@@ -344,8 +344,8 @@ bool StepMaker::Close(OpenStep& open, const cost::LinkCosts& link, const cost::L
   }
   if (!plan.rows.empty()) {
     SortRows(open);
-    row_chunks_ = RowChunksFor(open, link, costs);
-    plan.chunking = row_chunks_.cut;
+    sub_batches_ = SubBatchesFor(open, link, costs);
+    plan.chunking = sub_batches_.cut;
     fetch_share_ = fetching_->Plan(places_.lanes[plan.lane].context_tokens_all, fetch_rates_);
     plan.recomputed = fetch_share_.recomputed;
   }
@@ -353,16 +353,16 @@ bool StepMaker::Close(OpenStep& open, const cost::LinkCosts& link, const cost::L
   return true;
 }
 
-RowChunkCount StepMaker::RowChunksFor(const OpenStep& open, cost::LinkCosts link,
-                                      const cost::LaneCosts& costs) const {
+SubBatchCount StepMaker::SubBatchesFor(const OpenStep& open, cost::LinkCosts link,
+                                       const cost::LaneCosts& costs) const {
   link.measured = link.measured && costs.measured;
   const auto rows = static_cast<uint32_t>(open.plan.rows.size());
   const double context = static_cast<double>(places_.lanes[open.plan.lane].context_tokens_all);
-  RowChunkOptions chunks = options_.row_chunks;
+  SubBatchOptions chunks = options_.sub_batches;
   if (open.has_prompt_rows) {
     chunks.query_first = QueryFirst::kNever;  // Tokens of full blocks may come with the rows.
   }
-  return ChooseRowChunks(
+  return ChooseSubBatches(
       chunks, link,
       {.rows = rows,
        // Spans of a row may lie on all.

@@ -14,11 +14,11 @@
 
 #include "coordinator/core/fetch_planning.h"
 #include "coordinator/core/planned_steps.h"
-#include "coordinator/core/row_chunks.h"
 #include "coordinator/core/row_slots.h"
 #include "coordinator/core/scheduler_options.h"
 #include "coordinator/core/sequence_life.h"
 #include "coordinator/core/step_packing.h"
+#include "coordinator/core/sub_batches.h"
 #include "cost/layer_seconds.h"
 #include "plan/step_plan.h"
 
@@ -67,8 +67,8 @@ class StepMaker {
 
   // What steps with rows are closed with from now on.
   void SetFetchRates(const FetchRates& rates) { fetch_rates_ = rates; }
-  const FetchShare& fetch_share() const { return fetch_share_; }   // The same as row_chunks().
-  const RowChunkCount& row_chunks() const { return row_chunks_; }  // Of the last step with rows.
+  const FetchShare& fetch_share() const { return fetch_share_; }     // The same as sub_batches().
+  const SubBatchCount& sub_batches() const { return sub_batches_; }  // Of the last step with rows.
 
  private:
   class Packed;
@@ -81,8 +81,8 @@ class StepMaker {
   void EndPrompt(Sequence& sequence, uint32_t row, OpenStep& open);
   uint32_t RoomForRows(const OpenStep& open) const;  // For so many more.
   void SortRows(OpenStep& open) const;
-  RowChunkCount RowChunksFor(const OpenStep& open, cost::LinkCosts link,
-                             const cost::LaneCosts& costs) const;
+  SubBatchCount SubBatchesFor(const OpenStep& open, cost::LinkCosts link,
+                              const cost::LaneCosts& costs) const;
 
   const SchedulerOptions& options_;
   SequenceLife& life_;
@@ -92,7 +92,7 @@ class StepMaker {
   std::unique_ptr<StepPacking> packing_;
   std::unique_ptr<FetchPlanning> fetching_;
   FetchRates fetch_rates_;
-  RowChunkCount row_chunks_;
+  SubBatchCount sub_batches_;
   FetchShare fetch_share_;
 };
 

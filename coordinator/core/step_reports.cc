@@ -68,7 +68,7 @@ absl::StatusOr<std::optional<plan::StepResult>> StepReports::Add(uint32_t node,
     return absl::InternalError(absl::StrCat("compute node ", node, " reports lane ", report.lane,
                                             ": there is no such, or it has no part in it"));
   }
-  Lane& lane = lanes_[report.lane];
+  LaneReports& lane = lanes_[report.lane];
   if (report.step != lane.steps[node] + 1) {
     return absl::InternalError(absl::StrCat("compute node ", node, " reports step ", report.step,
                                             " of lane ", report.lane, " where step ",

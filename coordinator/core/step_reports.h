@@ -36,11 +36,11 @@ class StepReports {
 
  private:
   static constexpr uint64_t kNoPart = UINT64_MAX;
-  struct Lane {
+  struct LaneReports {
     std::vector<uint64_t> steps;        // Reported, by node; kNoPart if it takes none.
     std::deque<plan::StepResult> open;  // Steps that somebody has reported, oldest first.
   };
-  std::vector<Lane> lanes_;
+  std::vector<LaneReports> lanes_;
 };
 
 }  // namespace lamina::core

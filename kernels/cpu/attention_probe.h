@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The probe behind "the same bits on every instruction set": tests reach only the processors that
-// they have run on. So before a kernel is used on this one, it attends a few small problems along with
-// the reference.
+// they have run on. So before a kernel is used on this one, it attends a few small problems along
+// with the reference.
 
 #pragma once
 

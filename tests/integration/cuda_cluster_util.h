@@ -30,7 +30,7 @@ struct CudaCluster {
   uint32_t memory_nodes = 1;
   uint32_t lanes = 1;
   uint32_t chunk_tokens = 64;
-  core::RowChunkOptions row_chunks = {};
+  core::SubBatchOptions sub_batches = {};
   PipelineMode mode = PipelineMode::kRotational;
   bool local = false;        // KV on the compute node: one pool.
   bool parallel = false;     // A model with work that can overlap with attention.
@@ -38,22 +38,23 @@ struct CudaCluster {
 };
 
 inline std::vector<CudaCluster> CudaClusters() {
-  return {{.name = "Compute", .long_prompt = true},
-          {.name = "OnePool", .lanes = 2, .local = true, .long_prompt = true},
-          {.name = "OnePoolWholePrompts", .chunk_tokens = 1024, .local = true},
-          {.name = "Memory", .cuda = {"m0"}},
-          {.name = "Both", .cuda = {"c0", "m0"}, .memory_nodes = 2},
-          {.name = "TwoLanes", .memory_nodes = 2, .lanes = 2},
-          {.name = "WholePrompts", .chunk_tokens = 1024},
-          {.name = "ByHead", .partition = Partition::kHead, .memory_nodes = 2, .lanes = 2},
-          {.name = "ByTokenRange", .partition = Partition::kTokenRange, .memory_nodes = 2},
-          {.name = "QueriesFirst", .row_chunks = {.chunks = 2, .query_first = QueryFirst::kAlways}},
-          {.name = "ParallelResidual", .lanes = 2, .parallel = true},
-          {.name = "Replicas", .cuda = {"c0", "c1"}, .compute_nodes = 2, .lanes = 2},
-          {.name = "ReplicasOfTwoKinds", .compute_nodes = 2, .lanes = 2},
-          {.name = "Stages", .cuda = {"c0", "c1"}, .compute_nodes = 2, .stages = 2, .lanes = 2},
-          {.name = "Shards", .cuda = {"c0", "c1"}, .compute_nodes = 2, .shards = 2, .lanes = 2},
-          {.name = "Prefill", .cuda = {"c0", "p0"}, .prefill_nodes = 1, .lanes = 2}};
+  return {
+      {.name = "Compute", .long_prompt = true},
+      {.name = "OnePool", .lanes = 2, .local = true, .long_prompt = true},
+      {.name = "OnePoolWholePrompts", .chunk_tokens = 1024, .local = true},
+      {.name = "Memory", .cuda = {"m0"}},
+      {.name = "Both", .cuda = {"c0", "m0"}, .memory_nodes = 2},
+      {.name = "TwoLanes", .memory_nodes = 2, .lanes = 2},
+      {.name = "WholePrompts", .chunk_tokens = 1024},
+      {.name = "ByHead", .partition = Partition::kHead, .memory_nodes = 2, .lanes = 2},
+      {.name = "ByTokenRange", .partition = Partition::kTokenRange, .memory_nodes = 2},
+      {.name = "QueriesFirst", .sub_batches = {.chunks = 2, .query_first = QueryFirst::kAlways}},
+      {.name = "ParallelResidual", .lanes = 2, .parallel = true},
+      {.name = "Replicas", .cuda = {"c0", "c1"}, .compute_nodes = 2, .lanes = 2},
+      {.name = "ReplicasOfTwoKinds", .compute_nodes = 2, .lanes = 2},
+      {.name = "Stages", .cuda = {"c0", "c1"}, .compute_nodes = 2, .stages = 2, .lanes = 2},
+      {.name = "Shards", .cuda = {"c0", "c1"}, .compute_nodes = 2, .shards = 2, .lanes = 2},
+      {.name = "Prefill", .cuda = {"c0", "p0"}, .prefill_nodes = 1, .lanes = 2}};
 }
 
 // Clusters all of whose nodes are on the device, with attention on tensor cores.
@@ -74,7 +75,7 @@ inline std::vector<CudaCluster> TensorClusters() {
        .memory_nodes = 2},
       {.name = "TensorQueriesFirst",
        .cuda = {"c0", "m0"},
-       .row_chunks = {.chunks = 2, .query_first = QueryFirst::kAlways}},
+       .sub_batches = {.chunks = 2, .query_first = QueryFirst::kAlways}},
       {.name = "TensorReplicas",
        .cuda = {"c0", "c1", "m0"},
        .compute_nodes = 2,
@@ -121,7 +122,7 @@ inline LocalClusterOptions OptionsOf(const CudaCluster& wanted, const RandomMode
   options.mode = wanted.mode;
   options.lanes = wanted.lanes;
   options.chunk_tokens = wanted.chunk_tokens;
-  options.row_chunks = wanted.row_chunks;
+  options.sub_batches = wanted.sub_batches;
   options.attention = wanted.attention;
   options.other_device = {.names = wanted.cuda, .make = kernels::cuda::CudaKvDevices(0)};
   options.other_compute = {

@@ -73,8 +73,8 @@ TEST(CudaComputeBitsTest, EveryCutHasTheBitsOfOneDevice) {
   }
 }
 
-// Cuts that are compared with no other: sums over shards, and work overlapped with attention, make several
-// pieces of a slice.
+// Cuts that are compared with no other: sums over shards, and work overlapped with attention, make
+// several pieces of a slice.
 TEST(CudaComputeBitsTest, SlicesInPiecesHaveTheBitsOfOpsOneByOne) {
   for (const CudaCluster& cut : CudaClusters()) {
     if (!ComputesOnCudaAlone(cut) || (cut.shards == 1 && !cut.parallel)) {

@@ -158,7 +158,7 @@ TEST(CudaComputeWaitsNodeTest, APrefillNodeLeavesRowsToTheHost) {
 
   EXPECT_TRUE(cluster->Generate(Greedy(RandomPrompt(9, 1), 3)).status.ok());
 
-  EXPECT_THAT(WindowsOf(*cluster, "p0"), HasSubstr("(it computes prompts alone)"));
+  EXPECT_THAT(WindowsOf(*cluster, "p0"), HasSubstr("(it runs prefill only)"));
   EXPECT_EQ(cluster->handler("p0").Counters().device_units, 0u);
   EXPECT_GT(cluster->handler("c0").Counters().device_units, 0u);
 }
@@ -192,7 +192,7 @@ TEST(CudaComputeWaitsNodeTest, SaysWhyTheHostCarriesRows) {
 // Rows in chunks have several signal values.
 TEST(CudaComputeWaitsNodeTest, StepsWhoseRowsAreCutGoTheHostsWay) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(WithWaits(
-      {.name = "QueriesFirst", .row_chunks = {.chunks = 2, .query_first = QueryFirst::kAlways}}));
+      {.name = "QueriesFirst", .sub_batches = {.chunks = 2, .query_first = QueryFirst::kAlways}}));
   ASSERT_NE(cluster, nullptr);
 
   EXPECT_TRUE(cluster->Generate(Greedy(RandomPrompt(9, 1), 3)).status.ok());

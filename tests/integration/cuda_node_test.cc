@@ -15,7 +15,7 @@ struct Cut {
   Partition partition = Partition::kRequest;
   uint32_t memory_nodes = 1;
   uint32_t lanes = 1;
-  core::RowChunkOptions row_chunks = {};
+  core::SubBatchOptions sub_batches = {};
 };
 
 std::vector<coordinator::GenerateSpec> Requests() {
@@ -46,15 +46,15 @@ TEST_P(CudaNodeTest, HasTheBitsOfTheProcessor) {
   options.partition = GetParam().partition;
   options.memory_nodes = GetParam().memory_nodes;
   options.lanes = GetParam().lanes;
-  options.row_chunks = GetParam().row_chunks;
+  options.sub_batches = GetParam().sub_batches;
   options.chunk_tokens = 64;
   options.other_device = {.names = {"m0"}, .make = kernels::cuda::CudaKvDevices(0)};
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
   ExpectSame(cluster->GenerateMany(Requests()), expected);
   ExpectSame({cluster->Generate(Requests()[4])}, {expected[4]});
-  if (GetParam().row_chunks.chunks > 2) {
-    EXPECT_TRUE(cluster->engine().GetStatus().scheduler.row_chunks.cut.by_heads);
+  if (GetParam().sub_batches.chunks > 2) {
+    EXPECT_TRUE(cluster->engine().GetStatus().scheduler.sub_batches.cut.by_heads);
   }
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
   for (const coordinator::NodeReport& node : cluster->engine().GetStatus().nodes) {

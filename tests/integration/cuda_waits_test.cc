@@ -101,37 +101,35 @@ TEST_P(CudaWaitsTest, HaveTheBitsOfTheProcessor) {
 
 INSTANTIATE_TEST_SUITE_P(
     Clusters, CudaWaitsTest,
-    ::testing::Values(Waits{.name = "Alone"}, Waits{.name = "TwoLanes", .lanes = 2},
-                      Waits{.name = "WithTheProcessor", .memory_nodes = 2, .lanes = 2},
-                      Waits{.name = "ByHead",
-                            .cuda = {"m0", "m1"},
-                            .partition = Partition::kHead,
-                            .memory_nodes = 2,
-                            .lanes = 2},
-                      Waits{.name = "LatePlans", .lanes = 2, .plan_delay = Millis(3)},
-                      Waits{.name = "Replicas", .lanes = 3, .compute_nodes = 2},
-                      Waits{.name = "ReplicasOfFixedLanes",
-                            .lanes = 4,
-                            .compute_nodes = 2,
-                            .mode = PipelineMode::kFixed},
-                      Waits{.name = "ReplicasWithTheProcessor",
-                            .memory_nodes = 2,
-                            .lanes = 2,
-                            .compute_nodes = 2},
-                      Waits{.name = "ReplicasByHead",
-                            .cuda = {"m0", "m1"},
-                            .partition = Partition::kHead,
-                            .memory_nodes = 2,
-                            .lanes = 3,
-                            .compute_nodes = 2},
-                      Waits{.name = "Stages", .lanes = 2, .compute_nodes = 2, .stages = 2},
-                      Waits{
-                          .name = "ReplicasInStages", .lanes = 3, .compute_nodes = 4, .stages = 2},
-                      Waits{.name = "PrefillNodes", .lanes = 2, .prefill_nodes = 1},
-                      Waits{.name = "LatePlansOfReplicas",
-                            .lanes = 3,
-                            .plan_delay = Millis(3),
-                            .compute_nodes = 2}),
+    ::testing::Values(
+        Waits{.name = "Alone"}, Waits{.name = "TwoLanes", .lanes = 2},
+        Waits{.name = "WithTheProcessor", .memory_nodes = 2, .lanes = 2},
+        Waits{.name = "ByHead",
+              .cuda = {"m0", "m1"},
+              .partition = Partition::kHead,
+              .memory_nodes = 2,
+              .lanes = 2},
+        Waits{.name = "LatePlans", .lanes = 2, .plan_delay = Millis(3)},
+        Waits{.name = "Replicas", .lanes = 3, .compute_nodes = 2},
+        Waits{.name = "ReplicasOfFixedLanes",
+              .lanes = 4,
+              .compute_nodes = 2,
+              .mode = PipelineMode::kFixed},
+        Waits{
+            .name = "ReplicasWithTheProcessor", .memory_nodes = 2, .lanes = 2, .compute_nodes = 2},
+        Waits{.name = "ReplicasByHead",
+              .cuda = {"m0", "m1"},
+              .partition = Partition::kHead,
+              .memory_nodes = 2,
+              .lanes = 3,
+              .compute_nodes = 2},
+        Waits{.name = "Stages", .lanes = 2, .compute_nodes = 2, .stages = 2},
+        Waits{.name = "ReplicasInStages", .lanes = 3, .compute_nodes = 4, .stages = 2},
+        Waits{.name = "PrefillNodes", .lanes = 2, .prefill_nodes = 1},
+        Waits{.name = "LatePlansOfReplicas",
+              .lanes = 3,
+              .plan_delay = Millis(3),
+              .compute_nodes = 2}),
     [](const auto& test) { return test.param.name; });
 
 class CudaWaitsEpochTest : public ::testing::Test {
@@ -182,7 +180,7 @@ TEST_F(CudaWaitsEpochTest, WhatDoesNotFitIsServedByTheProcessorAndSaysWhy) {
 // Rows in chunks are the processor's, step by step.
 TEST_F(CudaWaitsEpochTest, StepsInChunksAreTheProcessors) {
   LocalClusterOptions options = OptionsOf({});
-  options.row_chunks = {.chunks = 2, .query_first = QueryFirst::kNever};
+  options.sub_batches = {.chunks = 2, .query_first = QueryFirst::kNever};
   const std::vector<GenerateResult> expected = Expected(Requests());
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
@@ -288,7 +286,7 @@ TEST_P(CudaWaitsLeavingTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   absl::Status put;
   while (put.ok() && cluster->engine().GetStatus().epoch == config.epoch) {
     for (int parity = 0; parity < 2 && put.ok(); ++parity) {
-      value += plan::kRowChunksMax;
+      value += plan::kSubBatchesMax;
       const transport::SignalUpdate signal{.word = layout.query_word(from, 0), .value = value};
       put = transport->Put(**region, layout.QueryWindow(from, 0, value), bytes, &signal);
     }

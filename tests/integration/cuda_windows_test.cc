@@ -141,7 +141,7 @@ struct Windows {
   Partition partition = Partition::kRequest;
   uint32_t memory_nodes = 1;
   uint32_t lanes = 1;
-  core::RowChunkOptions row_chunks = {};
+  core::SubBatchOptions sub_batches = {};
   Nanos plan_delay = 0;
   uint32_t compute_nodes = 1;
   uint32_t stages = 1;
@@ -157,7 +157,7 @@ class CudaWindowsPlaceTest : public ::testing::Test {
     options.partition = wanted.partition;
     options.memory_nodes = wanted.memory_nodes;
     options.lanes = wanted.lanes;
-    options.row_chunks = wanted.row_chunks;
+    options.sub_batches = wanted.sub_batches;
     options.memory_plan_delay = wanted.plan_delay;
     options.compute_nodes = wanted.compute_nodes;
     options.stages = wanted.stages;
@@ -223,11 +223,11 @@ INSTANTIATE_TEST_SUITE_P(
                               .lanes = 2,
                               .replies_from_device = false},
                       Windows{.name = "Chunks",
-                              .row_chunks = {.chunks = 2, .query_first = QueryFirst::kNever}},
+                              .sub_batches = {.chunks = 2, .query_first = QueryFirst::kNever}},
                       Windows{.name = "QueriesFirst",
-                              .row_chunks = {.chunks = 2, .query_first = QueryFirst::kAlways}},
+                              .sub_batches = {.chunks = 2, .query_first = QueryFirst::kAlways}},
                       Windows{.name = "GroupsOfHeads",
-                              .row_chunks = {.chunks = 4, .query_first = QueryFirst::kAlways}},
+                              .sub_batches = {.chunks = 4, .query_first = QueryFirst::kAlways}},
                       Windows{.name = "LatePlans", .lanes = 2, .plan_delay = Millis(3)},
                       Windows{.name = "Replicas", .lanes = 3, .compute_nodes = 2},
                       Windows{.name = "Stages", .lanes = 2, .compute_nodes = 2, .stages = 2},
@@ -333,7 +333,7 @@ TEST_F(CudaWindowsPlaceTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   while ((put.ok() || absl::IsResourceExhausted(put)) &&
          cluster->engine().GetStatus().epoch == config.epoch) {
     for (int parity = 0; parity < 2; ++parity) {
-      value += plan::kRowChunksMax;
+      value += plan::kSubBatchesMax;
       const transport::SignalUpdate signal{.word = layout.query_word(0, 0), .value = value};
       put = transport->Put(**region, layout.QueryWindow(0, 0, value), bytes, &signal);
       transport->Progress();

@@ -169,8 +169,8 @@ TEST_P(BitsTest, OneLaneIsAsTwoAndThree) {
   }
 }
 
-// Of the rows that go to a memory node, with and without queries that go first; with prompts in the same step
-// them, late plans, and partitions that stage rows in their own ways.
+// Of the rows that go to a memory node, with and without queries that go first; with prompts in the
+// same step them, late plans, and partitions that stage rows in their own ways.
 TEST_P(BitsTest, RowsInOneChunkAreAsInTwoThreeAndSixteen) {
   const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
   constexpr QueryFirst kNever = QueryFirst::kNever;
@@ -190,7 +190,7 @@ TEST_P(BitsTest, RowsInOneChunkAreAsInTwoThreeAndSixteen) {
                               " replicas"));
     LocalClusterOptions options = Plain();
     options.partition = partition;
-    options.row_chunks = {.chunks = chunks, .query_first = query_first};
+    options.sub_batches = {.chunks = chunks, .query_first = query_first};
     options.compute_nodes = replicas;
     options.memory_nodes = 2;
     options.lanes = replicas + 1;
@@ -213,7 +213,7 @@ TEST_P(BitsTest, QueriesFirstOverLongContextsChangeNothing) {
     specs.push_back(Greedy(RandomPrompt(tokens, tokens), 12));
   }
   const std::vector<GenerateResult> alone = Alone(options, specs);
-  options.row_chunks = {.chunks = 1, .query_first = QueryFirst::kAlways};
+  options.sub_batches = {.chunks = 1, .query_first = QueryFirst::kAlways};
   options.threads = 2;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
@@ -229,13 +229,13 @@ TEST_P(BitsTest, RowsInChunksOverSlowAndUnrulyLinksChangeNothing) {
       {.seed = 5, .delay_steps_max = 12, .in_flight_max = 4, .put_bytes_max = 1000});
   for (const std::string uri :
        {"throttle(bandwidth=20MB,latency=100us,jitter=50us)+shm://", "fake://unruly_chunks"}) {
-    for (const core::RowChunkOptions row_chunks :
-         {core::RowChunkOptions{.automatic = true, .query_first = QueryFirst::kAuto},
-          core::RowChunkOptions{.chunks = 5, .query_first = QueryFirst::kAlways}}) {
-      SCOPED_TRACE(absl::StrCat(uri, " ", row_chunks.chunks));
+    for (const core::SubBatchOptions sub_batches :
+         {core::SubBatchOptions{.automatic = true, .query_first = QueryFirst::kAuto},
+          core::SubBatchOptions{.chunks = 5, .query_first = QueryFirst::kAlways}}) {
+      SCOPED_TRACE(absl::StrCat(uri, " ", sub_batches.chunks));
       LocalClusterOptions options = Plain();
       options.transports = {uri};
-      options.row_chunks = row_chunks;
+      options.sub_batches = sub_batches;
       options.lanes = 2;
       options.memory_nodes = 2;
       const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);

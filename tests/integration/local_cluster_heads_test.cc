@@ -58,7 +58,7 @@ TEST(HeadChunksTest, FewRowsInGroupsOfHeadsAreAsWhole) {
       }
     }
     options.partition = partition;
-    options.row_chunks = {.chunks = chunks, .query_first = query_first};
+    options.sub_batches = {.chunks = chunks, .query_first = query_first};
     options.memory_nodes = 2;
     options.lanes = 2;
     options.chunk_tokens = 64;
@@ -69,15 +69,15 @@ TEST(HeadChunksTest, FewRowsInGroupsOfHeadsAreAsWhole) {
     for (size_t i = 0; i < specs.size(); ++i) {
       ExpectSame({cluster->Generate(specs[i])}, {wanted[shards][i]});
     }
-    const core::RowChunkCount choice = cluster->engine().GetStatus().scheduler.row_chunks;
+    const core::SubBatchCount choice = cluster->engine().GetStatus().scheduler.sub_batches;
     EXPECT_TRUE(choice.cut.by_heads) << choice.why;
     EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
     EXPECT_TRUE(cluster->WaitForNoSlots().ok());
   }
 }
 
-// A link that is slow compared with attention: the groups are chosen by what is measured. And one that
-// delays and cuts chunks as it likes.
+// A link that is slow compared with attention: the groups are chosen by what is measured. And one
+// that delays and cuts chunks as it likes.
 TEST(HeadChunksTest, SlowAndUnrulyLinksChangeNothing) {
   LocalClusterOptions options = Plain(DType::kF32);
   options.sequence_tokens_max = 1024;
@@ -87,12 +87,12 @@ TEST(HeadChunksTest, SlowAndUnrulyLinksChangeNothing) {
   const auto network = transport::FakeNetwork::Named(
       "unruly_heads", {.seed = 6, .delay_steps_max = 12, .in_flight_max = 4, .put_bytes_max = 100});
   for (const std::string uri : {"throttle(bandwidth=2MB)+shm://", "fake://unruly_heads"}) {
-    for (const core::RowChunkOptions row_chunks :
-         {core::RowChunkOptions{.automatic = true, .query_first = QueryFirst::kAuto},
-          core::RowChunkOptions{.chunks = 5, .query_first = QueryFirst::kAlways}}) {
-      SCOPED_TRACE(absl::StrCat(uri, " ", row_chunks.chunks));
+    for (const core::SubBatchOptions sub_batches :
+         {core::SubBatchOptions{.automatic = true, .query_first = QueryFirst::kAuto},
+          core::SubBatchOptions{.chunks = 5, .query_first = QueryFirst::kAlways}}) {
+      SCOPED_TRACE(absl::StrCat(uri, " ", sub_batches.chunks));
       options.transports = {uri};
-      options.row_chunks = row_chunks;
+      options.sub_batches = sub_batches;
       options.lanes = 2;
       const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
       ASSERT_NE(cluster, nullptr);
@@ -104,13 +104,13 @@ TEST(HeadChunksTest, SlowAndUnrulyLinksChangeNothing) {
 // With more threads than a group has heads a memory node would be slower, not faster.
 TEST(HeadChunksTest, AreNotCutWhereThreadsWouldBeWithoutWork) {
   LocalClusterOptions options = Plain(DType::kBF16);
-  options.row_chunks = {.chunks = 5};
+  options.sub_batches = {.chunks = 5};
   for (const size_t threads : {2u, 3u}) {
     options.threads = threads;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
     EXPECT_TRUE(cluster->Generate(Greedy(RandomPrompt(20, 1), 4)).status.ok());
-    EXPECT_EQ(cluster->engine().GetStatus().scheduler.row_chunks.cut.by_heads, threads == 2);
+    EXPECT_EQ(cluster->engine().GetStatus().scheduler.sub_batches.cut.by_heads, threads == 2);
   }
 }
 

@@ -29,14 +29,14 @@ const std::vector<Mode>& Modes() {
       {"small_chunks", [](LocalClusterOptions& options) { options.chunk_tokens = 24; }},
       {"queries_first",
        [](LocalClusterOptions& options) {
-         options.row_chunks = {.chunks = 4, .query_first = QueryFirst::kAlways};
+         options.sub_batches = {.chunks = 4, .query_first = QueryFirst::kAlways};
          options.chunk_tokens = 50;
        }},
       {"heads_queries_first",
        [](LocalClusterOptions& options) {
          options.memory_nodes = 2;
          options.partition = Partition::kHead;
-         options.row_chunks = {.chunks = 4, .query_first = QueryFirst::kAlways};
+         options.sub_batches = {.chunks = 4, .query_first = QueryFirst::kAlways};
        }},
       {"prompt_rows",
        [](LocalClusterOptions& options) {

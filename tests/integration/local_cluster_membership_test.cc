@@ -356,7 +356,7 @@ class RogueTest : public ::testing::TestWithParam<std::string> {
   // Of the next unit of the idle cluster.
   uint64_t NextStep() { return cluster_->engine().GetStatus().scheduler.lanes[0].step_done + 1; }
   uint64_t NextValue() {
-    return ((NextStep() - 1) * cluster_->layers().size() + 1) * plan::kRowChunksMax;
+    return ((NextStep() - 1) * cluster_->layers().size() + 1) * plan::kSubBatchesMax;
   }
 
   // Faults without a step between them set a node aside; it comes back like any other.
@@ -429,7 +429,7 @@ TEST_P(RogueTest, WrongHeadersNeverMakeWrongText) {
                                 .rows = static_cast<uint32_t>(random.Below(5)),
                                 .sender = 9};
       header.magic = random.Chance(0.5) ? plan::WindowHeader::kMagic : 0;
-      rogue.WriteHeader(node, header, plan::kRowChunksMax * (1 + random.Below(2)), false);
+      rogue.WriteHeader(node, header, plan::kSubBatchesMax * (1 + random.Below(2)), false);
       std::this_thread::sleep_for(std::chrono::microseconds(random.Below(2000)));
     }
     for (size_t i = 0; i < requests.size(); ++i) {

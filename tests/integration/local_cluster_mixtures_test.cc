@@ -66,7 +66,7 @@ LocalClusterOptions MixtureOf(uint32_t mixture) {
   options.prefill_nodes = prefill * (1 + mixture / 3 % 2);
   options.memory_nodes = 2;
   options.memory_bandwidths = {1.0, 1.0 + mixture % 4};
-  options.row_chunks = {
+  options.sub_batches = {
       .chunks = 1 + mixture / 5 % 3,
       .query_first = mixture / 7 % 2 == 0 ? QueryFirst::kAlways : QueryFirst::kNever};
   options.chunk_tokens = std::vector{16u, 64u, 512u}[mixture / 4 % 3];
@@ -80,7 +80,7 @@ std::string Describe(const LocalClusterOptions& options) {
       "partition ", static_cast<int>(options.partition), ", mode ", static_cast<int>(options.mode),
       ", ", options.compute_nodes, " nodes in ", options.stages, " stages, ", options.prefill_nodes,
       " for prompts in ", options.prefill_stages, ", ", options.lanes, " lanes, ",
-      options.row_chunks.chunks, " chunks of rows, prompts in chunks of ", options.chunk_tokens,
+      options.sub_batches.chunks, " chunks of rows, prompts in chunks of ", options.chunk_tokens,
       ", ", options.threads, " threads, by ", options.transports[0]);
 }
 
@@ -124,7 +124,7 @@ TEST(MixturesTest, HeadsStagesPrefillNodesAndThreeLanesOverAnUnrulyTransport) {
   options.prefill_stages = 2;
   options.memory_nodes = 2;
   options.lanes = 3;
-  options.row_chunks = {.chunks = 2, .query_first = QueryFirst::kAlways};
+  options.sub_batches = {.chunks = 2, .query_first = QueryFirst::kAlways};
   options.chunk_tokens = 64;
   options.memory_plan_delay = Micros(200);
   for (const Partition partition : {Partition::kHead, Partition::kTokenRange}) {

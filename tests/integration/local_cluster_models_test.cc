@@ -138,7 +138,7 @@ TEST_P(ModelsTest, PartitionsDoNotShow) {
   LocalClusterOptions options = Plain();
   options.memory_nodes = 2;
   options.lanes = 2;
-  options.row_chunks = {.chunks = 2, .query_first = QueryFirst::kAlways};
+  options.sub_batches = {.chunks = 2, .query_first = QueryFirst::kAlways};
   options.memory_plan_delay = Micros(200);
   options.partition = Partition::kHead;
   ExpectPlainBits("partition head", options);

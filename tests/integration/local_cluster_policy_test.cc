@@ -63,7 +63,7 @@ TEST_P(LocalPolicyTest, HasTheBitsOfTwoPools) {
     EXPECT_THAT(counters.parts, Contains(Pair("attend", Gt(0.0))));
     const coordinator::EngineStatus status = cluster->engine().GetStatus();
     EXPECT_EQ(status.nodes.at(0).kv.slots_total, options.slots);
-    EXPECT_EQ(status.scheduler.row_chunks.why, "");
+    EXPECT_EQ(status.scheduler.sub_batches.why, "");
   }
 }
 

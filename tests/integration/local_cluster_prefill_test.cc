@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prompts on compute nodes of their own: the same bits as in steps with rows, whoever comes and goes.
+// Prompts on compute nodes of their own: the same bits as in steps with rows, whoever comes and
+// goes.
 
 #include <functional>
 
@@ -135,7 +136,7 @@ TEST(PrefillTest, AnyStagesAndTheSameShardsAreAsInline) {
 }
 
 // A whole model's K and V, or that of other shards, is close to what decode would have made of it:
-// scores, which are prompts alone, are to the bit those of a cluster of such replicas, and text is
+// scores, which are prefill only, are to the bit those of a cluster of such replicas, and text is
 // within the tolerance of local_cluster_shards_test.cc of what one node would say.
 TEST(PrefillTest, OtherShardsAreCloseAndAWarningSaysSo) {
   constexpr float kTolerance = 0.02f;
@@ -301,8 +302,8 @@ TEST(PrefillTest, PreemptedRequestsComeAgainThroughPrefillNodes) {
   ExpectRolesKept(*cluster);
 }
 
-// Nobody's request ends with a prefill node, in prefill or not; without any, prompts share steps with
-// rows.
+// Nobody's request ends with a prefill node, in prefill or not; without any, prompts share steps
+// with rows.
 TEST(PrefillTest, RequestsGoOnWhenPrefillNodesLeaveAndComeBack) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster({.model = SmallModel(),
                                                              .prefill_nodes = 2,

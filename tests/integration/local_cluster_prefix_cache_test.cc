@@ -16,7 +16,7 @@ using coordinator::GenerateSpec;
 std::vector<ClusterMode> Modes() {
   std::vector<ClusterMode> modes = ClusterModes();
   modes.push_back({"small_chunks", [](LocalClusterOptions& options) {
-                     options.row_chunks = {.chunks = 4, .query_first = QueryFirst::kAlways};
+                     options.sub_batches = {.chunks = 4, .query_first = QueryFirst::kAlways};
                      options.chunk_tokens = 16;
                    }});
   modes.push_back({"local", [](LocalClusterOptions& options) { options.local = true; }});

@@ -165,7 +165,7 @@ TEST_P(ShardsTest, EveryPartitionAndRowsInChunksChangeNothing) {
     SCOPED_TRACE(absl::StrCat("partition ", static_cast<int>(partition), ", ", chunks, " chunks"));
     LocalClusterOptions options = Sharded();
     options.partition = partition;
-    options.row_chunks = {.chunks = chunks, .query_first = query_first};
+    options.sub_batches = {.chunks = chunks, .query_first = query_first};
     options.lanes = 2;
     options.memory_nodes = nodes;
     options.chunk_tokens = 64;

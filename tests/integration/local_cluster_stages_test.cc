@@ -110,7 +110,7 @@ TEST_P(StagesTest, EveryPartitionAndRowsInChunksChangeNothing) {
     SCOPED_TRACE(absl::StrCat("partition ", static_cast<int>(partition), ", ", chunks, " chunks"));
     LocalClusterOptions options = Staged(2);
     options.partition = partition;
-    options.row_chunks = {.chunks = chunks, .query_first = query_first};
+    options.sub_batches = {.chunks = chunks, .query_first = query_first};
     options.lanes = 2;
     options.memory_nodes = 2;
     options.chunk_tokens = 64;

@@ -65,7 +65,7 @@ TEST_F(LocalClusterWindowsTest, ContextsOfSeveralTimesTheCapacityRun) {
   ExpectKeptBits("one lane", options);
   options.lanes = 2;
   options.chunk_tokens = 48;
-  options.row_chunks = {.chunks = 2, .query_first = QueryFirst::kAlways};
+  options.sub_batches = {.chunks = 2, .query_first = QueryFirst::kAlways};
   ExpectKeptBits("two lanes, chunks", options);
 }
 

@@ -133,7 +133,7 @@ class FormTest(unittest.TestCase):
 
 
 class ReplicasTest(FormTest):
-    """The same where each token of a sequence may be sampled by another process, the first by one for prompts alone."""
+    """The same where each token of a sequence may be sampled by another process, the first by one for prefill only."""
     KEYS = {"compute": [{"name": "c0"}, {"name": "c1"}, {"name": "p0", "role": "prefill"}],
             "prefill": {"mode": "dedicated"}}
 

@@ -66,7 +66,7 @@ TEST_P(SameBitsTest, OverUcx) {
   options.lanes = 1 + variation % 3;
   options.chunk_tokens = variation / 2 % 2 == 0 ? 16 : 512;
   options.threads = 1 + variation / 3 % 2;
-  options.row_chunks = {
+  options.sub_batches = {
       .chunks = 1 + variation / 2 % 2,
       .query_first = variation % 2 == 0 ? QueryFirst::kAlways : QueryFirst::kNever};
   ClusterModes()[mode].apply(options);

@@ -31,7 +31,7 @@ core::SchedulerOptions DrawOptions(Prng& random, core::SchedulerOptions options)
   options.soft_reservation_max = options.soft_reservation_min + between(0, 16);
   options.span_tokens = random.Chance(0.5) ? 0 : 4u << between(0, 2);
   options.lanes_auto = random.Chance(0.5);
-  options.row_chunks = {.automatic = true, .query_first = QueryFirst::kAuto};
+  options.sub_batches = {.automatic = true, .query_first = QueryFirst::kAuto};
   if (random.Chance(0.3)) {
     options.prefill_lanes = {.replicas = between(1, 2), .each = between(1, 2)};
   }

@@ -103,7 +103,7 @@ void PlanHash::Add(const core::SchedulerStats& stats) {
   Add(stats.rows_discarded);
   Add(stats.lane_moves);
   Add(stats.lane_count.lanes);
-  for (const core::SchedulerStats::Lane& lane : stats.lanes) {
+  for (const core::SchedulerStats::LaneStats& lane : stats.lanes) {
     Add(lane.rows);
     Add(lane.context_tokens);
     Add(lane.step_planned);

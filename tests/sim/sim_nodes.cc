@@ -245,7 +245,7 @@ void SimNodes::CheckWorkOfJoins(const plan::StepPlan& plan) {
 
 void SimNodes::CheckRows(const plan::StepPlan& plan) {
   // Nodes have as many signal values as the last chunk of a unit leaves room for.
-  if (plan.chunking.chunks == 0 || plan.chunking.chunks > plan::kRowChunksMax ||
+  if (plan.chunking.chunks == 0 || plan.chunking.chunks > plan::kSubBatchesMax ||
       (plan.rows.empty() && plan.chunking != plan::Chunking())) {
     return Fail(absl::StrCat("rows go in ", plan.chunking.chunks, " chunks"));
   }

@@ -35,7 +35,7 @@ struct SimReach {
   uint64_t refused = 0;
   uint64_t cancels = 0;
   uint64_t lane_moves = 0;
-  uint64_t chunks_dedicated = 0;     // Steps of prefill nodes with chunks.
+  uint64_t chunks_dedicated = 0;   // Steps of prefill nodes with chunks.
   uint64_t chunks_with_lanes = 0;  // Of these, while steps with rows are planned elsewhere.
   uint64_t prefill_nodes_side_by_side = 0;  // Of these, while another replica has chunks too.
   uint64_t chunks_on_several_nodes = 0;     // Of these, of a replica in stages or shards,

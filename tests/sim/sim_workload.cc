@@ -37,7 +37,7 @@ core::SchedulerOptions MakeOptions(Prng& random) {
                                     .bandwidth_bytes_per_second = 1.0 + random.Uniform()});
   }
   options.lanes_auto = options.running_max % 2 == 0;
-  options.row_chunks = {.automatic = true, .query_first = QueryFirst::kAuto};
+  options.sub_batches = {.automatic = true, .query_first = QueryFirst::kAuto};
   return options;
 }
 

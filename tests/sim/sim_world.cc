@@ -21,8 +21,8 @@ constexpr Nanos kSettleTime = Seconds(20);
 // Of the model.
 constexpr uint32_t kLayers = 4;
 
-// In three of five worlds prompts share steps with rows; in the others on up to three replicas, which may
-// have several nodes and lanes.
+// In three of five worlds prompts share steps with rows; in the others on up to three replicas,
+// which may have several nodes and lanes.
 plan::PrefillLanes DrawPrefillLanes(Prng& random, Prng& stages) {
   const uint32_t replicas = random.Chance(0.6) ? 0 : 1 + static_cast<uint32_t>(random.Below(3));
   return {.replicas = replicas,

@@ -180,9 +180,9 @@ ClusterConfig LocalCluster::MakeConfig() const {
   config.pipeline = {
       .mode = options_.mode,
       .lanes = options_.lanes,
-      .chunks = options_.row_chunks.chunks,
-      .chunks_auto = options_.row_chunks.automatic,
-      .query_first = options_.row_chunks.query_first,
+      .chunks = options_.sub_batches.chunks,
+      .chunks_auto = options_.sub_batches.automatic,
+      .query_first = options_.sub_batches.query_first,
       .device_waits = options_.device_waits ? DeviceWaits::kAuto : DeviceWaits::kOff};
   config.partition = options_.partition;
   config.attention = options_.attention;

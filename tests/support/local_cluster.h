@@ -77,7 +77,7 @@ struct LocalClusterOptions {
   bool keeps_all_slots = false;  // Those behind windows too.
   bool int8 = false;             // K and V are INT8.
   uint32_t lanes = 1;
-  core::RowChunkOptions row_chunks = {};
+  core::SubBatchOptions sub_batches = {};
   uint32_t chunk_tokens = 512;
   uint32_t scratch_tokens = 8192;
   uint32_t running_max = 32;

@@ -12,7 +12,7 @@ namespace lamina::client {
 namespace {
 
 using telemetry::TraceEvent;
-using telemetry::WorkPart;
+using telemetry::WorkKind;
 
 // A coordinator whose node m0 sends its part at the third question. `gone` is a node that left.
 class TracedCluster : public v1::Cluster::Service {
@@ -45,7 +45,7 @@ class TracedCluster : public v1::Cluster::Service {
     if (request->node() == "m0" && ++asked < 3) {
       return {grpc::StatusCode::UNAVAILABLE, "has not come yet"};
     }
-    const TraceEvent event = {.start = 5, .end = 9, .part = WorkPart::kAttend, .step = 7};
+    const TraceEvent event = {.start = 5, .end = 9, .part = WorkKind::kAttend, .step = 7};
     for (const uint64_t word : event.ToWords()) {
       response->mutable_trace()->add_words(word);
     }

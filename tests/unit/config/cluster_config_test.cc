@@ -246,7 +246,7 @@ TEST(ClusterConfigTest, LanesAreAutomaticUnlessGivenOrSequential) {
   EXPECT_EQ(sequential->pipeline.lanes, 1u);
 }
 
-TEST(ClusterConfigTest, RowChunksAreAutomaticUnlessGiven) {
+TEST(ClusterConfigTest, SubBatchesAreAutomaticUnlessGiven) {
   const auto config = Parse(kSmall, {});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_TRUE(config->pipeline.chunks_auto);

@@ -102,8 +102,8 @@ TEST(EngineOptionsOfTest, ThePlannersSchedulerIsTheCoordinators) {
 
     EXPECT_EQ(said.lanes, wanted.lanes) << lines;
     EXPECT_EQ(said.lanes_auto, wanted.lanes_auto) << lines;
-    EXPECT_EQ(said.row_chunks.chunks, wanted.row_chunks.chunks) << lines;
-    EXPECT_EQ(said.row_chunks.automatic, wanted.row_chunks.automatic) << lines;
+    EXPECT_EQ(said.sub_batches.chunks, wanted.sub_batches.chunks) << lines;
+    EXPECT_EQ(said.sub_batches.automatic, wanted.sub_batches.automatic) << lines;
     EXPECT_EQ(said.plan_ahead, wanted.plan_ahead) << lines;
     EXPECT_EQ(said.rows_max, wanted.rows_max) << lines;
     EXPECT_EQ(said.prompt_rows_max, wanted.prompt_rows_max) << lines;

@@ -178,7 +178,7 @@ TEST_F(StatusBuilderTest, UnderPolicyLocalRowsLeaveForNowhere) {
   BeginEpoch();
   const EngineStatus status = Build();
   EXPECT_EQ(status.policy, "local");
-  EXPECT_EQ(status.scheduler.row_chunks.why, "");
+  EXPECT_EQ(status.scheduler.sub_batches.why, "");
   EXPECT_EQ(status.nodes[0].kv.slots_total, 100u);
 }
 

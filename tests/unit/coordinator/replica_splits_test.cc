@@ -27,7 +27,7 @@ EngineOptions InStages() {
   return options;
 }
 
-// Replica r of c0 and c1 in shards; replica q of p0 and p1 in stages, for prompts alone.
+// Replica r of c0 and c1 in shards; replica q of p0 and p1 in stages, for prefill only.
 EngineOptions InShards() {
   EngineOptions options = Options();
   options.nodes = {{.name = "c0", .replica = "r"},

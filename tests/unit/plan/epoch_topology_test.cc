@@ -66,7 +66,7 @@ EpochConfig InShards() {
   return config;
 }
 
-// A whole replica p0 for prompts alone, behind c0 and c1, with the last lane.
+// A whole replica p0 for prefill only, behind c0 and c1, with the last lane.
 EpochConfig WithPrefill() {
   EpochConfig config = Config();
   config.compute_nodes.push_back("p0");
@@ -349,7 +349,7 @@ TEST(ComputeNodeViewTest, MayWaitOnADeviceForLanesThatStayOnIt) {
   EXPECT_TRUE(Topology(config).compute(0).may_wait_on_device());
   EXPECT_TRUE(Topology(config).compute(0).keeps(0));
   EXPECT_FALSE(Topology(config).compute(0).keeps(1));
-  EXPECT_FALSE(Topology(config).compute(2).may_wait_on_device()) << "prompts alone";
+  EXPECT_FALSE(Topology(config).compute(2).may_wait_on_device()) << "prefill only";
   config.compute_waits = false;
   EXPECT_FALSE(Topology(config).compute(0).may_wait_on_device());
   config = ByHead();

@@ -246,7 +246,8 @@ TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
   config = Fetching();
   config.activation_width = kWidth;
   config.partition = Partition::kHead;
-  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("keeps activations in addition to some"));
+  EXPECT_THAT(CheckFetch(config).ToString(),
+              testing::HasSubstr("keeps activations in addition to some"));
   config.attention_paths = {AttentionPath::kRemote};
   EXPECT_TRUE(CheckFetch(config).ok());
   EXPECT_EQ(FetchWindowBytes(config), 0u);

@@ -9,17 +9,17 @@ namespace lamina::plan {
 namespace {
 
 TEST(RowPiecesTest, TheirValuesGrowAndTheLastIsTheUnits) {
-  for (uint32_t pieces = 1; pieces <= kRowChunksMax; ++pieces) {
+  for (uint32_t pieces = 1; pieces <= kSubBatchesMax; ++pieces) {
     uint64_t before = 0;
     for (uint64_t unit = 1; unit < 5; ++unit) {
       for (uint32_t piece = 0; piece < pieces; ++piece) {
-        const uint64_t value = PieceValue(unit * kRowChunksMax, piece, pieces);
+        const uint64_t value = PieceValue(unit * kSubBatchesMax, piece, pieces);
         EXPECT_GT(value, before);
         EXPECT_EQ(UnitOf(value), unit);
         EXPECT_EQ(PiecesHere(value, pieces), piece + 1);
         before = value;
       }
-      EXPECT_EQ(before, unit * kRowChunksMax);
+      EXPECT_EQ(before, unit * kSubBatchesMax);
     }
   }
 }
@@ -31,7 +31,7 @@ TEST(RowPiecesTest, CoverAllRowsAndNoneIsEmpty) {
         const RowPieces pieces =
             PiecesOf({.chunks = planned, .query_first = query_first}, rows, /*kv_heads=*/3);
         EXPECT_EQ(pieces.query_first, query_first && rows > 0);
-        EXPECT_LE(pieces.count(), kRowChunksMax);
+        EXPECT_LE(pieces.count(), kSubBatchesMax);
         EXPECT_LE(pieces.chunks, std::max(1u, rows));
         EXPECT_EQ(pieces.head_groups(), 1u);
         ASSERT_GE(pieces.chunks, 1u);
@@ -54,7 +54,7 @@ TEST(RowPiecesTest, OfHeadsHaveAllRowsAndEveryHeadOnce) {
       for (const bool query_first : {false, true}) {
         const Chunking cut = {.chunks = planned, .by_heads = true, .query_first = query_first};
         const RowPieces pieces = PiecesOf(cut, /*rows=*/2, kv_heads);
-        EXPECT_LE(pieces.count(), kRowChunksMax);
+        EXPECT_LE(pieces.count(), kSubBatchesMax);
         EXPECT_EQ(pieces.head_groups(), pieces.chunks);
         uint32_t next = 0;
         for (uint32_t chunk = 0; chunk < pieces.chunks; ++chunk) {
@@ -65,7 +65,7 @@ TEST(RowPiecesTest, OfHeadsHaveAllRowsAndEveryHeadOnce) {
           next += pieces.Heads(chunk).count;
         }
         EXPECT_EQ(next, kv_heads);
-        // Prompts alone.
+        // Prefill only.
         EXPECT_EQ(PiecesOf(cut, /*rows=*/0, kv_heads).head_groups(), 1u);
         EXPECT_EQ(PiecesOf(cut, /*rows=*/0, kv_heads).Heads(0), (HeadRange{.count = kv_heads}));
       }

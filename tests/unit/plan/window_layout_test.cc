@@ -45,7 +45,7 @@ TEST(WindowLayoutTest, SignalValuesGrowAndComeBackAsStepAndLayer) {
     uint64_t value = 0;
     for (uint64_t step = 1; step < 50; ++step) {
       for (uint32_t layer = 0; layer < layout.layer_count(); ++layer) {
-        for (uint32_t chunk = 1; chunk <= kRowChunksMax; ++chunk) {
+        for (uint32_t chunk = 1; chunk <= kSubBatchesMax; ++chunk) {
           ++value;
           EXPECT_EQ(layout.StepOf(value), step);
           EXPECT_EQ(layout.LayerOf(value), layer);
@@ -78,10 +78,10 @@ TEST(WindowLayoutTest, QueryWindowsNeverOverlap) {
       for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
         words.insert(layout.query_word(node, lane));
         for (const uint64_t unit : {8u, 9u}) {
-          const size_t first = layout.QueryWindow(node, lane, unit * kRowChunksMax);
+          const size_t first = layout.QueryWindow(node, lane, unit * kSubBatchesMax);
           windows.emplace_back(first, first + layout.query_window_bytes());
-          EXPECT_EQ(layout.QueryWindow(node, lane, (unit - 1) * kRowChunksMax + 1), first);
-          EXPECT_EQ(layout.QueryWindow(node, lane, (unit + 2) * kRowChunksMax), first);
+          EXPECT_EQ(layout.QueryWindow(node, lane, (unit - 1) * kSubBatchesMax + 1), first);
+          EXPECT_EQ(layout.QueryWindow(node, lane, (unit + 2) * kSubBatchesMax), first);
         }
       }
     }
@@ -106,7 +106,7 @@ TEST(WindowLayoutTest, ReplyWindowsAndThoseForKvNeverOverlap) {
       for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
         words.insert(layout.reply_word(node, lane));
         for (const uint64_t unit : {8u, 9u}) {
-          const size_t first = layout.ReplyWindow(node, lane, unit * kRowChunksMax);
+          const size_t first = layout.ReplyWindow(node, lane, unit * kSubBatchesMax);
           windows.emplace_back(first, first + layout.reply_window_bytes());
           const size_t fetched = FetchWindows(layout).Window(node, lane, unit);
           windows.emplace_back(fetched, fetched + FetchWindows(layout).window_bytes());
@@ -253,8 +253,8 @@ TEST(WindowLayoutTest, OffsetsAreThoseThatNodesAgreeOn) {
   const size_t context = (64 + 100 * 2304 + 4095) / 4096 * 4096;
   const size_t token = (64 + 207 * 24 + 4095) / 4096 * 4096;
   const size_t part = (64 + 107 * 1000 + 4095) / 4096 * 4096;
-  EXPECT_EQ(layout.QueryWindow(2, 3, 5 * kRowChunksMax), (11 * 2 + 1) * query);
-  EXPECT_EQ(layout.ReplyWindow(1, 2, 4 * kRowChunksMax), 6 * 2 * reply);
+  EXPECT_EQ(layout.QueryWindow(2, 3, 5 * kSubBatchesMax), (11 * 2 + 1) * query);
+  EXPECT_EQ(layout.ReplyWindow(1, 2, 4 * kSubBatchesMax), 6 * 2 * reply);
   const size_t replies = 2 * 4 * 2 * reply;
   EXPECT_EQ(layout.ContextWindow(2, 1), replies + 9 * context);
   EXPECT_EQ(layout.TokenWindow(2, 1, 7), replies + 12 * context + (9 * 2 + 1) * token);

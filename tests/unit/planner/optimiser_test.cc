@@ -134,7 +134,8 @@ TEST(OptimiserTest, TheCheapestThatCarriesTheRateComesFirst) {
   EXPECT_EQ(plans->one_pool[0].configuration.hardware.memory, nullptr);
 }
 
-// A card too small for K and V, whose machine has much memory besides its own that costs nothing more.
+// A card too small for K and V, whose machine has much memory besides its own that costs nothing
+// more.
 TEST(OptimiserTest, MemoryNodesMayBeTheMachinesOwnProcessors) {
   Problem problem = SmallProblem();
   problem.catalogue.devices[0].capacity.value = 1.1 * problem.model.WeightBytes() / 0.9;

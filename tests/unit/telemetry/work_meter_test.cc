@@ -16,7 +16,7 @@ namespace {
 TraceEvent Event(uint32_t i) {
   return {.start = i,
           .end = i + 1,
-          .part = WorkPart::kSend,
+          .part = WorkKind::kSend,
           .lane = 3,
           .peer = TraceEvent::kMemoryPeer + 254,
           .layer = 500,
@@ -110,9 +110,9 @@ TEST(WorkMeterTest, EveryMomentBelongsToOnePart) {
   WorkMeter meter;
   const Nanos begin = RealClock().Now();
   Nanos interval = begin;
-  interval = meter.EndInterval({.start = interval, .part = WorkPart::kDense});
-  interval = meter.EndInterval({.start = interval, .part = WorkPart::kWaitAttention});
-  interval = meter.EndInterval({.start = interval, .part = WorkPart::kDense});
+  interval = meter.EndInterval({.start = interval, .part = WorkKind::kDense});
+  interval = meter.EndInterval({.start = interval, .part = WorkKind::kWaitAttention});
+  interval = meter.EndInterval({.start = interval, .part = WorkKind::kDense});
   NodeCounters counters;
   Count(meter, Refusals(), /*is_memory=*/false, counters);
   double sum = 0;
@@ -124,7 +124,7 @@ TEST(WorkMeterTest, EveryMomentBelongsToOnePart) {
               name == "wait_attention" || name == "wait_replica" || name == "wait_plan");
   }
   EXPECT_DOUBLE_EQ(sum, ToSeconds(interval - begin));
-  EXPECT_DOUBLE_EQ(counters.busy_seconds, meter.Seconds(WorkPart::kDense));
+  EXPECT_DOUBLE_EQ(counters.busy_seconds, meter.Seconds(WorkKind::kDense));
 }
 
 TEST(WorkMeterTest, LinksGoByNameAndStay) {

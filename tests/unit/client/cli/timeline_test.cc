@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 using telemetry::TraceEvent;
-using telemetry::WorkPart;
+using telemetry::WorkKind;
 
 constexpr uint16_t kM0 = TraceEvent::kMemoryPeer;
 constexpr Nanos kWire = 300;
@@ -29,7 +29,7 @@ client::Timeline MakeTimeline(Nanos skew, Nanos measured, Nanos error) {
   m0.clock_error = error;
   Nanos t = 1'000'000;
   for (uint32_t step = 1; step <= 3; ++step) {
-    const auto c = [&](WorkPart part, uint16_t layer, Nanos length, uint16_t peer) {
+    const auto c = [&](WorkKind part, uint16_t layer, Nanos length, uint16_t peer) {
       c0.events.push_back({.start = t,
                            .end = t + length,
                            .part = part,
@@ -41,12 +41,12 @@ client::Timeline MakeTimeline(Nanos skew, Nanos measured, Nanos error) {
       t += length;
     };
     for (uint16_t layer = 0; layer < 2; ++layer) {
-      c(WorkPart::kDense, layer, 10'000, TraceEvent::kNoPeer);
-      c(WorkPart::kSend, layer, 1'000, kM0);
+      c(WorkKind::kDense, layer, 10'000, TraceEvent::kNoPeer);
+      c(WorkKind::kSend, layer, 1'000, kM0);
       Nanos m = t + kWire;
       for (const auto& [part, length] :
-           {std::pair(WorkPart::kStore, 500), std::pair(WorkPart::kAttend, 7'000),
-            std::pair(WorkPart::kReply, 800)}) {
+           {std::pair(WorkKind::kStore, 500), std::pair(WorkKind::kAttend, 7'000),
+            std::pair(WorkKind::kReply, 800)}) {
         m0.events.push_back({.start = m + skew,
                              .end = m + length + skew,
                              .part = part,
@@ -57,10 +57,10 @@ client::Timeline MakeTimeline(Nanos skew, Nanos measured, Nanos error) {
                              .step = step});
         m += length;
       }
-      c(WorkPart::kWaitAttention, layer, m + kWire - t, kM0);
-      c(WorkPart::kTake, layer, 400, kM0);
+      c(WorkKind::kWaitAttention, layer, m + kWire - t, kM0);
+      c(WorkKind::kTake, layer, 400, kM0);
     }
-    c(WorkPart::kHead, 2, 5'000, TraceEvent::kNoPeer);
+    c(WorkKind::kHead, 2, 5'000, TraceEvent::kNoPeer);
   }
   client::Timeline timeline{.epoch = 1, .began = 900'000, .ended = t, .nodes = {c0, m0}};
   timeline.steps.push_back({.epoch = 1,
@@ -191,12 +191,12 @@ TEST(TimelineTest, LanesNestArrowsGoForwardAndRequestsAreNamed) {
 TEST(TimelineTest, AttentionOfAComputeNodeIsInItsLane) {
   client::NodeTimeline c0{.name = "c0"};
   Nanos t = 1'000;
-  for (const auto& [part, layer] : {std::pair(WorkPart::kDense, 0),
-                                    {WorkPart::kStore, 0},
-                                    {WorkPart::kAttend, 0},
-                                    {WorkPart::kDense, 1},
-                                    {WorkPart::kAttend, 1},
-                                    {WorkPart::kHead, 2}}) {
+  for (const auto& [part, layer] : {std::pair(WorkKind::kDense, 0),
+                                    {WorkKind::kStore, 0},
+                                    {WorkKind::kAttend, 0},
+                                    {WorkKind::kDense, 1},
+                                    {WorkKind::kAttend, 1},
+                                    {WorkKind::kHead, 2}}) {
     c0.events.push_back({.start = t,
                          .end = t + 1'000,
                          .part = part,
@@ -223,7 +223,7 @@ TEST(TimelineTest, ALaneThatRotatesIsOneRowAndItsContextHasArrows) {
   client::Timeline timeline{
       .epoch = 1, .nodes = {{.name = "c0"}, {.name = "c1"}, {.name = "m0", .is_memory = true}}};
   Nanos t = 1'000;
-  const auto add = [&](size_t node, WorkPart part, uint16_t layer, uint16_t peer) {
+  const auto add = [&](size_t node, WorkKind part, uint16_t layer, uint16_t peer) {
     timeline.nodes[node].events.push_back({.start = t,
                                            .end = t + 1'000,
                                            .part = part,
@@ -236,17 +236,17 @@ TEST(TimelineTest, ALaneThatRotatesIsOneRowAndItsContextHasArrows) {
   };
   for (const uint16_t replica : {uint16_t{0}, uint16_t{1}}) {
     const auto other = static_cast<uint16_t>(1 - replica);
-    add(replica, WorkPart::kDense, replica, TraceEvent::kNoPeer);
-    add(replica, WorkPart::kSend, replica, kM0);
-    add(replica, WorkPart::kContext, replica, other);
-    add(other, WorkPart::kTake, replica, replica);  // The context,
-    add(2, WorkPart::kStore, replica, replica);
-    add(2, WorkPart::kReply, replica, other);
-    add(other, WorkPart::kTake, replica, kM0);  // and the outputs, to the same one.
+    add(replica, WorkKind::kDense, replica, TraceEvent::kNoPeer);
+    add(replica, WorkKind::kSend, replica, kM0);
+    add(replica, WorkKind::kContext, replica, other);
+    add(other, WorkKind::kTake, replica, replica);  // The context,
+    add(2, WorkKind::kStore, replica, replica);
+    add(2, WorkKind::kReply, replica, other);
+    add(other, WorkKind::kTake, replica, kM0);  // and the outputs, to the same one.
   }
-  add(0, WorkPart::kHead, 2, TraceEvent::kNoPeer);
-  add(0, WorkPart::kContext, 2, 1);  // The tokens.
-  add(1, WorkPart::kTake, 2, 0);
+  add(0, WorkKind::kHead, 2, TraceEvent::kNoPeer);
+  add(0, WorkKind::kContext, 2, 1);  // The tokens.
+  add(1, WorkKind::kTake, 2, 0);
   timeline.ended = t;
   const json file = json::parse(ToTraceEvents(timeline));
 

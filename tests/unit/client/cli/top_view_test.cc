@@ -12,32 +12,32 @@ namespace {
 using ::testing::HasSubstr;
 
 client::ClusterStatus MakeStatus() {
-  return {
-      .epoch = 12,
-      .state = "serving",
-      .model =
-          "Some model of a long name that would not fit next to the other words of its line, surely",
-      .version = "0.1.0",
-      .nodes = {{.name = "c0", .role = "compute", .state = "ready", .busy_share = 1.0},
-                {.name = "m0",
-                 .role = "memory",
-                 .state = "ready",
-                 .slots_used = 50,
-                 .slots_total = 200,
-                 .busy_share = 0.42,
-                 .bytes_sent = 1000,
-                 .bandwidth_bytes_per_second = 1e9,
-                 .kv_bytes_read = 1000}},
-      .lanes = {{.lane = 0, .rows = 128, .context_tokens = 1234567, .step = 100}},
-      .running = 256,
-      .waiting = 1024,
-      .preemptions = 12345,
-      .requests_finished = 1234567,
-      .requests_failed = 12345,
-      .tokens_generated = 1000,
-      .ttft_seconds_sum = 1,
-      .ttft_count = 10,
-      .uptime_seconds = 1234567};
+  return {.epoch = 12,
+          .state = "serving",
+          .model =
+              "Some model of a long name that would not fit next to the other words of its line, "
+              "surely",
+          .version = "0.1.0",
+          .nodes = {{.name = "c0", .role = "compute", .state = "ready", .busy_share = 1.0},
+                    {.name = "m0",
+                     .role = "memory",
+                     .state = "ready",
+                     .slots_used = 50,
+                     .slots_total = 200,
+                     .busy_share = 0.42,
+                     .bytes_sent = 1000,
+                     .bandwidth_bytes_per_second = 1e9,
+                     .kv_bytes_read = 1000}},
+          .lanes = {{.lane = 0, .rows = 128, .context_tokens = 1234567, .step = 100}},
+          .running = 256,
+          .waiting = 1024,
+          .preemptions = 12345,
+          .requests_finished = 1234567,
+          .requests_failed = 12345,
+          .tokens_generated = 1000,
+          .ttft_seconds_sum = 1,
+          .ttft_count = 10,
+          .uptime_seconds = 1234567};
 }
 
 // Tests have no terminal, so nothing is coloured.

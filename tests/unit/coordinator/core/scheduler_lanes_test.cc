@@ -41,7 +41,7 @@ class SchedulerLanesTest : public SchedulerTest {
 
   std::vector<uint32_t> RowsOfLanes() const {
     std::vector<uint32_t> rows;
-    for (const SchedulerStats::Lane& lane : scheduler_->Stats().lanes) {
+    for (const SchedulerStats::LaneStats& lane : scheduler_->Stats().lanes) {
       rows.push_back(lane.rows);
     }
     return rows;
@@ -116,7 +116,7 @@ TEST_F(SchedulerLanesTest, LanesAreEvenedOutByContextToo) {
     }
   }
   Steps(30);
-  for (const SchedulerStats::Lane& lane : scheduler_->Stats().lanes) {
+  for (const SchedulerStats::LaneStats& lane : scheduler_->Stats().lanes) {
     EXPECT_GE(lane.context_tokens, 300u);
   }
   EXPECT_EQ(scheduler_->Stats().lane_moves, 1u);
@@ -171,34 +171,34 @@ TEST_F(SchedulerLanesTest, NewSequencesFollowTheBandwidthsOfNow) {
 
 TEST_F(SchedulerLanesTest, RowsLeaveInChunksWhereTheLinkIsMeasuredToBeSlow) {
   SchedulerOptions options = SmallOptions();
-  options.row_chunks = {.automatic = true};
+  options.sub_batches = {.automatic = true};
   Make(options);
   for (plan::SequenceId id = 1; id <= 8; ++id) {
     ASSERT_TRUE(Submit(id, 5, 128).ok());
   }
   Steps(10);
-  EXPECT_EQ(scheduler_->Stats().row_chunks.cut.chunks, 1u);
+  EXPECT_EQ(scheduler_->Stats().sub_batches.cut.chunks, 1u);
   scheduler_->SetLaneCosts(Balanced());
   scheduler_->SetLinkCosts(
       {.seconds_per_row = 4e-4, .seconds_per_message = 1e-5, .measured = true});
   Steps(10);
-  EXPECT_GT(scheduler_->Stats().row_chunks.cut.chunks, 2u);
-  EXPECT_FALSE(scheduler_->Stats().row_chunks.cut.by_heads);
-  EXPECT_THAT(scheduler_->Stats().row_chunks.why, testing::HasSubstr("8 rows"));
+  EXPECT_GT(scheduler_->Stats().sub_batches.cut.chunks, 2u);
+  EXPECT_FALSE(scheduler_->Stats().sub_batches.cut.by_heads);
+  EXPECT_THAT(scheduler_->Stats().sub_batches.why, testing::HasSubstr("8 rows"));
   RunUntilIdle();
 }
 
 TEST_F(SchedulerLanesTest, TheLastRowLeavesInChunksOfHeads) {
   SchedulerOptions options = SmallOptions();
-  options.row_chunks = {.automatic = true};
+  options.sub_batches = {.automatic = true};
   Make(options);
   scheduler_->SetLaneCosts(Balanced());
   scheduler_->SetLinkCosts(
       {.seconds_per_row = 4e-3, .seconds_per_message = 1e-5, .measured = true, .kv_heads = 3});
   ASSERT_TRUE(Submit(1, 5, 40).ok());
   Steps(10);
-  EXPECT_EQ(scheduler_->Stats().row_chunks.cut, (plan::Chunking{.chunks = 3, .by_heads = true}));
-  EXPECT_THAT(scheduler_->Stats().row_chunks.why,
+  EXPECT_EQ(scheduler_->Stats().sub_batches.cut, (plan::Chunking{.chunks = 3, .by_heads = true}));
+  EXPECT_THAT(scheduler_->Stats().sub_batches.why,
               testing::StartsWith("3 chunks of KV heads: 1 row,"));
   RunUntilIdle();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A KvDevice whose rows lie in the device's memory, compared with one that has the same rows from the
-// host's: the same bits, wherever rows lie in the window and outputs go.
+// A KvDevice whose rows lie in the device's memory, compared with one that has the same rows from
+// the host's: the same bits, wherever rows lie in the window and outputs go.
 
 #include <gtest/gtest.h>
 

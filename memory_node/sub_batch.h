@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RowChunk: some rows of a lane that a memory node serves at once.
+// SubBatch: some rows of a lane that a memory node serves at once.
 //
 // Threading: the data thread.
 
@@ -18,7 +18,7 @@ namespace lamina::memory_node {
 
 // Some rows of a lane that are here, with some heads: where they lie in the query window, and where
 // their outputs go.
-struct RowChunk {
+struct SubBatch {
   uint64_t value;  // Announces it, and its outputs.
   uint32_t layer;
   absl::Span<const Row> rows;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/core/row_chunks.h"
+#include "coordinator/core/sub_batches.h"
 
 #include "absl/strings/str_format.h"
 
@@ -21,13 +21,13 @@ uint32_t HeadChunksMax(const cost::LinkCosts& link, uint32_t rows) {
 
 }  // namespace
 
-RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const cost::LinkCosts& link,
-                              const RowChunkWork& work) {
+SubBatchCount ChooseSubBatches(const SubBatchOptions& options, const cost::LinkCosts& link,
+                               const SubBatchWork& work) {
   const bool measured = link.measured && work.attention_seconds + work.slice_seconds > 0;
   const double seconds = link.seconds_per_row * work.rows;
   const bool slow =
       measured && seconds >= kShareMin * (seconds + work.attention_seconds + work.slice_seconds);
-  RowChunkCount count{.cut = {.query_first = options.query_first == QueryFirst::kAlways ||
+  SubBatchCount count{.cut = {.query_first = options.query_first == QueryFirst::kAlways ||
                                              (options.query_first == QueryFirst::kAuto && slow)}};
   plan::Chunking& cut = count.cut;
   const char* const order = cut.query_first ? ", queries first" : "";
@@ -51,7 +51,7 @@ RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const cost::LinkCo
   const double message = std::min(link.seconds_per_message, kMessageSecondsMax);
   for (const bool by_heads : {false, true}) {
     plan::Chunking tried = {
-        .chunks = plan::kRowChunksMax, .by_heads = by_heads, .query_first = cut.query_first};
+        .chunks = plan::kSubBatchesMax, .by_heads = by_heads, .query_first = cut.query_first};
     const uint32_t most = slow ? plan::PiecesOf(tried, work.rows_of_node, heads_most).chunks : 1;
     for (tried.chunks = 2; tried.chunks <= most; ++tried.chunks) {
       if (cost::ExchangeSeconds(tried.chunks, seconds, work.attention_seconds, message) <

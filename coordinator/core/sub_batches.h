@@ -23,21 +23,21 @@
 
 namespace lamina::core {
 
-struct RowChunkOptions {
+struct SubBatchOptions {
   uint32_t chunks = 1;     // As configured.
-  bool automatic = false;  // Any number up to kRowChunksMax.
+  bool automatic = false;  // Any number up to kSubBatchesMax.
   QueryFirst query_first = QueryFirst::kNever;
 };
 
 // One layer of a lane: what its rows need of the link, the memory nodes and the replica.
-struct RowChunkWork {
+struct SubBatchWork {
   uint32_t rows = 0;
   uint32_t rows_of_node = 0;  // The most that any memory node gets of them.
   double attention_seconds = 0;
   double slice_seconds = 0;
 };
 
-struct RowChunkCount {
+struct SubBatchCount {
   plan::Chunking cut;
   std::string why;  // "8 chunks: 16 rows, 1.27 ms of link against 1.90 ms of attention a layer,
                     // queries first"; "3 chunks of KV heads: 1 row, ..."
@@ -46,7 +46,7 @@ struct RowChunkCount {
 // The number with the shortest layer; 1 while nothing is measured, and where the link takes less
 // than a twentieth of a layer: there kAuto keeps k and v with their queries, too. Chunks are of
 // heads where that gives more of them, and with times measured a shorter layer.
-RowChunkCount ChooseRowChunks(const RowChunkOptions& options, const cost::LinkCosts& link,
-                              const RowChunkWork& work);
+SubBatchCount ChooseSubBatches(const SubBatchOptions& options, const cost::LinkCosts& link,
+                               const SubBatchWork& work);
 
 }  // namespace lamina::core

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WorkPart: what a data thread's time goes into. Every moment of it belongs to one part.
+// WorkKind: what a data thread's time goes into. Every moment of it belongs to one part.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace lamina::telemetry {
 
-enum class WorkPart : uint8_t {
+enum class WorkKind : uint8_t {
   // Compute nodes.
   kLayOut,         // A step's rows and tables.
   kDense,          // Of a slice, until its q, k, v are complete.
@@ -32,12 +32,12 @@ enum class WorkPart : uint8_t {
   kTables,     // Plans applied.
   kWaitQuery,  // For a compute node.
 };
-inline constexpr int kWorkParts = static_cast<int>(WorkPart::kWaitQuery) + 1;
+inline constexpr int kWorkParts = static_cast<int>(WorkKind::kWaitQuery) + 1;
 
 // "dense", "wait_attention": the words of metrics and timelines.
-absl::string_view NameOf(WorkPart part);
+absl::string_view NameOf(WorkKind part);
 
 // Whether the device stands still meanwhile.
-bool IsWait(WorkPart part);
+bool IsWait(WorkKind part);
 
 }  // namespace lamina::telemetry
