@@ -224,7 +224,7 @@ absl::StatusOr<plan::StepPlan> FromProto(const v1::StepPlan& proto) {
                            .scratch_offset = chunk.scratch_offset(),
                            .last = chunk.last()});
   }
-  plan.chunking = {.chunks = proto.sub_batches(),
+  plan.chunking = {.chunks = proto.row_chunks(),
                    .by_heads = proto.head_chunks(),
                    .query_first = proto.query_first()};
   plan.recomputed = proto.recomputed();

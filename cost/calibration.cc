@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cost/calibration.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -48,19 +47,25 @@ class Fields {
   absl::Status status_;
 };
 
-absl::StatusOr<FittedLine> ReadPoints(const Json& curve, const char* size, double factor) {
+// The list of a curve's points, each read by `read`.
+template <typename T, typename Read>
+absl::StatusOr<std::vector<T>> ReadPoints(const Json& curve, Read read) {
   const Json points = curve.is_object() && curve.contains("points") ? curve["points"] : Json();
   if (!points.is_array() || points.empty() || points.size() > kPointsMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"points\" should be a list of 1 to ", kPointsMax));
   }
-  std::vector<Point> read;
+  std::vector<T> all;
   Fields fields;
   for (const Json& point : points) {
-    read.push_back({fields.Number(point, size) * factor, fields.Number(point, "seconds")});
+    all.push_back(read(fields, point));
   }
   LAMINA_RETURN_IF_ERROR(fields.status());
-  return FitLine(read);
+  return all;
+}
+
+Point PointByRows(Fields& fields, const Json& point) {
+  return {fields.Number(point, "rows"), fields.Number(point, "seconds")};
 }
 
 absl::StatusOr<SliceCurve> ReadSlice(const Json& json) {
@@ -74,7 +79,18 @@ absl::StatusOr<SliceCurve> ReadSlice(const Json& json) {
   const double hidden = fields.Number(json, "hidden");
   LAMINA_RETURN_IF_ERROR(fields.status());
   curve.weights = width * (2 * (heads + kv_heads) * head_dim + 3 * hidden);
-  LAMINA_ASSIGN_OR_RETURN(curve.rows, ReadPoints(json, "rows", 1));
+  LAMINA_ASSIGN_OR_RETURN(std::vector<Point> points, ReadPoints<Point>(json, PointByRows));
+  curve.rows = FitLine(points);
+  curve.times = TimeCurve(std::move(points));
+  return curve;
+}
+
+absl::StatusOr<HeadCurve> ReadHead(const Json& json) {
+  Fields fields;
+  HeadCurve curve{.weights = fields.Number(json, "weights")};
+  LAMINA_RETURN_IF_ERROR(fields.status());
+  LAMINA_ASSIGN_OR_RETURN(std::vector<Point> points, ReadPoints<Point>(json, PointByRows));
+  curve.times = TimeCurve(std::move(points));
   return curve;
 }
 
@@ -84,8 +100,38 @@ absl::StatusOr<AttentionCurve> ReadAttention(const Json& json) {
   curve.kernel = fields.Text(json, "kernel");
   curve.head_bytes = 2 * 2 * fields.Number(json, "kv_heads") * fields.Number(json, "head_dim");
   LAMINA_RETURN_IF_ERROR(fields.status());
-  LAMINA_ASSIGN_OR_RETURN(curve.bytes, ReadPoints(json, "tokens", curve.head_bytes));
+  const auto read = [&curve](Fields& of, const Json& point) {
+    const bool has_rows = point.is_object() && point.contains("rows");
+    return RowsPoint{.rows = has_rows ? of.Number(point, "rows") : 0,
+                     .size = of.Number(point, "tokens") * curve.head_bytes,
+                     .seconds = of.Number(point, "seconds")};
+  };
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<RowsPoint> points, ReadPoints<RowsPoint>(json, read));
+  curve.bytes = FitPlane(points);
   return curve;
+}
+
+absl::StatusOr<PromptAttentionCurve> ReadPromptAttention(const Json& json) {
+  Fields fields;
+  PromptAttentionCurve curve{.token_flops = 4 * fields.Number(json, "q_heads") *
+                                            fields.Number(json, "head_dim")};
+  LAMINA_RETURN_IF_ERROR(fields.status());
+  const auto read = [&curve](Fields& of, const Json& point) {
+    return Point{PromptAttentionFlops(curve.token_flops, of.Number(point, "tokens")),
+                 of.Number(point, "seconds")};
+  };
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<Point> points, ReadPoints<Point>(json, read));
+  curve.flops = FitLine(points);
+  return curve;
+}
+
+absl::StatusOr<FittedLine> ReadExchange(const Json& json) {
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<Point> points, ReadPoints<Point>(json, PointByRows));
+  FittedLine line = FitLine(points);
+  if (line.fixed == 0 && points.size() == 1) {
+    line = {.fixed = points.front().seconds, .r2 = 1, .points = 1};
+  }
+  return line;
 }
 
 template <typename Curve, typename Read>
@@ -106,51 +152,7 @@ absl::Status ReadCurves(const Json& json, const char* key, Read read, std::vecto
   return absl::OkStatus();
 }
 
-double RSquared(const std::vector<Point>& points, const FittedLine& line) {
-  double mean = 0;
-  for (const Point& point : points) {
-    mean += point.seconds / static_cast<double>(points.size());
-  }
-  double residual = 0;
-  double variance = 0;
-  for (const Point& point : points) {
-    residual += std::pow(point.seconds - line.fixed - line.slope * point.size, 2);
-    variance += std::pow(point.seconds - mean, 2);
-  }
-  return variance > 0 ? 1 - residual / variance : 1;
-}
-
 }  // namespace
-
-FittedLine FitLine(const std::vector<Point>& points) {
-  // Weights 1/seconds^2: the error of a point counts by its share of the point.
-  double one = 0;
-  double size = 0;
-  double square = 0;
-  double seconds = 0;
-  double product = 0;
-  for (const Point& point : points) {
-    const double weight = 1 / (point.seconds * point.seconds);
-    one += weight;
-    size += weight * point.size;
-    square += weight * point.size * point.size;
-    seconds += weight * point.seconds;
-    product += weight * point.size * point.seconds;
-  }
-  FittedLine line{.points = points.size()};
-  const double determinant = one * square - size * size;
-  if (determinant > 1e-12 * one * square) {
-    line.fixed = (seconds * square - product * size) / determinant;
-    line.slope = (one * product - size * seconds) / determinant;
-  }
-  if (line.slope < 0) {
-    line = {.fixed = seconds / one, .points = points.size()};
-  } else if (line.fixed < 0 || line.slope == 0) {
-    line = {.slope = product / square, .points = points.size()};
-  }
-  line.r2 = RSquared(points, line);
-  return line;
-}
 
 absl::StatusOr<Calibration> ParseCalibration(absl::string_view text, absl::string_view origin) {
   const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
@@ -169,9 +171,17 @@ absl::StatusOr<Calibration> ParseCalibration(absl::string_view text, absl::strin
   calibration.date = fields.Text(json, "date");
   absl::Status status = fields.status();
   status.Update(ReadCurves(json, "t_slice", ReadSlice, calibration.slices));
+  status.Update(ReadCurves(json, "t_head", ReadHead, calibration.heads));
   status.Update(ReadCurves(json, "t_attn", ReadAttention, calibration.attentions));
+  status.Update(
+      ReadCurves(json, "t_prompt_attn", ReadPromptAttention, calibration.prompt_attentions));
+  std::vector<FittedLine> exchanges;
+  status.Update(ReadCurves(json, "t_exchange", ReadExchange, exchanges));
   if (!status.ok()) {
     return error(status.message());
+  }
+  if (!exchanges.empty()) {
+    calibration.exchange = exchanges.front();
   }
   return calibration;
 }

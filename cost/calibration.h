@@ -1,58 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calibration: what a device measured of itself (docs/formats/calibration.md), as fitted lines.
+// Calibration: what a device measured of itself (docs/formats/calibration.md), as curves and fitted
+// lines.
 //
 // Threading: pure.
 
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "cost/fitted_line.h"
+#include "cost/time_curve.h"
 
 namespace lamina::cost {
-
-struct Point {
-  double size = 0;
-  double seconds = 0;
-};
-
-// seconds = fixed + slope * size, by least squares of relative errors, so that small sizes count as
-// much as large ones. Neither is negative.
-struct FittedLine {
-  double fixed = 0;
-  double slope = 0;
-  double r2 = 0;  // Share of the seconds' variance that the line explains; 1 where all are equal.
-  size_t points = 0;
-};
-
-// Requires: at least one point; sizes and seconds above 0. One size alone gives a line through the
-// origin.
-FittedLine FitLine(const std::vector<Point>& points);
 
 // One slice in the middle of a model, over rows.
 struct SliceCurve {
   std::string model;
   double weights = 0;  // Elements of its matrices.
   FittedLine rows;
+  TimeCurve times;  // The same points, over rows.
 };
 
-// Decode attention of one layer, over the bytes of K and V.
+// The LM head, over the rows that are sampled.
+struct HeadCurve {
+  double weights = 0;  // Elements of its matrix.
+  TimeCurve times;
+};
+
+// Decode attention of one layer, over its rows and the bytes of K and V that they read.
 struct AttentionCurve {
   std::string kernel;
-  double head_bytes = 0;  // Of one token's K and V in a layer.
-  FittedLine bytes;
+  double head_bytes = 0;  // K and V of one token in a layer.
+  FittedPlane bytes;
+};
+
+// Attention of one layer over whole prompts on the node that computes them, over operations
+// (PromptAttentionFlops()).
+struct PromptAttentionCurve {
+  double token_flops = 0;  // Operations of a query token for each token that it attends to.
+  FittedLine flops;
 };
 
 struct Calibration {
   std::string device;
   std::string date;
   std::vector<SliceCurve> slices;
+  std::vector<HeadCurve> heads;
   std::vector<AttentionCurve> attentions;
+  std::vector<PromptAttentionCurve> prompt_attentions;
+  // What a layer's rows wait for memory nodes in addition to attention, over the rows of a lane
+  // that is alone. Without points it was not measured.
+  FittedLine exchange;
 };
+
+// Operations of causal attention in one layer over a prompt of `tokens` that begins a sequence:
+// every token attends to half of the others in the mean. `token_flops`: 4 * query heads * head
+// size.
+inline double PromptAttentionFlops(double token_flops, double tokens) {
+  return token_flops * tokens * tokens / 2;
+}
 
 // Errors: kInvalidArgument  not such a file, another format, or a value that cannot be; names it.
 absl::StatusOr<Calibration> ParseCalibration(absl::string_view text, absl::string_view origin);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 namespace lamina::cost {
 namespace {
@@ -17,6 +18,30 @@ const Curve* Nearest(const std::vector<Curve>& curves, double size, Size size_of
       std::min_element(curves.begin(), curves.end(),
                        [&](const Curve& a, const Curve& b) { return distance(a) < distance(b); });
   return it == curves.end() ? nullptr : &*it;
+}
+
+bool IsSame(double a, double b) { return std::abs(a - b) <= 1e-3 * b; }
+
+// What was measured of a layer of this very shape; null where none was.
+std::shared_ptr<const MeasuredTimes> TimesOf(const SliceCurve& slice,
+                                             const Calibration& calibration,
+                                             const ModelShape& shape) {
+  if (!IsSame(slice.weights, shape.LayerWeights())) {
+    return nullptr;
+  }
+  auto times = std::make_shared<MeasuredTimes>(
+      MeasuredTimes{.slice = slice.times, .exchange = calibration.exchange});
+  for (const HeadCurve& head : calibration.heads) {
+    if (IsSame(head.weights, shape.HeadWeights())) {
+      times->head = head.times;
+    }
+  }
+  for (const PromptAttentionCurve& curve : calibration.prompt_attentions) {
+    if (IsSame(curve.token_flops, 4.0 * shape.query_heads * shape.head_dim)) {
+      times->prompt_attention = curve.flops;
+    }
+  }
+  return times;
 }
 
 }  // namespace
@@ -48,6 +73,7 @@ DeviceRates WithCalibration(const DeviceRates& rates, const Calibration& calibra
                              Provenance::kMeasured},
         .seconds_per_flop = {slice->rows.slope / (2 * slice->weights), Provenance::kMeasured},
         .time = DenseTime::kLine};
+    calibrated.times = TimesOf(*slice, calibration, shape);
   }
   std::vector<AttentionCurve> canonical;
   for (const AttentionCurve& curve : calibration.attentions) {
@@ -61,7 +87,8 @@ DeviceRates WithCalibration(const DeviceRates& rates, const Calibration& calibra
               [](const AttentionCurve& curve) { return curve.head_bytes; });
   if (attention != nullptr) {
     calibrated.attention = {.fixed = {attention->bytes.fixed, Provenance::kMeasured},
-                            .seconds_per_byte = {attention->bytes.slope, Provenance::kMeasured}};
+                            .seconds_per_byte = {attention->bytes.slope, Provenance::kMeasured},
+                            .seconds_per_row = {attention->bytes.row, Provenance::kMeasured}};
   }
   return calibrated;
 }

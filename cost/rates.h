@@ -7,6 +7,8 @@
 
 #pragma once
 
+#include <memory>
+
 #include "cost/calibration.h"
 #include "cost/catalogue.h"
 #include "cost/estimate.h"
@@ -21,13 +23,23 @@ struct DenseRates {
 };
 
 struct AttentionRates {
-  Estimate fixed;             // Of one call.
-  Estimate seconds_per_byte;  // Of K and V read.
+  Estimate fixed;                 // Seconds of one call, in addition to these:
+  Estimate seconds_per_byte;      // for each byte of K and V that it reads,
+  Estimate seconds_per_row = {};  // and for each of its rows.
+};
+
+// Times of the model at hand on the device, as a cluster measured them. They go before the rates.
+struct MeasuredTimes {
+  TimeCurve slice;              // One layer, over rows.
+  TimeCurve head;               // The LM head, over sampled rows. May be empty.
+  FittedLine prompt_attention;  // One layer, over operations. Without points it was not measured.
+  FittedLine exchange;          // As Calibration has it.
 };
 
 struct DeviceRates {
   DenseRates dense;
   AttentionRates attention;
+  std::shared_ptr<const MeasuredTimes> times;  // Null where this model was not measured.
   Estimate capacity;  // Bytes for weights, or K and V; a reserve is taken off.
 };
 
@@ -45,7 +57,8 @@ DeviceRates RatesOf(const Device& device);
 LinkRates RatesOf(const Link& link, double sharers);
 
 // `rates` with the dense layers and the attention that `calibration` measured, by the curves whose
-// shapes are nearest to the model's. What it did not measure stays.
+// shapes are nearest to the model's, and with `times` where one of them is the model's own. What it
+// did not measure stays.
 DeviceRates WithCalibration(const DeviceRates& rates, const Calibration& calibration,
                             const ModelShape& shape);
 

@@ -68,8 +68,8 @@ Estimate ComputeBusy(const Cluster& cluster, Estimate layers, const StepTimes& t
 StepTimes LocalStep(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
   StepTimes times{.slice = SliceSeconds(shape, cluster, lane),
                   .head = HeadSeconds(shape, cluster, lane.rows)};
-  times.attention =
-      AttentionSeconds(cluster.compute.attention, Share(KvBytesRead(shape, lane), cluster.shards));
+  times.attention = AttentionSeconds(cluster.compute.attention, lane.all_rows(),
+                                     Share(KvBytesRead(shape, lane), cluster.shards));
   const double tokens = lane.all_rows() + lane.prompt_tokens;
   const Estimate layers = Real(shape.layers) * (times.slice + times.attention);
   const Estimate path = layers + times.head + HopsSeconds(shape, cluster, tokens);
@@ -82,13 +82,14 @@ StepTimes RemoteStep(const ModelShape& shape, const Cluster& cluster, const Step
   StepTimes times{.slice = SliceSeconds(shape, cluster, lane),
                   .head = HeadSeconds(shape, cluster, lane.rows)};
   const double share = BusiestShare(shape, cluster, lane.all_rows());
-  times.attention = AttentionSeconds(cluster.memory.attention, share * KvBytesRead(shape, lane));
+  times.attention = AttentionSeconds(cluster.memory.attention, share * lane.all_rows(),
+                                     share * KvBytesRead(shape, lane));
   const Traffic traffic = TrafficOf(shape, cluster, lane);
   // A shard carries its own heads' rows, a memory node its share of them; the slower side counts.
   const Estimate compute_byte = cluster.compute_link.seconds_per_byte / Real(cluster.shards);
   const Estimate slowest = Max(compute_byte, share * cluster.memory_link.seconds_per_byte);
-  times.network = cluster.compute_link.latency + cluster.memory_link.latency +
-                  (traffic.out + traffic.back) * slowest;
+  times.network =
+      ExchangeSeconds(cluster, lane.all_rows()) + (traffic.out + traffic.back) * slowest;
   // Links carry both ways at a time. Of compute nodes there are several to share the lanes.
   const double one_way = std::max(traffic.out, traffic.back);
   const double nodes = Real(cluster.replicas) * cluster.stages;
@@ -135,7 +136,8 @@ StepTimes FetchStep(const ModelShape& shape, const Cluster& cluster, const StepL
       .activation_transfer = attended * kElementBytes * shape.width * byte,
       .kv_generation = generation * cluster.compute.dense.seconds_per_flop,
       .dense = times.slice,
-      .attention = AttentionSeconds(cluster.compute.attention, KvBytesRead(shape, lane) * share)};
+      .attention = AttentionSeconds(cluster.compute.attention, lane.all_rows(),
+                                    KvBytesRead(shape, lane) * share)};
   const double prompt_share =
       lane.context > 0 ? std::min(1.0, lane.prompt_length / lane.context) : 0;
   const FetchTime fetched = FetchSeconds(cluster.policy, layer, prompt_share);
@@ -190,7 +192,7 @@ Estimate ComputeSeconds(const ModelShape& shape, const Cluster& cluster, const S
   const StepLoad lane = LaneOf(cluster, load);
   Estimate layer = SliceSeconds(shape, cluster, lane);
   if (cluster.policy != KvPolicy::kAttendRemote) {
-    layer = layer + AttentionSeconds(cluster.compute.attention,
+    layer = layer + AttentionSeconds(cluster.compute.attention, lane.all_rows(),
                                      Share(KvBytesRead(shape, lane), cluster.shards));
   }
   const Estimate head = lane.rows > 0 ? HeadSeconds(shape, cluster, lane.rows) : Estimate{};

@@ -20,8 +20,15 @@ double PromptAttentionFlops(const ModelShape& shape, double length) {
 
 Estimate SliceSeconds(const ModelShape& shape, const Cluster& cluster, const StepLoad& lane) {
   const double tokens = lane.all_rows() + lane.prompt_tokens;
-  const double bytes = kElementBytes * shape.LayerWeightsRead(tokens);
   const double prompt_flops = lane.prompt_tokens * PromptAttentionFlops(shape, lane.prompt_length);
+  if (const MeasuredTimes* times = cluster.compute.times.get();
+      times != nullptr && cluster.shards <= 1 &&
+      (prompt_flops == 0 || times->prompt_attention.points > 0)) {
+    const FittedLine& prompts = times->prompt_attention;
+    const double attention = prompt_flops > 0 ? prompts.fixed + prompts.slope * prompt_flops : 0;
+    return {times->slice.At(tokens) + attention, Provenance::kMeasured};
+  }
+  const double bytes = kElementBytes * shape.LayerWeightsRead(tokens);
   const double flops = tokens * shape.LayerFlopsPerRow() + prompt_flops;
   const Estimate dense = DenseSeconds(cluster.compute.dense, Share(bytes, cluster.shards),
                                       Share(flops, cluster.shards));
@@ -34,12 +41,24 @@ Estimate SliceSeconds(const ModelShape& shape, const Cluster& cluster, const Ste
 }
 
 Estimate HeadSeconds(const ModelShape& shape, const Cluster& cluster, double rows) {
+  if (const MeasuredTimes* times = cluster.compute.times.get();
+      times != nullptr && !times->head.empty()) {
+    return {times->head.At(rows), Provenance::kMeasured};
+  }
   const double weights = shape.HeadWeights();
   return DenseSeconds(cluster.compute.dense, kElementBytes * weights, 2 * weights * rows);
 }
 
-Estimate AttentionSeconds(const AttentionRates& rates, double bytes) {
-  return rates.fixed + bytes * rates.seconds_per_byte;
+Estimate AttentionSeconds(const AttentionRates& rates, double rows, double bytes) {
+  return rates.fixed + rows * rates.seconds_per_row + bytes * rates.seconds_per_byte;
+}
+
+Estimate ExchangeSeconds(const Cluster& cluster, double rows) {
+  if (const MeasuredTimes* times = cluster.compute.times.get();
+      times != nullptr && times->exchange.points > 0) {
+    return {times->exchange.fixed + times->exchange.slope * rows, Provenance::kMeasured};
+  }
+  return cluster.compute_link.latency + cluster.memory_link.latency;
 }
 
 Estimate HopSeconds(const ModelShape& shape, const Cluster& cluster, double tokens) {

@@ -24,8 +24,12 @@ Estimate SliceSeconds(const ModelShape& shape, const Cluster& cluster, const Ste
 // The LM head over `rows` rows; it is whole on one shard.
 Estimate HeadSeconds(const ModelShape& shape, const Cluster& cluster, double rows);
 
-// Attention of one call that reads `bytes` of K and V.
-Estimate AttentionSeconds(const AttentionRates& rates, double bytes);
+// Attention of one call of `rows` rows that read `bytes` of K and V together.
+Estimate AttentionSeconds(const AttentionRates& rates, double rows, double bytes);
+
+// What a layer's `rows` rows wait for the way to memory nodes and back, in addition to attention
+// and to the transfer of their bytes.
+Estimate ExchangeSeconds(const Cluster& cluster, double rows);
 
 // One hop of the residual of `tokens` rows to the next stage.
 Estimate HopSeconds(const ModelShape& shape, const Cluster& cluster, double tokens);

@@ -106,6 +106,8 @@ void SimCell::Wake(Nanos now) {
 
 void SimCell::OnEvent(const SimEvent& event) {
   switch (event.kind) {
+    case SimEventKind::kRequest:
+      return;  // Submit() is called for it.
     case SimEventKind::kTurn:
       waking_ = false;
       return Turn(event.time);

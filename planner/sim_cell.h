@@ -28,6 +28,8 @@ namespace lamina::planner {
 // Seconds of the coordinator's one thread. The defaults: bench/run.sh plan, 10,000 rows on Zen 5
 // (docs/performance.md); messages and turns are assumed.
 struct CoordinatorSeconds {
+  double request =
+      100e-6;  // Reading one: those that come together are taken in one by one. Assumed.
   double turn = 20e-6;
   double row_planned = 0.12e-6;
   double row_taken = 0.12e-6;

@@ -16,6 +16,7 @@
 namespace lamina::planner {
 
 enum class SimEventKind : uint8_t {
+  kRequest,    // The coordinator has read a request. Subject: the request.
   kTurn,       // The coordinator takes what has come, and plans.
   kPlan,       // A plan reaches the nodes. Subject: the lane.
   kReady,      // A lane's next slice may run. Subject: the lane.

@@ -93,7 +93,7 @@ double StepPricer::SliceSeconds(const Load& load) const {
   double seconds = cost::SliceSeconds(shape_, cluster_, load.step).value;
   if (!attends_away() && load.step.rows > 0) {
     const double bytes = load.attended * shape_.KvBytesPerTokenLayer() / cluster_.shards;
-    seconds += cost::AttentionSeconds(cluster_.compute.attention, bytes).value;
+    seconds += cost::AttentionSeconds(cluster_.compute.attention, load.step.rows, bytes).value;
   }
   return seconds;
 }
@@ -141,7 +141,7 @@ void StepPricer::FillMemory(const plan::StepPlan& plan, const Load& load, SimSte
     return;
   }
   step.back = NanosOf(traffic.back * compute_byte);
-  step.latency = NanosOf((cluster_.compute_link.latency + cluster_.memory_link.latency).value / 2);
+  step.latency = NanosOf(cost::ExchangeSeconds(cluster_, load.step.rows).value / 2);
   const bool by_request = cluster_.partition == Partition::kRequest;
   const double share = by_request ? 1 : cost::BusiestShare(shape_, cluster_, 1);
   reads_.assign(cluster_.memory_nodes, {});
@@ -150,6 +150,8 @@ void StepPricer::FillMemory(const plan::StepPlan& plan, const Load& load, SimSte
     const Read read = ReadOf(row);
     all += read.all;
     Read& node = reads_[by_request ? joined_.at(row.sequence).memory_node : 0];
+    node.rows += 1;
+    node.prompt_rows += IsPrompt(row) ? 1 : 0;
     node.all += share * read.all;
     node.prompts += share * read.prompts;
     node.cached += share * read.cached;
@@ -166,12 +168,14 @@ void StepPricer::FillMemory(const plan::StepPlan& plan, const Load& load, SimSte
 }
 
 SimStep::Attention StepPricer::AttentionOf(uint32_t node, const Read& read) const {
-  const auto seconds = [&](double bytes) {
-    return bytes > 0 ? cost::AttentionSeconds(cluster_.memory.attention, bytes).value : 0;
+  const auto seconds = [&](double rows, double bytes) {
+    return bytes > 0 ? cost::AttentionSeconds(cluster_.memory.attention, rows, bytes).value : 0;
   };
-  const double both = seconds(read.all);
+  const double both = seconds(read.rows, read.all);
   const double prompts =
-      cost::ShapleyShares(both, seconds(read.prompts), seconds(read.all - read.prompts)).input /
+      cost::ShapleyShares(both, seconds(read.prompt_rows, read.prompts),
+                          seconds(read.rows - read.prompt_rows, read.all - read.prompts))
+          .input /
       both;
   const double cached = read.prompts > 0 ? read.cached / read.prompts : 0;
   return {.node = node,

@@ -64,8 +64,10 @@ class StepPricer {
     double attended = 0;   // Tokens of a layer, over all rows.
     uint32_t sampled = 0;  // Rows of the LM head.
   };
-  // Bytes of K and V of a layer that rows read on a memory node.
+  // Rows that attend on a memory node, and bytes of K and V of a layer that they read there.
   struct Read {
+    double rows = 0;
+    double prompt_rows = 0;
     double all = 0;
     double prompts = 0;  // Of these,
     double cached = 0;   // and of these.

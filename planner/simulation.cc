@@ -36,6 +36,7 @@ class Fleet final : public SimListener {
   void OnEnd(uint64_t request, bool answered) override;
 
  private:
+  void Arrive(uint64_t request);
   void Submit(uint64_t request);
   uint32_t Route(const TraceRequest& what) const;
   bool IsCounted(uint64_t request) const { return request >= first_counted_; }
@@ -52,6 +53,7 @@ class Fleet final : public SimListener {
   std::vector<std::unique_ptr<SimCell>> cells_;
   std::vector<uint64_t> outstanding_;                    // Tokens by cell.
   std::vector<absl::flat_hash_set<uint32_t>> prefixes_;  // Had by cell; never walked through.
+  std::vector<Nanos> reading_until_;                     // By cell: its coordinator reads requests.
   std::vector<Record> records_;
   uint64_t open_ = 0;
   uint64_t output_in_window_ = 0;
@@ -70,6 +72,7 @@ Fleet::Fleet(const SimFleet& fleet, const std::vector<TraceRequest>& requests,
                    static_cast<size_t>(options.warm_up * static_cast<double>(requests.size())))),
       outstanding_(fleet.cells),
       prefixes_(fleet.cells),
+      reading_until_(fleet.cells),
       records_(requests.size()) {
   Prng seeds(options.seed);
   for (uint32_t i = 0; i < fleet.cells; ++i) {
@@ -93,19 +96,35 @@ uint32_t Fleet::Route(const TraceRequest& what) const {
   return best;
 }
 
-void Fleet::Submit(uint64_t request) {
+// A cell's coordinator reads requests one by one: the first of many is planned before the others
+// are there.
+void Fleet::Arrive(uint64_t request) {
   const TraceRequest& what = requests_[request];
   Record& record = records_[request];
   record.cell = Route(what);
-  if (!cells_[record.cell]->Submit(request, what, what.at).ok()) {
-    record.state = Record::State::kRefused;
-    return;
-  }
   outstanding_[record.cell] += what.input + what.output;
   if (what.prefix != 0) {
     prefixes_[record.cell].insert(what.prefix);
   }
   ++open_;
+  const double seconds = fleet_.cell.coordinator.request;
+  const Nanos took = seconds > 0 ? NanosOf(seconds) : 0;
+  Nanos& reading_until = reading_until_[record.cell];
+  reading_until = std::max(reading_until, now_) + took;
+  events_.Push({.time = reading_until,
+                .cell = record.cell,
+                .subject = static_cast<uint32_t>(request),
+                .kind = SimEventKind::kRequest});
+}
+
+void Fleet::Submit(uint64_t request) {
+  const TraceRequest& what = requests_[request];
+  Record& record = records_[request];
+  if (!cells_[record.cell]->Submit(request, what, now_).ok()) {
+    record.state = Record::State::kRefused;
+    outstanding_[record.cell] -= what.input + what.output;
+    --open_;
+  }
 }
 
 void Fleet::OnToken(uint64_t request, uint32_t cached, Nanos now) {
@@ -138,7 +157,7 @@ absl::Status Fleet::Run() {
         next < requests_.size() && (events_.empty() || requests_[next].at <= events_.Next().time);
     if (arrival) {
       now_ = requests_[next].at;
-      Submit(next++);
+      Arrive(next++);
       continue;
     }
     LAMINA_CHECK(!events_.empty());  // A request is open, and nothing happens any more.
@@ -149,7 +168,11 @@ absl::Status Fleet::Run() {
     }
     const SimEvent event = events_.Pop();
     now_ = event.time;
-    cells_[event.cell]->OnEvent(event);
+    if (event.kind == SimEventKind::kRequest) {
+      Submit(event.subject);
+    } else {
+      cells_[event.cell]->OnEvent(event);
+    }
   }
   return absl::OkStatus();
 }

@@ -24,14 +24,15 @@ constexpr char kExamples[] =
     R"(  lamina calibrate --model models/smollm2-135m-instruct.gguf --out calibration.json
   lamina plan --model M --load rate=5,input=512,output=128 --calibration DEVICE=calibration.json
 The cluster should have nothing else to do. Rows decode at several numbers and lengths, and prompts
-run by themselves; what nodes counted meanwhile becomes t_slice and t_attn of the file, with fitted
-lines and their R2, and links as the cluster measured them. About two minutes.
+run by themselves; what nodes counted meanwhile becomes the curves of the file: slices, LM head, attention, what waits
+for memory nodes cost, and links as the cluster measured them. About two minutes.
 )";
 
 constexpr absl::Duration kSettle = absl::Milliseconds(1500);  // Counters come twice a second.
 constexpr absl::Duration kFirstTokens = absl::Seconds(120);
 constexpr uint32_t kAnswerMost = 4000;
 constexpr uint32_t kAnswerLeast = 200;
+constexpr uint32_t kChunkTokens = 512;  // The default of prefill.chunk_tokens: one chunk.
 
 struct CalibrateFlags {
   std::string model;
@@ -113,14 +114,11 @@ class SteadyLoad {
   client::Cancellation cancellation_;
 };
 
-double RowsOfALane(const client::ClusterStatus& status) {
-  double rows = 0;
-  double lanes = 0;
-  for (const client::LaneStatus& lane : status.lanes) {
-    rows += lane.rows;
-    lanes += lane.rows > 0 ? 1 : 0;
-  }
-  return lanes > 0 ? rows / lanes : 0;
+// How many lanes decode.
+double LanesOf(const client::ClusterStatus& status) {
+  return static_cast<double>(
+      std::count_if(status.lanes.begin(), status.lanes.end(),
+                    [](const client::LaneStatus& lane) { return lane.rows > 0; }));
 }
 
 class Calibrator {
@@ -145,12 +143,12 @@ class Calibrator {
       LeaveOut("some answers ended before the measurement did; lower --seconds");
       return absl::OkStatus();
     }
-    AppendPoints(before, after, RowsOfALane(after), shape_.KvBytesPerTokenLayer(), points_);
+    const double lanes = std::max(1.0, LanesOf(after));
+    CalibrationWindow(before, after, shape_).AppendDecode(rows / lanes, lanes, points_);
     return absl::OkStatus();
   }
 
-  // Prompts of so many tokens, one after the other, in one chunk each with the default
-  // prefill.chunk_tokens.
+  // Prompts of so many tokens, one after the other.
   absl::Status Prompts(uint32_t tokens) {
     if (tokens + 1 > model_.sequence_tokens_max) {
       LeaveOut("longer than the cluster takes");
@@ -168,9 +166,8 @@ class Calibrator {
     } while (absl::Now() < end);
     absl::SleepFor(kSettle);
     LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, client_.Status());
-    CalibrationPoints points;
-    AppendPoints(before, after, tokens, shape_.KvBytesPerTokenLayer(), points);
-    points_.slices.insert(points_.slices.end(), points.slices.begin(), points.slices.end());
+    CalibrationWindow(before, after, shape_)
+        .AppendPrompts(tokens, index, tokens <= kChunkTokens, points_);
     return absl::OkStatus();
   }
 
@@ -194,13 +191,13 @@ absl::StatusOr<Json> Measure(const CalibrateFlags& flags, client::Client& client
     return absl::FailedPreconditionError("the server names no model with a vocabulary");
   }
   Calibrator calibrator(client, models[0], shape, flags.seconds);
-  constexpr std::pair<uint32_t, uint32_t> kDecode[] = {{1, 64},   {1, 2000},  {4, 512},
-                                                       {16, 128}, {16, 1500}, {64, 64}};
+  constexpr std::pair<uint32_t, uint32_t> kDecode[] = {
+      {1, 64}, {1, 2000}, {2, 256}, {4, 512}, {8, 128}, {16, 128}, {16, 1500}, {32, 64}, {64, 64}};
   for (const auto& [rows, context] : kDecode) {
     std::fprintf(stderr, "%u rows at %u tokens\n", rows, context);
     LAMINA_RETURN_IF_ERROR(calibrator.Decode(rows, context));
   }
-  for (const uint32_t tokens : {128u, 512u}) {
+  for (const uint32_t tokens : {64u, 128u, 256u, 512u, 2000u}) {
     std::fprintf(stderr, "prompts of %u tokens\n", tokens);
     LAMINA_RETURN_IF_ERROR(calibrator.Prompts(tokens));
   }

@@ -2,47 +2,47 @@
 #include "client/cli/calibration_points.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
 
 namespace lamina::cli {
 namespace {
 
 // These parts of a compute node's time, besides waits, belong to no slice.
 const std::set<std::string>& NotOfASlice() {
-  static const std::set<std::string> parts = {"chunks", "head"};
+  static const std::set<std::string> parts = {"chunks", "head", "store", "attend", "reply"};
   return parts;
 }
 
-double Part(const client::NodeStatus& node, const std::string& name) {
-  for (const auto& [part, seconds] : node.parts) {
-    if (part == name) {
-      return seconds;
-    }
+Json PointsToJson(const std::vector<CalibrationPoint>& points, const char* size) {
+  Json json = Json::array();
+  for (const CalibrationPoint& point : points) {
+    const bool by_rows = std::string(size) == "rows";
+    json.push_back({{size, by_rows ? point.rows : point.tokens}, {"seconds", point.seconds}});
   }
-  return 0;
+  return json;
 }
 
-double SliceSeconds(const client::NodeStatus& node) {
-  double seconds = 0;
-  for (const auto& [part, value] : node.parts) {
-    const bool waits = part.rfind("wait_", 0) == 0;
-    seconds += waits || NotOfASlice().contains(part) ? 0 : value;
-  }
-  return seconds;
-}
-
-std::vector<cost::Point> PointsOf(const std::vector<CalibrationPoint>& from, bool by_tokens,
-                                  double factor) {
+Json SliceFitToJson(const std::vector<CalibrationPoint>& from) {
   std::vector<cost::Point> points;
   for (const CalibrationPoint& point : from) {
-    points.push_back({factor * (by_tokens ? point.tokens : point.rows), point.seconds});
+    points.push_back({point.rows, point.seconds});
   }
-  return points;
-}
-
-Json FitToJson(const std::vector<cost::Point>& points) {
   const cost::FittedLine line = cost::FitLine(points);
   return {{"fixed_seconds", line.fixed}, {"slope_seconds", line.slope}, {"r2", line.r2}};
+}
+
+Json AttentionFitToJson(const std::vector<CalibrationPoint>& from) {
+  std::vector<cost::RowsPoint> points;
+  for (const CalibrationPoint& point : from) {
+    points.push_back({.rows = point.rows, .size = point.tokens, .seconds = point.seconds});
+  }
+  const cost::FittedPlane plane = cost::FitPlane(points);
+  return {{"fixed_seconds", plane.fixed},
+          {"row_seconds", plane.row},
+          {"slope_seconds", plane.slope},
+          {"r2", plane.r2}};
 }
 
 Json ShapeToJson(const cost::ModelShape& shape) {
@@ -54,27 +54,99 @@ Json ShapeToJson(const cost::ModelShape& shape) {
 
 }  // namespace
 
-void AppendPoints(const client::ClusterStatus& before, const client::ClusterStatus& after,
-                  double rows, double token_bytes, CalibrationPoints& points) {
-  for (const client::NodeStatus& now : after.nodes) {
+// A node's counters between the two statuses.
+struct CalibrationWindow::Change {
+  bool memory = false;
+  double units = 0;
+  double kv_bytes = 0;
+  std::map<std::string, double> parts;
+
+  double Part(const std::string& name) const {
+    const auto part = parts.find(name);
+    return part == parts.end() ? 0 : part->second;
+  }
+  double SliceSeconds() const {
+    double seconds = 0;
+    for (const auto& [part, value] : parts) {
+      const bool waits = part.rfind("wait_", 0) == 0;
+      seconds += waits || NotOfASlice().contains(part) ? 0 : value;
+    }
+    return seconds;
+  }
+};
+
+std::vector<CalibrationWindow::Change> CalibrationWindow::Changes() const {
+  std::vector<Change> changes;
+  for (const client::NodeStatus& now : after_.nodes) {
     const auto old =
-        std::find_if(before.nodes.begin(), before.nodes.end(),
+        std::find_if(before_.nodes.begin(), before_.nodes.end(),
                      [&](const client::NodeStatus& node) { return node.name == now.name; });
-    if (old == before.nodes.end() || now.units <= old->units) {
+    if (old == before_.nodes.end() || now.units <= old->units) {
       continue;
     }
-    const auto units = static_cast<double>(now.units - old->units);
-    if (now.role == "memory") {
-      const double seconds = (Part(now, "attend") - Part(*old, "attend")) / units;
-      const double tokens =
-          static_cast<double>(now.kv_bytes_read - old->kv_bytes_read) / units / token_bytes;
-      if (seconds > 0 && tokens > 0) {
-        points.attentions.push_back({.rows = rows, .tokens = tokens, .seconds = seconds});
-      }
-    } else if (const double seconds = (SliceSeconds(now) - SliceSeconds(*old)) / units;
-               seconds > 0) {
-      points.slices.push_back({.rows = rows, .seconds = seconds});
+    Change change{.memory = now.role == "memory",
+                  .units = static_cast<double>(now.units - old->units),
+                  .kv_bytes = static_cast<double>(now.kv_bytes_read - old->kv_bytes_read)};
+    for (const auto& [part, seconds] : now.parts) {
+      change.parts[part] += seconds;
     }
+    for (const auto& [part, seconds] : old->parts) {
+      change.parts[part] -= seconds;
+    }
+    changes.push_back(std::move(change));
+  }
+  return changes;
+}
+
+void CalibrationWindow::AppendDecode(double rows, double lanes, CalibrationPoints& points) const {
+  const std::vector<Change> changes = Changes();
+  const Change* compute = nullptr;
+  int compute_nodes = 0;
+  double attention = 0;
+  for (const Change& change : changes) {
+    // What the node is busy with for a unit, and the next one waits for.
+    const double attended =
+        (change.Part("store") + change.Part("attend") + change.Part("reply")) / change.units;
+    const double tokens = change.kv_bytes / change.units / shape_.KvBytesPerTokenLayer();
+    if (attended > 0 && tokens > 0) {
+      points.attentions.push_back({.rows = rows, .tokens = tokens, .seconds = attended});
+      attention = std::max(attention, attended);
+    }
+    if (!change.memory) {
+      compute = &change;
+      ++compute_nodes;
+      points.slices.push_back({.rows = rows, .seconds = change.SliceSeconds() / change.units});
+    }
+  }
+  if (compute_nodes != 1) {
+    return;
+  }
+  // A step of n layers has n + 1 slices.
+  const double steps = compute->units / (shape_.layers + 1.0);
+  if (const double head = compute->Part("head") / steps; head > 0) {
+    points.heads.push_back({.rows = rows, .seconds = head});
+  }
+  const double exchange = compute->Part("wait_attention") / (steps * shape_.layers) - attention;
+  if (lanes == 1 && compute->Part("wait_attention") > 0 && exchange > 0) {
+    points.exchanges.push_back({.rows = rows, .seconds = exchange});
+  }
+}
+
+void CalibrationWindow::AppendPrompts(double tokens, double prompts, bool one_chunk,
+                                      CalibrationPoints& points) const {
+  double attention = 0;
+  for (const Change& change : Changes()) {
+    if (change.memory) {
+      continue;
+    }
+    attention += change.Part("chunks") + change.Part("store") + change.Part("attend");
+    if (one_chunk) {
+      points.slices.push_back({.rows = tokens, .seconds = change.SliceSeconds() / change.units});
+    }
+  }
+  if (attention > 0) {
+    points.prompt_attentions.push_back(
+        {.tokens = tokens, .seconds = attention / (prompts * shape_.layers)});
   }
 }
 
@@ -84,12 +156,14 @@ Json CalibrationToJson(const std::string& device, const std::string& date,
   Json json = {{"format", 1}, {"device", device}, {"date", date}};
   if (!points.slices.empty()) {
     Json curve = ShapeToJson(shape);
-    curve["points"] = Json::array();
-    for (const CalibrationPoint& point : points.slices) {
-      curve["points"].push_back({{"rows", point.rows}, {"seconds", point.seconds}});
-    }
-    curve["fit"] = FitToJson(PointsOf(points.slices, false, 1));
+    curve["points"] = PointsToJson(points.slices, "rows");
+    curve["fit"] = SliceFitToJson(points.slices);
     json["t_slice"] = Json::array({curve});
+  }
+  if (!points.heads.empty()) {
+    json["t_head"] = Json::array({{{"model", shape.name},
+                                   {"weights", shape.HeadWeights()},
+                                   {"points", PointsToJson(points.heads, "rows")}}});
   }
   if (!points.attentions.empty()) {
     Json curve = {{"kernel", "canonical"},
@@ -103,8 +177,17 @@ Json CalibrationToJson(const std::string& device, const std::string& date,
                                  {"tokens", point.tokens},
                                  {"seconds", point.seconds}});
     }
-    curve["fit"] = FitToJson(PointsOf(points.attentions, true, 1));
+    curve["fit"] = AttentionFitToJson(points.attentions);
     json["t_attn"] = Json::array({curve});
+  }
+  if (!points.prompt_attentions.empty()) {
+    json["t_prompt_attn"] =
+        Json::array({{{"q_heads", shape.query_heads},
+                      {"head_dim", shape.head_dim},
+                      {"points", PointsToJson(points.prompt_attentions, "tokens")}}});
+  }
+  if (!points.exchanges.empty()) {
+    json["t_exchange"] = Json::array({{{"points", PointsToJson(points.exchanges, "rows")}}});
   }
   json["links"] = Json::array();
   for (const client::MeasuredLink& link : status.links) {

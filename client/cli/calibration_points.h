@@ -17,20 +17,46 @@ namespace lamina::cli {
 
 struct CalibrationPoint {
   double rows = 0;
-  double tokens = 0;  // Of context, over all rows of a call; of attentions.
+  double tokens = 0;  // Tokens of context over all rows of a call, or of a whole prompt.
   double seconds = 0;
 };
 
 struct CalibrationPoints {
-  std::vector<CalibrationPoint> slices;
-  std::vector<CalibrationPoint> attentions;
+  std::vector<CalibrationPoint> slices;             // One layer's slice, by rows.
+  std::vector<CalibrationPoint> heads;              // The LM head, by rows.
+  std::vector<CalibrationPoint> attentions;         // One layer's decode attention.
+  std::vector<CalibrationPoint> prompt_attentions;  // One layer's attention of a prompt, by tokens.
+  std::vector<CalibrationPoint> exchanges;          // One layer's wait in addition to attention.
 };
 
-// What nodes took for a slice of `rows` rows, and for an attention, between the two. Of compute
-// nodes the parts that are not attention of prompts, the LM head or a wait; of memory nodes
-// attention. `token_bytes`: K and V of a token in one layer. Appends nothing where nothing was run.
-void AppendPoints(const client::ClusterStatus& before, const client::ClusterStatus& after,
-                  double rows, double token_bytes, CalibrationPoints& points);
+// What nodes counted between two statuses while a load ran, as points of the file.
+class CalibrationWindow {
+ public:
+  // The statuses and the shape must outlive this.
+  CalibrationWindow(const client::ClusterStatus& before, const client::ClusterStatus& after,
+                    const cost::ModelShape& shape)
+      : before_(before), after_(after), shape_(shape) {}
+
+  // While `rows` rows decoded in each of `lanes` lanes. Slices are the parts of compute nodes that
+  // are not attention, the LM head or a wait. The LM head is measured where one compute node runs
+  // whole steps, the exchange where also one lane runs alone, since lanes hide it from each other.
+  // Appends nothing of what was not run.
+  void AppendDecode(double rows, double lanes, CalibrationPoints& points) const;
+
+  // While `prompts` prompts of `tokens` tokens ran one after the other. Their slices count where
+  // the prompt is `one_chunk`.
+  void AppendPrompts(double tokens, double prompts, bool one_chunk,
+                     CalibrationPoints& points) const;
+
+ private:
+  struct Change;
+
+  std::vector<Change> Changes() const;
+
+  const client::ClusterStatus& before_;
+  const client::ClusterStatus& after_;
+  const cost::ModelShape& shape_;
+};
 
 // The file: shapes, points, and lines fitted to them with their R2; links as the cluster measured
 // them. `device` names what was measured.

@@ -12,31 +12,6 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(FitLineTest, FindsTheLineOfPointsOnOne) {
-  const FittedLine line = FitLine({{1, 3}, {2, 5}, {100, 201}});
-  EXPECT_NEAR(line.fixed, 1, 1e-9);
-  EXPECT_NEAR(line.slope, 2, 1e-9);
-  EXPECT_NEAR(line.r2, 1, 1e-12);
-}
-
-TEST(FitLineTest, SmallSizesCountAsMuchAsLargeOnes) {
-  // Off by a tenth each, in opposite directions: the line passes between them by shares.
-  const FittedLine line = FitLine({{1, 1.1}, {10, 9}, {100, 100}});
-  EXPECT_NEAR((line.fixed + line.slope) / 1.1, 1, 0.1);
-  EXPECT_LT(line.r2, 1);
-}
-
-TEST(FitLineTest, NeitherPartIsNegative) {
-  const FittedLine falling = FitLine({{1, 10}, {10, 5}});
-  EXPECT_EQ(falling.slope, 0);
-  EXPECT_GT(falling.fixed, 0);
-  const FittedLine steep = FitLine({{10, 1}, {20, 10}});
-  EXPECT_EQ(steep.fixed, 0);
-  const FittedLine one = FitLine({{10, 5}});
-  EXPECT_EQ(one.fixed, 0);
-  EXPECT_DOUBLE_EQ(one.slope, 0.5);
-}
-
 constexpr char kText[] = R"({"format": 1, "device": "chip", "date": "2026-11-24T00:00:00Z",
   "t_slice": [{"model": "LLaMA-3-8B", "width": 4096, "q_heads": 32, "kv_heads": 8, "head_dim": 128, "hidden": 14336,
     "points": [{"rows": 1, "seconds": 0.0003}, {"rows": 101, "seconds": 0.0013}]}],

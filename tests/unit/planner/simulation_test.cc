@@ -36,7 +36,8 @@ SimFleet OneCell() {
                     .sequence_tokens_max = 8192,
                     .running_max = 64};
   cell.kv_tokens = 100'000;
-  cell.coordinator = {.turn = 0, .row_planned = 0, .row_taken = 0, .message = 0, .message_way = 0};
+  cell.coordinator = {
+      .request = 0, .turn = 0, .row_planned = 0, .row_taken = 0, .message = 0, .message_way = 0};
   cell.compute_price = 2;
   cell.memory_price = 1;
   return fleet;
@@ -289,6 +290,20 @@ TEST(SimulationTest, TheCoordinatorsTimeIsCharged) {
   const double with = Simulate(fleet, requests, {})->tpot[0];
 
   EXPECT_GT(with, without + 0.09);
+}
+
+// So the first of a wave has a step of its own, and its first token soon.
+TEST(SimulationTest, RequestsThatComeTogetherAreReadOneByOne) {
+  SimFleet fleet = OneCell();
+  const std::vector<TraceRequest> requests(4, {.at = 0, .input = 400, .output = 2});
+  const std::vector<float> together = Simulate(fleet, requests, {})->ttft_each;
+  EXPECT_NEAR(together[0], together[3], 1e-6);
+  fleet.cell.coordinator.request = 1e-4;
+
+  const std::vector<float> one_by_one = Simulate(fleet, requests, {})->ttft_each;
+
+  EXPECT_LT(one_by_one[0], 0.9 * together[0]);
+  EXPECT_LT(one_by_one[0], 0.9 * one_by_one[3]);
 }
 
 TEST(ArrivalsTest, HaveTheMeansAndTheRateThatWereAskedFor) {

@@ -9,6 +9,7 @@
 #include "client/cli/bench_runner.h"
 #include "client/cli/calibration_points.h"
 #include "client/cli/sharegpt.h"
+#include "cost/rates.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace lamina::cli {
@@ -178,6 +179,15 @@ TEST(BenchReportTest, SaysWhatTokensCostWhereThereArePrices) {
 
 // What nodes counted between two looks becomes points that cost::ParseCalibration() reads.
 TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
+  cost::ModelShape shape;
+  shape.name = "small";
+  shape.width = 64;
+  shape.layers = 9;
+  shape.query_heads = 4;
+  shape.kv_heads = 2;
+  shape.head_dim = 16;
+  shape.hidden = 128;
+  shape.vocabulary = 100;
   client::NodeStatus compute{.name = "c0", .role = "compute", .units = 100};
   compute.parts = {{"dense", 1}, {"head", 5}, {"wait_attention", 9}, {"chunks", 2}};
   client::NodeStatus memory{.name = "m0", .role = "memory", .kv_bytes_read = 1000, .units = 10};
@@ -185,34 +195,49 @@ TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
   client::ClusterStatus before;
   before.nodes = {compute, memory};
   client::ClusterStatus after = before;
-  after.nodes[0].units = 200;
-  after.nodes[0].parts[0].second = 1.5;
-  after.nodes[0].parts[1].second = 50;
-  after.nodes[1].units = 30;
-  after.nodes[1].parts[0].second = 1.2;
-  after.nodes[1].kv_bytes_read = 1000 + 20 * 64 * 512;
+  after.nodes[0].units = 200;  // Ten steps.
+  after.nodes[0].parts = {{"dense", 1.5}, {"head", 7}, {"wait_attention", 10.8}, {"chunks", 2}};
+  after.nodes[1].units = 100;
+  after.nodes[1].parts[0].second = 1.9;
+  after.nodes[1].kv_bytes_read = 1000 + 90 * 64 * 128;
   after.links = {{.from = "c0", .to = "m0", .path = "shm", .latency_seconds = 1e-6}};
   CalibrationPoints points;
-  AppendPoints(before, after, 8, 512, points);
-  AppendPoints(after, after, 8, 512, points);  // Nothing was run.
+  CalibrationWindow(before, after, shape).AppendDecode(8, 1, points);
+  CalibrationWindow(after, after, shape).AppendDecode(8, 1, points);  // Nothing was run.
   ASSERT_EQ(points.slices.size(), 1u);
   EXPECT_NEAR(points.slices[0].seconds, 0.005, 1e-12);
   ASSERT_EQ(points.attentions.size(), 1u);
   EXPECT_NEAR(points.attentions[0].seconds, 0.01, 1e-12);
   EXPECT_NEAR(points.attentions[0].tokens, 64, 1e-9);
-  cost::ModelShape shape;
-  shape.name = "small";
-  shape.width = 64;
-  shape.query_heads = 4;
-  shape.kv_heads = 2;
-  shape.head_dim = 16;
-  shape.hidden = 128;
+  ASSERT_EQ(points.heads.size(), 1u);
+  EXPECT_NEAR(points.heads[0].seconds, 0.2, 1e-12);
+  ASSERT_EQ(points.exchanges.size(), 1u);
+  EXPECT_NEAR(points.exchanges[0].seconds, 0.01, 1e-12);
+  // Of several lanes the wait says nothing about the way there and back.
+  CalibrationWindow(before, after, shape).AppendDecode(8, 2, points);
+  EXPECT_EQ(points.exchanges.size(), 1u);
+  after.nodes[0].parts[3].second = 2.9;
+  CalibrationWindow(before, after, shape).AppendPrompts(32, 5, false, points);
+  ASSERT_EQ(points.prompt_attentions.size(), 1u);
+  EXPECT_NEAR(points.prompt_attentions[0].seconds, 0.02, 1e-12);
+
   const Json json = CalibrationToJson("here", "2026-11-25T00:00:00Z", shape, points, after);
   const auto read = cost::ParseCalibration(json.dump(), "test");
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_EQ(read->slices.size(), 1u);
   EXPECT_NEAR(read->slices[0].rows.slope, 0.005 / 8, 1e-12);
   EXPECT_EQ(json["links"][0]["to"], "m0");
+
+  // The model's own times go before the lines.
+  const auto times = cost::WithCalibration({}, *read, shape).times;
+  ASSERT_NE(times, nullptr);
+  EXPECT_NEAR(times->slice.At(8), 0.005, 1e-12);
+  EXPECT_NEAR(times->head.At(1), 0.2, 1e-12);
+  EXPECT_NEAR(times->exchange.fixed, 0.01, 1e-12);
+  EXPECT_NEAR(times->prompt_attention.slope * cost::PromptAttentionFlops(4.0 * 4 * 16, 32), 0.02,
+              1e-12);
+  shape.width = 128;
+  EXPECT_EQ(cost::WithCalibration({}, *read, shape).times, nullptr);
 }
 
 TEST(BenchReportTest, PercentilesAreNearestRanks) {

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost/time_curve.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "common/check.h"
+
+namespace lamina::cost {
+
+TimeCurve::TimeCurve(std::vector<Point> points) {
+  std::sort(points.begin(), points.end(),
+            [](const Point& a, const Point& b) { return a.size < b.size; });
+  for (size_t first = 0; first < points.size();) {
+    Point mean{.size = points[first].size};
+    size_t end = first;
+    for (; end < points.size() && points[end].size == mean.size; ++end) {
+      mean.seconds += points[end].seconds;
+    }
+    mean.seconds /= static_cast<double>(end - first);
+    points_.push_back(mean);
+    first = end;
+  }
+}
+
+double TimeCurve::At(double size) const {
+  LAMINA_CHECK(!points_.empty());
+  if (size <= points_.front().size) {
+    return points_.front().seconds;
+  }
+  if (points_.size() == 1) {
+    return points_.front().seconds * size / points_.front().size;
+  }
+  auto above = std::lower_bound(points_.begin(), points_.end(), size,
+                                [](const Point& point, double at) { return point.size < at; });
+  const bool beyond = above == points_.end();
+  above = beyond ? points_.end() - 1 : above;
+  const Point& a = *(above - 1);
+  const Point& b = *above;
+  const double slope = (b.seconds - a.seconds) / (b.size - a.size);
+  return b.seconds + (beyond ? std::max(0.0, slope) : slope) * (size - b.size);
+}
+
+}  // namespace lamina::cost
