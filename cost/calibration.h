@@ -43,7 +43,7 @@ struct SliceCurve {
 // Decode attention of one layer, over the bytes of K and V.
 struct AttentionCurve {
   std::string kernel;
-  double head_bytes = 0;  // Of one token's K and V in a layer.
+  double head_bytes = 0;  // Bytes of one token's K and V in a layer.
   FittedLine bytes;
 };
 

@@ -15,14 +15,14 @@
 namespace lamina::cost {
 
 struct DenseRates {
-  Estimate seconds_per_byte;  // Of weights read.
+  Estimate seconds_per_byte;  // For each byte of weights read.
   Estimate seconds_per_flop;
   DenseTime time = DenseTime::kRoofline;
 };
 
 struct AttentionRates {
-  Estimate fixed;             // Of one call.
-  Estimate seconds_per_byte;  // Of K and V read.
+  Estimate fixed;             // Added for each call.
+  Estimate seconds_per_byte;  // For each byte of K and V read.
 };
 
 struct DeviceRates {
