@@ -72,7 +72,7 @@ class EpochView {
 
   // For shards of that index.
   PipelineSchedule Schedule(uint32_t shard = 0) const;
-  // The same for all nodes, but for the two row sizes that only compute nodes know, which are 0.
+  // The shape of all nodes' windows. The two row sizes that only compute nodes know are 0.
   WindowShape window_shape() const;
   // The fewest KV heads of decode rows that go from any compute node to any memory node.
   uint32_t window_heads_min() const;

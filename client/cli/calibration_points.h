@@ -17,7 +17,7 @@ namespace lamina::cli {
 
 struct CalibrationPoint {
   double rows = 0;
-  double tokens = 0;  // Of context, over all rows of a call; of attentions.
+  double tokens = 0;  // Attention: tokens of context, over all rows of a call.
   double seconds = 0;
 };
 
