@@ -40,8 +40,8 @@ struct NodeIdentity {
   std::string name;
   bool is_memory = false;
   std::string device = "cpu";
-  uint32_t threads =
-      1;  // Threads that a memory node spreads its attention over, (row, KV head) each.
+  // Threads that a memory node spreads its attention over, (row, KV head) each.
+  uint32_t threads = 1;
   // Bytes for KV. A compute node has them under policy local and auto.
   uint64_t capacity_bytes = 0;
   double bandwidth_bytes_per_second = 0;

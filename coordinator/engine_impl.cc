@@ -327,7 +327,7 @@ void Engine::Impl::UseCosts() {
   }
 }
 
-// Of all slots those that the prefix cache alone holds.
+// Share of all slots that the prefix cache alone holds.
 double Engine::Impl::KeptShare(const FormedEpoch& epoch) const {
   uint64_t kept = 0;
   uint64_t all = 0;
