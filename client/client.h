@@ -86,8 +86,8 @@ struct GenerateOptions {
   std::optional<uint32_t> logprobs;
   OutputForm form;     // Form of the whole output.
   Nanos deadline = 0;  // From the call; 0 for none.
-  // By which the request is followed through logs and traces; empty for none. `followed_id` counts
-  // only if common/trace_context.h's IsRequestId() takes it, else logs have the request id;
+  // Ids by which the request is followed through logs and traces; empty for none. `followed_id`
+  // counts only if common/trace_context.h's IsRequestId() takes it, else logs have the request id;
   // `trace_state` only with a `trace_parent`.
   std::string followed_id;
   std::string trace_parent;
@@ -269,8 +269,8 @@ struct ClusterStatus {
   std::string policy;         // "local", "attend_remote"; empty before policy auto has chosen.
   std::string policy_choice;  // Why, with policy auto.
   std::string partition;      // How KV is spread, in words; empty before the first epoch.
-  std::string attention;      // In which arithmetic rows attend, and why; empty the same.
-  std::string prefill;  // In which arithmetic rows attend, and why; empty before the first epoch.
+  std::string attention;  // In which arithmetic rows attend, and why; empty before the first epoch.
+  std::string prefill;    // Where prompts run: "inline", "dedicated: p0".
   std::string fetch_choice;  // What is recomputed instead of fetched, and why; mostly empty.
   std::string chunk_choice;  // In how many chunks rows leave, and why; empty before the first.
   std::string lane_choice;  // Over how many lanes rows are spread, and why; empty before the first.

@@ -10,11 +10,11 @@
 namespace lamina {
 
 enum class AttentionArithmetic : uint8_t {
-  kCanonical,  // Every processor gives the same bits.
+  kCanonical,  // Gives the same bits everywhere.
   // Products run on tensor cores, with weights of values in bf16. Only CUDA devices have it.
   kTensor,
-  // Products of pairs of bf16, with weights of values in bf16. All processors that have it give the
-  // same bits.
+  // Products of pairs of bf16, with weights of values in bf16. Only processors have it, all with
+  // the same bits.
   kPairs,
   kAuto,  // Only a configuration has it, an epoch never: pairs where all nodes are fast at them.
 };

@@ -52,7 +52,7 @@ class CapturedSlices {
   // How many rows a run of `count` rows computes: the next number that is captured, or `count`.
   size_t RowsComputed(size_t count) const;
 
-  // For which runs are captured, ascending; empty: none are.
+  // Numbers of rows that runs are captured for, ascending; empty: none are.
   absl::Span<const size_t> rows() const { return rows_; }
   size_t count() const;
 

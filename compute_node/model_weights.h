@@ -104,7 +104,7 @@ class ModelWeights {
   };
 
   ModelWeights() = default;
-  // Whose weights, and from where.
+  // The graph whose weights are loaded, and their source.
   struct Origin {
     const model::Graph& graph;
     const model::WeightSource& source;

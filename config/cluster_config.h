@@ -197,7 +197,7 @@ struct ClusterConfig {
     PipelineMode mode = PipelineMode::kRotational;
     uint32_t lanes = 2;
     bool lanes_auto = false;  // `lanes: auto`: any number up to `lanes`, by measured times.
-    uint32_t chunks = 1;      // In which a lane's rows go to a memory node, at most.
+    uint32_t chunks = 1;      // The most sub-batches in which a lane's rows go to a memory node.
     bool chunks_auto = true;  // `chunks: auto`: by measured times.
     QueryFirst query_first = QueryFirst::kAuto;
     DeviceWaits device_waits = DeviceWaits::kAuto;

@@ -171,7 +171,7 @@ void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::s
 
 void Engine::Impl::EpochServes(const FormedEpoch& epoch) { scheduler.SetArenas(ArenasOf(epoch)); }
 
-// In which their slots have been since they were prepared last; 0 for all nodes as one.
+// Arenas in which the nodes' slots have been since they were prepared last; 0 for all nodes as one.
 std::vector<uint64_t> Engine::Impl::ArenasOf(const FormedEpoch& epoch) const {
   std::vector<uint64_t> arenas;
   for (const core::MemoryNodeShare& share : epoch.shares) {

@@ -54,7 +54,7 @@ struct Layout {
   uint64_t rows;  // Shape of the weight.
   uint64_t cols;
   uint64_t stored_rows;  // Rows that the tensor has of it.
-  uint64_t begin;        // Its first element in the tensor.
+  uint64_t begin;        // First element of it in the tensor.
 };
 
 std::vector<uint64_t> ExpectedShape(const Weight& weight) {

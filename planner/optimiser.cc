@@ -14,7 +14,7 @@ namespace {
 struct Candidate {
   Hardware hardware;
   Rank best;
-  size_t order = 0;  // In which AllHardware() lists it: the last word among equals.
+  size_t order = 0;  // Its place in AllHardware(): the last word among equals.
 };
 
 // The `count` best plans so far; among equals the first in order.

@@ -67,9 +67,9 @@ class StepMaker {
 
   // What steps with rows are closed with from now on.
   void SetFetchRates(const FetchRates& rates) { fetch_rates_ = rates; }
-  // Of the last step with rows, as sub_batches().
+  // Both are of the last step with rows.
   const FetchShare& fetch_share() const { return fetch_share_; }
-  const SubBatchCount& sub_batches() const { return sub_batches_; }  // Of the last step with rows.
+  const SubBatchCount& sub_batches() const { return sub_batches_; }
 
  private:
   class Packed;
