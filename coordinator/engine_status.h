@@ -32,7 +32,7 @@ struct NodeReport {
   NodeHello hello;
   double busy_share = 0;
   telemetry::NodeCounters counters;
-  Nanos thread_still = 0;  // So long its data thread has not moved.
+  Nanos thread_still = 0;  // How long its data thread has not moved.
   core::KvPoolStats kv;
 };
 

@@ -48,7 +48,7 @@ class PolicyAuto {
   bool SawWork(Nanos now);
   // Decode rows and all their tokens of context, as they are now.
   void SawLoad(Nanos now, uint32_t rows, uint64_t context_tokens);
-  // Tells what comes of it. Only time in which no rows of prompts ran counts as steps.
+  // What came of that load. Only time in which no rows of prompts ran counts as steps.
   void SawSteps(Nanos now, const ServedLoad& served);
   // Nothing runs. True when that has been so for long enough to begin another epoch; then anew.
   bool SawNothing(Nanos now);

@@ -12,7 +12,8 @@
 namespace lamina::gateway {
 
 // Reads the parameters of chats and plain completions into `request`, or refuses what is not
-// obeyed, by name. Errors: kInvalidArgument with the field and OpenAI's code for the mistake.
+// obeyed, by name.
+// Errors: kInvalidArgument  with the field and OpenAI's code for the mistake.
 absl::Status ReadExtraParameters(JsonObject& body, CompletionRequest& request);
 
 // Reads the parameters of chats: tools, thoughts, and what the template gets.

@@ -217,7 +217,7 @@ struct DenseOptions {
   ThreadPool* pool = nullptr;
   size_t threads = 1;      // The caller's counted. Own threads: no OpenMP team is ever started.
   std::vector<int> cores;  // For the threads beyond the caller's; see ThreadPoolOptions.
-  int spin_us = 50;        // For these threads; see ThreadPoolOptions.
+  int spin_us = 50;        // How these threads wait; see ThreadPoolOptions.
   // Take the fallback GEMM even where another loop is faster. For tests.
   bool force_fallback_gemm = false;
 };

@@ -36,8 +36,9 @@ enum class RouteKind : uint8_t {
 void RouteRows(RouteKind kind, MatrixView<const float> scores, size_t chosen,
                MatrixView<float> out);
 
-// The layers of one expert. Shapes: gate_up [2 * hidden, in], all of gate before all of up; down
-// [out, hidden].
+// The layers of one expert.
+// Shapes: gate_up  [2 * hidden, in], all of gate before all of up
+//         down     [out, hidden]
 struct Expert {
   std::unique_ptr<PackedLinear> gate_up;
   std::unique_ptr<PackedLinear> down;

@@ -247,7 +247,7 @@ class GraphBuilder {
  public:
   void SetScope(absl::string_view scope) { scope_ = std::string(scope); }
 
-  WeightId AddWeight(Weight weight);  // Returns the id of before if name and rows are known.
+  WeightId AddWeight(Weight weight);  // Returns the earlier id if name and rows are known.
   ValueId Embed(absl::string_view name, WeightId table, uint32_t width);
   ValueId PositionEmbed(absl::string_view name, ValueId in, WeightId table);
   ValueId Norm(absl::string_view name, ValueId in, NormOp norm,

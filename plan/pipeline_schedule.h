@@ -47,8 +47,8 @@ namespace lamina::plan {
 
 class PipelineSchedule {
  public:
-  // Each lane from `prefill_lane` on is that of a prefill node. Requires: replicas >= 1, layers >=
-  // 1.
+  // Each lane from `prefill_lane` on is that of a prefill node.
+  // Requires: replicas >= 1, layers >= 1.
   PipelineSchedule(PipelineMode mode, uint32_t replicas, uint32_t layers,
                    uint32_t prefill_lane = UINT32_MAX)
       : mode_(mode), replicas_(replicas), layers_(layers), prefill_lane_(prefill_lane) {}

@@ -64,7 +64,7 @@ class WorkMeter {
     return EndIntervalAt(event);
   }
 
-  // Does so for what ended at `event.end`: work of a device, told of later.
+  // Ends the interval at `event.end`: for work of a device, which is told of later.
   Nanos EndIntervalAt(const TraceEvent& event) {
     AddTo(nanos_[static_cast<size_t>(event.part)], static_cast<uint64_t>(event.end - event.start));
     if (ring_.on()) {

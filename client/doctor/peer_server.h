@@ -26,7 +26,7 @@ struct PeerServerOptions {
   std::string version;
   std::string ucx_uri = "ucx://";       // With this host's options.
   std::string verbs_uri = "verbs://";   // With this host's options.
-  PortRange ports = {};                 // Where port 0 picks one.
+  PortRange ports = {};                 // Ports to pick from for port 0.
   std::function<int64_t()> unix_nanos;  // This host's clock.
   std::vector<Interface> interfaces;    // Interfaces of this host.
   ClusterSecret secret = {};            // Links are opened for those who prove that they know it.

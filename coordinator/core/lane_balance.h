@@ -60,7 +60,7 @@ class LaneBalance {
   cost::LaneCosts costs_;
   LaneCount count_;
   std::string one_lane_why_;  // Why HoldOneLane() was called.
-  uint32_t active_ = 1;       // The first so many lanes are used; the others get no newcomers.
+  uint32_t active_ = 1;       // The first so many lanes take newcomers; the others get none.
   uint64_t moves_ = 0;
 };
 

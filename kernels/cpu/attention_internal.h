@@ -155,7 +155,7 @@ struct AttentionOps {
   // Rows of a prefill tile: enough to read a block of K and V once for many queries, few enough
   // that their scores (1 KiB each) stay in the second-level cache.
   uint32_t tile_rows = 64;
-  bool has_pairs = false;  // Workspace::pairs is there.
+  bool has_pairs = false;  // Its workspace has Workspace::pairs.
 };
 
 // The vector code for each instruction set that this processor has, best first. Empty on processors

@@ -187,7 +187,7 @@ std::optional<RowPieces::Alike> BySample(Probe& probe, const Candidates& candida
   return alike;
 }
 
-// Says so with every number of rows tried.
+// Says which calls agree with those of `reference`, with every number of rows tried.
 RowPieces::Alike ByAll(Probe& probe, const Candidates& candidates, size_t reference) {
   RowPieces::Alike alike = {};
   for (const auto& [rows, loop] : candidates.loops) {

@@ -208,7 +208,7 @@ __device__ inline void AddValues(const uint16_t* piece, const uint4* weights, in
       }
     }
     if (!needed) {
-      continue;  // All threads of the thread block do so alike.
+      continue;  // The whole thread block takes the same branch.
     }
 #pragma unroll
     for (int i = 0; i < kColumnGroups; ++i) {

@@ -40,7 +40,7 @@ constexpr std::array<Range, 2> kRanges = {
 // Rows of each range for which Prepare() runs a product.
 constexpr std::array<size_t, 2> kTriedRows = {1, kDecodeRows + 1};
 constexpr int kCandidates = 32;
-constexpr uint64_t kPieceAlignment = 256;  // MemoryArena aligns pieces so.
+constexpr uint64_t kPieceAlignment = 256;  // Alignment of a MemoryArena's pieces.
 // The most that an algorithm may rely on; rows of activations and outputs usually have it.
 constexpr uint32_t kAlignmentMax = 16;
 

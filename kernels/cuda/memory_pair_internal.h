@@ -15,7 +15,7 @@
 
 namespace lamina::kernels::cuda {
 
-inline constexpr uint64_t kPieceAlignment = 256;  // MemoryArena aligns pieces so.
+inline constexpr uint64_t kPieceAlignment = 256;  // Alignment of a MemoryArena's pieces.
 
 // The most bytes of an arena that a piece takes.
 template <typename T>

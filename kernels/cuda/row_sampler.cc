@@ -10,7 +10,7 @@
 namespace lamina::kernels::cuda {
 namespace {
 
-constexpr uint64_t kPieceAlignment = 256;  // MemoryArena aligns pieces so.
+constexpr uint64_t kPieceAlignment = 256;  // Alignment of a MemoryArena's pieces.
 // The most pieces that a CudaSampler takes from each arena.
 constexpr uint64_t kPieces = 16;
 

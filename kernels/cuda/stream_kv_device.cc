@@ -19,7 +19,7 @@
 namespace lamina::kernels::cuda {
 namespace {
 
-constexpr uint64_t kPieceAlignment = 256;  // MemoryArena aligns pieces so.
+constexpr uint64_t kPieceAlignment = 256;  // Alignment of a MemoryArena's pieces.
 
 uint32_t BlocksOf(uint64_t tokens) {
   return static_cast<uint32_t>((tokens + kBlockTokens - 1) / kBlockTokens);

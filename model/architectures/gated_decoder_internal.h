@@ -76,7 +76,7 @@ absl::StatusOr<Graph> BuildGatedDecoder(const ModelConfig& config, const Decoder
                                         const WeightSource& weights,
                                         const GatedDecoderOptions& options);
 
-// Takes the names of NamesFor().
+// Builds it with the names of NamesFor().
 absl::StatusOr<Graph> BuildGatedDecoder(const ModelConfig& config, const WeightSource& weights,
                                         const GatedDecoderOptions& options);
 
