@@ -35,6 +35,8 @@ struct PolicyTimes {
 };
 
 // Checks times that a node sent.
+// Errors: kInvalidArgument  batches that do not grow from one row on, or are too many; times or
+//                           rates that nothing can have.
 absl::Status CheckPolicyTimes(const PolicyTimes& times);
 
 }  // namespace lamina::plan
