@@ -154,7 +154,7 @@ class AttentionLoad {
   }
 
   ThreadPool pool_;
-  const uint32_t slots_;  // Of a sequence.
+  const uint32_t slots_;  // Slots of a sequence.
   kernels::KvArena arena_;
   std::vector<BFloat16> queries_;
   std::vector<BFloat16> outputs_;
@@ -182,7 +182,7 @@ double StepSeconds(Load& load, double seconds, std::atomic<bool>& stop) {
   return steps[steps.size() / 2];
 }
 
-// The same, while the other load runs on core 1 - `core`.
+// The median seconds of a step while the other load runs on core 1 - `core`.
 template <typename Load, typename Other>
 double StepSecondsWith(Load& load, int core, Other& other, double seconds) {
   std::atomic<bool> running = false;

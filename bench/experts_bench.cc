@@ -80,11 +80,11 @@ Times TimesOf(const Work& work) {
           .processor = std::max(1e-9, ProcessorSeconds() - processor)};
 }
 
-// Of several turns: bytes a second. A processor's second counts for all threads together.
+// Bytes a second, over several turns. A processor's second counts for all threads together.
 struct Rates {
   double read_best = 0;
   double layer_best = 0;
-  std::vector<double> shares;  // Of processors' time, one for each turn.
+  std::vector<double> shares;  // Shares of processors' time, one for each turn.
 
   double MedianShare() {
     std::sort(shares.begin(), shares.end());
@@ -105,8 +105,8 @@ std::vector<std::byte> RandomElements(Prng& prng, size_t count, DType dtype) {
   return bytes;
 }
 
-// Of some rows: [rows, 2 * chosen] as RouteRows() makes them, and how many experts some row goes
-// to.
+// Choices of some rows: [rows, 2 * chosen] as RouteRows() makes them, and how many experts some row
+// goes to.
 struct Choice {
   std::vector<float> route;
   size_t hit = 0;
@@ -253,7 +253,7 @@ class Bench {
 
   Options options_;
   DType dtype_;
-  ThreadPool pool_;  // Of the plain reads.
+  ThreadPool pool_;  // Threads of the plain reads.
   kernels::PlainReads reads_;
   std::unique_ptr<kernels::Dense> dense_;
 };

@@ -50,7 +50,7 @@ class Layer {
     Prng prng(1);
     bytes_.resize(shape.features * shape.inputs / info_.elements * info_.bytes);
     for (uint8_t& byte : bytes_) {
-      byte = static_cast<uint8_t>(prng.Below(64));  // Of small scales, which are finite.
+      byte = static_cast<uint8_t>(prng.Below(64));  // Small scales stay finite.
     }
     const size_t row_bytes = shape.inputs / info_.elements * info_.bytes;
     for (size_t row = 0; row < shape.features; ++row) {

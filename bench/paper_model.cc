@@ -50,7 +50,8 @@ class Paper {
   }
   // One pool of `cards` cards.
   Cluster OnePool(const Device& card, uint32_t cards) const;
-  // The same cards, and memory nodes with `share` of such a card's memory and bandwidth together.
+  // Two pools: `cards` cards, and memory nodes with `share` of such a card's memory and bandwidth
+  // together.
   Cluster TwoPools(const Device& card, uint32_t cards, double share, uint32_t nodes,
                    uint32_t lanes) const;
 

@@ -27,7 +27,8 @@ struct Options {
   uint32_t ending = 0;  // Sequences that end in each step, and as many that are submitted then.
   bool prefix_cache = false;
   uint32_t span_tokens = 0;
-  uint32_t slots_percent = 200;  // Of what all prompts and steps take; near 100 slots run out.
+  // Share of what all prompts and steps take; near 100 slots run out.
+  uint32_t slots_percent = 200;
 };
 
 core::SchedulerOptions SchedulerOptionsOf(const Options& options) {

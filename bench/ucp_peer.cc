@@ -111,7 +111,7 @@ class Peer final : public UcpPeer {
   std::byte* source_bytes_ = nullptr;
   ucp_ep_h endpoint_ = nullptr;
   ucp_rkey_h key_ = nullptr;
-  uint64_t address_ = 0;  // Of the peer's word.
+  uint64_t address_ = 0;  // Address of the peer's word.
   uint64_t sent_ = 0;
   uint64_t seen_ = 0;
   const ucp_request_param_t put_ = {};

@@ -57,7 +57,7 @@ struct ChatOptions {
 struct GenerateOptions {
   std::string request_id;
   Prompt prompt;
-  ChatOptions chat;  // Of messages only.
+  ChatOptions chat;  // For messages only.
   std::optional<uint32_t> max_tokens;
   std::optional<uint32_t> min_tokens;
   std::optional<uint32_t> n;
@@ -84,10 +84,10 @@ struct GenerateOptions {
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::optional<uint64_t> seed;
   std::optional<uint32_t> logprobs;
-  OutputForm form;     // Of the whole output.
+  OutputForm form;     // Form of the whole output.
   Nanos deadline = 0;  // From the call; 0 for none.
-  // By which the request is followed through logs and traces; empty for none. `followed_id` counts
-  // only if common/trace_context.h's IsRequestId() takes it, else logs have the request id;
+  // Ids by which the request is followed through logs and traces; empty for none. `followed_id`
+  // counts only if common/trace_context.h's IsRequestId() takes it, else logs have the request id;
   // `trace_state` only with a `trace_parent`.
   std::string followed_id;
   std::string trace_parent;
@@ -120,8 +120,9 @@ struct Usage {
   double tpot_ms = 0;  // Mean time per token after the first.
   uint64_t seed = 0;
   uint32_t preemptions = 0;
-  uint32_t cached_tokens = 0;    // Of the prompt, whose K and V were there already.
-  uint32_t left_out_tokens = 0;  // Of the first choice with best_of: of those that do not come.
+  uint32_t cached_tokens = 0;  // Prompt tokens whose K and V were there already.
+  // First choice with best_of: tokens of the choices that do not come.
+  uint32_t left_out_tokens = 0;
 };
 
 // A piece of one choice. The last one of a choice has a finish reason and the usage.
@@ -134,7 +135,7 @@ struct Chunk {
   Usage usage;
   // Not 0 in chunks without output that say how far a long prompt is.
   uint32_t prompt_tokens_done = 0;
-  uint32_t prompt_tokens = 0;   // Of the whole prompt.
+  uint32_t prompt_tokens = 0;   // Tokens of the whole prompt.
   std::vector<TokenId> prompt;  // With return_prompt.
 };
 
@@ -149,7 +150,7 @@ struct ScoreResult {
   std::vector<float> logprobs;  // logprobs[i] belongs to tokens[i + 1].
   double nll_sum = 0;
   double perplexity = 0;
-  std::vector<std::string> texts;  // Of tokens: bytes; may be part of a character.
+  std::vector<std::string> texts;  // Bytes of each token; may be part of a character.
   std::vector<TokenRank> ranks;    // One for each of logprobs, when alternatives were asked for.
 };
 
@@ -196,11 +197,12 @@ struct NodeStatus {
   std::string name;
   std::string role;
   std::string state;
-  std::string replica;  // Of a stage; else empty.
-  std::string layers;   // The same: "0-18", of a shard "0-29, KV heads 0-1, MLP columns 0-703".
+  std::string replica;  // The replica of a stage; else empty.
+  // A stage's "0-18", a shard's "0-29, KV heads 0-1, MLP columns 0-703"; else empty.
+  std::string layers;
   std::string device;
   std::string transport;
-  std::string windows;  // Where those that peers write lie, and how the network reaches them.
+  std::string windows;  // Where the windows that peers write lie, and how the network reaches them.
   std::string kernels;
   uint32_t slots_used = 0;
   uint32_t slots_total = 0;
@@ -214,17 +216,17 @@ struct NodeStatus {
   uint64_t kv_bytes_read = 0;
   double busy_seconds = 0;
   uint64_t units = 0;
-  uint64_t weight_bytes = 0;  // Of compute nodes, as they hold them.
-  // Of compute nodes: bytes of the device by what they are for ("activations", "kv", "weights",
+  uint64_t weight_bytes = 0;  // Bytes of a compute node's weights, as it holds them.
+  // Bytes of a compute node's device by what they are for ("activations", "kv", "weights",
   // "windows"), and their bound, 0 for none.
   std::vector<std::pair<std::string, uint64_t>> memory;
   uint64_t memory_budget = 0;
   uint64_t replayed_units = 0;  // Slices that a device had captured as a graph: one call each.
   uint64_t device_units = 0;    // Units for whose windows a device waited itself.
   double mean_extent_tokens = 0;
-  std::string data_thread;               // "none", "idle", "working", ...: what it does,
-  double data_thread_still_seconds = 0;  // and how long it has not moved.
-  // Of its data thread since the node started: seconds by what they went into, as "attend" or
+  std::string data_thread;               // What it does: "none", "idle", "working", ...
+  double data_thread_still_seconds = 0;  // How long it has not moved.
+  // What its data thread has done since the node started: seconds by kind of work, as "attend" or
   // "wait_query". All waits begin with "wait_".
   std::vector<std::pair<std::string, double>> parts;
   std::vector<std::pair<std::string, uint64_t>> refusals;  // refused_messages by reason.
@@ -236,7 +238,7 @@ struct LaneStatus {
   uint32_t rows = 0;
   uint64_t context_tokens = 0;
   uint64_t step = 0;
-  bool prefill = false;  // Of a node for prefill only.
+  bool prefill = false;  // The lane of a node for prefill only.
 };
 
 // What joins two nodes, and how fast it was when the epoch began.
@@ -246,7 +248,7 @@ struct MeasuredLink {
   std::string path;            // "shm", "ucx tcp/eth0".
   double latency_seconds = 0;  // These two as measured when the epoch began.
   double bytes_per_second = 0;
-  double exchange_seconds = 0;  // Of late, from rows that leave to their outputs; 0: none.
+  double exchange_seconds = 0;  // From rows that leave to their outputs, of late; 0: none.
   std::string odd;              // What is odd about it, in words; mostly empty.
 };
 
@@ -262,17 +264,17 @@ struct ClusterStatus {
   std::string state;
   std::string model;
   std::string version;
-  std::string stages;  // Of replicas over several nodes, in words: "r0: c0 0-18, c1 19-29, by cost"
+  std::string stages;  // Replicas over several nodes, in words: "r0: c0 0-18, c1 19-29, by cost"
   std::string stages_odd;     // What use says against the speeds they were split by; mostly empty.
   std::string policy;         // "local", "attend_remote"; empty before policy auto has chosen.
   std::string policy_choice;  // Why, with policy auto.
   std::string partition;      // How KV is spread, in words; empty before the first epoch.
-  std::string attention;      // In which arithmetic rows attend, and why; empty the same.
-  std::string prefill;        // Where prompts run: "inline", "dedicated: p0".
-  std::string fetch_choice;   // What is recomputed instead of fetched, and why; mostly empty.
-  std::string chunk_choice;   // In how many chunks rows leave, and why; empty before the first.
+  std::string attention;  // In which arithmetic rows attend, and why; empty before the first epoch.
+  std::string prefill;    // Where prompts run: "inline", "dedicated: p0".
+  std::string fetch_choice;  // What is recomputed instead of fetched, and why; mostly empty.
+  std::string chunk_choice;  // In how many chunks rows leave, and why; empty before the first.
   std::string lane_choice;  // Over how many lanes rows are spread, and why; empty before the first.
-  uint64_t lane_moves = 0;  // Of sequences from lane to lane.
+  uint64_t lane_moves = 0;  // How often sequences moved from lane to lane.
   std::vector<NodeStatus> nodes;
   std::vector<LaneStatus> lanes;
   std::vector<MeasuredLink> links;
@@ -298,20 +300,22 @@ struct ClusterStatus {
     uint64_t input_tokens = 0;
     uint64_t cached_tokens = 0;
   } token_cost;
-  double ttft_seconds_sum = 0;  // Of all first tokens so far, and how many they were.
+  // Sums over all first tokens and all times between tokens so far, and their counts.
+  double ttft_seconds_sum = 0;
   uint64_t ttft_count = 0;
-  double itl_seconds_sum = 0;  // Between tokens, the same.
+  double itl_seconds_sum = 0;
   uint64_t itl_count = 0;
-  Distribution time_to_first_token;  // Of the values that were summed; empty of older servers.
+  // Distribution of the summed values; older servers leave it empty.
+  Distribution time_to_first_token;
   Distribution inter_token_latency;
   double uptime_seconds = 0;
 };
 
 struct ConnectOptions {
   std::string server = "127.0.0.1:7400";
-  TlsFiles tls = {};  // Of the server's CA; no certificate is asked for.
+  TlsFiles tls = {};  // The server's CA; no certificate is asked for.
   Nanos connect_deadline = Seconds(5);
-  Nanos call_deadline = Seconds(600);  // Of Score, the longest; the others take a tenth.
+  Nanos call_deadline = Seconds(600);  // Deadline of Score, the longest; other calls have a tenth.
 };
 
 using ChunkFunction = std::function<void(const Chunk& chunk)>;

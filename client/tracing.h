@@ -24,8 +24,8 @@ struct NodeTimeline {
   bool prefill = false;                       // A compute node for prefill only.
   std::vector<telemetry::TraceEvent> events;  // Oldest first; peers by their index in its role.
   uint64_t dropped = 0;                       // Older ones that had no room.
-  Nanos clock_offset = 0;                     // Its clock less the coordinator's,
-  Nanos clock_error = 0;                      // and how far that may be off.
+  Nanos clock_offset = 0;                     // Its clock less the coordinator's.
+  Nanos clock_error = 0;                      // How far clock_offset may be off.
 };
 
 // By the coordinator's clock.

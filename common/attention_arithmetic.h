@@ -10,14 +10,17 @@
 namespace lamina {
 
 enum class AttentionArithmetic : uint8_t {
-  kCanonical,  // That of every processor, bit for bit.
-  kTensor,     // Products on tensor cores, weights of values in bf16. CUDA devices alone.
-  kPairs,      // Pairs of bf16, weights of values in bf16. Processors alone, bit for bit.
-  kAuto,       // Of a configuration, never of an epoch: pairs where all nodes are fast at them.
+  kCanonical,  // Gives the same bits everywhere.
+  // Products run on tensor cores, with weights of values in bf16. Only CUDA devices have it.
+  kTensor,
+  // Products of pairs of bf16, with weights of values in bf16. Only processors have it, all with
+  // the same bits.
+  kPairs,
+  kAuto,  // Only a configuration has it, an epoch never: pairs where all nodes are fast at them.
 };
 
-// Of a cluster: rows that decode, over the KV of memory nodes; and chunks of prompts, over the
-// scratch KV of compute nodes.
+// The arithmetic of a cluster: for rows that decode, over the KV of memory nodes, and for chunks of
+// prompts, over the scratch KV of compute nodes.
 struct ClusterAttention {
   AttentionArithmetic decode = AttentionArithmetic::kCanonical;
   AttentionArithmetic prefill = AttentionArithmetic::kCanonical;

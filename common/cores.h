@@ -13,11 +13,12 @@
 
 namespace lamina {
 
-// Of these cores those that the calling thread may not run on, in their order: such as the host
+// Returns those of `cores` that the calling thread may not run on, in their order: such as the host
 // does not have, or that its mask leaves out. Empty where the kernel does not say.
 std::vector<int> CoresMissing(const std::vector<int>& cores);
 
-// Of a pool, for each core: more only wait for each other. So many it may have on any host.
+// The most threads of a pool for each core: more only wait for each other. kThreadsAlways are
+// allowed on any host.
 inline constexpr uint32_t kThreadsPerCoreMax = 4;
 inline constexpr uint32_t kThreadsAlways = 16;
 

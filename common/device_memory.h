@@ -29,8 +29,9 @@ enum class DeviceAddresses : uint8_t {
 
 // By what other processes of this host open an allocation.
 struct PeerHandle {
-  std::string bytes;    // Opaque; made by the owner's device, read by the peer's.
-  uint64_t offset = 0;  // Of the memory that is meant, in the allocation that `bytes` names.
+  std::string bytes;  // Opaque; made by the owner's device, read by the peer's.
+  // Where the memory that is meant begins in the allocation that `bytes` names.
+  uint64_t offset = 0;
 
   friend bool operator==(const PeerHandle&, const PeerHandle&) = default;
 };

@@ -81,7 +81,7 @@ uint64_t AvailableInGroup(const GroupFiles& files, const std::string& folder) {
 // The paths of this process in the trees of control groups: "/" or "/a/b". Empty: it is in none.
 struct OwnGroups {
   std::string version2;
-  std::string version1;  // Of the tree that has the controller of memory.
+  std::string version1;  // The path in the hierarchy that has the memory controller.
 };
 
 // Lines are "number:controllers:path", and that of version 2 begins with "0::".

@@ -32,9 +32,9 @@ struct JsonSize {
 // Cost: one pass.
 JsonSize MeasureJson(absl::string_view text);
 
-// Of requests. Known ones have some hundred keys in an object at most.
+// The most keys in one object of a request. Known requests have some hundred.
 inline constexpr size_t kRequestKeysMax = 4096;
-// Some 50 ms.
+// They take some 50 ms.
 inline constexpr uint64_t kRequestComparisonsMax = 16 << 20;
 
 // Whether a text of a request may be parsed. `what` names it, for the error: "the body".

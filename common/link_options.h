@@ -26,7 +26,7 @@ struct ThrottleOptions {
   Nanos latency = 0;
   Nanos jitter = 0;  // Up to so much more, drawn for each Put.
   uint64_t seed = 1;
-  std::string bus;  // Whose bandwidth it is (shared_bus.h), with others'; empty: its own.
+  std::string bus;  // The bus whose bandwidth it shares (shared_bus.h); empty: it has its own.
 };
 
 // Puts to different regions may overtake each other, where no strong signal forbids it.

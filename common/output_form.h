@@ -11,7 +11,7 @@
 namespace lamina {
 
 inline constexpr size_t kOutputFormBytesMax = 64 * 1024;
-// Of brackets: the time that forms take to compile grows faster than their depth.
+// Depth of nested brackets: the time that forms take to compile grows faster than it.
 inline constexpr size_t kOutputFormDepthMax = 64;
 
 struct OutputForm {

@@ -17,7 +17,7 @@ absl::Status OutOfRange(const char* field, float value, const char* range) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; it must be in ", range));
 }
 
-// Of brackets inside each other, whatever they are part of; those behind a backslash do not count.
+// How deep brackets nest, whatever they are part of; those behind a backslash do not count.
 size_t DepthOf(const std::string& text) {
   size_t depth = 0;
   size_t deepest = 0;

@@ -15,7 +15,7 @@ struct ShardPart {
   uint32_t count = 1;       // 1: the whole model; the rest counts for nothing.
   uint32_t first_head = 0;  // KV heads [first_head, + heads) of every layer.
   uint32_t heads = 0;
-  uint32_t first_column = 0;  // Of the MLP's inner width, [first_column, + columns).
+  uint32_t first_column = 0;  // Columns [first_column, + columns) of the MLP's inner width.
   uint32_t columns = 0;
 
   friend bool operator==(const ShardPart&, const ShardPart&) = default;

@@ -18,8 +18,8 @@ namespace lamina {
 
 // PEM files. `ca` alone suits a process that only calls: clients, the gateway.
 struct TlsFiles {
-  std::string ca;           // Whose certificates are believed.
-  std::string certificate;  // Of this process, with what lies between it and the CA.
+  std::string ca;           // Certificates of the CAs that this process trusts.
+  std::string certificate;  // This process's certificate, with the chain between it and the CA.
   std::string key;
 
   // Whether gRPC is encrypted.

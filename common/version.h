@@ -3,7 +3,7 @@
 
 namespace lamina {
 
-// Of programs and of the control protocol: nodes of another version are refused.
+// The version of programs and of the control protocol: nodes of another version are refused.
 inline constexpr char kVersion[] = "0.1.0";
 
 }  // namespace lamina

@@ -33,11 +33,12 @@ class CapturedSlices {
   static constexpr std::array<size_t, 11> kRows = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128};
 
   struct Work {
-    std::vector<OpRange> ranges;  // Of which those run whose weights are here.
-    size_t rows_max = 0;          // At least so many rows, as far as kRows goes,
-    size_t rows_limit = 0;        // and never more than these.
+    std::vector<OpRange> ranges;  // Ranges run if their weights are here.
+    size_t rows_max = 0;          // At least so many rows, as far as kRows goes.
+    size_t rows_limit = 0;        // Never more rows than these.
     absl::FunctionRef<bool(const OpRange&)> has_weights;
-    absl::FunctionRef<void(const OpRange&, size_t rows)> run;  // On rows that lie there.
+    // Runs on rows that are in the buffers.
+    absl::FunctionRef<void(const OpRange&, size_t rows)> run;
   };
 
   // Captures the work; runs each range once, on one row. Nothing is captured if the device captures
@@ -51,7 +52,7 @@ class CapturedSlices {
   // How many rows a run of `count` rows computes: the next number that is captured, or `count`.
   size_t RowsComputed(size_t count) const;
 
-  // For which runs are captured, ascending; empty: none are.
+  // Numbers of rows that runs are captured for, ascending; empty: none are.
   absl::Span<const size_t> rows() const { return rows_; }
   size_t count() const;
 

@@ -25,7 +25,7 @@
 namespace lamina::compute_node {
 namespace {
 
-// Of the whole model's matrices and tables in bf16.
+// Bytes of the whole model's matrices and tables in bf16.
 uint64_t WidenedBytes(const model::Graph& graph) {
   uint64_t elements = 0;
   for (model::OpId op = 0; op < graph.ops.size(); ++op) {
@@ -123,7 +123,7 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
   LAMINA_RETURN_IF_ERROR(LoadStage(stage));
   plan::WindowShape shape = plan::WindowShapeOf(config);
   shape.context_row_bytes = context_row_bytes_;
-  // The same on all, also where some are no shards.
+  // All nodes have the same windows, also those that are no shards.
   shape.part_row_bytes = shape.shards == 1 ? 0 : model_.config.width * sizeof(float);
   if (executor_->program().PartRowBytesMax() > shape.part_row_bytes) {
     return absl::InternalError(absl::StrCat(

@@ -47,15 +47,15 @@ struct ComputeNodeOptions {
   bool is_stage = false;
   std::optional<plan::Stage> layers = {};
   bool holds_kv = false;       // Policy local, and auto: K and V may be on the node's device.
-  uint64_t memory_budget = 0;  // Of the device, in bytes; 0: unbounded.
-  // Of the weights alone; where they take more, some slices' come from a file in the folder
+  uint64_t memory_budget = 0;  // The most bytes of the device; 0: unbounded.
+  // Bytes of the weights alone; where they take more, some slices' come from a file in the folder
   // `weights_store`. 0: all weights stay.
   uint64_t weights_budget = 0;
   std::string weights_store = {};
-  std::shared_ptr<SharedBus> bus =
-      nullptr;  // That these come over; null: as fast as they are read.
-  WeightForm weight_form = WeightForm::kBF16;  // Of weights that all stay.
-  uint32_t lanes = 1;                          // At most, of all epochs; for weights that come.
+  // The bus that streamed weights come over; null: as fast as they are read.
+  std::shared_ptr<SharedBus> bus = nullptr;
+  WeightForm weight_form = WeightForm::kBF16;  // Form of weights that all stay.
+  uint32_t lanes = 1;  // The most lanes of any epoch; for weights that come.
   // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of
   // the others; these cores. 0: all.
   size_t pools_threads = 0;
@@ -127,7 +127,7 @@ class ComputeNode final : public control::NodeHandler {
   const std::unique_ptr<kernels::ComputeDevice> device_;
   ThreadPool& pool_;
   const ModelWeights::Progress progress_;
-  // Of the whole model: what all nodes know alike.
+  // The whole model's, which all nodes know alike.
   std::vector<AttentionDescriptor> layers_;
   size_t context_row_bytes_ = 0;
   std::unique_ptr<HeldWeights> weights_;
@@ -141,9 +141,9 @@ class ComputeNode final : public control::NodeHandler {
   model::GrammarCache grammars_;
   std::vector<std::unique_ptr<PathMaker>> path_makers_;
 
-  // Of the current epoch; order matters: the worker goes first, the transport last.
+  // What the current epoch has; order matters: the worker goes first, the transport last.
   std::optional<plan::EpochConfig> config_;
-  std::vector<PathMaker*> paths_;  // That it has.
+  std::vector<PathMaker*> paths_;  // Paths that the epoch has.
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<transport::Region> region_;
   std::unique_ptr<StepWorker> worker_;

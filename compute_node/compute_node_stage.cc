@@ -42,7 +42,7 @@ absl::Status ComputeNode::CheckLayers(const plan::Stage& stage) const {
 }
 
 absl::Status ComputeNode::LoadLayers(const plan::Stage& stage) {
-  LeaveEpoch();  // Whose worker would read the weights.
+  LeaveEpoch();  // The epoch's worker would read the weights.
   LAMINA_RETURN_IF_ERROR(device_->Begin());
   LAMINA_RETURN_IF_ERROR(CheckLayers(stage));
   return LoadStage(stage);

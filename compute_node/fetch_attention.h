@@ -43,7 +43,7 @@ class FetchAttention final : public AttentionPath {
   ScratchAttention chunks_;
   KvSender sender_;
   FetchedKv fetched_;
-  std::vector<RowRun> runs_;  // Of the step that begins.
+  std::vector<RowRun> runs_;  // Runs of the step that begins.
 };
 
 }  // namespace lamina::compute_node

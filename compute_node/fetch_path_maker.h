@@ -18,7 +18,7 @@ namespace lamina::compute_node {
 
 class FetchPathMaker final : public PathMaker {
  public:
-  // Of the node `node`, whose slices run on the device. References must outlive this.
+  // Makes the path of `node`, whose slices run on the device. References must outlive this.
   FetchPathMaker(std::string node, kernels::ComputeDevice& device,
                  const kernels::AttentionKernel& kernel)
       : device_(device), kernel_(kernel), scratch_(std::move(node), device) {}

@@ -32,11 +32,11 @@ class Intervals {
   }
   Nanos EndInterval(telemetry::TraceEvent event);
 
-  // The same, of a lane's `layer`.
+  // Ends the interval with an event of the lane's `layer`.
   Nanos EndIntervalOf(const Lane& lane, telemetry::WorkKind part, uint32_t layer,
                       uint16_t peer = telemetry::TraceEvent::kNoPeer, size_t bytes = 0);
 
-  // The same of what ended at `end`.
+  // Ends the interval at `end`.
   void EndIntervalAt(const Lane& lane, telemetry::WorkKind part, uint32_t layer, Nanos end,
                      uint16_t peer = telemetry::TraceEvent::kNoPeer);
 

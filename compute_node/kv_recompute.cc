@@ -95,7 +95,7 @@ absl::Status KvRecompute::Run(uint32_t layer, const Tokens& tokens, const Planes
   const AttentionDescriptor& shape = config_.layers[layer];
   const size_t width = config_.activation_width;
   auto extent = planes.slots.begin();
-  uint32_t taken = 0;  // Of the extent.
+  uint32_t taken = 0;  // Tokens of the extent that are taken.
   for (size_t first = 0; first < tokens.positions.size(); first += kRows) {
     const size_t rows = std::min(kRows, tokens.positions.size() - first);
     LAMINA_RETURN_IF_ERROR(buffers_.SetRows({.token_ids = absl::MakeConstSpan(ids_).first(rows),

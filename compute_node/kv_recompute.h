@@ -65,7 +65,7 @@ class KvRecompute {
 
  private:
   absl::StatusOr<bool> SameWithoutQueries(uint32_t layer);
-  // Of a try: positions 0, 1, 2, ... in slots of these numbers.
+  // Runs a try: positions 0, 1, 2, ... in slots of these numbers.
   absl::Status RunTry(uint32_t layer, absl::Span<const BFloat16> activations,
                       absl::Span<BFloat16> kv);
 

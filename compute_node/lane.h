@@ -32,7 +32,7 @@ enum class Awaited : uint8_t {
   kWeights,    // The slice's own.
   kSum,        // The other shards' parts of a sum.
   kHead,       // The LM head, which another lane is in.
-  kTokens,     // Those that end the step, which goes on on other nodes.
+  kTokens,     // Tokens that end the step, which goes on on other nodes.
 };
 
 // A set of these. A lane is ready when the last one has come.
@@ -63,7 +63,7 @@ struct RowRange {
 
 struct ChunkRows {
   plan::PrefillChunk plan;
-  uint32_t first_row = 0;  // Of the step.
+  uint32_t first_row = 0;  // First row in the step.
 };
 
 // The rows of a step that attend by one path (attention_path.h): consecutive decode rows, and
@@ -78,7 +78,7 @@ struct PathRows {
 struct TailRow {
   uint32_t row = 0;
   plan::SequenceId sequence = 0;
-  uint32_t position = 0;  // Of the row's token.
+  uint32_t position = 0;  // Position of the row's token.
   bool score = false;
 };
 
@@ -87,7 +87,7 @@ struct Lane {
   LanePhase phase = LanePhase::kIdle;
   AwaitedSet awaits;                  // While it is kWaiting.
   std::vector<plan::StepPlan> plans;  // Not yet begun, oldest first.
-  plan::StepPlan plan;                // Of the step that runs.
+  plan::StepPlan plan;                // Plan of the step that runs.
 
   // Its rows: decode rows, then chunks.
   std::vector<uint32_t> token_ids;
@@ -97,9 +97,9 @@ struct Lane {
   std::vector<PathRows> paths;  // [paths of the epoch]
   std::vector<TailRow> tail;
 
-  uint32_t slice = 0;            // Next to run here,
-  size_t op = 0;                 // from this op on.
-  bool weights_held = false;     // Those of `slice`, until it has run.
+  uint32_t slice = 0;            // Next slice to run here.
+  size_t op = 0;                 // First op of the slice to run.
+  bool weights_held = false;     // Weights of `slice` are held, until it has run.
   Nanos weights_look_again = 0;  // While they are awaited: nothing changes before.
   bool pinned = false;           // The step stays on one replica.
   bool replayed = false;         // The ops that ran last had been captured.

@@ -43,7 +43,7 @@ void Pause(Nanos pause) {
 absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortWord& abort) {
   signals_.Clear();
   Nanos nap = ThreadBeat::kNapMost;
-  std::optional<Nanos> pause;  // Of paths that have to be polled.
+  std::optional<Nanos> pause;  // The shortest pause of paths that have to be polled.
   for (const Lane& lane : lanes) {
     if (lane.phase == LanePhase::kIdle && context_.schedule.TakesPart(context_.node, lane.index)) {
       nap = std::min(nap, kPlanPoll);

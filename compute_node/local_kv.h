@@ -72,7 +72,7 @@ class LocalKv {
     uint32_t first_row = 0;
     uint32_t first_token = 0;
     uint32_t tokens = 0;
-    std::vector<Extent> slots;  // Of these tokens.
+    std::vector<Extent> slots;  // Slots of these tokens.
   };
 
   absl::StatusOr<uint64_t> AttendInt8(uint32_t lane, uint32_t layer,

@@ -16,8 +16,8 @@ namespace lamina::compute_node {
 
 class LocalPathMaker final : public PathMaker {
  public:
-  // Of the node `node`, whose slices run on `compute`, which must outlive this. `holds_kv`: the
-  // node's cluster file has KV there.
+  // Makes the path of `node`, whose slices run on `compute`, which must outlive this. `holds_kv`:
+  // the node's cluster file has KV there.
   LocalPathMaker(std::string node, kernels::ComputeDevice& compute, bool holds_kv)
       : node_(std::move(node)), compute_(compute), holds_kv_(holds_kv) {}
 

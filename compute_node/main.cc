@@ -47,7 +47,7 @@ constexpr char kPurpose[] =
     "cluster.\nUsually started by deploy/cluster.sh.\n\n"
     "Example: lamina-compute --cluster deploy/clusters/local.yaml --name c0";
 
-// Its tokenizer is read when the first request wants an output of a form.
+// Reads the tokenizer when the first request wants an output of a form.
 model::GrammarCache::Maker GrammarMaker(const std::string& path, uint32_t vocabulary) {
   return [path, vocabulary]() -> absl::StatusOr<std::unique_ptr<model::GrammarCompiler>> {
     LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(path));
@@ -71,21 +71,21 @@ std::optional<plan::Stage> LayersOf(const ComputeNodeConfig& node) {
                      .layers = node.layers->last + 1 - node.layers->first};
 }
 
-// In some epochs at least.
+// Whether it holds KV in some epochs at least.
 bool HoldsKv(const ClusterConfig& config) {
   return config.policy == kPolicyLocal || config.policy == kPolicyAuto;
 }
 
 struct OpenedNode {
   std::unique_ptr<compute_node::ComputeNode> node;
-  std::string fingerprint;  // Of the model.
+  std::string fingerprint;  // Fingerprint of the model.
 };
 
 // With policy auto: the cores of memory nodes come last, so that the first threads have the others.
 struct NodeThreads {
   ThreadPoolOptions pool;
   std::vector<int> caller_cores;
-  size_t with_memory_nodes = 0;  // Of them, while K and V are there; 0: all.
+  size_t with_memory_nodes = 0;  // Threads in use while memory nodes hold K and V; 0: all.
   std::vector<int> shared_cores;
 };
 

@@ -61,7 +61,7 @@ class ModelWeights {
                                            const Progress& progress) {
     return Load(model.graph, *model.weights, device, ops, progress);
   }
-  // The same of another graph of the model: a shard's (model/shard.h).
+  // Loads weights of another graph of the model: a shard's (model/shard.h).
   static absl::StatusOr<ModelWeights> Load(const model::Graph& graph,
                                            const model::WeightSource& source,
                                            kernels::ComputeDevice& device,
@@ -69,18 +69,18 @@ class ModelWeights {
                                            const Progress& progress, const Packed& packed = {},
                                            WeightForms* forms = nullptr);
 
-  // Of a LinearOp: its parts stacked. nullptr for other ops.
+  // The parts of a LinearOp, stacked. nullptr for other ops.
   const kernels::PackedLinear* linear(model::OpId op) const {
     return op < linears_.size() ? linears_[op].get() : nullptr;
   }
-  // Of an ExpertsOp, by id; none for other ops.
+  // The experts of an ExpertsOp, by id; none for other ops.
   absl::Span<const kernels::Expert> experts(model::OpId op) const {
     return op < experts_.size() ? absl::MakeConstSpan(experts_[op])
                                 : absl::Span<const kernels::Expert>();
   }
   // A norm's weight or bias, or another vector.
   absl::Span<const float> vector(model::WeightId weight) const { return Floats(vectors_[weight]); }
-  // Of a RopeOp.
+  // The frequencies of a RopeOp.
   absl::Span<const float> frequencies(model::OpId op) const { return Floats(frequencies_[op]); }
   // Rows of an embedding: in the compute type, or in blocks, or the features of an LM head that is
   // tied to it.
@@ -104,7 +104,7 @@ class ModelWeights {
   };
 
   ModelWeights() = default;
-  // Whose weights, and from where.
+  // The graph whose weights are loaded, and their source.
   struct Origin {
     const model::Graph& graph;
     const model::WeightSource& source;
@@ -131,7 +131,7 @@ class ModelWeights {
   // Remembers why something that might have stayed in blocks is widened.
   void CountWidened(const absl::Status& why);
   absl::Status LoadExperts(const Origin& model, model::OpId op, kernels::ComputeDevice& device);
-  // Of an embedding: none of its own where the LM head can stand for it.
+  // Loads an embedding: none of its own where the LM head can stand for it.
   absl::Status LoadTied(const Origin& model, model::WeightId weight,
                         absl::Span<const model::OpId> ops, kernels::ComputeDevice& device);
   absl::Status LoadTable(const Origin& model, model::WeightId weight,

@@ -38,7 +38,7 @@ class OpRunner {
   // attention, no reduction.
   void Run(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const;
 
-  // The same of ops of which the first is a linear one, and of its output only columns from
+  // Runs ops of which the first is a linear one, and makes of its output only columns from
   // `first_column` on, a multiple of 64: the others are not to be looked at.
   void RunColumns(absl::Span<const model::OpId> ops, size_t first_column,
                   ValueBuffers& buffers) const;
@@ -58,7 +58,7 @@ class OpRunner {
   const ModelWeights& weights_;
   kernels::Dense& dense_;
   std::function<void()> between_ops_;
-  mutable kernels::ExpertLayers expert_layers_;  // Its scratch.
+  mutable kernels::ExpertLayers expert_layers_;  // Mutable for its scratch.
 };
 
 }  // namespace lamina::compute_node

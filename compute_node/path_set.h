@@ -29,7 +29,7 @@ class PathSet {
   PathSet(const WorkerContext& context, absl::Span<PathMaker* const> makers);
 
   uint32_t count() const { return static_cast<uint32_t>(paths_.size()); }
-  // Of the path of that kind; count() if the epoch has none.
+  // Index of the path of that kind; count() if the epoch has none.
   uint32_t IndexOf(plan::AttentionPath kind) const;
 
   absl::Status Prepare();
@@ -56,7 +56,7 @@ class PathSet {
   absl::Status ForEachOf(const Lane& lane, Call call) const;
 
   std::vector<plan::AttentionPath> kinds_;
-  std::vector<std::unique_ptr<AttentionPath>> paths_;  // The same.
+  std::vector<std::unique_ptr<AttentionPath>> paths_;  // Parallel to kinds_.
 };
 
 }  // namespace lamina::compute_node

@@ -40,8 +40,8 @@ struct AwaitedSignal {
 
 class Peers {
  public:
-  // Of compute node `node` of `config`. A put that does not get through ends after `timeout`, or
-  // when `abort` is raised. All references must outlive this.
+  // Peers of compute node `node` of `config`. A put that does not get through ends after `timeout`,
+  // or when `abort` is raised. All references must outlive this.
   Peers(const plan::EpochConfig& config, uint32_t node, Nanos timeout,
         transport::Transport& transport, const transport::AbortWord& abort, StepCounters& counters);
 

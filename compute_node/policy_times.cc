@@ -25,9 +25,9 @@ namespace {
 
 constexpr std::array<uint32_t, 6> kRows = {1, 4, 8, 16, 32, 64};
 static_assert(kRows.back() <= LmHead::kRows, "a tail runs in one piece");
-// Over all sizes, so that what else runs meanwhile does not meet one alone.
+// Rounds go over all sizes, so that what else runs meanwhile does not meet one alone.
 constexpr int kRounds = 3;
-// Of one size in a round; at least kSlicesLeast slices all the same.
+// A round measures one size for so long; at least kSlicesLeast slices all the same.
 constexpr Nanos kSlicesMax = Millis(12);
 constexpr uint32_t kSlicesLeast = 2;
 constexpr uint64_t kArenaBytes = uint64_t{96} << 20;  // More than caches keep.
@@ -88,7 +88,7 @@ class AttentionLoad {
     return kSequences * seen * 2 * layers_[layer].kv_width() * sizeof(BFloat16);
   }
 
-  // Its bytes a second.
+  // Bytes a second of one Attend().
   absl::StatusOr<double> AttendTimed() {
     const Nanos start = RealClock().Now();
     LAMINA_ASSIGN_OR_RETURN(const uint64_t bytes, Attend());
@@ -109,7 +109,7 @@ class AttentionLoad {
 
  private:
   const std::vector<AttentionDescriptor> layers_;
-  uint32_t tokens_ = 1;  // Of each sequence.
+  uint32_t tokens_ = 1;  // Context of each sequence.
   std::vector<BFloat16> queries_;
   std::vector<BFloat16> outputs_;
   std::array<Extent, kSequences> extents_;

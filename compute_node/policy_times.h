@@ -23,10 +23,10 @@
 namespace lamina::compute_node {
 
 struct PolicyMeasurement {
-  std::vector<AttentionDescriptor> layers;  // Of the model.
-  // Of the pool, in use together with memory nodes. All of them if no cores are shared.
+  std::vector<AttentionDescriptor> layers;  // The model's attention layers.
+  // Threads of the pool in use together with memory nodes. All of them if no cores are shared.
   size_t pools_threads = 1;
-  std::vector<int> shared_cores;  // With memory nodes.
+  std::vector<int> shared_cores;  // Cores shared with memory nodes.
 };
 
 // Leaves all threads of the pool in use. The calling thread should be pinned as the data thread is.

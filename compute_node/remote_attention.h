@@ -46,9 +46,9 @@ class RemoteAttention final : public AttentionPath {
 
   // The rows of the lane's step, which has begun, by memory node.
   const RemoteRows& RowsOf(const Lane& lane) const { return lanes_[lane.index].rows; }
-  // Of the rows of the lane's slice that go to the memory node.
+  // Header of the query window with the rows of the lane's slice that go to the memory node.
   plan::WindowHeader QueryHeader(const Lane& lane, uint32_t node) const;
-  // What the outputs of the layer that come from it must have.
+  // Header that the outputs of the layer that come from it must have.
   plan::WindowHeader ReplyHeader(const Lane& lane, uint32_t layer, uint32_t node) const;
 
  private:
@@ -57,7 +57,7 @@ class RemoteAttention final : public AttentionPath {
     bool awaited = false;
     plan::QueryWindowWriter window{{}, 0};
     const BFloat16* staged = nullptr;  // Rows as they lie in the window.
-    // Of the last piece that was sent: when it began to leave, and its bytes.
+    // When the last piece that was sent began to leave, and its bytes.
     Nanos sent_at = 0;
     size_t sent_bytes = 0;
   };
@@ -65,8 +65,8 @@ class RemoteAttention final : public AttentionPath {
     PathRows path_rows;
     RemoteRows rows;
     std::vector<Unit> units;                  // [memory nodes]
-    std::vector<plan::WindowHeader> headers;  // The same.
-    bool awaited = false;                     // Outputs that Poll() has not seen complete.
+    std::vector<plan::WindowHeader> headers;  // [memory nodes]
+    bool awaited = false;  // There are outputs that Poll() has not seen complete.
     // [chunk tokens, k | v] of the memory nodes, one after the other.
     std::vector<BFloat16> kv_staging;
     // Rows as they lie in windows: where queries go first or chunks are of heads, and in partition

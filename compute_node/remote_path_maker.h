@@ -16,7 +16,7 @@ namespace lamina::compute_node {
 
 class RemotePathMaker final : public PathMaker {
  public:
-  // Of the node `node`, whose slices run on the device. The device must outlive this.
+  // Makes the path of `node`, whose slices run on the device. The device must outlive this.
   RemotePathMaker(std::string node, kernels::ComputeDevice& device)
       : device_(device), scratch_(std::move(node), device) {}
 

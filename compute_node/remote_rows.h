@@ -20,22 +20,22 @@ namespace lamina::compute_node {
 // What of a step concerns one memory node.
 struct NodeRows {
   RowRange rows;     // Decode rows.
-  RowRange kv_rows;  // Of all k and v of the chunks that go to memory nodes.
+  RowRange kv_rows;  // Rows of all k and v of the chunks that go to memory nodes.
   // Partition token_range: the rows, of which the first `own_rows` have their own token there.
   std::vector<uint32_t> span_rows;
   uint32_t own_rows = 0;
-  uint32_t partials = 0;  // That it answers.
+  uint32_t partials = 0;  // Partials that it answers.
   bool involved() const { return rows.count > 0 || kv_rows.count > 0; }
 };
 
 // Where the reply to one span of a row lies.
 struct SpanPartial {
   uint32_t node = 0;
-  uint32_t index = 0;  // Among the node's.
+  uint32_t index = 0;  // Index among the node's partials.
 };
 
 struct RemoteRows {
-  RowRange decode;              // Of the step.
+  RowRange decode;              // Decode rows of the step.
   std::vector<NodeRows> nodes;  // [memory nodes]
   // Partition token_range: of each decode row and span, rows by rows; where each row's begin.
   std::vector<SpanPartial> partials;

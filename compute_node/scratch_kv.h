@@ -20,7 +20,7 @@ namespace lamina::compute_node {
 
 class ScratchKv {
  public:
-  // Of the node `node`, whose slices run on the device, which must outlive this.
+  // Scratch of `node`, whose slices run on the device, which must outlive this.
   ScratchKv(std::string node, kernels::ComputeDevice& device)
       : node_(std::move(node)), device_(device) {}
 

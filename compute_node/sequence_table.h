@@ -25,10 +25,10 @@ struct Sequence {
   std::vector<TokenId> tokens;             // Prompt, committed and sampled.
   std::vector<plan::SequenceId> children;  // Sample their first token with this one's last chunk.
   bool finished = false;                   // Further rows are discarded.
-  std::unique_ptr<model::GrammarState> grammar;  // Of its form, once it has sampled.
+  std::unique_ptr<model::GrammarState> grammar;  // Grammar of its form, once it has sampled.
   size_t in_grammar = 0;                         // Tokens up to here are in it.
-  std::vector<uint32_t> spans;                   // Partition token_range: the memory node of each.
-  uint32_t slots = 0;                            // The same: for so many tokens.
+  std::vector<uint32_t> spans;  // Partition token_range: the memory node of each span.
+  uint32_t slots = 0;           // Partition token_range: tokens that have slots.
 };
 
 class SequenceTable {
@@ -62,10 +62,12 @@ class SequenceTable {
 plan::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
                               model::GrammarCache& grammars, kernels::SampleScratch& scratch);
 
-// The same with a token that was sampled elsewhere. Requires: no form, no log-probabilities.
+// Appends a token that was sampled elsewhere, and judges it so. Requires: no form, no
+// log-probabilities.
 plan::SampledToken AppendSampled(TokenId token, Sequence& sequence);
 
-// Of a scored token, with as many alternatives as the sequence asks for; rank 0 if it does not.
+// Rank of a scored token, with as many alternatives as the sequence asks for; rank 0 if it does
+// not.
 plan::TokenRank RankOf(absl::Span<const float> logits, TokenId token, const Sequence& sequence,
                        kernels::SampleScratch& scratch);
 

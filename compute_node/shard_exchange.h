@@ -35,7 +35,7 @@ class ShardExchange {
   // it is put from.
   void BeginSum(Lane& lane, size_t reduce);
 
-  // The same without rows, so that shards meet all the same.
+  // Begins a sum without rows, so that shards meet all the same.
   void BeginEmptySum(const Lane& lane) { ++lanes_[lane.index].sums; }
 
   // Puts the own part, of the sum at lane.op. Errors: as Peers::Put().
@@ -64,9 +64,9 @@ class ShardExchange {
 
   const WorkerContext& context_;
   const ShardPart shard_;
-  std::vector<uint32_t> nodes_;  // Those that sum with this one, by shard; one if there are none.
+  std::vector<uint32_t> nodes_;  // Nodes that sum with this one, by shard; one if there are none.
   std::vector<LaneState> lanes_;
-  std::vector<const float*> parts_;  // Of the sum at hand.
+  std::vector<const float*> parts_;  // Parts of the sum at hand.
 };
 
 }  // namespace lamina::compute_node

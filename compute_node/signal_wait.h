@@ -34,14 +34,14 @@ class SignalWait {
   // Errors: as Peers::NothingFrom(), of the first to be given up; kCancelled; the transport's.
   absl::Status Wait(Nanos pause, const transport::AbortWord& abort);
 
-  // The same without waiting, and without counting time: whether somebody is to be given up now.
+  // Says whether somebody is to be given up now. It does not wait, and counts no time.
   // Errors: as Peers::NothingFrom().
   absl::Status CheckDeadline() const;
 
  private:
   const WorkerContext& context_;
   std::vector<AwaitedSignal> signals_;
-  std::vector<transport::SignalCondition> conditions_;  // The same.
+  std::vector<transport::SignalCondition> conditions_;  // Parallel to signals_.
   // The signal that is given up first: when, after how long, and whose it is.
   Nanos deadline_ = INT64_MAX;
   Nanos timeout_ = 0;

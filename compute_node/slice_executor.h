@@ -86,8 +86,8 @@ class SliceExecutor {
     return RunRange(program_.AfterSend(slice), buffers);
   }
 
-  // The same in steps, where there may be reductions: ops [from, end) of a slice, which end before
-  // NextReduce() or behind the last op, OpsEnd(). Of the last slice these are its body.
+  // Runs a slice in steps, where there may be reductions: ops [from, end), which end before
+  // NextReduce() or behind the last op, OpsEnd(). The last slice's are its body.
   bool reduces() const { return program_.reduces(); }
   size_t OpsEnd(uint32_t slice) const { return program_.OpsEnd(slice); }
   size_t NextReduce(uint32_t slice, size_t from) const { return program_.NextReduce(slice, from); }
@@ -123,11 +123,11 @@ class SliceExecutor {
   void RunKvOps(uint32_t slice, size_t first_column, ValueBuffers& buffers) {
     runner_.RunColumns(program_.KvOps(slice), first_column, buffers);
   }
-  // Of the first `whole_rows` rows everything, of the others k and v alone: queries of prompts stay
-  // where they attend. Errors: those of the device.
+  // Copies all of the first `whole_rows` rows, and of the others k and v alone: queries of prompts
+  // stay where they attend. Errors: those of the device.
   absl::Status QkvToHost(uint32_t slice, size_t rows, size_t whole_rows,
                          ValueBuffers& buffers) const;
-  // Of outputs rows [first, first + count).
+  // Copies rows [first, first + count) of the outputs.
   void AttentionToDevice(uint32_t slice, size_t first, size_t count, ValueBuffers& buffers) const {
     buffers.ToDevice(program_.AttentionOutput(slice), first, count);
   }

@@ -67,8 +67,8 @@ class SliceProgram {
   // attention; of the last slice its body, which all shards run. None is empty.
   std::vector<OpRange> Ranges() const;
 
-  // Of the last slice: the ops behind its body, of which the last is the LM head; what they read
-  // of values that others made; and what crosses the last attention.
+  // The last slice's ops behind its body, of which the last is the LM head; what they read of
+  // values that others made; and what crosses the last attention.
   OpRange Tail() const;
   model::OpId head() const { return split_.slices.back().ops.back(); }
   const std::vector<model::ValueId>& tail_inputs() const { return tail_inputs_; }
@@ -89,8 +89,8 @@ class SliceProgram {
   uint32_t Width(model::ValueId value) const { return graph_->values[value].width; }
   DType TypeOf(model::ValueId value) const;
   size_t RowBytes(model::ValueId value) const { return Width(value) * DTypeBytes(TypeOf(value)); }
-  size_t ContextRowBytesMax() const;  // Of the widest context.
-  size_t PartRowBytesMax() const;     // Of what reductions sum; 0 without them.
+  size_t ContextRowBytesMax() const;  // Bytes of the widest context.
+  size_t PartRowBytesMax() const;     // Bytes of what reductions sum; 0 without them.
 
   // Whether a reduction sums the value over shards.
   bool IsPart(model::ValueId value) const { return is_part_[value]; }
@@ -112,7 +112,7 @@ class SliceProgram {
   const model::Graph* graph_;
   DType compute_type_;
   model::SplitModel split_;
-  size_t tail_begin_ = 0;  // Of the last slice: behind its last reduction.
+  size_t tail_begin_ = 0;  // First op of the last slice behind its last reduction.
   std::vector<model::ValueId> last_inputs_;
   std::vector<model::ValueId> tail_inputs_;
   std::vector<std::vector<model::OpId>> kv_ops_;  // [attentions]

@@ -50,7 +50,7 @@ class SparseAttention final : public AttentionPath {
   TokenChoice choice_;
   SparsePrompts prompts_;
   SparseKv kv_;
-  std::vector<RowRun> runs_;  // Of the step that begins.
+  std::vector<RowRun> runs_;  // Runs of the step that begins.
 };
 
 }  // namespace lamina::compute_node

@@ -36,7 +36,7 @@ class SparsePathMaker final : public PathMaker {
   const kernels::ComputeDevice& device_;
   const kernels::AttentionKernel& kernel_;
   std::optional<kernels::KvArena> scratch_;
-  std::vector<AttentionDescriptor> layers_;  // Of the scratch.
+  std::vector<AttentionDescriptor> layers_;  // Attention layers of the scratch.
   uint64_t sums_bytes_ = 0;
   uint64_t windows_bytes_ = 0;
 };

@@ -40,7 +40,7 @@ class SparsePrompts {
   struct Chunk {
     RowRun rows;
     Extent sequence;       // The scratch slots of all tokens up to its last.
-    uint32_t weighed = 0;  // Of its rows the last ones.
+    uint32_t weighed = 0;  // The last so many of its rows are weighed.
   };
 
   void AttendChunk(Lane& lane, const Chunk& chunk);

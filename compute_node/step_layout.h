@@ -20,8 +20,8 @@
 
 namespace lamina::compute_node {
 
-// By which of the epoch's paths a sequence attends: an index into Lane::paths, or beyond its end if
-// the epoch has no such path.
+// Returns by which of the epoch's paths a sequence attends: an index into Lane::paths, or beyond
+// its end if the epoch has no such path.
 using PathOf = absl::FunctionRef<uint32_t(const Sequence&)>;
 
 // Lays out the lane's plan, which the sequences have been told of. Sorts the plan's rows and chunks

@@ -34,7 +34,7 @@ class StepTail {
   // Takes the memory. Errors: those of the device.
   absl::Status Prepare(uint32_t vocabulary);
 
-  uint64_t buffer_bytes() const { return buffers_.bytes(); }  // Of the device, for logits.
+  uint64_t buffer_bytes() const { return buffers_.bytes(); }  // Bytes of the device for logits.
 
   // Before the last slice of a step whose executor sums over shards: that slice runs on the rows
   // that are sampled or scored alone; forks share one. Errors: those of the device.
@@ -63,16 +63,16 @@ class StepTail {
   ThreadPool& pool_;
   model::GrammarCache* const grammars_;
 
-  const Lane* lane_ = nullptr;  // Whose tail is under way. Of it:
-  size_t done_ = 0;             // rows that are sampled or scored,
-  size_t columns_ = 0;          // logits of the next rows that are there,
-  plan::StepResult result_;     // of the rows that are done.
+  const Lane* lane_ = nullptr;  // The lane whose tail is under way.
+  size_t done_ = 0;             // Its rows that have been sampled or scored.
+  size_t columns_ = 0;          // Logits of the next rows that are there.
+  plan::StepResult result_;     // Result of the rows that are done.
 
   ValueBuffers buffers_;
   std::vector<uint32_t> kept_rows_;
-  std::unique_ptr<kernels::RowSampler> sampler_;        // Of the device; may be null.
-  std::vector<kernels::SampleRequest> device_samples_;  // Of the rows that are sampled.
-  std::vector<uint32_t> host_rows_;                     // Those that the host samples or scores.
+  std::unique_ptr<kernels::RowSampler> sampler_;        // The device's; may be null.
+  std::vector<kernels::SampleRequest> device_samples_;  // One for each row that is sampled.
+  std::vector<uint32_t> host_rows_;                     // Rows that the host samples or scores.
   std::vector<kernels::SampleScratch> scratch_;         // One a thread.
 };
 

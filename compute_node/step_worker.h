@@ -76,7 +76,7 @@ class StepWorker {
  public:
   struct Options {
     plan::EpochConfig config;  // As the node's shard works with it.
-    plan::WindowShape shape;   // Of the cluster's, with the widths of contexts and parts.
+    plan::WindowShape shape;   // The cluster's, with the widths of contexts and parts.
     uint32_t node = 0;         // Own index among the compute nodes.
     uint32_t vocabulary = 0;
     model::GrammarCache* grammars = nullptr;

@@ -33,8 +33,8 @@ uint64_t StepWorker::buffer_bytes() const {
   return bytes;
 }
 
-// Of every lane that runs here and has decode rows. Last of what takes memory: it is what a node
-// can do without.
+// Captures slices of every lane that runs here and has decode rows. This takes memory last: a node
+// can do without it.
 void StepWorker::CaptureSlices() {
   const Nanos start = RealClock().Now();
   size_t captured = 0;

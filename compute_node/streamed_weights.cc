@@ -15,7 +15,8 @@ namespace {
 
 constexpr size_t kLine = 64;  // What packed weights are aligned to.
 constexpr Nanos kLookAgain = Micros(20);
-constexpr size_t kTurnBytes = size_t{256} << 10;  // Of a bus; as memory nodes put at once.
+// Turn of a transfer on the bus; as memory nodes put at once.
+constexpr size_t kTurnBytes = size_t{256} << 10;
 
 size_t Aligned(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 

@@ -37,14 +37,14 @@ namespace lamina::compute_node {
 
 struct StreamedWeightsOptions {
   uint64_t budget = 0;         // Bytes of the device for all weights, slots included.
-  uint32_t lanes = 1;          // That may hold a slice at the same time.
-  std::string directory = {};  // Of the store.
+  uint32_t lanes = 1;          // Lanes that may hold a slice at the same time.
+  std::string directory = {};  // Folder of the store.
   // What slices come over, with others' transfers; null: as fast as they are read.
   std::shared_ptr<SharedBus> bus = nullptr;
 };
 
-// Which of `slices` slices stream, as evenly spread as can be: as few as leave the others, and the
-// slots, within the budget.
+// Chooses which of `slices` slices stream, as evenly spread as can be: as few as leave the others,
+// and the slots, within the budget.
 // Shapes: bytes  [slices], of each slice's weights that may stream; 0: it has none
 // Errors: kFailedPrecondition  `fixed` bytes and the slots alone exceed the budget; says both.
 absl::StatusOr<std::vector<bool>> ChooseStreamed(absl::Span<const uint64_t> bytes, uint64_t fixed,
@@ -78,8 +78,8 @@ class StreamedWeights final : public HeldWeights {
   struct Slice {
     std::vector<kernels::PackedLinear*> linears;
     std::vector<size_t> piece_counts;  // [linears]
-    std::vector<Piece> pieces;         // Of all linears, in their order.
-    size_t bytes = 0;                  // Of a slot.
+    std::vector<Piece> pieces;         // Pieces of all linears, in their order.
+    size_t bytes = 0;                  // Bytes that it takes in a slot.
     uint32_t slot = kNoSlot;
     bool streamed() const { return !pieces.empty(); }
   };
@@ -97,9 +97,9 @@ class StreamedWeights final : public HeldWeights {
                        absl::Span<const model::OpId> ops, const ModelWeights::Progress& progress);
   absl::Status Stow(Slice& slice, kernels::PackedLinear& linear);
   absl::Status MakeSlots();
-  // Of the slot that holds the slice, or is to hold it; orders it where it is on no slot. With
-  // `now` also in the place of a slice that has come and that nobody has asked for yet.
-  // kNoSlot: no slot is free.
+  // The slot that holds the slice, or is to hold it; orders it where it is on no slot. With `now`
+  // also in the place of a slice that has come and that nobody has asked for yet. kNoSlot: no slot
+  // is free.
   uint32_t SlotFor(uint32_t slice, bool now);
   uint32_t FreeSlot(bool now) const;
   void Clear(Slot& slot);
@@ -115,7 +115,7 @@ class StreamedWeights final : public HeldWeights {
   std::unique_ptr<WeightStore> store_;
   std::vector<Slice> slices_;  // [slices of the program]
   std::vector<std::unique_ptr<Slot>> slots_;
-  std::vector<std::byte*> places_;  // Of one linear's pieces.
+  std::vector<std::byte*> places_;  // Places of one linear's pieces.
   uint64_t stowed_bytes_ = 0;
   uint32_t streamed_ = 0;
 

@@ -37,9 +37,9 @@ class TokenChoice {
   // What comes from one memory node in the lane's step.
   struct Part {
     std::vector<RowRun> rows;
-    std::vector<plan::FetchRun> runs;  // The same, with all tokens before them.
+    std::vector<plan::FetchRun> runs;  // One for each of `rows`, with all tokens before them.
     size_t first_word = 0;             // Where its sets begin.
-    size_t words = 0;                  // Of one set.
+    size_t words = 0;                  // Words of one set.
   };
   const Part& part(const Lane& lane, uint32_t node) const { return lanes_[lane.index].nodes[node]; }
   // The tokens of one of its runs in a layer.

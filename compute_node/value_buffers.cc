@@ -97,7 +97,7 @@ absl::Status ValueBuffers::SetRows(const RowInputs& rows) {
   std::copy(rows.token_ids.begin(), rows.token_ids.end(), ids);
   std::copy(rows.positions.begin(), rows.positions.end(), positions);
   const size_t computed = captured_.RowsComputed(count);
-  std::fill(ids + count, ids + computed, 0);  // Of every table.
+  std::fill(ids + count, ids + computed, 0);  // Every table has id 0.
   std::fill(positions + count, positions + computed, 0);
   const size_t stride = rows_max_ * sizeof(uint32_t);
   device_of_->CopyRows({.to = device_ids_.data,

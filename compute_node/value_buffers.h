@@ -67,14 +67,15 @@ class ValueBuffers {
   // The ids and positions as ops read them, where the device has them.
   const RowInputs& rows() const { return device_rows_; }
 
-  // A value's rows, of the device.
+  // A value's rows on the device.
   std::byte* data(model::ValueId value) {
     return slot_[value] != model::kNone ? device_[slot_[value]].data : placed_[value];
   }
-  // The same as matrices. Requires: the value is of that type; rows <= rows_max().
+  // The rows as matrices. Requires: the value is of that type; rows <= rows_max().
   kernels::MatrixView<float> Floats(model::ValueId value, size_t rows);
   kernels::MatrixView<BFloat16> Halves(model::ValueId value, size_t rows);
-  kernels::ActivationView Activations(model::ValueId value, size_t rows);  // Of any type.
+  // Takes values of any type.
+  kernels::ActivationView Activations(model::ValueId value, size_t rows);
 
   // The host's copy of a value. Requires: it has one (SliceProgram::Crosses()).
   std::byte* host(model::ValueId value) { return host_[slot_[value]].data; }
@@ -83,7 +84,7 @@ class ValueBuffers {
   // Copies rows [first, first + count) of a value. On the processor nothing is to do.
   void ToHost(model::ValueId value, size_t first, size_t count);
   void ToDevice(model::ValueId value, size_t first, size_t count);
-  // Of these rows what lies from byte `from` on.
+  // Copies what lies from byte `from` on in these rows.
   void ColumnsToHost(model::ValueId value, size_t from, size_t first, size_t count);
   // Waits for everything that the device was given. Errors: the device's.
   absl::Status Settle();
@@ -95,7 +96,7 @@ class ValueBuffers {
   // Where a part for the other shards goes on the host; before what makes it runs.
   void Place(model::ValueId value, std::byte* at) { placed_[value] = at; }
   std::byte* placed(model::ValueId value) const { return placed_[value]; }
-  // Of the device, for another shard's part; none on the processor.
+  // Memory of the device for another shard's part; none on the processor.
   std::byte* part_scratch() { return device_part_.data; }
 
   CapturedSlices& captured() { return captured_; }
@@ -118,7 +119,7 @@ class ValueBuffers {
   kernels::Buffer device_ids_;
   kernels::Buffer host_ids_;
   bool copying_ids_ = false;     // Perhaps still, from host_ids_.
-  kernels::Buffer device_part_;  // Of another shard; the same.
+  kernels::Buffer device_part_;  // Holds another shard's part; none where the device is the host.
   CapturedSlices captured_;      // Last: it names the others' memory.
 };
 

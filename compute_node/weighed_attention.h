@@ -59,7 +59,7 @@ class WeighedAttention {
   const kernels::AttentionKernel& kernel_;
   ThreadPool& pool_;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
-  std::vector<Piece> pieces_;  // Of one call of the kernel.
+  std::vector<Piece> pieces_;  // Pieces of one call of the kernel.
   std::vector<kernels::AttentionItem> calls_;
   std::vector<kernels::AttentionWeights> weights_;  // By piece.
   std::vector<float> memory_;

@@ -74,7 +74,7 @@ class HeldWeights : public WeightSource {
   // Gives all memory back.
   virtual void Drop() = 0;
 
-  virtual uint64_t bytes() const = 0;  // Of the device.
+  virtual uint64_t bytes() const = 0;  // Bytes that weights take on the device.
   // Says for people in which form weights are, or where else; may be empty.
   virtual std::string Describe() const = 0;
 };

@@ -51,7 +51,7 @@ struct WorkerContext {
 
   bool Runs(const Lane& lane) const { return schedule.Runs(node, lane.index); }
 
-  // Which compute node runs a slice of the lane's step; whose tokens end the step.
+  // The compute node that runs a slice of the lane's step, and the one whose tokens end the step.
   uint32_t NodeOf(const Lane& lane, uint32_t slice) const {
     return schedule.NodeOf(lane.plan.lane, lane.plan.step, slice, lane.pinned);
   }
@@ -59,7 +59,7 @@ struct WorkerContext {
     return schedule.HeadNodeOf(lane.plan.lane, lane.plan.step, lane.pinned);
   }
 
-  // Of the attention after `slice`.
+  // Signal value of the attention after `slice`.
   uint64_t UnitValue(const Lane& lane, uint32_t slice) const {
     return layout.SignalValue(lane.plan.step, slice);
   }
@@ -78,7 +78,7 @@ struct WorkerContext {
                     absl::Span<const std::byte> message,
                     const transport::SignalUpdate& signal) const;
 
-  // Of what compute node `sender` tells others about the lane's step.
+  // Header of what compute node `sender` tells others about the lane's step.
   plan::WindowHeader HeaderOf(const Lane& lane, uint32_t slice, uint32_t rows,
                               uint32_t sender) const {
     return {.lane = lane.index,

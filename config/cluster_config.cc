@@ -30,7 +30,7 @@ namespace lamina {
 namespace {
 
 constexpr int kCoreMax = 4095;          // Linux's CPU_SETSIZE allows 1024; big hosts have more.
-constexpr uint32_t kThreadsMax = 1024;  // Of one node.
+constexpr uint32_t kThreadsMax = 1024;  // The most threads of one node.
 constexpr Nanos kStuckAfterMin = Seconds(2);  // Nodes report twice a second.
 constexpr Nanos kStuckAfterMax = Seconds(3600);
 constexpr uint64_t kBodyBytesLeast = 1 << 10;

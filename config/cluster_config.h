@@ -45,7 +45,7 @@ struct LayerRange {
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
-// Of `policy`: where K and V are, and who attends.
+// Values of `policy`: where K and V are, and who attends.
 inline constexpr absl::string_view kPolicyAttendRemote = "attend_remote";
 inline constexpr absl::string_view kPolicyLocal = "local";
 inline constexpr absl::string_view kPolicyAuto = "auto";
@@ -95,12 +95,12 @@ struct ComputeNodeConfig {
   // heads and MLP columns, or a shard of a stage. Empty: the node is a replica by itself.
   std::string replica;
   std::optional<uint32_t> stage;     // From 0 on.
-  std::optional<uint32_t> shard;     // The same, of the replica or of its stage.
+  std::optional<uint32_t> shard;     // From 0 on, within the replica or its stage.
   std::optional<LayerRange> layers;  // Not given: chosen, by cost and by measured speed.
   uint64_t capacity_bytes = 0;       // For KV: with policy local or auto, and then required.
-  uint64_t memory_budget_bytes = 0;  // Of the device, for weights and all else. 0: unbounded.
-  // Of the device, for weights; what exceeds it comes from a file in the folder `weights_store`
-  // when it is needed. 0: all weights stay.
+  uint64_t memory_budget_bytes = 0;  // Bytes of the device for weights and all else. 0: unbounded.
+  // Bytes of the device for weights; what exceeds it comes from a file in the folder
+  // `weights_store` when it is needed. 0: all weights stay.
   uint64_t weights_budget_bytes = 0;
   std::string weights_store = "/var/tmp";
   WeightsForm weights = WeightsForm::kAuto;
@@ -131,7 +131,7 @@ struct GatewayConfig {
   std::string reasoning_parser =
       "auto";  // Whether answers have thoughts in tags: auto, none, think.
   std::vector<std::string> cors_origins;        // Origins whose pages may call; "*" for any.
-  uint64_t body_bytes_max = uint64_t{4} << 20;  // Of one request.
+  uint64_t body_bytes_max = uint64_t{4} << 20;  // The most bytes of one request's body.
   uint32_t connections_max = 4096;
   uint32_t choices_max = 128;        // Prompts of a batch times `n`.
   uint32_t request_seconds = 30;     // For a request to arrive whole, from its first byte.
@@ -150,7 +150,7 @@ struct VerbsConfig {
   std::optional<uint32_t> port;
   std::optional<uint32_t> gid;  // Index into the port's table.
   std::optional<uint32_t> mtu;
-  std::optional<uint32_t> timeout;  // Of a packet: 4.096 us * 2^timeout.
+  std::optional<uint32_t> timeout;  // Timeout of a packet: 4.096 us * 2^timeout.
   std::optional<uint32_t> retries;
   std::optional<uint32_t> rnr_retries;
   std::optional<uint32_t> queue;  // Work requests in flight to one peer.
@@ -165,7 +165,7 @@ enum class PrefillMode : uint8_t { kInline, kDedicated };
 enum class PrefixCacheMode : uint8_t { kAuto, kOff };
 enum class ServiceOrderKind : uint8_t { kFirstComeFirstServed, kPriority };
 
-// Of `generation_config`.
+// Values of `generation_config`.
 inline constexpr absl::string_view kGenerationConfigAuto = "auto";
 inline constexpr absl::string_view kGenerationConfigNone = "none";
 
@@ -176,16 +176,16 @@ struct ClusterConfig {
   std::string generation_config = std::string(kGenerationConfigAuto);
   // The secret of its members (common/cluster_secret.h); paths as of `model`. Empty: none.
   std::string cluster_token_file;
-  TlsFiles tls;         // Of gRPC between all processes of the cluster; paths as of `model`.
+  TlsFiles tls;         // TLS of gRPC between all processes of the cluster; paths as of `model`.
   BundleConfig bundle;  // The programs on other hosts, for deploy/cluster.sh.
   std::string network;  // Where data between nodes goes: "10.1.0.0/16" or "eth1". Empty: anywhere.
-  PortRange ports;      // Of all that listens where the system would pick a port. Not set: it does.
+  PortRange ports;  // Ports of all that listens where the system would pick one. Not set: it picks.
   // For a node that was asked to stop until it leaves without the coordinator's consent.
   uint32_t drain_seconds = 30;
   std::string coordinator_listen = "127.0.0.1:7400";  // host:port; port 0 picks one.
   // Where others find it, when that is not where it listens. Empty: it is.
   std::string coordinator_advertise;
-  std::string coordinator_http;        // Of /metrics and /health. Empty: none.
+  std::string coordinator_http;        // Where /metrics and /health are served. Empty: nowhere.
   std::string coordinator_spans;       // File of spans. Empty: none.
   std::vector<int> coordinator_cores;  // As of nodes; empty pins nothing.
   GatewayConfig gateway;
@@ -197,7 +197,7 @@ struct ClusterConfig {
     PipelineMode mode = PipelineMode::kRotational;
     uint32_t lanes = 2;
     bool lanes_auto = false;  // `lanes: auto`: any number up to `lanes`, by measured times.
-    uint32_t chunks = 1;      // In which a lane's rows go to a memory node, at most.
+    uint32_t chunks = 1;      // The most sub-batches in which a lane's rows go to a memory node.
     bool chunks_auto = true;  // `chunks: auto`: by measured times.
     QueryFirst query_first = QueryFirst::kAuto;
     DeviceWaits device_waits = DeviceWaits::kAuto;
@@ -205,7 +205,7 @@ struct ClusterConfig {
   Partition partition = Partition::kRequest;
   ClusterAttention attention = {.decode = AttentionArithmetic::kAuto,
                                 .prefill = AttentionArithmetic::kAuto};
-  // Of all K and V in slots: bf16 | int8, which is lossy
+  // The form of all K and V in slots: bf16 | int8, which is lossy
   // (docs/adr/0171-int8-behind-the-open-block.md).
   KvForm kv = KvForm::kBF16;
   std::string policy{kPolicyAttendRemote};
@@ -231,7 +231,7 @@ struct ClusterConfig {
   struct {
     LogLevel level = LogLevel::kInfo;
     LogFormat format = LogFormat::kText;
-  } log;  // Of every daemon; flags go before it.
+  } log;  // Logging of every daemon; flags override it.
 
   // Errors: kInvalidArgument  the key, the value and what is allowed; duplicate node names; no
   //                           compute or memory node; values that contradict each other.
@@ -250,7 +250,7 @@ struct ClusterConfig {
   // What "ucx" and "verbs" mean here as URIs: on one host they listen on loopback alone.
   std::string UcxUri() const;
   std::string VerbsUri() const;
-  // The same for peers on other hosts, whichever nodes the file has.
+  // URIs for peers on other hosts, whichever nodes the file has.
   std::string UcxUriBetweenHosts() const;
   std::string VerbsUriBetweenHosts() const;
 
@@ -266,7 +266,7 @@ struct ClusterConfig {
 absl::StatusOr<ClusterConfig> LoadClusterConfig(const std::string& path,
                                                 const std::vector<std::string>& overrides);
 
-// The same over text; `origin` names it in messages.
+// Reads the configuration from `text` as LoadClusterConfig() does; `origin` names it in messages.
 absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view text, absl::string_view origin,
                                                  const std::vector<std::string>& overrides);
 

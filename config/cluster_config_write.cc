@@ -54,7 +54,7 @@ std::string FormatExactBytes(uint64_t bytes) {
   return absl::StrCat(bytes);
 }
 
-// The same of a time.
+// The largest unit that divides the time, so that reading it back gives the same.
 std::string FormatExactDuration(Nanos length) {
   constexpr std::pair<Nanos, absl::string_view> kUnits[] = {{Seconds(1), "s"}, {Millis(1), "ms"}};
   for (const auto& [unit, name] : kUnits) {

@@ -12,7 +12,7 @@
 
 namespace lamina {
 
-// Of deploy/cluster.sh, for hosts that it starts nodes on.
+// What deploy/cluster.sh takes to the hosts that it starts nodes on.
 struct BundleConfig {
   std::string dir;  // A bundle that is there already. Empty: it is copied to each host.
 

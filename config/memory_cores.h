@@ -14,8 +14,8 @@ namespace lamina {
 
 // A compute node's cores, each list in the order of the file.
 struct SplitCores {
-  std::vector<int> own;     // That no memory node of its host names,
-  std::vector<int> shared;  // and the others.
+  std::vector<int> own;     // Cores that no memory node of its host names.
+  std::vector<int> shared;  // The other cores.
 };
 SplitCores SplitCoresOf(const ClusterConfig& config, const ComputeNodeConfig& node);
 

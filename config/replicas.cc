@@ -19,8 +19,8 @@ std::string KeyOf(size_t index, absl::string_view key) {
   return absl::StrCat("compute.", index, ".", key);
 }
 
-// Of each stage the nodes have shards 0, 1, 2, ..., each once; as many of every stage. `nodes` gets
-// the shard 0 of each.
+// Checks that the nodes of each stage have shards 0, 1, 2, ..., each once, and that every stage has
+// as many. `nodes` gets the nodes of shard 0.
 absl::Status CheckShards(const ClusterConfig& config, const ReplicaConfig& replica,
                          std::vector<size_t>& nodes) {
   const auto shard_of = [&](size_t i) { return config.compute[replica.nodes[i]].shard; };

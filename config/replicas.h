@@ -17,19 +17,20 @@
 namespace lamina {
 
 struct ReplicaConfig {
-  std::string name;           // Of the node, if it is one by itself.
-  std::vector<size_t> nodes;  // Indices into `compute`, by stage, and of each stage by shard.
-  uint32_t shards = 1;        // Of each stage.
+  std::string name;           // The node's name, if it is a replica by itself.
+  std::vector<size_t> nodes;  // Indices into `compute`, sorted by stage, then by shard.
+  uint32_t shards = 1;        // Shards of each stage.
 };
 
 // The replicas in the order in which the file names their first node. Of a file that
 // CheckReplicas() refuses, the stages are in any order.
 std::vector<ReplicaConfig> ReplicasOf(const ClusterConfig& config);
 
-// Of every replica that decodes, of a file that CheckReplicas() accepts.
+// Shards of each stage, the same in every replica that decodes. The file is one that
+// CheckReplicas() accepts.
 uint32_t ShardsOf(const ClusterConfig& config);
 
-// Whether it is for prefill only.
+// Whether the replica is for prefill only.
 bool IsForPrompts(const ClusterConfig& config, const ReplicaConfig& replica);
 
 // Whether the node is one of several of a replica.

@@ -15,11 +15,11 @@
 
 namespace lamina::control {
 
-// The same error, blamed on `node`, or on nobody if that is empty. One that names a node already
+// Returns the error blamed on `node`, or on nobody if that is empty. One that names a node already
 // keeps it; OK stays OK.
 absl::Status Blame(absl::Status status, absl::string_view node);
 
-// On the node at `index` of `names`; on nobody if there are fewer.
+// Blames the node at `index` of `names`; nobody if there are fewer.
 absl::Status Blame(absl::Status status, const std::vector<std::string>& names, size_t index);
 
 // The node that the error is blamed on; empty: nobody.

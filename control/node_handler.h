@@ -28,10 +28,10 @@ struct LinkReport {
 
 // A node's part in an epoch, as others need it.
 struct PreparedNode {
-  std::string region;   // Its descriptor.
+  std::string region;   // Descriptor of its region.
   std::string windows;  // For people: where it lies, and how the network reaches it.
-  // Of a memory node: which memory its slots lie in. The same as in the epoch before: they hold
-  // what they held. 0: not known.
+  // Names the memory that a memory node's slots lie in. If it is that of the epoch before, slots
+  // hold what they held. 0: not known.
   uint64_t kv_arena = 0;
 };
 
@@ -40,9 +40,10 @@ struct NodeIdentity {
   std::string name;
   bool is_memory = false;
   std::string device = "cpu";
-  uint32_t threads =
-      1;  // Of a memory node: that its attention is spread over, (row, KV head) each.
-  uint64_t capacity_bytes = 0;  // For KV. Of a compute node under policy local, and auto.
+  // Threads that a memory node spreads its attention over, (row, KV head) each.
+  uint32_t threads = 1;
+  // Bytes for KV. A compute node has them under policy local and auto.
+  uint64_t capacity_bytes = 0;
   double bandwidth_bytes_per_second = 0;
   std::string kernels;
   // Whether it is to attend in pairs of bf16 where attention is chosen: its processor multiplies

@@ -326,7 +326,7 @@ struct NodeLink::Impl {
     return welcome.ok() || leave(welcome);
   }
 
-  // The same, within kGreetingWait.
+  // Greets as Greet() does, but gives up after kGreetingWait.
   bool GreetInTime(const std::shared_ptr<grpc::ClientContext>& stream_context, Stream& stream,
                    absl::Status& refused) {
     const auto was_late = std::make_shared<std::atomic<bool>>(false);

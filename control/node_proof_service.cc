@@ -14,7 +14,7 @@ namespace {
 constexpr absl::string_view kNodeLabel = "lamina control stream 1: node";
 constexpr absl::string_view kCoordinatorLabel = "lamina control stream 1: coordinator";
 constexpr absl::string_view kChangeLabel = "lamina member change 1";
-constexpr size_t kNameBytesMax = 100;  // Of a name in an error.
+constexpr size_t kNameBytesMax = 100;  // The most bytes of a name that an error shows.
 
 // What both proofs are over.
 class Transcript {

@@ -37,9 +37,9 @@ absl::StatusOr<v1::Welcome> WelcomeNode(const ClusterSecret& secret, const v1::C
 absl::Status CheckWelcome(const ClusterSecret& secret, const v1::Challenge& challenge,
                           const v1::Hello& hello, const v1::Welcome& welcome);
 
-// The same of who changes members (ChangeMembers of cluster.proto): over the challenge's nonce, the
-// kind of change and the node's name. All else of the change is set before.
-// Errors: of ProveNode().
+// Draws the nonce and the proof of who changes members (ChangeMembers of cluster.proto): over the
+// challenge's nonce, the kind of change and the node's name. All else of the change is set before.
+// Errors: those of ProveNode().
 absl::Status ProveChange(const ClusterSecret& secret, const v1::Challenge& challenge,
                          v1::MemberChange& change);
 

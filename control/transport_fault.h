@@ -9,7 +9,7 @@
 
 namespace lamina::control {
 
-// The same error, marked. OK stays OK.
+// Returns the error, marked. OK stays OK.
 absl::Status TransportFault(absl::Status status);
 
 bool IsTransportFault(const absl::Status& status);

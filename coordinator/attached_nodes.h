@@ -28,16 +28,16 @@ struct AttachedNode {
   std::shared_ptr<NodePort> port;
   double busy_share = 0;
   telemetry::NodeCounters counters;
-  // Of the current epoch: links as measured, and where windows that peers write lie.
+  // What the current epoch has of it: links as measured, and where windows that peers write lie.
   std::vector<control::LinkReport> links;
   std::string windows;
-  uint64_t kv_arena = 0;  // In which its slots lie since it was prepared; 0: not known.
+  uint64_t kv_arena = 0;  // The arena of its slots since it was prepared; 0: not known.
   core::AttentionRate attention_rate;  // Memory nodes.
   uint32_t slots = 0;
   bool loading = false;  // A stage that takes part when it has its layers.
 };
 
-// Of each of the node's links in the epoch what was measured and what use has shown since.
+// What was measured of each of the node's links in the epoch, and what use has shown since.
 std::vector<core::KnownLink> KnownLinksOf(const AttachedNode& node);
 
 class AttachedNodes {

@@ -29,7 +29,7 @@ namespace lamina::coordinator {
 namespace {
 
 constexpr double kTraceSecondsMax = 60;
-// Of a name, and of what a node says of itself.
+// The most bytes of a name, and of what a node says of itself.
 constexpr size_t kTextBytesMax = 1000;
 
 // One attached node: the queue of messages to it. The engine and the reactor share it.
@@ -424,7 +424,7 @@ void ToProto(const EngineTrace& trace, v1::CollectTraceResponse* proto) {
   proto->set_prefill_lane(trace.prefill_lane);
 }
 
-// Of a stream for which there is no place now: its node tries again.
+// Ends a stream for which there is no place now: its node tries again.
 class NoPlace final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
  public:
   NoPlace() {

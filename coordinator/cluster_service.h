@@ -19,7 +19,7 @@
 
 namespace lamina::coordinator {
 
-// Of the model: its own, and the first of those by which clients ask for it.
+// Names of the model: its own, and the first of those by which clients ask for it.
 struct ModelNames {
   std::string own;
   std::string served;

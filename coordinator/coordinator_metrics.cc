@@ -28,7 +28,7 @@ MetricLabels With(MetricLabels labels, const std::string& name, const std::strin
 // "serving", or "serving; without m1".
 bool IsServing(const EngineStatus& status) { return absl::StartsWith(status.state, "serving"); }
 
-// Of all slots of the memory nodes, 0 to 1.
+// Share of all slots of the memory nodes that hold K and V, 0 to 1.
 double CacheUsage(const EngineStatus& status) {
   double used = 0;
   double total = 0;

@@ -18,7 +18,7 @@ namespace lamina::coordinator {
 std::string MetricsText(Engine& engine, const std::string& model_name, const Clock& clock,
                         Nanos started);
 
-// Of it what is called vllm:*, for a gateway to pass on.
+// The metrics vllm:* of the page, for a gateway to pass on.
 std::string RequestMetricsText(Engine& engine, const std::string& model_name);
 
 // Empty when the cluster serves, else what it waits for.

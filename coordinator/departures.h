@@ -27,7 +27,7 @@ class Departures {
   // Drops those that are gone already: of whom `is_there` is false.
   void Keep(const std::function<bool(const NodeSource&)>& is_there);
 
-  // Those to be let go now: all who asked, once kTogether has passed since the first. Empty before.
+  // Nodes to be let go now: all who asked, once kTogether has passed since the first. Empty before.
   std::vector<std::string> Due(Nanos now) const;
 
   // The others cannot serve without them: new requests are refused until they are gone.

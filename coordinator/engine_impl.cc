@@ -171,7 +171,7 @@ void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::s
 
 void Engine::Impl::EpochServes(const FormedEpoch& epoch) { scheduler.SetArenas(ArenasOf(epoch)); }
 
-// In which their slots have been since they were prepared last; 0 for all nodes as one.
+// Arenas in which the nodes' slots have been since they were prepared last; 0 for all nodes as one.
 std::vector<uint64_t> Engine::Impl::ArenasOf(const FormedEpoch& epoch) const {
   std::vector<uint64_t> arenas;
   for (const core::MemoryNodeShare& share : epoch.shares) {
@@ -327,7 +327,7 @@ void Engine::Impl::UseCosts() {
   }
 }
 
-// Of all slots those that the prefix cache alone holds.
+// Share of all slots that the prefix cache alone holds.
 double Engine::Impl::KeptShare(const FormedEpoch& epoch) const {
   uint64_t kept = 0;
   uint64_t all = 0;

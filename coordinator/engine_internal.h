@@ -46,10 +46,10 @@ struct Engine::Impl final : public EpochOwner {
   MemberChanges changes;
   Departures departures;
   const StatusBuilder status_builder;
-  std::optional<plan::PipelineSchedule> schedule;  // Of the epoch: who runs which lane.
-  core::StepReports reports;                       // Of steps that some compute nodes have done.
+  std::optional<plan::PipelineSchedule> schedule;  // Who runs which lane in the epoch.
+  core::StepReports reports;                       // Steps that some compute nodes have done.
   std::string shares_by;    // By what new sequences are shared out, as status tells it.
-  uint32_t lanes_told = 0;  // Of the last choice that was logged.
+  uint32_t lanes_told = 0;  // Lanes of the last choice that was logged.
   std::vector<plan::StepPlan> plans;
   // Chunks of planned steps that are not the last of their prompts, oldest first, for each lane.
   std::vector<std::deque<std::pair<uint64_t, plan::PrefillChunk>>> chunks_planned;

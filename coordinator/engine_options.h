@@ -31,9 +31,10 @@ namespace lamina::coordinator {
 // A model replica that several compute nodes hold together.
 struct ReplicaOptions {
   std::string name;
-  std::vector<std::string> nodes;  // By stage, and of each stage by shard.
-  uint32_t shards = 1;             // Of each stage; all replicas that decode have as many.
-  std::vector<uint32_t> layers;    // Of each stage, as the cluster file says; empty: to be chosen.
+  std::vector<std::string> nodes;  // Sorted by stage, then by shard.
+  uint32_t shards = 1;             // Shards of each stage; all replicas that decode have as many.
+  // Layers of each stage, as the cluster file says; empty: to be chosen.
+  std::vector<uint32_t> layers;
 };
 
 // Memory nodes whose cores are the same, or overlap.
@@ -45,9 +46,9 @@ struct MemoryNodesOnCores {
 // Policy auto: each epoch has KV on the memory nodes or on the compute node, whichever decodes
 // faster.
 struct PolicyAutoOptions {
-  cost::PolicyLoad load;  // That it is chosen for until some has been seen.
+  cost::PolicyLoad load;  // The load to choose for until some has been seen.
   std::vector<MemoryNodesOnCores> memory = {};
-  Nanos idle = Seconds(5);  // For which nothing runs before an epoch of the other policy begins.
+  Nanos idle = Seconds(5);  // So long nothing runs before an epoch of the other policy begins.
 };
 
 // Policy fetch_hybrid: which share of a memory node's slots holds activations, in
@@ -59,20 +60,20 @@ struct HybridOptions {
 };
 
 struct EngineOptions {
-  std::vector<core::Member> nodes;          // Of the cluster file, compute nodes first.
-  std::vector<AttentionDescriptor> layers;  // Of the model.
+  std::vector<core::Member> nodes;          // Nodes of the cluster file, compute nodes first.
+  std::vector<AttentionDescriptor> layers;  // The model's attention layers.
   ClusterAttention attention;
   KvLayout kv;
   bool device_waits = false;             // Nodes on a device may use them (EpochConfig).
-  std::vector<ReplicaOptions> replicas;  // Those of several nodes.
-  std::vector<double> slice_costs;       // [layers + 1], in weights; for these.
-  plan::ShardCosts shard_costs;          // The same, for those of several shards.
+  std::vector<ReplicaOptions> replicas;  // Replicas of several nodes.
+  std::vector<double> slice_costs;       // [layers + 1], in weights; for `replicas`.
+  plan::ShardCosts shard_costs;          // For replicas of several shards.
   uint32_t vocabulary = 0;
   std::string model_fingerprint;
   std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.
   PipelineMode mode = PipelineMode::kRotational;
   Partition partition = Partition::kRequest;  // Not kAuto.
-  std::string partition_why;                  // Of one that was chosen; status tells it.
+  std::string partition_why;                  // Reason for a chosen one; status tells it.
   std::optional<PolicyAutoOptions> policy_auto;
   // Policies that fetch: rows attend at the compute node, over K and V that memory nodes send into
   // windows of so many bytes in all. Else 0.
@@ -92,10 +93,10 @@ struct EngineOptions {
   // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
   // its stream is ended as if it had left. 0 waits for the stream to break by itself.
   Nanos node_silence_max = 0;
-  // The same of one whose data thread stands still for so long while the others of its process
-  // live.
+  // A node whose data thread stands still for so long while the others of its process live is taken
+  // for dead, too.
   Nanos stuck_after = 0;
-  cost::PoolPrices prices;  // Of all nodes of the cluster file, per hour; 0: not known.
+  cost::PoolPrices prices;  // Prices of all nodes of the cluster file, per hour; 0: not known.
   // Called in the engine's thread for every request that was taken in, when it has ended.
   RequestEndFunction on_request_end;
 };

@@ -27,12 +27,12 @@ namespace lamina::coordinator {
 
 struct NodeReport {
   core::Member member;
-  std::string layers;   // Of a stage: "0-18"; of a shard "0-29, KV heads 0-1, MLP columns 0-703".
-  std::string windows;  // Where those that peers write lie.
+  std::string layers;   // A stage's "0-18"; a shard's "0-29, KV heads 0-1, MLP columns 0-703".
+  std::string windows;  // Where the windows that peers write lie.
   NodeHello hello;
   double busy_share = 0;
   telemetry::NodeCounters counters;
-  Nanos thread_still = 0;  // For which its data thread has not moved.
+  Nanos thread_still = 0;  // How long its data thread has not moved.
   core::KvPoolStats kv;
 };
 
@@ -40,7 +40,7 @@ struct NodeReport {
 struct PairLink {
   std::string from;
   control::LinkReport report;   // As measured.
-  double exchange_seconds = 0;  // Of late, there and back with attention between; 0: none.
+  double exchange_seconds = 0;  // Recent, there and back with attention between; 0: none.
   std::string odd;              // What is odd about it, in words; mostly empty.
 };
 
@@ -63,8 +63,8 @@ struct EngineStatus {
   std::string prefill;    // "inline"; "dedicated: p0"
   double tokens_per_second = 0;
   uint64_t tokens_generated = 0;
-  uint64_t tokens_prefilled = 0;  // Of prompts, as computed,
-  uint64_t tokens_cached = 0;     // and as found computed.
+  uint64_t tokens_prefilled = 0;  // Prompt tokens that were computed.
+  uint64_t tokens_cached = 0;     // Prompt tokens that were found computed.
   cost::PoolWork token_work;      // What nodes' time went to (token_work.h).
   cost::PoolPrices pool_prices;   // As the cluster file has them.
   uint64_t requests_finished = 0;

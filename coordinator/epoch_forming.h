@@ -28,7 +28,7 @@ struct EpochMember {
   std::string name;
   bool on_device = false;   // It computes on another device than the processor.
   bool fast_pairs = false;  // NodeIdentity::fast_pairs
-  // Of those that hold KV.
+  // Set for nodes that hold KV.
   uint32_t slots = 0;
   uint64_t capacity_bytes = 0;
 };
@@ -37,12 +37,14 @@ struct EpochMembers {
   uint64_t epoch = 0;
   std::string transport;             // URI
   bool local = false;                // Compute nodes hold KV and attend.
-  std::vector<EpochMember> compute;  // Those for prefill only last.
+  std::vector<EpochMember> compute;  // Nodes for prefill only come last.
   uint32_t prefill_nodes = 0;
-  std::vector<plan::Stage> stages;  // Of each compute node; empty: all have whole replicas.
-  std::optional<uint32_t> activation_share;  // Policy fetch_hybrid: of their slots.
-  std::vector<EpochMember> kv;               // Those that hold KV,
-  core::ServingBandwidth bandwidth;          // and how fast each attends.
+  // One entry for each compute node; empty: all have whole replicas.
+  std::vector<plan::Stage> stages;
+  // Policy fetch_hybrid: share of the slots that hold activations.
+  std::optional<uint32_t> activation_share;
+  std::vector<EpochMember> kv;       // Nodes that hold KV.
+  core::ServingBandwidth bandwidth;  // How fast each of these attends.
 };
 
 struct FormedEpoch {
@@ -50,10 +52,10 @@ struct FormedEpoch {
   // What sequences are placed on: each node that holds KV, or (partition head) all as one.
   std::vector<core::MemoryNodeShare> shares;
   std::string partition;  // As status tells it.
-  std::string shares_by;  // The same: by what new sequences are shared out.
-  std::string attention;  // The same: in which arithmetic rows attend, and why.
-  std::string
-      fetch_why;  // The same, with policy fetch_hybrid: by what tokens are held as they are.
+  std::string shares_by;  // By what new sequences are shared out, as status tells it.
+  std::string attention;  // In which arithmetic rows attend, and why, as status tells it.
+  // Policy fetch_hybrid: by what tokens are held as they are, as status tells it.
+  std::string fetch_why;
 
   const plan::EpochConfig& config() const { return topology.config(); }
   // Whether nodes have the same slots, each with its heads of every sequence.
@@ -74,7 +76,7 @@ class EpochForming {
   struct Placement {
     std::vector<core::MemoryNodeShare> shares;
     std::vector<HeadRange> heads;  // Partition head.
-    std::vector<uint32_t> slots;   // Of each node.
+    std::vector<uint32_t> slots;   // One entry for each node.
     std::string words;
   };
   absl::StatusOr<Placement> Place(const EpochMembers& members) const;

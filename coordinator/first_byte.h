@@ -45,7 +45,7 @@ class FirstByte {
   };
 
   void Run();
-  // Of one whose bytes, or end, have come.
+  // Decides on a connection whose bytes, or end, have come.
   void Judge(OwnedFd connection);
   void Tell(int connection);
 

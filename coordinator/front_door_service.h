@@ -51,7 +51,7 @@ class FrontDoor {
       : first_byte_(tls), listener_(std::move(listener)) {}
 
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
-  const HeapTrimmer trimmer_;                 // Of what calls of strangers left behind.
+  const HeapTrimmer trimmer_;                 // Frees what calls of strangers left behind.
   FirstByte first_byte_;                      // Calls the acceptor.
   const std::unique_ptr<Listener> listener_;  // Ends first: it calls what is above.
 };

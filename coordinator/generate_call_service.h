@@ -81,7 +81,7 @@ class GenerateCall final : public RequestSink {
   uint32_t prompt_tokens_ = 0;
   std::vector<TokenId> returned_;  // Engine's thread once submitted; empty when sent.
   std::string request_id_;         // Engine's thread.
-  std::string followed_id_;        // The same until `final_` is set.
+  std::string followed_id_;        // Engine's thread, until `final_` is set.
 
   std::mutex mutex_;
   std::deque<v1::GenerateResponse> queue_;  // At most one entry per token of the request.

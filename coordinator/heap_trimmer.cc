@@ -12,7 +12,7 @@ namespace {
 
 constexpr auto kInterval = std::chrono::seconds(2);
 
-// Of this process, in memory and without a file behind them.
+// Bytes of this process in memory without a file behind them.
 size_t AnonymousBytes() {
   std::ifstream status("/proc/self/status");
   std::string word;

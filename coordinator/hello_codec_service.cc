@@ -10,9 +10,9 @@
 namespace lamina::coordinator {
 namespace {
 
-// Of a name, and of each other text.
+// The most bytes of a name, and of each other text.
 constexpr size_t kTextBytesMax = 1000;
-// Of times that a node has measured: one for each number of rows.
+// The most times that a node has measured: one for each number of rows.
 constexpr int kPolicyTimesMax = 1024;
 
 std::vector<plan::SliceTimes> FromProto(

@@ -22,8 +22,8 @@ constexpr Nanos kFormCpuMax = Seconds(2);
 constexpr size_t kFormBytesMax = 32 << 20;
 // One thread compiles: requests behind these would wait longer than most clients do.
 constexpr size_t kFormsQueuedMax = 128;
-// Of what Tokenize and Detokenize take, whose answers are several times as large. More than any
-// sequence has.
+// The most that Tokenize and Detokenize take, whose answers are several times as large. More than
+// any sequence has.
 constexpr size_t kTokenizeBytesMax = 4 << 20;
 constexpr int kDetokenizeTokensMax = 1 << 20;
 constexpr size_t kCacheSaltBytesMax = 512;
@@ -56,7 +56,7 @@ size_t BytesOf(const v1::Chat& chat) {
   return bytes;
 }
 
-// Of the prompt.
+// Bytes of the prompt.
 size_t BytesOf(const v1::GenerateRequest& request) {
   switch (request.prompt_case()) {
     case v1::GenerateRequest::kText:

@@ -76,7 +76,7 @@ class InferenceService final : public v1::Inference::CallbackService {
   // In the pool: what is left to do of a call. `followed` has the names of its headers.
   void Submit(const std::shared_ptr<GenerateCall>& call, const v1::GenerateRequest& request,
               const GenerateSpec& followed);
-  // Of a call that has started: what is left to do, in the pool.
+  // Does in the pool what is left to do of a call that has started.
   void AddScore(grpc::CallbackServerContext& context, const v1::ScoreRequest* request,
                 const std::shared_ptr<ScoreCall>& call);
   void SubmitScore(const std::shared_ptr<ScoreCall>& call, const v1::ScoreRequest& request,

@@ -58,8 +58,8 @@ class JoinGate {
                                                              checked.message()));
     }
 
-    // The same of who changes members: a proof, and with TLS a certificate of the node's name, as
-    // the node itself would have. Errors: of control::CheckChange() and control::CheckMember().
+    // Checks who changes members: a proof, and with TLS a certificate of the node's name, as the
+    // node itself would have. Errors: those of control::CheckChange() and control::CheckMember().
     absl::Status CheckChange(const v1::MemberChange& change,
                              const grpc::ServerContextBase& context) const {
       LAMINA_RETURN_IF_ERROR(control::CheckMember(gate_.tls_, context, change.node()));

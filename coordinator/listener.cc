@@ -138,7 +138,7 @@ size_t ConnectionsMax() {
     return kConnectionsMax;
   }
   const size_t files = limit.rlim_cur;
-  // Of very few, half.
+  // Half is left for connections where there are very few.
   return std::min(kConnectionsMax, std::max(files - std::min(files, kDescriptorsKept), files / 2));
 }
 
@@ -171,7 +171,7 @@ absl::Status Listener::Bind(const std::string& host, uint16_t port) {
       first_error.Update(socket.status());
       continue;
     }
-    port = PortOf(socket->get());  // Of all addresses the same.
+    port = PortOf(socket->get());  // All addresses listen on one port.
     sockets_.push_back(*std::move(socket));
   }
   if (sockets_.empty()) {

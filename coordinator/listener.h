@@ -102,7 +102,7 @@ class Listener {
   // Takes and closes connections that wait, with the descriptor in reserve.
   void TurnAway(int socket);
   void OpenReserve();
-  // Of passes of Run() in a row some are logged. `why` there was no room.
+  // Logs some of the passes of Run() in a row. `why` there was no room.
   void NoteFull(absl::string_view why);
 
   const size_t connections_max_;

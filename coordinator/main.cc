@@ -47,8 +47,8 @@ constexpr char kPurpose[] =
     "deploy/cluster.sh.\n\n"
     "Example: lamina-coordinator --cluster deploy/clusters/local.yaml";
 constexpr int kMessageBytesMax = 64 << 20;
-constexpr uint32_t kStreamsMin = 1024;  // Of one connection.
-// Of calls that are open when all requests have ended: streams of nodes, status.
+constexpr uint32_t kStreamsMin = 1024;  // Streams of one connection.
+// Calls that are open when all requests have ended get so long: streams of nodes, status.
 constexpr auto kShutdownGrace = std::chrono::seconds(1);
 
 // The gateway's clients share a connection, so there is room for all requests that can run or wait,

@@ -69,7 +69,8 @@ class MemberChangeCall final : public MemberChangeReactor {
     if (!ok) {
       return Finish(grpc::Status::CANCELLED);
     }
-    StartRead(&change_);  // Of the challenge: the answer is written and finished in one.
+    // Only the challenge gets here: the answer is written and finished in one.
+    StartRead(&change_);
   }
 
   void OnReadDone(bool ok) override {

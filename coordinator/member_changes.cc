@@ -177,7 +177,7 @@ absl::Status MemberChanges::CheckJoin(const NodeHello& hello) const {
     return absl::FailedPreconditionError(absl::StrCat(
         identity.name, " was drained; `lamina node add ", identity.name, "` lets it join again"));
   }
-  // Of a name that is taken, or not known, the membership says so.
+  // The membership speaks for names that are taken, or not known.
   if (member == nullptr || !identity.is_memory || InFile(identity.name) ||
       members_.membership().IsThere(identity.name)) {
     return absl::OkStatus();

@@ -59,7 +59,8 @@ class MemberChanges {
   absl::Status CheckPolicy() const;
   absl::Status CheckCounts() const;
   absl::Status CheckSpared(const std::string& name) const;
-  // Of a cluster that serves, or is about to; without one, all can only be seen later.
+  // Tries a change of a cluster that serves, or is about to; without one, all can only be seen
+  // later.
   absl::Status Try(const EpochMember& node) const;
 
   const EngineOptions& options_;

@@ -34,7 +34,7 @@ class NodeAdmission {
  private:
   std::string TailWords() const;
   absl::Status CheckRoom(const NodeHello& hello, bool holds_kv) const;
-  // That fit into the capacity next to the tails.
+  // Slots that fit into the capacity next to the tails.
   uint64_t SlotsIn(uint64_t capacity_bytes) const {
     return capacity_bytes < tail_bytes_ ? 0 : (capacity_bytes - tail_bytes_) / slot_bytes_;
   }

@@ -13,7 +13,7 @@ namespace {
 constexpr Nanos kLoadEvery = Millis(5);
 // After a step with rows of prompts was planned: until it has run, with those planned before.
 constexpr Nanos kSettle = Millis(500);
-// Of service, before the load seen counts instead of the cluster file's.
+// So much service has to pass before the load seen counts instead of the cluster file's.
 constexpr double kServiceSecondsMin = 1;
 
 }  // namespace

@@ -26,8 +26,8 @@ const char* PolicyNameOf(const core::PolicyChoice& choice);
 
 // What the nodes that are there have measured.
 struct PolicyMeasures {
-  plan::PolicyTimes times;                  // Of the compute node.
-  std::map<std::string, double> bandwidth;  // Of each memory node that is there, bytes a second.
+  plan::PolicyTimes times;                  // Times of the compute node.
+  std::map<std::string, double> bandwidth;  // Bytes a second of each memory node that is there.
 };
 
 // What an epoch serves now, and what has come of it since the coordinator started.
@@ -48,7 +48,7 @@ class PolicyAuto {
   bool SawWork(Nanos now);
   // Decode rows and all their tokens of context, as they are now.
   void SawLoad(Nanos now, uint32_t rows, uint64_t context_tokens);
-  // The same, of what comes of it. Only time in which no rows of prompts ran counts as steps.
+  // What came of that load. Only time in which no rows of prompts ran counts as steps.
   void SawSteps(Nanos now, const ServedLoad& served);
   // Nothing runs. True when that has been so for long enough to begin another epoch; then anew.
   bool SawNothing(Nanos now);
@@ -69,7 +69,7 @@ class PolicyAuto {
   const EngineOptions& options_;
   std::optional<core::PolicyChoice> choice_;
   core::PolicyLoadMeter meter_;
-  core::PolicyStepMeter local_steps_;  // Of the policies, while they served.
+  core::PolicyStepMeter local_steps_;  // Steps of each policy, while it served.
   core::PolicyStepMeter pools_steps_;
   std::optional<ServedLoad> served_;  // As last seen, at
   Nanos served_seen_ = 0;

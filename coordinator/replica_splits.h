@@ -35,14 +35,14 @@ class ReplicaSplits {
   // What a compute node runs, with its replica's index left 0. Nothing if it is no stage or shard,
   // or if its replica is not split yet.
   std::optional<plan::Stage> StageOf(const std::string& node) const;
-  // The same of a node that loads its layers before it joins: they were chosen before.
+  // What a node runs that loads its layers before it joins: they were chosen before.
   std::optional<plan::Stage> LayersToLoad(const std::string& node) const;
   // What each of these compute nodes runs in an epoch; empty where all have whole replicas.
   std::vector<plan::Stage> StagesOf(absl::Span<const core::Member* const> compute) const;
 
-  // Of each replica that decodes.
+  // Shards of each replica that decodes.
   uint32_t shards() const;
-  // Of the replicas that decode, the busiest stage's part of a replica's work; 1: whole models.
+  // The busiest stage's part of a replica's work, over replicas that decode; 1: whole models.
   double busiest_share() const;
 
   // "r0: c0 0-18, c1 19-29, by cost"
@@ -52,7 +52,7 @@ class ReplicaSplits {
   // Replicas whose layers were split by measured speeds that use has not borne out, in words; empty
   // if there are none. `slice_seconds`: of nodes that have run many, the mean time of a slice.
   std::string OddSpeeds(const std::map<std::string, double>& slice_seconds) const;
-  // That prompts run in other shards than decode, in words; empty if they do not.
+  // Says in words that prompts run in other shards than decode; empty if they do not.
   std::string PrefillShardsWarning(absl::Span<const core::Member* const> compute) const;
 
  private:

@@ -38,7 +38,7 @@ struct GenerateSpec {
   int32_t priority = 0;
   std::string cache_salt;    // Shares K and V with requests of the same salt only (prefix_cache.h).
   bool score = false;        // Log-probabilities of the prompt; generates nothing.
-  uint32_t decode_from = 0;  // Of a score: SequenceJoin::decode_from.
+  uint32_t decode_from = 0;  // SequenceJoin::decode_from of a score.
 };
 
 struct ChoiceUsage {
@@ -48,8 +48,8 @@ struct ChoiceUsage {
   double tpot_ms = 0;
   uint64_t seed = 0;
   uint32_t preemptions = 0;
-  uint32_t cached_tokens = 0;    // Of the prompt, whose K and V were there already.
-  uint32_t left_out_tokens = 0;  // Of the first choice: of those that are not told (best).
+  uint32_t cached_tokens = 0;    // Prompt tokens whose K and V were there already.
+  uint32_t left_out_tokens = 0;  // First choice with best: tokens of the choices that are not told.
 };
 
 // New output of one choice.
@@ -71,8 +71,8 @@ class RequestSink {
   virtual void OnOutput(ChoiceOutput output) = 0;
   // A prompt that takes several steps has been worked on up to `tokens_done`.
   virtual void OnProgress(uint32_t tokens_done) = 0;
-  // Of a score: log-probabilities of tokens 1, 2, ... and, if sampling.logprobs asks for them,
-  // their ranks.
+  // Log-probabilities of a score's tokens 1, 2, ... and, if sampling.logprobs asks for them, their
+  // ranks.
   virtual void OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) = 0;
   // The last call, once. Not OK: the request failed as a whole.
   virtual void OnDone(const absl::Status& status) = 0;

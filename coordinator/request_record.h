@@ -23,11 +23,11 @@ struct RequestRecord {
   bool score = false;
   uint32_t choices = 0;
   uint32_t prompt_tokens = 0;
-  uint32_t completion_tokens = 0;  // Of all choices.
+  uint32_t completion_tokens = 0;  // Tokens of all choices.
   uint32_t preemptions = 0;
   Nanos arrived = 0;
   Nanos started = 0;      // The first step with a part of it was planned; 0: never.
-  Nanos first_token = 0;  // Of any choice; 0: none came.
+  Nanos first_token = 0;  // The first token of any choice; 0: none came.
   Nanos ended = 0;
   absl::Status status;
 };

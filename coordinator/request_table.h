@@ -54,7 +54,7 @@ class RequestTable {
   // What logs call the request of a sequence; empty for unknown ones.
   std::string FollowedId(plan::SequenceId sequence);
 
-  // Of all that have not ended; their times so far.
+  // Records of all that have not ended; their times so far.
   std::vector<RequestRecord> Running() const;
 
   // Tells the client how far the prompt of a sequence is. Unknown sequences are ignored.
@@ -75,7 +75,7 @@ class RequestTable {
     plan::SequenceId sequence = 0;
     model::StreamDecoder decoder;
     StopMatcher stops;
-    ChoiceOutput pending;  // Of the current Deliver().
+    ChoiceOutput pending;  // Output of the current Deliver().
     bool has_pending = false;
     bool done = false;
     uint32_t completion_tokens = 0;

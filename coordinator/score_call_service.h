@@ -27,7 +27,7 @@ class ScoreCall final : public RequestSink {
   // cancels the request. `response` must live until the call is done.
   static grpc::ServerUnaryReactor* Start(const std::shared_ptr<ScoreCall>& call, Engine& engine,
                                          v1::ScoreResponse* response);
-  // The same of a call that is told how far its request is.
+  // Starts a call that is told how far its request is.
   static grpc::ServerWriteReactor<v1::ScoreUpdate>* StartStream(
       const std::shared_ptr<ScoreCall>& call, Engine& engine);
 
@@ -60,7 +60,7 @@ class ScoreCall final : public RequestSink {
   v1::ScoreResponse* response_ = nullptr;  // Both live until OnDone() has ended the call.
   Listener* listener_ = nullptr;
 
-  std::mutex mutex_;  // Of a StreamReactor's state too, which it outlives.
+  std::mutex mutex_;  // Guards a StreamReactor's state too, which it outlives.
   bool cancelled_ = false;
 };
 

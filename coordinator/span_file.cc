@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of OpenTelemetry's enums.
+// Values of OpenTelemetry's enums.
 constexpr int kKindInternal = 1;
 constexpr int kKindServer = 2;
 constexpr int kStatusOk = 1;

@@ -29,7 +29,7 @@ std::string StopMatcher::Push(absl::string_view text) {
   size_t length = 0;
   for (const std::string& stop : stops_) {
     const size_t place = held_.find(stop);
-    // Of two that begin together the shorter one was whole first.
+    // If two begin together the shorter one was whole first.
     if (place < first || (place == first && stop.size() < length)) {
       first = place;
       length = stop.size();

@@ -32,7 +32,7 @@ struct TextPoolOptions {
 class TextPool {
  public:
   struct Job {
-    size_t bytes = 0;  // Of the text, for the limits.
+    size_t bytes = 0;  // Bytes of the text, for the limits.
     std::function<void()> run;
     // Whether nobody waits for it any more; then drop() is called instead of run(). Once true it
     // stays so. Must not wait.
@@ -62,7 +62,7 @@ class TextPool {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> queue_;
-  size_t bytes_ = 0;  // Of queue_.
+  size_t bytes_ = 0;  // Bytes of queue_.
   bool stopped_ = false;
   std::vector<std::thread> threads_;
 };

@@ -27,7 +27,7 @@ class TokenRate {
     Forget(now);
   }
 
-  // Of the first second as if it had passed.
+  // Tokens a second. In the first second the rate is as if it had passed.
   double PerSecond(Nanos now, uint64_t tokens) {
     Forget(now);
     if (counts_.empty() || now <= counts_.front().at) {

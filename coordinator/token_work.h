@@ -23,7 +23,7 @@ class TokenWork {
  public:
   explicit TokenWork(uint32_t layers) : layers_(layers) {}
 
-  // Of a layer in the mean: a slice of a decoding compute node over rows, an attention of one of
+  // Mean times of a layer: a slice of a decoding compute node over rows, an attention of one of
   // `memory_nodes` over its tokens of context.
   struct Times {
     cost::UnitTimes slice;

@@ -106,7 +106,7 @@ class TraceLog {
   Nanos ended_ = 0;
   std::vector<TracedStep> steps_;
   std::vector<std::string> names_;
-  std::map<std::string, uint32_t> indices_;  // Of names_.
+  std::map<std::string, uint32_t> indices_;  // Indices into names_.
   std::vector<RequestRecord> requests_;
   uint64_t dropped_ = 0;
   std::map<std::string, Clock> clocks_;

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kFormat = 1;
-constexpr size_t kPointsMax = 4096;  // Of one curve.
+constexpr size_t kPointsMax = 4096;  // The most points of one curve.
 
 // Reads numbers above 0 and texts; remembers the first that is missing or wrong.
 class Fields {
@@ -137,7 +137,7 @@ absl::StatusOr<FittedLine> ReadExchange(const Json& json) {
 template <typename Curve, typename Read>
 absl::Status ReadCurves(const Json& json, const char* key, Read read, std::vector<Curve>& out) {
   if (!json.contains(key)) {
-    return absl::OkStatus();  // That step of the check did not run.
+    return absl::OkStatus();  // The check did not run that step.
   }
   if (!json[key].is_array()) {
     return absl::InvalidArgumentError(absl::StrCat(key, ": should be a list of curves"));

@@ -89,7 +89,7 @@ struct Machine {
   uint32_t host_devices = 1;
   std::string host_link;
   Price price;
-  Figure idle_watts;  // Of the host without its devices.
+  Figure idle_watts;  // Power of the host without its devices.
   Figure busy_watts;
 };
 

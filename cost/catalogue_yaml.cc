@@ -19,7 +19,7 @@ using internal::Presence;
 using internal::ReadValue;
 
 constexpr uint32_t kSparesMax = 64;
-constexpr uint32_t kDevicesMax = 64;  // Of one machine.
+constexpr uint32_t kDevicesMax = 64;  // The most devices of one machine.
 
 const std::vector<std::pair<std::string, Provenance>> kProvenances = {
     {"measured", Provenance::kMeasured},

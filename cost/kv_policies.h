@@ -13,18 +13,20 @@
 
 namespace lamina::cost {
 
-// Of all rows of a step, in one layer.
+// Seconds of one layer for all rows of a step.
 struct FetchLayer {
-  Estimate kv_transfer;          // Of all K and V over the link.
-  Estimate activation_transfer;  // Of the layer's inputs instead, from which K and V follow.
-  Estimate kv_generation;        // Computing all K and V from these inputs.
-  Estimate dense;                // The layer's dense part.
-  Estimate attention;            // Over all K and V, on the compute node.
+  Estimate kv_transfer;  // All K and V over the link.
+  // Over the link, the layer's inputs instead, from which K and V follow.
+  Estimate activation_transfer;
+  Estimate kv_generation;  // Computing all K and V from these inputs.
+  Estimate dense;          // The layer's dense part.
+  Estimate attention;      // Over all K and V, on the compute node.
 };
 
 struct FetchTime {
   Estimate layer;
-  double share = 0;  // Of tokens: recomputed, held as activations, or attended; see each policy.
+  // Share of the tokens that are recomputed, held as activations, or attended; see each policy.
+  double share = 0;
 };
 
 // All K and V cross the link in every step; heads are fetched while others attend.

@@ -14,12 +14,12 @@ namespace lamina::cost {
 
 // Mean times of one lane's unit, in seconds, as straight lines over its size.
 struct LaneCosts {
-  double slice_fixed = 0;      // Of a slice on a replica, the step's tail spread over its slices.
-  double slice_per_row = 0;    // And for each row of the lane.
-  double attention_fixed = 0;  // Of an attention on the pool of memory nodes.
-  double attention_per_token = 0;  // And for each token of the lane's context.
+  double slice_fixed = 0;          // A slice on a replica, the step's tail spread over its slices.
+  double slice_per_row = 0;        // Added for each row of the lane.
+  double attention_fixed = 0;      // An attention on the pool of memory nodes.
+  double attention_per_token = 0;  // Added for each token of the lane's context.
   uint32_t replicas = 1;
-  double busiest_share = 1;  // Of a replica's slices on the busiest of its stages.
+  double busiest_share = 1;  // Share of a replica's slices on the busiest of its stages.
   bool measured = false;     // Else the others mean nothing.
 };
 
@@ -40,10 +40,10 @@ struct UnitTimes {
   double slope = 0;
 };
 struct PoolTimes {
-  std::vector<UnitTimes> compute;  // Those for prefill only measure none, and do not count.
+  std::vector<UnitTimes> compute;  // Nodes for prefill only measure none, and do not count.
   std::vector<UnitTimes> memory;
   uint32_t replicas = 1;
-  uint32_t shards = 1;        // Of each replica: a lane's attention comes in as many parts.
+  uint32_t shards = 1;        // Shards of each replica: a lane's attention comes in as many parts.
   bool heads_spread = false;  // Each memory node computes its heads of all tokens.
   double busiest_share = 1;
 };

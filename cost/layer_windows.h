@@ -27,8 +27,8 @@ class LayerWindows {
   // The longest window where every layer has one, else 0: tokens behind it are seen by none.
   uint32_t longest() const;
 
-  // Of tokens [first, end) of a context of `context` tokens, those that its last token sees: the
-  // mean over the layers, rounded down.
+  // How many of tokens [first, end) of a context of `context` tokens its last token sees: the mean
+  // over the layers, rounded down.
   uint64_t SeenIn(uint64_t first, uint64_t end, uint64_t context) const;
   uint64_t SeenOf(uint64_t context) const { return SeenIn(0, context, context); }
 

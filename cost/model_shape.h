@@ -82,7 +82,7 @@ ModelShape ShapeOf(const model::ModelConfig& config);
 //         kUnimplemented    another model_type; lists the known ones.
 absl::StatusOr<ModelShape> ShapeFromConfigJson(absl::string_view text, absl::string_view name);
 
-// That sizes are positive, agree with each other and are below what any model has.
+// Checks that sizes are positive, agree with each other and are below what any model has.
 // Errors: kInvalidArgument naming the value and the bound.
 absl::Status CheckShape(const ModelShape& shape);
 

@@ -13,9 +13,9 @@ namespace {
 // shared memory: two processes that poll. Assumed; 20 to 90 us were seen (docs/lab/2026-11.md,
 // decode).
 constexpr double kExchangeSeconds = 40e-6;
-// Of the shorter of dense layers and attention: what lanes do not hide after all, since neither
-// side always has work when the other does. Assumed; two lanes took 15% longer than their bound at
-// 16 rows of 1024 tokens, 6% at 1536 (docs/lab/2026-11.md, pipeline).
+// Share of the shorter of dense layers and attention that lanes do not hide after all, since
+// neither side always has work when the other does. Assumed; two lanes took 15% longer than their
+// bound at 16 rows of 1024 tokens, 6% at 1536 (docs/lab/2026-11.md, pipeline).
 constexpr double kUnhidden = 0.2;
 
 double DenseSeconds(const std::vector<plan::SliceTimes>& times, uint32_t layers, double rows) {

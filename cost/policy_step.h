@@ -36,7 +36,7 @@ struct PolicyLoad {
 
 struct PolicyModel {
   uint32_t layers = 0;
-  double kv_bytes_per_token = 0;  // Of all layers.
+  double kv_bytes_per_token = 0;  // Bytes of a token in all layers.
 };
 
 // The other policy's side.
@@ -50,7 +50,7 @@ struct PolicyPools {
 struct PolicyStep {
   double seconds = 0;
   double dense = 0;      // Slices and tails of all lanes, on the compute node.
-  double attention = 0;  // Of all lanes, the exchange included.
+  double attention = 0;  // Attention of all lanes, the exchange included.
   uint32_t lanes = 1;
 };
 

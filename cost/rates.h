@@ -17,7 +17,7 @@
 namespace lamina::cost {
 
 struct DenseRates {
-  Estimate seconds_per_byte;  // Of weights read.
+  Estimate seconds_per_byte;  // For each byte of weights read.
   Estimate seconds_per_flop;
   DenseTime time = DenseTime::kRoofline;
 };

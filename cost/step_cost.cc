@@ -11,7 +11,8 @@
 namespace lamina::cost {
 namespace {
 
-constexpr double kSparseRatio = 0.2;  // Of fetch_sparse: 80% sparsity, as the paper's result.
+// Share of tokens that fetch_sparse attends: 80% sparsity, as the paper's result.
+constexpr double kSparseRatio = 0.2;
 
 double Share(double whole, uint32_t parts) { return whole / std::max(1u, parts); }
 

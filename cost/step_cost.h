@@ -43,10 +43,10 @@ absl::string_view KvPolicyName(KvPolicy policy);  // As the cluster file's `poli
 // many for each prompt replica.
 struct Cluster {
   DeviceRates compute;
-  LinkRates compute_link;  // Of one compute node, to the others and to memory nodes.
+  LinkRates compute_link;  // From one compute node to the others and to memory nodes.
   LinkRates shard_link;    // Between shards of one stage.
   DeviceRates memory;
-  LinkRates memory_link;  // Of one memory node.
+  LinkRates memory_link;  // From one memory node to compute nodes.
   uint32_t replicas = 1;
   uint32_t stages = 1;
   uint32_t shards = 1;
@@ -60,8 +60,8 @@ struct Cluster {
 // What a step has to do, over all lanes.
 struct StepLoad {
   double rows = 1;           // Sequences that decode.
-  double context = 0;        // Tokens of each.
-  double prompt_tokens = 0;  // Of prompts' chunks, besides the rows.
+  double context = 0;        // Tokens of each sequence.
+  double prompt_tokens = 0;  // Prompt tokens in chunks, not counting the rows.
   double prompt_length = 0;  // Tokens of the prompts that these belong to.
   // Prompt tokens behind a found prefix. Each is a row, and reads K and V of the tokens before it
   // where they lie, as a decode row does.
@@ -74,10 +74,10 @@ struct StepLoad {
 enum class Bottleneck : uint8_t { kPath, kCompute, kMemory, kNetwork };
 
 struct StepTimes {
-  Estimate slice;      // Of a lane, one layer: dense layers, prompt rows and sums over shards too.
-  Estimate head;       // Of a lane: the LM head.
-  Estimate attention;  // Of a lane, one layer (the mean over layers), on the busiest memory node.
-  Estimate network;    // Of a lane, one layer: there and back.
+  Estimate slice;      // One layer of a lane: dense layers, prompt rows and sums over shards too.
+  Estimate head;       // The LM head of a lane.
+  Estimate attention;  // One layer of a lane (the mean over layers), on the busiest memory node.
+  Estimate network;    // One layer of a lane: there and back.
   Estimate step;       // A token for every row.
   Bottleneck bottleneck = Bottleneck::kPath;
 };

@@ -24,8 +24,8 @@ struct StepShares {
   double output = 0;
 };
 
-// Of a step that takes `both` seconds, `prompts` without its decode rows, and `rows` without its
-// prompt tokens. Each share lies in [0, both].
+// Shares of a step that takes `both` seconds, `prompts` without its decode rows, and `rows` without
+// its prompt tokens. Each share lies in [0, both].
 StepShares ShapleyShares(double both, double prompts, double rows);
 
 // What one machine (or several that did alike) costs, and what it was busy with. Any unit of work
@@ -64,8 +64,8 @@ TokenBill ShareBill(absl::Span<const MachineWork> machines, double hours,
 
 // A running cluster's nodes by what they do; prices per hour of all of a kind together.
 struct PoolPrices {
-  double compute = 0;  // That decode; with prompts inline they run these too.
-  double prompts = 0;  // For prefill only.
+  double compute = 0;  // Nodes that decode; with prompts inline they run these too.
+  double prompts = 0;  // Nodes for prefill only.
   double memory = 0;
 
   double total() const { return compute + prompts + memory; }
@@ -79,7 +79,7 @@ struct Work {
   double cached = 0;
 };
 struct PoolWork {
-  Work compute;  // Of those that decode.
+  Work compute;  // Nodes that decode.
   Work memory;
 };
 

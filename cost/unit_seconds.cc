@@ -7,7 +7,7 @@
 namespace lamina::cost {
 namespace {
 
-constexpr double kResidualBytes = 4;  // Of one element of the residual, which is f32.
+constexpr double kResidualBytes = 4;  // One element of the residual, which is f32.
 
 double Share(double whole, uint32_t parts) { return whole / std::max(1u, parts); }
 

@@ -118,7 +118,7 @@ struct HttpServer::Impl {
       return absl::InvalidArgumentError(absl::StrCat("'", listen, "' is not host:port"));
     }
     beast::error_code error;
-    acceptor.close(error);  // Of a port that was tried before.
+    acceptor.close(error);  // It may be open on a port that was tried before.
     tcp::resolver resolver(context);
     const auto found = resolver.resolve(at->host, std::to_string(at->port), error);
     if (error || found.empty()) {

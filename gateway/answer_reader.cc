@@ -71,7 +71,7 @@ bool AnswerReader::Step(std::vector<AnswerPart>& parts) {
 bool AnswerReader::TakeThought(std::vector<AnswerPart>& parts) {
   if (!begun_) {
     held_ = std::string(absl::StripLeadingAsciiWhitespace(held_));
-    if (absl::StartsWith(held_, kOpen)) {  // Of a model that opens again what the prompt opened.
+    if (absl::StartsWith(held_, kOpen)) {  // A model may open again what the prompt opened.
       held_.erase(0, kOpen.size());
       return true;
     }

@@ -21,7 +21,7 @@ struct ApiError {
   std::string type;
   std::string param;            // Empty: null.
   std::string code;             // Empty: null.
-  int retry_after_seconds = 0;  // Of the Retry-After header; 0: none.
+  int retry_after_seconds = 0;  // Value of the Retry-After header; 0: none.
 
   // The response body, one line. Bytes that are not UTF-8 are replaced.
   std::string ToJson() const;

@@ -29,10 +29,10 @@ class ApiKeys {
   static absl::StatusOr<ApiKeys> Load(const std::string& path);
 
   bool required() const { return !digests_.empty(); }
-  // Of the value of an Authorization header: "Bearer KEY".
+  // Takes the value of an Authorization header: "Bearer KEY".
   bool Allows(absl::string_view authorization) const;
-  // Of such a value, what tells its key's requests from others' (GenerateOptions::cache_salt); it
-  // tells nothing of the key. Empty where no keys are asked for.
+  // Returns what tells the requests of such a value's key from others'
+  // (GenerateOptions::cache_salt); it tells nothing of the key. Empty where no keys are asked for.
   std::string SaltOf(absl::string_view authorization) const;
 
  private:

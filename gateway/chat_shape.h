@@ -18,7 +18,7 @@
 
 namespace lamina::gateway {
 
-// Of the cluster file: gateway.tool_parser and gateway.reasoning_parser.
+// From the cluster file: gateway.tool_parser and gateway.reasoning_parser.
 struct ShapeOptions {
   std::string tool_parser = "auto";
   std::string reasoning_parser = "auto";
@@ -40,7 +40,7 @@ class ChatShape {
   const ToolFamily* family_ = nullptr;
   bool takes_tools_ = false;
   bool thinks_ = false;
-  std::shared_ptr<const model::ChatTemplate> template_;  // Of models that think.
+  std::shared_ptr<const model::ChatTemplate> template_;  // Null unless the model thinks.
 };
 
 }  // namespace lamina::gateway

@@ -33,7 +33,7 @@ class ChoiceParts {
   // Whether the model called of its own accord: as OpenAI has it, a call that the client named ends
   // with "stop".
   bool called() const;
-  // Of the latest call; empty for none.
+  // Id of the latest call; empty for none.
   std::string call_id() const { return calls.empty() ? "" : calls.back().id; }
 
   std::string text;

@@ -28,8 +28,9 @@ struct CompletionHead {
 struct TokenCounts {
   uint32_t prompt = 0;
   uint32_t completion = 0;
-  uint32_t cached = 0;                // Of the prompts, whose K and V were there already.
-  std::optional<uint32_t> reasoning;  // Of the completion; of models that think in tags.
+  uint32_t cached = 0;  // Prompt tokens whose K and V were there already.
+  // Tokens of the completion that are thoughts, if the model thinks in tags.
+  std::optional<uint32_t> reasoning;
 };
 
 // What a choice shows for one of its tokens, or for one of the prompt when it is echoed.
@@ -58,9 +59,10 @@ struct FinishedChoice {
 
 // How answers show tokens.
 struct TokenForm {
-  bool logprobs = false;      // Events and choices have them, else null.
-  uint32_t alternatives = 0;  // Of each token: 0 leaves the list of a plain completion null.
-  bool as_ids = false;        // "token_id:12" instead of the text.
+  bool logprobs = false;  // Events and choices have them, else null.
+  // Alternatives of each token: 0 leaves the list of a plain completion null.
+  uint32_t alternatives = 0;
+  bool as_ids = false;  // "token_id:12" instead of the text.
 };
 
 class CompletionFormat {
@@ -78,7 +80,8 @@ class CompletionFormat {
   std::string TextEvent(uint32_t index, absl::string_view text,
                         const std::vector<ShownToken>& tokens, uint32_t text_offset, Usage usage,
                         const TokenCounts& counts) const;
-  // Of a chat: a thought, the beginning of call `number` (with its id), or more of its arguments.
+  // An event of a chat: a thought, the beginning of call `number` (with its id), or more of its
+  // arguments.
   std::string PartEvent(uint32_t index, const AnswerPart& part, size_t number,
                         const std::string& id, const std::vector<ShownToken>& tokens, Usage usage,
                         const TokenCounts& counts) const;

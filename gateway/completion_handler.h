@@ -62,7 +62,7 @@ class CompletionHandler final : public RequestHandler,
     std::vector<TokenId> ids;
     client::FinishReason finish = client::FinishReason::kNotFinished;
     uint32_t completion_tokens = 0;
-    uint32_t characters = 0;  // Of tokens shown so far.
+    uint32_t characters = 0;  // Characters of the tokens shown so far.
     bool begun = false;       // Streaming: its first event is out.
     TokenTimes times;         // Streaming.
   };
@@ -72,7 +72,7 @@ class CompletionHandler final : public RequestHandler,
     bool paused = false;
     bool done = false;
     uint32_t tokens = 0;
-    uint32_t cached = 0;                  // Of these, whose K and V were there already.
+    uint32_t cached = 0;                  // Tokens of these whose K and V were there already.
     uint32_t left_out = 0;                // Generated for choices that best_of does not show.
     std::vector<TokenId> ids;             // With return_token_ids.
     std::string echo;                     // Text of the prompt.

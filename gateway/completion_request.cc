@@ -19,7 +19,7 @@ namespace {
 // OpenAI's default for plain completions; a chat goes on until the context is full.
 constexpr uint32_t kCompletionTokensDefault = 16;
 constexpr int64_t kTokensMax = std::numeric_limits<int32_t>::max();
-constexpr int64_t kChoicesMax = 128;  // Of one prompt, as the coordinator allows.
+constexpr int64_t kChoicesMax = 128;  // Choices of one prompt, as the coordinator allows.
 constexpr uint32_t kBeamWidthDefault = 4;
 constexpr int64_t kLogprobsMax = 20;   // As the coordinator allows.
 constexpr size_t kStopsMax = 16;       // As the coordinator allows.

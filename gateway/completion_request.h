@@ -29,12 +29,12 @@ struct CompletionRequest {
   bool chat = false;
   std::string model;
   std::vector<client::Prompt> prompts;  // One for a chat.
-  client::GenerateOptions options;      // Of every prompt; its own prompt and request id are empty.
+  client::GenerateOptions options;  // For every prompt; its own prompt and request id are empty.
 
   uint32_t choices = 1;    // For each prompt; options.n is the same.
   bool logprobs = false;   // Show them; options.logprobs says how many alternatives.
   bool echo = false;       // Show the prompt before the text.
-  bool no_tokens = false;  // Of echo: max_tokens was 0.
+  bool no_tokens = false;  // With echo: max_tokens was 0.
   bool max_tokens_given = false;
   // Show so many alternatives of each token of the prompt. Not streamed.
   std::optional<uint32_t> prompt_logprobs;
@@ -56,7 +56,7 @@ struct CompletionRequest {
     return thought != AnswerReader::Thought::kNone || (family != nullptr && family->always_marks());
   }
 
-  std::shared_ptr<AnswerFormat> format;  // Of another API; null for OpenAI's completions.
+  std::shared_ptr<AnswerFormat> format;  // Format of another API; null for OpenAI's completions.
 
   bool stream = false;
   bool include_usage = false;

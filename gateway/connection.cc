@@ -193,7 +193,7 @@ void Connection::Parse() {
   if (parser_->is_done()) {
     OnRequest();
   } else if (head_seen_ && unparsed_.size() > kHeadBytesMax) {
-    // Of a body the parser leaves only what it needs whole.
+    // The parser takes a body's data as it comes: what is left is an extension or the trailer.
     RefuseRequest(ErrorResponse(
         HttpError(431, "headers_too_large",
                   absl::StrCat("the extension of a chunk, or the trailer, has more than ",

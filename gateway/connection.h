@@ -37,9 +37,9 @@ struct HttpRequest {
   std::string authorization;
   std::string content_type;
   std::string origin;
-  std::string request_id;    // Of x-request-id.
-  std::string trace_parent;  // Of traceparent.
-  std::string trace_state;   // Of all fields tracestate, which are one list.
+  std::string request_id;    // Field x-request-id.
+  std::string trace_parent;  // Field traceparent.
+  std::string trace_state;   // All fields tracestate, which are one list.
   std::string body;
 };
 
@@ -108,7 +108,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void OnRequest();
   void RefuseRequest(HttpResponse response);
   void Answered();
-  // Of the answer: it ended, or the client is gone.
+  // Counts how the answer ended: by itself, or because the client is gone.
   void CountEnd(bool gone);
 
   void Append(absl::string_view bytes);
@@ -125,10 +125,10 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   ClosedFunction closed_;
   std::unique_ptr<ByteStream> stream_;
   boost::asio::io_context& io_;
-  TimePoint deadline_ = TimePoint::max();  // Of the state.
-  TimePoint idle_since_;                   // In kIdle.
-  TimePoint write_began_;                  // Of the write under way.
-  TimePoint last_write_;                   // While answering.
+  TimePoint deadline_ = TimePoint::max();  // Deadline of the present state.
+  TimePoint idle_since_;                   // Set in kIdle.
+  TimePoint write_began_;                  // When the write under way began.
+  TimePoint last_write_;                   // Set while answering.
 
   State state_ = State::kIdle;
   std::optional<Parser> parser_;
@@ -141,7 +141,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   std::string route_;
   std::shared_ptr<RequestHandler> handler_;
   HttpHeaders request_headers_;
-  bool head_only_ = false;  // Of HEAD.
+  bool head_only_ = false;  // The method was HEAD.
   bool chunked_ = false;
   bool answer_ended_ = false;
   bool streaming_ = false;
@@ -152,7 +152,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
 
   std::string waiting_;
   std::string writing_;
-  size_t written_ = 0;  // Of writing_.
+  size_t written_ = 0;  // Bytes of writing_ that are out.
   size_t lingered_ = 0;
 };
 

@@ -11,14 +11,15 @@
 
 namespace lamina::gateway {
 
-// Of chats and plain completions. Reads them into `request`, or refuses what is not obeyed, by
-// name. Errors: kInvalidArgument  with the field and OpenAI's code for the mistake.
+// Reads the parameters of chats and plain completions into `request`, or refuses what is not
+// obeyed, by name.
+// Errors: kInvalidArgument  with the field and OpenAI's code for the mistake.
 absl::Status ReadExtraParameters(JsonObject& body, CompletionRequest& request);
 
-// Of chats: tools, thoughts, and what the template gets.
+// Reads the parameters of chats: tools, thoughts, and what the template gets.
 absl::Status ReadChatParameters(JsonObject& body, CompletionRequest& request);
 
-// The variables of the template, and how it ends. Of /tokenize too.
+// Reads the variables of the template, and how it ends. For /tokenize too.
 absl::Status ReadTemplateParameters(JsonObject& body, client::ChatOptions& chat);
 
 }  // namespace lamina::gateway

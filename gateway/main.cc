@@ -106,7 +106,8 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   manager->Ready();
   manager->Watch([address] { return absl::StrCat("listening on ", address); },
                  [&io] {
-                   const auto turn = std::make_shared<std::promise<void>>();  // Of its thread.
+                   // Set by the thread of `io`.
+                   const auto turn = std::make_shared<std::promise<void>>();
                    boost::asio::post(io, [turn] { turn->set_value(); });
                    return turn->get_future().wait_for(kTurnMax) == std::future_status::ready;
                  });

@@ -134,8 +134,8 @@ absl::Status AddTools(const ChatShape& shape, CompletionRequest& request) {
   return absl::OkStatus();
 }
 
-// Of a family whose answers are in marks always. What has a form is the answer alone, behind its
-// mark: a form has no place for a thought in other marks than tags.
+// Serves a family whose answers are in marks always. What has a form is the answer alone, behind
+// its mark: a form has no place for a thought in other marks than tags.
 void AddMarks(const ChatShape& shape, CompletionRequest& request) {
   const ToolFamily* family = shape.family();
   if (family == nullptr || !family->always_marks()) {

@@ -203,7 +203,7 @@ std::shared_ptr<RequestHandler> Router::Handle(HttpRequest request, ResponseWrit
 }
 
 std::shared_ptr<RequestHandler> Router::Health(HttpRequest& request, ResponseWriter& writer) {
-  if (request.query == "live") {  // Of this process alone.
+  if (request.query == "live") {  // Asks about this process alone.
     return Answer(writer, {.body = Dump({{"state", draining_ ? "stopping" : "live"}})});
   }
   if (draining_) {

@@ -85,7 +85,7 @@ absl::Status Server::Bind(const std::string& listen) {
         absl::StrCat("gateway.listen '", listen, "': ", error.message()));
   }
   const tcp::endpoint endpoint = found.begin()->endpoint();
-  acceptor_.close(error);  // Of a port that was tried before.
+  acceptor_.close(error);  // It may be open on a port that was tried before.
   acceptor_.open(endpoint.protocol(), error);
   if (!error) {
     acceptor_.set_option(tcp::acceptor::reuse_address(true), error);

@@ -29,7 +29,7 @@ class SideWork {
  public:
   static constexpr size_t kThreads = 2;
   static constexpr size_t kWaitingMax = 64;
-  // Of text, for which the worst that a body may be takes 10 ms or so.
+  // Bytes of text for which the worst that a body may be takes 10 ms or so.
   static constexpr size_t kSmallBytesMax = 16 << 10;
 
   // What `post` was given may run after this has ended.

@@ -98,7 +98,7 @@ void WithModel(const std::string& name, ModelDirectory& models,
   });
 }
 
-// Of a call's answer: an error, or what `write` makes of it, which takes about `bytes`.
+// Responds with a call's answer: an error, or what `write` makes of it, which takes about `bytes`.
 template <typename Answer, typename Write>
 void RespondWith(SideWork& side_work, const std::shared_ptr<DeferredHandler>& handler,
                  absl::StatusOr<Answer> answer, size_t bytes, Write write) {

@@ -48,7 +48,7 @@ struct KvView {
   const BFloat16* k = nullptr;
   const BFloat16* v = nullptr;
   size_t head_stride = 0;
-  // Of items with int8_tokens: where these lie (kernels/int8_kv.h). Else null.
+  // Where the int8_tokens of items lie (kernels/int8_kv.h). Null if no item has any.
   const Int8View* int8 = nullptr;
 };
 
@@ -127,7 +127,7 @@ const AttentionKernel& ReferenceAttention();
 // called, some 20 ms).
 const AttentionKernel& CpuAttention();
 
-// The same of calls whose KvView has INT8; it computes no others.
+// Computes calls whose KvView has INT8, and no others.
 const AttentionKernel& CpuInt8Attention();
 
 // What attends INT8 where `kernel` attends bf16: CpuInt8Attention(), or the reference itself.

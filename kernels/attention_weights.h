@@ -34,9 +34,9 @@ struct AttentionWeights {
 
   size_t blocks() const;
   size_t row(uint32_t token, uint32_t head) const { return size_t{token} * query_heads + head; }
-  // Of one query token: floats that it takes in all three.
+  // Floats that one query token takes in all three.
   static size_t FloatsOf(uint32_t query_heads, uint32_t tokens_max);
-  // Over memory of FloatsOf() * query_tokens floats.
+  // Divides memory of FloatsOf() * query_tokens floats.
   static AttentionWeights Over(float* memory, uint32_t query_tokens, uint32_t query_heads,
                                uint32_t tokens_max);
 };

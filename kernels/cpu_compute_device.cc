@@ -59,8 +59,8 @@ class CpuChunkAttention final : public ChunkAttention {
   std::vector<AttentionItem> items_;
 };
 
-// The same over INT8. Both forms of a token have one slot: bf16 is there all the time, and INT8
-// once its block is full.
+// Attention of chunks over INT8. Both forms of a token have one slot: bf16 is there all the time,
+// and INT8 once its block is full.
 class CpuInt8ChunkAttention final : public ChunkAttention {
  public:
   CpuInt8ChunkAttention(const ChunkAttentionOptions& options, const AttentionKernel& kernel,

@@ -123,9 +123,8 @@ class Dense {
                                                              size_t in_features,
                                                              absl::Span<const float> bias) = 0;
 
-  // The same of rows in blocks of a GGUF file, stacked, which stay as they are: the weights are
-  // their f32 values, rounded to bf16, and products have the bits of Pack() with these. The default
-  // refuses.
+  // Packs rows in blocks of a GGUF file, stacked, which stay as they are: the weights are their f32
+  // values, rounded to bf16, and products have the bits of Pack() with these. The default refuses.
   // Errors: kResourceExhausted.
   //         kUnimplemented  this device, or this layer, has to be widened; says why.
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackBlocks(
@@ -218,7 +217,7 @@ struct DenseOptions {
   ThreadPool* pool = nullptr;
   size_t threads = 1;      // The caller's counted. Own threads: no OpenMP team is ever started.
   std::vector<int> cores;  // For the threads beyond the caller's; see ThreadPoolOptions.
-  int spin_us = 50;        // The same.
+  int spin_us = 50;        // How these threads wait; see ThreadPoolOptions.
   // Take the fallback GEMM even where another loop is faster. For tests.
   bool force_fallback_gemm = false;
 };

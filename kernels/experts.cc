@@ -11,7 +11,7 @@
 namespace lamina::kernels {
 namespace {
 
-// Of NaN nothing is higher or equal, so that ids stay within the experts.
+// A NaN scores below all, so that ids stay within the experts.
 float ScoreOf(float x) { return std::isnan(x) ? -std::numeric_limits<float>::infinity() : x; }
 
 // The weights of `ids`, in double; the caller rounds.

@@ -36,7 +36,9 @@ enum class RouteKind : uint8_t {
 void RouteRows(RouteKind kind, MatrixView<const float> scores, size_t chosen,
                MatrixView<float> out);
 
-// Its layers. Shapes: gate_up  [2 * hidden, in], all of gate before all of up; down  [out, hidden].
+// The layers of one expert.
+// Shapes: gate_up  [2 * hidden, in], all of gate before all of up
+//         down     [out, hidden]
 struct Expert {
   std::unique_ptr<PackedLinear> gate_up;
   std::unique_ptr<PackedLinear> down;
@@ -44,7 +46,7 @@ struct Expert {
 
 struct ExpertsTask {
   absl::Span<const Expert> experts;
-  size_t chosen = 0;  // Of a row.
+  size_t chosen = 0;  // Experts of a row.
   size_t hidden = 0;
   Activation activation = Activation::kSilu;
   ActivationView in;              // [rows, in], compute type
@@ -64,7 +66,7 @@ class ExpertLayers {
  private:
   static constexpr size_t kRowsTogether = 512;
 
-  // Those of experts [first, last).
+  // Runs experts [first, last).
   void RunExperts(const ExpertsTask& task, size_t first, size_t last, Dense& dense);
   void Gather(const ExpertsTask& task, size_t begin, size_t end);
   void AddUp(const ExpertsTask& task, size_t begin, size_t end) const;
@@ -74,7 +76,7 @@ class ExpertLayers {
   std::vector<uint32_t> first_;  // [experts + 1]
   std::vector<uint32_t> rows_;
   std::vector<float> weights_;
-  // Of the rows of experts that are taken together, by expert.
+  // Values of the rows of experts that are taken together, by expert.
   std::vector<std::byte> in_;         // [rows, in]
   std::vector<float> gate_up_;        // [rows, 2 * hidden]
   std::vector<std::byte> activated_;  // [rows, hidden]

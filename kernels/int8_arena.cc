@@ -76,7 +76,8 @@ struct Head {
   }
 
  private:
-  // Of the block's tokens. In whole tiles four tokens of a channel follow each other.
+  // Reads a channel of the block's tokens. In whole tiles four tokens of a channel follow each
+  // other.
   void ReadChannel(size_t channel, BFloat16* to) const {
     if (tail_slot % kTileSlots != 0) {
       for (size_t t = 0; t < kTokens; ++t) {

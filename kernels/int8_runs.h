@@ -50,7 +50,7 @@ class Int8Runs {
                      absl::Span<const Int8Run> rows);
 
  private:
-  // Of each run the part that is in its `round`-th block. False: no run has one.
+  // Collects of each run the part that is in its `round`-th block. False: no run has one.
   bool Collect(absl::Span<const Int8Run> runs, uint32_t round);
 
   std::vector<Extent> tail_;  // Where the rows at hand go.

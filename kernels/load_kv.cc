@@ -46,7 +46,7 @@ void LoadKv(size_t head_dim, const BFloat16* arena_k, const BFloat16* arena_v,
             absl::Span<const Extent> extents, uint32_t first, uint32_t tokens, BFloat16* k,
             BFloat16* v) {
   const uint32_t end = first + tokens;
-  uint32_t token = 0;  // That the extent begins with.
+  uint32_t token = 0;  // First token of the extent.
   for (const Extent& extent : extents) {
     const uint32_t from = std::max(first, token);
     const uint32_t to = std::min(end, token + extent.tokens);

@@ -4,7 +4,7 @@
 // (AttentionArithmetic::kPairs; docs/design/attention_numerics.md). It is fast where a processor
 // has AVX-512 BF16; its bits are the same everywhere.
 //
-// Of kernels/attention.h these kernels compute all but AttentionItem::weights (CHECKed).
+// These kernels compute all of kernels/attention.h but AttentionItem::weights (CHECKed).
 //
 // Threading and allocation: as kernels/attention.h.
 

@@ -37,7 +37,7 @@ struct SampleRequest {
 
 struct SampleResult {
   TokenId token = 0;
-  float logprob = 0;              // Of `token`; set when params.logprobs >= 0.
+  float logprob = 0;              // Log-probability of `token`; set when params.logprobs >= 0.
   std::vector<TokenLogprob> top;  // The params.logprobs most likely, best first.
 };
 
@@ -46,9 +46,9 @@ struct SampleScratch {
   std::vector<float> logits;
   std::vector<uint32_t> order;
   std::vector<uint32_t> counts;   // [vocabulary]; all zero between calls.
-  std::vector<float> candidates;  // Logits of those that top-k keeps.
-  std::vector<float> weights;     // Of the candidates,
-  std::vector<double> sums;       // summed in blocks.
+  std::vector<float> candidates;  // Logits of the candidates that top-k keeps.
+  std::vector<float> weights;     // Weights of the candidates.
+  std::vector<double> sums;       // Sums of these weights by blocks.
   cpu::CutScratch cut;
 };
 

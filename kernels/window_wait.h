@@ -35,7 +35,7 @@ struct WindowStamp {
 static_assert(sizeof(WindowStamp) == 40);
 inline constexpr size_t kWindowHeaderBytes = 64;  // The stamp, and zeros.
 
-// That of a window's header.
+// The stamp of a window's header.
 template <typename Header>
 WindowStamp StampOf(const Header& header) {
   static_assert(sizeof(Header) == kWindowHeaderBytes && std::is_trivially_copyable_v<Header>);

@@ -43,7 +43,7 @@ absl::StatusOr<std::string> Fingerprint(const Model& model) {
     sample.resize(std::min(tensor.elements, kSampleElements));
     const absl::Status read = model.weights->Read(tensor.name, 0, absl::MakeSpan(sample));
     if (absl::IsUnimplemented(read)) {
-      continue;  // Of a type that is only listed, which no weight of the graph has.
+      continue;  // The type is only listed; no weight of the graph has it.
     }
     LAMINA_RETURN_IF_ERROR(read);
     hash.Add(sample.data(), sample.size() * sizeof(float));

@@ -26,8 +26,8 @@ struct SamplingDefaults {
   friend bool operator==(const SamplingDefaults&, const SamplingDefaults&) = default;
 };
 
-// Of generation_config.json in the folder `path`; nothing of a model that is one file, or without
-// that file. `do_sample` is not looked at.
+// Reads generation_config.json in the folder `path`; gives nothing for a model that is one file, or
+// without that file. `do_sample` is not looked at.
 // Errors: kInvalidArgument  not JSON, or a value out of its range: names file and field.
 absl::StatusOr<SamplingDefaults> ReadSamplingDefaults(const std::string& path);
 

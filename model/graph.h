@@ -60,7 +60,7 @@ struct WeightRange {
 // Which piece of a weight is meant (model/shard.h): rows of these ranges, one behind the other, and
 // of each row these columns. A vector of n counts as n rows of one.
 struct WeightSlice {
-  uint32_t whole_rows = 0;  // Of the weight, after `order`.
+  uint32_t whole_rows = 0;  // Shape of the whole weight, after `order`.
   uint32_t whole_cols = 0;
   std::vector<WeightRange> rows;
   WeightRange cols;
@@ -194,7 +194,7 @@ struct ExpertsOp {
     LinearOp::Part down;
   };
   std::vector<Expert> experts;
-  uint32_t chosen = 0;  // Of a row.
+  uint32_t chosen = 0;  // Experts that a row chooses.
   uint32_t hidden = 0;  // Columns of an expert's `down`.
   ActivationKind kind = ActivationKind::kSilu;
 };
@@ -238,7 +238,7 @@ struct Graph {
 
 // How many elements the matrices of an op have: of a LinearOp, and of all experts of an ExpertsOp.
 uint64_t MatrixWeights(const Graph& graph, const Op& op);
-// The same, of an ExpertsOp those that one row takes part in.
+// Counts only the experts that one row takes part in, for an ExpertsOp.
 uint64_t MatrixWeightsOfRow(const Graph& graph, const Op& op);
 
 // Appends ops and values to a graph; architecture files are written with it. Names get the current
@@ -247,7 +247,7 @@ class GraphBuilder {
  public:
   void SetScope(absl::string_view scope) { scope_ = std::string(scope); }
 
-  WeightId AddWeight(Weight weight);  // The same name and rows twice gives the same id.
+  WeightId AddWeight(Weight weight);  // Returns the earlier id if name and rows are known.
   ValueId Embed(absl::string_view name, WeightId table, uint32_t width);
   ValueId PositionEmbed(absl::string_view name, ValueId in, WeightId table);
   ValueId Norm(absl::string_view name, ValueId in, NormOp norm,

@@ -13,7 +13,7 @@ namespace lamina::model {
 
 namespace {
 
-constexpr uint64_t kBlockTokens = 256;  // Of attention, in which slots come free.
+constexpr uint64_t kBlockTokens = 256;  // Slots come free in whole blocks of attention.
 
 // The sequence has positions_max tokens.
 uint64_t TokensKept(const Model& model) {

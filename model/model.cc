@@ -51,10 +51,10 @@ struct Layout {
         begin(weight.stack.index * stored_rows * cols) {}
 
   bool vector;
-  uint64_t rows;  // Of the weight, and
+  uint64_t rows;  // Shape of the weight.
   uint64_t cols;
-  uint64_t stored_rows;  // of what is stored of it.
-  uint64_t begin;        // Its first element in the tensor.
+  uint64_t stored_rows;  // Rows that the tensor has of it.
+  uint64_t begin;        // First element of it in the tensor.
 };
 
 std::vector<uint64_t> ExpectedShape(const Weight& weight) {
@@ -284,8 +284,8 @@ absl::Status ReadWhole(const WeightSource& source, const Weight& weight, absl::S
   return source.Read(weight.name, layout.begin + weight.first_row * layout.cols, out);
 }
 
-// Of a matrix only the rows asked for; vectors, and rows that are stored in another order, as a
-// whole.
+// Reads only the rows asked for of a matrix; vectors, and rows that are stored in another order, as
+// a whole.
 absl::Status ReadSlice(const WeightSource& source, const Weight& weight, absl::Span<float> out) {
   const WeightSlice& slice = *weight.slice;
   const bool as_whole =

@@ -39,7 +39,7 @@ absl::StatusOr<Model> OpenModel(const std::string& path, const OpenOptions& opti
 // Reads weight `id` of the graph as f32 [rows, cols], in the order that Weight::order asks for.
 absl::Status ReadWeight(const Model& model, WeightId id, absl::Span<float> out);
 
-// The same of another graph of the model: a shard's (model/shard.h).
+// Reads a weight of another graph of the model: a shard's (model/shard.h).
 absl::Status ReadWeight(const Graph& graph, const WeightSource& source, WeightId id,
                         absl::Span<float> out);
 

@@ -74,12 +74,12 @@ struct ModelConfig {
   HeadNorms head_norms = HeadNorms::kAbsent;
   NormPlaces norm_places = NormPlaces::kBefore;
   float embedding_scale = 1.0f;
-  float residual_scale = 1.0f;      // Of what attention and MLP add.
-  float attention_scale = 0.0f;     // Of q.k; 0 means 1 / sqrt(head_dim).
-  float attention_soft_cap = 0.0f;  // Of scores; 0 for none.
+  float residual_scale = 1.0f;      // Scales what attention and MLP add.
+  float attention_scale = 0.0f;     // Scales q.k; 0 means 1 / sqrt(head_dim).
+  float attention_soft_cap = 0.0f;  // Caps scores; 0 for none.
   float logit_scale = 1.0f;
   float logit_soft_cap = 0.0f;  // 0 for none.
-  uint32_t experts = 0;         // Of a layer; 0: a dense model.
+  uint32_t experts = 0;         // Experts of a layer; 0: a dense model.
   uint32_t experts_per_token = 0;
   bool normalised_routes = true;    // The weights of a token's experts are made to sum to 1.
   std::vector<TokenId> end_tokens;  // Any of these ends a generation.

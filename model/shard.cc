@@ -14,9 +14,9 @@ namespace {
 
 // How the shards' values of one name belong together.
 enum class Spread : uint8_t {
-  kWhole,    // The same on all.
-  kHeads,    // Each has those of its heads,
-  kColumns,  // or of its columns.
+  kWhole,    // All shards have the same value.
+  kHeads,    // Each shard has the columns of its heads.
+  kColumns,  // Each shard has some of the columns.
   kPart,     // The sum over shards is the value.
 };
 
@@ -40,7 +40,7 @@ class Anatomy {
     }
   }
 
-  // Of the value as readers have it: behind its ReduceOp, if one follows.
+  // How the value is spread where it is read: behind its ReduceOp, if one follows.
   Spread spread(ValueId value) const {
     return spread_[value] == Spread::kPart && IsReduced(value) ? Spread::kWhole : spread_[value];
   }
@@ -139,7 +139,7 @@ class Sharder {
     }
   }
 
-  // Of a sum, before its reduction.
+  // How a sum is spread before its reduction.
   Spread anatomy_spread(ValueId value) const {
     return anatomy_.IsReduced(value) ? Spread::kPart : anatomy_.spread(value);
   }
@@ -209,7 +209,7 @@ class Sharder {
     return Narrowed(anatomy_.Behind<AttentionOp>(value)->descriptor);
   }
 
-  // Of a layer's stacked rows those of this shard; none where it has them all.
+  // This shard's rows of a layer's stacked rows; none where it has them all.
   std::vector<WeightRange> RowsOf(const Op& op) const {
     if (const auto* attention = anatomy_.Behind<AttentionOp>(op.output)) {
       const AttentionDescriptor& layer = attention->descriptor;
@@ -233,7 +233,7 @@ class Sharder {
   // Rows of the parts stacked, which may end inside a range.
   void TakeRows(std::vector<LinearOp::Part>& whole, const std::vector<WeightRange>& rows,
                 uint32_t& width) {
-    uint32_t begin = 0;  // Of the part.
+    uint32_t begin = 0;  // First row of the part.
     width = 0;
     std::vector<LinearOp::Part> parts;
     for (const LinearOp::Part& part : whole) {
@@ -258,7 +258,7 @@ class Sharder {
     whole = std::move(parts);
   }
 
-  // Of a matrix, or of a bias: elements.
+  // Rows of a matrix, or elements of a bias.
   WeightId RowsOfWeight(WeightId id, const std::vector<WeightRange>& rows, uint32_t count) {
     Weight piece = whole_.weights[id];
     const bool vector = piece.rows == 1;

@@ -28,8 +28,8 @@ struct TensorInfo {
 // A tensor in the form in which the file has it, row-major.
 struct StoredBlocks {
   absl::string_view type;  // "Q4_1"
-  uint32_t elements = 0;   // Of a block, in so many
-  uint32_t bytes = 0;      // bytes.
+  uint32_t elements = 0;   // Elements of a block.
+  uint32_t bytes = 0;      // Bytes of a block.
   const uint8_t* data = nullptr;
 };
 

@@ -15,7 +15,8 @@ enum class AttentionPath : uint8_t {
   kRemote,  // At the memory nodes that hold K and V: q, k, v go out, outputs come back.
   kLocal,   // At the compute node, which holds K and V itself.
   kFetch,   // At the compute node, over K and V that memory nodes send there layer by layer.
-  kSparse,  // The same over a part of the tokens, which the compute node chooses for each layer.
+  // At the compute node, over the tokens that it chooses for each layer: only their K and V come.
+  kSparse,
 };
 
 class AttentionPaths {

@@ -42,7 +42,7 @@ struct EpochConfig {
   // Paths fetch and sparse: bytes of the windows of one compute node in which K and V arrive, of
   // all lanes and memory nodes together. Else 0.
   uint64_t fetch_bytes = 0;
-  // The same: KV heads that come together. 0: as many as a window has room for.
+  // Paths fetch and sparse: KV heads that come together. 0: as many as a window has room for.
   uint32_t fetch_heads = 0;
   // Path fetch: elements of the activation that memory nodes keep besides K and V of every token in
   // every layer, the input of the layer that makes k and v. 0: they keep none.
@@ -57,7 +57,7 @@ struct EpochConfig {
   SparseTokens sparse_tokens = SparseTokens::kWindowSums;
   double sparse_ratio = 0;
   std::vector<std::string> memory_nodes;      // Path local: the compute nodes, which hold KV.
-  std::vector<uint32_t> slots;                // Of each memory node.
+  std::vector<uint32_t> slots;                // One entry for each memory node.
   Partition partition = Partition::kRequest;  // Never kAuto.
   // Partition head: what each memory node holds of every sequence. Else empty: a memory node holds
   // all heads of the sequences that live on it.

@@ -72,7 +72,7 @@ class EpochView {
 
   // For shards of that index.
   PipelineSchedule Schedule(uint32_t shard = 0) const;
-  // The same for all nodes, but for the two row sizes that only compute nodes know, which are 0.
+  // The shape of all nodes' windows. The two row sizes that only compute nodes know are 0.
   WindowShape window_shape() const;
   // The fewest KV heads of decode rows that go from any compute node to any memory node.
   uint32_t window_heads_min() const;
@@ -95,7 +95,7 @@ class ComputeNodeView {
   // The heads that it asks memory node `node` for, perhaps none.
   HeadRange HeadsAt(const AttentionDescriptor& layer, uint32_t node) const;
 
-  // Whose regions it opens, to write there; and who opens its own.
+  // Nodes whose regions it opens, to write there; and those that open its own.
   EpochNodes opens() const;
   EpochNodes opened_by() const { return opens(); }
   // The lanes of which it runs slices.
@@ -129,8 +129,8 @@ class MemoryNodeView {
   // perhaps some spans.
   bool Holds(uint32_t named) const;
 
-  // Whose regions it opens, to write there; and who opens its own. Memory nodes write nothing to
-  // each other so far.
+  // Nodes whose regions it opens, to write there; and those that open its own. Memory nodes write
+  // nothing to each other so far.
   EpochNodes opens() const;
   EpochNodes opened_by() const { return opens(); }
   // The lanes whose rows come to it.

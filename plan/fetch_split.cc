@@ -60,7 +60,7 @@ FetchSplit SplitBySlots(uint32_t before, uint32_t tokens, const SlotTables::Sequ
 FetchSlots SlotsOf(const FetchSplit& split, absl::Span<const Extent> extents, SlotKinds kinds) {
   FetchSlots slots;
   auto extent = extents.begin();
-  uint32_t taken = 0;  // Of the extent.
+  uint32_t taken = 0;  // Tokens of the extent that are taken.
   for (const FetchStretch& stretch : split.stretches) {
     std::vector<Extent>& list = stretch.activations ? slots.activations : slots.kv;
     for (uint32_t left = stretch.tokens; left > 0;) {

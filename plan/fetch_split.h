@@ -31,7 +31,7 @@ struct FetchStretch {
 
 struct FetchSplit {
   FetchRun run;
-  std::vector<FetchStretch> stretches;  // Of the tokens before the run, in order.
+  std::vector<FetchStretch> stretches;  // Cover the tokens before the run, in order.
 };
 
 // The first `share` kRecomputeUnit-ths (StepPlan::recomputed), in whole tiles.

@@ -10,10 +10,11 @@
 
 namespace lamina::plan {
 
-inline constexpr uint32_t kNodesMax = 256;         // Of one cluster; more are several of these.
+// The most nodes of one cluster; more are several clusters.
+inline constexpr uint32_t kNodesMax = 256;
 inline constexpr uint32_t kComputeNodesMax = 128;  // Bounds the windows of a memory node.
 inline constexpr uint32_t kMemoryNodesMax = 255;   // Bounds the windows of a compute node.
-inline constexpr uint32_t kLanesMax = 8;           // That decode; bounds the windows of all nodes.
+inline constexpr uint32_t kLanesMax = 8;  // Lanes that decode; bounds the windows of all nodes.
 inline constexpr uint32_t kLayersMax = 1u << 16;   // More than any model has.
 inline constexpr uint32_t kChunkTokensMax = 8192;  // Bounds the activations of a step.
 inline constexpr uint32_t kSequenceTokensMax = 1u << 20;

@@ -22,9 +22,8 @@
 // A pinned step (one with prompt chunks, whose earlier tokens lie in one replica's scratch) runs as
 // a whole on the lane's home, replica j mod R, in every mode; on all its stages, if it has several.
 //
-// Of the shards of a replica or stage all run the same slices. They hand what crosses from node to
-// node to the ones of their own index; the schedule is made for one of these. The LM head is shard
-// 0's.
+// All shards of a replica or stage run the same slices. They hand what crosses from node to node to
+// the ones of their own index; the schedule is made for one of these. The LM head is shard 0's.
 //
 // Replicas for prefill only (prefill.mode dedicated) come behind the others, and behind the lanes
 // that rotate each has one or several lanes of its own (prefill_lanes.h), which have chunks only
@@ -48,8 +47,8 @@ namespace lamina::plan {
 
 class PipelineSchedule {
  public:
-  // Of the lanes from `prefill_lane` on each is a prefill node's. Requires: replicas >= 1, layers
-  // >= 1.
+  // Each lane from `prefill_lane` on is that of a prefill node.
+  // Requires: replicas >= 1, layers >= 1.
   PipelineSchedule(PipelineMode mode, uint32_t replicas, uint32_t layers,
                    uint32_t prefill_lane = UINT32_MAX)
       : mode_(mode), replicas_(replicas), layers_(layers), prefill_lane_(prefill_lane) {}
@@ -67,7 +66,7 @@ class PipelineSchedule {
                    uint32_t shard = 0)
       : PipelineSchedule(mode, nodes, layers, shard, Prefill()) {}
 
-  uint32_t replicas() const { return replicas_; }  // That decode.
+  uint32_t replicas() const { return replicas_; }  // Replicas that decode.
 
   bool IsPrefillLane(uint32_t lane) const { return lane >= prefill_lane_; }
   // Whether the replica of compute node `node` runs slices of the lane.

@@ -9,7 +9,7 @@
 namespace lamina::plan {
 namespace {
 
-constexpr uint32_t kRowsMax = kRunningMax;  // Of a batch that a node measures.
+constexpr uint32_t kRowsMax = kRunningMax;  // The most rows of a batch that a node measures.
 
 }  // namespace
 

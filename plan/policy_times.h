@@ -12,7 +12,7 @@
 
 namespace lamina::plan {
 
-// Of a slice, and of the end of a step (last MLP, LM head), for a batch of rows.
+// Times of a slice, and of the end of a step (last MLP, LM head), for a batch of rows.
 struct SliceTimes {
   uint32_t rows = 0;
   double slice_seconds = 0;
@@ -29,13 +29,14 @@ struct PolicyTimes {
   // and on the cores that it shares with memory nodes while slices run on the others; 0: it shares
   // none.
   double attention_shared = 0;
-  double read_bandwidth = 0;  // Of all threads, bytes a second.
+  double read_bandwidth = 0;  // Bytes a second that all threads read.
 
   bool measured() const { return !local.empty() && !pools.empty() && attention_local > 0; }
 };
 
-// Of times that a node sent. Errors: kInvalidArgument  batches that do not grow from one row on, or
-// are too many; times or rates that nothing can have.
+// Checks times that a node sent.
+// Errors: kInvalidArgument  batches that do not grow from one row on, or are too many; times or
+//                           rates that nothing can have.
 absl::Status CheckPolicyTimes(const PolicyTimes& times);
 
 }  // namespace lamina::plan

@@ -17,7 +17,7 @@ struct PrefillLanes {
   uint32_t each = 1;
 
   uint32_t count() const { return replicas * each; }
-  // Of the lane that so many prefill lanes go before.
+  // The replica of the lane that `index` prefill lanes go before.
   uint32_t ReplicaOf(uint32_t index) const { return index / each; }
   friend bool operator==(const PrefillLanes&, const PrefillLanes&) = default;
 };

@@ -52,7 +52,7 @@ class QueryChunk {
   uint32_t rows_end() const { return rows_end_; }
   HeadRange heads() const { return heads_; }
   size_t q_width() const { return q_width_; }
-  size_t kv_width() const { return kv_width_; }  // Of k, and of v.
+  size_t kv_width() const { return kv_width_; }  // Elements of k, and as many of v.
 
   // Whether the row brings k and v.
   bool own(uint32_t row) const { return row < own_rows_; }
@@ -70,7 +70,7 @@ class QueryChunk {
   size_t end() const {
     return begin_ + rows_end_ * q_width_ + OwnBefore(rows_end_) * 2 * kv_width_;
   }
-  // Of a first chunk whose queries go first, where these end; else begin().
+  // Where the queries of a first chunk end, if they go first; else begin().
   size_t queries_end() const { return ahead_ > 0 ? begin_ + ahead_ * q_width_ : begin(); }
 
  private:
@@ -93,13 +93,13 @@ class QueryWindow {
 
   const QueryShape& shape() const { return shape_; }
   QueryChunk Chunk(uint32_t chunk) const { return {shape_, chunk}; }
-  // Of an offset in elements, the byte of the window.
+  // The byte of the window at which an element lies.
   static size_t ByteOf(size_t element) { return sizeof(WindowHeader) + element * sizeof(BFloat16); }
 
   // The bytes of the window that piece `piece` covers, without the header and prompt tokens.
   // Requires: piece < shape().pieces.count().
   ByteRange Piece(uint32_t piece) const;
-  // Those of prompt tokens, behind the last piece.
+  // The bytes of prompt tokens, behind the last piece.
   ByteRange Prompts() const;
   // Elements between two prompt tokens.
   size_t prompt_width() const {
@@ -111,7 +111,7 @@ class QueryWindow {
   QueryShape shape_;
 };
 
-// Which rows of a matrix go to a memory node: consecutive ones, or those that are listed.
+// Says which rows of a matrix go to a memory node: consecutive ones, or those that are listed.
 struct RowSelection {
   uint32_t first = 0;
   absl::Span<const uint32_t> listed = {};

@@ -36,7 +36,7 @@ struct ReplyShape {
   AttentionDescriptor part;    // The layer over the heads that the memory node was asked for.
   RowPieces pieces;            // pieces.kv_heads is part.kv_heads.
   uint32_t partial_width = 0;  // f32 of a partial of one head; 0: whole rows come.
-  uint32_t partials = 0;       // Of all rows, with partial_width.
+  uint32_t partials = 0;       // Partials of all rows, with partial_width.
 };
 
 // Where the outputs of one chunk lie. Offsets are in bytes from the begin of the window.
@@ -48,19 +48,19 @@ class ReplyChunk {
   uint32_t first_row() const { return first_row_; }
   uint32_t rows_end() const { return rows_end_; }
   HeadRange heads() const { return heads_; }             // KV heads.
-  uint32_t query_heads() const { return query_heads_; }  // Of these.
+  uint32_t query_heads() const { return query_heads_; }  // Query heads of these.
   uint32_t first_query_head() const { return first_query_head_; }
   // Elements: bf16 of a row, or f32 of a partial.
   size_t width() const { return width_; }
 
   // Outputs of a whole row. Requires: first_row() <= row < rows_end().
   size_t Row(uint32_t row) const { return begin_ + row * width_ * sizeof(BFloat16); }
-  // Of whole rows.
+  // The bytes of the chunk's whole rows.
   ByteRange Rows() const { return {.begin = Row(first_row_), .end = Row(rows_end_)}; }
 
   // A partial, of all query heads of the chunk.
   size_t Partial(uint32_t partial) const { return begin_ + partial * width_ * sizeof(float); }
-  // Those of the chunk's rows, whose partials are [first, end).
+  // The bytes of the chunk's partials [first, end).
   ByteRange Partials(uint32_t first, uint32_t end) const {
     return {.begin = Partial(first), .end = Partial(end)};
   }

@@ -15,7 +15,7 @@
 
 namespace lamina::plan {
 
-// Of the rows of one unit for one memory node. Signal values leave room for so many.
+// The most sub-batches of one unit for one memory node. Signal values leave room for so many.
 inline constexpr uint32_t kSubBatchesMax = 16;
 
 // How a step's rows are cut, for each memory node. With `query_first` the queries of the first
@@ -45,7 +45,7 @@ struct RowPieces {
   uint32_t count() const { return chunks + (query_first ? 1 : 0); }
   // How often rows come, each time with other heads.
   uint32_t head_groups() const { return by_heads ? chunks : 1; }
-  // Of the chunk. Requires: chunk <= chunks.
+  // The rows and KV heads of a chunk. Requires: chunk <= chunks.
   uint32_t FirstRow(uint32_t chunk) const { return by_heads ? 0 : FirstOf(chunk, chunks, rows); }
   uint32_t RowsEnd(uint32_t chunk) const { return by_heads ? rows : FirstRow(chunk + 1); }
   HeadRange Heads(uint32_t chunk) const {
@@ -71,7 +71,7 @@ inline RowPieces PiecesOf(const Chunking& planned, uint32_t rows, uint32_t kv_he
 // Signal values. Unit u has (u - 1) * kSubBatchesMax + 1 to u * kSubBatchesMax; 0 is before all.
 inline uint64_t UnitOf(uint64_t value) { return (value + kSubBatchesMax - 1) / kSubBatchesMax; }
 
-// That announces piece `piece` of `pieces` of the unit whose last value is `last`.
+// The signal value that announces piece `piece` of `pieces` of the unit whose last value is `last`.
 inline uint64_t PieceValue(uint64_t last, uint32_t piece, uint32_t pieces) {
   return piece + 1 == pieces ? last : last - kSubBatchesMax + piece + 1;
 }

@@ -38,7 +38,7 @@ class SlotKinds {
     const uint32_t block = slot / kBlockSlots;
     return BlocksBefore(block + 1) > BlocksBefore(block);
   }
-  // Which of the slots of its kind it is: where it lies in an arena of that kind alone.
+  // The slot's index among those of its kind: where it lies in an arena of that kind alone.
   uint32_t IndexOf(uint32_t slot) const {
     const uint32_t block = slot / kBlockSlots;
     const uint32_t activations = BlocksBefore(block);
@@ -46,7 +46,7 @@ class SlotKinds {
     return blocks * kBlockSlots + slot % kBlockSlots;
   }
 
-  // Of the first `slots` slots.
+  // How many of the first `slots` slots hold activations.
   uint32_t ActivationsOf(uint32_t slots) const {
     const uint32_t whole = BlocksBefore(slots / kBlockSlots) * kBlockSlots;
     const uint32_t rest = slots % kBlockSlots;

@@ -17,10 +17,10 @@ namespace {
 // Measurements of nodes that are alike differ by less.
 constexpr double kAlike = 1.1;
 
-// Of MLP columns: a block of the packed weights.
+// Shards split MLP columns in these steps: blocks of the packed weights.
 constexpr uint32_t kColumnStep = 64;
 
-// Of slices [first, end); the last stage's include the slice behind the last layer.
+// The cost of slices [first, end); the last stage's include the slice behind the last layer.
 double CostOf(absl::Span<const double> slice_costs, uint32_t first, uint32_t end) {
   const size_t last = end + 1 == slice_costs.size() ? end + 1 : end;
   return std::accumulate(slice_costs.begin() + first,

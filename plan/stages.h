@@ -55,10 +55,10 @@ struct StageNode {
 };
 
 struct StageSplit {
-  std::vector<uint32_t> layers;  // Of each stage.
+  std::vector<uint32_t> layers;  // One entry for each stage.
   std::string why;               // "by cost", "by cost and measured speed: c0 0.67, c1 1.33"
-  // Of the stage that takes longest, against all of them on one node of mean speed: 1 / stages is
-  // the best there can be.
+  // Time of the stage that takes longest, against all of them on one node of mean speed: 1 / stages
+  // is the best there can be.
   double busiest_share = 1;
 };
 

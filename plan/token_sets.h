@@ -36,9 +36,9 @@ class TokenSets {
   // Requires: at least one run.
   TokenSets(uint32_t layers, absl::Span<const FetchRun> runs);
 
-  size_t words() const { return words_; }  // Of one set.
+  size_t words() const { return words_; }  // Words of one set.
   size_t bytes() const { return layers_ * runs_ * words_ * sizeof(uint64_t); }
-  // In words.
+  // Where the set begins, in words.
   size_t SetOf(uint32_t layer, uint32_t run) const { return (layer * runs_ + run) * words_; }
 
   static size_t WordsFor(uint32_t tokens) { return (size_t{tokens} + 63) / 64; }
@@ -61,7 +61,7 @@ inline uint32_t CountTokens(absl::Span<const uint64_t> set) {
 // Whether the set has no tokens from `tokens` on.
 bool EndsBefore(absl::Span<const uint64_t> set, uint32_t tokens);
 
-// Which word and window of a memory node's region the compute node's sets of a lane have.
+// Says which word and window of a memory node's region the compute node's sets of a lane have.
 class TokenSetWindows {
  public:
   // The layout must outlive this.

@@ -15,20 +15,26 @@
 
 namespace lamina::plan {
 
-// What windows are for. Those of one receiver lie in its region in this order, and so do their
+// What windows are for. Windows of one receiver lie in its region in this order, and so do their
 // signal words. Probes (transport/link_probe.h) are words without windows, and no lane's.
 enum class WindowKind : uint8_t {
-  kQuery,        // To memory nodes, of compute nodes: a unit's rows.
-  kQueryProbe,   // The same: measuring of links.
-  kFetchCredit,  // The same: words alone, that say how many pieces of K and V have been used up.
-  kTokenSets,    // The same: of which tokens K and V are wanted (token_sets.h). Of path sparse.
-  kReply,        // To compute nodes, of memory nodes: a unit's outputs.
-  kFetched,      // The same: pieces of K and V (fetch_pieces.h). Without path fetch there are none.
-  kContext,      // Of compute nodes: a slice's context. With one compute node there are none.
-  kToken,        // The same: a step's sampled tokens.
-  kPart,         // Of shards: parts of sums. Without shards there are none.
-  kReplyProbe,   // Of memory nodes: measuring of links.
-  kComputeProbe,  // Of compute nodes: the same.
+  kQuery,       // From compute to memory nodes: a unit's rows.
+  kQueryProbe,  // From compute to memory nodes: measuring of links.
+  // From compute to memory nodes: words alone, that say how many pieces of K and V have been used
+  // up.
+  kFetchCredit,
+  // From compute to memory nodes: the tokens whose K and V are wanted (token_sets.h). Path sparse
+  // only.
+  kTokenSets,
+  kReply,  // From memory to compute nodes: a unit's outputs.
+  // From memory to compute nodes: pieces of K and V (fetch_pieces.h). Without path fetch there are
+  // none.
+  kFetched,
+  kContext,       // Between compute nodes: a slice's context. With one compute node there are none.
+  kToken,         // Between compute nodes: a step's sampled tokens.
+  kPart,          // Between shards: parts of sums. Without shards there are none.
+  kReplyProbe,    // From memory to compute nodes: measuring of links.
+  kComputeProbe,  // Between compute nodes: measuring of links.
 };
 inline constexpr size_t kWindowKinds = 11;
 

@@ -19,7 +19,7 @@ size_t Align(size_t bytes) {
   return (bytes + kWindowAlignment - 1) / kWindowAlignment * kWindowAlignment;
 }
 
-// Of the widest layer of each. Exact: far below 2^53.
+// Bytes in the widest layer of each. Exact: far below 2^53.
 struct RowBytes {
   double qkv = 0;
   double kv = 0;
@@ -125,8 +125,8 @@ absl::Status WindowLayout::Check(const WindowShape& shape) {
 
 WindowLayout::WindowLayout(WindowShape shape)
     : shape_(std::move(shape)), groups_(GroupsOf(shape_)) {
-  size_t bytes[2] = {0, 0};    // Of the groups before, by receiver.
-  uint32_t words[2] = {0, 0};  // The same.
+  size_t bytes[2] = {0, 0};    // Bytes of the groups before, by receiver.
+  uint32_t words[2] = {0, 0};  // Words of the groups before, by receiver.
   for (WindowGroup& group : groups_) {
     if (group.turns > 0) {
       group.window_bytes = Align(sizeof(WindowHeader) + static_cast<size_t>(group.payload_max));

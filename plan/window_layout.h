@@ -69,13 +69,14 @@ struct WindowShape {
   // Chunk tokens whose context moves on too, with their attention outputs: where replicas have
   // stages. Else 0: a step with chunks stays on one node.
   uint32_t context_chunk_rows = 0;
-  // Of the widest context between two slices; known to compute nodes, used by them alone.
+  // Bytes of the widest context between two slices; known to compute nodes, used by them alone.
   size_t context_row_bytes = 0;
-  uint64_t fetch_bytes = 0;       // Of one window for K and V; 0: there are none.
-  uint64_t token_set_bytes = 0;   // Of the token sets of a step; 0: there are none.
+  uint64_t fetch_bytes = 0;       // Bytes of one window for K and V; 0: there are none.
+  uint64_t token_set_bytes = 0;   // Bytes of the token sets of a step; 0: there are none.
   uint32_t activation_width = 0;  // Elements of what tokens without queries bring besides k and v.
   uint32_t shards = 1;
-  size_t part_row_bytes = 0;  // Of the widest sum over shards; known to compute nodes alone too.
+  // Bytes of the widest sum over shards; known to compute nodes alone too.
+  size_t part_row_bytes = 0;
   std::vector<AttentionDescriptor> layers;
 };
 
@@ -90,7 +91,7 @@ class WindowLayout {
   const WindowShape& shape() const { return shape_; }
   uint32_t layer_count() const { return static_cast<uint32_t>(shape_.layers.size()); }
 
-  // Of the last chunk: with it all of the unit is there.
+  // The value of the last chunk: with it all of the unit is there.
   uint64_t SignalValue(uint64_t step, uint32_t layer) const {
     return ((step - 1) * shape_.layers.size() + layer + 1) * kSubBatchesMax;
   }

@@ -47,8 +47,9 @@ struct ArrivalOptions {
   double input = 1;
   double output = 1;
   Lengths lengths = Lengths::kFixed;
-  uint32_t tokens_max = UINT32_MAX;  // Of prompt and answer together: longer ones are cut.
-  // Of the prompt, shared with all requests of the same prefix; each request draws one of
+  // The most tokens of prompt and answer together: longer ones are cut.
+  uint32_t tokens_max = UINT32_MAX;
+  // Tokens of the prompt that all requests of the same prefix share; each request draws one of
   // `prefixes`.
   uint32_t prefix_tokens = 0;
   uint32_t prefixes = 1;

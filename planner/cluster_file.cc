@@ -67,7 +67,7 @@ void AddCompute(const Problem& problem, const Configuration& configuration, Clus
   }
 }
 
-// Of hosts of the compute machines the price is in these machines' price.
+// Adds the memory nodes. Hosts of the compute machines are paid with these machines.
 void AddMemory(const Problem& problem, const Hardware& hardware, ClusterConfig& config) {
   const cost::Device* device = hardware.MemoryDevice(problem.catalogue);
   if (device == nullptr) {

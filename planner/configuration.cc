@@ -14,7 +14,8 @@ using cost::KvPolicy;
 using cost::Machine;
 
 constexpr uint32_t kPromptReplicasMax = 4;
-constexpr uint32_t kLanesMax = 64;  // Of the formula; the cluster file allows fewer.
+// The most that the formula knows; the cluster file allows fewer.
+constexpr uint32_t kLanesMax = 64;
 
 uint32_t Devices(const Machine* machine, uint32_t count) {
   return machine == nullptr ? 0 : machine->devices * count;

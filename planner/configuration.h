@@ -29,7 +29,7 @@ struct Problem {
   Load load;
   Slo slo;
   double budget = std::numeric_limits<double>::infinity();  // Per hour.
-  uint32_t machines_max = 16;                               // Of both kinds together.
+  uint32_t machines_max = 16;  // The most machines, both kinds together.
   // A plan carries the rate if its bound is so many times the rate: queues and unequal requests
   // take their part of the bound.
   double margin = 1;
@@ -75,9 +75,9 @@ class Rates {
     cost::LinkRates link;
     cost::LinkRates between;
     cost::DeviceRates host;
-    cost::LinkRates card_to_host;  // Of one card,
-    cost::LinkRates host_to_card;  // and of one processor, to which several have links.
-    cost::LinkRates host_network;  // Of one processor, to other machines.
+    cost::LinkRates card_to_host;  // From one card.
+    cost::LinkRates host_to_card;  // To one processor, to which several cards have links.
+    cost::LinkRates host_network;  // From one processor to other machines.
   };
   static void PutOnHosts(const Hardware& hardware, const MachineRates& machine,
                          cost::Cluster& cluster);

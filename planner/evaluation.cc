@@ -17,7 +17,8 @@ using cost::KvPolicy;
 constexpr double kRunningMax = plan::kRunningMax;
 constexpr double kChunkTokensMax = plan::kChunkTokensMax;
 constexpr double kChunkTokensLeast = 512;
-constexpr double kPromptShareMax = 0.9;  // Of prompt replicas' time: beyond, queues grow long.
+// Share of prompt replicas' time: beyond, queues grow long.
+constexpr double kPromptShareMax = 0.9;
 constexpr double kSecondsPerHour = 3600;
 constexpr double kMillion = 1e6;
 
@@ -26,8 +27,9 @@ struct Operation {
   cost::StepTimes times;
   Estimate ttft;
   double chunk_tokens = kChunkTokensLeast;
-  double prompt_share = 0;  // Of what may be spent on prompts; above 1 rows wait for them.
-  double rate = 0;          // Requests a second.
+  // Share of the time that may be spent on prompts; above 1 rows wait for them.
+  double prompt_share = 0;
+  double rate = 0;  // Requests a second.
 };
 
 class Evaluator {

@@ -48,11 +48,12 @@ struct Evaluation {
   cost::Estimate tokens_per_second;  // Generated, at most.
   cost::Estimate goodput;            // Requests a second, at most.
   cost::Estimate price_per_hour;
-  // Of 1,000,000 computed prompt tokens and of as many generated ones, at the rate that is served:
-  // the load's rate, or the goodput if that is less, times the mean load of the catalogue.
+  // Prices of 1,000,000 computed prompt tokens and of as many generated ones, at the rate that is
+  // served: the load's rate, or the goodput if that is less, times the mean load of the catalogue.
   cost::Estimate input_price;
   cost::Estimate output_price;
-  cost::Estimate cached_price;      // Of as many prompt tokens that were found; 0 where none are.
+  // Price of 1,000,000 prompt tokens that were found; 0 where none are.
+  cost::Estimate cached_price;
   double hit = 0;                   // Share of prompt tokens that are found: the load's, or 0.
   cost::Estimate tokens_per_price;  // Tokens a second for one unit of currency per hour.
   Limit limit = Limit::kKvCapacity;
@@ -68,9 +69,9 @@ Evaluation Evaluate(const Problem& problem, const Rates& rates, const Configurat
 // Machines of both kinds, with their spares.
 cost::Estimate PricePerHour(const Problem& problem, const Hardware& hardware);
 
-// Which of two evaluations is the better plan. Those that carry the rate come first, the cheapest
-// before the others; those that do not come by goodput. Without a rate: by price of a request.
-// Returns below 0 where `a` is better, above 0 where `b` is, 0 where neither is.
+// Says which of two evaluations is the better plan. Plans that carry the rate come first, the
+// cheapest before the others; those that do not come by goodput. Without a rate: by price of a
+// request. Returns below 0 where `a` is better, above 0 where `b` is, 0 where neither is.
 struct Rank {
   bool carries = false;
   double cost = 0;  // Lower is better.

@@ -14,7 +14,7 @@ namespace {
 struct Candidate {
   Hardware hardware;
   Rank best;
-  size_t order = 0;  // In which AllHardware() lists it: the last word among equals.
+  size_t order = 0;  // Its place in AllHardware(): the last word among equals.
 };
 
 // The `count` best plans so far; among equals the first in order.
@@ -84,7 +84,7 @@ class Optimiser {
   Shortlist runnable_;
   Shortlist others_;
   Shortlist one_pool_;
-  std::optional<Plan> nearest_;  // Of those that are not feasible.
+  std::optional<Plan> nearest_;  // The nearest plan that is not feasible.
   bool any_ = false;
 };
 
@@ -131,7 +131,7 @@ void Optimiser::LookAt(const Candidate& candidate) {
       Remember(configuration, evaluation);
     }
   }
-  // Of equal price the arrangement with more goodput comes first.
+  // Where prices are equal the arrangement with more goodput comes first.
   std::stable_sort(plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) {
     const int compared = Compare(RankOf(problem_, a.evaluation), RankOf(problem_, b.evaluation));
     return compared < 0 ||

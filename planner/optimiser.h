@@ -28,7 +28,7 @@ struct SimulatedFigures {
   double ttft_at = 0;   // at the SLO's percentile.
   double tpot_p50 = 0;
   double tpot_at = 0;
-  // Of 1,000,000 tokens, at the rate times the mean load of the catalogue, as in Evaluation.
+  // Prices of 1,000,000 tokens, at the rate times the mean load of the catalogue, as in Evaluation.
   double input_price = 0;
   double output_price = 0;
   double cached_price = 0;
@@ -49,13 +49,15 @@ struct Plan {
 struct Plans {
   // The best arrangement of each choice of machines, best first.
   std::vector<Plan> runnable;
-  std::vector<Plan> others;    // Those that this software does not run.
-  std::vector<Plan> one_pool;  // The best of one pool alone: the homogeneous baseline; at most one.
-  uint64_t hardware = 0;       // Choices of machines.
-  uint64_t looked_at = 0;      // Of these, by the formulas; a bound ruled out the others.
+  std::vector<Plan> others;  // Plans that this software does not run.
+  // The best plan of one pool alone: the homogeneous baseline; at most one.
+  std::vector<Plan> one_pool;
+  uint64_t hardware = 0;   // Choices of machines.
+  uint64_t looked_at = 0;  // Choices looked at by the formulas; a bound ruled out the others.
 };
 
-enum class Search : uint8_t { kBounded, kExhaustive };  // The same plans; the second looks at all.
+// Both find the same plans; the second looks at all.
+enum class Search : uint8_t { kBounded, kExhaustive };
 
 // Why this software does not run a configuration; empty where it does.
 using WhyNot = std::function<std::string(const Configuration&, const Evaluation&)>;

@@ -11,7 +11,7 @@
 namespace lamina::planner {
 namespace {
 
-constexpr int kHalvings = 5;  // Of the way to an end of the span.
+constexpr int kHalvings = 5;  // How often the way to an end of the span is halved.
 
 // Changes one quantity of a problem by a factor.
 using Change = std::function<void(Problem& problem, double factor)>;

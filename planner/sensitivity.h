@@ -38,8 +38,8 @@ struct Sensitivity {
   std::string new_winner;
 };
 
-// Of the best plan of `plans` (runnable ones first). Requires: Optimise() has made them.
-// Errors: as of Optimise(), of the unchanged problem.
+// Varies the best plan of `plans` (runnable ones first). Requires: Optimise() has made them.
+// Errors: those of Optimise(), for the unchanged problem.
 absl::StatusOr<std::vector<Sensitivity>> SensitivityOf(const Problem& problem, const Plans& plans,
                                                        const WhyNot& why_not);
 
@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<Sensitivity>> SensitivityOf(const Problem& problem, c
 // beats in both.
 struct ParetoPoint {
   double tpot_seconds = 0;
-  double cost = 0;  // Of a request.
+  double cost = 0;  // Cost of a request.
   std::string machines;
 };
 struct Pareto {

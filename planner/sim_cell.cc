@@ -343,8 +343,8 @@ void SimCell::PlanFailure(Nanos now) {
   }
 }
 
-// Its memory, which a node loses with its life.
-// No two nodes have the same one, nor has a node that came back the one that it had.
+// Names the node's memory, which it loses with its life. No two nodes have the same one, nor has a
+// node that came back the one that it had.
 uint64_t SimCell::ArenaOf(const std::string& name) const {
   const std::vector<Member>& members = membership_.all();
   const auto node = std::find_if(members.begin(), members.end(),

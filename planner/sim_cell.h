@@ -38,7 +38,7 @@ struct CoordinatorSeconds {
 };
 
 struct SimFailures {
-  double per_node_hour = 0;  // Of one node; 0: none fails.
+  double per_node_hour = 0;  // Failures of one node in an hour; 0: none fails.
   double form_seconds = 1;   // From a loss, or a return, to the next epoch. Assumed.
   double repair_seconds = 120;
 };
@@ -47,10 +47,11 @@ struct SimCellSpec {
   cost::ModelShape shape;
   cost::Cluster cluster;
   core::SchedulerOptions scheduler;  // Memory nodes and prefill lanes are filled in.
-  uint64_t kv_tokens = 0;  // Of each memory node; with KV on compute nodes, of each replica.
+  uint64_t kv_tokens = 0;  // Tokens of each memory node; with KV on compute nodes, of each replica.
   CoordinatorSeconds coordinator;
   SimFailures failures;
-  double compute_price = 0;  // Of one compute node (of one device) and hour, prompts' too.
+  // Price of one compute node (of one device) for an hour, nodes for prompts too.
+  double compute_price = 0;
   double memory_price = 0;
 
   uint32_t compute_nodes() const {
@@ -71,11 +72,12 @@ struct SimCellStats {
   uint64_t preemptions = 0;
   uint64_t epochs = 0;
   uint64_t nodes_lost = 0;
-  std::vector<SimWork> stages;  // Of compute nodes (shards are one); those for prompts last.
+  // One for each compute node (shards are one); those for prompts last.
+  std::vector<SimWork> stages;
   std::vector<SimWork> memory;
   double coordinator_busy = 0;
-  // Of each node that holds K and V: its busy time times the share of its slots that is kept for
-  // nobody yet. Not part of its work.
+  // One for each node that holds K and V: its busy time times the share of its slots that is kept
+  // for nobody yet. Not part of its work.
   std::vector<double> kept;
 };
 
@@ -121,15 +123,15 @@ class SimCell {
   Prng random_;
   core::Scheduler scheduler_;
   core::Membership membership_;
-  std::unique_ptr<SimNodes> nodes_;  // Of the epoch that serves; none while one forms.
+  std::unique_ptr<SimNodes> nodes_;  // Nodes of the epoch that serves; none while one forms.
   std::unique_ptr<StepPricer> pricer_;
   uint64_t epoch_ = 0;
   uint32_t nodes_there_ = 0;
   plan::PrefillLanes prefill_lanes_;
-  std::vector<uint32_t> reports_;  // Lanes of what has come.
-  std::vector<std::string> lost_;  // Since the last epoch.
+  std::vector<uint32_t> reports_;  // Lanes whose reports have come.
+  std::vector<std::string> lost_;  // Nodes lost since the last epoch.
   std::map<std::string, uint64_t> times_lost_;
-  uint32_t shares_ = 0;  // Of KV: memory nodes, or with heads spread 1.
+  uint32_t shares_ = 0;  // Nodes that share KV: memory nodes, or with heads spread 1.
   Nanos kept_counted_ = 0;
   std::vector<double> busy_counted_;  // As of stats_.kept.
   bool waking_ = false;

@@ -51,8 +51,8 @@ struct SimNodesOptions {
   uint32_t lanes = 1;  // Prefill lanes included.
   uint32_t memory_nodes = 0;
   Nanos message = 0;                // From a node to the coordinator, one way.
-  std::vector<plan::Stage> stages;  // Of all replicas; those for prompts last.
-  bool several_stages = false;      // Of some replica.
+  std::vector<plan::Stage> stages;  // Stages of all replicas; those for prompts last.
+  bool several_stages = false;      // Some replica has several.
   plan::PipelineSchedule::Prefill prefill;
 };
 
@@ -80,13 +80,13 @@ class SimNodes {
     bool running = false;
     uint32_t slice = 0;  // The next one, or the one that runs.
     uint32_t head_pieces_done = 0;
-    uint32_t stage = 0;     // That runs it.
-    bool new_visit = true;  // Of `stage`.
+    uint32_t stage = 0;     // The stage that runs it.
+    bool new_visit = true;  // The visit to `stage` has just begun.
   };
   struct Stage {
     std::unique_ptr<plan::SliceOrder> order;
-    std::optional<uint32_t> lane;  // That it runs now.
-    Nanos out_free = 0;            // When its link is.
+    std::optional<uint32_t> lane;  // The lane that it runs now.
+    Nanos out_free = 0;            // When its outgoing link is free.
     Nanos in_free = 0;
   };
   struct Memory {

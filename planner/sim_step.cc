@@ -34,7 +34,7 @@ void StepPricer::Join(const plan::StepPlan& plan) {
   if (plan.joins.empty()) {
     return;
   }
-  // Of those that joined before, what they have done by now is no less.
+  // Sequences that joined before have done no less by now.
   const auto begins_at = [this](plan::SequenceId sequence, uint32_t position) {
     if (const auto joined = joined_.find(sequence); joined != joined_.end()) {
       joined->second.cached = std::min(joined->second.cached, position);
@@ -85,7 +85,7 @@ StepPricer::Load StepPricer::LoadOf(const plan::StepPlan& plan, bool prompts, bo
   return load;
 }
 
-// Of one layer, with the attention where it is the compute node's.
+// Seconds of one layer, with the attention where the compute node does it.
 double StepPricer::SliceSeconds(const Load& load) const {
   if (load.step.rows + load.step.prompt_tokens == 0) {
     return 0;
@@ -130,7 +130,7 @@ StepPricer::Read StepPricer::ReadOf(const plan::DecodeRow& row) const {
   return read;
 }
 
-// Which rows a memory node attends, and what crosses its link; all of them with heads or token
+// Sets which rows a memory node attends, and what crosses its link; all of them with heads or token
 // ranges spread.
 void StepPricer::FillMemory(const plan::StepPlan& plan, const Load& load, SimStep& step) {
   const cost::Traffic traffic = cost::TrafficOf(shape_, cluster_, load.step);

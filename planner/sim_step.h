@@ -25,22 +25,22 @@ struct SimStep {
   bool pinned = false;      // It has chunks, and runs on the lane's home replica.
   uint32_t rows = 0;
   uint32_t work_rows = 0;  // Rows and chunks: what the coordinator lists.
-  Nanos slice = 0;         // Of each layer; with K and V on compute nodes, attention is in it.
+  Nanos slice = 0;         // Each layer's; with K and V on compute nodes, attention is in it.
   Nanos head_piece = 0;    // The LM head runs in pieces, between which other lanes run.
   uint32_t head_pieces = 0;
   Nanos hop = 0;           // To the next stage.
-  double input_share = 0;  // Of compute nodes' time: prompts' Shapley share.
-  Nanos out = 0;           // Of a layer's rows, on a compute node's link.
-  Nanos back = 0;          // The same.
+  double input_share = 0;  // Prompts' Shapley share of compute nodes' time.
+  Nanos out = 0;           // A layer's rows out, on a compute node's link.
+  Nanos back = 0;          // A layer's outputs back, on the same link.
   Nanos latency = 0;       // One way.
   struct Attention {
     uint32_t node = 0;
     Nanos arrive = 0;  // On the memory node's link.
     Nanos attend = 0;
-    double input_share = 0;   // Of that time: prompt rows', for what was computed,
-    double cached_share = 0;  // and for what was found computed.
+    double input_share = 0;   // Share of `attend` for prompt rows that were computed.
+    double cached_share = 0;  // Share of `attend` for prompt rows that were found computed.
   };
-  std::vector<Attention> attentions;  // Of one layer; empty where rows wait for no memory node.
+  std::vector<Attention> attentions;  // One layer's; empty where rows wait for no memory node.
 };
 
 class StepPricer {
@@ -69,13 +69,13 @@ class StepPricer {
     double rows = 0;
     double prompt_rows = 0;
     double all = 0;
-    double prompts = 0;  // Of these,
-    double cached = 0;   // and of these.
+    double prompts = 0;  // Bytes that prompt rows read.
+    double cached = 0;   // Bytes of these that were found computed.
   };
   void Join(const plan::StepPlan& plan);
   bool IsPrompt(const plan::DecodeRow& row) const;
   bool Samples(const plan::DecodeRow& row) const;
-  // Of the plan's prompts, of its decode rows, or of both.
+  // Load of the plan's prompts, of its decode rows, or of both.
   Load LoadOf(const plan::StepPlan& plan, bool prompts, bool rows) const;
   Read ReadOf(const plan::DecodeRow& row) const;
   SimStep::Attention AttentionOf(uint32_t node, const Read& read) const;

@@ -20,8 +20,8 @@ constexpr double kWarmUp = 0.3;
 constexpr double kLives = 5;  // A run takes so many times as long as a request.
 constexpr uint64_t kRequestsLeast = 200;
 constexpr double kKeepsUp = 0.9;  // Tokens a second over those that were asked for.
-constexpr int kHalvings = 6;      // Of the interval in which the goodput lies.
-constexpr int kRounds = 6;        // Of looking for plans with a greater bound.
+constexpr int kHalvings = 6;      // How often the interval in which the goodput lies is halved.
+constexpr int kRounds = 6;        // How often it looks for plans with a greater bound.
 constexpr double kAnotherMargin = 1.1;
 
 double PriceOfDevice(const Problem& problem, const cost::Machine* machine) {
@@ -32,8 +32,8 @@ double PriceOfDevice(const Problem& problem, const cost::Machine* machine) {
   return cost::HourlyPrice(problem.catalogue, *machine, load).value / machine->devices;
 }
 
-// Of the plan's cluster file. One pool's is for all replicas: its `lanes` and `running` are a
-// replica's.
+// Options of the plan's cluster file. One pool's file is for all replicas: its `lanes` and
+// `running` are a replica's.
 core::SchedulerOptions OptionsOf(const Problem& problem, const Configuration& configuration,
                                  const Evaluation& evaluation, uint32_t lanes, uint32_t running) {
   ClusterConfig config = ClusterFileOf(problem, configuration, evaluation, "model");
@@ -188,7 +188,7 @@ std::vector<Plan> WithFewerLanes(const Problem& problem, const WhyNot& why_not, 
   return plans;
 }
 
-// Those that were simulated come first, in the order of what was found.
+// Plans that were simulated come first, in the order of what was found.
 void Sort(const Problem& problem, std::vector<Plan>& plans) {
   const auto rank = [&](const Plan& plan) { return RankOfSimulated(problem, plan); };
   std::stable_sort(plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) {

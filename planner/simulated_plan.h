@@ -19,8 +19,8 @@
 namespace lamina::planner {
 
 struct PlanSimulationOptions {
-  uint32_t plans = 3;          // Of each list, at most.
-  uint64_t requests = 20'000;  // Of one run, at most.
+  uint32_t plans = 3;          // The most plans of each list.
+  uint64_t requests = 20'000;  // The most requests of one run.
   uint64_t seed = 0;
   SimFailures failures;
   std::vector<TraceRequest> trace;  // Instead of the load's: at its own rate. Goodput stretches it.

@@ -35,7 +35,7 @@ struct SimOptions {
   uint64_t events_max = 2'000'000'000;
 };
 
-// Of what was counted. Times in seconds, sorted.
+// What was counted. Times in seconds, sorted.
 struct SimResult {
   uint64_t requests = 0;
   uint64_t answered = 0;
@@ -43,15 +43,15 @@ struct SimResult {
   uint64_t failed = 0;   // Ended by losses of nodes.
   double seconds = 0;    // From the first counted arrival to the last one; figures are of these.
   double tokens_per_second = 0;
-  double requests_per_second = 0;  // Offered;
-  double tokens_asked = 0;         // and generated tokens a second of these.
-  uint64_t input_tokens = 0;       // Of prompts, computed in `seconds`,
-  uint64_t cached_tokens = 0;      // and found computed.
+  double requests_per_second = 0;  // Requests offered in a second.
+  double tokens_asked = 0;         // Generated tokens that these ask for in a second.
+  uint64_t input_tokens = 0;       // Prompt tokens computed in `seconds`.
+  uint64_t cached_tokens = 0;      // Prompt tokens found computed.
   std::vector<float> ttft;
-  std::vector<float> tpot;       // Of requests with two tokens or more, the mean of each.
-  std::vector<float> ttft_each;  // By request, unsorted: infinite where there was no answer;
-  std::vector<float> tpot_each;  // 0 where there was one token only.
-  cost::TokenBill bill;          // Of `seconds`.
+  std::vector<float> tpot;       // Mean of each request with two tokens or more.
+  std::vector<float> ttft_each;  // By request, unsorted: infinite where there was no answer.
+  std::vector<float> tpot_each;  // By request, unsorted: 0 where there was one token only.
+  cost::TokenBill bill;          // What `seconds` cost.
   // Shares of the whole run for which nodes were busy, in the mean.
   double compute_busy = 0;
   double memory_busy = 0;

@@ -4,8 +4,8 @@
 // and V, the others as the activations that K and V are made from. Both cross the link, and only
 // the latter keep the device busy, so that a mix can keep both sides busy equally long.
 //
-// Of one layer, in seconds, with a activations and k tokens of K and V in the host, a0 activations
-// on the device, and T_load_w to bring the layer's weights:
+// The times of one layer in seconds, with a activations and k tokens of K and V in the host, a0
+// activations on the device, and T_load_w to bring the layer's weights:
 //
 //   link    T_load_w + T_load_act(a) + T_load_kv(k)
 //   device  T_kv_gen(a0 + a) + attend (a0 + a + k)
@@ -50,21 +50,21 @@ struct HybridProfile {
   TimeLine load_kv;
   TimeLine load_activations;
   TimeLine make;            // T_kv_gen
-  double attend = 0;        // Of a token.
+  double attend = 0;        // Seconds to attend one token.
   double load_weights = 0;  // T_load_w
   double resident = 0;      // a0
 };
 
 struct HybridBytes {
-  double kv = 0;          // Of a token.
-  double activation = 0;  // The same.
-  double memory = 0;      // Of the host, for both.
+  double kv = 0;          // Bytes of a token's K and V.
+  double activation = 0;  // Bytes of a token's activation.
+  double memory = 0;      // Bytes of the host for both.
 };
 
 struct HybridTokens {
   double activations = 0;
   double kv = 0;
-  // Of all tokens.
+  // Share of activations in all tokens.
   double share() const { return activations + kv > 0 ? activations / (activations + kv) : 0; }
 };
 

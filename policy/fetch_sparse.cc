@@ -23,14 +23,14 @@ void AddTokens(absl::Span<uint64_t> set, uint32_t first, uint32_t end) {
   }
 }
 
-// Those at distance n / m, 2 n / m, ..., n before the row, rounded down.
+// Adds the tokens at distance n / m, 2 n / m, ..., n before the row, rounded down.
 void AddStrided(absl::Span<uint64_t> set, uint32_t tokens, uint32_t kept) {
   for (uint64_t i = 1; i <= kept; ++i) {
     AddToken(set, tokens - static_cast<uint32_t>(i * tokens / kept));
   }
 }
 
-// Of tokens [0, end) the `count` with the largest sums.
+// Adds the `count` tokens of [0, end) with the largest sums.
 void AddLargest(absl::Span<uint64_t> set, uint32_t end, uint32_t count,
                 absl::Span<const uint64_t> sums, std::vector<uint32_t>& order) {
   const auto sum = [&](uint32_t token) { return token < sums.size() ? sums[token] : 0; };

@@ -74,8 +74,8 @@ class WindowSums {
 
  private:
   struct Row {
-    std::vector<uint64_t> tokens;   // Set of those with a weight.
-    std::vector<uint16_t> weights;  // Of these, in order.
+    std::vector<uint64_t> tokens;   // Set of the tokens with a weight.
+    std::vector<uint16_t> weights;  // Weights of these tokens, in order.
     size_t bytes() const {
       return tokens.capacity() * sizeof(uint64_t) + weights.capacity() * sizeof(uint16_t);
     }
@@ -86,7 +86,7 @@ class WindowSums {
   std::deque<Row> rows_;  // The last is end_ - 1.
   uint32_t end_ = 0;
   std::vector<uint64_t> sums_;
-  size_t bytes_ = 0;  // Of rows.
+  size_t bytes_ = 0;  // Bytes of all rows.
 };
 
 // The most that WindowSums of a sequence of so many tokens takes.

@@ -17,20 +17,21 @@
 namespace lamina::telemetry {
 
 struct NodeCounters {
-  double busy_seconds = 0;  // Of all parts that are no waits.
+  double busy_seconds = 0;  // Time in all kinds of work that are not waits.
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   uint64_t refused_messages = 0;
   uint64_t kv_bytes_read = 0;
   uint64_t units = 0;
-  uint64_t replayed_units = 0;     // Of these, slices that a device had recorded: one call each.
-  uint64_t device_units = 0;       // Of units, those for whose windows a device waited itself.
-  uint64_t recomputed_tokens = 0;  // Of compute nodes, times layers: K and V made again.
-  uint64_t weight_bytes = 0;       // Of compute nodes, as they hold them.
-  // Of compute nodes: bytes of the device by what they are for, and their bound, 0 for none.
+  // Units that were slices which a device replayed from a captured graph: one call each.
+  uint64_t replayed_units = 0;
+  uint64_t device_units = 0;       // Units for whose windows a device waited itself.
+  uint64_t recomputed_tokens = 0;  // Tokens times layers whose K and V compute nodes made again.
+  uint64_t weight_bytes = 0;       // Bytes of a compute node's weights, as it holds them.
+  // Bytes of a compute node's device by what they are for, and their bound, 0 for none.
   std::vector<std::pair<std::string, uint64_t>> memory;
   uint64_t memory_budget = 0;
-  // A line through the times of units of late: of a slice over rows (compute nodes, the tail of a
+  // A line fitted to the times of recent units: of a slice over rows (compute nodes, the tail of a
   // step spread over its slices), of an attention over tokens of context (memory nodes). Zeros:
   // nothing measured yet.
   double unit_seconds_fixed = 0;

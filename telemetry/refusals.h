@@ -19,8 +19,8 @@ namespace lamina::telemetry {
 
 enum class Refusal : uint8_t {
   kDamaged,  // Not a header.
-  kStale,    // Of an earlier epoch, step or layer.
-  kEpoch,    // Of a later one.
+  kStale,    // It belongs to an earlier epoch, step or layer.
+  kEpoch,    // It belongs to a later epoch.
   kLane,
   kStep,
   kLayer,

@@ -31,7 +31,7 @@ struct TraceEvent {
   WorkKind part = WorkKind::kDense;
   uint8_t lane = kNoLane;
   uint16_t peer = kNoPeer;
-  uint16_t layer = 0;  // Of the unit: that of its attention.
+  uint16_t layer = 0;  // The layer whose attention the unit is.
   uint16_t rows = 0;
   uint32_t step = 0;
   uint32_t bytes = 0;

@@ -13,11 +13,11 @@ namespace lamina::telemetry {
 enum class WorkKind : uint8_t {
   // Compute nodes.
   kLayOut,         // A step's rows and tables.
-  kDense,          // Of a slice, until its q, k, v are complete.
+  kDense,          // A slice, until its q, k and v are complete.
   kSend,           // q, k, v put out.
   kChunks,         // Attention of prompt chunks.
   kRecompute,      // K and V made again from activations.
-  kOverlapped,     // Of a slice: what runs while attention is away.
+  kOverlapped,     // The rest of a slice, which runs while attention is away.
   kContext,        // Context put to the next replica.
   kReduce,         // Parts of sums put to the other shards, and summed when all have come.
   kHead,           // Norm and LM head of the rows that are sampled, sampling, tokens put out.

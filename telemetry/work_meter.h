@@ -31,7 +31,7 @@ inline void AddTo(std::atomic<uint64_t>& counter, uint64_t n) {
   counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
 }
 
-// Of this node's puts to one peer, and its waits for it. Written by the data thread.
+// Counts this node's puts to one peer, and its waits for it. Written by the data thread.
 struct LinkCounters {
   std::atomic<uint64_t> bytes{0};
   std::atomic<uint64_t> puts{0};
@@ -50,7 +50,7 @@ struct LinkCount {
   uint64_t failures = 0;
   double waited_seconds = 0;
   double exchange_seconds = 0;           // FastestExchange; 0: there was none.
-  double exchange_bytes_per_second = 0;  // The same.
+  double exchange_bytes_per_second = 0;  // From FastestExchange, too.
 };
 
 class WorkMeter {
@@ -64,7 +64,7 @@ class WorkMeter {
     return EndIntervalAt(event);
   }
 
-  // The same of what ended at `event.end`: work of a device, told of later.
+  // Ends the interval at `event.end`: for work of a device, which is told of later.
   Nanos EndIntervalAt(const TraceEvent& event) {
     AddTo(nanos_[static_cast<size_t>(event.part)], static_cast<uint64_t>(event.end - event.start));
     if (ring_.on()) {

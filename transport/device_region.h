@@ -44,8 +44,8 @@ class DeviceRegion {
   // first peer opens the region.
   virtual MemoryChoice memory() const = 0;
 
-  // Of what visible signals cover, the part in [offset, offset + bytes) is there for work that the
-  // device is given from now on. By the thread that waits.
+  // Makes what visible signals cover in [offset, offset + bytes) visible to work that the device is
+  // given from now on. Called by the thread that waits.
   // Errors: kInternal  the device failed.
   // Cost:   staging: a copy of the range to the device; else what the device asks for a flush.
   // Requires: the range lies in the Region.

@@ -15,11 +15,12 @@ namespace {
 constexpr size_t kRoundsMin = 3;
 constexpr size_t kRoundsMax = 33;
 constexpr Nanos kRoundsTime = Millis(20);
-constexpr size_t kPutsMax = 16;  // Of a burst.
+constexpr size_t kPutsMax = 16;  // The most Puts of a burst.
 constexpr Nanos kPutsTime = Millis(10);
-// Of a burst, so that the way there, which counts, is little of it.
+// A burst takes at least so many times the way there, which counts, so that the way is little of
+// it.
 constexpr double kWaysMin = 16;
-// The first is one Put; one that had a bad moment, and one by which the others are sized.
+// The first is one Put; one may have a bad moment, and one sizes the others.
 constexpr size_t kBurstsMin = 3;
 constexpr size_t kBurstsMax = 8;
 constexpr Nanos kBurstsTime = Millis(20);

@@ -39,11 +39,11 @@ struct LinkSpeed {
 // What the asker needs of the link.
 struct LinkAsker {
   RemoteRegion* peer = nullptr;
-  uint32_t ask_word = 0;              // Of the peer's region.
+  uint32_t ask_word = 0;              // Word of the peer's region.
   size_t offset = 0;                  // Where bytes may be put in it.
   absl::Span<const std::byte> bytes;  // Registered; what is put, once and again. Not empty.
-  const Region* region = nullptr;     // The own one.
-  uint32_t answer_word = 0;           // Of the own region.
+  const Region* region = nullptr;     // The asker's own region.
+  uint32_t answer_word = 0;           // Word of the own region.
 };
 
 // Measures for about 40 ms, once the answerer is there; longer over a link of which three rounds
@@ -56,8 +56,8 @@ absl::StatusOr<LinkSpeed> MeasureLink(Transport& transport, const LinkAsker& ask
 // the result is not OK.
 struct LinkAnswerer {
   RemoteRegion* peer = nullptr;
-  uint32_t ask_word = 0;     // Of the own region.
-  uint32_t answer_word = 0;  // Of the peer's.
+  uint32_t ask_word = 0;     // Word of the own region.
+  uint32_t answer_word = 0;  // Word of the peer's region.
 };
 absl::Status AnswerLinks(Transport& transport, const Region& region,
                          absl::Span<const LinkAnswerer> answerers, const WaitOptions& wait,

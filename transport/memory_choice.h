@@ -12,17 +12,17 @@ namespace lamina::transport {
 
 enum class MemoryKind : uint8_t {
   kHost,
-  kDevice,  // Of the DeviceMemory that the Transport was made with (registry.h).
+  kDevice,  // Memory of the DeviceMemory that the Transport was made with (registry.h).
 };
 
 // How the network reaches memory, best first.
 enum class MemoryPath : uint8_t {
   kHost,        // It is the host's.
-  kDmabuf,      // A device's, by a dmabuf.
-  kPeermem,     // The same, by its address: a module of the kernel knows whose it is.
-  kIpc,         // The same, by a mapping of it in the peer's process (CUDA IPC).
-  kRegistered,  // The same, by a library that knows such memory (UCX with CUDA).
-  kStaging,     // The same, not reached: copied through a buffer in the host's memory.
+  kDmabuf,      // A device's, reached by a dmabuf.
+  kPeermem,     // A device's, reached by its address: a module of the kernel knows whose it is.
+  kIpc,         // A device's, mapped in the peer's process (CUDA IPC).
+  kRegistered,  // A device's, reached by a library that knows such memory (UCX with CUDA).
+  kStaging,     // A device's, not reached: copied through a buffer in the host's memory.
 };
 
 struct MemoryChoice {

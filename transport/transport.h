@@ -71,10 +71,10 @@ struct RegionOptions {
   size_t bytes = 0;  // Data bytes, zeroed; may be 0.
   uint32_t signal_words = 0;
   MemoryKind kind = MemoryKind::kHost;
-  bool may_stage = true;  // Of kDevice: also where only a staging buffer gets there.
+  bool may_stage = true;  // A kDevice region may be reached through a staging buffer alone.
   uint64_t epoch = 0;     // Part of the descriptor; OpenRegion refuses another epoch.
-  // Its words may be raised by devices, past the transport: where it has direct() memory, waiters
-  // on it nap for some 50 us where they would sleep for a millisecond.
+  // Devices may raise its words, past the transport: where it has direct() memory, waiters on it
+  // nap for some 50 us where they would sleep for a millisecond.
   bool written_by_devices = false;
 };
 
@@ -94,7 +94,7 @@ class Region {
   // does not show it, and where device() is not null.
   virtual DirectMemory direct() = 0;
 
-  // Those of device(); of the host's memory, which needs no last step.
+  // device()'s, or those of the host's memory, which needs no last step.
   MemoryChoice memory() const { return device() == nullptr ? MemoryChoice{} : device()->memory(); }
   absl::Status Land(size_t offset, size_t bytes) const {
     return device() == nullptr ? absl::OkStatus() : device()->Land(offset, bytes);

@@ -21,7 +21,7 @@ using kernels::cuda::CudaAttentionOptions;
 using kernels::cuda::MemoryArena;
 using kernels::cuda::StepItem;
 
-// Of a decode step.
+// What a decode step reads.
 struct Load {
   uint32_t rows = 0;
   uint32_t context = 0;
@@ -36,7 +36,7 @@ constexpr uint32_t kChunkTokens = 512;
 constexpr std::pair<AttentionArithmetic, const char*> kKernels[] = {
     {AttentionArithmetic::kCanonical, "canonical"}, {AttentionArithmetic::kTensor, "tensor"}};
 
-// Of a small model, SmolLM2-135M, whose layers a launch bounds.
+// Loads of a small model, SmolLM2-135M, whose layers a launch bounds.
 constexpr Load kSmall[] = {{1, 1024}, {16, 1024}, {64, 1024}};
 
 AttentionDescriptor Layer(uint32_t kv_heads, uint32_t group, uint32_t head_dim) {

@@ -32,7 +32,7 @@ using kernels::WindowExchange;
 
 constexpr uint64_t kUnits = 1000;
 constexpr size_t kRowsMax = 64;
-constexpr size_t kQueryRowBytes = size_t{2} * (32 + 2 * 8) * 128;  // Of LLaMA-3-8B.
+constexpr size_t kQueryRowBytes = size_t{2} * (32 + 2 * 8) * 128;  // A row of LLaMA-3-8B.
 constexpr size_t kReplyRowBytes = size_t{2} * 32 * 128;
 constexpr size_t kHeaderBytes = kernels::kWindowHeaderBytes;
 constexpr size_t kPageBytes = 4096;

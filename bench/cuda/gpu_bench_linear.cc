@@ -42,7 +42,7 @@ absl::Status BlasOk(cublasStatus_t status, const char* call) {
              : absl::InternalError(absl::StrCat(call, ": ", cublasLtGetStatusName(status)));
 }
 
-// The same product with cuBLASLt's own first choice for exactly these rows.
+// Times the product with cuBLASLt's own first choice for exactly these rows.
 absl::StatusOr<double> FreeChoice(const GpuBench& bench, const Shape& shape, size_t rows,
                                   absl::Span<const BFloat16* const> weights, const void* x,
                                   void* out, void* workspace) {

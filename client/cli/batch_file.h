@@ -31,8 +31,7 @@ struct BatchRequest {
 
 struct BatchFile {
   std::vector<BatchRequest> requests;
-  // Of lines that can have no result: no JSON object, or without a custom_id of their own. Each
-  // names its line.
+  // Name the lines that can have no result: no JSON object, or without a custom_id of their own.
   std::vector<std::string> problems;
 };
 
@@ -46,7 +45,7 @@ void CheckModels(const std::vector<std::string>& names, std::vector<BatchRequest
 // What a result file already has.
 struct BatchDone {
   std::set<std::string> custom_ids;
-  uint64_t bytes = 0;  // Of its whole lines; what is behind is of a run that was cut off.
+  uint64_t bytes = 0;  // Bytes of its whole lines; what is behind is of a run that was cut off.
 };
 // Keeps one line at a time.
 // Errors: kInvalidArgument  a whole line that is no result; names the line.

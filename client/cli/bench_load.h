@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<Arrival>> ParseTrace(absl::string_view text,
 std::vector<TokenId> RandomPrompt(uint64_t seed, size_t index, uint32_t tokens,
                                   uint32_t vocabulary);
 
-// The same, with the arrival's prefix at its beginning.
+// A random prompt with the arrival's prefix at its beginning.
 std::vector<TokenId> PromptOf(uint64_t seed, size_t index, const Arrival& arrival,
                               uint32_t vocabulary);
 

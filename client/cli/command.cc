@@ -185,7 +185,7 @@ int FinishOutput(int exit_status) {
   std::string problem = "the output could not be written";
   if (std::fflush(stdout) != 0) {
     absl::StrAppend(&problem, ": ", std::strerror(errno));
-  } else if (!OutputFailed()) {  // Of a write that failed before only this mark is left.
+  } else if (!OutputFailed()) {  // A write that failed before left only this mark.
     return exit_status;
   }
   const int failed = Fail(absl::DataLossError(problem));

@@ -49,8 +49,8 @@ void AddGenerationFlags(CLI::App* command, client::GenerateOptions& options);
 
 // A check of a number's range for CLI11: [least, most], said in words when it fails.
 CLI::Validator Within(double least, double most);
-// The same for whole numbers, in decimal digits; for Option::transform(). CLI11 alone would take ""
-// for 0, 010 for 8 and -1 for the largest number.
+// Checks the range of whole numbers, in decimal digits; for Option::transform(). CLI11 alone would
+// take "" for 0, 010 for 8 and -1 for the largest number.
 CLI::Validator Whole(int64_t least, uint64_t most);
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation);
@@ -61,7 +61,7 @@ absl::Status UsageError(absl::string_view message);
 // Prints the error on stderr and returns the exit status for it. Not for the user's own Ctrl-C: a
 // request that others cancelled has failed.
 int Fail(const absl::Status& status);
-// The same for flags that contradict each other.
+// Fails because flags contradict each other.
 int FailUsage(const std::string& command, const std::string& message);
 
 // One line of JSON on stdout; bytes that are not UTF-8 become U+FFFD.

@@ -60,7 +60,7 @@ int Help(const CLI::App& app, const Invocation& invocation, const std::string& n
   return kExitOk;
 }
 
-// Of a word of a shell between single quotes; the first colon ends a name of zsh's lists.
+// Quotes a word for a shell; the first colon ends a name of zsh's lists.
 std::string Quoted(absl::string_view text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }

@@ -14,7 +14,7 @@
 
 namespace lamina::cli {
 
-// Which of the flags were given is told by `has_value`, so that an empty prompt is one.
+// `has_value` tells which of the flags were given, so that an empty prompt is one.
 struct PromptFlags {
   std::optional<std::string> text;
   std::optional<std::string> file;
@@ -34,7 +34,7 @@ absl::StatusOr<client::Prompt> ReadPrompt(const PromptFlags& flags);
 // gRPC carries no text but UTF-8, and says of other bytes only that it failed.
 // Errors: kInvalidArgument: the first byte of `text` that is none, and what to do. `what` names it.
 absl::Status CheckUtf8(absl::string_view what, absl::string_view text);
-// The same for every text of a prompt, and of a request.
+// Check every text of a prompt, and of a request.
 absl::Status CheckUtf8(const client::Prompt& prompt);
 absl::Status CheckUtf8(const client::GenerateOptions& options);
 

@@ -172,7 +172,7 @@ std::string FoundText(double hit, double price) {
   return absl::StrFormat(", %.0f%% of prompt tokens found at %.3f/1M", 100 * hit, price);
 }
 
-// Of the times that the formulas' provenance above is of.
+// Describes the simulated figures. Their provenance is that of the formulas, above.
 std::string SimulatedText(const Problem& problem, const planner::SimulatedFigures& figures) {
   const double percent = 100 * problem.slo.at;
   return absl::StrFormat(

@@ -99,7 +99,7 @@ class Writer {
                      row, R"(,"ts":)", Micros(span.start), R"(,"dur":)",
                      Length(span.end - span.start), R"(,"args":{)", args, "}}"));
   }
-  // Of things that may overlap.
+  // Adds a span that others may overlap.
   void Async(const char* category, const std::string& id, const std::string& name, const Span& span,
              const std::string& args) {
     const std::string head =

@@ -16,7 +16,7 @@ using telemetry::WorkKind;
 
 // What a put and its arrival have in common.
 using Unit = std::tuple<uint8_t, uint32_t, uint16_t>;  // Lane, step, layer.
-// From node, to node; by their places in the timeline.
+// Indices of the sending and the receiving node in the timeline.
 using Pair = std::pair<size_t, size_t>;
 
 struct Span {
@@ -24,7 +24,7 @@ struct Span {
   Nanos end = 0;
 };
 
-// Of data from one node to another.
+// When data from one node to another left and came.
 struct Ends {
   std::map<Unit, Span> put;
   std::map<Unit, Span> arrived;  // From when it was seen until it was stored.

@@ -12,8 +12,8 @@
 
 namespace lamina::cli {
 
-// Of `seconds` between the two; none where the cluster file has no prices, or the coordinator is
-// another one than before.
+// The bill of the `seconds` between the two; none where the cluster file has no prices, or the
+// coordinator is another one than before.
 std::optional<cost::TokenBill> BillBetween(const client::ClusterStatus& before,
                                            const client::ClusterStatus& after, double seconds);
 

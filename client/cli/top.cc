@@ -79,7 +79,7 @@ int Run(const Invocation& invocation, const TopFlags& flags) {
     keys.emplace();
   }
   RateHistory history;
-  std::deque<Look> looks;  // Of the last minute, the latest last.
+  std::deque<Look> looks;  // Looks of the last minute, the latest last.
   for (uint32_t frame = 0; !flags.frames.has_value() || frame < *flags.frames; ++frame) {
     if (frame > 0 && live) {
       const auto ended = [&interrupted] { return interrupted.HasBeenNotified(); };

@@ -23,7 +23,7 @@ struct ScreenSize {
   size_t rows = 24;
 };
 
-// Of the terminal on stdout; 80 x 24 where it does not say.
+// The size of the terminal on stdout; 80 x 24 where it does not say.
 ScreenSize SizeOfScreen();
 
 // The picture cut to the window: no line longer than its columns, colour not counted, and at most

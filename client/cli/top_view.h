@@ -12,7 +12,7 @@
 
 namespace lamina::cli {
 
-// Of a terminal; no line is longer, save for names that are.
+// Width of a terminal; no line is longer, save for names that are.
 inline constexpr int kTopColumns = 80;
 
 // Lines with their ends. `before` may be null: rates are then 0. `seconds`: between the two.

@@ -14,7 +14,7 @@ namespace {
 
 // A region of a small cluster; below it verbs:// registers nothing of use.
 constexpr uint64_t kMemlockLeast = MiB(64);
-// Of the windows of a small cluster.
+// The windows of a small cluster take so much.
 constexpr uint64_t kSharedMemoryLeast = MiB(256);
 // The Ethernet frame that holds RoCE's largest MTU, 4096 bytes, and its headers.
 constexpr uint32_t kInterfaceMtu = 4200;
@@ -145,7 +145,7 @@ bool IsHere(const HostFacts& facts, const std::string& host) {
 }
 
 void AddClusterChecks(const HostFacts& facts, const ClusterConfig& cluster, Findings& findings) {
-  uint64_t capacity = 0;  // Of nodes of this host, in its memory.
+  uint64_t capacity = 0;  // Capacity of this host's nodes, in its memory.
   const auto add = [&](const char* pool, const auto& node) {
     if (!IsHere(facts, node.host)) {
       return;

@@ -18,7 +18,7 @@ struct HostFacts {
   std::vector<std::string> names;  // This host's name and addresses.
   uint64_t memlock_bytes = 0;      // UINT64_MAX: unlimited.
   uint64_t memory_available_bytes = 0;
-  std::string huge_pages;  // Of "always", "madvise", "never"; empty: the kernel has none.
+  std::string huge_pages;  // "always", "madvise" or "never"; empty: the kernel has none.
   std::vector<int> cores_online;
   std::vector<int> cores_isolated;
   std::vector<int> cores_allowed;        // By this process's affinity.

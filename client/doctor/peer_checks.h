@@ -15,9 +15,9 @@ namespace lamina::doctor {
 struct PeerCheckOptions {
   std::string address;                  // HOST:PORT of the other doctor.
   std::vector<std::string> transports;  // Schemes, in the order of the cluster file.
-  std::string version;                  // Of this program.
+  std::string version;                  // Version of this program.
   std::string ucx_uri = "ucx://";       // With this host's options.
-  std::string verbs_uri = "verbs://";   // The same.
+  std::string verbs_uri = "verbs://";   // With this host's options.
   ClusterSecret secret = {};            // As the other doctor's.
 };
 

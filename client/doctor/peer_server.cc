@@ -84,11 +84,11 @@ class AnsweringEnd {
   std::unique_ptr<transport::Region> region_;
   std::unique_ptr<transport::RemoteRegion> remote_;
   transport::AbortWord abort_{0};
-  absl::Status status_;  // Of the thread.
+  absl::Status status_;  // Result of the thread.
   std::thread thread_;
 };
 
-// Those that may still be answered, each once. Threading: any thread.
+// Challenges that may still be answered, each once. Threading: any thread.
 class Challenges {
  public:
   std::string Draw() {

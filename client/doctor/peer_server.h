@@ -25,10 +25,10 @@ struct PeerServerOptions {
   std::string listen;  // HOST:PORT; port 0 picks one.
   std::string version;
   std::string ucx_uri = "ucx://";       // With this host's options.
-  std::string verbs_uri = "verbs://";   // The same.
-  PortRange ports = {};                 // Of port 0.
+  std::string verbs_uri = "verbs://";   // With this host's options.
+  PortRange ports = {};                 // Ports to pick from for port 0.
   std::function<int64_t()> unix_nanos;  // This host's clock.
-  std::vector<Interface> interfaces;    // Of this host.
+  std::vector<Interface> interfaces;    // Interfaces of this host.
   ClusterSecret secret = {};            // Links are opened for those who prove that they know it.
 };
 

@@ -24,7 +24,7 @@ enum class Reach : uint8_t {
 
 struct TcpReach {
   Reach reach = Reach::kMalformed;
-  std::string message;  // Of the system; empty when reached.
+  std::string message;  // The system's message; empty when reached.
   // Numeric, without ports, of the connection's two ends, when reached.
   std::string own_address;
   std::string peer_address;

@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kWindowBytes = MiB(1);
 constexpr char kStaging[] = "a staging buffer";
-// Of windows that lie in the host's memory because the network does not reach the device's.
+// Begins the description of windows that lie in the host's memory because the network does not
+// reach the device's.
 constexpr char kNotReached[] = "host memory (dmabuf: ";
 constexpr char kWhy[] =
     "through a staging buffer or the host's memory all that comes for the device is copied once "

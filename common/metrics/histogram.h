@@ -21,7 +21,7 @@ class Histogram {
  public:
   struct Snapshot {
     std::vector<double> bounds;    // Upper ones, rising; values equal to one belong to it.
-    std::vector<uint64_t> counts;  // Of each bound, and one more for what is above all.
+    std::vector<uint64_t> counts;  // One for each bound, and one more for what is above all.
     double sum = 0;
     uint64_t count = 0;
   };

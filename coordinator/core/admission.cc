@@ -52,7 +52,7 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (maker_.TokensForNewcomer(step) == 0) {
     return false;  // Prompts before it have taken this step; the next one is soon.
   }
-  // Those with which it will decode: of all lanes, if its lane is not decided yet.
+  // The context that it will decode with: of all lanes, if its lane is not decided yet.
   const Lanes& lanes = places_.lanes;
   const std::vector<uint32_t> nodes = PickNodesFor(
       first, lanes.IsPrefill(*lane) ? lanes.context_tokens() : lanes[*lane].context_tokens);

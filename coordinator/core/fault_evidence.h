@@ -3,11 +3,11 @@
 // FaultEvidence: who blames whom for the faults of late epochs, and who is set aside for it. A pure
 // state machine.
 //
-// Of two nodes that cannot work together each may blame the other, and both report. What tells them
-// apart is what the others say: how many blame the one, and who could work with it. The answer
-// depends on what was reported, not on the order: reports of an epoch that is over count too, but
-// only between two that blame each other. Whoever leaves an epoch takes its regions along, so that
-// a third one that is late finds them gone, which says nothing about their owner.
+// Two nodes that cannot work together may blame each other, and both report. What tells them apart
+// is what the others say: how many blame the one, and who could work with it. The answer depends on
+// what was reported, not on the order: reports of an epoch that is over count too, but only between
+// two that blame each other. Whoever leaves an epoch takes its regions along, so that a third one
+// that is late finds them gone, which says nothing about their owner.
 //
 // Determinism: same reports in any order, same verdict.
 
@@ -58,8 +58,8 @@ class FaultEvidence {
 
  private:
   struct Words {
-    uint64_t epoch = 0;    // Of the last report,
-    uint64_t in_time = 0;  // and of the last that was not late; 0: there is none.
+    uint64_t epoch = 0;    // Epoch of the last report.
+    uint64_t in_time = 0;  // Epoch of the last report that was not late; 0: there is none.
     std::string message;
   };
   struct Connection {

@@ -55,7 +55,8 @@ class FaultLimits {
     uint64_t epoch = 0;
     Nanos at = 0;
   };
-  std::deque<Fault> faults_;  // Of the window and the time before a fault counts; oldest first.
+  // Faults of the window and of the time before a fault counts; oldest first.
+  std::deque<Fault> faults_;
   uint32_t without_progress_ = 0;
   uint64_t first_without_progress_ = 0;
   bool departed_ = false;

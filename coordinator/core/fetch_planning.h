@@ -16,9 +16,9 @@ namespace lamina::core {
 
 // What nodes have measured. Zeros: nothing yet.
 struct FetchRates {
-  double bytes_per_second = 0;   // Of all links from memory nodes together.
-  double recompute_seconds = 0;  // To make K and V of a token in one layer.
-  double attend_seconds = 0;     // To attend to one; 0: not measured.
+  double bytes_per_second = 0;   // Over all links from memory nodes together.
+  double recompute_seconds = 0;  // Time to make K and V of a token in one layer.
+  double attend_seconds = 0;     // Time to attend to one; 0: not measured.
   bool measured() const { return bytes_per_second > 0 && recompute_seconds > 0; }
 };
 
@@ -34,10 +34,10 @@ class FetchPlanning {
   virtual FetchShare Plan(uint64_t tokens, const FetchRates& rates) const = 0;
 };
 
-// K and V of all tokens.
+// Plans to fetch K and V of all tokens.
 std::unique_ptr<FetchPlanning> MakeFetchAll();
 
-// Of one token in one layer, on average over layers.
+// Bytes of one token in one layer, on average over layers.
 struct RecomputeBytes {
   double kv = 0;
   double activation = 0;

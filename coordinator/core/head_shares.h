@@ -28,8 +28,8 @@ struct HeadNode {
 };
 
 struct HeadSplit {
-  std::vector<HeadRange> heads;  // Of each node, in their order; none is empty.
-  uint32_t slots = 0;            // Of every node.
+  std::vector<HeadRange> heads;  // Heads of each node, in their order; none is empty.
+  uint32_t slots = 0;            // Slots of every node.
   uint32_t tightest = 0;         // The node whose capacity decides on the slots.
   // The slowest node's attention time over that of a split to the byte: 1 is balanced.
   double imbalance = 1;

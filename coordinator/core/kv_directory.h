@@ -68,7 +68,7 @@ class KvDirectory {
   // Errors: kResourceExhausted  fewer are free, reservations of others included; nothing changed.
   absl::StatusOr<std::vector<Extent>> Append(const HeldSpan& span, uint32_t tokens);
 
-  // The same of one slot; nothing when none is free. Finds nothing by a key: for decode rows.
+  // Appends one slot; nothing when none is free. Finds nothing by a key: for decode rows.
   std::optional<uint32_t> AppendOne(OpenSpan& span);
 
   // Opens `child` on the parent's node, sharing the slots of the parent's first `tokens` tokens,
@@ -99,9 +99,9 @@ class KvDirectory {
   void ReleaseFirst(const HeldSpan& span, uint32_t tokens, uint64_t ticket);
 
   bool IsOpen(const HeldSpan& span) const;
-  uint32_t TokensOf(const HeldSpan& span) const;  // Those without slots any more, too.
+  uint32_t TokensOf(const HeldSpan& span) const;  // Tokens without slots any more count, too.
   uint32_t NodeOf(const HeldSpan& span) const;
-  // Of those with slots; valid until the span changes.
+  // Slots of the tokens that have some; valid until the span changes.
   absl::Span<const Extent> ExtentsOf(const HeldSpan& span) const;
   uint32_t SlotsFree(uint32_t memory_node) const;  // Soft reservations included.
   uint32_t SlotsQuarantined(uint32_t memory_node) const;

@@ -50,11 +50,12 @@ struct Pool {
   uint32_t unreserved = 0;
   uint32_t reserved = 0;
   uint32_t quarantined = 0;
-  uint64_t tokens_open = 0;   // With slots, over open spans; shared slots count for each.
-  uint64_t extents_open = 0;  // The same.
+  uint64_t tokens_open = 0;   // Tokens with slots, over open spans; shared slots count for each.
+  uint64_t extents_open = 0;  // Extents of these tokens.
   FreeRuns free;              // Unreserved slots only.
   SlotReferences live;        // Open spans that use a slot.
-  SlotReferences uses;  // The same, and spans that have ended, until their ticket is recycled.
+  // Open spans that use a slot, and ended ones until their ticket is recycled.
+  SlotReferences uses;
   absl::btree_map<ReservationKey, OpenSpan*> reservations;  // By OpenSpan::indexed.
 };
 

@@ -38,7 +38,7 @@ class LaneBalance {
   // Decides on the number of lanes for what runs and `waits`, and moves sequences.
   void Balance(size_t waits);
 
-  // Of each lane, with room for a row in those that take newcomers.
+  // The load of each lane, with room for a row in those that take newcomers.
   std::vector<LaneLoad> Loads() const;
   bool HasRoomForRow(uint32_t lane) const;
 
@@ -59,8 +59,8 @@ class LaneBalance {
   const SequenceKv& kv_;
   cost::LaneCosts costs_;
   LaneCount count_;
-  std::string one_lane_why_;  // Of HoldOneLane().
-  uint32_t active_ = 1;       // The first ones; the others get no newcomers.
+  std::string one_lane_why_;  // Why HoldOneLane() was called.
+  uint32_t active_ = 1;       // The first so many lanes take newcomers; the others get none.
   uint64_t moves_ = 0;
 };
 

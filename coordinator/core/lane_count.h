@@ -21,8 +21,8 @@ namespace lamina::core {
 struct LaneCountOptions {
   uint32_t lanes_max = 1;
   bool automatic = false;                   // Any number up to lanes_max; else lanes_max.
-  uint32_t rows_max = 1;                    // Of a lane.
-  std::string fixed_why = "as configured";  // Without `automatic`.
+  uint32_t rows_max = 1;                    // The most rows of a lane.
+  std::string fixed_why = "as configured";  // Reason without `automatic`.
 };
 
 struct LaneCount {

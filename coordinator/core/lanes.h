@@ -25,8 +25,8 @@ class Lanes {
     explicit LaneSequences(ServiceBefore before)
         : running(before), prefilling(before), moving(before) {}
     SequenceQueue running;
-    SequenceQueue prefilling;  // Those of `running` in that state,
-    SequenceQueue moving;      // and those that are wanted in another lane.
+    SequenceQueue prefilling;  // Sequences of `running` whose prompts are not done.
+    SequenceQueue moving;      // Sequences of `running` that are wanted in another lane.
     // What their next rows read on each memory node, the mean over the layers: of layers with
     // windows what these hide does not count.
     std::vector<uint64_t> context_tokens;

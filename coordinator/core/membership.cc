@@ -120,7 +120,7 @@ void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Stat
   }
   if (!peer.empty()) {
     const Member* blamed = FindIn(nodes_, peer);
-    // Of a node that was dismissed nothing is to be noted, and it says nothing about the reporter.
+    // Faults of a dismissed node are not noted, and it says nothing about the reporter.
     if (blamed != nullptr || epoch == epoch_) {
       evidence_.Accuse(name, blamed == nullptr ? name : peer, epoch, /*late=*/epoch != epoch_,
                        status.message());

@@ -47,7 +47,7 @@ struct Member {
   bool holds_kv = false;
   MemberState state = MemberState::kAbsent;
   std::string region = {};   // Descriptor, from kPrepared on.
-  std::string problem = {};  // Of kFailed.
+  std::string problem = {};  // Why it is kFailed.
 };
 
 // "compute", "prefill" or "memory".
@@ -101,7 +101,7 @@ class Membership {
   // The epoch cannot go on, through no fault of `name`, which says so: another one of the same
   // members starts. False, and nothing changes, when the epoch is over already.
   bool StartAnew(const std::string& name, uint64_t epoch);
-  // The same, because its owner wants to: not while an epoch forms or the members change.
+  // Starts another epoch because its owner wants to: not while one forms or the members change.
   bool StartAnew();
 
   // What to do now; call until kNone.
@@ -112,14 +112,14 @@ class Membership {
   // Whether members or faults since the epoch was formed have ended it: the next call of Next()
   // begins another. Until then members are no longer those that the epoch was configured with.
   bool epoch_ended() const { return changed_; }
-  // Of the current epoch. Of the compute nodes those for prompts come last.
+  // Members of the current epoch. Compute nodes for prompts come last.
   std::vector<const Member*> compute_members() const;
   std::vector<const Member*> memory_members() const { return Of(true); }
-  // Those that hold KV: memory nodes, or under policy local compute nodes.
+  // The members that hold KV: memory nodes, or under policy local compute nodes.
   std::vector<const Member*> kv_members() const;
   // Whether the node is there, with a part in the epoch or not.
   bool IsThere(const std::string& name) const;
-  // In some epoch at least.
+  // Whether it has held KV in some epoch.
   bool HoldsKv(const std::string& name) const;
   // How many of the compute nodes are for prefill only.
   uint32_t prefill_members() const;
@@ -127,7 +127,7 @@ class Membership {
 
   // "serving", "waiting for c0, m1", "m0 failed: ...", "cannot serve: ...".
   std::string Describe() const;
-  // Of faults that are frequent, but not enough to act; empty when all is well.
+  // Names faults that are frequent, but not enough to act; empty when all is well.
   std::string Warning() const;
 
  private:
@@ -145,9 +145,9 @@ class Membership {
   uint64_t epoch_ = 0;
   MembershipPhase phase_ = MembershipPhase::kWaiting;
   bool local_ = false;    // KV is on compute nodes.
-  bool changed_ = false;  // Since the epoch was formed.
+  bool changed_ = false;  // Something since the epoch was formed has ended it.
   bool formed_once_ = false;
-  std::string problem_;  // Of CannotServe(), while it lasts.
+  std::string problem_;  // What CannotServe() was told, while it lasts.
   FaultEvidence evidence_;
   FaultLimits limits_;
   RetryTimes retries_;      // Under kCluster the cluster as a whole.

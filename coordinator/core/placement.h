@@ -22,7 +22,7 @@ struct LaneLoad {
   uint64_t context_tokens = 0;
   bool has_room = true;      // For one more row.
   bool open = true;          // Its next step is being planned: a sequence can join it now.
-  uint32_t tokens_left = 0;  // Of the budget of that step.
+  uint32_t tokens_left = 0;  // What is left of that step's token budget.
 };
 
 // A lane's work, in tokens of context; a row is charged like so many of them.
@@ -35,10 +35,10 @@ uint64_t WorkOf(const LaneLoad& load);
 std::optional<uint32_t> PickLane(const std::vector<LaneLoad>& lanes);
 
 struct NodeLoad {
-  uint64_t lane_context_tokens = 0;  // Of the lane that the sequence will run on.
+  uint64_t lane_context_tokens = 0;  // Context of the lane that the sequence will run on.
   double bandwidth = 0;              // Any unit, the same for all.
   bool fits = true;
-  uint32_t kept_tokens = 0;  // Of the newcomer, whose K and V it has (prefix_cache.h).
+  uint32_t kept_tokens = 0;  // Tokens of the newcomer whose K and V it has (prefix_cache.h).
   // How many sequences have left since what is kept there, and would be dropped first for the
   // newcomer, was used; kDropsNothing: there is room.
   uint64_t drops_unused_for = kDropsNothing;

@@ -20,8 +20,8 @@ namespace lamina::core {
 
 struct PlannedToken {
   plan::SequenceId sequence = 0;
-  uint32_t position = 0;  // Of the token that is sampled.
-  uint32_t seat = 0;      // The sequence's.
+  uint32_t position = 0;  // Position of the token that is sampled.
+  uint32_t seat = 0;      // Seat of the sequence.
 };
 struct PlannedScore {
   plan::SequenceId sequence = 0;

@@ -30,7 +30,7 @@ struct PolicyChoice {
 // worth an epoch.
 inline constexpr double kWorthAnEpoch = 0.9;
 
-// The same where the current policy's steps are measured while it serves, and the other's only
+// The factor where the current policy's steps are measured while it serves, and the other's only
 // predicted: so little is worth a try, since then both are measured.
 inline constexpr double kWorthATry = 0.97;
 

@@ -107,7 +107,7 @@ PrefixCache::Tokens PrefixCache::TokensAt(const Sequence& sequence, uint32_t fir
   return tokens;
 }
 
-// Those with the sequence's first tokens on all nodes; null: there are none.
+// The blocks with the sequence's first tokens on all nodes; null: there are none.
 const std::vector<CachedBlock*>* PrefixCache::FirstBlocks(const Sequence& sequence) const {
   const auto found = firsts_.find({TokensAt(sequence, 0), sequence.request.cache_salt});
   return found == firsts_.end() ? nullptr : &found->second;
@@ -293,7 +293,7 @@ void PrefixCache::Announce(Sequence& sequence) {
   if (!Keeps(sequence)) {
     return;
   }
-  // Those behind the slots that it joins with are kept once they are stored.
+  // Blocks behind the slots that it joins with are kept once they are stored.
   const uint32_t depth_max =
       std::min(sequence.join_tokens, kv_.TokensOf(sequence.request.id)) / block_tokens_;
   for (auto depth = static_cast<uint32_t>(sequence.cached_blocks.size()); depth < depth_max;

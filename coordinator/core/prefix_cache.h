@@ -84,12 +84,13 @@ class PrefixCache {
   // What a sequence would find on a node.
   struct Found {
     uint32_t tokens = 0;   // Stored; the last token of a sequence is always computed.
-    uint32_t pending = 0;  // Behind these, being made by another one.
-    uint32_t unused = 0;   // Of `tokens`, those that count in UnusedOn() until it joins.
+    uint32_t pending = 0;  // Tokens behind these, being made by another sequence.
+    uint32_t unused = 0;   // Tokens of `tokens` that count in UnusedOn() until it joins.
     friend bool operator==(const Found&, const Found&) = default;
   };
   Found Find(const Sequence& sequence, uint32_t node) const;
-  // The same of every node.  Cost: O(nodes), and a look at those that keep its first block.
+  // What it would find on every node. Cost: O(nodes), and a look at those that keep its first
+  // block.
   std::vector<Found> FindOnNodes(const Sequence& sequence) const;
 
   // The sequence joins on the node, where it has opened a span without slots: it shares those of
@@ -111,7 +112,7 @@ class PrefixCache {
   // Drops unused blocks until so many slots of the node are free, or are in quarantine and come
   // free, or none is left to drop.
   void MakeRoom(uint32_t node, uint64_t slots);
-  // The same without those that the sequence would find there.
+  // Makes room without dropping blocks that the sequence would find there.
   void MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots);
 
   // How many sequences have left since the block was used that would be dropped first; 0: none is.

@@ -24,7 +24,7 @@ class RetryTimes {
 
   // Sets `name` aside. Returns the pause until it is tried again.
   Nanos SetAside(const std::string& name, Nanos now);
-  // Those whose pause is over: they are on trial from now on.
+  // Names whose pause is over: they are on trial from now on.
   std::vector<std::string> Due(Nanos now);
   // Whether it was tried again and no step has been done since.
   bool OnTrial(const std::string& name) const;

@@ -31,7 +31,7 @@ class AttentionRate {
 
   uint64_t bytes_total_ = 0;
   double seconds_total_ = 0;
-  double bytes_ = 0;  // Of late.
+  double bytes_ = 0;  // Recent attention: bytes read, and the seconds that it took.
   double seconds_ = 0;
   double seen_ = 0;
 };
@@ -43,9 +43,9 @@ struct NodeSpeed {
 };
 
 struct ServingBandwidth {
-  std::vector<double> bytes_per_second;  // Of each node, comparable with each other.
-  bool measured = false;                 // From attentions of all of them; else from their start.
-  std::string words;                     // "by attention of late m0 62%, m1 38%"; empty before.
+  std::vector<double> bytes_per_second;  // One entry for each node, comparable with each other.
+  bool measured = false;  // All were measured by their attentions; else each when it started.
+  std::string words;      // "by attention of late m0 62%, m1 38%"; empty before.
 };
 
 // The two kinds of figures are not mixed: a node would gain or lose by the kind alone.

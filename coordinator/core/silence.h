@@ -28,7 +28,7 @@ class NodeSilence {
   void Forget(const std::string& name) { heard_.erase(name); }
   // A turn of the loop, before its events are handled. Returns by how much it came late.
   Nanos Turn(Nanos now);
-  // Those to be declared lost, after the events of the turn.
+  // Nodes to be declared lost, after the events of the turn.
   std::vector<std::string> Lost() const;
   // Time that has counted since the start.
   Nanos awake() const { return awake_; }

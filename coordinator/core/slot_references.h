@@ -24,7 +24,7 @@ class SlotReferences {
   // One sequence less uses the extent. Appends the parts that nobody uses any more to `released`.
   void Drop(Extent extent, std::vector<Extent>& released);
 
-  // Of a held slot.
+  // How many sequences use a held slot.
   uint32_t CountAt(uint32_t slot) const;
 
  private:

@@ -23,8 +23,8 @@ namespace lamina::core {
 // What one step sets free.
 struct StepBorder {
   std::vector<plan::SequenceLeave> leaves;
-  uint64_t ticket = 0;                     // Of SequenceKv; 0 is none.
-  std::vector<uint32_t> scratch;           // Offsets.
+  uint64_t ticket = 0;                     // Ticket of SequenceKv; 0 is none.
+  std::vector<uint32_t> scratch;           // Offsets in the scratch.
   std::vector<plan::SequenceId> draining;  // They wait again.
 };
 

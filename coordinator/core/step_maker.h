@@ -28,7 +28,7 @@ namespace lamina::core {
 struct OpenStep {
   plan::StepPlan plan;
   PlannedStep record;
-  uint32_t tokens_left = 0;  // Of the step's budget.
+  uint32_t tokens_left = 0;  // What is left of the step's token budget.
   // While rows are packed: the memory node of each, and the row of each token of the record.
   std::vector<uint32_t> row_nodes;
   std::vector<uint32_t> token_rows;
@@ -67,8 +67,9 @@ class StepMaker {
 
   // What steps with rows are closed with from now on.
   void SetFetchRates(const FetchRates& rates) { fetch_rates_ = rates; }
-  const FetchShare& fetch_share() const { return fetch_share_; }     // The same as sub_batches().
-  const SubBatchCount& sub_batches() const { return sub_batches_; }  // Of the last step with rows.
+  // Both are of the last step with rows.
+  const FetchShare& fetch_share() const { return fetch_share_; }
+  const SubBatchCount& sub_batches() const { return sub_batches_; }
 
  private:
   class Packed;

@@ -31,7 +31,7 @@ class StepToPack {
   virtual std::vector<Sequence*> Prefilling() const = 0;
   // Adds the next token of a sequence; false when it has no slot, or the budget is used up.
   virtual bool AddRow(Sequence& sequence) = 0;
-  // The same of each of these, in their order: faster than one by one where there are many.
+  // Calls AddRow() for each, in their order: faster than one by one where there are many.
   virtual void AddRows(const std::vector<Sequence*>& sequences) = 0;
   // Adds the next prompt tokens of a sequence: at most `tokens_max`, chunk_tokens of the options,
   // and what is left of the budget. Returns how many; a sequence has one chunk in a step.

@@ -6,13 +6,13 @@
 namespace lamina::core {
 namespace {
 
-// Of a layer: a link that takes less is not worth the messages.
+// Share of a layer's time: a link that takes less is not worth the messages.
 constexpr double kShareMin = 0.05;
 // A message holds up its sender for no longer, however long it is under way.
 constexpr double kMessageSecondsMax = 50e-6;
 
-// Of so many rows: each chunk has heads, and rows times heads for every thread, if all together
-// have.
+// The most chunks by heads for so many rows: each has heads, and rows times heads for every thread,
+// if all together have.
 uint32_t HeadChunksMax(const cost::LinkCosts& link, uint32_t rows) {
   const uint64_t items = uint64_t{rows} * link.kv_heads;
   const uint64_t for_threads = std::max<uint64_t>(1, items / std::max(1u, link.threads));

@@ -49,7 +49,7 @@ class ThreadWatch {
   void Answered(const std::string& name, Nanos now);
   void Forget(const std::string& name) { nodes_.erase(name); }
 
-  // Those that have stood still for longer than what they do may take.
+  // Nodes that have stood still for longer than what they do may take.
   std::vector<Stuck> Late(Nanos now) const;
   // How long the node's thread has stood still; 0 for one that is not known.
   Nanos StillFor(const std::string& name, Nanos now) const;

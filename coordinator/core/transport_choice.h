@@ -34,7 +34,7 @@ class TransportChoice {
 
  private:
   std::vector<std::string> uris_;
-  std::vector<std::string> problems_;  // Of those before index_.
+  std::vector<std::string> problems_;  // Problems of the URIs before index_.
   size_t index_ = 0;
 };
 

@@ -31,7 +31,7 @@ Json ErrorJson(const ApiError& error) {
 
 Json Parsed(const std::string& arguments) {
   const Json json = Json::parse(arguments, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json : Json::object();  // Of a call that max_tokens cut.
+  return json.is_object() ? json : Json::object();  // max_tokens may have cut the call.
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ class MessagesFormat final : public AnswerFormat {
   const std::string model_;
   int blocks_ = 0;  // Begun.
   bool open_ = false;
-  AnswerPart::Kind kind_ = AnswerPart::Kind::kText;  // Of the open one.
+  AnswerPart::Kind kind_ = AnswerPart::Kind::kText;  // Kind of the open block.
 };
 
 }  // namespace lamina::gateway

@@ -41,7 +41,7 @@ class ResponsesFormat final : public AnswerFormat {
   uint64_t sequence_ = 0;
   Json output_ = Json::array();  // Items that are whole.
   bool open_ = false;
-  AnswerPart::Kind kind_ = AnswerPart::Kind::kText;  // Of the open item: never kArguments.
+  AnswerPart::Kind kind_ = AnswerPart::Kind::kText;  // Kind of the open item: never kArguments.
   std::string item_id_;
   std::string call_id_;
   std::string name_;

@@ -166,8 +166,8 @@ class HarmonyReader final : public PartReader {
 
   const ToolRequest& tools_;
   TextAroundCalls text_;
-  std::string held_;     // Of a header all; of a content what may begin a mark.
-  bool inside_ = false;  // A content.
+  std::string held_;     // All of a header so far; of a content, what may begin a mark.
+  bool inside_ = false;  // Inside a content.
   Kind kind_ = Kind::kText;
   bool begun_ = false;  // Something of this content was passed on.
   bool had_text_ = false;

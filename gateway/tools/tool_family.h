@@ -46,8 +46,8 @@ struct ToolFamily {
   bool keep_special = false;  // Its marks are special tokens, which must be part of the text.
   std::string id_prefix = "call_";
   size_t id_digits = 24;
-  // Of families whose answers are in marks always, with thoughts among them: what ends the prompt
-  // where an answer must have a form from its first byte on. Empty for the others.
+  // What ends the prompt where an answer must have a form from its first byte on, for families
+  // whose answers are in marks always, with thoughts among them. Empty for the others.
   std::string before_text = "";
 
   bool always_marks() const { return !before_text.empty(); }

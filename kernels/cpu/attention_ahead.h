@@ -48,7 +48,7 @@ struct Ahead {
     return Ahead(block, Stream(block, tile.k, block.next_k), Stream(block, tile.v, block.next_v));
   }
   static Ahead OfValues(const Tile& tile, const Block& block) {
-    // Of this block's K nothing is left to ask for.
+    // This block's K has all been asked for.
     Stream k(block, tile.k, block.next_k);
     k.passed = k.end - block.begin;
     return Ahead(block, Stream(block, tile.v, block.next_v), k);

@@ -37,8 +37,8 @@ struct Tile {
   float scale = 0;
   float soft_cap = 0;
   uint32_t window = 0;
-  uint32_t first_seen = 0;       // Of the item.
-  const float* sinks = nullptr;  // [group], of the KV head; null for none.
+  uint32_t first_seen = 0;       // First token of the item that is seen.
+  const float* sinks = nullptr;  // [group], the KV head's; null for none.
   uint32_t group = 0;
   uint32_t first_position = 0;
   uint32_t query_tokens = 0;
@@ -48,12 +48,12 @@ struct Tile {
   size_t q_stride = 0;
   BFloat16* out = nullptr;
   size_t out_stride = 0;
-  // In place of `out`: of the first token, first head of the group; see AttentionItem::partial.
+  // In place of `out`: the first token, first head of the group; see AttentionItem::partial.
   float* partial = nullptr;
   size_t partial_stride = 0;  // Floats between heads.
-  uint32_t query_heads = 0;   // Of a token.
+  uint32_t query_heads = 0;   // Query heads of a token.
   const AttentionWeights* weights = nullptr;
-  size_t weights_row = 0;  // In `weights`, of the first token and first head of the group.
+  size_t weights_row = 0;  // Row of the first token and first head of the group in `weights`.
 
   uint32_t rows() const { return query_tokens * group; }
   // Tokens that a query token sees: [FirstSeen, EndSeen).

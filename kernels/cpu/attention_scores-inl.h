@@ -45,7 +45,7 @@ template <class D>
 struct Scores {
   using V = hwy::HWY_NAMESPACE::Vec<D>;
   static constexpr size_t kN = hwy::HWY_NAMESPACE::MaxLanes(D());
-  static constexpr size_t kVectors = kRunTokens / kN;  // Of a tile's tokens.
+  static constexpr size_t kVectors = kRunTokens / kN;  // Vectors of a tile's tokens.
   static constexpr uint32_t kRows = 4;
 
   // Tokens between changes of rows, where those go in several passes: their K stays in the

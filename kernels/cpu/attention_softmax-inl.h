@@ -32,7 +32,7 @@ struct Math {
     return one[0];
   }
 
-  // Of several vectors side by side: of a single one, each step would wait for the last.
+  // Interleaves several vectors: with a single one, each step would wait for the last.
   template <int kCount>
   static HWY_INLINE void Exp(V (&x)[kCount]) {
     const D d;

@@ -103,7 +103,7 @@ struct Values {
       const uint32_t end = std::min(block.end, (index + 1) * stretch);
       bool consecutive = true;
       for (++t; t < end;) {
-        // Of a run the first token says it all.
+        // The first token of a run speaks for all of it.
         consecutive = consecutive && block.offsets[t] == block.offsets[t - 1] + head_dim;
         t += t % kRunTokens == 0 && IsRun(block, t) ? kRunTokens : 1;
       }
@@ -191,7 +191,7 @@ struct Values {
   // large a part of all, in their order.
   template <int kChunks>
   struct Requests {
-    static constexpr uint32_t kLines = kChunks * kN * kStep / kRunTokens;  // Of a step.
+    static constexpr uint32_t kLines = kChunks * kN * kStep / kRunTokens;  // Lines of a step.
     static_assert(kLines % 2 == 0, "both streams");
 
     HWY_INLINE Requests(const Ahead& ahead, uint32_t begin, uint32_t end, uint32_t chunk,

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kStrips = kPanelFeatures / kStripFeatures;
 
-// Which rows a strip has; those behind the last are null.
+// The rows of a strip; those behind the last are null.
 struct StripRows {
   BlockType type = BlockType::kQ80;
   std::array<const uint8_t*, kStripFeatures> rows = {};
@@ -143,7 +143,7 @@ class BlockPanels final : public PanelWeights {
   struct Panel {
     std::array<Strip, kStrips> strips;
     size_t at = 0;           // Bytes.
-    size_t chunk_steps = 1;  // Of the longest block.
+    size_t chunk_steps = 1;  // Steps of the longest block.
     MultiplyFewRows few_rows = nullptr;
   };
 

@@ -34,7 +34,7 @@ namespace {
 // a row kernel does an element in about half a nanosecond.
 constexpr size_t kElementsPerTask = 16384;
 
-// Whose products of bf16 pairs are taken where there are several.
+// Says whose products of bf16 pairs are taken where there are several.
 enum class Pairs : uint8_t {
   kOurs,
   kOnednns,
@@ -335,7 +335,7 @@ class CpuDense final : public Dense {
   const std::unique_ptr<ThreadPool> own_pool_;  // Null: the caller's.
   ThreadPool& pool_;
   const Engines engines_;
-  std::vector<EngineProduct> products_;  // Of one LinearEach().
+  std::vector<EngineProduct> products_;  // Scratch of one LinearEach().
   std::array<RopeAngles, 3> angles_;
 };
 

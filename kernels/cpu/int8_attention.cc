@@ -163,7 +163,7 @@ class BlockPlaces {
     return first < last ? (1u << last) - (1u << first) : 0;
   }
 
-  // Of tokens [begin, block.end), which follow each other.
+  // Finds the tail's tokens [begin, block.end), which follow each other.
   void FindTail(uint32_t first, Block& block, uint32_t begin) {
     constexpr uint32_t kRun = internal::kRunTokens;
     const size_t slot = item_.tail_slot + size_t{first} + begin - item_.int8_tokens;

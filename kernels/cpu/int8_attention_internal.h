@@ -36,15 +36,15 @@ struct Int8Block {
 
 struct Int8Tile {
   Tile tile;      // With k and v of bf16.
-  Int8View int8;  // Of this KV head.
+  Int8View int8;  // INT8 of this KV head.
 };
 
 struct Int8Workspace {
   Workspace work;
-  float* k_steps = nullptr;    // [head_dim] scales of K of one part,
-  float* k_bases = nullptr;    // and -step * zero.
-  float* v_steps = nullptr;    // [kBlockTokens]
-  float* v_bases = nullptr;    // The same.
+  float* k_steps = nullptr;    // [head_dim] scales of K of one part.
+  float* k_bases = nullptr;    // [head_dim] -step * zero of K of one part.
+  float* v_steps = nullptr;    // [kBlockTokens] scales of V.
+  float* v_bases = nullptr;    // [kBlockTokens] -step * zero of V.
   uint8_t* k_tiles = nullptr;  // [kInt8BlockTokens, head_dim] K of a part that lies scattered.
 };
 

@@ -52,7 +52,7 @@ template <class D>
 struct Int8Scores {
   using V = hwy::HWY_NAMESPACE::Vec<D>;
   static constexpr size_t kN = hwy::HWY_NAMESPACE::MaxLanes(D());
-  static constexpr size_t kVectors = kRunTokens / kN;  // Of a tile's tokens.
+  static constexpr size_t kVectors = kRunTokens / kN;  // Vectors of a tile's tokens.
   static constexpr uint32_t kRows = kN == 16 ? 4 : 2;
   static constexpr uint32_t kTiles = kInt8BlockTokens / kRunTokens;
   static constexpr size_t kLineBytes = 64;

@@ -30,7 +30,7 @@ struct WeightView {
   absl::Span<const float> bias;  // [out_features] or empty.
 };
 
-// The same in blocks of a GGUF file.
+// Weights in blocks of a GGUF file.
 struct BlockView {
   absl::Span<const BlockRows> parts;  // Stacked: out_features rows in all.
   size_t out_features = 0;
@@ -87,11 +87,12 @@ class LinearEngine {
   virtual void Multiply(absl::Span<const EngineProduct> products) = 0;
 };
 
-// Panels of 64 features, f32 fused multiply-adds in the order of the input features; for bf16 too.
+// Multiplies panels of 64 features by f32 fused multiply-adds in the order of the input features;
+// for bf16 too.
 std::unique_ptr<LinearEngine> MakeOwnLinearEngine(DType compute_type, ThreadPool& pool);
 
-// The same panels, pairs of bf16 (pair_tiles.h). Null: this processor has no AVX-512 BF16, or
-// oneDNN is told to leave it alone (DNNL_MAX_CPU_ISA).
+// Multiplies these panels in pairs of bf16 (pair_tiles.h). Null: this processor has no AVX-512
+// BF16, or oneDNN is told to leave it alone (DNNL_MAX_CPU_ISA).
 std::unique_ptr<LinearEngine> MakePairLinearEngine(ThreadPool& pool);
 
 // oneDNN's matmul.

@@ -41,7 +41,7 @@ float Pivot(const LogitRange& range, int halvings) {
 struct Search {
   WeightedLogits pairs;
   size_t count = 0;
-  double weight = 0;  // Of what is in the cut already.
+  double weight = 0;  // Weight of what is in the cut already.
   double wanted = 0;
 };
 

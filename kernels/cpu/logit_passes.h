@@ -49,7 +49,7 @@ struct WeighTask {
 };
 void WeighLogits(const WeighTask& task);
 
-// Of a row's tokens those that stay: logits above `bound`, and those equal to it up to the index
+// Says which of a row's tokens stay: logits above `bound`, and those equal to it up to the index
 // `ties_end`.
 struct LogitCut {
   float bound = 0;

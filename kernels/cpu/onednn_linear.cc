@@ -349,7 +349,7 @@ class OnednnLinearEngine final : public LinearEngine {
   std::vector<dnnl::stream> streams_;  // [workers]
   std::map<MatmulShape, std::unique_ptr<OnednnMatmul>> matmuls_;
   std::vector<Task> tasks_;
-  std::map<MatmulShape, RowPieces> probed_;  // Of rows 0.
+  std::map<MatmulShape, RowPieces> probed_;  // By shape with rows 0.
   std::vector<char> dense_in_;
   std::vector<std::vector<char>> padded_in_;  // [workers], rows of calls that are padded.
   std::vector<hwy::AlignedFreeUniquePtr<float[]>> buffers_;  // [workers][128 x 2048]

@@ -164,8 +164,8 @@ Candidates FindCandidates(const Probe& probe) {
   return found;
 }
 
-// Which calls agree with those of `reference`, by the sampled numbers of rows alone; none where
-// sampled ones of the same loop do not.
+// Says which calls agree with those of `reference`, by the sampled numbers of rows alone; none
+// where sampled ones of the same loop do not.
 std::optional<RowPieces::Alike> BySample(Probe& probe, const Candidates& candidates,
                                          size_t reference) {
   std::map<std::string, bool> loop_agrees;
@@ -187,7 +187,7 @@ std::optional<RowPieces::Alike> BySample(Probe& probe, const Candidates& candida
   return alike;
 }
 
-// The same with every number of rows tried.
+// Says which calls agree with those of `reference`, with every number of rows tried.
 RowPieces::Alike ByAll(Probe& probe, const Candidates& candidates, size_t reference) {
   RowPieces::Alike alike = {};
   for (const auto& [rows, loop] : candidates.loops) {

@@ -63,7 +63,7 @@ struct Avx512Pairs {
 
   // The larger one; y where x is NaN.
   static HWY_INLINE Floats Larger(Floats x, Floats y) { return _mm512_max_ps(x, y); }
-  // The same where x is seen, else y.
+  // The larger one where x is seen, else y.
   static HWY_INLINE Floats LargerOfSeen(uint32_t seen, Floats x, Floats y) {
     return _mm512_mask_max_ps(y, static_cast<__mmask16>(seen), x, y);
   }
@@ -82,7 +82,7 @@ struct Avx512Pairs {
     return reinterpret_cast<Words>(
         _mm512_cvtne2ps_pbh(Powers(b, peak, power), Powers(a, peak, power)));
   }
-  // The same, 0 for tokens that are not seen.
+  // Weights that are 0 for tokens that are not seen.
   static HWY_INLINE Words WeightsOfSeen(uint32_t seen_a, uint32_t seen_b, Floats a, Floats b,
                                         float peak, float power) {
     return _mm512_maskz_mov_epi16(seen_a | seen_b << kPairLanes, Weights(a, b, peak, power));

@@ -65,9 +65,9 @@ class PanelFetcher {
   size_t bytes_each_;
 };
 
-// The same for few rows, where reading is what takes time: the halves of the panel are asked for
-// side by side, since a core reads a quarter more in two streams than in one. With more rows
-// the two more moves of a step cost a tenth of the arithmetic.
+// Fetches for few rows, where reading is what takes time: the halves of the panel are asked for
+// side by side, since a core reads a quarter more in two streams than in one. With more rows the
+// two more moves of a step cost a tenth of the arithmetic.
 class PanelHalvesFetcher {
  public:
   PanelHalvesFetcher(const uint32_t* next, size_t steps, size_t passes)

@@ -35,7 +35,7 @@ struct RopeTask {
   RopeLayout layout = RopeLayout::kHalves;
   uint32_t rotary_dim = 0;
   const float* cosines = nullptr;  // [rows, rotary_dim / 2], times the magnitude.
-  const float* sines = nullptr;    // The same.
+  const float* sines = nullptr;    // [rows, rotary_dim / 2], times the magnitude.
   MatrixView<BFloat16> out;
 };
 void RopeRows(const RopeTask& task);

@@ -131,7 +131,7 @@ __device__ inline void Score(const AttendBlocksArguments& a, const uint16_t* k, 
   const int lane_token = static_cast<int>(threadIdx.x) / kThreadsPerToken;
   for (int sweep = 0; sweep < kTokens; sweep += kSweep) {
     if (sweep + kSweep <= begin || sweep >= end) {
-      continue;  // The same for all threads.
+      continue;  // All threads take the same branch.
     }
     const int token[kSweepTokens] = {sweep + lane_token, sweep + lane_token + kTokensAtOnce};
     const uint16_t* const key[kSweepTokens] = {k + size_t{shared.slots[token[0]]} * head_dim,
@@ -172,7 +172,7 @@ __device__ inline void Softmax(const AttendBlocksArguments& a, const AttentionUn
   const int half = static_cast<int>(threadIdx.x) / 16;
   constexpr int kHalves = kAttentionThreads / 16;
   for (int first = 0; first < rows;
-       first += kHalves) {  // The same for all threads: shuffles below.
+       first += kHalves) {  // All threads loop alike: they shuffle below.
     const int row = Smaller(first + half, rows - 1);
     const bool mine = first + half < rows;
     const uint32_t query_token = static_cast<uint32_t>(row / group);

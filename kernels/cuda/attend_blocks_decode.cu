@@ -177,7 +177,7 @@ __device__ inline void Weigh(const AttendBlocksArguments& a, const AttentionUnit
   const int lane = static_cast<int>(threadIdx.x) % 16;
   const int half = static_cast<int>(threadIdx.x) / 16;
   const float cap = a.shape.soft_cap;
-  for (int first = 0; first < kRows; first += 2) {  // The same for all threads: shuffles below.
+  for (int first = 0; first < kRows; first += 2) {  // All threads loop alike: they shuffle below.
     const int row = Smaller(first + half, kRows - 1);
     float* const weights = shared.weights + row;
     float scores[kLaneTokens];

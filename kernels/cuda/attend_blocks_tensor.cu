@@ -208,7 +208,7 @@ __device__ inline void AddValues(const uint16_t* piece, const uint4* weights, in
       }
     }
     if (!needed) {
-      continue;  // The same for the whole thread block.
+      continue;  // The whole thread block takes the same branch.
     }
 #pragma unroll
     for (int i = 0; i < kColumnGroups; ++i) {
@@ -263,7 +263,7 @@ __device__ inline void WritePartials(const AttendBlocksArguments& a, const Atten
   }
 }
 
-// Of each row tile, what any of its rows sees.
+// What any row of each row tile sees.
 template <int kRowTiles>
 __device__ inline void SeenByTiles(const AttendBlocksArguments& a, const AttentionUnit& unit,
                                    int group, Seen (&seen)[kRowTiles]) {
@@ -285,7 +285,8 @@ template <int kHeadDim, int kRowTiles, int kRing>
 __global__ void __launch_bounds__(kAttentionThreads)
     AttendBlocksTensorKernel(const AttendBlocksArguments a) {
   constexpr int kHeadDimMax = kHeadDim != 0 ? kHeadDim : 256;
-  constexpr int kColumnGroups = (kHeadDimMax / kSide + kWarps - 1) / kWarps;  // Of each warp.
+  // Column groups of each warp.
+  constexpr int kColumnGroups = (kHeadDimMax / kSide + kWarps - 1) / kWarps;
   const AttentionUnit unit = a.units[blockIdx.x];
   const int head_dim = kHeadDim != 0 ? kHeadDim : static_cast<int>(a.shape.head_dim);
   const int group = static_cast<int>(a.shape.query_heads / a.shape.kv_heads);

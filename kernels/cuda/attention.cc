@@ -235,8 +235,8 @@ class CudaAttentionImpl final : public CudaAttention {
   }
 
   const CudaAttentionOptions options_;
-  const size_t shared_bytes_max_;   // Of a thread block of the device.
-  const uint32_t multiprocessors_;  // Of the device.
+  const size_t shared_bytes_max_;   // The most that a thread block of the device has.
+  const uint32_t multiprocessors_;  // The device's.
   const uint32_t tile_rows_;
   const Stream& stream_;
   Event fetched_;  // The device has read the pinned tables.
@@ -245,7 +245,7 @@ class CudaAttentionImpl final : public CudaAttention {
   Table<Extent> extents_;
   float* partial_out_ = nullptr;  // [partials_max, query_heads, head_dim]
   float* partial_lse_ = nullptr;  // [partials_max, query_heads]
-  uint32_t depth_ = 1;            // Of the stacks of the loaded rows.
+  uint32_t depth_ = 1;            // Depth of the stacks of the loaded rows.
   StepTables loaded_;
   StepTables next_;
 };

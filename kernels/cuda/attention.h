@@ -37,14 +37,15 @@
 namespace lamina::kernels::cuda {
 
 struct CudaAttentionOptions {
-  // Of the layers that it will see; scale and cap may differ, and there may be fewer KV heads.
+  // Describes the layers that it will see; scale and cap may differ, and there may be fewer KV
+  // heads.
   AttentionDescriptor descriptor;
   AttentionArithmetic arithmetic = AttentionArithmetic::kCanonical;
   uint32_t query_rows_max = 0;  // Query tokens of a step.
   // Sum over query tokens of the blocks of 256 tokens they see, of a step. Device memory:
   // query_heads * (head_dim + 1) * 4 bytes each.
   uint32_t partials_max = 0;
-  uint32_t extents_max = 0;  // Of all sequences of a step.
+  uint32_t extents_max = 0;  // Extents of all sequences of a step.
 };
 
 // Consecutive query tokens of one sequence, of which this device holds tokens from `held_token` on.
@@ -101,8 +102,8 @@ class CudaAttention {
                               const BFloat16* q, size_t q_stride, BFloat16* out,
                               size_t out_stride) = 0;
 
-  // The same, leaving each row's stack of partials instead of one output, for a holder of part of a
-  // sequence (kernels/partial.h). Entry i of a row is Entries(row)[i].
+  // Leaves each row's stack of partials instead of one output, for a holder of part of a sequence
+  // (kernels/partial.h). Entry i of a row is Entries(row)[i].
   // Shapes: out [rows, query_heads, entries_max, head_dim] f32, lse [rows, query_heads,
   //         entries_max] f32; entries past a row's are not written.
   // Errors: kInvalidArgument  entries_max is less than a row has.

@@ -33,7 +33,7 @@ inline constexpr uint32_t kScattered = 0xffffffffu;
 
 // A tile of consecutive query tokens of one sequence, and one block of its tokens.
 struct AttentionUnit {
-  uint32_t row = 0;             // Its first query token's row of q and out.
+  uint32_t row = 0;             // Row of its first query token in q and out.
   uint32_t query_tokens = 0;    // query_tokens * group is at most the kernel's.
   uint32_t first_position = 0;  // Position of the first query token.
   uint32_t block = 0;           // Tokens 256 * block and up.
@@ -94,11 +94,11 @@ struct AttendBlocksArguments {
 cudaError_t AttendBlocks(const AttendBlocksArguments& arguments, uint32_t units,
                          cudaStream_t stream);
 
-// The same for units of one query token each, with heads that HasDecodeKernel().
+// Takes units of one query token each, with heads that HasDecodeKernel().
 cudaError_t AttendBlocksDecode(const AttendBlocksArguments& arguments, uint32_t units,
                                cudaStream_t stream);
 
-// The same partials with products on tensor cores, P in bf16 (docs/design/attention_numerics.md,
+// Makes these partials by products on tensor cores, P in bf16 (docs/design/attention_numerics.md,
 // "On tensor cores").
 cudaError_t AttendBlocksTensor(const AttendBlocksArguments& arguments, uint32_t units,
                                cudaStream_t stream);
@@ -121,7 +121,7 @@ struct MergeBlocksArguments {
   float* entry_lse = nullptr;
   uint32_t entries_max = 0;
   uint32_t depth = 0;      // Entries that a row's stack has at any time, at most: StackDepth().
-  bool has_sinks = false;  // Of outputs alone: entries leave them to whoever folds.
+  bool has_sinks = false;  // Only outputs take sinks in: entries leave them to whoever folds.
   float sinks[kSinksMax] = {};
 };
 

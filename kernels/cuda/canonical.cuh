@@ -96,7 +96,7 @@ __device__ inline uint16_t RoundToBFloat16(float x) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// The same, every NaN becoming 0x7fc0: RoundOutput of kernels/canonical_math.h.
+// Rounds, every NaN becoming 0x7fc0: RoundOutput of kernels/canonical_math.h.
 __device__ inline uint16_t RoundOutputCanonical(float x) {
   return x != x ? uint16_t{0x7fc0u} : RoundToBFloat16(x);
 }

@@ -37,10 +37,10 @@ struct Range {
 constexpr std::array<Range, 2> kRanges = {
     Range{.typical = 64, .samples = {1, 7, 33, kDecodeRows}},
     Range{.typical = 512, .samples = {kDecodeRows + 1, 500, 1024, 4096}}};
-// Of each range, for which Prepare() runs a product.
+// Rows of each range for which Prepare() runs a product.
 constexpr std::array<size_t, 2> kTriedRows = {1, kDecodeRows + 1};
 constexpr int kCandidates = 32;
-constexpr uint64_t kPieceAlignment = 256;  // Of MemoryArena.
+constexpr uint64_t kPieceAlignment = 256;  // Alignment of a MemoryArena's pieces.
 // The most that an algorithm may rely on; rows of activations and outputs usually have it.
 constexpr uint32_t kAlignmentMax = 16;
 
@@ -71,7 +71,7 @@ struct ProblemShape {
   size_t in_stride = 0;
   size_t out_stride = 0;
   const float* bias = nullptr;
-  // Of the first elements, in bytes.
+  // Alignment of the first elements, in bytes.
   uint32_t weights_alignment = kAlignmentMax;
   uint32_t in_alignment = kAlignmentMax;
   uint32_t out_alignment = kAlignmentMax;
@@ -264,7 +264,7 @@ class CublasLtEngine final : public LinearEngine {
             s.weights_alignment, s.in_alignment, s.out_alignment, RangeOf(s.rows)};
   }
 
-  // Of a key: one algorithm, or one for each number of rows that was met.
+  // The choice for a key: one algorithm, or one for each number of rows that was met.
   struct Chosen {
     std::optional<cublasLtMatmulAlgo_t> of_range;
     std::map<size_t, cublasLtMatmulAlgo_t> of_rows;

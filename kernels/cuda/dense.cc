@@ -15,7 +15,7 @@
 namespace lamina::kernels::cuda {
 namespace {
 
-constexpr uint64_t kAlignment = 256;  // Of MemoryArena.
+constexpr uint64_t kAlignment = 256;  // Alignment of a MemoryArena's pieces.
 
 RowsIn In(const MatrixView<const float>& x) { return {.data = x.data, .stride = x.stride}; }
 

@@ -123,7 +123,7 @@ class MemoryArena {
 // it is until the stream has passed the copy.
 absl::Status CopyAsync(void* to, const void* from, size_t bytes, const Stream& stream);
 
-// The same of rows, in one call. Strides in bytes, at least those of a row.
+// Copies rows in one call. Strides in bytes, at least those of a row.
 struct CopyShape {
   size_t row_bytes = 0;
   size_t rows = 0;

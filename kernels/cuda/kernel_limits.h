@@ -9,8 +9,8 @@
 namespace lamina::kernels::cuda {
 
 struct KernelLimits {
-  size_t shared_bytes_max = 0;  // Of a thread block, static and dynamic, after opting in.
-  size_t local_bytes = 0;       // Of a thread, the most of any kernel.
+  size_t shared_bytes_max = 0;  // Bytes of a thread block, static and dynamic, after opting in.
+  size_t local_bytes = 0;       // Bytes of a thread, the most of any kernel.
 };
 
 }  // namespace lamina::kernels::cuda

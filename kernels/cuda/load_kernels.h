@@ -15,8 +15,8 @@
 
 namespace lamina::kernels::cuda {
 
-// Of this thread's device, which is `device`. Once for each device and process; again it does
-// nothing. Any thread.
+// Loads the kernels of this thread's device, which is `device`. Once for each device and process;
+// again it does nothing. Any thread.
 // Errors: kUnimplemented  there is no code for this kind of device; says for which there is.
 absl::Status LoadKernels(const DeviceInfo& device);
 

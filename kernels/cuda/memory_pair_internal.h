@@ -15,9 +15,9 @@
 
 namespace lamina::kernels::cuda {
 
-inline constexpr uint64_t kPieceAlignment = 256;  // Of MemoryArena.
+inline constexpr uint64_t kPieceAlignment = 256;  // Alignment of a MemoryArena's pieces.
 
-// That a piece of an arena takes, at most.
+// The most bytes of an arena that a piece takes.
 template <typename T>
 uint64_t BytesOf(uint64_t count) {
   return count * sizeof(T) + kPieceAlignment;

@@ -51,7 +51,7 @@ __device__ inline float4 MergeFour(const Shares& shares, const float4& a, const 
 
 // A row's partials of one head, as they lie.
 struct Leaves {
-  const float* out;  // Of block `first`; this thread's elements.
+  const float* out;  // This thread's elements of block `first`.
   const float* lse;
   size_t stride;   // Partials between blocks, times heads.
   uint32_t first;  // Blocks [first, end) have partials, others of the row are empty.

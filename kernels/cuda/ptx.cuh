@@ -24,7 +24,7 @@ __device__ inline void CopyAsync16(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
 }
 
-// The same, or, without `real`, 16 bytes of zeros; then nothing is read.
+// Starts copying them if they are `real`, else writes 16 bytes of zeros and reads nothing.
 __device__ inline void CopyAsync16OrZero(void* shared, const void* global, bool real) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const uint32_t bytes = real ? 16 : 0;
@@ -71,7 +71,7 @@ __device__ inline void LoadMatrices(const uint16_t* row, uint32_t (&fragment)[4]
                : "memory");
 }
 
-// The same of each matrix's transpose: lane l gets elements l / 4 of rows 2(l mod 4) and the next.
+// Loads each matrix's transpose: lane l gets elements l / 4 of rows 2(l mod 4) and the next.
 __device__ inline void LoadTransposed(const uint16_t* row, uint32_t (&fragment)[4]) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -49,7 +49,7 @@ cudaError_t NormRows(const NormArguments& arguments, cudaStream_t stream);
 
 // Dense::NormHeads. A norm is over one head, or with `whole` over all of q or of k.
 struct NormHeadsArguments {
-  RowsShape shape;  // Of the rows [q | k | v].
+  RowsShape shape;  // Shape of the rows [q | k | v].
   RowsIn x;
   uint32_t query_heads = 0;
   uint32_t kv_heads = 0;

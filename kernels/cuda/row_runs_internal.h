@@ -56,7 +56,7 @@ struct RowRun {
   }
 };
 
-// Those that lie at one distance, from the first on. `row_of` says where an item's row is.
+// The items that lie at one distance, from the first on. `row_of` says where an item's row is.
 template <typename RowOf>
 RowRun FirstRun(absl::Span<const AttentionItem> items, size_t width, const RowOf& row_of) {
   RowRun run{.stride = width};

@@ -10,8 +10,8 @@
 namespace lamina::kernels::cuda {
 namespace {
 
-constexpr uint64_t kPieceAlignment = 256;  // Of MemoryArena.
-// Pieces that a CudaSampler takes from each arena, at most.
+constexpr uint64_t kPieceAlignment = 256;  // Alignment of a MemoryArena's pieces.
+// The most pieces that a CudaSampler takes from each arena.
 constexpr uint64_t kPieces = 16;
 
 class CudaRowSampler final : public RowSampler {

@@ -31,7 +31,7 @@ struct CudaSamplerOptions {
   uint32_t vocabulary = 0;  // At most 2^19.
   uint32_t rows_max = 0;
   uint32_t tokens_max = 0;  // Prompt and output tokens of all rows of a call that have penalties.
-  uint32_t biases_max = 0;  // Of all rows of a call.
+  uint32_t biases_max = 0;  // Biases of all rows of a call.
 };
 
 class CudaSampler {

@@ -19,14 +19,14 @@
 namespace lamina::kernels::cuda {
 namespace {
 
-constexpr uint64_t kPieceAlignment = 256;  // Of MemoryArena.
+constexpr uint64_t kPieceAlignment = 256;  // Alignment of a MemoryArena's pieces.
 
 uint32_t BlocksOf(uint64_t tokens) {
   return static_cast<uint32_t>((tokens + kBlockTokens - 1) / kBlockTokens);
 }
 
 KvLayers::Options LayerOptionsOf(const KvDeviceOptions& options, uint64_t partial_bytes_max) {
-  uint64_t partial_bytes = 1;  // Of one query token and one block, in the widest layer.
+  uint64_t partial_bytes = 1;  // Bytes of one query token and one block, in the widest layer.
   for (const AttentionDescriptor& layer : options.layers) {
     partial_bytes = std::max<uint64_t>(
         partial_bytes, uint64_t{layer.query_heads} * PartialWidth(layer) * sizeof(float));
@@ -228,7 +228,7 @@ class StreamKvDevice final : public KvDevice {
   KvLayers layers_;
   uint32_t* device_slots_ = nullptr;
   uint32_t* pinned_slots_ = nullptr;
-  std::vector<uint32_t> slots_;  // Those on the device.
+  std::vector<uint32_t> slots_;  // Slots that the device has been given.
   std::vector<uint32_t> next_slots_;
   std::vector<KvRun> runs_;
   Part part_;

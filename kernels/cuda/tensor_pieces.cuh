@@ -16,7 +16,7 @@
 namespace lamina::kernels::cuda {
 
 inline constexpr int kPieces = kTokens / kPieceTokens;
-inline constexpr int kGroups = kTokens / kSide;  // Of 16 tokens.
+inline constexpr int kGroups = kTokens / kSide;  // Groups of 16 tokens.
 
 struct SharedPlaces {
   uint16_t* ring;     // [ring, 64, RingStride()]: pieces of K, then of V
@@ -43,8 +43,8 @@ __device__ inline SharedPlaces Divide(unsigned char* shared, int head_dim, int r
 
 __device__ inline int LaneOf() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ inline int WarpOf() { return static_cast<int>(threadIdx.x) / 32; }
-// The same, known by the compiler to be one number for the warp: products in a branch on it need no
-// gathering of threads before each of them.
+// The warp's index, known by the compiler to be one number for the warp: products in a branch on it
+// need no gathering of threads before each of them.
 __device__ inline int UniformWarp() { return __shfl_sync(0xffffffffu, WarpOf(), 0); }
 
 // Rows past the last one are zeros.
@@ -78,11 +78,11 @@ struct PieceStream {
   const uint32_t* slots;
   uint16_t* ring;
   int head_dim;
-  Seen seen;  // By any row.
+  Seen seen;  // What any row sees.
   int first;  // The first piece that is seen,
-  int count;  // and how many are.
-  int next;   // Of both streams together, the next to be brought
-  int taken;  // and to be used.
+  int count;  // How many pieces are seen.
+  int next;   // The next piece of both streams together to be brought.
+  int taken;  // The next piece to be used.
 };
 
 // Starts bringing the next piece, if there is one; the copies are a group of their own. Tokens that

@@ -25,7 +25,7 @@ class ReferenceScratch final : public AttentionScratch {
       : head_dim(dim), weights(kBlockTokens), q(dim), k(dim), out(dim), stack(dim) {}
 
   const size_t head_dim;
-  std::vector<size_t> slots;   // Of the item's tokens.
+  std::vector<size_t> slots;   // Slots of the item's tokens.
   std::vector<float> weights;  // Scores, then their exponentials. [kBlockTokens]
   std::vector<float> q;        // [head_dim]
   std::vector<float> k;        // [head_dim], of one token; then V of it.
@@ -39,7 +39,7 @@ void Widen(const BFloat16* from, size_t count, float* to) {
   }
 }
 
-// Of every 32 elements lane l takes eight, from 8 l on, in their order.
+// Lane l takes eight of every 32 elements, from 8 l on, in their order.
 float Dot(const float* q, const float* k, size_t head_dim) {
   float lanes[canonical::kScoreLanes] = {};
   for (size_t i = 0; i < head_dim; ++i) {
@@ -53,14 +53,14 @@ float Dot(const float* q, const float* k, size_t head_dim) {
 struct Row {
   const AttentionDescriptor& descriptor;
   const std::vector<size_t>& slots;  // By token.
-  Int8View int8;                     // Of this KV head, slot 0:
-  size_t int8_tokens;                // the first tokens of the item, in their slots;
-  size_t tail_slot;   // those behind them follow each other from this slot of `k` and `v` on.
-  const BFloat16* k;  // Of this KV head, slot 0: in tiles.
+  Int8View int8;                     // Slot 0 of this KV head, where the first tokens lie in INT8.
+  size_t int8_tokens;                // So many tokens are INT8, in their slots.
+  size_t tail_slot;   // The others follow each other from this slot of `k` and `v` on.
+  const BFloat16* k;  // Slot 0 of this KV head, in tiles.
   const BFloat16* v;
   size_t first_token;  // The row sees tokens [first_token, end_token).
   size_t end_token;
-  const AttentionWeights* weights;  // Or null: those that are wanted.
+  const AttentionWeights* weights;  // Takes the weights; null if they are not wanted.
   size_t weights_row;
 };
 
@@ -123,7 +123,7 @@ float Score(const Row& row, size_t token, ReferenceScratch& scratch) {
   return cap > 0.0f ? cap * canonical::Tanh(s / cap) : s;
 }
 
-// Those of tokens [begin, end) are in the scratch.
+// Keeps the weights of tokens [begin, end), which are in the scratch.
 void KeepWeights(const Row& row, size_t begin, size_t end, float peak, float sum,
                  const ReferenceScratch& scratch) {
   const AttentionWeights& kept = *row.weights;

@@ -34,7 +34,7 @@ class PairScratch final : public AttentionScratch {
 struct Row {
   const AttentionDescriptor& descriptor;
   absl::Span<const Extent> extents;
-  const BFloat16* k;  // Of this KV head, slot 0: in tiles.
+  const BFloat16* k;  // Slot 0 of this KV head, in tiles.
   const BFloat16* v;
   const BFloat16* q;
   size_t first_token;

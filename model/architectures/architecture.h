@@ -74,7 +74,7 @@ const std::vector<RefusedArchitecture>& RefusedArchitectures();
 absl::StatusOr<const Architecture*> FindArchitectureForJson(absl::string_view model_type);
 absl::StatusOr<const Architecture*> FindArchitectureForGguf(absl::string_view name);
 
-// That sizes are sane and agree with one another, before anything is allocated from them.
+// Checks that sizes are sane and agree with one another, before anything is allocated from them.
 // Errors: kInvalidArgument naming the setting; kUnimplemented for a head size that attention does
 // not have.
 absl::Status CheckConfig(const ModelConfig& config);

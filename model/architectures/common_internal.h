@@ -20,7 +20,7 @@ namespace lamina::model {
 // share.
 absl::Status ReadCommon(const JsonConfig& json, ModelConfig& config);
 
-// The same, and feed-forward width and KV heads, of "<prefix>.block_count" and so on.
+// Reads these, the feed-forward width and the KV heads from "<prefix>.block_count" and so on.
 absl::Status ReadCommon(const GgufFile& file, const std::string& prefix, ModelConfig& config);
 
 // "layer_types": which layers have a window of `window` tokens.

@@ -49,7 +49,7 @@ class DecoderLayers {
   ValueId AppendMlp(ValueId in);
   ValueId AppendExperts(ValueId in);
   ExpertsOp::Expert MakeExpert(uint32_t expert);
-  // Of expert `expert`: rows first, first + step, ... of what is stored under `name`.
+  // A part of expert `expert`: rows first, first + step, ... of what is stored under `name`.
   LinearOp::Part ExpertPart(const std::string& name, uint32_t expert, uint32_t rows, uint32_t cols,
                             uint32_t first = 0, uint32_t step = 1);
 

@@ -24,10 +24,10 @@ namespace lamina::model {
 
 // The settings of config.json that these models name alike.
 absl::Status ReadGatedDecoder(const JsonConfig& json, ModelConfig& config);
-// Of a GGUF file, under "<prefix>.".
+// Reads them from a GGUF file, under "<prefix>.".
 absl::Status ReadGatedDecoder(const GgufFile& file, const std::string& prefix, ModelConfig& config);
 
-// Of tensors. Those of norms are whole; others lack ".weight" and ".bias".
+// Names of tensors. Those of norms are whole; others lack ".weight" and ".bias".
 struct DecoderNames {
   std::string embedding;
   std::string layer;  // In front of the layer's number; the next ones come behind it.
@@ -68,7 +68,7 @@ struct GatedDecoderOptions {
   bool gate_up_take_turns = false;
   bool experts_transposed = false;
   RouterKind router = RouterKind::kSoftmaxNormalised;
-  float norm_offset = 0.0f;  // Of all norms' weights.
+  float norm_offset = 0.0f;  // Added to the weights of all norms.
 };
 
 // Errors: kInvalidArgument naming an op; those of reading sinks.
@@ -76,7 +76,7 @@ absl::StatusOr<Graph> BuildGatedDecoder(const ModelConfig& config, const Decoder
                                         const WeightSource& weights,
                                         const GatedDecoderOptions& options);
 
-// The same with NamesFor().
+// Builds it with the names of NamesFor().
 absl::StatusOr<Graph> BuildGatedDecoder(const ModelConfig& config, const WeightSource& weights,
                                         const GatedDecoderOptions& options);
 

@@ -40,7 +40,7 @@ class JsonConfig {
   absl::StatusOr<std::vector<uint32_t>> GetUints(const char* key) const;
   absl::StatusOr<std::vector<std::string>> GetStrings(const char* key) const;
   absl::StatusOr<std::vector<float>> GetFloats(const char* key) const;
-  // The same settings, with these for what is missing: an object as JSON text.
+  // Returns the settings, with those of `object` (JSON text) for what is missing.
   JsonConfig WithDefaults(absl::string_view object) const;
   JsonConfig Without(const char* key) const;
   // The object under `key`; an empty one when it is absent.

@@ -309,7 +309,7 @@ RopeOp MakeLayerRope(const ModelConfig& config, uint32_t layer, RopeLayout layou
   ModelConfig own = config;
   if (std::binary_search(config.layers_without_rope.begin(), config.layers_without_rope.end(),
                          layer)) {
-    own.rope = RopeConfig();  // Of no dimensions.
+    own.rope = RopeConfig();  // It rotates no dimensions.
   } else if (config.window_rope.has_value() && config.WindowOf(layer) != 0) {
     own.rope = *config.window_rope;
   }

@@ -38,7 +38,7 @@ absl::Status ReadRotaryShare(const JsonConfig& json, ModelConfig& config);
 // Requires: config is checked; rotary_dim may be 0.
 RopeOp MakeRope(const ModelConfig& config, RopeLayout layout);
 
-// That of one layer: none, of a window, or the model's.
+// The rope of one layer: none, a window's, or the model's.
 RopeOp MakeLayerRope(const ModelConfig& config, uint32_t layer, RopeLayout layout);
 
 }  // namespace lamina::model

@@ -32,7 +32,7 @@ struct GgufTensorType {
 // Errors: kUnimplemented  a type we do not read: names it and lists those that we do.
 absl::StatusOr<const GgufTensorType*> FindGgufTensorType(uint32_t id);
 
-// The same by name, for writers of test files. nullptr when there is none.
+// Finds a type by its name, for writers of test files. nullptr when there is none.
 const GgufTensorType* FindGgufTensorType(absl::string_view name);
 
 // "F32, F16, ...": for messages.

@@ -36,7 +36,7 @@ class GgufFile final : public WeightSource {
   //         kUnimplemented    a version or tensor type that we do not read; names it and the known
   //         ones.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
-  // The same over bytes in memory, which must outlive the object. For tests and fuzzing.
+  // Reads bytes in memory, which must outlive the object. For tests and fuzzing.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Parse(absl::Span<const uint8_t> bytes);
 
   ~GgufFile() override;

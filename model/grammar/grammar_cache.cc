@@ -14,7 +14,7 @@
 namespace lamina::model {
 namespace {
 
-// Of this thread, so that a busy machine changes nothing.
+// CPU time of this thread, so that a busy machine changes nothing.
 Nanos ThreadTime() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

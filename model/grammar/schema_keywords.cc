@@ -99,7 +99,7 @@ const Words& OfTexts() {
   return *words;
 }
 
-// Of texts, those that outputs have.
+// Values of "format" that outputs will obey.
 const Words& Formats() {
   static const auto* const words = new Words{"email",         "date",
                                              "time",          "date-time",
@@ -172,7 +172,7 @@ class Checker {
   absl::Status CheckEach(const Json& schema, const std::string& path, const char* keyword);
 
   const Json& root_;
-  Words references_;  // That were followed.
+  Words references_;  // References that were followed.
 };
 
 absl::Status Checker::Refuse(const std::string& path, absl::string_view keyword,
@@ -230,7 +230,7 @@ absl::Status Checker::CheckReference(const Json& schema, const std::string& path
     const size_t end = std::min(reference.find('/', begin), reference.size());
     const std::string name = reference.substr(begin, end - begin);
     if (!place->is_object() || !place->contains(name)) {
-      return absl::OkStatus();  // The same.
+      return absl::OkStatus();  // The compiler refuses this, too.
     }
     place = &(*place)[name];
     begin = end + 1;

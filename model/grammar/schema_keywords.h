@@ -20,7 +20,7 @@ namespace lamina::model {
 // Errors: kInvalidArgument  names the keyword and where it is.
 absl::Status CheckSchemaKeywords(const nlohmann::ordered_json& schema);
 
-// The same of each schema in a structural tag.
+// Checks the keywords of each schema in a structural tag.
 absl::Status CheckStructuralTagSchemas(const nlohmann::ordered_json& tag);
 
 }  // namespace lamina::model

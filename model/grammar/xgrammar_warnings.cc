@@ -23,8 +23,8 @@ void LogFatalImpl(const std::string& file, int lineno, const std::string& messag
   throw LogFatalError(file, lineno, message);
 }
 
-// Of schemas each warning says what is left out; of regular expressions most say what is read as
-// it is written, which is right.
+// Each warning about a schema says what is left out; most about regular expressions say what is
+// read as it is written, which is right.
 void LogMessageImpl(const std::string& file, int /*lineno*/, int level,
                     const std::string& message) {
   const bool of_schema = file.find("json_schema_converter") != std::string::npos;

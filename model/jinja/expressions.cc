@@ -234,7 +234,7 @@ absl::StatusOr<bool> Interpreter::CompareOnce(absl::string_view op, const Value&
   if (op.size() == 1) {
     return less;
   }
-  // Of a NaN nothing holds, so <= is not just the inverse of >.
+  // Every comparison with a NaN is false, so <= is not just the inverse of >.
   LAMINA_ASSIGN_OR_RETURN(const bool same, Equal(budget_, a, b));
   LAMINA_ASSIGN_OR_RETURN(const bool strict, swapped ? Less(budget_, a, b) : Less(budget_, b, a));
   return same || strict;

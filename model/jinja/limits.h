@@ -19,9 +19,9 @@ inline constexpr uint64_t kStepsMax = 5'000'000;
 // Making or reading this many bytes of text counts as a step, so a rendering makes at most
 // kStepsMax * kBytesPerStep = 160 MB of it.
 inline constexpr size_t kBytesPerStep = 32;
-// Of expressions and statements within each other, and of a data structure.
+// How deep expressions and statements nest, and data structures.
 inline constexpr int kNestingMax = 100;
-// Of everything that runs within each other, macro calls included: bounds the stack.
+// How deep all that runs nests, macro calls included: bounds the stack.
 inline constexpr int kDepthMax = 500;
 // What Jinja's sandbox allows.
 inline constexpr int64_t kRangeMax = 100'000;

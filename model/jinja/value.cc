@@ -19,7 +19,7 @@ bool CanBeKey(const Value& value) {
   return value.is_none() || value.is_number() || value.string() != nullptr;
 }
 
-// The same for keys that are one key in Python, as 1, 1.0 and true.
+// Gives one text to keys that are one key in Python, such as 1, 1.0 and true.
 std::string KeyText(const Value& key) {
   constexpr double kWholeEnd = 9.2e18;
   int64_t whole = 0;

@@ -53,7 +53,7 @@ struct Sequence {
   SequenceKind kind = SequenceKind::kList;
   std::vector<Value> items;
   int depth = 1;
-  mutable bool consumed = false;  // Of an iterator.
+  mutable bool consumed = false;  // An iterator has given out its items.
 };
 
 struct Mapping {
@@ -79,7 +79,7 @@ struct Callable {
   std::string name;
   std::function<absl::StatusOr<Value>(Interpreter&, Arguments&)> call;
   bool is_macro = false;
-  int depth = 0;  // Of what it holds, as a method holds its value.
+  int depth = 0;  // Depth of what it holds, as a method holds its value.
 };
 
 class Value {
@@ -147,7 +147,7 @@ class Value {
 // may outlive the loop.
 struct Loop {
   std::vector<Value> items;
-  int depth = 1;  // Of the items, and one.
+  int depth = 1;  // One more than that of the items.
   size_t index0 = 0;
   int depth0 = 0;
   std::vector<Value> changed;  // Arguments of the last loop.changed().

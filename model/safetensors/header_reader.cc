@@ -6,7 +6,7 @@
 namespace lamina::model {
 namespace {
 
-// Of what a header's objects and arrays may stand within: the header, a tensor, a list.
+// How deep a header's objects and arrays nest: the header, a tensor, a list.
 constexpr size_t kHeaderDepth = 1;
 constexpr size_t kTensorDepth = 2;
 constexpr size_t kListDepth = 3;

@@ -70,9 +70,9 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
   std::vector<RawTensor> tensors_;
   bool lacks_description_ = false;
-  size_t depth_ = 0;  // Of objects and arrays around what comes next.
+  size_t depth_ = 0;  // Objects and arrays around what comes next.
   bool in_tensor_ = false;
-  Field field_ = Field::kNone;  // Of the tensor, that comes next or is being read.
+  Field field_ = Field::kNone;  // The tensor's field that comes next or is being read.
 };
 
 }  // namespace lamina::model

@@ -59,7 +59,7 @@ struct SafetensorsSource::Storage {
   struct Tensor {
     const uint8_t* data = nullptr;
     uint64_t element_bytes = 0;
-    const uint8_t* scales = nullptr;  // Of MXFP4.
+    const uint8_t* scales = nullptr;  // Null unless the tensor is MXFP4.
   };
   std::vector<MappedFile> files;                           // Empty when the caller owns the bytes.
   std::vector<Tensor> tensors;                             // Parallel to tensors_.

@@ -20,8 +20,8 @@
 
 namespace lamina::model {
 
-// Of the content of one. Known ones have up to 200; looking for them takes the longest one's bytes
-// at each place of a text.
+// The most bytes of one token's content. Known ones have up to 200; looking for them takes the
+// longest one's bytes at each place of a text.
 inline constexpr size_t kAddedTokenBytesMax = 512;
 
 struct AddedToken {
@@ -31,7 +31,7 @@ struct AddedToken {
   bool normalized = false;   // Looked for in the normalised text.
   bool single_word = false;  // Only where no word character stands next to it.
   bool lstrip = false;       // Takes the white space on its left with it.
-  bool rstrip = false;       // The same on its right.
+  bool rstrip = false;       // Takes the white space on its right with it.
 };
 
 // Errors: kInvalidArgument  a content of more than kAddedTokenBytesMax; names its id.

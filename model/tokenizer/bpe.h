@@ -62,9 +62,9 @@ class BpeModel {
   // The id of an entry, or -1.
   TokenId Find(absl::string_view name) const;
 
-  // Of the bytes of pieces. `spelled`: pieces are spelled in the alphabet of byte_alphabet.h, and
-  // the bytes are those that they spell; those without entry are dropped, or share a token.
-  // Otherwise it promises nothing if a character may be dropped.
+  // Bounds the bytes of pieces by their tokens. `spelled`: pieces are spelled in the alphabet of
+  // byte_alphabet.h, and the bytes are those that they spell; those without entry are dropped, or
+  // share a token. Otherwise it promises nothing if a character may be dropped.
   TextBound piece_bound(bool spelled) const;
 
  private:

@@ -10,7 +10,7 @@
 namespace lamina::model {
 namespace {
 
-// Of a name, in errors.
+// The most bytes of a name that an error shows.
 constexpr size_t kShownBytes = 64;
 
 absl::Status Wrong(const char* key, absl::string_view expected, const Json* found) {

@@ -34,7 +34,7 @@ absl::StatusOr<TokenId> GetTokenId(const Json& json, const char* key);
 absl::StatusOr<TokenId> AsTokenId(const Json& value, absl::string_view what);
 absl::StatusOr<const Json*> GetArray(const Json& json, const char* key);
 absl::StatusOr<const Json*> GetObject(const Json& json, const char* key);
-// The same, but `fallback` when missing.
+// Returns `fallback` when it is missing.
 absl::StatusOr<bool> GetBool(const Json& json, const char* key, bool fallback);
 
 }  // namespace lamina::model

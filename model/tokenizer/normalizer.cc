@@ -16,7 +16,7 @@
 namespace lamina::model {
 namespace {
 
-// Of all steps; a bound beyond says nothing about any text.
+// The most that all steps together may shrink a text; a bound beyond says nothing about any text.
 constexpr size_t kShrinkMax = size_t{1} << 20;
 
 // The longest decomposition of one character has 18 code points (U+FDFA).

@@ -36,7 +36,8 @@ struct PrependStep {
 struct ReplaceStep {
   Regex pattern;
   std::string replacement;
-  size_t literal_bytes = 0;  // Of a pattern that is a plain text; 0: matches are of any length.
+  // Length of a pattern that is a plain text; 0: matches are of any length.
+  size_t literal_bytes = 0;
 };
 using NormalizerStep = std::variant<UnicodeForm, PrependStep, ReplaceStep>;
 

@@ -33,7 +33,7 @@ struct SentencePieceModel {
 // The content of a model file of kind BPE (merges by score).
 std::string SerializeSentencePieceModel(const SentencePieceModel& model);
 
-// The same model without the space that it puts before a text.
+// Returns the model without the space that it puts before a text.
 std::string WithoutSpacePrefix(absl::string_view serialized);
 
 }  // namespace lamina::model

@@ -15,7 +15,7 @@ absl::Status UnknownType(absl::string_view part, absl::string_view type, absl::s
       absl::StrCat("tokenizer.json has a ", part, " of type \"", type, "\"; known ones: ", known));
 }
 
-// Of the mark of a Metaspace, which is one character.
+// The most bytes of the mark of a Metaspace, which is one character.
 constexpr size_t kMarkBytesMax = 16;
 // Tokens that a post_processor may put around a text, on each side.
 constexpr size_t kSurroundingTokensMax = 1024;

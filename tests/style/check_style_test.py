@@ -32,6 +32,8 @@ CLEAN = {
     "coordinator/core/scheduler.cc": SPDX
     + '#include "common/clock.h"\n// std::unordered_map and rand() in a comment, \'#if 0\' too.\n'
     + 'const char* kText = "time( getenv(";\nint n = 1\'000;\n',
+    "coordinator/core/sums.cc": SPDX
+    + 'const char* kText = "// Of a text";  // Offsets of rows, as many\n// of the same kind.\n',
     "coordinator/cluster_service.cc": SPDX
     + '#include <grpcpp/grpcpp.h>\n\n#include "coordinator/core/scheduler.h"\n'
     + '#include "lamina/v1/cluster.pb.h"\n',
@@ -132,6 +134,12 @@ PLANTED = {
         {"model/x.cc": SPDX + "// TODO: later.\n"},
         {"docs/b.md": "FIXME this page\n"},
         {"model/x.cc": SPDX + "// TODO(anna): later.\n"},
+    ],
+    "fragments": [
+        {"model/x.h": HEADER + "int rows = 0;  // Of one step.\n"},
+        {"model/x.cc": SPDX + "// The same for columns.\nint Columns();\n"},
+        {"kernels/x.cu": SPDX + "/// Of a row, what its tile sees.\nint Seen();\n"},
+        {"bench/x.cc": SPDX + "// Counts rows.\n// Of each tile, the first.\nint First();\n"},
     ],
     "links": [
         {"docs/b.md": "[gone](gone.md)\n"},

@@ -44,6 +44,13 @@ def strip_comments_and_strings(text):
     return _TOKENS.sub(blank, text)
 
 
+def line_comments(text):
+    """The line and the words of each C++ comment that begins with two slashes."""
+    for match in _TOKENS.finditer(text):
+        if match.group(0).startswith("//"):
+            yield text.count("\n", 0, match.start()) + 1, match.group(0).lstrip("/").strip()
+
+
 @dataclass
 class SourceFile:
     path: str  # Relative to the root, with forward slashes.

@@ -141,7 +141,7 @@ class DecoratedTransport final : public Transport {
     absl::Span<const std::byte> source;
     std::optional<SignalUpdate> signal;
     PutFate fate;
-    bool head_sent = false;  // Of a corrupt Put.
+    bool head_sent = false;  // A corrupt Put has sent its head.
   };
 
   absl::Status CheckPut(DecoratedRemoteRegion& view, size_t offset,
@@ -155,7 +155,7 @@ class DecoratedTransport final : public Transport {
   const Clock& clock_;
   const Capabilities capabilities_;
   std::vector<absl::Span<const std::byte>> sources_;
-  std::vector<std::byte> heads_;  // Of corrupt Puts, one place after the other.
+  std::vector<std::byte> heads_;  // Ring of the heads of corrupt Puts.
   size_t next_head_ = 0;
   bool heads_registered_ = false;
   std::vector<Queued> queue_;  // In the order of their Puts.

@@ -67,7 +67,7 @@ class FakeHub {
   // Reads the sources of what is in flight first.
   void RemoveView(const FakeView& view);
 
-  // Of `device`'s memory; null for the host's.
+  // `device` owns the memory; null for the host's.
   void AddSource(uint64_t transport, absl::Span<const std::byte> bytes, DeviceMemory* device);
 
   absl::Status Put(const std::shared_ptr<FakeView>& view, size_t offset,
@@ -89,7 +89,7 @@ class FakeHub {
     std::shared_ptr<FakeView> view;
     size_t offset = 0;
     absl::Span<const std::byte> source;
-    DeviceMemory* device = nullptr;  // Of the source.
+    DeviceMemory* device = nullptr;  // Owns the source's memory; null: the host.
     std::optional<SignalUpdate> signal;
     std::pair<uint64_t, uint64_t> data_due;  // Steps, for each half.
     uint64_t signal_due = 0;

@@ -35,7 +35,7 @@ static_assert(std::atomic<ShmReach>::is_always_lock_free);
 // In the shared memory. Decided once; then constant.
 struct ShmDecision {
   std::atomic<ShmReach> reach;
-  std::atomic<uint32_t> why_bytes;  // Of `why`, once it has been written.
+  std::atomic<uint32_t> why_bytes;  // Length of `why`, once it has been written.
   char why[kShmReasonBytesMax];     // Why kStaged.
 
   // What all senders do: `wanted`, or what was decided before.

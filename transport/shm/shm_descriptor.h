@@ -53,7 +53,7 @@ std::string EncodeShmDescriptor(const ShmDescriptor& descriptor);
 // Errors: kInvalidArgument  another length, magic or version, or the checksum is wrong.
 absl::StatusOr<ShmDescriptor> DecodeShmDescriptor(absl::string_view bytes);
 
-// Of the fields that say where a device's memory is.
+// Covers the fields that say where a device's memory is.
 uint64_t ShmHandleChecksum(const ShmDescriptor& descriptor);
 
 // Identifies this boot of this host. 0 where the kernel does not tell.

@@ -50,7 +50,7 @@ struct ShmHeader {
   alignas(kCacheLineBytes) std::atomic<uint32_t> closed;  // The owner destroyed the region.
   std::atomic<uint32_t> sleeping;                         // 1: the waiter sleeps on this word.
 
-  ShmDecision decision;  // Of data in a device's memory.
+  ShmDecision decision;  // How data in a device's memory is reached.
 };
 
 struct alignas(kCacheLineBytes) ShmSignalWord {

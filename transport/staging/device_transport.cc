@@ -122,11 +122,12 @@ class DeviceTransport final : public Transport {
                                                        std::string why_not);
 
   DeviceMemory& device_;
-  std::vector<std::vector<std::byte>> buffers_;  // Of sources; the transport below reads them.
+  // Mirrors of sources; the transport below reads them.
+  std::vector<std::vector<std::byte>> buffers_;
   const std::unique_ptr<Transport> inner_;
   Capabilities capabilities_;
-  std::mutex set_up_;            // Of the mirrors; not for the data path.
-  std::vector<Mirror> mirrors_;  // Of sources, and of own regions.
+  std::mutex set_up_;            // Guards mirrors while they are made; not on the data path.
+  std::vector<Mirror> mirrors_;  // One for each source and own region.
 };
 
 StagedRegion::~StagedRegion() { transport_.Forget(bytes_); }

@@ -119,7 +119,7 @@ class Caller {
     IpAddress ip;
     Socket socket;
     Stage stage = Stage::kConnects;
-    std::string received;  // Of the challenge.
+    std::string received;  // Bytes of the challenge so far.
     std::string outcome;
   };
 
@@ -233,7 +233,7 @@ absl::StatusOr<std::shared_ptr<const WatchedRegion>> PeerWatch::Open(absl::strin
                                                                      Nanos deadline) {
   LAMINA_ASSIGN_OR_RETURN(WatchAddress owner, Decode(address));
   if (owner.head.host != HostFingerprint()) {
-    // Its loopback is not ours.
+    // The loopback of another host is not ours.
     std::erase(owner.addresses, kLoopback);
   }
   LAMINA_ASSIGN_OR_RETURN(Socket socket, Caller(owner, region, secret_).Call(deadline));

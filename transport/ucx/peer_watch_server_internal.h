@@ -60,7 +60,7 @@ class PeerWatchServer {
  private:
   struct Connection {
     Socket socket;
-    std::shared_ptr<WatchedRegion> watched;  // Of an opener; null at an owner.
+    std::shared_ptr<WatchedRegion> watched;  // What an opener watches; null at an owner.
     WatchChallenge challenge = {};           // At an owner.
     std::string received;                    // At an owner, until the hello is whole.
     WatchId region = {};                     // At an owner, after it.

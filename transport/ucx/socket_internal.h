@@ -42,7 +42,8 @@ using IpAddress = std::array<uint8_t, 16>;
 std::string ToString(const IpAddress& address);
 inline constexpr IpAddress kLoopback = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
 
-// Of the interfaces that are up, without loopback and link-local ones; at most `count_max`.
+// Addresses of the interfaces that are up, without loopback and link-local ones; at most
+// `count_max`.
 std::vector<IpAddress> LocalAddresses(size_t count_max);
 
 struct Listener {

@@ -106,7 +106,8 @@ bool NamesRdma(absl::string_view transports) {
   return false;
 }
 
-// Of the network: what is set for devices holds for those of RDMA too.
+// Whether TCP is all that UCX may use of the network: what is set for devices holds for those of
+// RDMA too.
 bool TakesTcpAlone(absl::string_view transports) {
   if (transports == kWithoutRdma) {
     return true;

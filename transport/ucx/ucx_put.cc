@@ -25,7 +25,8 @@ constexpr std::chrono::microseconds kNap{50};
 // The clock costs about as much as looking at twenty words.
 constexpr int kPollsPerClockRead = 4;
 
-// Of an operation whose end `done` is told, with `operation`. `more` says what the caller fills in.
+// Parameters of an operation whose end `done` is told, with `operation`. `more` says what the
+// caller fills in.
 ucp_request_param_t Asynchronous(void* operation, ucp_send_nbx_callback_t done, uint32_t more = 0) {
   ucp_request_param_t params = {};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | more;

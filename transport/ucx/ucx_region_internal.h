@@ -30,9 +30,9 @@ namespace lamina::transport {
 // Before each active message; then its data. As hosts of one byte order have it.
 struct UcxMessage {
   WatchId region;
-  uint64_t offset;  // Of the data.
-  uint64_t value;   // Of the signal; 0 for none.
-  uint32_t word;    // Of the signal.
+  uint64_t offset;  // Where the data goes in the region.
+  uint64_t value;   // Value of the signal; 0 for none.
+  uint32_t word;    // Word of the signal.
   uint32_t data_bytes;
 };
 static_assert(sizeof(UcxMessage) == 40);
@@ -150,7 +150,7 @@ class UcxRemoteRegion final : public RemoteRegion {
   const UcpRemoteKey key_;
   const UcpRemoteKey data_key_;  // Null where `key_` is that of the data too.
   const WatchId region_;
-  const uint64_t address_;  // Of the first signal word there.
+  const uint64_t address_;  // Address of the first signal word there.
   const uint64_t data_address_;
   const uint64_t data_bytes_;
   const bool direct_;             // By puts; else by active messages.

@@ -51,7 +51,7 @@ absl::Status CheckOptions(const RegionOptions& options, const DeviceMemory* devi
 
 struct UcxOptions {
   PeerReach reach = PeerReach::kAnyHost;
-  PortRange ports;  // Of the watch; UCX's own listeners obey its variable UCX_TCP_PORT_RANGE.
+  PortRange ports;  // Ports of the watch; UCX's own listeners obey its variable UCX_TCP_PORT_RANGE.
 };
 
 // "", or "?peers=local&ports=23000-23099" or a part of it.
@@ -73,7 +73,7 @@ absl::StatusOr<UcxOptions> ParseOptions(absl::string_view text) {
   return options;
 }
 
-// Of workers and of the watch, which listen in the range.
+// Adds the range to an error of workers and of the watch, which listen in it.
 absl::Status WithRange(const absl::Status& status, const PortRange& ports) {
   return status.ok() || !ports.is_set()
              ? status

@@ -104,13 +104,14 @@ class UcxTransport final : public Transport {
                                 .in_flight_max = kInFlightMax};
   // Order matters: members die last to first.
   DeviceMemory* const device_;                 // Null where there is none.
-  bool knows_cuda_ = false;                    // UCX does.
-  bool takes_rdma_ = false;                    // By puts, into memory that it knows.
-  std::vector<DeviceAllocation> allocations_;  // Of regions that were destroyed.
+  bool knows_cuda_ = false;                    // UCX knows memory of CUDA.
+  bool takes_rdma_ = false;                    // It puts over RDMA into memory that it knows.
+  std::vector<DeviceAllocation> allocations_;  // Allocations of regions that were destroyed.
   UcpContext context_;
   std::unique_ptr<PeerWatch> watch_;
   std::string receiver_address_;
-  std::mutex set_up_;                // Of regions, views and sources; not for the data path.
+  // Held while regions, views and sources are made and ended; not on the data path.
+  std::mutex set_up_;
   std::vector<UcpMemory> memories_;  // Registered sources, and regions that were destroyed.
   UcpWorker receiver_;               // Peers connect to it.
   UcpWorker sender_;                 // All endpoints of ours are its.

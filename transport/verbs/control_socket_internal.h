@@ -76,7 +76,7 @@ inline constexpr ControlAddress kOwnHost = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 
 
 std::string ToText(const ControlAddress& address);
 
-// Of the interfaces that are up, without loopback and link-local ones.
+// Addresses of the interfaces that are up, without loopback and link-local ones.
 std::vector<ControlAddress> OwnAddresses(size_t count_max);
 
 struct ControlListener {

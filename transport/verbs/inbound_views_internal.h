@@ -23,7 +23,8 @@ namespace lamina::transport {
 struct ControlLimits {
   // A connection that has not said kHello for so long is ended. A sender says it at once.
   Nanos hello_wait = Seconds(10);
-  // Of one sender. A node opens a few for each epoch, and drops those of the epoch before.
+  // The most views of one sender. A node opens a few for each epoch, and drops those of the epoch
+  // before.
   size_t views_max = 4096;
   // Connections at the same time; one more is closed at once.
   size_t inbound_max = 4096;

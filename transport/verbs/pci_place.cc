@@ -46,7 +46,7 @@ PciPlace FindPciPlace(const std::string& link) {
   }
   for (const std::filesystem::path& part : device) {
     const std::string name = part.string();
-    // Of the folders above a device on PCI the first is its root complex.
+    // The first folder named "pci..." above a device on PCI is its root complex.
     if (!place.path.empty() || name.rfind("pci", 0) == 0) {
       place.path.push_back(name);
     }

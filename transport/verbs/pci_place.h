@@ -35,8 +35,8 @@ absl::string_view NameOf(PciDistance distance);
 
 PciDistance DistanceOf(const PciPlace& a, const PciPlace& b);
 
-// Of the device that `link`, like "/sys/class/infiniband/mlx5_0/device", stands for; without a path
-// where it is none of PCI or not there. Does I/O.
+// Returns the place of the device that `link`, like "/sys/class/infiniband/mlx5_0/device", stands
+// for; without a path where it is none of PCI or not there. Does I/O.
 PciPlace FindPciPlace(const std::string& link);
 
 }  // namespace lamina::transport

@@ -37,7 +37,7 @@ struct VerbsPort {
   double gbit = 0;   // Active speed times width, Gbit/s.
   uint64_t message_bytes_max = 0;
   std::vector<VerbsGid> gids;
-  PciPlace place;  // Of the device.
+  PciPlace place;
 };
 
 // In the order of the devices' names. Empty where there is no RDMA device. Does I/O.

@@ -20,7 +20,7 @@ struct VerbsOptions {
   std::string network;           // "10.1.0.0/16" or "eth1": only GIDs of it; empty: any.
   bool local_peers = false;      // peers=local: of this host alone; it listens on loopback.
   PortRange ports;               // At which it listens for the handshakes of connections.
-  std::optional<uint32_t> port;  // Of the device, 1 to 254.
+  std::optional<uint32_t> port;  // The device's port, 1 to 254.
   std::optional<uint32_t> gid;   // Index into the port's GID table, 0 to 255.
   std::optional<uint32_t> mtu;   // 256, 512, 1024, 2048 or 4096 bytes; at most the port's.
   uint32_t timeout = 14;         // Until a packet is sent again: 4.096 us * 2^timeout; 1 to 31.

@@ -120,7 +120,7 @@ class VerbsQueue {
   std::vector<InFlight> in_flight_;
   uint64_t head_ = 0;
   uint64_t tail_ = 0;
-  // Of Post(), so that it needs no memory.
+  // Scratch of Post(), so that it allocates nothing.
   std::vector<ibv_send_wr> requests_;
   std::vector<ibv_sge> pieces_;
 };

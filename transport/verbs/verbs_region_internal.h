@@ -43,7 +43,7 @@ class RegionMemory {
     return *reinterpret_cast<const std::atomic<uint64_t>*>(base_ + index * kVerbsSignalStride);
   }
   uint32_t signal_words() const { return signal_words_; }
-  // Of the signal words, and of the data.
+  // Registrations of the signal words and of the data.
   const ibv_mr& registration() const { return *memory_; }
   const ibv_mr& data_registration() const {
     return device_memory_.memory == nullptr ? *memory_ : *device_memory_.memory;
@@ -70,7 +70,7 @@ class SourceTable {
   void Add(absl::Span<const std::byte> bytes, uint32_t lkey, VerbsMemory keeps);
   void Remove(absl::Span<const std::byte> bytes);
 
-  // Of one registration that holds all of `bytes`.
+  // Index of the one registration that holds all of `bytes`.
   std::optional<uint32_t> Find(absl::Span<const std::byte> bytes) const;
 
  private:
