@@ -22,7 +22,7 @@ struct SliceCurve {
   std::string model;
   double weights = 0;  // Elements of its matrices.
   FittedLine rows;
-  TimeCurve times;  // The same points, over rows.
+  TimeCurve times;  // Straight lines between the same points.
 };
 
 // The LM head, over the rows that are sampled.

@@ -123,8 +123,8 @@ FittedLine FitLine(const std::vector<Point>& points) {
   return line;
 }
 
-// Of all subsets of terms the one with the smallest error among those without a negative term. The
-// size's own term is in each, since a plane that ignores it says nothing.
+// Takes, of all subsets of terms, the one with the smallest error among those without a negative
+// term. The size's own term is in each, since a plane that ignores it says nothing.
 FittedPlane FitPlane(const std::vector<RowsPoint>& points) {
   constexpr unsigned kSize = 4;
   constexpr unsigned kSubsets = 8;

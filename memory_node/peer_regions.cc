@@ -15,23 +15,18 @@ namespace {
 
 using Regions = std::vector<std::unique_ptr<transport::RemoteRegion>>;
 
-// Those of one role that are written to.
+// The peers of one role.
 struct Role {
   const std::vector<std::string>& descriptors;
   const std::vector<std::string>& names;
+  const std::vector<uint32_t>& opened;  // Indices of those whose regions are opened.
   transport::RegionSize least;
-  bool (*writes)(const plan::EpochConfig& config, uint32_t node, uint32_t peer);
 };
 
-absl::StatusOr<Regions> Open(transport::Transport& transport, const plan::EpochConfig& config,
-                             uint32_t node, const Role& role) {
+absl::StatusOr<Regions> Open(transport::Transport& transport, uint64_t epoch, const Role& role) {
   Regions regions(role.descriptors.size());
-  for (uint32_t peer = 0; peer < regions.size(); ++peer) {
-    if (!role.writes(config, node, peer)) {
-      continue;
-    }
-    auto opened =
-        transport::OpenRegionOf(transport, role.descriptors[peer], config.epoch, role.least);
+  for (const uint32_t peer : role.opened) {
+    auto opened = transport::OpenRegionOf(transport, role.descriptors[peer], epoch, role.least);
     if (!opened.ok()) {
       return control::TransportFault(control::Blame(opened.status(), role.names, peer));
     }
@@ -42,29 +37,26 @@ absl::StatusOr<Regions> Open(transport::Transport& transport, const plan::EpochC
 
 }  // namespace
 
-bool WritesToCompute(const plan::EpochConfig&, uint32_t, uint32_t) { return true; }
-
-bool WritesToMemory(const plan::EpochConfig&, uint32_t, uint32_t) { return false; }
-
 absl::StatusOr<PeerRegions> OpenPeerRegions(transport::Transport& transport,
                                             const plan::EpochConfig& config, uint32_t node,
                                             const plan::EpochPeers& peers) {
   const plan::WindowLayout layout(plan::WindowShapeOf(config));
+  const plan::EpochNodes opens = plan::MemoryNodeView(config, node).opens();
   PeerRegions opened;
   LAMINA_ASSIGN_OR_RETURN(opened.compute,
-                          Open(transport, config, node,
+                          Open(transport, config.epoch,
                                {.descriptors = peers.compute_regions,
                                 .names = config.compute_nodes,
+                                .opened = opens.compute,
                                 .least = {.bytes = layout.reply_region_bytes(),
-                                          .signal_words = layout.compute_region_words()},
-                                .writes = WritesToCompute}));
+                                          .signal_words = layout.compute_region_words()}}));
   LAMINA_ASSIGN_OR_RETURN(opened.memory,
-                          Open(transport, config, node,
+                          Open(transport, config.epoch,
                                {.descriptors = peers.memory_regions,
                                 .names = config.memory_nodes,
+                                .opened = opens.memory,
                                 .least = {.bytes = layout.query_region_bytes(),
-                                          .signal_words = layout.query_region_words()},
-                                .writes = WritesToMemory}));
+                                          .signal_words = layout.query_region_words()}}));
   return opened;
 }
 

@@ -24,13 +24,7 @@ struct PeerRegions {
   std::vector<std::unique_ptr<transport::RemoteRegion>> memory;
 };
 
-// Whether memory node `node` writes into the region of a compute node: all ask it, or measure their
-// links to it.
-bool WritesToCompute(const plan::EpochConfig& config, uint32_t node, uint32_t compute_node);
-// Whether it writes into the region of another memory node. No attention path has it yet; one whose
-// K and V move between memory nodes says here which of them are peers.
-bool WritesToMemory(const plan::EpochConfig& config, uint32_t node, uint32_t memory_node);
-
+// Opens those that plan::MemoryNodeView::opens() names.
 // Errors: as transport::OpenRegionOf(), blamed on the peer, and marked as the transport's.
 absl::StatusOr<PeerRegions> OpenPeerRegions(transport::Transport& transport,
                                             const plan::EpochConfig& config, uint32_t node,
