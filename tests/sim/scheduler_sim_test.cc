@@ -153,6 +153,28 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearched) {
   }
 }
 
+// With INT8 beams share closed blocks, and compute the open one again.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearchedInInt8) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const SimReport report = SimWorld({.seed = seed,
+                                       .prefix_cache = seed % 4 > 1,
+                                       .windows = seed % 2 != 0,
+                                       .beams = true,
+                                       .int8 = true})
+                                 .Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.beam_answers, 1000);
+  EXPECT_GT(reach.beams_shared, 10'000);
+  EXPECT_GT(reach.beams_queued, 100);
+  EXPECT_GT(reach.preemptions, 100);
+  EXPECT_GT(reach.epochs, 100);
+}
+
 TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
   std::ifstream file(absl::StrCat(LAMINA_SOURCE_DIR, "/tests/sim/regression_seeds.txt"));
   ASSERT_TRUE(file.is_open());
