@@ -63,6 +63,8 @@ class PieceWindows {
   };
 
   plan::FetchWindows windows() const { return plan::FetchWindows(context_.layout); }
+  // Of the data of the piece at hand.
+  uint64_t Checksum(const Lane& lane, uint32_t node) const;
   const Stream& StreamOf(const Lane& lane, uint32_t node) const {
     return streams_[lane.index][node];
   }

@@ -37,6 +37,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       feed_(epoch_, checks_),
       parts_(epoch_),
       host_queries_(epoch_, checks_, feed_, meter_, parts_, pool) {
+  epoch_.checks_data = options.checks_data;
   if (kernels::KvWaits* const waits = options.device_waits ? device.waits() : nullptr;
       waits != nullptr) {
     device_queries_.emplace(epoch_, checks_, feed_, meter_, parts_, *waits);

@@ -87,9 +87,12 @@ absl::Status PieceStream::PutTiles(Lane& lane, kernels::KvReads& kv,
   const size_t k_begin = sizeof(plan::WindowHeader) + (before + first) * tile_bytes;
   const size_t v_begin = k_begin + piece().elements(head_dim) * sizeof(BFloat16);
   const size_t bytes = (end - first) * tile_bytes;
-  LAMINA_RETURN_IF_ERROR(PutHeader(lane));
-  LAMINA_RETURN_IF_ERROR(Put(k_begin, bytes));
-  LAMINA_RETURN_IF_ERROR(Put(v_begin, bytes, end == tiles));
+  LAMINA_RETURN_IF_ERROR(PutData(k_begin, bytes));
+  if (end < tiles) {
+    LAMINA_RETURN_IF_ERROR(PutData(v_begin, bytes));
+  } else {
+    LAMINA_RETURN_IF_ERROR(PutLast(lane, v_begin, bytes));
+  }
   EndTurn(lane, 2 * bytes, 2, end, tiles);
   return absl::OkStatus();
 }
@@ -104,16 +107,23 @@ absl::Status PieceStream::PutActivations(Lane& lane, kernels::KvActivations& act
   LAMINA_RETURN_IF_ERROR(GatherActivations(activations, tokens, first, end,
                                            reinterpret_cast<BFloat16*>(Gathered() + begin)));
   const size_t bytes = (end - first) * token_bytes;
-  LAMINA_RETURN_IF_ERROR(PutHeader(lane));
-  LAMINA_RETURN_IF_ERROR(Put(begin, bytes, end == all));
+  if (end < all) {
+    LAMINA_RETURN_IF_ERROR(PutData(begin, bytes));
+  } else {
+    LAMINA_RETURN_IF_ERROR(PutLast(lane, begin, bytes));
+  }
   EndTurn(lane, bytes, 1, end, all);
   return absl::OkStatus();
 }
 
-absl::Status PieceStream::PutHeader(const Lane& lane) {
-  if (done_ > 0) {
-    return absl::OkStatus();
-  }
+absl::Status PieceStream::PutData(size_t offset, size_t bytes) {
+  CheckData(offset, bytes);
+  return Put(offset, bytes);
+}
+
+// The header is of the whole piece, whose checksum is known now; the signal comes with the data.
+absl::Status PieceStream::PutLast(const Lane& lane, size_t offset, size_t bytes) {
+  CheckData(offset, bytes);
   const plan::WindowHeader header{
       .lane = lane_,
       .epoch = epoch_.config.epoch,
@@ -121,9 +131,18 @@ absl::Status PieceStream::PutHeader(const Lane& lane) {
       .layer = layer_,
       .rows = static_cast<uint32_t>(piece_),
       .kv_rows = piece().activations() ? piece().recomputed : piece().slots,
-      .sender = epoch_.node};
+      .sender = epoch_.node,
+      .data_checksum = epoch_.checks_data ? checksum_.value() : 0};
+  checksum_ = {};
   std::memcpy(Gathered(), &header, sizeof(header));
-  return Put(0, sizeof(header));
+  LAMINA_RETURN_IF_ERROR(Put(0, sizeof(header)));
+  return Put(offset, bytes, /*with_signal=*/true);
+}
+
+void PieceStream::CheckData(size_t offset, size_t bytes) {
+  if (epoch_.checks_data) {
+    checksum_.Add(offset, {Gathered() + offset, bytes});
+  }
 }
 
 absl::Status PieceStream::Put(size_t offset, size_t bytes, bool with_signal) {

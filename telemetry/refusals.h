@@ -18,7 +18,7 @@
 namespace lamina::telemetry {
 
 enum class Refusal : uint8_t {
-  kDamaged,  // Not a header.
+  kDamaged,  // Not a header, or other data than were sent.
   kStale,    // Of an earlier epoch, step or layer.
   kEpoch,    // Of a later one.
   kLane,

@@ -192,8 +192,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       node.device = *kernels::CpuKvDevices(kernels::CpuAttention(), memory_pool_)(
           memory_node::AttentionWorker::DeviceOptions(config_, plan::LayersOf(config_, i), kSlots));
       node.worker = std::make_unique<memory_node::AttentionWorker>(
-          memory_node::AttentionWorker::Options{.config = config_, .node = i}, *node.transport,
-          *node.region, *node.device, memory_pool_, node.counters);
+          memory_node::AttentionWorker::Options{.config = config_, .node = i, .checks_data = true},
+          *node.transport, *node.region, *node.device, memory_pool_, node.counters);
       memory_node::PeerRegions replies;
       replies.compute.push_back(*node.transport->OpenRegion(region_->Descriptor(), kEpoch));
       node.worker->SetPeers(std::move(replies));
@@ -507,6 +507,46 @@ TEST_P(AttentionPathTest, AStepWithOneLaneAndOneRowRuns) {
   }
 }
 
+class WindowDataTest : public AttentionPathTest {
+ protected:
+  // The next piece of node m0 has come into the lane's window: where its data begin.
+  std::byte* AwaitPiece(uint32_t lane, uint64_t piece) {
+    const plan::FetchWindows windows(context_->layout);
+    const Nanos deadline = RealClock().Now() + kLong;
+    while (region_->LoadSignal(windows.word(0, lane)) < piece && RealClock().Now() < deadline) {
+      transport_->Progress();
+    }
+    EXPECT_GE(region_->LoadSignal(windows.word(0, lane)), piece);
+    return region_->bytes().data() + windows.Window(0, lane, piece) + sizeof(plan::WindowHeader);
+  }
+};
+
+// Whatever comes: K and V, or activations.
+TEST_P(WindowDataTest, AByteThatChangedOnTheWayIsFound) {
+  plan::StepPlan plan;
+  Join(2, 90, plan);
+  AddRows(2, 90, plan);
+  RunSteps({plan});
+  plan = {};
+  AddRows(2, 1, plan);
+  BeginStep(0, plan);
+  BeginLayer(lanes_[0], 0);
+  std::byte* const data = AwaitPiece(0, 1);
+  data[200] ^= std::byte{4};
+  const auto found = paths_->Poll(lanes_[0]);
+  EXPECT_TRUE(absl::IsInternal(found.status())) << found.status();
+  EXPECT_THAT(std::string(found.status().message()),
+              ::testing::HasSubstr("its data changed on the way"));
+  EXPECT_EQ(counters_.refusals.total(), 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, WindowDataTest, ::testing::ValuesIn([] {
+                           std::vector<Case> cases = Cases();
+                           std::erase_if(cases,
+                                         [](const Case& one) { return one.fetch_bytes == 0; });
+                           return cases;
+                         }()),
+                         [](const auto& test) { return std::string(test.param.name); });
 INSTANTIATE_TEST_SUITE_P(Paths, AttentionPathTest, ::testing::ValuesIn(Cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 
