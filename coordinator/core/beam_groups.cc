@@ -343,6 +343,7 @@ void BeamGroups::Join(OpenStep& open) {
       ReleaseUnshared(*group);
     }
   }
+  GiveWay();  // Those that found no slots wait for them now, maybe for nothing else to happen.
 }
 
 void BeamGroups::LeaveEpoch() {

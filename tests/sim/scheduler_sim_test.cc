@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <sstream>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/sim_world.h"
@@ -180,12 +182,20 @@ TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
   ASSERT_TRUE(file.is_open());
   std::string line;
   while (std::getline(file, line)) {
-    uint64_t seed = 0;
-    if (line.empty() || line[0] == '#' || !(std::istringstream(line) >> seed)) {
+    std::istringstream words(line);
+    SimOptions options;
+    if (line.empty() || line[0] == '#' || !(words >> options.seed)) {
       continue;
     }
-    const SimReport report = SimWorld({.seed = seed}).Run();
-    EXPECT_EQ(report.failure, "") << HowToReplay(seed, report);
+    const std::map<std::string, bool*> known = {{"kept", &options.prefix_cache},
+                                                {"windows", &options.windows},
+                                                {"beams", &options.beams},
+                                                {"int8", &options.int8}};
+    for (std::string word; words >> word && known.contains(word);) {
+      *known.at(word) = true;
+    }
+    const SimReport report = SimWorld(options).Run();
+    EXPECT_EQ(report.failure, "") << line << " " << HowToReplay(options.seed, report);
   }
 }
 
