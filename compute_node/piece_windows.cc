@@ -81,11 +81,11 @@ absl::StatusOr<size_t> PieceWindows::Take(const Lane& lane, uint32_t node) {
   }
   // Slots of recomputed tokens do not come.
   const uint32_t head_dim = context_.config.layers[stream.layer].head_dim;
-  const size_t elements =
+  const size_t missing = 2 * size_t{piece.heads.count} * piece.recomputed * head_dim;
+  const size_t bytes =
       piece.activations()
-          ? size_t{piece.recomputed} * context_.config.activation_width
-          : 2 * size_t{piece.heads.count} * (piece.slots - piece.recomputed) * head_dim;
-  const size_t bytes = elements * sizeof(BFloat16);
+          ? size_t{piece.recomputed} * context_.config.activation_width * sizeof(BFloat16)
+          : plan::PlanesOf(piece, head_dim).end - missing * sizeof(BFloat16);
   telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
   return bytes;
 }
@@ -104,7 +104,11 @@ uint64_t PieceWindows::Checksum(const Lane& lane, uint32_t node) const {
     add(0, size_t{piece.recomputed} * context_.config.activation_width);
     return checksum.value();
   }
-  const size_t head_dim = context_.config.layers[stream.layer].head_dim;
+  const uint32_t head_dim = context_.config.layers[stream.layer].head_dim;
+  if (piece.int8_slots > 0) {
+    add(0, plan::PlanesOf(piece, head_dim).end / sizeof(BFloat16));
+    return checksum.value();
+  }
   for (size_t head = 0; head < 2 * size_t{piece.heads.count}; ++head) {  // Of K, then of V.
     add((head * piece.slots + piece.recomputed) * head_dim,
         (piece.slots - piece.recomputed) * head_dim);

@@ -5,8 +5,10 @@
 #include <cstring>
 
 #include "absl/strings/match.h"
+#include "common/kv_form.h"
 #include "common/status_macros.h"
 #include "control/transport_fault.h"
+#include "kernels/int8_kv.h"
 #include "kernels/k_tiles.h"
 #include "transport/put_all.h"
 
@@ -94,6 +96,49 @@ absl::Status PieceStream::PutTiles(Lane& lane, kernels::KvReads& kv,
     LAMINA_RETURN_IF_ERROR(PutLast(lane, v_begin, bytes));
   }
   EndTurn(lane, 2 * bytes, 2, end, tiles);
+  return absl::OkStatus();
+}
+
+// First INT8 of all heads, then their open blocks. Every run has some of these, for its own rows.
+absl::Status PieceStream::PutInt8(Lane& lane, kernels::KvReads& reads,
+                                  absl::Span<const Int8RunTokens> tokens) {
+  constexpr size_t kHeader = sizeof(plan::WindowHeader);
+  const uint32_t head_dim = epoch_.layers[layer_].head_dim;
+  const Int8Gather gather(piece(), layer_, head_dim, {.runs = runs_, .tokens = tokens},
+                          Gathered() + kHeader);
+  const plan::FetchPlanes planes = plan::PlanesOf(piece(), head_dim);
+  const size_t closed = gather.closed_tiles();
+  const size_t all = closed + gather.tail_tiles();
+  const bool tails = done_ >= closed;
+  const size_t tile_bytes =
+      plan::kFetchTile * KvHeadBytes(head_dim, tails ? KvForm::kBF16 : KvForm::kInt8);
+  const size_t end =
+      std::min(tails ? all : closed, done_ + std::max<size_t>(1, kTurnBytes / tile_bytes));
+  const size_t first_slot = (done_ - (tails ? closed : 0)) * plan::kFetchTile;
+  const size_t slots = (end - done_) * plan::kFetchTile;
+  const auto put = [&](size_t plane, size_t slot_bytes) {
+    return PutData(kHeader + plane + first_slot * slot_bytes, slots * slot_bytes);
+  };
+  if (!tails) {
+    constexpr size_t kScale = sizeof(kernels::Int8Scale);
+    LAMINA_RETURN_IF_ERROR(gather.Closed(reads, done_, end));
+    LAMINA_RETURN_IF_ERROR(put(planes.int8_k, head_dim));
+    LAMINA_RETURN_IF_ERROR(put(planes.int8_v, head_dim));
+    LAMINA_RETURN_IF_ERROR(put(planes.k_scales, Int8ScalesOfSlot(head_dim) * kScale));
+    LAMINA_RETURN_IF_ERROR(put(planes.v_scales, kScale));
+    EndTurn(lane, (end - done_) * tile_bytes, 4, end, all);
+    return absl::OkStatus();
+  }
+  const size_t slot_bytes = head_dim * sizeof(BFloat16);
+  LAMINA_RETURN_IF_ERROR(gather.Tails(reads, done_ - closed, end - closed));
+  LAMINA_RETURN_IF_ERROR(put(planes.k, slot_bytes));
+  if (end < all) {
+    LAMINA_RETURN_IF_ERROR(put(planes.v, slot_bytes));
+  } else {
+    LAMINA_RETURN_IF_ERROR(
+        PutLast(lane, kHeader + planes.v + first_slot * slot_bytes, slots * slot_bytes));
+  }
+  EndTurn(lane, (end - done_) * tile_bytes, 2, end, all);
   return absl::OkStatus();
 }
 

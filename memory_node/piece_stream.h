@@ -21,6 +21,7 @@
 #include "absl/types/span.h"
 #include "common/extent.h"
 #include "kernels/kv_device.h"
+#include "memory_node/int8_pieces.h"
 #include "memory_node/node_epoch.h"
 #include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
@@ -56,6 +57,8 @@ class PieceStream {
   // One turn of the piece at hand. `tokens`: of each run, those that come as K and V.
   // Errors: the transport's.
   absl::Status PutTiles(Lane& lane, kernels::KvReads& kv, absl::Span<const RunTokens> tokens);
+  // The same where slots are INT8.
+  absl::Status PutInt8(Lane& lane, kernels::KvReads& reads, absl::Span<const Int8RunTokens> tokens);
   // The same where piece().activations(); `tokens` come as activations.
   absl::Status PutActivations(Lane& lane, kernels::KvActivations& activations,
                               absl::Span<const RunTokens> tokens);

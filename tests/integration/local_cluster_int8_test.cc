@@ -55,6 +55,27 @@ const std::vector<Mode>& Modes() {
          options.stages = 2;
          options.lanes = 2;
        }},
+      {"fetch_heads",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.memory_nodes = 2;
+         options.lanes = 2;
+         options.chunk_tokens = 70;
+       }},
+      // One head of the longest sequence fits.
+      {"fetch_small_windows",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 200 << 10;
+         options.chunk_tokens = 100;
+         options.scratch_tokens = 50;
+       }},
+      {"fetch_by_head",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.memory_nodes = 2;
+         options.partition = Partition::kHead;
+         options.scratch_tokens = 40;
+       }},
       {"local", [](LocalClusterOptions& options) { options.local = true; }},
       {"local_small_chunks", [](LocalClusterOptions& options) {
          options.local = true;
