@@ -4,6 +4,9 @@
 One compute and one memory node, a core each, over shared memory. The rate of the stream is what the memory node has sent over the time in
 which its thread gathered and put it (part `reply`); a copy is memmove() between two buffers of --copy MiB, in this process, before and after
 the cluster has run. A step's time stands next to what the stream alone would take.
+
+--kv measures with K and V in these forms, one after the other. --link puts the nodes on a link, `throttle(bandwidth=500MB)+shm`, where the
+time of a step is that of its bytes.
 """
 
 import argparse
@@ -61,11 +64,12 @@ class FetchingRemote(Fetching, cluster.Remote):
         return self
 
 
-def measure(server, rows, context):
-    keys = {"memory_nodes": 1, "fetch": ("fetch_heads", {"window": WINDOW})}
+def measure(arguments, form, rows, context):
+    server = arguments.server
+    keys = {"memory_nodes": 1, "fetch": ("fetch_heads", {"window": WINDOW}), "transport": arguments.link, "kv_form": form}
     with FetchingRemote(server) if server else FetchingCluster(1, **keys) as running:
         best = running.decode_rate(rows, context)
-        return {"rows": rows, "context": context, "step_s": rows / best.tokens_per_second,
+        return {"kv": form, "rows": rows, "context": context, "tokens_per_second": best.tokens_per_second, "step_s": rows / best.tokens_per_second,
                 "streaming": best.shares[("m0", "reply")], "bytes_per_second": max(running.rates)}
 
 
@@ -73,17 +77,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="write the figures here")
     parser.add_argument("--points", default="1x4096,4x1024,16x1024", help="ROWSxCONTEXT, ...")
+    parser.add_argument("--kv", default="bf16", help="bf16, int8 or both: bf16,int8")
+    parser.add_argument("--link", default="shm", help="transport of the data")
     parser.add_argument("--copy", type=int, default=384, help="MiB of the buffers that are copied")
     cluster.add_server(parser)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
     before = copy_rate(arguments.copy)
-    points = [measure(arguments.server, *map(int, point.split("x"))) for point in arguments.points.split(",")]
+    points = [measure(arguments, form, *map(int, point.split("x"))) for point in arguments.points.split(",") for form in arguments.kv.split(",")]
     copy = max(before, copy_rate(arguments.copy))
-    print(f"plain copy {copy / 1e9:.1f} GB/s\n\n| rows | context | ms a step | of it streaming | stream, GB/s | of a copy |\n|---|---|---|---|---|---|")
+    print(f"plain copy {copy / 1e9:.1f} GB/s\n\n| kv | rows | context | tokens/s | ms a step | of it streaming | stream, GB/s | of a copy |\n|---|---|---|---|---|---|---|---|")
     for point in points:
         point["of_copy"] = point["bytes_per_second"] / copy
-        print(f"| {point['rows']} | {point['context']} | {1e3 * point['step_s']:.1f} | {point['streaming']:.2f} | "
+        print(f"| {point['kv']} | {point['rows']} | {point['context']} | {point['tokens_per_second']:.1f} | {1e3 * point['step_s']:.1f} | {point['streaming']:.2f} | "
               f"{point['bytes_per_second'] / 1e9:.1f} | {point['of_copy']:.2f} |")
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:

@@ -22,8 +22,13 @@ FetchedKv::FetchedKv(const WorkerContext& context, const kernels::AttentionKerne
   const auto widest =
       std::max_element(config.layers.begin(), config.layers.end(),
                        [](const auto& a, const auto& b) { return a.q_width() < b.q_width(); });
-  scratch_ = kernel.MakeScratch(*widest, config.rows_max, config.sequence_tokens_max,
-                                context.pool.threads());
+  if (config.int8_tails > 0) {
+    int8_ = std::make_unique<Int8Window>(*widest, config.sequence_tokens_max, kernel, context.pool);
+  } else {
+    scratch_ = kernel.MakeScratch(*widest, config.rows_max, config.sequence_tokens_max,
+                                  context.pool.threads());
+  }
+  runs_.reserve(config.rows_max);
   items_.reserve(config.rows_max);
   for (LaneState& lane : lanes_) {
     lane.streams.resize(config.memory_nodes.size());
@@ -124,7 +129,11 @@ absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
     context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kRecompute, layer, MemoryPeer(node),
                                      bytes);
   } else {
-    Attend(lane, node);
+    if (int8_ != nullptr) {
+      LAMINA_RETURN_IF_ERROR(AttendInt8(lane, node));
+    } else {
+      Attend(lane, node);
+    }
     telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
     context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kAttend, layer, MemoryPeer(node),
                                      bytes);
@@ -224,6 +233,48 @@ void FetchedKv::Attend(Lane& lane, uint32_t node) {
   }
   kernel_.Attend(part, {.k = k, .v = v, .head_stride = head_stride}, items_, *scratch_,
                  context_.pool);
+}
+
+// Block by block, as the memory node does with its own rows: one that the run's rows fill becomes
+// INT8 here for those behind it.
+absl::Status FetchedKv::AttendInt8(Lane& lane, uint32_t node) {
+  const uint32_t layer = lanes_[lane.index].layer;
+  const Stream& stream = lanes_[lane.index].streams[node];
+  const plan::FetchPiece& piece = windows_.piece(lane, node);
+  const AttentionDescriptor& shape = context_.config.layers[layer];
+  const HeadRange heads{.first = context_.HeadsOf(layer, node).first + piece.heads.first,
+                        .count = piece.heads.count};
+  const size_t rows = lane.positions.size();
+  const auto qkv = context_.executor.QkvRows(layer, rows, lane.buffers);
+  const auto out = context_.executor.AttentionRows(layer, rows, lane.buffers);
+  const size_t first_q = size_t{heads.first} * shape.group() * shape.head_dim;
+  const size_t first_k = shape.q_width() + size_t{heads.first} * shape.head_dim;
+  extents_.clear();
+  extents_.reserve(piece.runs_end - piece.first_run);  // Runs point into it.
+  runs_.clear();
+  uint32_t int8_slot = 0;
+  uint32_t slot = 0;
+  for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
+    const plan::FetchRun& run = stream.runs[i];
+    const uint32_t row = stream.rows[i].first_row;
+    extents_.push_back({.first_slot = int8_slot, .tokens = run.int8_slots()});
+    runs_.push_back({.slots = {&extents_.back(), run.int8_slots() > 0 ? 1u : 0u},
+                     .tail_slot = slot,
+                     .first_token = run.before,
+                     .tokens = run.tokens,
+                     .k = qkv.row(row) + first_k,
+                     .v = qkv.row(row) + first_k + shape.kv_width(),
+                     .kv_stride = qkv.stride,
+                     .q = qkv.row(row) + first_q,
+                     .q_stride = qkv.stride,
+                     .out = out.row(row) + first_q,
+                     .out_stride = out.stride});
+    int8_slot += run.int8_slots();
+    slot += run.tail_slots();
+  }
+  const AttentionDescriptor part = PartOf(shape, heads);
+  int8_->SetPiece(part, piece, reinterpret_cast<std::byte*>(windows_.elements(lane, node)));
+  return int8_runs_.Run(*int8_, 0, AllHeads(part), runs_);
 }
 
 }  // namespace lamina::compute_node

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "compute_node/fetch_splits.h"
+#include "compute_node/int8_window.h"
 #include "compute_node/kv_recompute.h"
 #include "compute_node/lane.h"
 #include "compute_node/peers.h"
@@ -28,6 +29,7 @@
 #include "compute_node/step_layout.h"
 #include "compute_node/worker_context.h"
 #include "kernels/attention.h"
+#include "kernels/int8_runs.h"
 #include "plan/fetch_pieces.h"
 
 namespace lamina::compute_node {
@@ -79,6 +81,7 @@ class FetchedKv {
   absl::Status TakePiece(Lane& lane, uint32_t node);
   absl::Status Recompute(Lane& lane, uint32_t node);
   void Attend(Lane& lane, uint32_t node);
+  absl::Status AttendInt8(Lane& lane, uint32_t node);
   // Appends where the tokens before a run are in a piece, and its own behind them: the recomputed
   // ones from one slot on, the others from another.
   void AppendExtents(const Stream& stream, uint32_t run, uint32_t recomputed_slot, uint32_t slot);
@@ -86,6 +89,7 @@ class FetchedKv {
   const WorkerContext& context_;
   const kernels::AttentionKernel& kernel_;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
+  std::unique_ptr<Int8Window> int8_;  // Where K and V come as INT8.
   KvRecompute recompute_;
   std::unique_ptr<FetchSplits> splits_;
   PieceWindows windows_;
@@ -94,6 +98,8 @@ class FetchedKv {
   std::vector<uint32_t> positions_;  // Of tokens that are recomputed,
   std::vector<Extent> recomputed_;   // and their slots.
   std::vector<kernels::AttentionItem> items_;
+  kernels::Int8Runs int8_runs_;
+  std::vector<kernels::Int8Run> runs_;
 };
 
 }  // namespace lamina::compute_node

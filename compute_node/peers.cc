@@ -114,6 +114,19 @@ absl::Status Peers::CheckWindow(PeerId sender, const plan::WindowHeader& header,
   return control::Blame(std::move(checked), Name(sender));
 }
 
+absl::Status Peers::CheckData(PeerId sender, const plan::WindowHeader& header, uint64_t checksum) {
+  if (header.data_checksum == checksum) {
+    return absl::OkStatus();
+  }
+  counters_.refusals.Count(telemetry::Refusal::kDamaged);
+  absl::Status refused = absl::InternalError(
+      absl::StrCat("window of lane ", header.lane, " step ", header.step, " layer ", header.layer,
+                   ": its data changed on the way, their checksum is ", checksum, " and was ",
+                   header.data_checksum));
+  LogWarning("refused a window of ", Name(sender), " ", refused.message());
+  return control::Blame(std::move(refused), Name(sender));
+}
+
 absl::Status Peers::NothingFrom(PeerId peer, Nanos waited) const {
   return control::Blame(absl::DeadlineExceededError(absl::StrCat("nothing from ", Name(peer),
                                                                  " for ", ToSeconds(waited), " s")),

@@ -76,6 +76,9 @@ class Peers {
   // plan::CheckHeader(), blamed on the sender; it is then counted and logged.
   absl::Status CheckWindow(PeerId sender, const plan::WindowHeader& header,
                            const plan::WindowHeader& expected);
+  // Compares the checksum of a window's data with the one that the header has, if it has any.
+  // Errors: kInternal, marked as the sender's; logged and counted.
+  absl::Status CheckData(PeerId sender, const plan::WindowHeader& header, uint64_t checksum);
 
   // The error of a wait for the peer in vain, blamed on it.
   absl::Status NothingFrom(PeerId peer, Nanos waited) const;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/status_macros.h"
+#include "plan/data_checksum.h"
 
 namespace lamina::compute_node {
 
@@ -74,15 +75,45 @@ absl::StatusOr<size_t> PieceWindows::Take(const Lane& lane, uint32_t node) {
       context_.HeaderOf(lane, stream.layer, static_cast<uint32_t>(stream.piece), node);
   expected.kv_rows = piece.activations() ? piece.recomputed : piece.slots;
   LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(MemoryPeer(node), header, expected));
+  if (header.data_checksum != 0) {
+    LAMINA_RETURN_IF_ERROR(
+        context_.peers.CheckData(MemoryPeer(node), header, Checksum(lane, node)));
+  }
   // Slots of recomputed tokens do not come.
   const uint32_t head_dim = context_.config.layers[stream.layer].head_dim;
-  const size_t elements =
+  const size_t missing = 2 * size_t{piece.heads.count} * piece.recomputed * head_dim;
+  const size_t bytes =
       piece.activations()
-          ? size_t{piece.recomputed} * context_.config.activation_width
-          : 2 * size_t{piece.heads.count} * (piece.slots - piece.recomputed) * head_dim;
-  const size_t bytes = elements * sizeof(BFloat16);
+          ? size_t{piece.recomputed} * context_.config.activation_width * sizeof(BFloat16)
+          : plan::PlanesOf(piece, head_dim).end - missing * sizeof(BFloat16);
   telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
   return bytes;
+}
+
+// Slots of recomputed tokens did not come: the first ones of each head.
+uint64_t PieceWindows::Checksum(const Lane& lane, uint32_t node) const {
+  const Stream& stream = StreamOf(lane, node);
+  const plan::FetchPiece& piece = stream.pieces[stream.piece];
+  const auto* const data = reinterpret_cast<const std::byte*>(elements(lane, node));
+  plan::DataChecksum checksum;
+  const auto add = [&](size_t first, size_t count) {
+    const size_t offset = first * sizeof(BFloat16);
+    checksum.Add(sizeof(plan::WindowHeader) + offset, {data + offset, count * sizeof(BFloat16)});
+  };
+  if (piece.activations()) {
+    add(0, size_t{piece.recomputed} * context_.config.activation_width);
+    return checksum.value();
+  }
+  const uint32_t head_dim = context_.config.layers[stream.layer].head_dim;
+  if (piece.int8_slots > 0) {
+    add(0, plan::PlanesOf(piece, head_dim).end / sizeof(BFloat16));
+    return checksum.value();
+  }
+  for (size_t head = 0; head < 2 * size_t{piece.heads.count}; ++head) {  // Of K, then of V.
+    add((head * piece.slots + piece.recomputed) * head_dim,
+        (piece.slots - piece.recomputed) * head_dim);
+  }
+  return checksum.value();
 }
 
 absl::Status PieceWindows::GiveBack(const Lane& lane, uint32_t node) {

@@ -43,7 +43,8 @@ class PieceWindows {
 
   // The piece at hand, and the one behind it.
   const plan::FetchPiece& piece(const Lane& lane, uint32_t node, size_t behind = 0) const;
-  // Where its elements begin, behind the header: K of its heads and V of them, or activations.
+  // Where its elements begin, behind the header: K of its heads and V of them, or activations;
+  // where K and V are INT8, its planes (plan::PlanesOf()).
   BFloat16* elements(const Lane& lane, uint32_t node, size_t behind = 0) const;
 
   // Checks that the piece at hand is what the plan says, and counts it: how many bytes came.
@@ -63,6 +64,8 @@ class PieceWindows {
   };
 
   plan::FetchWindows windows() const { return plan::FetchWindows(context_.layout); }
+  // Of the data of the piece at hand.
+  uint64_t Checksum(const Lane& lane, uint32_t node) const;
   const Stream& StreamOf(const Lane& lane, uint32_t node) const {
     return streams_[lane.index][node];
   }

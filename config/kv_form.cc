@@ -30,9 +30,10 @@ absl::Status CheckKvForm(const ClusterConfig& config) {
   if (config.kv == KvForm::kBF16) {
     return absl::OkStatus();
   }
-  if (config.policy != kPolicyAttendRemote && config.policy != kPolicyLocal) {
+  if (config.policy != kPolicyAttendRemote && config.policy != kPolicyLocal &&
+      config.policy != kPolicyFetchHeads) {
     return NotServed(absl::StrCat("policy ", config.policy),
-                     "set policy to attend_remote or local");
+                     "set policy to attend_remote, fetch_heads or local");
   }
   if (config.partition == Partition::kTokenRange) {
     return NotServed("partition token_range", "set partition to request or head");

@@ -286,6 +286,7 @@ plan::EpochConfig FetchingEpoch(const ClusterConfig& config, const EngineOptions
                           .activation_width = options.activation_width,
                           .activation_share = options.hybrid.has_value() ? kHalf : 0,
                           .partition = options.partition};
+  epoch.int8_tails = options.kv.tails;
   if (options.fetch_bytes > 0) {
     epoch.attention_paths = {options.sparse_ratio > 0 ? plan::AttentionPath::kSparse
                                                       : plan::AttentionPath::kFetch};

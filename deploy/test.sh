@@ -5,7 +5,7 @@
 # CTest's summary; exit status 0 when all passed.
 #
 # usage: deploy/test.sh [--quick] [--label L]... [--target T]... [--sanitizer asan|tsan] [--jobs N]
-#                       [--retries N] [--help]
+#                       [--retries N] [--long] [--help]
 #   --quick           unit and style tests only, and no model
 #   --label L         only tests with this label: unit, conformance, fidelity, sim, integration, hostile, rdma_vm,
 #                     style
@@ -15,6 +15,7 @@
 #   --retries N       run tests of tests/retried_tests.txt that failed up to N times more, one at a
 #                     time behind all others, and name those that needed it (default: 0). Any other
 #                     test that fails is a failure at once.
+#   --long            behind the tests 20,000 seeds of every world of the scheduler's simulation (tests/sim/night.py)
 # Environment: LAMINA_REQUIRE_MODEL=1 fails when the model cannot be had; without it the tests that
 # need it are left out, and named. LAMINA_REQUIRE_RDMA_VM=1 does the same for the guest of tests/rdma_vm,
 # LAMINA_REQUIRE_CLUSTER_TESTS=1 for sshd, Slurm and the like.
@@ -32,9 +33,11 @@ targets=()
 jobs=2
 retries=0
 quick=false
+long=false
 while [[ $# -gt 0 ]]; do
   case $1 in
     --quick) quick=true ;;
+    --long) long=true ;;
     --label)
       label=$(value_of "$@")
       [[ " ${known_labels[*]} " == *" $label "* ]] || usage_error "--label is one of ${known_labels[*]}, not '$label'"
@@ -160,5 +163,10 @@ slowest "$log"
 say "tests took $tests_minutes min; with the build $(((SECONDS + 59) / 60)) min"
 if [[ $SECONDS -gt $((TOTAL_MINUTES_MAX * 60)) ]]; then
   say "warning: more than $TOTAL_MINUTES_MAX min: a test or a build step has become slow, or the machine was busy"
+fi
+if $long; then
+  say "the simulation's long run"
+  "$REPO/deploy/build.sh" --preset "$preset" --target scheduler_sim_replay
+  "$REPO/tests/sim/night.py" --jobs "$jobs" --program "$REPO/build/$preset/bin/scheduler_sim_replay" || status=$?
 fi
 exit "$status"

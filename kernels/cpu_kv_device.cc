@@ -83,7 +83,13 @@ class CpuKvDevice final : public KvDevice, public KvReads, public KvInt8 {
     return absl::OkStatus();
   }
 
-  KvReads* reads() override { return int8_.has_value() ? nullptr : this; }
+  absl::Status LoadClosed(uint32_t layer, uint32_t head, absl::Span<const Extent> extents,
+                          uint32_t first, uint32_t tokens, const Int8View& to) override {
+    LoadInt8(layers_[layer].head_dim, int8_->View(layer, head), extents, first, tokens, to);
+    return absl::OkStatus();
+  }
+
+  KvReads* reads() override { return this; }
   absl::Status Load(uint32_t layer, uint32_t head, absl::Span<const Extent> extents, uint32_t first,
                     uint32_t tokens, BFloat16* k, BFloat16* v) override {
     const KvView arena = arena_.View(layer, head);

@@ -2,6 +2,7 @@
 #include "kernels/int8_arena.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -117,6 +118,32 @@ struct Head {
   }
 };
 
+// `tokens` slots of K of one head, from tile to tile.
+void MoveInt8Tiles(const uint8_t* from, size_t from_slot, uint8_t* to, size_t to_slot,
+                   size_t tokens, size_t head_dim) {
+  const size_t end = to_slot + tokens;
+  while (to_slot < end) {
+    const size_t from_place = from_slot % kTileSlots;
+    const size_t to_place = to_slot % kTileSlots;
+    const bool whole = from_place == 0 && to_place == 0;
+    if (const size_t tiles = whole ? (end - to_slot) / kTileSlots : 0; tiles > 0) {
+      std::memcpy(to + to_slot * head_dim, from + from_slot * head_dim,
+                  tiles * kTileSlots * head_dim);
+      from_slot += tiles * kTileSlots;
+      to_slot += tiles * kTileSlots;
+      continue;
+    }
+    const size_t count = std::min({kTileSlots - from_place, kTileSlots - to_place, end - to_slot});
+    const uint8_t* source = from + OffsetInInt8Tiles(from_slot, 0, head_dim);
+    uint8_t* target = to + OffsetInInt8Tiles(to_slot, 0, head_dim);
+    for (size_t channel = 0; channel < head_dim; ++channel) {
+      std::memcpy(target + channel * kTileSlots, source + channel * kTileSlots, count);
+    }
+    from_slot += count;
+    to_slot += count;
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Int8Arena> Int8Arena::Create(absl::Span<const AttentionDescriptor> layers,
@@ -190,6 +217,27 @@ void CloseInt8Block(const AttentionDescriptor& descriptor, const KvView& tail, s
     one.CloseK();
     one.CloseV();
   }
+}
+
+void LoadInt8(uint32_t head_dim, const Int8View& from, absl::Span<const Extent> extents,
+              uint32_t first, uint32_t tokens, const Int8View& to) {
+  const size_t share = Int8ScalesOfSlot(head_dim);
+  const uint32_t end = first + tokens;
+  uint32_t token = 0;  // That the extent begins with.
+  for (const Extent& extent : extents) {
+    const uint32_t begin = std::max(first, token);
+    const uint32_t upto = std::min(end, token + extent.tokens);
+    if (begin < upto) {
+      const size_t slot = extent.first_slot + size_t{begin} - token;
+      const size_t count = upto - begin;
+      MoveInt8Tiles(from.k, slot, to.k, begin, count, head_dim);
+      std::memcpy(to.v + size_t{begin} * head_dim, from.v + slot * head_dim, count * head_dim);
+      std::copy_n(from.k_scales + slot * share, count * share, to.k_scales + begin * share);
+      std::copy_n(from.v_scales + slot, count, to.v_scales + begin);
+    }
+    token += extent.tokens;
+  }
+  LAMINA_CHECK(end <= token);
 }
 
 }  // namespace lamina::kernels

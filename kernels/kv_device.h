@@ -100,11 +100,15 @@ class KvReads {
  public:
   virtual ~KvReads() = default;
 
-  // Copies K and V of tokens [first, first + tokens) of one KV head to slots of these numbers of
-  // the planes `k` and `v`, after all that was stored before; `extents` name the arena's slots of
-  // the sequence's tokens. As kernels::LoadKv(). Errors: as KvDevice::Store().
+  // Copies bf16 K and V of tokens [first, first + tokens) of one KV head to slots of these numbers
+  // of the planes `k` and `v`, after all that was stored before; `extents` name the arena's slots
+  // of the sequence's tokens. As kernels::LoadKv(). Errors: as KvDevice::Store().
   virtual absl::Status Load(uint32_t layer, uint32_t head, absl::Span<const Extent> extents,
                             uint32_t first, uint32_t tokens, BFloat16* k, BFloat16* v) = 0;
+
+  // The same of INT8, of closed blocks, as kernels::LoadInt8(). Requires: KvDevice::int8().
+  virtual absl::Status LoadClosed(uint32_t layer, uint32_t head, absl::Span<const Extent> extents,
+                                  uint32_t first, uint32_t tokens, const Int8View& to) = 0;
 };
 
 // Activations of consecutive tokens, and their slots in order.

@@ -37,6 +37,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       feed_(epoch_, checks_),
       parts_(epoch_),
       host_queries_(epoch_, checks_, feed_, meter_, parts_, pool) {
+  epoch_.checks_data = options.checks_data;
   if (kernels::KvWaits* const waits = options.device_waits ? device.waits() : nullptr;
       waits != nullptr) {
     device_queries_.emplace(epoch_, checks_, feed_, meter_, parts_, *waits);
@@ -46,7 +47,9 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
     LAMINA_CHECK(device.reads() != nullptr);
     LAMINA_CHECK(epoch_.config.activation_width == 0 || device.activations() != nullptr);
     kv_stream_.emplace(epoch_, feed_, meter_,
-                       KvStream::Stored{*device.reads(), device.activations()});
+                       KvStream::Stored{.kv = *device.reads(),
+                                        .activations = device.activations(),
+                                        .int8 = device.int8() != nullptr});
     sources_.push_back(&*kv_stream_);
   }
   if (epoch_.config.attention_paths.Has(plan::AttentionPath::kSparse)) {

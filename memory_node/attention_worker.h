@@ -23,6 +23,7 @@
 #include "absl/types/span.h"
 #include "common/thread_pool.h"
 #include "kernels/kv_device.h"
+#include "memory_node/data_checks.h"
 #include "memory_node/device_queries.h"
 #include "memory_node/host_queries.h"
 #include "memory_node/kv_stream.h"
@@ -45,6 +46,7 @@ class AttentionWorker {
   struct Options {
     plan::EpochConfig config;
     uint32_t node = 0;                  // Own index among the memory nodes.
+    bool checks_data = ChecksData();    // NodeEpoch's.
     bool device_waits = false;          // Where the device waits for windows itself, it may.
     Nanos peer_deadline = Seconds(60);  // Longest wait inside a started unit, and for its plan.
   };

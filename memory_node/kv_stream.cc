@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/kv_form.h"
 #include "common/status_macros.h"
 #include "control/blame.h"
 
@@ -43,9 +44,31 @@ absl::StatusOr<bool> KvStream::TakeStep(Lane& lane) {
     stream.activations.push_back(
         {.slots = fetched.slots.activations, .hidden = fetched.hidden_activations});
   }
+  if (stored_.int8) {
+    LAMINA_RETURN_IF_ERROR(TakeInt8(lane, stream));
+  }
   stream.pieces.BeginLayer(0, stream.runs);
   feed_.Join(lane);
   return false;
+}
+
+absl::Status KvStream::TakeInt8(const Lane& lane, Stream& stream) {
+  stream.int8.clear();
+  stream.copies.clear();
+  stream.copies.reserve(lane.fetched.size());  // Runs point into it.
+  for (const FetchedRun& fetched : lane.fetched) {
+    const uint32_t open = fetched.run.tail_fetched();
+    Int8RunTokens& tokens = stream.int8.emplace_back(
+        Int8RunTokens{.slots = fetched.slots.kv,
+                      .hidden = fetched.hidden_kv,
+                      .tail_slot = fetched.sequence->tail * kInt8BlockTokens});
+    if (open > 0 && open + fetched.run.tokens > kInt8BlockTokens) {
+      TailCopy& copy = stream.copies.emplace_back();
+      LAMINA_RETURN_IF_ERROR(copy.Take(epoch_.layers, stored_.kv, tokens.tail_slot, open));
+      tokens.copy = &copy;
+    }
+  }
+  return absl::OkStatus();
 }
 
 void KvStream::AppendAwaited(std::vector<transport::SignalCondition>& conditions) {
@@ -76,11 +99,19 @@ absl::Status KvStream::Look() {
   return absl::OkStatus();
 }
 
+absl::Status KvStream::PutPart(Lane& lane, Stream& stream) {
+  PieceStream& pieces = stream.pieces;
+  if (stored_.int8) {
+    return pieces.PutInt8(lane, stored_.kv, stream.int8);
+  }
+  return pieces.piece().activations()
+             ? pieces.PutActivations(lane, *stored_.activations, stream.activations)
+             : pieces.PutTiles(lane, stored_.kv, stream.kv);
+}
+
 absl::Status KvStream::PutSome(Lane& lane, Stream& stream) {
   PieceStream& pieces = stream.pieces;
-  LAMINA_RETURN_IF_ERROR(pieces.piece().activations()
-                             ? pieces.PutActivations(lane, *stored_.activations, stream.activations)
-                             : pieces.PutTiles(lane, stored_.kv, stream.kv));
+  LAMINA_RETURN_IF_ERROR(PutPart(lane, stream));
   if (!pieces.LayerEnded()) {
     return absl::OkStatus();
   }

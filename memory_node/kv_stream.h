@@ -33,6 +33,7 @@ class KvStream final : public WorkSource {
   struct Stored {
     kernels::KvReads& kv;
     kernels::KvActivations* activations = nullptr;
+    bool int8 = false;  // Slots are.
   };
 
   // References must outlive this.
@@ -57,10 +58,14 @@ class KvStream final : public WorkSource {
     std::vector<plan::FetchRun> runs;
     std::vector<RunTokens> kv;  // Of each run.
     std::vector<RunTokens> activations;
+    std::vector<Int8RunTokens> int8;  // In place of both.
+    std::vector<TailCopy> copies;     // Of those that need one.
     PieceStream pieces;
   };
 
   bool MayPut(const Stream& stream) const { return stream.active && stream.pieces.MayPut(); }
+  absl::Status TakeInt8(const Lane& lane, Stream& stream);
+  absl::Status PutPart(Lane& lane, Stream& stream);
   absl::Status PutSome(Lane& lane, Stream& stream);
 
   const NodeEpoch& epoch_;

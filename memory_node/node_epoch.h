@@ -52,7 +52,8 @@ struct NodeEpoch {
   transport::Region& region;  // The own query windows.
   kernels::KvDevice& device;
   WorkerCounters& counters;
-  PeerRegions peers;  // Until the epoch's end: sources of puts are read as long.
+  bool checks_data = false;  // Windows of K and V get checksums (data_checks.h).
+  PeerRegions peers;         // Until the epoch's end: sources of puts are read as long.
   transport::AbortWord abort{0};
 };
 

@@ -5,8 +5,10 @@
 #include <cstring>
 
 #include "absl/strings/match.h"
+#include "common/kv_form.h"
 #include "common/status_macros.h"
 #include "control/transport_fault.h"
+#include "kernels/int8_kv.h"
 #include "kernels/k_tiles.h"
 #include "transport/put_all.h"
 
@@ -87,10 +89,56 @@ absl::Status PieceStream::PutTiles(Lane& lane, kernels::KvReads& kv,
   const size_t k_begin = sizeof(plan::WindowHeader) + (before + first) * tile_bytes;
   const size_t v_begin = k_begin + piece().elements(head_dim) * sizeof(BFloat16);
   const size_t bytes = (end - first) * tile_bytes;
-  LAMINA_RETURN_IF_ERROR(PutHeader(lane));
-  LAMINA_RETURN_IF_ERROR(Put(k_begin, bytes));
-  LAMINA_RETURN_IF_ERROR(Put(v_begin, bytes, end == tiles));
+  LAMINA_RETURN_IF_ERROR(PutData(k_begin, bytes));
+  if (end < tiles) {
+    LAMINA_RETURN_IF_ERROR(PutData(v_begin, bytes));
+  } else {
+    LAMINA_RETURN_IF_ERROR(PutLast(lane, v_begin, bytes));
+  }
   EndTurn(lane, 2 * bytes, 2, end, tiles);
+  return absl::OkStatus();
+}
+
+// First INT8 of all heads, then their open blocks. Every run has some of these, for its own rows.
+absl::Status PieceStream::PutInt8(Lane& lane, kernels::KvReads& reads,
+                                  absl::Span<const Int8RunTokens> tokens) {
+  constexpr size_t kHeader = sizeof(plan::WindowHeader);
+  const uint32_t head_dim = epoch_.layers[layer_].head_dim;
+  const Int8Gather gather(piece(), layer_, head_dim, {.runs = runs_, .tokens = tokens},
+                          Gathered() + kHeader);
+  const plan::FetchPlanes planes = plan::PlanesOf(piece(), head_dim);
+  const size_t closed = gather.closed_tiles();
+  const size_t all = closed + gather.tail_tiles();
+  const bool tails = done_ >= closed;
+  const size_t tile_bytes =
+      plan::kFetchTile * KvHeadBytes(head_dim, tails ? KvForm::kBF16 : KvForm::kInt8);
+  const size_t end =
+      std::min(tails ? all : closed, done_ + std::max<size_t>(1, kTurnBytes / tile_bytes));
+  const size_t first_slot = (done_ - (tails ? closed : 0)) * plan::kFetchTile;
+  const size_t slots = (end - done_) * plan::kFetchTile;
+  const auto put = [&](size_t plane, size_t slot_bytes) {
+    return PutData(kHeader + plane + first_slot * slot_bytes, slots * slot_bytes);
+  };
+  if (!tails) {
+    constexpr size_t kScale = sizeof(kernels::Int8Scale);
+    LAMINA_RETURN_IF_ERROR(gather.Closed(reads, done_, end));
+    LAMINA_RETURN_IF_ERROR(put(planes.int8_k, head_dim));
+    LAMINA_RETURN_IF_ERROR(put(planes.int8_v, head_dim));
+    LAMINA_RETURN_IF_ERROR(put(planes.k_scales, Int8ScalesOfSlot(head_dim) * kScale));
+    LAMINA_RETURN_IF_ERROR(put(planes.v_scales, kScale));
+    EndTurn(lane, (end - done_) * tile_bytes, 4, end, all);
+    return absl::OkStatus();
+  }
+  const size_t slot_bytes = head_dim * sizeof(BFloat16);
+  LAMINA_RETURN_IF_ERROR(gather.Tails(reads, done_ - closed, end - closed));
+  LAMINA_RETURN_IF_ERROR(put(planes.k, slot_bytes));
+  if (end < all) {
+    LAMINA_RETURN_IF_ERROR(put(planes.v, slot_bytes));
+  } else {
+    LAMINA_RETURN_IF_ERROR(
+        PutLast(lane, kHeader + planes.v + first_slot * slot_bytes, slots * slot_bytes));
+  }
+  EndTurn(lane, (end - done_) * tile_bytes, 2, end, all);
   return absl::OkStatus();
 }
 
@@ -104,16 +152,23 @@ absl::Status PieceStream::PutActivations(Lane& lane, kernels::KvActivations& act
   LAMINA_RETURN_IF_ERROR(GatherActivations(activations, tokens, first, end,
                                            reinterpret_cast<BFloat16*>(Gathered() + begin)));
   const size_t bytes = (end - first) * token_bytes;
-  LAMINA_RETURN_IF_ERROR(PutHeader(lane));
-  LAMINA_RETURN_IF_ERROR(Put(begin, bytes, end == all));
+  if (end < all) {
+    LAMINA_RETURN_IF_ERROR(PutData(begin, bytes));
+  } else {
+    LAMINA_RETURN_IF_ERROR(PutLast(lane, begin, bytes));
+  }
   EndTurn(lane, bytes, 1, end, all);
   return absl::OkStatus();
 }
 
-absl::Status PieceStream::PutHeader(const Lane& lane) {
-  if (done_ > 0) {
-    return absl::OkStatus();
-  }
+absl::Status PieceStream::PutData(size_t offset, size_t bytes) {
+  CheckData(offset, bytes);
+  return Put(offset, bytes);
+}
+
+// The header is of the whole piece, whose checksum is known now; the signal comes with the data.
+absl::Status PieceStream::PutLast(const Lane& lane, size_t offset, size_t bytes) {
+  CheckData(offset, bytes);
   const plan::WindowHeader header{
       .lane = lane_,
       .epoch = epoch_.config.epoch,
@@ -121,9 +176,18 @@ absl::Status PieceStream::PutHeader(const Lane& lane) {
       .layer = layer_,
       .rows = static_cast<uint32_t>(piece_),
       .kv_rows = piece().activations() ? piece().recomputed : piece().slots,
-      .sender = epoch_.node};
+      .sender = epoch_.node,
+      .data_checksum = epoch_.checks_data ? checksum_.value() : 0};
+  checksum_ = {};
   std::memcpy(Gathered(), &header, sizeof(header));
-  return Put(0, sizeof(header));
+  LAMINA_RETURN_IF_ERROR(Put(0, sizeof(header)));
+  return Put(offset, bytes, /*with_signal=*/true);
+}
+
+void PieceStream::CheckData(size_t offset, size_t bytes) {
+  if (epoch_.checks_data) {
+    checksum_.Add(offset, {Gathered() + offset, bytes});
+  }
 }
 
 absl::Status PieceStream::Put(size_t offset, size_t bytes, bool with_signal) {

@@ -21,9 +21,11 @@
 #include "absl/types/span.h"
 #include "common/extent.h"
 #include "kernels/kv_device.h"
+#include "memory_node/int8_pieces.h"
 #include "memory_node/node_epoch.h"
 #include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
+#include "plan/data_checksum.h"
 #include "plan/fetch_pieces.h"
 
 namespace lamina::memory_node {
@@ -55,6 +57,8 @@ class PieceStream {
   // One turn of the piece at hand. `tokens`: of each run, those that come as K and V.
   // Errors: the transport's.
   absl::Status PutTiles(Lane& lane, kernels::KvReads& kv, absl::Span<const RunTokens> tokens);
+  // The same where slots are INT8.
+  absl::Status PutInt8(Lane& lane, kernels::KvReads& reads, absl::Span<const Int8RunTokens> tokens);
   // The same where piece().activations(); `tokens` come as activations.
   absl::Status PutActivations(Lane& lane, kernels::KvActivations& activations,
                               absl::Span<const RunTokens> tokens);
@@ -73,9 +77,11 @@ class PieceStream {
   absl::Status GatherActivations(kernels::KvActivations& activations,
                                  absl::Span<const RunTokens> tokens, size_t first, size_t end,
                                  BFloat16* to);
-  // Ahead of a piece's first bytes.
-  absl::Status PutHeader(const Lane& lane);
+  absl::Status PutData(size_t offset, size_t bytes);
+  // The last data of the piece, with its header and its signal.
+  absl::Status PutLast(const Lane& lane, size_t offset, size_t bytes);
   absl::Status Put(size_t offset, size_t bytes, bool with_signal = false);
+  void CheckData(size_t offset, size_t bytes);
   // A turn's puts have been made, of so many bytes, up to `done`; of `all`.
   void EndTurn(Lane& lane, size_t bytes, uint32_t puts, size_t done, size_t all);
 
@@ -90,8 +96,9 @@ class PieceStream {
   absl::Span<const plan::FetchRun> runs_;
   std::vector<plan::FetchPiece> pieces_;  // Of the layer.
   size_t piece_ = 0;                      // The next one of these, and
-  size_t done_ = 0;    // how much of it has left: tiles, heads in order; or tokens.
-  uint64_t sent_ = 0;  // Whole pieces, in the epoch.
+  size_t done_ = 0;              // how much of it has left: tiles, heads in order; or tokens.
+  plan::DataChecksum checksum_;  // Of that, if there are any.
+  uint64_t sent_ = 0;            // Whole pieces, in the epoch.
 };
 
 }  // namespace lamina::memory_node

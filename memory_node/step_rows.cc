@@ -56,6 +56,29 @@ void CollectTokens(plan::SlotKinds kinds, std::vector<Extent> slots, Lane& lane)
   }
 }
 
+// The own token of a row that attends elsewhere. With INT8 consecutive ones are stored together,
+// block by block.
+void CollectFetchedToken(const plan::EpochConfig& config,
+                         const plan::SlotTables::Sequence& sequence, uint32_t position,
+                         std::vector<Extent> slot, Lane& lane) {
+  if (config.int8_tails == 0) {
+    CollectTokens(plan::SlotKinds(config.activation_share), std::move(slot), lane);
+    return;
+  }
+  if (!lane.chunks.empty()) {
+    Chunk& last = lane.chunks.back();
+    if (last.sequence == &sequence && last.first_token + last.tokens == position) {
+      last.slots.push_back(slot[0]);
+      ++last.tokens;
+      ++lane.chunk_tokens;
+      return;
+    }
+  }
+  lane.chunks.push_back(
+      {.tokens = 1, .slots = std::move(slot), .sequence = &sequence, .first_token = position});
+  ++lane.chunk_tokens;
+}
+
 // Rows of one sequence follow each other in order.
 void CollectFetchedRow(const plan::SlotTables::Sequence& sequence, uint32_t position, Lane& lane) {
   if (!lane.fetched.empty()) {
@@ -112,7 +135,7 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slot, tables.SlotsOf(*sequence, row.position, 1));
     if (sequence->path == plan::AttentionPath::kFetch ||
         sequence->path == plan::AttentionPath::kSparse) {
-      CollectTokens(kinds, std::move(slot), lane);
+      CollectFetchedToken(config, *sequence, row.position, std::move(slot), lane);
       CollectFetchedRow(*sequence, row.position, lane);
       continue;
     }

@@ -12,9 +12,19 @@
 namespace lamina::plan {
 namespace {
 
-// K and V of one head.
-uint64_t SlotBytes(const AttentionDescriptor& layer) {
-  return 2 * uint64_t{layer.head_dim} * sizeof(BFloat16);
+// What a run takes of a window for one head.
+uint64_t HeadBytes(const FetchRun& run, uint32_t head_dim, bool int8) {
+  const uint64_t slot = KvHeadBytes(head_dim, KvForm::kBF16);
+  if (int8) {
+    return run.int8_slots() * KvHeadBytes(head_dim, KvForm::kInt8) + run.tail_slots() * slot;
+  }
+  return (uint64_t{run.recomputed_slots()} + run.slots()) * slot;
+}
+
+void AddRun(const FetchRun& run, bool int8, FetchPiece& piece) {
+  piece.slots += int8 ? run.tail_slots() : run.recomputed_slots() + run.slots();
+  piece.int8_slots += int8 ? run.int8_slots() : 0;
+  piece.recomputed += run.recomputed_slots();
 }
 
 // Windows come in pairs.
@@ -42,19 +52,28 @@ std::string LeastOf(const EpochConfig& config) {
              : absl::StrCat("one KV head of ", config.sequence_tokens_max, " tokens takes ");
 }
 
-// As many runs to a piece as fit, each once. Requires: every run fits.
-void AddByRuns(HeadRange heads, absl::Span<const FetchRun> runs, uint64_t slots_max,
-               absl::FunctionRef<void(const FetchPiece&)> add) {
+// What runs take, of a layer.
+struct Measure {
+  uint32_t head_dim = 0;
+  bool int8 = false;
+};
+
+// As many runs to a piece as fit, each once, so that a head takes `bytes_max` at most.
+// Requires: every run fits.
+void AddByRuns(HeadRange heads, absl::Span<const FetchRun> runs, Measure measure,
+               uint64_t bytes_max, absl::FunctionRef<void(const FetchPiece&)> add) {
   FetchPiece piece{.heads = heads};
+  uint64_t taken = 0;
   for (uint32_t run = 0; run < runs.size(); ++run) {
-    const uint32_t slots = runs[run].recomputed_slots() + runs[run].slots();
-    if (piece.slots + uint64_t{slots} > slots_max && piece.runs_end > piece.first_run) {
+    const uint64_t bytes = HeadBytes(runs[run], measure.head_dim, measure.int8);
+    if (taken + bytes > bytes_max && piece.runs_end > piece.first_run) {
       add(piece);
       piece = {.heads = heads, .first_run = run};
+      taken = 0;
     }
     piece.runs_end = run + 1;
-    piece.slots += slots;
-    piece.recomputed += runs[run].recomputed_slots();
+    AddRun(runs[run], measure.int8, piece);
+    taken += bytes;
   }
   add(piece);
 }
@@ -62,7 +81,9 @@ void AddByRuns(HeadRange heads, absl::Span<const FetchRun> runs, uint64_t slots_
 // All heads of some runs, behind the activations of these.
 void AddWithActivations(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
                         uint64_t slots_max, std::vector<FetchPiece>& pieces) {
-  AddByRuns({.count = part.kv_heads}, runs, slots_max, [&](const FetchPiece& piece) {
+  const uint64_t bytes_max = slots_max * KvHeadBytes(part.head_dim, KvForm::kBF16);
+  const Measure measure{.head_dim = part.head_dim};
+  AddByRuns({.count = part.kv_heads}, runs, measure, bytes_max, [&](const FetchPiece& piece) {
     if (piece.recomputed > 0) {
       FetchPiece activations{.first_run = piece.first_run, .runs_end = piece.runs_end};
       for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
@@ -79,7 +100,8 @@ void AddWithActivations(const AttentionDescriptor& part, absl::Span<const FetchR
 FetchLimits FetchLimitsOf(const EpochConfig& config) {
   return {.window_bytes = FetchWindowBytes(config),
           .heads = config.fetch_heads,
-          .activation_width = config.activation_width};
+          .activation_width = config.activation_width,
+          .int8 = config.int8_tails > 0};
 }
 
 void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
@@ -88,35 +110,49 @@ void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
   if (runs.empty() || part.kv_heads == 0) {
     return;
   }
-  const uint64_t slots_max = limits.window_bytes / SlotBytes(part);
-  uint64_t slots = 0;
-  uint64_t recomputed = 0;
+  const Measure measure{.head_dim = part.head_dim, .int8 = limits.int8};
+  FetchPiece all{.runs_end = static_cast<uint32_t>(runs.size())};
+  uint64_t bytes = 0;
   for (const FetchRun& run : runs) {
-    slots += run.slots();
-    recomputed += run.recomputed;
+    AddRun(run, limits.int8, all);
+    bytes += HeadBytes(run, part.head_dim, limits.int8);
   }
-  const auto runs_end = static_cast<uint32_t>(runs.size());
-  if (recomputed > 0) {
+  if (all.recomputed > 0) {
+    const uint64_t slots_max =
+        limits.window_bytes / KvHeadBytes(part.head_dim, KvForm::kBF16) / part.kv_heads;
     const uint64_t tokens_max = limits.window_bytes / (limits.activation_width * sizeof(BFloat16));
-    AddWithActivations(part, runs, std::min(slots_max / part.kv_heads, tokens_max), pieces);
+    AddWithActivations(part, runs, std::min(slots_max, tokens_max), pieces);
     return;
   }
   const uint32_t heads_min = std::clamp(limits.heads, 1u, part.kv_heads);
   const uint32_t heads_max = limits.heads == 0 ? part.kv_heads : heads_min;
-  const bool whole = slots * heads_min <= slots_max;
+  const bool whole = bytes * heads_min <= limits.window_bytes;
   const uint32_t group = whole ? static_cast<uint32_t>(std::min<uint64_t>(
-                                     heads_max, slots_max / std::max<uint64_t>(slots, 1)))
+                                     heads_max, limits.window_bytes / std::max<uint64_t>(bytes, 1)))
                                : heads_min;
   for (uint32_t head = 0; head < part.kv_heads; head += group) {
     const HeadRange heads{.first = head, .count = std::min(group, part.kv_heads - head)};
     if (whole) {
-      pieces.push_back(
-          {.heads = heads, .runs_end = runs_end, .slots = static_cast<uint32_t>(slots)});
+      all.heads = heads;
+      pieces.push_back(all);
     } else {
-      AddByRuns(heads, runs, slots_max / group,
+      AddByRuns(heads, runs, measure, limits.window_bytes / group,
                 [&](const FetchPiece& piece) { pieces.push_back(piece); });
     }
   }
+}
+
+FetchPlanes PlanesOf(const FetchPiece& piece, uint32_t head_dim) {
+  constexpr size_t kScaleBytes = 4;
+  const size_t int8_slots = size_t{piece.heads.count} * piece.int8_slots;
+  FetchPlanes planes;
+  planes.int8_v = int8_slots * head_dim;
+  planes.k_scales = planes.int8_v + int8_slots * head_dim;
+  planes.v_scales = planes.k_scales + int8_slots * Int8ScalesOfSlot(head_dim) * kScaleBytes;
+  planes.k = planes.v_scales + int8_slots * kScaleBytes;
+  planes.v = planes.k + piece.elements(head_dim) * sizeof(BFloat16);
+  planes.end = planes.v + piece.elements(head_dim) * sizeof(BFloat16);
+  return planes;
 }
 
 uint64_t FetchWindowBytes(const EpochConfig& config) {
@@ -148,14 +184,23 @@ absl::Status CheckFetch(const EpochConfig& config) {
                      "keeps them where all "
                      "heads are: set partition to request"));
   }
-  const FetchRun longest{.before = config.sequence_tokens_max};
+  if (config.activation_width > 0 && config.int8_tails > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration of epoch ", config.epoch,
+                     " keeps activations in addition to INT8, which this version does not serve"));
+  }
+  // With INT8 as much as its next row needs.
+  const FetchRun longest{.before = config.sequence_tokens_max,
+                         .tokens = config.int8_tails > 0 ? kInt8BlockTokens : 0};
   uint64_t least = 0;
   for (const AttentionDescriptor& layer : config.layers) {
-    const uint64_t slot = SlotBytes(layer) * HeadsAtLeast(config, layer);
     // Where tokens of both kinds alternate, each kind ends with a tile of its own.
-    const uint64_t slots = longest.slots() + (config.activation_share > 0 ? kFetchTile : 0);
-    least = std::max(least, slots * std::max<uint64_t>(slot, uint64_t{config.activation_width} *
-                                                                 sizeof(BFloat16)));
+    const uint64_t tile = config.activation_share > 0 ? kFetchTile : 0;
+    const uint64_t head = HeadBytes(longest, layer.head_dim, config.int8_tails > 0) +
+                          tile * KvHeadBytes(layer.head_dim, KvForm::kBF16);
+    const uint64_t activations =
+        (longest.slots() + tile) * config.activation_width * sizeof(BFloat16);
+    least = std::max({least, head * HeadsAtLeast(config, layer), activations});
   }
   if (FetchWindowBytes(config) >= least) {
     return absl::OkStatus();

@@ -20,14 +20,24 @@
 //
 //   window   header | tokens x activation
 //
-// The slots of their K and V are the first ones of each head in the window of the piece behind it,
-// whole tiles for each run: the compute node writes them there while the others come.
+// Where K and V are INT8 (docs/adr/0171-int8-behind-the-open-block.md) a run has closed blocks as
+// INT8 and its open one as bf16:
+//
+//   window   header | heads x INT8 slots of K, V, scales of K, of V | heads x slots of K, of V
+//
+// INT8 slots are those of an arena (kernels/int8_kv.h, Int8View). Every run has some for the tokens
+// that come so, and for those of blocks that its own rows close while later ones of them attend.
+//
+// The slots of K and V of recomputed tokens are the first ones of each head in the window of the
+// piece behind it, whole tiles for each run: the compute node writes them there while the others
+// come.
 //
 // Threading:   plain values.   Allocation: when a list grows.
 // Determinism: pure functions.
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -35,6 +45,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/attention_descriptor.h"
+#include "common/kv_form.h"
 #include "plan/epoch_config.h"
 #include "plan/step_plan.h"
 #include "plan/window_layout.h"
@@ -56,6 +67,15 @@ struct FetchRun {
   // Of the recomputed ones.
   uint32_t recomputed_slots() const { return WholeTiles(recomputed); }
 
+  // Where K and V are INT8: tokens that come so, and bf16 of the open block behind them.
+  uint32_t int8_fetched() const { return Int8TokensOf(before); }
+  uint32_t tail_fetched() const { return before - int8_fetched(); }
+  // In a window: of all tokens that some row sees as INT8, and of the open block.
+  uint32_t int8_slots() const { return Int8TokensOf(before + std::max(tokens, 1u) - 1); }
+  uint32_t tail_slots() const {
+    return std::min(kInt8BlockTokens, WholeTiles(tail_fetched() + tokens));
+  }
+
   static uint32_t WholeTiles(uint32_t slots) {
     return (slots + kFetchTile - 1) / kFetchTile * kFetchTile;
   }
@@ -69,6 +89,7 @@ struct FetchPiece {
   // The first of these, whose K and V follow from the piece before. Of a piece of activations: how
   // many tokens it has; it has no heads.
   uint32_t recomputed = 0;
+  uint32_t int8_slots = 0;  // Of all its runs, in each head; `slots` are those of open blocks then.
 
   bool activations() const { return heads.count == 0; }
 
@@ -77,11 +98,24 @@ struct FetchPiece {
   friend bool operator==(const FetchPiece&, const FetchPiece&) = default;
 };
 
+// Where the planes of a piece begin, in bytes behind the header. Shapes: heads after heads.
+struct FetchPlanes {
+  size_t int8_k = 0;
+  size_t int8_v = 0;
+  size_t k_scales = 0;
+  size_t v_scales = 0;
+  size_t k = 0;
+  size_t v = 0;
+  size_t end = 0;
+};
+FetchPlanes PlanesOf(const FetchPiece& piece, uint32_t head_dim);
+
 // What pieces are cut for.
 struct FetchLimits {
   uint64_t window_bytes = 0;      // Of one window.
   uint32_t heads = 0;             // KV heads of a piece, or the layer's if these are fewer; 0: any.
   uint32_t activation_width = 0;  // Elements of a token's activation; 0: nothing is recomputed.
+  bool int8 = false;              // K and V are; nothing is recomputed then.
 };
 
 FetchLimits FetchLimitsOf(const EpochConfig& config);
@@ -124,7 +158,7 @@ uint64_t FetchWindowBytes(const EpochConfig& config);
 // Errors: kInvalidArgument  path fetch with several compute nodes or partition token_range; windows
 //                           in which one KV head of the longest sequence does not fit, or as many
 //                           as the epoch fixes, or where activations are kept all: says how many
-//                           bytes would do; activations with partition head.
+//                           bytes would do; activations with partition head, or with INT8.
 absl::Status CheckFetch(const EpochConfig& config);
 
 }  // namespace lamina::plan

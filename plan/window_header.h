@@ -25,7 +25,9 @@ struct WindowHeader {
   uint32_t sender = 0;   // Index of the sending node in its role.
   // Part windows: which reduction of the lane the part is of, from 1. Else 0.
   uint64_t reduction = 0;
-  uint64_t reserved[2] = {0, 0};
+  // Windows of K and V: DataChecksum of what follows; 0: the sender has made none.
+  uint64_t data_checksum = 0;
+  uint64_t reserved = 0;
 };
 static_assert(sizeof(WindowHeader) == 64);
 

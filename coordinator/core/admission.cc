@@ -36,9 +36,8 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (life_.waiting().empty() || places_.lanes.running() >= options_.running_max) {
     return false;
   }
-  if (options_.int8_tails > 0 &&
-      places_.lanes.running() + places_.borders.leaving() >= options_.int8_tails) {
-    return false;  // Nodes may not have given up the tails of those that have left.
+  if (!HasTail(options_, places_)) {
+    return false;
   }
   Sequence& first = **life_.waiting().begin();
   if (!life_.draining().empty() && life_.Before(**life_.draining().begin(), first)) {

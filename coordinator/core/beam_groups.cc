@@ -115,8 +115,9 @@ uint32_t BeamGroups::Report(Sequence& sequence, const plan::SampledToken& token,
   if (sequence.runs() && !places_.lanes.has_prefill()) {
     group.lane = sequence.lane;
     places_.cache.Stored(sequence, sequence.join_tokens);
-    if (sequence.held->released == 0) {
-      places_.kv.Fork(member.id, HolderOf(member.id), sequence.join_tokens);
+    const uint32_t shared = SharedOf(sequence.join_tokens);
+    if (sequence.held->released == 0 && shared > 0) {
+      places_.kv.Fork(member.id, HolderOf(member.id), shared);
       member.kept = true;
       member.node = sequence.node;
     }
@@ -273,17 +274,22 @@ void BeamGroups::GiveWay() {
   }
 }
 
+// With INT8 whole blocks: the last one is open, in a tail of who computed it.
+uint32_t BeamGroups::SharedOf(uint32_t tokens) const {
+  return options_.int8_tails == 0 ? tokens : tokens - tokens % options_.cached_block_tokens;
+}
+
 // In the lane where the group was, or in another one if that has no room any more.
 bool BeamGroups::JoinsHere(const Group& group, const OpenStep& open) const {
-  return places_.lanes.running() < options_.running_max && maker_.HasRoom(open) &&
-         balance_.HasRoomForRow(open.plan.lane) &&
+  return places_.lanes.running() < options_.running_max && HasTail(options_, places_) &&
+         maker_.HasRoom(open) && balance_.HasRoomForRow(open.plan.lane) &&
          (open.plan.lane == group.lane || !balance_.HasRoomForRow(group.lane));
 }
 
-// A slot for the next token behind those of `from`, which no starving row waits for.
-bool BeamGroups::HasSlotBehind(const Member& from) {
+// Slots for the next tokens behind those of `from`, which no starving row waits for.
+bool BeamGroups::HasSlotsBehind(const Member& from, uint32_t tokens) {
   const auto has_slot = [&](uint32_t node) {
-    const uint64_t wanted = places_.residents.Starving(node) + uint64_t{1};
+    const uint64_t wanted = uint64_t{places_.residents.Starving(node)} + tokens;
     if (places_.kv.directory().SlotsFree(node) < wanted) {
       places_.cache.MakeRoom(node, wanted);
     }
@@ -303,18 +309,25 @@ bool BeamGroups::HasSlotBehind(const Member& from) {
 
 void BeamGroups::JoinOne(Group& group, size_t index, OpenStep& open) {
   const Member& from = *Find(group.before, group.members[index].continues);
-  if (!HasSlotBehind(from)) {
-    Enter(group, index);
+  const uint32_t shared = places_.kv.TokensOf(HolderOf(from.id));
+  Sequence& sequence = Enter(group, index);
+  const uint32_t own = sequence.tokens() - shared;
+  if (!HasSlotsBehind(from, own)) {
     return;
   }
-  Sequence& sequence = Enter(group, index);
   life_.Begin(sequence, open.plan.lane, from.node);
-  sequence.chunked_tokens = sequence.join_tokens - 1;
+  sequence.chunked_tokens = shared;
   const plan::SequenceId id = sequence.request.id;
-  maker_.AddJoin(sequence, places_.kv.Fork(HolderOf(from.id), id, sequence.chunked_tokens), open);
-  places_.cache.Stored(sequence, sequence.chunked_tokens);
+  std::vector<HeldExtent> slots = places_.kv.Fork(HolderOf(from.id), id, shared);
+  if (own > 1) {  // A single one comes with its row, maybe in the next span.
+    const auto appended = places_.kv.Append(id, own);
+    LAMINA_CHECK(appended.ok());
+    slots.insert(slots.end(), appended->begin(), appended->end());
+  }
+  maker_.AddJoin(sequence, slots, open);
+  places_.cache.Stored(sequence, shared);
   life_.Settle(sequence);
-  maker_.AddLastToken(sequence, open);
+  maker_.AddContinued(sequence, open);
 }
 
 void BeamGroups::Join(OpenStep& open) {
@@ -330,6 +343,7 @@ void BeamGroups::Join(OpenStep& open) {
       ReleaseUnshared(*group);
     }
   }
+  GiveWay();  // Those that found no slots wait for them now, maybe for nothing else to happen.
 }
 
 void BeamGroups::LeaveEpoch() {

@@ -3,7 +3,7 @@
 // BeamGroups: beam searches in flight. Each beam is a member of its group: a sequence of its own
 // for one step, which joins with all tokens of the beam and ends with the row that samples the next
 // one. A member that continues another shares its slots: nothing is copied, and one row is
-// computed.
+// computed. With INT8 it shares those of closed blocks, and computes the open one again.
 //
 //   Begin --> (queue) --> runs --Report--> kept --(all reported: select)--> ready --Join--> runs
 //                ^                           |                                |
@@ -107,7 +107,8 @@ class BeamGroups {
   void Forget(Group& group);
   Sequence& Enter(Group& group, size_t index);
   bool JoinsHere(const Group& group, const OpenStep& open) const;
-  bool HasSlotBehind(const Member& from);
+  uint32_t SharedOf(uint32_t tokens) const;
+  bool HasSlotsBehind(const Member& from, uint32_t tokens);
   void JoinOne(Group& group, size_t index, OpenStep& open);
   void Release(Member& member);
   void ReleaseUnshared(Group& group);

@@ -314,12 +314,6 @@ absl::Status Scheduler::Submit(SequenceRequest request) {
                                                      " sequences wait; try again later"));
   }
   if (request.beams.width > 0) {
-    if (impl_->options.int8_tails > 0) {
-      return absl::UnimplementedError(
-          "use_beam_search: beams share blocks that are not full, which this version does not "
-          "serve "
-          "with kv int8; ask without it, or set kv to bf16 in the cluster file");
-    }
     LAMINA_RETURN_IF_ERROR(impl_->beams.Check(request));
     impl_->beams.Begin(std::move(request));
   } else {

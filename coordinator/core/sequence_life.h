@@ -120,4 +120,11 @@ class SequenceLife {
   uint64_t preemptions_ = 0;
 };
 
+// Whether another sequence may join as far as tails of open blocks go, if K and V are INT8: nodes
+// may not have given up those of sequences that have left.
+inline bool HasTail(const SchedulerOptions& options, const SequenceLife::Places& places) {
+  return options.int8_tails == 0 ||
+         places.lanes.running() + places.borders.leaving() < options.int8_tails;
+}
+
 }  // namespace lamina::core

@@ -328,8 +328,8 @@ void StepMaker::AddJoin(const Sequence& sequence, const std::vector<HeldExtent>&
   }
 }
 
-void StepMaker::AddLastToken(Sequence& sequence, OpenStep& open) {
-  LAMINA_CHECK(AddChunk(sequence, 1, open) == 1 && sequence.chunked_tokens == sequence.join_tokens);
+void StepMaker::AddContinued(Sequence& sequence, OpenStep& open) {
+  LAMINA_CHECK(AddChunk(sequence, std::max(1u, TokensForNewcomer(open)), open) > 0);
 }
 
 void StepMaker::AddNewcomer(Sequence& sequence, OpenStep& open) {

@@ -54,8 +54,9 @@ class StepMaker {
   // A sequence joins with these slots.
   void AddJoin(const Sequence& sequence, const std::vector<HeldExtent>& slots,
                OpenStep& open) const;
-  // The only token of one that joins and is not stored yet. Requires: HasRoom(), and a free slot.
-  void AddLastToken(Sequence& sequence, OpenStep& open);
+  // The first tokens of one that joins and shares slots of all before them. Requires: HasRoom(),
+  // and that it has slots for them, or that a slot is free for a single one.
+  void AddContinued(Sequence& sequence, OpenStep& open);
 
   // Tokens that the step takes of a newcomer's prompt; 0: none may join.
   uint32_t TokensForNewcomer(OpenStep& open);

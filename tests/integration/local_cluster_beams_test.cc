@@ -27,7 +27,7 @@ GenerateSpec Search(std::vector<TokenId> prompt, uint32_t max_tokens, BeamParams
   return spec;
 }
 
-// Around the borders of tiles (16) and of attention blocks (256).
+// Around the borders of tiles (16), of blocks of INT8 (64) and of attention blocks (256).
 std::vector<GenerateSpec> Searches() {
   std::vector<GenerateSpec> specs;
   specs.push_back(Search(RandomPrompt(1, 1), 20, {.width = 4}, 4));
@@ -36,6 +36,8 @@ std::vector<GenerateSpec> Searches() {
       Search(RandomPrompt(250, 3), 24, {.width = 5, .early_stopping = BeamStop::kNever}, 2));
   specs.push_back(
       Search(RandomPrompt(300, 4), 16, {.width = 2, .early_stopping = BeamStop::kFull}, 2));
+  specs.push_back(Search(RandomPrompt(58, 5), 14, {.width = 4}, 3));
+  specs.push_back(Search(RandomPrompt(127, 6), 6, {.width = 3}, 2));
   specs[2].ignore_eos = false;
   specs[2].stop_tokens = {5, 17, 40, 63};
   specs[3].stop_tokens = {11};
@@ -55,30 +57,10 @@ void ExpectSameAnswers(const std::vector<GenerateResult>& found,
   }
 }
 
-class LocalClusterBeamsTest : public ::testing::Test {
- protected:
-  static LocalClusterOptions Options() {
-    LocalClusterOptions options;
-    options.model = SmallModel();
-    options.sequence_tokens_max = 512;
-    return options;
-  }
-  static const std::vector<GenerateResult>& Expected() {
-    static const std::vector<GenerateResult> expected =
-        MakeCluster(Options())->GenerateMany(Searches());
-    return expected;
-  }
-  static void ExpectBits(const std::string& what, const LocalClusterOptions& options) {
-    SCOPED_TRACE(what);
-    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
-    ASSERT_NE(cluster, nullptr);
-    ExpectSameAnswers(cluster->GenerateMany(Searches()), Expected());
-    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
-  }
-};
-
-TEST_F(LocalClusterBeamsTest, AnswersAreThoseOfASearchRequestByRequest) {
-  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Options());
+// `found` are the answers to Searches() of such a cluster.
+void ExpectSearchesRequestByRequest(const LocalClusterOptions& options,
+                                    const std::vector<GenerateResult>& found_of) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
   for (size_t i = 0; i < Searches().size(); ++i) {
     SCOPED_TRACE(absl::StrCat("search ", i));
@@ -105,7 +87,7 @@ TEST_F(LocalClusterBeamsTest, AnswersAreThoseOfASearchRequestByRequest) {
       }
       search.Advance(next);
     }
-    const GenerateResult& found = Expected()[i];
+    const GenerateResult& found = found_of[i];
     ASSERT_TRUE(found.status.ok()) << found.status;
     ASSERT_LE(found.choices.size(), search.answers().size());
     for (size_t c = 0; c < found.choices.size(); ++c) {
@@ -122,6 +104,48 @@ TEST_F(LocalClusterBeamsTest, AnswersAreThoseOfASearchRequestByRequest) {
     }
   }
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+class LocalClusterBeamsTest : public ::testing::Test {
+ protected:
+  static LocalClusterOptions Options() {
+    LocalClusterOptions options;
+    options.model = SmallModel();
+    options.sequence_tokens_max = 512;
+    return options;
+  }
+  static const std::vector<GenerateResult>& Expected() {
+    static const std::vector<GenerateResult> expected =
+        MakeCluster(Options())->GenerateMany(Searches());
+    return expected;
+  }
+  static void ExpectBits(const std::string& what, const LocalClusterOptions& options) {
+    SCOPED_TRACE(what);
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSameAnswers(cluster->GenerateMany(Searches()), Expected());
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
+};
+
+TEST_F(LocalClusterBeamsTest, AnswersAreThoseOfASearchRequestByRequest) {
+  ExpectSearchesRequestByRequest(Options(), Expected());
+}
+
+// Beams share closed blocks, and compute the open one again.
+TEST_F(LocalClusterBeamsTest, AnswersInInt8AreThoseOfASearchRequestByRequest) {
+  LocalClusterOptions options = Options();
+  options.int8 = true;
+  for (const bool kept : {false, true}) {
+    options.prefix_cache = kept;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    const std::vector<GenerateResult> found = cluster->GenerateMany(Searches());
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+    ExpectSearchesRequestByRequest(options, found);
+    EXPECT_NE(Bits(found[3].choices[0].logprobs), Bits(Expected()[3].choices[0].logprobs));
+  }
 }
 
 TEST_F(LocalClusterBeamsTest, HowTheClusterIsMadeDoesNotShow) {

@@ -55,6 +55,27 @@ const std::vector<Mode>& Modes() {
          options.stages = 2;
          options.lanes = 2;
        }},
+      {"fetch_heads",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.memory_nodes = 2;
+         options.lanes = 2;
+         options.chunk_tokens = 70;
+       }},
+      // One head of the longest sequence fits.
+      {"fetch_small_windows",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 200 << 10;
+         options.chunk_tokens = 100;
+         options.scratch_tokens = 50;
+       }},
+      {"fetch_by_head",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.memory_nodes = 2;
+         options.partition = Partition::kHead;
+         options.scratch_tokens = 40;
+       }},
       {"local", [](LocalClusterOptions& options) { options.local = true; }},
       {"local_small_chunks", [](LocalClusterOptions& options) {
          options.local = true;
@@ -145,6 +166,47 @@ TEST_P(Int8Test, ConversationsGoOnBehindClosedBlocksWithTheSameBits) {
     }
   }
   EXPECT_GT(cached, 1500u);
+}
+
+// Searches whose beams part before, at and behind the borders of blocks.
+std::vector<GenerateSpec> Searches() {
+  std::vector<GenerateSpec> specs;
+  for (const uint32_t tokens : {1u, 60u, 63u, 64u, 126u, 191u, 250u}) {
+    GenerateSpec spec = Greedy(RandomPrompt(tokens, tokens), 10);
+    spec.beams.width = 2 + tokens % 3;
+    spec.choices = 2;
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+void ExpectSameChoices(const std::vector<GenerateResult>& found,
+                       const std::vector<GenerateResult>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    SCOPED_TRACE(absl::StrCat("search ", i));
+    ASSERT_TRUE(expected[i].status.ok()) << expected[i].status;
+    ASSERT_TRUE(found[i].status.ok()) << found[i].status;
+    ASSERT_EQ(found[i].choices.size(), expected[i].choices.size());
+    for (size_t c = 0; c < found[i].choices.size(); ++c) {
+      ExpectSameChoice(found[i].choices[c], expected[i].choices[c]);
+    }
+  }
+}
+
+TEST_P(Int8Test, BeamsHaveTheBitsOfPromptsInOneChunk) {
+  static const std::vector<GenerateResult> expected =
+      MakeCluster(Plain())->GenerateMany(Searches());
+  for (const bool cache : {false, true}) {
+    LocalClusterOptions options = Base();
+    Modes()[GetParam()].apply(options);
+    options.prefix_cache = cache;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSameChoices(cluster->GenerateMany(Searches()), expected);
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Int8Test, ::testing::Range(size_t{0}, Modes().size()),
@@ -289,13 +351,28 @@ TEST(Int8KvTest, LostNodesChangeNoBits) {
   EXPECT_GT(cluster->engine().GetStatus().epoch, 1u);
 }
 
-TEST(Int8KvTest, BeamsAreRefusedByName) {
-  GenerateSpec spec = Greedy(RandomPrompt(20, 1), 5);
-  spec.sampling.logprobs = 0;
-  spec.beams.width = 2;
-  const GenerateResult result = MakeCluster(Base())->GenerateMany({spec})[0];
-  EXPECT_TRUE(absl::IsUnimplemented(result.status)) << result.status;
-  EXPECT_THAT(std::string(result.status.message()), ::testing::HasSubstr("use_beam_search"));
+// Fewer tails than the beams of two searches, and slots for few: beams wait for both.
+TEST(Int8KvTest, BeamsWaitForTailsAndSlots) {
+  const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(Searches());
+  for (const bool cache : {false, true}) {
+    LocalClusterOptions options = Base();
+    options.sequence_tokens_max = 300;
+    options.slots = 600;
+    options.running_max = 5;
+    options.prefix_cache = cache;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    std::vector<GenerateSpec> specs = Searches();
+    for (uint64_t i = 0; i < 4; ++i) {
+      specs.push_back(Greedy(RandomPrompt(60 + 30 * i, 100 + i), 100));
+    }
+    std::vector<GenerateResult> found = cluster->GenerateMany(specs);
+    EXPECT_TRUE(found.back().status.ok()) << found.back().status;
+    found.resize(expected.size());
+    ExpectSameChoices(found, expected);
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
 }
 
 TEST(Int8KvTest, StatusTellsTheBytesOfAToken) {

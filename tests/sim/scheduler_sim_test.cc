@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <sstream>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/sim_world.h"
@@ -153,17 +155,47 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearched) {
   }
 }
 
+// With INT8 beams share closed blocks, and compute the open one again.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearchedInInt8) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const SimReport report = SimWorld({.seed = seed,
+                                       .prefix_cache = seed % 4 > 1,
+                                       .windows = seed % 2 != 0,
+                                       .beams = true,
+                                       .int8 = true})
+                                 .Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.beam_answers, 1000);
+  EXPECT_GT(reach.beams_shared, 10'000);
+  EXPECT_GT(reach.beams_queued, 100);
+  EXPECT_GT(reach.preemptions, 100);
+  EXPECT_GT(reach.epochs, 100);
+}
+
 TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
   std::ifstream file(absl::StrCat(LAMINA_SOURCE_DIR, "/tests/sim/regression_seeds.txt"));
   ASSERT_TRUE(file.is_open());
   std::string line;
   while (std::getline(file, line)) {
-    uint64_t seed = 0;
-    if (line.empty() || line[0] == '#' || !(std::istringstream(line) >> seed)) {
+    std::istringstream words(line);
+    SimOptions options;
+    if (line.empty() || line[0] == '#' || !(words >> options.seed)) {
       continue;
     }
-    const SimReport report = SimWorld({.seed = seed}).Run();
-    EXPECT_EQ(report.failure, "") << HowToReplay(seed, report);
+    const std::map<std::string, bool*> known = {{"kept", &options.prefix_cache},
+                                                {"windows", &options.windows},
+                                                {"beams", &options.beams},
+                                                {"int8", &options.int8}};
+    for (std::string word; words >> word && known.contains(word);) {
+      *known.at(word) = true;
+    }
+    const SimReport report = SimWorld(options).Run();
+    EXPECT_EQ(report.failure, "") << line << " " << HowToReplay(options.seed, report);
   }
 }
 

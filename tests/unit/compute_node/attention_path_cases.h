@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/attention_descriptor.h"
+#include "common/kv_form.h"
 #include "plan/attention_paths.h"
 #include "plan/row_pieces.h"
 #include "plan/slot_kinds.h"
@@ -26,6 +27,11 @@ inline constexpr uint32_t kHeadDim = 16;
 inline constexpr uint64_t kFetchLeast =
     uint64_t{2} * kLanes * 2 * (kTokensMax + 4) * 2 * kHeadDim * 2;
 
+// The same of INT8: closed blocks, and an open one.
+inline constexpr uint64_t kFetchLeastInt8 =
+    uint64_t{2} * kLanes * 2 *
+    ((kTokensMax + 64) / 64 * 64 * KvHeadBytes(kHeadDim, KvForm::kInt8) + 64 * 2 * kHeadDim * 2);
+
 struct Case {
   const char* name;
   plan::AttentionPath kind;
@@ -38,6 +44,7 @@ struct Case {
   uint32_t recomputed = 0;        // Of StepPlan; activations are kept then.
   uint32_t activation_share = 0;  // Of the slots; the same.
   double sparse_ratio = 0;        // With path sparse.
+  bool int8 = false;              // K and V are.
 };
 
 inline void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
@@ -111,6 +118,23 @@ inline std::vector<Case> Cases() {
        .kind = AttentionPath::kSparse,
        .fetch_bytes = 16 << 20,
        .sparse_ratio = 1},
+      {.name = "RemoteInt8", .kind = AttentionPath::kRemote, .int8 = true},
+      {.name = "FetchInt8", .kind = AttentionPath::kFetch, .fetch_bytes = 16 << 20, .int8 = true},
+      {.name = "FetchInt8InSmallWindows",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = kFetchLeastInt8,
+       .int8 = true},
+      {.name = "FetchInt8WholeLayers",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 4 * kFetchLeastInt8,
+       .fetch_heads = 100,
+       .int8 = true},
+      {.name = "FetchInt8ByHead",
+       .kind = AttentionPath::kFetch,
+       .heads = heads,
+       .fetch_bytes = 1 << 20,
+       .fetch_heads = 1,
+       .int8 = true},
       {.name = "Toy", .kind = AttentionPath::kLocal, .toy = true},
   };
 }

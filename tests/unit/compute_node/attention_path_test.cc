@@ -28,6 +28,7 @@
 #include "compute_node/remote_path_maker.h"
 #include "compute_node/sparse_path_maker.h"
 #include "compute_node/step_layout.h"
+#include "kernels/int8_runs.h"
 #include "kernels/kv_arena.h"
 #include "memory_node/attention_worker.h"
 #include "plan/epoch_shape.h"
@@ -104,6 +105,14 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     }
     for (uint32_t i = 0; i < kSequences; ++i) {
       expected_.push_back(kernels::KvArena::Create(config_.layers, kTokensMax).value());
+      if (GetParam().int8) {
+        int8_.push_back(*kernels::CpuKvDevices(kernels::ReferenceAttention(),
+                                               pool_)({.layers = config_.layers,
+                                                       .slots = kInt8BlockTokens,
+                                                       .context_tokens_max = kTokensMax,
+                                                       .query_tokens_max = kInt8BlockTokens,
+                                                       .int8_slots = kTokensMax}));
+      }
     }
   }
 
@@ -138,6 +147,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                                 ? 0
                                 : executor().program().Width(KvInputOf(executor().program(), 0)),
         .activation_share = GetParam().activation_share,
+        .int8_tails = GetParam().int8 ? kSequences + 1 : 0,
         .sparse_ratio = GetParam().sparse_ratio,
         .memory_nodes = {"m0", "m1"},
         .slots = {kSlots, kSlots},
@@ -192,8 +202,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       node.device = *kernels::CpuKvDevices(kernels::CpuAttention(), memory_pool_)(
           memory_node::AttentionWorker::DeviceOptions(config_, plan::LayersOf(config_, i), kSlots));
       node.worker = std::make_unique<memory_node::AttentionWorker>(
-          memory_node::AttentionWorker::Options{.config = config_, .node = i}, *node.transport,
-          *node.region, *node.device, memory_pool_, node.counters);
+          memory_node::AttentionWorker::Options{.config = config_, .node = i, .checks_data = true},
+          *node.transport, *node.region, *node.device, memory_pool_, node.counters);
       memory_node::PeerRegions replies;
       replies.compute.push_back(*node.transport->OpenRegion(region_->Descriptor(), kEpoch));
       node.worker->SetPeers(std::move(replies));
@@ -373,6 +383,21 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       const Extent own{.first_slot = first, .tokens = tokens};
       const Extent all{.first_slot = 0, .tokens = first + tokens};
       const BFloat16* k = qkv.row(row) + shape.q_width();
+      if (GetParam().int8) {
+        const kernels::Int8Run run{.slots = {&all, 1},
+                                   .first_token = first,
+                                   .tokens = tokens,
+                                   .k = k,
+                                   .v = k + shape.kv_width(),
+                                   .kv_stride = qkv.stride,
+                                   .q = qkv.row(row),
+                                   .q_stride = qkv.stride,
+                                   .out = wanted.data() + row * shape.q_width(),
+                                   .out_stride = shape.q_width()};
+        EXPECT_TRUE(
+            kernels::Int8Runs().Run(*int8_[id - 1], layer, AllHeads(shape), {&run, 1}).ok());
+        return;
+      }
       kernels::StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&own, 1}, arena.k(layer),
                        arena.v(layer), arena.head_stride(layer));
       kernels::AttentionItem item{.extents = {&all, 1},
@@ -440,6 +465,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
   std::unique_ptr<PathSet> paths_;
   std::vector<Lane> lanes_;
   std::vector<kernels::KvArena> expected_;                                 // Of each sequence.
+  std::vector<std::unique_ptr<kernels::KvDevice>> int8_;                   // The same of INT8.
   std::map<std::pair<plan::SequenceId, uint32_t>, WholeMatrix> matrices_;  // With path sparse.
   std::map<uint32_t, std::vector<BFloat16>> wanted_;
   std::map<uint32_t, bool> awaiting_;
@@ -478,10 +504,10 @@ TEST_P(AttentionPathTest, RowsAndChunksHaveTheBitsOfPlainAttention) {
 // Several in a step, where no scratch has those before them.
 TEST_P(AttentionPathTest, RowsOfAPromptSeeAllTokensBeforeThem) {
   plan::StepPlan plan;
-  Join(1, 130, plan);
+  Join(1, 131, plan);
   AddRows(1, 121, plan);
   RunSteps({plan});
-  for (const uint32_t rows : {4u, 3u, 2u}) {
+  for (const uint32_t rows : {4u, 4u, 2u}) {  // The second ones fill a block of 64, and go on.
     plan = {};
     for (uint32_t i = 0; i < rows; ++i) {
       plan.rows.push_back({.sequence = 1, .position = done_[1]++});
@@ -507,6 +533,46 @@ TEST_P(AttentionPathTest, AStepWithOneLaneAndOneRowRuns) {
   }
 }
 
+class WindowDataTest : public AttentionPathTest {
+ protected:
+  // The next piece of node m0 has come into the lane's window: where its data begin.
+  std::byte* AwaitPiece(uint32_t lane, uint64_t piece) {
+    const plan::FetchWindows windows(context_->layout);
+    const Nanos deadline = RealClock().Now() + kLong;
+    while (region_->LoadSignal(windows.word(0, lane)) < piece && RealClock().Now() < deadline) {
+      transport_->Progress();
+    }
+    EXPECT_GE(region_->LoadSignal(windows.word(0, lane)), piece);
+    return region_->bytes().data() + windows.Window(0, lane, piece) + sizeof(plan::WindowHeader);
+  }
+};
+
+// Whatever comes: K and V, or activations.
+TEST_P(WindowDataTest, AByteThatChangedOnTheWayIsFound) {
+  plan::StepPlan plan;
+  Join(2, 90, plan);
+  AddRows(2, 90, plan);
+  RunSteps({plan});
+  plan = {};
+  AddRows(2, 1, plan);
+  BeginStep(0, plan);
+  BeginLayer(lanes_[0], 0);
+  std::byte* const data = AwaitPiece(0, 1);
+  data[200] ^= std::byte{4};
+  const auto found = paths_->Poll(lanes_[0]);
+  EXPECT_TRUE(absl::IsInternal(found.status())) << found.status();
+  EXPECT_THAT(std::string(found.status().message()),
+              ::testing::HasSubstr("its data changed on the way"));
+  EXPECT_EQ(counters_.refusals.total(), 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, WindowDataTest, ::testing::ValuesIn([] {
+                           std::vector<Case> cases = Cases();
+                           std::erase_if(cases,
+                                         [](const Case& one) { return one.fetch_bytes == 0; });
+                           return cases;
+                         }()),
+                         [](const auto& test) { return std::string(test.param.name); });
 INSTANTIATE_TEST_SUITE_P(Paths, AttentionPathTest, ::testing::ValuesIn(Cases()),
                          [](const auto& test) { return std::string(test.param.name); });
 

@@ -41,7 +41,8 @@ TEST(KvFormConfigTest, WhatIsNotServedWithItIsRefusedByName) {
   EXPECT_EQ(ErrorOf({"partition=head"}), "no error");
   EXPECT_EQ(ErrorOf({"policy=local", "memory=[]", "compute.0.capacity=1GiB"}), "no error");
   EXPECT_THAT(ErrorOf({"kv=int4"}), AllOf(HasSubstr("kv"), HasSubstr("bf16, int8")));
-  for (const std::string policy : {"fetch_heads", "fetch_recompute", "fetch_hybrid"}) {
+  EXPECT_EQ(ErrorOf({"policy=fetch_heads"}), "no error");
+  for (const std::string policy : {"fetch_recompute", "fetch_hybrid", "fetch_sparse"}) {
     EXPECT_THAT(ErrorOf({"policy=" + policy}),
                 AllOf(HasSubstr("UNIMPLEMENTED"),
                       HasSubstr("kv: int8 is not served by this version with policy " + policy)));

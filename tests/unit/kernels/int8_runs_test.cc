@@ -16,6 +16,7 @@
 
 #include "common/kv_form.h"
 #include "kernels/compute_device.h"
+#include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
 
 namespace lamina::kernels {
@@ -129,7 +130,6 @@ TEST_P(Int8RunsTest, OfAnyLengthsHaveTheBitsOfSingleTokens) {
     Forget();
     const std::unique_ptr<KvDevice> device = Make(CpuAttention());
     EXPECT_EQ(device->slots(), kSlots);
-    EXPECT_EQ(device->reads(), nullptr);
     Int8Runs together;
     uint32_t done[kSequences] = {};
     while (*std::min_element(done, done + kSequences) < kTokens) {
@@ -187,6 +187,49 @@ TEST_P(Int8RunsTest, ChunksOfPromptsHaveTheBitsOfSingleTokens) {
     }
     EXPECT_EQ(Found()[1], expected[1]);
   }
+}
+
+// Closed blocks elsewhere: wherever their slots lie, and tile by tile, they are what they were.
+TEST_P(Int8RunsTest, ClosedBlocksThatAreLoadedAreAttendedWithTheSameBits) {
+  constexpr uint32_t kClosed = kTokens / kInt8BlockTokens * kInt8BlockTokens;
+  Forget();
+  const std::unique_ptr<KvDevice> device = Make(CpuAttention());
+  const Int8Run all = RunOf(1, 0, kTokens, AllHeads(layer_));
+  Int8Runs runs;
+  ASSERT_TRUE(runs.Run(*device, 0, AllHeads(layer_), {&all, 1}).ok());
+  const Outputs expected = Found();
+
+  Int8Arena arena = Int8Arena::Create({{layer_}}, kClosed).value();
+  KvArena tail = KvArena::Create({{layer_}}, kInt8BlockTokens).value();
+  const Extent open{.first_slot = all.tail_slot, .tokens = kInt8BlockTokens};
+  for (uint32_t head = 0; head < layer_.kv_heads; ++head) {
+    for (uint32_t first = 0; first < kClosed; first += 16) {
+      ASSERT_TRUE(
+          device->reads()->LoadClosed(0, head, slots_[1], first, 16, arena.View(0, head)).ok());
+    }
+    ASSERT_TRUE(device->reads()
+                    ->Load(0, head, {&open, 1}, 0, kTokens - kClosed,
+                           tail.k(0) + head * tail.head_stride(0),
+                           tail.v(0) + head * tail.head_stride(0))
+                    .ok());
+  }
+  Forget();
+  const Extent whole{.first_slot = 0, .tokens = kClosed};
+  const Int8Run last = RunOf(1, kTokens - 1, 1, AllHeads(layer_));
+  const AttentionItem item{.extents = {&whole, 1},
+                           .first_position = kTokens - 1,
+                           .q = last.q,
+                           .q_stride = last.q_stride,
+                           .out = last.out,
+                           .out_stride = last.out_stride,
+                           .int8_tokens = kClosed};
+  const Int8View int8 = arena.View(0);
+  KvView view = tail.View(0);
+  view.int8 = &int8;
+  const auto scratch = ReferenceAttention().MakeScratch(layer_, 1, kTokens, 1);
+  ReferenceAttention().Attend(layer_, view, {&item, 1}, *scratch, pool_);
+  const size_t row = (kTokens - 1) * layer_.q_width();
+  EXPECT_TRUE(std::equal(expected[1].begin() + row, expected[1].end(), Found()[1].begin() + row));
 }
 
 INSTANTIATE_TEST_SUITE_P(Windows, Int8RunsTest, ::testing::Values(0u, 100u), [](const auto& test) {

@@ -106,6 +106,52 @@ TEST(FetchPiecesTest, AnyRunsAreCoveredOnce) {
   }
 }
 
+// 64 tokens of a head: 2 * 64 bytes of INT8 and 8 of scales each.
+constexpr uint64_t kInt8Bytes = 2 * 64 + 8;
+
+std::vector<FetchPiece> Int8Pieces(const std::vector<FetchRun>& runs, uint64_t window_bytes) {
+  std::vector<FetchPiece> pieces;
+  PiecesOf(kLayer, runs, {.window_bytes = window_bytes, .int8 = true}, pieces);
+  return pieces;
+}
+
+TEST(FetchPiecesTest, Int8RunsHaveClosedBlocksAndAnOpenOne) {
+  const FetchRun row{.before = 63, .tokens = 1};
+  EXPECT_EQ(row.int8_fetched(), 0u);
+  EXPECT_EQ(row.int8_slots(), 0u);
+  EXPECT_EQ(row.tail_fetched(), 63u);
+  EXPECT_EQ(row.tail_slots(), 64u);
+  const FetchRun behind{.before = 64, .tokens = 1};
+  EXPECT_EQ(behind.int8_fetched(), 64u);
+  EXPECT_EQ(behind.int8_slots(), 64u);
+  EXPECT_EQ(behind.tail_fetched(), 0u);
+  EXPECT_EQ(behind.tail_slots(), 16u);
+  // Rows that fill a block and go on: the block is INT8 for those behind it.
+  const FetchRun over{.before = 100, .tokens = 30};
+  EXPECT_EQ(over.int8_fetched(), 64u);
+  EXPECT_EQ(over.int8_slots(), 128u);
+  EXPECT_EQ(over.tail_fetched(), 36u);
+  EXPECT_EQ(over.tail_slots(), 64u);
+}
+
+TEST(FetchPiecesTest, Int8PiecesFitByTheirBytes) {
+  const std::vector<FetchRun> runs = {{.before = 200, .tokens = 1}, {.before = 70, .tokens = 1}};
+  const uint64_t head = (192 + 64) * kInt8Bytes + (16 + 16) * kSlotBytes;
+  EXPECT_THAT(Int8Pieces(runs, 3 * head),
+              testing::ElementsAre(
+                  FetchPiece{.heads = {0, 3}, .runs_end = 2, .slots = 32, .int8_slots = 256}));
+  const std::vector<FetchPiece> pieces = Int8Pieces(runs, head - 1);
+  ASSERT_EQ(pieces.size(), 6u);
+  EXPECT_EQ(pieces[2],
+            (FetchPiece{.heads = {1, 1}, .runs_end = 1, .slots = 16, .int8_slots = 192}));
+  const FetchPlanes planes = PlanesOf(pieces[2], 64);
+  EXPECT_EQ(planes.int8_v, 192u * 64);
+  EXPECT_EQ(planes.k_scales, 2u * 192 * 64);
+  EXPECT_EQ(planes.v_scales, 192u * (2 * 64 + 4));
+  EXPECT_EQ(planes.k, 192 * kInt8Bytes);
+  EXPECT_EQ(planes.end, 192 * kInt8Bytes + 16 * kSlotBytes);
+}
+
 TEST(FetchPiecesTest, ActivationsGoAheadOfAllHeadsOfTheirRuns) {
   const std::vector<FetchRun> runs = {{.before = 40, .tokens = 1, .recomputed = 32},
                                       {.before = 10, .tokens = 6}};

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
+#include <map>
+#include <set>
+
 #include "coordinator/core/beam_search.h"
 #include "tests/unit/coordinator/core/scheduler_fixture.h"
 
@@ -113,6 +117,59 @@ TEST_F(SchedulerBeamsTest, WithoutSlotsBeamsWaitAndAreComputedAnew) {
   EXPECT_GT(chunks, 4u);
   EXPECT_EQ(IndicesOf(1).size(), 9u);
   EXPECT_FALSE(scheduler_->HasWork());
+}
+
+// One at a time, on a node that has slots for little more than one of them.
+TEST_F(SchedulerBeamsTest, BeamsThatQueueGetTheSlotsThatTheirSiblingsKeep) {
+  for (const uint32_t slots : {28u, 29u, 31u, 34u, 40u}) {
+    SchedulerOptions options = SmallOptions();
+    options.memory_nodes[0].slots = slots;
+    options.running_max = 1;
+    options.int8_tails = 1;
+    options.cached_block_tokens = 6;
+    Make(options);
+    ASSERT_TRUE(scheduler_->Submit(Search(1, 20, 28, 3)).ok());
+    Run();
+    ASSERT_NE(EndOf(1), nullptr) << slots << " slots";
+    EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kLength);
+    EXPECT_FALSE(scheduler_->HasWork());
+    EXPECT_EQ(scheduler_->KvStats(0).slots_free, slots);
+  }
+}
+
+// Blocks of 8: the open one is computed again by each beam.
+TEST_F(SchedulerBeamsTest, WithInt8BeamsShareClosedBlocksAlone) {
+  SchedulerOptions options = SmallOptions();
+  options.int8_tails = options.running_max;
+  options.cached_block_tokens = 8;
+  Make(options);
+  ASSERT_TRUE(scheduler_->Submit(Search(1, 20, 27, 2)).ok());
+  const std::vector<plan::StepPlan> plans = Run();
+  std::map<uint32_t, std::set<plan::SequenceId>> holders;  // Of a slot.
+  for (const plan::StepPlan& plan : plans) {
+    std::map<plan::SequenceId, uint32_t> tokens;
+    for (const plan::SlotAllocation& allocation : plan.allocations) {
+      for (uint32_t i = 0; i < allocation.extent.tokens; ++i) {
+        holders[allocation.extent.first_slot + i].insert(allocation.sequence);
+        ++tokens[allocation.sequence];
+      }
+    }
+    for (const plan::SequenceJoin& join : plan.joins) {
+      const auto joined = static_cast<uint32_t>(join.tokens.size());
+      EXPECT_EQ(tokens[join.id], joined);
+      if (joined > 20) {
+        const uint32_t shared = (joined - 1) / 8 * 8;
+        EXPECT_EQ(std::count_if(plan.rows.begin(), plan.rows.end(),
+                                [&](const auto& row) { return row.sequence == join.id; }),
+                  joined - shared);
+      }
+    }
+  }
+  // The first two blocks are the prompt's, and are shared by the beams of all six steps.
+  EXPECT_EQ(holders[0].size(), 13u);
+  EXPECT_EQ(holders[15], holders[0]);
+  ASSERT_NE(EndOf(1), nullptr);
+  EXPECT_EQ(scheduler_->KvStats(0).slots_free, 1000u);
 }
 
 TEST_F(SchedulerBeamsTest, ANodeThatIsLostCostsOnlyTime) {

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/int8_pieces.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/kv_form.h"
+#include "common/status_macros.h"
+#include "kernels/attention.h"
+#include "kernels/int8_kv.h"
+
+namespace lamina::memory_node {
+namespace {
+
+// Calls `visit` for each run of which some of the slots [begin, end) are, counted over the heads:
+// with the head and the run's number, its first slot, and where in the range it begins and ends.
+template <typename SlotsOf, typename Visit>
+absl::Status VisitRuns(const plan::FetchPiece& piece, size_t per_head, size_t begin, size_t end,
+                       const SlotsOf& slots_of, const Visit& visit) {
+  size_t slot = begin / per_head * per_head;
+  for (auto head = static_cast<uint32_t>(begin / per_head); slot < end; ++head) {
+    for (uint32_t run = piece.first_run; run < piece.runs_end && slot < end; ++run) {
+      const size_t slots = slots_of(run);
+      const size_t from = std::max(slot, begin);
+      const size_t to = std::min(slot + slots, end);
+      if (from < to) {
+        LAMINA_RETURN_IF_ERROR(visit(head, run, slot, from, to));
+      }
+      slot += slots;
+    }
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+void Clear(T* plane, size_t first, size_t end, size_t width) {
+  std::fill(plane + first * width, plane + std::max(first, end) * width, T());
+}
+
+}  // namespace
+
+absl::Status TailCopy::Take(absl::Span<const AttentionDescriptor> layers, kernels::KvReads& reads,
+                            uint32_t tail_slot, uint32_t tokens) {
+  const Extent tail{.first_slot = tail_slot, .tokens = kInt8BlockTokens};
+  layers_.resize(layers.size());
+  for (uint32_t layer = 0; layer < layers.size(); ++layer) {
+    Layer& copy = layers_[layer];
+    copy.head_dim = layers[layer].head_dim;
+    const size_t plane = size_t{kInt8BlockTokens} * copy.head_dim;
+    copy.data.resize(2 * plane * layers[layer].kv_heads);
+    for (uint32_t head = 0; head < layers[layer].kv_heads; ++head) {
+      BFloat16* const k = copy.data.data() + 2 * plane * head;
+      LAMINA_RETURN_IF_ERROR(reads.Load(layer, head, {&tail, 1}, 0, tokens, k, k + plane));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void TailCopy::Load(uint32_t layer, uint32_t head, uint32_t first, uint32_t tokens, BFloat16* k,
+                    BFloat16* v) const {
+  const Layer& copy = layers_[layer];
+  const size_t plane = size_t{kInt8BlockTokens} * copy.head_dim;
+  const BFloat16* const from = copy.data.data() + 2 * plane * head;
+  const Extent whole{.first_slot = 0, .tokens = kInt8BlockTokens};
+  kernels::LoadKv(copy.head_dim, from, from + plane, {&whole, 1}, first, tokens, k, v);
+}
+
+Int8Gather::Int8Gather(const plan::FetchPiece& piece, uint32_t layer, uint32_t head_dim,
+                       const Runs& runs, std::byte* data)
+    : piece_(piece),
+      layer_(layer),
+      head_dim_(head_dim),
+      runs_(runs),
+      data_(data),
+      planes_(plan::PlanesOf(piece, head_dim)) {}
+
+absl::Status Int8Gather::Closed(kernels::KvReads& reads, size_t first, size_t end) const {
+  const size_t share = Int8ScalesOfSlot(static_cast<uint32_t>(head_dim_));
+  auto* const k = reinterpret_cast<uint8_t*>(data_ + planes_.int8_k);
+  auto* const v = reinterpret_cast<uint8_t*>(data_ + planes_.int8_v);
+  auto* const k_scales = reinterpret_cast<kernels::Int8Scale*>(data_ + planes_.k_scales);
+  auto* const v_scales = reinterpret_cast<kernels::Int8Scale*>(data_ + planes_.v_scales);
+  return VisitRuns(
+      piece_, piece_.int8_slots, first * kTile, end * kTile,
+      [this](uint32_t run) { return runs_.runs[run].int8_slots(); },
+      [&](uint32_t head, uint32_t run, size_t slot, size_t from, size_t to) -> absl::Status {
+        const Int8RunTokens& tokens = runs_.tokens[run];
+        const size_t tokens_end = std::clamp(slot + runs_.runs[run].int8_fetched(), from, to);
+        const size_t seen = std::clamp(slot + tokens.hidden, from, tokens_end);
+        for (const auto& [begin, upto] : {std::pair(from, seen), std::pair(tokens_end, to)}) {
+          // Whole tiles, as blocks are, and what is hidden of them.
+          Clear(k, begin, upto, head_dim_);
+          Clear(v, begin, upto, head_dim_);
+          Clear(k_scales, begin, upto, share);
+          Clear(v_scales, begin, upto, 1);
+        }
+        if (seen == tokens_end) {
+          return absl::OkStatus();
+        }
+        return reads.LoadClosed(layer_, piece_.heads.first + head, tokens.slots,
+                                static_cast<uint32_t>(seen - slot),
+                                static_cast<uint32_t>(tokens_end - seen),
+                                {.k = k + slot * head_dim_,
+                                 .v = v + slot * head_dim_,
+                                 .k_scales = k_scales + slot * share,
+                                 .v_scales = v_scales + slot});
+      });
+}
+
+absl::Status Int8Gather::Tails(kernels::KvReads& reads, size_t first, size_t end) const {
+  auto* const k = reinterpret_cast<BFloat16*>(data_ + planes_.k);
+  auto* const v = reinterpret_cast<BFloat16*>(data_ + planes_.v);
+  return VisitRuns(
+      piece_, piece_.slots, first * kTile, end * kTile,
+      [this](uint32_t run) { return runs_.runs[run].tail_slots(); },
+      [&](uint32_t head, uint32_t run, size_t slot, size_t from, size_t to) -> absl::Status {
+        const Int8RunTokens& tokens = runs_.tokens[run];
+        const size_t tokens_end = std::clamp(slot + runs_.runs[run].tail_fetched(), from, to);
+        // Of a tile with some tokens K is cleared whole before these come.
+        Clear(k, std::max(tokens_end / kTile * kTile, from), to, head_dim_);
+        Clear(v, tokens_end, to, head_dim_);
+        if (from == tokens_end) {
+          return absl::OkStatus();
+        }
+        const auto begin = static_cast<uint32_t>(from - slot);
+        const auto count = static_cast<uint32_t>(tokens_end - from);
+        const uint32_t kv_head = piece_.heads.first + head;
+        BFloat16* const run_k = k + slot * head_dim_;
+        BFloat16* const run_v = v + slot * head_dim_;
+        if (tokens.copy != nullptr) {
+          tokens.copy->Load(layer_, kv_head, begin, count, run_k, run_v);
+          return absl::OkStatus();
+        }
+        const Extent tail{.first_slot = tokens.tail_slot, .tokens = kInt8BlockTokens};
+        return reads.Load(layer_, kv_head, {&tail, 1}, begin, count, run_k, run_v);
+      });
+}
+
+}  // namespace lamina::memory_node

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Int8Pieces: what path fetch sends of sequences whose slots are INT8: closed blocks as they are,
+// and bf16 of the open one (plan/fetch_pieces.h has where they lie in a piece).
+//
+// Threading: the data thread.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/attention_descriptor.h"
+#include "common/dtype.h"
+#include "common/extent.h"
+#include "kernels/kv_device.h"
+#include "plan/fetch_pieces.h"
+
+namespace lamina::memory_node {
+
+// The open block of a sequence as it was when a step began, in all layers: rows of the step that
+// fill it go on in the same tail, maybe before it has been sent.
+class TailCopy {
+ public:
+  // Of the tail's first `tokens`. Errors: the device's.
+  absl::Status Take(absl::Span<const AttentionDescriptor> layers, kernels::KvReads& reads,
+                    uint32_t tail_slot, uint32_t tokens);
+
+  // As KvReads::Load() does it for the tail.
+  void Load(uint32_t layer, uint32_t head, uint32_t first, uint32_t tokens, BFloat16* k,
+            BFloat16* v) const;
+
+ private:
+  // Shapes: [kv_heads, 2, kInt8BlockTokens, head_dim], K in tiles
+  struct Layer {
+    uint32_t head_dim = 0;
+    std::vector<BFloat16> data;
+  };
+  std::vector<Layer> layers_;
+};
+
+// Where a run has the tokens before it.
+struct Int8RunTokens {
+  absl::Span<const Extent> slots;  // In order.
+  uint32_t hidden = 0;             // The first ones, which lie nowhere any more: no row sees them.
+  uint32_t tail_slot = 0;
+  const TailCopy* copy = nullptr;  // When set, in place of the tail.
+};
+
+// Gathers one piece of a layer. References must outlive this.
+class Int8Gather {
+ public:
+  struct Runs {
+    absl::Span<const plan::FetchRun> runs;
+    absl::Span<const Int8RunTokens> tokens;  // Of each run.
+  };
+  // `data`: behind the header.
+  Int8Gather(const plan::FetchPiece& piece, uint32_t layer, uint32_t head_dim, const Runs& runs,
+             std::byte* data);
+
+  // Tiles of slots over the piece's heads.
+  size_t closed_tiles() const { return piece_.heads.count * (piece_.int8_slots / kTile); }
+  size_t tail_tiles() const { return piece_.heads.count * (piece_.slots / kTile); }
+
+  // INT8 of tiles [first, end). Slots without a token that lies here are zero: what an earlier
+  // piece left there is another sequence's. Errors: the device's.
+  absl::Status Closed(kernels::KvReads& reads, size_t first, size_t end) const;
+  // bf16 of tiles [first, end), the same.
+  absl::Status Tails(kernels::KvReads& reads, size_t first, size_t end) const;
+
+ private:
+  static constexpr size_t kTile = plan::kFetchTile;
+
+  const plan::FetchPiece& piece_;
+  const uint32_t layer_;
+  const size_t head_dim_;
+  const Runs runs_;
+  std::byte* const data_;
+  const plan::FetchPlanes planes_;
+};
+
+}  // namespace lamina::memory_node
