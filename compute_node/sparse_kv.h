@@ -51,9 +51,10 @@ class SparseKv {
  private:
   // What one memory node sends of one lane.
   struct Stream {
-    std::vector<plan::FetchRun> runs;  // Of the layer: with the chosen tokens before them.
-    // Of each run how many of its rows, the last ones, are weighed, and where in `weights` the sums
-    // of the first of them begin: each has as many floats as the run has tokens, its own counted.
+    std::vector<plan::FetchRun> runs;  // The layer's, with the chosen tokens before them.
+    // For each run: how many of its rows, the last ones, are weighed, and where in `weights` the
+    // sums of the first of them begin: each has as many floats as the run has tokens, its own
+    // counted.
     std::vector<uint32_t> weighed;
     std::vector<size_t> first_weight;
     std::vector<float> weights;
@@ -75,9 +76,9 @@ class SparseKv {
   WeighedAttention& attention_;
   PieceWindows windows_;
   std::vector<LaneState> lanes_;
-  std::vector<Extent> extents_;  // Of the items.
+  std::vector<Extent> extents_;  // Those that the items name.
   std::vector<WeighedAttention::Item> items_;
-  std::vector<uint32_t> tokens_;  // Of one row, as sums count them.
+  std::vector<uint32_t> tokens_;  // One row's, as sums count them.
 };
 
 }  // namespace lamina::compute_node

@@ -22,7 +22,7 @@ namespace lamina::memory_node {
 
 class Int8Rows {
  public:
-  // Of the heads that are here. References must outlive this.
+  // Serves the heads that are here. References must outlive this.
   Int8Rows(const std::vector<AttentionDescriptor>& layers, kernels::KvDevice& device)
       : layers_(layers), device_(device) {}
 

@@ -69,7 +69,7 @@ struct Chunk {
 struct FetchedRun {
   const plan::SlotTables::Sequence* sequence = nullptr;
   plan::FetchRun run;
-  plan::FetchSlots slots;  // Of the tokens before it.
+  plan::FetchSlots slots;  // Where the tokens before it lie.
   // The first of each kind that have no slots any more.
   uint32_t hidden_kv = 0;
   uint32_t hidden_activations = 0;
@@ -82,12 +82,12 @@ struct Lane {
   WorkSource* server = nullptr;       // Serves the step's units.
   uint32_t users = 0;                 // Sources that are not done with the step.
   bool pinned = false;                // The step stays on one replica.
-  plan::Chunking chunking;            // Of the step.
+  plan::Chunking chunking;            // How the step's rows are cut.
   std::vector<Row> rows;              // Those whose own token lies here come first.
   uint32_t own_rows = 0;
   uint32_t partials = 0;  // With spans: of all rows.
   std::vector<Chunk> chunks;
-  uint32_t chunk_tokens = 0;        // Of these.
+  uint32_t chunk_tokens = 0;        // Tokens of `chunks`.
   std::vector<FetchedRun> fetched;  // In the order of the plan's rows.
 
   // How many tokens the rows see together. Consecutive rows of one sequence, a prompt's, read K and

@@ -25,11 +25,11 @@ namespace lamina::memory_node {
 // What a lane's units are for one shard.
 struct Part {
   uint32_t shard = 0;
-  HeadRange heads;               // Of those here.
-  uint64_t value = 0;            // Of the last piece done.
-  uint32_t layer = 0;            // Of the step, the next one.
+  HeadRange heads;               // The heads that are here.
+  uint64_t value = 0;            // The last piece that is done.
+  uint32_t layer = 0;            // The step's next one.
   bool waited_for_plan = false;  // Its window came before the lane's plan.
-  // Of the unit that is being served: what its windows hold, and how many pieces are done.
+  // What the windows of the unit that is being served hold, and how many pieces are done.
   plan::QueryShape query;
   plan::ReplyShape outputs;
   uint32_t pieces_done = 0;
@@ -39,8 +39,8 @@ struct Part {
   std::vector<std::byte> reply;
   // As much in the device's memory, for outputs that are put from there; null where none are.
   std::byte* device_reply = nullptr;
-  // Of the rows of the first chunk, where queries go first: [rows, spans of the row, query heads,
-  // PartialWidth()], f32.
+  // Partials of the first chunk's rows, where queries go first: [rows, spans of the row, query
+  // heads, PartialWidth()], f32.
   std::vector<float> closed_partials;
 };
 
@@ -50,9 +50,9 @@ class QueryParts {
 
   std::vector<Part>& of(const Lane& lane) { return lanes_[lane.index]; }
   std::vector<std::vector<Part>>& lanes() { return lanes_; }
-  size_t count() const;  // Of all lanes.
+  size_t count() const;  // Over all lanes.
 
-  // Of the lane, for a compute node; null if it takes no part, or its shard has no heads here.
+  // The lane's part for a compute node; null if that takes no part, or its shard has no heads here.
   Part* Find(uint32_t compute_node, uint32_t lane) {
     const uint32_t part = part_of_[size_t{compute_node} * lanes_.size() + lane];
     return part == kNoPart ? nullptr : &lanes_[lane][part];

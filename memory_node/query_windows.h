@@ -22,7 +22,7 @@ namespace lamina::memory_node {
 struct QueryWindowOptions {
   std::string node;
   std::string transport_uri;
-  ClusterSecret secret = {};       // Of the transport.
+  ClusterSecret secret = {};       // For the transport.
   DeviceMemory* memory = nullptr;  // The device's; null where it has none. Outlives the result.
   WindowPlace place = WindowPlace::kAuto;
   bool device_waits = false;  // The device is to wait for windows itself, where it can.

@@ -38,7 +38,7 @@ class SourceLoop {
   struct Entry {
     WorkSource* source = nullptr;
     uint64_t pass = 0;  // Turns that it has had, each kStride / share; the least goes first.
-    size_t first = 0;   // Of its conditions in conditions_.
+    size_t first = 0;   // Where its conditions begin in conditions_.
   };
 
   absl::Status Turn();

@@ -57,12 +57,12 @@ class SparseStream final : public WorkSource {
   // Where one lane's stream is.
   struct Stream {
     Phase phase = Phase::kIdle;
-    std::vector<plan::FetchRun> rows;  // Of the step.
-    std::vector<uint64_t> sets;        // Of all layers, as they came.
-    // Of the layer: the rows with as many tokens before them as are chosen, and their slots.
+    std::vector<plan::FetchRun> rows;  // The step's.
+    std::vector<uint64_t> sets;        // All layers', as they came.
+    // The layer's rows with as many tokens before them as are chosen, and their slots.
     std::vector<plan::FetchRun> runs;
     std::vector<std::vector<Extent>> slots;
-    std::vector<RunTokens> tokens;  // The same.
+    std::vector<RunTokens> tokens;  // Those tokens themselves.
     PieceStream pieces;
   };
 

@@ -22,8 +22,8 @@ struct SubBatch {
   uint64_t value;  // Announces it, and its outputs.
   uint32_t layer;
   absl::Span<const Row> rows;
-  HeadRange heads;      // Of those here.
-  HeadRange all_heads;  // Of the unit: prompts come with these.
+  HeadRange heads;      // The heads that are here.
+  HeadRange all_heads;  // The unit's heads: prompts come with these.
   bool first;
   bool last;
   bool query_first;  // Their queries came first and stand together.

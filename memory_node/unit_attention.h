@@ -35,8 +35,8 @@ enum class Tokens : uint8_t { kAll, kClosed, kOpen };
 
 class UnitAttention {
  public:
-  // Of the heads that are here. `items_max`: of one call, without cuts. `span_tokens` is that of
-  // partition token_range, else 0. References must outlive this.
+  // Attends over the heads that are here. `items_max`: the most of one call, without cuts.
+  // `span_tokens` is that of partition token_range, else 0. References must outlive this.
   UnitAttention(const std::vector<AttentionDescriptor>& layers, uint32_t span_tokens,
                 kernels::KvDevice& device, ThreadPool& pool, WorkerCounters& counters)
       : layers_(layers),
@@ -52,7 +52,7 @@ class UnitAttention {
     kv_rows_.reserve(rows + 1);
     items_.reserve(items);
   }
-  // The same for the lane's step, whose rows have been cut into so many spans, with
+  // Attends the lane's step, whose rows have been cut into so many spans, with
   // `closed_partials` of one of its parts.
   void ReserveCuts(const Lane& lane, size_t spans, std::vector<float>& closed_partials);
 
@@ -93,9 +93,9 @@ class UnitAttention {
   std::vector<kernels::ActivationRows> activation_rows_;
   std::vector<kernels::AttentionItem> items_;
   Int8Rows int8_rows_;
-  std::vector<const Row*> cut_rows_;                               // Of the chunk at hand.
+  std::vector<const Row*> cut_rows_;                               // The rows of the sub-batch.
   std::map<uint32_t, std::vector<kernels::PartialStack>> stacks_;  // By head_dim: one a thread.
-  std::vector<std::vector<float>> folded_;                         // The same: a merged head.
+  std::vector<std::vector<float>> folded_;                         // By row: a merged head.
 };
 
 }  // namespace lamina::memory_node

@@ -19,7 +19,7 @@ struct WorkerCounters {
   std::atomic<uint64_t> bytes_received{0};
   std::atomic<uint64_t> kv_bytes_read{0};
   std::atomic<uint64_t> units{0};
-  std::atomic<uint64_t> device_units{0};  // Of these.
+  std::atomic<uint64_t> device_units{0};  // Those of `units` that the device served itself.
   telemetry::UnitLine unit_line;
   telemetry::Refusals refusals;
   telemetry::WorkMeter meter;

@@ -31,7 +31,7 @@ struct BeamLimits {
   uint32_t top = 0;  // Alternatives to keep of each token of an answer.
 };
 
-// Of each row's next tokens so many are enough, whichever of them end an answer.
+// So many of each row's next tokens are enough, whichever of them end an answer.
 uint32_t BeamCandidates(const BeamParams& params, size_t end_tokens);
 
 class BeamSearch {
@@ -42,7 +42,7 @@ class BeamSearch {
     std::vector<plan::TokenLogprob> top;  // The first ones of its row.
   };
   struct Beam {
-    double sum = 0;  // Of log-probabilities.
+    double sum = 0;  // Log-probabilities added up.
     std::vector<BeamToken> tokens;
   };
   struct Answer {
@@ -77,7 +77,7 @@ class BeamSearch {
 
   const BeamParams params_;
   const BeamLimits limits_;
-  uint32_t length_ = 0;  // Of each beam, without the prompt.
+  uint32_t length_ = 0;  // Tokens of a beam without the prompt.
   std::vector<Beam> beams_{1};
   std::vector<Answer> answers_;
 };

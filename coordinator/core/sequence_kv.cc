@@ -12,7 +12,7 @@
 namespace lamina::core {
 namespace {
 
-constexpr uint32_t kBlockTokens = 256;  // Of attention's merge tree.
+constexpr uint32_t kBlockTokens = 256;  // A leaf of attention's merge tree.
 
 }  // namespace
 

@@ -36,7 +36,7 @@ struct HeldExtent {
 
 // What a holder has, for who keeps it at hand.
 struct HeldSpans {
-  absl::InlinedVector<uint32_t, 2> nodes;  // Of each span.
+  absl::InlinedVector<uint32_t, 2> nodes;  // By span.
   uint32_t tokens = 0;
   uint32_t released = 0;  // The first ones of these, which have no slots any more.
   OpenSpan* last = nullptr;
@@ -65,7 +65,7 @@ class SequenceKv {
   // Requires: tokens <= RoomInSpan(holder).
   // Errors: those of KvDirectory::Append; nothing changed.
   absl::StatusOr<std::vector<HeldExtent>> Append(SlotHolder holder, uint32_t tokens);
-  // The same of one slot, for decode rows; nothing when none is free.
+  // Takes one slot for a decode row; nothing when none is free.
   std::optional<HeldExtent> AppendOne(HeldSpans& held);
   // As KvDirectory::Fork, span by span. The two may be of different kinds.
   std::vector<HeldExtent> Fork(SlotHolder parent, SlotHolder child, uint32_t tokens);
@@ -89,7 +89,7 @@ class SequenceKv {
     uint32_t node = 0;
     uint32_t first = 0;
     uint32_t tokens = 0;
-    uint32_t slots = 0;  // Of the tokens that have some.
+    uint32_t slots = 0;  // Taken by the tokens that have some.
   };
   // Calls `visit` with each span, in order.
   void VisitSpans(SlotHolder holder, absl::FunctionRef<void(const Span&)> visit) const;

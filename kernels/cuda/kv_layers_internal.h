@@ -56,7 +56,7 @@ class KvLayers {
   struct Options {
     std::vector<AttentionDescriptor> layers;
     uint32_t slots = 0;
-    // Of each CudaAttention.
+    // Limits of each CudaAttention.
     AttentionArithmetic arithmetic = AttentionArithmetic::kCanonical;
     uint32_t query_rows_max = 0;
     uint32_t partials_max = 0;

@@ -35,12 +35,13 @@ using kernels::WindowStamp;
 // Outcomes of the waits of one lane, in pinned host memory; zeroed before use and after a failure
 // was dealt with. The device writes `sequence` last, so that who sees it sees the rest.
 struct WaitRecord {
-  uint32_t failed = 0;    // A WaitOutcome other than kPending and kOk; the first failure stays.
-  uint32_t outcome = 0;   // Of the last wait. After a failure, waits end at once with that failure.
-  uint64_t signal = 0;    // What the signal word showed then.
-  uint64_t polls = 0;     // Looks at it.
-  uint64_t sequence = 0;  // The `sequence` of the last wait that ended.
-  uint64_t ended = 0;     // When it did, in nanoseconds of the device's clock.
+  uint32_t failed = 0;  // A WaitOutcome other than kPending and kOk; the first failure stays.
+  uint32_t outcome =
+      0;  // How the last wait ended. After a failure, waits end at once with that failure.
+  uint64_t signal = 0;           // What the signal word showed then.
+  uint64_t polls = 0;            // Looks at it.
+  uint64_t sequence = 0;         // The `sequence` of the last wait that ended.
+  uint64_t ended = 0;            // When it did, in nanoseconds of the device's clock.
   uint64_t failed_sequence = 0;  // That of the wait that failed first.
 };
 static_assert(sizeof(WaitRecord) == 48);

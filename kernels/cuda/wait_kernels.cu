@@ -106,7 +106,7 @@ __global__ void RaiseKernel(const RaiseRequest a) {
   }
 }
 
-// The same for the whole thread block, which looks across the bus once.
+// Whether a wait of the record has failed. The whole thread block looks across the bus once.
 __device__ inline bool HasFailed(const WaitRecord* record) {
   __shared__ uint32_t failed;
   if (threadIdx.x == 0) {

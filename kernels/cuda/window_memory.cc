@@ -75,7 +75,7 @@ absl::StatusOr<IpcHandle> ReadHandle(const PeerHandle& peer) {
   return handle;
 }
 
-// Of all devices of this process: a handle is opened once for each.
+// All devices of this process share it: a handle is opened once for each.
 PeerMappings& Peers() {
   static auto* const mappings = new PeerMappings;  // Lives as long as any thread.
   return *mappings;
