@@ -39,6 +39,8 @@ absl::string_view NameOf(WorkPart part) {
       return "reply";
     case WorkPart::kTables:
       return "tables";
+    case WorkPart::kSpill:
+      return "spill";
     case WorkPart::kWaitQuery:
       return "wait_query";
   }
