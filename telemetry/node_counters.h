@@ -25,7 +25,7 @@ struct SpillCount {
   uint64_t sequences_out = 0;  // Times that one was written whole,
   uint64_t sequences_in = 0;   // and read back.
   uint64_t failures = 0;       // Times that one of these could not be done.
-  double seconds_out = 0;      // Of those that could, from the plan to the report, queueing included.
+  double seconds_out = 0;  // Of those that could, from the plan to the report, queueing included.
   double seconds_in = 0;
   double write_bytes_per_second = 0;  // Of the file, measured at start.
   double read_bytes_per_second = 0;

@@ -421,6 +421,7 @@ absl::Status Scheduler::OnStepDone(const plan::StepResult& result, Events& event
   impl.CommitTokens(planned, result, events);
   impl.CommitScores(planned, result, events);
   impl.borders.Pass(result.lane, planned.border);
+  impl.spills.Dropped(planned.border.drops);
   impl.life.WaitAgain(planned.border.draining);
   impl.life.TellPreempted(events);
   impl.beams.Translate(events);

@@ -28,6 +28,7 @@ void Spills::Reset(const std::vector<MemoryNodeShare>& nodes) {
   }
   spills_.clear();
   drops_.clear();
+  dropping_.clear();
   holders_ = 0;
 }
 
@@ -127,6 +128,15 @@ Spills::Done Spills::Take(const plan::SpillReport& report) {
 
 std::vector<plan::SpillDrop> Spills::TakeDrops() { return std::exchange(drops_, {}); }
 
+void Spills::Dropped(const std::vector<plan::SpillDrop>& drops) {
+  for (const plan::SpillDrop& drop : drops) {
+    const auto dropped = dropping_.find(drop.spill);
+    LAMINA_CHECK(dropped != dropping_.end());
+    nodes_[dropped->second.node].used_blocks -= plan::SpillBlocksOf(dropped->second.tokens);
+    dropping_.erase(dropped);
+  }
+}
+
 SpillStats Spills::stats() const {
   SpillStats stats = stats_;
   stats.stored = static_cast<uint32_t>(spills_.size());
@@ -157,8 +167,8 @@ void Spills::SetLeaving(Spill& spill, bool leaving) {
 }
 
 void Spills::Erase(Entry entry) {
-  nodes_[entry->second.node].used_blocks -= plan::SpillBlocksOf(entry->second.tokens);
   drops_.push_back({.spill = entry->first});
+  dropping_.insert(*entry);
   spills_.erase(entry);
 }
 
@@ -173,6 +183,9 @@ absl::Status Spills::Audit() const {
     if (spill.state == State::kStored && spill.sequence == 0) {
       return absl::InternalError(absl::StrCat("spill ", id, " is of nobody"));
     }
+  }
+  for (const auto& [id, spill] : dropping_) {
+    used[spill.node] += plan::SpillBlocksOf(spill.tokens);
   }
   for (size_t node = 0; node < nodes_.size(); ++node) {
     if (used[node] != nodes_[node].used_blocks || leaving[node] != nodes_[node].leaving ||

@@ -46,8 +46,8 @@ class Spills {
   void SetPromptRate(double tokens_per_second) { prompt_tokens_per_second_ = tokens_per_second; }
 
   // Whether the tier of the sequence's node has room for all that it has stored, and the sequence
-  // is one that can go on from there: it decodes, and has all its slots. Nothing fits in a tier that
-  // has failed so many times in a row, until the next epoch.
+  // is one that can go on from there: it decodes, and has all its slots. Nothing fits in a tier
+  // that has failed so many times in a row, until the next epoch.
   static constexpr uint32_t kFailuresInARowMax = 3;
   bool Fits(const Sequence& sequence) const;
   // Of the tier of a node; without one its rates are 0.
@@ -76,8 +76,10 @@ class Spills {
   };
   Done Take(const plan::SpillReport& report);
 
-  // What nodes are to forget with the next plan.
+  // What nodes are to forget with the next plan. Its room is given to others once that step is
+  // done, since another lane may be ahead.
   std::vector<plan::SpillDrop> TakeDrops();
+  void Dropped(const std::vector<plan::SpillDrop>& drops);
   bool has_drops() const { return !drops_.empty(); }
 
   // Slots of a node that come free when nodes have reported.
@@ -119,6 +121,7 @@ class Spills {
   std::vector<Node> nodes_;
   std::map<uint64_t, Spill> spills_;
   std::vector<plan::SpillDrop> drops_;
+  std::map<uint64_t, Spill> dropping_;  // Until nodes have forgotten them.
   uint64_t ids_ = 0;
   uint32_t holders_ = 0;
   SpillStats stats_;

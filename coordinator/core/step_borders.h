@@ -23,7 +23,8 @@ namespace lamina::core {
 // What one step sets free.
 struct StepBorder {
   std::vector<plan::SequenceLeave> leaves;
-  std::vector<plan::SpillOut> spills;      // Of these.
+  std::vector<plan::SpillOut> spills;  // Of these.
+  std::vector<plan::SpillDrop> drops;
   uint64_t ticket = 0;                     // Of SequenceKv; 0 is none.
   std::vector<uint32_t> scratch;           // Offsets.
   std::vector<plan::SequenceId> draining;  // They wait again.

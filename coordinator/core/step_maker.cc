@@ -345,6 +345,7 @@ bool StepMaker::Close(OpenStep& open, const cost::LinkCosts& link, const cost::L
     return false;
   }
   plan.spill_drops = places_.spills.TakeDrops();
+  open.record.border.drops = plan.spill_drops;
   if (!plan.rows.empty()) {
     SortRows(open);
     row_chunks_ = RowChunksFor(open, link, costs);

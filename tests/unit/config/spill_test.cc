@@ -47,8 +47,7 @@ TEST(SpillConfigTest, PathAndCapacityComeTogether) {
 
 TEST(SpillConfigTest, HeadsAreSpreadOverNodesThatAllHaveATier) {
   EXPECT_THAT(ErrorOf({"partition=head"}), HasSubstr("all of them have a spill or none has"));
-  EXPECT_EQ(ErrorOf({"partition=head", "memory.1.spill.path=tier",
-                     "memory.1.spill.capacity=1GiB"}),
+  EXPECT_EQ(ErrorOf({"partition=head", "memory.1.spill.path=tier", "memory.1.spill.capacity=1GiB"}),
             "no error");
 }
 

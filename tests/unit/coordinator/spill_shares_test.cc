@@ -6,9 +6,8 @@
 namespace lamina::coordinator {
 namespace {
 
-constexpr control::SpillTier kTier = {.capacity_bytes = 640 * 1000,
-                                      .write_bytes_per_second = 50,
-                                      .read_bytes_per_second = 200};
+constexpr control::SpillTier kTier = {
+    .capacity_bytes = 640 * 1000, .write_bytes_per_second = 50, .read_bytes_per_second = 200};
 
 TEST(SpillSharesTest, OneNodeHoldsWholeBlocks) {
   const core::SpillShare share = SpillShareOf({{.tier = kTier, .bytes_per_token = 100}});
@@ -33,9 +32,8 @@ TEST(SpillSharesTest, NodesWithHeadsAreAsFastAsTheSlowestAndHoldWhatTheSmallestD
 }
 
 TEST(SpillSharesTest, WithoutATierOnEachThereIsNone) {
-  EXPECT_EQ(SpillShareOf({{.tier = kTier, .bytes_per_token = 100}, {.bytes_per_token = 100}})
-                .blocks,
-            0u);
+  EXPECT_EQ(
+      SpillShareOf({{.tier = kTier, .bytes_per_token = 100}, {.bytes_per_token = 100}}).blocks, 0u);
   control::SpillTier unmeasured = kTier;
   unmeasured.read_bytes_per_second = 0;
   EXPECT_EQ(SpillShareOf({{.tier = unmeasured, .bytes_per_token = 100}}).blocks, 0u);

@@ -396,8 +396,8 @@ TEST(LoadKvTest, TokensLieAsIfTheyHadBeenStoredThere) {
   }
 }
 
-// What was brought out and comes back to other slots lies there as if it had been stored there; what
-// is beside it stays.
+// What was brought out and comes back to other slots lies there as if it had been stored there;
+// what is beside it stays.
 TEST(UnloadKvTest, TokensLieAsIfTheyHadBeenStoredThere) {
   std::mt19937 random(5);
   for (const size_t head_dim : {16u, 48u, 64u, 128u}) {

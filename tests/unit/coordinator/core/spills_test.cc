@@ -136,6 +136,11 @@ TEST_F(SpillsTest, WhatEndsInTheTierIsDroppedAtOnce) {
   life_.End(sequence);
   EXPECT_EQ(spills_.TakeDrops(), std::vector<plan::SpillDrop>{{.spill = spill}});
   EXPECT_TRUE(spills_.TakeDrops().empty());
+  Sequence& next = Decoding(2, 10);
+  EXPECT_FALSE(spills_.Fits(next)) << "another lane may spill before this one drops";
+  spills_.Dropped({{.spill = spill}});
+  EXPECT_TRUE(spills_.Fits(next));
+  EXPECT_TRUE(spills_.Audit().ok()) << spills_.Audit();
 }
 
 // It may be read into slots that the sequence has given up by then: nobody gets them before.
