@@ -178,6 +178,7 @@ TEST_F(SpillsTest, ATierThatFailsInARowIsLeftAlone) {
     if (fits) {
       life_.Spill(sequence);
       spills_.Take({.spill = std::exchange(sequence.spill, 0), .ok = false});
+      spills_.Dropped(spills_.TakeDrops());
     }
   }
   EXPECT_EQ(spills_.stats().failures, Spills::kFailuresInARowMax);
