@@ -56,7 +56,7 @@ class SpillTest(unittest.TestCase):
                     self.assertGreater(spill["sequences_out"], 0, cluster.logs())
                     self.assertGreater(spill["bytes_in"], 0)
                     self.assertEqual(spill["failures"], 0)
-                self.assertIn("spill ", cluster.lamina("status").stdout)
+                self.assertIn("spill:    m0 ", cluster.lamina("status").stdout)
                 self.assertEqual(os.listdir(self.folder.name), [])
                 cluster.kill("m0")
                 self.assertEqual(os.listdir(self.folder.name), [], "nothing is left of a process that was killed")
