@@ -18,7 +18,8 @@ FASTER = 1.5  # Tokens a second over recomputation alone, where that is predicte
 def turn(arguments, spills):
     """Figures of one load."""
     tier = (arguments.path, arguments.tier) if spills else None
-    with cluster.Cluster(arguments.lanes, memory_nodes=1, capacity=arguments.capacity, running_max=arguments.rows, spill=tier) as running:
+    with cluster.Cluster(arguments.lanes, memory_nodes=1, capacity=arguments.capacity, running_max=arguments.rows, spill=tier,
+                         sequence_tokens_max=2 * (arguments.context + arguments.output)) as running:
         before = running.status()
         done = subprocess.run(
             [BIN / "lamina", "bench", "--json", "--server", running.address, "--concurrency", str(arguments.rows), "--requests",
