@@ -16,9 +16,9 @@ FASTER = 1.5  # Tokens a second over recomputation alone, where that is predicte
 
 
 def turn(arguments, spills):
-    """Figures of one load."""
+    """Figures of one load. Weights are widened, or each start might choose another form of them."""
     tier = (arguments.path, arguments.tier) if spills else None
-    with cluster.Cluster(arguments.lanes, memory_nodes=1, capacity=arguments.capacity, running_max=arguments.rows, spill=tier,
+    with cluster.Cluster(arguments.lanes, memory_nodes=1, capacity=arguments.capacity, running_max=arguments.rows, spill=tier, weights="bf16",
                          sequence_tokens_max=2 * (arguments.context + arguments.output)) as running:
         before = running.status()
         done = subprocess.run(
@@ -65,8 +65,8 @@ def report(spilled, recomputed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--capacity", default="160MiB", help="of the memory node")
-    parser.add_argument("--rows", type=int, default=10, help="requests at once")
-    parser.add_argument("--context", type=int, default=1000, help="tokens of each prompt")
+    parser.add_argument("--rows", type=int, default=14, help="requests at once")
+    parser.add_argument("--context", type=int, default=600, help="tokens of each prompt")
     parser.add_argument("--output", type=int, default=400, help="tokens of each answer")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--turns", type=int, default=2, help="of each way")
