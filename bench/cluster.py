@@ -143,10 +143,10 @@ class Cluster(Running):
                  running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
                  query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
                  prefix_cache="off", fetch=None, sequence_tokens_max=SEQUENCE_TOKENS_MAX, scratch_tokens=None, memory_budget=None,
-                 weights_budget=None, weights=None, kv_form=None):
+                 weights_budget=None, weights=None, kv_form=None, spill=None):
         """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
         `auto_load`: policy auto, for (rows, context); `compute_cores` then has those of the memory nodes too.
-        `fetch`: (policy, its keys of `fetch:`). `memory_budget`, `weights_budget`, `weights` (packed, bf16): of the compute node. `kv_form`: bf16 or int8. Loads repeat
+        `fetch`: (policy, its keys of `fetch:`). `memory_budget`, `weights_budget`, `weights` (packed, bf16): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
         super().__init__(f"127.0.0.1:{free_port()}")
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
@@ -154,8 +154,9 @@ class Cluster(Running):
         self.pages = {}
         names = [] if local else [f"m{i}" for i in range(memory_nodes)]
         self.config = pathlib.Path(self.folder.name) / "cluster.yaml"
+        tier = f", spill: {{path: {spill[0]}, capacity: {spill[1]}}}" if spill else ""
         memory = "memory:\n" + "\n".join(
-            f'  - {{name: {name}, cores: "{memory_cores}", capacity: {capacity}, http: {ANY_PORT}}}'
+            f'  - {{name: {name}, cores: "{memory_cores}", capacity: {capacity}, http: {ANY_PORT}{tier}}}'
             for name in names)
         kv = f", capacity: {capacity}" if local or auto_load else ""
         if memory_budget:

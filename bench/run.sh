@@ -30,6 +30,7 @@ Suites:
   local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   int8       perplexity with kv int8 next to bf16, on the committed text, and the tokens that fit
+  spill      a load of twice the slots, with a spill tier and with recomputation alone, in turns
   trace      a steady load with its timeline recorded, and not, in turns
   long_prompt  a prompt of 128k tokens through a bounded scratch: the process's memory against its bound, and the same bits
   paper      a paper's tables and figures next to its numbers: -- --only lamina (by the cost model), -- --only kvpr, headinfer, hybridserve or alisa (measured here)
@@ -96,11 +97,11 @@ case "$suite" in
       *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
     esac
     ;;
-  chat | decode | fetch | gateway | int8 | local | long_prompt | overlap | packed | peers | pipeline | predict | prefill | trace | transport)
+  chat | decode | fetch | gateway | int8 | local | long_prompt | overlap | packed | peers | pipeline | predict | prefill | spill | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense packed experts plan transport fetch decode overlap prefill long_prompt chat pipeline local gateway int8 trace paper experiment predict peers" >&2
+    echo "unknown suite $suite; known: attention dense packed experts plan transport fetch decode overlap prefill long_prompt chat pipeline local gateway int8 spill trace paper experiment predict peers" >&2
     exit 2
     ;;
 esac

@@ -193,6 +193,21 @@ struct LinkStatus {
   double waited_seconds = 0;
 };
 
+// A memory node's file for K and V of sequences that wait. `capacity_bytes` 0: it has none.
+struct SpillStatus {
+  uint64_t capacity_bytes = 0;
+  uint64_t used_bytes = 0;
+  uint64_t bytes_out = 0;  // Since the node started,
+  uint64_t bytes_in = 0;
+  uint64_t sequences_out = 0;  // Written whole,
+  uint64_t sequences_in = 0;   // and read back.
+  uint64_t failures = 0;       // Could not be: they were recomputed.
+  double seconds_out = 0;      // From plans to reports.
+  double seconds_in = 0;
+  double write_bytes_per_second = 0;  // Measured at start.
+  double read_bytes_per_second = 0;
+};
+
 struct NodeStatus {
   std::string name;
   std::string role;
@@ -224,6 +239,7 @@ struct NodeStatus {
   uint64_t replayed_units = 0;  // Slices that a device had captured as a graph: one call each.
   uint64_t device_units = 0;    // Units for whose windows a device waited itself.
   double mean_extent_tokens = 0;
+  SpillStatus spill;
   std::string data_thread;               // What it does: "none", "idle", "working", ...
   double data_thread_still_seconds = 0;  // How long it has not moved.
   // What its data thread has done since the node started: seconds by kind of work, as "attend" or

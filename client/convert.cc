@@ -80,6 +80,20 @@ Distribution FromProto(const v1::Distribution& distribution) {
       .counts = {distribution.counts().begin(), distribution.counts().end()}};
 }
 
+SpillStatus FromProto(const v1::SpillCount& spill) {
+  return {.capacity_bytes = spill.capacity_bytes(),
+          .used_bytes = spill.used_bytes(),
+          .bytes_out = spill.bytes_out(),
+          .bytes_in = spill.bytes_in(),
+          .sequences_out = spill.sequences_out(),
+          .sequences_in = spill.sequences_in(),
+          .failures = spill.failures(),
+          .seconds_out = spill.seconds_out(),
+          .seconds_in = spill.seconds_in(),
+          .write_bytes_per_second = spill.write_bytes_per_second(),
+          .read_bytes_per_second = spill.read_bytes_per_second()};
+}
+
 NodeStatus FromProto(const v1::Node& node) {
   NodeStatus status = {.name = node.name(),
                        .role = node.role(),
@@ -107,6 +121,7 @@ NodeStatus FromProto(const v1::Node& node) {
                        .replayed_units = node.detail().replayed_units(),
                        .device_units = node.detail().device_units(),
                        .mean_extent_tokens = node.mean_extent_tokens(),
+                       .spill = FromProto(node.detail().spill()),
                        .data_thread = node.detail().data_thread(),
                        .data_thread_still_seconds = node.data_thread_still_seconds()};
   for (const v1::PartTime& part : node.detail().parts()) {

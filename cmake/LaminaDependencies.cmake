@@ -20,6 +20,7 @@ pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 # UCX is optional: without it ucx:// says how to get it. Debian's package has files for CMake and for
 # pkg-config; a UCX elsewhere is found by CMAKE_PREFIX_PATH or PKG_CONFIG_PATH.
 if(LAMINA_WITH_UCX)

@@ -16,6 +16,17 @@ absl::Status SequenceTable::Apply(const plan::StepPlan& plan, uint32_t vocabular
   return plan::ApplyChanges(plan, [&](const auto& change) { return ApplyChange(change, limits); });
 }
 
+// What lies in spill tiers is the memory nodes' business.
+absl::Status SequenceTable::ApplyChange(const plan::SpillDrop&, const Limits&) {
+  return absl::OkStatus();
+}
+absl::Status SequenceTable::ApplyChange(const plan::SpillOut&, const Limits&) {
+  return absl::OkStatus();
+}
+absl::Status SequenceTable::ApplyChange(const plan::SpillIn&, const Limits&) {
+  return absl::OkStatus();
+}
+
 absl::Status SequenceTable::ApplyChange(const plan::SequenceLeave& leave, const Limits&) {
   sequences_.erase(leave.id);
   return absl::OkStatus();

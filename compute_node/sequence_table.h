@@ -48,6 +48,9 @@ class SequenceTable {
     uint32_t vocabulary = 0;
     uint32_t span_tokens = 0;
   };
+  static absl::Status ApplyChange(const plan::SpillDrop& drop, const Limits& limits);
+  static absl::Status ApplyChange(const plan::SpillOut& spill, const Limits& limits);
+  static absl::Status ApplyChange(const plan::SpillIn& spill, const Limits& limits);
   absl::Status ApplyChange(const plan::SequenceLeave& leave, const Limits& limits);
   static absl::Status ApplyChange(const plan::SlotRelease& release, const Limits& limits);
   absl::Status ApplyChange(const plan::SequenceJoin& join, const Limits& limits);

@@ -21,6 +21,7 @@
 #include "config/kv_form_internal.h"
 #include "config/policy_internal.h"
 #include "config/replicas.h"
+#include "config/spill_internal.h"
 #include "config/verbs_keys_internal.h"
 #include "config/weights_internal.h"
 #include "plan/limits.h"
@@ -491,6 +492,7 @@ absl::Status ClusterConfig::Validate() const {
   LAMINA_RETURN_IF_ERROR(CheckRoles(*this));
   LAMINA_RETURN_IF_ERROR(internal::CheckPolicy(*this));
   LAMINA_RETURN_IF_ERROR(internal::CheckKvForm(*this));
+  LAMINA_RETURN_IF_ERROR(internal::CheckSpill(*this));
   LAMINA_RETURN_IF_ERROR(internal::CheckWeights(*this));
   LAMINA_RETURN_IF_ERROR(internal::CheckAttention(*this));
   LAMINA_RETURN_IF_ERROR(CheckServed(*this));

@@ -107,13 +107,21 @@ struct ComputeNodeConfig {
   double price_per_hour = 0;  // In a currency of the user's; 0: not known.
 };
 
+// A file of a memory node's host for K and V of sequences that have given up their slots.
+struct SpillConfig {
+  std::string path;             // The folder of the file, which has no name. Empty: there is none.
+  uint64_t capacity_bytes = 0;  // Taken at start.
+  friend bool operator==(const SpillConfig&, const SpillConfig&) = default;
+};
+
 struct MemoryNodeConfig {
   std::string name;
   std::string host = "localhost";
   std::string device = "cpu";
   std::vector<int> cores;
   uint32_t threads = 0;
-  uint64_t capacity_bytes = 0;               // For KV. Required.
+  uint64_t capacity_bytes = 0;  // For KV. Required.
+  SpillConfig spill;
   WindowPlace windows = WindowPlace::kAuto;  // Where compute nodes put q, k and v.
   double price_per_hour = 0;                 // As of compute nodes.
   std::string http;                          // host:port of /metrics and /health. Empty: none.
@@ -240,6 +248,8 @@ struct ClusterConfig {
 
   // Whether all nodes run on this host: nobody else needs to reach them.
   bool IsOneHost() const;
+  // Whether a memory node has a file for K and V of sequences that have given up their slots.
+  bool Spills() const;
   // Whether rows attend at the compute node, over K and V that memory nodes send there.
   bool Fetches() const {
     return policy == kPolicyFetchHeads || policy == kPolicyFetchRecompute ||

@@ -121,6 +121,11 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
     out << YAML::Flow << YAML::BeginMap;
     EmitNode(out, node);
     out << YAML::Key << "capacity" << YAML::Value << FormatExactBytes(node.capacity_bytes);
+    if (!node.spill.path.empty()) {
+      out << YAML::Key << "spill" << YAML::Value << YAML::BeginMap << YAML::Key << "path"
+          << YAML::Value << node.spill.path << YAML::Key << "capacity" << YAML::Value
+          << FormatExactBytes(node.spill.capacity_bytes) << YAML::EndMap;
+    }
     EmitPrice(out, node.price_per_hour);
     if (node.device != "cpu") {
       out << YAML::Key << "windows" << YAML::Value

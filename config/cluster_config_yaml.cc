@@ -394,6 +394,8 @@ std::vector<Key> ClusterFileReader::MemoryKeys(MemoryNodeConfig& node) const {
           {"cores", Cores(node.cores)},
           {"threads", Number(node.threads)},
           {"capacity", Size(node.capacity_bytes)},
+          {"spill", Section({{"path", Text(node.spill.path)},
+                             {"capacity", Size(node.spill.capacity_bytes)}})},
           {"price", Price(node.price_per_hour)},
           {"http", Text(node.http)},
           {"windows", Choice(internal::kWindowPlaces, node.windows)}};

@@ -43,6 +43,20 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
     (*proto->mutable_memory())[name] = bytes;
   }
   proto->set_memory_budget(counters.memory_budget);
+  if (const telemetry::SpillCount& spill = counters.spill; spill.capacity_bytes > 0) {
+    v1::SpillCount* entry = proto->mutable_spill();
+    entry->set_capacity_bytes(spill.capacity_bytes);
+    entry->set_used_bytes(spill.used_bytes);
+    entry->set_bytes_out(spill.bytes_out);
+    entry->set_bytes_in(spill.bytes_in);
+    entry->set_sequences_out(spill.sequences_out);
+    entry->set_sequences_in(spill.sequences_in);
+    entry->set_failures(spill.failures);
+    entry->set_seconds_out(spill.seconds_out);
+    entry->set_seconds_in(spill.seconds_in);
+    entry->set_write_bytes_per_second(spill.write_bytes_per_second);
+    entry->set_read_bytes_per_second(spill.read_bytes_per_second);
+  }
   proto->set_replayed_units(counters.replayed_units);
   proto->set_device_units(counters.device_units);
   proto->set_recomputed_tokens(counters.recomputed_tokens);
@@ -51,6 +65,17 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
 }
 
 void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters) {
+  counters.spill = {.capacity_bytes = proto.spill().capacity_bytes(),
+                    .used_bytes = proto.spill().used_bytes(),
+                    .bytes_out = proto.spill().bytes_out(),
+                    .bytes_in = proto.spill().bytes_in(),
+                    .sequences_out = proto.spill().sequences_out(),
+                    .sequences_in = proto.spill().sequences_in(),
+                    .failures = proto.spill().failures(),
+                    .seconds_out = proto.spill().seconds_out(),
+                    .seconds_in = proto.spill().seconds_in(),
+                    .write_bytes_per_second = proto.spill().write_bytes_per_second(),
+                    .read_bytes_per_second = proto.spill().read_bytes_per_second()};
   for (int i = 0; i < std::min(proto.parts_size(), kEntriesMax); ++i) {
     counters.parts.emplace_back(Name(proto.parts(i).part()), proto.parts(i).seconds());
   }

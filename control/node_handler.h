@@ -18,6 +18,13 @@
 
 namespace lamina::control {
 
+// A memory node's file for K and V of sequences that have given up their slots.
+struct SpillTier {
+  uint64_t capacity_bytes = 0;  // 0: there is none.
+  double write_bytes_per_second = 0;
+  double read_bytes_per_second = 0;
+};
+
 // A link that the reporting node has measured, when the epoch began.
 struct LinkReport {
   std::string peer;
@@ -54,6 +61,7 @@ struct NodeIdentity {
   // second.
   double dense_speed = 0;
   plan::PolicyTimes policy_times = {};  // Compute nodes with policy auto.
+  SpillTier spill = {};                 // Memory nodes alone have one.
 };
 
 // Threading: every call comes from the link's reader thread, except Counters() (any thread).
@@ -102,6 +110,7 @@ class NodeReporter {
   virtual void ReportResult(plan::StepResult result) = 0;
   // The node cannot go on in `epoch`; the error names the peer that it blames, if any.
   virtual void ReportFault(uint64_t epoch, const absl::Status& status) = 0;
+  virtual void ReportSpill(const plan::SpillReport& report) = 0;
   virtual void ReportLinks(uint64_t epoch, std::vector<LinkReport> links) = 0;
 };
 

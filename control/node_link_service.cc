@@ -88,6 +88,12 @@ v1::NodeMessage HelloMessage(const NodeIdentity& identity) {
   hello->set_fast_pairs(identity.fast_pairs);
   hello->set_pid(getpid());
   hello->set_model_fingerprint(identity.model_fingerprint);
+  if (identity.spill.capacity_bytes > 0) {
+    v1::SpillTier* tier = hello->mutable_spill();
+    tier->set_capacity_bytes(identity.spill.capacity_bytes);
+    tier->set_write_bytes_per_second(identity.spill.write_bytes_per_second);
+    tier->set_read_bytes_per_second(identity.spill.read_bytes_per_second);
+  }
   if (identity.policy_times.measured()) {
     ToProto(identity.policy_times, hello->mutable_policy_times());
   }
@@ -484,6 +490,15 @@ bool NodeLink::attached() const { return impl_->attached; }
 void NodeLink::ReportResult(plan::StepResult result) {
   v1::NodeMessage message;
   ToProto(result, message.mutable_step_result());
+  impl_->Send(std::move(message));
+}
+
+void NodeLink::ReportSpill(const plan::SpillReport& report) {
+  v1::NodeMessage message;
+  v1::SpillReport* proto = message.mutable_spill();
+  proto->set_epoch(report.epoch);
+  proto->set_spill(report.spill);
+  proto->set_ok(report.ok);
   impl_->Send(std::move(message));
 }
 

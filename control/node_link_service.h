@@ -50,6 +50,7 @@ class NodeLink final : public NodeReporter {
 
   void ReportResult(plan::StepResult result) override;
   void ReportFault(uint64_t epoch, const absl::Status& status) override;
+  void ReportSpill(const plan::SpillReport& report) override;
   void ReportLinks(uint64_t epoch, std::vector<LinkReport> links) override;
 
  private:

@@ -125,6 +125,25 @@ plan::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
 
 // A codec for each kind of table change: to the end of its field, and from it.
 
+template <typename Spill>
+void ToProto(const Spill& spill, v1::Spill* proto) {
+  proto->set_spill(spill.spill);
+  proto->set_sequence(spill.sequence);
+  proto->set_tokens(spill.tokens);
+}
+
+void AppendTo(v1::StepPlan* proto, const plan::SpillDrop& drop) {
+  proto->add_spill_drops(drop.spill);
+}
+
+void AppendTo(v1::StepPlan* proto, const plan::SpillOut& spill) {
+  ToProto(spill, proto->add_spills_out());
+}
+
+void AppendTo(v1::StepPlan* proto, const plan::SpillIn& spill) {
+  ToProto(spill, proto->add_spills_in());
+}
+
 void AppendTo(v1::StepPlan* proto, const plan::SequenceLeave& leave) {
   proto->add_leaves(leave.id);
 }
@@ -145,6 +164,26 @@ void AppendTo(v1::StepPlan* proto, const plan::SlotAllocation& allocation) {
   entry->mutable_extent()->set_first_slot(allocation.extent.first_slot);
   entry->mutable_extent()->set_tokens(allocation.extent.tokens);
   entry->set_memory_node(allocation.memory_node);
+}
+
+void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SpillDrop>& drops) {
+  for (const uint64_t spill : proto.spill_drops()) {
+    drops.push_back({.spill = spill});
+  }
+}
+
+void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SpillOut>& spills) {
+  for (const v1::Spill& spill : proto.spills_out()) {
+    spills.push_back(
+        {.spill = spill.spill(), .sequence = spill.sequence(), .tokens = spill.tokens()});
+  }
+}
+
+void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SpillIn>& spills) {
+  for (const v1::Spill& spill : proto.spills_in()) {
+    spills.push_back(
+        {.spill = spill.spill(), .sequence = spill.sequence(), .tokens = spill.tokens()});
+  }
 }
 
 void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SequenceLeave>& leaves) {

@@ -202,6 +202,9 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
     // Sums begin with the rows of a prompt, and rows of a found prefix are not computed.
     options.scheduler.prefix_cache = false;
   }
+  if (config.Spills()) {
+    options.scheduler.strategies.out_of_slots = core::MakeSpillLast;
+  }
   if (config.kv == KvForm::kInt8) {
     options.scheduler.int8_tails = config.limits.running_max;
     options.scheduler.cached_block_tokens = kInt8BlockTokens;

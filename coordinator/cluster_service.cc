@@ -255,6 +255,10 @@ void NodeStream::Reactor::Handle() {
       return engine_.NodeReady(source_, message_.ready().epoch());
     case v1::NodeMessage::kStepResult:
       return engine_.StepDone(source_, control::FromProto(message_.step_result()));
+    case v1::NodeMessage::kSpill:
+      return engine_.NodeSpilled(source_, {.epoch = message_.spill().epoch(),
+                                           .spill = message_.spill().spill(),
+                                           .ok = message_.spill().ok()});
     case v1::NodeMessage::kStatus: {
       const v1::NodeStatus& status = message_.status();
       telemetry::NodeCounters counters = {.busy_seconds = status.busy_seconds(),

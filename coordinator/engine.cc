@@ -110,6 +110,10 @@ void Engine::NodeLinks(const NodeSource& from, uint64_t epoch,
   });
 }
 
+void Engine::NodeSpilled(const NodeSource& from, const plan::SpillReport& report) {
+  impl_->PostOf(from, [report](Impl& impl) { impl.scheduler.OnSpilled(report); });
+}
+
 void Engine::NodeStatus(const NodeSource& from, double busy_share,
                         const telemetry::NodeCounters& counters) {
   impl_->PostOf(from, [from, busy_share, counters](Impl& impl) {

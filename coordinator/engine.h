@@ -69,6 +69,7 @@ class Engine {
   void NodeStatus(const NodeSource& from, double busy_share,
                   const telemetry::NodeCounters& counters);
   void StepDone(const NodeSource& from, plan::StepResult result);
+  void NodeSpilled(const NodeSource& from, const plan::SpillReport& report);
 
   // --- Members (member_changes.h) ---
   // What has become of it, in words; errors of MemberChanges::Add() and Drain().

@@ -157,6 +157,7 @@ void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::s
   scheduler.SetLinkCosts(CostsOfLinks(epoch, MeasuredNodesOf(members)));
   scheduler.SetFetchRates(FetchRatesOf(epoch, MeasuredNodesOf(members)));
   chunks_planned.assign(config.lanes, {});
+  prompt_rate.Reset(config.lanes);
   reports.Reset(epoch.topology.compute_nodes(), config.lanes, *schedule);
   core::Events events;
   std::vector<core::MemoryNodeShare> shares = epoch.shares;
@@ -225,6 +226,7 @@ void Engine::Impl::PlanSteps() {
       }
     }
     token_work.Add(plan, schedule->IsPrefillLane(plan.lane));
+    prompt_rate.Planned(plan, now);
     for (plan::SequenceJoin& join : plan.joins) {
       const plan::SequenceId id = scheduler.AnswerOf(join.id);
       requests.Started(id);
@@ -286,6 +288,8 @@ absl::Status Engine::Impl::TakeReport(uint32_t node, plan::StepResult report,
   LAMINA_RETURN_IF_ERROR(scheduler.OnStepDone(*result, events));
   members.NoteProgress();
   trace.Done(result->epoch, result->lane, result->step, clock.Now());
+  prompt_rate.Done(result->lane, clock.Now());
+  scheduler.SetPromptRate(prompt_rate.TokensPerSecond());
   ReportChunks(*result);
   return absl::OkStatus();
 }

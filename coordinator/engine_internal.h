@@ -23,6 +23,7 @@
 #include "coordinator/event_loop.h"
 #include "coordinator/member_changes.h"
 #include "coordinator/member_trial.h"
+#include "coordinator/prompt_rate.h"
 #include "coordinator/request_table.h"
 #include "coordinator/token_rate.h"
 #include "coordinator/token_work.h"
@@ -55,6 +56,7 @@ struct Engine::Impl final : public EpochOwner {
   std::vector<std::deque<std::pair<uint64_t, plan::PrefillChunk>>> chunks_planned;
   uint64_t prompts_planned = 0;  // Steps with rows of prompts, or more.
   TokenRate token_rate;
+  PromptRate prompt_rate;
   TokenWork token_work;
   std::function<void()> drained;
   bool draining = false;

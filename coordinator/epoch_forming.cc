@@ -12,6 +12,7 @@
 #include "coordinator/attention_choice.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/hybrid_share.h"
+#include "coordinator/spill_shares.h"
 #include "plan/prefill_lanes.h"
 
 namespace lamina::coordinator {
@@ -66,6 +67,7 @@ absl::StatusOr<EpochForming::Placement> EpochForming::Place(const EpochMembers& 
 absl::StatusOr<EpochForming::Placement> EpochForming::PlaceHeads(
     const EpochMembers& members) const {
   std::vector<core::HeadNode> nodes;
+  std::vector<NodeTier> tiers;
   double bandwidth = 0;
   for (size_t i = 0; i < members.kv.size(); ++i) {
     nodes.push_back({.name = members.kv[i].name,
@@ -78,9 +80,17 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceHeads(
       core::ShareHeads(options_.layers, nodes,
                        options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max),
                        options_.kv));
+  for (size_t i = 0; i < members.kv.size(); ++i) {
+    std::vector<AttentionDescriptor> layers;
+    for (const AttentionDescriptor& layer : options_.layers) {
+      layers.push_back(PartOf(layer, split.heads[i]));
+    }
+    tiers.push_back({.tier = members.kv[i].spill, .bytes_per_token = KvBytesPerToken(layers)});
+  }
   return Placement{.shares = {{.name = absl::StrJoin(NamesOf(members.kv), "+"),
                                .slots = split.slots,
-                               .bandwidth_bytes_per_second = bandwidth}},
+                               .bandwidth_bytes_per_second = bandwidth,
+                               .spill = SpillShareOf(tiers)}},
                    .heads = split.heads,
                    .slots = std::vector<uint32_t>(members.kv.size(), split.slots),
                    .words = absl::StrCat("head: ", core::DescribeSplit(split, nodes))};
@@ -99,7 +109,9 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceSequences(
     placement.shares.push_back(
         {.name = members.kv[i].name,
          .slots = slots,
-         .bandwidth_bytes_per_second = members.bandwidth.bytes_per_second[i]});
+         .bandwidth_bytes_per_second = members.bandwidth.bytes_per_second[i],
+         .spill = SpillShareOf({{.tier = members.kv[i].spill,
+                                 .bytes_per_token = KvBytesPerToken(options_.layers)}})});
     placement.slots.push_back(slots);
   }
   if (const uint32_t span_tokens = options_.scheduler.span_tokens; span_tokens > 0) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "control/node_handler.h"
 #include "coordinator/core/head_shares.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/scheduler.h"
@@ -31,6 +32,7 @@ struct EpochMember {
   // Set for nodes that hold KV.
   uint32_t slots = 0;
   uint64_t capacity_bytes = 0;
+  control::SpillTier spill = {};
 };
 
 struct EpochMembers {

@@ -15,7 +15,8 @@ std::vector<EpochMember> EpochMembersOf(const std::vector<const core::Member*>& 
                     .on_device = node.hello.identity.device != "cpu",
                     .fast_pairs = node.hello.identity.fast_pairs,
                     .slots = node.slots,
-                    .capacity_bytes = node.hello.identity.capacity_bytes});
+                    .capacity_bytes = node.hello.identity.capacity_bytes,
+                    .spill = node.hello.identity.spill});
   }
   return list;
 }

@@ -66,7 +66,10 @@ NodeHello FromProto(const v1::Hello& hello) {
                        .fast_pairs = hello.fast_pairs(),
                        .model_fingerprint = hello.model_fingerprint(),
                        .dense_speed = hello.dense_speed(),
-                       .policy_times = FromProto(hello.policy_times())},
+                       .policy_times = FromProto(hello.policy_times()),
+                       .spill = {.capacity_bytes = hello.spill().capacity_bytes(),
+                                 .write_bytes_per_second = hello.spill().write_bytes_per_second(),
+                                 .read_bytes_per_second = hello.spill().read_bytes_per_second()}},
           .version = hello.version(),
           .pid = hello.pid()};
 }

@@ -33,6 +33,9 @@ void TokenWork::Join(const plan::StepPlan& plan) {
     for (const plan::DecodeRow& row : plan.rows) {
       first = row.sequence == join.id ? std::min(first, row.position) : first;
     }
+    for (const plan::SpillIn& spill : plan.spills_in) {
+      first = spill.sequence == join.id ? std::min(first, spill.tokens) : first;
+    }
     joined_[join.id] = {.tokens = tokens, .cached = first};
     cached_tokens_ += join.parent == 0 ? first : 0;  // A fork's are its parent's.
   }

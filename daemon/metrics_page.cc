@@ -79,6 +79,28 @@ void AddLink(MetricsPage& page, const std::string& prefix, const MetricLabels& l
                labels, link.waited_seconds);
 }
 
+void AddSpill(MetricsPage& page, const std::string& prefix, const MetricLabels& labels,
+              const telemetry::SpillCount& spill) {
+  page.Gauge(prefix + "capacity_bytes", "Of the spill tier.", labels,
+             static_cast<double>(spill.capacity_bytes));
+  page.Gauge(prefix + "used_bytes", "Of the spill tier, by sequences that wait.", labels,
+             static_cast<double>(spill.used_bytes));
+  page.Counter(prefix + "failures_total",
+               "Sequences that could not be written or read back, and were recomputed.", labels,
+               static_cast<double>(spill.failures));
+  const auto add_direction = [&](const char* direction, uint64_t bytes, uint64_t sequences,
+                                 double seconds) {
+    const MetricLabels with = With(labels, "direction", direction);
+    page.Counter(prefix + "bytes_total", "K and V written to the spill tier, or read back.", with,
+                 static_cast<double>(bytes));
+    page.Counter(prefix + "sequences_total", "Sequences written whole, or read back.", with,
+                 static_cast<double>(sequences));
+    page.Counter(prefix + "seconds_total", "From their plans to their reports.", with, seconds);
+  };
+  add_direction("out", spill.bytes_out, spill.sequences_out, spill.seconds_out);
+  add_direction("in", spill.bytes_in, spill.sequences_in, spill.seconds_in);
+}
+
 }  // namespace
 
 std::string MetricsPage::Text() const {
@@ -111,6 +133,9 @@ void AddNodeCounters(MetricsPage& page, const std::string& prefix, const MetricL
   page.Counter(prefix + "device_units_total",
                "Units for whose windows the device waited itself, without the processor.", labels,
                static_cast<double>(counters.device_units));
+  if (counters.spill.capacity_bytes > 0) {
+    AddSpill(page, prefix + "spill_", labels, counters.spill);
+  }
   for (const auto& [part, seconds] : counters.parts) {
     page.Counter(prefix + "part_seconds_total", "Time of the data thread, by what it went into.",
                  With(labels, "part", part), seconds);

@@ -21,7 +21,7 @@ struct Arenas {
   std::optional<Int8Arena> int8;
 };
 
-class CpuKvDevice final : public KvDevice, public KvReads, public KvInt8 {
+class CpuKvDevice final : public KvDevice, public KvReads, public KvWrites, public KvInt8 {
  public:
   CpuKvDevice(const KvDeviceOptions& options, const AttentionKernel& kernel, ThreadPool& pool,
               Arenas arenas)
@@ -94,6 +94,15 @@ class CpuKvDevice final : public KvDevice, public KvReads, public KvInt8 {
                     uint32_t tokens, BFloat16* k, BFloat16* v) override {
     const KvView arena = arena_.View(layer, head);
     LoadKv(layers_[layer].head_dim, arena.k, arena.v, extents, first, tokens, k, v);
+    return absl::OkStatus();
+  }
+
+  KvWrites* writes() override { return int8_.has_value() ? nullptr : this; }
+  absl::Status Unload(uint32_t layer, uint32_t head, const BFloat16* k, const BFloat16* v,
+                      absl::Span<const Extent> extents, uint32_t first, uint32_t tokens) override {
+    const size_t plane = head * arena_.head_stride(layer);
+    UnloadKv(layers_[layer].head_dim, k, v, extents, first, tokens, arena_.k(layer) + plane,
+             arena_.v(layer) + plane);
     return absl::OkStatus();
   }
 

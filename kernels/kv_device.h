@@ -111,6 +111,17 @@ class KvReads {
                                   uint32_t first, uint32_t tokens, const Int8View& to) = 0;
 };
 
+// K and V back into a device's arena, as KvReads has brought them out of it.
+class KvWrites {
+ public:
+  virtual ~KvWrites() = default;
+
+  // The reverse of KvReads::Load(), as kernels::UnloadKv(). Errors: as KvDevice::Store().
+  virtual absl::Status Unload(uint32_t layer, uint32_t head, const BFloat16* k, const BFloat16* v,
+                              absl::Span<const Extent> extents, uint32_t first,
+                              uint32_t tokens) = 0;
+};
+
 // Activations of consecutive tokens, and their slots in order.
 // Shapes: activation  [tokens, activation_width] bf16, `stride` elements between tokens
 struct ActivationRows {
@@ -198,6 +209,8 @@ class KvDevice {
 
   // Null: K and V can be attended there and nowhere else.
   virtual KvReads* reads() { return nullptr; }
+  // Null: what was brought out of it cannot be brought back.
+  virtual KvWrites* writes() { return nullptr; }
   // Null: it keeps K and V alone, as it does without KvDeviceOptions::activation_width.
   virtual KvActivations* activations() { return nullptr; }
   // Null: it keeps bf16 alone, as it does without KvDeviceOptions::int8_slots.

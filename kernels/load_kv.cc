@@ -40,25 +40,43 @@ void MoveTiles(const BFloat16* from, size_t from_slot, BFloat16* to, size_t to_s
   }
 }
 
-}  // namespace
-
-void LoadKv(size_t head_dim, const BFloat16* arena_k, const BFloat16* arena_v,
-            absl::Span<const Extent> extents, uint32_t first, uint32_t tokens, BFloat16* k,
-            BFloat16* v) {
+// Calls move(token, slot, tokens) for the parts of tokens [first, first + tokens) that each extent
+// has.
+template <typename Move>
+void VisitRuns(absl::Span<const Extent> extents, uint32_t first, uint32_t tokens, Move move) {
   const uint32_t end = first + tokens;
   uint32_t token = 0;  // First token of the extent.
   for (const Extent& extent : extents) {
     const uint32_t from = std::max(first, token);
     const uint32_t to = std::min(end, token + extent.tokens);
     if (from < to) {
-      const size_t slot = extent.first_slot + size_t{from} - token;
-      MoveTiles(arena_k, slot, k, from, to - from, head_dim);
-      std::memcpy(v + size_t{from} * head_dim, arena_v + slot * head_dim,
-                  size_t{to - from} * head_dim * sizeof(BFloat16));
+      move(from, extent.first_slot + size_t{from} - token, to - from);
     }
     token += extent.tokens;
   }
   LAMINA_CHECK(end <= token);
+}
+
+}  // namespace
+
+void LoadKv(size_t head_dim, const BFloat16* arena_k, const BFloat16* arena_v,
+            absl::Span<const Extent> extents, uint32_t first, uint32_t tokens, BFloat16* k,
+            BFloat16* v) {
+  VisitRuns(extents, first, tokens, [&](size_t token, size_t slot, size_t count) {
+    MoveTiles(arena_k, slot, k, token, count, head_dim);
+    std::memcpy(v + token * head_dim, arena_v + slot * head_dim,
+                count * head_dim * sizeof(BFloat16));
+  });
+}
+
+void UnloadKv(size_t head_dim, const BFloat16* k, const BFloat16* v,
+              absl::Span<const Extent> extents, uint32_t first, uint32_t tokens, BFloat16* arena_k,
+              BFloat16* arena_v) {
+  VisitRuns(extents, first, tokens, [&](size_t token, size_t slot, size_t count) {
+    MoveTiles(k, token, arena_k, slot, count, head_dim);
+    std::memcpy(arena_v + slot * head_dim, v + token * head_dim,
+                count * head_dim * sizeof(BFloat16));
+  });
 }
 
 }  // namespace lamina::kernels

@@ -57,6 +57,11 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
     sparse_stream_.emplace(epoch_, checks_, feed_, meter_, *device.reads());
     sources_.push_back(&*sparse_stream_);
   }
+  if (options.spill != nullptr) {
+    spills_.emplace(epoch_, meter_, *options.spill, options.report_spill);
+    feed_.SetMover([this](std::vector<plan::SlotMove> moves) { spills_->Take(std::move(moves)); });
+    sources_.push_back(&*spills_);
+  }
   sources_.push_back(&host_queries_);
   feed_.SetSources(sources_);
 }

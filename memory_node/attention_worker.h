@@ -8,6 +8,7 @@
 //   HostQueries    the source of all other queries
 //   KvStream       the source of K and V for rows that attend at the compute node
 //   SparseStream   the same of tokens that the compute node chooses
+//   SpillSource    the source that moves K and V to the spill tier and back
 //
 // Threading: Run() on one thread; PushPlan() and Stop() from any other; the rest before Run().
 // Allocation: none per unit; tables grow when sequences join.
@@ -31,6 +32,8 @@
 #include "memory_node/query_checks.h"
 #include "memory_node/query_parts.h"
 #include "memory_node/sparse_stream.h"
+#include "memory_node/spill_source.h"
+#include "memory_node/spill_tier.h"
 #include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
 #include "memory_node/work_source.h"
@@ -49,10 +52,13 @@ class AttentionWorker {
     bool checks_data = ChecksData();    // NodeEpoch's.
     bool device_waits = false;          // Where the device waits for windows itself, it may.
     Nanos peer_deadline = Seconds(60);  // Longest wait inside a started unit, and for its plan.
+    // What plans spill goes there, and `report_spill` is told. Outlives the worker; null: none.
+    SpillTier* spill = nullptr;
+    SpillSource::Report report_spill = {};
   };
 
   // All references must outlive the worker. Requires: with path fetch or sparse a device
-  // with reads().
+  // with reads(); with a spill tier one with reads() and writes().
   AttentionWorker(const Options& options, transport::Transport& transport,
                   transport::Region& region, kernels::KvDevice& device, ThreadPool& pool,
                   WorkerCounters& counters);
@@ -98,6 +104,7 @@ class AttentionWorker {
   HostQueries host_queries_;
   std::optional<KvStream> kv_stream_;          // With path fetch.
   std::optional<SparseStream> sparse_stream_;  // With path sparse.
+  std::optional<SpillSource> spills_;          // With a spill tier.
   std::vector<WorkSource*> sources_;
 };
 

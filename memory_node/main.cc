@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "daemon/service_manager.h"
 #include "memory_node/memory_node.h"
 #include "memory_node/node_device.h"
+#include "memory_node/spill_tier.h"
 
 namespace lamina {
 namespace {
@@ -67,6 +69,13 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   const double bandwidth = device.read_bytes_per_second;
   LogInfo("read bandwidth ", FormatBytes(static_cast<uint64_t>(bandwidth)), "/s threads ", threads,
           " kernels ", device.kernels);
+  std::unique_ptr<memory_node::SpillTier> spill;
+  if (const SpillConfig& file = node->spill; !file.path.empty()) {
+    LAMINA_ASSIGN_OR_RETURN(spill, memory_node::SpillTier::Open(file.path, file.capacity_bytes));
+    LogInfo("spill ", FormatBytes(file.capacity_bytes), " in ", file.path, " writes ",
+            FormatBytes(static_cast<uint64_t>(spill->speed().write)), "/s reads ",
+            FormatBytes(static_cast<uint64_t>(spill->speed().read)), "/s");
+  }
   control::NodeLink link(coordinator,
                          {.name = flags.name,
                           .is_memory = true,
@@ -75,7 +84,8 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                           .capacity_bytes = node->capacity_bytes,
                           .bandwidth_bytes_per_second = bandwidth,
                           .kernels = device.kernels,
-                          .fast_pairs = device.fast_pairs},
+                          .fast_pairs = device.fast_pairs,
+                          .spill = spill == nullptr ? control::SpillTier{} : spill->Identity()},
                          secret, config->tls);
   memory_node::MemoryNode handler({.name = flags.name,
                                    .cores = CallerCores(pinning),
@@ -84,7 +94,8 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                                    .secret = secret,
                                    .device = node->device,
                                    .window_memory = device.window_memory.get(),
-                                   .windows = node->windows},
+                                   .windows = node->windows,
+                                   .spill = spill.get()},
                                   pool);
   handler.SetReporter(&link);
   std::unique_ptr<daemon::HttpServer> http;

@@ -67,8 +67,23 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
     obstacle = TryWindows();
   }
   const bool waits = wanted.waiting_lanes > 0 && obstacle.empty();
+  const bool spills = options_.spill != nullptr;
+  if (spills && (device_->reads() == nullptr || device_->writes() == nullptr)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "memory node ", options_.name, ": spill, on a device (", device_->name(),
+        ") that K and V cannot be copied back to; leave spill out of the cluster file"));
+  }
   worker_ = std::make_unique<AttentionWorker>(
-      AttentionWorker::Options{.config = config, .node = node, .device_waits = waits},
+      AttentionWorker::Options{.config = config,
+                               .node = node,
+                               .device_waits = waits,
+                               .spill = options_.spill,
+                               .report_spill =
+                                   [reporter = reporter_](const plan::SpillReport& report) {
+                                     if (reporter != nullptr) {
+                                       reporter->ReportSpill(report);
+                                     }
+                                   }},
       *windows_.transport, *windows_.region, *device_, pool_, counters_);
   LAMINA_RETURN_IF_ERROR(UseDeviceWindows());
   const std::string windows = absl::StrCat(transport::DescribeMemory(windows_.memory),
@@ -191,6 +206,9 @@ telemetry::NodeCounters MemoryNode::Counters() const {
       .beats = counters_.beat.beats() + pool_.caller_steps()};
   telemetry::Count(counters_.meter, counters_.refusals, /*is_memory=*/true, counters);
   counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
+  if (options_.spill != nullptr) {
+    counters.spill = options_.spill->Count();
+  }
   counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);
   return counters;
 }

@@ -34,6 +34,7 @@ struct MemoryNodeOptions {
   // Where query windows may lie next to the host's memory; null for none. Outlives the node.
   DeviceMemory* window_memory = nullptr;
   WindowPlace windows = WindowPlace::kAuto;
+  SpillTier* spill = nullptr;  // Null for none. Outlives the node.
 };
 
 class MemoryNode final : public control::NodeHandler {

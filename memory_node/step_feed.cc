@@ -65,13 +65,29 @@ absl::Status StepFeed::Advance(Lane& lane) {
   size_t applied = 0;
   while (lane.step == 0 && applied < lane.plans.size()) {
     const plan::StepPlan& plan = lane.plans[applied++];
-    LAMINA_RETURN_IF_ERROR(tables_.Apply(plan));
+    LAMINA_RETURN_IF_ERROR(ApplyChanges(plan));
     LAMINA_RETURN_IF_ERROR(CollectRows(epoch_.config, tables_, plan, lane));
     if (!lane.rows.empty() || lane.chunk_tokens > 0) {
       LAMINA_RETURN_IF_ERROR(Begin(plan, lane));
     }
   }
   lane.plans.erase(lane.plans.begin(), lane.plans.begin() + static_cast<std::ptrdiff_t>(applied));
+  return absl::OkStatus();
+}
+
+absl::Status StepFeed::ApplyChanges(const plan::StepPlan& plan) {
+  LAMINA_RETURN_IF_ERROR(tables_.Apply(plan));
+  std::vector<plan::SlotMove> moves = tables_.TakeMoves();
+  if (mover_ == nullptr) {
+    const bool drops = std::all_of(moves.begin(), moves.end(), [](const plan::SlotMove& move) {
+      return move.kind == plan::SlotMove::Kind::kDrop;  // Another node's.
+    });
+    return drops ? absl::OkStatus()
+                 : absl::InternalError("the plan spills, and this node has no spill tier");
+  }
+  if (!moves.empty()) {
+    mover_(std::move(moves));
+  }
   return absl::OkStatus();
 }
 

@@ -19,6 +19,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,6 +43,10 @@ class StepFeed {
 
   // Who is asked to serve steps, in this order. Call before anything else.
   void SetSources(std::vector<WorkSource*> sources) { sources_ = std::move(sources); }
+
+  // Who is told what plans move to and from the spill tier. Without one plans must not.
+  using Mover = std::function<void(std::vector<plan::SlotMove>)>;
+  void SetMover(Mover mover) { mover_ = std::move(mover); }
 
   void PushPlan(plan::StepPlan plan) { inbox_.Push(std::move(plan)); }
 
@@ -84,12 +90,14 @@ class StepFeed {
   };
 
   absl::Status Advance(Lane& lane);
+  absl::Status ApplyChanges(const plan::StepPlan& plan);
   absl::Status Begin(const plan::StepPlan& plan, Lane& lane);
   absl::Status CheckWaits(Nanos now);
 
   const NodeEpoch& epoch_;
   const QueryChecks& checks_;
   std::vector<WorkSource*> sources_;
+  Mover mover_;
   control::Inbox<plan::StepPlan> inbox_;
   std::vector<plan::StepPlan> taken_;
   std::vector<Lane> lanes_;

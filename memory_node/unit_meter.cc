@@ -26,9 +26,8 @@ Nanos UnitMeter::EndInterval(telemetry::WorkKind part, const Lane& lane, uint64_
   return end_ - start;
 }
 
-void UnitMeter::LapIdle() {
-  end_ =
-      epoch_.counters.meter.EndInterval({.start = end_, .part = telemetry::WorkKind::kWaitQuery});
+void UnitMeter::Lap(telemetry::WorkKind part) {
+  end_ = epoch_.counters.meter.EndInterval({.start = end_, .part = part});
 }
 
 void UnitMeter::EndIntervalAt(const telemetry::TraceEvent& event) {

@@ -32,7 +32,9 @@ class UnitMeter {
   Nanos EndInterval(telemetry::WorkKind part, const Lane& lane, uint64_t value,
                     uint32_t compute_node, size_t bytes = 0);
   // It went into waiting for queries, of nobody.
-  void LapIdle();
+  void LapIdle() { Lap(telemetry::WorkKind::kWaitQuery); }
+  // It went into `part`, for nobody.
+  void Lap(telemetry::WorkKind part);
   // What ended at `event.end`, told of later.
   void EndIntervalAt(const telemetry::TraceEvent& event);
 

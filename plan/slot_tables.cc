@@ -46,6 +46,30 @@ absl::Status SlotTables::Apply(const StepPlan& plan) {
   return ApplyChanges(plan, [this](const auto& change) { return Apply(change); });
 }
 
+absl::Status SlotTables::Apply(const SpillDrop& drop) {
+  moves_.push_back({.kind = SlotMove::Kind::kDrop, .spill = drop.spill});
+  return absl::OkStatus();
+}
+
+absl::Status SlotTables::Apply(const SpillOut& spill) {
+  return Move(SlotMove::Kind::kOut, spill.spill, spill.sequence, spill.tokens);
+}
+
+absl::Status SlotTables::Apply(const SpillIn& spill) {
+  return Move(SlotMove::Kind::kIn, spill.spill, spill.sequence, spill.tokens);
+}
+
+absl::Status SlotTables::Move(SlotMove::Kind kind, uint64_t spill, SequenceId sequence,
+                              uint32_t tokens) {
+  const auto found = sequences_.find(sequence);
+  if (found == sequences_.end()) {
+    return absl::OkStatus();  // Of another node.
+  }
+  LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots, SlotsOf(found->second, 0, tokens));
+  moves_.push_back({.kind = kind, .spill = spill, .slots = std::move(slots)});
+  return absl::OkStatus();
+}
+
 absl::Status SlotTables::Apply(const SequenceLeave& leave) {
   const auto found = sequences_.find(leave.id);
   if (found != sequences_.end()) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,6 +19,14 @@
 #include "plan/step_plan.h"
 
 namespace lamina::plan {
+
+// What a plan moves between slots and the spill tier.
+struct SlotMove {
+  enum class Kind : uint8_t { kOut, kIn, kDrop };
+  Kind kind = Kind::kDrop;
+  uint64_t spill = 0;
+  std::vector<Extent> slots;  // Of tokens 0, 1, 2, ... of the sequence; with kDrop none.
+};
 
 class SlotTables {
  public:
@@ -53,8 +62,12 @@ class SlotTables {
   // All changes of the plan.
   // Errors: kInternal  slots that the arena does not have, or across the border of two spans; a
   //                    release of more tokens than there are, or of fewer than before; more
-  //                    sequences than tails.
+  //                    sequences than tails; a spill of more tokens than have slots.
   absl::Status Apply(const StepPlan& plan);
+
+  // What plans have moved since the last call, in order. Those of sequences of other nodes are left
+  // out, but for drops.
+  std::vector<SlotMove> TakeMoves() { return std::exchange(moves_, {}); }
 
   // Null: it is not here. Stays where it is until it leaves.
   const Sequence* Find(SequenceId id) const;
@@ -69,10 +82,14 @@ class SlotTables {
                                                   uint32_t first, uint32_t tokens);
 
  private:
+  absl::Status Apply(const SpillDrop& drop);
+  absl::Status Apply(const SpillOut& spill);
+  absl::Status Apply(const SpillIn& spill);
   absl::Status Apply(const SequenceLeave& leave);
   absl::Status Apply(const SlotRelease& release);
   absl::Status Apply(const SequenceJoin& join);
   absl::Status Apply(const SlotAllocation& allocation);
+  absl::Status Move(SlotMove::Kind kind, uint64_t spill, SequenceId sequence, uint32_t tokens);
   bool spans() const { return options_.span_tokens > 0; }
   absl::Status CheckExtent(const Extent& extent) const;
   absl::Status AllocateToSpan(Sequence& sequence, const SlotAllocation& allocation) const;
@@ -80,6 +97,7 @@ class SlotTables {
   const Options options_;
   std::map<SequenceId, Sequence> sequences_;
   std::vector<uint32_t> tails_free_;
+  std::vector<SlotMove> moves_;
 };
 
 }  // namespace lamina::plan

@@ -27,6 +27,10 @@
 // - Slots and scratch of a sequence are given to nobody else until every node has reported the step
 //   that carries its leave or release (scratch: or its last chunk). A preempted sequence joins
 //   again under its own id, on any lane, and only after that too.
+// - A sequence that leaves may go out to the spill tiers of its memory nodes in the same plan. Its
+//   slots are given to nobody else before all of these have reported that they wrote it, either. It
+//   joins again with slots for all tokens, a spill in, and no work; its first row, the token behind
+//   those that were spilled, comes once all have reported that they read them.
 // - Forks join in their parent's plan, behind it. The prefix's slots are shared and never written
 //   again by either; the first token of each goes to slots of its own. A fork may leave before the
 //   parent's last chunk; then that chunk samples nothing for it. If the parent leaves before its
@@ -55,6 +59,31 @@ using SequenceId = uint64_t;  // Never used twice in the life of a coordinator; 
 struct SequenceLeave {
   SequenceId id = 0;
   friend bool operator==(const SequenceLeave&, const SequenceLeave&) = default;
+};
+
+// What lies in the spill tier under this number is forgotten.
+struct SpillDrop {
+  uint64_t spill = 0;
+  friend bool operator==(const SpillDrop&, const SpillDrop&) = default;
+};
+
+// K and V of the first `tokens` tokens of a sequence are written to the spill tier of each memory
+// node that holds some, under a number that is never used twice in an epoch. Nodes report when they
+// have, or that they could not (SpillReport).
+struct SpillOut {
+  uint64_t spill = 0;
+  SequenceId sequence = 0;  // It leaves in the same plan.
+  uint32_t tokens = 0;
+  friend bool operator==(const SpillOut&, const SpillOut&) = default;
+};
+
+// They are read back into the slots that the sequence has now. What the tier has stays there until
+// it is dropped.
+struct SpillIn {
+  uint64_t spill = 0;
+  SequenceId sequence = 0;  // It joins in the same plan.
+  uint32_t tokens = 0;      // The first ones; of those that were written perhaps not all.
+  friend bool operator==(const SpillIn&, const SpillIn&) = default;
 };
 
 // The first `tokens` tokens of a sequence have no slots any more: all layers have windows, and no
@@ -136,10 +165,13 @@ struct StepPlan {
   uint32_t lane = 0;
   uint64_t step = 0;
   // Changes of the nodes' tables, a list for each kind (table_changes.h).
+  std::vector<SpillDrop> spill_drops;
+  std::vector<SpillOut> spills_out;
   std::vector<SequenceLeave> leaves;
   std::vector<SlotRelease> releases;
   std::vector<SequenceJoin> joins;
   std::vector<SlotAllocation> allocations;
+  std::vector<SpillIn> spills_in;
   // Work.
   std::vector<DecodeRow> rows;
   std::vector<PrefillChunk> chunks;
@@ -189,6 +221,13 @@ struct StepResult {
   uint64_t step = 0;
   std::vector<SampledToken> tokens;
   std::vector<ScoredTokens> scores;
+};
+
+// A memory node has done what a SpillOut or SpillIn asked for.
+struct SpillReport {
+  uint64_t epoch = 0;
+  uint64_t spill = 0;
+  bool ok = false;  // Else nothing of it can be used: K and V are to be recomputed.
 };
 
 }  // namespace lamina::plan

@@ -2,7 +2,8 @@
 //
 // Table changes: what a plan changes in the tables that nodes keep. Each kind of change is a struct
 // with a list of its own in StepPlan, and kinds apply one after the other, in the order below: what
-// leaves makes room before anything joins, and a sequence is known before it gets slots.
+// leaves makes room before anything joins, a sequence is known before it gets slots, and has them
+// when they go out to the spill tier or come back.
 //
 // A new kind is a struct and its list in step_plan.h, its place in ChangeLists(), a field and its
 // codec in control/plan_codec_service.cc, and an Apply() in each table; the compiler names those
@@ -22,10 +23,12 @@ namespace lamina::plan {
 
 // References to the lists of a plan, in the order in which kinds apply.
 inline auto ChangeLists(const StepPlan& plan) {
-  return std::tie(plan.leaves, plan.releases, plan.joins, plan.allocations);
+  return std::tie(plan.spill_drops, plan.spills_out, plan.leaves, plan.releases, plan.joins,
+                  plan.allocations, plan.spills_in);
 }
 inline auto ChangeLists(StepPlan& plan) {
-  return std::tie(plan.leaves, plan.releases, plan.joins, plan.allocations);
+  return std::tie(plan.spill_drops, plan.spills_out, plan.leaves, plan.releases, plan.joins,
+                  plan.allocations, plan.spills_in);
 }
 
 // Calls `apply`, which returns a Status for a change of any kind, with each change in order.

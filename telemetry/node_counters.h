@@ -16,6 +16,21 @@
 
 namespace lamina::telemetry {
 
+// What went between slots and the spill tier of a memory node. `capacity_bytes` 0: there is none.
+struct SpillCount {
+  uint64_t capacity_bytes = 0;
+  uint64_t used_bytes = 0;
+  uint64_t bytes_out = 0;
+  uint64_t bytes_in = 0;
+  uint64_t sequences_out = 0;  // Times that one was written whole,
+  uint64_t sequences_in = 0;   // and read back.
+  uint64_t failures = 0;       // Times that one of these could not be done.
+  double seconds_out = 0;      // From plan to report of those that could, queueing included.
+  double seconds_in = 0;
+  double write_bytes_per_second = 0;  // Measured at start.
+  double read_bytes_per_second = 0;
+};
+
 struct NodeCounters {
   double busy_seconds = 0;  // Time in all kinds of work that are not waits.
   uint64_t bytes_sent = 0;
@@ -31,6 +46,7 @@ struct NodeCounters {
   // Bytes of a compute node's device by what they are for, and their bound, 0 for none.
   std::vector<std::pair<std::string, uint64_t>> memory;
   uint64_t memory_budget = 0;
+  SpillCount spill;
   // A line fitted to the times of recent units: of a slice over rows (compute nodes, the tail of a
   // step spread over its slices), of an attention over tokens of context (memory nodes). Zeros:
   // nothing measured yet.

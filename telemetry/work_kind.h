@@ -30,6 +30,7 @@ enum class WorkKind : uint8_t {
   kAttend,     // Attention.
   kReply,      // Outputs put out.
   kTables,     // Plans applied.
+  kSpill,      // K and V copied between slots and what goes to the spill tier, or comes from it.
   kWaitQuery,  // For a compute node.
 };
 inline constexpr int kWorkParts = static_cast<int>(WorkKind::kWaitQuery) + 1;

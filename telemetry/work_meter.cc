@@ -39,6 +39,8 @@ absl::string_view NameOf(WorkKind part) {
       return "reply";
     case WorkKind::kTables:
       return "tables";
+    case WorkKind::kSpill:
+      return "spill";
     case WorkKind::kWaitQuery:
       return "wait_query";
   }

@@ -115,6 +115,16 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
         kept == 0 ? ""
                   : absl::StrCat("; ", kept, " tokens kept for prompts that begin alike").c_str());
   }
+  for (const client::NodeStatus& node : status.nodes) {
+    if (const client::SpillStatus& spill = node.spill; spill.capacity_bytes > 0) {
+      std::printf("spill:    %s %s of %s, %llu sequences out, %llu back, %llu failures\n",
+                  node.name.c_str(), FormatBytes(spill.used_bytes).c_str(),
+                  FormatBytes(spill.capacity_bytes).c_str(),
+                  static_cast<unsigned long long>(spill.sequences_out),
+                  static_cast<unsigned long long>(spill.sequences_in),
+                  static_cast<unsigned long long>(spill.failures));
+    }
+  }
   if (!status.attention.empty()) {
     std::printf("attends:  %s\n", status.attention.c_str());
   }

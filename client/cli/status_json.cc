@@ -30,6 +30,23 @@ Json ObjectOf(const std::vector<std::pair<std::string, Value>>& pairs) {
   return json;
 }
 
+Json ToJson(const client::SpillStatus& spill) {
+  if (spill.capacity_bytes == 0) {
+    return nullptr;
+  }
+  return {{"capacity_bytes", spill.capacity_bytes},
+          {"used_bytes", spill.used_bytes},
+          {"bytes_out", spill.bytes_out},
+          {"bytes_in", spill.bytes_in},
+          {"sequences_out", spill.sequences_out},
+          {"sequences_in", spill.sequences_in},
+          {"failures", spill.failures},
+          {"seconds_out", spill.seconds_out},
+          {"seconds_in", spill.seconds_in},
+          {"write_bytes_per_second", spill.write_bytes_per_second},
+          {"read_bytes_per_second", spill.read_bytes_per_second}};
+}
+
 Json ToJson(const client::NodeStatus& node) {
   Json links = Json::array();
   for (const client::LinkStatus& link : node.links) {
@@ -62,6 +79,7 @@ Json ToJson(const client::NodeStatus& node) {
           {"memory_bytes", ObjectOf(node.memory)},
           {"memory_budget", node.memory_budget},
           {"mean_extent_tokens", node.mean_extent_tokens},
+          {"spill", ToJson(node.spill)},
           {"data_thread", node.data_thread},
           {"data_thread_still_seconds", node.data_thread_still_seconds},
           {"part_seconds", ObjectOf(node.parts)},

@@ -51,6 +51,9 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (maker_.TokensForNewcomer(step) == 0) {
     return false;  // Prompts before it have taken this step; the next one is soon.
   }
+  if (first.spill != 0) {
+    return Restore(first, *lane, step);
+  }
   // The context that it will decode with: of all lanes, if its lane is not decided yet.
   const Lanes& lanes = places_.lanes;
   const std::vector<uint32_t> nodes = PickNodesFor(
@@ -192,6 +195,38 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
   life_.Settle(sequence);
   JoinForks(sequence, open);
   maker_.AddNewcomer(sequence, open);
+}
+
+// Its work comes when they have been read. Blocks of the cache that it could share are not looked
+// for: what was spilled is all that it needs.
+bool Admission::Restore(Sequence& sequence, uint32_t lane, OpenStep& open) {
+  Spills& spills = places_.spills;
+  if (!spills.IsStored(sequence)) {
+    return false;
+  }
+  const uint32_t node = spills.NodeOf(sequence);
+  const uint32_t tokens = sequence.tokens();
+  if (!NodeHasRoom(node, tokens)) {
+    return false;
+  }
+  const uint64_t wanted = SlotsWanted(node, tokens, {});
+  places_.cache.MakeRoom(node, wanted);
+  if (places_.kv.directory().SlotsFree(node) < wanted) {
+    return false;
+  }
+  life_.Begin(sequence, lane, node);
+  const plan::SequenceId id = sequence.request.id;
+  places_.kv.Open(id);
+  places_.kv.BeginSpan(id, node);
+  const auto slots = places_.kv.Append(id, sequence.join_tokens);
+  LAMINA_CHECK(slots.ok());
+  maker_.AddJoin(sequence, *slots, open);
+  life_.Settle(sequence);
+  sequence.restoring = true;
+  open.plan.spills_in.push_back(spills.In(sequence));
+  sequence.cached_tokens = open.plan.spills_in.back().tokens;
+  sequence.chunked_tokens = sequence.cached_tokens;
+  return true;
 }
 
 bool Admission::MayJoinWith(const Sequence& fork, const Sequence& parent) const {

@@ -44,6 +44,9 @@ class Admission {
   // Whether they are free now.
   bool MakeRoomFor(Sequence& sequence, uint32_t node);
   void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes, OpenStep& open);
+  // One whose K and V are in a spill tier joins once they are all there and there is room for them:
+  // whether it has.
+  bool Restore(Sequence& sequence, uint32_t lane, OpenStep& open);
   void JoinForks(Sequence& parent, OpenStep& open);
   bool MayJoinWith(const Sequence& fork, const Sequence& parent) const;
 

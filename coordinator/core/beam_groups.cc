@@ -89,6 +89,7 @@ Sequence& BeamGroups::Enter(Group& group, size_t index) {
   SequenceRequest request = group.request;
   request.id = member.id;
   request.beams = {};
+  request.is_beam = true;
   request.answers.clear();
   std::vector<TokenId> committed;
   for (const BeamSearch::BeamToken& token : group.search.beams()[index].tokens) {

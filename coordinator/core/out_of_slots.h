@@ -4,7 +4,9 @@
 // strategy; to add one, implement this and hand it to SchedulerOptions::strategies.
 //
 // A sequence that gives up its slots is preempted: it leaves at a step border, waits in its old
-// place, and is recomputed. Its slots come free once the step that carries its leave is done.
+// place, and is recomputed; or its K and V go to the spill tier of its memory node, and come back
+// when it joins again. Its slots come free once the step that carries its leave is done, and the
+// tier has what was in them.
 //
 // Determinism: same calls, same answers.
 
@@ -16,15 +18,24 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/core/slot_holder.h"
+#include "cost/spill_cost.h"
 
 namespace lamina::core {
 
 // What a strategy sees of a holder that lives on the full node.
 struct Holding {
   SlotHolder holder;
-  uint32_t slots = 0;        // What it has on all nodes together.
-  uint32_t tokens_left = 0;  // How many tokens it can still grow by.
-  bool has_sampled = false;  // Whether preempting it recomputes tokens that clients have seen.
+  uint32_t slots = 0;         // What it has on all nodes together.
+  uint32_t tokens_left = 0;   // How many tokens it can still grow by.
+  bool has_sampled = false;   // Whether preempting it recomputes tokens that clients have seen.
+  uint32_t tokens = 0;        // That would be computed again, those on their way included.
+  bool fits_in_tier = false;  // All of its K and V do, now, and could come back.
+};
+
+enum class GivesUp : uint8_t { kToRecompute, kToTier };
+struct GivingUp {
+  SlotHolder who;
+  GivesUp how = GivesUp::kToRecompute;
 };
 
 // A memory node that has fewer slots, free or coming free, than rows that wait for one.
@@ -34,6 +45,8 @@ class FullNode {
 
   virtual uint32_t node() const = 0;
   virtual SlotHolder needy() const = 0;  // The one whose row found no slot.
+  // How fast its tier is, and prompts are; zeros where it has none.
+  virtual cost::SpillRates spill_rates() const { return {}; }
   // How many more slots must come free before every row that waits gets one; at least 1.
   virtual uint64_t slots_missing() const = 0;
   // Calls `visit` with those that live on the node, the last in service order first, until it
@@ -49,11 +62,15 @@ class OutOfSlots {
   // Who gives up its slots; called again as long as slots are missing. The first in service order
   // must never be asked to as long as there is another one, or rows can wait for each other for
   // ever; `needy` may be.
-  // Requires of the answer: it lives on the node.
-  virtual SlotHolder WhoGivesUp(const FullNode& full) = 0;
+  // Requires of the answer: it lives on the node; it fits in the tier if it is to go there.
+  virtual GivingUp WhoGivesUp(const FullNode& full) = 0;
 };
 
 // The last in service order: it has waited least, and whoever came first is never taken out.
 std::unique_ptr<OutOfSlots> MakePreemptLast();
+
+// The same one goes to the tier if there is room and that takes less time than to compute it again
+// (cost/spill_cost.h).
+std::unique_ptr<OutOfSlots> MakeSpillLast();
 
 }  // namespace lamina::core

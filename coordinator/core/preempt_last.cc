@@ -11,13 +11,13 @@ class PreemptLast final : public OutOfSlots {
  public:
   absl::string_view name() const override { return "preempt last"; }
 
-  SlotHolder WhoGivesUp(const FullNode& full) override {
+  GivingUp WhoGivesUp(const FullNode& full) override {
     SlotHolder last = full.needy();
     full.VisitFromLast([&last](const Holding& holding) {
       last = holding.holder;
       return false;
     });
-    return last;
+    return {.who = last};
   }
 };
 

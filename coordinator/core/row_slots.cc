@@ -13,12 +13,14 @@ namespace {
 
 class FullNodeView final : public FullNode {
  public:
-  FullNodeView(const Sequence& needy, const NodeResidents& residents, uint64_t slots_missing)
-      : needy_(needy), residents_(residents), slots_missing_(slots_missing) {}
+  FullNodeView(const Sequence& needy, const NodeResidents& residents, const Spills& spills,
+               uint64_t slots_missing)
+      : needy_(needy), residents_(residents), spills_(spills), slots_missing_(slots_missing) {}
 
   uint32_t node() const override { return needy_.node; }
   SlotHolder needy() const override { return needy_.request.id; }
   uint64_t slots_missing() const override { return slots_missing_; }
+  cost::SpillRates spill_rates() const override { return spills_.RatesOf(needy_.node); }
   void VisitFromLast(absl::FunctionRef<bool(const Holding&)> visit) const override {
     const SequenceQueue& residents = residents_.On(needy_.node);
     for (auto one = residents.rbegin(); one != residents.rend(); ++one) {
@@ -27,7 +29,9 @@ class FullNodeView final : public FullNode {
                   .slots = sequence.slots - sequence.held->released,
                   .tokens_left =
                       sequence.request.score ? 0 : sequence.request.tokens_max - sequence.tokens(),
-                  .has_sampled = !sequence.committed.empty()})) {
+                  .has_sampled = !sequence.committed.empty(),
+                  .tokens = sequence.held->tokens,
+                  .fits_in_tier = spills_.Fits(sequence)})) {
         return;
       }
     }
@@ -36,6 +40,7 @@ class FullNodeView final : public FullNode {
  private:
   const Sequence& needy_;
   const NodeResidents& residents_;
+  const Spills& spills_;
   uint64_t slots_missing_;
 };
 
@@ -137,23 +142,29 @@ void RowSlots::ReleaseBehindWindow(Sequence& sequence, plan::StepPlan& plan) {
   plan.releases.push_back({.sequence = sequence.request.id, .tokens = tokens});
 }
 
-// Free slots that older starving rows will take count as on their way, like those in quarantine.
+// Free slots that older starving rows will take count as on their way, like those in quarantine and
+// those that are being written to the spill tier.
 void RowSlots::MakeRoom(Sequence& sequence) {
   const uint32_t node = sequence.node;
   while (sequence.starving) {
     const KvDirectory& slots = places_.kv.directory();
     places_.cache.MakeRoom(node, places_.residents.Starving(node));
-    const uint64_t coming = uint64_t{slots.SlotsFree(node)} + slots.SlotsQuarantined(node);
+    const uint64_t coming = uint64_t{slots.SlotsFree(node)} + slots.SlotsQuarantined(node) +
+                            places_.spills.SlotsLeaving(node);
     const uint64_t wanted = places_.residents.Starving(node);
     if (coming >= wanted) {
       return;
     }
-    const SlotHolder loser =
-        out_of_slots_->WhoGivesUp(FullNodeView(sequence, places_.residents, wanted - coming));
-    LAMINA_CHECK(loser.kind == HolderKind::kSequence);
-    Sequence* taken = life_.Find(loser.id);
+    const GivingUp loser = out_of_slots_->WhoGivesUp(
+        FullNodeView(sequence, places_.residents, places_.spills, wanted - coming));
+    LAMINA_CHECK(loser.who.kind == HolderKind::kSequence);
+    Sequence* taken = life_.Find(loser.who.id);
     LAMINA_CHECK(taken != nullptr && places_.residents.On(node).contains(taken));
-    life_.Preempt(*taken);
+    if (loser.how == GivesUp::kToTier) {
+      life_.Spill(*taken);
+    } else {
+      life_.Preempt(*taken);
+    }
   }
 }
 

@@ -128,6 +128,7 @@ struct Scheduler::Impl {
   NodeResidents residents;
   StepBorders borders;
   PrefixCache cache;
+  Spills spills;
   SequenceLife::Places places;
   SequenceLife life;
   PlannedSteps steps;
@@ -151,7 +152,8 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
       residents(ServiceBefore{order.get()}),
       borders(kv),
       cache(kv, options.cached_block_tokens),
-      places{lanes, residents, borders, kv, cache},
+      spills(kv),
+      places{lanes, residents, borders, kv, cache, spills},
       life(ServiceBefore{order.get()}, places),
       balance(options, lanes, steps, kv),
       slots(options, life, places, *placement, options.strategies.out_of_slots()),
@@ -172,6 +174,7 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   lanes.Reset(options.lanes, prefill_lanes, nodes, options.windows);
   residents.Reset(nodes);
   borders.Reset(options.lanes, prefill_lanes, options.scratch_tokens);
+  spills.Reset(memory_nodes);
   steps.Reset(lanes.size());
   cache.Reset(nodes, options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,
               options.SlotsAtOnce(UINT32_MAX) - 1);
@@ -280,7 +283,8 @@ absl::Status Scheduler::Impl::Audit() const {
     return absl::InternalError("more sequences wait than can have been let in");
   }
   LAMINA_RETURN_IF_ERROR(cache.Audit(life.Running()));
-  if (kv.holders() != lanes.running() + cache.blocks() + beams.holders()) {
+  LAMINA_RETURN_IF_ERROR(spills.Audit());
+  if (kv.holders() != lanes.running() + cache.blocks() + beams.holders() + spills.holders()) {
     return absl::InternalError("slots are held by one who does not run");
   }
   if (lanes.running() == 0 && !borders.scratch_empty() && steps.empty() && borders.empty()) {
@@ -411,10 +415,36 @@ absl::Status Scheduler::OnStepDone(const plan::StepResult& result, Events& event
   impl.CommitTokens(planned, result, events);
   impl.CommitScores(planned, result, events);
   impl.borders.Pass(result.lane, planned.border);
+  impl.spills.Dropped(planned.border.drops);
   impl.life.WaitAgain(planned.border.draining);
   impl.life.TellPreempted(events);
   impl.beams.Translate(events);
   return absl::OkStatus();
+}
+
+void Scheduler::OnSpilled(const plan::SpillReport& report) {
+  if (report.epoch != impl_->epoch) {
+    return;
+  }
+  const Spills::Done done = impl_->spills.Take(report);
+  Sequence* const sequence = impl_->life.Find(done.sequence);
+  if (sequence == nullptr) {
+    return;
+  }
+  if (!done.ok) {
+    sequence->spill = 0;  // It is recomputed.
+    if (sequence->restoring) {
+      sequence->restoring = false;
+      impl_->life.Preempt(*sequence);
+    }
+  } else if (done.was_read && sequence->restoring) {
+    sequence->restoring = false;
+    impl_->spills.Drop(*sequence);
+  }
+}
+
+void Scheduler::SetPromptRate(double tokens_per_second) {
+  impl_->spills.SetPromptRate(tokens_per_second);
 }
 
 void Scheduler::FailAll(const absl::Status& status, Events& events) {
@@ -429,7 +459,7 @@ plan::SequenceId Scheduler::AnswerOf(plan::SequenceId sequence) const {
 
 bool Scheduler::HasWork() const {
   return !impl_->life.empty() || !impl_->beams.empty() || !impl_->steps.empty() ||
-         !impl_->borders.empty();
+         !impl_->borders.empty() || impl_->spills.has_drops();
 }
 
 SchedulerStats Scheduler::Stats() const {
@@ -443,7 +473,8 @@ SchedulerStats Scheduler::Stats() const {
                        .lane_count = impl.balance.count(),
                        .sub_batches = impl.maker.sub_batches(),
                        .fetch_share = impl.maker.fetch_share(),
-                       .prefix_cache = impl.cache.stats()};
+                       .prefix_cache = impl.cache.stats(),
+                       .spills = impl.spills.stats()};
   for (uint32_t lane = 0; lane < impl.lanes.size(); ++lane) {
     stats.lanes.push_back({.rows = static_cast<uint32_t>(impl.lanes[lane].running.size()),
                            .context_tokens = impl.lanes[lane].context_tokens_all,

@@ -57,6 +57,7 @@
 #include "coordinator/core/scheduler_options.h"
 #include "coordinator/core/sequence_request.h"
 #include "coordinator/core/service_order.h"
+#include "coordinator/core/spills.h"
 #include "coordinator/core/sub_batches.h"
 #include "cost/layer_seconds.h"
 #include "plan/prefill_lanes.h"
@@ -75,6 +76,7 @@ struct SchedulerStats {
   SubBatchCount sub_batches;  // Of the last step with rows.
   FetchShare fetch_share;     // The same.
   PrefixCacheStats prefix_cache;
+  SpillStats spills;
   struct LaneStats {
     uint32_t rows = 0;
     uint64_t context_tokens = 0;
@@ -152,6 +154,13 @@ class Scheduler {
   // Errors: kInternal  not the expected step, a row that was not planned, or one that is missing: a
   //                    bug of a node. Nothing changed.
   absl::Status OnStepDone(const plan::StepResult& result, Events& events);
+
+  // A memory node has written or read what a plan spilled, or could not: then the sequence is
+  // recomputed. Reports of another epoch, and such as nobody waits for, are ignored.
+  void OnSpilled(const plan::SpillReport& report);
+
+  // What prompts were computed at of late, in tokens a second, all lanes together.
+  void SetPromptRate(double tokens_per_second);
 
   // Ends everything with kError and `status`.
   void FailAll(const absl::Status& status, Events& events);

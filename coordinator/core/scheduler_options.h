@@ -18,10 +18,18 @@
 #include "coordinator/core/step_packing.h"
 #include "coordinator/core/sub_batches.h"
 #include "cost/layer_windows.h"
+#include "cost/spill_cost.h"
 #include "plan/attention_paths.h"
 #include "plan/prefill_lanes.h"
 
 namespace lamina::core {
+
+// What a memory node has beside its slots for K and V of sequences that have given up theirs.
+struct SpillShare {
+  uint32_t blocks = 0;  // Of plan::kSpillBlockTokens tokens; 0: there is no tier.
+  uint32_t nodes = 1;   // That have a part of each token: all report what they have done.
+  cost::SpillRates rates;
+};
 
 struct MemoryNodeShare {
   std::string name;
@@ -30,6 +38,7 @@ struct MemoryNodeShare {
   // another.
   uint64_t arena = 0;
   double bandwidth_bytes_per_second = 0;  // Measured by the node at start; relative size matters.
+  SpillShare spill;
 };
 
 // Each makes the strategy of one scheduler.

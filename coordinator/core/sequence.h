@@ -4,8 +4,9 @@
 // strategies, which read it. SequenceLife changes its state, Lanes and NodeResidents where it runs.
 //
 // A sequence is in one place at a time:
-//   waiting    in the queue; holds nothing on any node.
-//   prefilling in its lane until the step of its last chunk is done.
+//   waiting    in the queue; holds no slot on any node. Its K and V may be in a spill tier.
+//   prefilling in its lane until the step of its last chunk is done. One whose K and V are read
+//              back from a spill tier has no work before they are there, and one row then.
 //   decoding   in its lane; one row in every step planned.
 //   draining   preempted; its leave is planned or about to be. Results of steps planned before
 //   still
@@ -66,7 +67,10 @@ struct alignas(64) Sequence {
   uint64_t arrival = 0;
   std::vector<plan::SequenceId> forks;  // Submitted with fork_of = this one.
 
+  uint64_t spill = 0;  // Of Spills: where its K and V are, or are on their way to; 0: nowhere.
+
   // While running:
+  bool restoring = false;  // Its K and V are being read back: it has no work until they are there.
   std::vector<plan::SequenceId> attached;   // The reverse of `parent`.
   std::vector<uint32_t> lives_on;           // `node` and those that hold slots of it, each once.
   uint32_t cached_at_first = 0;             // As cached_tokens when it joined for the first time.

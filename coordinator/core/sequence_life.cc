@@ -60,7 +60,8 @@ Sequence& SequenceLife::Enter(SequenceRequest request, uint64_t arrival,
   return *sequences_.emplace(id, std::move(sequence)).first->second;
 }
 
-void SequenceLife::Forget(const Sequence& sequence) {
+void SequenceLife::Forget(Sequence& sequence) {
+  places_.spills.Drop(sequence);
   seats_[sequence.seat] = {};
   seats_free_.push_back(sequence.seat);
   sequences_.erase(sequence.request.id);
@@ -115,7 +116,7 @@ void SequenceLife::Decode(Sequence& sequence) {
 
 // It leaves what is stored of it to the cache.
 void SequenceLife::Keep(Sequence& sequence) {
-  if (sequence.state == SequenceState::kDecoding) {
+  if (sequence.state == SequenceState::kDecoding && sequence.spill == 0) {
     places_.cache.Stored(sequence, sequence.tokens() - 1);  // The last one was never an input.
   }
   places_.cache.Leave(sequence);
@@ -124,6 +125,9 @@ void SequenceLife::Keep(Sequence& sequence) {
 void SequenceLife::TakeOut(Sequence& sequence) {
   places_.lanes.Remove(sequence);
   places_.residents.Remove(sequence);
+  if (std::exchange(sequence.restoring, false)) {
+    places_.spills.Leave(sequence);
+  }
   Keep(sequence);
   places_.borders.Leave(sequence);
   sequence.held = nullptr;
@@ -142,6 +146,14 @@ void SequenceLife::Preempt(Sequence& sequence) {
   places_.borders.WaitAfter(sequence);
   preempted_.push_back(sequence.request.id);
   ++preemptions_;
+}
+
+// What the tier has nobody else finds: blocks of the cache that are nobody else's go with it.
+void SequenceLife::Spill(Sequence& sequence) {
+  const plan::SpillOut spill = places_.spills.Out(sequence);
+  places_.cache.Forget(sequence);
+  Preempt(sequence);
+  places_.borders.Spill(sequence, spill);
 }
 
 void SequenceLife::WaitAgain(const std::vector<plan::SequenceId>& drained) {
@@ -190,10 +202,14 @@ std::vector<Sequence*> SequenceLife::TakenFromNodes() const {
 }
 
 void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
+  for (Sequence* sequence : waiting_) {
+    sequence->spill = 0;  // Tiers are empty in the next one.
+  }
   const std::vector<Sequence*> taken = TakenFromNodes();
   draining_.clear();
   for (Sequence* sequence : taken) {
     Keep(*sequence);
+    sequence->spill = 0;
     if (!lost.empty()) {
       sequence->losses.Add(lost);
     }
@@ -204,6 +220,7 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
       continue;
     }
     sequence->state = SequenceState::kWaiting;
+    sequence->restoring = false;
     sequence->starving = false;
     sequence->has_scratch = false;
     sequence->parent = 0;
@@ -270,6 +287,9 @@ absl::Status SequenceLife::AuditSequence(const Sequence& sequence) const {
   }
   if (places_.kv.IsOpen(id) != runs) {
     return broken("holds slots without running, or the reverse");
+  }
+  if (sequence.restoring && (sequence.spill == 0 || !runs)) {
+    return broken("is read back from nowhere");
   }
   if (!sequence.request.score && sequence.tokens() >= sequence.request.tokens_max) {
     return broken("goes on beyond its last token");

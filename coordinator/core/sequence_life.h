@@ -22,6 +22,7 @@
 #include "coordinator/core/sequence.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/sequence_request.h"
+#include "coordinator/core/spills.h"
 #include "coordinator/core/step_borders.h"
 
 namespace lamina::core {
@@ -35,6 +36,7 @@ class SequenceLife {
     StepBorders& borders;
     SequenceKv& kv;
     PrefixCache& cache;
+    Spills& spills;
   };
   SequenceLife(ServiceBefore before, const Places& places);
 
@@ -76,6 +78,8 @@ class SequenceLife {
   // Takes a running sequence out of its lane; it waits again once the step with its leave is done.
   // So do forks that wait for a chunk of it that never comes: they are prefilled on their own.
   void Preempt(Sequence& sequence);
+  // The same of one whose K and V go to the spill tier. Requires: Spills::Fits().
+  void Spill(Sequence& sequence);
   // The step with their leaves is done. Those that have ended meanwhile are passed over.
   void WaitAgain(const std::vector<plan::SequenceId>& drained);
   // Takes a sequence out of wherever it is and forgets it.
@@ -99,7 +103,7 @@ class SequenceLife {
     plan::SequenceId id = 0;  // 0: free.
     Sequence* sequence = nullptr;
   };
-  void Forget(const Sequence& sequence);
+  void Forget(Sequence& sequence);
   std::vector<Sequence*> TakenFromNodes() const;
   void Keep(Sequence& sequence);
   void TakeOut(Sequence& sequence);

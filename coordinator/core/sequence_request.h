@@ -32,6 +32,7 @@ struct SequenceRequest {
   uint32_t decode_from = 0;  // Of a score: SequenceJoin::decode_from.
   // With a width: the request is a beam search, and this its only sequence.
   BeamParams beams;
+  bool is_beam = false;  // One of a beam search, whose slots others share as it goes on.
   // Of a beam search: who gets its answers, the best one first; `id` is the first.
   std::vector<plan::SequenceId> answers;
   // K and V are shared with requests of the same salt only, so that others cannot probe by latency

@@ -14,7 +14,7 @@
 namespace lamina::core {
 
 // Kinds are told apart, never enumerated: a new one is a new value.
-enum class HolderKind : uint8_t { kSequence = 0, kCachedBlock = 1, kBeam = 2 };
+enum class HolderKind : uint8_t { kSequence = 0, kCachedBlock = 1, kBeam = 2, kSpill = 3 };
 
 struct SlotHolder {
   HolderKind kind = HolderKind::kSequence;

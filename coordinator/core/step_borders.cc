@@ -64,6 +64,10 @@ void StepBorders::Leave(Sequence& sequence) {
   }
 }
 
+void StepBorders::Spill(const Sequence& sequence, const plan::SpillOut& spill) {
+  BorderOf(sequence).spills.push_back(spill);
+}
+
 void StepBorders::WaitAfter(const Sequence& sequence) {
   BorderOf(sequence).draining.push_back(sequence.request.id);
 }

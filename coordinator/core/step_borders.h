@@ -23,6 +23,8 @@ namespace lamina::core {
 // What one step sets free.
 struct StepBorder {
   std::vector<plan::SequenceLeave> leaves;
+  std::vector<plan::SpillOut> spills;
+  std::vector<plan::SpillDrop> drops;
   uint64_t ticket = 0;                     // Ticket of SequenceKv; 0 is none.
   std::vector<uint32_t> scratch;           // Offsets in the scratch.
   std::vector<plan::SequenceId> draining;  // They wait again.
@@ -49,6 +51,8 @@ class StepBorders {
   // The sequence gives up the slots of its first tokens with the step that is being made, which has
   // no work of it yet.
   void ReleaseFirst(const Sequence& sequence, uint32_t tokens);
+  // What one that has just left has in its slots goes to the spill tier.
+  void Spill(const Sequence& sequence, const plan::SpillOut& spill);
   // One that has just left waits again afterwards.
   void WaitAfter(const Sequence& sequence);
 

@@ -101,7 +101,7 @@ class StepMaker::Packed final : public StepToPack {
   }
   static bool HasPromptLeft(const Sequence& sequence) {
     return sequence.state == SequenceState::kPrefilling && sequence.parent == 0 &&
-           sequence.chunked_tokens < sequence.join_tokens;
+           !sequence.restoring && sequence.chunked_tokens < sequence.join_tokens;
   }
   template <typename Which>
   static std::vector<Sequence*> Those(const SequenceQueue& queue, const Which& which) {
@@ -339,9 +339,13 @@ void StepMaker::AddNewcomer(Sequence& sequence, OpenStep& open) {
 bool StepMaker::Close(OpenStep& open, const cost::LinkCosts& link, const cost::LaneCosts& costs) {
   plan::StepPlan& plan = open.plan;
   plan.leaves = open.record.border.leaves;
-  if (plan.leaves.empty() && plan.releases.empty() && plan.rows.empty() && plan.chunks.empty()) {
+  plan.spills_out = open.record.border.spills;
+  if (plan.leaves.empty() && plan.releases.empty() && plan.rows.empty() && plan.chunks.empty() &&
+      plan.spills_in.empty() && !places_.spills.has_drops()) {
     return false;
   }
+  plan.spill_drops = places_.spills.TakeDrops();
+  open.record.border.drops = plan.spill_drops;
   if (!plan.rows.empty()) {
     SortRows(open);
     sub_batches_ = SubBatchesFor(open, link, costs);

@@ -14,7 +14,7 @@
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: " << argv[0] << " SEED [COUNT [kept] [windows] [beams] [int8]]\n";
+    std::cerr << "usage: " << argv[0] << " SEED [COUNT [kept] [windows] [beams] [int8] [spills]]\n";
     return 2;
   }
   const uint64_t first = std::strtoull(argv[1], nullptr, 10);
@@ -27,13 +27,17 @@ int main(int argc, char** argv) {
   const bool windows = asks("windows");
   const bool beams = asks("beams");
   const bool int8 = asks("int8");
+  const bool spills = asks("spills");
   lamina::sim::SimReach reach;
   lamina::sim::PlanHash hash;
   for (uint64_t seed = first; seed < first + count; ++seed) {
-    const lamina::sim::SimReport report =
-        lamina::sim::SimWorld(
-            {.seed = seed, .prefix_cache = kept, .windows = windows, .beams = beams, .int8 = int8})
-            .Run();
+    const lamina::sim::SimReport report = lamina::sim::SimWorld({.seed = seed,
+                                                                 .prefix_cache = kept,
+                                                                 .windows = windows,
+                                                                 .beams = beams,
+                                                                 .int8 = int8,
+                                                                 .spills = spills})
+                                              .Run();
     reach.Add(report.reach);
     hash.Add(report.plan_hash);
     if (!report.failure.empty() || count == 1) {

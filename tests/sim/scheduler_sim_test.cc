@@ -109,6 +109,31 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsInt8) {
   EXPECT_EQ(reach.forks_shared, 0);
 }
 
+// K and V go to spill tiers that are small and fail at times, and come back.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsSpilled) {
+  for (const bool kept : {false, true}) {
+    SimReach reach;
+    for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+      const SimReport report = SimWorld({.seed = seed,
+                                         .prefix_cache = kept,
+                                         .windows = seed % 5 == 0,
+                                         .beams = seed % 7 == 0,
+                                         .spills = true})
+                                   .Run();
+      ASSERT_EQ(report.failure, "") << "kept " << kept << " " << HowToReplay(seed, report);
+      reach.Add(report.reach);
+    }
+    std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+
+    EXPECT_GT(reach.spilled, 1000);
+    EXPECT_GT(reach.restored, 500);
+    EXPECT_GT(reach.spills_failed, 100);
+    EXPECT_GT(reach.preemptions, reach.spilled + 100) << "some are recomputed";
+    EXPECT_GT(reach.epochs, 100);
+    EXPECT_GT(reach.cancels, 100);
+  }
+}
+
 // Slots behind windows come free while their sequences run, and sequences grow beyond all slots.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereEveryLayerHasAWindow) {
   for (const bool kept : {false, true}) {
@@ -215,11 +240,15 @@ TEST_P(PlantedBugTest, IsFound) {
         GetParam() == PlantedBug::kPrefixTooLong || GetParam() == PlantedBug::kArenaWiped;
     const bool windows = GetParam() == PlantedBug::kReleaseTooEarly;
     const bool beams = GetParam() == PlantedBug::kBeamsSwapped;
+    const bool spills = GetParam() == PlantedBug::kSpillNotAwaited ||
+                        GetParam() == PlantedBug::kRestoreNotAwaited ||
+                        GetParam() == PlantedBug::kDropLost;
     found += !SimWorld({.seed = seed,
                         .bug = GetParam(),
                         .prefix_cache = kept,
                         .windows = windows,
-                        .beams = beams})
+                        .beams = beams,
+                        .spills = spills})
                   .Run()
                   .failure.empty();
   }
@@ -232,7 +261,9 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest,
                                          PlantedBug::kPositionOff, PlantedBug::kCommittedWrong,
                                          PlantedBug::kTokenStale, PlantedBug::kTokenMissing,
                                          PlantedBug::kPrefixTooLong, PlantedBug::kArenaWiped,
-                                         PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped));
+                                         PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
+                                         PlantedBug::kSpillNotAwaited,
+                                         PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost));
 
 }  // namespace
 }  // namespace lamina::sim

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans as a scheduler with a planted bug would make them.
+// Plans as a scheduler with a planted bug would make them, and results as such nodes would.
 
 #include <algorithm>
 
@@ -14,6 +14,11 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
     case PlantedBug::kArenaWiped:
     case PlantedBug::kTokenStale:
     case PlantedBug::kTokenMissing:
+    case PlantedBug::kSpillNotAwaited:
+    case PlantedBug::kRestoreNotAwaited:
+      return;
+    case PlantedBug::kDropLost:
+      plan.spill_drops.clear();
       return;
     case PlantedBug::kLeaveLost:
       plan.leaves.clear();
@@ -65,6 +70,20 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
         join.tokens.back() ^= join.tokens.size() > join.prompt_tokens;
       }
       return;
+  }
+}
+
+void SimWorld::Mutate(plan::StepResult& result) {
+  if (sim_.bug == PlantedBug::kTokenMissing && !result.tokens.empty()) {
+    result.tokens.pop_back();
+  }
+  for (plan::SampledToken& token : result.tokens) {
+    const auto last = last_token_.find(token.sequence);
+    const TokenId right = token.token;
+    if (sim_.bug == PlantedBug::kTokenStale && last != last_token_.end()) {
+      token.token = last->second;
+    }
+    last_token_[token.sequence] = right;
   }
 }
 

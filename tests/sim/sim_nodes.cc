@@ -30,6 +30,7 @@ SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64
     : options_(options),
       epoch_(epoch),
       random_(seed),
+      tier_(options.memory_nodes),
       scratch_(std::max(1u, options.prefill_lanes.replicas),
                std::vector<TokenId>(options.scratch_tokens, -1)),
       step_started_(options.lanes + options.prefill_lanes.count()) {
@@ -38,6 +39,7 @@ SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64
     slots_.push_back(kept == arenas.end() ? std::vector<Slot>(node.slots) : kept->second);
     for (Slot& slot : slots_.back()) {
       slot.owners.clear();
+      slot.moves = 0;
     }
   }
 }
@@ -73,6 +75,12 @@ SimNodes::Entry* SimNodes::Find(const plan::StepPlan& plan, plan::SequenceId id)
 
 void SimNodes::Start(const plan::StepPlan& plan) {
   StartLane(plan);
+  for (const auto& [spill] : plan.spill_drops) {
+    tier_.Drop(spill);
+  }
+  for (const plan::SpillOut& spill : plan.spills_out) {
+    SpillOut(plan, spill);
+  }
   for (const auto& [id] : plan.leaves) {
     Leave(plan, id);
   }
@@ -84,6 +92,9 @@ void SimNodes::Start(const plan::StepPlan& plan) {
   }
   for (const plan::SlotAllocation& allocation : plan.allocations) {
     Allocate(plan, allocation);
+  }
+  for (const plan::SpillIn& spill : plan.spills_in) {
+    SpillIn(plan, spill);
   }
   CheckAllocationsOfJoins(plan);
   CheckWorkOfJoins(plan);
@@ -108,9 +119,38 @@ void SimNodes::StartLane(const plan::StepPlan& plan) {
       plan.rows.size() > options_.rows_max + options_.prompt_rows_max) {
     Fail("the step is over its budget");
   }
-  if (tokens == 0 && plan.leaves.empty() && plan.releases.empty()) {
+  if (tokens == 0 && plan.leaves.empty() && plan.releases.empty() && plan.spills_in.empty() &&
+      plan.spill_drops.empty()) {
     Fail("the step is empty");
   }
+}
+
+// It leaves with the plan; what it has in slots are all tokens that it has had as inputs.
+void SimNodes::SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill) {
+  const Entry* entry = Find(plan, spill.sequence);
+  if (entry == nullptr) {
+    return;
+  }
+  if (spill.tokens != entry->slots.size() || entry->released > 0 ||
+      std::find(plan.leaves.begin(), plan.leaves.end(),
+                plan::SequenceLeave{.id = spill.sequence}) == plan.leaves.end()) {
+    return Fail(absl::StrCat("sequence ", spill.sequence, " is spilled in part, or stays"));
+  }
+  const uint32_t node = entry->join.memory_node;
+  tier_.BeginOut(spill.spill, node, entry->slots, slots_[node]);
+}
+
+void SimNodes::SpillIn(const plan::StepPlan& plan, const plan::SpillIn& spill) {
+  const Entry* entry = Find(plan, spill.sequence);
+  if (entry == nullptr) {
+    return;
+  }
+  if (spill.tokens >= entry->slots.size()) {
+    return Fail(absl::StrCat("sequence ", spill.sequence, " is to be read back whole"));
+  }
+  const uint32_t node = entry->join.memory_node;
+  tier_.BeginIn(spill.spill, node, {entry->slots.begin(), entry->slots.begin() + spill.tokens},
+                slots_[node]);
 }
 
 // Prefill nodes decode nothing, and where there are some the others take no prompts.
@@ -202,7 +242,8 @@ void SimNodes::Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& 
     // What others have stored of the same tokens.
     const bool kept = index < entry->join.tokens.size() &&
                       slots[slot].history == HistoryOf(entry->join.tokens, index + 1);
-    if (prefix != shared || (!shared && !kept && !slots[slot].owners.empty())) {
+    const bool taken = !slots[slot].owners.empty() || slots[slot].moves > 0;
+    if (prefix != shared || (!shared && !kept && taken)) {
       return Fail(absl::StrCat("slot ", slot, " of node ", entry->join.memory_node,
                                " is given to sequence ", allocation.sequence,
                                " while another one holds it"));
@@ -237,7 +278,8 @@ void SimNodes::CheckWorkOfJoins(const plan::StepPlan& plan) {
   for (const plan::SequenceJoin& join : plan.joins) {
     const auto is_its = [id = join.id](const auto& work) { return work.sequence == id; };
     if (join.parent == 0 && std::none_of(plan.rows.begin(), plan.rows.end(), is_its) &&
-        std::none_of(plan.chunks.begin(), plan.chunks.end(), is_its)) {
+        std::none_of(plan.chunks.begin(), plan.chunks.end(), is_its) &&
+        std::none_of(plan.spills_in.begin(), plan.spills_in.end(), is_its)) {
       Fail(absl::StrCat("sequence ", join.id, " joins without a row or a chunk"));
     }
   }

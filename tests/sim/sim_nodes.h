@@ -18,6 +18,7 @@
 #include "common/philox.h"
 #include "coordinator/core/scheduler.h"
 #include "tests/sim/fake_model.h"
+#include "tests/sim/sim_tier.h"
 
 namespace lamina::sim {
 
@@ -26,6 +27,7 @@ struct SimSlot {
   std::vector<plan::SequenceId> owners;
   TokenId token = -1;
   uint64_t history = 0;  // Of that token and those before it: what K and V follow from.
+  uint32_t moves = 0;    // That read or write it: to the spill tier, or from it.
 };
 // What lies in the slots of each arena.
 using SimArenas = std::map<uint64_t, std::vector<SimSlot>>;
@@ -40,10 +42,12 @@ class SimNodes {
 
   void Start(const plan::StepPlan& plan);
   plan::StepResult End(const plan::StepPlan& plan);
+  // What a plan has spilled has been written or read.
+  void EndSpill(uint64_t spill, bool ok) { tier_.End(spill, ok, slots_); }
 
   // The first broken promise.
-  const std::string& failure() const { return failure_; }
-  bool TablesEmpty() const { return table_.empty(); }
+  const std::string& failure() const { return failure_.empty() ? tier_.failure() : failure_; }
+  bool TablesEmpty() const { return table_.empty() && tier_.empty(); }
 
  private:
   struct Entry {
@@ -64,6 +68,8 @@ class SimNodes {
 
   void Fail(const std::string& what);
   void StartLane(const plan::StepPlan& plan);
+  void SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill);
+  void SpillIn(const plan::StepPlan& plan, const plan::SpillIn& spill);
   void StartRow(Entry& entry, const plan::DecodeRow& row);
   void ScoreRow(Entry& entry, const plan::DecodeRow& row, plan::StepResult& result);
   uint32_t ScratchTokensOf(const Entry& entry) const {
@@ -98,6 +104,7 @@ class SimNodes {
   Table table_;
   using Slot = SimSlot;
   std::vector<std::vector<Slot>> slots_;  // By memory node.
+  SimTier tier_;
   // By replica for prompts, or one of all lanes.
   std::vector<std::vector<TokenId>> scratch_;
   std::vector<uint64_t> step_started_;  // By lane.

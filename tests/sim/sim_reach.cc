@@ -47,6 +47,9 @@ void SimReach::Add(const SimReach& other) {
   beams_shared += other.beams_shared;
   beams_queued += other.beams_queued;
   tokens_waited += other.tokens_waited;
+  spilled += other.spilled;
+  restored += other.restored;
+  spills_failed += other.spills_failed;
 }
 
 std::string SimReach::ToString() const {
@@ -67,7 +70,8 @@ std::string SimReach::ToString() const {
       releases, " beyond nodes ", releases_beyond_nodes, ", tokens kept ", tokens_kept,
       ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
       ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
-      beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited);
+      beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited, ", spilled ",
+      spilled, " restored ", restored, " failed ", spills_failed);
 }
 
 }  // namespace lamina::sim

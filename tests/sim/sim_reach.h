@@ -52,6 +52,10 @@ struct SimReach {
   uint64_t beams_queued = 0;   // and of those that had none to share.
   uint64_t tokens_waited = 0;  // Reports with tokens that were not the last of their step.
 
+  uint64_t spilled = 0;        // Sequences whose K and V went to a tier,
+  uint64_t restored = 0;       // and came back,
+  uint64_t spills_failed = 0;  // and of both, those that failed.
+
   void Add(const SimReach& other);
   std::string ToString() const;
 };

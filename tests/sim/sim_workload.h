@@ -41,6 +41,9 @@ std::unique_ptr<core::ServiceOrder> OrderOf(const SimWorkload& workload);
 // Most requests begin as an earlier one of the workload and its answer do, up to a random token.
 void ContinueConversations(Prng random, SimWorkload& workload);
 
+// Memory nodes have spill tiers, small ones, or in some worlds none. Prompts run in all lanes.
+void HaveSpillTiers(uint64_t seed, SimWorkload& workload);
+
 // Many requests are beam searches.
 void SearchBeams(Prng random, SimWorkload& workload);
 

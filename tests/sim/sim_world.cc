@@ -61,6 +61,9 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
     workload.options.int8_tails = workload.options.running_max;
     workload.options.cached_block_tokens = 1 + static_cast<uint32_t>(sim.seed % 16);
   }
+  if (sim.spills) {
+    HaveSpillTiers(sim.seed, workload);
+  }
   if (sim.beams) {
     SearchBeams(Prng(sim.seed + 10), workload);
   }
@@ -71,6 +74,12 @@ std::string Describe(const plan::StepPlan& plan) {
   std::string line = absl::StrCat("plan lane ", plan.lane, " step ", plan.step);
   for (const auto& [id] : plan.leaves) {
     absl::StrAppend(&line, " leave ", id);
+  }
+  for (const plan::SpillOut& spill : plan.spills_out) {
+    absl::StrAppend(&line, " out ", spill.sequence, " as ", spill.spill);
+  }
+  for (const plan::SpillIn& spill : plan.spills_in) {
+    absl::StrAppend(&line, " in ", spill.sequence, " of ", spill.spill);
   }
   for (const plan::SlotRelease& release : plan.releases) {
     absl::StrAppend(&line, " release ", release.sequence, " first ", release.tokens);
@@ -108,6 +117,7 @@ SimWorld::SimWorld(const SimOptions& options)
       loss_random_(options.seed + 7),
       arenas_random_(options.seed + 9),
       members_random_(options.seed + 11),
+      spill_random_(options.seed + 12),
       prefill_lanes_(workload_.options.prefill_lanes),
       auditor_(workload_.options.windows.longest(), workload_.options.release_tokens),
       nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
@@ -373,6 +383,9 @@ void SimWorld::ChangeCosts() {
     costs.attention_per_token = 0.1;
   }
   scheduler_.SetLaneCosts(costs);
+  if (sim_.spills) {
+    scheduler_.SetPromptRate(spill_random_.Chance(0.7) ? 1 : 100);
+  }
   scheduler_.SetLinkCosts({.seconds_per_row = costs_random_.Chance(0.5) ? 1.0 : 1e-3,
                            .seconds_per_message = 1e-6,
                            .measured = true,
@@ -459,20 +472,6 @@ void SimWorld::ObservePrefill(const plan::StepPlan& plan) {
   }
 }
 
-void SimWorld::Mutate(plan::StepResult& result) {
-  if (sim_.bug == PlantedBug::kTokenMissing && !result.tokens.empty()) {
-    result.tokens.pop_back();
-  }
-  for (plan::SampledToken& token : result.tokens) {
-    const auto last = last_token_.find(token.sequence);
-    const TokenId right = token.token;
-    if (sim_.bug == PlantedBug::kTokenStale && last != last_token_.end()) {
-      token.token = last->second;
-    }
-    last_token_[token.sequence] = right;
-  }
-}
-
 void SimWorld::Send(plan::StepPlan plan) {
   const uint32_t lane = plan.lane;
   LaneLink& link = links_[lane];
@@ -492,6 +491,7 @@ void SimWorld::StartStep(uint32_t lane) {
   }
   link.busy = true;
   nodes_->Start(link.plans.front());
+  StartSpills(link.plans.front());
   const uint64_t epoch = epoch_;
   At(now_ + Delay(workload_.faults.step_max), [this, lane, epoch] {
     if (epoch == epoch_) {

@@ -51,6 +51,9 @@ enum class PlantedBug : uint8_t {
   kReleaseTooEarly,  // A sequence gives up slots that its next row still reads.
   kBeamsSwapped,     // A beam is told that it continues with another one's last token.
   kArenaWiped,       // A node says that it kept its slots over an epoch's end, and has not.
+  kSpillNotAwaited,  // A node says that it wrote what it is only about to read from slots,
+  kRestoreNotAwaited,  // or that it read what is not in slots yet.
+  kDropLost,           // Nodes are not told to forget what they have spilled.
 };
 
 struct SimOptions {
@@ -65,6 +68,8 @@ struct SimOptions {
   bool beams = false;
   // K and V are INT8: each node has tails for `running_max` sequences, and blocks are shared whole.
   bool int8 = false;
+  // Nodes have spill tiers, which fail at times.
+  bool spills = false;
 };
 
 struct SimReport {
@@ -116,6 +121,8 @@ class SimWorld {
   void Send(plan::StepPlan plan);
   void Observe(const plan::StepPlan& plan);
   void StartStep(uint32_t lane);
+  void StartSpills(const plan::StepPlan& plan);
+  void StartSpill(uint64_t spill, bool early);
   void EndStep(uint32_t lane);
   void TakeReport(uint32_t node, plan::StepResult report);
   void Report(plan::StepResult result);
@@ -138,6 +145,7 @@ class SimWorld {
   Prng loss_random_;
   Prng arenas_random_;
   Prng members_random_;
+  Prng spill_random_;
   SimArenas arenas_;
   uint64_t arenas_drawn_ = 0;
   uint32_t replicas_ = 1;             // Compute nodes of the epoch, those for prompts left out.

@@ -25,23 +25,23 @@ std::vector<Holding> AllFromLast(const core::FullNode& full) {
 class LargestGivesUp final : public core::OutOfSlots {
  public:
   absl::string_view name() const override { return "largest"; }
-  core::SlotHolder WhoGivesUp(const core::FullNode& full) override {
+  core::GivingUp WhoGivesUp(const core::FullNode& full) override {
     std::vector<Holding> all = AllFromLast(full);
     if (all.size() > 1) {
       all.pop_back();
     }
-    return std::max_element(all.begin(), all.end(),
-                            [](const Holding& a, const Holding& b) { return a.slots < b.slots; })
-        ->holder;
+    return {.who = std::max_element(all.begin(), all.end(), [](const Holding& a, const Holding& b) {
+                     return a.slots < b.slots;
+                   })->holder};
   }
 };
 
 class NeedyGivesUp final : public core::OutOfSlots {
  public:
   absl::string_view name() const override { return "needy"; }
-  core::SlotHolder WhoGivesUp(const core::FullNode& full) override {
+  core::GivingUp WhoGivesUp(const core::FullNode& full) override {
     const std::vector<Holding> all = AllFromLast(full);
-    return full.needy() == all.back().holder ? all.front().holder : full.needy();
+    return {.who = full.needy() == all.back().holder ? all.front().holder : full.needy()};
   }
 };
 

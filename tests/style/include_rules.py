@@ -46,6 +46,7 @@ THIRD_PARTY = [
     (r"(cuda|cublas|curand|cooperative_groups|nvtx|nvml|mma\.h)", r"kernels/cuda/"),
     (r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$", _RPC_FILES),
     (r"utf8proc", r"model/(tokenizer|jinja)/"),
+    (r"xxhash", r"memory_node/"),
     (r"(sentencepiece|pcre2)", r"model/tokenizer/"),
     (r"boost/graph/", r"model/splitter\.cc$"),
     (r"prometheus/", r"daemon/metrics_page\.cc$"),

@@ -19,6 +19,7 @@
 #include "memory_node/memory_node.h"
 #include "model/fingerprint.h"
 #include "model/model.h"
+#include "tests/support/memory_spill_disk.h"
 
 namespace lamina::test_support {
 namespace {
@@ -26,6 +27,8 @@ namespace {
 constexpr auto kPoll = std::chrono::milliseconds(2);
 
 // Every node has the same; the engine only compares them.
+// So fast that nothing is recomputed for its sake.
+constexpr memory_node::SpillSpeed kSpillSpeed = {.write = 1e15, .read = 1e15};
 constexpr double kBandwidth = 1e10;
 
 // A folder that lasts as long as this.
@@ -176,6 +179,9 @@ ClusterConfig LocalCluster::MakeConfig() const {
   AddComputeNodes(ComputeRole::kPrefill, config);
   for (uint32_t i = 0; i < memory_nodes(); ++i) {
     config.memory.push_back({.name = absl::StrCat("m", i), .capacity_bytes = CapacityBytes()});
+    if (options_.spill_bytes > 0) {
+      config.memory.back().spill = {.path = ".", .capacity_bytes = options_.spill_bytes};
+    }
   }
   config.pipeline = {
       .mode = options_.mode,
@@ -301,6 +307,12 @@ void LocalCluster::MakeMemoryNode(const std::string& name) {
   node.pool = std::make_unique<ThreadPool>(ThreadPoolOptions{.threads = options_.threads});
   node.reporter = std::make_unique<LocalReporter>(name, *engine_);
   const bool other = DeviceOf(name) != "cpu";
+  if (options_.spill_bytes > 0) {
+    std::unique_ptr<memory_node::SpillDisk> disk =
+        options_.spill_disk ? options_.spill_disk() : std::make_unique<MemorySpillDisk>();
+    auto file = memory_node::SpillFile::Create(std::move(disk), options_.spill_bytes, name);
+    node.spill = std::make_unique<memory_node::SpillTier>(*std::move(file), kSpillSpeed);
+  }
   auto handler = std::make_unique<memory_node::MemoryNode>(
       memory_node::MemoryNodeOptions{
           .name = name,
@@ -308,7 +320,8 @@ void LocalCluster::MakeMemoryNode(const std::string& name) {
                                : kernels::CpuKvDevices(Attention(options_), *node.pool),
           .device = DeviceOf(name),
           .window_memory = other ? options_.other_device.window_memory : nullptr,
-          .windows = other ? options_.other_device.windows : WindowPlace::kAuto},
+          .windows = other ? options_.other_device.windows : WindowPlace::kAuto,
+          .spill = node.spill.get()},
       *node.pool);
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);
@@ -343,6 +356,9 @@ void LocalCluster::Attach(const std::string& name) {
     const auto& bandwidths = options_.memory_bandwidths;
     identity.bandwidth_bytes_per_second =
         kBandwidth * (index < bandwidths.size() ? bandwidths[index] : 1);
+    if (node.spill != nullptr) {
+      identity.spill = node.spill->Identity();
+    }
   } else {
     identity.model_fingerprint = fingerprint_;
     identity.policy_times = options_.policy_times;

@@ -34,6 +34,7 @@
 #include "coordinator/engine.h"
 #include "kernels/compute_device.h"
 #include "kernels/kv_device.h"
+#include "memory_node/spill_tier.h"
 #include "model/model.h"
 #include "tests/support/id_tokenizer.h"
 #include "tests/support/local_link.h"
@@ -74,6 +75,10 @@ struct LocalClusterOptions {
   std::vector<double> memory_bandwidths = {};
   // That each memory node (or c0, of policy local) has room for, all KV heads included.
   uint32_t slots = 4096;
+  // Of the spill tier of each memory node, in memory; 0: it has none.
+  uint64_t spill_bytes = 0;
+  // Its disk, if not one that works.
+  std::function<std::unique_ptr<memory_node::SpillDisk>()> spill_disk = {};
   bool keeps_all_slots = false;  // Those behind windows too.
   bool int8 = false;             // K and V are INT8.
   uint32_t lanes = 1;
@@ -193,6 +198,7 @@ class LocalCluster {
   struct Node {
     std::unique_ptr<ThreadPool> pool;
     std::unique_ptr<LocalReporter> reporter;
+    std::unique_ptr<memory_node::SpillTier> spill;
     std::unique_ptr<control::NodeHandler> handler;
     std::shared_ptr<LocalLink> link;  // Null while detached.
   };

@@ -156,6 +156,13 @@ void LocalReporter::ReportFault(uint64_t epoch, const absl::Status& status) {
   }
 }
 
+void LocalReporter::ReportSpill(const plan::SpillReport& report) {
+  const std::lock_guard lock(mutex_);
+  if (source_.port != nullptr) {
+    engine_.NodeSpilled(source_, report);
+  }
+}
+
 void LocalReporter::ReportLinks(uint64_t epoch, std::vector<control::LinkReport> links) {
   const std::lock_guard lock(mutex_);
   if (source_.port != nullptr) {

@@ -87,6 +87,7 @@ class LocalReporter final : public control::NodeReporter {
 
   void ReportResult(plan::StepResult result) override;
   void ReportFault(uint64_t epoch, const absl::Status& status) override;
+  void ReportSpill(const plan::SpillReport& report) override;
   void ReportLinks(uint64_t epoch, std::vector<control::LinkReport> links) override;
 
  private:

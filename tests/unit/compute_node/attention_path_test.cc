@@ -48,6 +48,7 @@ class Reports final : public control::NodeReporter {
  public:
   void ReportResult(plan::StepResult) override {}
   void ReportFault(uint64_t, const absl::Status&) override {}
+  void ReportSpill(const plan::SpillReport&) override {}
   void ReportLinks(uint64_t, std::vector<control::LinkReport>) override {}
 };
 

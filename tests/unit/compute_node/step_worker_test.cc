@@ -43,6 +43,7 @@ class Results final : public control::NodeReporter {
     results_.push_back(std::move(result));
   }
   void ReportFault(uint64_t, const absl::Status&) override {}
+  void ReportSpill(const plan::SpillReport&) override {}
   void ReportLinks(uint64_t, std::vector<control::LinkReport>) override {}
 
   std::vector<plan::StepResult> Take() {

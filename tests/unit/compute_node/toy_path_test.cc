@@ -38,6 +38,7 @@ class Results final : public control::NodeReporter {
  public:
   void ReportResult(plan::StepResult result) override { inbox.Push(std::move(result)); }
   void ReportFault(uint64_t, const absl::Status& status) override { ADD_FAILURE() << status; }
+  void ReportSpill(const plan::SpillReport&) override {}
   void ReportLinks(uint64_t, std::vector<control::LinkReport>) override {}
 
   control::Inbox<plan::StepResult> inbox;

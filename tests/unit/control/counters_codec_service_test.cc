@@ -31,6 +31,29 @@ TEST(CountersCodecTest, ALinkArrivesAsItWasCounted) {
   EXPECT_EQ(link.exchange_bytes_per_second, 7);
 }
 
+TEST(CountersCodecTest, ASpillTierArrivesAsItWasCounted) {
+  const telemetry::NodeCounters sent{.spill = {.capacity_bytes = 1,
+                                               .used_bytes = 2,
+                                               .bytes_out = 4,
+                                               .bytes_in = 8,
+                                               .sequences_out = 16,
+                                               .sequences_in = 32,
+                                               .failures = 64}};
+  v1::NodeDetail detail;
+  ToProto(sent, &detail);
+  telemetry::NodeCounters got;
+
+  FromProto(detail, got);
+
+  EXPECT_EQ(got.spill.capacity_bytes, 1u);
+  EXPECT_EQ(got.spill.used_bytes, 2u);
+  EXPECT_EQ(got.spill.bytes_out, 4u);
+  EXPECT_EQ(got.spill.bytes_in, 8u);
+  EXPECT_EQ(got.spill.sequences_out, 16u);
+  EXPECT_EQ(got.spill.sequences_in, 32u);
+  EXPECT_EQ(got.spill.failures, 64u);
+}
+
 TEST(CountersCodecTest, NamesAndTheirNumberAreBounded) {
   v1::NodeDetail detail;
   for (int i = 0; i < 10'000; ++i) {

@@ -119,6 +119,13 @@ void Draw(Prng& random, plan::SequenceLeave& leave) { leave.id = random(); }
 void Draw(Prng& random, plan::SlotRelease& release) {
   release = {.sequence = random(), .tokens = Below(random, 1U << 30)};
 }
+void Draw(Prng& random, plan::SpillDrop& drop) { drop.spill = random(); }
+void Draw(Prng& random, plan::SpillOut& spill) {
+  spill = {.spill = random(), .sequence = random(), .tokens = Below(random, 1U << 20)};
+}
+void Draw(Prng& random, plan::SpillIn& spill) {
+  spill = {.spill = random(), .sequence = random(), .tokens = Below(random, 1U << 20)};
+}
 void Draw(Prng& random, plan::SequenceJoin& join) {
   join = {.id = random(),
           .prompt_tokens = Below(random, 100),

@@ -396,6 +396,45 @@ TEST(LoadKvTest, TokensLieAsIfTheyHadBeenStoredThere) {
   }
 }
 
+// What was brought out and comes back to other slots lies there as if it had been stored there;
+// what is beside it stays.
+TEST(UnloadKvTest, TokensLieAsIfTheyHadBeenStoredThere) {
+  std::mt19937 random(5);
+  for (const size_t head_dim : {16u, 48u, 64u, 128u}) {
+    const AttentionDescriptor d = Descriptor(static_cast<uint32_t>(head_dim), 1, 1);
+    constexpr uint32_t kTokens = 150;
+    constexpr size_t kSlots = 512;
+    std::vector<BFloat16> k(kTokens * head_dim), v(k);
+    for (size_t i = 0; i < k.size(); ++i) {
+      k[i].bits = static_cast<uint16_t>(random());
+      v[i].bits = static_cast<uint16_t>(random());
+    }
+    std::vector<BFloat16> planes_k(160 * head_dim), planes_v(planes_k);
+    const Extent whole = {.first_slot = 0, .tokens = kTokens};
+    StoreKv(d, k.data(), v.data(), head_dim, {&whole, 1}, planes_k.data(), planes_v.data(),
+            160 * head_dim);
+    const Extent extents[] = {{.first_slot = 32, .tokens = 70},
+                              {.first_slot = 300, .tokens = 1},
+                              {.first_slot = 163, .tokens = 47},
+                              {.first_slot = 406, .tokens = 32}};
+    std::vector<BFloat16> before(kSlots * head_dim);
+    for (BFloat16& element : before) {
+      element.bits = static_cast<uint16_t>(random());
+    }
+    std::vector<BFloat16> wanted_k(before), wanted_v(before), found_k(before), found_v(before);
+    StoreKv(d, k.data(), v.data(), head_dim, extents, wanted_k.data(), wanted_v.data(),
+            kSlots * head_dim);
+    for (const auto& [first, tokens] :
+         std::vector<std::pair<uint32_t, uint32_t>>{{0, 16}, {16, 100}, {116, 33}, {149, 1}}) {
+      UnloadKv(head_dim, planes_k.data(), planes_v.data(), extents, first, tokens, found_k.data(),
+               found_v.data());
+    }
+    const auto same = [](const BFloat16& a, const BFloat16& b) { return a.bits == b.bits; };
+    EXPECT_TRUE(std::equal(found_k.begin(), found_k.end(), wanted_k.begin(), same)) << head_dim;
+    EXPECT_TRUE(std::equal(found_v.begin(), found_v.end(), wanted_v.begin(), same)) << head_dim;
+  }
+}
+
 TEST(StoreKvDeathTest, RefusesSlotsBehindTheArena) {
   const AttentionDescriptor d = Descriptor(16, 1, 1);
   std::vector<BFloat16> memory(16 * 16);

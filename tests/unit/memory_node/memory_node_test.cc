@@ -43,6 +43,7 @@ class Faults final : public control::NodeReporter {
     faults_.emplace_back(epoch, status);
     came_.notify_all();
   }
+  void ReportSpill(const plan::SpillReport&) override {}
   void ReportLinks(uint64_t, std::vector<control::LinkReport>) override {}
 
   // Waits for the first one.

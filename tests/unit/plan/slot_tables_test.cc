@@ -45,6 +45,34 @@ TEST(SlotTablesTest, SlotsAreThoseThatWereAllocatedInOrder) {
               HasSubstr("tokens [10, +2) of a sequence with slots for 11"));
 }
 
+TEST(SlotTablesTest, SpillsNameTheSlotsOfTheirTokens) {
+  SlotTables tables({.node = 1, .slots = 100});
+  ASSERT_TRUE(tables.Apply(Joining(1, 1, {{10, 5}, {40, 2}})).ok());
+  EXPECT_TRUE(tables.TakeMoves().empty());
+
+  StepPlan plan = Joining(2, 1, {{50, 9}});
+  plan.spill_drops = {{.spill = 3}};
+  plan.spills_out = {{.spill = 4, .sequence = 1, .tokens = 6},
+                     {.spill = 5, .sequence = 77, .tokens = 6}};  // Of another node.
+  plan.leaves = {{1}};
+  plan.spills_in = {{.spill = 2, .sequence = 2, .tokens = 8}};
+  ASSERT_TRUE(tables.Apply(plan).ok());
+
+  const std::vector<SlotMove> moves = tables.TakeMoves();
+  ASSERT_EQ(moves.size(), 3u);
+  EXPECT_EQ(moves[0].kind, SlotMove::Kind::kDrop);
+  EXPECT_EQ(moves[0].spill, 3u);
+  EXPECT_EQ(moves[1].kind, SlotMove::Kind::kOut);
+  EXPECT_EQ(Words(moves[1].slots), "10+5, 40+1");
+  EXPECT_EQ(moves[2].kind, SlotMove::Kind::kIn);
+  EXPECT_EQ(Words(moves[2].slots), "50+8");
+  EXPECT_TRUE(tables.TakeMoves().empty()) << "they are taken once";
+
+  EXPECT_EQ(tables.Apply({.spills_out = {{.spill = 6, .sequence = 2, .tokens = 10}}}).code(),
+            absl::StatusCode::kInternal)
+      << "more than has slots";
+}
+
 TEST(SlotTablesTest, SequencesOfOtherNodesAreNotKept) {
   SlotTables tables({.node = 1, .slots = 100});
   ASSERT_TRUE(tables.Apply(Joining(1, 0, {{400, 5}})).ok());  // Of slots that are not here.

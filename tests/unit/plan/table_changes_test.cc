@@ -19,6 +19,18 @@ using testing::ElementsAre;
 struct Recorder {
   std::vector<std::string> said;
 
+  absl::Status operator()(const SpillDrop& drop) {
+    said.push_back(absl::StrCat("drop ", drop.spill));
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const SpillOut& spill) {
+    said.push_back(absl::StrCat("out ", spill.spill));
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const SpillIn& spill) {
+    said.push_back(absl::StrCat("in ", spill.spill));
+    return absl::OkStatus();
+  }
   absl::Status operator()(const SequenceLeave& leave) {
     said.push_back(absl::StrCat("leave ", leave.id));
     return absl::OkStatus();
@@ -48,6 +60,22 @@ TEST(TableChangesTest, LeavesApplyBeforeReleasesAndJoinsAndThoseBeforeAllocation
 
   EXPECT_THAT(recorder.said, ElementsAre("leave 4", "leave 3", "release 5", "join 2", "join 1",
                                          "allocation 2", "allocation 1", "allocation 9"));
+}
+
+// What leaves goes out before, and what joins comes in behind its slots.
+TEST(TableChangesTest, SpillsApplyWhileTheirSequencesHaveSlots) {
+  const StepPlan plan{.spill_drops = {{.spill = 7}},
+                      .spills_out = {{.spill = 8, .sequence = 4}},
+                      .leaves = {{4}},
+                      .joins = {{.id = 2}},
+                      .allocations = {{.sequence = 2}},
+                      .spills_in = {{.spill = 6, .sequence = 2}}};
+  Recorder recorder;
+
+  EXPECT_TRUE(ApplyChanges(plan, [&](const auto& change) { return recorder(change); }).ok());
+
+  EXPECT_THAT(recorder.said,
+              ElementsAre("drop 7", "out 8", "leave 4", "join 2", "allocation 2", "in 6"));
 }
 
 TEST(TableChangesTest, NothingAppliesBehindAnError) {

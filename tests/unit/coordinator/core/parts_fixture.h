@@ -14,6 +14,7 @@
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/core/sequence_life.h"
 #include "coordinator/core/service_order.h"
+#include "coordinator/core/spills.h"
 #include "coordinator/core/step_borders.h"
 
 namespace lamina::core {
@@ -22,13 +23,18 @@ class PartsTest : public testing::Test {
  protected:
   void MakeNodes(const std::vector<uint32_t>& slots, uint32_t lanes = 2, uint32_t span_tokens = 0,
                  const plan::PrefillLanes& prefill = {}, bool keeps_prefixes = false,
-                 const cost::LayerWindows& windows = {}) {
+                 const cost::LayerWindows& windows = {}, const SpillShare& spill = {}) {
     const auto nodes = static_cast<uint32_t>(slots.size());
     kv_.Reset({.slots = slots}, span_tokens);
     lanes_.Reset(lanes, prefill, nodes, windows);
     residents_.Reset(nodes);
     borders_.Reset(lanes, prefill, /*scratch_tokens=*/1000);
     cache_.Reset(nodes, keeps_prefixes);
+    std::vector<MemoryNodeShare> shares;
+    for (const uint32_t count : slots) {
+      shares.push_back({.slots = count, .spill = spill});
+    }
+    spills_.Reset(shares);
   }
 
   static SequenceRequest Request(plan::SequenceId id, uint32_t prompt) {
@@ -60,7 +66,7 @@ class PartsTest : public testing::Test {
   absl::Status Audit() const {
     for (const absl::Status& status :
          {kv_.Audit(), lanes_.Audit(kv_), life_.Audit(), residents_.Audit(life_.Running(), kv_),
-          cache_.Audit(life_.Running())}) {
+          cache_.Audit(life_.Running()), spills_.Audit()}) {
       if (!status.ok()) {
         return status;
       }
@@ -75,7 +81,8 @@ class PartsTest : public testing::Test {
   NodeResidents residents_{before_};
   StepBorders borders_{kv_};
   PrefixCache cache_{kv_};
-  SequenceLife::Places places_{lanes_, residents_, borders_, kv_, cache_};
+  Spills spills_{kv_};
+  SequenceLife::Places places_{lanes_, residents_, borders_, kv_, cache_, spills_};
   SequenceLife life_{before_, places_};
 };
 

@@ -23,6 +23,7 @@ class FakeFullNode final : public FullNode {
   uint32_t node() const override { return 0; }
   SlotHolder needy() const override { return 99; }
   uint64_t slots_missing() const override { return 1; }
+  cost::SpillRates spill_rates() const override { return rates; }
   void VisitFromLast(absl::FunctionRef<bool(const Holding&)> visit) const override {
     for (const Holding& holding : from_last_) {
       if (!visit(holding)) {
@@ -31,21 +32,48 @@ class FakeFullNode final : public FullNode {
     }
   }
 
+  cost::SpillRates rates;
+
  private:
   std::vector<Holding> from_last_;
 };
 
 TEST(PreemptLastTest, TheLastInServiceOrderGivesUpItsSlots) {
   const FakeFullNode full({{.holder = 7, .slots = 1}, {.holder = 3, .slots = 100}});
-  EXPECT_EQ(MakePreemptLast()->WhoGivesUp(full), SlotHolder(7));
+  EXPECT_EQ(MakePreemptLast()->WhoGivesUp(full).who, SlotHolder(7));
+}
+
+// A token takes two seconds through the tier.
+constexpr cost::SpillRates kRates = {
+    .write_bytes_per_second = 10, .read_bytes_per_second = 10, .bytes_per_token = 10};
+
+TEST(SpillLastTest, TheLastInServiceOrderGoesToTheTierIfThatIsFaster) {
+  FakeFullNode full({{.holder = 7, .tokens = 5, .fits_in_tier = true},
+                     {.holder = 3, .tokens = 5, .fits_in_tier = true}});
+  for (const auto& [prompts, how] :
+       {std::pair(0.4, GivesUp::kToTier), {0.6, GivesUp::kToRecompute}}) {
+    full.rates = kRates;
+    full.rates.prompt_tokens_per_second = prompts;
+    const GivingUp answer = MakeSpillLast()->WhoGivesUp(full);
+    EXPECT_EQ(answer.who, SlotHolder(7));
+    EXPECT_EQ(answer.how, how) << prompts;
+  }
+}
+
+TEST(SpillLastTest, WhatDoesNotFitIsRecomputed) {
+  FakeFullNode full(std::vector<Holding>{{.holder = 7, .tokens = 5}});
+  full.rates = kRates;
+  EXPECT_EQ(MakeSpillLast()->WhoGivesUp(full).how, GivesUp::kToRecompute);
+  const FakeFullNode without(std::vector<Holding>{{.holder = 7, .fits_in_tier = true}});
+  EXPECT_EQ(MakeSpillLast()->WhoGivesUp(without).how, GivesUp::kToRecompute) << "no tier";
 }
 
 TEST(ToyOutOfSlotsTest, TheLargestButTheFirstGivesUpItsSlots) {
   const FakeFullNode alone(std::vector<Holding>{{.holder = 3}});
   const FakeFullNode full(
       {{.holder = 7, .slots = 1}, {.holder = 5, .slots = 90}, {.holder = 3, .slots = 100}});
-  EXPECT_EQ(sim::MakeLargestGivesUp()->WhoGivesUp(full), SlotHolder(5));
-  EXPECT_EQ(sim::MakeLargestGivesUp()->WhoGivesUp(alone), SlotHolder(3));
+  EXPECT_EQ(sim::MakeLargestGivesUp()->WhoGivesUp(full).who, SlotHolder(5));
+  EXPECT_EQ(sim::MakeLargestGivesUp()->WhoGivesUp(alone).who, SlotHolder(3));
 }
 
 class StrategiesTest : public SchedulerTest {};

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "config/spill_internal.h"
+
+namespace lamina {
+namespace internal {
+namespace {
+
+absl::Status NotServed(absl::string_view with, absl::string_view remedy) {
+  return absl::UnimplementedError(absl::StrCat("memory.N.spill is not served by this version with ",
+                                               with, "; ", remedy, ", or leave spill out"));
+}
+
+template <typename Node>
+absl::Status CheckDevices(absl::string_view list, const std::vector<Node>& nodes) {
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].device != "cpu") {
+      return NotServed(absl::StrCat(list, ".", i, ".device ", nodes[i].device),
+                       "put every node on cpu");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckKeys(const ClusterConfig& config) {
+  for (size_t i = 0; i < config.memory.size(); ++i) {
+    const SpillConfig& spill = config.memory[i].spill;
+    if (spill.path.empty() != (spill.capacity_bytes == 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "memory.", i, ".spill: ", spill.path.empty() ? "path" : "capacity",
+          " is missing or zero; name the folder and how many bytes of it may be used, like "
+          "{path: /var/tmp, capacity: 8GiB}, or leave spill out"));
+    }
+    if (config.partition == Partition::kHead &&
+        spill.path.empty() != config.memory[0].spill.path.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("memory.", i,
+                       ".spill: partition head spreads each token over all memory nodes, so all "
+                       "of them have a spill or none has"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSpill(const ClusterConfig& config) {
+  LAMINA_RETURN_IF_ERROR(CheckKeys(config));
+  if (!config.Spills()) {
+    return absl::OkStatus();
+  }
+  if (config.policy != kPolicyAttendRemote) {
+    return NotServed(absl::StrCat("policy ", config.policy), "set policy to attend_remote");
+  }
+  if (config.partition == Partition::kTokenRange) {
+    return NotServed("partition token_range", "set partition to request or head");
+  }
+  if (config.kv == KvForm::kInt8) {
+    return NotServed("kv int8", "set kv to bf16");
+  }
+  if (config.prefill.mode == PrefillMode::kDedicated) {
+    return NotServed("prefill.mode dedicated", "set prefill.mode to inline");
+  }
+  LAMINA_RETURN_IF_ERROR(CheckDevices("compute", config.compute));
+  return CheckDevices("memory", config.memory);
+}
+
+}  // namespace internal
+
+bool ClusterConfig::Spills() const {
+  return std::any_of(memory.begin(), memory.end(),
+                     [](const MemoryNodeConfig& node) { return !node.spill.path.empty(); });
+}
+
+}  // namespace lamina

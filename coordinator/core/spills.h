@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Spills: K and V of sequences that have given up their slots, on their way to the spill tiers of
+// memory nodes, there, and on their way back.
+//
+//   Out --> writing --(all nodes wrote)--> stored --In--> reading --(all have read)--> stored
+//              |                             |                |
+//              +--(one could not)--> none <--+-----Drop-------+--(one could not)--> none
+//
+// While nodes write or read, the slots have a holder of their own beside the sequence, so that
+// nobody gets them even if the sequence leaves or ends meanwhile. What is dropped then is forgotten
+// by the nodes once they have reported.
+//
+// Threading: one thread.   Determinism: same calls, same answers.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/scheduler_options.h"
+#include "coordinator/core/sequence.h"
+#include "coordinator/core/sequence_kv.h"
+#include "cost/spill_cost.h"
+#include "plan/step_plan.h"
+
+namespace lamina::core {
+
+struct SpillStats {
+  uint64_t sequences_out = 0;  // Times that one was to be written,
+  uint64_t sequences_in = 0;   // was to be read back,
+  uint64_t failures = 0;       // and that one of these went wrong: it is recomputed.
+  uint32_t stored = 0;         // Sequences that are in tiers or on their way, now.
+};
+
+class Spills {
+ public:
+  explicit Spills(SequenceKv& kv) : kv_(kv) {}
+
+  // Nothing is there any more; SequenceKv has been reset.
+  void Reset(const std::vector<MemoryNodeShare>& nodes);
+
+  // How fast prompts were computed of late, which `RatesOf()` are told with.
+  void SetPromptRate(double tokens_per_second) { prompt_tokens_per_second_ = tokens_per_second; }
+
+  // Whether the tier of the sequence's node has room for all that it has stored, and the sequence
+  // is one that can go on from there: it decodes, and has all its slots. Nothing fits in a tier
+  // that has failed so many times in a row, until the next epoch.
+  static constexpr uint32_t kFailuresInARowMax = 3;
+  bool Fits(const Sequence& sequence) const;
+  // Rates of the node's tier; without one they are 0.
+  cost::SpillRates RatesOf(uint32_t node) const;
+
+  // Before the sequence gives up its slots, in the plan that carries its leave. Requires: it
+  // Fits().
+  plan::SpillOut Out(Sequence& sequence);
+  // The sequence has joined, with slots of its own for all its tokens. Requires: IsStored().
+  plan::SpillIn In(const Sequence& sequence);
+  // A sequence that was to be read back has left before it was: it is again as before In().
+  void Leave(const Sequence& sequence);
+  // Nobody needs it any more. Nothing, if the sequence has none.
+  void Drop(Sequence& sequence);
+
+  // Whether a sequence that has a spill can be read back now; where, and how many tokens.
+  bool IsStored(const Sequence& sequence) const;
+  uint32_t NodeOf(const Sequence& sequence) const;
+  uint32_t TokensOf(const Sequence& sequence) const;
+
+  // What a report ends.
+  struct Done {
+    plan::SequenceId sequence = 0;  // 0: nothing, or it has ended meanwhile.
+    bool was_read = false;          // Else written.
+    bool ok = false;                // Else the spill is gone.
+  };
+  Done Take(const plan::SpillReport& report);
+
+  // What nodes are to forget with the next plan. Its room is given to others once that step is
+  // done, since another lane may be ahead.
+  std::vector<plan::SpillDrop> TakeDrops();
+  void Dropped(const std::vector<plan::SpillDrop>& drops);
+  bool has_drops() const { return !drops_.empty(); }
+
+  // Slots of a node that come free when nodes have reported.
+  uint64_t SlotsLeaving(uint32_t node) const { return nodes_[node].leaving; }
+  uint32_t holders() const { return holders_; }
+  SpillStats stats() const;
+
+  // Recounts. Errors: kInternal names the first broken invariant.
+  absl::Status Audit() const;
+
+ private:
+  enum class State : uint8_t { kWriting, kStored, kReading };
+  struct Spill {
+    plan::SequenceId sequence = 0;  // 0: it is to be dropped.
+    uint32_t node = 0;
+    uint32_t tokens = 0;
+    State state = State::kWriting;
+    bool leaving = false;  // Its holder alone keeps the slots.
+    bool failed = false;   // A node has said so.
+    uint32_t reports_due = 0;
+  };
+  struct Node {
+    uint32_t capacity_blocks = 0;
+    uint32_t used_blocks = 0;
+    uint64_t leaving = 0;
+    uint32_t failures_in_a_row = 0;
+    uint32_t nodes = 1;  // How many each have a part of every token.
+    cost::SpillRates rates;
+  };
+  using Entry = std::map<uint64_t, Spill>::iterator;
+
+  void Hold(uint64_t id, Spill& spill, const Sequence& sequence);
+  void Release(uint64_t id, Spill& spill);
+  void SetLeaving(Spill& spill, bool leaving);
+  void Erase(Entry entry);
+
+  SequenceKv& kv_;
+  double prompt_tokens_per_second_ = 0;
+  std::vector<Node> nodes_;
+  std::map<uint64_t, Spill> spills_;
+  std::vector<plan::SpillDrop> drops_;
+  std::map<uint64_t, Spill> dropping_;  // Until nodes have forgotten them.
+  uint64_t ids_ = 0;
+  uint32_t holders_ = 0;
+  SpillStats stats_;
+};
+
+}  // namespace lamina::core

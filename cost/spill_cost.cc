@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cost/spill_cost.h"
+
+namespace lamina::cost {
+
+double SpillSeconds(const SpillRates& rates, uint32_t tokens) {
+  const double bytes = rates.bytes_per_token * tokens;
+  return bytes / rates.write_bytes_per_second + bytes / rates.read_bytes_per_second;
+}
+
+double RecomputeSeconds(const SpillRates& rates, uint32_t tokens) {
+  return tokens / rates.prompt_tokens_per_second;
+}
+
+bool SpillPays(const SpillRates& rates, uint32_t tokens) {
+  if (rates.write_bytes_per_second <= 0 || rates.read_bytes_per_second <= 0) {
+    return false;
+  }
+  return rates.prompt_tokens_per_second <= 0 ||
+         SpillSeconds(rates, tokens) < RecomputeSeconds(rates, tokens);
+}
+
+}  // namespace lamina::cost

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/spill_file.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/clock.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+
+namespace lamina::memory_node {
+namespace {
+
+constexpr size_t kMeasuredPiece = size_t{1} << 20;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SpillFile>> SpillFile::Create(std::unique_ptr<SpillDisk> disk,
+                                                             uint64_t bytes, std::string name) {
+  if (const int error = disk->Allocate(bytes); error != 0) {
+    return absl::ErrnoToStatus(
+        error, absl::StrCat("spill ", name, ": no room for ", FormatBytes(bytes),
+                            "; lower memory.N.spill.capacity, or choose another folder"));
+  }
+  return std::unique_ptr<SpillFile>(new SpillFile(std::move(disk), bytes, std::move(name)));
+}
+
+absl::StatusOr<SpillSpeed> SpillFile::Measure() {
+  // Bytes that no file system stores as a hole.
+  std::vector<std::byte> piece(std::min<uint64_t>(kMeasuredPiece, bytes_));
+  for (size_t i = 0; i < piece.size(); ++i) {
+    piece[i] = static_cast<std::byte>(i * 2654435761u >> 13);
+  }
+  const uint64_t pieces = std::max<uint64_t>(1, std::min(bytes_, kMeasuredBytesMax) / piece.size());
+  const double measured = static_cast<double>(pieces * piece.size());
+  const auto seconds_since = [](Nanos start) {
+    return std::max(ToSeconds(RealClock().Now() - start), 1e-9);
+  };
+  SpillSpeed speed;
+  Nanos start = RealClock().Now();
+  for (uint64_t i = 0; i < pieces; ++i) {
+    LAMINA_RETURN_IF_ERROR(WriteAt(i * piece.size(), piece));
+  }
+  if (disk_->Settle() != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("spill ", name_, ": cannot write"));
+  }
+  speed.write = measured / seconds_since(start);
+  start = RealClock().Now();
+  for (uint64_t i = 0; i < pieces; ++i) {
+    LAMINA_RETURN_IF_ERROR(ReadAt(i * piece.size(), absl::MakeSpan(piece)));
+  }
+  speed.read = measured / seconds_since(start);
+  return speed;
+}
+
+void SpillFile::Format(size_t block_bytes) {
+  LAMINA_CHECK(block_bytes > 0);
+  block_bytes_ = block_bytes;
+  const uint64_t blocks = std::min<uint64_t>(bytes_ / block_bytes, UINT32_MAX);
+  checksums_.assign(blocks, 0);
+  free_.resize(blocks);
+  std::iota(free_.rbegin(), free_.rend(), 0);
+}
+
+absl::StatusOr<std::vector<uint32_t>> SpillFile::Take(uint32_t count) {
+  if (count > free_.size()) {
+    return absl::ResourceExhaustedError(absl::StrCat("spill ", name_, ": ", count,
+                                                     " blocks are wanted, ", free_.size(), " of ",
+                                                     blocks(), " are free"));
+  }
+  std::vector<uint32_t> taken(free_.rbegin(), free_.rbegin() + count);
+  free_.resize(free_.size() - count);
+  return taken;
+}
+
+void SpillFile::GiveBack(const std::vector<uint32_t>& blocks) {
+  free_.insert(free_.end(), blocks.rbegin(), blocks.rend());
+  LAMINA_CHECK(free_.size() <= checksums_.size());
+}
+
+absl::Status SpillFile::Write(uint32_t block, absl::Span<const std::byte> bytes) {
+  LAMINA_CHECK(block < checksums_.size() && bytes.size() == block_bytes_);
+  checksums_[block] = XXH3_64bits(bytes.data(), bytes.size());
+  return WriteAt(uint64_t{block} * block_bytes_, bytes);
+}
+
+absl::Status SpillFile::Read(uint32_t block, absl::Span<std::byte> bytes) const {
+  LAMINA_CHECK(block < checksums_.size() && bytes.size() == block_bytes_);
+  LAMINA_RETURN_IF_ERROR(ReadAt(uint64_t{block} * block_bytes_, bytes));
+  if (XXH3_64bits(bytes.data(), bytes.size()) != checksums_[block]) {
+    return absl::DataLossError(
+        absl::StrCat("spill ", name_, ": block ", block, " is not what was written there"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SpillFile::WriteAt(uint64_t offset, absl::Span<const std::byte> bytes) const {
+  for (size_t done = 0; done < bytes.size();) {
+    const int64_t count = disk_->Write(bytes.data() + done, bytes.size() - done, offset + done);
+    if (count == 0 || (count < 0 && errno != EINTR)) {
+      return absl::ErrnoToStatus(count == 0 ? ENOSPC : errno,
+                                 absl::StrCat("spill ", name_, ": cannot write"));
+    }
+    done += static_cast<size_t>(std::max<int64_t>(count, 0));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SpillFile::ReadAt(uint64_t offset, absl::Span<std::byte> bytes) const {
+  for (size_t done = 0; done < bytes.size();) {
+    const int64_t count = disk_->Read(bytes.data() + done, bytes.size() - done, offset + done);
+    if (count == 0) {
+      return absl::DataLossError(
+          absl::StrCat("spill ", name_, ": the file ends before byte ", offset + bytes.size()));
+    }
+    if (count < 0 && errno != EINTR) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("spill ", name_, ": cannot read"));
+    }
+    done += static_cast<size_t>(std::max<int64_t>(count, 0));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lamina::memory_node

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SpillIo: threads that write and read blocks of a SpillFile, so that the data thread never waits
+// for a disk.
+//
+// Threading: all calls from one thread at a time. Limits: as many orders as its caller has buffers.
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "memory_node/spill_file.h"
+
+namespace lamina::memory_node {
+
+struct SpillOrder {
+  bool write = false;
+  uint32_t block = 0;
+  absl::Span<std::byte> bytes;  // Not to be touched before the order is done.
+  size_t buffer = 0;            // Of the caller's.
+  absl::Status status;          // Once it is done.
+};
+
+class SpillIo {
+ public:
+  // So many threads keep a disk busy while one of them computes a checksum.
+  static constexpr int kThreads = 2;
+  // As the kernel shows them.
+  static constexpr char kName[] = "lamina-spill";
+
+  // `file` must outlive this.
+  explicit SpillIo(SpillFile& file);
+  ~SpillIo();
+  SpillIo(const SpillIo&) = delete;
+  SpillIo& operator=(const SpillIo&) = delete;
+
+  void Order(SpillOrder order);
+  // Whether Take() would bring any. Never waits.
+  bool has_done() const { return done_count_.load(std::memory_order_acquire) > 0; }
+  // Those that are done and have not been taken, in any order.
+  void Take(std::vector<SpillOrder>& done);
+  // Waits until nothing is ordered any more. What is done is taken as ever.
+  void Wait();
+
+ private:
+  void Work();
+
+  SpillFile& file_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable idle_;
+  // Guarded by mutex_.
+  std::deque<SpillOrder> orders_;
+  std::vector<SpillOrder> done_;
+  int working_ = 0;
+  bool ends_ = false;
+
+  std::atomic<size_t> done_count_{0};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace lamina::memory_node

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/spill_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "plan/spill_blocks.h"
+#include "telemetry/work_meter.h"
+
+namespace lamina::memory_node {
+namespace {
+
+using plan::kSpillBlockTokens;
+
+// Buffers for what the disk is at; as many as there are in so many bytes, within these bounds.
+constexpr size_t kBufferBytes = size_t{32} << 20;
+constexpr size_t kBuffersMin = 3;
+constexpr size_t kBuffersMax = 8;
+// How often the disk is looked at while there is nothing else to do, and the inbox of plans while
+// something is stored, which a plan may want back.
+constexpr Nanos kDiskLook = Micros(200);
+constexpr Nanos kPlanLook = Millis(1);
+
+uint32_t TokensIn(const std::vector<Extent>& slots) {
+  uint32_t tokens = 0;
+  for (const Extent& extent : slots) {
+    tokens += extent.tokens;
+  }
+  return tokens;
+}
+
+}  // namespace
+
+SpillSource::SpillSource(const NodeEpoch& epoch, UnitMeter& meter, SpillTier& tier, Report report)
+    : epoch_(epoch), meter_(meter), tier_(tier), report_(std::move(report)) {
+  LAMINA_CHECK(epoch.device.reads() != nullptr && epoch.device.writes() != nullptr);
+  layer_elements_.push_back(0);
+  for (const AttentionDescriptor& layer : epoch.layers) {
+    layer_elements_.push_back(layer_elements_.back() +
+                              size_t{2} * layer.kv_heads * layer.head_dim * kSpillBlockTokens);
+  }
+}
+
+absl::Status SpillSource::Open() {
+  const size_t bytes = layer_elements_.back() * sizeof(BFloat16);
+  tier_.file().Format(bytes);
+  buffers_.resize(std::clamp(kBufferBytes / bytes, kBuffersMin, kBuffersMax));
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    buffers_[i].elements.resize(layer_elements_.back());
+    free_.push_back(i);
+  }
+  CountUsed();
+  return absl::OkStatus();
+}
+
+void SpillSource::Close() {
+  tier_.io().Wait();
+  tier_.io().Take(done_);
+  move_.reset();
+  moves_.clear();
+  stored_.clear();
+  buffers_.clear();
+  free_.clear();
+  loaded_.clear();
+  tier_.counters().used_bytes.store(0, std::memory_order_relaxed);
+}
+
+void SpillSource::Take(std::vector<plan::SlotMove> moves) {
+  for (plan::SlotMove& move : moves) {
+    moves_.emplace_back(std::move(move), RealClock().Now());
+  }
+}
+
+bool SpillSource::HasWork() const {
+  if (tier_.io().has_done() || (!move_.has_value() && !moves_.empty())) {
+    return true;
+  }
+  if (!move_.has_value()) {
+    return false;
+  }
+  return move_->copying != kNone || !loaded_.empty() ||
+         (move_->begun < move_->blocks.size() && !free_.empty());
+}
+
+Nanos SpillSource::LookAt(Nanos now) const {
+  if (HasWork()) {
+    return now;
+  }
+  if (move_.has_value()) {
+    return now + kDiskLook;
+  }
+  return stored_.empty() ? kNever : now + kPlanLook;
+}
+
+absl::Status SpillSource::Look() {
+  meter_.LapIdle();
+  TakeDone();
+  if (!move_.has_value() && !moves_.empty()) {
+    Begin();
+  }
+  if (move_.has_value()) {
+    LAMINA_RETURN_IF_ERROR(Advance());
+  }
+  meter_.Lap(telemetry::WorkKind::kSpill);
+  return absl::OkStatus();
+}
+
+void SpillSource::TakeDone() {
+  if (!tier_.io().has_done()) {
+    return;
+  }
+  tier_.io().Take(done_);
+  for (SpillOrder& order : done_) {
+    --move_->ordered;
+    move_->status.Update(order.status);
+    if (order.write || !order.status.ok()) {
+      move_->done += order.status.ok() ? 1 : 0;
+      LetGo(order.buffer);
+    } else {
+      loaded_.push_back(order.buffer);
+    }
+  }
+}
+
+void SpillSource::Begin() {
+  plan::SlotMove& move = moves_.front().first;
+  switch (move.kind) {
+    case plan::SlotMove::Kind::kDrop:
+      Drop(move.spill);
+      moves_.pop_front();
+      return;
+    case plan::SlotMove::Kind::kOut:
+      return BeginOut(move);
+    case plan::SlotMove::Kind::kIn:
+      return BeginIn(move);
+  }
+}
+
+void SpillSource::BeginOut(plan::SlotMove& move) {
+  const uint32_t tokens = TokensIn(move.slots);
+  absl::StatusOr<std::vector<uint32_t>> blocks = tier_.file().Take(plan::SpillBlocksOf(tokens));
+  if (!blocks.ok()) {
+    Fail(move.spill, blocks.status());
+    moves_.pop_front();
+    return;
+  }
+  move_ = Move{.blocks = *std::move(blocks), .tokens = tokens};
+  CountUsed();
+}
+
+void SpillSource::BeginIn(plan::SlotMove& move) {
+  const auto found = stored_.find(move.spill);
+  const uint32_t tokens = TokensIn(move.slots);
+  if (found == stored_.end() || tokens > found->second.tokens) {
+    Fail(move.spill,
+         absl::InternalError(absl::StrCat("the plan wants ", tokens, " tokens of spill ",
+                                          move.spill, " back, ", "of which there are fewer")));
+    moves_.pop_front();
+    return;
+  }
+  const std::vector<uint32_t>& blocks = found->second.blocks;
+  move_ = Move{.blocks = {blocks.begin(), blocks.begin() + plan::SpillBlocksOf(tokens)},
+               .tokens = tokens};
+}
+
+void SpillSource::Drop(uint64_t spill) {
+  const auto found = stored_.find(spill);
+  if (found != stored_.end()) {  // Else another node's, or one that was not written.
+    tier_.file().GiveBack(found->second.blocks);
+    stored_.erase(found);
+    CountUsed();
+  }
+}
+
+// One piece of the move. With an error it only waits for the disk.
+absl::Status SpillSource::Advance() {
+  Move& move = *move_;
+  if (!move.status.ok()) {
+    if (move.copying != kNone) {
+      LetGo(std::exchange(move.copying, kNone));
+    }
+    free_.insert(free_.end(), loaded_.begin(), loaded_.end());
+    loaded_.clear();
+    move.begun = static_cast<uint32_t>(move.blocks.size());
+  } else if (moves_.front().first.kind == plan::SlotMove::Kind::kOut) {
+    LAMINA_RETURN_IF_ERROR(CopyOut());
+  } else {
+    LAMINA_RETURN_IF_ERROR(CopyIn());
+  }
+  if (move.ordered == 0 && (!move.status.ok() || move.done == move.blocks.size())) {
+    End();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SpillSource::CopyOut() {
+  Move& move = *move_;
+  if (move.copying == kNone) {
+    if (move.begun == move.blocks.size() || free_.empty()) {
+      return absl::OkStatus();
+    }
+    const size_t buffer = free_.back();
+    free_.pop_back();
+    buffers_[buffer].index = move.begun++;
+    LAMINA_RETURN_IF_ERROR(BeginBlock(buffer));
+  }
+  LAMINA_ASSIGN_OR_RETURN(const bool whole, CopyLayer(/*out=*/true));
+  if (whole) {
+    Order(/*write=*/true, std::exchange(move.copying, kNone));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SpillSource::CopyIn() {
+  Move& move = *move_;
+  while (move.begun < move.blocks.size() && !free_.empty()) {
+    const size_t buffer = free_.back();
+    free_.pop_back();
+    buffers_[buffer].index = move.begun++;
+    Order(/*write=*/false, buffer);
+  }
+  if (move.copying == kNone) {
+    if (loaded_.empty()) {
+      return absl::OkStatus();
+    }
+    const size_t buffer = loaded_.back();
+    loaded_.pop_back();
+    LAMINA_RETURN_IF_ERROR(BeginBlock(buffer));
+  }
+  LAMINA_ASSIGN_OR_RETURN(const bool whole, CopyLayer(/*out=*/false));
+  if (whole) {
+    ++move.done;
+    LetGo(std::exchange(move.copying, kNone));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SpillSource::BeginBlock(size_t buffer) {
+  Move& move = *move_;
+  const uint32_t first = buffers_[buffer].index * kSpillBlockTokens;
+  LAMINA_ASSIGN_OR_RETURN(move.extents,
+                          plan::SlotTables::Part(moves_.front().first.slots, move.tokens, first,
+                                                 std::min(kSpillBlockTokens, move.tokens - first)));
+  move.copying = buffer;
+  move.layer = 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> SpillSource::CopyLayer(bool out) {
+  Move& move = *move_;
+  const AttentionDescriptor& layer = epoch_.layers[move.layer];
+  const size_t plane = size_t{layer.head_dim} * kSpillBlockTokens;
+  const uint32_t tokens = TokensIn(move.extents);
+  BFloat16* k = buffers_[move.copying].elements.data() + layer_elements_[move.layer];
+  for (uint32_t head = 0; head < layer.kv_heads; ++head, k += 2 * plane) {
+    LAMINA_RETURN_IF_ERROR(
+        out ? epoch_.device.reads()->Load(move.layer, head, move.extents, 0, tokens, k, k + plane)
+            : epoch_.device.writes()->Unload(move.layer, head, k, k + plane, move.extents, 0,
+                                             tokens));
+  }
+  return ++move.layer == epoch_.layers.size();
+}
+
+void SpillSource::Order(bool write, size_t buffer) {
+  ++move_->ordered;
+  std::vector<BFloat16>& elements = buffers_[buffer].elements;
+  tier_.io().Order(
+      {.write = write,
+       .block = move_->blocks[buffers_[buffer].index],
+       .bytes = {reinterpret_cast<std::byte*>(elements.data()), elements.size() * sizeof(BFloat16)},
+       .buffer = buffer});
+}
+
+void SpillSource::End() {
+  const auto [done, taken] = std::move(moves_.front());
+  moves_.pop_front();
+  Move move = *std::exchange(move_, std::nullopt);
+  const bool out = done.kind == plan::SlotMove::Kind::kOut;
+  if (!move.status.ok()) {
+    if (out) {
+      tier_.file().GiveBack(move.blocks);
+      CountUsed();
+    }
+    return Fail(done.spill, move.status);
+  }
+  const uint64_t bytes = move.blocks.size() * tier_.file().block_bytes();
+  telemetry::AddTo(out ? tier_.counters().bytes_out : tier_.counters().bytes_in, bytes);
+  telemetry::AddTo(out ? tier_.counters().sequences_out : tier_.counters().sequences_in, 1);
+  telemetry::AddTo(out ? tier_.counters().nanos_out : tier_.counters().nanos_in,
+                   static_cast<uint64_t>(RealClock().Now() - taken));
+  tier_.WentWell();
+  if (out) {
+    stored_[done.spill] = {.blocks = std::move(move.blocks), .tokens = move.tokens};
+  }
+  report_({.epoch = epoch_.config.epoch, .spill = done.spill, .ok = true});
+}
+
+void SpillSource::Fail(uint64_t spill, const absl::Status& why) {
+  tier_.Failed(why);
+  report_({.epoch = epoch_.config.epoch, .spill = spill, .ok = false});
+}
+
+void SpillSource::CountUsed() {
+  const SpillFile& file = tier_.file();
+  tier_.counters().used_bytes.store(
+      uint64_t{file.blocks() - file.blocks_free()} * file.block_bytes(), std::memory_order_relaxed);
+}
+
+}  // namespace lamina::memory_node

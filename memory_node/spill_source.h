@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SpillSource: the source that moves K and V between slots and the spill tier, as plans say. It
+// serves no queries.
+//
+// A sequence goes in blocks of plan::kSpillBlockTokens tokens: for each layer and KV head that is
+// here the K plane and the V plane of a KvView of so many slots, one behind the other. The data
+// thread copies a layer of a block a turn, between slots and buffers; threads of the tier write and
+// read buffers meanwhile, several at once. One move after the other, in the order of plans.
+//
+// What goes wrong is reported to the coordinator, and ends neither the step nor the epoch.
+//
+// Threading: the data thread. Allocation: buffers in Open(), lists of extents for each block.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/dtype.h"
+#include "common/extent.h"
+#include "kernels/kv_device.h"
+#include "memory_node/node_epoch.h"
+#include "memory_node/spill_tier.h"
+#include "memory_node/unit_meter.h"
+#include "memory_node/work_source.h"
+#include "plan/slot_tables.h"
+#include "plan/step_plan.h"
+
+namespace lamina::memory_node {
+
+class SpillSource final : public WorkSource {
+ public:
+  // Told once for each SpillOut and SpillIn, when it is done or has failed.
+  using Report = std::function<void(const plan::SpillReport&)>;
+
+  // References must outlive this. Requires: the device has reads() and writes().
+  SpillSource(const NodeEpoch& epoch, UnitMeter& meter, SpillTier& tier, Report report);
+
+  // What a plan moves. SpillOuts of slots that nobody writes any more before the report.
+  void Take(std::vector<plan::SlotMove> moves);
+
+  absl::Status Open() override;
+  // Waits for what the disk is at. Nothing is stored any more.
+  void Close() override;
+  uint32_t share() const override { return 1; }
+  absl::StatusOr<bool> TakeStep(Lane&) override { return false; }
+  void AppendAwaited(std::vector<transport::SignalCondition>&) override {}
+  Nanos LookAt(Nanos now) const override;
+  absl::Status Look() override;
+  absl::Status Serve(size_t /*condition*/) override { return Look(); }
+
+ private:
+  static constexpr size_t kNone = SIZE_MAX;
+  struct Stored {
+    std::vector<uint32_t> blocks;
+    uint32_t tokens = 0;
+  };
+  struct Buffer {
+    std::vector<BFloat16> elements;
+    uint32_t index = 0;  // Of the move's blocks.
+  };
+  // The move at the front of moves_.
+  struct Move {
+    std::vector<uint32_t> blocks;
+    uint32_t tokens = 0;
+    uint32_t begun = 0;  // Blocks that have had a buffer,
+    uint32_t done = 0;   // and that are where they should be.
+    uint32_t ordered = 0;
+    absl::Status status;
+    size_t copying = kNone;  // The buffer; its next layer, and the slots of its tokens.
+    uint32_t layer = 0;
+    std::vector<Extent> extents;
+  };
+
+  bool HasWork() const;
+  void TakeDone();
+  void Begin();
+  void BeginOut(plan::SlotMove& move);
+  void BeginIn(plan::SlotMove& move);
+  void Drop(uint64_t spill);
+  absl::Status Advance();
+  absl::Status CopyOut();
+  absl::Status CopyIn();
+  absl::Status BeginBlock(size_t buffer);
+  // Copies the next layer of the block; whether it was the last one.
+  absl::StatusOr<bool> CopyLayer(bool out);
+  void Order(bool write, size_t buffer);
+  void LetGo(size_t buffer) { free_.push_back(buffer); }
+  void End();
+  void Fail(uint64_t spill, const absl::Status& why);
+  void CountUsed();
+
+  const NodeEpoch& epoch_;
+  UnitMeter& meter_;
+  SpillTier& tier_;
+  const Report report_;
+  std::vector<size_t> layer_elements_;  // [layers + 1]: where each begins in a block.
+  std::vector<Buffer> buffers_;
+  std::vector<size_t> free_;
+  std::vector<size_t> loaded_;
+  std::vector<SpillOrder> done_;
+  // With when each was taken.
+  std::deque<std::pair<plan::SlotMove, Nanos>> moves_;
+  std::optional<Move> move_;
+  std::map<uint64_t, Stored> stored_;
+};
+
+}  // namespace lamina::memory_node

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// K and V that went to the spill tier and came back: the same bits as if there had been room,
+// however the disk behaves.
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/integration/cluster_test_util.h"
+#include "tests/support/memory_spill_disk.h"
+
+namespace lamina::test_support {
+namespace {
+
+using coordinator::GenerateSpec;
+
+// Four times what there are slots for.
+LocalClusterOptions Cramped() {
+  return {.model = SmallModel(),
+          .slots = 300,
+          .spill_bytes = 64 << 20,
+          .chunk_tokens = 32,
+          .sequence_tokens_max = 256,
+          .prefix_cache = false};
+}
+
+LocalClusterOptions Roomy() {
+  return {.model = SmallModel(), .sequence_tokens_max = 256, .prefix_cache = false};
+}
+
+std::vector<GenerateSpec> Requests() {
+  std::vector<GenerateSpec> specs;
+  for (uint32_t i = 0; i < 16; ++i) {
+    std::vector<TokenId> prompt = RandomPrompt(1 + 5 * i, 100 + i);
+    specs.push_back(i % 2 == 0 ? Greedy(std::move(prompt), 90) : Sampled(std::move(prompt), 90, i));
+  }
+  return specs;
+}
+
+std::vector<GenerateResult> Expected() {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Roomy());
+  return cluster == nullptr ? std::vector<GenerateResult>() : cluster->GenerateMany(Requests());
+}
+
+telemetry::SpillCount CountOf(LocalCluster& cluster, const std::string& node = "m0") {
+  return cluster.handler(node).Counters().spill;
+}
+
+struct SpillMode {
+  std::string name;
+  void (*apply)(LocalClusterOptions& options);
+};
+
+const std::vector<SpillMode>& Modes() {
+  static const std::vector<SpillMode> modes = {
+      {"one_node", [](LocalClusterOptions&) {}},
+      {"lanes", [](LocalClusterOptions& options) { options.lanes = 2; }},
+      {"two_nodes",
+       [](LocalClusterOptions& options) {
+         options.memory_nodes = 2;
+         options.slots = 260;
+       }},
+      {"heads",
+       [](LocalClusterOptions& options) {
+         options.memory_nodes = 2;
+         options.slots = 150;
+         options.partition = Partition::kHead;
+       }},
+      {"replicas",
+       [](LocalClusterOptions& options) {
+         options.compute_nodes = 2;
+         options.lanes = 3;
+       }},
+      {"stages",
+       [](LocalClusterOptions& options) {
+         options.compute_nodes = 2;
+         options.stages = 2;
+       }},
+      {"prefix_cache", [](LocalClusterOptions& options) { options.prefix_cache = true; }}};
+  return modes;
+}
+
+class SpillTest : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(SpillTest, SpilledIsAsUndisturbed) {
+  LocalClusterOptions options = Cramped();
+  Modes()[GetParam()].apply(options);
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+
+  const std::vector<GenerateResult> results = cluster->GenerateMany(Requests());
+
+  ExpectSame(results, Expected());
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  const core::SpillStats spills = cluster->engine().GetStatus().scheduler.spills;
+  EXPECT_GT(spills.sequences_out, 0u);
+  EXPECT_EQ(spills.failures, 0u);
+  EXPECT_EQ(spills.stored, 0u);
+  const telemetry::SpillCount count = CountOf(*cluster);
+  EXPECT_GT(count.sequences_in, 0u);
+  EXPECT_EQ(count.failures, 0u);
+  EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, SpillTest, ::testing::Range(size_t{0}, Modes().size()),
+                         [](const auto& tested) { return Modes()[tested.param].name; });
+
+struct DiskFault {
+  std::string name;
+  MemorySpillDisk::Faults faults;
+  bool fails = true;  // Some sequences are recomputed.
+};
+
+const std::vector<DiskFault>& DiskFaults() {
+  using Fault = MemorySpillDisk::Fault;
+  static const std::vector<DiskFault> faults = {
+      {"short_calls", [](bool, uint64_t) { return Fault{.most = 1000}; }, false},
+      {"interrupted",
+       [](bool, uint64_t number) { return Fault{.error = number % 3 == 0 ? EINTR : 0}; }, false},
+      {"full", [](bool write,
+                  uint64_t number) { return Fault{.error = write && number >= 3 ? ENOSPC : 0}; }},
+      {"cannot_be_read",
+       [](bool write, uint64_t number) {
+         return Fault{.error = !write && number % 2 == 1 ? EIO : 0};
+       }},
+      {"flips_a_bit",
+       [](bool write, uint64_t number) { return Fault{.flips = !write && number % 3 == 2}; }},
+      {"ends_early", [](bool write, uint64_t number) {
+         return Fault{.most = !write && number % 3 == 0 ? 0 : SIZE_MAX};
+       }}};
+  return faults;
+}
+
+class SpillFaultTest : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(SpillFaultTest, ABadDiskChangesNoToken) {
+  const DiskFault& fault = DiskFaults()[GetParam()];
+  LocalClusterOptions options = Cramped();
+  options.spill_disk = [&fault] { return std::make_unique<MemorySpillDisk>(fault.faults); };
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+
+  const std::vector<GenerateResult> results = cluster->GenerateMany(Requests());
+
+  ExpectSame(results, Expected());
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  const telemetry::SpillCount count = CountOf(*cluster);
+  EXPECT_EQ(count.failures > 0, fault.fails) << count.failures;
+  EXPECT_EQ(cluster->engine().GetStatus().scheduler.spills.failures, count.failures);
+  EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u) << "the epoch goes on";
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, SpillFaultTest, ::testing::Range(size_t{0}, DiskFaults().size()),
+                         [](const auto& tested) { return DiskFaults()[tested.param].name; });
+
+// A tier with room for few: others are recomputed.
+TEST(SpillTest, AFullTierIsNoError) {
+  LocalClusterOptions options = Cramped();
+  const std::unique_ptr<LocalCluster> any = MakeCluster(Roomy());
+  ASSERT_NE(any, nullptr);
+  options.spill_bytes = 5 * 64 * coordinator::KvBytesPerToken(any->layers());
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+
+  ExpectSame(cluster->GenerateMany(Requests()), Expected());
+
+  const core::SchedulerStats stats = cluster->engine().GetStatus().scheduler;
+  EXPECT_GT(stats.spills.sequences_out, 0u);
+  EXPECT_GT(stats.preemptions, stats.spills.sequences_out) << "none was recomputed";
+  EXPECT_EQ(CountOf(*cluster).failures, 0u) << "the coordinator knows how much there is room for";
+}
+
+// What a node had spilled goes with its epoch.
+TEST(SpillTest, SpilledSequencesOutliveAnEpoch) {
+  LocalClusterOptions options = Cramped();
+  options.memory_nodes = 2;
+  options.slots = 260;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  std::vector<std::shared_ptr<LocalRequest>> requests;
+  for (const GenerateSpec& spec : Requests()) {
+    requests.push_back(cluster->Start(spec));
+  }
+  requests[2]->WaitForTokens(60);
+  cluster->Detach("m1");
+  ASSERT_TRUE(cluster->WaitForEpoch(2).ok());
+  cluster->Attach("m1");
+
+  std::vector<GenerateResult> results;
+  for (const auto& request : requests) {
+    results.push_back(request->Wait());
+  }
+
+  ExpectSame(results, Expected());
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+}  // namespace
+}  // namespace lamina::test_support

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""K and V that go to a file and come back, with real programs: the same tokens as with room for all, and nothing left behind."""
+
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+import harness
+
+REQUESTS = 8
+TOKENS = 160
+PROMPT = "Tell me the story of the number {}, from its childhood to its old age, and leave nothing out of it, please."
+LIMITS = {"sequence_tokens_max": 512, "running_max": 16}
+
+
+class SpillTest(unittest.TestCase):
+
+    def setUp(self):
+        harness.require_model(self)
+        self.folder = tempfile.TemporaryDirectory(prefix="lamina-spill-test-")
+        self.addCleanup(self.folder.cleanup)
+
+    def cluster(self, nodes=1, capacity="20MiB", spills=True, **keys):
+        spill = {"spill": {"path": self.folder.name, "capacity": "256MiB"}} if spills else {}
+        memory = [{"name": f"m{i}", "capacity": capacity, **spill} for i in range(nodes)]
+        return harness.Cluster(memory=memory, limits=LIMITS, **keys)
+
+    def generate(self, cluster):
+        """Token ids of all requests, greedy and sampled ones, at once."""
+        running = []
+        for i in range(REQUESTS):
+            sampling = ["--temperature", "0"] if i % 2 == 0 else ["--temperature", "1", "--seed", str(i)]
+            running.append(cluster.popen("generate", "--json", "--ignore-eos", "--max-tokens", str(TOKENS), "--prompt",
+                                         PROMPT.format(i), *sampling, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        answers = []
+        for process in running:
+            out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
+            self.assertEqual(process.returncode, 0, error)
+            answers.append(json.loads(out)["token_ids"])
+        return answers
+
+    def spills_of(self, cluster):
+        return [node["spill"] for node in cluster.status()["nodes"] if node["role"] == "memory"]
+
+    def test_tokens_are_those_of_a_cluster_with_room(self):
+        with self.cluster(capacity="256MiB", spills=False) as cluster:
+            expected = self.generate(cluster)
+            self.assertEqual(self.spills_of(cluster), [None])
+        for nodes, keys in ((1, {}), (2, {"partition": "head"})):
+            with self.subTest(nodes=nodes), self.cluster(nodes, capacity=f"{20 // nodes}MiB", **keys) as cluster:
+                self.assertEqual(self.generate(cluster), expected)
+                for spill in self.spills_of(cluster):
+                    self.assertGreater(spill["sequences_out"], 0, cluster.logs())
+                    self.assertGreater(spill["bytes_in"], 0)
+                    self.assertEqual(spill["failures"], 0)
+                self.assertIn("spill:    m0 ", cluster.lamina("status").stdout)
+                self.assertEqual(os.listdir(self.folder.name), [])
+                cluster.kill("m0")
+                self.assertEqual(os.listdir(self.folder.name), [], "nothing is left of a process that was killed")
+
+    def test_a_folder_that_is_not_there_is_told_at_start(self):
+        spill = {"path": f"{self.folder.name}/nowhere", "capacity": "1MiB"}
+        memory = [{"name": "m0", "capacity": "20MiB", "spill": spill}]
+        with self.assertRaisesRegex(harness.ClusterError, "nowhere: no file can be made there"):
+            with harness.Cluster(memory=memory, limits=LIMITS):
+                pass
+
+    def test_settings_that_are_not_served_are_refused_by_name(self):
+        for key, value in (("policy", "fetch_heads"), ("partition", "token_range"), ("kv", "int8")):
+            with self.subTest(key=key), self.assertRaisesRegex(harness.ClusterError, f"memory.N.spill is not served.*{value}"):
+                self.cluster(**{key: value})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SimTier: the spill tiers of the simulated memory nodes. A move has two moments: Begin, when the
+// plan is applied, and End, when its bytes are there. Slots are read and written at the end alone,
+// so that whoever was given them too early is found out.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/scheduler_options.h"
+#include "plan/step_plan.h"
+
+namespace lamina::sim {
+
+struct SimSlot;
+
+class SimTier {
+ public:
+  explicit SimTier(const std::vector<core::MemoryNodeShare>& nodes) : nodes_(nodes) {}
+
+  // Of a sequence whose tokens have these slots of a node, which are touched until the end.
+  void BeginOut(uint64_t spill, uint32_t node, std::vector<uint32_t> slots,
+                std::vector<SimSlot>& arena);
+  void BeginIn(uint64_t spill, uint32_t node, std::vector<uint32_t> slots,
+               std::vector<SimSlot>& arena);
+  void Drop(uint64_t spill);
+
+  // The move that is under way has gone well or not.
+  void End(uint64_t spill, bool ok, std::vector<std::vector<SimSlot>>& arenas);
+
+  bool empty() const { return spills_.empty(); }
+  const std::string& failure() const { return failure_; }
+
+ private:
+  struct Spill {
+    uint32_t node = 0;
+    bool moves = false;
+    bool out = false;
+    std::vector<uint32_t> slots;    // Of the move.
+    std::vector<SimSlot> contents;  // Once written.
+  };
+  void Fail(const std::string& what);
+  uint32_t BlocksUsed(uint32_t node) const;
+
+  const std::vector<core::MemoryNodeShare> nodes_;
+  std::map<uint64_t, Spill> spills_;
+  std::string failure_;
+};
+
+}  // namespace lamina::sim

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core/spills.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "tests/unit/coordinator/core/parts_fixture.h"
+
+namespace lamina::core {
+namespace {
+
+class SpillsTest : public PartsTest {
+ protected:
+  // Two blocks of 64 tokens on each node, which `nodes` of the cluster write.
+  void MakeTiers(uint32_t nodes = 1) {
+    MakeNodes({500, 500}, 2, 0, {}, false, {}, {.blocks = 2, .nodes = nodes});
+  }
+  Sequence& Decoding(plan::SequenceId id, uint32_t prompt, uint32_t node = 0) {
+    Sequence& sequence = Run(id, prompt, 0, node);
+    sequence.chunked_tokens = prompt;
+    sequence.planned_tokens = prompt + 1;
+    sequence.committed.push_back(5);
+    life_.Decode(sequence);
+    return sequence;
+  }
+  // The step with its leave is done.
+  void Drain() {
+    const StepBorder border = borders_.Seal(0);
+    borders_.Pass(0, border);
+    life_.WaitAgain(border.draining);
+  }
+  uint32_t Free(uint32_t node = 0) const { return kv_.directory().SlotsFree(node); }
+};
+
+TEST_F(SpillsTest, SlotsComeFreeOnceTheyAreWritten) {
+  MakeTiers();
+  Sequence& sequence = Decoding(1, 100);
+  ASSERT_TRUE(spills_.Fits(sequence));
+
+  life_.Spill(sequence);
+  EXPECT_EQ(spills_.SlotsLeaving(0), 100u);
+  Drain();
+  EXPECT_EQ(Free(), 400u) << "the node may be reading them";
+  EXPECT_FALSE(spills_.IsStored(sequence));
+  ASSERT_TRUE(Audit().ok()) << Audit();
+
+  const Spills::Done done = spills_.Take({.spill = sequence.spill, .ok = true});
+  EXPECT_EQ(done.sequence, 1u);
+  EXPECT_FALSE(done.was_read);
+  EXPECT_TRUE(done.ok);
+  EXPECT_EQ(Free(), 500u);
+  EXPECT_EQ(spills_.SlotsLeaving(0), 0u);
+  EXPECT_TRUE(spills_.IsStored(sequence));
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(SpillsTest, AReportBeforeTheLeaveIsDoneFreesNothing) {
+  MakeTiers();
+  Sequence& sequence = Decoding(1, 100);
+  life_.Spill(sequence);
+  spills_.Take({.spill = sequence.spill, .ok = true});
+  EXPECT_EQ(Free(), 400u) << "steps with its rows are under way";
+  Drain();
+  EXPECT_EQ(Free(), 500u);
+}
+
+TEST_F(SpillsTest, ThePlanOfTheLeaveCarriesIt) {
+  MakeTiers();
+  Sequence& sequence = Decoding(1, 100);
+  life_.Spill(sequence);
+  const StepBorder border = borders_.Seal(0);
+  ASSERT_EQ(border.leaves.size(), 1u);
+  ASSERT_EQ(border.spills.size(), 1u);
+  EXPECT_EQ(border.spills[0],
+            (plan::SpillOut{.spill = sequence.spill, .sequence = 1, .tokens = 100}));
+}
+
+TEST_F(SpillsTest, AllNodesWithAPartReport) {
+  MakeTiers(/*nodes=*/2);
+  Sequence& sequence = Decoding(1, 100);
+  life_.Spill(sequence);
+  EXPECT_EQ(spills_.Take({.spill = sequence.spill, .ok = false}).sequence, 0u);
+  const Spills::Done done = spills_.Take({.spill = sequence.spill, .ok = true});
+  EXPECT_EQ(done.sequence, 1u);
+  EXPECT_FALSE(done.ok) << "a part of it is nowhere";
+}
+
+TEST_F(SpillsTest, WhatTheTierHasNoRoomForDoesNotFit) {
+  MakeTiers();
+  Sequence& first = Decoding(1, 65);
+  Sequence& second = Decoding(2, 1);
+  Sequence& elsewhere = Decoding(3, 128, 1);
+  EXPECT_TRUE(spills_.Fits(second));
+  EXPECT_TRUE(spills_.Fits(elsewhere));
+  life_.Spill(first);
+  EXPECT_FALSE(spills_.Fits(second));
+  EXPECT_TRUE(spills_.Fits(elsewhere)) << "that is another node";
+  Sequence& long_one = Decoding(4, 129, 1);
+  EXPECT_FALSE(spills_.Fits(long_one)) << "three blocks";
+}
+
+TEST_F(SpillsTest, PromptsAndBeamsDoNotFit) {
+  MakeTiers();
+  EXPECT_FALSE(spills_.Fits(Run(1, 10))) << "its prompt is not stored";
+  Sequence& beam = Decoding(2, 10);
+  beam.request.is_beam = true;
+  EXPECT_FALSE(spills_.Fits(beam)) << "others share its slots";
+}
+
+TEST_F(SpillsTest, WhatEndsWhileItMovesIsDroppedAfterwards) {
+  MakeTiers();
+  Sequence& sequence = Decoding(1, 100);
+  life_.Spill(sequence);
+  const uint64_t spill = sequence.spill;
+  Drain();
+  life_.End(sequence);
+  EXPECT_FALSE(spills_.has_drops());
+  EXPECT_EQ(Free(), 400u);
+  ASSERT_TRUE(spills_.Audit().ok()) << spills_.Audit();
+
+  EXPECT_EQ(spills_.Take({.spill = spill, .ok = true}).sequence, 0u);
+  EXPECT_EQ(spills_.TakeDrops(), std::vector<plan::SpillDrop>{{.spill = spill}});
+  EXPECT_EQ(Free(), 500u);
+  EXPECT_EQ(spills_.stats().stored, 0u);
+  EXPECT_TRUE(spills_.Audit().ok()) << spills_.Audit();
+}
+
+TEST_F(SpillsTest, WhatEndsInTheTierIsDroppedAtOnce) {
+  MakeTiers();
+  Sequence& sequence = Decoding(1, 100);
+  life_.Spill(sequence);
+  const uint64_t spill = sequence.spill;
+  Drain();
+  spills_.Take({.spill = spill, .ok = true});
+  life_.End(sequence);
+  EXPECT_EQ(spills_.TakeDrops(), std::vector<plan::SpillDrop>{{.spill = spill}});
+  EXPECT_TRUE(spills_.TakeDrops().empty());
+  Sequence& next = Decoding(2, 10);
+  EXPECT_FALSE(spills_.Fits(next)) << "another lane may spill before this one drops";
+  spills_.Dropped({{.spill = spill}});
+  EXPECT_TRUE(spills_.Fits(next));
+  EXPECT_TRUE(spills_.Audit().ok()) << spills_.Audit();
+}
+
+// It may be read into slots that the sequence has given up by then: nobody gets them before.
+TEST_F(SpillsTest, SlotsThatAreReadIntoAreKeptUntilTheyHaveBeen) {
+  MakeTiers();
+  Sequence& sequence = Decoding(1, 100);
+  life_.Spill(sequence);
+  Drain();
+  spills_.Take({.spill = sequence.spill, .ok = true});
+
+  Start(1);
+  sequence.restoring = true;
+  EXPECT_EQ(spills_.In(sequence),
+            (plan::SpillIn{.spill = sequence.spill, .sequence = 1, .tokens = 100}));
+  EXPECT_EQ(spills_.SlotsLeaving(0), 0u);
+  life_.Preempt(sequence);
+  EXPECT_EQ(spills_.SlotsLeaving(0), 100u);
+  Drain();
+  EXPECT_EQ(Free(), 400u) << "all but the last token's";
+  ASSERT_TRUE(Audit().ok()) << Audit();
+
+  const Spills::Done done = spills_.Take({.spill = sequence.spill, .ok = true});
+  EXPECT_TRUE(done.was_read);
+  EXPECT_EQ(Free(), 500u);
+  EXPECT_TRUE(spills_.IsStored(sequence)) << "it may be read again";
+}
+
+TEST_F(SpillsTest, ATierThatFailsInARowIsLeftAlone) {
+  MakeTiers();
+  for (plan::SequenceId id = 1; id <= Spills::kFailuresInARowMax + 1; ++id) {
+    Sequence& sequence = Decoding(id, 10);
+    const bool fits = id <= Spills::kFailuresInARowMax;
+    ASSERT_EQ(spills_.Fits(sequence), fits) << id;
+    EXPECT_TRUE(spills_.Fits(Decoding(100 + id, 10, 1))) << "that is another node's";
+    if (fits) {
+      life_.Spill(sequence);
+      spills_.Take({.spill = std::exchange(sequence.spill, 0), .ok = false});
+      spills_.Dropped(spills_.TakeDrops());
+    }
+  }
+  EXPECT_EQ(spills_.stats().failures, Spills::kFailuresInARowMax);
+}
+
+TEST_F(SpillsTest, ReportsThatNobodyWaitsForAreIgnored) {
+  MakeTiers();
+  Sequence& sequence = Decoding(1, 100);
+  life_.Spill(sequence);
+  spills_.Take({.spill = sequence.spill, .ok = true});
+  EXPECT_EQ(spills_.Take({.spill = sequence.spill, .ok = false}).sequence, 0u);
+  EXPECT_TRUE(spills_.IsStored(sequence));
+  EXPECT_EQ(spills_.Take({.spill = 77, .ok = true}).sequence, 0u);
+}
+
+}  // namespace
+}  // namespace lamina::core

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The spill file on disks that do what they are asked for, less, or something else.
+
+#include "memory_node/spill_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <numeric>
+#include <vector>
+
+#include "memory_node/spill_io.h"
+#include "tests/support/memory_spill_disk.h"
+
+namespace lamina::memory_node {
+namespace {
+
+using test_support::MemorySpillDisk;
+using ::testing::HasSubstr;
+
+constexpr size_t kBlockBytes = 1000;
+
+std::unique_ptr<SpillFile> MakeFile(MemorySpillDisk::Faults faults = {}, uint64_t blocks = 4) {
+  auto file = SpillFile::Create(std::make_unique<MemorySpillDisk>(std::move(faults)),
+                                blocks * kBlockBytes + 1, "tier");
+  EXPECT_TRUE(file.ok()) << file.status();
+  (*file)->Format(kBlockBytes);
+  return *std::move(file);
+}
+
+std::vector<std::byte> Bytes(int first) {
+  std::vector<std::byte> bytes(kBlockBytes);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(first + 7 * i);
+  }
+  return bytes;
+}
+
+TEST(SpillFileTest, BlocksComeBackAsTheyWereWritten) {
+  const auto file = MakeFile();
+  const std::vector<uint32_t> blocks = *file->Take(3);
+  for (const uint32_t block : blocks) {
+    ASSERT_TRUE(file->Write(block, Bytes(static_cast<int>(block))).ok());
+  }
+  for (const uint32_t block : blocks) {
+    std::vector<std::byte> read(kBlockBytes);
+    ASSERT_TRUE(file->Read(block, absl::MakeSpan(read)).ok());
+    EXPECT_EQ(read, Bytes(static_cast<int>(block)));
+  }
+}
+
+TEST(SpillFileTest, NoBlockIsGivenTwice) {
+  const auto file = MakeFile();
+  EXPECT_EQ(file->blocks(), 4u);
+  std::vector<uint32_t> taken = *file->Take(2);
+  const std::vector<uint32_t> others = *file->Take(2);
+  taken.insert(taken.end(), others.begin(), others.end());
+  std::sort(taken.begin(), taken.end());
+  EXPECT_EQ(taken, (std::vector<uint32_t>{0, 1, 2, 3}));
+
+  const absl::Status full = file->Take(1).status();
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(full.message(), HasSubstr("1 blocks are wanted, 0 of 4 are free"));
+
+  file->GiveBack({others[1]});
+  EXPECT_EQ(file->Take(2).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(*file->Take(1), std::vector<uint32_t>{others[1]});
+  file->Format(kBlockBytes);
+  EXPECT_EQ(file->blocks_free(), 4u);
+}
+
+TEST(SpillFileTest, ShortAndInterruptedCallsAreGoneOnWith) {
+  const auto file = MakeFile([](bool, uint64_t number) {
+    return MemorySpillDisk::Fault{.error = number % 2 == 1 ? EINTR : 0, .most = 300};
+  });
+  ASSERT_TRUE(file->Write(0, Bytes(5)).ok());
+  std::vector<std::byte> read(kBlockBytes);
+  ASSERT_TRUE(file->Read(0, absl::MakeSpan(read)).ok());
+  EXPECT_EQ(read, Bytes(5));
+}
+
+TEST(SpillFileTest, AFullDiskIsAnError) {
+  const auto file = MakeFile(
+      [](bool write, uint64_t) { return MemorySpillDisk::Fault{.error = write ? ENOSPC : 0}; });
+  const absl::Status status = file->Write(0, Bytes(5));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("spill tier: cannot write"));
+}
+
+TEST(SpillFileTest, ADiskThatWritesNothingIsFull) {
+  const auto file = MakeFile([](bool, uint64_t) { return MemorySpillDisk::Fault{.most = 0}; });
+  EXPECT_EQ(file->Write(0, Bytes(5)).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(SpillFileTest, ADiskThatFailsIsAnError) {
+  const auto file = MakeFile([](bool, uint64_t) { return MemorySpillDisk::Fault{.error = EIO}; });
+  EXPECT_THAT(file->Write(0, Bytes(5)).message(), HasSubstr("cannot write: Input/output error"));
+  std::vector<std::byte> read(kBlockBytes);
+  EXPECT_THAT(file->Read(0, absl::MakeSpan(read)).message(),
+              HasSubstr("cannot read: Input/output error"));
+}
+
+TEST(SpillFileTest, AFileThatEndsIsDataLoss) {
+  const auto file = MakeFile(
+      [](bool write, uint64_t) { return MemorySpillDisk::Fault{.most = write ? SIZE_MAX : 0}; });
+  ASSERT_TRUE(file->Write(1, Bytes(5)).ok());
+  std::vector<std::byte> read(kBlockBytes);
+  EXPECT_EQ(file->Read(1, absl::MakeSpan(read)).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(SpillFileTest, AFlippedBitIsDataLoss) {
+  const auto file =
+      MakeFile([](bool write, uint64_t) { return MemorySpillDisk::Fault{.flips = !write}; });
+  ASSERT_TRUE(file->Write(1, Bytes(5)).ok());
+  std::vector<std::byte> read(kBlockBytes);
+  const absl::Status status = file->Read(1, absl::MakeSpan(read));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("block 1 is not what was written there"));
+}
+
+// A block of somebody else in its place.
+TEST(SpillFileTest, AnotherBlocksBytesAreDataLoss) {
+  auto disk = std::make_unique<MemorySpillDisk>();
+  MemorySpillDisk& bytes = *disk;
+  const auto file = *SpillFile::Create(std::move(disk), 4 * kBlockBytes, "tier");
+  file->Format(kBlockBytes);
+  ASSERT_TRUE(file->Write(0, Bytes(1)).ok());
+  ASSERT_TRUE(file->Write(1, Bytes(2)).ok());
+  bytes.Write(Bytes(1).data(), kBlockBytes, kBlockBytes);
+  std::vector<std::byte> read(kBlockBytes);
+  EXPECT_TRUE(file->Read(0, absl::MakeSpan(read)).ok());
+  EXPECT_EQ(file->Read(1, absl::MakeSpan(read)).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(SpillFileTest, WithoutRoomForAllOfItThereIsNoFile) {
+  auto disk = std::make_unique<MemorySpillDisk>();
+  disk->allocate_error = ENOSPC;
+  const absl::Status status =
+      SpillFile::Create(std::move(disk), uint64_t{1} << 20, "tier").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("spill tier: no room for 1"));
+}
+
+TEST(SpillFileTest, SpeedIsMeasuredBothWays) {
+  const auto file = MakeFile();
+  const auto speed = file->Measure();
+  ASSERT_TRUE(speed.ok()) << speed.status();
+  EXPECT_GT(speed->write, 0);
+  EXPECT_GT(speed->read, 0);
+}
+
+TEST(SpillIoTest, OrdersAreDoneByThreadsOfTheirOwn) {
+  const auto file = MakeFile();
+  SpillIo io(*file);
+  std::vector<std::vector<std::byte>> buffers;
+  for (int i = 0; i < 4; ++i) {
+    buffers.push_back(Bytes(i));
+    io.Order({.write = true,
+              .block = static_cast<uint32_t>(i),
+              .bytes = absl::MakeSpan(buffers.back()),
+              .buffer = static_cast<size_t>(i)});
+  }
+  io.Wait();
+  std::vector<SpillOrder> done;
+  EXPECT_TRUE(io.has_done());
+  io.Take(done);
+  EXPECT_FALSE(io.has_done());
+  ASSERT_EQ(done.size(), 4u);
+  for (const SpillOrder& order : done) {
+    EXPECT_TRUE(order.status.ok()) << order.status;
+    EXPECT_EQ(order.block, order.buffer);
+  }
+  std::vector<std::byte> read(kBlockBytes);
+  io.Order({.block = 2, .bytes = absl::MakeSpan(read)});
+  io.Wait();
+  EXPECT_EQ(read, Bytes(2));
+}
+
+class SpillDiskTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = ::testing::TempDir() + "/spill-XXXXXX";
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    folder_ = std::filesystem::canonical(path);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(SpillDiskTest, TheFileHasNoNameAndRoomForAllOfIt) {
+  auto disk = OpenSpillDisk(folder_);
+  ASSERT_TRUE(disk.ok()) << disk.status();
+  EXPECT_TRUE(std::filesystem::is_empty(folder_)) << "nothing is left, however the process ends";
+  EXPECT_EQ((*disk)->Allocate(100'000), 0);
+  const auto file = SpillFile::Create(*std::move(disk), 100'000, folder_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_TRUE((*file)->Measure().ok());
+  (*file)->Format(kBlockBytes);
+  ASSERT_TRUE((*file)->Write(99, Bytes(3)).ok());
+  std::vector<std::byte> read(kBlockBytes);
+  ASSERT_TRUE((*file)->Read(99, absl::MakeSpan(read)).ok());
+  EXPECT_EQ(read, Bytes(3));
+}
+
+// Found among the descriptors of this process.
+TEST_F(SpillDiskTest, TheFileIsItsUsersAlone) {
+  const auto disk = OpenSpillDisk(folder_);
+  ASSERT_TRUE(disk.ok()) << disk.status();
+  int found = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry, gone).string();
+    struct stat status = {};
+    if (target.find(folder_.string() + "/lamina-spill-") == 0 &&
+        ::stat(entry.path().c_str(), &status) == 0) {
+      ++found;
+      EXPECT_EQ(status.st_mode & 0777, 0600u);
+      EXPECT_EQ(status.st_nlink, 0u);
+    }
+  }
+  EXPECT_EQ(found, 1);
+}
+
+TEST_F(SpillDiskTest, AFolderThatIsNotThereIsNamed) {
+  const absl::Status status = OpenSpillDisk(folder_ / "nowhere").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(status.message(), HasSubstr("nowhere"));
+}
+
+}  // namespace
+}  // namespace lamina::memory_node
