@@ -9,6 +9,7 @@
 
 #include "tests/support/cuda_emulation/emulation.h"
 #include "tests/support/cuda_emulation/host_memory.h"
+#include "tests/support/cuda_emulation/launches.h"
 #include "tests/unit/kernels/cuda/kv_waits_fixture.h"
 
 namespace lamina::kernels::cuda {
@@ -58,6 +59,29 @@ TEST_F(KvWaitsTest, AStepWithAnIndexOutsideTheDeviceIsRefusedBeforeAnythingIsWri
 
   EXPECT_TRUE(device_->usable());
   EXPECT_TRUE(waits().BeginStep(kLanes - 1, {&right, 1}).ok());
+}
+
+// Two kinds of layers have tables of their own, so that a step begins with its slots and two
+// tables.
+TEST_F(KvWaitsTest, AUnitIsSevenLaunchesAndOnlyItsStepCopies) {
+  ASSERT_TRUE(Open().ok());
+  std::vector<Sequence> sequences(2);
+  Prompt(sequences[0], 300);
+  Prompt(sequences[1], 7);
+  const std::vector<WaitingRow> rows = RowsOf(sequences);
+  const cuda_emulation::Given before = cuda_emulation::AllGiven();
+
+  ASSERT_TRUE(waits().BeginStep(0, rows).ok());
+  EXPECT_EQ(cuda_emulation::AllGiven() - before, (cuda_emulation::Given{.copies = 3}));
+
+  for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
+    const Exchange exchange = ExchangeOf(0, 1, layer, rows);
+    const cuda_emulation::Given at = cuda_emulation::AllGiven();
+    ASSERT_TRUE(waits().Launch(0, UnitOf(0, exchange.stamp)).ok());
+    EXPECT_EQ(cuda_emulation::AllGiven() - at, (cuda_emulation::Given{.launches = 7}));
+    Send(exchange);
+    ExpectReply(exchange);
+  }
 }
 
 }  // namespace
