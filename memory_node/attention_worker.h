@@ -45,15 +45,16 @@ class AttentionWorker {
   struct Options {
     plan::EpochConfig config;
     uint32_t node = 0;                  // Own index among the memory nodes.
-    bool device_waits = false;          // Where the device waits for windows itself, it may.
     Nanos peer_deadline = Seconds(60);  // Longest wait inside a started unit, and for its plan.
   };
 
-  // All references must outlive the worker. Requires: with path fetch or sparse a device
-  // with reads().
+  // All references must outlive the worker. With a `channel` (DeviceQueries::MakeChannel()) the
+  // device serves the steps that fit by itself. Requires: with path fetch or sparse a device with
+  // reads().
   AttentionWorker(const Options& options, transport::Transport& transport,
                   transport::Region& region, kernels::KvDevice& device, ThreadPool& pool,
-                  WorkerCounters& counters);
+                  WorkerCounters& counters,
+                  std::unique_ptr<kernels::WindowChannel> channel = nullptr);
   ~AttentionWorker();
   AttentionWorker(const AttentionWorker&) = delete;
   AttentionWorker& operator=(const AttentionWorker&) = delete;
