@@ -18,13 +18,6 @@ namespace {
 constexpr Nanos kYield = Millis(1);
 constexpr Nanos kPause = Micros(50);
 
-kernels::HostWindows WindowsOf(const transport::DirectMemory& memory) {
-  return {.bytes = memory.bytes,
-          .words = memory.words,
-          .word_stride = memory.word_stride,
-          .pages = memory.pages};
-}
-
 }  // namespace
 
 absl::Status DeviceRemoteAttention::Prepare() {
@@ -36,26 +29,26 @@ absl::Status DeviceRemoteAttention::Prepare() {
   why_copied_ = WhyRowsAreCopied();
   if (why_copied_.empty()) {
     const auto peers = static_cast<uint32_t>(config.memory_nodes.size());
-    auto exchange = device.MakeExchange({.own = WindowsOf(context_.region.direct()),
-                                         .peers = peers,
-                                         .lanes = config.lanes,
-                                         .timeout = context_.peer_deadline});
-    if (!exchange.ok()) {
-      why_copied_ = std::string(exchange.status().message());
+    auto channel = device.MakeChannel({.own = kernels::HostWindowsOf(context_.region.direct()),
+                                       .peers = peers,
+                                       .lanes = config.lanes,
+                                       .timeout = context_.peer_deadline});
+    if (!channel.ok()) {
+      why_copied_ = std::string(channel.status().message());
     } else {
-      exchange_ = *std::move(exchange);
+      channel_ = *std::move(channel);
       rows_in_.reserve(peers);
     }
   }
   LogInfo("epoch ", config.epoch, " rows of decode steps are ",
-          exchange_ != nullptr ? "exchanged by " : "copied to ", device.name(),
-          exchange_ != nullptr ? "" : ": ", why_copied_);
+          channel_ != nullptr ? "exchanged by " : "copied to ", device.name(),
+          channel_ != nullptr ? "" : ": ", why_copied_);
   return by_host_->Prepare();
 }
 
 void DeviceRemoteAttention::Abort() {
-  if (exchange_ != nullptr) {
-    exchange_->Abort();
+  if (channel_ != nullptr) {
+    channel_->Abort();
   }
 }
 
@@ -90,9 +83,9 @@ std::string DeviceRemoteAttention::WhyRowsAreCopied() const {
     return "the partition is not by request";
   }
   for (const AttentionDescriptor& layer : config.layers) {
-    if (layer.qkv_width() * sizeof(BFloat16) % kernels::kExchangeAlignment != 0 ||
-        layer.q_width() * sizeof(BFloat16) % kernels::kExchangeAlignment != 0) {
-      return absl::StrCat("its rows are no multiples of ", kernels::kExchangeAlignment, " bytes");
+    if (layer.qkv_width() * sizeof(BFloat16) % kernels::kChannelAlignment != 0 ||
+        layer.q_width() * sizeof(BFloat16) % kernels::kChannelAlignment != 0) {
+      return absl::StrCat("its rows are no multiples of ", kernels::kChannelAlignment, " bytes");
     }
   }
   if (context_.region.direct().empty()) {
@@ -103,7 +96,7 @@ std::string DeviceRemoteAttention::WhyRowsAreCopied() const {
 
 std::string DeviceRemoteAttention::Describe() const {
   const std::string& device = context_.executor.device().name();
-  return exchange_ != nullptr
+  return channel_ != nullptr
              ? absl::StrCat(", exchanged by ", device, " in steps of decode rows alone")
              : absl::StrCat(", rows are copied to ", device,
                             why_copied_.empty() ? "" : absl::StrCat(" (", why_copied_, ")"));
@@ -111,14 +104,14 @@ std::string DeviceRemoteAttention::Describe() const {
 
 absl::Status DeviceRemoteAttention::Open() {
   LAMINA_RETURN_IF_ERROR(by_host_->Open());
-  if (exchange_ == nullptr) {
+  if (channel_ == nullptr) {
     return absl::OkStatus();
   }
   std::vector<kernels::HostWindows> windows;
   for (uint32_t node = 0; node < context_.peers.memory_nodes(); ++node) {
-    windows.push_back(WindowsOf(context_.peers.Region(MemoryPeer(node))->direct()));
+    windows.push_back(kernels::HostWindowsOf(context_.peers.Region(MemoryPeer(node))->direct()));
   }
-  const absl::Status opened = exchange_->SetPeers(windows);
+  const absl::Status opened = channel_->SetPeers(windows);
   open_ = opened.ok();
   if (!opened.ok()) {
     LogWarning("epoch ", context_.config.epoch, " rows of all steps are copied to ",
@@ -179,7 +172,7 @@ absl::Status DeviceRemoteAttention::OrderTake(Lane& lane) {
   state.take_due = false;
   state.taking = true;
   state.taking_layer = layer;
-  return exchange_->Take(index, plan::UnitOf(value), rows_in_);
+  return channel_->Take(index, plan::UnitOf(value), rows_in_);
 }
 
 absl::Status DeviceRemoteAttention::Attend(Lane& lane) {
@@ -197,14 +190,14 @@ absl::Status DeviceRemoteAttention::Send(Lane& lane) {
     }
     const size_t bytes = rows.count * qkv.cols * sizeof(BFloat16);
     LAMINA_RETURN_IF_ERROR(
-        exchange_->Send(index, plan::UnitOf(value),
-                        {.peer = node,
-                         .window = context_.layout.QueryWindow(context_.node, index, value),
-                         .stamp = kernels::StampOf(by_host_->QueryHeader(lane, node)),
-                         .rows = qkv.row(rows.first),
-                         .bytes = bytes,
-                         .word = context_.layout.query_word(context_.node, index),
-                         .value = value}));
+        channel_->Send(index, plan::UnitOf(value),
+                       {.peer = node,
+                        .window = context_.layout.QueryWindow(context_.node, index, value),
+                        .stamp = kernels::StampOf(by_host_->QueryHeader(lane, node)),
+                        .rows = qkv.row(rows.first),
+                        .bytes = bytes,
+                        .word = context_.layout.query_word(context_.node, index),
+                        .value = value}));
     const size_t sent = sizeof(plan::WindowHeader) + bytes;
     const PeerId peer = MemoryPeer(node);
     context_.peers.CountSent(
@@ -219,11 +212,11 @@ absl::StatusOr<bool> DeviceRemoteAttention::Poll(Lane& lane) {
   if (!lanes_[index].takes) {
     return by_host_->Poll(lane);
   }
-  LAMINA_ASSIGN_OR_RETURN(const bool taken, exchange_->HasTaken(index));
+  LAMINA_ASSIGN_OR_RETURN(const bool taken, channel_->HasTaken(index));
   if (!taken) {
     return false;
   }
-  if (const auto failed = exchange_->FailureOf(index); failed.has_value()) {
+  if (const auto failed = channel_->FailureOf(index); failed.has_value()) {
     return FaultOf(lane, *failed);
   }
   if (LaneState& state = lanes_[index]; state.taking) {
@@ -274,7 +267,7 @@ void DeviceRemoteAttention::NoteTaken(Lane& lane) {
     if (by_host_->RowsOf(lane).nodes[node].rows.count == 0) {
       continue;
     }
-    const Nanos for_node = exchange_->WaitedFor(index, node);
+    const Nanos for_node = channel_->WaitedFor(index, node);
     context_.peers.CountWait(MemoryPeer(node), for_node);
     waited += for_node;
     received +=
@@ -290,7 +283,8 @@ void DeviceRemoteAttention::NoteTaken(Lane& lane) {
                                    std::max(context_.intervals.end(), now - waited));
   context_.intervals.EndIntervalAt(lane, telemetry::WorkKind::kWaitAttention, layer, now, peer);
   if (layer > 0) {  // Of the step's first slice it is not known when it began.
-    lane.slices_nanos += exchange_->SentAfter(index);
+    const uint64_t unit = plan::UnitOf(context_.UnitValue(lane, layer));
+    lane.slices_nanos += channel_->SentAfter(index, unit).value_or(0);
     ++lane.slices_run;
   }
 }

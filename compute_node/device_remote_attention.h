@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DeviceRemoteAttention: rows attend at memory nodes, and the device exchanges them by itself
-// (kernels/window_exchange.h), in steps of decode rows alone, whole, in a lane all of whose slices
+// (kernels/window_channel.h), in steps of decode rows alone, whole, in a lane all of whose slices
 // run here: of the only node that decodes, or of a fixed replica. Steps that it cannot take go by
 // way of the host (remote_attention.h).
 //
@@ -29,7 +29,7 @@
 #include "absl/status/statusor.h"
 #include "compute_node/remote_attention.h"
 #include "compute_node/worker_context.h"
-#include "kernels/window_exchange.h"
+#include "kernels/window_channel.h"
 
 namespace lamina::compute_node {
 
@@ -46,7 +46,7 @@ class DeviceRemoteAttention final : public AttentionPath {
   // If the device does not reach a peer, all steps go the host's way.
   absl::Status Open() override;
   // Unregisters the peers' windows.
-  void Close() override { exchange_.reset(); }
+  void Close() override { channel_.reset(); }
   void Abort() override;
 
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
@@ -80,9 +80,9 @@ class DeviceRemoteAttention final : public AttentionPath {
 
   const WorkerContext& context_;
   const std::unique_ptr<RemoteAttention> by_host_;
-  std::unique_ptr<kernels::WindowExchange> exchange_;  // Null: there is none,
-  std::string why_copied_;                             // and why.
-  bool open_ = false;                                  // It reaches all peers.
+  std::unique_ptr<kernels::WindowChannel> channel_;  // Null: there is none,
+  std::string why_copied_;                           // and why.
+  bool open_ = false;                                // It reaches all peers.
   std::vector<LaneState> lanes_;
   std::vector<kernels::RowsIn> rows_in_;
 };

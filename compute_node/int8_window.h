@@ -14,6 +14,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/attention_descriptor.h"
 #include "common/thread_pool.h"
@@ -51,7 +52,11 @@ class Int8Window final : public kernels::KvDevice, public kernels::KvInt8 {
   absl::Status Begin() override { return absl::OkStatus(); }
   kernels::KvDeviceRows* device_rows() override { return nullptr; }
   kernels::KvInt8* int8() override { return this; }
-  kernels::KvWaits* waits() override { return nullptr; }
+  kernels::KvStepAttention* step_attention() override { return nullptr; }
+  absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MakeChannel(
+      const kernels::ChannelOptions&) override {
+    return std::unique_ptr<kernels::WindowChannel>();
+  }
 
  private:
   const kernels::AttentionKernel& kernel_;

@@ -45,7 +45,7 @@
 #include "kernels/kv_device.h"
 #include "kernels/matrix_view.h"
 #include "kernels/sampling.h"
-#include "kernels/window_exchange.h"
+#include "kernels/window_channel.h"
 
 namespace lamina::kernels {
 
@@ -187,9 +187,10 @@ class ComputeDevice {
   virtual absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(
       const RowSamplerOptions& options) = 0;
 
+  // A channel whose lanes are all in the order of this device's calls. It is gone before this is.
   // Null: the host carries rows, and waits. Errors: the device's, with its name for it.
-  virtual absl::StatusOr<std::unique_ptr<WindowExchange>> MakeExchange(
-      const ExchangeOptions& options) = 0;
+  virtual absl::StatusOr<std::unique_ptr<WindowChannel>> MakeChannel(
+      const ChannelOptions& options) = 0;
 
   // Takes down what `work` asks of dense() and CopyRows(); nothing of it runs. It must have run
   // once before, so that nothing is loaded or chosen meanwhile, and may neither take memory nor

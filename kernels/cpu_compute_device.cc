@@ -185,7 +185,7 @@ class CpuComputeDevice final : public ComputeDevice {
     return nullptr;
   }
 
-  absl::StatusOr<std::unique_ptr<WindowExchange>> MakeExchange(const ExchangeOptions&) override {
+  absl::StatusOr<std::unique_ptr<WindowChannel>> MakeChannel(const ChannelOptions&) override {
     return nullptr;
   }
 

@@ -111,7 +111,10 @@ class CpuKvDevice final : public KvDevice, public KvReads, public KvWrites, publ
   }
 
   KvDeviceRows* device_rows() override { return nullptr; }
-  KvWaits* waits() override { return nullptr; }
+  KvStepAttention* step_attention() override { return nullptr; }
+  absl::StatusOr<std::unique_ptr<WindowChannel>> MakeChannel(const ChannelOptions&) override {
+    return nullptr;
+  }
 
  private:
   const std::vector<AttentionDescriptor> layers_;

@@ -5,8 +5,9 @@
 //
 // Its rows live in the caller's host memory (windows); how they come to the device and back is the
 // device's own business. Two more ways are interfaces of their own, which a device may have: rows
-// in its own memory, read and written where they are (device_rows()), and steps that it serves by
-// itself (waits()). The bits are those of kernels/attention.h on every device, unless another
+// in its own memory, read and written where they are (device_rows()), and whole steps of such rows,
+// which are enqueued ahead of them (step_attention()) and come and go by a channel of the device's
+// own (MakeChannel()). The bits are those of kernels/attention.h on every device, unless another
 // arithmetic is asked for.
 //
 //   Store(layer, rows)   k and v into their slots
@@ -35,7 +36,8 @@
 #include "common/extent.h"
 #include "common/thread_pool.h"
 #include "kernels/attention.h"
-#include "kernels/kv_waits.h"
+#include "kernels/kv_step_attention.h"
+#include "kernels/window_channel.h"
 
 namespace lamina::kernels {
 
@@ -47,8 +49,8 @@ struct KvDeviceOptions {
   uint32_t items_max = 0;           // Of one Attend.
   uint32_t query_tokens_max = 1;    // Of an item; the device may serve fewer.
   uint32_t store_tokens_max = 0;    // Of one Store.
-  uint32_t waiting_lanes = 0;       // Whose steps waits() serves, where the device has them;
-  uint32_t waiting_rows_max = 0;    // rows of one's step.
+  uint32_t step_lanes = 0;          // Of step_attention(), where the device has it;
+  uint32_t step_rows_max = 0;       // rows of one lane's step.
   // Elements of a token's activation in every layer, which activations() keeps in slots of its own,
   // so many of them. A device without them is refused. Width 0: it keeps none.
   uint32_t activation_width = 0;
@@ -216,8 +218,13 @@ class KvDevice {
   // Null: it keeps bf16 alone, as it does without KvDeviceOptions::int8_slots.
   virtual KvInt8* int8() { return nullptr; }
 
-  // Null: it serves no steps by itself, or was made without waiting_lanes.
-  virtual KvWaits* waits() = 0;
+  // Null: it attends rows of one call at a time, or was made without step_lanes.
+  virtual KvStepAttention* step_attention() = 0;
+  // A channel for the first `options.lanes` lanes of step_attention(), on their streams; it is gone
+  // before this is. Null: there is no step_attention().
+  // Errors: kInvalidArgument  more lanes than step_lanes. Others are the device's, by name.
+  virtual absl::StatusOr<std::unique_ptr<WindowChannel>> MakeChannel(
+      const ChannelOptions& options) = 0;
 };
 
 // Makes devices of one kind, each with an arena of its own.

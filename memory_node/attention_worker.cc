@@ -29,7 +29,8 @@ constexpr Nanos kMeasuringMax = Seconds(60);
 
 AttentionWorker::AttentionWorker(const Options& options, transport::Transport& transport,
                                  transport::Region& region, kernels::KvDevice& device,
-                                 ThreadPool& pool, WorkerCounters& counters)
+                                 ThreadPool& pool, WorkerCounters& counters,
+                                 std::unique_ptr<kernels::WindowChannel> channel)
     : epoch_(options.config, options.node, options.peer_deadline, transport, region, device,
              counters),
       checks_(epoch_),
@@ -38,9 +39,8 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
       parts_(epoch_),
       host_queries_(epoch_, checks_, feed_, meter_, parts_, pool) {
   epoch_.checks_data = options.checks_data;
-  if (kernels::KvWaits* const waits = options.device_waits ? device.waits() : nullptr;
-      waits != nullptr) {
-    device_queries_.emplace(epoch_, checks_, feed_, meter_, parts_, *waits);
+  if (channel != nullptr) {
+    device_queries_.emplace(epoch_, checks_, feed_, meter_, parts_, std::move(channel));
     sources_.push_back(&*device_queries_);
   }
   if (epoch_.config.attention_paths.Has(plan::AttentionPath::kFetch)) {
@@ -112,7 +112,7 @@ void AttentionWorker::AddSource(WorkSource& source) {
 void AttentionWorker::Stop() {
   epoch_.abort.store(1, std::memory_order_release);
   if (device_queries_.has_value()) {
-    device_queries_->Abort();  // Later: whoever opens its waits anew looks at the word afterwards.
+    device_queries_->Abort();
   }
 }
 

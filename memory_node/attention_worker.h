@@ -50,18 +50,19 @@ class AttentionWorker {
     plan::EpochConfig config;
     uint32_t node = 0;                  // Own index among the memory nodes.
     bool checks_data = ChecksData();    // NodeEpoch's.
-    bool device_waits = false;          // Where the device waits for windows itself, it may.
     Nanos peer_deadline = Seconds(60);  // Longest wait inside a started unit, and for its plan.
     // What plans spill goes there, and `report_spill` is told. Outlives the worker; null: none.
     SpillTier* spill = nullptr;
     SpillSource::Report report_spill = {};
   };
 
-  // All references must outlive the worker. Requires: with path fetch or sparse a device
-  // with reads(); with a spill tier one with reads() and writes().
+  // All references must outlive the worker. With a `channel` (DeviceQueries::MakeChannel()) the
+  // device serves the steps that fit by itself. Requires: with path fetch or sparse a device with
+  // reads(); with a spill tier one with reads() and writes().
   AttentionWorker(const Options& options, transport::Transport& transport,
                   transport::Region& region, kernels::KvDevice& device, ThreadPool& pool,
-                  WorkerCounters& counters);
+                  WorkerCounters& counters,
+                  std::unique_ptr<kernels::WindowChannel> channel = nullptr);
   ~AttentionWorker();
   AttentionWorker(const AttentionWorker&) = delete;
   AttentionWorker& operator=(const AttentionWorker&) = delete;

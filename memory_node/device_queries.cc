@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status_macros.h"
@@ -20,7 +22,8 @@ namespace {
 // the stream that stores: it has 32 (daemon/daemon.h, GiveCudaStreamsTheirOwnQueues()).
 constexpr uint32_t kWaitingLanesMax = 8;
 // Units of a lane ahead of those seen to be done. Some launches each, of about a thousand that a
-// driver takes before a launch waits; and far more than pass between two looks.
+// driver takes before a launch waits; and far more than pass between two looks. Records of as many
+// sends are kept.
 constexpr uint32_t kUnitsAhead = 16;
 // Looks come as often as this while units pass, more seldom the longer nothing does.
 constexpr Nanos kLookMin = Micros(50);
@@ -29,20 +32,23 @@ constexpr int kLooksSlower = 4;  // The pause is this part of the time since.
 // Without progress for so long the device is asked whether it still works.
 constexpr Nanos kDoubtful = Millis(10);
 
-uint64_t* WordOf(const transport::DirectMemory& memory, uint32_t word) {
-  return reinterpret_cast<uint64_t*>(memory.words + word * memory.word_stride);
+kernels::KvStepAttention& StepAttentionOf(kernels::KvDevice& device) {
+  LAMINA_CHECK(device.step_attention() != nullptr);
+  return *device.step_attention();
 }
 
 }  // namespace
 
 DeviceQueries::DeviceQueries(const NodeEpoch& epoch, const QueryChecks& checks, StepFeed& feed,
-                             UnitMeter& meter, QueryParts& parts, kernels::KvWaits& waits)
+                             UnitMeter& meter, QueryParts& parts,
+                             std::unique_ptr<kernels::WindowChannel> channel)
     : epoch_(epoch),
       checks_(checks),
       feed_(feed),
       meter_(meter),
       parts_(parts),
-      waits_(waits),
+      attention_(StepAttentionOf(epoch.device)),
+      channel_(std::move(channel)),
       progress_(epoch.config.lanes) {}
 
 std::string DeviceQueries::Obstacle(const plan::EpochConfig& config, transport::Region& region) {
@@ -64,8 +70,25 @@ std::string DeviceQueries::Obstacle(const plan::EpochConfig& config, transport::
   return "";
 }
 
+absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> DeviceQueries::MakeChannel(
+    const plan::EpochConfig& config, transport::Region& region, kernels::KvDevice& device,
+    Nanos silence_max) {
+  LAMINA_ASSIGN_OR_RETURN(
+      std::unique_ptr<kernels::WindowChannel> channel,
+      device.MakeChannel({.own = kernels::HostWindowsOf(region.direct()),
+                          .peers = static_cast<uint32_t>(config.compute_nodes.size()),
+                          .lanes = config.lanes,
+                          .timeout = silence_max,
+                          .counts_beats = true,
+                          .sends_kept = kUnitsAhead}));
+  if (channel == nullptr) {
+    return absl::UnimplementedError(absl::StrCat(device.name(), " cannot wait"));
+  }
+  return channel;
+}
+
 absl::Status DeviceQueries::Open() {
-  const absl::Status opened = OpenWindows();
+  const absl::Status opened = OpenPeers();
   open_ = opened.ok();
   if (!open_) {
     LogWarning("epoch ", epoch_.config.epoch,
@@ -74,30 +97,26 @@ absl::Status DeviceQueries::Open() {
     return absl::OkStatus();
   }
   done_.reserve(feed_.lanes().size() * epoch_.layout.layer_count());
-  waiting_rows_.reserve(epoch_.config.rows_max);
+  step_rows_.reserve(epoch_.config.rows_max);
   return absl::OkStatus();
 }
 
-// The own ones, and those of all compute nodes: each may be the next to be answered.
-absl::Status DeviceQueries::OpenWindows() {
-  queries_ = epoch_.region.direct();
-  std::vector<absl::Span<std::byte>> pages = {queries_.pages};
+// The reply windows of all compute nodes: each may be the next to be answered.
+absl::Status DeviceQueries::OpenPeers() {
+  std::vector<kernels::HostWindows> replies;
   for (uint32_t node = 0; node < epoch_.peers.compute.size(); ++node) {
-    reply_windows_.push_back(epoch_.peers.compute[node]->direct());
-    if (queries_.empty() || reply_windows_.back().empty()) {
+    const transport::DirectMemory memory = epoch_.peers.compute[node]->direct();
+    if (memory.empty()) {
       return absl::FailedPreconditionError(
           absl::StrCat("the windows of ", epoch_.NameOf(node), " are not direct memory"));
     }
-    pages.push_back(reply_windows_.back().pages);
+    replies.push_back(kernels::HostWindowsOf(memory));
   }
-  return waits_.Open(pages, epoch_.peer_deadline);
+  return channel_->SetPeers(replies);
 }
 
-void DeviceQueries::Close() {
-  if (open_) {
-    waits_.Close();  // The windows outlive what the device does with them.
-  }
-}
+// The windows outlive what the device does with them.
+void DeviceQueries::Close() { channel_->Close(); }
 
 // Steps of decode rows in one piece, which come in one part.
 bool DeviceQueries::Fits(const Lane& lane) {
@@ -110,51 +129,60 @@ bool DeviceQueries::Fits(const Lane& lane) {
       return false;
     }
   }
-  waiting_rows_.clear();
+  step_rows_.clear();
   for (const Row& row : lane.rows) {
-    waiting_rows_.push_back(
+    step_rows_.push_back(
         {.extents = row.sequence->extents, .position = row.position, .slot = row.slot.first_slot});
   }
-  return waits_.Fits(waiting_rows_);
+  return attention_.Fits(step_rows_);
 }
 
 absl::StatusOr<bool> DeviceQueries::TakeStep(Lane& lane) {
   if (!Fits(lane)) {
     return false;
   }
-  LAMINA_RETURN_IF_ERROR(waits_.BeginStep(lane.index, waiting_rows_));
+  LAMINA_RETURN_IF_ERROR(attention_.BeginStep(lane.index, step_rows_));
   progress_[lane.index] = {};
-  LAMINA_RETURN_IF_ERROR(LaunchAhead(lane));
+  LAMINA_RETURN_IF_ERROR(EnqueueAhead(lane));
   return true;
 }
 
-absl::Status DeviceQueries::LaunchAhead(const Lane& lane) {
+absl::Status DeviceQueries::EnqueueAhead(const Lane& lane) {
   Progress& progress = progress_[lane.index];
   const uint32_t end = std::min(epoch_.layout.layer_count(), progress.seen + kUnitsAhead);
-  for (; progress.launched < end; ++progress.launched) {
-    LAMINA_RETURN_IF_ERROR(waits_.Launch(lane.index, UnitOf(lane, progress.launched)));
+  for (; progress.enqueued < end; ++progress.enqueued) {
+    LAMINA_RETURN_IF_ERROR(EnqueueUnit(lane, progress.enqueued));
     progressed_ = RealClock().Now();
   }
   return absl::OkStatus();
 }
 
 // From the compute node that runs the layer's slice to the one that runs the next.
-kernels::WaitingUnit DeviceQueries::UnitOf(const Lane& lane, uint32_t layer) {
+absl::Status DeviceQueries::EnqueueUnit(const Lane& lane, uint32_t layer) {
   const plan::WindowLayout& layout = epoch_.layout;
+  const AttentionDescriptor& shape = epoch_.layers[layer];
   const uint64_t value = layout.SignalValue(lane.step, layer);
+  const uint64_t unit = plan::UnitOf(value);
   const plan::WindowHeader query = checks_.Planned(RunnerOf(lane, layer), lane, layer);
   plan::WindowHeader reply = query;
   reply.sender = epoch_.node;
-  const transport::DirectMemory& to = reply_windows_[RunnerOf(lane, layer + 1)];
-  return {.layer = layer,
-          .signal = WordOf(queries_, layout.query_word(query.sender, lane.index)),
-          .at_least = value,
-          .query = queries_.bytes.data() + layout.QueryWindow(query.sender, lane.index, value),
-          .expected = kernels::StampOf(query),
-          .reply = to.bytes.data() + layout.ReplyWindow(epoch_.node, lane.index, value),
-          .stamp = kernels::StampOf(reply),
-          .reply_signal = WordOf(to, layout.reply_word(epoch_.node, lane.index)),
-          .reply_value = value};
+  const kernels::RowsIn in = {.peer = query.sender,
+                              .window = layout.QueryWindow(query.sender, lane.index, value),
+                              .stamp = kernels::StampOf(query),
+                              .rows = attention_.rows(lane.index),
+                              .bytes = lane.rows.size() * shape.qkv_width() * sizeof(BFloat16),
+                              .word = layout.query_word(query.sender, lane.index),
+                              .value = value};
+  LAMINA_RETURN_IF_ERROR(channel_->Take(lane.index, unit, {&in, 1}));
+  LAMINA_RETURN_IF_ERROR(attention_.Attend(lane.index, layer));
+  return channel_->Send(lane.index, unit,
+                        {.peer = RunnerOf(lane, layer + 1),
+                         .window = layout.ReplyWindow(epoch_.node, lane.index, value),
+                         .stamp = kernels::StampOf(reply),
+                         .rows = attention_.outputs(lane.index),
+                         .bytes = lane.rows.size() * shape.q_width() * sizeof(BFloat16),
+                         .word = layout.reply_word(epoch_.node, lane.index),
+                         .value = value});
 }
 
 void DeviceQueries::AppendAwaited(std::vector<transport::SignalCondition>& conditions) {
@@ -172,7 +200,7 @@ Nanos DeviceQueries::LookAt(Nanos) const {
 }
 
 absl::Status DeviceQueries::Look() {
-  waits_.Beat();
+  channel_->Beat();
   for (Lane& lane : feed_.lanes()) {
     uint32_t sender = 0;
     if (absl::Status looked = LookAtLane(lane, sender); !looked.ok()) {
@@ -188,19 +216,22 @@ absl::Status DeviceQueries::Look() {
 // Also ends the step, and begins the next one if its plan is here.
 absl::Status DeviceQueries::LookAtLane(Lane& lane, uint32_t& sender) {
   Progress& progress = progress_[lane.index];
-  while (lane.server == this && progress.seen < progress.launched) {
+  while (lane.server == this && progress.seen < progress.enqueued) {
     sender = RunnerOf(lane, progress.seen);
-    const kernels::UnitState state = waits_.Look(lane.index, progress.seen);
-    if (state.outcome == kernels::WaitOutcome::kPending) {
-      return RealClock().Now() - progressed_ > kDoubtful ? waits_.Check(lane.index)
+    const uint64_t value = epoch_.layout.SignalValue(lane.step, progress.seen);
+    // The failure first: a unit before the one that failed shows in its record then.
+    const std::optional<kernels::FailedTake> failed = channel_->FailureOf(lane.index);
+    const std::optional<Nanos> nanos = channel_->SentAfter(lane.index, plan::UnitOf(value));
+    if (!nanos.has_value() && failed.has_value()) {
+      return Failure(lane, failed->outcome);
+    }
+    if (!nanos.has_value()) {
+      return RealClock().Now() - progressed_ > kDoubtful ? channel_->Check(lane.index)
                                                          : absl::OkStatus();
     }
-    if (state.outcome != kernels::WaitOutcome::kOk) {
-      return Failure(lane, state.outcome);
-    }
-    NoteUnit(lane, state.nanos);
+    NoteUnit(lane, *nanos);
     if (++progress.seen < epoch_.layout.layer_count()) {
-      LAMINA_RETURN_IF_ERROR(LaunchAhead(lane));
+      LAMINA_RETURN_IF_ERROR(EnqueueAhead(lane));
       continue;
     }
     EndUnitIntervals();  // While the lane's rows are those of the step.
@@ -288,7 +319,7 @@ absl::Status DeviceQueries::Failure(const Lane& lane, kernels::WaitOutcome outco
   const size_t window =
       epoch_.layout.QueryWindow(sender, lane.index, epoch_.layout.SignalValue(lane.step, layer));
   plan::WindowHeader header;
-  std::memcpy(&header, queries_.bytes.data() + window, sizeof(header));
+  std::memcpy(&header, epoch_.region.direct().bytes.data() + window, sizeof(header));
   LAMINA_RETURN_IF_ERROR(checks_.ByPlan(header, sender, lane, layer));
   return checks_.Overwritten(sender, lane, layer, outcome == kernels::WaitOutcome::kStale);
 }

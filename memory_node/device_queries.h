@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DeviceQueries: the source of steps that the device serves by itself (kernels/kv_waits.h): what
-// fits, launches ahead of the data, and looks at how far it is.
+// DeviceQueries: the source of steps that the device serves by itself: a channel takes the rows of
+// a query window (kernels/window_channel.h), the device attends (kernels/kv_step_attention.h), and
+// the channel sends the outputs to the reply window. This enqueues the units of what fits ahead of
+// their data, and looks at how far the device is.
 //
 // The choice is made when a step begins, so the data thread and the device never serve the same
 // unit. Units are counted as if the thread had served them; of their time the device tells how long
@@ -13,12 +15,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/kv_waits.h"
+#include "kernels/kv_step_attention.h"
+#include "kernels/window_channel.h"
 #include "memory_node/node_epoch.h"
 #include "memory_node/query_checks.h"
 #include "memory_node/query_parts.h"
@@ -30,15 +34,24 @@ namespace lamina::memory_node {
 
 class DeviceQueries final : public WorkSource {
  public:
-  // References must outlive this.
+  // References must outlive this. `channel` is what MakeChannel() made of the epoch's device.
   DeviceQueries(const NodeEpoch& epoch, const QueryChecks& checks, StepFeed& feed, UnitMeter& meter,
-                QueryParts& parts, kernels::KvWaits& waits);
+                QueryParts& parts, std::unique_ptr<kernels::WindowChannel> channel);
 
   // Why the device cannot serve steps of an epoch by itself, whatever device it is; empty where it
   // can, and where it must not (pipeline.device_waits).
   static std::string Obstacle(const plan::EpochConfig& config, transport::Region& region);
 
-  // Without windows that the driver takes, it takes no step: others serve them.
+  // The device's channel between the own query windows and the reply windows of the epoch's compute
+  // nodes, whose waits last until the worker has not looked for `silence_max`. The device must have
+  // been made with a lane of steps for each lane. It uses the region until the channel is gone.
+  // Errors: kUnimplemented  the device cannot wait. Others are the device's: the driver has the
+  //         last word on which of the host's memory it takes.
+  static absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MakeChannel(
+      const plan::EpochConfig& config, transport::Region& region, kernels::KvDevice& device,
+      Nanos silence_max);
+
+  // If the driver does not take the windows of peers, it takes no step: others serve them.
   absl::Status Open() override;
   void Close() override;
   uint32_t share() const override { return 1; }
@@ -52,13 +65,13 @@ class DeviceQueries final : public WorkSource {
   absl::Status Serve(size_t) override { return Look(); }
 
   // Ends the device's waits, now and later.
-  void Abort() { waits_.Abort(); }
+  void Abort() { channel_->Abort(); }
 
  private:
-  // Of a lane whose step the device serves: its units that wait there or are done, and of these
-  // the ones that have been seen to be done.
+  // Of a lane whose step the device serves: its units that were enqueued, and of these the ones
+  // that have been seen to be done.
   struct Progress {
-    uint32_t launched = 0;
+    uint32_t enqueued = 0;
     uint32_t seen = 0;
   };
   // A unit that the device has served, until its time has been counted.
@@ -70,13 +83,13 @@ class DeviceQueries final : public WorkSource {
     uint64_t read_bytes = 0;
   };
 
-  absl::Status OpenWindows();
+  absl::Status OpenPeers();
   uint32_t RunnerOf(const Lane& lane, uint32_t slice) {
     return epoch_.RunnerOf(parts_.of(lane).front().shard, lane, slice);
   }
   bool Fits(const Lane& lane);
-  absl::Status LaunchAhead(const Lane& lane);
-  kernels::WaitingUnit UnitOf(const Lane& lane, uint32_t layer);
+  absl::Status EnqueueAhead(const Lane& lane);
+  absl::Status EnqueueUnit(const Lane& lane, uint32_t layer);
   // `sender` becomes the compute node of the unit that was looked at last.
   absl::Status LookAtLane(Lane& lane, uint32_t& sender);
   void NoteUnit(const Lane& lane, Nanos nanos);
@@ -88,14 +101,13 @@ class DeviceQueries final : public WorkSource {
   StepFeed& feed_;
   UnitMeter& meter_;
   QueryParts& parts_;
-  kernels::KvWaits& waits_;
-  bool open_ = false;
-  transport::DirectMemory queries_;                     // Of the own region,
-  std::vector<transport::DirectMemory> reply_windows_;  // and of each compute node's.
-  std::vector<Progress> progress_;                      // [lanes]
-  std::vector<kernels::WaitingRow> waiting_rows_;
+  kernels::KvStepAttention& attention_;  // The epoch's device's.
+  const std::unique_ptr<kernels::WindowChannel> channel_;
+  bool open_ = false;               // It reaches all peers.
+  std::vector<Progress> progress_;  // [lanes]
+  std::vector<kernels::StepRow> step_rows_;
   std::vector<DoneUnit> done_;  // Seen by this look.
-  Nanos progressed_ = 0;        // When a unit was last seen to be done, or launched.
+  Nanos progressed_ = 0;        // When a unit was last seen to be done, or enqueued.
   Nanos looked_ = 0;
 };
 

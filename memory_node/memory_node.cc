@@ -51,40 +51,45 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
   const bool waits_wanted = on_device && config.memory_waits;
   std::string obstacle = waits_wanted ? DeviceQueries::Obstacle(config, *windows_.region) : "";
   if (waits_wanted && obstacle.empty()) {
-    wanted.waiting_lanes = config.lanes;
-    wanted.waiting_rows_max = config.rows_max;
+    wanted.step_lanes = config.lanes;
+    wanted.step_rows_max = config.rows_max;
   }
   absl::Status made = MakeDevice(wanted);
-  if (!made.ok() && wanted.waiting_lanes > 0) {
+  if (!made.ok() && wanted.step_lanes > 0) {
     // For want of memory for lanes, or because a trial of the kernels failed: it serves without.
     obstacle = std::string(made.message());
-    wanted.waiting_lanes = 0;
-    wanted.waiting_rows_max = 0;
+    wanted.step_lanes = 0;
+    wanted.step_rows_max = 0;
     made = MakeDevice(wanted);
   }
   LAMINA_RETURN_IF_ERROR(made);
-  if (wanted.waiting_lanes > 0) {
-    obstacle = TryWindows();
+  const AttentionWorker::Options options = {
+      .config = config,
+      .node = node,
+      .spill = options_.spill,
+      .report_spill = [reporter = reporter_](const plan::SpillReport& report) {
+        if (reporter != nullptr) {
+          reporter->ReportSpill(report);
+        }
+      }};
+  std::unique_ptr<kernels::WindowChannel> channel;
+  if (wanted.step_lanes > 0) {
+    absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> opened =
+        OpenChannel(options.peer_deadline);
+    if (opened.ok()) {
+      channel = *std::move(opened);
+    } else {
+      obstacle = std::string(opened.status().message());
+    }
   }
-  const bool waits = wanted.waiting_lanes > 0 && obstacle.empty();
-  const bool spills = options_.spill != nullptr;
-  if (spills && (device_->reads() == nullptr || device_->writes() == nullptr)) {
+  if (options_.spill != nullptr && (device_->reads() == nullptr || device_->writes() == nullptr)) {
     return absl::UnimplementedError(absl::StrCat(
         "memory node ", options_.name, ": spill, on a device (", device_->name(),
         ") that K and V cannot be copied back to; leave spill out of the cluster file"));
   }
-  worker_ = std::make_unique<AttentionWorker>(
-      AttentionWorker::Options{.config = config,
-                               .node = node,
-                               .device_waits = waits,
-                               .spill = options_.spill,
-                               .report_spill =
-                                   [reporter = reporter_](const plan::SpillReport& report) {
-                                     if (reporter != nullptr) {
-                                       reporter->ReportSpill(report);
-                                     }
-                                   }},
-      *windows_.transport, *windows_.region, *device_, pool_, counters_);
+  const bool waits = channel != nullptr;
+  worker_ = std::make_unique<AttentionWorker>(options, *windows_.transport, *windows_.region,
+                                              *device_, pool_, counters_, std::move(channel));
   LAMINA_RETURN_IF_ERROR(UseDeviceWindows());
   const std::string windows = absl::StrCat(transport::DescribeMemory(windows_.memory),
                                            on_device ? DescribeUse(waits, obstacle) : "");
@@ -96,19 +101,11 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
       .region = windows_.region->Descriptor(), .windows = windows, .kv_arena = arena_};
 }
 
-// Why the device cannot use the own windows, if so. The driver has the last word on the host's
-// memory; that of peers is likely to be as good.
-std::string MemoryNode::TryWindows() {
-  kernels::KvWaits* const waits = device_->waits();
-  if (waits == nullptr) {
-    return absl::StrCat(device_->name(), " cannot wait");
-  }
-  absl::Status tried = device_->Begin();
-  if (tried.ok()) {
-    tried = waits->Open({windows_.region->direct().pages}, Seconds(1));
-  }
-  waits->Close();
-  return std::string(tried.message());
+// While nobody waits on the device, since it takes memory. Whether the driver takes the windows of
+// peers shows later; they are likely to be as good.
+absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MemoryNode::OpenChannel(Nanos silence_max) {
+  LAMINA_RETURN_IF_ERROR(device_->Begin());
+  return DeviceQueries::MakeChannel(*config_, *windows_.region, *device_, silence_max);
 }
 
 // Of windows, by a device: what was not asked for needs no reason.

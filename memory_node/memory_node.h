@@ -60,7 +60,7 @@ class MemoryNode final : public control::NodeHandler {
   absl::Status MakeWindows();
   absl::Status UseDeviceWindows();
   absl::Status OpenPeers(const plan::EpochPeers& peers);
-  std::string TryWindows();
+  absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> OpenChannel(Nanos silence_max);
   std::string DescribeUse(bool waits, const std::string& obstacle) const;
 
   const MemoryNodeOptions options_;

@@ -20,7 +20,7 @@
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "kernels/cuda/compute_device.h"
-#include "kernels/window_exchange.h"
+#include "kernels/window_channel.h"
 
 namespace lamina::bench {
 namespace {
@@ -28,7 +28,7 @@ namespace {
 using kernels::Buffer;
 using kernels::ComputeDevice;
 using kernels::HostWindows;
-using kernels::WindowExchange;
+using kernels::WindowChannel;
 
 constexpr uint64_t kUnits = 1000;
 constexpr size_t kRowsMax = 64;
@@ -86,11 +86,11 @@ class Exchange {
     LAMINA_ASSIGN_OR_RETURN(exchange->host_out_, device.AllocateHost(kRowsMax * kQueryRowBytes));
     LAMINA_ASSIGN_OR_RETURN(exchange->host_in_, device.AllocateHost(kRowsMax * kReplyRowBytes));
     LAMINA_ASSIGN_OR_RETURN(
-        exchange->exchange_,
-        device.MakeExchange(
+        exchange->channel_,
+        device.MakeChannel(
             {.own = exchange->reply_->View(), .peers = 1, .lanes = 1, .timeout = kTimeout}));
     const HostWindows peer = exchange->query_->View();
-    LAMINA_RETURN_IF_ERROR(exchange->exchange_->SetPeers({&peer, 1}));
+    LAMINA_RETURN_IF_ERROR(exchange->channel_->SetPeers({&peer, 1}));
     return exchange;
   }
 
@@ -115,19 +115,19 @@ class Exchange {
 
   // The next unit is ordered when the device has come to the one before, as a compute node does.
   absl::Status ByDevice(uint64_t unit, size_t rows) {
-    LAMINA_RETURN_IF_ERROR(exchange_->Send(0, unit,
-                                           {.window = Windows::OffsetOf(unit),
-                                            .stamp = StampOf(unit),
-                                            .rows = made_.data,
-                                            .bytes = rows * kQueryRowBytes,
-                                            .value = unit}));
+    LAMINA_RETURN_IF_ERROR(channel_->Send(0, unit,
+                                          {.window = Windows::OffsetOf(unit),
+                                           .stamp = StampOf(unit),
+                                           .rows = made_.data,
+                                           .bytes = rows * kQueryRowBytes,
+                                           .value = unit}));
     for (;;) {
-      LAMINA_ASSIGN_OR_RETURN(const bool taken, exchange_->HasTaken(0));
+      LAMINA_ASSIGN_OR_RETURN(const bool taken, channel_->HasTaken(0));
       if (taken) {
         break;
       }
     }
-    if (exchange_->FailureOf(0).has_value()) {
+    if (channel_->FailureOf(0).has_value()) {
       return absl::InternalError(absl::StrCat("the take of unit ", unit - 1, " failed"));
     }
     const kernels::RowsIn answer{.window = Windows::OffsetOf(unit),
@@ -135,7 +135,7 @@ class Exchange {
                                  .rows = attended_.data,
                                  .bytes = rows * kReplyRowBytes,
                                  .value = unit};
-    return exchange_->Take(0, unit, {&answer, 1});
+    return channel_->Take(0, unit, {&answer, 1});
   }
 
   absl::Status ByHost(uint64_t unit, size_t rows) {
@@ -175,7 +175,7 @@ class Exchange {
   ComputeDevice& device_;
   std::unique_ptr<Windows> query_, reply_;
   Buffer made_, attended_, host_out_, host_in_;
-  std::unique_ptr<WindowExchange> exchange_;
+  std::unique_ptr<WindowChannel> channel_;
   uint64_t units_ = 0;
 };
 

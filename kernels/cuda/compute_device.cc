@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -13,7 +14,7 @@
 #include "kernels/cuda/kv_device.h"
 #include "kernels/cuda/row_sampler.h"
 #include "kernels/cuda/stream_kv_device.h"
-#include "kernels/cuda/window_exchange.h"
+#include "kernels/cuda/window_channel.h"
 
 namespace lamina::kernels::cuda {
 namespace {
@@ -99,12 +100,13 @@ class CudaComputeDevice final : public ComputeDevice {
     return MakeCudaRowSampler(options, stream_);
   }
 
-  absl::StatusOr<std::unique_ptr<WindowExchange>> MakeExchange(
-      const ExchangeOptions& options) override {
-    absl::StatusOr<std::unique_ptr<WindowExchange>> exchange =
-        MakeCudaWindowExchange(options, stream_);
-    LAMINA_RETURN_IF_ERROR(Named(exchange.status()));
-    return exchange;
+  absl::StatusOr<std::unique_ptr<WindowChannel>> MakeChannel(
+      const ChannelOptions& options) override {
+    const std::vector<const Stream*> streams(options.lanes, &stream_);
+    absl::StatusOr<std::unique_ptr<WindowChannel>> channel =
+        MakeCudaWindowChannel(options, streams);
+    LAMINA_RETURN_IF_ERROR(Named(channel.status()));
+    return channel;
   }
 
   absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(absl::FunctionRef<void()> work) override {

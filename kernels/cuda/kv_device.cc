@@ -15,9 +15,10 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kv_layers_internal.h"
-#include "kernels/cuda/kv_waits_internal.h"
+#include "kernels/cuda/kv_step_attention_internal.h"
 #include "kernels/cuda/memory_pair_internal.h"
 #include "kernels/cuda/row_runs_internal.h"
+#include "kernels/cuda/window_channel.h"
 #include "kernels/kv_arena.h"
 #include "kernels/partial.h"
 
@@ -78,13 +79,13 @@ KvLayers::Options LayerOptionsOf(const KvDeviceOptions& options, const Sizes& si
           .extents_max = static_cast<uint32_t>(sizes.extents)};
 }
 
-// Of the lanes that the device serves by itself: whole steps, each row once.
-CudaKvWaits::Options WaitOptionsOf(const KvDeviceOptions& options) {
+// Each lane has whole steps, each row once.
+CudaKvStepAttention::Options StepOptionsOf(const KvDeviceOptions& options) {
   KvDeviceOptions step = options;
-  step.items_max = options.waiting_rows_max;
+  step.items_max = options.step_rows_max;
   const Sizes sizes(step);
   return {.layers = options.layers,
-          .lanes = options.waiting_lanes,
+          .lanes = options.step_lanes,
           .slots = options.slots,
           .attention = {.arithmetic = options.arithmetic,
                         .query_rows_max = static_cast<uint32_t>(sizes.items),
@@ -111,7 +112,9 @@ class CudaKvDevice final : public KvDevice, private KvDeviceRows {
     return Noted(TryAttend(layers_[layer].Part(heads), items));
   }
   KvDeviceRows* device_rows() override { return this; }
-  KvWaits* waits() override { return waits_.get(); }
+  KvStepAttention* step_attention() override { return steps_.get(); }
+  absl::StatusOr<std::unique_ptr<WindowChannel>> MakeChannel(
+      const ChannelOptions& options) override;
 
  private:
   absl::Status UseMemory(absl::Span<const absl::Span<const std::byte>> ranges) override {
@@ -197,7 +200,7 @@ class CudaKvDevice final : public KvDevice, private KvDeviceRows {
   std::vector<KvRun> runs_;
   std::vector<StepItem> step_items_;
   std::vector<float> folded_;
-  std::unique_ptr<CudaKvWaits> waits_;  // Null without waiting lanes. Goes first.
+  std::unique_ptr<CudaKvStepAttention> steps_;  // Null without lanes of steps.
 };
 
 absl::StatusOr<std::unique_ptr<KvDevice>> CudaKvDevice::Create(int index,
@@ -210,9 +213,9 @@ absl::StatusOr<std::unique_ptr<KvDevice>> CudaKvDevice::Create(int index,
   const KvLayers::Options layers = LayerOptionsOf(options, sizes);
   uint64_t device_bytes = KvLayers::DeviceBytes(layers) + sizes.RowBytes();
   uint64_t pinned_bytes = KvLayers::PinnedBytes(layers) + sizes.RowBytes();
-  if (options.waiting_lanes > 0) {
-    device_bytes += CudaKvWaits::DeviceBytes(WaitOptionsOf(options));
-    pinned_bytes += CudaKvWaits::PinnedBytes(WaitOptionsOf(options));
+  if (options.step_lanes > 0) {
+    device_bytes += CudaKvStepAttention::DeviceBytes(StepOptionsOf(options));
+    pinned_bytes += CudaKvStepAttention::PinnedBytes(StepOptionsOf(options));
   }
   LAMINA_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
   LAMINA_ASSIGN_OR_RETURN(MemoryArena device_arena,
@@ -242,12 +245,24 @@ absl::Status CudaKvDevice::TakeMemory() {
   runs_.reserve(sizes_.store_tokens);
   step_items_.reserve(sizes_.items);
   LAMINA_RETURN_IF_ERROR(stream_.Synchronize());
-  if (options_.waiting_lanes > 0) {
+  if (options_.step_lanes > 0) {
     LAMINA_ASSIGN_OR_RETURN(
-        waits_, CudaKvWaits::Create(WaitOptionsOf(options_), info_, layers_, stream_, usable_,
-                                    device_arena_, pinned_arena_));
+        steps_, CudaKvStepAttention::Create(StepOptionsOf(options_), info_, layers_, stream_,
+                                            usable_, device_arena_, pinned_arena_));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<WindowChannel>> CudaKvDevice::MakeChannel(
+    const ChannelOptions& options) {
+  if (steps_ == nullptr) {
+    return nullptr;
+  }
+  if (options.lanes > steps_->lanes()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a channel of ", options.lanes, " lanes of a device that has ", steps_->lanes()));
+  }
+  return MakeCudaWindowChannel(options, steps_->streams(options.lanes), &usable_);
 }
 
 absl::Status CudaKvDevice::TryStore(const Layer& layer, absl::Span<const KvRows> rows) {

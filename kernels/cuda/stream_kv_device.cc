@@ -84,7 +84,10 @@ class StreamKvDevice final : public KvDevice {
   bool usable() const override { return usable_.load(std::memory_order_relaxed); }
   absl::Status Begin() override { return OpenDevice(info_.index).status(); }
   KvDeviceRows* device_rows() override { return nullptr; }
-  KvWaits* waits() override { return nullptr; }
+  KvStepAttention* step_attention() override { return nullptr; }
+  absl::StatusOr<std::unique_ptr<WindowChannel>> MakeChannel(const ChannelOptions&) override {
+    return nullptr;
+  }
 
   absl::Status Store(uint32_t layer, HeadRange heads, absl::Span<const KvRows> rows) override {
     return Noted(TryStore(layers_[layer].Part(heads), rows));
@@ -244,9 +247,9 @@ absl::StatusOr<std::unique_ptr<KvDevice>> MakeStreamKvDevice(const KvDeviceOptio
   if (options.layers.empty() || options.slots == 0) {
     return absl::InvalidArgumentError("a KV device needs layers and slots");
   }
-  if (options.waiting_lanes > 0 || options.activation_width > 0) {
+  if (options.step_lanes > 0 || options.activation_width > 0) {
     return absl::InvalidArgumentError(
-        "K and V with a compute device on CUDA serve no waiting lanes and keep no activations");
+        "K and V with a compute device on CUDA serve no whole steps and keep no activations");
   }
   LAMINA_ASSIGN_OR_RETURN(Event fetched, Event::Create());
   auto device = std::make_unique<StreamKvDevice>(options, partial_bytes_max, info, stream,

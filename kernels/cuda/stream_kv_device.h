@@ -22,7 +22,7 @@ namespace lamina::kernels::cuda {
 
 // `partial_bytes_max` of device memory holds what a part leaves between two kernels, for each kind
 // of layer; one query token of the longest sequence fits always. The stream outlives it.
-// Errors: as CudaAttention::Create() and MemoryArena::Create(); kInvalidArgument  waiting lanes or
+// Errors: as CudaAttention::Create() and MemoryArena::Create(); kInvalidArgument  lanes of steps or
 //         activations, which it does not serve.
 absl::StatusOr<std::unique_ptr<KvDevice>> MakeStreamKvDevice(const KvDeviceOptions& options,
                                                              uint64_t partial_bytes_max,

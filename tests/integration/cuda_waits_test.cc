@@ -156,7 +156,7 @@ TEST_F(CudaWaitsEpochTest, WhatDoesNotFitIsServedByTheProcessorAndSaysWhy) {
   cases[4].options.other_device.make =
       [make = kernels::cuda::CudaKvDevices(0)](const kernels::KvDeviceOptions& options)
       -> absl::StatusOr<std::unique_ptr<kernels::KvDevice>> {
-    if (options.waiting_lanes > 0) {
+    if (options.step_lanes > 0) {
       return absl::ResourceExhaustedError("no memory for lanes");
     }
     return make(options);

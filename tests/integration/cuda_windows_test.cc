@@ -92,7 +92,11 @@ class StaleHeaderDevice final : public kernels::KvDevice, private kernels::KvDev
     return inner_->Attend(layer, heads, items);
   }
   kernels::KvDeviceRows* device_rows() override { return this; }
-  kernels::KvWaits* waits() override { return nullptr; }
+  kernels::KvStepAttention* step_attention() override { return nullptr; }
+  absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MakeChannel(
+      const kernels::ChannelOptions&) override {
+    return nullptr;
+  }
 
  private:
   absl::Status UseMemory(absl::Span<const absl::Span<const std::byte>> ranges) override {

@@ -127,6 +127,7 @@ inline cudaError_t cudaHostGetDevicePointer(void** device, void* data, unsigned)
 
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                                    cudaStream_t stream) {
+  lamina::cuda_emulation::NoteCopy();
   return lamina::cuda_emulation::Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }
 inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
@@ -135,6 +136,7 @@ inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from
   if (width > to_pitch || width > from_pitch) {
     return cudaErrorInvalidPitchValue;
   }
+  lamina::cuda_emulation::NoteCopy();
   return lamina::cuda_emulation::Enqueue(stream, [=] {
     for (size_t row = 0; row < height; ++row) {
       std::memcpy(static_cast<char*>(to) + row * to_pitch,

@@ -26,6 +26,8 @@ Kernels& All() {
 }
 
 std::atomic<bool> loads_fail{false};
+std::atomic<uint64_t> launches{0};
+std::atomic<uint64_t> copies{0};
 
 }  // namespace
 
@@ -64,8 +66,15 @@ cudaError_t CheckLaunch(const void* kernel, const Dim3& grid, const Dim3& block,
       block.x > kBlockThreadsMax) {
     return cudaErrorInvalidConfiguration;
   }
-  return shared_bytes > CurrentCard().shared_bytes_max ? cudaErrorInvalidValue : cudaSuccess;
+  if (shared_bytes > CurrentCard().shared_bytes_max) {
+    return cudaErrorInvalidValue;
+  }
+  ++launches;
+  return cudaSuccess;
 }
+
+Given AllGiven() { return {.launches = launches.load(), .copies = copies.load()}; }
+void NoteCopy() { ++copies; }
 
 void FailLoads(bool fail) { loads_fail.store(fail); }
 bool LoadsFail() { return loads_fail.load(); }

@@ -74,9 +74,9 @@ class CountingDevice final : public kernels::ComputeDevice {
     }
     return cpu_->MakeSampler(options);
   }
-  absl::StatusOr<std::unique_ptr<kernels::WindowExchange>> MakeExchange(
-      const kernels::ExchangeOptions& options) override {
-    return cpu_->MakeExchange(options);
+  absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MakeChannel(
+      const kernels::ChannelOptions& options) override {
+    return cpu_->MakeChannel(options);
   }
   absl::StatusOr<std::unique_ptr<kernels::CapturedGraph>> Capture(
       absl::FunctionRef<void()> work) override {

@@ -24,9 +24,9 @@ TEST(CpuComputeDeviceTest, HasNoTensorCores) {
 
 TEST(CpuComputeDeviceTest, LeavesTheExchangeOfRowsToTheCaller) {
   ThreadPool pool({});
-  const auto exchange = SuiteComputeDevice(DType::kBF16, pool)->MakeExchange({});
-  ASSERT_TRUE(exchange.ok()) << exchange.status();
-  EXPECT_EQ(*exchange, nullptr);
+  const auto channel = SuiteComputeDevice(DType::kBF16, pool)->MakeChannel({});
+  ASSERT_TRUE(channel.ok()) << channel.status();
+  EXPECT_EQ(*channel, nullptr);
 }
 
 }  // namespace

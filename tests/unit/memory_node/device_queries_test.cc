@@ -12,6 +12,7 @@
 #include "control/blame.h"
 #include "kernels/cuda/kv_device.h"
 #include "kernels/cuda/window_memory.h"
+#include "tests/support/cuda_emulation/launches.h"
 #include "tests/unit/kernels/cuda/async_streams.h"
 #include "tests/unit/memory_node/unit_cluster.h"
 #include "transport/shm/shm_transport.h"
@@ -110,6 +111,22 @@ TEST_F(DeviceQueriesTest, StepsThatItServesHaveTheSameBits) {
   cluster.Stop();
   EXPECT_GE(cluster.counters().device_units, cluster.config().layers.size());
   EXPECT_LE(cluster.counters().device_units, 2 * cluster.config().layers.size());
+}
+
+// Per unit: wait, rows in, k and v into their slots, attention and its merge, rows out, signal. Per
+// step: slots, and the three tables of its one kind of layers.
+TEST_F(DeviceQueriesTest, StepsThatItServesTakeSevenLaunchesAUnitAndCopiesOnlyWhenTheyBegin) {
+  UnitCluster cluster(ByDevice());
+  cluster.Start();
+  cluster.Run({.step = 1, .prompts = {{0, 300}, {1, 5}}});
+  const cuda_emulation::Given before = cuda_emulation::AllGiven();
+
+  cluster.Run({.step = 2, .rows = {0, 1}});
+
+  const cuda_emulation::Given given = cuda_emulation::AllGiven() - before;
+  EXPECT_EQ(given.launches, 7 * cluster.config().layers.size());
+  EXPECT_EQ(given.copies, 4u);
+  cluster.Stop();
 }
 
 TEST_F(DeviceQueriesTest, StepsThatItServesMayBePlannedLate) {

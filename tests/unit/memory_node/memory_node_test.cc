@@ -84,7 +84,11 @@ class BreakableDevice final : public kernels::KvDevice {
     return device_->Attend(layer, heads, items);
   }
   kernels::KvDeviceRows* device_rows() override { return nullptr; }
-  kernels::KvWaits* waits() override { return nullptr; }
+  kernels::KvStepAttention* step_attention() override { return nullptr; }
+  absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MakeChannel(
+      const kernels::ChannelOptions&) override {
+    return nullptr;
+  }
 
  private:
   const std::unique_ptr<kernels::KvDevice> device_;
@@ -447,7 +451,7 @@ TEST_F(WholeMemoryNodeTest, ANewEpochEndsTheOneBefore) {
 
 TEST_F(WholeMemoryNodeTest, WithoutMemoryForItsLanesADeviceServesWithoutWaiting) {
   transport_ = "shm://";
-  refuses_ = [](const kernels::KvDeviceOptions& options) { return options.waiting_lanes > 0; };
+  refuses_ = [](const kernels::KvDeviceOptions& options) { return options.step_lanes > 0; };
   plan::EpochConfig config = Config(1);
   config.memory_waits = true;
 

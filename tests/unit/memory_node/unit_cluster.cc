@@ -111,8 +111,8 @@ void UnitCluster::MakeNode(uint32_t index) {
   kernels::KvDeviceOptions wanted =
       AttentionWorker::DeviceOptions(config_, plan::LayersOf(config_, index), config_.slots[index]);
   if (options_.device_waits) {
-    wanted.waiting_lanes = config_.lanes;
-    wanted.waiting_rows_max = config_.rows_max;
+    wanted.step_lanes = config_.lanes;
+    wanted.step_rows_max = config_.rows_max;
   }
   const kernels::KvDeviceMaker make = options_.make_device
                                           ? options_.make_device
@@ -120,12 +120,17 @@ void UnitCluster::MakeNode(uint32_t index) {
   auto device = make(wanted);
   ASSERT_TRUE(device.ok()) << device.status();
   node.device = *std::move(device);
+  std::unique_ptr<kernels::WindowChannel> channel;
+  if (options_.device_waits) {
+    auto made_channel =
+        DeviceQueries::MakeChannel(config_, *node.region, *node.device, options_.peer_deadline);
+    ASSERT_TRUE(made_channel.ok()) << made_channel.status();
+    channel = *std::move(made_channel);
+  }
   node.worker = std::make_unique<AttentionWorker>(
-      AttentionWorker::Options{.config = config_,
-                               .node = index,
-                               .device_waits = options_.device_waits,
-                               .peer_deadline = options_.peer_deadline},
-      *node.transport, *node.region, *node.device, pool_, node.counters);
+      AttentionWorker::Options{
+          .config = config_, .node = index, .peer_deadline = options_.peer_deadline},
+      *node.transport, *node.region, *node.device, pool_, node.counters, std::move(channel));
   if (options_.window_memory != nullptr) {
     auto replies =
         DeviceAllocation::Make(*options_.window_memory, node.worker->device_reply_bytes());

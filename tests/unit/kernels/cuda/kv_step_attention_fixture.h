@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device that serves units by itself, between windows of shm:// as a memory node has them: the
-// query region is its own, the reply region its peer's, and the test is the peer.
+// A device that attends whole steps, with a channel between windows of shm:// as a memory node has
+// them: the query region is its own, the reply region its peer's, and the test is the peer.
 
 #pragma once
 
@@ -11,7 +11,9 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "common/thread_pool.h"
@@ -22,7 +24,7 @@
 
 namespace lamina::kernels::cuda {
 
-inline AttentionDescriptor WaitLayer(uint32_t head_dim, uint32_t kv_heads, uint32_t group,
+inline AttentionDescriptor StepLayer(uint32_t head_dim, uint32_t kv_heads, uint32_t group,
                                      uint32_t window = 0, float soft_cap = 0) {
   return {.query_heads = kv_heads * group,
           .kv_heads = kv_heads,
@@ -32,7 +34,7 @@ inline AttentionDescriptor WaitLayer(uint32_t head_dim, uint32_t kv_heads, uint3
           .soft_cap = soft_cap};
 }
 
-class KvWaitsTest : public testing::Test {
+class KvStepAttentionTest : public testing::Test {
  protected:
   static constexpr uint32_t kSlots = 8192;
   static constexpr uint32_t kContext = 1024;
@@ -62,12 +64,12 @@ class KvWaitsTest : public testing::Test {
                                .items_max = 16,
                                .store_tokens_max = 700};
     reference_ = Make(options);
-    options.waiting_lanes = kLanes;
-    options.waiting_rows_max = kRowsMax;
+    options.step_lanes = kLanes;
+    options.step_rows_max = kRowsMax;
     device_ = Make(options);
     ASSERT_NE(device_, nullptr);
-    ASSERT_NE(device_->waits(), nullptr);
-    EXPECT_EQ(reference_->waits(), nullptr);
+    ASSERT_NE(device_->step_attention(), nullptr);
+    EXPECT_EQ(reference_->step_attention(), nullptr);
     window_bytes_ = kWindowHeaderBytes + kRowsMax * WidestRow() * sizeof(BFloat16);
     window_bytes_ = (window_bytes_ + 255) / 256 * 256;
     const transport::RegionOptions region = {
@@ -78,10 +80,25 @@ class KvWaitsTest : public testing::Test {
     to_replies_ = transport_->OpenRegion(replies_->Descriptor(), 0).value();
   }
 
-  KvWaits& waits() { return *device_->waits(); }
+  // The channel may use them until it is gone.
+  void TearDown() override { channel_.reset(); }
 
-  absl::Status Open(Nanos silence_max = kLong) {
-    return waits().Open({queries_->direct().pages, to_replies_->direct().pages}, silence_max);
+  KvStepAttention& steps() { return *device_->step_attention(); }
+
+  ChannelOptions ChannelOf(uint32_t lanes) {
+    return {.own = HostWindowsOf(queries_->direct()),
+            .peers = 1,
+            .lanes = lanes,
+            .timeout = kLong,
+            .counts_beats = true,
+            .sends_kept = static_cast<uint32_t>(layers_.size())};
+  }
+  void Open() {
+    auto channel = device_->MakeChannel(ChannelOf(kLanes));
+    ASSERT_TRUE(channel.ok()) << channel.status();
+    channel_ = *std::move(channel);
+    const HostWindows replies = HostWindowsOf(to_replies_->direct());
+    ASSERT_TRUE(channel_->SetPeers({&replies, 1}).ok());
   }
 
   std::unique_ptr<KvDevice> Make(const KvDeviceOptions& options) {
@@ -138,8 +155,8 @@ class KvWaitsTest : public testing::Test {
   }
 
   // A step of one more token of each sequence.
-  std::vector<WaitingRow> RowsOf(std::vector<Sequence>& sequences) {
-    std::vector<WaitingRow> rows;
+  std::vector<StepRow> RowsOf(std::vector<Sequence>& sequences) {
+    std::vector<StepRow> rows;
     for (Sequence& sequence : sequences) {
       const Extent slot = Grow(sequence, 1);
       rows.push_back(
@@ -150,7 +167,7 @@ class KvWaitsTest : public testing::Test {
 
   // What a unit brings, with the outputs of the device that the processor drives.
   Exchange ExchangeOf(uint32_t lane, uint64_t step, uint32_t layer,
-                      const std::vector<WaitingRow>& rows) {
+                      const std::vector<StepRow>& rows) {
     const AttentionDescriptor& d = layers_[layer];
     Exchange exchange = {.stamp = {.magic = kMagic,
                                    .lane = lane,
@@ -187,27 +204,31 @@ class KvWaitsTest : public testing::Test {
     return (step - 1) * layers + layer + 1;
   }
 
-  static uint64_t* Word(const transport::DirectMemory& memory, uint32_t word) {
-    return reinterpret_cast<uint64_t*>(memory.words + word * memory.word_stride);
-  }
-
   size_t Window(uint32_t lane, uint64_t value) const {
     return (lane * 2 + value % 2) * window_bytes_;
   }
 
-  WaitingUnit UnitOf(uint32_t lane, const WindowStamp& stamp) {
+  // The unit that brings the exchange: rows in, attention, outputs out.
+  void Enqueue(const Exchange& exchange) {
+    const WindowStamp& stamp = exchange.stamp;
     const uint64_t value = ValueOf(stamp.step, stamp.layer, layers_.size());
     WindowStamp answer = stamp;
     answer.sender = 3;
-    return {.layer = stamp.layer,
-            .signal = Word(queries_->direct(), lane),
-            .at_least = value,
-            .query = queries_->bytes().data() + Window(lane, value),
-            .expected = stamp,
-            .reply = to_replies_->direct().bytes.data() + Window(lane, value),
-            .stamp = answer,
-            .reply_signal = Word(to_replies_->direct(), lane),
-            .reply_value = value};
+    const RowsIn in = {.window = Window(stamp.lane, value),
+                       .stamp = stamp,
+                       .rows = steps().rows(stamp.lane),
+                       .bytes = exchange.rows.size() * sizeof(BFloat16),
+                       .word = stamp.lane,
+                       .value = value};
+    ASSERT_TRUE(channel_->Take(stamp.lane, value, {&in, 1}).ok());
+    ASSERT_TRUE(steps().Attend(stamp.lane, stamp.layer).ok());
+    const RowsOut out = {.window = Window(stamp.lane, value),
+                         .stamp = answer,
+                         .rows = steps().outputs(stamp.lane),
+                         .bytes = exchange.expected.size() * sizeof(BFloat16),
+                         .word = stamp.lane,
+                         .value = value};
+    ASSERT_TRUE(channel_->Send(stamp.lane, value, out).ok());
   }
 
   // The peer's side, by the transport's own puts.
@@ -244,20 +265,22 @@ class KvWaitsTest : public testing::Test {
         << "lane " << stamp.lane << " step " << stamp.step << " layer " << stamp.layer;
   }
 
-  // Waits until the unit has an outcome.
-  UnitState Outcome(uint32_t lane, uint32_t unit) {
+  // Waits until the unit has been sent, and says how long after its rows came.
+  Nanos AwaitSent(const WindowStamp& stamp) {
+    const uint64_t unit = ValueOf(stamp.step, stamp.layer, layers_.size());
     const Nanos end = RealClock().Now() + kLong;
-    UnitState state = waits().Look(lane, unit);
-    while (state.outcome == WaitOutcome::kPending && RealClock().Now() < end) {
-      waits().Beat();
-      state = waits().Look(lane, unit);
+    std::optional<Nanos> nanos = channel_->SentAfter(stamp.lane, unit);
+    while (!nanos.has_value() && RealClock().Now() < end) {
+      channel_->Beat();
+      nanos = channel_->SentAfter(stamp.lane, unit);
     }
-    return state;
+    EXPECT_TRUE(nanos.has_value()) << "lane " << stamp.lane << " unit " << unit;
+    return nanos.value_or(-1);
   }
 
-  const std::vector<AttentionDescriptor> layers_ = {WaitLayer(64, 2, 3), WaitLayer(16, 1, 1),
-                                                    WaitLayer(48, 3, 2, /*window=*/100, 20.0f),
-                                                    WaitLayer(64, 2, 3)};
+  const std::vector<AttentionDescriptor> layers_ = {StepLayer(64, 2, 3), StepLayer(16, 1, 1),
+                                                    StepLayer(48, 3, 2, /*window=*/100, 20.0f),
+                                                    StepLayer(64, 2, 3)};
   std::shared_ptr<void> async_;
   const std::unique_ptr<transport::Transport> transport_ = transport::MakeShmTransport();
   size_t window_bytes_ = 0;
@@ -266,7 +289,8 @@ class KvWaitsTest : public testing::Test {
   std::unique_ptr<transport::RemoteRegion> to_queries_;
   std::unique_ptr<transport::RemoteRegion> to_replies_;
   std::unique_ptr<KvDevice> reference_;
-  std::unique_ptr<KvDevice> device_;  // After the windows, which it may use until it is gone.
+  std::unique_ptr<KvDevice> device_;
+  std::unique_ptr<WindowChannel> channel_;
   uint32_t next_slot_ = 0;
   std::mt19937 random_{11};
 };
