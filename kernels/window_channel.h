@@ -65,7 +65,7 @@ HostWindows HostWindowsOf(const DirectMemory& memory) {
 
 struct ChannelOptions {
   HostWindows own;     // Where rows of peers come in.
-  uint32_t peers = 0;  // The same ones for every lane.
+  uint32_t peers = 0;  // Every lane has these peers.
   uint32_t lanes = 0;
   // How long one wait for one peer may last: from when the device begins to wait, or, with
   // `counts_beats`, from the last Beat() since then. Beats cost one more load over the bus in each
