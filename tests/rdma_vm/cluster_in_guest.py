@@ -15,15 +15,15 @@ PROMPTS = ["1,2,3", ",".join(str(3 + i % 200) for i in range(90))]
 
 
 def tokens(cluster):
-    """What each prompt gives."""
+    """What each prompt gives: tokens and their log-probabilities."""
     answers = []
     for prompt in PROMPTS:
         result = cluster.lamina("generate", "--tokens", prompt, "--max-tokens", "12", "--temperature", "0",
-                                "--ignore-eos", "--n", "2", "--json")
+                                "--ignore-eos", "--logprobs", "1", "--n", "2", "--json")
         if result.returncode != 0:
             raise AssertionError(result.stderr + cluster.logs())
         lines = sorted(json_lines(result.stdout), key=lambda line: line["index"])
-        answers.append([line["token_ids"] for line in lines])
+        answers.append([(line["token_ids"], line["logprobs"]) for line in lines])
     return answers
 
 
@@ -59,6 +59,15 @@ class VerbsClusterTest(unittest.TestCase):
                 links = cluster.status()["links"]
             self.assertEqual({link["path"] for link in links}, {"verbs rxe1"}, links)
 
+    def test_k_and_v_that_are_fetched(self):
+        """By few windows of K and V, which are used over and over."""
+        with cluster_over("verbs", policy="fetch_heads", fetch={"window": "256KiB"},
+                          limits={"sequence_tokens_max": 256}) as cluster:
+            self.assertEqual(tokens(cluster), self.wanted)
+            status = cluster.status()
+        self.assertEqual((status["policy"], status["epoch"]), ("fetch_heads", 1))
+        self.assertEqual({link["path"] for link in status["links"]}, {"verbs rxe0"})
+
     def test_same_tokens_as_over_shared_memory_and_after_a_node_was_killed(self):
         with cluster_over(["verbs", "ucx"]) as cluster:
             got = tokens(cluster)
@@ -75,7 +84,7 @@ class VerbsClusterTest(unittest.TestCase):
 
         self.assertEqual(got, self.wanted)
         self.assertEqual(again, self.wanted)
-        self.assertTrue(all(len(ids) == 12 for answer in self.wanted for ids in answer))
+        self.assertTrue(all(len(ids) == 12 for answer in self.wanted for ids, _ in answer))
         self.assertEqual(before["warnings"], [])
         self.assertEqual({node["windows"] for node in before["nodes"] if node["role"] != "coordinator"}, {"host memory"})
         self.assertEqual({link["path"] for link in before["links"]}, {"verbs rxe0"})

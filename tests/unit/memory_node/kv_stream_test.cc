@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/int8_arena.h"
 #include "plan/fetch_pieces.h"
 #include "plan/fetch_split.h"
 #include "tests/unit/memory_node/unit_cluster.h"
@@ -271,6 +272,78 @@ TEST(KvStreamTest, TokensComeAsTheirSlotsHoldThem) {
       }
     }
     EXPECT_GE(pieces, share == 1 ? 8u : 16u);
+    cluster.Stop();
+  }
+}
+
+// What a piece of INT8 has: blocks quantised from K and V as they were sent, bf16 behind them, and
+// zeros.
+std::vector<std::byte> Int8PieceOf(UnitCluster& cluster, const plan::FetchPiece& piece,
+                                   const Runs& runs, uint32_t layer) {
+  const uint32_t head_dim = cluster.config().layers[layer].head_dim;
+  const plan::FetchPlanes planes = plan::PlanesOf(piece, head_dim);
+  std::vector<std::byte> wanted(planes.end);
+  size_t int8_slot = 0;
+  size_t slot = 0;
+  for (uint32_t head = 0; head < piece.heads.count; ++head) {
+    for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
+      const plan::FetchRun& run = runs.runs[i];
+      std::vector<BFloat16> k(plan::FetchRun::WholeTiles(run.before) * head_dim);
+      std::vector<BFloat16> v(k.size());
+      cluster.CopyKv(runs.sequences[i], layer, piece.heads.first + head, run.before, k.data(),
+                     v.data());
+      const Extent closed{.first_slot = static_cast<uint32_t>(int8_slot),
+                          .tokens = run.int8_slots()};
+      for (uint32_t block = 0; block < run.int8_fetched(); block += kInt8BlockTokens) {
+        kernels::CloseInt8Block(
+            {.query_heads = 1, .kv_heads = 1, .head_dim = head_dim}, {.k = k.data(), .v = v.data()},
+            block, {&closed, 1}, block,
+            {.k = reinterpret_cast<uint8_t*>(wanted.data() + planes.int8_k),
+             .v = reinterpret_cast<uint8_t*>(wanted.data() + planes.int8_v),
+             .k_scales = reinterpret_cast<kernels::Int8Scale*>(wanted.data() + planes.k_scales),
+             .v_scales = reinterpret_cast<kernels::Int8Scale*>(wanted.data() + planes.v_scales)});
+      }
+      const Extent open{.first_slot = run.int8_fetched(), .tokens = run.tail_fetched()};
+      kernels::LoadKv(head_dim, k.data(), v.data(), {&open, 1}, 0, open.tokens,
+                      reinterpret_cast<BFloat16*>(wanted.data() + planes.k) + slot * head_dim,
+                      reinterpret_cast<BFloat16*>(wanted.data() + planes.v) + slot * head_dim);
+      int8_slot += run.int8_slots();
+      slot += run.tail_slots();
+    }
+  }
+  return wanted;
+}
+
+TEST(KvStreamTest, ClosedBlocksComeAsInt8AndTheOpenOneAsItIs) {
+  for (const uint64_t bytes : {kLeast, 16 * kLeast}) {
+    UnitCluster cluster({.fetch_bytes = bytes, .int8_tails = 4});
+    for (const uint64_t turn : {0, 1}) {
+      cluster.FillFetched(0, 0, turn, kMine);
+    }
+    cluster.Start();
+    cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 700}, {2, 16}}});
+    uint64_t next = 1;
+    std::vector<plan::FetchPiece> pieces;
+    for (uint64_t number = 2; number <= 6; ++number) {  // Sequence 0 fills its first block.
+      const Step step = cluster.MakeStep({.step = number, .rows = {1, 0, 2}});
+      const Runs runs = RunsOf(step, 0, 1, cluster.config(), nullptr);
+      cluster.PushPlan(step);
+      for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+        plan::PiecesOf(cluster.config().layers[layer], runs.runs,
+                       plan::FetchLimitsOf(cluster.config()), pieces);
+        for (const plan::FetchPiece& piece : pieces) {
+          cluster.AwaitFetched(0, 0, next);
+          const std::vector<std::byte> wanted = Int8PieceOf(cluster, piece, runs, layer);
+          EXPECT_EQ(std::memcmp(cluster.Fetched(0, 0, next), wanted.data(), wanted.size()), 0)
+              << "step " << number << " layer " << layer << " piece " << next;
+          cluster.FillFetched(0, 0, next, kMine);
+          cluster.RaiseCredit(0, 0, next++);
+        }
+      }
+      for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+        cluster.RunUnit(step, layer);
+      }
+    }
     cluster.Stop();
   }
 }

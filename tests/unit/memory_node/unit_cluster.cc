@@ -36,6 +36,7 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
                            .heads = ConsecutiveRanges(options.heads),
                            .span_tokens = options.span_tokens,
                            .transport = "fake://"};
+  config.int8_tails = options.int8_tails;
   if (options.fetch_bytes > 0) {
     config.attention_paths = {options.sparse ? plan::AttentionPath::kSparse
                                              : plan::AttentionPath::kFetch};
@@ -81,6 +82,7 @@ UnitCluster::UnitCluster(const UnitClusterOptions& options)
   next_slot_.resize(config_.memory_nodes.size());
   plan::EpochConfig every_slot_has_kv = config_;
   every_slot_has_kv.activation_share = 0;
+  every_slot_has_kv.int8_tails = 0;
   auto reference = kernels::CpuKvDevices(kernels::CpuAttention(), pool_)(
       AttentionWorker::DeviceOptions(every_slot_has_kv, config_.layers, kSequences * kContext));
   EXPECT_TRUE(reference.ok()) << reference.status();
