@@ -19,6 +19,8 @@ using plan::kSpillBlockTokens;
 constexpr size_t kBufferBytes = size_t{32} << 20;
 constexpr size_t kBuffersMin = 3;
 constexpr size_t kBuffersMax = 8;
+// Copied in a turn, after which queries have theirs.
+constexpr size_t kTurnBytes = size_t{256} << 10;
 // How often the disk is looked at while there is nothing else to do, and the inbox of plans while
 // something is stored, which a plan may want back.
 constexpr Nanos kDiskLook = Micros(200);
@@ -207,7 +209,7 @@ absl::Status SpillSource::CopyOut() {
     buffers_[buffer].index = move.begun++;
     LAMINA_RETURN_IF_ERROR(BeginBlock(buffer));
   }
-  LAMINA_ASSIGN_OR_RETURN(const bool whole, CopyLayer(/*out=*/true));
+  LAMINA_ASSIGN_OR_RETURN(const bool whole, CopyHeads(/*out=*/true));
   if (whole) {
     Order(/*write=*/true, std::exchange(move.copying, kNone));
   }
@@ -230,7 +232,7 @@ absl::Status SpillSource::CopyIn() {
     loaded_.pop_back();
     LAMINA_RETURN_IF_ERROR(BeginBlock(buffer));
   }
-  LAMINA_ASSIGN_OR_RETURN(const bool whole, CopyLayer(/*out=*/false));
+  LAMINA_ASSIGN_OR_RETURN(const bool whole, CopyHeads(/*out=*/false));
   if (whole) {
     ++move.done;
     LetGo(std::exchange(move.copying, kNone));
@@ -246,22 +248,29 @@ absl::Status SpillSource::BeginBlock(size_t buffer) {
                                                  std::min(kSpillBlockTokens, move.tokens - first)));
   move.copying = buffer;
   move.layer = 0;
+  move.head = 0;
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> SpillSource::CopyLayer(bool out) {
+absl::StatusOr<bool> SpillSource::CopyHeads(bool out) {
   Move& move = *move_;
-  const AttentionDescriptor& layer = epoch_.layers[move.layer];
-  const size_t plane = size_t{layer.head_dim} * kSpillBlockTokens;
   const uint32_t tokens = TokensIn(move.extents);
-  BFloat16* k = buffers_[move.copying].elements.data() + layer_elements_[move.layer];
-  for (uint32_t head = 0; head < layer.kv_heads; ++head, k += 2 * plane) {
-    LAMINA_RETURN_IF_ERROR(
-        out ? epoch_.device.reads()->Load(move.layer, head, move.extents, 0, tokens, k, k + plane)
-            : epoch_.device.writes()->Unload(move.layer, head, k, k + plane, move.extents, 0,
-                                             tokens));
+  BFloat16* const block = buffers_[move.copying].elements.data();
+  for (size_t bytes = 0; bytes < kTurnBytes && move.layer < epoch_.layers.size();) {
+    const AttentionDescriptor& layer = epoch_.layers[move.layer];
+    const size_t plane = size_t{layer.head_dim} * kSpillBlockTokens;
+    BFloat16* const k = block + layer_elements_[move.layer] + 2 * plane * move.head;
+    LAMINA_RETURN_IF_ERROR(out ? epoch_.device.reads()->Load(move.layer, move.head, move.extents, 0,
+                                                             tokens, k, k + plane)
+                               : epoch_.device.writes()->Unload(move.layer, move.head, k, k + plane,
+                                                                move.extents, 0, tokens));
+    bytes += 2 * plane * sizeof(BFloat16);
+    if (++move.head == layer.kv_heads) {
+      move.head = 0;
+      ++move.layer;
+    }
   }
-  return ++move.layer == epoch_.layers.size();
+  return move.layer == epoch_.layers.size();
 }
 
 void SpillSource::Order(bool write, size_t buffer) {

@@ -5,8 +5,8 @@
 //
 // A sequence goes in blocks of plan::kSpillBlockTokens tokens: for each layer and KV head that is
 // here the K plane and the V plane of a KvView of so many slots, one behind the other. The data
-// thread copies a layer of a block a turn, between slots and buffers; threads of the tier write and
-// read buffers meanwhile, several at once. One move after the other, in the order of plans.
+// thread copies some heads of a block a turn, between slots and buffers; threads of the tier write
+// and read buffers meanwhile, several at once. One move after the other, in the order of plans.
 //
 // What goes wrong is reported to the coordinator, and ends neither the step nor the epoch.
 //
@@ -77,8 +77,9 @@ class SpillSource final : public WorkSource {
     uint32_t done = 0;   // and that are where they should be.
     uint32_t ordered = 0;
     absl::Status status;
-    size_t copying = kNone;  // The buffer; its next layer, and the slots of its tokens.
+    size_t copying = kNone;  // The buffer; its next head, and the slots of its tokens.
     uint32_t layer = 0;
+    uint32_t head = 0;
     std::vector<Extent> extents;
   };
 
@@ -92,8 +93,8 @@ class SpillSource final : public WorkSource {
   absl::Status CopyOut();
   absl::Status CopyIn();
   absl::Status BeginBlock(size_t buffer);
-  // Copies the next layer of the block; whether it was the last one.
-  absl::StatusOr<bool> CopyLayer(bool out);
+  // Copies the next heads of the block; whether these were the last ones.
+  absl::StatusOr<bool> CopyHeads(bool out);
   void Order(bool write, size_t buffer);
   void LetGo(size_t buffer) { free_.push_back(buffer); }
   void End();
