@@ -187,7 +187,7 @@ template <typename Load, typename Other>
 double StepSecondsWith(Load& load, int core, Other& other, double seconds) {
   std::atomic<bool> running = false;
   std::atomic<bool> stop = false;
-  std::thread next to([&] {
+  std::thread other_thread([&] {
     PinThisThread({1 - core});
     do {
       other.Step();

@@ -39,8 +39,12 @@ std::vector<GenerateSpec> Requests() {
   return specs;
 }
 
-std::vector<GenerateResult> Expected() {
-  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Roomy());
+// Shards add up in an order of their own, so that only a cluster of as many has the same bits.
+std::vector<GenerateResult> Expected(uint32_t shards = 1) {
+  LocalClusterOptions options = Roomy();
+  options.shards = shards;
+  options.compute_nodes = shards;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   return cluster == nullptr ? std::vector<GenerateResult>() : cluster->GenerateMany(Requests());
 }
 
@@ -78,6 +82,11 @@ const std::vector<SpillMode>& Modes() {
          options.compute_nodes = 2;
          options.stages = 2;
        }},
+      {"shards",
+       [](LocalClusterOptions& options) {
+         options.compute_nodes = 2;
+         options.shards = 2;
+       }},
       {"prefix_cache", [](LocalClusterOptions& options) { options.prefix_cache = true; }}};
   return modes;
 }
@@ -92,7 +101,7 @@ TEST_P(SpillTest, SpilledIsAsUndisturbed) {
 
   const std::vector<GenerateResult> results = cluster->GenerateMany(Requests());
 
-  ExpectSame(results, Expected());
+  ExpectSame(results, Expected(options.shards));
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
   const core::SpillStats spills = cluster->engine().GetStatus().scheduler.spills;
   EXPECT_GT(spills.sequences_out, 0u);
