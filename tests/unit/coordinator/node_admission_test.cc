@@ -67,7 +67,7 @@ TEST(NodeAdmissionTest, TailsComeWithTheSlotsOfInt8) {
   EXPECT_EQ(admission.SlotsOf(Memory(tails + 64 * 288 + 287)), 64u);
   EXPECT_TRUE(admission.Check(Memory(tails + 64 * 288), /*holds_kv=*/true).ok());
   ExpectRefused(admission.Check(Memory(tails + 63 * 288), /*holds_kv=*/true),
-                "room for 63 tokens next to 96.0 KiB for the open blocks of 3 sequences (kv int8, "
+                "room for 63 tokens and 96.0 KiB for the open blocks of 3 sequences (kv int8, "
                 "limits.running_max), but one request may have 64");
   options.partition = Partition::kHead;
   EXPECT_TRUE(admission.Check(Memory((tails + 64 * 288) / 2), /*holds_kv=*/true).ok());
