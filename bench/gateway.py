@@ -3,7 +3,7 @@
 
 Both clients send the same prompts in a closed loop and stream the answers: `lamina bench` over gRPC,
 lamina-bench-gateway over HTTP. Rounds alternate, so that a disturbance hits both; the ratio is that of
-the medians. The gateway's own processor time for a token stands next to. With --batch it is `lamina batch`
+the medians. The gateway's own processor time for a token stands next to it. With --batch it is `lamina batch`
 against `lamina bench` instead.
 
 The compute node has core 0, the memory node core 1. The coordinator, the gateway and both clients run where the
