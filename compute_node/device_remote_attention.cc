@@ -63,7 +63,7 @@ bool DeviceRemoteAttention::Stays(uint32_t lane) const {
   return true;
 }
 
-// Of the epoch. Empty: nothing is in the way.
+// What in the epoch is in the way. Empty: nothing is.
 std::string DeviceRemoteAttention::WhyRowsAreCopied() const {
   const plan::EpochConfig& config = context_.config;
   if (!config.compute_waits) {
@@ -282,7 +282,7 @@ void DeviceRemoteAttention::NoteTaken(Lane& lane) {
   context_.intervals.EndIntervalAt(lane, telemetry::WorkKind::kDense, layer,
                                    std::max(context_.intervals.end(), now - waited));
   context_.intervals.EndIntervalAt(lane, telemetry::WorkKind::kWaitAttention, layer, now, peer);
-  if (layer > 0) {  // Of the step's first slice it is not known when it began.
+  if (layer > 0) {  // When the step's first slice began is not known.
     const uint64_t unit = plan::UnitOf(context_.UnitValue(lane, layer));
     lane.slices_nanos += channel_->SentAfter(index, unit).value_or(0);
     ++lane.slices_run;

@@ -68,12 +68,12 @@ class FetchedKv {
   // What one memory node sends of one lane.
   struct Stream {
     std::vector<RowRun> rows;
-    std::vector<plan::FetchRun> runs;                        // The same.
-    std::vector<std::vector<plan::FetchStretch>> stretches;  // Of the tokens before each.
+    std::vector<plan::FetchRun> runs;                        // The step's, too.
+    std::vector<std::vector<plan::FetchStretch>> stretches;  // The tokens before each.
   };
   struct LaneState {
     uint32_t layer = 0;
-    bool holds_weights = false;   // Of the layer's slice.
+    bool holds_weights = false;   // Those of the layer's slice.
     std::vector<Stream> streams;  // [memory nodes]
   };
 
@@ -94,8 +94,8 @@ class FetchedKv {
   std::unique_ptr<FetchSplits> splits_;
   PieceWindows windows_;
   std::vector<LaneState> lanes_;
-  std::vector<Extent> extents_;      // Of the items.
-  std::vector<uint32_t> positions_;  // Of tokens that are recomputed,
+  std::vector<Extent> extents_;      // Slots that the items name.
+  std::vector<uint32_t> positions_;  // Positions of tokens that are recomputed,
   std::vector<Extent> recomputed_;   // and their slots.
   std::vector<kernels::AttentionItem> items_;
   kernels::Int8Runs int8_runs_;

@@ -109,7 +109,7 @@ uint64_t PieceWindows::Checksum(const Lane& lane, uint32_t node) const {
     add(0, plan::PlanesOf(piece, head_dim).end / sizeof(BFloat16));
     return checksum.value();
   }
-  for (size_t head = 0; head < 2 * size_t{piece.heads.count}; ++head) {  // Of K, then of V.
+  for (size_t head = 0; head < 2 * size_t{piece.heads.count}; ++head) {  // Heads of K, then of V.
     add((head * piece.slots + piece.recomputed) * head_dim,
         (piece.slots - piece.recomputed) * head_dim);
   }

@@ -58,13 +58,13 @@ class PieceWindows {
   // What one memory node sends of one lane.
   struct Stream {
     uint32_t layer = 0;
-    std::vector<plan::FetchPiece> pieces;  // Of it.
+    std::vector<plan::FetchPiece> pieces;  // The pieces of that.
     size_t piece = 0;                      // Next of these.
     uint64_t taken = 0;                    // Pieces in the epoch.
   };
 
   plan::FetchWindows windows() const { return plan::FetchWindows(context_.layout); }
-  // Of the data of the piece at hand.
+  // Over the data of the piece at hand.
   uint64_t Checksum(const Lane& lane, uint32_t node) const;
   const Stream& StreamOf(const Lane& lane, uint32_t node) const {
     return streams_[lane.index][node];

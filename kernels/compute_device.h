@@ -80,8 +80,8 @@ struct ChunkAttentionOptions {
   std::vector<AttentionDescriptor> layers;
   AttentionArithmetic arithmetic = AttentionArithmetic::kCanonical;
   uint32_t slots = 0;
-  uint32_t context_tokens_max = 0;  // Of one prompt.
-  uint32_t query_tokens_max = 0;    // Of all items of one Attend.
+  uint32_t context_tokens_max = 0;  // The most tokens of one prompt.
+  uint32_t query_tokens_max = 0;    // The most over all items of one Attend().
   // Rows attend to INT8 as docs/adr/0171-int8-behind-the-open-block.md says: slots have both forms.
   bool int8 = false;
   friend bool operator==(const ChunkAttentionOptions&, const ChunkAttentionOptions&) = default;
@@ -92,7 +92,7 @@ class ChunkAttention {
  public:
   virtual ~ChunkAttention() = default;
 
-  virtual uint64_t bytes() const = 0;  // Of K and V.
+  virtual uint64_t bytes() const = 0;  // Memory of K and V.
 
   // Stores k and v of the items' rows in their slots, then attends these rows over them. Does not
   // wait for the device. The bits are those of kernels/attention.h in canonical arithmetic; in any,
@@ -106,8 +106,8 @@ class ChunkAttention {
 
 struct RowSamplerOptions {
   uint32_t vocabulary = 0;
-  uint32_t rows_max = 0;             // Of one call.
-  uint32_t sequence_tokens_max = 0;  // Of one row, prompt and output.
+  uint32_t rows_max = 0;             // The most rows of one call.
+  uint32_t sequence_tokens_max = 0;  // The most tokens of one row, prompt and output.
 };
 
 // Samples rows of logits where they are, so that only tokens leave the device.
@@ -124,7 +124,7 @@ class RowSampler {
   virtual absl::Status Sample(const MatrixView<const float>& logits,
                               absl::Span<const SampleRequest> rows) = 0;
 
-  // Of the last call, by row; there after Synchronize().
+  // What the last call sampled, by row; there after Synchronize().
   virtual absl::Span<const TokenId> tokens() const = 0;
 };
 

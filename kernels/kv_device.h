@@ -45,11 +45,11 @@ struct KvDeviceOptions {
   std::vector<AttentionDescriptor> layers;
   AttentionArithmetic arithmetic = AttentionArithmetic::kCanonical;
   uint32_t slots = 0;
-  uint32_t context_tokens_max = 0;  // Of one sequence.
-  uint32_t items_max = 0;           // Of one Attend.
-  uint32_t query_tokens_max = 1;    // Of an item; the device may serve fewer.
-  uint32_t store_tokens_max = 0;    // Of one Store.
-  uint32_t step_lanes = 0;          // Of step_attention(), where the device has it;
+  uint32_t context_tokens_max = 0;  // The most tokens of one sequence.
+  uint32_t items_max = 0;           // The most items of one Attend().
+  uint32_t query_tokens_max = 1;    // The most of an item; the device may serve fewer.
+  uint32_t store_tokens_max = 0;    // The most tokens of one Store().
+  uint32_t step_lanes = 0;          // Lanes of step_attention(), where the device has it;
   uint32_t step_rows_max = 0;       // rows of one lane's step.
   // Elements of a token's activation in every layer, which activations() keeps in slots of its own,
   // so many of them. A device without them is refused. Width 0: it keeps none.
@@ -108,7 +108,7 @@ class KvReads {
   virtual absl::Status Load(uint32_t layer, uint32_t head, absl::Span<const Extent> extents,
                             uint32_t first, uint32_t tokens, BFloat16* k, BFloat16* v) = 0;
 
-  // The same of INT8, of closed blocks, as kernels::LoadInt8(). Requires: KvDevice::int8().
+  // As above, for INT8 of closed blocks, like kernels::LoadInt8(). Requires: KvDevice::int8().
   virtual absl::Status LoadClosed(uint32_t layer, uint32_t head, absl::Span<const Extent> extents,
                                   uint32_t first, uint32_t tokens, const Int8View& to) = 0;
 };
@@ -173,11 +173,11 @@ class KvDevice {
  public:
   virtual ~KvDevice() = default;
 
-  // Of the kernels, and of the device if it is not the processor: "highway/AVX2", "cuda:0 H200".
+  // Names the kernels, and the device if it is not the processor: "highway/AVX2", "cuda:0 H200".
   virtual const std::string& name() const = 0;
   virtual uint32_t slots() const = 0;  // With INT8 those of it.
-  virtual uint64_t bytes() const = 0;  // Of K and V.
-  // Of an item: as many as were asked for, or fewer.
+  virtual uint64_t bytes() const = 0;  // Memory of K and V.
+  // The most query tokens of an item: as many as were asked for, or fewer.
   virtual uint32_t query_tokens_max() const = 0;
 
   // False once a call has failed: make another one. Any thread.

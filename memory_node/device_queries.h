@@ -68,7 +68,7 @@ class DeviceQueries final : public WorkSource {
   void Abort() { channel_->Abort(); }
 
  private:
-  // Of a lane whose step the device serves: its units that were enqueued, and of these the ones
+  // For a lane whose step the device serves: its units that were enqueued, and of these the ones
   // that have been seen to be done.
   struct Progress {
     uint32_t enqueued = 0;

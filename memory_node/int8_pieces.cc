@@ -116,7 +116,7 @@ absl::Status Int8Gather::Tails(kernels::KvReads& reads, size_t first, size_t end
       [&](uint32_t head, uint32_t run, size_t slot, size_t from, size_t to) -> absl::Status {
         const Int8RunTokens& tokens = runs_.tokens[run];
         const size_t tokens_end = std::clamp(slot + runs_.runs[run].tail_fetched(), from, to);
-        // Of a tile with some tokens K is cleared whole before these come.
+        // K of a tile with some tokens is cleared whole before these come.
         Clear(k, std::max(tokens_end / kTile * kTile, from), to, head_dim_);
         Clear(v, tokens_end, to, head_dim_);
         if (from == tokens_end) {

@@ -25,7 +25,7 @@ namespace lamina::memory_node {
 // fill it go on in the same tail, maybe before it has been sent.
 class TailCopy {
  public:
-  // Of the tail's first `tokens`. Errors: the device's.
+  // Copies the tail's first `tokens`. Errors: the device's.
   absl::Status Take(absl::Span<const AttentionDescriptor> layers, kernels::KvReads& reads,
                     uint32_t tail_slot, uint32_t tokens);
 
@@ -55,7 +55,7 @@ class Int8Gather {
  public:
   struct Runs {
     absl::Span<const plan::FetchRun> runs;
-    absl::Span<const Int8RunTokens> tokens;  // Of each run.
+    absl::Span<const Int8RunTokens> tokens;  // By run.
   };
   // `data`: behind the header.
   Int8Gather(const plan::FetchPiece& piece, uint32_t layer, uint32_t head_dim, const Runs& runs,

@@ -56,10 +56,10 @@ class KvStream final : public WorkSource {
   struct Stream {
     bool active = false;  // A step's, that has not been sent whole.
     std::vector<plan::FetchRun> runs;
-    std::vector<RunTokens> kv;  // Of each run.
+    std::vector<RunTokens> kv;  // By run.
     std::vector<RunTokens> activations;
     std::vector<Int8RunTokens> int8;  // In place of both.
-    std::vector<TailCopy> copies;     // Of those that need one.
+    std::vector<TailCopy> copies;     // One for each run that needs it.
     PieceStream pieces;
   };
 

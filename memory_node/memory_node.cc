@@ -108,7 +108,7 @@ absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MemoryNode::OpenChannel(
   return DeviceQueries::MakeChannel(*config_, *windows_.region, *device_, silence_max);
 }
 
-// Of windows, by a device: what was not asked for needs no reason.
+// Says how a device uses windows: what was not asked for needs no reason.
 std::string MemoryNode::DescribeUse(bool waits, const std::string& obstacle) const {
   if (waits) {
     return absl::StrCat(", for which ", options_.device, " waits itself");

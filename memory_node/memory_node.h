@@ -27,7 +27,7 @@ namespace lamina::memory_node {
 struct MemoryNodeOptions {
   std::string name;
   std::vector<int> cores;
-  kernels::KvDeviceMaker make_device;  // Of the device that holds KV and attends.
+  kernels::KvDeviceMaker make_device;  // Makes the device that holds KV and attends.
   std::string verbs_uri = "verbs://";  // With this host's options.
   ClusterSecret secret = {};           // What peers prove to each other in their handshakes.
   std::string device = "cpu";          // For people.
@@ -68,7 +68,7 @@ class MemoryNode final : public control::NodeHandler {
   control::NodeReporter* reporter_ = nullptr;
   WorkerCounters counters_;
 
-  // Of the current epoch; order matters: the worker goes first, the transport last.
+  // What belongs to the epoch; order matters: the worker goes first, the transport last.
   std::optional<plan::EpochConfig> config_;
   DeviceAllocation device_replies_;  // Where query windows lie in the device's memory.
   QueryWindows windows_;

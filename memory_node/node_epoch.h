@@ -37,7 +37,7 @@ struct NodeEpoch {
   const std::string& NameOf(uint32_t compute_node) const {
     return config.compute_nodes[compute_node];
   }
-  // Of the first signal value of the lane's step that is not one of its units.
+  // The first signal value behind the lane's step: it belongs to none of its units.
   uint64_t StepEnd(const Lane& lane) const {
     return layout.SignalValue(lane.step, layout.layer_count() - 1) + 1;
   }

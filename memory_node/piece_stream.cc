@@ -54,7 +54,7 @@ void PieceStream::BeginLayer(uint32_t layer, absl::Span<const plan::FetchRun> ru
   done_ = 0;
 }
 
-// Of two windows the last but one piece's must have been used up.
+// With two windows, the last but one piece's must have been used up.
 transport::SignalCondition PieceStream::Credit() const {
   return {.word = windows().credit_word(kComputeNode, lane_),
           .at_least = sent_ < 2 ? 0 : sent_ - 1};
@@ -240,14 +240,14 @@ absl::Status PieceStream::GatherTiles(kernels::KvReads& kv, absl::Span<const Run
     BFloat16* const head_k = k + skipped * head_dim;
     BFloat16* const head_v = v + skipped * head_dim;
     for (uint32_t run = piece().first_run; run < piece().runs_end && slot < end; ++run) {
-      // Of the run's slots those in the range, of these those with a token, and of these those
+      // Takes the run's slots in the range, of these those with a token, and of these those
       // whose token lies here.
       const size_t from = std::max(slot, begin);
       const size_t to = std::min(slot + runs_[run].slots(), end);
       if (from < to) {
         const size_t tokens_end = std::clamp(slot + runs_[run].fetched(), from, to);
         const size_t first = std::clamp(slot + tokens[run].hidden, from, tokens_end);
-        // Of a tile with some tokens K is cleared whole before these come.
+        // K of a tile with some tokens is cleared whole before these come.
         Clear(head_k, std::max(tokens_end / plan::kFetchTile * plan::kFetchTile, from), to,
               head_dim);
         Clear(head_v, tokens_end, to, head_dim);

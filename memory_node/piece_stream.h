@@ -57,9 +57,9 @@ class PieceStream {
   // One turn of the piece at hand. `tokens`: of each run, those that come as K and V.
   // Errors: the transport's.
   absl::Status PutTiles(Lane& lane, kernels::KvReads& kv, absl::Span<const RunTokens> tokens);
-  // The same where slots are INT8.
+  // As above, where slots are INT8.
   absl::Status PutInt8(Lane& lane, kernels::KvReads& reads, absl::Span<const Int8RunTokens> tokens);
-  // The same where piece().activations(); `tokens` come as activations.
+  // As above, where piece().activations(); `tokens` come as activations.
   absl::Status PutActivations(Lane& lane, kernels::KvActivations& activations,
                               absl::Span<const RunTokens> tokens);
 
@@ -94,10 +94,10 @@ class PieceStream {
   std::vector<std::byte> staged_;
   uint32_t layer_ = 0;
   absl::Span<const plan::FetchRun> runs_;
-  std::vector<plan::FetchPiece> pieces_;  // Of the layer.
+  std::vector<plan::FetchPiece> pieces_;  // The layer's.
   size_t piece_ = 0;                      // The next one of these, and
   size_t done_ = 0;              // how much of it has left: tiles, heads in order; or tokens.
-  plan::DataChecksum checksum_;  // Of that, if there are any.
+  plan::DataChecksum checksum_;  // Over that, if there are any.
   uint64_t sent_ = 0;            // Whole pieces, in the epoch.
 };
 

@@ -26,7 +26,7 @@ struct SpillOrder {
   bool write = false;
   uint32_t block = 0;
   absl::Span<std::byte> bytes;  // Not to be touched before the order is done.
-  size_t buffer = 0;            // Of the caller's.
+  size_t buffer = 0;            // Chosen by the caller.
   absl::Status status;          // Once it is done.
 };
 

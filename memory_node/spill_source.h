@@ -67,7 +67,7 @@ class SpillSource final : public WorkSource {
   };
   struct Buffer {
     std::vector<BFloat16> elements;
-    uint32_t index = 0;  // Of the move's blocks.
+    uint32_t index = 0;  // Which of the move's blocks it has.
   };
   // The move at the front of moves_.
   struct Move {

@@ -82,7 +82,7 @@ class StepFeed {
   absl::Status Look();
 
  private:
-  // Of a lane whose window came before its plan.
+  // A lane whose window came before its plan.
   struct PlanWait {
     Nanos since = 0;  // 0: none.
     uint32_t sender = 0;

@@ -126,7 +126,7 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
   for (const plan::DecodeRow& row : plan.rows) {
     const plan::SlotTables::Sequence* sequence = tables.Find(row.sequence);
     if (sequence == nullptr) {
-      continue;  // Of another node.
+      continue;  // The sequence is another node's.
     }
     if (config.partition == Partition::kTokenRange) {
       LAMINA_RETURN_IF_ERROR(CollectSpanRow(config, tables, *sequence, row.position, lane));

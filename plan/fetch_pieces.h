@@ -59,12 +59,12 @@ inline constexpr uint32_t kFetchTile = 16;
 struct FetchRun {
   uint32_t before = 0;  // Tokens of the sequence in front of them: what is fetched.
   uint32_t tokens = 0;
-  uint32_t recomputed = 0;  // Of those before: come as activations.
+  uint32_t recomputed = 0;  // How many of those before come as activations.
   // Tokens whose K and V come.
   uint32_t fetched() const { return before - recomputed; }
   // In a window: of the tokens that are fetched, and the own ones.
   uint32_t slots() const { return WholeTiles(fetched() + tokens); }
-  // Of the recomputed ones.
+  // In a window: what the recomputed ones take.
   uint32_t recomputed_slots() const { return WholeTiles(recomputed); }
 
   // Where K and V are INT8: tokens that come so, and bf16 of the open block behind them.
@@ -82,14 +82,15 @@ struct FetchRun {
 };
 
 struct FetchPiece {
-  HeadRange heads;         // Of those that the memory node holds.
+  HeadRange heads;         // Heads that the memory node holds.
   uint32_t first_run = 0;  // Runs [first_run, runs_end).
   uint32_t runs_end = 0;
-  uint32_t slots = 0;  // Of all its runs, in each head.
+  uint32_t slots = 0;  // Slots of all its runs, in each head.
   // The first of these, whose K and V follow from the piece before. Of a piece of activations: how
   // many tokens it has; it has no heads.
   uint32_t recomputed = 0;
-  uint32_t int8_slots = 0;  // Of all its runs, in each head; `slots` are those of open blocks then.
+  uint32_t int8_slots =
+      0;  // INT8 slots of all its runs, in each head; `slots` are those of open blocks then.
 
   bool activations() const { return heads.count == 0; }
 
@@ -112,7 +113,7 @@ FetchPlanes PlanesOf(const FetchPiece& piece, uint32_t head_dim);
 
 // What pieces are cut for.
 struct FetchLimits {
-  uint64_t window_bytes = 0;      // Of one window.
+  uint64_t window_bytes = 0;      // Bytes of one window.
   uint32_t heads = 0;             // KV heads of a piece, or the layer's if these are fewer; 0: any.
   uint32_t activation_width = 0;  // Elements of a token's activation; 0: nothing is recomputed.
   bool int8 = false;              // K and V are; nothing is recomputed then.
@@ -135,11 +136,11 @@ class FetchWindows {
   // The layout must outlive this.
   explicit FetchWindows(const WindowLayout& layout) : layout_(layout) {}
 
-  // Of a memory node's region.
+  // A word of a memory node's region.
   uint32_t credit_word(uint32_t compute_node, uint32_t lane) const {
     return layout_.Word(WindowKind::kFetchCredit, compute_node, lane);
   }
-  // Of a compute node's region.
+  // A word of a compute node's region.
   uint32_t word(uint32_t memory_node, uint32_t lane) const {
     return layout_.Word(WindowKind::kFetched, memory_node, lane);
   }
@@ -152,7 +153,7 @@ class FetchWindows {
   const WindowLayout& layout_;
 };
 
-// Of one window, with windows in pairs for each lane and memory node; 0 without path fetch.
+// Bytes of one window, with windows in pairs for each lane and memory node; 0 without path fetch.
 uint64_t FetchWindowBytes(const EpochConfig& config);
 
 // Errors: kInvalidArgument  path fetch with several compute nodes or partition token_range; windows

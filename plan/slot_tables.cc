@@ -63,7 +63,7 @@ absl::Status SlotTables::Move(SlotMove::Kind kind, uint64_t spill, SequenceId se
                               uint32_t tokens) {
   const auto found = sequences_.find(sequence);
   if (found == sequences_.end()) {
-    return absl::OkStatus();  // Of another node.
+    return absl::OkStatus();  // The sequence is another node's.
   }
   LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots, SlotsOf(found->second, 0, tokens));
   moves_.push_back({.kind = kind, .spill = spill, .slots = std::move(slots)});
@@ -84,7 +84,7 @@ absl::Status SlotTables::Apply(const SequenceLeave& leave) {
 absl::Status SlotTables::Apply(const SlotRelease& release) {
   const auto found = sequences_.find(release.sequence);
   if (found == sequences_.end()) {
-    return absl::OkStatus();  // Of another node.
+    return absl::OkStatus();  // The sequence is another node's.
   }
   Sequence& sequence = found->second;
   if (release.tokens <= sequence.released || release.tokens > sequence.tokens) {
@@ -126,7 +126,7 @@ absl::Status SlotTables::Apply(const SequenceJoin& join) {
 absl::Status SlotTables::Apply(const SlotAllocation& allocation) {
   const auto found = sequences_.find(allocation.sequence);
   if (found == sequences_.end()) {
-    return absl::OkStatus();  // Of another node.
+    return absl::OkStatus();  // The sequence is another node's.
   }
   if (!spans() || allocation.memory_node == options_.node) {
     LAMINA_RETURN_IF_ERROR(CheckExtent(allocation.extent));

@@ -25,14 +25,14 @@ struct SlotMove {
   enum class Kind : uint8_t { kOut, kIn, kDrop };
   Kind kind = Kind::kDrop;
   uint64_t spill = 0;
-  std::vector<Extent> slots;  // Of tokens 0, 1, 2, ... of the sequence; with kDrop none.
+  std::vector<Extent> slots;  // Slots of tokens 0, 1, 2, ... of the sequence; with kDrop none.
 };
 
 class SlotTables {
  public:
   struct Options {
     uint32_t node = 0;   // Own index among the epoch's memory nodes.
-    uint32_t slots = 0;  // Of the arena.
+    uint32_t slots = 0;  // How many the arena has.
     // Partition token_range: sequences are cut into spans of so many tokens. Else 0.
     uint32_t span_tokens = 0;
     // Every sequence has K and V here, all or some; else those whose join names this node.
@@ -77,7 +77,7 @@ class SlotTables {
   absl::StatusOr<std::vector<Extent>> SlotsOf(const Sequence& sequence, uint32_t first,
                                               uint32_t tokens) const;
 
-  // The same of `held` tokens whose slots are `extents`.
+  // As above, for `held` tokens whose slots are `extents`.
   static absl::StatusOr<std::vector<Extent>> Part(absl::Span<const Extent> extents, uint32_t held,
                                                   uint32_t first, uint32_t tokens);
 

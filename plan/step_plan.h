@@ -140,7 +140,7 @@ struct SlotAllocation {
 // sequence joined with, whose slot came with the join; the last of these samples the first token.
 struct DecodeRow {
   SequenceId sequence = 0;
-  uint32_t position = 0;  // Of the token that is the input of this step.
+  uint32_t position = 0;  // Position of the token that is the input of this step.
   friend bool operator==(const DecodeRow&, const DecodeRow&) = default;
 };
 
@@ -191,7 +191,7 @@ struct TokenLogprob {
 
 struct SampledToken {
   SequenceId sequence = 0;
-  uint32_t position = 0;  // Of this token in the sequence.
+  uint32_t position = 0;  // Position of this token in the sequence.
   TokenId token = 0;
   float logprob = 0;
   std::vector<TokenLogprob> top;

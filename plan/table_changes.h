@@ -45,7 +45,7 @@ absl::Status ApplyChanges(const StepPlan& plan, const Apply& apply) {
   return status;
 }
 
-// The same with an `apply` that returns nothing.
+// Applies a change with an `apply` that returns nothing.
 template <typename Apply>
 void ForEachChange(const StepPlan& plan, const Apply& apply) {
   const auto apply_list = [&](const auto& list) {

@@ -121,7 +121,7 @@ class BeamGroups {
   std::map<plan::SequenceId, std::unique_ptr<Group>> groups_;  // By the request's id.
   std::map<plan::SequenceId, Group*> members_;
   std::map<plan::SequenceId, Group*> answers_;
-  plan::SequenceId ids_;  // Of members given so far.
+  plan::SequenceId ids_;  // The last id that a member got.
 };
 
 }  // namespace lamina::core

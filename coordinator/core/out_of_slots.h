@@ -69,7 +69,7 @@ class OutOfSlots {
 // The last in service order: it has waited least, and whoever came first is never taken out.
 std::unique_ptr<OutOfSlots> MakePreemptLast();
 
-// The same one goes to the tier if there is room and that takes less time than to compute it again
+// Takes the same one, which goes to the tier if there is room and that is faster than computing it
 // (cost/spill_cost.h).
 std::unique_ptr<OutOfSlots> MakeSpillLast();
 

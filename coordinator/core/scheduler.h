@@ -71,10 +71,10 @@ struct SchedulerStats {
   uint64_t preemptions = 0;
   uint64_t tokens_committed = 0;
   uint64_t rows_discarded = 0;
-  uint64_t lane_moves = 0;    // Of sequences from lane to lane.
+  uint64_t lane_moves = 0;    // Sequences that went from lane to lane.
   LaneCount lane_count;       // Over how many lanes sequences are spread now, and why.
-  SubBatchCount sub_batches;  // Of the last step with rows.
-  FetchShare fetch_share;     // The same.
+  SubBatchCount sub_batches;  // As chosen for the last step with rows.
+  FetchShare fetch_share;     // As chosen for the last step with rows.
   PrefixCacheStats prefix_cache;
   SpillStats spills;
   struct LaneStats {
@@ -127,7 +127,7 @@ class Scheduler {
 
   // What was measured of late; decides over how many lanes the rows are spread.
   void SetLaneCosts(const cost::LaneCosts& costs);
-  // The same of links; decides in how many chunks rows leave.
+  // As above, for links; decides in how many chunks rows leave.
   void SetLinkCosts(const cost::LinkCosts& costs);
 
   // What nodes have measured of fetching. Used by later steps (fetch_planning.h).
@@ -167,9 +167,9 @@ class Scheduler {
 
   bool HasWork() const;
   SchedulerStats Stats() const;
-  // Of a memory node: slots that only the prefix cache holds count as kept, not as held.
+  // A memory node's slots. Those that only the prefix cache holds count as kept, not as held.
   KvPoolStats KvStats(uint32_t memory_node) const;
-  // Of the last Plan().
+  // The lanes that the last Plan() chose.
   const LaneCount& lane_count() const;
   const KvDirectory& kv() const;
   const PrefixCache& prefix_cache() const;

@@ -26,7 +26,7 @@ namespace lamina::core {
 
 // What a memory node has beside its slots for K and V of sequences that have given up theirs.
 struct SpillShare {
-  uint32_t blocks = 0;  // Of plan::kSpillBlockTokens tokens; 0: there is no tier.
+  uint32_t blocks = 0;  // Blocks of plan::kSpillBlockTokens tokens; 0: there is no tier.
   uint32_t nodes = 1;   // That have a part of each token: all report what they have done.
   cost::SpillRates rates;
 };
@@ -34,7 +34,7 @@ struct SpillShare {
 struct MemoryNodeShare {
   std::string name;
   uint32_t slots = 0;
-  // Of the memory that its slots lie in; another one holds nothing. 0: not known, taken for
+  // Names the memory that its slots lie in; another one holds nothing. 0: not known, taken for
   // another.
   uint64_t arena = 0;
   double bandwidth_bytes_per_second = 0;  // Measured by the node at start; relative size matters.
@@ -60,8 +60,8 @@ struct SchedulerOptions {
   uint32_t prompt_rows_max = 0;    // Rows that a step has room for beyond these, for prompts.
   uint32_t step_tokens_max = 512;  // Decode rows plus chunk tokens of a step.
   uint32_t chunk_tokens = 512;     // Largest chunk of one prompt.
-  // Of a compute node, for all prompts in prefill of all lanes, or of its replica's prefill lanes.
-  // What a prompt has beyond it attends where K and V lie, as rows; not in prefill lanes.
+  // Room on a compute node for all prompts in prefill of all lanes, or of its replica's prefill
+  // lanes. What a prompt has beyond it attends where K and V lie, as rows; not in prefill lanes.
   uint32_t scratch_tokens = 8192;
   uint32_t sequence_tokens_max = 8192;
   uint32_t running_max = 256;
@@ -72,7 +72,8 @@ struct SchedulerOptions {
   // Where K and V are INT8: tails of open blocks on each memory node, for so many sequences. They
   // share closed blocks alone. 0: K and V are bf16.
   uint32_t int8_tails = 0;
-  uint32_t cached_block_tokens = 16;  // Of a block of the prefix cache; INT8: that has own scales.
+  uint32_t cached_block_tokens =
+      16;  // Tokens of a block of the prefix cache; INT8: that has own scales.
   // Partition token_range: sequences are cut into spans of so many tokens, which may lie on
   // different memory nodes. 0: a sequence lies on one.
   uint32_t span_tokens = 0;
@@ -80,10 +81,11 @@ struct SchedulerOptions {
   // slots up, so many at a time: whole blocks of attention.
   cost::LayerWindows windows;
   uint32_t release_tokens = 256;
-  plan::AttentionPath attention_path = plan::AttentionPath::kRemote;  // Of all sequences.
+  plan::AttentionPath attention_path = plan::AttentionPath::kRemote;  // All sequences take it.
   uint32_t soft_reservation_min = 64;                                 // See KvDirectoryOptions.
   uint32_t soft_reservation_max = 256;
-  // Of epoch 0. May be empty: then Submit answers kUnavailable until StartEpoch brings some.
+  // The nodes of epoch 0. May be empty: then Submit answers kUnavailable until StartEpoch brings
+  // some.
   std::vector<MemoryNodeShare> memory_nodes;
   // K and V stay when their sequences have ended, for others with the same first tokens
   // (prefix_cache.h). Not with span_tokens, nor with prefill lanes.
@@ -98,7 +100,7 @@ struct SchedulerOptions {
   // or where every layer has a window what its next row reaches, in whole blocks and spans.
   uint32_t SlotsAtOnce(uint32_t tokens) const;
 
-  // Of the longest sequence that the memory nodes can hold when it is alone.
+  // Tokens of the longest sequence that the memory nodes can hold when it is alone.
   uint32_t SlotsOfLongest() const;
 };
 

@@ -25,7 +25,7 @@
 
 namespace lamina::core {
 
-struct CachedBlock;  // Of PrefixCache.
+struct CachedBlock;  // Defined by PrefixCache.
 struct HeldSpans;
 
 struct SeenTokens {
@@ -47,13 +47,13 @@ struct alignas(64) Sequence {
   uint32_t lane = 0;
   uint32_t next_lane = 0;  // Where it is wanted; `lane` until then, and its planned rows are done.
   uint32_t node = 0;       // Where its next token goes.
-  uint64_t last_step = 0;  // Of the lane: the last one planned with a row of it.
-  uint64_t last_work = 0;  // The same with a row or a chunk.
+  uint64_t last_step = 0;  // The lane's last step that was planned with a row of it.
+  uint64_t last_work = 0;  // The last one with a row or a chunk of it.
   uint32_t planned_tokens = 0;  // Tokens in all once every planned step is done.
   uint32_t slots = 0;           // On all nodes; those that it has given up count on.
   uint32_t join_tokens = 0;     // Prompt and committed tokens when it joined.
-  uint32_t chunked_tokens = 0;  // Of those, planned in chunks.
-  HeldSpans* held = nullptr;    // Of SequenceKv.
+  uint32_t chunked_tokens = 0;  // Those that are planned in chunks.
+  HeldSpans* held = nullptr;    // Owned by SequenceKv.
   uint32_t seat = 0;            // In SequenceLife, for as long as it is known.
   uint32_t cached_tokens = 0;   // The first ones, whose K and V were there when it joined.
   // Tokens on nodes that its next row reads, the mean over the layers; those of one node together
@@ -67,18 +67,20 @@ struct alignas(64) Sequence {
   uint64_t arrival = 0;
   std::vector<plan::SequenceId> forks;  // Submitted with fork_of = this one.
 
-  uint64_t spill = 0;  // Of Spills: where its K and V are, or are on their way to; 0: nowhere.
+  uint64_t spill =
+      0;  // The number by which Spills knows where its K and V are, or go to; 0: nowhere.
 
   // While running:
   bool restoring = false;  // Its K and V are being read back: it has no work until they are there.
   std::vector<plan::SequenceId> attached;   // The reverse of `parent`.
   std::vector<uint32_t> lives_on;           // `node` and those that hold slots of it, each once.
   uint32_t cached_at_first = 0;             // As cached_tokens when it joined for the first time.
-  std::vector<CachedBlock*> cached_blocks;  // Of PrefixCache: those of its first tokens.
+  std::vector<CachedBlock*> cached_blocks;  // Blocks of PrefixCache that hold its first tokens.
   uint32_t scratch_offset = 0;
-  uint32_t scratch_tokens = 0;         // Of its first tokens; those behind them are rows.
+  uint32_t scratch_tokens =
+      0;  // How many of its first tokens are there; those behind them are rows.
   std::vector<float> logprobs;         // Score.
-  std::vector<plan::TokenRank> ranks;  // The same.
+  std::vector<plan::TokenRank> ranks;  // One for each of these.
 
   // Has the processor fetch the cache lines that a step reads.
   void Prefetch() const {

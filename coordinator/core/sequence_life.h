@@ -47,7 +47,7 @@ class SequenceLife {
   bool Before(Sequence& a, Sequence& b) const { return before_(&a, &b); }  // In service order.
   Sequence* Find(plan::SequenceId id);
   const Sequence* Find(plan::SequenceId id) const;
-  // The same by its `seat`, which may be another one's by now: without a search.
+  // As above, by its `seat`, which may be another one's by now: without a search.
   Sequence* Find(plan::SequenceId id, uint32_t seat) const {
     const bool there = seat < seats_.size() && seats_[seat].id == id;
     return there ? seats_[seat].sequence : nullptr;
@@ -78,7 +78,7 @@ class SequenceLife {
   // Takes a running sequence out of its lane; it waits again once the step with its leave is done.
   // So do forks that wait for a chunk of it that never comes: they are prefilled on their own.
   void Preempt(Sequence& sequence);
-  // The same of one whose K and V go to the spill tier. Requires: Spills::Fits().
+  // As above, for one whose K and V go to the spill tier. Requires: Spills::Fits().
   void Spill(Sequence& sequence);
   // The step with their leaves is done. Those that have ended meanwhile are passed over.
   void WaitAgain(const std::vector<plan::SequenceId>& drained);
@@ -88,7 +88,7 @@ class SequenceLife {
   // Nodes forget their tables: all that ran wait in their old places. They remember `lost`, the
   // names of nodes that were lost, if any; those that remember too many end.
   void LeaveEpoch(const std::string& lost, Events& events);
-  // Of those that wait, ends those that no memory node could hold alone.
+  // Ends those of the waiting that no memory node could hold alone.
   void EndLongerThan(const SchedulerOptions& options, Events& events);
   void FailAll(const absl::Status& status, Events& events);
   // Moves those that were preempted since the last call, and have not ended, to `events`.

@@ -29,11 +29,11 @@ struct SequenceRequest {
   std::vector<TokenId> end_tokens;
   int32_t priority = 0;  // Higher is sooner, under the priority policy.
   bool score = false;
-  uint32_t decode_from = 0;  // Of a score: SequenceJoin::decode_from.
+  uint32_t decode_from = 0;  // For a score: SequenceJoin::decode_from.
   // With a width: the request is a beam search, and this its only sequence.
   BeamParams beams;
   bool is_beam = false;  // One of a beam search, whose slots others share as it goes on.
-  // Of a beam search: who gets its answers, the best one first; `id` is the first.
+  // For a beam search: who gets its answers, the best one first; `id` is the first.
   std::vector<plan::SequenceId> answers;
   // K and V are shared with requests of the same salt only, so that others cannot probe by latency
   // what was asked.
@@ -43,8 +43,9 @@ struct SequenceRequest {
 
 struct TokenEvent {
   plan::SequenceId sequence = 0;
-  uint32_t index = 0;          // 0 for the first generated token. Each index comes exactly once.
-  uint32_t cached_tokens = 0;  // Of the prompt, whose K and V were there when the sequence came.
+  uint32_t index = 0;  // 0 for the first generated token. Each index comes exactly once.
+  uint32_t cached_tokens =
+      0;  // Tokens of the prompt whose K and V were there when the sequence came.
   plan::SampledToken token;
 };
 struct FinishEvent {
@@ -56,7 +57,7 @@ struct FinishEvent {
 struct ScoreEvent {
   plan::SequenceId sequence = 0;
   std::vector<float> logprobs;         // [prompt - 1]: of tokens 1, 2, ...
-  std::vector<plan::TokenRank> ranks;  // The same, or none.
+  std::vector<plan::TokenRank> ranks;  // One for each of these, or none.
 };
 // In the order in which they are to be shown: per sequence tokens or score, then its end.
 struct Events {

@@ -19,7 +19,7 @@
 namespace lamina::kernels::cuda {
 namespace {
 
-constexpr uint64_t kPieceAlignment = 256;  // Of MemoryArena.
+constexpr uint64_t kPieceAlignment = 256;  // As MemoryArena aligns them.
 
 absl::StatusOr<Buffer> BufferOf(ArenaKind kind, size_t bytes) {
   LAMINA_ASSIGN_OR_RETURN(MemoryArena arena, MemoryArena::Create(kind, bytes));

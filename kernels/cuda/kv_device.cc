@@ -48,7 +48,7 @@ struct Sizes {
     extents = o.slots + 2 * items;
   }
 
-  // Of entries: outputs of all heads, or the entries of their stacks.
+  // Floats of entries: outputs of all heads, or the entries of their stacks.
   uint64_t entry_floats() const { return items * entries_max * q_width; }
   uint64_t entry_lses() const { return items * entries_max * query_heads; }
 
@@ -130,7 +130,7 @@ class CudaKvDevice final : public KvDevice, private KvDeviceRows {
   absl::Status Settle() override { return ordered_ ? Noted(Synchronize()) : absl::OkStatus(); }
 
   using Layer = KvLayers::Layer;
-  // Of all items of a call, in the device's memory.
+  // Queries of all items of a call, in the device's memory.
   struct Queries {
     const BFloat16* q = nullptr;
     size_t stride = 0;

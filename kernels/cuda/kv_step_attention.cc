@@ -10,7 +10,7 @@
 namespace lamina::kernels::cuda {
 namespace {
 
-// Of each lane.
+// Pieces of memory for each lane.
 constexpr uint64_t kPieces = 16;
 
 size_t WidestRow(const CudaKvStepAttention::Options& options) {

@@ -30,8 +30,8 @@ class CudaKvStepAttention final : public KvStepAttention {
   struct Options {
     std::vector<AttentionDescriptor> layers;
     uint32_t lanes = 0;
-    uint32_t slots = 0;                  // Of each layer.
-    LayerAttentions::Options attention;  // Of each lane; its rows are those of a step.
+    uint32_t slots = 0;                  // Slots of each layer.
+    LayerAttentions::Options attention;  // For each lane; its rows are those of a step.
   };
 
   // Bytes that Create() will take, at most.
@@ -46,7 +46,7 @@ class CudaKvStepAttention final : public KvStepAttention {
   CudaKvStepAttention(const CudaKvStepAttention&) = delete;
   CudaKvStepAttention& operator=(const CudaKvStepAttention&) = delete;
 
-  // Of the first lanes. Requires: as many lanes at least.
+  // Streams of the first lanes. Requires: as many lanes at least.
   std::vector<const Stream*> streams(uint32_t lanes) const;
   uint32_t lanes() const { return static_cast<uint32_t>(lanes_.size()); }
 

@@ -241,7 +241,7 @@ class CudaWindowChannel final : public WindowChannel {
     WaitRecord* record = nullptr;
     UnitRecord* sent = nullptr;  // [sends_kept], by the unit's number.
     PeerTimes* times = nullptr;  // [peers]: of the lane's last take.
-    uint64_t sequence = 0;       // Of the last wait that was enqueued.
+    uint64_t sequence = 0;       // The last wait that was enqueued.
   };
 
   // Pinned memory, each element as it begins.
