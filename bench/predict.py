@@ -4,7 +4,7 @@
 For each mode of predict_points.json a cluster of one compute node (core 0) and one memory node (core 1; policy local: one node with both
 cores) is started and calibrated by `lamina calibrate`. Then each point is measured --turns times, in turns, with reads of the calibration's
 kind next to it (a repetition of its first measurement, printed as drift), and simulated by `lamina simulate` with the same arrivals. Leave the
-machine alone meanwhile: 45 to 60 minutes.
+machine alone meanwhile: 20 minutes with two turns, 30 with three.
 
 A point holds if tokens/s and TPOT p50 are within the larger of 10% and the runs' own spread; TTFT p50 within 15%.
 """
