@@ -29,7 +29,7 @@ class TailCopy {
   absl::Status Take(absl::Span<const AttentionDescriptor> layers, kernels::KvReads& reads,
                     uint32_t tail_slot, uint32_t tokens);
 
-  // As KvReads::Load() does it for the tail.
+  // Copies tokens of the tail, as KvReads::Load() does.
   void Load(uint32_t layer, uint32_t head, uint32_t first, uint32_t tokens, BFloat16* k,
             BFloat16* v) const;
 

@@ -57,7 +57,7 @@ class PieceStream {
   // One turn of the piece at hand. `tokens`: of each run, those that come as K and V.
   // Errors: the transport's.
   absl::Status PutTiles(Lane& lane, kernels::KvReads& kv, absl::Span<const RunTokens> tokens);
-  // As above, where slots are INT8.
+  // A turn of a piece whose slots are INT8.
   absl::Status PutInt8(Lane& lane, kernels::KvReads& reads, absl::Span<const Int8RunTokens> tokens);
   // As above, where piece().activations(); `tokens` come as activations.
   absl::Status PutActivations(Lane& lane, kernels::KvActivations& activations,

@@ -22,7 +22,7 @@
 
 namespace lamina::memory_node {
 
-// Bytes a second.
+// What the file was seen to do, in bytes a second.
 struct SpillSpeed {
   double write = 0;
   double read = 0;

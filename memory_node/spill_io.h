@@ -34,7 +34,7 @@ class SpillIo {
  public:
   // So many threads keep a disk busy while one of them computes a checksum.
   static constexpr int kThreads = 2;
-  // As the kernel shows them.
+  // What the kernel calls the threads.
   static constexpr char kName[] = "lamina-spill";
 
   // `file` must outlive this.

@@ -110,7 +110,7 @@ class SpillSource final : public WorkSource {
   std::vector<size_t> free_;
   std::vector<size_t> loaded_;
   std::vector<SpillOrder> done_;
-  // With when each was taken.
+  // What is to be done, each with the time at which it was taken.
   std::deque<std::pair<plan::SlotMove, Nanos>> moves_;
   std::optional<Move> move_;
   std::map<uint64_t, Stored> stored_;

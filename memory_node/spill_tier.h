@@ -33,7 +33,7 @@ class SpillTier {
   SpillFile& file() { return *file_; }
   SpillIo& io() { return io_; }
   const SpillSpeed& speed() const { return speed_; }
-  // As the node tells the coordinator.
+  // What the node tells the coordinator of the tier.
   control::SpillTier Identity() const {
     return {.capacity_bytes = file_->bytes(),
             .write_bytes_per_second = speed_.write,

@@ -189,7 +189,7 @@ absl::Status CheckFetch(const EpochConfig& config) {
         absl::StrCat("the configuration of epoch ", config.epoch,
                      " keeps activations in addition to INT8, which this version does not serve"));
   }
-  // With INT8 as much as its next row needs.
+  // INT8 takes as much as its next row needs.
   const FetchRun longest{.before = config.sequence_tokens_max,
                          .tokens = config.int8_tails > 0 ? kInt8BlockTokens : 0};
   uint64_t least = 0;

@@ -188,9 +188,9 @@ absl::StatusOr<std::string> BenchExchange(const GpuBench& bench) {
   LAMINA_ASSIGN_OR_RETURN(const auto exchange, Exchange::Create(*device));
   std::string lines;
   for (const size_t rows : {1, 16, 64}) {
-    const auto by_device = [&](uint64_t unit) { return exchange->ByDevice(unit, rows); };
+    const auto device_exchange = [&](uint64_t unit) { return exchange->ByDevice(unit, rows); };
     const auto by_host = [&](uint64_t unit) { return exchange->ByHost(unit, rows); };
-    LAMINA_ASSIGN_OR_RETURN(const double device_us, exchange->Measure(by_device));
+    LAMINA_ASSIGN_OR_RETURN(const double device_us, exchange->Measure(device_exchange));
     LAMINA_ASSIGN_OR_RETURN(const double host_us, exchange->Measure(by_host));
     absl::StrAppendFormat(&lines, "%s{\"rows\": %d, \"device_us\": %.2f, \"host_us\": %.2f}",
                           lines.empty() ? "" : ", ", rows, device_us, host_us);

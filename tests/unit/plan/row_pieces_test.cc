@@ -65,7 +65,7 @@ TEST(RowPiecesTest, OfHeadsHaveAllRowsAndEveryHeadOnce) {
           next += pieces.Heads(chunk).count;
         }
         EXPECT_EQ(next, kv_heads);
-        // Prefill only.
+        // The step has prompts alone.
         EXPECT_EQ(PiecesOf(cut, /*rows=*/0, kv_heads).head_groups(), 1u);
         EXPECT_EQ(PiecesOf(cut, /*rows=*/0, kv_heads).Heads(0), (HeadRange{.count = kv_heads}));
       }
