@@ -22,7 +22,7 @@ constexpr size_t kNodes = 4;
 constexpr size_t kCells = 32;
 constexpr size_t kCellBytes = 700;
 constexpr size_t kRegionBytes = kCells * kCellBytes;
-// Of each sender: word 2s carries signals of Puts, word 2s + 1 ends its rounds.
+// Each sender has two words: 2s carries signals of Puts, 2s + 1 ends its rounds.
 constexpr uint32_t kWords = 2 * kNodes;
 constexpr uint64_t kOperations = 100'000;
 

@@ -63,7 +63,7 @@ inline absl::Span<std::byte> Seen(absl::Span<const std::byte> bytes) {
   return test_support::EmulatedDeviceMemory::SeenByItsOwner(bytes);
 }
 
-// The same of a part of a region that visible signals cover.
+// Returns a part of a region that visible signals cover, as above.
 absl::Span<std::byte> Arrived(Region& region, size_t offset, size_t bytes);
 inline absl::Span<std::byte> Arrived(Region& region) {
   return Arrived(region, 0, region.bytes().size());

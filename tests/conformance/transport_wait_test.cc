@@ -157,7 +157,7 @@ TEST_P(TransportTest, WordsRaisedDirectlyGoOnToBeRaisedByPuts) {
   const Link link = MakeLink(64, 2);
   const DirectMemory direct = link.remote->direct();
   if (direct.empty()) {
-    return;  // The same.
+    return;  // It could not be set up, as above.
   }
   const absl::Span<std::byte> source = MakeSource(*link.sender, 64, 1);
   const std::array signals = {Signal(1, 3), Signal(1, 9), Signal(1, 10)};

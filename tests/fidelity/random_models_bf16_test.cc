@@ -76,8 +76,8 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Of each row the sum of squares of the differences from float32, ours and transformers'; the
-// medians, since a router that is nearly undecided sends a row to other experts in bf16.
+// For each row it takes the sum of squares of the differences from float32, ours and transformers';
+// the medians, since a router that is nearly undecided sends a row to other experts in bf16.
 TEST_P(RandomModelsBf16, LogitsAreNoFurtherFromFloat32ThanThoseOfTransformers) {
   const auto reference = ReferenceModel::Load(model_, {.round_bf16 = true, .round_compute = true});
   ASSERT_TRUE(reference.ok()) << reference.status();

@@ -79,7 +79,7 @@ TEST_P(RandomModels, HuggingFaceDirectoryGivesTheLogitsOfTransformers) {
     if (absl::string_view(type) == "MXFP4" && spec.model_type != "gpt_oss") {
       continue;
     }
-    // Of some models not all that follows from the checkpoint's type.
+    // Some models do not follow the checkpoint's type in all parts.
     if (golden.contains("checkpoint") && golden.at("checkpoint") != type) {
       continue;
     }

@@ -132,8 +132,8 @@ inline LocalClusterOptions OptionsOf(const CudaCluster& wanted, const RandomMode
   return options;
 }
 
-// The same tokens, with log-probabilities within `tolerance`, up to the first that differs; there
-// the two likeliest were about as likely. From there on each goes its own way.
+// Expects the same tokens, with log-probabilities within `tolerance`, up to the first that differs;
+// there the two likeliest were about as likely. From there on each goes its own way.
 inline void ExpectFollows(const ChoiceResult& found, const ChoiceResult& expected,
                           float tolerance) {
   ASSERT_EQ(found.tokens.size(), expected.tokens.size());

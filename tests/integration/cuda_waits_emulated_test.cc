@@ -25,7 +25,7 @@ class CudaWaitsFailureTest : public ::testing::Test {
   }
 
   static std::string Windows(LocalCluster& cluster) {
-    return cluster.engine().GetStatus().nodes.back().windows;  // Of m0.
+    return cluster.engine().GetStatus().nodes.back().windows;  // The last node is m0.
   }
 
   const cuda_emulation::ThreadedStreams async_;

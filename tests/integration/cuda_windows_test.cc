@@ -64,7 +64,7 @@ class CountedMemory final : public DeviceMemory {
 
   bool full = false;
   std::atomic<uint64_t> copies_in{0};   // By the transport alone: what has come.
-  std::atomic<uint64_t> copies_out{0};  // The same: what is put.
+  std::atomic<uint64_t> copies_out{0};  // Counts what is put, likewise.
 
  private:
   const std::unique_ptr<DeviceMemory> memory_ = kernels::cuda::OpenWindowMemory(0).value();
@@ -151,7 +151,7 @@ struct Windows {
   uint32_t stages = 1;
   uint32_t shards = 1;
   uint32_t prefill_nodes = 0;
-  bool replies_from_device = true;  // Of some rows.
+  bool replies_from_device = true;  // At least those of some rows.
 };
 
 class CudaWindowsPlaceTest : public ::testing::Test {

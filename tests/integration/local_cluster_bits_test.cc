@@ -169,8 +169,8 @@ TEST_P(BitsTest, OneLaneIsAsTwoAndThree) {
   }
 }
 
-// Of the rows that go to a memory node, with and without queries that go first; with prompts in the
-// same step them, late plans, and partitions that stage rows in their own ways.
+// Rows go to a memory node with and without queries that go first, with prompts in the same step,
+// late plans, and partitions that stage rows in their own ways.
 TEST_P(BitsTest, RowsInOneChunkAreAsInTwoThreeAndSixteen) {
   const std::vector<GenerateResult> alone = Alone(Plain(), MixedRequests());
   constexpr QueryFirst kNever = QueryFirst::kNever;

@@ -57,7 +57,7 @@ class FidelityTest : public ::testing::TestWithParam<Case> {
   }
 };
 
-// The same against an executor that rounds where the cluster does. What is left is the order of
+// Holds against an executor that rounds where the cluster does. What is left is the order of
 // sums, and now and then a value that falls to the other side of a bf16 step because of it: most
 // models stay below 0.0005, none here is above 0.017.
 constexpr float kRoundedTolerance = 0.03f;
@@ -166,7 +166,7 @@ std::vector<Case> AllCases() {
   std::vector<Case> cases;
   for (size_t i = 0; i < RandomModelCases().size(); ++i) {
     const nlohmann::json& golden = RandomModelCases()[i];
-    // Of files in bf16, or of another deployment: random_models_test has them.
+    // Files in bf16, or of another deployment, are random_models_test's.
     if (golden.value("checkpoint", "F32") != "F32" || golden.contains("sequence_tokens_max")) {
       continue;
     }

@@ -353,7 +353,7 @@ class RogueTest : public ::testing::TestWithParam<std::string> {
   }
 
   uint64_t epoch() { return cluster_->engine().GetStatus().epoch; }
-  // Of the next unit of the idle cluster.
+  // Returns the step of the idle cluster's next unit.
   uint64_t NextStep() { return cluster_->engine().GetStatus().scheduler.lanes[0].step_done + 1; }
   uint64_t NextValue() {
     return ((NextStep() - 1) * cluster_->layers().size() + 1) * plan::kSubBatchesMax;

@@ -182,7 +182,7 @@ TEST(PrefillTest, OtherShardsAreCloseAndAWarningSaysSo) {
   }
 }
 
-// Of a replica for prompts all nodes take part or none; prompts go on elsewhere.
+// All nodes of a replica for prompts take part or none; prompts go on elsewhere.
 TEST(PrefillTest, AReplicaForPromptsTakesPartWholeOrNotAtAll) {
   LocalClusterOptions options = Shaped({1, 2}, {2, 2}, 1);
   options.chunk_tokens = 16;
@@ -224,7 +224,7 @@ TEST(PrefillTest, NodesRefuseRolesThatDoNotFitTheReplicas) {
   bad[0].prefill_nodes = 4;
   bad[1].prefill_lanes = 4;
   bad[2].prefill_lanes = 0;
-  bad[3].prefill_nodes = 1;  // Of one replica a node that decodes and one that does not.
+  bad[3].prefill_nodes = 1;  // One replica has a node that decodes and one that does not.
   bad[4].prefill_nodes = 3;
   bad[5].stages[3].shard = bad[5].stages[1].shard;
   for (const plan::EpochConfig& config : bad) {

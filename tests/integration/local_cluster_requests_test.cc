@@ -148,7 +148,7 @@ TEST_F(RequestsTest, EndsAtMaxTokensAndAtTheSequenceLimit) {
     EXPECT_EQ(result.choices[0].usage.prompt_tokens, 5u);
     EXPECT_EQ(result.choices[0].usage.completion_tokens, max_tokens);
   }
-  for (const size_t prompt : {size_t{250}, size_t{255}}) {  // Of 256.
+  for (const size_t prompt : {size_t{250}, size_t{255}}) {  // The context has 256.
     const GenerateResult result = cluster_->Generate(Greedy(RandomPrompt(prompt, 1), 100));
     ASSERT_TRUE(result.status.ok()) << result.status;
     EXPECT_EQ(result.choices[0].tokens.size(), 256 - prompt);

@@ -281,7 +281,7 @@ TEST(ShardsTest, ThreeShardsAgreeToo) {
   EXPECT_EQ(greedy.choices[0].tokens.size(), 30u);
 }
 
-// Of three shards one may come just after it was found missing, and the one behind it later still.
+// One of three shards may come just after it was found missing, and the one behind it later still.
 // Some ten thousand sums; a part that is taken too early has another unit's header.
 TEST(ShardsTest, NoSumIsMadeBeforeAllItsPartsAreThere) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(

@@ -43,7 +43,7 @@ TEST(SparseClusterTest, AnswersDoNotDependOnHowTheyAreRun) {
     LocalClusterOptions options = Sparse(0.3);
     options.lanes = 1 + variation % 3;
     options.chunk_tokens = variation % 2 == 0 ? 16 : 512;
-    // Of the longest prompts the tail are rows, which attend to all before them.
+    // The longest prompts' tails are rows, which attend to all before them.
     options.scratch_tokens = variation < 3 ? 8192 : 64;
     options.threads = 1 + variation % 2;
     options.memory_nodes = 1 + variation / 2 % 2;

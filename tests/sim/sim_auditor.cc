@@ -26,7 +26,7 @@ void SimAuditor::Submitted(const core::SequenceRequest& request) {
   }
 }
 
-// The same search over the model, without a scheduler.
+// Runs the search over the model, without a scheduler.
 void SimAuditor::SearchedBeams(const core::SequenceRequest& request) {
   core::BeamSearch search(request.beams,
                           {.prompt_tokens = static_cast<uint32_t>(request.prompt.size()),

@@ -34,7 +34,7 @@ class SimAuditor {
  private:
   struct Client {
     core::SequenceRequest request;
-    std::vector<TokenId> expected;    // Of an answer of a beam search: prompt and answer.
+    std::vector<TokenId> expected;    // A beam search's answer: prompt and answer.
     std::vector<TokenId> tokens;      // Prompt and what was shown.
     std::vector<std::string> losses;  // Since the last token.
     bool scored = false;
@@ -50,7 +50,7 @@ class SimAuditor {
   std::map<plan::SequenceId, Client> clients_;
   const uint32_t window_;
   const uint32_t block_;
-  uint64_t slots_of_longest_ = 0;  // Of the last loss.
+  uint64_t slots_of_longest_ = 0;  // At the last loss.
   bool just_lost_ = false;         // Since the last events.
   std::string failure_;
 };

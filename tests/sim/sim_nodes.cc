@@ -12,7 +12,7 @@ namespace lamina::sim {
 
 namespace {
 
-constexpr uint32_t kNoSlot = UINT32_MAX;  // Of a token that has given up its own.
+constexpr uint32_t kNoSlot = UINT32_MAX;  // Stands for a token that has given up its own.
 
 // What K and V of the last of the first `count` tokens follow from.
 uint64_t HistoryOf(const std::vector<TokenId>& tokens, size_t count) {
@@ -321,7 +321,7 @@ void SimNodes::StartRow(Entry& entry, const plan::DecodeRow& row) {
     return Fail(
         absl::StrCat("the row of sequence ", row.sequence, " at ", row.position, " has no slot"));
   }
-  // Of its prompt. The first of them may be anywhere: what is before it, it reads.
+  // The first row of its prompt may be anywhere: what is before it, it reads.
   if (row.position >= entry.join.tokens.size() || entry.join.parent != 0 || entry.has_scratch ||
       (entry.chunk_started > 0 && row.position != entry.chunk_started)) {
     Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
@@ -437,7 +437,7 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   Sample(entry, model, result);
 }
 
-// Of the token behind the row's, if there is one.
+// Scores the token behind the row's, if there is one.
 void SimNodes::ScoreRow(Entry& entry, const plan::DecodeRow& row, plan::StepResult& result) {
   if (row.position + size_t{1} == entry.join.tokens.size()) {
     entry.prefilled = true;
@@ -506,7 +506,8 @@ void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& resul
   }
 }
 
-// Of the tokens that follow those of the chunk, the last token of all excepted: nothing follows it.
+// Scores the tokens that follow those of the chunk, the last token of all excepted: nothing follows
+// it.
 void SimNodes::Score(const Entry& entry, const plan::PrefillChunk& chunk,
                      plan::StepResult& result) {
   plan::ScoredTokens scored{.sequence = chunk.sequence, .first_token = chunk.first_token + 1};

@@ -26,7 +26,7 @@ namespace lamina::sim {
 struct SimSlot {
   std::vector<plan::SequenceId> owners;
   TokenId token = -1;
-  uint64_t history = 0;  // Of that token and those before it: what K and V follow from.
+  uint64_t history = 0;  // Hash of that token and those before it: what K and V follow from.
   uint32_t moves = 0;    // That read or write it: to the spill tier, or from it.
 };
 // What lies in the slots of each arena.

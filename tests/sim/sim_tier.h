@@ -23,7 +23,8 @@ class SimTier {
  public:
   explicit SimTier(const std::vector<core::MemoryNodeShare>& nodes) : nodes_(nodes) {}
 
-  // Of a sequence whose tokens have these slots of a node, which are touched until the end.
+  // Begins a move of a sequence whose tokens have these slots of a node, which are touched until
+  // the end.
   void BeginOut(uint64_t spill, uint32_t node, std::vector<uint32_t> slots,
                 std::vector<SimSlot>& arena);
   void BeginIn(uint64_t spill, uint32_t node, std::vector<uint32_t> slots,
@@ -41,7 +42,7 @@ class SimTier {
     uint32_t node = 0;
     bool moves = false;
     bool out = false;
-    std::vector<uint32_t> slots;    // Of the move.
+    std::vector<uint32_t> slots;    // The move's slots.
     std::vector<SimSlot> contents;  // Once written.
   };
   void Fail(const std::string& what);

@@ -17,7 +17,7 @@ namespace lamina::sim {
 struct SimFaults {
   double cancel = 0;            // Probability for each request; at a random time.
   uint32_t epochs = 0;          // Membership changes, in each of which a node may be lost.
-  Nanos message_delay_max = 0;  // Of plans and of results, each way.
+  Nanos message_delay_max = 0;  // Plans and results take up to this, each way.
   Nanos step_max = 0;           // Longest step; the shortest is 1 us.
 };
 

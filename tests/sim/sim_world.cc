@@ -18,7 +18,7 @@ constexpr uint64_t kEventsMax = 200'000;
 // After the last arrival. The longest workload needs a tenth of it.
 constexpr Nanos kSettleTime = Seconds(20);
 
-// Of the model.
+// The model's layers.
 constexpr uint32_t kLayers = 4;
 
 // In three of five worlds prompts share steps with rows; in the others on up to three replicas,

@@ -76,7 +76,7 @@ struct SimReport {
   std::string failure;             // Empty: passed.
   std::vector<std::string> trace;  // The last events.
   uint64_t trace_hash = 0;
-  uint64_t plan_hash = 0;  // Of all plans as the scheduler made them, and of what clients saw.
+  uint64_t plan_hash = 0;  // Hash of all plans as the scheduler made them, and of what clients saw.
   uint64_t events = 0;
   SimReach reach;
 };
@@ -149,8 +149,8 @@ class SimWorld {
   SimArenas arenas_;
   uint64_t arenas_drawn_ = 0;
   uint32_t replicas_ = 1;             // Compute nodes of the epoch, those for prompts left out.
-  plan::PrefillLanes prefill_lanes_;  // Of the replicas for prompts.
-  std::vector<plan::Stage> stages_;   // Of all compute nodes.
+  plan::PrefillLanes prefill_lanes_;  // Lanes of the replicas for prompts.
+  std::vector<plan::Stage> stages_;   // One for each compute node.
   std::optional<plan::PipelineSchedule> schedule_;
   core::StepReports reports_;
   SimAuditor auditor_;

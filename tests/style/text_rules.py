@@ -18,9 +18,6 @@ ENVIRONMENT_FILES = ("daemon/daemon.cc", "common/name_lookup.cc", "common/ucx_en
 # The style rules name what they forbid.
 _SELF = "tests/style/"
 
-# Begins of paths whose comments are not all sentences yet; they leave this list as they are mended.
-FRAGMENTS_ALLOWED = ("tests/",)
-
 _FRAGMENT = re.compile(r"(?:Of|The same)\b")
 _ENVIRONMENT = re.compile(r"\b(?:secure_)?(?:getenv|setenv|putenv|unsetenv)\s*\(")
 _NOTE = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
@@ -95,8 +92,6 @@ def check_notes(tree):
 
 def check_fragments(tree):
     for file in filter(lambda f: f.is_cpp(), tree.files):
-        if file.path.startswith(FRAGMENTS_ALLOWED):
-            continue
         for number, words in line_comments(file.text):
             match = _FRAGMENT.match(words)
             if match:

@@ -15,7 +15,7 @@
 namespace lamina::test_support {
 namespace {
 
-// Of a process that was executed: "ROLE IN OUT".
+// Set for a process that was executed: "ROLE IN OUT".
 constexpr char kVariable[] = "LAMINA_TEST_CHILD";
 
 [[noreturn]] void Run(const Child::Body& body, int in, int out) {

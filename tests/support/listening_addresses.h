@@ -10,7 +10,8 @@
 
 namespace lamina::test_support {
 
-// Of each socket that listens, in numbers: "127.0.0.1", "::ffff:127.0.0.1", "::".
+// Returns the address of each socket that listens, in numbers: "127.0.0.1", "::ffff:127.0.0.1",
+// "::".
 std::vector<std::string> ListeningAddresses();
 
 }  // namespace lamina::test_support

@@ -161,7 +161,7 @@ absl::Status LocalCluster::Start() {
   return WaitForState("serving");
 }
 
-// Of a node that has room for options_.slots.
+// Returns the capacity of a node that has room for options_.slots.
 uint64_t LocalCluster::CapacityBytes() const {
   if (options_.int8) {
     const KvLayout layout{.form = KvForm::kInt8, .tails = options_.running_max};

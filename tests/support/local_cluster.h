@@ -50,9 +50,9 @@ struct LocalClusterOptions {
   uint32_t prefill_nodes = 0;  // In addition to these, "p0", ...
   // Compute nodes of one replica: c0 to c(stages - 1) are the first, and so on.
   uint32_t stages = 1;
-  std::vector<uint32_t> stage_layers = {};  // Of each stage; empty: chosen.
-  uint32_t shards = 1;                      // Of each stage: its nodes follow each other.
-  // The same of prefill nodes.
+  std::vector<uint32_t> stage_layers = {};  // One for each stage; empty: chosen.
+  uint32_t shards = 1;  // Each stage has so many nodes, which follow each other.
+  // Prefill nodes have their own.
   uint32_t prefill_stages = 1;
   uint32_t prefill_shards = 1;
   // What compute nodes say they have measured, each; empty: nothing.
@@ -68,14 +68,14 @@ struct LocalClusterOptions {
   // Policy auto, in place of these: c0 may hold KV too, and says that it has measured these times.
   std::optional<coordinator::PolicyAutoOptions> policy_auto = std::nullopt;
   plan::PolicyTimes policy_times = {};
-  size_t pools_threads = 0;  // Of c0 while KV is on memory nodes; 0: all.
+  size_t pools_threads = 0;  // Threads of c0 while KV is on memory nodes; 0: all.
   uint32_t memory_nodes = 1;
   Partition partition = Partition::kRequest;
-  // Of each memory node, relative; those left out are 1.
+  // One for each memory node, relative; those left out are 1.
   std::vector<double> memory_bandwidths = {};
   // That each memory node (or c0, of policy local) has room for, all KV heads included.
   uint32_t slots = 4096;
-  // Of the spill tier of each memory node, in memory; 0: it has none.
+  // Bytes of each memory node's spill tier, in memory; 0: it has none.
   uint64_t spill_bytes = 0;
   // Its disk, if not one that works.
   std::function<std::unique_ptr<memory_node::SpillDisk>()> spill_disk = {};
@@ -88,8 +88,8 @@ struct LocalClusterOptions {
   uint32_t running_max = 32;
   uint32_t waiting_max = 256;
   uint32_t sequence_tokens_max = 256;
-  size_t threads = 1;                                // Of each node.
-  std::vector<TokenId> end_tokens = {};              // Of the tokenizer.
+  size_t threads = 1;                                // Each node's.
+  std::vector<TokenId> end_tokens = {};              // The tokenizer's.
   std::vector<std::string> transports = {"shm://"};  // The first that works.
   ClusterAttention attention = {};
   // The memory nodes of these names have their KV there instead of on the processor.
@@ -126,7 +126,7 @@ struct GenerateResult {
   std::vector<ChoiceResult> choices;
   std::vector<float> scores;
   std::vector<plan::TokenRank> ranks;
-  std::vector<uint32_t> progress;  // Of OnProgress().
+  std::vector<uint32_t> progress;  // What OnProgress() was told.
 };
 
 // A request in flight.
@@ -189,7 +189,7 @@ class LocalCluster {
 
   coordinator::Engine& engine() { return *engine_; }
   LocalLink& link(const std::string& name) { return *nodes_.at(name).link; }
-  // Of a compute node, in bytes.
+  // Returns what a compute node's weights take, in bytes.
   uint64_t WeightBytes(const std::string& name) const;
   const control::NodeHandler& handler(const std::string& name) { return *nodes_.at(name).handler; }
   const std::vector<AttentionDescriptor>& layers() const { return layers_; }
@@ -227,7 +227,7 @@ class LocalCluster {
   const LocalClusterOptions options_;
   const IdTokenizer tokenizer_;
   std::vector<AttentionDescriptor> layers_;
-  uint64_t width_ = 0;  // Of the model.
+  uint64_t width_ = 0;  // The model's.
   std::string fingerprint_;
   std::map<std::string, Node> nodes_;
   std::unique_ptr<coordinator::Engine> engine_;

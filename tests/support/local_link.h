@@ -34,10 +34,10 @@ class LocalLink final : public coordinator::NodePort {
   // Drops what is queued; returns when nothing of it runs any more.
   void Close();
 
-  // Of the last Configure() and what the node answered.
+  // Return the last Configure() and what the node answered.
   plan::EpochConfig config() const;
   std::string region() const;
-  // Of Refuse(); empty for none.
+  // Returns what Refuse() was told; empty for none.
   std::string refused() const;
 
   void LoadLayers(const plan::Stage& stage) override;
@@ -82,7 +82,7 @@ class LocalReporter final : public control::NodeReporter {
   LocalReporter(std::string name, coordinator::Engine& engine)
       : source_{.name = std::move(name)}, engine_(engine) {}
 
-  // Of the link that is attached; null: none is.
+  // Sets the port of the link that is attached; null: none is.
   void set_port(const coordinator::NodePort* port);
 
   void ReportResult(plan::StepResult result) override;

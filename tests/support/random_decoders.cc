@@ -15,7 +15,7 @@ namespace {
 // What a family's files have besides, and instead of, what LLaMA's have.
 struct Family {
   std::string gguf;
-  bool head_norms = false;      // Of each head,
+  bool head_norms = false;      // Norms of each head,
   bool all_head_norms = false;  // or of all together.
   std::vector<std::string> norms = {"input_layernorm", "post_attention_layernorm"};
   std::vector<std::string> gguf_norms = {"attn_norm", "ffn_norm"};

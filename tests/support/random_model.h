@@ -85,8 +85,8 @@ std::string RandomConfig(const RandomModelSpec& spec);
 absl::Status WriteRandomModel(const RandomModelSpec& spec, const std::string& directory,
                               absl::string_view type = "F32");
 
-// The same as one GGUF file; `type` of the matrices is "F32" or "Q8_0". llama, mistral, qwen2
-// without a window and gpt_neox, none with scaled rope.
+// Writes such a model as one GGUF file; `type` of the matrices is "F32" or "Q8_0". llama, mistral,
+// qwen2 without a window and gpt_neox, none with scaled rope.
 absl::Status WriteRandomGguf(const RandomModelSpec& spec, const std::string& path,
                              absl::string_view type = "F32");
 

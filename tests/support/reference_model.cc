@@ -318,7 +318,7 @@ class Interpreter {
 
   const Graph& graph_;
   const std::vector<Row>& weights_;
-  const bool round_compute_;  // Of values inside ops.
+  const bool round_compute_;  // Values inside ops are rounded.
   const absl::Span<const TokenId> tokens_;
   std::vector<Rows> values_;
   const Op* op_ = nullptr;

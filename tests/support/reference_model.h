@@ -32,7 +32,7 @@ class ReferenceModel {
   // Logits of every position, [tokens.size()][vocabulary]. Requires: tokens in the vocabulary.
   std::vector<std::vector<float>> Logits(absl::Span<const TokenId> tokens) const;
 
-  // The same of a model over shards (model/shard.h), each loaded with its own graph, by index.
+  // Runs a model over shards (model/shard.h), each loaded with its own graph, by index.
   static std::vector<std::vector<float>> Logits(absl::Span<const ReferenceModel> shards,
                                                 absl::Span<const TokenId> tokens);
 

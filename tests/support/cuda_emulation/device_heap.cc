@@ -44,7 +44,7 @@ struct Heap {
     }
   }
 
-  // Of a file with such a piece; null where it cannot be mapped.
+  // Maps a file with such a piece; null where it cannot be mapped.
   void* Map(int from, const Piece& piece) {
     void* const data = mmap(nullptr, piece.bytes, open ? kOpen : PROT_NONE,
                             MAP_SHARED | MAP_NORESERVE, from, static_cast<off_t>(piece.offset));

@@ -20,7 +20,7 @@ namespace lamina::cuda_emulation {
 struct Card {
   int capability_major = 9;
   int capability_minor = 0;
-  size_t shared_bytes_max = size_t{227} * 1024;  // Of a thread block, after opting in.
+  size_t shared_bytes_max = size_t{227} * 1024;  // A thread block's limit, after opting in.
 };
 
 // The device is another card while this lives. One at a time, and no kernel runs when it changes.

@@ -37,8 +37,9 @@ struct EmulatedStream {
 };
 struct EmulatedEvent {
   bool captured = false;  // It was recorded last in a stream that captured.
-  std::shared_ptr<lamina::cuda_emulation::StreamThread> thread;  // Of the stream; null: passed.
-  uint64_t behind = 0;                                           // Works of it.
+  // The stream's; null: passed.
+  std::shared_ptr<lamina::cuda_emulation::StreamThread> thread;
+  uint64_t behind = 0;  // Works of it.
 };
 
 using cudaStream_t = EmulatedStream*;
@@ -70,7 +71,7 @@ cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
 // What a call that may not be made by a thread that captures begins with.
 cudaError_t CheckNotCapturing();
 
-// The same for one that waits for what all streams have to do now.
+// Waits for what all streams have to do now.
 cudaError_t WaitForDevice();
 
 cudaError_t BeginCapture(cudaStream_t stream);

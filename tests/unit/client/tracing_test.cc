@@ -49,7 +49,7 @@ class TracedCluster : public v1::Cluster::Service {
     for (const uint64_t word : event.ToWords()) {
       response->mutable_trace()->add_words(word);
     }
-    response->mutable_trace()->add_words(1);  // Of no whole event.
+    response->mutable_trace()->add_words(1);  // It belongs to no whole event.
     response->set_clock_offset(4);
     return grpc::Status::OK;
   }

@@ -128,7 +128,7 @@ TEST(ClusterSecretTest, AProofIsOfOneSecretOneLabelAndEachField) {
   EXPECT_FALSE(secret.Verify(proof, "coordinator", {"nonce", "name"}));
   EXPECT_FALSE(secret.Verify(proof, "node", {"nonce", "nama"}));
   EXPECT_FALSE(secret.Verify(proof, "node", {"name", "nonce"}));
-  // The same bytes in a row, cut elsewhere.
+  // These are the same bytes in a row, cut elsewhere.
   EXPECT_FALSE(secret.Verify(proof, "node", {"noncen", "ame"}));
   EXPECT_FALSE(secret.Verify(proof, "node", {"noncename"}));
   EXPECT_FALSE(secret.Verify(proof, "node", {"nonce", "name", ""}));

@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 
 // Against hanging, for a child that waits for its pipe.
 constexpr unsigned kChildSeconds = 60;
-constexpr int kLines = 30'000;  // Of 100 bytes: more than a pipe and the queue take.
+constexpr int kLines = 30'000;  // Each has 100 bytes: more than a pipe and the queue take.
 
 struct Pipe {
   Pipe() { EXPECT_EQ(pipe(ends), 0); }

@@ -25,7 +25,7 @@ SM49BAMCA0gAMEUCIHcnO1PSYjSc9m5doMu01AHiBKNM2EwHApeLS3oJKVBSAiEA
 uvAhalVVRjp3OQrHzjymj7sEjQHmBHkEkvG2EfgxoYQ=
 -----END CERTIFICATE-----
 )";
-// Of that CA, of m1 and m2, until 2120; its common name is m0.
+// Signed by that CA, for m1 and m2, until 2120; its common name is m0.
 constexpr char kMember[] = R"(-----BEGIN CERTIFICATE-----
 MIIBXzCCAQagAwIBAgIBAzAKBggqhkjOPQQDAjANMQswCQYDVQQDDAJjYTAgFw0y
 MDAxMDEwMDAwMDBaGA8yMTIwMDEwMTAwMDAwMFowDTELMAkGA1UEAwwCbTAwWTAT
@@ -37,7 +37,7 @@ IDD0y5iXePZg6arhB+csN/QP5mMlMr16pO643D0ibrGbAiADtSOKZQR1EzvdtJIA
 0niJ1SiFdm0m6rboQsRIO7Qypw==
 -----END CERTIFICATE-----
 )";
-// Of that CA, of m1, over since 2020.
+// Signed by that CA, for m1, over since 2020.
 constexpr char kExpired[] = R"(-----BEGIN CERTIFICATE-----
 MIIBWjCCAQCgAwIBAgIBBDAKBggqhkjOPQQDAjANMQswCQYDVQQDDAJjYTAeFw0y
 MDAxMDEwMDAwMDBaFw0yMDAxMDIwMDAwMDBaMA0xCzAJBgNVBAMMAm0wMFkwEwYH
@@ -49,7 +49,7 @@ agb185mat47AtaoSGCcW6cnnEi5qEH3vulGY0gIgPXBBp3uKjLd9Mf5p/+FPenw1
 FnOCQ1tgQb43pS/l6ig=
 -----END CERTIFICATE-----
 )";
-// Of that CA, of m1, from 2119 on.
+// Signed by that CA, for m1, from 2119 on.
 constexpr char kEarly[] = R"(-----BEGIN CERTIFICATE-----
 MIIBXTCCAQSgAwIBAgIBBTAKBggqhkjOPQQDAjANMQswCQYDVQQDDAJjYTAiGA8y
 MTE5MDEwMTAwMDAwMFoYDzIxMjAwMTAxMDAwMDAwWjANMQswCQYDVQQDDAJtMDBZ
@@ -61,7 +61,7 @@ UHCzRl/3Wk/G6YU7PtCM3kRUxQmy3QwJ1R5pOMTf/QIgQl9X6SDi4/+dHG4NbShM
 tpWUq3ZjxlP5AbtBjTkFTNY=
 -----END CERTIFICATE-----
 )";
-// Of another CA, of m1, until 2120.
+// Signed by another CA, for m1, until 2120.
 constexpr char kForeign[] = R"(-----BEGIN CERTIFICATE-----
 MIIBXzCCAQWgAwIBAgIBBjAKBggqhkjOPQQDAjAQMQ4wDAYDVQQDDAVvdGhlcjAg
 Fw0yMDAxMDEwMDAwMDBaGA8yMTIwMDEwMTAwMDAwMFowDTELMAkGA1UEAwwCbTAw
@@ -73,7 +73,7 @@ ARUFAV+pkWj+bBy5qw5TEISx6hd2LGmAihIj9LsT4/oCIQCdOYmtkh7ZP4rW6yYs
 plpD+7Gg1cEhxr0b4DR5ewibKA==
 -----END CERTIFICATE-----
 )";
-// Of that CA, of *.lamina, until 2120.
+// Signed by that CA, for *.lamina, until 2120.
 constexpr char kWildcard[] = R"(-----BEGIN CERTIFICATE-----
 MIIBYzCCAQigAwIBAgIBBzAKBggqhkjOPQQDAjANMQswCQYDVQQDDAJjYTAgFw0y
 MDAxMDEwMDAwMDBaGA8yMTIwMDEwMTAwMDAwMFowDTELMAkGA1UEAwwCbTAwWTAT

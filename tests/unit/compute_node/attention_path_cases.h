@@ -21,13 +21,13 @@ inline constexpr uint32_t kSpanTokens = 256;
 inline constexpr uint32_t kTokensMax = 700;
 inline constexpr uint32_t kSequences = 4;
 inline constexpr uint32_t kLanes = 2;
-inline constexpr uint32_t kChunkTokens = 300;  // Of a step.
+inline constexpr uint32_t kChunkTokens = 300;  // A step has so many.
 inline constexpr uint32_t kHeadDim = 16;
 // Two windows for each lane and memory node.
 inline constexpr uint64_t kFetchLeast =
     uint64_t{2} * kLanes * 2 * (kTokensMax + 4) * 2 * kHeadDim * 2;
 
-// The same of INT8: closed blocks, and an open one.
+// INT8 needs room for closed blocks, and an open one.
 inline constexpr uint64_t kFetchLeastInt8 =
     uint64_t{2} * kLanes * 2 *
     ((kTokensMax + 64) / 64 * 64 * KvHeadBytes(kHeadDim, KvForm::kInt8) + 64 * 2 * kHeadDim * 2);
@@ -41,8 +41,8 @@ struct Case {
   bool toy = false;
   uint64_t fetch_bytes = 0;
   uint32_t fetch_heads = 0;
-  uint32_t recomputed = 0;        // Of StepPlan; activations are kept then.
-  uint32_t activation_share = 0;  // Of the slots; the same.
+  uint32_t recomputed = 0;        // As in StepPlan; activations are kept then.
+  uint32_t activation_share = 0;  // Share of the slots; activations are kept then.
   double sparse_ratio = 0;        // With path sparse.
   bool int8 = false;              // K and V are.
 };

@@ -43,7 +43,7 @@ namespace {
 
 constexpr uint64_t kEpoch = 3;
 constexpr Nanos kLong = Seconds(60);  // Only a failure waits for it.
-constexpr uint32_t kSlots = 4096;     // Of a memory node.
+constexpr uint32_t kSlots = 4096;     // A memory node has so many.
 class Reports final : public control::NodeReporter {
  public:
   void ReportResult(plan::StepResult) override {}
@@ -238,7 +238,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     }
   }
 
-  // Of sequences that lie on one node.
+  // Returns the node of a sequence that lies on one.
   uint32_t NodeOf(plan::SequenceId id) const {
     const bool by_request =
         config_.partition == Partition::kRequest && config_.memory_nodes.size() > 1;
@@ -465,8 +465,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
   std::unique_ptr<PathMaker> maker_;
   std::unique_ptr<PathSet> paths_;
   std::vector<Lane> lanes_;
-  std::vector<kernels::KvArena> expected_;                                 // Of each sequence.
-  std::vector<std::unique_ptr<kernels::KvDevice>> int8_;                   // The same of INT8.
+  std::vector<kernels::KvArena> expected_;                                 // One for each sequence.
+  std::vector<std::unique_ptr<kernels::KvDevice>> int8_;                   // INT8's, likewise.
   std::map<std::pair<plan::SequenceId, uint32_t>, WholeMatrix> matrices_;  // With path sparse.
   std::map<uint32_t, std::vector<BFloat16>> wanted_;
   std::map<uint32_t, bool> awaiting_;

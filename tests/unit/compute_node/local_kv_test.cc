@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 class LocalKvTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kSlots = 700;
-  static constexpr uint32_t kTokensMax = 400;  // Of a sequence.
+  static constexpr uint32_t kTokensMax = 400;  // A sequence has at most so many.
 
   LocalKvTest() {
     config_ = {

@@ -63,7 +63,7 @@ class PeersTest : public ::testing::Test {
   std::unique_ptr<transport::Region> memory_region_;
   transport::AbortWord abort_{0};
   StepCounters counters_;
-  std::unique_ptr<Peers> peers_;  // Of c1.
+  std::unique_ptr<Peers> peers_;  // Node c1's.
   const std::vector<std::byte> source_ = std::vector<std::byte>(16, std::byte{5});
 };
 

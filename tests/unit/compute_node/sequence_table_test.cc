@@ -212,7 +212,7 @@ TEST_F(SampleNextTest, AnEndTokenAtTheLimitIsAStop) {
 TEST_F(SampleNextTest, PenaltiesSeePromptAndOutput) {
   sequence_.join.sampling.repetition_penalty = 100.0f;
   std::vector<float> logits(kVocabulary, 1.0f);
-  logits[2] = 3.0f;  // Of the prompt.
+  logits[2] = 3.0f;  // The prompt's.
   logits[5] = 2.0f;
 
   EXPECT_EQ(SampleNext(logits, sequence_, grammars_, scratch_).token, 5);

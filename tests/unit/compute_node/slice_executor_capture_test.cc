@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Models, SliceCaptureTest,
                                                DTypeName(std::get<1>(test.param)));
                          });
 
-// Of a stage, which has some slices' weights.
+// A stage has some slices' weights.
 TEST(SliceCaptureStageTest, SlicesWithoutWeightsAreLeftOut) {
   Program all(Spec("llama"), DType::kBF16);
   Program stage(Spec("llama"), DType::kBF16, /*slices_end=*/2);

@@ -202,8 +202,9 @@ TEST_P(SliceExecutorTest, GivesTheLogitsOfThePlainExecutor) {
 
   const std::vector<std::vector<float>> expected = reference->Logits(tokens);
   ASSERT_EQ(found.size(), expected.size());
-  // The same roundings, another order of sums: now and then a value falls to the other side of a
-  // bf16 step, 2^-8 of itself. A wrong buffer is off by the logits' own size, or NaN.
+  // The roundings are the same, the order of sums is another: now and then a value falls to the
+  // other side of a bf16 step, 2^-8 of itself. A wrong buffer is off by the logits' own size, or
+  // NaN.
   for (size_t row = 0; row < found.size(); ++row) {
     float largest = 1.0f;
     for (const float logit : expected[row]) {

@@ -68,7 +68,7 @@ class Program {
   std::unique_ptr<SliceExecutor> executor_;
 };
 
-// Of one of five forms: "llama", "qwen2", "opt", "gpt_neox_parallel", "gpt_neox_sequential".
+// Returns one of five forms: "llama", "qwen2", "opt", "gpt_neox_parallel", "gpt_neox_sequential".
 inline test_support::RandomModelSpec Spec(const std::string& type) {
   test_support::RandomModelSpec spec{.model_type = type, .seed = 5, .layers = 3, .vocabulary = 96};
   if (type == "llama") {

@@ -124,7 +124,7 @@ TEST_F(StepLayoutTest, EveryTokenThatHasASuccessorIsScored) {
   EXPECT_TRUE(lane_.tail.back().score);
 }
 
-// Of two paths, odd sequences take the second.
+// Odd sequences take the second of two paths.
 TEST_F(StepLayoutTest, RowsAndChunksOfAPathAreAdjacent) {
   lane_.paths.resize(2);
   path_of_ = [](const Sequence& sequence) { return static_cast<uint32_t>(sequence.join.id % 2); };

@@ -316,7 +316,7 @@ TEST_F(StepTailTest, RowsWithAFormTakeTokensThatFit) {
   EXPECT_EQ(result.tokens[1].token, Greedy(lane, 1));
 }
 
-// Of a shard's step: what follows the last sum runs on these rows alone.
+// In a shard's step, what follows the last sum runs on these rows alone.
 TEST_F(StepTailTest, RowsThatCountMoveToTheFrontAndForksShareOne) {
   ASSERT_TRUE(tail_->Prepare(kVocabulary).ok());
   Lane lane = LaneOf(0, 6);

@@ -83,7 +83,7 @@ class BlockSource final : public model::WeightSource {
                                                         : std::vector<size_t>{1};
   }
 
-  // Of scales below 2^-8.
+  // Returns blocks with scales below 2^-8.
   std::vector<uint8_t> RandomBlocks(uint64_t count, Prng& prng) const {
     std::vector<uint8_t> bytes(count * type_.block_bytes);
     for (uint8_t& byte : bytes) {

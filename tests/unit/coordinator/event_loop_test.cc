@@ -30,7 +30,7 @@ class EventLoopTest : public ::testing::Test {
     done.get_future().wait();
   }
 
-  std::vector<std::string> notes_;  // Of the loop's thread; to be read when it has stopped.
+  std::vector<std::string> notes_;  // Written by the loop's thread; to be read when it has stopped.
   EventLoop loop_{{.pause_max = Seconds(3600),
                    .begin_turn = [this] { notes_.push_back("["); },
                    .end_turn = [this] { notes_.push_back("]"); }}};

@@ -12,7 +12,7 @@
 namespace lamina::coordinator {
 namespace {
 
-constexpr char kClear = 'P';  // Of "PRI * HTTP/2.0".
+constexpr char kClear = 'P';  // "PRI * HTTP/2.0" begins with it.
 constexpr char kTls = 22;
 
 // Two ends of a connection.

@@ -123,7 +123,8 @@ TEST(PolicyAutoTest, WithoutMemoryNodesKvStaysOnTheComputeNode) {
   EXPECT_THAT(choice.why, HasSubstr("no memory node is there"));
 }
 
-// Of those that share cores only the fastest counts, and what the compute node measured next to it.
+// Among those that share cores only the fastest counts, and what the compute node measured next to
+// it.
 TEST(PolicyAutoTest, MemoryNodesOnTheSameCoresCountOnce) {
   EngineOptions options = Options(1);
   options.policy_auto->memory = {{.names = {"m0", "m1"}}};

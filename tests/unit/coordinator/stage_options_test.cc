@@ -81,7 +81,7 @@ TEST_F(StageOptionsTest, ShardsOfTheFileBecomeReplicas) {
   EXPECT_EQ(options_.replicas[0].shards, 2u);
   EXPECT_EQ(options_.shard_costs.heads, 2u);
   EXPECT_EQ(options_.shard_costs.columns, 96u);
-  // Of one KV head in 4 layers: two query heads, k and v, and the output's columns.
+  // One KV head in 4 layers has two query heads, k and v, and the output's columns.
   EXPECT_EQ(options_.shard_costs.head, 4 * 64 * (2 * 16 + 2 * 16 + 2 * 16));
   EXPECT_EQ(options_.shard_costs.column, 4 * 3 * 64);
   const absl::Status refused = Settle(

@@ -90,7 +90,7 @@ TEST(StopMatcherTest, DoesNotDependOnTheCuts) {
         break;
       }
     }
-    // Of the text seen so far: one push may bring several stops.
+    // Stops in the text seen so far count: one push may bring several.
     const std::string seen = text.substr(0, pushed);
     size_t first = std::string::npos;
     for (const std::string& stop : stops) {

@@ -26,7 +26,7 @@ TEST(TraceLogTest, StepsNameTheirRequestsOnce) {
   log.Planned(plan, 12, NameOf);
   log.Planned(Plan(0, 8, {1}), 13, NameOf);
   log.Done(1, 1, 7, 20);
-  log.Done(1, 0, 5, 21);  // Of before the timeline.
+  log.Done(1, 0, 5, 21);  // It is older than the timeline.
   const EngineTrace trace = log.Take({});
   ASSERT_EQ(trace.steps.size(), 2u);
   EXPECT_EQ(trace.steps[0].rows, 4u);

@@ -169,7 +169,7 @@ TEST(StepCostTest, MemoryIsWhatTheWeightsLeave) {
   const ModelShape shape = ShapeOfTree("LLaMA-13B");
   Cluster cluster = Simple();
   EXPECT_NEAR(KvTokensMax(shape, cluster).value, 50e9 / shape.KvBytesPerToken(), 1);
-  cluster.memory_nodes = 3;  // Of 40 heads one node has 14.
+  cluster.memory_nodes = 3;  // One node has 14 of 40 heads.
   EXPECT_NEAR(KvTokensMax(shape, cluster).value, 150e9 / shape.KvBytesPerToken(), 1);
   cluster.policy = KvPolicy::kFetchRecompute;  // With as many heads of queries as of keys.
   EXPECT_NEAR(KvTokensMax(shape, cluster).value, 100e9 / shape.KvBytesPerToken(), 1);

@@ -82,7 +82,7 @@ TEST(RequestFormTest, ARequiredCallIsAFormOfTheOutput) {
   EXPECT_TRUE(request.options.keep_special);
 }
 
-// Of gpt-oss: its answers are in marks, with tools and without.
+// gpt-oss answers in marks, with tools and without.
 TEST(RequestFormTest, AFormIsOfTheAnswerBehindItsMark) {
   const client::ModelInfo model = {
       .chat_template = "{{ tools }}<|start|>assistant {# <|channel|>final<|message|> #}"};

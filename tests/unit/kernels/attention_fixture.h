@@ -133,7 +133,8 @@ class AttentionProblem {
     return out;
   }
 
-  // The same in double: softmax by its textbook definition, without sinks. [queries, tokens]
+  // Returns the weights in double, [queries, tokens]: softmax by its textbook definition, without
+  // sinks.
   std::vector<double> ExactWeights() const {
     std::vector<double> summed(size_t{case_.queries} * case_.tokens);
     for (uint32_t i = 0; i < case_.queries; ++i) {

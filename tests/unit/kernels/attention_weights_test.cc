@@ -58,7 +58,7 @@ TEST(AttentionWeightsTest, AreThoseOfSoftmaxSummedOverHeads) {
   }
 }
 
-// Of a sharp peak in one block the tokens of others have nothing left.
+// A sharp peak in one block leaves nothing to the tokens of others.
 TEST(AttentionWeightsTest, BlocksShareByTheirPeaks) {
   std::vector<float> memory(AttentionWeights::FloatsOf(1, 2 * kBlockTokens));
   const AttentionWeights weights = AttentionWeights::Over(memory.data(), 1, 1, 2 * kBlockTokens);

@@ -56,7 +56,7 @@ class ComputeDeviceCaptures : public testing::Test {
     device_->Copy(host_.data, out_.data, kBytes);
   }
 
-  // Of input number `seed`, by `run`.
+  // Runs input number `seed`, by `run`.
   template <typename Run>
   std::vector<float> Result(uint64_t seed, const Run& run) {
     Prng random(seed);

@@ -25,7 +25,7 @@ constexpr uint32_t kLayers = 2;
 struct KvCase {
   std::string name;
   AttentionDescriptor shape;
-  // Of each step: tokens of the first sequence, then of the second.
+  // Each step's tokens of the first sequence, then of the second.
   std::vector<std::pair<uint32_t, uint32_t>> steps;
 };
 
@@ -164,7 +164,7 @@ TEST_P(ComputeDeviceKv, HasTheBitsOfTheReference) {
                        .out = out_rows + first_row[s] * out_width,
                        .out_stride = out_width});
     }
-    for (uint32_t layer = 0; layer < kLayers; ++layer) {  // The same in both.
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {  // Both get the same.
       ASSERT_TRUE((*kv)->Store(layer, AllHeads(shape()), stored).ok());
       ASSERT_TRUE((*kv)->Attend(layer, AllHeads(shape()), items).ok());
     }

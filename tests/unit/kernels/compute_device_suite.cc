@@ -117,7 +117,7 @@ TEST_F(ComputeDeviceSuite, KeepsWhatIsMovedThere) {
 struct ChunkCase {
   std::string name;
   AttentionDescriptor shape;
-  std::vector<uint32_t> chunk_tokens;  // Of each prompt, one after the other.
+  std::vector<uint32_t> chunk_tokens;  // One for each prompt, one after the other.
 };
 
 class ComputeDeviceChunks : public ComputeDeviceSuite,
@@ -193,7 +193,7 @@ TEST_P(ComputeDeviceChunks, HaveTheBitsOfTheReference) {
         Packed(reinterpret_cast<BFloat16*>(qkv->data), kRowsBefore + 2 * count, shape.qkv_width());
     const MatrixView<BFloat16> to =
         Packed(reinterpret_cast<BFloat16*>(out->data), kRowsBefore + 2 * count, shape.q_width());
-    for (uint32_t layer = 0; layer < kLayers; ++layer) {  // The same in both.
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {  // Both get the same.
       ASSERT_TRUE((*attention)->Attend(layer, items, in, to).ok());
     }
     const auto all = Download<BFloat16>(out->data, (kRowsBefore + 2 * count) * shape.q_width());

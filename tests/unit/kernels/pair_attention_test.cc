@@ -177,7 +177,7 @@ struct Plain {
   std::vector<BFloat16> k, v, q;
 };
 
-// Of one row: spans of two blocks, each attended by itself, merged as a holder of each would.
+// One row has spans of two blocks, each attended by itself, merged as a holder of each would.
 TEST(PairAttentionTest, PartialsOfSpansMergeToTheBitsOfTheWhole) {
   ThreadPool pool({.threads = 1});
   constexpr uint32_t kSpan = 2 * kBlockTokens;
@@ -262,7 +262,8 @@ TEST(PairAttentionTest, ExtremeNumbersHaveTheReferenceBits) {
   }
 }
 
-// Of values with deviation 1 and rows that average: the weights' rounding, and that of the output.
+// With values of deviation 1 and rows that average, what is left is the weights' rounding, and that
+// of the output.
 TEST(PairAttentionTest, AgreesWithDoubleWithinTheRoundingOfItsWeights) {
   ThreadPool pool({.threads = 1});
   const AttentionCase cases[] = {

@@ -110,7 +110,7 @@ TEST(ArrivalsTest, PlansMayComeAheadOfManySteps) {
 TEST(ArrivalsTest, StepsWithoutRowsHereGetNoWindows) {
   UnitCluster cluster({.memory_nodes = 2});
   cluster.Start();
-  cluster.Run({.step = 1, .prompts = {{0, 5}}});  // Of m0 alone.
+  cluster.Run({.step = 1, .prompts = {{0, 5}}});  // All of it is on m0.
   cluster.Run({.step = 2, .rows = {0}});
   cluster.Run({.step = 3});
   cluster.Run({.step = 4, .rows = {0}, .prompts = {{1, 3}}});

@@ -23,13 +23,13 @@ namespace {
 using Step = UnitCluster::Step;
 
 constexpr uint64_t kSlotBytes = 2 * 16 * 2;  // K and V of one head.
-// Of two windows for a lane and memory node: one head of the longest sequence fits.
+// Two windows for a lane and memory node: one head of the longest sequence fits.
 constexpr uint64_t kLeast = 2 * UnitCluster::kContext * kSlotBytes;
 
 // A step's rows whose sequences live on a node.
 struct Runs {
   std::vector<plan::FetchSplit> splits;
-  std::vector<plan::FetchRun> runs;  // The same.
+  std::vector<plan::FetchRun> runs;  // What they fetch.
   std::vector<uint32_t> sequences;
 };
 

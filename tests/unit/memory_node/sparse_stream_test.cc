@@ -24,12 +24,12 @@ using Step = UnitCluster::Step;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kSlotBytes = 2 * 16 * 2;  // K and V of one head.
-// Of two windows for a lane and memory node: one head of the longest sequence fits.
+// Two windows for a lane and memory node: one head of the longest sequence fits.
 constexpr uint64_t kLeast = 2 * UnitCluster::kContext * kSlotBytes;
 
 // The sets of a step for one memory node.
 struct Chosen {
-  std::vector<uint32_t> sequences;  // Of its rows.
+  std::vector<uint32_t> sequences;  // One for each of its rows.
   std::vector<plan::FetchRun> runs;
   std::vector<std::vector<uint32_t>> tokens;  // [layers * runs]
   std::vector<uint64_t> sets;                 // As they travel.

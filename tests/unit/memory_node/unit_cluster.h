@@ -90,7 +90,7 @@ class UnitCluster {
     uint32_t memory_node = 0;
     uint32_t sender = 0;
     uint32_t lane = 0;
-    uint64_t value = 0;  // Of its last piece.
+    uint64_t value = 0;  // Its last piece's.
     plan::WindowHeader header;
     plan::QueryShape shape;
     std::vector<std::byte> bytes;  // As it lies.
@@ -100,8 +100,8 @@ class UnitCluster {
   struct Step {
     StepSpec spec;
     plan::StepPlan plan;
-    std::vector<uint32_t> positions;  // Of decode rows, then of chunk tokens.
-    std::vector<uint32_t> sequences;  // The same.
+    std::vector<uint32_t> positions;  // Decode rows', then chunk tokens'.
+    std::vector<uint32_t> sequences;  // Likewise.
   };
   Step MakeStep(const StepSpec& spec);
 
@@ -199,7 +199,7 @@ class UnitCluster {
   void MeasureLinks();
   void Reference(const Step& step, uint32_t layer);
   // A reply, into the outputs of all rows; of spans, into `partials`.
-  using Partials =  // Of each (row, query head), by span.
+  using Partials =  // Each (row, query head) has its own, by span.
       std::map<std::pair<uint32_t, uint32_t>, std::map<uint32_t, const float*>>;
   void TakeRows(const Step& step, const Window& window, const std::byte* reply,
                 std::vector<BFloat16>& out) const;
@@ -221,7 +221,7 @@ class UnitCluster {
   std::map<uint32_t, Sequence> sequences_;
   std::list<std::vector<std::byte>> token_sets_;
   std::vector<uint32_t> next_slot_;  // [memory nodes]
-  // Of the unit made last for each (lane, layer): its rows, and the outputs of decode rows.
+  // The unit made last for each (lane, layer): its rows, and the outputs of decode rows.
   std::map<std::pair<uint32_t, uint32_t>, std::vector<BFloat16>> rows_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<BFloat16>> expected_;
 };

@@ -107,7 +107,7 @@ TEST_F(StoredRowsTest, ColumnsThatBeginInsideABlockAreUnimplemented) {
       ++refused;
     }
   }
-  EXPECT_EQ(refused, spec_.layers);  // Of the MLP's second layer.
+  EXPECT_EQ(refused, spec_.layers);  // It is the MLP's second layer.
 }
 
 TEST_F(StoredRowsTest, FilesWithoutBlocksAreUnimplemented) {

@@ -35,7 +35,7 @@ TEST(DataChecksumTest, EveryFlippedBitAndEverySwapShows) {
     EXPECT_TRUE(seen.insert(Checksum(bytes)).second) << "bit " << bit;
     bytes[bit / 8] ^= std::byte{1} << bit % 8;
   }
-  // The same elements at other places.
+  // These are the same elements at other places.
   bytes[10] = std::byte{1};
   const uint64_t before = Checksum(bytes);
   std::swap(bytes[10], bytes[12]);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr AttentionDescriptor kLayer = {.query_heads = 9, .kv_heads = 3, .head_dim = 64};
 constexpr uint64_t kSlotBytes = 2 * 64 * 2;  // K and V of one head.
-constexpr uint32_t kWidth = 200;             // Of an activation.
+constexpr uint32_t kWidth = 200;             // An activation has so many elements.
 
 std::vector<FetchPiece> Pieces(const std::vector<FetchRun>& runs, uint64_t slots_of_window) {
   std::vector<FetchPiece> pieces;

@@ -53,7 +53,7 @@ TEST(SlotTablesTest, SpillsNameTheSlotsOfTheirTokens) {
   StepPlan plan = Joining(2, 1, {{50, 9}});
   plan.spill_drops = {{.spill = 3}};
   plan.spills_out = {{.spill = 4, .sequence = 1, .tokens = 6},
-                     {.spill = 5, .sequence = 77, .tokens = 6}};  // Of another node.
+                     {.spill = 5, .sequence = 77, .tokens = 6}};  // It is another node's.
   plan.leaves = {{1}};
   plan.spills_in = {{.spill = 2, .sequence = 2, .tokens = 8}};
   ASSERT_TRUE(tables.Apply(plan).ok());
@@ -75,7 +75,7 @@ TEST(SlotTablesTest, SpillsNameTheSlotsOfTheirTokens) {
 
 TEST(SlotTablesTest, SequencesOfOtherNodesAreNotKept) {
   SlotTables tables({.node = 1, .slots = 100});
-  ASSERT_TRUE(tables.Apply(Joining(1, 0, {{400, 5}})).ok());  // Of slots that are not here.
+  ASSERT_TRUE(tables.Apply(Joining(1, 0, {{400, 5}})).ok());  // These slots are not here.
   ASSERT_TRUE(tables.Apply(Joining(2, 1, {{0, 5}})).ok());
   EXPECT_EQ(tables.Find(1), nullptr);
   EXPECT_NE(tables.Find(2), nullptr);
@@ -99,7 +99,7 @@ TEST(SlotTablesTest, ASequenceThatLeavesMayJoinAgainInTheSamePlan) {
 TEST(SlotTablesTest, EachSequenceHasATailOfItsOwnUntilItLeaves) {
   SlotTables tables({.slots = 100, .tails = 2});
   ASSERT_TRUE(tables.Apply(Joining(1, 0, {{0, 5}})).ok());
-  ASSERT_TRUE(tables.Apply(Joining(2, 1, {{5, 5}})).ok());  // Of another node.
+  ASSERT_TRUE(tables.Apply(Joining(2, 1, {{5, 5}})).ok());  // It is another node's.
   ASSERT_TRUE(tables.Apply(Joining(3, 0, {{5, 5}})).ok());
   EXPECT_NE(tables.Find(1)->tail, tables.Find(3)->tail);
   EXPECT_LT(std::max(tables.Find(1)->tail, tables.Find(3)->tail), 2u);
@@ -111,7 +111,7 @@ TEST(SlotTablesTest, EachSequenceHasATailOfItsOwnUntilItLeaves) {
   next.leaves.push_back({.id = 2});
   ASSERT_TRUE(tables.Apply(next).ok());
   EXPECT_EQ(tables.Find(5)->tail, tail);
-  ASSERT_TRUE(tables.Apply(Joining(5, 0, {{10, 5}})).ok());  // The same one anew.
+  ASSERT_TRUE(tables.Apply(Joining(5, 0, {{10, 5}})).ok());  // It is the one that left, anew.
 }
 
 TEST(SlotTablesTest, TokensWhoseSlotsAreReleasedKeepTheirNumbers) {

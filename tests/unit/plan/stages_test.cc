@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Of a split, by adding up.
+// Finds the longest stage of a split, by adding up.
 double LongestOf(const std::vector<double>& costs, const std::vector<StageNode>& stages,
                  const std::vector<uint32_t>& layers) {
   double longest = 0;

@@ -288,7 +288,7 @@ TEST(WindowLayoutTest, CheckRefusesZerosAndHugeWindows) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("running_max"));
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("more than 64.0 GiB"));
-  WindowShape partials = good;  // Of 16 spans, each as wide as 128 heads are.
+  WindowShape partials = good;  // There are 16 spans, each as wide as 128 heads are.
   partials.memory_nodes = 16;
   partials.lanes = 8;
   partials.rows_max = 512;
@@ -330,7 +330,7 @@ TEST(WindowHeaderTest, OfThePastIsAborted) {
   EXPECT_EQ(Check([](WindowHeader& h) { h.epoch = 6; }), absl::StatusCode::kAborted);
   EXPECT_EQ(Check([](WindowHeader& h) { h.step = 19; }), absl::StatusCode::kAborted);
   EXPECT_EQ(Check([](WindowHeader& h) { h.layer = 1; }), absl::StatusCode::kAborted);
-  // Of an older epoch, whatever else it says.
+  // It is an older epoch's, whatever else it says.
   EXPECT_EQ(Check([](WindowHeader& h) {
               h.epoch = 6;
               h.step = 99;

@@ -141,8 +141,8 @@ TEST(EvaluationTest, PrefixesAreKeptWhereTheSchedulerKeepsThem) {
   EXPECT_LT(keep, all);
 }
 
-// The same cluster as with memory machines, but for the links: a bus that each card has for itself
-// on one machine, the network on several.
+// The cluster is the one with memory machines, but for the links: a bus that each card has for
+// itself on one machine, the network on several.
 TEST(EvaluationTest, HostsAreMemoryNodesBehindABusOrANetwork) {
   Problem problem = SmallProblem();
   problem.catalogue.links.push_back({"bus", Measured(40e9), Measured(1e-6)});

@@ -49,7 +49,7 @@ TEST(SimulatedPlanTest, GoodputIsWithinTheFormulasBoundAndKeepsTheSlo) {
   EXPECT_GT(best.simulated->output_price, 0);
 }
 
-// Of two pools no number of lanes that is looked at answers more than the one that is proposed.
+// No number of lanes of two pools that is looked at answers more than the one that is proposed.
 TEST(SimulatedPlanTest, TwoPoolsHaveTheLanesThatAnswerMostInTheSimulation) {
   Problem problem = SmallProblem();
   problem.catalogue = EmptyCatalogue();
@@ -115,7 +115,7 @@ TEST(SimulatedPlanTest, OnePoolIsACellForEachReplica) {
 
 TEST(SimulatedPlanTest, TheHitRateOfTheLoadIsWhatTheSchedulerFinds) {
   Problem problem = SmallProblem();
-  problem.load.prefix = 256;  // Of 500: sixteen whole blocks.
+  problem.load.prefix = 256;  // Sixteen whole blocks of the 500 tokens.
   const Configuration configuration = {.hardware = {.compute = &problem.catalogue.machines[0],
                                                     .memory = &problem.catalogue.machines[1],
                                                     .compute_machines = 1,

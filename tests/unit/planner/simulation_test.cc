@@ -231,7 +231,7 @@ TEST(SimulationTest, PrefixesAreFoundAndHaveAPriceOfTheirOwn) {
   EXPECT_EQ(found.cached_tokens, 18 * 640);
   EXPECT_EQ(found.input_tokens, 1000 + 18 * 360);
   EXPECT_NEAR(found.bill.total(), 2 * found.seconds / 3600, 1e-9);
-  // Of memory nodes' time: 19 times 360 rows that attend to 640 found tokens and to those between,
+  // Memory nodes' time: 19 times 360 rows that attend to 640 found tokens and to those between,
   // 20 times 49 rows of answers; some more for what is kept.
   const double cached = 19 * 360 * 640.0;
   const double others = 19 * (360 * 361 / 2.0) + 20 * 49 * 1025.0;

@@ -213,7 +213,7 @@ TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
   EXPECT_NEAR(points.heads[0].seconds, 0.2, 1e-12);
   ASSERT_EQ(points.exchanges.size(), 1u);
   EXPECT_NEAR(points.exchanges[0].seconds, 0.01, 1e-12);
-  // Of several lanes the wait says nothing about the way there and back.
+  // Several lanes' wait says nothing about the way there and back.
   CalibrationWindow(before, after, shape).AppendDecode(8, 2, points);
   EXPECT_EQ(points.exchanges.size(), 1u);
   after.nodes[0].parts[3].second = 2.9;

@@ -49,7 +49,7 @@ TEST(BubblesTest, AWaitForReplicasIsNotForAMemoryNode) {
   };
   const client::ClusterStatus before = cluster(0, 0, 0, 0);
 
-  // Of waits for several only one is told, so links and parts need not agree.
+  // When several are awaited only one is told, so links and parts need not agree.
   EXPECT_EQ(LargestBubble(before, cluster(4, 6, 7, 3), 10),
             "busy: c0 0.0%\nlargest bubble: c0 stands still 60.0% of the time for c1");
   EXPECT_EQ(LargestBubble(before, cluster(6, 4, 3, 7), 10),

@@ -181,7 +181,7 @@ TEST(TimelineTest, LanesNestArrowsGoForwardAndRequestsAreNamed) {
       ++arrows;
     }
   }
-  EXPECT_EQ(arrows, 12);  // Of 3 steps, 2 layers, there and back.
+  EXPECT_EQ(arrows, 12);  // These are 3 steps, 2 layers, there and back.
   EXPECT_EQ(names["follow \"me\""], 2);
   EXPECT_EQ(names["prefill"], 2);
   EXPECT_EQ(names["decode"], 0);

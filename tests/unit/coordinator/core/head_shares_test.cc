@@ -20,7 +20,7 @@ std::vector<AttentionDescriptor> Layers(uint32_t kv_heads, uint32_t count = 2) {
       count, {.query_heads = 3 * kv_heads, .kv_heads = kv_heads, .head_dim = 64});
 }
 
-// Of one KV head of one token.
+// One KV head of one token takes so many.
 constexpr uint64_t kHeadBytes = 2 * 2 * 64 * 2;
 
 std::vector<uint32_t> CountsOf(const HeadSplit& split) {
@@ -74,7 +74,7 @@ TEST(ShareHeadsTest, CapacityBoundsAShare) {
 TEST(ShareHeadsTest, OpenBlocksOfInt8AreSharedLikeTheirHeads) {
   const std::vector<AttentionDescriptor> layers = Layers(4);
   const KvLayout layout{.form = KvForm::kInt8, .tails = 2};
-  const uint64_t capacity = layout.CapacityFor(1000, layers) / 2;  // Of two heads.
+  const uint64_t capacity = layout.CapacityFor(1000, layers) / 2;  // There is room for two heads.
   const std::vector<HeadNode> nodes = {{.name = "m0", .capacity_bytes = capacity},
                                        {.name = "m1", .capacity_bytes = capacity + 1}};
   const auto split = ShareHeads(layers, nodes, 1000, layout);

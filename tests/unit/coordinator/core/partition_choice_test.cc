@@ -12,7 +12,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr uint64_t kHeadBytes = 2 * 2 * 64 * 2;  // Of one KV head of one token.
+constexpr uint64_t kHeadBytes = 2 * 2 * 64 * 2;  // One KV head of one token takes so many.
 
 // Memory nodes with room for so many tokens of 4 KV heads.
 PartitionNeeds Needs(const std::vector<uint64_t>& tokens, uint32_t sequence_tokens_max) {

@@ -51,7 +51,7 @@ TEST_F(SchedulerBeamsTest, BeamsShareTheSlotsOfThoseThatTheyContinue) {
     }
     EXPECT_EQ(plans[step].leaves.size(), step == 1 ? 1u : 3u);
   }
-  // Of the 20 slots of the prompt each has been allocated four times, and of the other nine three
+  // Each of the 20 slots of the prompt has been allocated four times, and of the other nine three
   // may be allocated to several.
   std::map<uint32_t, int> allocated;
   for (const plan::StepPlan& plan : plans) {
@@ -145,7 +145,7 @@ TEST_F(SchedulerBeamsTest, WithInt8BeamsShareClosedBlocksAlone) {
   Make(options);
   ASSERT_TRUE(scheduler_->Submit(Search(1, 20, 27, 2)).ok());
   const std::vector<plan::StepPlan> plans = Run();
-  std::map<uint32_t, std::set<plan::SequenceId>> holders;  // Of a slot.
+  std::map<uint32_t, std::set<plan::SequenceId>> holders;  // Who holds a slot.
   for (const plan::StepPlan& plan : plans) {
     std::map<plan::SequenceId, uint32_t> tokens;
     for (const plan::SlotAllocation& allocation : plan.allocations) {

@@ -68,7 +68,7 @@ class SchedulerTest : public testing::Test {
             {.sequence = row.sequence, .first_token = row.position + 1, .logprobs = {-1.0f}});
       }
       if (joins_[row.sequence].score || behind) {
-        continue;  // Of a prompt, and not its last.
+        continue;  // It is a prompt's, and not its last.
       }
       Sample(row.sequence, row.position + 1, result);
     }

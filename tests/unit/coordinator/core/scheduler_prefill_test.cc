@@ -73,7 +73,8 @@ TEST_F(SchedulerPrefillTest, DecodeGoesOnWhileAPrefillStepIsUnderWay) {
 
 TEST_F(SchedulerPrefillTest, SeveralPromptsSpreadOverTheNodesEachWithItsScratch) {
   MakeLanes(1, 2);
-  for (plan::SequenceId id = 1; id <= 4; ++id) {  // Of 256 tokens of scratch each node has two.
+  // The scratch of 256 tokens of each node has room for two.
+  for (plan::SequenceId id = 1; id <= 4; ++id) {
     ASSERT_TRUE(Submit(id, 120, 124).ok());
   }
   std::map<uint32_t, std::set<plan::SequenceId>> joined;

@@ -21,7 +21,7 @@ class ThreadWatchTest : public ::testing::Test {
       watch_.Seen(name, activity, beats_, now_);
     }
   }
-  // The same of one that does.
+  // Watches one that does.
   void GetOn(const std::string& name, ThreadActivity activity, Nanos length) {
     for (const Nanos end = now_ + length; now_ < end;) {
       now_ += Millis(500);
