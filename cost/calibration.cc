@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cost/calibration.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -134,6 +135,26 @@ absl::StatusOr<FittedLine> ReadExchange(const Json& json) {
   return line;
 }
 
+// The least of the points: what more rows wait for in addition may be attention.
+absl::StatusOr<double> ReadBorder(const Json& json) {
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<Point> points, ReadPoints<Point>(json, PointByRows));
+  double least = points.front().seconds;
+  for (const Point& point : points) {
+    least = std::min(least, point.seconds);
+  }
+  return least;
+}
+
+absl::StatusOr<std::vector<MixedStep>> ReadMixed(const Json& json) {
+  return ReadPoints<MixedStep>(json, [](Fields& fields, const Json& point) {
+    return MixedStep{.rows = fields.Number(point, "rows"),
+                     .context = fields.Number(point, "context"),
+                     .tokens = fields.Number(point, "tokens"),
+                     .lanes = fields.Number(point, "lanes"),
+                     .seconds = fields.Number(point, "seconds")};
+  });
+}
+
 template <typename Curve, typename Read>
 absl::Status ReadCurves(const Json& json, const char* key, Read read, std::vector<Curve>& out) {
   if (!json.contains(key)) {
@@ -177,11 +198,21 @@ absl::StatusOr<Calibration> ParseCalibration(absl::string_view text, absl::strin
       ReadCurves(json, "t_prompt_attn", ReadPromptAttention, calibration.prompt_attentions));
   std::vector<FittedLine> exchanges;
   status.Update(ReadCurves(json, "t_exchange", ReadExchange, exchanges));
+  std::vector<double> borders;
+  status.Update(ReadCurves(json, "t_border", ReadBorder, borders));
+  std::vector<std::vector<MixedStep>> mixed;
+  status.Update(ReadCurves(json, "t_mixed", ReadMixed, mixed));
   if (!status.ok()) {
     return error(status.message());
   }
   if (!exchanges.empty()) {
     calibration.exchange = exchanges.front();
+  }
+  if (!borders.empty()) {
+    calibration.border = borders.front();
+  }
+  if (!mixed.empty()) {
+    calibration.mixed = std::move(mixed.front());
   }
   return calibration;
 }

@@ -101,8 +101,11 @@ StepTimes RemoteStep(const ModelShape& shape, const Cluster& cluster, const Step
   const Estimate path = layers * (times.slice + times.network + times.attention) + times.head +
                         HopsSeconds(shape, cluster, tokens);
   const double lanes = cluster.lanes;
-  Choose({{ComputeBusy(cluster, layers * times.slice, times), Bottleneck::kCompute},
-          {lanes * layers * times.attention, Bottleneck::kMemory},
+  // Lanes hide what they wait for from each other, but for the border between steps.
+  const double borders = lanes > 1 ? BorderSeconds(cluster) : 0;
+  Choose({{ComputeBusy(cluster, layers * times.slice + Estimate{borders}, times),
+           Bottleneck::kCompute},
+          {lanes * (layers * times.attention + Estimate{borders}), Bottleneck::kMemory},
           {lanes * layers * link_busy, Bottleneck::kNetwork},
           {path, Bottleneck::kPath}},
          times);

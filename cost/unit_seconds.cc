@@ -26,7 +26,8 @@ Estimate SliceSeconds(const ModelShape& shape, const Cluster& cluster, const Ste
       (prompt_flops == 0 || times->prompt_attention.points > 0)) {
     const FittedLine& prompts = times->prompt_attention;
     const double attention = prompt_flops > 0 ? prompts.fixed + prompts.slope * prompt_flops : 0;
-    return {times->slice.At(tokens) + attention, Provenance::kMeasured};
+    const double share = lane.all_rows() > 0 && lane.prompt_tokens > 0 ? times->mixed : 1;
+    return {share * (times->slice.At(tokens) + attention), Provenance::kMeasured};
   }
   const double bytes = kElementBytes * shape.LayerWeightsRead(tokens);
   const double flops = tokens * shape.LayerFlopsPerRow() + prompt_flops;
@@ -59,6 +60,11 @@ Estimate ExchangeSeconds(const Cluster& cluster, double rows) {
     return {times->exchange.fixed + times->exchange.slope * rows, Provenance::kMeasured};
   }
   return cluster.compute_link.latency + cluster.memory_link.latency;
+}
+
+double BorderSeconds(const Cluster& cluster) {
+  const MeasuredTimes* times = cluster.compute.times.get();
+  return times != nullptr ? times->border : 0;
 }
 
 Estimate HopSeconds(const ModelShape& shape, const Cluster& cluster, double tokens) {

@@ -165,8 +165,22 @@ Nanos SimNodes::Attend(const SimStep& step, uint32_t index, Nanos now) {
   return stage.in_free + step.latency;
 }
 
+bool SimNodes::OthersRun(uint32_t index) const {
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (lane != index && lanes_[lane].running) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void SimNodes::EndStep(uint32_t index, Nanos now) {
   SimLane& lane = lanes_[index];
+  if (options_.border > 0 && lane.waiting.front().work_rows > 0 && OthersRun(index)) {
+    for (Memory& memory : memory_) {
+      memory.free = std::max(memory.free, now) + options_.border;
+    }
+  }
   lane.reported.push_back(std::move(lane.waiting.front()));
   lane.waiting.pop_front();
   lane.running = false;

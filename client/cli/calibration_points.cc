@@ -9,6 +9,9 @@
 namespace lamina::cli {
 namespace {
 
+// With so many times attention's seconds in slices of other lanes, a lane does not wait for it.
+constexpr double kHidingSlices = 2;
+
 // These parts of a compute node's time, besides waits, belong to no slice.
 const std::set<std::string>& NotOfASlice() {
   static const std::set<std::string> parts = {"chunks", "head", "store", "attend", "reply"};
@@ -45,6 +48,18 @@ Json AttentionFitToJson(const std::vector<CalibrationPoint>& from) {
           {"r2", plane.r2}};
 }
 
+Json MixedToJson(const std::vector<MixedPoint>& points) {
+  Json json = Json::array();
+  for (const MixedPoint& point : points) {
+    json.push_back({{"rows", point.rows},
+                    {"context", point.context},
+                    {"tokens", point.tokens},
+                    {"lanes", point.lanes},
+                    {"seconds", point.seconds}});
+  }
+  return json;
+}
+
 Json ShapeToJson(const cost::ModelShape& shape) {
   return {{"model", shape.name},        {"dtype", "bf16"},
           {"width", shape.width},       {"q_heads", shape.query_heads},
@@ -64,6 +79,14 @@ struct CalibrationWindow::Change {
   double Part(const std::string& name) const {
     const auto part = parts.find(name);
     return part == parts.end() ? 0 : part->second;
+  }
+  // Everything but waits for a plan and for other replicas.
+  double StepsSeconds() const {
+    double seconds = 0;
+    for (const auto& [part, value] : parts) {
+      seconds += part == "wait_plan" || part == "wait_replica" ? 0 : value;
+    }
+    return seconds;
   }
   double SliceSeconds() const {
     double seconds = 0;
@@ -126,9 +149,44 @@ void CalibrationWindow::AppendDecode(double rows, double lanes, CalibrationPoint
   if (const double head = compute->Part("head") / steps; head > 0) {
     points.heads.push_back({.rows = rows, .seconds = head});
   }
-  const double exchange = compute->Part("wait_attention") / (steps * shape_.layers) - attention;
-  if (lanes == 1 && compute->Part("wait_attention") > 0 && exchange > 0) {
+  const double wait = compute->Part("wait_attention") / steps;
+  const double exchange = wait / shape_.layers - attention;
+  if (lanes == 1 && wait > 0 && exchange > 0) {
     points.exchanges.push_back({.rows = rows, .seconds = exchange});
+  }
+  const double others = (lanes - 1) * compute->SliceSeconds() / compute->units;
+  if (wait > 0 && attention > 0 && others > kHidingSlices * attention) {
+    points.borders.push_back({.rows = rows, .seconds = wait});
+  }
+}
+
+double CalibrationWindow::StepSeconds() const {
+  double seconds = 0;
+  for (const Change& change : Changes()) {
+    if (!change.memory) {
+      if (seconds > 0) {
+        return 0;
+      }
+      seconds = change.StepsSeconds() / (change.units / (shape_.layers + 1.0));
+    }
+  }
+  return seconds;
+}
+
+void CalibrationWindow::AppendMixed(MixedPoint point, double prompts, double decode_step,
+                                    CalibrationPoints& points) const {
+  const double step = StepSeconds();
+  if (step <= 0 || decode_step <= 0 || prompts <= 0) {
+    return;
+  }
+  double units = 0;
+  for (const Change& change : Changes()) {
+    units += change.memory ? 0 : change.units;
+  }
+  const double steps = units / (shape_.layers + 1.0);
+  point.seconds = decode_step + (step - decode_step) * steps / prompts;
+  if (steps > prompts && point.seconds > decode_step) {
+    points.mixed.push_back(point);
   }
 }
 
@@ -188,6 +246,12 @@ Json CalibrationToJson(const std::string& device, const std::string& date,
   }
   if (!points.exchanges.empty()) {
     json["t_exchange"] = Json::array({{{"points", PointsToJson(points.exchanges, "rows")}}});
+  }
+  if (!points.borders.empty()) {
+    json["t_border"] = Json::array({{{"points", PointsToJson(points.borders, "rows")}}});
+  }
+  if (!points.mixed.empty()) {
+    json["t_mixed"] = Json::array({{{"points", MixedToJson(points.mixed)}}});
   }
   json["links"] = Json::array();
   for (const client::MeasuredLink& link : status.links) {

@@ -5,6 +5,7 @@
 #include "planner/simulation.h"
 
 #include <cmath>
+#include <memory>
 
 #include "cost/unit_seconds.h"
 #include "gmock/gmock.h"
@@ -115,6 +116,33 @@ TEST(SimulationTest, ManyRowsDecodeAsTheFormulaOfTheSteadyStateSays) {
       EXPECT_NEAR(PercentileOf(result->tpot, 0.1) / step.step.value, 1, 0.08)
           << "partition " << static_cast<int>(partition) << " lanes " << lanes;
     }
+  }
+}
+
+// Two lanes hide slices and attention from each other, but not what memory nodes take between
+// steps; a lane that is alone has that in what it waits for anyway.
+TEST(SimulationTest, LanesWaitAtTheBorderOfSteps) {
+  constexpr double kBorder = 2e-3;
+  for (const uint32_t lanes : {1u, 2u}) {
+    SimFleet fleet = OneCell();
+    fleet.cell.cluster.lanes = lanes;
+    fleet.cell.scheduler.lanes = lanes;
+    fleet.cell.scheduler.rows_max = 16 / lanes;
+    cost::MeasuredTimes times{.slice = cost::TimeCurve({{1, 2e-4}, {64, 4e-4}})};
+    const std::vector<TraceRequest> requests(16, {.at = 0, .input = 20, .output = 1001});
+    const auto tpot = [&](double border) {
+      times.border = border;
+      fleet.cell.cluster.compute.times = std::make_shared<cost::MeasuredTimes>(times);
+      return PercentileOf(Simulate(fleet, requests, {})->tpot, 0.1);
+    };
+    const double without = tpot(0);
+
+    const double with = tpot(kBorder);
+
+    EXPECT_NEAR(with - without, lanes == 1 ? 0 : lanes * kBorder, 0.2 * kBorder) << lanes;
+    const cost::StepTimes step =
+        cost::StepOf(fleet.cell.shape, fleet.cell.cluster, {.rows = 16, .context = 520});
+    EXPECT_NEAR(with / step.step.value, 1, 0.08) << lanes;
   }
 }
 
