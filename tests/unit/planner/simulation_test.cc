@@ -139,7 +139,8 @@ TEST(SimulationTest, LanesWaitAtTheBorderOfSteps) {
 
     const double with = tpot(kBorder);
 
-    EXPECT_NEAR(with - without, lanes == 1 ? 0 : lanes * kBorder, 0.2 * kBorder) << lanes;
+    // The slice that the other lane runs meanwhile is hidden.
+    EXPECT_NEAR(with - without, lanes == 1 ? 0 : lanes * kBorder, 0.3 * kBorder) << lanes;
     const cost::StepTimes step =
         cost::StepOf(fleet.cell.shape, fleet.cell.cluster, {.rows = 16, .context = 520});
     EXPECT_NEAR(with / step.step.value, 1, 0.08) << lanes;
