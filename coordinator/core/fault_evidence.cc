@@ -27,9 +27,9 @@ bool IsDispensable(const std::vector<FaultEvidence::Suspect>& nodes, absl::strin
 
 }  // namespace
 
-void FaultEvidence::Accuse(const std::string& reporter, const std::string& blamed, uint64_t epoch,
+void FaultEvidence::Accuse(const std::string& reporter, const std::string& accused, uint64_t epoch,
                            bool late, absl::string_view message) {
-  Words& words = words_[{blamed, reporter}];
+  Words& words = words_[{accused, reporter}];
   if (epoch >= words.epoch) {
     words.epoch = epoch;
     words.message = std::string(message);
@@ -56,18 +56,18 @@ void FaultEvidence::Clear() {
   words_.clear();
 }
 
-bool FaultEvidence::Blames(const std::string& reporter, const std::string& blamed,
+bool FaultEvidence::Blames(const std::string& reporter, const std::string& accused,
                            uint64_t since) const {
-  const auto found = words_.find({blamed, reporter});
+  const auto found = words_.find({accused, reporter});
   return found != words_.end() && found->second.epoch >= since;
 }
 
 std::vector<std::string> FaultEvidence::AccusersOf(const std::string& name, uint64_t since) const {
   std::vector<std::string> accusers;
   for (const auto& [pair, words] : words_) {
-    const auto& [blamed, reporter] = pair;
-    if (blamed == name && words.epoch >= since &&
-        (words.in_time >= since || Blames(blamed, reporter, since))) {
+    const auto& [accused, reporter] = pair;
+    if (accused == name && words.epoch >= since &&
+        (words.in_time >= since || Blames(accused, reporter, since))) {
       accusers.push_back(reporter);
     }
   }

@@ -37,8 +37,8 @@ class FaultEvidence {
     std::string problem;  // "blamed by c0, c1: cannot open its region"; its own words alone.
   };
 
-  // `blamed` may be the reporter itself, which then failed by itself. `late`: `epoch` is over.
-  void Accuse(const std::string& reporter, const std::string& blamed, uint64_t epoch, bool late,
+  // `accused` may be the reporter itself, which then failed by itself. `late`: `epoch` is over.
+  void Accuse(const std::string& reporter, const std::string& accused, uint64_t epoch, bool late,
               absl::string_view message);
   // The node has opened the regions of all its peers.
   void Connected(const std::string& name, bool is_memory, uint64_t epoch);
@@ -66,11 +66,11 @@ class FaultEvidence {
     bool is_memory = false;
     uint64_t epoch = 0;
   };
-  bool Blames(const std::string& reporter, const std::string& blamed, uint64_t since) const;
+  bool Blames(const std::string& reporter, const std::string& accused, uint64_t since) const;
   std::vector<std::string> AccusersOf(const std::string& name, uint64_t since) const;
   uint32_t ConnectedTo(const Suspect& node, uint64_t since) const;
 
-  std::map<std::pair<std::string, std::string>, Words> words_;  // By blamed and reporter.
+  std::map<std::pair<std::string, std::string>, Words> words_;  // By accused and reporter.
   std::map<std::string, Connection> connected_;
 };
 

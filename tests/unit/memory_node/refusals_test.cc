@@ -20,12 +20,12 @@ namespace {
 using ::testing::HasSubstr;
 
 void ExpectRefused(UnitCluster& cluster, const std::string& reason, const std::string& says,
-                   const std::string& blamed = "c0",
+                   const std::string& accused = "c0",
                    absl::StatusCode code = absl::StatusCode::kInternal) {
   const absl::Status status = cluster.EndOf();
   EXPECT_EQ(status.code(), code) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(says));
-  EXPECT_EQ(control::BlamedIn(status), blamed);
+  EXPECT_EQ(control::BlamedIn(status), accused);
   EXPECT_EQ(cluster.Refused(reason), 1u);
   EXPECT_EQ(cluster.refusals(), 1u);
 }

@@ -58,7 +58,7 @@ TEST(PolicyChoiceTest, SaysTheFiguresOfBoth) {
             "with local 98.6 ms (dense 74.0, attention 24.6)");
 }
 
-TEST(PolicyChoiceTest, WithoutMemoryNodesItIsLocal) {
+TEST(PolicyChoiceTest, WithoutMemoryNodesOnlyLocalIsLeft) {
   cost::PolicyPools none = kPools;
   none.attention = 0;
   const PolicyChoice choice =
