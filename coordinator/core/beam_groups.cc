@@ -282,7 +282,7 @@ void BeamGroups::GiveWay() {
 void BeamGroups::QueueWithoutLane(Group& group) {
   const plan::AttentionPath path = life_.PathOf(group.request);
   for (uint32_t lane = 0; lane < places_.lanes.size(); ++lane) {
-    if (paths_.MayGoOn(lane, path)) {
+    if (paths_.Takes(lane, path)) {
       return;
     }
   }
@@ -304,9 +304,9 @@ bool BeamGroups::JoinsHere(const Group& group, const OpenStep& open) const {
   const plan::AttentionPath path = life_.PathOf(group.request);
   return places_.lanes.running() < options_.running_max && HasTail(options_, places_) &&
          maker_.HasRoom(open) && balance_.HasRoomForRow(open.plan.lane) &&
-         paths_.MayGoOn(open.plan.lane, path) &&
+         paths_.Takes(open.plan.lane, path) &&
          (open.plan.lane == group.lane || !balance_.HasRoomForRow(group.lane) ||
-          !paths_.MayGoOn(group.lane, path));
+          !paths_.Takes(group.lane, path));
 }
 
 // Slots for the next tokens behind those of `from`, which no starving row waits for.

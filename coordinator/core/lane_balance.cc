@@ -135,7 +135,7 @@ void LaneBalance::EvenOut(plan::AttentionPath path) {
     if (lanes_.PathOf(index) == path && (most == loads.end() || less(*most, *lane))) {
       most = lane;
     }
-    if (paths_.MayGoOn(index, path) && (least == loads.end() || less(*lane, *least))) {
+    if (paths_.Takes(index, path) && (least == loads.end() || less(*lane, *least))) {
       least = lane;
     }
   }

@@ -29,22 +29,9 @@ std::optional<plan::AttentionPath> LanePaths::Awaited() const {
   return HasLane(path) ? std::nullopt : std::optional(path);
 }
 
-bool LanePaths::MayGoOn(uint32_t lane, plan::AttentionPath path) const {
-  return lanes_.PathOf(lane).value_or(path) == path;
-}
-
-bool LanePaths::Takes(uint32_t lane, plan::AttentionPath path) const {
-  if (lanes_.PathOf(lane).has_value()) {
-    return MayGoOn(lane, path);
-  }
-  return Awaited().value_or(path) == path;
-}
-
 void LanePaths::Restrict(plan::AttentionPath path, std::vector<LaneLoad>& loads) const {
-  const bool may_begin = Awaited().value_or(path) == path;
   for (uint32_t lane = 0; lane < loads.size(); ++lane) {
-    const std::optional<plan::AttentionPath> own = lanes_.PathOf(lane);
-    loads[lane].has_room &= own.has_value() ? *own == path : may_begin;
+    loads[lane].has_room &= Takes(lane, path);
   }
 }
 

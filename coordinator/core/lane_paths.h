@@ -7,10 +7,11 @@
 // between lanes of their path, or into an empty one.
 //
 // Nobody starves: newcomers join in service order (admission.h), so when the first one has no lane
-// of its path, nobody joins before it. Empty lanes are then kept for it. If there is none, the lane
-// with the least work whose sequences have another lane of their path gives these to that one as
-// far as it has room, and becomes empty; else the first lane whose sequences have all ended is the
-// newcomer's. It waits at most until those that run have generated their last tokens.
+// of its path, nobody joins before it, and none changes lanes but for its sake: an empty lane is
+// its. If there is none, the lane with the least work whose sequences have another lane of their
+// path gives these to that one as far as it has room, and becomes empty; else the first lane whose
+// sequences have all ended is the newcomer's. It waits at most until those that run have generated
+// their last tokens.
 //
 // Threading: one thread.   Determinism: same calls, same answers.   Cost: O(lanes) for each answer.
 
@@ -32,10 +33,10 @@ class LanePaths {
   // References must outlive this.
   LanePaths(const Lanes& lanes, const SequenceLife& life) : lanes_(lanes), life_(life) {}
 
-  // Whether a sequence of the path may come into the lane.
-  bool Takes(uint32_t lane, plan::AttentionPath path) const;
-  // Whether rows of the path that ran there may go on in the lane: it is empty or of their path.
-  bool MayGoOn(uint32_t lane, plan::AttentionPath path) const;
+  // Whether a sequence of the path may come into the lane: it is empty, or of that path.
+  bool Takes(uint32_t lane, plan::AttentionPath path) const {
+    return lanes_.PathOf(lane).value_or(path) == path;
+  }
   // Takes the room from the loads of lanes that a sequence of the path may not come into.
   void Restrict(plan::AttentionPath path, std::vector<LaneLoad>& loads) const;
 

@@ -65,21 +65,21 @@ TEST_F(LanePathsTest, WhoNamesNoPathHasTheEpochsOwn) {
   EXPECT_TRUE(paths_.Takes(1, AttentionPath::kLocal));
 }
 
-TEST_F(LanePathsTest, AnEmptyLaneIsKeptForTheFirstWhoHasNone) {
+TEST_F(LanePathsTest, WhoIsFirstAndHasNoLaneAwaitsOne) {
   MakeLanes(2);
   Decode(1, AttentionPath::kRemote, 0);
+  Decode(4, AttentionPath::kRemote, 0);
   Queue(2, AttentionPath::kFetch);
   Queue(3, AttentionPath::kRemote);
 
   EXPECT_EQ(paths_.Awaited(), AttentionPath::kFetch);
-  EXPECT_TRUE(paths_.Takes(1, AttentionPath::kFetch));
-  EXPECT_FALSE(paths_.Takes(1, AttentionPath::kRemote));
-  EXPECT_TRUE(paths_.MayGoOn(1, AttentionPath::kRemote)) << "what ran there goes on";
   EXPECT_EQ(paths_.LaneToEmpty(), std::nullopt) << "one is empty";
   std::vector<LaneLoad> loads = lanes_.loads();
-  paths_.Restrict(AttentionPath::kRemote, loads);
-  EXPECT_TRUE(loads[0].has_room);
-  EXPECT_FALSE(loads[1].has_room);
+  paths_.Restrict(AttentionPath::kFetch, loads);
+  EXPECT_FALSE(loads[0].has_room);
+  EXPECT_TRUE(loads[1].has_room);
+  balance_.Balance(2);
+  EXPECT_EQ(lanes_[0].running.size(), 2u) << "the empty lane is not for them";
 
   Start(2, 1);
   EXPECT_EQ(paths_.Awaited(), std::nullopt);

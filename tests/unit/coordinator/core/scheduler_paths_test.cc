@@ -28,14 +28,18 @@ class SchedulerPathsTest : public SchedulerTest {
     request.path = path;
     return scheduler_->Submit(std::move(request));
   }
-  // Plans and answers so many steps; the paths of those with work in a step are one.
-  void Steps(int count) {
+  // Plans so many times, and answers so many steps each time; the paths of those with work in a
+  // step are one.
+  void Steps(int count, int at_once = 1) {
     for (int i = 0; i < count; ++i) {
       for (const plan::StepPlan& plan : Plan()) {
         for (const plan::SequenceJoin& join : plan.joins) {
           order_.push_back(join.id);
         }
         std::set<AttentionPath> paths;
+        for (const plan::SequenceJoin& join : plan.joins) {
+          paths.insert(join.path);
+        }
         for (const plan::DecodeRow& row : plan.rows) {
           paths.insert(joins_[row.sequence].path);
         }
@@ -44,7 +48,9 @@ class SchedulerPathsTest : public SchedulerTest {
         }
         EXPECT_LE(paths.size(), 1u);
       }
-      StepDone();
+      for (int step = 0; step < at_once; ++step) {
+        StepDone();
+      }
     }
   }
 
@@ -113,6 +119,39 @@ TEST_F(SchedulerPathsTest, ALaneBecomesEmptyForAPathThatHasNone) {
   EXPECT_EQ(order_.back(), 5u);
   EXPECT_EQ(scheduler_->Stats().running, 5u) << "nobody had to end for it";
   RunUntilIdle();
+}
+
+// The only sequence of a lane is taken out when its row is in a step already: who takes the lane
+// then joins the next step.
+TEST_F(SchedulerPathsTest, AStepWithRowsOfOneWhoWasTakenOutIsNotJoinedByAnotherPath) {
+  uint64_t preemptions = 0;
+  for (uint32_t slots = 34; slots < 46; ++slots) {
+    SCOPED_TRACE(slots);
+    SchedulerOptions options = SmallOptions(slots);
+    options.lanes = 2;
+    options.plan_ahead = 1;  // Both lanes plan their next steps together.
+    options.memory_nodes.push_back(
+        {.name = "b", .slots = 1000, .bandwidth_bytes_per_second = 1e-6});
+    Make(options, /*priority=*/true);
+    in_flight_.clear();
+    joins_.clear();
+    const auto submit = [&](plan::SequenceId id, AttentionPath path, int32_t priority,
+                            uint32_t tokens_max) {
+      SequenceRequest request = Request(id, 10, tokens_max);
+      request.path = path;
+      request.priority = priority;
+      ASSERT_TRUE(scheduler_->Submit(std::move(request)).ok());
+    };
+    submit(1, AttentionPath::kRemote, -1, 31);  // In lane 0, which is packed first.
+    Steps(1, /*at_once=*/2);
+    submit(2, AttentionPath::kFetch, 0, 31);
+    Steps(4, /*at_once=*/2);
+    submit(3, AttentionPath::kSparse, 10, 60);  // It fits on the other node alone.
+    Steps(60, /*at_once=*/2);
+    preemptions += scheduler_->Stats().preemptions;
+    RunUntilIdle();
+  }
+  EXPECT_GT(preemptions, 0u);
 }
 
 // A sequence that was preempted goes on by its own path, whatever has joined its lane meanwhile.
