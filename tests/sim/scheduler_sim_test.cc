@@ -202,8 +202,8 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearchedInInt8) {
   EXPECT_GT(reach.epochs, 100);
 }
 
-// Epochs prepare two paths: no lane ever has sequences of both, and no request waits for ever for a
-// lane of its path.
+// Epochs prepare three paths: no step ever has sequences of two, and no request waits for ever for
+// a lane of its path.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheirPath) {
   SimReach reach;
   for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
@@ -221,6 +221,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheirPath) {
 
   EXPECT_GT(reach.path_changes, 1000);
   EXPECT_GT(reach.paths_side_by_side, 1000);
+  EXPECT_GT(reach.lossy_joins, 1000);
   EXPECT_GT(reach.tokens_kept, 1000);
   EXPECT_GT(reach.lane_moves, 100);
   EXPECT_GT(reach.preemptions, 100);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Worlds whose epochs prepare two paths of attention: who asks for which, and what must hold of the
-// plans.
+// Worlds whose epochs prepare three paths of attention: who asks for which, and what must hold of
+// the plans.
 
 #include <algorithm>
 
@@ -17,8 +17,12 @@ void ChoosePaths(Prng random, SimWorkload& workload) {
     for (core::SequenceRequest& request : arrival.requests) {
       if (request.fork_of != 0) {
         request.path = (&request - 1)->path;
-      } else if (random.Chance(0.5)) {
+        request.lossy = (&request - 1)->lossy;
+      } else if (random.Chance(0.4)) {
         request.path = plan::AttentionPath::kFetch;
+      } else if (random.Chance(0.3)) {
+        request.path = plan::AttentionPath::kSparse;
+        request.lossy = true;
       } else if (random.Chance(0.5)) {
         request.path = plan::AttentionPath::kRemote;
       }
@@ -34,6 +38,7 @@ void SimWorld::ObservePaths(const plan::StepPlan& plan) {
       Fail(absl::StrCat("sequence ", join.id, " joins with path ", static_cast<uint32_t>(join.path),
                         ", and its request asked for ", static_cast<uint32_t>(wanted)));
     }
+    report_.reach.lossy_joins += request.lossy ? 1 : 0;
     plan::AttentionPath& last = lane_paths_[plan.lane];
     report_.reach.path_changes += last != join.path;
     last = join.path;

@@ -51,6 +51,7 @@ void SimReach::Add(const SimReach& other) {
   restored += other.restored;
   spills_failed += other.spills_failed;
   path_changes += other.path_changes;
+  lossy_joins += other.lossy_joins;
   paths_side_by_side += other.paths_side_by_side;
 }
 
@@ -74,7 +75,7 @@ std::string SimReach::ToString() const {
       ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
       beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited, ", spilled ",
       spilled, " restored ", restored, " failed ", spills_failed, ", path changes ", path_changes,
-      ", paths side by side ", paths_side_by_side);
+      ", lossy joins ", lossy_joins, ", paths side by side ", paths_side_by_side);
 }
 
 }  // namespace lamina::sim

@@ -71,7 +71,7 @@ struct SimOptions {
   bool int8 = false;
   // Nodes have spill tiers, which fail at times.
   bool spills = false;
-  // Epochs prepare two paths of attention, and requests ask for one or the other.
+  // Epochs prepare several paths of attention, and requests ask for one of them.
   bool paths = false;
 };
 
