@@ -74,6 +74,8 @@ struct GenerateOptions {
   int32_t priority = 0;
   // K and V of the prompt are shared with requests of the same salt only; at most 512 bytes.
   std::string cache_salt;
+  // By which KV policy the request is served: one of ModelInfo::policies. Empty: ModelInfo::policy.
+  std::string policy;
   std::optional<float> temperature;
   std::optional<uint32_t> top_k;
   std::optional<float> top_p;
@@ -123,6 +125,7 @@ struct Usage {
   uint32_t cached_tokens = 0;  // Prompt tokens whose K and V were there already.
   // First choice with best_of: tokens of the choices that do not come.
   uint32_t left_out_tokens = 0;
+  std::string lossy;  // What makes the answer other than that of whole attention; empty: nothing.
 };
 
 // A piece of one choice. The last one of a choice has a finish reason and the usage.
@@ -168,6 +171,12 @@ struct SamplingDefaults {
   std::optional<float> repetition_penalty;
 };
 
+// A KV policy that the cluster prepares.
+struct Policy {
+  std::string name;
+  std::string lossy;  // As ModelInfo::lossy, of requests that name it.
+};
+
 struct ModelInfo {
   std::string id;
   std::string architecture;
@@ -180,7 +189,11 @@ struct ModelInfo {
   std::string eos_token;
   SamplingDefaults sampling;
   std::vector<std::string> names;  // What clients may call it, besides its id.
-  std::string lossy;  // What makes answers other than those of whole attention; empty: nothing.
+  // What makes answers of requests that name no policy other than those of whole attention; empty:
+  // nothing.
+  std::string lossy;
+  std::vector<Policy> policies;  // What requests may name; older servers say nothing.
+  std::string policy;            // What those get that name none.
 };
 
 // What a node put into windows of another one, and how long it stood still for it.
@@ -284,7 +297,13 @@ struct ClusterStatus {
   std::string stages_odd;     // What use says against the speeds they were split by; mostly empty.
   std::string policy;         // "local", "attend_remote"; empty before policy auto has chosen.
   std::string policy_choice;  // Why, with policy auto.
-  std::string partition;      // How KV is spread, in words; empty before the first epoch.
+  struct PolicyStatus {
+    std::string name;
+    uint32_t running = 0;  // Sequences.
+    std::string lossy;     // As Policy::lossy.
+  };
+  std::vector<PolicyStatus> policies;  // What requests may name; `policy` is for the others.
+  std::string partition;               // How KV is spread, in words; empty before the first epoch.
   std::string attention;  // In which arithmetic rows attend, and why; empty before the first epoch.
   std::string prefill;    // Where prompts run: "inline", "dedicated: p0".
   std::string fetch_choice;  // What is recomputed instead of fetched, and why; mostly empty.

@@ -230,6 +230,7 @@ v1::GenerateRequest ToProto(const GenerateOptions& o) {
   request.set_return_prompt(o.return_prompt);
   request.set_priority(o.priority);
   request.set_cache_salt(o.cache_salt);
+  request.set_policy(o.policy);
   FillSampling(o, *request.mutable_sampling());
   return request;
 }
@@ -253,7 +254,8 @@ Chunk FromProto(const v1::GenerateResponse& response) {
                  .seed = usage.seed(),
                  .preemptions = usage.preemptions(),
                  .cached_tokens = usage.cached_tokens(),
-                 .left_out_tokens = usage.left_out_tokens()};
+                 .left_out_tokens = usage.left_out_tokens(),
+                 .lossy = usage.lossy()};
   return chunk;
 }
 
@@ -267,6 +269,14 @@ ScoreResult FromProto(const v1::ScoreResponse& response) {
     result.ranks.push_back({.rank = rank.rank(), .top = LogprobsOf(rank.top())});
   }
   return result;
+}
+
+std::vector<Policy> PoliciesOf(const v1::Model& model) {
+  std::vector<Policy> policies;
+  for (const v1::Policy& policy : model.policies()) {
+    policies.push_back({.name = policy.name(), .lossy = policy.lossy()});
+  }
+  return policies;
 }
 
 ModelInfo FromProto(const v1::Model& model) {
@@ -293,11 +303,22 @@ ModelInfo FromProto(const v1::Model& model) {
           .eos_token = model.eos_token(),
           .sampling = sampling,
           .names = {model.names().begin(), model.names().end()},
-          .lossy = model.lossy()};
+          .lossy = model.lossy(),
+          .policies = PoliciesOf(model),
+          .policy = model.policy()};
 }
 
 ClusterStatus::TokenCost::Work FromProto(const v1::TokenWork& work) {
   return {.input = work.input(), .output = work.output(), .cached = work.cached()};
+}
+
+std::vector<ClusterStatus::PolicyStatus> PoliciesOf(const v1::GetStatusResponse& response) {
+  std::vector<ClusterStatus::PolicyStatus> policies;
+  for (const v1::PolicyStatus& policy : response.policies()) {
+    policies.push_back(
+        {.name = policy.name(), .running = policy.running(), .lossy = policy.lossy()});
+  }
+  return policies;
 }
 
 ClusterStatus FromProto(const v1::GetStatusResponse& response) {
@@ -309,6 +330,7 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .stages_odd = response.stages_odd(),
                           .policy = response.policy(),
                           .policy_choice = response.policy_choice(),
+                          .policies = PoliciesOf(response),
                           .partition = response.partition(),
                           .attention = response.attention(),
                           .prefill = response.prefill(),

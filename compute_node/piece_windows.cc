@@ -41,7 +41,7 @@ bool PieceWindows::Ended(const Lane& lane) const {
 }
 
 bool PieceWindows::HasCome(const Lane& lane, uint32_t node) const {
-  return context_.region.LoadSignal(windows().word(node, lane.index)) > StreamOf(lane, node).taken;
+  return context_.region.LoadSignal(windows().word(node, lane.index)) > Taken(lane, node);
 }
 
 void PieceWindows::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
@@ -49,7 +49,7 @@ void PieceWindows::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& a
     if (!Ended(lane, node)) {
       awaited.push_back({.peer = MemoryPeer(node),
                          .word = windows().word(node, lane.index),
-                         .value = StreamOf(lane, node).taken + 1});
+                         .value = Taken(lane, node) + 1});
     }
   }
 }
@@ -60,7 +60,7 @@ const plan::FetchPiece& PieceWindows::piece(const Lane& lane, uint32_t node, siz
 }
 
 BFloat16* PieceWindows::elements(const Lane& lane, uint32_t node, size_t behind) const {
-  const size_t window = windows().Window(node, lane.index, StreamOf(lane, node).taken + 1 + behind);
+  const size_t window = windows().Window(node, lane.index, Taken(lane, node) + 1 + behind);
   return reinterpret_cast<BFloat16*>(context_.region.bytes().data() + window +
                                      sizeof(plan::WindowHeader));
 }
@@ -117,10 +117,9 @@ uint64_t PieceWindows::Checksum(const Lane& lane, uint32_t node) const {
 }
 
 absl::Status PieceWindows::GiveBack(const Lane& lane, uint32_t node) {
-  Stream& stream = streams_[lane.index][node];
-  ++stream.piece;
+  ++streams_[lane.index][node].piece;
   const transport::SignalUpdate credit{.word = windows().credit_word(context_.node, lane.index),
-                                       .value = ++stream.taken};
+                                       .value = ++Taken(lane, node)};
   return context_.peers.Put(MemoryPeer(node), 0, {}, &credit);
 }
 

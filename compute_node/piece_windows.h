@@ -2,7 +2,8 @@
 //
 // PieceWindows: the pieces of K and V, or of activations, that memory nodes put into this node's
 // windows (plan/fetch_pieces.h), two for each lane and memory node. Whoever attends takes a piece
-// that has come, uses it where it lies, and gives its window back.
+// that has come, uses it where it lies, and gives its window back. Paths that fetch have one of
+// these each and share the windows: a step has rows of one of them.
 //
 // Threading: the data thread. Allocation: per epoch, and when a layer begins.
 
@@ -60,12 +61,15 @@ class PieceWindows {
     uint32_t layer = 0;
     std::vector<plan::FetchPiece> pieces;  // The pieces of that.
     size_t piece = 0;                      // Next of these.
-    uint64_t taken = 0;                    // Pieces in the epoch.
   };
 
   plan::FetchWindows windows() const { return plan::FetchWindows(context_.layout); }
   // Over the data of the piece at hand.
   uint64_t Checksum(const Lane& lane, uint32_t node) const;
+  // How many pieces have been given back in the epoch, by any path.
+  uint64_t& Taken(const Lane& lane, uint32_t node) const {
+    return context_.pieces_taken[lane.index][node];
+  }
   const Stream& StreamOf(const Lane& lane, uint32_t node) const {
     return streams_[lane.index][node];
   }

@@ -155,6 +155,7 @@ class StepWorker {
 
   // Worker thread only.
   Intervals intervals_;
+  PiecesTaken pieces_taken_;
   Peers peers_;
   SequenceTable sequences_;
   const WorkerContext context_;

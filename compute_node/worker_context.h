@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -33,6 +34,10 @@ inline bool BySpan(const plan::EpochConfig& config) {
   return config.partition == Partition::kTokenRange;
 }
 
+// How many pieces of K and V have been given back in the epoch, [lanes][memory nodes]: paths that
+// fetch share the windows (piece_windows.h).
+using PiecesTaken = std::vector<std::vector<uint64_t>>;
+
 // What the parts of a worker share in an epoch, and what follows from that alone.
 struct WorkerContext {
   const plan::EpochConfig& config;  // As the node's shard works with it.
@@ -48,6 +53,7 @@ struct WorkerContext {
   SequenceTable& sequences;
   Intervals& intervals;
   StepCounters& counters;
+  PiecesTaken& pieces_taken;
 
   bool Runs(const Lane& lane) const { return schedule.Runs(node, lane.index); }
 

@@ -304,12 +304,6 @@ absl::Status CheckValues(const ClusterConfig& config) {
   LAMINA_RETURN_IF_ERROR(CheckWord("generation_config", config.generation_config,
                                    {kGenerationConfigAuto, kGenerationConfigNone}));
   LAMINA_RETURN_IF_ERROR(CheckTransport(config));
-  if (!IsOneOf(config.policy, {"attend_remote", "fetch_heads", "fetch_recompute", "fetch_hybrid",
-                               "fetch_sparse", "local", "auto"})) {
-    return Invalid("policy", config.policy,
-                   "one of attend_remote, fetch_heads, fetch_recompute, fetch_hybrid, "
-                   "fetch_sparse, local, auto");
-  }
   LAMINA_RETURN_IF_ERROR(CheckRange("pipeline.lanes", config.pipeline.lanes, 1, plan::kLanesMax));
   LAMINA_RETURN_IF_ERROR(
       CheckRange("pipeline.chunks", config.pipeline.chunks, 1, plan::kSubBatchesMax));
@@ -443,6 +437,20 @@ absl::Status AppendCoreRange(absl::string_view text, absl::string_view part,
   return absl::OkStatus();
 }
 
+absl::Status ValidateAlone(const ClusterConfig& config) {
+  LAMINA_RETURN_IF_ERROR(CheckValues(config));
+  LAMINA_RETURN_IF_ERROR(CheckNodes(config));
+  LAMINA_RETURN_IF_ERROR(CheckReplicas(config));
+  LAMINA_RETURN_IF_ERROR(CheckRoles(config));
+  LAMINA_RETURN_IF_ERROR(internal::CheckPolicy(config));
+  LAMINA_RETURN_IF_ERROR(internal::CheckKvForm(config));
+  LAMINA_RETURN_IF_ERROR(internal::CheckSpill(config));
+  LAMINA_RETURN_IF_ERROR(internal::CheckWeights(config));
+  LAMINA_RETURN_IF_ERROR(internal::CheckAttention(config));
+  LAMINA_RETURN_IF_ERROR(CheckServed(config));
+  return CheckReachable(config);
+}
+
 }  // namespace
 
 std::string VerbsConfig::Uri() const {
@@ -485,18 +493,24 @@ std::string ClusterConfig::VerbsUri() const {
   return IsOneHost() ? WithOption(uri, kLocalPeers) : uri;
 }
 
+bool ClusterConfig::Prepares(absl::string_view name) const {
+  return policies.empty() ? policy == name
+                          : std::find(policies.begin(), policies.end(), name) != policies.end();
+}
+
+// Each policy of several is served as far as it is alone.
 absl::Status ClusterConfig::Validate() const {
-  LAMINA_RETURN_IF_ERROR(CheckValues(*this));
-  LAMINA_RETURN_IF_ERROR(CheckNodes(*this));
-  LAMINA_RETURN_IF_ERROR(CheckReplicas(*this));
-  LAMINA_RETURN_IF_ERROR(CheckRoles(*this));
-  LAMINA_RETURN_IF_ERROR(internal::CheckPolicy(*this));
-  LAMINA_RETURN_IF_ERROR(internal::CheckKvForm(*this));
-  LAMINA_RETURN_IF_ERROR(internal::CheckSpill(*this));
-  LAMINA_RETURN_IF_ERROR(internal::CheckWeights(*this));
-  LAMINA_RETURN_IF_ERROR(internal::CheckAttention(*this));
-  LAMINA_RETURN_IF_ERROR(CheckServed(*this));
-  return CheckReachable(*this);
+  LAMINA_RETURN_IF_ERROR(internal::CheckPolicies(*this));
+  if (policies.size() <= 1) {
+    return ValidateAlone(*this);
+  }
+  LAMINA_RETURN_IF_ERROR(ValidateAlone(internal::OfPolicy(*this, policy)));
+  for (const std::string& name : policies) {
+    if (const absl::Status alone = ValidateAlone(internal::OfPolicy(*this, name)); !alone.ok()) {
+      return {alone.code(), absl::StrCat(alone.message(), "; policies has ", name)};
+    }
+  }
+  return absl::OkStatus();
 }
 
 uint32_t ClusterConfig::CountCompute(ComputeRole role) const {

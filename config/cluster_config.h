@@ -216,7 +216,9 @@ struct ClusterConfig {
   // The form of all K and V in slots: bf16 | int8, which is lossy
   // (docs/adr/0171-int8-behind-the-open-block.md).
   KvForm kv = KvForm::kBF16;
-  std::string policy{kPolicyAttendRemote};
+  std::string policy{kPolicyAttendRemote};  // Requests that name none get this one.
+  // What an epoch prepares, `policy` among them. Empty: that one alone.
+  std::vector<std::string> policies;
   PolicyLoadConfig policy_load;  // With policy auto.
   FetchConfig fetch;             // With a policy that fetches.
   struct {
@@ -252,11 +254,16 @@ struct ClusterConfig {
   bool Spills() const;
   // Whether rows attend at the compute node, over K and V that memory nodes send there.
   bool Fetches() const {
-    return policy == kPolicyFetchHeads || policy == kPolicyFetchRecompute ||
-           policy == kPolicyFetchHybrid || policy == kPolicyFetchSparse;
+    return Prepares(kPolicyFetchHeads) || Prepares(kPolicyFetchRecompute) ||
+           Prepares(kPolicyFetchHybrid) || Prepares(kPolicyFetchSparse);
   }
-  // Answers are not those of the whole attention over K and V as they were made.
-  bool IsLossy() const { return policy == kPolicyFetchSparse || kv == KvForm::kInt8; }
+  // The policies that requests may ask for.
+  std::vector<std::string> Prepared() const {
+    return policies.empty() ? std::vector<std::string>{policy} : policies;
+  }
+  bool Prepares(absl::string_view name) const;
+  // Some answers are not those of the whole attention over K and V as they were made.
+  bool IsLossy() const { return Prepares(kPolicyFetchSparse) || kv == KvForm::kInt8; }
   // What "ucx" and "verbs" mean here as URIs: on one host they listen on loopback alone.
   std::string UcxUri() const;
   std::string VerbsUri() const;

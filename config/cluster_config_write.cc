@@ -283,6 +283,9 @@ std::string ToYaml(const ClusterConfig& config) {
   out << YAML::EndMap;
   word("kv", EnumName(internal::kKvForms, config.kv));
   word("policy", config.policy);
+  if (!config.policies.empty()) {
+    out << YAML::Key << "policies" << YAML::Value << YAML::Flow << config.policies;
+  }
   if (config.policy == kPolicyAuto) {
     section("policy_load");
     number("rows", config.policy_load.rows);
@@ -292,18 +295,18 @@ std::string ToYaml(const ClusterConfig& config) {
   if (config.Fetches()) {
     section("fetch");
     word("window", FormatExactBytes(config.fetch.window_bytes));
-    if (config.policy == kPolicyFetchHeads || config.policy == kPolicyFetchSparse) {
+    if (config.Prepares(kPolicyFetchHeads) || config.Prepares(kPolicyFetchSparse)) {
       word("heads", config.fetch.heads_auto ? "auto" : absl::StrCat(config.fetch.heads));
     }
-    if (config.policy == kPolicyFetchSparse) {
+    if (config.Prepares(kPolicyFetchSparse)) {
       word("caching_ratio", absl::StrCat(config.fetch.caching_ratio));
       word("sparse", EnumName(internal::kSparseTokens, config.fetch.sparse));
     }
-    if (config.policy == kPolicyFetchRecompute) {
+    if (config.Prepares(kPolicyFetchRecompute)) {
       word("recompute_percent",
            config.fetch.recompute_auto ? "auto" : absl::StrCat(config.fetch.recompute_percent));
     }
-    if (config.policy == kPolicyFetchHybrid) {
+    if (config.Prepares(kPolicyFetchHybrid)) {
       word("activation_percent",
            config.fetch.activation_auto ? "auto" : absl::StrCat(config.fetch.activation_percent));
     }

@@ -431,6 +431,7 @@ std::vector<Key> ClusterFileReader::VerbsKeys(VerbsConfig& verbs) const {
 absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   ClusterConfig& c = config_;
   std::optional<uint32_t> lanes;
+  std::string policy;  // Not given: the first of `policies`, if any.
   const std::vector<Key> keys = {
       {"model", Text(c.model)},
       {"chat_template", Text(c.chat_template)},
@@ -465,7 +466,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"attention", Section({{"decode", Choice(internal::kAttentions, c.attention.decode)},
                              {"prefill", Choice(internal::kAttentions, c.attention.prefill)}})},
       {"kv", Choice(internal::kKvForms, c.kv)},
-      {"policy", Text(c.policy)},
+      {"policy", Text(policy)},
+      {"policies", Words(c.policies)},
       {"policy_load",
        Section({{"rows", Number(c.policy_load.rows)}, {"context", Number(c.policy_load.context)}})},
       {"fetch", Section({{"window", Size(c.fetch.window_bytes)},
@@ -488,6 +490,9 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"log", Section({{"level", Choice(internal::kLogLevels, c.log.level)},
                        {"format", Choice(internal::kLogFormats, c.log.format)}})}};
   LAMINA_RETURN_IF_ERROR(ReadKeys(root, "", keys));
+  if (!policy.empty() || !c.policies.empty()) {
+    c.policy = policy.empty() ? c.policies.front() : policy;
+  }
   c.pipeline.lanes = lanes.value_or(0);
   if (!lanes.has_value()) {
     // One more than replicas, or two for each stage: the schedules that leave nobody idle. The

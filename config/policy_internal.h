@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "config/cluster_config.h"
 
@@ -16,5 +18,15 @@ namespace lamina::internal {
 //         kUnimplemented    policy local, auto or fetch_heads with several compute nodes; the
 //                           last with spans of sequences.
 absl::Status CheckPolicy(const ClusterConfig& config);
+
+// Checks the words of `policy` and `policies`.
+// Errors: kInvalidArgument  a word that is no policy, or comes twice; a `policy` that is not among
+//                           `policies`; local or auto among several.
+//         kUnimplemented    fetch_recompute or fetch_hybrid among several.
+absl::Status CheckPolicies(const ClusterConfig& config);
+
+// The configuration with this one of its policies alone, and without the keys of `fetch` that
+// belong to others.
+ClusterConfig OfPolicy(const ClusterConfig& config, const std::string& policy);
 
 }  // namespace lamina::internal

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "config/memory_cores.h"
@@ -119,8 +120,8 @@ cost::PoolPrices PricesOf(const ClusterConfig& config) {
   return prices;
 }
 
-std::string LossyWord(const ClusterConfig& config) {
-  return absl::StrCat(config.policy, "-", config.fetch.caching_ratio, "-",
+std::string SparseWord(const ClusterConfig& config) {
+  return absl::StrCat(kPolicyFetchSparse, "-", config.fetch.caching_ratio, "-",
                       SparseTokensName(config.fetch.sparse));
 }
 
@@ -138,6 +139,30 @@ void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& op
       return core::MakeFetchRecomputeShare(percent);
     };
   }
+}
+
+std::string LossyWordOf(const ClusterConfig& config, absl::string_view policy) {
+  if (policy == kPolicyFetchSparse) {
+    return SparseWord(config);
+  }
+  return config.kv == KvForm::kInt8 ? "kv_int8" : "";
+}
+
+plan::AttentionPath PathOf(absl::string_view policy) {
+  return policy == kPolicyLocal                                   ? plan::AttentionPath::kLocal
+         : policy == kPolicyFetchSparse                           ? plan::AttentionPath::kSparse
+         : policy == kPolicyAttendRemote || policy == kPolicyAuto ? plan::AttentionPath::kRemote
+                                                                  : plan::AttentionPath::kFetch;
+}
+
+// The one for requests that name none first.
+std::vector<PreparedPolicy> PoliciesOf(const ClusterConfig& config) {
+  std::vector<PreparedPolicy> policies;
+  for (const std::string& name : config.Prepared()) {
+    const auto at = name == config.policy ? policies.begin() : policies.end();
+    policies.insert(at, {.name = name, .path = PathOf(name), .lossy = LossyWordOf(config, name)});
+  }
+  return policies;
 }
 
 constexpr uint32_t kHalf = plan::SlotKinds::kUnit / 2;
@@ -162,6 +187,8 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
                         .node_silence_max = kNodeSilenceMax,
                         .stuck_after = config.limits.stuck_after,
                         .prices = PricesOf(config)};
+  options.policies = PoliciesOf(config);
+  options.lossy = options.policies.front().lossy;
   options.transports.clear();
   for (const std::string& name : config.transport) {
     options.transports.push_back(TransportUri(config, name));
@@ -192,11 +219,13 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
   if (config.policy == kPolicyFetchHybrid) {
     UseHybrid(config, model.width, options);
   }
-  if (config.policy == kPolicyFetchSparse) {
+  if (config.Prepares(kPolicyFetchSparse)) {
     options.sparse_tokens = config.fetch.sparse;
     options.sparse_ratio = config.fetch.caching_ratio;
-    options.lossy = LossyWord(config);
-    options.scheduler.strategies.fetch_planning = [words = options.lossy] {
+  }
+  // Among several policies its sequences leave the cache alone (SequenceRequest::lossy).
+  if (config.policy == kPolicyFetchSparse && !HasSeveralPolicies(options)) {
+    options.scheduler.strategies.fetch_planning = [words = SparseWord(config)] {
       return core::MakeFetchSparse(words);
     };
     // Sums begin with the rows of a prompt, and rows of a found prefix are not computed.
@@ -209,7 +238,6 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
     options.scheduler.int8_tails = config.limits.running_max;
     options.scheduler.cached_block_tokens = kInt8BlockTokens;
     options.kv = {.form = config.kv, .tails = options.scheduler.int8_tails};
-    options.lossy = "kv_int8";
   }
   if (config.policy == kPolicyLocal) {
     options.partition_why = absl::StrCat("policy local: K and V stay on ", config.compute[0].name,
@@ -247,7 +275,8 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
   if (options.partition == Partition::kTokenRange && options.fetch_bytes > 0) {
     return absl::UnimplementedError(
         absl::StrCat("partition: auto chose token_range (", options.partition_why,
-                     "), which this version does not serve with policy ", config.policy,
+                     "), which this version does not serve with policy ",
+                     absl::StrJoin(config.Prepared(), " or "),
                      "; set it to request "
                      "or head, or give memory nodes more capacity"));
   }
@@ -291,8 +320,7 @@ plan::EpochConfig FetchingEpoch(const ClusterConfig& config, const EngineOptions
                           .partition = options.partition};
   epoch.int8_tails = options.kv.tails;
   if (options.fetch_bytes > 0) {
-    epoch.attention_paths = {options.sparse_ratio > 0 ? plan::AttentionPath::kSparse
-                                                      : plan::AttentionPath::kFetch};
+    epoch.attention_paths = PathsOnMemoryNodes(options);
     epoch.sparse_tokens = options.sparse_tokens;
     epoch.sparse_ratio = options.sparse_ratio;
   }

@@ -24,6 +24,7 @@
 #include "coordinator/hello_codec_service.h"
 #include "coordinator/inference_service.h"
 #include "coordinator/member_change_service.h"
+#include "coordinator/status_codec_service.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -477,32 +478,17 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   for (const NodeReport& report : status.nodes) {
     ToProto(report, status.transport, response->add_nodes());
   }
-  for (const PairLink& link : status.links) {
-    v1::Link* proto = response->add_links();
-    proto->set_from(link.from);
-    proto->set_to(link.report.peer);
-    proto->set_path(link.report.path);
-    proto->set_latency_seconds(link.report.latency_seconds);
-    proto->set_bytes_per_second(link.report.bytes_per_second);
-    proto->set_exchange_seconds(link.exchange_seconds);
-    proto->set_odd(link.odd);
-  }
+  AddLinks(status, response);
   for (const std::string& warning : status.warnings) {
     response->add_warnings(warning);
   }
-  for (size_t i = 0; i < status.scheduler.lanes.size(); ++i) {
-    v1::Lane* lane = response->add_lanes();
-    lane->set_lane(static_cast<uint32_t>(i));
-    lane->set_rows(status.scheduler.lanes[i].rows);
-    lane->set_context_tokens(status.scheduler.lanes[i].context_tokens);
-    lane->set_step(status.scheduler.lanes[i].step_done);
-    lane->set_prefill(status.scheduler.lanes[i].prefill);
-  }
+  AddLanes(status, response);
   response->set_partition(status.partition);
   response->set_attention(status.attention);
   response->set_prefill(status.prefill);
   response->set_policy(status.policy);
   response->set_policy_choice(status.policy_choice);
+  AddPolicies(status, response);
   response->set_stages(status.stages);
   response->set_stages_odd(status.stages_odd);
   response->set_chunk_choice(status.scheduler.sub_batches.why);

@@ -186,6 +186,10 @@ void AddPolicy(MetricsPage& page, const EngineStatus& status) {
     page.Gauge("lamina_policy_info", "1, with the policy of the epoch.",
                {{"policy", status.policy}}, 1);
   }
+  for (const PolicyReport& policy : status.policies) {
+    page.Gauge("lamina_policy_running", "Sequences that run by a policy that requests may name.",
+               {{"policy", policy.name}}, policy.running);
+  }
   if (!status.policy_figures.has_value()) {
     return;
   }

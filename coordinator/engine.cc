@@ -190,4 +190,6 @@ uint32_t Engine::sequence_tokens_max() const {
 
 const std::string& Engine::lossy() const { return impl_->options.lossy; }
 
+const std::vector<PreparedPolicy>& Engine::policies() const { return impl_->options.policies; }
+
 }  // namespace lamina::coordinator

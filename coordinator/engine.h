@@ -100,6 +100,7 @@ class Engine {
 
   uint32_t sequence_tokens_max() const;
   const std::string& lossy() const;  // EngineOptions::lossy
+  const std::vector<PreparedPolicy>& policies() const;
 
  private:
   struct Impl;

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/foreign_text.h"
 #include "common/log.h"
 #include "common/log_event.h"
 #include "common/status_macros.h"
@@ -12,6 +14,7 @@
 namespace lamina::coordinator {
 namespace {
 
+constexpr size_t kPolicyNameShown = 64;       // Bytes of one that there is not.
 constexpr Nanos kHoldInterval = Millis(500);  // Nodes report as often, each of them.
 
 std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
@@ -100,19 +103,43 @@ void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
     sink->OnDone(serving);
     return;
   }
-  auto sequences = requests.Admit(std::move(spec), key, sink);
+  const absl::StatusOr<const PreparedPolicy*> policy = PolicyOf(spec);
+  spec.lossy = policy.ok() && *policy != nullptr ? (*policy)->lossy : options.lossy;
+  auto sequences = !policy.ok() ? policy.status() : requests.Admit(std::move(spec), key, sink);
   if (!sequences.ok()) {
     NoteRefused(id, sequences.status());
     sink->OnDone(sequences.status());
     return;
   }
   for (core::SequenceRequest& sequence : *sequences) {
+    if (*policy != nullptr) {
+      sequence.path = (*policy)->path;
+      sequence.lossy = (*policy)->path == plan::AttentionPath::kSparse;
+    }
     const absl::Status submitted = scheduler.Submit(std::move(sequence));
     if (!submitted.ok()) {
       EndRequest(key, submitted);
       return;
     }
   }
+}
+
+absl::StatusOr<const PreparedPolicy*> Engine::Impl::PolicyOf(const GenerateSpec& spec) const {
+  const std::vector<PreparedPolicy>& policies = options.policies;
+  const auto named =
+      std::find_if(policies.begin(), policies.end(),
+                   [&](const PreparedPolicy& policy) { return policy.name == spec.policy; });
+  if (!spec.policy.empty() && named == policies.end()) {
+    const auto name = [](std::string* out, const PreparedPolicy& policy) { *out += policy.name; };
+    return absl::InvalidArgumentError(
+        absl::StrCat("policy: '", ForeignText(spec.policy, kPolicyNameShown),
+                     "' is not one that this cluster prepares, which are ",
+                     absl::StrJoin(policies, ", ", name)));
+  }
+  if (!HasSeveralPolicies(options)) {
+    return nullptr;  // The epoch has one path.
+  }
+  return spec.policy.empty() ? &policies.front() : &*named;
 }
 
 absl::Status Engine::Impl::CheckServing() const {
@@ -150,8 +177,9 @@ void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::s
                               ? "for no attention is away that another lane would hide"
                               : "");
   }
-  // An epoch has one kind of path.
-  scheduler.SetAttentionPath(config.attention_paths.only());
+  // Where there are several, each request has its own.
+  scheduler.SetAttentionPath(HasSeveralPolicies(options) ? options.policies.front().path
+                                                         : config.attention_paths.only());
   schedule = epoch.topology.Schedule();
   shares_by = epoch.shares_by;
   scheduler.SetLinkCosts(CostsOfLinks(epoch, MeasuredNodesOf(members)));

@@ -73,6 +73,9 @@ struct Engine::Impl final : public EpochOwner {
 
   // --- Requests ---
   void Submit(GenerateSpec spec, uint64_t key, const std::shared_ptr<RequestSink>& sink);
+  // The policy of a request; null: it names none, and there is one for all. Errors:
+  // kInvalidArgument  epochs prepare none of that name; says which.
+  absl::StatusOr<const PreparedPolicy*> PolicyOf(const GenerateSpec& spec) const;
   absl::Status CheckServing() const;
   void Deliver(core::Events& events);
   void EndRequest(uint64_t key, const absl::Status& status);

@@ -24,6 +24,7 @@
 #include "coordinator/request_record.h"
 #include "cost/policy_step.h"
 #include "cost/token_price.h"
+#include "plan/attention_paths.h"
 #include "plan/stages.h"
 
 namespace lamina::coordinator {
@@ -59,6 +60,13 @@ struct HybridOptions {
   friend bool operator==(const HybridOptions&, const HybridOptions&) = default;
 };
 
+// A policy that epochs prepare, for requests that name it.
+struct PreparedPolicy {
+  std::string name;
+  plan::AttentionPath path = plan::AttentionPath::kRemote;  // Not with policy auto.
+  std::string lossy = {};                                   // EngineOptions::lossy of its requests.
+};
+
 struct EngineOptions {
   std::vector<core::Member> nodes;          // Nodes of the cluster file, compute nodes first.
   std::vector<AttentionDescriptor> layers;  // The model's attention layers.
@@ -81,9 +89,11 @@ struct EngineOptions {
   uint32_t fetch_heads = 0;  // EpochConfig::fetch_heads
   // Policies fetch_recompute and fetch_hybrid: elements of a token's activation. Else 0.
   uint32_t activation_width = 0;
-  // What makes answers other than those of whole attention, for those who get them: a word without
-  // spaces, like fetch_sparse-0.5-window_sums. Empty: nothing does.
+  // What makes answers of requests that name no policy other than those of whole attention, for
+  // those who get them: a word without spaces, like fetch_sparse-0.5-window_sums. Empty: nothing.
   std::string lossy;
+  // What epochs prepare. The first one is for requests that name none. Empty: nobody names any.
+  std::vector<PreparedPolicy> policies;
   // Policy fetch_sparse: of EpochConfig. Else 0.
   SparseTokens sparse_tokens = SparseTokens::kWindowSums;
   double sparse_ratio = 0;
@@ -100,6 +110,23 @@ struct EngineOptions {
   // Called in the engine's thread for every request that was taken in, when it has ended.
   RequestEndFunction on_request_end;
 };
+
+// Whether an epoch prepares several policies, of which requests choose one.
+inline bool HasSeveralPolicies(const EngineOptions& options) { return options.policies.size() > 1; }
+
+// The paths of an epoch whose K and V are on memory nodes.
+inline plan::AttentionPaths PathsOnMemoryNodes(const EngineOptions& options) {
+  if (!HasSeveralPolicies(options)) {
+    return {options.sparse_ratio > 0  ? plan::AttentionPath::kSparse
+            : options.fetch_bytes > 0 ? plan::AttentionPath::kFetch
+                                      : plan::AttentionPath::kRemote};
+  }
+  plan::AttentionPaths paths;
+  for (const PreparedPolicy& policy : options.policies) {
+    paths.Add(policy.path);
+  }
+  return paths;
+}
 
 // Bytes of K and V of one token as bf16, in all layers.
 inline uint64_t KvBytesPerToken(const std::vector<AttentionDescriptor>& layers) {

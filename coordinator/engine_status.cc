@@ -41,12 +41,14 @@ EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
                       .transport = uri.substr(0, uri.find(':')),
                       .scheduler = sources.scheduler.Stats(),
                       .stages = sources.splits.Describe(),
-                      .policy = membership.local()              ? "local"
+                      .policy = HasSeveralPolicies(options_)    ? options_.policies.front().name
+                                : membership.local()            ? "local"
                                 : options_.hybrid.has_value()   ? "fetch_hybrid"
                                 : options_.sparse_ratio > 0     ? "fetch_sparse"
                                 : options_.activation_width > 0 ? "fetch_recompute"
                                 : options_.fetch_bytes > 0      ? "fetch_heads"
                                                                 : "attend_remote",
+                      .policies = PoliciesOf(sources.scheduler),
                       .partition = DescribePartition(sources),
                       .attention = sources.epoch == nullptr ? "" : sources.epoch->attention,
                       .prefill = DescribePrefill(membership)};
@@ -104,6 +106,17 @@ std::vector<std::string> StatusBuilder::Warnings(const StatusSources& sources,
   }
   std::erase_if(warnings, [](const std::string& warning) { return warning.empty(); });
   return warnings;
+}
+
+std::vector<PolicyReport> StatusBuilder::PoliciesOf(const core::Scheduler& scheduler) const {
+  std::vector<PolicyReport> reports;
+  for (const PreparedPolicy& policy : options_.policies) {
+    reports.push_back({.name = policy.name,
+                       .lossy = policy.lossy,
+                       .running = HasSeveralPolicies(options_) ? scheduler.RunningBy(policy.path)
+                                                               : scheduler.Stats().running});
+  }
+  return reports;
 }
 
 std::string StatusBuilder::DescribePartition(const StatusSources& sources) const {

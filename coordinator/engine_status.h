@@ -44,6 +44,13 @@ struct PairLink {
   std::string odd;              // What is odd about it, in words; mostly empty.
 };
 
+// A policy that epochs prepare.
+struct PolicyReport {
+  std::string name;
+  std::string lossy;  // PreparedPolicy::lossy
+  uint32_t running = 0;
+};
+
 struct EngineStatus {
   uint64_t epoch = 0;
   std::string state;
@@ -54,8 +61,10 @@ struct EngineStatus {
   core::SchedulerStats scheduler;
   // "r0: c0 0-18, c1 19-29, by cost"; "r0: c0 0-29, c1 0-29; shards of 3 KV heads and ..."
   std::string stages;
-  std::string stages_odd;     // What use says against the speeds that stages were split by.
-  std::string policy;         // "local", "attend_remote"; empty before policy auto has chosen.
+  std::string stages_odd;  // What use says against the speeds that stages were split by.
+  std::string policy;      // "local", "attend_remote"; empty before policy auto has chosen.
+  std::vector<PolicyReport>
+      policies;               // What requests may name; the first is for those that do not.
   std::string policy_choice;  // Why, and
   std::optional<core::PolicyChoice> policy_figures;  // by what; with policy auto.
   std::string partition;  // "request"; "head: m0 2, m1 1 of 3 KV heads; ..."
@@ -96,6 +105,7 @@ class StatusBuilder {
  private:
   std::vector<std::string> Warnings(const StatusSources& sources, const std::string& prefill) const;
   std::string DescribePartition(const StatusSources& sources) const;
+  std::vector<PolicyReport> PoliciesOf(const core::Scheduler& scheduler) const;
   NodeReport ReportOf(const core::Member& member, const StatusSources& sources) const;
 
   const EngineOptions& options_;

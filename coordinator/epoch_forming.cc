@@ -150,10 +150,9 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
                            .prefill_nodes = members.prefill_nodes,
                            .prefill_lanes = prefill_lanes};
   config.int8_tails = options_.kv.tails;
-  if (members.local) {
-    config.attention_paths = {plan::AttentionPath::kLocal};
-  } else if (options_.fetch_bytes > 0) {
-    config.attention_paths = {plan::AttentionPath::kFetch};
+  config.attention_paths = members.local ? plan::AttentionPaths{plan::AttentionPath::kLocal}
+                                         : PathsOnMemoryNodes(options_);
+  if (config.attention_paths.fetch()) {
     config.fetch_bytes = options_.fetch_bytes;
     config.fetch_heads = options_.fetch_heads;
     config.activation_width = options_.activation_width;
@@ -161,8 +160,7 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
       config.activation_share = *members.activation_share;
       config.activation_width = config.activation_share > 0 ? options_.activation_width : 0;
     }
-    if (options_.sparse_ratio > 0) {
-      config.attention_paths = {plan::AttentionPath::kSparse};
+    if (config.attention_paths.Has(plan::AttentionPath::kSparse)) {
       config.sparse_tokens = options_.sparse_tokens;
       config.sparse_ratio = options_.sparse_ratio;
     }

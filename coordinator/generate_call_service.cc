@@ -34,6 +34,7 @@ void ToProto(const ChoiceUsage& usage, v1::Usage* proto) {
   proto->set_preemptions(usage.preemptions);
   proto->set_cached_tokens(usage.cached_tokens);
   proto->set_left_out_tokens(usage.left_out_tokens);
+  proto->set_lossy(usage.lossy);
 }
 
 v1::GenerateResponse ToProto(const std::string& request_id, const ChoiceOutput& output,

@@ -234,7 +234,8 @@ absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest&
                     .include_stop = request.include_stop(),
                     .choices = request.has_n() ? request.n() : 1,
                     .priority = request.priority(),
-                    .cache_salt = request.cache_salt()};
+                    .cache_salt = request.cache_salt(),
+                    .policy = request.policy()};
   if (request.cache_salt().size() > kCacheSaltBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("cache_salt has ", request.cache_salt().size(),
                                                    " bytes, at most ", kCacheSaltBytesMax,
@@ -331,7 +332,10 @@ grpc::ServerWriteReactor<v1::ScoreUpdate>* InferenceService::ScoreStream(
 void InferenceService::AddScore(grpc::CallbackServerContext& context,
                                 const v1::ScoreRequest* request,
                                 const std::shared_ptr<ScoreCall>& call) {
-  GenerateSpec spec{.max_tokens = 1, .score = true, .decode_from = request->decode_from()};
+  GenerateSpec spec{.max_tokens = 1,
+                    .policy = request->policy(),
+                    .score = true,
+                    .decode_from = request->decode_from()};
   if (request->has_logprobs()) {
     // Values beyond int32 become INT32_MAX, which is refused as every other above the limit.
     spec.sampling.logprobs =
@@ -456,6 +460,12 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
   model->set_sequence_tokens_max(engine_.sequence_tokens_max());
   model->set_kv_bytes_per_token(kv_bytes_per_token_);
   model->set_lossy(engine_.lossy());
+  for (const PreparedPolicy& policy : engine_.policies()) {
+    v1::Policy* const known = model->add_policies();
+    known->set_name(policy.name);
+    known->set_lossy(policy.lossy);
+  }
+  model->set_policy(engine_.policies().empty() ? "" : engine_.policies().front().name);
   model->set_chat_template(advice_.chat_template.empty() ? std::string(tokenizer_.chat_template())
                                                          : advice_.chat_template);
   const auto name = [this](TokenId token) {

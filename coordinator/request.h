@@ -37,6 +37,8 @@ struct GenerateSpec {
   BeamParams beams;   // With a width: the choices are the best answers of a beam search.
   int32_t priority = 0;
   std::string cache_salt;    // Shares K and V with requests of the same salt only (prefix_cache.h).
+  std::string policy;        // One that epochs prepare. Empty: the one for those that name none.
+  std::string lossy;         // ChoiceUsage::lossy; the engine sets it.
   bool score = false;        // Log-probabilities of the prompt; generates nothing.
   uint32_t decode_from = 0;  // SequenceJoin::decode_from of a score.
 };
@@ -48,7 +50,8 @@ struct ChoiceUsage {
   double tpot_ms = 0;
   uint64_t seed = 0;
   uint32_t preemptions = 0;
-  uint32_t cached_tokens = 0;    // Prompt tokens whose K and V were there already.
+  uint32_t cached_tokens = 0;  // Prompt tokens whose K and V were there already.
+  std::string lossy;  // What makes the answer other than that of whole attention; empty: nothing.
   uint32_t left_out_tokens = 0;  // First choice with best: tokens of the choices that are not told.
 };
 

@@ -322,7 +322,8 @@ void RequestTable::Close(Request& request, Choice& choice, plan::FinishReason re
           tokens < 2 ? 0 : ToSeconds(choice.last_token - choice.first_token) * 1e3 / (tokens - 1),
       .seed = choice.seed,
       .preemptions = choice.preemptions,
-      .cached_tokens = choice.cached_tokens};
+      .cached_tokens = choice.cached_tokens,
+      .lossy = request.spec.lossy};
   Measure(request, choice, reason);
   choice.has_pending = true;
   choice.done = true;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/router.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -60,6 +62,18 @@ OrderedJson ModelJson(const std::string& name, const ServedModel& model, int64_t
           {"root", model.info.id},
           {"parent", nullptr},
           {"max_model_len", model.info.sequence_tokens_max}};
+}
+
+// What makes an answer of the policy other than that of whole attention. The coordinator refuses
+// one that it does not have.
+std::string LossyWordOf(const client::ModelInfo& model, const std::string& policy) {
+  if (policy.empty()) {
+    return model.lossy;
+  }
+  const auto named =
+      std::find_if(model.policies.begin(), model.policies.end(),
+                   [&](const client::Policy& known) { return known.name == policy; });
+  return named == model.policies.end() ? "" : named->lossy;
 }
 
 constexpr char kMessages[] = "/v1/messages";
@@ -146,7 +160,7 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
                         .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
                                     {"Access-Control-Allow-Headers",
                                      "authorization, x-api-key, content-type, x-request-id, "
-                                     "traceparent"},
+                                     "x-lamina-policy, traceparent"},
                                     {"Access-Control-Max-Age", "600"}}};
   }
   if (!matches) {
@@ -300,14 +314,15 @@ std::shared_ptr<RequestHandler> Router::Completion(HttpRequest& request, Respons
         return ReadBody(path, body, limits);
       },
       [this, handler, path = request.path, followed_id = request.request_id,
-       trace_parent = request.trace_parent, trace_state = request.trace_state,
-       salt =
-           options_.keys.SaltOf(request.authorization)](absl::StatusOr<CompletionRequest> parsed) {
+       policy = request.policy, trace_parent = request.trace_parent,
+       trace_state = request.trace_state, salt = options_.keys.SaltOf(request.authorization)](
+          absl::StatusOr<CompletionRequest> parsed) {
         if (!parsed.ok()) {
           handler->Respond(ErrorFor(path, parsed.status()));
           return;
         }
         parsed->options.followed_id = followed_id;
+        parsed->options.policy = policy;
         parsed->options.trace_parent = trace_parent;
         parsed->options.trace_state = trace_state;
         parsed->options.cache_salt = absl::StrCat(salt, parsed->options.cache_salt);
@@ -345,7 +360,7 @@ void Router::Complete(std::shared_ptr<CompletionRequest> request, const std::str
                                  .id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", RandomHex(32)),
                                  .model = request->model,
                                  .created = absl::ToUnixSeconds(absl::Now()),
-                                 .lossy = model->info.lossy};
+                                 .lossy = LossyWordOf(model->info, request->options.policy)};
     const auto log = [path, request_id = request->options.followed_id, id = head.id,
                       began = absl::Now()](const CompletionHandler::Report& report) {
       LogEvent(LogLevel::kInfo, "answered",

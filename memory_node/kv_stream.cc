@@ -30,7 +30,7 @@ absl::Status KvStream::Open() {
 }
 
 absl::StatusOr<bool> KvStream::TakeStep(Lane& lane) {
-  if (lane.fetched.empty()) {
+  if (lane.fetched.empty() || lane.fetched_by != plan::AttentionPath::kFetch) {
     return false;
   }
   Stream& stream = streams_[lane.index];

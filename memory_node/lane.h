@@ -14,6 +14,7 @@
 
 #include "absl/types/span.h"
 #include "common/extent.h"
+#include "plan/attention_paths.h"
 #include "plan/fetch_split.h"
 #include "plan/row_pieces.h"
 #include "plan/slot_tables.h"
@@ -87,8 +88,9 @@ struct Lane {
   uint32_t own_rows = 0;
   uint32_t partials = 0;  // With spans: of all rows.
   std::vector<Chunk> chunks;
-  uint32_t chunk_tokens = 0;        // Tokens of `chunks`.
-  std::vector<FetchedRun> fetched;  // In the order of the plan's rows.
+  uint32_t chunk_tokens = 0;                                     // Tokens of `chunks`.
+  std::vector<FetchedRun> fetched;                               // In the order of the plan's rows.
+  plan::AttentionPath fetched_by = plan::AttentionPath::kFetch;  // The path of these.
 
   // How many tokens the rows see together. Consecutive rows of one sequence, a prompt's, read K and
   // V once for many of them, and count as the last of them.

@@ -26,6 +26,7 @@ NodeEpoch::NodeEpoch(const plan::EpochConfig& epoch_config, uint32_t own_index, 
       transport(epoch_transport),
       region(own_region),
       device(kv_device),
-      counters(worker_counters) {}
+      counters(worker_counters),
+      pieces_sent(epoch_config.lanes) {}
 
 }  // namespace lamina::memory_node

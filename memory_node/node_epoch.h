@@ -53,7 +53,10 @@ struct NodeEpoch {
   kernels::KvDevice& device;
   WorkerCounters& counters;
   bool checks_data = false;  // Windows of K and V get checksums (data_checks.h).
-  PeerRegions peers;         // Until the epoch's end: sources of puts are read as long.
+  // How many pieces of K and V have left in the epoch, by lane: sources that send them share the
+  // windows (piece_stream.h). Of the data thread.
+  mutable std::vector<uint64_t> pieces_sent;
+  PeerRegions peers;  // Until the epoch's end: sources of puts are read as long.
   transport::AbortWord abort{0};
 };
 

@@ -57,7 +57,7 @@ void PieceStream::BeginLayer(uint32_t layer, absl::Span<const plan::FetchRun> ru
 // With two windows, the last but one piece's must have been used up.
 transport::SignalCondition PieceStream::Credit() const {
   return {.word = windows().credit_word(kComputeNode, lane_),
-          .at_least = sent_ < 2 ? 0 : sent_ - 1};
+          .at_least = sent() < 2 ? 0 : sent() - 1};
 }
 
 bool PieceStream::MayPut() const {
@@ -66,8 +66,8 @@ bool PieceStream::MayPut() const {
 }
 
 std::byte* PieceStream::Gathered() {
-  return direct_ != nullptr ? direct_ + windows().Window(epoch_.node, lane_, sent_ + 1)
-                            : staged_.data() + (sent_ + 1) % 2 * windows().window_bytes();
+  return direct_ != nullptr ? direct_ + windows().Window(epoch_.node, lane_, sent() + 1)
+                            : staged_.data() + (sent() + 1) % 2 * windows().window_bytes();
 }
 
 // The slots that are sent of all heads follow each other, in K and in V, unless each head begins
@@ -198,9 +198,9 @@ absl::Status PieceStream::Put(size_t offset, size_t bytes, bool with_signal) {
       direct_ != nullptr ? absl::Span<const std::byte>()
                          : absl::Span<const std::byte>(Gathered() + offset, bytes);
   const transport::SignalUpdate signal = {.word = windows().word(epoch_.node, lane_),
-                                          .value = sent_ + 1};
+                                          .value = sent() + 1};
   return transport::PutAll(epoch_.transport, *epoch_.peers.compute[kComputeNode],
-                           windows().Window(epoch_.node, lane_, sent_ + 1) + offset, put,
+                           windows().Window(epoch_.node, lane_, sent() + 1) + offset, put,
                            with_signal ? &signal : nullptr,
                            {.deadline = RealClock().Now() + epoch_.peer_deadline,
                             .abort = &epoch_.abort,
@@ -218,7 +218,7 @@ void PieceStream::EndTurn(Lane& lane, size_t bytes, uint32_t puts, size_t done, 
                                    telemetry::WorkKind::kReply, lane, value, kComputeNode, bytes)));
   done_ = done;
   if (done == all) {
-    ++sent_;
+    ++epoch_.pieces_sent[lane_];
     ++piece_;
     done_ = 0;
   }

@@ -4,6 +4,8 @@
 // windows that it has at the compute node. Sources of streams (kv_stream.h, sparse_stream.h) say
 // which tokens a layer's pieces have; this knows where in the pieces it is.
 //
+// Several sources may have a stream of one lane, in turns: a step is of one of them.
+//
 // Windows take turns: a piece goes out when the compute node has given back the last but one. A
 // turn gathers and puts at most kTurnBytes, so that attention of other lanes waits no longer. Over
 // shared memory it gathers into the window itself, elsewhere into a copy from which it puts. What
@@ -71,6 +73,8 @@ class PieceStream {
 
  private:
   plan::FetchWindows windows() const { return plan::FetchWindows(epoch_.layout); }
+  // Whole pieces of the lane in the epoch, from this source or another one.
+  uint64_t sent() const { return epoch_.pieces_sent[lane_]; }
   std::byte* Gathered();  // Where the piece at hand is gathered.
   absl::Status GatherTiles(kernels::KvReads& kv, absl::Span<const RunTokens> tokens,
                            size_t first_tile, size_t end_tile, BFloat16* k, BFloat16* v);
@@ -98,7 +102,6 @@ class PieceStream {
   size_t piece_ = 0;                      // The next one of these, and
   size_t done_ = 0;              // how much of it has left: tiles, heads in order; or tokens.
   plan::DataChecksum checksum_;  // Over that, if there are any.
-  uint64_t sent_ = 0;            // Whole pieces, in the epoch.
 };
 
 }  // namespace lamina::memory_node

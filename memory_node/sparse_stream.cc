@@ -56,7 +56,7 @@ absl::Status SparseStream::Open() {
 }
 
 absl::StatusOr<bool> SparseStream::TakeStep(Lane& lane) {
-  if (lane.fetched.empty()) {
+  if (lane.fetched.empty() || lane.fetched_by != plan::AttentionPath::kSparse) {
     return false;
   }
   Stream& stream = streams_[lane.index];

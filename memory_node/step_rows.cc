@@ -135,6 +135,12 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slot, tables.SlotsOf(*sequence, row.position, 1));
     if (sequence->path == plan::AttentionPath::kFetch ||
         sequence->path == plan::AttentionPath::kSparse) {
+      if (!lane.fetched.empty() && lane.fetched_by != sequence->path) {
+        return absl::InternalError(
+            absl::StrCat("plan of lane ", lane.index, " step ", plan.step,
+                         " has rows of two paths that fetch, which come through the same windows"));
+      }
+      lane.fetched_by = sequence->path;
       CollectFetchedToken(config, *sequence, row.position, std::move(slot), lane);
       CollectFetchedRow(*sequence, row.position, lane);
       continue;
@@ -151,6 +157,10 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     CollectTokens(kinds, std::move(slots), lane);
     lane.chunks.back().sequence = sequence;
     lane.chunks.back().first_token = chunk.first_token;
+  }
+  if (!lane.rows.empty() && !lane.fetched.empty()) {
+    return absl::InternalError(absl::StrCat("plan of lane ", lane.index, " step ", plan.step,
+                                            " has rows that attend here and rows that fetch"));
   }
   const auto others = std::stable_partition(lane.rows.begin(), lane.rows.end(),
                                             [](const Row& row) { return row.own; });

@@ -28,6 +28,7 @@ class AttentionPaths {
     }
   }
 
+  void Add(AttentionPath path) { bits_ |= BitOf(path); }
   bool Has(AttentionPath path) const { return (bits_ & BitOf(path)) != 0; }
   bool empty() const { return bits_ == 0; }
   // The one path of a set of one. Requires: one, that this version knows.

@@ -15,6 +15,11 @@ namespace {
 using cost::KvPolicy;
 
 absl::StatusOr<KvPolicy> PolicyOf(const ClusterConfig& config) {
+  if (config.policies.size() > 1) {
+    return absl::UnimplementedError(absl::StrCat("policies: ", config.policies.size(),
+                                                 " policies of one cluster are not simulated; name "
+                                                 "attend_remote or local alone"));
+  }
   if (config.policy == kPolicyLocal) {
     return KvPolicy::kLocal;
   }

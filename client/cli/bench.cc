@@ -44,7 +44,7 @@ struct BenchFlags {
   bool skip_bad_lines = false;
   std::string sharegpt;
   std::string slo;
-  client::GenerateOptions draws;  // --temperature, --top-k and --top-p.
+  client::GenerateOptions draws;  // --temperature, --top-k, --top-p and --policy.
   LoadOptions load = {.requests = 32, .input_tokens = 128, .output_tokens = 64};
 };
 
@@ -120,7 +120,8 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
   BenchRunOptions options = {.seed = flags.load.seed,
                              .temperature = flags.draws.temperature,
                              .top_k = flags.draws.top_k,
-                             .top_p = flags.draws.top_p};
+                             .top_p = flags.draws.top_p,
+                             .policy = flags.draws.policy};
   if (!flags.slo.empty()) {
     const absl::StatusOr<planner::Slo> slo = planner::ParseSlo(flags.slo);
     if (!slo.ok()) {
@@ -157,6 +158,9 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
   report["load"]["temperature"] = flags.draws.temperature.value_or(0);
   report["load"]["top_k"] = flags.draws.top_k.value_or(0);
   report["load"]["top_p"] = flags.draws.top_p.value_or(1);
+  if (!flags.draws.policy.empty()) {
+    report["load"]["policy"] = flags.draws.policy;
+  }
   return report;
 }
 
@@ -241,6 +245,7 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
       ->transform(Whole(1, 1 << 20))
       ->type_name("N");
   AddDrawFlags(command, flags->draws);
+  AddPolicyFlag(command, flags->draws.policy);
   command->add_option("--seed", flags->load.seed, "Of prompts, arrivals and draws (default: 0)")
       ->transform(Whole(0, UINT64_MAX))
       ->type_name("N");

@@ -37,6 +37,7 @@ void BenchRunner::Start(size_t index, const client::Cancellation& cancellation) 
   options.max_tokens = arrival.output_tokens;
   options.ignore_eos = true;
   options.temperature = options_.temperature;
+  options.policy = options_.policy;
   options.top_k = options_.top_k;
   options.top_p = options_.top_p;
   options.seed = options_.seed + index;

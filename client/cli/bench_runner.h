@@ -30,7 +30,8 @@ struct BenchRunOptions {
   std::optional<float> temperature;
   std::optional<uint32_t> top_k;
   std::optional<float> top_p;
-  planner::Slo slo;  // For the report's goodput.
+  std::string policy;  // Every request asks for it; empty: the cluster's own.
+  planner::Slo slo;    // For the report's goodput.
 };
 
 struct BenchProgress {

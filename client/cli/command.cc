@@ -101,6 +101,15 @@ void AddGenerationFlags(CLI::App* command, client::GenerateOptions& o) {
       ->allow_extra_args(false)
       ->type_name("TEXT");
   command->add_flag("--ignore-eos", o.ignore_eos, "Go on after the model's end token");
+  AddPolicyFlag(command, o.policy);
+}
+
+void AddPolicyFlag(CLI::App* command, std::string& policy) {
+  command
+      ->add_option("--policy", policy,
+                   "By which KV policy it is served, one that the cluster prepares; see `lamina "
+                   "status` (default: the cluster's own)")
+      ->type_name("NAME");
 }
 
 CLI::Validator Within(double least, double most) {

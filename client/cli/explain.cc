@@ -89,10 +89,26 @@ std::vector<std::string> Lines(std::vector<std::string> lines) {
   return lines;
 }
 
+// What requests may choose from; empty where there is one policy.
+std::string PreparedPolicies(const client::ClusterStatus& status) {
+  if (status.policies.size() <= 1) {
+    return "";
+  }
+  std::vector<std::string> words;
+  for (const client::ClusterStatus::PolicyStatus& policy : status.policies) {
+    words.push_back(policy.lossy.empty()
+                        ? policy.name
+                        : absl::StrCat(policy.name, " (lossy: ", policy.lossy, ")"));
+  }
+  return absl::StrCat("for requests that name none of ", absl::StrJoin(words, ", "));
+}
+
 std::vector<Choice> Choices(const client::ClusterStatus& status) {
   const std::vector<std::string> memory = MemoryLines(status);
   std::vector<Choice> choices = {
-      {.what = "policy", .chosen = status.policy, .figures = Lines({status.policy_choice})},
+      {.what = "policy",
+       .chosen = status.policy,
+       .figures = Lines({status.policy_choice, PreparedPolicies(status)})},
       {.what = "KV", .chosen = status.partition, .figures = Bandwidths(status)},
       {.what = "attention", .chosen = status.attention},
       {.what = "lanes", .chosen = status.lane_choice},

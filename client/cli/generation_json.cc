@@ -43,6 +43,9 @@ Json ToJson(const Choice& choice, uint32_t index) {
   line["tpot_ms"] = choice.usage.tpot_ms;
   line["seed"] = choice.usage.seed;
   line["preemptions"] = choice.usage.preemptions;
+  if (!choice.usage.lossy.empty()) {
+    line["lossy"] = choice.usage.lossy;
+  }
   return line;
 }
 

@@ -24,10 +24,13 @@ std::string Line(const client::NodeStatus& node) {
 }  // namespace
 
 std::vector<std::string> MemoryLines(const client::ClusterStatus& status) {
+  bool fetches = absl::StartsWith(status.policy, "fetch");
+  for (const client::ClusterStatus::PolicyStatus& policy : status.policies) {
+    fetches |= absl::StartsWith(policy.name, "fetch");
+  }
   std::vector<std::string> lines;
   for (const client::NodeStatus& node : status.nodes) {
-    if (!node.memory.empty() &&
-        (node.memory_budget > 0 || absl::StartsWith(status.policy, "fetch"))) {
+    if (!node.memory.empty() && (node.memory_budget > 0 || fetches)) {
       lines.push_back(Line(node));
     }
   }

@@ -45,6 +45,18 @@ std::string Weights(const client::ClusterStatus& status) {
   return absl::StrJoin(words, ", ");
 }
 
+// "attend_remote (of requests that name none) 3 running; fetch_heads 1 running"
+std::string Policies(const client::ClusterStatus& status) {
+  std::vector<std::string> words;
+  for (const client::ClusterStatus::PolicyStatus& policy : status.policies) {
+    words.push_back(absl::StrCat(
+        policy.name, policy.name == status.policy ? " (of requests that name none) " : " ",
+        policy.running, " running",
+        policy.lossy.empty() ? "" : absl::StrCat(", lossy: ", policy.lossy)));
+  }
+  return absl::StrJoin(words, "; ");
+}
+
 void PrintNode(const client::NodeStatus& node) {
   const Terminal& terminal = Terminal::Output();
   const std::string state = absl::StrFormat("%-9s", node.state);
@@ -101,6 +113,9 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
                   status.stages_odd.c_str());
     }
     std::printf("weights:  %s\n", Weights(status).c_str());
+  }
+  if (status.policies.size() > 1) {
+    std::printf("policies: %s\n", Policies(status).c_str());
   }
   if (!status.policy_choice.empty()) {
     std::printf("policy:   %s, %s\n", status.policy.c_str(), status.policy_choice.c_str());

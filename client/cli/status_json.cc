@@ -102,6 +102,11 @@ Json ToJson(const client::ClusterStatus& status) {
                      {"step", lane.step},
                      {"prefill", lane.prefill}});
   }
+  Json policies = Json::array();
+  for (const client::ClusterStatus::PolicyStatus& policy : status.policies) {
+    policies.push_back(
+        {{"name", policy.name}, {"running", policy.running}, {"lossy", policy.lossy}});
+  }
   Json links = Json::array();
   for (const client::MeasuredLink& link : status.links) {
     links.push_back({{"from", link.from},
@@ -120,6 +125,7 @@ Json ToJson(const client::ClusterStatus& status) {
           {"stages_odd", status.stages_odd},
           {"policy", status.policy},
           {"policy_choice", status.policy_choice},
+          {"policies", policies},
           {"partition", status.partition},
           {"attention", status.attention},
           {"prefill", status.prefill},

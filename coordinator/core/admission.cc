@@ -43,7 +43,7 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (!life_.draining().empty() && life_.Before(**life_.draining().begin(), first)) {
     return false;  // It waits again in a moment, in front of this one.
   }
-  const auto lane = PickLaneToJoin(open);
+  const auto lane = PickLaneToJoin(open, life_.PathOf(first.request));
   if (!lane) {
     return false;
   }
@@ -94,13 +94,16 @@ bool Admission::MakeRoomFor(Sequence& sequence, uint32_t node) {
   return places_.kv.directory().SlotsFree(node) >= wanted;
 }
 
-std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open) const {
+std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, plan::AttentionPath path) const {
   const Lanes& lanes = places_.lanes;
-  std::vector<LaneLoad> loads = balance_.Loads();
+  std::vector<LaneLoad> loads = balance_.LoadsFor(path);
   for (uint32_t i = 0; i < loads.size(); ++i) {
     const auto step = open.find(i);
     loads[i].open = step != open.end();
     loads[i].tokens_left = loads[i].open ? maker_.TokensForNewcomer(step->second) : 0;
+    if (loads[i].open && step->second.path.value_or(path) != path) {
+      loads[i].has_room = false;  // Those with work in the step have been taken out since.
+    }
     if (lanes.has_prefill()) {
       loads[i].has_room = lanes.IsPrefill(i) && balance_.HasRoomForRow(i);
     }
@@ -234,6 +237,7 @@ bool Admission::MayJoinWith(const Sequence& fork, const Sequence& parent) const 
                                                        : options_.SlotsOfLongest();
   return fork.state == SequenceState::kWaiting && !fork.request.score && fork.committed.empty() &&
          fork.request.prompt == parent.request.prompt &&
+         life_.PathOf(fork.request) == parent.path &&
          options_.SlotsAtOnce(fork.slots_max()) <= slots_max &&
          places_.lanes.running() < options_.running_max && balance_.HasRoomForRow(parent.lane) &&
          NodeHasRoom(parent.node, 0);

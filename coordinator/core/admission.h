@@ -31,8 +31,9 @@ class Admission {
  private:
   // Lets the first in service order in, unless something is missing.
   bool AdmitFirst(OpenSteps& open);
-  // The open lane that a newcomer joins; none when it has to wait for the next step of one.
-  std::optional<uint32_t> PickLaneToJoin(OpenSteps& open) const;
+  // The open lane that a newcomer of the path joins; none when it has to wait for the next step of
+  // one.
+  std::optional<uint32_t> PickLaneToJoin(OpenSteps& open, plan::AttentionPath path) const;
   // The memory nodes of the spans that a sequence joins with, next to so many tokens of context on
   // each; empty when there is no room. What it finds kept on a node takes no room there.
   std::vector<uint32_t> PickNodesFor(const Sequence& sequence,

@@ -28,11 +28,12 @@ auto Find(Members& members, plan::SequenceId id) {
 }  // namespace
 
 BeamGroups::BeamGroups(const SchedulerOptions& options, SequenceLife& life,
-                       const SequenceLife::Places& places, const LaneBalance& balance,
-                       StepMaker& maker)
+                       const SequenceLife::Places& places, const LanePaths& paths,
+                       const LaneBalance& balance, StepMaker& maker)
     : options_(options),
       life_(life),
       places_(places),
+      paths_(paths),
       balance_(balance),
       maker_(maker),
       ids_(kMemberIds) {}
@@ -262,6 +263,7 @@ void BeamGroups::ReleaseUnshared(Group& group) {
 // Members that are ready need none: they join, or wait in the queue, with the next step.
 void BeamGroups::GiveWay() {
   for (auto& [id, group] : groups_) {
+    QueueWithoutLane(*group);
     const bool waits =
         std::any_of(group->members.begin(), group->members.end(), [&](const Member& member) {
           const Sequence* sequence = life_.Find(member.id);
@@ -275,6 +277,23 @@ void BeamGroups::GiveWay() {
   }
 }
 
+// The group may wait for ever where newcomers of other paths keep the lanes: in the queue it has a
+// place before them.
+void BeamGroups::QueueWithoutLane(Group& group) {
+  const plan::AttentionPath path = life_.PathOf(group.request);
+  for (uint32_t lane = 0; lane < places_.lanes.size(); ++lane) {
+    if (paths_.Takes(lane, path)) {
+      return;
+    }
+  }
+  for (size_t i = 0; i < group.members.size(); ++i) {
+    if (group.members[i].continues != 0) {
+      Enter(group, i);
+    }
+  }
+  ReleaseUnshared(group);
+}
+
 // With INT8 whole blocks: the last one is open, in a tail of who computed it.
 uint32_t BeamGroups::SharedOf(uint32_t tokens) const {
   return options_.int8_tails == 0 ? tokens : tokens - tokens % options_.cached_block_tokens;
@@ -282,9 +301,12 @@ uint32_t BeamGroups::SharedOf(uint32_t tokens) const {
 
 // In the lane where the group was, or in another one if that has no room any more.
 bool BeamGroups::JoinsHere(const Group& group, const OpenStep& open) const {
+  const plan::AttentionPath path = life_.PathOf(group.request);
   return places_.lanes.running() < options_.running_max && HasTail(options_, places_) &&
          maker_.HasRoom(open) && balance_.HasRoomForRow(open.plan.lane) &&
-         (open.plan.lane == group.lane || !balance_.HasRoomForRow(group.lane));
+         paths_.Takes(open.plan.lane, path) &&
+         (open.plan.lane == group.lane || !balance_.HasRoomForRow(group.lane) ||
+          !paths_.Takes(group.lane, path));
 }
 
 // Slots for the next tokens behind those of `from`, which no starving row waits for.

@@ -29,6 +29,7 @@
 #include "absl/status/status.h"
 #include "coordinator/core/beam_search.h"
 #include "coordinator/core/lane_balance.h"
+#include "coordinator/core/lane_paths.h"
 #include "coordinator/core/scheduler_options.h"
 #include "coordinator/core/sequence_life.h"
 #include "coordinator/core/sequence_request.h"
@@ -39,7 +40,8 @@ namespace lamina::core {
 class BeamGroups {
  public:
   BeamGroups(const SchedulerOptions& options, SequenceLife& life,
-             const SequenceLife::Places& places, const LaneBalance& balance, StepMaker& maker);
+             const SequenceLife::Places& places, const LanePaths& paths, const LaneBalance& balance,
+             StepMaker& maker);
 
   // Errors: kInvalidArgument  more candidates of a row are needed than it reports: says how many
   //                           end tokens and beams there are.
@@ -60,7 +62,8 @@ class BeamGroups {
   // Ends an answer early; the group ends with its last one. False: it is no answer of a group.
   bool Finish(plan::SequenceId answer);
 
-  // Gives up slots that members of the same group may be waiting for. Before steps are planned.
+  // Gives up slots that members of the same group may be waiting for, and of groups whose lanes
+  // sequences of other paths have taken: they wait in the queue. Before steps are planned.
   void GiveWay();
   // Members that continue others join the step, before anything else is packed.
   void Join(OpenStep& open);
@@ -112,10 +115,12 @@ class BeamGroups {
   void JoinOne(Group& group, size_t index, OpenStep& open);
   void Release(Member& member);
   void ReleaseUnshared(Group& group);
+  void QueueWithoutLane(Group& group);
 
   const SchedulerOptions& options_;
   SequenceLife& life_;
   SequenceLife::Places places_;
+  const LanePaths& paths_;
   const LaneBalance& balance_;
   StepMaker& maker_;
   std::map<plan::SequenceId, std::unique_ptr<Group>> groups_;  // By the request's id.

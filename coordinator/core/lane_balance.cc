@@ -46,6 +46,11 @@ void LaneBalance::UpdateCount(size_t waits) {
                         .fixed_why = options_.lanes_why},
                        costs_, work, active_);
   active_ = count_.lanes;
+  if (active_ < options_.lanes && paths_.several()) {
+    count_ = {.lanes = options_.lanes,
+              .why = absl::StrCat(options_.lanes, ", for sequences of several policies run")};
+    active_ = options_.lanes;
+  }
 }
 
 std::vector<LaneLoad> LaneBalance::Loads() const {
@@ -53,6 +58,12 @@ std::vector<LaneLoad> LaneBalance::Loads() const {
   for (uint32_t i = 0; i < loads.size(); ++i) {
     loads[i].has_room = i < active_ && loads[i].rows < rows_max();
   }
+  return loads;
+}
+
+std::vector<LaneLoad> LaneBalance::LoadsFor(plan::AttentionPath path) const {
+  std::vector<LaneLoad> loads = Loads();
+  paths_.Restrict(path, loads);
   return loads;
 }
 
@@ -75,8 +86,13 @@ void LaneBalance::Balance(size_t waits) {
   for (uint32_t lane = active_; lane < lanes_.size(); ++lane) {
     LeaveLane(lane);
   }
-  if (lanes_.moving() == 0) {
-    EvenOut();
+  if (const auto lane = paths_.LaneToEmpty(); lane.has_value()) {
+    LeaveLane(*lane);
+  }
+  if (lanes_.moving() == 0 && !paths_.Awaited().has_value()) {
+    for (const plan::AttentionPath path : paths_.InUse()) {
+      EvenOut(path);
+    }
   }
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     FinishMoves(lane);
@@ -85,26 +101,47 @@ void LaneBalance::Balance(size_t waits) {
 
 // Sequences of a lane that is given up, or of a prefill lane, are wanted in another one.
 void LaneBalance::LeaveLane(uint32_t lane) {
-  std::optional<uint32_t> target = PickLane(Loads());
+  const std::optional<plan::AttentionPath> path = lanes_.PathOf(lane);
+  if (!path.has_value()) {
+    return;
+  }
+  const auto pick = [&] {
+    std::vector<LaneLoad> loads = LoadsFor(*path);
+    loads[lane].has_room = false;
+    return PickLane(loads);
+  };
+  std::optional<uint32_t> target = pick();
   for (Sequence* sequence : lanes_[lane].running) {
     if (!target) {
       return;
     }
     if (MayMove(*sequence)) {
       lanes_.Aim(*sequence, *target);
-      target = PickLane(Loads());
+      target = pick();
     }
   }
 }
 
-// Moves one sequence from the lane with the most work to the one with the least, if that is worth
-// it: the longest lane has to become shorter by an eighth.
-void LaneBalance::EvenOut() {
-  const std::vector<LaneLoad> loads = Loads();
+// Moves one sequence of the path from the lane with the most work to the one with the least, if
+// that is worth it: the longest lane has to become shorter by an eighth.
+void LaneBalance::EvenOut(plan::AttentionPath path) {
+  std::vector<LaneLoad> loads = LoadsFor(path);
+  loads.resize(active_);
   const auto less = [](const LaneLoad& a, const LaneLoad& b) { return WorkOf(a) < WorkOf(b); };
-  const auto end = loads.begin() + active_;
-  const auto most = std::max_element(loads.begin(), end, less);
-  const auto least = std::min_element(loads.begin(), end, less);
+  auto most = loads.end();
+  auto least = loads.end();
+  for (auto lane = loads.begin(); lane != loads.end(); ++lane) {
+    const auto index = static_cast<uint32_t>(lane - loads.begin());
+    if (lanes_.PathOf(index) == path && (most == loads.end() || less(*most, *lane))) {
+      most = lane;
+    }
+    if (paths_.Takes(index, path) && (least == loads.end() || less(*lane, *least))) {
+      least = lane;
+    }
+  }
+  if (most == loads.end() || least == loads.end()) {
+    return;
+  }
   const uint64_t difference = WorkOf(*most) - WorkOf(*least);
   const auto pays = [&](uint64_t left) { return (difference - left) / 2 * 8 >= WorkOf(*most); };
   if (!least->has_room || difference == 0 || !pays(0)) {

@@ -8,6 +8,9 @@
 // nothing is sent for it: K and V, slots and tokens stay where they are. In the same way a sequence
 // leaves its prefill lane once its prompt is done.
 //
+// Where lanes have several paths (lane_paths.h) all lanes are in use, and sequences are evened out
+// among the lanes of each path.
+//
 // Threading: one thread.   Determinism: same calls, same answers.
 
 #pragma once
@@ -18,6 +21,7 @@
 #include <vector>
 
 #include "coordinator/core/lane_count.h"
+#include "coordinator/core/lane_paths.h"
 #include "coordinator/core/lanes.h"
 #include "coordinator/core/planned_steps.h"
 #include "coordinator/core/scheduler_options.h"
@@ -27,9 +31,9 @@ namespace lamina::core {
 
 class LaneBalance {
  public:
-  LaneBalance(const SchedulerOptions& options, Lanes& lanes, const PlannedSteps& steps,
-              const SequenceKv& kv)
-      : options_(options), lanes_(lanes), steps_(steps), kv_(kv) {}
+  LaneBalance(const SchedulerOptions& options, Lanes& lanes, const LanePaths& paths,
+              const PlannedSteps& steps, const SequenceKv& kv)
+      : options_(options), lanes_(lanes), paths_(paths), steps_(steps), kv_(kv) {}
 
   void SetCosts(const cost::LaneCosts& costs) { costs_ = costs; }
   const cost::LaneCosts& costs() const { return costs_; }
@@ -40,6 +44,8 @@ class LaneBalance {
 
   // The load of each lane, with room for a row in those that take newcomers.
   std::vector<LaneLoad> Loads() const;
+  // These loads, with room only in lanes that a row of the path may come into.
+  std::vector<LaneLoad> LoadsFor(plan::AttentionPath path) const;
   bool HasRoomForRow(uint32_t lane) const;
 
   const LaneCount& count() const { return count_; }
@@ -50,11 +56,12 @@ class LaneBalance {
   void UpdateCount(size_t waits);
   bool MayMove(const Sequence& sequence) const;
   void LeaveLane(uint32_t lane);
-  void EvenOut();
+  void EvenOut(plan::AttentionPath path);
   void FinishMoves(uint32_t lane);
 
   const SchedulerOptions& options_;
   Lanes& lanes_;
+  const LanePaths& paths_;
   const PlannedSteps& steps_;
   const SequenceKv& kv_;
   cost::LaneCosts costs_;

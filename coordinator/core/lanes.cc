@@ -19,6 +19,7 @@ void Lanes::Reset(uint32_t decode, const plan::PrefillLanes& prefill, uint32_t m
     lane.context_tokens.assign(memory_nodes, 0);
   }
   loads_.assign(lanes_.size(), {});
+  paths_.assign(lanes_.size(), plan::AttentionPath::kRemote);
   context_tokens_.assign(memory_nodes, 0);
 }
 
@@ -53,6 +54,8 @@ void Lanes::Weigh(const Sequence& sequence, bool add) {
 void Lanes::Add(Sequence& sequence, const SequenceKv& kv) {
   LaneSequences& lane = lanes_[sequence.lane];
   LAMINA_CHECK(lane.running.insert(&sequence).second);
+  paths_[sequence.lane] = sequence.path;
+  paths_[sequence.next_lane] = sequence.path;
   sequence.seen = SeenBy(sequence, kv);
   Weigh(sequence, /*add=*/true);
   ++loads_[sequence.next_lane].rows;
@@ -93,6 +96,7 @@ void Lanes::Aim(Sequence& sequence, uint32_t lane) {
   moving_ -= sequence.moving() ? 1 : 0;
   lanes_[sequence.lane].moving.erase(&sequence);
   sequence.next_lane = lane;
+  paths_[lane] = sequence.path;
   LaneLoad& to = loads_[lane];
   ++to.rows;
   to.context_tokens += sequence.seen_tokens();
@@ -135,6 +139,9 @@ absl::Status Lanes::AuditLane(uint32_t index, const SequenceKv& kv) const {
   for (Sequence* sequence : lane.running) {
     if (sequence->lane != index) {
       return broken("has a row of another lane");
+    }
+    if (sequence->path != paths_[index] || sequence->path != paths_[sequence->next_lane]) {
+      return broken("has a sequence of another path");
     }
     if (IsPrefill(index) && sequence->last_step > 0) {
       return broken("has decode rows, and is for prompts");

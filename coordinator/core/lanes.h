@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +16,7 @@
 #include "coordinator/core/sequence.h"
 #include "coordinator/core/sequence_kv.h"
 #include "cost/layer_windows.h"
+#include "plan/attention_paths.h"
 #include "plan/prefill_lanes.h"
 
 namespace lamina::core {
@@ -45,6 +47,12 @@ class Lanes {
   bool has_prefill() const { return lanes_.size() > decode_; }
   uint32_t running() const { return running_; }  // How many run, in all lanes together.
   uint32_t moving() const { return moving_; }    // How many of them are wanted in another lane.
+  // The path by which all sequences attend that run in the lane or are wanted there; nothing: there
+  // are none.
+  std::optional<plan::AttentionPath> PathOf(uint32_t lane) const {
+    const bool in_use = !lanes_[lane].running.empty() || loads_[lane].rows > 0;
+    return in_use ? std::optional(paths_[lane]) : std::nullopt;
+  }
   // Rows and context of each lane, sequences counted where they are wanted. The rest is as in a
   // lane that is open and has room.
   const std::vector<LaneLoad>& loads() const { return loads_; }
@@ -52,12 +60,12 @@ class Lanes {
   const std::vector<uint64_t>& context_tokens() const { return context_tokens_; }
 
   // Puts the sequence in its `lane`, with the slots that it has; `next_lane` says where it is
-  // wanted.
+  // wanted. Requires: both are of its path, or empty.
   void Add(Sequence& sequence, const SequenceKv& kv);
   void Remove(Sequence& sequence);
   // A sequence that is there decodes from now on: changes its state.
   void Decode(Sequence& sequence);
-  // From now on it is wanted in this lane.
+  // From now on it is wanted in this lane. Requires: the lane is of its path, or empty.
   void Aim(Sequence& sequence, uint32_t lane);
   // Puts it where it is wanted. Requires: no step with a row of it is under way in its lane.
   void Move(Sequence& sequence, const SequenceKv& kv);
@@ -81,6 +89,7 @@ class Lanes {
   uint32_t running_ = 0;
   uint32_t moving_ = 0;
   std::vector<LaneSequences> lanes_;
+  std::vector<plan::AttentionPath> paths_;  // [lanes]; of those who came last.
   std::vector<LaneLoad> loads_;
   std::vector<uint64_t> context_tokens_;
 };

@@ -94,7 +94,7 @@ void PrefixCache::Forget(uint32_t node) {
 
 bool PrefixCache::Keeps(const Sequence& sequence) const {
   const bool whole = sequence.held == nullptr || sequence.held->released == 0;
-  return keeps_ && !sequence.request.score && whole;
+  return keeps_ && !sequence.request.score && !sequence.request.lossy && whole;
 }
 
 PrefixCache::Tokens PrefixCache::TokensAt(const Sequence& sequence, uint32_t first) const {

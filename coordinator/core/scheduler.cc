@@ -16,6 +16,7 @@
 #include "coordinator/core/admission.h"
 #include "coordinator/core/beam_groups.h"
 #include "coordinator/core/lane_balance.h"
+#include "coordinator/core/lane_paths.h"
 #include "coordinator/core/lanes.h"
 #include "coordinator/core/node_residents.h"
 #include "coordinator/core/planned_steps.h"
@@ -132,6 +133,7 @@ struct Scheduler::Impl {
   SequenceLife::Places places;
   SequenceLife life;
   PlannedSteps steps;
+  LanePaths paths;
   LaneBalance balance;
   RowSlots slots;
   StepMaker maker;
@@ -155,12 +157,13 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
       spills(kv),
       places{lanes, residents, borders, kv, cache, spills},
       life(ServiceBefore{order.get()}, places),
-      balance(options, lanes, steps, kv),
+      paths(lanes, life),
+      balance(options, lanes, paths, steps, kv),
       slots(options, life, places, *placement, options.strategies.out_of_slots()),
       maker(options, life, places, steps, slots, options.strategies.step_packing(),
             options.strategies.fetch_planning()),
       admission(options, life, places, balance, maker, *placement),
-      beams(options, life, places, balance, maker) {
+      beams(options, life, places, paths, balance, maker) {
   LAMINA_CHECK(options.Validate().ok());
   ResetNodes(options.memory_nodes, options.prefill_lanes);
 }
@@ -358,7 +361,7 @@ void Scheduler::SetFetchRates(const FetchRates& rates) { impl_->maker.SetFetchRa
 
 void Scheduler::HoldOneLane(std::string why) { impl_->balance.HoldOneLane(std::move(why)); }
 
-void Scheduler::SetAttentionPath(plan::AttentionPath path) { impl_->options.attention_path = path; }
+void Scheduler::SetAttentionPath(plan::AttentionPath path) { impl_->life.SetDefaultPath(path); }
 
 void Scheduler::SetBandwidths(const std::vector<double>& bytes_per_second) {
   std::vector<MemoryNodeShare>& nodes = impl_->options.memory_nodes;
@@ -483,6 +486,17 @@ SchedulerStats Scheduler::Stats() const {
                            .prefill = impl.lanes.IsPrefill(lane)});
   }
   return stats;
+}
+
+uint32_t Scheduler::RunningBy(plan::AttentionPath path) const {
+  uint32_t running = 0;
+  for (uint32_t lane = 0; lane < impl_->lanes.size(); ++lane) {
+    // All sequences of a lane have one path.
+    running += impl_->lanes.PathOf(lane) == path
+                   ? static_cast<uint32_t>(impl_->lanes[lane].running.size())
+                   : 0;
+  }
+  return running;
 }
 
 const LaneCount& Scheduler::lane_count() const { return impl_->balance.count(); }

@@ -24,7 +24,7 @@
 //
 // Lanes: newcomers join the lane with the least work (placement.h); a sequence changes lanes when
 // the work becomes uneven, or when other rows of its lane have left and fewer lanes are faster
-// (lane_balance.h).
+// (lane_balance.h). All sequences of a lane attend by one path (lane_paths.h).
 //
 // With prefill lanes (prefill.mode dedicated) newcomers join the one of these with the most room in
 // its next step. It plans chunks only, at its own pace; a sequence whose prompt is done goes on in
@@ -137,7 +137,8 @@ class Scheduler {
   // epochs. Requires: options.rows_max allows it.
   void HoldOneLane(std::string why);
 
-  // By which path sequences attend that join from now on. Between epochs.
+  // By which path sequences attend that join from now on and whose requests name none. Between
+  // epochs.
   void SetAttentionPath(plan::AttentionPath path);
 
   // How fast the memory nodes are, in the order of StartEpoch: new sequences and spans are shared
@@ -167,6 +168,8 @@ class Scheduler {
 
   bool HasWork() const;
   SchedulerStats Stats() const;
+  // How many sequences run that attend by this path.
+  uint32_t RunningBy(plan::AttentionPath path) const;
   // A memory node's slots. Those that only the prefix cache holds count as kept, not as held.
   KvPoolStats KvStats(uint32_t memory_node) const;
   // The lanes that the last Plan() chose.

@@ -19,7 +19,6 @@
 #include "coordinator/core/sub_batches.h"
 #include "cost/layer_windows.h"
 #include "cost/spill_cost.h"
-#include "plan/attention_paths.h"
 #include "plan/prefill_lanes.h"
 
 namespace lamina::core {
@@ -81,8 +80,7 @@ struct SchedulerOptions {
   // slots up, so many at a time: whole blocks of attention.
   cost::LayerWindows windows;
   uint32_t release_tokens = 256;
-  plan::AttentionPath attention_path = plan::AttentionPath::kRemote;  // All sequences take it.
-  uint32_t soft_reservation_min = 64;                                 // See KvDirectoryOptions.
+  uint32_t soft_reservation_min = 64;  // See KvDirectoryOptions.
   uint32_t soft_reservation_max = 256;
   // The nodes of epoch 0. May be empty: then Submit answers kUnavailable until StartEpoch brings
   // some.

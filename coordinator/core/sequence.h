@@ -22,6 +22,7 @@
 #include "coordinator/core/loss_history.h"
 #include "coordinator/core/sequence_request.h"
 #include "coordinator/core/service_order.h"
+#include "plan/attention_paths.h"
 
 namespace lamina::core {
 
@@ -44,6 +45,7 @@ struct alignas(64) Sequence {
   // While running:
   bool starving = false;  // Its next row got no slot.
   bool has_scratch = false;
+  plan::AttentionPath path = plan::AttentionPath::kRemote;  // The path by which its rows attend.
   uint32_t lane = 0;
   uint32_t next_lane = 0;  // Where it is wanted; `lane` until then, and its planned rows are done.
   uint32_t node = 0;       // Where its next token goes.

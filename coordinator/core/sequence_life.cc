@@ -70,6 +70,7 @@ void SequenceLife::Forget(Sequence& sequence) {
 void SequenceLife::Begin(Sequence& sequence, uint32_t lane, uint32_t node) {
   LAMINA_CHECK(waiting_.erase(&sequence) == 1);
   sequence.state = SequenceState::kPrefilling;
+  sequence.path = PathOf(sequence.request);
   sequence.lane = lane;
   sequence.next_lane = lane;
   sequence.last_step = 0;

@@ -68,6 +68,12 @@ class SequenceLife {
   // Requires: the id is not 0 and unknown; nobody else is at that place.
   Sequence& Enter(SequenceRequest request, uint64_t arrival, std::vector<TokenId> committed);
 
+  // By which path sequences attend whose requests name none, from their next Begin() on.
+  void SetDefaultPath(plan::AttentionPath path) { default_path_ = path; }
+  plan::AttentionPath PathOf(const SequenceRequest& request) const {
+    return request.path.value_or(default_path_);
+  }
+
   // One that waits begins its prefill in this lane; Settle() follows once it has its slots.
   void Begin(Sequence& sequence, uint32_t lane, uint32_t node);
   void Settle(Sequence& sequence);
@@ -114,6 +120,7 @@ class SequenceLife {
 
   ServiceBefore before_;
   Places places_;
+  plan::AttentionPath default_path_ = plan::AttentionPath::kRemote;
   absl::btree_map<plan::SequenceId, std::unique_ptr<Sequence>> sequences_;
   std::vector<Seat> seats_;
   std::vector<uint32_t> seats_free_;

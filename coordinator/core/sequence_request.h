@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "common/beam_params.h"
 #include "common/clock.h"
 #include "common/sampling_params.h"
+#include "plan/attention_paths.h"
 #include "plan/step_plan.h"
 
 namespace lamina::core {
@@ -38,6 +40,10 @@ struct SequenceRequest {
   // K and V are shared with requests of the same salt only, so that others cannot probe by latency
   // what was asked.
   std::string cache_salt;
+  // The path by which its rows attend; nothing: the epoch's own (Scheduler::SetAttentionPath).
+  std::optional<plan::AttentionPath> path;
+  // Its K and V are not those of whole attention. The prefix cache neither keeps nor finds them.
+  bool lossy = false;
   Nanos submitted = 0;  // For metrics; not used in decisions.
 };
 

@@ -181,6 +181,7 @@ bool StepMaker::AddRow(Sequence& sequence, OpenStep& open) {
   open.plan.rows.push_back(
       {.sequence = sequence.request.id, .position = sequence.planned_tokens - 1});
   open.row_nodes.push_back(sequence.node);
+  open.path = sequence.path;
   AddToken(sequence, sequence.planned_tokens, row, open);
   ++sequence.planned_tokens;
   sequence.last_step = open.plan.step;
@@ -253,6 +254,7 @@ uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& 
     AddPromptRows(sequence, tokens, open);
     row = static_cast<uint32_t>(open.plan.rows.size()) - 1;
   }
+  open.path = sequence.path;
   sequence.chunked_tokens += tokens;
   if (sequence.has_scratch && sequence.chunked_tokens == sequence.scratch_tokens) {
     LeaveScratch(sequence, open);
@@ -317,10 +319,11 @@ void StepMaker::AddJoin(const Sequence& sequence, const std::vector<HeldExtent>&
                           .end_tokens = request.end_tokens,
                           .tokens_min = request.tokens_min,
                           .memory_node = sequence.node,
-                          .path = options_.attention_path,
+                          .path = sequence.path,
                           .decode_from = request.decode_from,
                           .score = request.score};
   join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
+  open.path = sequence.path;
   open.plan.joins.push_back(std::move(join));
   for (const HeldExtent& held : slots) {
     open.plan.allocations.push_back(

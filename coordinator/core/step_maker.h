@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "coordinator/core/fetch_planning.h"
@@ -20,6 +21,7 @@
 #include "coordinator/core/step_packing.h"
 #include "coordinator/core/sub_batches.h"
 #include "cost/layer_seconds.h"
+#include "plan/attention_paths.h"
 #include "plan/step_plan.h"
 
 namespace lamina::core {
@@ -29,6 +31,9 @@ struct OpenStep {
   plan::StepPlan plan;
   PlannedStep record;
   uint32_t tokens_left = 0;  // What is left of the step's token budget.
+  // The path of those with work in the step, who may have been taken out of the lane meanwhile;
+  // nothing: there is no work yet.
+  std::optional<plan::AttentionPath> path;
   // While rows are packed: the memory node of each, and the row of each token of the record.
   std::vector<uint32_t> row_nodes;
   std::vector<uint32_t> token_rows;

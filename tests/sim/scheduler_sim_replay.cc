@@ -14,7 +14,8 @@
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: " << argv[0] << " SEED [COUNT [kept] [windows] [beams] [int8] [spills]]\n";
+    std::cerr << "usage: " << argv[0]
+              << " SEED [COUNT [kept] [windows] [beams] [int8] [spills] [paths]]\n";
     return 2;
   }
   const uint64_t first = std::strtoull(argv[1], nullptr, 10);
@@ -28,6 +29,7 @@ int main(int argc, char** argv) {
   const bool beams = asks("beams");
   const bool int8 = asks("int8");
   const bool spills = asks("spills");
+  const bool paths = asks("paths");
   lamina::sim::SimReach reach;
   lamina::sim::PlanHash hash;
   for (uint64_t seed = first; seed < first + count; ++seed) {
@@ -36,7 +38,8 @@ int main(int argc, char** argv) {
                                                                  .windows = windows,
                                                                  .beams = beams,
                                                                  .int8 = int8,
-                                                                 .spills = spills})
+                                                                 .spills = spills,
+                                                                 .paths = paths})
                                               .Run();
     reach.Add(report.reach);
     hash.Add(report.plan_hash);

@@ -202,6 +202,34 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearchedInInt8) {
   EXPECT_GT(reach.epochs, 100);
 }
 
+// Epochs prepare three paths: no step ever has sequences of two, and no request waits for ever for
+// a lane of its path.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheirPath) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+    const SimReport report = SimWorld({.seed = seed,
+                                       .prefix_cache = seed % 2 == 0,
+                                       .windows = seed % 5 == 0,
+                                       .beams = seed % 7 == 0,
+                                       .int8 = seed % 11 == 0,
+                                       .paths = true})
+                                 .Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.path_changes, 1000);
+  EXPECT_GT(reach.paths_side_by_side, 1000);
+  EXPECT_GT(reach.lossy_joins, 1000);
+  EXPECT_GT(reach.tokens_kept, 1000);
+  EXPECT_GT(reach.lane_moves, 100);
+  EXPECT_GT(reach.preemptions, 100);
+  EXPECT_GT(reach.forks_shared, 100);
+  EXPECT_GT(reach.beams_shared, 1000);
+  EXPECT_GT(reach.epochs, 100);
+}
+
 TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
   std::ifstream file(absl::StrCat(LAMINA_SOURCE_DIR, "/tests/sim/regression_seeds.txt"));
   ASSERT_TRUE(file.is_open());
@@ -215,7 +243,8 @@ TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
     const std::map<std::string, bool*> known = {{"kept", &options.prefix_cache},
                                                 {"windows", &options.windows},
                                                 {"beams", &options.beams},
-                                                {"int8", &options.int8}};
+                                                {"int8", &options.int8},
+                                                {"paths", &options.paths}};
     for (std::string word; words >> word && known.contains(word);) {
       *known.at(word) = true;
     }
@@ -248,7 +277,8 @@ TEST_P(PlantedBugTest, IsFound) {
                         .prefix_cache = kept,
                         .windows = windows,
                         .beams = beams,
-                        .spills = spills})
+                        .spills = spills,
+                        .paths = GetParam() == PlantedBug::kPathOfAnother})
                   .Run()
                   .failure.empty();
   }
@@ -263,7 +293,8 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest,
                                          PlantedBug::kPrefixTooLong, PlantedBug::kArenaWiped,
                                          PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
                                          PlantedBug::kSpillNotAwaited,
-                                         PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost));
+                                         PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost,
+                                         PlantedBug::kPathOfAnother));
 
 }  // namespace
 }  // namespace lamina::sim

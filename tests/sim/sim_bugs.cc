@@ -17,6 +17,15 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
     case PlantedBug::kSpillNotAwaited:
     case PlantedBug::kRestoreNotAwaited:
       return;
+    case PlantedBug::kPathOfAnother:
+      for (plan::SequenceJoin& join : plan.joins) {
+        if (scheduler_.AnswerOf(join.id) % 3 != 0) {
+          continue;
+        }
+        join.path = join.path == plan::AttentionPath::kRemote ? plan::AttentionPath::kFetch
+                                                              : plan::AttentionPath::kRemote;
+      }
+      return;
     case PlantedBug::kDropLost:
       plan.spill_drops.clear();
       return;

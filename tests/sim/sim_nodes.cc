@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/fake_model.h"
@@ -99,6 +100,7 @@ void SimNodes::Start(const plan::StepPlan& plan) {
   CheckAllocationsOfJoins(plan);
   CheckWorkOfJoins(plan);
   CheckRoles(plan);
+  CheckPaths(plan);
   CheckRows(plan);
   for (const plan::PrefillChunk& chunk : plan.chunks) {
     StartChunk(plan, chunk);
@@ -161,6 +163,32 @@ void SimNodes::CheckRoles(const plan::StepPlan& plan) {
   const bool prefill = plan.lane >= options_.lanes;
   if (prefill ? !plan.rows.empty() : !plan.chunks.empty() || !plan.joins.empty()) {
     Fail(absl::StrCat("lane ", plan.lane, " has what is not for its nodes"));
+  }
+}
+
+// All that have work in a step attend by one path.
+void SimNodes::CheckPaths(const plan::StepPlan& plan) {
+  std::optional<plan::AttentionPath> path;
+  const auto check = [&](plan::SequenceId id) {
+    const auto entry = table_.find(id);
+    if (entry == table_.end()) {
+      return;  // The check of the work itself says so.
+    }
+    const plan::AttentionPath own = entry->second.join.path;
+    if (path.value_or(own) != own) {
+      Fail(absl::StrCat("lane ", plan.lane, " step ", plan.step, " has sequence ", id,
+                        ", whose path is not that of the others there"));
+    }
+    path = own;
+  };
+  for (const plan::DecodeRow& row : plan.rows) {
+    check(row.sequence);
+  }
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
+    check(chunk.sequence);
+  }
+  for (const plan::SequenceJoin& join : plan.joins) {
+    check(join.id);
   }
 }
 

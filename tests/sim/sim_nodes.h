@@ -88,6 +88,7 @@ class SimNodes {
   void StartChunk(const plan::StepPlan& plan, const plan::PrefillChunk& chunk);
   void ClaimScratch(Entry& entry, const plan::PrefillChunk& chunk);
   void CheckRoles(const plan::StepPlan& plan);
+  void CheckPaths(const plan::StepPlan& plan);
   void EndRow(const plan::DecodeRow& row, plan::StepResult& result);
   void EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& result);
   void Score(const Entry& entry, const plan::PrefillChunk& chunk, plan::StepResult& result);

@@ -50,6 +50,9 @@ void SimReach::Add(const SimReach& other) {
   spilled += other.spilled;
   restored += other.restored;
   spills_failed += other.spills_failed;
+  path_changes += other.path_changes;
+  lossy_joins += other.lossy_joins;
+  paths_side_by_side += other.paths_side_by_side;
 }
 
 std::string SimReach::ToString() const {
@@ -71,7 +74,8 @@ std::string SimReach::ToString() const {
       ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
       ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
       beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited, ", spilled ",
-      spilled, " restored ", restored, " failed ", spills_failed);
+      spilled, " restored ", restored, " failed ", spills_failed, ", path changes ", path_changes,
+      ", lossy joins ", lossy_joins, ", paths side by side ", paths_side_by_side);
 }
 
 }  // namespace lamina::sim

@@ -56,6 +56,10 @@ struct SimReach {
   uint64_t restored = 0;       // and came back,
   uint64_t spills_failed = 0;  // and of both, those that failed.
 
+  uint64_t path_changes = 0;        // Joins of another path than the one before in the lane.
+  uint64_t lossy_joins = 0;         // Joins that the prefix cache knows nothing of.
+  uint64_t paths_side_by_side = 0;  // Steps of lanes, while another path has one in another lane.
+
   void Add(const SimReach& other);
   std::string ToString() const;
 };

@@ -44,6 +44,10 @@ void ContinueConversations(Prng random, SimWorkload& workload);
 // Memory nodes have spill tiers, small ones, or in some worlds none. Prompts run in all lanes.
 void HaveSpillTiers(uint64_t seed, SimWorkload& workload);
 
+// Requests ask for one of three paths of attention, of which one is lossy. Prompts run in all
+// lanes.
+void ChoosePaths(Prng random, SimWorkload& workload);
+
 // Many requests are beam searches.
 void SearchBeams(Prng random, SimWorkload& workload);
 

@@ -18,9 +18,6 @@ constexpr uint64_t kEventsMax = 200'000;
 // After the last arrival. The longest workload needs a tenth of it.
 constexpr Nanos kSettleTime = Seconds(20);
 
-// The model's layers.
-constexpr uint32_t kLayers = 4;
-
 // In three of five worlds prompts share steps with rows; in the others on up to three replicas,
 // which may have several nodes and lanes.
 plan::PrefillLanes DrawPrefillLanes(Prng& random, Prng& stages) {
@@ -67,6 +64,9 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   if (sim.beams) {
     SearchBeams(Prng(sim.seed + 10), workload);
   }
+  if (sim.paths) {
+    ChoosePaths(Prng(sim.seed + 13), workload);
+  }
   return workload;
 }
 
@@ -86,7 +86,8 @@ std::string Describe(const plan::StepPlan& plan) {
   }
   for (const plan::SequenceJoin& join : plan.joins) {
     absl::StrAppend(&line, " join ", join.id, " tokens ", join.tokens.size(), " node ",
-                    join.memory_node, " parent ", join.parent);
+                    join.memory_node, " parent ", join.parent, " path ",
+                    static_cast<uint32_t>(join.path));
   }
   for (const plan::SlotAllocation& allocation : plan.allocations) {
     absl::StrAppend(&line, " allocation ", allocation.sequence, " ", allocation.extent.first_slot,
@@ -337,42 +338,6 @@ uint64_t SimWorld::SlotsOfLongest() const {
   return slots;
 }
 
-void SimWorld::ChangeReplicas() {
-  replicas_ = 1 + static_cast<uint32_t>(replicas_random_.Below(4));
-  const bool one_replica = replicas_random_.Chance(0.3);  // Whose nodes these are.
-  stages_.clear();
-  for (uint32_t i = 0; i < (one_replica ? 1 : replicas_); ++i) {
-    AddReplica(one_replica ? replicas_ : 1, stages_random_.Chance(0.5));
-  }
-  for (uint32_t i = 0; i < prefill_lanes_.replicas; ++i) {
-    // One at least has as many stages as there are lanes.
-    const auto fewer = static_cast<uint32_t>(1 + stages_random_.Below(prefill_lanes_.each));
-    AddReplica(i == 0 ? prefill_lanes_.each : fewer, stages_random_.Chance(0.5));
-  }
-  schedule_.emplace(
-      PipelineMode::kRotational, stages_, kLayers, 0,
-      plan::PipelineSchedule::Prefill{.lane = workload_.options.lanes, .lanes = prefill_lanes_});
-  reports_.Reset(static_cast<uint32_t>(stages_.size()), static_cast<uint32_t>(links_.size()),
-                 *schedule_);
-  for (LaneLink& link : links_) {
-    link.report_arrivals.assign(stages_.size(), 0);
-  }
-}
-
-void SimWorld::AddReplica(uint32_t nodes, bool shards) {
-  const uint32_t replica = stages_.empty() ? 0 : stages_.back().replica + 1;
-  for (uint32_t i = 0; i < nodes; ++i) {
-    plan::Stage node{.replica = replica, .layers = kLayers};
-    if (shards) {
-      node.shard = {.index = i, .count = nodes};
-    } else {
-      node.first_layer = i;
-      node.layers = i + 1 == nodes ? kLayers - i : 1;
-    }
-    stages_.push_back(node);
-  }
-}
-
 // Measured times that ask for one lane or for many.
 void SimWorld::ChangeCosts() {
   cost::LaneCosts costs{.replicas = replicas_, .measured = costs_random_.Chance(0.9)};
@@ -402,6 +367,9 @@ void SimWorld::Plan() {
   for (plan::StepPlan& plan : plans) {
     plan_hash_.Add(plan);
     Observe(plan);
+    if (sim_.paths) {
+      ObservePaths(plan);
+    }
     Mutate(plan);
     Trace(Describe(plan));
     Send(std::move(plan));

@@ -53,6 +53,7 @@ enum class PlantedBug : uint8_t {
   kArenaWiped,       // A node says that it kept its slots over an epoch's end, and has not.
   kSpillNotAwaited,  // A node says that it wrote what it is only about to read from slots,
   kRestoreNotAwaited,  // or that it read what is not in slots yet.
+  kPathOfAnother,      // A sequence joins a lane with the path of other lanes.
   kDropLost,           // Nodes are not told to forget what they have spilled.
 };
 
@@ -70,6 +71,8 @@ struct SimOptions {
   bool int8 = false;
   // Nodes have spill tiers, which fail at times.
   bool spills = false;
+  // Epochs prepare several paths of attention, and requests ask for one of them.
+  bool paths = false;
 };
 
 struct SimReport {
@@ -80,6 +83,9 @@ struct SimReport {
   uint64_t events = 0;
   SimReach reach;
 };
+
+// The model's layers.
+inline constexpr uint32_t kLayers = 4;
 
 class SimWorld {
  public:
@@ -129,6 +135,7 @@ class SimWorld {
   void Show(const core::Events& events);
   uint64_t SlotsOfLongest() const;
   void ObservePrefill(const plan::StepPlan& plan);
+  void ObservePaths(const plan::StepPlan& plan);
   void Mutate(plan::StepPlan& plan);
   void Mutate(plan::StepResult& result);
   void CheckAll();
@@ -162,6 +169,7 @@ class SimWorld {
   std::map<plan::SequenceId, uint64_t> last_row_;  // Step of the last row.
   std::set<plan::SequenceId> left_prefill_;        // Left a prefill lane.
   std::map<plan::SequenceId, TokenId> last_token_;
+  std::map<uint32_t, plan::AttentionPath> lane_paths_;  // The path of who joined a lane last.
   std::map<uint32_t, std::vector<plan::SequenceLeave>> leaves_late_;  // By lane; kLeaveLate.
   std::priority_queue<Event> queue_;
   Nanos now_ = 0;

@@ -200,6 +200,10 @@ ClusterConfig LocalCluster::MakeConfig() const {
                               : options_.activation_percent    ? kPolicyFetchHybrid
                               : options_.fetch_bytes > 0       ? kPolicyFetchHeads
                                                                : kPolicyAttendRemote);
+  if (!options_.policies.empty()) {
+    config.policies = options_.policies;
+    config.policy = options_.policies.front();
+  }
   if (options_.fetch_bytes > 0) {
     config.fetch.window_bytes = options_.fetch_bytes;
     config.fetch.recompute_auto = !options_.recompute_percent.has_value();

@@ -65,6 +65,8 @@ struct LocalClusterOptions {
   // With fetch_bytes: policy fetch_hybrid, with so many per cent of the tokens held as activations.
   std::optional<uint32_t> activation_percent;
   double sparse_ratio = 0;  // With fetch_bytes: policy fetch_sparse, with so many of the tokens.
+  // What epochs prepare, the first for requests that name none; empty: the one of these keys alone.
+  std::vector<std::string> policies = {};
   // Policy auto, in place of these: c0 may hold KV too, and says that it has measured these times.
   std::optional<coordinator::PolicyAutoOptions> policy_auto = std::nullopt;
   plan::PolicyTimes policy_times = {};

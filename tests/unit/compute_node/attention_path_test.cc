@@ -77,6 +77,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                                          .bytes = layout.compute_region_bytes(),
                                          .signal_words = layout.compute_region_words(),
                                          .epoch = kEpoch});
+    pieces_taken_.assign(config_.lanes, std::vector<uint64_t>(config_.memory_nodes.size()));
     peers_.emplace(config_, 0, kLong, *transport_, abort_, counters_);
     context_.emplace(WorkerContext{.config = config_,
                                    .node = 0,
@@ -90,7 +91,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                                    .peers = *peers_,
                                    .sequences = sequences_,
                                    .intervals = intervals_,
-                                   .counters = counters_});
+                                   .counters = counters_,
+                                   .pieces_taken = pieces_taken_});
     MakePath();
     ConnectMemoryNodes();
     for (uint32_t i = 0; i < kLanes; ++i) {
@@ -459,6 +461,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
   StepCounters counters_;
   Intervals intervals_{counters_.meter};
   SequenceTable sequences_;
+  PiecesTaken pieces_taken_;
   std::optional<Peers> peers_;
   std::optional<WorkerContext> context_;
   std::vector<std::unique_ptr<MemoryNode>> memory_;

@@ -50,7 +50,8 @@ struct ExchangeNode {
                 .peers = peers,
                 .sequences = sequences,
                 .intervals = intervals,
-                .counters = counters} {}
+                .counters = counters,
+                .pieces_taken = pieces_taken} {}
 
   // Lane `index` with buffers from which puts may be made. Requires: the device has begun.
   Lane MakeLane(uint32_t index) {
@@ -92,6 +93,7 @@ struct ExchangeNode {
   StepCounters counters;
   Intervals intervals{counters.meter};
   SequenceTable sequences;
+  PiecesTaken pieces_taken;
   Peers peers;
   const WorkerContext context;
 };

@@ -54,6 +54,37 @@ void ExpectRefused(const absl::StatusOr<EngineOptions>& options, absl::StatusCod
   EXPECT_THAT(std::string(options.status().message()), message);
 }
 
+TEST(EngineOptionsOfTest, ThePolicyOfRequestsThatNameNoneComesFirst) {
+  const auto alone = OptionsOf(kTwoNodes + "policy: fetch_heads\n");
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  ASSERT_EQ(alone->policies.size(), 1u);
+  EXPECT_EQ(alone->policies[0].name, "fetch_heads");
+  EXPECT_FALSE(HasSeveralPolicies(*alone));
+  EXPECT_EQ(PathsOnMemoryNodes(*alone), plan::AttentionPaths({plan::AttentionPath::kFetch}));
+
+  const auto three = OptionsOf(kTwoNodes +
+                               "policies: [fetch_sparse, attend_remote, fetch_heads]\n"
+                               "policy: attend_remote\nfetch: {caching_ratio: 0.25}\n");
+  ASSERT_TRUE(three.ok()) << three.status();
+  ASSERT_EQ(three->policies.size(), 3u);
+  EXPECT_EQ(three->policies[0].name, "attend_remote");
+  EXPECT_EQ(three->policies[0].lossy, "");
+  EXPECT_EQ(three->policies[1].name, "fetch_sparse");
+  EXPECT_EQ(three->policies[1].path, plan::AttentionPath::kSparse);
+  EXPECT_EQ(three->policies[1].lossy, "fetch_sparse-0.25-window_sums");
+  EXPECT_EQ(three->policies[2].path, plan::AttentionPath::kFetch);
+  EXPECT_EQ(PathsOnMemoryNodes(*three),
+            plan::AttentionPaths({plan::AttentionPath::kRemote, plan::AttentionPath::kFetch,
+                                  plan::AttentionPath::kSparse}));
+  EXPECT_EQ(three->lossy, "");
+  EXPECT_TRUE(three->scheduler.prefix_cache) << "of the exact ones";
+  EXPECT_EQ(three->partition, Partition::kRequest);
+
+  const auto lossy = OptionsOf(kTwoNodes + "policies: [fetch_sparse, attend_remote]\n");
+  ASSERT_TRUE(lossy.ok()) << lossy.status();
+  EXPECT_EQ(lossy->lossy, "fetch_sparse-0.5-window_sums");
+}
+
 TEST(EngineOptionsOfTest, TellsNodesLayersAndTransports) {
   const auto options = OptionsOf(kTwoNodes + "transport: [throttle(bandwidth=100MB)+ucx, shm]\n");
   ASSERT_TRUE(options.ok()) << options.status();

@@ -104,6 +104,22 @@ TEST(EpochFormingTest, AttentionIsInPairsWhereEveryNodeIsFastAtThem) {
   EXPECT_EQ(fetching->attention, "canonical: policies that fetch have no other");
 }
 
+TEST(EpochFormingTest, OfSeveralPoliciesAllPathsArePrepared) {
+  EngineOptions options = Options();
+  options.fetch_bytes = uint64_t{1} << 20;
+  options.sparse_ratio = 0.25;
+  options.policies = {{.name = "attend_remote", .path = plan::AttentionPath::kRemote},
+                      {.name = "fetch_sparse", .path = plan::AttentionPath::kSparse}};
+  EpochMembers members = Members();
+  members.compute.pop_back();
+  const auto formed = EpochForming(options).Form(members);
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  EXPECT_EQ(formed->config().attention_paths,
+            plan::AttentionPaths({plan::AttentionPath::kRemote, plan::AttentionPath::kSparse}));
+  EXPECT_EQ(formed->config().sparse_ratio, 0.25);
+  EXPECT_EQ(formed->config().fetch_bytes, uint64_t{1} << 20);
+}
+
 TEST(EpochFormingTest, AttentionThatIsNamedIsTaken) {
   EngineOptions options = Options();
   options.attention = {.decode = AttentionArithmetic::kAuto,

@@ -176,6 +176,33 @@ TEST_F(RouterTest, CompletionsReachTheBackend) {
   EXPECT_EQ(writer_.response->status, 503);
 }
 
+// The policy of the request decides whether its answer is called lossy.
+TEST_F(RouterTest, APolicyOfTheHeaderReachesTheBackendAndItsWordTheAnswer) {
+  backend_.models = std::vector<client::ModelInfo>{
+      {.id = "m",
+       .sequence_tokens_max = 100,
+       .lossy = "of-the-default",
+       .policies = {{.name = "lossy", .lossy = "a-word"}, {.name = "exact"}}}};
+  Router router(backend_, side_work_, {});
+  const std::vector<std::pair<std::string, std::string>> words = {
+      {"", "of-the-default"}, {"lossy", "a-word"}, {"exact", ""}, {"unknown", ""}};
+  for (const auto& [policy, word] : words) {
+    SCOPED_TRACE(policy);
+    RecordingWriter writer;
+    HttpRequest request = Post("/v1/completions", R"({"model":"m","prompt":"x"})");
+    request.policy = policy;
+    const auto handler = router.Handle(std::move(request), writer);
+    const auto& generation = backend_.generations.back();
+    EXPECT_EQ(generation->options.policy, policy);
+    generation->Send({.text = "y", .finish_reason = client::FinishReason::kStop});
+    generation->Finish(absl::OkStatus());
+    ASSERT_TRUE(writer.response.has_value());
+    const HttpHeaders expected =
+        word.empty() ? HttpHeaders() : HttpHeaders{{"x-lamina-lossy", word}};
+    EXPECT_EQ(writer.response->headers, expected);
+  }
+}
+
 // A completion, or what else, of so many bytes that they are read off the gateway's thread.
 std::string Large(const std::string& fields) {
   return absl::StrCat("{", fields, std::string(SideWork::kSmallBytesMax, ' '), "}");

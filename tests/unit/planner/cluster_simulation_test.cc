@@ -67,6 +67,12 @@ TEST(ClusterSimulationTest, NamesWhatIsNotSimulated) {
                               .status()
                               .message()),
               HasSubstr("policy: 'auto' is not simulated"));
+  EXPECT_THAT(std::string(FleetOfText("model: m\npolicies: [attend_remote, fetch_heads]\n"
+                                      "compute: [{name: c0}]\n"
+                                      "memory: [{name: m0, capacity: 1GiB}]\n")
+                              .status()
+                              .message()),
+              HasSubstr("policies: 2 policies of one cluster are not simulated"));
   EXPECT_THAT(std::string(FleetOfText("model: m\ncompute: [{name: c0}]\n"
                                       "memory: [{name: m0, capacity: 1GiB}, "
                                       "{name: m1, capacity: 2GiB}]\n")

@@ -31,6 +31,9 @@ TEST(MemoryViewTest, WithoutABoundItIsToldWherePoliciesAreAboutIt) {
   EXPECT_THAT(MemoryLines(Status("fetch_heads", 0)),
               ElementsAre("c0 activations 1.0 MiB, K and V 3.0 MiB: 4.0 MiB"));
   EXPECT_THAT(MemoryLines(Status("attend_remote", 0)), IsEmpty());
+  client::ClusterStatus both = Status("attend_remote", 0);
+  both.policies = {{.name = "attend_remote"}, {.name = "fetch_heads"}};
+  EXPECT_EQ(MemoryLines(both).size(), 1u);
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ class LaneBalanceTest : public PartsTest {
 
   SchedulerOptions options_{.lanes = 2, .rows_max = 2};
   PlannedSteps steps_;
-  LaneBalance balance_{options_, lanes_, steps_, kv_};
+  LanePaths paths_{lanes_, life_};
+  LaneBalance balance_{options_, lanes_, paths_, steps_, kv_};
 };
 
 TEST_F(LaneBalanceTest, ASequenceMovesFromTheLaneWithMostWorkToTheOneWithLeast) {

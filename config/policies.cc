@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an epoch prepares: several policies, of which a request chooses one.
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "config/policy_internal.h"
+
+namespace lamina::internal {
+namespace {
+
+constexpr absl::string_view kPolicies[] = {
+    kPolicyAttendRemote, kPolicyFetchHeads,  kPolicyFetchRecompute,
+    kPolicyFetchHybrid,  kPolicyFetchSparse, kPolicyLocal,
+    kPolicyAuto};
+
+absl::Status CheckWord(absl::string_view key, const std::string& policy) {
+  if (std::find(std::begin(kPolicies), std::end(kPolicies), policy) != std::end(kPolicies)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(key, ": '", policy, "' is not one of ", absl::StrJoin(kPolicies, ", ")));
+}
+
+// Why the policy is none of several; empty: it may be.
+absl::string_view WhyAlone(absl::string_view policy) {
+  if (policy == kPolicyLocal) {
+    return "its K and V are on the compute node, and those of the others on memory nodes";
+  }
+  if (policy == kPolicyAuto) {
+    return "it chooses one policy for all requests of an epoch";
+  }
+  return "";
+}
+
+absl::Status CheckOneOfSeveral(const std::string& policy) {
+  if (const absl::string_view why = WhyAlone(policy); !why.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policies: ", policy, " cannot be one of several: ", why, "; name it alone, or remove it"));
+  }
+  if (policy == kPolicyFetchRecompute || policy == kPolicyFetchHybrid) {
+    return absl::UnimplementedError(absl::StrCat(
+        "policies: ", policy,
+        " is not served by this version as one of several: memory nodes keep activations of every "
+        "token for it, and rows of other policies send none; name it alone, or remove it"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckPolicies(const ClusterConfig& config) {
+  LAMINA_RETURN_IF_ERROR(CheckWord("policy", config.policy));
+  std::set<absl::string_view> seen;
+  for (size_t i = 0; i < config.policies.size(); ++i) {
+    LAMINA_RETURN_IF_ERROR(CheckWord(absl::StrCat("policies.", i), config.policies[i]));
+    if (!seen.insert(config.policies[i]).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("policies: names ", config.policies[i], " twice; once is enough"));
+    }
+  }
+  if (!config.Prepares(config.policy)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policy: ", config.policy, " is for requests that name none, and policies has only ",
+        absl::StrJoin(config.policies, ", "), "; set it to one of these, or add it there"));
+  }
+  if (config.policies.size() <= 1) {
+    return absl::OkStatus();
+  }
+  for (const std::string& policy : config.policies) {
+    LAMINA_RETURN_IF_ERROR(CheckOneOfSeveral(policy));
+  }
+  return absl::OkStatus();
+}
+
+ClusterConfig OfPolicy(const ClusterConfig& config, const std::string& policy) {
+  ClusterConfig alone = config;
+  alone.policies.clear();
+  alone.policy = policy;
+  const FetchConfig defaults;
+  if (!alone.Fetches() && config.Fetches()) {
+    alone.fetch = defaults;
+  } else if (policy != kPolicyFetchSparse && config.Prepares(kPolicyFetchSparse)) {
+    alone.fetch.caching_ratio = defaults.caching_ratio;
+    alone.fetch.sparse = defaults.sparse;
+  }
+  return alone;
+}
+
+}  // namespace lamina::internal

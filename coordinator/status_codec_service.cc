@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/status_codec_service.h"
+
+namespace lamina::coordinator {
+
+void AddLinks(const EngineStatus& status, v1::GetStatusResponse* response) {
+  for (const PairLink& link : status.links) {
+    v1::Link* proto = response->add_links();
+    proto->set_from(link.from);
+    proto->set_to(link.report.peer);
+    proto->set_path(link.report.path);
+    proto->set_latency_seconds(link.report.latency_seconds);
+    proto->set_bytes_per_second(link.report.bytes_per_second);
+    proto->set_exchange_seconds(link.exchange_seconds);
+    proto->set_odd(link.odd);
+  }
+}
+
+void AddLanes(const EngineStatus& status, v1::GetStatusResponse* response) {
+  for (size_t i = 0; i < status.scheduler.lanes.size(); ++i) {
+    v1::Lane* lane = response->add_lanes();
+    lane->set_lane(static_cast<uint32_t>(i));
+    lane->set_rows(status.scheduler.lanes[i].rows);
+    lane->set_context_tokens(status.scheduler.lanes[i].context_tokens);
+    lane->set_step(status.scheduler.lanes[i].step_done);
+    lane->set_prefill(status.scheduler.lanes[i].prefill);
+  }
+}
+
+void AddPolicies(const EngineStatus& status, v1::GetStatusResponse* response) {
+  for (const PolicyReport& policy : status.policies) {
+    v1::PolicyStatus* proto = response->add_policies();
+    proto->set_name(policy.name);
+    proto->set_running(policy.running);
+    proto->set_lossy(policy.lossy);
+  }
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Epochs that prepare several policies: each request has the bits that a cluster of its policy
+// alone gives it, whoever runs beside it.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/integration/cluster_test_util.h"
+
+namespace lamina::test_support {
+namespace {
+
+using coordinator::GenerateSpec;
+using ::testing::HasSubstr;
+
+constexpr char kRemote[] = "attend_remote";
+constexpr char kFetch[] = "fetch_heads";
+constexpr char kSparse[] = "fetch_sparse";
+
+LocalClusterOptions Alone() {
+  RandomModelSpec model = SmallModel();
+  model.layers = 4;
+  return {.model = model, .slots = 8192, .sequence_tokens_max = 512};
+}
+
+LocalClusterOptions Both(std::vector<std::string> policies = {kRemote, kFetch}) {
+  LocalClusterOptions options = Alone();
+  options.fetch_bytes = 8 << 20;
+  options.policies = std::move(policies);
+  options.lanes = 2;
+  return options;
+}
+
+std::vector<GenerateSpec> Workload() {
+  std::vector<GenerateSpec> specs;
+  for (const size_t tokens : {1u, 16u, 33u, 100u, 257u}) {
+    specs.push_back(tokens % 2 == 0 ? Sampled(RandomPrompt(tokens, tokens), 40, tokens)
+                                    : Greedy(RandomPrompt(tokens, tokens), 30));
+  }
+  return specs;
+}
+
+// Each of these asks for the one policy, and again for the other.
+std::vector<GenerateSpec> ByBoth(const std::vector<GenerateSpec>& specs,
+                                 const std::vector<std::string>& policies = {kRemote, kFetch}) {
+  std::vector<GenerateSpec> all;
+  for (const GenerateSpec& spec : specs) {
+    for (const std::string& policy : policies) {
+      all.push_back(spec);
+      all.back().policy = policy;
+    }
+  }
+  return all;
+}
+
+std::vector<GenerateResult> Twice(const std::vector<GenerateResult>& results) {
+  std::vector<GenerateResult> all;
+  for (const GenerateResult& result : results) {
+    all.push_back(result);
+    all.push_back(result);
+  }
+  return all;
+}
+
+TEST(PoliciesClusterTest, RequestsOfBothPoliciesHaveTheBitsOfEachAlone) {
+  const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(Workload());
+  for (uint32_t variation = 0; variation < 8; ++variation) {
+    SCOPED_TRACE(absl::StrCat("variation ", variation));
+    LocalClusterOptions options = Both();
+    options.lanes = 1 + variation % 3;
+    options.chunk_tokens = variation % 2 == 0 ? 16 : 512;
+    options.scratch_tokens = variation < 4 ? 8192 : 64;
+    options.threads = 1 + variation % 2;
+    options.memory_nodes = 1 + variation / 2 % 2;
+    options.partition =
+        options.memory_nodes == 2 && variation > 4 ? Partition::kHead : Partition::kRequest;
+    options.fetch_bytes = variation % 2 == 0 ? 16 << 20 : 2 << 20;
+    options.transports = {variation % 3 == 0 ? "ucx://" : "shm://"};
+    options.sub_batches = {
+        .chunks = 1 + variation / 2 % 2,
+        .query_first = variation % 2 == 0 ? QueryFirst::kAlways : QueryFirst::kNever};
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(ByBoth(Workload())), Twice(expected));
+    // Some rows attended at the memory node, some here.
+    EXPECT_GT(cluster->handler("m0").Counters().kv_bytes_read, 0u);
+    EXPECT_GT(cluster->handler("c0").Counters().kv_bytes_read, 0u);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);  // Nothing went wrong on the way.
+  }
+}
+
+TEST(PoliciesClusterTest, WhoNamesNoneGetsTheFirst) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Both({kFetch, kRemote}));
+  ASSERT_NE(cluster, nullptr);
+  const auto request = cluster->Start(Greedy(RandomPrompt(40, 1), 300));
+  request->WaitForTokens(2);
+  const coordinator::EngineStatus status = cluster->engine().GetStatus();
+  EXPECT_EQ(status.policy, kFetch);
+  ASSERT_EQ(status.policies.size(), 2u);
+  EXPECT_EQ(status.policies[0].name, kFetch);
+  EXPECT_EQ(status.policies[0].running, 1u);
+  EXPECT_EQ(status.policies[1].name, kRemote);
+  EXPECT_EQ(status.policies[1].running, 0u);
+  EXPECT_TRUE(request->Wait().status.ok());
+}
+
+TEST(PoliciesClusterTest, APolicyThatIsNotPreparedIsRefusedByNameAndTheClusterServesOn) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Both());
+  ASSERT_NE(cluster, nullptr);
+  GenerateSpec spec = Greedy(RandomPrompt(10, 1), 5);
+  for (const std::string policy : {kSparse, "local", "no such"}) {
+    spec.policy = policy;
+    const GenerateResult refused = cluster->Generate(spec);
+    EXPECT_EQ(refused.status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(refused.status.message(),
+              absl::StrCat("policy: '", policy,
+                           "' is not one that this cluster prepares, which are attend_remote, "
+                           "fetch_heads"));
+  }
+  spec.policy = std::string(100'000, 'x');
+  EXPECT_LT(cluster->Generate(spec).status.message().size(), 300u) << "a part of it is shown";
+  spec.policy = kFetch;
+  EXPECT_TRUE(cluster->Generate(spec).status.ok());
+
+  const std::unique_ptr<LocalCluster> alone = MakeCluster(Alone());
+  EXPECT_THAT(alone->Generate(spec).status.ToString(), HasSubstr("which are attend_remote"));
+  spec.policy = kRemote;
+  EXPECT_TRUE(alone->Generate(spec).status.ok());
+}
+
+// K and V that the one has made the other finds.
+TEST(PoliciesClusterTest, ExactPoliciesSharePrefixes) {
+  const GenerateSpec spec = Greedy(RandomPrompt(200, 7), 30);
+  const GenerateResult expected = MakeCluster(Alone())->Generate(spec);
+  for (const std::vector<std::string>& order :
+       {std::vector<std::string>{kRemote, kFetch}, std::vector<std::string>{kFetch, kRemote}}) {
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(Both());
+    ASSERT_NE(cluster, nullptr);
+    const std::vector<GenerateSpec> specs = ByBoth({spec}, order);
+    ExpectSame({cluster->Generate(specs[0])}, {expected});
+    const GenerateResult second = cluster->Generate(specs[1]);
+    ExpectSame({second}, {expected});
+    EXPECT_EQ(second.choices[0].usage.cached_tokens, 192u);
+  }
+}
+
+TEST(PoliciesClusterTest, PreemptedRequestsGoOnByTheirPolicyWithTheSameBits) {
+  const std::vector<GenerateSpec> specs = LongRequests(6);
+  LocalClusterOptions options = Alone();
+  const std::vector<GenerateResult> expected = MakeCluster(options)->GenerateMany(specs);
+  options = Both();
+  options.slots = options.sequence_tokens_max;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ExpectSame(cluster->GenerateMany(ByBoth(specs)), Twice(expected));
+  EXPECT_GT(cluster->engine().GetStatus().scheduler.preemptions, 0u);
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+TEST(PoliciesClusterTest, RequestsOfAMemoryNodeThatLeavesGoOnByTheirPolicy) {
+  LocalClusterOptions options = Both();
+  options.memory_nodes = 2;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  const std::vector<GenerateSpec> specs = ByBoth(LongRequests(4));
+  const std::vector<GenerateResult> undisturbed = cluster->GenerateMany(specs);
+  std::vector<std::shared_ptr<LocalRequest>> requests;
+  for (const GenerateSpec& spec : specs) {
+    requests.push_back(cluster->Start(spec));
+  }
+  for (const std::shared_ptr<LocalRequest>& request : requests) {
+    request->WaitForTokens(2);
+  }
+  cluster->Detach("m0");
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ExpectSame({requests[i]->Wait()}, {undisturbed[i]});
+  }
+  ASSERT_TRUE(cluster->WaitForState("serving; without m0").ok());
+  cluster->Attach("m0");
+  ASSERT_TRUE(cluster->WaitForState("serving").ok());
+  ExpectSame(cluster->GenerateMany(specs), undisturbed);
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+// With one lane the policies take turns, and everybody is served.
+TEST(PoliciesClusterTest, InOneLaneEveryRequestIsServed) {
+  LocalClusterOptions options = Both();
+  options.lanes = 1;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  for (const GenerateResult& result : cluster->GenerateMany(ByBoth(LongRequests(8)))) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+TEST(PoliciesClusterTest, WithInt8EachHasTheBitsOfItsPolicyAlone) {
+  LocalClusterOptions alone = Alone();
+  alone.int8 = true;
+  const std::vector<GenerateResult> expected = MakeCluster(alone)->GenerateMany(Workload());
+  LocalClusterOptions options = Both();
+  options.int8 = true;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  const std::vector<GenerateResult> found = cluster->GenerateMany(ByBoth(Workload()));
+  ExpectSame(found, Twice(expected));
+  EXPECT_EQ(found[0].choices[0].usage.lossy, "kv_int8");
+  EXPECT_EQ(found[1].choices[0].usage.lossy, "kv_int8");
+}
+
+// Beside lossy requests exact ones stay exact, and only the lossy ones are said to be.
+TEST(PoliciesClusterTest, ALossyPolicyIsTheirsAloneWhoAskForIt) {
+  const std::vector<GenerateSpec> specs = Workload();
+  const std::vector<GenerateResult> exact = MakeCluster(Alone())->GenerateMany(specs);
+  LocalClusterOptions sparse = Alone();
+  sparse.fetch_bytes = 8 << 20;
+  sparse.sparse_ratio = 0.3;
+  const std::vector<GenerateResult> lossy = MakeCluster(sparse)->GenerateMany(specs);
+
+  const std::vector<std::string> policies = {kRemote, kSparse, kFetch};
+  for (const uint32_t lanes : {1u, 2u, 3u, 4u}) {
+    LocalClusterOptions options = Both(policies);
+    options.sparse_ratio = 0.3;
+    options.lanes = lanes;
+    options.memory_nodes = 1 + lanes % 2;
+    options.transports = {lanes % 2 == 0 ? "ucx://" : "shm://"};
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    EXPECT_EQ(cluster->engine().lossy(), "") << "nobody gets it who does not ask";
+    // Twice, so that what the first ones have stored may be found.
+    for (int round = 0; round < 2; ++round) {
+      const std::vector<GenerateResult> found = cluster->GenerateMany(ByBoth(specs, policies));
+      for (size_t i = 0; i < specs.size(); ++i) {
+        SCOPED_TRACE(absl::StrCat("lanes ", lanes, " round ", round, " prompt ", i));
+        ExpectSame({found[3 * i]}, {exact[i]});
+        ExpectSame({found[3 * i + 1]}, {lossy[i]});
+        ExpectSame({found[3 * i + 2]}, {exact[i]});
+        EXPECT_EQ(found[3 * i].choices[0].usage.lossy, "");
+        EXPECT_EQ(found[3 * i + 1].choices[0].usage.lossy, "fetch_sparse-0.3-window_sums");
+        EXPECT_EQ(found[3 * i + 1].choices[0].usage.cached_tokens, 0u);
+        EXPECT_EQ(found[3 * i + 2].choices[0].usage.lossy, "");
+      }
+    }
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+  }
+}
+
+}  // namespace
+}  // namespace lamina::test_support

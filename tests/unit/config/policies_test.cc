@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// policies: in a cluster file, what an epoch prepares.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "config/cluster_config.h"
+
+namespace lamina {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kNodes[] = "model: m\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: 1GiB}]\n";
+
+absl::StatusOr<ClusterConfig> Parse(const std::string& text,
+                                    const std::vector<std::string>& overrides = {}) {
+  return ParseClusterConfig(kNodes + text, "test", overrides);
+}
+
+std::string ErrorOf(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const auto config = Parse(text, overrides);
+  return config.ok() ? "no error" : config.status().ToString();
+}
+
+TEST(PoliciesTest, WithoutThemThePolicyIsPreparedAlone) {
+  const auto config = Parse("policy: fetch_heads\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(config->Prepared(), ElementsAre("fetch_heads"));
+  EXPECT_TRUE(config->Fetches());
+  EXPECT_FALSE(config->Prepares("attend_remote"));
+  EXPECT_THAT(Parse("")->Prepared(), ElementsAre("attend_remote"));
+}
+
+TEST(PoliciesTest, TheFirstIsForRequestsThatNameNone) {
+  const auto first = Parse("policies: [fetch_heads, attend_remote]\n");
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->policy, "fetch_heads");
+  EXPECT_THAT(first->Prepared(), ElementsAre("fetch_heads", "attend_remote"));
+  EXPECT_TRUE(first->Fetches());
+  EXPECT_FALSE(first->IsLossy());
+
+  const auto named = Parse("policies: [fetch_sparse, attend_remote]\npolicy: attend_remote\n");
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->policy, "attend_remote");
+  EXPECT_TRUE(named->IsLossy());
+
+  const auto alone = Parse("policies: fetch_recompute\n");
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(alone->policy, "fetch_recompute");
+}
+
+TEST(PoliciesTest, WhatIsWrittenReadsBackAsTheSame) {
+  const auto config = Parse(
+      "policies: [attend_remote, fetch_sparse]\n"
+      "fetch: {window: 8MiB, caching_ratio: 0.35}\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto again = ParseClusterConfig(ToYaml(*config), "test", {});
+  ASSERT_TRUE(again.ok()) << again.status() << ToYaml(*config);
+  EXPECT_EQ(again->policies, config->policies);
+  EXPECT_EQ(again->policy, config->policy);
+  EXPECT_EQ(again->fetch, config->fetch);
+}
+
+TEST(PoliciesTest, WhatCannotBeOneOfSeveralIsRefusedByName) {
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_head]\n"),
+              HasSubstr("policies.1: 'fetch_head' is not one of attend_remote, fetch_heads, "
+                        "fetch_recompute, fetch_hybrid, fetch_sparse, local, auto"));
+  EXPECT_THAT(ErrorOf("policies: [fetch_heads, fetch_heads]\n"),
+              HasSubstr("policies: names fetch_heads twice"));
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_heads]\npolicy: local\n"),
+              HasSubstr("policies has only attend_remote, fetch_heads; set it to one of these"));
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, local]\n"),
+              HasSubstr("policies: local cannot be one of several: its K and V are on the compute "
+                        "node"));
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, auto]\n"),
+              HasSubstr("policies: auto cannot be one of several: it chooses one policy"));
+  for (const std::string policy : {"fetch_recompute", "fetch_hybrid"}) {
+    EXPECT_THAT(ErrorOf("policies: [attend_remote, " + policy + "]\n"),
+                AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("policies: " + policy),
+                      HasSubstr("activations")));
+  }
+  EXPECT_EQ(ErrorOf("policies: [attend_remote, fetch_heads, fetch_sparse]\n"
+                    "fetch: {heads: 1, caching_ratio: 0.2}\n"),
+            "no error");
+}
+
+// What one of them does not serve, all of them do not.
+TEST(PoliciesTest, WhatASinglePolicyRefusesIsRefused) {
+  const std::string both = "policies: [attend_remote, fetch_heads]\n";
+  EXPECT_EQ(ErrorOf(both), "no error");
+  EXPECT_EQ(ErrorOf(both, {"partition=head", "fetch.heads=2", "fetch.window=1MiB"}), "no error");
+  EXPECT_THAT(ErrorOf(both, {"partition=token_range"}),
+              AllOf(HasSubstr("policy fetch_heads"), HasSubstr("; policies has fetch_heads")));
+  EXPECT_THAT(ErrorOf(both + "kv: int8\n"), "no error");
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_sparse]\nkv: int8\n"),
+              HasSubstr("policies has fetch_sparse"));
+  EXPECT_THAT(ErrorOf(both, {"memory.0.device=cuda"}), HasSubstr("cpu, with policy fetch_heads"));
+  EXPECT_THAT(ErrorOf(both, {"memory.0.spill.path=spill.kv", "memory.0.spill.capacity=1GiB"}),
+              HasSubstr("policy fetch_heads"));
+  EXPECT_THAT(ErrorOf(both, {"attention.decode=pairs"}), HasSubstr("policy fetch_heads"));
+  EXPECT_THAT(ErrorOf(both, {"fetch.caching_ratio=0.2"}), HasSubstr("fetch.caching_ratio: says"));
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_sparse]\npartition: head\n"),
+              HasSubstr("which chooses tokens by the weights"));
+  const auto replicas = ParseClusterConfig(
+      "model: m\ncompute: [{name: c0}, {name: c1}]\nmemory: [{name: m0, capacity: 1GiB}]\n" + both,
+      "test", {});
+  EXPECT_THAT(replicas.status().ToString(),
+              HasSubstr("compute: 2 nodes are not served by this version with policy fetch_heads"));
+}
+
+}  // namespace
+}  // namespace lamina
