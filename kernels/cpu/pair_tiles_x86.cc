@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "hwy/base.h"
 #include "kernels/cpu/pair_tiles.h"
@@ -153,7 +154,32 @@ HWY_INLINE void MultiplyHalves(const Task& task) {
   MultiplyTile<kRows, kHalfStrips>(task, 0, kHalfStrips, fetcher);
 }
 
+// Rows of one or two strips: as many sums at once as keep both instructions under way.
+constexpr size_t kNarrowRows = 12;
+
+template <size_t kRows, size_t kStrips>
+void MultiplyNarrowTile(const Task& task, size_t row) {
+  StripFetcher<kStrips> fetcher(task, task.words, nullptr);
+  MultiplyTile<kRows, kStrips>(task, row, 0, fetcher);
+}
+
+template <size_t kStrips, size_t... kRowsLess1>
+void MultiplyNarrow(const Task& task, std::index_sequence<kRowsLess1...>) {
+  using Multiply = void (*)(const Task&, size_t);
+  static constexpr Multiply kByRows[] = {MultiplyNarrowTile<kRowsLess1 + 1, kStrips>...};
+  for (size_t row = 0, passes = (task.rows + kNarrowRows - 1) / kNarrowRows; row < task.rows;
+       --passes) {
+    const size_t rows = (task.rows - row + passes - 1) / passes;
+    kByRows[rows - 1](task, row);
+    row += rows;
+  }
+}
+
 void MultiplyPanel(const Task& task) {
+  if (task.strips != kVectors) {
+    constexpr auto kRows = std::make_index_sequence<kNarrowRows>();
+    return task.strips == 1 ? MultiplyNarrow<1>(task, kRows) : MultiplyNarrow<2>(task, kRows);
+  }
   switch (task.rows) {
     case 7:
       return MultiplyHalves<7>(task);
