@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver of fast attention: cuts a call into tiles, spreads them over the pool, finds the slots
-// of each block, and keeps the stream of prefetches going from one tile to the worker's next.
+// The driver of fast attention: cuts a call into units (attention_units.h), spreads them over the
+// pool, finds the slots of each block, and keeps the stream of prefetches going from one unit to
+// the worker's next.
 #include "kernels/attention.h"
 
 #include <algorithm>
@@ -14,11 +15,14 @@
 #include "common/check.h"
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/cpu/attention_probe.h"
+#include "kernels/cpu/attention_units.h"
 
 namespace lamina::kernels {
 namespace {
 
 using internal::AttentionOps;
+using internal::AttentionUnit;
+using internal::AttentionUnits;
 using internal::Block;
 using internal::Tile;
 using internal::Workspace;
@@ -94,7 +98,8 @@ class CpuScratch final : public AttentionScratch {
       : descriptor(d),
         query_tokens(std::min(query_tokens_max, TileTokens(ops, d.group()))),
         context_tokens(context_tokens_max),
-        workers(threads) {
+        workers(threads),
+        partials(RowsOf(query_tokens, d), (d.head_dim + 31) / 32 * 32, threads) {
     const size_t blocks = (size_t{context_tokens_max} + kBlockTokens - 1) / kBlockTokens;
     // One partial for each bit of the block count, and the one being pushed.
     const size_t levels = static_cast<size_t>(std::bit_width(blocks)) + 1;
@@ -110,10 +115,15 @@ class CpuScratch final : public AttentionScratch {
   const uint32_t query_tokens;
   const uint32_t context_tokens;
   std::vector<Worker> workers;
+  internal::RunPartials partials;
 
  private:
+  static size_t RowsOf(uint32_t query_tokens, const AttentionDescriptor& d) {
+    return std::max<size_t>(1, size_t{query_tokens} * d.group());
+  }
+
   void Carve(size_t levels, Worker& worker) const {
-    const size_t rows = std::max<size_t>(1, size_t{query_tokens} * descriptor.group());
+    const size_t rows = RowsOf(query_tokens, descriptor);
     const size_t rows16 = (rows + 15) / 16 * 16;
     const size_t padded = (descriptor.head_dim + 31) / 32 * 32;
     const std::pair<float**, size_t> parts[] = {
@@ -174,43 +184,37 @@ struct Call {
   absl::Span<const AttentionItem> items;
   CpuScratch& scratch;
   const ThreadPool& pool;
-  std::atomic<size_t> next_task;  // Tasks below it are taken.
+  const AttentionUnits& units;
+  std::atomic<size_t> next_unit;  // Units below it are taken.
 };
 
-// Walks tasks (item, KV head, tile) in order of their index. Indices only grow.
-class TaskCursor {
+// Walks units and makes their tiles. Indices only grow.
+class UnitCursor {
  public:
-  TaskCursor(const Call& call, size_t task) : call_(call) { Seek(task); }
-
-  bool valid() const { return item_ < call_.items.size(); }
-  const AttentionItem& item() const { return call_.items[item_]; }
-
-  void Seek(size_t task) {
-    while (valid() && task - passed_ >= TasksOf(item())) {
-      passed_ += TasksOf(item());
-      ++item_;
-    }
-    if (valid()) {
-      MakeTile(task - passed_);
-    }
+  UnitCursor(const Call& call, size_t index) : call_(call), units_(call.units, index) {
+    MakeTile(index);
   }
 
+  bool valid() const { return units_.valid(); }
+  const AttentionUnit& unit() const { return units_.unit(); }
+  size_t index() const { return index_; }
+  const AttentionItem& item() const { return call_.items[unit().item]; }
   const Tile& tile() const { return tile_; }
 
- private:
-  uint32_t TilesOf(const AttentionItem& item) const {
-    const uint32_t tokens = TileTokens(call_.ops, call_.descriptor.group());
-    return (item.query_tokens + tokens - 1) / tokens;
-  }
-  size_t TasksOf(const AttentionItem& item) const {
-    return size_t{TilesOf(item)} * call_.descriptor.kv_heads;
+  void Seek(size_t index) {
+    units_.Seek(index);
+    MakeTile(index);
   }
 
-  void MakeTile(size_t task) {
+ private:
+  void MakeTile(size_t index) {
+    if (!valid()) {
+      return;
+    }
+    index_ = index;
     const AttentionDescriptor& d = call_.descriptor;
-    const uint32_t tiles = TilesOf(item());
-    const size_t kv_head = task / tiles;
-    const uint32_t first = static_cast<uint32_t>(task % tiles) * TileTokens(call_.ops, d.group());
+    const size_t kv_head = unit().kv_head;
+    const uint32_t first = unit().first_token;
     const size_t column = kv_head * d.group() * d.head_dim;
     tile_ = {
         .head_dim = d.head_dim,
@@ -222,7 +226,7 @@ class TaskCursor {
         .sinks = d.sinks.empty() ? nullptr : d.sinks.data() + kv_head * d.group(),
         .group = d.group(),
         .first_position = item().first_position + first,
-        .query_tokens = std::min(TileTokens(call_.ops, d.group()), item().query_tokens - first),
+        .query_tokens = unit().query_tokens,
         .k = call_.kv.k + kv_head * call_.kv.head_stride,
         .v = call_.kv.v + kv_head * call_.kv.head_stride,
         .q = item().q + first * item().q_stride + column,
@@ -242,25 +246,26 @@ class TaskCursor {
   }
 
   const Call& call_;
-  size_t item_ = 0;
-  size_t passed_ = 0;  // Tasks of the items before item_.
+  AttentionUnits::Cursor units_;
+  size_t index_ = 0;
   Tile tile_;
 };
 
-// Walks the blocks of a tile. The offset tables alternate between two, so that the next block's is
+// Walks the blocks of a unit. The offset tables alternate between two, so that the next block's is
 // ready while this one is attended.
 class BlockCursor {
  public:
-  BlockCursor(const Tile& tile, absl::Span<const Extent> extents, size_t* offsets)
-      : slots_(extents),
-        first_seen_(tile.FirstSeen(0)),
-        end_seen_(tile.EndSeen(tile.query_tokens - 1)),
-        head_dim_(tile.head_dim) {
-    Fill(first_seen_ / kBlockTokens, offsets);
+  BlockCursor(const UnitCursor& at, size_t* offsets)
+      : slots_(at.item().extents),
+        first_seen_(at.tile().FirstSeen(0)),
+        end_seen_(at.tile().EndSeen(at.tile().query_tokens - 1)),
+        end_block_(at.unit().end_block),
+        head_dim_(at.tile().head_dim) {
+    Fill(at.unit().first_block, offsets);
   }
 
   const Block& block() const { return block_; }
-  bool last() const { return (size_t{block_.index} + 1) * kBlockTokens >= end_seen_; }
+  bool last() const { return block_.index + 1 == end_block_; }
   void Next(size_t* offsets) { Fill(block_.index + 1, offsets); }
 
  private:
@@ -276,6 +281,7 @@ class BlockCursor {
   SlotCursor slots_;
   uint32_t first_seen_;
   uint32_t end_seen_;
+  uint32_t end_block_;
   uint32_t head_dim_;
   Block block_;
 };
@@ -296,35 +302,37 @@ void KeepWeights(const Tile& tile, const Block& block, const Workspace& work) {
   }
 }
 
-// One worker's share: its first task, then whatever it takes, each taken when the one before has
+// One worker's share: its first unit, then whatever it takes, each taken when the one before has
 // come to its last block.
-void RunWorker(Call& call, size_t first_task, size_t worker) {
+void RunWorker(Call& call, size_t first_unit, size_t worker) {
   CpuScratch::Worker& mine = call.scratch.workers[worker];
   int table = 0;
-  TaskCursor task(call, first_task);
-  if (!task.valid()) {
+  UnitCursor next(call, first_unit);
+  if (!next.valid()) {
     return;
   }
-  BlockCursor blocks(task.tile(), task.item().extents, mine.offsets[table]);
+  BlockCursor blocks(next, mine.offsets[table]);
   while (true) {
-    const Tile tile = task.tile();
+    const Tile tile = next.tile();
+    const AttentionUnit unit = next.unit();
+    const size_t index = next.index();
     call.ops.begin(tile, mine.work);
-    bool tile_done = false;
-    while (!tile_done) {
+    bool unit_done = false;
+    while (!unit_done) {
       Block block = blocks.block();
-      tile_done = blocks.last();
+      unit_done = blocks.last();
       table ^= 1;
-      if (!tile_done) {
+      if (!unit_done) {
         blocks.Next(mine.offsets[table]);
       } else {
-        task.Seek(call.next_task.fetch_add(1, std::memory_order_relaxed));
-        if (task.valid()) {
-          blocks = BlockCursor(task.tile(), task.item().extents, mine.offsets[table]);
+        next.Seek(call.next_unit.fetch_add(1, std::memory_order_relaxed));
+        if (next.valid()) {
+          blocks = BlockCursor(next, mine.offsets[table]);
         }
       }
       // With nothing to come this names the block itself, which costs nothing to prefetch.
-      block.next_k = task.tile().k;
-      block.next_v = task.tile().v;
+      block.next_k = next.tile().k;
+      block.next_v = next.tile().v;
       block.next_offsets = blocks.block().offsets;
       block.next_begin = blocks.block().begin;
       call.ops.block(tile, block, mine.work);
@@ -332,9 +340,11 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
         KeepWeights(tile, block, mine.work);
       }
     }
-    call.ops.end(tile, mine.work);
+    if (call.scratch.partials.EndRun(unit, index, tile, call.ops.merge.merge_top_two, mine.work)) {
+      call.ops.end(tile, mine.work);
+    }
     call.pool.CountStep(worker);
-    if (!task.valid()) {
+    if (!next.valid()) {
       return;
     }
   }
@@ -360,19 +370,17 @@ class CpuKernel final : public AttentionKernel {
               ThreadPool& pool) const override {
     auto& mine = static_cast<CpuScratch&>(scratch);
     CheckCall(descriptor, items, mine, pool);
-    size_t tasks = 0;
-    const uint32_t tile_tokens = TileTokens(ops_, descriptor.group());
-    for (const AttentionItem& item : items) {
-      tasks += size_t{(item.query_tokens + tile_tokens - 1) / tile_tokens} * descriptor.kv_heads;
-    }
-    const size_t workers = std::min(pool.threads_in_use(), tasks);
+    const AttentionUnits units(descriptor, items, TileTokens(ops_, descriptor.group()),
+                               pool.threads_in_use(), mine.partials.units_max());
+    const size_t workers = std::min(units.threads(), units.count());
     Call call = {.ops = ops_,
                  .descriptor = descriptor,
                  .kv = kv,
                  .items = items,
                  .scratch = mine,
                  .pool = pool,
-                 .next_task = workers};
+                 .units = units,
+                 .next_unit = workers};
     // One reference is all that it captures: std::function then needs no allocation.
     pool.Run(workers, [&call](size_t index, size_t worker) { RunWorker(call, index, worker); });
   }
