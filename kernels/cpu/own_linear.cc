@@ -272,17 +272,23 @@ class OwnLinearEngine final : public LinearEngine {
     return task.in.rows <= kWidenedRowsFew ? kWidenedStepsFew : kWidenedSteps;
   }
 
+  static const float* BiasOf(const Task& task) {
+    return task.weights->bias(task.part.panel) + task.part.strip * kStripFeatures;
+  }
+
   // False where it takes other weights, or fewer rows.
   static bool MultiplyAsItLies(const Task& task, MatrixView<float> out) {
     if constexpr (Arithmetic::kOrder == LaneOrder::kPairs) {
       const PanelWeights::FewRows few = task.weights->FewRowsOf(task.part.panel);
-      if (few.multiply != nullptr && task.in.rows <= kFewBlockRows && task.part.whole()) {
+      if (few.multiply != nullptr && task.in.rows <= kFewBlockRows) {
         few.multiply({.panel = few.panel,
+                      .strip = task.part.strip,
+                      .strips = task.part.strips,
                       .steps = task.weights->steps(),
                       .in = task.in.data,
                       .in_stride = task.in.stride,
                       .rows = task.in.rows,
-                      .bias = task.weights->bias(task.part.panel),
+                      .bias = BiasOf(task),
                       .out = out.data,
                       .out_stride = out.stride});
         return true;
@@ -297,8 +303,6 @@ class OwnLinearEngine final : public LinearEngine {
       return;
     }
     const size_t steps = task.weights->steps();
-    const float* const bias =
-        task.weights->bias(task.part.panel) + task.part.strip * kStripFeatures;
     uint32_t* const scratch = task.weights->widens() ? scratch_[worker].get() : nullptr;
     for (size_t first = 0; first < steps;) {
       const size_t count = std::min(StepsAtOnce(task), steps - first);
@@ -312,7 +316,7 @@ class OwnLinearEngine final : public LinearEngine {
                             .in_stride = task.in.stride,
                             .rows = task.in.rows,
                             .first = first == 0,
-                            .bias = first + count == steps ? bias : nullptr,
+                            .bias = first + count == steps ? BiasOf(task) : nullptr,
                             .out = out.data,
                             .out_stride = out.stride});
       first += count;
