@@ -3,7 +3,8 @@
 // How work is shared among many threads, by the code that cuts it (kernels/work_cuts.h), for
 // machines that need not be at hand: for the dense layers and the attention of some models the
 // threads that are used, and the largest share over the mean of theirs. With --measure also what a
-// thread costs here: a run of the pool without work, and from which work on a second thread pays.
+// thread costs on cores 0 and 1: a run of the pool without work, and from which work on a second
+// thread pays.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -135,7 +136,7 @@ nlohmann::json PrintTable() {
 
 // Seconds of a run of the pool whose indices do nothing.
 double EmptyRunSeconds(size_t threads) {
-  ThreadPool pool({.threads = threads});
+  ThreadPool pool({.threads = threads, .cores = {0, 1}});
   const std::function<void(size_t, size_t)> nothing = [](size_t, size_t) {};
   return BestTimes({[&](size_t) { pool.Run(threads, nothing); }}, 9)[0];
 }
@@ -152,7 +153,7 @@ nlohmann::json MeasurePayOff() {
     std::vector<float> out(2 * features);
     std::vector<double> seconds;
     for (const size_t threads : {1, 2}) {
-      ThreadPool pool({.threads = threads});
+      ThreadPool pool({.threads = threads, .cores = {0, 1}});
       const std::unique_ptr<kernels::Dense> of[] = {*kernels::MakeCpuDense({.threads = 1}),
                                                     *kernels::MakeCpuDense({.threads = 1})};
       std::unique_ptr<kernels::PackedLinear> packed[2];
@@ -180,11 +181,11 @@ int main(int argc, char** argv) {
   CLI::App app("Shares of many threads, by the code that cuts the work", "lamina-bench-cores");
   bool measure = false;
   std::string json;
-  app.add_flag("--measure", measure, "Also measure what a thread costs here");
+  app.add_flag("--measure", measure, "Also measure what a thread costs here, on cores 0 and 1");
   app.add_option("--json", json, "Write the results to this file");
   CLI11_PARSE(app, argc, argv);
   nlohmann::json results = {{"shares", lamina::bench::PrintTable()}};
-  if (measure) {
+  if (measure && lamina::PinThisThread({0})) {
     for (const size_t threads : {1, 2, 4, 16}) {
       const double seconds = lamina::bench::EmptyRunSeconds(threads);
       std::printf("a run without work, %zu threads: %.2f us\n", threads, seconds * 1e6);
