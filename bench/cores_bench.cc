@@ -17,7 +17,7 @@
 
 #include "bench/best_times.h"
 #include "common/thread_pool.h"
-#include "kernels/cpu/attention_units.h"
+#include "kernels/cpu/attention_tasks.h"
 #include "kernels/dense.h"
 #include "kernels/work_cuts.h"
 #include "nlohmann/json.hpp"

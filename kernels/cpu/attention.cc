@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver of fast attention: cuts a call into units (attention_units.h), spreads them over the
-// pool, finds the slots of each block, and keeps the stream of prefetches going from one unit to
+// The driver of fast attention: cuts a call into tasks (attention_tasks.h), spreads them over the
+// pool, finds the slots of each block, and keeps the stream of prefetches going from one task to
 // the worker's next.
 #include "kernels/attention.h"
 
@@ -15,14 +15,14 @@
 #include "common/check.h"
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/cpu/attention_probe.h"
-#include "kernels/cpu/attention_units.h"
+#include "kernels/cpu/attention_tasks.h"
 
 namespace lamina::kernels {
 namespace {
 
 using internal::AttentionOps;
-using internal::AttentionUnit;
-using internal::AttentionUnits;
+using internal::AttentionTask;
+using internal::AttentionTasks;
 using internal::Block;
 using internal::Tile;
 using internal::Workspace;
@@ -184,25 +184,25 @@ struct Call {
   absl::Span<const AttentionItem> items;
   CpuScratch& scratch;
   const ThreadPool& pool;
-  const AttentionUnits& units;
-  std::atomic<size_t> next_unit;  // Units below it are taken.
+  const AttentionTasks& tasks;
+  std::atomic<size_t> next_task;  // Tasks below it are taken.
 };
 
-// Walks units and makes their tiles. Indices only grow.
-class UnitCursor {
+// Walks tasks and makes their tiles. Indices only grow.
+class TaskCursor {
  public:
-  UnitCursor(const Call& call, size_t index) : call_(call), units_(call.units, index) {
+  TaskCursor(const Call& call, size_t index) : call_(call), tasks_(call.tasks, index) {
     MakeTile(index);
   }
 
-  bool valid() const { return units_.valid(); }
-  const AttentionUnit& unit() const { return units_.unit(); }
+  bool valid() const { return tasks_.valid(); }
+  const AttentionTask& task() const { return tasks_.task(); }
   size_t index() const { return index_; }
-  const AttentionItem& item() const { return call_.items[unit().item]; }
+  const AttentionItem& item() const { return call_.items[task().item]; }
   const Tile& tile() const { return tile_; }
 
   void Seek(size_t index) {
-    units_.Seek(index);
+    tasks_.Seek(index);
     MakeTile(index);
   }
 
@@ -213,8 +213,8 @@ class UnitCursor {
     }
     index_ = index;
     const AttentionDescriptor& d = call_.descriptor;
-    const size_t kv_head = unit().kv_head;
-    const uint32_t first = unit().first_token;
+    const size_t kv_head = task().kv_head;
+    const uint32_t first = task().first_token;
     const size_t column = kv_head * d.group() * d.head_dim;
     tile_ = {
         .head_dim = d.head_dim,
@@ -226,7 +226,7 @@ class UnitCursor {
         .sinks = d.sinks.empty() ? nullptr : d.sinks.data() + kv_head * d.group(),
         .group = d.group(),
         .first_position = item().first_position + first,
-        .query_tokens = unit().query_tokens,
+        .query_tokens = task().query_tokens,
         .k = call_.kv.k + kv_head * call_.kv.head_stride,
         .v = call_.kv.v + kv_head * call_.kv.head_stride,
         .q = item().q + first * item().q_stride + column,
@@ -246,22 +246,22 @@ class UnitCursor {
   }
 
   const Call& call_;
-  AttentionUnits::Cursor units_;
+  AttentionTasks::Cursor tasks_;
   size_t index_ = 0;
   Tile tile_;
 };
 
-// Walks the blocks of a unit. The offset tables alternate between two, so that the next block's is
+// Walks the blocks of a task. The offset tables alternate between two, so that the next block's is
 // ready while this one is attended.
 class BlockCursor {
  public:
-  BlockCursor(const UnitCursor& at, size_t* offsets)
+  BlockCursor(const TaskCursor& at, size_t* offsets)
       : slots_(at.item().extents),
         first_seen_(at.tile().FirstSeen(0)),
         end_seen_(at.tile().EndSeen(at.tile().query_tokens - 1)),
-        end_block_(at.unit().end_block),
+        end_block_(at.task().end_block),
         head_dim_(at.tile().head_dim) {
-    Fill(at.unit().first_block, offsets);
+    Fill(at.task().first_block, offsets);
   }
 
   const Block& block() const { return block_; }
@@ -302,30 +302,30 @@ void KeepWeights(const Tile& tile, const Block& block, const Workspace& work) {
   }
 }
 
-// One worker's share: its first unit, then whatever it takes, each taken when the one before has
+// One worker's share: its first task, then whatever it takes, each taken when the one before has
 // come to its last block.
-void RunWorker(Call& call, size_t first_unit, size_t worker) {
+void RunWorker(Call& call, size_t first_task, size_t worker) {
   CpuScratch::Worker& mine = call.scratch.workers[worker];
   int table = 0;
-  UnitCursor next(call, first_unit);
+  TaskCursor next(call, first_task);
   if (!next.valid()) {
     return;
   }
   BlockCursor blocks(next, mine.offsets[table]);
   while (true) {
     const Tile tile = next.tile();
-    const AttentionUnit unit = next.unit();
+    const AttentionTask task = next.task();
     const size_t index = next.index();
     call.ops.begin(tile, mine.work);
-    bool unit_done = false;
-    while (!unit_done) {
+    bool task_done = false;
+    while (!task_done) {
       Block block = blocks.block();
-      unit_done = blocks.last();
+      task_done = blocks.last();
       table ^= 1;
-      if (!unit_done) {
+      if (!task_done) {
         blocks.Next(mine.offsets[table]);
       } else {
-        next.Seek(call.next_unit.fetch_add(1, std::memory_order_relaxed));
+        next.Seek(call.next_task.fetch_add(1, std::memory_order_relaxed));
         if (next.valid()) {
           blocks = BlockCursor(next, mine.offsets[table]);
         }
@@ -340,7 +340,7 @@ void RunWorker(Call& call, size_t first_unit, size_t worker) {
         KeepWeights(tile, block, mine.work);
       }
     }
-    if (call.scratch.partials.EndRun(unit, index, tile, call.ops.merge.merge_top_two, mine.work)) {
+    if (call.scratch.partials.EndRun(task, index, tile, call.ops.merge.merge_top_two, mine.work)) {
       call.ops.end(tile, mine.work);
     }
     call.pool.CountStep(worker);
@@ -370,17 +370,17 @@ class CpuKernel final : public AttentionKernel {
               ThreadPool& pool) const override {
     auto& mine = static_cast<CpuScratch&>(scratch);
     CheckCall(descriptor, items, mine, pool);
-    const AttentionUnits units(descriptor, items, TileTokens(ops_, descriptor.group()),
-                               pool.threads_in_use(), mine.partials.units_max());
-    const size_t workers = std::min(units.threads(), units.count());
+    const AttentionTasks tasks(descriptor, items, TileTokens(ops_, descriptor.group()),
+                               pool.threads_in_use(), mine.partials.tasks_max());
+    const size_t workers = std::min(tasks.threads(), tasks.count());
     Call call = {.ops = ops_,
                  .descriptor = descriptor,
                  .kv = kv,
                  .items = items,
                  .scratch = mine,
                  .pool = pool,
-                 .units = units,
-                 .next_unit = workers};
+                 .tasks = tasks,
+                 .next_task = workers};
     // One reference is all that it captures: std::function then needs no allocation.
     pool.Run(workers, [&call](size_t index, size_t worker) { RunWorker(call, index, worker); });
   }

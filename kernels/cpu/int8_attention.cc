@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver of fast attention over INT8: cuts a call into units, spreads them over the pool, and
-// finds the slots of each block. As attention.cc, which has the same units over bf16 alone.
+// The driver of fast attention over INT8: cuts a call into tasks, spreads them over the pool, and
+// finds the slots of each block. As attention.cc, which has the same tasks over bf16 alone.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -11,15 +11,15 @@
 
 #include "common/check.h"
 #include "kernels/attention.h"
-#include "kernels/cpu/attention_units.h"
+#include "kernels/cpu/attention_tasks.h"
 #include "kernels/cpu/int8_attention_internal.h"
 #include "kernels/cpu/int8_probe.h"
 
 namespace lamina::kernels {
 namespace {
 
-using internal::AttentionUnit;
-using internal::AttentionUnits;
+using internal::AttentionTask;
+using internal::AttentionTasks;
 using internal::Block;
 using internal::Int8Block;
 using internal::Int8Ops;
@@ -202,14 +202,14 @@ struct Call {
   const Int8Ops& ops;
   Int8Scratch& scratch;
   const ThreadPool& pool;
-  const AttentionUnits& units;
-  std::atomic<size_t> next_unit;  // Units below it are taken.
+  const AttentionTasks& tasks;
+  std::atomic<size_t> next_task;  // Tasks below it are taken.
 
-  Int8Tile TileOf(const AttentionUnit& unit) const {
+  Int8Tile TileOf(const AttentionTask& task) const {
     const AttentionDescriptor& d = descriptor;
-    const AttentionItem& item = items[unit.item];
-    const size_t kv_head = unit.kv_head;
-    const uint32_t first = unit.first_token;
+    const AttentionItem& item = items[task.item];
+    const size_t kv_head = task.kv_head;
+    const uint32_t first = task.first_token;
     const size_t column = kv_head * d.group() * d.head_dim;
     const size_t slots = kv_head * kv.int8->slots;  // Before the head's.
     Int8Tile made = {
@@ -222,7 +222,7 @@ struct Call {
                  .sinks = d.sinks.empty() ? nullptr : d.sinks.data() + kv_head * d.group(),
                  .group = d.group(),
                  .first_position = item.first_position + first,
-                 .query_tokens = unit.query_tokens,
+                 .query_tokens = task.query_tokens,
                  .k = kv.k + kv_head * kv.head_stride,
                  .v = kv.v + kv_head * kv.head_stride,
                  .q = item.q + first * item.q_stride + column,
@@ -261,34 +261,34 @@ void FindNext(const AttentionItem& item, const Int8Tile& tile, uint32_t block, I
   }
 }
 
-// One worker's share: its first unit, then whatever it takes, each taken when the one before has
+// One worker's share: its first task, then whatever it takes, each taken when the one before has
 // come to its last block.
-void RunWorker(Call& call, size_t first_unit, size_t worker) {
+void RunWorker(Call& call, size_t first_task, size_t worker) {
   Int8Scratch::Worker& mine = call.scratch.workers[worker];
   internal::Workspace& work = mine.work.work;
-  AttentionUnits::Cursor next(call.units, first_unit);
-  for (size_t index = first_unit; next.valid();) {
-    const AttentionUnit unit = next.unit();
+  AttentionTasks::Cursor next(call.tasks, first_task);
+  for (size_t index = first_task; next.valid();) {
+    const AttentionTask task = next.task();
     const size_t own_index = index;
-    const AttentionItem& item = call.items[unit.item];
-    const Int8Tile tile = call.TileOf(unit);
+    const AttentionItem& item = call.items[task.item];
+    const Int8Tile tile = call.TileOf(task);
     call.ops.begin(tile.tile, work);
     BlockPlaces places(item, tile.tile, mine);
-    for (uint32_t at = unit.first_block; at < unit.end_block; ++at) {
+    for (uint32_t at = task.first_block; at < task.end_block; ++at) {
       Int8Block block = places.Find(at);
-      if (at + 1 < unit.end_block) {
+      if (at + 1 < task.end_block) {
         FindNext(item, tile, at + 1, block);
       } else {
-        index = call.next_unit.fetch_add(1, std::memory_order_relaxed);
+        index = call.next_task.fetch_add(1, std::memory_order_relaxed);
         next.Seek(index);
         if (next.valid()) {
-          FindNext(call.items[next.unit().item], call.TileOf(next.unit()), next.unit().first_block,
+          FindNext(call.items[next.task().item], call.TileOf(next.task()), next.task().first_block,
                    block);
         }
       }
       call.ops.block(tile, block, mine.work);
     }
-    if (call.scratch.partials.EndRun(unit, own_index, tile.tile, call.ops.merge_top_two, work)) {
+    if (call.scratch.partials.EndRun(task, own_index, tile.tile, call.ops.merge_top_two, work)) {
       call.ops.end(tile.tile, work);
     }
     call.pool.CountStep(worker);
@@ -313,17 +313,17 @@ class Int8Kernel final : public AttentionKernel {
               ThreadPool& pool) const override {
     auto& mine = static_cast<Int8Scratch&>(scratch);
     CheckCall(descriptor, kv, items, mine, pool);
-    const AttentionUnits units(descriptor, items, TileTokens(descriptor.group()),
-                               pool.threads_in_use(), mine.partials.units_max());
-    const size_t workers = std::min(units.threads(), units.count());
+    const AttentionTasks tasks(descriptor, items, TileTokens(descriptor.group()),
+                               pool.threads_in_use(), mine.partials.tasks_max());
+    const size_t workers = std::min(tasks.threads(), tasks.count());
     Call call = {.descriptor = descriptor,
                  .kv = kv,
                  .items = items,
                  .ops = ops_,
                  .scratch = mine,
                  .pool = pool,
-                 .units = units,
-                 .next_unit = workers};
+                 .tasks = tasks,
+                 .next_task = workers};
     // One reference is all that it captures: std::function then needs no allocation.
     pool.Run(workers, [&call](size_t index, size_t worker) { RunWorker(call, index, worker); });
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention that is cut along runs of blocks for many threads: the units are each block once,
+// Attention that is cut along runs of blocks for many threads: the tasks are each block once,
 // shares are even, and the bits are those of the plain reference.
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/attention_units.h"
+#include "kernels/cpu/attention_tasks.h"
 #include "kernels/pair_attention.h"
 #include "tests/unit/kernels/attention_fixture.h"
 
@@ -18,8 +18,8 @@ namespace lamina::kernels {
 namespace {
 
 using internal::AttentionShares;
-using internal::AttentionUnit;
-using internal::AttentionUnits;
+using internal::AttentionTask;
+using internal::AttentionTasks;
 using internal::RunPartials;
 
 // Items of decode rows, or prompt chunks, whose last tokens have these positions.
@@ -31,7 +31,7 @@ std::vector<AttentionItem> Items(const std::vector<uint32_t>& lengths, uint32_t 
   return items;
 }
 
-TEST(AttentionUnitsTest, HaveEachBlockOfEachTileOnceInOrder) {
+TEST(AttentionTasksTest, HaveEachBlockOfEachTileOnceInOrder) {
   const std::vector<std::vector<AttentionItem>> calls = {
       Items({1}), Items({256, 257, 5000}), Items({40000}), Items({4096, 100, 9000}, 100),
       Items({2000}, 2000)};
@@ -39,8 +39,8 @@ TEST(AttentionUnitsTest, HaveEachBlockOfEachTileOnceInOrder) {
     const AttentionDescriptor d = Descriptor(64, 3, 3, window);
     for (const std::vector<AttentionItem>& items : calls) {
       for (const size_t threads : {1, 2, 8, 128}) {
-        const AttentionUnits units(d, items, 21, threads, RunPartials::UnitsMax(threads));
-        AttentionUnits::Cursor cursor(units, 0);
+        const AttentionTasks tasks(d, items, 21, threads, RunPartials::TasksMax(threads));
+        AttentionTasks::Cursor cursor(tasks, 0);
         size_t at = 0;
         for (const AttentionItem& item : items) {
           for (uint32_t head = 0; head < d.kv_heads; ++head) {
@@ -52,21 +52,21 @@ TEST(AttentionUnitsTest, HaveEachBlockOfEachTileOnceInOrder) {
               while (block < end_block) {
                 cursor.Seek(at++);
                 ASSERT_TRUE(cursor.valid());
-                const AttentionUnit& unit = cursor.unit();
-                ASSERT_EQ(unit.item, static_cast<size_t>(&item - items.data()));
-                ASSERT_EQ(unit.kv_head, head);
-                ASSERT_EQ(unit.first_token, token);
-                ASSERT_EQ(unit.query_tokens, tokens);
-                ASSERT_EQ(unit.first_block, block);
-                ASSERT_GT(unit.end_block, block);
-                block = unit.end_block;
-                ASSERT_EQ(block == end_block, unit.piece + 1 == unit.pieces);
+                const AttentionTask& task = cursor.task();
+                ASSERT_EQ(task.item, static_cast<size_t>(&item - items.data()));
+                ASSERT_EQ(task.kv_head, head);
+                ASSERT_EQ(task.first_token, token);
+                ASSERT_EQ(task.query_tokens, tokens);
+                ASSERT_EQ(task.first_block, block);
+                ASSERT_GT(task.end_block, block);
+                block = task.end_block;
+                ASSERT_EQ(block == end_block, task.piece + 1 == task.pieces);
               }
               ASSERT_EQ(block, end_block);
             }
           }
         }
-        ASSERT_EQ(units.count(), at);
+        ASSERT_EQ(tasks.count(), at);
         cursor.Seek(at);
         ASSERT_FALSE(cursor.valid());
       }
@@ -74,7 +74,7 @@ TEST(AttentionUnitsTest, HaveEachBlockOfEachTileOnceInOrder) {
   }
 }
 
-TEST(AttentionUnitsTest, SharesAreEven) {
+TEST(AttentionTasksTest, SharesAreEven) {
   struct Model {
     const char* name;
     AttentionDescriptor d;
@@ -92,7 +92,7 @@ TEST(AttentionUnitsTest, SharesAreEven) {
                                     " rows of " + std::to_string(context) + ", " +
                                     std::to_string(threads) + " threads";
           const double each =
-              static_cast<double>(shares.units) / static_cast<double>(shares.threads);
+              static_cast<double>(shares.tasks) / static_cast<double>(shares.threads);
           EXPECT_LE(shares.largest_of_mean, each >= 8 ? 1.15 : each >= 2 ? 1.5 : 2.0) << where;
           EXPECT_LE(shares.threads, threads) << where;
           // All blocks are work enough for so many threads.
@@ -104,7 +104,7 @@ TEST(AttentionUnitsTest, SharesAreEven) {
   }
 }
 
-TEST(AttentionUnitsTest, SharesOfPromptsAndOfUnequalRowsAreEven) {
+TEST(AttentionTasksTest, SharesOfPromptsAndOfUnequalRowsAreEven) {
   const AttentionDescriptor d = Descriptor(128, 8, 4);
   for (const size_t threads : {2, 8, 32, 128}) {
     for (const std::vector<AttentionItem>& items :
@@ -113,18 +113,18 @@ TEST(AttentionUnitsTest, SharesOfPromptsAndOfUnequalRowsAreEven) {
       const Shares shares = AttentionShares(d, items, 16, threads);
       EXPECT_EQ(shares.threads, threads);
       EXPECT_LE(shares.largest_of_mean, 1.15)
-          << shares.units << " units, " << threads << " threads";
+          << shares.tasks << " tasks, " << threads << " threads";
     }
   }
 }
 
-TEST(AttentionUnitsTest, LittleWorkGoesToFewThreadsAndEvenTilesStayWhole) {
+TEST(AttentionTasksTest, LittleWorkGoesToFewThreadsAndEvenTilesStayWhole) {
   const AttentionDescriptor d = Descriptor(64, 3, 3);
   EXPECT_EQ(AttentionShares(d, Items({100}), 21, 128).threads, 3u);
   EXPECT_EQ(AttentionShares(Descriptor(16, 1, 1), Items({256}), 21, 128).threads, 1u);
   const std::vector<AttentionItem> rows = Items(std::vector<uint32_t>(64, 1024));
   for (const size_t threads : {1, 2, 3, 8, 16}) {
-    EXPECT_FALSE(AttentionUnits(d, rows, 21, threads, RunPartials::UnitsMax(threads)).cut());
+    EXPECT_FALSE(AttentionTasks(d, rows, 21, threads, RunPartials::TasksMax(threads)).cut());
   }
 }
 

@@ -13,9 +13,9 @@ namespace {
 
 constexpr size_t kThreads[] = {2, 8, 16, 32, 128};
 
-// Largest shares that are allowed with so many units for each thread in use.
+// Largest shares that are allowed with so many tasks for each thread in use.
 void ExpectEven(const Shares& shares, const std::string& where) {
-  const double each = static_cast<double>(shares.units) / static_cast<double>(shares.threads);
+  const double each = static_cast<double>(shares.tasks) / static_cast<double>(shares.threads);
   if (each >= 8) {
     EXPECT_LE(shares.largest_of_mean, 1.15) << where;
   } else if (each >= 2) {
@@ -48,8 +48,8 @@ TEST(DenseCutTest, SharesAreEven) {
                                     " rows, " + std::to_string(threads) + " threads";
           ExpectEven(shares, where);
           EXPECT_LE(shares.threads, threads) << where;
-          // Work that is enough for threads uses them, down to units of 16 features: half of them
-          // where there is little more than one such unit for each.
+          // Work that is enough for threads uses them, down to tasks of 16 features: half of them
+          // where there is little more than one such task for each.
           const size_t useful =
               std::min(UsefulThreads(WorkOf(work), threads), features / kCutFeatures);
           EXPECT_GE(shares.speedup * 2.001, static_cast<double>(useful)) << where;
@@ -91,19 +91,19 @@ TEST(DenseCutTest, RowsAreCutEvenly) {
   EXPECT_EQ(cut.RowsEach(256), 256u);
   EXPECT_EQ(cut.RowsEach(257), 129u);
   EXPECT_EQ(cut.RowsEach(1), 1u);
-  EXPECT_EQ(cut.Units({.rows = 257, .inputs = 1, .features = 65}), 4u);
-  EXPECT_EQ(cut.Units({.rows = 0, .inputs = 1, .features = 65}), 0u);
+  EXPECT_EQ(cut.Tasks({.rows = 257, .inputs = 1, .features = 65}), 4u);
+  EXPECT_EQ(cut.Tasks({.rows = 0, .inputs = 1, .features = 65}), 0u);
 }
 
-TEST(ShareOutTest, EachTakesTheNextUnitWhenItIsDone) {
-  const std::vector<double> units = {4, 1, 1, 1, 1, 1};
-  const Shares shares = ShareOut(units, 2);
-  EXPECT_EQ(shares.units, 6u);
+TEST(ShareOutTest, EachTakesTheNextTaskWhenItIsDone) {
+  const std::vector<double> tasks = {4, 1, 1, 1, 1, 1};
+  const Shares shares = ShareOut(tasks, 2);
+  EXPECT_EQ(shares.tasks, 6u);
   EXPECT_EQ(shares.threads, 2u);
   EXPECT_DOUBLE_EQ(shares.largest_of_mean, 5.0 / 4.5);
   EXPECT_DOUBLE_EQ(shares.speedup, 9.0 / 5.0);
-  EXPECT_EQ(ShareOut({units.data(), 3}, 8).threads, 3u);
-  EXPECT_EQ(ShareOut({}, 8).units, 0u);
+  EXPECT_EQ(ShareOut({tasks.data(), 3}, 8).threads, 3u);
+  EXPECT_EQ(ShareOut({}, 8).tasks, 0u);
 }
 
 }  // namespace

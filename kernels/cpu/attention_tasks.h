@@ -7,7 +7,7 @@
 // A run's blocks make one partial, and the runs' partials merge as blocks do, in the tree's order:
 // cutting changes no bit.
 //
-// Threading: units of one call are run by any workers; the last run of a tile that ends merges.
+// Threading: tasks of one call are run by any workers; the last run of a tile that ends merges.
 
 #pragma once
 
@@ -24,9 +24,9 @@
 
 namespace lamina::kernels::internal {
 
-// One unit: query tokens [first_token, first_token + query_tokens) of an item, one KV head, and
+// One task: query tokens [first_token, first_token + query_tokens) of an item, one KV head, and
 // those of the tile's blocks that lie in [first_block, end_block).
-struct AttentionUnit {
+struct AttentionTask {
   size_t item = 0;
   uint32_t kv_head = 0;
   uint32_t first_token = 0;
@@ -41,23 +41,23 @@ struct AttentionUnit {
   uint32_t first_run = 0;
 };
 
-// The units of one call, in the order (item, KV head, tile, run). A pure function of its arguments.
-class AttentionUnits {
+// The tasks of one call, in the order (item, KV head, tile, run). A pure function of its arguments.
+class AttentionTasks {
  public:
-  // Tiles of `tile_tokens` query tokens. `units_max`: the most where tiles are cut.
-  AttentionUnits(const AttentionDescriptor& descriptor, absl::Span<const AttentionItem> items,
-                 uint32_t tile_tokens, size_t threads, size_t units_max);
+  // Tiles of `tile_tokens` query tokens. `tasks_max`: the most where tiles are cut.
+  AttentionTasks(const AttentionDescriptor& descriptor, absl::Span<const AttentionItem> items,
+                 uint32_t tile_tokens, size_t threads, size_t tasks_max);
 
   size_t count() const { return count_; }
   size_t threads() const { return cut_.threads; }
   bool cut() const { return !cut_.whole(); }
 
-  // Walks units in order of their index. Indices only grow.
+  // Walks tasks in order of their index. Indices only grow.
   class Cursor {
    public:
-    Cursor(const AttentionUnits& units, size_t index) : units_(&units) { Seek(index); }
-    bool valid() const { return unit_.item < units_->items_.size(); }
-    const AttentionUnit& unit() const { return unit_; }
+    Cursor(const AttentionTasks& tasks, size_t index) : tasks_(&tasks) { Seek(index); }
+    bool valid() const { return task_.item < tasks_->items_.size(); }
+    const AttentionTask& task() const { return task_; }
     void Seek(size_t index);
 
    private:
@@ -65,10 +65,10 @@ class AttentionUnits {
     void NextTile();
     void Enter(uint32_t tile);
 
-    const AttentionUnits* units_;
-    AttentionUnit unit_;
+    const AttentionTasks* tasks_;
+    AttentionTask task_;
     uint32_t tile_ = 0;  // Counts the tiles of one item and KV head.
-    size_t passed_ = 0;  // Units before the item; where tiles are cut, before the tile.
+    size_t passed_ = 0;  // Tasks before the item; where tiles are cut, before the tile.
   };
 
  private:
@@ -103,20 +103,20 @@ class RunPartials {
   // For tiles of at most `rows` rows of `padded_dim` floats.
   RunPartials(size_t rows, size_t padded_dim, size_t threads);
 
-  // The most units that a call on so many threads may be cut into.
-  static constexpr size_t UnitsMax(size_t threads) { return threads == 1 ? 0 : 16 * threads; }
-  size_t units_max() const { return arrived_.size(); }
+  // The most tasks that a call on so many threads may be cut into.
+  static constexpr size_t TasksMax(size_t threads) { return threads == 1 ? 0 : 16 * threads; }
+  size_t tasks_max() const { return arrived_.size(); }
 
-  // Ends the run of unit `index`, whose partials are on the stack. True: the tile's partials, of
+  // Ends the run of task `index`, whose partials are on the stack. True: the tile's partials, of
   // all its runs, are on the stack, and the tile can be ended.
-  bool EndRun(const AttentionUnit& unit, size_t index, const Tile& tile,
+  bool EndRun(const AttentionTask& task, size_t index, const Tile& tile,
               void (*merge_top_two)(const Tile& tile, Workspace& work), Workspace& work);
 
  private:
   const size_t slot_floats_;
   const size_t lse_at_;
-  std::vector<std::atomic<uint32_t>> arrived_;   // [units_max] runs of each tile that ended.
-  hwy::AlignedFreeUniquePtr<float[]> partials_;  // [units_max][rows x padded_dim, then rows lse]
+  std::vector<std::atomic<uint32_t>> arrived_;   // [tasks_max] runs of each tile that ended.
+  hwy::AlignedFreeUniquePtr<float[]> partials_;  // [tasks_max][rows x padded_dim, then rows lse]
 };
 
 }  // namespace lamina::kernels::internal

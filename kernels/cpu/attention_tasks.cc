@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/attention_units.h"
+#include "kernels/cpu/attention_tasks.h"
 
 #include <algorithm>
 
@@ -9,9 +9,9 @@ namespace lamina::kernels::internal {
 
 static_assert(kCutBlockTokens == kBlockTokens);
 
-AttentionUnits::AttentionUnits(const AttentionDescriptor& descriptor,
+AttentionTasks::AttentionTasks(const AttentionDescriptor& descriptor,
                                absl::Span<const AttentionItem> items, uint32_t tile_tokens,
-                               size_t threads, size_t units_max)
+                               size_t threads, size_t tasks_max)
     : kv_heads_(descriptor.kv_heads),
       window_(descriptor.window),
       items_(items),
@@ -27,7 +27,7 @@ AttentionUnits::AttentionUnits(const AttentionDescriptor& descriptor,
   if (load.tiles == 0) {
     return;
   }
-  cut_ = CutAttention(load, threads, units_max);
+  cut_ = CutAttention(load, threads, tasks_max);
   count_ = load.tiles;
   if (!cut()) {
     return;
@@ -39,11 +39,11 @@ AttentionUnits::AttentionUnits(const AttentionDescriptor& descriptor,
       count_ += size_t{kv_heads_} * cut_.Pieces(blocks.first, blocks.end);
     }
   }
-  LAMINA_CHECK(count_ <= units_max);
+  LAMINA_CHECK(count_ <= tasks_max);
 }
 
 // Those that some row of the tile sees.
-AttentionUnits::Blocks AttentionUnits::BlocksOf(const AttentionItem& item, uint32_t tile) const {
+AttentionTasks::Blocks AttentionTasks::BlocksOf(const AttentionItem& item, uint32_t tile) const {
   const uint32_t end_first = item.first_position + tile * tile_tokens_ + 1;
   const uint32_t first_seen =
       std::max(item.first_seen, window_ != 0 && end_first > window_ ? end_first - window_ : 0);
@@ -51,101 +51,101 @@ AttentionUnits::Blocks AttentionUnits::BlocksOf(const AttentionItem& item, uint3
   return {.first = first_seen / kBlockTokens, .end = (end_seen - 1) / kBlockTokens + 1};
 }
 
-void AttentionUnits::Cursor::Seek(size_t index) {
-  if (units_->cut()) {
+void AttentionTasks::Cursor::Seek(size_t index) {
+  if (tasks_->cut()) {
     SeekInTiles(index);
     return;
   }
   while (valid()) {
-    const AttentionItem& item = units_->items_[unit_.item];
-    const size_t tiles = units_->TilesOf(item);
-    if (index - passed_ < tiles * units_->kv_heads_) {
-      unit_.kv_head = static_cast<uint32_t>((index - passed_) / tiles);
+    const AttentionItem& item = tasks_->items_[task_.item];
+    const size_t tiles = tasks_->TilesOf(item);
+    if (index - passed_ < tiles * tasks_->kv_heads_) {
+      task_.kv_head = static_cast<uint32_t>((index - passed_) / tiles);
       Enter(static_cast<uint32_t>((index - passed_) % tiles));
       return;
     }
-    passed_ += tiles * units_->kv_heads_;
-    ++unit_.item;
+    passed_ += tiles * tasks_->kv_heads_;
+    ++task_.item;
   }
 }
 
 // The tile's range of blocks.
-void AttentionUnits::Cursor::Enter(uint32_t tile) {
-  const AttentionItem& item = units_->items_[unit_.item];
-  const Blocks blocks = units_->BlocksOf(item, tile);
+void AttentionTasks::Cursor::Enter(uint32_t tile) {
+  const AttentionItem& item = tasks_->items_[task_.item];
+  const Blocks blocks = tasks_->BlocksOf(item, tile);
   tile_ = tile;
-  unit_.first_token = tile * units_->tile_tokens_;
-  unit_.query_tokens = units_->TokensOf(item, tile);
-  unit_.first_block = blocks.first;
-  unit_.end_block = blocks.end;
+  task_.first_token = tile * tasks_->tile_tokens_;
+  task_.query_tokens = tasks_->TokensOf(item, tile);
+  task_.first_block = blocks.first;
+  task_.end_block = blocks.end;
 }
 
-void AttentionUnits::Cursor::SeekInTiles(size_t index) {
+void AttentionTasks::Cursor::SeekInTiles(size_t index) {
   while (valid()) {
-    const AttentionItem& item = units_->items_[unit_.item];
+    const AttentionItem& item = tasks_->items_[task_.item];
     if (item.query_tokens == 0) {
-      ++unit_.item;
+      ++task_.item;
       continue;
     }
     Enter(tile_);
-    const uint32_t log2 = units_->cut_.run_log2;
-    unit_.pieces = units_->cut_.Pieces(unit_.first_block, unit_.end_block);
-    unit_.first_run = unit_.first_block >> log2;
-    if (index - passed_ < unit_.pieces) {
-      unit_.piece = static_cast<uint32_t>(index - passed_);
-      const uint32_t run = unit_.first_run + unit_.piece;
-      unit_.first_block = std::max(unit_.first_block, run << log2);
-      unit_.end_block = std::min(unit_.end_block, (run + 1) << log2);
+    const uint32_t log2 = tasks_->cut_.run_log2;
+    task_.pieces = tasks_->cut_.Pieces(task_.first_block, task_.end_block);
+    task_.first_run = task_.first_block >> log2;
+    if (index - passed_ < task_.pieces) {
+      task_.piece = static_cast<uint32_t>(index - passed_);
+      const uint32_t run = task_.first_run + task_.piece;
+      task_.first_block = std::max(task_.first_block, run << log2);
+      task_.end_block = std::min(task_.end_block, (run + 1) << log2);
       return;
     }
-    passed_ += unit_.pieces;
+    passed_ += task_.pieces;
     NextTile();
   }
 }
 
-void AttentionUnits::Cursor::NextTile() {
-  ++unit_.tile;
-  if (++tile_ < units_->TilesOf(units_->items_[unit_.item])) {
+void AttentionTasks::Cursor::NextTile() {
+  ++task_.tile;
+  if (++tile_ < tasks_->TilesOf(tasks_->items_[task_.item])) {
     return;
   }
   tile_ = 0;
-  if (++unit_.kv_head == units_->kv_heads_) {
-    unit_.kv_head = 0;
-    ++unit_.item;
+  if (++task_.kv_head == tasks_->kv_heads_) {
+    task_.kv_head = 0;
+    ++task_.item;
   }
 }
 
 Shares AttentionShares(const AttentionDescriptor& descriptor, absl::Span<const AttentionItem> items,
                        uint32_t tile_tokens, size_t threads) {
-  const AttentionUnits units(descriptor, items, tile_tokens, threads,
-                             RunPartials::UnitsMax(threads));
+  const AttentionTasks tasks(descriptor, items, tile_tokens, threads,
+                             RunPartials::TasksMax(threads));
   std::vector<double> work;
-  AttentionUnits::Cursor cursor(units, 0);
-  for (size_t i = 0; i < units.count(); ++i) {
+  AttentionTasks::Cursor cursor(tasks, 0);
+  for (size_t i = 0; i < tasks.count(); ++i) {
     cursor.Seek(i);
-    const AttentionUnit& unit = cursor.unit();
+    const AttentionTask& task = cursor.task();
     AttentionLoad load;
-    load.Add(1, unit.query_tokens * descriptor.group(), unit.end_block - unit.first_block,
+    load.Add(1, task.query_tokens * descriptor.group(), task.end_block - task.first_block,
              descriptor.head_dim);
     work.push_back(static_cast<double>(load.work));
   }
-  return ShareOut(work, units.threads());
+  return ShareOut(work, tasks.threads());
 }
 
 RunPartials::RunPartials(size_t rows, size_t padded_dim, size_t threads)
     : slot_floats_((rows * padded_dim + rows + 31) / 16 * 16),
       lse_at_(rows * padded_dim),
-      arrived_(UnitsMax(threads)) {
+      arrived_(TasksMax(threads)) {
   if (!arrived_.empty()) {
     partials_ = hwy::AllocateAligned<float>(arrived_.size() * slot_floats_);
     LAMINA_CHECK(partials_ != nullptr);
   }
 }
 
-bool RunPartials::EndRun(const AttentionUnit& unit, size_t index, const Tile& tile,
+bool RunPartials::EndRun(const AttentionTask& task, size_t index, const Tile& tile,
                          void (*merge_top_two)(const Tile& tile, Workspace& work),
                          Workspace& work) {
-  if (unit.pieces == 1) {
+  if (task.pieces == 1) {
     return true;
   }
   while (work.depth > 1) {
@@ -156,18 +156,18 @@ bool RunPartials::EndRun(const AttentionUnit& unit, size_t index, const Tile& ti
   float* const own = partials_.get() + index * slot_floats_;
   std::copy_n(work.stack, floats, own);
   std::copy_n(work.stack_lse, rows, own + lse_at_);
-  std::atomic<uint32_t>& arrived = arrived_[unit.tile];
-  if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < unit.pieces) {
+  std::atomic<uint32_t>& arrived = arrived_[task.tile];
+  if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < task.pieces) {
     return false;
   }
   arrived.store(0, std::memory_order_relaxed);
   work.depth = 0;
-  const float* from = own - unit.piece * slot_floats_;
-  for (uint32_t piece = 0; piece < unit.pieces; ++piece, from += slot_floats_) {
+  const float* from = own - task.piece * slot_floats_;
+  for (uint32_t piece = 0; piece < task.pieces; ++piece, from += slot_floats_) {
     std::copy_n(from, floats, work.stack + work.depth * work.rows_max * tile.padded_dim);
     std::copy_n(from + lse_at_, rows, work.stack_lse + work.depth * work.rows16);
     ++work.depth;
-    for (uint32_t run = unit.first_run + piece; (run & 1) != 0 && work.depth > 1; run >>= 1) {
+    for (uint32_t run = task.first_run + piece; (run & 1) != 0 && work.depth > 1; run >>= 1) {
       merge_top_two(tile, work);
     }
   }
