@@ -16,6 +16,7 @@ Suites:
   dense      linear layers against oneDNN called directly, and against the GEMM peak
   packed     weights in the blocks of their GGUF file against bf16: layers, and decoding of the quick start's model in turns
   experts    the experts of one layer of a mixture at 1, 16 and 64 rows: bytes of those hit over the read bandwidth
+  cores      how work is shared among 2 to 128 threads, by the code that cuts it; --measure: what a thread costs here
   plan       the scheduler's own time for a step and its result, with many sequences on many memory nodes
   transport  put and signal between two processes: shm against a raw cache-line ping-pong, ucx against bare UCP
              and ucx_perftest (Debian: ucx-utils)
@@ -75,7 +76,7 @@ ready() {
 }
 
 case "$suite" in
-  attention | dense | experts)
+  attention | cores | dense | experts)
     ready "lamina-bench-$suite"
     exec "$bin/lamina-bench-$suite" "${json[@]}" "$@"
     ;;
@@ -101,7 +102,7 @@ case "$suite" in
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense packed experts plan transport fetch decode overlap prefill long_prompt chat pipeline local gateway int8 spill trace paper experiment predict peers" >&2
+    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt chat pipeline local gateway int8 spill trace paper experiment predict peers" >&2
     exit 2
     ;;
 esac

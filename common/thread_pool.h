@@ -5,11 +5,15 @@
 // The caller takes part, so a pool of one thread starts none. Which thread runs which index is not
 // determined; kernels must not let it show in their results.
 //
-// Fewer threads than it has may be in use (UseThreads()); the others sleep until they are wanted.
+// Fewer threads than it has may be in use (UseThreads()), and fewer of these may take part in a
+// Run(); the others spin out their time or sleep.
 //
-// Threading: one caller at a time. Run() returns when every index has been run. The counts from any
-//            thread.
-// Waiting:   a worker spins for `spin_us`, then sleeps on a futex until the next Run().
+// Threading: one caller at a time. Run() returns when every index has been run: it waits for
+//            indices, not for threads, so that one that has not been scheduled yet delays nobody.
+//            The counts from any thread.
+// Waiting:   a worker spins for `spin_us`, then sleeps on a futex until a Run() wants it. Sleepers
+//            are woken along a binary tree, each by one that is awake. Where there are more threads
+//            than cores, nobody spins: it would take time from those that work.
 
 #pragma once
 
@@ -37,10 +41,14 @@ class ThreadPool {
 
   // Calls body(index, worker) for every index in [0, count), worker in [0, threads()). Does not
   // allocate. Empty: count 0 returns at once.
+  // On all threads in use, or as many as there are indices.
   void Run(size_t count, const std::function<void(size_t index, size_t worker)>& body);
+  // On at most `threads` of them, the caller counted, where work is too little for all. At least 1.
+  void Run(size_t count, size_t threads,
+           const std::function<void(size_t index, size_t worker)>& body);
 
   // From the next Run() on this many threads take part, the caller counted; the others sleep, and
-  // cost nothing. Waits for each of them. Between runs. Requires: 1 <= count <= threads().
+  // cost nothing. Waits until none of them works. Between runs. Requires: 1 <= count <= threads().
   void UseThreads(size_t count);
 
   // Steps that callers of Run() have made themselves, so that others see a caller get on inside a

@@ -111,7 +111,8 @@ class AttentionKernel {
                                                         uint32_t context_tokens_max,
                                                         size_t threads) const = 0;
 
-  // Computes all items. Work is spread over the pool by (item, KV head, tile of query tokens).
+  // Computes all items. Work is spread over the pool by (item, KV head, tile of query tokens), and
+  // where these are few or uneven by aligned runs of their blocks (kernels/work_cuts.h).
   // Requires: head_dim a multiple of 16 in [16, 256]; query_heads % kv_heads == 0.   (CHECKed)
   // Cost: reads 2 * tokens * kv_heads * head_dim * 2 bytes per item: bandwidth-bound at one query
   // token.

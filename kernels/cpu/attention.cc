@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver of fast attention: cuts a call into tiles, spreads them over the pool, finds the slots
-// of each block, and keeps the stream of prefetches going from one tile to the worker's next.
+// The driver of fast attention: cuts a call into tasks (attention_tasks.h), spreads them over the
+// pool, finds the slots of each block, and keeps the stream of prefetches going from one task to
+// the worker's next.
 #include "kernels/attention.h"
 
 #include <algorithm>
@@ -14,11 +15,14 @@
 #include "common/check.h"
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/cpu/attention_probe.h"
+#include "kernels/cpu/attention_tasks.h"
 
 namespace lamina::kernels {
 namespace {
 
 using internal::AttentionOps;
+using internal::AttentionTask;
+using internal::AttentionTasks;
 using internal::Block;
 using internal::Tile;
 using internal::Workspace;
@@ -94,7 +98,8 @@ class CpuScratch final : public AttentionScratch {
       : descriptor(d),
         query_tokens(std::min(query_tokens_max, TileTokens(ops, d.group()))),
         context_tokens(context_tokens_max),
-        workers(threads) {
+        workers(threads),
+        partials(RowsOf(query_tokens, d), (d.head_dim + 31) / 32 * 32, threads) {
     const size_t blocks = (size_t{context_tokens_max} + kBlockTokens - 1) / kBlockTokens;
     // One partial for each bit of the block count, and the one being pushed.
     const size_t levels = static_cast<size_t>(std::bit_width(blocks)) + 1;
@@ -110,10 +115,15 @@ class CpuScratch final : public AttentionScratch {
   const uint32_t query_tokens;
   const uint32_t context_tokens;
   std::vector<Worker> workers;
+  internal::RunPartials partials;
 
  private:
+  static size_t RowsOf(uint32_t query_tokens, const AttentionDescriptor& d) {
+    return std::max<size_t>(1, size_t{query_tokens} * d.group());
+  }
+
   void Carve(size_t levels, Worker& worker) const {
-    const size_t rows = std::max<size_t>(1, size_t{query_tokens} * descriptor.group());
+    const size_t rows = RowsOf(query_tokens, descriptor);
     const size_t rows16 = (rows + 15) / 16 * 16;
     const size_t padded = (descriptor.head_dim + 31) / 32 * 32;
     const std::pair<float**, size_t> parts[] = {
@@ -174,43 +184,37 @@ struct Call {
   absl::Span<const AttentionItem> items;
   CpuScratch& scratch;
   const ThreadPool& pool;
+  const AttentionTasks& tasks;
   std::atomic<size_t> next_task;  // Tasks below it are taken.
 };
 
-// Walks tasks (item, KV head, tile) in order of their index. Indices only grow.
+// Walks tasks and makes their tiles. Indices only grow.
 class TaskCursor {
  public:
-  TaskCursor(const Call& call, size_t task) : call_(call) { Seek(task); }
-
-  bool valid() const { return item_ < call_.items.size(); }
-  const AttentionItem& item() const { return call_.items[item_]; }
-
-  void Seek(size_t task) {
-    while (valid() && task - passed_ >= TasksOf(item())) {
-      passed_ += TasksOf(item());
-      ++item_;
-    }
-    if (valid()) {
-      MakeTile(task - passed_);
-    }
+  TaskCursor(const Call& call, size_t index) : call_(call), tasks_(call.tasks, index) {
+    MakeTile(index);
   }
 
+  bool valid() const { return tasks_.valid(); }
+  const AttentionTask& task() const { return tasks_.task(); }
+  size_t index() const { return index_; }
+  const AttentionItem& item() const { return call_.items[task().item]; }
   const Tile& tile() const { return tile_; }
 
- private:
-  uint32_t TilesOf(const AttentionItem& item) const {
-    const uint32_t tokens = TileTokens(call_.ops, call_.descriptor.group());
-    return (item.query_tokens + tokens - 1) / tokens;
-  }
-  size_t TasksOf(const AttentionItem& item) const {
-    return size_t{TilesOf(item)} * call_.descriptor.kv_heads;
+  void Seek(size_t index) {
+    tasks_.Seek(index);
+    MakeTile(index);
   }
 
-  void MakeTile(size_t task) {
+ private:
+  void MakeTile(size_t index) {
+    if (!valid()) {
+      return;
+    }
+    index_ = index;
     const AttentionDescriptor& d = call_.descriptor;
-    const uint32_t tiles = TilesOf(item());
-    const size_t kv_head = task / tiles;
-    const uint32_t first = static_cast<uint32_t>(task % tiles) * TileTokens(call_.ops, d.group());
+    const size_t kv_head = task().kv_head;
+    const uint32_t first = task().first_token;
     const size_t column = kv_head * d.group() * d.head_dim;
     tile_ = {
         .head_dim = d.head_dim,
@@ -222,7 +226,7 @@ class TaskCursor {
         .sinks = d.sinks.empty() ? nullptr : d.sinks.data() + kv_head * d.group(),
         .group = d.group(),
         .first_position = item().first_position + first,
-        .query_tokens = std::min(TileTokens(call_.ops, d.group()), item().query_tokens - first),
+        .query_tokens = task().query_tokens,
         .k = call_.kv.k + kv_head * call_.kv.head_stride,
         .v = call_.kv.v + kv_head * call_.kv.head_stride,
         .q = item().q + first * item().q_stride + column,
@@ -242,25 +246,26 @@ class TaskCursor {
   }
 
   const Call& call_;
-  size_t item_ = 0;
-  size_t passed_ = 0;  // Tasks of the items before item_.
+  AttentionTasks::Cursor tasks_;
+  size_t index_ = 0;
   Tile tile_;
 };
 
-// Walks the blocks of a tile. The offset tables alternate between two, so that the next block's is
+// Walks the blocks of a task. The offset tables alternate between two, so that the next block's is
 // ready while this one is attended.
 class BlockCursor {
  public:
-  BlockCursor(const Tile& tile, absl::Span<const Extent> extents, size_t* offsets)
-      : slots_(extents),
-        first_seen_(tile.FirstSeen(0)),
-        end_seen_(tile.EndSeen(tile.query_tokens - 1)),
-        head_dim_(tile.head_dim) {
-    Fill(first_seen_ / kBlockTokens, offsets);
+  BlockCursor(const TaskCursor& at, size_t* offsets)
+      : slots_(at.item().extents),
+        first_seen_(at.tile().FirstSeen(0)),
+        end_seen_(at.tile().EndSeen(at.tile().query_tokens - 1)),
+        end_block_(at.task().end_block),
+        head_dim_(at.tile().head_dim) {
+    Fill(at.task().first_block, offsets);
   }
 
   const Block& block() const { return block_; }
-  bool last() const { return (size_t{block_.index} + 1) * kBlockTokens >= end_seen_; }
+  bool last() const { return block_.index + 1 == end_block_; }
   void Next(size_t* offsets) { Fill(block_.index + 1, offsets); }
 
  private:
@@ -276,6 +281,7 @@ class BlockCursor {
   SlotCursor slots_;
   uint32_t first_seen_;
   uint32_t end_seen_;
+  uint32_t end_block_;
   uint32_t head_dim_;
   Block block_;
 };
@@ -301,30 +307,32 @@ void KeepWeights(const Tile& tile, const Block& block, const Workspace& work) {
 void RunWorker(Call& call, size_t first_task, size_t worker) {
   CpuScratch::Worker& mine = call.scratch.workers[worker];
   int table = 0;
-  TaskCursor task(call, first_task);
-  if (!task.valid()) {
+  TaskCursor next(call, first_task);
+  if (!next.valid()) {
     return;
   }
-  BlockCursor blocks(task.tile(), task.item().extents, mine.offsets[table]);
+  BlockCursor blocks(next, mine.offsets[table]);
   while (true) {
-    const Tile tile = task.tile();
+    const Tile tile = next.tile();
+    const AttentionTask task = next.task();
+    const size_t index = next.index();
     call.ops.begin(tile, mine.work);
-    bool tile_done = false;
-    while (!tile_done) {
+    bool task_done = false;
+    while (!task_done) {
       Block block = blocks.block();
-      tile_done = blocks.last();
+      task_done = blocks.last();
       table ^= 1;
-      if (!tile_done) {
+      if (!task_done) {
         blocks.Next(mine.offsets[table]);
       } else {
-        task.Seek(call.next_task.fetch_add(1, std::memory_order_relaxed));
-        if (task.valid()) {
-          blocks = BlockCursor(task.tile(), task.item().extents, mine.offsets[table]);
+        next.Seek(call.next_task.fetch_add(1, std::memory_order_relaxed));
+        if (next.valid()) {
+          blocks = BlockCursor(next, mine.offsets[table]);
         }
       }
       // With nothing to come this names the block itself, which costs nothing to prefetch.
-      block.next_k = task.tile().k;
-      block.next_v = task.tile().v;
+      block.next_k = next.tile().k;
+      block.next_v = next.tile().v;
       block.next_offsets = blocks.block().offsets;
       block.next_begin = blocks.block().begin;
       call.ops.block(tile, block, mine.work);
@@ -332,9 +340,11 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
         KeepWeights(tile, block, mine.work);
       }
     }
-    call.ops.end(tile, mine.work);
+    if (call.scratch.partials.EndRun(task, index, tile, call.ops.merge.merge_top_two, mine.work)) {
+      call.ops.end(tile, mine.work);
+    }
     call.pool.CountStep(worker);
-    if (!task.valid()) {
+    if (!next.valid()) {
       return;
     }
   }
@@ -360,18 +370,16 @@ class CpuKernel final : public AttentionKernel {
               ThreadPool& pool) const override {
     auto& mine = static_cast<CpuScratch&>(scratch);
     CheckCall(descriptor, items, mine, pool);
-    size_t tasks = 0;
-    const uint32_t tile_tokens = TileTokens(ops_, descriptor.group());
-    for (const AttentionItem& item : items) {
-      tasks += size_t{(item.query_tokens + tile_tokens - 1) / tile_tokens} * descriptor.kv_heads;
-    }
-    const size_t workers = std::min(pool.threads_in_use(), tasks);
+    const AttentionTasks tasks(descriptor, items, TileTokens(ops_, descriptor.group()),
+                               pool.threads_in_use(), mine.partials.tasks_max());
+    const size_t workers = std::min(tasks.threads(), tasks.count());
     Call call = {.ops = ops_,
                  .descriptor = descriptor,
                  .kv = kv,
                  .items = items,
                  .scratch = mine,
                  .pool = pool,
+                 .tasks = tasks,
                  .next_task = workers};
     // One reference is all that it captures: std::function then needs no allocation.
     pool.Run(workers, [&call](size_t index, size_t worker) { RunWorker(call, index, worker); });

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Few rows times a panel of blocks (block_panels.h) by pairs of bf16: a block of inputs is widened
-// into the first cache and multiplied before the next, so that the processor widens one while it
-// adds up another, and reads memory meanwhile. The same bits as widening first (pair_tiles.h).
+// Few rows times a panel of blocks (block_panels.h), or one or two of its strips, by pairs of bf16:
+// a block of inputs is widened into the first cache and multiplied before the next, so that the
+// processor widens one while it adds up another, and reads memory meanwhile. The same bits as
+// widening first (pair_tiles.h).
 
 #pragma once
 
@@ -18,10 +19,12 @@ inline constexpr size_t kFewBlockRows = 6;
 
 // Shapes: panel  the panel's chunks
 //         in     [rows, 2 * steps], `in_stride` elements between rows; 1 <= rows <= kFewBlockRows
-//         bias   [64]
-//         out    [rows, 64] f32, `out_stride` elements between rows
+//         bias   [16 * strips]
+//         out    [rows, 16 * strips] f32, `out_stride` elements between rows
 struct FewRowsTask {
   const uint8_t* panel = nullptr;
+  size_t strip = 0;  // The first of `strips`: 1, 2 or 4.
+  size_t strips = 4;
   size_t steps = 0;
   const BFloat16* in = nullptr;
   size_t in_stride = 0;

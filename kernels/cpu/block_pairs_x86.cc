@@ -8,9 +8,7 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
 namespace lamina::kernels::cpu {
 namespace {
 
-constexpr size_t kStrips = kPanelFeatures / kStripFeatures;
-
-template <size_t kRows>
+template <size_t kRows, size_t kStrips>
 using Sums = __m512[kRows][kStrips];
 
 // Pair `step` of the row, in all lanes.
@@ -22,9 +20,9 @@ HWY_INLINE __m512bh PairAt(const BFloat16* row, size_t step) {
 
 // Adds the products of kSteps steps.
 // Shapes: words  [strips, kSteps, 16]
-template <size_t kSteps, size_t kRows>
+template <size_t kSteps, size_t kRows, size_t kStrips>
 HWY_INLINE void AddSteps(const uint32_t* words, const BFloat16* in, size_t in_stride,
-                         Sums<kRows>& sums) {
+                         Sums<kRows, kStrips>& sums) {
   for (size_t step = 0; step < kSteps; ++step) {
     for (size_t row = 0; row < kRows; ++row) {
       const __m512bh pair = PairAt(in + row * in_stride, step);
@@ -36,18 +34,18 @@ HWY_INLINE void AddSteps(const uint32_t* words, const BFloat16* in, size_t in_st
   }
 }
 
-template <BlockType kType, size_t kRows>
+template <BlockType kType, size_t kRows, size_t kStrips>
 HWY_INLINE void Multiply(const FewRowsTask& task) {
   constexpr BlockFormat kFormat = FormatOf(kType);
   constexpr size_t kSteps = kFormat.group / 2;
-  alignas(64) uint32_t words[kPanelFeatures * kSteps];
-  Sums<kRows> sums;
+  alignas(64) uint32_t words[kStrips * kStripFeatures * kSteps];
+  Sums<kRows, kStrips> sums;
   for (size_t row = 0; row < kRows; ++row) {
     for (size_t s = 0; s < kStrips; ++s) {
       sums[row][s] = _mm512_setzero_ps();
     }
   }
-  const uint8_t* chunk = task.panel;
+  const uint8_t* chunk = task.panel + task.strip * kFormat.bytes();
   const BFloat16* in = task.in;
   for (size_t left = task.steps; left > 0; left -= kFormat.steps()) {
     FetchAhead(chunk, kStrips * kFormat.bytes());
@@ -55,10 +53,10 @@ HWY_INLINE void Multiply(const FewRowsTask& task) {
       for (size_t s = 0; s < kStrips; ++s) {
         WidenGroup<kType>(chunk + s * kFormat.bytes(), group, words + s * kSteps * kStripFeatures);
       }
-      AddSteps<kSteps, kRows>(words, in, task.in_stride, sums);
+      AddSteps<kSteps, kRows, kStrips>(words, in, task.in_stride, sums);
       in += kFormat.group;
     }
-    chunk += kStrips * kFormat.bytes();
+    chunk += kPanelStrips * kFormat.bytes();
   }
   for (size_t row = 0; row < kRows; ++row) {
     for (size_t s = 0; s < kStrips; ++s) {
@@ -69,21 +67,33 @@ HWY_INLINE void Multiply(const FewRowsTask& task) {
   }
 }
 
-template <BlockType kType>
-void MultiplyRows(const FewRowsTask& task) {
+template <BlockType kType, size_t kStrips>
+void MultiplyStrips(const FewRowsTask& task) {
   switch (task.rows) {
     case 1:
-      return Multiply<kType, 1>(task);
+      return Multiply<kType, 1, kStrips>(task);
     case 2:
-      return Multiply<kType, 2>(task);
+      return Multiply<kType, 2, kStrips>(task);
     case 3:
-      return Multiply<kType, 3>(task);
+      return Multiply<kType, 3, kStrips>(task);
     case 4:
-      return Multiply<kType, 4>(task);
+      return Multiply<kType, 4, kStrips>(task);
     case 5:
-      return Multiply<kType, 5>(task);
+      return Multiply<kType, 5, kStrips>(task);
     default:
-      return Multiply<kType, 6>(task);
+      return Multiply<kType, 6, kStrips>(task);
+  }
+}
+
+template <BlockType kType>
+void MultiplyRows(const FewRowsTask& task) {
+  switch (task.strips) {
+    case 1:
+      return MultiplyStrips<kType, 1>(task);
+    case 2:
+      return MultiplyStrips<kType, 2>(task);
+    default:
+      return MultiplyStrips<kType, kPanelStrips>(task);
   }
 }
 

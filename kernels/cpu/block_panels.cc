@@ -14,7 +14,7 @@
 namespace lamina::kernels::cpu {
 namespace {
 
-constexpr size_t kStrips = kPanelFeatures / kStripFeatures;
+constexpr size_t kStrips = kPanelStrips;
 
 // The rows of a strip; those behind the last are null.
 struct StripRows {
@@ -99,8 +99,9 @@ class BlockPanels final : public PanelWeights {
     at_ = reinterpret_cast<uint8_t*>(at[0]);
   }
 
-  PanelWords Words(size_t panel, size_t first, size_t count, uint32_t* scratch) const override {
-    const Panel& from = panels_[panel];
+  PanelWords Words(const PanelPart& part, size_t first, size_t count,
+                   uint32_t* scratch) const override {
+    const Panel& from = panels_[part.panel];
     const uint8_t* bytes = at_ + from.at;
     for (const Strip& strip : from.strips) {
       bytes += strip.BytesOf(first);
@@ -108,7 +109,12 @@ class BlockPanels final : public PanelWeights {
     for (size_t step = 0; step < count; step += from.chunk_steps) {
       const size_t steps = std::min(from.chunk_steps, count - step);
       uint32_t* words = scratch + step * kStripFeatures;
-      for (const Strip& strip : from.strips) {
+      for (size_t s = 0; s < kStrips; ++s) {
+        const Strip& strip = from.strips[s];
+        if (s < part.strip || s >= part.strip + part.strips) {
+          bytes += strip.BytesOf(steps);
+          continue;
+        }
         bytes = strip.Widen(bytes, steps, words);
         words += count * kStripFeatures;
       }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver of fast attention over INT8: cuts a call into tiles, spreads them over the pool, and
-// finds the slots of each block. As attention.cc, which has the same tiles over bf16 alone.
+// The driver of fast attention over INT8: cuts a call into tasks, spreads them over the pool, and
+// finds the slots of each block. As attention.cc, which has the same tasks over bf16 alone.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -11,12 +11,15 @@
 
 #include "common/check.h"
 #include "kernels/attention.h"
+#include "kernels/cpu/attention_tasks.h"
 #include "kernels/cpu/int8_attention_internal.h"
 #include "kernels/cpu/int8_probe.h"
 
 namespace lamina::kernels {
 namespace {
 
+using internal::AttentionTask;
+using internal::AttentionTasks;
 using internal::Block;
 using internal::Int8Block;
 using internal::Int8Ops;
@@ -45,7 +48,8 @@ class Int8Scratch final : public AttentionScratch {
         group(d.group()),
         query_tokens(std::min(query_tokens_max, TileTokens(d.group()))),
         context_tokens(context_tokens_max),
-        workers(threads) {
+        workers(threads),
+        partials(RowsOf(query_tokens, group), (head_dim + 31) / 32 * 32, threads) {
     const size_t blocks = (size_t{context_tokens_max} + kBlockTokens - 1) / kBlockTokens;
     // One partial for each bit of the block count, and the one being pushed.
     const size_t levels = static_cast<size_t>(std::bit_width(blocks)) + 1;
@@ -59,10 +63,15 @@ class Int8Scratch final : public AttentionScratch {
   const uint32_t query_tokens;
   const uint32_t context_tokens;
   std::vector<Worker> workers;
+  internal::RunPartials partials;
 
  private:
+  static size_t RowsOf(uint32_t query_tokens, uint32_t group) {
+    return std::max<size_t>(1, size_t{query_tokens} * group);
+  }
+
   void Carve(size_t levels, Worker& worker) const {
-    const size_t rows = std::max<size_t>(1, size_t{query_tokens} * group);
+    const size_t rows = RowsOf(query_tokens, group);
     const size_t rows16 = (rows + 15) / 16 * 16;
     const size_t padded = (head_dim + 31) / 32 * 32;
     internal::Workspace& work = worker.work.work;
@@ -191,20 +200,16 @@ struct Call {
   const KvView& kv;
   absl::Span<const AttentionItem> items;
   const Int8Ops& ops;
-  std::vector<Int8Scratch::Worker>& workers;
+  Int8Scratch& scratch;
   const ThreadPool& pool;
+  const AttentionTasks& tasks;
   std::atomic<size_t> next_task;  // Tasks below it are taken.
 
-  uint32_t TilesOf(const AttentionItem& item) const {
-    const uint32_t tokens = TileTokens(descriptor.group());
-    return (item.query_tokens + tokens - 1) / tokens;
-  }
-
-  Int8Tile TileOf(const AttentionItem& item, size_t task) const {
+  Int8Tile TileOf(const AttentionTask& task) const {
     const AttentionDescriptor& d = descriptor;
-    const uint32_t tiles = TilesOf(item);
-    const size_t kv_head = task / tiles;
-    const uint32_t first = static_cast<uint32_t>(task % tiles) * TileTokens(d.group());
+    const AttentionItem& item = items[task.item];
+    const size_t kv_head = task.kv_head;
+    const uint32_t first = task.first_token;
     const size_t column = kv_head * d.group() * d.head_dim;
     const size_t slots = kv_head * kv.int8->slots;  // Before the head's.
     Int8Tile made = {
@@ -217,7 +222,7 @@ struct Call {
                  .sinks = d.sinks.empty() ? nullptr : d.sinks.data() + kv_head * d.group(),
                  .group = d.group(),
                  .first_position = item.first_position + first,
-                 .query_tokens = std::min(TileTokens(d.group()), item.query_tokens - first),
+                 .query_tokens = task.query_tokens,
                  .k = kv.k + kv_head * kv.head_stride,
                  .v = kv.v + kv_head * kv.head_stride,
                  .q = item.q + first * item.q_stride + column,
@@ -236,36 +241,6 @@ struct Call {
     }
     return made;
   }
-};
-
-// Walks tasks (item, KV head, tile) in order of their index. Indices only grow.
-class TaskCursor {
- public:
-  TaskCursor(const Call& call, size_t task) : call_(call) { Seek(task); }
-
-  bool valid() const { return item_ < call_.items.size(); }
-  const AttentionItem& item() const { return call_.items[item_]; }
-  const Int8Tile& tile() const { return tile_; }
-
-  void Seek(size_t task) {
-    while (valid() && task - passed_ >= TasksOf(item())) {
-      passed_ += TasksOf(item());
-      ++item_;
-    }
-    if (valid()) {
-      tile_ = call_.TileOf(item(), task - passed_);
-    }
-  }
-
- private:
-  size_t TasksOf(const AttentionItem& item) const {
-    return size_t{call_.TilesOf(item)} * call_.descriptor.kv_heads;
-  }
-
-  const Call& call_;
-  size_t item_ = 0;
-  size_t passed_ = 0;  // Tasks of the items before item_.
-  Int8Tile tile_;
 };
 
 // Where K of each part of a block lies, for prefetching: parts are taken to be runs.
@@ -289,28 +264,33 @@ void FindNext(const AttentionItem& item, const Int8Tile& tile, uint32_t block, I
 // One worker's share: its first task, then whatever it takes, each taken when the one before has
 // come to its last block.
 void RunWorker(Call& call, size_t first_task, size_t worker) {
-  Int8Scratch::Worker& mine = call.workers[worker];
-  TaskCursor task(call, first_task);
-  while (task.valid()) {
-    const AttentionItem& item = task.item();
-    const Int8Tile tile = task.tile();
-    call.ops.begin(tile.tile, mine.work.work);
+  Int8Scratch::Worker& mine = call.scratch.workers[worker];
+  internal::Workspace& work = mine.work.work;
+  AttentionTasks::Cursor next(call.tasks, first_task);
+  for (size_t index = first_task; next.valid();) {
+    const AttentionTask task = next.task();
+    const size_t own_index = index;
+    const AttentionItem& item = call.items[task.item];
+    const Int8Tile tile = call.TileOf(task);
+    call.ops.begin(tile.tile, work);
     BlockPlaces places(item, tile.tile, mine);
-    const uint32_t end = tile.tile.EndSeen(tile.tile.query_tokens - 1);
-    for (uint32_t index = tile.tile.FirstSeen(0) / kBlockTokens; index * kBlockTokens < end;
-         ++index) {
-      Int8Block block = places.Find(index);
-      if ((index + 1) * kBlockTokens < end) {
-        FindNext(item, tile, index + 1, block);
+    for (uint32_t at = task.first_block; at < task.end_block; ++at) {
+      Int8Block block = places.Find(at);
+      if (at + 1 < task.end_block) {
+        FindNext(item, tile, at + 1, block);
       } else {
-        task.Seek(call.next_task.fetch_add(1, std::memory_order_relaxed));
-        if (task.valid()) {
-          FindNext(task.item(), task.tile(), task.tile().tile.FirstSeen(0) / kBlockTokens, block);
+        index = call.next_task.fetch_add(1, std::memory_order_relaxed);
+        next.Seek(index);
+        if (next.valid()) {
+          FindNext(call.items[next.task().item], call.TileOf(next.task()), next.task().first_block,
+                   block);
         }
       }
       call.ops.block(tile, block, mine.work);
     }
-    call.ops.end(tile.tile, mine.work.work);
+    if (call.scratch.partials.EndRun(task, own_index, tile.tile, call.ops.merge_top_two, work)) {
+      call.ops.end(tile.tile, work);
+    }
     call.pool.CountStep(worker);
   }
 }
@@ -333,19 +313,17 @@ class Int8Kernel final : public AttentionKernel {
               ThreadPool& pool) const override {
     auto& mine = static_cast<Int8Scratch&>(scratch);
     CheckCall(descriptor, kv, items, mine, pool);
+    const AttentionTasks tasks(descriptor, items, TileTokens(descriptor.group()),
+                               pool.threads_in_use(), mine.partials.tasks_max());
+    const size_t workers = std::min(tasks.threads(), tasks.count());
     Call call = {.descriptor = descriptor,
                  .kv = kv,
                  .items = items,
                  .ops = ops_,
-                 .workers = mine.workers,
+                 .scratch = mine,
                  .pool = pool,
-                 .next_task = 0};
-    size_t tasks = 0;
-    for (const AttentionItem& item : items) {
-      tasks += size_t{call.TilesOf(item)} * descriptor.kv_heads;
-    }
-    const size_t workers = std::min(pool.threads_in_use(), tasks);
-    call.next_task = workers;
+                 .tasks = tasks,
+                 .next_task = workers};
     // One reference is all that it captures: std::function then needs no allocation.
     pool.Run(workers, [&call](size_t index, size_t worker) { RunWorker(call, index, worker); });
   }

@@ -53,6 +53,7 @@ struct Int8Ops {
   void (*begin)(const Tile& tile, Workspace& work);
   void (*block)(const Int8Tile& tile, const Int8Block& block, Int8Workspace& work);
   void (*end)(const Tile& tile, Workspace& work);
+  void (*merge_top_two)(const Tile& tile, Workspace& work);
 };
 
 // The vector code for each instruction set that this processor has, best first. Empty on processors

@@ -105,7 +105,8 @@ const Int8Ops* Int8OpsFor() {
     static const Int8Ops ops = {.name = hwy::TargetName(HWY_TARGET),
                                 .begin = BeginInt8Tile<D>,
                                 .block = AttendInt8Block<D>,
-                                .end = EndInt8Tile<D>};
+                                .end = EndInt8Tile<D>,
+                                .merge_top_two = Softmax<D>::MergeTopTwo};
     return &ops;
   } else {
     return nullptr;

@@ -26,6 +26,7 @@
 #include "kernels/cpu/onednn_matmul_internal.h"
 #include "kernels/cpu/onednn_probe_internal.h"
 #include "kernels/cpu/row_pieces.h"
+#include "kernels/work_cuts.h"
 
 namespace lamina::kernels::cpu {
 namespace {
@@ -35,7 +36,7 @@ using dnnl::memory;
 constexpr size_t kRowsExactMax = RowPieces::kExactMax;
 constexpr size_t kRowsPiece = RowPieces::kLong;
 
-// Features of a block. Small enough that two to eight threads share a layer of a small model, large
+// Features of a block. Small enough that up to eight threads share a layer of a small model, large
 // enough that the 1 to 2 us which a primitive costs besides its work do not show.
 constexpr size_t kBlockStep = 64;
 constexpr size_t kBlockUsual = 512;
@@ -46,12 +47,18 @@ constexpr size_t kBlockMax = 2048;
 constexpr size_t kBlockAlone = 768;
 
 // An even number of even blocks: for two threads, and without a rest that costs a call of its own.
-size_t BlockFeatures(size_t out_features, size_t threads) {
+// More than eight threads get a block each, of f32: the loop for it has the same bits at every
+// width (linear_test). For bf16 oneDNN chooses between loops by width, so that narrow blocks may
+// lose AMX, or have other bits.
+size_t BlockFeatures(size_t out_features, size_t threads, DType compute_type) {
   if (threads == 1 && out_features <= kBlockAlone) {
     return out_features;
   }
   const size_t pairs = (out_features + kBlockUsual) / (2 * kBlockUsual);
-  const size_t blocks = std::clamp<size_t>(2 * pairs, 1, kBlocksMax);
+  size_t blocks = std::clamp<size_t>(2 * pairs, 1, kBlocksMax);
+  if (compute_type == DType::kF32 && threads > kBlocksMax) {
+    blocks = std::max(blocks, std::min(threads, out_features / kBlockStep));
+  }
   const size_t even = (out_features + blocks - 1) / blocks;
   return std::min((even + kBlockStep - 1) / kBlockStep * kBlockStep, kBlockMax);
 }
@@ -129,7 +136,7 @@ class OnednnLinearEngine final : public LinearEngine {
   absl::StatusOr<std::unique_ptr<EngineWeights>> Pack(const WeightView& weights) override {
     try {
       auto packed = std::make_unique<OnednnWeights>(*this, weights);
-      const size_t step = BlockFeatures(weights.out_features, pool_.threads());
+      const size_t step = BlockFeatures(weights.out_features, pool_.threads(), compute_type_);
       for (size_t first = 0; first < weights.out_features; first += step) {
         const size_t features = std::min(step, weights.out_features - first);
         packed->blocks.push_back(PackBlock(weights, first, features));
@@ -163,8 +170,12 @@ class OnednnLinearEngine final : public LinearEngine {
 
   void Multiply(absl::Span<const EngineProduct> products) override {
     LAMINA_CHECK(MakeTasks(products));
+    size_t work = 0;
+    for (const EngineProduct& product : products) {
+      work += WorkOf({product.in.rows, product.in.cols, product.out.cols});
+    }
     const auto body = [&](size_t index, size_t worker) { RunTask(tasks_[index], worker); };
-    pool_.Run(tasks_.size(), std::ref(body));
+    pool_.Run(tasks_.size(), UsefulThreads(work, pool_.threads_in_use()), std::ref(body));
   }
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Our own linear layer: spreads panels of weights over the pool, for some rows each. What is
-// multiplied how is the arithmetic's: f32 multiply-adds (own_linear_tiles.h), or pairs of bf16
-// (pair_tiles.h).
+// Our own linear layer: spreads panels of weights over the pool, for some rows each, and strips of
+// panels where there are too few for all threads (work_cuts.h). What is multiplied how is the
+// arithmetic's: f32 multiply-adds (own_linear_tiles.h), or pairs of bf16 (pair_tiles.h).
 
 #include <algorithm>
 #include <functional>
@@ -18,6 +18,7 @@
 #include "kernels/cpu/own_linear_tiles.h"
 #include "kernels/cpu/pair_tiles.h"
 #include "kernels/cpu/panel_weights.h"
+#include "kernels/work_cuts.h"
 
 namespace lamina::kernels::cpu {
 namespace {
@@ -36,7 +37,7 @@ namespace {
 struct WidenedBF16 {
   using Input = float;
   static constexpr DType kType = DType::kBF16;
-  static constexpr size_t kRowsAtOnce = 64;
+  static constexpr size_t kRowsAtOnce = kCutRowsOfFloats;
   static size_t StepsAtOnce(size_t /*rows*/) { return SIZE_MAX; }
   static constexpr LaneOrder kOrder = LaneOrder::kFeatures;
   static bool IsInput(size_t /*cols*/) { return false; }
@@ -50,7 +51,7 @@ struct WidenedBF16 {
 struct PlainF32 {
   using Input = float;
   static constexpr DType kType = DType::kF32;
-  static constexpr size_t kRowsAtOnce = 64;
+  static constexpr size_t kRowsAtOnce = kCutRowsOfFloats;
   static size_t StepsAtOnce(size_t /*rows*/) { return SIZE_MAX; }
   static constexpr LaneOrder kOrder = LaneOrder::kFeatures;
   static bool IsInput(size_t /*cols*/) { return true; }
@@ -64,7 +65,7 @@ struct PlainF32 {
 struct PairsOfBF16 {
   using Input = BFloat16;
   static constexpr DType kType = DType::kBF16;
-  static constexpr size_t kRowsAtOnce = 256;
+  static constexpr size_t kRowsAtOnce = kCutRowsOfPairs;
   // So few rows read a weight once.
   static size_t StepsAtOnce(size_t rows) { return rows <= kPairRowsOnce ? SIZE_MAX : 512; }
   static constexpr LaneOrder kOrder = LaneOrder::kPairs;
@@ -136,11 +137,17 @@ class OwnLinearEngine final : public LinearEngine {
   void Multiply(absl::Span<const EngineProduct> products) override {
     tasks_.clear();
     TakeInputs(products);
+    work_.clear();
+    for (const EngineProduct& product : products) {
+      work_.push_back({product.in.rows, product.in.cols, product.out.cols});
+    }
+    const DenseCut cut = CutDense(work_, kRowsAtOnce, pool_.threads_in_use());
+    threads_ = cut.threads;
     for (size_t i = 0; i < products.size(); ++i) {
-      ListTasks(products[i], inputs_[i]);
+      ListTasks(products[i], inputs_[i], cut);
     }
     const auto body = [&](size_t index, size_t worker) { Run(index, worker); };
-    pool_.Run(tasks_.size(), std::ref(body));
+    pool_.Run(tasks_.size(), threads_, std::ref(body));
   }
 
  private:
@@ -150,7 +157,8 @@ class OwnLinearEngine final : public LinearEngine {
     uint32_t* const scratch = weights.widens() ? scratch_[0].get() : nullptr;
     for (size_t first = 0; first < weights.steps(); first += kWidenedSteps) {
       const size_t count = std::min(kWidenedSteps, weights.steps() - first);
-      const PanelWords words = weights.Words(feature / kPanelFeatures, first, count, scratch);
+      const PanelWords words =
+          weights.Words({.panel = feature / kPanelFeatures}, first, count, scratch);
       const uint32_t* word =
           words.words + in_panel / kStripFeatures * words.strip_words + in_panel % kStripFeatures;
       for (size_t k = 2 * first; k < std::min(2 * (first + count), weights.in_features());
@@ -163,12 +171,12 @@ class OwnLinearEngine final : public LinearEngine {
     }
   }
 
-  // One panel for at most kRowsAtOnce rows.
+  // One panel, or a part of one, for at most kRowsAtOnce rows.
   struct Task {
     const PanelWeights* weights;
-    size_t panel;
+    PanelPart part;
     MatrixView<const Input> in;
-    MatrixView<float> out;  // The panel's columns.
+    MatrixView<float> out;  // The part's columns.
   };
 
   static const PanelWeights& WeightsOf(const EngineProduct& product) {
@@ -212,39 +220,45 @@ class OwnLinearEngine final : public LinearEngine {
     return to;
   }
 
-  void ListTasks(const EngineProduct& product, MatrixView<const Input> x) {
+  void ListTasks(const EngineProduct& product, MatrixView<const Input> x, const DenseCut& cut) {
     LAMINA_CHECK(product.first_out % kPanelFeatures == 0);
     const MatrixView<float>& out = product.out;
-    const size_t first_panel = product.first_out / kPanelFeatures;
-    for (size_t row = 0; row < x.rows; row += kRowsAtOnce) {
-      const size_t rows = std::min(kRowsAtOnce, x.rows - row);
-      for (size_t col = 0; col < out.cols; col += kPanelFeatures) {
+    const size_t features = cut.strips * kStripFeatures;
+    const size_t rows_each = cut.RowsEach(x.rows);
+    for (size_t row = 0; row < x.rows; row += rows_each) {
+      const size_t rows = std::min(rows_each, x.rows - row);
+      for (size_t col = 0; col < out.cols; col += features) {
+        const size_t feature = product.first_out + col;
         tasks_.push_back(
             {&WeightsOf(product),
-             first_panel + col / kPanelFeatures,
+             {.panel = feature / kPanelFeatures,
+              .strip = feature % kPanelFeatures / kStripFeatures,
+              .strips = cut.strips},
              x.Rows(row, rows),
-             {out.row(row) + col, rows, std::min(kPanelFeatures, out.cols - col), out.stride}});
+             {out.row(row) + col, rows, std::min(features, out.cols - col), out.stride}});
       }
     }
   }
 
   // What the worker will probably multiply next, if it is as long; else null.
   const uint32_t* Ahead(size_t index) const {
-    const size_t next = index + pool_.threads_in_use();
-    if (next >= tasks_.size() || tasks_[next].weights->steps() != tasks_[index].weights->steps()) {
+    const size_t next = index + threads_;
+    if (next >= tasks_.size() || !tasks_[next].part.whole() ||
+        tasks_[next].weights->steps() != tasks_[index].weights->steps()) {
       return nullptr;
     }
-    return tasks_[next].weights->Ahead(tasks_[next].panel);
+    return tasks_[next].weights->Ahead(tasks_[next].part.panel);
   }
 
-  // The loop writes all features of a panel; where there are fewer, it writes elsewhere.
+  // The loop writes all features of a part; where there are fewer, it writes elsewhere.
   void Run(size_t index, size_t worker) const {
     const Task& task = tasks_[index];
-    if (task.out.cols == kPanelFeatures) {
+    const size_t features = task.part.strips * kStripFeatures;
+    if (task.out.cols == features) {
       MultiplyPanel(task, Ahead(index), task.out, worker);
       return;
     }
-    const MatrixView<float> whole = Packed(partly_[worker].get(), task.out.rows, kPanelFeatures);
+    const MatrixView<float> whole = Packed(partly_[worker].get(), task.out.rows, features);
     MultiplyPanel(task, Ahead(index), whole, worker);
     for (size_t i = 0; i < whole.rows; ++i) {
       std::copy_n(whole.row(i), task.out.cols, task.out.row(i));
@@ -258,17 +272,23 @@ class OwnLinearEngine final : public LinearEngine {
     return task.in.rows <= kWidenedRowsFew ? kWidenedStepsFew : kWidenedSteps;
   }
 
+  static const float* BiasOf(const Task& task) {
+    return task.weights->bias(task.part.panel) + task.part.strip * kStripFeatures;
+  }
+
   // False where it takes other weights, or fewer rows.
   static bool MultiplyAsItLies(const Task& task, MatrixView<float> out) {
     if constexpr (Arithmetic::kOrder == LaneOrder::kPairs) {
-      const PanelWeights::FewRows few = task.weights->FewRowsOf(task.panel);
+      const PanelWeights::FewRows few = task.weights->FewRowsOf(task.part.panel);
       if (few.multiply != nullptr && task.in.rows <= kFewBlockRows) {
         few.multiply({.panel = few.panel,
+                      .strip = task.part.strip,
+                      .strips = task.part.strips,
                       .steps = task.weights->steps(),
                       .in = task.in.data,
                       .in_stride = task.in.stride,
                       .rows = task.in.rows,
-                      .bias = task.weights->bias(task.panel),
+                      .bias = BiasOf(task),
                       .out = out.data,
                       .out_stride = out.stride});
         return true;
@@ -286,19 +306,19 @@ class OwnLinearEngine final : public LinearEngine {
     uint32_t* const scratch = task.weights->widens() ? scratch_[worker].get() : nullptr;
     for (size_t first = 0; first < steps;) {
       const size_t count = std::min(StepsAtOnce(task), steps - first);
-      const PanelWords words = task.weights->Words(task.panel, first, count, scratch);
-      Arithmetic::Multiply(
-          {.words = words.words,
-           .strip_words = words.strip_words,
-           .next = ahead == nullptr ? nullptr : ahead + first * kPanelFeatures,
-           .steps = count,
-           .in = task.in.data + first * kInputsPerStep,
-           .in_stride = task.in.stride,
-           .rows = task.in.rows,
-           .first = first == 0,
-           .bias = first + count == steps ? task.weights->bias(task.panel) : nullptr,
-           .out = out.data,
-           .out_stride = out.stride});
+      const PanelWords words = task.weights->Words(task.part, first, count, scratch);
+      Arithmetic::Multiply({.words = words.words,
+                            .strip_words = words.strip_words,
+                            .strips = task.part.strips,
+                            .next = ahead == nullptr ? nullptr : ahead + first * kPanelFeatures,
+                            .steps = count,
+                            .in = task.in.data + first * kInputsPerStep,
+                            .in_stride = task.in.stride,
+                            .rows = task.in.rows,
+                            .first = first == 0,
+                            .bias = first + count == steps ? BiasOf(task) : nullptr,
+                            .out = out.data,
+                            .out_stride = out.stride});
       first += count;
     }
   }
@@ -306,7 +326,9 @@ class OwnLinearEngine final : public LinearEngine {
   ThreadPool& pool_;
   std::vector<Input> copies_;
   std::vector<MatrixView<const Input>> inputs_;
+  std::vector<DenseWork> work_;  // The products'.
   std::vector<Task> tasks_;
+  size_t threads_ = 1;                                          // That take them.
   std::vector<hwy::AlignedFreeUniquePtr<float[]>> partly_;      // [workers][rows at once x 64]
   std::vector<hwy::AlignedFreeUniquePtr<uint32_t[]>> scratch_;  // [workers][steps x 64]; of blocks.
 };

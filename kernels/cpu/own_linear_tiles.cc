@@ -101,11 +101,23 @@ HWY_INLINE void MultiplyTile(const Task& task, size_t row, size_t first, Fetch& 
   }
 }
 
-// Rows [row, row + kRows) of the panel.
+// Vectors of a strip.
+constexpr size_t kStripVectors = kStripFeatures / kLanes;
+
+// Rows [row, row + kRows) of the panel, or of its strips at hand, which may be narrower than a
+// tile.
 template <class Format, size_t kRows, size_t kVectors, class Fetch>
 HWY_INLINE void MultiplyRows(const Task& task, size_t row, Fetch& fetcher) {
-  for (size_t first = 0; first < kPanelFeatures; first += kVectors * kLanes) {
+  constexpr size_t kTile = kVectors * kLanes;
+  const size_t features = task.strips * kStripFeatures;
+  size_t first = 0;
+  for (; first + kTile <= features; first += kTile) {
     MultiplyTile<Format, kRows, kVectors>(task, row, first, fetcher);
+  }
+  if constexpr (kVectors > kStripVectors) {
+    for (; first < features; first += kStripFeatures) {
+      MultiplyTile<Format, kRows, kStripVectors>(task, row, first, fetcher);
+    }
   }
 }
 

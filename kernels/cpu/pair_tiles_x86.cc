@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "hwy/base.h"
 #include "kernels/cpu/pair_tiles.h"
@@ -153,7 +154,39 @@ HWY_INLINE void MultiplyHalves(const Task& task) {
   MultiplyTile<kRows, kHalfStrips>(task, 0, kHalfStrips, fetcher);
 }
 
+// Rows of one or two strips: 24 sums as well. Words are asked for ahead in the first pass over
+// them.
+template <size_t kStrips>
+constexpr size_t kNarrowRows = 24 / kStrips;
+
+template <size_t kRows, size_t kStrips>
+void MultiplyNarrowTile(const Task& task, size_t row) {
+  if (row == 0) {
+    StripFetcher<kStrips> fetcher(task, task.words, nullptr);
+    MultiplyTile<kRows, kStrips>(task, row, 0, fetcher);
+  } else {
+    NoFetcher fetcher;
+    MultiplyTile<kRows, kStrips>(task, row, 0, fetcher);
+  }
+}
+
+template <size_t kStrips, size_t... kRowsLess1>
+void MultiplyNarrow(const Task& task, std::index_sequence<kRowsLess1...>) {
+  using Multiply = void (*)(const Task&, size_t);
+  static constexpr Multiply kByRows[] = {MultiplyNarrowTile<kRowsLess1 + 1, kStrips>...};
+  constexpr size_t kRows = kNarrowRows<kStrips>;
+  for (size_t row = 0, passes = (task.rows + kRows - 1) / kRows; row < task.rows; --passes) {
+    const size_t rows = (task.rows - row + passes - 1) / passes;
+    kByRows[rows - 1](task, row);
+    row += rows;
+  }
+}
+
 void MultiplyPanel(const Task& task) {
+  if (task.strips != kVectors) {
+    return task.strips == 1 ? MultiplyNarrow<1>(task, std::make_index_sequence<kNarrowRows<1>>())
+                            : MultiplyNarrow<2>(task, std::make_index_sequence<kNarrowRows<2>>());
+  }
   switch (task.rows) {
     case 7:
       return MultiplyHalves<7>(task);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the inner loops of our own linear layers take: some steps of one panel of weights, times
-// some rows.
+// What the inner loops of our own linear layers take: some steps of one panel of weights, or of one
+// or two of its strips, times some rows.
 //
 // Weights lie in panels of 64 output features, each of four strips of 16: a strip is [steps][16]
 // words of 32 bits, one cache line for each step, so that every pass over the rows reads memory in
@@ -21,17 +21,20 @@ namespace lamina::kernels::cpu {
 
 inline constexpr size_t kPanelFeatures = 64;
 inline constexpr size_t kStripFeatures = 16;
+inline constexpr size_t kPanelStrips = kPanelFeatures / kStripFeatures;
 
-// Shapes: words  [4, steps, 16], `strip_words` from one strip to the next
-//         next   as many words as `words`, without gaps: fetched into the second cache; may be null
+// Shapes: words  [strips, steps, 16], `strip_words` from one strip to the next
+//         next   as many words as `words`, without gaps: fetched into the second cache; may be
+//                null, and is where strips are fewer than 4
 //         in     [rows, >= inputs], `in_stride` elements between rows; for words of bf16
 //                inputs = 2 * steps, else inputs = steps.
-//         bias   [64]; null where further steps follow
-//         out    [rows, 64] f32, `out_stride` elements between rows
+//         bias   [16 * strips]; null where further steps follow
+//         out    [rows, 16 * strips] f32, `out_stride` elements between rows
 template <class Input>
 struct PanelTask {
   const uint32_t* words = nullptr;
   size_t strip_words = 0;
+  size_t strips = kPanelStrips;  // Or 1, or 2: a layer that is cut for many threads (work_cuts.h).
   const uint32_t* next = nullptr;
   size_t steps = 0;
   const Input* in = nullptr;

@@ -19,10 +19,19 @@
 
 namespace lamina::kernels::cpu {
 
-// Some steps of one panel: words of strip s from `words + s * strip_words` on.
+// Some steps of some strips: words of the s-th one from `words + s * strip_words` on.
 struct PanelWords {
   const uint32_t* words = nullptr;
   size_t strip_words = 0;
+};
+
+// Strips [strip, strip + strips) of a panel.
+struct PanelPart {
+  size_t panel = 0;
+  size_t strip = 0;
+  size_t strips = kPanelStrips;
+
+  bool whole() const { return strips == kPanelStrips; }
 };
 
 class PanelWeights : public EngineWeights {
@@ -42,10 +51,11 @@ class PanelWeights : public EngineWeights {
     std::copy(shape.bias.begin(), shape.bias.end(), bias_.begin());
   }
 
-  // Steps [first, first + count) of a panel. `scratch` has room for count * 64 words, aligned to a
-  // cache line; what is returned stays valid as long as that is not written to.
-  // Requires: `first` a multiple of kStepsTogether.
-  virtual PanelWords Words(size_t panel, size_t first, size_t count, uint32_t* scratch) const = 0;
+  // Steps [first, first + count) of a part of a panel. `scratch` has room for count words of each
+  // of its features, aligned to a cache line; what is returned stays valid as long as that is not
+  // written to. Requires: `first` a multiple of kStepsTogether.
+  virtual PanelWords Words(const PanelPart& part, size_t first, size_t count,
+                           uint32_t* scratch) const = 0;
 
   // Whether Words() makes them anew, in `scratch`; else they lie in memory.
   virtual bool widens() const = 0;

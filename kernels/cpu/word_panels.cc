@@ -71,9 +71,10 @@ class WordPanels final : public PanelWeights {
     at_ = reinterpret_cast<uint32_t*>(at[0]);
   }
 
-  PanelWords Words(size_t panel, size_t first, size_t /*count*/,
+  PanelWords Words(const PanelPart& part, size_t first, size_t /*count*/,
                    uint32_t* /*scratch*/) const override {
-    return {Ahead(panel) + first * kStripFeatures, steps() * kStripFeatures};
+    const size_t strip_words = steps() * kStripFeatures;
+    return {Ahead(part.panel) + part.strip * strip_words + first * kStripFeatures, strip_words};
   }
   bool widens() const override { return false; }
   bool words_are_exact() const override { return true; }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 
 namespace lamina {
 namespace {
@@ -46,6 +47,39 @@ TEST_P(ThreadPoolTest, RunsEveryIndexOnceOnAsManyThreadsAsAreInUse) {
   }
 }
 
+// Work that is too little for all threads goes to the first ones.
+TEST_P(ThreadPoolTest, RunsEveryIndexOnceOnAtMostSoManyThreads) {
+  ThreadPool pool({.threads = GetParam()});
+  for (size_t round = 0; round < 300; ++round) {
+    std::vector<std::atomic<int>> hits(1 + round % 61);
+
+    pool.Run(hits.size(), 1 + round % 11, [&](size_t i, size_t worker) {
+      ASSERT_LT(worker, pool.threads());
+      hits[i].fetch_add(1);
+    });
+
+    for (const auto& hit : hits) {
+      ASSERT_EQ(hit.load(), 1);
+    }
+  }
+  pool.Run(9, 1, [&](size_t, size_t worker) { ASSERT_EQ(worker, 0u); });
+}
+
+// A round ends when its indices have been run: the one that each thread holds here.
+TEST_P(ThreadPoolTest, ThreadsRunIndicesAtTheSameTime) {
+  ThreadPool pool({.threads = GetParam()});
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<size_t> arrived = 0;
+    pool.Run(pool.threads(), [&](size_t, size_t) {
+      arrived.fetch_add(1);
+      while (arrived.load() < pool.threads()) {  // Ends only if all of them have an index.
+        std::this_thread::yield();
+      }
+    });
+    ASSERT_EQ(arrived.load(), pool.threads());
+  }
+}
+
 // Others see that the caller gets on inside a call, and inside a long index.
 TEST_P(ThreadPoolTest, CountsTheStepsOfTheCallerAlone) {
   ThreadPool pool({.threads = GetParam()});
@@ -72,7 +106,7 @@ TEST_P(ThreadPoolTest, EndsWhileThreadsSleep) {
   EXPECT_EQ(hits.load(), 5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8));
+INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8, 40));
 
 // Workers 1, 2, ... have cores[1], cores[2], ...
 TEST(CallerCoresTest, AreThoseThatNoWorkerHas) {

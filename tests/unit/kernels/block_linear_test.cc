@@ -211,6 +211,28 @@ TEST_P(BlockLinearTest, HasTheBitsOfTheWidenedLayer) {
   }
 }
 
+// Strips of panels, which are widened without their neighbours.
+TEST_P(BlockLinearTest, CutsForManyThreadsDoNotChangeBits) {
+  const std::unique_ptr<Dense> one = Make();
+  if (!KeepsBlocks(*one)) {
+    GTEST_SKIP() << one->description() << " takes no blocks";
+  }
+  const std::unique_ptr<Dense> many = MakeDense(DType::kBF16, std::get<1>(GetParam()), 64);
+  const BlockLayer layer({{info().type, 300}}, 2048, true, 11);
+  const auto packed = layer.PackBlocks(*many);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  const auto widened = layer.PackWidened(*one);
+  for (const size_t rows : {1, 5, 9, 40}) {
+    Activations in = Activations::Random(rows, 2048, DType::kBF16, rows);
+    Activations got(rows, 300, DType::kF32);
+    Activations expected(rows, 300, DType::kF32);
+    many->Linear(**packed, in.view(), 0, got.floats());
+    one->Linear(*widened, in.view(), 0, expected.floats());
+    ASSERT_EQ(std::memcmp(got.floats().data, expected.floats().data, rows * 300 * 4), 0)
+        << rows << " rows";
+  }
+}
+
 TEST_P(BlockLinearTest, ColumnRangesHaveTheBitsOfTheWhole) {
   const std::unique_ptr<Dense> dense = Make();
   if (!KeepsBlocks(*dense)) {

@@ -294,6 +294,29 @@ TEST(Int8AttentionTest, EveryShapeHasTheReferenceBits) {
   }
 }
 
+TEST(Int8AttentionTest, CutsForManyThreadsHaveTheReferenceBits) {
+  ThreadPool one({.threads = 1});
+  const AttentionCase cases[] = {
+      {.descriptor = Descriptor(64, 3, 3), .tokens = 1025, .run_max = 300},
+      {.descriptor = Descriptor(64, 1, 3), .tokens = 5000, .run_max = 5000, .seed = 2},
+      {.descriptor = Descriptor(128, 1, 4, 1000), .tokens = 2100, .queries = 20, .run_max = 700},
+      {.descriptor = WithSinks(Descriptor(80, 2, 2, 0, 4.0f)), .tokens = 1536, .queries = 64}};
+  for (const AttentionCase& c : cases) {
+    Int8Problem problem(c);
+    const std::vector<uint16_t> want = Bits(problem.Attend(ReferenceAttention(), one));
+    const std::vector<float> partials = problem.AttendToPartials(ReferenceAttention(), one);
+    for (const size_t threads : {2, 3, 8, 16, 32, 128}) {
+      ThreadPool pool({.threads = threads});
+      for (const AttentionKernel* kernel : CpuInt8AttentionVariants()) {
+        ASSERT_EQ(Bits(problem.Attend(*kernel, pool)), want)
+            << kernel->name() << " " << Words(c) << " threads " << threads;
+        ASSERT_EQ(problem.AttendToPartials(*kernel, pool), partials)
+            << kernel->name() << " " << Words(c) << " threads " << threads;
+      }
+    }
+  }
+}
+
 TEST(Int8AttentionTest, ValuesThatAreNotFiniteMakeTheirGroupNaNEverywhereAlike) {
   ThreadPool pool({.threads = 2});
   for (const float broken : {INFINITY, -INFINITY, NAN, 3.3e38f, -1e-40f}) {

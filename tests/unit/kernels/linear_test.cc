@@ -210,6 +210,35 @@ TEST_P(LinearTest, ThreadsDoNotChangeBits) {
   }
 }
 
+// Layers of SmolLM2 and LLaMA-3-8B, by their outputs, with inputs enough that the work is worth
+// while for as many threads as there are: cut into strips, into rows, or not at all.
+TEST_P(LinearTest, CutsForManyThreadsDoNotChangeBits) {
+  if (std::get<2>(GetParam()) != 1) {
+    GTEST_SKIP() << "once for each loop";
+  }
+  constexpr size_t kRows[] = {1, 9, 70};
+  for (const size_t out : {576, 960, 3072, 4096, 6144, 28672, 49152}) {
+    const Layer layer = {std::max<size_t>(37, 2'400'000 / out), out, out == 576};
+    const Weights weights(layer, out);
+    std::vector<Activations> expected;
+    for (const size_t threads : {1, 2, 3, 8, 16, 32, 128}) {
+      const std::unique_ptr<Dense> dense = Make(threads);
+      const auto packed = Pack(*dense, layer, weights);
+      for (size_t i = 0; i < std::size(kRows); ++i) {
+        Activations in = Activations::Random(kRows[i], layer.in, type(), i);
+        Activations got(kRows[i], out, DType::kF32);
+        dense->Linear(*packed, in.view(), 0, got.floats());
+        if (threads == 1) {
+          expected.push_back(std::move(got));
+          continue;
+        }
+        ASSERT_EQ(std::memcmp(got.floats().data, expected[i].floats().data, kRows[i] * out * 4), 0)
+            << out << " columns, " << kRows[i] << " rows, " << threads << " threads";
+      }
+    }
+  }
+}
+
 TEST_P(LinearTest, ColumnRangesHaveTheBitsOfTheWhole) {
   const std::unique_ptr<Dense> dense = Make();
   const Layer layer = {288, 5000, true};
