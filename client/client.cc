@@ -284,9 +284,10 @@ absl::Status Client::Generate(const GenerateOptions& options, const ChunkFunctio
 }
 
 absl::StatusOr<ScoreResult> Client::Score(const Prompt& prompt, const ScoreProgress& on_progress,
-                                          uint32_t decode_from) {
+                                          const ScoreOptions& options) {
   v1::ScoreRequest request;
-  request.set_decode_from(decode_from);
+  request.set_decode_from(options.decode_from);
+  request.set_policy(options.policy);
   if (const auto* text = std::get_if<std::string>(&prompt)) {
     request.set_text(*text);
   } else {

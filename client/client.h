@@ -148,6 +148,12 @@ struct TokenRank {
   std::vector<TokenLogprob> top;  // Best first.
 };
 
+struct ScoreOptions {
+  uint32_t decode_from =
+      0;                    // Tokens from this one on go through decode steps, one a step; 0: none.
+  std::string policy = {};  // As GenerateOptions::policy.
+};
+
 struct ScoreResult {
   std::vector<TokenId> tokens;
   std::vector<float> logprobs;  // logprobs[i] belongs to tokens[i + 1].
@@ -380,9 +386,8 @@ class Client {
   // Requires: a prompt of text or token ids.
   // `on_progress` is called in this thread: a long prompt has been worked on up to `done` tokens.
   using ScoreProgress = std::function<void(uint32_t done, uint32_t tokens)>;
-  // Tokens from `decode_from` on go through decode steps, one a step; 0: none do.
   absl::StatusOr<ScoreResult> Score(const Prompt& prompt, const ScoreProgress& on_progress = {},
-                                    uint32_t decode_from = 0);
+                                    const ScoreOptions& options = {});
   // Requires: a prompt of text or messages.
   absl::StatusOr<TokenizeResult> Tokenize(const Prompt& prompt, bool add_special);
   absl::StatusOr<std::string> Detokenize(const std::vector<TokenId>& tokens, bool skip_special);

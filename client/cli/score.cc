@@ -14,7 +14,7 @@ constexpr char kExamples[] = R"(  lamina score --prompt-file text.txt
 Log-probabilities are natural logarithms, one for each token but the first.
 )";
 
-int Run(Invocation& invocation, const PromptFlags& flags, uint32_t decode_from) {
+int Run(Invocation& invocation, const PromptFlags& flags, const client::ScoreOptions& options) {
   if (const std::string wrong = CheckPromptFlags(flags); !wrong.empty()) {
     return FailUsage("score", wrong);
   }
@@ -32,7 +32,7 @@ int Run(Invocation& invocation, const PromptFlags& flags, uint32_t decode_from) 
   WaitNotice notice("scoring");
   const absl::StatusOr<client::ScoreResult> result = (*client)->Score(
       *prompt, [&notice](uint32_t done, uint32_t tokens) { notice.PromptDone(done, tokens); },
-      decode_from);
+      options);
   notice.End();
   if (!result.ok()) {
     return Fail(result.status());
@@ -57,16 +57,15 @@ void AddScoreCommand(CLI::App& app, Invocation& invocation) {
   const auto flags = std::make_shared<PromptFlags>();
   AddServerFlag(command, invocation);
   AddPromptFlags(command, *flags, /*with_tokens=*/true);
-  const auto decode_from = std::make_shared<uint32_t>(0);
+  const auto options = std::make_shared<client::ScoreOptions>();
   command
-      ->add_option("--decode-from", *decode_from,
+      ->add_option("--decode-from", options->decode_from,
                    "Tokens from this one on go through decode steps, one a step, as if they had "
                    "been sampled; those before them are the prompt")
       ->type_name("N");
-  command->callback([&invocation, flags, decode_from] {
-    invocation.run = [&invocation, flags, decode_from] {
-      return Run(invocation, *flags, *decode_from);
-    };
+  AddPolicyFlag(command, options->policy);
+  command->callback([&invocation, flags, options] {
+    invocation.run = [&invocation, flags, options] { return Run(invocation, *flags, *options); };
   });
 }
 

@@ -20,6 +20,7 @@ GATEWAY = {"listen": "127.0.0.1:0"}
 COORDINATOR = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
 ENDLESS = ["generate", "--prompt", "Once upon a time", "--max-tokens", "200", "--ignore-eos", "--json"]
 WORD = "fetch_sparse-0.2-window_sums"
+TEXT = " ".join(f"The {word} stood by the river and looked at the hills." for word in ("horse", "old man", "child", "tower", "mill", "cart"))
 
 
 def several(*policies, **keys):
@@ -93,6 +94,10 @@ class PoliciesTest(unittest.TestCase):
                 flags = [] if policy is None else ["--policy", policy]
                 answer = json.loads(cluster.lamina("generate", "--prompt", "Once", "--max-tokens", "4", "--json", *flags).stdout)
                 self.assertEqual(answer.get("lossy"), word)
+            scores = [json.loads(cluster.lamina("score", "--prompt", TEXT, "--decode-from", "40", "--policy", policy, "--json").stdout)
+                      for policy in ("attend_remote", "fetch_heads", "fetch_sparse")]
+            self.assertEqual(scores[0]["logprobs"], scores[1]["logprobs"])
+            self.assertNotEqual(scores[0]["logprobs"], scores[2]["logprobs"])
             chosen = json.loads(cluster.lamina("explain", "--json").stdout)[0]
             self.assertEqual(chosen, {"what": "policy", "chosen": "attend_remote", "figures": [
                 f"for requests that name none of attend_remote, fetch_heads, fetch_sparse (lossy: {WORD})"]})
