@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from unittest import mock
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "bench"))
+import choice  # noqa: E402
 import cluster  # noqa: E402
 import peers  # noqa: E402
 import processor  # noqa: E402
@@ -188,6 +190,24 @@ class ServerTest(SuiteTest):
     def test_what_a_suite_needs_besides_the_server_is_named(self):
         self.assertIn("--gateway HOST:PORT", self.run_suite("gateway", "--", "--server", "here:7400").stderr)
         self.assertIn("--cluster FILE", self.run_suite("predict", "--", "--server", "here:7400").stderr)
+
+
+class ChoiceTest(unittest.TestCase):
+    def test_plans_are_configurations_of_two_cores(self):
+        names = [choice.name_of({"machines": machines, "policy": policy, "arrangement": f"1 replica, {rest}"}) for machines, policy, rest in (
+            ("1 x core", "local", "local"), ("1 x both", "local", "local"),
+            ("1 x core + 1 x core", "attend_remote", "attend_remote by request, 1 lane"),
+            ("1 x core + 1 x core", "attend_remote", "attend_remote by request, 3 lanes"))]
+        self.assertEqual(names, ["one core", "both cores", "two pools, 1 lane", "two pools, 3 lanes"])
+        self.assertLessEqual(set(names), set(choice.CONFIGURATIONS))
+        self.assertNotIn(choice.name_of({"machines": "2 x core", "policy": "local", "arrangement": "2 replicas, local"}), choice.CONFIGURATIONS)
+
+    def test_the_catalogue_has_one_core_and_both(self):
+        text = choice.catalogue([{"bytes_per_second": 2e9, "latency_seconds": 3e-6}])
+        devices, machines = text[text.index("devices:"):text.index("links:")], text[text.index("machines:"):]
+        for part in (devices, machines):
+            self.assertEqual(re.findall(r"- name: (\w+)", part), ["core", "both"])
+        self.assertIn("2.000 GB/s", text)
 
 
 class ProcessorTest(unittest.TestCase):
