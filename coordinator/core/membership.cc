@@ -34,6 +34,13 @@ bool IsWhole(const std::vector<Member>& nodes, const Member& node) {
           }));
 }
 
+// Whether it has a part, and an epoch can form without it.
+bool CanGo(const std::vector<FaultEvidence::Suspect>& nodes, const std::string& name) {
+  return std::any_of(nodes.begin(), nodes.end(), [&](const FaultEvidence::Suspect& node) {
+    return node.name == name && !node.needed;
+  });
+}
+
 }  // namespace
 
 absl::string_view RoleOf(const Member& member) {
@@ -142,7 +149,12 @@ void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Stat
   if (blamed != nullptr && retries_.OnTrial(peer)) {
     SetAside(*blamed, absl::StrCat("blamed by ", name, ": ", status.message()));
   } else if (retries_.OnTrial(name)) {
-    SetAside(*member, status.message());
+    // Without it nothing serves, and without the one it blames there is a cluster to try it in.
+    if (CanGo(Suspects(), peer) && !CanGo(Suspects(), name)) {
+      SetAside(*blamed, absl::StrCat("blamed by ", name, ": ", status.message()));
+    } else {
+      SetAside(*member, status.message());
+    }
   } else if (limits_.TooManyWithoutProgress()) {
     Judge(limits_.first_without_progress(), last_fault_);
   } else if (limits_.TooManyInWindow(now_)) {

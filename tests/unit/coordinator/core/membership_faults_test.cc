@@ -216,6 +216,28 @@ TEST_F(FaultsTest, ANodeSetAsideIsTriedAgainAndGoesAtItsFirstFault) {
   EXPECT_THAT(Left(), ElementsAre("c0", "m0", "m1"));
 }
 
+// The only compute node was set aside on the words of two memory nodes. Tried again, it says which
+// of them it cannot work with: that one goes, and the cluster serves.
+TEST_F(FaultsTest, TheOnlyComputeNodeOnTrialStaysWhereAMemoryNodeCanGo) {
+  Serve();
+  members_.Tick(Seconds(1));
+  for (uint32_t i = 0; i < kMost; ++i) {
+    ConnectAndFail({"c0", "m0", "m1"}, {}, {{i % 2 == 0 ? "m0" : "m1", "c0"}});
+  }
+  EXPECT_EQ(members_.phase(), MembershipPhase::kWaiting);
+  EXPECT_TRUE(members_.Tick(Seconds(11)));
+
+  ConnectAndFail({"c0", "m0", "m1"}, {"m0"}, {{"c0", "m1"}});
+
+  EXPECT_THAT(Left(), ElementsAre("c0", "m0"));
+  EXPECT_THAT(members_.Describe(),
+              HasSubstr("m1 failed: blamed by c0: broken (tried again after 10 s)"));
+  ServeAgain({"c0", "m0"});
+  // With nobody else to go it is the one that goes.
+  ConnectAndFail({"c0", "m0"}, {}, {{"c0", "m0"}});
+  EXPECT_EQ(members_.phase(), MembershipPhase::kWaiting);
+}
+
 TEST_F(FaultsTest, ANodeThatCannotPrepareIsTriedAgain) {
   JoinAll();
   Actions();
