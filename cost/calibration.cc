@@ -145,16 +145,6 @@ absl::StatusOr<double> ReadBorder(const Json& json) {
   return least;
 }
 
-absl::StatusOr<std::vector<MixedStep>> ReadMixed(const Json& json) {
-  return ReadPoints<MixedStep>(json, [](Fields& fields, const Json& point) {
-    return MixedStep{.rows = fields.Number(point, "rows"),
-                     .context = fields.Number(point, "context"),
-                     .tokens = fields.Number(point, "tokens"),
-                     .lanes = fields.Number(point, "lanes"),
-                     .seconds = fields.Number(point, "seconds")};
-  });
-}
-
 template <typename Curve, typename Read>
 absl::Status ReadCurves(const Json& json, const char* key, Read read, std::vector<Curve>& out) {
   if (!json.contains(key)) {
@@ -200,8 +190,6 @@ absl::StatusOr<Calibration> ParseCalibration(absl::string_view text, absl::strin
   status.Update(ReadCurves(json, "t_exchange", ReadExchange, exchanges));
   std::vector<double> borders;
   status.Update(ReadCurves(json, "t_border", ReadBorder, borders));
-  std::vector<std::vector<MixedStep>> mixed;
-  status.Update(ReadCurves(json, "t_mixed", ReadMixed, mixed));
   if (!status.ok()) {
     return error(status.message());
   }
@@ -210,9 +198,6 @@ absl::StatusOr<Calibration> ParseCalibration(absl::string_view text, absl::strin
   }
   if (!borders.empty()) {
     calibration.border = borders.front();
-  }
-  if (!mixed.empty()) {
-    calibration.mixed = std::move(mixed.front());
   }
   return calibration;
 }

@@ -45,15 +45,6 @@ struct PromptAttentionCurve {
   FittedLine flops;
 };
 
-// A step with decode rows and a chunk of a prompt, on one compute node.
-struct MixedStep {
-  double rows = 0;     // Decode rows of the lane.
-  double context = 0;  // Tokens of each of them.
-  double tokens = 0;   // Tokens of the chunk, which begins its prompt.
-  double lanes = 0;    // Lanes that decode, this one included.
-  double seconds = 0;  // The whole step, without the steps of rows alone that ran meanwhile.
-};
-
 struct Calibration {
   std::string device;
   std::string date;
@@ -67,7 +58,6 @@ struct Calibration {
   // Seconds that a step waits for at its border where several lanes hide all other waits; 0: not
   // measured.
   double border = 0;
-  std::vector<MixedStep> mixed;
 };
 
 // Operations of causal attention in one layer over a prompt of `tokens` that begins a sequence:

@@ -22,50 +22,10 @@ const Curve* Nearest(const std::vector<Curve>& curves, double size, Size size_of
 
 bool IsSame(double a, double b) { return std::abs(a - b) <= 1e-3 * b; }
 
-// Seconds of `step` by `times` alone, in slices and in everything else. Where lanes hide attention
-// and the exchange from each other these do not count.
-struct StepParts {
-  double slices = 0;
-  double others = 0;
-};
-
-StepParts PartsOf(const MixedStep& step, const MeasuredTimes& times, const AttentionRates& rates,
-                  const ModelShape& shape) {
-  const double prompt =
-      shape.layers *
-      (times.prompt_attention.fixed +
-       times.prompt_attention.slope *
-           PromptAttentionFlops(4.0 * shape.query_heads * shape.head_dim, step.tokens));
-  StepParts parts{.slices = shape.layers * times.slice.At(step.rows + step.tokens) + prompt,
-                  .others = times.head.empty() ? 0 : times.head.At(step.rows + 1)};
-  if (step.lanes <= 1) {
-    const double bytes = step.rows * step.context * shape.KvBytesPerTokenLayer();
-    parts.others += shape.layers * (rates.fixed.value + step.rows * rates.seconds_per_row.value +
-                                    bytes * rates.seconds_per_byte.value + times.exchange.fixed +
-                                    times.exchange.slope * step.rows);
-  } else {
-    parts.others += times.border;
-  }
-  return parts;
-}
-
-// The mean over all steps that were measured, and no less than 1.
-double MixedShare(const std::vector<MixedStep>& steps, const MeasuredTimes& times,
-                  const AttentionRates& rates, const ModelShape& shape) {
-  if (steps.empty() || times.prompt_attention.points == 0) {
-    return 1;
-  }
-  double share = 0;
-  for (const MixedStep& step : steps) {
-    const StepParts parts = PartsOf(step, times, rates, shape);
-    share += std::max(1.0, (step.seconds - parts.others) / parts.slices);
-  }
-  return share / static_cast<double>(steps.size());
-}
-
 // What was measured of a layer of this very shape; null where none was.
-std::shared_ptr<MeasuredTimes> TimesOf(const SliceCurve& slice, const Calibration& calibration,
-                                       const ModelShape& shape) {
+std::shared_ptr<const MeasuredTimes> TimesOf(const SliceCurve& slice,
+                                             const Calibration& calibration,
+                                             const ModelShape& shape) {
   if (!IsSame(slice.weights, shape.LayerWeights())) {
     return nullptr;
   }
@@ -113,6 +73,7 @@ DeviceRates WithCalibration(const DeviceRates& rates, const Calibration& calibra
                              Provenance::kMeasured},
         .seconds_per_flop = {slice->rows.slope / (2 * slice->weights), Provenance::kMeasured},
         .time = DenseTime::kLine};
+    calibrated.times = TimesOf(*slice, calibration, shape);
   }
   std::vector<AttentionCurve> canonical;
   for (const AttentionCurve& curve : calibration.attentions) {
@@ -128,12 +89,6 @@ DeviceRates WithCalibration(const DeviceRates& rates, const Calibration& calibra
     calibrated.attention = {.fixed = {attention->bytes.fixed, Provenance::kMeasured},
                             .seconds_per_byte = {attention->bytes.slope, Provenance::kMeasured},
                             .seconds_per_row = {attention->bytes.row, Provenance::kMeasured}};
-  }
-  if (slice != nullptr) {
-    if (const auto times = TimesOf(*slice, calibration, shape); times != nullptr) {
-      times->mixed = MixedShare(calibration.mixed, *times, calibrated.attention, shape);
-      calibrated.times = times;
-    }
   }
   return calibrated;
 }

@@ -35,8 +35,6 @@ struct MeasuredTimes {
   FittedLine prompt_attention;  // One layer, over operations. Without points it was not measured.
   FittedLine exchange;          // As Calibration has it.
   double border = 0;            // As Calibration has it.
-  // How many times as long as these times say a slice takes in a step of decode rows and a chunk.
-  double mixed = 1;
 };
 
 struct DeviceRates {

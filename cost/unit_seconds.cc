@@ -26,8 +26,7 @@ Estimate SliceSeconds(const ModelShape& shape, const Cluster& cluster, const Ste
       (prompt_flops == 0 || times->prompt_attention.points > 0)) {
     const FittedLine& prompts = times->prompt_attention;
     const double attention = prompt_flops > 0 ? prompts.fixed + prompts.slope * prompt_flops : 0;
-    const double share = lane.all_rows() > 0 && lane.prompt_tokens > 0 ? times->mixed : 1;
-    return {share * (times->slice.At(tokens) + attention), Provenance::kMeasured};
+    return {times->slice.At(tokens) + attention, Provenance::kMeasured};
   }
   const double bytes = kElementBytes * shape.LayerWeightsRead(tokens);
   const double flops = tokens * shape.LayerFlopsPerRow() + prompt_flops;

@@ -32,7 +32,6 @@ constexpr absl::Duration kSettle = absl::Milliseconds(1500);  // Counters come t
 constexpr absl::Duration kFirstTokens = absl::Seconds(120);
 constexpr uint32_t kAnswerMost = 4000;
 constexpr uint32_t kAnswerLeast = 200;
-constexpr uint32_t kMixedSeed = 1;      // Prompts of no other measurement.
 constexpr uint32_t kChunkTokens = 512;  // The default of prefill.chunk_tokens: one chunk.
 
 struct CalibrateFlags {
@@ -157,62 +156,24 @@ class Calibrator {
     }
     absl::SleepFor(kSettle);
     LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus before, client_.Status());
-    LAMINA_ASSIGN_OR_RETURN(const uint32_t prompts, RunPrompts(tokens, 2 + tokens));
+    const absl::Time end = absl::Now() + absl::Seconds(seconds_);
+    uint32_t index = 0;
+    do {
+      client::GenerateOptions options;
+      options.prompt = RandomPrompt(2 + tokens, index++, tokens, model_.vocabulary);
+      options.max_tokens = 1;
+      LAMINA_RETURN_IF_ERROR(client_.Generate(options, [](const client::Chunk&) {}));
+    } while (absl::Now() < end);
     absl::SleepFor(kSettle);
     LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, client_.Status());
     CalibrationWindow(before, after, shape_)
-        .AppendPrompts(tokens, prompts, tokens <= kChunkTokens, points_);
-    return absl::OkStatus();
-  }
-
-  // Rows that decode, by themselves and then while prompts of one chunk run one after the other.
-  absl::Status Mixed(uint32_t rows, uint32_t context, uint32_t tokens) {
-    const uint32_t longest = std::max(context + kAnswerLeast, tokens + 1);
-    if (longest > model_.sequence_tokens_max) {
-      LeaveOut("longer than the cluster takes");
-      return absl::OkStatus();
-    }
-    const uint32_t answer = std::min(kAnswerMost, model_.sequence_tokens_max - context);
-    SteadyLoad load(client_, rows, context, model_.vocabulary, answer);
-    LAMINA_RETURN_IF_ERROR(load.AwaitDecoding(rows));
-    absl::SleepFor(kSettle);
-    LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus before, client_.Status());
-    absl::SleepFor(absl::Seconds(seconds_));
-    LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus alone, client_.Status());
-    LAMINA_ASSIGN_OR_RETURN(const uint32_t prompts, RunPrompts(tokens, kMixedSeed));
-    absl::SleepFor(kSettle);
-    LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, client_.Status());
-    if (load.open() < rows) {
-      LeaveOut("some answers ended before the measurement did; lower --seconds");
-      return absl::OkStatus();
-    }
-    const double lanes = std::max(1.0, LanesOf(after));
-    const MixedPoint point = {.rows = rows / lanes,
-                              .context = static_cast<double>(context),
-                              .tokens = static_cast<double>(tokens),
-                              .lanes = lanes};
-    CalibrationWindow(alone, after, shape_)
-        .AppendMixed(point, prompts, CalibrationWindow(before, alone, shape_).StepSeconds(),
-                     points_);
+        .AppendPrompts(tokens, index, tokens <= kChunkTokens, points_);
     return absl::OkStatus();
   }
 
   const CalibrationPoints& points() const { return points_; }
 
  private:
-  // Prompts with one token of an answer, one after the other for a measurement's time. Returns how
-  // many.
-  absl::StatusOr<uint32_t> RunPrompts(uint32_t tokens, uint32_t seed) {
-    const absl::Time end = absl::Now() + absl::Seconds(seconds_);
-    uint32_t count = 0;
-    do {
-      client::GenerateOptions options;
-      options.prompt = RandomPrompt(seed, count++, tokens, model_.vocabulary);
-      options.max_tokens = 1;
-      LAMINA_RETURN_IF_ERROR(client_.Generate(options, [](const client::Chunk&) {}));
-    } while (absl::Now() < end);
-    return count;
-  }
   static void LeaveOut(const char* why) { std::fprintf(stderr, "  left out: %s\n", why); }
 
   client::Client& client_;
@@ -240,9 +201,6 @@ absl::StatusOr<Json> Measure(const CalibrateFlags& flags, client::Client& client
     std::fprintf(stderr, "prompts of %u tokens\n", tokens);
     LAMINA_RETURN_IF_ERROR(calibrator.Prompts(tokens));
   }
-  constexpr uint32_t kMixed[] = {4, 256, 256};
-  std::fprintf(stderr, "prompts of %u tokens while %u rows decode\n", kMixed[2], kMixed[0]);
-  LAMINA_RETURN_IF_ERROR(calibrator.Mixed(kMixed[0], kMixed[1], kMixed[2]));
   LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus status, client.Status());
   if (calibrator.points().slices.empty()) {
     return absl::FailedPreconditionError(

@@ -48,18 +48,6 @@ Json AttentionFitToJson(const std::vector<CalibrationPoint>& from) {
           {"r2", plane.r2}};
 }
 
-Json MixedToJson(const std::vector<MixedPoint>& points) {
-  Json json = Json::array();
-  for (const MixedPoint& point : points) {
-    json.push_back({{"rows", point.rows},
-                    {"context", point.context},
-                    {"tokens", point.tokens},
-                    {"lanes", point.lanes},
-                    {"seconds", point.seconds}});
-  }
-  return json;
-}
-
 Json ShapeToJson(const cost::ModelShape& shape) {
   return {{"model", shape.name},        {"dtype", "bf16"},
           {"width", shape.width},       {"q_heads", shape.query_heads},
@@ -79,14 +67,6 @@ struct CalibrationWindow::Change {
   double Part(const std::string& name) const {
     const auto part = parts.find(name);
     return part == parts.end() ? 0 : part->second;
-  }
-  // Everything but waits for a plan and for other replicas.
-  double StepsSeconds() const {
-    double seconds = 0;
-    for (const auto& [part, value] : parts) {
-      seconds += part == "wait_plan" || part == "wait_replica" ? 0 : value;
-    }
-    return seconds;
   }
   double SliceSeconds() const {
     double seconds = 0;
@@ -160,36 +140,6 @@ void CalibrationWindow::AppendDecode(double rows, double lanes, CalibrationPoint
   }
 }
 
-double CalibrationWindow::StepSeconds() const {
-  double seconds = 0;
-  for (const Change& change : Changes()) {
-    if (!change.memory) {
-      if (seconds > 0) {
-        return 0;
-      }
-      seconds = change.StepsSeconds() / (change.units / (shape_.layers + 1.0));
-    }
-  }
-  return seconds;
-}
-
-void CalibrationWindow::AppendMixed(MixedPoint point, double prompts, double decode_step,
-                                    CalibrationPoints& points) const {
-  const double step = StepSeconds();
-  if (step <= 0 || decode_step <= 0 || prompts <= 0) {
-    return;
-  }
-  double units = 0;
-  for (const Change& change : Changes()) {
-    units += change.memory ? 0 : change.units;
-  }
-  const double steps = units / (shape_.layers + 1.0);
-  point.seconds = decode_step + (step - decode_step) * steps / prompts;
-  if (steps > prompts && point.seconds > decode_step) {
-    points.mixed.push_back(point);
-  }
-}
-
 void CalibrationWindow::AppendPrompts(double tokens, double prompts, bool one_chunk,
                                       CalibrationPoints& points) const {
   double attention = 0;
@@ -249,9 +199,6 @@ Json CalibrationToJson(const std::string& device, const std::string& date,
   }
   if (!points.borders.empty()) {
     json["t_border"] = Json::array({{{"points", PointsToJson(points.borders, "rows")}}});
-  }
-  if (!points.mixed.empty()) {
-    json["t_mixed"] = Json::array({{{"points", MixedToJson(points.mixed)}}});
   }
   json["links"] = Json::array();
   for (const client::MeasuredLink& link : status.links) {

@@ -21,15 +21,6 @@ struct CalibrationPoint {
   double seconds = 0;
 };
 
-// A step with decode rows and one chunk of a prompt.
-struct MixedPoint {
-  double rows = 0;     // Decode rows of the lane.
-  double context = 0;  // Tokens of each of them.
-  double tokens = 0;   // Tokens of the chunk.
-  double lanes = 0;    // Lanes that decode, this one included.
-  double seconds = 0;  // The whole step, without the steps of rows alone that ran meanwhile.
-};
-
 struct CalibrationPoints {
   std::vector<CalibrationPoint> slices;             // One layer's slice, by rows.
   std::vector<CalibrationPoint> heads;              // The LM head, by rows.
@@ -37,7 +28,6 @@ struct CalibrationPoints {
   std::vector<CalibrationPoint> prompt_attentions;  // One layer's attention of a prompt, by tokens.
   std::vector<CalibrationPoint> exchanges;          // One layer's wait in addition to attention.
   std::vector<CalibrationPoint> borders;            // A step's wait where lanes hide all others.
-  std::vector<MixedPoint> mixed;
 };
 
 // What nodes counted between two statuses while a load ran, as points of the file.
@@ -59,16 +49,6 @@ class CalibrationWindow {
   // the prompt is `one_chunk`.
   void AppendPrompts(double tokens, double prompts, bool one_chunk,
                      CalibrationPoints& points) const;
-
-  // Seconds of a step on the compute node that runs whole steps, attention that it waits for
-  // included; 0 where no single node does.
-  double StepSeconds() const;
-
-  // While `prompts` prompts of `point.tokens` tokens, each in one chunk, ran one after the other
-  // while rows decoded whose steps without prompts take `decode_step` seconds (StepSeconds()). Sets
-  // `point.seconds`, and appends it if the window holds such steps.
-  void AppendMixed(MixedPoint point, double prompts, double decode_step,
-                   CalibrationPoints& points) const;
 
  private:
   struct Change;

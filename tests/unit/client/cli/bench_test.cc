@@ -220,15 +220,6 @@ TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
   CalibrationWindow(before, after, shape).AppendDecode(8, 6, points);
   ASSERT_EQ(points.borders.size(), 1u);
   EXPECT_NEAR(points.borders[0].seconds, 0.18, 1e-12);
-  // The ten steps took 4.3 s. Of five of them, without a prompt, each takes 0.3.
-  const CalibrationWindow window(before, after, shape);
-  EXPECT_NEAR(window.StepSeconds(), 0.43, 1e-12);
-  window.AppendMixed({.rows = 4, .context = 8, .tokens = 32, .lanes = 1}, 5, 0.3, points);
-  ASSERT_EQ(points.mixed.size(), 1u);
-  EXPECT_NEAR(points.mixed[0].seconds, 0.56, 1e-12);
-  window.AppendMixed({.rows = 4, .context = 8, .tokens = 32, .lanes = 1}, 0, 0.3, points);
-  window.AppendMixed({.rows = 4, .context = 8, .tokens = 32, .lanes = 1}, 20, 0.3, points);
-  EXPECT_EQ(points.mixed.size(), 1u);  // There were no such steps.
   after.nodes[0].parts[3].second = 2.9;
   CalibrationWindow(before, after, shape).AppendPrompts(32, 5, false, points);
   ASSERT_EQ(points.prompt_attentions.size(), 1u);
@@ -241,8 +232,6 @@ TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
   EXPECT_NEAR(read->slices[0].rows.slope, 0.005 / 8, 1e-12);
   EXPECT_EQ(json["links"][0]["to"], "m0");
   EXPECT_NEAR(read->border, 0.18, 1e-12);
-  ASSERT_EQ(read->mixed.size(), 1u);
-  EXPECT_NEAR(read->mixed[0].seconds, 0.56, 1e-12);
 
   // The model's own times go before the lines.
   const auto times = cost::WithCalibration({}, *read, shape).times;
