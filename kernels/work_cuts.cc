@@ -49,7 +49,7 @@ DenseCut CutDense(absl::Span<const DenseWork> products, size_t rows_max, size_t 
       if (load < best_load) {
         best_load = load;
         best = cut;
-        // As many as leave the largest share as it is.
+        // More of them would not shorten the largest share.
         best.threads = CeilDiv(tasks, largest);
       }
       if (IsEven(largest, tasks, useful)) {
