@@ -44,10 +44,33 @@ kernels::RouteKind ToKernel(model::RouterKind kind) {
 }  // namespace
 
 void OpRunner::Run(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const {
-  for (const model::OpId op : ops) {
-    RunOp(op, buffers);
+  while (!ops.empty()) {
+    if (RunAddNorm(ops, buffers)) {
+      ops.remove_prefix(2);
+    } else {
+      RunOp(ops.front(), buffers);
+      ops.remove_prefix(1);
+    }
     BetweenOps();
   }
+}
+
+bool OpRunner::RunAddNorm(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const {
+  if (ops.size() < 2) {
+    return false;
+  }
+  const model::Op& add = program_.graph().ops[ops[0]];
+  const model::Op& next = program_.graph().ops[ops[1]];
+  const auto* const norm = std::get_if<model::NormOp>(&next.body);
+  if (!std::holds_alternative<model::AddOp>(add.body) || add.inputs.size() != 2 ||
+      norm == nullptr || norm->kind != model::NormKind::kRms || next.inputs[0] != add.output) {
+    return false;
+  }
+  const size_t rows = buffers.rows().positions.size();
+  dense_.AddRmsNorm(buffers.Floats(add.inputs[0], rows), buffers.Floats(add.inputs[1], rows),
+                    buffers.Floats(add.output, rows), weights_.vector(norm->weight), norm->epsilon,
+                    buffers.Activations(next.output, rows));
+  return true;
 }
 
 void OpRunner::RunColumns(absl::Span<const model::OpId> ops, size_t first_column,

@@ -34,8 +34,8 @@ class OpRunner {
     }
   }
 
-  // Runs these ops on all rows of the buffers. Requires: the linear ones' weights are here; no
-  // attention, no reduction.
+  // Runs these ops on all rows of the buffers, a sum and the RMS norm of it in one call. Requires:
+  // the linear ones' weights are here; no attention, no reduction.
   void Run(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const;
 
   // Runs ops of which the first is a linear one, and makes of its output only columns from
@@ -45,6 +45,8 @@ class OpRunner {
 
  private:
   void RunOp(model::OpId id, ValueBuffers& buffers) const;
+  // Whether `ops` begin with a sum of two and the RMS norm of that sum, which are then run.
+  bool RunAddNorm(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const;
   void RunLinear(model::OpId id, size_t rows, size_t first_column, ValueBuffers& buffers) const;
   void Embed(model::WeightId table, absl::Span<const uint32_t> ids,
              kernels::MatrixView<float> out) const;

@@ -150,6 +150,14 @@ class Dense {
   virtual void RmsNorm(MatrixView<const float> x, absl::Span<const float> weight, float epsilon,
                        const ActivationView& out) = 0;
 
+  // sum = a + b, then RmsNorm() of the sum, with the bits of both calls. `sum` may be `a` or `b`.
+  virtual void AddRmsNorm(MatrixView<const float> a, MatrixView<const float> b,
+                          MatrixView<float> sum, absl::Span<const float> weight, float epsilon,
+                          const ActivationView& out) {
+    Add(a, b, sum);
+    RmsNorm(sum, weight, epsilon, out);
+  }
+
   // out = (x - mean) / sqrt(variance + epsilon) * weight + bias.
   virtual void LayerNorm(MatrixView<const float> x, absl::Span<const float> weight,
                          absl::Span<const float> bias, float epsilon,

@@ -55,23 +55,16 @@ class Slice {
 
   void Run(size_t rows) {
     kernels::Dense& dense = device_.dense();
-    const absl::Span<const float> weight(reinterpret_cast<const float*>(norm_.data), shape_.width);
     device_.Copy(attended_.data, host_in_.data, rows * q_width() * sizeof(BFloat16));
     dense.Linear(*out_, Halves(attended_, rows, q_width()), 0, Floats(wide_, rows, shape_.width));
-    dense.Add(Floats(residual_, rows, shape_.width), Floats(wide_, rows, shape_.width),
-              Floats(residual_, rows, shape_.width));
-    dense.RmsNorm(Floats(residual_, rows, shape_.width), weight, 1e-5f,
-                  Halves(normal_, rows, shape_.width));
+    AddNorm(rows);
     dense.Linear(*gate_up_, Halves(normal_, rows, shape_.width), 0,
                  Floats(wide_, rows, 2 * shape_.hidden));
     dense.GatedActivation(kernels::Activation::kSilu, Floats(wide_, rows, 2 * shape_.hidden),
                           Halves(active_, rows, shape_.hidden));
     dense.Linear(*down_, Halves(active_, rows, shape_.hidden), 0,
                  Floats(wide_, rows, shape_.width));
-    dense.Add(Floats(residual_, rows, shape_.width), Floats(wide_, rows, shape_.width),
-              Floats(residual_, rows, shape_.width));
-    dense.RmsNorm(Floats(residual_, rows, shape_.width), weight, 1e-5f,
-                  Halves(normal_, rows, shape_.width));
+    AddNorm(rows);
     dense.Linear(*qkv_, Halves(normal_, rows, shape_.width), 0, Floats(wide_, rows, qkv_width()));
     const auto* const numbers = reinterpret_cast<const uint32_t*>(positions_.data);
     dense.RopeAndRound(
@@ -85,6 +78,13 @@ class Slice {
 
  private:
   Slice(ComputeDevice& device, const Shape& shape) : device_(device), shape_(shape) {}
+
+  void AddNorm(size_t rows) {
+    const absl::Span<const float> weight(reinterpret_cast<const float*>(norm_.data), shape_.width);
+    const auto residual = Floats(residual_, rows, shape_.width);
+    device_.dense().AddRmsNorm(residual, Floats(wide_, rows, shape_.width), residual, weight, 1e-5f,
+                               Halves(normal_, rows, shape_.width));
+  }
 
   size_t q_width() const { return size_t{shape_.q_heads} * shape_.head_dim; }
   size_t qkv_width() const { return q_width() + size_t{2} * shape_.kv_heads * shape_.head_dim; }

@@ -131,6 +131,25 @@ class CudaDenseImpl final : public CudaDense {
          "RmsNorm");
   }
 
+  void AddRmsNorm(MatrixView<const float> a, MatrixView<const float> b, MatrixView<float> sum,
+                  absl::Span<const float> weight, float epsilon,
+                  const ActivationView& out) override {
+    LAMINA_CHECK(a.rows == out.rows && a.cols == out.cols && weight.size() == a.cols);
+    LAMINA_CHECK(b.rows == a.rows && b.cols == a.cols);
+    LAMINA_CHECK(sum.rows == a.rows && sum.cols == a.cols);
+    Note(NormRows({.shape = ShapeOf(a.rows, a.cols),
+                   .x = In(a),
+                   .added = In(b),
+                   .sum = sum.data,
+                   .sum_stride = sum.stride,
+                   .weight = weight.data(),
+                   .bias = nullptr,
+                   .epsilon = epsilon,
+                   .out = Out(out)},
+                  handle()),
+         "AddRmsNorm");
+  }
+
   void LayerNorm(MatrixView<const float> x, absl::Span<const float> weight,
                  absl::Span<const float> bias, float epsilon, const ActivationView& out) override {
     LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One thread block to a row for what needs the whole row; pieces of a row for what does not.
+// One thread block to a row for what needs the whole row; pieces of a row for what does not. With
+// few rows a kernel takes as long as its chain of loads, so that a thread's loads are all under way
+// before it uses the first one.
 
 #include <cuda_runtime.h>
 
@@ -11,10 +13,14 @@
 namespace lamina::kernels::cuda {
 namespace {
 
+constexpr unsigned kWholeWarp = 0xffffffffu;
 constexpr int kThreads = 256;
-// Elements of a row that one thread block of an elementwise kernel takes.
-constexpr uint32_t kPiece = 4 * kThreads;
+// Elements that a thread of an elementwise kernel takes, and a thread block.
+constexpr int kEach = 4;
+constexpr uint32_t kPiece = kEach * kThreads;
 constexpr uint32_t kRotaryMax = 256;
+constexpr int kNormThreads = 512;
+constexpr int kNormEachMax = 32;
 
 __device__ inline void Put(const RowsOut& out, size_t row, size_t col, float value) {
   const size_t place = row * out.stride + col;
@@ -25,45 +31,83 @@ __device__ inline void Put(const RowsOut& out, size_t row, size_t col, float val
   }
 }
 
-// The sum over the block of one value a thread, along a fixed tree; every thread gets it.
+// The sum over a block of kBlock threads of one value a thread, along a fixed tree; every thread
+// gets it.
+template <int kBlock = kThreads>
 __device__ inline double SumOverBlock(double value) {
-  __shared__ double sums[kThreads];
-  sums[threadIdx.x] = value;
-  __syncthreads();
-  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) {
-      sums[threadIdx.x] = sums[threadIdx.x] + sums[threadIdx.x + half];
-    }
-    __syncthreads();
+  constexpr int kWarpsOfBlock = kBlock / 32;
+  static_assert(kWarpsOfBlock <= 32);
+  __shared__ double sums[kWarpsOfBlock];
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value = value + __shfl_xor_sync(kWholeWarp, value, offset);
   }
-  const double sum = sums[0];
+  if (threadIdx.x % 32 == 0) {
+    sums[threadIdx.x / 32] = value;
+  }
+  __syncthreads();
+  value = threadIdx.x % 32 < kWarpsOfBlock ? sums[threadIdx.x % 32] : 0.0;
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value = value + __shfl_xor_sync(kWholeWarp, value, offset);
+  }
   __syncthreads();  // The next call writes where this one reads.
-  return sum;
+  return value;
 }
 
+// One thread block to a row, which it keeps in registers: kEach elements a thread. So every load is
+// on its way before the first sum, those of weights too, and the row is read once.
+template <int kEach>
 __global__ void NormKernel(const NormArguments a) {
   const size_t row = blockIdx.x;
-  const float* x = a.x.data + row * a.x.stride;
   const uint32_t cols = a.shape.cols;
+  float x[kEach];
+  float weight[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const uint32_t col = threadIdx.x + i * kNormThreads;
+    x[i] = col < cols ? a.x.data[row * a.x.stride + col] : 0.0f;
+    weight[i] = col < cols ? a.weight[col] : 0.0f;
+  }
+  if (a.added.data != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const uint32_t col = threadIdx.x + i * kNormThreads;
+      x[i] = col < cols ? x[i] + a.added.data[row * a.added.stride + col] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const uint32_t col = threadIdx.x + i * kNormThreads;
+      if (col < cols) {
+        a.sum[row * a.sum_stride + col] = x[i];
+      }
+    }
+  }
   double mean = 0;
   if (a.bias != nullptr) {
     double sum = 0;
-    for (uint32_t i = threadIdx.x; i < cols; i += kThreads) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
       sum = sum + static_cast<double>(x[i]);
     }
-    mean = SumOverBlock(sum) / cols;
+    mean = SumOverBlock<kNormThreads>(sum) / cols;
   }
   double squares = 0;
-  for (uint32_t i = threadIdx.x; i < cols; i += kThreads) {
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
     const double centred = static_cast<double>(x[i]) - mean;
-    squares = squares + centred * centred;
+    const bool inside = threadIdx.x + i * kNormThreads < cols;
+    squares = squares + (inside ? centred * centred : 0.0);
   }
-  const double scale = 1 / sqrt(SumOverBlock(squares) / cols + static_cast<double>(a.epsilon));
-  for (uint32_t i = threadIdx.x; i < cols; i += kThreads) {
-    const double normal =
-        (static_cast<double>(x[i]) - mean) * scale * static_cast<double>(a.weight[i]);
-    const double shift = a.bias != nullptr ? static_cast<double>(a.bias[i]) : 0.0;
-    Put(a.out, row, i, static_cast<float>(normal + shift));
+  const double scale =
+      1 / sqrt(SumOverBlock<kNormThreads>(squares) / cols + static_cast<double>(a.epsilon));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const uint32_t col = threadIdx.x + i * kNormThreads;
+    if (col < cols) {
+      const double normal =
+          (static_cast<double>(x[i]) - mean) * scale * static_cast<double>(weight[i]);
+      const double shift = a.bias != nullptr ? static_cast<double>(a.bias[col]) : 0.0;
+      Put(a.out, row, col, static_cast<float>(normal + shift));
+    }
   }
 }
 
@@ -103,34 +147,55 @@ __global__ void NormHeadsKernel(const NormHeadsArguments a) {
   }
 }
 
+// A thread block takes a piece of a row, so that few rows have many; each makes the angles anew.
 __global__ void RopeKernel(const RopeArguments a) {
   __shared__ double cosines[kRotaryMax / 2];
   __shared__ double sines[kRotaryMax / 2];
   const size_t row = blockIdx.x;
+  const float* const x = a.x.data + row * a.x.stride;
   const uint32_t half = a.rotary_dim / 2;
-  // One angle serves all heads. The angle is the f32 product; its sine and cosine are exact to f32.
-  for (uint32_t i = threadIdx.x; i < half; i += kThreads) {
-    const float angle = static_cast<float>(a.positions[row]) * a.frequencies[i];
-    cosines[i] = cos(static_cast<double>(angle)) * static_cast<double>(a.magnitude);
-    sines[i] = sin(static_cast<double>(angle)) * static_cast<double>(a.magnitude);
-  }
-  __syncthreads();
-  const float* x = a.x.data + row * a.x.stride;
-  uint16_t* out = a.out + row * a.out_stride;
-  for (uint32_t col = threadIdx.x; col < a.shape.cols; col += kThreads) {
+  const uint32_t first = blockIdx.y * kPiece + threadIdx.x;
+  float mine[kEach];
+  float other[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const uint32_t col = first + i * kThreads;
     const uint32_t element = col % a.head_dim;
-    if (col >= a.heads * a.head_dim || element >= a.rotary_dim) {
-      out[col] = RoundToBFloat16(x[col]);
-      continue;
-    }
-    const uint32_t pair = a.interleaved ? element / 2 : element % half;
+    const bool turns = col < a.shape.cols && col < a.heads * a.head_dim && element < a.rotary_dim;
     const bool second = a.interleaved ? element % 2 != 0 : element >= half;
     const uint32_t distance = a.interleaved ? 1 : half;
-    const double mine = static_cast<double>(x[col]);
-    const double other = static_cast<double>(x[second ? col - distance : col + distance]);
-    const double rotated = second ? mine * cosines[pair] + other * sines[pair]
-                                  : mine * cosines[pair] - other * sines[pair];
-    out[col] = RoundToBFloat16(static_cast<float>(rotated));
+    mine[i] = col < a.shape.cols ? x[col] : 0.0f;
+    other[i] = turns ? x[second ? col - distance : col + distance] : 0.0f;
+  }
+  // One angle serves all heads. The angle is the f32 product; its sine and cosine are exact to f32.
+  const uint32_t position = a.positions[row];
+  for (uint32_t i = threadIdx.x; i < 2 * half; i += kThreads) {
+    const uint32_t pair = i < half ? i : i - half;
+    const auto angle = static_cast<double>(static_cast<float>(position) * a.frequencies[pair]);
+    if (i < half) {
+      cosines[pair] = cos(angle) * static_cast<double>(a.magnitude);
+    } else {
+      sines[pair] = sin(angle) * static_cast<double>(a.magnitude);
+    }
+  }
+  __syncthreads();
+  uint16_t* const out = a.out + row * a.out_stride;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const uint32_t col = first + i * kThreads;
+    if (col >= a.shape.cols) {
+      continue;
+    }
+    const uint32_t element = col % a.head_dim;
+    float value = mine[i];
+    if (col < a.heads * a.head_dim && element < a.rotary_dim) {
+      const uint32_t pair = a.interleaved ? element / 2 : element % half;
+      const bool second = a.interleaved ? element % 2 != 0 : element >= half;
+      const double along = static_cast<double>(mine[i]) * cosines[pair];
+      const double across = static_cast<double>(other[i]) * sines[pair];
+      value = static_cast<float>(second ? along + across : along - across);
+    }
+    out[col] = RoundToBFloat16(value);
   }
 }
 
@@ -162,56 +227,89 @@ __device__ inline float UpOf(RowActivation activation, float up) {
   return (most < -7.0f ? -7.0f : most) + 1.0f;
 }
 
-// Calls `body(row, col)` for this thread's columns; the grid is Pieces().
-template <typename Body>
-__device__ inline void ForEachColumn(uint32_t cols, const Body& body) {
-  const uint32_t first = blockIdx.y * kPiece;
-  const uint32_t end = first + kPiece < cols ? first + kPiece : cols;
-  for (uint32_t col = first + threadIdx.x; col < end; col += kThreads) {
-    body(size_t{blockIdx.x}, col);
+// out[row, col] = value(row, col) for this thread's columns; the grid is Pieces(). All loads are
+// before the first store, past which the compiler may not move them.
+template <typename Value, typename Store>
+__device__ inline void ForEachColumn(uint32_t cols, const Value& value, const Store& store) {
+  const size_t row = blockIdx.x;
+  const uint32_t first = blockIdx.y * kPiece + threadIdx.x;
+  float made[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const uint32_t col = first + i * kThreads;
+    made[i] = col < cols ? value(row, col) : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const uint32_t col = first + i * kThreads;
+    if (col < cols) {
+      store(row, col, made[i]);
+    }
   }
 }
 
+// With outputs as RowsOut has them.
+template <typename Value>
+__device__ inline void ForEachColumn(uint32_t cols, const RowsOut& out, const Value& value) {
+  ForEachColumn(cols, value,
+                [&](size_t row, uint32_t col, float made) { Put(out, row, col, made); });
+}
+
 __global__ void ActivateKernel(const ActivateArguments a) {
-  ForEachColumn(a.shape.cols, [&](size_t row, uint32_t col) {
+  ForEachColumn(a.shape.cols, a.out, [&](size_t row, uint32_t col) {
     const float* x = a.x.data + row * a.x.stride;
+    const float up = a.gated ? x[a.shape.cols + col] : 0.0f;
     const float activated = Activated(a.activation, x[col]);
-    Put(a.out, row, col,
-        a.gated ? activated * UpOf(a.activation, x[a.shape.cols + col]) : activated);
+    return a.gated ? activated * UpOf(a.activation, up) : activated;
   });
 }
 
 __global__ void AddKernel(const AddArguments a) {
-  ForEachColumn(a.shape.cols, [&](size_t row, uint32_t col) {
-    a.out[row * a.out_stride + col] =
-        a.a.data[row * a.a.stride + col] + a.b.data[row * a.b.stride + col];
-  });
+  ForEachColumn(
+      a.shape.cols,
+      [&](size_t row, uint32_t col) {
+        return a.a.data[row * a.a.stride + col] + a.b.data[row * a.b.stride + col];
+      },
+      [&](size_t row, uint32_t col, float made) { a.out[row * a.out_stride + col] = made; });
 }
 
 __global__ void ScaleKernel(const ScaleArguments a) {
-  ForEachColumn(a.shape.cols, [&](size_t row, uint32_t col) {
+  ForEachColumn(a.shape.cols, a.out, [&](size_t row, uint32_t col) {
     const float scaled = a.factor * a.x.data[row * a.x.stride + col];
-    Put(a.out, row, col, a.soft_cap == 0.0f ? scaled : a.soft_cap * tanhf(scaled / a.soft_cap));
+    return a.soft_cap == 0.0f ? scaled : a.soft_cap * tanhf(scaled / a.soft_cap);
   });
 }
 
 __global__ void ConvertKernel(const ConvertArguments a) {
-  ForEachColumn(a.shape.cols, [&](size_t row, uint32_t col) {
-    Put(a.out, row, col, LowBFloat16(a.x[row * a.x_stride + col]));
-  });
+  ForEachColumn(a.shape.cols, a.out,
+                [&](size_t row, uint32_t col) { return LowBFloat16(a.x[row * a.x_stride + col]); });
 }
 
 __global__ void EmbedKernel(const EmbedArguments a) {
-  ForEachColumn(a.shape.cols, [&](size_t row, uint32_t col) {
-    const size_t place = size_t{a.ids[row]} * a.shape.cols + col;
-    a.out[row * a.out_stride + col] =
-        a.type == Element::kF32 ? static_cast<const float*>(a.table)[place]
-                                : LowBFloat16(static_cast<const uint16_t*>(a.table)[place]);
-  });
+  ForEachColumn(
+      a.shape.cols,
+      [&](size_t row, uint32_t col) {
+        const size_t place = size_t{a.ids[row]} * a.shape.cols + col;
+        return a.type == Element::kF32 ? static_cast<const float*>(a.table)[place]
+                                       : LowBFloat16(static_cast<const uint16_t*>(a.table)[place]);
+      },
+      [&](size_t row, uint32_t col, float made) { a.out[row * a.out_stride + col] = made; });
 }
 
-LaunchShape WholeRows(const RowsShape& shape, cudaStream_t stream) {
-  return {.grid = dim3(shape.rows), .block = dim3(kThreads), .shared_bytes = 0, .stream = stream};
+// A whole row to each thread block, with as few registers as it needs.
+template <int kEachMax>
+cudaError_t LaunchNorm(const NormArguments& a, cudaStream_t stream) {
+  if constexpr (kEachMax > 2) {
+    if (a.shape.cols <= kEachMax / 2 * uint32_t{kNormThreads}) {
+      return LaunchNorm<kEachMax / 2>(a, stream);
+    }
+  }
+  return Launch(NormKernel<kEachMax>,
+                {.grid = dim3(a.shape.rows),
+                 .block = dim3(kNormThreads),
+                 .shared_bytes = 0,
+                 .stream = stream},
+                a);
 }
 
 LaunchShape Pieces(const RowsShape& shape, cudaStream_t stream) {
@@ -227,12 +325,16 @@ bool Empty(const RowsShape& shape) { return shape.rows == 0 || shape.cols == 0; 
 }  // namespace
 
 cudaError_t LoadRowKernels(KernelLimits& limits) {
-  return LoadEach(limits, NormKernel, NormHeadsKernel, RopeKernel, ActivateKernel, AddKernel,
+  return LoadEach(limits, NormKernel<2>, NormKernel<4>, NormKernel<8>, NormKernel<16>,
+                  NormKernel<kNormEachMax>, NormHeadsKernel, RopeKernel, ActivateKernel, AddKernel,
                   ScaleKernel, ConvertKernel, EmbedKernel);
 }
 
 cudaError_t NormRows(const NormArguments& a, cudaStream_t stream) {
-  return Empty(a.shape) ? cudaSuccess : Launch(NormKernel, WholeRows(a.shape, stream), a);
+  if (a.shape.cols > kNormEachMax * uint32_t{kNormThreads}) {
+    return cudaErrorInvalidValue;
+  }
+  return Empty(a.shape) ? cudaSuccess : LaunchNorm<kNormEachMax>(a, stream);
 }
 
 cudaError_t NormHeadsRows(const NormHeadsArguments& a, cudaStream_t stream) {
@@ -252,7 +354,7 @@ cudaError_t RopeRows(const RopeArguments& a, cudaStream_t stream) {
   if (a.rotary_dim > kRotaryMax) {
     return cudaErrorInvalidValue;
   }
-  return Empty(a.shape) ? cudaSuccess : Launch(RopeKernel, WholeRows(a.shape, stream), a);
+  return Empty(a.shape) ? cudaSuccess : Launch(RopeKernel, Pieces(a.shape, stream), a);
 }
 
 cudaError_t ActivateRows(const ActivateArguments& a, cudaStream_t stream) {

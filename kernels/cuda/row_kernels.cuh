@@ -36,10 +36,14 @@ struct RowsShape {
   uint32_t cols = 0;
 };
 
-// `bias` null: no mean is subtracted (RmsNorm); else LayerNorm. Sums in f64.
+// `bias` null: no mean is subtracted (RmsNorm); else LayerNorm. Sums in f64. Rows of at most
+// 16,384 columns. With `added` the norm is that of x + added, which `sum` gets; it may be either.
 struct NormArguments {
   RowsShape shape;
   RowsIn x;
+  RowsIn added;
+  float* sum = nullptr;
+  size_t sum_stride = 0;
   const float* weight = nullptr;  // [cols]
   const float* bias = nullptr;    // [cols] or null
   float epsilon = 0;

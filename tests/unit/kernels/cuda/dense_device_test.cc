@@ -120,6 +120,25 @@ TEST_P(CudaDenseTest, Norms) {
   }
 }
 
+TEST_P(CudaDenseTest, ASumAndItsNormHaveTheBitsOfBothCalls) {
+  const auto [rows, cols] = GetParam();
+  const std::vector<float> a = RandomFloats(rows * cols, 7, 3);
+  const auto device_b = Upload(RandomFloats(rows * cols, 8, 3), rows, cols);
+  const absl::Span<const float> weight(DeviceTest::Upload(RandomFloats(cols, 9)), cols);
+  // In place, as residuals are.
+  const auto apart = Packed(DeviceTest::Upload(a), rows, cols);
+  const auto together = Packed(DeviceTest::Upload(a), rows, cols);
+  auto* const norm_apart = Make<uint16_t>(rows * cols);
+  auto* const norm_together = Make<uint16_t>(rows * cols);
+  dense_->Add(apart, device_b, apart);
+  dense_->RmsNorm(apart, weight, 1e-5f, {norm_apart, rows, cols, cols});
+  dense_->AddRmsNorm(together, device_b, together, weight, 1e-5f,
+                     {norm_together, rows, cols, cols});
+  ASSERT_TRUE(dense_->Check().ok());
+  EXPECT_EQ(Download(together.data, rows * cols), Download(apart.data, rows * cols));
+  EXPECT_EQ(Download(norm_together, rows * cols), Download(norm_apart, rows * cols));
+}
+
 TEST_P(CudaDenseTest, Activations) {
   const auto [rows, cols] = GetParam();
   const std::vector<float> x = RandomFloats(rows * 2 * cols, 4, 4);
@@ -262,7 +281,7 @@ TEST_P(CudaDenseTest, Products) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, CudaDenseTest,
                          testing::Values(RowsCase{1, 1}, RowsCase{3, 255}, RowsCase{2, 256},
-                                         RowsCase{5, 1027}, RowsCase{33, 64}),
+                                         RowsCase{5, 1027}, RowsCase{33, 64}, RowsCase{2, 5001}),
                          [](const testing::TestParamInfo<RowsCase>& tested) {
                            return absl::StrCat(tested.param.rows, "x", tested.param.cols);
                          });
