@@ -25,12 +25,10 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tensor_pieces.cuh"
+#include "kernels/cuda/tensor_weights.cuh"
 
 namespace lamina::kernels::cuda {
 namespace {
-
-constexpr unsigned kWholeWarp = 0xffffffffu;
-constexpr float kLog2E = canonical::kLog2E;
 
 // Dot products of all rows with this warp's 16 tokens of a piece. `dots` is [row tiles][8 tokens]
 // [fragment]; those of row tiles that see none of the tokens are left alone.
@@ -65,14 +63,6 @@ struct Scores {
   float of[kPieces][kRowTiles][2][4];
 };
 
-__device__ inline float LargestOfQuad(float largest) {
-  for (int offset = 1; offset <= 2; offset *= 2) {
-    const float other = __shfl_xor_sync(kWholeWarp, largest, offset);
-    largest = other > largest ? other : largest;
-  }
-  return largest;
-}
-
 // The four warps' sums of a row, by the order of the tokens that they have.
 __device__ inline float SumOfWarps(const float* sums, int rows) {
   return (sums[0] + sums[rows]) + (sums[2 * rows] + sums[3 * rows]);
@@ -85,15 +75,6 @@ __device__ inline float LargestOfWarps(const float* largest, int rows) {
     most = other > most ? other : most;
   }
   return most;
-}
-
-// Not inline: it is long, and few models have a soft cap.
-__attribute__((noinline)) __device__ float CappedScoreOf(const AttentionShape& shape, float dot) {
-  return ScoreOf(shape, dot);
-}
-
-__device__ inline float TensorScoreOf(const AttentionShape& shape, float dot) {
-  return shape.soft_cap > 0.0f ? CappedScoreOf(shape, dot) : shape.scale * dot;
 }
 
 // Turns a row's dot products into scores, minus infinity where it does not see the token, and notes
@@ -130,16 +111,12 @@ __device__ inline float WeighRow(float largest, int tile, int half, const Scores
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const float* s = &scores.of[piece][tile][part][half * 2];
-      const uint32_t pair =
-          PackBFloat16(ExpTwo((s[0] - largest) * kLog2E), ExpTwo((s[1] - largest) * kLog2E));
+      const uint32_t pair = WeightPairOf(s[0], s[1], largest);
       sum = (sum + LowBFloat16(pair)) + HighBFloat16(pair);
       weights[piece][part * 2 + half] = pair;
     }
   }
-  for (int offset = 1; offset <= 2; offset *= 2) {
-    sum = sum + __shfl_xor_sync(kWholeWarp, sum, offset);
-  }
-  return sum;
+  return SumOfQuad(sum);
 }
 
 // From dot products to weights in shared memory, as fragments of the left factor of P V. Leaves
@@ -314,7 +291,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
   for (int i = 0; i < kRing - 1; ++i) {
     BringPiece<kRing>(stream);
   }
-  LoadQueries(a, unit, head_dim, group, kRowTiles, shared.queries);
+  LoadTileQueries(a, unit, {.head_dim = head_dim, .group = group, .rows = kRowTiles * kSide},
+                  shared.queries);
 
   Scores<kRowTiles> scores = {};
 #pragma unroll

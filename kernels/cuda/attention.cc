@@ -94,6 +94,8 @@ class CudaAttentionImpl final : public CudaAttention {
         multiprocessors_(static_cast<uint32_t>(device.multiprocessors)),
         tile_rows_(
             TileRowsMax(options.arithmetic, options.descriptor.head_dim, device.shared_bytes_max)),
+        runs_(RunTilingOf(options.arithmetic, options.descriptor.head_dim,
+                          options.descriptor.group(), device.shared_bytes_max)),
         stream_(stream),
         fetched_(std::move(fetched)) {}
 
@@ -115,7 +117,70 @@ class CudaAttentionImpl final : public CudaAttention {
   }
 
   absl::Status LoadStep(absl::Span<const StepItem> items) override {
-    LAMINA_RETURN_IF_ERROR(FillStepTables(options_, tile_rows_, items, next_));
+    StepCut cut = {.tile_rows = tile_rows_, .run_rows = runs_.rows, .run_log2 = runs_.run_log2};
+    cut.run_log2 = RunLog2Of(options_, cut, items, multiprocessors_);
+    absl::Status filled = FillStepTables(options_, cut, items, next_);
+    while (absl::IsResourceExhausted(filled) && cut.run_log2 < runs_.run_log2) {
+      ++cut.run_log2;  // Longer runs leave fewer partials.
+      filled = FillStepTables(options_, cut, items, next_);
+    }
+    LAMINA_RETURN_IF_ERROR(filled);
+    return Load();
+  }
+
+  uint32_t PartialsOf(uint32_t query_tokens, uint32_t blocks) const override {
+    const StepCut cut = {.tile_rows = tile_rows_, .run_rows = runs_.rows};
+    const bool runs = TakesRuns(options_, cut, query_tokens);
+    return query_tokens * (runs ? ((blocks - 1) >> runs_.run_log2) + 1 : blocks);
+  }
+
+  uint32_t TokensFor(uint32_t query_tokens, uint32_t blocks, uint32_t partials) const override {
+    const StepCut cut = {.tile_rows = tile_rows_, .run_rows = runs_.rows};
+    const uint32_t runs = ((blocks - 1) >> runs_.run_log2) + 1;
+    const uint32_t by_runs = std::min(query_tokens, partials / runs);
+    return TakesRuns(options_, cut, by_runs) ? by_runs : std::min(query_tokens, partials / blocks);
+  }
+
+  uint32_t rows() const override { return static_cast<uint32_t>(loaded_.rows.size()); }
+
+  absl::Status Attend(const AttentionDescriptor& descriptor, const KvView& kv, const BFloat16* q,
+                      size_t q_stride, BFloat16* out, size_t out_stride) override {
+    LAMINA_RETURN_IF_ERROR(LaunchBlocks(descriptor, kv, q, q_stride));
+    MergeBlocksArguments merge = MergeArguments(descriptor);
+    merge.out = Raw(out);
+    merge.out_stride = out_stride;
+    merge.has_sinks = !descriptor.sinks.empty();
+    std::copy(descriptor.sinks.begin(), descriptor.sinks.end(), merge.sinks);
+    return LaunchMerge(merge);
+  }
+
+  absl::Status AttendPartial(const AttentionDescriptor& descriptor, const KvView& kv,
+                             const BFloat16* q, size_t q_stride, uint32_t entries_max, float* out,
+                             float* lse) override {
+    if (loaded_.run_units > 0) {
+      return absl::InvalidArgumentError("items of many query tokens leave no entries of blocks");
+    }
+    for (uint32_t row = 0; row < rows(); ++row) {
+      if (Entries(row).size() > entries_max) {
+        return absl::InvalidArgumentError(absl::StrCat("entries_max: ", entries_max, ", but row ",
+                                                       row, " has ", Entries(row).size()));
+      }
+    }
+    LAMINA_RETURN_IF_ERROR(LaunchBlocks(descriptor, kv, q, q_stride));
+    MergeBlocksArguments merge = MergeArguments(descriptor);
+    merge.entry_out = out;
+    merge.entry_lse = lse;
+    merge.entries_max = entries_max;
+    return LaunchMerge(merge);
+  }
+
+  std::vector<StackEntry> Entries(uint32_t row) const override {
+    return EntriesOf(loaded_.rows[row]);
+  }
+
+ private:
+  // Sends next_ to the device.
+  absl::Status Load() {
     for (const AttentionRow& row : next_.rows) {
       if (uint64_t{row.first_block} + row.blocks > kBlocksMax) {
         return absl::ResourceExhaustedError(
@@ -138,41 +203,6 @@ class CudaAttentionImpl final : public CudaAttention {
     return fetched_.Record(stream_);
   }
 
-  uint32_t rows() const override { return static_cast<uint32_t>(loaded_.rows.size()); }
-
-  absl::Status Attend(const AttentionDescriptor& descriptor, const KvView& kv, const BFloat16* q,
-                      size_t q_stride, BFloat16* out, size_t out_stride) override {
-    LAMINA_RETURN_IF_ERROR(LaunchBlocks(descriptor, kv, q, q_stride));
-    MergeBlocksArguments merge = MergeArguments(descriptor);
-    merge.out = Raw(out);
-    merge.out_stride = out_stride;
-    merge.has_sinks = !descriptor.sinks.empty();
-    std::copy(descriptor.sinks.begin(), descriptor.sinks.end(), merge.sinks);
-    return LaunchMerge(merge);
-  }
-
-  absl::Status AttendPartial(const AttentionDescriptor& descriptor, const KvView& kv,
-                             const BFloat16* q, size_t q_stride, uint32_t entries_max, float* out,
-                             float* lse) override {
-    for (uint32_t row = 0; row < rows(); ++row) {
-      if (Entries(row).size() > entries_max) {
-        return absl::InvalidArgumentError(absl::StrCat("entries_max: ", entries_max, ", but row ",
-                                                       row, " has ", Entries(row).size()));
-      }
-    }
-    LAMINA_RETURN_IF_ERROR(LaunchBlocks(descriptor, kv, q, q_stride));
-    MergeBlocksArguments merge = MergeArguments(descriptor);
-    merge.entry_out = out;
-    merge.entry_lse = lse;
-    merge.entries_max = entries_max;
-    return LaunchMerge(merge);
-  }
-
-  std::vector<StackEntry> Entries(uint32_t row) const override {
-    return EntriesOf(loaded_.rows[row]);
-  }
-
- private:
   absl::Status LaunchBlocks(const AttentionDescriptor& d, const KvView& kv, const BFloat16* q,
                             size_t q_stride) {
     const AttentionDescriptor& mine = options_.descriptor;
@@ -186,7 +216,7 @@ class CudaAttentionImpl final : public CudaAttention {
     if (loaded_.units.empty()) {
       return absl::OkStatus();
     }
-    AttendBlocksArguments arguments = {
+    const AttendBlocksArguments arguments = {
         .shape = {.query_heads = d.query_heads,
                   .kv_heads = d.kv_heads,
                   .head_dim = d.head_dim,
@@ -205,7 +235,18 @@ class CudaAttentionImpl final : public CudaAttention {
         .head_stride = kv.head_stride,
         .partial_out = partial_out_,
         .partial_lse = partial_lse_};
-    const auto units = static_cast<uint32_t>(loaded_.units.size());
+    const auto units = static_cast<uint32_t>(loaded_.units.size()) - loaded_.run_units;
+    if (loaded_.run_units > 0) {
+      AttendBlocksArguments of_runs = arguments;
+      of_runs.units += units;
+      of_runs.ring = runs_.ring;
+      of_runs.levels = runs_.levels;
+      LAMINA_RETURN_IF_ERROR(CudaToStatus(
+          AttendRunsTensor(of_runs, loaded_.run_units, HandleOf(stream_)), "AttendRunsTensor"));
+    }
+    if (units == 0) {
+      return absl::OkStatus();
+    }
     if (options_.arithmetic == AttentionArithmetic::kTensor) {
       return CudaToStatus(AttendBlocksTensor(arguments, units, HandleOf(stream_)),
                           "AttendBlocksTensor");
@@ -238,6 +279,7 @@ class CudaAttentionImpl final : public CudaAttention {
   const size_t shared_bytes_max_;   // The most that a thread block of the device has.
   const uint32_t multiprocessors_;  // The device's.
   const uint32_t tile_rows_;
+  const RunTiling runs_;
   const Stream& stream_;
   Event fetched_;  // The device has read the pinned tables.
   Table<AttentionUnit> units_;

@@ -42,8 +42,8 @@ struct CudaAttentionOptions {
   AttentionDescriptor descriptor;
   AttentionArithmetic arithmetic = AttentionArithmetic::kCanonical;
   uint32_t query_rows_max = 0;  // Query tokens of a step.
-  // Sum over query tokens of the blocks of 256 tokens they see, of a step. Device memory:
-  // query_heads * (head_dim + 1) * 4 bytes each.
+  // Sum over query tokens of the blocks of 256 tokens they see, of a step, or for prompts on tensor
+  // cores of the runs of blocks. Device memory: query_heads * (head_dim + 1) * 4 bytes each.
   uint32_t partials_max = 0;
   uint32_t extents_max = 0;  // Extents of all sequences of a step.
 };
@@ -91,6 +91,11 @@ class CudaAttention {
   //                             serve (held_token 0), or a held_token inside a block.
   virtual absl::Status LoadStep(absl::Span<const StepItem> items) = 0;
 
+  // Partials with which LoadStep() takes an item, the last of whose query tokens sees `blocks`
+  // blocks; and how many of its query tokens it takes with so many. Cost: arithmetic.
+  virtual uint32_t PartialsOf(uint32_t query_tokens, uint32_t blocks) const = 0;
+  virtual uint32_t TokensFor(uint32_t query_tokens, uint32_t blocks, uint32_t partials) const = 0;
+
   // Query tokens of the loaded step.
   virtual uint32_t rows() const = 0;
 
@@ -106,7 +111,8 @@ class CudaAttention {
   // (kernels/partial.h). Entry i of a row is Entries(row)[i].
   // Shapes: out [rows, query_heads, entries_max, head_dim] f32, lse [rows, query_heads,
   //         entries_max] f32; entries past a row's are not written.
-  // Errors: kInvalidArgument  entries_max is less than a row has.
+  // Errors: kInvalidArgument  entries_max is less than a row has, or items of many query tokens are
+  //                           merged by runs, and leave no such entries.
   virtual absl::Status AttendPartial(const AttentionDescriptor& descriptor, const KvView& kv,
                                      const BFloat16* q, size_t q_stride, uint32_t entries_max,
                                      float* out, float* lse) = 0;

@@ -4,8 +4,9 @@
 //
 // AttendBlocks (and AttendBlocksDecode, for one query token) and AttendBlocksTensor compute one
 // block partial for each (query token, head, block of 256 tokens), in canonical arithmetic and in
-// that of tensor cores; MergeBlocks joins a row's partials along the fixed tree; StoreRows copies K
-// and V into slots.
+// that of tensor cores; AttendRunsTensor one for each (query token, head, aligned run of blocks),
+// with the bits of AttendBlocksTensor's partials merged. MergeBlocks joins a row's partials along
+// the fixed tree; StoreRows copies K and V into slots.
 
 #pragma once
 
@@ -31,13 +32,14 @@ constexpr uint32_t StackDepth(uint32_t held_block, uint32_t end_block) {
 // A block's tokens lie in more than one extent.
 inline constexpr uint32_t kScattered = 0xffffffffu;
 
-// A tile of consecutive query tokens of one sequence, and one block of its tokens.
+// A tile of consecutive query tokens of one sequence, and one block of its tokens, or for
+// AttendRunsTensor the blocks of an aligned run, from the first one that a query token sees.
 struct AttentionUnit {
   uint32_t row = 0;             // Row of its first query token in q and out.
   uint32_t query_tokens = 0;    // query_tokens * group is at most the kernel's.
   uint32_t first_position = 0;  // Position of the first query token.
   uint32_t block = 0;           // Tokens 256 * block and up.
-  uint32_t tokens = 0;          // Tokens of the block that lie here, 1 to 256, from its first on.
+  uint32_t tokens = 0;          // Tokens that lie here, from the block's first on, at least 1.
   uint32_t extent = 0;          // Where the block's first token lies: the extent,
   uint32_t extent_skip = 0;     // and the tokens of it before.
   uint32_t partial = 0;         // Partial of the first query token; the others follow.
@@ -49,7 +51,8 @@ struct AttentionUnit {
 };
 
 // The partials of one query token: of `blocks` blocks from `first_block`, `step` apart. Blocks from
-// `held_block` to `first_block` are held but hidden by a window.
+// `held_block` to `first_block` are held but hidden by a window. Where partials are of runs of
+// blocks, all of these count runs, whose tree is the blocks' from there on.
 struct AttentionRow {
   uint32_t held_block = 0;
   uint32_t first_block = 0;
@@ -80,8 +83,10 @@ struct AttendBlocksArguments {
   uint32_t rows_max = 0;  // Largest query_tokens * group of the units.
   // AttendBlocks alone: tokens of V in shared memory at a time; divides 256.
   uint32_t stage_tokens = 0;
-  // AttendBlocksTensor alone: pieces of its ring, as RingOf() has them.
+  // AttendBlocksTensor and AttendRunsTensor: pieces of their ring, as RingOf() and RunTilingOf()
+  // have them.
   int ring = 0;
+  int levels = 0;  // AttendRunsTensor alone, as RunTilingOf() has them.
   const uint16_t* q = nullptr;
   size_t q_stride = 0;
   const uint16_t* k = nullptr;
@@ -102,6 +107,10 @@ cudaError_t AttendBlocksDecode(const AttendBlocksArguments& arguments, uint32_t 
 // "On tensor cores").
 cudaError_t AttendBlocksTensor(const AttendBlocksArguments& arguments, uint32_t units,
                                cudaStream_t stream);
+
+// Takes units of runs, of at most kRunRows rows each; `levels` of partials wait in shared memory.
+cudaError_t AttendRunsTensor(const AttendBlocksArguments& arguments, uint32_t units,
+                             cudaStream_t stream);
 
 // Query heads of a layer with sinks, at most: they travel with the launch.
 inline constexpr uint32_t kSinksMax = 256;
@@ -148,6 +157,7 @@ cudaError_t StoreRows(const StoreRowsArguments& arguments, uint32_t tokens, cuda
 cudaError_t LoadAttendBlocks(KernelLimits& limits);
 cudaError_t LoadAttendBlocksDecode(KernelLimits& limits);
 cudaError_t LoadAttendBlocksTensor(KernelLimits& limits);
+cudaError_t LoadAttendRunsTensor(KernelLimits& limits);
 cudaError_t LoadMergeBlocks(KernelLimits& limits);
 
 }  // namespace lamina::kernels::cuda

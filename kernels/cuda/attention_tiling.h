@@ -7,6 +7,9 @@
 //   rows of a tile   query tokens times heads of one KV head
 //   stage            tokens of V that AttendBlocks has in shared memory at a time
 //   ring             pieces of 64 tokens that AttendBlocksTensor has there at a time
+//   run              blocks that a thread block of AttendRunsTensor merges itself: an aligned run
+//   of
+//                    the tree, whose unmerged partials are in shared memory but for the oldest
 //
 // None of them shows in a row's bits: tiles do not mix rows, and stages and pieces come in the
 // order of tokens (docs/design/attention_numerics.md).
@@ -144,6 +147,53 @@ constexpr uint32_t TileRowsMax(AttentionArithmetic arithmetic, uint32_t head_dim
   return 0;
 }
 
+// AttendRunsTensor: eight warps of 16 rows, for tiles that have more rows than
+// AttendBlocksTensor's.
+inline constexpr int kRunThreads = 256;
+inline constexpr uint32_t kRunRows = 128;
+
+// How it divides work on a device; no rows: it has no kernel for these heads.
+struct RunTiling {
+  uint32_t rows = 0;
+  int ring = 0;
+  int levels = 0;         // Partials that wait for their sibling in shared memory.
+  uint32_t run_log2 = 0;  // Blocks of the longest run: one level more waits in global memory.
+};
+
+// Partials of all rows of a tile, as one level of waiting ones.
+constexpr size_t RunLevelBytes(uint32_t head_dim) {
+  return size_t{kRunRows} * head_dim * sizeof(float);
+}
+
+// Dynamic shared memory of AttendRunsTensor. Queries are read before anything waits, so that they
+// lie in the place of what will.
+constexpr size_t RunSharedBytes(uint32_t head_dim, int ring, int levels) {
+  const size_t queries = size_t{kRunRows} * (head_dim + kPadding) * sizeof(uint16_t);
+  const size_t waiting = static_cast<size_t>(levels) * RunLevelBytes(head_dim);
+  const size_t lse = (static_cast<size_t>(levels) + 1) * kRunThreads * 2 * sizeof(float);
+  const size_t slots = (size_t{kAttentionBlockTokens} << (levels + 1)) * sizeof(uint32_t);
+  return RingBytes(head_dim, ring) + (queries > waiting ? queries : waiting) + lse + slots;
+}
+
+// The longest runs that a device has room for.
+constexpr RunTiling RunTilingOf(AttentionArithmetic arithmetic, uint32_t head_dim, uint32_t group,
+                                size_t shared_bytes_max) {
+  if (arithmetic != AttentionArithmetic::kTensor || group > kRunRows ||
+      (head_dim != 64 && head_dim != 128)) {
+    return {};
+  }
+  for (int levels = 2; levels >= 0; --levels) {
+    const int ring = levels > 0 ? 4 : 3;  // Heads of 64 never need the short one.
+    if (RunSharedBytes(head_dim, ring, levels) <= shared_bytes_max) {
+      return {.rows = kRunRows,
+              .ring = ring,
+              .levels = levels,
+              .run_log2 = static_cast<uint32_t>(levels) + 1};
+    }
+  }
+  return {};
+}
+
 // Shared memory of a thread block, by compute capability.
 inline constexpr size_t kSharedBytesOf90 = size_t{227} * 1024;
 inline constexpr size_t kSharedBytesOf80 = size_t{163} * 1024;
@@ -161,6 +211,10 @@ constexpr bool AllHeadsHaveTiles(size_t shared_bytes_max, uint32_t rows) {
   return true;
 }
 static_assert(AllHeadsHaveTiles(kSharedBytesOf86, 32));
+static_assert(RunTilingOf(AttentionArithmetic::kTensor, 128, 4, kSharedBytesOf90).run_log2 == 3);
+static_assert(RunTilingOf(AttentionArithmetic::kTensor, 128, 4, kSharedBytesOf80).run_log2 == 2);
+static_assert(RunTilingOf(AttentionArithmetic::kTensor, 128, 4, kSharedBytesOf86).run_log2 == 1);
+static_assert(RunTilingOf(AttentionArithmetic::kTensor, 64, 3, kSharedBytesOf86).ring == 4);
 static_assert(TileRowsMax(AttentionArithmetic::kTensor, 240, kSharedBytesOf86) == 64);
 static_assert(TileRowsMax(AttentionArithmetic::kTensor, 256, kSharedBytesOf86) == 32);
 static_assert(TileRowsMax(AttentionArithmetic::kTensor, 256, kSharedBytesOf80) == 64);

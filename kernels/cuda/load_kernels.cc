@@ -22,9 +22,8 @@ constexpr int kDevicesMax = 64;  // Those above are loaded each time.
 
 using LoadFunction = cudaError_t (*)(KernelLimits&);
 constexpr LoadFunction kLoad[] = {
-    &LoadAttendBlocks, &LoadAttendBlocksDecode, &LoadAttendBlocksTensor,
-    &LoadMergeBlocks,  &LoadRowKernels,         &LoadSampling,
-    &LoadWaits};
+    &LoadAttendBlocks, &LoadAttendBlocksDecode, &LoadAttendBlocksTensor, &LoadAttendRunsTensor,
+    &LoadMergeBlocks,  &LoadRowKernels,         &LoadSampling,           &LoadWaits};
 
 absl::Status LoadAll(const DeviceInfo& device) {
   KernelLimits limits = {.shared_bytes_max = device.shared_bytes_max};

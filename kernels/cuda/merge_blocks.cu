@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/canonical.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/partial_merge.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace lamina::kernels::cuda {
@@ -20,33 +21,10 @@ constexpr int kRunBlocks = 16;
 constexpr int kRunLevels = 4;
 // Elements of the head that a warp has at a time.
 constexpr int kPassElements = kThreads * 4;
-// What an empty partial counts as: adding it changes no bit of another, not even a zero's sign.
-constexpr float kNothing = -0.0f;
-
-// What remains of two neighbours of the tree, the earlier first: MergePartials.
-struct Shares {
-  float of_a;
-  float of_b;
-  float lse;
-};
-
-__device__ inline Shares ShareOut(float lse_a, float lse_b) {
-  if (lse_b == kMinusInfinity) {
-    return {1.0f, 0.0f, lse_a};
-  }
-  if (lse_a == kMinusInfinity) {
-    return {0.0f, 1.0f, lse_b};
-  }
-  const float m = lse_a > lse_b ? lse_a : lse_b;
-  const float weight_a = ExpCanonical(lse_a - m);
-  const float weight_b = ExpCanonical(lse_b - m);
-  const float sum = weight_a + weight_b;
-  return {weight_a / sum, weight_b / sum, m + LogCanonical(sum)};
-}
 
 __device__ inline float4 MergeFour(const Shares& shares, const float4& a, const float4& b) {
-  return {fmaf(shares.of_a, a.x, shares.of_b * b.x), fmaf(shares.of_a, a.y, shares.of_b * b.y),
-          fmaf(shares.of_a, a.z, shares.of_b * b.z), fmaf(shares.of_a, a.w, shares.of_b * b.w)};
+  return {MergeOne(shares, a.x, b.x), MergeOne(shares, a.y, b.y), MergeOne(shares, a.z, b.z),
+          MergeOne(shares, a.w, b.w)};
 }
 
 // A row's partials of one head, as they lie.

@@ -173,9 +173,9 @@ class StreamKvDevice final : public KvDevice {
       }
       const uint32_t blocks = BlocksOf(uint64_t{item.first_position} + item.query_tokens);
       for (uint32_t done = 0; done < item.query_tokens;) {
-        const uint32_t room =
-            std::min({item.query_tokens - done, limits_.query_rows_max - part_.rows,
-                      (limits_.partials_max - part_.partials) / blocks});
+        const uint32_t room = layer.attention->TokensFor(
+            std::min(item.query_tokens - done, limits_.query_rows_max - part_.rows), blocks,
+            limits_.partials_max - part_.partials);
         const bool fits = room > 0 && part_.extents + item.extents.size() <= limits_.extents_max;
         if (part_.rows > 0 && (!fits || !part_.GoesOn(item, done))) {
           LAMINA_RETURN_IF_ERROR(AttendPart(layer));
@@ -186,14 +186,15 @@ class StreamKvDevice final : public KvDevice {
               absl::StrCat(name_, ": a query token at ", item.first_position + done, " with ",
                            item.extents.size(), " extents is more than this device was made for"));
         }
-        AddToPart(item, done, room, blocks);
+        AddToPart(item, done, room);
+        part_.partials += layer.attention->PartialsOf(room, blocks);
         done += room;
       }
     }
     return AttendPart(layer);
   }
 
-  void AddToPart(const AttentionItem& item, uint32_t done, uint32_t tokens, uint32_t blocks) {
+  void AddToPart(const AttentionItem& item, uint32_t done, uint32_t tokens) {
     if (part_.rows == 0) {
       part_.q = item.q + done * item.q_stride;
       part_.q_stride = item.q_stride;
@@ -205,7 +206,6 @@ class StreamKvDevice final : public KvDevice {
                            .query_tokens = tokens,
                            .first_seen = item.first_seen});
     part_.rows += tokens;
-    part_.partials += tokens * blocks;
     part_.extents += item.extents.size();
   }
 

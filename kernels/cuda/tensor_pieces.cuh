@@ -47,22 +47,29 @@ __device__ inline int WarpOf() { return static_cast<int>(threadIdx.x) / 32; }
 // need no gathering of threads before each of them.
 __device__ inline int UniformWarp() { return __shfl_sync(0xffffffffu, WarpOf(), 0); }
 
-// Rows past the last one are zeros.
-__device__ inline void LoadQueries(const AttendBlocksArguments& a, const AttentionUnit& unit,
-                                   int head_dim, int group, int row_tiles, uint16_t* queries) {
-  const int pieces = head_dim / 8;
-  const int rows = static_cast<int>(unit.query_tokens) * group;
-  for (int i = static_cast<int>(threadIdx.x); i < row_tiles * kSide * pieces;
-       i += kAttentionThreads) {
+struct TileShape {
+  int head_dim;
+  int group;
+  int rows;  // Places for rows, a multiple of 16.
+};
+
+// By the whole thread block, whatever its size. Rows past the last one are zeros.
+__device__ inline void LoadTileQueries(const AttendBlocksArguments& a, const AttentionUnit& unit,
+                                       const TileShape& shape, uint16_t* queries) {
+  const int pieces = shape.head_dim / 8;
+  const int rows = static_cast<int>(unit.query_tokens) * shape.group;
+  for (int i = static_cast<int>(threadIdx.x); i < shape.rows * pieces;
+       i += static_cast<int>(blockDim.x)) {
     const int row = i / pieces;
     const int element = i % pieces * 8;
     uint4 eight = {0, 0, 0, 0};
     if (row < rows) {
-      const uint16_t* q = a.q + (size_t{unit.row} + row / group) * a.q_stride;
-      const size_t column = (size_t{blockIdx.y} * group + row % group) * head_dim + element;
+      const uint16_t* q = a.q + (size_t{unit.row} + row / shape.group) * a.q_stride;
+      const size_t column =
+          (size_t{blockIdx.y} * shape.group + row % shape.group) * shape.head_dim + element;
       eight = *reinterpret_cast<const uint4*>(q + column);
     }
-    *reinterpret_cast<uint4*>(queries + row * (head_dim + kPadding) + element) = eight;
+    *reinterpret_cast<uint4*>(queries + row * (shape.head_dim + kPadding) + element) = eight;
   }
 }
 

@@ -46,7 +46,7 @@ class AttentionDeviceTest : public DeviceTest {
   std::vector<BFloat16> Attend(const AttentionDescriptor& d, const KvView& kv,
                                const std::vector<StepItem>& items, const std::vector<BFloat16>& q) {
     const auto rows = static_cast<uint32_t>(q.size() / d.q_width());
-    const auto attention = MakeAttention(d, rows, 32 + 4 * rows);
+    const auto attention = MakeAttention(d, rows, 32 + 24 * rows);
     const absl::Status loaded = attention->LoadStep(items);
     EXPECT_TRUE(loaded.ok()) << loaded;
     EXPECT_EQ(attention->rows(), rows);

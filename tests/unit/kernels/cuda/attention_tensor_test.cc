@@ -93,6 +93,15 @@ INSTANTIATE_TEST_SUITE_P(
         AttentionCase{Descriptor(64, 1, 32), 258, 4, 64, 24},
         AttentionCase{Descriptor(256, 1, 1), 300, 100, 64, 25},
         AttentionCase{Descriptor(48, 1, 5), 290, 33, 64, 26},
+        // More rows than a tile of blocks: runs of blocks, whole and cut at both ends, tiles that
+        // end inside a block, a window that begins inside a run, soft caps, scattered tokens.
+        AttentionCase{Descriptor(64, 2, 3), 90, 90, 300, 28},
+        AttentionCase{Descriptor(64, 1, 1), 1300, 300, 64, 29},
+        AttentionCase{Descriptor(128, 1, 4), 1100, 40, 1, 30},
+        AttentionCase{Descriptor(128, 1, 8), 3000, 23, 500, 31},
+        AttentionCase{Descriptor(64, 1, 4, 700), 2400, 70, 90, 32},
+        AttentionCase{Descriptor(128, 1, 2, 130, 20.0f), 900, 100, 64, 33},
+        AttentionCase{Descriptor(64, 1, 16), 5000, 9, 3000, 34},
         // A long one: a deep tree.
         AttentionCase{Descriptor(64, 1, 4), 5000, 1, 3000, 27}),
     [](const testing::TestParamInfo<AttentionCase>& tested) {
@@ -151,6 +160,23 @@ TEST_F(TensorAttentionTest, ExtentsDoNotShow) {
 
     EXPECT_EQ(Bits(found), Bits(Attend(problem, 0, 20))) << run_max;
   }
+}
+
+// Runs are shorter where there are more multiprocessors to be kept busy.
+TEST_F(TensorAttentionTest, TheLengthOfRunsDoesNotShow) {
+  const AttentionProblem problem({.descriptor = Descriptor(64, 1, 4),
+                                  .tokens = 2900,
+                                  .queries = 17,
+                                  .run_max = 500,
+                                  .seed = 36});
+  const int multiprocessors = device_.multiprocessors;
+  device_.multiprocessors = 1;
+  const std::vector<uint16_t> expected = Bits(Attend(problem, 0, 17));
+  for (const int more : {4, 16, 64, 4096}) {
+    device_.multiprocessors = more;
+    EXPECT_EQ(Bits(Attend(problem, 0, 17)), expected) << more << " multiprocessors";
+  }
+  device_.multiprocessors = multiprocessors;
 }
 
 // Decode rows with a prompt's chunk, whose tiles make the thread blocks larger; in two orders.

@@ -35,7 +35,9 @@ const std::vector<AttentionCase>& Cases() {
                                      AttentionCase{Descriptor(128, 1, 4), 290, 17, 64, 5},
                                      AttentionCase{Descriptor(128, 2, 8), 300, 1, 300, 6},
                                      AttentionCase{Descriptor(64, 2, 3), 40, 40, 300, 7},
-                                     AttentionCase{Descriptor(16, 1, 5), 300, 9, 64, 8}};
+                                     AttentionCase{Descriptor(16, 1, 5), 300, 9, 64, 8},
+                                     AttentionCase{Descriptor(128, 1, 8), 1900, 10, 500, 9},
+                                     AttentionCase{Descriptor(64, 1, 4, 900), 2400, 20, 90, 10}};
   return *cases;
 }
 

@@ -10,7 +10,7 @@
 namespace lamina::kernels::cuda {
 namespace {
 
-constexpr uint32_t kTileRows = 32;
+constexpr StepCut kCut = {.tile_rows = 32};
 
 CudaAttentionOptions Options(uint32_t group, uint32_t window = 0) {
   return {.descriptor = {.query_heads = group, .kv_heads = 1, .head_dim = 64, .window = window},
@@ -24,8 +24,7 @@ TEST(StepTablesTest, UnitsNameWhereTheirBlockBegins) {
   StepTables tables;
 
   ASSERT_TRUE(
-      FillStepTables(Options(1), kTileRows, {{.extents = extents, .first_position = 599}}, tables)
-          .ok());
+      FillStepTables(Options(1), kCut, {{.extents = extents, .first_position = 599}}, tables).ok());
 
   ASSERT_EQ(tables.units.size(), 3u);
   EXPECT_EQ(tables.units[0].extent, 0u);
@@ -46,21 +45,75 @@ TEST(StepTablesTest, TilesAreAsLargeAsTheDeviceTakes) {
   const std::vector<Extent> extents = {{0, 100}};
   for (const Case& c : {Case{32, 5, 30}, Case{64, 3, 63}, Case{16, 10, 15}, Case{3, 50, 3}}) {
     StepTables tables;
-    ASSERT_TRUE(
-        FillStepTables(Options(3), c.tile_rows, {{.extents = extents, .query_tokens = 50}}, tables)
-            .ok());
+    ASSERT_TRUE(FillStepTables(Options(3), {.tile_rows = c.tile_rows},
+                               {{.extents = extents, .query_tokens = 50}}, tables)
+                    .ok());
     EXPECT_EQ(tables.units.size(), c.units);
     EXPECT_EQ(tables.tile_rows_max, c.rows_max);
   }
+}
+
+TEST(StepTablesTest, ItemsOfManyRowsAreCutIntoRuns) {
+  const std::vector<Extent> extents = {{0, 2000}};
+  const StepCut cut = {.tile_rows = 32, .run_rows = 128, .run_log2 = 2};
+  StepTables tables;
+
+  // 50 query tokens up to token 1,949, 33 rows and more of which take runs, then one by itself.
+  ASSERT_TRUE(FillStepTables(Options(3), cut,
+                             {{.extents = extents, .first_position = 1900, .query_tokens = 50},
+                              {.extents = extents, .first_position = 700}},
+                             tables)
+                  .ok());
+
+  // Tiles of 42 and 8 query tokens, each with blocks 0 to 3 and 4 to 7.
+  ASSERT_EQ(tables.run_units, 4u);
+  ASSERT_EQ(tables.units.size(), 4u + 3u);
+  EXPECT_EQ(tables.units[0].query_tokens, 1u) << "units of runs come last";
+  EXPECT_EQ(tables.units[3].block, 0u);
+  EXPECT_EQ(tables.units[3].tokens, 1024u);
+  EXPECT_EQ(tables.units[4].block, 4u);
+  EXPECT_EQ(tables.units[4].tokens, 976u);
+  EXPECT_EQ(tables.rows[0].blocks, 2u);
+  EXPECT_EQ(tables.rows[50].blocks, 3u);
+  EXPECT_EQ(tables.partials, 50u * 2 + 3);
+  EXPECT_EQ(tables.tile_rows_max, 3u);
+}
+
+TEST(StepTablesTest, AWindowBeginsInsideARun) {
+  const std::vector<Extent> extents = {{0, 2000}};
+  StepTables tables;
+
+  ASSERT_TRUE(FillStepTables(Options(1, 600), {.tile_rows = 16, .run_rows = 128, .run_log2 = 2},
+                             {{.extents = extents, .first_position = 1900, .query_tokens = 50}},
+                             tables)
+                  .ok());
+
+  // The first query token sees tokens from 1,301 on, in block 5.
+  ASSERT_EQ(tables.run_units, 1u);
+  EXPECT_EQ(tables.units[0].block, 5u);
+  EXPECT_EQ(tables.units[0].tokens, 2000u - 5 * 256);
+  EXPECT_EQ(tables.rows[0].first_block, 1u);
+  EXPECT_EQ(tables.rows[0].blocks, 1u);
+}
+
+TEST(StepTablesTest, RunsAreAsLongAsThereIsWorkForAll) {
+  const StepCut cut = {.tile_rows = 64, .run_rows = 128, .run_log2 = 3};
+  const std::vector<StepItem> one = {{.first_position = 8000, .query_tokens = 128}};
+  const std::vector<StepItem> many(64, one.front());
+  CudaAttentionOptions options = Options(4);
+  EXPECT_EQ(RunLog2Of(options, cut, one, /*multiprocessors=*/1), 3u);
+  EXPECT_EQ(RunLog2Of(options, cut, one, /*multiprocessors=*/132), 0u);
+  EXPECT_EQ(RunLog2Of(options, cut, many, /*multiprocessors=*/132), 3u);
+  EXPECT_EQ(RunLog2Of(options, {.tile_rows = 64}, many, /*multiprocessors=*/132), 0u);
 }
 
 TEST(StepTablesTest, HiddenBlocksHaveNoUnits) {
   const std::vector<Extent> extents = {{0, 2000}};
   StepTables tables;
 
-  ASSERT_TRUE(FillStepTables(Options(1, 300), kTileRows,
-                             {{.extents = extents, .first_position = 1999}}, tables)
-                  .ok());
+  ASSERT_TRUE(
+      FillStepTables(Options(1, 300), kCut, {{.extents = extents, .first_position = 1999}}, tables)
+          .ok());
 
   EXPECT_EQ(tables.units.size(), 2u);
   EXPECT_EQ(tables.rows[0].first_block, 6u);
@@ -70,7 +123,7 @@ TEST(StepTablesTest, TokensOfAnotherHolderAreNotSeen) {
   const std::vector<Extent> extents = {{0, 512}};
   StepTables tables;
 
-  ASSERT_TRUE(FillStepTables(Options(1), kTileRows,
+  ASSERT_TRUE(FillStepTables(Options(1), kCut,
                              {{.extents = extents, .held_token = 256, .first_position = 9000},
                               {.extents = extents, .held_token = 256, .first_position = 100}},
                              tables)
@@ -86,7 +139,7 @@ TEST(StepTablesTest, AWindowMayHideAllThatIsHeld) {
   const std::vector<Extent> extents = {{0, 300}};
   StepTables tables;
 
-  ASSERT_TRUE(FillStepTables(Options(1, 50), kTileRows,
+  ASSERT_TRUE(FillStepTables(Options(1, 50), kCut,
                              {{.extents = extents, .held_token = 256, .first_position = 5000}},
                              tables)
                   .ok());
