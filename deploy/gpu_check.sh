@@ -170,7 +170,7 @@ for s in results.get("attention", {}).get("small", []):
     print(f"attention   {s['kernel']:9} head {s['head_dim']:3}, group {s['group']:2}, {s['rows']:3} rows at {s['context']:5}: {s['ms']:.4f} ms, "
           f"two empty launches {s['empty_ms']:.4f} ms")
 for s in results.get("attention", {}).get("prefill", []):
-    print(f"prompts     {s['kernel']:9} group {s['group']:2}: {s['tokens']} tokens at {s['context']} in {s['ms']:.3f} ms, {s['tflop_per_s']} TFLOP/s")
+    print(f"prompts     {s['kernel']:9} head {s['head_dim']:3}, group {s['group']:2}: {s['tokens']:4} tokens at {s['context']:5} in {s['ms']:.3f} ms, {s['tflop_per_s']} TFLOP/s")
 for s in results.get("linear", {}).get("shapes", []):
     print(f"linear      {s['layer']:14} {s['rows']:4} rows: {s['ms']:.4f} ms, {s['ratio']:.3f} of cuBLASLt")
 for m in results.get("slice", {}).get("models", []):

@@ -31,8 +31,14 @@ constexpr Load kFullLoad = {.rows = 64, .context = 4096};
 constexpr Load kCurve[] = {{1, 256},   {1, 1024},  {1, 4096},   {4, 1024},  {4, 4096},
                            {16, 1024}, {16, 4096}, {16, 16384}, {64, 1024}, {64, 2048}};
 constexpr uint32_t kCurveGroup = 4;
-constexpr uint32_t kPromptTokens = 4096;
-constexpr uint32_t kChunkTokens = 512;
+// The last `tokens` of a prompt.
+struct Chunk {
+  uint32_t tokens = 0;
+  uint32_t context = 0;
+};
+constexpr Chunk kChunk = {.tokens = 512, .context = 4096};
+// On tensor cores also a first chunk, a whole prompt, a short chunk, and one of a long prompt.
+constexpr Chunk kChunks[] = {{512, 512}, {2048, 2048}, {128, 4096}, {512, 32768}};
 constexpr std::pair<AttentionArithmetic, const char*> kKernels[] = {
     {AttentionArithmetic::kCanonical, "canonical"}, {AttentionArithmetic::kTensor, "tensor"}};
 
@@ -131,14 +137,15 @@ absl::StatusOr<std::string> MeasureSmall(const GpuBench& bench, AttentionArithme
 
 // The last chunk of one prompt in one layer. Products: two flops for each of Q K and P V.
 absl::StatusOr<std::string> MeasurePrefill(const GpuBench& bench, const AttentionDescriptor& d,
-                                           AttentionArithmetic arithmetic, const char* name) {
+                                           AttentionArithmetic arithmetic, const char* name,
+                                           const Chunk& chunk) {
   LAMINA_ASSIGN_OR_RETURN(const double milliseconds,
-                          MeasureLayer(bench, d, arithmetic, 1, kPromptTokens, kChunkTokens));
-  const double pairs = kChunkTokens * (kPromptTokens - (kChunkTokens - 1) / 2.0);
+                          MeasureLayer(bench, d, arithmetic, 1, chunk.context, chunk.tokens));
+  const double pairs = chunk.tokens * (chunk.context - (chunk.tokens - 1) / 2.0);
   return absl::StrFormat(
       "{\"kernel\": \"%s\", \"kv_heads\": %d, \"group\": %d, \"head_dim\": %d, \"tokens\": %d, "
       "\"context\": %d, \"ms\": %.4f, \"tflop_per_s\": %.2f}",
-      name, d.kv_heads, d.group(), d.head_dim, kChunkTokens, kPromptTokens, milliseconds,
+      name, d.kv_heads, d.group(), d.head_dim, chunk.tokens, chunk.context, milliseconds,
       4 * pairs * d.q_width() / milliseconds / 1e9);
 }
 
@@ -165,7 +172,19 @@ absl::StatusOr<std::string> BenchAttention(const GpuBench& bench) {
       small.push_back(std::move(shape));
     }
     LAMINA_ASSIGN_OR_RETURN(std::string shape,
-                            MeasurePrefill(bench, Layer(kCurveGroup), arithmetic, name));
+                            MeasurePrefill(bench, Layer(kCurveGroup), arithmetic, name, kChunk));
+    prefill.push_back(std::move(shape));
+  }
+  const auto& [tensor, tensor_name] = kKernels[1];
+  for (const Chunk& chunk : kChunks) {
+    LAMINA_ASSIGN_OR_RETURN(std::string shape,
+                            MeasurePrefill(bench, Layer(kCurveGroup), tensor, tensor_name, chunk));
+    prefill.push_back(std::move(shape));
+  }
+  for (const auto& [layer, chunk] :
+       {std::pair(Layer(1), kChunk), std::pair(Layer(3, 3, 64), kChunk)}) {
+    LAMINA_ASSIGN_OR_RETURN(std::string shape,
+                            MeasurePrefill(bench, layer, tensor, tensor_name, chunk));
     prefill.push_back(std::move(shape));
   }
   return absl::StrFormat(

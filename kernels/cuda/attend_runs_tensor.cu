@@ -85,7 +85,7 @@ struct RunStream {
   const uint16_t* k;
   const uint16_t* v;
   const uint32_t* slots;
-  uint16_t* ring;
+  SharedAddress ring;
   Seen seen;      // Tokens of the run that any row sees.
   int end_piece;  // Behind the last piece that is seen.
   int first;      // Pieces [first, end) of this block are seen.
@@ -100,26 +100,27 @@ __device__ inline int EndOfBlock(int piece, int end_piece) {
   return Smaller(piece / kPieces * kPieces + kPieces, end_piece);
 }
 
+template <int kHeadDim>
+constexpr int kPieceBytes = kPieceTokens* kHeadDim* static_cast<int>(sizeof(uint16_t));
+
+// A thread brings the same 16 bytes of several tokens, whose numbers mod 8 are the same.
 template <int kHeadDim, int kRing>
 __device__ inline void BringRunPiece(RunStream& stream) {
+  static_assert(TakesTurns(kHeadDim));
   if (stream.piece < stream.end_piece) {
     constexpr int kEightsOfHead = kHeadDim / 8;
-    const uint16_t* const from = stream.is_value ? stream.v : stream.k;
-    uint16_t* const to = stream.ring + stream.brought % kRing * kPieceTokens * RingStride(kHeadDim);
-    const int first = stream.piece * kPieceTokens;
-    const bool whole = first >= stream.seen.begin && first + kPieceTokens <= stream.seen.end;
+    constexpr int kTokensAtOnce = kRunThreads / kEightsOfHead;
+    const int row = static_cast<int>(threadIdx.x) / kEightsOfHead;
+    const int element = static_cast<int>(threadIdx.x) % kEightsOfHead * 8;
+    const uint16_t* const from = (stream.is_value ? stream.v : stream.k) + element;
+    const SharedAddress to = stream.ring + stream.brought % kRing * kPieceBytes<kHeadDim> +
+                             PlaceInRing(kHeadDim, row, element) * 2;
+    const int first = stream.piece * kPieceTokens + row;
 #pragma unroll
-    for (int i = static_cast<int>(threadIdx.x); i < kPieceTokens * kEightsOfHead;
-         i += kRunThreads) {
-      const int t = first + i / kEightsOfHead;
-      const int element = i % kEightsOfHead * 8;
-      uint16_t* const place = to + PlaceInRing(kHeadDim, i / kEightsOfHead, element);
-      const uint16_t* const value = from + size_t{stream.slots[t]} * kHeadDim + element;
-      if (whole) {
-        CopyAsync16(place, value);
-      } else {
-        CopyAsync16OrZero(place, value, t >= stream.seen.begin && t < stream.seen.end);
-      }
+    for (int i = 0; i < kPieceTokens; i += kTokensAtOnce) {
+      const int t = first + i;
+      CopyAsync16OrZeroTo(to + i * kHeadDim * 2, from + size_t{stream.slots[t]} * kHeadDim,
+                          t >= stream.seen.begin && t < stream.seen.end);
     }
     ++stream.brought;
     if (++stream.piece == stream.end) {
@@ -136,12 +137,11 @@ __device__ inline void BringRunPiece(RunStream& stream) {
 }
 
 template <int kHeadDim, int kRing>
-__device__ inline const uint16_t* TakeRunPiece(RunStream& stream) {
+__device__ inline SharedAddress TakeRunPiece(RunStream& stream) {
   WaitForCopyGroups<kRing - 2>();
   __syncthreads();
   BringRunPiece<kHeadDim, kRing>(stream);
-  const int place = stream.taken++ % kRing;
-  return stream.ring + place * kPieceTokens * RingStride(kHeadDim);
+  return stream.ring + stream.taken++ % kRing * kPieceBytes<kHeadDim>;
 }
 
 // This thread's rows of a block: fragments of 8 tokens and of 8 columns, and what is known of each
@@ -152,21 +152,39 @@ struct RunRowsOf {
   float lse[kHalves];
 };
 
+// The places of this lane's row of matrices in a piece, for columns 16 i and up; those of i + 4 are
+// 128 bytes further, as are those of other tokens by whole rows.
+struct ColumnPlaces {
+  SharedAddress of[4];
+};
+
+// Row `row` of the piece, `column` 0 or 8 columns further: PlaceInRing(), whose turns are an
+// exclusive or.
+template <int kHeadDim>
+__device__ inline ColumnPlaces PlacesOf(SharedAddress piece, int row, int column) {
+  ColumnPlaces places;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    places.of[i] = piece + PlaceInRing(kHeadDim, row, i * kSide + column) * 2;
+  }
+  return places;
+}
+
 // Dot products of the warp's rows with a piece.
 template <int kHeadDim>
-__device__ inline void MultiplyRunKeys(const uint16_t* piece,
+__device__ inline void MultiplyRunKeys(SharedAddress piece,
                                        const uint32_t (&queries)[kHeadDim / kSide][4],
                                        float (&dots)[kEights][4]) {
   const int lane = LaneOf();
+  const ColumnPlaces places = PlacesOf<kHeadDim>(piece, lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
 #pragma unroll
-  for (int d = 0; d < kHeadDim; d += kSide) {
+  for (int i = 0; i < kHeadDim / kSide; ++i) {
 #pragma unroll
     for (int tokens = 0; tokens < kPieceTokens / kSide; ++tokens) {
-      const int row = tokens * kSide + lane / 16 * 8 + lane % 8;
       uint32_t k[4];
-      LoadMatrices(piece + PlaceInRing(kHeadDim, row, d + lane / 8 % 2 * 8), k);
-      MultiplyMatrices(queries[d / kSide], k[0], k[1], dots[2 * tokens]);
-      MultiplyMatrices(queries[d / kSide], k[2], k[3], dots[2 * tokens + 1]);
+      LoadMatricesAt(places.of[i % 4] + i / 4 * 128 + tokens * kSide * kHeadDim * 2, k);
+      MultiplyMatrices(queries[i], k[0], k[1], dots[2 * tokens]);
+      MultiplyMatrices(queries[i], k[2], k[3], dots[2 * tokens + 1]);
     }
   }
 }
@@ -181,31 +199,61 @@ __device__ inline float RunScoreOf(const AttentionShape& shape, float dot) {
   return shape.scale * dot;
 }
 
-// From dot products to weights in bf16, of one of the thread's rows. Returns their sum, and the
-// largest score in `largest`. `whole`: the row sees all tokens of the block.
-template <int kHalf, bool kCapped>
-__device__ inline float WeighRunRow(const AttentionShape& shape, const Seen& seen, bool whole,
-                                    float (&scores)[kPieces][kEights][4], float* largest,
-                                    uint32_t (&weights)[kPieces][kEights / 2][4]) {
-  const int lane = LaneOf();
-  float most = kMinusInfinity;
+// From dot products to scores, of both of the thread's rows; minus infinity where a row does not
+// see the token, which none has to be asked for if the `whole` block is seen by all rows of the
+// warp.
+template <bool kCapped>
+__device__ inline void ScoreRun(const AttentionShape& shape, const Seen (&seen)[kHalves],
+                                bool whole, float (&scores)[kPieces][kEights][4]) {
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
 #pragma unroll
     for (int eight = 0; eight < kEights; ++eight) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int t = piece * kPieceTokens + eight * 8 + lane % 4 * 2 + i;
-        float& s = scores[piece][eight][kHalf * 2 + i];
-        s = whole || (t >= seen.begin && t < seen.end) ? RunScoreOf<kCapped>(shape, s)
-                                                       : kMinusInfinity;
-        most = s > most ? s : most;
+      for (int i = 0; i < 4; ++i) {
+        float& s = scores[piece][eight][i];
+        s = RunScoreOf<kCapped>(shape, s);
       }
     }
   }
-  most = LargestOfQuad(most);
-  *largest = most;
-  most = seen.begin == seen.end ? 0.0f : most;  // All scores are minus infinity.
+  if (whole) {
+    return;
+  }
+  const int first = LaneOf() % 4 * 2;
+  const int begin[kHalves] = {seen[0].begin - first, seen[1].begin - first};
+  const int end[kHalves] = {seen[0].end - first, seen[1].end - first};
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+    for (int eight = 0; eight < kEights; ++eight) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int t = piece * kPieceTokens + eight * 8 + i % 2;
+        float& s = scores[piece][eight][i];
+        s = t >= begin[i / 2] && t < end[i / 2] ? s : kMinusInfinity;
+      }
+    }
+  }
+}
+
+// From scores to weights in bf16, of one of the thread's rows. Returns their sum, and the largest
+// score in `largest`.
+template <int kHalf>
+__device__ inline float WeighRunRow(const float (&scores)[kPieces][kEights][4], bool sees_nothing,
+                                    float* largest, uint32_t (&weights)[kPieces][kEights / 2][4]) {
+  // Several at a time, since the largest of all is the same in any order.
+  float most[kPieces];
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+    most[piece] = kMinusInfinity;
+#pragma unroll
+    for (int i = 0; i < 2 * kEights; ++i) {
+      most[piece] = fmaxf(most[piece], scores[piece][i / 2][kHalf * 2 + i % 2]);
+    }
+  }
+  const float of_row = LargestOfQuad(fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])));
+  *largest = of_row;
+  const float from = sees_nothing ? 0.0f : of_row;
   // The sums that the four warps of AttendBlocksTensor have, each of its 16 tokens of every piece.
   float sums[kWarps] = {};
 #pragma unroll
@@ -213,7 +261,7 @@ __device__ inline float WeighRunRow(const AttentionShape& shape, const Seen& see
 #pragma unroll
     for (int eight = 0; eight < kEights; ++eight) {
       const float* const s = &scores[piece][eight][kHalf * 2];
-      const uint32_t pair = WeightPairOf(s[0], s[1], most);
+      const uint32_t pair = WeightPairOf(s[0], s[1], from);
       float& sum = sums[eight / 2];
       sum = (sum + LowBFloat16(pair)) + HighBFloat16(pair);
       weights[piece][eight / 2][eight % 2 * 2 + kHalf] = pair;
@@ -228,18 +276,18 @@ __device__ inline float WeighRunRow(const AttentionShape& shape, const Seen& see
 
 // Adds the values of a piece to all columns of the warp's rows.
 template <int kHeadDim>
-__device__ inline void AddRunValues(const uint16_t* piece,
-                                    const uint32_t (&weights)[kEights / 2][4], int first_token,
-                                    const Seen& seen, float (&out)[kHeadDim / kSide][2][4]) {
+__device__ inline void AddRunValues(SharedAddress piece, const uint32_t (&weights)[kEights / 2][4],
+                                    int first_token, const Seen& seen,
+                                    float (&out)[kHeadDim / kSide][2][4]) {
   const int lane = LaneOf();
+  const ColumnPlaces places = PlacesOf<kHeadDim>(piece, lane % 16, lane / 16 * 8);
 #pragma unroll
   for (int tokens = 0; tokens < kPieceTokens / kSide; ++tokens) {
     if (Reaches(seen, first_token + tokens * kSide)) {
-      const int row = tokens * kSide + lane % 16;
 #pragma unroll
       for (int i = 0; i < kHeadDim / kSide; ++i) {
         uint32_t v[4];
-        LoadTransposed(piece + PlaceInRing(kHeadDim, row, i * kSide + lane / 16 * 8), v);
+        LoadTransposedAt(places.of[i % 4] + i / 4 * 128 + tokens * kSide * kHeadDim * 2, v);
         MultiplyMatrices(weights[tokens], v[0], v[1], out[i][0]);
         MultiplyMatrices(weights[tokens], v[2], v[3], out[i][1]);
       }
@@ -399,7 +447,7 @@ __global__ void __launch_bounds__(kRunThreads, 1)
   RunStream stream = {a.k + size_t{blockIdx.y} * a.head_stride,
                       a.v + size_t{blockIdx.y} * a.head_stride,
                       shared.slots,
-                      shared.ring,
+                      SharedAddressOf(shared.ring),
                       all,
                       end_piece,
                       first_piece,
@@ -435,7 +483,7 @@ __global__ void __launch_bounds__(kRunThreads, 1)
     for (int piece = 0; piece < kPieces; ++piece) {
       const int at = block * kPieces + piece;
       if (at >= first_piece && at < end_piece) {
-        const uint16_t* const keys = TakeRunPiece<kHeadDim, kRing>(stream);
+        const SharedAddress keys = TakeRunPiece<kHeadDim, kRing>(stream);
         if (at * kPieceTokens < of_warp.end && (at + 1) * kPieceTokens > of_warp.begin) {
           MultiplyRunKeys<kHeadDim>(keys, queries, scores[piece]);
         }
@@ -450,8 +498,9 @@ __global__ void __launch_bounds__(kRunThreads, 1)
     uint32_t weights[kPieces][kEights / 2][4];
     float largest[kHalves];
     float sums[kHalves];
-    sums[0] = WeighRunRow<0, kCapped>(a.shape, seen[0], whole, scores, &largest[0], weights);
-    sums[1] = WeighRunRow<1, kCapped>(a.shape, seen[1], whole, scores, &largest[1], weights);
+    ScoreRun<kCapped>(a.shape, seen, whole, scores);
+    sums[0] = WeighRunRow<0>(scores, seen[0].begin == seen[0].end, &largest[0], weights);
+    sums[1] = WeighRunRow<1>(scores, seen[1].begin == seen[1].end, &largest[1], weights);
 
 #pragma unroll
     for (int i = 0; i < kHeadDim / kSide; ++i) {
@@ -464,7 +513,7 @@ __global__ void __launch_bounds__(kRunThreads, 1)
     for (int piece = 0; piece < kPieces; ++piece) {
       const int at = block * kPieces + piece;
       if (at >= first_piece && at < end_piece) {
-        const uint16_t* const values = TakeRunPiece<kHeadDim, kRing>(stream);
+        const SharedAddress values = TakeRunPiece<kHeadDim, kRing>(stream);
         AddRunValues<kHeadDim>(values, weights[piece], at * kPieceTokens, of_warp, tree.last.out);
       }
     }

@@ -71,6 +71,32 @@ __device__ inline void LoadMatrices(const uint16_t* row, uint32_t (&fragment)[4]
                : "memory");
 }
 
+// A place in shared memory, so many bytes behind which others lie: known to be there, it costs no
+// conversion at each use.
+using SharedAddress = uint32_t;
+__device__ inline SharedAddress SharedAddressOf(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+__device__ inline void CopyAsync16OrZeroTo(SharedAddress shared, const void* global, bool real) {
+  const uint32_t bytes = real ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(bytes)
+               : "memory");
+}
+
+// LoadMatrices() and LoadTransposed() of rows at such addresses.
+__device__ inline void LoadMatricesAt(SharedAddress row, uint32_t (&fragment)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+               : "r"(row));
+}
+__device__ inline void LoadTransposedAt(SharedAddress row, uint32_t (&fragment)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+               : "r"(row));
+}
+
 // Loads each matrix's transpose: lane l gets elements l / 4 of rows 2(l mod 4) and the next.
 __device__ inline void LoadTransposed(const uint16_t* row, uint32_t (&fragment)[4]) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));

@@ -63,6 +63,20 @@ inline void LoadTransposed(const uint16_t* row, uint32_t (&fragment)[4]) {
   }
 }
 
+using SharedAddress = unsigned char*;
+inline SharedAddress SharedAddressOf(const void* shared) {
+  return static_cast<unsigned char*>(const_cast<void*>(shared));
+}
+inline void CopyAsync16OrZeroTo(SharedAddress shared, const void* global, bool real) {
+  CopyAsync16OrZero(shared, global, real);
+}
+inline void LoadMatricesAt(SharedAddress row, uint32_t (&fragment)[4]) {
+  LoadMatrices(reinterpret_cast<const uint16_t*>(row), fragment);
+}
+inline void LoadTransposedAt(SharedAddress row, uint32_t (&fragment)[4]) {
+  LoadTransposed(reinterpret_cast<const uint16_t*>(row), fragment);
+}
+
 // Sums in the order of the columns of `a`, each product fused: a device has an order of its own.
 inline void MultiplyMatrices(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4]) {
   struct Factors {
