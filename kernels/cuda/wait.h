@@ -46,6 +46,14 @@ struct WaitRecord {
 };
 static_assert(sizeof(WaitRecord) == 48);
 
+// What of a record the device itself looks at, in its own memory: zeroed before use. Each thread
+// block of a put asks whether a wait has failed, and loads of one word of the host's by many of
+// them come one after the other, about a microsecond each.
+struct LaneState {
+  uint32_t failed = 0;
+  uint64_t ended = 0;
+};
+
 // That a unit is over: written behind its signal, `sequence` last. In pinned host memory.
 struct UnitRecord {
   uint64_t nanos = 0;  // Since the last wait of the WaitRecord ended.
@@ -61,7 +69,8 @@ struct WaitRequest {
   uint64_t timeout_nanos = 0;           // From the start of polling on the device.
   const uint32_t* abort = nullptr;      // Nonzero: give up. Looked at with every poll.
   WaitRecord* record = nullptr;
-  uint64_t sequence = 0;  // The caller's number of this wait; grows.
+  LaneState* state = nullptr;  // Optional: kept as the record is. One for all requests of a record.
+  uint64_t sequence = 0;       // The caller's number of this wait; grows.
   // Optional: two words for the device's clock, when it began to poll and when it ended.
   uint64_t* times = nullptr;
 };
@@ -73,6 +82,7 @@ struct RaiseRequest {
   uint64_t* signal = nullptr;
   uint64_t value = 0;
   const WaitRecord* record = nullptr;  // Optional: nothing is raised after a failure.
+  const LaneState* state = nullptr;    // Optional: looked at instead.
   UnitRecord* unit = nullptr;          // Optional, with a record: is told what was raised when.
   uint64_t sequence = 0;               // For `unit`.
 };
@@ -86,6 +96,7 @@ struct PutRequest {
   const void* from = nullptr;
   size_t bytes = 0;
   const WaitRecord* record = nullptr;  // Optional: nothing is written after a failure.
+  const LaneState* state = nullptr;    // Optional: looked at instead.
   // With it a window is written whole: the stamp, zeros up to kWindowHeaderBytes, and behind these
   // the bytes, of which there may be none.
   bool stamped = false;

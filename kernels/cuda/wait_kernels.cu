@@ -51,11 +51,13 @@ __device__ inline uint64_t BeatOf(const WaitRequest& a) {
 __device__ inline WaitOutcome Poll(const WaitRequest& a, uint64_t* seen, uint64_t* polls) {
   Timeout timeout(a.timeout_nanos, GlobalNanos(), BeatOf(a));
   for (*polls = 1;; ++*polls) {
+    // Both loads are on their way across the bus at a time.
+    const uint32_t aborted = LoadRelaxed(a.abort);
     *seen = LoadAcquire(a.signal);
     if (*seen >= a.at_least) {
       return WaitOutcome::kOk;
     }
-    if (LoadRelaxed(a.abort) != 0) {
+    if (aborted != 0) {
       return WaitOutcome::kAborted;
     }
     if (timeout.IsOver(GlobalNanos(), BeatOf(a))) {
@@ -65,10 +67,17 @@ __device__ inline WaitOutcome Poll(const WaitRequest& a, uint64_t* seen, uint64_
   }
 }
 
+__device__ inline uint32_t FailureOf(const WaitRecord* record, const LaneState* state) {
+  if (state != nullptr) {
+    return state->failed;  // By a kernel before this one.
+  }
+  return record != nullptr ? LoadRelaxed(&record->failed) : 0;
+}
+
 __global__ void WaitKernel(const WaitRequest a) {
   uint64_t seen = 0;
   uint64_t polls = 0;
-  uint32_t outcome = LoadRelaxed(&a.record->failed);
+  uint32_t outcome = FailureOf(a.record, a.state);
   if (outcome == 0) {
     const uint64_t began = GlobalNanos();
     WaitOutcome polled = Poll(a, &seen, &polls);
@@ -80,6 +89,9 @@ __global__ void WaitKernel(const WaitRequest a) {
       a.record->failed_sequence = a.sequence;
       __threadfence_system();
       a.record->failed = outcome;
+      if (a.state != nullptr) {
+        a.state->failed = outcome;
+      }
     }
     if (a.times != nullptr) {
       a.times[0] = began;
@@ -89,35 +101,39 @@ __global__ void WaitKernel(const WaitRequest a) {
   a.record->outcome = outcome;
   a.record->signal = seen;
   a.record->polls = polls;
-  a.record->ended = GlobalNanos();
-  __threadfence_system();
+  const uint64_t ended = GlobalNanos();
+  a.record->ended = ended;
+  if (a.state != nullptr) {
+    a.state->ended = ended;
+  }
   StoreRelease(&a.record->sequence, a.sequence);
 }
 
 __global__ void RaiseKernel(const RaiseRequest a) {
-  if (a.record != nullptr && LoadRelaxed(&a.record->failed) != 0) {
+  if (FailureOf(a.record, a.state) != 0) {
     return;
   }
   __threadfence_system();
   StoreRelease(a.signal, a.value);
   if (a.unit != nullptr) {
-    a.unit->nanos = GlobalNanos() - a.record->ended;
+    const uint64_t ended = a.state != nullptr ? a.state->ended : a.record->ended;
+    a.unit->nanos = GlobalNanos() - ended;
     StoreRelease(&a.unit->sequence, a.sequence);
   }
 }
 
-// Whether a wait of the record has failed. The whole thread block looks across the bus once.
-__device__ inline bool HasFailed(const WaitRecord* record) {
+// Whether a wait has failed. The whole thread block looks once.
+__device__ inline bool HasFailed(const WaitRecord* record, const LaneState* state) {
   __shared__ uint32_t failed;
   if (threadIdx.x == 0) {
-    failed = record != nullptr ? LoadRelaxed(&record->failed) : 0;
+    failed = FailureOf(record, state);
   }
   __syncthreads();
   return failed != 0;
 }
 
 __global__ void PutKernel(const PutRequest a) {
-  if (HasFailed(a.record)) {
+  if (HasFailed(a.record, a.state)) {
     return;
   }
   const auto* from = static_cast<const uint4*>(a.from);

@@ -81,8 +81,13 @@ class DeviceWindows {
 class CudaWindowChannel final : public WindowChannel {
  public:
   CudaWindowChannel(const ChannelOptions& options, absl::Span<const Stream* const> streams,
-                    std::atomic<bool>* usable, DeviceWindows own, MemoryArena arena)
-      : options_(options), usable_(usable), own_(std::move(own)), arena_(std::move(arena)) {
+                    std::atomic<bool>* usable, DeviceWindows own, MemoryArena arena,
+                    MemoryArena device_arena)
+      : options_(options),
+        usable_(usable),
+        own_(std::move(own)),
+        arena_(std::move(arena)),
+        device_arena_(std::move(device_arena)) {
     for (const Stream* const stream : streams) {
       lanes_.push_back({.stream = stream});
     }
@@ -97,6 +102,10 @@ class CudaWindowChannel final : public WindowChannel {
            BytesOf<PeerTimes>(lanes * options.peers) + BytesOf<Words>(1) + BytesOf<Trial>(1);
   }
 
+  static uint64_t DeviceArenaBytes(const ChannelOptions& options) {
+    return BytesOf<LaneState>(options.lanes);
+  }
+
   absl::Status TakeWords() {
     LAMINA_ASSIGN_OR_RETURN(LaneRecord* const records, TakeNew<LaneRecord>(options_.lanes));
     LAMINA_ASSIGN_OR_RETURN(UnitRecord* const sent,
@@ -104,8 +113,13 @@ class CudaWindowChannel final : public WindowChannel {
     LAMINA_ASSIGN_OR_RETURN(PeerTimes* const times,
                             TakeNew<PeerTimes>(uint64_t{options_.lanes} * options_.peers));
     LAMINA_ASSIGN_OR_RETURN(words_, TakeNew<Words>(1));
+    LAMINA_ASSIGN_OR_RETURN(LaneState* const states, device_arena_.Take<LaneState>(options_.lanes));
+    const Stream& stream = *lanes_.front().stream;
+    LAMINA_RETURN_IF_ERROR(FillAsync(states, 0, options_.lanes * sizeof(LaneState), stream));
+    LAMINA_RETURN_IF_ERROR(stream.Synchronize());
     for (uint32_t lane = 0; lane < options_.lanes; ++lane) {
       lanes_[lane].record = &records[lane].wait;
+      lanes_[lane].state = states + lane;
       lanes_[lane].sent = sent + size_t{lane} * options_.sends_kept;
       lanes_[lane].times = times + size_t{lane} * options_.peers;
     }
@@ -239,6 +253,7 @@ class CudaWindowChannel final : public WindowChannel {
   struct Lane {
     const Stream* stream = nullptr;
     WaitRecord* record = nullptr;
+    LaneState* state = nullptr;  // In the device's memory.
     UnitRecord* sent = nullptr;  // [sends_kept], by the unit's number.
     PeerTimes* times = nullptr;  // [peers]: of the lane's last take.
     uint64_t sequence = 0;       // The last wait that was enqueued.
@@ -260,12 +275,14 @@ class CudaWindowChannel final : public WindowChannel {
                                      .from = out.rows,
                                      .bytes = out.bytes,
                                      .record = lane.record,
+                                     .state = lane.state,
                                      .stamped = true,
                                      .stamp = out.stamp},
                                     *lane.stream));
     return RaiseSignal({.signal = peer.Word(out.word),
                         .value = out.value,
                         .record = lane.record,
+                        .state = lane.state,
                         .unit = &lane.sent[unit % options_.sends_kept],
                         .sequence = unit},
                        *lane.stream);
@@ -284,6 +301,7 @@ class CudaWindowChannel final : public WindowChannel {
                          .timeout_nanos = static_cast<uint64_t>(options_.timeout),
                          .abort = &words_->abort,
                          .record = lane.record,
+                         .state = lane.state,
                          .sequence = lane.sequence,
                          .times = lane.times[rows.peer].polled},
                         *lane.stream));
@@ -293,7 +311,8 @@ class CudaWindowChannel final : public WindowChannel {
           PutBytes({.to = rows.rows,
                     .from = own_->At(rows.window, kWindowHeaderBytes) + kWindowHeaderBytes,
                     .bytes = rows.bytes,
-                    .record = lane.record},
+                    .record = lane.record,
+                    .state = lane.state},
                    *lane.stream));
     }
     return absl::OkStatus();
@@ -317,6 +336,7 @@ class CudaWindowChannel final : public WindowChannel {
   std::optional<DeviceWindows> own_;  // None: closed.
   std::vector<DeviceWindows> peers_;
   MemoryArena arena_;
+  MemoryArena device_arena_;
   std::vector<Lane> lanes_;
   Words* words_ = nullptr;
   uint32_t looks_ = 0;
@@ -340,8 +360,11 @@ absl::StatusOr<std::unique_ptr<WindowChannel>> MakeCudaWindowChannel(
   LAMINA_ASSIGN_OR_RETURN(
       MemoryArena arena,
       MemoryArena::Create(ArenaKind::kPinnedHost, CudaWindowChannel::ArenaBytes(options)));
+  LAMINA_ASSIGN_OR_RETURN(
+      MemoryArena device_arena,
+      MemoryArena::Create(ArenaKind::kDevice, CudaWindowChannel::DeviceArenaBytes(options)));
   auto channel = std::make_unique<CudaWindowChannel>(options, streams, usable, std::move(own),
-                                                     std::move(arena));
+                                                     std::move(arena), std::move(device_arena));
   LAMINA_RETURN_IF_ERROR(channel->TakeWords());
   LAMINA_RETURN_IF_ERROR(channel->LoadKernels());
   return channel;
