@@ -7,21 +7,21 @@
 # prompt), dense layers against cuBLASLt's free choice, a slice by launches and as a graph, polling round
 # trips, windows in the GPU's memory between two processes, and a model served end to end (deploy/gpu_serve.py:
 # one pool, then two with the memory node on the GPU, then on the CPU); by name alone also models with random
-# weights compared with PyTorch (deploy/gpu_torch.py). Each step writes its own file when it is done, so what finished
+# weights compared with PyTorch (deploy/gpu_torch.py), and attention by others (deploy/gpu_peers.py). Each step writes its own file when it is done, so what finished
 # is kept when the rest is cut off; of tests (deploy/gpu_tests.py) what ran, too.
 #
 # usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--total SECONDS] [--model FILE]
 #                            [--list] [--help]
 #   --step S         only this step; repeat for more: facts, tests, nodes, compute, waits,
-#                    attention, linear, slice, polling, ipc, serve, torch
+#                    attention, linear, slice, polling, ipc, serve, torch, peers
 #   --out DIR        where results go (default: gpu_check in the working directory)
-#   --limit SECONDS  for each step (default: 75, ipc 60, torch all that is left of the total)
+#   --limit SECONDS  for each step (default: 75, ipc 60, torch and peers all that is left of the total)
 #   --total SECONDS  for all; steps that no time is left for are left out (default: 460)
 #   --model FILE     what serve serves (default: models/smollm2-135m-instruct.gguf; where that is not, serve
 #                    is left out unless it is named)
 #   --list           print the steps
-# Without --step all of them, in this order, but torch: it makes and serves two models of 13 and 16 GB, which
-# takes a run of its own, and a Python with PyTorch: python3, or what LAMINA_TORCH_PYTHON names.
+# Without --step all of them, in this order, but torch and peers, which want a Python with PyTorch: python3, or
+# what LAMINA_TORCH_PYTHON names. torch makes and serves two models of 13 and 16 GB, which takes a run of its own.
 # Runs what preset cuda built, or, inside a bundle (deploy/bundle.sh --cuda), the bundle's programs.
 # Results: DIR/STEP.json, DIR/STEP.log, and all in DIR/gpu_check.json; of slice, attention and linear also
 # DIR/calibration.json, times for a planner (docs/formats/calibration.md).
@@ -31,7 +31,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 kernel_steps=(facts tests nodes compute waits attention linear slice polling ipc)
-all_steps=("${kernel_steps[@]}" serve torch)
+all_steps=("${kernel_steps[@]}" serve torch peers)
 steps=()
 out=gpu_check
 limit=
@@ -95,7 +95,7 @@ export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
 # One step; its JSON object goes to STEP.json. Returns the program's exit status; 124: the time was up.
 run_step() {
   local step=$1 status=0 started=$SECONDS program=$test_program filter seconds=$limit
-  [[ $step != torch ]] || seconds=$torch_limit
+  [[ $step != torch && $step != peers ]] || seconds=$torch_limit
   [[ $step != ipc ]] || seconds=$ipc_limit
   ((SECONDS + seconds <= total)) || seconds=$((total - SECONDS))
   if ((seconds < 1)); then
@@ -127,6 +127,10 @@ run_step() {
     torch)
       timeout --kill-after=5 "$seconds" "${LAMINA_TORCH_PYTHON:-python3}" "$REPO/deploy/gpu_torch.py" \
         --limit "$seconds" --out "$out/$step.json.part" > "$out/$step.log" 2>&1 || status=$?
+      ;;
+    peers)
+      timeout --kill-after=5 "$seconds" "${LAMINA_TORCH_PYTHON:-python3}" "$REPO/deploy/gpu_peers.py" \
+        --out "$out/$step.json.part" > "$out/$step.log" 2>&1 || status=$?
       ;;
     *)
       timeout --kill-after=5 "$seconds" "${run[@]}" "$bench_program" "$step" \
@@ -193,6 +197,13 @@ for shape in results.get("torch", {}).get("shapes", []):
             print(f"torch       {shape['shape']:10} {by:14} {s['rows']:4} rows at {s['context']}: {s['tokens_per_s']} tokens/s")
     for s in shape.get("ratios", []):
         print(f"torch       {shape['shape']:10} {s['rows']:4} rows at {s['context']}: Lamina, {s['part']}: {s['lamina_to_torch']} of PyTorch's loop")
+for s in results.get("peers", {}).get("results", []):
+    if "error" in s:
+        print(f"peers       {s['peer']}: {s['error'].splitlines()[0]}")
+    elif s["kind"] == "decode":
+        print(f"peers       {s['peer']:10} decode, {s['rows']:3} rows at {s['context']:5}: {s['ms']:.4f} ms, {s['gb_per_s']:.1f} GB/s")
+    else:
+        print(f"peers       {s['peer']:10} {s['tokens']:4} tokens at {s['context']:5} in {s['ms']:.3f} ms, {s['tflop_per_s']:.1f} TFLOP/s")
 if "polling" in results:
     p = results["polling"]
     print(f"polling     device {p['device_polls_us']} us, host {p['host_polls_us']} us a round trip")

@@ -20,7 +20,7 @@ case $1 in
     "context": 4096, "ms": 0.5, "gb_per_s": 3600.0, "share_of_copy": 0.9},
     {"kernel": "tensor", "group": 4, "kv_heads": 8, "head_dim": 128, "rows": 64,
     "context": 4096, "ms": 0.25, "gb_per_s": 3800.0, "share_of_copy": 0.95}],
-    "prefill": [{"kernel": "tensor", "group": 4, "tokens": 512, "context": 4096, "ms": 1.5, "tflop_per_s": 20.1}]}' ;;
+    "prefill": [{"kernel": "tensor", "head_dim": 128, "group": 4, "tokens": 512, "context": 4096, "ms": 1.5, "tflop_per_s": 20.1}]}' ;;
   linear) echo "linear: INTERNAL: cublasLtMatmul: CUBLAS_STATUS_EXECUTION_FAILED" >&2; exit 1 ;;
   slice) echo '{"models": [{"model": "SmolLM2-135M", "record_us": 90.5, "graph_bytes": 4096, "rows": [
     {"rows": 16, "launches_us": 41.5, "graph_us": 31.25, "launches_calls_us": 20.0, "graph_calls_us": 4.0}]}]}' ;;
@@ -64,7 +64,7 @@ class GpuCheckTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
         (self.folder / "deploy").mkdir()
         (self.folder / "gpu").mkdir()
-        for name in ("gpu_check.sh", "gpu_tests.py", "gpu_serve.py", "gpu_calibration.py", "gpu_torch.py", "lib.sh"):
+        for name in ("gpu_check.sh", "gpu_tests.py", "gpu_serve.py", "gpu_calibration.py", "gpu_torch.py", "gpu_peers.py", "lib.sh"):
             shutil.copy(REPO / "deploy" / name, self.folder / "deploy")
         self.write("run", RUN)
         self.write("gpu/cuda_gpu_test", TESTS)
@@ -105,7 +105,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("CUBLAS_STATUS_EXECUTION_FAILED", (self.out / "linear.log").read_text())
         self.assertIn("canonical head 128, group  4,  64 rows at  4096: 0.5000 ms, 3600.0 GB/s, 0.900 of copy", done.stdout)
         self.assertIn("tensor    head 128, group  4,  64 rows at  4096: 0.2500 ms, 3800.0 GB/s, 0.950 of copy", done.stdout)
-        self.assertIn("512 tokens at 4096 in 1.500 ms, 20.1 TFLOP/s", done.stdout)
+        self.assertIn("512 tokens at  4096 in 1.500 ms, 20.1 TFLOP/s", done.stdout)
         self.assertIn("16 rows: launches 41.5 us, graph 31.25 us", done.stdout)
         self.assertIn("polling: failed, exit status 124", done.stderr)
         self.assertIn("serve: left out", done.stderr)
@@ -170,16 +170,37 @@ class GpuCheckTest(unittest.TestCase):
         os.environ["LAMINA_TORCH_PYTHON"] = str(self.folder / "python")
         self.addCleanup(os.environ.pop, "LAMINA_TORCH_PYTHON")
 
-        done = self.check("--step", "torch")
+        done = self.check("--step", "torch", "--step", "peers")
 
         self.assertEqual(done.returncode, 1)
         self.assertIn("No module named 'torch'", (self.out / "torch.log").read_text())
+        self.assertIn("PyTorch is not installed", (self.out / "peers.log").read_text())
+
+    def test_others_are_in_the_table(self):
+        results = [
+            {"peer": "flash", "kind": "decode", "rows": 64, "context": 4096, "ms": 0.45, "gb_per_s": 2390.1},
+            {"peer": "flash", "kind": "prompt", "tokens": 512, "context": 4096, "ms": 0.184, "tflop_per_s": 175.2},
+            {"peer": "flashinfer", "error": "No module named 'flashinfer'"},
+        ]
+        found = self.folder / "found.json"
+        found.write_text(json.dumps({"results": results}))
+        # As `python gpu_peers.py --out FILE`.
+        self.write("python", f'#!/bin/sh\ncp {found} "$3"\n')
+        os.environ["LAMINA_TORCH_PYTHON"] = str(self.folder / "python")
+        self.addCleanup(os.environ.pop, "LAMINA_TORCH_PYTHON")
+
+        done = self.check("--step", "peers")
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("flash      decode,  64 rows at  4096: 0.4500 ms, 2390.1 GB/s", done.stdout)
+        self.assertIn("flash       512 tokens at  4096 in 0.184 ms, 175.2 TFLOP/s", done.stdout)
+        self.assertIn("flashinfer: No module named 'flashinfer'", done.stdout)
 
     def test_unknown_steps_are_wrong_usage(self):
         done = self.check("--step", "all")
 
         self.assertEqual(done.returncode, 2)
-        self.assertIn("facts tests nodes compute waits attention linear slice polling ipc serve torch", done.stderr)
+        self.assertIn("facts tests nodes compute waits attention linear slice polling ipc serve torch peers", done.stderr)
 
 
 if __name__ == "__main__":

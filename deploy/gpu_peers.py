@@ -6,12 +6,13 @@ By PyTorch's scaled_dot_product_attention (with FlashAttention and with cuDNN) a
 by FlashInfer over pages of 16 tokens, which it compiles at the first call. Heads are LLaMA-3-8B's, random
 values in bf16.
 
-usage: attention_peers.py [--out FILE] [--repeats N] [--peer P]...
+usage: gpu_peers.py [--out FILE] [--repeats N] [--peer P]...
   --out FILE    write JSON here after each result (default: standard output, at the end)
   --repeats N   calls of each measurement, of which the fastest third counts (default: 30)
   --peer P      flash, cudnn or flashinfer; repeat for more (default: all)
 JSON: {"device", "torch", "flashinfer": version or null, "results": [{"peer", "kind": "decode" or "prompt",
 "rows" or "tokens", "context", "ms", "gb_per_s" or "tflop_per_s"} or {"peer", "kind", ..., "error"}]}
+Exit status: 0 measured what there is, 1 there is no PyTorch or no device
 """
 
 import argparse
@@ -116,9 +117,9 @@ def main():
     try:
         import torch
     except ImportError:
-        sys.exit("attention_peers.py: PyTorch is not installed for this Python")
+        sys.exit("gpu_peers.py: PyTorch is not installed for this Python")
     if not torch.cuda.is_available():
-        sys.exit("attention_peers.py: no CUDA device")
+        sys.exit("gpu_peers.py: no CUDA device")
     from torch.nn.attention import SDPBackend
 
     makers = {
