@@ -175,14 +175,17 @@ absl::Status DeviceQueries::EnqueueUnit(const Lane& lane, uint32_t layer) {
                               .value = value};
   LAMINA_RETURN_IF_ERROR(channel_->Take(lane.index, unit, {&in, 1}));
   LAMINA_RETURN_IF_ERROR(attention_.Attend(lane.index, layer));
-  return channel_->Send(lane.index, unit,
-                        {.peer = RunnerOf(lane, layer + 1),
-                         .window = layout.ReplyWindow(epoch_.node, lane.index, value),
-                         .stamp = kernels::StampOf(reply),
-                         .rows = attention_.outputs(lane.index),
-                         .bytes = lane.rows.size() * shape.q_width() * sizeof(BFloat16),
-                         .word = layout.reply_word(epoch_.node, lane.index),
-                         .value = value});
+  const uint32_t receiver = RunnerOf(lane, layer + 1);
+  return control::Blame(
+      channel_->Send(lane.index, unit,
+                     {.peer = receiver,
+                      .window = layout.ReplyWindow(epoch_.node, lane.index, value),
+                      .stamp = kernels::StampOf(reply),
+                      .rows = attention_.outputs(lane.index),
+                      .bytes = lane.rows.size() * shape.q_width() * sizeof(BFloat16),
+                      .word = layout.reply_word(epoch_.node, lane.index),
+                      .value = value}),
+      epoch_.NameOf(receiver));
 }
 
 void DeviceQueries::AppendAwaited(std::vector<transport::SignalCondition>& conditions) {

@@ -62,6 +62,7 @@ class DeviceWindows {
   uint64_t* Word(uint32_t word) const {
     return reinterpret_cast<uint64_t*>(words_ + word * word_stride_);
   }
+  Outbox* outbox() const { return outbox_; }
 
  private:
   DeviceWindows(const HostWindows& windows, RegisteredMemory memory)
@@ -69,12 +70,14 @@ class DeviceWindows {
         size_(windows.bytes.size()),
         words_(memory.OnDevice(windows.words)),
         word_stride_(windows.word_stride),
+        outbox_(windows.outbox),
         memory_(std::move(memory)) {}
 
   std::byte* bytes_;
   size_t size_;
   std::byte* words_;
   size_t word_stride_;
+  Outbox* outbox_;  // Null: the memory is shared with the peer.
   RegisteredMemory memory_;
 };
 
@@ -154,6 +157,12 @@ class CudaWindowChannel final : public WindowChannel {
   }
 
   absl::Status Send(uint32_t lane, uint64_t unit, const RowsOut& out) override {
+    if (Outbox* const outbox = peers_[out.peer].outbox(); outbox != nullptr) {
+      LAMINA_RETURN_IF_ERROR(outbox->Announce({.offset = out.window,
+                                               .bytes = kWindowHeaderBytes + out.bytes,
+                                               .word = out.word,
+                                               .value = out.value}));
+    }
     return Noted(TrySend(lanes_[lane], unit, out));
   }
 
@@ -229,6 +238,11 @@ class CudaWindowChannel final : public WindowChannel {
         if (const absl::Status status = Noted(lane.stream->Synchronize()); !status.ok()) {
           LogWarning("closing the windows of a device: ", status.message());
         }
+      }
+    }
+    for (const DeviceWindows& peer : peers_) {
+      if (peer.outbox() != nullptr) {
+        peer.outbox()->Forget();
       }
     }
     peers_.clear();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -11,13 +12,15 @@
 namespace lamina::transport {
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr size_t kPageBytes = 4096;
 
 // Not reused within a process, so that a descriptor never means a later region.
 uint64_t NextNumber() {
   static std::atomic<uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
+
+size_t WholePages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 bool Contains(absl::Span<const std::byte> outer, absl::Span<const std::byte> inner) {
   return inner.data() >= outer.data() && inner.data() + inner.size() <= outer.data() + outer.size();
@@ -41,13 +44,20 @@ std::shared_ptr<FakeMemory> FakeHub::AddRegion(uint64_t owner, const RegionOptio
   memory->id = NextNumber();
   memory->owner = owner;
   memory->epoch = options.epoch;
-  memory->storage.resize(options.bytes + kAlignment - 1);
-  const size_t skip = -reinterpret_cast<uintptr_t>(memory->storage.data()) % kAlignment;
-  memory->arrived = absl::MakeSpan(memory->storage).subspan(skip, options.bytes);
+  const size_t words_bytes = WholePages(options.signal_words * sizeof(std::atomic<uint64_t>));
+  const size_t total = words_bytes + WholePages(options.bytes);
+  memory->storage.resize(total + kPageBytes - 1);
+  const size_t skip = -reinterpret_cast<uintptr_t>(memory->storage.data()) % kPageBytes;
+  memory->pages = absl::MakeSpan(memory->storage).subspan(skip, total);
+  memory->arrived = memory->pages.subspan(words_bytes, options.bytes);
   memory->device = std::move(device);
   memory->bytes = memory->device.memory() == nullptr ? memory->arrived
                                                      : memory->device.bytes().first(options.bytes);
-  memory->signals = std::vector<std::atomic<uint64_t>>(options.signal_words);
+  auto* const words = reinterpret_cast<std::atomic<uint64_t>*>(memory->pages.data());
+  for (uint32_t word = 0; word < options.signal_words; ++word) {
+    new (words + word) std::atomic<uint64_t>(0);
+  }
+  memory->signals = {words, options.signal_words};
   const std::lock_guard lock(mutex_);
   regions_[memory->id] = memory;
   return memory;

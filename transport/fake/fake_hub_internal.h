@@ -31,11 +31,13 @@ struct FakeMemory {
   uint64_t id = 0;     // Unique within the process.
   uint64_t owner = 0;  // Number of the Transport that made it.
   uint64_t epoch = 0;
-  std::vector<std::byte> storage;  // `arrived` is its 64-byte aligned part.
-  absl::Span<std::byte> arrived;   // What Puts write.
-  DeviceAllocation device;         // Empty where `bytes` are what has arrived; else Land() copies.
+  // Whole pages of it are first `signals`, then, on pages of its own, `arrived`.
+  std::vector<std::byte> storage;
+  absl::Span<std::byte> pages;
+  absl::Span<std::byte> arrived;  // What Puts write.
+  DeviceAllocation device;        // Empty where `bytes` are what has arrived; else Land() copies.
   absl::Span<std::byte> bytes;
-  std::vector<std::atomic<uint64_t>> signals;
+  absl::Span<std::atomic<uint64_t>> signals;
 };
 
 // A sender's view. Guarded by the hub's mutex, except what is constant.

@@ -10,9 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/log.h"
 #include "common/status_macros.h"
 #include "transport/descriptor_frame.h"
 #include "transport/fake/fake_hub_internal.h"
+#include "transport/outbox/outboxes.h"
 
 namespace lamina::transport {
 namespace {
@@ -33,6 +35,12 @@ absl::StatusOr<DescriptorFields> Decode(absl::string_view bytes) {
   return fields;
 }
 
+std::string Encode(const FakeMemory& memory) {
+  std::string body;
+  AppendField(body, DescriptorFields{memory.id, memory.epoch});
+  return FrameDescriptor(kMagic, body);
+}
+
 class FakeRegion final : public Region, private DeviceRegion {
  public:
   FakeRegion(std::shared_ptr<FakeHub> hub, std::shared_ptr<FakeMemory> memory)
@@ -45,17 +53,21 @@ class FakeRegion final : public Region, private DeviceRegion {
   const DeviceRegion* device() const override {
     return memory_->device.memory() == nullptr ? nullptr : this;
   }
-  DirectMemory direct() override { return {}; }
+  DirectMemory direct() override {
+    if (!hub_->options().shows_memory || device() != nullptr) {
+      return {};
+    }
+    return {.bytes = memory_->bytes,
+            .words = memory_->pages.data(),
+            .word_stride = sizeof(std::atomic<uint64_t>),
+            .pages = memory_->pages};
+  }
   uint32_t signal_words() const override { return static_cast<uint32_t>(memory_->signals.size()); }
   uint64_t LoadSignal(uint32_t word) const override {
     LAMINA_CHECK(word < signal_words());
     return memory_->signals[word].load(std::memory_order_acquire);
   }
-  std::string Descriptor() const override {
-    std::string body;
-    AppendField(body, DescriptorFields{memory_->id, memory_->epoch});
-    return FrameDescriptor(kMagic, body);
-  }
+  std::string Descriptor() const override { return Encode(*memory_); }
 
  private:
   MemoryChoice memory() const override {
@@ -71,10 +83,13 @@ class FakeRegion final : public Region, private DeviceRegion {
   const std::shared_ptr<FakeMemory> memory_;
 };
 
+class FakeTransport;
+
 class FakeRemoteRegion final : public RemoteRegion {
  public:
-  FakeRemoteRegion(std::shared_ptr<FakeHub> hub, std::shared_ptr<FakeView> view)
-      : hub_(std::move(hub)), view_(std::move(view)) {}
+  FakeRemoteRegion(FakeTransport& transport, std::shared_ptr<FakeHub> hub,
+                   std::shared_ptr<FakeView> view)
+      : transport_(transport), hub_(std::move(hub)), view_(std::move(view)) {}
   ~FakeRemoteRegion() override { hub_->RemoveView(*view_); }
   FakeRemoteRegion(const FakeRemoteRegion&) = delete;
   FakeRemoteRegion& operator=(const FakeRemoteRegion&) = delete;
@@ -84,12 +99,14 @@ class FakeRemoteRegion final : public RemoteRegion {
     return static_cast<uint32_t>(view_->target->signals.size());
   }
   std::string path() const override { return "fake"; }
-  DirectMemory direct() override { return {}; }
+  DirectMemory direct() override;
   const std::shared_ptr<FakeView>& view() const { return view_; }
 
  private:
+  FakeTransport& transport_;
   const std::shared_ptr<FakeHub> hub_;
   const std::shared_ptr<FakeView> view_;
+  std::unique_ptr<RegionOutbox> outbox_;
 };
 
 class FakeTransport final : public Transport {
@@ -128,7 +145,7 @@ class FakeTransport final : public Transport {
           absl::StrCat("fake: descriptor of epoch ", body[1], ", this is epoch ", epoch));
     }
     LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<FakeView> view, hub_->AddView(number_, body[0]));
-    return std::make_unique<FakeRemoteRegion>(hub_, std::move(view));
+    return std::make_unique<FakeRemoteRegion>(*this, hub_, std::move(view));
   }
 
   absl::Status RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) override {
@@ -154,6 +171,13 @@ class FakeTransport final : public Transport {
 
   absl::StatusOr<size_t> Wait(const Region& region, absl::Span<const SignalCondition> conditions,
                               const WaitOptions& options) override;
+
+  Outboxes& outboxes() {
+    if (outboxes_ == nullptr) {
+      outboxes_ = std::make_unique<Outboxes>(std::make_unique<FakeTransport>(hub_, device_));
+    }
+    return *outboxes_;
+  }
 
  private:
   absl::Status CheckOptions(const RegionOptions& options) const {
@@ -183,7 +207,23 @@ class FakeTransport final : public Transport {
   DeviceMemory* const device_;  // Null where it is not reached, or not there.
   const uint64_t number_;
   const Capabilities capabilities_;
+  std::unique_ptr<Outboxes> outboxes_;
 };
+
+DirectMemory FakeRemoteRegion::direct() {
+  if (!hub_->options().shows_memory) {
+    return {};
+  }
+  if (outbox_ == nullptr) {
+    auto opened = transport_.outboxes().Open(Encode(*view_->target), view_->target->epoch);
+    if (!opened.ok()) {
+      LogWarning("fake: no outbox for devices: ", opened.status().message());
+      return {};
+    }
+    outbox_ = *std::move(opened);
+  }
+  return outbox_->memory();
+}
 
 absl::StatusOr<size_t> FakeTransport::Wait(const Region& region,
                                            absl::Span<const SignalCondition> conditions,

@@ -75,6 +75,14 @@ absl::StatusOr<std::unique_ptr<RegionMemory>> RegionMemory::Create(ibv_pd* domai
   return memory;
 }
 
+DirectMemory RegionMemory::direct() const {
+  if (device() != nullptr) {
+    return {};
+  }
+  return {
+      .bytes = data_, .words = base_, .word_stride = kVerbsSignalStride, .pages = {base_, total_}};
+}
+
 absl::Status RegionMemory::MapHost(ibv_pd* domain, const std::string& name, size_t bytes) {
   total_ = WholePages(bytes);
   void* base = mmap(nullptr, total_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

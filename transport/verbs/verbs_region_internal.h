@@ -43,6 +43,8 @@ class RegionMemory {
     return *reinterpret_cast<const std::atomic<uint64_t>*>(base_ + index * kVerbsSignalStride);
   }
   uint32_t signal_words() const { return signal_words_; }
+  // Where a device of this host has it. Empty for a device's memory.
+  DirectMemory direct() const;
   // Registrations of the signal words and of the data.
   const ibv_mr& registration() const { return *memory_; }
   const ibv_mr& data_registration() const {

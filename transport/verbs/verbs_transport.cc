@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "transport/outbox/outboxes.h"
 #include "transport/put_check.h"
 #include "transport/verbs/control_thread_internal.h"
 
@@ -31,6 +32,9 @@ constexpr int kPollsPerClockRead = 4;
 constexpr uint64_t kPutBytesMax = GiB(1);
 // A Put takes at most this many work requests, and a queue has room for twice as many.
 constexpr uint64_t kPiecesMax = 63;
+// Who posts on a link: the owner's polling thread, or the proxy of outboxes.
+constexpr uint32_t kPollingUser = 0;
+constexpr uint32_t kProxyUser = 1;
 // For what is in flight when a view is destroyed; then its queue pair goes.
 constexpr Nanos kDrainWait = Seconds(2);
 
@@ -51,7 +55,7 @@ class VerbsRegion final : public Region, private DeviceRegion {
   const DeviceRegion* device() const override {
     return memory_.device() == nullptr ? nullptr : this;
   }
-  DirectMemory direct() override { return {}; }
+  DirectMemory direct() override { return memory_.direct(); }
   uint64_t LoadSignal(uint32_t word) const override {
     LAMINA_CHECK(word < signal_words());
     // Acquire: the device wrote the data before.
@@ -71,12 +75,15 @@ class VerbsRegion final : public Region, private DeviceRegion {
   const VerbsDescriptor descriptor_;
 };
 
+class VerbsTransport;
+
 class VerbsRemoteRegion final : public RemoteRegion {
  public:
-  VerbsRemoteRegion(ControlThread& control, std::shared_ptr<VerbsLink> link,
-                    ControlThread::OpenedView view, const VerbsDescriptor& descriptor,
-                    std::string path)
-      : control_(control),
+  VerbsRemoteRegion(VerbsTransport& transport, ControlThread& control,
+                    std::shared_ptr<VerbsLink> link, ControlThread::OpenedView view,
+                    const VerbsDescriptor& descriptor, std::string path)
+      : transport_(transport),
+        control_(control),
         link_(std::move(link)),
         view_(std::move(view)),
         descriptor_(descriptor),
@@ -97,7 +104,7 @@ class VerbsRemoteRegion final : public RemoteRegion {
   size_t size_bytes() const override { return descriptor_.data_bytes; }
   uint32_t signal_words() const override { return descriptor_.signal_words; }
   std::string path() const override { return path_; }
-  DirectMemory direct() override { return {}; }
+  DirectMemory direct() override;
 
   VerbsLink& link() const { return *link_; }
   ViewState& state() const { return *view_.state; }
@@ -121,12 +128,14 @@ class VerbsRemoteRegion final : public RemoteRegion {
   }
 
  private:
+  VerbsTransport& transport_;
   ControlThread& control_;
   const std::shared_ptr<VerbsLink> link_;
   const ControlThread::OpenedView view_;
   const VerbsDescriptor descriptor_;
   const std::string path_;
   std::vector<uint64_t> raised_;
+  std::unique_ptr<RegionOutbox> outbox_;  // For devices, once somebody has asked.
 };
 
 absl::Status VerbsRemoteRegion::CheckPut(size_t offset, size_t bytes,
@@ -143,8 +152,9 @@ absl::Status VerbsRemoteRegion::CheckPut(size_t offset, size_t bytes,
 
 class VerbsTransport final : public Transport {
  public:
-  VerbsTransport(std::unique_ptr<VerbsLocal> local, std::unique_ptr<ControlThread> control,
-                 DeviceMemory* device)
+  // `user` tells apart the transports that share `control`.
+  VerbsTransport(std::shared_ptr<VerbsLocal> local, std::shared_ptr<ControlThread> control,
+                 DeviceMemory* device, uint32_t user)
       : local_(std::move(local)),
         device_(device),
         capabilities_{
@@ -153,6 +163,7 @@ class VerbsTransport final : public Transport {
             .one_sided = true,
             .put_bytes_max = std::min(kPutBytesMax, kPiecesMax * local_->message_bytes_max),
             .in_flight_max = local_->options.queue},
+        user_(user),
         control_(std::move(control)) {}
 
   absl::string_view scheme() const override { return "verbs"; }
@@ -171,19 +182,42 @@ class VerbsTransport final : public Transport {
   absl::StatusOr<size_t> Wait(const Region& region, absl::Span<const SignalCondition> conditions,
                               const WaitOptions& options) override;
 
+  // Those of devices, whose proxy has queue pairs of its own.
+  Outboxes& outboxes() {
+    if (outboxes_ == nullptr) {
+      outboxes_ = std::make_unique<Outboxes>(
+          std::make_unique<VerbsTransport>(local_, control_, device_, kProxyUser));
+    }
+    return *outboxes_;
+  }
+
  private:
   // Takes completions; a queue pair that failed is destroyed.
   static uint32_t Reap(VerbsLink& link);
 
   // In the order of destruction, reversed: queue pairs go before the domain and the context.
-  const std::unique_ptr<VerbsLocal> local_;
+  const std::shared_ptr<VerbsLocal> local_;
   DeviceMemory* const device_;  // Null where there is none.
   const Capabilities capabilities_;
   SourceTable sources_;
   std::mutex opening_;
   std::vector<std::shared_ptr<VerbsLink>> links_;  // Written by OpenRegion().
-  const std::unique_ptr<ControlThread> control_;
+  const uint32_t user_;
+  const std::shared_ptr<ControlThread> control_;
+  std::unique_ptr<Outboxes> outboxes_;
 };
+
+DirectMemory VerbsRemoteRegion::direct() {
+  if (outbox_ == nullptr) {
+    auto opened = transport_.outboxes().Open(EncodeVerbsDescriptor(descriptor_), descriptor_.epoch);
+    if (!opened.ok()) {
+      LogWarning("verbs: no outbox for devices: ", opened.status().message());
+      return {};
+    }
+    outbox_ = *std::move(opened);
+  }
+  return outbox_->memory();
+}
 
 absl::StatusOr<std::unique_ptr<Region>> VerbsTransport::CreateRegion(const RegionOptions& options) {
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<RegionMemory> memory,
@@ -212,14 +246,15 @@ absl::StatusOr<std::unique_ptr<RemoteRegion>> VerbsTransport::OpenRegion(
                                            ": ask the peer for a new one"));
   }
   const std::lock_guard lock(opening_);
-  LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<VerbsLink> link, control_->Connect(decoded));
+  LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<VerbsLink> link, control_->Connect(decoded, user_));
   LAMINA_ASSIGN_OR_RETURN(ControlThread::OpenedView view,
                           control_->OpenView(*link, decoded.region));
   if (std::find(links_.begin(), links_.end(), link) == links_.end()) {
     std::erase_if(links_, [](const auto& old) { return old.use_count() == 1; });
     links_.push_back(link);
   }
-  return std::make_unique<VerbsRemoteRegion>(*control_, std::move(link), std::move(view), decoded,
+  return std::make_unique<VerbsRemoteRegion>(*this, *control_, std::move(link), std::move(view),
+                                             decoded,
                                              absl::StrCat("verbs ", local_->choice.port.device));
 }
 
@@ -373,11 +408,12 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view 
                                                               DeviceMemory* device,
                                                               const ClusterSecret& secret) {
   LAMINA_ASSIGN_OR_RETURN(const VerbsOptions options, ParseVerbsOptions(name));
-  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<VerbsLocal> local, VerbsLocal::Open(options));
-  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<ControlThread> control,
+  LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<VerbsLocal> local, VerbsLocal::Open(options));
+  LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<ControlThread> control,
                           ControlThread::Start(*local, secret));
   LogInfo("verbs: ", local->choice.reason, "; host memory by ibv_reg_mr");
-  return std::make_unique<VerbsTransport>(std::move(local), std::move(control), device);
+  return std::make_unique<VerbsTransport>(std::move(local), std::move(control), device,
+                                          kPollingUser);
 }
 
 }  // namespace lamina::transport

@@ -14,6 +14,8 @@
 //           signal is inline, on one doorbell with its data, and the only part that is completed.
 // Progress: the target's processor takes no part. The sender reaps completions in Progress() and
 //           Wait(); a Put to a peer that is idle costs no call.
+// Devices:  own regions in the host's memory are shown to devices, and a RemoteRegion has an outbox
+//           for them (outbox/outboxes.h), whose proxy has a queue pair of its own to each peer.
 // Memory:   the host's by ibv_reg_mr; a device's by a dmabuf, else by ibv_reg_mr where peermem is
 //           there, else not (kFailedPrecondition; staging/device_transport.h goes on from there).
 //           Signal words always lie in the host's. A region that was destroyed stays registered
