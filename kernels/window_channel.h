@@ -47,9 +47,9 @@ namespace lamina::kernels {
 
 inline constexpr size_t kChannelAlignment = 16;  // Addresses and sizes of rows are multiples.
 
-// Windows in memory of this host, and their signal words: word w is a uint64_t at words + w *
-// word_stride. `pages` are whole pages that hold all of it. The `outbox` of a peer's windows is
-// told of each send; null: the peer shares the memory.
+// Windows and their signal words: word w is a uint64_t at words + w * word_stride. `pages` are
+// whole pages of this host that hold what is the host's of it; the rest are addresses of the
+// device. The `outbox` of a peer's windows is told of each send; null: the peer shares the memory.
 struct HostWindows {
   absl::Span<std::byte> bytes;
   std::byte* words = nullptr;
@@ -106,6 +106,7 @@ struct FailedTake {
   WaitOutcome outcome = WaitOutcome::kTimeout;
   uint32_t peer = 0;  // Whose rows were awaited,
   uint64_t unit = 0;  // and those of which unit.
+  WindowStamp stamp;  // What the window began with, where that is why it failed.
 };
 
 class WindowChannel {

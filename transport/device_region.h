@@ -20,6 +20,9 @@ namespace lamina::transport {
 // which it writes and raises. Empty where the transport alone may move its data. Valid as long as
 // the Region or RemoteRegion that gave it.
 //
+// Bytes and words outside `pages` are addresses of the device's own memory: a region that is
+// polled_by_device has its bytes there, and its words too, if the device orders the writes of NICs.
+//
 // With an `outbox` it is not the peer's memory but a copy of its places: whoever writes there has
 // announced it, and a proxy sends it (common/outbox.h). Without one it is shared with the peer.
 //
@@ -33,10 +36,11 @@ struct DirectMemory {
   absl::Span<std::byte> bytes;  // The data, as Region::bytes().
   std::byte* words = nullptr;
   size_t word_stride = 0;
-  absl::Span<std::byte> pages;  // Whole pages of the host that hold all of it: what to register.
+  absl::Span<std::byte> pages;  // Whole pages of the host that hold what is the host's of it: what
+                                // to register.
   Outbox* outbox = nullptr;     // A peer's region may have one.
 
-  bool empty() const { return pages.empty(); }
+  bool empty() const { return words == nullptr; }
 };
 
 // A Region of MemoryKind::kDevice. Its signals say that data has come; Land() brings the data the

@@ -77,6 +77,9 @@ struct RegionOptions {
   // Devices may raise its words, past the transport: where it has direct() memory, waiters on it
   // nap for some 50 us where they would sleep for a millisecond.
   bool written_by_devices = false;
+  // The device that has a kDevice region is to wait for it itself: direct() is where, if the
+  // backend can do that.
+  bool polled_by_device = false;
 };
 
 // Memory of this process that peers may write. Unmapped and unregistered when destroyed: later Puts
@@ -92,7 +95,7 @@ class Region {
   // Null: the data lies in the host's memory. Else what there is to know and to do for a device's.
   virtual const DeviceRegion* device() const = 0;
   // Where the memory lies for a device that uses it by itself. Constant. Empty where the backend
-  // does not show it, and where device() is not null.
+  // does not show it, and where device() is not null but for polled_by_device.
   virtual DirectMemory direct() = 0;
 
   // device()'s, or those of the host's memory, which needs no last step.

@@ -3,7 +3,7 @@
 #
 # In the guest: emulated CUDA devices that wait for windows of verbs:// and send by outboxes: channels, a
 # compute node whose peer is late, stale, silent or gone, and clusters with the bits of shared memory, whose nodes
-# leave.
+# leave; windows in the host's memory, and in the device's with words there or flushed by a thread.
 source ./guest_lib.sh
 
 make_loopback_device
@@ -20,7 +20,9 @@ all_pass 50 cuda_emulated_test '*WindowChannelTest*Over_verbs'
 lap "channels"
 all_pass 7 cuda_node_test '*StepWorkerTest.*/OnDeviceOverVerbs'
 lap "compute node"
-all_pass 6 cuda_node_test '*CudaFarWaits*Over_verbs'
+all_pass 5 cuda_node_test '*CudaFarWaits*Over_verbs-*HasTheBits*ComputeOver*'
 lap "clusters"
+all_pass 5 cuda_node_test '*CudaPolledWindows*Over_verbs-*Leave*Ordered*'
+lap "windows in the device's memory"
 echo "guest: rxe0 sent $(packets_of rxe0) packets"
 [[ $(packets_of rxe0) -gt 5000 ]]

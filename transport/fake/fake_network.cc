@@ -14,6 +14,7 @@
 #include "common/status_macros.h"
 #include "transport/descriptor_frame.h"
 #include "transport/fake/fake_hub_internal.h"
+#include "transport/outbox/landing_proxy.h"
 #include "transport/outbox/outboxes.h"
 
 namespace lamina::transport {
@@ -45,7 +46,10 @@ class FakeRegion final : public Region, private DeviceRegion {
  public:
   FakeRegion(std::shared_ptr<FakeHub> hub, std::shared_ptr<FakeMemory> memory)
       : hub_(std::move(hub)), memory_(std::move(memory)) {}
-  ~FakeRegion() override { hub_->RemoveRegion(*memory_); }
+  ~FakeRegion() override {
+    landing_.reset();
+    hub_->RemoveRegion(*memory_);
+  }
   FakeRegion(const FakeRegion&) = delete;
   FakeRegion& operator=(const FakeRegion&) = delete;
 
@@ -54,6 +58,15 @@ class FakeRegion final : public Region, private DeviceRegion {
     return memory_->device.memory() == nullptr ? nullptr : this;
   }
   DirectMemory direct() override {
+    if (landing_ != nullptr) {
+      return landing_->memory();
+    }
+    if (memory_->device_words != nullptr) {
+      return {.bytes = memory_->bytes,
+              .words = memory_->device_words,
+              .word_stride = sizeof(uint64_t),
+              .pages = {}};
+    }
     if (!hub_->options().shows_memory || device() != nullptr) {
       return {};
     }
@@ -69,6 +82,14 @@ class FakeRegion final : public Region, private DeviceRegion {
   }
   std::string Descriptor() const override { return Encode(*memory_); }
 
+  // For a device that is to wait itself.
+  absl::Status LetDevicePoll() {
+    if (device() != nullptr && memory_->device_words == nullptr) {
+      LAMINA_ASSIGN_OR_RETURN(landing_, LandingProxy::Start(*this));
+    }
+    return absl::OkStatus();
+  }
+
  private:
   MemoryChoice memory() const override {
     return {
@@ -81,6 +102,7 @@ class FakeRegion final : public Region, private DeviceRegion {
 
   const std::shared_ptr<FakeHub> hub_;
   const std::shared_ptr<FakeMemory> memory_;
+  std::unique_ptr<LandingProxy> landing_;
 };
 
 class FakeTransport;
@@ -132,9 +154,17 @@ class FakeTransport final : public Transport {
     LAMINA_RETURN_IF_ERROR(CheckOptions(options));
     DeviceAllocation device;
     if (options.kind == MemoryKind::kDevice && options.bytes > 0) {
-      LAMINA_ASSIGN_OR_RETURN(device, DeviceAllocation::Make(*device_, options.bytes));
+      LAMINA_ASSIGN_OR_RETURN(
+          device,
+          DeviceAllocation::Make(
+              *device_, options.polled_by_device ? FakeHub::DeviceBytes(options) : options.bytes));
     }
-    return std::make_unique<FakeRegion>(hub_, hub_->AddRegion(number_, options, std::move(device)));
+    auto region =
+        std::make_unique<FakeRegion>(hub_, hub_->AddRegion(number_, options, std::move(device)));
+    if (options.polled_by_device) {
+      LAMINA_RETURN_IF_ERROR(region->LetDevicePoll());
+    }
+    return region;
   }
 
   absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegion(absl::string_view descriptor,

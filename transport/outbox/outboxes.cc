@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/outbox/outboxes.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 namespace lamina::transport {
 namespace {
 
+constexpr char kThreadName[] = "lamina-outbox";
 // While sends are announced and the device raises none: about the time of a short layer without a
 // pause, then yielding, then naps.
 constexpr Nanos kSpin = Micros(20);
@@ -46,6 +48,7 @@ class Outboxes::Pause {
     outboxes_.stop_.store(false, std::memory_order_relaxed);
     if (!outboxes_.open_.empty()) {
       outboxes_.proxy_ = std::thread([raw = &outboxes_] { raw->Run(); });
+      pthread_setname_np(outboxes_.proxy_.native_handle(), kThreadName);
     }
   }
 

@@ -10,11 +10,13 @@
 #include <thread>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "transport/outbox/landing_proxy.h"
 #include "transport/outbox/outboxes.h"
 #include "transport/put_check.h"
 #include "transport/verbs/control_thread_internal.h"
@@ -31,7 +33,7 @@ constexpr int kPollsPerClockRead = 4;
 
 constexpr uint64_t kPutBytesMax = GiB(1);
 // A Put takes at most this many work requests, and a queue has room for twice as many.
-constexpr uint64_t kPiecesMax = 63;
+constexpr uint64_t kPiecesMax = 62;  // And two signals.
 // Who posts on a link: the owner's polling thread, or the proxy of outboxes.
 constexpr uint32_t kPollingUser = 0;
 constexpr uint32_t kProxyUser = 1;
@@ -44,6 +46,7 @@ class VerbsRegion final : public Region, private DeviceRegion {
               const VerbsDescriptor& descriptor)
       : control_(control), sources_(sources), memory_(memory), descriptor_(descriptor) {}
   ~VerbsRegion() override {
+    landing_.reset();
     sources_.Remove(memory_.bytes());
     control_.CloseRegion(descriptor_.region);
   }
@@ -55,13 +58,21 @@ class VerbsRegion final : public Region, private DeviceRegion {
   const DeviceRegion* device() const override {
     return memory_.device() == nullptr ? nullptr : this;
   }
-  DirectMemory direct() override { return memory_.direct(); }
+  DirectMemory direct() override {
+    return landing_ != nullptr ? landing_->memory() : memory_.direct();
+  }
   uint64_t LoadSignal(uint32_t word) const override {
     LAMINA_CHECK(word < signal_words());
     // Acquire: the device wrote the data before.
     return memory_.word(word).load(std::memory_order_acquire);
   }
   std::string Descriptor() const override { return EncodeVerbsDescriptor(descriptor_); }
+
+  // For a device that is to wait, and does not order the writes of NICs.
+  absl::Status StartLanding() {
+    LAMINA_ASSIGN_OR_RETURN(landing_, LandingProxy::Start(*this));
+    return absl::OkStatus();
+  }
 
  private:
   MemoryChoice memory() const override { return memory_.choice(); }
@@ -73,6 +84,7 @@ class VerbsRegion final : public Region, private DeviceRegion {
   SourceTable& sources_;
   const RegionMemory& memory_;  // The control thread's; lasts at least until CloseRegion().
   const VerbsDescriptor descriptor_;
+  std::unique_ptr<LandingProxy> landing_;
 };
 
 class VerbsTransport;
@@ -121,10 +133,22 @@ class VerbsRemoteRegion final : public RemoteRegion {
             .source = source,
             .lkey = lkey};
   }
-  VerbsQueue::Signal SignalWrite(const SignalUpdate& signal) const {
-    return {.remote_address = descriptor_.address + signal.word * kVerbsSignalStride,
-            .rkey = descriptor_.rkey,
-            .value = signal.value};
+  // A word in the device's memory goes first: it is a step nearer to who waits for it.
+  using SignalWrites = absl::InlinedVector<VerbsQueue::Signal, 2>;
+  SignalWrites WritesOf(const SignalUpdate* signal) const {
+    SignalWrites writes;
+    if (signal != nullptr && descriptor_.device_words != 0) {
+      writes.push_back(
+          {.remote_address = descriptor_.device_words + signal->word * kVerbsSignalStride,
+           .rkey = descriptor_.data_rkey,
+           .value = signal->value});
+    }
+    if (signal != nullptr) {
+      writes.push_back({.remote_address = descriptor_.address + signal->word * kVerbsSignalStride,
+                        .rkey = descriptor_.rkey,
+                        .value = signal->value});
+    }
+    return writes;
   }
 
  private:
@@ -231,10 +255,15 @@ absl::StatusOr<std::unique_ptr<Region>> VerbsTransport::CreateRegion(const Regio
   descriptor.rkey = kept.registration().rkey;
   descriptor.data_address = reinterpret_cast<uint64_t>(kept.bytes().data());
   descriptor.data_rkey = kept.data_registration().rkey;
+  descriptor.device_words = reinterpret_cast<uint64_t>(kept.device_words());
   const std::lock_guard lock(opening_);
   sources_.Add(kept.bytes(), kept.data_registration().lkey, nullptr);
   descriptor.region = control_->AddRegion(std::move(memory));
-  return std::make_unique<VerbsRegion>(*control_, sources_, kept, descriptor);
+  auto region = std::make_unique<VerbsRegion>(*control_, sources_, kept, descriptor);
+  if (options.polled_by_device && kept.device() != nullptr && kept.device_words() == nullptr) {
+    LAMINA_RETURN_IF_ERROR(region->StartLanding());
+  }
+  return region;
 }
 
 absl::StatusOr<std::unique_ptr<RemoteRegion>> VerbsTransport::OpenRegion(
@@ -295,7 +324,8 @@ absl::Status VerbsTransport::Put(RemoteRegion& target, size_t offset,
   }
   LAMINA_RETURN_IF_ERROR(remote.CheckPut(offset, source.size(), signal));
   VerbsQueue& queue = *remote.link().queue;
-  const uint32_t cost = queue.Cost(source.size(), signal != nullptr);
+  const VerbsRemoteRegion::SignalWrites signals = remote.WritesOf(signal);
+  const uint32_t cost = queue.Cost(source.size(), static_cast<uint32_t>(signals.size()));
   if (cost == 0) {
     return absl::OkStatus();
   }
@@ -321,12 +351,7 @@ absl::Status VerbsTransport::Put(RemoteRegion& target, size_t offset,
   if (remote.state().closed.load()) {
     status = absl::UnavailableError("verbs: the owner has destroyed the region");
   } else {
-    std::optional<VerbsQueue::Signal> write;
-    if (signal != nullptr) {
-      write = remote.SignalWrite(*signal);
-    }
-    status = queue.Post(remote.DataWrite(offset, source, lkey), write ? &*write : nullptr,
-                        &remote.state());
+    status = queue.Post(remote.DataWrite(offset, source, lkey), signals, &remote.state());
   }
   if (!status.ok()) {
     remote.link().gone.store(remote.link().gone.load() || queue.destroyed());
