@@ -77,6 +77,10 @@ class DeviceMemory {
   virtual absl::Status CopyOut(std::byte* host, const std::byte* device, size_t bytes) = 0;
   virtual absl::Status CopyAcross(std::byte* to, const std::byte* from, size_t bytes) = 0;
 
+  // Whether other devices' writes become visible to its work in the order in which they were
+  // written, so that work that sees a word sees what was written before it, without a flush.
+  virtual bool OrdersPeerWrites() const = 0;
+
   // What other devices on the bus have written, as far as the processor has seen their signals, is
   // visible to all work that the device is given from now on.
   // Errors: kUnimplemented  the device cannot promise it; then no other device may write there.

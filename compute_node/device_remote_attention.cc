@@ -189,7 +189,7 @@ absl::Status DeviceRemoteAttention::Send(Lane& lane) {
       continue;
     }
     const size_t bytes = rows.count * qkv.cols * sizeof(BFloat16);
-    LAMINA_RETURN_IF_ERROR(
+    LAMINA_RETURN_IF_ERROR(control::Blame(
         channel_->Send(index, plan::UnitOf(value),
                        {.peer = node,
                         .window = context_.layout.QueryWindow(context_.node, index, value),
@@ -197,7 +197,8 @@ absl::Status DeviceRemoteAttention::Send(Lane& lane) {
                         .rows = qkv.row(rows.first),
                         .bytes = bytes,
                         .word = context_.layout.query_word(context_.node, index),
-                        .value = value}));
+                        .value = value}),
+        context_.peers.Name(MemoryPeer(node))));
     const size_t sent = sizeof(plan::WindowHeader) + bytes;
     const PeerId peer = MemoryPeer(node);
     context_.peers.CountSent(

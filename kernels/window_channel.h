@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WindowChannel: a device's own exchange of rows with windows of this host. The device copies rows
-// from its memory into windows of peers and raises their signals; it waits for signals of its own
-// windows and copies what came into its memory. The processor only enqueues this, ahead of the
-// data, and looks at records to see how far the device is.
+// WindowChannel: a device's own exchange of rows by windows. The device copies rows from its memory
+// into windows of peers and raises their signals; it waits for signals of its own windows and
+// copies what came into its memory. The processor only enqueues this, ahead of the data, and looks
+// at records to see how far the device is. Windows of peers are shared with them, or an outbox's,
+// from which a proxy sends what the device has raised (common/outbox.h).
 //
 // A channel has lanes, each with a stream of the device; several lanes may share one stream. What
 // is enqueued for a lane runs in order with whatever else the stream has been given:
@@ -39,19 +40,22 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/clock.h"
+#include "common/outbox.h"
 #include "kernels/window_wait.h"
 
 namespace lamina::kernels {
 
 inline constexpr size_t kChannelAlignment = 16;  // Addresses and sizes of rows are multiples.
 
-// Windows in memory of this host, shared with another process, and their signal words: word w is a
-// uint64_t at words + w * word_stride. `pages` are whole pages that hold all of it.
+// Windows and their signal words: word w is a uint64_t at words + w * word_stride. `pages` are
+// whole pages of this host that hold what is the host's of it; the rest are addresses of the
+// device. The `outbox` of a peer's windows is told of each send; null: the peer shares the memory.
 struct HostWindows {
   absl::Span<std::byte> bytes;
   std::byte* words = nullptr;
   size_t word_stride = 0;
   absl::Span<std::byte> pages;
+  Outbox* outbox = nullptr;
 };
 
 // Windows of a region, by its transport::DirectMemory.
@@ -60,7 +64,8 @@ HostWindows HostWindowsOf(const DirectMemory& memory) {
   return {.bytes = memory.bytes,
           .words = memory.words,
           .word_stride = memory.word_stride,
-          .pages = memory.pages};
+          .pages = memory.pages,
+          .outbox = memory.outbox};
 }
 
 struct ChannelOptions {
@@ -101,6 +106,7 @@ struct FailedTake {
   WaitOutcome outcome = WaitOutcome::kTimeout;
   uint32_t peer = 0;  // Whose rows were awaited,
   uint64_t unit = 0;  // and those of which unit.
+  WindowStamp stamp;  // What the window began with, where that is why it failed.
 };
 
 class WindowChannel {
@@ -114,7 +120,7 @@ class WindowChannel {
 
   // Enqueues a copy of rows of unit `unit` into a window, behind a header, and its signal. Waits
   // for nothing. A unit may have several sends, one to a peer.
-  // Errors:   kInternal  the device failed; says how.
+  // Errors:   kInternal  the device failed; says how. Those of Outbox::Announce().
   // Requires: inside the peer's bytes; kChannelAlignment.
   virtual absl::Status Send(uint32_t lane, uint64_t unit, const RowsOut& out) = 0;
 
@@ -152,8 +158,9 @@ class WindowChannel {
   // Ends all takes, now and from now on, with kAborted. A signal that is there still counts.
   virtual void Abort() = 0;
 
-  // Aborts, waits until the device has done all that the lanes' streams were given, and unregisters
-  // the windows. Nothing may be enqueued any more. Has no effect a second time.
+  // Aborts, waits until the device has done all that the lanes' streams were given, has outboxes
+  // send what was raised, and unregisters the windows. Nothing may be enqueued any more. Has no
+  // effect a second time.
   virtual void Close() = 0;
 };
 

@@ -61,11 +61,11 @@ std::string DeviceQueries::Obstacle(const plan::EpochConfig& config, transport::
   if (config.lanes > kWaitingLanesMax) {
     return absl::StrCat(config.lanes, " lanes, at most ", kWaitingLanesMax);
   }
-  if (region.memory().path != transport::MemoryPath::kHost) {
-    return "windows lie in its memory, and it waits for those in the host's";
-  }
   if (region.direct().empty()) {
-    return absl::StrCat("the device does not reach windows of ", config.transport);
+    return region.memory().path != transport::MemoryPath::kHost
+               ? absl::StrCat("windows of ", config.transport,
+                              " in its memory have no words for it")
+               : absl::StrCat("the device does not reach windows of ", config.transport);
   }
   return "";
 }
@@ -175,14 +175,17 @@ absl::Status DeviceQueries::EnqueueUnit(const Lane& lane, uint32_t layer) {
                               .value = value};
   LAMINA_RETURN_IF_ERROR(channel_->Take(lane.index, unit, {&in, 1}));
   LAMINA_RETURN_IF_ERROR(attention_.Attend(lane.index, layer));
-  return channel_->Send(lane.index, unit,
-                        {.peer = RunnerOf(lane, layer + 1),
-                         .window = layout.ReplyWindow(epoch_.node, lane.index, value),
-                         .stamp = kernels::StampOf(reply),
-                         .rows = attention_.outputs(lane.index),
-                         .bytes = lane.rows.size() * shape.q_width() * sizeof(BFloat16),
-                         .word = layout.reply_word(epoch_.node, lane.index),
-                         .value = value});
+  const uint32_t receiver = RunnerOf(lane, layer + 1);
+  return control::Blame(
+      channel_->Send(lane.index, unit,
+                     {.peer = receiver,
+                      .window = layout.ReplyWindow(epoch_.node, lane.index, value),
+                      .stamp = kernels::StampOf(reply),
+                      .rows = attention_.outputs(lane.index),
+                      .bytes = lane.rows.size() * shape.q_width() * sizeof(BFloat16),
+                      .word = layout.reply_word(epoch_.node, lane.index),
+                      .value = value}),
+      epoch_.NameOf(receiver));
 }
 
 void DeviceQueries::AppendAwaited(std::vector<transport::SignalCondition>& conditions) {
@@ -223,7 +226,7 @@ absl::Status DeviceQueries::LookAtLane(Lane& lane, uint32_t& sender) {
     const std::optional<kernels::FailedTake> failed = channel_->FailureOf(lane.index);
     const std::optional<Nanos> nanos = channel_->SentAfter(lane.index, plan::UnitOf(value));
     if (!nanos.has_value() && failed.has_value()) {
-      return Failure(lane, failed->outcome);
+      return Failure(lane, *failed);
     }
     if (!nanos.has_value()) {
       return RealClock().Now() - progressed_ > kDoubtful ? channel_->Check(lane.index)
@@ -301,7 +304,8 @@ void DeviceQueries::EndUnitIntervals() {
   done_.clear();
 }
 
-absl::Status DeviceQueries::Failure(const Lane& lane, kernels::WaitOutcome outcome) {
+absl::Status DeviceQueries::Failure(const Lane& lane, const kernels::FailedTake& failed) {
+  const kernels::WaitOutcome outcome = failed.outcome;
   const uint32_t layer = progress_[lane.index].seen;
   const std::string where =
       absl::StrCat("lane ", lane.index, " step ", lane.step, " layer ", layer);
@@ -313,13 +317,10 @@ absl::Status DeviceQueries::Failure(const Lane& lane, kernels::WaitOutcome outco
                                                     ": the device has not heard of the worker for ",
                                                     ToSeconds(epoch_.peer_deadline), " s"));
   }
-  // The window is still what the device saw, since its sender waits for the reply; unless somebody
-  // else writes there.
+  // What the device saw: behind these words a header has zeros.
   const uint32_t sender = RunnerOf(lane, layer);
-  const size_t window =
-      epoch_.layout.QueryWindow(sender, lane.index, epoch_.layout.SignalValue(lane.step, layer));
   plan::WindowHeader header;
-  std::memcpy(&header, epoch_.region.direct().bytes.data() + window, sizeof(header));
+  std::memcpy(static_cast<void*>(&header), &failed.stamp, sizeof(failed.stamp));
   LAMINA_RETURN_IF_ERROR(checks_.ByPlan(header, sender, lane, layer));
   return checks_.Overwritten(sender, lane, layer, outcome == kernels::WaitOutcome::kStale);
 }

@@ -94,7 +94,7 @@ class DeviceQueries final : public WorkSource {
   absl::Status LookAtLane(Lane& lane, uint32_t& sender);
   void NoteUnit(const Lane& lane, Nanos nanos);
   void EndUnitIntervals();
-  absl::Status Failure(const Lane& lane, kernels::WaitOutcome outcome);
+  absl::Status Failure(const Lane& lane, const kernels::FailedTake& failed);
 
   const NodeEpoch& epoch_;
   const QueryChecks& checks_;

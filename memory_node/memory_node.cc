@@ -111,7 +111,9 @@ absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MemoryNode::OpenChannel(
 // Says how a device uses windows: what was not asked for needs no reason.
 std::string MemoryNode::DescribeUse(bool waits, const std::string& obstacle) const {
   if (waits) {
-    return absl::StrCat(", for which ", options_.device, " waits itself");
+    const bool flushed = windows_.on_device() && !windows_.region->direct().pages.empty();
+    return absl::StrCat(flushed ? ", flushed by a thread" : "", ", for which ", options_.device,
+                        " waits itself");
   }
   return absl::StrCat(windows_.on_device() ? ", rows stay in " : ", rows are copied to ",
                       options_.device,

@@ -36,10 +36,12 @@ PieceStream::PieceStream(const NodeEpoch& epoch, UnitMeter& meter, uint32_t lane
     : epoch_(epoch), meter_(meter), lane_(lane) {}
 
 absl::Status PieceStream::Open() {
-  const transport::DirectMemory region = epoch_.peers.compute[kComputeNode]->direct();
-  if (!region.empty() && IsPlainSharedMemory(epoch_.config.transport)) {
-    direct_ = region.bytes.data();
-    return absl::OkStatus();
+  if (IsPlainSharedMemory(epoch_.config.transport)) {
+    const transport::DirectMemory region = epoch_.peers.compute[kComputeNode]->direct();
+    if (!region.empty()) {
+      direct_ = region.bytes.data();
+      return absl::OkStatus();
+    }
   }
   staged_.resize(2 * windows().window_bytes());
   return control::TransportFault(

@@ -43,6 +43,18 @@ absl::StatusOr<QueryWindows> MakeQueryWindows(const plan::EpochConfig& config,
                                      .may_stage = false,
                                      .epoch = config.epoch,
                                      .written_by_devices = config.compute_waits};
+  if (wanted && options.device_waits) {
+    region.kind = transport::MemoryKind::kDevice;
+    region.polled_by_device = true;
+    auto polled = made.transport->CreateRegion(region);
+    if (polled.ok() && DeviceQueries::Obstacle(config, **polled).empty()) {
+      made.region = *std::move(polled);
+      made.memory = made.region->memory();
+      return made;
+    }
+    region.kind = transport::MemoryKind::kHost;
+    region.polled_by_device = false;
+  }
   if (!wanted || (options.place == WindowPlace::kAuto && options.device_waits)) {
     LAMINA_ASSIGN_OR_RETURN(made.region, made.transport->CreateRegion(region));
     if (!wanted || DeviceQueries::Obstacle(config, *made.region).empty()) {

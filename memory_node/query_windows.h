@@ -36,8 +36,9 @@ struct QueryWindows {
   bool on_device() const { return memory.path != transport::MemoryPath::kHost; }
 };
 
-// Makes the transport of the epoch, and the region. Where the device can wait for windows itself,
-// kAuto leaves them in the host's memory.
+// Makes the transport of the epoch, and the region. Where the device is to wait for windows itself,
+// they lie in its memory if the transport lets it poll there; else kAuto leaves them in the host's,
+// if the device can wait for these.
 // Errors: those of MakeTransport() and CreateRegion(); kFailedPrecondition  kDevice, and the
 //         transport does not reach its memory: says what was looked for, and what helps.
 absl::StatusOr<QueryWindows> MakeQueryWindows(const plan::EpochConfig& config,

@@ -11,13 +11,20 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/outbox.h"
 #include "transport/memory_choice.h"
 
 namespace lamina::transport {
 
-// Where a region's memory lies in this process, for another processor that shares it: a GPU for
-// which it has been registered. Empty where the transport alone may move its data. Valid as long as
+// Where a device of this process has a region: an own one, which it reads and polls, or a peer's,
+// which it writes and raises. Empty where the transport alone may move its data. Valid as long as
 // the Region or RemoteRegion that gave it.
+//
+// Bytes and words outside `pages` are addresses of the device's own memory: a region that is
+// polled_by_device has its bytes there, and its words too, if the device orders the writes of NICs.
+//
+// With an `outbox` it is not the peer's memory but a copy of its places: whoever writes there has
+// announced it, and a proxy sends it (common/outbox.h). Without one it is shared with the peer.
 //
 // Word w is a uint64_t at words + w * word_stride, 8-byte aligned and changed as a whole. Who
 // raises words this way keeps the rules of signals: one sender a word, values that only grow, the
@@ -29,9 +36,11 @@ struct DirectMemory {
   absl::Span<std::byte> bytes;  // The data, as Region::bytes().
   std::byte* words = nullptr;
   size_t word_stride = 0;
-  absl::Span<std::byte> pages;  // Whole pages of the host that hold all of it: what to register.
+  absl::Span<std::byte> pages;  // Whole pages of the host that hold what is the host's of it: what
+                                // to register.
+  Outbox* outbox = nullptr;     // A peer's region may have one.
 
-  bool empty() const { return pages.empty(); }
+  bool empty() const { return words == nullptr; }
 };
 
 // A Region of MemoryKind::kDevice. Its signals say that data has come; Land() brings the data the

@@ -26,7 +26,8 @@
 //             may change only with a happens-before edge. Raising an AbortWord: any thread.
 // Progress:   some backends move data only inside Progress() or Wait(), on either side.
 // Devices:    some backends show where a region's memory lies (direct()), so that a device of this
-//             host may write, read and raise it without them (device_region.h).
+//             host may write, read and raise it without them, or have an outbox for what a device
+//             writes (device_region.h).
 // Allocation: Put, Progress and Wait do not allocate and take no lock while they succeed; the
 //             message of an error may allocate. fake:// is exempt.
 // Ownership:  a Transport outlives its Regions and RemoteRegions, and these the Puts and Waits that
@@ -76,6 +77,9 @@ struct RegionOptions {
   // Devices may raise its words, past the transport: where it has direct() memory, waiters on it
   // nap for some 50 us where they would sleep for a millisecond.
   bool written_by_devices = false;
+  // The device that has a kDevice region is to wait for it itself: direct() is where, if the
+  // backend can do that.
+  bool polled_by_device = false;
 };
 
 // Memory of this process that peers may write. Unmapped and unregistered when destroyed: later Puts
@@ -91,7 +95,7 @@ class Region {
   // Null: the data lies in the host's memory. Else what there is to know and to do for a device's.
   virtual const DeviceRegion* device() const = 0;
   // Where the memory lies for a device that uses it by itself. Constant. Empty where the backend
-  // does not show it, and where device() is not null.
+  // does not show it, and where device() is not null but for polled_by_device.
   virtual DirectMemory direct() = 0;
 
   // device()'s, or those of the host's memory, which needs no last step.
@@ -119,8 +123,10 @@ class RemoteRegion {
   // What carries the data, for people: "shm", "ucx tcp/eth0". Constant.
   virtual std::string path() const = 0;
 
-  // The peer's memory. Constant. Empty where the backend does not show it. Who writes it asks
-  // nobody whether the peer is still there: what is written to a region that is gone is lost.
+  // The peer's memory, or an outbox for it, which the first call makes (device_region.h). Constant
+  // then. Empty where the backend has neither; where an outbox is refused, the log says why. Who
+  // writes it asks nobody whether the peer is still there: what is written to a region that is gone
+  // is lost.
   virtual DirectMemory direct() = 0;
 };
 

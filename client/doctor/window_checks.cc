@@ -17,8 +17,44 @@ constexpr char kNotReached[] = "host memory (dmabuf: ";
 constexpr char kWhy[] =
     "through a staging buffer or the host's memory all that comes for the device is copied once "
     "more, by the processor";
+constexpr char kWhyWaits[] =
+    "with pipeline.device_waits a device polls its windows itself: best in its own memory, next "
+    "with "
+    "a thread that flushes, else across PCIe";
 constexpr char kFix[] =
     "modprobe nvidia_peermem   # or install nvidia-open, on kernel 5.12 or later";
+
+// How a device would wait for the windows of its memory node over the transport.
+Finding CheckDeviceWaits(const std::string& scheme, transport::Transport& transport) {
+  Finding finding = {.check = "device_waits." + scheme, .why = kWhyWaits};
+  transport::RegionOptions options = {.name = "doctor",
+                                      .bytes = kWindowBytes,
+                                      .signal_words = 1,
+                                      .kind = transport::MemoryKind::kDevice,
+                                      .may_stage = false,
+                                      .polled_by_device = true};
+  const auto in_device = transport.CreateRegion(options);
+  if (in_device.ok() && !(*in_device)->direct().empty()) {
+    const std::string memory = transport::DescribeMemory((*in_device)->memory());
+    finding.found =
+        (*in_device)->direct().pages.empty()
+            ? absl::StrCat("windows and words in ", memory,
+                           ": it orders the writes of NICs (GPUDirectRDMAWritesOrdering)")
+            : absl::StrCat("windows in ", memory,
+                           ", words of the host that a thread raises when it has flushed: it does "
+                           "not order the writes of NICs (GPUDirectRDMAWritesOrdering)");
+    return finding;
+  }
+  options.kind = transport::MemoryKind::kHost;
+  options.polled_by_device = false;
+  const auto in_host = transport.CreateRegion(options);
+  const std::string why_not =
+      in_device.ok() ? "no words for a device there" : std::string(in_device.status().message());
+  finding.found = in_host.ok() && !(*in_host)->direct().empty()
+                      ? absl::StrCat("windows in the host's memory, across PCIe (", why_not, ")")
+                      : absl::StrCat("no: the processor waits (", why_not, ")");
+  return finding;
+}
 
 }  // namespace
 
@@ -55,6 +91,7 @@ Findings CheckDeviceWindows(const std::vector<std::string>& transports,
       }
     }
     findings.push_back(std::move(finding));
+    findings.push_back(CheckDeviceWaits(scheme, **transport));
   }
   return findings;
 }

@@ -21,7 +21,8 @@ namespace lamina::doctor {
 absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenDoctorDevice();
 
 // Makes a window in the device's memory over each scheme of `transports` that works here, and says
-// how it is reached and why not better. One finding where there is no device.
+// how it is reached and why not better, and how the device would wait for windows of a memory node
+// itself. One finding where there is no device.
 Findings CheckDeviceWindows(const std::vector<std::string>& transports,
                             const absl::StatusOr<std::unique_ptr<DeviceMemory>>& device);
 

@@ -43,8 +43,9 @@ struct WaitRecord {
   uint64_t sequence = 0;         // The `sequence` of the last wait that ended.
   uint64_t ended = 0;            // When it did, in nanoseconds of the device's clock.
   uint64_t failed_sequence = 0;  // That of the wait that failed first.
+  WindowStamp refused;           // What that wait found, if it refused a header.
 };
-static_assert(sizeof(WaitRecord) == 48);
+static_assert(sizeof(WaitRecord) == 88);
 
 // What of a record the device itself looks at, in its own memory: zeroed before use. Each thread
 // block of a put asks whether a wait has failed, and loads of one word of the host's by many of

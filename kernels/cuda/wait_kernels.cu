@@ -81,12 +81,15 @@ __global__ void WaitKernel(const WaitRequest a) {
   if (outcome == 0) {
     const uint64_t began = GlobalNanos();
     WaitOutcome polled = Poll(a, &seen, &polls);
+    WindowStamp found;
     if (polled == WaitOutcome::kOk && a.window != nullptr) {
-      polled = CheckStamp(*a.window, a.expected);
+      found = *a.window;
+      polled = CheckStamp(found, a.expected);
     }
     outcome = static_cast<uint32_t>(polled);
     if (polled != WaitOutcome::kOk) {
       a.record->failed_sequence = a.sequence;
+      a.record->refused = found;
       __threadfence_system();
       a.record->failed = outcome;
       if (a.state != nullptr) {

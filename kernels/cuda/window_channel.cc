@@ -46,11 +46,14 @@ struct alignas(64) Trial {
 class DeviceWindows {
  public:
   static absl::StatusOr<DeviceWindows> Create(const HostWindows& windows) {
-    if (windows.pages.empty() || windows.words == nullptr ||
+    if (windows.words == nullptr ||
         reinterpret_cast<uintptr_t>(windows.bytes.data()) % kChannelAlignment != 0) {
       return absl::InvalidArgumentError("windows that a device cannot reach");
     }
-    LAMINA_ASSIGN_OR_RETURN(RegisteredMemory memory, RegisteredMemory::Create(windows.pages));
+    std::optional<RegisteredMemory> memory;
+    if (!windows.pages.empty()) {
+      LAMINA_ASSIGN_OR_RETURN(memory, RegisteredMemory::Create(windows.pages));
+    }
     return DeviceWindows(windows, std::move(memory));
   }
 
@@ -62,20 +65,28 @@ class DeviceWindows {
   uint64_t* Word(uint32_t word) const {
     return reinterpret_cast<uint64_t*>(words_ + word * word_stride_);
   }
+  Outbox* outbox() const { return outbox_; }
 
  private:
-  DeviceWindows(const HostWindows& windows, RegisteredMemory memory)
-      : bytes_(memory.OnDevice(windows.bytes.data())),
+  DeviceWindows(const HostWindows& windows, std::optional<RegisteredMemory> memory)
+      : bytes_(OnDevice(memory, windows.bytes.data())),
         size_(windows.bytes.size()),
-        words_(memory.OnDevice(windows.words)),
+        words_(OnDevice(memory, windows.words)),
         word_stride_(windows.word_stride),
+        outbox_(windows.outbox),
         memory_(std::move(memory)) {}
+
+  // What is not the host's is the device's already.
+  static std::byte* OnDevice(const std::optional<RegisteredMemory>& memory, std::byte* place) {
+    return memory.has_value() && memory->Holds(place) ? memory->OnDevice(place) : place;
+  }
 
   std::byte* bytes_;
   size_t size_;
   std::byte* words_;
   size_t word_stride_;
-  RegisteredMemory memory_;
+  Outbox* outbox_;                          // Null: the memory is shared with the peer.
+  std::optional<RegisteredMemory> memory_;  // None: all of it is the device's.
 };
 
 class CudaWindowChannel final : public WindowChannel {
@@ -168,6 +179,12 @@ class CudaWindowChannel final : public WindowChannel {
   }
 
   absl::Status Send(uint32_t lane, uint64_t unit, const RowsOut& out) override {
+    if (Outbox* const outbox = peers_[out.peer].outbox(); outbox != nullptr) {
+      LAMINA_RETURN_IF_ERROR(outbox->Announce({.offset = out.window,
+                                               .bytes = kWindowHeaderBytes + out.bytes,
+                                               .word = out.word,
+                                               .value = out.value}));
+    }
     return Noted(TrySend(lanes_[lane], unit, out));
   }
 
@@ -201,7 +218,8 @@ class CudaWindowChannel final : public WindowChannel {
     }
     return FailedTake{.outcome = static_cast<WaitOutcome>(failed),
                       .peer = static_cast<uint32_t>(record.failed_sequence % options_.peers),
-                      .unit = record.failed_sequence / options_.peers};
+                      .unit = record.failed_sequence / options_.peers,
+                      .stamp = record.refused};
   }
 
   std::optional<Nanos> SentAfter(uint32_t lane, uint64_t unit) const override {
@@ -243,6 +261,11 @@ class CudaWindowChannel final : public WindowChannel {
         if (const absl::Status status = Noted(lane.stream->Synchronize()); !status.ok()) {
           LogWarning("closing the windows of a device: ", status.message());
         }
+      }
+    }
+    for (const DeviceWindows& peer : peers_) {
+      if (peer.outbox() != nullptr) {
+        peer.outbox()->Forget();
       }
     }
     peers_.clear();

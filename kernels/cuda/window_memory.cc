@@ -207,6 +207,7 @@ class CudaWindowMemory final : public DeviceMemory {
     return Copy(to, from, bytes);
   }
 
+  bool OrdersPeerWrites() const override { return ordered_; }
   absl::Status FlushPeerWrites() override {
     if (ordered_) {
       return absl::OkStatus();

@@ -33,6 +33,9 @@ const FakeNetworkOptions kLate = {.seed = 1, .delay_steps_max = 8, .in_flight_ma
 const FakeNetworkOptions kLazy = {
     .seed = 2, .delay_steps_max = 3, .target_must_progress = true, .in_flight_max = 24};
 
+const FakeNetworkOptions kShown = {
+    .seed = 6, .delay_steps_max = 8, .shows_memory = true, .in_flight_max = 24};
+
 const FakeNetworkOptions kReached = {
     .seed = 4, .delay_steps_max = 8, .reaches_devices = true, .in_flight_max = 24};
 
@@ -50,7 +53,8 @@ constexpr test_support::EmulatedDeviceOptions kOpensNothing = {.opens = false};
 
 INSTANTIATE_TEST_SUITE_P(Backends, TransportTest,
                          testing::Values(OverFake("fake", {}), OverFake("fake_late", kLate),
-                                         OverFake("fake_lazy", kLazy), OverUri("shm", "shm://"),
+                                         OverFake("fake_lazy", kLazy),
+                                         OverFake("fake_shown", kShown), OverUri("shm", "shm://"),
                                          OverUri("throttle", kThrottled), OverUri("fault", kFaulty),
                                          OverUri("ucx", "ucx://"), OverUri("ucx_sm", "ucx://sm"),
                                          OverUri("ucx_tcp", "ucx://tcp"),

@@ -24,6 +24,7 @@ struct EmulatedDeviceOptions {
   bool peer_access = false;  // Drivers pin it by its address; needs `guarded` off.
   bool dmabuf = true;        // By the kernel's udmabuf; without it, a file that is none.
   bool flush = true;         // FlushPeerWrites() works.
+  bool ordered = false;      // OrdersPeerWrites().
   bool exports = true;       // ExportToPeers() works.
   bool opens = true;         // OpenPeer() works.
   DeviceAddresses addresses = DeviceAddresses::kOpaque;  // kHost needs `guarded` off.
@@ -46,6 +47,7 @@ class EmulatedDeviceMemory final : public DeviceMemory {
   absl::Status CopyIn(std::byte* device, const std::byte* host, size_t bytes) override;
   absl::Status CopyOut(std::byte* host, const std::byte* device, size_t bytes) override;
   absl::Status CopyAcross(std::byte* to, const std::byte* from, size_t bytes) override;
+  bool OrdersPeerWrites() const override { return options_.ordered; }
   absl::Status FlushPeerWrites() override;
 
   // The device's own view of some of its memory.

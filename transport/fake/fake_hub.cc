@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -11,13 +12,15 @@
 namespace lamina::transport {
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr size_t kPageBytes = 4096;
 
 // Not reused within a process, so that a descriptor never means a later region.
 uint64_t NextNumber() {
   static std::atomic<uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
+
+size_t WholePages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 bool Contains(absl::Span<const std::byte> outer, absl::Span<const std::byte> inner) {
   return inner.data() >= outer.data() && inner.data() + inner.size() <= outer.data() + outer.size();
@@ -26,6 +29,12 @@ bool Contains(absl::Span<const std::byte> outer, absl::Span<const std::byte> inn
 }  // namespace
 
 FakeHub::FakeHub(const FakeNetworkOptions& options) : options_(options), prng_(options.seed) {}
+
+size_t FakeHub::DeviceWordsAt(size_t bytes) { return WholePages(bytes); }
+
+size_t FakeHub::DeviceBytes(const RegionOptions& options) {
+  return DeviceWordsAt(options.bytes) + options.signal_words * sizeof(uint64_t);
+}
 
 uint64_t FakeHub::AddTransport() { return NextNumber(); }
 
@@ -41,13 +50,24 @@ std::shared_ptr<FakeMemory> FakeHub::AddRegion(uint64_t owner, const RegionOptio
   memory->id = NextNumber();
   memory->owner = owner;
   memory->epoch = options.epoch;
-  memory->storage.resize(options.bytes + kAlignment - 1);
-  const size_t skip = -reinterpret_cast<uintptr_t>(memory->storage.data()) % kAlignment;
-  memory->arrived = absl::MakeSpan(memory->storage).subspan(skip, options.bytes);
+  const size_t words_bytes = WholePages(options.signal_words * sizeof(std::atomic<uint64_t>));
+  const size_t total = words_bytes + WholePages(options.bytes);
+  memory->storage.resize(total + kPageBytes - 1);
+  const size_t skip = -reinterpret_cast<uintptr_t>(memory->storage.data()) % kPageBytes;
+  memory->pages = absl::MakeSpan(memory->storage).subspan(skip, total);
+  memory->arrived = memory->pages.subspan(words_bytes, options.bytes);
   memory->device = std::move(device);
   memory->bytes = memory->device.memory() == nullptr ? memory->arrived
                                                      : memory->device.bytes().first(options.bytes);
-  memory->signals = std::vector<std::atomic<uint64_t>>(options.signal_words);
+  if (memory->device.memory() != nullptr && options.polled_by_device &&
+      memory->device.memory()->OrdersPeerWrites()) {
+    memory->device_words = memory->device.bytes().data() + DeviceWordsAt(options.bytes);
+  }
+  auto* const words = reinterpret_cast<std::atomic<uint64_t>*>(memory->pages.data());
+  for (uint32_t word = 0; word < options.signal_words; ++word) {
+    new (words + word) std::atomic<uint64_t>(0);
+  }
+  memory->signals = {words, options.signal_words};
   const std::lock_guard lock(mutex_);
   regions_[memory->id] = memory;
   return memory;
@@ -187,11 +207,21 @@ absl::Status FakeHub::Put(const std::shared_ptr<FakeView>& view, size_t offset,
   if (options_.delay_steps_max == 0 && !options_.target_must_progress) {
     LandData(flights_.back(), step_);
     if (signal != nullptr) {
-      view->target->signals[signal->word].store(signal->value, std::memory_order_release);
+      Raise(*view->target, *signal);
     }
     flights_.pop_back();
   }
   return absl::OkStatus();
+}
+
+void FakeHub::Raise(FakeMemory& memory, const SignalUpdate& signal) {
+  if (memory.device_words != nullptr) {
+    std::byte* const word = memory.device_words + signal.word * sizeof(uint64_t);
+    const auto* const value = reinterpret_cast<const std::byte*>(&signal.value);
+    LAMINA_CHECK(memory.device.memory()->CopyIn(word, value, sizeof(uint64_t)).ok());
+  }
+  // Release: the data that landed before is visible with it.
+  memory.signals[signal.word].store(signal.value, std::memory_order_release);
 }
 
 void FakeHub::LandData(Flight& flight, uint64_t step) {
@@ -207,6 +237,11 @@ void FakeHub::LandData(Flight& flight, uint64_t step) {
         std::memcpy(to, from, size);
       } else if (size > 0) {
         LAMINA_CHECK(flight.device->CopyOut(to, from, size).ok());
+      }
+      const FakeMemory& target = *flight.view->target;
+      if (size > 0 && target.device_words != nullptr) {
+        std::byte* const place = target.bytes.data() + flight.offset + begin;
+        LAMINA_CHECK(target.device.memory()->CopyIn(place, to, size).ok());
       }
       landed = true;
     }
@@ -257,9 +292,7 @@ uint32_t FakeHub::Step(uint64_t transport) {
   }
   for (Flight& flight : flights_) {
     if (driven(flight) && flight.signal && flight.signal_due <= step_ && MayRaise(flight)) {
-      // Release: the data that landed above is visible with it.
-      flight.view->target->signals[flight.signal->word].store(flight.signal->value,
-                                                              std::memory_order_release);
+      Raise(*flight.view->target, *flight.signal);
       flight.signal.reset();
     }
   }

@@ -31,11 +31,16 @@ struct FakeMemory {
   uint64_t id = 0;     // Unique within the process.
   uint64_t owner = 0;  // Number of the Transport that made it.
   uint64_t epoch = 0;
-  std::vector<std::byte> storage;  // `arrived` is its 64-byte aligned part.
-  absl::Span<std::byte> arrived;   // What Puts write.
-  DeviceAllocation device;         // Empty where `bytes` are what has arrived; else Land() copies.
+  // Whole pages of it are first `signals`, then, on pages of its own, `arrived`.
+  std::vector<std::byte> storage;
+  absl::Span<std::byte> pages;
+  absl::Span<std::byte> arrived;  // What Puts write.
+  DeviceAllocation device;        // Empty where `bytes` are what has arrived; else Land() copies.
   absl::Span<std::byte> bytes;
-  std::vector<std::atomic<uint64_t>> signals;
+  // In `device`, for one that orders the writes of others: what lands, and words that are raised,
+  // go there at once. Null: there are none.
+  std::byte* device_words = nullptr;
+  absl::Span<std::atomic<uint64_t>> signals;
 };
 
 // A sender's view. Guarded by the hub's mutex, except what is constant.
@@ -51,6 +56,10 @@ class FakeHub {
   explicit FakeHub(const FakeNetworkOptions& options);
 
   const FakeNetworkOptions& options() const { return options_; }
+
+  // What a region with words in its device's memory takes of it, and where these begin.
+  static size_t DeviceBytes(const RegionOptions& options);
+  static size_t DeviceWordsAt(size_t bytes);
 
   uint64_t AddTransport();
   void RemoveTransport(uint64_t transport);
@@ -105,6 +114,7 @@ class FakeHub {
   std::optional<Source> FindSource(uint64_t transport, absl::Span<const std::byte> bytes) const;
   uint32_t InFlight(uint64_t sender) const;
   uint64_t DrawDue();
+  static void Raise(FakeMemory& memory, const SignalUpdate& signal);
   void LandData(Flight& flight, uint64_t step);
   bool MayRaise(const Flight& flight) const;
   void Drop(const FakeMemory* target, uint64_t sender);

@@ -10,9 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/log.h"
 #include "common/status_macros.h"
 #include "transport/descriptor_frame.h"
 #include "transport/fake/fake_hub_internal.h"
+#include "transport/outbox/landing_proxy.h"
+#include "transport/outbox/outboxes.h"
 
 namespace lamina::transport {
 namespace {
@@ -33,11 +36,20 @@ absl::StatusOr<DescriptorFields> Decode(absl::string_view bytes) {
   return fields;
 }
 
+std::string Encode(const FakeMemory& memory) {
+  std::string body;
+  AppendField(body, DescriptorFields{memory.id, memory.epoch});
+  return FrameDescriptor(kMagic, body);
+}
+
 class FakeRegion final : public Region, private DeviceRegion {
  public:
   FakeRegion(std::shared_ptr<FakeHub> hub, std::shared_ptr<FakeMemory> memory)
       : hub_(std::move(hub)), memory_(std::move(memory)) {}
-  ~FakeRegion() override { hub_->RemoveRegion(*memory_); }
+  ~FakeRegion() override {
+    landing_.reset();
+    hub_->RemoveRegion(*memory_);
+  }
   FakeRegion(const FakeRegion&) = delete;
   FakeRegion& operator=(const FakeRegion&) = delete;
 
@@ -45,16 +57,37 @@ class FakeRegion final : public Region, private DeviceRegion {
   const DeviceRegion* device() const override {
     return memory_->device.memory() == nullptr ? nullptr : this;
   }
-  DirectMemory direct() override { return {}; }
+  DirectMemory direct() override {
+    if (landing_ != nullptr) {
+      return landing_->memory();
+    }
+    if (memory_->device_words != nullptr) {
+      return {.bytes = memory_->bytes,
+              .words = memory_->device_words,
+              .word_stride = sizeof(uint64_t),
+              .pages = {}};
+    }
+    if (!hub_->options().shows_memory || device() != nullptr) {
+      return {};
+    }
+    return {.bytes = memory_->bytes,
+            .words = memory_->pages.data(),
+            .word_stride = sizeof(std::atomic<uint64_t>),
+            .pages = memory_->pages};
+  }
   uint32_t signal_words() const override { return static_cast<uint32_t>(memory_->signals.size()); }
   uint64_t LoadSignal(uint32_t word) const override {
     LAMINA_CHECK(word < signal_words());
     return memory_->signals[word].load(std::memory_order_acquire);
   }
-  std::string Descriptor() const override {
-    std::string body;
-    AppendField(body, DescriptorFields{memory_->id, memory_->epoch});
-    return FrameDescriptor(kMagic, body);
+  std::string Descriptor() const override { return Encode(*memory_); }
+
+  // For a device that is to wait itself.
+  absl::Status LetDevicePoll() {
+    if (device() != nullptr && memory_->device_words == nullptr) {
+      LAMINA_ASSIGN_OR_RETURN(landing_, LandingProxy::Start(*this));
+    }
+    return absl::OkStatus();
   }
 
  private:
@@ -69,12 +102,16 @@ class FakeRegion final : public Region, private DeviceRegion {
 
   const std::shared_ptr<FakeHub> hub_;
   const std::shared_ptr<FakeMemory> memory_;
+  std::unique_ptr<LandingProxy> landing_;
 };
+
+class FakeTransport;
 
 class FakeRemoteRegion final : public RemoteRegion {
  public:
-  FakeRemoteRegion(std::shared_ptr<FakeHub> hub, std::shared_ptr<FakeView> view)
-      : hub_(std::move(hub)), view_(std::move(view)) {}
+  FakeRemoteRegion(FakeTransport& transport, std::shared_ptr<FakeHub> hub,
+                   std::shared_ptr<FakeView> view)
+      : transport_(transport), hub_(std::move(hub)), view_(std::move(view)) {}
   ~FakeRemoteRegion() override { hub_->RemoveView(*view_); }
   FakeRemoteRegion(const FakeRemoteRegion&) = delete;
   FakeRemoteRegion& operator=(const FakeRemoteRegion&) = delete;
@@ -84,12 +121,14 @@ class FakeRemoteRegion final : public RemoteRegion {
     return static_cast<uint32_t>(view_->target->signals.size());
   }
   std::string path() const override { return "fake"; }
-  DirectMemory direct() override { return {}; }
+  DirectMemory direct() override;
   const std::shared_ptr<FakeView>& view() const { return view_; }
 
  private:
+  FakeTransport& transport_;
   const std::shared_ptr<FakeHub> hub_;
   const std::shared_ptr<FakeView> view_;
+  std::unique_ptr<RegionOutbox> outbox_;
 };
 
 class FakeTransport final : public Transport {
@@ -115,9 +154,17 @@ class FakeTransport final : public Transport {
     LAMINA_RETURN_IF_ERROR(CheckOptions(options));
     DeviceAllocation device;
     if (options.kind == MemoryKind::kDevice && options.bytes > 0) {
-      LAMINA_ASSIGN_OR_RETURN(device, DeviceAllocation::Make(*device_, options.bytes));
+      LAMINA_ASSIGN_OR_RETURN(
+          device,
+          DeviceAllocation::Make(
+              *device_, options.polled_by_device ? FakeHub::DeviceBytes(options) : options.bytes));
     }
-    return std::make_unique<FakeRegion>(hub_, hub_->AddRegion(number_, options, std::move(device)));
+    auto region =
+        std::make_unique<FakeRegion>(hub_, hub_->AddRegion(number_, options, std::move(device)));
+    if (options.polled_by_device) {
+      LAMINA_RETURN_IF_ERROR(region->LetDevicePoll());
+    }
+    return region;
   }
 
   absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegion(absl::string_view descriptor,
@@ -128,7 +175,7 @@ class FakeTransport final : public Transport {
           absl::StrCat("fake: descriptor of epoch ", body[1], ", this is epoch ", epoch));
     }
     LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<FakeView> view, hub_->AddView(number_, body[0]));
-    return std::make_unique<FakeRemoteRegion>(hub_, std::move(view));
+    return std::make_unique<FakeRemoteRegion>(*this, hub_, std::move(view));
   }
 
   absl::Status RegisterSource(absl::Span<const std::byte> bytes, MemoryKind kind) override {
@@ -154,6 +201,13 @@ class FakeTransport final : public Transport {
 
   absl::StatusOr<size_t> Wait(const Region& region, absl::Span<const SignalCondition> conditions,
                               const WaitOptions& options) override;
+
+  Outboxes& outboxes() {
+    if (outboxes_ == nullptr) {
+      outboxes_ = std::make_unique<Outboxes>(std::make_unique<FakeTransport>(hub_, device_));
+    }
+    return *outboxes_;
+  }
 
  private:
   absl::Status CheckOptions(const RegionOptions& options) const {
@@ -183,7 +237,23 @@ class FakeTransport final : public Transport {
   DeviceMemory* const device_;  // Null where it is not reached, or not there.
   const uint64_t number_;
   const Capabilities capabilities_;
+  std::unique_ptr<Outboxes> outboxes_;
 };
+
+DirectMemory FakeRemoteRegion::direct() {
+  if (!hub_->options().shows_memory) {
+    return {};
+  }
+  if (outbox_ == nullptr) {
+    auto opened = transport_.outboxes().Open(Encode(*view_->target), view_->target->epoch);
+    if (!opened.ok()) {
+      LogWarning("fake: no outbox for devices: ", opened.status().message());
+      return {};
+    }
+    outbox_ = *std::move(opened);
+  }
+  return outbox_->memory();
+}
 
 absl::StatusOr<size_t> FakeTransport::Wait(const Region& region,
                                            absl::Span<const SignalCondition> conditions,

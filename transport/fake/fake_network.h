@@ -44,6 +44,10 @@ struct FakeNetworkOptions {
   // Regions and sources may lie in the memory of the device that a Transport was made with.
   bool reaches_devices = false;
 
+  // Regions in the host's memory are shown to devices, and there are outboxes for these
+  // (outbox/outboxes.h), as over verbs://.
+  bool shows_memory = false;
+
   uint32_t in_flight_max = 64;  // For each Transport.
   uint64_t put_bytes_max = MiB(64);
 };

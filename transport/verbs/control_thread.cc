@@ -142,12 +142,12 @@ absl::StatusOr<ControlFrame> ControlThread::Greet(const VerbsLink& link) const {
   return AwaitFrame(link.socket, RealClock().Now() + kAnswerWait);
 }
 
-absl::StatusOr<std::shared_ptr<VerbsLink>> ControlThread::Connect(
-    const VerbsDescriptor& descriptor) {
+absl::StatusOr<std::shared_ptr<VerbsLink>> ControlThread::Connect(const VerbsDescriptor& descriptor,
+                                                                  uint32_t user) {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& link : links_) {
-      if (link->owner == descriptor.owner && !link->gone.load()) {
+      if (link->owner == descriptor.owner && link->user == user && !link->gone.load()) {
         return link;
       }
     }
@@ -160,6 +160,7 @@ absl::StatusOr<std::shared_ptr<VerbsLink>> ControlThread::Connect(
   std::string tried;
   auto link = std::make_shared<VerbsLink>();
   link->owner = descriptor.owner;
+  link->user = user;
   for (const ControlAddress& address : addresses) {
     auto socket = ConnectToPeer(address, descriptor.tcp_port, RealClock().Now() + kConnectWait);
     if (socket.ok()) {

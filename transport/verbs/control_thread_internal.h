@@ -33,9 +33,11 @@
 
 namespace lamina::transport {
 
-// A connection to an owner of regions. All views of its regions share it.
+// A connection to an owner of regions. All views of its regions that are of the same user, a
+// number of the Transport's for who posts on it, share it.
 struct VerbsLink {
   std::array<uint64_t, 2> owner = {};
+  uint32_t user = 0;
   std::unique_ptr<VerbsQueue> queue;  // The polling thread's.
   std::atomic<bool> gone{false};      // Set by either thread; never reset.
 
@@ -68,7 +70,8 @@ class ControlThread {
   void CloseRegion(uint64_t region);
 
   // The sender's side. Errors: of OpenRegion().
-  absl::StatusOr<std::shared_ptr<VerbsLink>> Connect(const VerbsDescriptor& descriptor);
+  absl::StatusOr<std::shared_ptr<VerbsLink>> Connect(const VerbsDescriptor& descriptor,
+                                                     uint32_t user = 0);
   struct OpenedView {
     uint64_t number = 0;
     std::shared_ptr<ViewState> state;

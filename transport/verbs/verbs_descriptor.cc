@@ -12,7 +12,7 @@
 namespace lamina::transport {
 namespace {
 
-constexpr absl::string_view kMagic = "LMNAVRB2";
+constexpr absl::string_view kMagic = "LMNAVRB3";
 constexpr uint64_t kDataBytesMax = uint64_t{1} << 46;
 constexpr uint32_t kSignalWordsMax = 1u << 20;
 
@@ -30,7 +30,8 @@ struct Body {
   uint32_t data_rkey;
   uint8_t addresses[kVerbsAddressesMax][16];
   uint64_t data_address;
-  uint8_t reserved[16];
+  uint64_t device_words;
+  uint8_t reserved[8];
 };
 static_assert(kDescriptorBodyAt + sizeof(Body) == kVerbsDescriptorBytes);
 
@@ -49,7 +50,8 @@ std::string EncodeVerbsDescriptor(const VerbsDescriptor& descriptor) {
                .tcp_port = descriptor.tcp_port,
                .address_count = static_cast<uint16_t>(descriptor.addresses.size()),
                .data_rkey = descriptor.data_rkey,
-               .data_address = descriptor.data_address};
+               .data_address = descriptor.data_address,
+               .device_words = descriptor.device_words};
   for (size_t i = 0; i < descriptor.addresses.size(); ++i) {
     std::memcpy(body.addresses[i], descriptor.addresses[i].data(), 16);
   }
@@ -78,7 +80,8 @@ absl::StatusOr<VerbsDescriptor> DecodeVerbsDescriptor(absl::string_view bytes) {
                                 .signal_words = body.signal_words,
                                 .tcp_port = body.tcp_port,
                                 .data_rkey = body.data_rkey,
-                                .data_address = body.data_address};
+                                .data_address = body.data_address,
+                                .device_words = body.device_words};
   descriptor.addresses.resize(body.address_count);
   for (size_t i = 0; i < descriptor.addresses.size(); ++i) {
     std::memcpy(descriptor.addresses[i].data(), body.addresses[i], 16);

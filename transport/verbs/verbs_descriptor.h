@@ -4,7 +4,7 @@
 // plane.
 //
 //   bytes       field          little-endian
-//   [0, 8)      magic          "LMNAVRB2"; the digit is the version of this form
+//   [0, 8)      magic          "LMNAVRB3"; the digit is the version of this form
 //   [8, 16)     checksum       FNV-1a, 64 bits, of bytes [16, 240)
 //   [16, 24)    host           hash of the host's boot id
 //   [24, 40)    owner          128 random bits of the owner's Transport
@@ -19,7 +19,10 @@
 //   [84, 88)    data_rkey
 //   [88, 216)   addresses      16 bytes each, IPv6 or mapped IPv4, network order
 //   [216, 224)  data_address   at the owner; its device's, if the data lies in a device's memory
-//   [224, 240)  zero
+//   [224, 232)  device_words   of words in that memory, data_rkey's, which are raised too, in front
+//   of
+//                              the others; 0: there are none
+//   [232, 240)  zero
 
 #pragma once
 
@@ -48,6 +51,7 @@ struct VerbsDescriptor {
   uint16_t tcp_port = 0;
   uint32_t data_rkey = 0;
   uint64_t data_address = 0;
+  uint64_t device_words = 0;
   std::vector<std::array<uint8_t, 16>> addresses;
 
   friend bool operator==(const VerbsDescriptor&, const VerbsDescriptor&) = default;

@@ -159,7 +159,8 @@ absl::Status VerbsQueue::ToSend() {
   return error == 0 ? absl::OkStatus() : VerbsError("readying a queue pair", error);
 }
 
-absl::Status VerbsQueue::Post(const Write& write, const Signal* signal, ViewState* view) {
+absl::Status VerbsQueue::Post(const Write& write, absl::Span<const Signal> signals,
+                              ViewState* view) {
   uint32_t count = 0;
   const auto add = [&](uint64_t remote, uint32_t rkey, const void* from, size_t bytes,
                        uint32_t lkey, unsigned flags) {
@@ -185,9 +186,8 @@ absl::Status VerbsQueue::Post(const Write& write, const Signal* signal, ViewStat
     add(write.remote_address + at, write.rkey, write.source.data() + at,
         std::min<size_t>(message_bytes_max_, write.source.size() - at), write.lkey, 0);
   }
-  if (signal != nullptr) {
-    add(signal->remote_address, signal->rkey, &signal->value, sizeof signal->value, 0,
-        IBV_SEND_INLINE);
+  for (const Signal& signal : signals) {
+    add(signal.remote_address, signal.rkey, &signal.value, sizeof signal.value, 0, IBV_SEND_INLINE);
   }
   requests_[count - 1].send_flags |= IBV_SEND_SIGNALED;
   ibv_send_wr* refused = nullptr;

@@ -76,17 +76,17 @@ class VerbsQueue {
   absl::Status Connect(const QueueAddress& peer);
 
   // Work requests that a Put of that size takes.
-  uint32_t Cost(size_t bytes, bool with_signal) const {
-    return static_cast<uint32_t>((bytes + message_bytes_max_ - 1) / message_bytes_max_) +
-           (with_signal ? 1 : 0);
+  uint32_t Cost(size_t bytes, uint32_t signals) const {
+    return static_cast<uint32_t>((bytes + message_bytes_max_ - 1) / message_bytes_max_) + signals;
   }
   bool HasRoom(uint32_t cost) const { return free_ >= cost; }
 
-  // One doorbell. The view's `pending` has been raised by the caller and falls when all of it is
-  // complete. Requires: HasRoom(Cost(...)), and a cost that is not 0.
-  // Errors: the device refused it. Nothing of it is in flight then; where the device had taken a
+  // One doorbell; the signals behind the data, in their order. The view's `pending` has been raised
+  // by the caller and falls when all of it is complete. Requires: HasRoom(Cost(...)), and a cost
+  // that is not 0. Errors: the device refused it. Nothing of it is in flight then; where the device
+  // had taken a
   //         part of it, the queue pair is destroyed() with all else that was in flight.
-  absl::Status Post(const Write& write, const Signal* signal, ViewState* view);
+  absl::Status Post(const Write& write, absl::Span<const Signal> signals, ViewState* view);
 
   // Completed Puts. An error says that the queue pair has failed; Destroy() then.
   absl::StatusOr<uint32_t> Poll();

@@ -66,13 +66,30 @@ absl::StatusOr<std::unique_ptr<RegionMemory>> RegionMemory::Create(ibv_pd* domai
     return memory;
   }
   LAMINA_RETURN_IF_ERROR(memory->MapHost(domain, options.name, std::max(data_offset, kPageBytes)));
-  LAMINA_ASSIGN_OR_RETURN(memory->device_, DeviceAllocation::Make(*device, options.bytes));
+  const bool has_words = options.polled_by_device && device->OrdersPeerWrites();
+  const size_t words_at = WholePages(options.bytes);
+  LAMINA_ASSIGN_OR_RETURN(
+      memory->device_,
+      DeviceAllocation::Make(*device, has_words ? words_at + data_offset : options.bytes));
   memory->data_ = memory->device_.bytes().first(options.bytes);
+  memory->device_words_ = has_words ? memory->device_.bytes().data() + words_at : nullptr;
   LAMINA_ASSIGN_OR_RETURN(
       memory->device_memory_,
       RegisterVerbsDeviceMemory(domain, *device, memory->device_.bytes(),
                                 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
   return memory;
+}
+
+DirectMemory RegionMemory::direct() const {
+  if (device() != nullptr) {
+    return device_words_ == nullptr ? DirectMemory{}
+                                    : DirectMemory{.bytes = data_,
+                                                   .words = device_words_,
+                                                   .word_stride = kVerbsSignalStride,
+                                                   .pages = {}};
+  }
+  return {
+      .bytes = data_, .words = base_, .word_stride = kVerbsSignalStride, .pages = {base_, total_}};
 }
 
 absl::Status RegionMemory::MapHost(ibv_pd* domain, const std::string& name, size_t bytes) {

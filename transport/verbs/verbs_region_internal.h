@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // RegionMemory: what lies behind a region: signal words, one on each cache line, then the data; one
-// registration. Data in a device's memory has one of its own. SourceTable: the registrations that
+// registration. Data in a device's memory has one of its own, with words behind it that the device
+// polls, if it is to wait itself and orders the writes of NICs. SourceTable: the registrations that
 // puts read from.
 
 #pragma once
@@ -43,6 +44,10 @@ class RegionMemory {
     return *reinterpret_cast<const std::atomic<uint64_t>*>(base_ + index * kVerbsSignalStride);
   }
   uint32_t signal_words() const { return signal_words_; }
+  // Where a device of this host has it. Empty for a device's memory without words there.
+  DirectMemory direct() const;
+  // The first word in the device's memory; null: there are none.
+  std::byte* device_words() const { return device_words_; }
   // Registrations of the signal words and of the data.
   const ibv_mr& registration() const { return *memory_; }
   const ibv_mr& data_registration() const {
@@ -58,6 +63,7 @@ class RegionMemory {
   std::byte* base_ = nullptr;
   size_t total_ = 0;
   absl::Span<std::byte> data_;
+  std::byte* device_words_ = nullptr;
   uint32_t signal_words_ = 0;
   VerbsMemory memory_;
   DeviceAllocation device_;

@@ -10,11 +10,14 @@
 #include <thread>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "transport/outbox/landing_proxy.h"
+#include "transport/outbox/outboxes.h"
 #include "transport/put_check.h"
 #include "transport/verbs/control_thread_internal.h"
 
@@ -30,7 +33,10 @@ constexpr int kPollsPerClockRead = 4;
 
 constexpr uint64_t kPutBytesMax = GiB(1);
 // A Put takes at most this many work requests, and a queue has room for twice as many.
-constexpr uint64_t kPiecesMax = 63;
+constexpr uint64_t kPiecesMax = 62;  // And two signals.
+// Who posts on a link: the owner's polling thread, or the proxy of outboxes.
+constexpr uint32_t kPollingUser = 0;
+constexpr uint32_t kProxyUser = 1;
 // For what is in flight when a view is destroyed; then its queue pair goes.
 constexpr Nanos kDrainWait = Seconds(2);
 
@@ -40,6 +46,7 @@ class VerbsRegion final : public Region, private DeviceRegion {
               const VerbsDescriptor& descriptor)
       : control_(control), sources_(sources), memory_(memory), descriptor_(descriptor) {}
   ~VerbsRegion() override {
+    landing_.reset();
     sources_.Remove(memory_.bytes());
     control_.CloseRegion(descriptor_.region);
   }
@@ -51,13 +58,21 @@ class VerbsRegion final : public Region, private DeviceRegion {
   const DeviceRegion* device() const override {
     return memory_.device() == nullptr ? nullptr : this;
   }
-  DirectMemory direct() override { return {}; }
+  DirectMemory direct() override {
+    return landing_ != nullptr ? landing_->memory() : memory_.direct();
+  }
   uint64_t LoadSignal(uint32_t word) const override {
     LAMINA_CHECK(word < signal_words());
     // Acquire: the device wrote the data before.
     return memory_.word(word).load(std::memory_order_acquire);
   }
   std::string Descriptor() const override { return EncodeVerbsDescriptor(descriptor_); }
+
+  // For a device that is to wait, and does not order the writes of NICs.
+  absl::Status StartLanding() {
+    LAMINA_ASSIGN_OR_RETURN(landing_, LandingProxy::Start(*this));
+    return absl::OkStatus();
+  }
 
  private:
   MemoryChoice memory() const override { return memory_.choice(); }
@@ -69,14 +84,18 @@ class VerbsRegion final : public Region, private DeviceRegion {
   SourceTable& sources_;
   const RegionMemory& memory_;  // The control thread's; lasts at least until CloseRegion().
   const VerbsDescriptor descriptor_;
+  std::unique_ptr<LandingProxy> landing_;
 };
+
+class VerbsTransport;
 
 class VerbsRemoteRegion final : public RemoteRegion {
  public:
-  VerbsRemoteRegion(ControlThread& control, std::shared_ptr<VerbsLink> link,
-                    ControlThread::OpenedView view, const VerbsDescriptor& descriptor,
-                    std::string path)
-      : control_(control),
+  VerbsRemoteRegion(VerbsTransport& transport, ControlThread& control,
+                    std::shared_ptr<VerbsLink> link, ControlThread::OpenedView view,
+                    const VerbsDescriptor& descriptor, std::string path)
+      : transport_(transport),
+        control_(control),
         link_(std::move(link)),
         view_(std::move(view)),
         descriptor_(descriptor),
@@ -97,7 +116,7 @@ class VerbsRemoteRegion final : public RemoteRegion {
   size_t size_bytes() const override { return descriptor_.data_bytes; }
   uint32_t signal_words() const override { return descriptor_.signal_words; }
   std::string path() const override { return path_; }
-  DirectMemory direct() override { return {}; }
+  DirectMemory direct() override;
 
   VerbsLink& link() const { return *link_; }
   ViewState& state() const { return *view_.state; }
@@ -114,19 +133,33 @@ class VerbsRemoteRegion final : public RemoteRegion {
             .source = source,
             .lkey = lkey};
   }
-  VerbsQueue::Signal SignalWrite(const SignalUpdate& signal) const {
-    return {.remote_address = descriptor_.address + signal.word * kVerbsSignalStride,
-            .rkey = descriptor_.rkey,
-            .value = signal.value};
+  // A word in the device's memory goes first: it is a step nearer to who waits for it.
+  using SignalWrites = absl::InlinedVector<VerbsQueue::Signal, 2>;
+  SignalWrites WritesOf(const SignalUpdate* signal) const {
+    SignalWrites writes;
+    if (signal != nullptr && descriptor_.device_words != 0) {
+      writes.push_back(
+          {.remote_address = descriptor_.device_words + signal->word * kVerbsSignalStride,
+           .rkey = descriptor_.data_rkey,
+           .value = signal->value});
+    }
+    if (signal != nullptr) {
+      writes.push_back({.remote_address = descriptor_.address + signal->word * kVerbsSignalStride,
+                        .rkey = descriptor_.rkey,
+                        .value = signal->value});
+    }
+    return writes;
   }
 
  private:
+  VerbsTransport& transport_;
   ControlThread& control_;
   const std::shared_ptr<VerbsLink> link_;
   const ControlThread::OpenedView view_;
   const VerbsDescriptor descriptor_;
   const std::string path_;
   std::vector<uint64_t> raised_;
+  std::unique_ptr<RegionOutbox> outbox_;  // For devices, once somebody has asked.
 };
 
 absl::Status VerbsRemoteRegion::CheckPut(size_t offset, size_t bytes,
@@ -143,8 +176,9 @@ absl::Status VerbsRemoteRegion::CheckPut(size_t offset, size_t bytes,
 
 class VerbsTransport final : public Transport {
  public:
-  VerbsTransport(std::unique_ptr<VerbsLocal> local, std::unique_ptr<ControlThread> control,
-                 DeviceMemory* device)
+  // `user` tells apart the transports that share `control`.
+  VerbsTransport(std::shared_ptr<VerbsLocal> local, std::shared_ptr<ControlThread> control,
+                 DeviceMemory* device, uint32_t user)
       : local_(std::move(local)),
         device_(device),
         capabilities_{
@@ -153,6 +187,7 @@ class VerbsTransport final : public Transport {
             .one_sided = true,
             .put_bytes_max = std::min(kPutBytesMax, kPiecesMax * local_->message_bytes_max),
             .in_flight_max = local_->options.queue},
+        user_(user),
         control_(std::move(control)) {}
 
   absl::string_view scheme() const override { return "verbs"; }
@@ -171,19 +206,42 @@ class VerbsTransport final : public Transport {
   absl::StatusOr<size_t> Wait(const Region& region, absl::Span<const SignalCondition> conditions,
                               const WaitOptions& options) override;
 
+  // Those of devices, whose proxy has queue pairs of its own.
+  Outboxes& outboxes() {
+    if (outboxes_ == nullptr) {
+      outboxes_ = std::make_unique<Outboxes>(
+          std::make_unique<VerbsTransport>(local_, control_, device_, kProxyUser));
+    }
+    return *outboxes_;
+  }
+
  private:
   // Takes completions; a queue pair that failed is destroyed.
   static uint32_t Reap(VerbsLink& link);
 
   // In the order of destruction, reversed: queue pairs go before the domain and the context.
-  const std::unique_ptr<VerbsLocal> local_;
+  const std::shared_ptr<VerbsLocal> local_;
   DeviceMemory* const device_;  // Null where there is none.
   const Capabilities capabilities_;
   SourceTable sources_;
   std::mutex opening_;
   std::vector<std::shared_ptr<VerbsLink>> links_;  // Written by OpenRegion().
-  const std::unique_ptr<ControlThread> control_;
+  const uint32_t user_;
+  const std::shared_ptr<ControlThread> control_;
+  std::unique_ptr<Outboxes> outboxes_;
 };
+
+DirectMemory VerbsRemoteRegion::direct() {
+  if (outbox_ == nullptr) {
+    auto opened = transport_.outboxes().Open(EncodeVerbsDescriptor(descriptor_), descriptor_.epoch);
+    if (!opened.ok()) {
+      LogWarning("verbs: no outbox for devices: ", opened.status().message());
+      return {};
+    }
+    outbox_ = *std::move(opened);
+  }
+  return outbox_->memory();
+}
 
 absl::StatusOr<std::unique_ptr<Region>> VerbsTransport::CreateRegion(const RegionOptions& options) {
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<RegionMemory> memory,
@@ -197,10 +255,15 @@ absl::StatusOr<std::unique_ptr<Region>> VerbsTransport::CreateRegion(const Regio
   descriptor.rkey = kept.registration().rkey;
   descriptor.data_address = reinterpret_cast<uint64_t>(kept.bytes().data());
   descriptor.data_rkey = kept.data_registration().rkey;
+  descriptor.device_words = reinterpret_cast<uint64_t>(kept.device_words());
   const std::lock_guard lock(opening_);
   sources_.Add(kept.bytes(), kept.data_registration().lkey, nullptr);
   descriptor.region = control_->AddRegion(std::move(memory));
-  return std::make_unique<VerbsRegion>(*control_, sources_, kept, descriptor);
+  auto region = std::make_unique<VerbsRegion>(*control_, sources_, kept, descriptor);
+  if (options.polled_by_device && kept.device() != nullptr && kept.device_words() == nullptr) {
+    LAMINA_RETURN_IF_ERROR(region->StartLanding());
+  }
+  return region;
 }
 
 absl::StatusOr<std::unique_ptr<RemoteRegion>> VerbsTransport::OpenRegion(
@@ -212,14 +275,15 @@ absl::StatusOr<std::unique_ptr<RemoteRegion>> VerbsTransport::OpenRegion(
                                            ": ask the peer for a new one"));
   }
   const std::lock_guard lock(opening_);
-  LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<VerbsLink> link, control_->Connect(decoded));
+  LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<VerbsLink> link, control_->Connect(decoded, user_));
   LAMINA_ASSIGN_OR_RETURN(ControlThread::OpenedView view,
                           control_->OpenView(*link, decoded.region));
   if (std::find(links_.begin(), links_.end(), link) == links_.end()) {
     std::erase_if(links_, [](const auto& old) { return old.use_count() == 1; });
     links_.push_back(link);
   }
-  return std::make_unique<VerbsRemoteRegion>(*control_, std::move(link), std::move(view), decoded,
+  return std::make_unique<VerbsRemoteRegion>(*this, *control_, std::move(link), std::move(view),
+                                             decoded,
                                              absl::StrCat("verbs ", local_->choice.port.device));
 }
 
@@ -260,7 +324,8 @@ absl::Status VerbsTransport::Put(RemoteRegion& target, size_t offset,
   }
   LAMINA_RETURN_IF_ERROR(remote.CheckPut(offset, source.size(), signal));
   VerbsQueue& queue = *remote.link().queue;
-  const uint32_t cost = queue.Cost(source.size(), signal != nullptr);
+  const VerbsRemoteRegion::SignalWrites signals = remote.WritesOf(signal);
+  const uint32_t cost = queue.Cost(source.size(), static_cast<uint32_t>(signals.size()));
   if (cost == 0) {
     return absl::OkStatus();
   }
@@ -286,12 +351,7 @@ absl::Status VerbsTransport::Put(RemoteRegion& target, size_t offset,
   if (remote.state().closed.load()) {
     status = absl::UnavailableError("verbs: the owner has destroyed the region");
   } else {
-    std::optional<VerbsQueue::Signal> write;
-    if (signal != nullptr) {
-      write = remote.SignalWrite(*signal);
-    }
-    status = queue.Post(remote.DataWrite(offset, source, lkey), write ? &*write : nullptr,
-                        &remote.state());
+    status = queue.Post(remote.DataWrite(offset, source, lkey), signals, &remote.state());
   }
   if (!status.ok()) {
     remote.link().gone.store(remote.link().gone.load() || queue.destroyed());
@@ -373,11 +433,12 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeVerbsTransport(absl::string_view 
                                                               DeviceMemory* device,
                                                               const ClusterSecret& secret) {
   LAMINA_ASSIGN_OR_RETURN(const VerbsOptions options, ParseVerbsOptions(name));
-  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<VerbsLocal> local, VerbsLocal::Open(options));
-  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<ControlThread> control,
+  LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<VerbsLocal> local, VerbsLocal::Open(options));
+  LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<ControlThread> control,
                           ControlThread::Start(*local, secret));
   LogInfo("verbs: ", local->choice.reason, "; host memory by ibv_reg_mr");
-  return std::make_unique<VerbsTransport>(std::move(local), std::move(control), device);
+  return std::make_unique<VerbsTransport>(std::move(local), std::move(control), device,
+                                          kPollingUser);
 }
 
 }  // namespace lamina::transport

@@ -14,11 +14,15 @@
 //           signal is inline, on one doorbell with its data, and the only part that is completed.
 // Progress: the target's processor takes no part. The sender reaps completions in Progress() and
 //           Wait(); a Put to a peer that is idle costs no call.
+// Devices:  own regions in the host's memory are shown to devices, and a RemoteRegion has an outbox
+//           for them (outbox/outboxes.h), whose proxy has a queue pair of its own to each peer.
 // Memory:   the host's by ibv_reg_mr; a device's by a dmabuf, else by ibv_reg_mr where peermem is
 //           there, else not (kFailedPrecondition; staging/device_transport.h goes on from there).
-//           Signal words always lie in the host's. A region that was destroyed stays registered
-//           until its senders have drained or are gone, so that what was in flight cannot break the
-//           queue pair that their other regions share.
+//           Signal words lie in the host's. A region that its device polls has others besides: in
+//           the device's memory, raised first, where it orders the writes of NICs, else those of a
+//           thread that flushes (outbox/landing_proxy.h). A region that was destroyed stays
+//           registered until its senders have drained or are gone, so that what was in flight
+//           cannot break the queue pair that their other regions share.
 // Errors:   a queue pair that failed, or whose TCP connection ended, is destroyed: its Puts vanish
 //           and its views say kUnavailable. OpenRegion() makes a new one.
 // Wait:     never kUnavailable: a word's writer is not known to the transport.

@@ -26,9 +26,10 @@
 #include "model/grammar/grammar_cache.h"
 #include "plan/epoch_shape.h"
 #include "tests/unit/compute_node/slice_program.h"
+#include "transport/fake/fake_network.h"
 #include "transport/link_probe.h"
 #include "transport/put_all.h"
-#include "transport/shm/shm_transport.h"
+#include "transport/registry.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -60,8 +61,25 @@ class Results final : public control::NodeReporter {
   std::vector<plan::StepResult> results_;
 };
 
-// Whether the device may exchange rows.
-class StepWorkerTest : public ::testing::TestWithParam<bool> {
+// How rows travel.
+struct Way {
+  std::string name;
+  bool by_device = false;  // The device may exchange them.
+  std::string uri = "shm://";
+};
+constexpr char kFarUri[] = "fake://step_worker";  // Late, disordered, and with outboxes.
+
+std::vector<Way> Ways() {
+  std::vector<Way> ways = {{.name = "OnHost"},
+                           {.name = "OnDevice", .by_device = true},
+                           {.name = "OnDeviceFar", .by_device = true, .uri = kFarUri}};
+  if (transport::MakeTransport("verbs://").ok()) {
+    ways.push_back({.name = "OnDeviceOverVerbs", .by_device = true, .uri = "verbs://"});
+  }
+  return ways;
+}
+
+class StepWorkerTest : public ::testing::TestWithParam<Way> {
  protected:
   // What a memory node answers to the unit of the layer; none: nothing.
   using Answer = std::function<bool(uint32_t layer, plan::WindowHeader& header)>;
@@ -79,8 +97,8 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
                .compute_nodes = compute_nodes_,
                .memory_nodes = {"m0"},
                .slots = {64},
-               .transport = "shm://",
-               .compute_waits = GetParam()};
+               .transport = GetParam().uri,
+               .compute_waits = GetParam().by_device};
     for (uint32_t layer = 0; layer + 1 < executor.slice_count(); ++layer) {
       config_.layers.push_back(executor.attention(layer).descriptor);
     }
@@ -96,8 +114,10 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
                                                  .bytes = layout_->query_region_bytes(),
                                                  .signal_words = layout_->query_region_words(),
                                                  .epoch = kEpoch,
-                                                 .written_by_devices = GetParam()});
+                                                 .written_by_devices = GetParam().by_device});
     to_replies_ = *memory_transport_->OpenRegion(replies_->Descriptor(), kEpoch);
+    reply_.resize(replies_->bytes().size());
+    ASSERT_TRUE(memory_transport_->RegisterSource(reply_, transport::MemoryKind::kHost).ok());
     if (compute_nodes_.size() > 1) {
       contexts_ = *memory_transport_->CreateRegion({.name = "c1 contexts",
                                                     .bytes = layout_->compute_region_bytes(),
@@ -124,7 +144,7 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
     worker_->SetPeers(std::move(queries), std::move(replicas));
   }
 
-  bool ByDevice() { return GetParam() && !program_.executor().device().is_host(); }
+  bool ByDevice() { return GetParam().by_device && !program_.executor().device().is_host(); }
   uint32_t layers() const { return layout_->layer_count(); }
 
   // Two rows, whose sequences have tokens that nobody prefilled here.
@@ -192,16 +212,15 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
     const AttentionDescriptor& layer = config_.layers[layout_->LayerOf(value)];
     const std::byte* const query = queries_->bytes().data() + layout_->QueryWindow(0, 0, value);
     const size_t out_bytes = layer.q_width() * sizeof(BFloat16);
-    std::vector<std::byte> window(sizeof(header) + 2 * out_bytes);
+    const size_t place = layout_->ReplyWindow(0, 0, value);
+    const auto window = absl::MakeSpan(reply_).subspan(place, sizeof(header) + 2 * out_bytes);
     std::memcpy(window.data(), &header, sizeof(header));
     for (size_t row = 0; row < 2; ++row) {
       std::memcpy(window.data() + sizeof(header) + row * out_bytes,
                   query + sizeof(header) + row * layer.qkv_width() * sizeof(BFloat16), out_bytes);
     }
     const transport::SignalUpdate signal{.word = layout_->reply_word(0, 0), .value = value};
-    EXPECT_TRUE(
-        memory_transport_->Put(*to_replies_, layout_->ReplyWindow(0, 0, value), window, &signal)
-            .ok());
+    EXPECT_TRUE(memory_transport_->Put(*to_replies_, place, window, &signal).ok());
   }
 
   // Runs until a fault, with a memory node that answers so.
@@ -241,8 +260,13 @@ class StepWorkerTest : public ::testing::TestWithParam<bool> {
   model::GrammarCache grammars_{nullptr, {}};
   plan::EpochConfig config_;
   std::optional<plan::WindowLayout> layout_;
-  const std::unique_ptr<transport::Transport> transport_ = transport::MakeShmTransport();
-  const std::unique_ptr<transport::Transport> memory_transport_ = transport::MakeShmTransport();
+  const std::shared_ptr<transport::FakeNetwork> far_ = transport::FakeNetwork::Named(
+      "step_worker", {.seed = 9, .delay_steps_max = 4, .shows_memory = true});
+  const std::unique_ptr<transport::Transport> transport_ =
+      transport::MakeTransport(GetParam().uri).value();
+  const std::unique_ptr<transport::Transport> memory_transport_ =
+      transport::MakeTransport(GetParam().uri).value();
+  std::vector<std::byte> reply_;  // The memory node's, with the windows of the replies.
   std::unique_ptr<transport::Region> replies_;
   std::unique_ptr<transport::Region> queries_;
   std::unique_ptr<transport::Region> contexts_;  // The other compute node's, if there is one.
@@ -461,10 +485,10 @@ TEST_P(WorkerWithASilentPeerTest, IsBlamedWhileAnotherLaneIsPolled) {
   watch.request_stop();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, WorkerWithASilentPeerTest, ::testing::Values(false),
-                         [](const auto& test) { return test.param ? "OnDevice" : "OnHost"; });
-INSTANTIATE_TEST_SUITE_P(Ways, StepWorkerTest, ::testing::Bool(),
-                         [](const auto& test) { return test.param ? "OnDevice" : "OnHost"; });
+INSTANTIATE_TEST_SUITE_P(Ways, WorkerWithASilentPeerTest, ::testing::Values(Ways().front()),
+                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Ways, StepWorkerTest, ::testing::ValuesIn(Ways()),
+                         [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace lamina::compute_node

@@ -1,283 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/kernels/window_channel_suite.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstring>
-#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/clock.h"
-#include "transport/shm/shm_transport.h"
+#include "tests/unit/kernels/window_channel_fixture.h"
 
 namespace lamina::kernels {
 namespace {
-
-constexpr size_t kRowBytes = 96;
-constexpr size_t kRowsMax = 7;
-constexpr size_t kWindowBytes = 4096;
-constexpr uint64_t kAhead = 4;        // Units, of which records are kept.
-constexpr Nanos kLong = Seconds(60);  // Only a failure waits for it.
-constexpr Nanos kShort = Millis(2);
-
-// Between windows of shm://. The peers are threads of this process that use the processor; each has
-// windows of its own, [lanes][parities], for the device's rows, and the device has windows
-// [peers][lanes][parities] for theirs.
-class WindowChannelTest : public ::testing::TestWithParam<std::tuple<ChannelDeviceCase, uint32_t>> {
- protected:
-  static constexpr uint32_t kLanes = ChannelDevice::kLanes;
-
-  void Make(Nanos timeout, bool counts_beats = false) {
-    device_ = std::get<0>(GetParam()).make();
-    replies_ = MakeRegion("replies", peers() * kLanes);
-    to_replies_ = transport_->OpenRegion(replies_->Descriptor(), 0).value();
-    for (uint32_t peer = 0; peer < peers(); ++peer) {
-      queries_.push_back(MakeRegion("queries", kLanes));
-      to_queries_.push_back(transport_->OpenRegion(queries_.back()->Descriptor(), 0).value());
-    }
-    out_ = device_->memory().Allocate(kLanes * peers() * kRowsMax * kRowBytes).value();
-    in_ = device_->memory().Allocate(out_.bytes).value();
-    host_ = device_->memory().AllocateHost(out_.bytes).value();
-    ASSERT_TRUE(device_->memory().Synchronize().ok());
-    MakeChannel(timeout, counts_beats);
-  }
-  void MakeChannel(Nanos timeout, bool counts_beats = false) {
-    auto channel = device_->MakeChannel(Options(timeout, counts_beats));
-    ASSERT_TRUE(channel.ok()) << channel.status();
-    channel_ = *std::move(channel);
-    std::vector<HostWindows> windows;
-    for (const auto& to_peer : to_queries_) {
-      windows.push_back(HostWindowsOf(to_peer->direct()));
-    }
-    const absl::Status reached = channel_->SetPeers(windows);
-    ASSERT_TRUE(reached.ok()) << reached;
-  }
-  ChannelOptions Options(Nanos timeout, bool counts_beats = false) {
-    return {.own = HostWindowsOf(replies_->direct()),
-            .peers = peers(),
-            .lanes = kLanes,
-            .timeout = timeout,
-            .counts_beats = counts_beats,
-            .sends_kept = kAhead};
-  }
-
-  void TearDown() override {
-    channel_.reset();  // Before the windows.
-    if (device_ != nullptr) {
-      EXPECT_TRUE(device_->memory().Synchronize().ok());
-    }
-  }
-  void SetUpAgain() {
-    TearDown();
-    to_queries_.clear();
-    queries_.clear();
-    out_ = in_ = host_ = {};
-  }
-
-  uint32_t peers() const { return std::get<1>(GetParam()); }
-  static size_t RowsOf(uint32_t peer) { return 1 + peer * 2 % kRowsMax; }
-  static size_t QueryWindow(uint32_t lane, uint64_t unit) {
-    return (lane * 2 + unit % 2) * kWindowBytes;
-  }
-  static size_t ReplyWindow(uint32_t peer, uint32_t lane, uint64_t unit) {
-    return ((peer * kLanes + lane) * 2 + unit % 2) * kWindowBytes;
-  }
-  static uint32_t ReplyWord(uint32_t peer, uint32_t lane) { return peer * kLanes + lane; }
-  static uint64_t ValueOf(uint64_t unit) { return unit * 16; }
-  static WindowStamp StampOf(uint32_t sender, uint32_t lane, uint64_t unit) {
-    return {.magic = 77,
-            .lane = lane,
-            .epoch = 3,
-            .step = unit,
-            .rows = static_cast<uint32_t>(RowsOf(sender)),
-            .sender = sender};
-  }
-  std::byte* RowsAt(const Buffer& buffer, uint32_t lane, uint32_t peer) const {
-    return buffer.data + (lane * peers() + peer) * kRowsMax * kRowBytes;
-  }
-
-  std::unique_ptr<transport::Region> MakeRegion(const std::string& name, uint32_t words) {
-    return transport_
-        ->CreateRegion({.name = name, .bytes = words * 2 * kWindowBytes, .signal_words = words})
-        .value();
-  }
-
-  // --- The device's side ---
-
-  // Rows of a unit to all peers, and from all.
-  absl::Status SendAll(uint32_t lane, uint64_t unit, const Buffer& from) {
-    absl::Status status;
-    for (uint32_t peer = 0; peer < peers(); ++peer) {
-      status.Update(channel_->Send(lane, unit,
-                                   {.peer = peer,
-                                    .window = QueryWindow(lane, unit),
-                                    .stamp = StampOf(peer, lane, unit),
-                                    .rows = RowsAt(from, lane, peer),
-                                    .bytes = RowsOf(peer) * kRowBytes,
-                                    .word = lane,
-                                    .value = ValueOf(unit)}));
-    }
-    return status;
-  }
-  absl::Status TakeAll(uint32_t lane, uint64_t unit, const Buffer& to) {
-    std::vector<RowsIn> in;
-    for (uint32_t peer = 0; peer < peers(); ++peer) {
-      in.push_back({.peer = peer,
-                    .window = ReplyWindow(peer, lane, unit),
-                    .stamp = StampOf(peer, lane, unit),
-                    .rows = RowsAt(to, lane, peer),
-                    .bytes = RowsOf(peer) * kRowBytes,
-                    .word = ReplyWord(peer, lane),
-                    .value = ValueOf(unit)});
-    }
-    return channel_->Take(lane, unit, in);
-  }
-  // As a memory node does: what comes in a unit goes out again.
-  void EnqueueAhead(uint32_t lane) {
-    for (uint64_t unit = 1; unit <= kAhead; ++unit) {
-      ASSERT_TRUE(TakeAll(lane, unit, in_).ok());
-      ASSERT_TRUE(SendAll(lane, unit, in_).ok());
-    }
-  }
-
-  // Waits until the lane's takes have ended.
-  void Finish(uint32_t lane) {
-    const Nanos deadline = RealClock().Now() + kLong;
-    for (;;) {
-      const absl::StatusOr<bool> taken = channel_->HasTaken(lane);
-      ASSERT_TRUE(taken.ok()) << taken.status();
-      if (*taken) {
-        return;
-      }
-      ASSERT_LT(RealClock().Now(), deadline);
-      std::this_thread::yield();
-    }
-  }
-  // How long after its take the unit was sent; waits until it is.
-  Nanos AwaitSent(uint32_t lane, uint64_t unit) {
-    const Nanos deadline = RealClock().Now() + kLong;
-    std::optional<Nanos> nanos = channel_->SentAfter(lane, unit);
-    while (!nanos.has_value() && RealClock().Now() < deadline) {
-      std::this_thread::yield();
-      nanos = channel_->SentAfter(lane, unit);
-    }
-    EXPECT_TRUE(nanos.has_value()) << "lane " << lane << " unit " << unit;
-    return nanos.value_or(-1);
-  }
-
-  // --- The peers' side ---
-
-  // Puts rows of a unit whose bytes `value_of` gives by their offset, behind a stamp.
-  template <typename ValueOfByte>
-  void Put(uint32_t peer, uint32_t lane, uint64_t unit, const WindowStamp& stamp,
-           const ValueOfByte& value_of) {
-    std::vector<std::byte> window(kWindowHeaderBytes + RowsOf(peer) * kRowBytes);
-    std::memcpy(window.data(), &stamp, sizeof(stamp));
-    for (size_t i = kWindowHeaderBytes; i < window.size(); ++i) {
-      window[i] = static_cast<std::byte>(value_of(i));
-    }
-    const transport::SignalUpdate signal{.word = ReplyWord(peer, lane), .value = ValueOf(unit)};
-    const absl::Status put =
-        transport_->Put(*to_replies_, ReplyWindow(peer, lane, unit), window, &signal);
-    EXPECT_TRUE(put.ok()) << put;
-  }
-  // Every byte that came, plus one.
-  void Answer(uint32_t peer, uint32_t lane, uint64_t unit, const WindowStamp& stamp) {
-    const std::byte* const query = queries_[peer]->bytes().data() + QueryWindow(lane, unit);
-    Put(peer, lane, unit, stamp,
-        [query](size_t i) { return std::to_integer<uint8_t>(query[i]) + 1; });
-  }
-  void Answer(uint32_t peer, uint32_t lane, uint64_t unit) {
-    Answer(peer, lane, unit, StampOf(peer, lane, unit));
-  }
-  static uint8_t ByteOf(uint32_t lane, uint64_t unit, size_t i) {
-    return static_cast<uint8_t>(lane * 101 + unit * 31 + i);
-  }
-  void PutUnit(uint32_t peer, uint32_t lane, uint64_t unit) {
-    Put(peer, lane, unit, StampOf(peer, lane, unit),
-        [=](size_t i) { return ByteOf(lane, unit, i); });
-  }
-
-  // Waits for the unit's rows, and looks at their header.
-  void Await(uint32_t peer, uint32_t lane, uint64_t unit) {
-    const Nanos deadline = RealClock().Now() + kLong;
-    while (queries_[peer]->LoadSignal(lane) < ValueOf(unit)) {
-      ASSERT_LT(RealClock().Now(), deadline);
-      std::this_thread::yield();
-    }
-    WindowStamp got;
-    std::memcpy(&got, queries_[peer]->bytes().data() + QueryWindow(lane, unit), sizeof(got));
-    const WindowStamp expected = StampOf(peer, lane, unit);
-    EXPECT_EQ(std::memcmp(&got, &expected, sizeof(got)), 0);
-  }
-  // And that they are those of PutUnit().
-  void ExpectUnit(uint32_t peer, uint32_t lane, uint64_t unit) {
-    Await(peer, lane, unit);
-    const std::byte* const window = queries_[peer]->bytes().data() + QueryWindow(lane, unit);
-    for (size_t i = kWindowHeaderBytes; i < kWindowHeaderBytes + RowsOf(peer) * kRowBytes; ++i) {
-      ASSERT_EQ(std::to_integer<uint8_t>(window[i]), ByteOf(lane, unit, i)) << "byte " << i;
-    }
-  }
-  void ExpectUnitsAhead(uint32_t lane) {
-    for (uint64_t unit = 1; unit <= kAhead; ++unit) {
-      for (uint32_t peer = 0; peer < peers(); ++peer) {
-        PutUnit(peer, lane, unit);
-      }
-      for (uint32_t peer = 0; peer < peers(); ++peer) {
-        ExpectUnit(peer, lane, unit);
-      }
-    }
-  }
-
-  // A unit to which the peers answer as `answer` does, in a thread.
-  template <typename AnswerAll>
-  FailedTake FailingUnit(const AnswerAll& answer) {
-    EXPECT_TRUE(SendAll(0, 1, out_).ok());
-    std::jthread others(answer);
-    EXPECT_TRUE(TakeAll(0, 1, in_).ok());
-    Finish(0);
-    const auto failed = channel_->FailureOf(0);
-    EXPECT_TRUE(failed.has_value());
-    EXPECT_FALSE(channel_->FailureOf(1).has_value());
-    return failed.value_or(FailedTake{});
-  }
-  void AnswerAllBut(uint32_t silent, uint64_t unit) {
-    for (uint32_t peer = 0; peer < peers(); ++peer) {
-      if (peer != silent) {
-        Answer(peer, 0, unit);
-      }
-    }
-  }
-
-  // Rows of the device's memory. Closes the channel.
-  std::vector<uint8_t> Fetch(const Buffer& from, uint32_t lane, uint32_t peer) {
-    channel_->Close();
-    const size_t bytes = RowsOf(peer) * kRowBytes;
-    device_->memory().Copy(host_.data, RowsAt(from, lane, peer), bytes);
-    EXPECT_TRUE(device_->memory().Synchronize().ok());
-    std::vector<uint8_t> values(bytes);
-    std::memcpy(values.data(), host_.data, bytes);
-    return values;
-  }
-
-  const std::unique_ptr<transport::Transport> transport_ = transport::MakeShmTransport();
-  std::unique_ptr<transport::Region> replies_;
-  std::unique_ptr<transport::RemoteRegion> to_replies_;
-  std::vector<std::unique_ptr<transport::Region>> queries_;
-  std::vector<std::unique_ptr<transport::RemoteRegion>> to_queries_;
-  std::unique_ptr<ChannelDevice> device_;
-  Buffer out_;
-  Buffer in_;
-  Buffer host_;
-  std::unique_ptr<WindowChannel> channel_;  // Goes before the windows and the device.
-};
 
 // --- A unit of each lane at a time, as compute nodes do ---
 
@@ -435,7 +169,7 @@ TEST_P(WindowChannelTest, AfterAFailureNothingOfTheLaneLeavesAndOthersGoOn) {
   EXPECT_FALSE(channel_->FailureOf(1).has_value());
   EXPECT_FALSE(channel_->SentAfter(0, 2).has_value());
   for (uint32_t peer = 0; peer < peers(); ++peer) {
-    EXPECT_EQ(queries_[peer]->LoadSignal(0), ValueOf(1));
+    ExpectLast(peer, 0, ValueOf(1));
     EXPECT_THAT(Fetch(in_, 0, peer), testing::Each(0)) << "nothing was taken";
     EXPECT_THAT(Fetch(in_, 1, peer), testing::Each(1));
   }
@@ -500,7 +234,7 @@ TEST_P(WindowChannelTest, UnitsBehindOneThatFailsAreSilent) {
       EXPECT_FALSE(channel_->SentAfter(1, unit).has_value());
     }
     for (uint32_t peer = 0; peer < peers(); ++peer) {
-      EXPECT_EQ(queries_[peer]->LoadSignal(1), ValueOf(1)) << "nothing more was put";
+      ExpectLast(peer, 1, ValueOf(1));  // Nothing more was put.
     }
   }
 }
@@ -515,7 +249,7 @@ TEST_P(WindowChannelTest, AnAbortEndsUnitsAheadAndTheNextChannelServes) {
   EXPECT_EQ(channel_->FailureOf(1)->outcome, WaitOutcome::kAborted);
   EXPECT_EQ(channel_->FailureOf(1)->unit, 1u);
   channel_->Close();
-  EXPECT_EQ(queries_[0]->LoadSignal(1), 0u);
+  ExpectLast(0, 1, 0);
 
   MakeChannel(kLong);
   EnqueueAhead(1);
@@ -536,7 +270,7 @@ TEST_P(WindowChannelTest, ClosingWhileTheDeviceWaitsReturns) {
   EXPECT_TRUE(channel_->HasTaken(1).value());
   ASSERT_TRUE(channel_->FailureOf(1).has_value());
   EXPECT_EQ(channel_->FailureOf(1)->outcome, WaitOutcome::kAborted);
-  EXPECT_EQ(queries_[0]->LoadSignal(1), 0u);
+  ExpectLast(0, 1, 0);
   channel_->Close();
   channel_->Abort();
   MakeChannel(kLong);  // Its windows can be registered again.
@@ -588,10 +322,13 @@ TEST_P(WindowChannelTest, RefusesAChannelOfNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, WindowChannelTest,
                          ::testing::Combine(::testing::ValuesIn(ChannelDeviceCases()),
-                                            ::testing::Values(1u, 3u)),
+                                            ::testing::Values(1u, 3u),
+                                            ::testing::ValuesIn(WindowUris())),
                          [](const auto& test) {
+                           const std::string& uri = std::get<2>(test.param);
                            return absl::StrCat(std::get<0>(test.param).name, "With",
-                                               std::get<1>(test.param));
+                                               std::get<1>(test.param), "Over_",
+                                               uri.substr(0, uri.find(':')));
                          });
 
 }  // namespace

@@ -35,16 +35,26 @@ class DeviceQueriesTest : public ::testing::Test {
             .window_memory = memory_.get(),
             .network = {.reaches_devices = true}};
   }
-  // The device waits for windows in the host's memory.
+  const std::shared_ptr<void> async_ = kernels::cuda::MakeStreamsAsync();
+  const std::unique_ptr<DeviceMemory> memory_ = kernels::cuda::OpenWindowMemory(0).value();
+};
+
+// The device waits for windows in the host's memory, of this transport; what it answers leaves by
+// an outbox, but for shm://.
+class DeviceWaitsTest : public ::testing::TestWithParam<std::string> {
+ protected:
   static UnitClusterOptions ByDevice() {
-    return {.layer = kLayer,
-            .device_waits = true,
-            .make_device = kernels::cuda::CudaKvDevices(0),
-            .make_transport = [](DeviceMemory*) { return transport::MakeShmTransport(); }};
+    UnitClusterOptions options = {
+        .layer = kLayer, .device_waits = true, .make_device = kernels::cuda::CudaKvDevices(0)};
+    if (GetParam() == "fake://") {  // Late and disordered.
+      options.network = {.seed = 5, .delay_steps_max = 4, .shows_memory = true};
+    } else {
+      options.make_transport = [](DeviceMemory*) { return transport::MakeShmTransport(); };
+    }
+    return options;
   }
 
   const std::shared_ptr<void> async_ = kernels::cuda::MakeStreamsAsync();
-  const std::unique_ptr<DeviceMemory> memory_ = kernels::cuda::OpenWindowMemory(0).value();
 };
 
 void RunWorkload(UnitCluster& cluster) {
@@ -102,7 +112,7 @@ TEST_F(DeviceQueriesTest, WrongWindowsInItsMemoryAreRefused) {
 }
 
 // Steps of decode rows in one piece are the device's, all others the thread's.
-TEST_F(DeviceQueriesTest, StepsThatItServesHaveTheSameBits) {
+TEST_P(DeviceWaitsTest, StepsThatItServesHaveTheSameBits) {
   UnitCluster cluster(ByDevice());
   cluster.Start();
 
@@ -115,7 +125,7 @@ TEST_F(DeviceQueriesTest, StepsThatItServesHaveTheSameBits) {
 
 // Per unit: wait, rows in, k and v into their slots, attention and its merge, rows out, signal. Per
 // step: slots, and the three tables of its one kind of layers.
-TEST_F(DeviceQueriesTest, StepsThatItServesTakeSevenLaunchesAUnitAndCopiesOnlyWhenTheyBegin) {
+TEST_P(DeviceWaitsTest, StepsThatItServesTakeSevenLaunchesAUnitAndCopiesOnlyWhenTheyBegin) {
   UnitCluster cluster(ByDevice());
   cluster.Start();
   cluster.Run({.step = 1, .prompts = {{0, 300}, {1, 5}}});
@@ -129,7 +139,7 @@ TEST_F(DeviceQueriesTest, StepsThatItServesTakeSevenLaunchesAUnitAndCopiesOnlyWh
   cluster.Stop();
 }
 
-TEST_F(DeviceQueriesTest, StepsThatItServesMayBePlannedLate) {
+TEST_P(DeviceWaitsTest, StepsThatItServesMayBePlannedLate) {
   UnitCluster cluster(ByDevice());
   cluster.Start();
   cluster.Run({.step = 1, .prompts = {{0, 5}}});
@@ -148,7 +158,7 @@ TEST_F(DeviceQueriesTest, StepsThatItServesMayBePlannedLate) {
   EXPECT_GE(cluster.counters().device_units, cluster.config().layers.size());
 }
 
-TEST_F(DeviceQueriesTest, WindowsThatItRefusesAreNamedByTheThread) {
+TEST_P(DeviceWaitsTest, WindowsThatItRefusesAreNamedByTheThread) {
   UnitCluster cluster(ByDevice());
   cluster.Start();
   cluster.Run({.step = 1, .prompts = {{0, 5}}});
@@ -165,7 +175,7 @@ TEST_F(DeviceQueriesTest, WindowsThatItRefusesAreNamedByTheThread) {
   EXPECT_EQ(cluster.Refused("rows"), 1u);
 }
 
-TEST_F(DeviceQueriesTest, IsStoppedWhileTheDeviceWaits) {
+TEST_P(DeviceWaitsTest, IsStoppedWhileTheDeviceWaits) {
   UnitCluster cluster(ByDevice());
   cluster.Start();
   cluster.Run({.step = 1, .prompts = {{0, 5}}});
@@ -176,6 +186,11 @@ TEST_F(DeviceQueriesTest, IsStoppedWhileTheDeviceWaits) {
 
   EXPECT_TRUE(cluster.EndOf().ok());
 }
+
+INSTANTIATE_TEST_SUITE_P(Over, DeviceWaitsTest, ::testing::Values("shm://", "fake://"),
+                         [](const auto& test) {
+                           return test.param.substr(0, test.param.find(':'));
+                         });
 
 }  // namespace
 }  // namespace lamina::memory_node

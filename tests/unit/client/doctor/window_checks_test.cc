@@ -3,6 +3,7 @@
 
 #include "tests/support/emulated_device_memory.h"
 #include "tests/unit/client/doctor/findings.h"
+#include "transport/fake/fake_network.h"
 
 namespace lamina::doctor {
 namespace {
@@ -27,10 +28,26 @@ TEST(WindowChecksTest, EveryTransportThatWorksSaysHowItReachesTheDevice) {
 
   const Findings findings = CheckDeviceWindows({"shm", "carrier-pigeon"}, device);
 
-  ASSERT_THAT(findings, SizeIs(1));
+  ASSERT_THAT(findings, SizeIs(2));
+  EXPECT_THAT(Find(findings, "device_waits.shm").found,
+              HasSubstr("windows in the host's memory, across PCIe ("));
   const Finding shm = Find(findings, "device_windows.shm");
   EXPECT_EQ(shm.state, State::kOk);
   EXPECT_EQ(shm.found, "memory of emulated:0 by CUDA IPC");
+}
+
+// A network of a test's own; what CheckDeviceWindows() makes of the scheme is its name.
+TEST(WindowChecksTest, SaysHowTheDeviceWouldWaitAndByWhichAttribute) {
+  const auto network = transport::FakeNetwork::Named("doctor://", {.reaches_devices = true});
+  const auto found = [](const test_support::EmulatedDeviceOptions& options) {
+    const Device device = std::make_unique<test_support::EmulatedDeviceMemory>(options);
+    return Find(CheckDeviceWindows({"fake://doctor"}, device), "device_waits.fake://doctor").found;
+  };
+
+  EXPECT_EQ(found({.ordered = true}),
+            "windows and words in memory of emulated:0 by peermem: it orders the writes of NICs "
+            "(GPUDirectRDMAWritesOrdering)");
+  EXPECT_THAT(found({}), HasSubstr("words of the host that a thread raises when it has flushed"));
 }
 
 TEST(WindowChecksTest, DeviceThatIsSharedWithNoProcessSaysWhy) {

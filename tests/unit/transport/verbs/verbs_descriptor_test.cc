@@ -42,7 +42,7 @@ TEST(VerbsDescriptorTest, FieldsLieWhereTheHeaderSays) {
   const std::string bytes = EncodeVerbsDescriptor(Example());
 
   ASSERT_EQ(bytes.size(), kVerbsDescriptorBytes);
-  EXPECT_EQ(bytes.substr(0, 8), "LMNAVRB2");
+  EXPECT_EQ(bytes.substr(0, 8), "LMNAVRB3");
   for (const auto& [offset, value] : std::vector<std::pair<size_t, int>>{{16, 1},
                                                                          {24, 2},
                                                                          {32, 3},

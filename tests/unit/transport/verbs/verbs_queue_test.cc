@@ -26,7 +26,7 @@ class VerbsQueueTest : public testing::Test {
   // As a transport does it.
   absl::Status Post() {
     view_.pending.fetch_add(1);
-    const absl::Status status = queue_->Post({.source = source_}, nullptr, &view_);
+    const absl::Status status = queue_->Post({.source = source_}, {}, &view_);
     if (!status.ok()) {
       view_.pending.fetch_sub(1);
     }

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory nodes whose query windows lie in their device's memory and which the device polls: words
+// beside them, if it orders the writes of NICs, or else words of the host that a thread raises when
+// it has flushed. Whole clusters with the bits of windows in the host's memory, over fake://, late
+// and disordered, and verbs:// where there is an RDMA device. Emulated: a NIC that pins the
+// device's memory by its address.
+
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <tuple>
+
+#include "kernels/cuda/window_memory.h"
+#include "plan/epoch_shape.h"
+#include "tests/integration/cluster_test_util.h"
+#include "tests/integration/cuda_cluster_util.h"
+#include "tests/support/cuda_emulation/device_heap.h"
+#include "tests/unit/kernels/cuda/async_streams.h"
+#include "transport/fake/fake_network.h"
+#include "transport/registry.h"
+
+namespace lamina::test_support {
+namespace {
+
+constexpr char kLateUri[] = "fake://polled_windows";
+
+std::vector<std::string> PolledUris() {
+  std::vector<std::string> uris = {kLateUri};
+  if (transport::MakeTransport("verbs://").ok()) {
+    uris.push_back("verbs://");
+  }
+  return uris;
+}
+
+// The emulated device's memory, which drivers may pin.
+class PolledMemory final : public DeviceMemory {
+ public:
+  explicit PolledMemory(bool ordered) : ordered_(ordered) {}
+
+  const std::string& name() const override { return memory_->name(); }
+  DeviceAddresses addresses() const override { return memory_->addresses(); }
+  absl::StatusOr<absl::Span<std::byte>> Allocate(size_t bytes) override {
+    return memory_->Allocate(bytes);
+  }
+  void Free(absl::Span<std::byte> allocated) override { memory_->Free(allocated); }
+  absl::StatusOr<int> ExportDmabuf(absl::Span<const std::byte>) override {
+    return absl::UnimplementedError("none here");
+  }
+  absl::Status CheckPeerAccess() override {
+    if (open_ == nullptr) {  // To be pinned, memory must be open.
+      open_ = std::make_unique<cuda_emulation::DeviceAccess>();
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<PeerHandle> ExportToPeers(absl::Span<const std::byte> bytes) override {
+    return memory_->ExportToPeers(bytes);
+  }
+  absl::StatusOr<std::byte*> OpenPeer(const PeerHandle& handle) override {
+    return memory_->OpenPeer(handle);
+  }
+  void ClosePeer(const PeerHandle& handle) override { memory_->ClosePeer(handle); }
+  absl::Status CopyIn(std::byte* device, const std::byte* host, size_t bytes) override {
+    return memory_->CopyIn(device, host, bytes);
+  }
+  absl::Status CopyOut(std::byte* host, const std::byte* device, size_t bytes) override {
+    return memory_->CopyOut(host, device, bytes);
+  }
+  absl::Status CopyAcross(std::byte* to, const std::byte* from, size_t bytes) override {
+    return memory_->CopyAcross(to, from, bytes);
+  }
+  bool OrdersPeerWrites() const override { return ordered_; }
+  absl::Status FlushPeerWrites() override { return memory_->FlushPeerWrites(); }
+
+ private:
+  const bool ordered_;
+  std::unique_ptr<cuda_emulation::DeviceAccess> open_;
+  const std::unique_ptr<DeviceMemory> memory_ = kernels::cuda::OpenWindowMemory(0).value();
+};
+
+class CudaPolledWindowsTest : public ::testing::TestWithParam<std::tuple<bool, std::string>> {
+ protected:
+  static bool ordered() { return std::get<0>(GetParam()); }
+  static const std::string& uri() { return std::get<1>(GetParam()); }
+
+  LocalClusterOptions Polled(const CudaCluster& wanted) {
+    LocalClusterOptions options = OptionsOf(wanted, SmallModel());
+    options.transports = {uri()};
+    options.device_waits = true;
+    options.other_device.window_memory = &memory_;
+    return options;
+  }
+  static void ExpectDeviceServed(LocalCluster& cluster) {
+    EXPECT_EQ(
+        WindowsOf(cluster, "m0"),
+        absl::StrCat("memory of cuda:0 by peermem", uri() == kLateUri ? "" : " (dmabuf: none here)",
+                     ordered() ? "" : ", flushed by a thread", ", for which cuda:0 waits itself"));
+    const telemetry::NodeCounters counters = cluster.handler("m0").Counters();
+    EXPECT_GT(counters.device_units, 0u);
+    EXPECT_GT(counters.units, counters.device_units) << "prompts are the processor's";
+  }
+
+  const std::shared_ptr<void> async_ = kernels::cuda::MakeStreamsAsync();
+  const std::shared_ptr<transport::FakeNetwork> late_ = transport::FakeNetwork::Named(
+      "polled_windows",
+      {.seed = 13, .delay_steps_max = 4, .reaches_devices = true, .shows_memory = true});
+  PolledMemory memory_{ordered()};
+};
+
+const CudaCluster kMemory = {.name = "Memory", .cuda = {"m0"}, .lanes = 2};
+const CudaCluster kBothEnds = {.name = "BothEnds", .cuda = {"c0", "m0"}};
+
+TEST_P(CudaPolledWindowsTest, HaveTheBitsOfWindowsInTheHostsMemory) {
+  for (const CudaCluster& wanted : {kMemory, kBothEnds}) {
+    SCOPED_TRACE(wanted.name);
+    const std::vector<coordinator::GenerateSpec> requests = CudaRequests();
+    std::vector<GenerateResult> expected;
+    std::vector<GenerateResult> found;
+    {
+      const std::unique_ptr<LocalCluster> cluster = MakeCluster(OptionsOf(wanted, SmallModel()));
+      ASSERT_NE(cluster, nullptr);
+      for (const coordinator::GenerateSpec& spec : requests) {
+        expected.push_back(cluster->Generate(spec));
+      }
+    }
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(Polled(wanted));
+    ASSERT_NE(cluster, nullptr);
+    for (const coordinator::GenerateSpec& spec : requests) {
+      found.push_back(cluster->Generate(spec));
+    }
+
+    ExpectSame(found, expected);
+    ExpectDeviceServed(*cluster);
+    EXPECT_EQ(cluster->handler("m0").Counters().refused_messages, 0u);
+  }
+}
+
+TEST_P(CudaPolledWindowsTest, NodesLeaveAndComeWhileTheDevicePolls) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Polled(kMemory));
+  ASSERT_NE(cluster, nullptr);
+  const GenerateResult undisturbed = cluster->Generate(Greedy(RandomPrompt(9, 1), 40));
+  for (const std::string leaves : {"m0", "c0"}) {
+    SCOPED_TRACE(leaves);
+    const auto request = cluster->Start(Greedy(RandomPrompt(9, 1), 40));
+    request->WaitForTokens(3);
+
+    cluster->Detach(leaves);
+    request->Wait();
+    cluster->Attach(leaves);
+
+    ASSERT_TRUE(cluster->WaitForState("serving").ok());
+    ExpectSame({cluster->Generate(Greedy(RandomPrompt(9, 1), 40))}, {undisturbed});
+  }
+  ExpectDeviceServed(*cluster);
+}
+
+// The processor cannot look at the header: what the device saw is what is told.
+TEST_P(CudaPolledWindowsTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Polled(kMemory));
+  ASSERT_NE(cluster, nullptr);
+  const plan::EpochConfig config = cluster->link("m0").config();
+  const plan::WindowLayout layout(plan::WindowShapeOf(config));
+  const auto transport = transport::MakeTransport(uri()).value();
+  const auto region = transport->OpenRegion(cluster->link("m0").region(), config.epoch).value();
+  const plan::WindowHeader stale{.epoch = config.epoch - 1, .step = 1, .sender = 0};
+  std::vector<std::byte> source(sizeof(stale));
+  std::memcpy(source.data(), &stale, sizeof(stale));
+  ASSERT_TRUE(transport->RegisterSource(source, transport::MemoryKind::kHost).ok());
+  const auto request = cluster->Start(Greedy(RandomPrompt(9, 1), 600));
+  request->WaitForTokens(3);
+
+  uint64_t value = layout.SignalValue(1'000'000, 0);
+  absl::Status put;
+  const Nanos end = RealClock().Now() + LocalCluster::kTimeout;
+  while ((put.ok() || absl::IsResourceExhausted(put)) && RealClock().Now() < end &&
+         cluster->engine().GetStatus().epoch == config.epoch) {
+    value += plan::kSubBatchesMax;
+    for (uint32_t lane = 0; lane < config.lanes && put.ok(); ++lane) {
+      const transport::SignalUpdate signal{.word = layout.query_word(0, lane), .value = value};
+      put = transport->Put(*region, layout.QueryWindow(0, lane, value), source, &signal);
+    }
+    transport->Progress();
+  }
+
+  ASSERT_TRUE(cluster->WaitForEpoch(config.epoch + 1).ok());
+  cluster->Cancel(*request);
+  request->Wait();
+  ASSERT_TRUE(cluster->WaitForState("serving").ok());
+  EXPECT_GT(cluster->handler("m0").Counters().refused_messages, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, CudaPolledWindowsTest,
+                         ::testing::Combine(::testing::Bool(), ::testing::ValuesIn(PolledUris())),
+                         [](const auto& test) {
+                           const std::string& uri = std::get<1>(test.param);
+                           return absl::StrCat(std::get<0>(test.param) ? "Ordered" : "Flushed",
+                                               "Over_", uri.substr(0, uri.find(':')));
+                         });
+
+}  // namespace
+}  // namespace lamina::test_support

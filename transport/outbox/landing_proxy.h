@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LandingProxy: for a region in a device's memory that the device is to wait for itself, while it
+// does not order the writes of NICs. A thread looks at the region's signals, which lie in the
+// host's memory, has the device take what they cover (Region::Land()), and raises words of its own
+// in pinned memory, which the device polls.
+//
+// Threading: one thread, as long as this lives. While signals come it looks without a pause, later
+//            with naps: of 50 us, and of 500 us when nothing has come for a second.
+// Ownership: the region outlives it.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "transport/transport.h"
+
+namespace lamina::transport {
+
+class LandingProxy {
+ public:
+  // Errors: kResourceExhausted  no memory for the words.
+  static absl::StatusOr<std::unique_ptr<LandingProxy>> Start(Region& region);
+  LandingProxy(const LandingProxy&) = delete;
+  LandingProxy& operator=(const LandingProxy&) = delete;
+  ~LandingProxy();
+
+  // The region's bytes, of the device, and the words that this raises, of the host.
+  DirectMemory memory() const;
+
+ private:
+  LandingProxy(Region& region, absl::Span<std::byte> pages) : region_(region), pages_(pages) {}
+
+  void Run();
+  // Returns whether a signal was there that had not been landed.
+  bool LandRaised();
+  std::atomic<uint64_t>& word(uint32_t index) const;
+
+  Region& region_;
+  const absl::Span<std::byte> pages_;
+  bool failed_ = false;  // The proxy's own: the device has failed, and nothing more is raised.
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace lamina::transport
