@@ -166,7 +166,6 @@ INSTANTIATE_TEST_SUITE_P(
                       "compute.0.capacity: missing or zero; with policy auto"},
         Contradiction{"compute.1={name: c1, capacity: 1GiB}",
                       "compute: 2 nodes are not served by this version with policy auto"},
-        Contradiction{"compute.0.device=cuda", "cpu, with policy auto"},
         Contradiction{"memory.0.device=cuda", "cpu, with policy auto"},
         Contradiction{"memory.0.capacity=null", "memory.0.capacity: missing or zero"},
         Contradiction{"partition=head", "set it to request, or policy to attend_remote"},
