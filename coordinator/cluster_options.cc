@@ -123,6 +123,8 @@ void UseReplicaLanes(const ClusterConfig& config, EngineOptions& options) {
     options.replica_lanes_why = absl::StrCat("one for each replica, ", options.replica_lanes_why);
   }
   if (config.policy == kPolicyLocal) {
+    const auto all = static_cast<uint32_t>(replicas.size()) * options.replica_lanes;
+    options.scheduler.lanes = std::max(options.scheduler.lanes, all);
     options.scheduler.lanes_auto = false;
     options.scheduler.lanes_why = options.replica_lanes_why;
   }

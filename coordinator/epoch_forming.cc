@@ -247,12 +247,11 @@ std::string EpochForming::DescribePartition(const EpochMembers& members,
         " for the open blocks of ", options_.kv.tails, " sequences; answers are lossy");
   }
   if (members.local) {
-    return absl::StrCat(
-        words, "; policy local: K and V stay on ",
-        members.compute.size() == 1
-            ? absl::StrCat(members.compute.front().name, ", which attends itself")
-            : absl::StrCat(absl::StrJoin(NamesOf(members.compute), ", "),
-                           ", which attend themselves, each for the requests of its replica"));
+    return absl::StrCat(words, "; policy local: K and V stay on ",
+                        members.compute.size() == 1
+                            ? absl::StrCat(members.compute.front().name, ", which attends itself")
+                            : absl::StrCat(absl::StrJoin(NamesOf(members.compute), ", "),
+                                           ", which attend themselves"));
   }
   return options_.partition_why.empty() ? words : absl::StrCat(words, "; ", options_.partition_why);
 }

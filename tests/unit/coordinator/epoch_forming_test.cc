@@ -152,8 +152,7 @@ TEST(EpochFormingTest, ReplicasThatKeepKvHaveLanesOfTheirOwn) {
   EXPECT_TRUE(formed->homes().bound());
   EXPECT_EQ(formed->homes().GroupOf(3), 1u);
   EXPECT_EQ(formed->partition,
-            "request; policy local: K and V stay on c0, c1, which attend themselves, each for the "
-            "requests of its replica");
+            "request; policy local: K and V stay on c0, c1, which attend themselves");
   EXPECT_FALSE(EpochForming(options).Form(Members())->homes().bound());
 }
 
