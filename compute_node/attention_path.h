@@ -14,7 +14,7 @@
 //
 // With several compute nodes slice k + 1 may run elsewhere: outputs of decode rows go to the node
 // that runs it. Chunks attend on the node that ran slice k, and their outputs move on with the
-// context (replica_exchange.h).
+// context (replica_exchange.h); so do those of decode rows whose path attends there.
 //
 // What a path needs is its own: windows, registered memory, scratch, threads. It finds the rows'
 // values in the lane's buffers, through WorkerContext::executor, and may run ops there on rows of
@@ -99,6 +99,12 @@ class AttentionPath {
   // Slices of the step are ordered ahead of their inputs, so that the thread's time is not theirs:
   // the path adds to Lane::slices_nanos and slices_run itself.
   virtual bool TimesSlices(const Lane& /*lane*/) const { return false; }
+
+  // How many decode rows of the step, the first ones, have their outputs from elsewhere: those of
+  // all others move on with the context. Given these rows of the path, whose count is not 0.
+  virtual uint32_t RowsFromElsewhere(const PathRows& rows) const {
+    return rows.decode.first + rows.decode.count;
+  }
 
   // The step's tokens are there.
   virtual void EndStep(Lane& /*lane*/) {}

@@ -151,10 +151,12 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
   LogInfo("epoch ", config.epoch, " lanes ", config.lanes, " windows ",
           FormatBytes(layout.compute_region_bytes()), " in ", windows, " transport ",
           transport_->scheme());
+  control::PreparedNode prepared{.region = region_->Descriptor(), .windows = windows};
   for (const PathMaker* const path : paths_) {
     LogInfo("epoch ", config.epoch, " ", path->Describe());
+    prepared.kv_arena = std::max(prepared.kv_arena, path->kv_arena());  // At most one has any.
   }
-  return control::PreparedNode{.region = region_->Descriptor(), .windows = windows};
+  return prepared;
 }
 
 absl::Status ComputeNode::CountMemory() {
@@ -222,20 +224,23 @@ absl::Status ComputeNode::OpenPeers(const plan::EpochPeers& peers) {
   if (!queries.ok()) {
     return control::TransportFault(control::Blame(queries.status(), config_->memory_nodes, failed));
   }
-  const auto own = static_cast<size_t>(
-      std::find(config_->compute_nodes.begin(), config_->compute_nodes.end(), options_.name) -
-      config_->compute_nodes.begin());
+  LAMINA_ASSIGN_OR_RETURN(const uint32_t own,
+                          plan::OwnIndex(config_->compute_nodes, options_.name, config_->epoch));
+  if (peers.compute_regions.size() != config_->compute_nodes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("epoch ", peers.epoch, " has regions of ", peers.compute_regions.size(),
+                     " of ", config_->compute_nodes.size(), " compute nodes"));
+  }
   std::vector<std::unique_ptr<transport::RemoteRegion>> replicas(peers.compute_regions.size());
-  for (size_t i = 0; i < replicas.size(); ++i) {
-    if (i != own) {
-      auto replica = transport::OpenRegionOf(
-          *transport_, peers.compute_regions[i], peers.epoch,
-          {.bytes = region_->bytes().size(), .signal_words = region_->signal_words()});
-      if (!replica.ok()) {
-        return control::TransportFault(control::Blame(replica.status(), config_->compute_nodes[i]));
-      }
-      replicas[i] = *std::move(replica);
+  for (const uint32_t node : plan::ComputeNodeView(*config_, own).opens().compute) {
+    auto replica = transport::OpenRegionOf(
+        *transport_, peers.compute_regions[node], peers.epoch,
+        {.bytes = region_->bytes().size(), .signal_words = region_->signal_words()});
+    if (!replica.ok()) {
+      return control::TransportFault(
+          control::Blame(replica.status(), config_->compute_nodes[node]));
     }
+    replicas[node] = *std::move(replica);
   }
   worker_->SetPeers(*std::move(queries), std::move(replicas));
   return absl::OkStatus();

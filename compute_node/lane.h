@@ -93,6 +93,8 @@ struct Lane {
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> positions;
   uint32_t decode_rows = 0;
+  // Outputs of these first rows come from elsewhere; those of the others are where the slice ran.
+  uint32_t rows_from_elsewhere = 0;
   std::vector<ChunkRows> chunks;
   std::vector<PathRows> paths;  // [paths of the epoch]
   std::vector<TailRow> tail;

@@ -26,7 +26,12 @@ constexpr size_t kProbeBytesMax = KiB(256);
 
 absl::Status AnswerReplicas(const WorkerContext& context, const transport::WaitOptions& wait) {
   std::vector<transport::LinkAnswerer> answerers;
+  std::vector<uint32_t> asking;  // The node of each.
   for (uint32_t node = 0; node < context.node; ++node) {
+    if (context.peers.Region(ComputePeer(node)) == nullptr) {
+      continue;
+    }
+    asking.push_back(node);
     answerers.push_back({.peer = context.peers.Region(ComputePeer(node)),
                          .ask_word = context.layout.compute_probe_word(node),
                          .answer_word = context.layout.compute_probe_word(context.node)});
@@ -34,7 +39,7 @@ absl::Status AnswerReplicas(const WorkerContext& context, const transport::WaitO
   size_t late = 0;
   const absl::Status status =
       transport::AnswerLinks(context.transport, context.region, answerers, wait, late);
-  return status.ok() ? status : control::Blame(status, context.config.compute_nodes[late]);
+  return status.ok() ? status : control::Blame(status, context.config.compute_nodes[asking[late]]);
 }
 
 absl::StatusOr<control::LinkReport> MeasurePeer(const WorkerContext& context, PeerId peer,
@@ -91,6 +96,9 @@ absl::Status MeasureLinks(const WorkerContext& context, const transport::AbortWo
                                    .answer_word = layout.memory_probe_word(node)}));
   }
   for (uint32_t node = context.node + 1; node < context.peers.compute_nodes(); ++node) {
+    if (context.peers.Region(ComputePeer(node)) == nullptr) {
+      continue;
+    }
     LAMINA_RETURN_IF_ERROR(
         measure(ComputePeer(node), {.ask_word = layout.compute_probe_word(context.node),
                                     .offset = layout.ContextWindow(context.node, 0),

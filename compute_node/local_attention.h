@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LocalAttention: rows attend at the compute node itself, over KV that is here (local_kv.h): the
-// attention of a slice is a call, and nothing is awaited behind it.
+// attention of a slice is a call, and nothing is awaited behind it. Where the next slice runs on
+// another stage, all outputs go there with the context.
 //
 // Threading: as AttentionPath. Allocation: per step, none per slice.
 
@@ -16,10 +17,10 @@ namespace lamina::compute_node {
 
 class LocalAttention final : public AttentionPath {
  public:
-  // The device is one that was made for the epoch (LocalKv::DeviceOptions()). References must
-  // outlive this.
-  LocalAttention(const WorkerContext& context, kernels::KvDevice& device)
-      : context_(context), kv_(context.config, device) {}
+  // The device is one that was made for what the node runs in the epoch
+  // (LocalKv::DeviceOptions()). References must outlive this.
+  LocalAttention(const WorkerContext& context, const plan::Stage& stage, kernels::KvDevice& device)
+      : context_(context), kv_(context.config, stage, device) {}
 
   absl::Status Open() override { return kv_.Begin(); }
   absl::Status Apply(const plan::StepPlan& plan) override { return kv_.Apply(plan); }
@@ -29,6 +30,7 @@ class LocalAttention final : public AttentionPath {
   absl::Status Attend(Lane& lane) override;
   bool Await(Lane& /*lane*/) override { return false; }
   absl::StatusOr<bool> Poll(Lane& /*lane*/) override { return true; }
+  uint32_t RowsFromElsewhere(const PathRows& rows) const override { return rows.decode.first; }
 
  private:
   const WorkerContext& context_;

@@ -12,11 +12,13 @@
 
 namespace lamina::compute_node {
 
-kernels::KvDeviceOptions LocalKv::DeviceOptions(const plan::EpochConfig& config) {
+kernels::KvDeviceOptions LocalKv::DeviceOptions(const plan::EpochConfig& config,
+                                                const plan::Stage& stage) {
+  const auto layers = absl::MakeConstSpan(config.layers).subspan(stage.first_layer, stage.layers);
   // As many chunks as tokens at most: each has one.
   const uint32_t rows_max = plan::StepRowsMax(config);
   const bool int8 = config.int8_tails > 0;
-  return {.layers = config.layers,
+  return {.layers = {layers.begin(), layers.end()},
           .arithmetic = config.attention.decode,
           .slots = int8 ? config.int8_tails * kInt8BlockTokens : config.slots[0],
           .context_tokens_max = config.sequence_tokens_max,
@@ -26,10 +28,12 @@ kernels::KvDeviceOptions LocalKv::DeviceOptions(const plan::EpochConfig& config)
           .int8_slots = int8 ? config.slots[0] : 0};
 }
 
-LocalKv::LocalKv(const plan::EpochConfig& config, kernels::KvDevice& device)
+LocalKv::LocalKv(const plan::EpochConfig& config, const plan::Stage& stage,
+                 kernels::KvDevice& device)
     : layers_(config.layers),
+      first_layer_(stage.first_layer),
       device_(device),
-      tables_({.slots = device.slots(), .tails = config.int8_tails}),
+      tables_({.node = stage.replica, .slots = device.slots(), .tails = config.int8_tails}),
       steps_(config.lanes) {
   stored_.reserve(plan::StepRowsMax(config));
   items_.reserve(plan::StepRowsMax(config));
@@ -85,7 +89,7 @@ absl::Status LocalKv::Store(uint32_t lane, uint32_t layer,
     stored_.push_back(
         {.k = k, .v = k + shape.kv_width(), .stride = qkv.stride, .slots = rows.slots});
   }
-  return device_.Store(layer, AllHeads(shape), stored_);
+  return device_.Store(layer - first_layer_, AllHeads(shape), stored_);
 }
 
 absl::StatusOr<uint64_t> LocalKv::Attend(uint32_t lane, uint32_t layer,
@@ -108,7 +112,7 @@ absl::StatusOr<uint64_t> LocalKv::Attend(uint32_t lane, uint32_t layer,
     context +=
         rows.tokens + (window == 0 ? rows.first_token : std::min(rows.first_token, window - 1));
   }
-  LAMINA_RETURN_IF_ERROR(device_.Attend(layer, AllHeads(layers_[layer]), items_));
+  LAMINA_RETURN_IF_ERROR(device_.Attend(layer - first_layer_, AllHeads(layers_[layer]), items_));
   return context * 2 * layers_[layer].kv_width() * sizeof(BFloat16);
 }
 
@@ -134,7 +138,7 @@ absl::StatusOr<uint64_t> LocalKv::AttendInt8(uint32_t lane, uint32_t layer,
     context += rows.tokens + (shape.window == 0 ? rows.first_token
                                                 : std::min(rows.first_token, shape.window - 1));
   }
-  LAMINA_RETURN_IF_ERROR(int8_runs_.Run(device_, layer, AllHeads(shape), runs_));
+  LAMINA_RETURN_IF_ERROR(int8_runs_.Run(device_, layer - first_layer_, AllHeads(shape), runs_));
   return context * KvSlotBytes({{shape}}, KvForm::kInt8);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LocalKv: the KV that a compute node keeps itself, in slots of its own: it stores k and v of a
-// step's rows there, and attends them.
+// step's rows there, and attends them. Of the model it has the layers of the node's stage, over the
+// heads of its shard.
 //
 // Decode rows and prompt chunks alike: a chunk attends over the slots of its sequence, so there is
 // no scratch KV. The bits are those of every other path, as attention's arithmetic is canonical.
@@ -25,17 +26,20 @@
 #include "kernels/kv_device.h"
 #include "kernels/matrix_view.h"
 #include "plan/slot_tables.h"
+#include "plan/stages.h"
 #include "plan/step_plan.h"
 
 namespace lamina::compute_node {
 
 class LocalKv {
  public:
-  // What a device is asked for in this epoch.
-  static kernels::KvDeviceOptions DeviceOptions(const plan::EpochConfig& config);
+  // What a device is asked for in this epoch by a node that runs `stage`. `config` is as the node's
+  // shard works with it.
+  static kernels::KvDeviceOptions DeviceOptions(const plan::EpochConfig& config,
+                                                const plan::Stage& stage);
 
-  // The device is one that was made for `config`, and must outlive this.
-  LocalKv(const plan::EpochConfig& config, kernels::KvDevice& device);
+  // The device is one that was made for `config` and `stage`, and must outlive this.
+  LocalKv(const plan::EpochConfig& config, const plan::Stage& stage, kernels::KvDevice& device);
 
   // By the thread that will call the others, before them. Errors: those of the device.
   absl::Status Begin() { return device_.Begin(); }
@@ -55,6 +59,7 @@ class LocalKv {
 
   // Copies k and v of all rows of the lane's step into their slots. Where these are INT8, rows are
   // stored by Attend().
+  // `layer` is one of the model's that the node's stage has.
   // Shapes: qkv  [rows, q | k | v], of the layer. Errors: those of the device.
   absl::Status Store(uint32_t lane, uint32_t layer, const kernels::MatrixView<BFloat16>& qkv);
 
@@ -79,7 +84,8 @@ class LocalKv {
                                       const kernels::MatrixView<BFloat16>& qkv,
                                       const kernels::MatrixView<BFloat16>& out);
 
-  const std::vector<AttentionDescriptor> layers_;
+  const std::vector<AttentionDescriptor> layers_;  // The model's.
+  const uint32_t first_layer_;                     // The device's layers begin with this one.
   kernels::KvDevice& device_;
   plan::SlotTables tables_;
   std::vector<std::vector<Rows>> steps_;  // [lanes]

@@ -5,23 +5,21 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "compute_node/local_attention.h"
+#include "control/kv_arena.h"
 
 namespace lamina::compute_node {
 
-absl::Status LocalPathMaker::Reserve(const plan::EpochConfig& config,
-                                     const plan::Stage& /*stage*/) {
-  if (config.compute_nodes.size() > 1) {
-    return absl::UnimplementedError(
-        absl::StrCat("policy local with ", config.compute_nodes.size(),
-                     " compute nodes is not served by this version; it serves one"));
-  }
+absl::Status LocalPathMaker::Reserve(const plan::EpochConfig& config, const plan::Stage& stage) {
   if (!holds_kv_) {
     return absl::FailedPreconditionError(
         absl::StrCat("the coordinator has KV on ", node_,
                      " (policy local), whose own cluster file has not; give both the same file"));
   }
-  const kernels::KvDeviceOptions options = LocalKv::DeviceOptions(config);
-  if (kv_ != nullptr && options_ == options && kv_->usable()) {
+  plan::Stage part = stage;
+  part.replica = 0;  // A number of the epoch, and not what is kept here.
+  const kernels::KvDeviceOptions options = LocalKv::DeviceOptions(config, stage);
+  stage_ = stage;
+  if (kv_ != nullptr && options_ == options && part_ == part && kv_->usable()) {
     return absl::OkStatus();
   }
   kv_.reset();
@@ -32,6 +30,8 @@ absl::Status LocalPathMaker::Reserve(const plan::EpochConfig& config,
         " query tokens of a prompt at a time, and chunks have ", options.query_tokens_max));
   }
   options_ = options;
+  part_ = part;
+  arena_ = control::DrawKvArena();
   return absl::OkStatus();
 }
 
@@ -41,7 +41,7 @@ std::string LocalPathMaker::Describe() const {
 }
 
 std::unique_ptr<AttentionPath> LocalPathMaker::Make(const WorkerContext& context) {
-  return std::make_unique<LocalAttention>(context, *kv_);
+  return std::make_unique<LocalAttention>(context, stage_, *kv_);
 }
 
 }  // namespace lamina::compute_node

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LocalPathMaker: attention over KV of the compute node. Keeps the KV device between epochs.
+// LocalPathMaker: attention over KV of the compute node. Keeps the KV device between epochs, with
+// what its slots hold as long as its shape stays.
 
 #pragma once
 
@@ -25,6 +26,7 @@ class LocalPathMaker final : public PathMaker {
   absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
   void Release() override { kv_.reset(); }
   uint64_t kv_bytes() const override { return kv_->bytes(); }
+  uint64_t kv_arena() const override { return arena_; }
   std::string Describe() const override;
   std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
 
@@ -32,7 +34,10 @@ class LocalPathMaker final : public PathMaker {
   const std::string node_;
   kernels::ComputeDevice& compute_;
   const bool holds_kv_;
+  plan::Stage stage_;  // What the node runs in the epoch, and
+  plan::Stage part_;   // of what the device holds K and V: the same but for the replica's number.
   kernels::KvDeviceOptions options_;
+  uint64_t arena_ = 0;
   std::unique_ptr<kernels::KvDevice> kv_;
 };
 

@@ -40,6 +40,10 @@ class PathMaker {
   // K and V of the device that are reserved.
   virtual uint64_t kv_bytes() const = 0;
 
+  // Names the memory that slots lie in, if it may outlive the epoch with what they hold
+  // (PreparedNode::kv_arena). 0: none does.
+  virtual uint64_t kv_arena() const { return 0; }
+
   // Describes the memory that is reserved, for the log.
   virtual std::string Describe() const = 0;
 

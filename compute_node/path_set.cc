@@ -139,6 +139,15 @@ bool PathSet::TimesSlices(const Lane& lane) const {
   return any;
 }
 
+uint32_t PathSet::RowsFromElsewhere(const Lane& lane) const {
+  uint32_t most = 0;
+  (void)ForEachOf(lane, [&](AttentionPath& path, const PathRows& rows) {
+    most = rows.decode.count == 0 ? most : std::max(most, path.RowsFromElsewhere(rows));
+    return absl::OkStatus();
+  });
+  return most;
+}
+
 void PathSet::EndStep(Lane& lane) {
   (void)ForEachOf(lane, [&lane](AttentionPath& path, const PathRows&) {
     path.EndStep(lane);

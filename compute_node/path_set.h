@@ -48,6 +48,8 @@ class PathSet {
   // The shortest pause, if any path asks for one.
   std::optional<Nanos> PollPause(const Lane& lane) const;
   bool TimesSlices(const Lane& lane) const;
+  // Over the paths that have decode rows in the step, the most.
+  uint32_t RowsFromElsewhere(const Lane& lane) const;
   void EndStep(Lane& lane);
 
  private:

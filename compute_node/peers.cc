@@ -39,8 +39,9 @@ Peers::Peers(const plan::EpochConfig& config, uint32_t node, Nanos timeout,
       link->exchange.Forget();  // The epoch may have another transport.
     }
   }
-  for (size_t i = 0; i < config.compute_nodes.size(); ++i) {
-    compute_links_.push_back(i == node ? nullptr : counters.meter.Link(config.compute_nodes[i]));
+  compute_links_.resize(config.compute_nodes.size());
+  for (const uint32_t other : plan::ComputeNodeView(config, node).opens().compute) {
+    compute_links_[other] = counters.meter.Link(config.compute_nodes[other]);
   }
 }
 

@@ -45,7 +45,8 @@ class Peers {
   Peers(const plan::EpochConfig& config, uint32_t node, Nanos timeout,
         transport::Transport& transport, const transport::AbortWord& abort, StepCounters& counters);
 
-  // Memory node i has memory[i], compute node i compute[i], which is null for the own one.
+  // Memory node i has memory[i], compute node i compute[i], which is null for the own one, and for
+  // those that it exchanges nothing with.
   void Connect(std::vector<std::unique_ptr<transport::RemoteRegion>> memory,
                std::vector<std::unique_ptr<transport::RemoteRegion>> compute);
 
@@ -94,7 +95,7 @@ class Peers {
   std::vector<std::unique_ptr<transport::RemoteRegion>> memory_;
   std::vector<std::unique_ptr<transport::RemoteRegion>> compute_;
   std::vector<telemetry::LinkCounters*> memory_links_;   // [memory nodes]; null under policy local.
-  std::vector<telemetry::LinkCounters*> compute_links_;  // [compute nodes]; null for the own one.
+  std::vector<telemetry::LinkCounters*> compute_links_;  // [compute nodes]; null as their regions.
 };
 
 }  // namespace lamina::compute_node

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -16,9 +17,9 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "kernels/attention.h"
+#include "kernels/compute_device.h"
 #include "kernels/k_tiles.h"
 #include "kernels/kv_device.h"
-#include "kernels/read_bandwidth.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -30,7 +31,6 @@ constexpr int kRounds = 3;
 // A round measures one size for so long; at least kSlicesLeast slices all the same.
 constexpr Nanos kSlicesMax = Millis(12);
 constexpr uint32_t kSlicesLeast = 2;
-constexpr uint64_t kArenaBytes = uint64_t{96} << 20;  // More than caches keep.
 constexpr uint32_t kSequences = 8;
 
 // Requires: not empty.
@@ -40,43 +40,63 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
+using Work = absl::FunctionRef<absl::Status()>;
+
+// Where attention is measured: what makes its K and V, and memory for its rows, and by what clock.
+struct AttentionPlace {
+  kernels::KvDeviceMaker make;
+  std::function<absl::StatusOr<kernels::Buffer>(size_t)> allocate;
+  std::function<absl::StatusOr<double>(Work)> seconds_of;
+};
+
+// The device outlives the place.
+AttentionPlace OnDevice(kernels::ComputeDevice& device) {
+  return {.make = [&device](const auto& options) { return device.MakeKvDevice(options); },
+          .allocate = [&device](size_t bytes) { return device.Allocate(bytes); },
+          .seconds_of = [&device](Work work) { return device.SecondsOf(work); }};
+}
+
+// Cores of memory nodes; the pool outlives the place.
+AttentionPlace OnCores(ThreadPool& pool) {
+  return {.make = kernels::CpuKvDevices(kernels::CpuAttention(), pool),
+          .allocate = [](size_t bytes) -> absl::StatusOr<kernels::Buffer> {
+            auto owner = std::make_shared<std::vector<std::byte>>(bytes);
+            return kernels::Buffer{.data = owner->data(), .bytes = bytes, .owner = owner};
+          },
+          .seconds_of = [](Work work) -> absl::StatusOr<double> {
+            const Nanos start = RealClock().Now();
+            LAMINA_RETURN_IF_ERROR(work());
+            return ToSeconds(RealClock().Now() - start);
+          }};
+}
+
+// A clock may be too coarse for what it measures.
+double AtLeastANano(double seconds) { return std::max(1e-9, seconds); }
+
 // K and V of a few sequences, and queries over them.
 class AttentionLoad {
  public:
-  // `pool` outlives it.
-  static absl::StatusOr<std::unique_ptr<AttentionLoad>> Create(
-      const std::vector<AttentionDescriptor>& layers, ThreadPool& pool) {
-    auto load = std::make_unique<AttentionLoad>(layers);
-    LAMINA_ASSIGN_OR_RETURN(load->device_, kernels::CpuKvDevices(kernels::CpuAttention(), pool)(
-                                               {.layers = layers,
-                                                .slots = kSequences * load->tokens_,
-                                                .context_tokens_max = load->tokens_,
-                                                .items_max = kSequences}));
+  static absl::StatusOr<std::unique_ptr<AttentionLoad>> Create(const PolicyMeasurement& what,
+                                                               AttentionPlace place) {
+    auto load = std::make_unique<AttentionLoad>(what, std::move(place));
+    LAMINA_ASSIGN_OR_RETURN(load->device_, load->place_.make({.layers = what.layers,
+                                                              .slots = kSequences * load->tokens_,
+                                                              .context_tokens_max = load->tokens_,
+                                                              .items_max = kSequences}));
     LAMINA_RETURN_IF_ERROR(load->device_->Begin());
+    LAMINA_RETURN_IF_ERROR(load->MakeItems());
     return load;
   }
 
-  explicit AttentionLoad(const std::vector<AttentionDescriptor>& layers) : layers_(layers) {
+  AttentionLoad(const PolicyMeasurement& what, AttentionPlace place)
+      : layers_(what.layers), place_(std::move(place)) {
     uint64_t slot_bytes = 0;
-    size_t width = 0;
     for (const AttentionDescriptor& layer : layers_) {
       slot_bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
-      width = std::max<size_t>(width, layer.q_width());
     }
-    const uint64_t fit = kArenaBytes / (slot_bytes * kSequences);
+    const uint64_t fit = what.kv_bytes / (slot_bytes * kSequences);
     tokens_ = static_cast<uint32_t>(std::max<uint64_t>(1, fit / kernels::kTileSlots)) *
               static_cast<uint32_t>(kernels::kTileSlots);
-    queries_.resize(kSequences * width);
-    outputs_.resize(kSequences * width);
-    for (uint32_t i = 0; i < kSequences; ++i) {
-      extents_[i] = {.first_slot = i * tokens_, .tokens = tokens_};
-      items_.push_back({.extents = {&extents_[i], 1},
-                        .first_position = tokens_ - 1,
-                        .q = queries_.data() + i * width,
-                        .q_stride = width,
-                        .out = outputs_.data() + i * width,
-                        .out_stride = width});
-    }
   }
 
   // Attends the next layer. Returns how many bytes of K and V that read.
@@ -90,9 +110,12 @@ class AttentionLoad {
 
   // Bytes a second of one Attend().
   absl::StatusOr<double> AttendTimed() {
-    const Nanos start = RealClock().Now();
-    LAMINA_ASSIGN_OR_RETURN(const uint64_t bytes, Attend());
-    return static_cast<double>(bytes) / ToSeconds(std::max<Nanos>(1, RealClock().Now() - start));
+    uint64_t bytes = 0;
+    LAMINA_ASSIGN_OR_RETURN(const double seconds, place_.seconds_of([&]() -> absl::Status {
+      LAMINA_ASSIGN_OR_RETURN(bytes, Attend());
+      return absl::OkStatus();
+    }));
+    return static_cast<double>(bytes) / AtLeastANano(seconds);
   }
 
   // Bytes a second, the median of calls, until `done` says so.
@@ -108,10 +131,30 @@ class AttentionLoad {
   }
 
  private:
+  absl::Status MakeItems() {
+    size_t width = 0;
+    for (const AttentionDescriptor& layer : layers_) {
+      width = std::max<size_t>(width, layer.q_width());
+    }
+    LAMINA_ASSIGN_OR_RETURN(queries_, place_.allocate(kSequences * width * sizeof(BFloat16)));
+    LAMINA_ASSIGN_OR_RETURN(outputs_, place_.allocate(kSequences * width * sizeof(BFloat16)));
+    for (uint32_t i = 0; i < kSequences; ++i) {
+      extents_[i] = {.first_slot = i * tokens_, .tokens = tokens_};
+      items_.push_back({.extents = {&extents_[i], 1},
+                        .first_position = tokens_ - 1,
+                        .q = reinterpret_cast<const BFloat16*>(queries_.data) + i * width,
+                        .q_stride = width,
+                        .out = reinterpret_cast<BFloat16*>(outputs_.data) + i * width,
+                        .out_stride = width});
+    }
+    return absl::OkStatus();
+  }
+
   const std::vector<AttentionDescriptor> layers_;
+  const AttentionPlace place_;
   uint32_t tokens_ = 1;  // Context of each sequence.
-  std::vector<BFloat16> queries_;
-  std::vector<BFloat16> outputs_;
+  kernels::Buffer queries_;
+  kernels::Buffer outputs_;
   std::array<Extent, kSequences> extents_;
   std::vector<kernels::AttentionItem> items_;
   std::unique_ptr<kernels::KvDevice> device_;
@@ -121,8 +164,8 @@ class AttentionLoad {
 // Attention on other cores for as long as it lives.
 class ConcurrentAttention {
  public:
-  ConcurrentAttention(const std::vector<AttentionDescriptor>& layers, const std::vector<int>& cores)
-      : layers_(layers), cores_(cores), thread_([this] { rate_ = Run(); }) {
+  explicit ConcurrentAttention(const PolicyMeasurement& what)
+      : what_(what), thread_([this] { rate_ = Run(); }) {
     started_.wait(false);
   }
   ~ConcurrentAttention() { static_cast<void>(End()); }
@@ -140,18 +183,18 @@ class ConcurrentAttention {
 
  private:
   absl::StatusOr<double> Run() {
-    ThreadPoolOptions options = {.threads = cores_.size(), .cores = cores_};
-    PinThisThread({cores_.front()});
+    const std::vector<int>& cores = what_.shared_cores;
+    ThreadPoolOptions options = {.threads = cores.size(), .cores = cores};
+    PinThisThread({cores.front()});
     ThreadPool pool(options);
-    auto load = AttentionLoad::Create(layers_, pool);
+    auto load = AttentionLoad::Create(what_, OnCores(pool));
     started_.store(true);
     started_.notify_one();
     LAMINA_RETURN_IF_ERROR(load.status());
     return (*load)->Rate([this] { return stop_.load(std::memory_order_relaxed); });
   }
 
-  const std::vector<AttentionDescriptor> layers_;
-  const std::vector<int> cores_;
+  const PolicyMeasurement what_;
   std::atomic<bool> started_{false};
   std::atomic<bool> stop_{false};
   absl::StatusOr<double> rate_ = 0.0;
@@ -167,6 +210,10 @@ class SliceMeter {
     LAMINA_RETURN_IF_ERROR(executor_.Prepare(kRows.back()));
     LAMINA_ASSIGN_OR_RETURN(buffers_, executor_.MakeBuffers(kRows.back()));
     LAMINA_ASSIGN_OR_RETURN(tail_, executor_.head().MakeBuffers());
+    if (const absl::Status captured = executor_.Capture(kRows.back(), buffers_); !captured.ok()) {
+      LogWarning("slices are measured op by op, since they cannot be captured: ",
+                 captured.message());
+    }
     for (uint32_t i = 0; i < kRows.back(); ++i) {
       rows_.push_back(i);
     }
@@ -209,30 +256,31 @@ class SliceMeter {
     Nanos start = begin;
     for (uint32_t run = 0; run < kSlicesLeast || start - begin < kSlicesMax; ++run) {
       next_ = next_ < first || next_ >= slices ? first : next_;
-      executor_.RunBeforeSend(next_, buffers_);
-      executor_.RunAfterSend(next_, buffers_);
-      LAMINA_RETURN_IF_ERROR(executor_.device().Synchronize());
+      LAMINA_ASSIGN_OR_RETURN(const double slice, executor_.device().SecondsOf([this] {
+        executor_.RunBeforeSend(next_, buffers_);
+        executor_.RunAfterSend(next_, buffers_);
+        return absl::OkStatus();
+      }));
+      seconds.push_back(AtLeastANano(slice));
       ++next_;
-      const Nanos now = RealClock().Now();
-      seconds.push_back(ToSeconds(std::max<Nanos>(1, now - start)));
-      start = now;
       if (attention != nullptr) {
         LAMINA_ASSIGN_OR_RETURN(const double rate, attention->AttendTimed());
         rates->push_back(rate);
-        start = RealClock().Now();
       }
+      start = RealClock().Now();
     }
     return absl::OkStatus();
   }
 
   absl::StatusOr<double> TailSeconds(uint32_t rows) {
-    const Nanos start = RealClock().Now();
-    executor_.head().Begin(buffers_, absl::MakeConstSpan(rows_).first(rows), tail_);
-    for (size_t column = 0; column < executor_.head().width();) {
-      column = executor_.head().Run(rows, column, tail_);
-    }
-    LAMINA_RETURN_IF_ERROR(executor_.device().Synchronize());
-    return ToSeconds(std::max<Nanos>(1, RealClock().Now() - start));
+    LAMINA_ASSIGN_OR_RETURN(const double seconds, executor_.device().SecondsOf([&] {
+      executor_.head().Begin(buffers_, absl::MakeConstSpan(rows_).first(rows), tail_);
+      for (size_t column = 0; column < executor_.head().width();) {
+        column = executor_.head().Run(rows, column, tail_);
+      }
+      return absl::OkStatus();
+    }));
+    return AtLeastANano(seconds);
   }
 
   SliceExecutor& executor_;
@@ -258,9 +306,10 @@ absl::StatusOr<plan::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& wh
   plan::PolicyTimes times;
   SliceMeter meter(executor);
   LAMINA_RETURN_IF_ERROR(meter.Prepare());
-  times.read_bandwidth = kernels::MeasureReadBandwidth(pool);
+  LAMINA_ASSIGN_OR_RETURN(times.read_bandwidth, executor.device().MeasureReads());
   {
-    LAMINA_ASSIGN_OR_RETURN(const auto attention, AttentionLoad::Create(what.layers, pool));
+    LAMINA_ASSIGN_OR_RETURN(const auto attention,
+                            AttentionLoad::Create(what, OnDevice(executor.device())));
     std::vector<double> rates;
     LAMINA_ASSIGN_OR_RETURN(times.local, meter.Measure(attention.get(), &rates));
     times.attention_local = Median(std::move(rates));
@@ -269,7 +318,7 @@ absl::StatusOr<plan::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& wh
     times.pools = times.local;
   } else {
     pool.UseThreads(what.pools_threads);
-    ConcurrentAttention concurrent(what.layers, what.shared_cores);
+    ConcurrentAttention concurrent(what);
     absl::StatusOr<std::vector<plan::SliceTimes>> measured = meter.Measure(nullptr, nullptr);
     const absl::StatusOr<double> rate = concurrent.End();
     pool.UseThreads(pool.threads());

@@ -7,6 +7,8 @@
 // shares with memory nodes attend while the others run slices, as they do while K and V are there:
 // what one takes from the other of the memory's bandwidth is in both figures.
 //
+// Slices, tails and attention beside them are timed by the clock of the device that they run on.
+//
 // Threading: runs in the calling thread and the pool's, which nobody else may use meanwhile.
 
 #pragma once
@@ -27,6 +29,8 @@ struct PolicyMeasurement {
   // Threads of the pool in use together with memory nodes. All of them if no cores are shared.
   size_t pools_threads = 1;
   std::vector<int> shared_cores;  // Cores shared with memory nodes.
+  // K and V that are attended over: more than caches keep.
+  uint64_t kv_bytes = uint64_t{96} << 20;
 };
 
 // Leaves all threads of the pool in use. The calling thread should be pinned as the data thread is.

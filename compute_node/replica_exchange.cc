@@ -45,7 +45,8 @@ absl::Status ReplicaExchange::RegisterSources() {
   return absl::OkStatus();
 }
 
-// What moves on behind slice `slice`: the context of all rows, and the attention outputs of chunks.
+// What moves on behind slice `slice`: the context of all rows, and the attention outputs that are
+// here.
 std::vector<absl::Span<std::byte>> ReplicaExchange::ContextOf(Lane& lane, uint32_t slice) const {
   const SliceExecutor& executor = context_.executor;
   const size_t rows = lane.positions.size();
@@ -53,10 +54,11 @@ std::vector<absl::Span<std::byte>> ReplicaExchange::ContextOf(Lane& lane, uint32
   for (size_t i = 0; i < executor.context_count(slice); ++i) {
     values.push_back(executor.ContextRows(slice, i, rows, lane.buffers));
   }
-  if (rows > lane.decode_rows) {
+  const uint32_t first = lane.rows_from_elsewhere;
+  if (rows > first) {
     const auto out = executor.AttentionRows(slice, rows, lane.buffers);
-    values.emplace_back(reinterpret_cast<std::byte*>(out.row(lane.decode_rows)),
-                        (rows - lane.decode_rows) * out.cols * sizeof(BFloat16));
+    values.emplace_back(reinterpret_cast<std::byte*>(out.row(first)),
+                        (rows - first) * out.cols * sizeof(BFloat16));
   }
   return values;
 }
@@ -71,7 +73,7 @@ absl::Status ReplicaExchange::SendContext(Lane& lane) {
       .value = context_.UnitValue(lane, lane.slice)};
   const size_t first = context_.layout.ContextWindow(context_.node, lane.index);
   LAMINA_RETURN_IF_ERROR(
-      context_.executor.ContextToHost(lane.slice, rows, lane.decode_rows, lane.buffers));
+      context_.executor.ContextToHost(lane.slice, rows, lane.rows_from_elsewhere, lane.buffers));
   const std::vector<absl::Span<std::byte>> values = ContextOf(lane, lane.slice);
   LAMINA_RETURN_IF_ERROR(context_.peers.Put(target, first, transport::AsBytes(&header, 1),
                                             values.empty() ? &signal : nullptr));
@@ -118,7 +120,7 @@ absl::Status ReplicaExchange::TakeContextWindow(Lane& lane, PeerId sender) {
     std::memcpy(bytes.data(), window + offset, bytes.size());
     offset += bytes.size();
   }
-  context_.executor.ContextToDevice(slice, rows, lane.decode_rows, lane.buffers);
+  context_.executor.ContextToDevice(slice, rows, lane.rows_from_elsewhere, lane.buffers);
   telemetry::AddTo(context_.counters.bytes_received, offset);
   context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kTake, slice, sender, offset);
   return absl::OkStatus();

@@ -174,6 +174,7 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
     return paths_.IndexOf(sequence.join.path);
   };
   LAMINA_RETURN_IF_ERROR(LayOut(options_.config, sequences_, path_of, lane));
+  lane.rows_from_elsewhere = paths_.RowsFromElsewhere(lane);
   LAMINA_RETURN_IF_ERROR(paths_.BeginStep(lane));
   if (lane.positions.empty()) {  // Only leaves: answered at once.
     reporter_.ReportResult(

@@ -97,7 +97,7 @@ class StepWorker {
   absl::Status Prepare();
 
   // Queries for memory node i go to queries[i], what goes to compute node i to replicas[i] (null
-  // for the own one). Call before Run().
+  // for the own one, and for those that nothing goes to). Call before Run().
   void SetPeers(std::vector<std::unique_ptr<transport::RemoteRegion>> queries,
                 std::vector<std::unique_ptr<transport::RemoteRegion>> replicas);
 

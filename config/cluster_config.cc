@@ -390,11 +390,10 @@ absl::Status CheckServed(const ClusterConfig& config) {
   for (size_t i = 0; i < config.compute.size(); ++i) {
     const ComputeNodeConfig& node = config.compute[i];
     LAMINA_RETURN_IF_ERROR(CheckNodeServed("compute", i, node, other_hosts));
-    if (node.device != "cpu" && config.policy != kPolicyAttendRemote &&
-        config.policy != kPolicyLocal) {
+    if (node.device != "cpu" && config.Fetches()) {
       return NotServed(absl::StrCat("compute.", i, ".device"), node.device,
                        absl::StrCat("cpu, with policy ", config.policy,
-                                    "; cuda with policies attend_remote and local"));
+                                    "; cuda with policies attend_remote, local and auto"));
     }
   }
   for (size_t i = 0; i < config.memory.size(); ++i) {

@@ -23,6 +23,7 @@
 #include "config/cluster_config.h"
 #include "config/enum_names_internal.h"
 #include "config/override_internal.h"
+#include "config/policy_internal.h"
 #include "config/replicas.h"
 #include "config/verbs_keys_internal.h"
 #include "config/weights_internal.h"
@@ -504,12 +505,12 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
           return replica.nodes.size() > 1 && !IsForPrompts(c, replica);
         });
     const uint32_t wanted = several ? 2 * nodes : nodes + 1;
-    // One where no attention is ever away, and where weights would come for each.
+    // One where weights would come for each.
     const bool streams = internal::StreamsWeights(c);
-    c.pipeline.lanes =
-        c.pipeline.mode == PipelineMode::kSequential || c.policy == kPolicyLocal || streams
-            ? 1
-            : std::min({wanted, 8u, std::max(1u, c.limits.running_max)});
+    c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential ? 1
+                       : c.policy == kPolicyLocal                   ? internal::LanesOfLocal(c)
+                       : streams                                    ? 1
+                                 : std::min({wanted, 8u, std::max(1u, c.limits.running_max)});
     c.pipeline.lanes_auto = c.pipeline.mode != PipelineMode::kSequential && !streams;
   }
   return absl::OkStatus();

@@ -1,24 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "config/memory_cores.h"
 #include "config/policy_internal.h"
+#include "config/replicas.h"
+#include "config/weights_internal.h"
 
 namespace lamina::internal {
 namespace {
 
 // What policies local and auto have in common.
 absl::Status CheckKvOnCompute(const ClusterConfig& config) {
-  if (config.compute.size() > 1) {
-    return absl::UnimplementedError(absl::StrCat(
-        "compute: ", config.compute.size(), " nodes are not served by this version with policy ",
-        config.policy, "; it serves one, which may have any number of cores"));
+  for (size_t i = 0; i < config.compute.size(); ++i) {
+    if (config.compute[i].capacity_bytes == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "compute.", i, ".capacity: missing or zero; with policy ", config.policy,
+          " say how many bytes node '", config.compute[i].name, "' may use for KV, like 2GiB"));
+    }
   }
-  if (config.compute[0].capacity_bytes == 0) {
+  return absl::OkStatus();
+}
+
+// Each replica keeps K and V of its own lanes' sequences, from the first token of their prompts on.
+absl::Status CheckReplicasThatKeepKv(const ClusterConfig& config) {
+  const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
+  bool parts = false;
+  for (const ReplicaConfig& replica : replicas) {
+    parts = parts || replica.nodes.size() > 1;
+    if (IsForPrompts(config, replica)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "compute.", replica.nodes.front(),
+          ".role: prefill contradicts policy local, which keeps "
+          "K and V where a sequence's prompt was computed; leave the role out, and the node is a "
+          "replica like the others"));
+    }
+  }
+  const size_t lanes = config.pipeline.lanes;
+  if (lanes % replicas.size() != 0 || (!parts && lanes != replicas.size())) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "compute.0.capacity: missing or zero; with policy ", config.policy,
-        " say how many bytes node '", config.compute[0].name, "' may use for KV, like 2GiB"));
+        "pipeline.lanes: ", lanes, " contradicts policy local: ",
+        parts ? absl::StrCat("each of ", replicas.size(),
+                             " replicas keeps K and V of lanes of its own, as many as the others; "
+                             "set it to a multiple of ",
+                             replicas.size(), ", or auto")
+              : absl::StrCat("attention is never away, so a second lane of a replica would hide "
+                             "nothing and read the weights once more; set it to ",
+                             replicas.size(), " or auto")));
   }
   return absl::OkStatus();
 }
@@ -60,6 +91,13 @@ absl::Status CheckAuto(const ClusterConfig& config) {
         "cluster has no memory node; name one, like - {name: m0, capacity: 2GiB}, or set policy to "
         "local");
   }
+  if (config.compute.size() > 1) {
+    return absl::UnimplementedError(absl::StrCat(
+        "compute: ", config.compute.size(),
+        " nodes are not served by this version with policy "
+        "auto, which compares steps of one; remove the others, or set policy to local or "
+        "attend_remote, which serve several"));
+  }
   LAMINA_RETURN_IF_ERROR(CheckKvOnCompute(config));
   if (config.partition == Partition::kHead || config.partition == Partition::kTokenRange) {
     return absl::InvalidArgumentError(
@@ -90,12 +128,7 @@ absl::Status CheckLocal(const ClusterConfig& config) {
         "partition: head and token_range spread KV over memory nodes, of which policy local has "
         "none; set it to request");
   }
-  if (config.pipeline.lanes > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "pipeline.lanes: ", config.pipeline.lanes,
-        " contradicts policy local: attention is never away, so a second lane would hide nothing "
-        "and read the weights once more; set it to 1 or auto"));
-  }
+  LAMINA_RETURN_IF_ERROR(CheckReplicasThatKeepKv(config));
   const bool first = config.pipeline.query_first == QueryFirst::kAlways;
   if (first || (!config.pipeline.chunks_auto && config.pipeline.chunks > 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -215,6 +248,16 @@ absl::Status CheckFetch(const ClusterConfig& config) {
 }
 
 }  // namespace
+
+uint32_t LanesOfLocal(const ClusterConfig& config) {
+  const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
+  uint32_t stages = 1;
+  for (const ReplicaConfig& replica : replicas) {
+    const auto count = static_cast<uint32_t>(replica.nodes.size()) / replica.shards;
+    stages = std::max(stages, StreamsWeights(config) ? 1 : count);
+  }
+  return static_cast<uint32_t>(replicas.size()) * stages;
+}
 
 absl::Status CheckPolicy(const ClusterConfig& config) {
   LAMINA_RETURN_IF_ERROR(CheckLoad(config));

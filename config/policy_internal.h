@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -13,11 +14,16 @@ namespace lamina::internal {
 
 // Errors: kInvalidArgument  memory nodes under policy local, or none under auto; capacity of a
 //                           compute node under attend_remote, or none under the others; a partition
-//                           or lanes that need memory nodes; no core for compute next to memory
-//                           nodes; a load for auto that cannot be, or under another policy.
-//         kUnimplemented    policy local, auto or fetch_heads with several compute nodes; the
-//                           last with spans of sequences.
+//                           or lanes that need memory nodes; nodes for prompts under local; no core
+//                           for compute next to memory nodes; a load for auto that cannot be, or
+//                           under another policy.
+//         kUnimplemented    policy auto or fetch_heads with several compute nodes; the last with
+//                           spans of sequences.
 absl::Status CheckPolicy(const ClusterConfig& config);
+
+// How many lanes policy local has where the file names no number: one for each replica, or for each
+// stage of it, since attention is never away; one for each replica where weights come from a file.
+uint32_t LanesOfLocal(const ClusterConfig& config);
 
 // Checks the words of `policy` and `policies`.
 // Errors: kInvalidArgument  a word that is no policy, or comes twice; a `policy` that is not among

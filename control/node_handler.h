@@ -37,8 +37,8 @@ struct LinkReport {
 struct PreparedNode {
   std::string region;   // Descriptor of its region.
   std::string windows;  // For people: where it lies, and how the network reaches it.
-  // Names the memory that a memory node's slots lie in. If it is that of the epoch before, slots
-  // hold what they held. 0: not known.
+  // Names the memory that the slots of a node that holds KV lie in. If it is that of the epoch
+  // before, slots hold what they held. 0: not known.
   uint64_t kv_arena = 0;
 };
 

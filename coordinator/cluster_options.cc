@@ -93,10 +93,6 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
       .running_max = config.limits.running_max,
       .waiting_max = config.limits.waiting_max,
       .prefix_cache = config.prefix_cache == PrefixCacheMode::kAuto && prompt_rows};
-  if (config.policy == kPolicyLocal) {
-    options.lanes_auto = false;
-    options.lanes_why = "for no attention is away that another lane would hide";
-  }
   return options;
 }
 
@@ -107,6 +103,31 @@ PolicyAutoOptions PolicyAutoOptionsOf(const ClusterConfig& config) {
     options.memory.push_back({.names = std::move(group.names), .shared = group.shared});
   }
   return options;
+}
+
+// Under policy auto one compute node may keep K and V, which needs one lane.
+void UseReplicaLanes(const ClusterConfig& config, EngineOptions& options) {
+  const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
+  options.replica_lanes =
+      config.policy == kPolicyAuto
+          ? 1
+          : std::max(1u, options.scheduler.lanes / static_cast<uint32_t>(replicas.size()));
+  const bool parts = std::any_of(replicas.begin(), replicas.end(),
+                                 [](const auto& replica) { return replica.nodes.size() > 1; });
+  options.replica_lanes_why = "for no attention is away that another lane would hide";
+  if (options.replica_lanes > 1) {
+    options.replica_lanes_why =
+        absl::StrCat(options.replica_lanes, " for each replica",
+                     parts ? ": other stages and shards run one while it is elsewhere" : "");
+  } else if (replicas.size() > 1) {
+    options.replica_lanes_why = absl::StrCat("one for each replica, ", options.replica_lanes_why);
+  }
+  if (config.policy == kPolicyLocal) {
+    const auto all = static_cast<uint32_t>(replicas.size()) * options.replica_lanes;
+    options.scheduler.lanes = std::max(options.scheduler.lanes, all);
+    options.scheduler.lanes_auto = false;
+    options.scheduler.lanes_why = options.replica_lanes_why;
+  }
 }
 
 cost::PoolPrices PricesOf(const ClusterConfig& config) {
@@ -239,9 +260,8 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
     options.scheduler.cached_block_tokens = kInt8BlockTokens;
     options.kv = {.form = config.kv, .tails = options.scheduler.int8_tails};
   }
-  if (config.policy == kPolicyLocal) {
-    options.partition_why = absl::StrCat("policy local: K and V stay on ", config.compute[0].name,
-                                         ", which attends itself");
+  if (KeepsKvOnCompute(config)) {
+    UseReplicaLanes(config, options);
   }
   return options;
 }

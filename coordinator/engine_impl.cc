@@ -172,11 +172,8 @@ void Engine::Impl::EndRequest(uint64_t key, const absl::Status& status) {
 
 void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::string>& lost) {
   const plan::EpochConfig& config = epoch.config();
-  if (options.policy_auto.has_value()) {
-    scheduler.HoldOneLane(epoch.topology.attends_at(plan::AttentionPath::kLocal)
-                              ? "for no attention is away that another lane would hide"
-                              : "");
-  }
+  const core::LaneHomes homes = epoch.homes();
+  scheduler.HoldLanes(homes.bound() ? config.lanes : 0, options.replica_lanes_why);
   // Where there are several, each request has its own.
   scheduler.SetAttentionPath(HasSeveralPolicies(options) ? options.policies.front().path
                                                          : config.attention_paths.only());
@@ -194,20 +191,26 @@ void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::s
     shares[i].arena = arenas[i];
   }
   // Without a prefill node prompts run inline.
-  scheduler.StartEpoch(config.epoch, shares, lost, events, epoch.topology.prefill_lanes());
+  scheduler.StartEpoch(config.epoch, shares, lost, events, epoch.topology.prefill_lanes(), homes);
   Deliver(events);
 }
 
 void Engine::Impl::EpochServes(const FormedEpoch& epoch) { scheduler.SetArenas(ArenasOf(epoch)); }
 
-// Arenas in which the nodes' slots have been since they were prepared last; 0 for all nodes as one.
+// Arenas in which the nodes' slots have been since they were prepared last. Those of a share of
+// several nodes are one: what it keeps is there if all its nodes have kept theirs. 0 where heads
+// are spread, which an epoch may spread in another way.
 std::vector<uint64_t> Engine::Impl::ArenasOf(const FormedEpoch& epoch) const {
-  std::vector<uint64_t> arenas;
-  for (const core::MemoryNodeShare& share : epoch.shares) {
-    const AttachedNode* node = members.nodes().Find(share.name);
-    arenas.push_back(node == nullptr ? 0 : node->kv_arena);
+  std::vector<std::vector<uint64_t>> arenas(epoch.shares.size());
+  for (uint32_t i = 0; i < epoch.share_of.size(); ++i) {
+    const AttachedNode* node = members.nodes().Find(epoch.config().memory_nodes[i]);
+    arenas[epoch.share_of[i]].push_back(node == nullptr ? 0 : node->kv_arena);
   }
-  return arenas;
+  std::vector<uint64_t> joined;
+  for (const std::vector<uint64_t>& of_share : arenas) {
+    joined.push_back(epoch.heads_spread() ? 0 : core::JoinArenas(of_share));
+  }
+  return joined;
 }
 
 void Engine::Impl::StopServing(const absl::Status& status) {
@@ -355,7 +358,11 @@ void Engine::Impl::UseCosts() {
   shares_by = bandwidth.words;
   // With heads spread the shares stay until the next epoch, which moves K and V anyway.
   if (!epoch->heads_spread()) {
-    scheduler.SetBandwidths(bandwidth.bytes_per_second);
+    std::vector<double> of_shares(epoch->shares.size());
+    for (uint32_t i = 0; i < epoch->share_of.size(); ++i) {
+      of_shares[epoch->share_of[i]] += bandwidth.bytes_per_second[i];
+    }
+    scheduler.SetBandwidths(of_shares);
   }
 }
 

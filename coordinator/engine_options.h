@@ -82,6 +82,8 @@ struct EngineOptions {
   PipelineMode mode = PipelineMode::kRotational;
   Partition partition = Partition::kRequest;  // Not kAuto.
   std::string partition_why;                  // Reason for a chosen one; status tells it.
+  uint32_t replica_lanes = 1;     // Policies local and auto: lanes of each replica that keeps KV.
+  std::string replica_lanes_why;  // And why so many.
   std::optional<PolicyAutoOptions> policy_auto;
   // Policies that fetch: rows attend at the compute node, over K and V that memory nodes send into
   // windows of so many bytes in all. Else 0.

@@ -137,8 +137,8 @@ NodeReport StatusBuilder::ReportOf(const core::Member& member, const StatusSourc
     return report;
   }
   if (const auto holder = sources.epoch->topology.FindMemory(member.name); holder.ok()) {
-    // With heads spread over the nodes all have the same slots, counted once.
-    report.kv = sources.scheduler.KvStats(sources.epoch->heads_spread() ? 0 : holder->index());
+    // Nodes of one share have the same slots.
+    report.kv = sources.scheduler.KvStats(sources.epoch->share_of[holder->index()]);
   }
   return report;
 }

@@ -31,6 +31,9 @@ bool AnyOnDevice(const std::vector<EpochMember>& members) {
                      [](const EpochMember& member) { return member.on_device; });
 }
 
+// The most slots of a node.
+constexpr uint64_t kSlotsMax = uint64_t{1} << 31;
+
 // As many for each replica as keep the one with the most stages busy.
 uint32_t PrefillLanesOf(const EpochMembers& members) {
   if (members.stages.empty()) {
@@ -53,14 +56,23 @@ absl::StatusOr<FormedEpoch> EpochForming::Form(const EpochMembers& members) cons
   LAMINA_ASSIGN_OR_RETURN(Placement placement, Place(members));
   LAMINA_ASSIGN_OR_RETURN(plan::EpochTopology topology,
                           plan::EpochTopology::Create(ConfigOf(members, placement)));
+  if (placement.share_of.empty()) {
+    for (uint32_t node = 0; node < members.kv.size(); ++node) {
+      placement.share_of.push_back(node);
+    }
+  }
   return FormedEpoch{.topology = std::move(topology),
                      .shares = std::move(placement.shares),
+                     .share_of = std::move(placement.share_of),
                      .partition = DescribePartition(members, placement.words),
                      .shares_by = members.bandwidth.words,
                      .attention = ChooseAttention(options_, members).words};
 }
 
 absl::StatusOr<EpochForming::Placement> EpochForming::Place(const EpochMembers& members) const {
+  if (members.local && !members.stages.empty()) {
+    return PlaceReplicas(members);
+  }
   return options_.partition == Partition::kHead ? PlaceHeads(members) : PlaceSequences(members);
 }
 
@@ -91,6 +103,7 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceHeads(
                                .slots = split.slots,
                                .bandwidth_bytes_per_second = bandwidth,
                                .spill = SpillShareOf(tiers)}},
+                   .share_of = std::vector<uint32_t>(members.kv.size(), 0),
                    .heads = split.heads,
                    .slots = std::vector<uint32_t>(members.kv.size(), split.slots),
                    .words = absl::StrCat("head: ", core::DescribeSplit(split, nodes))};
@@ -124,13 +137,62 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceSequences(
   return placement;
 }
 
+absl::StatusOr<uint32_t> EpochForming::SlotsOfPart(const EpochMember& member,
+                                                   const plan::Stage& part) const {
+  std::vector<AttentionDescriptor> layers(options_.layers.begin() + part.first_layer,
+                                          options_.layers.begin() + part.first_layer + part.layers);
+  for (AttentionDescriptor& layer : layers) {
+    if (part.shard.count > 1) {
+      layer = PartOf(layer, {.first = part.shard.first_head, .count = part.shard.heads});
+    }
+  }
+  const uint64_t slots = options_.kv.SlotsIn(member.capacity_bytes, layers);
+  const uint32_t least = options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max);
+  if (slots < least) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("compute node ", member.name, " has ", FormatBytes(member.capacity_bytes),
+                     ": room for ", slots, " tokens of its ", part.layers, " layers and ",
+                     layers.front().kv_heads, " KV heads, but one request may have ", least,
+                     " (limits.sequence_tokens_max); raise its capacity to ",
+                     FormatBytes(options_.kv.CapacityFor(least, layers)), " or lower the limit"));
+  }
+  return static_cast<uint32_t>(std::min<uint64_t>(slots, kSlotsMax));
+}
+
+absl::StatusOr<EpochForming::Placement> EpochForming::PlaceReplicas(
+    const EpochMembers& members) const {
+  Placement placement{.words = "request"};
+  for (size_t i = 0; i < members.kv.size(); ++i) {
+    const uint32_t replica = members.stages[i].replica;
+    LAMINA_ASSIGN_OR_RETURN(const uint32_t slots, SlotsOfPart(members.kv[i], members.stages[i]));
+    placement.share_of.push_back(replica);
+    if (replica == placement.shares.size()) {
+      placement.shares.push_back({.slots = slots});
+    }
+    core::MemoryNodeShare& share = placement.shares[replica];
+    absl::StrAppend(&share.name, share.name.empty() ? "" : "+", members.kv[i].name);
+    share.slots = std::min(share.slots, slots);
+    share.bandwidth_bytes_per_second += members.bandwidth.bytes_per_second[i];
+  }
+  for (const uint32_t share : placement.share_of) {
+    placement.slots.push_back(placement.shares[share].slots);
+  }
+  return placement;
+}
+
+// Where replicas keep K and V, each has lanes of its own.
+uint32_t EpochForming::LanesOf(const EpochMembers& members, const Placement& placement) const {
+  return members.local ? static_cast<uint32_t>(placement.shares.size()) * options_.replica_lanes
+                       : options_.scheduler.lanes;
+}
+
 plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
                                          const Placement& placement) const {
   const core::SchedulerOptions& limits = options_.scheduler;
   const uint32_t prefill_lanes = PrefillLanesOf(members);
   plan::EpochConfig config{.epoch = members.epoch,
                            .mode = options_.mode,
-                           .lanes = limits.lanes + prefill_lanes,
+                           .lanes = LanesOf(members, placement) + prefill_lanes,
                            .plan_ahead = limits.plan_ahead,
                            .rows_max = limits.rows_max + limits.prompt_rows_max,
                            .chunk_tokens_max = limits.step_tokens_max,
@@ -184,9 +246,12 @@ std::string EpochForming::DescribePartition(const EpochMembers& members,
         " times fewer than bf16, and ", FormatBytes(TailBytes(options_)),
         " for the open blocks of ", options_.kv.tails, " sequences; answers are lossy");
   }
-  if (options_.policy_auto.has_value() && members.local) {
-    return absl::StrCat(words, "; policy local: K and V stay on ", members.compute.front().name,
-                        ", which attends itself");
+  if (members.local) {
+    return absl::StrCat(words, "; policy local: K and V stay on ",
+                        members.compute.size() == 1
+                            ? absl::StrCat(members.compute.front().name, ", which attends itself")
+                            : absl::StrCat(absl::StrJoin(NamesOf(members.compute), ", "),
+                                           ", which attend themselves"));
   }
   return options_.partition_why.empty() ? words : absl::StrCat(words, "; ", options_.partition_why);
 }

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "control/node_handler.h"
 #include "coordinator/core/head_shares.h"
+#include "coordinator/core/lane_homes.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/serving_bandwidth.h"
@@ -51,17 +52,25 @@ struct EpochMembers {
 
 struct FormedEpoch {
   plan::EpochTopology topology;
-  // What sequences are placed on: each node that holds KV, or (partition head) all as one.
+  // What sequences are placed on: each node that holds KV, or all as one (partition head), or the
+  // nodes of each replica as one (policy local).
   std::vector<core::MemoryNodeShare> shares;
-  std::string partition;  // As status tells it.
-  std::string shares_by;  // By what new sequences are shared out, as status tells it.
-  std::string attention;  // In which arithmetic rows attend, and why, as status tells it.
+  std::vector<uint32_t> share_of;  // The index of the share of each node that holds KV.
+  std::string partition;           // As status tells it.
+  std::string shares_by;           // By what new sequences are shared out, as status tells it.
+  std::string attention;           // In which arithmetic rows attend, and why, as status tells it.
   // Policy fetch_hybrid: by what tokens are held as they are, as status tells it.
   std::string fetch_why;
 
   const plan::EpochConfig& config() const { return topology.config(); }
   // Whether nodes have the same slots, each with its heads of every sequence.
   bool heads_spread() const { return config().partition == Partition::kHead; }
+  // Which lanes are bound to which share.
+  core::LaneHomes homes() const {
+    return topology.attends_at(plan::AttentionPath::kLocal)
+               ? core::LaneHomes::Bound(static_cast<uint32_t>(shares.size()))
+               : core::LaneHomes();
+  }
 };
 
 class EpochForming {
@@ -71,19 +80,27 @@ class EpochForming {
 
   // Requires: at least one compute node that decodes, and one that holds KV.
   // Errors: of core::ShareHeads() and core::CheckSpans(), where K and V do not fit the nodes that
-  //         are there; of plan::EpochTopology::Create(), which only a bug of ours can bring about.
+  //         are there; kFailedPrecondition  under policy local a stage or shard has no room for its
+  //         part of one request; of plan::EpochTopology::Create(), which only a bug of ours can
+  //         bring about.
   absl::StatusOr<FormedEpoch> Form(const EpochMembers& members) const;
 
  private:
   struct Placement {
     std::vector<core::MemoryNodeShare> shares;
-    std::vector<HeadRange> heads;  // Partition head.
-    std::vector<uint32_t> slots;   // One entry for each node.
+    std::vector<uint32_t> share_of = {};  // One entry for each node; empty: each is a share.
+    std::vector<HeadRange> heads = {};    // Partition head.
+    std::vector<uint32_t> slots;          // One entry for each node.
     std::string words;
   };
   absl::StatusOr<Placement> Place(const EpochMembers& members) const;
   absl::StatusOr<Placement> PlaceHeads(const EpochMembers& members) const;
   absl::StatusOr<Placement> PlaceSequences(const EpochMembers& members) const;
+  // Policy local: each replica is a share, with as many slots as the fullest of its nodes has.
+  absl::StatusOr<Placement> PlaceReplicas(const EpochMembers& members) const;
+  // Slots of a compute node, of the layers and heads that it runs.
+  absl::StatusOr<uint32_t> SlotsOfPart(const EpochMember& member, const plan::Stage& part) const;
+  uint32_t LanesOf(const EpochMembers& members, const Placement& placement) const;
   plan::EpochConfig ConfigOf(const EpochMembers& members, const Placement& placement) const;
   std::string DescribePartition(const EpochMembers& members, const std::string& words) const;
 

@@ -70,6 +70,9 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
                      " tokens (limits.sequence_tokens_max)", TailWords(), " takes ",
                      FormatBytes(least_bytes), "; raise its capacity or lower the limit"));
   }
+  if (!identity.is_memory && IsPart(identity.name)) {
+    return absl::OkStatus();  // How many layers and heads it has shows when its replica is there.
+  }
   // Slots of two kinds are whole blocks.
   const uint64_t block = options_.hybrid.has_value() ? plan::SlotKinds::kBlockSlots : 1;
   const uint64_t slots = SlotsIn(identity.capacity_bytes) / block * block;
@@ -82,6 +85,13 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
                    TailWords(), ", but one request may have ", least,
                    " (limits.sequence_tokens_max); raise its capacity to ",
                    FormatBytes(tail_bytes_ + slot_bytes_ * wanted), " or lower the limit"));
+}
+
+bool NodeAdmission::IsPart(const std::string& name) const {
+  return std::any_of(
+      options_.replicas.begin(), options_.replicas.end(), [&](const ReplicaOptions& replica) {
+        return std::find(replica.nodes.begin(), replica.nodes.end(), name) != replica.nodes.end();
+      });
 }
 
 uint32_t NodeAdmission::SlotsOf(const NodeHello& hello) const {

@@ -33,6 +33,8 @@ class NodeAdmission {
 
  private:
   std::string TailWords() const;
+  // Whether it is a stage or a shard of a replica.
+  bool IsPart(const std::string& name) const;
   absl::Status CheckRoom(const NodeHello& hello, bool holds_kv) const;
   // Slots that fit into the capacity next to the tails.
   uint64_t SlotsIn(uint64_t capacity_bytes) const {

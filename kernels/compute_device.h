@@ -183,6 +183,10 @@ class ComputeDevice {
   // Bytes/s that attention over such K and V may read. Measures: some 0.1 s on the processor.
   virtual absl::StatusOr<double> MeasureReads() = 0;
 
+  // Seconds by the device's own clock from the first to the last of what `work` calls. Waits.
+  // Errors: those of `work`; kInternal  the device failed; says how.
+  virtual absl::StatusOr<double> SecondsOf(absl::FunctionRef<absl::Status()> work) = 0;
+
   // Null: the host samples all rows. Errors: kResourceExhausted  says how much was asked for.
   virtual absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(
       const RowSamplerOptions& options) = 0;

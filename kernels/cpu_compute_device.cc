@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/status_macros.h"
 #include "kernels/compute_device.h"
 #include "kernels/int8_arena.h"
@@ -180,6 +181,12 @@ class CpuComputeDevice final : public ComputeDevice {
   }
 
   absl::StatusOr<double> MeasureReads() override { return MeasureReadBandwidth(pool_); }
+
+  absl::StatusOr<double> SecondsOf(absl::FunctionRef<absl::Status()> work) override {
+    const Nanos begin = RealClock().Now();
+    LAMINA_RETURN_IF_ERROR(work());
+    return ToSeconds(RealClock().Now() - begin);
+  }
 
   absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(const RowSamplerOptions&) override {
     return nullptr;

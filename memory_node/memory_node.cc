@@ -2,7 +2,6 @@
 #include "memory_node/memory_node.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,24 +9,13 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "control/kv_arena.h"
 #include "control/transport_fault.h"
 #include "memory_node/device_queries.h"
 #include "plan/epoch_shape.h"
 
 namespace lamina::memory_node {
-namespace {
-
-// Unlike that of any other arena, of this process or another one.
-uint64_t DrawArena() {
-  std::random_device random;
-  uint64_t arena = 0;
-  while (arena == 0) {
-    arena = uint64_t{random()} << 32 | random();
-  }
-  return arena;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 MemoryNode::MemoryNode(MemoryNodeOptions options, ThreadPool& pool)
     : options_(std::move(options)), pool_(pool) {}
@@ -153,7 +141,7 @@ absl::Status MemoryNode::MakeDevice(const kernels::KvDeviceOptions& options) {
   }
   device_.reset();
   LAMINA_ASSIGN_OR_RETURN(device_, options_.make_device(options));
-  arena_ = DrawArena();
+  arena_ = control::DrawKvArena();
   device_options_ = options;
   return absl::OkStatus();
 }

@@ -56,8 +56,10 @@ struct EpochConfig {
   // Path sparse: which tokens decode rows attend to, and how many of those before them. Else 0.
   SparseTokens sparse_tokens = SparseTokens::kWindowSums;
   double sparse_ratio = 0;
-  std::vector<std::string> memory_nodes;      // Path local: the compute nodes, which hold KV.
-  std::vector<uint32_t> slots;                // One entry for each memory node.
+  std::vector<std::string> memory_nodes;  // Path local: the compute nodes, which hold KV.
+  // One entry for each memory node. Path local: nodes of one replica have the same slots, each of
+  // its own layers and heads.
+  std::vector<uint32_t> slots;
   Partition partition = Partition::kRequest;  // Never kAuto.
   // Partition head: what each memory node holds of every sequence. Else empty: a memory node holds
   // all heads of the sequences that live on it.

@@ -91,6 +91,25 @@ absl::Status CheckShares(const EpochConfig& config) {
                     config.heads.size(), " of ", nodes, " memory nodes; the layers have others"));
 }
 
+// Each replica holds whole sequences, in the same slots on all of its nodes.
+absl::Status CheckLocal(const EpochConfig& config) {
+  if (!config.attention_paths.Has(AttentionPath::kLocal)) {
+    return absl::OkStatus();
+  }
+  bool fits = config.partition == Partition::kRequest && config.prefill_nodes == 0;
+  for (size_t i = 1; i < config.stages.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      fits = fits && (config.stages[i].replica != config.stages[j].replica ||
+                      config.slots[i] == config.slots[j]);
+    }
+  }
+  return fits ? absl::OkStatus()
+              : absl::InvalidArgumentError(absl::StrCat(
+                    "the configuration of epoch ", config.epoch,
+                    " has KV on compute nodes with a partition, with nodes for prompts, or with "
+                    "unlike slots in one replica"));
+}
+
 absl::Status CheckPaths(const EpochConfig& config) {
   const AttentionPaths known = {AttentionPath::kRemote, AttentionPath::kLocal,
                                 AttentionPath::kFetch, AttentionPath::kSparse};
@@ -105,6 +124,7 @@ absl::Status CheckPaths(const EpochConfig& config) {
         absl::StrCat("the configuration of epoch ", config.epoch,
                      " does not have KV on the nodes that attend by its path"));
   }
+  LAMINA_RETURN_IF_ERROR(CheckLocal(config));
   LAMINA_RETURN_IF_ERROR(CheckSparse(config));
   return CheckFetch(config);
 }
@@ -164,17 +184,24 @@ PrefillLanes EpochView::prefill_lanes() const {
 PipelineSchedule EpochView::Schedule(uint32_t shard) const {
   const auto layers = static_cast<uint32_t>(config_->layers.size());
   const uint32_t lanes = config_->lanes - config_->prefill_lanes;
+  const PipelineMode mode =
+      attends_at(AttentionPath::kLocal) ? PipelineMode::kApart : config_->mode;
   return form() == ReplicaForm::kWhole
-             ? PipelineSchedule(config_->mode, decode_nodes(), layers, lanes)
-             : PipelineSchedule(config_->mode, config_->stages, layers, shard,
+             ? PipelineSchedule(mode, decode_nodes(), layers, lanes)
+             : PipelineSchedule(mode, config_->stages, layers, shard,
                                 {.lane = lanes, .lanes = prefill_lanes()});
 }
 
 WindowShape EpochView::window_shape() const {
   const EpochConfig& config = *config_;
+  // What moves from stage to stage of rows that attended where the slice before ran: chunks, or
+  // under path local all.
+  const uint32_t attended = attends_at(AttentionPath::kLocal)
+                                ? config.rows_max + config.chunk_tokens_max
+                                : config.chunk_tokens_max;
   return {
       .compute_nodes = compute_nodes(),
-      .memory_nodes = memory_nodes(),
+      .memory_nodes = config.attention_paths.on_memory_nodes() ? memory_nodes() : 1,
       .lanes = config.lanes,
       .rows_max = config.rows_max,
       .kv_rows_max =
@@ -183,7 +210,7 @@ WindowShape EpochView::window_shape() const {
       .spans_max = config.partition != Partition::kTokenRange
                        ? 0
                        : (config.sequence_tokens_max + config.span_tokens - 1) / config.span_tokens,
-      .context_chunk_rows = form() == ReplicaForm::kWhole ? 0 : config.chunk_tokens_max,
+      .context_chunk_rows = form() == ReplicaForm::kWhole ? 0 : attended,
       .fetch_bytes = FetchWindowBytes(config),
       .token_set_bytes = TokenSetsBytesMax(config),
       .activation_width = config.activation_width,
@@ -223,8 +250,13 @@ EpochNodes ComputeNodeView::opens() const {
   if (epoch_.config().attention_paths.on_memory_nodes()) {
     nodes.memory = Indices(epoch_.memory_nodes());
   }
-  nodes.compute = Indices(epoch_.compute_nodes());
-  nodes.compute.erase(nodes.compute.begin() + node_);
+  for (uint32_t node = 0; node < epoch_.compute_nodes(); ++node) {
+    const bool apart = epoch_.attends_at(AttentionPath::kLocal) &&
+                       epoch_.compute(node).stage().replica != stage().replica;
+    if (node != node_ && !apart) {
+      nodes.compute.push_back(node);
+    }
+  }
   return nodes;
 }
 
@@ -260,7 +292,19 @@ bool ComputeNodeView::may_wait_on_device() const {
 
 HeadRange MemoryNodeView::HeadsOf(const AttentionDescriptor& layer) const {
   const EpochConfig& config = epoch_.config();
-  return config.partition == Partition::kHead ? config.heads[node_] : AllHeads(layer);
+  if (config.partition == Partition::kHead) {
+    return config.heads[node_];
+  }
+  if (epoch_.attends_at(AttentionPath::kLocal)) {
+    const ShardPart shard = epoch_.compute(node_).stage().shard;
+    return shard.count == 1 ? AllHeads(layer)
+                            : HeadRange{.first = shard.first_head, .count = shard.heads};
+  }
+  return AllHeads(layer);
+}
+
+uint32_t MemoryNodeView::holder() const {
+  return epoch_.attends_at(AttentionPath::kLocal) ? epoch_.compute(node_).stage().replica : node_;
 }
 
 HeadRange MemoryNodeView::HeadsFor(const AttentionDescriptor& layer, uint32_t asker) const {
@@ -268,8 +312,14 @@ HeadRange MemoryNodeView::HeadsFor(const AttentionDescriptor& layer, uint32_t as
 }
 
 std::vector<AttentionDescriptor> MemoryNodeView::layers() const {
+  const std::vector<AttentionDescriptor>& all = epoch_.config().layers;
+  auto held = absl::MakeConstSpan(all);
+  if (epoch_.attends_at(AttentionPath::kLocal)) {
+    const Stage stage = epoch_.compute(node_).stage();
+    held = held.subspan(stage.first_layer, stage.layers);
+  }
   std::vector<AttentionDescriptor> layers;
-  for (const AttentionDescriptor& layer : epoch_.config().layers) {
+  for (const AttentionDescriptor& layer : held) {
     layers.push_back(PartOf(layer, HeadsOf(layer)));
   }
   return layers;
@@ -285,7 +335,7 @@ bool MemoryNodeView::Holds(uint32_t named) const {
     case Partition::kAuto:
       break;
   }
-  return node_ == named;
+  return holder() == named;
 }
 
 EpochNodes MemoryNodeView::opens() const {

@@ -70,7 +70,7 @@ class EpochView {
   bool is_spread() const { return config_->partition != Partition::kRequest; }
   bool attends_at(AttentionPath path) const { return config_->attention_paths.Has(path); }
 
-  // For shards of that index.
+  // For shards of that index. Path local: replicas are apart, whatever the mode.
   PipelineSchedule Schedule(uint32_t shard = 0) const;
   // The shape of all nodes' windows. The two row sizes that only compute nodes know are 0.
   WindowShape window_shape() const;
@@ -119,11 +119,14 @@ class MemoryNodeView {
   uint32_t index() const { return node_; }
   const std::string& name() const { return epoch_.config().memory_nodes[node_]; }
   uint32_t slots() const { return epoch_.config().slots[node_]; }
+  // By which number joins name whoever has K and V of a sequence, here or here among others: its
+  // own index, or under path local that of its replica.
+  uint32_t holder() const;
   // The heads that it holds of the sequences that are there.
   HeadRange HeadsOf(const AttentionDescriptor& layer) const;
   // The heads that compute node `asker` asks it for, perhaps none.
   HeadRange HeadsFor(const AttentionDescriptor& layer, uint32_t asker) const;
-  // The attention of each layer over the heads that it holds.
+  // The attention of each layer that it holds K and V of, over the heads that it holds.
   std::vector<AttentionDescriptor> layers() const;
   // Whether it has K and V of a sequence whose join names memory node `named`: all, some heads, or
   // perhaps some spans.
@@ -155,7 +158,8 @@ class EpochTopology : public EpochView {
   //   once; slots for other nodes than the memory nodes; a partition that is not chosen or not
   //   known, or heads or spans of another one; heads that do not fit the memory nodes or the
   //   layers; no attention path, one that this version does not know, or path local where compute
-  //   nodes are not the ones that hold KV.
+  //   nodes are not the ones that hold KV, some are for prompts, or those of a replica do not have
+  //   the same slots.
   static absl::StatusOr<EpochTopology> Create(EpochConfig config);
 
   // The node of that name. Errors: kInvalidArgument  the configuration does not name it.

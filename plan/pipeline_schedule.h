@@ -11,6 +11,9 @@
 //                and no memory node ever has two units at once, or none.
 //   fixed        lane j stays on replica j mod R and waits for its attention.
 //   sequential   one lane, on replica 0.
+//   apart        lane j is replica j mod R's alone, which has K and V of its sequences; no other
+//   one
+//                keeps the lane's tables.
 //
 // A replica is one compute node, or several that hold its layers in stages (stages.h): then a slice
 // runs on the replica's node that has its layer. Such a replica works on several lanes at once, one
@@ -72,11 +75,14 @@ class PipelineSchedule {
   // Whether the replica of compute node `node` runs slices of the lane.
   bool Runs(uint32_t node, uint32_t lane) const {
     const uint32_t replica = ReplicaOfNode(node);
-    return IsPrefillLane(lane) ? replica == PrefillReplicaOf(lane) : replica < replicas_;
+    if (IsPrefillLane(lane)) {
+      return replica == PrefillReplicaOf(lane);
+    }
+    return mode_ == PipelineMode::kApart ? replica == lane % replicas_ : replica < replicas_;
   }
   // Whether it keeps the lane's tables: it gets its plans and reports its steps.
   bool TakesPart(uint32_t node, uint32_t lane) const {
-    return !IsPrefillNode(node) || Runs(node, lane);
+    return (mode_ != PipelineMode::kApart && !IsPrefillNode(node)) || Runs(node, lane);
   }
 
   // The replica that runs `slice` (0 to layers) of `step` (from 1) of `lane`.

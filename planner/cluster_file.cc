@@ -105,7 +105,7 @@ ClusterConfig ClusterFileOf(const Problem& problem, const Configuration& configu
   AddCompute(problem, configuration, config);
   AddMemory(problem, configuration.hardware, config);
   config.transport = {"verbs", "ucx"};
-  config.pipeline.lanes = configuration.policy == KvPolicy::kLocal ? 1 : configuration.lanes;
+  config.pipeline.lanes = configuration.lanes;
   config.partition = configuration.partition;
   config.policy = std::string(cost::KvPolicyName(configuration.policy));
   config.prefill.mode =

@@ -43,7 +43,7 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (!life_.draining().empty() && life_.Before(**life_.draining().begin(), first)) {
     return false;  // It waits again in a moment, in front of this one.
   }
-  const auto lane = PickLaneToJoin(open, life_.PathOf(first.request));
+  const auto lane = PickLaneToJoin(open, first);
   if (!lane) {
     return false;
   }
@@ -54,10 +54,7 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (first.spill != 0) {
     return Restore(first, *lane, step);
   }
-  // The context that it will decode with: of all lanes, if its lane is not decided yet.
-  const Lanes& lanes = places_.lanes;
-  const std::vector<uint32_t> nodes = PickNodesFor(
-      first, lanes.IsPrefill(*lane) ? lanes.context_tokens() : lanes[*lane].context_tokens);
+  const std::vector<uint32_t> nodes = PickNodesFor(first, *lane);
   if (nodes.empty()) {
     return false;
   }
@@ -94,7 +91,8 @@ bool Admission::MakeRoomFor(Sequence& sequence, uint32_t node) {
   return places_.kv.directory().SlotsFree(node) >= wanted;
 }
 
-std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, plan::AttentionPath path) const {
+std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, const Sequence& sequence) const {
+  const plan::AttentionPath path = life_.PathOf(sequence.request);
   const Lanes& lanes = places_.lanes;
   std::vector<LaneLoad> loads = balance_.LoadsFor(path);
   for (uint32_t i = 0; i < loads.size(); ++i) {
@@ -108,7 +106,38 @@ std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, plan::Attenti
       loads[i].has_room = lanes.IsPrefill(i) && balance_.HasRoomForRow(i);
     }
   }
+  if (lanes.homes().bound()) {
+    KeepLanesWithHome(sequence, loads);
+  }
   return placement_.LaneOfNewcomer(loads, lanes.has_prefill());
+}
+
+// A node is compared by the work of its lanes: their rows take dense arithmetic there, too.
+void Admission::KeepLanesWithHome(const Sequence& sequence, std::vector<LaneLoad>& lanes) const {
+  const LaneHomes& homes = places_.lanes.homes();
+  const size_t nodes = options_.memory_nodes.size();
+  std::vector<uint64_t> work(nodes);
+  std::vector<bool> has_lane(nodes);
+  for (uint32_t lane = 0; lane < lanes.size(); ++lane) {
+    const uint32_t node = homes.GroupOf(lane);
+    work[node] += WorkOf(lanes[lane]);
+    has_lane[node] = has_lane[node] || lanes[lane].has_room;
+  }
+  const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
+  std::vector<NodeLoad> loads = LoadsOfNodes(sequence, joins, work, std::vector<uint32_t>(nodes),
+                                             places_.cache.FindOnNodes(sequence));
+  for (uint32_t node = 0; node < nodes; ++node) {
+    loads[node].fits =
+        has_lane[node] &&
+        (sequence.spill == 0 ? loads[node].fits : places_.spills.NodeOf(sequence) == node);
+  }
+  const auto reads = static_cast<uint32_t>(options_.windows.SeenIn(0, joins, joins));
+  const std::optional<uint32_t> picked = placement_.NodeOfNewcomer(loads, reads);
+  const bool keeps = picked.has_value() && loads[*picked].kept_tokens > 0;
+  for (uint32_t lane = 0; lane < lanes.size(); ++lane) {
+    const uint32_t node = homes.GroupOf(lane);
+    lanes[lane].has_room &= loads[node].fits && (!keeps || node == *picked);
+  }
 }
 
 // Room for the tokens, the next one, and a few for everybody who is already there: without these a
@@ -133,31 +162,20 @@ uint64_t Admission::SlotsWanted(uint32_t node, uint32_t tokens,
 // Span by span. What this sequence takes on a node counts for its next span: a node holds so many
 // whole spans of one sequence as fit side by side, so that the sequence can grow to its end
 // when it is alone.
-std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence,
-                                              const std::vector<uint64_t>& context_tokens) const {
-  const uint32_t span_max =
-      options_.span_tokens == 0 ? options_.SlotsAtOnce(sequence.slots_max()) : options_.span_tokens;
+std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t lane) const {
+  const Lanes& lanes = places_.lanes;
   const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
-  std::vector<uint64_t> seen(options_.memory_nodes.size());
+  // The context that it will decode with: of all lanes, if its lane is not decided yet.
+  std::vector<uint64_t> seen =
+      lanes.IsPrefill(lane) ? lanes.context_tokens() : lanes[lane].context_tokens;
   std::vector<uint32_t> taken(options_.memory_nodes.size());
   const std::vector<PrefixCache::Found> kept = places_.cache.FindOnNodes(sequence);
   std::vector<uint32_t> nodes;
   for (uint32_t left = joins; left > 0;) {
     const uint32_t tokens = options_.span_tokens == 0 ? left : std::min(left, options_.span_tokens);
-    std::vector<NodeLoad> loads;
-    loads.reserve(taken.size());
-    for (uint32_t node = 0; node < taken.size(); ++node) {
-      const MemoryNodeShare& share = options_.memory_nodes[node];
-      const PrefixCache::Found& found = kept[node];
-      loads.push_back({.lane_context_tokens = context_tokens[node] + seen[node],
-                       .bandwidth = share.bandwidth_bytes_per_second,
-                       .fits = taken[node] + uint64_t{span_max} <= share.slots &&
-                               NodeHasRoom(node, taken[node] + tokens, found),
-                       .kept_tokens = found.tokens,
-                       .drops_unused_for = places_.kv.directory().SlotsFree(node) >=
-                                                   SlotsWanted(node, taken[node] + tokens, found)
-                                               ? NodeLoad::kDropsNothing
-                                               : places_.cache.UnusedFor(node)});
+    std::vector<NodeLoad> loads = LoadsOfNodes(sequence, tokens, seen, taken, kept);
+    for (uint32_t node = 0; node < loads.size(); ++node) {
+      loads[node].fits &= lanes.homes().MayLive(lane, node);
     }
     const uint64_t first = joins - left;
     const uint64_t reads = options_.windows.SeenIn(first, first + tokens, joins);
@@ -172,6 +190,30 @@ std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence,
     left -= tokens;
   }
   return nodes;
+}
+
+std::vector<NodeLoad> Admission::LoadsOfNodes(const Sequence& sequence, uint32_t tokens,
+                                              const std::vector<uint64_t>& seen,
+                                              const std::vector<uint32_t>& taken,
+                                              const std::vector<PrefixCache::Found>& kept) const {
+  const uint32_t span_max =
+      options_.span_tokens == 0 ? options_.SlotsAtOnce(sequence.slots_max()) : options_.span_tokens;
+  std::vector<NodeLoad> loads;
+  loads.reserve(taken.size());
+  for (uint32_t node = 0; node < taken.size(); ++node) {
+    const MemoryNodeShare& share = options_.memory_nodes[node];
+    const PrefixCache::Found& found = kept[node];
+    loads.push_back({.lane_context_tokens = seen[node],
+                     .bandwidth = share.bandwidth_bytes_per_second,
+                     .fits = taken[node] + uint64_t{span_max} <= share.slots &&
+                             NodeHasRoom(node, taken[node] + tokens, found),
+                     .kept_tokens = found.tokens,
+                     .drops_unused_for = places_.kv.directory().SlotsFree(node) >=
+                                                 SlotsWanted(node, taken[node] + tokens, found)
+                                             ? NodeLoad::kDropsNothing
+                                             : places_.cache.UnusedFor(node)});
+  }
+  return loads;
 }
 
 void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes,

@@ -3,6 +3,7 @@
 // Admission: lets waiting sequences into open steps, strictly in service order, so that nobody
 // waits for ever behind smaller ones. A newcomer needs a lane with room for its row, memory nodes
 // with room for its tokens and some more, scratch for its prompt, and tokens of a step's budget.
+// Where lanes are bound to nodes (lane_homes.h) the two are chosen together.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 
@@ -31,13 +32,21 @@ class Admission {
  private:
   // Lets the first in service order in, unless something is missing.
   bool AdmitFirst(OpenSteps& open);
-  // The open lane that a newcomer of the path joins; none when it has to wait for the next step of
-  // one.
-  std::optional<uint32_t> PickLaneToJoin(OpenSteps& open, plan::AttentionPath path) const;
-  // The memory nodes of the spans that a sequence joins with, next to so many tokens of context on
-  // each; empty when there is no room. What it finds kept on a node takes no room there.
-  std::vector<uint32_t> PickNodesFor(const Sequence& sequence,
-                                     const std::vector<uint64_t>& context_tokens) const;
+  // The open lane that a newcomer joins; none when it has to wait for the next step of one.
+  std::optional<uint32_t> PickLaneToJoin(OpenSteps& open, const Sequence& sequence) const;
+  // Takes the room from lanes whose node has none for the newcomer. If K and V of its first tokens
+  // are on the node where placement would have it, from those of all other nodes. Requires: lanes
+  // are bound.
+  void KeepLanesWithHome(const Sequence& sequence, std::vector<LaneLoad>& lanes) const;
+  // The memory nodes of the spans that a sequence joins with in this lane; empty when there is no
+  // room. What it finds kept on a node takes no room there.
+  std::vector<uint32_t> PickNodesFor(const Sequence& sequence, uint32_t lane) const;
+  // The load of each node for the next `tokens` tokens of a newcomer, which has taken so many slots
+  // there and makes its lane see so many tokens. `kept`: what it finds on each.
+  std::vector<NodeLoad> LoadsOfNodes(const Sequence& sequence, uint32_t tokens,
+                                     const std::vector<uint64_t>& seen,
+                                     const std::vector<uint32_t>& taken,
+                                     const std::vector<PrefixCache::Found>& kept) const;
   // For so many tokens, of which some are found there.
   bool NodeHasRoom(uint32_t node, uint32_t tokens, const PrefixCache::Found& found = {}) const;
   uint64_t SlotsWanted(uint32_t node, uint32_t tokens, const PrefixCache::Found& found) const;

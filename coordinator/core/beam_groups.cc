@@ -299,14 +299,17 @@ uint32_t BeamGroups::SharedOf(uint32_t tokens) const {
   return options_.int8_tails == 0 ? tokens : tokens - tokens % options_.cached_block_tokens;
 }
 
-// In the lane where the group was, or in another one if that has no room any more.
-bool BeamGroups::JoinsHere(const Group& group, const OpenStep& open) const {
+// In the lane where the group was, or in another one if that has no room any more, or where lanes
+// are bound to nodes is not of the node that has the slots.
+bool BeamGroups::JoinsHere(const Group& group, size_t index, const OpenStep& open) const {
   const plan::AttentionPath path = life_.PathOf(group.request);
-  return places_.lanes.running() < options_.running_max && HasTail(options_, places_) &&
-         maker_.HasRoom(open) && balance_.HasRoomForRow(open.plan.lane) &&
-         paths_.Takes(open.plan.lane, path) &&
+  const uint32_t node = Find(group.before, group.members[index].continues)->node;
+  const LaneHomes& homes = places_.lanes.homes();
+  return homes.MayLive(open.plan.lane, node) && places_.lanes.running() < options_.running_max &&
+         HasTail(options_, places_) && maker_.HasRoom(open) &&
+         balance_.HasRoomForRow(open.plan.lane) && paths_.Takes(open.plan.lane, path) &&
          (open.plan.lane == group.lane || !balance_.HasRoomForRow(group.lane) ||
-          !paths_.Takes(group.lane, path));
+          !paths_.Takes(group.lane, path) || !homes.MayLive(group.lane, node));
 }
 
 // Slots for the next tokens behind those of `from`, which no starving row waits for.
@@ -357,7 +360,7 @@ void BeamGroups::Join(OpenStep& open) {
   for (auto& [id, group] : groups_) {
     bool joined = false;
     for (size_t i = 0; i < group->members.size(); ++i) {
-      if (group->members[i].continues != 0 && JoinsHere(*group, open)) {
+      if (group->members[i].continues != 0 && JoinsHere(*group, i, open)) {
         JoinOne(*group, i, open);
         joined = true;
       }

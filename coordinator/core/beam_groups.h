@@ -109,7 +109,7 @@ class BeamGroups {
   void Fail(Group& group, const absl::Status& status, Events& events);
   void Forget(Group& group);
   Sequence& Enter(Group& group, size_t index);
-  bool JoinsHere(const Group& group, const OpenStep& open) const;
+  bool JoinsHere(const Group& group, size_t index, const OpenStep& open) const;
   uint32_t SharedOf(uint32_t tokens) const;
   bool HasSlotsBehind(const Member& from, uint32_t tokens);
   void JoinOne(Group& group, size_t index, OpenStep& open);

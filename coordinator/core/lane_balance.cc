@@ -15,19 +15,23 @@ constexpr uint32_t kTokensLeftMin = 8;
 
 }  // namespace
 
-void LaneBalance::HoldOneLane(std::string why) {
-  if (one_lane_why_ == why) {
+void LaneBalance::HoldLanes(uint32_t lanes, std::string why) {
+  if (lanes == 0) {
+    why.clear();
+  }
+  if (held_ == lanes && held_why_ == why) {
     return;
   }
-  one_lane_why_ = std::move(why);
+  held_ = lanes;
+  held_why_ = std::move(why);
   count_ = {};
-  active_ = 1;
+  active_ = std::max(1u, lanes);
 }
 
 void LaneBalance::UpdateCount(size_t waits) {
-  if (!one_lane_why_.empty()) {
-    count_ = {.lanes = 1, .why = absl::StrCat("1, ", one_lane_why_)};
-    active_ = 1;
+  if (held_ > 0) {
+    count_ = {.lanes = held_, .why = absl::StrCat(held_, ", ", held_why_)};
+    active_ = held_;
     return;
   }
   cost::LaneWork work;
@@ -91,7 +95,9 @@ void LaneBalance::Balance(size_t waits) {
   }
   if (lanes_.moving() == 0 && !paths_.Awaited().has_value()) {
     for (const plan::AttentionPath path : paths_.InUse()) {
-      EvenOut(path);
+      for (uint32_t group = 0; group < lanes_.homes().groups(); ++group) {
+        EvenOut(path, group);
+      }
     }
   }
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -108,6 +114,10 @@ void LaneBalance::LeaveLane(uint32_t lane) {
   const auto pick = [&] {
     std::vector<LaneLoad> loads = LoadsFor(*path);
     loads[lane].has_room = false;
+    const LaneHomes& homes = lanes_.homes();
+    for (uint32_t other = 0; other < loads.size(); ++other) {
+      loads[other].has_room &= homes.GroupOf(other) == homes.GroupOf(lane);
+    }
     return PickLane(loads);
   };
   std::optional<uint32_t> target = pick();
@@ -122,9 +132,9 @@ void LaneBalance::LeaveLane(uint32_t lane) {
   }
 }
 
-// Moves one sequence of the path from the lane with the most work to the one with the least, if
-// that is worth it: the longest lane has to become shorter by an eighth.
-void LaneBalance::EvenOut(plan::AttentionPath path) {
+// Moves one sequence of the path from the group's lane with the most work to the one with the
+// least, if that is worth it: the longest lane has to become shorter by an eighth.
+void LaneBalance::EvenOut(plan::AttentionPath path, uint32_t group) {
   std::vector<LaneLoad> loads = LoadsFor(path);
   loads.resize(active_);
   const auto less = [](const LaneLoad& a, const LaneLoad& b) { return WorkOf(a) < WorkOf(b); };
@@ -132,6 +142,9 @@ void LaneBalance::EvenOut(plan::AttentionPath path) {
   auto least = loads.end();
   for (auto lane = loads.begin(); lane != loads.end(); ++lane) {
     const auto index = static_cast<uint32_t>(lane - loads.begin());
+    if (lanes_.homes().GroupOf(index) != group) {
+      continue;
+    }
     if (lanes_.PathOf(index) == path && (most == loads.end() || less(*most, *lane))) {
       most = lane;
     }

@@ -9,7 +9,8 @@
 // leaves its prefill lane once its prompt is done.
 //
 // Where lanes have several paths (lane_paths.h) all lanes are in use, and sequences are evened out
-// among the lanes of each path.
+// among the lanes of each path. Where lanes are bound to nodes (lane_homes.h), among those of each
+// node.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 
@@ -37,7 +38,8 @@ class LaneBalance {
 
   void SetCosts(const cost::LaneCosts& costs) { costs_ = costs; }
   const cost::LaneCosts& costs() const { return costs_; }
-  void HoldOneLane(std::string why);
+  // The first so many lanes are in use from now on, `why` in words; 0: as options and times say.
+  void HoldLanes(uint32_t lanes, std::string why);
 
   // Decides on the number of lanes for what runs and `waits`, and moves sequences.
   void Balance(size_t waits);
@@ -56,7 +58,7 @@ class LaneBalance {
   void UpdateCount(size_t waits);
   bool MayMove(const Sequence& sequence) const;
   void LeaveLane(uint32_t lane);
-  void EvenOut(plan::AttentionPath path);
+  void EvenOut(plan::AttentionPath path, uint32_t group);
   void FinishMoves(uint32_t lane);
 
   const SchedulerOptions& options_;
@@ -66,8 +68,9 @@ class LaneBalance {
   const SequenceKv& kv_;
   cost::LaneCosts costs_;
   LaneCount count_;
-  std::string one_lane_why_;  // Why HoldOneLane() was called.
-  uint32_t active_ = 1;       // The first so many lanes take newcomers; the others get none.
+  uint32_t held_ = 0;     // As HoldLanes() was told; 0: the number is chosen.
+  std::string held_why_;  // And why.
+  uint32_t active_ = 1;   // The first so many lanes take newcomers; the others get none.
   uint64_t moves_ = 0;
 };
 

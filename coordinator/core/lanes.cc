@@ -9,8 +9,9 @@
 namespace lamina::core {
 
 void Lanes::Reset(uint32_t decode, const plan::PrefillLanes& prefill, uint32_t memory_nodes,
-                  const cost::LayerWindows& windows) {
+                  const cost::LayerWindows& windows, const LaneHomes& homes) {
   windows_ = windows;
+  homes_ = homes;
   decode_ = decode;
   running_ = 0;
   moving_ = 0;
@@ -155,7 +156,13 @@ absl::Status Lanes::AuditLane(uint32_t index, const SequenceKv& kv) const {
     if (sequence->seen != SeenBy(*sequence, kv)) {
       return broken("has a sequence that miscounts what it sees");
     }
+    if (homes_.GroupOf(sequence->next_lane) != homes_.GroupOf(index)) {
+      return broken("has a sequence that is wanted where its K and V are not");
+    }
     for (const SeenTokens& seen : sequence->seen) {
+      if (!homes_.MayLive(index, seen.node)) {
+        return broken("has a sequence whose K and V are elsewhere");
+      }
       context[seen.node] += seen.tokens;
     }
     all += sequence->seen_tokens();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/core/lane_homes.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/sequence.h"
 #include "coordinator/core/sequence_kv.h"
@@ -37,14 +38,16 @@ class Lanes {
 
   explicit Lanes(ServiceBefore before) : before_(before) {}
 
-  // Nothing runs any more. Prefill lanes come behind the `decode` ones.
+  // Nothing runs any more. Prefill lanes come behind the `decode` ones. Requires: no prefill lanes
+  // where lanes are bound.
   void Reset(uint32_t decode, const plan::PrefillLanes& prefill, uint32_t memory_nodes,
-             const cost::LayerWindows& windows = {});
+             const cost::LayerWindows& windows = {}, const LaneHomes& homes = {});
 
   uint32_t size() const { return static_cast<uint32_t>(lanes_.size()); }
   const LaneSequences& operator[](uint32_t lane) const { return lanes_[lane]; }
   bool IsPrefill(uint32_t lane) const { return lane >= decode_; }
   bool has_prefill() const { return lanes_.size() > decode_; }
+  const LaneHomes& homes() const { return homes_; }
   uint32_t running() const { return running_; }  // How many run, in all lanes together.
   uint32_t moving() const { return moving_; }    // How many of them are wanted in another lane.
   // The path by which all sequences attend that run in the lane or are wanted there; nothing: there
@@ -85,6 +88,7 @@ class Lanes {
 
   ServiceBefore before_;
   cost::LayerWindows windows_;
+  LaneHomes homes_;
   uint32_t decode_ = 0;
   uint32_t running_ = 0;
   uint32_t moving_ = 0;

@@ -113,7 +113,7 @@ struct Scheduler::Impl {
   Impl(const SchedulerOptions& scheduler_options, std::unique_ptr<ServiceOrder> service_order);
 
   void ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes,
-                  const plan::PrefillLanes& prefill_lanes);
+                  const plan::PrefillLanes& prefill_lanes, const LaneHomes& homes);
   size_t Waits() const { return life.waiting().size() + life.draining().size(); }
   OpenStep Open(uint32_t lane);
   void CommitTokens(const PlannedStep& planned, const plan::StepResult& result, Events& events);
@@ -165,18 +165,18 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
       admission(options, life, places, balance, maker, *placement),
       beams(options, life, places, paths, balance, maker) {
   LAMINA_CHECK(options.Validate().ok());
-  ResetNodes(options.memory_nodes, options.prefill_lanes);
+  ResetNodes(options.memory_nodes, options.prefill_lanes, {});
 }
 
 void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_nodes,
-                                 const plan::PrefillLanes& prefill_lanes) {
+                                 const plan::PrefillLanes& prefill_lanes, const LaneHomes& homes) {
   options.memory_nodes = memory_nodes;
   options.prefill_lanes = prefill_lanes;
   kv.Reset(KvOptions(options), options.span_tokens);
   const auto nodes = static_cast<uint32_t>(memory_nodes.size());
-  lanes.Reset(options.lanes, prefill_lanes, nodes, options.windows);
+  lanes.Reset(options.lanes, prefill_lanes, nodes, options.windows, homes);
   residents.Reset(nodes);
-  borders.Reset(options.lanes, prefill_lanes, options.scratch_tokens);
+  borders.Reset(options.lanes, prefill_lanes, options.scratch_tokens, homes);
   spills.Reset(memory_nodes);
   steps.Reset(lanes.size());
   cache.Reset(nodes, options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,
@@ -340,13 +340,13 @@ void Scheduler::Finish(plan::SequenceId sequence) {
 
 void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
                            const std::vector<std::string>& lost, Events& events,
-                           const plan::PrefillLanes& prefill_lanes) {
+                           const plan::PrefillLanes& prefill_lanes, const LaneHomes& homes) {
   impl_->life.LeaveEpoch(absl::StrJoin(lost, " and "), events);
   impl_->beams.LeaveEpoch();
   const std::vector<PrefixCache::Saved> kept = impl_->cache.Save();
   const std::vector<std::optional<uint32_t>> successors =
       SuccessorsOf(impl_->options.memory_nodes, memory_nodes);
-  impl_->ResetNodes(memory_nodes, prefill_lanes);
+  impl_->ResetNodes(memory_nodes, prefill_lanes, homes);
   impl_->cache.Restore(kept, successors);
   impl_->epoch = epoch;
   impl_->life.EndLongerThan(impl_->options, events);
@@ -359,7 +359,10 @@ void Scheduler::SetLinkCosts(const cost::LinkCosts& costs) { impl_->link_costs =
 
 void Scheduler::SetFetchRates(const FetchRates& rates) { impl_->maker.SetFetchRates(rates); }
 
-void Scheduler::HoldOneLane(std::string why) { impl_->balance.HoldOneLane(std::move(why)); }
+void Scheduler::HoldLanes(uint32_t lanes, std::string why) {
+  LAMINA_CHECK(lanes <= impl_->options.lanes);
+  impl_->balance.HoldLanes(lanes, std::move(why));
+}
 
 void Scheduler::SetAttentionPath(plan::AttentionPath path) { impl_->life.SetDefaultPath(path); }
 

@@ -53,6 +53,7 @@
 #include "absl/status/status.h"
 #include "coordinator/core/kv_directory.h"
 #include "coordinator/core/lane_count.h"
+#include "coordinator/core/lane_homes.h"
 #include "coordinator/core/prefix_cache.h"
 #include "coordinator/core/scheduler_options.h"
 #include "coordinator/core/sequence_request.h"
@@ -115,10 +116,10 @@ class Scheduler {
   // remember it, and those that have lived through too many losses without a new token
   // (loss_history.h) end with kError and kUnavailable. So do sequences that no node of the new
   // epoch could hold. With `prefill_lanes` prompts run in these alone; without them in the same
-  // steps as rows.
+  // steps as rows. `homes` says whether lanes are bound to nodes.
   void StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& memory_nodes,
                   const std::vector<std::string>& lost, Events& events,
-                  const plan::PrefillLanes& prefill_lanes = {});
+                  const plan::PrefillLanes& prefill_lanes = {}, const LaneHomes& homes = {});
 
   // In which memory the slots of each node lie, in the order of StartEpoch, before anything runs in
   // the epoch: what the cache has of nodes whose slots lie elsewhere than they were said to is
@@ -133,9 +134,9 @@ class Scheduler {
   // What nodes have measured of fetching. Used by later steps (fetch_planning.h).
   void SetFetchRates(const FetchRates& rates);
 
-  // All rows run in one lane from now on, `why` in words; empty: as the options say. Between
-  // epochs. Requires: options.rows_max allows it.
-  void HoldOneLane(std::string why);
+  // Rows run in the first so many lanes from now on, `why` in words; 0: as the options say. Between
+  // epochs. Requires: no more than options.lanes, whose rows_max allows it.
+  void HoldLanes(uint32_t lanes, std::string why);
 
   // By which path sequences attend that join from now on and whose requests name none. Between
   // epochs.

@@ -17,6 +17,18 @@ absl::Status AtLeastOne(absl::string_view field, uint32_t value) {
 
 }  // namespace
 
+// FNV-1a over words: names are drawn at random, so all that it has to keep is their order.
+uint64_t JoinArenas(absl::Span<const uint64_t> arenas) {
+  if (std::find(arenas.begin(), arenas.end(), 0) != arenas.end() || arenas.empty()) {
+    return 0;
+  }
+  uint64_t joined = arenas.front();
+  for (const uint64_t arena : arenas.subspan(1)) {
+    joined = (joined ^ arena) * 0x100000001b3u + 1;
+  }
+  return std::max<uint64_t>(joined, 1);
+}
+
 absl::Status SchedulerOptions::Validate() const {
   LAMINA_RETURN_IF_ERROR(AtLeastOne("lanes", lanes));
   LAMINA_RETURN_IF_ERROR(AtLeastOne("plan_ahead", plan_ahead));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "coordinator/core/fetch_planning.h"
 #include "coordinator/core/out_of_slots.h"
 #include "coordinator/core/placement.h"
@@ -39,6 +40,10 @@ struct MemoryNodeShare {
   double bandwidth_bytes_per_second = 0;  // Measured by the node at start; relative size matters.
   SpillShare spill;
 };
+
+// The name of several memories as one, in this order: another one if any is another. 0 if one is
+// not known, or there is none; of a single one its own.
+uint64_t JoinArenas(absl::Span<const uint64_t> arenas);
 
 // Each makes the strategy of one scheduler.
 struct SchedulerStrategies {

@@ -10,17 +10,19 @@
 namespace lamina::core {
 
 void StepBorders::Reset(uint32_t decode_lanes, const plan::PrefillLanes& prefill,
-                        uint32_t scratch_tokens) {
+                        uint32_t scratch_tokens, const LaneHomes& homes) {
   decode_lanes_ = decode_lanes;
   prefill_ = prefill;
-  scratch_.assign(std::max(1u, prefill.replicas), ScratchSpace(scratch_tokens));
+  homes_ = homes;
+  scratch_.assign(std::max(homes.groups(), prefill.replicas), ScratchSpace(scratch_tokens));
   lanes_.assign(decode_lanes + prefill.count(), {});
   leaving_ = 0;
   making_.reset();
 }
 
 ScratchSpace& StepBorders::ScratchOf(uint32_t lane) {
-  return scratch_[lane >= decode_lanes_ ? prefill_.ReplicaOf(lane - decode_lanes_) : 0];
+  return scratch_[lane >= decode_lanes_ ? prefill_.ReplicaOf(lane - decode_lanes_)
+                                        : homes_.GroupOf(lane)];
 }
 
 std::optional<uint32_t> StepBorders::TakeScratch(uint32_t lane, uint32_t tokens) {

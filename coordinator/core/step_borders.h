@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "coordinator/core/lane_homes.h"
 #include "coordinator/core/scratch_space.h"
 #include "coordinator/core/sequence.h"
 #include "coordinator/core/sequence_kv.h"
@@ -34,8 +35,10 @@ class StepBorders {
  public:
   explicit StepBorders(SequenceKv& kv) : kv_(kv) {}
 
-  // Nothing is held. One scratch for all decode lanes, or one for each replica for prompts.
-  void Reset(uint32_t decode_lanes, const plan::PrefillLanes& prefill, uint32_t scratch_tokens);
+  // Nothing is held. One scratch for all decode lanes, or for those of each node that lanes are
+  // bound to, or one for each replica for prompts.
+  void Reset(uint32_t decode_lanes, const plan::PrefillLanes& prefill, uint32_t scratch_tokens,
+             const LaneHomes& homes = {});
 
   // The offset of so many places in the scratch that the lane's prompts use; nothing: no room.
   std::optional<uint32_t> TakeScratch(uint32_t lane, uint32_t tokens);
@@ -83,6 +86,7 @@ class StepBorders {
   uint32_t leaving_ = 0;
   uint32_t decode_lanes_ = 0;
   plan::PrefillLanes prefill_;
+  LaneHomes homes_;
   std::vector<ScratchSpace> scratch_;
   std::vector<LaneBorders> lanes_;
   std::optional<Making> making_;

@@ -60,6 +60,25 @@ inline const std::vector<ClusterMode>& ClusterModes() {
          options.compute_nodes = 2;
          options.shards = 2;
        }},
+      {"pool_of_replicas",
+       [](LocalClusterOptions& options) {
+         options.local = true;
+         options.compute_nodes = 2;
+         options.lanes = 2;
+       }},
+      {"pool_of_stages",
+       [](LocalClusterOptions& options) {
+         options.local = true;
+         options.compute_nodes = 2;
+         options.stages = 2;
+         options.lanes = 2;
+       }},
+      {"pool_of_shards",
+       [](LocalClusterOptions& options) {
+         options.local = true;
+         options.compute_nodes = 2;
+         options.shards = 2;
+       }},
       {"fetch_sparse_with_all",
        [](LocalClusterOptions& options) {
          options.fetch_bytes = 2 << 20;

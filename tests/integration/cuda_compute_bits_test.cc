@@ -96,6 +96,59 @@ TEST(CudaComputeBitsTest, SlicesInPiecesHaveTheBitsOfOpsOneByOne) {
   }
 }
 
+const CudaCluster& ClusterOf(const std::vector<CudaCluster>& clusters, const std::string& name) {
+  return *std::find_if(clusters.begin(), clusters.end(),
+                       [&](const CudaCluster& cluster) { return cluster.name == name; });
+}
+
+// Where K and V of a shard's heads are does not show.
+TEST(CudaComputeBitsTest, APoolOfShardsHasTheBitsOfShardsWithMemoryNodes) {
+  const std::vector<CudaCluster> clusters = CudaClusters();
+  std::vector<std::vector<GenerateResult>> results;
+  for (const char* const name : {"Shards", "OnePoolShards"}) {
+    const auto cluster = MakeCluster(OptionsOf(ClusterOf(clusters, name), SmallModel()));
+    ASSERT_NE(cluster, nullptr);
+    results.push_back(cluster->GenerateMany(CudaRequests()));
+  }
+  ExpectSame(results[1], results[0]);
+}
+
+// Slots run out, so that sequences are recomputed; then a replica goes, and its sequences start
+// again on the other device.
+TEST(CudaComputeBitsTest, RequestsOfAPoolOutliveSlotsAndAReplica) {
+  const std::vector<CudaCluster> clusters = CudaClusters();
+  LocalClusterOptions options = OptionsOf(ClusterOf(clusters, "OnePoolReplicas"), SmallModel());
+  options.sequence_tokens_max = 48;
+  options.slots = 56;
+  std::vector<coordinator::GenerateSpec> specs;
+  for (uint64_t i = 0; i < 6; ++i) {
+    specs.push_back(Greedy(RandomPrompt(6 + i, i), 24));
+  }
+  const auto cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  std::vector<GenerateResult> alone;
+  for (const coordinator::GenerateSpec& spec : specs) {
+    alone.push_back(cluster->Generate(spec));
+  }
+  ExpectSame(cluster->GenerateMany(specs), alone);
+  EXPECT_GT(cluster->engine().GetStatus().scheduler.preemptions, 0u);
+  std::vector<std::shared_ptr<LocalRequest>> requests;
+  for (const coordinator::GenerateSpec& spec : specs) {
+    requests.push_back(cluster->Start(spec));
+  }
+  requests[0]->WaitForTokens(2);
+
+  cluster->Detach("c1");
+
+  std::vector<GenerateResult> results;
+  for (const std::shared_ptr<LocalRequest>& request : requests) {
+    results.push_back(request->Wait());
+  }
+  ExpectSame(results, alone);
+  EXPECT_TRUE(cluster->WaitForEpoch(2).ok());
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
 // Chunks, lanes, partitions: on tensor cores too they do not change a row's bits.
 TEST(CudaComputeBitsTest, EveryCutHasTheBitsOfOneDeviceOnTensorCores) {
   std::vector<GenerateResult> expected;

@@ -71,6 +71,30 @@ INSTANTIATE_TEST_SUITE_P(Clusters, CudaComputeTest, ::testing::ValuesIn(CudaClus
 INSTANTIATE_TEST_SUITE_P(TensorClusters, CudaComputeTest, ::testing::ValuesIn(FewTensorClusters()),
                          [](const auto& test) { return test.param.name; });
 
+// With times that the node says it has measured: few rows attend at memory nodes, many on the
+// device.
+TEST(CudaComputeNodeTest, PolicyAutoHasTheTokensOfBothPolicies) {
+  std::vector<std::vector<GenerateResult>> results;
+  for (const double rows : {1.0, 32.0}) {
+    LocalClusterOptions options = OptionsOf({.name = "Auto"}, SmallModel());
+    options.policy_auto = coordinator::PolicyAutoOptions{.load = {.rows = rows, .context = 100},
+                                                         .memory = {{.names = {"m0"}}}};
+    options.policy_times = {.attention_local = 1e12, .read_bandwidth = 1e12};
+    for (const uint32_t of_rows : {1u, 64u}) {
+      const double local = 1e-3 * (8 + of_rows);
+      const double pools = 2e-3 * of_rows;
+      options.policy_times.local.push_back({of_rows, local, local});
+      options.policy_times.pools.push_back({of_rows, pools, pools});
+    }
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    results.push_back(cluster->GenerateMany(CudaRequests()));
+    EXPECT_EQ(cluster->engine().GetStatus().policy, rows > 8 ? "local" : "attend_remote");
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
+  ExpectSame(results[1], results[0]);
+}
+
 TEST(CudaComputeNodeTest, WarnsOfPromptsAttendedInAnotherArithmetic) {
   LocalClusterOptions options = OptionsOf({.name = "Mixed"}, SmallModel());
   options.attention.prefill = AttentionArithmetic::kTensor;

@@ -153,7 +153,7 @@ TEST_F(LocalClusterBeamsTest, HowTheClusterIsMadeDoesNotShow) {
     LocalClusterOptions options = Options();
     options.memory_nodes = 2;
     mode.apply(options);
-    if (mode.name == "shards" || mode.name == "dedicated") {
+    if (options.shards > 1 || mode.name == "dedicated") {
       continue;  // Sums of their own; refused, below.
     }
     ExpectBits(mode.name, options);
@@ -169,23 +169,28 @@ TEST_F(LocalClusterBeamsTest, HowTheClusterIsMadeDoesNotShow) {
 
 // Other requests during the searches take slots, so that beams wait and are computed anew.
 TEST_F(LocalClusterBeamsTest, FullMemoryNodesAndOtherRequestsDoNotShow) {
-  LocalClusterOptions options = Options();
-  options.slots = 420;
-  options.sequence_tokens_max = 330;
-  options.prefix_cache = false;
-  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
-  ASSERT_NE(cluster, nullptr);
-  std::vector<GenerateSpec> specs = Searches();
-  for (uint64_t i = 0; i < 4; ++i) {
-    specs.push_back(Greedy(RandomPrompt(60 + 30 * i, 100 + i), 150));
+  for (const bool pool_of_replicas : {false, true}) {
+    SCOPED_TRACE(pool_of_replicas);
+    LocalClusterOptions options = Options();
+    options.slots = pool_of_replicas ? 340 : 420;
+    options.sequence_tokens_max = 330;
+    options.prefix_cache = false;
+    options.local = pool_of_replicas;
+    options.compute_nodes = options.lanes = pool_of_replicas ? 2 : 1;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    std::vector<GenerateSpec> specs = Searches();
+    for (uint64_t i = 0; i < 4; ++i) {
+      specs.push_back(Greedy(RandomPrompt(60 + 30 * i, 100 + i), 150));
+    }
+    std::vector<GenerateResult> results = cluster->GenerateMany(specs);
+    for (size_t i = Searches().size(); i < results.size(); ++i) {
+      EXPECT_TRUE(results[i].status.ok()) << results[i].status;
+    }
+    results.resize(Searches().size());
+    ExpectSameAnswers(results, Expected());
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
   }
-  std::vector<GenerateResult> results = cluster->GenerateMany(specs);
-  for (size_t i = Searches().size(); i < results.size(); ++i) {
-    EXPECT_TRUE(results[i].status.ok()) << results[i].status;
-  }
-  results.resize(Searches().size());
-  ExpectSameAnswers(results, Expected());
-  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
 TEST_F(LocalClusterBeamsTest, WithNodesForPromptsASearchIsRefused) {

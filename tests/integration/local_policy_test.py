@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Policy local: one compute node that holds KV and attends itself, without memory nodes."""
+"""Policy local: compute nodes that hold KV and attend themselves, without memory nodes."""
 
 import json
 import subprocess
@@ -15,6 +15,16 @@ SOON_SECONDS = 60  # For what happens at once on a machine that may be busy.
 
 def local(capacity, **keys):
     return {"policy": "local", "memory": [], "compute": [{"name": "c0", "threads": 2, "capacity": capacity}], **keys}
+
+
+def pool(*nodes, **keys):
+    compute = [{"name": f"c{i}", "threads": 1, "capacity": "200MiB", "weights": "bf16", **node}
+               for i, node in enumerate(nodes)]
+    return {"policy": "local", "memory": [], "compute": compute, **keys}
+
+
+SHARDS = [{"replica": "r0", "shard": 0}, {"replica": "r0", "shard": 1}]
+STAGES = [{"replica": "r0", "stage": 0}, {"replica": "r0", "stage": 1}]
 
 
 class LocalPolicyTest(unittest.TestCase):
@@ -74,6 +84,43 @@ class LocalPolicyTest(unittest.TestCase):
         cluster.start("c0")
         cluster.await_state("serving")
         self.assertEqual(self.short(cluster), expected)
+
+    def test_replicas_answer_alike_and_outlive_each_other(self):
+        with harness.Cluster(compute=[{"name": "c0", "threads": 1, "weights": "bf16"}]) as cluster:
+            expected = answers(self, cluster)
+        with harness.Cluster(**pool({}, {})) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+            status = cluster.status()
+            self.assertEqual(status["lane_choice"],
+                             "2, one for each replica, for no attention is away that another lane would hide")
+            self.assertIn("K and V stay on c0, c1", status["partition"])
+            self.assertEqual(status["links"], [])  # Replicas have nothing to say to each other.
+            for node in status["nodes"]:
+                self.assertGreater(node["kv_bytes_read"], 0, node["name"])
+            running = [cluster.popen("generate", "--prompt", "The capital of France is", "--max-tokens", "100",
+                                     "--ignore-eos", "--temperature", "0", "--json", stdout=subprocess.PIPE)
+                       for _ in range(4)]
+            cluster.await_true(lambda: all(lane["rows"] > 0 for lane in cluster.status()["lanes"]), "rows on both")
+            cluster.kill("c1")
+            for process in running:
+                out = process.communicate(timeout=SOON_SECONDS)[0]
+                self.assertEqual(process.returncode, 0)
+                self.assertEqual(json.loads(out)["token_ids"], expected[0][0])
+            cluster.start("c1")
+            cluster.await_state("serving")
+            self.assertEqual(answers(self, cluster), expected)
+
+    def test_stages_and_shards_of_one_pool_have_the_bits_of_those_with_memory_nodes(self):
+        for parts in (STAGES, SHARDS):
+            with self.subTest(parts=parts):
+                compute = [{"name": f"c{i}", "threads": 1, "weights": "bf16", **part} for i, part in enumerate(parts)]
+                with harness.Cluster(compute=compute) as cluster:
+                    expected = answers(self, cluster)
+                with harness.Cluster(**pool(*parts)) as cluster:
+                    self.assertEqual(answers(self, cluster), expected)
+                    first, second = cluster.status()["nodes"]
+                    self.assertEqual(first["slots_total"], second["slots_total"])
+                    self.assertGreater(second["kv_bytes_read"], 0)
 
     def test_a_node_too_small_for_one_request_says_how_much_it_needs(self):
         with harness.Cluster(wait=False, **local("1MiB")) as cluster:

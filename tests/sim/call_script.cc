@@ -249,7 +249,7 @@ void CallScript::ChangeCosts() {
   }
   scheduler_->SetBandwidths(bandwidths);
   const bool one_lane = options_.rows_max >= options_.running_max && random_.Chance(0.2);
-  scheduler_->HoldOneLane(one_lane ? "drawn" : "");
+  scheduler_->HoldLanes(one_lane ? 1 : 0, "drawn");
 }
 
 // Everything ends.

@@ -15,7 +15,7 @@
 int main(int argc, char** argv) {
   if (argc < 2) {
     std::cerr << "usage: " << argv[0]
-              << " SEED [COUNT [kept] [windows] [beams] [int8] [spills] [paths]]\n";
+              << " SEED [COUNT [kept] [windows] [beams] [int8] [spills] [paths] [pool]]\n";
     return 2;
   }
   const uint64_t first = std::strtoull(argv[1], nullptr, 10);
@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
   const bool int8 = asks("int8");
   const bool spills = asks("spills");
   const bool paths = asks("paths");
+  const bool pool = asks("pool");
   lamina::sim::SimReach reach;
   lamina::sim::PlanHash hash;
   for (uint64_t seed = first; seed < first + count; ++seed) {
@@ -39,7 +40,8 @@ int main(int argc, char** argv) {
                                                                  .beams = beams,
                                                                  .int8 = int8,
                                                                  .spills = spills,
-                                                                 .paths = paths})
+                                                                 .paths = paths,
+                                                                 .pool = pool})
                                               .Run();
     reach.Add(report.reach);
     hash.Add(report.plan_hash);

@@ -230,6 +230,38 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheirPath) {
   EXPECT_GT(reach.epochs, 100);
 }
 
+// One pool: replicas keep K and V of their own lanes, come and go. No sequence ever runs where its
+// K and V are not, and none waits for ever for a lane there.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereReplicasKeepKv) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+    const SimReport report = SimWorld({.seed = seed,
+                                       .prefix_cache = seed % 2 == 0,
+                                       .windows = seed % 5 == 0,
+                                       .beams = seed % 7 == 0,
+                                       .int8 = seed % 11 == 0,
+                                       .spills = seed % 13 == 0,
+                                       .pool = true})
+                                 .Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.homes_changed, 1000);
+  EXPECT_GT(reach.replicas_side_by_side, 10'000);
+  EXPECT_GT(reach.lane_moves, 100);
+  EXPECT_GT(reach.tokens_kept, 1000);
+  EXPECT_GT(reach.blocks_outlived, 100);
+  EXPECT_GT(reach.preemptions, 100);
+  EXPECT_GT(reach.requeued, 100);
+  EXPECT_GT(reach.forks_shared, 100);
+  EXPECT_GT(reach.beams_shared, 1000);
+  EXPECT_GT(reach.restored, 10);
+  EXPECT_GT(reach.epochs, 100);
+  EXPECT_GT(reach.nodes_added, 20);
+}
+
 TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
   std::ifstream file(absl::StrCat(LAMINA_SOURCE_DIR, "/tests/sim/regression_seeds.txt"));
   ASSERT_TRUE(file.is_open());
@@ -240,11 +272,9 @@ TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
     if (line.empty() || line[0] == '#' || !(words >> options.seed)) {
       continue;
     }
-    const std::map<std::string, bool*> known = {{"kept", &options.prefix_cache},
-                                                {"windows", &options.windows},
-                                                {"beams", &options.beams},
-                                                {"int8", &options.int8},
-                                                {"paths", &options.paths}};
+    const std::map<std::string, bool*> known = {
+        {"kept", &options.prefix_cache}, {"windows", &options.windows}, {"beams", &options.beams},
+        {"int8", &options.int8},         {"paths", &options.paths},     {"pool", &options.pool}};
     for (std::string word; words >> word && known.contains(word);) {
       *known.at(word) = true;
     }
@@ -278,7 +308,8 @@ TEST_P(PlantedBugTest, IsFound) {
                         .windows = windows,
                         .beams = beams,
                         .spills = spills,
-                        .paths = GetParam() == PlantedBug::kPathOfAnother})
+                        .paths = GetParam() == PlantedBug::kPathOfAnother,
+                        .pool = GetParam() == PlantedBug::kHomeOfAnother})
                   .Run()
                   .failure.empty();
   }
@@ -294,7 +325,7 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest,
                                          PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
                                          PlantedBug::kSpillNotAwaited,
                                          PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost,
-                                         PlantedBug::kPathOfAnother));
+                                         PlantedBug::kPathOfAnother, PlantedBug::kHomeOfAnother));
 
 }  // namespace
 }  // namespace lamina::sim

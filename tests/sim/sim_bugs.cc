@@ -26,6 +26,12 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
                                                               : plan::AttentionPath::kRemote;
       }
       return;
+    case PlantedBug::kHomeOfAnother:
+      for (plan::SequenceJoin& join : plan.joins) {
+        const auto replicas = static_cast<uint32_t>(memory_nodes_.size());
+        join.memory_node = (join.memory_node + (join.id % 3 == 0 ? 1 : 0)) % replicas;
+      }
+      return;
     case PlantedBug::kDropLost:
       plan.spill_drops.clear();
       return;

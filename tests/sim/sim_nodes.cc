@@ -45,6 +45,12 @@ SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64
   }
 }
 
+void SimNodes::BindLanes(const core::LaneHomes& homes) {
+  homes_ = homes;
+  scratch_.resize(std::max<size_t>(scratch_.size(), homes.groups()),
+                  std::vector<TokenId>(options_.scratch_tokens, -1));
+}
+
 SimArenas SimNodes::Arenas() const {
   SimArenas arenas;
   for (size_t node = 0; node < slots_.size(); ++node) {

@@ -38,6 +38,9 @@ class SimNodes {
   SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64_t seed,
            const SimArenas& arenas = {});
 
+  // Lanes are bound to nodes, each of which has a scratch for them. Before the first plan.
+  void BindLanes(const core::LaneHomes& homes);
+
   SimArenas Arenas() const;
 
   void Start(const plan::StepPlan& plan);
@@ -96,7 +99,7 @@ class SimNodes {
   Entry* Find(const plan::StepPlan& plan, plan::SequenceId id);
   std::vector<TokenId>& ScratchOf(uint32_t lane) {
     return scratch_[lane >= options_.lanes ? options_.prefill_lanes.ReplicaOf(lane - options_.lanes)
-                                           : 0];
+                                           : homes_.GroupOf(lane)];
   }
 
   core::SchedulerOptions options_;
@@ -106,7 +109,8 @@ class SimNodes {
   using Slot = SimSlot;
   std::vector<std::vector<Slot>> slots_;  // By memory node.
   SimTier tier_;
-  // By replica for prompts, or one of all lanes.
+  core::LaneHomes homes_;
+  // By replica for prompts, or by the node that lanes are bound to, or one of all lanes.
   std::vector<std::vector<TokenId>> scratch_;
   std::vector<uint64_t> step_started_;  // By lane.
   std::string failure_;

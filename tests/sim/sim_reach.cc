@@ -53,6 +53,8 @@ void SimReach::Add(const SimReach& other) {
   path_changes += other.path_changes;
   lossy_joins += other.lossy_joins;
   paths_side_by_side += other.paths_side_by_side;
+  homes_changed += other.homes_changed;
+  replicas_side_by_side += other.replicas_side_by_side;
 }
 
 std::string SimReach::ToString() const {
@@ -75,7 +77,8 @@ std::string SimReach::ToString() const {
       ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
       beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited, ", spilled ",
       spilled, " restored ", restored, " failed ", spills_failed, ", path changes ", path_changes,
-      ", lossy joins ", lossy_joins, ", paths side by side ", paths_side_by_side);
+      ", lossy joins ", lossy_joins, ", paths side by side ", paths_side_by_side,
+      ", homes changed ", homes_changed, ", replicas side by side ", replicas_side_by_side);
 }
 
 }  // namespace lamina::sim

@@ -7,6 +7,9 @@
 namespace lamina::sim {
 
 void SimWorld::ChangeReplicas() {
+  if (sim_.pool) {
+    return ChangePool();
+  }
   replicas_ = 1 + static_cast<uint32_t>(replicas_random_.Below(4));
   const bool one_replica = replicas_random_.Chance(0.3);  // Whose nodes these are.
   stages_.clear();
@@ -18,8 +21,12 @@ void SimWorld::ChangeReplicas() {
     const auto fewer = static_cast<uint32_t>(1 + stages_random_.Below(prefill_lanes_.each));
     AddReplica(i == 0 ? prefill_lanes_.each : fewer, stages_random_.Chance(0.5));
   }
+  HaveReplicas(PipelineMode::kRotational);
+}
+
+void SimWorld::HaveReplicas(PipelineMode mode) {
   schedule_.emplace(
-      PipelineMode::kRotational, stages_, kLayers, 0,
+      mode, stages_, kLayers, 0,
       plan::PipelineSchedule::Prefill{.lane = workload_.options.lanes, .lanes = prefill_lanes_});
   reports_.Reset(static_cast<uint32_t>(stages_.size()), static_cast<uint32_t>(links_.size()),
                  *schedule_);

@@ -48,6 +48,10 @@ void HaveSpillTiers(uint64_t seed, SimWorkload& workload);
 // lanes.
 void ChoosePaths(Prng random, SimWorkload& workload);
 
+// The nodes that hold KV are replicas with lanes of their own, one to three each. Sequences are not
+// cut.
+void KeepKvOnReplicas(uint64_t seed, SimWorkload& workload);
+
 // Many requests are beam searches.
 void SearchBeams(Prng random, SimWorkload& workload);
 

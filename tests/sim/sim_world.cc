@@ -67,6 +67,9 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   if (sim.paths) {
     ChoosePaths(Prng(sim.seed + 13), workload);
   }
+  if (sim.pool) {
+    KeepKvOnReplicas(sim.seed, workload);
+  }
   return workload;
 }
 
@@ -125,6 +128,12 @@ SimWorld::SimWorld(const SimOptions& options)
       links_(workload_.options.lanes + prefill_lanes_.count()),
       memory_nodes_(workload_.options.memory_nodes) {
   arenas_drawn_ = memory_nodes_.size();
+  if (sim_.pool) {
+    BindLanes();
+    core::Events none;
+    scheduler_.StartEpoch(epoch_, memory_nodes_, {}, none, {}, homes_);
+    nodes_->BindLanes(homes_);
+  }
   ChangeReplicas();
 }
 
@@ -266,7 +275,8 @@ void SimWorld::ChangeEpoch() {
       lost.push_back(name);
     }
   }
-  if (members_random_.Chance(0.2)) {
+  const bool has_lanes = !sim_.pool || memory_nodes_.size() < workload_.options.lanes;
+  if (members_random_.Chance(0.2) && has_lanes) {
     core::MemoryNodeShare added = memory_nodes_.front();
     added.name = absl::StrCat("added", ++report_.reach.nodes_added);
     added.arena = 0;
@@ -279,7 +289,10 @@ void SimWorld::ChangeEpoch() {
                        ? plan::PrefillLanes()
                        : DrawPrefillLanes(prefill_random_, stages_random_);
   const uint32_t running = scheduler_.Stats().running;
-  scheduler_.StartEpoch(++epoch_, memory_nodes_, lost, events, prefill_lanes_);
+  if (sim_.pool) {
+    BindLanes();
+  }
+  scheduler_.StartEpoch(++epoch_, memory_nodes_, lost, events, prefill_lanes_, homes_);
   Trace(absl::StrCat("epoch ", epoch_, " lost ", lost.size()));
   if (sim_.prefix_cache) {
     DrawArenas();
@@ -288,6 +301,7 @@ void SimWorld::ChangeEpoch() {
   options.memory_nodes = memory_nodes_;
   options.prefill_lanes = prefill_lanes_;
   nodes_ = std::make_unique<SimNodes>(options, epoch_, random_(), arenas_);
+  nodes_->BindLanes(homes_);
   links_.assign(workload_.options.lanes + prefill_lanes_.count(), {});
   ChangeReplicas();
   last_row_.clear();
@@ -371,6 +385,9 @@ void SimWorld::Plan() {
       ObservePaths(plan);
     }
     Mutate(plan);
+    if (sim_.pool) {
+      ObserveHomes(plan);
+    }
     Trace(Describe(plan));
     Send(std::move(plan));
   }

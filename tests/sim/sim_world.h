@@ -55,6 +55,7 @@ enum class PlantedBug : uint8_t {
   kRestoreNotAwaited,  // or that it read what is not in slots yet.
   kPathOfAnother,      // A sequence joins a lane with the path of other lanes.
   kDropLost,           // Nodes are not told to forget what they have spilled.
+  kHomeOfAnother,      // A sequence lives on another replica than the one that runs its lane.
 };
 
 struct SimOptions {
@@ -73,6 +74,8 @@ struct SimOptions {
   bool spills = false;
   // Epochs prepare several paths of attention, and requests ask for one of them.
   bool paths = false;
+  // One pool: the nodes that hold KV are replicas, whole or in parts, each with lanes of its own.
+  bool pool = false;
 };
 
 struct SimReport {
@@ -120,6 +123,9 @@ class SimWorld {
   void ChangeEpoch();
   void DrawArenas();
   void ChangeReplicas();
+  void HaveReplicas(PipelineMode mode);
+  void ChangePool();
+  void BindLanes();
   void AddReplica(uint32_t nodes, bool shards);
   bool IsPrefillLane(uint32_t lane) const { return lane >= workload_.options.lanes; }
   void ChangeCosts();
@@ -136,6 +142,7 @@ class SimWorld {
   uint64_t SlotsOfLongest() const;
   void ObservePrefill(const plan::StepPlan& plan);
   void ObservePaths(const plan::StepPlan& plan);
+  void ObserveHomes(const plan::StepPlan& plan);
   void Mutate(plan::StepPlan& plan);
   void Mutate(plan::StepResult& result);
   void CheckAll();
@@ -170,6 +177,8 @@ class SimWorld {
   std::set<plan::SequenceId> left_prefill_;        // Left a prefill lane.
   std::map<plan::SequenceId, TokenId> last_token_;
   std::map<uint32_t, plan::AttentionPath> lane_paths_;  // The path of who joined a lane last.
+  core::LaneHomes homes_;                               // Lanes of each replica of one pool.
+  std::map<plan::SequenceId, uint32_t> home_of_;        // The replica that it joined last.
   std::map<uint32_t, std::vector<plan::SequenceLeave>> leaves_late_;  // By lane; kLeaveLate.
   std::priority_queue<Event> queue_;
   Nanos now_ = 0;

@@ -67,6 +67,11 @@ class CountingDevice final : public kernels::ComputeDevice {
     return cpu_->MakeKvDevice(options);
   }
   absl::StatusOr<double> MeasureReads() override { return cpu_->MeasureReads(); }
+  absl::StatusOr<double> SecondsOf(absl::FunctionRef<absl::Status()> work) override {
+    ++timed_;
+    return cpu_->SecondsOf(work);
+  }
+  int timed() const { return timed_; }
   absl::StatusOr<std::unique_ptr<kernels::RowSampler>> MakeSampler(
       const kernels::RowSamplerOptions& options) override {
     if (sampler_ != nullptr) {
@@ -101,6 +106,7 @@ class CountingDevice final : public kernels::ComputeDevice {
   const std::unique_ptr<kernels::ComputeDevice> cpu_;
   std::vector<size_t> copies_;
   int synchronized_ = 0;
+  int timed_ = 0;
   int captured_ = 0;
   int fails_in_ = 0;
   bool has_memory_ = true;

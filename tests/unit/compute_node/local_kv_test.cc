@@ -33,11 +33,11 @@ class LocalKvTest : public ::testing::Test {
         .compute_nodes = {"c0"},
         .memory_nodes = {"c0"},
         .slots = {kSlots}};
-    auto device =
-        kernels::CpuKvDevices(kernels::CpuAttention(), pool_)(LocalKv::DeviceOptions(config_));
+    auto device = kernels::CpuKvDevices(kernels::CpuAttention(),
+                                        pool_)(LocalKv::DeviceOptions(config_, stage_));
     EXPECT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
-    kv_ = std::make_unique<LocalKv>(config_, *device_);
+    kv_ = std::make_unique<LocalKv>(config_, stage_, *device_);
     EXPECT_TRUE(kv_->Begin().ok());
     for (int i = 0; i < 3; ++i) {
       auto arena = kernels::KvArena::Create(config_.layers, kTokensMax);
@@ -101,6 +101,7 @@ class LocalKvTest : public ::testing::Test {
   ThreadPool pool_{{.threads = 2}};
   std::mt19937 random_{7};
   std::normal_distribution<float> normal_{0.0f, 1.0f};
+  const plan::Stage stage_ = {.layers = 2};
   plan::EpochConfig config_;
   std::unique_ptr<kernels::KvDevice> device_;
   std::unique_ptr<LocalKv> kv_;
@@ -142,6 +143,39 @@ TEST_F(LocalKvTest, SlotsMayBeShared) {
         .allocations = {{2, {10, 50}}, {2, {90, 1}}},
         .rows = {{.sequence = 2, .position = 50}}},
        {{2, 50, 1}});
+}
+
+// The device holds K and V of its layers alone; the model's layers keep their numbers.
+TEST_F(LocalKvTest, AStageHasItsLayersAlone) {
+  const std::vector<AttentionDescriptor> all = config_.layers;
+  config_.layers.insert(config_.layers.begin(), {.query_heads = 2, .kv_heads = 1, .head_dim = 64});
+  const plan::Stage stage{.replica = 3, .first_layer = 1, .layers = 2};
+  EXPECT_EQ(LocalKv::DeviceOptions(config_, stage).layers, all);
+  LocalKv of_stage(config_, stage, *device_);
+  ASSERT_TRUE(of_stage
+                  .Apply({.joins = {{.id = 1, .tokens = {1, 2}, .memory_node = 3}},
+                          .allocations = {{.sequence = 1,
+                                           .extent = {.first_slot = 40, .tokens = 2},
+                                           .memory_node = 3}}})
+                  .ok());
+  of_stage.BeginStep(0);
+  ASSERT_TRUE(of_stage.AddRows(0, 1, /*first_row=*/0, /*first_token=*/0, /*tokens=*/2).ok());
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    const AttentionDescriptor& shape = all[layer];
+    std::vector<BFloat16> qkv(2 * shape.qkv_width());
+    for (BFloat16& x : qkv) {
+      x = ToBFloat16(normal_(random_));
+    }
+    std::vector<BFloat16> out(2 * shape.q_width());
+    const auto qkv_rows = kernels::Packed(qkv.data(), 2, shape.qkv_width());
+    ASSERT_TRUE(of_stage.Store(0, layer + 1, qkv_rows).ok());
+    ASSERT_TRUE(
+        of_stage.Attend(0, layer + 1, qkv_rows, kernels::Packed(out.data(), 2, shape.q_width()))
+            .ok());
+    // The first token sees nothing but itself.
+    const BFloat16* const v = qkv.data() + shape.q_width() + shape.kv_width();
+    EXPECT_EQ(std::memcmp(out.data(), v, shape.head_dim * sizeof(BFloat16)), 0) << layer;
+  }
 }
 
 TEST_F(LocalKvTest, APlanThatDoesNotFitIsRefused) {

@@ -17,6 +17,7 @@ namespace lamina::compute_node {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
 // Two compute nodes and a memory node, each with a region of few bytes.
@@ -83,6 +84,15 @@ TEST_F(PeersTest, HaveNamesAndRegionsByTheirRole) {
 
 TEST_F(PeersTest, UnderPolicyLocalMemoryNodesHaveNoLinks) {
   config_.attention_paths = {plan::AttentionPath::kLocal};
+
+  Make({});
+
+  EXPECT_THAT(LinkNames(), IsEmpty()) << "c0 is another replica";
+}
+
+TEST_F(PeersTest, UnderPolicyLocalNodesOfTheReplicaHaveLinks) {
+  config_.attention_paths = {plan::AttentionPath::kLocal};
+  config_.stages = {{.first_layer = 0, .layers = 1}, {.first_layer = 1, .layers = 1}};
 
   Make({});
 

@@ -57,6 +57,7 @@ TEST_F(PolicyTimesTest, WithoutSharedCoresBothPoliciesHaveTheSameSlices) {
 
   ASSERT_TRUE(times.ok()) << times.status();
   ExpectSound(*times);
+  EXPECT_GT(static_cast<CountingDevice&>(executor().device()).timed(), 0) << "its own clock";
   EXPECT_EQ(times->attention_shared, 0);
   for (size_t size = 0; size < times->local.size(); ++size) {
     EXPECT_EQ(times->pools[size].slice_seconds, times->local[size].slice_seconds);

@@ -60,6 +60,7 @@ class ReplicaExchangeTest : public ::testing::Test {
     Lane lane = (*nodes_)[node].MakeLane(index);
     lane.slice = slice;
     lane.decode_rows = rows;
+    lane.rows_from_elsewhere = rows;
     lane.token_ids.assign(rows, 1);
     lane.positions.assign(rows, 5);
     return lane;
@@ -255,6 +256,7 @@ TEST_F(ReplicaExchangeTest, OutputsOfChunksGoWithTheContextOfAStage) {
     for (Lane* const lane : {&from, &to}) {
       lane->pinned = true;
       lane->decode_rows = 2;
+      lane->rows_from_elsewhere = 2;
     }
     const std::vector<std::byte> sent = ContextOf(from, 0, /*fill=*/true);
     const auto out = executor().AttentionRows(0, 5, from.buffers);

@@ -44,8 +44,8 @@ absl::StatusOr<bool> ToyPath::Poll(Lane& lane) {
   return true;
 }
 
-absl::Status ToyPathMaker::Reserve(const plan::EpochConfig& config, const plan::Stage& /*stage*/) {
-  LAMINA_ASSIGN_OR_RETURN(store_, make_store_(LocalKv::DeviceOptions(config)));
+absl::Status ToyPathMaker::Reserve(const plan::EpochConfig& config, const plan::Stage& stage) {
+  LAMINA_ASSIGN_OR_RETURN(store_, make_store_(LocalKv::DeviceOptions(config, stage)));
   return absl::OkStatus();
 }
 

@@ -29,7 +29,7 @@ class ToyPath final : public AttentionPath {
   // Adds the steps that have ended to `steps_ended`.
   ToyPath(const WorkerContext& context, kernels::KvDevice& store, int* steps_ended)
       : context_(context),
-        store_(context.config, store),
+        store_(context.config, plan::StageOf(context.config, context.node), store),
         lanes_(context.config.lanes),
         steps_ended_(steps_ended) {}
 

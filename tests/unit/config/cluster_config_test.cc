@@ -529,8 +529,8 @@ TEST(ClusterConfigTest, SaysWhenTheFileIsADirectory) {
 }
 
 TEST(ClusterConfigTest, TheExamplesAreValid) {
-  for (const char* name : {"local", "minimal", "eight_cores", "one_node", "auto", "stages",
-                           "shards", "gpu_and_host"}) {
+  for (const char* name : {"local", "minimal", "eight_cores", "one_node", "one_pool", "auto",
+                           "stages", "shards", "gpu_and_host"}) {
     const auto config =
         LoadClusterConfig(absl::StrCat(LAMINA_SOURCE_DIR, "/deploy/clusters/", name, ".yaml"), {});
     EXPECT_TRUE(config.ok()) << name << ": " << config.status();

@@ -32,6 +32,54 @@ TEST(PolicyTest, LocalNeedsNoMemoryNodesAndHasOneLane) {
   EXPECT_TRUE(Parse(std::string(kLocal) + "pipeline: {mode: sequential}\npartition: auto\n").ok());
 }
 
+constexpr char kReplicas[] =
+    "model: m\npolicy: local\ncompute: [{name: c0, capacity: 2GiB}, {name: c1, capacity: 1GiB}]\n";
+constexpr char kStages[] =
+    "model: m\npolicy: local\ncompute: [{name: c0, capacity: 2GiB, replica: r, stage: 0}, "
+    "{name: c1, capacity: 1GiB, replica: r, stage: 1}]\n";
+constexpr char kShards[] =
+    "model: m\npolicy: local\ncompute: [{name: c0, capacity: 2GiB, replica: r, shard: 0}, "
+    "{name: c1, capacity: 1GiB, replica: r, shard: 1}]\n";
+
+TEST(PolicyTest, LocalHasALaneForEachReplicaAndStage) {
+  for (const auto& [text, lanes] : {std::pair{kReplicas, 2u}, {kStages, 2u}, {kShards, 1u}}) {
+    SCOPED_TRACE(text);
+    const auto config = Parse(text);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->pipeline.lanes, lanes);
+    const auto again = Parse(ToYaml(*config));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->pipeline.lanes, lanes);
+  }
+  EXPECT_EQ(Parse(kStages, {"pipeline.lanes=3"})->pipeline.lanes, 3u);
+  EXPECT_EQ(Parse(kShards, {"pipeline.lanes=2"})->pipeline.lanes, 2u);
+  EXPECT_EQ(Parse(kStages, {"pipeline.mode=sequential"})->pipeline.lanes, 1u);
+  EXPECT_THAT(Parse(kReplicas, {"pipeline.lanes=4"}).status().ToString(),
+              HasSubstr("set it to 2 or auto"));
+  const std::string two = std::string(kShards) + "pipeline: {lanes: 3}\n";
+  EXPECT_TRUE(Parse(two).ok());
+  EXPECT_THAT(Parse(kReplicas, {"pipeline.mode=sequential"}).status().ToString(),
+              HasSubstr("replicas contradict pipeline.mode sequential"));
+  EXPECT_THAT(Parse(kStages, {"compute.1.capacity=null"}).status().ToString(),
+              HasSubstr("compute.1.capacity: missing or zero"));
+  EXPECT_THAT(
+      Parse(kReplicas, {"prefill.mode=dedicated", "compute.1.role=prefill"}).status().ToString(),
+      HasSubstr("compute.1.role: prefill contradicts policy local"));
+}
+
+TEST(PolicyTest, LanesOfReplicasInPartsAreAsManyForEach) {
+  const std::string text =
+      "model: m\npolicy: local\ncompute:\n"
+      "- {name: c0, capacity: 2GiB, replica: r0, shard: 0}\n"
+      "- {name: c1, capacity: 2GiB, replica: r0, shard: 1}\n"
+      "- {name: c2, capacity: 2GiB, replica: r1, shard: 0}\n"
+      "- {name: c3, capacity: 2GiB, replica: r1, shard: 1}\n";
+  EXPECT_EQ(Parse(text)->pipeline.lanes, 2u);
+  EXPECT_EQ(Parse(text, {"pipeline.lanes=4"})->pipeline.lanes, 4u);
+  EXPECT_THAT(Parse(text, {"pipeline.lanes=3"}).status().ToString(),
+              HasSubstr("set it to a multiple of 2, or auto"));
+}
+
 TEST(PolicyTest, WhatIsWrittenReadsBackAsTheSame) {
   const auto config = Parse(kLocal);
   ASSERT_TRUE(config.ok()) << config.status();
@@ -60,7 +108,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Contradiction{"memory=[{name: m0, capacity: 1GiB}]", "1 memory nodes (m0) would have"},
         Contradiction{"compute.0.capacity=null", "compute.0.capacity: missing or zero"},
-        Contradiction{"compute.1={name: c1, capacity: 1GiB}", "compute: 2 nodes are not served"},
+        Contradiction{"compute.1={name: c1}", "compute.1.capacity: missing or zero"},
+        Contradiction{"compute.1={name: c1, capacity: 1GiB, role: prefill}",
+                      "contradict prefill.mode inline"},
         Contradiction{"compute.0.role=prefill", "contradict prefill.mode inline"},
         Contradiction{"partition=head", "policy local has none; set it to request"},
         Contradiction{"partition=token_range", "policy local has none; set it to request"},
@@ -116,7 +166,6 @@ INSTANTIATE_TEST_SUITE_P(
                       "compute.0.capacity: missing or zero; with policy auto"},
         Contradiction{"compute.1={name: c1, capacity: 1GiB}",
                       "compute: 2 nodes are not served by this version with policy auto"},
-        Contradiction{"compute.0.device=cuda", "cpu, with policy auto"},
         Contradiction{"memory.0.device=cuda", "cpu, with policy auto"},
         Contradiction{"memory.0.capacity=null", "memory.0.capacity: missing or zero"},
         Contradiction{"partition=head", "set it to request, or policy to attend_remote"},

@@ -166,8 +166,19 @@ TEST(EngineOptionsOfTest, PolicyLocalHasOneLaneAndSaysWhereKvIs) {
   EXPECT_TRUE(options->nodes[0].holds_kv);
   EXPECT_FALSE(options->scheduler.lanes_auto);
   EXPECT_THAT(options->scheduler.lanes_why, HasSubstr("no attention is away"));
-  EXPECT_THAT(options->partition_why, HasSubstr("K and V stay on c0"));
+  EXPECT_EQ(options->replica_lanes, 1u);
   EXPECT_FALSE(options->policy_auto.has_value());
+}
+
+TEST(EngineOptionsOfTest, PolicyLocalGivesEachReplicaLanesOfItsOwn) {
+  const auto replicas = OptionsOf(
+      "compute: [{name: c0, capacity: 1GiB}, {name: c1, capacity: 1GiB}]\npolicy: local\n");
+  ASSERT_TRUE(replicas.ok()) << replicas.status();
+  EXPECT_EQ(replicas->scheduler.lanes, 2u);
+  EXPECT_EQ(replicas->scheduler.rows_max, (replicas->scheduler.running_max + 1) / 2);
+  EXPECT_EQ(replicas->replica_lanes, 1u);
+  EXPECT_THAT(replicas->replica_lanes_why, HasSubstr("one for each replica"));
+  EXPECT_TRUE(replicas->nodes[1].holds_kv);
 }
 
 TEST(EngineOptionsOfTest, PolicyAutoHasRoomForAllRowsInOneLaneAndKnowsWhoSharesCores) {

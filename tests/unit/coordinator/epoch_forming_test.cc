@@ -131,6 +131,75 @@ TEST(EpochFormingTest, AttentionThatIsNamedIsTaken) {
   EXPECT_EQ(formed->attention, "canonical, prompts pairs: as the cluster file says");
 }
 
+// Policy local: c0 and c1 hold K and V.
+EpochMembers LocalMembers() {
+  EpochMembers members = Members();
+  members.local = true;
+  members.kv[0].name = "c0";
+  members.kv[1].name = "c1";
+  return members;
+}
+
+TEST(EpochFormingTest, ReplicasThatKeepKvHaveLanesOfTheirOwn) {
+  EngineOptions options = Options();
+  options.replica_lanes = 3;
+  const auto formed = EpochForming(options).Form(LocalMembers());
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  EXPECT_EQ(formed->config().lanes, 6u);
+  EXPECT_THAT(formed->config().memory_nodes, ElementsAre("c0", "c1"));
+  EXPECT_THAT(formed->config().slots, ElementsAre(100, 200));
+  EXPECT_THAT(formed->share_of, ElementsAre(0, 1));
+  EXPECT_TRUE(formed->homes().bound());
+  EXPECT_EQ(formed->homes().GroupOf(3), 1u);
+  EXPECT_EQ(formed->partition,
+            "request; policy local: K and V stay on c0, c1, which attend themselves");
+  EXPECT_FALSE(EpochForming(options).Form(Members())->homes().bound());
+}
+
+// Each node holds one layer of two, and one head of three, or two of them.
+TEST(EpochFormingTest, NodesOfAReplicaHaveTheSlotsOfTheFullest) {
+  const EngineOptions options = Options();
+  EpochMembers members = LocalMembers();
+  const auto shard = [](uint32_t index, uint32_t heads) {
+    return ShardPart{.index = index,
+                     .count = 2,
+                     .first_head = index,
+                     .heads = heads,
+                     .first_column = 64 * index,
+                     .columns = 64};
+  };
+  members.compute = {{.name = "c0"}, {.name = "c1"}, {.name = "c2"}, {.name = "c3"}};
+  members.stages = {{.first_layer = 0, .layers = 1, .shard = shard(0, 1)},
+                    {.first_layer = 0, .layers = 1, .shard = shard(1, 2)},
+                    {.first_layer = 1, .layers = 1, .shard = shard(0, 1)},
+                    {.first_layer = 1, .layers = 1, .shard = shard(1, 2)}};
+  members.kv.clear();
+  for (const EpochMember& node : members.compute) {
+    members.kv.push_back({.name = node.name, .capacity_bytes = 128 * 200});
+  }
+  members.bandwidth.bytes_per_second = {1, 2, 3, 4};
+  const auto formed = EpochForming(options).Form(members);
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  ASSERT_EQ(formed->shares.size(), 1u);
+  EXPECT_EQ(formed->shares[0].name, "c0+c1+c2+c3");
+  EXPECT_EQ(formed->shares[0].slots, 100u);  // One head of a layer takes 128 bytes, two 256.
+  EXPECT_EQ(formed->shares[0].bandwidth_bytes_per_second, 10);
+  EXPECT_THAT(formed->config().slots, ElementsAre(100, 100, 100, 100));
+  EXPECT_THAT(formed->share_of, ElementsAre(0, 0, 0, 0));
+}
+
+TEST(EpochFormingTest, APartThatHasNoRoomForOneRequestIsNamed) {
+  const EngineOptions options = Options();
+  EpochMembers members = LocalMembers();
+  members.stages = {{.first_layer = 0, .layers = 1}, {.first_layer = 1, .layers = 1}};
+  members.kv[1].capacity_bytes = 384 * 63;
+  const auto formed = EpochForming(options).Form(members);
+  EXPECT_EQ(formed.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(formed.status().message()),
+              ::testing::AllOf(HasSubstr("c1"), HasSubstr("room for 63 tokens of its 1 layers"),
+                               HasSubstr("one request may have 64"), HasSubstr("24.0 KiB")));
+}
+
 TEST(EpochFormingTest, HeadsAreSpreadOverAllNodesAsOne) {
   EngineOptions options = Options();
   options.partition = Partition::kHead;

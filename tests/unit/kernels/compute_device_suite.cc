@@ -46,6 +46,22 @@ TEST_F(ComputeDeviceSuite, SaysWhatItIs) {
   EXPECT_EQ(device_->dense().compute_type(), DType::kBF16);
 }
 
+TEST_F(ComputeDeviceSuite, TimesWhatIsCalledAndPassesItsErrors) {
+  const auto buffer = device_->Allocate(1 << 20);
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  const std::vector<uint8_t> ones(1 << 20, 1);
+  const absl::StatusOr<double> seconds = device_->SecondsOf([&] {
+    device_->Copy(buffer->data, ones.data(), ones.size());
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(seconds.ok()) << seconds.status();
+  EXPECT_GE(*seconds, 0);
+  EXPECT_LT(*seconds, 60);
+  EXPECT_EQ(Download<uint8_t>(buffer->data, ones.size()), ones);
+  EXPECT_EQ(device_->SecondsOf([] { return absl::AbortedError("by the test"); }).status().code(),
+            absl::StatusCode::kAborted);
+}
+
 TEST_F(ComputeDeviceSuite, MemoryBeginsAsZeros) {
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{257}, size_t{3} << 20}) {
     const auto device = device_->Allocate(bytes);

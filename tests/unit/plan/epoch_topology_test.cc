@@ -84,6 +84,29 @@ EpochConfig Local() {
   return config;
 }
 
+// Replicas c0 and c1 keep K and V of their own lanes.
+EpochConfig LocalReplicas() {
+  EpochConfig config = Config();
+  config.attention_paths = {AttentionPath::kLocal};
+  config.memory_nodes = config.compute_nodes;
+  return config;
+}
+
+// Two replicas of two nodes: c0 and c1 are stages of one layer, c2 and c3 shards of one head and
+// two.
+EpochConfig LocalParts() {
+  EpochConfig config = LocalReplicas();
+  config.compute_nodes = {"c0", "c1", "c2", "c3"};
+  config.memory_nodes = config.compute_nodes;
+  config.stages = InStages().stages;
+  for (EpochConfig parts = InShards(); const Stage& shard : parts.stages) {
+    config.stages.push_back(shard);
+    config.stages.back().replica = 1;
+  }
+  config.slots = {100, 100, 200, 200};
+  return config;
+}
+
 EpochTopology Topology(const EpochConfig& config) { return *EpochTopology::Create(config); }
 
 void ExpectRefused(const EpochConfig& config, absl::string_view words) {
@@ -219,6 +242,21 @@ TEST(EpochTopologyCreateTest, PathLocalWithKvElsewhereIsRefused) {
   ExpectRefused(config, "does not have KV on the nodes that attend");
 }
 
+TEST(EpochTopologyCreateTest, PathLocalKeepsWholeSequencesInTheSameSlotsOfEachReplica) {
+  EpochConfig config = LocalReplicas();
+  config.stages = InStages().stages;
+  ExpectRefused(config, "unlike slots in one replica");
+  config.slots = {100, 100};
+  EXPECT_TRUE(EpochTopology::Create(config).ok());
+  config.partition = Partition::kTokenRange;
+  config.span_tokens = 256;
+  ExpectRefused(config, "with a partition");
+  config = LocalReplicas();
+  config.prefill_nodes = 1;
+  config.prefill_lanes = 1;
+  ExpectRefused(config, "with nodes for prompts");
+}
+
 TEST(EpochTopologyTest, KnowsItsNodesByName) {
   const EpochTopology topology = Topology(WithPrefill());
   EXPECT_EQ(topology.FindCompute("p0")->index(), 2u);
@@ -324,10 +362,19 @@ TEST(ComputeNodeViewTest, WritesToNobodyOnPathLocal) {
   EXPECT_THAT(Topology(Local()).memory(0).lanes(), IsEmpty());
 }
 
+TEST(ComputeNodeViewTest, WritesToTheNodesOfItsOwnReplicaOnPathLocal) {
+  EXPECT_EQ(Topology(LocalReplicas()).compute(1).opens(), EpochNodes());
+  EXPECT_THAT(Topology(LocalReplicas()).compute(1).lanes(), ElementsAre(1));
+  EpochConfig config = LocalParts();
+  config.stages[2].shard = config.stages[3].shard = {};  // Views check nothing.
+  EXPECT_EQ(EpochView(config).compute(0).opens(), (EpochNodes{.compute = {1}}));
+  EXPECT_EQ(EpochView(config).compute(2).opens(), (EpochNodes{.compute = {3}}));
+}
+
 // Both ends of every region agree, whatever the configuration.
 TEST(EpochTopologyTest, WhoOpensARegionIsOpenedByItsOwner) {
-  for (const EpochConfig& config :
-       {Config(), ByHead(), BySpan(), InStages(), InShards(), WithPrefill(), Local()}) {
+  for (const EpochConfig& config : {Config(), ByHead(), BySpan(), InStages(), InShards(),
+                                    WithPrefill(), Local(), LocalReplicas()}) {
     const EpochTopology topology = Topology(config);
     for (uint32_t i = 0; i < topology.compute_nodes(); ++i) {
       for (const uint32_t peer : topology.compute(i).opens().compute) {
@@ -367,6 +414,20 @@ TEST(MemoryNodeViewTest, HoldsWholeSequencesOrAPartOfEach) {
   EXPECT_FALSE(Topology(Config()).memory(0).Holds(1));
   EXPECT_TRUE(Topology(ByHead()).memory(0).Holds(1));
   EXPECT_TRUE(Topology(BySpan()).memory(0).Holds(1));
+}
+
+TEST(MemoryNodeViewTest, OnPathLocalItHoldsItsPartOfTheSequencesOfItsReplica) {
+  const EpochConfig config = LocalParts();
+  const EpochView view(config);
+  for (uint32_t node = 0; node < 4; ++node) {
+    EXPECT_EQ(view.memory(node).holder(), node / 2);
+    EXPECT_EQ(view.memory(node).Holds(0), node < 2);
+    EXPECT_EQ(view.memory(node).Holds(1), node >= 2);
+  }
+  EXPECT_EQ(view.memory(1).layers(), std::vector<AttentionDescriptor>({config.layers[1]}));
+  ASSERT_EQ(view.memory(3).layers().size(), 2u);
+  EXPECT_EQ(view.memory(3).layers()[0].kv_heads, 2u);
+  EXPECT_EQ(view.memory(3).HeadsOf(config.layers[0]), (HeadRange{.first = 1, .count = 2}));
 }
 
 TEST(MemoryNodeViewTest, AttendsOverTheHeadsThatItHolds) {

@@ -463,6 +463,30 @@ TEST(PipelineScheduleTest, PrefillLanesStayOnTheirNodesAndTheOthersRotateWithout
 
 // Two replicas decode, of two shards each; prompts have one of two stages and a whole one, with two
 // lanes each.
+TEST(PipelineScheduleTest, ApartEachReplicaKeepsItsOwnLanesAlone) {
+  const PipelineSchedule whole(PipelineMode::kApart, 3, 4);
+  for (uint32_t lane = 0; lane < 6; ++lane) {
+    for (uint32_t node = 0; node < 3; ++node) {
+      EXPECT_EQ(whole.Runs(node, lane), node == lane % 3);
+      EXPECT_EQ(whole.TakesPart(node, lane), node == lane % 3);
+    }
+    for (uint32_t slice = 0; slice <= 4; ++slice) {
+      EXPECT_EQ(whole.NodeOf(lane, /*step=*/5, slice, /*pinned=*/false), lane % 3);
+    }
+  }
+  const std::vector<Stage> nodes = {{.replica = 0, .first_layer = 0, .layers = 1},
+                                    {.replica = 0, .first_layer = 1, .layers = 3},
+                                    {.replica = 1, .first_layer = 0, .layers = 4}};
+  const PipelineSchedule stages(PipelineMode::kApart, nodes, 4);
+  for (uint32_t node = 0; node < 3; ++node) {
+    EXPECT_EQ(stages.TakesPart(node, 2), node < 2);
+    EXPECT_EQ(stages.TakesPart(node, 3), node == 2);
+  }
+  EXPECT_EQ(stages.NodeOf(2, 5, 0, false), 0u);
+  EXPECT_EQ(stages.NodeOf(2, 5, 3, false), 1u);
+  EXPECT_EQ(stages.HeadNodeOf(1, 5, false), 2u);
+}
+
 TEST(PipelineScheduleTest, PrefillLanesGoThroughTheStagesOfTheirReplica) {
   constexpr uint32_t kLayers = 5;
   constexpr uint32_t kLanes = 3;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/cluster_file.h"
 
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/planner/problems.h"
@@ -61,6 +64,25 @@ TEST(ClusterFileTest, OnePoolHasItsKvOnTheComputeNode) {
   const ClusterConfig config = ClusterFileOf(problem, configuration, evaluation, "model.gguf");
   EXPECT_LT(static_cast<double>(config.compute[0].capacity_bytes),
             90e9 - problem.model.WeightBytes());
+}
+
+// The homogeneous baseline: a lane for each stage of each replica, as the cluster file has it.
+TEST(ClusterFileTest, OnePoolOfSeveralNodesIsRunnable) {
+  const Problem problem = SmallProblem();
+  for (const auto& [replicas, stages, shards] :
+       {std::tuple{4u, 1u, 1u}, {2u, 2u, 1u}, {2u, 1u, 2u}, {1u, 2u, 2u}}) {
+    SCOPED_TRACE(absl::StrCat(replicas, " ", stages, " ", shards));
+    Configuration configuration = Shape(problem, 2, 0);
+    configuration.replicas = replicas;
+    configuration.stages = stages;
+    configuration.shards = shards;
+    configuration.lanes = replicas * stages;
+    const Evaluation evaluation = Evaluate(problem, Rates(problem), configuration);
+    EXPECT_EQ(WhyNotRunnable(problem, configuration, evaluation), "");
+    const ClusterConfig config = ClusterFileOf(problem, configuration, evaluation, "model.gguf");
+    EXPECT_EQ(config.pipeline.lanes, replicas * stages);
+    EXPECT_GT(config.compute.back().capacity_bytes, 0u);
+  }
 }
 
 TEST(ClusterFileTest, HostsAreMemoryNodesOfTheirMachines) {

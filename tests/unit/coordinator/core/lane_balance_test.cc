@@ -55,7 +55,7 @@ TEST_F(LaneBalanceTest, AHeldLaneTakesAllAsFarAsThereIsRoom) {
   Decode(1, 10, 0);
   Decode(2, 10, 1);
   Decode(3, 10, 1);
-  balance_.HoldOneLane("said the test");
+  balance_.HoldLanes(1, "said the test");
   balance_.Balance(0);
 
   EXPECT_EQ(balance_.count().why, "1, said the test");

@@ -48,6 +48,119 @@ class SchedulerLanesTest : public SchedulerTest {
   }
 };
 
+// Lanes that are bound to nodes: 0 and 2 to node a, 1 and 3 to node b.
+class BoundLanesTest : public SchedulerLanesTest {
+ protected:
+  void MakeBound(uint32_t lanes, uint32_t slots_a, uint32_t slots_b, bool prefix_cache = false) {
+    SchedulerOptions options = SmallOptions(slots_a);
+    options.memory_nodes.push_back({.name = "b", .slots = slots_b});
+    options.memory_nodes[0].bandwidth_bytes_per_second = 0;
+    options.lanes = lanes;
+    options.prefix_cache = prefix_cache;
+    Make(options);
+    scheduler_->HoldLanes(lanes, "bound");
+    scheduler_->StartEpoch(1, options.memory_nodes, {}, events_, {}, LaneHomes::Bound(2));
+  }
+  // The lane in which the sequence has joined.
+  uint32_t LaneOf(plan::SequenceId id) const { return lane_of_.at(id); }
+  void NoteLanes(const std::vector<plan::StepPlan>& plans) {
+    for (const plan::StepPlan& plan : plans) {
+      for (const plan::SequenceJoin& join : plan.joins) {
+        lane_of_[join.id] = plan.lane;
+        EXPECT_EQ(join.memory_node, plan.lane % 2) << "sequence " << join.id;
+      }
+    }
+  }
+  void Finish() {
+    for (int step = 0; step < 1000; ++step) {
+      NoteLanes(Plan());
+      if (!StepDone()) {
+        return;
+      }
+    }
+    FAIL() << "it does not end";
+  }
+
+  std::map<plan::SequenceId, uint32_t> lane_of_;
+};
+
+TEST_F(BoundLanesTest, NewcomersAreSpreadOverNodesAndLiveWhereTheirLaneDoes) {
+  MakeBound(4, 1000, 1000);
+  for (plan::SequenceId id = 1; id <= 8; ++id) {
+    ASSERT_TRUE(Submit(id, 5, 40).ok());
+  }
+  for (int i = 0; i < 8; ++i) {
+    NoteLanes(Plan());
+    StepDone();
+  }
+  EXPECT_EQ(RowsOfLanes(), (std::vector<uint32_t>{2, 2, 2, 2}));
+  Finish();
+  EXPECT_FALSE(scheduler_->HasWork());
+}
+
+TEST_F(BoundLanesTest, ANewcomerTakesALaneWhoseNodeHasSlots) {
+  MakeBound(2, 30, 1000);
+  for (plan::SequenceId id = 1; id <= 3; ++id) {
+    ASSERT_TRUE(Submit(id, 40, 60).ok());
+  }
+  Finish();
+  for (plan::SequenceId id = 1; id <= 3; ++id) {
+    EXPECT_EQ(LaneOf(id), 1u);
+    ASSERT_NE(EndOf(id), nullptr);
+    EXPECT_TRUE(EndOf(id)->status.ok());
+  }
+}
+
+TEST_F(BoundLanesTest, WhoGoesOnWithAnAnswerJoinsALaneOfTheNodeThatKeepsIt) {
+  MakeBound(4, 1000, 1000, /*prefix_cache=*/true);
+  ASSERT_TRUE(Submit(1, 10, 20).ok());  // Lane 0.
+  NoteLanes(Plan());
+  SequenceRequest other = Request(2, 40, 60);
+  other.prompt.assign(40, 9);
+  ASSERT_TRUE(scheduler_->Submit(other).ok());
+  Finish();
+  const uint32_t node = LaneOf(2) % 2;
+  for (plan::SequenceId id = 3; id <= 5; ++id) {
+    other.id = id;
+    other.prompt.assign(41, 9);
+    ASSERT_TRUE(scheduler_->Submit(other).ok());
+    Finish();
+    EXPECT_EQ(LaneOf(id) % 2, node) << id;
+  }
+}
+
+TEST_F(BoundLanesTest, SequencesChangeLanesOnlyWithinTheirNode) {
+  MakeBound(4, 1000, 1000);
+  for (plan::SequenceId id = 1; id <= 8; ++id) {
+    ASSERT_TRUE(Submit(id, 5, 100).ok());
+  }
+  for (int i = 0; i < 8; ++i) {
+    NoteLanes(Plan());
+    StepDone();
+  }
+  // Lane 0 keeps its two, lane 2 of the same node has none: one moves. Those of node b stay.
+  for (const auto& [id, lane] : lane_of_) {
+    if (lane == 2) {
+      scheduler_->Finish(id);
+    }
+  }
+  Steps(20);
+  EXPECT_EQ(RowsOfLanes(), (std::vector<uint32_t>{1, 2, 1, 2}));
+  Finish();
+}
+
+TEST_F(BoundLanesTest, PreemptedSequencesMayGoOnElsewhere) {
+  MakeBound(2, 60, 60);
+  for (plan::SequenceId id = 1; id <= 6; ++id) {
+    ASSERT_TRUE(Submit(id, 10, 50).ok());
+  }
+  Finish();
+  EXPECT_GT(scheduler_->Stats().preemptions, 0u);
+  for (plan::SequenceId id = 1; id <= 6; ++id) {
+    EXPECT_EQ(IndicesOf(id).size(), 40u);
+  }
+}
+
 TEST_F(SchedulerLanesTest, FewerRowsThanLanesRunInOne) {
   MakeLanes(3);
   ASSERT_TRUE(Submit(1, 5, 60).ok());
