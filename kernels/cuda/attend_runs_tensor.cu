@@ -59,27 +59,6 @@ __device__ inline RunPlaces DivideRun(unsigned char* shared, int ring, int level
   return places;
 }
 
-// The slots of all tokens of the run. Tokens past the last one held take its slot, as FillSlots().
-__device__ inline void FillRunSlots(const AttendBlocksArguments& a, const AttentionUnit& unit,
-                                    int tokens, uint32_t* slots) {
-  const uint32_t last = unit.tokens - 1;
-  const Extent* extent = a.extents + unit.extent;
-  uint32_t passed = 0;  // Tokens of the run before `extent` begins, counted with its skip.
-  for (int t = static_cast<int>(threadIdx.x); t < tokens; t += kRunThreads) {
-    const auto mine = static_cast<uint32_t>(t);
-    const uint32_t token = mine < last ? mine : last;
-    if (unit.first_slot != kScattered) {
-      slots[t] = unit.first_slot + token;
-      continue;
-    }
-    while (token + unit.extent_skip - passed >= extent->tokens) {
-      passed += extent->tokens;
-      ++extent;
-    }
-    slots[t] = extent->first_slot + (token + unit.extent_skip - passed);
-  }
-}
-
 // The pieces of K and of V of the run's blocks, block after block, on their way through the ring.
 struct RunStream {
   const uint16_t* k;
@@ -441,7 +420,7 @@ __global__ void __launch_bounds__(kRunThreads, 1)
   }
 
   const int end_piece = (all.end + kPieceTokens - 1) / kPieceTokens;
-  FillRunSlots(a, unit, end_piece * kPieceTokens, shared.slots);
+  FillSlots(a, unit, shared.slots, end_piece * kPieceTokens);
   __syncthreads();
   const int first_piece = all.begin / kPieceTokens;
   RunStream stream = {a.k + size_t{blockIdx.y} * a.head_stride,

@@ -30,7 +30,8 @@ uint64_t Padded(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment *
 
 uint64_t TableBytes(const CudaAttentionOptions& o) {
   return Padded(o.partials_max * sizeof(AttentionUnit)) +
-         Padded(o.query_rows_max * sizeof(AttentionRow)) + Padded(o.extents_max * sizeof(Extent));
+         Padded(o.query_rows_max * sizeof(AttentionRow)) +
+         Padded(o.extents_max * sizeof(PlacedExtent));
 }
 
 absl::Status Check(const CudaAttentionOptions& o, const DeviceInfo& device) {
@@ -284,7 +285,7 @@ class CudaAttentionImpl final : public CudaAttention {
   Event fetched_;  // The device has read the pinned tables.
   Table<AttentionUnit> units_;
   Table<AttentionRow> rows_;
-  Table<Extent> extents_;
+  Table<PlacedExtent> extents_;
   float* partial_out_ = nullptr;  // [partials_max, query_heads, head_dim]
   float* partial_lse_ = nullptr;  // [partials_max, query_heads]
   uint32_t depth_ = 1;            // Depth of the stacks of the loaded rows.

@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/extent.h"
 #include "kernels/cuda/attention_tiling.h"
 #include "kernels/cuda/kernel_limits.h"
 
@@ -29,7 +28,15 @@ constexpr uint32_t StackDepth(uint32_t held_block, uint32_t end_block) {
   return (held_block == 0 ? powers : 2 * powers) + 1;
 }
 
-// A block's tokens lie in more than one extent.
+// An extent of a sequence, found by its place among them: `begin` tokens of what lies here are
+// before it.
+struct PlacedExtent {
+  uint32_t first_slot = 0;
+  uint32_t begin = 0;
+  friend bool operator==(const PlacedExtent&, const PlacedExtent&) = default;
+};
+
+// A unit's tokens lie in more than one extent.
 inline constexpr uint32_t kScattered = 0xffffffffu;
 
 // A tile of consecutive query tokens of one sequence, and one block of its tokens, or for
@@ -40,8 +47,9 @@ struct AttentionUnit {
   uint32_t first_position = 0;  // Position of the first query token.
   uint32_t block = 0;           // Tokens 256 * block and up.
   uint32_t tokens = 0;          // Tokens that lie here, from the block's first on, at least 1.
-  uint32_t extent = 0;          // Where the block's first token lies: the extent,
-  uint32_t extent_skip = 0;     // and the tokens of it before.
+  uint32_t first_token = 0;     // The first one of these, counted as PlacedExtent::begin.
+  uint32_t extent = 0;          // They lie in this extent
+  uint32_t extents = 0;         // and the following, so many in all.
   uint32_t partial = 0;         // Partial of the first query token; the others follow.
   uint32_t first_seen = 0;      // No query token sees tokens before it.
   // The slot of the block's first token, if those that lie here have slots in a row: so nothing
@@ -79,7 +87,7 @@ struct AttentionShape {
 struct AttendBlocksArguments {
   AttentionShape shape;
   const AttentionUnit* units = nullptr;
-  const Extent* extents = nullptr;
+  const PlacedExtent* extents = nullptr;
   uint32_t rows_max = 0;  // Largest query_tokens * group of the units.
   // AttendBlocks alone: tokens of V in shared memory at a time; divides 256.
   uint32_t stage_tokens = 0;

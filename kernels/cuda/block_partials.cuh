@@ -36,24 +36,34 @@ __device__ inline Seen SeenBy(const AttentionUnit& unit, uint32_t window, uint32
   return {clipped_begin, Larger(clipped_begin, clipped_end)};
 }
 
-// Writes the slots of the block's tokens, by the whole thread block. Tokens past the last one held
-// take its slot: it may be read for them, and is never used.
+// The slot of the unit's token `token`; past the last one held the last one's, which may be read
+// for it, and is never used. Extents are bisected: with one for each token eight loads wait for
+// each other, not 256.
+__device__ inline uint32_t SlotOf(const AttendBlocksArguments& a, const AttentionUnit& unit,
+                                  uint32_t token) {
+  token = token < unit.tokens ? token : unit.tokens - 1;
+  if (unit.first_slot != kScattered) {
+    return unit.first_slot + token;
+  }
+  token += unit.first_token;
+  const PlacedExtent* const extents = a.extents + unit.extent;
+  uint32_t low = 0;
+  for (uint32_t high = unit.extents; high - low > 1;) {
+    const uint32_t middle = (low + high) / 2;
+    if (extents[middle].begin <= token) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return extents[low].first_slot + (token - extents[low].begin);
+}
+
+// Writes the slots of the unit's first `tokens` tokens, by the whole thread block.
 __device__ inline void FillSlots(const AttendBlocksArguments& a, const AttentionUnit& unit,
-                                 uint32_t* slots) {
-  const int last = static_cast<int>(unit.tokens) - 1;
-  for (int t = static_cast<int>(threadIdx.x); t < kTokens; t += static_cast<int>(blockDim.x)) {
-    uint32_t token = static_cast<uint32_t>(Smaller(t, last));
-    if (unit.first_slot != kScattered) {
-      slots[t] = unit.first_slot + token;
-      continue;
-    }
-    token += unit.extent_skip;
-    const Extent* extent = a.extents + unit.extent;
-    while (token >= extent->tokens) {
-      token -= extent->tokens;
-      ++extent;
-    }
-    slots[t] = extent->first_slot + token;
+                                 uint32_t* slots, int tokens = kTokens) {
+  for (int t = static_cast<int>(threadIdx.x); t < tokens; t += static_cast<int>(blockDim.x)) {
+    slots[t] = SlotOf(a, unit, static_cast<uint32_t>(t));
   }
 }
 

@@ -17,32 +17,42 @@ absl::Status CheckLimit(absl::string_view what, uint64_t value, uint64_t limit) 
       absl::StrCat("a step has ", value, " ", what, "; this CudaAttention was made for ", limit));
 }
 
-// Walks along extents; tokens are counted from the first held.
+// Walks along the extents of an item; tokens are counted from the first held.
 class ExtentWalker {
  public:
-  ExtentWalker(absl::Span<const Extent> extents, uint32_t first_index)
-      : extents_(extents), first_index_(first_index) {}
+  // They are `extents` from `first` on, and hold `held` tokens.
+  ExtentWalker(absl::Span<const PlacedExtent> extents, uint32_t first, uint64_t held)
+      : extents_(extents.subspan(first)), first_(first), held_(held) {}
 
-  // Where `token`, the first of the unit's, lies. Requires: tokens asked for do not decrease, and
-  // lie inside.
+  // Where the unit's tokens lie, of which `token` is the first. Requires: tokens asked for do not
+  // decrease, and lie inside.
   void Locate(uint64_t token, AttentionUnit& unit) {
-    while (token - passed_ >= extents_[index_].tokens) {
-      passed_ += extents_[index_].tokens;
+    while (EndOf(index_) <= token) {
       ++index_;
     }
-    unit.extent = first_index_ + index_;
-    unit.extent_skip = static_cast<uint32_t>(token - passed_);
-    const Extent& extent = extents_[index_];
-    unit.first_slot = extent.tokens - unit.extent_skip >= unit.tokens
-                          ? extent.first_slot + unit.extent_skip
-                          : kScattered;
+    const uint64_t end = token + unit.tokens;
+    last_ = std::max(last_, index_);
+    while (EndOf(last_) < end) {
+      ++last_;
+    }
+    unit.first_token = static_cast<uint32_t>(token);
+    unit.extent = first_ + index_;
+    unit.extents = last_ - index_ + 1;
+    unit.first_slot = EndOf(index_) >= end ? extents_[index_].first_slot +
+                                                 (unit.first_token - extents_[index_].begin)
+                                           : kScattered;
   }
 
  private:
-  absl::Span<const Extent> extents_;
-  uint32_t first_index_;
+  uint64_t EndOf(uint32_t index) const {
+    return index + 1 < extents_.size() ? extents_[index + 1].begin : held_;
+  }
+
+  absl::Span<const PlacedExtent> extents_;
+  uint32_t first_;
+  uint64_t held_;
   uint32_t index_ = 0;
-  uint64_t passed_ = 0;
+  uint32_t last_ = 0;  // The extent of the last token that was asked for.
 };
 
 class Filler {
@@ -69,7 +79,11 @@ class Filler {
     LAMINA_RETURN_IF_ERROR(
         CheckLimit("extents", tables_.extents.size() + item.extents.size(), options_.extents_max));
     const auto first_extent = static_cast<uint32_t>(tables_.extents.size());
-    tables_.extents.insert(tables_.extents.end(), item.extents.begin(), item.extents.end());
+    uint32_t begin = 0;
+    for (const Extent& extent : item.extents) {
+      tables_.extents.push_back({.first_slot = extent.first_slot, .begin = begin});
+      begin += extent.tokens;
+    }
     const uint32_t group = options_.descriptor.group();
     const bool runs = TakesRuns(options_, cut_, item.query_tokens);
     const uint32_t tile = std::max<uint32_t>(1, (runs ? cut_.run_rows : cut_.tile_rows) / group);
@@ -123,7 +137,7 @@ class Filler {
                           .first_position = static_cast<uint32_t>(position),
                           .partial = tables_.partials,
                           .first_seen = item.first_seen};
-    ExtentWalker walker(item.extents, tile.first_extent);
+    ExtentWalker walker(tables_.extents, tile.first_extent, tile.held_end - item.held_token);
     for (uint32_t i = 0; i < runs; ++i) {
       unit.block = std::max(first_block, (first_run + i) << log2);
       const uint64_t token = uint64_t{unit.block} * kAttentionBlockTokens;

@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "common/extent.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_kernels.cuh"
 
@@ -28,7 +27,7 @@ struct StepCut {
 struct StepTables {
   std::vector<AttentionUnit> units;  // Those of runs last.
   std::vector<AttentionRow> rows;
-  std::vector<Extent> extents;
+  std::vector<PlacedExtent> extents;
   uint32_t partials = 0;
   uint32_t run_units = 0;        // How many units are of runs.
   uint32_t tile_rows_max = 0;    // Largest query_tokens * group of the others,

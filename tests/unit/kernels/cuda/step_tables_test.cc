@@ -27,11 +27,18 @@ TEST(StepTablesTest, UnitsNameWhereTheirBlockBegins) {
       FillStepTables(Options(1), kCut, {{.extents = extents, .first_position = 599}}, tables).ok());
 
   ASSERT_EQ(tables.units.size(), 3u);
+  const std::vector<PlacedExtent> placed = {{1000, 0}, {0, 200}, {50, 200}, {2000, 500}};
+  EXPECT_EQ(tables.extents, placed);
   EXPECT_EQ(tables.units[0].extent, 0u);
+  EXPECT_EQ(tables.units[0].extents, 3u);
   EXPECT_EQ(tables.units[1].extent, 2u);
-  EXPECT_EQ(tables.units[1].extent_skip, 56u);
+  EXPECT_EQ(tables.units[1].extents, 2u);
+  EXPECT_EQ(tables.units[1].first_token, 256u);
+  EXPECT_EQ(tables.units[1].first_slot, kScattered);
   EXPECT_EQ(tables.units[2].extent, 3u);
-  EXPECT_EQ(tables.units[2].extent_skip, 12u);
+  EXPECT_EQ(tables.units[2].extents, 1u);
+  EXPECT_EQ(tables.units[2].first_token, 512u);
+  EXPECT_EQ(tables.units[2].first_slot, 2012u);
   EXPECT_EQ(tables.units[2].tokens, 88u);
   EXPECT_EQ(tables.rows[0].blocks, 3u);
 }
