@@ -14,8 +14,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "common/clock.h"
 
 namespace lamina {
 
@@ -27,6 +29,16 @@ struct OutboxSend {
   size_t bytes = 0;
   uint32_t word = 0;
   uint64_t value = 0;
+};
+
+// When a send left, by this host's clock.
+struct OutboxTimes {
+  uint32_t word = 0;
+  uint64_t value = 0;
+  size_t bytes = 0;
+  Nanos unraised = 0;  // The last moment at which the word was known not to show the value.
+  Nanos posted = 0;    // The transport has taken the put.
+  Nanos complete = 0;  // The proxy saw that as many puts of the outbox were complete.
 };
 
 class Outbox {
@@ -47,6 +59,15 @@ class Outbox {
   // raised. The values of each word may then begin behind what the peer has seen. Waits for the
   // proxy, for no peer. By the thread of the transport.
   virtual void Forget() = 0;
+
+  // Whether to note the times of what is announced from now on; not at first. By the thread of the
+  // transport.
+  virtual void NoteTimes(bool wanted) = 0;
+
+  // The times of one more complete send, in the order of their puts; none: there is no other yet.
+  // Some hundred that nobody takes are kept, the later ones are dropped. By the thread of the
+  // transport; never waits.
+  virtual std::optional<OutboxTimes> TakeTimes() = 0;
 };
 
 }  // namespace lamina

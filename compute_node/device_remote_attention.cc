@@ -109,7 +109,9 @@ absl::Status DeviceRemoteAttention::Open() {
   }
   std::vector<kernels::HostWindows> windows;
   for (uint32_t node = 0; node < context_.peers.memory_nodes(); ++node) {
-    windows.push_back(kernels::HostWindowsOf(context_.peers.Region(MemoryPeer(node))->direct()));
+    const transport::DirectMemory memory = context_.peers.Region(MemoryPeer(node))->direct();
+    windows.push_back(kernels::HostWindowsOf(memory));
+    sends_.Add(memory.outbox, MemoryPeer(node));
   }
   const absl::Status opened = channel_->SetPeers(windows);
   open_ = opened.ok();
@@ -261,8 +263,6 @@ void DeviceRemoteAttention::NoteTaken(Lane& lane) {
   context_.executor.NoteRun(lane.buffers);
   telemetry::AddTo(context_.counters.device_units, 1);
   Nanos waited = 0;
-  Nanos longest = -1;
-  PeerId peer = telemetry::TraceEvent::kNoPeer;
   size_t received = 0;
   for (uint32_t node = 0; node < by_host_->RowsOf(lane).nodes.size(); ++node) {
     if (by_host_->RowsOf(lane).nodes[node].rows.count == 0) {
@@ -273,20 +273,29 @@ void DeviceRemoteAttention::NoteTaken(Lane& lane) {
     waited += for_node;
     received +=
         sizeof(plan::WindowHeader) + by_host_->RowsOf(lane).nodes[node].rows.count * row_bytes;
-    if (for_node > longest) {
-      longest = for_node;
-      peer = MemoryPeer(node);
-    }
   }
   telemetry::AddTo(context_.counters.bytes_received, received);
-  const Nanos now = RealClock().Now();
-  context_.intervals.EndIntervalAt(lane, telemetry::WorkKind::kDense, layer,
-                                   std::max(context_.intervals.end(), now - waited));
-  context_.intervals.EndIntervalAt(lane, telemetry::WorkKind::kWaitAttention, layer, now, peer);
+  EndTakeIntervals(lane, waited);
+  sends_.Record();
   if (layer > 0) {  // When the step's first slice began is not known.
     const uint64_t unit = plan::UnitOf(context_.UnitValue(lane, layer));
     lane.slices_nanos += channel_->SentAfter(index, unit).value_or(0);
     ++lane.slices_run;
+  }
+}
+
+// The device works, then waits for one peer after the other.
+void DeviceRemoteAttention::EndTakeIntervals(const Lane& lane, Nanos waited) {
+  const uint32_t layer = lanes_[lane.index].taking_layer;
+  const Nanos now = RealClock().Now();
+  context_.intervals.EndIntervalAt(lane, telemetry::WorkKind::kDense, layer,
+                                   std::max(context_.intervals.end(), now - waited));
+  for (uint32_t node = 0; node < by_host_->RowsOf(lane).nodes.size(); ++node) {
+    if (by_host_->RowsOf(lane).nodes[node].rows.count > 0) {
+      const Nanos end = context_.intervals.end() + channel_->WaitedFor(lane.index, node);
+      context_.intervals.EndIntervalAt(lane, telemetry::WorkKind::kWaitAttention, layer,
+                                       std::min(end, now), MemoryPeer(node));
+    }
   }
 }
 

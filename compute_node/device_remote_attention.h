@@ -30,6 +30,7 @@
 #include "compute_node/remote_attention.h"
 #include "compute_node/worker_context.h"
 #include "kernels/window_channel.h"
+#include "telemetry/outbox_spans.h"
 
 namespace lamina::compute_node {
 
@@ -37,7 +38,11 @@ class DeviceRemoteAttention final : public AttentionPath {
  public:
   // The context must outlive this.
   DeviceRemoteAttention(const WorkerContext& context, std::unique_ptr<RemoteAttention> by_host)
-      : context_(context), by_host_(std::move(by_host)), lanes_(context.config.lanes) {}
+      : context_(context),
+        by_host_(std::move(by_host)),
+        sends_(context.counters.meter.ring(), context.layout,
+               context.layout.query_word(context.node, 0)),
+        lanes_(context.config.lanes) {}
 
   // Takes memory of the executor's device, if it can exchange rows and nothing of the epoch is in
   // the way; the log says which.
@@ -46,7 +51,10 @@ class DeviceRemoteAttention final : public AttentionPath {
   // If the device does not reach a peer, all steps go the host's way.
   absl::Status Open() override;
   // Unregisters the peers' windows.
-  void Close() override { channel_.reset(); }
+  void Close() override {
+    channel_.reset();
+    sends_.Clear();
+  }
   void Abort() override;
 
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
@@ -77,12 +85,14 @@ class DeviceRemoteAttention final : public AttentionPath {
   absl::Status Send(Lane& lane);
   absl::Status FaultOf(const Lane& lane, const kernels::FailedTake& failed);
   void NoteTaken(Lane& lane);
+  void EndTakeIntervals(const Lane& lane, Nanos waited);
 
   const WorkerContext& context_;
   const std::unique_ptr<RemoteAttention> by_host_;
   std::unique_ptr<kernels::WindowChannel> channel_;  // Null: there is none,
   std::string why_copied_;                           // and why.
   bool open_ = false;                                // It reaches all peers.
+  telemetry::OutboxSpans sends_;                     // To memory nodes, of the device.
   std::vector<LaneState> lanes_;
   std::vector<kernels::RowsIn> rows_in_;
 };

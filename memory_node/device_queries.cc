@@ -49,6 +49,7 @@ DeviceQueries::DeviceQueries(const NodeEpoch& epoch, const QueryChecks& checks, 
       parts_(parts),
       attention_(StepAttentionOf(epoch.device)),
       channel_(std::move(channel)),
+      sends_(epoch.counters.meter.ring(), epoch.layout, epoch.layout.reply_word(epoch.node, 0)),
       progress_(epoch.config.lanes) {}
 
 std::string DeviceQueries::Obstacle(const plan::EpochConfig& config, transport::Region& region) {
@@ -111,12 +112,16 @@ absl::Status DeviceQueries::OpenPeers() {
           absl::StrCat("the windows of ", epoch_.NameOf(node), " are not direct memory"));
     }
     replies.push_back(kernels::HostWindowsOf(memory));
+    sends_.Add(memory.outbox, static_cast<uint16_t>(node));
   }
   return channel_->SetPeers(replies);
 }
 
 // The windows outlive what the device does with them.
-void DeviceQueries::Close() { channel_->Close(); }
+void DeviceQueries::Close() {
+  channel_->Close();
+  sends_.Clear();
+}
 
 // Steps of decode rows in one piece, which come in one part.
 bool DeviceQueries::Fits(const Lane& lane) {
@@ -211,6 +216,7 @@ absl::Status DeviceQueries::Look() {
     }
   }
   EndUnitIntervals();
+  sends_.Record();
   LAMINA_RETURN_IF_ERROR(feed_.TakePlans());
   looked_ = RealClock().Now();
   return absl::OkStatus();
@@ -285,7 +291,14 @@ void DeviceQueries::EndUnitIntervals() {
   }
   Nanos at = std::max(meter_.end(), now - worked);
   const auto waited = static_cast<uint64_t>(at - meter_.end()) / done_.size();
-  meter_.EndIntervalAt({.start = meter_.end(), .end = at, .part = telemetry::WorkKind::kWaitQuery});
+  const uint32_t sender = done_.front().sender;
+  const bool one_sender = std::all_of(done_.begin(), done_.end(),
+                                      [=](const DoneUnit& unit) { return unit.sender == sender; });
+  meter_.EndIntervalAt(
+      {.start = meter_.end(),
+       .end = at,
+       .part = telemetry::WorkKind::kWaitQuery,
+       .peer = one_sender ? static_cast<uint16_t>(sender) : telemetry::TraceEvent::kNoPeer});
   for (const DoneUnit& unit : done_) {
     telemetry::AddTo(meter_.link(unit.sender).waited_nanos, waited);
     const Nanos end = std::min(now, at + unit.nanos);

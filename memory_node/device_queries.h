@@ -29,6 +29,7 @@
 #include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
 #include "memory_node/work_source.h"
+#include "telemetry/outbox_spans.h"
 
 namespace lamina::memory_node {
 
@@ -103,6 +104,7 @@ class DeviceQueries final : public WorkSource {
   QueryParts& parts_;
   kernels::KvStepAttention& attention_;  // The epoch's device's.
   const std::unique_ptr<kernels::WindowChannel> channel_;
+  telemetry::OutboxSpans sends_;    // To compute nodes, of the device.
   bool open_ = false;               // It reaches all peers.
   std::vector<Progress> progress_;  // [lanes]
   std::vector<kernels::StepRow> step_rows_;

@@ -15,7 +15,7 @@ std::array<uint64_t, TraceEvent::kWords> TraceEvent::ToWords() const {
 TraceEvent TraceEvent::FromWords(const uint64_t* words) {
   TraceEvent event{.start = static_cast<Nanos>(words[0]), .end = static_cast<Nanos>(words[1])};
   const auto part = static_cast<uint8_t>(words[2]);
-  event.part = static_cast<WorkKind>(std::min<uint8_t>(part, kWorkParts - 1));
+  event.part = static_cast<WorkKind>(std::min<uint8_t>(part, kTraceKinds - 1));
   event.lane = static_cast<uint8_t>(words[2] >> 8);
   event.peer = static_cast<uint16_t>(words[2] >> 16);
   event.layer = static_cast<uint16_t>(words[2] >> 32);

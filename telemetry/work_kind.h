@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WorkKind: what a data thread's time goes into. Every moment of it belongs to one part.
+// WorkKind: what a data thread's time goes into. Every moment of it belongs to one of the
+// kWorkParts.
 
 #pragma once
 
@@ -32,8 +33,15 @@ enum class WorkKind : uint8_t {
   kTables,     // Plans applied.
   kSpill,      // K and V copied between slots and what goes to the spill tier, or comes from it.
   kWaitQuery,  // For a compute node.
+  // On a link, for rows that a device sends by itself: in timelines alone.
+  kPost,      // From the device's raised word until the put was posted.
+  kInFlight,  // Until it was complete.
 };
 inline constexpr int kWorkParts = static_cast<int>(WorkKind::kWaitQuery) + 1;
+inline constexpr int kTraceKinds = static_cast<int>(WorkKind::kInFlight) + 1;
+
+// Whether it is of a link, and no part of the thread's time.
+constexpr bool IsOnLink(WorkKind kind) { return static_cast<int>(kind) >= kWorkParts; }
 
 // "dense", "wait_attention": the words of metrics and timelines.
 absl::string_view NameOf(WorkKind part);

@@ -43,6 +43,10 @@ absl::string_view NameOf(WorkKind part) {
       return "spill";
     case WorkKind::kWaitQuery:
       return "wait_query";
+    case WorkKind::kPost:
+      return "post";
+    case WorkKind::kInFlight:
+      return "in_flight";
   }
   return "";
 }

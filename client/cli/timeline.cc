@@ -190,6 +190,9 @@ class Writer {
                       ",\"bytes\":", event.bytes);
     }
     const Span span{event.start, event.end};
+    if (IsOnLink(event.part)) {
+      return OnLink(process, event, peer, args, links);
+    }
     Slice(process, kWorkerRow, NameOf(event.part), span, args);
     if (peer.empty()) {
       return;
@@ -205,6 +208,21 @@ class Writer {
       Flow('s', process, event.start, event.lane, FlowId(event, node.name, peer));
     } else if (IsArrival(event.part)) {
       Flow('f', process, event.end, event.lane, FlowId(event, peer, node.name));
+    }
+  }
+
+  // Rows that a device sends by itself, in a row for each link and lane. That a word was raised is
+  // known to within a look, so a span begins where the one before has ended, at the earliest.
+  void OnLink(int process, const TraceEvent& event, const std::string& peer,
+              const std::string& args, std::map<std::string, int>& links) {
+    const auto [row, is_new] =
+        links.emplace(absl::StrCat(peer, ", lane ", event.lane, " by the device"),
+                      kFirstLinkRow + static_cast<int>(links.size()));
+    Nanos& end = link_ends_[{process, row->second}];
+    const Span span{is_new ? event.start : std::max(event.start, end), event.end};
+    if (!span.empty()) {
+      Slice(process, row->second, NameOf(event.part), span, args);
+      end = span.end;
     }
   }
 
@@ -294,6 +312,7 @@ class Writer {
   std::vector<std::string> memory_;
   std::map<std::pair<uint32_t, uint64_t>, const client::StepTimeline*> steps_;
   std::map<uint8_t, std::map<uint32_t, LaneStep>> lanes_;
+  std::map<std::pair<int, int>, Nanos> link_ends_;  // By process and row.
   std::string text_;
 };
 

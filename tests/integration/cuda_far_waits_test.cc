@@ -5,7 +5,9 @@
 // tokens and log-probabilities to the bit. The network is fake://, late and disordered; where there
 // is an RDMA device, verbs:// too.
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <tuple>
 
 #include "plan/epoch_shape.h"
@@ -85,6 +87,57 @@ TEST_P(CudaFarWaitsTest, HasTheBitsOfRowsThatTheHostCarriesOverSharedMemory) {
   ExpectSame(found, expected);
   ExpectDevicesServed(*cluster);
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+using telemetry::TraceEvent;
+using telemetry::WorkKind;
+
+std::vector<TraceEvent> Of(WorkKind kind, const std::vector<TraceEvent>& events) {
+  std::vector<TraceEvent> found;
+  std::copy_if(events.begin(), events.end(), std::back_inserter(found),
+               [kind](const TraceEvent& event) { return event.part == kind; });
+  return found;
+}
+auto UnitOf(const TraceEvent& event) { return std::tuple(event.lane, event.step, event.layer); }
+
+TEST_P(CudaFarWaitsTest, TheTimelineShowsWhenRowsOfDevicesLeave) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Far());
+  ASSERT_NE(cluster, nullptr);
+  const Nanos began = RealClock().Now();
+  for (const std::string& name : wanted().cuda) {
+    cluster->ring(name).Start(began + Seconds(3600));
+  }
+
+  EXPECT_EQ(cluster->Generate(Greedy(RandomPrompt(9, 1), 12)).status, absl::OkStatus());
+
+  size_t seen = 0;
+  for (const std::string& name : wanted().cuda) {
+    SCOPED_TRACE(name);
+    telemetry::TraceRing& ring = cluster->ring(name);
+    ring.Stop();
+    uint64_t dropped = 0;
+    const std::vector<TraceEvent> events = ring.Take(dropped);
+    const std::vector<TraceEvent> posts = Of(WorkKind::kPost, events);
+    const std::vector<TraceEvent> flights = Of(WorkKind::kInFlight, events);
+    ASSERT_EQ(posts.size(), flights.size());
+    seen += posts.size();
+    for (size_t i = 0; i < posts.size(); ++i) {
+      EXPECT_EQ(UnitOf(posts[i]), UnitOf(flights[i]));
+      EXPECT_EQ(posts[i].peer & TraceEvent::kMemoryPeer,
+                name[0] == 'c' ? TraceEvent::kMemoryPeer : 0);
+      EXPECT_GE(posts[i].step, 1u);
+      EXPECT_GT(posts[i].bytes, 0u);
+      EXPECT_GE(posts[i].start, began);
+      EXPECT_LE(posts[i].start, posts[i].end);
+      EXPECT_EQ(posts[i].end, flights[i].start);
+      EXPECT_LE(flights[i].start, flights[i].end);
+      EXPECT_LE(flights[i].end, RealClock().Now());
+    }
+    for (const TraceEvent& wait : Of(WorkKind::kWaitAttention, events)) {
+      EXPECT_NE(wait.peer, TraceEvent::kNoPeer);
+    }
+  }
+  EXPECT_GT(seen, 0u);
 }
 
 // One end is on the device: in one process, windows are let go only when all of it stands still.

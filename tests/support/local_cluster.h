@@ -194,6 +194,7 @@ class LocalCluster {
   // Returns what a compute node's weights take, in bytes.
   uint64_t WeightBytes(const std::string& name) const;
   const control::NodeHandler& handler(const std::string& name) { return *nodes_.at(name).handler; }
+  telemetry::TraceRing& ring(const std::string& name) { return nodes_.at(name).handler->ring(); }
   const std::vector<AttentionDescriptor>& layers() const { return layers_; }
 
  private:

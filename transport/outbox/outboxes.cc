@@ -85,6 +85,8 @@ absl::Status RegionOutbox::Announce(const OutboxSend& send) {
         absl::StrCat("outbox: ", kOutboxSendsMax, " sends of word ", send.word, " have not left"));
   }
   sends.ring[announced % kOutboxSendsMax] = send;
+  sends.announced_at[announced % kOutboxSendsMax] =
+      times_.wanted() ? outboxes_.clock_.Now() : Nanos{0};
   sends.last_value = send.value;
   if (!sends.listed) {
     sends.listed = true;
@@ -110,15 +112,17 @@ void RegionOutbox::Forget() {
 
 uint32_t RegionOutbox::SendRaised(Transport& transport) {
   uint32_t sent = 0;
+  const Nanos now = times_.wanted() ? outboxes_.clock_.Now() : 0;
   // Acquire: the entries are written before.
   const uint32_t count = used_count_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < count; ++i) {
-    sent += SendRaisedOf(used_[i], transport);
+    sent += SendRaisedOf(used_[i], now, transport);
   }
   return sent;
 }
 
-uint32_t RegionOutbox::SendRaisedOf(uint32_t word, Transport& transport) {
+// `now` is before all looks of this turn, 0 if times are not wanted.
+uint32_t RegionOutbox::SendRaisedOf(uint32_t word, Nanos now, Transport& transport) {
   Sends& sends = sends_[word];
   uint64_t next = sends.sent.load(std::memory_order_relaxed);
   const uint64_t first = next;
@@ -126,6 +130,7 @@ uint32_t RegionOutbox::SendRaisedOf(uint32_t word, Transport& transport) {
   for (const uint64_t end = sends.announced.load(std::memory_order_acquire); next < end; ++next) {
     const OutboxSend& send = sends.ring[next % kOutboxSendsMax];
     if (LoadWord(memory_, word) < send.value) {
+      sends.unraised = now;
       break;
     }
     const SignalUpdate signal{.word = word, .value = send.value};
@@ -137,10 +142,33 @@ uint32_t RegionOutbox::SendRaisedOf(uint32_t word, Transport& transport) {
     if (!put.ok() && !failed_.exchange(true, std::memory_order_relaxed)) {
       LogWarning("what a device sends is lost: ", put.message());
     }
+    if (put.ok()) {
+      NotePosted(sends, next);
+    }
   }
   // Release: the place in the ring has been read.
   sends.sent.store(next, std::memory_order_release);
   return static_cast<uint32_t>(next - first);
+}
+
+// A word whose send was announced later than it was last looked at was not raised at that time.
+void RegionOutbox::NotePosted(const Sends& sends, uint64_t number) {
+  ++puts_;
+  const OutboxSend& send = sends.ring[number % kOutboxSendsMax];
+  const Nanos announced = sends.announced_at[number % kOutboxSendsMax];
+  if (announced != 0 && times_.wanted()) {
+    times_.Posted(puts_, {.word = send.word,
+                          .value = send.value,
+                          .bytes = send.bytes,
+                          .unraised = std::max(announced, sends.unraised),
+                          .posted = outboxes_.clock_.Now()});
+  }
+}
+
+void RegionOutbox::NoteComplete(const Transport& transport) {
+  if (times_.in_flight()) {
+    times_.Complete(puts_ - transport.Pending(*peer_), outboxes_.clock_.Now());
+  }
 }
 
 bool RegionOutbox::IsBusy(const Transport& transport) const {
@@ -152,10 +180,11 @@ bool RegionOutbox::IsBusy(const Transport& transport) const {
       return true;
     }
   }
-  return transport.Pending(*peer_) > 0;
+  return times_.in_flight() || transport.Pending(*peer_) > 0;
 }
 
-Outboxes::Outboxes(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+Outboxes::Outboxes(std::unique_ptr<Transport> transport, const Clock& clock)
+    : transport_(std::move(transport)), clock_(clock) {}
 
 Outboxes::~Outboxes() {
   LAMINA_CHECK(open_.empty());
@@ -196,8 +225,7 @@ bool Outboxes::IsBusy() const {
 }
 
 void Outboxes::Run() {
-  const Clock& clock = RealClock();
-  Nanos idle_since = clock.Now();
+  Nanos idle_since = clock_.Now();
   for (;;) {
     // Acquire: before what is looked at below, so that nothing is slept over.
     const uint32_t events = events_.load(std::memory_order_acquire);
@@ -209,16 +237,19 @@ void Outboxes::Run() {
       did += outbox->SendRaised(*transport_);
     }
     did += transport_->Progress();
+    for (RegionOutbox* const outbox : open_) {
+      outbox->NoteComplete(*transport_);
+    }
     if (did > 0) {
-      idle_since = clock.Now();
+      idle_since = clock_.Now();
       continue;
     }
     if (!IsBusy()) {
       events_.wait(events, std::memory_order_acquire);
-      idle_since = clock.Now();
+      idle_since = clock_.Now();
       continue;
     }
-    const Nanos idle = clock.Now() - idle_since;
+    const Nanos idle = clock_.Now() - idle_since;
     if (idle >= kYield) {
       std::this_thread::sleep_for(kNap);
     } else if (idle >= kSpin) {

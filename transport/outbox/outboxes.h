@@ -24,13 +24,16 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/clock.h"
 #include "common/outbox.h"
+#include "transport/outbox/send_times.h"
 #include "transport/transport.h"
 
 namespace lamina::transport {
@@ -54,6 +57,8 @@ class RegionOutbox final : public Outbox {
 
   absl::Status Announce(const OutboxSend& send) override;
   void Forget() override;
+  void NoteTimes(bool wanted) override { times_.Want(wanted); }
+  std::optional<OutboxTimes> TakeTimes() override { return times_.Take(); }
 
  private:
   friend class Outboxes;
@@ -63,8 +68,10 @@ class RegionOutbox final : public Outbox {
     std::array<OutboxSend, kOutboxSendsMax> ring;
     alignas(64) std::atomic<uint64_t> announced{0};
     alignas(64) std::atomic<uint64_t> sent{0};  // Written by the proxy.
-    uint64_t last_value = 0;                    // That was announced.
-    bool listed = false;                        // In `used_`.
+    Nanos unraised = 0;  // When the proxy last looked and the next send was not raised.
+    std::array<Nanos, kOutboxSendsMax> announced_at{};  // 0: times were not wanted.
+    uint64_t last_value = 0;                            // That was announced.
+    bool listed = false;                                // In `used_`.
   };
 
   RegionOutbox(Outboxes& outboxes, std::unique_ptr<Region> region,
@@ -78,8 +85,10 @@ class RegionOutbox final : public Outbox {
 
   // The proxy's. Sends what has been raised; returns how many.
   uint32_t SendRaised(Transport& transport);
-  uint32_t SendRaisedOf(uint32_t word, Transport& transport);
-  // Whether something is announced, or on its way.
+  uint32_t SendRaisedOf(uint32_t word, Nanos now, Transport& transport);
+  void NotePosted(const Sends& sends, uint64_t number);
+  void NoteComplete(const Transport& transport);
+  // Whether something is announced, on its way, or not noted to be complete.
   bool IsBusy(const Transport& transport) const;
 
   Outboxes& outboxes_;
@@ -90,12 +99,15 @@ class RegionOutbox final : public Outbox {
   std::vector<uint32_t> used_;           // Words that sends were announced of, in front.
   std::atomic<uint32_t> used_count_{0};  // How many.
   std::atomic<bool> failed_{false};      // Set by the proxy.
+  SendTimes times_;
+  uint64_t puts_ = 0;  // That the proxy has posted.
 };
 
 class Outboxes {
  public:
   // `transport` is the proxy's alone from now on. It must show its own regions (Region::direct()).
-  explicit Outboxes(std::unique_ptr<Transport> transport);
+  // Times are those of `clock`, which must outlive this.
+  explicit Outboxes(std::unique_ptr<Transport> transport, const Clock& clock = RealClock());
   Outboxes(const Outboxes&) = delete;
   Outboxes& operator=(const Outboxes&) = delete;
   ~Outboxes();  // Requires: no outbox is left.
@@ -117,6 +129,7 @@ class Outboxes {
   void Announced();
 
   const std::unique_ptr<Transport> transport_;
+  const Clock& clock_;
   std::vector<RegionOutbox*> open_;  // Changed while the proxy stands still.
   std::atomic<bool> stop_{false};
   std::atomic<uint32_t> events_{0};  // Counts what a sleeping proxy wakes for.

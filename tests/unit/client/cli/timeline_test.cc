@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "client/cli/timeline_clocks.h"
@@ -215,6 +216,52 @@ TEST(TimelineTest, AttentionOfAComputeNodeIsInItsLane) {
   }
   EXPECT_EQ(in_lane, (std::vector<std::string>{"step 1", "dense 0", "attention 0", "dense 1",
                                                "attention 1", "head"}));
+}
+
+// The device of c0 sends to m0. Lanes overlap, and a lane's sends do by less than a look.
+TEST(TimelineTest, WhatADeviceSendsByItselfHasRowsOfItsOwn) {
+  client::NodeTimeline c0{.name = "c0"};
+  c0.events.push_back({.start = 1'000, .end = 9'000, .part = WorkKind::kWaitAttention, .lane = 0});
+  const auto send = [&](uint8_t lane, Nanos unraised, Nanos posted, Nanos complete) {
+    for (const auto& [kind, start, end] :
+         {std::tuple(WorkKind::kPost, unraised, posted), {WorkKind::kInFlight, posted, complete}}) {
+      c0.events.push_back({.start = start,
+                           .end = end,
+                           .part = kind,
+                           .lane = lane,
+                           .peer = kM0,
+                           .step = 1,
+                           .bytes = 64});
+    }
+  };
+  send(0, 1'000, 1'500, 4'000);
+  send(1, 1'400, 3'000, 5'000);
+  send(0, 3'900, 4'500, 6'000);
+  const json file = json::parse(ToTraceEvents({.epoch = 1,
+                                               .began = 1'000,
+                                               .ended = 9'000,
+                                               .nodes = {c0, {.name = "m0", .is_memory = true}},
+                                               .prefill_lane = 2}));
+
+  std::map<std::string, std::pair<int, int>> row_of;
+  for (const json& event : file["traceEvents"]) {
+    if (event["name"] == "thread_name") {
+      row_of[event["args"]["name"]] = {event["pid"], event["tid"]};
+    }
+  }
+  const auto rows = Rows(file);  // It fails where slices overlap.
+  const auto& first = rows.at(row_of.at("link c0 to m0, lane 0 by the device"));
+  std::vector<std::tuple<std::string, double, double>> spans;
+  for (const json& slice : first) {
+    spans.emplace_back(slice["name"], slice["ts"], slice["dur"]);
+  }
+  EXPECT_EQ(
+      spans,
+      (std::vector<std::tuple<std::string, double, double>>{
+          {"post", 0, 0.5}, {"in_flight", 0.5, 2.5}, {"post", 3, 0.5}, {"in_flight", 3.5, 1.5}}));
+  EXPECT_EQ(first.front()["args"]["peer"], "m0");
+  EXPECT_EQ(rows.at(row_of.at("link c0 to m0, lane 1 by the device")).size(), 2u);
+  EXPECT_EQ(rows.at(row_of.at("replica")).size(), 1u) << "the thread's own";
 }
 
 // A lane goes from c0 to c1 and back: its context and its tokens have arrows, and links of their

@@ -5,7 +5,9 @@
 #include "transport/outbox/outboxes.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -18,6 +20,16 @@ namespace {
 
 constexpr size_t kPieceBytes = 256;
 constexpr uint32_t kWords = 3;
+
+// Goes on by one at each reading.
+class CountingClock final : public Clock {
+ public:
+  Nanos Now() const override { return readings_.fetch_add(1) + 1; }
+  Nanos readings() const { return readings_.load(); }
+
+ private:
+  mutable std::atomic<Nanos> readings_{0};
+};
 
 class OutboxesTest : public testing::Test {
  protected:
@@ -77,8 +89,80 @@ class OutboxesTest : public testing::Test {
                                                         .signal_words = kWords,
                                                         .epoch = 7})
                                         .value();
-  Outboxes outboxes_{network_.MakeTransport()};
+  CountingClock clock_;
+  Outboxes outboxes_{network_.MakeTransport(), clock_};
 };
+
+std::optional<OutboxTimes> AwaitTimes(RegionOutbox& outbox) {
+  std::optional<OutboxTimes> times;
+  for (const Nanos end = RealClock().Now() + Seconds(30);
+       !times.has_value() && RealClock().Now() < end;) {
+    times = outbox.TakeTimes();
+    std::this_thread::yield();
+  }
+  return times;
+}
+
+TEST_F(OutboxesTest, TellsBetweenWhichMomentsASendWasRaisedPostedAndComplete) {
+  const auto outbox = Open();
+  outbox->NoteTimes(true);
+  for (const uint64_t value : {1, 2, 3}) {
+    const Nanos announced = clock_.Now();
+    ASSERT_TRUE(outbox->Announce(SendOf(1, value)).ok());
+    const Nanos raised = clock_.Now();
+    WriteAndRaise(outbox->memory(), SendOf(1, value));
+    const Nanos after = clock_.Now();
+    ExpectCame(SendOf(1, value));
+
+    const std::optional<OutboxTimes> times = AwaitTimes(*outbox);
+
+    ASSERT_TRUE(times.has_value());
+    EXPECT_EQ(times->word, 1u);
+    EXPECT_EQ(times->value, value);
+    EXPECT_EQ(times->bytes, kPieceBytes);
+    EXPECT_GT(times->unraised, announced);
+    EXPECT_LT(times->unraised, after);
+    EXPECT_GT(times->posted, raised);
+    EXPECT_GT(times->complete, times->posted);
+    EXPECT_LT(times->complete, clock_.Now());
+  }
+}
+
+TEST_F(OutboxesTest, AWordThatIsLookedAtWasNotRaisedUntilThen) {
+  const auto outbox = Open();
+  outbox->NoteTimes(true);
+  ASSERT_TRUE(outbox->Announce(SendOf(1, 1)).ok());
+  const Nanos announced = clock_.Now();
+  while (clock_.readings() < announced + 20) {  // The proxy's, at each look.
+    std::this_thread::yield();
+  }
+
+  WriteAndRaise(outbox->memory(), SendOf(1, 1));
+
+  const std::optional<OutboxTimes> times = AwaitTimes(*outbox);
+  ASSERT_TRUE(times.has_value());
+  EXPECT_GT(times->unraised, announced);
+}
+
+TEST_F(OutboxesTest, TellsNoTimesOfWhatWasAnnouncedBeforeTheyWereWanted) {
+  const auto outbox = Open();
+  ASSERT_TRUE(outbox->Announce(SendOf(1, 1)).ok());
+  outbox->NoteTimes(true);
+  ASSERT_TRUE(outbox->Announce(SendOf(1, 2)).ok());
+  WriteAndRaise(outbox->memory(), SendOf(1, 1));
+  WriteAndRaise(outbox->memory(), SendOf(1, 2));
+
+  const std::optional<OutboxTimes> times = AwaitTimes(*outbox);
+
+  ASSERT_TRUE(times.has_value());
+  EXPECT_EQ(times->value, 2u);
+  outbox->NoteTimes(false);
+  ASSERT_TRUE(outbox->Announce(SendOf(1, 3)).ok());
+  WriteAndRaise(outbox->memory(), SendOf(1, 3));
+  ExpectCame(SendOf(1, 3));
+  outbox->Forget();  // The proxy has stood still: nothing is on its way.
+  EXPECT_FALSE(outbox->TakeTimes().has_value());
+}
 
 TEST_F(OutboxesTest, WhatTheDeviceRaisesComesAndNothingElse) {
   const auto outbox = Open();
