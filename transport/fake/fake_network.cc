@@ -82,7 +82,7 @@ class FakeRegion final : public Region, private DeviceRegion {
   }
   std::string Descriptor() const override { return Encode(*memory_); }
 
-  // For a device that is to wait itself.
+  // A device that is to wait itself has these.
   absl::Status LetDevicePoll() {
     if (device() != nullptr && memory_->device_words == nullptr) {
       LAMINA_ASSIGN_OR_RETURN(landing_, LandingProxy::Start(*this));

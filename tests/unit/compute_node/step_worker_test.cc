@@ -61,7 +61,7 @@ class Results final : public control::NodeReporter {
   std::vector<plan::StepResult> results_;
 };
 
-// How rows travel.
+// This says how rows travel.
 struct Way {
   std::string name;
   bool by_device = false;  // The device may exchange them.
