@@ -150,7 +150,8 @@ class Dense {
   virtual void RmsNorm(MatrixView<const float> x, absl::Span<const float> weight, float epsilon,
                        const ActivationView& out) = 0;
 
-  // sum = a + b, then RmsNorm() of the sum, with the bits of both calls. `sum` may be `a` or `b`.
+  // sum = a + b, then RmsNorm() of the sum, with the bits of both calls. `sum` may be `a` or `b`,
+  // as may `out` where its rows are as long as theirs: each row is read before it is written.
   virtual void AddRmsNorm(MatrixView<const float> a, MatrixView<const float> b,
                           MatrixView<float> sum, absl::Span<const float> weight, float epsilon,
                           const ActivationView& out) {
