@@ -21,6 +21,7 @@ START_SECONDS_MAX = 180
 STRETCH_SECONDS = 2.0
 STRETCHES = 3
 SETTLE_SECONDS = 1.0
+NOBODY_BEGINS_SECONDS = 4.0
 POLL_SECONDS = 0.003
 SEQUENCE_TOKENS_MAX = 8192
 ANSWER_TOKENS_MAX = 6000  # More than is needed: a load is ended when it has been measured.
@@ -90,6 +91,23 @@ class Running:
             self.load.wait()
             self.load = None
 
+    def settled(self, seconds):
+        """Its status, when no epoch has begun for so long."""
+        status, since = self.status(), time.monotonic()
+        while time.monotonic() - since < seconds:
+            time.sleep(0.1)
+            now = self.status()
+            if now.get("epoch") != status.get("epoch") or now.get("state") != "serving":
+                since = time.monotonic()
+            status = now
+        return status
+
+    def row_seconds(self, rows, context):
+        """Seconds in which each of so many rows gets a token, rows that take turns included: by requests of many tokens, all at once."""
+        stretches = self.decode_stretches(rows, context, wait_for_all=False)
+        asked = rows * context
+        return statistics.median(rows / one.tokens_per_second * min(1, asked / max(1, one.context_tokens)) for one in stretches)
+
     def end_load(self):
         """No request is left when it returns."""
         self.kill_load()
@@ -125,10 +143,17 @@ class Running:
         """The best of some stretches in which all rows decode. The prompts before them take the longest."""
         return max(self.decode_stretches(rows, context), key=lambda one: one.tokens_per_second)
 
-    def decode_stretches(self, rows, context):
+    def decode_stretches(self, rows, context, wait_for_all=True):
+        """`wait_for_all` false: some rows may wait for others to end; then it waits until no further one has begun for a while."""
         self.begin_load(rows, context)
+        seen, since = 0.0, time.monotonic()
         while not self.all_decode():
             time.sleep(0.2)
+            begun = self.first_tokens() - self.first_tokens_before
+            if begun != seen:
+                seen, since = begun, time.monotonic()
+            if not wait_for_all and begun > 0 and time.monotonic() - since > NOBODY_BEGINS_SECONDS:
+                break
         time.sleep(SETTLE_SECONDS)
         stretches = [self.stretch(STRETCH_SECONDS) for _ in range(STRETCHES)]
         self.chunk_choice = self.status().get("chunk_choice", "")
@@ -143,10 +168,11 @@ class Cluster(Running):
                  running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
                  query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
                  prefix_cache="off", fetch=None, sequence_tokens_max=SEQUENCE_TOKENS_MAX, scratch_tokens=None, memory_budget=None,
-                 weights_budget=None, weights=None, kv_form=None, spill=None):
+                 weights_budget=None, weights=None, kv_form=None, spill=None, attend=True,
+                 compute_capacity=None):
         """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
-        `auto_load`: policy auto, for (rows, context); `compute_cores` then has those of the memory nodes too.
-        `fetch`: (policy, its keys of `fetch:`). `memory_budget`, `weights_budget`, `weights` (packed, bf16): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
+        `auto_load`: policy auto, for (rows, context); `compute_cores` may have those of the memory nodes too.
+        `fetch`: (policy, its keys of `fetch:`). `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights` (packed, bf16): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
         super().__init__(f"127.0.0.1:{free_port()}")
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
@@ -155,10 +181,12 @@ class Cluster(Running):
         names = [] if local else [f"m{i}" for i in range(memory_nodes)]
         self.config = pathlib.Path(self.folder.name) / "cluster.yaml"
         tier = f", spill: {{path: {spill[0]}, capacity: {spill[1]}}}" if spill else ""
+        store = "" if attend else ", attend: false"
         memory = "memory:\n" + "\n".join(
-            f'  - {{name: {name}, cores: "{memory_cores}", capacity: {capacity}, http: {ANY_PORT}{tier}}}'
+            f'  - {{name: {name}, cores: "{memory_cores}", capacity: {capacity}, http: {ANY_PORT}{tier}{store}}}'
             for name in names)
-        kv = f", capacity: {capacity}" if local or auto_load else ""
+        own = compute_capacity or (capacity if local or (auto_load and not fetch) else None)
+        kv = f", capacity: {own}" if own else ""
         if memory_budget:
             kv += f", memory_budget: {memory_budget}"
         if weights_budget:
@@ -169,7 +197,7 @@ class Cluster(Running):
         policy = "local" if local else "auto" if auto_load else fetch[0] if fetch else "attend_remote"
         load = "policy_load: {{rows: {}, context: {}}}\n".format(*auto_load) if auto_load else ""
         if fetch:
-            load = f"fetch: {json.dumps(fetch[1])}\n"
+            load += f"fetch: {json.dumps(fetch[1])}\n"
         prefill = "" if prefill_cores is None else (
             f'  - {{name: p0, role: prefill, cores: "{prefill_cores}", http: {ANY_PORT}}}\n')
         self.config.write_text(

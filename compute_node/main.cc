@@ -72,8 +72,8 @@ std::optional<plan::Stage> LayersOf(const ComputeNodeConfig& node) {
 }
 
 // Whether it holds KV in some epochs at least.
-bool HoldsKv(const ClusterConfig& config) {
-  return config.policy == kPolicyLocal || config.policy == kPolicyAuto;
+bool HoldsKv(const ClusterConfig& config, const ComputeNodeConfig& node) {
+  return config.policy == kPolicyLocal || (config.policy == kPolicyAuto && node.capacity_bytes > 0);
 }
 
 struct OpenedNode {
@@ -144,7 +144,7 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
                                          .secret = secret,
                                          .is_stage = IsStage(config, node),
                                          .layers = LayersOf(node),
-                                         .holds_kv = HoldsKv(config),
+                                         .holds_kv = HoldsKv(config, node),
                                          .memory_budget = node.memory_budget_bytes,
                                          .weights_budget = node.weights_budget_bytes,
                                          .weights_store = node.weights_store,

@@ -32,6 +32,8 @@ constexpr int kRounds = 3;
 constexpr Nanos kSlicesMax = Millis(12);
 constexpr uint32_t kSlicesLeast = 2;
 constexpr uint32_t kSequences = 8;
+// So long attention is measured on the threads that are left beside memory nodes' cores.
+constexpr Nanos kFetchingTime = Millis(60);
 
 // Requires: not empty.
 double Median(std::vector<double> values) {
@@ -291,6 +293,38 @@ class SliceMeter {
   const std::array<uint32_t, kRows.back()> zeros_ = {};
 };
 
+// Seconds to make K and V of one token; 0: it cannot be done.
+double MakeSeconds(const PolicyMeasurement& what, kernels::ComputeDevice& device) {
+  if (what.make_kv == nullptr) {
+    return 0;
+  }
+  std::vector<double> seconds;
+  for (int round = 0; round <= kRounds; ++round) {
+    uint32_t tokens = 0;
+    const absl::StatusOr<double> run = device.SecondsOf([&]() -> absl::Status {
+      LAMINA_ASSIGN_OR_RETURN(tokens, what.make_kv());
+      return absl::OkStatus();
+    });
+    if (!run.ok()) {
+      return 0;
+    }
+    if (round > 0) {  // The first one wakes the threads.
+      seconds.push_back(AtLeastANano(*run) / tokens);
+    }
+  }
+  return Median(std::move(seconds));
+}
+
+// Attention and making K and V on the threads that are in use now, where memory nodes have theirs.
+absl::Status MeasureFetching(const PolicyMeasurement& what, AttentionLoad& attention,
+                             kernels::ComputeDevice& device, plan::PolicyTimes& times) {
+  const Nanos end = RealClock().Now() + kFetchingTime;
+  LAMINA_ASSIGN_OR_RETURN(times.attention_pools,
+                          attention.Rate([end] { return RealClock().Now() >= end; }));
+  times.make_seconds = MakeSeconds(what, device);
+  return absl::OkStatus();
+}
+
 std::string Words(const std::vector<plan::SliceTimes>& times) {
   return absl::StrJoin(times, ", ", [](std::string* out, const plan::SliceTimes& size) {
     absl::StrAppendFormat(out, "%d rows %.2f and %.1f", size.rows, size.slice_seconds * 1e3,
@@ -313,6 +347,10 @@ absl::StatusOr<plan::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& wh
     std::vector<double> rates;
     LAMINA_ASSIGN_OR_RETURN(times.local, meter.Measure(attention.get(), &rates));
     times.attention_local = Median(std::move(rates));
+    pool.UseThreads(what.shared_cores.empty() ? pool.threads() : what.pools_threads);
+    const absl::Status fetching = MeasureFetching(what, *attention, executor.device(), times);
+    pool.UseThreads(pool.threads());
+    LAMINA_RETURN_IF_ERROR(fetching);
   }
   if (what.shared_cores.empty()) {
     times.pools = times.local;
@@ -329,8 +367,10 @@ absl::StatusOr<plan::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& wh
   }
   LogInfo("for policy auto, slice and tail in ms: local ", Words(times.local),
           "; together with memory nodes ", Words(times.pools),
-          absl::StrFormat("; attention %.1f GB/s, on cores of memory nodes %.1f GB/s",
-                          times.attention_local / 1e9, times.attention_shared / 1e9),
+          absl::StrFormat("; attention %.1f GB/s, on cores of memory nodes %.1f GB/s, without them "
+                          "%.1f GB/s; K and V made in %.2f us a token and layer",
+                          times.attention_local / 1e9, times.attention_shared / 1e9,
+                          times.attention_pools / 1e9, times.make_seconds * 1e6),
           "; measured in ", absl::StrFormat("%.1f", ToSeconds(RealClock().Now() - start)), " s");
   return times;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a compute node measures for policy auto, before it joins: slices and the end of a step on
-// all its threads, and on those that it has in use with memory nodes; attention on both.
+// all its threads, and on those that it has in use with memory nodes; attention on both, and on the
+// latter making K and V from activations, as policies that fetch do.
 //
 // On all threads attention follows each slice, as in a step of policy local. The cores that it
 // shares with memory nodes attend while the others run slices, as they do while K and V are there:
@@ -14,6 +15,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,6 +34,9 @@ struct PolicyMeasurement {
   std::vector<int> shared_cores;  // Cores shared with memory nodes.
   // K and V that are attended over: more than caches keep.
   uint64_t kv_bytes = uint64_t{96} << 20;
+  // Makes K and V of some tokens in one layer from activations, and says of how many; null where
+  // this node or model cannot.
+  std::function<absl::StatusOr<uint32_t>()> make_kv;
 };
 
 // Leaves all threads of the pool in use. The calling thread should be pinned as the data thread is.

@@ -121,6 +121,7 @@ struct MemoryNodeConfig {
   std::vector<int> cores;
   uint32_t threads = 0;
   uint64_t capacity_bytes = 0;  // For KV. Required.
+  bool attend = true;           // False: it keeps K and V, and sends them to who attends.
   SpillConfig spill;
   WindowPlace windows = WindowPlace::kAuto;  // Where compute nodes put q, k and v.
   double price_per_hour = 0;                 // As of compute nodes.

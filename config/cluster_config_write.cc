@@ -121,6 +121,9 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
     out << YAML::Flow << YAML::BeginMap;
     EmitNode(out, node);
     out << YAML::Key << "capacity" << YAML::Value << FormatExactBytes(node.capacity_bytes);
+    if (!node.attend) {
+      out << YAML::Key << "attend" << YAML::Value << false;
+    }
     if (!node.spill.path.empty()) {
       out << YAML::Key << "spill" << YAML::Value << YAML::BeginMap << YAML::Key << "path"
           << YAML::Value << node.spill.path << YAML::Key << "capacity" << YAML::Value
@@ -292,10 +295,11 @@ std::string ToYaml(const ClusterConfig& config) {
     number("context", config.policy_load.context);
     out << YAML::EndMap;
   }
-  if (config.Fetches()) {
+  const bool weighs = config.policy == kPolicyAuto;
+  if (config.Fetches() || weighs) {
     section("fetch");
     word("window", FormatExactBytes(config.fetch.window_bytes));
-    if (config.Prepares(kPolicyFetchHeads) || config.Prepares(kPolicyFetchSparse)) {
+    if (weighs || config.Prepares(kPolicyFetchHeads) || config.Prepares(kPolicyFetchSparse)) {
       word("heads", config.fetch.heads_auto ? "auto" : absl::StrCat(config.fetch.heads));
     }
     if (config.Prepares(kPolicyFetchSparse)) {

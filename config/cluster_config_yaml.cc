@@ -395,6 +395,7 @@ std::vector<Key> ClusterFileReader::MemoryKeys(MemoryNodeConfig& node) const {
           {"cores", Cores(node.cores)},
           {"threads", Number(node.threads)},
           {"capacity", Size(node.capacity_bytes)},
+          {"attend", Choice(internal::kTruths, node.attend)},
           {"spill", Section({{"path", Text(node.spill.path)},
                              {"capacity", Size(node.spill.capacity_bytes)}})},
           {"price", Price(node.price_per_hour)},

@@ -46,6 +46,7 @@ inline constexpr EnumNames<ServiceOrderKind, 2> kServiceOrders = {
     {{"fcfs", ServiceOrderKind::kFirstComeFirstServed}, {"priority", ServiceOrderKind::kPriority}}};
 inline constexpr EnumNames<PrefixCacheMode, 2> kPrefixCacheModes = {
     {{"auto", PrefixCacheMode::kAuto}, {"off", PrefixCacheMode::kOff}}};
+inline constexpr EnumNames<bool, 2> kTruths = {{{"true", true}, {"false", false}}};
 inline constexpr EnumNames<SparseTokens, 3> kSparseTokens = {
     {{"window_sums", SparseTokens::kWindowSums},
      {"local", SparseTokens::kLocal},

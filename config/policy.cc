@@ -13,7 +13,6 @@
 namespace lamina::internal {
 namespace {
 
-// What policies local and auto have in common.
 absl::Status CheckKvOnCompute(const ClusterConfig& config) {
   for (size_t i = 0; i < config.compute.size(); ++i) {
     if (config.compute[i].capacity_bytes == 0) {
@@ -98,7 +97,6 @@ absl::Status CheckAuto(const ClusterConfig& config) {
         "auto, which compares steps of one; remove the others, or set policy to local or "
         "attend_remote, which serve several"));
   }
-  LAMINA_RETURN_IF_ERROR(CheckKvOnCompute(config));
   if (config.partition == Partition::kHead || config.partition == Partition::kTokenRange) {
     return absl::InvalidArgumentError(
         "partition: head and token_range spread KV over memory nodes, and with policy auto it may "
@@ -110,6 +108,18 @@ absl::Status CheckAuto(const ClusterConfig& config) {
         absl::StrCat("compute.0.cores: memory nodes name all of them, so node '", node.name,
                      "' would have none to compute on while K and V are there; give it one that "
                      "they do not name, or set policy to local"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckWhoAttends(const ClusterConfig& config) {
+  for (size_t i = 0; i < config.memory.size() && config.policy == kPolicyAttendRemote; ++i) {
+    if (!config.memory[i].attend) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "memory.", i, ".attend: false makes '", config.memory[i].name,
+          "' a store, and with policy attend_remote memory nodes attend; remove it, or set policy "
+          "to one that fetches, like fetch_heads"));
+    }
   }
   return absl::OkStatus();
 }
@@ -229,7 +239,25 @@ absl::Status CheckBudgets(const ClusterConfig& config) {
   return absl::OkStatus();
 }
 
+// Which of its keys policy auto takes from the file: how many tokens come as activations it settles
+// itself, and it takes no lossy policy.
+absl::Status CheckFetchOfAuto(const ClusterConfig& config) {
+  const FetchConfig taken = {.window_bytes = config.fetch.window_bytes,
+                             .heads = config.fetch.heads,
+                             .heads_auto = config.fetch.heads_auto};
+  if (config.fetch == taken) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "fetch: with policy auto window and heads may be set; it settles recompute_percent and "
+      "activation_percent itself, and takes no lossy policy, to which caching_ratio and sparse "
+      "belong; remove these");
+}
+
 absl::Status CheckFetch(const ClusterConfig& config) {
+  if (config.policy == kPolicyAuto) {
+    return CheckFetchOfAuto(config);
+  }
   if (!config.Fetches()) {
     return config.fetch == FetchConfig()
                ? absl::OkStatus()
@@ -268,6 +296,7 @@ absl::Status CheckPolicy(const ClusterConfig& config) {
   if (config.policy == kPolicyLocal) {
     return CheckLocal(config);
   }
+  LAMINA_RETURN_IF_ERROR(CheckWhoAttends(config));
   for (size_t i = 0; i < config.compute.size(); ++i) {
     if (config.compute[i].capacity_bytes > 0) {
       return absl::InvalidArgumentError(

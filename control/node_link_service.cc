@@ -70,7 +70,9 @@ void ToProto(const plan::PolicyTimes& times, v1::PolicyTimes* proto) {
   ToProto(times.pools, proto->mutable_pools());
   proto->set_attention_local(times.attention_local);
   proto->set_attention_shared(times.attention_shared);
+  proto->set_attention_pools(times.attention_pools);
   proto->set_read_bandwidth(times.read_bandwidth);
+  proto->set_make_seconds(times.make_seconds);
 }
 
 v1::NodeMessage HelloMessage(const NodeIdentity& identity) {

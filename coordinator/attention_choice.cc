@@ -22,7 +22,7 @@ absl::string_view NameOf(AttentionArithmetic arithmetic) {
 
 // Why pairs are not taken; empty: they are.
 std::string WhyNotPairs(const EngineOptions& options, const EpochMembers& members) {
-  if (options.fetch_bytes > 0 && !members.local) {
+  if (members.fetch.bytes > 0 && !members.local) {
     return "policies that fetch have no other";
   }
   if (options.kv.form == KvForm::kInt8) {

@@ -59,7 +59,7 @@ ClusterMembers::ClusterMembers(const EngineOptions& options, const Clock& clock,
   if (options.policy_auto.has_value()) {
     policy_.emplace(options);
   }
-  if (options.hybrid.has_value()) {
+  if (options.fetch.hybrid.has_value()) {
     hybrid_.emplace(options);
   }
 }
@@ -95,7 +95,7 @@ void ClusterMembers::LeaveOut(const AttachedNodes::Lost& lost) {
 
 void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
   if (hybrid_.has_value() && serving() && !membership_.epoch_ended() && !works) {
-    const core::FetchRates rates = FetchRatesOf(*epoch_, MeasuredNodesOf(*this));
+    const core::FetchRates rates = FetchRatesOf(options_, *epoch_, MeasuredNodesOf(*this));
     if (hybrid_->Settle(clock_.Now(), rates, CapacityOf(membership_, nodes_)) &&
         membership_.StartAnew()) {
       LogInfo("nothing runs: an epoch begins with ", hybrid_->why());
@@ -110,7 +110,7 @@ void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
     if (policy_->SawWork(now)) {
       const Load seen = load();
       policy_->SawLoad(now, seen.rows, seen.context_tokens);
-      policy_->SawSteps(now, {.local = membership_.local(),
+      policy_->SawSteps(now, {.policy = epoch_->policy,
                               .rows = seen.rows,
                               .context_tokens = seen.context_tokens,
                               .tokens = seen.tokens,
@@ -118,14 +118,13 @@ void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
     }
     return;
   }
-  if (!policy_->SawNothing(now)) {
+  const PolicyMeasures measures = Measures();
+  if (!policy_->SawNothing(now, measures.link)) {
     return;
   }
-  const bool local = membership_.local();
-  const core::PolicyChoice& choice = policy_->Choose(
-      local ? core::CurrentPolicy::kLocal : core::CurrentPolicy::kPools, Measures());
-  if (choice.local != local && membership_.StartAnew()) {
-    LogInfo("nothing runs: an epoch of policy ", PolicyNameOf(choice), " begins");
+  const core::PolicyChoice& choice = policy_->Choose(epoch_->policy, measures);
+  if (choice.policy != epoch_->policy && membership_.StartAnew()) {
+    LogInfo("nothing runs: an epoch of policy ", cost::KvPolicyName(choice.policy), " begins");
   }
 }
 
@@ -173,12 +172,30 @@ absl::StatusOr<FormedEpoch> ClusterMembers::Form() {
   }
   LAMINA_RETURN_IF_ERROR(splits_.Split(speeds));
   EpochMembers members = EpochMembersOf(membership_, nodes_, splits_, transport_.uri());
+  members.fetch = options_.fetch;
   if (hybrid_.has_value()) {
     members.activation_share = hybrid_->share();
   }
+  EpochPolicy policy;
+  if (policy_.has_value()) {
+    policy = policy_->Epoch();
+    UsePolicy(policy, members);
+  }
   LAMINA_ASSIGN_OR_RETURN(FormedEpoch formed, forming_.Form(members));
-  formed.fetch_why = hybrid_.has_value() ? hybrid_->why() : "";
+  formed.policy = policy.policy;
+  formed.fetch_why = hybrid_.has_value() ? hybrid_->why() : policy.words;
   return formed;
+}
+
+// Slots were counted for K and V alone.
+void ClusterMembers::UsePolicy(const EpochPolicy& policy, EpochMembers& members) const {
+  members.fetch = policy.fetch;
+  members.activation_share = policy.activation_share;
+  const uint64_t slot =
+      SlotBytes(policy.fetch, options_.layers.size(), KvBytesPerToken(options_.layers));
+  for (EpochMember& member : members.kv) {
+    member.slots = std::min(member.slots, static_cast<uint32_t>(member.capacity_bytes / slot));
+  }
 }
 
 // Members get the configuration; who is attached and has no part is told so.
@@ -210,20 +227,25 @@ void ClusterMembers::SettlePolicy() {
     return;
   }
   const core::PolicyChoice& choice = policy_->Choose(policy_->current(), Measures());
-  LogInfo("policy ", PolicyNameOf(choice), " ", choice.why);
-  membership_.KeepKvOnCompute(choice.local);
+  LogInfo("policy ", cost::KvPolicyName(choice.policy), " ", choice.why);
+  membership_.KeepKvOnCompute(choice.local());
 }
 
 PolicyMeasures ClusterMembers::Measures() const {
   PolicyMeasures measures;
   for (const core::Member& member : membership_.all()) {
     if (member.is_memory && membership_.IsThere(member.name)) {
-      measures.bandwidth[member.name] =
-          nodes_.at(member.name).hello.identity.bandwidth_bytes_per_second;
+      const control::NodeIdentity& identity = nodes_.at(member.name).hello.identity;
+      measures.bandwidth[member.name] = identity.bandwidth_bytes_per_second;
+      measures.memory += identity.capacity_bytes;
     }
   }
-  const std::string& compute = membership_.compute_members().front()->name;
-  measures.times = nodes_.at(compute).hello.identity.policy_times;
+  const AttachedNode& compute = nodes_.at(membership_.compute_members().front()->name);
+  measures.times = compute.hello.identity.policy_times;
+  measures.compute = compute.hello.identity.capacity_bytes;
+  for (const core::KnownLink& link : KnownLinksOf(compute)) {
+    measures.link += link.bytes_per_second > 0 ? core::BelievedBandwidth(link) : 0;
+  }
   return measures;
 }
 

@@ -63,7 +63,7 @@ class ClusterMembers {
   void BeginTurn();
   // After them: leaves out who is silent or stuck,
   void DropLostNodes();
-  // with policy auto sees the load, and begins an epoch of the other policy when nothing has run
+  // with policy auto sees the load, and begins an epoch of another policy when nothing has run
   // for long enough; `load` is asked for while requests run; with fetch_hybrid begins one of the
   // share that has been measured to be best, when nothing runs,
   void WatchLoad(bool works, const std::function<Load()>& load);
@@ -111,6 +111,7 @@ class ClusterMembers {
   void Connect();
   // With policy auto, for the epoch that is being formed.
   void SettlePolicy();
+  void UsePolicy(const EpochPolicy& policy, EpochMembers& members) const;
   PolicyMeasures Measures() const;
   // Remembers the members that the change takes away, for the epoch that follows.
   void NoteLosses(const std::function<void()>& change);

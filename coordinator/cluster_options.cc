@@ -49,7 +49,8 @@ std::string TransportUri(const ClusterConfig& config, const std::string& name) {
 
 // Whether compute nodes keep K and V in some epoch.
 bool KeepsKvOnCompute(const ClusterConfig& config) {
-  return config.policy == kPolicyLocal || config.policy == kPolicyAuto;
+  return config.policy == kPolicyLocal ||
+         (config.policy == kPolicyAuto && config.compute[0].capacity_bytes > 0);
 }
 
 // Whether tokens of prompts may be rows: these attend as decode rows do, so that both need the same
@@ -146,11 +147,15 @@ std::string SparseWord(const ClusterConfig& config) {
                       SparseTokensName(config.fetch.sparse));
 }
 
+core::RecomputeBytes BytesOf(uint32_t width, const EngineOptions& options) {
+  return {.kv = static_cast<double>(KvBytesPerToken(options.layers)) /
+                static_cast<double>(options.layers.size()),
+          .activation = static_cast<double>(width * sizeof(BFloat16))};
+}
+
 void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& options) {
-  options.activation_width = width;
-  const core::RecomputeBytes bytes{.kv = static_cast<double>(KvBytesPerToken(options.layers)) /
-                                         static_cast<double>(options.layers.size()),
-                                   .activation = static_cast<double>(width * sizeof(BFloat16))};
+  options.fetch.activation_width = width;
+  const core::RecomputeBytes bytes = BytesOf(width, options);
   if (config.fetch.recompute_auto) {
     options.scheduler.strategies.fetch_planning = [bytes] {
       return core::MakeFetchRecompute(bytes);
@@ -159,6 +164,18 @@ void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& op
     options.scheduler.strategies.fetch_planning = [percent = config.fetch.recompute_percent] {
       return core::MakeFetchRecomputeShare(percent);
     };
+  }
+}
+
+// Where an epoch of policy auto keeps activations of every token, a step's plan says how many come.
+void UseActivations(EngineOptions& options) {
+  for (const WeighedPolicy& policy : options.policy_auto->policies) {
+    if (policy.fetch.activation_width > 0 && !policy.fetch.hybrid.has_value()) {
+      options.scheduler.strategies.fetch_planning =
+          [bytes = BytesOf(policy.fetch.activation_width, options)] {
+            return core::MakeFetchRecompute(bytes);
+          };
+    }
   }
 }
 
@@ -189,8 +206,8 @@ std::vector<PreparedPolicy> PoliciesOf(const ClusterConfig& config) {
 constexpr uint32_t kHalf = plan::SlotKinds::kUnit / 2;
 
 void UseHybrid(const ClusterConfig& config, uint32_t width, EngineOptions& options) {
-  options.activation_width = width;
-  options.hybrid =
+  options.fetch.activation_width = width;
+  options.fetch.hybrid =
       config.fetch.activation_auto
           ? HybridOptions{.share = kHalf, .automatic = true}
           : HybridOptions{.share = config.fetch.activation_percent * plan::SlotKinds::kUnit / 100};
@@ -223,6 +240,9 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
   for (const MemoryNodeConfig& node : config.memory) {
     options.nodes.push_back({.name = node.name, .is_memory = true});
   }
+  if (const auto bus = BusOf(config); bus.has_value()) {
+    options.bus_bytes_per_second = static_cast<double>(bus->bytes_per_second);
+  }
   if (config.policy == kPolicyAuto) {
     options.policy_auto = PolicyAutoOptionsOf(config);
     // Lanes count a context as the layers see it, and so does the policy.
@@ -231,8 +251,8 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
         options.scheduler.windows.SeenOf(static_cast<uint64_t>(std::llround(context))));
   }
   if (config.Fetches()) {
-    options.fetch_bytes = config.fetch.window_bytes;
-    options.fetch_heads = config.fetch.heads_auto ? 0 : config.fetch.heads;
+    options.fetch.bytes = config.fetch.window_bytes;
+    options.fetch.heads = config.fetch.heads_auto ? 0 : config.fetch.heads;
   }
   if (config.policy == kPolicyFetchRecompute) {
     UseRecompute(config, model.width, options);
@@ -241,8 +261,8 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
     UseHybrid(config, model.width, options);
   }
   if (config.Prepares(kPolicyFetchSparse)) {
-    options.sparse_tokens = config.fetch.sparse;
-    options.sparse_ratio = config.fetch.caching_ratio;
+    options.fetch.sparse_tokens = config.fetch.sparse;
+    options.fetch.sparse_ratio = config.fetch.caching_ratio;
   }
   // Among several policies its sequences leave the cache alone (SequenceRequest::lossy).
   if (config.policy == kPolicyFetchSparse && !HasSeveralPolicies(options)) {
@@ -274,7 +294,8 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
                              .sequence_tokens_max = tokens_max,
                              .running_max = options.scheduler.running_max,
                              .layout = options.kv};
-  if (KeepsKvOnCompute(config)) {  // Each node has room for a request, or is refused.
+  if (KeepsKvOnCompute(config) ||
+      config.policy == kPolicyAuto) {  // Each node has room for a request, or is refused.
     options.partition = Partition::kRequest;
     return absl::OkStatus();
   }
@@ -283,7 +304,7 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
   }
   options.partition = config.partition;
   // Activations are where all heads are, and so are the weights of all heads.
-  if (options.activation_width > 0 || options.sparse_ratio > 0) {
+  if (options.fetch.activation_width > 0 || options.fetch.sparse_ratio > 0) {
     options.partition = Partition::kRequest;
   } else if (config.partition == Partition::kAuto) {
     LAMINA_ASSIGN_OR_RETURN(const core::PartitionChoice choice, core::ChoosePartition(needs));
@@ -292,7 +313,7 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
   } else if (config.partition != Partition::kRequest) {  // There a small node is refused alone.
     LAMINA_RETURN_IF_ERROR(core::CheckPartition(config.partition, needs));
   }
-  if (options.partition == Partition::kTokenRange && options.fetch_bytes > 0) {
+  if (options.partition == Partition::kTokenRange && options.fetch.bytes > 0) {
     return absl::UnimplementedError(
         absl::StrCat("partition: auto chose token_range (", options.partition_why,
                      "), which this version does not serve with policy ",
@@ -333,16 +354,16 @@ plan::EpochConfig FetchingEpoch(const ClusterConfig& config, const EngineOptions
   plan::EpochConfig epoch{.lanes = options.scheduler.lanes,
                           .sequence_tokens_max = options.scheduler.sequence_tokens_max,
                           .layers = options.layers,
-                          .fetch_bytes = options.fetch_bytes,
-                          .fetch_heads = options.fetch_heads,
-                          .activation_width = options.activation_width,
-                          .activation_share = options.hybrid.has_value() ? kHalf : 0,
+                          .fetch_bytes = options.fetch.bytes,
+                          .fetch_heads = options.fetch.heads,
+                          .activation_width = options.fetch.activation_width,
+                          .activation_share = options.fetch.hybrid.has_value() ? kHalf : 0,
                           .partition = options.partition};
   epoch.int8_tails = options.kv.tails;
-  if (options.fetch_bytes > 0) {
-    epoch.attention_paths = PathsOnMemoryNodes(options);
-    epoch.sparse_tokens = options.sparse_tokens;
-    epoch.sparse_ratio = options.sparse_ratio;
+  if (options.fetch.bytes > 0) {
+    epoch.attention_paths = PathsOnMemoryNodes(options, options.fetch);
+    epoch.sparse_tokens = options.fetch.sparse_tokens;
+    epoch.sparse_ratio = options.fetch.sparse_ratio;
   }
   for (const ComputeNodeConfig& node : config.compute) {
     epoch.compute_nodes.push_back(node.name);
@@ -375,15 +396,76 @@ absl::Status CheckWindows(const ClusterConfig& config, const EngineOptions& opti
        .memory_nodes = static_cast<uint32_t>(std::max<size_t>(1, config.memory.size())),
        .lanes = limits.lanes + PrefillLanes(config),
        .rows_max = rows_max,
-       .kv_rows_max = limits.step_tokens_max + (options.fetch_bytes > 0 ? rows_max : 0),
+       .kv_rows_max = limits.step_tokens_max + (options.fetch.bytes > 0 ? rows_max : 0),
        .plan_ahead = limits.plan_ahead,
        .spans_max = spans_max,
        .fetch_bytes = plan::FetchWindowBytes(epoch),
        .token_set_bytes = plan::TokenSetsBytesMax(epoch),
-       .activation_width = options.activation_width,
+       .activation_width = options.fetch.activation_width,
        .shards = shards,
        .part_row_bytes = width * sizeof(float),
        .layers = options.layers});
+}
+
+// A cluster file of one of the policies that auto weighs.
+ClusterConfig Weighed(const ClusterConfig& config, cost::KvPolicy policy) {
+  ClusterConfig alone = config;
+  alone.policy = std::string(cost::KvPolicyName(policy));
+  alone.policy_load = {};
+  alone.partition = Partition::kRequest;
+  if (policy == cost::KvPolicy::kLocal) {
+    alone.memory.clear();
+    alone.pipeline.lanes = 1;
+    alone.pipeline.chunks_auto = true;
+    alone.pipeline.query_first = QueryFirst::kAuto;
+  } else {
+    alone.compute[0].capacity_bytes = 0;
+  }
+  if (!alone.Fetches()) {
+    alone.fetch = {};
+  } else if (policy != cost::KvPolicy::kFetchHeads) {
+    alone.fetch.heads_auto = true;
+  }
+  return alone;
+}
+
+// What speaks against a policy is what it would be refused for by itself; and that it cannot pay.
+WeighedPolicy Weigh(cost::KvPolicy policy, const ClusterConfig& config, const model::Graph& graph,
+                    const model::ModelConfig& model) {
+  WeighedPolicy weighed{.policy = policy};
+  const ClusterConfig alone = Weighed(config, policy);
+  if (const absl::Status valid = alone.Validate(); !valid.ok()) {
+    weighed.why_not = std::string(valid.message());
+    return weighed;
+  }
+  const absl::StatusOr<EngineOptions> options = EngineOptionsOf(alone, graph, model);
+  if (!options.ok()) {
+    weighed.why_not = std::string(options.status().message());
+    return weighed;
+  }
+  weighed.fetch = options->fetch;
+  const uint64_t kv = KvBytesPerToken(options->layers);
+  const uint64_t activations = ActivationBytesPerToken(options->fetch, options->layers.size());
+  if (activations > 0 && activations >= kv) {
+    const uint64_t layer = options->layers.size() * sizeof(BFloat16);
+    weighed.why_not =
+        absl::StrCat("recomputation cannot pay: an activation has ", activations / layer,
+                     " elements in a layer, K and V ", kv / layer);
+  }
+  return weighed;
+}
+
+std::vector<WeighedPolicy> WeighedPolicies(const ClusterConfig& config, const model::Graph& graph,
+                                           const model::ModelConfig& model) {
+  std::vector<WeighedPolicy> policies;
+  for (const cost::KvPolicy policy :
+       {cost::KvPolicy::kAttendRemote, cost::KvPolicy::kLocal, cost::KvPolicy::kFetchHeads,
+        cost::KvPolicy::kFetchRecompute, cost::KvPolicy::kFetchHybrid}) {
+    policies.push_back(Weigh(policy, config, graph, model));
+  }
+  policies.push_back({.policy = cost::KvPolicy::kFetchSparse,
+                      .why_not = "lossy: taken only where the cluster file names it"});
+  return policies;
 }
 
 }  // namespace
@@ -405,6 +487,10 @@ absl::StatusOr<EngineOptions> EngineOptionsOf(const ClusterConfig& config,
   LAMINA_RETURN_IF_ERROR(SettleStages(config, graph, options));
   LAMINA_RETURN_IF_ERROR(SettlePartition(config, options));
   LAMINA_RETURN_IF_ERROR(CheckWindows(config, options, model.width));
+  if (options.policy_auto.has_value()) {
+    options.policy_auto->policies = WeighedPolicies(config, graph, model);
+    UseActivations(options);
+  }
   return options;
 }
 

@@ -193,13 +193,12 @@ void AddPolicy(MetricsPage& page, const EngineStatus& status) {
   if (!status.policy_figures.has_value()) {
     return;
   }
-  for (const auto& [policy, seconds] :
-       {std::pair("local", status.policy_figures->local_seconds),
-        std::pair("attend_remote", status.policy_figures->pools_seconds)}) {
-    if (seconds > 0) {
+  for (const core::PolicyFigure& figure : status.policy_figures->figures) {
+    if (figure.seconds > 0) {
       page.Gauge("lamina_policy_step_seconds",
                  "What a decode step is expected to take, for which policy auto has chosen.",
-                 {{"policy", policy}}, seconds);
+                 {{"policy", std::string(cost::KvPolicyName(figure.candidate.policy))}},
+                 figure.seconds);
     }
   }
 }

@@ -18,11 +18,12 @@
 #include "common/kv_form.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
-#include "common/sparse_tokens.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/scheduler.h"
+#include "coordinator/fetch_options.h"
 #include "coordinator/request_record.h"
 #include "cost/policy_step.h"
+#include "cost/step_cost.h"
 #include "cost/token_price.h"
 #include "plan/attention_paths.h"
 #include "plan/stages.h"
@@ -44,20 +45,21 @@ struct MemoryNodesOnCores {
   bool shared = false;  // Some of the cores are the compute node's too.
 };
 
-// Policy auto: each epoch has KV on the memory nodes or on the compute node, whichever decodes
-// faster.
+// A policy that policy auto weighs, as far as the cluster file and the model tell.
+struct WeighedPolicy {
+  cost::KvPolicy policy = cost::KvPolicy::kLocal;
+  std::string why_not = {};  // Why no epoch can have it, or is to; empty: it may.
+  FetchOptions fetch = {};   // What it asks of an epoch.
+};
+
+// Policy auto: each epoch has the policy that decodes fastest.
 struct PolicyAutoOptions {
   cost::PolicyLoad load;  // The load to choose for until some has been seen.
   std::vector<MemoryNodesOnCores> memory = {};
-  Nanos idle = Seconds(5);  // So long nothing runs before an epoch of the other policy begins.
-};
-
-// Policy fetch_hybrid: which share of a memory node's slots holds activations, in
-// plan::SlotKinds::kUnit-ths.
-struct HybridOptions {
-  uint32_t share = 0;      // As configured, or the first epoch's.
-  bool automatic = false;  // By measured times, once there are any.
-  friend bool operator==(const HybridOptions&, const HybridOptions&) = default;
+  Nanos idle = Seconds(5);  // So long nothing runs before an epoch of another policy begins.
+  // Of policies that are equally fast the first is taken.
+  std::vector<WeighedPolicy> policies = {{.policy = cost::KvPolicy::kAttendRemote},
+                                         {.policy = cost::KvPolicy::kLocal}};
 };
 
 // A policy that epochs prepare, for requests that name it.
@@ -85,22 +87,14 @@ struct EngineOptions {
   uint32_t replica_lanes = 1;     // Policies local and auto: lanes of each replica that keeps KV.
   std::string replica_lanes_why;  // And why so many.
   std::optional<PolicyAutoOptions> policy_auto;
-  // Policies that fetch: rows attend at the compute node, over K and V that memory nodes send into
-  // windows of so many bytes in all. Else 0.
-  uint64_t fetch_bytes = 0;
-  uint32_t fetch_heads = 0;  // EpochConfig::fetch_heads
-  // Policies fetch_recompute and fetch_hybrid: elements of a token's activation. Else 0.
-  uint32_t activation_width = 0;
+  double bus_bytes_per_second = 0;  // What all links share (an emulated bus); 0: nothing.
+  FetchOptions fetch;  // What `policies` ask for; with policy auto each epoch has its own.
   // What makes answers of requests that name no policy other than those of whole attention, for
   // those who get them: a word without spaces, like fetch_sparse-0.5-window_sums. Empty: nothing.
   std::string lossy;
   // What epochs prepare. The first one is for requests that name none. Empty: nobody names any.
   std::vector<PreparedPolicy> policies;
-  // Policy fetch_sparse: of EpochConfig. Else 0.
-  SparseTokens sparse_tokens = SparseTokens::kWindowSums;
-  double sparse_ratio = 0;
-  std::optional<HybridOptions> hybrid;  // Policy fetch_hybrid.
-  core::SchedulerOptions scheduler;     // memory_nodes, prefill_lanes: filled in at each epoch.
+  core::SchedulerOptions scheduler;  // memory_nodes, prefill_lanes: filled in at each epoch.
   bool priority_order = false;
   // A node that has not been heard of for so long is taken for dead (stopped, or its cable pulled):
   // its stream is ended as if it had left. 0 waits for the stream to break by itself.
@@ -113,15 +107,20 @@ struct EngineOptions {
   RequestEndFunction on_request_end;
 };
 
+// Bytes a second of links that have so many together, each by itself.
+inline double OverBus(const EngineOptions& options, double links) {
+  const double bus = options.bus_bytes_per_second;
+  return bus > 0 ? std::min(links, bus) : links;
+}
+
 // Whether an epoch prepares several policies, of which requests choose one.
 inline bool HasSeveralPolicies(const EngineOptions& options) { return options.policies.size() > 1; }
 
-// The paths of an epoch whose K and V are on memory nodes.
-inline plan::AttentionPaths PathsOnMemoryNodes(const EngineOptions& options) {
+// The paths of an epoch whose K and V are on memory nodes, and which fetches like this.
+inline plan::AttentionPaths PathsOnMemoryNodes(const EngineOptions& options,
+                                               const FetchOptions& fetch) {
   if (!HasSeveralPolicies(options)) {
-    return {options.sparse_ratio > 0  ? plan::AttentionPath::kSparse
-            : options.fetch_bytes > 0 ? plan::AttentionPath::kFetch
-                                      : plan::AttentionPath::kRemote};
+    return {PathOnMemoryNodes(fetch)};
   }
   plan::AttentionPaths paths;
   for (const PreparedPolicy& policy : options.policies) {
@@ -133,19 +132,6 @@ inline plan::AttentionPaths PathsOnMemoryNodes(const EngineOptions& options) {
 // Bytes of K and V of one token as bf16, in all layers.
 inline uint64_t KvBytesPerToken(const std::vector<AttentionDescriptor>& layers) {
   return KvSlotBytes(layers, KvForm::kBF16);
-}
-
-// Bytes of the activations of one token, in all layers; 0 where none are kept.
-inline uint64_t ActivationBytesPerToken(const EngineOptions& options) {
-  return options.layers.size() * uint64_t{options.activation_width} * sizeof(BFloat16);
-}
-
-// Bytes that a memory node keeps of one token at most: K and V, and under policy fetch_recompute
-// the activations that they were made from; under fetch_hybrid one of them.
-inline uint64_t SlotBytes(const EngineOptions& options) {
-  const uint64_t kv = options.kv.SlotBytes(options.layers);
-  return options.hybrid.has_value() ? std::max(kv, ActivationBytesPerToken(options))
-                                    : kv + ActivationBytesPerToken(options);
 }
 
 // What a node that holds KV has besides its slots.

@@ -41,25 +41,19 @@ EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
                       .transport = uri.substr(0, uri.find(':')),
                       .scheduler = sources.scheduler.Stats(),
                       .stages = sources.splits.Describe(),
-                      .policy = HasSeveralPolicies(options_)    ? options_.policies.front().name
-                                : membership.local()            ? "local"
-                                : options_.hybrid.has_value()   ? "fetch_hybrid"
-                                : options_.sparse_ratio > 0     ? "fetch_sparse"
-                                : options_.activation_width > 0 ? "fetch_recompute"
-                                : options_.fetch_bytes > 0      ? "fetch_heads"
-                                                                : "attend_remote",
+                      .policy = PolicyOf(sources),
                       .policies = PoliciesOf(sources.scheduler),
                       .partition = DescribePartition(sources),
                       .attention = sources.epoch == nullptr ? "" : sources.epoch->attention,
                       .prefill = DescribePrefill(membership)};
-  if (options_.hybrid.has_value() && sources.epoch != nullptr) {
+  const bool settled = options_.fetch.hybrid.has_value() || options_.policy_auto.has_value();
+  if (settled && sources.epoch != nullptr && !sources.epoch->plans_fetching()) {
     status.scheduler.fetch_share.why = sources.epoch->fetch_why;
   }
   if (options_.policy_auto.has_value()) {
     const bool chosen = sources.policy_choice.has_value();
     status.policy_figures = sources.policy_choice;
     status.policy_choice = chosen ? sources.policy_choice->why : "";
-    status.policy = chosen ? status.policy : "";
   }
   if (membership.memory_members().empty() && !membership.kv_members().empty()) {
     status.scheduler.sub_batches.why.clear();  // Policy local: rows leave for nowhere.
@@ -106,6 +100,19 @@ std::vector<std::string> StatusBuilder::Warnings(const StatusSources& sources,
   }
   std::erase_if(warnings, [](const std::string& warning) { return warning.empty(); });
   return warnings;
+}
+
+std::string StatusBuilder::PolicyOf(const StatusSources& sources) const {
+  if (!options_.policy_auto.has_value()) {
+    return !options_.policies.empty()   ? options_.policies.front().name
+           : sources.membership.local() ? "local"
+                                        : "attend_remote";
+  }
+  if (!sources.policy_choice.has_value()) {
+    return "";
+  }
+  return std::string(cost::KvPolicyName(sources.epoch == nullptr ? sources.policy_choice->policy
+                                                                 : sources.epoch->policy));
 }
 
 std::vector<PolicyReport> StatusBuilder::PoliciesOf(const core::Scheduler& scheduler) const {

@@ -115,9 +115,10 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceSequences(
   for (size_t i = 0; i < members.kv.size(); ++i) {
     const uint32_t slots =
         members.activation_share.has_value()
-            ? SlotsOfKinds({.kv = KvBytesPerToken(options_.layers),
-                            .activation = ActivationBytesPerToken(options_)},
-                           plan::SlotKinds(*members.activation_share), members.kv[i].capacity_bytes)
+            ? SlotsOfKinds(
+                  {.kv = KvBytesPerToken(options_.layers),
+                   .activation = ActivationBytesPerToken(members.fetch, options_.layers.size())},
+                  plan::SlotKinds(*members.activation_share), members.kv[i].capacity_bytes)
             : members.kv[i].slots;
     placement.shares.push_back(
         {.name = members.kv[i].name,
@@ -213,18 +214,18 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
                            .prefill_lanes = prefill_lanes};
   config.int8_tails = options_.kv.tails;
   config.attention_paths = members.local ? plan::AttentionPaths{plan::AttentionPath::kLocal}
-                                         : PathsOnMemoryNodes(options_);
+                                         : PathsOnMemoryNodes(options_, members.fetch);
   if (config.attention_paths.fetch()) {
-    config.fetch_bytes = options_.fetch_bytes;
-    config.fetch_heads = options_.fetch_heads;
-    config.activation_width = options_.activation_width;
+    config.fetch_bytes = members.fetch.bytes;
+    config.fetch_heads = members.fetch.heads;
+    config.activation_width = members.fetch.activation_width;
     if (members.activation_share.has_value()) {
       config.activation_share = *members.activation_share;
-      config.activation_width = config.activation_share > 0 ? options_.activation_width : 0;
+      config.activation_width = config.activation_share > 0 ? members.fetch.activation_width : 0;
     }
     if (config.attention_paths.Has(plan::AttentionPath::kSparse)) {
-      config.sparse_tokens = options_.sparse_tokens;
-      config.sparse_ratio = options_.sparse_ratio;
+      config.sparse_tokens = members.fetch.sparse_tokens;
+      config.sparse_ratio = members.fetch.sparse_ratio;
     }
   }
   const bool waits =

@@ -19,6 +19,8 @@
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/serving_bandwidth.h"
 #include "coordinator/engine_options.h"
+#include "coordinator/fetch_options.h"
+#include "cost/step_cost.h"
 #include "plan/epoch_config.h"
 #include "plan/epoch_topology.h"
 #include "plan/stages.h"
@@ -44,6 +46,7 @@ struct EpochMembers {
   uint32_t prefill_nodes = 0;
   // One entry for each compute node; empty: all have whole replicas.
   std::vector<plan::Stage> stages;
+  FetchOptions fetch;  // What the epoch's policies ask for, on memory nodes.
   // Policy fetch_hybrid: share of the slots that hold activations.
   std::optional<uint32_t> activation_share;
   std::vector<EpochMember> kv;       // Nodes that hold KV.
@@ -61,8 +64,14 @@ struct FormedEpoch {
   std::string attention;           // In which arithmetic rows attend, and why, as status tells it.
   // Policy fetch_hybrid: by what tokens are held as they are, as status tells it.
   std::string fetch_why;
+  // Policy auto: the epoch's.
+  cost::KvPolicy policy = cost::KvPolicy::kAttendRemote;
 
   const plan::EpochConfig& config() const { return topology.config(); }
+  // Whether a step's plan says which tokens come as activations (core/fetch_planning.h).
+  bool plans_fetching() const {
+    return config().activation_width > 0 && config().activation_share == 0;
+  }
   // Whether nodes have the same slots, each with its heads of every sequence.
   bool heads_spread() const { return config().partition == Partition::kHead; }
   // Which lanes are bound to which share.

@@ -31,7 +31,9 @@ plan::PolicyTimes FromProto(const v1::PolicyTimes& proto) {
           .pools = FromProto(proto.pools()),
           .attention_local = proto.attention_local(),
           .attention_shared = proto.attention_shared(),
-          .read_bandwidth = proto.read_bandwidth()};
+          .attention_pools = proto.attention_pools(),
+          .read_bandwidth = proto.read_bandwidth(),
+          .make_seconds = proto.make_seconds()};
 }
 
 }  // namespace

@@ -37,41 +37,48 @@ uint32_t SlotsOfKinds(const TokenBytes& bytes, plan::SlotKinds kinds, uint64_t c
   return static_cast<uint32_t>(fit * plan::SlotKinds::kBlockSlots);
 }
 
+uint32_t ShareInSteps(double share) {
+  const auto steps = static_cast<uint32_t>(std::lround(share * plan::SlotKinds::kUnit / kStep));
+  return std::clamp(steps * kStep, kStep, plan::SlotKinds::kUnit);
+}
+
 HybridShare::HybridShare(const EngineOptions& options)
-    : options_(options), share_(options.hybrid->share) {
+    : options_(options), share_(options.fetch.hybrid->share) {
   const uint32_t percent = share_ * 100 / plan::SlotKinds::kUnit;
-  why_ = options.hybrid->automatic
+  why_ = options.fetch.hybrid->automatic
              ? absl::StrCat(percent, "% of tokens held as activations until links are measured")
              : absl::StrCat(percent, "% of tokens held as activations, as configured");
-  if (options.hybrid->automatic &&
-      ActivationBytesPerToken(options) >= KvBytesPerToken(options.layers)) {
+  if (options.fetch.hybrid->automatic &&
+      ActivationBytesPerToken(options.fetch, options.layers.size()) >=
+          KvBytesPerToken(options.layers)) {
     share_ = 0;
-    why_ = absl::StrCat("no token held as an activation: one has ",
-                        ActivationBytesPerToken(options) / options.layers.size(),
-                        " bytes in a layer, no fewer than K and V with ",
-                        KvBytesPerToken(options.layers) / options.layers.size());
+    why_ = absl::StrCat(
+        "no token held as an activation: one has ",
+        ActivationBytesPerToken(options.fetch, options.layers.size()) / options.layers.size(),
+        " bytes in a layer, no fewer than K and V with ",
+        KvBytesPerToken(options.layers) / options.layers.size());
   }
 }
 
 bool HybridShare::Settle(Nanos now, const core::FetchRates& rates, uint64_t capacity) {
   const bool attention_is_new = rates.attend_seconds > 0 && !with_attention_;
-  if (!options_.hybrid->automatic || share_ == 0 || !rates.measured() ||
+  if (!options_.fetch.hybrid->automatic || share_ == 0 || !rates.measured() ||
       (settled_.has_value() && now - *settled_ < kSettledFor && !attention_is_new)) {
     return false;
   }
   const auto layers = static_cast<double>(options_.layers.size());
   const policy::HybridBytes bytes{
       .kv = static_cast<double>(KvBytesPerToken(options_.layers)) / layers,
-      .activation = static_cast<double>(ActivationBytesPerToken(options_)) / layers,
+      .activation =
+          static_cast<double>(ActivationBytesPerToken(options_.fetch, options_.layers.size())) /
+          layers,
       .memory = static_cast<double>(capacity) / layers};
   const policy::HybridProfile profile{
       .load_kv = {.slope = bytes.kv / rates.bytes_per_second},
       .load_activations = {.slope = bytes.activation / rates.bytes_per_second},
       .make = {.slope = rates.recompute_seconds},
       .attend = rates.attend_seconds};
-  const double best = policy::AllocateHybrid(profile, bytes).share();
-  const auto step = static_cast<uint32_t>(std::lround(best * plan::SlotKinds::kUnit / kStep));
-  const uint32_t share = std::clamp(step * kStep, kStep, plan::SlotKinds::kUnit);
+  const uint32_t share = ShareInSteps(policy::AllocateHybrid(profile, bytes).share());
   const bool first = !settled_.has_value() || attention_is_new;
   settled_ = now;
   with_attention_ = rates.attend_seconds > 0;

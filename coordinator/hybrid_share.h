@@ -27,9 +27,13 @@ struct TokenBytes {
 // How many slots of these kinds so much memory has.
 uint32_t SlotsOfKinds(const TokenBytes& bytes, plan::SlotKinds kinds, uint64_t capacity);
 
+// A share of activations in all tokens, from more than 0 to 1, in the steps that shares are chosen
+// in, as plan::SlotKinds::kUnit-ths.
+uint32_t ShareInSteps(double share);
+
 class HybridShare {
  public:
-  // Requires: options.hybrid. The options must outlive this.
+  // Requires: options.fetch.hybrid. The options must outlive this.
   explicit HybridShare(const EngineOptions& options);
 
   // The share that the epoch which is formed next has, and for people why.

@@ -74,7 +74,7 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
     return absl::OkStatus();  // How many layers and heads it has shows when its replica is there.
   }
   // Slots of two kinds are whole blocks.
-  const uint64_t block = options_.hybrid.has_value() ? plan::SlotKinds::kBlockSlots : 1;
+  const uint64_t block = options_.fetch.hybrid.has_value() ? plan::SlotKinds::kBlockSlots : 1;
   const uint64_t slots = SlotsIn(identity.capacity_bytes) / block * block;
   const uint64_t wanted = (least + block - 1) / block * block;
   return !holds_kv || slots >= least

@@ -20,7 +20,10 @@ class NodeAdmission {
  public:
   // The options must outlive this.
   explicit NodeAdmission(const EngineOptions& options)
-      : options_(options), slot_bytes_(SlotBytes(options)), tail_bytes_(TailBytes(options)) {}
+      : options_(options),
+        slot_bytes_(
+            SlotBytes(options.fetch, options.layers.size(), options.kv.SlotBytes(options.layers))),
+        tail_bytes_(TailBytes(options)) {}
 
   // `holds_kv`: whether it does in some epoch.
   // Errors: kFailedPrecondition  another version or model; too little room for what one request may

@@ -70,7 +70,8 @@ cost::UnitTimes MeanUnit(const std::vector<const AttachedNode*>& nodes) {
                        : cost::UnitTimes{mean.fixed / measured, mean.slope / measured};
 }
 
-core::FetchRates FetchRatesOf(const FormedEpoch& epoch, const MeasuredNodes& nodes) {
+core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& epoch,
+                              const MeasuredNodes& nodes) {
   core::FetchRates rates;
   if (epoch.config().activation_width == 0) {
     return rates;
@@ -91,6 +92,7 @@ core::FetchRates FetchRatesOf(const FormedEpoch& epoch, const MeasuredNodes& nod
       }
     }
   }
+  rates.bytes_per_second = OverBus(options, rates.bytes_per_second);
   return rates;
 }
 

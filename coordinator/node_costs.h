@@ -42,6 +42,7 @@ cost::LinkCosts CostsOfLinks(const FormedEpoch& epoch, const MeasuredNodes& node
 // What of tokens comes over all links from memory nodes together in a second, and how long the
 // compute node takes to make K and V of one in a layer: since it started, from the profile that it
 // makes then on. Zeros: not known, or an epoch that keeps no activations.
-core::FetchRates FetchRatesOf(const FormedEpoch& epoch, const MeasuredNodes& nodes);
+core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& epoch,
+                              const MeasuredNodes& nodes);
 
 }  // namespace lamina::coordinator

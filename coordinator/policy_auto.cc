@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "coordinator/hybrid_share.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -17,10 +18,6 @@ constexpr Nanos kSettle = Millis(500);
 constexpr double kServiceSecondsMin = 1;
 
 }  // namespace
-
-const char* PolicyNameOf(const core::PolicyChoice& choice) {
-  return choice.local ? "local" : "attend_remote";
-}
 
 PolicyAuto::PolicyAuto(const EngineOptions& options) : options_(options) {
   LAMINA_CHECK(options.policy_auto.has_value());
@@ -38,67 +35,135 @@ void PolicyAuto::SawLoad(Nanos now, uint32_t rows, uint64_t context_tokens) {
 
 void PolicyAuto::SawSteps(Nanos now, const ServedLoad& served) {
   if (!served_.has_value() || served.prompts != served_->prompts ||
-      served.local != served_->local) {
+      served.policy != served_->policy) {
     settled_ = now + kSettle;
   } else if (served_seen_ >= settled_ && served.rows > 0 && served.rows == served_->rows) {
-    core::PolicyStepMeter& meter = served.local ? local_steps_ : pools_steps_;
-    meter.Add(ToSeconds(now - served_seen_), served.rows, served.context_tokens,
-              served.tokens - served_->tokens);
+    steps_[served.policy].Add(ToSeconds(now - served_seen_), served.rows, served.context_tokens,
+                              served.tokens - served_->tokens);
   }
   served_ = served;
   served_seen_ = now;
 }
 
-bool PolicyAuto::SawNothing(Nanos now) {
+bool PolicyAuto::SawNothing(Nanos now, double link) {
   load_seen_ = now;
   served_.reset();
   idle_since_ = idle_since_.value_or(now);
-  if (now - *idle_since_ < options_.policy_auto->idle) {
+  const bool measured = link > 0 && link_ == 0;
+  if (!measured && now - *idle_since_ < options_.policy_auto->idle) {
     return false;
   }
   idle_since_ = now;
   return true;
 }
 
-const core::PolicyChoice& PolicyAuto::Choose(core::CurrentPolicy current,
+const core::PolicyChoice& PolicyAuto::Choose(std::optional<cost::KvPolicy> current,
                                              const PolicyMeasures& measures) {
   const bool seen = meter_.seconds() >= kServiceSecondsMin;
   const cost::PolicyLoad load = seen ? meter_.load() : options_.policy_auto->load;
   const cost::PolicyPools pools = {.attention = AttentionOfPools(measures),
                                    .lanes_max = options_.scheduler.lanes,
-                                   .lanes_auto = options_.scheduler.lanes_auto};
-  choice_ = core::ChoosePolicy(measures.times, ModelAt(load.context), pools, load, current,
-                               Corrections(measures, pools));
+                                   .lanes_auto = options_.scheduler.lanes_auto,
+                                   .link = LinkOf(measures)};
+  choice_ = core::ChoosePolicy(InputsAt(measures, pools, load.context), Candidates(measures), load,
+                               current, Corrections(measures, pools));
   absl::StrAppend(&choice_->why, seen ? "; the load of late" : "; the load of the cluster file");
   return *choice_;
 }
 
-cost::PolicyModel PolicyAuto::ModelAt(double context) const {
-  return {.layers = static_cast<uint32_t>(options_.layers.size()),
-          .kv_bytes_per_token = core::KvBytesReadPerToken(options_.layers, std::max(1.0, context))};
+std::optional<cost::KvPolicy> PolicyAuto::current() const {
+  return choice_.has_value() ? std::optional(choice_->policy) : std::nullopt;
+}
+
+EpochPolicy PolicyAuto::Epoch() const {
+  LAMINA_CHECK(choice_.has_value());
+  EpochPolicy epoch{.policy = choice_->policy};
+  for (const WeighedPolicy& policy : options_.policy_auto->policies) {
+    if (policy.policy == epoch.policy) {
+      epoch.fetch = policy.fetch;
+    }
+  }
+  for (const core::PolicyFigure& figure : choice_->figures) {
+    if (figure.candidate.policy == epoch.policy && epoch.fetch.hybrid.has_value()) {
+      epoch.activation_share = ShareInSteps(figure.step.share);
+      epoch.words = absl::StrCat(*epoch.activation_share * 100 / plan::SlotKinds::kUnit,
+                                 "% of tokens held as activations, by policy auto");
+    }
+  }
+  return epoch;
+}
+
+// Whether each can be had, and of how many tokens it keeps K and V.
+std::vector<core::PolicyCandidate> PolicyAuto::Candidates(const PolicyMeasures& measures) const {
+  const uint64_t kv = KvBytesPerToken(options_.layers);
+  const uint32_t least = options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max);
+  std::vector<core::PolicyCandidate> candidates;
+  for (const WeighedPolicy& policy : options_.policy_auto->policies) {
+    core::PolicyCandidate& candidate =
+        candidates.emplace_back(core::PolicyCandidate{policy.policy, policy.why_not});
+    const bool local = policy.policy == cost::KvPolicy::kLocal;
+    const uint64_t slot = SlotBytes(policy.fetch, options_.layers.size(), kv);
+    candidate.tokens_max = static_cast<double>((local ? measures.compute : measures.memory) / slot);
+    if (!candidate.why_not.empty() || local) {
+      continue;
+    }
+    if (measures.bandwidth.empty()) {
+      candidate.why_not = "no memory node is there";
+    } else if (policy.fetch.bytes > 0 && measures.times.attention_pools == 0) {
+      candidate.why_not = "the compute node has not measured how fast it attends there";
+    } else if (policy.fetch.activation_width > 0 && measures.times.make_seconds == 0) {
+      candidate.why_not = "the compute node cannot make K and V again";
+    } else if (policy.fetch.activation_width > 0 && candidate.tokens_max < least) {
+      candidate.why_not = absl::StrCat("memory nodes have no room for one request of ", least,
+                                       " tokens with activations");
+    }
+  }
+  return candidates;
+}
+
+core::PolicyInputs PolicyAuto::InputsAt(const PolicyMeasures& measures,
+                                        const cost::PolicyPools& pools, double context) const {
+  uint32_t width = 0;  // Of activations, whichever policy keeps them.
+  for (const WeighedPolicy& policy : options_.policy_auto->policies) {
+    width = std::max(width, policy.fetch.activation_width);
+  }
+  const size_t layers = options_.layers.size();
+  return {.times = measures.times,
+          .model = {.layers = static_cast<uint32_t>(layers),
+                    .kv_bytes_per_token =
+                        core::KvBytesReadPerToken(options_.layers, std::max(1.0, context)),
+                    .activation_bytes_per_token = static_cast<double>(
+                        ActivationBytesPerToken({.activation_width = width}, layers))},
+          .pools = pools};
 }
 
 // What each policy took against what is predicted of it for the load that it had.
 core::PolicyCorrections PolicyAuto::Corrections(const PolicyMeasures& measures,
                                                 const cost::PolicyPools& pools) const {
   core::PolicyCorrections corrections;
-  if (local_steps_.measured()) {
-    const cost::PolicyLoad load = local_steps_.load();
-    corrections.local = local_steps_.step_seconds() /
-                        cost::LocalStep(measures.times, ModelAt(load.context), load).seconds;
-  }
-  if (pools_steps_.measured() && pools.attention > 0) {
-    const cost::PolicyLoad load = pools_steps_.load();
-    corrections.pools = pools_steps_.step_seconds() /
-                        cost::PoolsStep(measures.times, ModelAt(load.context), pools, load).seconds;
+  for (const auto& [policy, meter] : steps_) {
+    if (!meter.measured() || (policy != cost::KvPolicy::kLocal && pools.attention <= 0)) {
+      continue;
+    }
+    const cost::PolicyLoad load = meter.load();
+    corrections[policy] =
+        meter.step_seconds() /
+        core::StepOf(policy, InputsAt(measures, pools, load.context), load).seconds;
   }
   return corrections;
 }
 
-core::CurrentPolicy PolicyAuto::current() const {
-  return !choice_.has_value() ? core::CurrentPolicy::kNone
-         : choice_->local     ? core::CurrentPolicy::kLocal
-                              : core::CurrentPolicy::kPools;
+// As measured, now or when links were used last. Else assumed: on one host a copy, which reads and
+// writes. No more than a bus that all share.
+double PolicyAuto::LinkOf(const PolicyMeasures& measures) {
+  link_ = measures.link > 0 ? measures.link : link_;
+  double link = link_;
+  if (link == 0) {
+    for (const auto& [name, bandwidth] : measures.bandwidth) {
+      link += bandwidth / 2;
+    }
+  }
+  return OverBus(options_, link);
 }
 
 // Memory nodes on cores of the compute node attend as fast as that did there; others as much of

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PolicyAuto: policy auto: whether an epoch has KV on the memory nodes or on the compute node, and
-// when one of the other kind is to begin. Sees the load of late, and chooses by what the nodes have
-// measured.
+// PolicyAuto: policy auto: which of the exact policies an epoch has, and when one of another policy
+// is to begin. Sees the load of late, and chooses by what the nodes have measured.
 //
 // Threading: the engine's thread; time is passed in.
 
@@ -12,31 +11,43 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/clock.h"
 #include "coordinator/core/policy_choice.h"
 #include "coordinator/engine_options.h"
+#include "coordinator/fetch_options.h"
 #include "cost/policy_step.h"
+#include "cost/step_cost.h"
 #include "plan/policy_times.h"
 
 namespace lamina::coordinator {
-
-// "local" or "attend_remote".
-const char* PolicyNameOf(const core::PolicyChoice& choice);
 
 // What the nodes that are there have measured.
 struct PolicyMeasures {
   plan::PolicyTimes times;                  // Times of the compute node.
   std::map<std::string, double> bandwidth;  // Bytes a second of each memory node that is there.
+  double link = 0;       // Bytes a second over all links of the epoch of late; 0: not measured.
+  uint64_t memory = 0;   // Bytes for K and V of all memory nodes that are there,
+  uint64_t compute = 0;  // and of the compute node.
 };
 
 // What an epoch serves now, and what has come of it since the coordinator started.
 struct ServedLoad {
-  bool local = false;
+  cost::KvPolicy policy = cost::KvPolicy::kAttendRemote;
   uint32_t rows = 0;
   uint64_t context_tokens = 0;
   uint64_t tokens = 0;   // Generated.
   uint64_t prompts = 0;  // Steps planned with rows of prompts.
+};
+
+// What an epoch is to have.
+struct EpochPolicy {
+  cost::KvPolicy policy = cost::KvPolicy::kAttendRemote;
+  FetchOptions fetch;
+  // With fetch_hybrid, in plan::SlotKinds::kUnit-ths; and for people.
+  std::optional<uint32_t> activation_share;
+  std::string words;
 };
 
 class PolicyAuto {
@@ -50,27 +61,34 @@ class PolicyAuto {
   void SawLoad(Nanos now, uint32_t rows, uint64_t context_tokens);
   // What came of that load. Only time in which no rows of prompts ran counts as steps.
   void SawSteps(Nanos now, const ServedLoad& served);
-  // Nothing runs. True when that has been so for long enough to begin another epoch; then anew.
-  bool SawNothing(Nanos now);
+  // Nothing runs. True when that has been so for long enough to begin another epoch; then anew. At
+  // once where links have been measured that the last choice had to assume.
+  bool SawNothing(Nanos now, double link = 0);
 
   // Chooses by the load of late, or by the cluster file's while too little has been seen.
-  const core::PolicyChoice& Choose(core::CurrentPolicy current, const PolicyMeasures& measures);
+  const core::PolicyChoice& Choose(std::optional<cost::KvPolicy> current,
+                                   const PolicyMeasures& measures);
   // The last one; nothing before the first.
   const std::optional<core::PolicyChoice>& choice() const { return choice_; }
-  // What the last choice made of the policy; kNone before the first.
-  core::CurrentPolicy current() const;
+  // What the last choice made of the policy; nothing before the first.
+  std::optional<cost::KvPolicy> current() const;
+  // What an epoch of that choice has. Requires: a choice.
+  EpochPolicy Epoch() const;
 
  private:
   double AttentionOfPools(const PolicyMeasures& measures) const;
+  double LinkOf(const PolicyMeasures& measures);
+  std::vector<core::PolicyCandidate> Candidates(const PolicyMeasures& measures) const;
   core::PolicyCorrections Corrections(const PolicyMeasures& measures,
                                       const cost::PolicyPools& pools) const;
-  cost::PolicyModel ModelAt(double context) const;
+  core::PolicyInputs InputsAt(const PolicyMeasures& measures, const cost::PolicyPools& pools,
+                              double context) const;
 
   const EngineOptions& options_;
   std::optional<core::PolicyChoice> choice_;
   core::PolicyLoadMeter meter_;
-  core::PolicyStepMeter local_steps_;  // Steps of each policy, while it served.
-  core::PolicyStepMeter pools_steps_;
+  std::map<cost::KvPolicy, core::PolicyStepMeter> steps_;  // Of each policy, while it served.
+  double link_ = 0;                   // Bytes a second over all links, as they were measured last.
   std::optional<ServedLoad> served_;  // As last seen, at
   Nanos served_seen_ = 0;
   Nanos settled_ = 0;                // From when on no step with rows of prompts runs.

@@ -34,6 +34,23 @@ void AddPolicies(const EngineStatus& status, v1::GetStatusResponse* response) {
     proto->set_running(policy.running);
     proto->set_lossy(policy.lossy);
   }
+  if (!status.policy_figures.has_value()) {
+    return;
+  }
+  for (const core::PolicyFigure& figure : status.policy_figures->figures) {
+    const cost::KvPolicy policy = figure.candidate.policy;
+    v1::PolicyFigure* proto = response->add_policy_figures();
+    proto->set_policy(std::string(cost::KvPolicyName(policy)));
+    proto->set_why_not(figure.candidate.why_not);
+    proto->set_seconds(figure.seconds);
+    proto->set_dense_seconds(figure.step.dense);
+    proto->set_attention_seconds(figure.step.attention);
+    proto->set_transfer_seconds(figure.step.transfer);
+    proto->set_making_seconds(figure.step.making);
+    proto->set_share(figure.step.share);
+    proto->set_tokens_max(static_cast<uint64_t>(figure.candidate.tokens_max));
+    proto->set_chosen(policy == status.policy_figures->policy);
+  }
 }
 
 }  // namespace lamina::coordinator

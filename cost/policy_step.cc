@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/check.h"
+#include "cost/kv_policies.h"
 
 namespace lamina::cost {
 namespace {
@@ -22,6 +23,17 @@ double DenseSeconds(const std::vector<plan::SliceTimes>& times, uint32_t layers,
   const plan::SliceTimes at = TimesOf(times, rows);
   // The tail has the rest of the last layer, slice 0 the little before the first attention.
   return (layers - 1) * at.slice_seconds + at.tail_seconds;
+}
+
+FetchTime FetchTimeOf(KvPolicy policy, const FetchLayer& layer) {
+  switch (policy) {
+    case KvPolicy::kFetchRecompute:
+      return FetchRecompute(layer, /*share_max=*/1);
+    case KvPolicy::kFetchHybrid:
+      return FetchHybrid(layer);
+    default:
+      return {.layer = FetchHeads(layer).layer};  // Its share is not one of activations.
+  }
 }
 
 double BytesOf(const PolicyModel& model, const PolicyLoad& load) {
@@ -80,6 +92,32 @@ PolicyStep PoolsStep(const plan::PolicyTimes& times, const PolicyModel& model,
     }
   }
   return best;
+}
+
+PolicyStep FetchStep(KvPolicy policy, const plan::PolicyTimes& times, const PolicyModel& model,
+                     const PolicyPools& pools, const PolicyLoad& load) {
+  LAMINA_CHECK(pools.link > 0);
+  const double tokens = load.rows * load.context;
+  // More lanes read the weights more often, and hide nothing that one does not.
+  const uint32_t lanes = pools.lanes_auto ? 1 : pools.lanes_max;
+  const double rows = std::max(1.0, load.rows / lanes);
+  PolicyStep step{.dense = lanes * DenseSeconds(times.pools, model.layers, rows),
+                  .attention = BytesOf(model, load) / times.attention_pools,
+                  .lanes = lanes};
+  const double layers = model.layers;
+  const double kv = BytesOf(model, load) / pools.link;
+  const double activations = tokens * model.activation_bytes_per_token / pools.link;
+  const double making = tokens * layers * times.make_seconds;
+  const FetchTime time = FetchTimeOf(policy, {.kv_transfer = {kv / layers},
+                                              .activation_transfer = {activations / layers},
+                                              .kv_generation = {making / layers},
+                                              .dense = {step.dense / layers},
+                                              .attention = {step.attention / layers}});
+  step.seconds = layers * (time.layer.value + kExchangeSeconds);
+  step.share = time.share;
+  step.transfer = time.share * activations + (1 - time.share) * kv;
+  step.making = time.share * making;
+  return step;
 }
 
 }  // namespace lamina::cost

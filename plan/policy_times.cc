@@ -29,7 +29,12 @@ absl::Status CheckPolicyTimes(const PolicyTimes& times) {
       least = size.rows + 1;
     }
   }
-  for (const double rate : {times.attention_local, times.attention_shared, times.read_bandwidth}) {
+  if (!std::isfinite(times.make_seconds) || times.make_seconds < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("K and V of a token made in ", times.make_seconds, " s"));
+  }
+  for (const double rate : {times.attention_local, times.attention_shared, times.attention_pools,
+                            times.read_bandwidth}) {
     if (!std::isfinite(rate) || rate < 0) {
       return absl::InvalidArgumentError(absl::StrCat("a rate of ", rate, " bytes a second"));
     }

@@ -29,7 +29,13 @@ struct PolicyTimes {
   // and on the cores that it shares with memory nodes while slices run on the others; 0: it shares
   // none.
   double attention_shared = 0;
+  // on the threads that it has together with memory nodes of its host, as where K and V are
+  // fetched; 0: not measured.
+  double attention_pools = 0;
   double read_bandwidth = 0;  // Bytes a second that all threads read.
+  // Seconds to make K and V of a token in one layer from its activation, on the threads of `pools`.
+  // 0: this node or model cannot.
+  double make_seconds = 0;
 
   bool measured() const { return !local.empty() && !pools.empty() && attention_local > 0; }
 };

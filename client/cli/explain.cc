@@ -3,6 +3,7 @@
 // lamina explain: what the cluster chose for itself, and by which figures.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,7 +18,8 @@ namespace {
 
 constexpr char kExamples[] = R"(  lamina explain
   lamina explain --json
-policy:    where K and V are, and who attends
+policy:    where K and V are, and who attends; with policy auto a line for each policy: what a step
+           is expected to take, and of what, or why the cluster cannot have it; * is chosen
 KV:        how sequences are spread over memory nodes, and the bandwidth each reached in attention
 lanes:     batches in flight
 rows:      in how many chunks the rows of a batch leave for attention
@@ -103,12 +105,38 @@ std::string PreparedPolicies(const client::ClusterStatus& status) {
   return absl::StrCat("for requests that name none of ", absl::StrJoin(words, ", "));
 }
 
+// "fetch_recompute  28.1 ms: dense 20.0, attention 6.1, links 27.9, making K and V of 40% 8.0; room
+// for 12000 tokens; exact", or why it is not to be had.
+std::vector<std::string> Weighed(const client::ClusterStatus& status) {
+  std::vector<std::string> lines;
+  for (const client::ClusterStatus::PolicyFigure& figure : status.policy_figures) {
+    std::string line = absl::StrFormat("%s %-15s ", figure.chosen ? "*" : " ", figure.policy);
+    if (!figure.why_not.empty()) {
+      lines.push_back(absl::StrCat(line, "not: ", figure.why_not));
+      continue;
+    }
+    absl::StrAppendFormat(&line, "%7.1f ms: dense %.1f, attention %.1f", figure.seconds * 1e3,
+                          figure.dense_seconds * 1e3, figure.attention_seconds * 1e3);
+    if (figure.transfer_seconds > 0) {
+      absl::StrAppendFormat(&line, ", links %.1f", figure.transfer_seconds * 1e3);
+    }
+    if (figure.making_seconds > 0) {
+      absl::StrAppendFormat(&line, ", making K and V of %.0f%% of the tokens %.1f",
+                            figure.share * 100, figure.making_seconds * 1e3);
+    }
+    lines.push_back(absl::StrCat(line, "; room for ", figure.tokens_max, " tokens; exact"));
+  }
+  return lines;
+}
+
 std::vector<Choice> Choices(const client::ClusterStatus& status) {
   const std::vector<std::string> memory = MemoryLines(status);
+  std::vector<std::string> policies = Lines({status.policy_choice, PreparedPolicies(status)});
+  for (std::string& line : Weighed(status)) {
+    policies.push_back(std::move(line));
+  }
   std::vector<Choice> choices = {
-      {.what = "policy",
-       .chosen = status.policy,
-       .figures = Lines({status.policy_choice, PreparedPolicies(status)})},
+      {.what = "policy", .chosen = status.policy, .figures = std::move(policies)},
       {.what = "KV", .chosen = status.partition, .figures = Bandwidths(status)},
       {.what = "attention", .chosen = status.attention},
       {.what = "lanes", .chosen = status.lane_choice},

@@ -107,6 +107,19 @@ Json ToJson(const client::ClusterStatus& status) {
     policies.push_back(
         {{"name", policy.name}, {"running", policy.running}, {"lossy", policy.lossy}});
   }
+  Json figures = Json::array();
+  for (const client::ClusterStatus::PolicyFigure& figure : status.policy_figures) {
+    figures.push_back({{"policy", figure.policy},
+                       {"chosen", figure.chosen},
+                       {"why_not", figure.why_not},
+                       {"seconds", figure.seconds},
+                       {"dense_seconds", figure.dense_seconds},
+                       {"attention_seconds", figure.attention_seconds},
+                       {"transfer_seconds", figure.transfer_seconds},
+                       {"making_seconds", figure.making_seconds},
+                       {"share", figure.share},
+                       {"tokens_max", figure.tokens_max}});
+  }
   Json links = Json::array();
   for (const client::MeasuredLink& link : status.links) {
     links.push_back({{"from", link.from},
@@ -126,6 +139,7 @@ Json ToJson(const client::ClusterStatus& status) {
           {"policy", status.policy},
           {"policy_choice", status.policy_choice},
           {"policies", policies},
+          {"policy_figures", figures},
           {"partition", status.partition},
           {"attention", status.attention},
           {"prefill", status.prefill},

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,33 +16,106 @@ constexpr double kForgetSeconds = 60;
 constexpr double kStepSecondsMin = 1;
 constexpr double kCorrectionLeast = 0.75;
 constexpr double kCorrectionMost = 4.0 / 3;
+// A step that takes more than this part of another's is as fast: no prediction is that good.
+constexpr double kFaster = 0.99;
 
-std::string Words(const cost::PolicyStep& step, bool local) {
-  return absl::StrFormat("%.1f ms (dense %.1f, attention %.1f%s)", step.seconds * 1e3,
-                         step.dense * 1e3, step.attention * 1e3,
-                         local             ? ""
-                         : step.lanes == 1 ? ", 1 lane"
-                                           : absl::StrFormat(", %d lanes", step.lanes));
+// A request that fills what there is runs by itself.
+double RowsThatFit(const PolicyCandidate& candidate, const cost::PolicyLoad& load) {
+  if (candidate.tokens_max <= 0) {
+    return load.rows;
+  }
+  return std::min(load.rows, std::max(1.0, std::floor(candidate.tokens_max / load.context)));
 }
 
-double Factor(double correction) {
-  return correction == 0 ? 1 : std::clamp(correction, kCorrectionLeast, kCorrectionMost);
+std::string Words(const PolicyFigure& figure, const cost::PolicyLoad& load) {
+  const cost::PolicyStep& step = figure.step;
+  std::string words = absl::StrFormat("%.1f ms (dense %.1f, attention %.1f", figure.seconds * 1e3,
+                                      step.dense * 1e3, step.attention * 1e3);
+  if (step.transfer > 0) {
+    absl::StrAppendFormat(&words, ", links %.1f", step.transfer * 1e3);
+  }
+  if (step.making > 0) {
+    absl::StrAppendFormat(&words, ", making K and V of %.0f%% %.1f", step.share * 100,
+                          step.making * 1e3);
+  }
+  if (figure.candidate.policy == cost::KvPolicy::kAttendRemote) {
+    absl::StrAppendFormat(&words, ", %d lane%s", step.lanes, step.lanes == 1 ? "" : "s");
+  }
+  if (const double fit = RowsThatFit(figure.candidate, load); fit < load.rows) {
+    absl::StrAppendFormat(&words, ", %.0f rows at a time", fit);
+  }
+  return absl::StrCat(words, ")");
 }
 
-// As what part of the current policy's step the other one is worth an epoch.
-double Worth(double of_current, double of_other) {
-  return of_current > 0 && of_other == 0 ? kWorthATry : kWorthAnEpoch;
+// In a sentence: "with local", "on memory nodes".
+std::string WithPolicy(cost::KvPolicy policy) {
+  return policy == cost::KvPolicy::kAttendRemote
+             ? "on memory nodes"
+             : absl::StrCat("with ", cost::KvPolicyName(policy));
+}
+
+double Factor(const PolicyCorrections& corrections, cost::KvPolicy policy) {
+  const auto known = corrections.find(policy);
+  return known == corrections.end() ? 1
+                                    : std::clamp(known->second, kCorrectionLeast, kCorrectionMost);
+}
+
+// As what part of the current policy's step another one is worth an epoch.
+double Worth(const PolicyCorrections& corrections, cost::KvPolicy current, cost::KvPolicy other) {
+  return corrections.contains(current) && !corrections.contains(other) ? kWorthATry : kWorthAnEpoch;
 }
 
 std::string Words(const PolicyCorrections& corrections) {
   std::string words;
-  for (const auto& [where, factor] : {std::pair("on memory nodes", corrections.pools),
-                                      std::pair("with local", corrections.local)}) {
-    if (factor > 0) {
-      absl::StrAppendFormat(&words, "; steps %s took %.2f of what was predicted", where, factor);
-    }
+  for (const auto& [policy, factor] : corrections) {
+    absl::StrAppendFormat(&words, "; steps %s took %.2f of what was predicted", WithPolicy(policy),
+                          factor);
   }
   return words;
+}
+
+PolicyFigure FigureOf(const PolicyInputs& inputs, const PolicyCandidate& candidate,
+                      const cost::PolicyLoad& load, const PolicyCorrections& corrections) {
+  PolicyFigure figure{.candidate = candidate};
+  if (!candidate.why_not.empty()) {
+    return figure;
+  }
+  const double fit = RowsThatFit(candidate, load);
+  figure.step = StepOf(candidate.policy, inputs, {.rows = fit, .context = load.context});
+  figure.seconds = figure.step.seconds * Factor(corrections, candidate.policy) * (load.rows / fit);
+  return figure;
+}
+
+// Of the first that cannot be had.
+std::string WhyNoOther(const std::vector<PolicyCandidate>& candidates, cost::KvPolicy chosen) {
+  for (const PolicyCandidate& candidate : candidates) {
+    if (candidate.policy != chosen && !candidate.why_not.empty()) {
+      return candidate.why_not;
+    }
+  }
+  return "there is no other policy";
+}
+
+const PolicyFigure* Find(const std::vector<PolicyFigure>& figures, cost::KvPolicy policy) {
+  for (const PolicyFigure& figure : figures) {
+    if (figure.candidate.policy == policy && figure.seconds > 0) {
+      return &figure;
+    }
+  }
+  return nullptr;
+}
+
+// Of all but one. Null: there is no other.
+const PolicyFigure* Fastest(const std::vector<PolicyFigure>& figures,
+                            const PolicyFigure* but = nullptr) {
+  const PolicyFigure* fastest = nullptr;
+  for (const PolicyFigure& figure : figures) {
+    if (&figure != but && figure.seconds > 0 &&
+        (fastest == nullptr || figure.seconds < kFaster * fastest->seconds)) {
+      fastest = &figure;
+    }
+  }
+  return fastest;
 }
 
 }  // namespace
@@ -57,37 +129,54 @@ double KvBytesReadPerToken(absl::Span<const AttentionDescriptor> layers, double 
   return bytes;
 }
 
-PolicyChoice ChoosePolicy(const plan::PolicyTimes& times, const cost::PolicyModel& model,
-                          const cost::PolicyPools& pools, const cost::PolicyLoad& load,
-                          CurrentPolicy current, const PolicyCorrections& corrections) {
-  const std::string of = absl::StrFormat("%.0f row%s at %.0f tokens: a step takes ", load.rows,
-                                         std::lround(load.rows) == 1 ? "" : "s", load.context);
-  cost::PolicyStep local = cost::LocalStep(times, model, load);
-  local.seconds *= Factor(corrections.local);
-  PolicyChoice choice{.local = true, .local_seconds = local.seconds};
-  if (pools.attention <= 0) {
-    choice.why = absl::StrCat(of, Words(local, true), "; no memory node is there");
+double PolicyChoice::SecondsOf(cost::KvPolicy wanted) const {
+  const PolicyFigure* figure = Find(figures, wanted);
+  return figure == nullptr ? 0 : figure->seconds;
+}
+
+cost::PolicyStep StepOf(cost::KvPolicy policy, const PolicyInputs& inputs,
+                        const cost::PolicyLoad& load) {
+  switch (policy) {
+    case cost::KvPolicy::kLocal:
+      return cost::LocalStep(inputs.times, inputs.model, load);
+    case cost::KvPolicy::kAttendRemote:
+      return cost::PoolsStep(inputs.times, inputs.model, inputs.pools, load);
+    default:
+      return cost::FetchStep(policy, inputs.times, inputs.model, inputs.pools, load);
+  }
+}
+
+PolicyChoice ChoosePolicy(const PolicyInputs& inputs,
+                          const std::vector<PolicyCandidate>& candidates,
+                          const cost::PolicyLoad& load, std::optional<cost::KvPolicy> current,
+                          const PolicyCorrections& corrections) {
+  LAMINA_CHECK(!candidates.empty());
+  PolicyChoice choice{.policy = candidates.front().policy};
+  for (const PolicyCandidate& candidate : candidates) {
+    choice.figures.push_back(FigureOf(inputs, candidate, load, corrections));
+  }
+  const PolicyFigure* const fastest = Fastest(choice.figures);
+  if (fastest == nullptr) {
+    choice.why = absl::StrCat("no policy can be had: ", candidates.front().why_not);
     return choice;
   }
-  cost::PolicyStep remote = cost::PoolsStep(times, model, pools, load);
-  remote.seconds *= Factor(corrections.pools);
-  choice.pools_seconds = remote.seconds;
-  switch (current) {
-    case CurrentPolicy::kNone:
-      choice.local = local.seconds < remote.seconds;
-      break;
-    case CurrentPolicy::kLocal:
-      choice.local = remote.seconds >= Worth(corrections.local, corrections.pools) * local.seconds;
-      break;
-    case CurrentPolicy::kPools:
-      choice.local = local.seconds < Worth(corrections.pools, corrections.local) * remote.seconds;
-      break;
+  const PolicyFigure* chosen = fastest;
+  const PolicyFigure* const now = current.has_value() ? Find(choice.figures, *current) : nullptr;
+  if (now != nullptr &&
+      fastest->seconds >= Worth(corrections, *current, fastest->candidate.policy) * now->seconds) {
+    chosen = now;
   }
+  choice.policy = chosen->candidate.policy;
   choice.why =
-      choice.local
-          ? absl::StrCat(of, Words(local, true), ", on memory nodes ", Words(remote, false))
-          : absl::StrCat(of, Words(remote, false), ", with local ", Words(local, true));
-  if (current != CurrentPolicy::kNone && choice.local != (local.seconds < remote.seconds)) {
+      absl::StrFormat("%.0f row%s at %.0f tokens: a step takes %s", load.rows,
+                      std::lround(load.rows) == 1 ? "" : "s", load.context, Words(*chosen, load));
+  if (const PolicyFigure* other = Fastest(choice.figures, chosen); other != nullptr) {
+    absl::StrAppend(&choice.why, ", ", WithPolicy(other->candidate.policy), " ",
+                    Words(*other, load));
+  } else {
+    absl::StrAppend(&choice.why, "; ", WhyNoOther(candidates, choice.policy));
+  }
+  if (chosen != fastest) {
     absl::StrAppend(&choice.why, ", too little less for another epoch");
   }
   choice.why += Words(corrections);

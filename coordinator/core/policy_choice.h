@@ -1,29 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `policy: auto` picks, and why: the policy whose decode step takes less time for a load, by
-// what the compute node measured when it started. Pure functions.
+// What `policy: auto` picks, and why: the exact policy whose decode step takes least time for a
+// load, by what the nodes have measured. Pure functions.
 //
 // Determinism: same arguments, same answer.
 
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "common/attention_descriptor.h"
 #include "cost/policy_step.h"
+#include "cost/step_cost.h"
 #include "plan/policy_times.h"
 
 namespace lamina::core {
 
+// A policy that an epoch may have.
+struct PolicyCandidate {
+  cost::KvPolicy policy = cost::KvPolicy::kLocal;
+  std::string why_not = {};  // Why the cluster cannot have it, or is not to; empty: it can.
+  double tokens_max = 0;     // Tokens whose K and V fit; 0: any number.
+};
+
+// What is expected of it.
+struct PolicyFigure {
+  PolicyCandidate candidate;
+  cost::PolicyStep step;  // With as many of the load's rows as fit.
+  // Seconds in which each row of the load gets a token: the step's, as far as steps were corrected,
+  // times the turns that rows take where they do not all fit. 0: the policy cannot be had.
+  double seconds = 0;
+};
+
 struct PolicyChoice {
-  bool local = false;
+  cost::KvPolicy policy = cost::KvPolicy::kLocal;
   // "16 rows at 1024 tokens: a step takes 66.1 ms (dense 66.1, attention 45.0, 2 lanes), with local
-  // 78.2 ms (dense 50.1, attention 28.1)"
+  // 78.2 ms (dense 50.1, attention 28.1)": what was chosen, and the best of the others.
   std::string why;
-  double local_seconds = 0;
-  double pools_seconds = 0;  // 0: there are no memory nodes.
+  std::vector<PolicyFigure> figures;  // In the order of the candidates.
+
+  bool local() const { return policy == cost::KvPolicy::kLocal; }
+  // 0: it cannot be had.
+  double SecondsOf(cost::KvPolicy wanted) const;
 };
 
 // Steps of the other policy must be shorter than those of the current one by this factor to make it
@@ -35,21 +58,30 @@ inline constexpr double kWorthAnEpoch = 0.9;
 inline constexpr double kWorthATry = 0.97;
 
 // Steps as they were measured while a policy served, as a multiple of what is predicted for the
-// same load; 0: not measured yet. Beyond a third more or a quarter less it is not the prediction
-// that was wrong but the host that was busy: no more than that is believed.
-struct PolicyCorrections {
-  double local = 0;
-  double pools = 0;
+// same load. Beyond a third more or a quarter less it is not the prediction that was wrong but the
+// host that was busy: no more than that is believed.
+using PolicyCorrections = std::map<cost::KvPolicy, double>;
+
+// What steps are predicted from.
+struct PolicyInputs {
+  plan::PolicyTimes times;
+  cost::PolicyModel model;
+  cost::PolicyPools pools;
 };
 
-enum class CurrentPolicy : uint8_t { kNone, kLocal, kPools };
+// Seconds of a step with all of the load's rows, and its parts. Requires: inputs that the policy's
+// function in policy_step.h takes.
+cost::PolicyStep StepOf(cost::KvPolicy policy, const PolicyInputs& inputs,
+                        const cost::PolicyLoad& load);
 
-// The faster one, by predictions as far as they were corrected; `local` where there are no memory
-// nodes. The current one, if any, stays unless the other one is faster by kWorthAnEpoch, or
-// kWorthATry. Requires: times.measured(), load of at least one row.
-PolicyChoice ChoosePolicy(const plan::PolicyTimes& times, const cost::PolicyModel& model,
-                          const cost::PolicyPools& pools, const cost::PolicyLoad& load,
-                          CurrentPolicy current = CurrentPolicy::kNone,
+// The fastest one, by predictions as far as they were corrected; of those within 1% of each other
+// the first. The current one, if any, stays unless another is faster by kWorthAnEpoch, or
+// kWorthATry. Where no candidate can be had it is the first, and `why` says that. Requires:
+// times.measured(), load of at least one row, at least one candidate.
+PolicyChoice ChoosePolicy(const PolicyInputs& inputs,
+                          const std::vector<PolicyCandidate>& candidates,
+                          const cost::PolicyLoad& load,
+                          std::optional<cost::KvPolicy> current = std::nullopt,
                           const PolicyCorrections& corrections = {});
 
 // Bytes of K and V that one row with so much context reads, a token of its context: less where

@@ -13,11 +13,15 @@ import unittest
 import harness
 
 PROMPT = "Once upon a time"
-CHOICE = re.compile(r"(\d+) rows? at (\d+) tokens: a step takes ([\d.]+) ms \(.*?\), (with local|on memory nodes) ([\d.]+) ms")
+CHOICE = re.compile(r"(\d+) rows? at (\d+) tokens: a step takes ([\d.]+) ms \(.*?\), (with \w+|on memory nodes) ([\d.]+) ms")
+
+WORDS = {"attend_remote": "on memory nodes"}
+# Which epochs of any policy attend in.
+CANONICAL = {"decode": "canonical", "prefill": "canonical"}
 
 
 def auto(rows, context, compute=None, memory=None, **keys):
-    return {"policy": "auto", "policy_load": {"rows": rows, "context": context},
+    return {"policy": "auto", "policy_load": {"rows": rows, "context": context}, "attention": CANONICAL,
             "compute": [{"name": "c0", "threads": 2, "capacity": "256MiB", **(compute or {})}],
             "memory": [{"name": name, "capacity": "256MiB", **(memory or {})} for name in ("m0", "m1")], **keys}
 
@@ -39,7 +43,13 @@ class AutoPolicyTest(unittest.TestCase):
         self.assertIsNotNone(found, status["policy_choice"])
         self.assertEqual((int(found[1]), int(found[2])), (rows, context))
         self.assertLessEqual(float(found[3]), float(found[5]))
-        self.assertEqual(found[4], "on memory nodes" if status["policy"] == "local" else "with local")
+        self.assertNotEqual(found[4], WORDS.get(status["policy"], "with " + status["policy"]))
+        chosen = [figure for figure in status["policy_figures"] if figure["chosen"]]
+        self.assertEqual([figure["policy"] for figure in chosen], [status["policy"]])
+        explained = cluster.lamina("explain").stdout
+        self.assertIn(f"* {status['policy']}", explained)
+        self.assertIn("not: recomputation cannot pay: an activation has 576 elements in a layer, K and V 384", explained)
+        self.assertIn("not: lossy", explained)
         self.assertIn("; the load of the cluster file", status["policy_choice"])
         self.assertIn(f"policy:   {status['policy']}, {status['policy_choice']}", cluster.lamina("status").stdout)
         self.assertIn(f"policy {status['policy']} {status['policy_choice']}", cluster.log("coordinator"))
@@ -61,7 +71,7 @@ class AutoPolicyTest(unittest.TestCase):
             self.assertGreater(min(node["slots_total"] for node in there), 0)
 
     def test_tokens_are_those_of_two_pools_whatever_is_chosen(self):
-        with harness.Cluster() as cluster:
+        with harness.Cluster(attention=CANONICAL) as cluster:
             expected = self.tokens(cluster)
         chosen = []
         # A row without context waits on two pools for the exchange besides; much context is what two threads each of
@@ -73,7 +83,18 @@ class AutoPolicyTest(unittest.TestCase):
                 self.assertEqual(self.tokens(cluster), expected)
                 self.check_where(cluster, policy)
                 chosen.append(policy)
-        self.assertLessEqual(set(chosen), {"local", "attend_remote"})
+        self.assertLessEqual(set(chosen), {"local", "attend_remote", "fetch_heads"})
+
+    def test_a_store_sends_what_the_compute_node_attends_to(self):
+        with harness.Cluster(attention=CANONICAL) as cluster:
+            expected = self.tokens(cluster)
+        keys = auto(4, 512, compute={"capacity": None}, memory={"attend": False})
+        with harness.Cluster(**keys) as cluster:
+            self.assertEqual(cluster.status()["policy"], "fetch_heads")
+            self.assertEqual(self.tokens(cluster), expected)
+            explained = cluster.lamina("explain").stdout
+            self.assertIn("attend_remote   not: memory.0.attend: false makes 'm0' a store", explained)
+            self.assertIn("local           not: compute.0.capacity: missing or zero", explained)
 
     def test_cores_are_left_to_memory_nodes_while_kv_is_there(self):
         cores = sorted(os.sched_getaffinity(0))[:2]
@@ -84,7 +105,7 @@ class AutoPolicyTest(unittest.TestCase):
             policy = self.check_choice(cluster, 16, 1024)
             self.tokens(cluster)
             self.check_where(cluster, policy)
-            self.assertEqual("threads 1 of 2" in cluster.log("c0"), policy == "attend_remote")
+            self.assertEqual("threads 1 of 2" in cluster.log("c0"), policy != "local")
 
     def test_it_goes_on_without_memory_nodes(self):
         with harness.Cluster(**auto(64, 4096)) as cluster:

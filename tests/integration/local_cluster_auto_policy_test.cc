@@ -60,7 +60,7 @@ TEST_P(AutoPolicyTest, HasTheBitsOfTwoPools) {
   EXPECT_EQ(status.policy, local ? "local" : "attend_remote");
   EXPECT_THAT(status.policy_choice, HasSubstr("; the load of the cluster file"));
   ASSERT_TRUE(status.policy_figures.has_value());
-  EXPECT_EQ(status.policy_figures->local, local);
+  EXPECT_EQ(status.policy_figures->local(), local);
   EXPECT_EQ(cluster->handler("c0").Counters().kv_bytes_read > 0, local);
   EXPECT_EQ(cluster->handler("m0").Counters().units > 0, !local);
   EXPECT_EQ(status.nodes.at(0).kv.slots_total, local ? 8192u : 0u);
@@ -68,6 +68,67 @@ TEST_P(AutoPolicyTest, HasTheBitsOfTwoPools) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, AutoPolicyTest, ::testing::Values(1, 32));
+
+// As many KV heads as query heads, so that an activation has half the bytes of K and V.
+LocalClusterOptions Fetching(cost::KvPolicy policy) {
+  LocalClusterOptions options = Auto(1);
+  options.model.kv_heads = options.model.query_heads;
+  options.model.width = options.model.query_heads * options.model.head_dim;
+  options.attention = {.decode = AttentionArithmetic::kCanonical,
+                       .prefill = AttentionArithmetic::kCanonical};
+  options.fetch_bytes = 8 << 20;
+  options.policy_times.attention_pools = 1e12;
+  options.policy_times.make_seconds = 1e-9;
+  options.auto_only = policy;
+  return options;
+}
+
+class AutoFetchTest : public ::testing::TestWithParam<cost::KvPolicy> {};
+
+TEST_P(AutoFetchTest, HasTheBitsOfTwoPools) {
+  LocalClusterOptions remote = Fetching(GetParam());
+  remote.policy_auto.reset();
+  remote.fetch_bytes = 0;
+  const std::unique_ptr<LocalCluster> pools = MakeCluster(remote);
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Fetching(GetParam()));
+  ASSERT_TRUE(pools != nullptr && cluster != nullptr);
+
+  ExpectSame(cluster->GenerateMany(MixedRequests()), pools->GenerateMany(MixedRequests()));
+
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  const EngineStatus status = cluster->engine().GetStatus();
+  EXPECT_EQ(status.policy, cost::KvPolicyName(GetParam()));
+  EXPECT_GT(cluster->handler("c0").Counters().kv_bytes_read, 0u);
+  const bool keeps_both = GetParam() == cost::KvPolicy::kFetchRecompute;
+  EXPECT_EQ(status.nodes.at(1).kv.slots_total < 8192u, keeps_both) << "activations take room";
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, AutoFetchTest,
+                         ::testing::Values(cost::KvPolicy::kFetchHeads,
+                                           cost::KvPolicy::kFetchRecompute,
+                                           cost::KvPolicy::kFetchHybrid),
+                         [](const auto& test) {
+                           return std::string(cost::KvPolicyName(test.param));
+                         });
+
+// Links are assumed to be slow, and turn out to be fast.
+TEST(AutoPolicyClusterTest, LinksThatAreMeasuredChangeTheChoiceBeforeAnythingRuns) {
+  LocalClusterOptions options = Fetching(cost::KvPolicy::kFetchHeads);
+  options.auto_only.reset();
+  options.policy_auto->idle = Seconds(3600);
+  options.policy_auto->policies = {
+      {.policy = cost::KvPolicy::kAttendRemote},
+      {.policy = cost::KvPolicy::kFetchHeads, .fetch = {.bytes = 8 << 20}}};
+  options.policy_auto->load = {.rows = 1, .context = 700};
+  options.policy_auto->memory = {{.names = {"m0"}}, {.names = {"m1"}}};
+  options.memory_bandwidths = {1e-8, 1e-8};
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ASSERT_TRUE(cluster->WaitForEpoch(2).ok());
+  ASSERT_TRUE(cluster->WaitForState("serving").ok());
+  EXPECT_EQ(cluster->engine().GetStatus().policy, "fetch_heads");
+  EXPECT_TRUE(cluster->GenerateMany(LongRequests(2)).at(0).status.ok());
+}
 
 // The file speaks of many rows, and two run.
 TEST(AutoPolicyClusterTest, TakesTheOtherPolicyWhenNothingRunsAndLosesNothing) {

@@ -175,6 +175,7 @@ uint64_t LocalCluster::CapacityBytes() const {
 
 ClusterConfig LocalCluster::MakeConfig() const {
   ClusterConfig config;
+  config.model = "of the test";
   AddComputeNodes(ComputeRole::kCompute, config);
   AddComputeNodes(ComputeRole::kPrefill, config);
   for (uint32_t i = 0; i < memory_nodes(); ++i) {
@@ -235,7 +236,18 @@ absl::StatusOr<coordinator::EngineOptions> LocalCluster::MakeEngineOptions(
                           coordinator::EngineOptionsOf(MakeConfig(), model.graph, model_config));
   options.model_fingerprint = fingerprint_;
   options.transports = options_.transports;
-  options.policy_auto = options_.policy_auto;
+  if (options_.policy_auto.has_value()) {
+    std::vector<coordinator::WeighedPolicy> weighed = std::move(options.policy_auto->policies);
+    options.policy_auto = options_.policy_auto;
+    if (options_.auto_only.has_value()) {
+      for (coordinator::WeighedPolicy& policy : weighed) {
+        if (policy.policy != *options_.auto_only && policy.why_not.empty()) {
+          policy.why_not = "not in this test";
+        }
+      }
+      options.policy_auto->policies = std::move(weighed);
+    }
+  }
   options.node_silence_max = 0;
   options.stuck_after = 0;
   if (options_.keeps_all_slots) {
@@ -255,6 +267,7 @@ void LocalCluster::AddComputeNodes(ComputeRole role, ClusterConfig& config) cons
       ConsecutiveRanges(prefill ? std::vector<uint32_t>() : options_.stage_layers);
   for (uint32_t i = 0; i < count; ++i) {
     ComputeNodeConfig node{.name = absl::StrCat(prefill ? "p" : "c", i), .role = role};
+    node.capacity_bytes = HoldsKv() ? CapacityBytes() : 0;
     if (nodes > 1) {
       const uint32_t stage = i % nodes / shards;
       node.replica = absl::StrCat(prefill ? "q" : "r", i / nodes);

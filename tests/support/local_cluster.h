@@ -70,6 +70,8 @@ struct LocalClusterOptions {
   // Policy auto, in place of these: c0 may hold KV too, and says that it has measured these times.
   std::optional<coordinator::PolicyAutoOptions> policy_auto = std::nullopt;
   plan::PolicyTimes policy_times = {};
+  // Policy auto weighs what the cluster file allows, in place of policy_auto's, and may take this.
+  std::optional<cost::KvPolicy> auto_only = std::nullopt;
   size_t pools_threads = 0;  // Threads of c0 while KV is on memory nodes; 0: all.
   uint32_t memory_nodes = 1;
   Partition partition = Partition::kRequest;

@@ -40,6 +40,7 @@ class PolicyTimesTest : public ::testing::Test {
     EXPECT_TRUE(checked.ok()) << checked;
     EXPECT_TRUE(times.measured());
     EXPECT_GT(times.read_bandwidth, 0);
+    EXPECT_GT(times.attention_pools, 0);
     EXPECT_THAT(RowsOf(times.local), ElementsAre(1, 4, 8, 16, 32, 64));
     EXPECT_THAT(RowsOf(times.pools), ElementsAre(1, 4, 8, 16, 32, 64));
   }
@@ -52,6 +53,11 @@ class PolicyTimesTest : public ::testing::Test {
 
 TEST_F(PolicyTimesTest, WithoutSharedCoresBothPoliciesHaveTheSameSlices) {
   what_.pools_threads = 2;
+  std::vector<size_t> threads;
+  what_.make_kv = [&]() -> absl::StatusOr<uint32_t> {
+    threads.push_back(pool_.threads_in_use());
+    return 100;
+  };
 
   const absl::StatusOr<plan::PolicyTimes> times = MeasurePolicyTimes(what_, executor(), pool_);
 
@@ -63,6 +69,8 @@ TEST_F(PolicyTimesTest, WithoutSharedCoresBothPoliciesHaveTheSameSlices) {
     EXPECT_EQ(times->pools[size].slice_seconds, times->local[size].slice_seconds);
     EXPECT_EQ(times->pools[size].tail_seconds, times->local[size].tail_seconds);
   }
+  EXPECT_GT(times->make_seconds, 0);
+  EXPECT_THAT(threads, ::testing::Each(2u));
   EXPECT_EQ(pool_.threads_in_use(), 2u);
 }
 
@@ -75,6 +83,7 @@ TEST_F(PolicyTimesTest, SharedCoresAttendWhileTheOthersRunSlices) {
   ASSERT_TRUE(times.ok()) << times.status();
   ExpectSound(*times);
   EXPECT_GT(times->attention_shared, 0);
+  EXPECT_EQ(times->make_seconds, 0) << "nothing makes K and V";
   EXPECT_EQ(pool_.threads_in_use(), 2u) << "all threads are in use again";
 }
 

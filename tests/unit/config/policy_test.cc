@@ -146,6 +146,29 @@ TEST(PolicyTest, AutoHasWhatBothNeed) {
   EXPECT_EQ(again->memory[0].capacity_bytes, GiB(1));
 }
 
+TEST(PolicyTest, AutoNeedsNoCapacityAndMayHaveWindows) {
+  const auto config = Parse(kAuto, {"compute.0.capacity=null", "fetch={window: 32MiB, heads: 1}",
+                                    "memory.0.attend=false"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto again = Parse(ToYaml(*config));
+  ASSERT_TRUE(again.ok()) << again.status() << ToYaml(*config);
+  EXPECT_EQ(again->compute[0].capacity_bytes, 0u);
+  EXPECT_EQ(again->fetch, config->fetch);
+  EXPECT_EQ(again->fetch.window_bytes, uint64_t{32} << 20);
+  EXPECT_FALSE(again->memory[0].attend);
+}
+
+TEST(PolicyTest, AStoreDoesNotAttend) {
+  constexpr char kStore[] =
+      "model: m\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: 1GiB, attend: false}]\n";
+  EXPECT_THAT(Parse(kStore).status().ToString(),
+              AllOf(HasSubstr("memory.0.attend: false makes 'm0' a store"),
+                    HasSubstr("set policy to one that fetches")));
+  EXPECT_TRUE(Parse(kStore, {"policy=fetch_heads"}).ok());
+  EXPECT_THAT(Parse(kStore, {"policies=[fetch_heads, attend_remote]"}).status().ToString(),
+              HasSubstr("policies has attend_remote"));
+}
+
 TEST(PolicyTest, TheDefaultLoadOfAutoNeedsNoLargerLimits) {
   EXPECT_TRUE(
       Parse(kAuto, {"limits={sequence_tokens_max: 256, running_max: 8}", "partition=auto"}).ok());
@@ -162,8 +185,8 @@ INSTANTIATE_TEST_SUITE_P(
     Keys, AutoContradictionTest,
     ::testing::Values(
         Contradiction{"memory=[]", "memory: policy auto chooses between memory nodes and KV"},
-        Contradiction{"compute.0.capacity=null",
-                      "compute.0.capacity: missing or zero; with policy auto"},
+        Contradiction{"fetch={caching_ratio: 0.4}", "it takes no lossy policy"},
+        Contradiction{"fetch={recompute_percent: 40}", "it settles recompute_percent"},
         Contradiction{"compute.1={name: c1, capacity: 1GiB}",
                       "compute: 2 nodes are not served by this version with policy auto"},
         Contradiction{"memory.0.device=cuda", "cpu, with policy auto"},

@@ -60,7 +60,8 @@ TEST(EngineOptionsOfTest, ThePolicyOfRequestsThatNameNoneComesFirst) {
   ASSERT_EQ(alone->policies.size(), 1u);
   EXPECT_EQ(alone->policies[0].name, "fetch_heads");
   EXPECT_FALSE(HasSeveralPolicies(*alone));
-  EXPECT_EQ(PathsOnMemoryNodes(*alone), plan::AttentionPaths({plan::AttentionPath::kFetch}));
+  EXPECT_EQ(PathsOnMemoryNodes(*alone, alone->fetch),
+            plan::AttentionPaths({plan::AttentionPath::kFetch}));
 
   const auto three = OptionsOf(kTwoNodes +
                                "policies: [fetch_sparse, attend_remote, fetch_heads]\n"
@@ -73,7 +74,7 @@ TEST(EngineOptionsOfTest, ThePolicyOfRequestsThatNameNoneComesFirst) {
   EXPECT_EQ(three->policies[1].path, plan::AttentionPath::kSparse);
   EXPECT_EQ(three->policies[1].lossy, "fetch_sparse-0.25-window_sums");
   EXPECT_EQ(three->policies[2].path, plan::AttentionPath::kFetch);
-  EXPECT_EQ(PathsOnMemoryNodes(*three),
+  EXPECT_EQ(PathsOnMemoryNodes(*three, three->fetch),
             plan::AttentionPaths({plan::AttentionPath::kRemote, plan::AttentionPath::kFetch,
                                   plan::AttentionPath::kSparse}));
   EXPECT_EQ(three->lossy, "");
@@ -198,6 +199,44 @@ TEST(EngineOptionsOfTest, PolicyAutoHasRoomForAllRowsInOneLaneAndKnowsWhoSharesC
   EXPECT_TRUE(options->policy_auto->memory[0].shared);
   EXPECT_FALSE(options->policy_auto->memory[1].shared);
   EXPECT_EQ(options->partition, Partition::kRequest);
+}
+
+std::string WhyNot(const EngineOptions& options, cost::KvPolicy wanted) {
+  for (const WeighedPolicy& policy : options.policy_auto->policies) {
+    if (policy.policy == wanted) {
+      return policy.why_not;
+    }
+  }
+  return "not weighed";
+}
+
+TEST(EngineOptionsOfTest, PolicyAutoWeighsWhatTheClusterCanHave) {
+  const std::string keys =
+      "policy: auto\nfetch: {window: 256MiB}\nattention: {decode: canonical, "
+      "prefill: canonical}\n";
+  const auto options = OptionsOf(
+      "compute: [{name: c0, capacity: 1GiB}]\nmemory: [{name: m0, capacity: 1GiB}]\n" + keys);
+  ASSERT_TRUE(options.ok()) << options.status();
+  for (const cost::KvPolicy policy :
+       {cost::KvPolicy::kAttendRemote, cost::KvPolicy::kLocal, cost::KvPolicy::kFetchHeads}) {
+    EXPECT_EQ(WhyNot(*options, policy), "") << cost::KvPolicyName(policy);
+  }
+  EXPECT_EQ(WhyNot(*options, cost::KvPolicy::kFetchRecompute),
+            "recomputation cannot pay: an activation has 256 elements in a layer, K and V 256");
+  EXPECT_THAT(WhyNot(*options, cost::KvPolicy::kFetchSparse), HasSubstr("lossy"));
+  EXPECT_EQ(options->fetch.bytes, 0u) << "each epoch has its own";
+  EXPECT_EQ(options->policy_auto->policies[2].fetch.bytes, uint64_t{256} << 20);
+
+  const auto store = OptionsOf(
+      "compute: [{name: c0}]\nmemory: [{name: m0, capacity: 1GiB, attend: false}]\n" + keys,
+      {{.query_heads = 8, .kv_heads = 8, .head_dim = 32}});
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_THAT(WhyNot(*store, cost::KvPolicy::kAttendRemote), HasSubstr("makes 'm0' a store"));
+  EXPECT_THAT(WhyNot(*store, cost::KvPolicy::kLocal), HasSubstr("compute.0.capacity"));
+  EXPECT_EQ(WhyNot(*store, cost::KvPolicy::kFetchRecompute), "");
+  EXPECT_EQ(WhyNot(*store, cost::KvPolicy::kFetchHybrid), "");
+  EXPECT_FALSE(store->nodes[0].holds_kv);
+  EXPECT_EQ(store->partition, Partition::kRequest);
 }
 
 // A request of 8192 tokens takes 8 MiB.

@@ -163,7 +163,8 @@ TEST_F(StatusBuilderTest, PolicyAutoTellsNothingUntilItHasChosen) {
   SetOptions(options);
   EXPECT_EQ(Build().policy, "");
   StatusSources sources = Sources();
-  sources.policy_choice = core::PolicyChoice{.why = "faster"};
+  sources.policy_choice =
+      core::PolicyChoice{.policy = cost::KvPolicy::kAttendRemote, .why = "faster"};
   const EngineStatus status = Build(sources);
   EXPECT_EQ(status.policy, "attend_remote");
   EXPECT_EQ(status.policy_choice, "faster");

@@ -96,7 +96,7 @@ TEST(EpochFormingTest, AttentionIsInPairsWhereEveryNodeIsFastAtThem) {
   EXPECT_EQ(int8->attention, "canonical: INT8 KV has no other");
   options.kv.form = KvForm::kBF16;
 
-  options.fetch_bytes = uint64_t{1} << 20;
+  members.fetch.bytes = uint64_t{1} << 20;
   members.compute.pop_back();
   const auto fetching = EpochForming(options).Form(members);
   ASSERT_TRUE(fetching.ok()) << fetching.status();
@@ -106,11 +106,11 @@ TEST(EpochFormingTest, AttentionIsInPairsWhereEveryNodeIsFastAtThem) {
 
 TEST(EpochFormingTest, OfSeveralPoliciesAllPathsArePrepared) {
   EngineOptions options = Options();
-  options.fetch_bytes = uint64_t{1} << 20;
-  options.sparse_ratio = 0.25;
   options.policies = {{.name = "attend_remote", .path = plan::AttentionPath::kRemote},
                       {.name = "fetch_sparse", .path = plan::AttentionPath::kSparse}};
   EpochMembers members = Members();
+  members.fetch.bytes = uint64_t{1} << 20;
+  members.fetch.sparse_ratio = 0.25;
   members.compute.pop_back();
   const auto formed = EpochForming(options).Form(members);
   ASSERT_TRUE(formed.ok()) << formed.status();

@@ -20,8 +20,8 @@ EngineOptions Options(uint32_t width, HybridOptions hybrid) {
   EngineOptions options;
   options.layers =
       std::vector(3, AttentionDescriptor{.query_heads = 8, .kv_heads = 8, .head_dim = 64});
-  options.activation_width = width;
-  options.hybrid = hybrid;
+  options.fetch.activation_width = width;
+  options.fetch.hybrid = hybrid;
   return options;
 }
 

@@ -49,7 +49,7 @@ TEST(NodeAdmissionTest, NodesOfTheClusterAreTaken) {
 TEST(NodeAdmissionTest, SlotsOfTwoKindsAreWholeBlocks) {
   EngineOptions options = Options();
   options.scheduler.sequence_tokens_max = 100;
-  options.hybrid = HybridOptions{.share = 10};
+  options.fetch.hybrid = HybridOptions{.share = 10};
   const NodeAdmission admission(options);
   ExpectRefused(admission.Check(Memory(127 * 512), /*holds_kv=*/true),
                 "room for 64 tokens, but one request may have 100");

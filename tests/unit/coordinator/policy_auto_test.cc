@@ -4,9 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+
+#include "plan/slot_kinds.h"
+
 namespace lamina::coordinator {
 namespace {
 
+using cost::KvPolicy;
 using ::testing::HasSubstr;
 
 // Few rows are faster with memory nodes, many with KV on the compute node.
@@ -33,14 +39,12 @@ TEST(PolicyAutoTest, ChoosesByTheClusterFileAtFirst) {
   for (const double rows : {1.0, 32.0}) {
     const EngineOptions options = Options(rows);
     PolicyAuto policy(options);
-    EXPECT_EQ(policy.current(), core::CurrentPolicy::kNone);
+    EXPECT_EQ(policy.current(), std::nullopt);
     EXPECT_FALSE(policy.choice().has_value());
     const core::PolicyChoice& choice = policy.Choose(policy.current(), Measures());
-    EXPECT_EQ(choice.local, rows > 8);
-    EXPECT_STREQ(PolicyNameOf(choice), rows > 8 ? "local" : "attend_remote");
+    EXPECT_EQ(choice.local(), rows > 8);
     EXPECT_THAT(choice.why, HasSubstr("; the load of the cluster file"));
-    EXPECT_EQ(policy.current(),
-              rows > 8 ? core::CurrentPolicy::kLocal : core::CurrentPolicy::kPools);
+    EXPECT_EQ(policy.current(), rows > 8 ? KvPolicy::kLocal : KvPolicy::kAttendRemote);
   }
 }
 
@@ -53,13 +57,13 @@ TEST(PolicyAutoTest, ChoosesByTheLoadOfLateAfterASecondOfIt) {
     now += Millis(10);
     policy.SawLoad(now, 1, 100);
   }
-  EXPECT_TRUE(policy.Choose(core::CurrentPolicy::kNone, Measures()).local);
+  EXPECT_TRUE(policy.Choose(std::nullopt, Measures()).local());
   while (now < Seconds(102)) {
     now += Millis(10);
     policy.SawLoad(now, 1, 100);
   }
-  const core::PolicyChoice& choice = policy.Choose(core::CurrentPolicy::kNone, Measures());
-  EXPECT_FALSE(choice.local);
+  const core::PolicyChoice& choice = policy.Choose(std::nullopt, Measures());
+  EXPECT_FALSE(choice.local());
   EXPECT_THAT(choice.why, HasSubstr("; the load of late"));
 }
 
@@ -89,8 +93,9 @@ TEST(PolicyAutoTest, AnotherEpochIsWorthATryWhenNothingHasRunForLong) {
 TEST(PolicyAutoTest, StepsThatTakeLongerThanPredictedAreCounted) {
   const EngineOptions options = Options(1);
   PolicyAuto policy(options);
-  const double predicted = policy.Choose(core::CurrentPolicy::kNone, Measures()).pools_seconds;
-  EXPECT_FALSE(policy.choice()->local);
+  const double predicted =
+      policy.Choose(std::nullopt, Measures()).SecondsOf(KvPolicy::kAttendRemote);
+  EXPECT_FALSE(policy.choice()->local());
   Nanos now = Seconds(100);
   uint64_t tokens = 0;
   // A token each 1.2 of what is predicted.
@@ -105,11 +110,12 @@ TEST(PolicyAutoTest, StepsThatTakeLongerThanPredictedAreCounted) {
     }
   };
   serve(2000, 1);
-  EXPECT_NEAR(policy.Choose(core::CurrentPolicy::kPools, Measures()).pools_seconds, predicted, 1e-9)
+  EXPECT_NEAR(policy.Choose(KvPolicy::kAttendRemote, Measures()).SecondsOf(KvPolicy::kAttendRemote),
+              predicted, 1e-9)
       << "steps with rows of prompts say nothing";
   serve(2000, 0);
-  const core::PolicyChoice& choice = policy.Choose(core::CurrentPolicy::kPools, Measures());
-  EXPECT_NEAR(choice.pools_seconds, 1.2 * predicted, 0.01 * predicted);
+  const core::PolicyChoice& choice = policy.Choose(KvPolicy::kAttendRemote, Measures());
+  EXPECT_NEAR(choice.SecondsOf(KvPolicy::kAttendRemote), 1.2 * predicted, 0.01 * predicted);
   EXPECT_THAT(choice.why, HasSubstr("steps on memory nodes took 1.20 of what was predicted"));
 }
 
@@ -118,8 +124,8 @@ TEST(PolicyAutoTest, WithoutMemoryNodesKvStaysOnTheComputeNode) {
   PolicyAuto policy(options);
   PolicyMeasures measures = Measures();
   measures.bandwidth.clear();
-  const core::PolicyChoice& choice = policy.Choose(core::CurrentPolicy::kNone, measures);
-  EXPECT_TRUE(choice.local);
+  const core::PolicyChoice& choice = policy.Choose(std::nullopt, measures);
+  EXPECT_TRUE(choice.local());
   EXPECT_THAT(choice.why, HasSubstr("no memory node is there"));
 }
 
@@ -133,11 +139,114 @@ TEST(PolicyAutoTest, MemoryNodesOnTheSameCoresCountOnce) {
   options.policy_auto->load = {.rows = 8, .context = 1e8};
   measures.bandwidth = {{"m0", 1e10}};
   PolicyAuto policy(options);
-  const double one = policy.Choose(core::CurrentPolicy::kNone, measures).pools_seconds;
+  const double one = policy.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kAttendRemote);
   measures.bandwidth = {{"m0", 1e10}, {"m1", 1e10}};
-  EXPECT_DOUBLE_EQ(policy.Choose(core::CurrentPolicy::kNone, measures).pools_seconds, one);
+  EXPECT_DOUBLE_EQ(policy.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kAttendRemote), one);
   options.policy_auto->memory = {{.names = {"m0"}}, {.names = {"m1"}}};
-  EXPECT_LT(policy.Choose(core::CurrentPolicy::kNone, measures).pools_seconds, 0.6 * one);
+  EXPECT_LT(policy.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kAttendRemote), 0.6 * one);
+}
+
+// A model of multi-head attention: 16 elements in an activation, 32 in K and V.
+EngineOptions OptionsThatFetch() {
+  EngineOptions options = Options(8);
+  const FetchOptions heads = {.bytes = 1 << 20};
+  const FetchOptions recompute = {.bytes = 1 << 20, .activation_width = 16};
+  FetchOptions hybrid = recompute;
+  hybrid.hybrid = HybridOptions{.automatic = true};
+  options.policy_auto->policies = {
+      {.policy = KvPolicy::kAttendRemote, .why_not = "memory nodes are stores"},
+      {.policy = KvPolicy::kLocal, .why_not = "no capacity"},
+      {.policy = KvPolicy::kFetchHeads, .fetch = heads},
+      {.policy = KvPolicy::kFetchRecompute, .fetch = recompute},
+      {.policy = KvPolicy::kFetchHybrid, .fetch = hybrid}};
+  options.scheduler.sequence_tokens_max = 100;
+  return options;
+}
+
+// Links are what takes time.
+PolicyMeasures FetchingMeasures() {
+  PolicyMeasures measures = Measures();
+  for (plan::SliceTimes& size : measures.times.pools) {
+    size = {size.rows, 1e-9, 1e-9};
+  }
+  measures.times.attention_pools = 1e12;
+  measures.times.make_seconds = 1e-9;
+  measures.memory = 1 << 20;
+  measures.link = 1e6;
+  return measures;
+}
+
+TEST(PolicyAutoTest, AnEpochHasWhatItsPolicyAsksFor) {
+  EngineOptions options = OptionsThatFetch();
+  options.policy_auto->policies[3].why_not = "as fast as the one behind it";
+  PolicyAuto policy(options);
+  policy.Choose(std::nullopt, FetchingMeasures());
+  EXPECT_EQ(policy.current(), KvPolicy::kFetchHybrid) << policy.choice()->why;
+  const EpochPolicy epoch = policy.Epoch();
+  EXPECT_EQ(epoch.fetch.activation_width, 16u);
+  EXPECT_EQ(epoch.activation_share, plan::SlotKinds::kUnit) << "links are all that counts";
+  EXPECT_THAT(epoch.words, HasSubstr("100% of tokens held as activations"));
+
+  PolicyMeasures slow = FetchingMeasures();
+  slow.times.make_seconds = 1;
+  policy.Choose(std::nullopt, slow);
+  EXPECT_EQ(policy.current(), KvPolicy::kFetchHeads) << policy.choice()->why;
+  EXPECT_EQ(policy.Epoch().fetch.activation_width, 0u);
+  EXPECT_EQ(policy.Epoch().activation_share, std::nullopt);
+
+  options.policy_auto->policies[3].why_not.clear();
+  policy.Choose(std::nullopt, FetchingMeasures());
+  EXPECT_EQ(policy.current(), KvPolicy::kFetchRecompute) << policy.choice()->why;
+  EXPECT_EQ(policy.Epoch().fetch.activation_width, 16u);
+  EXPECT_EQ(policy.Epoch().activation_share, std::nullopt);
+}
+
+TEST(PolicyAutoTest, WhatNodesCannotDoIsNotTaken) {
+  const EngineOptions options = OptionsThatFetch();
+  PolicyAuto policy(options);
+  const auto why_not = [&](const PolicyMeasures& measures, KvPolicy wanted) {
+    for (const core::PolicyFigure& figure : policy.Choose(std::nullopt, measures).figures) {
+      if (figure.candidate.policy == wanted) {
+        return figure.candidate.why_not;
+      }
+    }
+    return std::string("not weighed");
+  };
+  PolicyMeasures measures = FetchingMeasures();
+  EXPECT_EQ(why_not(measures, KvPolicy::kFetchRecompute), "");
+  measures.times.make_seconds = 0;
+  EXPECT_THAT(why_not(measures, KvPolicy::kFetchRecompute), HasSubstr("cannot make K and V"));
+  EXPECT_EQ(why_not(measures, KvPolicy::kFetchHeads), "");
+  measures = FetchingMeasures();
+  measures.memory = 100 * 80;  // K and V take 64 bytes, with an activation 96.
+  EXPECT_THAT(why_not(measures, KvPolicy::kFetchRecompute),
+              HasSubstr("no room for one request of 100 tokens with activations"));
+  measures.times.attention_pools = 0;
+  EXPECT_THAT(why_not(measures, KvPolicy::kFetchHeads), HasSubstr("has not measured"));
+  measures.bandwidth.clear();
+  EXPECT_EQ(why_not(measures, KvPolicy::kFetchHeads), "no memory node is there");
+  EXPECT_EQ(why_not(measures, KvPolicy::kLocal), "no capacity");
+}
+
+TEST(PolicyAutoTest, LinksThatWereAssumedAreChosenByAgainOnceMeasured) {
+  EngineOptions options = OptionsThatFetch();
+  PolicyAuto policy(options);
+  PolicyMeasures measures = FetchingMeasures();
+  measures.link = 0;
+  policy.Choose(std::nullopt, measures);
+  EXPECT_FALSE(policy.SawNothing(Seconds(1))) << "no epoch has measured any";
+  EXPECT_TRUE(policy.SawNothing(Seconds(1), 1e6)) << "without waiting";
+  measures.link = 1e6;
+  policy.Choose(policy.current(), measures);
+  EXPECT_FALSE(policy.SawNothing(Seconds(1), 1e6));
+  const double alone = policy.choice()->SecondsOf(KvPolicy::kFetchHeads);
+  measures.link = 0;  // An epoch without memory nodes measures none.
+  EXPECT_EQ(policy.Choose(policy.current(), measures).SecondsOf(KvPolicy::kFetchHeads), alone);
+  options.bus_bytes_per_second = 5e5;
+  PolicyAuto over_bus(options);
+  measures.link = 1e6;
+  EXPECT_NEAR(over_bus.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kFetchHeads), 2 * alone,
+              1e-3 * alone);
 }
 
 }  // namespace

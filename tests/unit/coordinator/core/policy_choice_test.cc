@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "tests/unit/cost/two_cores.h"
 
 namespace lamina::core {
@@ -13,9 +17,18 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+using cost::KvPolicy;
 using test_support::kModel;
 using test_support::kPools;
 using test_support::TwoCores;
+
+// Memory nodes and the compute node.
+const std::vector<PolicyCandidate> kBoth = {{.policy = KvPolicy::kAttendRemote},
+                                            {.policy = KvPolicy::kLocal}};
+
+PolicyInputs Inputs(plan::PolicyTimes times = TwoCores()) {
+  return {.times = std::move(times), .model = kModel, .pools = kPools};
+}
 
 struct Point {
   double rows;
@@ -38,10 +51,10 @@ class PolicyChoicePointTest : public ::testing::TestWithParam<Point> {};
 // that the memory nodes' core bounds the step, are faster where all cores do what there is to do.
 TEST_P(PolicyChoicePointTest, IsTheShorterStepAndSaysSo) {
   const auto& [rows, context, local] = GetParam();
-  const PolicyChoice choice =
-      ChoosePolicy(TwoCores(), kModel, kPools, {.rows = rows, .context = context});
-  EXPECT_EQ(choice.local, local) << choice.why;
-  EXPECT_EQ(choice.local, choice.local_seconds < choice.pools_seconds);
+  const PolicyChoice choice = ChoosePolicy(Inputs(), kBoth, {.rows = rows, .context = context});
+  EXPECT_EQ(choice.local(), local) << choice.why;
+  EXPECT_EQ(choice.local(),
+            choice.SecondsOf(KvPolicy::kLocal) < choice.SecondsOf(KvPolicy::kAttendRemote));
   EXPECT_THAT(choice.why, HasSubstr(local ? ", on memory nodes " : ", with local "));
 }
 
@@ -51,20 +64,19 @@ INSTANTIATE_TEST_SUITE_P(Points, PolicyChoicePointTest,
                                            Point{16, 4096, true}));
 
 TEST(PolicyChoiceTest, SaysTheFiguresOfBoth) {
-  const PolicyChoice choice =
-      ChoosePolicy(TwoCores(), kModel, kPools, {.rows = 16, .context = 1000});
+  const PolicyChoice choice = ChoosePolicy(Inputs(), kBoth, {.rows = 16, .context = 1000});
   EXPECT_EQ(choice.why,
             "16 rows at 1000 tokens: a step takes 83.7 ms (dense 74.0, attention 48.5, 2 lanes), "
             "with local 98.6 ms (dense 74.0, attention 24.6)");
 }
 
 TEST(PolicyChoiceTest, WithoutMemoryNodesOnlyLocalIsLeft) {
-  cost::PolicyPools none = kPools;
-  none.attention = 0;
+  std::vector<PolicyCandidate> candidates = kBoth;
+  candidates[0].why_not = "no memory node is there";
   const PolicyChoice choice =
-      ChoosePolicy(TwoCores(), kModel, none, {.rows = 1, .context = 100}, CurrentPolicy::kPools);
-  EXPECT_TRUE(choice.local);
-  EXPECT_EQ(choice.pools_seconds, 0);
+      ChoosePolicy(Inputs(), candidates, {.rows = 1, .context = 100}, KvPolicy::kAttendRemote);
+  EXPECT_TRUE(choice.local());
+  EXPECT_EQ(choice.SecondsOf(KvPolicy::kAttendRemote), 0);
   EXPECT_THAT(choice.why, AllOf(HasSubstr("1 row at 100 tokens"),
                                 HasSubstr("no memory node is there"), Not(HasSubstr("lane"))));
 }
@@ -79,12 +91,12 @@ TEST(PolicyChoiceTest, TheCurrentPolicyStaysUntilTheOtherIsClearlyFaster) {
     const double dense = cost::LocalStep(times, kModel, load).dense;
     times.attention_local =
         load.rows * load.context * kModel.kv_bytes_per_token / (remote * factor - dense);
-    const auto local = [&](CurrentPolicy current) {
-      return ChoosePolicy(times, kModel, kPools, load, current).local;
+    const auto local = [&](std::optional<KvPolicy> current) {
+      return ChoosePolicy(Inputs(times), kBoth, load, current).local();
     };
-    EXPECT_EQ(local(CurrentPolicy::kNone), factor < 1) << factor;
-    EXPECT_EQ(local(CurrentPolicy::kLocal), factor < 1.1) << factor;
-    EXPECT_EQ(local(CurrentPolicy::kPools), factor < 0.9) << factor;
+    EXPECT_EQ(local(std::nullopt), factor < 1) << factor;
+    EXPECT_EQ(local(KvPolicy::kLocal), factor < 1.1) << factor;
+    EXPECT_EQ(local(KvPolicy::kAttendRemote), factor < 0.9) << factor;
   }
 }
 
@@ -98,8 +110,8 @@ class CorrectedPolicyTest : public ::testing::Test {
     times_.attention_local =
         kLoad.rows * kLoad.context * kModel.kv_bytes_per_token / (remote * 125 / 113 - dense);
   }
-  PolicyChoice Choose(CurrentPolicy current, const PolicyCorrections& corrections) const {
-    return ChoosePolicy(times_, kModel, kPools, kLoad, current, corrections);
+  PolicyChoice Choose(std::optional<KvPolicy> current, const PolicyCorrections& corrections) const {
+    return ChoosePolicy(Inputs(times_), kBoth, kLoad, current, corrections);
   }
 
   static constexpr cost::PolicyLoad kLoad = {.rows = 64, .context = 512};
@@ -107,27 +119,91 @@ class CorrectedPolicyTest : public ::testing::Test {
 };
 
 TEST_F(CorrectedPolicyTest, WhatServesIsTriedAgainstWhatIsPredicted) {
-  EXPECT_FALSE(Choose(CurrentPolicy::kNone, {}).local);
-  EXPECT_FALSE(Choose(CurrentPolicy::kPools, {}).local);
-  const PolicyChoice choice = Choose(CurrentPolicy::kPools, {.pools = 130.0 / 113});
-  EXPECT_TRUE(choice.local);
+  EXPECT_FALSE(Choose(std::nullopt, {}).local());
+  EXPECT_FALSE(Choose(KvPolicy::kAttendRemote, {}).local());
+  const PolicyChoice choice =
+      Choose(KvPolicy::kAttendRemote, {{KvPolicy::kAttendRemote, 130.0 / 113}});
+  EXPECT_TRUE(choice.local());
   EXPECT_THAT(choice.why, HasSubstr("; steps on memory nodes took 1.15 of what was predicted"));
-  EXPECT_FALSE(Choose(CurrentPolicy::kPools, {.pools = 120.0 / 113}).local)
+  EXPECT_FALSE(Choose(KvPolicy::kAttendRemote, {{KvPolicy::kAttendRemote, 120.0 / 113}}).local())
       << "no shorter than now";
 }
 
 TEST_F(CorrectedPolicyTest, OnceBothAreMeasuredNeitherIsLeftForLittle) {
-  const PolicyCorrections both = {.local = 122.0 / 125, .pools = 130.0 / 113};
-  EXPECT_TRUE(Choose(CurrentPolicy::kLocal, both).local);
-  EXPECT_FALSE(Choose(CurrentPolicy::kPools, both).local) << "122 is more than nine tenths of 130";
+  const PolicyCorrections both = {{KvPolicy::kLocal, 122.0 / 125},
+                                  {KvPolicy::kAttendRemote, 130.0 / 113}};
+  EXPECT_TRUE(Choose(KvPolicy::kLocal, both).local());
+  EXPECT_FALSE(Choose(KvPolicy::kAttendRemote, both).local())
+      << "122 is more than nine tenths of 130";
 }
 
 TEST_F(CorrectedPolicyTest, ABusyHostIsNotTakenForAWrongPrediction) {
-  const PolicyChoice predicted = Choose(CurrentPolicy::kPools, {});
-  EXPECT_NEAR(Choose(CurrentPolicy::kPools, {.pools = 9}).pools_seconds,
-              predicted.pools_seconds * 4 / 3, 1e-9);
-  EXPECT_NEAR(Choose(CurrentPolicy::kPools, {.local = 0.1}).local_seconds,
-              predicted.local_seconds * 0.75, 1e-9);
+  const PolicyChoice predicted = Choose(KvPolicy::kAttendRemote, {});
+  EXPECT_NEAR(Choose(KvPolicy::kAttendRemote, {{KvPolicy::kAttendRemote, 9}})
+                  .SecondsOf(KvPolicy::kAttendRemote),
+              predicted.SecondsOf(KvPolicy::kAttendRemote) * 4 / 3, 1e-9);
+  EXPECT_NEAR(
+      Choose(KvPolicy::kAttendRemote, {{KvPolicy::kLocal, 0.1}}).SecondsOf(KvPolicy::kLocal),
+      predicted.SecondsOf(KvPolicy::kLocal) * 0.75, 1e-9);
+}
+
+// Two memory nodes that send 10 GB/s: at 8 rows of 1,000 tokens K and V take 18 ms.
+class FetchChoiceTest : public ::testing::Test {
+ protected:
+  FetchChoiceTest() : inputs_(Inputs()) {
+    inputs_.times.attention_pools = 15e9;
+    inputs_.times.make_seconds = 1e-7;
+    inputs_.model.activation_bytes_per_token = kModel.kv_bytes_per_token / 2;
+    inputs_.pools.link = 10e9;
+  }
+  PolicyChoice Choose(const std::vector<PolicyCandidate>& candidates) const {
+    return ChoosePolicy(inputs_, candidates, kLoad);
+  }
+
+  static constexpr cost::PolicyLoad kLoad = {.rows = 8, .context = 1000};
+  const std::vector<PolicyCandidate> all_ = {
+      {.policy = KvPolicy::kAttendRemote, .why_not = "memory nodes are stores"},
+      {.policy = KvPolicy::kLocal, .tokens_max = 2000},
+      {.policy = KvPolicy::kFetchHeads},
+      {.policy = KvPolicy::kFetchRecompute},
+      {.policy = KvPolicy::kFetchHybrid},
+      {.policy = KvPolicy::kFetchSparse, .why_not = "lossy"}};
+  PolicyInputs inputs_;
+};
+
+TEST_F(FetchChoiceTest, RowsThatDoNotFitTakeTurns) {
+  const PolicyChoice choice = Choose(all_);
+  const double two = StepOf(KvPolicy::kLocal, inputs_, {.rows = 2, .context = 1000}).seconds;
+  EXPECT_NEAR(choice.SecondsOf(KvPolicy::kLocal), 4 * two, 1e-12);
+  EXPECT_THAT(choice.why, Not(HasSubstr("at a time")));
+  const PolicyChoice only = Choose({all_[1]});
+  EXPECT_THAT(only.why, AllOf(HasSubstr("2 rows at a time"), HasSubstr("there is no other")));
+}
+
+TEST_F(FetchChoiceTest, OfPoliciesThatAreEquallyFastTheFirstIsTaken) {
+  // Links that hide behind dense layers leave nothing to gain from activations.
+  const PolicyChoice choice = Choose(all_);
+  EXPECT_EQ(choice.policy, KvPolicy::kFetchHeads) << choice.why;
+  EXPECT_EQ(choice.SecondsOf(KvPolicy::kFetchHybrid), choice.SecondsOf(KvPolicy::kFetchHeads));
+}
+
+TEST_F(FetchChoiceTest, SlowLinksAreWorthMakingKAndV) {
+  inputs_.pools.link = 1e9;
+  const PolicyChoice choice = Choose(all_);
+  EXPECT_THAT(choice.policy, ::testing::AnyOf(KvPolicy::kFetchRecompute, KvPolicy::kFetchHybrid));
+  EXPECT_THAT(choice.why, AllOf(HasSubstr(", links "), HasSubstr("making K and V of ")));
+}
+
+TEST_F(FetchChoiceTest, LossyOnesAreNeverTaken) {
+  const PolicyChoice choice = Choose({all_.back(), all_[1]});
+  EXPECT_TRUE(choice.local());
+  EXPECT_THAT(choice.why, HasSubstr("; lossy"));
+}
+
+TEST_F(FetchChoiceTest, WhereNothingCanBeHadTheFirstSaysWhy) {
+  const PolicyChoice choice = Choose({all_[0], all_.back()});
+  EXPECT_EQ(choice.policy, KvPolicy::kAttendRemote);
+  EXPECT_EQ(choice.why, "no policy can be had: memory nodes are stores");
 }
 
 TEST(PolicyStepMeterTest, AStepIsTheTimeInWhichEachRowGetsAToken) {

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How well policy auto chooses: decode steps of what it takes against those of each exact policy that the cluster can have.
+
+A compute node on core 0 and a memory node on core 1, at the points of policy_points.json: SmolLM2, or a multi-head LLaMA of random weights;
+rows and tokens of context; a bus that slows down what is fetched; memory nodes that are stores; a compute node with room for K and V, or
+little, or none. Each policy is measured by itself, in --turns turns, and so is auto with the point as `policy_load`. A choice holds if its
+policy's steps are within 10% of the shortest. Leave the machine alone meanwhile.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import tempfile
+
+import cluster
+import processor
+import random_llama
+
+HERE = pathlib.Path(__file__).resolve().parent
+SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
+POLICIES = ("attend_remote", "local", "fetch_heads", "fetch_recompute", "fetch_hybrid")
+WINDOW = "512MiB"
+NEAR = 0.10
+START_IDLE_SECONDS = 1.0  # For auto to choose anew by the links that its first epoch has measured.
+
+
+def transport(point, number):
+    """Of a bus of its own for each cluster: one that another has used is busy until a time of that."""
+    return f"throttle(bandwidth={point['bus_mb'] * 1000 * 1000}B,bus=policies-{os.getpid()}-{number})+shm" if "bus_mb" in point else "shm"
+
+
+class Sweep:
+    def __init__(self, folder):
+        self.models = {"smollm2": cluster.MODEL, "multi_head": folder}
+        self.clusters = 0
+
+    def cluster(self, point, policy):
+        self.clusters += 1
+        keys = {"memory_nodes": 1, "transport": transport(point, self.clusters), "model": self.models[point["model"]]}
+        if policy == "local":
+            return cluster.Cluster(1, local=True, compute_capacity=point["compute"], **keys)
+        if policy == "auto":
+            return cluster.Cluster("auto", auto_load=(point["rows"], point["context"]), compute_capacity=point.get("compute"),
+                                   attend=point.get("attend", True), fetch=(None, {"window": WINDOW}), **keys)
+        fetch = None if policy == "attend_remote" else (policy, {"window": WINDOW})
+        return cluster.Cluster("auto", attend=point.get("attend", True), fetch=fetch, **keys)
+
+    def seconds(self, point, policy):
+        """Seconds in which each of the point's rows gets a token, and the cluster's status before."""
+        with self.cluster(point, policy) as running:
+            status = running.settled(START_IDLE_SECONDS) if policy == "auto" else running.status()
+            return running.row_seconds(point["rows"], point["context"]), status
+
+
+def can_have(point, policy):
+    if policy == "local":
+        return "compute" in point
+    if policy == "attend_remote":
+        return point.get("attend", True)
+    return policy == "fetch_heads" or point["model"] == "multi_head"
+
+
+def words(point):
+    parts = [f"{point['model']}, {point['rows']} x {point['context']}"]
+    parts += [f"bus {point['bus_mb']} MB/s"] if "bus_mb" in point else []
+    parts += ["stores"] if not point.get("attend", True) else []
+    parts += [f"room for {point['compute']} on the compute node"] if "compute" in point else []
+    return ", ".join(parts)
+
+
+def measure(sweep, point, turns):
+    times = {policy: [] for policy in POLICIES if can_have(point, policy)}
+    took, predicted = [], {}
+    for _ in range(turns):
+        for policy in times:
+            times[policy].append(sweep.seconds(point, policy)[0])
+        seconds, status = sweep.seconds(point, "auto")
+        took.append((status["policy"], seconds))
+        predicted = {figure["policy"]: figure["seconds"] for figure in status["policy_figures"] if figure["seconds"] > 0}
+    steps = {policy: statistics.median(values) for policy, values in times.items()}
+    return {"point": point, "steps": steps, "took": took, "predicted": predicted}
+
+
+def report(result):
+    """The row of a table, and whether every choice holds."""
+    steps, predicted = result["steps"], result["predicted"]
+    best = min(steps, key=steps.get)
+    figures = [f"{1e3 * steps[p]:.1f}, {1e3 * predicted.get(p, 0):.1f}" if p in steps else "" for p in POLICIES]
+    chosen = sorted({policy for policy, _ in result["took"]})
+    loss = max(steps.get(policy, float("inf")) / steps[best] - 1 for policy in chosen)
+    holds = loss <= NEAR
+    own = statistics.median(seconds for _, seconds in result["took"])
+    print(f"| {words(result['point'])} | " + " | ".join(figures) +
+          f" | {' and '.join(chosen)}, {1e3 * own:.1f} | {best} | {100 * loss:+.0f}%{'' if holds else ' fails'} |", flush=True)
+    return best, holds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--points", default="", help="numbers from 1 on, like 3,4; all by default")
+    arguments = parser.parse_args()
+    points = json.loads((HERE / "policy_points.json").read_text())["points"]
+    numbers = [int(text) for text in arguments.points.split(",") if text] or range(1, len(points) + 1)
+    print(f"machine {processor.machine()}\n\nms a step: measured, predicted\n")
+    print("| point | " + " | ".join(POLICIES) + " | auto took, ms | fastest | loss |\n|" + "---|" * (len(POLICIES) + 4))
+    results, fastest, held = [], [], 0
+    with tempfile.TemporaryDirectory(prefix="lamina-policies-") as folder:
+        random_llama.write(pathlib.Path(folder), SHAPE)
+        sweep = Sweep(folder)
+        for number in numbers:
+            results.append(measure(sweep, points[number - 1], arguments.turns))
+            best, holds = report(results[-1])
+            fastest.append(best)
+            held += holds
+    print(f"\n{held} of {len(results)} choices are within {100 * NEAR:.0f}% of the fastest policy; fastest: " +
+          ", ".join(f"{policy} {fastest.count(policy)}" for policy in POLICIES))
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(json.dumps({"machine": processor.machine(), "results": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

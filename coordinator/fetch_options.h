@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FetchOptions: what a policy that fetches K and V asks of an epoch: windows at the compute node,
+// and what memory nodes keep in addition. Without any it attends elsewhere.
+//
+// Threading: plain values.
+
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "common/dtype.h"
+#include "common/sparse_tokens.h"
+#include "plan/attention_paths.h"
+
+namespace lamina::coordinator {
+
+// Policy fetch_hybrid: which share of a memory node's slots holds activations, in
+// plan::SlotKinds::kUnit-ths.
+struct HybridOptions {
+  uint32_t share = 0;      // As configured, or the first epoch's.
+  bool automatic = false;  // By measured times, once there are any.
+  friend bool operator==(const HybridOptions&, const HybridOptions&) = default;
+};
+
+struct FetchOptions {
+  // Rows attend at the compute node, over K and V that memory nodes send into windows of so many
+  // bytes in all. 0: no policy fetches.
+  uint64_t bytes = 0;
+  uint32_t heads = 0;  // EpochConfig::fetch_heads
+  // Policies fetch_recompute and fetch_hybrid: elements of a token's activation. Else 0.
+  uint32_t activation_width = 0;
+  // Policy fetch_sparse: of EpochConfig. Else 0.
+  SparseTokens sparse_tokens = SparseTokens::kWindowSums;
+  double sparse_ratio = 0;
+  std::optional<HybridOptions> hybrid = {};  // Policy fetch_hybrid.
+};
+
+// The path of rows in epochs of such a policy whose K and V are on memory nodes.
+inline plan::AttentionPath PathOnMemoryNodes(const FetchOptions& fetch) {
+  return fetch.sparse_ratio > 0 ? plan::AttentionPath::kSparse
+         : fetch.bytes > 0      ? plan::AttentionPath::kFetch
+                                : plan::AttentionPath::kRemote;
+}
+
+// Bytes of the activations of one token, in all layers; 0 where none are kept.
+inline uint64_t ActivationBytesPerToken(const FetchOptions& fetch, size_t layers) {
+  return layers * uint64_t{fetch.activation_width} * sizeof(BFloat16);
+}
+
+// Bytes that a memory node keeps of one token at most, of whose K and V are `kv` bytes: those, and
+// under policy fetch_recompute the activations that they were made from; under fetch_hybrid one of
+// them.
+inline uint64_t SlotBytes(const FetchOptions& fetch, size_t layers, uint64_t kv) {
+  const uint64_t activations = ActivationBytesPerToken(fetch, layers);
+  return fetch.hybrid.has_value() ? std::max(kv, activations) : kv + activations;
+}
+
+}  // namespace lamina::coordinator
