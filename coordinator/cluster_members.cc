@@ -43,6 +43,18 @@ uint64_t CapacityOf(const core::Membership& membership, const AttachedNodes& nod
   return capacity;
 }
 
+// Slots were counted for K and V alone.
+void UsePolicy(const EngineOptions& options, const EpochPolicy& policy, EpochMembers& members) {
+  members.fetch = policy.fetch;
+  members.activation_share = policy.activation_share;
+  const uint64_t slot =
+      SlotBytes(policy.fetch, options.layers.size(), KvBytesPerToken(options.layers));
+  for (EpochMember& member : members.kv) {
+    member.slots =
+        static_cast<uint32_t>(std::min<uint64_t>(member.slots, member.capacity_bytes / slot));
+  }
+}
+
 }  // namespace
 
 ClusterMembers::ClusterMembers(const EngineOptions& options, const Clock& clock, EpochOwner& owner)
@@ -179,23 +191,12 @@ absl::StatusOr<FormedEpoch> ClusterMembers::Form() {
   EpochPolicy policy;
   if (policy_.has_value()) {
     policy = policy_->Epoch();
-    UsePolicy(policy, members);
+    UsePolicy(options_, policy, members);
   }
   LAMINA_ASSIGN_OR_RETURN(FormedEpoch formed, forming_.Form(members));
   formed.policy = policy.policy;
   formed.fetch_why = hybrid_.has_value() ? hybrid_->why() : policy.words;
   return formed;
-}
-
-// Slots were counted for K and V alone.
-void ClusterMembers::UsePolicy(const EpochPolicy& policy, EpochMembers& members) const {
-  members.fetch = policy.fetch;
-  members.activation_share = policy.activation_share;
-  const uint64_t slot =
-      SlotBytes(policy.fetch, options_.layers.size(), KvBytesPerToken(options_.layers));
-  for (EpochMember& member : members.kv) {
-    member.slots = std::min(member.slots, static_cast<uint32_t>(member.capacity_bytes / slot));
-  }
 }
 
 // Members get the configuration; who is attached and has no part is told so.

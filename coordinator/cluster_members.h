@@ -111,7 +111,6 @@ class ClusterMembers {
   void Connect();
   // With policy auto, for the epoch that is being formed.
   void SettlePolicy();
-  void UsePolicy(const EpochPolicy& policy, EpochMembers& members) const;
   PolicyMeasures Measures() const;
   // Remembers the members that the change takes away, for the epoch that follows.
   void NoteLosses(const std::function<void()>& change);

@@ -429,10 +429,19 @@ ClusterConfig Weighed(const ClusterConfig& config, cost::KvPolicy policy) {
   return alone;
 }
 
-// What speaks against a policy is what it would be refused for by itself; and that it cannot pay.
+// What speaks against a policy: that it cannot pay, or what it would be refused for by itself.
 WeighedPolicy Weigh(cost::KvPolicy policy, const ClusterConfig& config, const model::Graph& graph,
                     const model::ModelConfig& model) {
   WeighedPolicy weighed{.policy = policy};
+  if (policy == cost::KvPolicy::kFetchRecompute || policy == cost::KvPolicy::kFetchHybrid) {
+    const std::vector<AttentionDescriptor> layers = LayersOf(graph);
+    const uint64_t kv = KvBytesPerToken(layers) / (layers.size() * sizeof(BFloat16));
+    if (model.width >= kv) {
+      weighed.why_not = absl::StrCat("recomputation cannot pay: an activation has ", model.width,
+                                     " elements in a layer, K and V ", kv);
+      return weighed;
+    }
+  }
   const ClusterConfig alone = Weighed(config, policy);
   if (const absl::Status valid = alone.Validate(); !valid.ok()) {
     weighed.why_not = std::string(valid.message());
@@ -444,14 +453,6 @@ WeighedPolicy Weigh(cost::KvPolicy policy, const ClusterConfig& config, const mo
     return weighed;
   }
   weighed.fetch = options->fetch;
-  const uint64_t kv = KvBytesPerToken(options->layers);
-  const uint64_t activations = ActivationBytesPerToken(options->fetch, options->layers.size());
-  if (activations > 0 && activations >= kv) {
-    const uint64_t layer = options->layers.size() * sizeof(BFloat16);
-    weighed.why_not =
-        absl::StrCat("recomputation cannot pay: an activation has ", activations / layer,
-                     " elements in a layer, K and V ", kv / layer);
-  }
   return weighed;
 }
 

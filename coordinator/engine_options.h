@@ -57,7 +57,7 @@ struct PolicyAutoOptions {
   cost::PolicyLoad load;  // The load to choose for until some has been seen.
   std::vector<MemoryNodesOnCores> memory = {};
   Nanos idle = Seconds(5);  // So long nothing runs before an epoch of another policy begins.
-  // Of policies that are equally fast the first is taken.
+  // The first one goes before others that are as fast.
   std::vector<WeighedPolicy> policies = {{.policy = cost::KvPolicy::kAttendRemote},
                                          {.policy = cost::KvPolicy::kLocal}};
 };

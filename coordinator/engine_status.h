@@ -105,7 +105,7 @@ class StatusBuilder {
  private:
   std::vector<std::string> Warnings(const StatusSources& sources, const std::string& prefill) const;
   std::string DescribePartition(const StatusSources& sources) const;
-  // Of requests that name none; empty before policy auto has chosen.
+  // The policy of requests that name none; empty before policy auto has chosen.
   std::string PolicyOf(const StatusSources& sources) const;
   std::vector<PolicyReport> PoliciesOf(const core::Scheduler& scheduler) const;
   NodeReport ReportOf(const core::Member& member, const StatusSources& sources) const;

@@ -123,7 +123,7 @@ std::vector<core::PolicyCandidate> PolicyAuto::Candidates(const PolicyMeasures& 
 
 core::PolicyInputs PolicyAuto::InputsAt(const PolicyMeasures& measures,
                                         const cost::PolicyPools& pools, double context) const {
-  uint32_t width = 0;  // Of activations, whichever policy keeps them.
+  uint32_t width = 0;  // Elements of an activation, whichever policy keeps them.
   for (const WeighedPolicy& policy : options_.policy_auto->policies) {
     width = std::max(width, policy.fetch.activation_width);
   }
@@ -153,17 +153,15 @@ core::PolicyCorrections PolicyAuto::Corrections(const PolicyMeasures& measures,
   return corrections;
 }
 
-// As measured, now or when links were used last. Else assumed: on one host a copy, which reads and
-// writes. No more than a bus that all share.
+// As measured, now or when links were used last. No more than memory nodes copy, which read and
+// write: a link within one host is measured by what caches hold. Nor than a bus that all share.
 double PolicyAuto::LinkOf(const PolicyMeasures& measures) {
   link_ = measures.link > 0 ? measures.link : link_;
-  double link = link_;
-  if (link == 0) {
-    for (const auto& [name, bandwidth] : measures.bandwidth) {
-      link += bandwidth / 2;
-    }
+  double copies = 0;
+  for (const auto& [name, bandwidth] : measures.bandwidth) {
+    copies += bandwidth / 2;
   }
-  return OverBus(options_, link);
+  return OverBus(options_, link_ == 0 ? copies : std::min(link_, copies));
 }
 
 // Memory nodes on cores of the compute node attend as fast as that did there; others as much of

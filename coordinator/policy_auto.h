@@ -87,7 +87,7 @@ class PolicyAuto {
   const EngineOptions& options_;
   std::optional<core::PolicyChoice> choice_;
   core::PolicyLoadMeter meter_;
-  std::map<cost::KvPolicy, core::PolicyStepMeter> steps_;  // Of each policy, while it served.
+  std::map<cost::KvPolicy, core::PolicyStepMeter> steps_;  // What each took, while it served.
   double link_ = 0;                   // Bytes a second over all links, as they were measured last.
   std::optional<ServedLoad> served_;  // As last seen, at
   Nanos served_seen_ = 0;

@@ -63,7 +63,7 @@ struct PolicyStep {
   // Policies that fetch: what the links take, and making K and V from activations.
   double transfer = 0;
   double making = 0;
-  double share = 0;  // Of the tokens, those that come as activations.
+  double share = 0;  // Share of the tokens that come as activations.
 };
 
 // By straight lines between the sizes that were measured, and on beyond the last one.

@@ -86,7 +86,7 @@ PolicyFigure FigureOf(const PolicyInputs& inputs, const PolicyCandidate& candida
   return figure;
 }
 
-// Of the first that cannot be had.
+// Why the first one that cannot be had cannot.
 std::string WhyNoOther(const std::vector<PolicyCandidate>& candidates, cost::KvPolicy chosen) {
   for (const PolicyCandidate& candidate : candidates) {
     if (candidate.policy != chosen && !candidate.why_not.empty()) {
@@ -105,7 +105,7 @@ const PolicyFigure* Find(const std::vector<PolicyFigure>& figures, cost::KvPolic
   return nullptr;
 }
 
-// Of all but one. Null: there is no other.
+// The fastest of all but one. Null: there is no other.
 const PolicyFigure* Fastest(const std::vector<PolicyFigure>& figures,
                             const PolicyFigure* but = nullptr) {
   const PolicyFigure* fastest = nullptr;

@@ -20,9 +20,10 @@ WORDS = {"attend_remote": "on memory nodes"}
 CANONICAL = {"decode": "canonical", "prefill": "canonical"}
 
 
-def auto(rows, context, compute=None, memory=None, **keys):
+def auto(rows, context, compute=None, memory=None, holds_kv=True, **keys):
+    capacity = {"capacity": "256MiB"} if holds_kv else {}
     return {"policy": "auto", "policy_load": {"rows": rows, "context": context}, "attention": CANONICAL,
-            "compute": [{"name": "c0", "threads": 2, "capacity": "256MiB", **(compute or {})}],
+            "compute": [{"name": "c0", "threads": 2, **capacity, **(compute or {})}],
             "memory": [{"name": name, "capacity": "256MiB", **(memory or {})} for name in ("m0", "m1")], **keys}
 
 
@@ -88,7 +89,7 @@ class AutoPolicyTest(unittest.TestCase):
     def test_a_store_sends_what_the_compute_node_attends_to(self):
         with harness.Cluster(attention=CANONICAL) as cluster:
             expected = self.tokens(cluster)
-        keys = auto(4, 512, compute={"capacity": None}, memory={"attend": False})
+        keys = auto(4, 512, holds_kv=False, memory={"attend": False})
         with harness.Cluster(**keys) as cluster:
             self.assertEqual(cluster.status()["policy"], "fetch_heads")
             self.assertEqual(self.tokens(cluster), expected)

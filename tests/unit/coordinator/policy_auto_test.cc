@@ -239,6 +239,12 @@ TEST(PolicyAutoTest, LinksThatWereAssumedAreChosenByAgainOnceMeasured) {
   measures.link = 1e6;
   policy.Choose(policy.current(), measures);
   EXPECT_FALSE(policy.SawNothing(Seconds(1), 1e6));
+  PolicyMeasures fast = measures;
+  fast.link = 1e15;
+  EXPECT_GT(policy.Choose(policy.current(), fast).SecondsOf(KvPolicy::kFetchHeads),
+            8 * 100 * 64 / 5e9)
+      << "a memory node that reads 10 GB/s copies 5";
+  policy.Choose(policy.current(), measures);
   const double alone = policy.choice()->SecondsOf(KvPolicy::kFetchHeads);
   measures.link = 0;  // An epoch without memory nodes measures none.
   EXPECT_EQ(policy.Choose(policy.current(), measures).SecondsOf(KvPolicy::kFetchHeads), alone);
