@@ -8,6 +8,7 @@ import pathlib
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
