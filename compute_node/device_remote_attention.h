@@ -36,6 +36,10 @@ namespace lamina::compute_node {
 
 class DeviceRemoteAttention final : public AttentionPath {
  public:
+  // Why the device of a compute node, whatever device it is, cannot exchange rows of an epoch;
+  // empty where it can. `config` is as the node's shard works with it, whose index is `own`.
+  static std::string Obstacle(const plan::EpochConfig& config, uint32_t own);
+
   // The context must outlive this.
   DeviceRemoteAttention(const WorkerContext& context, std::unique_ptr<RemoteAttention> by_host)
       : context_(context),
@@ -71,7 +75,7 @@ class DeviceRemoteAttention final : public AttentionPath {
 
  private:
   struct LaneState {
-    bool stays = false;         // All slices of a decode step run on this node.
+    bool stays = false;         // All slices of decode steps run on this node.
     bool takes = false;         // The device exchanges the rows of the lane's step.
     bool take_due = false;      // The outputs before lane.slice are not ordered yet.
     bool taking = false;        // An order of outputs has not been seen to end:
@@ -79,7 +83,6 @@ class DeviceRemoteAttention final : public AttentionPath {
   };
 
   std::string WhyRowsAreCopied() const;
-  bool Stays(uint32_t lane) const;
   bool CanTake(const Lane& lane, const PathRows& rows) const;
   absl::Status OrderTake(Lane& lane);
   absl::Status Send(Lane& lane);
