@@ -124,11 +124,13 @@ absl::Status DeviceRemoteAttention::Open() {
   if (channel_ == nullptr) {
     return absl::OkStatus();
   }
+  landings_.Watch(context_.region.direct().landings);
   std::vector<kernels::HostWindows> windows;
   for (uint32_t node = 0; node < context_.peers.memory_nodes(); ++node) {
     const transport::DirectMemory memory = context_.peers.Region(MemoryPeer(node))->direct();
     windows.push_back(kernels::HostWindowsOf(memory));
     sends_.Add(memory.outbox, MemoryPeer(node));
+    landings_.Add(MemoryPeer(node), context_.layout.reply_word(node, 0));
   }
   const absl::Status opened = channel_->SetPeers(windows);
   open_ = opened.ok();
@@ -230,7 +232,11 @@ absl::Status DeviceRemoteAttention::Send(Lane& lane) {
 absl::StatusOr<bool> DeviceRemoteAttention::Poll(Lane& lane) {
   const uint32_t index = lane.index;
   if (!lanes_[index].takes) {
-    return by_host_->Poll(lane);
+    LAMINA_ASSIGN_OR_RETURN(const bool all, by_host_->Poll(lane));
+    if (all) {
+      landings_.Record();
+    }
+    return all;
   }
   LAMINA_ASSIGN_OR_RETURN(const bool taken, channel_->HasTaken(index));
   if (!taken) {
@@ -290,6 +296,7 @@ void DeviceRemoteAttention::NoteTaken(Lane& lane) {
   telemetry::AddTo(context_.counters.bytes_received, received);
   EndTakeIntervals(lane, waited);
   sends_.Record();
+  landings_.Record();
   if (layer > 0) {  // When the step's first slice began is not known.
     const uint64_t unit = plan::UnitOf(context_.UnitValue(lane, layer));
     lane.slices_nanos += channel_->SentAfter(index, unit).value_or(0);

@@ -30,6 +30,7 @@
 #include "compute_node/remote_attention.h"
 #include "compute_node/worker_context.h"
 #include "kernels/window_channel.h"
+#include "telemetry/landing_spans.h"
 #include "telemetry/outbox_spans.h"
 
 namespace lamina::compute_node {
@@ -46,6 +47,7 @@ class DeviceRemoteAttention final : public AttentionPath {
         by_host_(std::move(by_host)),
         sends_(context.counters.meter.ring(), context.layout,
                context.layout.query_word(context.node, 0)),
+        landings_(context.counters.meter.ring(), context.layout),
         lanes_(context.config.lanes) {}
 
   // Takes memory of the executor's device, if it can exchange rows and nothing of the epoch is in
@@ -58,6 +60,7 @@ class DeviceRemoteAttention final : public AttentionPath {
   void Close() override {
     channel_.reset();
     sends_.Clear();
+    landings_.Clear();
   }
   void Abort() override;
 
@@ -96,6 +99,7 @@ class DeviceRemoteAttention final : public AttentionPath {
   std::string why_copied_;                           // and why.
   bool open_ = false;                                // It reaches all peers.
   telemetry::OutboxSpans sends_;                     // To memory nodes, of the device.
+  telemetry::LandingSpans landings_;                 // Replies, in the device's memory.
   std::vector<LaneState> lanes_;
   std::vector<kernels::RowsIn> rows_in_;
 };

@@ -137,6 +137,38 @@ TEST_P(CudaPolledRepliesTest, NodesLeaveAndComeWhileTheDevicePolls) {
   ExpectDeviceServed(*cluster);
 }
 
+// In mode b a thread lands what comes, for either role.
+TEST_P(CudaPolledRepliesTest, TheTimelineShowsWhatLandingTakes) {
+  using telemetry::TraceEvent;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Polled(kBothEnds));
+  ASSERT_NE(cluster, nullptr);
+  const Nanos began = RealClock().Now();
+  for (const std::string name : {"c0", "m0"}) {
+    cluster->ring(name).Start(began + Seconds(3600));
+  }
+
+  EXPECT_EQ(cluster->Generate(Greedy(RandomPrompt(9, 1), 12)).status, absl::OkStatus());
+
+  for (const std::string name : {"c0", "m0"}) {
+    SCOPED_TRACE(name);
+    cluster->ring(name).Stop();
+    uint64_t dropped = 0;
+    size_t landings = 0;
+    for (const TraceEvent& event : cluster->ring(name).Take(dropped)) {
+      if (event.part == telemetry::WorkKind::kLand) {
+        ++landings;
+        EXPECT_EQ(event.peer, name == "c0" ? TraceEvent::kMemoryPeer : 0);
+        EXPECT_EQ(event.lane, 0);
+        EXPECT_GE(event.step, 1u);
+        EXPECT_GE(event.start, began);
+        EXPECT_LE(event.start, event.end);
+        EXPECT_LE(event.end, RealClock().Now());
+      }
+    }
+    EXPECT_EQ(landings > 0, !ordered());
+  }
+}
+
 // Somebody writes headers of the past over those of the memory node, until one is there when
 // somebody looks.
 TEST_P(CudaPolledRepliesTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
