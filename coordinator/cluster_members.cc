@@ -218,8 +218,11 @@ PolicyMeasures ClusterMembers::Measures() const {
   PolicyMeasures measures;
   for (const core::Member& member : membership_.all()) {
     if (member.is_memory && membership_.IsThere(member.name)) {
-      measures.bandwidth[member.name] =
-          nodes_.at(member.name).hello.identity.bandwidth_bytes_per_second;
+      const control::NodeIdentity& identity = nodes_.at(member.name).hello.identity;
+      measures.bandwidth[member.name] = identity.bandwidth_bytes_per_second;
+      if (identity.policy_times.attention_local > 0) {
+        measures.attention[member.name] = identity.policy_times.attention_local;
+      }
     }
   }
   const std::string& compute = membership_.compute_members().front()->name;

@@ -28,6 +28,7 @@ const char* PolicyNameOf(const core::PolicyChoice& choice);
 struct PolicyMeasures {
   plan::PolicyTimes times;                  // Times of the compute node.
   std::map<std::string, double> bandwidth;  // Bytes a second of each memory node that is there.
+  std::map<std::string, double> attention;  // Bytes of K and V a second, of those that say.
 };
 
 // What an epoch serves now, and what has come of it since the coordinator started.

@@ -13,7 +13,8 @@ namespace lamina::compute_node {
 
 bool SuiteHasWindowMemory();
 
-// The memory of a device that orders the writes of NICs, or does not. Requires: SuiteHasWindowMemory().
+// The memory of a device that orders the writes of NICs, or does not. Requires:
+// SuiteHasWindowMemory().
 std::unique_ptr<DeviceMemory> SuiteWindowMemory(bool ordered);
 
 }  // namespace lamina::compute_node

@@ -166,7 +166,6 @@ INSTANTIATE_TEST_SUITE_P(
                       "compute.0.capacity: missing or zero; with policy auto"},
         Contradiction{"compute.1={name: c1, capacity: 1GiB}",
                       "compute: 2 nodes are not served by this version with policy auto"},
-        Contradiction{"memory.0.device=cuda", "cpu, with policy auto"},
         Contradiction{"memory.0.capacity=null", "memory.0.capacity: missing or zero"},
         Contradiction{"partition=head", "set it to request, or policy to attend_remote"},
         Contradiction{"partition=token_range", "set it to request, or policy to attend_remote"},
@@ -208,6 +207,27 @@ TEST(MemoryCoresTest, GroupsMemoryNodesByTheCoresTheyShare) {
   }
   EXPECT_THAT(shared, ElementsAre(ElementsAre("m0", "m2")));
   EXPECT_THAT(others, ElementsAre(ElementsAre("m3"), ElementsAre("m1", "m4")));
+}
+
+// Their cores only look after the device.
+TEST(MemoryCoresTest, GroupsMemoryNodesByTheDeviceTheyShare) {
+  const auto config = Parse(
+      "model: m\npolicy: auto\ntransport: ucx\ncoordinator: {listen: 0.0.0.0:7400}\n"
+      "compute: [{name: c0, cores: \"0-3\", capacity: 1GiB}]\nmemory:\n"
+      "  - {name: m0, device: cuda, cores: \"2\", capacity: 1GiB}\n"
+      "  - {name: m1, device: \"cuda:1\", cores: \"2\", capacity: 1GiB}\n"
+      "  - {name: m2, device: \"cuda:0\", host: 127.0.0.1, capacity: 1GiB}\n"
+      "  - {name: m3, device: cuda, host: other, capacity: 1GiB}\n"
+      "  - {name: m4, cores: \"2\", capacity: 1GiB}\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  std::vector<std::vector<std::string>> shared;
+  std::vector<std::vector<std::string>> others;
+  for (const MemoryCores& group : MemoryCoresOf(*config, config->compute[0])) {
+    (group.shared ? shared : others).push_back(group.names);
+  }
+  EXPECT_THAT(shared, ElementsAre(ElementsAre("m4")));
+  EXPECT_THAT(others, testing::UnorderedElementsAre(ElementsAre("m0", "m2"), ElementsAre("m1"),
+                                                    ElementsAre("m3")));
 }
 
 }  // namespace

@@ -140,5 +140,17 @@ TEST(PolicyAutoTest, MemoryNodesOnTheSameCoresCountOnce) {
   EXPECT_LT(policy.Choose(core::CurrentPolicy::kNone, measures).pools_seconds, 0.6 * one);
 }
 
+// Others are taken to reach as much of their bandwidth as the compute node does of its own.
+TEST(PolicyAutoTest, AttentionThatAMemoryNodeHasMeasuredCounts) {
+  EngineOptions options = Options(1);
+  options.policy_auto->load = {.rows = 8, .context = 1e8};
+  PolicyMeasures measures = Measures();
+  PolicyAuto policy(options);
+  const double by_bandwidth = policy.Choose(core::CurrentPolicy::kNone, measures).pools_seconds;
+  measures.attention = {{"m0", 0.25e10}, {"gone", 1e12}};
+  const double measured = policy.Choose(core::CurrentPolicy::kNone, measures).pools_seconds;
+  EXPECT_NEAR(measured, 4 * by_bandwidth, 0.01 * measured);
+}
+
 }  // namespace
 }  // namespace lamina::coordinator
