@@ -225,8 +225,9 @@ PolicyMeasures ClusterMembers::Measures() const {
       }
     }
   }
-  const std::string& compute = membership_.compute_members().front()->name;
-  measures.times = nodes_.at(compute).hello.identity.policy_times;
+  for (const core::Member* member : membership_.compute_members()) {
+    measures.times.push_back(nodes_.at(member->name).hello.identity.policy_times);
+  }
   return measures;
 }
 

@@ -105,7 +105,7 @@ PolicyAutoOptions PolicyAutoOptionsOf(const ClusterConfig& config) {
   return options;
 }
 
-// Under policy auto one compute node may keep K and V, which needs one lane.
+// Under policy auto compute nodes may keep K and V, each that of one lane.
 void UseReplicaLanes(const ClusterConfig& config, EngineOptions& options) {
   const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
   options.replica_lanes =
@@ -121,6 +121,10 @@ void UseReplicaLanes(const ClusterConfig& config, EngineOptions& options) {
                      parts ? ": other stages and shards run one while it is elsewhere" : "");
   } else if (replicas.size() > 1) {
     options.replica_lanes_why = absl::StrCat("one for each replica, ", options.replica_lanes_why);
+  }
+  if (config.policy == kPolicyAuto) {
+    options.scheduler.lanes =
+        std::max(options.scheduler.lanes, static_cast<uint32_t>(replicas.size()));
   }
   if (config.policy == kPolicyLocal) {
     const auto all = static_cast<uint32_t>(replicas.size()) * options.replica_lanes;

@@ -85,12 +85,13 @@ core::PolicyCorrections PolicyAuto::Corrections(const PolicyMeasures& measures,
   if (local_steps_.measured()) {
     const cost::PolicyLoad load = local_steps_.load();
     corrections.local = local_steps_.step_seconds() /
-                        cost::LocalStep(measures.times, ModelAt(load.context), load).seconds;
+                        core::SlowestLocalStep(measures.times, ModelAt(load.context), load).seconds;
   }
   if (pools_steps_.measured() && pools.attention > 0) {
     const cost::PolicyLoad load = pools_steps_.load();
-    corrections.pools = pools_steps_.step_seconds() /
-                        cost::PoolsStep(measures.times, ModelAt(load.context), pools, load).seconds;
+    corrections.pools =
+        pools_steps_.step_seconds() /
+        core::SlowestPoolsStep(measures.times, ModelAt(load.context), pools, load).seconds;
   }
   return corrections;
 }
@@ -101,13 +102,17 @@ core::CurrentPolicy PolicyAuto::current() const {
                               : core::CurrentPolicy::kPools;
 }
 
-// Memory nodes on cores of the compute node attend as fast as that did there; others as much of
+// Memory nodes on cores of the compute node, which is the only one then, attend as fast as that did
+// there; others as much of
 // their bandwidth as it of its own, unless they have measured their own attention. Of nodes that
 // share cores, or a device, one is counted: each has measured what all of them have.
 double PolicyAuto::AttentionOfPools(const PolicyMeasures& measures) const {
-  const plan::PolicyTimes& times = measures.times;
-  const double share =
-      times.read_bandwidth > 0 ? std::min(1.0, times.attention_local / times.read_bandwidth) : 1;
+  double share = 1;
+  for (const plan::PolicyTimes& times : measures.times) {
+    if (times.read_bandwidth > 0) {
+      share = std::min(share, times.attention_local / times.read_bandwidth);
+    }
+  }
   bool shared = false;
   double rate = 0;
   for (const MemoryNodesOnCores& group : options_.policy_auto->memory) {
@@ -122,7 +127,7 @@ double PolicyAuto::AttentionOfPools(const PolicyMeasures& measures) const {
     }
     rate += group.shared ? 0 : fastest;
   }
-  return rate + (shared ? times.attention_shared : 0);
+  return rate + (shared ? measures.times.front().attention_shared : 0);
 }
 
 }  // namespace lamina::coordinator

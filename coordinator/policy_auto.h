@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/clock.h"
 #include "coordinator/core/policy_choice.h"
@@ -26,7 +27,7 @@ const char* PolicyNameOf(const core::PolicyChoice& choice);
 
 // What the nodes that are there have measured.
 struct PolicyMeasures {
-  plan::PolicyTimes times;                  // Times of the compute node.
+  std::vector<plan::PolicyTimes> times;     // Times of each compute node; at least one.
   std::map<std::string, double> bandwidth;  // Bytes a second of each memory node that is there.
   std::map<std::string, double> attention;  // Bytes of K and V a second, of those that say.
 };

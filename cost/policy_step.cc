@@ -50,9 +50,13 @@ plan::SliceTimes TimesOf(const std::vector<plan::SliceTimes>& times, double rows
 }
 
 PolicyStep LocalStep(const plan::PolicyTimes& times, const PolicyModel& model,
-                     const PolicyLoad& load) {
-  PolicyStep step{.dense = DenseSeconds(times.local, model.layers, load.rows),
-                  .attention = BytesOf(model, load) / times.attention_local};
+                     const PolicyLoad& load, uint32_t replicas) {
+  // A lane has a row at least.
+  const PolicyLoad own = {.rows = std::max(std::min(1.0, load.rows), load.rows / replicas),
+                          .context = load.context};
+  PolicyStep step{.dense = DenseSeconds(times.local, model.layers, own.rows),
+                  .attention = BytesOf(model, own) / times.attention_local,
+                  .lanes = replicas};
   step.seconds = step.dense + step.attention;
   return step;
 }
@@ -68,7 +72,7 @@ PolicyStep PoolsStep(const plan::PolicyTimes& times, const PolicyModel& model,
     const double attention =
         BytesOf(model, load) / lanes / pools.attention + model.layers * kExchangeSeconds;
     PolicyStep step{.seconds = dense + attention,
-                    .dense = lanes * dense,
+                    .dense = lanes * dense / std::min(lanes, pools.replicas),
                     .attention = lanes * attention,
                     .lanes = lanes};
     if (lanes > 1) {

@@ -151,6 +151,22 @@ TEST(PolicyTest, TheDefaultLoadOfAutoNeedsNoLargerLimits) {
       Parse(kAuto, {"limits={sequence_tokens_max: 256, running_max: 8}", "partition=auto"}).ok());
 }
 
+constexpr char kAutoReplicas[] =
+    "model: m\npolicy: auto\nmemory: [{name: m0, cores: \"2\", capacity: 1GiB}]\n"
+    "compute: [{name: c0, cores: \"0\", capacity: 2GiB}, {name: c1, cores: \"1\", capacity: "
+    "2GiB}]\n";
+
+TEST(PolicyTest, AutoServesReplicasThatShareNoCoresWithMemoryNodes) {
+  const auto config = Parse(kAutoReplicas);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->pipeline.lanes, 3u);
+  EXPECT_TRUE(Parse(kAutoReplicas, {"pipeline.lanes=2"}).ok());
+  EXPECT_THAT(Parse(kAutoReplicas, {"pipeline.lanes=1"}).status().ToString(),
+              HasSubstr("set it to 2 or more, or auto"));
+  EXPECT_THAT(Parse(kAutoReplicas, {"compute.1.cores=1-2"}).status().ToString(),
+              HasSubstr("compute.1.cores: memory nodes name some of them"));
+}
+
 class AutoContradictionTest : public ::testing::TestWithParam<Contradiction> {};
 
 TEST_P(AutoContradictionTest, IsRefusedWithWhatToDo) {
@@ -165,7 +181,13 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"compute.0.capacity=null",
                       "compute.0.capacity: missing or zero; with policy auto"},
         Contradiction{"compute.1={name: c1, capacity: 1GiB}",
-                      "compute: 2 nodes are not served by this version with policy auto"},
+                      "compute.0.cores: memory nodes name some of them"},
+        Contradiction{"compute=[{name: c0, capacity: 1GiB, role: prefill}, {name: c1, capacity: "
+                      "1GiB}]",
+                      "compute: c0 is for prompts"},
+        Contradiction{"compute=[{name: c0, capacity: 1GiB, replica: r0, stage: 0}, {name: c1, "
+                      "capacity: 1GiB, replica: r0, stage: 1}]",
+                      "compute: c0 is a stage or shard"},
         Contradiction{"memory.0.capacity=null", "memory.0.capacity: missing or zero"},
         Contradiction{"partition=head", "set it to request, or policy to attend_remote"},
         Contradiction{"partition=token_range", "set it to request, or policy to attend_remote"},

@@ -12,10 +12,10 @@ using ::testing::HasSubstr;
 // Few rows are faster with memory nodes, many with KV on the compute node.
 PolicyMeasures Measures() {
   PolicyMeasures measures;
-  measures.times = {.attention_local = 1e12, .attention_shared = 1e12, .read_bandwidth = 1e12};
+  measures.times = {{.attention_local = 1e12, .attention_shared = 1e12, .read_bandwidth = 1e12}};
   for (const uint32_t rows : {1u, 64u}) {
-    measures.times.local.push_back({rows, 1e-3 * (8 + rows), 1e-3 * (8 + rows)});
-    measures.times.pools.push_back({rows, 2e-3 * rows, 2e-3 * rows});
+    measures.times[0].local.push_back({rows, 1e-3 * (8 + rows), 1e-3 * (8 + rows)});
+    measures.times[0].pools.push_back({rows, 2e-3 * rows, 2e-3 * rows});
   }
   measures.bandwidth = {{"m0", 1e10}};
   return measures;

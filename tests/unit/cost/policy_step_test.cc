@@ -51,5 +51,29 @@ TEST(PolicyStepTest, ARowRunsInOneLaneUnlessTheFileSaysOtherwise) {
       2u);
 }
 
+TEST(PolicyStepTest, ReplicasShareTheRowsOfALocalStep) {
+  const PolicyStep half = LocalStep(TwoCores(), kModel, {.rows = 8, .context = 1000});
+  const PolicyStep both = LocalStep(TwoCores(), kModel, {.rows = 16, .context = 1000}, 2);
+  EXPECT_DOUBLE_EQ(both.seconds, half.seconds);
+  EXPECT_EQ(both.lanes, 2u);
+  EXPECT_DOUBLE_EQ(LocalStep(TwoCores(), kModel, {.rows = 1, .context = 1000}, 2).seconds,
+                   LocalStep(TwoCores(), kModel, {.rows = 1, .context = 1000}).seconds)
+      << "a row is on one of them";
+}
+
+// As many lanes as replicas run side by side; one more waits its turn.
+TEST(PolicyStepTest, LanesRotateOverReplicas) {
+  const PolicyLoad load = {.rows = 16, .context = 1000};
+  const auto dense = [&](uint32_t lanes, uint32_t replicas) {
+    return PoolsStep(TwoCores(), kModel,
+                     {.attention = 8e9, .lanes_max = lanes, .replicas = replicas}, load)
+        .dense;
+  };
+  EXPECT_DOUBLE_EQ(dense(2, 2), dense(2, 1) / 2);
+  EXPECT_DOUBLE_EQ(dense(3, 2), dense(3, 1) / 2);
+  EXPECT_DOUBLE_EQ(dense(2, 3), dense(2, 1) / 2);
+  EXPECT_DOUBLE_EQ(dense(1, 2), dense(1, 1));
+}
+
 }  // namespace
 }  // namespace lamina::cost
