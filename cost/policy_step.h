@@ -60,7 +60,7 @@ struct PolicyStep {
 // Requires: times not empty, rows > 0.
 plan::SliceTimes TimesOf(const std::vector<plan::SliceTimes>& times, double rows);
 
-// Of one of so many replicas, which have the rows in equal parts.
+// One of so many replicas, which have the rows in equal parts, takes that.
 PolicyStep LocalStep(const plan::PolicyTimes& times, const PolicyModel& model,
                      const PolicyLoad& load, uint32_t replicas = 1);
 
