@@ -21,6 +21,7 @@
 #include "daemon/http_server.h"
 #include "daemon/metrics_page.h"
 #include "daemon/service_manager.h"
+#include "memory_node/attention_rate.h"
 #include "memory_node/memory_node.h"
 #include "memory_node/node_device.h"
 #include "memory_node/spill_tier.h"
