@@ -90,13 +90,13 @@ absl::Status CheckReplicasOfAuto(const ClusterConfig& config) {
   const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
   for (const ReplicaConfig& replica : replicas) {
     if (replica.nodes.size() > 1 || IsForPrompts(config, replica)) {
-      return absl::UnimplementedError(
-          absl::StrCat("compute: ", replica.nodes.front(),
-                       replica.nodes.size() > 1 ? " is a stage or shard, " : " is for prompts, ",
-                       "which this version does not serve with policy auto: it compares steps of "
-                       "nodes that have "
-                       "the whole model and decode; leave the key out, or set policy to local or "
-                       "attend_remote"));
+      const uint32_t first = replica.nodes.front();
+      return absl::UnimplementedError(absl::StrCat(
+          "compute.", first, ": node '", config.compute[first].name,
+          replica.nodes.size() > 1 ? "' is a stage or shard, " : "' is for prompts, ",
+          "which this version does not serve with policy auto: it compares steps of nodes that "
+          "have "
+          "the whole model and decode; leave that out, or set policy to local or attend_remote"));
     }
   }
   for (size_t i = 0; i < config.compute.size() && replicas.size() > 1; ++i) {

@@ -163,6 +163,10 @@ TEST(PolicyTest, AutoServesReplicasThatShareNoCoresWithMemoryNodes) {
   EXPECT_TRUE(Parse(kAutoReplicas, {"pipeline.lanes=2"}).ok());
   EXPECT_THAT(Parse(kAutoReplicas, {"pipeline.lanes=1"}).status().ToString(),
               HasSubstr("set it to 2 or more, or auto"));
+  EXPECT_THAT(Parse(kAutoReplicas, {"prefill.mode=dedicated", "compute.1.role=prefill"})
+                  .status()
+                  .ToString(),
+              HasSubstr("compute.1: node 'c1' is for prompts"));
   EXPECT_THAT(Parse(kAutoReplicas, {"compute.1.cores=1-2"}).status().ToString(),
               HasSubstr("compute.1.cores: memory nodes name some of them"));
 }
@@ -182,12 +186,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "compute.0.capacity: missing or zero; with policy auto"},
         Contradiction{"compute.1={name: c1, capacity: 1GiB}",
                       "compute.0.cores: memory nodes name some of them"},
-        Contradiction{"compute=[{name: c0, capacity: 1GiB, role: prefill}, {name: c1, capacity: "
-                      "1GiB}]",
-                      "compute: c0 is for prompts"},
         Contradiction{"compute=[{name: c0, capacity: 1GiB, replica: r0, stage: 0}, {name: c1, "
                       "capacity: 1GiB, replica: r0, stage: 1}]",
-                      "compute: c0 is a stage or shard"},
+                      "compute.0: node 'c0' is a stage or shard"},
         Contradiction{"memory.0.capacity=null", "memory.0.capacity: missing or zero"},
         Contradiction{"partition=head", "set it to request, or policy to attend_remote"},
         Contradiction{"partition=token_range", "set it to request, or policy to attend_remote"},
