@@ -90,7 +90,7 @@ absl::Status CheckReplicasOfAuto(const ClusterConfig& config) {
   const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
   for (const ReplicaConfig& replica : replicas) {
     if (replica.nodes.size() > 1 || IsForPrompts(config, replica)) {
-      const uint32_t first = replica.nodes.front();
+      const size_t first = replica.nodes.front();
       return absl::UnimplementedError(absl::StrCat(
           "compute.", first, ": node '", config.compute[first].name,
           replica.nodes.size() > 1 ? "' is a stage or shard, " : "' is for prompts, ",
