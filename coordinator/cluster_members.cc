@@ -225,9 +225,12 @@ PolicyMeasures ClusterMembers::Measures() const {
       }
     }
   }
+  std::vector<plan::PolicyTimes> times;
   for (const core::Member* member : membership_.compute_members()) {
-    measures.times.push_back(nodes_.at(member->name).hello.identity.policy_times);
+    times.push_back(nodes_.at(member->name).hello.identity.policy_times);
   }
+  measures.times = cost::SlowestOf(times);
+  measures.replicas = static_cast<uint32_t>(times.size());
   return measures;
 }
 

@@ -67,15 +67,16 @@ const core::PolicyChoice& PolicyAuto::Choose(core::CurrentPolicy current,
   const cost::PolicyPools pools = {.attention = AttentionOfPools(measures),
                                    .lanes_max = options_.scheduler.lanes,
                                    .lanes_auto = options_.scheduler.lanes_auto};
-  choice_ = core::ChoosePolicy(measures.times, ModelAt(load.context), pools, load, current,
-                               Corrections(measures, pools));
+  choice_ = core::ChoosePolicy(measures.times, ModelAt(measures, load.context), pools, load,
+                               current, Corrections(measures, pools));
   absl::StrAppend(&choice_->why, seen ? "; the load of late" : "; the load of the cluster file");
   return *choice_;
 }
 
-cost::PolicyModel PolicyAuto::ModelAt(double context) const {
+cost::PolicyModel PolicyAuto::ModelAt(const PolicyMeasures& measures, double context) const {
   return {.layers = static_cast<uint32_t>(options_.layers.size()),
-          .kv_bytes_per_token = core::KvBytesReadPerToken(options_.layers, std::max(1.0, context))};
+          .kv_bytes_per_token = core::KvBytesReadPerToken(options_.layers, std::max(1.0, context)),
+          .replicas = measures.replicas};
 }
 
 // What each policy took against what is predicted of it for the load that it had.
@@ -84,14 +85,15 @@ core::PolicyCorrections PolicyAuto::Corrections(const PolicyMeasures& measures,
   core::PolicyCorrections corrections;
   if (local_steps_.measured()) {
     const cost::PolicyLoad load = local_steps_.load();
-    corrections.local = local_steps_.step_seconds() /
-                        core::SlowestLocalStep(measures.times, ModelAt(load.context), load).seconds;
+    corrections.local =
+        local_steps_.step_seconds() /
+        cost::LocalStep(measures.times, ModelAt(measures, load.context), load).seconds;
   }
   if (pools_steps_.measured() && pools.attention > 0) {
     const cost::PolicyLoad load = pools_steps_.load();
     corrections.pools =
         pools_steps_.step_seconds() /
-        core::SlowestPoolsStep(measures.times, ModelAt(load.context), pools, load).seconds;
+        cost::PoolsStep(measures.times, ModelAt(measures, load.context), pools, load).seconds;
   }
   return corrections;
 }
@@ -102,17 +104,13 @@ core::CurrentPolicy PolicyAuto::current() const {
                               : core::CurrentPolicy::kPools;
 }
 
-// Memory nodes on cores of the compute node, which is the only one then, attend as fast as that did
-// there; others as much of
+// Memory nodes on cores of the compute node attend as fast as that did there; others as much of
 // their bandwidth as it of its own, unless they have measured their own attention. Of nodes that
 // share cores, or a device, one is counted: each has measured what all of them have.
 double PolicyAuto::AttentionOfPools(const PolicyMeasures& measures) const {
-  double share = 1;
-  for (const plan::PolicyTimes& times : measures.times) {
-    if (times.read_bandwidth > 0) {
-      share = std::min(share, times.attention_local / times.read_bandwidth);
-    }
-  }
+  const plan::PolicyTimes& times = measures.times;
+  const double share =
+      times.read_bandwidth > 0 ? std::min(1.0, times.attention_local / times.read_bandwidth) : 1;
   bool shared = false;
   double rate = 0;
   for (const MemoryNodesOnCores& group : options_.policy_auto->memory) {
@@ -127,7 +125,7 @@ double PolicyAuto::AttentionOfPools(const PolicyMeasures& measures) const {
     }
     rate += group.shared ? 0 : fastest;
   }
-  return rate + (shared ? measures.times.front().attention_shared : 0);
+  return rate + (shared ? times.attention_shared : 0);
 }
 
 }  // namespace lamina::coordinator

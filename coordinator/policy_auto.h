@@ -12,7 +12,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "common/clock.h"
 #include "coordinator/core/policy_choice.h"
@@ -27,7 +26,8 @@ const char* PolicyNameOf(const core::PolicyChoice& choice);
 
 // What the nodes that are there have measured.
 struct PolicyMeasures {
-  std::vector<plan::PolicyTimes> times;     // Times of each compute node; at least one.
+  plan::PolicyTimes times;                  // Times of the compute node, or the slowest of several.
+  uint32_t replicas = 1;                    // How many there are.
   std::map<std::string, double> bandwidth;  // Bytes a second of each memory node that is there.
   std::map<std::string, double> attention;  // Bytes of K and V a second, of those that say.
 };
@@ -66,7 +66,7 @@ class PolicyAuto {
   double AttentionOfPools(const PolicyMeasures& measures) const;
   core::PolicyCorrections Corrections(const PolicyMeasures& measures,
                                       const cost::PolicyPools& pools) const;
-  cost::PolicyModel ModelAt(double context) const;
+  cost::PolicyModel ModelAt(const PolicyMeasures& measures, double context) const;
 
   const EngineOptions& options_;
   std::optional<core::PolicyChoice> choice_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PolicyStep: seconds of a decode step with KV on the compute nodes (policy local), and on memory
-// nodes, by what a compute node measured when it started. Of several, each a replica, the slowest
-// one's is the cluster's.
+// PolicyStep: seconds of a decode step with KV on the compute node (policy local), and on memory
+// nodes, by what the compute node measured when it started. Of several, each of which has the whole
+// model, the slowest counts (SlowestOf()).
 //
 // A step of `local`, with all cores of the compute node, of which each of R has a lane of rows / R:
 //
@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "plan/policy_times.h"
 
 namespace lamina::cost {
@@ -38,6 +39,7 @@ struct PolicyLoad {
 struct PolicyModel {
   uint32_t layers = 0;
   double kv_bytes_per_token = 0;  // Bytes of a token in all layers.
+  uint32_t replicas = 1;          // Compute nodes, each with all of it.
 };
 
 // The other policy's side.
@@ -45,13 +47,12 @@ struct PolicyPools {
   double attention = 0;    // Bytes of K and V a second of all memory nodes; 0: there are none.
   uint32_t lanes_max = 1;  // With `lanes_auto` any number up to it.
   bool lanes_auto = false;
-  uint32_t replicas = 1;  // Compute nodes over which lanes rotate.
 };
 
 // Seconds of a step, and of its parts.
 struct PolicyStep {
   double seconds = 0;
-  double dense = 0;      // Slices and tails of all lanes, on one compute node.
+  double dense = 0;      // Slices and tails of all its lanes, on a compute node.
   double attention = 0;  // Attention of all lanes, the exchange included.
   uint32_t lanes = 1;
 };
@@ -60,9 +61,12 @@ struct PolicyStep {
 // Requires: times not empty, rows > 0.
 plan::SliceTimes TimesOf(const std::vector<plan::SliceTimes>& times, double rows);
 
-// One of so many replicas, which have the rows in equal parts, takes that.
+// What the slowest of these nodes takes, at the sizes that the first has measured.
+// Requires: not empty, all measured().
+plan::PolicyTimes SlowestOf(absl::Span<const plan::PolicyTimes> nodes);
+
 PolicyStep LocalStep(const plan::PolicyTimes& times, const PolicyModel& model,
-                     const PolicyLoad& load, uint32_t replicas = 1);
+                     const PolicyLoad& load);
 
 // With the fastest number of lanes. Requires: pools.attention > 0.
 PolicyStep PoolsStep(const plan::PolicyTimes& times, const PolicyModel& model,

@@ -21,9 +21,9 @@ constexpr double kCorrectionMost = 4.0 / 3;
 std::string Words(const cost::PolicyStep& step, bool local) {
   return absl::StrFormat("%.1f ms (dense %.1f, attention %.1f%s)", step.seconds * 1e3,
                          step.dense * 1e3, step.attention * 1e3,
-                         local && step.lanes == 1 ? ""
-                         : step.lanes == 1        ? ", 1 lane"
-                                                  : absl::StrFormat(", %d lanes", step.lanes));
+                         local             ? ""
+                         : step.lanes == 1 ? ", 1 lane"
+                                           : absl::StrFormat(", %d lanes", step.lanes));
 }
 
 double Factor(double correction) {
@@ -57,42 +57,19 @@ double KvBytesReadPerToken(absl::Span<const AttentionDescriptor> layers, double 
   return bytes;
 }
 
-cost::PolicyStep SlowestLocalStep(absl::Span<const plan::PolicyTimes> nodes,
-                                  const cost::PolicyModel& model, const cost::PolicyLoad& load) {
-  cost::PolicyStep slowest;
-  for (const plan::PolicyTimes& times : nodes) {
-    const cost::PolicyStep step =
-        cost::LocalStep(times, model, load, static_cast<uint32_t>(nodes.size()));
-    slowest = step.seconds > slowest.seconds ? step : slowest;
-  }
-  return slowest;
-}
-
-cost::PolicyStep SlowestPoolsStep(absl::Span<const plan::PolicyTimes> nodes,
-                                  const cost::PolicyModel& model, cost::PolicyPools pools,
-                                  const cost::PolicyLoad& load) {
-  pools.replicas = static_cast<uint32_t>(nodes.size());
-  cost::PolicyStep slowest;
-  for (const plan::PolicyTimes& times : nodes) {
-    const cost::PolicyStep step = cost::PoolsStep(times, model, pools, load);
-    slowest = step.seconds > slowest.seconds ? step : slowest;
-  }
-  return slowest;
-}
-
-PolicyChoice ChoosePolicy(absl::Span<const plan::PolicyTimes> nodes, const cost::PolicyModel& model,
+PolicyChoice ChoosePolicy(const plan::PolicyTimes& times, const cost::PolicyModel& model,
                           const cost::PolicyPools& pools, const cost::PolicyLoad& load,
                           CurrentPolicy current, const PolicyCorrections& corrections) {
   const std::string of = absl::StrFormat("%.0f row%s at %.0f tokens: a step takes ", load.rows,
                                          std::lround(load.rows) == 1 ? "" : "s", load.context);
-  cost::PolicyStep local = SlowestLocalStep(nodes, model, load);
+  cost::PolicyStep local = cost::LocalStep(times, model, load);
   local.seconds *= Factor(corrections.local);
   PolicyChoice choice{.local = true, .local_seconds = local.seconds};
   if (pools.attention <= 0) {
     choice.why = absl::StrCat(of, Words(local, true), "; no memory node is there");
     return choice;
   }
-  cost::PolicyStep remote = SlowestPoolsStep(nodes, model, pools, load);
+  cost::PolicyStep remote = cost::PoolsStep(times, model, pools, load);
   remote.seconds *= Factor(corrections.pools);
   choice.pools_seconds = remote.seconds;
   switch (current) {

@@ -44,18 +44,10 @@ struct PolicyCorrections {
 
 enum class CurrentPolicy : uint8_t { kNone, kLocal, kPools };
 
-// Steps by what each compute node measured, which are replicas: the slowest one's.
-cost::PolicyStep SlowestLocalStep(absl::Span<const plan::PolicyTimes> nodes,
-                                  const cost::PolicyModel& model, const cost::PolicyLoad& load);
-// Requires: pools.attention > 0. Whatever pools.replicas says, they are as many as nodes.
-cost::PolicyStep SlowestPoolsStep(absl::Span<const plan::PolicyTimes> nodes,
-                                  const cost::PolicyModel& model, cost::PolicyPools pools,
-                                  const cost::PolicyLoad& load);
-
 // The faster one, by predictions as far as they were corrected; `local` where there are no memory
 // nodes. The current one, if any, stays unless the other one is faster by kWorthAnEpoch, or
-// kWorthATry. Requires: at least one node, all measured(), load of at least one row.
-PolicyChoice ChoosePolicy(absl::Span<const plan::PolicyTimes> nodes, const cost::PolicyModel& model,
+// kWorthATry. Requires: times.measured(), load of at least one row.
+PolicyChoice ChoosePolicy(const plan::PolicyTimes& times, const cost::PolicyModel& model,
                           const cost::PolicyPools& pools, const cost::PolicyLoad& load,
                           CurrentPolicy current = CurrentPolicy::kNone,
                           const PolicyCorrections& corrections = {});

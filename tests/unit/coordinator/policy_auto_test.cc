@@ -12,10 +12,10 @@ using ::testing::HasSubstr;
 // Few rows are faster with memory nodes, many with KV on the compute node.
 PolicyMeasures Measures() {
   PolicyMeasures measures;
-  measures.times = {{.attention_local = 1e12, .attention_shared = 1e12, .read_bandwidth = 1e12}};
+  measures.times = {.attention_local = 1e12, .attention_shared = 1e12, .read_bandwidth = 1e12};
   for (const uint32_t rows : {1u, 64u}) {
-    measures.times[0].local.push_back({rows, 1e-3 * (8 + rows), 1e-3 * (8 + rows)});
-    measures.times[0].pools.push_back({rows, 2e-3 * rows, 2e-3 * rows});
+    measures.times.local.push_back({rows, 1e-3 * (8 + rows), 1e-3 * (8 + rows)});
+    measures.times.pools.push_back({rows, 2e-3 * rows, 2e-3 * rows});
   }
   measures.bandwidth = {{"m0", 1e10}};
   return measures;
@@ -150,6 +150,17 @@ TEST(PolicyAutoTest, AttentionThatAMemoryNodeHasMeasuredCounts) {
   measures.attention = {{"m0", 0.25e10}, {"gone", 1e12}};
   const double measured = policy.Choose(core::CurrentPolicy::kNone, measures).pools_seconds;
   EXPECT_NEAR(measured, 4 * by_bandwidth, 0.01 * measured);
+}
+
+TEST(PolicyAutoTest, ReplicasShareTheRowsOfALocalStep) {
+  EngineOptions options = Options(16);
+  PolicyMeasures measures = Measures();
+  PolicyAuto policy(options);
+  const double one = policy.Choose(core::CurrentPolicy::kNone, measures).local_seconds;
+  measures.replicas = 2;
+  const double two = policy.Choose(core::CurrentPolicy::kNone, measures).local_seconds;
+  EXPECT_LT(two, one);
+  EXPECT_GT(two, 0.5 * one) << "each reads the weights";
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ class PolicyChoicePointTest : public ::testing::TestWithParam<Point> {};
 TEST_P(PolicyChoicePointTest, IsTheShorterStepAndSaysSo) {
   const auto& [rows, context, local] = GetParam();
   const PolicyChoice choice =
-      ChoosePolicy({TwoCores()}, kModel, kPools, {.rows = rows, .context = context});
+      ChoosePolicy(TwoCores(), kModel, kPools, {.rows = rows, .context = context});
   EXPECT_EQ(choice.local, local) << choice.why;
   EXPECT_EQ(choice.local, choice.local_seconds < choice.pools_seconds);
   EXPECT_THAT(choice.why, HasSubstr(local ? ", on memory nodes " : ", with local "));
@@ -52,34 +52,17 @@ INSTANTIATE_TEST_SUITE_P(Points, PolicyChoicePointTest,
 
 TEST(PolicyChoiceTest, SaysTheFiguresOfBoth) {
   const PolicyChoice choice =
-      ChoosePolicy({TwoCores()}, kModel, kPools, {.rows = 16, .context = 1000});
+      ChoosePolicy(TwoCores(), kModel, kPools, {.rows = 16, .context = 1000});
   EXPECT_EQ(choice.why,
             "16 rows at 1000 tokens: a step takes 83.7 ms (dense 74.0, attention 48.5, 2 lanes), "
             "with local 98.6 ms (dense 74.0, attention 24.6)");
-}
-
-TEST(PolicyChoiceTest, TheSlowestReplicaIsTheClustersStep) {
-  plan::PolicyTimes slow = TwoCores();
-  for (std::vector<plan::SliceTimes>* sizes : {&slow.local, &slow.pools}) {
-    for (plan::SliceTimes& size : *sizes) {
-      size.slice_seconds *= 2;
-      size.tail_seconds *= 2;
-    }
-  }
-  const cost::PolicyLoad load = {.rows = 16, .context = 1000};
-  const PolicyChoice mixed = ChoosePolicy({TwoCores(), slow}, kModel, kPools, load);
-  const PolicyChoice slow_ones = ChoosePolicy({slow, slow}, kModel, kPools, load);
-  EXPECT_EQ(mixed.local_seconds, slow_ones.local_seconds);
-  EXPECT_EQ(mixed.pools_seconds, slow_ones.pools_seconds);
-  EXPECT_LT(mixed.local_seconds, ChoosePolicy({slow}, kModel, kPools, load).local_seconds);
-  EXPECT_THAT(ChoosePolicy({slow, slow}, kModel, {}, load).why, HasSubstr(", 2 lanes)"));
 }
 
 TEST(PolicyChoiceTest, WithoutMemoryNodesOnlyLocalIsLeft) {
   cost::PolicyPools none = kPools;
   none.attention = 0;
   const PolicyChoice choice =
-      ChoosePolicy({TwoCores()}, kModel, none, {.rows = 1, .context = 100}, CurrentPolicy::kPools);
+      ChoosePolicy(TwoCores(), kModel, none, {.rows = 1, .context = 100}, CurrentPolicy::kPools);
   EXPECT_TRUE(choice.local);
   EXPECT_EQ(choice.pools_seconds, 0);
   EXPECT_THAT(choice.why, AllOf(HasSubstr("1 row at 100 tokens"),
@@ -97,7 +80,7 @@ TEST(PolicyChoiceTest, TheCurrentPolicyStaysUntilTheOtherIsClearlyFaster) {
     times.attention_local =
         load.rows * load.context * kModel.kv_bytes_per_token / (remote * factor - dense);
     const auto local = [&](CurrentPolicy current) {
-      return ChoosePolicy({times}, kModel, kPools, load, current).local;
+      return ChoosePolicy(times, kModel, kPools, load, current).local;
     };
     EXPECT_EQ(local(CurrentPolicy::kNone), factor < 1) << factor;
     EXPECT_EQ(local(CurrentPolicy::kLocal), factor < 1.1) << factor;
@@ -116,7 +99,7 @@ class CorrectedPolicyTest : public ::testing::Test {
         kLoad.rows * kLoad.context * kModel.kv_bytes_per_token / (remote * 125 / 113 - dense);
   }
   PolicyChoice Choose(CurrentPolicy current, const PolicyCorrections& corrections) const {
-    return ChoosePolicy({times_}, kModel, kPools, kLoad, current, corrections);
+    return ChoosePolicy(times_, kModel, kPools, kLoad, current, corrections);
   }
 
   static constexpr cost::PolicyLoad kLoad = {.rows = 64, .context = 512};
