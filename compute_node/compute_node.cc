@@ -13,6 +13,7 @@
 #include "common/units.h"
 #include "compute_node/fetch_path_maker.h"
 #include "compute_node/local_path_maker.h"
+#include "compute_node/own_windows.h"
 #include "compute_node/remote_path_maker.h"
 #include "compute_node/sparse_path_maker.h"
 #include "compute_node/streamed_weights.h"
@@ -136,14 +137,15 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
   const plan::EpochConfig own_config = plan::OfShard(config, stage.shard);
   LAMINA_RETURN_IF_ERROR(ReservePaths(own_config, stage));
   config_ = config;
-  LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeRegion(config, layout)));
-  worker_ = std::make_unique<StepWorker>(StepWorker::Options{.config = own_config,
-                                                             .shape = shape,
-                                                             .node = own,
-                                                             .vocabulary = model_.config.vocabulary,
-                                                             .grammars = &grammars_},
-                                         *executor_, *transport_, *region_, paths_, pool_,
-                                         *reporter_, counters_);
+  LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeWindows(own_config, own, layout)));
+  worker_ = std::make_unique<StepWorker>(
+      StepWorker::Options{.config = own_config,
+                          .shape = shape,
+                          .node = own,
+                          .vocabulary = model_.config.vocabulary,
+                          .grammars = &grammars_,
+                          .window_memory = options_.window_memory},
+      *executor_, *transport_, *region_, paths_, pool_, *reporter_, counters_);
   LAMINA_RETURN_IF_ERROR(worker_->Prepare());
   LAMINA_RETURN_IF_ERROR(CountMemory());
   const std::string windows =
@@ -189,18 +191,18 @@ absl::Status ComputeNode::ReservePaths(const plan::EpochConfig& config, const pl
   return absl::OkStatus();
 }
 
-absl::Status ComputeNode::MakeRegion(const plan::EpochConfig& config,
-                                     const plan::WindowLayout& layout) {
+absl::Status ComputeNode::MakeWindows(const plan::EpochConfig& config, uint32_t own,
+                                      const plan::WindowLayout& layout) {
   LAMINA_ASSIGN_OR_RETURN(
-      transport_, transport::MakeTransport(
-                      WithBusDirection(plan::TransportUri(config, options_.verbs_uri), "from"),
-                      nullptr, options_.secret));
-  LAMINA_ASSIGN_OR_RETURN(region_,
-                          transport_->CreateRegion({.name = options_.name + " replies",
-                                                    .bytes = layout.compute_region_bytes(),
-                                                    .signal_words = layout.compute_region_words(),
-                                                    .epoch = config.epoch,
-                                                    .written_by_devices = config.memory_waits}));
+      OwnWindows windows,
+      MakeOwnWindows(config, own, layout,
+                     {.node = options_.name,
+                      .transport_uri =
+                          WithBusDirection(plan::TransportUri(config, options_.verbs_uri), "from"),
+                      .secret = options_.secret,
+                      .memory = options_.window_memory}));
+  transport_ = std::move(windows.transport);
+  region_ = std::move(windows.region);
   return absl::OkStatus();
 }
 

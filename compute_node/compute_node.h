@@ -18,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/cluster_secret.h"
+#include "common/device_memory.h"
 #include "common/shared_bus.h"
 #include "common/thread_pool.h"
 #include "compute_node/model_weights.h"
@@ -40,6 +41,8 @@ struct ComputeNodeOptions {
   model::GrammarCache::Maker make_grammars;
   std::string verbs_uri = "verbs://";  // With this host's options.
   ClusterSecret secret = {};           // What peers prove to each other in their handshakes.
+  // The device's, where windows may lie; null: the host's. Outlives the node.
+  DeviceMemory* window_memory = nullptr;
   // It is a stage of a replica, or a shard: the coordinator says which layers it has and how much
   // of them, so weights are loaded with the configuration of an epoch, and kept as long as these
   // stay the same. With `layers`, what the cluster file says of a stage without shards, they are
@@ -119,7 +122,8 @@ class ComputeNode final : public control::NodeHandler {
   void UseThreads(const plan::EpochConfig& config);
   // Everything that the epoch needs has been taken. Errors: those of NodeMemory::Check().
   absl::Status CountMemory();
-  absl::Status MakeRegion(const plan::EpochConfig& config, const plan::WindowLayout& layout);
+  absl::Status MakeWindows(const plan::EpochConfig& config, uint32_t own,
+                           const plan::WindowLayout& layout);
   absl::Status OpenPeers(const plan::EpochPeers& peers);
 
   const ComputeNodeOptions options_;

@@ -18,13 +18,37 @@ namespace {
 constexpr Nanos kYield = Millis(1);
 constexpr Nanos kPause = Micros(50);
 
+// Whether all slices of the lane's decode steps run on the node. Lanes rotate or they do not,
+// whatever the step; those with chunks are not asked about.
+bool Stays(const plan::EpochConfig& config, const plan::PipelineSchedule& schedule, uint32_t node,
+           uint32_t lane) {
+  const auto slices = static_cast<uint32_t>(config.layers.size()) + 1;
+  for (uint32_t slice = 0; slice < slices; ++slice) {
+    if (schedule.NodeOf(lane, /*step=*/1, slice, /*pinned=*/false) != node) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool AnyLaneStays(const plan::EpochConfig& config, uint32_t node) {
+  const plan::PipelineSchedule schedule =
+      plan::ScheduleOf(config, plan::StageOf(config, node).shard.index);
+  for (uint32_t lane = 0; lane < config.lanes; ++lane) {
+    if (Stays(config, schedule, node, lane)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::Status DeviceRemoteAttention::Prepare() {
   kernels::ComputeDevice& device = context_.executor.device();
   const plan::EpochConfig& config = context_.config;
   for (uint32_t lane = 0; lane < config.lanes; ++lane) {
-    lanes_[lane].stays = Stays(lane);
+    lanes_[lane].stays = Stays(config, context_.schedule, context_.node, lane);
   }
   why_copied_ = WhyRowsAreCopied();
   if (why_copied_.empty()) {
@@ -52,34 +76,20 @@ void DeviceRemoteAttention::Abort() {
   }
 }
 
-// Lanes rotate or they do not, whatever the step; those with chunks are not asked about.
-bool DeviceRemoteAttention::Stays(uint32_t lane) const {
-  const auto slices = static_cast<uint32_t>(context_.config.layers.size()) + 1;
-  for (uint32_t slice = 0; slice < slices; ++slice) {
-    if (context_.schedule.NodeOf(lane, /*step=*/1, slice, /*pinned=*/false) != context_.node) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// What in the epoch is in the way. Empty: nothing is.
-std::string DeviceRemoteAttention::WhyRowsAreCopied() const {
-  const plan::EpochConfig& config = context_.config;
+std::string DeviceRemoteAttention::Obstacle(const plan::EpochConfig& config, uint32_t own) {
   if (!config.compute_waits) {
     return "device_waits is off";
   }
   if (plan::ShardsOf(config) > 1) {
     return "its replica has shards";
   }
-  if (plan::IsPrefillNode(config, config.compute_nodes[context_.node])) {
+  if (plan::IsPrefillNode(config, config.compute_nodes[own])) {
     return "it runs prefill only";
   }
-  if (std::none_of(lanes_.begin(), lanes_.end(),
-                   [](const LaneState& lane) { return lane.stays; })) {
+  if (!AnyLaneStays(config, own)) {
     return "no lane stays on one compute node";
   }
-  if (ByHead(context_.config) || BySpan(context_.config)) {
+  if (ByHead(config) || BySpan(config)) {
     return "the partition is not by request";
   }
   for (const AttentionDescriptor& layer : config.layers) {
@@ -88,16 +98,23 @@ std::string DeviceRemoteAttention::WhyRowsAreCopied() const {
       return absl::StrCat("its rows are no multiples of ", kernels::kChannelAlignment, " bytes");
     }
   }
-  if (context_.region.direct().empty()) {
-    return absl::StrCat("windows of ", config.transport, " are the transport's alone");
-  }
   return "";
+}
+
+// What in the epoch, or of its windows, is in the way. Empty: nothing is.
+std::string DeviceRemoteAttention::WhyRowsAreCopied() const {
+  const std::string obstacle = Obstacle(context_.config, context_.node);
+  return obstacle.empty() && context_.region.direct().empty()
+             ? absl::StrCat("windows of ", context_.config.transport, " are the transport's alone")
+             : obstacle;
 }
 
 std::string DeviceRemoteAttention::Describe() const {
   const std::string& device = context_.executor.device().name();
+  const bool flushed = context_.windows.on_device() && !context_.region.direct().pages.empty();
   return channel_ != nullptr
-             ? absl::StrCat(", exchanged by ", device, " in steps of decode rows alone")
+             ? absl::StrCat(flushed ? ", flushed by a thread" : "", ", exchanged by ", device,
+                            " in steps of decode rows alone")
              : absl::StrCat(", rows are copied to ", device,
                             why_copied_.empty() ? "" : absl::StrCat(" (", why_copied_, ")"));
 }
@@ -107,11 +124,13 @@ absl::Status DeviceRemoteAttention::Open() {
   if (channel_ == nullptr) {
     return absl::OkStatus();
   }
+  landings_.Watch(context_.region.direct().landings);
   std::vector<kernels::HostWindows> windows;
   for (uint32_t node = 0; node < context_.peers.memory_nodes(); ++node) {
     const transport::DirectMemory memory = context_.peers.Region(MemoryPeer(node))->direct();
     windows.push_back(kernels::HostWindowsOf(memory));
     sends_.Add(memory.outbox, MemoryPeer(node));
+    landings_.Add(MemoryPeer(node), context_.layout.reply_word(node, 0));
   }
   const absl::Status opened = channel_->SetPeers(windows);
   open_ = opened.ok();
@@ -213,7 +232,11 @@ absl::Status DeviceRemoteAttention::Send(Lane& lane) {
 absl::StatusOr<bool> DeviceRemoteAttention::Poll(Lane& lane) {
   const uint32_t index = lane.index;
   if (!lanes_[index].takes) {
-    return by_host_->Poll(lane);
+    LAMINA_ASSIGN_OR_RETURN(const bool all, by_host_->Poll(lane));
+    if (all) {
+      landings_.Record();
+    }
+    return all;
   }
   LAMINA_ASSIGN_OR_RETURN(const bool taken, channel_->HasTaken(index));
   if (!taken) {
@@ -229,7 +252,8 @@ absl::StatusOr<bool> DeviceRemoteAttention::Poll(Lane& lane) {
   return true;
 }
 
-// What the thread would have said, had it looked at the window itself.
+// What the thread would have said, had it looked at the window itself, of what the device saw:
+// behind these words a header has zeros.
 absl::Status DeviceRemoteAttention::FaultOf(const Lane& lane, const kernels::FailedTake& failed) {
   if (failed.outcome == kernels::WaitOutcome::kAborted) {
     return absl::CancelledError("the device's wait was aborted");
@@ -238,13 +262,8 @@ absl::Status DeviceRemoteAttention::FaultOf(const Lane& lane, const kernels::Fai
   if (failed.outcome == kernels::WaitOutcome::kTimeout) {
     return context_.peers.NothingFrom(peer, context_.peer_deadline);
   }
-  const uint32_t index = lane.index;
-  const uint64_t value = context_.UnitValue(lane, lanes_[lane.index].taking_layer);
   plan::WindowHeader header;
-  std::memcpy(
-      &header,
-      context_.region.bytes().data() + context_.layout.ReplyWindow(failed.peer, index, value),
-      sizeof(header));
+  std::memcpy(static_cast<void*>(&header), &failed.stamp, sizeof(failed.stamp));
   LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(
       peer, header, by_host_->ReplyHeader(lane, lanes_[lane.index].taking_layer, failed.peer)));
   const std::string& name = context_.peers.Name(peer);
@@ -277,6 +296,7 @@ void DeviceRemoteAttention::NoteTaken(Lane& lane) {
   telemetry::AddTo(context_.counters.bytes_received, received);
   EndTakeIntervals(lane, waited);
   sends_.Record();
+  landings_.Record();
   if (layer > 0) {  // When the step's first slice began is not known.
     const uint64_t unit = plan::UnitOf(context_.UnitValue(lane, layer));
     lane.slices_nanos += channel_->SentAfter(index, unit).value_or(0);

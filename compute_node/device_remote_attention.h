@@ -30,18 +30,24 @@
 #include "compute_node/remote_attention.h"
 #include "compute_node/worker_context.h"
 #include "kernels/window_channel.h"
+#include "telemetry/landing_spans.h"
 #include "telemetry/outbox_spans.h"
 
 namespace lamina::compute_node {
 
 class DeviceRemoteAttention final : public AttentionPath {
  public:
+  // Why the device of a compute node, whatever device it is, cannot exchange rows of an epoch;
+  // empty where it can. `config` is as the node's shard works with it, whose index is `own`.
+  static std::string Obstacle(const plan::EpochConfig& config, uint32_t own);
+
   // The context must outlive this.
   DeviceRemoteAttention(const WorkerContext& context, std::unique_ptr<RemoteAttention> by_host)
       : context_(context),
         by_host_(std::move(by_host)),
         sends_(context.counters.meter.ring(), context.layout,
                context.layout.query_word(context.node, 0)),
+        landings_(context.counters.meter.ring(), context.layout),
         lanes_(context.config.lanes) {}
 
   // Takes memory of the executor's device, if it can exchange rows and nothing of the epoch is in
@@ -54,6 +60,7 @@ class DeviceRemoteAttention final : public AttentionPath {
   void Close() override {
     channel_.reset();
     sends_.Clear();
+    landings_.Clear();
   }
   void Abort() override;
 
@@ -71,7 +78,7 @@ class DeviceRemoteAttention final : public AttentionPath {
 
  private:
   struct LaneState {
-    bool stays = false;         // All slices of a decode step run on this node.
+    bool stays = false;         // All slices of decode steps run on this node.
     bool takes = false;         // The device exchanges the rows of the lane's step.
     bool take_due = false;      // The outputs before lane.slice are not ordered yet.
     bool taking = false;        // An order of outputs has not been seen to end:
@@ -79,7 +86,6 @@ class DeviceRemoteAttention final : public AttentionPath {
   };
 
   std::string WhyRowsAreCopied() const;
-  bool Stays(uint32_t lane) const;
   bool CanTake(const Lane& lane, const PathRows& rows) const;
   absl::Status OrderTake(Lane& lane);
   absl::Status Send(Lane& lane);
@@ -93,6 +99,7 @@ class DeviceRemoteAttention final : public AttentionPath {
   std::string why_copied_;                           // and why.
   bool open_ = false;                                // It reaches all peers.
   telemetry::OutboxSpans sends_;                     // To memory nodes, of the device.
+  telemetry::LandingSpans landings_;                 // Replies, in the device's memory.
   std::vector<LaneState> lanes_;
   std::vector<kernels::RowsIn> rows_in_;
 };

@@ -75,7 +75,9 @@ absl::Status MeasureLinks(const WorkerContext& context, const transport::AbortWo
   const transport::WaitOptions wait{
       .deadline = RealClock().Now() + kAnswerWait, .abort = &abort, .beat = &context.counters.beat};
   std::vector<control::LinkReport> reports;
-  const auto own = absl::MakeConstSpan(context.region.bytes());
+  // What is sent from anyway, or what lies where rows leave from: the host's memory.
+  const auto own = context.windows.on_device() ? context.windows.mirror()
+                                               : absl::MakeConstSpan(context.region.bytes());
   const auto bytes_for = [&own](size_t window) {
     return own.first(std::min({own.size(), window, kProbeBytesMax}));
   };

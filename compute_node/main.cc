@@ -121,7 +121,7 @@ compute_node::WeightForm FormOf(WeightsForm form) {
 absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNodeConfig& node,
                                     const NodeThreads& threads, const ClusterSecret& secret,
                                     std::unique_ptr<kernels::ComputeDevice> device,
-                                    ThreadPool& pool) {
+                                    DeviceMemory* window_memory, ThreadPool& pool) {
   LAMINA_ASSIGN_OR_RETURN(
       model::Model model,
       model::OpenModel(config.model, {.sequence_tokens_max = config.limits.sequence_tokens_max}));
@@ -142,6 +142,7 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
                                          .make_grammars = GrammarMaker(config.model, vocabulary),
                                          .verbs_uri = config.VerbsUri(),
                                          .secret = secret,
+                                         .window_memory = window_memory,
                                          .is_stage = IsStage(config, node),
                                          .layers = LayersOf(node),
                                          .holds_kv = HoldsKv(config, node),
@@ -218,8 +219,11 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   const std::string description = device->dense().description();
   LogInfo("device ", device->name(), " dense layers ", description, " attention ",
           device->is_host() ? kernels::CpuAttention().name() : "cuda", " threads ", pool.threads());
-  LAMINA_ASSIGN_OR_RETURN(const OpenedNode opened,
-                          OpenNode(config, *node, threads, secret, std::move(device), pool));
+  LAMINA_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceMemory> window_memory,
+                          compute_node::OpenWindowMemory(node->device));
+  LAMINA_ASSIGN_OR_RETURN(
+      const OpenedNode opened,
+      OpenNode(config, *node, threads, secret, std::move(device), window_memory.get(), pool));
   plan::PolicyTimes policy_times;
   if (config.policy == kPolicyAuto) {
     LAMINA_ASSIGN_OR_RETURN(policy_times, opened.node->MeasurePolicies());

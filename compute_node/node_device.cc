@@ -25,4 +25,12 @@ absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> OpenNodeDevice(
   return opened;
 }
 
+absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenWindowMemory(absl::string_view device) {
+  if (device == "cpu") {
+    return nullptr;
+  }
+  LAMINA_ASSIGN_OR_RETURN(const int index, ParseCudaDevice(device));
+  return OpenCudaWindowMemory(index);
+}
+
 }  // namespace lamina::compute_node

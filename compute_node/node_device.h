@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/device_memory.h"
 #include "common/thread_pool.h"
 #include "kernels/compute_device.h"
 #include "kernels/dense.h"
@@ -22,8 +23,13 @@ namespace lamina::compute_node {
 absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> OpenNodeDevice(
     absl::string_view device, const kernels::DenseOptions& options, ThreadPool& pool);
 
+// Where windows of such a device may lie; null where that is the host's memory alone.
+// Errors: as OpenNodeDevice().
+absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenWindowMemory(absl::string_view device);
+
 // node_device_cuda.cc or node_device_without_cuda.cc, as CMake chose.
 absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> OpenCudaNodeDevice(int index,
                                                                            DType compute_type);
+absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaWindowMemory(int index);
 
 }  // namespace lamina::compute_node

@@ -8,4 +8,8 @@ absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> OpenCudaNodeDevice(int, 
       "this program was built without CUDA; deploy/build_cuda.sh builds with it");
 }
 
+absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaWindowMemory(int) {
+  return absl::UnavailableError("this program was built without CUDA");
+}
+
 }  // namespace lamina::compute_node

@@ -5,7 +5,6 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -17,8 +16,8 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "kernels/attention.h"
+#include "kernels/attention_load.h"
 #include "kernels/compute_device.h"
-#include "kernels/k_tiles.h"
 #include "kernels/kv_device.h"
 
 namespace lamina::compute_node {
@@ -31,7 +30,6 @@ constexpr int kRounds = 3;
 // A round measures one size for so long; at least kSlicesLeast slices all the same.
 constexpr Nanos kSlicesMax = Millis(12);
 constexpr uint32_t kSlicesLeast = 2;
-constexpr uint32_t kSequences = 8;
 // So long attention is measured on the threads that are left beside memory nodes' cores.
 constexpr Nanos kFetchingTime = Millis(60);
 
@@ -42,126 +40,20 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-using Work = absl::FunctionRef<absl::Status()>;
-
-// Where attention is measured: what makes its K and V, and memory for its rows, and by what clock.
-struct AttentionPlace {
-  kernels::KvDeviceMaker make;
-  std::function<absl::StatusOr<kernels::Buffer>(size_t)> allocate;
-  std::function<absl::StatusOr<double>(Work)> seconds_of;
-};
-
-// The device outlives the place.
-AttentionPlace OnDevice(kernels::ComputeDevice& device) {
-  return {.make = [&device](const auto& options) { return device.MakeKvDevice(options); },
-          .allocate = [&device](size_t bytes) { return device.Allocate(bytes); },
-          .seconds_of = [&device](Work work) { return device.SecondsOf(work); }};
-}
-
-// Cores of memory nodes; the pool outlives the place.
-AttentionPlace OnCores(ThreadPool& pool) {
-  return {.make = kernels::CpuKvDevices(kernels::CpuAttention(), pool),
-          .allocate = [](size_t bytes) -> absl::StatusOr<kernels::Buffer> {
-            auto owner = std::make_shared<std::vector<std::byte>>(bytes);
-            return kernels::Buffer{.data = owner->data(), .bytes = bytes, .owner = owner};
-          },
-          .seconds_of = [](Work work) -> absl::StatusOr<double> {
-            const Nanos start = RealClock().Now();
-            LAMINA_RETURN_IF_ERROR(work());
-            return ToSeconds(RealClock().Now() - start);
-          }};
-}
-
 // A clock may be too coarse for what it measures.
 double AtLeastANano(double seconds) { return std::max(1e-9, seconds); }
 
-// K and V of a few sequences, and queries over them.
-class AttentionLoad {
- public:
-  static absl::StatusOr<std::unique_ptr<AttentionLoad>> Create(const PolicyMeasurement& what,
-                                                               AttentionPlace place) {
-    auto load = std::make_unique<AttentionLoad>(what, std::move(place));
-    LAMINA_ASSIGN_OR_RETURN(load->device_, load->place_.make({.layers = what.layers,
-                                                              .slots = kSequences * load->tokens_,
-                                                              .context_tokens_max = load->tokens_,
-                                                              .items_max = kSequences}));
-    LAMINA_RETURN_IF_ERROR(load->device_->Begin());
-    LAMINA_RETURN_IF_ERROR(load->MakeItems());
-    return load;
-  }
-
-  AttentionLoad(const PolicyMeasurement& what, AttentionPlace place)
-      : layers_(what.layers), place_(std::move(place)) {
-    uint64_t slot_bytes = 0;
-    for (const AttentionDescriptor& layer : layers_) {
-      slot_bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
-    }
-    const uint64_t fit = what.kv_bytes / (slot_bytes * kSequences);
-    tokens_ = static_cast<uint32_t>(std::max<uint64_t>(1, fit / kernels::kTileSlots)) *
-              static_cast<uint32_t>(kernels::kTileSlots);
-  }
-
-  // Attends the next layer. Returns how many bytes of K and V that read.
-  absl::StatusOr<uint64_t> Attend() {
-    const auto layer = static_cast<uint32_t>(next_++ % layers_.size());
-    LAMINA_RETURN_IF_ERROR(device_->Attend(layer, AllHeads(layers_[layer]), items_));
-    const uint64_t seen =
-        layers_[layer].window == 0 ? tokens_ : std::min<uint64_t>(tokens_, layers_[layer].window);
-    return kSequences * seen * 2 * layers_[layer].kv_width() * sizeof(BFloat16);
-  }
-
-  // Bytes a second of one Attend().
-  absl::StatusOr<double> AttendTimed() {
-    uint64_t bytes = 0;
-    LAMINA_ASSIGN_OR_RETURN(const double seconds, place_.seconds_of([&]() -> absl::Status {
-      LAMINA_ASSIGN_OR_RETURN(bytes, Attend());
-      return absl::OkStatus();
-    }));
-    return static_cast<double>(bytes) / AtLeastANano(seconds);
-  }
-
-  // Bytes a second, the median of calls, until `done` says so.
-  template <typename Done>
-  absl::StatusOr<double> Rate(const Done& done) {
-    LAMINA_RETURN_IF_ERROR(Attend().status());  // Wakes the threads.
-    std::vector<double> rates;
-    do {
-      LAMINA_ASSIGN_OR_RETURN(const double rate, AttendTimed());
-      rates.push_back(rate);
-    } while (!done());
-    return Median(std::move(rates));
-  }
-
- private:
-  absl::Status MakeItems() {
-    size_t width = 0;
-    for (const AttentionDescriptor& layer : layers_) {
-      width = std::max<size_t>(width, layer.q_width());
-    }
-    LAMINA_ASSIGN_OR_RETURN(queries_, place_.allocate(kSequences * width * sizeof(BFloat16)));
-    LAMINA_ASSIGN_OR_RETURN(outputs_, place_.allocate(kSequences * width * sizeof(BFloat16)));
-    for (uint32_t i = 0; i < kSequences; ++i) {
-      extents_[i] = {.first_slot = i * tokens_, .tokens = tokens_};
-      items_.push_back({.extents = {&extents_[i], 1},
-                        .first_position = tokens_ - 1,
-                        .q = reinterpret_cast<const BFloat16*>(queries_.data) + i * width,
-                        .q_stride = width,
-                        .out = reinterpret_cast<BFloat16*>(outputs_.data) + i * width,
-                        .out_stride = width});
-    }
-    return absl::OkStatus();
-  }
-
-  const std::vector<AttentionDescriptor> layers_;
-  const AttentionPlace place_;
-  uint32_t tokens_ = 1;  // Context of each sequence.
-  kernels::Buffer queries_;
-  kernels::Buffer outputs_;
-  std::array<Extent, kSequences> extents_;
-  std::vector<kernels::AttentionItem> items_;
-  std::unique_ptr<kernels::KvDevice> device_;
-  size_t next_ = 0;
-};
+// K and V, and rows, in the memory of the device, which outlives the load.
+absl::StatusOr<std::unique_ptr<kernels::AttentionLoad>> LoadOnDevice(
+    const PolicyMeasurement& what, kernels::ComputeDevice& device) {
+  return kernels::AttentionLoad::Create(
+      {.layers = what.layers, .kv_bytes = what.kv_bytes},
+      [&device](const auto& options) { return device.MakeKvDevice(options); },
+      [&device](size_t bytes) -> absl::StatusOr<std::shared_ptr<std::byte>> {
+        LAMINA_ASSIGN_OR_RETURN(kernels::Buffer buffer, device.Allocate(bytes));
+        return std::shared_ptr<std::byte>(std::move(buffer.owner), buffer.data);
+      });
+}
 
 // Attention on other cores for as long as it lives.
 class ConcurrentAttention {
@@ -189,7 +81,9 @@ class ConcurrentAttention {
     ThreadPoolOptions options = {.threads = cores.size(), .cores = cores};
     PinThisThread({cores.front()});
     ThreadPool pool(options);
-    auto load = AttentionLoad::Create(what_, OnCores(pool));
+    auto load =
+        kernels::AttentionLoad::Create({.layers = what_.layers, .kv_bytes = what_.kv_bytes},
+                                       kernels::CpuKvDevices(kernels::CpuAttention(), pool));
     started_.store(true);
     started_.notify_one();
     LAMINA_RETURN_IF_ERROR(load.status());
@@ -224,7 +118,7 @@ class SliceMeter {
 
   // Medians. With `attention` it follows each slice, as in a step of policy local, and its rates in
   // bytes a second are added.
-  absl::StatusOr<std::vector<plan::SliceTimes>> Measure(AttentionLoad* attention,
+  absl::StatusOr<std::vector<plan::SliceTimes>> Measure(kernels::AttentionLoad* attention,
                                                         std::vector<double>* rates) {
     std::array<std::vector<double>, kRows.size()> slices;
     std::array<std::vector<double>, kRows.size()> tails;
@@ -250,7 +144,7 @@ class SliceMeter {
  private:
   // As many slices as there is time for, each with its seconds, on from where the last call ended.
   // Slice 0 is shorter than the others.
-  absl::Status RunSlices(AttentionLoad* attention, std::vector<double>& seconds,
+  absl::Status RunSlices(kernels::AttentionLoad* attention, std::vector<double>& seconds,
                          std::vector<double>* rates) {
     const uint32_t slices = executor_.slice_count() - 1;
     const uint32_t first = std::min(1u, slices - 1);
@@ -316,7 +210,7 @@ double MakeSeconds(const PolicyMeasurement& what, kernels::ComputeDevice& device
 }
 
 // Attention and making K and V on the threads that are in use now, where memory nodes have theirs.
-absl::Status MeasureFetching(const PolicyMeasurement& what, AttentionLoad& attention,
+absl::Status MeasureFetching(const PolicyMeasurement& what, kernels::AttentionLoad& attention,
                              kernels::ComputeDevice& device, plan::PolicyTimes& times) {
   const Nanos end = RealClock().Now() + kFetchingTime;
   LAMINA_ASSIGN_OR_RETURN(times.attention_pools,
@@ -342,8 +236,7 @@ absl::StatusOr<plan::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& wh
   LAMINA_RETURN_IF_ERROR(meter.Prepare());
   LAMINA_ASSIGN_OR_RETURN(times.read_bandwidth, executor.device().MeasureReads());
   {
-    LAMINA_ASSIGN_OR_RETURN(const auto attention,
-                            AttentionLoad::Create(what, OnDevice(executor.device())));
+    LAMINA_ASSIGN_OR_RETURN(const auto attention, LoadOnDevice(what, executor.device()));
     std::vector<double> rates;
     LAMINA_ASSIGN_OR_RETURN(times.local, meter.Measure(attention.get(), &rates));
     times.attention_local = Median(std::move(rates));

@@ -2,7 +2,6 @@
 #include "compute_node/remote_attention.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "common/status_macros.h"
 #include "compute_node/step_layout.h"
@@ -256,7 +255,9 @@ absl::StatusOr<bool> RemoteAttention::Poll(Lane& lane) {
   if (BySpan(context_.config) && decode.count > 0) {
     merge_.Run(lane, state.rows, [&](uint32_t node) { return ReplyFrom(lane, node); });
   }
-  context_.executor.AttentionToDevice(layer, decode.first, decode.count, lane.buffers);
+  if (!context_.windows.on_device()) {
+    context_.executor.AttentionToDevice(layer, decode.first, decode.count, lane.buffers);
+  }
   return true;
 }
 
@@ -277,16 +278,17 @@ plan::ReplyWindowReader RemoteAttention::ReplyFrom(const Lane& lane, uint32_t no
 absl::Status RemoteAttention::TakeReply(Lane& lane, uint32_t node) {
   const uint32_t layer = lane.slice - 1;
   const plan::ReplyWindowReader window = ReplyFrom(lane, node);
-  plan::WindowHeader header;
-  std::memcpy(&header, window.header(), sizeof(header));
+  LAMINA_ASSIGN_OR_RETURN(
+      const plan::WindowHeader header,
+      context_.windows.ReadHeader(
+          context_.layout.ReplyWindow(node, lane.index, context_.UnitValue(lane, layer)),
+          window.bytes()));
   LAMINA_RETURN_IF_ERROR(
       context_.peers.CheckWindow(MemoryPeer(node), header, ReplyHeader(lane, layer, node)));
-  if (!BySpan(context_.config)) {  // Partials are merged when all nodes have answered.
-    const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
-    const AttentionDescriptor& shape = context_.config.layers[layer];
-    const size_t first =
-        size_t{context_.HeadsOf(layer, node).first} * shape.group() * shape.head_dim;
-    window.Scatter(out.row(RowsTo(lane, node).rows.first) + first, out.stride);
+  if (context_.windows.on_device()) {
+    TakeOnDevice(lane, node, window);
+  } else if (!BySpan(context_.config)) {  // Partials are merged when all nodes have answered.
+    TakeOnHost(lane, node, window);
   }
   telemetry::AddTo(context_.counters.bytes_received, window.bytes());
   context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kTake, layer, MemoryPeer(node),
@@ -295,6 +297,35 @@ absl::Status RemoteAttention::TakeReply(Lane& lane, uint32_t node) {
   context_.peers.CountExchange(MemoryPeer(node), unit.sent_at, context_.intervals.end(),
                                unit.sent_bytes + window.bytes());
   return absl::OkStatus();
+}
+
+void RemoteAttention::TakeOnHost(Lane& lane, uint32_t node, const plan::ReplyWindowReader& window) {
+  const uint32_t layer = lane.slice - 1;
+  const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
+  const AttentionDescriptor& shape = context_.config.layers[layer];
+  const size_t first = size_t{context_.HeadsOf(layer, node).first} * shape.group() * shape.head_dim;
+  window.Scatter(out.row(RowsTo(lane, node).rows.first) + first, out.stride);
+}
+
+// The copies are in order with the slice that reads them, and with the query behind which the peer
+// may write the window again. Requires: partition request.
+void RemoteAttention::TakeOnDevice(Lane& lane, uint32_t node,
+                                   const plan::ReplyWindowReader& window) {
+  const uint32_t layer = lane.slice - 1;
+  const auto out =
+      context_.executor.DeviceAttentionRows(layer, lane.positions.size(), lane.buffers);
+  BFloat16* const first = out.row(RowsTo(lane, node).rows.first);
+  for (uint32_t index = 0; index < window.shape().pieces.chunks; ++index) {
+    const plan::ReplyChunk chunk = window.Chunk(index);
+    context_.executor.device().CopyRows(
+        {.to = first + chunk.first_row() * out.stride +
+               size_t{chunk.first_query_head()} * window.shape().part.head_dim,
+         .to_stride = out.stride * sizeof(BFloat16),
+         .from = window.header() + chunk.Rows().begin,
+         .from_stride = chunk.width() * sizeof(BFloat16),
+         .row_bytes = chunk.width() * sizeof(BFloat16),
+         .rows = chunk.rows_end() - chunk.first_row()});
+  }
 }
 
 }  // namespace lamina::compute_node

@@ -85,12 +85,16 @@ class RemoteAttention final : public AttentionPath {
     return context_.peers.Put(MemoryPeer(node), offset, source, signal);
   }
   absl::Status TakeReply(Lane& lane, uint32_t node);
+  // Brings the rows of a reply to where the executor reads them, from a window that is the host's
+  // or the device's.
+  void TakeOnHost(Lane& lane, uint32_t node, const plan::ReplyWindowReader& window);
+  void TakeOnDevice(Lane& lane, uint32_t node, const plan::ReplyWindowReader& window);
 
   plan::LayerRows LayerRowsOf(Lane& lane) const;
   BFloat16* RowStaging(const Lane& lane, uint32_t node);
   BFloat16* KvStaging(const Lane& lane, uint32_t node);
   void GatherPrompts(Lane& lane, uint32_t node);
-  // Outputs of the slice before the lane's.
+  // Outputs of the slice before the lane's, in memory that may be the device's.
   plan::ReplyWindowReader ReplyFrom(const Lane& lane, uint32_t node) const;
 
   const WorkerContext& context_;

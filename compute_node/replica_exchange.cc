@@ -109,14 +109,20 @@ absl::StatusOr<bool> ReplicaExchange::TakeContext(Lane& lane) {
 absl::Status ReplicaExchange::TakeContextWindow(Lane& lane, PeerId sender) {
   const uint32_t slice = lane.slice - 1;
   const size_t rows = lane.positions.size();
-  const std::byte* window =
-      context_.region.bytes().data() + context_.layout.ContextWindow(sender, lane.index);
+  const std::vector<absl::Span<std::byte>> values = ContextOf(lane, slice);
+  size_t window_bytes = sizeof(plan::WindowHeader);
+  for (const absl::Span<std::byte> bytes : values) {
+    window_bytes += bytes.size();
+  }
+  LAMINA_ASSIGN_OR_RETURN(
+      const std::byte* const window,
+      context_.windows.Read(context_.layout.ContextWindow(sender, lane.index), window_bytes));
   plan::WindowHeader header;
   std::memcpy(&header, window, sizeof(header));
   LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(
       sender, header, context_.HeaderOf(lane, slice, static_cast<uint32_t>(rows), sender)));
   size_t offset = sizeof(header);
-  for (const absl::Span<std::byte> bytes : ContextOf(lane, slice)) {
+  for (const absl::Span<std::byte> bytes : values) {
     std::memcpy(bytes.data(), window + offset, bytes.size());
     offset += bytes.size();
   }
@@ -180,8 +186,11 @@ absl::StatusOr<bool> ReplicaExchange::TakeTokens(Lane& lane) {
 
 absl::Status ReplicaExchange::TakeTokenWindow(Lane& lane, PeerId sender) {
   const uint32_t last = context_.executor.slice_count() - 1;
-  const std::byte* window = context_.region.bytes().data() +
-                            context_.layout.TokenWindow(sender, lane.index, lane.plan.step);
+  LAMINA_ASSIGN_OR_RETURN(
+      const std::byte* const window,
+      context_.windows.Read(context_.layout.TokenWindow(sender, lane.index, lane.plan.step),
+                            sizeof(plan::WindowHeader) +
+                                context_.layout.token_rows_max() * sizeof(plan::TokenEntry)));
   plan::WindowHeader header;
   std::memcpy(&header, window, sizeof(header));
   const uint32_t rows = std::min(header.rows, context_.layout.token_rows_max());

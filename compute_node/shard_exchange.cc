@@ -124,8 +124,10 @@ absl::StatusOr<bool> ShardExchange::Take(Lane& lane) {
     const std::byte* part = OwnPart(lane).data();
     if (node != context_.node) {
       const PeerId peer = ComputePeer(node);
-      part = context_.region.bytes().data() +
-             context_.layout.PartWindow(shard, lane.index, lanes_[lane.index].sums);
+      LAMINA_ASSIGN_OR_RETURN(
+          part, context_.windows.Read(
+                    context_.layout.PartWindow(shard, lane.index, lanes_[lane.index].sums),
+                    sizeof(plan::WindowHeader) + bytes));
       plan::WindowHeader header;
       std::memcpy(&header, part, sizeof(header));
       LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(peer, header, PartHeader(lane, node)));

@@ -49,11 +49,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/device_memory.h"
 #include "common/line_fit.h"
 #include "common/thread_pool.h"
 #include "compute_node/intervals.h"
 #include "compute_node/lane.h"
 #include "compute_node/lane_wait.h"
+#include "compute_node/own_windows.h"
 #include "compute_node/path_maker.h"
 #include "compute_node/path_set.h"
 #include "compute_node/peers.h"
@@ -81,6 +83,8 @@ class StepWorker {
     uint32_t vocabulary = 0;
     model::GrammarCache* grammars = nullptr;
     Nanos peer_deadline = Seconds(60);  // Longest wait for a peer.
+    // Has the region, if that lies in a device's memory.
+    DeviceMemory* window_memory = nullptr;
   };
 
   // All references must outlive the worker. `paths` are the makers of the epoch's paths, which have
@@ -154,6 +158,7 @@ class StepWorker {
   transport::AbortWord abort_{0};
 
   // Worker thread only.
+  WindowReader windows_;
   Intervals intervals_;
   PiecesTaken pieces_taken_;
   Peers peers_;

@@ -63,6 +63,10 @@ absl::Status StepWorker::RegisterSources() {
       LAMINA_RETURN_IF_ERROR(transport_.RegisterSource(bytes, transport::MemoryKind::kHost));
     }
   }
+  if (windows_.on_device()) {
+    LAMINA_RETURN_IF_ERROR(
+        transport_.RegisterSource(windows_.mirror(), transport::MemoryKind::kHost));
+  }
   LAMINA_RETURN_IF_ERROR(replicas_.RegisterSources());
   return shards_.RegisterSources();
 }

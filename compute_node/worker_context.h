@@ -14,6 +14,7 @@
 #include "common/thread_pool.h"
 #include "compute_node/intervals.h"
 #include "compute_node/lane.h"
+#include "compute_node/own_windows.h"
 #include "compute_node/peers.h"
 #include "compute_node/sequence_table.h"
 #include "compute_node/slice_executor.h"
@@ -48,7 +49,8 @@ struct WorkerContext {
   SliceExecutor& executor;
   ThreadPool& pool;
   transport::Transport& transport;
-  transport::Region& region;  // The own windows.
+  transport::Region& region;  // The own windows,
+  WindowReader& windows;      // as the processor reads them.
   Peers& peers;
   SequenceTable& sequences;
   Intervals& intervals;

@@ -403,11 +403,6 @@ absl::Status CheckServed(const ClusterConfig& config) {
           absl::StrCat("memory.", i, ".device"), config.memory[i].device,
           absl::StrCat("cpu, with policy ", config.policy, "; cuda with policy attend_remote"));
     }
-    if (config.memory[i].device != "cpu" && config.policy == kPolicyAuto) {
-      return NotServed(absl::StrCat("memory.", i, ".device"), config.memory[i].device,
-                       "cpu, with policy auto, which measures nothing on others; cuda with policy "
-                       "attend_remote");
-    }
   }
   return absl::OkStatus();
 }

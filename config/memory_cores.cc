@@ -10,6 +10,10 @@ namespace {
 
 std::string HostOf(const std::string& host) { return host == "127.0.0.1" ? "localhost" : host; }
 
+std::string DeviceOf(const MemoryNodeConfig& memory) {
+  return memory.device == "cuda" ? "cuda:0" : memory.device;
+}
+
 bool Share(const MemoryNodeConfig& memory, const std::string& host, const std::set<int>& cores) {
   return HostOf(memory.host) == HostOf(host) &&
          std::any_of(memory.cores.begin(), memory.cores.end(),
@@ -33,18 +37,26 @@ std::vector<MemoryCores> MemoryCoresOf(const ClusterConfig& config, const Comput
   struct Group {
     MemoryCores nodes;
     std::string host;
+    std::string device;
     std::set<int> cores;
+  };
+  const auto share = [](const MemoryNodeConfig& memory, const Group& group) {
+    const std::string device = DeviceOf(memory);
+    return device == group.device && (device == "cpu" ? Share(memory, group.host, group.cores)
+                                                      : HostOf(memory.host) == HostOf(group.host));
   };
   const std::set<int> own(node.cores.begin(), node.cores.end());
   std::vector<Group> groups;
   for (const MemoryNodeConfig& memory : config.memory) {
-    Group joined{.nodes = {.names = {}, .shared = Share(memory, node.host, own)},
+    const bool on_cores = memory.device == "cpu";
+    Group joined{.nodes = {.names = {}, .shared = on_cores && Share(memory, node.host, own)},
                  .host = memory.host,
+                 .device = DeviceOf(memory),
                  .cores = {memory.cores.begin(), memory.cores.end()}};
     // All groups that the node touches become one with it.
     std::vector<Group> others;
     for (Group& group : groups) {
-      if (!Share(memory, group.host, group.cores)) {
+      if (!share(memory, group)) {
         others.push_back(std::move(group));
         continue;
       }

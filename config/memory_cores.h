@@ -19,11 +19,11 @@ struct SplitCores {
 };
 SplitCores SplitCoresOf(const ClusterConfig& config, const ComputeNodeConfig& node);
 
-// Memory nodes that share cores with each other, directly or by way of others. One that names none
-// is by itself.
+// Memory nodes that share cores with each other, directly or by way of others, or a device of their
+// host. One on processors that names none is by itself.
 struct MemoryCores {
   std::vector<std::string> names;
-  bool shared = false;  // Some of the cores are the compute node's.
+  bool shared = false;  // On processors: some of the cores are the compute node's.
 };
 std::vector<MemoryCores> MemoryCoresOf(const ClusterConfig& config, const ComputeNodeConfig& node);
 

@@ -83,6 +83,40 @@ absl::Status CheckLoad(const ClusterConfig& config) {
   return absl::OkStatus();
 }
 
+// Steps of nodes that have the whole model are compared, and cores that a node shares with memory
+// nodes are those of the only one.
+absl::Status CheckReplicasOfAuto(const ClusterConfig& config) {
+  const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
+  for (const ReplicaConfig& replica : replicas) {
+    if (replica.nodes.size() > 1 || IsForPrompts(config, replica)) {
+      const size_t first = replica.nodes.front();
+      return absl::UnimplementedError(absl::StrCat(
+          "compute.", first, ": node '", config.compute[first].name,
+          replica.nodes.size() > 1 ? "' is a stage or shard, " : "' is for prompts, ",
+          "which this version does not serve with policy auto: it compares steps of nodes that "
+          "have "
+          "the whole model and decode; leave that out, or set policy to local or attend_remote"));
+    }
+  }
+  for (size_t i = 0; i < config.compute.size() && replicas.size() > 1; ++i) {
+    if (!SplitCoresOf(config, config.compute[i]).shared.empty()) {
+      return absl::UnimplementedError(
+          absl::StrCat("compute.", i,
+                       ".cores: memory nodes name some of them, which this version serves with "
+                       "policy auto where there is one compute node; give each cores of its own"));
+    }
+  }
+  if (!config.pipeline.lanes_auto && config.pipeline.lanes < replicas.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pipeline.lanes: ", config.pipeline.lanes, " is less than one for each of ",
+                     replicas.size(),
+                     " compute nodes, each of which keeps K and V of a lane where "
+                     "policy auto chooses local; set it to ",
+                     replicas.size(), " or more, or auto"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckAuto(const ClusterConfig& config) {
   if (config.memory.empty()) {
     return absl::InvalidArgumentError(
@@ -90,20 +124,20 @@ absl::Status CheckAuto(const ClusterConfig& config) {
         "cluster has no memory node; name one, like - {name: m0, capacity: 2GiB}, or set policy to "
         "local");
   }
-  if (config.compute.size() > 1) {
-    return absl::UnimplementedError(absl::StrCat(
-        "compute: ", config.compute.size(),
-        " nodes are not served by this version with policy "
-        "auto, which compares steps of one; remove the others, or set policy to local or "
-        "attend_remote, which serve several"));
+  const bool holds_kv =
+      std::any_of(config.compute.begin(), config.compute.end(),
+                  [](const ComputeNodeConfig& node) { return node.capacity_bytes > 0; });
+  if (holds_kv) {  // Else policy local is out.
+    LAMINA_RETURN_IF_ERROR(CheckKvOnCompute(config));
   }
+  LAMINA_RETURN_IF_ERROR(CheckReplicasOfAuto(config));
   if (config.partition == Partition::kHead || config.partition == Partition::kTokenRange) {
     return absl::InvalidArgumentError(
         "partition: head and token_range spread KV over memory nodes, and with policy auto it may "
         "be on the compute node; set it to request, or policy to attend_remote");
   }
   const ComputeNodeConfig& node = config.compute[0];
-  if (!node.cores.empty() && SplitCoresOf(config, node).own.empty()) {
+  if (config.compute.size() == 1 && !node.cores.empty() && SplitCoresOf(config, node).own.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("compute.0.cores: memory nodes name all of them, so node '", node.name,
                      "' would have none to compute on while K and V are there; give it one that "

@@ -60,8 +60,9 @@ struct NodeIdentity {
   // Stages whose layers are to be chosen: weights that the node's dense layers work off in a
   // second.
   double dense_speed = 0;
-  plan::PolicyTimes policy_times = {};  // Compute nodes with policy auto.
-  SpillTier spill = {};                 // Memory nodes alone have one.
+  // With policy auto: of compute nodes; of memory nodes attention_local, if they measure it.
+  plan::PolicyTimes policy_times = {};
+  SpillTier spill = {};  // Memory nodes alone have one.
 };
 
 // Threading: every call comes from the link's reader thread, except Counters() (any thread).

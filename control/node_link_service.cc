@@ -96,7 +96,7 @@ v1::NodeMessage HelloMessage(const NodeIdentity& identity) {
     tier->set_write_bytes_per_second(identity.spill.write_bytes_per_second);
     tier->set_read_bytes_per_second(identity.spill.read_bytes_per_second);
   }
-  if (identity.policy_times.measured()) {
+  if (identity.policy_times.attention_local > 0) {
     ToProto(identity.policy_times, hello->mutable_policy_times());
   }
   return message;

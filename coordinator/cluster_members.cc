@@ -239,14 +239,22 @@ PolicyMeasures ClusterMembers::Measures() const {
       const control::NodeIdentity& identity = nodes_.at(member.name).hello.identity;
       measures.bandwidth[member.name] = identity.bandwidth_bytes_per_second;
       measures.memory += identity.capacity_bytes;
+      if (identity.policy_times.attention_local > 0) {
+        measures.attention[member.name] = identity.policy_times.attention_local;
+      }
     }
   }
-  const AttachedNode& compute = nodes_.at(membership_.compute_members().front()->name);
-  measures.times = compute.hello.identity.policy_times;
-  measures.compute = compute.hello.identity.capacity_bytes;
-  for (const core::KnownLink& link : KnownLinksOf(compute)) {
-    measures.link += link.bytes_per_second > 0 ? core::BelievedBandwidth(link) : 0;
+  std::vector<plan::PolicyTimes> times;
+  for (const core::Member* member : membership_.compute_members()) {
+    const AttachedNode& node = nodes_.at(member->name);
+    times.push_back(node.hello.identity.policy_times);
+    measures.compute += node.hello.identity.capacity_bytes;
+    for (const core::KnownLink& link : KnownLinksOf(node)) {
+      measures.link += link.bytes_per_second > 0 ? core::BelievedBandwidth(link) : 0;
+    }
   }
+  measures.times = cost::SlowestOf(times);
+  measures.replicas = static_cast<uint32_t>(times.size());
   return measures;
 }
 

@@ -106,7 +106,7 @@ PolicyAutoOptions PolicyAutoOptionsOf(const ClusterConfig& config) {
   return options;
 }
 
-// Under policy auto one compute node may keep K and V, which needs one lane.
+// Under policy auto compute nodes may keep K and V, each that of one lane.
 void UseReplicaLanes(const ClusterConfig& config, EngineOptions& options) {
   const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
   options.replica_lanes =
@@ -122,6 +122,10 @@ void UseReplicaLanes(const ClusterConfig& config, EngineOptions& options) {
                      parts ? ": other stages and shards run one while it is elsewhere" : "");
   } else if (replicas.size() > 1) {
     options.replica_lanes_why = absl::StrCat("one for each replica, ", options.replica_lanes_why);
+  }
+  if (config.policy == kPolicyAuto) {
+    options.scheduler.lanes =
+        std::max(options.scheduler.lanes, static_cast<uint32_t>(replicas.size()));
   }
   if (config.policy == kPolicyLocal) {
     const auto all = static_cast<uint32_t>(replicas.size()) * options.replica_lanes;
@@ -415,11 +419,13 @@ ClusterConfig Weighed(const ClusterConfig& config, cost::KvPolicy policy) {
   alone.partition = Partition::kRequest;
   if (policy == cost::KvPolicy::kLocal) {
     alone.memory.clear();
-    alone.pipeline.lanes = 1;
+    alone.pipeline.lanes = static_cast<uint32_t>(alone.compute.size());
     alone.pipeline.chunks_auto = true;
     alone.pipeline.query_first = QueryFirst::kAuto;
   } else {
-    alone.compute[0].capacity_bytes = 0;
+    for (ComputeNodeConfig& node : alone.compute) {
+      node.capacity_bytes = 0;
+    }
   }
   if (!alone.Fetches()) {
     alone.fetch = {};

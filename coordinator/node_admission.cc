@@ -38,6 +38,9 @@ absl::Status NodeAdmission::Check(const NodeHello& hello, bool holds_kv) const {
   if (!identity.is_memory && options_.policy_auto.has_value()) {
     LAMINA_RETURN_IF_ERROR(CheckPolicyAuto(identity));
   }
+  if (identity.is_memory) {
+    LAMINA_RETURN_IF_ERROR(plan::CheckPolicyTimes(identity.policy_times));
+  }
   return CheckRoom(hello, holds_kv);
 }
 

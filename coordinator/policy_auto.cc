@@ -133,7 +133,8 @@ core::PolicyInputs PolicyAuto::InputsAt(const PolicyMeasures& measures,
                     .kv_bytes_per_token =
                         core::KvBytesReadPerToken(options_.layers, std::max(1.0, context)),
                     .activation_bytes_per_token = static_cast<double>(
-                        ActivationBytesPerToken({.activation_width = width}, layers))},
+                        ActivationBytesPerToken({.activation_width = width}, layers)),
+                    .replicas = measures.replicas},
           .pools = pools};
 }
 
@@ -165,8 +166,8 @@ double PolicyAuto::LinkOf(const PolicyMeasures& measures) {
 }
 
 // Memory nodes on cores of the compute node attend as fast as that did there; others as much of
-// their bandwidth as it of its own. Of nodes that share cores one is counted: each has measured
-// what all of them have.
+// their bandwidth as it of its own, unless they have measured their own attention. Of nodes that
+// share cores, or a device, one is counted: each has measured what all of them have.
 double PolicyAuto::AttentionOfPools(const PolicyMeasures& measures) const {
   const plan::PolicyTimes& times = measures.times;
   const double share =
@@ -177,11 +178,13 @@ double PolicyAuto::AttentionOfPools(const PolicyMeasures& measures) const {
     double fastest = 0;
     for (const std::string& name : group.names) {
       if (const auto node = measures.bandwidth.find(name); node != measures.bandwidth.end()) {
+        const auto measured = measures.attention.find(name);
         shared = shared || group.shared;
-        fastest = std::max(fastest, node->second);
+        fastest = std::max(fastest, measured != measures.attention.end() ? measured->second
+                                                                         : share * node->second);
       }
     }
-    rate += group.shared ? 0 : share * fastest;
+    rate += group.shared ? 0 : fastest;
   }
   return rate + (shared ? times.attention_shared : 0);
 }

@@ -25,11 +25,13 @@ namespace lamina::coordinator {
 
 // What the nodes that are there have measured.
 struct PolicyMeasures {
-  plan::PolicyTimes times;                  // Times of the compute node.
+  plan::PolicyTimes times;                  // Times of the compute node, or the slowest of several.
+  uint32_t replicas = 1;                    // How many there are.
   std::map<std::string, double> bandwidth;  // Bytes a second of each memory node that is there.
+  std::map<std::string, double> attention;  // Bytes of K and V a second, of those that say.
   double link = 0;       // Bytes a second over all links of the epoch of late; 0: not measured.
   uint64_t memory = 0;   // Bytes for K and V of all memory nodes that are there,
-  uint64_t compute = 0;  // and of the compute node.
+  uint64_t compute = 0;  // and of all compute nodes.
 };
 
 // What an epoch serves now, and what has come of it since the coordinator started.

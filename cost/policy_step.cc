@@ -61,10 +61,33 @@ plan::SliceTimes TimesOf(const std::vector<plan::SliceTimes>& times, double rows
   return at;
 }
 
+plan::PolicyTimes SlowestOf(absl::Span<const plan::PolicyTimes> nodes) {
+  plan::PolicyTimes slowest = nodes.front();
+  for (const plan::PolicyTimes& node : nodes) {
+    for (const auto sizes : {&plan::PolicyTimes::local, &plan::PolicyTimes::pools}) {
+      for (plan::SliceTimes& size : slowest.*sizes) {
+        const plan::SliceTimes other = TimesOf(node.*sizes, size.rows);
+        size.slice_seconds = std::max(size.slice_seconds, other.slice_seconds);
+        size.tail_seconds = std::max(size.tail_seconds, other.tail_seconds);
+      }
+    }
+    if (node.attention_local < slowest.attention_local) {
+      slowest.attention_local = node.attention_local;
+      slowest.read_bandwidth = node.read_bandwidth;
+    }
+    slowest.attention_pools = std::min(slowest.attention_pools, node.attention_pools);
+    slowest.make_seconds = std::max(slowest.make_seconds, node.make_seconds);
+  }
+  return slowest;
+}
+
 PolicyStep LocalStep(const plan::PolicyTimes& times, const PolicyModel& model,
                      const PolicyLoad& load) {
-  PolicyStep step{.dense = DenseSeconds(times.local, model.layers, load.rows),
-                  .attention = BytesOf(model, load) / times.attention_local};
+  // A lane has a row at least.
+  const PolicyLoad own = {.rows = std::max(std::min(1.0, load.rows), load.rows / model.replicas),
+                          .context = load.context};
+  PolicyStep step{.dense = DenseSeconds(times.local, model.layers, own.rows),
+                  .attention = BytesOf(model, own) / times.attention_local};
   step.seconds = step.dense + step.attention;
   return step;
 }
@@ -80,7 +103,7 @@ PolicyStep PoolsStep(const plan::PolicyTimes& times, const PolicyModel& model,
     const double attention =
         BytesOf(model, load) / lanes / pools.attention + model.layers * kExchangeSeconds;
     PolicyStep step{.seconds = dense + attention,
-                    .dense = lanes * dense,
+                    .dense = lanes * dense / std::min(lanes, model.replicas),
                     .attention = lanes * attention,
                     .lanes = lanes};
     if (lanes > 1) {

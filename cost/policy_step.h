@@ -2,16 +2,17 @@
 //
 // PolicyStep: seconds of a decode step of each policy, by what the compute node measured when it
 // started: with KV on the compute node (policy local), with attention on memory nodes, and with KV
-// that memory nodes send to the compute node.
+// that memory nodes send to the compute node. Of several compute nodes, each of which has the whole
+// model, the slowest counts (SlowestOf()).
 //
-// A step of `local`, with all cores of the compute node:
+// A step of `local`, with all cores of the compute node, of which each of R has a lane of rows / R:
 //
-//   (layers - 1) * slice(rows) + tail(rows) + bytes of K and V / attention
+//   (layers - 1) * slice(rows / R) + tail(rows / R) + their bytes of K and V / attention
 //
 // A step of `attend_remote` over n lanes of rows / n each, where D and A are what dense layers and
 // attention of one lane take, in the memory nodes' cores and in those that are left to compute:
 //
-//   max(n * D, n * A, D + A), and with several lanes a part of the shorter side (kUnhidden)
+//   max(n * D / R, n * A, D + A), and with several lanes a part of the shorter side (kUnhidden)
 //
 // A step of the policies that fetch, of which one lane suffices, since the transfer of a layer's KV
 // overlaps with the layer before: by the equations of kv_policies.h for each layer, with D and A on
@@ -29,6 +30,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "cost/step_cost.h"
 #include "plan/policy_times.h"
 
@@ -44,6 +46,7 @@ struct PolicyModel {
   uint32_t layers = 0;
   double kv_bytes_per_token = 0;          // Bytes of a token in all layers.
   double activation_bytes_per_token = 0;  // Bytes of what its K and V are made from; 0: not kept.
+  uint32_t replicas = 1;                  // Compute nodes, each with all of it.
 };
 
 // The other policy's side.
@@ -57,7 +60,7 @@ struct PolicyPools {
 // Seconds of a step, and of its parts.
 struct PolicyStep {
   double seconds = 0;
-  double dense = 0;      // Slices and tails of all lanes, on the compute node.
+  double dense = 0;      // Slices and tails of all its lanes, on a compute node.
   double attention = 0;  // Attention of all lanes, the exchange included.
   uint32_t lanes = 1;
   // Policies that fetch: what the links take, and making K and V from activations.
@@ -69,6 +72,10 @@ struct PolicyStep {
 // By straight lines between the sizes that were measured, and on beyond the last one.
 // Requires: times not empty, rows > 0.
 plan::SliceTimes TimesOf(const std::vector<plan::SliceTimes>& times, double rows);
+
+// What the slowest of these nodes takes, at the sizes that the first has measured.
+// Requires: not empty, all measured().
+plan::PolicyTimes SlowestOf(absl::Span<const plan::PolicyTimes> nodes);
 
 PolicyStep LocalStep(const plan::PolicyTimes& times, const PolicyModel& model,
                      const PolicyLoad& load);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 #include "kernels/activation_arena.h"
 #include "kernels/int8_arena.h"
@@ -129,6 +130,12 @@ class CpuKvDevice final : public KvDevice, public KvReads, public KvWrites, publ
 };
 
 }  // namespace
+
+absl::StatusOr<double> KvDevice::SecondsOf(absl::FunctionRef<absl::Status()> work) {
+  const Nanos start = RealClock().Now();
+  LAMINA_RETURN_IF_ERROR(work());
+  return ToSeconds(RealClock().Now() - start);
+}
 
 KvDeviceMaker CpuKvDevices(const AttentionKernel& kernel, ThreadPool& pool) {
   return [&kernel,

@@ -27,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -197,6 +198,10 @@ class KvDevice {
   // Cost:   as AttentionKernel::Attend, and for a device across a bus two copies of the rows.
   virtual absl::Status Attend(uint32_t layer, HeadRange heads,
                               absl::Span<const AttentionItem> items) = 0;
+
+  // Seconds by the device's own clock from the first to the last of what `work` calls; where it has
+  // none, by the host's. Waits. Errors: those of `work`; as Store().
+  virtual absl::StatusOr<double> SecondsOf(absl::FunctionRef<absl::Status()> work);
 
   // Null: it takes rows from the host's memory only.
   virtual KvDeviceRows* device_rows() = 0;

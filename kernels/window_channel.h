@@ -144,6 +144,10 @@ class WindowChannel {
   // Requires: one of the lane's last `sends_kept` units; the time, a take before the send.
   virtual std::optional<Nanos> SentAfter(uint32_t lane, uint64_t unit) const = 0;
 
+  // How long the device stood still in the last wait before that unit was sent, by its clock; 0 if
+  // the rows were there. Never waits. Requires: SentAfter() has told of the unit.
+  virtual Nanos WaitedBefore(uint32_t lane, uint64_t unit) const = 0;
+
   // How long the device stood still for a peer in the lane's last take, by its clock; 0 if the rows
   // were there. Requires: HasTaken(), no failure, and rows of this peer in that take.
   virtual Nanos WaitedFor(uint32_t lane, uint32_t peer) const = 0;

@@ -50,6 +50,7 @@ DeviceQueries::DeviceQueries(const NodeEpoch& epoch, const QueryChecks& checks, 
       attention_(StepAttentionOf(epoch.device)),
       channel_(std::move(channel)),
       sends_(epoch.counters.meter.ring(), epoch.layout, epoch.layout.reply_word(epoch.node, 0)),
+      landings_(epoch.counters.meter.ring(), epoch.layout),
       progress_(epoch.config.lanes) {}
 
 std::string DeviceQueries::Obstacle(const plan::EpochConfig& config, transport::Region& region) {
@@ -105,6 +106,7 @@ absl::Status DeviceQueries::Open() {
 // The reply windows of all compute nodes: each may be the next to be answered.
 absl::Status DeviceQueries::OpenPeers() {
   std::vector<kernels::HostWindows> replies;
+  landings_.Watch(epoch_.region.direct().landings);
   for (uint32_t node = 0; node < epoch_.peers.compute.size(); ++node) {
     const transport::DirectMemory memory = epoch_.peers.compute[node]->direct();
     if (memory.empty()) {
@@ -113,6 +115,7 @@ absl::Status DeviceQueries::OpenPeers() {
     }
     replies.push_back(kernels::HostWindowsOf(memory));
     sends_.Add(memory.outbox, static_cast<uint16_t>(node));
+    landings_.Add(static_cast<uint16_t>(node), epoch_.layout.query_word(node, 0));
   }
   return channel_->SetPeers(replies);
 }
@@ -121,6 +124,7 @@ absl::Status DeviceQueries::OpenPeers() {
 void DeviceQueries::Close() {
   channel_->Close();
   sends_.Clear();
+  landings_.Clear();
 }
 
 // Steps of decode rows in one piece, which come in one part.
@@ -217,6 +221,7 @@ absl::Status DeviceQueries::Look() {
   }
   EndUnitIntervals();
   sends_.Record();
+  landings_.Record();
   LAMINA_RETURN_IF_ERROR(feed_.TakePlans());
   looked_ = RealClock().Now();
   return absl::OkStatus();
@@ -264,6 +269,7 @@ void DeviceQueries::NoteUnit(const Lane& lane, Nanos nanos) {
                    .sender = RunnerOf(lane, layer),
                    .value = value,
                    .nanos = nanos,
+                   .waited = channel_->WaitedBefore(lane.index, plan::UnitOf(value)),
                    .read_bytes = read});
   WorkerCounters& counters = epoch_.counters;
   telemetry::AddTo(counters.kv_bytes_read, read);
@@ -314,7 +320,31 @@ void DeviceQueries::EndUnitIntervals() {
          .bytes = static_cast<uint32_t>(std::min<uint64_t>(unit.read_bytes, UINT32_MAX))});
     at = end;
   }
+  if (epoch_.counters.meter.ring().on()) {
+    RecordWaits(now);
+  }
   done_.clear();
+}
+
+// For the timeline: the device's clock tells lengths alone. So the last unit of a lane ends now,
+// and what the device did before lies before that.
+void DeviceQueries::RecordWaits(Nanos now) {
+  for (size_t i = 0; i < done_.size(); ++i) {
+    const DoneUnit& unit = done_[i];
+    Nanos end = now - unit.nanos;
+    for (size_t later = i + 1; later < done_.size(); ++later) {
+      end -= done_[later].lane == unit.lane ? done_[later].nanos + done_[later].waited : 0;
+    }
+    epoch_.counters.meter.ring().Record(
+        {.start = end - unit.waited,
+         .end = end,
+         .part = telemetry::WorkKind::kDeviceWait,
+         .lane = static_cast<uint8_t>(unit.lane->index),
+         .peer = static_cast<uint16_t>(unit.sender),
+         .layer = static_cast<uint16_t>(epoch_.layout.LayerOf(unit.value)),
+         .rows = static_cast<uint16_t>(unit.lane->rows.size()),
+         .step = static_cast<uint32_t>(epoch_.layout.StepOf(unit.value))});
+  }
 }
 
 absl::Status DeviceQueries::Failure(const Lane& lane, const kernels::FailedTake& failed) {

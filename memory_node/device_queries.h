@@ -29,6 +29,7 @@
 #include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
 #include "memory_node/work_source.h"
+#include "telemetry/landing_spans.h"
 #include "telemetry/outbox_spans.h"
 
 namespace lamina::memory_node {
@@ -80,7 +81,8 @@ class DeviceQueries final : public WorkSource {
     const Lane* lane = nullptr;
     uint32_t sender = 0;  // A compute node.
     uint64_t value = 0;
-    Nanos nanos = 0;
+    Nanos nanos = 0;   // That the device worked,
+    Nanos waited = 0;  // after it had stood still for so long.
     uint64_t read_bytes = 0;
   };
 
@@ -95,6 +97,7 @@ class DeviceQueries final : public WorkSource {
   absl::Status LookAtLane(Lane& lane, uint32_t& sender);
   void NoteUnit(const Lane& lane, Nanos nanos);
   void EndUnitIntervals();
+  void RecordWaits(Nanos now);
   absl::Status Failure(const Lane& lane, const kernels::FailedTake& failed);
 
   const NodeEpoch& epoch_;
@@ -104,9 +107,10 @@ class DeviceQueries final : public WorkSource {
   QueryParts& parts_;
   kernels::KvStepAttention& attention_;  // The epoch's device's.
   const std::unique_ptr<kernels::WindowChannel> channel_;
-  telemetry::OutboxSpans sends_;    // To compute nodes, of the device.
-  bool open_ = false;               // It reaches all peers.
-  std::vector<Progress> progress_;  // [lanes]
+  telemetry::OutboxSpans sends_;      // To compute nodes, of the device.
+  telemetry::LandingSpans landings_;  // Queries, in the device's memory.
+  bool open_ = false;                 // It reaches all peers.
+  std::vector<Progress> progress_;    // [lanes]
   std::vector<kernels::StepRow> step_rows_;
   std::vector<DoneUnit> done_;  // Seen by this look.
   Nanos progressed_ = 0;        // When a unit was last seen to be done, or enqueued.

@@ -21,6 +21,7 @@
 #include "daemon/http_server.h"
 #include "daemon/metrics_page.h"
 #include "daemon/service_manager.h"
+#include "memory_node/attention_rate.h"
 #include "memory_node/memory_node.h"
 #include "memory_node/node_device.h"
 #include "memory_node/spill_tier.h"
@@ -76,6 +77,11 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
             FormatBytes(static_cast<uint64_t>(spill->speed().write)), "/s reads ",
             FormatBytes(static_cast<uint64_t>(spill->speed().read)), "/s");
   }
+  plan::PolicyTimes policy_times;
+  if (config->policy == kPolicyAuto && node->device != "cpu") {
+    LAMINA_ASSIGN_OR_RETURN(policy_times.attention_local,
+                            memory_node::MeasureAttentionRate(config->model, device.make));
+  }
   control::NodeLink link(coordinator,
                          {.name = flags.name,
                           .is_memory = true,
@@ -85,6 +91,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                           .bandwidth_bytes_per_second = bandwidth,
                           .kernels = device.kernels,
                           .fast_pairs = device.fast_pairs,
+                          .policy_times = policy_times,
                           .spill = spill == nullptr ? control::SpillTier{} : spill->Identity()},
                          secret, config->tls);
   memory_node::MemoryNode handler({.name = flags.name,

@@ -19,7 +19,7 @@ struct SliceTimes {
   double tail_seconds = 0;
 };
 
-// What the compute node measured when it started.
+// What a compute node measured when it started; of a memory node, attention_local alone.
 struct PolicyTimes {
   std::vector<SliceTimes> local = {};  // On all its threads; rows ascend.
   std::vector<SliceTimes> pools =

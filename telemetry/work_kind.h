@@ -36,9 +36,12 @@ enum class WorkKind : uint8_t {
   // On a link, for rows that a device sends by itself: in timelines alone.
   kPost,      // From the device's raised word until the put was posted.
   kInFlight,  // Until it was complete.
+  // For rows that a device waits for by itself: in timelines alone.
+  kLand,        // From the host's raised word until the device saw its own, where a thread flushes.
+  kDeviceWait,  // The device stood still until the rows were there.
 };
 inline constexpr int kWorkParts = static_cast<int>(WorkKind::kWaitQuery) + 1;
-inline constexpr int kTraceKinds = static_cast<int>(WorkKind::kInFlight) + 1;
+inline constexpr int kTraceKinds = static_cast<int>(WorkKind::kDeviceWait) + 1;
 
 // Whether it is of a link, and no part of the thread's time.
 constexpr bool IsOnLink(WorkKind kind) { return static_cast<int>(kind) >= kWorkParts; }

@@ -47,6 +47,10 @@ absl::string_view NameOf(WorkKind part) {
       return "post";
     case WorkKind::kInFlight:
       return "in_flight";
+    case WorkKind::kLand:
+      return "land";
+    case WorkKind::kDeviceWait:
+      return "device_wait";
   }
   return "";
 }

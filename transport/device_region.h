@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/landings.h"
 #include "common/outbox.h"
 #include "transport/memory_choice.h"
 
@@ -36,9 +37,10 @@ struct DirectMemory {
   absl::Span<std::byte> bytes;  // The data, as Region::bytes().
   std::byte* words = nullptr;
   size_t word_stride = 0;
-  absl::Span<std::byte> pages;  // Whole pages of the host that hold what is the host's of it: what
-                                // to register.
-  Outbox* outbox = nullptr;     // A peer's region may have one.
+  absl::Span<std::byte> pages;   // Whole pages of the host that hold what is the host's of it: what
+                                 // to register.
+  Outbox* outbox = nullptr;      // A peer's region may have one.
+  Landings* landings = nullptr;  // An own region has one where a thread raises its words.
 
   bool empty() const { return words == nullptr; }
 };

@@ -173,7 +173,7 @@ class Writer {
       }
     }
     for (const auto& [peer, row] : links) {
-      NameRow(process, row, absl::StrCat("link ", node.name, " to ", peer));
+      NameRow(process, row, absl::StrCat("link ", node.name, " ", peer));
     }
   }
 
@@ -201,7 +201,7 @@ class Writer {
     const bool is_part = event.part == WorkKind::kReduce;
     if (IsPut(event.part) || is_part) {
       const auto [row, is_new] =
-          links.emplace(peer, kFirstLinkRow + static_cast<int>(links.size()));
+          links.emplace(absl::StrCat("to ", peer), kFirstLinkRow + static_cast<int>(links.size()));
       Slice(process, row->second, NameOf(event.part), span, args);
     }
     if (IsPut(event.part)) {
@@ -211,13 +211,25 @@ class Writer {
     }
   }
 
-  // Rows that a device sends by itself, in a row for each link and lane. That a word was raised is
-  // known to within a look, so a span begins where the one before has ended, at the earliest.
+  // The name of the row of what a device does by itself on a link, behind its node's.
+  static std::string DeviceRow(const TraceEvent& event, const std::string& peer) {
+    switch (event.part) {
+      case WorkKind::kLand:
+        return absl::StrCat("from ", peer, ", lane ", event.lane, " into the device");
+      case WorkKind::kDeviceWait:
+        return absl::StrCat("from ", peer, ", lane ", event.lane, " awaited by the device");
+      default:
+        return absl::StrCat("to ", peer, ", lane ", event.lane, " by the device");
+    }
+  }
+
+  // What a device sends, or gets, by itself, in a row for each link and lane. That a word was
+  // raised is known to within a look, so a span begins where the one before has ended, at the
+  // earliest.
   void OnLink(int process, const TraceEvent& event, const std::string& peer,
               const std::string& args, std::map<std::string, int>& links) {
     const auto [row, is_new] =
-        links.emplace(absl::StrCat(peer, ", lane ", event.lane, " by the device"),
-                      kFirstLinkRow + static_cast<int>(links.size()));
+        links.emplace(DeviceRow(event, peer), kFirstLinkRow + static_cast<int>(links.size()));
     Nanos& end = link_ends_[{process, row->second}];
     const Span span{is_new ? event.start : std::max(event.start, end), event.end};
     if (!span.empty()) {

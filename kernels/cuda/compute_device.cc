@@ -96,15 +96,10 @@ class CudaComputeDevice final : public ComputeDevice {
   absl::StatusOr<double> MeasureReads() override { return MeasureReadBandwidth(info_.index); }
 
   absl::StatusOr<double> SecondsOf(absl::FunctionRef<absl::Status()> work) override {
-    LAMINA_ASSIGN_OR_RETURN(const Event begin, Event::Create());
-    LAMINA_ASSIGN_OR_RETURN(const Event end, Event::Create());
-    LAMINA_RETURN_IF_ERROR(Named(begin.Record(stream_)));
-    LAMINA_RETURN_IF_ERROR(work());
-    LAMINA_RETURN_IF_ERROR(Named(end.Record(stream_)));
-    LAMINA_RETURN_IF_ERROR(Synchronize());
-    const absl::StatusOr<float> milliseconds = end.MillisecondsSince(begin);
-    LAMINA_RETURN_IF_ERROR(Named(milliseconds.status()));
-    return 1e-3 * static_cast<double>(*milliseconds);
+    const absl::StatusOr<double> seconds = SecondsOn(stream_, work);
+    LAMINA_RETURN_IF_ERROR(Named(seconds.status()));
+    LAMINA_RETURN_IF_ERROR(Synchronize());  // Copies and replays note what failed of them.
+    return seconds;
   }
 
   absl::StatusOr<std::unique_ptr<RowSampler>> MakeSampler(

@@ -137,6 +137,17 @@ absl::StatusOr<float> Event::MillisecondsSince(const Event& earlier) const {
   return milliseconds;
 }
 
+absl::StatusOr<double> SecondsOn(const Stream& stream, absl::FunctionRef<absl::Status()> work) {
+  LAMINA_ASSIGN_OR_RETURN(const Event begin, Event::Create());
+  LAMINA_ASSIGN_OR_RETURN(const Event end, Event::Create());
+  LAMINA_RETURN_IF_ERROR(begin.Record(stream));
+  LAMINA_RETURN_IF_ERROR(work());
+  LAMINA_RETURN_IF_ERROR(end.Record(stream));
+  LAMINA_RETURN_IF_ERROR(stream.Synchronize());
+  LAMINA_ASSIGN_OR_RETURN(const float milliseconds, end.MillisecondsSince(begin));
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
 absl::StatusOr<MemoryArena> MemoryArena::Create(ArenaKind kind, uint64_t bytes) {
   MemoryArena arena;
   arena.kind_ = kind;

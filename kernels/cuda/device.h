@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -78,6 +79,10 @@ class Event {
   Event() = default;
   void* handle_ = nullptr;
 };
+
+// Seconds by the device's clock from the first to the last of what `work` gives the stream. Waits.
+// Errors: those of `work`; the device's.
+absl::StatusOr<double> SecondsOn(const Stream& stream, absl::FunctionRef<absl::Status()> work);
 
 enum class ArenaKind : uint8_t {
   kDevice,      // The device's own memory. The host must not touch it.

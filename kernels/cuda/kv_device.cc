@@ -111,6 +111,11 @@ class CudaKvDevice final : public KvDevice, private KvDeviceRows {
                       absl::Span<const AttentionItem> items) override {
     return Noted(TryAttend(layers_[layer].Part(heads), items));
   }
+  absl::StatusOr<double> SecondsOf(absl::FunctionRef<absl::Status()> work) override {
+    const absl::StatusOr<double> seconds = SecondsOn(stream_, work);
+    LAMINA_RETURN_IF_ERROR(Noted(seconds.status()));
+    return seconds;
+  }
   KvDeviceRows* device_rows() override { return this; }
   KvStepAttention* step_attention() override { return steps_.get(); }
   absl::StatusOr<std::unique_ptr<WindowChannel>> MakeChannel(

@@ -83,6 +83,11 @@ class StreamKvDevice final : public KvDevice {
   uint32_t query_tokens_max() const override { return options_.query_tokens_max; }
   bool usable() const override { return usable_.load(std::memory_order_relaxed); }
   absl::Status Begin() override { return OpenDevice(info_.index).status(); }
+  absl::StatusOr<double> SecondsOf(absl::FunctionRef<absl::Status()> work) override {
+    const absl::StatusOr<double> seconds = SecondsOn(stream_, work);
+    LAMINA_RETURN_IF_ERROR(Noted(seconds.status()));
+    return seconds;
+  }
   KvDeviceRows* device_rows() override { return nullptr; }
   KvStepAttention* step_attention() override { return nullptr; }
   absl::StatusOr<std::unique_ptr<WindowChannel>> MakeChannel(const ChannelOptions&) override {

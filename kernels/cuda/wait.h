@@ -53,11 +53,13 @@ static_assert(sizeof(WaitRecord) == 88);
 struct LaneState {
   uint32_t failed = 0;
   uint64_t ended = 0;
+  uint64_t waited = 0;  // How long the last wait polled, in nanoseconds.
 };
 
 // That a unit is over: written behind its signal, `sequence` last. In pinned host memory.
 struct UnitRecord {
-  uint64_t nanos = 0;  // Since the last wait of the WaitRecord ended.
+  uint64_t nanos = 0;   // Since the last wait of the WaitRecord ended.
+  uint64_t waited = 0;  // How long that wait polled, if there is a LaneState.
   uint64_t sequence = 0;
 };
 

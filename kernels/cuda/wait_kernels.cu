@@ -96,9 +96,13 @@ __global__ void WaitKernel(const WaitRequest a) {
         a.state->failed = outcome;
       }
     }
+    const uint64_t ended = GlobalNanos();
     if (a.times != nullptr) {
       a.times[0] = began;
-      a.times[1] = GlobalNanos();
+      a.times[1] = ended;
+    }
+    if (a.state != nullptr) {
+      a.state->waited = ended - began;
     }
   }
   a.record->outcome = outcome;
@@ -121,6 +125,7 @@ __global__ void RaiseKernel(const RaiseRequest a) {
   if (a.unit != nullptr) {
     const uint64_t ended = a.state != nullptr ? a.state->ended : a.record->ended;
     a.unit->nanos = GlobalNanos() - ended;
+    a.unit->waited = a.state != nullptr ? a.state->waited : 0;
     StoreRelease(&a.unit->sequence, a.sequence);
   }
 }

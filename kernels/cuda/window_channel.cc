@@ -231,6 +231,10 @@ class CudaWindowChannel final : public WindowChannel {
     return static_cast<Nanos>(record.nanos);
   }
 
+  Nanos WaitedBefore(uint32_t lane, uint64_t unit) const override {
+    return static_cast<Nanos>(lanes_[lane].sent[unit % options_.sends_kept].waited);
+  }
+
   Nanos WaitedFor(uint32_t lane, uint32_t peer) const override {
     const PeerTimes& times = lanes_[lane].times[peer];
     return static_cast<Nanos>(times.polled[1] - times.polled[0]);

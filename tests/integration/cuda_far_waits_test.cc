@@ -136,6 +136,13 @@ TEST_P(CudaFarWaitsTest, TheTimelineShowsWhenRowsOfDevicesLeave) {
     for (const TraceEvent& wait : Of(WorkKind::kWaitAttention, events)) {
       EXPECT_NE(wait.peer, TraceEvent::kNoPeer);
     }
+    const std::vector<TraceEvent> waits = Of(WorkKind::kDeviceWait, events);
+    EXPECT_EQ(waits.empty(), name[0] == 'c' || posts.empty()) << "of units that it served";
+    for (const TraceEvent& wait : waits) {
+      EXPECT_EQ(wait.peer, 0) << "c0";
+      EXPECT_GE(wait.step, 1u);
+      EXPECT_LE(wait.start, wait.end);
+    }
   }
   EXPECT_GT(seen, 0u);
 }

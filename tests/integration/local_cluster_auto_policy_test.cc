@@ -131,6 +131,62 @@ TEST(AutoPolicyClusterTest, LinksThatAreMeasuredChangeTheChoiceBeforeAnythingRun
   EXPECT_TRUE(cluster->GenerateMany(LongRequests(2)).at(0).status.ok());
 }
 
+// Each keeps K and V of a lane of its own, or lanes rotate over both.
+class AutoPolicyReplicasTest : public ::testing::TestWithParam<double> {
+ protected:
+  static LocalClusterOptions Replicas(double rows) {
+    LocalClusterOptions options = Auto(rows);
+    options.compute_nodes = 2;
+    options.lanes = 2;
+    options.policy_auto->memory = {{.names = {"m0"}}, {.names = {"m1"}}};
+    return options;
+  }
+};
+
+TEST_P(AutoPolicyReplicasTest, HaveTheBitsOfTwoPools) {
+  const bool local = GetParam() > 16;
+  const std::unique_ptr<LocalCluster> pools = MakeCluster(Pools());
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Replicas(GetParam()));
+  ASSERT_TRUE(pools != nullptr && cluster != nullptr);
+
+  ExpectSame(cluster->GenerateMany(MixedRequests()), pools->GenerateMany(MixedRequests()));
+
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  const EngineStatus status = cluster->engine().GetStatus();
+  EXPECT_EQ(status.policy, local ? "local" : "attend_remote") << status.policy_choice;
+  for (const std::string name : {"c0", "c1"}) {
+    EXPECT_EQ(cluster->handler(name).Counters().kv_bytes_read > 0, local) << name;
+  }
+  EXPECT_EQ(cluster->handler("m0").Counters().units > 0, !local);
+}
+
+TEST_P(AutoPolicyReplicasTest, RequestsOutliveALostReplica) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Replicas(GetParam()));
+  ASSERT_NE(cluster, nullptr);
+  const std::vector<GenerateSpec> specs = LongRequests(4);
+  const std::vector<GenerateResult> expected = cluster->GenerateMany(specs);
+  std::vector<std::shared_ptr<LocalRequest>> requests;
+  for (const GenerateSpec& spec : specs) {
+    requests.push_back(cluster->Start(spec));
+  }
+  requests[0]->WaitForTokens(2);
+
+  cluster->Detach("c1");
+
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const GenerateResult result = requests[i]->Wait();
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    ExpectSameChoice(result.choices[0], expected[i].choices[0]);
+  }
+  const uint64_t alone = cluster->engine().GetStatus().epoch;
+  cluster->Attach("c1");
+  ASSERT_TRUE(cluster->WaitForEpoch(alone + 1).ok());
+  ASSERT_TRUE(cluster->WaitForState("serving").ok());
+  ExpectSame(cluster->GenerateMany(specs), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, AutoPolicyReplicasTest, ::testing::Values(1, 64));
+
 // The file speaks of many rows, and two run.
 TEST(AutoPolicyClusterTest, TakesTheOtherPolicyWhenNothingRunsAndLosesNothing) {
   LocalClusterOptions options = Auto(32);

@@ -18,11 +18,13 @@ all_pass() {
 }
 all_pass 50 cuda_emulated_test '*WindowChannelTest*Over_verbs'
 lap "channels"
-all_pass 7 cuda_node_test '*StepWorkerTest.*/OnDeviceOverVerbs'
+all_pass 21 cuda_node_test '*StepWorkerTest.*/OnDevice*OverVerbs'
 lap "compute node"
 all_pass 5 cuda_node_test '*CudaFarWaits*Over_verbs-*HasTheBits*ComputeOver*'
 lap "clusters"
-all_pass 5 cuda_node_test '*CudaPolledWindows*Over_verbs-*Leave*Ordered*'
+# Those of memory nodes that are flushed have the bits where compute nodes' are, too.
+all_pass 4 cuda_node_test '*CudaPolledWindows*Over_verbs-*Leave*Ordered*:*HaveTheBits*Flushed*'
+all_pass 5 cuda_node_test '*CudaPolledReplies*Over_verbs-*InTheHostsMemory*:*AnotherReplica*:*PollToo*Ordered*:*Leave*Flushed*:*Shows*Ordered*'
 lap "windows in the device's memory"
 echo "guest: rxe0 sent $(packets_of rxe0) packets"
 [[ $(packets_of rxe0) -gt 5000 ]]

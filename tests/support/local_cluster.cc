@@ -289,13 +289,15 @@ absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model
   node.reporter = std::make_unique<LocalReporter>(name, *engine_);
   LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<kernels::ComputeDevice> device,
                           MakeComputeDevice(name, *node.pool));
+  const bool other = DeviceOf(name) != "cpu";
   LAMINA_ASSIGN_OR_RETURN(
-      auto handler, compute_node::ComputeNode::Create({.name = name,
-                                                       .is_stage = is_stage,
-                                                       .holds_kv = HoldsKv(),
-                                                       .pools_threads = options_.pools_threads},
-                                                      std::move(model), std::move(device),
-                                                      *node.pool, [](double) {}));
+      auto handler, compute_node::ComputeNode::Create(
+                        {.name = name,
+                         .window_memory = other ? options_.other_compute.window_memory : nullptr,
+                         .is_stage = is_stage,
+                         .holds_kv = HoldsKv(),
+                         .pools_threads = options_.pools_threads},
+                        std::move(model), std::move(device), *node.pool, [](double) {}));
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);
   return absl::OkStatus();

@@ -107,6 +107,7 @@ struct LocalClusterOptions {
   struct OtherCompute {
     std::vector<std::string> names;
     std::function<absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>>(DType)> make;
+    DeviceMemory* window_memory = nullptr;  // Where their windows may lie; null: the host's.
   } other_compute = {};
   bool prefix_cache = true;     // On processors.
   bool device_waits = false;    // Where the devices and the transport allow them.

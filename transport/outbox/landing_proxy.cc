@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
@@ -57,11 +58,12 @@ LandingProxy::~LandingProxy() {
   munmap(pages_.data(), pages_.size());
 }
 
-DirectMemory LandingProxy::memory() const {
+DirectMemory LandingProxy::memory() {
   return {.bytes = region_.bytes(),
           .words = pages_.data(),
           .word_stride = kWordStride,
-          .pages = pages_};
+          .pages = pages_,
+          .landings = this};
 }
 
 std::atomic<uint64_t>& LandingProxy::word(uint32_t index) const {
@@ -70,7 +72,7 @@ std::atomic<uint64_t>& LandingProxy::word(uint32_t index) const {
 
 // A value is read before the data is landed, so that it is covered. One that comes meanwhile is the
 // next look's.
-bool LandingProxy::LandRaised() {
+bool LandingProxy::LandRaised(Nanos looked) {
   bool landed = false;
   for (uint32_t index = 0; index < region_.signal_words() && !failed_; ++index) {
     const uint64_t value = region_.LoadSignal(index);
@@ -85,15 +87,42 @@ bool LandingProxy::LandRaised() {
     // Release: what the value covers has been landed.
     word(index).store(value, std::memory_order_release);
     landed = true;
+    if (looked != 0) {
+      Note({.word = index, .value = value, .unraised = looked, .landed = RealClock().Now()});
+    }
   }
   return landed;
+}
+
+void LandingProxy::Note(const LandingTimes& times) {
+  const uint64_t noted = noted_.load(std::memory_order_relaxed);
+  // Acquire: the place has been read.
+  if (noted - taken_.load(std::memory_order_acquire) < kTimesKept) {
+    times_[noted % kTimesKept] = times;
+    // Release: the entry is written.
+    noted_.store(noted + 1, std::memory_order_release);
+  }
+}
+
+std::optional<LandingTimes> LandingProxy::TakeTimes() {
+  const uint64_t taken = taken_.load(std::memory_order_relaxed);
+  // Acquire: the entry is written before.
+  if (taken == noted_.load(std::memory_order_acquire)) {
+    return std::nullopt;
+  }
+  const LandingTimes times = times_[taken % kTimesKept];
+  // Release: the place has been read.
+  taken_.store(taken + 1, std::memory_order_release);
+  return times;
 }
 
 void LandingProxy::Run() {
   const Clock& clock = RealClock();
   Nanos idle_since = clock.Now();
+  Nanos looked = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
-    if (LandRaised()) {
+    const Nanos looks = wanted_.load(std::memory_order_relaxed) ? clock.Now() : 0;
+    if (LandRaised(std::exchange(looked, looks))) {
       idle_since = clock.Now();
       continue;
     }

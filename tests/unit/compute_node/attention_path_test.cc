@@ -77,6 +77,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                                          .bytes = layout.compute_region_bytes(),
                                          .signal_words = layout.compute_region_words(),
                                          .epoch = kEpoch});
+    windows_.emplace(*region_, nullptr);
     pieces_taken_.assign(config_.lanes, std::vector<uint64_t>(config_.memory_nodes.size()));
     peers_.emplace(config_, 0, kLong, *transport_, abort_, counters_);
     context_.emplace(WorkerContext{.config = config_,
@@ -88,6 +89,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                                    .pool = pool_,
                                    .transport = *transport_,
                                    .region = *region_,
+                                   .windows = *windows_,
                                    .peers = *peers_,
                                    .sequences = sequences_,
                                    .intervals = intervals_,
@@ -462,6 +464,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
   Intervals intervals_{counters_.meter};
   SequenceTable sequences_;
   PiecesTaken pieces_taken_;
+  std::optional<WindowReader> windows_;
   std::optional<Peers> peers_;
   std::optional<WorkerContext> context_;
   std::vector<std::unique_ptr<MemoryNode>> memory_;

@@ -47,6 +47,7 @@ struct ExchangeNode {
                 .pool = pool,
                 .transport = *transport,
                 .region = *region,
+                .windows = windows,
                 .peers = peers,
                 .sequences = sequences,
                 .intervals = intervals,
@@ -89,6 +90,7 @@ struct ExchangeNode {
   SliceExecutor& executor;
   const std::unique_ptr<transport::Transport> transport;
   const std::unique_ptr<transport::Region> region;
+  WindowReader windows{*region, nullptr};
   transport::AbortWord abort{0};
   StepCounters counters;
   Intervals intervals{counters.meter};

@@ -2,7 +2,8 @@
 //
 // A StepWorker and one memory node, played by the test: steps that end well, and windows that are
 // late, of another unit, or never come. All of it both ways, if the device can: rows exchanged by
-// the host and by the device itself; what is said of faults is the same.
+// the host and by the device itself, in windows of either's memory; what is said of faults is the
+// same.
 
 #include "compute_node/step_worker.h"
 
@@ -26,6 +27,7 @@
 #include "model/grammar/grammar_cache.h"
 #include "plan/epoch_shape.h"
 #include "tests/unit/compute_node/slice_program.h"
+#include "tests/unit/compute_node/suite_window_memory.h"
 #include "transport/fake/fake_network.h"
 #include "transport/link_probe.h"
 #include "transport/put_all.h"
@@ -66,6 +68,8 @@ struct Way {
   std::string name;
   bool by_device = false;  // The device may exchange them.
   std::string uri = "shm://";
+  bool polled = false;   // Its windows lie in the device's memory, which it polls,
+  bool ordered = false;  // and which orders the writes of NICs.
 };
 constexpr char kFarUri[] = "fake://step_worker";  // Late, disordered, and with outboxes.
 
@@ -73,8 +77,21 @@ std::vector<Way> Ways() {
   std::vector<Way> ways = {{.name = "OnHost"},
                            {.name = "OnDevice", .by_device = true},
                            {.name = "OnDeviceFar", .by_device = true, .uri = kFarUri}};
+  std::vector<std::pair<std::string, std::string>> polled = {{"Far", kFarUri}};
   if (transport::MakeTransport("verbs://").ok()) {
     ways.push_back({.name = "OnDeviceOverVerbs", .by_device = true, .uri = "verbs://"});
+    polled.emplace_back("OverVerbs", "verbs://");
+  }
+  for (const auto& [name, uri] : polled) {
+    for (const bool ordered : {true, false}) {
+      if (SuiteHasWindowMemory()) {
+        ways.push_back({.name = absl::StrCat("OnDevice", ordered ? "Ordered" : "Flushed", name),
+                        .by_device = true,
+                        .uri = uri,
+                        .polled = true,
+                        .ordered = ordered});
+      }
+    }
   }
   return ways;
 }
@@ -106,10 +123,14 @@ class StepWorkerTest : public ::testing::TestWithParam<Way> {
     ASSERT_TRUE(executor.Prepare(config_.rows_max + config_.chunk_tokens_max).ok());
     ASSERT_TRUE(
         path_.Reserve(config_, {.layers = static_cast<uint32_t>(config_.layers.size())}).ok());
-    replies_ = *transport_->CreateRegion({.name = "c0 replies",
-                                          .bytes = layout_->compute_region_bytes(),
-                                          .signal_words = layout_->compute_region_words(),
-                                          .epoch = kEpoch});
+    replies_ = *transport_->CreateRegion(
+        {.name = "c0 replies",
+         .bytes = layout_->compute_region_bytes(),
+         .signal_words = layout_->compute_region_words(),
+         .kind = GetParam().polled ? transport::MemoryKind::kDevice : transport::MemoryKind::kHost,
+         .may_stage = false,
+         .epoch = kEpoch,
+         .polled_by_device = GetParam().polled});
     queries_ = *memory_transport_->CreateRegion({.name = "m0 queries",
                                                  .bytes = layout_->query_region_bytes(),
                                                  .signal_words = layout_->query_region_words(),
@@ -132,7 +153,8 @@ class StepWorkerTest : public ::testing::TestWithParam<Way> {
                             .shape = plan::WindowShapeOf(config_),
                             .vocabulary = program_.model().config.vocabulary,
                             .grammars = &grammars_,
-                            .peer_deadline = peer_deadline},
+                            .peer_deadline = peer_deadline,
+                            .window_memory = memory_.get()},
         program_.executor(), *transport_, *replies_, paths_, pool_, results_, counters_);
     ASSERT_TRUE(worker_->Prepare().ok());
     std::vector<std::unique_ptr<transport::RemoteRegion>> queries;
@@ -261,9 +283,12 @@ class StepWorkerTest : public ::testing::TestWithParam<Way> {
   plan::EpochConfig config_;
   std::optional<plan::WindowLayout> layout_;
   const std::shared_ptr<transport::FakeNetwork> far_ = transport::FakeNetwork::Named(
-      "step_worker", {.seed = 9, .delay_steps_max = 4, .shows_memory = true});
+      "step_worker",
+      {.seed = 9, .delay_steps_max = 4, .reaches_devices = true, .shows_memory = true});
+  const std::unique_ptr<DeviceMemory> memory_ =
+      GetParam().polled ? SuiteWindowMemory(GetParam().ordered) : nullptr;
   const std::unique_ptr<transport::Transport> transport_ =
-      transport::MakeTransport(GetParam().uri).value();
+      transport::MakeTransport(GetParam().uri, memory_.get()).value();
   const std::unique_ptr<transport::Transport> memory_transport_ =
       transport::MakeTransport(GetParam().uri).value();
   std::vector<std::byte> reply_;  // The memory node's, with the windows of the replies.

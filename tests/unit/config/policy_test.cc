@@ -174,6 +174,26 @@ TEST(PolicyTest, TheDefaultLoadOfAutoNeedsNoLargerLimits) {
       Parse(kAuto, {"limits={sequence_tokens_max: 256, running_max: 8}", "partition=auto"}).ok());
 }
 
+constexpr char kAutoReplicas[] =
+    "model: m\npolicy: auto\nmemory: [{name: m0, cores: \"2\", capacity: 1GiB}]\n"
+    "compute: [{name: c0, cores: \"0\", capacity: 2GiB}, {name: c1, cores: \"1\", capacity: "
+    "2GiB}]\n";
+
+TEST(PolicyTest, AutoServesReplicasThatShareNoCoresWithMemoryNodes) {
+  const auto config = Parse(kAutoReplicas);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->pipeline.lanes, 3u);
+  EXPECT_TRUE(Parse(kAutoReplicas, {"pipeline.lanes=2"}).ok());
+  EXPECT_THAT(Parse(kAutoReplicas, {"pipeline.lanes=1"}).status().ToString(),
+              HasSubstr("set it to 2 or more, or auto"));
+  EXPECT_THAT(Parse(kAutoReplicas, {"prefill.mode=dedicated", "compute.1.role=prefill"})
+                  .status()
+                  .ToString(),
+              HasSubstr("compute.1: node 'c1' is for prompts"));
+  EXPECT_THAT(Parse(kAutoReplicas, {"compute.1.cores=1-2"}).status().ToString(),
+              HasSubstr("compute.1.cores: memory nodes name some of them"));
+}
+
 class AutoContradictionTest : public ::testing::TestWithParam<Contradiction> {};
 
 TEST_P(AutoContradictionTest, IsRefusedWithWhatToDo) {
@@ -188,8 +208,10 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"fetch={caching_ratio: 0.4}", "it takes no lossy policy"},
         Contradiction{"fetch={recompute_percent: 40}", "it settles recompute_percent"},
         Contradiction{"compute.1={name: c1, capacity: 1GiB}",
-                      "compute: 2 nodes are not served by this version with policy auto"},
-        Contradiction{"memory.0.device=cuda", "cpu, with policy auto"},
+                      "compute.0.cores: memory nodes name some of them"},
+        Contradiction{"compute=[{name: c0, capacity: 1GiB, replica: r0, stage: 0}, {name: c1, "
+                      "capacity: 1GiB, replica: r0, stage: 1}]",
+                      "compute.0: node 'c0' is a stage or shard"},
         Contradiction{"memory.0.capacity=null", "memory.0.capacity: missing or zero"},
         Contradiction{"partition=head", "set it to request, or policy to attend_remote"},
         Contradiction{"partition=token_range", "set it to request, or policy to attend_remote"},
@@ -231,6 +253,27 @@ TEST(MemoryCoresTest, GroupsMemoryNodesByTheCoresTheyShare) {
   }
   EXPECT_THAT(shared, ElementsAre(ElementsAre("m0", "m2")));
   EXPECT_THAT(others, ElementsAre(ElementsAre("m3"), ElementsAre("m1", "m4")));
+}
+
+// Their cores only look after the device.
+TEST(MemoryCoresTest, GroupsMemoryNodesByTheDeviceTheyShare) {
+  const auto config = Parse(
+      "model: m\npolicy: auto\ntransport: ucx\ncoordinator: {listen: 0.0.0.0:7400}\n"
+      "compute: [{name: c0, cores: \"0-3\", capacity: 1GiB}]\nmemory:\n"
+      "  - {name: m0, device: cuda, cores: \"2\", capacity: 1GiB}\n"
+      "  - {name: m1, device: \"cuda:1\", cores: \"2\", capacity: 1GiB}\n"
+      "  - {name: m2, device: \"cuda:0\", host: 127.0.0.1, capacity: 1GiB}\n"
+      "  - {name: m3, device: cuda, host: other, capacity: 1GiB}\n"
+      "  - {name: m4, cores: \"2\", capacity: 1GiB}\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  std::vector<std::vector<std::string>> shared;
+  std::vector<std::vector<std::string>> others;
+  for (const MemoryCores& group : MemoryCoresOf(*config, config->compute[0])) {
+    (group.shared ? shared : others).push_back(group.names);
+  }
+  EXPECT_THAT(shared, ElementsAre(ElementsAre("m4")));
+  EXPECT_THAT(others, testing::UnorderedElementsAre(ElementsAre("m0", "m2"), ElementsAre("m1"),
+                                                    ElementsAre("m3")));
 }
 
 }  // namespace

@@ -139,5 +139,15 @@ TEST(NodeAdmissionTest, TimesThatCannotBeAreRefusedUnderPolicyAuto) {
   EXPECT_EQ(NodeAdmission(options).Check(hello, false).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(NodeAdmissionTest, ARateThatCannotBeIsRefusedOfAMemoryNode) {
+  const EngineOptions options = Options();
+  NodeHello hello = Memory(64 * 512);
+  hello.identity.policy_times.attention_local = 1e9;
+  EXPECT_TRUE(NodeAdmission(options).Check(hello, /*holds_kv=*/true).ok());
+  hello.identity.policy_times.attention_local = -1;
+  EXPECT_EQ(NodeAdmission(options).Check(hello, /*holds_kv=*/true).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

@@ -255,5 +255,29 @@ TEST(PolicyAutoTest, LinksThatWereAssumedAreChosenByAgainOnceMeasured) {
               1e-3 * alone);
 }
 
+// Others are taken to reach as much of their bandwidth as the compute node does of its own.
+TEST(PolicyAutoTest, AttentionThatAMemoryNodeHasMeasuredCounts) {
+  EngineOptions options = Options(1);
+  options.policy_auto->load = {.rows = 8, .context = 1e8};
+  PolicyMeasures measures = Measures();
+  PolicyAuto policy(options);
+  const double by_bandwidth =
+      policy.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kAttendRemote);
+  measures.attention = {{"m0", 0.25e10}, {"gone", 1e12}};
+  const double measured = policy.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kAttendRemote);
+  EXPECT_NEAR(measured, 4 * by_bandwidth, 0.01 * measured);
+}
+
+TEST(PolicyAutoTest, ReplicasShareTheRowsOfALocalStep) {
+  EngineOptions options = Options(16);
+  PolicyMeasures measures = Measures();
+  PolicyAuto policy(options);
+  const double one = policy.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kLocal);
+  measures.replicas = 2;
+  const double two = policy.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kLocal);
+  EXPECT_LT(two, one);
+  EXPECT_GT(two, 0.5 * one) << "each reads the weights";
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

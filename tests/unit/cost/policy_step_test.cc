@@ -51,5 +51,51 @@ TEST(PolicyStepTest, ARowRunsInOneLaneUnlessTheFileSaysOtherwise) {
       2u);
 }
 
+TEST(PolicyStepTest, ReplicasShareTheRowsOfALocalStep) {
+  PolicyModel two = kModel;
+  two.replicas = 2;
+  EXPECT_DOUBLE_EQ(LocalStep(TwoCores(), two, {.rows = 16, .context = 1000}).seconds,
+                   LocalStep(TwoCores(), kModel, {.rows = 8, .context = 1000}).seconds);
+  EXPECT_DOUBLE_EQ(LocalStep(TwoCores(), two, {.rows = 1, .context = 1000}).seconds,
+                   LocalStep(TwoCores(), kModel, {.rows = 1, .context = 1000}).seconds)
+      << "a row is on one of them";
+}
+
+// As many lanes as replicas run side by side; one more waits its turn.
+TEST(PolicyStepTest, LanesRotateOverReplicas) {
+  const auto dense = [&](uint32_t lanes, uint32_t replicas) {
+    PolicyModel model = kModel;
+    model.replicas = replicas;
+    return PoolsStep(TwoCores(), model, {.attention = 8e9, .lanes_max = lanes},
+                     {.rows = 16, .context = 1000})
+        .dense;
+  };
+  EXPECT_DOUBLE_EQ(dense(2, 2), dense(2, 1) / 2);
+  EXPECT_DOUBLE_EQ(dense(3, 2), dense(3, 1) / 2);
+  EXPECT_DOUBLE_EQ(dense(2, 3), dense(2, 1) / 2);
+  EXPECT_DOUBLE_EQ(dense(1, 2), dense(1, 1));
+}
+
+TEST(PolicyStepTest, TheSlowestOfSeveralNodesCountsInEachFigure) {
+  plan::PolicyTimes other = TwoCores();
+  for (plan::SliceTimes& size : other.local) {
+    size.slice_seconds *= 2;
+    size.tail_seconds /= 2;
+  }
+  other.attention_local /= 4;
+  other.read_bandwidth = 7e9;
+  const plan::PolicyTimes slowest = SlowestOf({TwoCores(), other});
+  const plan::PolicyTimes one = TwoCores();
+  ASSERT_EQ(slowest.local.size(), one.local.size());
+  for (size_t i = 0; i < one.local.size(); ++i) {
+    EXPECT_DOUBLE_EQ(slowest.local[i].slice_seconds, 2 * one.local[i].slice_seconds);
+    EXPECT_DOUBLE_EQ(slowest.local[i].tail_seconds, one.local[i].tail_seconds);
+    EXPECT_DOUBLE_EQ(slowest.pools[i].slice_seconds, one.pools[i].slice_seconds);
+  }
+  EXPECT_EQ(slowest.attention_local, one.attention_local / 4);
+  EXPECT_EQ(slowest.read_bandwidth, 7e9);
+  EXPECT_DOUBLE_EQ(SlowestOf({other}).local[0].slice_seconds, other.local[0].slice_seconds);
+}
+
 }  // namespace
 }  // namespace lamina::cost

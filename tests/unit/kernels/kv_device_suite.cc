@@ -282,6 +282,19 @@ TEST_P(KvDeviceTest, HeadsByThemselvesAreAsAllTogether) {
   }
 }
 
+TEST_P(KvDeviceTest, TellsTheSecondsOfWhatItIsGiven) {
+  bool called = false;
+  const absl::StatusOr<double> seconds = device_->SecondsOf([&] {
+    called = true;
+    return device_->Attend(0, {.count = 1}, {});
+  });
+  ASSERT_TRUE(seconds.ok()) << seconds.status();
+  EXPECT_TRUE(called);
+  EXPECT_GE(*seconds, 0);
+  EXPECT_EQ(device_->SecondsOf([] { return absl::AbortedError("no"); }).status(),
+            absl::AbortedError("no"));
+}
+
 TEST_P(KvDeviceTest, NothingToDoIsDone) {
   EXPECT_TRUE(device_->Store(0, {.count = 1}, {}).ok());
   EXPECT_TRUE(device_->Attend(0, {.count = 1}, {}).ok());

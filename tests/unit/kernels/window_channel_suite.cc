@@ -66,9 +66,11 @@ TEST_P(WindowChannelTest, SaysHowLongItStoodStillAndHowLongItWorked) {
     }
   });
   const Nanos began = RealClock().Now();
+  Nanos waited_before = 0;
   for (const uint64_t unit : {1, 2}) {
     ASSERT_TRUE(SendAll(1, unit, out_).ok());
     Finish(1);
+    waited_before = unit == 1 ? 0 : channel_->WaitedFor(1, peers() - 1);
     ASSERT_TRUE(TakeAll(1, unit, in_).ok());
   }
   Finish(1);
@@ -77,6 +79,7 @@ TEST_P(WindowChannelTest, SaysHowLongItStoodStillAndHowLongItWorked) {
   ASSERT_TRUE(channel_->SentAfter(1, 2).has_value());
   Nanos told = *channel_->SentAfter(1, 2);
   EXPECT_GE(told, 0);
+  EXPECT_EQ(channel_->WaitedBefore(1, 2), waited_before);
   for (uint32_t peer = 0; peer < peers(); ++peer) {
     EXPECT_GE(channel_->WaitedFor(1, peer), 0);
     told += channel_->WaitedFor(1, peer);

@@ -264,6 +264,42 @@ TEST(TimelineTest, WhatADeviceSendsByItselfHasRowsOfItsOwn) {
   EXPECT_EQ(rows.at(row_of.at("replica")).size(), 1u) << "the thread's own";
 }
 
+// What comes into a device's memory, and how long the device stood still for it: they overlap.
+TEST(TimelineTest, WhatADeviceAwaitsByItselfHasRowsOfItsOwn) {
+  client::NodeTimeline m0{.name = "m0", .is_memory = true};
+  m0.events.push_back({.start = 1'000, .end = 4'000, .part = WorkKind::kWaitQuery});
+  for (const auto& [kind, start, end] :
+       {std::tuple(WorkKind::kDeviceWait, 1'000, 3'500), {WorkKind::kLand, 2'500, 3'000}}) {
+    m0.events.push_back(
+        {.start = start, .end = end, .part = kind, .lane = 1, .peer = 0, .layer = 2, .step = 1});
+  }
+  const json file = json::parse(ToTraceEvents({.epoch = 1,
+                                               .began = 1'000,
+                                               .ended = 4'000,
+                                               .nodes = {{.name = "c0"}, m0},
+                                               .prefill_lane = 2}));
+
+  std::map<std::string, std::pair<int, int>> row_of;
+  for (const json& event : file["traceEvents"]) {
+    if (event["name"] == "thread_name") {
+      row_of[event["args"]["name"]] = {event["pid"], event["tid"]};
+    }
+  }
+  const auto rows = Rows(file);
+  for (const auto& [row, name, at, length] :
+       {std::tuple("link m0 from c0, lane 1 awaited by the device", "device_wait", 0.0, 2.5),
+        {"link m0 from c0, lane 1 into the device", "land", 1.5, 0.5}}) {
+    ASSERT_EQ(row_of.count(row), 1u) << row;
+    const auto& slices = rows.at(row_of.at(row));
+    ASSERT_EQ(slices.size(), 1u) << row;
+    EXPECT_EQ(slices.front()["name"], name);
+    EXPECT_EQ(slices.front()["ts"], at);
+    EXPECT_EQ(slices.front()["dur"], length);
+    EXPECT_EQ(slices.front()["args"]["layer"], 2);
+  }
+  EXPECT_EQ(rows.at(row_of.at("memory worker")).size(), 1u) << "the thread's own";
+}
+
 // A lane goes from c0 to c1 and back: its context and its tokens have arrows, and links of their
 // own.
 TEST(TimelineTest, ALaneThatRotatesIsOneRowAndItsContextHasArrows) {

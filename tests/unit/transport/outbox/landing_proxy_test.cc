@@ -6,6 +6,7 @@
 #include "transport/outbox/landing_proxy.h"
 
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -70,6 +71,7 @@ class PolledRegionTest : public testing::TestWithParam<bool> {  // Whether the d
 TEST_P(PolledRegionTest, TheDeviceSeesTheDataOfEveryWordThatItSees) {
   ASSERT_EQ(region_->direct().bytes.data(), region_->bytes().data());
   EXPECT_EQ(region_->direct().pages.empty(), GetParam()) << "words of its own, or the host's";
+  EXPECT_EQ(region_->direct().landings == nullptr, GetParam()) << "a thread lands, or nobody";
   for (uint64_t value = 1; value <= 30; ++value) {
     const auto word = static_cast<uint32_t>(value % kWords);
     Put(word, value);
@@ -97,6 +99,54 @@ TEST_P(FlushedRegionTest, ADeviceThatFailsSeesNothingMore) {
     std::this_thread::yield();
   }
   EXPECT_EQ(Shown(1), 0u);
+}
+
+// The first landing that is noted is of a look behind one that began when times were wanted.
+TEST_P(FlushedRegionTest, TellsWhenThingsHaveLandedIfItIsWanted) {
+  Landings& landings = *region_->direct().landings;
+  uint64_t value = 1;
+  Put(2, value);
+  ASSERT_TRUE(AwaitShown(2, value));
+  EXPECT_FALSE(landings.TakeTimes().has_value());
+  const Nanos began = RealClock().Now();
+  landings.NoteTimes(true);
+
+  std::optional<LandingTimes> times;
+  while (!times.has_value() && RealClock().Now() < began + Seconds(30)) {
+    Put(2, ++value);
+    ASSERT_TRUE(AwaitShown(2, value));
+    times = landings.TakeTimes();
+  }
+
+  ASSERT_TRUE(times.has_value());
+  EXPECT_EQ(times->word, 2u);
+  EXPECT_GT(times->value, 1u);
+  EXPECT_LE(times->value, value);
+  EXPECT_GE(times->unraised, began);
+  EXPECT_LE(times->unraised, times->landed);
+  EXPECT_LE(times->landed, RealClock().Now());
+}
+
+// Nobody takes them: those that find no room are lost, and the device sees all.
+TEST_P(FlushedRegionTest, KeepsSomeHundredTimes) {
+  Landings& landings = *region_->direct().landings;
+  landings.NoteTimes(true);
+  constexpr uint64_t kLandings = 400;
+  for (uint64_t value = 1; value <= kLandings; ++value) {
+    Put(0, value);
+    ASSERT_TRUE(AwaitShown(0, value));
+  }
+
+  uint64_t taken = 0;
+  uint64_t last = 0;
+  while (const std::optional<LandingTimes> times = landings.TakeTimes()) {
+    EXPECT_GT(times->value, last);
+    last = times->value;
+    ++taken;
+  }
+  EXPECT_GE(taken, 200u);
+  EXPECT_LT(taken, kLandings);
+  EXPECT_LT(last, kLandings);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, PolledRegionTest, testing::Bool(),
