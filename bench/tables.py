@@ -56,9 +56,9 @@ def weights_int8(result):
         [f"{row['rows']} x {row['context']}", number(row["int8"]["tokens_per_second"]), number(row["bf16"]["tokens_per_second"]),
          number(1 / row["int8"]["ratio"], "{:.2f}"),
          f"{1 / max(row['int8']['ratios']):.2f} to {1 / min(row['int8']['ratios']):.2f}"] for row in result["rows"]])
-    if scored:
-        text = (f"Perplexity on {scored['tokens']:,} tokens: {scored['int8']:.4f} with INT8 and {scored['bf16']:.4f} with bf16, "
-                f"{scored['ratio']:.5f} times.\n\n") + text
+    for one in scored:
+        text += (f"\nPerplexity of {one['text']}, {one['tokens']:,} tokens: {one['int8']:.4f} with INT8 and {one['bf16']:.4f} with bf16, "
+                 f"{one['ratio']:.5f} times (standard error {one['standard_error']:.5f}).\n")
     return text
 
 
