@@ -24,7 +24,7 @@ END_SECONDS = 30  # For a suite that has been told to end its clusters.
 SUITES = {
     "attention": (120, ["--only", "decode", "--kv-mib", "256", "--repeats", "5", "--contexts", "1024,4096"]),
     "dense": (120, ["--only", "smollm2", "--rounds", "5"]),
-    "weights_int8": (180, []),
+    "weights_int8": (240, []),
     "decode": (120, ["--rows", "1,16", "--context", "1024"]),
     "peers": (1080, ["--points", "1:1024,16:1024"]),
 }
@@ -51,7 +51,7 @@ def end(process):
 
 def run(name, seconds_max, arguments):
     """What is written of a suite; without "result" where it failed."""
-    command = ["bench/run.sh", name, "--", *arguments]
+    command = ["bench/run.sh", name, *(["--", *arguments] if arguments else [])]
     print(f"== {' '.join(command)}", flush=True)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lamina-all-") as folder:
