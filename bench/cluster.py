@@ -144,6 +144,18 @@ class Running:
         """The best of some stretches in which all rows decode. The prompts before them take the longest."""
         return max(self.decode_stretches(rows, context), key=lambda one: one.tokens_per_second)
 
+    def prompt_and_decode_rates(self, rows, context):
+        """Tokens of prompts a second, from the first request's coming to the last one's first token, and decode_rate()."""
+        self.begin_load(rows, context)
+        while self.requests_inside() == 0:
+            self.check_load()
+            time.sleep(POLL_SECONDS)
+        begin = time.monotonic()
+        while not self.all_decode():
+            time.sleep(POLL_SECONDS)
+        prompt = rows * context / (time.monotonic() - begin)
+        return prompt, max(self.stretches(), key=lambda one: one.tokens_per_second)
+
     def decode_stretches(self, rows, context, wait_for_all=True):
         """`wait_for_all` false: some rows may wait for others to end; then it waits until no further one has begun for a while."""
         self.begin_load(rows, context)
@@ -155,6 +167,10 @@ class Running:
                 seen, since = begun, time.monotonic()
             if not wait_for_all and begun > 0 and time.monotonic() - since > NOBODY_BEGINS_SECONDS:
                 break
+        return self.stretches()
+
+    def stretches(self):
+        """Of the load that decodes; ends it."""
         time.sleep(SETTLE_SECONDS)
         stretches = [self.stretch(STRETCH_SECONDS) for _ in range(STRETCHES)]
         self.chunk_choice = self.status().get("chunk_choice", "")
@@ -173,7 +189,7 @@ class Cluster(Running):
                  compute_capacity=None):
         """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
         `auto_load`: policy auto, for (rows, context); `compute_cores` may have those of the memory nodes too.
-        `fetch`: (policy, its keys of `fetch:`). `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights` (packed, bf16): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
+        `fetch`: (policy, its keys of `fetch:`). `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights` (packed, bf16, int8): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
         super().__init__(f"127.0.0.1:{free_port()}")
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
@@ -262,6 +278,10 @@ class Cluster(Running):
         return sum(value for name, value in self.metrics().items()
                    if name.startswith("vllm:generation_tokens_total"))
 
+    def requests_inside(self):
+        return sum(value for name, value in self.metrics().items()
+                   if name.startswith(("vllm:num_requests_running", "vllm:num_requests_waiting")))
+
     def sent_bytes(self, name):
         return self.metrics(name)[f'lamina_sent_bytes_total{{node="{name}",role="memory"}}']
 
@@ -320,6 +340,10 @@ class Remote(Running):
 
     def sent_bytes(self, name):
         return next(node["bytes_sent"] for node in self.nodes() if node["name"] == name)
+
+    def requests_inside(self):
+        status = self.status()
+        return status["running"] + status["waiting"]
 
     def first_tokens(self):
         return self.status()["time_to_first_token"]["count"]

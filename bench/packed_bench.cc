@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lamina-bench-packed: layers that keep the blocks of their GGUF file against the same layers
-// widened to bf16, in turns. The weights of a call are not those of the call before, as in a model:
-// copies enough to overflow the last cache take turns (--cold-mib, of bf16).
+// lamina-bench-packed: layers that keep the blocks of their GGUF file, or are INT8, against the
+// same layers widened to bf16, in turns. The weights of a call are not those of the call before, as
+// in a model: copies enough to overflow the last cache take turns (--cold-mib, of bf16).
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -23,7 +23,7 @@ namespace {
 
 struct Options {
   size_t threads = 1;
-  std::string types = "Q4_1,Q8_0,Q4_0,Q5_1,Q4_K,Q6_K";
+  std::string types = "Q4_1,Q8_0,Q4_0,Q5_1,Q4_K,Q6_K,int8";
   std::string only;
   bool fallback = false;
   int rounds = 9;
@@ -51,6 +51,10 @@ class Layer {
     bytes_.resize(shape.features * shape.inputs / info_.elements * info_.bytes);
     for (uint8_t& byte : bytes_) {
       byte = static_cast<uint8_t>(prng.Below(64));  // Small scales stay finite.
+    }
+    for (size_t block = 0; type == kernels::BlockType::kInt8 && block < bytes_.size();
+         block += info_.bytes) {
+      bytes_[block + 1] = 0x3c;  // No scale of bf16 is subnormal, which would take longer.
     }
     const size_t row_bytes = shape.inputs / info_.elements * info_.bytes;
     for (size_t row = 0; row < shape.features; ++row) {

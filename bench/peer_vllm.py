@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decode rate of vLLM on the CPU for rows x context; run with the peers' own Python.
 
-Prints one JSON line a point: {"rows", "context", "tokens_per_second"}. The engine is stepped from here: once
-every request has its first token, nothing but decoding is left, and its steps are timed. The rate is that of
+Prints one JSON line a point: {"rows", "context", "prompt_tokens_per_second", "tokens_per_second"}. The engine is stepped from here:
+prompts take until every request has its first token; then nothing but decoding is left, and its steps are timed. The rate is that of
 the fastest quarter of them, as others are measured by their best stretch.
 """
 
@@ -50,13 +50,14 @@ def main():
     generator = random.Random(1)
 
     def step_seconds(rows, context, tokens):
-        """Of steps in which all rows decode."""
+        """Of the prompts of all rows, and of steps in which all decode."""
+        begin = time.perf_counter()
         for i in range(rows):
             prompt = {"prompt_token_ids": [generator.randrange(1000, 40000) for _ in range(context)]}
             # Requests whose prompts are done early go on until the last one's is.
             engine.add_request(f"{rows}-{context}-{i}", prompt,
                                SamplingParams(temperature=0, max_tokens=8192 - context, ignore_eos=True))
-        started, seconds = set(), []
+        started, seconds, prompts = set(), [], 0.0
         while len(seconds) < tokens:
             before = time.perf_counter()
             outputs = engine.step()
@@ -64,17 +65,20 @@ def main():
             if len(started) == rows:
                 seconds.append(after - before)
             started.update(output.request_id for output in outputs if output.outputs[0].token_ids)
+            if len(started) == rows and prompts == 0.0:
+                prompts = after - begin
         engine.abort_request(list(started))
         while engine.has_unfinished_requests():
             engine.step()
-        return sorted(seconds)
+        return prompts, sorted(seconds)
 
     for point in arguments.points.split(","):
         rows, context = (int(part) for part in point.split(":"))
-        seconds = step_seconds(rows, context, arguments.tokens)
+        prompts, seconds = step_seconds(rows, context, arguments.tokens)
         fastest = seconds[:max(1, len(seconds) // 4)]
         best = rows * len(fastest) / sum(fastest)
-        print(json.dumps({"rows": rows, "context": context, "tokens_per_second": best}), flush=True)
+        print(json.dumps({"rows": rows, "context": context, "prompt_tokens_per_second": rows * context / prompts,
+                          "tokens_per_second": best}), flush=True)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,11 @@ def describe(cpuinfo, cores):
     return f"class {class_of(fields.get('flags', '').split())}: {name}{f' ({family})' if family else ''}, {cores} cores"
 
 
+def machine_class():
+    """Of this machine: "AVX2", ..."""
+    return describe(pathlib.Path("/proc/cpuinfo").read_text(), os.cpu_count()).removeprefix("class ").split(":")[0]
+
+
 def machine():
     return describe(pathlib.Path("/proc/cpuinfo").read_text(), os.cpu_count())
 

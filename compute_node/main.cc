@@ -22,6 +22,7 @@
 #include "compute_node/compute_node.h"
 #include "compute_node/loading_log.h"
 #include "compute_node/node_device.h"
+#include "compute_node/weight_quantiser.h"
 #include "config/memory_cores.h"
 #include "config/replicas.h"
 #include "control/node_link_service.h"
@@ -78,7 +79,7 @@ bool HoldsKv(const ClusterConfig& config, const ComputeNodeConfig& node) {
 
 struct OpenedNode {
   std::unique_ptr<compute_node::ComputeNode> node;
-  std::string fingerprint;  // Fingerprint of the model.
+  std::string fingerprint;  // ClusterConfig::FingerprintOf() the model.
 };
 
 // With policy auto: the cores of memory nodes come last, so that the first threads have the others.
@@ -113,6 +114,8 @@ compute_node::WeightForm FormOf(WeightsForm form) {
       return compute_node::WeightForm::kPacked;
     case WeightsForm::kBF16:
       return compute_node::WeightForm::kBF16;
+    case WeightsForm::kInt8:
+      return compute_node::WeightForm::kInt8;
   }
   return compute_node::WeightForm::kBF16;
 }
@@ -131,7 +134,11 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
         bus, SharedBus::Open(absl::StrCat(options->bus, ".to"), options->bytes_per_second));
   }
   OpenedNode opened;
-  LAMINA_ASSIGN_OR_RETURN(opened.fingerprint, model::Fingerprint(model));
+  LAMINA_ASSIGN_OR_RETURN(const std::string fingerprint, model::Fingerprint(model));
+  opened.fingerprint = config.FingerprintOf(fingerprint);
+  if (node.weights == WeightsForm::kInt8) {
+    LAMINA_RETURN_IF_ERROR(compute_node::CheckQuantises(model.graph, *model.weights));
+  }
   const uint32_t vocabulary = model.config.vocabulary;
   LogInfo("model ", model.config.name, " architecture ", model.config.architecture, " from ",
           config.model);

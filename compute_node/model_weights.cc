@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute_node/model_weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <variant>
@@ -9,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "compute_node/weight_quantiser.h"
+#include "kernels/int8_weights.h"
 #include "model/stored_rows.h"
 
 namespace lamina::compute_node {
@@ -105,7 +108,7 @@ absl::Status ModelWeights::LoadOp(const Origin& model, model::OpId op,
     return LoadVector(model, norm->k_weight, device);
   }
   if (const auto* linear = std::get_if<model::LinearOp>(&body)) {
-    LAMINA_ASSIGN_OR_RETURN(linears_[op], Pack(model, linear->parts, device.dense()));
+    LAMINA_ASSIGN_OR_RETURN(linears_[op], Pack(model, op, linear->parts, device.dense()));
     return absl::OkStatus();
   }
   if (std::holds_alternative<model::ExpertsOp>(body)) {
@@ -137,7 +140,7 @@ absl::Status ModelWeights::LoadTied(const Origin& model, model::WeightId weight,
   for (const model::OpId op : ops) {
     const auto* linear = std::get_if<model::LinearOp>(&model.graph.ops[op].body);
     if (linear != nullptr && linear->parts.size() == 1 && linear->parts[0].weight == weight &&
-        device.dense().LooksUp(*linears_[op])) {
+        !model.Quantises(op, weight) && device.dense().LooksUp(*linears_[op])) {
       heads_[weight] = op;
       return absl::OkStatus();
     }
@@ -150,7 +153,9 @@ absl::Status ModelWeights::LoadTable(const Origin& model, model::WeightId weight
   if (tables_[weight].bytes > 0) {
     return absl::OkStatus();
   }
-  if (model.forms != nullptr) {
+  const bool stays = model.forms != nullptr &&
+                     !(model.forms->quantises() && IsOfFloats(model.graph, model.source, weight));
+  if (stays) {
     const absl::Status stored = LoadStoredTable(model, weight, device);
     if (!absl::IsUnimplemented(stored)) {
       return stored;
@@ -227,8 +232,8 @@ absl::Status ModelWeights::LoadExperts(const Origin& model, model::OpId op,
   }
   for (const auto& expert : std::get<model::ExpertsOp>(model.graph.ops[op].body).experts) {
     kernels::Expert packed;
-    LAMINA_ASSIGN_OR_RETURN(packed.gate_up, Pack(model, expert.gate_up, device.dense()));
-    LAMINA_ASSIGN_OR_RETURN(packed.down, Pack(model, {&expert.down, 1}, device.dense()));
+    LAMINA_ASSIGN_OR_RETURN(packed.gate_up, Pack(model, op, expert.gate_up, device.dense()));
+    LAMINA_ASSIGN_OR_RETURN(packed.down, Pack(model, op, {&expert.down, 1}, device.dense()));
     experts_[op].push_back(std::move(packed));
   }
   return absl::OkStatus();
@@ -246,27 +251,63 @@ absl::StatusOr<ModelWeights::StoredPart> ModelWeights::Origin::Stored(model::Wei
   return StoredPart{.type = *type, .rows = std::move(stored.rows)};
 }
 
+bool ModelWeights::Origin::Quantises(model::OpId op, model::WeightId id) const {
+  return forms != nullptr && forms->quantises() && IsOfFloats(graph, source, id) &&
+         IsQuantisable(graph, op);
+}
+
+absl::StatusOr<std::vector<float>> ModelWeights::Origin::ReadMatrix(model::OpId op,
+                                                                    model::WeightId id) const {
+  if (!Quantises(op, id)) {
+    return Read(id);
+  }
+  LAMINA_ASSIGN_OR_RETURN(const QuantisedWeight quantised, QuantiseWeight(graph, source, id));
+  return quantised.Values();
+}
+
+absl::StatusOr<ModelWeights::StoredPart> ModelWeights::Origin::MatrixBlocks(
+    model::OpId op, model::WeightId id) const {
+  if (!Quantises(op, id)) {
+    return Stored(id);
+  }
+  LAMINA_ASSIGN_OR_RETURN(QuantisedWeight quantised, QuantiseWeight(graph, source, id));
+  if (!quantised.whole) {
+    return absl::UnimplementedError(
+        absl::StrCat("a shard's columns begin or end inside a block of ", kernels::kInt8Block,
+                     " inputs; the values are those of int8"));
+  }
+  return StoredPart{.type = kernels::BlockType::kInt8,
+                    .rows = quantised.Rows(),
+                    .made = std::move(quantised.blocks)};
+}
+
 absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> ModelWeights::Pack(
-    const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense) {
+    const Origin& model, model::OpId op, absl::Span<const model::LinearOp::Part> parts,
+    kernels::Dense& dense) {
   if (model.forms != nullptr) {
-    auto packed = PackStored(model, parts, dense);
+    auto packed = PackBlocks(model, op, parts, dense);
     if (!absl::IsUnimplemented(packed.status())) {
       return packed;
     }
     CountWidened(packed.status());
   }
-  LAMINA_ASSIGN_OR_RETURN(auto packed, PackWidened(model, parts, dense));
-  Count(DTypeName(dense.compute_type()), packed->bytes());
+  LAMINA_ASSIGN_OR_RETURN(auto packed, PackWidened(model, op, parts, dense));
+  const bool quantised = std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
+    return model.Quantises(op, part.weight);
+  });
+  Count(absl::StrCat(quantised ? "int8 as " : "", DTypeName(dense.compute_type())),
+        packed->bytes());
   return packed;
 }
 
-absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> ModelWeights::PackStored(
-    const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense) {
+absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> ModelWeights::PackBlocks(
+    const Origin& model, model::OpId op, absl::Span<const model::LinearOp::Part> parts,
+    kernels::Dense& dense) {
   std::vector<StoredPart> stored;
   std::vector<kernels::BlockRows> blocks;
   bool any_bias = false;
   for (const model::LinearOp::Part& part : parts) {
-    LAMINA_ASSIGN_OR_RETURN(StoredPart found, model.Stored(part.weight));
+    LAMINA_ASSIGN_OR_RETURN(StoredPart found, model.MatrixBlocks(op, part.weight));
     stored.push_back(std::move(found));
     any_bias = any_bias || part.bias != model::kNone;
   }
@@ -292,7 +333,8 @@ absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> ModelWeights::PackStored(
 }
 
 absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> ModelWeights::PackWidened(
-    const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense) {
+    const Origin& model, model::OpId op, absl::Span<const model::LinearOp::Part> parts,
+    kernels::Dense& dense) {
   size_t rows = 0;
   bool any_bias = false;
   for (const model::LinearOp::Part& part : parts) {
@@ -305,7 +347,7 @@ absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> ModelWeights::PackWidened
   std::vector<float> bias(any_bias ? rows : 0, 0.0f);
   size_t row = 0;
   for (const model::LinearOp::Part& part : parts) {
-    LAMINA_ASSIGN_OR_RETURN(const std::vector<float> values, model.Read(part.weight));
+    LAMINA_ASSIGN_OR_RETURN(const std::vector<float> values, model.ReadMatrix(op, part.weight));
     AppendAs(dense.compute_type(), values, stacked.data() + row * cols * element);
     if (part.bias != model::kNone) {
       LAMINA_ASSIGN_OR_RETURN(const std::vector<float> part_bias, model.Read(part.bias));

@@ -5,10 +5,10 @@
 // A node that runs some layers only (a stage) holds the weights of those.
 //
 // Threading: built once; constant afterwards.
-// Memory:    the device's. Linear weights once in the backend's packed layout, bf16 or the file's
-// own
-//            blocks (weight_form.h); an embedding table once as rows, or, where the device looks up
-//            in packed weights, as the LM head alone that is tied to it.
+// Memory:    the device's. Linear weights once in the backend's packed layout: bf16, the file's own
+//            blocks, or 8 bits (weight_form.h). An embedding table once as rows, or, where the
+//            device looks up in packed weights that have its values, as the LM head alone that is
+//            tied to it.
 
 #pragma once
 
@@ -93,14 +93,16 @@ class ModelWeights {
   DType table_type() const { return table_type_; }
 
   uint64_t bytes() const { return bytes_; }
-  // Bytes of matrices and tables by the form in which they are held: "Q4_1", ..., "bf16".
+  // Bytes of matrices and tables by the form in which they are held: "Q4_1", ..., "int8", "bf16";
+  // "int8 as bf16" where the values alone are those of int8.
   const std::map<std::string, uint64_t>& bytes_by_form() const { return bytes_by_form_; }
 
  private:
-  // Rows of one weight as the file has them.
+  // Rows of one weight in blocks.
   struct StoredPart {
     kernels::BlockType type = kernels::BlockType::kQ80;
     std::vector<const uint8_t*> rows;
+    std::vector<uint8_t> made;  // What rows are in; empty: the file.
   };
 
   ModelWeights() = default;
@@ -113,17 +115,26 @@ class ModelWeights {
     // The weight's rows, if they are to stay as they are in the file.
     // Errors: kUnimplemented  they are not; says why where that is no wish.
     absl::StatusOr<StoredPart> Stored(model::WeightId id) const;
+    // Whether the weight, of a matrix of this op, becomes 8 bits.
+    bool Quantises(model::OpId op, model::WeightId id) const;
+    // As Read() and Stored(), of a matrix of the op.
+    absl::StatusOr<std::vector<float>> ReadMatrix(model::OpId op, model::WeightId id) const;
+    absl::StatusOr<StoredPart> MatrixBlocks(model::OpId op, model::WeightId id) const;
   };
   static absl::Span<const float> Floats(const kernels::Buffer& buffer) {
     return {reinterpret_cast<const float*>(buffer.data), buffer.bytes / sizeof(float)};
   }
+  // Packs parts of the op.
   absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> Pack(
-      const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense);
+      const Origin& model, model::OpId op, absl::Span<const model::LinearOp::Part> parts,
+      kernels::Dense& dense);
   // The two forms of Pack(). Errors of the first: kUnimplemented  it has to be widened.
-  absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> PackStored(
-      const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense);
+  absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> PackBlocks(
+      const Origin& model, model::OpId op, absl::Span<const model::LinearOp::Part> parts,
+      kernels::Dense& dense);
   static absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> PackWidened(
-      const Origin& model, absl::Span<const model::LinearOp::Part> parts, kernels::Dense& dense);
+      const Origin& model, model::OpId op, absl::Span<const model::LinearOp::Part> parts,
+      kernels::Dense& dense);
   // The table in blocks. Errors: kUnimplemented  it has to be widened.
   absl::Status LoadStoredTable(const Origin& model, model::WeightId weight,
                                kernels::ComputeDevice& device);

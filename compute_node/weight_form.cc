@@ -120,7 +120,7 @@ absl::StatusOr<FormTimes> MeasureForms(kernels::BlockType type, kernels::Dense& 
 
 bool WeightForms::Packs(kernels::BlockType type) {
   if (wanted_ != WeightForm::kAuto) {
-    return wanted_ == WeightForm::kPacked;
+    return wanted_ != WeightForm::kBF16;
   }
   const auto found = measured_.find(type);
   if (found != measured_.end()) {

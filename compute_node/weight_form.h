@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// In which form a node holds matrices whose file has them quantised: packed, in the file's blocks,
-// or widened to bf16. Products have the same bits either way, so that the choice may follow from a
-// measurement.
+// In which form a node holds matrices. Those that the file has quantised: packed, in the file's
+// blocks, or widened to bf16; products have the same bits either way, so that the choice may follow
+// from a measurement. Those of floats: as bf16, or quantised here to 8 bits, which changes the
+// model and is only done where the user asks for it.
 //
 // Threading: one at a time.
 
@@ -22,6 +23,7 @@ enum class WeightForm : uint8_t {
   kAuto,    // Packed where decoding loses nothing by it, as measured, or bf16 does not fit.
   kPacked,  // Wherever the device can.
   kBF16,
+  kInt8,  // Floats as 8 bits (kernels/int8_weights.h); the rest as with kPacked.
 };
 
 // What is wanted where weights would take `bf16_bytes` when all are widened, and there are
@@ -49,6 +51,9 @@ class WeightForms {
   // Whether weights of this type are to stay packed, if the device can. Auto measures each type
   // once, and logs what it found.
   bool Packs(kernels::BlockType type);
+
+  // Whether matrices of floats become 8 bits.
+  bool quantises() const { return wanted_ == WeightForm::kInt8; }
 
   // Whether it is worth asking at all.
   bool any() const { return wanted_ != WeightForm::kBF16; }

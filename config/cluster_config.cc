@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -485,6 +486,16 @@ std::string ClusterConfig::UcxUri() const {
 std::string ClusterConfig::VerbsUri() const {
   const std::string uri = VerbsUriBetweenHosts();
   return IsOneHost() ? WithOption(uri, kLocalPeers) : uri;
+}
+
+bool ClusterConfig::QuantisesWeights() const {
+  return std::any_of(compute.begin(), compute.end(), [](const ComputeNodeConfig& node) {
+    return node.weights == WeightsForm::kInt8;
+  });
+}
+
+std::string ClusterConfig::FingerprintOf(const std::string& of_model) const {
+  return QuantisesWeights() ? absl::StrCat(of_model, "-int8") : of_model;
 }
 
 bool ClusterConfig::Prepares(absl::string_view name) const {

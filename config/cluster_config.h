@@ -34,7 +34,7 @@ namespace lamina {
 
 // What a compute node does: everything, or (prefill.mode dedicated) prompts' chunks alone.
 // How weights are held that the model's file has quantised: in its blocks, or as bf16.
-enum class WeightsForm : uint8_t { kAuto, kPacked, kBF16 };
+enum class WeightsForm : uint8_t { kAuto, kPacked, kBF16, kInt8 };
 enum class ComputeRole : uint8_t { kCompute, kPrefill };
 
 // "0-14": the attentions of a model, counted from 0.
@@ -263,8 +263,17 @@ struct ClusterConfig {
     return policies.empty() ? std::vector<std::string>{policy} : policies;
   }
   bool Prepares(absl::string_view name) const;
-  // Some answers are not those of the whole attention over K and V as they were made.
-  bool IsLossy() const { return Prepares(kPolicyFetchSparse) || kv == KvForm::kInt8; }
+  // Some answers are not those of the model's weights, with whole attention over K and V as they
+  // were made.
+  bool IsLossy() const {
+    return Prepares(kPolicyFetchSparse) || kv == KvForm::kInt8 || QuantisesWeights();
+  }
+  // Compute nodes, of which then all do, hold weights of floats in 8 bits
+  // (docs/adr/0188-weights-of-8-bits.md).
+  bool QuantisesWeights() const;
+  // The fingerprint of the file's model as this cluster runs it: nodes that tell each other the
+  // same may go on with each other's K and V.
+  std::string FingerprintOf(const std::string& of_model) const;
   // What "ucx" and "verbs" mean here as URIs: on one host they listen on loopback alone.
   std::string UcxUri() const;
   std::string VerbsUri() const;

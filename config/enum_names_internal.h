@@ -36,8 +36,10 @@ inline constexpr EnumNames<AttentionArithmetic, 4> kAttentions = {
      {"canonical", AttentionArithmetic::kCanonical},
      {"pairs", AttentionArithmetic::kPairs},
      {"tensor", AttentionArithmetic::kTensor}}};
-inline constexpr EnumNames<WeightsForm, 3> kWeightsForms = {
-    {{"auto", WeightsForm::kAuto}, {"packed", WeightsForm::kPacked}, {"bf16", WeightsForm::kBF16}}};
+inline constexpr EnumNames<WeightsForm, 4> kWeightsForms = {{{"auto", WeightsForm::kAuto},
+                                                             {"packed", WeightsForm::kPacked},
+                                                             {"bf16", WeightsForm::kBF16},
+                                                             {"int8", WeightsForm::kInt8}}};
 inline constexpr EnumNames<ComputeRole, 2> kComputeRoles = {
     {{"compute", ComputeRole::kCompute}, {"prefill", ComputeRole::kPrefill}}};
 inline constexpr EnumNames<PrefillMode, 2> kPrefillModes = {

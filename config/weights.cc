@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "config/enum_names_internal.h"
 #include "config/weights_internal.h"
 
 namespace lamina::internal {
@@ -29,23 +32,36 @@ absl::Status CheckStreams(const ClusterConfig& config, absl::string_view key) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPacked(const ComputeNodeConfig& node, absl::string_view key) {
-  const auto contradicts = [key](absl::string_view what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(key, ".weights: packed contradicts ", what, "; say auto or bf16"));
-  };
+// Checks a node whose weights are packed, or int8.
+absl::Status CheckBlocks(const ComputeNodeConfig& node, absl::string_view key) {
+  const absl::string_view form = EnumName(kWeightsForms, node.weights);
   if (node.compute_type != "bf16") {
-    return contradicts(absl::StrCat("compute_type ", node.compute_type));
+    return absl::InvalidArgumentError(absl::StrCat(key, ".weights: ", form,
+                                                   " contradicts compute_type ", node.compute_type,
+                                                   "; say auto or bf16"));
   }
   if (node.weights_budget_bytes > 0) {
     return absl::UnimplementedError(absl::StrCat(
-        key,
-        ".weights: packed weights do not come from a store in this version; say bf16, or "
-        "remove weights_budget"));
+        key, ".weights: ", form,
+        " weights do not come from a store in this version; say bf16, or remove weights_budget"));
   }
   if (node.device != "cpu") {
     return absl::UnimplementedError(absl::StrCat(
-        key, ".weights: packed is not served by this version with compute on ", node.device));
+        key, ".weights: ", form, " is not served by this version with compute on ", node.device));
+  }
+  return absl::OkStatus();
+}
+
+// Weights of 8 bits make other K and V, which nodes go on with that another node has begun.
+absl::Status CheckAlike(const std::vector<ComputeNodeConfig>& nodes) {
+  for (size_t i = 1; i < nodes.size(); ++i) {
+    if ((nodes[i].weights == WeightsForm::kInt8) != (nodes[0].weights == WeightsForm::kInt8)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "compute.", i, ".weights: ", EnumName(kWeightsForms, nodes[i].weights),
+          " contradicts compute.0.weights: ", EnumName(kWeightsForms, nodes[0].weights),
+          ": nodes that go on with each other's K and V need the same weights; say int8 of all "
+          "compute nodes, or of none"));
+    }
   }
   return absl::OkStatus();
 }
@@ -58,13 +74,11 @@ bool StreamsWeights(const ClusterConfig& config) {
 }
 
 absl::Status CheckWeights(const ClusterConfig& config) {
+  LAMINA_RETURN_IF_ERROR(CheckAlike(config.compute));
   for (size_t i = 0; i < config.compute.size(); ++i) {
     const ComputeNodeConfig& node = config.compute[i];
-    if (node.weights == WeightsForm::kPacked) {
-      const absl::Status packed = CheckPacked(node, absl::StrCat("compute.", i));
-      if (!packed.ok()) {
-        return packed;
-      }
+    if (node.weights == WeightsForm::kPacked || node.weights == WeightsForm::kInt8) {
+      LAMINA_RETURN_IF_ERROR(CheckBlocks(node, absl::StrCat("compute.", i)));
     }
     if (node.weights_budget_bytes > 0) {
       return CheckStreams(config, absl::StrCat("compute.", i, ".weights_budget"));

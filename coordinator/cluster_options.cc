@@ -184,10 +184,16 @@ void UseActivations(EngineOptions& options) {
 }
 
 std::string LossyWordOf(const ClusterConfig& config, absl::string_view policy) {
+  std::vector<std::string> words;
   if (policy == kPolicyFetchSparse) {
-    return SparseWord(config);
+    words.push_back(SparseWord(config));
+  } else if (config.kv == KvForm::kInt8) {
+    words.emplace_back("kv_int8");
   }
-  return config.kv == KvForm::kInt8 ? "kv_int8" : "";
+  if (config.QuantisesWeights()) {
+    words.emplace_back("weights_int8");
+  }
+  return absl::StrJoin(words, "-");
 }
 
 plan::AttentionPath PathOf(absl::string_view policy) {

@@ -112,7 +112,8 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(const auto tokenizer, model::LoadTokenizer(config.model));
   LAMINA_ASSIGN_OR_RETURN(coordinator::EngineOptions options,
                           coordinator::EngineOptionsOf(config, model.graph, model.config));
-  LAMINA_ASSIGN_OR_RETURN(options.model_fingerprint, model::Fingerprint(model));
+  LAMINA_ASSIGN_OR_RETURN(const std::string fingerprint, model::Fingerprint(model));
+  options.model_fingerprint = config.FingerprintOf(fingerprint);
   std::unique_ptr<coordinator::SpanFile> spans;
   if (!config.coordinator_spans.empty()) {
     LAMINA_ASSIGN_OR_RETURN(spans,

@@ -26,8 +26,10 @@ absl::Status NodeAdmission::Check(const NodeHello& hello, bool holds_kv) const {
                                                       kVersion, "; install the same version"));
   }
   if (!identity.is_memory && identity.model_fingerprint != options_.model_fingerprint) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the model of ", identity.name, " is not the coordinator's; give both the same file"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the model of ", identity.name,
+                     " is not the coordinator's; give both the same file, and the "
+                     "same cluster file: weights: int8 makes another model of it"));
   }
   if (!identity.is_memory && identity.capacity_bytes == 0 && holds_kv) {
     return absl::FailedPreconditionError(

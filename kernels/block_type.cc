@@ -2,6 +2,7 @@
 #include "kernels/block_type.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace lamina::kernels {
 namespace {
@@ -13,19 +14,24 @@ constexpr BlockTypeInfo kTypes[] = {
     {BlockType::kQ80, "Q8_0", 32, 34},       {BlockType::kIq4Nl, "IQ4_NL", 32, 18},
     {BlockType::kMxfp4, "MXFP4", 32, 17},    {BlockType::kQ4K, "Q4_K", 256, 144},
     {BlockType::kQ5K, "Q5_K", 256, 176},     {BlockType::kQ6K, "Q6_K", 256, 210},
-    {BlockType::kIq4Xs, "IQ4_XS", 256, 136},
+    {BlockType::kIq4Xs, "IQ4_XS", 256, 136}, {BlockType::kInt8, "int8", 32, 34},
 };
 
 }  // namespace
+
+absl::Span<const BlockTypeInfo> FileBlockTypes() {
+  return absl::MakeConstSpan(kTypes).first(std::size(kTypes) - 1);
+}
 
 absl::Span<const BlockTypeInfo> BlockTypes() { return kTypes; }
 
 const BlockTypeInfo& InfoOf(BlockType type) { return kTypes[static_cast<size_t>(type)]; }
 
 std::optional<BlockType> FindBlockType(absl::string_view name) {
-  const auto* found = std::find_if(std::begin(kTypes), std::end(kTypes),
+  const absl::Span<const BlockTypeInfo> types = FileBlockTypes();
+  const auto* found = std::find_if(types.begin(), types.end(),
                                    [name](const auto& type) { return type.name == name; });
-  return found == std::end(kTypes) ? std::nullopt : std::optional(found->type);
+  return found == types.end() ? std::nullopt : std::optional(found->type);
 }
 
 }  // namespace lamina::kernels

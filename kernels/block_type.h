@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Types of GGUF files whose weights a backend may keep as they are: a row is a run of blocks, each
-// of a fixed number of elements in a fixed number of bytes. The weights are the f32 values that
-// model/gguf/dequantize.cc makes of them, rounded to bf16.
+// Types of blocks in which a backend may hold weights: a row is a run of blocks, each of a fixed
+// number of elements in a fixed number of bytes. Most are types of GGUF files, whose weights stay
+// as they are: the f32 values that model/gguf/dequantize.cc makes of them, rounded to bf16. One is
+// made here when weights are loaded (int8_weights.h).
 
 #pragma once
 
@@ -27,24 +28,28 @@ enum class BlockType : uint8_t {
   kQ5K,
   kQ6K,
   kIq4Xs,
+  kInt8,  // No file has it.
 };
 
 struct BlockTypeInfo {
   BlockType type = BlockType::kQ80;
-  absl::string_view name;  // As GGUF's: "Q4_1".
+  absl::string_view name;  // As GGUF's, "Q4_1", or "int8".
   size_t elements = 0;
   size_t bytes = 0;
 };
 
-// Every type of blocks that can stay packed.
+// Types of files that can stay packed.
+absl::Span<const BlockTypeInfo> FileBlockTypes();
+// Those, and int8.
 absl::Span<const BlockTypeInfo> BlockTypes();
 
 const BlockTypeInfo& InfoOf(BlockType type);
 
-// None for a type that is not among them.
+// None for a name that no type of files has that can stay packed.
 std::optional<BlockType> FindBlockType(absl::string_view name);
 
-// Rows of one type, each `in_features` elements in whole blocks, wherever they lie.
+// Rows of one type, each `in_features` elements in whole blocks, wherever they lie. Of int8 a last
+// block may have fewer elements, completed by zeros.
 struct BlockRows {
   BlockType type = BlockType::kQ80;
   absl::Span<const uint8_t* const> rows;

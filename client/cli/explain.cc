@@ -91,10 +91,13 @@ std::vector<std::string> Lines(std::vector<std::string> lines) {
   return lines;
 }
 
-// What requests may choose from; empty where there is one policy.
+// What requests may choose from, or what makes the answers of the one policy lossy; empty where
+// there is one, and it is not.
 std::string PreparedPolicies(const client::ClusterStatus& status) {
   if (status.policies.size() <= 1) {
-    return "";
+    return status.policies.empty() || status.policies[0].lossy.empty()
+               ? ""
+               : absl::StrCat("answers are lossy: ", status.policies[0].lossy);
   }
   std::vector<std::string> words;
   for (const client::ClusterStatus::PolicyStatus& policy : status.policies) {

@@ -114,7 +114,10 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
     }
     std::printf("weights:  %s\n", Weights(status).c_str());
   }
-  if (status.policies.size() > 1) {
+  const bool lossy = std::any_of(
+      status.policies.begin(), status.policies.end(),
+      [](const client::ClusterStatus::PolicyStatus& one) { return !one.lossy.empty(); });
+  if (status.policies.size() > 1 || lossy) {
     std::printf("policies: %s\n", Policies(status).c_str());
   }
   if (!status.policy_choice.empty()) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How weights of GGUF's block types lie in memory here: the same scales and quanta, of 16 features
-// side by side, so that one vector widens one element of each.
+// How weights of block types (block_type.h) lie in memory here: the same scales and quanta, of 16
+// features side by side, so that one vector widens one element of each.
 //
 // A strip block is one block of inputs of 16 features (a strip, panel_task.h):
 //
-//   d     16 x u16   scales: binary16, of MXFP4 bf16
+//   d     16 x u16   scales: binary16, of MXFP4 and int8 bf16
 //   m     16 x u16   minima, where the type has them
 //   subs  groups x 16 x u8   of types with groups inside a block: the groups' scales,
 //   mins  groups x 16 x u8   and their minima
@@ -93,6 +93,8 @@ constexpr BlockFormat FormatOf(BlockType type) {
       return {.elements = 256, .group = 16, .high_bits = 2, .sub = SubScale::kSigned};
     case BlockType::kIq4Xs:
       return {.elements = 256, .sub = SubScale::kSigned};
+    case BlockType::kInt8:
+      return {.low_bits = 8, .brain_scale = true};
   }
   return {};
 }
@@ -117,6 +119,7 @@ constexpr Quantum QuantumOf(BlockType type) {
     case BlockType::kQ6K:
       return Quantum::kLess32;
     case BlockType::kQ80:
+    case BlockType::kInt8:
       return Quantum::kSigned;
     case BlockType::kIq4Nl:
     case BlockType::kIq4Xs:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From the blocks of a GGUF file (model/gguf/dequantize.cc has their layouts) to strip blocks.
+// From blocks (model/gguf/dequantize.cc and kernels/int8_weights.h have their layouts) to strip
+// blocks.
 
 #include <algorithm>
 #include <array>
@@ -118,6 +119,7 @@ OpenBlock Open(BlockType type, const uint8_t* block) {
       AddFifthBits(block + 4, open);
       break;
     case BlockType::kQ80:
+    case BlockType::kInt8:
       std::copy_n(block + 2, 32, open.quanta.begin());
       break;
     case BlockType::kMxfp4:

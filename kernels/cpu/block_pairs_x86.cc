@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
 #include <cstring>
 
 #include "kernels/cpu/block_pairs.h"
@@ -38,6 +39,7 @@ template <BlockType kType, size_t kRows, size_t kStrips>
 HWY_INLINE void Multiply(const FewRowsTask& task) {
   constexpr BlockFormat kFormat = FormatOf(kType);
   constexpr size_t kSteps = kFormat.group / 2;
+  constexpr size_t kFetchBytes = kFormat.bytes() / kFormat.groups();
   alignas(64) uint32_t words[kStrips * kStripFeatures * kSteps];
   Sums<kRows, kStrips> sums;
   for (size_t row = 0; row < kRows; ++row) {
@@ -46,11 +48,18 @@ HWY_INLINE void Multiply(const FewRowsTask& task) {
     }
   }
   const uint8_t* chunk = task.panel + task.strip * kFormat.bytes();
+  const uint8_t* const end =
+      task.panel + task.steps / kFormat.steps() * kPanelStrips * kFormat.bytes();
+  const std::ptrdiff_t to_next = task.next == nullptr ? 0 : task.next - end;
   const BFloat16* in = task.in;
   for (size_t left = task.steps; left > 0; left -= kFormat.steps()) {
-    FetchAhead(chunk, kStrips * kFormat.bytes());
+    const uint8_t* ahead = chunk + kAheadBytes;
+    ahead += ahead < end ? 0 : to_next;
     for (size_t group = 0; group < kFormat.groups(); ++group) {
       for (size_t s = 0; s < kStrips; ++s) {
+        // A little with each group: many at once would wait for memory, and the arithmetic with
+        // them.
+        FetchFrom(ahead + s * kFormat.bytes() + group * kFetchBytes, kFetchBytes);
         WidenGroup<kType>(chunk + s * kFormat.bytes(), group, words + s * kSteps * kStripFeatures);
       }
       AddSteps<kSteps, kRows, kStrips>(words, in, task.in_stride, sums);
@@ -127,6 +136,8 @@ MultiplyFewRows PairsOfBlocks(BlockType type) {
       return MultiplyRows<BlockType::kQ6K>;
     case BlockType::kIq4Xs:
       return MultiplyRows<BlockType::kIq4Xs>;
+    case BlockType::kInt8:
+      return MultiplyRows<BlockType::kInt8>;
   }
   return nullptr;
 }

@@ -47,7 +47,12 @@ class BlockPanels final : public PanelWeights {
  public:
   BlockPanels(LinearEngine& engine, const BlockView& weights, LaneOrder order,
               const std::vector<StripRows>& strips)
-      : PanelWeights(engine, {weights.in_features, weights.out_features, weights.bias}, 2),
+      : PanelWeights(engine,
+                     {.in_features = weights.in_features,
+                      .out_features = weights.out_features,
+                      .bias = weights.bias,
+                      .steps_together = FormatOf(BlockType::kInt8).steps()},
+                     2),
         panels_(panels()) {
     for (size_t strip = 0; strip < strips.size(); ++strip) {
       const BlockType type = strips[strip].type;
@@ -59,7 +64,7 @@ class BlockPanels final : public PanelWeights {
     }
     words_are_exact_ = order == LaneOrder::kFeatures ||
                        std::none_of(strips.begin(), strips.end(), [](const StripRows& strip) {
-                         return FormatOf(strip.type).brain_scale;
+                         return strip.type == BlockType::kMxfp4;
                        });
     for (Panel& panel : panels_) {
       panel.at = byte_count_;

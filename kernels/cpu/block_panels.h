@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BlockPanels: weights that stay in the blocks of their GGUF file, in panels for our own loops.
+// BlockPanels: weights in the blocks of their GGUF file, or in those that were made of them when
+// they were loaded, in panels for our own loops.
 //
 // Strips of a panel may differ in type, as the parts of a layer do. A panel is a run of chunks,
 // each of which has one block, the longest of its types, of each of its four strips, so that a

@@ -162,6 +162,8 @@ WidenStrip WidenerOf(BlockType type) {
       return Widen<BlockType::kQ6K>;
     case BlockType::kIq4Xs:
       return Widen<BlockType::kIq4Xs>;
+    case BlockType::kInt8:
+      return Widen<BlockType::kInt8>;
   }
   return nullptr;
 }

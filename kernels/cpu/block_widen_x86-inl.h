@@ -185,10 +185,14 @@ HWY_INLINE void WidenGroup(const uint8_t* block, size_t group, uint32_t* words) 
   }
 }
 
-HWY_INLINE void FetchAhead(const uint8_t* from, size_t bytes) {
+HWY_INLINE void FetchFrom(const uint8_t* from, size_t bytes) {
   for (size_t byte = 0; byte < bytes; byte += 64) {
-    __builtin_prefetch(from + kAheadBytes + byte, 0, 2);
+    __builtin_prefetch(from + byte, 0, 2);
   }
+}
+
+HWY_INLINE void FetchAhead(const uint8_t* from, size_t bytes) {
+  FetchFrom(from + kAheadBytes, bytes);
 }
 
 }  // namespace

@@ -48,6 +48,8 @@ WidenStrip PairWidener(BlockType type) {
       return Widen<BlockType::kQ6K>;
     case BlockType::kIq4Xs:
       return Widen<BlockType::kIq4Xs>;
+    case BlockType::kInt8:
+      return Widen<BlockType::kInt8>;
   }
   return nullptr;
 }

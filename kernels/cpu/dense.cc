@@ -122,7 +122,7 @@ class CpuDense final : public Dense {
     size_t out_features = 0;
     for (const BlockRows& part : parts) {
       out_features += part.rows.size();
-      LAMINA_CHECK(in_features % InfoOf(part.type).elements == 0);
+      LAMINA_CHECK(part.type == BlockType::kInt8 || in_features % InfoOf(part.type).elements == 0);
     }
     LAMINA_CHECK(bias.empty() || bias.size() == out_features);
     LAMINA_CHECK(out_features > 0 && in_features > 0);

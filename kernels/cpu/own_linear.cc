@@ -30,7 +30,9 @@ namespace {
 //   StepsAtOnce() steps of a panel that go through so many rows before the next steps: the panel's
 //                part stays in the second cache,
 //   kOrder       of the lanes of blocks,
-//   IsInput()    whether activations of so many columns are what the loop takes,
+//   IsInput()    whether activations of so many columns are what the loop takes, unless zeros have
+//   to
+//                complete them,
 //   Copy()       which makes it of a row that is not.
 
 // f32 multiply-adds. Their rows' f32 copy stays in the second cache.
@@ -115,8 +117,9 @@ class OwnLinearEngine final : public LinearEngine {
   }
 
   absl::Status Prepare(const EngineWeights& weights, size_t rows_max) override {
-    if (!Arithmetic::IsInput(weights.in_features())) {
-      ReserveCopies(rows_max * InputsOf(static_cast<const PanelWeights&>(weights)));
+    const auto& panels = static_cast<const PanelWeights&>(weights);
+    if (!TakesAsItIs(panels)) {
+      ReserveCopies(rows_max * InputsOf(panels));
     }
     return absl::OkStatus();
   }
@@ -185,21 +188,27 @@ class OwnLinearEngine final : public LinearEngine {
   // How many inputs a row has for the loop: whole steps.
   static size_t InputsOf(const PanelWeights& weights) { return kInputsPerStep * weights.steps(); }
 
+  // Whether the loop takes activations for these weights where they are.
+  static bool TakesAsItIs(const PanelWeights& weights) {
+    return Arithmetic::IsInput(weights.in_features()) && weights.in_features() == InputsOf(weights);
+  }
+
   void ReserveCopies(size_t inputs) { copies_.resize(std::max(copies_.size(), inputs)); }
 
-  // inputs_: each product's input as the loop takes it, an odd last feature completed by a zero.
+  // inputs_: each product's input as the loop takes it, completed by zeros to whole steps, and
+  // blocks.
   void TakeInputs(absl::Span<const EngineProduct> products) {
     size_t copied = 0;
     for (const EngineProduct& product : products) {
-      copied +=
-          Arithmetic::IsInput(product.in.cols) ? 0 : product.in.rows * InputsOf(WeightsOf(product));
+      const PanelWeights& weights = WeightsOf(product);
+      copied += TakesAsItIs(weights) ? 0 : product.in.rows * InputsOf(weights);
     }
     ReserveCopies(copied);
     inputs_.clear();
     Input* to = copies_.data();
     for (const EngineProduct& product : products) {
       const ActivationView& in = product.in;
-      if (Arithmetic::IsInput(in.cols)) {
+      if (TakesAsItIs(WeightsOf(product))) {
         inputs_.push_back({static_cast<const Input*>(in.data), in.rows, in.cols, in.stride});
       } else {
         const size_t stride = InputsOf(WeightsOf(product));
@@ -255,11 +264,11 @@ class OwnLinearEngine final : public LinearEngine {
     const Task& task = tasks_[index];
     const size_t features = task.part.strips * kStripFeatures;
     if (task.out.cols == features) {
-      MultiplyPanel(task, Ahead(index), task.out, worker);
+      MultiplyPanel(task, index, task.out, worker);
       return;
     }
     const MatrixView<float> whole = Packed(partly_[worker].get(), task.out.rows, features);
-    MultiplyPanel(task, Ahead(index), whole, worker);
+    MultiplyPanel(task, index, whole, worker);
     for (size_t i = 0; i < whole.rows; ++i) {
       std::copy_n(whole.row(i), task.out.cols, task.out.row(i));
     }
@@ -277,11 +286,12 @@ class OwnLinearEngine final : public LinearEngine {
   }
 
   // False where it takes other weights, or fewer rows.
-  static bool MultiplyAsItLies(const Task& task, MatrixView<float> out) {
+  static bool MultiplyAsItLies(const Task& task, const uint8_t* next, MatrixView<float> out) {
     if constexpr (Arithmetic::kOrder == LaneOrder::kPairs) {
       const PanelWeights::FewRows few = task.weights->FewRowsOf(task.part.panel);
       if (few.multiply != nullptr && task.in.rows <= kFewBlockRows) {
         few.multiply({.panel = few.panel,
+                      .next = next,
                       .strip = task.part.strip,
                       .strips = task.part.strips,
                       .steps = task.weights->steps(),
@@ -297,11 +307,21 @@ class OwnLinearEngine final : public LinearEngine {
     return false;
   }
 
-  void MultiplyPanel(const Task& task, const uint32_t* ahead, MatrixView<float> out,
-                     size_t worker) const {
-    if (MultiplyAsItLies(task, out)) {
+  // As Ahead(), of a panel in blocks.
+  const uint8_t* BlocksAhead(size_t index) const {
+    const size_t next = index + threads_;
+    if (next >= tasks_.size() || !tasks_[index].part.whole() || !tasks_[next].part.whole() ||
+        tasks_[next].weights != tasks_[index].weights) {
+      return nullptr;
+    }
+    return tasks_[next].weights->FewRowsOf(tasks_[next].part.panel).panel;
+  }
+
+  void MultiplyPanel(const Task& task, size_t index, MatrixView<float> out, size_t worker) const {
+    if (MultiplyAsItLies(task, BlocksAhead(index), out)) {
       return;
     }
+    const uint32_t* const ahead = Ahead(index);
     const size_t steps = task.weights->steps();
     uint32_t* const scratch = task.weights->widens() ? scratch_[worker].get() : nullptr;
     for (size_t first = 0; first < steps;) {

@@ -37,15 +37,16 @@ struct PanelPart {
 class PanelWeights : public EngineWeights {
  public:
   struct Shape {
-    size_t in_features = 0;
+    size_t in_features = 0;  // Completed by zeros to whole steps, and to whole blocks of int8.
     size_t out_features = 0;
     absl::Span<const float> bias;  // [out_features] or empty.
+    size_t steps_together = 1;     // Their number is a multiple of this.
   };
 
   // `inputs_per_step`: 2 for words of bf16, 1 for f32.
   PanelWeights(LinearEngine& engine, const Shape& shape, size_t inputs_per_step)
       : EngineWeights(engine, shape.in_features, shape.out_features),
-        steps_((shape.in_features + inputs_per_step - 1) / inputs_per_step),
+        steps_(StepsOf(shape, inputs_per_step)),
         panels_((shape.out_features + kPanelFeatures - 1) / kPanelFeatures),
         bias_(panels_ * kPanelFeatures, 0.0f) {
     std::copy(shape.bias.begin(), shape.bias.end(), bias_.begin());
@@ -82,6 +83,11 @@ class PanelWeights : public EngineWeights {
   uint64_t bias_bytes() const { return bias_.size() * sizeof(float); }
 
  private:
+  static size_t StepsOf(const Shape& shape, size_t inputs_per_step) {
+    const size_t together = inputs_per_step * shape.steps_together;
+    return (shape.in_features + together - 1) / together * shape.steps_together;
+  }
+
   size_t steps_;
   size_t panels_;
   std::vector<float> bias_;  // [panels * 64]

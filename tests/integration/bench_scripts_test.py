@@ -17,11 +17,14 @@ from unittest import mock
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "bench"))
+import all as all_suites  # noqa: E402
 import choice  # noqa: E402
 import cluster  # noqa: E402
+import peer_systems  # noqa: E402
 import peers  # noqa: E402
 import processor  # noqa: E402
 import remote  # noqa: E402
+import tables  # noqa: E402
 
 BUILDS = """#!/usr/bin/env bash
 mkdir -p build/release/bin
@@ -35,11 +38,20 @@ BUILDS_NOTHING = "#!/usr/bin/env bash\necho 'no compiler' >&2\nexit 1\n"
 LLAMA = """#!/usr/bin/env bash
 while [[ $# -gt 0 ]]; do [[ $1 == -npl ]] && rows=$2; shift; done
 [[ $rows == 16 ]] && kill -SEGV $$
-echo "{\\"speed_tg\\": $rows.5}"
+echo "{\\"speed_pp\\": 900, \\"speed_tg\\": $rows.5}"
 """
 VLLM = """#!/usr/bin/env bash
-echo '{"rows": 1, "context": 1024, "tokens_per_second": 40}'
+echo '{"rows": 1, "context": 1024, "prompt_tokens_per_second": 1000, "tokens_per_second": 40}'
 kill -SEGV $$
+"""
+
+# A suite that fails, one that takes long, and one that does well.
+RUNS = """#!/usr/bin/env bash
+case $1 in
+  dense) exit 3 ;;
+  attention) exec sleep 60 ;;
+  *) echo '{"rows": 1}' > "$3" ;;
+esac
 """
 
 # A cluster of which each call of `status` says ten steps more of what the load has. Its memory node attends in three tenths of the time.
@@ -125,7 +137,7 @@ class PeersTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
-        patch = mock.patch.object(peers, "PEERS", self.folder)
+        patch = mock.patch.object(peer_systems, "PEERS", self.folder)
         patch.start()
         self.addCleanup(patch.stop)
 
@@ -137,24 +149,143 @@ class PeersTest(unittest.TestCase):
     def test_goes_on_behind_a_point_at_which_llama_cpp_crashes(self):
         write_program(self.folder / "llama-batched-bench", LLAMA)
 
-        rates, text = self.printed(peers.run_llama, [(1, 1024), (16, 1024), (64, 512)], 64)
+        figures, text = self.printed(peer_systems.llama, [(1, 1024), (16, 1024), (64, 512)], 64)
 
-        self.assertEqual(rates, {(1, 1024): 1.5, (64, 512): 64.5})
-        self.assertIn("SIGSEGV at 16 rows of 1024 tokens", text)
+        self.assertEqual(figures, {(1, 1024): peer_systems.Figures(900, 1.5), (64, 512): peer_systems.Figures(900, 64.5)})
+        self.assertIn("llama.cpp ended by SIGSEGV", text)
 
     def test_keeps_what_vllm_measured_before_it_crashed(self):
         write_program(self.folder / "vllm/bin/python", VLLM)
 
-        rates, text = self.printed(peers.run_vllm, [(1, 1024), (16, 1024)], 64, "bfloat16")
+        figures, text = self.printed(peer_systems.vllm, [(1, 1024), (16, 1024)], 64, "bfloat16")
 
-        self.assertEqual(rates, {(1, 1024): 40})
+        self.assertEqual(figures, {(1, 1024): peer_systems.Figures(1000, 40)})
         self.assertIn("SIGSEGV", text)
 
     def test_names_what_installs_a_peer(self):
-        for run in (lambda: peers.run_llama([(1, 1)], 1), lambda: peers.run_vllm([(1, 1)], 1, "float32")):
-            rates, text = self.printed(run)
-            self.assertEqual(rates, {})
+        for run in (lambda: peer_systems.llama([(1, 1)], 1), lambda: peer_systems.vllm([(1, 1)], 1, "float32")):
+            figures, text = self.printed(run)
+            self.assertEqual(figures, {})
             self.assertIn("bench/setup_peers.sh", text)
+        self.assertFalse(peer_systems.installed("vLLM"))
+        self.assertTrue(peer_systems.installed("auto"))
+
+    def test_a_program_that_hangs_is_ended(self):
+        write_program(self.folder / "llama-batched-bench", "#!/usr/bin/env bash\nexec sleep 60\n")
+        with mock.patch.object(peer_systems, "PEER_SECONDS_MAX", 0.1):
+            figures, text = self.printed(peer_systems.llama, [(1, 1024)], 64)
+        self.assertEqual(figures, {})
+        self.assertIn("ended after 0.1 s", text)
+
+    def test_a_cluster_that_does_not_start_leaves_the_others_their_turns(self):
+        class Broken:
+            def __init__(self, **_):
+                raise RuntimeError("the cluster did not start")
+
+        arguments = mock.Mock(lanes="2")
+        with mock.patch.object(peer_systems.cluster, "Cluster", Broken):
+            figures, text = self.printed(peer_systems.run, "auto", [(1, 1024), (16, 1024)], arguments, {})
+        self.assertEqual(figures, {})
+        self.assertEqual(text.count("auto gave up: the cluster did not start"), 2)
+
+
+class TurnsTest(unittest.TestCase):
+    """Two points in three turns. In the second vLLM gives nothing at 16 rows; policy auto is never as fast as two pools there."""
+
+    POINTS = [(1, 1024), (16, 1024)]
+    NAMES = ["lamina", "local", "auto", "vLLM"]
+
+    def setUp(self):
+        self.order = []
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.found = peers.in_turns(self.NAMES, self.POINTS, 3, self.measure)
+        self.rows = [peers.row_of(self.found, self.NAMES, point) for point in self.POINTS]
+
+    def measure(self, name):
+        turn = len(self.order) // len(self.NAMES)
+        self.order.append(name)
+        base = {"lamina": 100, "local": 150, "auto": 150, "vLLM": 50}[name] * (1 + turn)
+        took = "local" if name == "auto" else ""
+        figures = {(1, 1024): peer_systems.Figures(10 * base, base, took),
+                   (16, 1024): peer_systems.Figures(10 * base, {"lamina": 2.0, "auto": 1.2}.get(name, 1) * base, took)}
+        if name == "vLLM" and turn == 1:
+            del figures[16, 1024]
+        return figures
+
+    def test_all_systems_have_each_turn_in_turning_order(self):
+        self.assertEqual(self.order, [*self.NAMES, *self.NAMES[::-1], *self.NAMES])
+
+    def test_figures_are_medians_and_ratios_those_of_turns(self):
+        one, sixteen = self.rows
+        self.assertEqual(one["decode"]["vLLM"], {"median": 100, "least": 50, "most": 150, "turns": 3})
+        self.assertEqual(one["prompt"]["local"]["median"], 3000)
+        self.assertEqual(sixteen["decode"]["vLLM"]["turns"], 2)
+        self.assertAlmostEqual(one["decode_ratio"]["vLLM"], 3)
+        self.assertAlmostEqual(sixteen["decode_ratio"]["vLLM"], 3.6)
+
+    def test_the_loss_of_auto_is_to_the_better_fixed_mode(self):
+        one, sixteen = self.rows
+        self.assertEqual((one["auto_took"], one["auto_loss"]), ("local", 0))
+        self.assertAlmostEqual(sixteen["auto_loss"], 0.1)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            peers.print_losses(self.rows)
+        self.assertIn("at 1 rows of 1024 takes local: loses 0.0% of decoding to the better fixed mode, within 5%", out.getvalue())
+        self.assertIn("loses 10.0% of decoding to the better fixed mode, more than 5%", out.getvalue())
+
+    def test_tables_of_the_page_come_from_the_figures(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(tables, "ROOT", pathlib.Path(folder)), \
+                mock.patch.object(tables, "PAGE", pathlib.Path(folder) / "page.md"), mock.patch.object(sys, "argv", ["tables.py", "--check"]):
+            (tables.ROOT / "all.json").write_text(json.dumps({"machine": "class AVX2: one", "suites": {"peers": {
+                "command": "bench/run.sh peers", "date": "2026-11-27", "result": {"systems": self.NAMES, "rows": self.rows}}}}))
+            tables.PAGE.write_text("before\n<!-- table peers all.json -->\nold\n<!-- end of table -->\nbehind\n")
+            with self.assertRaisesRegex(SystemExit, "not what the figures give: peers of all.json"):
+                tables.main()
+            with mock.patch.object(sys, "argv", ["tables.py"]):
+                tables.main()
+            page = tables.PAGE.read_text()
+            tables.main()  # Now it is.
+
+        self.assertIn("`bench/run.sh peers`, AVX2: one, 2026-11-27:\n\n| tokens/s | rows x context | two pools |", page)
+        self.assertIn("| decoding | 16 x 1024 | 400 | 300 | 360 (took `local`, loses 10.0%) | 100 | 3.60 |", page)
+        self.assertIn("| prompts | 1 x 1024 | 2,000 | 3,000 | 3,000 | 1,000 | 3.00 |", page)
+        self.assertTrue(page.startswith("before\n") and page.endswith("behind\n"))
+
+    def test_a_table_without_figures_is_named(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(tables, "ROOT", pathlib.Path(folder)):
+            (tables.ROOT / "all.json").write_text(json.dumps({"machine": "m", "suites": {"decode": {"problem": "late"}}}))
+            for suite, why in (("decode", "all.json has no figures of decode"), ("plan", "suite plan has no table")):
+                with self.assertRaisesRegex(ValueError, why):
+                    tables.table(suite, "all.json")
+
+
+class AllTest(SuiteTest):
+    def test_its_suites_take_half_an_hour_and_have_tables(self):
+        self.assertLessEqual(sum(limit for limit, _ in all_suites.SUITES.values()), all_suites.SECONDS_MAX)
+        self.assertEqual(set(all_suites.SUITES), set(tables.TABLES))
+
+    def test_goes_on_behind_a_suite_that_fails_or_takes_too_long(self):
+        write_program(self.tree / "bench/run.sh", RUNS)
+        path = self.tree / "all.json"
+        path.write_text(json.dumps({"machine": processor.machine(), "suites": {"peers": {"result": "kept"}}}))
+        limits = {"dense": (60, []), "attention": (0.2, []), "decode": (60, ["--rows", "1"]), "peers": (60, [])}
+        with mock.patch.multiple(all_suites, ROOT=self.tree, SUITES=limits), \
+                mock.patch.object(sys, "argv", ["all.py", "--json", str(path), "--only", "dense,attention,decode"]), \
+                contextlib.redirect_stdout(io.StringIO()) as out, self.assertRaises(SystemExit) as ended:
+            all_suites.main()
+
+        found = json.loads(path.read_text())["suites"]
+        self.assertEqual(ended.exception.code, 1)
+        self.assertEqual(found["dense"]["problem"], "exit status 3")
+        self.assertEqual(found["attention"]["problem"], "not done in 0.2 s")
+        self.assertEqual((found["decode"]["result"], found["decode"]["command"]), ({"rows": 1}, "bench/run.sh decode -- --rows 1"))
+        self.assertEqual(found["peers"]["result"], "kept")
+        self.assertIn("without figures: dense, attention", out.getvalue())
+
+    def test_another_machines_file_is_refused(self):
+        path = self.tree / "all.json"
+        path.write_text(json.dumps({"machine": "another", "suites": {}}))
+        with self.assertRaisesRegex(SystemExit, "has figures of another"):
+            all_suites.read(path)
 
 
 class ServerTest(SuiteTest):

@@ -26,7 +26,7 @@ TEST(WeightsTest, AreAutoUnlessSaid) {
 TEST(WeightsTest, WhatIsWrittenReadsBackAsTheSame) {
   for (const auto& [word, form] :
        {std::pair("auto", WeightsForm::kAuto), std::pair("packed", WeightsForm::kPacked),
-        std::pair("bf16", WeightsForm::kBF16)}) {
+        std::pair("bf16", WeightsForm::kBF16), std::pair("int8", WeightsForm::kInt8)}) {
     const auto config = Parse({std::string("compute.0.weights=") + word});
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_EQ(config->compute[0].weights, form);
@@ -38,7 +38,7 @@ TEST(WeightsTest, WhatIsWrittenReadsBackAsTheSame) {
 
 TEST(WeightsTest, AnotherWordIsRefusedWithTheKnownOnes) {
   EXPECT_THAT(Parse({"compute.0.weights=int4"}).status().ToString(),
-              HasSubstr("auto, packed, bf16"));
+              HasSubstr("auto, packed, bf16, int8"));
 }
 
 TEST(WeightsTest, PackedContradictsF32) {
@@ -61,6 +61,37 @@ TEST(WeightsTest, PackedWeightsOnADeviceAreUnimplemented) {
       Parse({"compute.0.weights=packed", "compute.0.device=cuda:0"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(status.ToString(), HasSubstr("compute on cuda:0"));
+}
+
+TEST(WeightsTest, Int8IsLossyAndAnotherModel) {
+  const auto plain = Parse({});
+  const auto int8 = Parse({"compute.0.weights=int8"});
+  ASSERT_TRUE(plain.ok() && int8.ok()) << int8.status();
+  EXPECT_FALSE(plain->IsLossy());
+  EXPECT_TRUE(int8->IsLossy());
+  EXPECT_EQ(plain->FingerprintOf("0123"), "0123");
+  EXPECT_EQ(int8->FingerprintOf("0123"), "0123-int8");
+}
+
+TEST(WeightsTest, Int8OfSomeComputeNodesIsRefused) {
+  constexpr char kTwo[] =
+      "model: m\ncompute: [{name: c0, weights: int8}, {name: c1}]\n"
+      "memory: [{name: m0, capacity: 1GiB}]\n";
+  const absl::Status status = ParseClusterConfig(kTwo, "test", {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.ToString(),
+              HasSubstr("compute.1.weights: auto contradicts compute.0.weights: int8"));
+  const auto both = ParseClusterConfig(kTwo, "test", {"compute.1.weights=int8"});
+  EXPECT_TRUE(both.ok()) << both.status();
+}
+
+TEST(WeightsTest, Int8IsRefusedWhereBlocksAreNotServed) {
+  for (const auto& [key, words] :
+       {std::pair("compute.0.compute_type=f32", "int8 contradicts compute_type f32"),
+        std::pair("compute.0.weights_budget=1GiB", "int8 weights do not come from a store"),
+        std::pair("compute.0.device=cuda:0", "int8 is not served by this version with compute")}) {
+    EXPECT_THAT(Parse({"compute.0.weights=int8", key}).status().ToString(), HasSubstr(words));
+  }
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layers that keep their GGUF blocks have the bits of the same layers widened to bf16: over all
-// types, odd shapes, 1 to 130 rows, threads, and instruction sets. CTest runs this file again with
-// older ones, as linear_test.
+// Layers in blocks have the bits of the same layers widened to bf16: over all types, odd shapes, 1
+// to 130 rows, threads, and instruction sets. CTest runs this file again with older ones, as
+// linear_test.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -16,6 +18,7 @@
 #include "hwy/targets.h"
 #include "kernels/block_type.h"
 #include "kernels/dense.h"
+#include "kernels/int8_weights.h"
 #include "model/gguf/dequantize.h"
 #include "tests/unit/kernels/dense_test_util.h"
 
@@ -36,7 +39,7 @@ void SetHalf(std::vector<uint8_t>& bytes, size_t at, Prng& prng) {
 
 // One row of random blocks: all bytes are random, and scales finite.
 std::vector<uint8_t> RandomRow(const BlockTypeInfo& info, size_t in_features, Prng& prng) {
-  std::vector<uint8_t> bytes(in_features / info.elements * info.bytes);
+  std::vector<uint8_t> bytes((in_features + info.elements - 1) / info.elements * info.bytes);
   for (uint8_t& byte : bytes) {
     byte = static_cast<uint8_t>(prng.Below(256));
   }
@@ -49,6 +52,11 @@ std::vector<uint8_t> RandomRow(const BlockTypeInfo& info, size_t in_features, Pr
       case BlockType::kQ6K:
         SetHalf(bytes, block + 208, prng);
         break;
+      case BlockType::kInt8: {
+        const BFloat16 scale = ToBFloat16(RandomFloats(1, prng.Below(1u << 30))[0]);
+        std::memcpy(bytes.data() + block, &scale, sizeof(scale));
+        break;
+      }
       case BlockType::kQ41:
       case BlockType::kQ51:
       case BlockType::kQ4K:
@@ -58,6 +66,11 @@ std::vector<uint8_t> RandomRow(const BlockTypeInfo& info, size_t in_features, Pr
       default:
         SetHalf(bytes, block, prng);
     }
+  }
+  if (in_features % info.elements != 0) {
+    std::fill(
+        bytes.end() - static_cast<std::ptrdiff_t>(info.elements - in_features % info.elements),
+        bytes.end(), uint8_t{0});
   }
   return bytes;
 }
@@ -117,6 +130,12 @@ class BlockLayer {
 
  private:
   void AppendWidened(const BlockTypeInfo& info, const std::vector<uint8_t>& row) {
+    if (info.type == BlockType::kInt8) {
+      std::vector<float> inputs(in_features_);
+      Int8Values(row.data(), absl::MakeSpan(inputs));
+      std::transform(inputs.begin(), inputs.end(), std::back_inserter(widened_), ToBFloat16);
+      return;
+    }
     const model::GgufTensorType* type = model::FindGgufTensorType(info.name);
     std::vector<float> values(info.elements);
     for (size_t block = 0; block < row.size(); block += info.bytes) {
@@ -345,6 +364,60 @@ TEST_F(BlocksTest, PartsOfSeveralTypesStandInOneLayer) {
   }
 }
 
+// Rows of 8 bits need not be whole blocks: zeros complete them.
+TEST_F(BlocksTest, RowsOfInt8EndAnywhere) {
+  for (const bool fallback : {false, true}) {
+    const std::unique_ptr<Dense> dense = MakeDense(DType::kBF16, fallback, 3);
+    if (!KeepsBlocks(*dense)) {
+      continue;
+    }
+    for (const size_t inputs : {1, 31, 63, 65, 100, 576, 1000, 2047}) {
+      const BlockLayer layer({{BlockType::kInt8, 97}}, inputs, true, inputs);
+      for (const size_t rows : {1, 2, 5, 7, 8, 16, 33, 128}) {
+        ExpectSameBits(*dense, layer, rows, rows % 2);
+        ASSERT_FALSE(HasFatalFailure());
+      }
+      const auto packed = layer.PackBlocks(*dense);
+      ASSERT_TRUE(packed.ok()) << packed.status();
+      Activations expected(2, inputs, DType::kF32);
+      const uint32_t ids[] = {96, 5};
+      dense->Embed(layer.widened(), DType::kBF16, inputs, ids, expected.floats());
+      ExpectLookUps(*dense, **packed, ids, expected);
+    }
+  }
+}
+
+// A row's bits depend on that row alone, also where another loop takes more rows.
+TEST_F(BlocksTest, RowsOfInt8HaveTheSameBitsInAnyBatch) {
+  constexpr size_t kRows = 130;
+  const BlockLayer layer({{BlockType::kInt8, 130}}, 200, true, 21);
+  for (const size_t threads : {1, 3}) {
+    const std::unique_ptr<Dense> dense = MakeDense(DType::kBF16, false, threads);
+    const auto packed = layer.PackBlocks(*dense);
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    Activations in = Activations::Random(kRows, 200, DType::kBF16, 3);
+    Activations whole(kRows, 130, DType::kF32);
+    dense->Linear(**packed, in.view(), 0, whole.floats());
+    for (const size_t count : {1, 3, 6, 7, 12, 13, 64, 128}) {
+      Activations part(count, 130, DType::kF32);
+      dense->Linear(**packed, in.view().Rows(kRows - count, count), 0, part.floats());
+      for (size_t i = 0; i < count; ++i) {
+        for (size_t j = 0; j < 130; ++j) {
+          ASSERT_TRUE(SameBits(part.Get(i, j), whole.Get(kRows - count + i, j)))
+              << count << " rows";
+        }
+      }
+    }
+  }
+}
+
+TEST_F(BlocksTest, Int8StandsNextToOtherTypes) {
+  const BlockLayer layer({{BlockType::kQ80, 16}, {BlockType::kInt8, 36}}, 96, false, 10);
+  for (const size_t rows : {1, 5, 9}) {
+    ExpectSameBits(*dense_, layer, rows, 0);
+  }
+}
+
 TEST_F(BlocksTest, TypesThatChangeInsideAStripAreUnimplemented) {
   const BlockLayer layer({{BlockType::kQ40, 40}, {BlockType::kQ80, 40}}, 64, false, 10);
   const absl::Status status = layer.PackBlocks(*dense_).status();
@@ -389,7 +462,7 @@ TEST(BlockWidenTest, HasTheSameBitsOnEveryInstructionSet) {
 }
 
 TEST(BlockTypeTest, AreThoseOfFiles) {
-  for (const BlockTypeInfo& info : BlockTypes()) {
+  for (const BlockTypeInfo& info : FileBlockTypes()) {
     const model::GgufTensorType* type = model::FindGgufTensorType(info.name);
     ASSERT_NE(type, nullptr) << info.name;
     EXPECT_EQ(info.elements, type->block_elements) << info.name;
@@ -398,6 +471,8 @@ TEST(BlockTypeTest, AreThoseOfFiles) {
     EXPECT_EQ(InfoOf(info.type).name, info.name);
   }
   EXPECT_EQ(FindBlockType("F16"), std::nullopt);
+  EXPECT_EQ(FindBlockType("int8"), std::nullopt);
+  EXPECT_EQ(InfoOf(BlockType::kInt8).name, "int8");
 }
 
 }  // namespace

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The systems that `bench/run.sh peers` compares. Each measures some points in one go, on the same two cores, and leaves nothing behind:
+
+  lamina      a compute process on core 0 and two memory processes on core 1 (two pools)
+  local       one compute process with policy local on both cores
+  auto        policy auto for each point as its load; which of the two it takes is kept
+  llama.cpp   its batched benchmark: the file's own weights, f16 KV, flash attention, both cores
+  vLLM        vLLM for CPUs, both cores, the file's weights in --vllm-dtype
+
+A figure of prompts is tokens a second from the first request's coming to the last one's first token; of decoding, by the best stretch
+in which all rows decode. A system that is not installed, does not start or crashes gives the figures that it got to, and says why
+it has no others.
+"""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+
+import cluster
+from floor import floor_ms, parts_of, parts_text
+
+PEERS = cluster.ROOT / "build/peers"
+PEERS_NAMES = ("llama.cpp", "vLLM")
+FIXED = ("lamina", "local")
+OWN = (*FIXED, "auto")
+SYSTEMS = (*OWN, *PEERS_NAMES)
+SETUP = "bench/setup_peers.sh"
+PEER_SECONDS_MAX = 600  # Of one start of a peer.
+CAPACITY = "4GiB"
+
+
+@dataclasses.dataclass
+class Figures:
+    prompt: float  # Tokens a second.
+    decode: float
+    took: str = ""  # Policy auto: what it took.
+
+
+def ending(code):
+    """How a program ended that did not end well."""
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def run_peer(name, command, environment=None):
+    """Its standard output, also of one that did not end well, which is said."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=PEER_SECONDS_MAX)
+    except subprocess.TimeoutExpired as late:
+        print(f"  {name} was ended after {PEER_SECONDS_MAX} s; what it measured before counts", flush=True)
+        return (late.stdout or b"").decode(errors="replace")
+    except OSError as error:
+        print(f"  {name} does not start: {error}", flush=True)
+        return ""
+    if done.returncode != 0:
+        print(f"  {name} ended by {ending(done.returncode)}; what it measured before counts: {done.stderr[-300:].strip()}", flush=True)
+    return done.stdout
+
+
+def json_lines(text):
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                yield json.loads(line)
+            except ValueError:  # It was ended while it wrote.
+                return
+
+
+def measure(running, rows, context, limits):
+    prompt, stretch = running.prompt_and_decode_rates(rows, context)
+    status = running.status()
+    local = status["policy"] == "local"
+    lanes = 1 if local else max(1, len(status["lanes"]))
+    step = 1e3 * rows / stretch.tokens_per_second
+    floor = floor_ms(limits, rows, stretch.context_tokens, lanes, compute_cores=2 if local else 1)
+    print(f"    a step of {rows} rows, {stretch.context_tokens:.0f} tokens of context, {lanes} lanes: {step:.1f} ms, "
+          f"floor {floor:.1f} ms ({floor / step:.2f}); {parts_text(parts_of(stretch, step))}", flush=True)
+    return Figures(prompt, stretch.tokens_per_second, status["policy"])
+
+
+def lamina(name, points, arguments, limits):
+    """{point: Figures}; without the points of a cluster that fails."""
+    local = name == "local"
+    keys = {"lanes": "auto" if local else arguments.lanes, "capacity": CAPACITY, "compute_cores": "0" if name == "lamina" else "0-1"}
+    found = {}
+    for together in [[point] for point in points] if name == "auto" else [points]:
+        try:
+            with cluster.Cluster(local=local, auto_load=together[0] if name == "auto" else None, **keys) as running:
+                for rows, context in together:
+                    found[rows, context] = measure(running, rows, context, limits)
+        except (RuntimeError, OSError) as error:
+            print(f"  {name} gave up: {error}", flush=True)
+    return found
+
+
+def llama(points, tokens):
+    program = PEERS / "llama-batched-bench"
+    if not program.exists():
+        print(f"  llama.cpp is not installed: {SETUP}", flush=True)
+        return {}
+    found = {}
+    for rows, context in points:
+        text = run_peer("llama.cpp", [
+            program, "-m", cluster.MODEL, "-t", "2", "-fa", "on", "-npp", str(context), "-ntg", str(tokens), "-npl", str(rows),
+            "-c", str(rows * (context + tokens + 8)), "--output-format", "jsonl"])
+        for line in json_lines(text):
+            found[rows, context] = Figures(line["speed_pp"], line["speed_tg"])
+    return found
+
+
+def vllm(points, tokens, dtype):
+    python = PEERS / "vllm/bin/python"
+    if not python.exists():
+        print(f"  vLLM is not installed: {SETUP}", flush=True)
+        return {}
+    environment = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="4", VLLM_CPU_OMP_THREADS_BIND="0-1", HF_HUB_OFFLINE="1")
+    text = run_peer("vLLM", [
+        python, cluster.ROOT / "bench/peer_vllm.py", "--gguf", cluster.MODEL, "--folder", PEERS / "model", "--tokens", str(tokens),
+        "--dtype", dtype, "--points", ",".join(f"{rows}:{context}" for rows, context in points)], environment)
+    return {(line["rows"], line["context"]): Figures(line["prompt_tokens_per_second"], line["tokens_per_second"])
+            for line in json_lines(text) if "tokens_per_second" in line}
+
+
+def installed(name):
+    """Whether there is anything to run: of ours always."""
+    return name in OWN or ((PEERS / "llama-batched-bench") if name == "llama.cpp" else (PEERS / "vllm/bin/python")).exists()
+
+
+def run(name, points, arguments, limits):
+    if name in OWN:
+        return lamina(name, points, arguments, limits)
+    if name == "llama.cpp":
+        return llama(points, arguments.tokens)
+    return vllm(points, arguments.tokens, arguments.vllm_dtype)

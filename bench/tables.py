@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tables of docs/performance.md from the figures that `bench/run.sh all --json FILE` wrote.
+
+A table stands between two lines,
+
+  <!-- table SUITE FILE -->
+  <!-- end of table -->
+
+with FILE as the tree has it. Without arguments every such table is written anew; with --check nothing is written, and tables that are
+not what their files give are named.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/performance.md"
+TABLE = re.compile(r"(<!-- table (?P<suite>\S+) (?P<file>\S+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+NAMES = {"lamina": "two pools", "local": "one node (`local`)", "auto": "`auto`"}
+
+
+def markdown(head, rows):
+    lines = [" ".join(["|", " | ".join(line), "|\n"]) for line in (head, *rows)]
+    return "".join([lines[0], "|" + "---|" * len(head) + "\n", *lines[1:]])
+
+
+def number(value, form="{:,.0f}"):
+    return "" if value is None else form.format(value)
+
+
+def attention(result):
+    contexts = sorted({row["context"] for row in result["decode"]})
+    groups = {}
+    for row in result["decode"]:
+        groups.setdefault((row["head_dim"], row["group"]), {})[row["context"]] = row["share"]
+    return markdown(["head size, group", *(f"share of reads at {context:,}" for context in contexts)],
+                    [[f"{head}, {group}", *(number(of.get(context), "{:.2f}") for context in contexts)]
+                     for (head, group), of in sorted(groups.items())])
+
+
+def dense(result):
+    shares = {}
+    for row in result["rows"]:
+        shares.setdefault(row["shape"], {})[row["rows"]] = row["share_of_onednn"]
+    counts = sorted({row["rows"] for row in result["rows"]})
+    return markdown(["share of oneDNN", *(f"{count} row{'s' if count > 1 else ''}" for count in counts)],
+                    [[shape, *(number(of.get(count), "{:.2f}") for count in counts)] for shape, of in shares.items()])
+
+
+def weights_int8(result):
+    scored = result["perplexity"]
+    text = markdown(["rows x context", "int8, tokens/s", "bf16, tokens/s", "gain", "gain by turns"], [
+        [f"{row['rows']} x {row['context']}", number(row["int8"]["tokens_per_second"]), number(row["bf16"]["tokens_per_second"]),
+         number(1 / row["int8"]["ratio"], "{:.2f}"),
+         f"{1 / max(row['int8']['ratios']):.2f} to {1 / min(row['int8']['ratios']):.2f}"] for row in result["rows"]])
+    for one in scored:
+        text += (f"\nPerplexity of {one['text']}, {one['tokens']:,} tokens: {one['int8']:.4f} with INT8 and {one['bf16']:.4f} with bf16, "
+                 f"{one['ratio']:.5f} times (standard error {one['standard_error']:.5f}).\n")
+    return text
+
+
+def decode(result):
+    return markdown(["rows x context", "a step, ms", "floor, ms", "floor / step", "tokens/s"], [
+        [f"{row['rows']} x {row['context']}", number(row["step_ms"], "{:.1f}"), number(row["floor_ms"], "{:.1f}"),
+         number(row["ratio"], "{:.2f}"), number(row["tokens_per_second"])] for row in result["rows"]])
+
+
+def peers(result):
+    ours = [name for name in result["systems"] if name in NAMES]
+    others = [name for name in result["systems"] if name not in NAMES]
+    head = ["tokens/s", "rows x context", *(NAMES[name] for name in ours), *(column for name in others for column in (name, "ratio"))]
+    rows = []
+    for kind, words in (("decode", "decoding"), ("prompt", "prompts")):
+        for row in result["rows"]:
+            median = {name: (row[kind].get(name) or {}).get("median") for name in result["systems"]}
+            cells = [number(median[name]) + (auto_words(row) if name == "auto" and kind == "decode" else "") for name in ours]
+            for name in others:
+                cells += [number(median[name]), number(row[f"{kind}_ratio"].get(name), "{:.2f}")]
+            rows.append([words, f"{row['rows']} x {row['context']}", *cells])
+    return markdown(head, rows)
+
+
+def auto_words(row):
+    if row.get("auto_loss") is None:
+        return ""
+    return f" (took `{row['auto_took']}`, loses {100 * max(0.0, row['auto_loss']):.1f}%)"
+
+
+TABLES = {"attention": attention, "dense": dense, "weights_int8": weights_int8, "decode": decode, "peers": peers}
+
+
+def table(suite, path):
+    """Errors: ValueError, of a suite that has no table or no figures in the file."""
+    if suite not in TABLES:
+        raise ValueError(f"suite {suite} has no table; those that have one: {', '.join(TABLES)}")
+    figures = json.loads((ROOT / path).read_text())
+    found = figures["suites"].get(suite, {})
+    if "result" not in found:
+        raise ValueError(f"{path} has no figures of {suite}")
+    return f"`{found['command']}`, {figures['machine'].removeprefix('class ')}, {found['date']}:\n\n{TABLES[suite](found['result'])}"
+
+
+def remade(text):
+    """The page with its tables as their files give them."""
+    return TABLE.sub(lambda match: f"{match[1]}{table(match['suite'], match['file'])}{match[4]}", text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where a table is not what its file gives")
+    arguments = parser.parse_args()
+    text = PAGE.read_text()
+    try:
+        new = remade(text)
+    except (OSError, ValueError, KeyError) as error:
+        sys.exit(f"{PAGE.relative_to(ROOT)}: {error}")
+    if not arguments.check:
+        PAGE.write_text(new)
+        return
+    odd = [f"{old['suite']} of {old['file']}" for old, now in zip(TABLE.finditer(text), TABLE.finditer(new)) if old[0] != now[0]]
+    if odd:
+        sys.exit(f"{PAGE.relative_to(ROOT)}: not what the figures give: {'; '.join(odd)}; python3 bench/tables.py makes them")
+
+
+if __name__ == "__main__":
+    main()
