@@ -86,12 +86,12 @@ def measure(sweep, point, turns):
 
 def report(result):
     """The row of a table, and whether every choice holds."""
-    predicted = result["predicted"]
-    figures = [f"{1e3 * steps[p]:.1f}, {1e3 * predicted.get(p, 0):.1f}" if p in result["steps"] else "" for p in POLICIES]
+    alone, predicted = result["steps"], result["predicted"]
+    figures = [f"{1e3 * alone[p]:.1f}, {1e3 * predicted.get(p, 0):.1f}" if p in alone else "" for p in POLICIES]
     chosen = sorted({policy for policy, _ in result["took"]})
     own = statistics.median(seconds for _, seconds in result["took"])
     # What auto took is one more measurement of that policy, with the share of activations that auto has settled.
-    steps = dict(result["steps"])
+    steps = dict(alone)
     for policy in chosen:
         steps[policy] = min(steps[policy], own)
     best = min(steps, key=steps.get)
