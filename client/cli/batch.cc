@@ -16,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "client/cli/batch_file.h"
 #include "client/cli/command.h"
@@ -43,6 +44,7 @@ struct BatchFlags {
   std::string output;
   uint32_t concurrency = 32;
   bool strict = false;
+  std::string policy;  // For all of them; empty: the cluster's own.
 };
 
 // The results, appended line by line.
@@ -245,6 +247,20 @@ void PrintSummary(const Invocation& invocation, const BatchRunner& runner, size_
                           .c_str());
 }
 
+// Else each request would be answered that the cluster does not prepare it.
+absl::Status CheckPolicy(const std::string& policy, const client::ModelInfo& model) {
+  std::vector<std::string> names;
+  for (const client::Policy& prepared : model.policies) {
+    names.push_back(prepared.name);
+  }
+  if (policy.empty() || names.empty() ||
+      std::find(names.begin(), names.end(), policy) != names.end()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--policy: the cluster prepares ",
+                                                 absl::StrJoin(names, ", "), ", not ", policy));
+}
+
 int Run(const Invocation& invocation, const BatchFlags& flags) {
   const absl::StatusOr<std::string> text = ReadTextFile(flags.input);
   if (!text.ok()) {
@@ -277,6 +293,12 @@ int Run(const Invocation& invocation, const BatchFlags& flags) {
   if (!models.ok() || models->empty()) {
     return Fail(models.ok() ? absl::UnavailableError("the server serves no model")
                             : models.status());
+  }
+  if (const absl::Status policy = CheckPolicy(flags.policy, models->front()); !policy.ok()) {
+    return Fail(policy);
+  }
+  for (BatchRequest& request : *requests) {
+    request.options.policy = flags.policy;
   }
   std::vector<std::string> names = models->front().names;
   names.push_back(models->front().id);
@@ -318,6 +340,7 @@ void AddBatchCommand(CLI::App& app, Invocation& invocation) {
   command->add_option("--concurrency", flags->concurrency, "Requests in flight (default: 32)")
       ->transform(Whole(1, 4096))
       ->type_name("N");
+  AddPolicyFlag(command, flags->policy);
   command->add_flag("--strict", flags->strict, "Answer nothing if a line is no request");
   command->callback([&invocation, flags] {
     invocation.run = [&invocation, flags] { return Run(invocation, *flags); };

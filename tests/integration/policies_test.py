@@ -108,6 +108,28 @@ class PoliciesTest(unittest.TestCase):
             self.assertIn("policies: attend_remote (of requests that name none) 0 running; "
                           f"fetch_heads 0 running; fetch_sparse 0 running, lossy: {WORD}", text)
 
+    def check_batch(self, cluster):
+        """All requests of a batch have its policy; one that is not prepared answers none."""
+        requests, results = cluster.directory / "requests.jsonl", cluster.directory / "results.jsonl"
+        body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
+        requests.write_text("".join(json.dumps({"custom_id": name, "method": "POST", "url": "/v1/completions", "body": body}) + "\n"
+                                    for name in ("a", "b")))
+        flags = ["batch", "--input", str(requests), "--output", str(results)]
+        refused = cluster.lamina(*flags, "--policy", "fetch_sparse")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("--policy: the cluster prepares attend_remote, fetch_heads, not fetch_sparse", refused.stderr)
+        self.assertEqual(results.read_text() if results.exists() else "", "")
+
+        def kv_read():
+            return {node["name"]: node["kv_bytes_read"] for node in cluster.status()["nodes"]}
+
+        before = kv_read()
+        answered = cluster.lamina(*flags, "--policy", "fetch_heads")
+        self.assertEqual(answered.returncode, 0, answered.stderr)
+        texts = {json.loads(line)["response"]["body"]["choices"][0]["text"] for line in results.read_text().splitlines()}
+        self.assertEqual(len(texts), 1)
+        cluster.await_true(lambda: kv_read()["c0"] > before["c0"], "c0 to attend")
+
     def test_a_policy_that_is_not_prepared_is_refused_and_the_cluster_serves_on(self):
         both = several("attend_remote", "fetch_heads", fetch={"window": "16MiB"})
         words = "policy: 'fetch_sparse' is not one that this cluster prepares, which are attend_remote, fetch_heads"
@@ -126,6 +148,7 @@ class PoliciesTest(unittest.TestCase):
             report = json.loads(cluster.lamina("bench", "--requests", "2", "--output-tokens", "4", "--policy",
                                                "fetch_heads", "--json").stdout)
             self.assertEqual((report["failed"], report["load"]["policy"]), (0, "fetch_heads"))
+            self.check_batch(cluster)
             self.assertEqual(self.post(cluster, "fetch_heads")[0], 200)
             self.assertEqual(self.post(cluster)[0], 200)
 
