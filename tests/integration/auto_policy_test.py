@@ -43,7 +43,8 @@ class AutoPolicyTest(unittest.TestCase):
         found = CHOICE.match(status["policy_choice"])
         self.assertIsNotNone(found, status["policy_choice"])
         self.assertEqual((int(found[1]), int(found[2])), (rows, context))
-        self.assertLessEqual(float(found[3]), float(found[5]))
+        # Of steps within 1% of each other the first policy is taken.
+        self.assertLessEqual(float(found[3]), 1.01 * float(found[5]) + 0.1)
         self.assertNotEqual(found[4], WORDS.get(status["policy"], "with " + status["policy"]))
         chosen = [figure for figure in status["policy_figures"] if figure["chosen"]]
         self.assertEqual([figure["policy"] for figure in chosen], [status["policy"]])
