@@ -481,6 +481,18 @@ std::vector<WeighedPolicy> WeighedPolicies(const ClusterConfig& config, const mo
   return policies;
 }
 
+absl::Status CheckSomePolicy(const std::vector<WeighedPolicy>& policies) {
+  std::vector<std::string> why;
+  for (const WeighedPolicy& policy : policies) {
+    if (policy.why_not.empty()) {
+      return absl::OkStatus();
+    }
+    why.push_back(absl::StrCat("not ", cost::KvPolicyName(policy.policy), ": ", policy.why_not));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "policy: auto finds none that this cluster can have; ", absl::StrJoin(why, "; ")));
+}
+
 }  // namespace
 
 std::vector<AttentionDescriptor> LayersOf(const model::Graph& graph) {
@@ -502,6 +514,7 @@ absl::StatusOr<EngineOptions> EngineOptionsOf(const ClusterConfig& config,
   LAMINA_RETURN_IF_ERROR(CheckWindows(config, options, model.width));
   if (options.policy_auto.has_value()) {
     options.policy_auto->policies = WeighedPolicies(config, graph, model);
+    LAMINA_RETURN_IF_ERROR(CheckSomePolicy(options.policy_auto->policies));
     UseActivations(options);
   }
   return options;

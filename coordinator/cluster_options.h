@@ -27,7 +27,8 @@ std::vector<AttentionDescriptor> LayersOf(const model::Graph& graph);
 // Errors: those of SettleStages() (stage_options.h);
 //         kInvalidArgument     a partition by head of layers with unlike or too few KV heads;
 //                              windows of one kind beyond what WindowLayout::Check() takes.
-//         kFailedPrecondition  a partition for which a memory node, or all of them, have too little
+//         kFailedPrecondition  policy auto with no policy that the cluster can have, and why none;
+//                              a partition for which a memory node, or all of them, have too little
 //                              room; under partition auto, that none can be served, and why.
 absl::StatusOr<EngineOptions> EngineOptionsOf(const ClusterConfig& config,
                                               const model::Graph& graph,

@@ -307,7 +307,7 @@ class OwnLinearEngine final : public LinearEngine {
     return false;
   }
 
-  // As Ahead(), of a panel in blocks.
+  // Asks ahead as Ahead() does, in a panel of blocks.
   const uint8_t* BlocksAhead(size_t index) const {
     const size_t next = index + threads_;
     if (next >= tasks_.size() || !tasks_[index].part.whole() || !tasks_[next].part.whole() ||

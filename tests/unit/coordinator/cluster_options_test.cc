@@ -237,6 +237,13 @@ TEST(EngineOptionsOfTest, PolicyAutoWeighsWhatTheClusterCanHave) {
   EXPECT_EQ(WhyNot(*store, cost::KvPolicy::kFetchHybrid), "");
   EXPECT_FALSE(store->nodes[0].holds_kv);
   EXPECT_EQ(store->partition, Partition::kRequest);
+
+  ExpectRefused(
+      OptionsOf("compute: [{name: c0}]\nmemory: [{name: m0, capacity: 1GiB, attend: false}]\n"
+                "policy: auto\nfetch: {window: 1KiB}\n"),
+      absl::StatusCode::kFailedPrecondition,
+      AllOf(HasSubstr("finds none that this cluster can have; not attend_remote: memory.0.attend"),
+            HasSubstr("not fetch_heads: fetch.window")));
 }
 
 // A request of 8192 tokens takes 8 MiB.
