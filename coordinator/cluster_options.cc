@@ -18,6 +18,7 @@
 #include "coordinator/core/partition_choice.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/stage_options.h"
+#include "coordinator/weighed_policies.h"
 #include "plan/fetch_pieces.h"
 #include "plan/prefill_lanes.h"
 #include "plan/slot_kinds.h"
@@ -417,82 +418,6 @@ absl::Status CheckWindows(const ClusterConfig& config, const EngineOptions& opti
        .layers = options.layers});
 }
 
-// A cluster file of one of the policies that auto weighs.
-ClusterConfig Weighed(const ClusterConfig& config, cost::KvPolicy policy) {
-  ClusterConfig alone = config;
-  alone.policy = std::string(cost::KvPolicyName(policy));
-  alone.policy_load = {};
-  alone.partition = Partition::kRequest;
-  if (policy == cost::KvPolicy::kLocal) {
-    alone.memory.clear();
-    alone.pipeline.lanes = static_cast<uint32_t>(alone.compute.size());
-    alone.pipeline.chunks_auto = true;
-    alone.pipeline.query_first = QueryFirst::kAuto;
-  } else {
-    for (ComputeNodeConfig& node : alone.compute) {
-      node.capacity_bytes = 0;
-    }
-  }
-  if (!alone.Fetches()) {
-    alone.fetch = {};
-  } else if (policy != cost::KvPolicy::kFetchHeads) {
-    alone.fetch.heads_auto = true;
-  }
-  return alone;
-}
-
-// What speaks against a policy: that it cannot pay, or what it would be refused for by itself.
-WeighedPolicy Weigh(cost::KvPolicy policy, const ClusterConfig& config, const model::Graph& graph,
-                    const model::ModelConfig& model) {
-  WeighedPolicy weighed{.policy = policy};
-  if (policy == cost::KvPolicy::kFetchRecompute || policy == cost::KvPolicy::kFetchHybrid) {
-    const std::vector<AttentionDescriptor> layers = LayersOf(graph);
-    const uint64_t kv = KvBytesPerToken(layers) / (layers.size() * sizeof(BFloat16));
-    if (model.width >= kv) {
-      weighed.why_not = absl::StrCat("recomputation cannot pay: an activation has ", model.width,
-                                     " elements in a layer, K and V ", kv);
-      return weighed;
-    }
-  }
-  const ClusterConfig alone = Weighed(config, policy);
-  if (const absl::Status valid = alone.Validate(); !valid.ok()) {
-    weighed.why_not = std::string(valid.message());
-    return weighed;
-  }
-  const absl::StatusOr<EngineOptions> options = EngineOptionsOf(alone, graph, model);
-  if (!options.ok()) {
-    weighed.why_not = std::string(options.status().message());
-    return weighed;
-  }
-  weighed.fetch = options->fetch;
-  return weighed;
-}
-
-std::vector<WeighedPolicy> WeighedPolicies(const ClusterConfig& config, const model::Graph& graph,
-                                           const model::ModelConfig& model) {
-  std::vector<WeighedPolicy> policies;
-  for (const cost::KvPolicy policy :
-       {cost::KvPolicy::kAttendRemote, cost::KvPolicy::kLocal, cost::KvPolicy::kFetchHeads,
-        cost::KvPolicy::kFetchRecompute, cost::KvPolicy::kFetchHybrid}) {
-    policies.push_back(Weigh(policy, config, graph, model));
-  }
-  policies.push_back({.policy = cost::KvPolicy::kFetchSparse,
-                      .why_not = "lossy: taken only where the cluster file names it"});
-  return policies;
-}
-
-absl::Status CheckSomePolicy(const std::vector<WeighedPolicy>& policies) {
-  std::vector<std::string> why;
-  for (const WeighedPolicy& policy : policies) {
-    if (policy.why_not.empty()) {
-      return absl::OkStatus();
-    }
-    why.push_back(absl::StrCat("not ", cost::KvPolicyName(policy.policy), ": ", policy.why_not));
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "policy: auto finds none that this cluster can have; ", absl::StrJoin(why, "; ")));
-}
-
 }  // namespace
 
 std::vector<AttentionDescriptor> LayersOf(const model::Graph& graph) {
@@ -513,8 +438,7 @@ absl::StatusOr<EngineOptions> EngineOptionsOf(const ClusterConfig& config,
   LAMINA_RETURN_IF_ERROR(SettlePartition(config, options));
   LAMINA_RETURN_IF_ERROR(CheckWindows(config, options, model.width));
   if (options.policy_auto.has_value()) {
-    options.policy_auto->policies = WeighedPolicies(config, graph, model);
-    LAMINA_RETURN_IF_ERROR(CheckSomePolicy(options.policy_auto->policies));
+    LAMINA_ASSIGN_OR_RETURN(options.policy_auto->policies, WeighPolicies(config, graph, model));
     UseActivations(options);
   }
   return options;

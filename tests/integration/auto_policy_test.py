@@ -8,6 +8,7 @@ Which policy is faster is the machine's affair; that the choice is the one that 
 import json
 import os
 import re
+import subprocess
 import unittest
 
 import harness
@@ -97,6 +98,17 @@ class AutoPolicyTest(unittest.TestCase):
             explained = cluster.lamina("explain").stdout
             self.assertIn("attend_remote   not: memory.0.attend: false makes 'm0' a store", explained)
             self.assertIn("local           not: compute.0.capacity: missing or zero", explained)
+            # What it held is fetched from the other one, once computed again.
+            running = cluster.popen("generate", "--prompt", PROMPT, "--max-tokens", "300", "--ignore-eos", "--json",
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            cluster.await_true(lambda: cluster.status()["running"] == 1, "a request to run")
+            cluster.kill("m1")
+            out, err = running.communicate(timeout=harness.COMMAND_SECONDS)
+            self.assertEqual(running.returncode, 0, err)
+            self.assertEqual(json.loads(out)["token_ids"][:len(expected)], expected)
+            cluster.await_state("serving; without m1")
+            self.assertEqual(cluster.status()["policy"], "fetch_heads")
+            self.assertEqual(self.tokens(cluster), expected)
 
     def test_cores_are_left_to_memory_nodes_while_kv_is_there(self):
         cores = sorted(os.sched_getaffinity(0))[:2]
