@@ -261,6 +261,8 @@ struct NodeStatus {
   SpillStatus spill;
   std::string data_thread;               // What it does: "none", "idle", "working", ...
   double data_thread_still_seconds = 0;  // How long it has not moved.
+  // How often it has told the coordinator its counters, which are those of the last time.
+  uint64_t reports = 0;
   // What its data thread has done since the node started: seconds by kind of work, as "attend" or
   // "wait_query". All waits begin with "wait_".
   std::vector<std::pair<std::string, double>> parts;

@@ -123,7 +123,8 @@ NodeStatus FromProto(const v1::Node& node) {
                        .mean_extent_tokens = node.mean_extent_tokens(),
                        .spill = FromProto(node.detail().spill()),
                        .data_thread = node.detail().data_thread(),
-                       .data_thread_still_seconds = node.data_thread_still_seconds()};
+                       .data_thread_still_seconds = node.data_thread_still_seconds(),
+                       .reports = node.reports()};
   for (const v1::PartTime& part : node.detail().parts()) {
     status.parts.emplace_back(part.part(), part.seconds());
   }

@@ -66,6 +66,7 @@ void AttachedNodes::TakeStatus(const std::string& name, double busy_share,
   AttachedNode& node = nodes_.at(name);
   node.busy_share = busy_share;
   node.counters = counters;
+  ++node.reports;
   for (const auto& [part, seconds] : counters.parts) {
     if (part == "attend") {
       node.attention_rate.Update(counters.kv_bytes_read, seconds);

@@ -28,6 +28,7 @@ struct AttachedNode {
   std::shared_ptr<NodePort> port;
   double busy_share = 0;
   telemetry::NodeCounters counters;
+  uint64_t reports = 0;  // How often it has told its counters since it attached.
   // What the current epoch has of it: links as measured, and where windows that peers write lie.
   std::vector<control::LinkReport> links;
   std::string windows;

@@ -372,6 +372,7 @@ void ToProto(const NodeReport& report, const std::string& transport, v1::Node* n
   node->set_units(report.counters.units);
   node->set_busy_seconds(report.counters.busy_seconds);
   control::ToProto(report.counters, node->mutable_detail());
+  node->set_reports(report.reports);
   node->set_pid(report.hello.pid);
   node->set_replica(report.member.replica);
   node->set_layers(report.layers);

@@ -138,6 +138,7 @@ NodeReport StatusBuilder::ReportOf(const core::Member& member, const StatusSourc
     report.windows = node->windows;
     report.busy_share = node->busy_share;
     report.counters = node->counters;
+    report.reports = node->reports;
     report.thread_still = sources.nodes.StillFor(member.name);
   }
   if (sources.epoch == nullptr) {

@@ -32,6 +32,7 @@ struct NodeReport {
   NodeHello hello;
   double busy_share = 0;
   telemetry::NodeCounters counters;
+  uint64_t reports = 0;    // AttachedNode::reports
   Nanos thread_still = 0;  // How long its data thread has not moved.
   core::KvPoolStats kv;
 };

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/bench_runner.h"
 #include "client/cli/command.h"
+#include "client/cli/counted_status.h"
 #include "client/cli/input.h"
 #include "client/cli/sharegpt.h"
 #include "common/remaining_time.h"
@@ -147,7 +148,7 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
         },
         cancellation);
   }
-  LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, client.Status());
+  LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, CountedStatus(client, cancellation));
   first_error = runner.report().first_error();
   Json report = runner.report().ToJson(runner.seconds(), before, after, options.in_flight_max > 1);
   report["model"] = models[0].id;

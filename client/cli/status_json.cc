@@ -82,6 +82,7 @@ Json ToJson(const client::NodeStatus& node) {
           {"spill", ToJson(node.spill)},
           {"data_thread", node.data_thread},
           {"data_thread_still_seconds", node.data_thread_still_seconds},
+          {"reports", node.reports},
           {"part_seconds", ObjectOf(node.parts)},
           {"refusals", ObjectOf(node.refusals)},
           {"links", links}};
