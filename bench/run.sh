@@ -26,6 +26,7 @@ Suites:
   prefill    time per output token of running requests while a long prompt arrives: prompts in steps with rows, and on a node
              of their own
   chat       time to the first token of each turn of a chat, with K and V of the turns before kept and without
+  conversations  conversations that come back when their K and V have lost their slots: read from a spill tier, or computed again
   pipeline   two lanes against one, next to the bound of an event simulation with the measured times, and with what dense
              layers and attention take from each other
   local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
@@ -102,11 +103,11 @@ case "$suite" in
       *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
     esac
     ;;
-  all | chat | choice | decode | fetch | gateway | int8 | local | long_prompt | overlap | packed | peers | pipeline | policies | predict | prefill | spill | trace | transport | weights_int8)
+  all | chat | choice | conversations | decode | fetch | gateway | int8 | local | long_prompt | overlap | packed | peers | pipeline | policies | predict | prefill | spill | trace | transport | weights_int8)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt chat choice pipeline local gateway int8 weights_int8 spill trace paper experiment policies predict peers all" >&2
+    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt chat conversations choice pipeline local gateway int8 weights_int8 spill trace paper experiment policies predict peers all" >&2
     exit 2
     ;;
 esac

@@ -218,10 +218,12 @@ struct SpillStatus {
   uint64_t used_bytes = 0;
   uint64_t bytes_out = 0;  // Since the node started,
   uint64_t bytes_in = 0;
-  uint64_t sequences_out = 0;  // Written whole,
-  uint64_t sequences_in = 0;   // and read back.
-  uint64_t failures = 0;       // Could not be: they were recomputed.
-  double seconds_out = 0;      // From plans to reports.
+  uint64_t sequences_out = 0;      // Written whole,
+  uint64_t sequences_in = 0;       // and read back.
+  uint64_t cached_tokens_out = 0;  // Tokens of the prefix cache that were copied there,
+  uint64_t cached_tokens_in = 0;   // and that were read back.
+  uint64_t failures = 0;           // Could not be: they were recomputed.
+  double seconds_out = 0;          // From plans to reports.
   double seconds_in = 0;
   double write_bytes_per_second = 0;  // Measured at start.
   double read_bytes_per_second = 0;

@@ -51,6 +51,8 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
     entry->set_bytes_in(spill.bytes_in);
     entry->set_sequences_out(spill.sequences_out);
     entry->set_sequences_in(spill.sequences_in);
+    entry->set_cached_tokens_out(spill.cached_tokens_out);
+    entry->set_cached_tokens_in(spill.cached_tokens_in);
     entry->set_failures(spill.failures);
     entry->set_seconds_out(spill.seconds_out);
     entry->set_seconds_in(spill.seconds_in);
@@ -71,6 +73,8 @@ void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters) {
                     .bytes_in = proto.spill().bytes_in(),
                     .sequences_out = proto.spill().sequences_out(),
                     .sequences_in = proto.spill().sequences_in(),
+                    .cached_tokens_out = proto.spill().cached_tokens_out(),
+                    .cached_tokens_in = proto.spill().cached_tokens_in(),
                     .failures = proto.spill().failures(),
                     .seconds_out = proto.spill().seconds_out(),
                     .seconds_in = proto.spill().seconds_in(),

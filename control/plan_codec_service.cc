@@ -125,23 +125,30 @@ plan::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
 
 // A codec for each kind of table change: to the end of its field, and from it.
 
-template <typename Spill>
-void ToProto(const Spill& spill, v1::Spill* proto) {
-  proto->set_spill(spill.spill);
-  proto->set_sequence(spill.sequence);
-  proto->set_tokens(spill.tokens);
-}
-
 void AppendTo(v1::StepPlan* proto, const plan::SpillDrop& drop) {
   proto->add_spill_drops(drop.spill);
 }
 
 void AppendTo(v1::StepPlan* proto, const plan::SpillOut& spill) {
-  ToProto(spill, proto->add_spills_out());
+  v1::Spill* out = proto->add_spills_out();
+  out->set_spill(spill.spill);
+  out->set_sequence(spill.sequence);
+  out->set_tokens(spill.tokens);
+  out->set_memory_node(spill.memory_node);
+  for (const Extent& extent : spill.slots) {
+    v1::Extent* slots = out->add_slots();
+    slots->set_first_slot(extent.first_slot);
+    slots->set_tokens(extent.tokens);
+  }
 }
 
 void AppendTo(v1::StepPlan* proto, const plan::SpillIn& spill) {
-  ToProto(spill, proto->add_spills_in());
+  v1::Spill* in = proto->add_spills_in();
+  in->set_spill(spill.spill);
+  in->set_sequence(spill.sequence);
+  in->set_tokens(spill.tokens);
+  in->set_first(spill.first);
+  in->set_skip(spill.skip);
 }
 
 void AppendTo(v1::StepPlan* proto, const plan::SequenceLeave& leave) {
@@ -174,15 +181,23 @@ void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SpillDrop>& drops) {
 
 void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SpillOut>& spills) {
   for (const v1::Spill& spill : proto.spills_out()) {
-    spills.push_back(
-        {.spill = spill.spill(), .sequence = spill.sequence(), .tokens = spill.tokens()});
+    plan::SpillOut& out = spills.emplace_back(plan::SpillOut{.spill = spill.spill(),
+                                                             .sequence = spill.sequence(),
+                                                             .tokens = spill.tokens(),
+                                                             .memory_node = spill.memory_node()});
+    for (const v1::Extent& slots : spill.slots()) {
+      out.slots.push_back({.first_slot = slots.first_slot(), .tokens = slots.tokens()});
+    }
   }
 }
 
 void ReadFrom(const v1::StepPlan& proto, std::vector<plan::SpillIn>& spills) {
   for (const v1::Spill& spill : proto.spills_in()) {
-    spills.push_back(
-        {.spill = spill.spill(), .sequence = spill.sequence(), .tokens = spill.tokens()});
+    spills.push_back({.spill = spill.spill(),
+                      .sequence = spill.sequence(),
+                      .tokens = spill.tokens(),
+                      .first = spill.first(),
+                      .skip = spill.skip()});
   }
 }
 

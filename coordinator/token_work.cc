@@ -33,9 +33,11 @@ void TokenWork::Join(const plan::StepPlan& plan) {
     for (const plan::DecodeRow& row : plan.rows) {
       first = row.sequence == join.id ? std::min(first, row.position) : first;
     }
+    uint32_t read = 0;  // From a spill tier, the last of them behind all others.
     for (const plan::SpillIn& spill : plan.spills_in) {
-      first = spill.sequence == join.id ? std::min(first, spill.tokens) : first;
+      read = spill.sequence == join.id ? std::max(read, spill.first + spill.tokens) : read;
     }
+    first = read > 0 ? std::min(first, read) : first;
     joined_[join.id] = {.tokens = tokens, .cached = first};
     cached_tokens_ += join.parent == 0 ? first : 0;  // A fork's are its parent's.
   }

@@ -21,4 +21,12 @@ bool SpillPays(const SpillRates& rates, uint32_t tokens) {
          SpillSeconds(rates, tokens) < RecomputeSeconds(rates, tokens);
 }
 
+bool ReadPays(const SpillRates& rates, uint32_t tokens) {
+  if (rates.read_bytes_per_second <= 0) {
+    return false;
+  }
+  const double seconds = rates.bytes_per_token * tokens / rates.read_bytes_per_second;
+  return rates.prompt_tokens_per_second <= 0 || seconds < RecomputeSeconds(rates, tokens);
+}
+
 }  // namespace lamina::cost

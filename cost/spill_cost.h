@@ -30,4 +30,8 @@ double RecomputeSeconds(const SpillRates& rates, uint32_t tokens);
 // to be: recomputing takes from what others compute, and the file from nobody.
 bool SpillPays(const SpillRates& rates, uint32_t tokens);
 
+// Whether reading them back takes less time than computing them, where they have been written
+// anyway.
+bool ReadPays(const SpillRates& rates, uint32_t tokens);
+
 }  // namespace lamina::cost

@@ -83,22 +83,27 @@ void AddSpill(MetricsPage& page, const std::string& prefix, const MetricLabels& 
               const telemetry::SpillCount& spill) {
   page.Gauge(prefix + "capacity_bytes", "Of the spill tier.", labels,
              static_cast<double>(spill.capacity_bytes));
-  page.Gauge(prefix + "used_bytes", "Of the spill tier, by sequences that wait.", labels,
+  page.Gauge(prefix + "used_bytes",
+             "Of the spill tier, by sequences that wait and blocks of the prefix cache.", labels,
              static_cast<double>(spill.used_bytes));
   page.Counter(prefix + "failures_total",
-               "Sequences that could not be written or read back, and were recomputed.", labels,
-               static_cast<double>(spill.failures));
+               "Sequences and runs of cached blocks that could not be written or read back.",
+               labels, static_cast<double>(spill.failures));
   const auto add_direction = [&](const char* direction, uint64_t bytes, uint64_t sequences,
-                                 double seconds) {
+                                 uint64_t cached_tokens, double seconds) {
     const MetricLabels with = With(labels, "direction", direction);
     page.Counter(prefix + "bytes_total", "K and V written to the spill tier, or read back.", with,
                  static_cast<double>(bytes));
     page.Counter(prefix + "sequences_total", "Sequences written whole, or read back.", with,
                  static_cast<double>(sequences));
+    page.Counter(prefix + "cached_tokens_total",
+                 "Tokens of the prefix cache copied to the spill tier, or read back.", with,
+                 static_cast<double>(cached_tokens));
     page.Counter(prefix + "seconds_total", "From their plans to their reports.", with, seconds);
   };
-  add_direction("out", spill.bytes_out, spill.sequences_out, spill.seconds_out);
-  add_direction("in", spill.bytes_in, spill.sequences_in, spill.seconds_in);
+  add_direction("out", spill.bytes_out, spill.sequences_out, spill.cached_tokens_out,
+                spill.seconds_out);
+  add_direction("in", spill.bytes_in, spill.sequences_in, spill.cached_tokens_in, spill.seconds_in);
 }
 
 }  // namespace

@@ -149,14 +149,14 @@ void SpillSource::BeginOut(plan::SlotMove& move) {
     moves_.pop_front();
     return;
   }
-  move_ = Move{.blocks = *std::move(blocks), .tokens = tokens};
+  move_ = Move{.blocks = *std::move(blocks), .tokens = tokens, .of_blocks = move.of_blocks};
   CountUsed();
 }
 
 void SpillSource::BeginIn(plan::SlotMove& move) {
   const auto found = stored_.find(move.spill);
   const uint32_t tokens = TokensIn(move.slots);
-  if (found == stored_.end() || tokens > found->second.tokens) {
+  if (found == stored_.end() || move.skip + tokens > found->second.tokens) {
     Fail(move.spill,
          absl::InternalError(absl::StrCat("the plan wants ", tokens, " tokens of spill ",
                                           move.spill, " back, ", "of which there are fewer")));
@@ -164,8 +164,12 @@ void SpillSource::BeginIn(plan::SlotMove& move) {
     return;
   }
   const std::vector<uint32_t>& blocks = found->second.blocks;
-  move_ = Move{.blocks = {blocks.begin(), blocks.begin() + plan::SpillBlocksOf(tokens)},
-               .tokens = tokens};
+  const uint32_t skipped = move.skip / kSpillBlockTokens;
+  move_ = Move{.blocks = {blocks.begin() + skipped,
+                          blocks.begin() + plan::SpillBlocksOf(move.skip + tokens)},
+               .tokens = tokens,
+               .skip = move.skip % kSpillBlockTokens,
+               .of_blocks = found->second.of_blocks};
 }
 
 void SpillSource::Drop(uint64_t spill) {
@@ -242,10 +246,16 @@ absl::Status SpillSource::CopyIn() {
 
 absl::Status SpillSource::BeginBlock(size_t buffer) {
   Move& move = *move_;
-  const uint32_t first = buffers_[buffer].index * kSpillBlockTokens;
-  LAMINA_ASSIGN_OR_RETURN(move.extents,
-                          plan::SlotTables::Part(moves_.front().first.slots, move.tokens, first,
-                                                 std::min(kSpillBlockTokens, move.tokens - first)));
+  // Slots are of the tokens behind those that are passed over.
+  const uint32_t begin = buffers_[buffer].index * kSpillBlockTokens;
+  const uint32_t first = begin - std::min(begin, move.skip);
+  const uint32_t end = std::min(begin + kSpillBlockTokens - move.skip, move.tokens);
+  LAMINA_ASSIGN_OR_RETURN(move.extents, plan::SlotTables::Part(moves_.front().first.slots,
+                                                               move.tokens, first, end - first));
+  move.passed = begin == 0 ? move.skip : 0;
+  if (move.passed > 0) {
+    move.extents.insert(move.extents.begin(), Extent{.first_slot = 0, .tokens = move.passed});
+  }
   move.copying = buffer;
   move.layer = 0;
   move.head = 0;
@@ -254,16 +264,16 @@ absl::Status SpillSource::BeginBlock(size_t buffer) {
 
 absl::StatusOr<bool> SpillSource::CopyHeads(bool out) {
   Move& move = *move_;
-  const uint32_t tokens = TokensIn(move.extents);
+  const uint32_t tokens = TokensIn(move.extents) - move.passed;
   BFloat16* const block = buffers_[move.copying].elements.data();
   for (size_t bytes = 0; bytes < kTurnBytes && move.layer < epoch_.layers.size();) {
     const AttentionDescriptor& layer = epoch_.layers[move.layer];
     const size_t plane = size_t{layer.head_dim} * kSpillBlockTokens;
     BFloat16* const k = block + layer_elements_[move.layer] + 2 * plane * move.head;
-    LAMINA_RETURN_IF_ERROR(out ? epoch_.device.reads()->Load(move.layer, move.head, move.extents, 0,
-                                                             tokens, k, k + plane)
+    LAMINA_RETURN_IF_ERROR(out ? epoch_.device.reads()->Load(move.layer, move.head, move.extents,
+                                                             move.passed, tokens, k, k + plane)
                                : epoch_.device.writes()->Unload(move.layer, move.head, k, k + plane,
-                                                                move.extents, 0, tokens));
+                                                                move.extents, move.passed, tokens));
     bytes += 2 * plane * sizeof(BFloat16);
     if (++move.head == layer.kv_heads) {
       move.head = 0;
@@ -297,12 +307,18 @@ void SpillSource::End() {
   }
   const uint64_t bytes = move.blocks.size() * tier_.file().block_bytes();
   telemetry::AddTo(out ? tier_.counters().bytes_out : tier_.counters().bytes_in, bytes);
-  telemetry::AddTo(out ? tier_.counters().sequences_out : tier_.counters().sequences_in, 1);
+  SpillTier::Counters& counters = tier_.counters();
+  if (move.of_blocks) {
+    telemetry::AddTo(out ? counters.cached_tokens_out : counters.cached_tokens_in, move.tokens);
+  } else {
+    telemetry::AddTo(out ? counters.sequences_out : counters.sequences_in, 1);
+  }
   telemetry::AddTo(out ? tier_.counters().nanos_out : tier_.counters().nanos_in,
                    static_cast<uint64_t>(RealClock().Now() - taken));
   tier_.WentWell();
   if (out) {
-    stored_[done.spill] = {.blocks = std::move(move.blocks), .tokens = move.tokens};
+    stored_[done.spill] = {
+        .blocks = std::move(move.blocks), .tokens = move.tokens, .of_blocks = move.of_blocks};
   }
   report_({.epoch = epoch_.config.epoch, .spill = done.spill, .ok = true});
 }

@@ -3,10 +3,11 @@
 // SpillSource: the source that moves K and V between slots and the spill tier, as plans say. It
 // serves no queries.
 //
-// A sequence goes in blocks of plan::kSpillBlockTokens tokens: for each layer and KV head that is
-// here the K plane and the V plane of a KvView of so many slots, one behind the other. The data
-// thread copies some heads of a block a turn, between slots and buffers; threads of the tier write
-// and read buffers meanwhile, several at once. One move after the other, in the order of plans.
+// A sequence, or a run of blocks of the prefix cache, goes in blocks of plan::kSpillBlockTokens
+// tokens: for each layer and KV head that is here the K plane and the V plane of a KvView of so
+// many slots, one behind the other. The data thread copies some heads of a block a turn, between
+// slots and buffers; threads of the tier write and read buffers meanwhile, several at once. One
+// move after the other, in the order of plans.
 //
 // What goes wrong is reported to the coordinator, and ends neither the step nor the epoch.
 //
@@ -64,6 +65,7 @@ class SpillSource final : public WorkSource {
   struct Stored {
     std::vector<uint32_t> blocks;
     uint32_t tokens = 0;
+    bool of_blocks = false;
   };
   struct Buffer {
     std::vector<BFloat16> elements;
@@ -73,6 +75,8 @@ class SpillSource final : public WorkSource {
   struct Move {
     std::vector<uint32_t> blocks;
     uint32_t tokens = 0;
+    uint32_t skip = 0;  // Tokens of the first block that are passed over.
+    bool of_blocks = false;
     uint32_t begun = 0;  // Blocks that have had a buffer,
     uint32_t done = 0;   // and that are where they should be.
     uint32_t ordered = 0;
@@ -81,6 +85,7 @@ class SpillSource final : public WorkSource {
     uint32_t layer = 0;
     uint32_t head = 0;
     std::vector<Extent> extents;
+    uint32_t passed = 0;  // The first of these tokens, which have no slots and are not copied.
   };
 
   bool HasWork() const;

@@ -29,6 +29,8 @@ telemetry::SpillCount SpillTier::Count() const {
           .bytes_in = read(counters_.bytes_in),
           .sequences_out = read(counters_.sequences_out),
           .sequences_in = read(counters_.sequences_in),
+          .cached_tokens_out = read(counters_.cached_tokens_out),
+          .cached_tokens_in = read(counters_.cached_tokens_in),
           .failures = read(counters_.failures),
           .seconds_out = ToSeconds(static_cast<Nanos>(read(counters_.nanos_out))),
           .seconds_in = ToSeconds(static_cast<Nanos>(read(counters_.nanos_in))),

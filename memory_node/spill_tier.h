@@ -48,6 +48,8 @@ class SpillTier {
     std::atomic<uint64_t> bytes_in{0};
     std::atomic<uint64_t> sequences_out{0};
     std::atomic<uint64_t> sequences_in{0};
+    std::atomic<uint64_t> cached_tokens_out{0};
+    std::atomic<uint64_t> cached_tokens_in{0};
     std::atomic<uint64_t> failures{0};
     std::atomic<uint64_t> nanos_out{0};
     std::atomic<uint64_t> nanos_in{0};

@@ -52,21 +52,43 @@ absl::Status SlotTables::Apply(const SpillDrop& drop) {
 }
 
 absl::Status SlotTables::Apply(const SpillOut& spill) {
-  return Move(SlotMove::Kind::kOut, spill.spill, spill.sequence, spill.tokens);
-}
-
-absl::Status SlotTables::Apply(const SpillIn& spill) {
-  return Move(SlotMove::Kind::kIn, spill.spill, spill.sequence, spill.tokens);
-}
-
-absl::Status SlotTables::Move(SlotMove::Kind kind, uint64_t spill, SequenceId sequence,
-                              uint32_t tokens) {
-  const auto found = sequences_.find(sequence);
+  if (spill.sequence == 0) {
+    return MoveOut(spill);
+  }
+  const auto found = sequences_.find(spill.sequence);
   if (found == sequences_.end()) {
     return absl::OkStatus();  // The sequence is another node's.
   }
-  LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots, SlotsOf(found->second, 0, tokens));
-  moves_.push_back({.kind = kind, .spill = spill, .slots = std::move(slots)});
+  LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots, SlotsOf(found->second, 0, spill.tokens));
+  moves_.push_back({.kind = SlotMove::Kind::kOut, .spill = spill.spill, .slots = std::move(slots)});
+  return absl::OkStatus();
+}
+
+absl::Status SlotTables::MoveOut(const SpillOut& spill) {
+  if (!options_.holds_all && spill.memory_node != options_.node) {
+    return absl::OkStatus();
+  }
+  for (const Extent& extent : spill.slots) {
+    LAMINA_RETURN_IF_ERROR(CheckExtent(extent));
+  }
+  moves_.push_back({.kind = SlotMove::Kind::kOut,
+                    .spill = spill.spill,
+                    .of_blocks = true,
+                    .slots = spill.slots});
+  return absl::OkStatus();
+}
+
+absl::Status SlotTables::Apply(const SpillIn& spill) {
+  const auto found = sequences_.find(spill.sequence);
+  if (found == sequences_.end()) {
+    return absl::OkStatus();
+  }
+  LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
+                          SlotsOf(found->second, spill.first, spill.tokens));
+  moves_.push_back({.kind = SlotMove::Kind::kIn,
+                    .spill = spill.spill,
+                    .skip = spill.skip,
+                    .slots = std::move(slots)});
   return absl::OkStatus();
 }
 

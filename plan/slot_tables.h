@@ -25,7 +25,9 @@ struct SlotMove {
   enum class Kind : uint8_t { kOut, kIn, kDrop };
   Kind kind = Kind::kDrop;
   uint64_t spill = 0;
-  std::vector<Extent> slots;  // Slots of tokens 0, 1, 2, ... of the sequence; with kDrop none.
+  bool of_blocks = false;     // kOut: of blocks of the prefix cache, and not of a sequence.
+  uint32_t skip = 0;          // kIn: so many of the tokens that were written are passed over.
+  std::vector<Extent> slots;  // Slots of consecutive tokens; with kDrop none.
 };
 
 class SlotTables {
@@ -89,7 +91,7 @@ class SlotTables {
   absl::Status Apply(const SlotRelease& release);
   absl::Status Apply(const SequenceJoin& join);
   absl::Status Apply(const SlotAllocation& allocation);
-  absl::Status Move(SlotMove::Kind kind, uint64_t spill, SequenceId sequence, uint32_t tokens);
+  absl::Status MoveOut(const SpillOut& spill);
   bool spans() const { return options_.span_tokens > 0; }
   absl::Status CheckExtent(const Extent& extent) const;
   absl::Status AllocateToSpan(Sequence& sequence, const SlotAllocation& allocation) const;

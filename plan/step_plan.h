@@ -72,8 +72,10 @@ struct SpillDrop {
 // have, or that they could not (SpillReport).
 struct SpillOut {
   uint64_t spill = 0;
-  SequenceId sequence = 0;  // It leaves in the same plan.
+  SequenceId sequence = 0;  // It leaves in the same plan. 0: none, but `slots` of a memory node.
   uint32_t tokens = 0;
+  uint32_t memory_node = 0;   // Without a sequence.
+  std::vector<Extent> slots;  // Nobody writes them before all nodes have reported.
   friend bool operator==(const SpillOut&, const SpillOut&) = default;
 };
 
@@ -82,7 +84,9 @@ struct SpillOut {
 struct SpillIn {
   uint64_t spill = 0;
   SequenceId sequence = 0;  // It joins in the same plan.
-  uint32_t tokens = 0;      // The first ones; of those that were written perhaps not all.
+  uint32_t tokens = 0;      // Perhaps not all of those that were written.
+  uint32_t first = 0;       // The first of the sequence's tokens that is read,
+  uint32_t skip = 0;        // and how many of those that were written are passed over.
   friend bool operator==(const SpillIn&, const SpillIn&) = default;
 };
 

@@ -22,10 +22,12 @@ struct SpillCount {
   uint64_t used_bytes = 0;
   uint64_t bytes_out = 0;
   uint64_t bytes_in = 0;
-  uint64_t sequences_out = 0;  // Times that one was written whole,
-  uint64_t sequences_in = 0;   // and read back.
-  uint64_t failures = 0;       // Times that one of these could not be done.
-  double seconds_out = 0;      // From plan to report of those that could, queueing included.
+  uint64_t sequences_out = 0;      // Times that one was written whole,
+  uint64_t sequences_in = 0;       // and read back.
+  uint64_t cached_tokens_out = 0;  // Tokens of the prefix cache that were copied there,
+  uint64_t cached_tokens_in = 0;   // and that were read back.
+  uint64_t failures = 0;           // Times that one of these could not be done.
+  double seconds_out = 0;          // From plan to report of those that could, queueing included.
   double seconds_in = 0;
   double write_bytes_per_second = 0;  // Measured at start.
   double read_bytes_per_second = 0;

@@ -135,12 +135,16 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
   }
   for (const client::NodeStatus& node : status.nodes) {
     if (const client::SpillStatus& spill = node.spill; spill.capacity_bytes > 0) {
-      std::printf("spill:    %s %s of %s, %llu sequences out, %llu back, %llu failures\n",
-                  node.name.c_str(), FormatBytes(spill.used_bytes).c_str(),
-                  FormatBytes(spill.capacity_bytes).c_str(),
-                  static_cast<unsigned long long>(spill.sequences_out),
-                  static_cast<unsigned long long>(spill.sequences_in),
-                  static_cast<unsigned long long>(spill.failures));
+      std::printf(
+          "spill:    %s %s of %s, %llu sequences out, %llu back, %llu tokens of the prefix "
+          "cache out, %llu back, %llu failures\n",
+          node.name.c_str(), FormatBytes(spill.used_bytes).c_str(),
+          FormatBytes(spill.capacity_bytes).c_str(),
+          static_cast<unsigned long long>(spill.sequences_out),
+          static_cast<unsigned long long>(spill.sequences_in),
+          static_cast<unsigned long long>(spill.cached_tokens_out),
+          static_cast<unsigned long long>(spill.cached_tokens_in),
+          static_cast<unsigned long long>(spill.failures));
     }
   }
   if (!status.attention.empty()) {

@@ -40,6 +40,8 @@ Json ToJson(const client::SpillStatus& spill) {
           {"bytes_in", spill.bytes_in},
           {"sequences_out", spill.sequences_out},
           {"sequences_in", spill.sequences_in},
+          {"cached_tokens_out", spill.cached_tokens_out},
+          {"cached_tokens_in", spill.cached_tokens_in},
           {"failures", spill.failures},
           {"seconds_out", spill.seconds_out},
           {"seconds_in", spill.seconds_in},

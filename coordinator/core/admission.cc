@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "cost/spill_cost.h"
 
 namespace lamina::core {
 namespace {
@@ -58,14 +59,17 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (nodes.empty()) {
     return false;
   }
-  const PrefixCache::Found found = places_.cache.Find(first, nodes[0]);
-  if (found.tokens > 0 && !maker_.HasRoom(step)) {
+  PrefixCache::Found found = places_.cache.Find(first, nodes[0]);
+  if (found.away > 0 && !cost::ReadPays(places_.spills.RatesOf(nodes[0]), found.away)) {
+    found.away = 0;
+  }
+  if (found.tokens > 0 && found.away == 0 && !maker_.HasRoom(step)) {
     return false;  // What follows a found prefix is rows, and those of this step are given away.
   }
   if (IsWorthWaiting(found, first) || !MakeRoomFor(first, nodes[0])) {
     return false;
   }
-  if (found.tokens == 0) {  // Else the rest of its prompt is rows.
+  if (found.tokens + found.away == 0) {  // Else the rest of its prompt is rows.
     first.scratch_tokens = std::min(first.tokens(), options_.scratch_tokens);
     if (first.request.decode_from > 0) {
       first.scratch_tokens = std::min(first.scratch_tokens, first.request.decode_from);
@@ -77,7 +81,7 @@ bool Admission::AdmitFirst(OpenSteps& open) {
     first.scratch_offset = *offset;
     first.has_scratch = true;
   }
-  Join(first, *lane, nodes, step);
+  Join(first, *lane, nodes, found.away, step);
   return true;
 }
 
@@ -207,7 +211,7 @@ std::vector<NodeLoad> Admission::LoadsOfNodes(const Sequence& sequence, uint32_t
                      .bandwidth = share.bandwidth_bytes_per_second,
                      .fits = taken[node] + uint64_t{span_max} <= share.slots &&
                              NodeHasRoom(node, taken[node] + tokens, found),
-                     .kept_tokens = found.tokens,
+                     .kept_tokens = found.tokens + found.away,
                      .drops_unused_for = places_.kv.directory().SlotsFree(node) >=
                                                  SlotsWanted(node, taken[node] + tokens, found)
                                              ? NodeLoad::kDropsNothing
@@ -217,7 +221,7 @@ std::vector<NodeLoad> Admission::LoadsOfNodes(const Sequence& sequence, uint32_t
 }
 
 void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes,
-                     OpenStep& open) {
+                     uint32_t away, OpenStep& open) {
   life_.Begin(sequence, lane, nodes.back());
   const plan::SequenceId id = sequence.request.id;
   SequenceKv& kv = places_.kv;
@@ -228,16 +232,25 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
     kv.BeginSpan(id, node);
     if (slots.empty()) {
       slots = places_.cache.Join(sequence, node);
-      sequence.chunked_tokens = sequence.cached_tokens;
     }
     const uint32_t left = joins - std::min(joins, kv.TokensOf(id));
     const auto allocated = kv.Append(id, std::min(kv.RoomInSpan(id), left));
     LAMINA_CHECK(allocated.ok());
     slots.insert(slots.end(), allocated->begin(), allocated->end());
   }
+  const std::vector<PrefixCache::Read> reads = places_.cache.ReadBack(sequence, away);
+  sequence.chunked_tokens = sequence.cached_tokens;
   places_.cache.Announce(sequence);
   maker_.AddJoin(sequence, slots, open);
   life_.Settle(sequence);
+  for (const PrefixCache::Read& read : reads) {
+    open.plan.spills_in.push_back(
+        places_.spills.InBlocks(read.copy, sequence, read.first, read.skip, read.tokens));
+  }
+  if (!reads.empty()) {
+    sequence.restoring = true;  // Its work comes when they have been read.
+    return;
+  }
   JoinForks(sequence, open);
   maker_.AddNewcomer(sequence, open);
 }

@@ -53,7 +53,9 @@ class Admission {
   // Has the cache drop what takes the slots that the sequence needs besides those that it finds.
   // Whether they are free now.
   bool MakeRoomFor(Sequence& sequence, uint32_t node);
-  void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes, OpenStep& open);
+  // It has `away` tokens read from the spill tier, behind those that it finds.
+  void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes, uint32_t away,
+            OpenStep& open);
   // One whose K and V are in a spill tier joins once they are all there and there is room for them:
   // whether it has.
   bool Restore(Sequence& sequence, uint32_t lane, OpenStep& open);

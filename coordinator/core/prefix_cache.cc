@@ -14,54 +14,42 @@ namespace {
 // No node knows of blocks, so that nothing is waited for when one is dropped.
 constexpr uint64_t kDropTicket = UINT64_MAX;
 
-SlotHolder HolderOf(uint64_t block) { return {HolderKind::kCachedBlock, block}; }
-
-// Where the block on this node is among blocks that are sorted by node, or would be.
-template <typename Blocks>
-auto OnNode(Blocks& blocks, uint32_t node) {
-  return std::lower_bound(blocks.begin(), blocks.end(), node,
-                          [](const auto* block, uint32_t of) { return block->node() < of; });
+// Tokens of the sequence's block at `depth`.
+PrefixCache::Tokens TokensAt(const Sequence& sequence, uint32_t depth, uint32_t block_tokens) {
+  const std::vector<TokenId>& prompt = sequence.request.prompt;
+  PrefixCache::Tokens tokens(block_tokens);
+  for (uint32_t i = 0; i < block_tokens; ++i) {
+    const size_t at = size_t{depth} * block_tokens + i;
+    tokens[i] = at < prompt.size() ? prompt[at] : sequence.committed[at - prompt.size()];
+  }
+  return tokens;
 }
 
 }  // namespace
 
-struct CachedBlock {
-  uint64_t id = 0;
-  PrefixCache::Tokens tokens{};
-  PrefixCache::Tree tree;
-  CachedBlock* parent = nullptr;  // Null for the first one on its way.
-  PrefixCache::Children children;
-  uint32_t users = 0;  // Running sequences.
-  uint64_t last_used = 0;
-  plan::SequenceId maker = 0;  // While it is pending.
+PrefixCache::PrefixCache(SequenceKv& kv, Spills& spills, uint32_t block_tokens, uint32_t run_tokens)
+    : kv_(kv),
+      block_tokens_(block_tokens),
+      tree_(block_tokens),
+      copies_(tree_, spills, block_tokens, run_tokens) {}
 
-  uint32_t node() const { return tree.first; }
-  bool stored() const { return maker == 0; }
-  bool droppable() const { return users == 0 && children.empty(); }
-};
-
-PrefixCache::PrefixCache(SequenceKv& kv, uint32_t block_tokens)
-    : kv_(kv), block_tokens_(block_tokens) {}
-PrefixCache::~PrefixCache() = default;
-
-void PrefixCache::Reset(uint32_t memory_nodes, bool keeps, uint32_t found_max) {
+void PrefixCache::Reset(uint32_t memory_nodes, bool keeps, uint32_t found_max, bool copies) {
   found_max_ = found_max;
   keeps_ = keeps;
-  nodes_.assign(memory_nodes, {});
-  firsts_.clear();
-  blocks_.clear();
+  copies_.Reset();
+  tree_.Reset(memory_nodes, copies && keeps ? copies_.RunBlocks() : 0);
 }
 
 std::vector<PrefixCache::Saved> PrefixCache::Save() const {
   std::vector<Saved> saved;
-  for (const auto& [id, block] : blocks_) {
+  for (const auto& [id, block] : tree_.blocks()) {
     if (block->stored()) {
-      const absl::Span<const Extent> slots = kv_.directory().ExtentsOf(HolderOf(id));
+      const absl::Span<const Extent> slots = kv_.directory().ExtentsOf(block->holder());
       saved.push_back({.id = id,
                        .parent = block->parent == nullptr ? 0 : block->parent->id,
                        .tokens = block->tokens,
-                       .node = block->node(),
-                       .salt = block->tree.second,
+                       .node = block->node,
+                       .salt = block->salt,
                        .last_used = block->last_used,
                        .slots = {slots.begin(), slots.end()}});
     }
@@ -73,22 +61,18 @@ void PrefixCache::Restore(const std::vector<Saved>& blocks,
                           const std::vector<std::optional<uint32_t>>& nodes) {
   for (const Saved& saved : blocks) {
     const std::optional<uint32_t> node = nodes[saved.node];
-    const auto parent = blocks_.find(saved.parent);
-    if (!keeps_ || !node || (saved.parent != 0 && parent == blocks_.end())) {
+    CachedBlock* const parent = tree_.Find(saved.parent);
+    if (!keeps_ || !node || (saved.parent != 0 && parent == nullptr)) {
       continue;
     }
-    kv_.Claim(HolderOf(saved.id), *node, saved.slots);
-    CachedBlock& block = Insert(saved.id, {*node, saved.salt},
-                                saved.parent == 0 ? nullptr : parent->second.get(), saved.tokens);
-    block.last_used = saved.last_used;
-    nodes_[*node].droppable.emplace(block.last_used, block.id);
+    kv_.Claim({HolderKind::kCachedBlock, saved.id}, *node, saved.slots);
+    tree_.Settle(tree_.Insert(saved.id, *node, saved.salt, parent, saved.tokens), saved.last_used);
   }
 }
 
 void PrefixCache::Forget(uint32_t node) {
-  auto& droppable = nodes_[node].droppable;
-  while (!droppable.empty()) {
-    Drop(*blocks_.at(droppable.begin()->second));
+  while (CachedBlock* block = tree_.OldestDroppable(node)) {
+    Drop(*block);
   }
 }
 
@@ -97,35 +81,19 @@ bool PrefixCache::Keeps(const Sequence& sequence) const {
   return keeps_ && !sequence.request.score && !sequence.request.lossy && whole;
 }
 
-PrefixCache::Tokens PrefixCache::TokensAt(const Sequence& sequence, uint32_t first) const {
-  const std::vector<TokenId>& prompt = sequence.request.prompt;
-  Tokens tokens(block_tokens_);
-  for (uint32_t i = 0; i < block_tokens_; ++i) {
-    const size_t at = first + i;
-    tokens[i] = at < prompt.size() ? prompt[at] : sequence.committed[at - prompt.size()];
-  }
-  return tokens;
-}
-
-// The blocks with the sequence's first tokens on all nodes; null: there are none.
-const std::vector<CachedBlock*>* PrefixCache::FirstBlocks(const Sequence& sequence) const {
-  const auto found = firsts_.find({TokensAt(sequence, 0), sequence.request.cache_salt});
-  return found == firsts_.end() ? nullptr : &found->second;
-}
-
 // The block with the sequence's tokens at `depth`; null: there is none.
 CachedBlock* PrefixCache::Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
                                 uint32_t depth) const {
-  if (parent == nullptr) {
-    const std::vector<CachedBlock*>* firsts = FirstBlocks(sequence);
-    if (firsts == nullptr) {
-      return nullptr;
-    }
-    const auto first = OnNode(*firsts, node);
-    return first != firsts->end() && (*first)->node() == node ? *first : nullptr;
-  }
-  const auto found = parent->children.find(TokensAt(sequence, depth * block_tokens_));
-  return found == parent->children.end() ? nullptr : found->second;
+  const Tokens tokens = TokensAt(sequence, depth, block_tokens_);
+  return parent == nullptr ? tree_.FirstOn(node, tokens, sequence.request.cache_salt)
+                           : BlockTree::Below(*parent, tokens);
+}
+
+// The block behind the last one that the sequence uses; null: there is none.
+CachedBlock* PrefixCache::Next(const Sequence& sequence) const {
+  const std::vector<CachedBlock*>& used = sequence.cached_blocks;
+  return Below(sequence, sequence.node, used.empty() ? nullptr : used.back(),
+               static_cast<uint32_t>(used.size()));
 }
 
 // How many of its blocks a sequence may find.
@@ -137,33 +105,41 @@ PrefixCache::Found PrefixCache::Find(const Sequence& sequence, uint32_t node) co
   if (!Keeps(sequence) || DepthOf(sequence) == 0) {
     return {};
   }
-  return FindFrom(sequence, node, Below(sequence, node, nullptr, 0));
+  return FindFrom(sequence, Below(sequence, node, nullptr, 0));
 }
 
 std::vector<PrefixCache::Found> PrefixCache::FindOnNodes(const Sequence& sequence) const {
-  std::vector<Found> found(nodes_.size());
+  std::vector<Found> found(tree_.nodes());
   if (!Keeps(sequence) || DepthOf(sequence) == 0) {
     return found;
   }
-  if (const std::vector<CachedBlock*>* firsts = FirstBlocks(sequence); firsts != nullptr) {
+  const std::vector<CachedBlock*>* firsts =
+      tree_.Firsts(TokensAt(sequence, 0, block_tokens_), sequence.request.cache_salt);
+  if (firsts != nullptr) {
     for (const CachedBlock* first : *firsts) {
-      found[first->node()] = FindFrom(sequence, first->node(), first);
+      found[first->node] = FindFrom(sequence, first);
     }
   }
   return found;
 }
 
-PrefixCache::Found PrefixCache::FindFrom(const Sequence& sequence, uint32_t node,
-                                         const CachedBlock* first) const {
+PrefixCache::Found PrefixCache::FindFrom(const Sequence& sequence, const CachedBlock* first) const {
   Found found;
   const uint32_t depth_max = DepthOf(sequence);
   const CachedBlock* block = first;
-  for (uint32_t depth = 0; depth < depth_max && block != nullptr; ++depth) {
+  for (uint32_t depth = 0; depth < depth_max; ++depth) {
     if (depth > 0) {
-      block = Below(sequence, node, block, depth);
+      block = BlockTree::Below(*block, TokensAt(sequence, depth, block_tokens_));
     }
     if (block == nullptr) {
       break;
+    }
+    if (!block->has_slots) {
+      if (found.pending > 0 || copies_.ReadableFor(*block) == 0) {
+        break;
+      }
+      found.away += block_tokens_;
+      continue;
     }
     if (!block->stored()) {
       found.pending += block_tokens_;
@@ -177,86 +153,34 @@ PrefixCache::Found PrefixCache::FindFrom(const Sequence& sequence, uint32_t node
 }
 
 void PrefixCache::Use(CachedBlock& block, Sequence& sequence) {
-  if (block.users == 0) {
-    Node& node = nodes_[block.node()];
-    node.unused -= block_tokens_;
-    node.droppable.erase({block.last_used, block.id});
-  }
-  ++block.users;
+  tree_.Use(block);
   sequence.cached_blocks.push_back(&block);
 }
 
-void PrefixCache::Unuse(CachedBlock& block) {
-  LAMINA_CHECK(block.users > 0);
-  block.last_used = clock_;
-  if (--block.users == 0) {
-    Node& node = nodes_[block.node()];
-    node.unused += block_tokens_;
-    if (block.droppable()) {
-      node.droppable.emplace(block.last_used, block.id);
-    }
-  }
-}
-
 void PrefixCache::Drop(CachedBlock& block) {
-  LAMINA_CHECK(block.droppable());
-  Node& node = nodes_[block.node()];
-  node.unused -= block_tokens_;
-  node.droppable.erase({block.last_used, block.id});
-  kv_.Release(HolderOf(block.id), kDropTicket);
+  tree_.LoseSlots(block);
+  block.maker = 0;
+  kv_.Release(block.holder(), kDropTicket);
   kv_.Recycle(kDropTicket);
-  if (CachedBlock* parent = block.parent; parent != nullptr) {
-    parent->children.erase(block.tokens);
-    if (parent->droppable()) {
-      node.droppable.emplace(parent->last_used, parent->id);
-    }
-  } else {
-    const auto first = firsts_.find({block.tokens, block.tree.second});
-    first->second.erase(OnNode(first->second, block.node()));
-    if (first->second.empty()) {
-      firsts_.erase(first);
-    }
-  }
   ++stats_.blocks_dropped;
-  blocks_.erase(block.id);
+  copies_.SlotsLost(block);
 }
 
-// A block that nobody uses yet, and which has its slots.
-CachedBlock& PrefixCache::Insert(uint64_t id, const Tree& tree, CachedBlock* parent,
-                                 const Tokens& tokens) {
-  auto block = std::make_unique<CachedBlock>();
-  block->id = id;
-  block->tree = tree;
-  block->parent = parent;
-  block->tokens = tokens;
-  if (parent != nullptr && parent->droppable()) {
-    nodes_[parent->node()].droppable.erase({parent->last_used, parent->id});
-  }
-  CachedBlock& inserted = *block;
-  if (parent != nullptr) {
-    parent->children.emplace(tokens, &inserted);
+CachedBlock& PrefixCache::Hold(Sequence& sequence, CachedBlock* away) {
+  const auto depth = static_cast<uint32_t>(sequence.cached_blocks.size());
+  CachedBlock* block = away;
+  if (block != nullptr) {
+    tree_.GainSlots(*block);
   } else {
-    std::vector<CachedBlock*>& firsts = firsts_[{tokens, tree.second}];
-    firsts.insert(OnNode(firsts, tree.first), &inserted);
+    CachedBlock* const parent = depth == 0 ? nullptr : sequence.cached_blocks.back();
+    block = &tree_.Insert(++ids_, sequence.node, sequence.request.cache_salt, parent,
+                          TokensAt(sequence, depth, block_tokens_));
   }
-  nodes_[inserted.node()].unused += block_tokens_;
-  blocks_.emplace(id, std::move(block));
-  return inserted;
-}
-
-// The block behind the last one that the sequence uses, with its own slots.
-CachedBlock& PrefixCache::Add(Sequence& sequence, uint32_t depth) {
-  CachedBlock* const parent =
-      sequence.cached_blocks.empty() ? nullptr : sequence.cached_blocks.back();
-  const uint32_t first = depth * block_tokens_;
-  const uint64_t id = ++ids_;
-  kv_.Open(HolderOf(id));
-  kv_.BeginSpan(HolderOf(id), sequence.node);
-  kv_.Share(sequence.request.id, first, block_tokens_, HolderOf(id));
-  CachedBlock& added =
-      Insert(id, {sequence.node, sequence.request.cache_salt}, parent, TokensAt(sequence, first));
-  Use(added, sequence);
-  return added;
+  kv_.Open(block->holder());
+  kv_.BeginSpan(block->holder(), sequence.node);
+  kv_.Share(sequence.request.id, depth * block_tokens_, block_tokens_, block->holder());
+  Use(*block, sequence);
+  return *block;
 }
 
 void PrefixCache::UseFound(Sequence& sequence, uint32_t node, uint32_t tokens) {
@@ -280,13 +204,41 @@ std::vector<HeldExtent> PrefixCache::Join(Sequence& sequence, uint32_t node) {
   UseFound(sequence, node, sequence.cached_tokens);
   for (const CachedBlock* block : sequence.cached_blocks) {
     for (const HeldExtent& held :
-         kv_.Share(HolderOf(block->id), 0, block_tokens_, sequence.request.id)) {
+         kv_.Share(block->holder(), 0, block_tokens_, sequence.request.id)) {
       slots.push_back(held);
     }
   }
   stats_.tokens_asked += sequence.tokens();
   stats_.tokens_found += sequence.cached_tokens;
   return slots;
+}
+
+std::vector<PrefixCache::Read> PrefixCache::ReadBack(Sequence& sequence, uint32_t away) {
+  std::vector<Read> reads;
+  for (uint32_t tokens = 0; tokens < away; tokens += block_tokens_) {
+    CachedBlock& block = *Next(sequence);
+    const uint32_t in_run = block.depth % tree_.copied_blocks() * block_tokens_;
+    const bool continues = in_run > 0 && !reads.empty();
+    if (!continues) {
+      reads.push_back({.first = block.depth * block_tokens_, .skip = in_run});
+    }
+    // The copy of its last block has those above it in the run.
+    const uint64_t copy = copies_.ReadableFor(block);
+    LAMINA_CHECK(copy != 0);
+    reads.back().copy = copy;
+    reads.back().tokens += block_tokens_;
+    Hold(sequence, &block).maker = sequence.request.id;
+  }
+  for (const Read& read : reads) {
+    copies_.BeginRead(read.copy);
+  }
+  sequence.cached_tokens += away;
+  if (sequence.committed.empty()) {
+    sequence.cached_at_first = sequence.cached_tokens;
+  }
+  stats_.tokens_found += away;
+  stats_.tokens_read += away;
+  return reads;
 }
 
 void PrefixCache::Announce(Sequence& sequence) {
@@ -296,13 +248,12 @@ void PrefixCache::Announce(Sequence& sequence) {
   // Blocks behind the slots that it joins with are kept once they are stored.
   const uint32_t depth_max =
       std::min(sequence.join_tokens, kv_.TokensOf(sequence.request.id)) / block_tokens_;
-  for (auto depth = static_cast<uint32_t>(sequence.cached_blocks.size()); depth < depth_max;
-       ++depth) {
-    if (Below(sequence, sequence.node, depth == 0 ? nullptr : sequence.cached_blocks.back(),
-              depth) != nullptr) {
+  while (sequence.cached_blocks.size() < depth_max) {
+    CachedBlock* const block = Next(sequence);
+    if (block != nullptr && block->has_slots) {
       return;  // Somebody else makes it, or has made the last token's.
     }
-    Add(sequence, depth).maker = sequence.request.id;
+    Hold(sequence, block).maker = sequence.request.id;
   }
 }
 
@@ -328,10 +279,9 @@ void PrefixCache::Stored(Sequence& sequence, uint32_t tokens) {
       block.maker = block.maker == sequence.request.id ? 0 : block.maker;
       continue;
     }
-    CachedBlock* block =
-        Below(sequence, sequence.node, depth == 0 ? nullptr : sequence.cached_blocks.back(), depth);
-    if (block == nullptr) {
-      Add(sequence, depth);
+    CachedBlock* block = Next(sequence);
+    if (block == nullptr || !block->has_slots) {
+      Hold(sequence, block);
     } else if (block->stored()) {
       Use(*block, sequence);  // Somebody has stored the same tokens.
     } else {
@@ -345,7 +295,7 @@ void PrefixCache::Leave(Sequence& sequence) {
   while (!sequence.cached_blocks.empty()) {
     CachedBlock& block = *sequence.cached_blocks.back();
     sequence.cached_blocks.pop_back();
-    Unuse(block);
+    tree_.Unuse(block, clock_);
     if (block.maker == sequence.request.id) {
       Drop(block);
     }
@@ -357,7 +307,7 @@ void PrefixCache::Forget(Sequence& sequence) {
   while (!sequence.cached_blocks.empty()) {
     CachedBlock& block = *sequence.cached_blocks.back();
     sequence.cached_blocks.pop_back();
-    Unuse(block);
+    tree_.Unuse(block, clock_);
     if (block.droppable()) {
       Drop(block);
     }
@@ -366,16 +316,20 @@ void PrefixCache::Forget(Sequence& sequence) {
 
 void PrefixCache::MakeRoom(uint32_t node, uint64_t slots) {
   const KvDirectory& directory = kv_.directory();
-  auto& droppable = nodes_[node].droppable;
-  while (!droppable.empty() &&
-         uint64_t{directory.SlotsFree(node)} + directory.SlotsQuarantined(node) < slots) {
-    Drop(*blocks_.at(droppable.begin()->second));
+  while (uint64_t{directory.SlotsFree(node)} + directory.SlotsQuarantined(node) +
+             copies_.SlotsLeaving(node) <
+         slots) {
+    CachedBlock* const block = tree_.OldestDroppable(node);
+    if (block == nullptr) {
+      return;
+    }
+    Drop(*block);
   }
 }
 
 uint64_t PrefixCache::UnusedFor(uint32_t node) const {
-  const auto& droppable = nodes_[node].droppable;
-  return droppable.empty() ? 0 : clock_ - droppable.begin()->first;
+  const CachedBlock* const block = tree_.OldestDroppable(node);
+  return block == nullptr ? 0 : clock_ - block->last_used;
 }
 
 void PrefixCache::MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots) {
@@ -384,11 +338,18 @@ void PrefixCache::MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots)
   Leave(sequence);
 }
 
+void PrefixCache::CopyOut(plan::StepPlan& plan) {
+  if (tree_.copied_blocks() == 0) {
+    return;
+  }
+  for (uint32_t node = 0; node < tree_.nodes(); ++node) {
+    const KvPoolStats stats = kv_.directory().Stats(node);
+    copies_.Copy(node, kv_.directory().SlotsFree(node), stats.slots_total, plan);
+  }
+}
+
 absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
   std::map<const CachedBlock*, uint32_t> users;
-  std::map<const CachedBlock*, size_t> children;
-  std::vector<uint32_t> unused(nodes_.size());
-  std::vector<size_t> droppable(nodes_.size());
   const auto broken = [](uint64_t id, absl::string_view what) {
     return absl::InternalError(absl::StrCat("cached block ", id, ": ", what));
   };
@@ -397,8 +358,8 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
     for (uint32_t depth = 0; depth < sequence->cached_blocks.size(); ++depth) {
       const CachedBlock* block = sequence->cached_blocks[depth];
       ++users[block];
-      if (block->parent != parent || block->node() != sequence->node ||
-          block->tokens != TokensAt(*sequence, depth * block_tokens_)) {
+      if (block->parent != parent || block->node != sequence->node ||
+          block->tokens != TokensAt(*sequence, depth, block_tokens_)) {
         return broken(block->id, "is used by a sequence with other tokens");
       }
       if (!block->stored() && block->maker != sequence->request.id) {
@@ -407,45 +368,17 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
       parent = block;
     }
   }
-  for (const auto& [id, block] : blocks_) {
-    ++children[block->parent];
-    if (!block->stored() && block->users != 1) {
-      return broken(id, "is pending, and nobody makes it");
-    }
-    if (block->parent != nullptr && !block->parent->stored() && block->stored()) {
-      return broken(id, "is stored below one that is not");
-    }
-    if (kv_.TokensOf(HolderOf(id)) != block_tokens_) {
+  for (const auto& [id, block] : tree_.blocks()) {
+    const uint32_t slots = block->has_slots ? kv_.TokensOf(block->holder()) : block_tokens_;
+    if (slots != block_tokens_) {
       return broken(id, "has more or fewer slots than tokens");
     }
-  }
-  for (const auto& [id, block] : blocks_) {
-    if (block->users != users[block.get()] || block->children.size() != children[block.get()]) {
-      return broken(id, "miscounts who uses it or lies below it");
-    }
-    unused[block->node()] += block->users == 0 ? block_tokens_ : 0;
-    if (block->droppable()) {
-      ++droppable[block->node()];
-      if (!nodes_[block->node()].droppable.contains({block->last_used, id})) {
-        return broken(id, "is not found to be dropped");
-      }
+    if (block->users != users[block.get()]) {
+      return broken(id, "miscounts who uses it");
     }
   }
-  for (uint32_t node = 0; node < nodes_.size(); ++node) {
-    if (unused[node] != nodes_[node].unused || droppable[node] != nodes_[node].droppable.size()) {
-      return absl::InternalError(absl::StrCat("node ", node, " miscounts unused blocks"));
-    }
-  }
-  size_t first = 0;
-  for (const auto& [tokens, blocks] : firsts_) {
-    first += blocks.size();
-    if (!std::is_sorted(blocks.begin(), blocks.end(),
-                        [](const auto* a, const auto* b) { return a->node() < b->node(); })) {
-      return absl::InternalError("first blocks are not in the order of their nodes");
-    }
-  }
-  return first == children[nullptr] ? absl::OkStatus()
-                                    : absl::InternalError("a tree has a block of nobody");
+  const absl::Status tree = tree_.Audit();
+  return tree.ok() ? copies_.Audit() : tree;
 }
 
 }  // namespace lamina::core

@@ -12,12 +12,14 @@
 // A block is pending from when the first sequence with it joins until its K and V are stored; a
 // newcomer with the same tokens may wait for it. Once no running sequence has it, it may be dropped
 // for others' slots: the one that has been used least recently first, and none before those below
-// it.
+// it. One that has been copied to the spill tier of its node (block_copies.h) is away then, and a
+// newcomer may have it read back into slots of its own, during which it is pending.
 //
 //            Join           Stored            Leave of the last one
-//   (none) -------> pending -------> in use <----------------------> unused --MakeRoom--> (none)
-//                      |                          Join
-//                      +--Leave of who makes it--> (none)
+//   (none) -------> pending -------> in use <----------------------> unused --MakeRoom--> away,
+//                    ^ |                          Join                                   or none
+//                    | +--Leave of who makes it--> away, or none
+//                    +--ReadBack-- away
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 // Cost: O(tokens) for a sequence that looks, joins or leaves; each block on its way takes the
@@ -26,45 +28,43 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "coordinator/core/block_copies.h"
+#include "coordinator/core/block_tree.h"
+#include "coordinator/core/cached_block.h"
 #include "coordinator/core/sequence.h"
 #include "coordinator/core/sequence_kv.h"
 
 namespace lamina::core {
 
-// Tokens of a block: a tile of K (kernels/k_tiles.h), so that no tile is shared in part.
-inline constexpr uint32_t kCachedBlockTokens = 16;
-
 struct PrefixCacheStats {
-  uint64_t tokens_asked = 0;  // Sequences that might have found some joined with so many tokens,
-  uint64_t tokens_found = 0;  // and found K and V of so many of them.
-  uint64_t blocks_dropped = 0;
+  uint64_t tokens_asked = 0;    // Sequences that might have found some joined with so many tokens,
+  uint64_t tokens_found = 0;    // and found K and V of so many of them,
+  uint64_t tokens_read = 0;     // so many of these in spill tiers.
+  uint64_t blocks_dropped = 0;  // Those that are away by now counted.
 };
 
 class PrefixCache {
  public:
-  using Tokens = absl::InlinedVector<TokenId, kCachedBlockTokens>;
+  using Tokens = CachedBlock::Tokens;
 
-  explicit PrefixCache(SequenceKv& kv, uint32_t block_tokens = kCachedBlockTokens);
-  ~PrefixCache();
+  // Runs of `run_tokens` tokens are copied to spill tiers together.
+  PrefixCache(SequenceKv& kv, Spills& spills, uint32_t block_tokens = kCachedBlockTokens,
+              uint32_t run_tokens = plan::kSpillBlockTokens);
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
   // Nothing is kept any more; SequenceKv has been reset. Without `keeps` nothing will be, nor
-  // found.
-  // A sequence finds at most `found_max` tokens.
-  void Reset(uint32_t memory_nodes, bool keeps, uint32_t found_max = UINT32_MAX);
+  // found. With `copies` blocks may be copied to spill tiers. A sequence finds at most `found_max`
+  // tokens.
+  void Reset(uint32_t memory_nodes, bool keeps, uint32_t found_max = UINT32_MAX,
+             bool copies = false);
 
-  // The stored blocks, those above others first, to be kept over a Reset().
+  // The stored blocks with slots, those above others first, to be kept over a Reset().
   struct Saved {
     uint64_t id = 0;
     uint64_t parent = 0;  // 0: none.
@@ -86,6 +86,7 @@ class PrefixCache {
     uint32_t tokens = 0;   // Stored; the last token of a sequence is always computed.
     uint32_t pending = 0;  // Tokens behind these, being made by another sequence.
     uint32_t unused = 0;   // Tokens of `tokens` that count in UnusedOn() until it joins.
+    uint32_t away = 0;     // Tokens behind these, that can be read from the spill tier now.
     friend bool operator==(const Found&, const Found&) = default;
   };
   Found Find(const Sequence& sequence, uint32_t node) const;
@@ -96,6 +97,16 @@ class PrefixCache {
   // The sequence joins on the node, where it has opened a span without slots: it shares those of
   // the blocks that are found, which are returned. Its cached_tokens are then theirs.
   std::vector<HeldExtent> Join(Sequence& sequence, uint32_t node);
+  // A read from the spill tier.
+  struct Read {
+    uint64_t copy = 0;
+    uint32_t first = 0;  // The sequence's tokens [first, first + tokens),
+    uint32_t skip = 0;   // which are behind so many of the copy's.
+    uint32_t tokens = 0;
+  };
+  // The sequence, which has joined and has slots for them, reads the `away` tokens that it found
+  // behind its cached_tokens, which include them from now on. They are pending until Stored().
+  std::vector<Read> ReadBack(Sequence& sequence, uint32_t away);
   // It has slots for all tokens that it joined with: the blocks of these that nobody keeps are
   // pending from now on.
   void Announce(Sequence& sequence);
@@ -109,8 +120,8 @@ class PrefixCache {
   // dropped, and it makes no more.
   void Forget(Sequence& sequence);
 
-  // Drops unused blocks until so many slots of the node are free, or are in quarantine and come
-  // free, or none is left to drop.
+  // Drops unused blocks until so many slots of the node are free, or are in quarantine or being
+  // written to a spill tier and come free, or none is left to drop.
   void MakeRoom(uint32_t node, uint64_t slots);
   // Makes room without dropping blocks that the sequence would find there.
   void MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots);
@@ -118,46 +129,39 @@ class PrefixCache {
   // How many sequences have left since the block was used that would be dropped first; 0: none is.
   uint64_t UnusedFor(uint32_t node) const;
 
+  // Has the plan write copies of blocks to spill tiers. Requires: the plan will be made.
+  void CopyOut(plan::StepPlan& plan);
+  BlockCopies& copies() { return copies_; }
+  const BlockCopies& copies() const { return copies_; }
+
   // Slots that blocks hold and no running sequence uses. Those that two blocks have in common,
   // which forks made of one prompt and different answers, count twice.
-  uint32_t UnusedOn(uint32_t node) const { return nodes_[node].unused; }
-  uint32_t blocks() const { return static_cast<uint32_t>(blocks_.size()); }
+  uint32_t UnusedOn(uint32_t node) const { return tree_.UnusedOn(node); }
+  uint32_t blocks() const { return tree_.with_slots(); }  // That have slots.
   const PrefixCacheStats& stats() const { return stats_; }
 
   // Recounts everything. Errors: kInternal names the first broken invariant.
   absl::Status Audit(const std::vector<Sequence*>& running) const;
 
  private:
-  friend struct CachedBlock;
-  using Children = absl::btree_map<Tokens, CachedBlock*>;
-  using Tree = std::pair<uint32_t, std::string>;  // Node and salt.
-  using First = std::pair<Tokens, std::string>;   // What the first blocks of trees have in common.
-  struct Node {
-    uint32_t unused = 0;
-    absl::btree_set<std::pair<uint64_t, uint64_t>> droppable;  // By last use, and id.
-  };
-
   bool Keeps(const Sequence& sequence) const;
-  Tokens TokensAt(const Sequence& sequence, uint32_t first) const;
   uint32_t DepthOf(const Sequence& sequence) const;
-  Found FindFrom(const Sequence& sequence, uint32_t node, const CachedBlock* first) const;
-  const std::vector<CachedBlock*>* FirstBlocks(const Sequence& sequence) const;
+  Found FindFrom(const Sequence& sequence, const CachedBlock* first) const;
   CachedBlock* Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
                      uint32_t depth) const;
-  CachedBlock& Insert(uint64_t id, const Tree& tree, CachedBlock* parent, const Tokens& tokens);
-  CachedBlock& Add(Sequence& sequence, uint32_t depth);
+  CachedBlock* Next(const Sequence& sequence) const;
+  // The sequence holds its next block with slots of its own: the one that is away, or a new one.
+  CachedBlock& Hold(Sequence& sequence, CachedBlock* away);
   void UseFound(Sequence& sequence, uint32_t node, uint32_t tokens);
   void Use(CachedBlock& block, Sequence& sequence);
-  void Unuse(CachedBlock& block);
   void Drop(CachedBlock& block);
 
   SequenceKv& kv_;
   const uint32_t block_tokens_;
   bool keeps_ = false;
   uint32_t found_max_ = UINT32_MAX;
-  std::vector<Node> nodes_;
-  absl::btree_map<uint64_t, std::unique_ptr<CachedBlock>> blocks_;  // By id.
-  absl::btree_map<First, std::vector<CachedBlock*>> firsts_;  // One on a node at most, by node.
+  BlockTree tree_;
+  BlockCopies copies_;
   uint64_t ids_ = 0;
   uint64_t clock_ = 0;
   PrefixCacheStats stats_;

@@ -118,6 +118,7 @@ struct Scheduler::Impl {
   OpenStep Open(uint32_t lane);
   void CommitTokens(const PlannedStep& planned, const plan::StepResult& result, Events& events);
   void Commit(Sequence* sequence, const plan::SampledToken& token, Events& events);
+  void EndCopy(const Spills::Done& done);
   void CommitScores(const PlannedStep& planned, const plan::StepResult& result, Events& events);
   absl::Status Audit() const;
 
@@ -128,8 +129,8 @@ struct Scheduler::Impl {
   Lanes lanes;
   NodeResidents residents;
   StepBorders borders;
-  PrefixCache cache;
   Spills spills;
+  PrefixCache cache;
   SequenceLife::Places places;
   SequenceLife life;
   PlannedSteps steps;
@@ -153,8 +154,8 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
       lanes(ServiceBefore{order.get()}),
       residents(ServiceBefore{order.get()}),
       borders(kv),
-      cache(kv, options.cached_block_tokens),
       spills(kv),
+      cache(kv, spills, options.cached_block_tokens, options.copied_run_tokens),
       places{lanes, residents, borders, kv, cache, spills},
       life(ServiceBefore{order.get()}, places),
       paths(lanes, life),
@@ -180,7 +181,7 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   spills.Reset(memory_nodes);
   steps.Reset(lanes.size());
   cache.Reset(nodes, options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,
-              options.SlotsAtOnce(UINT32_MAX) - 1);
+              options.SlotsAtOnce(UINT32_MAX) - 1, HasSpillTier(memory_nodes));
 }
 
 // The next step of a lane with what runs there. Beams go first: they are rows that decode.
@@ -189,6 +190,26 @@ OpenStep Scheduler::Impl::Open(uint32_t lane) {
   beams.Join(step);
   maker.Pack(step);
   return step;
+}
+
+// Blocks of the cache have been written or read. Who waits for what cannot be read is computed.
+void Scheduler::Impl::EndCopy(const Spills::Done& done) {
+  Sequence* const reader = life.Find(done.sequence);
+  if (reader != nullptr) {
+    std::erase(reader->reading, done.blocks);
+  }
+  if (!done.ok) {
+    cache.copies().Lose(done.blocks);
+    if (reader != nullptr) {
+      life.Preempt(*reader);
+    }
+    return;
+  }
+  cache.copies().Written(done.blocks);
+  if (reader != nullptr && reader->reading.empty()) {
+    reader->restoring = false;
+    cache.Stored(*reader, reader->cached_tokens);
+  }
 }
 
 // Each token's sequence is looked for where the plan has it next.
@@ -433,6 +454,9 @@ void Scheduler::OnSpilled(const plan::SpillReport& report) {
     return;
   }
   const Spills::Done done = impl_->spills.Take(report);
+  if (done.blocks != 0) {
+    return impl_->EndCopy(done);
+  }
   Sequence* const sequence = impl_->life.Find(done.sequence);
   if (sequence == nullptr) {
     return;

@@ -17,6 +17,11 @@ absl::Status AtLeastOne(absl::string_view field, uint32_t value) {
 
 }  // namespace
 
+bool HasSpillTier(absl::Span<const MemoryNodeShare> nodes) {
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [](const MemoryNodeShare& node) { return node.spill.blocks > 0; });
+}
+
 // FNV-1a over words: names are drawn at random, so all that it has to keep is their order.
 uint64_t JoinArenas(absl::Span<const uint64_t> arenas) {
   if (std::find(arenas.begin(), arenas.end(), 0) != arenas.end() || arenas.empty()) {

@@ -21,6 +21,7 @@
 #include "cost/layer_windows.h"
 #include "cost/spill_cost.h"
 #include "plan/prefill_lanes.h"
+#include "plan/spill_blocks.h"
 
 namespace lamina::core {
 
@@ -44,6 +45,9 @@ struct MemoryNodeShare {
 // The name of several memories as one, in this order: another one if any is another. 0 if one is
 // not known, or there is none; of a single one its own.
 uint64_t JoinArenas(absl::Span<const uint64_t> arenas);
+
+// Whether any of them has a spill tier.
+bool HasSpillTier(absl::Span<const MemoryNodeShare> nodes);
 
 // Each makes the strategy of one scheduler.
 struct SchedulerStrategies {
@@ -78,6 +82,8 @@ struct SchedulerOptions {
   uint32_t int8_tails = 0;
   uint32_t cached_block_tokens =
       16;  // Tokens of a block of the prefix cache; INT8: that has own scales.
+  // Tokens of the blocks that are copied to a spill tier together; plan::kSpillBlockTokens at most.
+  uint32_t copied_run_tokens = plan::kSpillBlockTokens;
   // Partition token_range: sequences are cut into spans of so many tokens, which may lie on
   // different memory nodes. 0: a sequence lies on one.
   uint32_t span_tokens = 0;

@@ -74,6 +74,7 @@ struct alignas(64) Sequence {
 
   // While running:
   bool restoring = false;  // Its K and V are being read back: it has no work until they are there.
+  std::vector<uint64_t> reading;  // Spills of cached blocks that are being read into its slots.
   std::vector<plan::SequenceId> attached;   // The reverse of `parent`.
   std::vector<uint32_t> lives_on;           // `node` and those that hold slots of it, each once.
   uint32_t cached_at_first = 0;             // As cached_tokens when it joined for the first time.

@@ -222,6 +222,7 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
     }
     sequence->state = SequenceState::kWaiting;
     sequence->restoring = false;
+    sequence->reading.clear();
     sequence->starving = false;
     sequence->has_scratch = false;
     sequence->parent = 0;
@@ -289,7 +290,9 @@ absl::Status SequenceLife::AuditSequence(const Sequence& sequence) const {
   if (places_.kv.IsOpen(id) != runs) {
     return broken("holds slots without running, or the reverse");
   }
-  if (sequence.restoring && (sequence.spill == 0 || !runs)) {
+  const bool reads = sequence.spill != 0 || !sequence.reading.empty();
+  if ((sequence.restoring && (!reads || !runs)) ||
+      (!sequence.restoring && !sequence.reading.empty())) {
     return broken("is read back from nowhere");
   }
   if (!sequence.request.score && sequence.tokens() >= sequence.request.tokens_max) {

@@ -57,7 +57,7 @@ plan::SpillOut Spills::Out(Sequence& sequence) {
   nodes_[spill.node].used_blocks += plan::SpillBlocksOf(spill.tokens);
   sequence.spill = id;
   Hold(id, spill, sequence);
-  SetLeaving(spill, true);
+  SetLeaving(spill, spill.held);
   ++stats_.sequences_out;
   return {.spill = id, .sequence = spill.sequence, .tokens = spill.tokens};
 }
@@ -73,10 +73,75 @@ plan::SpillIn Spills::In(const Sequence& sequence) {
           .tokens = std::min(spill.tokens, sequence.join_tokens - 1)};
 }
 
-void Spills::Leave(const Sequence& sequence) {
-  Spill& spill = spills_.at(sequence.spill);
-  if (spill.state == State::kReading) {
-    SetLeaving(spill, true);
+void Spills::Leave(Sequence& sequence) {
+  if (sequence.spill != 0) {
+    Spill& spill = spills_.at(sequence.spill);
+    if (spill.state == State::kReading) {
+      SetLeaving(spill, spill.held);
+    }
+  }
+  for (const uint64_t id : std::exchange(sequence.reading, {})) {
+    Spill& spill = spills_.at(id);
+    spill.sequence = 0;
+    SetLeaving(spill, spill.held);
+  }
+}
+
+plan::SpillOut Spills::OutBlocks(uint32_t node, const std::vector<SlotHolder>& blocks,
+                                 uint32_t block_tokens) {
+  LAMINA_CHECK(HasRoomForBlocks(node));
+  const uint64_t id = ++ids_;
+  Spill& spill = spills_[id];
+  spill = {.node = node,
+           .tokens = static_cast<uint32_t>(blocks.size()) * block_tokens,
+           .state = State::kWriting,
+           .blocks = true};
+  ++nodes_[node].used_blocks;
+  ++nodes_[node].run_blocks;
+  ++nodes_[node].runs_writing;
+  Open(id, spill);
+  plan::SpillOut out{.spill = id, .tokens = spill.tokens, .memory_node = node};
+  for (const SlotHolder& block : blocks) {
+    for (const HeldExtent& held : kv_.Share(block, 0, block_tokens, HolderOf(id))) {
+      out.slots.push_back(held.extent);
+    }
+  }
+  spill.held = spill.tokens;
+  ++stats_.runs_out;
+  return out;
+}
+
+plan::SpillIn Spills::InBlocks(uint64_t id, Sequence& sequence, uint32_t first, uint32_t skip,
+                               uint32_t tokens) {
+  Spill& spill = spills_.at(id);
+  LAMINA_CHECK(spill.blocks && spill.state == State::kStored && skip + tokens <= spill.tokens);
+  spill.state = State::kReading;
+  spill.sequence = sequence.request.id;
+  Open(id, spill);
+  kv_.Share(sequence.request.id, first, tokens, HolderOf(id));
+  spill.held = tokens;
+  sequence.reading.push_back(id);
+  ++stats_.runs_in;
+  return {
+      .spill = id, .sequence = sequence.request.id, .tokens = tokens, .first = first, .skip = skip};
+}
+
+void Spills::BlockLeaves(uint64_t id, uint32_t tokens) {
+  Spill& spill = spills_.at(id);
+  if (spill.state == State::kWriting) {
+    SetLeaving(spill, spill.leaving + tokens);
+  }
+}
+
+void Spills::DropBlocks(uint64_t id) {
+  const auto entry = spills_.find(id);
+  if (entry == spills_.end()) {
+    return;
+  }
+  if (entry->second.state == State::kStored) {
+    Erase(entry);
+  } else {
+    entry->second.dropped = true;
   }
 }
 
@@ -89,7 +154,8 @@ void Spills::Drop(Sequence& sequence) {
     Erase(entry);
   } else {
     entry->second.sequence = 0;
-    SetLeaving(entry->second, true);
+    entry->second.dropped = true;
+    SetLeaving(entry->second, entry->second.held);
   }
 }
 
@@ -113,14 +179,18 @@ Spills::Done Spills::Take(const plan::SpillReport& report) {
   if (--spill.reports_due > 0) {
     return {};
   }
-  const Done done{
-      .sequence = spill.sequence, .was_read = spill.state == State::kReading, .ok = !spill.failed};
+  const Done done{.sequence = spill.sequence,
+                  .blocks = spill.blocks ? entry->first : 0,
+                  .was_read = spill.state == State::kReading,
+                  .ok = !spill.failed};
+  nodes_[spill.node].runs_writing -= spill.blocks && !done.was_read ? 1 : 0;
   Release(entry->first, spill);
+  spill.sequence = spill.blocks ? 0 : spill.sequence;
   spill.state = State::kStored;
   stats_.failures += done.ok ? 0 : 1;
   uint32_t& failures = nodes_[spill.node].failures_in_a_row;
   failures = done.ok ? 0 : failures + 1;
-  if (!done.ok || done.sequence == 0) {
+  if (!done.ok || spill.dropped) {
     Erase(entry);
   }
   return done;
@@ -132,38 +202,48 @@ void Spills::Dropped(const std::vector<plan::SpillDrop>& drops) {
   for (const plan::SpillDrop& drop : drops) {
     const auto dropped = dropping_.find(drop.spill);
     LAMINA_CHECK(dropped != dropping_.end());
-    nodes_[dropped->second.node].used_blocks -= plan::SpillBlocksOf(dropped->second.tokens);
+    Node& node = nodes_[dropped->second.node];
+    node.used_blocks -= plan::SpillBlocksOf(dropped->second.tokens);
+    node.run_blocks -= dropped->second.blocks ? 1 : 0;
     dropping_.erase(dropped);
   }
 }
 
 SpillStats Spills::stats() const {
   SpillStats stats = stats_;
-  stats.stored = static_cast<uint32_t>(spills_.size());
+  for (const Node& node : nodes_) {
+    stats.runs += node.run_blocks;
+  }
+  stats.stored = static_cast<uint32_t>(std::count_if(
+      spills_.begin(), spills_.end(), [](const auto& spill) { return !spill.second.blocks; }));
   return stats;
 }
 
-void Spills::Hold(uint64_t id, Spill& spill, const Sequence& sequence) {
+void Spills::Open(uint64_t id, Spill& spill) {
   kv_.Open(HolderOf(id));
   kv_.BeginSpan(HolderOf(id), spill.node);
-  kv_.Share(sequence.request.id, 0, std::min(spill.tokens, sequence.held->tokens), HolderOf(id));
   spill.reports_due = nodes_[spill.node].nodes;
+  spill.failed = false;
   ++holders_;
 }
 
+void Spills::Hold(uint64_t id, Spill& spill, const Sequence& sequence) {
+  Open(id, spill);
+  spill.held = std::min(spill.tokens, sequence.held->tokens);
+  kv_.Share(sequence.request.id, 0, spill.held, HolderOf(id));
+}
+
 void Spills::Release(uint64_t id, Spill& spill) {
-  SetLeaving(spill, false);
+  SetLeaving(spill, 0);
   kv_.Release(HolderOf(id), kReportTicket);
   kv_.Recycle(kReportTicket);
   --holders_;
 }
 
-void Spills::SetLeaving(Spill& spill, bool leaving) {
-  if (spill.leaving != leaving) {
-    uint64_t& slots = nodes_[spill.node].leaving;
-    slots = leaving ? slots + spill.tokens : slots - spill.tokens;
-    spill.leaving = leaving;
-  }
+void Spills::SetLeaving(Spill& spill, uint32_t tokens) {
+  uint64_t& slots = nodes_[spill.node].leaving;
+  slots = slots - spill.leaving + tokens;
+  spill.leaving = tokens;
 }
 
 void Spills::Erase(Entry entry) {
@@ -173,23 +253,30 @@ void Spills::Erase(Entry entry) {
 }
 
 absl::Status Spills::Audit() const {
-  std::vector<uint32_t> used(nodes_.size());
-  std::vector<uint64_t> leaving(nodes_.size());
+  std::vector<Node> counted(nodes_.size());
   uint32_t holders = 0;
   for (const auto& [id, spill] : spills_) {
-    used[spill.node] += plan::SpillBlocksOf(spill.tokens);
-    leaving[spill.node] += spill.leaving ? spill.tokens : 0;
+    Node& node = counted[spill.node];
+    node.used_blocks += plan::SpillBlocksOf(spill.tokens);
+    node.run_blocks += spill.blocks ? 1 : 0;
+    node.runs_writing += spill.blocks && spill.state == State::kWriting ? 1 : 0;
+    node.leaving += spill.leaving;
     holders += spill.state == State::kStored ? 0 : 1;
-    if (spill.state == State::kStored && spill.sequence == 0) {
+    if (spill.state == State::kStored &&
+        (spill.dropped || (spill.sequence == 0) != spill.blocks || spill.leaving > 0)) {
       return absl::InternalError(absl::StrCat("spill ", id, " is of nobody"));
     }
   }
   for (const auto& [id, spill] : dropping_) {
-    used[spill.node] += plan::SpillBlocksOf(spill.tokens);
+    counted[spill.node].used_blocks += plan::SpillBlocksOf(spill.tokens);
+    counted[spill.node].run_blocks += spill.blocks ? 1 : 0;
   }
   for (size_t node = 0; node < nodes_.size(); ++node) {
-    if (used[node] != nodes_[node].used_blocks || leaving[node] != nodes_[node].leaving ||
-        used[node] > nodes_[node].capacity_blocks) {
+    const Node& kept = nodes_[node];
+    if (counted[node].used_blocks != kept.used_blocks ||
+        counted[node].run_blocks != kept.run_blocks ||
+        counted[node].runs_writing != kept.runs_writing || counted[node].leaving != kept.leaving ||
+        kept.used_blocks > kept.capacity_blocks) {
       return absl::InternalError(absl::StrCat("the tier of node ", node, " is miscounted"));
     }
   }

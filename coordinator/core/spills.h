@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Spills: K and V of sequences that have given up their slots, on their way to the spill tiers of
-// memory nodes, there, and on their way back.
+// Spills: K and V of sequences that have given up their slots, and of cached blocks that may, on
+// their way to the spill tiers of memory nodes, there, and on their way back.
 //
 //   Out --> writing --(all nodes wrote)--> stored --In--> reading --(all have read)--> stored
 //              |                             |                |
 //              +--(one could not)--> none <--+-----Drop-------+--(one could not)--> none
+//
+// Those of blocks (OutBlocks, InBlocks, DropBlocks) take half of a tier at most, and are copies:
+// blocks keep their slots until they lose them otherwise.
 //
 // While nodes write or read, the slots have a holder of their own beside the sequence, so that
 // nobody gets them even if the sequence leaves or ends meanwhile. What is dropped then is forgotten
@@ -33,6 +36,9 @@ struct SpillStats {
   uint64_t sequences_in = 0;   // was to be read back,
   uint64_t failures = 0;       // and that one of these went wrong: it is recomputed.
   uint32_t stored = 0;         // Sequences that are in tiers or on their way, now.
+  uint64_t runs_out = 0;       // Times that a run of cached blocks was to be copied,
+  uint64_t runs_in = 0;        // and was to be read back.
+  uint32_t runs = 0;           // Runs that tiers have room taken for, now.
 };
 
 class Spills {
@@ -50,6 +56,17 @@ class Spills {
   // that has failed so many times in a row, until the next epoch.
   static constexpr uint32_t kFailuresInARowMax = 3;
   bool Fits(const Sequence& sequence) const;
+  // Whether another run of blocks may be written now, and whether it has room: no more than so many
+  // are on their way at once.
+  static constexpr uint32_t kRunsAtOnce = 8;
+  bool MayWriteBlocks(uint32_t node) const {
+    return nodes_[node].capacity_blocks > 1 && nodes_[node].runs_writing < kRunsAtOnce &&
+           nodes_[node].failures_in_a_row < kFailuresInARowMax;
+  }
+  bool HasRoomForBlocks(uint32_t node) const {
+    return nodes_[node].run_blocks < nodes_[node].capacity_blocks / 2 &&
+           nodes_[node].used_blocks < nodes_[node].capacity_blocks;
+  }
   // Rates of the node's tier; without one they are 0.
   cost::SpillRates RatesOf(uint32_t node) const;
 
@@ -58,10 +75,25 @@ class Spills {
   plan::SpillOut Out(Sequence& sequence);
   // The sequence has joined, with slots of its own for all its tokens. Requires: IsStored().
   plan::SpillIn In(const Sequence& sequence);
-  // A sequence that was to be read back has left before it was: it is again as before In().
-  void Leave(const Sequence& sequence);
+  // A sequence that was to be read back has left before it was: it is again as before In(), and so
+  // are the blocks that were to be read for it.
+  void Leave(Sequence& sequence);
   // Nobody needs it any more. Nothing, if the sequence has none.
   void Drop(Sequence& sequence);
+
+  // Writes blocks of so many tokens each that follow each other, at most plan::kSpillBlockTokens.
+  // Requires: HasRoomForBlocks(); the holders have slots on the node.
+  plan::SpillOut OutBlocks(uint32_t node, const std::vector<SlotHolder>& blocks,
+                           uint32_t block_tokens);
+  // Reads `tokens` tokens of them, the first `skip` passed over, into the slots of the sequence's
+  // tokens from `first` on, which has joined. Requires: they have been written, and nobody reads.
+  plan::SpillIn InBlocks(uint64_t spill, Sequence& sequence, uint32_t first, uint32_t skip,
+                         uint32_t tokens);
+  bool HasBlocks(uint64_t spill) const { return spills_.contains(spill); }
+  // One of the blocks has lost its slots: if it is being written, these come free afterwards.
+  void BlockLeaves(uint64_t spill, uint32_t tokens);
+  // Nobody needs them any more. Nothing, if there are none.
+  void DropBlocks(uint64_t spill);
 
   // Whether a sequence that has a spill can be read back now; where, and how many tokens.
   bool IsStored(const Sequence& sequence) const;
@@ -70,7 +102,8 @@ class Spills {
 
   // What a report ends.
   struct Done {
-    plan::SequenceId sequence = 0;  // 0: nothing, or it has ended meanwhile.
+    plan::SequenceId sequence = 0;  // 0: nothing, or it has ended meanwhile. Blocks: the reader.
+    uint64_t blocks = 0;            // The number of the spill, if it is one of blocks.
     bool was_read = false;          // Else written.
     bool ok = false;                // Else the spill is gone.
   };
@@ -93,17 +126,22 @@ class Spills {
  private:
   enum class State : uint8_t { kWriting, kStored, kReading };
   struct Spill {
-    plan::SequenceId sequence = 0;  // 0: it is to be dropped.
+    plan::SequenceId sequence = 0;  // Whose it is; of blocks who reads them.
     uint32_t node = 0;
     uint32_t tokens = 0;
     State state = State::kWriting;
-    bool leaving = false;  // Its holder alone keeps the slots.
+    bool blocks = false;   // It is of cached blocks.
+    bool dropped = false;  // It is to be dropped once nodes have reported.
     bool failed = false;   // A node has said so.
+    uint32_t leaving = 0;  // Tokens whose slots its holder alone keeps.
+    uint32_t held = 0;     // Tokens that its holder has.
     uint32_t reports_due = 0;
   };
   struct Node {
     uint32_t capacity_blocks = 0;
     uint32_t used_blocks = 0;
+    uint32_t run_blocks = 0;  // Those of cached blocks among these.
+    uint32_t runs_writing = 0;
     uint64_t leaving = 0;
     uint32_t failures_in_a_row = 0;
     uint32_t nodes = 1;  // How many each have a part of every token.
@@ -111,9 +149,10 @@ class Spills {
   };
   using Entry = std::map<uint64_t, Spill>::iterator;
 
+  void Open(uint64_t id, Spill& spill);
   void Hold(uint64_t id, Spill& spill, const Sequence& sequence);
   void Release(uint64_t id, Spill& spill);
-  void SetLeaving(Spill& spill, bool leaving);
+  void SetLeaving(Spill& spill, uint32_t tokens);
   void Erase(Entry entry);
 
   SequenceKv& kv_;

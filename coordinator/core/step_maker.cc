@@ -347,6 +347,7 @@ bool StepMaker::Close(OpenStep& open, const cost::LinkCosts& link, const cost::L
       plan.spills_in.empty() && !places_.spills.has_drops()) {
     return false;
   }
+  places_.cache.CopyOut(plan);
   plan.spill_drops = places_.spills.TakeDrops();
   open.record.border.drops = plan.spill_drops;
   if (!plan.rows.empty()) {

@@ -181,6 +181,93 @@ TEST(SpillTest, AFullTierIsNoError) {
   EXPECT_EQ(CountOf(*cluster).failures, 0u) << "the coordinator knows how much there is room for";
 }
 
+// Conversations that go on in turns, all of which have slots for twice what there are. Prompts end
+// anywhere, so that parts of runs are read too.
+std::vector<GenerateSpec> TurnOf(uint32_t number, std::vector<std::vector<TokenId>>& said) {
+  std::vector<GenerateSpec> specs;
+  for (uint32_t i = 0; i < said.size(); ++i) {
+    const std::vector<TokenId> words = RandomPrompt(40 + 7 * i + 3 * number, 1000 * number + i);
+    said[i].insert(said[i].end(), words.begin(), words.end());
+    specs.push_back(Greedy(said[i], 5));
+  }
+  return specs;
+}
+
+LocalClusterOptions WithConversations(uint32_t slots) {
+  return {.model = SmallModel(),
+          .slots = slots,
+          .chunk_tokens = 32,
+          .sequence_tokens_max = 420,
+          .prefix_cache = true};
+}
+
+// One after the other, as people speak. What each answer found is added to `found`.
+std::vector<GenerateResult> Converse(LocalCluster& cluster, uint64_t& found) {
+  std::vector<std::vector<TokenId>> said(6);
+  std::vector<GenerateResult> results;
+  for (uint32_t number = 0; number < 5; ++number) {
+    for (const GenerateSpec& spec : TurnOf(number, said)) {
+      results.push_back(cluster.Generate(spec));
+      found += results.back().choices[0].usage.cached_tokens;
+    }
+  }
+  return results;
+}
+
+class ConversationsTest : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(ConversationsTest, BlocksThatWereReadBackAreAsUndisturbed) {
+  LocalClusterOptions roomy = WithConversations(4000);
+  LocalClusterOptions plain = WithConversations(900);
+  LocalClusterOptions tier = WithConversations(900);
+  for (LocalClusterOptions* options : {&roomy, &plain, &tier}) {
+    const uint32_t slots = options->slots;
+    Modes()[GetParam()].apply(*options);
+    options->slots = slots / options->memory_nodes;
+  }
+  tier.spill_bytes = 64 << 20;
+  uint64_t found[3] = {};
+  std::vector<GenerateResult> results[3];
+  telemetry::SpillCount count;
+  for (size_t i = 0; const LocalClusterOptions& options : {roomy, plain, tier}) {
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    results[i] = Converse(*cluster, found[i]);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    count = CountOf(*cluster);
+    ++i;
+  }
+
+  ExpectSame(results[1], results[0]);
+  ExpectSame(results[2], results[0]);
+  EXPECT_LT(found[1], found[0] / 2) << "there was room for all";
+  EXPECT_GT(found[2], found[1]) << "nothing was read back";
+  EXPECT_GT(count.cached_tokens_out, 0u);
+  EXPECT_GT(count.cached_tokens_in, 0u);
+  EXPECT_EQ(count.failures, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, ConversationsTest, ::testing::Range(size_t{0}, Modes().size() - 1),
+                         [](const auto& tested) { return Modes()[tested.param].name; });
+
+TEST_P(SpillFaultTest, ABadDiskChangesNoTokenOfAConversation) {
+  const DiskFault& fault = DiskFaults()[GetParam()];
+  LocalClusterOptions options = WithConversations(900);
+  uint64_t found = 0;
+  const std::unique_ptr<LocalCluster> roomy = MakeCluster(WithConversations(4000));
+  ASSERT_NE(roomy, nullptr);
+  const std::vector<GenerateResult> expected = Converse(*roomy, found);
+  options.spill_bytes = 64 << 20;
+  options.spill_disk = [&fault] { return std::make_unique<MemorySpillDisk>(fault.faults); };
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+
+  ExpectSame(Converse(*cluster, found), expected);
+
+  EXPECT_EQ(CountOf(*cluster).failures > 0, fault.fails);
+  EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u) << "the epoch goes on";
+}
+
 // What a node had spilled goes with its epoch.
 TEST(SpillTest, SpilledSequencesOutliveAnEpoch) {
   LocalClusterOptions options = Cramped();

@@ -127,6 +127,10 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsSpilled) {
 
     EXPECT_GT(reach.spilled, 1000);
     EXPECT_GT(reach.restored, 500);
+    if (kept) {
+      EXPECT_GT(reach.copied, 2000);
+      EXPECT_GT(reach.copies_read, 200);
+    }
     EXPECT_GT(reach.spills_failed, 100);
     EXPECT_GT(reach.preemptions, reach.spilled + 100) << "some are recomputed";
     EXPECT_GT(reach.epochs, 100);

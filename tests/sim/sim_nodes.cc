@@ -135,6 +135,9 @@ void SimNodes::StartLane(const plan::StepPlan& plan) {
 
 // It leaves with the plan; what it has in slots are all tokens that it has had as inputs.
 void SimNodes::SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill) {
+  if (spill.sequence == 0) {
+    return CopyOut(spill);
+  }
   const Entry* entry = Find(plan, spill.sequence);
   if (entry == nullptr) {
     return;
@@ -148,17 +151,32 @@ void SimNodes::SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill)
   tier_.BeginOut(spill.spill, node, entry->slots, slots_[node]);
 }
 
+// Blocks of the prefix cache, which stay.
+void SimNodes::CopyOut(const plan::SpillOut& spill) {
+  std::vector<uint32_t> slots;
+  for (const Extent& extent : spill.slots) {
+    for (uint32_t i = 0; i < extent.tokens; ++i) {
+      slots.push_back(extent.first_slot + i);
+    }
+  }
+  if (slots.size() != spill.tokens || spill.tokens != options_.copied_run_tokens) {
+    return Fail(absl::StrCat("copy ", spill.spill, " is of ", slots.size(), " slots"));
+  }
+  copies_.insert(spill.spill);
+  tier_.BeginOut(spill.spill, spill.memory_node, slots, slots_[spill.memory_node]);
+}
+
 void SimNodes::SpillIn(const plan::StepPlan& plan, const plan::SpillIn& spill) {
   const Entry* entry = Find(plan, spill.sequence);
   if (entry == nullptr) {
     return;
   }
-  if (spill.tokens >= entry->slots.size()) {
+  if (spill.first + spill.tokens >= entry->slots.size()) {
     return Fail(absl::StrCat("sequence ", spill.sequence, " is to be read back whole"));
   }
   const uint32_t node = entry->join.memory_node;
-  tier_.BeginIn(spill.spill, node, {entry->slots.begin(), entry->slots.begin() + spill.tokens},
-                slots_[node]);
+  const auto first = entry->slots.begin() + spill.first;
+  tier_.BeginIn(spill.spill, node, spill.skip, {first, first + spill.tokens}, slots_[node]);
 }
 
 // Prefill nodes decode nothing, and where there are some the others take no prompts.

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,9 @@ class SimNodes {
 
   // The first broken promise.
   const std::string& failure() const { return failure_.empty() ? tier_.failure() : failure_; }
-  bool TablesEmpty() const { return table_.empty() && tier_.empty(); }
+  bool TablesEmpty() const { return table_.empty(); }
+  bool IsCopy(uint64_t spill) const { return copies_.contains(spill); }
+  size_t spilled() const { return tier_.size(); }
 
  private:
   struct Entry {
@@ -72,6 +75,7 @@ class SimNodes {
   void Fail(const std::string& what);
   void StartLane(const plan::StepPlan& plan);
   void SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill);
+  void CopyOut(const plan::SpillOut& spill);
   void SpillIn(const plan::StepPlan& plan, const plan::SpillIn& spill);
   void StartRow(Entry& entry, const plan::DecodeRow& row);
   void ScoreRow(Entry& entry, const plan::DecodeRow& row, plan::StepResult& result);
@@ -108,6 +112,7 @@ class SimNodes {
   Table table_;
   using Slot = SimSlot;
   std::vector<std::vector<Slot>> slots_;  // By memory node.
+  std::set<uint64_t> copies_;             // Spills that are copies of cached blocks.
   SimTier tier_;
   core::LaneHomes homes_;
   // By replica for prompts, or by the node that lanes are bound to, or one of all lanes.

@@ -48,6 +48,8 @@ void SimReach::Add(const SimReach& other) {
   beams_queued += other.beams_queued;
   tokens_waited += other.tokens_waited;
   spilled += other.spilled;
+  copied += other.copied;
+  copies_read += other.copies_read;
   restored += other.restored;
   spills_failed += other.spills_failed;
   path_changes += other.path_changes;
@@ -76,9 +78,10 @@ std::string SimReach::ToString() const {
       ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
       ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
       beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited, ", spilled ",
-      spilled, " restored ", restored, " failed ", spills_failed, ", path changes ", path_changes,
-      ", lossy joins ", lossy_joins, ", paths side by side ", paths_side_by_side,
-      ", homes changed ", homes_changed, ", replicas side by side ", replicas_side_by_side);
+      spilled, " restored ", restored, " copied ", copied, " copies read ", copies_read, " failed ",
+      spills_failed, ", path changes ", path_changes, ", lossy joins ", lossy_joins,
+      ", paths side by side ", paths_side_by_side, ", homes changed ", homes_changed,
+      ", replicas side by side ", replicas_side_by_side);
 }
 
 }  // namespace lamina::sim

@@ -54,7 +54,9 @@ struct SimReach {
 
   uint64_t spilled = 0;        // Sequences whose K and V went to a tier,
   uint64_t restored = 0;       // and came back,
-  uint64_t spills_failed = 0;  // and of both, those that failed.
+  uint64_t copied = 0;         // Runs of cached blocks that were copied to one,
+  uint64_t copies_read = 0;    // and that were read back,
+  uint64_t spills_failed = 0;  // and of all these, those that failed.
 
   uint64_t path_changes = 0;        // Joins of another path than the one before in the lane.
   uint64_t lossy_joins = 0;         // Joins that the prefix cache knows nothing of.

@@ -18,11 +18,12 @@ constexpr Nanos kMoveMax = Micros(400);
 
 void SimWorld::StartSpills(const plan::StepPlan& plan) {
   for (const plan::SpillOut& spill : plan.spills_out) {
-    ++report_.reach.spilled;
+    ++(spill.sequence == 0 ? report_.reach.copied : report_.reach.spilled);
     StartSpill(spill.spill, sim_.bug == PlantedBug::kSpillNotAwaited);
   }
   for (const plan::SpillIn& spill : plan.spills_in) {
-    ++report_.reach.restored;
+    const bool is_copy = nodes_->IsCopy(spill.spill);
+    ++(is_copy ? report_.reach.copies_read : report_.reach.restored);
     StartSpill(spill.spill, sim_.bug == PlantedBug::kRestoreNotAwaited);
   }
 }

@@ -43,11 +43,11 @@ void SimTier::BeginOut(uint64_t spill, uint32_t node, std::vector<uint32_t> slot
   }
 }
 
-void SimTier::BeginIn(uint64_t spill, uint32_t node, std::vector<uint32_t> slots,
+void SimTier::BeginIn(uint64_t spill, uint32_t node, uint32_t skip, std::vector<uint32_t> slots,
                       std::vector<SimSlot>& arena) {
   const auto found = spills_.find(spill);
   if (found == spills_.end() || found->second.moves || found->second.node != node ||
-      slots.size() > found->second.contents.size()) {
+      skip + slots.size() > found->second.contents.size()) {
     return Fail(absl::StrCat("spill ", spill, " is not there to be read"));
   }
   for (const uint32_t slot : slots) {
@@ -55,6 +55,7 @@ void SimTier::BeginIn(uint64_t spill, uint32_t node, std::vector<uint32_t> slots
   }
   found->second.moves = true;
   found->second.out = false;
+  found->second.skip = skip;
   found->second.slots = std::move(slots);
 }
 
@@ -79,8 +80,8 @@ void SimTier::End(uint64_t id, bool ok, std::vector<std::vector<SimSlot>>& arena
     if (spill.out) {
       spill.contents.push_back(slot);
     } else if (ok) {
-      slot.token = spill.contents[i].token;
-      slot.history = spill.contents[i].history;
+      slot.token = spill.contents[spill.skip + i].token;
+      slot.history = spill.contents[spill.skip + i].history;
     } else {
       slot.history = 0;  // Some of it may have been written.
     }

@@ -27,14 +27,15 @@ class SimTier {
   // the end.
   void BeginOut(uint64_t spill, uint32_t node, std::vector<uint32_t> slots,
                 std::vector<SimSlot>& arena);
-  void BeginIn(uint64_t spill, uint32_t node, std::vector<uint32_t> slots,
+  // The first `skip` tokens that were written are passed over.
+  void BeginIn(uint64_t spill, uint32_t node, uint32_t skip, std::vector<uint32_t> slots,
                std::vector<SimSlot>& arena);
   void Drop(uint64_t spill);
 
   // The move that is under way has gone well or not.
   void End(uint64_t spill, bool ok, std::vector<std::vector<SimSlot>>& arenas);
 
-  bool empty() const { return spills_.empty(); }
+  size_t size() const { return spills_.size(); }
   const std::string& failure() const { return failure_; }
 
  private:
@@ -42,6 +43,7 @@ class SimTier {
     uint32_t node = 0;
     bool moves = false;
     bool out = false;
+    uint32_t skip = 0;
     std::vector<uint32_t> slots;    // The move's slots.
     std::vector<SimSlot> contents;  // Once written.
   };

@@ -174,10 +174,11 @@ void SearchBeams(Prng random, SimWorkload& workload) {
 void HaveSpillTiers(uint64_t seed, SimWorkload& workload) {
   workload.options.prefill_lanes = {};
   workload.options.strategies.out_of_slots = core::MakeSpillLast;
+  workload.options.copied_run_tokens = 16u << seed / 3 % 3;
   for (core::MemoryNodeShare& node : workload.options.memory_nodes) {
     // A token takes a fifth of the second that it takes to be computed, or twenty times as long.
     node.spill = {
-        .blocks = static_cast<uint32_t>(seed % 6),
+        .blocks = static_cast<uint32_t>(seed % 6 * (seed / 18 % 2 == 0 ? 1 : 8)),
         .nodes = 1 + static_cast<uint32_t>(seed / 6 % 2),
         .rates = {.write_bytes_per_second = 10, .read_bytes_per_second = 10, .bytes_per_token = 1}};
   }

@@ -571,6 +571,9 @@ void SimWorld::CheckEnd() {
   if (!nodes_->TablesEmpty()) {
     Fail("the nodes still know a sequence");
   }
+  if (nodes_->spilled() != scheduler_.prefix_cache().copies().count()) {
+    Fail("the tiers have something of nobody");
+  }
   for (uint32_t node = 0; node < memory_nodes_.size(); ++node) {
     // Blocks of forks may have slots in common. Nobody but blocks holds any: Audit().
     if (scheduler_.kv().SlotsFree(node) + scheduler_.prefix_cache().UnusedOn(node) <

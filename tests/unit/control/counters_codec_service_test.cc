@@ -38,6 +38,8 @@ TEST(CountersCodecTest, ASpillTierArrivesAsItWasCounted) {
                                                .bytes_in = 8,
                                                .sequences_out = 16,
                                                .sequences_in = 32,
+                                               .cached_tokens_out = 128,
+                                               .cached_tokens_in = 256,
                                                .failures = 64}};
   v1::NodeDetail detail;
   ToProto(sent, &detail);
@@ -51,6 +53,8 @@ TEST(CountersCodecTest, ASpillTierArrivesAsItWasCounted) {
   EXPECT_EQ(got.spill.bytes_in, 8u);
   EXPECT_EQ(got.spill.sequences_out, 16u);
   EXPECT_EQ(got.spill.sequences_in, 32u);
+  EXPECT_EQ(got.spill.cached_tokens_out, 128u);
+  EXPECT_EQ(got.spill.cached_tokens_in, 256u);
   EXPECT_EQ(got.spill.failures, 64u);
 }
 

@@ -121,10 +121,21 @@ void Draw(Prng& random, plan::SlotRelease& release) {
 }
 void Draw(Prng& random, plan::SpillDrop& drop) { drop.spill = random(); }
 void Draw(Prng& random, plan::SpillOut& spill) {
-  spill = {.spill = random(), .sequence = random(), .tokens = Below(random, 1U << 20)};
+  spill = {.spill = random(),
+           .sequence = random.Chance(0.5) ? 0 : random(),
+           .tokens = Below(random, 1U << 20),
+           .memory_node = Below(random, 4)};
+  spill.slots.resize(random.Below(4));
+  for (Extent& extent : spill.slots) {
+    extent = {.first_slot = Below(random, 1000), .tokens = 1 + Below(random, 64)};
+  }
 }
 void Draw(Prng& random, plan::SpillIn& spill) {
-  spill = {.spill = random(), .sequence = random(), .tokens = Below(random, 1U << 20)};
+  spill = {.spill = random(),
+           .sequence = random(),
+           .tokens = Below(random, 1U << 20),
+           .first = Below(random, 1000),
+           .skip = Below(random, 64)};
 }
 void Draw(Prng& random, plan::SequenceJoin& join) {
   join = {.id = random(),

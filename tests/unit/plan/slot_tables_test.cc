@@ -45,6 +45,31 @@ TEST(SlotTablesTest, SlotsAreThoseThatWereAllocatedInOrder) {
               HasSubstr("tokens [10, +2) of a sequence with slots for 11"));
 }
 
+TEST(SlotTablesTest, CopiesOfBlocksNameTheirSlotsAndComeBackInParts) {
+  SlotTables tables({.node = 1, .slots = 100});
+  StepPlan plan = Joining(2, 1, {{50, 9}, {70, 20}});
+  plan.spills_out = {
+      {.spill = 4, .tokens = 6, .memory_node = 1, .slots = {{10, 4}, {30, 2}}},
+      {.spill = 5, .tokens = 6, .memory_node = 0, .slots = {{10, 6}}}};  // Another node's.
+  plan.spills_in = {{.spill = 3, .sequence = 2, .tokens = 8, .first = 5, .skip = 2}};
+  ASSERT_TRUE(tables.Apply(plan).ok());
+
+  const std::vector<SlotMove> moves = tables.TakeMoves();
+  ASSERT_EQ(moves.size(), 2u);
+  EXPECT_EQ(Words(moves[0].slots), "10+4, 30+2");
+  EXPECT_TRUE(moves[0].of_blocks);
+  EXPECT_EQ(Words(moves[1].slots), "55+4, 70+4");
+  EXPECT_EQ(moves[1].skip, 2u);
+
+  EXPECT_EQ(
+      tables.Apply({.spills_out = {{.spill = 6, .memory_node = 1, .slots = {{99, 2}}}}}).code(),
+      absl::StatusCode::kInternal)
+      << "the arena ends before";
+  SlotTables all({.node = 1, .slots = 100, .holds_all = true});
+  ASSERT_TRUE(all.Apply({.spills_out = {plan.spills_out[1]}}).ok());
+  EXPECT_EQ(all.TakeMoves().size(), 1u) << "it has a part of each token";
+}
+
 TEST(SlotTablesTest, SpillsNameTheSlotsOfTheirTokens) {
   SlotTables tables({.node = 1, .slots = 100});
   ASSERT_TRUE(tables.Apply(Joining(1, 1, {{10, 5}, {40, 2}})).ok());

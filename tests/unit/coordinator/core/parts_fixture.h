@@ -29,12 +29,12 @@ class PartsTest : public testing::Test {
     lanes_.Reset(lanes, prefill, nodes, windows);
     residents_.Reset(nodes);
     borders_.Reset(lanes, prefill, /*scratch_tokens=*/1000);
-    cache_.Reset(nodes, keeps_prefixes);
     std::vector<MemoryNodeShare> shares;
     for (const uint32_t count : slots) {
       shares.push_back({.slots = count, .spill = spill});
     }
     spills_.Reset(shares);
+    cache_.Reset(nodes, keeps_prefixes, UINT32_MAX, HasSpillTier(shares));
   }
 
   static SequenceRequest Request(plan::SequenceId id, uint32_t prompt) {
@@ -80,8 +80,8 @@ class PartsTest : public testing::Test {
   Lanes lanes_{before_};
   NodeResidents residents_{before_};
   StepBorders borders_{kv_};
-  PrefixCache cache_{kv_};
   Spills spills_{kv_};
+  PrefixCache cache_{kv_, spills_};
   SequenceLife::Places places_{lanes_, residents_, borders_, kv_, cache_, spills_};
   SequenceLife life_{before_, places_};
 };
