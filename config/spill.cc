@@ -53,8 +53,11 @@ absl::Status CheckSpill(const ClusterConfig& config) {
   if (!config.Spills()) {
     return absl::OkStatus();
   }
-  if (config.policy != kPolicyAttendRemote) {
-    return NotServed(absl::StrCat("policy ", config.policy), "set policy to attend_remote");
+  for (const std::string& policy : config.Prepared()) {
+    // Activations would not come back from there, nor sums of the rows of prompts.
+    if (policy != kPolicyAttendRemote && policy != kPolicyFetchHeads) {
+      return NotServed(absl::StrCat("policy ", policy), "use attend_remote or fetch_heads");
+    }
   }
   if (config.partition == Partition::kTokenRange) {
     return NotServed("partition token_range", "set partition to request or head");

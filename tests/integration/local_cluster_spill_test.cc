@@ -87,6 +87,13 @@ const std::vector<SpillMode>& Modes() {
          options.compute_nodes = 2;
          options.shards = 2;
        }},
+      {"fetch_heads", [](LocalClusterOptions& options) { options.fetch_bytes = 2 << 20; }},
+      {"two_policies",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.policies = {"fetch_heads", "attend_remote"};
+         options.lanes = 2;
+       }},
       {"prefix_cache", [](LocalClusterOptions& options) { options.prefix_cache = true; }}};
   return modes;
 }
@@ -99,7 +106,12 @@ TEST_P(SpillTest, SpilledIsAsUndisturbed) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
 
-  const std::vector<GenerateResult> results = cluster->GenerateMany(Requests());
+  std::vector<GenerateSpec> requests = Requests();
+  for (size_t i = 0; i < requests.size() && !options.policies.empty(); ++i) {
+    requests[i].policy = options.policies[i / 2 % options.policies.size()];
+  }
+
+  const std::vector<GenerateResult> results = cluster->GenerateMany(requests);
 
   ExpectSame(results, Expected(options.shards));
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());

@@ -101,8 +101,11 @@ TEST(PoliciesTest, WhatASinglePolicyRefusesIsRefused) {
   EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_sparse]\nkv: int8\n"),
               HasSubstr("policies has fetch_sparse"));
   EXPECT_THAT(ErrorOf(both, {"memory.0.device=cuda"}), HasSubstr("cpu, with policy fetch_heads"));
-  EXPECT_THAT(ErrorOf(both, {"memory.0.spill.path=spill.kv", "memory.0.spill.capacity=1GiB"}),
-              HasSubstr("policy fetch_heads"));
+  const std::vector<std::string> spill = {"memory.0.spill.path=spill.kv",
+                                          "memory.0.spill.capacity=1GiB"};
+  EXPECT_EQ(ErrorOf(both, spill), "no error");
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_sparse]\n", spill),
+              HasSubstr("policy fetch_sparse"));
   EXPECT_THAT(ErrorOf(both, {"attention.decode=pairs"}), HasSubstr("policy fetch_heads"));
   EXPECT_THAT(ErrorOf(both, {"fetch.caching_ratio=0.2"}), HasSubstr("fetch.caching_ratio: says"));
   EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_sparse]\npartition: head\n"),

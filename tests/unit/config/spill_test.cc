@@ -54,8 +54,12 @@ TEST(SpillConfigTest, HeadsAreSpreadOverNodesThatAllHaveATier) {
 TEST(SpillConfigTest, WhatIsNotServedWithItIsRefusedByName) {
   EXPECT_EQ(ErrorOf({}), "no error");
   const std::string spill = "memory.N.spill is not served by this version with ";
-  EXPECT_THAT(ErrorOf({"policy=fetch_heads"}),
-              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr(spill + "policy fetch_heads")));
+  EXPECT_EQ(ErrorOf({"policy=fetch_heads"}), "no error");
+  EXPECT_EQ(ErrorOf({"policies=[attend_remote, fetch_heads]"}), "no error");
+  for (const std::string policy : {"fetch_recompute", "fetch_hybrid", "auto"}) {
+    EXPECT_THAT(ErrorOf({"policy=" + policy}),
+                AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr(spill + "policy " + policy)));
+  }
   EXPECT_THAT(ErrorOf({"partition=token_range"}), HasSubstr(spill + "partition token_range"));
   EXPECT_THAT(ErrorOf({"kv=int8"}), HasSubstr(spill + "kv int8"));
   EXPECT_THAT(ErrorOf({"prefill.mode=dedicated", "compute.1.name=p0", "compute.1.role=prefill"}),
