@@ -80,7 +80,7 @@ void BlockTree::GainSlots(CachedBlock& block) {
   LAMINA_CHECK(!block.has_slots && block.users == 0 && block.children_with_slots == 0);
   if (CachedBlock* parent = block.parent; parent != nullptr) {
     LAMINA_CHECK(parent->has_slots);
-    nodes_[parent->node].droppable.erase(parent);
+    nodes_[parent->node].droppable.erase(FromBelow(*parent));
     ++parent->children_with_slots;
   }
   block.has_slots = true;
@@ -99,7 +99,7 @@ void BlockTree::LoseSlots(CachedBlock& block) {
   if (CachedBlock* parent = block.parent; parent != nullptr) {
     --parent->children_with_slots;
     if (parent->droppable()) {
-      node.droppable.insert(parent);
+      node.droppable.insert(FromBelow(*parent));
     }
   }
 }
@@ -114,9 +114,9 @@ void BlockTree::Use(CachedBlock& block) {
   if (block.users == 0) {
     Node& node = nodes_[block.node];
     node.unused -= block_tokens_;
-    node.droppable.erase(&block);
+    node.droppable.erase(FromBelow(block));
     if (IsUncopied(block)) {
-      node.uncopied.erase(&block);
+      node.uncopied.erase(FromAbove(block));
     }
   }
   ++block.users;
@@ -152,24 +152,24 @@ bool BlockTree::IsUncopied(const CachedBlock& block) const {
 void BlockTree::Unlist(CachedBlock& block) {
   Node& node = nodes_[block.node];
   if (block.droppable()) {
-    node.droppable.erase(&block);
+    node.droppable.erase(FromBelow(block));
   }
   if (IsUncopied(block)) {
-    node.uncopied.erase(&block);
+    node.uncopied.erase(FromAbove(block));
   } else if (EndsRun(block) && !block.copies.empty()) {
-    node.copied.erase(&block);
+    node.copied.erase(FromBelow(block));
   }
 }
 
 void BlockTree::List(CachedBlock& block) {
   Node& node = nodes_[block.node];
   if (block.droppable()) {
-    node.droppable.insert(&block);
+    node.droppable.insert(FromBelow(block));
   }
   if (IsUncopied(block)) {
-    node.uncopied.insert(&block);
+    node.uncopied.insert(FromAbove(block));
   } else if (EndsRun(block) && !block.copies.empty()) {
-    node.copied.insert(&block);
+    node.copied.insert(FromBelow(block));
   }
 }
 
@@ -211,9 +211,9 @@ absl::Status BlockTree::Audit() const {
     count.droppable += block->droppable() ? 1 : 0;
     count.uncopied += IsUncopied(*block) ? 1 : 0;
     count.copied += ends_copy ? 1 : 0;
-    if ((block->droppable() && !node.droppable.contains(block.get())) ||
-        (IsUncopied(*block) && !node.uncopied.contains(block.get())) ||
-        (ends_copy && !node.copied.contains(block.get()))) {
+    if ((block->droppable() && !node.droppable.contains(FromBelow(*block))) ||
+        (IsUncopied(*block) && !node.uncopied.contains(FromAbove(*block))) ||
+        (ends_copy && !node.copied.contains(FromBelow(*block)))) {
       return broken(id, "is not found to be dropped or copied");
     }
   }

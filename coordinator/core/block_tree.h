@@ -67,36 +67,38 @@ class BlockTree {
   // which could be copied and is not, and of those that end one that is copied. Of several used at
   // the same time the lowest, or of those not copied the highest: a copy is of use only with all
   // above it. Null: none.
-  CachedBlock* OldestDroppable(uint32_t node) const { return Oldest(nodes_[node].droppable); }
-  CachedBlock* OldestUncopied(uint32_t node) const { return Oldest(nodes_[node].uncopied); }
-  CachedBlock* OldestCopied(uint32_t node) const { return Oldest(nodes_[node].copied); }
+  CachedBlock* OldestDroppable(uint32_t node) const {
+    const auto& droppable = nodes_[node].droppable;
+    return droppable.empty() ? nullptr : Find(UINT64_MAX - droppable.begin()->second);
+  }
+  CachedBlock* OldestUncopied(uint32_t node) const {
+    const auto& uncopied = nodes_[node].uncopied;
+    return uncopied.empty() ? nullptr : Find(uncopied.begin()->second);
+  }
+  CachedBlock* OldestCopied(uint32_t node) const {
+    const auto& copied = nodes_[node].copied;
+    return copied.empty() ? nullptr : Find(UINT64_MAX - copied.begin()->second);
+  }
 
   // Recounts. Errors: kInternal names the first broken invariant.
   absl::Status Audit() const;
 
  private:
   using First = std::pair<Tokens, std::string>;  // What the first blocks of trees have in common.
-  // By when they were used last. A block's number is above its parent's.
-  struct Upwards {
-    bool operator()(const CachedBlock* a, const CachedBlock* b) const {
-      return a->last_used != b->last_used ? a->last_used < b->last_used : a->id > b->id;
-    }
-  };
-  struct Downwards {
-    bool operator()(const CachedBlock* a, const CachedBlock* b) const {
-      return a->last_used != b->last_used ? a->last_used < b->last_used : a->id < b->id;
-    }
-  };
+  // By when blocks were used last, and of those used at the same time from below, or from above: a
+  // block's number is above its parent's. Places in place of pointers, so that nothing else is
+  // read.
+  using Place = std::pair<uint64_t, uint64_t>;
+  static Place FromBelow(const CachedBlock& block) {
+    return {block.last_used, UINT64_MAX - block.id};
+  }
+  static Place FromAbove(const CachedBlock& block) { return {block.last_used, block.id}; }
   struct Node {
     uint32_t unused = 0;
-    absl::btree_set<CachedBlock*, Upwards> droppable;
-    absl::btree_set<CachedBlock*, Downwards> uncopied;
-    absl::btree_set<CachedBlock*, Upwards> copied;
+    absl::btree_set<Place> droppable;  // From below,
+    absl::btree_set<Place> uncopied;   // from above,
+    absl::btree_set<Place> copied;     // and from below.
   };
-  template <typename Order>
-  static CachedBlock* Oldest(const Order& order) {
-    return order.empty() ? nullptr : *order.begin();
-  }
   bool IsUncopied(const CachedBlock& block) const;
 
   const uint32_t block_tokens_;
