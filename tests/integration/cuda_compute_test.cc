@@ -144,8 +144,9 @@ TEST(CudaComputeNodeTest, PolicyAutoOfStagesAndShardsHasTheTokensOfBothPolicies)
       }
       const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
       ASSERT_NE(cluster, nullptr);
-      results.push_back(cluster->GenerateMany(CudaRequests()));
+      // Later the load of late may count.
       const coordinator::EngineStatus status = cluster->engine().GetStatus();
+      results.push_back(cluster->GenerateMany(CudaRequests()));
       EXPECT_EQ(status.policy, rows > 8 ? "local" : "attend_remote") << status.policy_choice;
       EXPECT_EQ(cluster->handler("c1").Counters().kv_bytes_read > 0, rows > 8);
       EXPECT_TRUE(cluster->WaitForNoSlots().ok());

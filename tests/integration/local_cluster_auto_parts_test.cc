@@ -79,12 +79,11 @@ TEST_P(AutoPartsTest, HaveTheBitsOfTwoPools) {
   const std::unique_ptr<LocalCluster> pools = MakeCluster(TwoPools(parts()));
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Options());
   ASSERT_TRUE(pools != nullptr && cluster != nullptr);
+  const EngineStatus status = cluster->engine().GetStatus();  // Later the load of late may count.
 
   ExpectSame(cluster->GenerateMany(MixedRequests()), pools->GenerateMany(MixedRequests()));
 
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
-  const EngineStatus status = cluster->engine().GetStatus();
-  EXPECT_EQ(status.epoch, 1u);
   EXPECT_EQ(status.policy, local() ? "local" : "attend_remote") << status.policy_choice;
   ASSERT_TRUE(status.policy_figures.has_value());
   for (const core::PolicyFigure& figure : status.policy_figures->figures) {
@@ -130,7 +129,6 @@ TEST_P(AutoPartsTest, OutliveALostNode) {
   cluster->Attach(lost);
   ASSERT_TRUE(cluster->WaitForEpoch(before + parts().replicas).ok());
   ASSERT_TRUE(cluster->WaitForState("serving").ok());
-  EXPECT_EQ(cluster->engine().GetStatus().policy, local() ? "local" : "attend_remote");
   ExpectSame(cluster->GenerateMany(specs), expected);
 }
 
