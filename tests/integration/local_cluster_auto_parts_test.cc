@@ -167,6 +167,35 @@ TEST_P(MeasuredPartsTest, AreChosenForByWhatTheyMeasure) {
 INSTANTIATE_TEST_SUITE_P(Parts, MeasuredPartsTest, ::testing::Values(kParts[0], kParts[1]),
                          [](const auto& test) { return test.param.name; });
 
+// The file speaks of many rows, and two run.
+TEST(AutoPartsTest, TakeTheOtherPolicyWhenNothingRunsAndLoseNothing) {
+  for (const Parts& parts : {kParts[0], kParts[1]}) {
+    SCOPED_TRACE(parts.name);
+    LocalClusterOptions options = Auto(parts, 64);
+    options.policy_auto->idle = Millis(20);
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    EngineStatus status = cluster->engine().GetStatus();
+    EXPECT_EQ(status.policy, "local");
+    const std::vector<GenerateSpec> specs = LongRequests(2);
+    const std::vector<GenerateResult> expected = cluster->GenerateMany(specs);
+    const Nanos deadline = RealClock().Now() + LocalCluster::kTimeout;
+    while (status.policy == "local" && RealClock().Now() < deadline) {
+      ExpectSame(cluster->GenerateMany(specs), expected);
+      const Nanos pause = RealClock().Now() + 3 * options.policy_auto->idle;
+      while (RealClock().Now() < pause) {
+        status = cluster->engine().GetStatus();
+      }
+    }
+
+    EXPECT_EQ(status.policy, "attend_remote");
+    EXPECT_THAT(status.policy_choice, HasSubstr("; the load of late"));
+    ExpectSame(cluster->GenerateMany(specs), expected);
+    EXPECT_EQ(cluster->engine().GetStatus().requests_failed, 0u);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
+}
+
 // A cluster whose first epoch waits for a stage says for whom, and why.
 TEST(AutoPartsTest, ThoseThatAreThereWaitForTheOthersOfTheirReplica) {
   LocalClusterOptions options = Auto(kParts[0], 1);
