@@ -23,6 +23,7 @@
 #include "common/thread_pool.h"
 #include "compute_node/model_weights.h"
 #include "compute_node/node_memory.h"
+#include "compute_node/policy_times.h"
 #include "compute_node/slice_executor.h"
 #include "compute_node/step_worker.h"
 #include "compute_node/weight_source.h"
@@ -88,15 +89,14 @@ class ComputeNode final : public control::NodeHandler {
   // Bytes/s that attention over K and V of the node's own may read. Errors: those of the device.
   absl::StatusOr<double> MeasureReads() { return device_->MeasureReads(); }
 
-  // For policy auto, once the weights are there. Before the link runs. As MeasurePolicyTimes(), in
-  // a thread that is pinned as the data thread will be.
-  absl::StatusOr<plan::PolicyTimes> MeasurePolicies();
-
   uint64_t weight_bytes() const { return weights_->bytes(); }
   // The forms in which they are held, with the bytes of each; "" where none are.
   std::string DescribeWeights() const { return weights_->Describe(); }
 
   absl::Status LoadLayers(const plan::Stage& stage) override;
+  // As MeasurePolicyTimes(), in a thread that is pinned as the data thread will be. Once for the
+  // weights that are there: what was measured of them is said again.
+  absl::StatusOr<plan::PolicyTimes> MeasurePolicies() override;
   absl::StatusOr<control::PreparedNode> Configure(const plan::EpochConfig& config) override;
   absl::Status Connect(const plan::EpochPeers& peers) override;
   void TakePlan(plan::StepPlan plan) override;
@@ -115,6 +115,9 @@ class ComputeNode final : public control::NodeHandler {
   // The graph of a shard, and its executor; without weights. Errors: those of ShardGraph().
   absl::Status MakeExecutor(const ShardPart& shard);
   void DropWeights();
+  // What of a step the weights that are there serve.
+  PolicyMeasurement OwnMeasurement() const;
+  absl::StatusOr<plan::PolicyTimes> MeasureOwn();
   // Has the paths of the epoch reserve what they need, and the others give back what they have.
   absl::Status ReservePaths(const plan::EpochConfig& config, const plan::Stage& stage);
   absl::Status CheckShapes(const plan::EpochConfig& config) const;
@@ -135,9 +138,10 @@ class ComputeNode final : public control::NodeHandler {
   std::vector<AttentionDescriptor> layers_;
   size_t context_row_bytes_ = 0;
   std::unique_ptr<HeldWeights> weights_;
-  plan::Stage loaded_;                   // Layers whose weights are there.
-  ShardPart shard_;                      // What runs:
-  std::unique_ptr<model::Graph> graph_;  // the model's graph, or a shard's.
+  plan::Stage loaded_;                         // Layers whose weights are there,
+  std::optional<plan::PolicyTimes> measured_;  // and what was measured of them.
+  ShardPart shard_;                            // What runs:
+  std::unique_ptr<model::Graph> graph_;        // the model's graph, or a shard's.
   std::unique_ptr<SliceExecutor> executor_;
   control::NodeReporter* reporter_ = nullptr;
   StepCounters counters_;

@@ -17,7 +17,6 @@
 #include "common/units.h"
 #include "compute_node/compute_node.h"
 #include "compute_node/kv_recompute.h"
-#include "compute_node/policy_times.h"
 #include "model/shard.h"
 #include "plan/epoch_shape.h"
 
@@ -65,6 +64,7 @@ absl::Status ComputeNode::LoadLayers(const plan::Stage& stage) {
 
 void ComputeNode::DropWeights() {
   loaded_ = {};
+  measured_.reset();
   weights_->Drop();
   memory_.Set(MemoryPart::kWeights, 0);
 }
@@ -124,30 +124,51 @@ void ComputeNode::UseThreads(const plan::EpochConfig& config) {
   }
 }
 
+PolicyMeasurement ComputeNode::OwnMeasurement() const {
+  const uint32_t end = loaded_.first_layer + loaded_.layers;
+  return {.layers = plan::LayersOfStage(layers_, loaded_),
+          .slices = {.first = loaded_.first_layer,
+                     .end = end,
+                     .tail = end == layers_.size(),
+                     .head = loaded_.shard.index == 0,
+                     .shards = loaded_.shard.count},
+          .pools_threads = std::max<size_t>(1, options_.pools_threads),
+          .shared_cores = options_.shared_cores};
+}
+
 absl::StatusOr<plan::PolicyTimes> ComputeNode::MeasurePolicies() {
+  if (measured_.has_value()) {
+    return *measured_;
+  }
+  const ActivityScope measuring(counters_.beat, ThreadActivity::kLoading);
   absl::StatusOr<plan::PolicyTimes> times = plan::PolicyTimes();
-  std::thread measuring([&] {
+  std::thread thread([&] {
     if (!options_.cores.empty() && !PinThisThread(options_.cores)) {
       LogWarning("could not pin the measurement to the worker's cores");
     }
-    if (const absl::Status begun = device_->Begin(); !begun.ok()) {
-      times = begun;
-      return;
-    }
-    plan::EpochConfig config{.layers = layers_};
-    KvRecompute recompute(config, *executor_);
-    PolicyMeasurement what{.layers = layers_,
-                           .pools_threads = std::max<size_t>(1, options_.pools_threads),
-                           .shared_cores = options_.shared_cores};
+    times = MeasureOwn();
+  });
+  thread.join();
+  if (times.ok()) {
+    measured_ = *times;
+  }
+  return times;
+}
+
+absl::StatusOr<plan::PolicyTimes> ComputeNode::MeasureOwn() {
+  LAMINA_RETURN_IF_ERROR(device_->Begin());
+  PolicyMeasurement what = OwnMeasurement();
+  plan::EpochConfig config{.layers = layers_};
+  KvRecompute recompute(config, *executor_);
+  // Policies that fetch are served by a node that has the whole model.
+  if (loaded_.layers == layers_.size() && loaded_.shard.count == 1) {
     if (const absl::Status made = PrepareMaking(*executor_, config, recompute); made.ok()) {
       what.make_kv = [&recompute] { return recompute.Try(); };
     } else {
       LogInfo("K and V cannot be made from activations: ", made.message());
     }
-    times = MeasurePolicyTimes(what, *executor_, pool_);
-  });
-  measuring.join();
-  return times;
+  }
+  return MeasurePolicyTimes(what, *executor_, pool_);
 }
 
 absl::StatusOr<double> ComputeNode::MeasureDenseSpeed() {

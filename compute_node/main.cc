@@ -232,12 +232,12 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
       const OpenedNode opened,
       OpenNode(config, *node, threads, secret, std::move(device), window_memory.get(), pool));
   plan::PolicyTimes policy_times;
-  if (config.policy == kPolicyAuto) {
+  if (config.policy == kPolicyAuto && !IsStage(config, *node)) {  // Else when its layers are there.
     LAMINA_ASSIGN_OR_RETURN(policy_times, opened.node->MeasurePolicies());
   }
   const std::string weights = opened.node->DescribeWeights();
   double bandwidth = policy_times.read_bandwidth;
-  if (config.policy == kPolicyLocal) {
+  if (bandwidth == 0 && HoldsKv(config, *node)) {
     LAMINA_ASSIGN_OR_RETURN(bandwidth, opened.node->MeasureReads());
   }
   double dense_speed = 0;

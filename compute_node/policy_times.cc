@@ -100,21 +100,9 @@ class ConcurrentAttention {
 // Slices and tails in turn, of batches of each size.
 class SliceMeter {
  public:
-  explicit SliceMeter(SliceExecutor& executor) : executor_(executor) {}
+  SliceMeter(SliceExecutor& executor, const SliceRange& range) : slices_(executor, range) {}
 
-  absl::Status Prepare() {
-    LAMINA_RETURN_IF_ERROR(executor_.Prepare(kRows.back()));
-    LAMINA_ASSIGN_OR_RETURN(buffers_, executor_.MakeBuffers(kRows.back()));
-    LAMINA_ASSIGN_OR_RETURN(tail_, executor_.head().MakeBuffers());
-    if (const absl::Status captured = executor_.Capture(kRows.back(), buffers_); !captured.ok()) {
-      LogWarning("slices are measured op by op, since they cannot be captured: ",
-                 captured.message());
-    }
-    for (uint32_t i = 0; i < kRows.back(); ++i) {
-      rows_.push_back(i);
-    }
-    return absl::OkStatus();
-  }
+  absl::Status Prepare() { return slices_.Prepare(kRows.back()); }
 
   // Medians. With `attention` it follows each slice, as in a step of policy local, and its rates in
   // bytes a second are added.
@@ -124,11 +112,9 @@ class SliceMeter {
     std::array<std::vector<double>, kRows.size()> tails;
     for (int round = 0; round < kRounds; ++round) {
       for (size_t size = 0; size < kRows.size(); ++size) {
-        const auto zeros = absl::MakeConstSpan(zeros_).first(kRows[size]);
-        LAMINA_RETURN_IF_ERROR(
-            executor_.SetRows({.token_ids = zeros, .positions = zeros}, buffers_));
+        LAMINA_RETURN_IF_ERROR(slices_.SetRows(kRows[size]));
         LAMINA_RETURN_IF_ERROR(RunSlices(attention, slices[size], rates));
-        LAMINA_ASSIGN_OR_RETURN(const double tail, TailSeconds(kRows[size]));
+        LAMINA_ASSIGN_OR_RETURN(const double tail, TailSeconds());
         tails[size].push_back(tail);
       }
     }
@@ -143,22 +129,14 @@ class SliceMeter {
 
  private:
   // As many slices as there is time for, each with its seconds, on from where the last call ended.
-  // Slice 0 is shorter than the others.
   absl::Status RunSlices(kernels::AttentionLoad* attention, std::vector<double>& seconds,
                          std::vector<double>* rates) {
-    const uint32_t slices = executor_.slice_count() - 1;
-    const uint32_t first = std::min(1u, slices - 1);
     const Nanos begin = RealClock().Now();
     Nanos start = begin;
     for (uint32_t run = 0; run < kSlicesLeast || start - begin < kSlicesMax; ++run) {
-      next_ = next_ < first || next_ >= slices ? first : next_;
-      LAMINA_ASSIGN_OR_RETURN(const double slice, executor_.device().SecondsOf([this] {
-        executor_.RunBeforeSend(next_, buffers_);
-        executor_.RunAfterSend(next_, buffers_);
-        return absl::OkStatus();
-      }));
+      LAMINA_ASSIGN_OR_RETURN(const double slice,
+                              slices_.device().SecondsOf([this] { return slices_.RunNext(); }));
       seconds.push_back(AtLeastANano(slice));
-      ++next_;
       if (attention != nullptr) {
         LAMINA_ASSIGN_OR_RETURN(const double rate, attention->AttendTimed());
         rates->push_back(rate);
@@ -168,23 +146,17 @@ class SliceMeter {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<double> TailSeconds(uint32_t rows) {
-    LAMINA_ASSIGN_OR_RETURN(const double seconds, executor_.device().SecondsOf([&] {
-      executor_.head().Begin(buffers_, absl::MakeConstSpan(rows_).first(rows), tail_);
-      for (size_t column = 0; column < executor_.head().width();) {
-        column = executor_.head().Run(rows, column, tail_);
-      }
-      return absl::OkStatus();
-    }));
+  // 0: the step ends elsewhere.
+  absl::StatusOr<double> TailSeconds() {
+    if (!slices_.range().tail) {
+      return 0.0;
+    }
+    LAMINA_ASSIGN_OR_RETURN(const double seconds,
+                            slices_.device().SecondsOf([this] { return slices_.RunTail(); }));
     return AtLeastANano(seconds);
   }
 
-  SliceExecutor& executor_;
-  ValueBuffers buffers_;
-  ValueBuffers tail_;
-  uint32_t next_ = 0;           // Slice.
-  std::vector<uint32_t> rows_;  // 0, 1, 2, ...
-  const std::array<uint32_t, kRows.back()> zeros_ = {};
+  OwnSlices slices_;
 };
 
 // Seconds to make K and V of one token; 0: it cannot be done.
@@ -232,7 +204,7 @@ absl::StatusOr<plan::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& wh
                                                      SliceExecutor& executor, ThreadPool& pool) {
   const Nanos start = RealClock().Now();
   plan::PolicyTimes times;
-  SliceMeter meter(executor);
+  SliceMeter meter(executor, what.slices);
   LAMINA_RETURN_IF_ERROR(meter.Prepare());
   LAMINA_ASSIGN_OR_RETURN(times.read_bandwidth, executor.device().MeasureReads());
   {

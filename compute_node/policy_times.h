@@ -2,7 +2,9 @@
 //
 // What a compute node measures for policy auto, before it joins: slices and the end of a step on
 // all its threads, and on those that it has in use with memory nodes; attention on both, and on the
-// latter making K and V from activations, as policies that fetch do.
+// latter making K and V from activations, as policies that fetch do. A stage measures the slices of
+// its layers, a shard its heads and columns of them, without the way to other nodes
+// (own_slices.h).
 //
 // On all threads attention follows each slice, as in a step of policy local. The cores that it
 // shares with memory nodes attend while the others run slices, as they do while K and V are there:
@@ -22,13 +24,15 @@
 #include "absl/status/statusor.h"
 #include "common/attention_descriptor.h"
 #include "common/thread_pool.h"
+#include "compute_node/own_slices.h"
 #include "compute_node/slice_executor.h"
 #include "plan/policy_times.h"
 
 namespace lamina::compute_node {
 
 struct PolicyMeasurement {
-  std::vector<AttentionDescriptor> layers;  // The model's attention layers.
+  std::vector<AttentionDescriptor> layers;  // The node's attention layers, with its own heads.
+  SliceRange slices = {};                   // What it runs; all slices unless it says so.
   // Threads of the pool in use together with memory nodes. All of them if no cores are shared.
   size_t pools_threads = 1;
   std::vector<int> shared_cores;  // Cores shared with memory nodes.
@@ -40,7 +44,7 @@ struct PolicyMeasurement {
 };
 
 // Leaves all threads of the pool in use. The calling thread should be pinned as the data thread is.
-// Requires: all slices' weights are there.
+// Requires: the weights of its slices are there.
 // Errors: those of the executor; kResourceExhausted  no memory for K and V of the measurement.
 // Cost: one to two seconds, and 200 MiB for its duration, whatever the model's size: of a large one
 // fewer slices are run.

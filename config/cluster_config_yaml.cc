@@ -509,7 +509,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
     // One where weights would come for each.
     const bool streams = internal::StreamsWeights(c);
     c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential ? 1
-                       : c.policy == kPolicyLocal                   ? internal::LanesOfLocal(c)
+                       : c.policy == kPolicyLocal                   ? LanesOfLocal(c)
                        : streams                                    ? 1
                                  : std::min({wanted, 8u, std::max(1u, c.limits.running_max)});
     c.pipeline.lanes_auto = c.pipeline.mode != PipelineMode::kSequential && !streams;

@@ -9,6 +9,7 @@
 #include "config/policy_internal.h"
 #include "config/replicas.h"
 #include "config/weights_internal.h"
+#include "plan/limits.h"
 
 namespace lamina::internal {
 namespace {
@@ -83,22 +84,20 @@ absl::Status CheckLoad(const ClusterConfig& config) {
   return absl::OkStatus();
 }
 
-// Steps of nodes that have the whole model are compared, and cores that a node shares with memory
-// nodes are those of the only one.
+// Steps of nodes that decode are compared, and cores that a node shares with memory nodes are those
+// of the only one.
 absl::Status CheckReplicasOfAuto(const ClusterConfig& config) {
   const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
   for (const ReplicaConfig& replica : replicas) {
-    if (replica.nodes.size() > 1 || IsForPrompts(config, replica)) {
+    if (IsForPrompts(config, replica)) {
       const size_t first = replica.nodes.front();
       return absl::UnimplementedError(absl::StrCat(
           "compute.", first, ": node '", config.compute[first].name,
-          replica.nodes.size() > 1 ? "' is a stage or shard, " : "' is for prompts, ",
-          "which this version does not serve with policy auto: it compares steps of nodes that "
-          "have "
-          "the whole model and decode; leave that out, or set policy to local or attend_remote"));
+          "' is for prompts, which this version does not serve with policy auto: it compares steps "
+          "of nodes that decode; leave that out, or set policy to attend_remote"));
     }
   }
-  for (size_t i = 0; i < config.compute.size() && replicas.size() > 1; ++i) {
+  for (size_t i = 0; i < config.compute.size() && config.compute.size() > 1; ++i) {
     if (!SplitCoresOf(config, config.compute[i]).shared.empty()) {
       return absl::UnimplementedError(
           absl::StrCat("compute.", i,
@@ -106,13 +105,14 @@ absl::Status CheckReplicasOfAuto(const ClusterConfig& config) {
                        "policy auto where there is one compute node; give each cores of its own"));
     }
   }
-  if (!config.pipeline.lanes_auto && config.pipeline.lanes < replicas.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("pipeline.lanes: ", config.pipeline.lanes, " is less than one for each of ",
-                     replicas.size(),
-                     " compute nodes, each of which keeps K and V of a lane where "
-                     "policy auto chooses local; set it to ",
-                     replicas.size(), " or more, or auto"));
+  // With more than there may be local is out, and says so.
+  if (const uint32_t lanes = LanesOfLocal(config);
+      !config.pipeline.lanes_auto && config.pipeline.lanes < lanes && lanes <= plan::kLanesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pipeline.lanes: ", config.pipeline.lanes, " is less than the ", lanes, " that ",
+        replicas.size(), replicas.size() == 1 ? " replica has" : " replicas have",
+        " where policy auto chooses local: one for each, or for each stage of it; set it to ",
+        lanes, " or more, or auto"));
   }
   return absl::OkStatus();
 }
@@ -310,16 +310,6 @@ absl::Status CheckFetch(const ClusterConfig& config) {
 }
 
 }  // namespace
-
-uint32_t LanesOfLocal(const ClusterConfig& config) {
-  const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
-  uint32_t stages = 1;
-  for (const ReplicaConfig& replica : replicas) {
-    const auto count = static_cast<uint32_t>(replica.nodes.size()) / replica.shards;
-    stages = std::max(stages, StreamsWeights(config) ? 1 : count);
-  }
-  return static_cast<uint32_t>(replicas.size()) * stages;
-}
 
 absl::Status CheckPolicy(const ClusterConfig& config) {
   LAMINA_RETURN_IF_ERROR(CheckLoad(config));

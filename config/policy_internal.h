@@ -17,13 +17,11 @@ namespace lamina::internal {
 //                           or lanes that need memory nodes; nodes for prompts under local; no core
 //                           for compute next to memory nodes; a load for auto that cannot be, or
 //                           under another policy.
-//         kUnimplemented    policy auto or fetch_heads with several compute nodes; the last with
+//         kUnimplemented    nodes for prompts under auto, or several compute nodes that share cores
+//         with
+//                           memory nodes; policies that fetch with several compute nodes, or with
 //                           spans of sequences.
 absl::Status CheckPolicy(const ClusterConfig& config);
-
-// How many lanes policy local has where the file names no number: one for each replica, or for each
-// stage of it, since attention is never away; one for each replica where weights come from a file.
-uint32_t LanesOfLocal(const ClusterConfig& config);
 
 // Checks the words of `policy` and `policies`.
 // Errors: kInvalidArgument  a word that is no policy, or comes twice; a `policy` that is not among

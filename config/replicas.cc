@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/status_macros.h"
+#include "config/weights_internal.h"
 #include "plan/limits.h"
 
 namespace lamina {
@@ -158,6 +159,16 @@ std::vector<ReplicaConfig> ReplicasOf(const ClusterConfig& config) {
         1, std::count_if(replica.nodes.begin(), replica.nodes.end(), first_stage)));
   }
   return replicas;
+}
+
+uint32_t LanesOfLocal(const ClusterConfig& config) {
+  const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
+  uint32_t stages = 1;
+  for (const ReplicaConfig& replica : replicas) {
+    const auto count = static_cast<uint32_t>(replica.nodes.size()) / replica.shards;
+    stages = std::max(stages, internal::StreamsWeights(config) ? 1 : count);
+  }
+  return static_cast<uint32_t>(replicas.size()) * stages;
 }
 
 bool IsForPrompts(const ClusterConfig& config, const ReplicaConfig& replica) {

@@ -30,6 +30,11 @@ std::vector<ReplicaConfig> ReplicasOf(const ClusterConfig& config);
 // CheckReplicas() accepts.
 uint32_t ShardsOf(const ClusterConfig& config);
 
+// How many lanes compute nodes that keep K and V have (policy local, and auto where that is
+// chosen), unless the file of policy local names another number: one for each replica, or for each
+// stage of it, since attention is never away; one for each replica where weights come from a file.
+uint32_t LanesOfLocal(const ClusterConfig& config);
+
 // Whether the replica is for prefill only.
 bool IsForPrompts(const ClusterConfig& config, const ReplicaConfig& replica);
 

@@ -60,7 +60,8 @@ struct NodeIdentity {
   // Stages whose layers are to be chosen: weights that the node's dense layers work off in a
   // second.
   double dense_speed = 0;
-  // With policy auto: of compute nodes; of memory nodes attention_local, if they measure it.
+  // With policy auto: of compute nodes that hold a replica alone, of others once they have loaded
+  // their layers; of memory nodes attention_local, if they measure it.
   plan::PolicyTimes policy_times = {};
   SpillTier spill = {};  // Memory nodes alone have one.
 };
@@ -73,6 +74,10 @@ class NodeHandler {
   // A stage loads the weights of these layers, if they are not there. Between epochs.
   // Errors: kInvalidArgument  the model has others; those of loading.
   virtual absl::Status LoadLayers(const plan::Stage& stage) = 0;
+
+  // What a compute node of `policy: auto` has measured of the layers that are there. Between
+  // epochs. Errors: those of the device.
+  virtual absl::StatusOr<plan::PolicyTimes> MeasurePolicies() = 0;
 
   // Leaves the epoch before, if any, and makes the region of this one.
   // Errors: whatever stops the node from taking part; it goes to the coordinator as a fault. What

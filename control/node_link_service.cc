@@ -102,6 +102,23 @@ v1::NodeMessage HelloMessage(const NodeIdentity& identity) {
   return message;
 }
 
+// Loads, and measures where that is asked for.
+v1::NodeMessage LoadedMessage(const v1::LoadLayers& order, NodeHandler& handler) {
+  v1::NodeMessage message;
+  v1::LayersLoaded* loaded = message.mutable_layers_loaded();
+  absl::Status status = handler.LoadLayers(FromProto(order.stage()));
+  if (status.ok() && order.measure()) {
+    const absl::StatusOr<plan::PolicyTimes> times = handler.MeasurePolicies();
+    status = times.status();
+    if (times.ok()) {
+      ToProto(*times, loaded->mutable_policy_times());
+    }
+  }
+  loaded->set_code(static_cast<int32_t>(status.code()));
+  loaded->set_message(std::string(status.message()));
+  return message;
+}
+
 v1::NodeMessage FaultMessage(uint64_t epoch, const absl::Status& status) {
   v1::NodeMessage message;
   v1::Fault* fault = message.mutable_fault();
@@ -214,13 +231,8 @@ struct NodeLink::Impl {
         request_log.Note(*plan);
         return handler.TakePlan(*std::move(plan));
       }
-      case v1::CoordinatorMessage::kLoadLayers: {
-        const absl::Status loaded = handler.LoadLayers(FromProto(message.load_layers().stage()));
-        v1::NodeMessage answer;
-        answer.mutable_layers_loaded()->set_code(static_cast<int32_t>(loaded.code()));
-        answer.mutable_layers_loaded()->set_message(std::string(loaded.message()));
-        return Send(std::move(answer));
-      }
+      case v1::CoordinatorMessage::kLoadLayers:
+        return Send(LoadedMessage(message.load_layers(), handler));
       case v1::CoordinatorMessage::kLeave:
         if (!message.leave().reason().empty()) {
           LogWarning("the coordinator goes on without this node: ",

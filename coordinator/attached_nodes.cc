@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace lamina::coordinator {
 
@@ -95,6 +96,28 @@ std::vector<AttachedNodes::Lost> AttachedNodes::Stuck() const {
                     .why = absl::StrCat("left out ", stuck.name, ": ", core::Describe(stuck))});
   }
   return lost;
+}
+
+std::string AttachedNodes::DescribeJoining() const {
+  std::vector<std::string> loading;
+  std::vector<std::string> waiting;
+  for (const auto& [name, node] : nodes_) {
+    if (node.joining != Joining::kJoined) {
+      (node.joining == Joining::kLoads ? loading : waiting).push_back(name);
+    }
+  }
+  std::vector<std::string> words;
+  if (!loading.empty()) {
+    words.push_back(absl::StrCat(absl::StrJoin(loading, ", "),
+                                 loading.size() == 1 ? " loads its layers" : " load their layers"));
+  }
+  if (!waiting.empty()) {
+    words.push_back(absl::StrCat(absl::StrJoin(waiting, ", "),
+                                 waiting.size() == 1
+                                     ? " waits for the other nodes of its replica"
+                                     : " wait for the other nodes of their replicas"));
+  }
+  return absl::StrJoin(words, "; ");
 }
 
 Nanos AttachedNodes::StillFor(const std::string& name) const {

@@ -23,6 +23,13 @@
 
 namespace lamina::coordinator {
 
+// Whether a node may take part in epochs, or has to load its layers before (ReplicaSplits).
+enum class Joining : uint8_t {
+  kJoined,
+  kAwaitsLayers,  // Which ones shows when its replica is complete.
+  kLoads,
+};
+
 struct AttachedNode {
   NodeHello hello;
   std::shared_ptr<NodePort> port;
@@ -35,7 +42,7 @@ struct AttachedNode {
   uint64_t kv_arena = 0;  // The arena of its slots since it was prepared; 0: not known.
   core::AttentionRate attention_rate;  // Memory nodes.
   uint32_t slots = 0;
-  bool loading = false;  // A stage that takes part when it has its layers.
+  Joining joining = Joining::kJoined;
 };
 
 // What was measured of each of the node's links in the epoch, and what use has shown since.
@@ -79,6 +86,9 @@ class AttachedNodes {
   // The node tells how it is. Requires: it is attached.
   void TakeStatus(const std::string& name, double busy_share,
                   const telemetry::NodeCounters& counters);
+  // "c0, c1 load their layers; c2 waits for the other nodes of its replica"; empty where all have
+  // joined.
+  std::string DescribeJoining() const;
   // Nodes that were not heard of, or whose data thread does not move, for too long.
   std::vector<Lost> Silent() const;
   std::vector<Lost> Stuck() const;

@@ -67,7 +67,8 @@ ClusterMembers::ClusterMembers(const EngineOptions& options, const Clock& clock,
       transport_(options.transports),
       nodes_({.silence_max = options.node_silence_max, .stuck_after = options.stuck_after},
              clock.Now()),
-      splits_(options) {
+      splits_(options),
+      loading_(options, nodes_, splits_) {
   if (options.policy_auto.has_value()) {
     policy_.emplace(options);
   }
@@ -130,8 +131,8 @@ void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
     }
     return;
   }
-  const PolicyMeasures measures = Measures();
-  if (!policy_->SawNothing(now, measures.link)) {
+  const PolicyMeasures measures = MeasuresOf(membership_, nodes_, splits_);
+  if (!policy_->SawNothing(now, measures)) {
     return;
   }
   const core::PolicyChoice& choice = policy_->Choose(epoch_->policy, measures);
@@ -178,11 +179,7 @@ void ClusterMembers::Configure() {
 }
 
 absl::StatusOr<FormedEpoch> ClusterMembers::Form() {
-  std::map<std::string, double> speeds;
-  for (const auto& [name, node] : nodes_.all()) {
-    speeds[name] = node.hello.identity.dense_speed;
-  }
-  LAMINA_RETURN_IF_ERROR(splits_.Split(speeds));
+  LAMINA_RETURN_IF_ERROR(loading_.Split());
   EpochMembers members = EpochMembersOf(membership_, nodes_, splits_, transport_.uri());
   members.fetch = options_.fetch;
   if (hybrid_.has_value()) {
@@ -208,7 +205,7 @@ void ClusterMembers::TellMembers() {
     if (std::find(members.begin(), members.end(), name) != members.end()) {
       nodes_.Asked(name, ThreadActivity::kPreparing);
       node.port->Configure(epoch_->config());
-    } else {
+    } else if (node.joining == Joining::kJoined) {
       nodes_.Answered(name);
       node.port->Leave("");
     }
@@ -227,47 +224,21 @@ void ClusterMembers::SettlePolicy() {
   if (!policy_.has_value()) {
     return;
   }
-  const core::PolicyChoice& choice = policy_->Choose(policy_->current(), Measures());
+  const core::PolicyChoice& choice =
+      policy_->Choose(policy_->current(), MeasuresOf(membership_, nodes_, splits_));
   LogInfo("policy ", cost::KvPolicyName(choice.policy), " ", choice.why);
   membership_.KeepKvOnCompute(choice.local());
-}
-
-PolicyMeasures ClusterMembers::Measures() const {
-  PolicyMeasures measures;
-  for (const core::Member& member : membership_.all()) {
-    if (member.is_memory && membership_.IsThere(member.name)) {
-      const control::NodeIdentity& identity = nodes_.at(member.name).hello.identity;
-      measures.bandwidth[member.name] = identity.bandwidth_bytes_per_second;
-      measures.memory += identity.capacity_bytes;
-      if (identity.policy_times.attention_local > 0) {
-        measures.attention[member.name] = identity.policy_times.attention_local;
-      }
-    }
-  }
-  std::vector<plan::PolicyTimes> times;
-  for (const core::Member* member : membership_.compute_members()) {
-    const AttachedNode& node = nodes_.at(member->name);
-    times.push_back(node.hello.identity.policy_times);
-    measures.compute += node.hello.identity.capacity_bytes;
-    for (const core::KnownLink& link : KnownLinksOf(node)) {
-      measures.link += link.bytes_per_second > 0 ? core::BelievedBandwidth(link) : 0;
-    }
-  }
-  measures.times = cost::SlowestOf(times);
-  measures.replicas = static_cast<uint32_t>(times.size());
-  return measures;
 }
 
 void ClusterMembers::Joined(const NodeHello& hello, std::shared_ptr<NodePort> port) {
   const control::NodeIdentity& identity = hello.identity;
   const std::string& name = identity.name;
   absl::Status status = admission_.Check(hello, membership_.HoldsKv(name));
-  const std::optional<plan::Stage> layers =
-      identity.is_memory ? std::nullopt : splits_.LayersToLoad(name);
-  if (status.ok() && layers.has_value() && nodes_.Find(name) != nullptr) {
+  const bool loads = !identity.is_memory && splits_.JoinsLoaded(name);
+  if (status.ok() && loads && nodes_.Find(name) != nullptr) {
     status = absl::AlreadyExistsError(
         absl::StrCat("a node named ", name, " is already part of this cluster; stop it first"));
-  } else if (status.ok() && !layers.has_value()) {
+  } else if (status.ok() && !loads) {
     status = membership_.Join(name, identity.is_memory);
   }
   if (!status.ok()) {
@@ -275,32 +246,39 @@ void ClusterMembers::Joined(const NodeHello& hello, std::shared_ptr<NodePort> po
     port->Refuse(status);
     return;
   }
-  const AttachedNode& node = nodes_.Add({.hello = hello,
-                                         .port = std::move(port),
-                                         .slots = admission_.SlotsOf(hello),
-                                         .loading = layers.has_value()});
-  if (node.loading) {
-    LogInfo("loading layers ", name, " pid ", hello.pid);
-    nodes_.Asked(name, ThreadActivity::kLoading);
-    return node.port->LoadLayers(*layers);
+  nodes_.Add({.hello = hello,
+              .port = std::move(port),
+              .slots = admission_.SlotsOf(hello),
+              .joining = loads ? Joining::kAwaitsLayers : Joining::kJoined});
+  if (loads) {
+    if (const absl::Status begun = loading_.Begin(); !begun.ok()) {
+      RefuseJoined(name, begun);
+    }
+    return;
   }
   transport_.Reset();
   LogInfo("joined ", name, " pid ", hello.pid, " kernels ", identity.kernels);
 }
 
-void ClusterMembers::Loaded(const std::string& name, const absl::Status& status) {
-  AttachedNode& node = nodes_.at(name);
-  if (!node.loading) {
+void ClusterMembers::RefuseJoined(const std::string& name, const absl::Status& why) {
+  LogError("refused node ", name, ": ", why.message());
+  nodes_.at(name).port->Refuse(why);
+  nodes_.Remove(name);
+}
+
+void ClusterMembers::Loaded(const std::string& name,
+                            const absl::StatusOr<plan::PolicyTimes>& times) {
+  if (!loading_.End(name)) {
     return;
   }
-  node.loading = false;
-  nodes_.Answered(name);
-  const absl::Status joined = status.ok() ? membership_.Join(name, /*is_memory=*/false) : status;
+  AttachedNode& node = nodes_.at(name);
+  absl::Status joined = times.ok() ? admission_.CheckMeasured(name, *times) : times.status();
+  if (joined.ok()) {
+    node.hello.identity.policy_times = *times;
+    joined = membership_.Join(name, /*is_memory=*/false);
+  }
   if (!joined.ok()) {
-    LogError("refused node ", name, ": ", joined.message());
-    node.port->Refuse(joined);
-    nodes_.Remove(name);
-    return;
+    return RefuseJoined(name, joined);
   }
   transport_.Reset();
   LogInfo("joined ", name, " pid ", node.hello.pid, " with its layers");

@@ -24,6 +24,7 @@
 #include "coordinator/engine_options.h"
 #include "coordinator/epoch_forming.h"
 #include "coordinator/hybrid_share.h"
+#include "coordinator/layer_loading.h"
 #include "coordinator/node_admission.h"
 #include "coordinator/node_port.h"
 #include "coordinator/policy_auto.h"
@@ -74,7 +75,7 @@ class ClusterMembers {
   void Joined(const NodeHello& hello, std::shared_ptr<NodePort> port);
   // Nothing happens where `from` was refused, or is replaced already.
   void Left(const NodeSource& from);
-  void Loaded(const std::string& name, const absl::Status& status);
+  void Loaded(const std::string& name, const absl::StatusOr<plan::PolicyTimes>& times);
   void Prepared(const std::string& name, uint64_t epoch, const control::PreparedNode& prepared);
   void Ready(const std::string& name, uint64_t epoch);
   void Fault(const std::string& name, uint64_t epoch, const absl::Status& status);
@@ -111,7 +112,8 @@ class ClusterMembers {
   void Connect();
   // With policy auto, for the epoch that is being formed.
   void SettlePolicy();
-  PolicyMeasures Measures() const;
+  // Tells an attached node why it cannot join, and forgets it.
+  void RefuseJoined(const std::string& name, const absl::Status& why);
   // Remembers the members that the change takes away, for the epoch that follows.
   void NoteLosses(const std::function<void()>& change);
   // Tells the node and the log why, ends its stream and goes on without it.
@@ -130,6 +132,7 @@ class ClusterMembers {
   core::TransportChoice transport_;
   AttachedNodes nodes_;
   ReplicaSplits splits_;
+  LayerLoading loading_;
   std::optional<PolicyAuto> policy_;
   std::optional<HybridShare> hybrid_;
   std::optional<FormedEpoch> epoch_;

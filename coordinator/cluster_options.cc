@@ -20,6 +20,7 @@
 #include "coordinator/stage_options.h"
 #include "coordinator/weighed_policies.h"
 #include "plan/fetch_pieces.h"
+#include "plan/limits.h"
 #include "plan/prefill_lanes.h"
 #include "plan/slot_kinds.h"
 #include "plan/token_sets.h"
@@ -107,13 +108,12 @@ PolicyAutoOptions PolicyAutoOptionsOf(const ClusterConfig& config) {
   return options;
 }
 
-// Under policy auto compute nodes may keep K and V, each that of one lane.
+// Replicas that keep K and V have lanes of their own; under policy auto as many as local by itself.
 void UseReplicaLanes(const ClusterConfig& config, EngineOptions& options) {
   const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
-  options.replica_lanes =
-      config.policy == kPolicyAuto
-          ? 1
-          : std::max(1u, options.scheduler.lanes / static_cast<uint32_t>(replicas.size()));
+  const uint32_t lanes =
+      config.policy == kPolicyAuto ? LanesOfLocal(config) : options.scheduler.lanes;
+  options.replica_lanes = std::max(1u, lanes / static_cast<uint32_t>(replicas.size()));
   const bool parts = std::any_of(replicas.begin(), replicas.end(),
                                  [](const auto& replica) { return replica.nodes.size() > 1; });
   options.replica_lanes_why = "for no attention is away that another lane would hide";
@@ -124,9 +124,8 @@ void UseReplicaLanes(const ClusterConfig& config, EngineOptions& options) {
   } else if (replicas.size() > 1) {
     options.replica_lanes_why = absl::StrCat("one for each replica, ", options.replica_lanes_why);
   }
-  if (config.policy == kPolicyAuto) {
-    options.scheduler.lanes =
-        std::max(options.scheduler.lanes, static_cast<uint32_t>(replicas.size()));
+  if (config.policy == kPolicyAuto && lanes <= plan::kLanesMax) {  // Else local is out.
+    options.scheduler.lanes = std::max(options.scheduler.lanes, lanes);
   }
   if (config.policy == kPolicyLocal) {
     const auto all = static_cast<uint32_t>(replicas.size()) * options.replica_lanes;
@@ -437,6 +436,7 @@ absl::StatusOr<EngineOptions> EngineOptionsOf(const ClusterConfig& config,
   LAMINA_RETURN_IF_ERROR(SettleStages(config, graph, options));
   LAMINA_RETURN_IF_ERROR(SettlePartition(config, options));
   LAMINA_RETURN_IF_ERROR(CheckWindows(config, options, model.width));
+  options.part_row_bytes = model.width * sizeof(float);
   if (options.policy_auto.has_value()) {
     LAMINA_ASSIGN_OR_RETURN(options.policy_auto->policies, WeighPolicies(config, graph, model));
     UseActivations(options);

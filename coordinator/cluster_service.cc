@@ -112,9 +112,10 @@ class NodeStream final : public NodePort {
     Pump();
   }
 
-  void LoadLayers(const plan::Stage& stage) override {
+  void LoadLayers(const plan::Stage& stage, bool measure) override {
     v1::CoordinatorMessage message;
     control::ToProto(stage, message.mutable_load_layers()->mutable_stage());
+    message.mutable_load_layers()->set_measure(measure);
     Send(std::move(message));
   }
   void Configure(const plan::EpochConfig& config) override;
@@ -247,9 +248,7 @@ void NodeStream::Reactor::Handle() {
            .windows = ForeignText(message_.prepared().windows(), kTextBytesMax),
            .kv_arena = message_.prepared().kv_arena()});
     case v1::NodeMessage::kLayersLoaded:
-      return engine_.NodeLoaded(
-          source_, absl::Status(static_cast<absl::StatusCode>(message_.layers_loaded().code()),
-                                ForeignText(message_.layers_loaded().message())));
+      return engine_.NodeLoaded(source_, FromProto(message_.layers_loaded()));
     case v1::NodeMessage::kLeaving:
       return engine_.NodeLeaving(source_);
     case v1::NodeMessage::kReady:

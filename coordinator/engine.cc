@@ -94,8 +94,10 @@ void Engine::NodeReady(const NodeSource& from, uint64_t epoch) {
   impl_->PostOf(from, [from, epoch](Impl& impl) { impl.members.Ready(from.name, epoch); });
 }
 
-void Engine::NodeLoaded(const NodeSource& from, const absl::Status& status) {
-  impl_->PostOf(from, [from, status](Impl& impl) { impl.members.Loaded(from.name, status); });
+void Engine::NodeLoaded(const NodeSource& from, absl::StatusOr<plan::PolicyTimes> times) {
+  impl_->PostOf(from, [from, times = std::move(times)](Impl& impl) {
+    impl.members.Loaded(from.name, times);
+  });
 }
 
 void Engine::NodeFault(const NodeSource& from, uint64_t epoch, const absl::Status& status) {

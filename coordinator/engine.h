@@ -27,6 +27,7 @@
 #include "coordinator/request_record.h"
 #include "coordinator/trace_log.h"
 #include "model/tokenizer/tokenizer.h"
+#include "plan/policy_times.h"
 
 namespace lamina::coordinator {
 
@@ -61,8 +62,8 @@ class Engine {
   void NodeLeaving(const NodeSource& from);
   void NodePrepared(const NodeSource& from, uint64_t epoch, control::PreparedNode prepared);
   void NodeReady(const NodeSource& from, uint64_t epoch);
-  // The answer to NodePort::LoadLayers().
-  void NodeLoaded(const NodeSource& from, const absl::Status& status);
+  // The answer to NodePort::LoadLayers(): what was measured, if that was asked for.
+  void NodeLoaded(const NodeSource& from, absl::StatusOr<plan::PolicyTimes> times);
   // The error names the peer that the node blames, if any (control/blame.h).
   void NodeFault(const NodeSource& from, uint64_t epoch, const absl::Status& status);
   void NodeLinks(const NodeSource& from, uint64_t epoch, std::vector<control::LinkReport> links);

@@ -78,6 +78,7 @@ struct EngineOptions {
   std::vector<ReplicaOptions> replicas;  // Replicas of several nodes.
   std::vector<double> slice_costs;       // [layers + 1], in weights; for `replicas`.
   plan::ShardCosts shard_costs;          // For replicas of several shards.
+  double part_row_bytes = 0;             // Bytes of a row between nodes of `replicas`.
   uint32_t vocabulary = 0;
   std::string model_fingerprint;
   std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.

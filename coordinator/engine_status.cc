@@ -55,6 +55,10 @@ EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
     status.policy_figures = sources.policy_choice;
     status.policy_choice = chosen ? sources.policy_choice->why : "";
   }
+  if (const std::string joining = sources.nodes.DescribeJoining();
+      !joining.empty() && !sources.draining) {
+    absl::StrAppend(&status.state, "; ", joining);
+  }
   if (membership.memory_members().empty() && !membership.kv_members().empty()) {
     status.scheduler.sub_batches.why.clear();  // Policy local: rows leave for nowhere.
   }

@@ -140,13 +140,7 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceSequences(
 
 absl::StatusOr<uint32_t> EpochForming::SlotsOfPart(const EpochMember& member,
                                                    const plan::Stage& part) const {
-  std::vector<AttentionDescriptor> layers(options_.layers.begin() + part.first_layer,
-                                          options_.layers.begin() + part.first_layer + part.layers);
-  for (AttentionDescriptor& layer : layers) {
-    if (part.shard.count > 1) {
-      layer = PartOf(layer, {.first = part.shard.first_head, .count = part.shard.heads});
-    }
-  }
+  const std::vector<AttentionDescriptor> layers = plan::LayersOfStage(options_.layers, part);
   const uint64_t slots = options_.kv.SlotsIn(member.capacity_bytes, layers);
   const uint32_t least = options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max);
   if (slots < least) {

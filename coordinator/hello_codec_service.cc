@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/foreign_text.h"
 
@@ -24,6 +25,10 @@ std::vector<plan::SliceTimes> FromProto(
                      .tail_seconds = slice.tail_seconds()});
   }
   return times;
+}
+
+bool HasTooMany(const v1::PolicyTimes& times) {
+  return times.local_size() > kPolicyTimesMax || times.pools_size() > kPolicyTimesMax;
 }
 
 plan::PolicyTimes FromProto(const v1::PolicyTimes& proto) {
@@ -50,11 +55,22 @@ std::string ProblemOf(const v1::Hello& hello) {
                           ", or control characters: ", ForeignText(*text, kTextBytesMax));
     }
   }
-  if (hello.policy_times().local_size() > kPolicyTimesMax ||
-      hello.policy_times().pools_size() > kPolicyTimesMax) {
+  if (HasTooMany(hello.policy_times())) {
     return absl::StrCat("a Hello with more than ", kPolicyTimesMax, " measured times");
   }
   return "";
+}
+
+absl::StatusOr<plan::PolicyTimes> FromProto(const v1::LayersLoaded& loaded) {
+  if (loaded.code() != 0) {
+    return absl::Status(static_cast<absl::StatusCode>(loaded.code()),
+                        ForeignText(loaded.message()));
+  }
+  if (HasTooMany(loaded.policy_times())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("loaded layers with more than ", kPolicyTimesMax, " measured times"));
+  }
+  return FromProto(loaded.policy_times());
 }
 
 NodeHello FromProto(const v1::Hello& hello) {

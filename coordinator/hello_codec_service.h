@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a node says of itself, from its message.
+// What a node says of itself, from its messages.
 //
 // Threading: pure functions.
 
@@ -8,8 +8,10 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "coordinator/engine.h"
 #include "lamina/v1/cluster.pb.h"
+#include "plan/policy_times.h"
 
 namespace lamina::coordinator {
 
@@ -19,5 +21,9 @@ std::string ProblemOf(const v1::Hello& hello);
 
 // Requires: ProblemOf() is empty.
 NodeHello FromProto(const v1::Hello& hello);
+
+// What a node has measured of the layers that it has loaded; the error with which it could not
+// load or measure. Errors besides: kInvalidArgument  more times than a node can have measured.
+absl::StatusOr<plan::PolicyTimes> FromProto(const v1::LayersLoaded& loaded);
 
 }  // namespace lamina::coordinator

@@ -37,8 +37,9 @@ absl::Status NodeAdmission::Check(const NodeHello& hello, bool holds_kv) const {
                      " has no capacity for KV, which policy local keeps there; start it with the "
                      "coordinator's cluster file"));
   }
-  if (!identity.is_memory && options_.policy_auto.has_value()) {
-    LAMINA_RETURN_IF_ERROR(CheckPolicyAuto(identity));
+  // One that is part of a replica measures when it has loaded its layers.
+  if (!identity.is_memory && options_.policy_auto.has_value() && !IsPart(identity.name)) {
+    LAMINA_RETURN_IF_ERROR(CheckMeasured(identity.name, identity.policy_times));
   }
   if (identity.is_memory) {
     LAMINA_RETURN_IF_ERROR(plan::CheckPolicyTimes(identity.policy_times));
@@ -46,12 +47,13 @@ absl::Status NodeAdmission::Check(const NodeHello& hello, bool holds_kv) const {
   return CheckRoom(hello, holds_kv);
 }
 
-absl::Status NodeAdmission::CheckPolicyAuto(const control::NodeIdentity& identity) const {
-  LAMINA_RETURN_IF_ERROR(plan::CheckPolicyTimes(identity.policy_times));
-  return identity.policy_times.measured()
+absl::Status NodeAdmission::CheckMeasured(const std::string& name,
+                                          const plan::PolicyTimes& times) const {
+  LAMINA_RETURN_IF_ERROR(plan::CheckPolicyTimes(times));
+  return times.measured() || !options_.policy_auto.has_value()
              ? absl::OkStatus()
              : absl::FailedPreconditionError(absl::StrCat(
-                   "compute node ", identity.name,
+                   "compute node ", name,
                    " has measured nothing for policy auto; start it with the coordinator's "
                    "cluster file"));
 }

@@ -31,6 +31,11 @@ class NodeAdmission {
   //         kInvalidArgument     times under policy auto that cannot be.
   absl::Status Check(const NodeHello& hello, bool holds_kv) const;
 
+  // What a compute node has measured for policy auto, which needs it.
+  // Errors: kFailedPrecondition  nothing, under policy auto; kInvalidArgument  times that cannot
+  // be.
+  absl::Status CheckMeasured(const std::string& name, const plan::PolicyTimes& times) const;
+
   // Tokens that the node has room for.
   uint32_t SlotsOf(const NodeHello& hello) const;
 
@@ -43,7 +48,6 @@ class NodeAdmission {
   uint64_t SlotsIn(uint64_t capacity_bytes) const {
     return capacity_bytes < tail_bytes_ ? 0 : (capacity_bytes - tail_bytes_) / slot_bytes_;
   }
-  absl::Status CheckPolicyAuto(const control::NodeIdentity& identity) const;
 
   const EngineOptions& options_;
   const uint64_t slot_bytes_;

@@ -18,8 +18,9 @@ namespace lamina::coordinator {
 class NodePort {
  public:
   virtual ~NodePort() = default;
-  // The node, a stage, loads these layers, and says when it has: Engine::NodeLoaded().
-  virtual void LoadLayers(const plan::Stage& stage) = 0;
+  // The node, a stage or shard, loads these layers, with `measure` measures what it runs of them
+  // for policy auto, and says when it has: Engine::NodeLoaded().
+  virtual void LoadLayers(const plan::Stage& stage, bool measure) = 0;
   virtual void Configure(const plan::EpochConfig& config) = 0;
   virtual void Connect(const plan::EpochPeers& peers) = 0;
   // The node has no part in the current epoch; `why` it is left out, or empty.

@@ -16,6 +16,10 @@ constexpr Nanos kLoadEvery = Millis(5);
 constexpr Nanos kSettle = Millis(500);
 // So much service has to pass before the load seen counts instead of the cluster file's.
 constexpr double kServiceSecondsMin = 1;
+// One way between two processes of a host that poll. Assumed, until links are measured.
+constexpr double kPartSeconds = 20e-6;
+// What is assumed of a link where its node has not said what it reads.
+constexpr double kPartBytesPerSecond = 1e9;
 
 }  // namespace
 
@@ -45,11 +49,12 @@ void PolicyAuto::SawSteps(Nanos now, const ServedLoad& served) {
   served_seen_ = now;
 }
 
-bool PolicyAuto::SawNothing(Nanos now, double link) {
+bool PolicyAuto::SawNothing(Nanos now, const PolicyMeasures& measures) {
   load_seen_ = now;
   served_.reset();
   idle_since_ = idle_since_.value_or(now);
-  const bool measured = link > 0 && link_ == 0;
+  const bool measured = (measures.link > 0 && link_ == 0) ||
+                        (measures.parts.bytes_per_second > 0 && parts_.bytes_per_second == 0);
   if (!measured && now - *idle_since_ < options_.policy_auto->idle) {
     return false;
   }
@@ -65,6 +70,7 @@ const core::PolicyChoice& PolicyAuto::Choose(std::optional<cost::KvPolicy> curre
                                    .lanes_max = options_.scheduler.lanes,
                                    .lanes_auto = options_.scheduler.lanes_auto,
                                    .link = LinkOf(measures)};
+  parts_ = measures.parts.bytes_per_second > 0 ? measures.parts : parts_;
   choice_ = core::ChoosePolicy(InputsAt(measures, pools, load.context), Candidates(measures), load,
                                current, Corrections(measures, pools));
   absl::StrAppend(&choice_->why, seen ? "; the load of late" : "; the load of the cluster file");
@@ -95,6 +101,9 @@ EpochPolicy PolicyAuto::Epoch() const {
 
 // Whether each can be had, and of how many tokens it keeps K and V.
 std::vector<core::PolicyCandidate> PolicyAuto::Candidates(const PolicyMeasures& measures) const {
+  const LocalRoom room = LocalRoomOf(measures, options_.layers);
+  const plan::PolicyTimes& times =
+      measures.compute.front().times;  // Where one fetches, it is alone.
   const uint64_t kv = KvBytesPerToken(options_.layers);
   const uint32_t least = options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max);
   std::vector<core::PolicyCandidate> candidates;
@@ -103,15 +112,21 @@ std::vector<core::PolicyCandidate> PolicyAuto::Candidates(const PolicyMeasures& 
         candidates.emplace_back(core::PolicyCandidate{policy.policy, policy.why_not});
     const bool local = policy.policy == cost::KvPolicy::kLocal;
     const uint64_t slot = SlotBytes(policy.fetch, options_.layers.size(), kv);
-    candidate.tokens_max = static_cast<double>((local ? measures.compute : measures.memory) / slot);
+    candidate.tokens_max = local ? room.tokens : static_cast<double>(measures.memory / slot);
+    if (local && candidate.why_not.empty() && !room.least_node.empty() && room.least < least) {
+      candidate.why_not =
+          absl::StrCat("compute node ", room.least_node, " has room for ", room.least,
+                       " tokens of its layers, and one request may have ", least,
+                       " (limits.sequence_tokens_max)");
+    }
     if (!candidate.why_not.empty() || local) {
       continue;
     }
     if (measures.bandwidth.empty()) {
       candidate.why_not = "no memory node is there";
-    } else if (policy.fetch.bytes > 0 && measures.times.attention_pools == 0) {
+    } else if (policy.fetch.bytes > 0 && times.attention_pools == 0) {
       candidate.why_not = "the compute node has not measured how fast it attends there";
-    } else if (policy.fetch.activation_width > 0 && measures.times.make_seconds == 0) {
+    } else if (policy.fetch.activation_width > 0 && times.make_seconds == 0) {
       candidate.why_not = "the compute node cannot make K and V again";
     } else if (policy.fetch.activation_width > 0 && candidate.tokens_max < least) {
       candidate.why_not = absl::StrCat("memory nodes have no room for one request of ", least,
@@ -128,13 +143,14 @@ core::PolicyInputs PolicyAuto::InputsAt(const PolicyMeasures& measures,
     width = std::max(width, policy.fetch.activation_width);
   }
   const size_t layers = options_.layers.size();
-  return {.times = measures.times,
+  return {.compute = {.replicas = ReplicasOf(measures, options_.layers, std::max(1.0, context)),
+                      .link = PartsOf(measures),
+                      .lanes_each = options_.replica_lanes},
           .model = {.layers = static_cast<uint32_t>(layers),
                     .kv_bytes_per_token =
                         core::KvBytesReadPerToken(options_.layers, std::max(1.0, context)),
                     .activation_bytes_per_token = static_cast<double>(
-                        ActivationBytesPerToken({.activation_width = width}, layers)),
-                    .replicas = measures.replicas},
+                        ActivationBytesPerToken({.activation_width = width}, layers))},
           .pools = pools};
 }
 
@@ -165,13 +181,23 @@ double PolicyAuto::LinkOf(const PolicyMeasures& measures) {
   return OverBus(options_, link_ == 0 ? copies : std::min(link_, copies));
 }
 
+// As measured, now or when nodes of replicas were linked last; else as a copy within a host.
+cost::PartLink PolicyAuto::PartsOf(const PolicyMeasures& measures) const {
+  cost::PartLink link = parts_;
+  if (link.bytes_per_second == 0) {
+    const double copies = measures.compute.front().times.read_bandwidth / 2;
+    link = {.latency_seconds = kPartSeconds,
+            .bytes_per_second = copies > 0 ? copies : kPartBytesPerSecond};
+  }
+  link.row_bytes = options_.part_row_bytes;
+  return link;
+}
+
 // Memory nodes on cores of the compute node attend as fast as that did there; others as much of
 // their bandwidth as it of its own, unless they have measured their own attention. Of nodes that
 // share cores, or a device, one is counted: each has measured what all of them have.
 double PolicyAuto::AttentionOfPools(const PolicyMeasures& measures) const {
-  const plan::PolicyTimes& times = measures.times;
-  const double share =
-      times.read_bandwidth > 0 ? std::min(1.0, times.attention_local / times.read_bandwidth) : 1;
+  const double share = AttendedShare(measures);
   bool shared = false;
   double rate = 0;
   for (const MemoryNodesOnCores& group : options_.policy_auto->memory) {
@@ -186,7 +212,7 @@ double PolicyAuto::AttentionOfPools(const PolicyMeasures& measures) const {
     }
     rate += group.shared ? 0 : fastest;
   }
-  return rate + (shared ? times.attention_shared : 0);
+  return rate + (shared ? measures.compute.front().times.attention_shared : 0);
 }
 
 }  // namespace lamina::coordinator

@@ -17,22 +17,11 @@
 #include "coordinator/core/policy_choice.h"
 #include "coordinator/engine_options.h"
 #include "coordinator/fetch_options.h"
+#include "coordinator/policy_measures.h"
 #include "cost/policy_step.h"
 #include "cost/step_cost.h"
-#include "plan/policy_times.h"
 
 namespace lamina::coordinator {
-
-// What the nodes that are there have measured.
-struct PolicyMeasures {
-  plan::PolicyTimes times;                  // Times of the compute node, or the slowest of several.
-  uint32_t replicas = 1;                    // How many there are.
-  std::map<std::string, double> bandwidth;  // Bytes a second of each memory node that is there.
-  std::map<std::string, double> attention;  // Bytes of K and V a second, of those that say.
-  double link = 0;       // Bytes a second over all links of the epoch of late; 0: not measured.
-  uint64_t memory = 0;   // Bytes for K and V of all memory nodes that are there,
-  uint64_t compute = 0;  // and of all compute nodes.
-};
 
 // What an epoch serves now, and what has come of it since the coordinator started.
 struct ServedLoad {
@@ -65,7 +54,7 @@ class PolicyAuto {
   void SawSteps(Nanos now, const ServedLoad& served);
   // Nothing runs. True when that has been so for long enough to begin another epoch; then anew. At
   // once where links have been measured that the last choice had to assume.
-  bool SawNothing(Nanos now, double link = 0);
+  bool SawNothing(Nanos now, const PolicyMeasures& measures);
 
   // Chooses by the load of late, or by the cluster file's while too little has been seen.
   const core::PolicyChoice& Choose(std::optional<cost::KvPolicy> current,
@@ -80,6 +69,7 @@ class PolicyAuto {
  private:
   double AttentionOfPools(const PolicyMeasures& measures) const;
   double LinkOf(const PolicyMeasures& measures);
+  cost::PartLink PartsOf(const PolicyMeasures& measures) const;
   std::vector<core::PolicyCandidate> Candidates(const PolicyMeasures& measures) const;
   core::PolicyCorrections Corrections(const PolicyMeasures& measures,
                                       const cost::PolicyPools& pools) const;
@@ -90,7 +80,10 @@ class PolicyAuto {
   std::optional<core::PolicyChoice> choice_;
   core::PolicyLoadMeter meter_;
   std::map<cost::KvPolicy, core::PolicyStepMeter> steps_;  // What each took, while it served.
-  double link_ = 0;                   // Bytes a second over all links, as they were measured last.
+  // As they were measured last: bytes a second over all links to memory nodes; the slowest link
+  // within a replica.
+  double link_ = 0;
+  cost::PartLink parts_;
   std::optional<ServedLoad> served_;  // As last seen, at
   Nanos served_seen_ = 0;
   Nanos settled_ = 0;                // From when on no step with rows of prompts runs.

@@ -132,22 +132,36 @@ std::optional<plan::Stage> ReplicaSplits::StageOf(const std::string& node) const
   return std::nullopt;
 }
 
-std::optional<plan::Stage> ReplicaSplits::LayersToLoad(const std::string& node) const {
+const ReplicaOptions* ReplicaSplits::ReplicaOf(const std::string& node) const {
   for (const ReplicaOptions& replica : options_.replicas) {
-    if ((replica.layers.empty() || replica.shards > 1) &&
-        std::find(replica.nodes.begin(), replica.nodes.end(), node) != replica.nodes.end()) {
-      return StageOf(node);
+    if (std::find(replica.nodes.begin(), replica.nodes.end(), node) != replica.nodes.end()) {
+      return &replica;
     }
   }
-  return std::nullopt;
+  return nullptr;
+}
+
+bool ReplicaSplits::JoinsLoaded(const std::string& node) const {
+  const ReplicaOptions* const replica = ReplicaOf(node);
+  if (replica == nullptr) {
+    return false;
+  }
+  // Stages whose layers the file names have loaded them when they start.
+  return options_.policy_auto.has_value() ||
+         ((replica->layers.empty() || replica->shards > 1) && stages_.contains(replica->name));
+}
+
+std::optional<plan::Stage> ReplicaSplits::LayersToLoad(const std::string& node) const {
+  return JoinsLoaded(node) ? StageOf(node) : std::nullopt;
 }
 
 std::vector<plan::Stage> ReplicaSplits::StagesOf(
     absl::Span<const core::Member* const> compute) const {
+  return options_.replicas.empty() ? std::vector<plan::Stage>() : RunBy(compute);
+}
+
+std::vector<plan::Stage> ReplicaSplits::RunBy(absl::Span<const core::Member* const> compute) const {
   std::vector<plan::Stage> stages;
-  if (options_.replicas.empty()) {
-    return stages;
-  }
   std::map<std::string, uint32_t> indices;
   uint32_t next = 0;
   for (const core::Member* member : compute) {

@@ -35,9 +35,14 @@ class ReplicaSplits {
   // What a compute node runs, with its replica's index left 0. Nothing if it is no stage or shard,
   // or if its replica is not split yet.
   std::optional<plan::Stage> StageOf(const std::string& node) const;
-  // What a node runs that loads its layers before it joins: they were chosen before.
+  // Whether a node joins when it has loaded its layers: they were chosen before; or with policy
+  // auto, which compares what nodes have measured of them.
+  bool JoinsLoaded(const std::string& node) const;
+  // The layers that it loads; nothing as long as its replica is not split.
   std::optional<plan::Stage> LayersToLoad(const std::string& node) const;
-  // What each of these compute nodes runs in an epoch; empty where all have whole replicas.
+  // What each of these compute nodes runs in an epoch.
+  std::vector<plan::Stage> RunBy(absl::Span<const core::Member* const> compute) const;
+  // As RunBy(); empty where all have whole replicas.
   std::vector<plan::Stage> StagesOf(absl::Span<const core::Member* const> compute) const;
 
   // Shards of each replica that decodes.
@@ -60,6 +65,8 @@ class ReplicaSplits {
                             const std::vector<plan::StageNode>& stages);
   absl::Status SplitIntoShards(uint32_t count);
   bool IsForPrompts(const ReplicaOptions& replica) const;
+  // Null: the node is a replica by itself.
+  const ReplicaOptions* ReplicaOf(const std::string& node) const;
 
   const EngineOptions& options_;
   std::map<std::string, plan::StageSplit> stages_;  // By replica,

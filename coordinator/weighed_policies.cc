@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "config/replicas.h"
 #include "coordinator/cluster_options.h"
 #include "cost/step_cost.h"
 
@@ -21,7 +22,7 @@ ClusterConfig Weighed(const ClusterConfig& config, cost::KvPolicy policy) {
   alone.partition = Partition::kRequest;
   if (policy == cost::KvPolicy::kLocal) {
     alone.memory.clear();
-    alone.pipeline.lanes = static_cast<uint32_t>(alone.compute.size());
+    alone.pipeline.lanes = LanesOfLocal(alone);
     alone.pipeline.chunks_auto = true;
     alone.pipeline.query_first = QueryFirst::kAuto;
   } else {

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PolicyStep: seconds of a decode step of each policy, by what the compute node measured when it
-// started: with KV on the compute node (policy local), with attention on memory nodes, and with KV
-// that memory nodes send to the compute node. Of several compute nodes, each of which has the whole
-// model, the slowest counts (SlowestOf()).
+// PolicyStep: seconds of a decode step of each policy, by what compute nodes have measured of what
+// they run: with KV on compute nodes (policy local), with attention on memory nodes, and with KV
+// that memory nodes send to the compute node. What a lane takes on a replica, which one or several
+// compute nodes hold, is replica_seconds.h's; of several replicas the slowest counts.
 //
-// A step of `local`, with all cores of the compute node, of which each of R has a lane of rows / R:
+// A step of `local`, of which each of R replicas has n lanes of rows / (n R), whose path through
+// its stages takes P, on the busiest of them B, attention included:
 //
-//   (layers - 1) * slice(rows / R) + tail(rows / R) + their bytes of K and V / attention
+//   max(P, n * B)                    of one node, which has one lane: slices, tail and attention
 //
-// A step of `attend_remote` over n lanes of rows / n each, where D and A are what dense layers and
-// attention of one lane take, in the memory nodes' cores and in those that are left to compute:
+// A step of `attend_remote` over n lanes of rows / n each, where P and B are what their dense
+// layers take, on the threads that are left to compute, and A the attention of one, on memory
+// nodes:
 //
-//   max(n * D / R, n * A, D + A), and with several lanes a part of the shorter side (kUnhidden)
+//   max(n * B / min(n, R), n * A, P + A), and with several lanes a part of the shorter side
+//   (kUnhidden)
 //
 // A step of the policies that fetch, of which one lane suffices, since the transfer of a layer's KV
-// overlaps with the layer before: by the equations of kv_policies.h for each layer, with D and A on
-// the threads that the compute node has while memory nodes have theirs; and the exchange.
+// overlaps with the layer before: by the equations of kv_policies.h for each layer, with dense
+// layers and attention on the threads that the compute node has while memory nodes have theirs; and
+// the exchange. One compute node alone has them.
 //
 // Attention and slices that share a memory are measured side by side, so that what they take from
 // each other is in the figures; that memory nodes attend as fast as the compute node does with as
@@ -30,9 +34,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/types/span.h"
+#include "cost/replica_seconds.h"
 #include "cost/step_cost.h"
-#include "plan/policy_times.h"
 
 namespace lamina::cost {
 
@@ -46,7 +49,13 @@ struct PolicyModel {
   uint32_t layers = 0;
   double kv_bytes_per_token = 0;          // Bytes of a token in all layers.
   double activation_bytes_per_token = 0;  // Bytes of what its K and V are made from; 0: not kept.
-  uint32_t replicas = 1;                  // Compute nodes, each with all of it.
+};
+
+// Who computes.
+struct PolicyCompute {
+  std::vector<MeasuredReplica> replicas;  // That there are.
+  PartLink link = {};                     // Between nodes of one replica, where any has several.
+  uint32_t lanes_each = 1;                // Lanes of each that has K and V.
 };
 
 // The other policy's side.
@@ -60,7 +69,7 @@ struct PolicyPools {
 // Seconds of a step, and of its parts.
 struct PolicyStep {
   double seconds = 0;
-  double dense = 0;      // Slices and tails of all its lanes, on a compute node.
+  double dense = 0;      // Slices and tails of all its lanes, on the busiest compute node.
   double attention = 0;  // Attention of all lanes, the exchange included.
   uint32_t lanes = 1;
   // Policies that fetch: what the links take, and making K and V from activations.
@@ -69,24 +78,17 @@ struct PolicyStep {
   double share = 0;  // Share of the tokens that come as activations.
 };
 
-// By straight lines between the sizes that were measured, and on beyond the last one.
-// Requires: times not empty, rows > 0.
-plan::SliceTimes TimesOf(const std::vector<plan::SliceTimes>& times, double rows);
-
-// What the slowest of these nodes takes, at the sizes that the first has measured.
-// Requires: not empty, all measured().
-plan::PolicyTimes SlowestOf(absl::Span<const plan::PolicyTimes> nodes);
-
-PolicyStep LocalStep(const plan::PolicyTimes& times, const PolicyModel& model,
-                     const PolicyLoad& load);
+// Requires: at least one replica, whose times are measured(); load.rows > 0. Of the functions below
+// too.
+PolicyStep LocalStep(const PolicyCompute& compute, const PolicyLoad& load);
 
 // With the fastest number of lanes. Requires: pools.attention > 0.
-PolicyStep PoolsStep(const plan::PolicyTimes& times, const PolicyModel& model,
+PolicyStep PoolsStep(const PolicyCompute& compute, const PolicyModel& model,
                      const PolicyPools& pools, const PolicyLoad& load);
 
 // Requires: fetch_heads, fetch_recompute or fetch_hybrid, the last two with activations and
-// times.make_seconds; pools.link > 0.
-PolicyStep FetchStep(KvPolicy policy, const plan::PolicyTimes& times, const PolicyModel& model,
+// make_seconds; one replica, of one node; pools.link > 0.
+PolicyStep FetchStep(KvPolicy policy, const PolicyCompute& compute, const PolicyModel& model,
                      const PolicyPools& pools, const PolicyLoad& load);
 
 }  // namespace lamina::cost

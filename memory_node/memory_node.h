@@ -48,6 +48,7 @@ class MemoryNode final : public control::NodeHandler {
   void SetReporter(control::NodeReporter* reporter) { reporter_ = reporter; }
 
   absl::Status LoadLayers(const plan::Stage&) override { return absl::OkStatus(); }  // Has none.
+  absl::StatusOr<plan::PolicyTimes> MeasurePolicies() override { return plan::PolicyTimes(); }
   absl::StatusOr<control::PreparedNode> Configure(const plan::EpochConfig& config) override;
   absl::Status Connect(const plan::EpochPeers& peers) override;
   void TakePlan(plan::StepPlan plan) override;

@@ -19,7 +19,7 @@ absl::Status CheckPolicyTimes(const PolicyTimes& times) {
     for (const SliceTimes& size : *sizes) {
       const bool sound = size.rows >= least && size.rows <= kRowsMax &&
                          std::isfinite(size.slice_seconds) && size.slice_seconds > 0 &&
-                         std::isfinite(size.tail_seconds) && size.tail_seconds > 0;
+                         std::isfinite(size.tail_seconds) && size.tail_seconds >= 0;
       if (!sound) {
         return absl::InvalidArgumentError(absl::StrCat(
             "a slice of ", size.rows, " rows that took ", size.slice_seconds, " s, its tail ",

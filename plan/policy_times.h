@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PolicyTimes: what a compute node measures of itself when it starts, and tells the coordinator,
-// for `policy: auto`.
+// PolicyTimes: what a compute node measures of itself, and tells the coordinator, for `policy:
+// auto`: when it starts, or, of a replica that several nodes hold together, when it has its layers.
 
 #pragma once
 
@@ -12,14 +12,15 @@
 
 namespace lamina::plan {
 
-// Times of a slice, and of the end of a step (last MLP, LM head), for a batch of rows.
+// Times of a slice, and of the end of a step (last MLP, LM head), for a batch of rows. A stage that
+// is not the last one has no end: 0 seconds. Of shards all have the MLP, one the LM head.
 struct SliceTimes {
   uint32_t rows = 0;
   double slice_seconds = 0;
   double tail_seconds = 0;
 };
 
-// What a compute node measured when it started; of a memory node, attention_local alone.
+// What a compute node measured of what it runs; of a memory node, attention_local alone.
 struct PolicyTimes {
   std::vector<SliceTimes> local = {};  // On all its threads; rows ascend.
   std::vector<SliceTimes> pools =

@@ -40,6 +40,18 @@ std::string DescribeShards(const ShardCosts& costs, absl::Span<const std::string
 
 }  // namespace
 
+std::vector<AttentionDescriptor> LayersOfStage(absl::Span<const AttentionDescriptor> model,
+                                               const Stage& stage) {
+  const auto all = model.subspan(stage.first_layer, stage.layers);
+  std::vector<AttentionDescriptor> layers(all.begin(), all.end());
+  for (AttentionDescriptor& layer : layers) {
+    if (stage.shard.count > 1) {
+      layer = PartOf(layer, {.first = stage.shard.first_head, .count = stage.shard.heads});
+    }
+  }
+  return layers;
+}
+
 std::vector<double> RelativeSpeeds(absl::Span<const StageNode> stages) {
   double sum = 0;
   double least = stages.front().speed;

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/attention_descriptor.h"
 #include "common/shard_part.h"
 
 namespace lamina::plan {
@@ -33,6 +34,11 @@ struct Stage {
 
   friend bool operator==(const Stage&, const Stage&) = default;
 };
+
+// What of the model's attention layers the node runs: its layers, of a shard with its heads alone.
+// Requires: the layers are there.
+std::vector<AttentionDescriptor> LayersOfStage(absl::Span<const AttentionDescriptor> model,
+                                               const Stage& stage);
 
 // Whether each replica, from 0 on, has every layer once, or once for each shard. Errors:
 // kInvalidArgument.

@@ -138,11 +138,11 @@ cost::PolicyStep StepOf(cost::KvPolicy policy, const PolicyInputs& inputs,
                         const cost::PolicyLoad& load) {
   switch (policy) {
     case cost::KvPolicy::kLocal:
-      return cost::LocalStep(inputs.times, inputs.model, load);
+      return cost::LocalStep(inputs.compute, load);
     case cost::KvPolicy::kAttendRemote:
-      return cost::PoolsStep(inputs.times, inputs.model, inputs.pools, load);
+      return cost::PoolsStep(inputs.compute, inputs.model, inputs.pools, load);
     default:
-      return cost::FetchStep(policy, inputs.times, inputs.model, inputs.pools, load);
+      return cost::FetchStep(policy, inputs.compute, inputs.model, inputs.pools, load);
   }
 }
 

@@ -17,7 +17,6 @@
 #include "common/attention_descriptor.h"
 #include "cost/policy_step.h"
 #include "cost/step_cost.h"
-#include "plan/policy_times.h"
 
 namespace lamina::core {
 
@@ -64,7 +63,7 @@ using PolicyCorrections = std::map<cost::KvPolicy, double>;
 
 // What steps are predicted from.
 struct PolicyInputs {
-  plan::PolicyTimes times;
+  cost::PolicyCompute compute;
   cost::PolicyModel model;
   cost::PolicyPools pools;
 };
@@ -77,7 +76,7 @@ cost::PolicyStep StepOf(cost::KvPolicy policy, const PolicyInputs& inputs,
 // The fastest one, by predictions as far as they were corrected; of those within 1% of each other
 // the first. The current one, if any, stays unless another is faster by kWorthAnEpoch, or
 // kWorthATry. Where no candidate can be had it is the first, and `why` says that. Requires:
-// times.measured(), load of at least one row, at least one candidate.
+// inputs as StepOf() takes them, load of at least one row, at least one candidate.
 PolicyChoice ChoosePolicy(const PolicyInputs& inputs,
                           const std::vector<PolicyCandidate>& candidates,
                           const cost::PolicyLoad& load,

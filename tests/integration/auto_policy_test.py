@@ -110,6 +110,29 @@ class AutoPolicyTest(unittest.TestCase):
             self.assertEqual(cluster.status()["policy"], "fetch_heads")
             self.assertEqual(self.tokens(cluster), expected)
 
+    def test_stages_and_shards_measure_what_they_run(self):
+        for part in ("stage", "shard"):
+            with self.subTest(part):
+                compute = [{"name": f"c{i}", "threads": 1, "replica": "r0", part: i} for i in (0, 1)]
+                with harness.Cluster(attention=CANONICAL, compute=compute) as cluster:
+                    expected = self.tokens(cluster)
+                for node in compute:
+                    node["capacity"] = "256MiB"
+                with harness.Cluster(**{**auto(4, 512), "compute": compute}) as cluster:
+                    status = cluster.status()
+                    self.assertIn(status["policy"], ("attend_remote", "local"))
+                    explained = cluster.lamina("explain").stdout
+                    self.assertIn(f"* {status['policy']}", explained)
+                    self.assertIn("fetch_heads     not: compute: 2 nodes are not served", explained)
+                    for name in ("c0", "c1"):
+                        self.assertIn("for policy auto, slice and tail in ms", cluster.log(name))
+                    self.assertEqual(self.tokens(cluster), expected)
+                    cluster.kill("c1")
+                    cluster.await_true(lambda: "waiting for c1" in cluster.status()["state"], "the loss of c1")
+                    cluster.start("c1")
+                    cluster.await_state("serving")
+                    self.assertEqual(self.tokens(cluster), expected)
+
     def test_cores_are_left_to_memory_nodes_while_kv_is_there(self):
         cores = sorted(os.sched_getaffinity(0))[:2]
         if len(cores) < 2:

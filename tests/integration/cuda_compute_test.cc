@@ -120,6 +120,41 @@ TEST(CudaComputeNodeTest, PolicyAutoOfReplicasHasTheTokensOfBothPolicies) {
   ExpectSame(results[1], results[0]);
 }
 
+// Stages, and shards, by times that they say they have measured of their layers.
+TEST(CudaComputeNodeTest, PolicyAutoOfStagesAndShardsHasTheTokensOfBothPolicies) {
+  for (const bool in_stages : {true, false}) {
+    SCOPED_TRACE(in_stages ? "stages" : "shards");
+    std::vector<std::vector<GenerateResult>> results;
+    for (const double rows : {1.0, 64.0}) {
+      LocalClusterOptions options = OptionsOf({.name = "Auto",
+                                               .cuda = {"c0", "c1", "m0"},
+                                               .compute_nodes = 2,
+                                               .stages = in_stages ? 2u : 1u,
+                                               .shards = in_stages ? 1u : 2u,
+                                               .lanes = 2},
+                                              SmallModel());
+      options.policy_auto = coordinator::PolicyAutoOptions{.load = {.rows = rows, .context = 100},
+                                                           .memory = {{.names = {"m0"}}}};
+      options.policy_times = {.attention_local = 1e12, .read_bandwidth = 1e12};
+      for (const uint32_t of_rows : {1u, 64u}) {
+        const double local = 1e-3 * (8 + of_rows);
+        const double pools = 2e-3 * of_rows;
+        options.policy_times.local.push_back({of_rows, local, local});
+        options.policy_times.pools.push_back({of_rows, pools, pools});
+      }
+      const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+      ASSERT_NE(cluster, nullptr);
+      // Later the load of late may count.
+      const coordinator::EngineStatus status = cluster->engine().GetStatus();
+      results.push_back(cluster->GenerateMany(CudaRequests()));
+      EXPECT_EQ(status.policy, rows > 8 ? "local" : "attend_remote") << status.policy_choice;
+      EXPECT_EQ(cluster->handler("c1").Counters().kv_bytes_read > 0, rows > 8);
+      EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    }
+    ExpectSame(results[1], results[0]);
+  }
+}
+
 TEST(CudaComputeNodeTest, WarnsOfPromptsAttendedInAnotherArithmetic) {
   LocalClusterOptions options = OptionsOf({.name = "Mixed"}, SmallModel());
   options.attention.prefill = AttentionArithmetic::kTensor;

@@ -258,7 +258,7 @@ class RefusalTest : public ::testing::Test {
     void Connect(const plan::EpochPeers&) override {}
     void Leave(const std::string&) override {}
     void Dismiss() override {}
-    void LoadLayers(const plan::Stage&) override {}
+    void LoadLayers(const plan::Stage&, bool) override {}
     void SendPlan(const plan::StepPlan&) override {}
     void StartTrace(Nanos) override {}
     void CollectTrace(uint64_t) override {}

@@ -243,7 +243,7 @@ TEST(StagesTest, AFasterNodeGetsMoreLayers) {
 
 // A node's end of the stream, for the coordinator to talk to.
 struct SilentPort final : coordinator::NodePort {
-  void LoadLayers(const plan::Stage& stage) override { layers = stage; }
+  void LoadLayers(const plan::Stage& stage, bool) override { layers = stage; }
   void Configure(const plan::EpochConfig&) override { ++configured; }
   void Connect(const plan::EpochPeers&) override {}
   void Leave(const std::string&) override {}
@@ -286,7 +286,7 @@ TEST(StagesTest, AStageThatComesBackLoadsBeforeItTakesPart) {
   engine.NodeJoined(hello, second);  // While the first one loads.
   engine.GetStatus();
   EXPECT_THAT(second->refused, HasSubstr("already part of this cluster"));
-  engine.NodeLoaded({.name = "c3", .port = second.get()}, absl::OkStatus());  // It was refused.
+  engine.NodeLoaded({.name = "c3", .port = second.get()}, plan::PolicyTimes());  // It was refused.
   EXPECT_THAT(engine.GetStatus().state, HasSubstr("without c3"));
   engine.NodeLoaded({.name = "c3", .port = port.get()}, absl::ResourceExhaustedError("no memory"));
   EXPECT_THAT(engine.GetStatus().state, HasSubstr("without c3"));

@@ -363,7 +363,8 @@ void LocalCluster::Attach(const std::string& name) {
   Node& node = nodes_.at(name);
   const bool is_memory = name[0] == 'm';
   node.link = std::make_shared<LocalLink>(name, *node.handler, *engine_,
-                                          is_memory ? options_.memory_plan_delay : 0);
+                                          is_memory ? options_.memory_plan_delay : 0,
+                                          options_.policy_times);
   node.reporter->set_port(node.link.get());
   control::NodeIdentity identity{.name = name, .is_memory = is_memory, .device = DeviceOf(name)};
   if (is_memory || HoldsKv()) {
@@ -380,7 +381,9 @@ void LocalCluster::Attach(const std::string& name) {
     }
   } else {
     identity.model_fingerprint = fingerprint_;
-    identity.policy_times = options_.policy_times;
+    if (options_.stages * options_.shards == 1) {  // Else when its layers are there.
+      identity.policy_times = options_.policy_times;
+    }
     if (!options_.dense_speeds.empty()) {
       identity.dense_speed = options_.dense_speeds.at(std::stoul(name.substr(1)));
     }

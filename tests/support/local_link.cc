@@ -9,8 +9,12 @@
 namespace lamina::test_support {
 
 LocalLink::LocalLink(std::string name, control::NodeHandler& handler, coordinator::Engine& engine,
-                     Nanos delay)
-    : name_(std::move(name)), handler_(handler), engine_(engine), delay_(delay) {
+                     Nanos delay, plan::PolicyTimes times)
+    : name_(std::move(name)),
+      handler_(handler),
+      engine_(engine),
+      delay_(delay),
+      times_(std::move(times)) {
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -50,8 +54,14 @@ void LocalLink::Connect(const plan::EpochPeers& peers) {
   Post([this, peers] { HandleConnect(peers); });
 }
 
-void LocalLink::LoadLayers(const plan::Stage& stage) {
-  Post([this, stage] { engine_.NodeLoaded(source(), handler_.LoadLayers(stage)); });
+void LocalLink::LoadLayers(const plan::Stage& stage, bool measure) {
+  Post([this, stage, measure] {
+    if (const absl::Status loaded = handler_.LoadLayers(stage); !loaded.ok()) {
+      return engine_.NodeLoaded(source(), loaded);
+    }
+    engine_.NodeLoaded(source(),
+                       measure && !times_.measured() ? handler_.MeasurePolicies() : times_);
+  });
 }
 
 void LocalLink::Leave(const std::string&) {

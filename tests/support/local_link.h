@@ -25,8 +25,10 @@ namespace lamina::test_support {
 class LocalLink final : public coordinator::NodePort {
  public:
   // All references must outlive Close(). Every message waits for `delay` before it is handed on.
+  // `times`: what the node says it has measured of layers that it has loaded; none: what it
+  // measures.
   LocalLink(std::string name, control::NodeHandler& handler, coordinator::Engine& engine,
-            Nanos delay);
+            Nanos delay, plan::PolicyTimes times = {});
   ~LocalLink() override;
   LocalLink(const LocalLink&) = delete;
   LocalLink& operator=(const LocalLink&) = delete;
@@ -40,7 +42,7 @@ class LocalLink final : public coordinator::NodePort {
   // Returns what Refuse() was told; empty for none.
   std::string refused() const;
 
-  void LoadLayers(const plan::Stage& stage) override;
+  void LoadLayers(const plan::Stage& stage, bool measure) override;
   void Configure(const plan::EpochConfig& config) override;
   void Connect(const plan::EpochPeers& peers) override;
   void Leave(const std::string& why) override;
@@ -63,6 +65,7 @@ class LocalLink final : public coordinator::NodePort {
   control::NodeHandler& handler_;
   coordinator::Engine& engine_;
   const Nanos delay_;
+  const plan::PolicyTimes times_;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

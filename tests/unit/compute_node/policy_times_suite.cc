@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "compute_node/policy_times.h"
+#include "tests/unit/compute_node/part_of_model.h"
 #include "tests/unit/compute_node/slice_program.h"
 
 namespace lamina::compute_node {
@@ -28,6 +29,48 @@ TEST(PolicyTimesSuite, ACoordinatorTakesWhatTheDeviceMeasures) {
   EXPECT_TRUE(checked.ok()) << checked;
   EXPECT_TRUE(times->measured());
   EXPECT_GT(times->read_bandwidth, 0);
+}
+
+// Two of three layers, with the weights of their slices alone.
+TEST(PolicyTimesSuite, AStageMeasuresItsOwnSlicesAndNoTail) {
+  PartOfModel part(Spec("llama"), {.layers = 2});
+  ASSERT_TRUE(part.executor().device().Begin().ok());
+  const PolicyMeasurement what{.layers = part.layers(),
+                               .slices = {.end = 2, .tail = false, .head = false},
+                               .kv_bytes = 64 << 10};
+  ThreadPool pool({});
+
+  const absl::StatusOr<plan::PolicyTimes> times = MeasurePolicyTimes(what, part.executor(), pool);
+
+  ASSERT_TRUE(times.ok()) << times.status();
+  const absl::Status checked = plan::CheckPolicyTimes(*times);
+  EXPECT_TRUE(checked.ok()) << checked;
+  EXPECT_TRUE(times->measured());
+  for (const plan::SliceTimes& size : times->local) {
+    EXPECT_GT(size.slice_seconds, 0);
+    EXPECT_EQ(size.tail_seconds, 0);
+  }
+}
+
+// The one without the LM head, which has the last MLP all the same.
+TEST(PolicyTimesSuite, AShardMeasuresItsOwnHeadsAndColumns) {
+  PartOfModel part(Spec("llama"), {.layers = 3, .shard = {.index = 1}}, /*shards=*/2);
+  ASSERT_TRUE(part.executor().device().Begin().ok());
+  EXPECT_EQ(part.layers()[0].kv_heads, 1u);
+  const PolicyMeasurement what{
+      .layers = part.layers(), .slices = {.head = false, .shards = 2}, .kv_bytes = 64 << 10};
+  ThreadPool pool({});
+
+  const absl::StatusOr<plan::PolicyTimes> times = MeasurePolicyTimes(what, part.executor(), pool);
+
+  ASSERT_TRUE(times.ok()) << times.status();
+  const absl::Status checked = plan::CheckPolicyTimes(*times);
+  EXPECT_TRUE(checked.ok()) << checked;
+  EXPECT_TRUE(times->measured());
+  for (const plan::SliceTimes& size : times->local) {
+    EXPECT_GT(size.slice_seconds, 0);
+    EXPECT_GT(size.tail_seconds, 0);
+  }
 }
 
 }  // namespace

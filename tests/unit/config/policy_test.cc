@@ -5,6 +5,7 @@
 #include "common/units.h"
 #include "config/cluster_config.h"
 #include "config/memory_cores.h"
+#include "config/replicas.h"
 
 namespace lamina {
 namespace {
@@ -194,6 +195,28 @@ TEST(PolicyTest, AutoServesReplicasThatShareNoCoresWithMemoryNodes) {
               HasSubstr("compute.1.cores: memory nodes name some of them"));
 }
 
+constexpr char kAutoParts[] =
+    "model: m\npolicy: auto\nmemory: [{name: m0, cores: \"8\", capacity: 1GiB}]\ncompute:\n"
+    "  - {name: c0, capacity: 2GiB, replica: r0, stage: 0, shard: 0}\n"
+    "  - {name: c1, capacity: 2GiB, replica: r0, stage: 0, shard: 1}\n"
+    "  - {name: c2, capacity: 2GiB, replica: r0, stage: 1, shard: 0}\n"
+    "  - {name: c3, capacity: 2GiB, replica: r0, stage: 1, shard: 1}\n";
+
+TEST(PolicyTest, AutoServesStagesAndShardsWithALaneForEachStage) {
+  const auto config = Parse(kAutoParts);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->pipeline.lanes, 4u);
+  EXPECT_TRUE(config->pipeline.lanes_auto);
+  EXPECT_EQ(LanesOfLocal(*config), 2u);
+  EXPECT_TRUE(Parse(kAutoParts, {"pipeline.lanes=2"}).ok());
+  EXPECT_THAT(Parse(kAutoParts, {"pipeline.lanes=1"}).status().ToString(),
+              HasSubstr("pipeline.lanes: 1 is less than the 2 that 1 replica has"));
+  EXPECT_THAT(Parse(kAutoParts, {"compute.2.cores=7-8"}).status().ToString(),
+              HasSubstr("compute.2.cores: memory nodes name some of them"));
+  EXPECT_THAT(Parse(kAutoParts, {"compute.3.capacity=null"}).status().ToString(),
+              HasSubstr("compute.3.capacity: missing or zero"));
+}
+
 class AutoContradictionTest : public ::testing::TestWithParam<Contradiction> {};
 
 TEST_P(AutoContradictionTest, IsRefusedWithWhatToDo) {
@@ -209,9 +232,6 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"fetch={recompute_percent: 40}", "it settles recompute_percent"},
         Contradiction{"compute.1={name: c1, capacity: 1GiB}",
                       "compute.0.cores: memory nodes name some of them"},
-        Contradiction{"compute=[{name: c0, capacity: 1GiB, replica: r0, stage: 0}, {name: c1, "
-                      "capacity: 1GiB, replica: r0, stage: 1}]",
-                      "compute.0: node 'c0' is a stage or shard"},
         Contradiction{"memory.0.capacity=null", "memory.0.capacity: missing or zero"},
         Contradiction{"partition=head", "set it to request, or policy to attend_remote"},
         Contradiction{"partition=token_range", "set it to request, or policy to attend_remote"},

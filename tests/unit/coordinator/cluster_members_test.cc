@@ -15,6 +15,7 @@
 #include "control/transport_fault.h"
 #include "coordinator/member_trial.h"
 #include "coordinator/node_costs.h"
+#include "plan/policy_times.h"
 #include "tests/unit/coordinator/small_limits.h"
 #include "tests/unit/coordinator/stub_port.h"
 
@@ -70,7 +71,7 @@ class ClusterMembersTest : public ::testing::Test {
     ports_[name] = std::make_shared<StubPort>();
     members_->Joined({.identity = {.name = name,
                                    .is_memory = is_memory,
-                                   .capacity_bytes = is_memory ? uint64_t{1} << 20 : 0,
+                                   .capacity_bytes = uint64_t{1} << 20,
                                    .bandwidth_bytes_per_second = 1e9,
                                    .model_fingerprint = is_memory ? "" : "model"},
                       .version = std::string(kVersion)},
@@ -254,7 +255,8 @@ TEST_F(ClusterMembersTest, AStageThatComesBackLoadsItsLayersBeforeItJoins) {
   ASSERT_THAT(port.loaded, SizeIs(1));
   EXPECT_EQ(port.loaded[0].first_layer, 1u);
   EXPECT_THAT(owner_.begun, SizeIs(1));
-  members_->Loaded("c1", absl::OkStatus());
+  EXPECT_FALSE(port.measures) << "nothing is chosen by it";
+  members_->Loaded("c1", plan::PolicyTimes());
   members_->Advance();
   EXPECT_THAT(owner_.begun, SizeIs(2));
   Leave("c1");
@@ -262,6 +264,109 @@ TEST_F(ClusterMembersTest, AStageThatComesBackLoadsItsLayersBeforeItJoins) {
   members_->Loaded("c1", absl::DataLossError("a damaged file"));
   EXPECT_THAT(again.refused, ElementsAre("a damaged file"));
   EXPECT_EQ(members_->nodes().Find("c1"), nullptr);
+}
+
+// Replica r of c0 and c1 in stages, and m0.
+EngineOptions InStagesUnderAuto() {
+  EngineOptions options = Options();
+  options.layers.resize(2, options.layers[0]);
+  options.nodes = {{.name = "c0", .replica = "r", .holds_kv = true},
+                   {.name = "c1", .replica = "r", .holds_kv = true},
+                   {.name = "m0", .is_memory = true}};
+  options.replicas = {{.name = "r", .nodes = {"c0", "c1"}}};
+  options.slice_costs = {1, 1, 1};
+  options.policy_auto =
+      PolicyAutoOptions{.load = {.rows = 1, .context = 16}, .memory = {{.names = {"m0"}}}};
+  return options;
+}
+
+// Slices and tails of one second each with memory nodes, of so many without.
+plan::PolicyTimes Measured(double local) {
+  return {.local = {{.rows = 1, .slice_seconds = local, .tail_seconds = local}},
+          .pools = {{.rows = 1, .slice_seconds = 1, .tail_seconds = 1}},
+          .attention_local = 1e9,
+          .read_bandwidth = 1e9};
+}
+
+TEST_F(ClusterMembersTest, UnderPolicyAutoPartsOfAReplicaJoinWithWhatTheyHaveMeasured) {
+  SetOptions(InStagesUnderAuto());
+  Join("m0");
+  Join("c0");
+  EXPECT_THAT(ports_["c0"]->loaded, IsEmpty());
+  EXPECT_EQ(members_->nodes().DescribeJoining(), "c0 waits for the other nodes of its replica");
+  members_->Loaded("c0", Measured(0.5));
+  EXPECT_THAT(members_->nodes().DescribeJoining(), HasSubstr("c0 waits")) << "nobody asked for it";
+  Join("c1");
+  for (const char* name : {"c0", "c1"}) {
+    ASSERT_THAT(ports_[name]->loaded, SizeIs(1)) << name;
+    EXPECT_TRUE(ports_[name]->measures) << name;
+  }
+  EXPECT_EQ(ports_["c1"]->loaded[0].first_layer, 1u);
+  EXPECT_EQ(members_->nodes().DescribeJoining(), "c0, c1 load their layers");
+  members_->Loaded("c0", Measured(0.5));
+  members_->Advance();
+  EXPECT_THAT(owner_.begun, IsEmpty());
+  EXPECT_EQ(members_->nodes().DescribeJoining(), "c1 loads its layers");
+
+  members_->Loaded("c1", plan::PolicyTimes());
+  EXPECT_THAT(ports_["c1"]->refused, ElementsAre(HasSubstr("has measured nothing")));
+  EXPECT_THAT(Join("c1").loaded, SizeIs(1)) << "it is known which";
+  members_->Loaded("c1", Measured(-1));
+  EXPECT_THAT(ports_["c1"]->refused, ElementsAre(HasSubstr("wanted are positive times")));
+  EXPECT_EQ(members_->nodes().Find("c1"), nullptr);
+  EXPECT_EQ(members_->policy()->current(), std::nullopt);
+
+  Join("c1");
+  members_->Loaded("c1", Measured(0.5));
+  members_->Advance();
+  ASSERT_THAT(owner_.begun, SizeIs(1));
+  EXPECT_EQ(members_->policy()->current(), cost::KvPolicy::kLocal);
+  EXPECT_THAT(owner_.begun[0].memory_nodes, ElementsAre("c0", "c1")) << "they have K and V";
+  EXPECT_EQ(members_->nodes().DescribeJoining(), "");
+}
+
+// One that is lost is measured anew, and the choice with it.
+TEST_F(ClusterMembersTest, UnderPolicyAutoAPartThatComesBackIsMeasuredAgain) {
+  SetOptions(InStagesUnderAuto());
+  for (const char* name : {"m0", "c0", "c1"}) {
+    Join(name);
+  }
+  members_->Loaded("c0", Measured(0.5));
+  members_->Loaded("c1", Measured(0.5));
+  members_->Advance();
+  Serve();
+  ASSERT_TRUE(members_->serving());
+  Leave("c1");
+  EXPECT_FALSE(members_->serving());
+  EXPECT_THAT(Join("c1").loaded, SizeIs(1));
+  EXPECT_THAT(owner_.begun, SizeIs(1));
+  members_->Loaded("c1", Measured(50));
+  members_->Advance();
+  ASSERT_THAT(owner_.begun, SizeIs(2));
+  EXPECT_EQ(members_->policy()->current(), cost::KvPolicy::kAttendRemote);
+  EXPECT_THAT(owner_.begun[1].memory_nodes, ElementsAre("m0"));
+}
+
+TEST_F(ClusterMembersTest, APartThatNeverSaysWhatItHasMeasuredIsLeftOut) {
+  EngineOptions options = InStagesUnderAuto();
+  options.node_silence_max = 0;
+  options.stuck_after = Seconds(30);
+  SetOptions(options);
+  for (const char* name : {"m0", "c0", "c1"}) {
+    Join(name);
+  }
+  members_->Loaded("c0", Measured(0.5));
+  for (int i = 0; i < 310 && members_->nodes().Find("c1") != nullptr; ++i) {
+    clock_.now += Seconds(1);
+    members_->BeginTurn();
+    members_->TakeStatus("c1", 0, {.activity = ThreadActivity::kLoading, .beats = 7});
+    members_->DropLostNodes();
+    members_->Advance();
+  }
+  EXPECT_EQ(members_->nodes().Find("c1"), nullptr);
+  EXPECT_THAT(ports_["c1"]->left, ElementsAre(HasSubstr("has not moved")));
+  EXPECT_EQ(members_->nodes().DescribeJoining(), "");
+  EXPECT_THAT(members_->membership().Describe(), HasSubstr("waiting for c1"));
 }
 
 TEST_F(ClusterMembersTest, LinksAndWindowsAreThoseOfTheEpoch) {

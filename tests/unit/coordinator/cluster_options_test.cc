@@ -3,11 +3,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "model/model.h"
 #include "planner/scheduler_options.h"
+#include "tests/support/random_model.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -244,6 +248,43 @@ TEST(EngineOptionsOfTest, PolicyAutoWeighsWhatTheClusterCanHave) {
       absl::StatusCode::kFailedPrecondition,
       AllOf(HasSubstr("finds none that this cluster can have; not attend_remote: memory.0.attend"),
             HasSubstr("not fetch_heads: fetch.window")));
+}
+
+TEST(EngineOptionsOfTest, PolicyAutoOfStagesHasLanesForThemAndSaysWhatIsOut) {
+  const std::string folder = ::testing::TempDir() + "/options_" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  ASSERT_TRUE(test_support::WriteRandomModel({.model_type = "llama",
+                                              .layers = 4,
+                                              .width = 64,
+                                              .ffn_width = 96,
+                                              .query_heads = 4,
+                                              .kv_heads = 2,
+                                              .head_dim = 16,
+                                              .vocabulary = 100},
+                                             folder)
+                  .ok());
+  const auto model = model::OpenModel(folder);
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto config = ParseClusterConfig(
+      "model: m\ncompute: [{name: c0, capacity: 1GiB, replica: r, stage: 0},"
+      " {name: c1, capacity: 1GiB, replica: r, stage: 1},"
+      " {name: c2, capacity: 1GiB, replica: q, stage: 0},"
+      " {name: c3, capacity: 1GiB, replica: q, stage: 1}]\n"
+      "memory: [{name: m0, capacity: 1GiB}]\npolicy: auto\npipeline: {lanes: 4}\n",
+      "test", {});
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto options = EngineOptionsOf(*config, model->graph, model->config);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->replica_lanes, 2u);
+  EXPECT_THAT(options->replica_lanes_why, HasSubstr("2 for each replica"));
+  EXPECT_EQ(options->scheduler.lanes, 4u);
+  EXPECT_EQ(options->replicas.size(), 2u);
+  EXPECT_EQ(options->part_row_bytes, 64 * 4);
+  EXPECT_EQ(WhyNot(*options, cost::KvPolicy::kLocal), "");
+  EXPECT_EQ(WhyNot(*options, cost::KvPolicy::kAttendRemote), "");
+  EXPECT_THAT(WhyNot(*options, cost::KvPolicy::kFetchHeads),
+              HasSubstr("compute: 4 nodes are not served by this version with policy fetch_heads"));
 }
 
 // A request of 8192 tokens takes 8 MiB.

@@ -36,7 +36,7 @@ class IdleNode final : public NodePort {
 
   NodeSource source() const { return {.name = name_, .port = this}; }
 
-  void LoadLayers(const plan::Stage&) override {}
+  void LoadLayers(const plan::Stage&, bool) override {}
   void Configure(const plan::EpochConfig& config) override {
     epoch_ = config.epoch;
     engine_.NodePrepared(source(), epoch_, {.region = "region"});

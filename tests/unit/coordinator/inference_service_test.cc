@@ -37,7 +37,7 @@ class IdleNode final : public NodePort {
  public:
   explicit IdleNode(Engine& engine) : engine_(engine) {}
 
-  void LoadLayers(const plan::Stage&) override {}
+  void LoadLayers(const plan::Stage&, bool) override {}
   void Configure(const plan::EpochConfig& config) override {
     epoch_ = config.epoch;
     engine_.NodePrepared({.name = "c0", .port = this}, epoch_, {.region = "region"});

@@ -18,10 +18,14 @@ using ::testing::HasSubstr;
 // Few rows are faster with memory nodes, many with KV on the compute node.
 PolicyMeasures Measures() {
   PolicyMeasures measures;
-  measures.times = {.attention_local = 1e12, .attention_shared = 1e12, .read_bandwidth = 1e12};
+  measures.compute = {
+      {.name = "c0",
+       .stage = {.layers = 1},
+       .times = {.attention_local = 1e12, .attention_shared = 1e12, .read_bandwidth = 1e12}}};
+  plan::PolicyTimes& times = measures.compute[0].times;
   for (const uint32_t rows : {1u, 64u}) {
-    measures.times.local.push_back({rows, 1e-3 * (8 + rows), 1e-3 * (8 + rows)});
-    measures.times.pools.push_back({rows, 2e-3 * rows, 2e-3 * rows});
+    times.local.push_back({rows, 1e-3 * (8 + rows), 1e-3 * (8 + rows)});
+    times.pools.push_back({rows, 2e-3 * rows, 2e-3 * rows});
   }
   measures.bandwidth = {{"m0", 1e10}};
   return measures;
@@ -52,7 +56,7 @@ TEST(PolicyAutoTest, ChoosesByTheLoadOfLateAfterASecondOfIt) {
   const EngineOptions options = Options(32);
   PolicyAuto policy(options);
   Nanos now = Seconds(100);
-  EXPECT_FALSE(policy.SawNothing(now));
+  EXPECT_FALSE(policy.SawNothing(now, {}));
   while (now < Seconds(100) + Millis(500)) {
     now += Millis(10);
     policy.SawLoad(now, 1, 100);
@@ -79,14 +83,14 @@ TEST(PolicyAutoTest, WantsTheLoadOnlyNowAndThen) {
 TEST(PolicyAutoTest, AnotherEpochIsWorthATryWhenNothingHasRunForLong) {
   const EngineOptions options = Options(1);
   PolicyAuto policy(options);
-  EXPECT_FALSE(policy.SawNothing(Seconds(10)));
-  EXPECT_FALSE(policy.SawNothing(Seconds(11)));
+  EXPECT_FALSE(policy.SawNothing(Seconds(10), {}));
+  EXPECT_FALSE(policy.SawNothing(Seconds(11), {}));
   policy.SawWork(Seconds(11));
-  EXPECT_FALSE(policy.SawNothing(Seconds(12))) << "something ran in between";
-  EXPECT_FALSE(policy.SawNothing(Seconds(13)));
-  EXPECT_TRUE(policy.SawNothing(Seconds(14)));
-  EXPECT_FALSE(policy.SawNothing(Seconds(15))) << "anew";
-  EXPECT_TRUE(policy.SawNothing(Seconds(16)));
+  EXPECT_FALSE(policy.SawNothing(Seconds(12), {})) << "something ran in between";
+  EXPECT_FALSE(policy.SawNothing(Seconds(13), {}));
+  EXPECT_TRUE(policy.SawNothing(Seconds(14), {}));
+  EXPECT_FALSE(policy.SawNothing(Seconds(15), {})) << "anew";
+  EXPECT_TRUE(policy.SawNothing(Seconds(16), {}));
 }
 
 // Steps of one layer at one row: 2 ms of slices and the exchange on memory nodes, 9 ms with local.
@@ -166,11 +170,11 @@ EngineOptions OptionsThatFetch() {
 // Links are what takes time.
 PolicyMeasures FetchingMeasures() {
   PolicyMeasures measures = Measures();
-  for (plan::SliceTimes& size : measures.times.pools) {
+  for (plan::SliceTimes& size : measures.compute[0].times.pools) {
     size = {size.rows, 1e-9, 1e-9};
   }
-  measures.times.attention_pools = 1e12;
-  measures.times.make_seconds = 1e-9;
+  measures.compute[0].times.attention_pools = 1e12;
+  measures.compute[0].times.make_seconds = 1e-9;
   measures.memory = 1 << 20;
   measures.link = 1e6;
   return measures;
@@ -188,7 +192,7 @@ TEST(PolicyAutoTest, AnEpochHasWhatItsPolicyAsksFor) {
   EXPECT_THAT(epoch.words, HasSubstr("100% of tokens held as activations"));
 
   PolicyMeasures slow = FetchingMeasures();
-  slow.times.make_seconds = 1;
+  slow.compute[0].times.make_seconds = 1;
   policy.Choose(std::nullopt, slow);
   EXPECT_EQ(policy.current(), KvPolicy::kFetchHeads) << policy.choice()->why;
   EXPECT_EQ(policy.Epoch().fetch.activation_width, 0u);
@@ -214,14 +218,14 @@ TEST(PolicyAutoTest, WhatNodesCannotDoIsNotTaken) {
   };
   PolicyMeasures measures = FetchingMeasures();
   EXPECT_EQ(why_not(measures, KvPolicy::kFetchRecompute), "");
-  measures.times.make_seconds = 0;
+  measures.compute[0].times.make_seconds = 0;
   EXPECT_THAT(why_not(measures, KvPolicy::kFetchRecompute), HasSubstr("cannot make K and V"));
   EXPECT_EQ(why_not(measures, KvPolicy::kFetchHeads), "");
   measures = FetchingMeasures();
   measures.memory = 100 * 80;  // K and V take 64 bytes, with an activation 96.
   EXPECT_THAT(why_not(measures, KvPolicy::kFetchRecompute),
               HasSubstr("no room for one request of 100 tokens with activations"));
-  measures.times.attention_pools = 0;
+  measures.compute[0].times.attention_pools = 0;
   EXPECT_THAT(why_not(measures, KvPolicy::kFetchHeads), HasSubstr("has not measured"));
   measures.bandwidth.clear();
   EXPECT_EQ(why_not(measures, KvPolicy::kFetchHeads), "no memory node is there");
@@ -234,11 +238,11 @@ TEST(PolicyAutoTest, LinksThatWereAssumedAreChosenByAgainOnceMeasured) {
   PolicyMeasures measures = FetchingMeasures();
   measures.link = 0;
   policy.Choose(std::nullopt, measures);
-  EXPECT_FALSE(policy.SawNothing(Seconds(1))) << "no epoch has measured any";
-  EXPECT_TRUE(policy.SawNothing(Seconds(1), 1e6)) << "without waiting";
+  EXPECT_FALSE(policy.SawNothing(Seconds(1), measures)) << "no epoch has measured any";
   measures.link = 1e6;
+  EXPECT_TRUE(policy.SawNothing(Seconds(1), measures)) << "without waiting";
   policy.Choose(policy.current(), measures);
-  EXPECT_FALSE(policy.SawNothing(Seconds(1), 1e6));
+  EXPECT_FALSE(policy.SawNothing(Seconds(1), measures));
   PolicyMeasures fast = measures;
   fast.link = 1e15;
   EXPECT_GT(policy.Choose(policy.current(), fast).SecondsOf(KvPolicy::kFetchHeads),
@@ -268,12 +272,82 @@ TEST(PolicyAutoTest, AttentionThatAMemoryNodeHasMeasuredCounts) {
   EXPECT_NEAR(measured, 4 * by_bandwidth, 0.01 * measured);
 }
 
+// Two nodes that share the heads of one layer, each with half of what Measures() has.
+EngineOptions OptionsOfShards(double rows) {
+  EngineOptions options = Options(rows);
+  options.layers = {{.query_heads = 2, .kv_heads = 2, .head_dim = 16}};
+  options.part_row_bytes = 1e6;
+  return options;
+}
+
+PolicyMeasures MeasuresOfShards() {
+  PolicyMeasures measures = Measures();
+  measures.compute.push_back(measures.compute[0]);
+  for (uint32_t shard : {0u, 1u}) {
+    MeasuredNode& node = measures.compute[shard];
+    node.name = shard == 0 ? "c0" : "c1";
+    node.stage.shard = {.index = shard, .count = 2, .first_head = shard, .heads = 1};
+    for (const auto sizes : {&plan::PolicyTimes::local, &plan::PolicyTimes::pools}) {
+      for (plan::SliceTimes& size : node.times.*sizes) {
+        size.tail_seconds /= 2;
+      }
+    }
+  }
+  return measures;
+}
+
+// The tail alone counts of one layer, with two sums: 0.5 ms of rows each at 2 GB/s, which is what
+// copies are where nodes read twice that.
+TEST(PolicyAutoTest, ShardsExchangeTheirPartsOverLinksThatAreAssumedUntilMeasured) {
+  const EngineOptions options = OptionsOfShards(1);
+  PolicyAuto policy(options);
+  PolicyMeasures measures = MeasuresOfShards();
+  for (MeasuredNode& node : measures.compute) {
+    node.times.read_bandwidth = 4e9;
+  }
+  const double kv = 100 * 64 / 1e12;
+  EXPECT_NEAR(policy.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kLocal),
+              4.5e-3 + 2 * (20e-6 + 0.5e-3) + kv, 1e-12);
+  EXPECT_FALSE(policy.SawNothing(Seconds(1), measures)) << "no epoch has measured any";
+  measures.parts = {.latency_seconds = 1e-3, .bytes_per_second = 1e8};
+  EXPECT_TRUE(policy.SawNothing(Seconds(1), measures)) << "without waiting";
+  const double slow = policy.Choose(policy.current(), measures).SecondsOf(KvPolicy::kLocal);
+  EXPECT_NEAR(slow, 4.5e-3 + 2 * (1e-3 + 10e-3) + kv, 1e-12);
+  EXPECT_FALSE(policy.SawNothing(Seconds(1), measures));
+  measures.parts = {};  // A node was lost, and the next epoch has yet to measure.
+  EXPECT_EQ(policy.Choose(policy.current(), measures).SecondsOf(KvPolicy::kLocal), slow);
+  for (MeasuredNode& node : measures.compute) {
+    node.times.read_bandwidth = 0;
+  }
+  PolicyAuto other(options);
+  EXPECT_NEAR(other.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kLocal),
+              4.5e-3 + 2 * (20e-6 + 1e-3) + kv, 1e-12)
+      << "nothing is known of what nodes read";
+}
+
+TEST(PolicyAutoTest, APartWithoutRoomForOneRequestRulesLocalOut) {
+  EngineOptions options = OptionsOfShards(64);
+  options.scheduler.sequence_tokens_max = 100;
+  PolicyAuto policy(options);
+  PolicyMeasures measures = MeasuresOfShards();
+  measures.compute[0].capacity = 64 * 1000;
+  measures.compute[1].capacity = 64 * 150;
+  EXPECT_EQ(policy.Choose(std::nullopt, measures).figures[1].candidate.why_not, "");
+  EXPECT_EQ(policy.choice()->figures[1].candidate.tokens_max, 150);
+  measures.compute[1].capacity = 64 * 99;
+  EXPECT_EQ(policy.Choose(std::nullopt, measures).figures[1].candidate.why_not,
+            "compute node c1 has room for 99 tokens of its layers, and one request may have 100 "
+            "(limits.sequence_tokens_max)");
+  EXPECT_EQ(policy.current(), KvPolicy::kAttendRemote);
+}
+
 TEST(PolicyAutoTest, ReplicasShareTheRowsOfALocalStep) {
   EngineOptions options = Options(16);
   PolicyMeasures measures = Measures();
   PolicyAuto policy(options);
   const double one = policy.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kLocal);
-  measures.replicas = 2;
+  measures.compute.push_back(measures.compute[0]);
+  measures.compute[1].stage.replica = 1;
   const double two = policy.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kLocal);
   EXPECT_LT(two, one);
   EXPECT_GT(two, 0.5 * one) << "each reads the weights";

@@ -75,6 +75,30 @@ TEST(ReplicaSplitsTest, AReplicaIsSplitWhenAllOfItIsThere) {
   EXPECT_DOUBLE_EQ(splits.busiest_share(), 0.6);
 }
 
+TEST(ReplicaSplitsTest, APartJoinsWithItsLayersOnceTheyAreKnownAndUnderPolicyAutoAlways) {
+  EngineOptions options = InStages();
+  const std::map<std::string, double> all = {{"c0", 0.0}, {"c1", 0.0}, {"c2", 0.0}};
+  ReplicaSplits splits(options);
+  EXPECT_FALSE(splits.JoinsLoaded("c0")) << "its layers come with the first epoch";
+  ASSERT_TRUE(splits.Split(all).ok());
+  EXPECT_TRUE(splits.JoinsLoaded("c0"));
+  EXPECT_FALSE(splits.JoinsLoaded("c2")) << "it has the whole model";
+
+  options.replicas[0].layers = {1, 3};
+  ReplicaSplits named(options);
+  ASSERT_TRUE(named.Split(all).ok());
+  EXPECT_FALSE(named.JoinsLoaded("c0")) << "it has loaded what the file says";
+  EXPECT_FALSE(named.LayersToLoad("c0").has_value());
+
+  options.policy_auto.emplace();
+  ReplicaSplits measured(options);
+  EXPECT_TRUE(measured.JoinsLoaded("c0"));
+  EXPECT_FALSE(measured.JoinsLoaded("c2"));
+  EXPECT_FALSE(measured.LayersToLoad("c0").has_value()) << "c1 is not there";
+  ASSERT_TRUE(measured.Split(all).ok());
+  EXPECT_EQ(measured.LayersToLoad("c0")->layers, 1u);
+}
+
 TEST(ReplicaSplitsTest, ASplitStaysThoughSpeedsChange) {
   const EngineOptions options = InStages();
   ReplicaSplits splits(options);

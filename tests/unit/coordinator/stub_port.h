@@ -13,7 +13,10 @@ namespace lamina::coordinator {
 
 class StubPort final : public NodePort {
  public:
-  void LoadLayers(const plan::Stage& stage) override { loaded.push_back(stage); }
+  void LoadLayers(const plan::Stage& stage, bool measure) override {
+    loaded.push_back(stage);
+    measures = measure;
+  }
   void Configure(const plan::EpochConfig& config) override { configured.push_back(config); }
   void Connect(const plan::EpochPeers& peers) override { connected.push_back(peers); }
   void Leave(const std::string& why) override { left.push_back(why); }
@@ -26,6 +29,7 @@ class StubPort final : public NodePort {
   void End() override { ++ended; }
 
   std::vector<plan::Stage> loaded;
+  bool measures = false;  // What it was told last with layers.
   std::vector<plan::EpochConfig> configured;
   std::vector<plan::EpochPeers> connected;
   std::vector<std::string> left;

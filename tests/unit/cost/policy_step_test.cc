@@ -11,6 +11,7 @@ namespace {
 using test_support::kModel;
 using test_support::kPools;
 using test_support::TwoCores;
+using test_support::Whole;
 
 TEST(PolicyStepTest, TimesAreReadBetweenTheSizesMeasuredAndBeyondThem) {
   const plan::PolicyTimes times = TwoCores();
@@ -23,50 +24,53 @@ TEST(PolicyStepTest, TimesAreReadBetweenTheSizesMeasuredAndBeyondThem) {
 }
 
 TEST(PolicyStepTest, ALocalStepIsDenseLayersAndThenAttention) {
-  const PolicyStep step = LocalStep(TwoCores(), kModel, {.rows = 16, .context = 1000});
+  const PolicyStep step = LocalStep(Whole(TwoCores()), {.rows = 16, .context = 1000});
   EXPECT_NEAR(step.dense, 20e-4 * (29 + 8), 1e-9);
   EXPECT_NEAR(step.attention, 16 * 1000 * 23040 / 15e9, 1e-9);
   EXPECT_NEAR(step.seconds, step.dense + step.attention, 1e-12);
 }
 
 TEST(PolicyStepTest, MemoryNodesHideWhatIsShorterAndTwoLanesReadTheWeightsTwice) {
-  const PolicyStep step = PoolsStep(TwoCores(), kModel, kPools, {.rows = 16, .context = 1000});
+  const PolicyStep step =
+      PoolsStep(Whole(TwoCores()), kModel, kPools, {.rows = 16, .context = 1000});
   EXPECT_EQ(step.lanes, 2u);
   EXPECT_NEAR(step.dense, 2 * 10e-4 * (29 + 8), 1e-9);
   // Longer than attention, most of which is hidden.
   EXPECT_NEAR(step.seconds, step.dense + 0.2 * step.attention, 1e-12);
   EXPECT_LT(step.attention, step.dense);
 
-  const PolicyStep one = PoolsStep(TwoCores(), kModel, {.attention = 8e9, .lanes_max = 1},
+  const PolicyStep one = PoolsStep(Whole(TwoCores()), kModel, {.attention = 8e9, .lanes_max = 1},
                                    {.rows = 16, .context = 1000});
   EXPECT_NEAR(one.dense, 18e-4 * (29 + 8), 1e-9);
   EXPECT_NEAR(one.seconds, one.dense + one.attention, 1e-12);
 }
 
 TEST(PolicyStepTest, ARowRunsInOneLaneUnlessTheFileSaysOtherwise) {
-  EXPECT_EQ(PoolsStep(TwoCores(), kModel, kPools, {.rows = 1, .context = 100}).lanes, 1u);
-  EXPECT_EQ(
-      PoolsStep(TwoCores(), kModel, {.attention = 8e9, .lanes_max = 2}, {.rows = 1, .context = 100})
-          .lanes,
-      2u);
+  EXPECT_EQ(PoolsStep(Whole(TwoCores()), kModel, kPools, {.rows = 1, .context = 100}).lanes, 1u);
+  EXPECT_EQ(PoolsStep(Whole(TwoCores()), kModel, {.attention = 8e9, .lanes_max = 2},
+                      {.rows = 1, .context = 100})
+                .lanes,
+            2u);
+}
+
+PolicyCompute Replicas(uint32_t count) {
+  PolicyCompute compute = Whole(TwoCores());
+  compute.replicas.resize(count, compute.replicas.front());
+  return compute;
 }
 
 TEST(PolicyStepTest, ReplicasShareTheRowsOfALocalStep) {
-  PolicyModel two = kModel;
-  two.replicas = 2;
-  EXPECT_DOUBLE_EQ(LocalStep(TwoCores(), two, {.rows = 16, .context = 1000}).seconds,
-                   LocalStep(TwoCores(), kModel, {.rows = 8, .context = 1000}).seconds);
-  EXPECT_DOUBLE_EQ(LocalStep(TwoCores(), two, {.rows = 1, .context = 1000}).seconds,
-                   LocalStep(TwoCores(), kModel, {.rows = 1, .context = 1000}).seconds)
+  EXPECT_DOUBLE_EQ(LocalStep(Replicas(2), {.rows = 16, .context = 1000}).seconds,
+                   LocalStep(Replicas(1), {.rows = 8, .context = 1000}).seconds);
+  EXPECT_DOUBLE_EQ(LocalStep(Replicas(2), {.rows = 1, .context = 1000}).seconds,
+                   LocalStep(Replicas(1), {.rows = 1, .context = 1000}).seconds)
       << "a row is on one of them";
 }
 
 // As many lanes as replicas run side by side; one more waits its turn.
 TEST(PolicyStepTest, LanesRotateOverReplicas) {
   const auto dense = [&](uint32_t lanes, uint32_t replicas) {
-    PolicyModel model = kModel;
-    model.replicas = replicas;
-    return PoolsStep(TwoCores(), model, {.attention = 8e9, .lanes_max = lanes},
+    return PoolsStep(Replicas(replicas), kModel, {.attention = 8e9, .lanes_max = lanes},
                      {.rows = 16, .context = 1000})
         .dense;
   };
@@ -76,25 +80,142 @@ TEST(PolicyStepTest, LanesRotateOverReplicas) {
   EXPECT_DOUBLE_EQ(dense(1, 2), dense(1, 1));
 }
 
-TEST(PolicyStepTest, TheSlowestOfSeveralNodesCountsInEachFigure) {
-  plan::PolicyTimes other = TwoCores();
-  for (plan::SliceTimes& size : other.local) {
+TEST(PolicyStepTest, TheSlowestOfSeveralReplicasCounts) {
+  PolicyCompute compute = Replicas(2);
+  plan::PolicyTimes& slow = compute.replicas[1].stages[0].shards[0].times;
+  const PolicyLoad load = {.rows = 16, .context = 1000};
+  slow.attention_local /= 4;
+  const PolicyStep local = LocalStep(compute, load);
+  EXPECT_DOUBLE_EQ(local.dense, LocalStep(Replicas(2), load).dense);
+  EXPECT_DOUBLE_EQ(local.attention, 4 * LocalStep(Replicas(2), load).attention);
+  EXPECT_DOUBLE_EQ(PoolsStep(compute, kModel, kPools, load).seconds,
+                   PoolsStep(Replicas(2), kModel, kPools, load).seconds)
+      << "memory nodes attend";
+  for (plan::SliceTimes& size : slow.pools) {
     size.slice_seconds *= 2;
-    size.tail_seconds /= 2;
+    size.tail_seconds *= 2;
   }
-  other.attention_local /= 4;
-  other.read_bandwidth = 7e9;
-  const plan::PolicyTimes slowest = SlowestOf({TwoCores(), other});
-  const plan::PolicyTimes one = TwoCores();
-  ASSERT_EQ(slowest.local.size(), one.local.size());
-  for (size_t i = 0; i < one.local.size(); ++i) {
-    EXPECT_DOUBLE_EQ(slowest.local[i].slice_seconds, 2 * one.local[i].slice_seconds);
-    EXPECT_DOUBLE_EQ(slowest.local[i].tail_seconds, one.local[i].tail_seconds);
-    EXPECT_DOUBLE_EQ(slowest.pools[i].slice_seconds, one.pools[i].slice_seconds);
+  const PolicyPools one_lane = {.attention = 8e9};
+  EXPECT_DOUBLE_EQ(PoolsStep(compute, kModel, one_lane, load).dense,
+                   2 * PoolsStep(Replicas(2), kModel, one_lane, load).dense);
+}
+
+// --- Replicas in parts ---
+
+constexpr double kKvBytes = 1000;  // Bytes of a token in the layers of one stage, of all heads.
+constexpr PartLink kLink = {
+    .latency_seconds = 2e-3, .bytes_per_second = 1e6, .row_bytes = 100};  // 0.1 ms for a row.
+
+// Slices and tails of so many milliseconds, whatever the rows; twice as long beside memory nodes.
+ReplicaPart Part(double slice_ms, double tail_ms, double kv_bytes) {
+  ReplicaPart part{.times = {.attention_local = 1e6, .read_bandwidth = 1e6},
+                   .kv_bytes_per_token = kv_bytes};
+  for (const uint32_t rows : {1u, 64u}) {
+    part.times.local.push_back({rows, slice_ms * 1e-3, tail_ms * 1e-3});
+    part.times.pools.push_back({rows, 2 * slice_ms * 1e-3, 2 * tail_ms * 1e-3});
   }
-  EXPECT_EQ(slowest.attention_local, one.attention_local / 4);
-  EXPECT_EQ(slowest.read_bandwidth, 7e9);
-  EXPECT_DOUBLE_EQ(SlowestOf({other}).local[0].slice_seconds, other.local[0].slice_seconds);
+  return part;
+}
+
+// Layers 0 to 3 have 3 slices of 5 ms, layers 4 to 9 6 of 2 ms and a tail of 8 ms.
+PolicyCompute TwoStages() {
+  MeasuredReplica replica;
+  replica.stages = {{.shards = {Part(5, 0, kKvBytes)}, .slices = 3},
+                    {.shards = {Part(2, 8, kKvBytes)}, .slices = 6, .tail = true}};
+  return {.replicas = {replica}, .link = kLink, .lanes_each = 2};
+}
+
+// Layers 0 to 9 of two shards, the first with 3 of 4 heads and the LM head.
+PolicyCompute TwoShards() {
+  MeasuredReplica replica;
+  replica.stages = {{.shards = {Part(5, 8, 0.75 * kKvBytes), Part(4, 2, 0.25 * kKvBytes)},
+                     .slices = 9,
+                     .tail = true}};
+  return {.replicas = {replica}, .link = kLink};
+}
+
+TEST(PartsStepTest, StagesRunOneAfterTheOtherAndWorkOnOneLaneEach) {
+  const PolicyCompute compute = TwoStages();
+  // One row is in one lane: 15 + 20 ms of slices, two ways of 2.1 ms, 10 tokens of context in both.
+  const PolicyStep one = LocalStep(compute, {.rows = 1, .context = 10});
+  EXPECT_NEAR(one.dense, 39.2e-3, 1e-12);
+  EXPECT_NEAR(one.attention, 2 * 10e-3, 1e-12);
+  EXPECT_NEAR(one.seconds, one.dense + one.attention, 1e-15);
+  // Two rows are in two lanes, each of which keeps the second stage busy for 20 ms and 10 tokens.
+  const PolicyStep busy = LocalStep(compute, {.rows = 2, .context = 10});
+  EXPECT_NEAR(busy.dense, 2 * 20e-3, 1e-12);
+  EXPECT_NEAR(busy.attention, 2 * 10e-3, 1e-12);
+  EXPECT_NEAR(busy.seconds, busy.dense + busy.attention, 1e-15);
+  // Between stages that are alike the way makes a lane's path the longest.
+  PolicyCompute even = compute;
+  even.replicas[0].stages[0] = {.shards = {Part(5, 0, kKvBytes)}, .slices = 4};
+  EXPECT_NEAR(LocalStep(even, {.rows = 2, .context = 10}).seconds, 2 * 30e-3 + 4.2e-3, 1e-12);
+}
+
+TEST(PartsStepTest, ShardsWaitForTheSlowestOfThemAndForTheirSums) {
+  // 9 slices and the tail have two sums each: 20 times 2 ms, and 0.1 ms for each row.
+  const PolicyStep step = LocalStep(TwoShards(), {.rows = 2, .context = 100});
+  EXPECT_NEAR(step.dense, 53e-3 + 20 * 2.2e-3, 1e-12);
+  EXPECT_NEAR(step.attention, 200 * 0.75e-3, 1e-12);
+  // A shard with fewer heads is the slowest where its slices are.
+  PolicyCompute other = TwoShards();
+  other.replicas[0].stages[0].shards[1] = Part(40, 2, 0.25 * kKvBytes);
+  const PolicyStep slices = LocalStep(other, {.rows = 2, .context = 100});
+  EXPECT_NEAR(slices.dense, 362e-3 + 20 * 2.2e-3, 1e-12);
+  EXPECT_NEAR(slices.attention, 200 * 0.25e-3, 1e-12);
+  // A third shard is one more to put a part to.
+  PolicyCompute three = TwoShards();
+  three.replicas[0].stages[0].shards.push_back(Part(4, 2, 0));
+  EXPECT_NEAR(LocalStep(three, {.rows = 2, .context = 100}).dense, 53e-3 + 20 * 2.4e-3, 1e-12);
+}
+
+TEST(PartsStepTest, ReplicasInPartsShareTheRows) {
+  PolicyCompute two = TwoShards();
+  two.replicas.push_back(two.replicas[0]);
+  EXPECT_DOUBLE_EQ(LocalStep(two, {.rows = 4, .context = 100}).seconds,
+                   LocalStep(TwoShards(), {.rows = 2, .context = 100}).seconds);
+}
+
+// Dense layers take 30 and 40 ms, and the way 2 * (2 + 0.1 r) ms for r rows.
+TEST(PartsStepTest, MemoryNodesAttendWhileStagesWorkOnOtherLanes) {
+  const PolicyCompute compute = TwoStages();
+  const PolicyModel model = {.layers = 10, .kv_bytes_per_token = 2 * kKvBytes};
+  const PolicyLoad load = {.rows = 4, .context = 100};
+  const auto step = [&](uint32_t lanes) {
+    return PoolsStep(compute, model, {.attention = 8e6, .lanes_max = lanes}, load);
+  };
+  const double exchange = 10 * 40e-6;
+  const PolicyStep one = step(1);
+  EXPECT_NEAR(one.dense, 70e-3 + 2 * 2.4e-3, 1e-12);
+  EXPECT_NEAR(one.attention, 100e-3 + exchange, 1e-12);
+  EXPECT_NEAR(one.seconds, one.dense + one.attention, 1e-15);
+  // Four lanes, of which the second stage works 40 ms on each.
+  const PolicyStep four = step(4);
+  EXPECT_NEAR(four.dense, 160e-3, 1e-12);
+  EXPECT_NEAR(four.attention, 100e-3 + 4 * exchange, 1e-12);
+  EXPECT_NEAR(four.seconds, four.dense + 0.2 * four.attention, 1e-12);
+  // Two lanes: the path of one is the longest.
+  const PolicyStep two = step(2);
+  EXPECT_NEAR(two.dense, 80e-3, 1e-12);
+  EXPECT_NEAR(two.seconds, 70e-3 + 2 * 2.2e-3 + 50e-3 + exchange + 0.2 * two.dense, 1e-12);
+}
+
+TEST(PartsStepTest, MemoryNodesAttendForShardsToo) {
+  const PolicyModel model = {.layers = 10, .kv_bytes_per_token = kKvBytes};
+  const PolicyStep step =
+      PoolsStep(TwoShards(), model, {.attention = 1e6}, {.rows = 2, .context = 100});
+  EXPECT_NEAR(step.dense, 2 * 53e-3 + 20 * 2.2e-3, 1e-12);
+  EXPECT_NEAR(step.attention, 200e-3 + 10 * 40e-6, 1e-12);
+}
+
+TEST(PartsStepTest, AWholeReplicaIsOneStageOfOneShard) {
+  const MeasuredReplica whole = WholeReplica(TwoCores(), 30, kKvBytes);
+  EXPECT_TRUE(whole.whole());
+  EXPECT_FALSE(TwoStages().replicas[0].whole());
+  EXPECT_FALSE(TwoShards().replicas[0].whole());
+  const ReplicaSeconds seconds = AttendingSeconds(whole, {}, 4, 10);
+  EXPECT_EQ(seconds.path.dense, seconds.busiest.dense);
+  EXPECT_NEAR(seconds.path.attention, 4 * 10 * kKvBytes / 15e9, 1e-15);
 }
 
 }  // namespace

@@ -25,6 +25,10 @@ inline plan::PolicyTimes TwoCores() {
 }
 
 inline constexpr cost::PolicyModel kModel = {.layers = 30, .kv_bytes_per_token = 23040};
+// One compute node that has all of it.
+inline cost::PolicyCompute Whole(const plan::PolicyTimes& times) {
+  return {.replicas = {cost::WholeReplica(times, kModel.layers, kModel.kv_bytes_per_token)}};
+}
 inline constexpr cost::PolicyPools kPools = {.attention = 8e9, .lanes_max = 2, .lanes_auto = true};
 
 }  // namespace lamina::test_support

@@ -21,13 +21,14 @@ using cost::KvPolicy;
 using test_support::kModel;
 using test_support::kPools;
 using test_support::TwoCores;
+using test_support::Whole;
 
 // Memory nodes and the compute node.
 const std::vector<PolicyCandidate> kBoth = {{.policy = KvPolicy::kAttendRemote},
                                             {.policy = KvPolicy::kLocal}};
 
-PolicyInputs Inputs(plan::PolicyTimes times = TwoCores()) {
-  return {.times = std::move(times), .model = kModel, .pools = kPools};
+PolicyInputs Inputs(const plan::PolicyTimes& times = TwoCores()) {
+  return {.compute = Whole(times), .model = kModel, .pools = kPools};
 }
 
 struct Point {
@@ -85,10 +86,10 @@ TEST(PolicyChoiceTest, WithoutMemoryNodesOnlyLocalIsLeft) {
 TEST(PolicyChoiceTest, TheCurrentPolicyStaysUntilTheOtherIsClearlyFaster) {
   plan::PolicyTimes times = TwoCores();
   const cost::PolicyLoad load = {.rows = 64, .context = 512};
-  const double remote = cost::PoolsStep(times, kModel, kPools, load).seconds;
+  const double remote = cost::PoolsStep(Whole(times), kModel, kPools, load).seconds;
   for (const double factor : {0.85, 0.95, 1.05, 1.2}) {
     // Attention takes what makes local's step so much longer.
-    const double dense = cost::LocalStep(times, kModel, load).dense;
+    const double dense = cost::LocalStep(Whole(times), load).dense;
     times.attention_local =
         load.rows * load.context * kModel.kv_bytes_per_token / (remote * factor - dense);
     const auto local = [&](std::optional<KvPolicy> current) {
@@ -105,8 +106,8 @@ TEST(PolicyChoiceTest, TheCurrentPolicyStaysUntilTheOtherIsClearlyFaster) {
 class CorrectedPolicyTest : public ::testing::Test {
  protected:
   CorrectedPolicyTest() : times_(TwoCores()) {
-    const double dense = cost::LocalStep(times_, kModel, kLoad).dense;
-    const double remote = cost::PoolsStep(times_, kModel, kPools, kLoad).seconds;
+    const double dense = cost::LocalStep(Whole(times_), kLoad).dense;
+    const double remote = cost::PoolsStep(Whole(times_), kModel, kPools, kLoad).seconds;
     times_.attention_local =
         kLoad.rows * kLoad.context * kModel.kv_bytes_per_token / (remote * 125 / 113 - dense);
   }
@@ -151,8 +152,10 @@ TEST_F(CorrectedPolicyTest, ABusyHostIsNotTakenForAWrongPrediction) {
 class FetchChoiceTest : public ::testing::Test {
  protected:
   FetchChoiceTest() : inputs_(Inputs()) {
-    inputs_.times.attention_pools = 15e9;
-    inputs_.times.make_seconds = 1e-7;
+    plan::PolicyTimes times = TwoCores();
+    times.attention_pools = 15e9;
+    times.make_seconds = 1e-7;
+    inputs_.compute = Whole(times);
     inputs_.model.activation_bytes_per_token = kModel.kv_bytes_per_token / 2;
     inputs_.pools.link = 10e9;
   }
