@@ -28,6 +28,9 @@ size_t ReplyWindow::bytes() const {
 void ReplyWindowReader::Scatter(BFloat16* out, size_t stride) const {
   for (uint32_t index = 0; index < shape().pieces.chunks; ++index) {
     const ReplyChunk chunk = Chunk(index);
+    if (chunk.Rows().size() == 0) {
+      continue;  // `out` may be null.
+    }
     BFloat16* const to = out + size_t{chunk.first_query_head()} * shape().part.head_dim;
     if (chunk.width() == stride) {
       std::memcpy(to + chunk.first_row() * stride, window_ + chunk.Rows().begin,
