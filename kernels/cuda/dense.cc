@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "kernels/cuda/cuda_status_internal.h"
@@ -107,10 +108,17 @@ RopeArguments RopeOf(const MatrixView<const float>& x, const QkvFinish& finish,
 
 class CudaDenseImpl final : public CudaDense {
  public:
-  CudaDenseImpl(DType compute_type, const Stream& stream, std::unique_ptr<LinearEngine> linear)
-      : compute_type_(compute_type), stream_(stream), linear_(std::move(linear)) {}
+  CudaDenseImpl(const CudaDenseOptions& options, const Stream& stream,
+                std::unique_ptr<LinearEngine> linear)
+      : compute_type_(options.compute_type),
+        launches_(options.launches),
+        stream_(stream),
+        linear_(std::move(linear)) {}
 
-  std::string description() const override { return linear_->description(); }
+  std::string description() const override {
+    return launches_.empty() ? linear_->description()
+                             : absl::StrCat(linear_->description(), ", ", launches_);
+  }
   DType compute_type() const override { return compute_type_; }
 
   absl::Status Check() override { return std::exchange(failure_, absl::OkStatus()); }
@@ -319,6 +327,7 @@ class CudaDenseImpl final : public CudaDense {
   void Note(cudaError_t error, const char* call) { Note(CudaToStatus(error, call)); }
 
   const DType compute_type_;
+  const std::string launches_;
   const Stream& stream_;
   std::unique_ptr<LinearEngine> linear_;
   absl::Status failure_;
@@ -333,7 +342,7 @@ absl::StatusOr<std::unique_ptr<CudaDense>> MakeCudaDense(const CudaDenseOptions&
   LAMINA_ASSIGN_OR_RETURN(
       auto linear,
       MakeLinearEngine(options.compute_type, {workspace, options.workspace_bytes}, stream));
-  return std::make_unique<CudaDenseImpl>(options.compute_type, stream, std::move(linear));
+  return std::make_unique<CudaDenseImpl>(options, stream, std::move(linear));
 }
 
 }  // namespace lamina::kernels::cuda
