@@ -147,13 +147,21 @@ void OpRunner::RunOp(model::OpId id, ValueBuffers& buffers) const {
                        buffers.Floats(op.output, count));
   } else if (std::holds_alternative<model::ExpertsOp>(op.body)) {
     RunExperts(id, count, buffers);
-  } else if (std::holds_alternative<model::ConvertOp>(op.body) &&
-             program_.TypeOf(op.inputs[0]) == DType::kF32) {
-    dense_.Round(buffers.Floats(op.inputs[0], count), buffers.Activations(op.output, count));
   } else if (std::holds_alternative<model::ConvertOp>(op.body)) {
-    dense_.Convert(buffers.Halves(op.inputs[0], count), buffers.Activations(op.output, count));
+    RunConvert(op, count, buffers);
   } else {
     LAMINA_CHECK(false);  // Attention is never inside a slice, a reduction never run as an op.
+  }
+}
+
+void OpRunner::RunConvert(const model::Op& op, size_t rows, ValueBuffers& buffers) const {
+  if (buffers.data(op.inputs[0]) == buffers.data(op.output)) {
+    return;  // It is of that type, and read where it lies (slice_slots.h).
+  }
+  if (program_.TypeOf(op.inputs[0]) == DType::kF32) {
+    dense_.Round(buffers.Floats(op.inputs[0], rows), buffers.Activations(op.output, rows));
+  } else {
+    dense_.Convert(buffers.Halves(op.inputs[0], rows), buffers.Activations(op.output, rows));
   }
 }
 

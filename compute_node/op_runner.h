@@ -54,6 +54,7 @@ class OpRunner {
   void RunLinear(model::OpId id, size_t rows, size_t first_column, ValueBuffers& buffers) const;
   void Embed(model::WeightId table, absl::Span<const uint32_t> ids,
              kernels::MatrixView<float> out) const;
+  void RunConvert(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
   void RunNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
   void RunAdd(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
   kernels::HeadNorms HeadNormsOf(const model::Op& op) const;

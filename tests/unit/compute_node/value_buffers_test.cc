@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <variant>
 
 #include "compute_node/slice_slots.h"
 #include "tests/unit/compute_node/counting_device.h"
@@ -197,6 +198,23 @@ TEST_F(ValueBuffersTest, RowsOfOneValueAreStoredBySlotsAndNoneBeforeTheyAreSet) 
 
   EXPECT_EQ(buffers_.StoreOf(qkv_)->slots,
             absl::MakeConstSpan(std::vector<uint32_t>(3, kernels::kNoSlot)));
+}
+
+TEST_F(ValueBuffersTest, AttentionOutputsOfTheComputeTypeAreReadWhereTheyLie) {
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    const SliceProgram program = *SliceProgram::Create(model_.model().graph, type);
+    ValueBuffers buffers = *ValueBuffers::Make(program, BodySlots(program, false), kRows, device_);
+    size_t conversions = 0;
+    for (const model::OpId id : program.OpsIn(program.BeforeSend(1))) {
+      const model::Op& op = program.graph().ops[id];
+      if (std::holds_alternative<model::ConvertOp>(op.body)) {
+        EXPECT_EQ(op.inputs[0], program.AttentionOutput(0));
+        EXPECT_EQ(buffers.data(op.output) == buffers.data(op.inputs[0]), type == DType::kBF16);
+        ++conversions;
+      }
+    }
+    EXPECT_EQ(conversions, 1u);
+  }
 }
 
 TEST_F(ValueBuffersTest, RowsBehindThoseOfAStepAreNotStored) {
