@@ -23,8 +23,8 @@
 //
 // A new path is a class, a kind in plan/attention_paths.h and a maker (path_maker.h).
 //
-// Threading: Prepare() and Describe() before the data thread begins; Abort() on any thread; all
-// else on the data thread. Allocation: per epoch and step, none per slice.
+// Threading: Prepare(), PrepareLane() and Describe() before the data thread begins; Abort() on any
+// thread; all else on the data thread. Allocation: per epoch and step, none per slice.
 
 #pragma once
 
@@ -50,6 +50,10 @@ class AttentionPath {
 
   // Takes the memory that the epoch's steps need. Errors: those of the device.
   virtual absl::Status Prepare() { return absl::OkStatus(); }
+
+  // The lane runs here, and its buffers are made, of which nothing has been captured: says what its
+  // slices do for this path. After Prepare().
+  virtual void PrepareLane(Lane& /*lane*/) {}
 
   // For people, once prepared: how rows get to where they attend. May be empty.
   virtual std::string Describe() const { return ""; }

@@ -92,6 +92,7 @@ struct Lane {
   // Its rows: decode rows, then chunks.
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> positions;
+  std::vector<uint32_t> slots;  // As RowInputs::slots; the paths' own. Empty: none has any.
   uint32_t decode_rows = 0;
   // Outputs of these first rows come from elsewhere; those of the others are where the slice ran.
   uint32_t rows_from_elsewhere = 0;
@@ -110,7 +111,7 @@ struct Lane {
   uint32_t slices_run = 0;
   ValueBuffers buffers;
 
-  RowInputs inputs() const { return {token_ids, positions}; }
+  RowInputs inputs() const { return {token_ids, positions, slots}; }
 };
 
 }  // namespace lamina::compute_node

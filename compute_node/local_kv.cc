@@ -2,6 +2,7 @@
 #include "compute_node/local_kv.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +33,7 @@ LocalKv::LocalKv(const plan::EpochConfig& config, const plan::Stage& stage,
                  kernels::KvDevice& device)
     : layers_(config.layers),
       first_layer_(stage.first_layer),
+      end_layer_(stage.first_layer + stage.layers),
       device_(device),
       tables_({.node = stage.replica, .slots = device.slots(), .tails = config.int8_tails}),
       steps_(config.lanes) {
@@ -75,6 +77,21 @@ absl::Status LocalKv::AddRows(uint32_t lane, plan::SequenceId id, uint32_t first
                           .tokens = tokens,
                           .slots = std::move(slots)});
   return absl::OkStatus();
+}
+
+std::optional<kernels::KvPlanes> LocalKv::Planes(uint32_t layer) const {
+  return layer >= first_layer_ && layer < end_layer_ ? device_.Planes(layer - first_layer_)
+                                                     : std::nullopt;
+}
+
+void LocalKv::SlotsOfRows(uint32_t lane, absl::Span<uint32_t> slots) const {
+  for (const Rows& rows : steps_[lane]) {
+    uint32_t* to = &slots[rows.first_row];
+    for (const Extent& extent : rows.slots) {
+      std::iota(to, to + extent.tokens, extent.first_slot);
+      to += extent.tokens;
+    }
+  }
 }
 
 absl::Status LocalKv::Store(uint32_t lane, uint32_t layer,

@@ -11,15 +11,20 @@
 //   BeginStep(lane, rows)             once a step
 //   Store(lane, layer, qkv)           then Attend(lane, layer, qkv, out): once a layer
 //
+// Where the device has Planes(), the call that makes k and v may store them: then SlotsOfRows() is
+// what it stores by, and Store() is left out.
+//
 // Threading: one thread.   Allocation: per step, none per layer.
 
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "compute_node/lane.h"
 #include "control/node_handler.h"
 #include "kernels/int8_runs.h"
@@ -57,6 +62,13 @@ class LocalKv {
   absl::Status AddRows(uint32_t lane, plan::SequenceId id, uint32_t first_row, uint32_t first_token,
                        uint32_t tokens);
 
+  // Where Store() puts the layer's k and v. Nothing: it is not a layer of the stage, or Store()
+  // alone puts them there.
+  std::optional<kernels::KvPlanes> Planes(uint32_t layer) const;
+  // Slots of the rows of the lane's step; rows of others are left as they are.
+  // Requires: all rows of the step lie in `slots`.
+  void SlotsOfRows(uint32_t lane, absl::Span<uint32_t> slots) const;
+
   // Copies k and v of all rows of the lane's step into their slots. Where these are INT8, rows are
   // stored by Attend().
   // `layer` is one of the model's that the node's stage has.
@@ -85,7 +97,8 @@ class LocalKv {
                                       const kernels::MatrixView<BFloat16>& out);
 
   const std::vector<AttentionDescriptor> layers_;  // The model's.
-  const uint32_t first_layer_;                     // The device's layers begin with this one.
+  const uint32_t first_layer_;                     // The device's layers begin with this one,
+  const uint32_t end_layer_;                       // and end before this one.
   kernels::KvDevice& device_;
   plan::SlotTables tables_;
   std::vector<std::vector<Rows>> steps_;  // [lanes]

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@
 #include "compute_node/loading_log.h"
 #include "compute_node/node_device.h"
 #include "compute_node/weight_quantiser.h"
+#include "config/cuda_host.h"
 #include "config/memory_cores.h"
 #include "config/replicas.h"
 #include "control/node_link_service.h"
@@ -216,6 +218,9 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   LAMINA_RETURN_IF_ERROR(daemon::RequireCores(node->cores));
   daemon::TakeMemoryNear(node->cores);
   ThreadPool pool(threads.pool);
+  LAMINA_ASSIGN_OR_RETURN(const bool dependent,
+                          ParseCudaLaunches(std::getenv(kCudaLaunchesVariable)));
+  compute_node::AllowDependentLaunches(dependent);
   const DType compute_type = node->compute_type == "f32" ? DType::kF32 : DType::kBF16;
   LAMINA_ASSIGN_OR_RETURN(
       std::unique_ptr<kernels::ComputeDevice> device,

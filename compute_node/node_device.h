@@ -27,7 +27,9 @@ absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> OpenNodeDevice(
 // Errors: as OpenNodeDevice().
 absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenWindowMemory(absl::string_view device);
 
-// node_device_cuda.cc or node_device_without_cuda.cc, as CMake chose.
+// node_device_cuda.cc or node_device_without_cuda.cc, as CMake chose. Whether kernels on a GPU may
+// be launched as dependent, where it can; before a device is opened.
+void AllowDependentLaunches(bool allowed);
 absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> OpenCudaNodeDevice(int index,
                                                                            DType compute_type);
 absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaWindowMemory(int index);

@@ -3,6 +3,8 @@
 
 namespace lamina::compute_node {
 
+void AllowDependentLaunches(bool) {}
+
 absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> OpenCudaNodeDevice(int, DType) {
   return absl::UnavailableError(
       "this program was built without CUDA; deploy/build_cuda.sh builds with it");

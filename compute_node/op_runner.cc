@@ -43,9 +43,21 @@ kernels::RouteKind ToKernel(model::RouterKind kind) {
 
 }  // namespace
 
+OpRunner::OpRunner(const SliceProgram& program, const ModelWeights& weights, kernels::Dense& dense)
+    : program_(program),
+      weights_(weights),
+      dense_(dense),
+      readers_(program.graph().values.size(), 0) {
+  for (const model::Op& op : program.graph().ops) {
+    for (const model::ValueId input : op.inputs) {
+      ++readers_[input];
+    }
+  }
+}
+
 void OpRunner::Run(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const {
   while (!ops.empty()) {
-    if (RunAddNorm(ops, buffers)) {
+    if (RunAddNorm(ops, buffers) || RunNormRope(ops, buffers)) {
       ops.remove_prefix(2);
     } else {
       RunOp(ops.front(), buffers);
@@ -73,6 +85,25 @@ bool OpRunner::RunAddNorm(absl::Span<const model::OpId> ops, ValueBuffers& buffe
   return true;
 }
 
+bool OpRunner::RunNormRope(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const {
+  if (ops.size() < 2) {
+    return false;
+  }
+  const model::Op& norms = program_.graph().ops[ops[0]];
+  const model::Op& rope = program_.graph().ops[ops[1]];
+  if (!std::holds_alternative<model::HeadNormOp>(norms.body) ||
+      !std::holds_alternative<model::RopeOp>(rope.body) || rope.inputs[0] != norms.output ||
+      readers_[norms.output] != 1 ||
+      std::get<model::HeadNormOp>(norms.body).head_dim !=
+          std::get<model::RopeOp>(rope.body).head_dim ||
+      // One call reads the first while it writes the last.
+      buffers.data(norms.inputs[0]) == buffers.data(rope.output)) {
+    return false;
+  }
+  RunRope(ops[1], &norms, buffers);
+  return true;
+}
+
 void OpRunner::RunColumns(absl::Span<const model::OpId> ops, size_t first_column,
                           ValueBuffers& buffers) const {
   RunLinear(ops.front(), buffers.rows().positions.size(), first_column, buffers);
@@ -95,7 +126,7 @@ void OpRunner::RunOp(model::OpId id, ValueBuffers& buffers) const {
   } else if (std::holds_alternative<model::LinearOp>(op.body)) {
     RunLinear(id, count, /*first_column=*/0, buffers);
   } else if (std::holds_alternative<model::RopeOp>(op.body)) {
-    RunRope(id, rows, buffers);
+    RunRope(id, /*norms=*/nullptr, buffers);
   } else if (std::holds_alternative<model::AddOp>(op.body)) {
     RunAdd(op, count, buffers);
   } else if (const auto* activation = std::get_if<model::ActivationOp>(&op.body)) {
@@ -116,13 +147,21 @@ void OpRunner::RunOp(model::OpId id, ValueBuffers& buffers) const {
                        buffers.Floats(op.output, count));
   } else if (std::holds_alternative<model::ExpertsOp>(op.body)) {
     RunExperts(id, count, buffers);
-  } else if (std::holds_alternative<model::ConvertOp>(op.body) &&
-             program_.TypeOf(op.inputs[0]) == DType::kF32) {
-    dense_.Round(buffers.Floats(op.inputs[0], count), buffers.Activations(op.output, count));
   } else if (std::holds_alternative<model::ConvertOp>(op.body)) {
-    dense_.Convert(buffers.Halves(op.inputs[0], count), buffers.Activations(op.output, count));
+    RunConvert(op, count, buffers);
   } else {
     LAMINA_CHECK(false);  // Attention is never inside a slice, a reduction never run as an op.
+  }
+}
+
+void OpRunner::RunConvert(const model::Op& op, size_t rows, ValueBuffers& buffers) const {
+  if (buffers.data(op.inputs[0]) == buffers.data(op.output)) {
+    return;  // It is of that type, and read where it lies (slice_slots.h).
+  }
+  if (program_.TypeOf(op.inputs[0]) == DType::kF32) {
+    dense_.Round(buffers.Floats(op.inputs[0], rows), buffers.Activations(op.output, rows));
+  } else {
+    dense_.Convert(buffers.Halves(op.inputs[0], rows), buffers.Activations(op.output, rows));
   }
 }
 
@@ -160,16 +199,19 @@ void OpRunner::RunNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) 
   dense_.LayerNorm(in, weights_.vector(norm.weight), bias, norm.epsilon, out);
 }
 
-void OpRunner::RunHeadNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const {
+kernels::HeadNorms OpRunner::HeadNormsOf(const model::Op& op) const {
   const auto& norm = std::get<model::HeadNormOp>(op.body);
-  dense_.NormHeads(buffers.Floats(op.inputs[0], rows),
-                   {.query_heads = norm.query_heads,
-                    .kv_heads = norm.kv_heads,
-                    .head_dim = norm.head_dim,
-                    .whole = norm.whole,
-                    .epsilon = norm.epsilon,
-                    .q_weight = weights_.vector(norm.q_weight),
-                    .k_weight = weights_.vector(norm.k_weight)},
+  return {.query_heads = norm.query_heads,
+          .kv_heads = norm.kv_heads,
+          .head_dim = norm.head_dim,
+          .whole = norm.whole,
+          .epsilon = norm.epsilon,
+          .q_weight = weights_.vector(norm.q_weight),
+          .k_weight = weights_.vector(norm.k_weight)};
+}
+
+void OpRunner::RunHeadNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const {
+  dense_.NormHeads(buffers.Floats(op.inputs[0], rows), HeadNormsOf(op),
                    buffers.Floats(op.output, rows));
 }
 
@@ -194,16 +236,28 @@ void OpRunner::RunAdd(const model::Op& op, size_t rows, ValueBuffers& buffers) c
   }
 }
 
-void OpRunner::RunRope(model::OpId id, const RowInputs& rows, ValueBuffers& buffers) const {
+void OpRunner::RunRope(model::OpId id, const model::Op* norms, ValueBuffers& buffers) const {
   const model::Op& op = program_.graph().ops[id];
   const auto& rope = std::get<model::RopeOp>(op.body);
+  const RowInputs& rows = buffers.rows();
   const size_t count = rows.positions.size();
-  const kernels::RopeTable table{.layout = ToKernel(rope.layout),
-                                 .rotary_dim = rope.rotary_dim,
-                                 .magnitude = rope.magnitude,
-                                 .frequencies = weights_.frequencies(id)};
-  dense_.RopeAndRound(buffers.Floats(op.inputs[0], count), rope.heads, rope.head_dim, table,
-                      rows.positions, buffers.Halves(op.output, count));
+  kernels::QkvFinish finish{.heads = rope.heads,
+                            .head_dim = rope.head_dim,
+                            .table = {.layout = ToKernel(rope.layout),
+                                      .rotary_dim = rope.rotary_dim,
+                                      .magnitude = rope.magnitude,
+                                      .frequencies = weights_.frequencies(id)},
+                            .positions = rows.positions,
+                            .store = buffers.StoreOf(op.output)};
+  kernels::HeadNorms head_norms;
+  kernels::MatrixView<float> normed;
+  if (norms != nullptr) {
+    head_norms = HeadNormsOf(*norms);
+    normed = buffers.Floats(norms->output, count);
+    finish.norms = &head_norms;
+  }
+  dense_.FinishQkv(buffers.Floats(norms != nullptr ? norms->inputs[0] : op.inputs[0], count),
+                   finish, normed, buffers.Halves(op.output, count));
 }
 
 }  // namespace lamina::compute_node

@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "compute_node/model_weights.h"
@@ -23,8 +25,7 @@ namespace lamina::compute_node {
 class OpRunner {
  public:
   // References must outlive the runner.
-  OpRunner(const SliceProgram& program, const ModelWeights& weights, kernels::Dense& dense)
-      : program_(program), weights_(weights), dense_(dense) {}
+  OpRunner(const SliceProgram& program, const ModelWeights& weights, kernels::Dense& dense);
 
   // Called after every op; null: nothing is.
   void SetBetweenOps(std::function<void()> call) { between_ops_ = std::move(call); }
@@ -34,7 +35,8 @@ class OpRunner {
     }
   }
 
-  // Runs these ops on all rows of the buffers, a sum and the RMS norm of it in one call. Requires:
+  // Runs these ops on all rows of the buffers: in one call each a sum and the RMS norm of it; norms
+  // of heads, rope, and where the buffers have it so, the store of k and v. Requires:
   // the linear ones' weights are here; no attention, no reduction.
   void Run(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const;
 
@@ -47,18 +49,24 @@ class OpRunner {
   void RunOp(model::OpId id, ValueBuffers& buffers) const;
   // Whether `ops` begin with a sum of two and the RMS norm of that sum, which are then run.
   bool RunAddNorm(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const;
+  // Whether `ops` begin with norms of heads that rope alone reads, and it, which are then run.
+  bool RunNormRope(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const;
   void RunLinear(model::OpId id, size_t rows, size_t first_column, ValueBuffers& buffers) const;
   void Embed(model::WeightId table, absl::Span<const uint32_t> ids,
              kernels::MatrixView<float> out) const;
+  void RunConvert(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
   void RunNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
   void RunAdd(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
+  kernels::HeadNorms HeadNormsOf(const model::Op& op) const;
   void RunHeadNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
   void RunExperts(model::OpId id, size_t rows, ValueBuffers& buffers) const;
-  void RunRope(model::OpId id, const RowInputs& rows, ValueBuffers& buffers) const;
+  // With the norms of heads before it, or null.
+  void RunRope(model::OpId id, const model::Op* norms, ValueBuffers& buffers) const;
 
   const SliceProgram& program_;
   const ModelWeights& weights_;
   kernels::Dense& dense_;
+  std::vector<uint32_t> readers_;  // [values]: how many ops read each.
   std::function<void()> between_ops_;
   mutable kernels::ExpertLayers expert_layers_;  // Mutable for its scratch.
 };

@@ -38,6 +38,12 @@ absl::Status PathSet::Prepare() {
   return absl::OkStatus();
 }
 
+void PathSet::PrepareLane(Lane& lane) {
+  for (const auto& path : paths_) {
+    path->PrepareLane(lane);
+  }
+}
+
 std::string PathSet::Describe() const {
   std::string words;
   for (const auto& path : paths_) {

@@ -33,6 +33,7 @@ class PathSet {
   uint32_t IndexOf(plan::AttentionPath kind) const;
 
   absl::Status Prepare();
+  void PrepareLane(Lane& lane);
   std::string Describe() const;
   absl::Status Open();
   void Close();

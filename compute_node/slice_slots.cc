@@ -1,19 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute_node/slice_slots.h"
 
+#include <algorithm>
+#include <variant>
+#include <vector>
+
+#include "common/check.h"
+
 namespace lamina::compute_node {
 namespace {
 
-ValueSlots Assign(const SliceProgram& program, absl::Span<const ValueUse> uses,
+bool Contains(const std::vector<model::ValueId>& values, model::ValueId value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+// [values]: the value that each is a copy of in the same type, which nobody else has to see: it may
+// be read where that one lies. kNone for all others.
+std::vector<model::ValueId> CopiesOf(const SliceProgram& program) {
+  std::vector<model::ValueId> copies(program.graph().values.size(), model::kNone);
+  for (const model::Op& op : program.graph().ops) {
+    if (std::holds_alternative<model::ConvertOp>(op.body) &&
+        program.TypeOf(op.inputs[0]) == program.TypeOf(op.output) && !program.Crosses(op.output) &&
+        !program.IsPart(op.output) && !Contains(program.tail_inputs(), op.output)) {
+      copies[op.output] = op.inputs[0];
+    }
+  }
+  return copies;
+}
+
+// What is read as a copy stays until then.
+void ReadWhereTheyLie(const SliceProgram& program, const std::vector<model::ValueId>& copies,
+                      std::vector<ValueUse>& uses) {
+  for (ValueUse& use : uses) {
+    if (use.also_read != model::kNone && copies[use.also_read] != model::kNone) {
+      use.also_read = copies[use.also_read];
+    }
+    for (const model::ValueId input : program.graph().ops[use.op].inputs) {
+      if (use.reads && copies[input] != model::kNone) {
+        LAMINA_CHECK(use.also_read == model::kNone || use.also_read == copies[input]);
+        use.also_read = copies[input];
+      }
+    }
+  }
+}
+
+ValueSlots Assign(const SliceProgram& program, std::vector<ValueUse> uses,
                   absl::Span<const model::ValueId> inputs, bool parts_elsewhere) {
+  const std::vector<model::ValueId> copies = CopiesOf(program);
+  ReadWhereTheyLie(program, copies, uses);
   std::vector<size_t> row_bytes(program.graph().values.size());
   for (model::ValueId value = 0; value < row_bytes.size(); ++value) {
-    row_bytes[value] = parts_elsewhere && program.IsPart(value) ? 0 : program.RowBytes(value);
+    const bool elsewhere =
+        copies[value] != model::kNone || (parts_elsewhere && program.IsPart(value));
+    row_bytes[value] = elsewhere ? 0 : program.RowBytes(value);
   }
   // What the tail reads stays until it is gathered.
-  return AssignSlots(
+  ValueSlots slots = AssignSlots(
       program.graph(),
       {.uses = uses, .inputs = inputs, .kept = program.tail_inputs(), .row_bytes = row_bytes});
+  for (model::ValueId value = 0; value < copies.size(); ++value) {
+    if (copies[value] != model::kNone) {
+      slots.slot[value] = slots.slot[copies[value]];
+    }
+  }
+  return slots;
 }
 
 }  // namespace

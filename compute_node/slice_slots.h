@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Slots for the values of a program, in the order in which its ops run.
+// Slots for the values of a program, in the order in which its ops run. A conversion to the type
+// that its input has already makes no value of its own: both have one slot, and the op copies
+// nothing.
 //
 // Threading: pure functions.
 

@@ -48,6 +48,7 @@ void Extend(RowRange& range, size_t index) {
 absl::Status Layouter::Run() {
   lane_.token_ids.clear();
   lane_.positions.clear();
+  lane_.slots.clear();
   lane_.chunks.clear();
   for (PathRows& rows : lane_.paths) {
     rows = {};

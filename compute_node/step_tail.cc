@@ -46,6 +46,7 @@ absl::Status StepTail::KeepRows(Lane& lane) {
   }
   lane.token_ids.resize(kept_rows_.size());
   lane.positions.resize(kept_rows_.size());
+  lane.slots.clear();  // No k and v are made any more.
   return context_.executor.SetRows(lane.inputs(), lane.buffers);
 }
 

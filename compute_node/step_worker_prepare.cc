@@ -21,6 +21,11 @@ absl::Status StepWorker::Prepare() {
     }
   }
   LAMINA_RETURN_IF_ERROR(paths_.Prepare());
+  for (Lane& lane : lanes_) {
+    if (context_.Runs(lane)) {
+      paths_.PrepareLane(lane);
+    }
+  }
   CaptureSlices();
   return absl::OkStatus();
 }
@@ -49,7 +54,7 @@ void StepWorker::CaptureSlices() {
       LogWarning("epoch ", options_.config.epoch, " lane ", lane.index,
                  " slices run op by op, since they cannot be captured: ", status.message());
     }
-    captured += lane.buffers.captured_graphs();
+    captured += lane.buffers.captured().count();
   }
   if (captured > 0) {
     LogInfo("epoch ", options_.config.epoch, " captured ", captured, " runs of slices on ",

@@ -8,6 +8,12 @@
 #include "common/status_macros.h"
 
 namespace lamina::compute_node {
+namespace {
+
+// Token ids, positions, slots.
+constexpr size_t kIdTables = 3;
+
+}  // namespace
 
 absl::StatusOr<ValueBuffers> ValueBuffers::Make(const SliceProgram& program,
                                                 const ValueSlots& slots, size_t rows_max,
@@ -39,7 +45,7 @@ absl::Status ValueBuffers::Allocate(const ValueSlots& slots) {
       LAMINA_ASSIGN_OR_RETURN(host_[slot], device.AllocateHost(device_[slot].bytes));
     }
   }
-  const size_t ids_bytes = 2 * rows_max_ * sizeof(uint32_t);
+  const size_t ids_bytes = kIdTables * rows_max_ * sizeof(uint32_t);
   LAMINA_ASSIGN_OR_RETURN(device_ids_, device.Allocate(ids_bytes));
   LAMINA_ASSIGN_OR_RETURN(host_ids_, device.AllocateHost(ids_bytes));
   LAMINA_ASSIGN_OR_RETURN(device_part_, device.Allocate(program_->PartRowBytesMax() * rows_max_));
@@ -77,14 +83,41 @@ RowInputs ValueBuffers::DeviceRows(size_t count) const {
   if (ids == nullptr) {
     return {.token_ids = {ids, count}, .positions = {ids, count}};
   }
-  return {.token_ids = {ids, count}, .positions = {ids + rows_max_, count}};
+  return {.token_ids = {ids, count},
+          .positions = {ids + rows_max_, count},
+          .slots = {ids + 2 * rows_max_, count}};
 }
 
 void ValueBuffers::SetRowCount(size_t count) { device_rows_ = DeviceRows(count); }
 
+void ValueBuffers::StoreInto(absl::Span<const ValueStore> stores) {
+  LAMINA_CHECK(!device_of_->is_host() && captured_.count() == 0 && !copying_ids_);
+  stores_.assign(stores.begin(), stores.end());
+  auto* const ids = reinterpret_cast<uint32_t*>(host_ids_.data);
+  std::fill(ids + 2 * rows_max_, ids + kIdTables * rows_max_, kernels::kNoSlot);
+  device_of_->Copy(device_ids_.data + 2 * rows_max_ * sizeof(uint32_t), ids + 2 * rows_max_,
+                   rows_max_ * sizeof(uint32_t));
+  copying_ids_ = true;
+}
+
+const kernels::KvRowStore* ValueBuffers::StoreOf(model::ValueId value) {
+  const auto found = std::find_if(stores_.begin(), stores_.end(),
+                                  [&](const ValueStore& store) { return store.value == value; });
+  if (found == stores_.end()) {
+    return nullptr;
+  }
+  store_ = {.kv_heads = found->kv_heads,
+            .k = found->planes.k,
+            .v = found->planes.v,
+            .head_stride = found->planes.head_stride,
+            .slots = device_rows_.slots};
+  return &store_;
+}
+
 absl::Status ValueBuffers::SetRows(const RowInputs& rows) {
   const size_t count = rows.positions.size();
   LAMINA_CHECK(count <= rows_max_ && rows.token_ids.size() == count);
+  LAMINA_CHECK(rows.slots.empty() || rows.slots.size() == count);
   device_rows_ = rows;
   if (device_of_->is_host()) {
     return absl::OkStatus();
@@ -99,13 +132,16 @@ absl::Status ValueBuffers::SetRows(const RowInputs& rows) {
   const size_t computed = captured_.RowsComputed(count);
   std::fill(ids + count, ids + computed, 0);  // Every table has id 0.
   std::fill(positions + count, positions + computed, 0);
+  uint32_t* const slots = positions + rows_max_;
+  std::copy(rows.slots.begin(), rows.slots.end(), slots);
+  std::fill(slots + rows.slots.size(), slots + computed, kernels::kNoSlot);
   const size_t stride = rows_max_ * sizeof(uint32_t);
   device_of_->CopyRows({.to = device_ids_.data,
                         .to_stride = stride,
                         .from = ids,
                         .from_stride = stride,
                         .row_bytes = computed * sizeof(uint32_t),
-                        .rows = 2});
+                        .rows = stores_.empty() ? kIdTables - 1 : kIdTables});
   copying_ids_ = true;
   device_rows_ = DeviceRows(count);
   return absl::OkStatus();

@@ -27,6 +27,7 @@
 #include "compute_node/value_slots.h"
 #include "kernels/compute_device.h"
 #include "kernels/dense.h"
+#include "kernels/kv_device.h"
 #include "kernels/matrix_view.h"
 
 namespace lamina::compute_node {
@@ -35,6 +36,16 @@ namespace lamina::compute_node {
 struct RowInputs {
   absl::Span<const uint32_t> token_ids;  // [rows]
   absl::Span<const uint32_t> positions;  // [rows]
+  // [rows] slots that k and v go to where a value is stored as it is made (StoreInto()), or
+  // kernels::kNoSlot; empty: no row has one.
+  absl::Span<const uint32_t> slots;
+};
+
+// Where k and v of a value's rows go besides, which are its last columns.
+struct ValueStore {
+  model::ValueId value = model::kNone;
+  uint32_t kv_heads = 0;
+  kernels::KvPlanes planes;
 };
 
 class ValueBuffers {
@@ -56,6 +67,12 @@ class ValueBuffers {
   // Every allocation of the device, and of the host: these for registration with a transport.
   std::vector<absl::Span<std::byte>> DeviceAllocations() const;
   std::vector<absl::Span<std::byte>> Allocations() const;
+
+  // From now on rows of these values go to slots too, in the calls that make them. What runs before
+  // the next SetRows() stores none. Before anything is captured. Requires: no memory of the host.
+  void StoreInto(absl::Span<const ValueStore> stores);
+  // Null: the value goes nowhere else. Valid until the next call.
+  const kernels::KvRowStore* StoreOf(model::ValueId value);
 
   // Says what the rows are from now on, for Rows(); the spans stay valid as long.
   // Errors: those of the device. Requires: at most rows_max() rows.
@@ -101,7 +118,6 @@ class ValueBuffers {
 
   CapturedSlices& captured() { return captured_; }
   absl::Span<const size_t> captured_rows() const { return captured_.rows(); }
-  size_t captured_graphs() const { return captured_.count(); }
 
  private:
   absl::Status Allocate(const ValueSlots& slots);
@@ -115,10 +131,12 @@ class ValueBuffers {
   std::vector<kernels::Buffer> host_;    // [slots]: the same, a copy, or none.
   std::vector<std::byte*> placed_;       // [values]: where the caller wants them, of the host.
   RowInputs device_rows_;                // As the caller gave them, on the device.
-  // [2][rows_max]: token ids, then positions; none where the device is the host.
+  // [3][rows_max]: token ids, then positions, then slots; none where the device is the host.
   kernels::Buffer device_ids_;
   kernels::Buffer host_ids_;
-  bool copying_ids_ = false;     // Perhaps still, from host_ids_.
+  bool copying_ids_ = false;  // Perhaps still, from host_ids_.
+  std::vector<ValueStore> stores_;
+  kernels::KvRowStore store_;    // The last one that was asked for.
   kernels::Buffer device_part_;  // Holds another shard's part; none where the device is the host.
   CapturedSlices captured_;      // Last: it names the others' memory.
 };

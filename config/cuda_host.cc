@@ -40,6 +40,15 @@ absl::StatusOr<int> ParseCudaDevice(absl::string_view device) {
   return index;
 }
 
+absl::StatusOr<bool> ParseCudaLaunches(const char* text) {
+  const absl::string_view word = text == nullptr ? "dependent" : text;
+  if (word != "dependent" && word != "ordinary") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kCudaLaunchesVariable, ": '", word, "' is neither dependent nor ordinary"));
+  }
+  return word == "dependent";
+}
+
 std::string DescribeCudaHost(int index) {
   const std::string file = absl::StrCat("/dev/nvidia", index);
   return absl::StrCat("CUDA kernels in this program: ", CudaKernelsInThisBuild(),

@@ -17,6 +17,12 @@ namespace lamina {
 // Errors: kInvalidArgument  anything else.
 absl::StatusOr<int> ParseCudaDevice(absl::string_view device);
 
+// The environment variable that says how a node launches its kernels on a GPU, and what it says:
+// false for "ordinary", true for "dependent" and where it is not there. Errors: kInvalidArgument
+// anything else.
+inline constexpr char kCudaLaunchesVariable[] = "LAMINA_CUDA_LAUNCHES";
+absl::StatusOr<bool> ParseCudaLaunches(const char* text);
+
 // What was looked for to run on device `index`, each with what was found: the kernels in this
 // program, the driver's library, the device file.
 std::string DescribeCudaHost(int index);

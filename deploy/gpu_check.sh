@@ -4,7 +4,7 @@
 # Checks the CUDA kernels on the GPU of this machine and measures them: device facts, unit tests,
 # clusters with memory nodes on the GPU and with compute nodes on it, nodes whose device waits for
 # windows itself, both attention kernels (decode as a share of the copy bandwidth, and a chunk of a
-# prompt), dense layers against cuBLASLt's free choice, a slice by launches and as a graph, polling round
+# prompt), dense layers against cuBLASLt's free choice, a slice by launches and as a graph, rows stored in one launch and two, polling round
 # trips, windows in the GPU's memory between two processes, and a model served end to end (deploy/gpu_serve.py:
 # one pool, then two with the memory node on the GPU, then on the CPU); by name alone also models with random
 # weights compared with PyTorch (deploy/gpu_torch.py), and attention by others (deploy/gpu_peers.py). Each step writes its own file when it is done, so what finished
@@ -13,7 +13,7 @@
 # usage: deploy/gpu_check.sh [--step S]... [--out DIR] [--limit SECONDS] [--total SECONDS] [--model FILE]
 #                            [--list] [--help]
 #   --step S         only this step; repeat for more: facts, tests, nodes, compute, waits,
-#                    attention, linear, slice, polling, ipc, serve, torch, peers
+#                    attention, linear, slice, store, polling, ipc, serve, torch, peers
 #   --out DIR        where results go (default: gpu_check in the working directory)
 #   --limit SECONDS  for each step (default: 75, ipc 60, torch and peers all that is left of the total)
 #   --total SECONDS  for all; steps that no time is left for are left out (default: 460)
@@ -30,7 +30,7 @@ set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-kernel_steps=(facts tests nodes compute waits attention linear slice polling ipc)
+kernel_steps=(facts tests nodes compute waits attention linear slice store polling ipc)
 all_steps=("${kernel_steps[@]}" serve torch peers)
 steps=()
 out=gpu_check
@@ -182,6 +182,12 @@ for m in results.get("slice", {}).get("models", []):
         print(f"slice       {m['model']:14} {s['rows']:4} rows: launches {s['launches_us']} us, graph {s['graph_us']} us; "
               f"calls {s['launches_calls_us']} us, {s['graph_calls_us']} us")
     print(f"slice       {m['model']:14} recording {m['record_us']} us, {m['graph_bytes']} bytes a graph")
+for layer in results.get("store", {}).get("layers", []):
+    for s in layer["rows"]:
+        print(f"store       {layer['model']:14} {layer['kernel']:9} {s['rows']:4} rows: rope, store, attention in one call {s['one_call_ordinary_us']} us, "
+              f"in two {s['two_calls_ordinary_us']} us; dependent {s['one_call_dependent_us']} us, {s['two_calls_dependent_us']} us; empty launches {s['empty_us']} us")
+if "store" in results:
+    print(f"store       {results['store']['launches']}")
 for part in results.get("serve", {}).get("parts", []):
     memory = " and ".join(part["memory"]) or part["compute"]
     where = f"serve       {part['part']}, compute on {part['compute']}, memory on {memory}"

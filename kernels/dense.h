@@ -101,6 +101,32 @@ struct HeadNorms {
   absl::Span<const float> k_weight;
 };
 
+// The slot of a row whose k and v are not stored.
+inline constexpr uint32_t kNoSlot = 0xffffffffu;
+
+// Slots that k and v of rows [q | k | v] go to: those of one layer, in memory that the layers reach
+// as they reach their outputs.
+// Shapes: k, v   [kv_heads, slots, head_dim] bf16, `head_stride` elements between heads
+//         slots  [rows], numbers of slots, or kNoSlot
+struct KvRowStore {
+  size_t kv_heads = 0;
+  BFloat16* k = nullptr;
+  BFloat16* v = nullptr;
+  size_t head_stride = 0;
+  absl::Span<const uint32_t> slots;
+};
+
+// What FinishQkv() makes of rows of q, k and v.
+struct QkvFinish {
+  const HeadNorms* norms = nullptr;  // Null: heads have none.
+  // As RopeAndRound() takes them.
+  size_t heads = 0;
+  size_t head_dim = 0;
+  RopeTable table;
+  absl::Span<const uint32_t> positions;
+  const KvRowStore* store = nullptr;  // Null: nothing is stored.
+};
+
 // One product of LinearEach(): all features of its weights.
 struct LinearPart {
   const PackedLinear* weights = nullptr;
@@ -169,6 +195,15 @@ class Dense {
   virtual void RopeAndRound(MatrixView<const float> x, size_t heads, size_t head_dim,
                             const RopeTable& table, absl::Span<const uint32_t> positions,
                             MatrixView<BFloat16> out) = 0;
+
+  // NormHeads() where there are norms, RopeAndRound(), and k and v of each row into its slot: with
+  // the bits of these calls one after the other. What `normed` holds afterwards is not said;
+  // without norms it is not looked at.
+  // Shapes: x, normed, out  [rows, q | k | v]
+  // Requires: rows that are stored have different slots. The default is for memory that the
+  // processor reaches.
+  virtual void FinishQkv(MatrixView<const float> x, const QkvFinish& finish,
+                         MatrixView<float> normed, MatrixView<BFloat16> out);
 
   // out = act(gate) * up, gate = x[:, 0:n], up = x[:, n:2n].
   virtual void GatedActivation(Activation activation, MatrixView<const float> x,

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -170,6 +171,14 @@ class KvInt8 {
                              absl::Span<const Int8Block> blocks) = 0;
 };
 
+// K and V of one layer's slots, in memory of the device.
+// Shapes: k, v  [kv_heads, slots, head_dim] bf16, `head_stride` elements between heads
+struct KvPlanes {
+  BFloat16* k = nullptr;
+  BFloat16* v = nullptr;
+  size_t head_stride = 0;
+};
+
 class KvDevice {
  public:
   virtual ~KvDevice() = default;
@@ -190,6 +199,10 @@ class KvDevice {
   // Copies all rows of these KV heads into their slots. They may be overwritten when it returns.
   // Errors: kInternal  the device failed and is not usable() any more; says how.
   virtual absl::Status Store(uint32_t layer, HeadRange heads, absl::Span<const KvRows> rows) = 0;
+
+  // Where Store() puts the layer's rows, for kernels that run in the order of this device's calls
+  // and store rows themselves (Dense::FinishQkv()). Nothing: Store() alone does.
+  virtual std::optional<KvPlanes> Planes(uint32_t /*layer*/) { return std::nullopt; }
 
   // Attends all items, each of at most query_tokens_max() tokens, after all that was stored before.
   // Items are those of the attention over these KV heads alone (PartOf()); of it they have the

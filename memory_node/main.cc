@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "common/thread_pool.h"
 #include "common/ucx_environment.h"
 #include "common/units.h"
+#include "config/cuda_host.h"
 #include "control/node_link_service.h"
 #include "daemon/daemon.h"
 #include "daemon/http_server.h"
@@ -65,6 +67,9 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   daemon::TakeMemoryNear(node->cores);
   const ThreadPoolOptions pinning = {.threads = threads, .cores = node->cores};
   ThreadPool pool(pinning);
+  LAMINA_ASSIGN_OR_RETURN(const bool dependent,
+                          ParseCudaLaunches(std::getenv(kCudaLaunchesVariable)));
+  memory_node::AllowDependentLaunches(dependent);
   LAMINA_ASSIGN_OR_RETURN(const memory_node::NodeDevice device,
                           memory_node::OpenNodeDevice(node->device, pool));
   const double bandwidth = device.read_bytes_per_second;

@@ -17,7 +17,7 @@ namespace lamina::memory_node {
 
 struct NodeDevice {
   kernels::KvDeviceMaker make;
-  std::string kernels;      // For people: "highway/AVX2", "cuda".
+  std::string kernels;      // For people: "highway/AVX2", "cuda, dependent launches".
   bool fast_pairs = false;  // control::NodeIdentity::fast_pairs
   double read_bytes_per_second = 0;
   // Where query windows may lie; null where that is the host's memory alone.
@@ -30,7 +30,9 @@ struct NodeDevice {
 //         kUnavailable      CUDA that this program or this host lacks; says what was looked for.
 absl::StatusOr<NodeDevice> OpenNodeDevice(absl::string_view device, ThreadPool& pool);
 
-// node_device_cuda.cc or node_device_without_cuda.cc, as CMake chose.
+// node_device_cuda.cc or node_device_without_cuda.cc, as CMake chose. Whether kernels on a GPU may
+// be launched as dependent, where it can; before a device is opened.
+void AllowDependentLaunches(bool allowed);
 absl::StatusOr<NodeDevice> OpenCudaNodeDevice(int index);
 
 }  // namespace lamina::memory_node

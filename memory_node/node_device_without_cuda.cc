@@ -3,6 +3,8 @@
 
 namespace lamina::memory_node {
 
+void AllowDependentLaunches(bool) {}
+
 absl::StatusOr<NodeDevice> OpenCudaNodeDevice(int) {
   return absl::UnavailableError(
       "this program was built without CUDA; deploy/build_cuda.sh builds with it");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lamina-gpu-bench STEP: facts, attention, linear, slice or polling; one JSON object on stdout.
-// Exit status: 0 measured, 1 failed, 2 wrong usage, 77 no device.
+// lamina-gpu-bench STEP: facts, attention, linear, slice, store or polling; one JSON object on
+// stdout. Exit status: 0 measured, 1 failed, 2 wrong usage, 77 no device.
 
 #include "bench/cuda/gpu_bench.h"
 
@@ -90,14 +90,11 @@ absl::StatusOr<std::string> Run(absl::StatusOr<std::string> (*step)(const GpuBen
 
 int Main(int argc, char** argv) {
   const std::map<std::string, absl::StatusOr<std::string> (*)(const GpuBench&)> steps = {
-      {"facts", Facts},
-      {"attention", BenchAttention},
-      {"linear", BenchLinear},
-      {"slice", BenchSlice},
-      {"polling", BenchPolling}};
+      {"facts", Facts},      {"attention", BenchAttention}, {"linear", BenchLinear},
+      {"slice", BenchSlice}, {"store", BenchStore},         {"polling", BenchPolling}};
   const auto step = argc == 2 ? steps.find(argv[1]) : steps.end();
   if (step == steps.end()) {
-    std::fprintf(stderr, "usage: lamina-gpu-bench facts|attention|linear|slice|polling\n");
+    std::fprintf(stderr, "usage: lamina-gpu-bench facts|attention|linear|slice|store|polling\n");
     return 2;
   }
   const auto device = kernels::cuda::OpenDevice(0);

@@ -39,6 +39,10 @@ absl::StatusOr<std::string> BenchExchange(const GpuBench& bench);
 // as a graph; and what capturing one takes.
 absl::StatusOr<std::string> BenchSlice(const GpuBench& bench);
 
+// From q, k and v as a product leaves them to attended rows, under policy local: rope and the store
+// in one call and in two, launches dependent and ordinary, next to empty launches.
+absl::StatusOr<std::string> BenchStore(const GpuBench& bench);
+
 // Milliseconds of one call of `work`, the least of five means over `repeats`, after one unmeasured.
 absl::StatusOr<double> Milliseconds(const GpuBench& bench, int repeats,
                                     const std::function<absl::Status()>& work);

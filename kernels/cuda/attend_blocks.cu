@@ -266,6 +266,7 @@ __device__ inline void WritePartials(const AttendBlocksArguments& a, const Atten
 template <int kHeadDim>
 __global__ void __launch_bounds__(kAttentionThreads)
     AttendBlocksKernel(const AttendBlocksArguments a) {
+  WaitForLaunchBefore();
   const AttentionUnit unit = a.units[blockIdx.x];
   const int head_dim = kHeadDim != 0 ? kHeadDim : static_cast<int>(a.shape.head_dim);
   const int group = static_cast<int>(a.shape.query_heads / a.shape.kv_heads);
@@ -323,7 +324,8 @@ cudaError_t AttendBlocks(const AttendBlocksArguments& arguments, uint32_t units,
       .block = dim3(kAttentionThreads),
       .shared_bytes = CanonicalSharedBytes(arguments.shape.head_dim, arguments.rows_max,
                                            arguments.stage_tokens),
-      .stream = stream};
+      .stream = stream,
+      .dependent = true};
   switch (arguments.shape.head_dim) {
     case 64:
       return Launch(AttendBlocksKernel<64>, shape, arguments);

@@ -324,6 +324,7 @@ __device__ inline void AddValues(const uint16_t* v, int begin, int end,
 template <int kHeadDim, int kRows>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     AttendBlocksDecodeKernel(const AttendBlocksArguments a) {
+  WaitForLaunchBefore();  // Its own launch is not dependent, but the next one is.
   constexpr int kElements = Plan<kHeadDim, kRows>::kElements;
   const AttentionUnit unit = UnitOf(a, kRows);
   const Heads heads = HeadsOf(a.shape, kRows);
@@ -379,7 +380,10 @@ cudaError_t LaunchDecode(const AttendBlocksArguments& arguments, uint32_t units,
                 {.grid = dim3(units * ((group + kRows - 1) / kRows), arguments.shape.kv_heads),
                  .block = dim3(kThreads),
                  .shared_bytes = Places<kHeadDim, kRows>::kBytes,
-                 .stream = stream},
+                 .stream = stream,
+                 // K and V come by the read-only path (LoadOnce), for what no kernel writes while
+                 // this one is there, be it in its wait.
+                 .dependent = false},
                 arguments);
 }
 

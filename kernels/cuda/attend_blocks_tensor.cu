@@ -261,6 +261,7 @@ __device__ inline void SeenByTiles(const AttendBlocksArguments& a, const Attenti
 template <int kHeadDim, int kRowTiles, int kRing>
 __global__ void __launch_bounds__(kAttentionThreads)
     AttendBlocksTensorKernel(const AttendBlocksArguments a) {
+  WaitForLaunchBefore();
   constexpr int kHeadDimMax = kHeadDim != 0 ? kHeadDim : 256;
   // Column groups of each warp.
   constexpr int kColumnGroups = (kHeadDimMax / kSide + kWarps - 1) / kWarps;
@@ -367,7 +368,8 @@ cudaError_t AttendBlocksTensor(const AttendBlocksArguments& arguments, uint32_t 
       .grid = dim3(units, arguments.shape.kv_heads),
       .block = dim3(kAttentionThreads),
       .shared_bytes = TensorSharedBytes(head_dim, arguments.rows_max, arguments.ring),
-      .stream = stream};
+      .stream = stream,
+      .dependent = true};
   switch (OwnHeadDim(head_dim)) {
     case 64:
       return LaunchRing<64>(arguments, shape);

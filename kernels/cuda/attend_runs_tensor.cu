@@ -400,6 +400,7 @@ __device__ inline void PushBlock(const AttendBlocksArguments& a, RunTree<kHeadDi
 template <int kHeadDim, int kRing, bool kCapped>
 __global__ void __launch_bounds__(kRunThreads, 1)
     AttendRunsTensorKernel(const AttendBlocksArguments a) {
+  WaitForLaunchBefore();
   const AttentionUnit unit = a.units[blockIdx.x];
   const int group = static_cast<int>(a.shape.query_heads / a.shape.kv_heads);
   const int rows = static_cast<int>(unit.query_tokens) * group;
@@ -563,7 +564,8 @@ cudaError_t AttendRunsTensor(const AttendBlocksArguments& arguments, uint32_t un
       .grid = dim3(units, arguments.shape.kv_heads),
       .block = dim3(kRunThreads),
       .shared_bytes = RunSharedBytes(head_dim, arguments.ring, arguments.levels),
-      .stream = stream};
+      .stream = stream,
+      .dependent = true};
   return head_dim == 64        ? LaunchRun<64, 4>(arguments, shape)
          : arguments.ring == 4 ? LaunchRun<128, 4>(arguments, shape)
                                : LaunchRun<128, 3>(arguments, shape);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "kernels/cuda/chunk_attention.h"
+#include "kernels/cuda/dependent_launches.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/kv_device.h"
@@ -39,7 +40,9 @@ class CudaComputeDevice final : public ComputeDevice {
         workspace_(std::move(workspace)) {}
 
   absl::Status MakeDense() {
-    LAMINA_ASSIGN_OR_RETURN(dense_, MakeCudaDense(options_.dense, workspace_, stream_));
+    CudaDenseOptions dense = options_.dense;
+    dense.launches = DescribeLaunches(info_);
+    LAMINA_ASSIGN_OR_RETURN(dense_, MakeCudaDense(dense, workspace_, stream_));
     return absl::OkStatus();
   }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "kernels/cuda/cuda_status_internal.h"
@@ -64,12 +65,60 @@ std::vector<std::byte> Converted(const void* weights, DType from, DType to, size
   return bytes;
 }
 
+NormHeadsArguments NormsOf(const MatrixView<const float>& x, const HeadNorms& norms) {
+  return {.shape = ShapeOf(x.rows, x.cols),
+          .x = In(x),
+          .query_heads = static_cast<uint32_t>(norms.query_heads),
+          .kv_heads = static_cast<uint32_t>(norms.kv_heads),
+          .head_dim = static_cast<uint32_t>(norms.head_dim),
+          .whole = norms.whole,
+          .epsilon = norms.epsilon,
+          .q_weight = norms.q_weight.data(),
+          .k_weight = norms.k_weight.data()};
+}
+
+RopeArguments RopeOf(const MatrixView<const float>& x, const QkvFinish& finish,
+                     const MatrixView<BFloat16>& out) {
+  const RopeTable& table = finish.table;
+  LAMINA_CHECK(finish.positions.size() == x.rows && out.rows == x.rows && out.cols == x.cols);
+  LAMINA_CHECK(finish.heads * finish.head_dim <= x.cols && table.rotary_dim <= finish.head_dim);
+  LAMINA_CHECK(table.frequencies.size() * 2 == table.rotary_dim);
+  RopeArguments arguments = {.shape = ShapeOf(x.rows, x.cols),
+                             .x = In(x),
+                             .heads = static_cast<uint32_t>(finish.heads),
+                             .head_dim = static_cast<uint32_t>(finish.head_dim),
+                             .rotary_dim = table.rotary_dim,
+                             .interleaved = table.layout == RopeLayout::kInterleaved,
+                             .magnitude = table.magnitude,
+                             .frequencies = table.frequencies.data(),
+                             .positions = finish.positions.data(),
+                             .out = reinterpret_cast<uint16_t*>(out.data),
+                             .out_stride = out.stride};
+  if (finish.store != nullptr) {
+    const KvRowStore& store = *finish.store;
+    LAMINA_CHECK(store.slots.size() == x.rows && 2 * store.kv_heads * finish.head_dim <= x.cols);
+    arguments.store = {.kv_heads = static_cast<uint32_t>(store.kv_heads),
+                       .k = reinterpret_cast<uint16_t*>(store.k),
+                       .v = reinterpret_cast<uint16_t*>(store.v),
+                       .head_stride = store.head_stride,
+                       .slots = store.slots.data()};
+  }
+  return arguments;
+}
+
 class CudaDenseImpl final : public CudaDense {
  public:
-  CudaDenseImpl(DType compute_type, const Stream& stream, std::unique_ptr<LinearEngine> linear)
-      : compute_type_(compute_type), stream_(stream), linear_(std::move(linear)) {}
+  CudaDenseImpl(const CudaDenseOptions& options, const Stream& stream,
+                std::unique_ptr<LinearEngine> linear)
+      : compute_type_(options.compute_type),
+        launches_(options.launches),
+        stream_(stream),
+        linear_(std::move(linear)) {}
 
-  std::string description() const override { return linear_->description(); }
+  std::string description() const override {
+    return launches_.empty() ? linear_->description()
+                             : absl::StrCat(linear_->description(), ", ", launches_);
+  }
   DType compute_type() const override { return compute_type_; }
 
   absl::Status Check() override { return std::exchange(failure_, absl::OkStatus()); }
@@ -167,22 +216,19 @@ class CudaDenseImpl final : public CudaDense {
   void RopeAndRound(MatrixView<const float> x, size_t heads, size_t head_dim,
                     const RopeTable& table, absl::Span<const uint32_t> positions,
                     MatrixView<BFloat16> out) override {
-    LAMINA_CHECK(positions.size() == x.rows && out.rows == x.rows && out.cols == x.cols);
-    LAMINA_CHECK(heads * head_dim <= x.cols && table.rotary_dim <= head_dim);
-    LAMINA_CHECK(table.frequencies.size() * 2 == table.rotary_dim);
-    Note(RopeRows({.shape = ShapeOf(x.rows, x.cols),
-                   .x = In(x),
-                   .heads = static_cast<uint32_t>(heads),
-                   .head_dim = static_cast<uint32_t>(head_dim),
-                   .rotary_dim = table.rotary_dim,
-                   .interleaved = table.layout == RopeLayout::kInterleaved,
-                   .magnitude = table.magnitude,
-                   .frequencies = table.frequencies.data(),
-                   .positions = positions.data(),
-                   .out = reinterpret_cast<uint16_t*>(out.data),
-                   .out_stride = out.stride},
-                  handle()),
-         "RopeAndRound");
+    FinishQkv(x, {.heads = heads, .head_dim = head_dim, .table = table, .positions = positions},
+              /*normed=*/{}, out);
+  }
+
+  void FinishQkv(MatrixView<const float> x, const QkvFinish& finish, MatrixView<float> /*normed*/,
+                 MatrixView<BFloat16> out) override {
+    const RopeArguments rope = RopeOf(x, finish, out);
+    if (finish.norms == nullptr) {
+      Note(RopeRows(rope, handle()), "RopeRows");
+      return;
+    }
+    LAMINA_CHECK(finish.norms->head_dim == finish.head_dim);
+    Note(NormRopeRows(NormsOf(x, *finish.norms), rope, handle()), "NormRopeRows");
   }
 
   void GatedActivation(Activation activation, MatrixView<const float> x,
@@ -239,19 +285,10 @@ class CudaDenseImpl final : public CudaDense {
   void NormHeads(MatrixView<const float> x, const HeadNorms& norms,
                  MatrixView<float> out) override {
     LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
-    Note(NormHeadsRows({.shape = ShapeOf(x.rows, x.cols),
-                        .x = In(x),
-                        .query_heads = static_cast<uint32_t>(norms.query_heads),
-                        .kv_heads = static_cast<uint32_t>(norms.kv_heads),
-                        .head_dim = static_cast<uint32_t>(norms.head_dim),
-                        .whole = norms.whole,
-                        .epsilon = norms.epsilon,
-                        .q_weight = norms.q_weight.data(),
-                        .k_weight = norms.k_weight.data(),
-                        .out = out.data,
-                        .out_stride = out.stride},
-                       handle()),
-         "NormHeads");
+    NormHeadsArguments arguments = NormsOf(x, norms);
+    arguments.out = out.data;
+    arguments.out_stride = out.stride;
+    Note(NormHeadsRows(arguments, handle()), "NormHeads");
   }
 
   void Scale(MatrixView<const float> x, float factor, float soft_cap,
@@ -290,6 +327,7 @@ class CudaDenseImpl final : public CudaDense {
   void Note(cudaError_t error, const char* call) { Note(CudaToStatus(error, call)); }
 
   const DType compute_type_;
+  const std::string launches_;
   const Stream& stream_;
   std::unique_ptr<LinearEngine> linear_;
   absl::Status failure_;
@@ -304,7 +342,7 @@ absl::StatusOr<std::unique_ptr<CudaDense>> MakeCudaDense(const CudaDenseOptions&
   LAMINA_ASSIGN_OR_RETURN(
       auto linear,
       MakeLinearEngine(options.compute_type, {workspace, options.workspace_bytes}, stream));
-  return std::make_unique<CudaDenseImpl>(options.compute_type, stream, std::move(linear));
+  return std::make_unique<CudaDenseImpl>(options, stream, std::move(linear));
 }
 
 }  // namespace lamina::kernels::cuda

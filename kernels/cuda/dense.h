@@ -21,6 +21,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -36,6 +37,8 @@ struct CudaDenseOptions {
   DType compute_type = DType::kBF16;
   // Device memory for products. Fewer bytes rule out some algorithms.
   size_t workspace_bytes = size_t{32} << 20;
+  // For description(): how kernels are launched (dependent_launches.h). Empty: it does not say.
+  std::string launches;
 };
 
 class CudaDense : public Dense {

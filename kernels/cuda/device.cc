@@ -10,6 +10,7 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "kernels/cuda/cuda_status_internal.h"
+#include "kernels/cuda/dependent_launches.h"
 #include "kernels/cuda/load_kernels.h"
 
 namespace lamina::kernels::cuda {
@@ -59,6 +60,9 @@ absl::StatusOr<DeviceInfo> OpenDevice(int index) {
                           Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
   info.shared_bytes_max = static_cast<size_t>(shared);
   LAMINA_RETURN_IF_ERROR(LoadKernels(info));
+  info.dependent_launches =
+      info.capability_major >= kDependentCapabilityMajor && LoadedKernelsWait(index);
+  NoteDevice(info);
   return info;
 }
 

@@ -29,6 +29,8 @@ struct DeviceInfo {
   int multiprocessors = 0;
   uint64_t memory_bytes = 0;
   size_t shared_bytes_max = 0;  // Dynamic shared memory of one thread block, after opting in.
+  // It and the kernels that were loaded for it have them (dependent_launches.h).
+  bool dependent_launches = false;
 };
 
 // Makes device `index` this thread's device, and loads the kernels if this is the process's first

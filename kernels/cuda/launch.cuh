@@ -6,6 +6,11 @@
 // A kernel is loaded before, by LoadKernels() (load_kernels.h). CUDA would load it at its first
 // launch, and so wait for all kernels that run, under a lock that stops other threads' launches:
 // where one of those polls for what another thread is to launch, neither goes on.
+//
+// A launch may be dependent (dependent_launches.h). Then the kernel begins with
+// WaitForLaunchBefore() (ptx.cuh), in every thread and before it touches memory; and what is put
+// into the stream right before it is no product of cuBLASLt's, of whose kernels we do not know what
+// they wait for.
 
 #pragma once
 
@@ -13,6 +18,7 @@
 
 #include <cstddef>
 
+#include "kernels/cuda/dependent_launches.h"
 #include "kernels/cuda/kernel_limits.h"
 
 namespace lamina::kernels::cuda {
@@ -22,6 +28,7 @@ struct LaunchShape {
   dim3 block;
   size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
+  bool dependent = false;  // Where the device has such launches.
 };
 
 // Loads a kernel into this thread's device, and lets its launches have all the dynamic shared
@@ -36,6 +43,9 @@ cudaError_t LoadKernel(void (*kernel)(Parameters...), KernelLimits& limits) {
   }
   if (attributes.localSizeBytes > limits.local_bytes) {
     limits.local_bytes = attributes.localSizeBytes;
+  }
+  if (attributes.ptxVersion < limits.ptx_version_min) {
+    limits.ptx_version_min = attributes.ptxVersion;
   }
   const size_t dynamic = limits.shared_bytes_max - attributes.sharedSizeBytes;
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -59,6 +69,13 @@ cudaError_t Launch(void (*kernel)(Parameters...), const LaunchShape& shape,
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = shape.stream;
+  cudaLaunchAttribute attribute = {};
+  if (shape.dependent && LaunchesAreDependent()) {
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+  }
   return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
 }
 

@@ -20,4 +20,8 @@ namespace lamina::kernels::cuda {
 // Errors: kUnimplemented  there is no code for this kind of device; says for which there is.
 absl::Status LoadKernels(const DeviceInfo& device);
 
+// Whether the kernels that were loaded for device `index` were built for devices with dependent
+// launches, and so wait for the launch before (dependent_launches.h).
+bool LoadedKernelsWait(int index);
+
 }  // namespace lamina::kernels::cuda

@@ -186,6 +186,7 @@ __device__ inline void WriteOutput(const MergeBlocksArguments& a, const Stack& s
 
 // One warp to a row and head.
 __global__ void __launch_bounds__(kThreads) MergeBlocksKernel(const MergeBlocksArguments a) {
+  WaitForLaunchBefore();
   const AttentionRow row = a.rows[blockIdx.x];
   Stack stack;
   stack.head_dim = static_cast<int>(a.head_dim);
@@ -213,6 +214,7 @@ __global__ void __launch_bounds__(kThreads) MergeBlocksKernel(const MergeBlocksA
 
 // A thread copies eight elements of K and of V.
 __global__ void StoreRowsKernel(const StoreRowsArguments a) {
+  WaitForLaunchBefore();
   const uint32_t pieces_of_head = a.head_dim / 8;
   const uint32_t pieces = a.kv_heads * pieces_of_head;
   const size_t slot = a.slots[blockIdx.x];
@@ -238,13 +240,17 @@ cudaError_t MergeBlocks(const MergeBlocksArguments& arguments, uint32_t rows, cu
   const LaunchShape shape = {.grid = dim3(rows, arguments.query_heads),
                              .block = dim3(kThreads),
                              .shared_bytes = arguments.depth * entry_bytes,
-                             .stream = stream};
+                             .stream = stream,
+                             .dependent = true};
   return Launch(MergeBlocksKernel, shape, arguments);
 }
 
 cudaError_t StoreRows(const StoreRowsArguments& arguments, uint32_t tokens, cudaStream_t stream) {
-  const LaunchShape shape = {
-      .grid = dim3(tokens), .block = dim3(kAttentionThreads), .shared_bytes = 0, .stream = stream};
+  const LaunchShape shape = {.grid = dim3(tokens),
+                             .block = dim3(kAttentionThreads),
+                             .shared_bytes = 0,
+                             .stream = stream,
+                             .dependent = true};
   return Launch(StoreRowsKernel, shape, arguments);
 }
 

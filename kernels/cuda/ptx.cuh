@@ -2,15 +2,26 @@
 //
 // What CUDA C++ has no words for, or other words than C++: dynamic shared memory, asynchronous
 // copies into it, products on tensor cores, ordered loads and stores that other processors see, the
-// global clock. Everything else of kernels/cuda is plain CUDA C++.
+// global clock, the launch before. Everything else of kernels/cuda is plain CUDA C++.
 //
 // The emulation that runs these kernels in unit tests has its own file of this name.
 
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
+#include <nv/target>
 
 namespace lamina::kernels::cuda {
+
+// Begins a kernel whose launch may be dependent (launch.cuh): waits until the launch before it on
+// the stream has ended and all that it wrote is there, and so, since that one waited too, all
+// before; then lets the next one be launched. After an ordinary launch it does nothing.
+__device__ inline void WaitForLaunchBefore() {
+  NV_IF_TARGET(NV_PROVIDES_SM_90,
+               (cudaGridDependencySynchronize(); cudaTriggerProgrammaticLaunchCompletion();))
+}
 
 // The thread block's dynamic shared memory, as many bytes as its launch asked for.
 __device__ inline unsigned char* DynamicShared() {

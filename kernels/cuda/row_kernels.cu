@@ -19,6 +19,7 @@ constexpr int kThreads = 256;
 constexpr int kEach = 4;
 constexpr uint32_t kPiece = kEach * kThreads;
 constexpr uint32_t kRotaryMax = 256;
+constexpr uint32_t kNoSlot = 0xffffffffu;  // As dense.h has it.
 constexpr int kNormThreads = 512;
 constexpr int kNormEachMax = 32;
 
@@ -111,91 +112,180 @@ __global__ void NormKernel(const NormArguments a) {
   }
 }
 
-// A block of threads to a norm, and one more to v.
-__global__ void NormHeadsKernel(const NormHeadsArguments a) {
-  const size_t row = blockIdx.x;
-  const float* x = a.x.data + row * a.x.stride;
-  float* out = a.out + row * a.out_stride;
+// The columns of a row [q | k | v] that a thread block has: those of a norm, or v.
+struct NormPart {
+  uint32_t first;
+  uint32_t cols;
+  const float* weight;  // Null: v, which has no norm.
+};
+
+__device__ inline NormPart PartOf(const NormHeadsArguments& a) {
   const uint32_t q_norms = a.whole ? 1 : a.query_heads;
   const uint32_t norms = q_norms + (a.whole ? 1 : a.kv_heads);
   const uint32_t norm = blockIdx.y;
-  const bool is_q = norm < q_norms;
-  uint32_t first = norm * a.head_dim;
-  uint32_t cols = a.head_dim;
   if (norm == norms) {
-    first = (a.query_heads + a.kv_heads) * a.head_dim;
-    cols = a.shape.cols - first;
-  } else if (a.whole) {
-    first = is_q ? 0 : a.query_heads * a.head_dim;
-    cols = (is_q ? a.query_heads : a.kv_heads) * a.head_dim;
+    const uint32_t first = (a.query_heads + a.kv_heads) * a.head_dim;
+    return {first, a.shape.cols - first, nullptr};
   }
-  if (norm == norms) {
-    for (uint32_t i = threadIdx.x; i < cols; i += kThreads) {
-      out[first + i] = x[first + i];
+  const bool is_q = norm < q_norms;
+  const float* const weight = is_q ? a.q_weight : a.k_weight;
+  if (a.whole) {
+    return {is_q ? 0 : a.query_heads * a.head_dim, (is_q ? a.query_heads : a.kv_heads) * a.head_dim,
+            weight};
+  }
+  return {norm * a.head_dim, a.head_dim, weight};
+}
+
+// What elements of the part are multiplied by, before their weights. The whole thread block.
+__device__ inline double ScaleOf(const NormPart& part, const float* x, float epsilon) {
+  double squares = 0;
+  for (uint32_t i = threadIdx.x; i < part.cols; i += kThreads) {
+    squares =
+        squares + static_cast<double>(x[part.first + i]) * static_cast<double>(x[part.first + i]);
+  }
+  return 1 / sqrt(SumOverBlock(squares) / part.cols + static_cast<double>(epsilon));
+}
+
+// Element i of the part.
+__device__ inline float Normal(const NormPart& part, const float* x, double scale, uint32_t i) {
+  return static_cast<float>(static_cast<double>(x[part.first + i]) * scale *
+                            static_cast<double>(part.weight[i]));
+}
+
+// A block of threads to a norm, and one more to v.
+__global__ void NormHeadsKernel(const NormHeadsArguments a) {
+  const float* x = a.x.data + size_t{blockIdx.x} * a.x.stride;
+  float* out = a.out + size_t{blockIdx.x} * a.out_stride;
+  const NormPart part = PartOf(a);
+  if (part.weight == nullptr) {
+    for (uint32_t i = threadIdx.x; i < part.cols; i += kThreads) {
+      out[part.first + i] = x[part.first + i];
     }
     return;
   }
-  const float* weight = is_q ? a.q_weight : a.k_weight;
-  double squares = 0;
-  for (uint32_t i = threadIdx.x; i < cols; i += kThreads) {
-    squares = squares + static_cast<double>(x[first + i]) * static_cast<double>(x[first + i]);
+  const double scale = ScaleOf(part, x, a.epsilon);
+  for (uint32_t i = threadIdx.x; i < part.cols; i += kThreads) {
+    out[part.first + i] = Normal(part, x, scale, i);
   }
-  const double scale = 1 / sqrt(SumOverBlock(squares) / cols + static_cast<double>(a.epsilon));
-  for (uint32_t i = threadIdx.x; i < cols; i += kThreads) {
-    out[first + i] = static_cast<float>(static_cast<double>(x[first + i]) * scale *
-                                        static_cast<double>(weight[i]));
+}
+
+// How an element of a head turns.
+struct Turn {
+  bool turns;
+  bool second;        // It is the second one of its pair.
+  uint32_t pair;      // Number of the pair in the head.
+  uint32_t distance;  // To the other one.
+};
+
+__device__ inline Turn TurnOf(const RopeArguments& a, uint32_t col) {
+  const uint32_t element = col % a.head_dim;
+  const uint32_t half = a.rotary_dim / 2;
+  const bool turns = col < a.shape.cols && col < a.heads * a.head_dim && element < a.rotary_dim;
+  return {turns, a.interleaved ? element % 2 != 0 : element >= half,
+          a.interleaved ? element / 2 : (turns ? element % half : 0), a.interleaved ? 1 : half};
+}
+
+// Cosines and sines of a position.
+struct Angles {
+  double cosines[kRotaryMax / 2];
+  double sines[kRotaryMax / 2];
+};
+
+// One angle serves all heads. The angle is the f32 product; its sine and cosine are exact to f32.
+__device__ inline void FillAngles(const RopeArguments& a, uint32_t position, Angles& angles) {
+  const uint32_t half = a.rotary_dim / 2;
+  for (uint32_t i = threadIdx.x; i < 2 * half; i += kThreads) {
+    const uint32_t pair = i < half ? i : i - half;
+    const auto angle = static_cast<double>(static_cast<float>(position) * a.frequencies[pair]);
+    if (i < half) {
+      angles.cosines[pair] = cos(angle) * static_cast<double>(a.magnitude);
+    } else {
+      angles.sines[pair] = sin(angle) * static_cast<double>(a.magnitude);
+    }
   }
+}
+
+__device__ inline float Rotated(const Turn& turn, const Angles& angles, float mine, float other) {
+  if (!turn.turns) {
+    return mine;
+  }
+  const double along = static_cast<double>(mine) * angles.cosines[turn.pair];
+  const double across = static_cast<double>(other) * angles.sines[turn.pair];
+  return static_cast<float>(turn.second ? along + across : along - across);
+}
+
+// Where a row goes, and the slot of its k and v.
+struct RowPlace {
+  uint16_t* out;
+  uint32_t slot;
+};
+
+__device__ inline RowPlace PlaceOf(const RopeArguments& a, size_t row) {
+  return {a.out + row * a.out_stride, a.store.slots != nullptr ? a.store.slots[row] : kNoSlot};
+}
+
+__device__ inline void PutQkv(const RopeArguments& a, const RowPlace& place, uint32_t col,
+                              float value) {
+  const uint16_t bits = RoundToBFloat16(value);
+  place.out[col] = bits;
+  const uint32_t width = a.store.kv_heads * a.head_dim;
+  if (place.slot == kNoSlot || col + 2 * width < a.shape.cols) {
+    return;
+  }
+  const uint32_t of_both = col + 2 * width - a.shape.cols;
+  const bool is_v = of_both >= width;
+  const uint32_t of_plane = is_v ? of_both - width : of_both;
+  uint16_t* const plane = is_v ? a.store.v : a.store.k;
+  plane[of_plane / a.head_dim * a.store.head_stride + size_t{place.slot} * a.head_dim +
+        of_plane % a.head_dim] = bits;
 }
 
 // A thread block takes a piece of a row, so that few rows have many; each makes the angles anew.
 __global__ void RopeKernel(const RopeArguments a) {
-  __shared__ double cosines[kRotaryMax / 2];
-  __shared__ double sines[kRotaryMax / 2];
+  __shared__ Angles angles;
   const size_t row = blockIdx.x;
   const float* const x = a.x.data + row * a.x.stride;
-  const uint32_t half = a.rotary_dim / 2;
   const uint32_t first = blockIdx.y * kPiece + threadIdx.x;
   float mine[kEach];
   float other[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const uint32_t col = first + i * kThreads;
-    const uint32_t element = col % a.head_dim;
-    const bool turns = col < a.shape.cols && col < a.heads * a.head_dim && element < a.rotary_dim;
-    const bool second = a.interleaved ? element % 2 != 0 : element >= half;
-    const uint32_t distance = a.interleaved ? 1 : half;
+    const Turn turn = TurnOf(a, col);
     mine[i] = col < a.shape.cols ? x[col] : 0.0f;
-    other[i] = turns ? x[second ? col - distance : col + distance] : 0.0f;
+    other[i] = turn.turns ? x[turn.second ? col - turn.distance : col + turn.distance] : 0.0f;
   }
-  // One angle serves all heads. The angle is the f32 product; its sine and cosine are exact to f32.
-  const uint32_t position = a.positions[row];
-  for (uint32_t i = threadIdx.x; i < 2 * half; i += kThreads) {
-    const uint32_t pair = i < half ? i : i - half;
-    const auto angle = static_cast<double>(static_cast<float>(position) * a.frequencies[pair]);
-    if (i < half) {
-      cosines[pair] = cos(angle) * static_cast<double>(a.magnitude);
-    } else {
-      sines[pair] = sin(angle) * static_cast<double>(a.magnitude);
-    }
-  }
+  const RowPlace place = PlaceOf(a, row);
+  FillAngles(a, a.positions[row], angles);
   __syncthreads();
-  uint16_t* const out = a.out + row * a.out_stride;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const uint32_t col = first + i * kThreads;
-    if (col >= a.shape.cols) {
-      continue;
+    if (col < a.shape.cols) {
+      PutQkv(a, place, col, Rotated(TurnOf(a, col), angles, mine[i], other[i]));
     }
-    const uint32_t element = col % a.head_dim;
-    float value = mine[i];
-    if (col < a.heads * a.head_dim && element < a.rotary_dim) {
-      const uint32_t pair = a.interleaved ? element / 2 : element % half;
-      const bool second = a.interleaved ? element % 2 != 0 : element >= half;
-      const double along = static_cast<double>(mine[i]) * cosines[pair];
-      const double across = static_cast<double>(other[i]) * sines[pair];
-      value = static_cast<float>(second ? along + across : along - across);
-    }
-    out[col] = RoundToBFloat16(value);
+  }
+}
+
+// Blocks as those of NormHeadsKernel, whose sums these are. The other one of a pair is made anew.
+__global__ void NormRopeKernel(const NormHeadsArguments norms, const RopeArguments a) {
+  __shared__ Angles angles;
+  const size_t row = blockIdx.x;
+  const float* const x = norms.x.data + row * norms.x.stride;
+  const NormPart part = PartOf(norms);
+  const RowPlace place = PlaceOf(a, row);
+  FillAngles(a, a.positions[row], angles);
+  const double scale = part.weight != nullptr ? ScaleOf(part, x, norms.epsilon) : 1.0;
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < part.cols; i += kThreads) {
+    const uint32_t col = part.first + i;
+    const auto value_of = [&](uint32_t at) {
+      return part.weight != nullptr ? Normal(part, x, scale, at) : x[part.first + at];
+    };
+    const Turn turn = TurnOf(a, col);
+    const float other =
+        turn.turns ? value_of(turn.second ? i - turn.distance : i + turn.distance) : 0.0f;
+    PutQkv(a, place, col, Rotated(turn, angles, value_of(i), other));
   }
 }
 
@@ -319,6 +409,15 @@ LaunchShape Pieces(const RowsShape& shape, cudaStream_t stream) {
           .stream = stream};
 }
 
+// A thread block to a norm, and one more to v.
+LaunchShape NormParts(const NormHeadsArguments& a, cudaStream_t stream) {
+  const uint32_t norms = a.whole ? 2 : a.query_heads + a.kv_heads;
+  return {.grid = dim3(a.shape.rows, norms + 1),
+          .block = dim3(kThreads),
+          .shared_bytes = 0,
+          .stream = stream};
+}
+
 // A grid of no blocks is an error of CUDA's; no rows are none of ours.
 bool Empty(const RowsShape& shape) { return shape.rows == 0 || shape.cols == 0; }
 
@@ -326,8 +425,8 @@ bool Empty(const RowsShape& shape) { return shape.rows == 0 || shape.cols == 0; 
 
 cudaError_t LoadRowKernels(KernelLimits& limits) {
   return LoadEach(limits, NormKernel<2>, NormKernel<4>, NormKernel<8>, NormKernel<16>,
-                  NormKernel<kNormEachMax>, NormHeadsKernel, RopeKernel, ActivateKernel, AddKernel,
-                  ScaleKernel, ConvertKernel, EmbedKernel);
+                  NormKernel<kNormEachMax>, NormHeadsKernel, RopeKernel, NormRopeKernel,
+                  ActivateKernel, AddKernel, ScaleKernel, ConvertKernel, EmbedKernel);
 }
 
 cudaError_t NormRows(const NormArguments& a, cudaStream_t stream) {
@@ -338,12 +437,16 @@ cudaError_t NormRows(const NormArguments& a, cudaStream_t stream) {
 }
 
 cudaError_t NormHeadsRows(const NormHeadsArguments& a, cudaStream_t stream) {
-  const uint32_t norms = a.whole ? 2 : a.query_heads + a.kv_heads;
-  const LaunchShape shape = {.grid = dim3(a.shape.rows, norms + 1),
-                             .block = dim3(kThreads),
-                             .shared_bytes = 0,
-                             .stream = stream};
-  return Empty(a.shape) ? cudaSuccess : Launch(NormHeadsKernel, shape, a);
+  return Empty(a.shape) ? cudaSuccess : Launch(NormHeadsKernel, NormParts(a, stream), a);
+}
+
+cudaError_t NormRopeRows(const NormHeadsArguments& norms, const RopeArguments& rope,
+                         cudaStream_t stream) {
+  if (rope.rotary_dim > kRotaryMax) {
+    return cudaErrorInvalidValue;
+  }
+  return Empty(norms.shape) ? cudaSuccess
+                            : Launch(NormRopeKernel, NormParts(norms, stream), norms, rope);
 }
 
 cudaError_t ScaleRows(const ScaleArguments& a, cudaStream_t stream) {

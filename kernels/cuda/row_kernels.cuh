@@ -77,7 +77,17 @@ struct ScaleArguments {
 };
 cudaError_t ScaleRows(const ScaleArguments& arguments, cudaStream_t stream);
 
-// Rotates the first `heads` heads of each row and rounds all columns to bf16.
+// Slots for k and v of rows [q | k | v], as KvRowStore; null `slots`: nothing is stored.
+struct SlotsOut {
+  uint32_t kv_heads = 0;
+  uint16_t* k = nullptr;
+  uint16_t* v = nullptr;
+  size_t head_stride = 0;
+  const uint32_t* slots = nullptr;  // [rows]
+};
+
+// Rotates the first `heads` heads of each row and rounds all columns to bf16, of which the last go
+// to slots too.
 struct RopeArguments {
   RowsShape shape;
   RowsIn x;
@@ -90,8 +100,14 @@ struct RopeArguments {
   const uint32_t* positions = nullptr;  // [rows]
   uint16_t* out = nullptr;
   size_t out_stride = 0;
+  SlotsOut store;
 };
 cudaError_t RopeRows(const RopeArguments& arguments, cudaStream_t stream);
+
+// RopeRows() of what NormHeadsRows() makes of `norms.x`: with the bits of both. Neither norms.out
+// nor rope.x are looked at. Requires: rope.head_dim is norms.head_dim.
+cudaError_t NormRopeRows(const NormHeadsArguments& norms, const RopeArguments& rope,
+                         cudaStream_t stream);
 
 // out = act(x), or, gated, act(x[:, 0:cols]) * x[:, cols:2 cols].
 struct ActivateArguments {

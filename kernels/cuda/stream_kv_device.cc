@@ -97,6 +97,10 @@ class StreamKvDevice final : public KvDevice {
   absl::Status Store(uint32_t layer, HeadRange heads, absl::Span<const KvRows> rows) override {
     return Noted(TryStore(layers_[layer].Part(heads), rows));
   }
+  std::optional<KvPlanes> Planes(uint32_t layer) override {
+    const KvLayers::Layer& of = layers_[layer];
+    return KvPlanes{.k = of.k, .v = of.v, .head_stride = of.head_stride};
+  }
   absl::Status Attend(uint32_t layer, HeadRange heads,
                       absl::Span<const AttentionItem> items) override {
     return Noted(TryAttend(layers_[layer].Part(heads), items));

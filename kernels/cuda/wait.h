@@ -88,6 +88,9 @@ struct RaiseRequest {
   const LaneState* state = nullptr;    // Optional: looked at instead.
   UnitRecord* unit = nullptr;          // Optional, with a record: is told what was raised when.
   uint64_t sequence = 0;               // For `unit`.
+  // Right before it the stream has a kernel of ours that does not poll, or a copy: the launch may
+  // be dependent (dependent_launches.h).
+  bool behind_kernel = false;
 };
 
 // Raises a signal word after everything that the stream did before, as a transport's signal covers
@@ -104,6 +107,7 @@ struct PutRequest {
   // the bytes, of which there may be none.
   bool stamped = false;
   WindowStamp stamp;
+  bool behind_kernel = false;  // As RaiseRequest has it.
 };
 
 // Copies with the device's own stores, into memory of the host or a peer that it can reach.

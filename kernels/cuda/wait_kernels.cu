@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The polling kernel is one thread: it occupies little of the device while it waits. Kernels behind
-// it on the stream start when it ends; other streams go on.
+// it on the stream start when it ends; other streams go on. So it is never dependent, nor is what
+// is launched right behind it: thread blocks that hold their places while it polls could keep from
+// running what it polls for.
 
 #include <cuda_runtime.h>
 
@@ -117,6 +119,7 @@ __global__ void WaitKernel(const WaitRequest a) {
 }
 
 __global__ void RaiseKernel(const RaiseRequest a) {
+  WaitForLaunchBefore();
   if (FailureOf(a.record, a.state) != 0) {
     return;
   }
@@ -141,6 +144,7 @@ __device__ inline bool HasFailed(const WaitRecord* record, const LaneState* stat
 }
 
 __global__ void PutKernel(const PutRequest a) {
+  WaitForLaunchBefore();
   if (HasFailed(a.record, a.state)) {
     return;
   }
@@ -175,17 +179,25 @@ cudaError_t LaunchWait(const WaitRequest& request, cudaStream_t stream) {
 
 cudaError_t LaunchRaise(const RaiseRequest& request, cudaStream_t stream) {
   return Launch(RaiseKernel,
-                {.grid = dim3(1), .block = dim3(1), .shared_bytes = 0, .stream = stream}, request);
+                {.grid = dim3(1),
+                 .block = dim3(1),
+                 .shared_bytes = 0,
+                 .stream = stream,
+                 .dependent = request.behind_kernel},
+                request);
 }
 
 cudaError_t LaunchPut(const PutRequest& request, cudaStream_t stream) {
   const size_t wanted = (request.bytes / sizeof(uint4) + kPutThreads - 1) / kPutThreads;
   const uint32_t some = wanted == 0 ? 1 : static_cast<uint32_t>(wanted);  // For the stamp alone.
   const uint32_t blocks = some < kPutBlocksMax ? some : kPutBlocksMax;
-  return Launch(
-      PutKernel,
-      {.grid = dim3(blocks), .block = dim3(kPutThreads), .shared_bytes = 0, .stream = stream},
-      request);
+  return Launch(PutKernel,
+                {.grid = dim3(blocks),
+                 .block = dim3(kPutThreads),
+                 .shared_bytes = 0,
+                 .stream = stream,
+                 .dependent = request.behind_kernel},
+                request);
 }
 
 }  // namespace lamina::kernels::cuda

@@ -304,14 +304,16 @@ class CudaWindowChannel final : public WindowChannel {
                                      .record = lane.record,
                                      .state = lane.state,
                                      .stamped = true,
-                                     .stamp = out.stamp},
+                                     .stamp = out.stamp,
+                                     .behind_kernel = true},
                                     *lane.stream));
     return RaiseSignal({.signal = peer.Word(out.word),
                         .value = out.value,
                         .record = lane.record,
                         .state = lane.state,
                         .unit = &lane.sent[unit % options_.sends_kept],
-                        .sequence = unit},
+                        .sequence = unit,
+                        .behind_kernel = true},
                        *lane.stream);
   }
 
@@ -333,14 +335,17 @@ class CudaWindowChannel final : public WindowChannel {
                          .times = lane.times[rows.peer].polled},
                         *lane.stream));
     }
+    bool behind_wait = true;
     for (const RowsIn& rows : in) {
       LAMINA_RETURN_IF_ERROR(
           PutBytes({.to = rows.rows,
                     .from = own_->At(rows.window, kWindowHeaderBytes) + kWindowHeaderBytes,
                     .bytes = rows.bytes,
                     .record = lane.record,
-                    .state = lane.state},
+                    .state = lane.state,
+                    .behind_kernel = !behind_wait},
                    *lane.stream));
+      behind_wait = behind_wait && rows.bytes == 0;  // Then nothing was launched.
     }
     return absl::OkStatus();
   }

@@ -24,6 +24,9 @@ case $1 in
   linear) echo "linear: INTERNAL: cublasLtMatmul: CUBLAS_STATUS_EXECUTION_FAILED" >&2; exit 1 ;;
   slice) echo '{"models": [{"model": "SmolLM2-135M", "record_us": 90.5, "graph_bytes": 4096, "rows": [
     {"rows": 16, "launches_us": 41.5, "graph_us": 31.25, "launches_calls_us": 20.0, "graph_calls_us": 4.0}]}]}' ;;
+  store) echo '{"launches": "dependent launches", "layers": [{"model": "SmolLM2-135M", "kernel": "tensor", "rows": [
+    {"rows": 16, "two_calls_ordinary_us": 21.5, "one_call_ordinary_us": 18.25, "two_calls_dependent_us": 17.5,
+    "one_call_dependent_us": 15.75, "empty_us": 12.0}]}]}' ;;
   polling) while :; do :; done ;;
 esac
 """
@@ -98,7 +101,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         results = json.loads((self.out / "gpu_check.json").read_text())
         self.assertEqual(
-            sorted(results), ["attention", "compute", "facts", "ipc", "nodes", "slice", "tests", "waits"]
+            sorted(results), ["attention", "compute", "facts", "ipc", "nodes", "slice", "store", "tests", "waits"]
         )
         self.assertEqual(results["tests"]["failed"], ["Suite.Fails", "Suite.Crashes (ended its process)"])
         self.assertEqual(results["tests"]["left"][0], "Suite.Hangs")
@@ -107,6 +110,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("tensor    head 128, group  4,  64 rows at  4096: 0.2500 ms, 3800.0 GB/s, 0.950 of copy", done.stdout)
         self.assertIn("512 tokens at  4096 in 1.500 ms, 20.1 TFLOP/s", done.stdout)
         self.assertIn("16 rows: launches 41.5 us, graph 31.25 us", done.stdout)
+        self.assertIn("16 rows: rope, store, attention in one call 18.25 us, in two 21.5 us; dependent 15.75 us, 17.5 us", done.stdout)
         self.assertIn("polling: failed, exit status 124", done.stderr)
         self.assertIn("serve: left out", done.stderr)
         self.assertNotIn("torch", done.stderr)
@@ -200,7 +204,7 @@ class GpuCheckTest(unittest.TestCase):
         done = self.check("--step", "all")
 
         self.assertEqual(done.returncode, 2)
-        self.assertIn("facts tests nodes compute waits attention linear slice polling ipc serve torch peers", done.stderr)
+        self.assertIn("facts tests nodes compute waits attention linear slice store polling ipc serve torch peers", done.stderr)
 
 
 if __name__ == "__main__":

@@ -156,6 +156,21 @@ void CloseDevice() {
   }
 }
 
+bool CloseUnderWork() {
+  Heap& heap = TheHeap();
+  const std::lock_guard lock(heap.mutex);
+  if (heap.users == 1) {
+    heap.Open(false);
+  }
+  return heap.users == 1;
+}
+
+void OpenDevice() {
+  Heap& heap = TheHeap();
+  const std::lock_guard lock(heap.mutex);
+  heap.Open(true);
+}
+
 DeviceAccess::DeviceAccess() {
   Heap& heap = TheHeap();
   const std::lock_guard lock(heap.mutex);

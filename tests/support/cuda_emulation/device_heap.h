@@ -41,6 +41,10 @@ void* ImportDevice(const DevicePiece& piece);
 // Closes the memory, unless some stream works.
 void CloseDevice();
 
+// Closes it although the caller works, unless others do too. Whether it did; and opens it again.
+bool CloseUnderWork();
+void OpenDevice();
+
 // While one lives, device memory can be touched; and after it, until it is closed.
 class DeviceAccess {
  public:

@@ -11,6 +11,8 @@
 #include <memory>
 #include <vector>
 
+#include "tests/support/cuda_emulation/device_heap.h"
+
 namespace lamina::cuda_emulation {
 namespace {
 
@@ -31,6 +33,7 @@ struct Thread {
   std::unique_ptr<char[]> stack;
   State state = State::kDone;
   unsigned exchanges = 0;  // So far; its parity names the place of the next value.
+  bool waited = false;     // For the launch before.
   Dim3 index;
 };
 
@@ -84,6 +87,20 @@ class Machine {
     return warps_[warp].values[parity][source % kWarpThreads];
   }
 
+  // The next blocks are those of a launch that is dependent, or not.
+  void BeginLaunch(bool dependent) {
+    dependent_ = dependent;
+    closed_ = dependent && CloseUnderWork();
+  }
+
+  void NoteWaited() {
+    threads_[current_].waited = true;
+    if (closed_) {
+      closed_ = false;
+      OpenDevice();
+    }
+  }
+
   unsigned lane() const { return static_cast<unsigned>(current_ % kWarpThreads); }
   Place place_;
   std::vector<unsigned char> shared_;
@@ -92,6 +109,9 @@ class Machine {
   static void Enter() {
     Machine& machine = Mine();
     (*machine.body_)();
+    if (machine.dependent_ && !machine.threads_[machine.current_].waited) {
+      Stop("a thread of a dependent launch has not waited for the launch before");
+    }
     machine.threads_[machine.current_].state = State::kDone;
     swapcontext(&machine.threads_[machine.current_].context, &machine.scheduler_);
   }
@@ -103,6 +123,7 @@ class Machine {
     }
     thread.state = State::kRunnable;
     thread.exchanges = 0;
+    thread.waited = false;
     thread.index = Dim3(static_cast<unsigned>(i), 0, 0);
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = thread.stack.get();
@@ -158,6 +179,8 @@ class Machine {
   std::vector<Warp> warps_;
   size_t count_ = 0;
   size_t current_ = 0;
+  bool dependent_ = false;
+  bool closed_ = false;  // Device memory, until a thread has waited.
 };
 
 }  // namespace
@@ -165,11 +188,12 @@ class Machine {
 const Place& Here() { return Machine::Mine().place_; }
 
 void RunGrid(const Dim3& grid, const Dim3& block, size_t shared_bytes,
-             const std::function<void()>& body) {
+             const std::function<void()>& body, bool dependent) {
   if (shared_bytes > kSharedBytesMax) {
     Stop("more shared memory than a thread block can have");
   }
   Machine& machine = Machine::Mine();
+  machine.BeginLaunch(dependent);
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
@@ -181,6 +205,8 @@ void RunGrid(const Dim3& grid, const Dim3& block, size_t shared_bytes,
 }
 
 unsigned char* Shared() { return Machine::Mine().shared_.data(); }
+
+void NoteWaited() { Machine::Mine().NoteWaited(); }
 
 void SyncThreads() { Machine::Mine().Wait(State::kAtBlockBarrier); }
 

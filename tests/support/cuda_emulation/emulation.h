@@ -40,8 +40,16 @@ const Place& Here();
 
 // Runs `body` as every thread of the grid. Block and grid as in CUDA; a block has at most 1024
 // threads in x alone.
+//
+// A `dependent` launch is one that a device may begin while the launch before it still runs. It
+// stops the program if a thread ends that has not waited; and until the first one has, device
+// memory is closed, so that a kernel which touches it before its wait ends with a segmentation
+// fault.
 void RunGrid(const Dim3& grid, const Dim3& block, size_t shared_bytes,
-             const std::function<void()>& body);
+             const std::function<void()>& body, bool dependent = false);
+
+// The running thread has waited for the launch before.
+void NoteWaited();
 
 // The dynamic shared memory of the running block: filled with 0xff bytes before each block.
 unsigned char* Shared();

@@ -28,6 +28,7 @@ Kernels& All() {
 std::atomic<bool> loads_fail{false};
 std::atomic<uint64_t> launches{0};
 std::atomic<uint64_t> copies{0};
+std::atomic<uint64_t> dependent{0};
 
 }  // namespace
 
@@ -75,6 +76,9 @@ cudaError_t CheckLaunch(const void* kernel, const Dim3& grid, const Dim3& block,
 
 Given AllGiven() { return {.launches = launches.load(), .copies = copies.load()}; }
 void NoteCopy() { ++copies; }
+
+uint64_t DependentLaunches() { return dependent.load(); }
+void NoteDependent() { ++dependent; }
 
 void FailLoads(bool fail) { loads_fail.store(fail); }
 bool LoadsFail() { return loads_fail.load(); }

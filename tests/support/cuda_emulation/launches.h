@@ -55,6 +55,10 @@ struct Given {
 Given AllGiven();
 void NoteCopy();
 
+// How many of the launches were dependent (kernels/cuda/dependent_launches.h).
+uint64_t DependentLaunches();
+void NoteDependent();
+
 // Whether loading fails, with cudaErrorNoKernelImageForDevice, as on a device of another kind.
 void FailLoads(bool fail);
 bool LoadsFail();

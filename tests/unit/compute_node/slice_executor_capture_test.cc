@@ -177,8 +177,8 @@ TEST(SliceCaptureStageTest, SlicesWithoutWeightsAreLeftOut) {
   ASSERT_TRUE(stage.executor().Capture(2, of_stage).ok());
 
   const size_t each = stage.executor().device().is_host() ? 0 : 2;  // For 1 row and 2.
-  EXPECT_EQ(of_all.captured_graphs(), 3 * each);
-  EXPECT_EQ(of_stage.captured_graphs(), 2 * each);
+  EXPECT_EQ(of_all.captured().count(), 3 * each);
+  EXPECT_EQ(of_stage.captured().count(), 2 * each);
 }
 
 TEST(SliceCaptureStageTest, NoRowsAreNotCaptured) {
@@ -187,7 +187,7 @@ TEST(SliceCaptureStageTest, NoRowsAreNotCaptured) {
 
   ASSERT_TRUE(program.executor().Capture(0, buffers).ok());
 
-  EXPECT_EQ(buffers.captured_graphs(), 0u);
+  EXPECT_EQ(buffers.captured().count(), 0u);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <variant>
 
 #include "compute_node/slice_slots.h"
 #include "tests/unit/compute_node/counting_device.h"
@@ -165,6 +166,78 @@ TEST_F(ValueBuffersTest, RowsBehindThoseOfAStepAreTokenZeroAtPositionZero) {
   EXPECT_EQ(on_device[2], 6u);
   EXPECT_EQ(on_device[3], 0u);
   EXPECT_EQ(on_device[4], 77u);  // Runs compute four rows, and leave the fifth alone.
+}
+
+TEST_F(ValueBuffersTest, RowsOfOneValueAreStoredBySlotsAndNoneBeforeTheyAreSet) {
+  BFloat16 k = {};
+  BFloat16 v = {};
+  const ValueStore store = {.value = qkv_, .kv_heads = 2, .planes = {&k, &v, 64}};
+  EXPECT_EQ(buffers_.StoreOf(qkv_), nullptr);
+
+  buffers_.StoreInto({&store, 1});
+  buffers_.SetRowCount(kRows);
+
+  EXPECT_EQ(buffers_.StoreOf(program_.Qkv(0)), nullptr);
+  const kernels::KvRowStore* found = buffers_.StoreOf(qkv_);
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->kv_heads, 2u);
+  EXPECT_EQ(found->k, &k);
+  EXPECT_EQ(found->v, &v);
+  EXPECT_EQ(found->head_stride, 64u);
+  EXPECT_EQ(found->slots, absl::MakeConstSpan(std::vector<uint32_t>(kRows, kernels::kNoSlot)));
+
+  const std::vector<uint32_t> ids = {4, 5, 6};
+  const std::vector<uint32_t> slots = {9, kernels::kNoSlot, 0};
+  device_.TakeCopies();
+  ASSERT_TRUE(buffers_.SetRows({ids, ids, slots}).ok());
+
+  EXPECT_EQ(device_.TakeCopies(), std::vector<size_t>{3 * 3 * sizeof(uint32_t)});
+  EXPECT_EQ(buffers_.StoreOf(qkv_)->slots, absl::MakeConstSpan(slots));
+
+  ASSERT_TRUE(buffers_.SetRows({ids, ids}).ok());
+
+  EXPECT_EQ(buffers_.StoreOf(qkv_)->slots,
+            absl::MakeConstSpan(std::vector<uint32_t>(3, kernels::kNoSlot)));
+}
+
+TEST_F(ValueBuffersTest, AttentionOutputsOfTheComputeTypeAreReadWhereTheyLie) {
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    const SliceProgram program = *SliceProgram::Create(model_.model().graph, type);
+    ValueBuffers buffers = *ValueBuffers::Make(program, BodySlots(program, false), kRows, device_);
+    size_t conversions = 0;
+    for (const model::OpId id : program.OpsIn(program.BeforeSend(1))) {
+      const model::Op& op = program.graph().ops[id];
+      if (std::holds_alternative<model::ConvertOp>(op.body)) {
+        EXPECT_EQ(op.inputs[0], program.AttentionOutput(0));
+        EXPECT_EQ(buffers.data(op.output) == buffers.data(op.inputs[0]), type == DType::kBF16);
+        ++conversions;
+      }
+    }
+    EXPECT_EQ(conversions, 1u);
+  }
+}
+
+TEST_F(ValueBuffersTest, RowsBehindThoseOfAStepAreNotStored) {
+  const ValueStore store = {.value = qkv_};
+  buffers_.StoreInto({&store, 1});
+  ASSERT_TRUE(buffers_.captured()
+                  .Capture({.ranges = program_.Ranges(),
+                            .rows_max = 8,
+                            .rows_limit = kRows,
+                            .has_weights = [](const OpRange&) { return true; },
+                            .run = [](const OpRange&, size_t) {}},
+                           device_)
+                  .ok());
+  const std::vector<uint32_t> before(8, 7);
+  ASSERT_TRUE(buffers_.SetRows({before, before, before}).ok());
+  const std::vector<uint32_t> ids = {4, 5, 6};
+
+  ASSERT_TRUE(buffers_.SetRows({ids, ids, ids}).ok());
+
+  const uint32_t* const on_device = buffers_.StoreOf(qkv_)->slots.data();
+  EXPECT_EQ(on_device[2], 6u);
+  EXPECT_EQ(on_device[3], kernels::kNoSlot);
+  EXPECT_EQ(on_device[4], 7u);  // Runs compute four rows, and leave the fifth alone.
 }
 
 }  // namespace

@@ -107,12 +107,51 @@ class ComputeDeviceKv : public testing::TestWithParam<KvCase> {
     return out;
   }
 
+  // Steps of both sequences, whose rows are stored by the device's layers or by Store().
+  void Run(bool by_layers);
+
+  // Makes the rows again, of which nothing turns, and has them stored on the way.
+  void StoreByLayers(const KvPlanes& planes, size_t rows, BFloat16* in_rows,
+                     const uint32_t (&first_row)[2], const std::vector<Extent> (&slots)[2]) {
+    const size_t width = shape().qkv_width();
+    std::vector<BFloat16> halves(rows * width);
+    device_->Copy(halves.data(), in_rows, halves.size() * sizeof(BFloat16));
+    ASSERT_TRUE(device_->Synchronize().ok());
+    std::vector<float> floats;
+    for (const BFloat16 half : halves) {
+      floats.push_back(ToFloat(half));
+    }
+    std::vector<uint32_t> of_row(rows, kNoSlot);
+    for (uint32_t s = 0; s < 2; ++s) {
+      for (size_t i = 0; i < slots[s].size(); ++i) {
+        of_row[first_row[s] + i] = slots[s][i].first_slot;
+      }
+    }
+    const auto x = MoveToDevice(floats, *device_);
+    const auto numbers = MoveToDevice(of_row, *device_);
+    ASSERT_TRUE(x.ok() && numbers.ok());
+    const absl::Span<const uint32_t> on_device(reinterpret_cast<const uint32_t*>(numbers->data),
+                                               rows);
+    const KvRowStore store = {.kv_heads = shape().kv_heads,
+                              .k = planes.k,
+                              .v = planes.v,
+                              .head_stride = planes.head_stride,
+                              .slots = on_device};
+    device_->dense().FinishQkv(Packed(reinterpret_cast<const float*>(x->data), rows, width),
+                               {.heads = shape().query_heads + shape().kv_heads,
+                                .head_dim = shape().head_dim,
+                                .positions = on_device,
+                                .store = &store},
+                               {}, Packed(in_rows, rows, width));
+    ASSERT_TRUE(device_->Synchronize().ok());  // Its inputs go.
+  }
+
   ThreadPool pool_{{}};
   std::unique_ptr<ComputeDevice> device_;
   OneSequence sequences_[2];
 };
 
-TEST_P(ComputeDeviceKv, HasTheBitsOfTheReference) {
+void ComputeDeviceKv::Run(bool by_layers) {
   uint32_t widest = 0;
   for (const auto& [first, second] : GetParam().steps) {
     widest = std::max(widest, first + second);
@@ -129,6 +168,9 @@ TEST_P(ComputeDeviceKv, HasTheBitsOfTheReference) {
   EXPECT_EQ((*kv)->slots(), kSlots);
   EXPECT_GE((*kv)->bytes(), KvArena::SlotBytes(std::vector(kLayers, shape())) * kSlots);
   ASSERT_TRUE((*kv)->Begin().ok());
+  if (by_layers && !(*kv)->Planes(0).has_value()) {
+    GTEST_SKIP() << (*kv)->name() << " stores rows by Store() alone";
+  }
   const size_t in_width = shape().qkv_width();
   const size_t out_width = shape().q_width();
   const auto qkv = device_->Allocate(size_t{widest + kGap} * in_width * sizeof(BFloat16));
@@ -165,7 +207,11 @@ TEST_P(ComputeDeviceKv, HasTheBitsOfTheReference) {
                        .out_stride = out_width});
     }
     for (uint32_t layer = 0; layer < kLayers; ++layer) {  // Both get the same.
-      ASSERT_TRUE((*kv)->Store(layer, AllHeads(shape()), stored).ok());
+      if (by_layers) {
+        StoreByLayers(*(*kv)->Planes(layer), first + kGap + second, in_rows, first_row, slots);
+      } else {
+        ASSERT_TRUE((*kv)->Store(layer, AllHeads(shape()), stored).ok());
+      }
       ASSERT_TRUE((*kv)->Attend(layer, AllHeads(shape()), items).ok());
     }
     std::vector<BFloat16> all(size_t{widest + kGap} * out_width);
@@ -188,6 +234,10 @@ TEST_P(ComputeDeviceKv, HasTheBitsOfTheReference) {
   }
   EXPECT_TRUE((*kv)->usable());
 }
+
+TEST_P(ComputeDeviceKv, HasTheBitsOfTheReference) { Run(/*by_layers=*/false); }
+
+TEST_P(ComputeDeviceKv, HasThemWhereLayersStoreTheRows) { Run(/*by_layers=*/true); }
 
 // One after the other: GCC 12 takes the temporaries of a list for used before they are made.
 std::vector<KvCase> KvCases() {

@@ -14,6 +14,7 @@
 #include "kernels/cpu/own_linear_tiles.h"
 #include "kernels/dense.h"
 #include "tests/unit/kernels/dense_test_util.h"
+#include "tests/unit/kernels/finish_qkv_cases.h"
 
 namespace lamina::kernels {
 namespace {
@@ -258,6 +259,22 @@ TEST_F(RowLayersTest, RopeMatches) {
         }
       }
     }
+  }
+}
+
+TEST_F(RowLayersTest, RowsAreFinishedAndStoredInOneCall) {
+  std::vector<std::vector<std::byte>> memory;
+  const Mover mover = {
+      .up =
+          [&memory](const std::vector<std::byte>& bytes) {
+            memory.push_back(bytes);
+            return memory.back().data();
+          },
+      .down = [](const std::byte* from,
+                 size_t bytes) { return std::vector<std::byte>(from, from + bytes); }};
+  for (const FinishCase& c : FinishCases()) {
+    CheckFinishQkv(*cpu_, c, mover);
+    CheckFinishQkv(*reference_, c, mover);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/cuda/dense.h"
 #include "tests/unit/kernels/cuda/device_fixture.h"
 #include "tests/unit/kernels/dense_test_util.h"
+#include "tests/unit/kernels/finish_qkv_cases.h"
 
 namespace lamina::kernels::cuda {
 namespace {
@@ -313,6 +314,17 @@ TEST_F(CudaDenseTest, RopeOfBothLayouts) {
                            {static_cast<BFloat16*>(out.data), out.rows, out.cols, out.stride});
       });
     }
+  }
+}
+
+TEST_F(CudaDenseTest, RowsAreFinishedAndStoredInOneCall) {
+  const Mover mover = {
+      .up = [this](const std::vector<std::byte>& bytes) { return DeviceTest::Upload(bytes); },
+      .down = [this](const std::byte* from, size_t bytes) { return Download(from, bytes); }};
+  for (const FinishCase& c : FinishCases()) {
+    CheckFinishQkv(*dense_, c, mover);
+    const absl::Status status = dense_->Check();
+    EXPECT_TRUE(status.ok()) << c.name << ": " << status;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/attention_tiling.h"
 #include "tests/support/cuda_emulation/emulation.h"
 #include "tests/support/cuda_emulation/launches.h"
 #include "tests/unit/kernels/cuda/kv_step_attention_fixture.h"
@@ -34,8 +35,12 @@ TEST_F(KvStepAttentionTest, AUnitIsSevenLaunchesAndOnlyItsStepCopies) {
   for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
     const Exchange exchange = ExchangeOf(0, 1, layer, rows);
     const Given at = AllGiven();
+    const uint64_t dependent = cuda_emulation::DependentLaunches();
     Enqueue(exchange);
     EXPECT_EQ(AllGiven() - at, (Given{.launches = 7}));
+    // All but the wait, what is right behind it, and canonical decode.
+    EXPECT_EQ(cuda_emulation::DependentLaunches() - dependent,
+              HasDecodeKernel(layers_[layer].head_dim) ? 4u : 5u);
     Send(exchange);
     ExpectReply(exchange);
   }

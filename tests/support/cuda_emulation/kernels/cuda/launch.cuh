@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // kernels/cuda/launch.cuh on the CPU: a launch is done when it returns, or taken down with its
-// arguments if the stream captures. A kernel that was not loaded is refused.
+// arguments if the stream captures. A kernel that was not loaded is refused; one whose launch is
+// dependent is held to its wait (emulation.h).
 
 #pragma once
 
@@ -9,6 +10,7 @@
 
 #include <cstddef>
 
+#include "kernels/cuda/dependent_launches.h"
 #include "kernels/cuda/kernel_limits.h"
 #include "tests/support/cuda_emulation/launches.h"
 
@@ -19,13 +21,15 @@ struct LaunchShape {
   dim3 block;
   size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
+  bool dependent = false;
 };
 
 template <typename... Parameters>
-cudaError_t LoadKernel(void (*kernel)(Parameters...), KernelLimits&) {
+cudaError_t LoadKernel(void (*kernel)(Parameters...), KernelLimits& limits) {
   if (cuda_emulation::LoadsFail()) {
     return cudaErrorNoKernelImageForDevice;
   }
+  limits.ptx_version_min = 90;
   cuda_emulation::NoteLoaded(reinterpret_cast<const void*>(kernel));
   return cudaSuccess;
 }
@@ -45,10 +49,14 @@ cudaError_t Launch(void (*kernel)(Parameters...), const LaunchShape& shape,
   if (refused != cudaSuccess) {
     return refused;
   }
+  const bool dependent = shape.dependent && LaunchesAreDependent();
+  if (dependent) {
+    cuda_emulation::NoteDependent();
+  }
   return cuda_emulation::Enqueue(
-      shape.stream, [kernel, shape, ... arguments = Parameters(arguments)] {
-        cuda_emulation::RunGrid(shape.grid, shape.block, shape.shared_bytes,
-                                [&] { kernel(arguments...); });
+      shape.stream, [kernel, shape, dependent, ... arguments = Parameters(arguments)] {
+        cuda_emulation::RunGrid(
+            shape.grid, shape.block, shape.shared_bytes, [&] { kernel(arguments...); }, dependent);
       });
 }
 

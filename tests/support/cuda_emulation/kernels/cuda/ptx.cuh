@@ -15,6 +15,8 @@
 
 namespace lamina::kernels::cuda {
 
+inline void WaitForLaunchBefore() { cuda_emulation::NoteWaited(); }
+
 inline unsigned char* DynamicShared() { return cuda_emulation::Shared(); }
 
 inline void CopyAsync16(void* shared, const void* global) { emulated::Start(shared, global); }
