@@ -69,7 +69,7 @@ class SpillTest(unittest.TestCase):
                 pass
 
     def test_settings_that_are_not_served_are_refused_by_name(self):
-        for key, value in (("policy", "fetch_heads"), ("partition", "token_range"), ("kv", "int8")):
+        for key, value in (("policy", "fetch_recompute"), ("partition", "token_range"), ("kv", "int8")):
             with self.subTest(key=key), self.assertRaisesRegex(harness.ClusterError, f"memory.N.spill is not served.*{value}"):
                 self.cluster(**{key: value})
 
