@@ -49,8 +49,8 @@ class SpillTest(unittest.TestCase):
         with self.cluster(capacity="256MiB", spills=False) as cluster:
             expected = self.generate(cluster)
             self.assertEqual(self.spills_of(cluster), [None])
-        for nodes, keys in ((1, {}), (2, {"partition": "head"})):
-            with self.subTest(nodes=nodes), self.cluster(nodes, capacity=f"{20 // nodes}MiB", **keys) as cluster:
+        for nodes, keys in ((1, {}), (2, {"partition": "head"}), (1, {"policy": "fetch_heads"})):
+            with self.subTest(nodes=nodes, **keys), self.cluster(nodes, capacity=f"{20 // nodes}MiB", **keys) as cluster:
                 self.assertEqual(self.generate(cluster), expected)
                 for spill in self.spills_of(cluster):
                     self.assertGreater(spill["sequences_out"], 0, cluster.logs())
@@ -60,6 +60,35 @@ class SpillTest(unittest.TestCase):
                 self.assertEqual(os.listdir(self.folder.name), [])
                 cluster.kill("m0")
                 self.assertEqual(os.listdir(self.folder.name), [], "nothing is left of a process that was killed")
+
+    def converse(self, cluster):
+        """Answers to five people one after the other, and to the first again, with the tokens that each found."""
+        answers, found = [], []
+        for person in (0, 1, 2, 3, 4, 0):
+            words = f"Person {person}. " + " ".join(f"Item {k} of the list." for k in range(30))
+            done = cluster.lamina("generate", "--json", "--temperature", "0", "--ignore-eos", "--max-tokens", "24", "--prompt", words)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            answer = json.loads(done.stdout)
+            answers.append(answer["token_ids"])
+            found.append(answer["cached_tokens"])
+        return answers, found
+
+    def test_who_comes_back_has_blocks_read_that_lost_their_slots(self):
+        with self.cluster(capacity="256MiB", spills=False) as cluster:
+            expected, in_slots = self.converse(cluster)
+        with self.cluster(spills=False) as cluster:
+            answers, found = self.converse(cluster)
+            self.assertEqual(answers, expected)
+            self.assertEqual(found[-1], 0, "there was room for all")
+        with self.cluster() as cluster:
+            answers, found = self.converse(cluster)
+            self.assertEqual(answers, expected)
+            (spill,) = self.spills_of(cluster)
+        self.assertGreater(found[-1], 64)
+        self.assertLessEqual(found[-1], in_slots[-1])
+        self.assertGreater(spill["cached_tokens_out"], 0)
+        self.assertGreaterEqual(spill["cached_tokens_in"], 64)
+        self.assertEqual(spill["failures"], 0)
 
     def test_a_folder_that_is_not_there_is_told_at_start(self):
         spill = {"path": f"{self.folder.name}/nowhere", "capacity": "1MiB"}
