@@ -45,21 +45,32 @@ class SpillTest(unittest.TestCase):
     def spills_of(self, cluster):
         return [node["spill"] for node in cluster.status()["nodes"] if node["role"] == "memory"]
 
-    def test_tokens_are_those_of_a_cluster_with_room(self):
-        with self.cluster(capacity="256MiB", spills=False) as cluster:
-            expected = self.generate(cluster)
+    def with_room(self, **keys):
+        with self.cluster(capacity="256MiB", spills=False, **keys) as cluster:
             self.assertEqual(self.spills_of(cluster), [None])
-        for nodes, keys in ((1, {}), (2, {"partition": "head"}), (1, {"policy": "fetch_heads"})):
-            with self.subTest(nodes=nodes, **keys), self.cluster(nodes, capacity=f"{20 // nodes}MiB", **keys) as cluster:
-                self.assertEqual(self.generate(cluster), expected)
-                for spill in self.spills_of(cluster):
-                    self.assertGreater(spill["sequences_out"], 0, cluster.logs())
-                    self.assertGreater(spill["bytes_in"], 0)
-                    self.assertEqual(spill["failures"], 0)
+            return self.generate(cluster)
+
+    def check(self, cluster, expected):
+        self.assertEqual(self.generate(cluster), expected)
+        for spill in self.spills_of(cluster):
+            self.assertGreater(spill["sequences_out"], 0, cluster.logs())
+            self.assertGreater(spill["bytes_in"], 0)
+            self.assertEqual(spill["failures"], 0)
+
+    def test_tokens_are_those_of_a_cluster_with_room(self):
+        expected = self.with_room()
+        for nodes, keys in ((1, {}), (2, {"partition": "head"})):
+            with self.subTest(nodes=nodes), self.cluster(nodes, capacity=f"{20 // nodes}MiB", **keys) as cluster:
+                self.check(cluster, expected)
                 self.assertIn("spill:    m0 ", cluster.lamina("status").stdout)
                 self.assertEqual(os.listdir(self.folder.name), [])
                 cluster.kill("m0")
                 self.assertEqual(os.listdir(self.folder.name), [], "nothing is left of a process that was killed")
+
+    def test_tokens_are_those_of_a_cluster_with_room_where_kv_is_fetched(self):
+        expected = self.with_room(policy="fetch_heads")
+        with self.cluster(policy="fetch_heads") as cluster:
+            self.check(cluster, expected)
 
     def converse(self, cluster):
         """Answers to five people one after the other, and to the first again, with the tokens that each found."""
