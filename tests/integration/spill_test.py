@@ -52,10 +52,10 @@ class SpillTest(unittest.TestCase):
 
     def check(self, cluster, expected):
         self.assertEqual(self.generate(cluster), expected)
-        for spill in self.spills_of(cluster):
-            self.assertGreater(spill["sequences_out"], 0, cluster.logs())
-            self.assertGreater(spill["bytes_in"], 0)
-            self.assertEqual(spill["failures"], 0)
+        # Nodes say twice a second what they have counted.
+        cluster.await_true(lambda: all(spill["sequences_out"] > 0 and spill["bytes_in"] > 0 for spill in self.spills_of(cluster)),
+                           "sequences that went out and came back")
+        self.assertEqual([spill["failures"] for spill in self.spills_of(cluster)], [0] * len(self.spills_of(cluster)))
 
     def test_tokens_are_those_of_a_cluster_with_room(self):
         expected = self.with_room()
@@ -94,11 +94,11 @@ class SpillTest(unittest.TestCase):
         with self.cluster() as cluster:
             answers, found = self.converse(cluster)
             self.assertEqual(answers, expected)
+            cluster.await_true(lambda: self.spills_of(cluster)[0]["cached_tokens_in"] >= 64, "tokens that were read back")
             (spill,) = self.spills_of(cluster)
         self.assertGreater(found[-1], 64)
         self.assertLessEqual(found[-1], in_slots[-1])
-        self.assertGreater(spill["cached_tokens_out"], 0)
-        self.assertGreaterEqual(spill["cached_tokens_in"], 64)
+        self.assertGreaterEqual(spill["cached_tokens_out"], spill["cached_tokens_in"])
         self.assertEqual(spill["failures"], 0)
 
     def test_a_folder_that_is_not_there_is_told_at_start(self):
