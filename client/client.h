@@ -212,7 +212,8 @@ struct LinkStatus {
   double waited_seconds = 0;
 };
 
-// A memory node's file for K and V of sequences that wait. `capacity_bytes` 0: it has none.
+// A memory node's file for K and V of sequences that wait and of cached blocks. `capacity_bytes` 0:
+// it has none.
 struct SpillStatus {
   uint64_t capacity_bytes = 0;
   uint64_t used_bytes = 0;

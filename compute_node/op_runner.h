@@ -60,7 +60,7 @@ class OpRunner {
   kernels::HeadNorms HeadNormsOf(const model::Op& op) const;
   void RunHeadNorm(const model::Op& op, size_t rows, ValueBuffers& buffers) const;
   void RunExperts(model::OpId id, size_t rows, ValueBuffers& buffers) const;
-  // With the norms of heads before it, or null.
+  // `norms` is the op of the heads' norms right before it; null: there is none.
   void RunRope(model::OpId id, const model::Op* norms, ValueBuffers& buffers) const;
 
   const SliceProgram& program_;

@@ -134,7 +134,7 @@ class ValueBuffers {
   // [3][rows_max]: token ids, then positions, then slots; none where the device is the host.
   kernels::Buffer device_ids_;
   kernels::Buffer host_ids_;
-  bool copying_ids_ = false;  // Perhaps still, from host_ids_.
+  bool copying_ids_ = false;  // The device may still copy from host_ids_.
   std::vector<ValueStore> stores_;
   kernels::KvRowStore store_;    // The last one that was asked for.
   kernels::Buffer device_part_;  // Holds another shard's part; none where the device is the host.

@@ -51,7 +51,7 @@ struct PolicyModel {
   double activation_bytes_per_token = 0;  // Bytes of what its K and V are made from; 0: not kept.
 };
 
-// Who computes.
+// The compute nodes of a cluster, by replica.
 struct PolicyCompute {
   std::vector<MeasuredReplica> replicas;  // That there are.
   PartLink link = {};                     // Between nodes of one replica, where any has several.

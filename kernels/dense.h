@@ -119,7 +119,7 @@ struct KvRowStore {
 // What FinishQkv() makes of rows of q, k and v.
 struct QkvFinish {
   const HeadNorms* norms = nullptr;  // Null: heads have none.
-  // As RopeAndRound() takes them.
+  // The next four are what RopeAndRound() takes.
   size_t heads = 0;
   size_t head_dim = 0;
   RopeTable table;

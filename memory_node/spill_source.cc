@@ -156,7 +156,7 @@ void SpillSource::BeginOut(plan::SlotMove& move) {
 void SpillSource::BeginIn(plan::SlotMove& move) {
   const auto found = stored_.find(move.spill);
   const uint32_t tokens = TokensIn(move.slots);
-  if (found == stored_.end() || move.skip + tokens > found->second.tokens) {
+  if (found == stored_.end() || uint64_t{move.skip} + tokens > found->second.tokens) {
     Fail(move.spill,
          absl::InternalError(absl::StrCat("the plan wants ", tokens, " tokens of spill ",
                                           move.spill, " back, ", "of which there are fewer")));

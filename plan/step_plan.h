@@ -67,14 +67,14 @@ struct SpillDrop {
   friend bool operator==(const SpillDrop&, const SpillDrop&) = default;
 };
 
-// K and V of the first `tokens` tokens of a sequence are written to the spill tier of each memory
-// node that holds some, under a number that is never used twice in an epoch. Nodes report when they
-// have, or that they could not (SpillReport).
+// K and V of a sequence's first `tokens` tokens, or of slots that outlive sequences, go to the tier
+// of each memory node that holds some, under a number that is never used twice in an epoch. Nodes
+// report when they have written them, or that they could not (SpillReport).
 struct SpillOut {
   uint64_t spill = 0;
   SequenceId sequence = 0;  // It leaves in the same plan. 0: none, but `slots` of a memory node.
   uint32_t tokens = 0;
-  uint32_t memory_node = 0;   // Without a sequence.
+  uint32_t memory_node = 0;   // Whose slots these are.
   std::vector<Extent> slots;  // Nobody writes them before all nodes have reported.
   friend bool operator==(const SpillOut&, const SpillOut&) = default;
 };

@@ -48,7 +48,7 @@ class Layer {
     return layer;
   }
 
-  // With one call for rope and store, or two.
+  // Rope and store run as one call, or as two.
   absl::Status Run(uint32_t rows, bool one_call) {
     const auto x = kernels::Packed(reinterpret_cast<const float*>(x_.data), rows, width());
     const auto qkv = kernels::Packed(reinterpret_cast<BFloat16*>(qkv_.data), rows, width());

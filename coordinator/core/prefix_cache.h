@@ -7,7 +7,7 @@
 // INT8, in one tree for each memory node and salt: a block is its tokens and those of all blocks
 // above it, compared token by token, since K and V of a token follow from the tokens before it
 // alone. A block holds its slots by itself (slot_holder.h), besides the sequences that use them.
-// Nothing is copied, and nothing is sent: that blocks are kept or dropped is known here alone.
+// That blocks are kept is known here alone; of those that are copied nodes are told the slots.
 //
 // A block is pending from when the first sequence with it joins until its K and V are stored; a
 // newcomer with the same tokens may wait for it. Once no running sequence has it, it may be dropped

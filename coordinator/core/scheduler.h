@@ -157,8 +157,8 @@ class Scheduler {
   //                    bug of a node. Nothing changed.
   absl::Status OnStepDone(const plan::StepResult& result, Events& events);
 
-  // A memory node has written or read what a plan spilled, or could not: then the sequence is
-  // recomputed. Reports of another epoch, and such as nobody waits for, are ignored.
+  // A memory node has written or read what a plan spilled, or could not: then it is recomputed.
+  // Reports of another epoch, and such as nobody waits for, are ignored.
   void OnSpilled(const plan::SpillReport& report);
 
   // What prompts were computed at of late, in tokens a second, all lanes together.

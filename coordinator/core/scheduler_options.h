@@ -25,7 +25,7 @@
 
 namespace lamina::core {
 
-// What a memory node has beside its slots for K and V of sequences that have given up theirs.
+// A memory node's tier for K and V of sequences without slots, and for copies of cached blocks.
 struct SpillShare {
   uint32_t blocks = 0;  // Blocks of plan::kSpillBlockTokens tokens; 0: there is no tier.
   uint32_t nodes = 1;   // That have a part of each token: all report what they have done.

@@ -280,6 +280,32 @@ TEST_P(SpillFaultTest, ABadDiskChangesNoTokenOfAConversation) {
   EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u) << "the epoch goes on";
 }
 
+// Nobody looks for copies of an epoch that has ended, nor for those of a node that was lost.
+TEST(SpillTest, CopiesOfBlocksGoWithTheirEpoch) {
+  uint64_t found = 0;
+  const std::unique_ptr<LocalCluster> roomy = MakeCluster(WithConversations(4000));
+  ASSERT_NE(roomy, nullptr);
+  const std::vector<GenerateResult> expected = Converse(*roomy, found);
+  LocalClusterOptions options = WithConversations(450);
+  options.memory_nodes = 2;
+  options.spill_bytes = 64 << 20;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ExpectSame(Converse(*cluster, found), expected);
+  EXPECT_GT(cluster->engine().GetStatus().scheduler.spills.runs, 0u);
+
+  cluster->Detach("m1");
+  ASSERT_TRUE(cluster->WaitForEpoch(2).ok());
+  EXPECT_EQ(cluster->engine().GetStatus().scheduler.spills.runs, 0u);
+  ExpectSame(Converse(*cluster, found), expected);
+  cluster->Attach("m1");
+  ASSERT_TRUE(cluster->WaitForEpoch(3).ok());
+  ExpectSame(Converse(*cluster, found), expected);
+
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  EXPECT_EQ(CountOf(*cluster).failures, 0u);
+}
+
 // What a node had spilled goes with its epoch.
 TEST(SpillTest, SpilledSequencesOutliveAnEpoch) {
   LocalClusterOptions options = Cramped();

@@ -52,7 +52,7 @@ class PartOfModel {
   }
 
   SliceExecutor& executor() { return *executor_; }
-  // With its own heads.
+  // The part's own layers, each with the heads that it has there.
   const std::vector<AttentionDescriptor>& layers() const { return layers_; }
 
  private:
