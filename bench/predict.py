@@ -2,11 +2,11 @@
 """What the simulator says of this machine against what a cluster on it does.
 
 For each mode of predict_points.json a cluster of one compute node (core 0) and one memory node (core 1; policy local: one node with both
-cores) is started and calibrated by `lamina calibrate`. Then each point is measured --turns times, in turns, with reads of the calibration's
-kind next to it (a repetition of its first measurement, printed as drift), and simulated by `lamina simulate` with the same arrivals. Leave the
-machine alone meanwhile: 20 minutes with two turns, 30 with three.
+cores) is started. A turn calibrates it by `lamina calibrate`, measures each point once, and simulates each by `lamina simulate` with the same
+arrivals and that turn's calibration, since the rate at which a machine reads memory may change within minutes: reads of each turn are printed.
+Leave the machine alone meanwhile: 25 minutes with two turns, 37 with three.
 
-A point holds if tokens/s and TPOT p50 are within the larger of 10% and the runs' own spread; TTFT p50 within 15%.
+The error of a point is the median of said over measured, turn by turn. A point holds if tokens/s and TPOT p50 are within the larger of 10% and the runs' own spread; TTFT p50 within 15%.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from programs import BIN, need
 
 HERE = pathlib.Path(__file__).resolve().parent
 LAMINA = BIN / "lamina"
+SECONDS = 2  # Of each of a calibration's measurements.
 CATALOGUE = """format: 1
 currency: USD
 economics:
@@ -107,7 +108,8 @@ class Mode:
         self.config = self.folder / f"{name}_cluster.yaml"
 
     def calibrate(self, running):
-        lamina("calibrate", "--server", running.address, "--model", cluster.MODEL, "--device", processor.machine(), "--out", self.calibration)
+        lamina("calibrate", "--server", running.address, "--model", cluster.MODEL, "--device", processor.machine(), "--seconds", SECONDS,
+               "--out", self.calibration)
         self.config.write_text(running.config.read_text())
         measured = json.loads(self.calibration.read_text())
         link = (measured.get("links") or [{"bytes_per_second": 1e12, "latency_seconds": 1e-9}])[0]
@@ -128,13 +130,27 @@ class Mode:
         return {**figures(result), "tokens": span_tokens(point, result)}
 
 
+def progress(text):
+    print(text, file=sys.stderr, flush=True)
+
+
 def spread(values):
     return (max(values) - min(values)) / statistics.median(values)
 
 
+def median(runs, key):
+    return statistics.median(run[key] for run in runs)
+
+
+def errors_of(said, runs, keys):
+    """Medians over the turns: how much more was said than measured, as a share."""
+    return {key: statistics.median(a[key] / b[key] for a, b in zip(said, runs)) - 1 for key in keys if all(run[key] > 0 for run in runs)}
+
+
 def judge(point, said, runs):
-    row = {"point": point, "said": said, "measured": {key: statistics.median(run[key] for run in runs) for key in runs[0]}}
-    row["errors"] = {key: said[key] / row["measured"][key] - 1 for key in ("tokens", "tpot", "ttft") if row["measured"][key] > 0}
+    row = {"point": point, "said": {key: median(said, key) for key in said[0]}, "measured": {key: median(runs, key) for key in runs[0]},
+           "turns": [{"said": a, "measured": b} for a, b in zip(said, runs)]}
+    row["errors"] = errors_of(said, runs, ("tokens", "tpot", "ttft"))
     bounds = {key: max(0.10, spread([run[key] for run in runs])) for key in ("tokens", "tpot")}
     row["holds"] = all(abs(row["errors"][key]) <= bounds[key] for key in bounds if key in row["errors"])
     row["ttft_holds"] = abs(row["errors"].get("ttft", 0)) <= 0.15
@@ -157,22 +173,27 @@ def highest_rate(holds, bound, halvings):
     return low
 
 
+def turn(mode, running, points, traces):
+    """Calibrates, measures each point and simulates each: two lists, what was said and what was measured."""
+    mode.calibrate(running)
+    runs = [mode.measure(running, trace) for trace in traces]
+    return [mode.predict(point, trace) for point, trace in zip(points, traces)], runs
+
+
 def open_loop(mode, running, plan, turns):
     """At a share of the capacity that a wave of many requests shows: errors of p50 and p99."""
     wave = {"mode": plan["mode"], "rows": plan["capacity_rows"], "input": plan["input"], "output": plan["output"]}
     capacity = mode.measure(running, arrivals(wave, 0))["tokens"] / plan["output"]
     point = {**plan, "rate": plan["share"] * capacity}
-    trace = arrivals(point, 7)
-    runs = [mode.measure(running, trace) for _ in range(turns)]
-    said = mode.predict(point, trace)
+    done = [turn(mode, running, [point], [arrivals(point, 7)]) for _ in range(turns)]
+    said, runs = [a[0] for a, _ in done], [b[0] for _, b in done]
     print(f"\nopen loop at {plan['share']:.0%} of {capacity:.2f} requests/s:")
-    out = {"capacity": capacity}
-    for key, bound in (("ttft", 0.15), ("tpot", 0.15), ("ttft_p99", 0.30), ("tpot_p99", 0.30)):
-        measured = statistics.median(run[key] for run in runs)
-        error = said[key] / measured - 1
-        out[key] = error
-        print(f"  {key:9} measured {measured:8.1f} ms, said {said[key]:8.1f} ms, {error:+.0%} {'holds' if abs(error) <= bound else 'FAILS'} (±{bound:.0%})")
-    return out
+    bounds = {"ttft": 0.15, "tpot": 0.15, "ttft_p99": 0.30, "tpot_p99": 0.30}
+    errors = errors_of(said, runs, bounds)
+    for key, bound in bounds.items():
+        print(f"  {key:9} measured {median(runs, key):8.1f} ms, said {median(said, key):8.1f} ms, {errors[key]:+.0%} "
+              f"{'holds' if abs(errors[key]) <= bound else 'FAILS'} (±{bound:.0%})")
+    return {"capacity": capacity, **errors}
 
 
 def slo_rate(mode, running, plan, capacity):
@@ -191,26 +212,29 @@ def slo_rate(mode, running, plan, capacity):
     return {"measured": measured, "said": said, "error": error}
 
 
+def print_lines(mode, measured):
+    for kind in ("t_slice", "t_attn"):
+        for curve in measured.get(kind, []):
+            fit = curve["fit"]
+            print(f"{mode.name} {kind}: {1e6 * fit['fixed_seconds']:.1f} us + {1e9 * fit['slope_seconds']:.2f} ns each, R2 {fit['r2']:.4f}")
+
+
 def run_mode(mode, points, plan, arguments):
     rows, extra, turns = [], {}, arguments.turns
     with start(mode.options, arguments) as running:
-        measured = mode.calibrate(running)
-        for kind in ("t_slice", "t_attn"):
-            for curve in measured.get(kind, []):
-                fit = curve["fit"]
-                print(f"{mode.name} {kind}: {1e6 * fit['fixed_seconds']:.1f} us + {1e9 * fit['slope_seconds']:.2f} ns each, R2 {fit['r2']:.4f}")
         mine = [point for point in points if point["mode"] == mode.name]
         traces = [arrivals(point, i) for i, point in enumerate(mine)]
-        runs = [[] for _ in mine]
-        reads = []
-        for _ in range(turns):
+        done, reads = [], []
+        for i in range(turns):
+            progress(f"{mode.name}: turn {i + 1} of {turns}")
+            done.append(turn(mode, running, mine, traces))
+            print_lines(mode, json.loads(mode.calibration.read_text()))
             reads.append(mode.measure(running, arrivals({"rows": 1, "input": 64, "output": 64}, 0))["tpot"])
-            for i, trace in enumerate(traces):
-                runs[i].append(mode.measure(running, trace))
-        print(f"{mode.name}: reads next to it {', '.join(f'{read:.2f}' for read in reads)} ms a token, drift {spread(reads):.0%}")
-        for point, trace, done in zip(mine, traces, runs):
-            rows.append(judge(point, mode.predict(point, trace), done))
+        print(f"{mode.name}: a row's step in each turn {', '.join(f'{read:.2f}' for read in reads)} ms, drift {spread(reads):.0%}")
+        for i, point in enumerate(mine):
+            rows.append(judge(point, [said[i] for said, _ in done], [runs[i] for _, runs in done]))
         if plan["open"]["mode"] == mode.name:
+            progress(f"{mode.name}: open loop")
             extra["open"] = open_loop(mode, running, plan["open"], turns)
             extra["highest_rate"] = slo_rate(mode, running, plan["highest_rate"], extra["open"]["capacity"])
     return rows, extra
