@@ -8,6 +8,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <utility>
 
 #include "plan/step_plan.h"
 
@@ -26,6 +27,10 @@ struct SlotHolder {
   SlotHolder(plan::SequenceId sequence) : id(sequence) {}
 
   friend auto operator<=>(const SlotHolder&, const SlotHolder&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const SlotHolder& holder) {
+    return H::combine(std::move(state), holder.kind, holder.id);
+  }
 };
 
 // A holder's tokens in one piece on one memory node, as the directory knows them: cut into spans, a
@@ -40,6 +45,10 @@ struct HeldSpan {
   HeldSpan(plan::SequenceId sequence) : holder(sequence) {}
 
   friend auto operator<=>(const HeldSpan&, const HeldSpan&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const HeldSpan& held) {
+    return H::combine(std::move(state), held.holder, held.span);
+  }
 };
 
 }  // namespace lamina::core
