@@ -122,9 +122,10 @@ class Bench {
 
  private:
   std::unique_ptr<kernels::Dense> Make(bool fallback_gemm) const {
-    auto dense = kernels::MakeCpuDense({.compute_type = dtype_,
-                                        .threads = options_.threads,
-                                        .force_fallback_gemm = fallback_gemm});
+    auto dense = kernels::MakeCpuDense(
+        {.compute_type = dtype_,
+         .threads = options_.threads,
+         .loop = fallback_gemm ? kernels::DenseLoop::kFallbackGemm : kernels::DenseLoop::kFastest});
     LAMINA_CHECK(dense.ok());
     return *std::move(dense);
   }

@@ -81,8 +81,9 @@ using Copies = std::vector<std::unique_ptr<kernels::PackedLinear>>;
 class Bench {
  public:
   explicit Bench(const Options& options) : options_(options) {
-    auto dense = kernels::MakeCpuDense(
-        {.threads = options.threads, .force_fallback_gemm = options.fallback});
+    auto dense = kernels::MakeCpuDense({.threads = options.threads,
+                                        .loop = options.fallback ? kernels::DenseLoop::kFallbackGemm
+                                                                 : kernels::DenseLoop::kFastest});
     LAMINA_CHECK(dense.ok());
     dense_ = *std::move(dense);
   }

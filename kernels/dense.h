@@ -138,7 +138,8 @@ class Dense {
  public:
   virtual ~Dense() = default;
 
-  // Says which loops run: "pairs of bf16 AVX512_BF16" or "highway rows", for status and logs.
+  // Says which loops run: "tiles of bf16 AMX_BF16", "pairs of bf16 AVX512_BF16" or "highway rows",
+  // for status and logs.
   virtual std::string description() const = 0;
   virtual DType compute_type() const = 0;
 
@@ -255,6 +256,13 @@ class Dense {
                       MatrixView<float> /*out*/) {}
 };
 
+// Which loop multiplies. Tests and benchmarks choose others than the fastest.
+enum class DenseLoop : uint8_t {
+  kFastest,
+  kFallbackGemm,   // Also where another loop is faster.
+  kEmulatedTiles,  // Products of bf16 with the bits of AMX's tiles, many times slower.
+};
+
 struct DenseOptions {
   DType compute_type = DType::kBF16;
   // Runs on these threads, which outlive it; the next three are then not looked at. Null: its own.
@@ -262,15 +270,20 @@ struct DenseOptions {
   size_t threads = 1;      // The caller's counted. Own threads: no OpenMP team is ever started.
   std::vector<int> cores;  // For the threads beyond the caller's; see ThreadPoolOptions.
   int spin_us = 50;        // How these threads wait; see ThreadPoolOptions.
-  // Take the fallback GEMM even where another loop is faster. For tests.
-  bool force_fallback_gemm = false;
+  DenseLoop loop = DenseLoop::kFastest;
 };
 
 // Plain loops in f32, double inside reductions. One thread.
 std::unique_ptr<Dense> MakeReferenceDense(DType compute_type);
 
-// The fastest row-invariant loop of this processor: our own of bf16 pairs, oneDNN's as far as a
-// probe here finds it row-invariant, or the fallback GEMM.
+// The fastest row-invariant loop of this processor: our own in tiles of AMX or in bf16 pairs,
+// oneDNN's as far as a probe here finds it row-invariant, or the fallback GEMM. Where a faster one
+// than it takes is there but cannot be had, a warning in the log says which, and why.
 absl::StatusOr<std::unique_ptr<Dense>> MakeCpuDense(const DenseOptions& options);
+
+// Asks the system for the tiles of AMX, where the processor has them; MakeCpuDense() does so too.
+// To be called before threads start: the system refuses where one of them has a signal stack on
+// which tiles have no room.
+void AskForTiles();
 
 }  // namespace lamina::kernels

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CpuDense: the dense layers on this processor. Products of f32 go to oneDNN where its loops are
-// row-invariant, as do those of bf16 in the tiles of AMX; pairs of bf16 are multiplied by a loop of
-// our own where they are fast (pair_products.h), and the fallback GEMM takes what is left. The rest
-// is vector code over rows.
+// row-invariant. Those of bf16 are multiplied by loops of our own, in the tiles of AMX
+// (tile_choice.h), or in pairs where these are fast (pair_products.h); oneDNN's tiles take them
+// where ours cannot, and the fallback GEMM takes what is left. The rest is vector code over rows.
 
 #include "kernels/dense.h"
 
@@ -25,6 +25,7 @@
 #include "kernels/cpu/rope_angles.h"
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/scale_kernels.h"
+#include "kernels/cpu/tile_choice.h"
 
 namespace lamina::kernels {
 namespace cpu {
@@ -42,11 +43,13 @@ enum class Pairs : uint8_t {
 };
 
 struct Engines {
+  std::string description() const { return (onednn != nullptr ? onednn : own)->description(); }
+
   std::unique_ptr<LinearEngine> own;
   std::unique_ptr<LinearEngine> onednn;  // Null: ours takes all.
 };
 
-// Not in the tiles of AMX, which are faster than ours.
+// Not in the tiles of AMX, which are fast.
 bool MultipliesPairs(absl::string_view loop) { return absl::EndsWith(loop, "avx512_core_bf16"); }
 
 // Null where oneDNN is not row-invariant, or slower than ours.
@@ -69,15 +72,40 @@ std::unique_ptr<LinearEngine> MakeOnednn(DType compute_type, Pairs pairs, Thread
   return nullptr;
 }
 
+// Our own loop in tiles. Null: there are none, or `refused` says why they are not taken.
+std::unique_ptr<LinearEngine> MakeTiles(ThreadPool& pool, absl::Status& refused) {
+  absl::StatusOr<std::unique_ptr<LinearEngine>> tiles = MakeTileLinearEngine(pool);
+  if (tiles.ok()) {
+    return *std::move(tiles);
+  }
+  if (absl::IsFailedPrecondition(tiles.status())) {
+    refused = tiles.status();
+  }
+  return nullptr;
+}
+
 Engines ChooseEngines(const DenseOptions& options, Pairs pairs, ThreadPool& pool) {
-  const bool forced = options.force_fallback_gemm;
+  const bool fastest = options.loop == DenseLoop::kFastest;
+  const bool brain = options.compute_type == DType::kBF16;
+  absl::Status refused;
   Engines engines;
-  if (options.compute_type == DType::kBF16 && pairs == Pairs::kOurs && !forced) {
+  if (brain && options.loop == DenseLoop::kEmulatedTiles) {
+    engines.own = MakeEmulatedTileLinearEngine(pool);
+    return engines;
+  }
+  if (brain && fastest && pairs != Pairs::kOnednns) {
+    engines.own = MakeTiles(pool, refused);
+  }
+  if (engines.own == nullptr && brain && fastest && pairs == Pairs::kOurs) {
     engines.own = MakePairLinearEngine(pool);
   }
   if (engines.own == nullptr) {
     engines.own = MakeOwnLinearEngine(options.compute_type, pool);
-    engines.onednn = forced ? nullptr : MakeOnednn(options.compute_type, pairs, pool);
+    engines.onednn = fastest ? MakeOnednn(options.compute_type, pairs, pool) : nullptr;
+  }
+  if (!refused.ok()) {
+    LogWarning("dense layers are slow: AMX is there, but ", engines.description(),
+               " is taken instead: ", refused.message());
   }
   return engines;
 }
@@ -94,9 +122,7 @@ class CpuDense final : public Dense {
         pool_(options.pool != nullptr ? *options.pool : *own_pool_),
         engines_(ChooseEngines(options, pairs, pool_)) {}
 
-  std::string description() const override {
-    return (engines_.onednn != nullptr ? engines_.onednn : engines_.own)->description();
-  }
+  std::string description() const override { return engines_.description(); }
   DType compute_type() const override { return compute_type_; }
 
   absl::StatusOr<std::unique_ptr<PackedLinear>> Pack(const void* weights, DType dtype,
@@ -346,6 +372,12 @@ std::unique_ptr<Dense> MakeCpuDenseOfOnednn(const DenseOptions& options) {
 }
 
 }  // namespace cpu
+
+void AskForTiles() {
+  if (cpu::HasTileInstructions()) {
+    cpu::TilePermission().IgnoreError();  // MakeCpuDense() tells of it.
+  }
+}
 
 absl::StatusOr<std::unique_ptr<Dense>> MakeCpuDense(const DenseOptions& options) {
   if (options.pool == nullptr && options.threads == 0) {

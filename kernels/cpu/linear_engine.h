@@ -95,6 +95,13 @@ std::unique_ptr<LinearEngine> MakeOwnLinearEngine(DType compute_type, ThreadPool
 // BF16, or oneDNN is told to leave it alone (DNNL_MAX_CPU_ISA).
 std::unique_ptr<LinearEngine> MakePairLinearEngine(ThreadPool& pool);
 
+// Multiplies these panels in tiles of AMX (tile_products.h). Errors: as CheckTiles()
+// (tile_choice.h).
+absl::StatusOr<std::unique_ptr<LinearEngine>> MakeTileLinearEngine(ThreadPool& pool);
+
+// Emulates these tiles, with their bits, on any processor. For tests.
+std::unique_ptr<LinearEngine> MakeEmulatedTileLinearEngine(ThreadPool& pool);
+
 // oneDNN's matmul.
 // Errors: kUnimplemented       oneDNN has no fast loop for this type on this processor.
 //         kFailedPrecondition  it has one, which is not row-invariant: speed is lost.

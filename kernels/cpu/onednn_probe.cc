@@ -215,6 +215,11 @@ absl::StatusOr<ProbedShape> ProbeCandidates(Probe& probe, const Candidates& cand
   return refused;
 }
 
+bool MayUse(dnnl::cpu_isa wanted) {
+  const auto bits = static_cast<unsigned>(wanted);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
 }  // namespace
 
 memory::desc WeightsLayout(MatmulShape shape, DType compute_type, const dnnl::engine& engine) {
@@ -239,13 +244,10 @@ absl::StatusOr<ProbedShape> ProbeShape(const MatmulShape& shape, DType compute_t
 }
 
 bool HasFastLoop(DType compute_type) {
-  const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
-  const auto has = [isa](dnnl::cpu_isa wanted) {
-    return (static_cast<unsigned>(isa) & static_cast<unsigned>(wanted)) ==
-           static_cast<unsigned>(wanted);
-  };
-  return compute_type == DType::kBF16 ? has(dnnl::cpu_isa::avx512_core_bf16)
-                                      : has(dnnl::cpu_isa::avx512_core);
+  return MayUse(compute_type == DType::kBF16 ? dnnl::cpu_isa::avx512_core_bf16
+                                             : dnnl::cpu_isa::avx512_core);
 }
+
+bool MayUseTiles() { return MayUse(dnnl::cpu_isa::avx512_core_amx); }
 
 }  // namespace lamina::kernels::cpu

@@ -35,4 +35,7 @@ absl::StatusOr<ProbedShape> ProbeShape(const MatmulShape& shape, DType compute_t
 // speed: bf16 with AVX-512 BF16 or AMX, f32 with AVX-512.
 bool HasFastLoop(DType compute_type);
 
+// Whether oneDNN may use the tiles of AMX here, for what DNNL_MAX_CPU_ISA says.
+bool MayUseTiles();
+
 }  // namespace lamina::kernels::cpu

@@ -2,7 +2,8 @@
 //
 // Our own linear layer: spreads panels of weights over the pool, for some rows each, and strips of
 // panels where there are too few for all threads (work_cuts.h). What is multiplied how is the
-// arithmetic's: f32 multiply-adds (own_linear_tiles.h), or pairs of bf16 (pair_tiles.h).
+// arithmetic's: f32 multiply-adds (own_linear_tiles.h), pairs of bf16 (pair_tiles.h), or tiles of
+// bf16 (tile_products.h).
 
 #include <algorithm>
 #include <functional>
@@ -11,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/status_macros.h"
 #include "hwy/aligned_allocator.h"
 #include "kernels/cpu/block_panels.h"
 #include "kernels/cpu/linear_engine.h"
@@ -18,6 +20,8 @@
 #include "kernels/cpu/own_linear_tiles.h"
 #include "kernels/cpu/pair_tiles.h"
 #include "kernels/cpu/panel_weights.h"
+#include "kernels/cpu/tile_choice.h"
+#include "kernels/cpu/tile_products.h"
 #include "kernels/work_cuts.h"
 
 namespace lamina::kernels::cpu {
@@ -29,10 +33,12 @@ namespace {
 //   kRowsAtOnce  rows that go through a panel before the next panel,
 //   StepsAtOnce() steps of a panel that go through so many rows before the next steps: the panel's
 //                part stays in the second cache,
-//   kOrder       of the lanes of blocks,
+//   kTogether    steps of which it takes whole multiples,
+//   Order()      of the lanes of blocks,
+//   kAsTheyLie   whether few rows are multiplied by blocks as they lie (block_pairs.h),
+//   kNoBias      whether nothing is added where there is no bias; else zeros are,
 //   IsInput()    whether activations of so many columns are what the loop takes, unless zeros have
-//   to
-//                complete them,
+//                to complete them,
 //   Copy()       which makes it of a row that is not.
 
 // f32 multiply-adds. Their rows' f32 copy stays in the second cache.
@@ -41,7 +47,10 @@ struct WidenedBF16 {
   static constexpr DType kType = DType::kBF16;
   static constexpr size_t kRowsAtOnce = kCutRowsOfFloats;
   static size_t StepsAtOnce(size_t /*rows*/) { return SIZE_MAX; }
-  static constexpr LaneOrder kOrder = LaneOrder::kFeatures;
+  static constexpr size_t kTogether = 1;
+  static LaneOrder Order() { return LaneOrder::kFeatures; }
+  static constexpr bool kAsTheyLie = false;
+  static constexpr bool kNoBias = false;
   static bool IsInput(size_t /*cols*/) { return false; }
   static float* Copy(const BFloat16* from, size_t cols, float* to) {
     return std::transform(from, from + cols, to, [](BFloat16 x) { return ToFloat(x); });
@@ -55,7 +64,10 @@ struct PlainF32 {
   static constexpr DType kType = DType::kF32;
   static constexpr size_t kRowsAtOnce = kCutRowsOfFloats;
   static size_t StepsAtOnce(size_t /*rows*/) { return SIZE_MAX; }
-  static constexpr LaneOrder kOrder = LaneOrder::kFeatures;
+  static constexpr size_t kTogether = 1;
+  static LaneOrder Order() { return LaneOrder::kFeatures; }
+  static constexpr bool kAsTheyLie = false;
+  static constexpr bool kNoBias = false;
   static bool IsInput(size_t /*cols*/) { return true; }
   static float* Copy(const float* from, size_t cols, float* to) {
     return std::copy_n(from, cols, to);
@@ -70,13 +82,43 @@ struct PairsOfBF16 {
   static constexpr size_t kRowsAtOnce = kCutRowsOfPairs;
   // So few rows read a weight once.
   static size_t StepsAtOnce(size_t rows) { return rows <= kPairRowsOnce ? SIZE_MAX : 512; }
-  static constexpr LaneOrder kOrder = LaneOrder::kPairs;
+  static constexpr size_t kTogether = 1;
+  static LaneOrder Order() { return LaneOrder::kPairs; }
+  static constexpr bool kAsTheyLie = true;
+  static constexpr bool kNoBias = false;
   static bool IsInput(size_t cols) { return cols % 2 == 0; }
   static BFloat16* Copy(const BFloat16* from, size_t cols, BFloat16* to) {
     return std::copy_n(from, cols, to);
   }
   static void Multiply(const PanelTask<BFloat16>& task) { MultiplyPanelPairs(task); }
   static std::string Name() { return "pairs of bf16 AVX512_BF16"; }
+};
+
+// Tiles of AMX, or their emulation.
+template <bool kEmulated>
+struct TilesOfBF16 {
+  using Input = BFloat16;
+  static constexpr DType kType = DType::kBF16;
+  static constexpr size_t kRowsAtOnce = kCutRowsOfPairs;
+  static size_t StepsAtOnce(size_t rows) { return rows <= kTileRowsOnce ? SIZE_MAX : 512; }
+  static constexpr size_t kTogether = kTileSteps;
+  // Processors with tiles have pairs too, which widen faster. Either order gives the same words but
+  // for subnormals, which tiles take for zeros.
+  static LaneOrder Order() {
+    return !kEmulated && HasPairTiles() ? LaneOrder::kPairs : LaneOrder::kFeatures;
+  }
+  static constexpr bool kAsTheyLie = false;  // Their bits are those of pairs.
+  static constexpr bool kNoBias = true;      // It is a pass of its own over the sums.
+  static bool IsInput(size_t /*cols*/) { return true; }
+  static BFloat16* Copy(const BFloat16* from, size_t cols, BFloat16* to) {
+    return std::copy_n(from, cols, to);
+  }
+  static void Multiply(const PanelTask<BFloat16>& task) {
+    kEmulated ? MultiplyPanelEmulatedTiles(task) : MultiplyPanelTiles(task);
+  }
+  static std::string Name() {
+    return kEmulated ? "tiles of bf16, emulated" : "tiles of bf16 AMX_BF16";
+  }
 };
 
 // Steps of blocks that are widened at once: for few rows the words stay in the first cache, for
@@ -102,7 +144,7 @@ class OwnLinearEngine final : public LinearEngine {
   std::string description() const override { return Arithmetic::Name(); }
 
   absl::StatusOr<std::unique_ptr<EngineWeights>> Pack(const WeightView& weights) override {
-    return PackWords(*this, weights, Arithmetic::kType);
+    return PackWords(*this, weights, Arithmetic::kType, Arithmetic::kTogether);
   }
 
   absl::StatusOr<std::unique_ptr<EngineWeights>> PackBlocks(const BlockView& weights) override {
@@ -113,7 +155,7 @@ class OwnLinearEngine final : public LinearEngine {
       scratch_.push_back(hwy::AllocateAligned<uint32_t>(kWidenedSteps * kPanelFeatures));
       LAMINA_CHECK(scratch_.back() != nullptr);
     }
-    return PackBlockPanels(*this, weights, Arithmetic::kOrder);
+    return PackBlockPanels(*this, weights, Arithmetic::Order());
   }
 
   absl::Status Prepare(const EngineWeights& weights, size_t rows_max) override {
@@ -282,12 +324,15 @@ class OwnLinearEngine final : public LinearEngine {
   }
 
   static const float* BiasOf(const Task& task) {
+    if (Arithmetic::kNoBias && !task.weights->has_bias()) {
+      return nullptr;
+    }
     return task.weights->bias(task.part.panel) + task.part.strip * kStripFeatures;
   }
 
   // False where it takes other weights, or fewer rows.
   static bool MultiplyAsItLies(const Task& task, const uint8_t* next, MatrixView<float> out) {
-    if constexpr (Arithmetic::kOrder == LaneOrder::kPairs) {
+    if constexpr (Arithmetic::kAsTheyLie) {
       const PanelWeights::FewRows few = task.weights->FewRowsOf(task.part.panel);
       if (few.multiply != nullptr && task.in.rows <= kFewBlockRows) {
         few.multiply({.panel = few.panel,
@@ -366,6 +411,15 @@ std::unique_ptr<LinearEngine> MakePairLinearEngine(ThreadPool& pool) {
   return HasPairTiles() && HasFastLoop(DType::kBF16)
              ? std::make_unique<OwnLinearEngine<PairsOfBF16>>(pool)
              : nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<LinearEngine>> MakeTileLinearEngine(ThreadPool& pool) {
+  LAMINA_RETURN_IF_ERROR(TilesOfThisHost());
+  return std::make_unique<OwnLinearEngine<TilesOfBF16</*kEmulated=*/false>>>(pool);
+}
+
+std::unique_ptr<LinearEngine> MakeEmulatedTileLinearEngine(ThreadPool& pool) {
+  return std::make_unique<OwnLinearEngine<TilesOfBF16</*kEmulated=*/true>>>(pool);
 }
 
 }  // namespace lamina::kernels::cpu

@@ -30,40 +30,6 @@ struct NoFetcher {
   void Step() {}
 };
 
-// Where each weight is read once: asks for words so many steps ahead, in each strip next to the
-// others, into the first cache. That keeps more reads of memory under way than to ask for the next
-// panel, and two cores do not slow each other down as much.
-constexpr size_t kStepsAhead = 64;
-
-template <size_t kStrips>
-class StripFetcher {
- public:
-  // `then`: the strips behind the last step; null: there are none.
-  StripFetcher(const Task& task, const uint32_t* words, const uint32_t* then)
-      : at_(words + std::min(kStepsAhead, task.steps) * kLanes),
-        then_(then == nullptr ? words : then),
-        strip_words_(task.strip_words),
-        left_(task.steps - std::min(kStepsAhead, task.steps)) {}
-
-  void Step() {
-    if (left_ == 0) {
-      at_ = then_;
-      left_ = kStepsAhead;
-    }
-    --left_;
-    for (size_t v = 0; v < kStrips; ++v) {
-      __builtin_prefetch(at_ + v * strip_words_, 0, 3);
-    }
-    at_ += kLanes;
-  }
-
- private:
-  const uint32_t* at_;
-  const uint32_t* then_;
-  size_t strip_words_;
-  size_t left_;
-};
-
 uint32_t PairAt(const BFloat16* in) {
   uint32_t pair;
   std::memcpy(&pair, in, sizeof(pair));

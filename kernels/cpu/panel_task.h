@@ -13,6 +13,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -51,9 +52,10 @@ struct PanelTask {
 // over the words asks for as much as lets the last step of the last pass ask for the end.
 class PanelFetcher {
  public:
-  PanelFetcher(const uint32_t* next, size_t passes)
+  // `steps`: how many of them Step() stands for.
+  PanelFetcher(const uint32_t* next, size_t passes, size_t steps = 1)
       : next_(reinterpret_cast<const char*>(next)),
-        bytes_each_(next == nullptr ? 0 : kPanelFeatures * sizeof(uint32_t) / passes) {}
+        bytes_each_(next == nullptr ? 0 : steps * kPanelFeatures * sizeof(uint32_t) / passes) {}
 
   void Step() {
     for (size_t byte = 0; byte < bytes_each_; byte += kCacheLine) {
@@ -85,6 +87,40 @@ class PanelHalvesFetcher {
  private:
   PanelFetcher next_;
   PanelFetcher then_;
+};
+
+// Where each weight is read once: asks for words so many steps ahead, in each strip next to the
+// others, into the first cache. That keeps more reads of memory under way than to ask for the next
+// panel, and two cores do not slow each other down as much.
+template <size_t kStrips>
+class StripFetcher {
+ public:
+  // `then`: the strips behind the last step; null: there are none.
+  template <class Input>
+  StripFetcher(const PanelTask<Input>& task, const uint32_t* words, const uint32_t* then)
+      : at_(words + std::min(kStepsAhead, task.steps) * kStripFeatures),
+        then_(then == nullptr ? words : then),
+        strip_words_(task.strip_words),
+        left_(task.steps - std::min(kStepsAhead, task.steps)) {}
+
+  void Step() {
+    if (left_ == 0) {
+      at_ = then_;
+      left_ = kStepsAhead;
+    }
+    --left_;
+    for (size_t v = 0; v < kStrips; ++v) {
+      __builtin_prefetch(at_ + v * strip_words_, 0, 3);
+    }
+    at_ += kStripFeatures;
+  }
+
+ private:
+  static constexpr size_t kStepsAhead = 64;
+  const uint32_t* at_;
+  const uint32_t* then_;
+  size_t strip_words_;
+  size_t left_;
 };
 
 }  // namespace lamina::kernels::cpu

@@ -48,6 +48,7 @@ class PanelWeights : public EngineWeights {
       : EngineWeights(engine, shape.in_features, shape.out_features),
         steps_(StepsOf(shape, inputs_per_step)),
         panels_((shape.out_features + kPanelFeatures - 1) / kPanelFeatures),
+        has_bias_(!shape.bias.empty()),
         bias_(panels_ * kPanelFeatures, 0.0f) {
     std::copy(shape.bias.begin(), shape.bias.end(), bias_.begin());
   }
@@ -79,6 +80,7 @@ class PanelWeights : public EngineWeights {
 
   size_t steps() const { return steps_; }
   size_t panels() const { return panels_; }
+  bool has_bias() const { return has_bias_; }
   const float* bias(size_t panel) const { return bias_.data() + panel * kPanelFeatures; }
   uint64_t bias_bytes() const { return bias_.size() * sizeof(float); }
 
@@ -90,12 +92,13 @@ class PanelWeights : public EngineWeights {
 
   size_t steps_;
   size_t panels_;
+  bool has_bias_;
   std::vector<float> bias_;  // [panels * 64]
 };
 
-// Words as they are. Errors: kResourceExhausted.
+// Words as they are, in a multiple of `steps_together` steps. Errors: kResourceExhausted.
 absl::StatusOr<std::unique_ptr<PanelWeights>> PackWords(LinearEngine& engine,
                                                         const WeightView& weights,
-                                                        DType compute_type);
+                                                        DType compute_type, size_t steps_together);
 
 }  // namespace lamina::kernels::cpu

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "hwy/aligned_allocator.h"
 #include "kernels/cpu/panel_weights.h"
 
@@ -24,7 +25,7 @@ uint32_t Whole(BFloat16 value) { return std::bit_cast<uint32_t>(ToFloat(value));
 uint32_t Whole(float value) { return std::bit_cast<uint32_t>(value); }
 
 // Words [first, last) of one feature, whose `inputs` weights are at `row`, to every 16th word from
-// `to` on. An odd last input is completed by a zero.
+// `to` on. Zeros stand behind the last input.
 template <class Element>
 void FillFeature(const Element* row, size_t inputs, DType compute_type, size_t first, size_t last,
                  uint32_t* to) {
@@ -32,16 +33,22 @@ void FillFeature(const Element* row, size_t inputs, DType compute_type, size_t f
     if (compute_type == DType::kF32) {
       *to = Whole(row[step]);
     } else {
+      const uint32_t even = 2 * step < inputs ? Half(row[2 * step]) : 0;
       const uint32_t odd = 2 * step + 1 < inputs ? Half(row[2 * step + 1]) : 0;
-      *to = Half(row[2 * step]) | odd << 16;
+      *to = even | odd << 16;
     }
   }
 }
 
 class WordPanels final : public PanelWeights {
  public:
-  WordPanels(LinearEngine& engine, const WeightView& weights, DType compute_type)
-      : PanelWeights(engine, {weights.in_features, weights.out_features, weights.bias},
+  WordPanels(LinearEngine& engine, const WeightView& weights, DType compute_type,
+             size_t steps_together)
+      : PanelWeights(engine,
+                     {.in_features = weights.in_features,
+                      .out_features = weights.out_features,
+                      .bias = weights.bias,
+                      .steps_together = steps_together},
                      compute_type == DType::kBF16 ? 2 : 1),
         words_(hwy::AllocateAligned<uint32_t>(std::max<size_t>(1, word_count()))),
         at_(words_.get()) {}
@@ -112,8 +119,9 @@ class WordPanels final : public PanelWeights {
 
 absl::StatusOr<std::unique_ptr<PanelWeights>> PackWords(LinearEngine& engine,
                                                         const WeightView& weights,
-                                                        DType compute_type) {
-  auto packed = std::make_unique<WordPanels>(engine, weights, compute_type);
+                                                        DType compute_type, size_t steps_together) {
+  LAMINA_CHECK(compute_type == DType::kBF16 || steps_together == 1);
+  auto packed = std::make_unique<WordPanels>(engine, weights, compute_type, steps_together);
   if (!packed->allocated()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "no memory to pack a linear layer of ", weights.out_features, " x ", weights.in_features));

@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/philox.h"
@@ -173,7 +174,7 @@ void ExpectSameBits(Dense& dense, const BlockLayer& layer, size_t rows, size_t g
   }
 }
 
-// False where products go to oneDNN, whose loops take no blocks (AMX).
+// False where products go to oneDNN, whose loops take no blocks.
 bool KeepsBlocks(Dense& dense) { return dense.description().find("onednn") == std::string::npos; }
 
 void ExpectLookUps(Dense& dense, const PackedLinear& head, absl::Span<const uint32_t> ids,
@@ -188,8 +189,20 @@ void ExpectLookUps(Dense& dense, const PackedLinear& head, absl::Span<const uint
   }
 }
 
-// (type, fallback GEMM, threads)
-using Variant = std::tuple<size_t, bool, size_t>;
+// (type, loop, threads)
+using Variant = std::tuple<size_t, DenseLoop, size_t>;
+
+const char* LoopName(DenseLoop loop) {
+  switch (loop) {
+    case DenseLoop::kFastest:
+      return "_best_";
+    case DenseLoop::kFallbackGemm:
+      return "_fallback_";
+    case DenseLoop::kEmulatedTiles:
+      return "_emulated_tiles_";
+  }
+  return "";
+}
 
 class BlockLinearTest : public testing::TestWithParam<Variant> {
  protected:
@@ -201,10 +214,13 @@ class BlockLinearTest : public testing::TestWithParam<Variant> {
 
 INSTANTIATE_TEST_SUITE_P(Variants, BlockLinearTest,
                          testing::Combine(testing::Range(size_t{0}, BlockTypes().size()),
-                                          testing::Bool(), testing::Values(1, 3)),
+                                          testing::Values(DenseLoop::kFastest,
+                                                          DenseLoop::kFallbackGemm,
+                                                          DenseLoop::kEmulatedTiles),
+                                          testing::Values(1, 3)),
                          [](const auto& param_info) {
                            return std::string(BlockTypes()[std::get<0>(param_info.param)].name) +
-                                  (std::get<1>(param_info.param) ? "_fallback_" : "_best_") +
+                                  LoopName(std::get<1>(param_info.param)) +
                                   std::to_string(std::get<2>(param_info.param));
                          });
 
@@ -366,8 +382,9 @@ TEST_F(BlocksTest, PartsOfSeveralTypesStandInOneLayer) {
 
 // Rows of 8 bits need not be whole blocks: zeros complete them.
 TEST_F(BlocksTest, RowsOfInt8EndAnywhere) {
-  for (const bool fallback : {false, true}) {
-    const std::unique_ptr<Dense> dense = MakeDense(DType::kBF16, fallback, 3);
+  for (const DenseLoop loop :
+       {DenseLoop::kFastest, DenseLoop::kFallbackGemm, DenseLoop::kEmulatedTiles}) {
+    const std::unique_ptr<Dense> dense = MakeDense(DType::kBF16, loop, 3);
     if (!KeepsBlocks(*dense)) {
       continue;
     }
@@ -391,8 +408,10 @@ TEST_F(BlocksTest, RowsOfInt8EndAnywhere) {
 TEST_F(BlocksTest, RowsOfInt8HaveTheSameBitsInAnyBatch) {
   constexpr size_t kRows = 130;
   const BlockLayer layer({{BlockType::kInt8, 130}}, 200, true, 21);
-  for (const size_t threads : {1, 3}) {
-    const std::unique_ptr<Dense> dense = MakeDense(DType::kBF16, false, threads);
+  for (const auto& [loop, threads] : {std::pair<DenseLoop, size_t>{DenseLoop::kFastest, 1},
+                                      {DenseLoop::kFastest, 3},
+                                      {DenseLoop::kEmulatedTiles, 3}}) {
+    const std::unique_ptr<Dense> dense = MakeDense(DType::kBF16, loop, threads);
     const auto packed = layer.PackBlocks(*dense);
     ASSERT_TRUE(packed.ok()) << packed.status();
     Activations in = Activations::Random(kRows, 200, DType::kBF16, 3);

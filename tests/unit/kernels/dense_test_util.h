@@ -83,9 +83,12 @@ class Activations {
   std::vector<char> bytes_;
 };
 
+inline std::unique_ptr<Dense> MakeDense(DType compute_type, DenseLoop loop, size_t threads) {
+  return *MakeCpuDense({.compute_type = compute_type, .threads = threads, .loop = loop});
+}
 inline std::unique_ptr<Dense> MakeDense(DType compute_type, bool fallback_gemm, size_t threads) {
-  return *MakeCpuDense(
-      {.compute_type = compute_type, .threads = threads, .force_fallback_gemm = fallback_gemm});
+  return MakeDense(compute_type, fallback_gemm ? DenseLoop::kFallbackGemm : DenseLoop::kFastest,
+                   threads);
 }
 
 inline bool SameBits(float a, float b) {

@@ -36,8 +36,9 @@ std::unique_ptr<PackedLinear> Pack(Dense& dense, const Layer& layer, const Weigh
   return *dense.Pack(weights.values.data(), DType::kF32, layer.out, layer.in, weights.bias);
 }
 
-// What MakeCpuDense() takes here; the fallback GEMM; oneDNN's, also where ours is faster.
-enum class Loop : uint8_t { kBest, kFallback, kOnednn };
+// What MakeCpuDense() takes here; the fallback GEMM; oneDNN's, also where ours is faster; tiles of
+// AMX, emulated.
+enum class Loop : uint8_t { kBest, kFallback, kOnednn, kEmulatedTiles };
 
 const char* LoopName(Loop loop) {
   switch (loop) {
@@ -47,6 +48,8 @@ const char* LoopName(Loop loop) {
       return "_fallback_";
     case Loop::kOnednn:
       return "_onednn_";
+    case Loop::kEmulatedTiles:
+      return "_emulated_tiles_";
   }
   return "";
 }
@@ -57,26 +60,45 @@ using Variant = std::tuple<DType, Loop, size_t>;
 class LinearTest : public testing::TestWithParam<Variant> {
  protected:
   DType type() const { return std::get<0>(GetParam()); }
-  bool fallback_gemm() const { return std::get<1>(GetParam()) == Loop::kFallback; }
   std::unique_ptr<Dense> Make() const { return Make(std::get<2>(GetParam())); }
   std::unique_ptr<Dense> Make(size_t threads) const {
     if (std::get<1>(GetParam()) == Loop::kOnednn) {
       return cpu::MakeCpuDenseOfOnednn({.compute_type = type(), .threads = threads});
     }
-    return MakeDense(type(), fallback_gemm(), threads);
+    return MakeDense(type(), LoopOf(), threads);
+  }
+
+ private:
+  DenseLoop LoopOf() const {
+    switch (std::get<1>(GetParam())) {
+      case Loop::kFallback:
+        return DenseLoop::kFallbackGemm;
+      case Loop::kEmulatedTiles:
+        return DenseLoop::kEmulatedTiles;
+      case Loop::kBest:
+      case Loop::kOnednn:
+        break;
+    }
+    return DenseLoop::kFastest;
   }
 };
+
+std::string VariantName(const testing::TestParamInfo<Variant>& variant) {
+  const auto& [type, loop, threads] = variant.param;
+  return std::string(DTypeName(type)) + LoopName(loop) + std::to_string(threads);
+}
 
 INSTANTIATE_TEST_SUITE_P(Variants, LinearTest,
                          testing::Combine(testing::Values(DType::kBF16, DType::kF32),
                                           testing::Values(Loop::kBest, Loop::kFallback,
                                                           Loop::kOnednn),
                                           testing::Values(1, 2)),
-                         [](const auto& param_info) {
-                           return std::string(DTypeName(std::get<0>(param_info.param))) +
-                                  LoopName(std::get<1>(param_info.param)) +
-                                  std::to_string(std::get<2>(param_info.param));
-                         });
+                         VariantName);
+INSTANTIATE_TEST_SUITE_P(EmulatedTiles, LinearTest,
+                         testing::Combine(testing::Values(DType::kBF16),
+                                          testing::Values(Loop::kEmulatedTiles),
+                                          testing::Values(1, 2)),
+                         VariantName);
 
 // The error of a sum of n products in f32, whatever its order, is below n 2^-24 sum |x w| (Higham,
 // "Accuracy and Stability", section 3.1); products of bf16 are exact in f32.
@@ -354,8 +376,11 @@ TEST(CpuDenseTest, SaysWhichLoopRuns) {
     const std::string own = MakeDense(type, true, 1)->description();
     const std::string best = MakeDense(type, false, 1)->description();
     EXPECT_EQ(own.find("highway rows "), 0u) << own;
-    EXPECT_TRUE(best == own || best.find("onednn 2.") == 0 || best.find("pairs of bf16") == 0)
+    EXPECT_TRUE(best == own || best.find("onednn 2.") == 0 || best.find("pairs of bf16") == 0 ||
+                best.find("tiles of bf16 AMX") == 0)
         << best;
+    const std::string emulated = MakeDense(type, DenseLoop::kEmulatedTiles, 1)->description();
+    EXPECT_EQ(emulated, type == DType::kBF16 ? "tiles of bf16, emulated" : own);
     if (cpu::PairProductsAreSlow()) {
       EXPECT_EQ(best.find("avx512_core_bf16"), std::string::npos) << best;
       EXPECT_EQ(best.find("pairs of bf16"), std::string::npos) << best;

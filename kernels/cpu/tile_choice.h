@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether dense layers multiply bf16 in the tiles of AMX on this host, and if not, why.
+//
+// It follows from what the processor and the system are, never from a measurement, since it decides
+// the bits of products (pair_products.h).
+
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/cpu/tile_products.h"
+
+namespace lamina::kernels::cpu {
+
+// What decides. Tests have hosts of their own.
+class TileHost {
+ public:
+  virtual ~TileHost() = default;
+  virtual bool HasInstructions() const = 0;
+  // Whether oneDNN is told to leave them alone, and so are we (DNNL_MAX_CPU_ISA).
+  virtual bool IsHeldBack() const = 0;
+  virtual absl::Status Permission() = 0;
+  // Whether products have the bits of EmulatedTiles. Only asked where the others say yes.
+  virtual absl::Status Probe() = 0;
+};
+
+// Errors: kUnimplemented       there are no tiles, or nobody is to use them: nothing to tell.
+//         kFailedPrecondition  there are, and something is wrong: speed is lost; says what.
+absl::Status CheckTiles(TileHost& host);
+
+// CheckTiles() of the host that this runs on. Looks once, and takes some milliseconds then.
+const absl::Status& TilesOfThisHost();
+
+// Asks the system for the tiles, which it keeps for the threads of a process only when asked. Asks
+// once, and always says the same. Errors: the system's.
+absl::Status TilePermission();
+
+// Multiplies panels of all the shapes that the loop knows, of moderate values, and of any, and
+// compares the bits with EmulatedTiles'; NaN need only be NaN.
+// Errors: kInternal  names the first output that differs.
+absl::Status ProbeTiles(MultiplyTiles multiply);
+
+}  // namespace lamina::kernels::cpu
