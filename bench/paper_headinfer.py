@@ -16,6 +16,7 @@ import tempfile
 import time
 
 import cluster
+import headinfer_streaming
 import node_memory
 import processor
 import random_llama
@@ -65,10 +66,11 @@ class Bench:
     def __init__(self, model, link, window):
         self.model, self.link, self.window = model, link, window
 
-    def cluster(self, heads, longest, **keys):
+    def cluster(self, heads, longest, more=None, **keys):
+        """`more`: further keys of `fetch:`."""
         options = {"transport": self.link, "model": self.model, "memory_nodes": 1, "running_max": 1, "chunk_tokens": CHUNK, "scratch_tokens": CHUNK,
                    "sequence_tokens_max": longest, "capacity": f"{2 * longest * SHAPE.layers * SHAPE.kv_bytes()}B",
-                   "fetch": ("fetch_heads", {"window": f"{self.window}B", "heads": heads}), **keys}
+                   "fetch": ("fetch_heads", {"window": f"{self.window}B", "heads": heads} | (more or {})), **keys}
         return cluster.Cluster(1, **options)
 
     def accepts(self, heads, longest):
@@ -189,6 +191,14 @@ def print_llama(parts):
     return totals["head by head"] / GIB, token, same, contexts
 
 
+def table14(bench, folder, context, bandwidth):
+    print(f"Half of the heads streaming (Table 14), sink {headinfer_streaming.SINK}, window {headinfer_streaming.WINDOW}, "
+          f"{context}k tokens, prompts in steps of {headinfer_streaming.CHUNK} rows, link {bandwidth}/s:", flush=True)
+    found = headinfer_streaming.run(bench.cluster, folder, SHAPE, context, DECODED, bandwidth)
+    table(["", "all heads whole", "half streaming", "times", "paper", "asked", ""], headinfer_streaming.rows_and_verdicts(found))
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="write the figures here")
@@ -196,6 +206,9 @@ def main():
     parser.add_argument("--bandwidth", default="1000MB", help="of the link in each direction, a second")
     parser.add_argument("--contexts", default=",".join(map(str, CONTEXTS)), help="Ki tokens")
     parser.add_argument("--images", default=os.path.join(ROOT, "docs", "experiments", "images"), help="folder of the SVG figures")
+    parser.add_argument("--streaming-bandwidth", default="100MB", help="of the link for Table 14, which is to be what steps wait for")
+    parser.add_argument("--streaming-context", type=int, default=16, help="Ki tokens, for Table 14")
+    parser.add_argument("--table", choices=["14"], help="measure this table alone")
     arguments = parser.parse_args()
     contexts = [int(text) for text in arguments.contexts.split(",")]
     print(f"machine {processor.machine()}")
@@ -204,6 +217,9 @@ def main():
         random_llama.write(pathlib.Path(folder), SHAPE)
         bench = Bench(folder, f"throttle(bandwidth={arguments.bandwidth})+shm", window)
         print(f"{SHAPE.layers} layers, width {SHAPE.width}, {SHAPE.kv_heads} KV heads of {SHAPE.head_dim}; both windows {window / MIB:.0f} MiB; chunks of {CHUNK} tokens; link {arguments.bandwidth}/s")
+        streaming = table14(bench, folder, arguments.streaming_context, arguments.streaming_bandwidth)
+        if arguments.table == "14":
+            return
         print("\nLongest contexts, by the coordinator's own check of these windows:")
         longest = {}
         for heads in GROUPS:
@@ -239,7 +255,7 @@ def main():
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), "longest": longest, "times": times, "resident": resident,
-                       "llama_total_gib": total, "llama_contexts": llama_contexts}, out, indent=1)
+                       "llama_total_gib": total, "llama_contexts": llama_contexts, "streaming": streaming}, out, indent=1)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@
 #include "compute_node/remote_path_maker.h"
 #include "compute_node/sparse_path_maker.h"
 #include "compute_node/streamed_weights.h"
+#include "compute_node/streaming_path_maker.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
@@ -91,6 +92,7 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
   path_makers_.push_back(
       std::make_unique<FetchPathMaker>(options_.name, *device_, kernels::CpuAttention()));
   path_makers_.push_back(std::make_unique<SparsePathMaker>(*device_, kernels::CpuAttention()));
+  path_makers_.push_back(std::make_unique<StreamingPathMaker>(*device_, kernels::CpuAttention()));
 }
 
 ComputeNode::~ComputeNode() { LeaveEpoch(); }

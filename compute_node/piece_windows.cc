@@ -22,9 +22,14 @@ void PieceWindows::BeginStep(const Lane& lane) {
 
 void PieceWindows::BeginLayer(const Lane& lane, uint32_t node, uint32_t layer,
                               absl::Span<const plan::FetchRun> runs) {
+  BeginHeads(lane, node, layer, AllHeads(context_.PartOf(layer, node)), runs);
+}
+
+void PieceWindows::BeginHeads(const Lane& lane, uint32_t node, uint32_t layer, HeadRange heads,
+                              absl::Span<const plan::FetchRun> runs) {
   Stream& stream = streams_[lane.index][node];
   stream.layer = layer;
-  plan::PiecesOf(context_.PartOf(layer, node), runs, plan::FetchLimitsOf(context_.config),
+  plan::PiecesOf(context_.PartOf(layer, node), heads, runs, plan::FetchLimitsOf(context_.config),
                  stream.pieces);
   stream.piece = 0;
 }

@@ -34,6 +34,9 @@ class PieceWindows {
   // The pieces of a layer that the memory node sends for these runs.
   void BeginLayer(const Lane& lane, uint32_t node, uint32_t layer,
                   absl::Span<const plan::FetchRun> runs);
+  // As above, of some of the heads that the memory node holds; Ended() is then of these.
+  void BeginHeads(const Lane& lane, uint32_t node, uint32_t layer, HeadRange heads,
+                  absl::Span<const plan::FetchRun> runs);
 
   // What has not been given back of a layer.
   bool Ended(const Lane& lane, uint32_t node) const;

@@ -70,6 +70,12 @@ struct FetchConfig {
   // Policy fetch_sparse: of the tokens before a decode row it attends to so many, and to which.
   double caching_ratio = 0.5;
   SparseTokens sparse = SparseTokens::kWindowSums;
+  // Policy fetch_heads: a file that names KV heads which stream (docs/formats/streaming_heads.md),
+  // a path as of `model`. Rows of these see the first and the last so many tokens. Empty: no head
+  // streams, and answers are exact.
+  std::string streaming_heads = {};
+  uint32_t streaming_sink = 64;
+  uint32_t streaming_window = 256;
   friend bool operator==(const FetchConfig&, const FetchConfig&) = default;
 };
 
@@ -266,7 +272,8 @@ struct ClusterConfig {
   // Some answers are not those of the model's weights, with whole attention over K and V as they
   // were made.
   bool IsLossy() const {
-    return Prepares(kPolicyFetchSparse) || kv == KvForm::kInt8 || QuantisesWeights();
+    return Prepares(kPolicyFetchSparse) || !fetch.streaming_heads.empty() || kv == KvForm::kInt8 ||
+           QuantisesWeights();
   }
   // Compute nodes, of which then all do, hold weights of floats in 8 bits
   // (docs/adr/0188-weights-of-8-bits.md).

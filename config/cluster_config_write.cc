@@ -302,6 +302,11 @@ std::string ToYaml(const ClusterConfig& config) {
     if (weighs || config.Prepares(kPolicyFetchHeads) || config.Prepares(kPolicyFetchSparse)) {
       word("heads", config.fetch.heads_auto ? "auto" : absl::StrCat(config.fetch.heads));
     }
+    if (!config.fetch.streaming_heads.empty()) {
+      word("streaming_heads", config.fetch.streaming_heads);
+      number("streaming_sink", config.fetch.streaming_sink);
+      number("streaming_window", config.fetch.streaming_window);
+    }
     if (config.Prepares(kPolicyFetchSparse)) {
       word("caching_ratio", absl::StrCat(config.fetch.caching_ratio));
       word("sparse", EnumName(internal::kSparseTokens, config.fetch.sparse));

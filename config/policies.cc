@@ -86,9 +86,16 @@ ClusterConfig OfPolicy(const ClusterConfig& config, const std::string& policy) {
   const FetchConfig defaults;
   if (!alone.Fetches() && config.Fetches()) {
     alone.fetch = defaults;
-  } else if (policy != kPolicyFetchSparse && config.Prepares(kPolicyFetchSparse)) {
+    return alone;
+  }
+  if (policy != kPolicyFetchSparse && config.Prepares(kPolicyFetchSparse)) {
     alone.fetch.caching_ratio = defaults.caching_ratio;
     alone.fetch.sparse = defaults.sparse;
+  }
+  if (policy != kPolicyFetchHeads && config.Prepares(kPolicyFetchHeads)) {
+    alone.fetch.streaming_heads = defaults.streaming_heads;
+    alone.fetch.streaming_sink = defaults.streaming_sink;
+    alone.fetch.streaming_window = defaults.streaming_window;
   }
   return alone;
 }

@@ -284,8 +284,8 @@ absl::Status CheckFetchOfAuto(const ClusterConfig& config) {
   }
   return absl::InvalidArgumentError(
       "fetch: with policy auto window and heads may be set; it settles recompute_percent and "
-      "activation_percent itself, and takes no lossy policy, to which caching_ratio and sparse "
-      "belong; remove these");
+      "activation_percent itself, and takes no lossy policy, to which caching_ratio, sparse "
+      "and streaming_heads belong; remove these");
 }
 
 absl::Status CheckFetch(const ClusterConfig& config) {
@@ -306,6 +306,7 @@ absl::Status CheckFetch(const ClusterConfig& config) {
   }
   LAMINA_RETURN_IF_ERROR(CheckBudgets(config));
   LAMINA_RETURN_IF_ERROR(CheckKeys(config));
+  LAMINA_RETURN_IF_ERROR(CheckStreamingHeads(config));
   return config.policy == kPolicyFetchSparse ? CheckSparse(config) : CheckFetchPartition(config);
 }
 

@@ -23,6 +23,12 @@ namespace lamina::internal {
 //                           spans of sequences.
 absl::Status CheckPolicy(const ClusterConfig& config);
 
+// Errors: kInvalidArgument  a file of heads that stream under another policy than fetch_heads; what
+//                           they see without a file, or out of range.
+//         kUnimplemented    heads that stream with INT8, spill tiers, nodes for prompts, or prompts
+//                           with an attention of their own.
+absl::Status CheckStreamingHeads(const ClusterConfig& config);
+
 // Checks the words of `policy` and `policies`.
 // Errors: kInvalidArgument  a word that is no policy, or comes twice; a `policy` that is not among
 //                           `policies`; local or auto among several.

@@ -51,6 +51,11 @@ void ToProto(const plan::EpochConfig& config, v1::Configure* proto) {
   proto->set_fetch_heads(config.fetch_heads);
   proto->set_sparse_tokens(static_cast<uint32_t>(config.sparse_tokens));
   proto->set_sparse_ratio(config.sparse_ratio);
+  for (const std::vector<uint32_t>& heads : config.streaming.layers) {
+    proto->add_streaming_layers()->mutable_heads()->Add(heads.begin(), heads.end());
+  }
+  proto->set_streaming_sink(config.streaming.sink);
+  proto->set_streaming_window(config.streaming.window);
   proto->set_step_tokens_max(config.step_tokens_max);
 }
 
@@ -77,6 +82,7 @@ plan::EpochConfig FromProto(const v1::Configure& proto) {
       // A pattern that this version does not know stays unknown, and is refused.
       .sparse_tokens = static_cast<SparseTokens>(std::min(proto.sparse_tokens(), 255u)),
       .sparse_ratio = proto.sparse_ratio(),
+      .streaming = {.sink = proto.streaming_sink(), .window = proto.streaming_window()},
       .memory_nodes = {proto.memory_nodes().begin(), proto.memory_nodes().end()},
       .slots = {proto.slots().begin(), proto.slots().end()},
       .partition = static_cast<Partition>(proto.partition()),
@@ -89,6 +95,9 @@ plan::EpochConfig FromProto(const v1::Configure& proto) {
       .memory_waits = proto.memory_waits()};
   for (const v1::AttentionDescriptor& layer : proto.layers()) {
     config.layers.push_back(FromProto(layer));
+  }
+  for (const v1::StreamingLayer& layer : proto.streaming_layers()) {
+    config.streaming.layers.emplace_back(layer.heads().begin(), layer.heads().end());
   }
   for (const v1::ComputeStage& stage : proto.stages()) {
     config.stages.push_back(FromProto(stage));

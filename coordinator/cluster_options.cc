@@ -18,11 +18,13 @@
 #include "coordinator/core/partition_choice.h"
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/stage_options.h"
+#include "coordinator/streaming_file.h"
 #include "coordinator/weighed_policies.h"
 #include "plan/fetch_pieces.h"
 #include "plan/limits.h"
 #include "plan/prefill_lanes.h"
 #include "plan/slot_kinds.h"
+#include "plan/streaming_tokens.h"
 #include "plan/token_sets.h"
 #include "plan/window_layout.h"
 
@@ -183,10 +185,17 @@ void UseActivations(EngineOptions& options) {
   }
 }
 
-std::string LossyWordOf(const ClusterConfig& config, absl::string_view policy) {
+std::string StreamingWord(const StreamingHeads& streaming) {
+  return absl::StrCat(kPolicyFetchHeads, "-", streaming.Word());
+}
+
+std::string LossyWordOf(const ClusterConfig& config, const StreamingHeads& streaming,
+                        absl::string_view policy) {
   std::vector<std::string> words;
   if (policy == kPolicyFetchSparse) {
     words.push_back(SparseWord(config));
+  } else if (policy == kPolicyFetchHeads && !streaming.empty()) {
+    words.push_back(StreamingWord(streaming));
   } else if (config.kv == KvForm::kInt8) {
     words.emplace_back("kv_int8");
   }
@@ -196,7 +205,10 @@ std::string LossyWordOf(const ClusterConfig& config, absl::string_view policy) {
   return absl::StrJoin(words, "-");
 }
 
-plan::AttentionPath PathOf(absl::string_view policy) {
+plan::AttentionPath PathOf(const StreamingHeads& streaming, absl::string_view policy) {
+  if (policy == kPolicyFetchHeads && !streaming.empty()) {
+    return plan::AttentionPath::kStreaming;
+  }
   return policy == kPolicyLocal                                   ? plan::AttentionPath::kLocal
          : policy == kPolicyFetchSparse                           ? plan::AttentionPath::kSparse
          : policy == kPolicyAttendRemote || policy == kPolicyAuto ? plan::AttentionPath::kRemote
@@ -204,11 +216,14 @@ plan::AttentionPath PathOf(absl::string_view policy) {
 }
 
 // The one for requests that name none first.
-std::vector<PreparedPolicy> PoliciesOf(const ClusterConfig& config) {
+std::vector<PreparedPolicy> PoliciesOf(const ClusterConfig& config,
+                                       const StreamingHeads& streaming) {
   std::vector<PreparedPolicy> policies;
   for (const std::string& name : config.Prepared()) {
     const auto at = name == config.policy ? policies.begin() : policies.end();
-    policies.insert(at, {.name = name, .path = PathOf(name), .lossy = LossyWordOf(config, name)});
+    policies.insert(at, {.name = name,
+                         .path = PathOf(streaming, name),
+                         .lossy = LossyWordOf(config, streaming, name)});
   }
   return policies;
 }
@@ -223,8 +238,24 @@ void UseHybrid(const ClusterConfig& config, uint32_t width, EngineOptions& optio
           : HybridOptions{.share = config.fetch.activation_percent * plan::SlotKinds::kUnit / 100};
 }
 
-EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph,
-                          const model::ModelConfig& model) {
+// The heads that the file names, with what they see.
+absl::StatusOr<StreamingHeads> StreamingHeadsOf(const ClusterConfig& config,
+                                                const model::Graph& graph,
+                                                const model::ModelConfig& model) {
+  if (config.fetch.streaming_heads.empty()) {
+    return StreamingHeads();
+  }
+  LAMINA_ASSIGN_OR_RETURN(StreamingHeads streaming,
+                          ReadStreamingFile(config.fetch.streaming_heads, model, LayersOf(graph)));
+  if (!streaming.empty()) {
+    streaming.sink = config.fetch.streaming_sink;
+    streaming.window = config.fetch.streaming_window;
+  }
+  return streaming;
+}
+
+EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& streaming,
+                          const model::Graph& graph, const model::ModelConfig& model) {
   EngineOptions options{.layers = LayersOf(graph),
                         .attention = config.attention,
                         .device_waits = config.pipeline.device_waits == DeviceWaits::kAuto,
@@ -235,7 +266,7 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
                         .node_silence_max = kNodeSilenceMax,
                         .stuck_after = config.limits.stuck_after,
                         .prices = PricesOf(config)};
-  options.policies = PoliciesOf(config);
+  options.policies = PoliciesOf(config, streaming);
   options.lossy = options.policies.front().lossy;
   options.transports.clear();
   for (const std::string& name : config.transport) {
@@ -263,6 +294,12 @@ EngineOptions MakeOptions(const ClusterConfig& config, const model::Graph& graph
   if (config.Fetches()) {
     options.fetch.bytes = config.fetch.window_bytes;
     options.fetch.heads = config.fetch.heads_auto ? 0 : config.fetch.heads;
+  }
+  options.fetch.streaming = streaming;
+  if (!streaming.empty() && !HasSeveralPolicies(options)) {
+    options.scheduler.strategies.fetch_planning = [words = StreamingWord(streaming)] {
+      return core::MakeFetchStreaming(words);
+    };
   }
   if (config.policy == kPolicyFetchRecompute) {
     UseRecompute(config, model.width, options);
@@ -374,6 +411,7 @@ plan::EpochConfig FetchingEpoch(const ClusterConfig& config, const EngineOptions
     epoch.attention_paths = PathsOnMemoryNodes(options, options.fetch);
     epoch.sparse_tokens = options.fetch.sparse_tokens;
     epoch.sparse_ratio = options.fetch.sparse_ratio;
+    epoch.streaming = options.fetch.streaming;
   }
   for (const ComputeNodeConfig& node : config.compute) {
     epoch.compute_nodes.push_back(node.name);
@@ -398,6 +436,7 @@ absl::Status CheckWindows(const ClusterConfig& config, const EngineOptions& opti
           : (limits.sequence_tokens_max + limits.span_tokens - 1) / limits.span_tokens;
   plan::EpochConfig epoch = FetchingEpoch(config, options);
   LAMINA_RETURN_IF_ERROR(plan::CheckSparse(epoch));
+  LAMINA_RETURN_IF_ERROR(plan::CheckStreaming(epoch));
   LAMINA_RETURN_IF_ERROR(plan::CheckFetch(epoch));
   const uint32_t rows_max = limits.rows_max + limits.prompt_rows_max;
   epoch.rows_max = rows_max;
@@ -432,7 +471,8 @@ std::vector<AttentionDescriptor> LayersOf(const model::Graph& graph) {
 absl::StatusOr<EngineOptions> EngineOptionsOf(const ClusterConfig& config,
                                               const model::Graph& graph,
                                               const model::ModelConfig& model) {
-  EngineOptions options = MakeOptions(config, graph, model);
+  LAMINA_ASSIGN_OR_RETURN(const StreamingHeads streaming, StreamingHeadsOf(config, graph, model));
+  EngineOptions options = MakeOptions(config, streaming, graph, model);
   LAMINA_RETURN_IF_ERROR(SettleStages(config, graph, options));
   LAMINA_RETURN_IF_ERROR(SettlePartition(config, options));
   LAMINA_RETURN_IF_ERROR(CheckWindows(config, options, model.width));

@@ -3,7 +3,7 @@
 // From the cluster file and the model to the engine's options; and what only both together show to
 // be impossible. The daemon and tests that run a cluster in one process make their options here.
 //
-// Determinism: pure functions, but for a warning in the log.
+// Determinism: pure functions, but for a warning in the log and the file of heads that stream.
 
 #pragma once
 
@@ -24,7 +24,7 @@ std::vector<AttentionDescriptor> LayersOf(const model::Graph& graph);
 // The options but for the model's fingerprint and who is told of requests. The partition is
 // decided by what the file alone tells: bandwidths are not known yet. A model that was made for
 // shorter sequences than the file allows lowers the limit, with a warning.
-// Errors: those of SettleStages() (stage_options.h);
+// Errors: those of SettleStages() (stage_options.h) and ReadStreamingFile() (streaming_file.h);
 //         kInvalidArgument     a partition by head of layers with unlike or too few KV heads;
 //                              windows of one kind beyond what WindowLayout::Check() takes.
 //         kFailedPrecondition  policy auto with no policy that the cluster can have, and why none;

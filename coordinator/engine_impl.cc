@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/log_event.h"
 #include "common/status_macros.h"
+#include "coordinator/cache_salt.h"
 #include "coordinator/engine_internal.h"
 #include "coordinator/node_costs.h"
 
@@ -118,6 +119,10 @@ void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
     return;
   }
   for (core::SequenceRequest& sequence : *sequences) {
+    if (*policy != nullptr || !options.policies.empty()) {
+      sequence.cache_salt = CacheSaltOf(*policy != nullptr ? **policy : options.policies.front(),
+                                        sequence.cache_salt);
+    }
     if (*policy != nullptr) {
       sequence.path = (*policy)->path;
       sequence.lossy = (*policy)->path == plan::AttentionPath::kSparse;

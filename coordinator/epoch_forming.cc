@@ -221,6 +221,9 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
       config.sparse_tokens = members.fetch.sparse_tokens;
       config.sparse_ratio = members.fetch.sparse_ratio;
     }
+    if (config.attention_paths.Has(plan::AttentionPath::kStreaming)) {
+      config.streaming = members.fetch.streaming;
+    }
   }
   const bool waits =
       options_.device_waits && config.attention_paths.Has(plan::AttentionPath::kRemote);

@@ -14,6 +14,7 @@
 
 #include "common/dtype.h"
 #include "common/sparse_tokens.h"
+#include "common/streaming_heads.h"
 #include "plan/attention_paths.h"
 
 namespace lamina::coordinator {
@@ -36,14 +37,16 @@ struct FetchOptions {
   // Policy fetch_sparse: of EpochConfig. Else 0.
   SparseTokens sparse_tokens = SparseTokens::kWindowSums;
   double sparse_ratio = 0;
+  StreamingHeads streaming = {};  // Policy fetch_heads: the heads that stream. Else none.
   std::optional<HybridOptions> hybrid = {};  // Policy fetch_hybrid.
 };
 
 // The path of rows in epochs of such a policy whose K and V are on memory nodes.
 inline plan::AttentionPath PathOnMemoryNodes(const FetchOptions& fetch) {
-  return fetch.sparse_ratio > 0 ? plan::AttentionPath::kSparse
-         : fetch.bytes > 0      ? plan::AttentionPath::kFetch
-                                : plan::AttentionPath::kRemote;
+  return fetch.sparse_ratio > 0     ? plan::AttentionPath::kSparse
+         : !fetch.streaming.empty() ? plan::AttentionPath::kStreaming
+         : fetch.bytes > 0          ? plan::AttentionPath::kFetch
+                                    : plan::AttentionPath::kRemote;
 }
 
 // Bytes of the activations of one token, in all layers; 0 where none are kept.

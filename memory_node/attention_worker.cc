@@ -57,6 +57,11 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
     sparse_stream_.emplace(epoch_, checks_, feed_, meter_, *device.reads());
     sources_.push_back(&*sparse_stream_);
   }
+  if (epoch_.config.attention_paths.Has(plan::AttentionPath::kStreaming)) {
+    LAMINA_CHECK(device.reads() != nullptr);
+    streaming_stream_.emplace(epoch_, feed_, meter_, *device.reads());
+    sources_.push_back(&*streaming_stream_);
+  }
   if (options.spill != nullptr) {
     spills_.emplace(epoch_, meter_, *options.spill, options.report_spill);
     feed_.SetMover([this](std::vector<plan::SlotMove> moves) { spills_->Take(std::move(moves)); });

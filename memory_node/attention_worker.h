@@ -35,6 +35,7 @@
 #include "memory_node/spill_source.h"
 #include "memory_node/spill_tier.h"
 #include "memory_node/step_feed.h"
+#include "memory_node/streaming_stream.h"
 #include "memory_node/unit_meter.h"
 #include "memory_node/work_source.h"
 #include "memory_node/worker_counters.h"
@@ -103,9 +104,10 @@ class AttentionWorker {
   QueryParts parts_;
   std::optional<DeviceQueries> device_queries_;  // None: the device cannot, or must not.
   HostQueries host_queries_;
-  std::optional<KvStream> kv_stream_;          // With path fetch.
-  std::optional<SparseStream> sparse_stream_;  // With path sparse.
-  std::optional<SpillSource> spills_;          // With a spill tier.
+  std::optional<KvStream> kv_stream_;                // With path fetch.
+  std::optional<SparseStream> sparse_stream_;        // With path sparse.
+  std::optional<StreamingStream> streaming_stream_;  // With path streaming.
+  std::optional<SpillSource> spills_;                // With a spill tier.
   std::vector<WorkSource*> sources_;
 };
 

@@ -48,10 +48,11 @@ absl::Status PieceStream::Open() {
       epoch_.transport.RegisterSource(staged_, transport::MemoryKind::kHost));
 }
 
-void PieceStream::BeginLayer(uint32_t layer, absl::Span<const plan::FetchRun> runs) {
+void PieceStream::BeginHeads(uint32_t layer, HeadRange heads,
+                             absl::Span<const plan::FetchRun> runs) {
   layer_ = layer;
   runs_ = runs;
-  plan::PiecesOf(epoch_.layers[layer], runs, plan::FetchLimitsOf(epoch_.config), pieces_);
+  plan::PiecesOf(epoch_.layers[layer], heads, runs, plan::FetchLimitsOf(epoch_.config), pieces_);
   piece_ = 0;
   done_ = 0;
 }

@@ -50,7 +50,11 @@ class PieceStream {
   absl::Status Open();
 
   // The first or the next layer of a step, of runs with these tokens. `runs` must live through it.
-  void BeginLayer(uint32_t layer, absl::Span<const plan::FetchRun> runs);
+  void BeginLayer(uint32_t layer, absl::Span<const plan::FetchRun> runs) {
+    BeginHeads(layer, AllHeads(epoch_.layers[layer]), runs);
+  }
+  // As above, some of the layer's heads that lie here: LayerEnded() is then of these.
+  void BeginHeads(uint32_t layer, HeadRange heads, absl::Span<const plan::FetchRun> runs);
 
   // The signal that lets the next piece out, and whether it has come.
   transport::SignalCondition Credit() const;

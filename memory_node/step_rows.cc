@@ -133,8 +133,7 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
       continue;
     }
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slot, tables.SlotsOf(*sequence, row.position, 1));
-    if (sequence->path == plan::AttentionPath::kFetch ||
-        sequence->path == plan::AttentionPath::kSparse) {
+    if (plan::Fetches(sequence->path)) {
       if (!lane.fetched.empty() && lane.fetched_by != sequence->path) {
         return absl::InternalError(
             absl::StrCat("plan of lane ", lane.index, " step ", plan.step,

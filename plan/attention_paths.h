@@ -17,7 +17,16 @@ enum class AttentionPath : uint8_t {
   kFetch,   // At the compute node, over K and V that memory nodes send there layer by layer.
   // At the compute node, over the tokens that it chooses for each layer: only their K and V come.
   kSparse,
+  // As kFetch, with heads that stream: these attend to the first and the last tokens, of which
+  // alone K and V come.
+  kStreaming,
 };
+
+// Whether K and V of rows of this path come to the compute node.
+inline bool Fetches(AttentionPath path) {
+  return path == AttentionPath::kFetch || path == AttentionPath::kSparse ||
+         path == AttentionPath::kStreaming;
+}
 
 class AttentionPaths {
  public:
@@ -36,7 +45,10 @@ class AttentionPaths {
   // Whether K and V are at memory nodes, with which compute nodes exchange windows.
   bool on_memory_nodes() const { return Has(AttentionPath::kRemote) || fetch(); }
   // Whether memory nodes send K and V into windows of the compute node.
-  bool fetch() const { return Has(AttentionPath::kFetch) || Has(AttentionPath::kSparse); }
+  bool fetch() const {
+    return Has(AttentionPath::kFetch) || Has(AttentionPath::kSparse) ||
+           Has(AttentionPath::kStreaming);
+  }
 
   // For messages. Bits of paths that this version does not know stay set.
   uint32_t bits() const { return bits_; }

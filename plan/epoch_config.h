@@ -15,6 +15,7 @@
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
 #include "common/sparse_tokens.h"
+#include "common/streaming_heads.h"
 #include "plan/attention_paths.h"
 #include "plan/stages.h"
 
@@ -39,10 +40,10 @@ struct EpochConfig {
   // replica by itself.
   std::vector<Stage> stages;
   AttentionPaths attention_paths = {AttentionPath::kRemote};
-  // Paths fetch and sparse: bytes of the windows of one compute node in which K and V arrive, of
+  // Paths that fetch: bytes of the windows of one compute node in which K and V arrive, of
   // all lanes and memory nodes together. Else 0.
   uint64_t fetch_bytes = 0;
-  // Paths fetch and sparse: KV heads that come together. 0: as many as a window has room for.
+  // Paths that fetch: KV heads that come together. 0: as many as a window has room for.
   uint32_t fetch_heads = 0;
   // Path fetch: elements of the activation that memory nodes keep besides K and V of every token in
   // every layer, the input of the layer that makes k and v. 0: they keep none.
@@ -56,6 +57,8 @@ struct EpochConfig {
   // Path sparse: which tokens decode rows attend to, and how many of those before them. Else 0.
   SparseTokens sparse_tokens = SparseTokens::kWindowSums;
   double sparse_ratio = 0;
+  // Path streaming: the heads that stream, and what they see. Else empty.
+  StreamingHeads streaming = {};
   std::vector<std::string> memory_nodes;  // Path local: the compute nodes, which hold KV.
   // One entry for each memory node. Path local: nodes of one replica have the same slots, each of
   // its own layers and heads.

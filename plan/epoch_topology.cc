@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "plan/fetch_pieces.h"
+#include "plan/streaming_tokens.h"
 #include "plan/token_sets.h"
 
 namespace lamina::plan {
@@ -112,7 +113,8 @@ absl::Status CheckLocal(const EpochConfig& config) {
 
 absl::Status CheckPaths(const EpochConfig& config) {
   const AttentionPaths known = {AttentionPath::kRemote, AttentionPath::kLocal,
-                                AttentionPath::kFetch, AttentionPath::kSparse};
+                                AttentionPath::kFetch, AttentionPath::kSparse,
+                                AttentionPath::kStreaming};
   if (config.attention_paths.empty() || (config.attention_paths.bits() & ~known.bits()) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the configuration of epoch ", config.epoch, " has attention paths ",
@@ -126,6 +128,7 @@ absl::Status CheckPaths(const EpochConfig& config) {
   }
   LAMINA_RETURN_IF_ERROR(CheckLocal(config));
   LAMINA_RETURN_IF_ERROR(CheckSparse(config));
+  LAMINA_RETURN_IF_ERROR(CheckStreaming(config));
   return CheckFetch(config);
 }
 

@@ -142,6 +142,14 @@ void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
   }
 }
 
+void PiecesOf(const AttentionDescriptor& part, HeadRange heads, absl::Span<const FetchRun> runs,
+              const FetchLimits& limits, std::vector<FetchPiece>& pieces) {
+  PiecesOf(PartOf(part, heads), runs, limits, pieces);
+  for (FetchPiece& piece : pieces) {
+    piece.heads.first += heads.first;
+  }
+}
+
 FetchPlanes PlanesOf(const FetchPiece& piece, uint32_t head_dim) {
   constexpr size_t kScaleBytes = 4;
   const size_t int8_slots = size_t{piece.heads.count} * piece.int8_slots;

@@ -128,6 +128,10 @@ FetchLimits FetchLimitsOf(const EpochConfig& config);
 void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
               const FetchLimits& limits, std::vector<FetchPiece>& pieces);
 
+// As above, of some of the heads that the memory node holds; pieces count heads among all of these.
+void PiecesOf(const AttentionDescriptor& part, HeadRange heads, absl::Span<const FetchRun> runs,
+              const FetchLimits& limits, std::vector<FetchPiece>& pieces);
+
 // Where pieces lie and which words tell of them. Pieces count from 1 in each (memory node, lane),
 // over the whole epoch, and windows take turns. The word of a credit shows how many pieces have
 // been used up: the window of the last but one may be written again then.

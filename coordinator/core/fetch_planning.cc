@@ -48,11 +48,11 @@ class FetchRecomputeShare final : public FetchPlanning {
   const uint32_t percent_;
 };
 
-class FetchSparse final : public FetchPlanning {
+// Which tokens come follows from elsewhere, and answers from these.
+class FetchLossy final : public FetchPlanning {
  public:
-  explicit FetchSparse(const std::string& lossy)
-      : why_(absl::StrCat("answers are lossy: decode rows attend to a part of the tokens (", lossy,
-                          ")")) {}
+  FetchLossy(absl::string_view rows, const std::string& lossy)
+      : why_(absl::StrCat("answers are lossy: ", rows, " (", lossy, ")")) {}
 
   FetchShare Plan(uint64_t /*tokens*/, const FetchRates& /*rates*/) const override {
     return {.why = why_};
@@ -65,7 +65,11 @@ class FetchSparse final : public FetchPlanning {
 }  // namespace
 
 std::unique_ptr<FetchPlanning> MakeFetchSparse(const std::string& lossy) {
-  return std::make_unique<FetchSparse>(lossy);
+  return std::make_unique<FetchLossy>("decode rows attend to a part of the tokens", lossy);
+}
+
+std::unique_ptr<FetchPlanning> MakeFetchStreaming(const std::string& lossy) {
+  return std::make_unique<FetchLossy>("some heads attend to the first and the last tokens", lossy);
 }
 
 std::unique_ptr<FetchPlanning> MakeFetchAll() { return std::make_unique<FetchAll>(); }

@@ -48,6 +48,9 @@ std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes);
 // Policy fetch_sparse: the compute node chooses, and nothing is recomputed. `lossy` says how
 // answers differ, for people.
 std::unique_ptr<FetchPlanning> MakeFetchSparse(const std::string& lossy);
+// Policy fetch_heads with heads that stream, of which K and V of some tokens come. `lossy` as
+// above.
+std::unique_ptr<FetchPlanning> MakeFetchStreaming(const std::string& lossy);
 // So many per cent of the tokens, whatever is measured.
 std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent);
 

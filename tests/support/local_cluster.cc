@@ -6,10 +6,12 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "compute_node/compute_node.h"
@@ -51,6 +53,21 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
+
+void WriteStreamingFile(const StreamingHeads& streaming, const model::ModelConfig& model,
+                        const std::string& path) {
+  std::vector<std::string> layers;
+  for (size_t layer = 0; layer < streaming.layers.size(); ++layer) {
+    if (!streaming.layers[layer].empty()) {
+      layers.push_back(absl::StrCat(R"({"layer": )", layer, R"(, "heads": [)",
+                                    absl::StrJoin(streaming.layers[layer], ", "), "]}"));
+    }
+  }
+  std::ofstream(path) << absl::StrCat(R"({"format": 1, "model": {"layers": )", model.layers,
+                                      R"(, "kv_heads": )", model.kv_heads, R"(, "head_dim": )",
+                                      model.head_dim, R"(}, "streaming": [)",
+                                      absl::StrJoin(layers, ", "), "]}");
+}
 
 const kernels::AttentionKernel& Attention(const LocalClusterOptions& options) {
   return options.reference_kernels ? kernels::ReferenceAttention() : kernels::CpuAttention();
@@ -232,8 +249,16 @@ absl::StatusOr<coordinator::EngineOptions> LocalCluster::MakeEngineOptions(
     const model::Model& model) const {
   model::ModelConfig model_config = model.config;
   model_config.positions_max = 0;  // Tests go beyond what a random model is made for.
+  ClusterConfig config = MakeConfig();
+  const TemporaryFolder folder;
+  if (!options_.streaming.empty()) {
+    config.fetch.streaming_heads = folder.path() + "/heads.json";
+    config.fetch.streaming_sink = options_.streaming.sink;
+    config.fetch.streaming_window = options_.streaming.window;
+    WriteStreamingFile(options_.streaming, model_config, config.fetch.streaming_heads);
+  }
   LAMINA_ASSIGN_OR_RETURN(coordinator::EngineOptions options,
-                          coordinator::EngineOptionsOf(MakeConfig(), model.graph, model_config));
+                          coordinator::EngineOptionsOf(config, model.graph, model_config));
   options.model_fingerprint = fingerprint_;
   options.transports = options_.transports;
   if (options_.policy_auto.has_value()) {

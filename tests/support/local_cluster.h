@@ -27,6 +27,7 @@
 #include "common/clock.h"
 #include "common/device_memory.h"
 #include "common/dtype.h"
+#include "common/streaming_heads.h"
 #include "common/thread_pool.h"
 #include "common/window_place.h"
 #include "config/cluster_config.h"
@@ -65,6 +66,9 @@ struct LocalClusterOptions {
   // With fetch_bytes: policy fetch_hybrid, with so many per cent of the tokens held as activations.
   std::optional<uint32_t> activation_percent;
   double sparse_ratio = 0;  // With fetch_bytes: policy fetch_sparse, with so many of the tokens.
+  // With fetch_bytes: heads that stream under policy fetch_heads, by a file in the folder of
+  // temporary files.
+  StreamingHeads streaming = {};
   // What epochs prepare, the first for requests that name none; empty: the one of these keys alone.
   std::vector<std::string> policies = {};
   // Policy auto, in place of these: c0 may hold KV too, and says that it has measured these times.

@@ -10,6 +10,7 @@
 
 #include "common/attention_descriptor.h"
 #include "common/kv_form.h"
+#include "common/streaming_heads.h"
 #include "plan/attention_paths.h"
 #include "plan/row_pieces.h"
 #include "plan/slot_kinds.h"
@@ -45,6 +46,9 @@ struct Case {
   uint32_t activation_share = 0;  // Share of the slots; activations are kept then.
   double sparse_ratio = 0;        // With path sparse.
   bool int8 = false;              // K and V are.
+  // With path streaming: what heads see, and by layer which stream, again from the first one on
+  // behind the last.
+  StreamingHeads streaming = {};
 };
 
 inline void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
@@ -118,6 +122,29 @@ inline std::vector<Case> Cases() {
        .kind = AttentionPath::kSparse,
        .fetch_bytes = 16 << 20,
        .sparse_ratio = 1},
+      {.name = "Streaming",
+       .kind = AttentionPath::kStreaming,
+       .fetch_bytes = 16 << 20,
+       .streaming = {.sink = 16, .window = 64, .layers = {{1}, {0, 1}, {}}}},
+      // Neither sink nor window end with a tile; one head of the longest sequence just fits.
+      {.name = "StreamingInSmallWindows",
+       .kind = AttentionPath::kStreaming,
+       .fetch_bytes = kFetchLeast,
+       .streaming = {.sink = 5, .window = 37, .layers = {{0}}}},
+      {.name = "StreamingWithoutSink",
+       .kind = AttentionPath::kStreaming,
+       .fetch_bytes = 16 << 20,
+       .streaming = {.sink = 0, .window = 1, .layers = {{1}, {0}}}},
+      {.name = "StreamingByHead",
+       .kind = AttentionPath::kStreaming,
+       .heads = heads,
+       .fetch_bytes = 1 << 20,
+       .streaming = {.sink = 33, .window = 290, .layers = {{0, 1}, {1}, {}}}},
+      // Sink and window leave nothing out.
+      {.name = "StreamingWithAll",
+       .kind = AttentionPath::kStreaming,
+       .fetch_bytes = 16 << 20,
+       .streaming = {.sink = 10, .window = kTokensMax, .layers = {{0, 1}}}},
       {.name = "RemoteInt8", .kind = AttentionPath::kRemote, .int8 = true},
       {.name = "FetchInt8", .kind = AttentionPath::kFetch, .fetch_bytes = 16 << 20, .int8 = true},
       {.name = "FetchInt8InSmallWindows",

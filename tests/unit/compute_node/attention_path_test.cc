@@ -28,12 +28,14 @@
 #include "compute_node/remote_path_maker.h"
 #include "compute_node/sparse_path_maker.h"
 #include "compute_node/step_layout.h"
+#include "compute_node/streaming_path_maker.h"
 #include "kernels/int8_runs.h"
 #include "kernels/kv_arena.h"
 #include "memory_node/attention_worker.h"
 #include "plan/epoch_shape.h"
 #include "tests/unit/compute_node/attention_path_cases.h"
 #include "tests/unit/compute_node/slice_program.h"
+#include "tests/unit/compute_node/streamed_rows.h"
 #include "tests/unit/compute_node/toy_path.h"
 #include "tests/unit/compute_node/whole_matrix.h"
 #include "transport/fake/fake_network.h"
@@ -171,6 +173,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     for (uint32_t layer = 0; layer + 1 < executor().slice_count(); ++layer) {
       config_.layers.push_back(executor().attention(layer).descriptor);
     }
+    config_.streaming = ForLayers(GetParam().streaming, config_.layers.size());
   }
 
   void MakePath() {
@@ -183,6 +186,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       maker_ = std::make_unique<FetchPathMaker>("c0", executor().device(), kernels::CpuAttention());
     } else if (GetParam().kind == plan::AttentionPath::kSparse) {
       maker_ = std::make_unique<SparsePathMaker>(executor().device(), kernels::CpuAttention());
+    } else if (GetParam().kind == plan::AttentionPath::kStreaming) {
+      maker_ = std::make_unique<StreamingPathMaker>(executor().device(), kernels::CpuAttention());
     } else {
       maker_ = std::make_unique<RemotePathMaker>("c0", executor().device());
     }
@@ -422,6 +427,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       const auto scratch =
           kernels::ReferenceAttention().MakeScratch(shape, kChunkTokens, kTokensMax, 1);
       kernels::ReferenceAttention().Attend(shape, arena.View(layer), {&item, 1}, *scratch, pool_);
+      AttendStreamed(config_.streaming, shape, layer, item, arena, pool_);
     };
     for (uint32_t row = 0; row < lane.decode_rows; ++row) {
       attend(lane.plan.rows[row].sequence, row, lane.positions[row], 1);

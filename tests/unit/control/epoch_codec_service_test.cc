@@ -59,6 +59,7 @@ class Draw {
                       .first_column = Number(),
                       .columns = Number()}};
   }
+  std::vector<uint32_t> Numbers() { return List(&Draw::Number); }
   AttentionArithmetic Arithmetic() {
     return Flag() ? AttentionArithmetic::kTensor : AttentionArithmetic::kCanonical;
   }
@@ -84,6 +85,7 @@ class Draw {
             .int8_tails = Number(),
             .sparse_tokens = Flag() ? SparseTokens::kLocal : SparseTokens::kStrided,
             .sparse_ratio = static_cast<double>(Number()) / 7,
+            .streaming = {.sink = Number(), .window = Number(), .layers = List(&Draw::Numbers)},
             .memory_nodes = List(&Draw::Name),
             .slots = List(&Draw::Number),
             .partition = Flag() ? Partition::kHead : Partition::kTokenRange,

@@ -38,8 +38,10 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
                            .transport = "fake://"};
   config.int8_tails = options.int8_tails;
   if (options.fetch_bytes > 0) {
-    config.attention_paths = {options.sparse ? plan::AttentionPath::kSparse
-                                             : plan::AttentionPath::kFetch};
+    config.attention_paths = {options.sparse               ? plan::AttentionPath::kSparse
+                              : !options.streaming.empty() ? plan::AttentionPath::kStreaming
+                                                           : plan::AttentionPath::kFetch};
+    config.streaming = options.streaming;
     config.sparse_ratio = options.sparse ? 0.5 : 0;
   }
   const auto shards = static_cast<uint32_t>(options.shards.size());

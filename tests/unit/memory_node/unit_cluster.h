@@ -50,6 +50,7 @@ struct UnitClusterOptions {
   uint32_t activation_width = 0;  // With fetch_bytes: tokens bring activations,
   uint32_t activation_share = 0;  // which slots hold besides K and V, or so many in their place.
   bool sparse = false;            // With fetch_bytes: the compute node names tokens.
+  StreamingHeads streaming = {};  // With fetch_bytes: heads that stream.
   uint32_t int8_tails = 0;        // K and V are INT8, of so many sequences at most.
   Nanos peer_deadline = Seconds(60);
   bool device_waits = false;

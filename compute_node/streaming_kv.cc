@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/streaming_kv.h"
+
+#include "common/status_macros.h"
+#include "plan/epoch_shape.h"
+
+namespace lamina::compute_node {
+
+StreamingKv::StreamingKv(const WorkerContext& context, StreamingRows& rows)
+    : context_(context), rows_(rows), windows_(context), lanes_(context.config.lanes) {
+  for (LaneState& lane : lanes_) {
+    lane.streams.resize(context.config.memory_nodes.size());
+  }
+}
+
+void StreamingKv::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
+  windows_.BeginStep(lane);
+  LaneState& state = lanes_[lane.index];
+  for (uint32_t node = 0; node < state.streams.size(); ++node) {
+    Stream& stream = state.streams[node];
+    stream = {};
+    for (const RowRun& run : runs) {
+      if (plan::Holds(context_.config, node, run.memory_node)) {
+        const plan::FetchRun whole{.before = run.first_token, .tokens = run.tokens};
+        const plan::TokenGap gap = plan::GapBefore(context_.config.streaming, whole.before);
+        stream.rows.push_back(run);
+        stream.whole.push_back(whole);
+        stream.streamed.push_back(plan::WithoutGap(whole, gap));
+        stream.gaps.push_back(gap);
+      }
+    }
+  }
+}
+
+void StreamingKv::BeginLayer(const Lane& lane) {
+  LaneState& state = lanes_[lane.index];
+  state.layer = lane.slice;
+  for (uint32_t node = 0; node < state.streams.size(); ++node) {
+    Stream& stream = state.streams[node];
+    stream.ranges = plan::AlikeHeadsOf(context_.config.streaming, state.layer,
+                                       context_.HeadsOf(state.layer, node));
+    stream.range = 0;
+    BeginRange(lane, node);
+  }
+}
+
+void StreamingKv::BeginRange(const Lane& lane, uint32_t node) {
+  LaneState& state = lanes_[lane.index];
+  Stream& stream = state.streams[node];
+  while (stream.range < stream.ranges.size()) {
+    const HeadRange heads = stream.ranges[stream.range].heads;
+    ++stream.range;
+    windows_.BeginHeads(lane, node, state.layer, heads, stream.runs());
+    if (!windows_.Ended(lane, node)) {
+      return;
+    }
+  }
+}
+
+absl::StatusOr<bool> StreamingKv::Poll(Lane& lane) {
+  for (uint32_t node = 0; node < context_.config.memory_nodes.size(); ++node) {
+    if (!windows_.Ended(lane, node) && windows_.HasCome(lane, node)) {
+      LAMINA_RETURN_IF_ERROR(TakePiece(lane, node));
+    }
+  }
+  return windows_.Ended(lane);
+}
+
+absl::Status StreamingKv::TakePiece(Lane& lane, uint32_t node) {
+  LAMINA_ASSIGN_OR_RETURN(const size_t bytes, windows_.Take(lane, node));
+  Attend(lane, node);
+  telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kAttend, lanes_[lane.index].layer,
+                                   MemoryPeer(node), bytes);
+  LAMINA_RETURN_IF_ERROR(windows_.GiveBack(lane, node));
+  if (windows_.Ended(lane, node)) {
+    BeginRange(lane, node);
+  }
+  return absl::OkStatus();
+}
+
+void StreamingKv::Attend(Lane& lane, uint32_t node) {
+  const uint32_t layer = lanes_[lane.index].layer;
+  const Stream& stream = lanes_[lane.index].streams[node];
+  const plan::FetchPiece& piece = windows_.piece(lane, node);
+  BFloat16* const k = windows_.elements(lane, node);
+  const AttentionDescriptor& shape = context_.config.layers[layer];
+  const HeadRange heads{.first = context_.HeadsOf(layer, node).first + piece.heads.first,
+                        .count = piece.heads.count};
+  const AttentionDescriptor part = PartOf(shape, heads);
+  BFloat16* const v = k + piece.elements(shape.head_dim);
+  const size_t head_stride = size_t{piece.slots} * shape.head_dim;
+  const size_t rows = lane.positions.size();
+  const auto qkv = context_.executor.QkvRows(layer, rows, lane.buffers);
+  const auto out = context_.executor.AttentionRows(layer, rows, lane.buffers);
+  const size_t first_q = size_t{heads.first} * shape.group() * shape.head_dim;
+  const size_t first_k = shape.q_width() + size_t{heads.first} * shape.head_dim;
+  rows_.Clear();
+  uint32_t slot = 0;
+  for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
+    const plan::FetchRun& run = stream.runs()[i];
+    const uint32_t row = stream.rows[i].first_row;
+    const Extent own{.first_slot = slot + run.before, .tokens = run.tokens};
+    kernels::StoreKv(part, qkv.row(row) + first_k, qkv.row(row) + first_k + shape.kv_width(),
+                     qkv.stride, {&own, 1}, k, v, head_stride);
+    const StreamingRows::Rows added{.first_position = stream.rows[i].first_token,
+                                    .tokens = run.tokens,
+                                    .q = qkv.row(row) + first_q,
+                                    .q_stride = qkv.stride,
+                                    .out = out.row(row) + first_q,
+                                    .out_stride = out.stride};
+    if (stream.streams()) {
+      rows_.AddStreamed(added, {.first_slot = slot, .gap = stream.gaps[i]});
+    } else {
+      rows_.AddWhole(added, slot);
+    }
+    slot += run.slots();
+  }
+  rows_.Attend(part, {.k = k, .v = v, .head_stride = head_stride});
+}
+
+}  // namespace lamina::compute_node
