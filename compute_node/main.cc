@@ -217,6 +217,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
       CheckThreads(absl::StrCat("compute node ", flags.name, ": threads"), threads.pool.threads));
   LAMINA_RETURN_IF_ERROR(daemon::RequireCores(node->cores));
   daemon::TakeMemoryNear(node->cores);
+  kernels::AskForTiles();
   ThreadPool pool(threads.pool);
   LAMINA_ASSIGN_OR_RETURN(const bool dependent,
                           ParseCudaLaunches(std::getenv(kCudaLaunchesVariable)));

@@ -28,15 +28,15 @@ class TileHost {
 //         kFailedPrecondition  there are, and something is wrong: speed is lost; says what.
 absl::Status CheckTiles(TileHost& host);
 
-// CheckTiles() of the host that this runs on. Looks once, and takes some milliseconds then.
+// CheckTiles() of the host that this runs on. Looks once, and takes some 20 ms then.
 const absl::Status& TilesOfThisHost();
 
 // Asks the system for the tiles, which it keeps for the threads of a process only when asked. Asks
 // once, and always says the same. Errors: the system's.
 absl::Status TilePermission();
 
-// Multiplies panels of all the shapes that the loop knows, of moderate values, and of any, and
-// compares the bits with EmulatedTiles'; NaN need only be NaN.
+// Multiplies panels of all the shapes that the loop knows, of moderate values, and one of values of
+// all sizes, and compares the bits with EmulatedTiles'; NaN need only be NaN.
 // Errors: kInternal  names the first output that differs.
 absl::Status ProbeTiles(MultiplyTiles multiply);
 

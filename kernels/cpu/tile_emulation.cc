@@ -25,8 +25,8 @@ float FlushingAdd(float a, float b) { return Flush(Flush(a) + Flush(b)); }
 
 // The elements of a tile of bf16, f32, subnormals as zeros: first of each pair, and second.
 struct Halves {
-  explicit Halves(const uint32_t (&words)[kTileRows][kTileColumns]) {
-    for (size_t row = 0; row < kTileRows; ++row) {
+  Halves(const uint32_t (&words)[kTileRows][kTileColumns], size_t tile_rows) : rows(tile_rows) {
+    for (size_t row = 0; row < rows; ++row) {
       for (size_t i = 0; i < kTileColumns; ++i) {
         first[row][i] = Flush(std::bit_cast<float>(words[row][i] << 16));
         second[row][i] = Flush(std::bit_cast<float>(words[row][i] & 0xffff0000u));
@@ -38,16 +38,17 @@ struct Halves {
   // nor become subnormal.
   bool IsModerate() const { return IsModerate(first) && IsModerate(second); }
 
+  size_t rows;
   float first[kTileRows][kTileColumns];
   float second[kTileRows][kTileColumns];
 
  private:
-  static bool IsModerate(const float (&elements)[kTileRows][kTileColumns]) {
+  bool IsModerate(const float (&elements)[kTileRows][kTileColumns]) const {
     constexpr uint32_t kLeast = (127u - 60) << 23;
     constexpr uint32_t kSizes = 120u << 23;
     uint32_t others = 0;
-    for (const auto& row : elements) {
-      for (const float x : row) {
+    for (size_t row = 0; row < rows; ++row) {
+      for (const float x : elements[row]) {
         const uint32_t size = std::bit_cast<uint32_t>(x) & ~kSign;
         others |= size != 0 && size - kLeast > kSizes ? 1u : 0u;
       }
@@ -58,17 +59,28 @@ struct Halves {
 
 using Sums = float[kTileColumns];
 
-// sums[i] + factor * elements[i]. A moderate product of bf16 is exact in f32, so that adding it
-// rounds once, as the fused operation does.
-void AddModerate(float factor, const Sums& elements, Sums& sums) {
-  for (size_t i = 0; i < kTileColumns; ++i) {
-    sums[i] = Flush(sums[i] + factor * elements[i]);
-  }
-}
+// A moderate product of bf16 is exact in f32, so that adding it rounds once, as the fused operation
+// does.
+struct ModerateProducts {
+  static float Add(float a, float b, float sum) { return Flush(sum + a * b); }
+};
+struct AnyProducts {
+  static float Add(float a, float b, float sum) { return pairs::FlushingMultiplyAdd(a, b, sum); }
+};
 
-void AddAny(float factor, const Sums& elements, Sums& sums) {
+// Both sums of the products of a row, and their sum.
+template <class Products>
+void SumProducts(const Halves& in, size_t row, const Halves& weights, Sums& sums) {
+  Sums first = {};
+  Sums second = {};
+  for (size_t pair = 0; pair < weights.rows; ++pair) {
+    for (size_t i = 0; i < kTileColumns; ++i) {
+      first[i] = Products::Add(in.first[row][pair], weights.first[pair][i], first[i]);
+      second[i] = Products::Add(in.second[row][pair], weights.second[pair][i], second[i]);
+    }
+  }
   for (size_t i = 0; i < kTileColumns; ++i) {
-    sums[i] = pairs::FlushingMultiplyAdd(factor, elements[i], sums[i]);
+    sums[i] = FlushingAdd(first[i], second[i]);
   }
 }
 
@@ -121,20 +133,16 @@ void EmulatedTiles::DotTiles(size_t c, size_t a, size_t b) {
   LAMINA_CHECK(c != a && a != b && b != c);
   LAMINA_CHECK(sums.rows == rows.rows && sums.row_bytes == columns.row_bytes);
   LAMINA_CHECK(rows.row_bytes == columns.rows * sizeof(uint32_t));
-  const Halves in(rows.words);
-  const Halves weights(columns.words);
-  const auto add = in.IsModerate() && weights.IsModerate() ? AddModerate : AddAny;
+  const Halves in(rows.words, rows.rows);
+  const Halves weights(columns.words, columns.rows);
+  const auto sum_products = in.IsModerate() && weights.IsModerate() ? SumProducts<ModerateProducts>
+                                                                    : SumProducts<AnyProducts>;
   for (size_t row = 0; row < sums.rows; ++row) {
-    Sums first = {};
-    Sums second = {};
-    for (size_t pair = 0; pair < columns.rows; ++pair) {
-      add(in.first[row][pair], weights.first[pair], first);
-      add(in.second[row][pair], weights.second[pair], second);
-    }
+    Sums products;
+    sum_products(in, row, weights, products);
     for (size_t i = 0; i < sums.row_bytes / sizeof(float); ++i) {
-      const float sum = FlushingAdd(first[i], second[i]);
-      sums.words[row][i] =
-          std::bit_cast<uint32_t>(FlushingAdd(std::bit_cast<float>(sums.words[row][i]), sum));
+      sums.words[row][i] = std::bit_cast<uint32_t>(
+          FlushingAdd(std::bit_cast<float>(sums.words[row][i]), products[i]));
     }
   }
 }

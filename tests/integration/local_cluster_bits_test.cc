@@ -22,6 +22,7 @@ struct Base {
   RandomModelSpec model;
   DType compute_type = DType::kBF16;
   ClusterAttention attention = {};
+  kernels::DenseLoop dense_loop = kernels::DenseLoop::kFastest;
 };
 
 class BitsTest : public ::testing::TestWithParam<Base> {
@@ -29,6 +30,7 @@ class BitsTest : public ::testing::TestWithParam<Base> {
   LocalClusterOptions Plain() const {
     LocalClusterOptions options = Options(GetParam().model, GetParam().compute_type);
     options.attention = GetParam().attention;
+    options.dense_loop = GetParam().dense_loop;
     return options;
   }
 
@@ -489,15 +491,18 @@ TEST_P(BitsTest, GreedyTokensAreOfTheFirstRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, BitsTest,
-                         ::testing::Values(Base{SmallModel(), DType::kBF16},
-                                           Base{SmallParallelModel(), DType::kF32},
-                                           Base{SmallModel(), DType::kBF16, InPairs()}),
-                         [](const ::testing::TestParamInfo<Base>& test) {
-                           return test.param.model.model_type +
-                                  (test.param.compute_type == DType::kF32 ? "_f32" : "_bf16") +
-                                  (test.param.attention == InPairs() ? "_pairs" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, BitsTest,
+    ::testing::Values(Base{SmallModel(), DType::kBF16}, Base{SmallParallelModel(), DType::kF32},
+                      Base{SmallModel(), DType::kBF16, InPairs()},
+                      Base{.model = SmallModel(),
+                           .dense_loop = kernels::DenseLoop::kEmulatedTiles}),
+    [](const ::testing::TestParamInfo<Base>& test) {
+      return test.param.model.model_type +
+             (test.param.compute_type == DType::kF32 ? "_f32" : "_bf16") +
+             (test.param.attention == InPairs() ? "_pairs" : "") +
+             (test.param.dense_loop == kernels::DenseLoop::kEmulatedTiles ? "_emulated_tiles" : "");
+    });
 
 // The loops that define the bits give the same as the fast ones where the compute is bf16-exact:
 // attention. So a cluster differs from another only by its dense layers.

@@ -336,8 +336,9 @@ absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>> LocalCluster::MakeComput
   }
   std::unique_ptr<kernels::Dense> dense = kernels::MakeReferenceDense(options_.compute_type);
   if (!options_.reference_kernels) {
-    LAMINA_ASSIGN_OR_RETURN(
-        dense, kernels::MakeCpuDense({.compute_type = options_.compute_type, .pool = &pool}));
+    LAMINA_ASSIGN_OR_RETURN(dense, kernels::MakeCpuDense({.compute_type = options_.compute_type,
+                                                          .pool = &pool,
+                                                          .loop = options_.dense_loop}));
   }
   return kernels::MakeCpuComputeDevice(std::move(dense), Attention(options_), pool);
 }

@@ -47,6 +47,7 @@ struct LocalClusterOptions {
   RandomModelSpec model;
   DType compute_type = DType::kBF16;
   bool reference_kernels = false;  // Plain loops instead of the fast kernels.
+  kernels::DenseLoop dense_loop = kernels::DenseLoop::kFastest;
   uint32_t compute_nodes = 1;
   uint32_t prefill_nodes = 0;  // In addition to these, "p0", ...
   // Compute nodes of one replica: c0 to c(stages - 1) are the first, and so on.
