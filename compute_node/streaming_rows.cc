@@ -50,15 +50,32 @@ void StreamingRows::AddStreamed(const Rows& rows, const Slots& slots) {
     AddWhole(whole, slots.first_slot);
   }
   for (; row < rows.tokens; ++row) {
-    const uint32_t position = rows.first_position + row;
-    const plan::SeenTokens seen = plan::SeenAt(streaming_, position);
-    const Extent extents[] = {{.first_slot = slots.first_slot, .tokens = seen.sink},
-                              {.first_slot = slots.first_slot + seen.first - slots.gap.tokens(),
-                               .tokens = position + 1 - seen.first}};
-    const auto all = absl::MakeConstSpan(extents);
-    Add(rows, row, 1, extents[0].tokens + extents[1].tokens - 1,
-        seen.sink > 0 ? all : all.subspan(1));
+    AddStreamedRow(rows, row, slots);
   }
+}
+
+void StreamingRows::AddStreamedRow(const Rows& rows, uint32_t row, const Slots& slots) {
+  constexpr uint32_t kTile = plan::kFetchTile;
+  const uint32_t position = rows.first_position + row;
+  const plan::SeenTokens seen = plan::SeenAt(streaming_, position);
+  const uint32_t sink_tiles = seen.sink / kTile * kTile;
+  const uint32_t tiles = plan::FetchRun::WholeTiles(seen.first);
+  const uint32_t tiles_end = std::max(tiles, (position + 1) / kTile * kTile);
+  Extent extents[5];
+  size_t count = 0;
+  const auto add = [&](uint32_t first, uint32_t end) {
+    if (first < end) {
+      const uint32_t gap = first >= slots.gap.end ? slots.gap.tokens() : 0;
+      extents[count++] = {.first_slot = slots.first_slot + first - gap, .tokens = end - first};
+    }
+  };
+  add(0, sink_tiles);
+  add(tiles, tiles_end);
+  add(sink_tiles, seen.sink);
+  add(seen.first, std::min(tiles, position + 1));
+  add(tiles_end, position + 1);
+  const uint32_t tokens = seen.sink + position + 1 - seen.first;
+  Add(rows, row, 1, tokens - 1, absl::MakeConstSpan(extents).first(count));
 }
 
 void StreamingRows::Attend(const AttentionDescriptor& part, const kernels::KvView& kv) {

@@ -2,9 +2,10 @@
 //
 // StreamingRows: attends rows of consecutive KV heads that are alike: all stream, or none does
 // (plan/streaming_tokens.h). A row of heads that stream attends as a sequence of the tokens that it
-// sees, in their order: so its bits follow from its position, these tokens' K and V and its q
-// alone, not from what else there is in a chunk, a step or a window, and where it sees everything
-// they are those of a head that does not stream.
+// sees: those of tiles of kFetchTile tokens that it sees whole, then the others, both in their
+// order, since kernels read tiles of K fastest where they lie. So its bits follow from its
+// position, these tokens' K and V and its q alone, not from what else there is in a chunk, a step
+// or a window, and where it sees everything they are those of a head that does not stream.
 //
 // Use: Clear(), Add...() for some sequences, Attend().
 //
@@ -70,6 +71,8 @@ class StreamingRows {
   void Attend(const AttentionDescriptor& part, const kernels::KvView& kv);
 
  private:
+  // One that does not see everything.
+  void AddStreamedRow(const Rows& rows, uint32_t row, const Slots& slots);
   // `count` rows from the first one on, at these positions among the tokens of `extents`.
   void Add(const Rows& rows, uint32_t first, uint32_t count, uint32_t position,
            absl::Span<const Extent> extents);

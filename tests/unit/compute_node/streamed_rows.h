@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -18,11 +19,39 @@ namespace lamina::compute_node {
 // Heads by layer, for so many layers: those of `streaming`, again from the first one on behind the
 // last.
 inline StreamingHeads ForLayers(StreamingHeads streaming, size_t layers) {
-  for (size_t layer = streaming.layers.size(); !streaming.empty() && layer < layers; ++layer) {
-    streaming.layers.push_back(streaming.layers[layer % streaming.layers.size()]);
+  const size_t named = streaming.layers.size();
+  for (size_t layer = named; named > 0 && layer < layers; ++layer) {
+    streaming.layers.push_back(std::vector<uint32_t>(streaming.layers[layer % named]));
   }
-  streaming.layers.resize(streaming.empty() ? 0 : layers);
+  streaming.layers.resize(named > 0 ? layers : 0);
   return streaming;
+}
+
+// Whether a row at `position` sees the token, and everything.
+inline bool Sees(const StreamingHeads& streaming, int64_t position, int64_t token) {
+  return token <= position && (token < streaming.sink || token > position - streaming.window);
+}
+
+// The tokens that a row sees, as it attends to them: those of whole tiles before the others, unless
+// it sees everything.
+inline std::vector<uint32_t> TokensOfRow(const StreamingHeads& streaming, uint32_t position) {
+  std::vector<uint32_t> seen;
+  for (uint32_t token = 0; token <= position; ++token) {
+    if (Sees(streaming, position, token)) {
+      seen.push_back(token);
+    }
+  }
+  const auto in_whole_tile = [&](uint32_t token) {
+    bool whole = true;
+    for (uint32_t i = 0; i < 16; ++i) {
+      whole = whole && Sees(streaming, position, token / 16 * 16 + i);
+    }
+    return whole;
+  };
+  if (seen.size() <= position) {
+    std::stable_partition(seen.begin(), seen.end(), in_whole_tile);
+  }
+  return seen;
 }
 
 // Attends the item's rows again in the KV heads that stream: each by itself over a list of the
@@ -34,12 +63,9 @@ inline void AttendStreamed(const StreamingHeads& streaming, const AttentionDescr
     const AttentionDescriptor part = PartOf(shape, {.first = head, .count = 1});
     const size_t first_q = size_t{head} * part.q_width();
     for (uint32_t row = 0; streaming.Streams(layer, head) && row < rows.query_tokens; ++row) {
-      const int64_t position = int64_t{rows.first_position} + row;
       std::vector<Extent> seen;
-      for (uint32_t token = 0; token <= position; ++token) {
-        if (token < streaming.sink || token > position - streaming.window) {
-          seen.push_back({.first_slot = token, .tokens = 1});
-        }
+      for (const uint32_t token : TokensOfRow(streaming, rows.first_position + row)) {
+        seen.push_back({.first_slot = token, .tokens = 1});
       }
       const auto count = static_cast<uint32_t>(seen.size());
       const kernels::AttentionItem item{.extents = seen,

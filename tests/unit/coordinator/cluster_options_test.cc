@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,41 @@ TEST(EngineOptionsOfTest, ThePolicyOfRequestsThatNameNoneComesFirst) {
   const auto lossy = OptionsOf(kTwoNodes + "policies: [fetch_sparse, attend_remote]\n");
   ASSERT_TRUE(lossy.ok()) << lossy.status();
   EXPECT_EQ(lossy->lossy, "fetch_sparse-0.5-window_sums");
+}
+
+TEST(EngineOptionsOfTest, HeadsThatStreamAreAPathAndALossyWord) {
+  const std::string path = ::testing::TempDir() + "/heads_that_stream.json";
+  const auto options_of = [&path](const std::string& heads, const std::string& policies) {
+    std::ofstream(path) << R"({"format": 1, "model": {"layers": 2, "kv_heads": 4, "head_dim": 32},)"
+                        << R"( "streaming": [)" << heads << "]}";
+    return OptionsOf(kTwoNodes + policies + "fetch: {streaming_heads: '" + path +
+                     "', streaming_sink: 3, streaming_window: 9}\n");
+  };
+  const std::string heads = R"({"layer": 1, "heads": [0, 2]})";
+  const auto alone = options_of(heads, "policy: fetch_heads\n");
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_THAT(alone->fetch.streaming.layers, ElementsAre(ElementsAre(), ElementsAre(0, 2)));
+  EXPECT_EQ(alone->fetch.streaming.sink, 3u);
+  EXPECT_EQ(alone->fetch.streaming.window, 9u);
+  EXPECT_EQ(alone->lossy, "fetch_heads-" + alone->fetch.streaming.Word());
+  EXPECT_EQ(PathsOnMemoryNodes(*alone, alone->fetch),
+            plan::AttentionPaths({plan::AttentionPath::kStreaming}));
+  EXPECT_TRUE(alone->scheduler.prefix_cache);
+
+  const auto two = options_of(heads, "policies: [attend_remote, fetch_heads]\n");
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(two->lossy, "");
+  EXPECT_EQ(two->policies[1].path, plan::AttentionPath::kStreaming);
+  EXPECT_EQ(two->policies[1].lossy, alone->lossy);
+
+  const auto none = options_of("", "policy: fetch_heads\n");
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->lossy, "");
+  EXPECT_EQ(PathsOnMemoryNodes(*none, none->fetch),
+            plan::AttentionPaths({plan::AttentionPath::kFetch}));
+
+  ExpectRefused(options_of(R"({"layer": 2, "heads": [0]})", "policy: fetch_heads\n"),
+                absl::StatusCode::kInvalidArgument, HasSubstr("streaming.0.layer: 2"));
 }
 
 TEST(EngineOptionsOfTest, TellsNodesLayersAndTransports) {
