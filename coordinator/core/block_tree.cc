@@ -80,9 +80,7 @@ void BlockTree::GainSlots(CachedBlock& block) {
   LAMINA_CHECK(!block.has_slots && block.users == 0 && block.children_with_slots == 0);
   if (CachedBlock* parent = block.parent; parent != nullptr) {
     LAMINA_CHECK(parent->has_slots);
-    if (parent->droppable()) {
-      nodes_[parent->node].droppable.erase(FromBelow(*parent));
-    }
+    nodes_[parent->node].droppable.erase(FromBelow(*parent));
     ++parent->children_with_slots;
   }
   block.has_slots = true;

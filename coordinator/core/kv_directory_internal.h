@@ -12,7 +12,6 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/inlined_vector.h"
-#include "absl/container/node_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/check.h"
@@ -63,8 +62,7 @@ struct Pool {
 struct KvDirectory::Impl {
   KvDirectoryOptions options;
   std::vector<Pool> pools;
-  // Cached blocks are hundreds of thousands. Only Audit() walks through them, in any order.
-  absl::node_hash_map<HeldSpan, OpenSpan> spans;
+  std::map<HeldSpan, OpenSpan> spans;
   struct Released {
     uint32_t node = 0;
     Extent extent;

@@ -22,7 +22,9 @@ void SequenceKv::Reset(const KvDirectoryOptions& options, uint32_t span_tokens) 
   spans_.clear();
 }
 
-void SequenceKv::Open(SlotHolder holder) { LAMINA_CHECK(spans_.try_emplace(holder).second); }
+void SequenceKv::Open(SlotHolder holder) {
+  LAMINA_CHECK(spans_.emplace(holder, HeldSpans{}).second);
+}
 
 void SequenceKv::BeginSpan(SlotHolder holder, uint32_t node) {
   LAMINA_CHECK(RoomInSpan(holder) == 0);

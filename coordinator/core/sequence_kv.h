@@ -11,12 +11,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/container/node_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -105,7 +105,7 @@ class SequenceKv {
 
   std::unique_ptr<KvDirectory> directory_;
   uint32_t span_tokens_ = 0;
-  absl::node_hash_map<SlotHolder, HeldSpans> spans_;  // Only Audit() walks through it.
+  std::map<SlotHolder, HeldSpans> spans_;
 };
 
 // Tokens of a span, for sequences of at most `sequence_tokens_max`: a power of two of attention

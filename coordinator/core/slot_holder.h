@@ -8,7 +8,6 @@
 
 #include <compare>
 #include <cstdint>
-#include <utility>
 
 #include "plan/step_plan.h"
 
@@ -27,10 +26,6 @@ struct SlotHolder {
   SlotHolder(plan::SequenceId sequence) : id(sequence) {}
 
   friend auto operator<=>(const SlotHolder&, const SlotHolder&) = default;
-  template <typename H>
-  friend H AbslHashValue(H state, const SlotHolder& holder) {
-    return H::combine(std::move(state), holder.kind, holder.id);
-  }
 };
 
 // A holder's tokens in one piece on one memory node, as the directory knows them: cut into spans, a
@@ -45,10 +40,6 @@ struct HeldSpan {
   HeldSpan(plan::SequenceId sequence) : holder(sequence) {}
 
   friend auto operator<=>(const HeldSpan&, const HeldSpan&) = default;
-  template <typename H>
-  friend H AbslHashValue(H state, const HeldSpan& held) {
-    return H::combine(std::move(state), held.holder, held.span);
-  }
 };
 
 }  // namespace lamina::core
