@@ -17,7 +17,7 @@ KIB = 2**10
 PAPER = {"prompt": (2054, 1152), "token": (6.51, 3.28)}  # Seconds at 1M tokens.
 ASKED = {"prompt": 1.6, "token": 1.8}
 SINK, WINDOW = 64, 256
-CHUNK = 128  # Rows of a prompt in a step: so few that K and V of all tokens before them take longer than their attention.
+CHUNK = 32  # Rows of a prompt in a step: so few that K and V of all tokens before them take longer than their attention.
 
 
 def write_every_second(path, shape):

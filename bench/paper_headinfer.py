@@ -207,7 +207,7 @@ def main():
     parser.add_argument("--contexts", default=",".join(map(str, CONTEXTS)), help="Ki tokens")
     parser.add_argument("--images", default=os.path.join(ROOT, "docs", "experiments", "images"), help="folder of the SVG figures")
     parser.add_argument("--streaming-bandwidth", default="100MB", help="of the link for Table 14, which is to be what steps wait for")
-    parser.add_argument("--streaming-context", type=int, default=16, help="Ki tokens, for Table 14")
+    parser.add_argument("--streaming-context", type=int, default=8, help="Ki tokens, for Table 14")
     parser.add_argument("--table", choices=["14"], help="measure this table alone")
     arguments = parser.parse_args()
     contexts = [int(text) for text in arguments.contexts.split(",")]
