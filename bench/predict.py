@@ -4,7 +4,7 @@
 For each mode of predict_points.json a cluster of one compute node (core 0) and one memory node (core 1; policy local: one node with both
 cores) is started. A turn calibrates it by `lamina calibrate`, measures each point once, and simulates each by `lamina simulate` with the same
 arrivals and that turn's calibration, since the rate at which a machine reads memory may change within minutes: reads of each turn are printed.
-Leave the machine alone meanwhile: 25 minutes with two turns, 37 with three.
+Leave the machine alone meanwhile: some 40 minutes with three turns.
 
 The error of a point is the median of said over measured, turn by turn. A point holds if tokens/s and TPOT p50 are within the larger of 10% and the runs' own spread; TTFT p50 within 15%.
 """
