@@ -4,26 +4,31 @@
 # Makes a relocatable folder of the programs and the libraries they need, that runs on a machine without
 # our packages; not with the C library and the C++ runtime, which that machine has: Debian 12's or newer.
 #
-# usage: deploy/bundle.sh [--cuda] [--model FILE] [--build DIR] [--out DIR] [--help]
+# usage: deploy/bundle.sh [--cuda] [--bench] [--model FILE] [--build DIR] [--out DIR] [--help]
 #   --cuda      of what preset cuda built: the GPU tests and the GPU benchmark, with deploy/gpu_check.sh,
 #               and those of the programs that were built; lamina and lamina-coordinator, which need no
 #               CUDA, of preset release where preset cuda has none. Without CUDA's own libraries and the
 #               driver: they are looked for on the machine it is started on
+#   --bench     also the benchmarks and the tests of the processor's kernels, of preset release: to see what
+#               a processor of another class does (docs/testing.md)
 #   --model FILE  also this model file, as models/NAME (default: none)
 #   --build DIR  the build whose programs it takes (default: build/release, or with --cuda build/cuda)
 #   --out DIR   default: build/bundle; it must not exist, or be a bundle
-# Then, on another machine: DIR/bin/lamina, DIR/deploy/cluster.sh, and with --cuda DIR/deploy/gpu_check.sh
+# Then, on another machine: DIR/bin/lamina, DIR/deploy/cluster.sh, with --cuda DIR/deploy/gpu_check.sh, and
+# with --bench DIR/bin/lamina-bench-dense and DIR/run tests/linear_test
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 out=$REPO/build/bundle
 cuda=false
+bench=false
 model=
 build=
 while [[ $# -gt 0 ]]; do
   case $1 in
     --cuda) cuda=true ;;
+    --bench) bench=true ;;
     --model) model=$(value_of "$@"); shift ;;
     --build) build=$(value_of "$@"); shift ;;
     --out) out=$(value_of "$@"); shift ;;
@@ -44,6 +49,14 @@ else
   needed=("${all[@]/#/$build/bin/}")
   remedy=deploy/build.sh
 fi
+benchmarks=()
+tests=()
+if $bench; then
+  benchmarks=(lamina-bench-dense lamina-bench-packed lamina-bench-attention lamina-bench-experts)
+  tests=(linear_test block_linear_test tile_products_test attention_test int8_attention_test)
+  needed+=("${benchmarks[@]/#/$REPO/build/release/bin/}" "${tests[@]/#/$REPO/build/release/tests/}")
+  [[ $remedy == deploy/build.sh ]] || remedy+=" and deploy/build.sh"
+fi
 for program in "${needed[@]}"; do
   [[ -x $program ]] || fail "$program is not built; build it: $remedy"
 done
@@ -62,8 +75,9 @@ if $cuda; then
   cp "$REPO"/deploy/gpu_check.sh "$REPO"/deploy/gpu_*.py "$out/deploy/"
 fi
 # What is in bin/ finds the libraries, wherever the bundle lies.
-for program in "${all[@]}"; do
+for program in "${all[@]}" "${benchmarks[@]}"; do
   built=$build/bin/$program
+  [[ $program != lamina-bench-* ]] || built=$REPO/build/release/bin/$program
   if [[ ! -x $built && " lamina lamina-coordinator " == *" $program "* ]]; then
     built=$REPO/build/release/bin/$program
   fi
@@ -76,6 +90,10 @@ for program in "${all[@]}"; do
   printf '#!/bin/sh\nexec "$(dirname "$(readlink -f "$0")")/../run" libexec/%s "$@"\n' "$program" > "$out/bin/$program"
   chmod +x "$out/bin/$program"
 done
+if $bench; then
+  mkdir "$out/tests"
+  cp "${tests[@]/#/$REPO/build/release/tests/}" "$out/tests/"
+fi
 if [[ -n $model ]]; then
   mkdir "$out/models"
   cp "$model" "$out/models/"
@@ -95,7 +113,7 @@ ucx=$(ldd "$out"/libexec/* "$out"/gpu/* 2> /dev/null | awk '$1 ~ /^libucs\.so/ {
 
 # What every machine has, or must bring itself.
 system='^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s|libcuda|libcublas|libcublasLt|libcudart)[.-]'
-programs=("$out"/gpu/* "$out"/libexec/* "$out"/lib/*.so "$out"/lib/ucx/*)
+programs=("$out"/gpu/* "$out"/tests/* "$out"/libexec/* "$out"/lib/*.so "$out"/lib/ucx/*)
 for program in "${programs[@]}"; do
   [[ -f $program ]] || continue
   strip --strip-unneeded "$program"
