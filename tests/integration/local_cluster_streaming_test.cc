@@ -108,7 +108,7 @@ TEST(StreamingClusterTest, AFoundPrefixDoesNotShow) {
   ExpectSame({second}, {first});
 }
 
-// Exact requests beside lossy ones: neither finds the other's K and V, and each has its own bits.
+// Exact requests next to lossy ones: neither finds the other's K and V, and each has its own bits.
 TEST(StreamingClusterTest, OtherPoliciesOfTheClusterStayExact) {
   const GenerateSpec spec = Greedy(RandomPrompt(200, 7), 30);
   const GenerateResult exact = MakeCluster(Exact())->Generate(spec);
