@@ -34,7 +34,7 @@ class EmulatedTiles {
   void StoreTile(size_t tile, void* to, size_t stride) const;
   void DotTiles(size_t c, size_t a, size_t b);
 
-  // What loops call.
+  // Loops call these.
   template <size_t kTile>
   void Zero() {
     ZeroTile(kTile);

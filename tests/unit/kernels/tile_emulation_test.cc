@@ -103,7 +103,7 @@ TEST(EmulatedTilesTest, SubnormalInputsAreZeros) {
   ExpectBits(Dot(0x1p-149f, {{{1, 0}, {}}}), 0);
   // -0 + 0.
   ExpectBits(Dot(-0x1p-149f, {{{1, 0}, {}}}), 0);
-  // Zero times infinity.
+  // Zero times infinity is NaN.
   EXPECT_TRUE(std::isnan(Dot(0, {{{subnormal, kInfinity}, {}}})));
 }
 
