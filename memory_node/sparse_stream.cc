@@ -7,14 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "control/blame.h"
 #include "plan/token_sets.h"
 
 namespace lamina::memory_node {
 namespace {
-
-// Path sparse has one compute node (plan::CheckFetch()).
-constexpr uint32_t kComputeNode = 0;
 
 // The slots of the tokens of `set`, in order; `extents` are those of all tokens.
 void SlotsOfTokens(absl::Span<const uint64_t> set, absl::Span<const Extent> extents,
@@ -42,101 +38,44 @@ void SlotsOfTokens(absl::Span<const uint64_t> set, absl::Span<const Extent> exte
 
 SparseStream::SparseStream(const NodeEpoch& epoch, const QueryChecks& checks, StepFeed& feed,
                            UnitMeter& meter, kernels::KvReads& kv)
-    : epoch_(epoch), checks_(checks), feed_(feed), kv_(kv) {
-  for (uint32_t lane = 0; lane < epoch.config.lanes; ++lane) {
-    streams_.push_back({.pieces = PieceStream(epoch, meter, lane)});
-  }
-}
+    : AheadStream(epoch, feed, meter, plan::AttentionPath::kSparse),
+      checks_(checks),
+      kv_(kv),
+      steps_(epoch.config.lanes) {}
 
-absl::Status SparseStream::Open() {
-  for (Stream& stream : streams_) {
-    LAMINA_RETURN_IF_ERROR(stream.pieces.Open());
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<bool> SparseStream::TakeStep(Lane& lane) {
-  if (lane.fetched.empty() || lane.fetched_by != plan::AttentionPath::kSparse) {
-    return false;
-  }
-  Stream& stream = streams_[lane.index];
-  stream.phase = Phase::kAwaitsSets;
-  stream.rows.clear();
+absl::Status SparseStream::Begin(const Lane& lane) {
+  Step& step = steps_[lane.index];
+  step.has_sets = false;
+  step.rows.clear();
   for (const FetchedRun& fetched : lane.fetched) {
-    stream.rows.push_back(fetched.run);
+    step.rows.push_back(fetched.run);
   }
-  stream.slots.resize(std::max(stream.slots.size(), stream.rows.size()));
-  feed_.Join(lane);
-  return false;
-}
-
-// What the stream needs next.
-transport::SignalCondition SparseStream::Awaited(const Stream& stream) const {
-  if (stream.phase == Phase::kAwaitsSets) {
-    const uint32_t lane = IndexOf(stream);
-    return {.word = plan::TokenSetWindows(epoch_.layout).word(kComputeNode, lane),
-            .at_least = feed_.lanes()[lane].step};
-  }
-  return stream.pieces.Credit();
-}
-
-bool SparseStream::MayGoOn(const Stream& stream) const {
-  if (stream.phase == Phase::kIdle) {
-    return false;
-  }
-  const transport::SignalCondition awaited = Awaited(stream);
-  return epoch_.region.LoadSignal(awaited.word) >= awaited.at_least;
-}
-
-void SparseStream::AppendAwaited(std::vector<transport::SignalCondition>& conditions) {
-  for (const Stream& stream : streams_) {
-    if (stream.phase != Phase::kIdle && !MayGoOn(stream)) {
-      conditions.push_back(Awaited(stream));
-    }
-  }
-}
-
-Nanos SparseStream::LookAt(Nanos now) const {
-  return std::any_of(streams_.begin(), streams_.end(),
-                     [this](const Stream& stream) { return MayGoOn(stream); })
-             ? now
-             : kNever;
-}
-
-absl::Status SparseStream::Look() {
-  for (size_t i = 0; i < streams_.size(); ++i) {
-    const size_t index = (next_lane_ + i) % streams_.size();
-    if (MayGoOn(streams_[index])) {
-      next_lane_ = static_cast<uint32_t>(index + 1);
-      epoch_.counters.beat.Begin(ThreadActivity::kWorking);
-      return control::Blame(GoOn(feed_.lanes()[index], streams_[index]),
-                            epoch_.NameOf(kComputeNode));
-    }
-  }
+  step.slots.resize(std::max(step.slots.size(), step.rows.size()));
   return absl::OkStatus();
 }
 
-absl::Status SparseStream::GoOn(Lane& lane, Stream& stream) {
-  if (stream.phase == Phase::kAwaitsSets) {
-    LAMINA_RETURN_IF_ERROR(TakeSets(lane, stream));
-    stream.phase = Phase::kSends;
-    BeginLayer(lane, stream, 0);
-    return absl::OkStatus();
+transport::SignalCondition SparseStream::Awaited(const Lane& lane) const {
+  if (!steps_[lane.index].has_sets) {
+    return {.word = plan::TokenSetWindows(epoch_.layout).word(kComputeNode, lane.index),
+            .at_least = lane.step};
   }
-  LAMINA_RETURN_IF_ERROR(stream.pieces.PutTiles(lane, kv_, stream.tokens));
-  if (!stream.pieces.LayerEnded()) {
-    return absl::OkStatus();
+  return AheadStream::Awaited(lane);
+}
+
+absl::StatusOr<bool> SparseStream::GoOn(Lane& lane) {
+  Step& step = steps_[lane.index];
+  if (!step.has_sets) {
+    LAMINA_RETURN_IF_ERROR(TakeSets(lane, step));
+    step.has_sets = true;
+    BeginLayer(lane, 0);
+    return false;
   }
-  if (const uint32_t next = stream.pieces.layer() + 1; next < epoch_.layers.size()) {
-    BeginLayer(lane, stream, next);
-    return absl::OkStatus();
-  }
-  stream.phase = Phase::kIdle;
-  return feed_.EndStep(lane);
+  LAMINA_RETURN_IF_ERROR(pieces(lane).PutTiles(lane, kv_, step.tokens));
+  return pieces(lane).LayerEnded() && !BeginNextLayer(lane);
 }
 
 // Copied, so that what is checked is what is used.
-absl::Status SparseStream::TakeSets(const Lane& lane, Stream& stream) {
+absl::Status SparseStream::TakeSets(const Lane& lane, Step& step) {
   const std::byte* const window =
       epoch_.region.bytes().data() +
       plan::TokenSetWindows(epoch_.layout).Window(kComputeNode, lane.index);
@@ -145,37 +84,37 @@ absl::Status SparseStream::TakeSets(const Lane& lane, Stream& stream) {
   LAMINA_RETURN_IF_ERROR(checks_.Header(header, {.lane = lane.index,
                                                  .epoch = epoch_.config.epoch,
                                                  .step = lane.step,
-                                                 .rows = static_cast<uint32_t>(stream.rows.size()),
+                                                 .rows = static_cast<uint32_t>(step.rows.size()),
                                                  .sender = kComputeNode}));
-  const plan::TokenSets sets(epoch_.layout.layer_count(), stream.rows);
-  stream.sets.resize(sets.bytes() / sizeof(uint64_t));
-  std::memcpy(stream.sets.data(), window + sizeof(header), sets.bytes());
+  const plan::TokenSets sets(epoch_.layout.layer_count(), step.rows);
+  step.sets.resize(sets.bytes() / sizeof(uint64_t));
+  std::memcpy(step.sets.data(), window + sizeof(header), sets.bytes());
   for (uint32_t layer = 0; layer < epoch_.layout.layer_count(); ++layer) {
-    for (uint32_t run = 0; run < stream.rows.size(); ++run) {
-      const auto set =
-          absl::MakeConstSpan(stream.sets).subspan(sets.SetOf(layer, run), sets.words());
-      if (!plan::EndsBefore(set, stream.rows[run].before)) {
+    for (uint32_t run = 0; run < step.rows.size(); ++run) {
+      const auto set = absl::MakeConstSpan(step.sets).subspan(sets.SetOf(layer, run), sets.words());
+      if (!plan::EndsBefore(set, step.rows[run].before)) {
         return absl::InternalError(
             absl::StrCat("token sets of lane ", lane.index, " step ", lane.step, " layer ", layer,
                          " name tokens that run ", run, " does not have before it: there are ",
-                         stream.rows[run].before));
+                         step.rows[run].before));
       }
     }
   }
   return absl::OkStatus();
 }
 
-void SparseStream::BeginLayer(const Lane& lane, Stream& stream, uint32_t layer) {
-  const plan::TokenSets sets(epoch_.layout.layer_count(), stream.rows);
-  stream.runs.clear();
-  stream.tokens.clear();
-  for (uint32_t run = 0; run < stream.rows.size(); ++run) {
-    const auto set = absl::MakeConstSpan(stream.sets).subspan(sets.SetOf(layer, run), sets.words());
-    SlotsOfTokens(set, lane.fetched[run].sequence->extents, stream.slots[run]);
-    stream.runs.push_back({.before = plan::CountTokens(set), .tokens = stream.rows[run].tokens});
-    stream.tokens.push_back({.slots = stream.slots[run]});
+void SparseStream::BeginLayer(const Lane& lane, uint32_t layer) {
+  Step& step = steps_[lane.index];
+  const plan::TokenSets sets(epoch_.layout.layer_count(), step.rows);
+  step.runs.clear();
+  step.tokens.clear();
+  for (uint32_t run = 0; run < step.rows.size(); ++run) {
+    const auto set = absl::MakeConstSpan(step.sets).subspan(sets.SetOf(layer, run), sets.words());
+    SlotsOfTokens(set, lane.fetched[run].sequence->extents, step.slots[run]);
+    step.runs.push_back({.before = plan::CountTokens(set), .tokens = step.rows[run].tokens});
+    step.tokens.push_back({.slots = step.slots[run]});
   }
-  stream.pieces.BeginLayer(layer, stream.runs);
+  pieces(lane).BeginLayer(layer, step.runs);
 }
 
 }  // namespace lamina::memory_node

@@ -4,14 +4,10 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
-#include "control/blame.h"
 #include "plan/epoch_shape.h"
 
 namespace lamina::memory_node {
 namespace {
-
-// Paths whose K and V come have one compute node (plan::CheckFetch()).
-constexpr uint32_t kComputeNode = 0;
 
 // Appends the slots of tokens [first, end); `extents` are those of all tokens.
 void AppendSlots(absl::Span<const Extent> extents, uint32_t first, uint32_t end,
@@ -31,107 +27,56 @@ void AppendSlots(absl::Span<const Extent> extents, uint32_t first, uint32_t end,
 
 StreamingStream::StreamingStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter,
                                  kernels::KvReads& kv)
-    : epoch_(epoch), feed_(feed), kv_(kv) {
-  for (uint32_t lane = 0; lane < epoch.config.lanes; ++lane) {
-    streams_.push_back({.pieces = PieceStream(epoch, meter, lane)});
-  }
-}
+    : AheadStream(epoch, feed, meter, plan::AttentionPath::kStreaming),
+      kv_(kv),
+      steps_(epoch.config.lanes) {}
 
-absl::Status StreamingStream::Open() {
-  for (Stream& stream : streams_) {
-    LAMINA_RETURN_IF_ERROR(stream.pieces.Open());
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<bool> StreamingStream::TakeStep(Lane& lane) {
-  if (lane.fetched.empty() || lane.fetched_by != plan::AttentionPath::kStreaming) {
-    return false;
-  }
-  Stream& stream = streams_[lane.index];
-  stream.active = true;
-  stream.whole.Clear();
-  stream.streamed.Clear();
-  stream.slots.resize(std::max(stream.slots.size(), lane.fetched.size()));
+absl::Status StreamingStream::Begin(const Lane& lane) {
+  Step& step = steps_[lane.index];
+  step.whole.Clear();
+  step.streamed.Clear();
+  step.slots.resize(std::max(step.slots.size(), lane.fetched.size()));
   for (size_t i = 0; i < lane.fetched.size(); ++i) {
     const plan::FetchRun& run = lane.fetched[i].run;
     const plan::TokenGap gap = plan::GapBefore(epoch_.config.streaming, run.before);
-    std::vector<Extent>& slots = stream.slots[i];
+    std::vector<Extent>& slots = step.slots[i];
     slots.clear();
     AppendSlots(lane.fetched[i].sequence->extents, 0, gap.first, slots);
     AppendSlots(lane.fetched[i].sequence->extents, gap.end, run.before, slots);
-    stream.whole.runs.push_back(run);
-    stream.whole.tokens.push_back({.slots = lane.fetched[i].slots.kv});
-    stream.streamed.runs.push_back(plan::WithoutGap(run, gap));
-    stream.streamed.tokens.push_back({.slots = slots});
+    step.whole.runs.push_back(run);
+    step.whole.tokens.push_back({.slots = lane.fetched[i].slots.kv});
+    step.streamed.runs.push_back(plan::WithoutGap(run, gap));
+    step.streamed.tokens.push_back({.slots = slots});
   }
-  BeginLayer(stream, 0);
-  feed_.Join(lane);
-  return false;
-}
-
-// A node holds one head of every layer at least.
-void StreamingStream::BeginLayer(Stream& stream, uint32_t layer) {
-  const HeadRange held = plan::HeadsOf(epoch_.config, epoch_.config.layers[layer], epoch_.node);
-  stream.ranges = plan::AlikeHeadsOf(epoch_.config.streaming, layer, held);
-  stream.range = 0;
-  BeginRange(stream, layer);
-}
-
-void StreamingStream::BeginRange(Stream& stream, uint32_t layer) {
-  const plan::AlikeHeads& range = stream.ranges[stream.range];
-  ++stream.range;
-  stream.pieces.BeginHeads(layer, range.heads,
-                           range.streams ? stream.streamed.runs : stream.whole.runs);
-}
-
-void StreamingStream::AppendAwaited(std::vector<transport::SignalCondition>& conditions) {
-  for (const Stream& stream : streams_) {
-    if (stream.active && !MayPut(stream)) {
-      conditions.push_back(stream.pieces.Credit());
-    }
-  }
-}
-
-Nanos StreamingStream::LookAt(Nanos now) const {
-  return std::any_of(streams_.begin(), streams_.end(),
-                     [this](const Stream& stream) { return MayPut(stream); })
-             ? now
-             : kNever;
-}
-
-absl::Status StreamingStream::Look() {
-  for (size_t i = 0; i < streams_.size(); ++i) {
-    const size_t index = (next_lane_ + i) % streams_.size();
-    if (MayPut(streams_[index])) {
-      next_lane_ = static_cast<uint32_t>(index + 1);
-      epoch_.counters.beat.Begin(ThreadActivity::kWorking);
-      return control::Blame(PutSome(feed_.lanes()[index], streams_[index]),
-                            epoch_.NameOf(kComputeNode));
-    }
-  }
+  BeginLayer(lane, 0);
   return absl::OkStatus();
 }
 
-absl::Status StreamingStream::PutSome(Lane& lane, Stream& stream) {
-  PieceStream& pieces = stream.pieces;
-  const bool streams = stream.ranges[stream.range - 1].streams;
-  LAMINA_RETURN_IF_ERROR(
-      pieces.PutTiles(lane, kv_, streams ? stream.streamed.tokens : stream.whole.tokens));
-  if (!pieces.LayerEnded()) {
-    return absl::OkStatus();
+// A node holds one head of every layer at least.
+void StreamingStream::BeginLayer(const Lane& lane, uint32_t layer) {
+  Step& step = steps_[lane.index];
+  const HeadRange held = plan::HeadsOf(epoch_.config, epoch_.config.layers[layer], epoch_.node);
+  step.ranges = plan::AlikeHeadsOf(epoch_.config.streaming, layer, held);
+  step.range = 0;
+  BeginRange(lane, layer);
+}
+
+void StreamingStream::BeginRange(const Lane& lane, uint32_t layer) {
+  const Step& step = steps_[lane.index];
+  pieces(lane).BeginHeads(layer, step.ranges[step.range].heads, step.sent().runs);
+}
+
+absl::StatusOr<bool> StreamingStream::GoOn(Lane& lane) {
+  Step& step = steps_[lane.index];
+  LAMINA_RETURN_IF_ERROR(pieces(lane).PutTiles(lane, kv_, step.sent().tokens));
+  if (!pieces(lane).LayerEnded()) {
+    return false;
   }
-  const uint32_t layer = pieces.layer();
-  if (stream.range < stream.ranges.size()) {
-    BeginRange(stream, layer);
-    return absl::OkStatus();
+  if (++step.range < step.ranges.size()) {
+    BeginRange(lane, pieces(lane).layer());
+    return false;
   }
-  if (layer + 1 < epoch_.layers.size()) {
-    BeginLayer(stream, layer + 1);
-    return absl::OkStatus();
-  }
-  stream.active = false;
-  return feed_.EndStep(lane);
+  return !BeginNextLayer(lane);
 }
 
 }  // namespace lamina::memory_node

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/ahead_stream.h"
+
+#include "common/status_macros.h"
+#include "control/blame.h"
+
+namespace lamina::memory_node {
+
+AheadStream::AheadStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter,
+                         plan::AttentionPath path)
+    : epoch_(epoch), feed_(feed), path_(path) {
+  for (uint32_t lane = 0; lane < epoch.config.lanes; ++lane) {
+    streams_.push_back({.pieces = PieceStream(epoch, meter, lane)});
+  }
+}
+
+absl::Status AheadStream::Open() {
+  for (Stream& stream : streams_) {
+    LAMINA_RETURN_IF_ERROR(stream.pieces.Open());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> AheadStream::TakeStep(Lane& lane) {
+  if (lane.fetched.empty() || lane.fetched_by != path_) {
+    return false;
+  }
+  LAMINA_RETURN_IF_ERROR(Begin(lane));
+  streams_[lane.index].active = true;
+  feed_.Join(lane);
+  return false;
+}
+
+bool AheadStream::MayGoOn(uint32_t lane) const {
+  if (!streams_[lane].active) {
+    return false;
+  }
+  const transport::SignalCondition awaited = Awaited(feed_.lanes()[lane]);
+  return epoch_.region.LoadSignal(awaited.word) >= awaited.at_least;
+}
+
+void AheadStream::AppendAwaited(std::vector<transport::SignalCondition>& conditions) {
+  for (uint32_t lane = 0; lane < streams_.size(); ++lane) {
+    if (streams_[lane].active && !MayGoOn(lane)) {
+      conditions.push_back(Awaited(feed_.lanes()[lane]));
+    }
+  }
+}
+
+Nanos AheadStream::LookAt(Nanos now) const {
+  for (uint32_t lane = 0; lane < streams_.size(); ++lane) {
+    if (MayGoOn(lane)) {
+      return now;
+    }
+  }
+  return kNever;
+}
+
+absl::Status AheadStream::Look() {
+  const auto lanes = static_cast<uint32_t>(streams_.size());
+  for (uint32_t i = 0; i < lanes; ++i) {
+    const uint32_t index = (next_lane_ + i) % lanes;
+    if (!MayGoOn(index)) {
+      continue;
+    }
+    next_lane_ = index + 1;
+    epoch_.counters.beat.Begin(ThreadActivity::kWorking);
+    Lane& lane = feed_.lanes()[index];
+    const absl::StatusOr<bool> sent = GoOn(lane);
+    if (!sent.ok() || !*sent) {
+      return control::Blame(sent.status(), epoch_.NameOf(kComputeNode));
+    }
+    streams_[index].active = false;
+    return control::Blame(feed_.EndStep(lane), epoch_.NameOf(kComputeNode));
+  }
+  return absl::OkStatus();
+}
+
+bool AheadStream::BeginNextLayer(const Lane& lane) {
+  const uint32_t next = pieces(lane).layer() + 1;
+  if (next == epoch_.layers.size()) {
+    return false;
+  }
+  BeginLayer(lane, next);
+  return true;
+}
+
+}  // namespace lamina::memory_node
