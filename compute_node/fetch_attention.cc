@@ -9,17 +9,7 @@ namespace lamina::compute_node {
 absl::Status FetchAttention::BeginStep(Lane& lane, const PathRows& rows) {
   LAMINA_ASSIGN_OR_RETURN(runs_, RunsOf(context_.sequences, lane, rows));
   LAMINA_RETURN_IF_ERROR(fetched_.BeginStep(lane, runs_));
-  for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
-    const uint64_t end = uint64_t{chunk.plan.first_token} + chunk.plan.tokens;
-    if (chunk.plan.scratch_offset + end > context_.config.scratch_tokens) {
-      return ChunkDoesNotFollow(chunk.plan);
-    }
-    runs_.push_back({.sequence = chunk.plan.sequence,
-                     .memory_node = context_.sequences.Find(chunk.plan.sequence)->join.memory_node,
-                     .first_row = chunk.first_row,
-                     .first_token = chunk.plan.first_token,
-                     .tokens = chunk.plan.tokens});
-  }
+  LAMINA_RETURN_IF_ERROR(AppendChunkRuns(context_.config, context_.sequences, lane, rows, runs_));
   chunks_.BeginStep(lane, rows);
   return sender_.BeginStep(lane, runs_);
 }

@@ -194,21 +194,9 @@ void FetchedKv::AppendExtents(const Stream& stream, uint32_t run, uint32_t recom
 }
 
 void FetchedKv::Attend(Lane& lane, uint32_t node) {
-  const uint32_t layer = lanes_[lane.index].layer;
   const Stream& stream = lanes_[lane.index].streams[node];
   const plan::FetchPiece& piece = windows_.piece(lane, node);
-  BFloat16* const k = windows_.elements(lane, node);
-  const AttentionDescriptor& shape = context_.config.layers[layer];
-  const HeadRange heads{.first = context_.HeadsOf(layer, node).first + piece.heads.first,
-                        .count = piece.heads.count};
-  const AttentionDescriptor part = PartOf(shape, heads);
-  BFloat16* const v = k + piece.elements(shape.head_dim);
-  const size_t head_stride = size_t{piece.slots} * shape.head_dim;
-  const size_t rows = lane.positions.size();
-  const auto qkv = context_.executor.QkvRows(layer, rows, lane.buffers);
-  const auto out = context_.executor.AttentionRows(layer, rows, lane.buffers);
-  const size_t first_q = size_t{heads.first} * shape.group() * shape.head_dim;
-  const size_t first_k = shape.q_width() + size_t{heads.first} * shape.head_dim;
+  const PieceRows rows = windows_.RowsOf(lane, node);
   extents_.clear();
   items_.clear();
   uint32_t recomputed = 0;
@@ -216,39 +204,28 @@ void FetchedKv::Attend(Lane& lane, uint32_t node) {
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
     const plan::FetchRun& run = stream.runs[i];
     const uint32_t row = stream.rows[i].first_row;
-    const Extent own{.first_slot = slot + run.fetched(), .tokens = run.tokens};
-    kernels::StoreKv(part, qkv.row(row) + first_k, qkv.row(row) + first_k + shape.kv_width(),
-                     qkv.stride, {&own, 1}, k, v, head_stride);
+    rows.Store(row, {.first_slot = slot + run.fetched(), .tokens = run.tokens});
     const auto first_extent = extents_.size();
     AppendExtents(stream, i, recomputed, slot);
     recomputed += run.recomputed_slots();
     items_.push_back({.extents = absl::MakeConstSpan(extents_).subspan(first_extent),
                       .first_position = run.before,
                       .query_tokens = run.tokens,
-                      .q = qkv.row(row) + first_q,
-                      .q_stride = qkv.stride,
-                      .out = out.row(row) + first_q,
-                      .out_stride = out.stride});
+                      .q = rows.q(row),
+                      .q_stride = rows.qkv_stride(),
+                      .out = rows.out(row),
+                      .out_stride = rows.out_stride()});
     slot += run.slots();
   }
-  kernel_.Attend(part, {.k = k, .v = v, .head_stride = head_stride}, items_, *scratch_,
-                 context_.pool);
+  kernel_.Attend(rows.part(), rows.View(), items_, *scratch_, context_.pool);
 }
 
 // Block by block, as the memory node does with its own rows: one that the run's rows fill becomes
 // INT8 here for those behind it.
 absl::Status FetchedKv::AttendInt8(Lane& lane, uint32_t node) {
-  const uint32_t layer = lanes_[lane.index].layer;
   const Stream& stream = lanes_[lane.index].streams[node];
   const plan::FetchPiece& piece = windows_.piece(lane, node);
-  const AttentionDescriptor& shape = context_.config.layers[layer];
-  const HeadRange heads{.first = context_.HeadsOf(layer, node).first + piece.heads.first,
-                        .count = piece.heads.count};
-  const size_t rows = lane.positions.size();
-  const auto qkv = context_.executor.QkvRows(layer, rows, lane.buffers);
-  const auto out = context_.executor.AttentionRows(layer, rows, lane.buffers);
-  const size_t first_q = size_t{heads.first} * shape.group() * shape.head_dim;
-  const size_t first_k = shape.q_width() + size_t{heads.first} * shape.head_dim;
+  const PieceRows rows = windows_.RowsOf(lane, node);
   extents_.clear();
   extents_.reserve(piece.runs_end - piece.first_run);  // Runs point into it.
   runs_.clear();
@@ -262,19 +239,18 @@ absl::Status FetchedKv::AttendInt8(Lane& lane, uint32_t node) {
                      .tail_slot = slot,
                      .first_token = run.before,
                      .tokens = run.tokens,
-                     .k = qkv.row(row) + first_k,
-                     .v = qkv.row(row) + first_k + shape.kv_width(),
-                     .kv_stride = qkv.stride,
-                     .q = qkv.row(row) + first_q,
-                     .q_stride = qkv.stride,
-                     .out = out.row(row) + first_q,
-                     .out_stride = out.stride});
+                     .k = rows.k(row),
+                     .v = rows.v(row),
+                     .kv_stride = rows.qkv_stride(),
+                     .q = rows.q(row),
+                     .q_stride = rows.qkv_stride(),
+                     .out = rows.out(row),
+                     .out_stride = rows.out_stride()});
     int8_slot += run.int8_slots();
     slot += run.tail_slots();
   }
-  const AttentionDescriptor part = PartOf(shape, heads);
-  int8_->SetPiece(part, piece, reinterpret_cast<std::byte*>(windows_.elements(lane, node)));
-  return int8_runs_.Run(*int8_, 0, AllHeads(part), runs_);
+  int8_->SetPiece(rows.part(), piece, reinterpret_cast<std::byte*>(windows_.elements(lane, node)));
+  return int8_runs_.Run(*int8_, 0, AllHeads(rows.part()), runs_);
 }
 
 }  // namespace lamina::compute_node

@@ -19,6 +19,7 @@
 #include "common/dtype.h"
 #include "compute_node/lane.h"
 #include "compute_node/peers.h"
+#include "compute_node/piece_rows.h"
 #include "compute_node/worker_context.h"
 #include "plan/fetch_pieces.h"
 
@@ -50,6 +51,13 @@ class PieceWindows {
   // Where its elements begin, behind the header: K of its heads and V of them, or activations;
   // where K and V are INT8, its planes (plan::PlanesOf()).
   BFloat16* elements(const Lane& lane, uint32_t node, size_t behind = 0) const;
+
+  // The lane's rows that attend to the piece at hand, and the arena that it is. Requires: it has K
+  // and V; View() and Store() are of bf16 ones.
+  PieceRows RowsOf(Lane& lane, uint32_t node) const {
+    return {
+        context_, lane, node, StreamOf(lane, node).layer, piece(lane, node), elements(lane, node)};
+  }
 
   // Checks that the piece at hand is what the plan says, and counts it: how many bytes came.
   // Requires: HasCome(). Errors: as Peers::CheckWindow().

@@ -34,17 +34,7 @@ absl::Status SparseAttention::BeginStep(Lane& lane, const PathRows& rows) {
   LAMINA_ASSIGN_OR_RETURN(runs_, RunsOf(context_.sequences, lane, rows));
   LAMINA_RETURN_IF_ERROR(choice_.BeginStep(lane, runs_));
   kv_.BeginStep(lane);
-  for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
-    const uint64_t end = uint64_t{chunk.plan.first_token} + chunk.plan.tokens;
-    if (chunk.plan.scratch_offset + end > context_.config.scratch_tokens) {
-      return ChunkDoesNotFollow(chunk.plan);
-    }
-    runs_.push_back({.sequence = chunk.plan.sequence,
-                     .memory_node = context_.sequences.Find(chunk.plan.sequence)->join.memory_node,
-                     .first_row = chunk.first_row,
-                     .first_token = chunk.plan.first_token,
-                     .tokens = chunk.plan.tokens});
-  }
+  LAMINA_RETURN_IF_ERROR(AppendChunkRuns(context_.config, context_.sequences, lane, rows, runs_));
   prompts_.BeginStep(lane, rows);
   return sender_.BeginStep(lane, runs_);
 }

@@ -77,52 +77,36 @@ absl::Status SparseKv::TakePiece(Lane& lane, uint32_t node) {
 }
 
 void SparseKv::Attend(Lane& lane, uint32_t node) {
-  const uint32_t layer = lanes_[lane.index].layer;
   const Stream& stream = lanes_[lane.index].streams[node];
   const plan::FetchPiece& piece = windows_.piece(lane, node);
-  BFloat16* const k = windows_.elements(lane, node);
-  const AttentionDescriptor& shape = context_.config.layers[layer];
-  const HeadRange heads{.first = context_.HeadsOf(layer, node).first + piece.heads.first,
-                        .count = piece.heads.count};
-  const AttentionDescriptor part = PartOf(shape, heads);
-  BFloat16* const v = k + piece.elements(shape.head_dim);
-  const size_t head_stride = size_t{piece.slots} * shape.head_dim;
-  const auto qkv = context_.executor.QkvRows(layer, lane.positions.size(), lane.buffers);
-  const size_t first_k = shape.q_width() + size_t{heads.first} * shape.head_dim;
+  const PieceRows rows = windows_.RowsOf(lane, node);
   extents_.clear();
   items_.clear();
   uint32_t slot = 0;
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
     const plan::FetchRun& run = stream.runs[i];
-    const uint32_t row = choice_.part(lane, node).rows[i].first_row;
-    const Extent own{.first_slot = slot + run.before, .tokens = run.tokens};
-    kernels::StoreKv(part, qkv.row(row) + first_k, qkv.row(row) + first_k + shape.kv_width(),
-                     qkv.stride, {&own, 1}, k, v, head_stride);
-    AddItems(lane, node, i, heads, {.first_slot = slot, .tokens = run.before + run.tokens});
+    rows.Store(choice_.part(lane, node).rows[i].first_row,
+               {.first_slot = slot + run.before, .tokens = run.tokens});
+    AddItems(lane, node, i, rows, {.first_slot = slot, .tokens = run.before + run.tokens});
     slot += run.slots();
   }
-  attention_.Attend(part, {.k = k, .v = v, .head_stride = head_stride}, items_);
+  attention_.Attend(rows.part(), rows.View(), items_);
 }
 
-void SparseKv::AddItems(Lane& lane, uint32_t node, uint32_t run, HeadRange heads,
+void SparseKv::AddItems(const Lane& lane, uint32_t node, uint32_t run, const PieceRows& rows,
                         const Extent& slots) {
-  const uint32_t layer = lanes_[lane.index].layer;
   Stream& stream = lanes_[lane.index].streams[node];
-  const AttentionDescriptor& shape = context_.config.layers[layer];
   const uint32_t row = choice_.part(lane, node).rows[run].first_row;
-  const auto qkv = context_.executor.QkvRows(layer, lane.positions.size(), lane.buffers);
-  const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
-  const size_t first_q = size_t{heads.first} * shape.group() * shape.head_dim;
   extents_.push_back(slots);
   const auto add = [&](uint32_t first, uint32_t count, float* weights) {
     if (count > 0) {
       items_.push_back({.attention = {.extents = {&extents_.back(), 1},
                                       .first_position = stream.runs[run].before + first,
                                       .query_tokens = count,
-                                      .q = qkv.row(row + first) + first_q,
-                                      .q_stride = qkv.stride,
-                                      .out = out.row(row + first) + first_q,
-                                      .out_stride = out.stride},
+                                      .q = rows.q(row + first),
+                                      .q_stride = rows.qkv_stride(),
+                                      .out = rows.out(row + first),
+                                      .out_stride = rows.out_stride()},
                         .weights = weights,
                         .stride = slots.tokens});
     }

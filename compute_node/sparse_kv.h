@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "compute_node/lane.h"
 #include "compute_node/peers.h"
+#include "compute_node/piece_rows.h"
 #include "compute_node/piece_windows.h"
 #include "compute_node/sparse_sums.h"
 #include "compute_node/token_choice.h"
@@ -67,7 +68,8 @@ class SparseKv {
   absl::Status TakePiece(Lane& lane, uint32_t node);
   void Attend(Lane& lane, uint32_t node);
   // Items of the run's rows; `slots` has the chosen tokens and the rows' own.
-  void AddItems(Lane& lane, uint32_t node, uint32_t run, HeadRange heads, const Extent& slots);
+  void AddItems(const Lane& lane, uint32_t node, uint32_t run, const PieceRows& rows,
+                const Extent& slots);
   void EndLayer(const Lane& lane, uint32_t node);
 
   const WorkerContext& context_;

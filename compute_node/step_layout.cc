@@ -221,6 +221,22 @@ absl::StatusOr<std::vector<RowRun>> RunsOf(SequenceTable& sequences, const Lane&
   return runs;
 }
 
+absl::Status AppendChunkRuns(const plan::EpochConfig& config, SequenceTable& sequences,
+                             const Lane& lane, const PathRows& rows, std::vector<RowRun>& runs) {
+  for (const ChunkRows& chunk : ChunksOf(lane, rows)) {
+    const uint64_t end = uint64_t{chunk.plan.first_token} + chunk.plan.tokens;
+    if (chunk.plan.scratch_offset + end > config.scratch_tokens) {
+      return ChunkDoesNotFollow(chunk.plan);
+    }
+    runs.push_back({.sequence = chunk.plan.sequence,
+                    .memory_node = sequences.Find(chunk.plan.sequence)->join.memory_node,
+                    .first_row = chunk.first_row,
+                    .first_token = chunk.plan.first_token,
+                    .tokens = chunk.plan.tokens});
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ChunkDoesNotFollow(const plan::PrefillChunk& chunk) {
   return absl::InternalError(absl::StrCat("chunk [", chunk.first_token, ", +", chunk.tokens,
                                           ") of sequence ", chunk.sequence,

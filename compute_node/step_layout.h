@@ -49,6 +49,11 @@ struct RowRun {
 absl::StatusOr<std::vector<RowRun>> RunsOf(SequenceTable& sequences, const Lane& lane,
                                            const PathRows& rows);
 
+// Appends a run for each chunk of `rows`, whose K and V go to a memory node as those of decode rows
+// do. Errors: as ChunkDoesNotFollow(), of a chunk beyond the scratch KV.
+absl::Status AppendChunkRuns(const plan::EpochConfig& config, SequenceTable& sequences,
+                             const Lane& lane, const PathRows& rows, std::vector<RowRun>& runs);
+
 // The error of a chunk that the tables or the epoch have no room for.
 absl::Status ChunkDoesNotFollow(const plan::PrefillChunk& chunk);
 

@@ -80,35 +80,21 @@ absl::Status StreamingKv::TakePiece(Lane& lane, uint32_t node) {
 }
 
 void StreamingKv::Attend(Lane& lane, uint32_t node) {
-  const uint32_t layer = lanes_[lane.index].layer;
   const Stream& stream = lanes_[lane.index].streams[node];
   const plan::FetchPiece& piece = windows_.piece(lane, node);
-  BFloat16* const k = windows_.elements(lane, node);
-  const AttentionDescriptor& shape = context_.config.layers[layer];
-  const HeadRange heads{.first = context_.HeadsOf(layer, node).first + piece.heads.first,
-                        .count = piece.heads.count};
-  const AttentionDescriptor part = PartOf(shape, heads);
-  BFloat16* const v = k + piece.elements(shape.head_dim);
-  const size_t head_stride = size_t{piece.slots} * shape.head_dim;
-  const size_t rows = lane.positions.size();
-  const auto qkv = context_.executor.QkvRows(layer, rows, lane.buffers);
-  const auto out = context_.executor.AttentionRows(layer, rows, lane.buffers);
-  const size_t first_q = size_t{heads.first} * shape.group() * shape.head_dim;
-  const size_t first_k = shape.q_width() + size_t{heads.first} * shape.head_dim;
+  const PieceRows rows = windows_.RowsOf(lane, node);
   rows_.Clear();
   uint32_t slot = 0;
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
     const plan::FetchRun& run = stream.runs()[i];
     const uint32_t row = stream.rows[i].first_row;
-    const Extent own{.first_slot = slot + run.before, .tokens = run.tokens};
-    kernels::StoreKv(part, qkv.row(row) + first_k, qkv.row(row) + first_k + shape.kv_width(),
-                     qkv.stride, {&own, 1}, k, v, head_stride);
+    rows.Store(row, {.first_slot = slot + run.before, .tokens = run.tokens});
     const StreamingRows::Rows added{.first_position = stream.rows[i].first_token,
                                     .tokens = run.tokens,
-                                    .q = qkv.row(row) + first_q,
-                                    .q_stride = qkv.stride,
-                                    .out = out.row(row) + first_q,
-                                    .out_stride = out.stride};
+                                    .q = rows.q(row),
+                                    .q_stride = rows.qkv_stride(),
+                                    .out = rows.out(row),
+                                    .out_stride = rows.out_stride()};
     if (stream.streams()) {
       rows_.AddStreamed(added, {.first_slot = slot, .gap = stream.gaps[i]});
     } else {
@@ -116,7 +102,7 @@ void StreamingKv::Attend(Lane& lane, uint32_t node) {
     }
     slot += run.slots();
   }
-  rows_.Attend(part, {.k = k, .v = v, .head_stride = head_stride});
+  rows_.Attend(rows.part(), rows.View());
 }
 
 }  // namespace lamina::compute_node
