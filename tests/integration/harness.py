@@ -210,15 +210,21 @@ class Cluster:
                 self.gateway = address
 
     def await_true(self, condition, what, must_live=(), seconds=START_SECONDS):
-        """Polls until the condition holds; fails when one of `must_live` ends."""
+        """Polls until the condition holds; fails when one of `must_live` ends.
+
+        Between two questions it sleeps twice as long as one took, so that what it waits for has the cores.
+        """
         end = time.monotonic() + seconds
-        while not condition():
+        while True:
+            asked = time.monotonic()
+            if condition():
+                return
             for name in must_live:
                 if self.processes[name].poll() is not None:
                     raise ClusterError(f"{name} ended while waiting for {what}\n{self.logs()}")
             if time.monotonic() > end:
                 raise ClusterError(f"waited {seconds} s for {what}\n{self.logs()}")
-            time.sleep(0.05)
+            time.sleep(min(0.5, max(0.05, 2 * (time.monotonic() - asked))))
 
     def status(self):
         """The coordinator's status; asks again while it does not answer, and fails if it has ended."""
