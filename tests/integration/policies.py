@@ -9,7 +9,7 @@ import harness
 # Together they need more slots than there are, each alone does not.
 PROMPTS = ["The capital of France is", " ".join(f"Item {i} of the list." for i in range(16)), "1, 2, 3,",
            "Once upon a time"]
-TOKENS = 100
+TOKENS = 72
 # That of the policies that fetch, whatever the processor is fast at.
 CANONICAL = {"decode": "canonical", "prefill": "canonical"}
 

@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import harness
-from policies import answers
+from policies import TOKENS, answers
 
 GOLDENS = Path(__file__).resolve().parents[1] / "fidelity/goldens"
 HEADS = GOLDENS / "streaming_heads.json"  # Half of them.
@@ -67,8 +67,8 @@ class StreamingHeadsTest(unittest.TestCase):
             self.assertNotIn("lossy", cluster.lamina("status").stdout)
 
     def test_the_answer_says_that_it_is_lossy_and_fewer_bytes_come(self):
-        # Of four answers with 100 tokens each, to all tokens before them, in every layer and head.
-        whole = 4 * (100 * 99 // 2) * 90 * 4 * 64
+        # Of four answers with so many tokens each, to all tokens before them, in every layer and head.
+        whole = 4 * (TOKENS * (TOKENS - 1) // 2) * 90 * 4 * 64
         for window in (256, 1):
             with harness.Cluster(**streaming(self.all_heads(), sink=0, window=window, limits=LIMITS), gateway={"listen": "127.0.0.1:0"}) as cluster:
                 answers(self, cluster)

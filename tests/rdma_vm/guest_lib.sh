@@ -63,3 +63,13 @@ passes() {
 }
 
 packets_of() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts"; }
+
+# all_pass FEWEST PROGRAM FILTER: runs these tests of a program, FEWEST at least. Shows as passes() does.
+all_pass() {
+  "$BUILD/tests/$2" --gtest_filter="$3" >suite.txt 2>&1 || {
+    cat suite.txt
+    return 1
+  }
+  grep -E '\([0-9]{4,} ms\)$|  PASSED  ' suite.txt
+  [[ $(sed -n 's/.*  PASSED  \] \([0-9]*\) test.*/\1/p' suite.txt) -ge $1 ]]
+}

@@ -10,7 +10,7 @@ guest=$1
 work=$(readlink -f "$2")
 script=$3
 source=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/../..")
-seconds=${RDMA_VM_SECONDS:-540}
+seconds=${RDMA_VM_SECONDS:-800}
 
 rm -f "$work/status"
 : >"$work/console.log"

@@ -169,18 +169,18 @@ TEST(AttentionCutsTest, HaveTheReferenceBits) {
 TEST(AttentionCutsTest, ScratchServesOneCallAfterTheOther) {
   ThreadPool one({.threads = 1});
   const AttentionDescriptor d = Descriptor(64, 1, 3);
-  const AttentionProblem problem({d, 3000, 2990, 700});
+  const AttentionProblem problem({d, 1500, 1490, 350});
   const auto width = size_t{d.q_width()};
   for (const Arithmetic& arithmetic : Arithmetics()) {
     const AttentionKernel& kernel = *arithmetic.kernels.front();
     const std::vector<uint16_t> want = Bits(problem.Attend(kernel, one));
-    for (const size_t threads : kThreads) {
+    for (const size_t threads : {2, 16, 128}) {
       ThreadPool pool({.threads = threads});
-      const auto scratch = kernel.MakeScratch(d, 2990, 3000, threads);
-      for (const uint32_t step : {2990u, 700u}) {
-        std::vector<BFloat16> out(2990 * width);
-        for (uint32_t first = 0; first < 2990; first += step) {
-          const uint32_t count = std::min(step, 2990 - first);
+      const auto scratch = kernel.MakeScratch(d, 1490, 1500, threads);
+      for (const uint32_t step : {1490u, 350u}) {
+        std::vector<BFloat16> out(1490 * width);
+        for (uint32_t first = 0; first < 1490; first += step) {
+          const uint32_t count = std::min(step, 1490 - first);
           // The chunk without its last token, and that one alone.
           const AttentionItem items[] = {
               problem.Item(first, count - 1, out.data() + first * width),

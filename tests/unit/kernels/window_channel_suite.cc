@@ -18,7 +18,7 @@ namespace {
 // What is taken of a unit is sent with the next, so every round adds one; lanes in turns.
 TEST_P(WindowChannelTest, RowsGoOutAndComeBackRoundAfterRound) {
   Make(kLong);
-  constexpr uint64_t kUnits = 50;
+  constexpr uint64_t kUnits = 20;
   std::vector<std::jthread> others;
   for (uint32_t peer = 0; peer < peers(); ++peer) {
     others.emplace_back([this, peer] {
