@@ -24,17 +24,13 @@ absl::StatusOr<std::string> ParseContent(const Json* value, const std::string& p
     return value->get<std::string>();
   }
   if (!value->is_array()) {
-    return BadField(path, "invalid_type",
-                    absl::StrCat("'", path, "' must be a string or an array of parts, and is ",
-                                 JsonTypeName(*value)));
+    return WrongType(path, "a string or an array of parts", *value);
   }
   std::string text;
   for (size_t i = 0; i < value->size(); ++i) {
     const std::string part_path = absl::StrCat(path, "[", i, "]");
     if (!(*value)[i].is_object()) {
-      return BadField(
-          part_path, "invalid_type",
-          absl::StrCat("'", part_path, "' must be an object, and is ", JsonTypeName((*value)[i])));
+      return WrongType(part_path, "an object", (*value)[i]);
     }
     JsonObject part((*value)[i], part_path + ".");
     LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> given, part.String("type"));
@@ -46,8 +42,7 @@ absl::StatusOr<std::string> ParseContent(const Json* value, const std::string& p
     }
     LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> words, part.String("text"));
     if (!words.has_value()) {
-      return BadField(part.PathOf("text"), "missing_required_parameter",
-                      absl::StrCat("'", part.PathOf("text"), "' is missing"));
+      return Missing(part.PathOf("text"));
     }
     text += *words;
   }
@@ -55,16 +50,6 @@ absl::StatusOr<std::string> ParseContent(const Json* value, const std::string& p
 }
 
 constexpr absl::string_view kRoles[] = {"system", "user", "assistant", "tool"};
-
-absl::Status WrongType(const std::string& path, absl::string_view expected, const Json& value) {
-  return BadField(
-      path, "invalid_type",
-      absl::StrCat("'", path, "' must be ", expected, ", and is ", JsonTypeName(value)));
-}
-
-absl::Status Missing(const std::string& path) {
-  return BadField(path, "missing_required_parameter", absl::StrCat("'", path, "' is missing"));
-}
 
 // {"name", "arguments"} of a call; arguments are JSON in a text, as OpenAI has them, or an object.
 absl::StatusOr<Json> ParseFunction(const Json& value, const std::string& path) {

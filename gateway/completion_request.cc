@@ -65,9 +65,7 @@ absl::Status ReadLogitBias(JsonObject& body, client::GenerateOptions& options) {
     return absl::OkStatus();
   }
   if (!value->is_object()) {
-    return BadField("logit_bias", "invalid_type",
-                    absl::StrCat("'logit_bias' must be an object of token ids and biases, and is ",
-                                 JsonTypeName(*value)));
+    return WrongType("logit_bias", "an object of token ids and biases", *value);
   }
   if (value->size() > kLogitBiasMax) {
     return BadField("logit_bias", "object_above_max_properties",
@@ -119,9 +117,7 @@ absl::Status ReadStreaming(JsonObject& body, CompletionRequest& request) {
                     "'stream_options' is only for requests with 'stream': true");
   }
   if (!value->is_object()) {
-    return BadField(
-        "stream_options", "invalid_type",
-        absl::StrCat("'stream_options' must be an object, and is ", JsonTypeName(*value)));
+    return WrongType("stream_options", "an object", *value);
   }
   JsonObject options(*value, "stream_options.");
   LAMINA_ASSIGN_OR_RETURN(const std::optional<bool> include, options.Bool("include_usage"));
@@ -177,7 +173,7 @@ absl::Status ReadCommon(JsonObject& body, CompletionRequest& request) {
   client::GenerateOptions& options = request.options;
   LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> model, body.String("model"));
   if (!model.has_value() || model->empty()) {
-    return BadField("model", "missing_required_parameter", "'model' is missing");
+    return Missing("model");
   }
   request.model = *model;
   LAMINA_RETURN_IF_ERROR(ReadSampling(body, options));
@@ -413,7 +409,7 @@ absl::StatusOr<CompletionRequest> ParseCompletion(const Json& json, const Reques
   LAMINA_RETURN_IF_ERROR(ReadCommon(body, request));
   const Json* prompt = body.Find("prompt");
   if (prompt == nullptr) {
-    return BadField("prompt", "missing_required_parameter", "'prompt' is missing");
+    return Missing("prompt");
   }
   LAMINA_ASSIGN_OR_RETURN(request.prompts, ParsePrompts(*prompt, limits));
   LAMINA_ASSIGN_OR_RETURN(const std::optional<bool> echo, body.Bool("echo"));
@@ -444,7 +440,7 @@ absl::StatusOr<CompletionRequest> ParseChatCompletion(const Json& json,
   LAMINA_RETURN_IF_ERROR(ReadCommon(body, request));
   const Json* messages = body.Find("messages");
   if (messages == nullptr) {
-    return BadField("messages", "missing_required_parameter", "'messages' is missing");
+    return Missing("messages");
   }
   LAMINA_ASSIGN_OR_RETURN(std::vector<client::ChatMessage> parsed, ParseMessages(*messages));
   request.prompts.emplace_back(std::move(parsed));

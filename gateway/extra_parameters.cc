@@ -121,12 +121,8 @@ absl::Status ReadExtraParameters(JsonObject& body, CompletionRequest& request) {
 
 absl::Status ReadTemplateParameters(JsonObject& body, client::ChatOptions& chat) {
   Json arguments = Json::object();
-  if (const Json* given = body.Find("chat_template_kwargs"); given != nullptr) {
-    if (!given->is_object()) {
-      return BadField(
-          "chat_template_kwargs", "invalid_type",
-          absl::StrCat("'chat_template_kwargs' must be an object, and is ", JsonTypeName(*given)));
-    }
+  LAMINA_ASSIGN_OR_RETURN(const Json* given, body.Object("chat_template_kwargs"));
+  if (given != nullptr) {
     for (const char* name : {"messages", "tools", "add_generation_prompt", "chat_template",
                              "tokenize", "continue_final_message"}) {
       if (given->contains(name)) {

@@ -78,11 +78,15 @@ absl::string_view JsonTypeName(const Json& value) {
   return "unknown";
 }
 
-absl::Status JsonObject::WrongType(absl::string_view name, absl::string_view expected,
-                                   const Json& value) const {
+absl::Status WrongType(absl::string_view path, absl::string_view expected, const Json& value) {
   return BadField(
-      PathOf(name), "invalid_type",
-      absl::StrCat("'", PathOf(name), "' must be ", expected, ", and is ", JsonTypeName(value)));
+      std::string(path), "invalid_type",
+      absl::StrCat("'", path, "' must be ", expected, ", and is ", JsonTypeName(value)));
+}
+
+absl::Status Missing(absl::string_view path) {
+  return BadField(std::string(path), "missing_required_parameter",
+                  absl::StrCat("'", path, "' is missing"));
 }
 
 const Json* JsonObject::Find(absl::string_view name) {
@@ -92,13 +96,21 @@ const Json* JsonObject::Find(absl::string_view name) {
   return found == value_.end() || found->is_null() ? nullptr : &*found;
 }
 
+absl::StatusOr<const Json*> JsonObject::Object(absl::string_view name) {
+  const Json* value = Find(name);
+  if (value != nullptr && !value->is_object()) {
+    return WrongType(PathOf(name), "an object", *value);
+  }
+  return value;
+}
+
 absl::StatusOr<std::optional<bool>> JsonObject::Bool(absl::string_view name) {
   const Json* value = Find(name);
   if (value == nullptr) {
     return std::nullopt;
   }
   if (!value->is_boolean()) {
-    return WrongType(name, "a boolean", *value);
+    return WrongType(PathOf(name), "a boolean", *value);
   }
   return value->get<bool>();
 }
@@ -119,7 +131,7 @@ absl::StatusOr<std::optional<int64_t>> JsonObject::Integer(absl::string_view nam
                                  least, ", ", most, "]"));
   }
   if (!value->is_number_integer()) {
-    return WrongType(name, "an integer", *value);
+    return WrongType(PathOf(name), "an integer", *value);
   }
   const bool huge =
       value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
@@ -140,7 +152,7 @@ absl::StatusOr<std::optional<double>> JsonObject::Number(absl::string_view name,
     return std::nullopt;
   }
   if (!value->is_number()) {
-    return WrongType(name, "a number", *value);
+    return WrongType(PathOf(name), "a number", *value);
   }
   const auto number = value->get<double>();
   if (!(number >= least && number <= most)) {
@@ -158,7 +170,7 @@ absl::StatusOr<std::optional<std::string>> JsonObject::String(absl::string_view 
     return std::nullopt;
   }
   if (!value->is_string()) {
-    return WrongType(name, "a string", *value);
+    return WrongType(PathOf(name), "a string", *value);
   }
   return value->get<std::string>();
 }
@@ -175,7 +187,7 @@ absl::StatusOr<std::vector<std::string>> JsonObject::Strings(absl::string_view n
     return strings;
   }
   if (!value->is_array()) {
-    return WrongType(name, "a string or an array of strings", *value);
+    return WrongType(PathOf(name), "a string or an array of strings", *value);
   }
   if (value->size() > count_max) {
     return BadField(PathOf(name), "array_above_max_length",
@@ -184,7 +196,7 @@ absl::StatusOr<std::vector<std::string>> JsonObject::Strings(absl::string_view n
   }
   for (const Json& element : *value) {
     if (!element.is_string()) {
-      return WrongType(name, "a string or an array of strings", element);
+      return WrongType(PathOf(name), "a string or an array of strings", element);
     }
     strings.push_back(element.get<std::string>());
   }

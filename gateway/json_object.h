@@ -30,6 +30,10 @@ absl::StatusOr<Json> ParseBody(absl::string_view body);
 // "a string", "an integer", ...: for messages.
 absl::string_view JsonTypeName(const Json& value);
 
+// Errors of one field: it is not what is `expected`; it is not there.
+absl::Status WrongType(absl::string_view path, absl::string_view expected, const Json& value);
+absl::Status Missing(absl::string_view path);
+
 class JsonObject {
  public:
   // `value` must be an object and outlive this. `path` is put before field names: "messages[0].".
@@ -38,6 +42,7 @@ class JsonObject {
 
   // Null when absent or null.
   const Json* Find(absl::string_view name);
+  absl::StatusOr<const Json*> Object(absl::string_view name);
   absl::StatusOr<std::optional<bool>> Bool(absl::string_view name);
   absl::StatusOr<std::optional<int64_t>> Integer(absl::string_view name, int64_t least,
                                                  int64_t most);
@@ -57,9 +62,6 @@ class JsonObject {
   std::string PathOf(absl::string_view name) const { return path_ + std::string(name); }
 
  private:
-  absl::Status WrongType(absl::string_view name, absl::string_view expected,
-                         const Json& value) const;
-
   const Json& value_;
   const std::string path_;
   std::set<std::string> known_;

@@ -72,7 +72,7 @@ absl::StatusOr<DetokenizeRequest> ParseDetokenize(const std::string& text) {
   request.model = model.value_or("");
   const Json* tokens = body.Find("tokens");
   if (tokens == nullptr) {
-    return BadField("tokens", "missing_required_parameter", "'tokens' is missing");
+    return Missing("tokens");
   }
   LAMINA_ASSIGN_OR_RETURN(request.tokens, ParseTokens(*tokens, "tokens"));
   LAMINA_RETURN_IF_ERROR(body.RefuseUnknown());

@@ -16,12 +16,6 @@ namespace {
 
 constexpr size_t kStopsMax = 16;
 
-absl::Status WrongType(const std::string& path, absl::string_view expected, const Json& value) {
-  return BadField(
-      path, "invalid_type",
-      absl::StrCat("'", path, "' must be ", expected, ", and is ", JsonTypeName(value)));
-}
-
 // Text, or a list of blocks of text.
 absl::StatusOr<std::string> TextOf(const Json& value, const std::string& path) {
   if (value.is_string()) {
@@ -101,8 +95,7 @@ class BlockReader {
   static absl::StatusOr<std::string> Required(JsonObject& block, const char* name) {
     LAMINA_ASSIGN_OR_RETURN(std::optional<std::string> value, block.String(name));
     if (!value.has_value()) {
-      return BadField(block.PathOf(name), "missing_required_parameter",
-                      absl::StrCat("'", block.PathOf(name), "' is missing"));
+      return Missing(block.PathOf(name));
     }
     return *std::move(value);
   }
@@ -150,8 +143,7 @@ absl::Status AddMessage(const Json& value, const std::string& path, Json& messag
   const Json* content = message.Find("content");
   LAMINA_RETURN_IF_ERROR(message.RefuseUnknown());
   if (content == nullptr) {
-    return BadField(message.PathOf("content"), "missing_required_parameter",
-                    absl::StrCat("'", message.PathOf("content"), "' is missing"));
+    return Missing(message.PathOf("content"));
   }
   if (content->is_string()) {
     messages.push_back({{"role", role}, {"content", *content}});
@@ -225,12 +217,9 @@ absl::Status AddTools(JsonObject& body, Json& chat) {
 }
 
 absl::Status AddToolChoice(JsonObject& body, Json& chat) {
-  const Json* value = body.Find("tool_choice");
+  LAMINA_ASSIGN_OR_RETURN(const Json* value, body.Object("tool_choice"));
   if (value == nullptr) {
     return absl::OkStatus();
-  }
-  if (!value->is_object()) {
-    return WrongType("tool_choice", "an object", *value);
   }
   JsonObject choice(*value, "tool_choice.");
   LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> given_type, choice.String("type"));
@@ -252,12 +241,9 @@ absl::Status AddToolChoice(JsonObject& body, Json& chat) {
 }
 
 absl::Status AddThinking(JsonObject& body, Json& chat) {
-  const Json* value = body.Find("thinking");
+  LAMINA_ASSIGN_OR_RETURN(const Json* value, body.Object("thinking"));
   if (value == nullptr) {
     return absl::OkStatus();
-  }
-  if (!value->is_object()) {
-    return WrongType("thinking", "an object", *value);
   }
   JsonObject thinking(*value, "thinking.");
   LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> given_type, thinking.String("type"));
@@ -286,7 +272,7 @@ absl::StatusOr<TranslatedRequest> TranslateMessages(const Json& json, bool count
     }
   }
   if (!count && !chat.contains("max_tokens")) {
-    return BadField("max_tokens", "missing_required_parameter", "'max_tokens' is missing");
+    return Missing("max_tokens");
   }
   LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> stops,
                           body.Strings("stop_sequences", kStopsMax));

@@ -15,12 +15,6 @@
 namespace lamina::gateway {
 namespace {
 
-absl::Status WrongType(const std::string& path, absl::string_view expected, const Json& value) {
-  return BadField(
-      path, "invalid_type",
-      absl::StrCat("'", path, "' must be ", expected, ", and is ", JsonTypeName(value)));
-}
-
 // Parts of input and output, which differ in their types' names only.
 absl::StatusOr<std::string> TextOf(const Json& value, const std::string& path) {
   if (value.is_string()) {
@@ -96,8 +90,7 @@ class ItemReader {
         {"function",
          {{"name", item.value("name", Json())}, {"arguments", item.value("arguments", Json())}}}};
     if (!call["function"]["name"].is_string()) {
-      return BadField(path + ".name", "missing_required_parameter",
-                      absl::StrCat("'", path, ".name' is missing"));
+      return Missing(path + ".name");
     }
     const bool behind = !messages_.empty() && messages_.back()["role"] == "assistant";
     if (!behind) {
@@ -130,7 +123,7 @@ absl::Status AddInput(JsonObject& body, Json& chat) {
   }
   const Json* input = body.Find("input");
   if (input == nullptr) {
-    return BadField("input", "missing_required_parameter", "'input' is missing");
+    return Missing("input");
   }
   if (input->is_string()) {
     messages.push_back({{"role", "user"}, {"content", *input}});
@@ -183,12 +176,9 @@ absl::Status AddTools(JsonObject& body, Json& chat) {
 }
 
 absl::Status AddText(JsonObject& body, Json& chat) {
-  const Json* value = body.Find("text");
+  LAMINA_ASSIGN_OR_RETURN(const Json* value, body.Object("text"));
   if (value == nullptr) {
     return absl::OkStatus();
-  }
-  if (!value->is_object()) {
-    return WrongType("text", "an object", *value);
   }
   JsonObject text(*value, "text.");
   LAMINA_RETURN_IF_ERROR(text.Refuse("verbosity", {"medium"}, "say it in the prompt"));
@@ -205,12 +195,9 @@ absl::Status AddText(JsonObject& body, Json& chat) {
 }
 
 absl::Status AddReasoning(JsonObject& body, Json& chat) {
-  const Json* value = body.Find("reasoning");
+  LAMINA_ASSIGN_OR_RETURN(const Json* value, body.Object("reasoning"));
   if (value == nullptr) {
     return absl::OkStatus();
-  }
-  if (!value->is_object()) {
-    return WrongType("reasoning", "an object", *value);
   }
   JsonObject reasoning(*value, "reasoning.");
   for (const char* name : {"summary", "generate_summary"}) {

@@ -23,18 +23,9 @@ bool IsName(const std::string& name) {
          });
 }
 
-absl::Status Missing(const std::string& path) {
-  return BadField(path, "missing_required_parameter", absl::StrCat("'", path, "' is missing"));
-}
-
-absl::Status NotAnObject(const std::string& path, const Json& value) {
-  return BadField(path, "invalid_type",
-                  absl::StrCat("'", path, "' must be an object, and is ", JsonTypeName(value)));
-}
-
 absl::StatusOr<ToolFunction> ReadFunction(const Json& value, const std::string& path) {
   if (!value.is_object()) {
-    return NotAnObject(path, value);
+    return WrongType(path, "an object", value);
   }
   JsonObject function(value, path + ".");
   LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> name, function.String("name"));
@@ -50,13 +41,9 @@ absl::StatusOr<ToolFunction> ReadFunction(const Json& value, const std::string& 
   LAMINA_RETURN_IF_ERROR(function.Bool("strict").status());
   ToolFunction out{.name = *name,
                    .parameters = {{"type", "object"}, {"properties", Json::object()}}};
-  if (const Json* parameters = function.Find("parameters"); parameters != nullptr) {
-    if (!parameters->is_object()) {
-      return NotAnObject(function.PathOf("parameters"), *parameters);
-    }
-    if (!parameters->empty()) {
-      out.parameters = *parameters;
-    }
+  LAMINA_ASSIGN_OR_RETURN(const Json* parameters, function.Object("parameters"));
+  if (parameters != nullptr && !parameters->empty()) {
+    out.parameters = *parameters;
   }
   LAMINA_RETURN_IF_ERROR(function.RefuseUnknown());
   return out;
@@ -64,7 +51,7 @@ absl::StatusOr<ToolFunction> ReadFunction(const Json& value, const std::string& 
 
 absl::StatusOr<ToolFunction> ReadTool(const Json& value, const std::string& path) {
   if (!value.is_object()) {
-    return NotAnObject(path, value);
+    return WrongType(path, "an object", value);
   }
   JsonObject tool(value, path + ".");
   LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> given_type, tool.String("type"));
@@ -117,7 +104,7 @@ absl::Status ReadChoice(const Json& value, ToolRequest& request) {
     return absl::OkStatus();
   }
   if (!value.is_object()) {
-    return NotAnObject("tool_choice", value);
+    return WrongType("tool_choice", "an object", value);
   }
   JsonObject choice(value, "tool_choice.");
   LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> given_type, choice.String("type"));
