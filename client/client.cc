@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/convert_internal.h"
+#include "client/open_calls.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/trace_context.h"
@@ -166,26 +167,6 @@ class ChunkQueue {
   std::deque<Chunk> chunks_ ABSL_GUARDED_BY(mu_);
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   bool done_ ABSL_GUARDED_BY(mu_) = false;
-};
-
-// How many StartGenerate() calls have not ended. Shared with the calls, because the last of them
-// may still be leaving its lock when the client goes.
-class OpenCalls {
- public:
-  void Add(int64_t count) {
-    const absl::MutexLock lock(&mu_);
-    count_ += count;
-  }
-  void AwaitNone() {
-    const absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(this, &OpenCalls::None));
-  }
-
- private:
-  bool None() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return count_ == 0; }
-
-  absl::Mutex mu_;
-  int64_t count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace

@@ -4,10 +4,9 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
-#include "absl/synchronization/mutex.h"
 #include "client/convert_internal.h"
+#include "client/open_calls.h"
 #include "common/check.h"
 #include "control/reconnect_service.h"
 #include "control/tls_service.h"
@@ -48,25 +47,6 @@ absl::Status Explain(const grpc::Status& status) {
   return result;
 }
 
-// Calls that have not ended. The backend waits for them: their threads still use it.
-class OpenCalls {
- public:
-  void Add(int change) {
-    const absl::MutexLock lock(&mu_);
-    count_ += change;
-  }
-  void AwaitNone() {
-    const absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(this, &OpenCalls::None));
-  }
-
- private:
-  bool None() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return count_ == 0; }
-
-  absl::Mutex mu_;
-  int count_ ABSL_GUARDED_BY(mu_) = 0;
-};
-
 // One Generate call. The hold keeps it alive at the library while no read is under way; it is given
 // back when the stream has ended, or with Cancel().
 //
@@ -77,7 +57,7 @@ class GrpcGeneration final : public grpc::ClientReadReactor<v1::GenerateResponse
  public:
   GrpcGeneration(const client::GenerateOptions& options, client::ChunkFunction on_chunk,
                  client::DoneFunction on_done, const PostFunction& post,
-                 std::shared_ptr<OpenCalls> open_calls)
+                 std::shared_ptr<client::OpenCalls> open_calls)
       : request_(client::internal::ToProto(options)),
         on_chunk_(std::move(on_chunk)),
         on_done_(std::move(on_done)),
@@ -138,7 +118,7 @@ class GrpcGeneration final : public grpc::ClientReadReactor<v1::GenerateResponse
   }
 
   void OnDone(const grpc::Status& status) override {
-    const std::shared_ptr<OpenCalls> open_calls = open_calls_;
+    const std::shared_ptr<client::OpenCalls> open_calls = open_calls_;
     // The last owner is the gateway's thread: the context's channel must not go in the library's.
     post_([self = std::exchange(self_, nullptr), result = Explain(status)] {
       if (const client::DoneFunction done = std::exchange(self->on_done_, nullptr);
@@ -153,7 +133,7 @@ class GrpcGeneration final : public grpc::ClientReadReactor<v1::GenerateResponse
   client::ChunkFunction on_chunk_;
   client::DoneFunction on_done_;
   const PostFunction& post_;
-  const std::shared_ptr<OpenCalls> open_calls_;
+  const std::shared_ptr<client::OpenCalls> open_calls_;
   grpc::ClientContext context_;
   v1::GenerateResponse response_;
   bool reading_ = false;
@@ -295,7 +275,7 @@ class GrpcBackend final : public Backend {
   }
 
   const PostFunction post_;
-  const std::shared_ptr<OpenCalls> open_calls_ = std::make_shared<OpenCalls>();
+  const std::shared_ptr<client::OpenCalls> open_calls_ = std::make_shared<client::OpenCalls>();
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Inference::Stub> inference_;
   const std::unique_ptr<v1::Cluster::Stub> cluster_;

@@ -6,13 +6,12 @@
 // is an RDMA device, verbs:// too.
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <tuple>
 
-#include "plan/epoch_shape.h"
 #include "tests/integration/cluster_test_util.h"
 #include "tests/integration/cuda_cluster_util.h"
+#include "tests/integration/waiting_device_faults.h"
 #include "tests/unit/kernels/cuda/async_streams.h"
 #include "transport/fake/fake_network.h"
 #include "transport/registry.h"
@@ -153,19 +152,7 @@ class CudaFarWaitsLeavingTest : public CudaFarWaitsTest {};
 TEST_P(CudaFarWaitsLeavingTest, NodesLeaveAndComeWhileDevicesWait) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Far());
   ASSERT_NE(cluster, nullptr);
-  const GenerateResult undisturbed = cluster->Generate(Greedy(RandomPrompt(9, 1), 40));
-  for (const std::string leaves : {"m0", "c0"}) {
-    SCOPED_TRACE(leaves);
-    const auto request = cluster->Start(Greedy(RandomPrompt(9, 1), 40));
-    request->WaitForTokens(3);
-
-    cluster->Detach(leaves);
-    request->Wait();
-    cluster->Attach(leaves);
-
-    ASSERT_TRUE(cluster->WaitForState("serving").ok());
-    ExpectSame({cluster->Generate(Greedy(RandomPrompt(9, 1), 40))}, {undisturbed});
-  }
+  ExpectAnswersOutlive(*cluster, {"m0", "c0"});
   ExpectDevicesServed(*cluster);
 }
 
@@ -177,33 +164,7 @@ TEST_P(CudaFarWaitsStaleTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Far());
   ASSERT_NE(cluster, nullptr);
   const GenerateResult undisturbed = cluster->Generate(Greedy(RandomPrompt(9, 1), 40));
-  const plan::EpochConfig config = cluster->link("m0").config();
-  const plan::WindowLayout layout(plan::WindowShapeOf(config));
-  const auto transport = transport::MakeTransport(std::get<1>(GetParam())).value();
-  const auto region = transport->OpenRegion(cluster->link("m0").region(), config.epoch).value();
-  const plan::WindowHeader stale{.epoch = config.epoch - 1, .step = 1, .sender = 0};
-  std::vector<std::byte> source(sizeof(stale));
-  std::memcpy(source.data(), &stale, sizeof(stale));
-  ASSERT_TRUE(transport->RegisterSource(source, transport::MemoryKind::kHost).ok());
-  const auto request = cluster->Start(Greedy(RandomPrompt(9, 1), 600));
-  request->WaitForTokens(3);
-
-  uint64_t value = layout.SignalValue(1'000'000, 0);
-  absl::Status put;
-  const Nanos end = RealClock().Now() + LocalCluster::kTimeout;
-  while ((put.ok() || absl::IsResourceExhausted(put)) && RealClock().Now() < end &&
-         cluster->engine().GetStatus().epoch == config.epoch) {
-    value += plan::kSubBatchesMax;
-    const transport::SignalUpdate signal{.word = layout.query_word(0, 0), .value = value};
-    put = transport->Put(*region, layout.QueryWindow(0, 0, value), source, &signal);
-    transport->Progress();
-  }
-
-  ASSERT_TRUE(cluster->WaitForEpoch(config.epoch + 1).ok());
-  cluster->Cancel(*request);
-  request->Wait();
-  ASSERT_TRUE(cluster->WaitForState("serving").ok());
-  EXPECT_GT(cluster->handler("m0").Counters().refused_messages, 0u);
+  ExpectOldEpochIsRefused(*cluster, "m0", std::get<1>(GetParam()), QueryWindowOf);
   ExpectSame({cluster->Generate(Greedy(RandomPrompt(9, 1), 40))}, {undisturbed});
 }
 

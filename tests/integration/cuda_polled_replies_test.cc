@@ -6,13 +6,12 @@
 // disordered, and verbs:// where there is an RDMA device. Emulated: a NIC that pins the device's
 // memory by its address.
 
-#include <cstring>
 #include <memory>
 #include <tuple>
 
-#include "plan/epoch_shape.h"
 #include "tests/integration/cluster_test_util.h"
 #include "tests/integration/cuda_cluster_util.h"
+#include "tests/integration/waiting_device_faults.h"
 #include "tests/support/polled_memory.h"
 #include "tests/unit/kernels/cuda/async_streams.h"
 #include "transport/fake/fake_network.h"
@@ -129,19 +128,7 @@ TEST_P(CudaPolledRepliesTest, RowsInPiecesHaveTheBitsOfWindowsInTheHostsMemory) 
 TEST_P(CudaPolledRepliesTest, NodesLeaveAndComeWhileTheDevicePolls) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Polled({.name = "Compute"}));
   ASSERT_NE(cluster, nullptr);
-  const GenerateResult undisturbed = cluster->Generate(Greedy(RandomPrompt(9, 1), 40));
-  for (const std::string leaves : {"m0", "c0"}) {
-    SCOPED_TRACE(leaves);
-    const auto request = cluster->Start(Greedy(RandomPrompt(9, 1), 40));
-    request->WaitForTokens(3);
-
-    cluster->Detach(leaves);
-    request->Wait();
-    cluster->Attach(leaves);
-
-    ASSERT_TRUE(cluster->WaitForState("serving").ok());
-    ExpectSame({cluster->Generate(Greedy(RandomPrompt(9, 1), 40))}, {undisturbed});
-  }
+  ExpectAnswersOutlive(*cluster, {"m0", "c0"});
   ExpectDeviceServed(*cluster);
 }
 
@@ -182,33 +169,7 @@ TEST_P(CudaPolledRepliesTest, TheTimelineShowsWhatLandingTakes) {
 TEST_P(CudaPolledRepliesTest, AWindowOfAnOlderEpochIsRefusedAndCounted) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Polled({.name = "Compute"}));
   ASSERT_NE(cluster, nullptr);
-  const plan::EpochConfig config = cluster->link("c0").config();
-  const plan::WindowLayout layout(plan::WindowShapeOf(config));
-  const auto transport = transport::MakeTransport(uri()).value();
-  const auto region = transport->OpenRegion(cluster->link("c0").region(), config.epoch).value();
-  const plan::WindowHeader stale{.epoch = config.epoch - 1, .step = 1, .sender = 0};
-  std::vector<std::byte> source(sizeof(stale));
-  std::memcpy(source.data(), &stale, sizeof(stale));
-  ASSERT_TRUE(transport->RegisterSource(source, transport::MemoryKind::kHost).ok());
-  const auto request = cluster->Start(Greedy(RandomPrompt(9, 1), 600));
-  request->WaitForTokens(3);
-
-  uint64_t value = layout.SignalValue(1'000'000, 0);
-  absl::Status put;
-  const Nanos end = RealClock().Now() + LocalCluster::kTimeout;
-  while ((put.ok() || absl::IsResourceExhausted(put)) && RealClock().Now() < end &&
-         cluster->engine().GetStatus().epoch == config.epoch) {
-    value += plan::kSubBatchesMax;
-    const transport::SignalUpdate signal{.word = layout.reply_word(0, 0), .value = value};
-    put = transport->Put(*region, layout.ReplyWindow(0, 0, value), source, &signal);
-    transport->Progress();
-  }
-
-  ASSERT_TRUE(cluster->WaitForEpoch(config.epoch + 1).ok());
-  cluster->Cancel(*request);
-  request->Wait();
-  ASSERT_TRUE(cluster->WaitForState("serving").ok());
-  EXPECT_GT(cluster->handler("c0").Counters().refused_messages, 0u);
+  ExpectOldEpochIsRefused(*cluster, "c0", uri(), ReplyWindowOf);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, CudaPolledRepliesTest,

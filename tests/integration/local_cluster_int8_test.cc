@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/integration/cluster_test_util.h"
+#include "tests/integration/conversation.h"
 
 namespace lamina::test_support {
 namespace {
@@ -124,38 +125,21 @@ TEST_P(Int8Test, HasTheBitsOfPromptsInOneChunk) {
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
-// Whoever goes on with an answer begins with all of it.
-std::vector<std::vector<GenerateResult>> Converse(LocalCluster& cluster) {
-  std::vector<std::vector<GenerateResult>> turns;
-  std::vector<std::vector<TokenId>> said;
-  for (const size_t tokens : {1u, 63u, 64u, 65u, 100u, 250u, 300u}) {
-    said.push_back(RandomPrompt(tokens, tokens));
-  }
-  for (uint32_t turn = 0; turn < 3; ++turn) {
-    std::vector<GenerateSpec> specs;
-    for (size_t i = 0; i < said.size(); ++i) {
-      specs.push_back(i % 2 == 0 ? Greedy(said[i], 30 + turn) : Sampled(said[i], 60, i + turn));
-    }
-    turns.push_back(cluster.GenerateMany(specs));
-    for (size_t i = 0; i < said.size(); ++i) {
-      EXPECT_TRUE(turns.back()[i].status.ok()) << turns.back()[i].status;
-      const std::vector<TokenId>& answer = turns.back()[i].choices[0].tokens;
-      said[i].insert(said[i].end(), answer.begin(), answer.end());
-      const std::vector<TokenId> more = RandomPrompt(3 + 20 * i, 100 + i);
-      said[i].insert(said[i].end(), more.begin(), more.end());
-    }
-  }
-  return turns;
-}
+// Lengths lie around the borders of blocks of 64 tokens.
+const Conversations kConversations = {.first_prompts = {1, 63, 64, 65, 100, 250, 300},
+                                      .turns = 3,
+                                      .greedy_tokens = 30,
+                                      .sampled_tokens = 60};
 
 TEST_P(Int8Test, ConversationsGoOnBehindClosedBlocksWithTheSameBits) {
-  static const std::vector<std::vector<GenerateResult>> expected = Converse(*MakeCluster(Plain()));
+  static const std::vector<std::vector<GenerateResult>> expected =
+      Converse(*MakeCluster(Plain()), kConversations);
   LocalClusterOptions options = Base();
   Modes()[GetParam()].apply(options);
   options.prefix_cache = true;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
-  const std::vector<std::vector<GenerateResult>> found = Converse(*cluster);
+  const std::vector<std::vector<GenerateResult>> found = Converse(*cluster, kConversations);
   uint64_t cached = 0;
   for (size_t turn = 0; turn < found.size(); ++turn) {
     SCOPED_TRACE(absl::StrCat("turn ", turn));

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/cluster_test_util.h"
+#include "tests/integration/run_variations.h"
 
 namespace lamina::test_support {
 namespace {
@@ -34,15 +35,6 @@ LocalClusterOptions Both(std::vector<std::string> policies = {kRemote, kFetch}) 
   return options;
 }
 
-std::vector<GenerateSpec> Workload() {
-  std::vector<GenerateSpec> specs;
-  for (const size_t tokens : {1u, 16u, 33u, 100u, 257u}) {
-    specs.push_back(tokens % 2 == 0 ? Sampled(RandomPrompt(tokens, tokens), 40, tokens)
-                                    : Greedy(RandomPrompt(tokens, tokens), 30));
-  }
-  return specs;
-}
-
 // Each of these asks for the one policy, and again for the other.
 std::vector<GenerateSpec> ByBoth(const std::vector<GenerateSpec>& specs,
                                  const std::vector<std::string>& policies = {kRemote, kFetch}) {
@@ -66,25 +58,16 @@ std::vector<GenerateResult> Twice(const std::vector<GenerateResult>& results) {
 }
 
 TEST(PoliciesClusterTest, RequestsOfBothPoliciesHaveTheBitsOfEachAlone) {
-  const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(Workload());
+  const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(MixedLengths(30));
   for (uint32_t variation = 0; variation < 8; ++variation) {
     SCOPED_TRACE(absl::StrCat("variation ", variation));
-    LocalClusterOptions options = Both();
-    options.lanes = 1 + variation % 3;
-    options.chunk_tokens = variation % 2 == 0 ? 16 : 512;
-    options.scratch_tokens = variation < 4 ? 8192 : 64;
-    options.threads = 1 + variation % 2;
-    options.memory_nodes = 1 + variation / 2 % 2;
-    options.partition =
-        options.memory_nodes == 2 && variation > 4 ? Partition::kHead : Partition::kRequest;
-    options.fetch_bytes = variation % 2 == 0 ? 16 << 20 : 2 << 20;
-    options.transports = {variation % 3 == 0 ? "ucx://" : "shm://"};
+    LocalClusterOptions options = VariedWithHeads(Both(), variation);
     options.sub_batches = {
         .chunks = 1 + variation / 2 % 2,
         .query_first = variation % 2 == 0 ? QueryFirst::kAlways : QueryFirst::kNever};
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
-    ExpectSame(cluster->GenerateMany(ByBoth(Workload())), Twice(expected));
+    ExpectSame(cluster->GenerateMany(ByBoth(MixedLengths(30))), Twice(expected));
     // Some rows attended at the memory node, some here.
     EXPECT_GT(cluster->handler("m0").Counters().kv_bytes_read, 0u);
     EXPECT_GT(cluster->handler("c0").Counters().kv_bytes_read, 0u);
@@ -200,12 +183,12 @@ TEST(PoliciesClusterTest, InOneLaneEveryRequestIsServed) {
 TEST(PoliciesClusterTest, WithInt8EachHasTheBitsOfItsPolicyAlone) {
   LocalClusterOptions alone = Alone();
   alone.int8 = true;
-  const std::vector<GenerateResult> expected = MakeCluster(alone)->GenerateMany(Workload());
+  const std::vector<GenerateResult> expected = MakeCluster(alone)->GenerateMany(MixedLengths(30));
   LocalClusterOptions options = Both();
   options.int8 = true;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
-  const std::vector<GenerateResult> found = cluster->GenerateMany(ByBoth(Workload()));
+  const std::vector<GenerateResult> found = cluster->GenerateMany(ByBoth(MixedLengths(30)));
   ExpectSame(found, Twice(expected));
   EXPECT_EQ(found[0].choices[0].usage.lossy, "kv_int8");
   EXPECT_EQ(found[1].choices[0].usage.lossy, "kv_int8");
@@ -213,7 +196,7 @@ TEST(PoliciesClusterTest, WithInt8EachHasTheBitsOfItsPolicyAlone) {
 
 // Beside lossy requests exact ones stay exact, and only the lossy ones are said to be.
 TEST(PoliciesClusterTest, ALossyPolicyIsTheirsAloneWhoAskForIt) {
-  const std::vector<GenerateSpec> specs = Workload();
+  const std::vector<GenerateSpec> specs = MixedLengths(30);
   const std::vector<GenerateResult> exact = MakeCluster(Alone())->GenerateMany(specs);
   LocalClusterOptions sparse = Alone();
   sparse.fetch_bytes = 8 << 20;

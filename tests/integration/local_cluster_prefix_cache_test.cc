@@ -7,6 +7,7 @@
 
 #include "tests/integration/cluster_modes.h"
 #include "tests/integration/cluster_test_util.h"
+#include "tests/integration/conversation.h"
 
 namespace lamina::test_support {
 namespace {
@@ -32,30 +33,11 @@ LocalClusterOptions Base() {
   return {.model = SmallModel(), .memory_nodes = 2, .sequence_tokens_max = 768, .threads = 2};
 }
 
-// Whoever goes on with an answer begins with all of it. Lengths lie around the borders of tiles of
-// 16 tokens and of blocks of 256.
-std::vector<std::vector<GenerateResult>> Converse(LocalCluster& cluster) {
-  std::vector<std::vector<GenerateResult>> turns;
-  std::vector<std::vector<TokenId>> said;
-  for (const size_t tokens : {1u, 15u, 16u, 17u, 40u, 250u, 300u}) {
-    said.push_back(RandomPrompt(tokens, tokens));
-  }
-  for (uint32_t turn = 0; turn < 4; ++turn) {
-    std::vector<GenerateSpec> specs;
-    for (size_t i = 0; i < said.size(); ++i) {
-      specs.push_back(i % 2 == 0 ? Greedy(said[i], 9 + turn) : Sampled(said[i], 16, i + turn));
-    }
-    turns.push_back(cluster.GenerateMany(specs));
-    for (size_t i = 0; i < said.size(); ++i) {
-      EXPECT_TRUE(turns.back()[i].status.ok()) << turns.back()[i].status;
-      const std::vector<TokenId>& answer = turns.back()[i].choices[0].tokens;
-      said[i].insert(said[i].end(), answer.begin(), answer.end());
-      const std::vector<TokenId> more = RandomPrompt(3 + 20 * i, 100 + i);
-      said[i].insert(said[i].end(), more.begin(), more.end());
-    }
-  }
-  return turns;
-}
+// Lengths lie around the borders of tiles of 16 tokens and of blocks of 256.
+const Conversations kConversations = {.first_prompts = {1, 15, 16, 17, 40, 250, 300},
+                                      .turns = 4,
+                                      .greedy_tokens = 9,
+                                      .sampled_tokens = 16};
 
 class PrefixCacheTest : public ::testing::TestWithParam<size_t> {};
 
@@ -69,8 +51,8 @@ TEST_P(PrefixCacheTest, ConversationsGoOnWithTheSameBits) {
   ASSERT_NE(keeping, nullptr);
   ASSERT_NE(forgetting, nullptr);
 
-  const std::vector<std::vector<GenerateResult>> found = Converse(*keeping);
-  const std::vector<std::vector<GenerateResult>> expected = Converse(*forgetting);
+  const std::vector<std::vector<GenerateResult>> found = Converse(*keeping, kConversations);
+  const std::vector<std::vector<GenerateResult>> expected = Converse(*forgetting, kConversations);
 
   uint64_t cached = 0;
   for (size_t turn = 0; turn < found.size(); ++turn) {
@@ -170,8 +152,8 @@ TEST(PrefixCacheTest, BlocksMakeRoomForWhatRuns) {
   const std::unique_ptr<LocalCluster> roomy = MakeCluster(options);
   ASSERT_NE(cramped, nullptr);
   ASSERT_NE(roomy, nullptr);
-  const auto found = Converse(*cramped);
-  const auto expected = Converse(*roomy);
+  const auto found = Converse(*cramped, kConversations);
+  const auto expected = Converse(*roomy, kConversations);
   for (size_t turn = 0; turn < found.size(); ++turn) {
     ExpectSame(found[turn], expected[turn]);
   }

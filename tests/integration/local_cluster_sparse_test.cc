@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/cluster_test_util.h"
+#include "tests/integration/run_variations.h"
 
 namespace lamina::test_support {
 namespace {
@@ -25,34 +26,16 @@ LocalClusterOptions Sparse(double ratio) {
           .sequence_tokens_max = 512};
 }
 
-std::vector<GenerateSpec> Workload() {
-  std::vector<GenerateSpec> specs;
-  for (const size_t tokens : {1u, 16u, 33u, 100u, 257u}) {
-    specs.push_back(tokens % 2 == 0 ? Sampled(RandomPrompt(tokens, tokens), 40, tokens)
-                                    : Greedy(RandomPrompt(tokens, tokens), 50));
-  }
-  return specs;
-}
-
 TEST(SparseClusterTest, AnswersDoNotDependOnHowTheyAreRun) {
   const std::unique_ptr<LocalCluster> plain = MakeCluster(Sparse(0.3));
   ASSERT_NE(plain, nullptr);
-  const std::vector<GenerateResult> expected = plain->GenerateMany(Workload());
+  const std::vector<GenerateResult> expected = plain->GenerateMany(MixedLengths());
   for (uint32_t variation = 0; variation < 6; ++variation) {
     SCOPED_TRACE(absl::StrCat("variation ", variation));
-    LocalClusterOptions options = Sparse(0.3);
-    options.lanes = 1 + variation % 3;
-    options.chunk_tokens = variation % 2 == 0 ? 16 : 512;
-    // The longest prompts' tails are rows, which attend to all before them.
-    options.scratch_tokens = variation < 3 ? 8192 : 64;
-    options.threads = 1 + variation % 2;
-    options.memory_nodes = 1 + variation / 2 % 2;
-    // Windows with room for one head of the longest sequence, of each of three lanes and two nodes.
-    options.fetch_bytes = variation % 2 == 0 ? 16 << 20 : 2 << 20;
-    options.transports = {variation % 3 == 0 ? "ucx://" : "shm://"};
+    const LocalClusterOptions options = Varied(Sparse(0.3), variation);
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
-    ExpectSame(cluster->GenerateMany(Workload()), expected);
+    ExpectSame(cluster->GenerateMany(MixedLengths()), expected);
     EXPECT_TRUE(cluster->WaitForNoSlots().ok());
     EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
   }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/cluster_test_util.h"
+#include "tests/integration/run_variations.h"
 
 namespace lamina::test_support {
 namespace {
@@ -33,55 +34,35 @@ LocalClusterOptions Streaming(uint32_t sink = 5, uint32_t window = 37) {
   return options;
 }
 
-std::vector<GenerateSpec> Workload() {
-  std::vector<GenerateSpec> specs;
-  for (const size_t tokens : {1u, 16u, 33u, 100u, 257u}) {
-    specs.push_back(tokens % 2 == 0 ? Sampled(RandomPrompt(tokens, tokens), 40, tokens)
-                                    : Greedy(RandomPrompt(tokens, tokens), 50));
-  }
-  return specs;
-}
-
 TEST(StreamingClusterTest, AnswersDoNotDependOnHowTheyAreRun) {
   const std::unique_ptr<LocalCluster> plain = MakeCluster(Streaming());
   ASSERT_NE(plain, nullptr);
-  const std::vector<GenerateResult> expected = plain->GenerateMany(Workload());
+  const std::vector<GenerateResult> expected = plain->GenerateMany(MixedLengths());
   for (uint32_t variation = 0; variation < 8; ++variation) {
     SCOPED_TRACE(absl::StrCat("variation ", variation));
-    LocalClusterOptions options = Streaming();
-    options.lanes = 1 + variation % 3;
-    options.chunk_tokens = variation % 2 == 0 ? 16 : 512;
-    // The longest prompts' tails are rows, whose K and V come.
-    options.scratch_tokens = variation < 4 ? 8192 : 64;
-    options.threads = 1 + variation % 2;
-    options.memory_nodes = 1 + variation / 2 % 2;
-    options.partition =
-        options.memory_nodes == 2 && variation > 4 ? Partition::kHead : Partition::kRequest;
-    // Windows with room for one head of the longest sequence, of each of three lanes and two nodes.
-    options.fetch_bytes = variation % 2 == 0 ? 16 << 20 : 2 << 20;
-    options.transports = {variation % 3 == 0 ? "ucx://" : "shm://"};
+    const LocalClusterOptions options = VariedWithHeads(Streaming(), variation);
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
-    ExpectSame(cluster->GenerateMany(Workload()), expected);
+    ExpectSame(cluster->GenerateMany(MixedLengths()), expected);
     EXPECT_TRUE(cluster->WaitForNoSlots().ok());
     EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
   }
 }
 
 TEST(StreamingClusterTest, AnswersAreOthersThanThoseOfWholeAttentionAndSaySo) {
-  const std::vector<GenerateResult> exact = MakeCluster(Exact())->GenerateMany(Workload());
+  const std::vector<GenerateResult> exact = MakeCluster(Exact())->GenerateMany(MixedLengths());
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Streaming());
   ASSERT_NE(cluster, nullptr);
   EXPECT_EQ(cluster->engine().GetStatus().policy, kFetch);
   const std::string word = cluster->engine().lossy();
   EXPECT_THAT(word, HasSubstr("fetch_heads-4_heads-sink_5-window_37-"));
-  const std::vector<GenerateResult> lossy = cluster->GenerateMany(Workload());
+  const std::vector<GenerateResult> lossy = cluster->GenerateMany(MixedLengths());
   EXPECT_EQ(lossy.back().choices[0].usage.lossy, word);
   EXPECT_NE(lossy.back().choices[0].tokens, exact.back().choices[0].tokens);
   // Where sink and window leave nothing out, nothing is lost.
   const std::unique_ptr<LocalCluster> wide = MakeCluster(Streaming(5, 512));
   ASSERT_NE(wide, nullptr);
-  ExpectSame(wide->GenerateMany(Workload()), exact);
+  ExpectSame(wide->GenerateMany(MixedLengths()), exact);
 }
 
 TEST(StreamingClusterTest, PreemptedRequestsHaveTheSameBits) {
