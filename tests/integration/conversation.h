@@ -16,8 +16,9 @@ namespace lamina::test_support {
 struct Conversations {
   std::vector<size_t> first_prompts;  // Tokens of each one's first prompt.
   uint32_t turns = 3;
-  uint32_t greedy_tokens = 9;    // Of an answer in the first turn; one more in each turn behind.
-  uint32_t sampled_tokens = 16;  // Every second conversation is sampled.
+  uint32_t greedy_tokens = 9;  // An answer of the first turn has so many; each turn adds one.
+  uint32_t sampled_tokens =
+      16;  // Every second conversation is sampled, and its answers have these.
 };
 
 // All at once, turn by turn. Results: [turns][conversations].
