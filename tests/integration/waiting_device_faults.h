@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,7 +21,7 @@ void ExpectAnswersOutlive(LocalCluster& cluster, const std::vector<std::string>&
 // One window of a node, and the word that says that it has been written.
 struct WindowPlace {
   size_t offset = 0;
-  size_t word = 0;
+  uint32_t word = 0;
 };
 // The windows that a peer writes, by lane and signal value.
 using WindowsOfPeer = WindowPlace (*)(const plan::WindowLayout& layout, uint32_t lane,
