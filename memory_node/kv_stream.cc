@@ -10,7 +10,7 @@
 namespace lamina::memory_node {
 namespace {
 
-// Path fetch has one compute node (plan::CheckFetch()).
+// Paths whose K and V come have one compute node (plan::CheckFetch()).
 constexpr uint32_t kComputeNode = 0;
 
 }  // namespace
@@ -30,7 +30,7 @@ absl::Status KvStream::Open() {
 }
 
 absl::StatusOr<bool> KvStream::TakeStep(Lane& lane) {
-  if (lane.fetched.empty() || lane.fetched_by != plan::AttentionPath::kFetch) {
+  if (lane.fetched.empty() || !Serves(lane.fetched_by)) {
     return false;
   }
   Stream& stream = streams_[lane.index];

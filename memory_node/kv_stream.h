@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // KvStream: the source that puts K and V of a step's sequences into the windows of the compute node
-// where they are attended (path fetch), layer by layer, in the pieces of plan/fetch_pieces.h.
+// where they are attended (paths fetch and recompute), layer by layer, in the pieces of
+// plan/fetch_pieces.h.
 //
 // What a layer needs from here is the tokens before the step, all of which are stored when the step
 // begins: so the stream does not wait for the step's own rows, and runs ahead as far as windows go
@@ -23,6 +24,7 @@
 #include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
 #include "memory_node/work_source.h"
+#include "plan/attention_paths.h"
 #include "plan/fetch_pieces.h"
 
 namespace lamina::memory_node {
@@ -35,6 +37,11 @@ class KvStream final : public WorkSource {
     kernels::KvActivations* activations = nullptr;
     bool int8 = false;  // Slots are.
   };
+
+  // Whether it sends what rows of the path read.
+  static bool Serves(plan::AttentionPath path) {
+    return path == plan::AttentionPath::kFetch || path == plan::AttentionPath::kRecompute;
+  }
 
   // References must outlive this.
   KvStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter, const Stored& stored);
