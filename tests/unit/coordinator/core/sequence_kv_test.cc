@@ -29,7 +29,7 @@ TEST(SequenceKvTest, UncutIsOneSpan) {
 
 // Tokens without activations stay so for whoever shares their slots, and are the first ones.
 TEST(SequenceKvTest, WhoSharesSlotsHasTheirBareTokens) {
-  SequenceKv kv({.slots = {1000}}, 0);
+  SequenceKv kv({.slots = {1000, 100}}, 0);
   const auto open = [&kv](SlotHolder holder, uint32_t bare, uint32_t tokens) {
     kv.Open(holder, bare);
     kv.BeginSpan(holder, 0);
@@ -64,7 +64,7 @@ TEST(SequenceKvTest, WhoSharesSlotsHasTheirBareTokens) {
   EXPECT_EQ(kv.BareOf(6), 32u);
   EXPECT_EQ(kv.BareOf(7), 20u);
   EXPECT_EQ(kv.BareOf(8), 30u) << "a fork's own are as its parent's";
-  kv.Claim({HolderKind::kCachedBlock, 9}, 0, {{900, 16}}, 16);
+  kv.Claim({HolderKind::kCachedBlock, 9}, 1, {{40, 16}}, 16);
   EXPECT_EQ(kv.BareOf({HolderKind::kCachedBlock, 9}), 16u);
   EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
 }
