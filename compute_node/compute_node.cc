@@ -89,8 +89,11 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
   path_makers_.push_back(std::make_unique<RemotePathMaker>(options_.name, *device_));
   path_makers_.push_back(
       std::make_unique<LocalPathMaker>(options_.name, *device_, options_.holds_kv));
-  path_makers_.push_back(
-      std::make_unique<FetchPathMaker>(options_.name, *device_, kernels::CpuAttention()));
+  for (const plan::AttentionPath kind :
+       {plan::AttentionPath::kFetch, plan::AttentionPath::kRecompute}) {
+    path_makers_.push_back(
+        std::make_unique<FetchPathMaker>(kind, options_.name, *device_, kernels::CpuAttention()));
+  }
   path_makers_.push_back(std::make_unique<SparsePathMaker>(*device_, kernels::CpuAttention()));
   path_makers_.push_back(std::make_unique<StreamingPathMaker>(*device_, kernels::CpuAttention()));
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchAttention: rows attend here, over K and V that lie at memory nodes and come here layer by
-// layer (HeadInfer: groups of KV heads through two windows). Their own k and v go to the memory
-// nodes, so that a lost compute node loses nothing. Prompt chunks attend over the scratch KV.
+// layer (HeadInfer: groups of KV heads through two windows; KVPR, with path recompute: some tokens
+// as activations). Their own k and v go to the memory nodes, so that a lost compute node loses
+// nothing. Prompt chunks attend over the scratch KV.
 //
 // The pieces of a layer may have come long before its slice runs: memory nodes send as far ahead
 // as windows go.
@@ -24,10 +25,14 @@ namespace lamina::compute_node {
 
 class FetchAttention final : public AttentionPath {
  public:
-  // `chunks` attends prompt chunks, `kernel` the other rows. References must outlive this.
-  FetchAttention(const WorkerContext& context, const ScratchAttention& chunks,
-                 const kernels::AttentionKernel& kernel)
-      : context_(context), chunks_(chunks), sender_(context), fetched_(context, kernel) {}
+  // The path `kind`, fetch or recompute. `chunks` attends prompt chunks, `kernel` the other rows.
+  // References must outlive this.
+  FetchAttention(const WorkerContext& context, plan::AttentionPath kind,
+                 const ScratchAttention& chunks, const kernels::AttentionKernel& kernel)
+      : context_(context),
+        chunks_(chunks),
+        sender_(context, kind),
+        fetched_(context, kind, kernel) {}
 
   absl::Status Prepare() override { return fetched_.Prepare(); }
   absl::Status Open() override { return sender_.Open(); }

@@ -23,7 +23,7 @@ std::string FetchPathMaker::Describe() const {
 }
 
 std::unique_ptr<AttentionPath> FetchPathMaker::Make(const WorkerContext& context) {
-  return std::make_unique<FetchAttention>(context, scratch_.Make(context), kernel_);
+  return std::make_unique<FetchAttention>(context, kind_, scratch_.Make(context), kernel_);
 }
 
 }  // namespace lamina::compute_node

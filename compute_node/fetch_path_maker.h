@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FetchPathMaker: attention here, over K and V that memory nodes send. Keeps the scratch KV of
-// prompts between epochs.
+// FetchPathMaker: attention here, over K and V that memory nodes send, of which path recompute
+// makes some here. Keeps the scratch KV of prompts between epochs.
 
 #pragma once
 
@@ -18,12 +18,13 @@ namespace lamina::compute_node {
 
 class FetchPathMaker final : public PathMaker {
  public:
-  // Makes the path of `node`, whose slices run on the device. References must outlive this.
-  FetchPathMaker(std::string node, kernels::ComputeDevice& device,
+  // Makes the path `kind`, fetch or recompute, of `node`, whose slices run on the device.
+  // References must outlive this.
+  FetchPathMaker(plan::AttentionPath kind, std::string node, kernels::ComputeDevice& device,
                  const kernels::AttentionKernel& kernel)
-      : device_(device), kernel_(kernel), scratch_(std::move(node), device) {}
+      : kind_(kind), device_(device), kernel_(kernel), scratch_(std::move(node), device) {}
 
-  plan::AttentionPath kind() const override { return plan::AttentionPath::kFetch; }
+  plan::AttentionPath kind() const override { return kind_; }
   absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
   void Release() override { scratch_.Release(); }
   uint64_t kv_bytes() const override { return scratch_.bytes(); }
@@ -31,6 +32,7 @@ class FetchPathMaker final : public PathMaker {
   std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
 
  private:
+  const plan::AttentionPath kind_;
   kernels::ComputeDevice& device_;
   const kernels::AttentionKernel& kernel_;
   ScratchKv scratch_;

@@ -11,22 +11,39 @@
 namespace lamina::compute_node {
 namespace {
 
+class AsKv final : public FetchSplits {
+ public:
+  absl::Status Apply(const plan::StepPlan& /*plan*/) override { return absl::OkStatus(); }
+
+  absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
+                                      const plan::StepPlan& plan) const override {
+    if (plan.recomputed > 0) {
+      return absl::InternalError("plan recomputes from activations of a path that keeps none");
+    }
+    return plan::SplitByShare(run.first_token, run.tokens, 0);
+  }
+};
+
 class ByShare final : public FetchSplits {
  public:
-  explicit ByShare(const plan::EpochConfig& config) : config_(config) {}
+  explicit ByShare(SequenceTable& sequences) : sequences_(sequences) {}
 
   absl::Status Apply(const plan::StepPlan& /*plan*/) override { return absl::OkStatus(); }
 
   absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
                                       const plan::StepPlan& plan) const override {
-    if (plan.recomputed > 0 && config_.activation_width == 0) {
-      return absl::InternalError("plan recomputes from activations in an epoch that keeps none");
+    const Sequence* const sequence = sequences_.Find(run.sequence);
+    if (sequence == nullptr) {
+      return absl::InternalError(absl::StrCat("plan of lane ", plan.lane, " step ", plan.step,
+                                              " fetches tokens of sequence ", run.sequence,
+                                              ", which is not in the tables"));
     }
-    return plan::SplitByShare(run.first_token, run.tokens, plan.recomputed);
+    return plan::SplitByShare(run.first_token, run.tokens, plan.recomputed,
+                              sequence->join.bare_tokens);
   }
 
  private:
-  const plan::EpochConfig& config_;
+  SequenceTable& sequences_;
 };
 
 class BySlots final : public FetchSplits {
@@ -58,11 +75,15 @@ class BySlots final : public FetchSplits {
 
 }  // namespace
 
-std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config) {
+std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
+                                             plan::AttentionPath path, SequenceTable& sequences) {
+  if (path == plan::AttentionPath::kRecompute) {
+    return std::make_unique<ByShare>(sequences);
+  }
   if (config.activation_share > 0) {
     return std::make_unique<BySlots>(config);
   }
-  return std::make_unique<ByShare>(config);
+  return std::make_unique<AsKv>();
 }
 
 }  // namespace lamina::compute_node

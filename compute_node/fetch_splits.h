@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FetchSplits: path fetch: which of the tokens before a run of rows come as activations
-// (plan/fetch_split.h), as the compute node knows it from plans.
+// FetchSplits: paths fetch and recompute: which of the tokens before a run of rows come as
+// activations (plan/fetch_split.h), as the compute node knows it from plans.
 //
 // Threading: the data thread. Allocation: when sequences join or get slots, and the answers.
 
@@ -12,7 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "compute_node/sequence_table.h"
 #include "compute_node/step_layout.h"
+#include "plan/attention_paths.h"
 #include "plan/epoch_config.h"
 #include "plan/fetch_split.h"
 #include "plan/step_plan.h"
@@ -31,8 +33,9 @@ class FetchSplits {
                                               const plan::StepPlan& plan) const = 0;
 };
 
-// As the epoch keeps activations: by the step's plan, or by the tokens' slots. The configuration
-// must outlive it.
-std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config);
+// Path recompute: by the step's plan. Path fetch: by the tokens' slots where these are of kinds,
+// else all tokens come as K and V. The table of the node's sequences must outlive it.
+std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
+                                             plan::AttentionPath path, SequenceTable& sequences);
 
 }  // namespace lamina::compute_node

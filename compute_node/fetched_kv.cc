@@ -10,11 +10,13 @@
 
 namespace lamina::compute_node {
 
-FetchedKv::FetchedKv(const WorkerContext& context, const kernels::AttentionKernel& kernel)
+FetchedKv::FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
+                     const kernels::AttentionKernel& kernel)
     : context_(context),
+      activation_width_(plan::ActivationWidthOf(context.config, kind)),
       kernel_(kernel),
       recompute_(context.config, context.executor),
-      splits_(MakeFetchSplits(context.config)),
+      splits_(MakeFetchSplits(context.config, kind, context.sequences)),
       windows_(context),
       lanes_(context.config.lanes) {
   const plan::EpochConfig& config = context.config;
@@ -36,11 +38,11 @@ FetchedKv::FetchedKv(const WorkerContext& context, const kernels::AttentionKerne
 }
 
 absl::Status FetchedKv::Prepare() {
-  if (context_.config.activation_width == 0) {
+  if (activation_width_ == 0) {
     return absl::OkStatus();
   }
   positions_.reserve(plan::FetchWindows(context_.layout).window_bytes() /
-                     (context_.config.activation_width * sizeof(BFloat16)));
+                     (activation_width_ * sizeof(BFloat16)));
   LAMINA_RETURN_IF_ERROR(recompute_.Prepare());
   // The profile that the coordinator splits by until recomputations tell more.
   const Nanos start = RealClock().Now();

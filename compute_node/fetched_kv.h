@@ -36,13 +36,14 @@ namespace lamina::compute_node {
 
 class FetchedKv {
  public:
-  // References must outlive this.
-  FetchedKv(const WorkerContext& context, const kernels::AttentionKernel& kernel);
+  // For rows of the path `kind`, fetch or recompute. References must outlive this.
+  FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
+            const kernels::AttentionKernel& kernel);
   ~FetchedKv();
   FetchedKv(const FetchedKv&) = delete;
   FetchedKv& operator=(const FetchedKv&) = delete;
 
-  // Errors: as KvRecompute::Prepare(), where the epoch keeps activations.
+  // Errors: as KvRecompute::Prepare(), where memory nodes keep activations of rows of the path.
   absl::Status Prepare();
 
   // A plan whose step begins. Errors: as FetchSplits::Apply().
@@ -87,6 +88,7 @@ class FetchedKv {
   void AppendExtents(const Stream& stream, uint32_t run, uint32_t recomputed_slot, uint32_t slot);
 
   const WorkerContext& context_;
+  const uint32_t activation_width_;  // Elements of what some tokens come as; 0: none do.
   const kernels::AttentionKernel& kernel_;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
   std::unique_ptr<Int8Window> int8_;  // Where K and V come as INT8.

@@ -12,11 +12,13 @@
 namespace lamina::compute_node {
 
 // Over all nodes no more than what the rows bring, and a header for each.
-KvSender::KvSender(const WorkerContext& context) : context_(context), lanes_(context.config.lanes) {
+KvSender::KvSender(const WorkerContext& context, plan::AttentionPath path)
+    : context_(context),
+      activation_width_(plan::ActivationWidthOf(context.config, path)),
+      lanes_(context.config.lanes) {
   const size_t nodes = context.config.memory_nodes.size();
   const size_t row_bytes =
-      (2 * size_t{plan::KvWidthMax(context.config.layers)} + context.config.activation_width) *
-      sizeof(BFloat16);
+      (2 * size_t{plan::KvWidthMax(context.config.layers)} + activation_width_) * sizeof(BFloat16);
   for (LaneState& lane : lanes_) {
     lane.nodes.resize(nodes);
     lane.staged.resize(nodes * sizeof(plan::WindowHeader) +
@@ -70,7 +72,7 @@ absl::Status KvSender::SendTo(Lane& lane, uint32_t node, std::byte*& staged) {
   const plan::QueryWindowWriter window({.part = context_.PartOf(lane.slice, node),
                                         .pieces = plan::PiecesOf(lane.plan.chunking, 0, 1),
                                         .prompt_tokens = part.tokens,
-                                        .activation_width = context_.config.activation_width},
+                                        .activation_width = activation_width_},
                                        context_.HeadsOf(lane.slice, node).first);
   plan::WindowHeader header = context_.HeaderOf(lane, lane.slice, 0, context_.node);
   header.kv_rows = part.tokens;
@@ -79,7 +81,7 @@ absl::Status KvSender::SendTo(Lane& lane, uint32_t node, std::byte*& staged) {
   const plan::LayerRows rows{
       .layer = context_.config.layers[lane.slice], .data = qkv.row(0), .stride = qkv.stride};
   const kernels::ActivationView activations =
-      context_.config.activation_width == 0
+      activation_width_ == 0
           ? kernels::ActivationView()
           : lane.buffers.Activations(KvInputOf(context_.executor.program(), lane.slice),
                                      lane.positions.size());

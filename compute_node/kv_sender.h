@@ -2,7 +2,7 @@
 //
 // KvSender: k and v of a step's rows go to the memory nodes that hold their sequences, without
 // queries, for the rows attend here; and with them what they were made from, where memory nodes
-// keep activations. A memory node's empty reply is the credit for the window.
+// keep activations of rows of the path. A memory node's empty reply is the credit for the window.
 //
 // Threading: the data thread. Allocation: per epoch, and per step for who gets which rows.
 
@@ -24,8 +24,8 @@ namespace lamina::compute_node {
 
 class KvSender {
  public:
-  // The context must outlive this.
-  explicit KvSender(const WorkerContext& context);
+  // For rows and chunks of a path. The context must outlive this.
+  KvSender(const WorkerContext& context, plan::AttentionPath path);
 
   // Registers what puts are made from. Errors: the transport's, marked as its.
   absl::Status Open();
@@ -59,6 +59,7 @@ class KvSender {
   absl::Status SendTo(Lane& lane, uint32_t node, std::byte*& staged);
 
   const WorkerContext& context_;
+  const uint32_t activation_width_;  // Elements of the activation that goes with k and v; 0: none.
   std::vector<LaneState> lanes_;
 };
 

@@ -15,7 +15,7 @@ SparseAttention::SparseAttention(const WorkerContext& context, kernels::KvArena&
       attention_(kernel, context.pool, context.config.layers,
                  std::max(context.config.rows_max, context.config.chunk_tokens_max),
                  context.config.sequence_tokens_max),
-      sender_(context),
+      sender_(context, plan::AttentionPath::kSparse),
       choice_(context, sums_),
       prompts_(context, scratch, sums_, attention_),
       kv_(context, choice_, sums_, attention_) {}

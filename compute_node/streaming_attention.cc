@@ -15,7 +15,7 @@ StreamingAttention::StreamingAttention(const WorkerContext& context, kernels::Kv
             {.rows = std::max(context.config.rows_max, context.config.chunk_tokens_max),
              .context_tokens = context.config.sequence_tokens_max},
             kernel, context.pool),
-      sender_(context),
+      sender_(context, plan::AttentionPath::kStreaming),
       prompts_(context, scratch, rows_),
       kv_(context, rows_) {}
 

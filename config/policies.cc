@@ -44,11 +44,11 @@ absl::Status CheckOneOfSeveral(const std::string& policy) {
     return absl::InvalidArgumentError(absl::StrCat(
         "policies: ", policy, " cannot be one of several: ", why, "; name it alone, or remove it"));
   }
-  if (policy == kPolicyFetchRecompute || policy == kPolicyFetchHybrid) {
+  if (policy == kPolicyFetchHybrid) {
     return absl::UnimplementedError(absl::StrCat(
         "policies: ", policy,
-        " is not served by this version as one of several: memory nodes keep activations of every "
-        "token for it, and rows of other policies send none; name it alone, or remove it"));
+        " is not served by this version as one of several: slots hold activations in place of K "
+        "and V for it, and rows of other policies read K and V; name it alone, or remove it"));
   }
   return absl::OkStatus();
 }
@@ -76,6 +76,11 @@ absl::Status CheckPolicies(const ClusterConfig& config) {
   for (const std::string& policy : config.policies) {
     LAMINA_RETURN_IF_ERROR(CheckOneOfSeveral(policy));
   }
+  if (config.Prepares(kPolicyFetchRecompute) && !config.fetch.streaming_heads.empty()) {
+    return absl::UnimplementedError(
+        "policies: fetch_recompute is not served by this version next to fetch_heads with heads "
+        "that stream; remove it, or fetch.streaming_heads");
+  }
   return absl::OkStatus();
 }
 
@@ -92,10 +97,20 @@ ClusterConfig OfPolicy(const ClusterConfig& config, const std::string& policy) {
     alone.fetch.caching_ratio = defaults.caching_ratio;
     alone.fetch.sparse = defaults.sparse;
   }
+  if (policy != kPolicyFetchRecompute && config.Prepares(kPolicyFetchRecompute)) {
+    alone.fetch.recompute_percent = defaults.recompute_percent;
+    alone.fetch.recompute_auto = defaults.recompute_auto;
+  }
   if (policy != kPolicyFetchHeads && config.Prepares(kPolicyFetchHeads)) {
     alone.fetch.streaming_heads = defaults.streaming_heads;
     alone.fetch.streaming_sink = defaults.streaming_sink;
     alone.fetch.streaming_window = defaults.streaming_window;
+  }
+  // K and V of fetch_sparse come in as many heads as those of fetch_heads, too.
+  if (policy == kPolicyFetchRecompute &&
+      (config.Prepares(kPolicyFetchHeads) || config.Prepares(kPolicyFetchSparse))) {
+    alone.fetch.heads = defaults.heads;
+    alone.fetch.heads_auto = defaults.heads_auto;
   }
   return alone;
 }

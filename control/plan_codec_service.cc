@@ -102,6 +102,7 @@ void ToProto(const plan::SequenceJoin& join, v1::SequenceJoin* proto) {
   proto->set_request_id(join.request_id);
   proto->set_decode_from(join.decode_from);
   proto->set_attention_path(static_cast<uint32_t>(join.path));
+  proto->set_bare_tokens(join.bare_tokens);
 }
 
 plan::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
@@ -120,6 +121,7 @@ plan::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
   join.decode_from = proto.decode_from();
   // A path that this version does not know is none of the epoch's, which the node refuses.
   join.path = static_cast<plan::AttentionPath>(std::min(proto.attention_path(), 255u));
+  join.bare_tokens = proto.bare_tokens();
   return join;
 }
 

@@ -211,6 +211,7 @@ plan::AttentionPath PathOf(const StreamingHeads& streaming, absl::string_view po
   }
   return policy == kPolicyLocal                                   ? plan::AttentionPath::kLocal
          : policy == kPolicyFetchSparse                           ? plan::AttentionPath::kSparse
+         : policy == kPolicyFetchRecompute                        ? plan::AttentionPath::kRecompute
          : policy == kPolicyAttendRemote || policy == kPolicyAuto ? plan::AttentionPath::kRemote
                                                                   : plan::AttentionPath::kFetch;
 }
@@ -301,7 +302,7 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
       return core::MakeFetchStreaming(words);
     };
   }
-  if (config.policy == kPolicyFetchRecompute) {
+  if (config.Prepares(kPolicyFetchRecompute)) {
     UseRecompute(config, model.width, options);
   }
   if (config.policy == kPolicyFetchHybrid) {

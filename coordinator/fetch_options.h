@@ -41,8 +41,11 @@ struct FetchOptions {
   std::optional<HybridOptions> hybrid = {};  // Policy fetch_hybrid.
 };
 
-// The path of rows in epochs of such a policy whose K and V are on memory nodes.
+// The path of rows in epochs of one such policy whose K and V are on memory nodes.
 inline plan::AttentionPath PathOnMemoryNodes(const FetchOptions& fetch) {
+  if (fetch.activation_width > 0 && !fetch.hybrid.has_value()) {
+    return plan::AttentionPath::kRecompute;
+  }
   return fetch.sparse_ratio > 0     ? plan::AttentionPath::kSparse
          : !fetch.streaming.empty() ? plan::AttentionPath::kStreaming
          : fetch.bytes > 0          ? plan::AttentionPath::kFetch
@@ -54,9 +57,9 @@ inline uint64_t ActivationBytesPerToken(const FetchOptions& fetch, size_t layers
   return layers * uint64_t{fetch.activation_width} * sizeof(BFloat16);
 }
 
-// Bytes that a memory node keeps of one token at most, of whose K and V are `kv` bytes: those, and
-// under policy fetch_recompute the activations that they were made from; under fetch_hybrid one of
-// them.
+// Bytes that a memory node has room for in a token's slot, of whose K and V are `kv` bytes: those,
+// and where policy fetch_recompute is the only one, or one of several, the activations that they
+// were made from; under fetch_hybrid one of them.
 inline uint64_t SlotBytes(const FetchOptions& fetch, size_t layers, uint64_t kv) {
   const uint64_t activations = ActivationBytesPerToken(fetch, layers);
   return fetch.hybrid.has_value() ? std::max(kv, activations) : kv + activations;

@@ -6,9 +6,8 @@
 
 namespace lamina::memory_node {
 
-AheadStream::AheadStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter,
-                         plan::AttentionPath path)
-    : epoch_(epoch), feed_(feed), path_(path) {
+AheadStream::AheadStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter)
+    : epoch_(epoch), feed_(feed) {
   for (uint32_t lane = 0; lane < epoch.config.lanes; ++lane) {
     streams_.push_back({.pieces = PieceStream(epoch, meter, lane)});
   }
@@ -22,7 +21,7 @@ absl::Status AheadStream::Open() {
 }
 
 absl::StatusOr<bool> AheadStream::TakeStep(Lane& lane) {
-  if (lane.fetched.empty() || lane.fetched_by != path_) {
+  if (lane.fetched.empty() || !Serves(lane.fetched_by)) {
     return false;
   }
   LAMINA_RETURN_IF_ERROR(Begin(lane));

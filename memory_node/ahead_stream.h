@@ -22,7 +22,7 @@
 #include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
 #include "memory_node/work_source.h"
-#include "plan/epoch_config.h"
+#include "plan/attention_paths.h"
 
 namespace lamina::memory_node {
 
@@ -32,7 +32,7 @@ class AheadStream : public WorkSource {
   absl::Status Open() final;
   void Close() final {}
   uint32_t share() const final { return 1; }
-  // Takes part in a step with rows of its path, and leaves its units to others.
+  // Takes part in a step with rows that it serves, and leaves its units to others.
   absl::StatusOr<bool> TakeStep(Lane& lane) final;
   // What lanes wait for that cannot go on: Awaited().
   void AppendAwaited(std::vector<transport::SignalCondition>& conditions) final;
@@ -44,8 +44,11 @@ class AheadStream : public WorkSource {
   // Paths whose K and V come have one compute node (plan::CheckFetch()).
   static constexpr uint32_t kComputeNode = 0;
 
-  // Sends for rows of this path. References must outlive this.
-  AheadStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter, plan::AttentionPath path);
+  // References must outlive this.
+  AheadStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter);
+
+  // Whether it sends what rows of the path read.
+  virtual bool Serves(plan::AttentionPath path) const = 0;
 
   // The lane's step begins, with lane.fetched. Errors end the epoch.
   virtual absl::Status Begin(const Lane& lane) = 0;
@@ -75,7 +78,6 @@ class AheadStream : public WorkSource {
   bool MayGoOn(uint32_t lane) const;
 
   StepFeed& feed_;
-  const plan::AttentionPath path_;
   std::vector<Stream> streams_;  // [lanes]
   uint32_t next_lane_ = 0;       // Lanes take turns.
 };

@@ -43,7 +43,8 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
     device_queries_.emplace(epoch_, checks_, feed_, meter_, parts_, std::move(channel));
     sources_.push_back(&*device_queries_);
   }
-  if (epoch_.config.attention_paths.Has(plan::AttentionPath::kFetch)) {
+  if (epoch_.config.attention_paths.Has(plan::AttentionPath::kFetch) ||
+      epoch_.config.attention_paths.Has(plan::AttentionPath::kRecompute)) {
     LAMINA_CHECK(device.reads() != nullptr);
     LAMINA_CHECK(epoch_.config.activation_width == 0 || device.activations() != nullptr);
     kv_stream_.emplace(epoch_, feed_, meter_,

@@ -7,9 +7,7 @@
 namespace lamina::memory_node {
 
 KvStream::KvStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter, const Stored& stored)
-    : AheadStream(epoch, feed, meter, plan::AttentionPath::kFetch),
-      stored_(stored),
-      steps_(epoch.config.lanes) {}
+    : AheadStream(epoch, feed, meter), stored_(stored), steps_(epoch.config.lanes) {}
 
 absl::Status KvStream::Begin(const Lane& lane) {
   Step& step = steps_[lane.index];

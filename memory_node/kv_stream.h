@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // KvStream: the source that puts K and V of a step's sequences into the windows of the compute node
-// where they are attended (path fetch), layer by layer, in the pieces of plan/fetch_pieces.h.
+// where they are attended (paths fetch and recompute), layer by layer, in the pieces of
+// plan/fetch_pieces.h.
 //
 // What a layer needs from here is the tokens before the step, all of which are stored when the step
 // begins (ahead_stream.h). Tokens that come as activations (plan/fetch_split.h) go ahead of the K
@@ -22,6 +23,7 @@
 #include "memory_node/piece_stream.h"
 #include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
+#include "plan/attention_paths.h"
 #include "plan/fetch_pieces.h"
 
 namespace lamina::memory_node {
@@ -48,6 +50,9 @@ class KvStream final : public AheadStream {
     std::vector<TailCopy> copies;     // One for each run that needs it.
   };
 
+  bool Serves(plan::AttentionPath path) const override {
+    return path == plan::AttentionPath::kFetch || path == plan::AttentionPath::kRecompute;
+  }
   absl::Status Begin(const Lane& lane) override;
   void BeginLayer(const Lane& lane, uint32_t layer) override;
   absl::StatusOr<bool> GoOn(Lane& lane) override;

@@ -50,8 +50,7 @@ inline uint32_t ConsecutiveRows(absl::Span<const Row> rows, uint32_t most) {
   return length;
 }
 
-// What of a token is kept in its slot: K and V, with its activation where the epoch keeps one; or
-// one of them.
+// What of a token is kept in its slot: K and V, with the activation that it brings; or one of them.
 enum class Kept : uint8_t { kAll, kKv, kActivation };
 
 // Tokens of a step that come here without queries, for these attend at the compute node: those of
@@ -59,7 +58,7 @@ enum class Kept : uint8_t { kAll, kKv, kActivation };
 struct Chunk {
   uint32_t tokens = 0;
   std::vector<Extent> slots;  // Where slots are of kinds: in the arena of what is kept.
-  Kept kept = Kept::kAll;
+  Kept kept = Kept::kKv;
   // Where slots are INT8: whose they are, and the first of them.
   const plan::SlotTables::Sequence* sequence = nullptr;
   uint32_t first_token = 0;
@@ -88,7 +87,8 @@ struct Lane {
   uint32_t own_rows = 0;
   uint32_t partials = 0;  // With spans: of all rows.
   std::vector<Chunk> chunks;
-  uint32_t chunk_tokens = 0;                                     // Tokens of `chunks`.
+  uint32_t chunk_tokens = 0;      // Tokens of `chunks`.
+  uint32_t activation_width = 0;  // Elements of the activation that each of these brings; 0: none.
   std::vector<FetchedRun> fetched;                               // In the order of the plan's rows.
   plan::AttentionPath fetched_by = plan::AttentionPath::kFetch;  // The path of these.
 

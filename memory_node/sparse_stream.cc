@@ -38,10 +38,7 @@ void SlotsOfTokens(absl::Span<const uint64_t> set, absl::Span<const Extent> exte
 
 SparseStream::SparseStream(const NodeEpoch& epoch, const QueryChecks& checks, StepFeed& feed,
                            UnitMeter& meter, kernels::KvReads& kv)
-    : AheadStream(epoch, feed, meter, plan::AttentionPath::kSparse),
-      checks_(checks),
-      kv_(kv),
-      steps_(epoch.config.lanes) {}
+    : AheadStream(epoch, feed, meter), checks_(checks), kv_(kv), steps_(epoch.config.lanes) {}
 
 absl::Status SparseStream::Begin(const Lane& lane) {
   Step& step = steps_[lane.index];

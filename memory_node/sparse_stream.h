@@ -51,6 +51,9 @@ class SparseStream final : public AheadStream {
     std::vector<RunTokens> tokens;  // Those tokens themselves.
   };
 
+  bool Serves(plan::AttentionPath path) const override {
+    return path == plan::AttentionPath::kSparse;
+  }
   absl::Status Begin(const Lane& lane) override;
   void BeginLayer(const Lane& lane, uint32_t layer) override;
   // The token sets, as long as there are none; then credits.

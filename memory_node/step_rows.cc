@@ -34,17 +34,26 @@ absl::Status CollectSpanRow(const plan::EpochConfig& config, const plan::SlotTab
   return absl::OkStatus();
 }
 
-// Adds tokens with these slots. Where slots are of kinds each part is a chunk of its own.
-void CollectTokens(plan::SlotKinds kinds, std::vector<Extent> slots, Lane& lane) {
-  for (const Extent& extent : slots) {
-    lane.chunk_tokens += extent.tokens;
+// Adds tokens with these slots, whose rows are of the path. Where slots are of kinds each part is a
+// chunk of its own. Errors: kInternal  tokens of other rows bring other activations.
+absl::Status CollectTokens(const plan::EpochConfig& config, plan::AttentionPath path,
+                           std::vector<Extent> slots, Lane& lane) {
+  const uint32_t width = plan::ActivationWidthOf(config, path);
+  if (!lane.chunks.empty() && lane.activation_width != width) {
+    return absl::InternalError(absl::StrCat(
+        "plan of lane ", lane.index, " has tokens with activations of ", lane.activation_width,
+        " and of ", width, " elements, which lie in one window"));
   }
+  lane.activation_width = width;
+  const uint32_t tokens =
+      std::accumulate(slots.begin(), slots.end(), 0u,
+                      [](uint32_t sum, const Extent& extent) { return sum + extent.tokens; });
+  lane.chunk_tokens += tokens;
+  const plan::SlotKinds kinds(config.activation_share);
   if (kinds.share() == 0) {
-    const uint32_t tokens =
-        std::accumulate(slots.begin(), slots.end(), 0u,
-                        [](uint32_t sum, const Extent& extent) { return sum + extent.tokens; });
-    lane.chunks.push_back({.tokens = tokens, .slots = std::move(slots)});
-    return;
+    lane.chunks.push_back(
+        {.tokens = tokens, .slots = std::move(slots), .kept = width > 0 ? Kept::kAll : Kept::kKv});
+    return absl::OkStatus();
   }
   for (const Extent& extent : slots) {
     kinds.VisitParts(extent, [&](Extent part, bool activation) {
@@ -54,16 +63,16 @@ void CollectTokens(plan::SlotKinds kinds, std::vector<Extent> slots, Lane& lane)
            .kept = activation ? Kept::kActivation : Kept::kKv});
     });
   }
+  return absl::OkStatus();
 }
 
 // The own token of a row that attends elsewhere. With INT8 consecutive ones are stored together,
 // block by block.
-void CollectFetchedToken(const plan::EpochConfig& config,
-                         const plan::SlotTables::Sequence& sequence, uint32_t position,
-                         std::vector<Extent> slot, Lane& lane) {
+absl::Status CollectFetchedToken(const plan::EpochConfig& config,
+                                 const plan::SlotTables::Sequence& sequence, uint32_t position,
+                                 std::vector<Extent> slot, Lane& lane) {
   if (config.int8_tails == 0) {
-    CollectTokens(plan::SlotKinds(config.activation_share), std::move(slot), lane);
-    return;
+    return CollectTokens(config, sequence.path, std::move(slot), lane);
   }
   if (!lane.chunks.empty()) {
     Chunk& last = lane.chunks.back();
@@ -71,12 +80,13 @@ void CollectFetchedToken(const plan::EpochConfig& config,
       last.slots.push_back(slot[0]);
       ++last.tokens;
       ++lane.chunk_tokens;
-      return;
+      return absl::OkStatus();
     }
   }
   lane.chunks.push_back(
       {.tokens = 1, .slots = std::move(slot), .sequence = &sequence, .first_token = position});
   ++lane.chunk_tokens;
+  return absl::OkStatus();
 }
 
 // Rows of one sequence follow each other in order.
@@ -102,7 +112,8 @@ void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, Fetch
   const plan::FetchSplit split =
       kinds.share() > 0
           ? plan::SplitBySlots(fetched.run.before, fetched.run.tokens, sequence, kinds)
-          : plan::SplitByShare(fetched.run.before, fetched.run.tokens, plan.recomputed);
+          : plan::SplitByShare(fetched.run.before, fetched.run.tokens, plan.recomputed,
+                               sequence.bare);
   fetched.run = split.run;
   fetched.slots = plan::SlotsOf(split, sequence.extents, kinds);
   uint32_t released = sequence.released;
@@ -118,11 +129,11 @@ void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, Fetch
 absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables& tables,
                          const plan::StepPlan& plan, Lane& lane) {
   const uint32_t kv_rows_max = plan::WindowShapeOf(config).kv_rows_max;
-  const plan::SlotKinds kinds(config.activation_share);
   lane.fetched.clear();
   lane.rows.clear();
   lane.chunks.clear();
   lane.chunk_tokens = 0;
+  lane.activation_width = 0;
   for (const plan::DecodeRow& row : plan.rows) {
     const plan::SlotTables::Sequence* sequence = tables.Find(row.sequence);
     if (sequence == nullptr) {
@@ -140,7 +151,8 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
                          " has rows of two paths that fetch, which come through the same windows"));
       }
       lane.fetched_by = sequence->path;
-      CollectFetchedToken(config, *sequence, row.position, std::move(slot), lane);
+      LAMINA_RETURN_IF_ERROR(
+          CollectFetchedToken(config, *sequence, row.position, std::move(slot), lane));
       CollectFetchedRow(*sequence, row.position, lane);
       continue;
     }
@@ -153,7 +165,7 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     }
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
                             tables.SlotsOf(*sequence, chunk.first_token, chunk.tokens));
-    CollectTokens(kinds, std::move(slots), lane);
+    LAMINA_RETURN_IF_ERROR(CollectTokens(config, sequence->path, std::move(slots), lane));
     lane.chunks.back().sequence = sequence;
     lane.chunks.back().first_token = chunk.first_token;
   }
@@ -169,11 +181,11 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     row.first_partial = lane.partials;
     lane.partials += row.partials;
   }
-  if (plan.recomputed > 0 && (config.activation_width == 0 || config.activation_share > 0)) {
+  if (plan.recomputed > 0 && !lane.fetched.empty() &&
+      lane.fetched_by != plan::AttentionPath::kRecompute) {
     return absl::InternalError(
-        "plan says which tokens are recomputed in an epoch that keeps no activations in addition "
-        "to K and "
-        "V");
+        "plan says how many tokens are recomputed, of rows whose path keeps no activations in "
+        "addition to K and V");
   }
   for (FetchedRun& fetched : lane.fetched) {
     SplitRun(config, plan, fetched);

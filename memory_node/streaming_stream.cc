@@ -27,9 +27,7 @@ void AppendSlots(absl::Span<const Extent> extents, uint32_t first, uint32_t end,
 
 StreamingStream::StreamingStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter,
                                  kernels::KvReads& kv)
-    : AheadStream(epoch, feed, meter, plan::AttentionPath::kStreaming),
-      kv_(kv),
-      steps_(epoch.config.lanes) {}
+    : AheadStream(epoch, feed, meter), kv_(kv), steps_(epoch.config.lanes) {}
 
 absl::Status StreamingStream::Begin(const Lane& lane) {
   Step& step = steps_[lane.index];

@@ -55,6 +55,9 @@ class StreamingStream final : public AheadStream {
     const Sent& sent() const { return ranges[range].streams ? streamed : whole; }
   };
 
+  bool Serves(plan::AttentionPath path) const override {
+    return path == plan::AttentionPath::kStreaming;
+  }
   absl::Status Begin(const Lane& lane) override;
   void BeginLayer(const Lane& lane, uint32_t layer) override;
   absl::StatusOr<bool> GoOn(Lane& lane) override;

@@ -20,12 +20,15 @@ enum class AttentionPath : uint8_t {
   // As kFetch, with heads that stream: these attend to the first and the last tokens, of which
   // alone K and V come.
   kStreaming,
+  // As kFetch, where memory nodes keep the activation of each token that rows of this path store:
+  // some tokens come as these, and the compute node makes their K and V again.
+  kRecompute,
 };
 
 // Whether K and V of rows of this path come to the compute node.
 inline bool Fetches(AttentionPath path) {
   return path == AttentionPath::kFetch || path == AttentionPath::kSparse ||
-         path == AttentionPath::kStreaming;
+         path == AttentionPath::kStreaming || path == AttentionPath::kRecompute;
 }
 
 class AttentionPaths {
@@ -47,7 +50,7 @@ class AttentionPaths {
   // Whether memory nodes send K and V into windows of the compute node.
   bool fetch() const {
     return Has(AttentionPath::kFetch) || Has(AttentionPath::kSparse) ||
-           Has(AttentionPath::kStreaming);
+           Has(AttentionPath::kStreaming) || Has(AttentionPath::kRecompute);
   }
 
   // For messages. Bits of paths that this version does not know stay set.

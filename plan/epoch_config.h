@@ -45,11 +45,12 @@ struct EpochConfig {
   uint64_t fetch_bytes = 0;
   // Paths that fetch: KV heads that come together. 0: as many as a window has room for.
   uint32_t fetch_heads = 0;
-  // Path fetch: elements of the activation that memory nodes keep besides K and V of every token in
-  // every layer, the input of the layer that makes k and v. 0: they keep none.
+  // Elements of a token's activation in every layer, the input of the layer that makes k and v, for
+  // which memory nodes have room: path recompute in addition to K and V in each slot, path fetch as
+  // `activation_share` says. 0: they keep none.
   uint32_t activation_width = 0;
-  // With activations: of SlotKinds::kUnit slots so many hold a token's activation in place of its K
-  // and V (slot_kinds.h). 0: every slot has both, or with activation_width 0 K and V alone.
+  // Path fetch: of SlotKinds::kUnit slots so many hold a token's activation in place of its K and V
+  // (slot_kinds.h). 0: slots have K and V, and with path recompute room for the activation.
   uint32_t activation_share = 0;
   // K and V are INT8 in slots, and bf16 in tails of open blocks, of which each node that holds KV
   // has so many (docs/adr/0171-int8-behind-the-open-block.md). 0: they are bf16 in slots.

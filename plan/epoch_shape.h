@@ -79,6 +79,14 @@ uint32_t KvWidthMax(const std::vector<AttentionDescriptor>& layers);
 // The widest row [q | k | v] of a layer, in elements.
 uint32_t QkvWidthMax(const std::vector<AttentionDescriptor>& layers);
 
+// Elements of the activation that tokens whose rows are of the path bring to memory nodes behind k
+// and v. 0: they bring none.
+inline uint32_t ActivationWidthOf(const EpochConfig& config, AttentionPath path) {
+  const bool brings = path == AttentionPath::kRecompute ||
+                      (path == AttentionPath::kFetch && config.activation_share > 0);
+  return brings ? config.activation_width : 0;
+}
+
 // The URI to make the epoch's transport from: the options of verbs:// are each host's own.
 inline const std::string& TransportUri(const EpochConfig& config, const std::string& verbs_uri) {
   return config.transport == "verbs://" ? verbs_uri : config.transport;

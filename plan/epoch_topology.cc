@@ -112,9 +112,9 @@ absl::Status CheckLocal(const EpochConfig& config) {
 }
 
 absl::Status CheckPaths(const EpochConfig& config) {
-  const AttentionPaths known = {AttentionPath::kRemote, AttentionPath::kLocal,
-                                AttentionPath::kFetch, AttentionPath::kSparse,
-                                AttentionPath::kStreaming};
+  const AttentionPaths known = {AttentionPath::kRemote,    AttentionPath::kLocal,
+                                AttentionPath::kFetch,     AttentionPath::kSparse,
+                                AttentionPath::kStreaming, AttentionPath::kRecompute};
   if (config.attention_paths.empty() || (config.attention_paths.bits() & ~known.bits()) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the configuration of epoch ", config.epoch, " has attention paths ",

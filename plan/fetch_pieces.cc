@@ -185,6 +185,12 @@ absl::Status CheckFetch(const EpochConfig& config) {
                      config.activation_width, " elements in ", config.activation_share, " of ",
                      SlotKinds::kUnit, " slots, which cannot be"));
   }
+  if (config.attention_paths.Has(AttentionPath::kRecompute) &&
+      (config.activation_width == 0 || config.activation_share > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the configuration of epoch ", config.epoch,
+        " has path recompute, and slots without room for both K and V and an activation"));
+  }
   if (config.activation_width > 0 && config.partition != Partition::kRequest) {
     return absl::InvalidArgumentError(
         absl::StrCat("the configuration of epoch ", config.epoch,

@@ -163,7 +163,8 @@ uint64_t FetchWindowBytes(const EpochConfig& config);
 // Errors: kInvalidArgument  path fetch with several compute nodes or partition token_range; windows
 //                           in which one KV head of the longest sequence does not fit, or as many
 //                           as the epoch fixes, or where activations are kept all: says how many
-//                           bytes would do; activations with partition head, or with INT8.
+//                           bytes would do; activations with partition head, or with INT8; path
+//                           recompute without activations in addition to K and V.
 absl::Status CheckFetch(const EpochConfig& config);
 
 }  // namespace lamina::plan

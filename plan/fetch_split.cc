@@ -30,11 +30,14 @@ void AppendSlots(std::vector<Extent>& extents, Extent extent) {
 
 }  // namespace
 
-FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share) {
+FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32_t bare) {
   FetchSplit split{.run = {.before = before, .tokens = tokens}, .stretches = {}};
-  const auto first = static_cast<uint32_t>(uint64_t{before} * share / kRecomputeUnit);
-  Append(split, first / kFetchTile * kFetchTile, true);
-  Append(split, before - split.run.recomputed, false);
+  const uint32_t first = std::min(bare, before);
+  const auto wanted = static_cast<uint32_t>(uint64_t{before} * share / kRecomputeUnit);
+  const uint32_t made = std::min(wanted, before - first) / kFetchTile * kFetchTile;
+  Append(split, first, false);
+  Append(split, made, true);
+  Append(split, before - first - made, false);
   return split;
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FetchSplit: path fetch: which of the tokens before a run of rows come as activations, from which
-// the compute node makes K and V again, and which as K and V. Both sides compute the same.
+// FetchSplit: which of the tokens before a run of rows come as activations, from which the compute
+// node makes K and V again, and which as K and V. Both sides compute the same.
 //
-// - Where memory nodes keep both of every token (policy fetch_recompute), the step's plan says how
-//   many come as activations: the first ones.
-// - Where a slot holds one of them (policy fetch_hybrid), the token's slot says it.
+// - Path recompute: memory nodes keep both, but of bare tokens (SequenceJoin::bare_tokens) K and V
+//   alone. The step's plan says how many come as activations: the first ones that have some.
+// - Path fetch: where a slot holds one of them (policy fetch_hybrid), the token's slot says it.
 //
 // Threading: plain values.   Allocation: the lists.
 
@@ -34,8 +34,9 @@ struct FetchSplit {
   std::vector<FetchStretch> stretches;  // Cover the tokens before the run, in order.
 };
 
-// The first `share` kRecomputeUnit-ths (StepPlan::recomputed), in whole tiles.
-FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share);
+// `share` kRecomputeUnit-ths of the tokens (StepPlan::recomputed), in whole tiles: the first ones
+// behind `bare` that have no activations, as far as there are so many.
+FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32_t bare = 0);
 
 // By the slots of the sequence. Tokens without slots come as K and V, which nobody reads.
 // Requires: it has slots for `before` tokens at least.

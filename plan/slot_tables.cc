@@ -131,7 +131,7 @@ absl::Status SlotTables::Apply(const SequenceJoin& join) {
   if (!options_.holds_all && join.memory_node != options_.node) {
     return absl::OkStatus();
   }
-  Sequence joined{.path = join.path};
+  Sequence joined{.path = join.path, .bare = join.bare_tokens};
   if (options_.tails > 0) {
     LAMINA_RETURN_IF_ERROR(Apply(SequenceLeave{.id = join.id}));
     if (tails_free_.empty()) {

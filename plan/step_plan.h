@@ -122,6 +122,9 @@ struct SequenceJoin {
   // path with other arithmetic for decode rows makes of given tokens. 0: prompt tokens are prompt
   // tokens.
   uint32_t decode_from = 0;
+  // Path recompute: the first so many tokens are bare, K and V that are there without activations,
+  // since rows of other paths stored them. Each token behind them has its own.
+  uint32_t bare_tokens = 0;
   // Report the log-probability of every token given those before it (Score), and its rank if
   // sampling.logprobs is not negative; nothing is sampled.
   bool score = false;
@@ -180,7 +183,7 @@ struct StepPlan {
   std::vector<DecodeRow> rows;
   std::vector<PrefillChunk> chunks;
   Chunking chunking;  // In which chunks the rows go to a memory node.
-  // Path fetch: of the tokens before each run of rows the first kRecomputeUnit-ths that come as
+  // Path recompute: of the tokens before each run of rows so many kRecomputeUnit-ths come as
   // activations, from which the compute node makes K and V again (fetch_split.h).
   uint32_t recomputed = 0;
   friend bool operator==(const StepPlan&, const StepPlan&) = default;

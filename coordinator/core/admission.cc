@@ -11,6 +11,11 @@
 namespace lamina::core {
 namespace {
 
+// How many of its first tokens a sequence stores bare.
+uint32_t BareOf(const Sequence& sequence) {
+  return sequence.path == plan::AttentionPath::kRecompute ? 0 : SequenceKv::kAllBare;
+}
+
 // Whether another sequence is making K and V of most of what this one would compute.
 bool IsWorthWaiting(const PrefixCache::Found& found, const Sequence& sequence) {
   return 2 * uint64_t{found.pending} > sequence.tokens() - found.tokens;
@@ -225,7 +230,7 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
   life_.Begin(sequence, lane, nodes.back());
   const plan::SequenceId id = sequence.request.id;
   SequenceKv& kv = places_.kv;
-  kv.Open(id);
+  kv.Open(id, BareOf(sequence));
   const uint32_t joins = options_.SlotsAtOnce(sequence.join_tokens);
   std::vector<HeldExtent> slots;
   for (const uint32_t node : nodes) {
@@ -274,7 +279,7 @@ bool Admission::Restore(Sequence& sequence, uint32_t lane, OpenStep& open) {
   }
   life_.Begin(sequence, lane, node);
   const plan::SequenceId id = sequence.request.id;
-  places_.kv.Open(id);
+  places_.kv.Open(id, BareOf(sequence));
   places_.kv.BeginSpan(id, node);
   const auto slots = places_.kv.Append(id, sequence.join_tokens);
   LAMINA_CHECK(slots.ok());

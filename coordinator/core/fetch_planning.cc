@@ -10,23 +10,28 @@ namespace {
 
 class FetchAll final : public FetchPlanning {
  public:
-  FetchShare Plan(uint64_t /*tokens*/, const FetchRates& /*rates*/) const override { return {}; }
+  FetchShare Plan(const FetchStep& /*step*/, const FetchRates& /*rates*/) const override {
+    return {};
+  }
 };
 
 class FetchRecompute final : public FetchPlanning {
  public:
   explicit FetchRecompute(const RecomputeBytes& bytes) : bytes_(bytes) {}
 
-  FetchShare Plan(uint64_t tokens, const FetchRates& rates) const override {
-    if (tokens == 0 || !rates.measured()) {
+  FetchShare Plan(const FetchStep& step, const FetchRates& rates) const override {
+    if (step.path != plan::AttentionPath::kRecompute) {
+      return {};
+    }
+    if (step.tokens == 0 || !rates.measured()) {
       return {.why = "nothing recomputed: links or recomputation are not measured yet"};
     }
     const policy::RecomputeProfile profile{.activation = bytes_.activation / rates.bytes_per_second,
                                            .kv = bytes_.kv / rates.bytes_per_second,
                                            .make = rates.recompute_seconds};
     const double share =
-        static_cast<double>(policy::BestRecomputeSplit(profile, tokens).recomputed) /
-        static_cast<double>(tokens);
+        static_cast<double>(policy::BestRecomputeSplit(profile, step.tokens).recomputed) /
+        static_cast<double>(step.tokens);
     return {.recomputed = static_cast<uint32_t>(share * plan::kRecomputeUnit),
             .why = policy::DescribeRecompute(profile, share)};
   }
@@ -39,7 +44,10 @@ class FetchRecomputeShare final : public FetchPlanning {
  public:
   explicit FetchRecomputeShare(uint32_t percent) : percent_(percent) {}
 
-  FetchShare Plan(uint64_t /*tokens*/, const FetchRates& /*rates*/) const override {
+  FetchShare Plan(const FetchStep& step, const FetchRates& /*rates*/) const override {
+    if (step.path != plan::AttentionPath::kRecompute) {
+      return {};
+    }
     return {.recomputed = percent_ * plan::kRecomputeUnit / 100,
             .why = absl::StrCat(percent_, "% of tokens recomputed, as configured")};
   }
@@ -54,7 +62,7 @@ class FetchLossy final : public FetchPlanning {
   FetchLossy(absl::string_view rows, const std::string& lossy)
       : why_(absl::StrCat("answers are lossy: ", rows, " (", lossy, ")")) {}
 
-  FetchShare Plan(uint64_t /*tokens*/, const FetchRates& /*rates*/) const override {
+  FetchShare Plan(const FetchStep& /*step*/, const FetchRates& /*rates*/) const override {
     return {.why = why_};
   }
 

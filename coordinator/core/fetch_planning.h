@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FetchPlanning: path fetch: which of a step's tokens come to the compute node as K and V, and
-// which as activations, to be computed again. A strategy, one for each policy that fetches; the
-// arithmetic is in policy/.
+// FetchPlanning: which of a step's tokens come to the compute node as K and V, and which as
+// activations, to be computed again. A strategy, one for each policy that fetches, or for that of
+// several which has something to choose; the arithmetic is in policy/.
 //
 // Determinism: same calls, same answers.
 
@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+
+#include "plan/attention_paths.h"
 
 namespace lamina::core {
 
@@ -27,11 +29,16 @@ struct FetchShare {
   std::string why;          // For people; empty where nothing was to be chosen.
 };
 
+// A step with rows.
+struct FetchStep {
+  plan::AttentionPath path = plan::AttentionPath::kRemote;  // Their path.
+  uint64_t tokens = 0;                                      // What they see together.
+};
+
 class FetchPlanning {
  public:
   virtual ~FetchPlanning() = default;
-  // For a step whose rows see so many tokens together.
-  virtual FetchShare Plan(uint64_t tokens, const FetchRates& rates) const = 0;
+  virtual FetchShare Plan(const FetchStep& step, const FetchRates& rates) const = 0;
 };
 
 // Plans to fetch K and V of all tokens.
@@ -43,7 +50,8 @@ struct RecomputeBytes {
   double activation = 0;
 };
 
-// Policy fetch_recompute by measured rates; K and V alone while nothing is measured.
+// Policy fetch_recompute by measured rates, for steps of path recompute; K and V alone while
+// nothing is measured.
 std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes);
 // Policy fetch_sparse: the compute node chooses, and nothing is recomputed. `lossy` says how
 // answers differ, for people.
@@ -51,7 +59,7 @@ std::unique_ptr<FetchPlanning> MakeFetchSparse(const std::string& lossy);
 // Policy fetch_heads with heads that stream, of which K and V of some tokens come. `lossy` as
 // above.
 std::unique_ptr<FetchPlanning> MakeFetchStreaming(const std::string& lossy);
-// So many per cent of the tokens, whatever is measured.
+// So many per cent of the tokens of such steps, whatever is measured.
 std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent);
 
 }  // namespace lamina::core

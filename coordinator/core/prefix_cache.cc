@@ -51,7 +51,8 @@ std::vector<PrefixCache::Saved> PrefixCache::Save() const {
                        .node = block->node,
                        .salt = block->salt,
                        .last_used = block->last_used,
-                       .slots = {slots.begin(), slots.end()}});
+                       .slots = {slots.begin(), slots.end()},
+                       .bare = kv_.BareOf(block->holder())});
     }
   }
   return saved;
@@ -65,7 +66,7 @@ void PrefixCache::Restore(const std::vector<Saved>& blocks,
     if (!keeps_ || !node || (saved.parent != 0 && parent == nullptr)) {
       continue;
     }
-    kv_.Claim({HolderKind::kCachedBlock, saved.id}, *node, saved.slots);
+    kv_.Claim({HolderKind::kCachedBlock, saved.id}, *node, saved.slots, saved.bare);
     tree_.Settle(tree_.Insert(saved.id, *node, saved.salt, parent, saved.tokens), saved.last_used);
   }
 }

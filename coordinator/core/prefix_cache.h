@@ -73,6 +73,7 @@ class PrefixCache {
     std::string salt;
     uint64_t last_used = 0;
     std::vector<Extent> slots;
+    uint32_t bare = 0;  // SequenceKv::BareOf()
   };
   std::vector<Saved> Save() const;
   // Directly after Reset(): they lie where they did, on the node that has taken the place of

@@ -75,7 +75,7 @@ struct SchedulerStats {
   uint64_t lane_moves = 0;    // Sequences that went from lane to lane.
   LaneCount lane_count;       // Over how many lanes sequences are spread now, and why.
   SubBatchCount sub_batches;  // As chosen for the last step with rows.
-  FetchShare fetch_share;     // As chosen for the last step with rows.
+  FetchShare fetch_share;     // As chosen for the last step with something to choose.
   PrefixCacheStats prefix_cache;
   SpillStats spills;
   struct LaneStats {

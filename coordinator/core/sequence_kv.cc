@@ -22,8 +22,8 @@ void SequenceKv::Reset(const KvDirectoryOptions& options, uint32_t span_tokens) 
   spans_.clear();
 }
 
-void SequenceKv::Open(SlotHolder holder) {
-  LAMINA_CHECK(spans_.emplace(holder, HeldSpans{}).second);
+void SequenceKv::Open(SlotHolder holder, uint32_t bare) {
+  LAMINA_CHECK(spans_.emplace(holder, HeldSpans{.bare = bare}).second);
 }
 
 void SequenceKv::BeginSpan(SlotHolder holder, uint32_t node) {
@@ -59,7 +59,8 @@ std::optional<HeldExtent> SequenceKv::AppendOne(HeldSpans& held) {
 std::vector<HeldExtent> SequenceKv::Fork(SlotHolder parent, SlotHolder child, uint32_t tokens) {
   const HeldSpans& from = spans_.at(parent);
   LAMINA_CHECK(tokens <= from.tokens);
-  HeldSpans to{.tokens = tokens};
+  HeldSpans to{.tokens = tokens,
+               .bare = from.bare == kAllBare ? kAllBare : std::min(from.bare, tokens)};
   std::vector<HeldExtent> held;
   for (uint32_t left = tokens; left > 0;) {
     const size_t span = to.nodes.size();
@@ -80,6 +81,9 @@ std::vector<HeldExtent> SequenceKv::Share(SlotHolder from, uint32_t first, uint3
                                           SlotHolder to) {
   HeldSpans& target = spans_.at(to);
   LAMINA_CHECK(span_tokens_ == 0 && target.nodes.size() == 1);
+  if (const uint32_t bare = spans_.at(from).bare; bare > first) {
+    target.bare = std::max(target.bare, target.tokens + std::min(tokens, bare - first));
+  }
   target.tokens += tokens;
   std::vector<HeldExtent> held;
   for (const Extent& extent : directory_->Share(At(from, 0), first, tokens, At(to, 0))) {
@@ -88,9 +92,10 @@ std::vector<HeldExtent> SequenceKv::Share(SlotHolder from, uint32_t first, uint3
   return held;
 }
 
-void SequenceKv::Claim(SlotHolder holder, uint32_t node, const std::vector<Extent>& slots) {
+void SequenceKv::Claim(SlotHolder holder, uint32_t node, const std::vector<Extent>& slots,
+                       uint32_t bare) {
   LAMINA_CHECK(span_tokens_ == 0);
-  HeldSpans spans{.nodes = {node}};
+  HeldSpans spans{.nodes = {node}, .bare = bare};
   spans.last = directory_->Claim(At(holder, 0), node, slots);
   spans.tokens = directory_->TokensOf(At(holder, 0));
   LAMINA_CHECK(spans_.emplace(holder, std::move(spans)).second);
@@ -119,6 +124,11 @@ void SequenceKv::ReleaseFirst(SlotHolder holder, uint32_t tokens, uint64_t ticke
 }
 
 uint32_t SequenceKv::TokensOf(SlotHolder holder) const { return spans_.at(holder).tokens; }
+
+uint32_t SequenceKv::BareOf(SlotHolder holder) const {
+  const HeldSpans& spans = spans_.at(holder);
+  return std::min(spans.bare, spans.tokens);
+}
 
 uint32_t SequenceKv::SlotsOn(SlotHolder holder, uint32_t node) const {
   uint32_t slots = 0;

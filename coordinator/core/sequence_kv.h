@@ -6,6 +6,10 @@
 // Uncut, a holder is one span on one node. Cut, span i holds tokens [i * span_tokens, (i + 1) *
 // span_tokens), and each span lies on a node of its own choice.
 //
+// A holder's first tokens may be bare: their slots have K and V without the activations that these
+// were made from, since rows of another path than recompute stored them. Who shares slots, or forks
+// from a holder, has those that were bare there.
+//
 // Threading: one thread.   Determinism: same calls, same answers.
 
 #pragma once
@@ -39,6 +43,7 @@ struct HeldSpans {
   absl::InlinedVector<uint32_t, 2> nodes;  // By span.
   uint32_t tokens = 0;
   uint32_t released = 0;  // The first ones of these, which have no slots any more.
+  uint32_t bare = 0;      // So many of its first tokens, of those to come too, are bare.
   OpenSpan* last = nullptr;
 };
 
@@ -56,8 +61,11 @@ class SequenceKv {
   // Nothing is held.
   void Reset(const KvDirectoryOptions& options, uint32_t span_tokens);
 
-  // Starts a holder without spans. Requires: not open.
-  void Open(SlotHolder holder);
+  // All tokens of a holder, for Open().
+  static constexpr uint32_t kAllBare = UINT32_MAX;
+
+  // Starts a holder without spans, whose own first tokens will be bare. Requires: not open.
+  void Open(SlotHolder holder, uint32_t bare = 0);
   // Stays where it is until Release(). Requires: open.
   HeldSpans* Get(SlotHolder holder) { return &spans_.at(holder); }
   // The next tokens go to `node`. Requires: RoomInSpan(holder) == 0.
@@ -71,8 +79,9 @@ class SequenceKv {
   std::vector<HeldExtent> Fork(SlotHolder parent, SlotHolder child, uint32_t tokens);
   // As KvDirectory::Share. Requires: nothing is cut; both are open, with a span on one node.
   std::vector<HeldExtent> Share(SlotHolder from, uint32_t first, uint32_t tokens, SlotHolder to);
-  // As KvDirectory::Claim, for a holder of one span. Requires: nothing is cut.
-  void Claim(SlotHolder holder, uint32_t node, const std::vector<Extent>& slots);
+  // As KvDirectory::Claim, for a holder of one span, of whose tokens the first are bare. Requires:
+  // nothing is cut.
+  void Claim(SlotHolder holder, uint32_t node, const std::vector<Extent>& slots, uint32_t bare = 0);
   void Release(SlotHolder holder, uint64_t ticket);
   // This does what KvDirectory::ReleaseFirst does, span by span.
   void ReleaseFirst(SlotHolder holder, uint32_t tokens, uint64_t ticket);
@@ -80,6 +89,8 @@ class SequenceKv {
 
   bool IsOpen(SlotHolder holder) const { return spans_.contains(holder); }
   uint32_t TokensOf(SlotHolder holder) const;
+  // How many of the tokens that it has are bare, the first ones.
+  uint32_t BareOf(SlotHolder holder) const;
   uint32_t SlotsOn(SlotHolder holder, uint32_t node) const;
   // Tokens that the last span still takes; 0 before the first.
   uint32_t RoomInSpan(const HeldSpans& held) const;

@@ -310,6 +310,7 @@ uint32_t StepMaker::TokensForNewcomer(OpenStep& open) {
 void StepMaker::AddJoin(const Sequence& sequence, const std::vector<HeldExtent>& slots,
                         OpenStep& open) const {
   const SequenceRequest& request = sequence.request;
+  const bool keeps_activations = sequence.path == plan::AttentionPath::kRecompute;
   plan::SequenceJoin join{.id = request.id,
                           .tokens = request.prompt,
                           .prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
@@ -321,6 +322,7 @@ void StepMaker::AddJoin(const Sequence& sequence, const std::vector<HeldExtent>&
                           .memory_node = sequence.node,
                           .path = sequence.path,
                           .decode_from = request.decode_from,
+                          .bare_tokens = keeps_activations ? places_.kv.BareOf(request.id) : 0,
                           .score = request.score};
   join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
   open.path = sequence.path;
@@ -354,11 +356,22 @@ bool StepMaker::Close(OpenStep& open, const cost::LinkCosts& link, const cost::L
     SortRows(open);
     sub_batches_ = SubBatchesFor(open, link, costs);
     plan.chunking = sub_batches_.cut;
-    fetch_share_ = fetching_->Plan(places_.lanes[plan.lane].context_tokens_all, fetch_rates_);
-    plan.recomputed = fetch_share_.recomputed;
+    PlanFetching(open);
   }
   steps_.Add(plan.lane, std::move(open.record));
   return true;
+}
+
+// The words of a step whose path has something to choose stay until another one has.
+void StepMaker::PlanFetching(OpenStep& open) {
+  const FetchShare share =
+      fetching_->Plan({.path = open.path.value_or(plan::AttentionPath::kRemote),
+                       .tokens = places_.lanes[open.plan.lane].context_tokens_all},
+                      fetch_rates_);
+  open.plan.recomputed = share.recomputed;
+  if (!share.why.empty()) {
+    fetch_share_ = share;
+  }
 }
 
 SubBatchCount StepMaker::SubBatchesFor(const OpenStep& open, cost::LinkCosts link,

@@ -73,7 +73,7 @@ class StepMaker {
 
   // What steps with rows are closed with from now on.
   void SetFetchRates(const FetchRates& rates) { fetch_rates_ = rates; }
-  // Both are of the last step with rows.
+  // Both are of the last step with rows; the first one of a path with something to choose.
   const FetchShare& fetch_share() const { return fetch_share_; }
   const SubBatchCount& sub_batches() const { return sub_batches_; }
 
@@ -88,6 +88,7 @@ class StepMaker {
   void EndPrompt(Sequence& sequence, uint32_t row, OpenStep& open);
   uint32_t RoomForRows(const OpenStep& open) const;  // For so many more.
   void SortRows(OpenStep& open) const;
+  void PlanFetching(OpenStep& open);
   SubBatchCount SubBatchesFor(const OpenStep& open, cost::LinkCosts link,
                               const cost::LaneCosts& costs) const;
 

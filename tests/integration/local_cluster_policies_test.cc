@@ -3,6 +3,7 @@
 // Epochs that prepare several policies: each request has the bits that a cluster of its policy
 // alone gives it, whoever runs beside it.
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@ using ::testing::HasSubstr;
 constexpr char kRemote[] = "attend_remote";
 constexpr char kFetch[] = "fetch_heads";
 constexpr char kSparse[] = "fetch_sparse";
+constexpr char kRecompute[] = "fetch_recompute";
 
 LocalClusterOptions Alone() {
   RandomModelSpec model = SmallModel();
@@ -48,13 +50,29 @@ std::vector<GenerateSpec> ByBoth(const std::vector<GenerateSpec>& specs,
   return all;
 }
 
-std::vector<GenerateResult> Twice(const std::vector<GenerateResult>& results) {
+std::vector<GenerateResult> EachTimes(size_t times, const std::vector<GenerateResult>& results) {
   std::vector<GenerateResult> all;
   for (const GenerateResult& result : results) {
-    all.push_back(result);
-    all.push_back(result);
+    all.insert(all.end(), times, result);
   }
   return all;
+}
+
+std::vector<GenerateResult> Twice(const std::vector<GenerateResult>& results) {
+  return EachTimes(2, results);
+}
+
+// One of several policies makes K and V of many tokens again.
+const std::vector<std::string> kThree = {kRemote, kRecompute, kFetch};
+
+LocalClusterOptions WithRecompute(const std::vector<std::string>& policies = kThree) {
+  LocalClusterOptions options = Both(policies);
+  options.recompute_percent = 60;
+  return options;
+}
+
+uint64_t Recomputed(LocalCluster& cluster) {
+  return cluster.handler("c0").Counters().recomputed_tokens;
 }
 
 TEST(PoliciesClusterTest, RequestsOfBothPoliciesHaveTheBitsOfEachAlone) {
@@ -229,6 +247,127 @@ TEST(PoliciesClusterTest, ALossyPolicyIsTheirsAloneWhoAskForIt) {
     }
     EXPECT_TRUE(cluster->WaitForNoSlots().ok());
     EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+  }
+}
+
+// Tokens of one policy bring their activations, those of the others do not.
+TEST(PoliciesClusterTest, WithRecomputationAmongThemEachHasTheBitsOfAttendRemote) {
+  const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(Workload());
+  for (uint32_t variation = 0; variation < 6; ++variation) {
+    SCOPED_TRACE(absl::StrCat("variation ", variation));
+    LocalClusterOptions options = WithRecompute();
+    options.lanes = 1 + variation % 3;
+    options.chunk_tokens = variation % 2 == 0 ? 16 : 512;
+    options.scratch_tokens = variation < 3 ? 8192 : 64;
+    options.threads = 1 + variation % 2;
+    options.memory_nodes = 1 + variation / 2 % 2;
+    options.recompute_percent = variation < 4 ? 30 + 20 * variation : 100;
+    options.transports = {variation % 3 == 0 ? "ucx://" : "shm://"};
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    const uint64_t before = Recomputed(*cluster);
+    for (int round = 0; round < 2; ++round) {  // The second one finds what the first one stored.
+      ExpectSame(cluster->GenerateMany(ByBoth(Workload(), kThree)),
+                 EachTimes(kThree.size(), expected));
+    }
+    EXPECT_GT(Recomputed(*cluster), before);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);  // Nothing went wrong on the way.
+  }
+}
+
+TEST(PoliciesClusterTest, OnlyRequestsOfFetchRecomputeAreRecomputed) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(WithRecompute());
+  ASSERT_NE(cluster, nullptr);
+  const uint64_t before = Recomputed(*cluster);
+  GenerateSpec spec = Greedy(RandomPrompt(100, 3), 20);
+  for (const std::string policy : {kRemote, kFetch}) {
+    spec.policy = policy;
+    EXPECT_TRUE(cluster->Generate(spec).status.ok());
+    EXPECT_EQ(Recomputed(*cluster), before) << policy;
+  }
+  spec.policy = kRecompute;
+  EXPECT_TRUE(cluster->Generate(spec).status.ok());
+  EXPECT_GT(Recomputed(*cluster), before);
+}
+
+// Bare tokens that others stored come as K and V; whoever finds tokens with activations uses these.
+TEST(PoliciesClusterTest, RecomputationFindsPrefixesOfOthersAndItsOwn) {
+  const GenerateSpec spec = Greedy(RandomPrompt(200, 7), 30);
+  const GenerateResult expected = MakeCluster(Alone())->Generate(spec);
+  std::map<std::string, uint64_t> recomputed;  // By who stored the prompt.
+  for (const std::string& first : kThree) {
+    LocalClusterOptions options = WithRecompute();
+    options.recompute_percent = 100;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    const std::vector<GenerateSpec> specs = ByBoth({spec}, {first, kRecompute, kRemote});
+    ExpectSame({cluster->Generate(specs[0])}, {expected});
+    const uint64_t before = Recomputed(*cluster);
+    for (const GenerateSpec& second : {specs[1], specs[2]}) {
+      const GenerateResult found = cluster->Generate(second);
+      ExpectSame({found}, {expected});
+      EXPECT_EQ(found.choices[0].usage.cached_tokens, 192u) << first;
+    }
+    recomputed[first] = Recomputed(*cluster) - before;
+  }
+  EXPECT_GT(recomputed[kRecompute], 192u);
+  // Behind 192 bare tokens a few tiles have activations.
+  EXPECT_LT(recomputed[kRemote], recomputed[kRecompute] / 2);
+  EXPECT_EQ(recomputed[kRemote], recomputed[kFetch]);
+}
+
+TEST(PoliciesClusterTest, WithRecomputationPreemptedRequestsHaveTheSameBits) {
+  const std::vector<GenerateSpec> specs = LongRequests(6);
+  const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(specs);
+  LocalClusterOptions options = WithRecompute();
+  options.lanes = 3;
+  options.slots = options.sequence_tokens_max;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ExpectSame(cluster->GenerateMany(ByBoth(specs, kThree)), EachTimes(kThree.size(), expected));
+  EXPECT_GT(cluster->engine().GetStatus().scheduler.preemptions, 0u);
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+TEST(PoliciesClusterTest, WithRecomputationALostMemoryNodeCostsNobodyAToken) {
+  LocalClusterOptions options = WithRecompute();
+  options.memory_nodes = 2;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  const std::vector<GenerateSpec> specs = ByBoth(LongRequests(3), kThree);
+  const std::vector<GenerateResult> undisturbed = cluster->GenerateMany(specs);
+  std::vector<std::shared_ptr<LocalRequest>> requests;
+  for (const GenerateSpec& spec : specs) {
+    requests.push_back(cluster->Start(spec));
+  }
+  requests.front()->WaitForTokens(2);
+  cluster->Detach("m0");
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ExpectSame({requests[i]->Wait()}, {undisturbed[i]});
+  }
+  ASSERT_TRUE(cluster->WaitForState("serving; without m0").ok());
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+// All that may be in a list, one of them lossy.
+TEST(PoliciesClusterTest, FourPoliciesAreServedInOneEpoch) {
+  const std::vector<GenerateSpec> specs = Workload();
+  const std::vector<GenerateResult> exact = MakeCluster(Alone())->GenerateMany(specs);
+  LocalClusterOptions sparse = Alone();
+  sparse.fetch_bytes = 8 << 20;
+  sparse.sparse_ratio = 0.3;
+  const std::vector<GenerateResult> lossy = MakeCluster(sparse)->GenerateMany(specs);
+
+  const std::vector<std::string> four = {kRecompute, kSparse, kRemote, kFetch};
+  LocalClusterOptions options = WithRecompute(four);
+  options.sparse_ratio = 0.3;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  const std::vector<GenerateResult> found = cluster->GenerateMany(ByBoth(specs, four));
+  for (size_t i = 0; i < found.size(); ++i) {
+    SCOPED_TRACE(absl::StrCat("prompt ", i / four.size(), " policy ", four[i % four.size()]));
+    ExpectSame({found[i]}, {(four[i % four.size()] == kSparse ? lossy : exact)[i / four.size()]});
   }
 }
 

@@ -51,15 +51,36 @@ class PoliciesTest(unittest.TestCase):
             self.assertEqual(answers(self, cluster, ["fetch_heads", "attend_remote"]), expected)
             self.check_kill(cluster)
 
-    def check_kill(self, cluster):
+    def test_recomputation_is_of_those_alone_who_ask_for_it(self):
+        with harness.Cluster(attention=CANONICAL) as cluster:
+            expected = answers(self, cluster)
+        three = several("attend_remote", "fetch_recompute", "fetch_heads",
+                        fetch={"window": "24MiB", "recompute_percent": 50})
+        # Slots are few, and larger by the activations: requests are preempted.
+        with harness.Cluster(**three, memory=[{"name": "m0", "capacity": "17MiB"}]) as cluster:
+            self.assertEqual(cluster.status()["policy"], "attend_remote")
+            # The second time prompts are found, whoever stored them.
+            for policies in (["fetch_recompute", "attend_remote", "fetch_heads"], ["fetch_recompute"], ["attend_remote", "fetch_recompute"]):
+                self.assertEqual(answers(self, cluster, policies), expected, policies)
+            status = cluster.status()
+            self.assertGreater(status["preemptions"], 0)
+            self.assertEqual(status["fetch_choice"], "50% of tokens recomputed, as configured")
+            self.assertIn("fetch_recompute 0 running", cluster.lamina("status").stdout)
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **three, gateway=GATEWAY) as cluster:
+            self.assertEqual(answers(self, cluster, ["fetch_heads", "fetch_recompute"]), expected)
+            self.assertEqual(self.post(cluster, "fetch_recompute")[0], 200)
+            self.check_kill(cluster, ("attend_remote", "fetch_recompute"))
+
+    def check_kill(self, cluster, names=("attend_remote", "fetch_heads")):
         """A lost memory node costs nobody a token, whatever the policy; meanwhile status counts who runs."""
         alone = json.loads(cluster.lamina(*ENDLESS).stdout)["token_ids"]
-        names = ("attend_remote", "fetch_heads")
         running = [cluster.popen(*ENDLESS, "--policy", name, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                    for name in names]
-        cluster.await_true(lambda: [policy["running"] for policy in cluster.status()["policies"]] == [1, 1],
-                           "a running request of each policy")
-        self.assertEqual([policy["name"] for policy in cluster.status()["policies"]], list(names))
+
+        def counts():
+            return {policy["name"]: policy["running"] for policy in cluster.status()["policies"]}
+
+        cluster.await_true(lambda: [counts()[name] for name in names] == [1, 1], "a running request of each policy")
         cluster.kill("m0")
         for process in running:
             out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
@@ -156,7 +177,7 @@ class PoliciesTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "cluster.yaml"
             for keys, words in (({"policies": ["attend_remote", "local"]}, "policies: local cannot be one of several"),
-                                ({"policies": ["attend_remote", "fetch_hybrid"]}, "activations of every token"),
+                                ({"policies": ["attend_remote", "fetch_hybrid"]}, "activations in place of K and V"),
                                 ({"policies": ["attend_remote", "fetch_heads"], "partition": "token_range"},
                                  "policies has fetch_heads")):
                 path.write_text(harness.cluster_file(**keys))

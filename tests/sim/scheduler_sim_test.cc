@@ -206,8 +206,8 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearchedInInt8) {
   EXPECT_GT(reach.epochs, 100);
 }
 
-// Epochs prepare three paths: no step ever has sequences of two, and no request waits for ever for
-// a lane of its path.
+// Epochs prepare four paths: no step ever has sequences of two, no request waits for ever for a
+// lane of its path, and whose activations are asked for has them.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheirPath) {
   SimReach reach;
   for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
@@ -226,6 +226,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheirPath) {
   EXPECT_GT(reach.path_changes, 1000);
   EXPECT_GT(reach.paths_side_by_side, 1000);
   EXPECT_GT(reach.lossy_joins, 1000);
+  EXPECT_GT(reach.bare_joins, 500);
   EXPECT_GT(reach.tokens_kept, 1000);
   EXPECT_GT(reach.lane_moves, 100);
   EXPECT_GT(reach.preemptions, 100);
@@ -299,8 +300,9 @@ class PlantedBugTest : public testing::TestWithParam<PlantedBug> {};
 TEST_P(PlantedBugTest, IsFound) {
   uint64_t found = 0;
   for (uint64_t seed = 1; seed <= kSeedsToFindABug; ++seed) {
-    const bool kept =
-        GetParam() == PlantedBug::kPrefixTooLong || GetParam() == PlantedBug::kArenaWiped;
+    const bool kept = GetParam() == PlantedBug::kPrefixTooLong ||
+                      GetParam() == PlantedBug::kArenaWiped ||
+                      GetParam() == PlantedBug::kBareNotSaid;
     const bool windows = GetParam() == PlantedBug::kReleaseTooEarly;
     const bool beams = GetParam() == PlantedBug::kBeamsSwapped;
     const bool spills = GetParam() == PlantedBug::kSpillNotAwaited ||
@@ -312,7 +314,8 @@ TEST_P(PlantedBugTest, IsFound) {
                         .windows = windows,
                         .beams = beams,
                         .spills = spills,
-                        .paths = GetParam() == PlantedBug::kPathOfAnother,
+                        .paths = GetParam() == PlantedBug::kPathOfAnother ||
+                                 GetParam() == PlantedBug::kBareNotSaid,
                         .pool = GetParam() == PlantedBug::kHomeOfAnother})
                   .Run()
                   .failure.empty();
@@ -329,7 +332,8 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest,
                                          PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
                                          PlantedBug::kSpillNotAwaited,
                                          PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost,
-                                         PlantedBug::kPathOfAnother, PlantedBug::kHomeOfAnother));
+                                         PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid,
+                                         PlantedBug::kHomeOfAnother));
 
 }  // namespace
 }  // namespace lamina::sim

@@ -26,6 +26,11 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
                                                               : plan::AttentionPath::kRemote;
       }
       return;
+    case PlantedBug::kBareNotSaid:
+      for (plan::SequenceJoin& join : plan.joins) {
+        join.bare_tokens = 0;
+      }
+      return;
     case PlantedBug::kHomeOfAnother:
       for (plan::SequenceJoin& join : plan.joins) {
         const auto replicas = static_cast<uint32_t>(memory_nodes_.size());

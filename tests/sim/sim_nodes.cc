@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/fake_model.h"
@@ -187,32 +186,6 @@ void SimNodes::CheckRoles(const plan::StepPlan& plan) {
   const bool prefill = plan.lane >= options_.lanes;
   if (prefill ? !plan.rows.empty() : !plan.chunks.empty() || !plan.joins.empty()) {
     Fail(absl::StrCat("lane ", plan.lane, " has what is not for its nodes"));
-  }
-}
-
-// All that have work in a step attend by one path.
-void SimNodes::CheckPaths(const plan::StepPlan& plan) {
-  std::optional<plan::AttentionPath> path;
-  const auto check = [&](plan::SequenceId id) {
-    const auto entry = table_.find(id);
-    if (entry == table_.end()) {
-      return;  // The check of the work itself says so.
-    }
-    const plan::AttentionPath own = entry->second.join.path;
-    if (path.value_or(own) != own) {
-      Fail(absl::StrCat("lane ", plan.lane, " step ", plan.step, " has sequence ", id,
-                        ", whose path is not that of the others there"));
-    }
-    path = own;
-  };
-  for (const plan::DecodeRow& row : plan.rows) {
-    check(row.sequence);
-  }
-  for (const plan::PrefillChunk& chunk : plan.chunks) {
-    check(chunk.sequence);
-  }
-  for (const plan::SequenceJoin& join : plan.joins) {
-    check(join.id);
   }
 }
 
@@ -454,6 +427,7 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
     // A discarded row: real nodes may compute it or not. Here, what it writes is rubbish.
     target.token = static_cast<TokenId>(random_.Below(kVocabulary));
     target.history = 0;
+    target.bare = true;
     if (random_.Chance(0.5)) {
       result.tokens.push_back(
           {.sequence = row.sequence, .position = row.position + 1, .token = target.token});
@@ -466,6 +440,8 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   }
   target.token = entry.tokens[row.position];
   target.history = HistoryOf(entry.tokens, row.position + size_t{1});
+  target.bare = StoresBare(entry);
+  CheckActivations(entry, row.position);
   for (uint32_t i = FirstSeen(row.position); i < row.position; ++i) {
     if (i < entry.released ||
         slots[entry.slots[i]].history != HistoryOf(entry.tokens, i + size_t{1})) {
@@ -533,6 +509,7 @@ void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& resul
     ScratchOf(entry.lane)[entry.scratch_offset + i] = entry.tokens[i];
     slots[entry.slots[i]].token = entry.tokens[i];
     slots[entry.slots[i]].history = HistoryOf(entry.tokens, i + size_t{1});
+    slots[entry.slots[i]].bare = StoresBare(entry);
   }
   entry.chunked = end;
   if (entry.join.score) {

@@ -29,6 +29,7 @@ struct SimSlot {
   TokenId token = -1;
   uint64_t history = 0;  // Hash of that token and those before it: what K and V follow from.
   uint32_t moves = 0;    // That read or write it: to the spill tier, or from it.
+  bool bare = true;      // No activation lies with K and V.
 };
 // What lies in the slots of each arena.
 using SimArenas = std::map<uint64_t, std::vector<SimSlot>>;
@@ -96,6 +97,10 @@ class SimNodes {
   void ClaimScratch(Entry& entry, const plan::PrefillChunk& chunk);
   void CheckRoles(const plan::StepPlan& plan);
   void CheckPaths(const plan::StepPlan& plan);
+  static bool StoresBare(const Entry& entry) {
+    return entry.join.path != plan::AttentionPath::kRecompute;
+  }
+  void CheckActivations(const Entry& entry, uint32_t position);
   void EndRow(const plan::DecodeRow& row, plan::StepResult& result);
   void EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& result);
   void Score(const Entry& entry, const plan::PrefillChunk& chunk, plan::StepResult& result);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Worlds whose epochs prepare three paths of attention: who asks for which, and what must hold of
+// Worlds whose epochs prepare four paths of attention: who asks for which, and what must hold of
 // the plans.
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/sim_world.h"
@@ -19,7 +20,8 @@ void ChoosePaths(Prng random, SimWorkload& workload) {
         request.path = (&request - 1)->path;
         request.lossy = (&request - 1)->lossy;
       } else if (random.Chance(0.4)) {
-        request.path = plan::AttentionPath::kFetch;
+        request.path =
+            random.Chance(0.5) ? plan::AttentionPath::kFetch : plan::AttentionPath::kRecompute;
       } else if (random.Chance(0.3)) {
         request.path = plan::AttentionPath::kSparse;
         request.lossy = true;
@@ -27,6 +29,56 @@ void ChoosePaths(Prng random, SimWorkload& workload) {
         request.path = plan::AttentionPath::kRemote;
       }
     }
+  }
+}
+
+// All that have work in a step attend by one path.
+void SimNodes::CheckPaths(const plan::StepPlan& plan) {
+  std::optional<plan::AttentionPath> path;
+  const auto check = [&](plan::SequenceId id) {
+    const auto entry = table_.find(id);
+    if (entry == table_.end()) {
+      return;  // The check of the work itself says so.
+    }
+    const plan::AttentionPath own = entry->second.join.path;
+    if (path.value_or(own) != own) {
+      Fail(absl::StrCat("lane ", plan.lane, " step ", plan.step, " has sequence ", id,
+                        ", whose path is not that of the others there"));
+    }
+    path = own;
+  };
+  for (const plan::DecodeRow& row : plan.rows) {
+    check(row.sequence);
+  }
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
+    check(chunk.sequence);
+  }
+  for (const plan::SequenceJoin& join : plan.joins) {
+    check(join.id);
+  }
+}
+
+// What may come as an activation to a row of path recompute is there, and nothing is called bare
+// that is not.
+void SimNodes::CheckActivations(const Entry& entry, uint32_t position) {
+  const uint32_t bare = entry.join.bare_tokens;
+  if (StoresBare(entry)) {
+    return bare == 0 ? void()
+                     : Fail(absl::StrCat("sequence ", entry.join.id, " is told of ", bare,
+                                         " bare tokens, and its path reads no activations"));
+  }
+  const auto is_bare = [&](uint32_t token) {
+    return slots_[entry.join.memory_node][entry.slots[token]].bare;
+  };
+  for (uint32_t token = std::max(bare, entry.released); token < position; ++token) {
+    if (is_bare(token)) {
+      return Fail(absl::StrCat("sequence ", entry.join.id, " has no activation of token ", token,
+                               ", and is told of ", bare, " bare ones"));
+    }
+  }
+  if (bare > position || (bare > entry.released && !is_bare(bare - 1))) {
+    Fail(absl::StrCat("sequence ", entry.join.id, " is told of ", bare,
+                      " bare tokens, of which the last one is not"));
   }
 }
 
@@ -39,6 +91,7 @@ void SimWorld::ObservePaths(const plan::StepPlan& plan) {
                         ", and its request asked for ", static_cast<uint32_t>(wanted)));
     }
     report_.reach.lossy_joins += request.lossy ? 1 : 0;
+    report_.reach.bare_joins += join.bare_tokens > 0 ? 1 : 0;
     plan::AttentionPath& last = lane_paths_[plan.lane];
     report_.reach.path_changes += last != join.path;
     last = join.path;

@@ -54,6 +54,7 @@ void SimReach::Add(const SimReach& other) {
   spills_failed += other.spills_failed;
   path_changes += other.path_changes;
   lossy_joins += other.lossy_joins;
+  bare_joins += other.bare_joins;
   paths_side_by_side += other.paths_side_by_side;
   homes_changed += other.homes_changed;
   replicas_side_by_side += other.replicas_side_by_side;
@@ -80,8 +81,8 @@ std::string SimReach::ToString() const {
       beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited, ", spilled ",
       spilled, " restored ", restored, " copied ", copied, " copies read ", copies_read, " failed ",
       spills_failed, ", path changes ", path_changes, ", lossy joins ", lossy_joins,
-      ", paths side by side ", paths_side_by_side, ", homes changed ", homes_changed,
-      ", replicas side by side ", replicas_side_by_side);
+      ", bare joins ", bare_joins, ", paths side by side ", paths_side_by_side, ", homes changed ",
+      homes_changed, ", replicas side by side ", replicas_side_by_side);
 }
 
 }  // namespace lamina::sim

@@ -60,6 +60,7 @@ struct SimReach {
 
   uint64_t path_changes = 0;        // Joins of another path than the one before in the lane.
   uint64_t lossy_joins = 0;         // Joins that the prefix cache knows nothing of.
+  uint64_t bare_joins = 0;          // Joins that found tokens without activations, and read some.
   uint64_t paths_side_by_side = 0;  // Steps of lanes, while another path has one in another lane.
 
   uint64_t homes_changed = 0;          // Joins on another replica than the one before,

@@ -44,8 +44,8 @@ void ContinueConversations(Prng random, SimWorkload& workload);
 // Memory nodes have spill tiers, small ones, or in some worlds none. Prompts run in all lanes.
 void HaveSpillTiers(uint64_t seed, SimWorkload& workload);
 
-// Requests ask for one of three paths of attention, of which one is lossy. Prompts run in all
-// lanes.
+// Requests ask for one of four paths of attention, of which one is lossy and one keeps activations.
+// Prompts run in all lanes.
 void ChoosePaths(Prng random, SimWorkload& workload);
 
 // The nodes that hold KV are replicas with lanes of their own, one to three each. Sequences are not

@@ -54,6 +54,7 @@ enum class PlantedBug : uint8_t {
   kSpillNotAwaited,  // A node says that it wrote what it is only about to read from slots,
   kRestoreNotAwaited,  // or that it read what is not in slots yet.
   kPathOfAnother,      // A sequence joins a lane with the path of other lanes.
+  kBareNotSaid,        // Tokens that others stored are said to have activations.
   kDropLost,           // Nodes are not told to forget what they have spilled.
   kHomeOfAnother,      // A sequence lives on another replica than the one that runs its lane.
 };

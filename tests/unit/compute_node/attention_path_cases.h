@@ -42,7 +42,8 @@ struct Case {
   bool toy = false;
   uint64_t fetch_bytes = 0;
   uint32_t fetch_heads = 0;
-  uint32_t recomputed = 0;        // As in StepPlan; activations are kept then.
+  uint32_t recomputed = 0;        // As in StepPlan; activations are kept then,
+  uint32_t bare = 0;              // but of so many first tokens of each sequence.
   uint32_t activation_share = 0;  // Share of the slots; activations are kept then.
   double sparse_ratio = 0;        // With path sparse.
   bool int8 = false;              // K and V are.
@@ -84,14 +85,25 @@ inline std::vector<Case> Cases() {
        .heads = heads,
        .fetch_bytes = 1 << 20},
       {.name = "FetchAndRecompute",
-       .kind = AttentionPath::kFetch,
+       .kind = AttentionPath::kRecompute,
        .fetch_bytes = 16 << 20,
        .recomputed = 400},
       // All that fills tiles, in windows in which the longest sequence just fits.
       {.name = "RecomputeInSmallWindows",
-       .kind = AttentionPath::kFetch,
+       .kind = AttentionPath::kRecompute,
        .fetch_bytes = 2 * kFetchLeast,
        .recomputed = plan::kRecomputeUnit},
+      {.name = "RecomputeBehindBareTokens",
+       .kind = AttentionPath::kRecompute,
+       .fetch_bytes = 16 << 20,
+       .recomputed = 700,
+       .bare = 64},
+      // Behind a part of a tile, in windows in which the longest sequence just fits.
+      {.name = "RecomputeAllThatIsNotBare",
+       .kind = AttentionPath::kRecompute,
+       .fetch_bytes = 2 * kFetchLeast,
+       .recomputed = plan::kRecomputeUnit,
+       .bare = 37},
       {.name = "FetchHybrid",
        .kind = AttentionPath::kFetch,
        .fetch_bytes = 16 << 20,

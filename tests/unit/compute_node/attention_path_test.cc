@@ -182,8 +182,10 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       maker_ = std::make_unique<ToyPathMaker>(kv);
     } else if (GetParam().kind == plan::AttentionPath::kLocal) {
       maker_ = std::make_unique<LocalPathMaker>("c0", executor().device(), /*holds_kv=*/true);
-    } else if (GetParam().kind == plan::AttentionPath::kFetch) {
-      maker_ = std::make_unique<FetchPathMaker>("c0", executor().device(), kernels::CpuAttention());
+    } else if (GetParam().kind == plan::AttentionPath::kFetch ||
+               GetParam().kind == plan::AttentionPath::kRecompute) {
+      maker_ = std::make_unique<FetchPathMaker>(GetParam().kind, "c0", executor().device(),
+                                                kernels::CpuAttention());
     } else if (GetParam().kind == plan::AttentionPath::kSparse) {
       maker_ = std::make_unique<SparsePathMaker>(executor().device(), kernels::CpuAttention());
     } else if (GetParam().kind == plan::AttentionPath::kStreaming) {
@@ -261,7 +263,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                           .prompt_tokens = tokens,
                           .tokens_max = kTokensMax,
                           .memory_node = NodeOf(id),
-                          .path = GetParam().kind});
+                          .path = GetParam().kind,
+                          .bare_tokens = GetParam().bare});
     Allocate(id, 0, tokens, plan);
     prompt_[id] = tokens;
     done_[id] = 0;

@@ -80,14 +80,33 @@ TEST(PoliciesTest, WhatCannotBeOneOfSeveralIsRefusedByName) {
                         "node"));
   EXPECT_THAT(ErrorOf("policies: [attend_remote, auto]\n"),
               HasSubstr("policies: auto cannot be one of several: it chooses one policy"));
-  for (const std::string policy : {"fetch_recompute", "fetch_hybrid"}) {
-    EXPECT_THAT(ErrorOf("policies: [attend_remote, " + policy + "]\n"),
-                AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("policies: " + policy),
-                      HasSubstr("activations")));
-  }
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_hybrid]\n"),
+              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("policies: fetch_hybrid"),
+                    HasSubstr("activations in place of K and V")));
+  EXPECT_THAT(ErrorOf("policies: [fetch_recompute, fetch_heads]\n"
+                      "fetch: {streaming_heads: heads.json}\n"),
+              AllOf(HasSubstr("UNIMPLEMENTED"),
+                    HasSubstr("policies: fetch_recompute is not served by this version next to "
+                              "fetch_heads with heads that stream")));
   EXPECT_EQ(ErrorOf("policies: [attend_remote, fetch_heads, fetch_sparse]\n"
                     "fetch: {heads: 1, caching_ratio: 0.2}\n"),
             "no error");
+}
+
+// Each of them has its keys, and none of the others'.
+TEST(PoliciesTest, RecomputationMayBeOneOfSeveral) {
+  EXPECT_EQ(ErrorOf("policies: [attend_remote, fetch_recompute]\n"), "no error");
+  EXPECT_EQ(ErrorOf("policies: [fetch_recompute, attend_remote, fetch_heads, fetch_sparse]\n"
+                    "fetch: {heads: 1, caching_ratio: 0.2, recompute_percent: 40}\n"),
+            "no error");
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_recompute]\n", {"fetch.heads=1"}),
+              HasSubstr("fetch.heads: says"));
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_heads]\n", {"fetch.recompute_percent=1"}),
+              HasSubstr("fetch.recompute_percent: says"));
+  EXPECT_THAT(ErrorOf("policies: [fetch_heads, fetch_recompute]\n", {"partition=head"}),
+              AllOf(HasSubstr("policy fetch_recompute"), HasSubstr("activations are kept where")));
+  EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_recompute]\nkv: int8\n"),
+              HasSubstr("fetch_recompute"));
 }
 
 // What one of them does not serve, all of them do not.

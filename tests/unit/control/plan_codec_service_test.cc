@@ -100,6 +100,7 @@ plan::StepPlan FullPlan() {
                  .tokens_min = 4,
                  .memory_node = 2,
                  .path = plan::AttentionPath::kLocal,
+                 .bare_tokens = 48,
                  .score = true},
                 {.id = 10, .tokens = {0}, .prompt_tokens = 1}},
       .allocations = {{.sequence = 9, .extent = {.first_slot = 4096, .tokens = 3}},
@@ -146,6 +147,7 @@ void Draw(Prng& random, plan::SequenceJoin& join) {
           .memory_node = Below(random, 4),
           .path = random.Chance(0.5) ? plan::AttentionPath::kLocal : plan::AttentionPath::kRemote,
           .decode_from = static_cast<uint32_t>(random.Below(100)),
+          .bare_tokens = Below(random, 100),
           .score = random.Chance(0.5),
           .request_id = std::string(random.Below(3), 'r')};
   join.sampling = random.Chance(0.5) ? kSampling : SamplingParams{};

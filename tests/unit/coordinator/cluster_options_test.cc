@@ -91,6 +91,48 @@ TEST(EngineOptionsOfTest, ThePolicyOfRequestsThatNameNoneComesFirst) {
   EXPECT_EQ(lossy->lossy, "fetch_sparse-0.5-window_sums");
 }
 
+// A slot has room for K and V and for the activation, whoever's token is in it.
+TEST(EngineOptionsOfTest, RecomputationIsAPathOfItsOwn) {
+  const auto alone = OptionsOf(kTwoNodes + "policy: fetch_recompute\n");
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(PathsOnMemoryNodes(*alone, alone->fetch),
+            plan::AttentionPaths({plan::AttentionPath::kRecompute}));
+
+  // K and V of 1024 bytes in a layer, and activations of 512.
+  const std::vector<AttentionDescriptor> layers(3,
+                                                {.query_heads = 8, .kv_heads = 8, .head_dim = 32});
+  const auto three =
+      OptionsOf(kTwoNodes + "policies: [attend_remote, fetch_heads, fetch_recompute]\n", layers);
+  ASSERT_TRUE(three.ok()) << three.status();
+  EXPECT_EQ(three->policies[2].path, plan::AttentionPath::kRecompute);
+  EXPECT_EQ(three->policies[2].lossy, "");
+  EXPECT_EQ(PathsOnMemoryNodes(*three, three->fetch),
+            plan::AttentionPaths({plan::AttentionPath::kRemote, plan::AttentionPath::kFetch,
+                                  plan::AttentionPath::kRecompute}));
+  EXPECT_EQ(three->partition, Partition::kRequest);
+  EXPECT_EQ(three->fetch.activation_width, 256u);
+  EXPECT_EQ(SlotBytes(three->fetch, layers.size(), 3072), 3072u + 3 * 512);
+  const std::unique_ptr<core::FetchPlanning> planning =
+      three->scheduler.strategies.fetch_planning();
+  const core::FetchRates rates = {.bytes_per_second = 1, .recompute_seconds = 1e-9};
+  const core::FetchShare share =
+      planning->Plan({.path = plan::AttentionPath::kRecompute, .tokens = 1000}, rates);
+  EXPECT_GT(share.recomputed, 0u);
+  for (const plan::AttentionPath other :
+       {plan::AttentionPath::kRemote, plan::AttentionPath::kFetch}) {
+    EXPECT_EQ(planning->Plan({.path = other, .tokens = 1000}, rates).recomputed, 0u);
+  }
+
+  const auto two = OptionsOf(kTwoNodes +
+                             "policies: [attend_remote, fetch_recompute]\n"
+                             "fetch: {recompute_percent: 50}\n");
+  ASSERT_TRUE(two.ok()) << two.status();
+  const auto half = two->scheduler.strategies.fetch_planning();
+  EXPECT_EQ(half->Plan({.path = plan::AttentionPath::kRecompute, .tokens = 10}, {}).recomputed,
+            512u);
+  EXPECT_EQ(half->Plan({.path = plan::AttentionPath::kRemote, .tokens = 10}, {}).recomputed, 0u);
+}
+
 TEST(EngineOptionsOfTest, HeadsThatStreamAreAPathAndALossyWord) {
   const std::string path = ::testing::TempDir() + "/heads_that_stream.json";
   const auto options_of = [&path](const std::string& heads, const std::string& policies) {

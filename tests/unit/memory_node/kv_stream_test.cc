@@ -33,15 +33,15 @@ struct Runs {
   std::vector<uint32_t> sequences;
 };
 
-// Kinds of slots are those of `tables`, or of the plan without them.
+// Kinds of slots are those of `tables`, or of the plan without them, with so many bare tokens.
 Runs RunsOf(const Step& step, uint32_t node, uint32_t nodes, const plan::EpochConfig& config,
-            const plan::SlotTables* tables) {
+            const plan::SlotTables* tables, uint32_t bare = 0) {
   Runs runs;
   for (size_t row = 0; row < step.plan.rows.size(); ++row) {
     if (nodes == 1 || step.sequences[row] % nodes == node) {
       const uint32_t before = step.positions[row];
       runs.splits.push_back(tables == nullptr
-                                ? plan::SplitByShare(before, 1, step.plan.recomputed)
+                                ? plan::SplitByShare(before, 1, step.plan.recomputed, bare)
                                 : plan::SplitBySlots(before, 1,
                                                      *tables->Find(step.plan.rows[row].sequence),
                                                      plan::SlotKinds(config.activation_share)));
@@ -132,11 +132,11 @@ void ExpectBehindRecomputed(UnitCluster& cluster, const Place& at, const plan::F
 // Takes the pieces of a step from `first` on, and gives each window back. A window has K and V of
 // the piece's tokens and zeros: not a byte of another sequence. Returns how many pieces there were.
 uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uint64_t first,
-                      const plan::SlotTables* tables = nullptr) {
+                      const plan::SlotTables* tables = nullptr, uint32_t bare = 0) {
   const plan::EpochConfig& config = cluster.config();
   const auto nodes =
       config.partition == Partition::kHead ? 1 : static_cast<uint32_t>(config.memory_nodes.size());
-  const Runs runs = RunsOf(step, node, nodes, config, tables);
+  const Runs runs = RunsOf(step, node, nodes, config, tables, bare);
   std::vector<plan::FetchPiece> pieces;
   uint64_t next = first;
   for (uint32_t layer = 0; layer < config.layers.size(); ++layer) {
@@ -239,6 +239,32 @@ TEST(KvStreamTest, RecomputedTokensComeAsActivations) {
       }
     }
     EXPECT_GE(pieces, 16u);
+    cluster.Stop();
+  }
+}
+
+// Tokens that other paths stored come as K and V, and those behind them as activations, as far as
+// there are so many.
+TEST(KvStreamTest, BareTokensComeAsKAndV) {
+  for (const uint32_t bare : {16u, 40u, 300u, 5000u}) {
+    UnitCluster cluster({.fetch_bytes = 16 * kLeast, .activation_width = 40, .bare_tokens = bare});
+    for (const uint64_t turn : {0, 1}) {
+      cluster.FillFetched(0, 0, turn, kMine);
+    }
+    cluster.Start();
+    cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}}});
+    uint64_t pieces = 0;
+    for (uint64_t number = 2; number <= 4; ++number) {
+      const Step step = cluster.MakeStep(
+          {.step = number, .rows = {1, 0, 2}, .recomputed = static_cast<uint32_t>(number) * 250});
+      cluster.PushPlan(step);
+      pieces += ExpectPieces(cluster, step, 0, pieces + 1, nullptr, bare);
+      for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+        cluster.RunUnit(step, layer);
+      }
+    }
+    // With activations there are two pieces to a layer.
+    EXPECT_EQ(pieces, (bare < 700 ? 2 : 1) * 3 * cluster.config().layers.size());
     cluster.Stop();
   }
 }

@@ -13,8 +13,9 @@ namespace {
 using plan::AttentionPath;
 using ::testing::HasSubstr;
 
-// Sequences 1, 2, ... of these paths, each with a row at position 3.
-absl::Status Collect(const std::vector<AttentionPath>& paths, Lane& lane) {
+// Sequences 1, 2, ... of these paths, each with a row at position 3, or as many prompts' tokens.
+absl::Status Collect(const std::vector<AttentionPath>& paths, Lane& lane, uint32_t recomputed = 0,
+                     bool chunks = false) {
   const plan::EpochConfig config{
       .lanes = 1,
       .rows_max = 8,
@@ -22,17 +23,23 @@ absl::Status Collect(const std::vector<AttentionPath>& paths, Lane& lane) {
       .sequence_tokens_max = 64,
       .layers = {{.query_heads = 2, .kv_heads = 1, .head_dim = 32}},
       .compute_nodes = {"c0"},
-      .attention_paths = {AttentionPath::kRemote, AttentionPath::kFetch, AttentionPath::kSparse},
+      .attention_paths = {AttentionPath::kRemote, AttentionPath::kFetch, AttentionPath::kSparse,
+                          AttentionPath::kRecompute},
       .fetch_bytes = 1 << 20,
+      .activation_width = 40,
       .sparse_ratio = 0.5,
       .memory_nodes = {"m0"},
       .slots = {64}};
-  plan::StepPlan plan{.step = 5};
+  plan::StepPlan plan{.step = 5, .recomputed = recomputed};
   for (uint32_t i = 0; i < paths.size(); ++i) {
     plan.joins.push_back({.id = i + 1, .path = paths[i]});
     plan.allocations.push_back(
         {.sequence = i + 1, .extent = {.first_slot = 4 * i, .tokens = 4}, .memory_node = 0});
-    plan.rows.push_back({.sequence = i + 1, .position = 3});
+    if (chunks) {
+      plan.chunks.push_back({.sequence = i + 1, .tokens = 4});
+    } else {
+      plan.rows.push_back({.sequence = i + 1, .position = 3});
+    }
   }
   plan::SlotTables tables({.slots = 64});
   EXPECT_TRUE(tables.Apply(plan).ok());
@@ -44,7 +51,8 @@ TEST(StepRowsTest, RowsOfOnePathAttendHereOrAreFetchedByIt) {
   ASSERT_TRUE(Collect({AttentionPath::kRemote, AttentionPath::kRemote}, lane).ok());
   EXPECT_EQ(lane.rows.size(), 2u);
   EXPECT_TRUE(lane.fetched.empty());
-  for (const AttentionPath path : {AttentionPath::kFetch, AttentionPath::kSparse}) {
+  for (const AttentionPath path :
+       {AttentionPath::kFetch, AttentionPath::kSparse, AttentionPath::kRecompute}) {
     ASSERT_TRUE(Collect({path, path}, lane).ok());
     EXPECT_TRUE(lane.rows.empty());
     EXPECT_EQ(lane.fetched.size(), 2u);
@@ -63,6 +71,37 @@ TEST(StepRowsTest, AStepWithRowsOfTwoPathsIsRefused) {
     EXPECT_THAT(std::string(mixed.message()),
                 HasSubstr("step 5 has rows that attend here and rows that fetch"));
   }
+}
+
+// An epoch keeps activations of those tokens alone whose path reads them.
+TEST(StepRowsTest, TokensBringTheActivationsOfTheirPath) {
+  for (const bool chunks : {false, true}) {
+    for (const AttentionPath path : {AttentionPath::kRecompute, AttentionPath::kFetch,
+                                     AttentionPath::kSparse, AttentionPath::kRemote}) {
+      Lane lane;
+      ASSERT_TRUE(Collect({path, path}, lane, 0, chunks).ok());
+      const bool brings = path == AttentionPath::kRecompute;
+      EXPECT_EQ(lane.activation_width, brings ? 40u : 0u);
+      EXPECT_EQ(lane.chunk_tokens, chunks ? 8u : path == AttentionPath::kRemote ? 0u : 2u);
+      for (const Chunk& chunk : lane.chunks) {
+        EXPECT_EQ(chunk.kept, brings ? Kept::kAll : Kept::kKv);
+      }
+    }
+  }
+  Lane lane;
+  const absl::Status mixed =
+      Collect({AttentionPath::kRemote, AttentionPath::kRecompute}, lane, 0, /*chunks=*/true);
+  EXPECT_EQ(mixed.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(mixed.message()),
+              HasSubstr("tokens with activations of 0 and of 40 elements"));
+}
+
+TEST(StepRowsTest, OnlyRowsOfPathRecomputeMayBeRecomputed) {
+  Lane lane;
+  EXPECT_TRUE(Collect({AttentionPath::kRecompute}, lane, 512).ok());
+  const absl::Status refused = Collect({AttentionPath::kFetch}, lane, 512);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("keeps no activations"));
 }
 
 }  // namespace

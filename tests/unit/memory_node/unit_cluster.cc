@@ -38,8 +38,10 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
                            .transport = "fake://"};
   config.int8_tails = options.int8_tails;
   if (options.fetch_bytes > 0) {
+    const bool both = options.activation_width > 0 && options.activation_share == 0;
     config.attention_paths = {options.sparse               ? plan::AttentionPath::kSparse
                               : !options.streaming.empty() ? plan::AttentionPath::kStreaming
+                              : both                       ? plan::AttentionPath::kRecompute
                                                            : plan::AttentionPath::kFetch};
     config.streaming = options.streaming;
     config.sparse_ratio = options.sparse ? 0.5 : 0;
@@ -314,7 +316,8 @@ UnitCluster::Step UnitCluster::MakeStep(const StepSpec& spec) {
                                  .prompt_tokens = tokens,
                                  .tokens_max = kContext,
                                  .memory_node = HomeOf(sequence),
-                                 .path = config_.attention_paths.only()});
+                                 .path = config_.attention_paths.only(),
+                                 .bare_tokens = options_.bare_tokens});
     }
     Grow(sequence, tokens, step.plan);
     step.plan.chunks.push_back(

@@ -49,6 +49,7 @@ struct UnitClusterOptions {
   uint64_t fetch_bytes = 0;       // Rows attend at the compute node, with windows of so many bytes.
   uint32_t activation_width = 0;  // With fetch_bytes: tokens bring activations,
   uint32_t activation_share = 0;  // which slots hold besides K and V, or so many in their place.
+  uint32_t bare_tokens = 0;       // So many first tokens of each sequence are said to be bare.
   bool sparse = false;            // With fetch_bytes: the compute node names tokens.
   StreamingHeads streaming = {};  // With fetch_bytes: heads that stream.
   uint32_t int8_tails = 0;        // K and V are INT8, of so many sequences at most.

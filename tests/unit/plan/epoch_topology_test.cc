@@ -230,7 +230,7 @@ TEST(EpochTopologyCreateTest, NoAttentionPathIsRefused) {
 TEST(EpochTopologyCreateTest, AnAttentionPathOfALaterVersionIsRefused) {
   EpochConfig config = Config();
   config.attention_paths = AttentionPaths::FromBits(1u << 7 | 1u);
-  ExpectRefused(config, "attention paths 129; this version knows 31");
+  ExpectRefused(config, "attention paths 129; this version knows 63");
 }
 
 TEST(EpochTopologyCreateTest, PathLocalWithKvElsewhereIsRefused) {

@@ -297,6 +297,14 @@ TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
   config.attention_paths = {AttentionPath::kRemote};
   EXPECT_TRUE(CheckFetch(config).ok());
   EXPECT_EQ(FetchWindowBytes(config), 0u);
+  config = Fetching();
+  config.fetch_bytes *= 3;
+  config.attention_paths = {AttentionPath::kRemote, AttentionPath::kRecompute};
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("has path recompute, and slots"));
+  config.activation_width = kWidth;
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.activation_share = 1;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("has path recompute, and slots"));
 }
 
 }  // namespace

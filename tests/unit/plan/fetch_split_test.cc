@@ -84,6 +84,24 @@ TEST(FetchSplitTest, AShareOfTheTokensComesAsActivationsInWholeTiles) {
   EXPECT_THAT(slots.kv, ElementsAre(Extent{108, 52}));
 }
 
+TEST(FetchSplitTest, BareTokensComeAsKAndVAndThoseBehindThemAsActivations) {
+  const FetchSplit half = SplitByShare(200, 1, kRecomputeUnit / 2, 32);
+  EXPECT_THAT(half.stretches, ElementsAre(FetchStretch{.tokens = 32},
+                                          FetchStretch{.tokens = 96, .activations = true},
+                                          FetchStretch{.tokens = 72}));
+  EXPECT_EQ(half.run.recomputed, 96u);
+  // As many as the share says, as far as there are so many.
+  EXPECT_EQ(SplitByShare(200, 1, kRecomputeUnit / 2, 150).run.recomputed, 48u);
+  EXPECT_EQ(SplitByShare(200, 1, kRecomputeUnit, 37).run.recomputed, 160u);
+  for (const uint32_t bare : {190u, 200u, 1000u}) {
+    EXPECT_THAT(SplitByShare(200, 1, kRecomputeUnit, bare).stretches,
+                ElementsAre(FetchStretch{.tokens = 200}));
+  }
+  const FetchSlots slots = SlotsOf(half, std::vector<Extent>{{5, 40}, {100, 160}}, SlotKinds());
+  EXPECT_THAT(slots.kv, ElementsAre(Extent{5, 32}, Extent{188, 72}));
+  EXPECT_THAT(slots.activations, ElementsAre(Extent{37, 8}, Extent{100, 88}));
+}
+
 TEST(FetchSplitTest, SlotsSayWhatTheyHold) {
   const SlotKinds kinds(SlotKinds::kUnit / 2);
   const SlotTables::Sequence sequence{.extents = {{60, 10}, {200, 60}}, .tokens = 70};

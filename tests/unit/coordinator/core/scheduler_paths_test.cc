@@ -209,6 +209,29 @@ TEST_F(SchedulerPathsTest, ThePrefixCacheKnowsNothingOfLossyRequests) {
   EXPECT_EQ(found(), 32u);
 }
 
+// K and V are everybody's; activations are there of those tokens alone that path recompute stored.
+TEST_F(SchedulerPathsTest, ARequestThatRecomputesIsToldWhatOthersStored) {
+  SchedulerOptions options = SmallOptions();
+  options.prefix_cache = true;
+  options.prompt_rows_max = 64;
+  Make(options);
+  const auto run = [&](plan::SequenceId id, AttentionPath path, uint32_t prompt) {
+    ASSERT_TRUE(SubmitTo(path, id, prompt, 90).ok());
+    RunUntilIdle();
+  };
+  run(1, AttentionPath::kRecompute, 20);
+  EXPECT_EQ(joins_[1].bare_tokens, 0u);
+  run(2, AttentionPath::kRecompute, 20);
+  EXPECT_EQ(joins_[2].bare_tokens, 0u) << "those that it found have activations";
+  run(3, AttentionPath::kRemote, 40);
+  EXPECT_EQ(joins_[3].bare_tokens, 0u) << "its path reads none";
+  run(4, AttentionPath::kRecompute, 80);
+  EXPECT_EQ(joins_[4].bare_tokens, 32u) << "the first block has them, the second one not";
+  run(5, AttentionPath::kRecompute, 80);
+  EXPECT_EQ(joins_[5].bare_tokens, 32u);
+  EXPECT_EQ(scheduler_->prefix_cache().stats().tokens_found, 16u + 16 + 32 + 64);
+}
+
 TEST_F(SchedulerPathsTest, BeamsOfOnePathGoOnBesideSequencesOfAnother) {
   SchedulerOptions options = SmallOptions();
   options.lanes = 1;

@@ -27,6 +27,48 @@ TEST(SequenceKvTest, UncutIsOneSpan) {
   EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
 }
 
+// Tokens without activations stay so for whoever shares their slots, and are the first ones.
+TEST(SequenceKvTest, WhoSharesSlotsHasTheirBareTokens) {
+  SequenceKv kv({.slots = {1000, 100}}, 0);
+  const auto open = [&kv](SlotHolder holder, uint32_t bare, uint32_t tokens) {
+    kv.Open(holder, bare);
+    kv.BeginSpan(holder, 0);
+    ASSERT_TRUE(tokens == 0 || kv.Append(holder, tokens).ok());
+  };
+  open(1, SequenceKv::kAllBare, 48);
+  open(2, 0, 48);
+  EXPECT_EQ(kv.BareOf(1), 48u);
+  EXPECT_EQ(kv.BareOf(2), 0u);
+
+  open(3, 0, 0);
+  kv.Share(2, 0, 16, 3);
+  EXPECT_EQ(kv.BareOf(3), 0u);
+  kv.Share(1, 16, 16, 3);
+  EXPECT_EQ(kv.BareOf(3), 32u) << "the last bare one counts";
+  kv.Share(2, 32, 16, 3);
+  ASSERT_TRUE(kv.Append(3, 20).ok());
+  EXPECT_EQ(kv.BareOf(3), 32u) << "its own have activations";
+
+  open(4, 0, 0);
+  kv.Share(3, 16, 32, 4);
+  EXPECT_EQ(kv.BareOf(4), 16u);
+  open(5, 0, 0);
+  kv.Share(3, 32, 16, 5);
+  EXPECT_EQ(kv.BareOf(5), 0u);
+
+  kv.Fork(3, 6, 60);
+  kv.Fork(3, 7, 20);
+  kv.Fork(1, 8, 20);
+  ASSERT_TRUE(kv.Append(7, 10).ok());
+  ASSERT_TRUE(kv.Append(8, 10).ok());
+  EXPECT_EQ(kv.BareOf(6), 32u);
+  EXPECT_EQ(kv.BareOf(7), 20u);
+  EXPECT_EQ(kv.BareOf(8), 30u) << "a fork's own are as its parent's";
+  kv.Claim({HolderKind::kCachedBlock, 9}, 1, {{40, 16}}, 16);
+  EXPECT_EQ(kv.BareOf({HolderKind::kCachedBlock, 9}), 16u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
 TEST(SequenceKvTest, WhatIsReleasedIsFreeOnceItsTicketComesBack) {
   SequenceKv kv({.slots = {1000}}, 0);
   kv.Open(7);
