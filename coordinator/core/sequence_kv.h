@@ -71,8 +71,15 @@ class SequenceKv {
   std::vector<HeldExtent> Fork(SlotHolder parent, SlotHolder child, uint32_t tokens);
   // As KvDirectory::Share. Requires: nothing is cut; both are open, with a span on one node.
   std::vector<HeldExtent> Share(SlotHolder from, uint32_t first, uint32_t tokens, SlotHolder to);
-  // As KvDirectory::Claim, for a holder of one span. Requires: nothing is cut.
-  void Claim(SlotHolder holder, uint32_t node, const std::vector<Extent>& slots);
+
+  // Spans of a holder's tokens that are kept without a holder, as those of KvDirectory are.
+  // Requires: nothing is cut; what is shared from or with is open, with a span on the same node.
+  void Keep(const HeldSpans& from, uint32_t first, uint32_t tokens, absl::Span<OpenSpan*> kept);
+  OpenSpan* ClaimKept(uint32_t node, const std::vector<Extent>& slots);
+  void ReleaseKept(OpenSpan* kept) { directory_->ReleaseKept(kept); }
+  // The holder shares all slots of the kept span, as its next tokens'.
+  std::vector<HeldExtent> ShareKept(const OpenSpan& kept, SlotHolder to);
+
   void Release(SlotHolder holder, uint64_t ticket);
   // This does what KvDirectory::ReleaseFirst does, span by span.
   void ReleaseFirst(SlotHolder holder, uint32_t tokens, uint64_t ticket);
@@ -93,7 +100,7 @@ class SequenceKv {
   };
   // Calls `visit` with each span, in order.
   void VisitSpans(SlotHolder holder, absl::FunctionRef<void(const Span&)> visit) const;
-  uint32_t holders() const { return static_cast<uint32_t>(spans_.size()); }
+  uint32_t holders() const { return static_cast<uint32_t>(spans_.size()); }  // With a key.
 
   const KvDirectory& directory() const { return *directory_; }
   absl::Status Audit() const;
