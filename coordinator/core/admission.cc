@@ -71,7 +71,7 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (found.tokens > 0 && found.away == 0 && !maker_.HasRoom(step)) {
     return false;  // What follows a found prefix is rows, and those of this step are given away.
   }
-  if (IsWorthWaiting(found, first) || !MakeRoomFor(first, nodes[0])) {
+  if (IsWorthWaiting(found, first) || !MakeRoomFor(first, nodes[0], found)) {
     return false;
   }
   if (found.tokens + found.away == 0) {  // Else the rest of its prompt is rows.
@@ -90,17 +90,16 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   return true;
 }
 
-bool Admission::MakeRoomFor(Sequence& sequence, uint32_t node) {
+bool Admission::MakeRoomFor(Sequence& sequence, uint32_t node, const PrefixCache::Found& found) {
   if (options_.span_tokens > 0) {
     return true;  // Nothing is kept.
   }
-  const uint64_t wanted = SlotsWanted(node, options_.SlotsAtOnce(sequence.tokens()),
-                                      places_.cache.Find(sequence, node));
+  const uint64_t wanted = SlotsWanted(node, options_.SlotsAtOnce(sequence.tokens()), found);
   places_.cache.MakeRoomFor(sequence, node, wanted);
   return places_.kv.directory().SlotsFree(node) >= wanted;
 }
 
-std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, const Sequence& sequence) const {
+std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, const Sequence& sequence) {
   const plan::AttentionPath path = life_.PathOf(sequence.request);
   const Lanes& lanes = places_.lanes;
   std::vector<LaneLoad> loads = balance_.LoadsFor(path);
@@ -122,7 +121,7 @@ std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, const Sequenc
 }
 
 // A node is compared by the work of its lanes: their rows take dense arithmetic there, too.
-void Admission::KeepLanesWithHome(const Sequence& sequence, std::vector<LaneLoad>& lanes) const {
+void Admission::KeepLanesWithHome(const Sequence& sequence, std::vector<LaneLoad>& lanes) {
   const LaneHomes& homes = places_.lanes.homes();
   const size_t nodes = options_.memory_nodes.size();
   std::vector<uint64_t> work(nodes);
@@ -133,8 +132,8 @@ void Admission::KeepLanesWithHome(const Sequence& sequence, std::vector<LaneLoad
     has_lane[node] = has_lane[node] || lanes[lane].has_room;
   }
   const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
-  std::vector<NodeLoad> loads = LoadsOfNodes(sequence, joins, work, std::vector<uint32_t>(nodes),
-                                             places_.cache.FindOnNodes(sequence));
+  std::vector<NodeLoad>& loads = LoadsOfNodes(sequence, joins, work, std::vector<uint32_t>(nodes),
+                                              places_.cache.FindOnNodes(sequence));
   for (uint32_t node = 0; node < nodes; ++node) {
     loads[node].fits =
         has_lane[node] &&
@@ -151,13 +150,14 @@ void Admission::KeepLanesWithHome(const Sequence& sequence, std::vector<LaneLoad
 
 // Room for the tokens, the next one, and a few for everybody who is already there: without these a
 // newcomer would be preempted, and recomputed, within a few steps.
-bool Admission::NodeHasRoom(uint32_t node, uint32_t tokens, const PrefixCache::Found& found) const {
-  if (places_.residents.Starving(node) > 0) {
-    return false;
-  }
-  const uint64_t free = uint64_t{places_.kv.directory().SlotsFree(node)} +
-                        places_.cache.UnusedOn(node) - found.unused;
-  return free >= SlotsWanted(node, tokens, found);
+bool Admission::NodeHasRoom(uint32_t node, uint32_t tokens) const {
+  return HasSlots(node, SlotsWanted(node, tokens, {}), places_.kv.directory().SlotsFree(node), {});
+}
+
+bool Admission::HasSlots(uint32_t node, uint64_t wanted, uint32_t free,
+                         const PrefixCache::Found& found) const {
+  return places_.residents.Starving(node) == 0 &&
+         uint64_t{free} + places_.cache.UnusedOn(node) - found.unused >= wanted;
 }
 
 uint64_t Admission::SlotsWanted(uint32_t node, uint32_t tokens,
@@ -171,18 +171,17 @@ uint64_t Admission::SlotsWanted(uint32_t node, uint32_t tokens,
 // Span by span. What this sequence takes on a node counts for its next span: a node holds so many
 // whole spans of one sequence as fit side by side, so that the sequence can grow to its end
 // when it is alone.
-std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t lane) const {
+std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t lane) {
   const Lanes& lanes = places_.lanes;
   const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
   // The context that it will decode with: of all lanes, if its lane is not decided yet.
-  std::vector<uint64_t> seen =
-      lanes.IsPrefill(lane) ? lanes.context_tokens() : lanes[lane].context_tokens;
-  std::vector<uint32_t> taken(options_.memory_nodes.size());
+  seen_ = lanes.IsPrefill(lane) ? lanes.context_tokens() : lanes[lane].context_tokens;
+  taken_.assign(options_.memory_nodes.size(), 0);
   const std::vector<PrefixCache::Found> kept = places_.cache.FindOnNodes(sequence);
   std::vector<uint32_t> nodes;
   for (uint32_t left = joins; left > 0;) {
     const uint32_t tokens = options_.span_tokens == 0 ? left : std::min(left, options_.span_tokens);
-    std::vector<NodeLoad> loads = LoadsOfNodes(sequence, tokens, seen, taken, kept);
+    std::vector<NodeLoad>& loads = LoadsOfNodes(sequence, tokens, seen_, taken_, kept);
     for (uint32_t node = 0; node < loads.size(); ++node) {
       loads[node].fits &= lanes.homes().MayLive(lane, node);
     }
@@ -194,35 +193,35 @@ std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t
     }
     LAMINA_CHECK(loads[*picked].fits);
     nodes.push_back(*picked);
-    taken[*picked] += tokens;
-    seen[*picked] += reads;
+    taken_[*picked] += tokens;
+    seen_[*picked] += reads;
     left -= tokens;
   }
   return nodes;
 }
 
-std::vector<NodeLoad> Admission::LoadsOfNodes(const Sequence& sequence, uint32_t tokens,
-                                              const std::vector<uint64_t>& seen,
-                                              const std::vector<uint32_t>& taken,
-                                              const std::vector<PrefixCache::Found>& kept) const {
+std::vector<NodeLoad>& Admission::LoadsOfNodes(const Sequence& sequence, uint32_t tokens,
+                                               const std::vector<uint64_t>& seen,
+                                               const std::vector<uint32_t>& taken,
+                                               const std::vector<PrefixCache::Found>& kept) {
   const uint32_t span_max =
       options_.span_tokens == 0 ? options_.SlotsAtOnce(sequence.slots_max()) : options_.span_tokens;
-  std::vector<NodeLoad> loads;
-  loads.reserve(taken.size());
+  loads_.clear();
+  loads_.reserve(taken.size());
   for (uint32_t node = 0; node < taken.size(); ++node) {
     const MemoryNodeShare& share = options_.memory_nodes[node];
     const PrefixCache::Found& found = kept[node];
-    loads.push_back({.lane_context_tokens = seen[node],
-                     .bandwidth = share.bandwidth_bytes_per_second,
-                     .fits = taken[node] + uint64_t{span_max} <= share.slots &&
-                             NodeHasRoom(node, taken[node] + tokens, found),
-                     .kept_tokens = found.tokens + found.away,
-                     .drops_unused_for = places_.kv.directory().SlotsFree(node) >=
-                                                 SlotsWanted(node, taken[node] + tokens, found)
-                                             ? NodeLoad::kDropsNothing
-                                             : places_.cache.UnusedFor(node)});
+    const uint32_t free = places_.kv.directory().SlotsFree(node);
+    const uint64_t wanted = SlotsWanted(node, taken[node] + tokens, found);
+    loads_.push_back({.lane_context_tokens = seen[node],
+                      .bandwidth = share.bandwidth_bytes_per_second,
+                      .fits = taken[node] + uint64_t{span_max} <= share.slots &&
+                              HasSlots(node, wanted, free, found),
+                      .kept_tokens = found.tokens + found.away,
+                      .drops_unused_for = free >= wanted ? NodeLoad::kDropsNothing
+                                                         : places_.cache.UnusedFor(node)});
   }
-  return loads;
+  return loads_;
 }
 
 void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes,

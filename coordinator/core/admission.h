@@ -33,26 +33,31 @@ class Admission {
   // Lets the first in service order in, unless something is missing.
   bool AdmitFirst(OpenSteps& open);
   // The open lane that a newcomer joins; none when it has to wait for the next step of one.
-  std::optional<uint32_t> PickLaneToJoin(OpenSteps& open, const Sequence& sequence) const;
+  std::optional<uint32_t> PickLaneToJoin(OpenSteps& open, const Sequence& sequence);
   // Takes the room from lanes whose node has none for the newcomer. If K and V of its first tokens
   // are on the node where placement would have it, from those of all other nodes. Requires: lanes
   // are bound.
-  void KeepLanesWithHome(const Sequence& sequence, std::vector<LaneLoad>& lanes) const;
+  void KeepLanesWithHome(const Sequence& sequence, std::vector<LaneLoad>& lanes);
   // The memory nodes of the spans that a sequence joins with in this lane; empty when there is no
   // room. What it finds kept on a node takes no room there.
-  std::vector<uint32_t> PickNodesFor(const Sequence& sequence, uint32_t lane) const;
+  std::vector<uint32_t> PickNodesFor(const Sequence& sequence, uint32_t lane);
   // The load of each node for the next `tokens` tokens of a newcomer, which has taken so many slots
-  // there and makes its lane see so many tokens. `kept`: what it finds on each.
-  std::vector<NodeLoad> LoadsOfNodes(const Sequence& sequence, uint32_t tokens,
-                                     const std::vector<uint64_t>& seen,
-                                     const std::vector<uint32_t>& taken,
-                                     const std::vector<PrefixCache::Found>& kept) const;
-  // For so many tokens, of which some are found there.
-  bool NodeHasRoom(uint32_t node, uint32_t tokens, const PrefixCache::Found& found = {}) const;
+  // there and makes its lane see so many tokens. `kept`: what it finds on each. Valid until the
+  // next call.
+  std::vector<NodeLoad>& LoadsOfNodes(const Sequence& sequence, uint32_t tokens,
+                                      const std::vector<uint64_t>& seen,
+                                      const std::vector<uint32_t>& taken,
+                                      const std::vector<PrefixCache::Found>& kept);
+  // For so many tokens.
+  bool NodeHasRoom(uint32_t node, uint32_t tokens) const;
+  // Whether so many slots are free there, or come free once the cache drops what the newcomer does
+  // not find, and nobody waits for them.
+  bool HasSlots(uint32_t node, uint64_t wanted, uint32_t free,
+                const PrefixCache::Found& found) const;
   uint64_t SlotsWanted(uint32_t node, uint32_t tokens, const PrefixCache::Found& found) const;
   // Has the cache drop what takes the slots that the sequence needs besides those that it finds.
   // Whether they are free now.
-  bool MakeRoomFor(Sequence& sequence, uint32_t node);
+  bool MakeRoomFor(Sequence& sequence, uint32_t node, const PrefixCache::Found& found);
   // It has `away` tokens read from the spill tier, behind those that it finds.
   void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes, uint32_t away,
             OpenStep& open);
@@ -68,6 +73,10 @@ class Admission {
   const LaneBalance& balance_;
   StepMaker& maker_;
   Placement& placement_;
+  // Lists with an entry for each node, made anew for each newcomer in the memory of the last one's.
+  std::vector<NodeLoad> loads_;
+  std::vector<uint64_t> seen_;
+  std::vector<uint32_t> taken_;
 };
 
 }  // namespace lamina::core

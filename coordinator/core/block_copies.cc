@@ -45,11 +45,11 @@ void BlockCopies::Copy(uint32_t node, uint32_t free, uint32_t slots, plan::StepP
       return;
     }
     const std::vector<CachedBlock*> run = RunOf(*next);
-    std::vector<SlotHolder> holders;
+    std::vector<const OpenSpan*> kept;
     for (const CachedBlock* block : run) {
-      holders.push_back(block->holder());
+      kept.push_back(block->slots);
     }
-    plan.spills_out.push_back(spills_.OutBlocks(node, holders, block_tokens_));
+    plan.spills_out.push_back(spills_.OutBlocks(node, kept, block_tokens_));
     const uint64_t copy = plan.spills_out.back().spill;
     for (CachedBlock* block : run) {
       tree_.Unlist(*block);
@@ -108,7 +108,7 @@ void BlockCopies::EraseFrom(CachedBlock& block) {
     Forget(block.copies.back());
   }
   while (!block.children.empty()) {
-    EraseFrom(*block.children.begin()->second);
+    EraseFrom(*block.children.first());
   }
   tree_.Erase(block);
 }

@@ -9,16 +9,16 @@
 #include "common/check.h"
 
 namespace lamina::core {
-namespace {
 
-// Where the block on this node is among blocks that are sorted by node, or would be.
-template <typename Blocks>
-auto OnNode(Blocks& blocks, uint32_t node) {
-  return std::lower_bound(blocks.begin(), blocks.end(), node,
-                          [](const auto* block, uint32_t of) { return block->node < of; });
+bool BlockTree::FirstKey::operator<(const FirstKey& other) const {
+  const auto order = std::lexicographical_compare_three_way(
+      tokens.begin(), tokens.end(), other.tokens.begin(), other.tokens.end());
+  if (order != 0) {
+    return order < 0;
+  }
+  const int salts = salt.compare(other.salt);
+  return salts != 0 ? salts < 0 : node < other.node;
 }
-
-}  // namespace
 
 void BlockTree::Reset(uint32_t nodes, uint32_t copied_blocks) {
   copied_blocks_ = copied_blocks;
@@ -26,65 +26,58 @@ void BlockTree::Reset(uint32_t nodes, uint32_t copied_blocks) {
   nodes_.assign(nodes, {});
   firsts_.clear();
   blocks_.clear();
+  pool_.Clear();
 }
 
 CachedBlock* BlockTree::Find(uint64_t id) const {
   const auto found = blocks_.find(id);
-  return found == blocks_.end() ? nullptr : found->second.get();
+  return found == blocks_.end() ? nullptr : found->second;
 }
 
-const std::vector<CachedBlock*>* BlockTree::Firsts(const Tokens& tokens,
-                                                   const std::string& salt) const {
-  const auto found = firsts_.find({tokens, salt});
-  return found == firsts_.end() ? nullptr : &found->second;
+CachedBlock* BlockTree::FirstOn(uint32_t node, Tokens tokens, absl::string_view salt) const {
+  const auto first = firsts_.find(FirstKey{.tokens = tokens, .salt = salt, .node = node});
+  return first == firsts_.end() ? nullptr : *first;
 }
 
-CachedBlock* BlockTree::FirstOn(uint32_t node, const Tokens& tokens,
-                                const std::string& salt) const {
-  const std::vector<CachedBlock*>* firsts = Firsts(tokens, salt);
-  if (firsts == nullptr) {
-    return nullptr;
+void BlockTree::VisitFirsts(Tokens tokens, absl::string_view salt,
+                            absl::FunctionRef<void(const CachedBlock&)> visit) const {
+  for (auto first = firsts_.lower_bound(FirstKey{.tokens = tokens, .salt = salt});
+       first != firsts_.end() && (*first)->tokens == tokens && (*first)->salt == salt; ++first) {
+    visit(**first);
   }
-  const auto first = OnNode(*firsts, node);
-  return first != firsts->end() && (*first)->node == node ? *first : nullptr;
-}
-
-CachedBlock* BlockTree::Below(const CachedBlock& parent, const Tokens& tokens) {
-  const auto found = parent.children.find(tokens);
-  return found == parent.children.end() ? nullptr : found->second;
 }
 
 CachedBlock& BlockTree::Insert(uint64_t id, uint32_t node, const std::string& salt,
-                               CachedBlock* parent, const Tokens& tokens) {
-  auto block = std::make_unique<CachedBlock>();
-  block->id = id;
-  block->node = node;
-  block->salt = salt;
-  block->parent = parent;
-  block->tokens = tokens;
-  block->has_slots = false;
-  block->depth = parent == nullptr ? 0 : parent->depth + 1;
-  CachedBlock& inserted = *block;
+                               CachedBlock* parent, Tokens tokens) {
+  CachedBlock& block = pool_.Take();
+  block.id = id;
+  block.node = node;
+  block.parent = parent;
+  block.tokens.assign(tokens.begin(), tokens.end());
   if (parent != nullptr) {
-    parent->children.emplace(tokens, &inserted);
+    block.depth = parent->depth + 1;
+    parent->children.Insert(block);
   } else {
-    std::vector<CachedBlock*>& firsts = firsts_[{tokens, salt}];
-    firsts.insert(OnNode(firsts, node), &inserted);
+    block.salt = salt;
+    LAMINA_CHECK(firsts_.insert(&block).second);
   }
-  blocks_.emplace(id, std::move(block));
-  GainSlots(inserted);
-  return inserted;
+  LAMINA_CHECK(blocks_.empty() || blocks_.rbegin()->first < id);
+  blocks_.emplace_hint(blocks_.end(), id, &block);
+  GainSlots(block);
+  return block;
 }
 
 void BlockTree::GainSlots(CachedBlock& block) {
   LAMINA_CHECK(!block.has_slots && block.users == 0 && block.children_with_slots == 0);
   if (CachedBlock* parent = block.parent; parent != nullptr) {
     LAMINA_CHECK(parent->has_slots);
-    nodes_[parent->node].droppable.erase(FromBelow(*parent));
+    if (parent->droppable()) {
+      nodes_[parent->node].droppable.erase(FromBelow(*parent));
+    }
     ++parent->children_with_slots;
   }
   block.has_slots = true;
-  nodes_[block.node].unused += block_tokens_;
+  block.users = 1;
   ++with_slots_;
 }
 
@@ -99,14 +92,9 @@ void BlockTree::LoseSlots(CachedBlock& block) {
   if (CachedBlock* parent = block.parent; parent != nullptr) {
     --parent->children_with_slots;
     if (parent->droppable()) {
-      node.droppable.insert(FromBelow(*parent));
+      node.droppable.emplace(FromBelow(*parent), parent);
     }
   }
-}
-
-void BlockTree::Settle(CachedBlock& block, uint64_t last_used) {
-  block.last_used = last_used;
-  List(block);
 }
 
 void BlockTree::Use(CachedBlock& block) {
@@ -114,7 +102,9 @@ void BlockTree::Use(CachedBlock& block) {
   if (block.users == 0) {
     Node& node = nodes_[block.node];
     node.unused -= block_tokens_;
-    node.droppable.erase(FromBelow(block));
+    if (block.droppable()) {
+      node.droppable.erase(FromBelow(block));
+    }
     if (IsUncopied(block)) {
       node.uncopied.erase(FromAbove(block));
     }
@@ -134,15 +124,12 @@ void BlockTree::Unuse(CachedBlock& block, uint64_t now) {
 void BlockTree::Erase(CachedBlock& block) {
   LAMINA_CHECK(!block.has_slots && block.children.empty() && block.copies.empty());
   if (block.parent != nullptr) {
-    block.parent->children.erase(block.tokens);
+    block.parent->children.Erase(block);
   } else {
-    const auto first = firsts_.find({block.tokens, block.salt});
-    first->second.erase(OnNode(first->second, block.node));
-    if (first->second.empty()) {
-      firsts_.erase(first);
-    }
+    LAMINA_CHECK(firsts_.erase(&block) == 1);
   }
   blocks_.erase(block.id);
+  pool_.Give(block);
 }
 
 bool BlockTree::IsUncopied(const CachedBlock& block) const {
@@ -164,12 +151,12 @@ void BlockTree::Unlist(CachedBlock& block) {
 void BlockTree::List(CachedBlock& block) {
   Node& node = nodes_[block.node];
   if (block.droppable()) {
-    node.droppable.insert(FromBelow(block));
+    node.droppable.emplace(FromBelow(block), &block);
   }
   if (IsUncopied(block)) {
-    node.uncopied.insert(FromAbove(block));
+    node.uncopied.emplace(FromAbove(block), &block);
   } else if (EndsRun(block) && !block.copies.empty()) {
-    node.copied.insert(FromBelow(block));
+    node.copied.emplace(FromBelow(block), &block);
   }
 }
 
@@ -189,6 +176,10 @@ absl::Status BlockTree::Audit() const {
   uint32_t slots = 0;
   for (const auto& [id, block] : blocks_) {
     const CachedBlock* parent = block->parent;
+    if ((parent == nullptr ? FirstOn(block->node, block->tokens, block->salt)
+                           : parent->children.Find(block->tokens)) != block) {
+      return broken(id, "is not found by its tokens");
+    }
     ++children[parent];
     with_slots[parent] += block->has_slots ? 1 : 0;
     slots += block->has_slots ? 1 : 0;
@@ -211,15 +202,19 @@ absl::Status BlockTree::Audit() const {
     count.droppable += block->droppable() ? 1 : 0;
     count.uncopied += IsUncopied(*block) ? 1 : 0;
     count.copied += ends_copy ? 1 : 0;
-    if ((block->droppable() && !node.droppable.contains(FromBelow(*block))) ||
-        (IsUncopied(*block) && !node.uncopied.contains(FromAbove(*block))) ||
-        (ends_copy && !node.copied.contains(FromBelow(*block)))) {
+    const auto misses = [&](const Places& places, const Place& place) {
+      const auto found = places.find(place);
+      return found == places.end() || found->second != block;
+    };
+    if ((block->droppable() && misses(node.droppable, FromBelow(*block))) ||
+        (IsUncopied(*block) && misses(node.uncopied, FromAbove(*block))) ||
+        (ends_copy && misses(node.copied, FromBelow(*block)))) {
       return broken(id, "is not found to be dropped or copied");
     }
   }
   for (const auto& [id, block] : blocks_) {
-    if (block->children.size() != children[block.get()] ||
-        block->children_with_slots != with_slots[block.get()]) {
+    if (block->children.size() != children[block] ||
+        block->children_with_slots != with_slots[block]) {
       return broken(id, "miscounts who lies below it");
     }
   }
@@ -231,19 +226,14 @@ absl::Status BlockTree::Audit() const {
       return absl::InternalError(absl::StrCat("node ", node, " miscounts unused blocks"));
     }
   }
-  size_t first = 0;
-  for (const auto& [tokens, blocks] : firsts_) {
-    first += blocks.size();
-    if (!std::is_sorted(blocks.begin(), blocks.end(),
-                        [](const auto* a, const auto* b) { return a->node < b->node; })) {
-      return absl::InternalError("first blocks are not in the order of their nodes");
-    }
+  if (pool_.taken() != blocks_.size()) {
+    return absl::InternalError("a block is in no tree");
   }
   if (slots != with_slots_) {
     return absl::InternalError("blocks with slots are miscounted");
   }
-  return first == children[nullptr] ? absl::OkStatus()
-                                    : absl::InternalError("a tree has a block of nobody");
+  return firsts_.size() == children[nullptr] ? absl::OkStatus()
+                                             : absl::InternalError("a tree has a block of nobody");
 }
 
 }  // namespace lamina::core

@@ -10,21 +10,25 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "coordinator/core/cached_block.h"
+#include "coordinator/core/stable_pool.h"
 
 namespace lamina::core {
 
 class BlockTree {
  public:
-  using Tokens = CachedBlock::Tokens;
+  using Tokens = absl::Span<const TokenId>;
 
   explicit BlockTree(uint32_t block_tokens) : block_tokens_(block_tokens) {}
 
@@ -33,22 +37,23 @@ class BlockTree {
 
   // Null: there is none.
   CachedBlock* Find(uint64_t id) const;
-  CachedBlock* FirstOn(uint32_t node, const Tokens& tokens, const std::string& salt) const;
-  static CachedBlock* Below(const CachedBlock& parent, const Tokens& tokens);
-  // The first blocks with these tokens, by node; null: none has one.
-  const std::vector<CachedBlock*>* Firsts(const Tokens& tokens, const std::string& salt) const;
-  const absl::btree_map<uint64_t, std::unique_ptr<CachedBlock>>& blocks() const { return blocks_; }
+  CachedBlock* FirstOn(uint32_t node, Tokens tokens, absl::string_view salt) const;
+  // Calls `visit` with the first blocks that have these tokens, by node.
+  void VisitFirsts(Tokens tokens, absl::string_view salt,
+                   absl::FunctionRef<void(const CachedBlock&)> visit) const;
+  const absl::btree_map<uint64_t, CachedBlock*>& blocks() const { return blocks_; }
   uint32_t with_slots() const { return with_slots_; }
 
-  // A block that nobody uses, and which has slots; Use() or Settle() follows. Its place is free,
-  // and its parent has slots.
+  // A block that has slots, and one that uses it. Requires: its place is free; no other has a
+  // larger number; its parent has slots.
   CachedBlock& Insert(uint64_t id, uint32_t node, const std::string& salt, CachedBlock* parent,
-                      const Tokens& tokens);
-  void Settle(CachedBlock& block, uint64_t last_used);
+                      Tokens tokens);
+  // One more uses a block with slots, or one less.
   void Use(CachedBlock& block);
   void Unuse(CachedBlock& block, uint64_t now);
   void LoseSlots(CachedBlock& block);  // Requires: droppable().
-  void GainSlots(CachedBlock& block);  // As Insert(), for one without slots.
+  // One without slots has some again, and one that uses it. Requires: its parent has slots.
+  void GainSlots(CachedBlock& block);
   // Requires: it has neither slots nor children.
   void Erase(CachedBlock& block);
 
@@ -67,37 +72,53 @@ class BlockTree {
   // which could be copied and is not, and of those that end one that is copied. Of several used at
   // the same time the lowest, or of those not copied the highest: a copy is of use only with all
   // above it. Null: none.
-  CachedBlock* OldestDroppable(uint32_t node) const {
-    const auto& droppable = nodes_[node].droppable;
-    return droppable.empty() ? nullptr : Find(UINT64_MAX - droppable.begin()->second);
-  }
-  CachedBlock* OldestUncopied(uint32_t node) const {
-    const auto& uncopied = nodes_[node].uncopied;
-    return uncopied.empty() ? nullptr : Find(uncopied.begin()->second);
-  }
-  CachedBlock* OldestCopied(uint32_t node) const {
-    const auto& copied = nodes_[node].copied;
-    return copied.empty() ? nullptr : Find(UINT64_MAX - copied.begin()->second);
+  CachedBlock* OldestDroppable(uint32_t node) const { return FirstIn(nodes_[node].droppable); }
+  CachedBlock* OldestUncopied(uint32_t node) const { return FirstIn(nodes_[node].uncopied); }
+  CachedBlock* OldestCopied(uint32_t node) const { return FirstIn(nodes_[node].copied); }
+  // When OldestDroppable() was used last; nothing: there is none. Reads no block.
+  std::optional<uint64_t> OldestUse(uint32_t node) const {
+    const Places& droppable = nodes_[node].droppable;
+    return droppable.empty() ? std::nullopt : std::optional(droppable.begin()->first.first);
   }
 
   // Recounts. Errors: kInternal names the first broken invariant.
   absl::Status Audit() const;
 
  private:
-  using First = std::pair<Tokens, std::string>;  // What the first blocks of trees have in common.
+  // By what first blocks are found: those of one tree on all nodes follow each other.
+  struct FirstKey {
+    Tokens tokens;
+    absl::string_view salt;
+    uint32_t node = 0;
+    bool operator<(const FirstKey& other) const;
+  };
+  struct FirstBefore {
+    using is_transparent = void;
+    static FirstKey KeyOf(const CachedBlock* block) {
+      return {.tokens = block->tokens, .salt = block->salt, .node = block->node};
+    }
+    static const FirstKey& KeyOf(const FirstKey& key) { return key; }
+    template <typename A, typename B>
+    bool operator()(const A& a, const B& b) const {
+      return KeyOf(a) < KeyOf(b);
+    }
+  };
   // By when blocks were used last, and of those used at the same time from below, or from above: a
-  // block's number is above its parent's. Places in place of pointers, so that nothing else is
-  // read.
+  // block's number is above its parent's. To find a place no block is read.
   using Place = std::pair<uint64_t, uint64_t>;
+  using Places = absl::btree_map<Place, CachedBlock*>;
+  static CachedBlock* FirstIn(const Places& places) {
+    return places.empty() ? nullptr : places.begin()->second;
+  }
   static Place FromBelow(const CachedBlock& block) {
     return {block.last_used, UINT64_MAX - block.id};
   }
   static Place FromAbove(const CachedBlock& block) { return {block.last_used, block.id}; }
   struct Node {
     uint32_t unused = 0;
-    absl::btree_set<Place> droppable;  // From below,
-    absl::btree_set<Place> uncopied;   // from above,
-    absl::btree_set<Place> copied;     // and from below.
+    Places droppable;  // From below,
+    Places uncopied;   // from above,
+    Places copied;     // and from below.
   };
   bool IsUncopied(const CachedBlock& block) const;
 
@@ -105,8 +126,9 @@ class BlockTree {
   uint32_t copied_blocks_ = 0;
   uint32_t with_slots_ = 0;
   std::vector<Node> nodes_;
-  absl::btree_map<uint64_t, std::unique_ptr<CachedBlock>> blocks_;  // By id.
-  absl::btree_map<First, std::vector<CachedBlock*>> firsts_;  // One on a node at most, by node.
+  StablePool<CachedBlock> pool_;
+  absl::btree_map<uint64_t, CachedBlock*> blocks_;  // By id.
+  absl::btree_set<CachedBlock*, FirstBefore> firsts_;
 };
 
 }  // namespace lamina::core

@@ -15,90 +15,112 @@ constexpr int kRunsLookedAt = 8;
 
 }  // namespace
 
-void FreeRuns::Insert(uint32_t start, Run run) {
-  by_start_.emplace(start, run);
-  by_tokens_.emplace(run.tokens, start);
-  by_freed_.emplace(run.freed, start);
+void FreeRuns::Insert(Extent extent, int64_t freed) {
+  const uint32_t end = extent.first_slot + extent.tokens;
+  by_end_.emplace(end, Run{.tokens = extent.tokens, .indexed = extent.tokens, .freed = freed});
+  by_tokens_.emplace(extent.tokens, end);
+  by_freed_.emplace(freed, end);
 }
 
-void FreeRuns::Erase(uint32_t start, Run run) {
-  by_tokens_.erase({run.tokens, start});
-  by_freed_.erase(run.freed);
-  by_start_.erase(start);
+void FreeRuns::Erase(Runs::iterator run) {
+  by_tokens_.erase({run->second.indexed, run->first});
+  by_freed_.erase(run->second.freed);
+  by_end_.erase(run);
 }
 
 void FreeRuns::Add(Extent extent) {
   LAMINA_CHECK(extent.tokens > 0);
-  using Neighbour = std::optional<std::pair<uint32_t, Run>>;
-  const auto at = by_start_.lower_bound(extent.first_slot);
-  const Neighbour before = at == by_start_.begin() ? Neighbour() : *std::prev(at);
-  const Neighbour next = at == by_start_.end() ? Neighbour() : *at;
-  if (before) {
-    const uint32_t before_end = before->first + before->second.tokens;
-    LAMINA_CHECK(before_end <= extent.first_slot);
-    if (before_end == extent.first_slot) {
-      extent = {before->first, before->second.tokens + extent.tokens};
-      Erase(before->first, before->second);
+  const uint32_t end = extent.first_slot + extent.tokens;
+  const auto behind = by_end_.upper_bound(end);
+  if (behind != by_end_.end()) {
+    const Extent next = ExtentOf(*behind);
+    LAMINA_CHECK(end <= next.first_slot);
+    if (end == next.first_slot) {
+      extent.tokens += next.tokens;
+      Erase(behind);
     }
   }
-  if (next) {
-    const uint32_t end = extent.first_slot + extent.tokens;
-    LAMINA_CHECK(end <= next->first);
-    if (end == next->first) {
-      extent.tokens += next->second.tokens;
-      Erase(next->first, next->second);
+  const auto before = by_end_.lower_bound(extent.first_slot);
+  if (before != by_end_.end()) {
+    const Extent touched = ExtentOf(*before);
+    LAMINA_CHECK(before->first == extent.first_slot || touched.first_slot >= end);
+    if (before->first == extent.first_slot) {
+      extent = {touched.first_slot, touched.tokens + extent.tokens};
+      Erase(before);
     }
   }
-  Insert(extent.first_slot, {.tokens = extent.tokens, .freed = ++last_freed_});
+  Insert(extent, ++last_freed_);
 }
 
 void FreeRuns::Remove(Extent extent) {
-  auto it = by_start_.upper_bound(extent.first_slot);
-  LAMINA_CHECK(extent.tokens > 0 && it != by_start_.begin());
-  --it;
-  const uint32_t start = it->first;
-  const Run run = it->second;
-  const uint32_t run_end = start + run.tokens;
+  const auto it = by_end_.upper_bound(extent.first_slot);
+  LAMINA_CHECK(extent.tokens > 0 && it != by_end_.end());
+  const Extent run = ExtentOf(*it);
+  const uint32_t run_end = it->first;
   const uint32_t end = extent.first_slot + extent.tokens;
-  LAMINA_CHECK(end <= run_end);
-  Erase(start, run);
-  if (end < run_end) {
-    Insert(end, {.tokens = run_end - end, .freed = run.freed});
+  LAMINA_CHECK(run.first_slot <= extent.first_slot && end <= run_end);
+  if (run.first_slot == extent.first_slot && end < run_end) {
+    it->second.tokens = run_end - end;
+    return;
   }
-  if (start < extent.first_slot) {
+  const int64_t freed = it->second.freed;
+  Erase(it);
+  if (end < run_end) {
+    Insert({end, run_end - end}, freed);
+  }
+  if (run.first_slot < extent.first_slot) {
     // Ages are unique. When both ends are left, the one before is a leftover of alignment: short,
     // so it becomes the oldest.
     const bool alone = end == run_end;
-    Insert(start,
-           {.tokens = extent.first_slot - start, .freed = alone ? run.freed : --oldest_freed_});
+    Insert({run.first_slot, extent.first_slot - run.first_slot}, alone ? freed : --oldest_freed_);
   }
 }
 
+uint32_t FreeRuns::TakeFrom(uint32_t slot, uint32_t tokens) {
+  LAMINA_CHECK(tokens > 0);
+  const auto it = by_end_.upper_bound(slot);
+  if (it == by_end_.end() || ExtentOf(*it).first_slot != slot) {
+    return 0;
+  }
+  if (tokens < it->second.tokens) {
+    it->second.tokens -= tokens;
+    return tokens;
+  }
+  const uint32_t all = it->second.tokens;
+  Erase(it);
+  return all;
+}
+
 std::optional<Extent> FreeRuns::StartingAt(uint32_t slot) const {
-  const auto it = by_start_.find(slot);
-  if (it == by_start_.end()) {
+  const auto it = At(slot);
+  if (it == by_end_.end() || ExtentOf(*it).first_slot != slot) {
     return std::nullopt;
   }
-  return Extent{it->first, it->second.tokens};
+  return ExtentOf(*it);
 }
 
 std::optional<Extent> FreeRuns::LongestNear(uint32_t slot, uint32_t least) const {
   std::optional<Extent> best;
-  const auto consider = [&](uint32_t start, uint32_t tokens) {
-    if (tokens >= least &&
-        (!best || tokens > best->tokens || (tokens == best->tokens && start < best->first_slot))) {
-      best = Extent{start, tokens};
+  const auto consider = [&](const Extent& run) {
+    if (run.tokens >= least &&
+        (!best || run.tokens > best->tokens ||
+         (run.tokens == best->tokens && run.first_slot < best->first_slot))) {
+      best = run;
     }
   };
-  const auto middle = by_start_.lower_bound(slot);
+  // The first run that starts at the slot or behind it.
+  auto middle = At(slot);
+  if (middle != by_end_.end() && ExtentOf(*middle).first_slot < slot) {
+    ++middle;
+  }
   auto it = middle;
-  for (int i = 0; i < kRunsLookedAt && it != by_start_.end(); ++i, ++it) {
-    consider(it->first, it->second.tokens);
+  for (int i = 0; i < kRunsLookedAt && it != by_end_.end(); ++i, ++it) {
+    consider(ExtentOf(*it));
   }
   it = middle;
-  for (int i = 0; i < kRunsLookedAt && it != by_start_.begin(); ++i) {
+  for (int i = 0; i < kRunsLookedAt && it != by_end_.begin(); ++i) {
     --it;
-    consider(it->first, it->second.tokens);
+    consider(ExtentOf(*it));
   }
   return best;
 }
@@ -106,20 +128,27 @@ std::optional<Extent> FreeRuns::LongestNear(uint32_t slot, uint32_t least) const
 std::optional<Extent> FreeRuns::LastFreed(uint32_t least) const {
   auto it = by_freed_.rbegin();
   for (int i = 0; i < kRunsLookedAt && it != by_freed_.rend(); ++i, ++it) {
-    const uint32_t tokens = by_start_.at(it->second).tokens;
-    if (tokens >= least) {
-      return Extent{it->second, tokens};
+    const Extent run = ExtentOf(*by_end_.find(it->second));
+    if (run.tokens >= least) {
+      return run;
     }
   }
   return std::nullopt;
 }
 
-std::optional<Extent> FreeRuns::Longest() const {
-  if (by_tokens_.empty()) {
-    return std::nullopt;
+// The first that is as long as it is said to be: no other one is longer than said.
+std::optional<Extent> FreeRuns::Longest() {
+  while (!by_tokens_.empty()) {
+    const auto longest = std::prev(by_tokens_.end());
+    const auto run = by_end_.find(longest->second);
+    if (run->second.indexed == run->second.tokens) {
+      return ExtentOf(*run);
+    }
+    by_tokens_.erase(longest);
+    run->second.indexed = run->second.tokens;
+    by_tokens_.emplace(run->second.indexed, run->first);
   }
-  const auto& [tokens, start] = *by_tokens_.rbegin();
-  return Extent{start, tokens};
+  return std::nullopt;
 }
 
 }  // namespace lamina::core

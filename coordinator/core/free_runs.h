@@ -4,7 +4,9 @@
 // length and by how recently they were freed (last in, first out).
 //
 // Two runs never touch: what is added next to a run joins it, and the joined run is the most
-// recently freed one. Every call costs O(log runs), whatever the number of slots.
+// recently freed one. Every call costs O(log runs), whatever the number of slots. Decode rows take
+// runs slot by slot from their fronts, so that runs are kept by their ends: then a search is all
+// that it takes.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 
@@ -27,6 +29,9 @@ class FreeRuns {
 
   // Takes a part out of the run that contains it. What is left of the run keeps its age.
   void Remove(Extent extent);
+  // Takes at most `tokens` slots from the front of the run that starts exactly at `slot`; the
+  // number of them is 0 if none does. Requires: tokens > 0.
+  uint32_t TakeFrom(uint32_t slot, uint32_t tokens);
 
   // The run that starts exactly at `slot`.
   std::optional<Extent> StartingAt(uint32_t slot) const;
@@ -39,24 +44,30 @@ class FreeRuns {
   std::optional<Extent> LastFreed(uint32_t least) const;
 
   // The longest run of all; of two equally long ones the one with the higher address.
-  std::optional<Extent> Longest() const;
+  std::optional<Extent> Longest();
 
-  bool empty() const { return by_start_.empty(); }
+  bool empty() const { return by_end_.empty(); }
 
   struct Run {
     uint32_t tokens = 0;
-    int64_t freed = 0;  // Larger is more recent; unique.
+    uint32_t indexed = 0;  // How long it was when it was put in order by length: no shorter.
+    int64_t freed = 0;     // Larger is more recent; unique.
   };
   using Runs = absl::btree_map<uint32_t, Run>;
-  const Runs& runs() const { return by_start_; }
+  const Runs& runs() const { return by_end_; }  // By the slot behind the last one.
+  // The run that contains `slot`, or else the next one.
+  Runs::const_iterator At(uint32_t slot) const { return by_end_.upper_bound(slot); }
+  static Extent ExtentOf(const Runs::value_type& run) {
+    return {run.first - run.second.tokens, run.second.tokens};
+  }
 
  private:
-  void Insert(uint32_t start, Run run);
-  void Erase(uint32_t start, Run run);
+  void Insert(Extent extent, int64_t freed);
+  void Erase(Runs::iterator run);
 
-  Runs by_start_;
-  absl::btree_set<std::pair<uint32_t, uint32_t>> by_tokens_;  // (tokens, start)
-  absl::btree_map<int64_t, uint32_t> by_freed_;               // freed -> start
+  Runs by_end_;
+  absl::btree_set<std::pair<uint32_t, uint32_t>> by_tokens_;  // (indexed, end)
+  absl::btree_map<int64_t, uint32_t> by_freed_;               // freed -> end
   int64_t last_freed_ = 0;
   int64_t oldest_freed_ = 0;
 };

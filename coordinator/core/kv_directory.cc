@@ -3,7 +3,6 @@
 #include "coordinator/core/kv_directory.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -31,6 +30,14 @@ OpenSpan& KvDirectory::Impl::Insert(const HeldSpan& span, uint32_t node) {
   const auto [it, inserted] = spans.emplace(span, OpenSpan{.node = node, .opened = ++opened_count});
   LAMINA_CHECK(inserted);
   return it->second;
+}
+
+OpenSpan& KvDirectory::Impl::InsertKept(uint32_t node) {
+  LAMINA_CHECK(node < pools.size());
+  OpenSpan& span = kept.Take();
+  span.node = node;
+  span.opened = ++opened_count;
+  return span;
 }
 
 // Changes the size of a reservation; the slots themselves are the caller's business.
@@ -88,17 +95,33 @@ void KvDirectory::Impl::ReserveBehind(OpenSpan& span) {
   SetReservation(span, tokens);
 }
 
+// An open span uses the slots no more. Those that no other does are in quarantine.
+void KvDirectory::Impl::EndUse(Pool& pool, const Extent& extent) {
+  parts.clear();
+  pool.live.Drop(extent, parts);
+  for (const Extent& part : parts) {
+    pool.quarantined += part.tokens;
+  }
+}
+
+// No node can use the slots any more because of a span that has ended. Those that none can at all
+// are free.
+void KvDirectory::Impl::Free(Pool& pool, const Extent& extent) {
+  parts.clear();
+  pool.uses.Drop(extent, parts);
+  for (const Extent& part : parts) {
+    pool.free.Add(part);
+    pool.quarantined -= part.tokens;
+    pool.unreserved += part.tokens;
+  }
+}
+
 // Shared slots too: whoever ends last may have a ticket that comes back before this one.
 void KvDirectory::Impl::Quarantine(uint32_t node, absl::Span<const Extent> extents,
                                    uint64_t ticket) {
-  Pool& pool = pools[node];
-  std::vector<Extent> released;
   for (const Extent& extent : extents) {
     quarantine[ticket].push_back({node, extent});
-    pool.live.Drop(extent, released);
-  }
-  for (const Extent& extent : released) {
-    pool.quarantined += extent.tokens;
+    EndUse(pools[node], extent);
   }
 }
 
@@ -147,15 +170,15 @@ Extent KvDirectory::Impl::TakeNext(OpenSpan& span, uint32_t tokens) {
     SetReservation(span, span.reserved - taken.tokens);
     return taken;
   }
-  std::optional<Extent> run;
+  Extent taken;
   if (!span.extents.empty()) {
-    run = pool.free.StartingAt(span.TailEnd());
+    taken = {span.TailEnd(), pool.free.TakeFrom(span.TailEnd(), tokens)};
   }
-  if (!run) {
-    run = NextRun(span, tokens);
+  if (taken.tokens == 0) {
+    const Extent run = NextRun(span, tokens);
+    taken = {run.first_slot, std::min(tokens, run.tokens)};
+    pool.free.Remove(taken);
   }
-  const Extent taken{run->first_slot, std::min(tokens, run->tokens)};
-  pool.free.Remove(taken);
   pool.unreserved -= taken.tokens;
   return taken;
 }
@@ -245,13 +268,28 @@ std::vector<Extent> KvDirectory::Fork(const HeldSpan& parent, const HeldSpan& ch
 
 std::vector<Extent> KvDirectory::Share(const HeldSpan& from, uint32_t first, uint32_t tokens,
                                        const HeldSpan& to) {
-  const OpenSpan& source = impl_->Find(from);
-  OpenSpan& target = impl_->Find(to);
-  LAMINA_CHECK(source.node == target.node && target.reserved == 0);
-  LAMINA_CHECK(uint64_t{first} + tokens <= source.tokens && first >= source.released);
-  Pool& pool = impl_->pools[source.node];
-  const size_t extents_before = target.extents.size();
+  return Share(impl_->Find(from), first, tokens, impl_->Find(to));
+}
+
+std::vector<Extent> KvDirectory::Share(const OpenSpan& from, uint32_t first, uint32_t tokens,
+                                       OpenSpan& to) {
+  LAMINA_CHECK(from.node == to.node && to.reserved == 0);
+  const size_t extents_before = to.extents.size();
   std::vector<Extent> shared;
+  impl_->Use(from, first, tokens, [&](const Extent& part) {
+    AppendExtent(to.extents, part);
+    AppendExtent(shared, part);
+  });
+  to.tokens += tokens;
+  impl_->pools[to.node].extents_open += to.extents.size() - extents_before;
+  return shared;
+}
+
+// One more span uses the slots of these tokens. Calls `visit` with each extent of them.
+void KvDirectory::Impl::Use(const OpenSpan& source, uint32_t first, uint32_t tokens,
+                            absl::FunctionRef<void(const Extent&)> visit) {
+  LAMINA_CHECK(uint64_t{first} + tokens <= source.tokens && first >= source.released);
+  Pool& pool = pools[source.node];
   uint32_t passed = source.released;  // Tokens of the source before the extent.
   for (const Extent& extent : source.extents) {
     const uint32_t begin = std::max(first, passed);
@@ -260,36 +298,58 @@ std::vector<Extent> KvDirectory::Share(const HeldSpan& from, uint32_t first, uin
       const Extent part{extent.first_slot + (begin - passed), end - begin};
       pool.live.Add(part);
       pool.uses.Add(part);
-      AppendExtent(target.extents, part);
-      AppendExtent(shared, part);
+      visit(part);
     }
     passed += extent.tokens;
+    if (passed >= first + tokens) {
+      break;
+    }
   }
-  target.tokens += tokens;
   pool.tokens_open += tokens;
-  pool.extents_open += target.extents.size() - extents_before;
-  return shared;
 }
 
-OpenSpan* KvDirectory::Claim(const HeldSpan& span, uint32_t memory_node,
-                             const std::vector<Extent>& slots) {
-  OpenSpan& open = impl_->Insert(span, memory_node);
+void KvDirectory::Keep(const OpenSpan& from, uint32_t first, uint32_t tokens,
+                       absl::Span<OpenSpan*> kept) {
+  LAMINA_CHECK(tokens > 0);
+  for (OpenSpan*& span : kept) {
+    span = &impl_->InsertKept(from.node);
+  }
+  size_t next = 0;
+  const auto spread = [&](Extent part) {
+    while (part.tokens > 0) {
+      OpenSpan& span = *kept[next];
+      const uint32_t taken = std::min(part.tokens, tokens - span.tokens);
+      AppendExtent(span.extents, {part.first_slot, taken});
+      span.tokens += taken;
+      next += span.tokens == tokens ? 1 : 0;
+      part = {part.first_slot + taken, part.tokens - taken};
+    }
+  };
+  impl_->Use(from, first, static_cast<uint32_t>(kept.size()) * tokens, spread);
+  for (const OpenSpan* span : kept) {
+    impl_->pools[from.node].extents_open += span->extents.size();
+  }
+}
+
+OpenSpan* KvDirectory::ClaimKept(uint32_t memory_node, const std::vector<Extent>& slots) {
+  LAMINA_CHECK(!slots.empty());
+  OpenSpan& open = impl_->InsertKept(memory_node);
   Pool& pool = impl_->pools[memory_node];
   for (const Extent& extent : slots) {
     const uint32_t end = extent.first_slot + extent.tokens;
-    LAMINA_CHECK(end <= pool.slots);
+    LAMINA_CHECK(extent.tokens > 0 && end <= pool.slots);
     for (uint32_t at = extent.first_slot; at < end;) {
-      // The run that contains `at`, or else the next one.
-      auto run = pool.free.runs().upper_bound(at);
-      if (run != pool.free.runs().begin() &&
-          std::prev(run)->first + std::prev(run)->second.tokens > at) {
-        const uint32_t stop = std::min(end, std::prev(run)->first + std::prev(run)->second.tokens);
+      const auto run = pool.free.At(at);
+      const bool last = run == pool.free.runs().end();
+      const uint32_t next = last ? end : FreeRuns::ExtentOf(*run).first_slot;
+      if (next <= at) {
+        const uint32_t stop = std::min(end, run->first);
         pool.free.Remove({at, stop - at});
         pool.unreserved -= stop - at;
         at = stop;
         continue;
       }
-      const uint32_t stop = run == pool.free.runs().end() ? end : std::min(end, run->first);
+      const uint32_t stop = std::min(end, next);
       pool.live.Add({at, stop - at});
       pool.uses.Add({at, stop - at});
       at = stop;
@@ -300,6 +360,18 @@ OpenSpan* KvDirectory::Claim(const HeldSpan& span, uint32_t memory_node,
   pool.tokens_open += open.tokens;
   pool.extents_open += open.extents.size();
   return &open;
+}
+
+void KvDirectory::ReleaseKept(OpenSpan* kept) {
+  LAMINA_CHECK(kept->tokens > 0 && kept->reserved == 0);
+  Pool& pool = impl_->pools[kept->node];
+  for (const Extent& extent : kept->extents) {
+    impl_->EndUse(pool, extent);
+    impl_->Free(pool, extent);
+  }
+  pool.tokens_open -= kept->tokens;
+  pool.extents_open -= kept->extents.size();
+  impl_->kept.Give(*kept);
 }
 
 void KvDirectory::Release(const HeldSpan& span, uint64_t ticket) {
@@ -341,16 +413,8 @@ void KvDirectory::Recycle(uint64_t ticket) {
   if (it == impl_->quarantine.end()) {
     return;  // Nothing was released under it.
   }
-  std::vector<Extent> freed;
   for (const auto& [node, held] : it->second) {
-    Pool& pool = impl_->pools[node];
-    freed.clear();
-    pool.uses.Drop(held, freed);
-    for (const Extent& extent : freed) {
-      pool.free.Add(extent);
-      pool.quarantined -= extent.tokens;
-      pool.unreserved += extent.tokens;
-    }
+    impl_->Free(impl_->pools[node], held);
   }
   impl_->quarantine.erase(it);
 }
@@ -362,6 +426,10 @@ absl::Span<const Extent> KvDirectory::ExtentsOf(const HeldSpan& span) const {
   return std::as_const(*impl_).Find(span).extents;
 }
 
+uint32_t KvDirectory::TokensOf(const OpenSpan& span) { return span.tokens; }
+uint32_t KvDirectory::NodeOf(const OpenSpan& span) { return span.node; }
+absl::Span<const Extent> KvDirectory::ExtentsOf(const OpenSpan& span) { return span.extents; }
+
 uint32_t KvDirectory::SlotsFree(uint32_t memory_node) const {
   const Pool& pool = impl_->pools[memory_node];
   return pool.unreserved + pool.reserved;
@@ -372,6 +440,8 @@ uint32_t KvDirectory::SlotsQuarantined(uint32_t memory_node) const {
 }
 
 size_t KvDirectory::SpansOpen() const { return impl_->spans.size(); }
+
+size_t KvDirectory::SpansKept() const { return impl_->kept.taken(); }
 
 uint64_t KvDirectory::ReservationsRevoked() const { return impl_->revoked_count; }
 

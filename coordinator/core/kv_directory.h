@@ -8,6 +8,9 @@
 // Slots are reference-counted, so forks share their prefix. A released slot stays in quarantine
 // until the owner has said of every span that used it that no node can any more.
 //
+// Most spans are found by their holder. Of those that only share slots of others there may be very
+// many (cached blocks): they are kept without a key, by who opened them.
+//
 // Threading: one thread. No I/O, no clock.   Determinism: same calls, same answers.
 
 #pragma once
@@ -83,9 +86,18 @@ class KvDirectory {
   std::vector<Extent> Share(const HeldSpan& from, uint32_t first, uint32_t tokens,
                             const HeldSpan& to);
 
-  // Opens a span that has these slots already. Those that are free become its own; others it
-  // shares. Requires: not open; no slot is reserved or in quarantine.
-  OpenSpan* Claim(const HeldSpan& span, uint32_t memory_node, const std::vector<Extent>& slots);
+  std::vector<Extent> Share(const OpenSpan& from, uint32_t first, uint32_t tokens, OpenSpan& to);
+
+  // Opens kept spans, each of which shares the slots of the next `tokens` tokens of `from`, the
+  // first one from token `first` on, and appends none. They stay where they are until
+  // ReleaseKept(). Requires: tokens > 0; `from` has that many tokens from `first` on, none of them
+  // released.
+  void Keep(const OpenSpan& from, uint32_t first, uint32_t tokens, absl::Span<OpenSpan*> kept);
+  // Opens a kept span that has these slots already. Those that are free become its own; others it
+  // shares. Requires: there is one; none is reserved or in quarantine.
+  OpenSpan* ClaimKept(uint32_t memory_node, const std::vector<Extent>& slots);
+  // Ends it. Nodes know nothing of it: slots that no other span uses, nor has used, are free.
+  void ReleaseKept(OpenSpan* kept);
 
   // Ends a span. Slots that no open span uses any more are in quarantine, and free after Recycle()
   // of the tickets of all that used them: sequences that share slots may run in different lanes,
@@ -103,9 +115,13 @@ class KvDirectory {
   uint32_t NodeOf(const HeldSpan& span) const;
   // Slots of the tokens that have some; valid until the span changes.
   absl::Span<const Extent> ExtentsOf(const HeldSpan& span) const;
+  static uint32_t TokensOf(const OpenSpan& span);
+  static uint32_t NodeOf(const OpenSpan& span);
+  static absl::Span<const Extent> ExtentsOf(const OpenSpan& span);
   uint32_t SlotsFree(uint32_t memory_node) const;  // Soft reservations included.
   uint32_t SlotsQuarantined(uint32_t memory_node) const;
-  size_t SpansOpen() const;
+  size_t SpansOpen() const;  // Without those that are kept.
+  size_t SpansKept() const;
   uint64_t ReservationsRevoked() const;           // Since construction.
   KvPoolStats Stats(uint32_t memory_node) const;  // Cost: O(1).
 

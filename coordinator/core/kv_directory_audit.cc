@@ -13,26 +13,43 @@
 namespace lamina::core {
 namespace {
 
-std::string ToString(const HeldSpan& held) {
-  return absl::StrCat("holder ", held.holder.id, " of kind ", static_cast<int>(held.holder.kind),
-                      " span ", held.span);
+std::string ToString(const HeldSpan* held) {
+  if (held == nullptr) {
+    return "a kept span";
+  }
+  return absl::StrCat("holder ", held->holder.id, " of kind ", static_cast<int>(held->holder.kind),
+                      " span ", held->span);
 }
 
 }  // namespace
+
+void KvDirectory::Impl::VisitSpans(
+    absl::FunctionRef<void(const HeldSpan*, const OpenSpan&)> visit) const {
+  for (const auto& [held, span] : spans) {
+    visit(&held, span);
+  }
+  kept.VisitAll([&](const OpenSpan& span) {
+    if (span.tokens > 0) {
+      visit(nullptr, span);
+    }
+  });
+}
 
 // Marks in `owners` how many spans hold each slot, and checks what is kept about spans.
 absl::Status KvDirectory::Impl::AuditHeld(uint32_t node, std::vector<uint32_t>& owners) const {
   const Pool& pool = pools[node];
   uint64_t tokens_open = 0;
   uint64_t extents_open = 0;
-  for (const auto& [held, span] : spans) {
-    if (span.node != node) {
-      continue;
+  absl::Status broken;
+  VisitSpans([&](const HeldSpan* held, const OpenSpan& span) {
+    if (span.node != node || !broken.ok()) {
+      return;
     }
     uint32_t tokens = 0;
     for (const Extent& extent : span.extents) {
       if (extent.tokens == 0 || extent.first_slot + extent.tokens > pool.slots) {
-        return absl::InternalError(absl::StrCat(ToString(held), " has an extent out of range"));
+        broken = absl::InternalError(absl::StrCat(ToString(held), " has an extent out of range"));
+        return;
       }
       tokens += extent.tokens;
       for (uint32_t i = 0; i < extent.tokens; ++i) {
@@ -40,12 +57,13 @@ absl::Status KvDirectory::Impl::AuditHeld(uint32_t node, std::vector<uint32_t>& 
       }
     }
     if (tokens + span.released != span.tokens) {
-      return absl::InternalError(absl::StrCat(ToString(held), " has ", span.tokens, " tokens, ",
-                                              span.released, " released, extents ", tokens));
+      broken = absl::InternalError(absl::StrCat(ToString(held), " has ", span.tokens, " tokens, ",
+                                                span.released, " released, extents ", tokens));
     }
     tokens_open += tokens;
     extents_open += span.extents.size();
-  }
+  });
+  LAMINA_RETURN_IF_ERROR(broken);
   for (uint32_t slot = 0; slot < pool.slots; ++slot) {
     if (owners[slot] > 0 && pool.live.CountAt(slot) != owners[slot]) {
       return absl::InternalError(absl::StrCat("slot ", slot, " counts ", pool.live.CountAt(slot),
@@ -76,7 +94,7 @@ absl::Status KvDirectory::Impl::AuditPool(uint32_t node) const {
         (span.indexed > 0 ? indexed == pool.reservations.end() || indexed->second != &span ||
                                 span.indexed < span.reserved
                           : span.reserved > 0)) {
-      return absl::InternalError(absl::StrCat(ToString(held), " is not found by its reservation"));
+      return absl::InternalError(absl::StrCat(ToString(&held), " is not found by its reservation"));
     }
     if (span.node == node && span.reserved > 0) {
       reserved += claim({span.TailEnd(), span.reserved});
@@ -101,12 +119,13 @@ absl::Status KvDirectory::Impl::AuditPool(uint32_t node) const {
   }
   uint32_t unreserved = 0;
   uint32_t last_end = 0;
-  for (const auto& [start, run] : pool.free.runs()) {
-    if (start != 0 && start == last_end) {
-      return absl::InternalError(absl::StrCat("free runs touch at slot ", start));
+  for (const auto& run : pool.free.runs()) {
+    const Extent extent = FreeRuns::ExtentOf(run);
+    if (extent.first_slot != 0 && extent.first_slot == last_end) {
+      return absl::InternalError(absl::StrCat("free runs touch at slot ", last_end));
     }
-    last_end = start + run.tokens;
-    unreserved += claim({start, run.tokens});
+    last_end = run.first;
+    unreserved += claim(extent);
   }
   if (overlap) {
     return absl::InternalError(absl::StrCat("node ", node, ": a slot is in two places"));
@@ -122,6 +141,15 @@ absl::Status KvDirectory::Impl::AuditPool(uint32_t node) const {
 }
 
 absl::Status KvDirectory::Audit() const {
+  size_t kept = 0;
+  bool reserved = false;
+  impl_->kept.VisitAll([&](const OpenSpan& span) {
+    kept += span.tokens > 0 ? 1 : 0;
+    reserved |= span.reserved > 0 || span.indexed > 0;
+  });
+  if (kept != impl_->kept.taken() || reserved) {
+    return absl::InternalError("kept spans are miscounted, or have a reservation");
+  }
   for (uint32_t node = 0; node < impl_->pools.size(); ++node) {
     if (absl::Status status = impl_->AuditPool(node); !status.ok()) {
       return status;

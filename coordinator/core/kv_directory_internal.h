@@ -12,12 +12,14 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/check.h"
 #include "coordinator/core/free_runs.h"
 #include "coordinator/core/kv_directory.h"
 #include "coordinator/core/slot_references.h"
+#include "coordinator/core/stable_pool.h"
 
 namespace lamina::core {
 
@@ -63,6 +65,7 @@ struct KvDirectory::Impl {
   KvDirectoryOptions options;
   std::vector<Pool> pools;
   std::map<HeldSpan, OpenSpan> spans;
+  StablePool<OpenSpan> kept;  // One that has no tokens is not taken.
   struct Released {
     uint32_t node = 0;
     Extent extent;
@@ -70,6 +73,7 @@ struct KvDirectory::Impl {
   std::map<uint64_t, std::vector<Released>> quarantine;  // By ticket.
   uint64_t opened_count = 0;
   uint64_t revoked_count = 0;
+  std::vector<Extent> parts;  // What a call releases of an extent.
 
   const OpenSpan& Find(const HeldSpan& span) const {
     const auto it = spans.find(span);
@@ -81,14 +85,21 @@ struct KvDirectory::Impl {
   }
 
   OpenSpan& Insert(const HeldSpan& span, uint32_t node);
+  OpenSpan& InsertKept(uint32_t node);
+  void Use(const OpenSpan& source, uint32_t first, uint32_t tokens,
+           absl::FunctionRef<void(const Extent&)> visit);
   void SetReservation(OpenSpan& span, uint32_t tokens);
   void Reindex(OpenSpan& span);
   void FreeReservation(OpenSpan& span);
   void ReserveBehind(OpenSpan& span);
   void RevokeOne(Pool& pool);
+  void EndUse(Pool& pool, const Extent& extent);
+  void Free(Pool& pool, const Extent& extent);
   void Quarantine(uint32_t node, absl::Span<const Extent> extents, uint64_t ticket);
   Extent NextRun(const OpenSpan& span, uint32_t tokens);
   Extent TakeNext(OpenSpan& span, uint32_t tokens);
+  // Calls `visit` with each open span, and with its key: null for those that are kept.
+  void VisitSpans(absl::FunctionRef<void(const HeldSpan*, const OpenSpan&)> visit) const;
   absl::Status AuditPool(uint32_t node) const;
   absl::Status AuditHeld(uint32_t node, std::vector<uint32_t>& owners) const;
 };

@@ -3,26 +3,69 @@
 #include "coordinator/core/prefix_cache.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
+#include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "common/check.h"
 
 namespace lamina::core {
 namespace {
 
-// No node knows of blocks, so that nothing is waited for when one is dropped.
-constexpr uint64_t kDropTicket = UINT64_MAX;
-
-// Tokens of the sequence's block at `depth`.
-PrefixCache::Tokens TokensAt(const Sequence& sequence, uint32_t depth, uint32_t block_tokens) {
-  const std::vector<TokenId>& prompt = sequence.request.prompt;
-  PrefixCache::Tokens tokens(block_tokens);
-  for (uint32_t i = 0; i < block_tokens; ++i) {
-    const size_t at = size_t{depth} * block_tokens + i;
-    tokens[i] = at < prompt.size() ? prompt[at] : sequence.committed[at - prompt.size()];
+// Tokens of a sequence's block, where they lie; put together if the block begins in the prompt and
+// ends behind it. Valid as long as this and the sequence are.
+class TokensAt {
+ public:
+  TokensAt(const Sequence& sequence, uint32_t depth, uint32_t block_tokens) {
+    const std::vector<TokenId>& prompt = sequence.request.prompt;
+    const std::vector<TokenId>& committed = sequence.committed;
+    const size_t first = size_t{depth} * block_tokens;
+    if (first >= prompt.size()) {
+      tokens_ = absl::MakeConstSpan(committed).subspan(first - prompt.size(), block_tokens);
+    } else if (first + block_tokens <= prompt.size()) {
+      tokens_ = absl::MakeConstSpan(prompt).subspan(first, block_tokens);
+    } else {
+      const size_t behind = first + block_tokens - prompt.size();
+      LAMINA_CHECK(behind <= committed.size());
+      joined_.assign(prompt.begin() + static_cast<ptrdiff_t>(first), prompt.end());
+      joined_.insert(joined_.end(), committed.begin(),
+                     committed.begin() + static_cast<ptrdiff_t>(behind));
+      tokens_ = joined_;
+    }
+    LAMINA_CHECK(tokens_.size() == block_tokens);
   }
-  return tokens;
+  TokensAt(const TokensAt&) = delete;
+  TokensAt& operator=(const TokensAt&) = delete;
+
+  absl::Span<const TokenId> operator*() const { return tokens_; }
+
+ private:
+  CachedBlock::Tokens joined_;
+  absl::Span<const TokenId> tokens_;
+};
+
+// Keeps slots of the sequence for its last blocks, which have none yet: all at once, since these
+// follow each other.
+void KeepSlots(const Sequence& sequence, uint32_t block_tokens, SequenceKv& kv) {
+  const std::vector<CachedBlock*>& blocks = sequence.cached_blocks;
+  size_t first = blocks.size();
+  while (first > 0 && blocks[first - 1]->slots == nullptr) {
+    --first;
+  }
+  if (first == blocks.size()) {
+    return;
+  }
+  const HeldSpans& held = sequence.held != nullptr ? *sequence.held : *kv.Get(sequence.request.id);
+  absl::InlinedVector<OpenSpan*, 16> kept(blocks.size() - first);
+  kv.Keep(held, static_cast<uint32_t>(first) * block_tokens, block_tokens, absl::MakeSpan(kept));
+  for (size_t i = 0; i < kept.size(); ++i) {
+    blocks[first + i]->slots = kept[i];
+    blocks[first + i]->bare =
+        held.BareIn(static_cast<uint32_t>(first + i) * block_tokens, block_tokens);
+  }
 }
 
 }  // namespace
@@ -44,7 +87,7 @@ std::vector<PrefixCache::Saved> PrefixCache::Save() const {
   std::vector<Saved> saved;
   for (const auto& [id, block] : tree_.blocks()) {
     if (block->stored()) {
-      const absl::Span<const Extent> slots = kv_.directory().ExtentsOf(block->holder());
+      const absl::Span<const Extent> slots = KvDirectory::ExtentsOf(*block->slots);
       saved.push_back({.id = id,
                        .parent = block->parent == nullptr ? 0 : block->parent->id,
                        .tokens = block->tokens,
@@ -52,7 +95,7 @@ std::vector<PrefixCache::Saved> PrefixCache::Save() const {
                        .salt = block->salt,
                        .last_used = block->last_used,
                        .slots = {slots.begin(), slots.end()},
-                       .bare = kv_.BareOf(block->holder())});
+                       .bare = block->bare});
     }
   }
   return saved;
@@ -66,8 +109,10 @@ void PrefixCache::Restore(const std::vector<Saved>& blocks,
     if (!keeps_ || !node || (saved.parent != 0 && parent == nullptr)) {
       continue;
     }
-    kv_.Claim({HolderKind::kCachedBlock, saved.id}, *node, saved.slots, saved.bare);
-    tree_.Settle(tree_.Insert(saved.id, *node, saved.salt, parent, saved.tokens), saved.last_used);
+    CachedBlock& block = tree_.Insert(saved.id, *node, saved.salt, parent, saved.tokens);
+    block.slots = kv_.ClaimKept(*node, saved.slots);
+    block.bare = saved.bare;
+    tree_.Unuse(block, saved.last_used);
   }
 }
 
@@ -85,9 +130,9 @@ bool PrefixCache::Keeps(const Sequence& sequence) const {
 // The block with the sequence's tokens at `depth`; null: there is none.
 CachedBlock* PrefixCache::Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
                                 uint32_t depth) const {
-  const Tokens tokens = TokensAt(sequence, depth, block_tokens_);
-  return parent == nullptr ? tree_.FirstOn(node, tokens, sequence.request.cache_salt)
-                           : BlockTree::Below(*parent, tokens);
+  const TokensAt tokens(sequence, depth, block_tokens_);
+  return parent == nullptr ? tree_.FirstOn(node, *tokens, sequence.request.cache_salt)
+                           : parent->children.Find(*tokens);
 }
 
 // The block behind the last one that the sequence uses; null: there is none.
@@ -114,13 +159,9 @@ std::vector<PrefixCache::Found> PrefixCache::FindOnNodes(const Sequence& sequenc
   if (!Keeps(sequence) || DepthOf(sequence) == 0) {
     return found;
   }
-  const std::vector<CachedBlock*>* firsts =
-      tree_.Firsts(TokensAt(sequence, 0, block_tokens_), sequence.request.cache_salt);
-  if (firsts != nullptr) {
-    for (const CachedBlock* first : *firsts) {
-      found[first->node] = FindFrom(sequence, first);
-    }
-  }
+  tree_.VisitFirsts(
+      *TokensAt(sequence, 0, block_tokens_), sequence.request.cache_salt,
+      [&](const CachedBlock& first) { found[first.node] = FindFrom(sequence, &first); });
   return found;
 }
 
@@ -130,7 +171,7 @@ PrefixCache::Found PrefixCache::FindFrom(const Sequence& sequence, const CachedB
   const CachedBlock* block = first;
   for (uint32_t depth = 0; depth < depth_max; ++depth) {
     if (depth > 0) {
-      block = BlockTree::Below(*block, TokensAt(sequence, depth, block_tokens_));
+      block = block->children.Find(*TokensAt(sequence, depth, block_tokens_));
     }
     if (block == nullptr) {
       break;
@@ -161,8 +202,7 @@ void PrefixCache::Use(CachedBlock& block, Sequence& sequence) {
 void PrefixCache::Drop(CachedBlock& block) {
   tree_.LoseSlots(block);
   block.maker = 0;
-  kv_.Release(block.holder(), kDropTicket);
-  kv_.Recycle(kDropTicket);
+  kv_.ReleaseKept(std::exchange(block.slots, nullptr));
   ++stats_.blocks_dropped;
   copies_.SlotsLost(block);
 }
@@ -175,12 +215,9 @@ CachedBlock& PrefixCache::Hold(Sequence& sequence, CachedBlock* away) {
   } else {
     CachedBlock* const parent = depth == 0 ? nullptr : sequence.cached_blocks.back();
     block = &tree_.Insert(++ids_, sequence.node, sequence.request.cache_salt, parent,
-                          TokensAt(sequence, depth, block_tokens_));
+                          *TokensAt(sequence, depth, block_tokens_));
   }
-  kv_.Open(block->holder());
-  kv_.BeginSpan(block->holder(), sequence.node);
-  kv_.Share(sequence.request.id, depth * block_tokens_, block_tokens_, block->holder());
-  Use(*block, sequence);
+  sequence.cached_blocks.push_back(block);
   return *block;
 }
 
@@ -204,8 +241,7 @@ std::vector<HeldExtent> PrefixCache::Join(Sequence& sequence, uint32_t node) {
   }
   UseFound(sequence, node, sequence.cached_tokens);
   for (const CachedBlock* block : sequence.cached_blocks) {
-    for (const HeldExtent& held :
-         kv_.Share(block->holder(), 0, block_tokens_, sequence.request.id)) {
+    for (const HeldExtent& held : kv_.ShareKept(*block->slots, sequence.request.id, block->bare)) {
       slots.push_back(held);
     }
   }
@@ -230,6 +266,7 @@ std::vector<PrefixCache::Read> PrefixCache::ReadBack(Sequence& sequence, uint32_
     reads.back().tokens += block_tokens_;
     Hold(sequence, &block).maker = sequence.request.id;
   }
+  KeepSlots(sequence, block_tokens_, kv_);
   for (const Read& read : reads) {
     copies_.BeginRead(read.copy);
   }
@@ -252,10 +289,11 @@ void PrefixCache::Announce(Sequence& sequence) {
   while (sequence.cached_blocks.size() < depth_max) {
     CachedBlock* const block = Next(sequence);
     if (block != nullptr && block->has_slots) {
-      return;  // Somebody else makes it, or has made the last token's.
+      break;  // Somebody else makes it, or has made the last token's.
     }
     Hold(sequence, block).maker = sequence.request.id;
   }
+  KeepSlots(sequence, block_tokens_, kv_);
 }
 
 void PrefixCache::JoinFork(Sequence& fork, const Sequence& parent) {
@@ -273,6 +311,9 @@ void PrefixCache::Stored(Sequence& sequence, uint32_t tokens) {
   if (!Keeps(sequence)) {
     return;
   }
+  for (const CachedBlock* block : sequence.cached_blocks) {
+    __builtin_prefetch(block);  // Each may have been left alone since it was made.
+  }
   const uint32_t depth_max = tokens / block_tokens_;
   for (uint32_t depth = 0; depth < depth_max; ++depth) {
     if (depth < sequence.cached_blocks.size()) {
@@ -286,9 +327,10 @@ void PrefixCache::Stored(Sequence& sequence, uint32_t tokens) {
     } else if (block->stored()) {
       Use(*block, sequence);  // Somebody has stored the same tokens.
     } else {
-      return;
+      break;
     }
   }
+  KeepSlots(sequence, block_tokens_, kv_);
 }
 
 void PrefixCache::Leave(Sequence& sequence) {
@@ -329,8 +371,8 @@ void PrefixCache::MakeRoom(uint32_t node, uint64_t slots) {
 }
 
 uint64_t PrefixCache::UnusedFor(uint32_t node) const {
-  const CachedBlock* const block = tree_.OldestDroppable(node);
-  return block == nullptr ? 0 : clock_ - block->last_used;
+  const std::optional<uint64_t> oldest = tree_.OldestUse(node);
+  return oldest ? clock_ - *oldest : 0;
 }
 
 void PrefixCache::MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots) {
@@ -360,7 +402,7 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
       const CachedBlock* block = sequence->cached_blocks[depth];
       ++users[block];
       if (block->parent != parent || block->node != sequence->node ||
-          block->tokens != TokensAt(*sequence, depth, block_tokens_)) {
+          block->tokens != *TokensAt(*sequence, depth, block_tokens_)) {
         return broken(block->id, "is used by a sequence with other tokens");
       }
       if (!block->stored() && block->maker != sequence->request.id) {
@@ -370,13 +412,19 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
     }
   }
   for (const auto& [id, block] : tree_.blocks()) {
-    const uint32_t slots = block->has_slots ? kv_.TokensOf(block->holder()) : block_tokens_;
-    if (slots != block_tokens_) {
-      return broken(id, "has more or fewer slots than tokens");
+    if (block->has_slots != (block->slots != nullptr)) {
+      return broken(id, "has slots and none, or the reverse");
     }
-    if (block->users != users[block.get()]) {
+    if (block->has_slots && (KvDirectory::TokensOf(*block->slots) != block_tokens_ ||
+                             KvDirectory::NodeOf(*block->slots) != block->node)) {
+      return broken(id, "has more or fewer slots than tokens, or elsewhere");
+    }
+    if (block->users != users[block]) {
       return broken(id, "miscounts who uses it");
     }
+  }
+  if (kv_.directory().SpansKept() != tree_.with_slots()) {
+    return absl::InternalError("slots are kept for a block that is not there");
   }
   const absl::Status tree = tree_.Audit();
   return tree.ok() ? copies_.Audit() : tree;

@@ -152,6 +152,7 @@ class PrefixCache {
                      uint32_t depth) const;
   CachedBlock* Next(const Sequence& sequence) const;
   // The sequence holds its next block with slots of its own: the one that is away, or a new one.
+  // Slots are kept for all of them together (KeepSlots).
   CachedBlock& Hold(Sequence& sequence, CachedBlock* away);
   void UseFound(Sequence& sequence, uint32_t node, uint32_t tokens);
   void Use(CachedBlock& block, Sequence& sequence);

@@ -308,7 +308,7 @@ absl::Status Scheduler::Impl::Audit() const {
   }
   LAMINA_RETURN_IF_ERROR(cache.Audit(life.Running()));
   LAMINA_RETURN_IF_ERROR(spills.Audit());
-  if (kv.holders() != lanes.running() + cache.blocks() + beams.holders() + spills.holders()) {
+  if (kv.holders() != lanes.running() + beams.holders() + spills.holders()) {
     return absl::InternalError("slots are held by one who does not run");
   }
   if (lanes.running() == 0 && !borders.scratch_empty() && steps.empty() && borders.empty()) {

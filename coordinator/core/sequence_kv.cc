@@ -81,9 +81,7 @@ std::vector<HeldExtent> SequenceKv::Share(SlotHolder from, uint32_t first, uint3
                                           SlotHolder to) {
   HeldSpans& target = spans_.at(to);
   LAMINA_CHECK(span_tokens_ == 0 && target.nodes.size() == 1);
-  if (const uint32_t bare = spans_.at(from).bare; bare > first) {
-    target.bare = std::max(target.bare, target.tokens + std::min(tokens, bare - first));
-  }
+  target.AddBare(spans_.at(from).BareIn(first, tokens));
   target.tokens += tokens;
   std::vector<HeldExtent> held;
   for (const Extent& extent : directory_->Share(At(from, 0), first, tokens, At(to, 0))) {
@@ -92,13 +90,28 @@ std::vector<HeldExtent> SequenceKv::Share(SlotHolder from, uint32_t first, uint3
   return held;
 }
 
-void SequenceKv::Claim(SlotHolder holder, uint32_t node, const std::vector<Extent>& slots,
-                       uint32_t bare) {
+void SequenceKv::Keep(const HeldSpans& from, uint32_t first, uint32_t tokens,
+                      absl::Span<OpenSpan*> kept) {
+  LAMINA_CHECK(span_tokens_ == 0 && from.nodes.size() == 1);
+  directory_->Keep(*from.last, first, tokens, kept);
+}
+
+OpenSpan* SequenceKv::ClaimKept(uint32_t node, const std::vector<Extent>& slots) {
   LAMINA_CHECK(span_tokens_ == 0);
-  HeldSpans spans{.nodes = {node}, .bare = bare};
-  spans.last = directory_->Claim(At(holder, 0), node, slots);
-  spans.tokens = directory_->TokensOf(At(holder, 0));
-  LAMINA_CHECK(spans_.emplace(holder, std::move(spans)).second);
+  return directory_->ClaimKept(node, slots);
+}
+
+std::vector<HeldExtent> SequenceKv::ShareKept(const OpenSpan& kept, SlotHolder to, uint32_t bare) {
+  HeldSpans& target = spans_.at(to);
+  LAMINA_CHECK(span_tokens_ == 0 && target.nodes.size() == 1);
+  const uint32_t tokens = KvDirectory::TokensOf(kept);
+  target.AddBare(bare);
+  target.tokens += tokens;
+  std::vector<HeldExtent> held;
+  for (const Extent& extent : directory_->Share(kept, 0, tokens, *target.last)) {
+    held.push_back({.extent = extent, .memory_node = target.nodes[0]});
+  }
+  return held;
 }
 
 void SequenceKv::Release(SlotHolder holder, uint64_t ticket) {

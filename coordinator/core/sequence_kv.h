@@ -14,6 +14,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -45,6 +46,17 @@ struct HeldSpans {
   uint32_t released = 0;  // The first ones of these, which have no slots any more.
   uint32_t bare = 0;      // So many of its first tokens, of those to come too, are bare.
   OpenSpan* last = nullptr;
+
+  // How many of `count` tokens from `first` on are bare, the first ones.
+  uint32_t BareIn(uint32_t first, uint32_t count) const {
+    return bare > first ? std::min(count, bare - first) : 0;
+  }
+  // Of the tokens that come next the first `count` are bare; those before them count as bare then.
+  void AddBare(uint32_t count) {
+    if (count > 0) {
+      bare = std::max(bare, tokens + count);
+    }
+  }
 };
 
 class SequenceKv {
@@ -79,9 +91,15 @@ class SequenceKv {
   std::vector<HeldExtent> Fork(SlotHolder parent, SlotHolder child, uint32_t tokens);
   // As KvDirectory::Share. Requires: nothing is cut; both are open, with a span on one node.
   std::vector<HeldExtent> Share(SlotHolder from, uint32_t first, uint32_t tokens, SlotHolder to);
-  // As KvDirectory::Claim, for a holder of one span, of whose tokens the first are bare. Requires:
-  // nothing is cut.
-  void Claim(SlotHolder holder, uint32_t node, const std::vector<Extent>& slots, uint32_t bare = 0);
+
+  // Spans of a holder's tokens that are kept without a holder, as those of KvDirectory are.
+  // Requires: nothing is cut; what is shared from or with is open, with a span on the same node.
+  void Keep(const HeldSpans& from, uint32_t first, uint32_t tokens, absl::Span<OpenSpan*> kept);
+  OpenSpan* ClaimKept(uint32_t node, const std::vector<Extent>& slots);
+  void ReleaseKept(OpenSpan* kept) { directory_->ReleaseKept(kept); }
+  // The holder shares all slots of the kept span, as its next tokens', the first of them `bare`.
+  std::vector<HeldExtent> ShareKept(const OpenSpan& kept, SlotHolder to, uint32_t bare = 0);
+
   void Release(SlotHolder holder, uint64_t ticket);
   // This does what KvDirectory::ReleaseFirst does, span by span.
   void ReleaseFirst(SlotHolder holder, uint32_t tokens, uint64_t ticket);
@@ -104,7 +122,7 @@ class SequenceKv {
   };
   // Calls `visit` with each span, in order.
   void VisitSpans(SlotHolder holder, absl::FunctionRef<void(const Span&)> visit) const;
-  uint32_t holders() const { return static_cast<uint32_t>(spans_.size()); }
+  uint32_t holders() const { return static_cast<uint32_t>(spans_.size()); }  // With a key.
 
   const KvDirectory& directory() const { return *directory_; }
   absl::Status Audit() const;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SlotHolder: who holds KV slots. A sequence is one kind of holder; what is kept for others, like a
-// prefix that sequences share, is another. KvDirectory and SequenceKv treat all kinds alike: ids
-// need to be unique within their kind only.
+// SlotHolder: who holds KV slots. A sequence is one kind of holder; what is held for others, like
+// what beams continue from, is another. KvDirectory and SequenceKv treat all kinds alike: ids need
+// to be unique within their kind only. Cached blocks, which are many and hold slots that sequences
+// were given, have no key (KvDirectory::Keep).
 
 #pragma once
 
@@ -14,7 +15,7 @@
 namespace lamina::core {
 
 // Kinds are told apart, never enumerated: a new one is a new value.
-enum class HolderKind : uint8_t { kSequence = 0, kCachedBlock = 1, kBeam = 2, kSpill = 3 };
+enum class HolderKind : uint8_t { kSequence = 0, kBeam = 1, kSpill = 2 };
 
 struct SlotHolder {
   HolderKind kind = HolderKind::kSequence;

@@ -87,7 +87,7 @@ void Spills::Leave(Sequence& sequence) {
   }
 }
 
-plan::SpillOut Spills::OutBlocks(uint32_t node, const std::vector<SlotHolder>& blocks,
+plan::SpillOut Spills::OutBlocks(uint32_t node, const std::vector<const OpenSpan*>& blocks,
                                  uint32_t block_tokens) {
   LAMINA_CHECK(HasRoomForBlocks(node));
   const uint64_t id = ++ids_;
@@ -101,8 +101,8 @@ plan::SpillOut Spills::OutBlocks(uint32_t node, const std::vector<SlotHolder>& b
   ++nodes_[node].runs_writing;
   Open(id, spill);
   plan::SpillOut out{.spill = id, .tokens = spill.tokens, .memory_node = node};
-  for (const SlotHolder& block : blocks) {
-    for (const HeldExtent& held : kv_.Share(block, 0, block_tokens, HolderOf(id))) {
+  for (const OpenSpan* block : blocks) {
+    for (const HeldExtent& held : kv_.ShareKept(*block, HolderOf(id))) {
       out.slots.push_back(held.extent);
     }
   }

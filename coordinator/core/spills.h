@@ -82,8 +82,8 @@ class Spills {
   void Drop(Sequence& sequence);
 
   // Writes blocks of so many tokens each that follow each other, at most plan::kSpillBlockTokens.
-  // Requires: HasRoomForBlocks(); the holders have slots on the node.
-  plan::SpillOut OutBlocks(uint32_t node, const std::vector<SlotHolder>& blocks,
+  // Requires: HasRoomForBlocks(); their slots are on the node.
+  plan::SpillOut OutBlocks(uint32_t node, const std::vector<const OpenSpan*>& blocks,
                            uint32_t block_tokens);
   // Reads `tokens` tokens of them, the first `skip` passed over, into the slots of the sequence's
   // tokens from `first` on, which has joined. Requires: they have been written, and nobody reads.

@@ -105,13 +105,22 @@ class StepMaker::Packed final : public StepToPack {
   }
   template <typename Which>
   static std::vector<Sequence*> Those(const SequenceQueue& queue, const Which& which) {
+    constexpr size_t kAhead = 12;  // Sequences whose memory is fetched meanwhile.
     std::vector<Sequence*> those;
     those.reserve(queue.size());
     for (Sequence* sequence : queue) {
-      if (which(*sequence)) {
-        those.push_back(sequence);
+      those.push_back(sequence);
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < those.size(); ++i) {
+      if (i + kAhead < those.size()) {
+        those[i + kAhead]->Prefetch();
+      }
+      if (which(*those[i])) {
+        those[kept++] = those[i];
       }
     }
+    those.resize(kept);
     return those;
   }
 

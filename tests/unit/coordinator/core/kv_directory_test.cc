@@ -5,6 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "absl/types/span.h"
 #include "common/philox.h"
 
 namespace lamina::core {
@@ -227,6 +232,52 @@ TEST(KvDirectoryTest, MeanExtentStaysLongUnderChurnOfGrowingSequences) {
   EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
 }
 
+TEST(KvDirectoryTest, KeptSlotsOutliveWhoGotThemAndAreFreeAtOnce) {
+  KvDirectory kv(Options(1024));
+  OpenSpan* const maker = kv.Open(1, 0);
+  ASSERT_TRUE(kv.Append(1, 100).ok());
+  std::vector<OpenSpan*> kept(2);
+  kv.Keep(*maker, 0, 16, absl::MakeSpan(kept));
+  OpenSpan* const first = kept[0];
+  OpenSpan* const second = kept[1];
+  EXPECT_EQ(kv.SpansKept(), 2u);
+  EXPECT_THAT(KvDirectory::ExtentsOf(*second), ElementsAre(Extent{16, 16}));
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+
+  kv.Release(1, 1);
+  EXPECT_EQ(kv.SlotsQuarantined(0), 68u);
+  kv.ReleaseKept(second);
+  EXPECT_EQ(kv.SlotsQuarantined(0), 84u) << "its maker's ticket is out";
+  kv.Recycle(1);
+  EXPECT_EQ(kv.SlotsFree(0), 1008u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+
+  OpenSpan* const found = kv.Open(2, 0);
+  EXPECT_THAT(kv.Share(*first, 0, 16, *found), ElementsAre(Extent{0, 16}));
+  EXPECT_EQ(kv.TokensOf(2), 16u);
+  kv.ReleaseKept(first);
+  EXPECT_EQ(kv.SlotsFree(0), 1008u);
+  EXPECT_EQ(kv.SpansKept(), 0u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+  kv.Release(2, 2);
+  kv.Recycle(2);
+  EXPECT_EQ(kv.SlotsFree(0), 1024u);
+}
+
+TEST(KvDirectoryTest, ClaimedSlotsAreTakenFromTheFreeOrShared) {
+  KvDirectory kv(Options(256));
+  OpenSpan* const first = kv.ClaimKept(0, {{32, 16}});
+  OpenSpan* const both = kv.ClaimKept(0, {{40, 16}, {0, 8}});
+  EXPECT_EQ(kv.SlotsFree(0), 256u - 32u);
+  EXPECT_EQ(KvDirectory::TokensOf(*both), 24u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+  kv.ReleaseKept(first);
+  EXPECT_EQ(kv.SlotsFree(0), 256u - 24u);
+  kv.ReleaseKept(both);
+  EXPECT_EQ(kv.SlotsFree(0), 256u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
 TEST(KvDirectoryTest, RandomCallsKeepEveryInvariant) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
@@ -235,9 +286,10 @@ TEST(KvDirectoryTest, RandomCallsKeepEveryInvariant) {
                     .soft_reservation_max = 5 + static_cast<uint32_t>(random.Below(20)),
                     .alignment = 1 + static_cast<uint32_t>(random.Below(16))});
     std::vector<plan::SequenceId> open;
+    std::vector<OpenSpan*> kept;
     plan::SequenceId next = 1;
     for (uint64_t step = 1; step <= 200; ++step) {
-      const uint64_t choice = random.Below(10);
+      const uint64_t choice = random.Below(12);
       const size_t pick = open.empty() ? 0 : random.Below(open.size());
       if (choice < 2 || open.empty()) {
         kv.Open(next, static_cast<uint32_t>(random.Below(2)));
@@ -249,6 +301,20 @@ TEST(KvDirectoryTest, RandomCallsKeepEveryInvariant) {
       } else if (choice == 7) {
         kv.Fork(open[pick], next, static_cast<uint32_t>(random.Below(kv.TokensOf(open[pick]) + 1)));
         open.push_back(next++);
+      } else if (choice == 8 && kv.TokensOf(open[pick]) > 0) {
+        const auto first = static_cast<uint32_t>(random.Below(kv.TokensOf(open[pick])));
+        const uint32_t rest = kv.TokensOf(open[pick]) - first;
+        const uint32_t tokens = std::min(1 + static_cast<uint32_t>(random.Below(16)), rest);
+        std::vector<OpenSpan*> made(1 + random.Below(rest / tokens));
+        kv.Keep(*kv.Get(open[pick]), first, tokens, absl::MakeSpan(made));
+        for (const OpenSpan* span : made) {
+          EXPECT_EQ(KvDirectory::TokensOf(*span), tokens);
+        }
+        kept.insert(kept.end(), made.begin(), made.end());
+      } else if (choice == 9 && !kept.empty()) {
+        const size_t drop = random.Below(kept.size());
+        kv.ReleaseKept(kept[drop]);
+        kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(drop));
       } else {
         kv.Release(open[pick], step / 7);
         open.erase(open.begin() + static_cast<std::ptrdiff_t>(pick));

@@ -111,13 +111,26 @@ TEST_F(PrefixCacheTest, AnswersAreKeptUpToTheLastTokenThatWasAnInput) {
 
 TEST_F(PrefixCacheTest, FoundSlotsAreSharedAndNeverWrittenAgain) {
   Serve("ab", 4);
-  const uint32_t kept =
-      kv_.directory().ExtentsOf({{HolderKind::kCachedBlock, 1}}).front().first_slot;
+  const uint32_t kept = cache_.Save().front().slots.front().first_slot;
   Sequence& next = Submit("ab", 9);
   EXPECT_EQ(Join(next), 32u);
   EXPECT_EQ(kv_.directory().ExtentsOf(next.request.id).front().first_slot, kept);
   EXPECT_EQ(kv_.TokensOf(next.request.id), 41u);
   EXPECT_EQ(cache_.UnusedOn(0), 0u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(PrefixCacheTest, ABlockThatBeginsInThePromptAndEndsInTheAnswerIsFoundByBoth) {
+  Sequence& sequence = Submit("a", 10);
+  Join(sequence);
+  Decode(sequence, 23);  // Tokens 1, ten times, and 2: 22 of these were inputs.
+  life_.End(sequence);
+  EXPECT_EQ(cache_.blocks(), 3u);
+  Sequence& next = Submit("a", 10);
+  next.request.prompt.insert(next.request.prompt.end(), 23, 2);
+  EXPECT_EQ(cache_.Find(next, 0).tokens, 48u);
+  next.request.prompt[16 + 15] = 3;
+  EXPECT_EQ(cache_.Find(next, 0).tokens, 16u);
   EXPECT_TRUE(Audit().ok()) << Audit();
 }
 

@@ -64,8 +64,15 @@ TEST(SequenceKvTest, WhoSharesSlotsHasTheirBareTokens) {
   EXPECT_EQ(kv.BareOf(6), 32u);
   EXPECT_EQ(kv.BareOf(7), 20u);
   EXPECT_EQ(kv.BareOf(8), 30u) << "a fork's own are as its parent's";
-  kv.Claim({HolderKind::kCachedBlock, 9}, 1, {{40, 16}}, 16);
-  EXPECT_EQ(kv.BareOf({HolderKind::kCachedBlock, 9}), 16u);
+
+  EXPECT_EQ(kv.Get(3)->BareIn(16, 32), 16u) << "as a kept block is told";
+  EXPECT_EQ(kv.Get(3)->BareIn(32, 16), 0u);
+  OpenSpan* const kept = kv.ClaimKept(0, {{400, 16}});
+  open(9, 0, 0);
+  kv.ShareKept(*kept, 9);
+  EXPECT_EQ(kv.BareOf(9), 0u);
+  kv.ShareKept(*kept, 9, 5);
+  EXPECT_EQ(kv.BareOf(9), 21u);
   EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
 }
 
