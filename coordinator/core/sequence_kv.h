@@ -51,7 +51,7 @@ struct HeldSpans {
   uint32_t BareIn(uint32_t first, uint32_t count) const {
     return bare > first ? std::min(count, bare - first) : 0;
   }
-  // Of the tokens that come next the first `count` are bare; those before them count as bare then.
+  // The first `count` of its next tokens are bare, and so those before them count as bare.
   void AddBare(uint32_t count) {
     if (count > 0) {
       bare = std::max(bare, tokens + count);
