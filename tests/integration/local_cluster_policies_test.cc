@@ -252,7 +252,7 @@ TEST(PoliciesClusterTest, ALossyPolicyIsTheirsAloneWhoAskForIt) {
 
 // Tokens of one policy bring their activations, those of the others do not.
 TEST(PoliciesClusterTest, WithRecomputationAmongThemEachHasTheBitsOfAttendRemote) {
-  const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(Workload());
+  const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(MixedLengths(30));
   for (uint32_t variation = 0; variation < 6; ++variation) {
     SCOPED_TRACE(absl::StrCat("variation ", variation));
     LocalClusterOptions options = WithRecompute();
@@ -267,7 +267,7 @@ TEST(PoliciesClusterTest, WithRecomputationAmongThemEachHasTheBitsOfAttendRemote
     ASSERT_NE(cluster, nullptr);
     const uint64_t before = Recomputed(*cluster);
     for (int round = 0; round < 2; ++round) {  // The second one finds what the first one stored.
-      ExpectSame(cluster->GenerateMany(ByBoth(Workload(), kThree)),
+      ExpectSame(cluster->GenerateMany(ByBoth(MixedLengths(30), kThree)),
                  EachTimes(kThree.size(), expected));
     }
     EXPECT_GT(Recomputed(*cluster), before);
@@ -352,7 +352,7 @@ TEST(PoliciesClusterTest, WithRecomputationALostMemoryNodeCostsNobodyAToken) {
 
 // All that may be in a list, one of them lossy.
 TEST(PoliciesClusterTest, FourPoliciesAreServedInOneEpoch) {
-  const std::vector<GenerateSpec> specs = Workload();
+  const std::vector<GenerateSpec> specs = MixedLengths(30);
   const std::vector<GenerateResult> exact = MakeCluster(Alone())->GenerateMany(specs);
   LocalClusterOptions sparse = Alone();
   sparse.fetch_bytes = 8 << 20;
