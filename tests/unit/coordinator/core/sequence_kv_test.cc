@@ -67,11 +67,11 @@ TEST(SequenceKvTest, WhoSharesSlotsHasTheirBareTokens) {
 
   EXPECT_EQ(kv.Get(3)->BareIn(16, 32), 16u) << "as a kept block is told";
   EXPECT_EQ(kv.Get(3)->BareIn(32, 16), 0u);
-  OpenSpan* const kept = kv.ClaimKept(0, {{400, 16}});
-  open(9, 0, 0);
-  kv.ShareKept(*kept, 9);
+  kv.Open(9);
+  kv.BeginSpan(9, 1);  // Where nobody else has slots.
+  kv.ShareKept(*kv.ClaimKept(1, {{40, 16}}), 9);
   EXPECT_EQ(kv.BareOf(9), 0u);
-  kv.ShareKept(*kept, 9, 5);
+  kv.ShareKept(*kv.ClaimKept(1, {{60, 16}}), 9, 5);
   EXPECT_EQ(kv.BareOf(9), 21u);
   EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
 }
