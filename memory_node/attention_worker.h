@@ -7,7 +7,8 @@
 //   DeviceQueries  the source of steps that the device serves by itself
 //   HostQueries    the source of all other queries
 //   KvStream       the source of K and V for rows that attend at the compute node
-//   SparseStream   the same of tokens that the compute node chooses
+//   SparseStream   a source of K and V of tokens that the compute node chooses
+//   StreamingStream  a source of K and V where some heads stream
 //   SpillSource    the source that moves K and V to the spill tier and back
 //
 // Threading: Run() on one thread; PushPlan() and Stop() from any other; the rest before Run().
