@@ -82,7 +82,7 @@ class FetchPolicyTest(unittest.TestCase):
             expected = answers(self, cluster)
         limits = {"sequence_tokens_max": 256}
         # Slots are few; an activation of this model is larger than K and V.
-        small = hybrid(50, limits=limits, memory=[{"name": "m0", "capacity": "14MiB"}])
+        small = hybrid(50, limits=limits, memory=[{"name": "m0", "capacity": "10MiB"}])
         with harness.Cluster(**small) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             status = cluster.status()
