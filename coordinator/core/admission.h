@@ -48,7 +48,7 @@ class Admission {
                                       const std::vector<uint64_t>& seen,
                                       const std::vector<uint32_t>& taken,
                                       const std::vector<PrefixCache::Found>& kept);
-  // For so many tokens.
+  // Whether so many tokens of a newcomer have slots there.
   bool NodeHasRoom(uint32_t node, uint32_t tokens) const;
   // Whether so many slots are free there, or come free once the cache drops what the newcomer does
   // not find, and nobody waits for them.

@@ -121,7 +121,7 @@ class PlainRuns {
                   return std::pair(a.tokens, a.first) > std::pair(b.tokens, b.first);
                 });
   }
-  // With fewer runs than the choices look at.
+  // What FreeRuns chooses while it looks at all runs.
   std::optional<Extent> LongestNear(uint32_t least) const {
     return Best([&](const Plain& run) { return run.tokens >= least; },
                 [](const Plain& a, const Plain& b) {
