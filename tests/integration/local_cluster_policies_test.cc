@@ -162,29 +162,36 @@ TEST(PoliciesClusterTest, PreemptedRequestsGoOnByTheirPolicyWithTheSameBits) {
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
+// Node m0 leaves when the first `begun` of the requests have tokens: their answers are as they
+// were.
+void ExpectALostMemoryNodeCostsNobodyAToken(LocalCluster& cluster,
+                                            const std::vector<GenerateSpec>& specs, size_t begun) {
+  const std::vector<GenerateResult> undisturbed = cluster.GenerateMany(specs);
+  std::vector<std::shared_ptr<LocalRequest>> requests;
+  for (const GenerateSpec& spec : specs) {
+    requests.push_back(cluster.Start(spec));
+  }
+  for (size_t i = 0; i < begun; ++i) {
+    requests[i]->WaitForTokens(2);
+  }
+  cluster.Detach("m0");
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ExpectSame({requests[i]->Wait()}, {undisturbed[i]});
+  }
+  ASSERT_TRUE(cluster.WaitForState("serving; without m0").ok());
+  cluster.Attach("m0");
+  ASSERT_TRUE(cluster.WaitForState("serving").ok());
+  ExpectSame(cluster.GenerateMany(specs), undisturbed);
+  EXPECT_TRUE(cluster.WaitForNoSlots().ok());
+}
+
 TEST(PoliciesClusterTest, RequestsOfAMemoryNodeThatLeavesGoOnByTheirPolicy) {
   LocalClusterOptions options = Both();
   options.memory_nodes = 2;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
   const std::vector<GenerateSpec> specs = ByBoth(LongRequests(4));
-  const std::vector<GenerateResult> undisturbed = cluster->GenerateMany(specs);
-  std::vector<std::shared_ptr<LocalRequest>> requests;
-  for (const GenerateSpec& spec : specs) {
-    requests.push_back(cluster->Start(spec));
-  }
-  for (const std::shared_ptr<LocalRequest>& request : requests) {
-    request->WaitForTokens(2);
-  }
-  cluster->Detach("m0");
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ExpectSame({requests[i]->Wait()}, {undisturbed[i]});
-  }
-  ASSERT_TRUE(cluster->WaitForState("serving; without m0").ok());
-  cluster->Attach("m0");
-  ASSERT_TRUE(cluster->WaitForState("serving").ok());
-  ExpectSame(cluster->GenerateMany(specs), undisturbed);
-  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  ExpectALostMemoryNodeCostsNobodyAToken(*cluster, specs, specs.size());
 }
 
 // With one lane the policies take turns, and everybody is served.
@@ -335,19 +342,7 @@ TEST(PoliciesClusterTest, WithRecomputationALostMemoryNodeCostsNobodyAToken) {
   options.memory_nodes = 2;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
-  const std::vector<GenerateSpec> specs = ByBoth(LongRequests(3), kThree);
-  const std::vector<GenerateResult> undisturbed = cluster->GenerateMany(specs);
-  std::vector<std::shared_ptr<LocalRequest>> requests;
-  for (const GenerateSpec& spec : specs) {
-    requests.push_back(cluster->Start(spec));
-  }
-  requests.front()->WaitForTokens(2);
-  cluster->Detach("m0");
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ExpectSame({requests[i]->Wait()}, {undisturbed[i]});
-  }
-  ASSERT_TRUE(cluster->WaitForState("serving; without m0").ok());
-  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  ExpectALostMemoryNodeCostsNobodyAToken(*cluster, ByBoth(LongRequests(3), kThree), 1);
 }
 
 // All that may be in a list, one of them lossy.

@@ -47,24 +47,8 @@ make_cable() {
 # How far the guest has come, for those who want to know where its time goes.
 lap() { echo "guest: $1 after $(cut -d' ' -f1 /proc/uptime) s"; }
 
-# passes FEWEST FILTER: runs these conformance tests, FEWEST at least, of which none may be skipped for
-# want of a device. The emulated console is slow: it shows what took seconds, and all when something
-# failed.
-passes() {
-  "$BUILD/tests/transport_conformance_test" --gtest_filter="$2" >suite.txt 2>&1 || {
-    cat suite.txt
-    return 1
-  }
-  grep -E '\([0-9]{4,} ms\)$|  PASSED  ' suite.txt
-  [[ $(sed -n 's/.*  PASSED  \] \([0-9]*\) test.*/\1/p' suite.txt) -ge $1 ]]
-  if grep -q SKIPPED suite.txt; then
-    return 1
-  fi
-}
-
-packets_of() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts"; }
-
-# all_pass FEWEST PROGRAM FILTER: runs these tests of a program, FEWEST at least. Shows as passes() does.
+# all_pass FEWEST PROGRAM FILTER: runs these tests of a program, FEWEST at least. The emulated console is
+# slow: it shows what took seconds, and all when something failed.
 all_pass() {
   "$BUILD/tests/$2" --gtest_filter="$3" >suite.txt 2>&1 || {
     cat suite.txt
@@ -73,3 +57,13 @@ all_pass() {
   grep -E '\([0-9]{4,} ms\)$|  PASSED  ' suite.txt
   [[ $(sed -n 's/.*  PASSED  \] \([0-9]*\) test.*/\1/p' suite.txt) -ge $1 ]]
 }
+
+# passes FEWEST FILTER: conformance tests, of which none may be skipped for want of a device.
+passes() {
+  all_pass "$1" transport_conformance_test "$2"
+  if grep -q SKIPPED suite.txt; then
+    return 1
+  fi
+}
+
+packets_of() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts"; }
