@@ -74,26 +74,19 @@ def _prepare_others(cluster):
     names = file.hosts()
     if not names or settings.no_ssh:
         return {}
-    folder = key = None
-    if not file.bundle_dir:
-        folder = bundle.make_bundle(settings)
-        key = bundle.digest(folder)
-    version = cluster.here.version()
     tag = hashlib.sha256(f"{os.uname().nodename} {cluster.state}".encode()).hexdigest()[:6]
 
     def prepare(host):
         host.learn(f"{cluster.state.name}-{tag}")
-        if file.bundle_dir:
-            bundle.check_bundle_dir(host, file.bundle_dir, version)
-        else:
-            bundle.put_bundle(host, folder, key)
+        put_programs(host)
         model = file.model
         if any(d.role == "compute" and d.host == host.name for d in file.daemons):
             model = bundle.put_model(host, cluster.here, file.model)
         _put_settings(cluster, host, model)
         return host
 
-    hosts, failures = on_all([SshHost(name, settings.ssh) for name in names], prepare)
+    with bundle.programs(cluster) as put_programs:
+        hosts, failures = on_all([SshHost(name, settings.ssh) for name in names], prepare)
     cluster.others = hosts
     cluster.keep_hosts()
     return failures

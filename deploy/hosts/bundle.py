@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs, and the model, on other hosts: copied once, by their content, to ~/.lamina of the user there."""
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -20,29 +21,57 @@ PROGRESS_SECONDS = 2
 BUNDLES_KEPT = 3
 
 
-def make_bundle(settings):
-    """The folder of a bundle of this host's programs; made by deploy/bundle.sh where there is none of this build."""
+@contextlib.contextmanager
+def bundle_of(settings):
+    """The folder of a bundle of this host's programs; made by deploy/bundle.sh where there is none of this build.
+
+    No other command replaces it before the block is left: it may be on its way to a host.
+    """
     if (settings.bin.parent / "BUNDLE").is_file():
-        return settings.bin.parent
+        yield settings.bin.parent
+        return
     build = settings.bin.resolve().parent
     with open(build / "bundle.lock", "w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # Another command may be making it.
-        return _bundle_of(settings, build)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        while (wanted := _made_of(build)) != _stamp_of(build):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if _stamp_of(build) != wanted:  # Another command may have made it meanwhile.
+                _make_bundle(build, wanted)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield build / "bundle"
 
 
-def _bundle_of(settings, build):
-    out = build / "bundle"
-    stamp = out / "made_of"
-    files = sorted([*settings.bin.glob("lamina*"), *(build / "lib").glob("*.so")])
-    wanted = "".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}\n" for file in files)
-    if not stamp.is_file() or stamp.read_text() != wanted:
-        say("making a bundle of the programs, for the other hosts")
-        made = subprocess.run([str(config.REPO / "deploy/bundle.sh"), "--build", str(build), "--out", str(out)],
-                              capture_output=True, text=True)
-        if made.returncode != 0:
-            raise Failure(made.stderr.strip())
-        stamp.write_text(wanted)
-    return out
+def _made_of(build):
+    """What the programs of a build are known by: the same for all commands, wherever they were typed."""
+    files = [*sorted((build / "bin").glob("lamina*")), *sorted((build / "lib").glob("*.so"))]
+    return "".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}\n" for file in files)
+
+
+def _stamp_of(build):
+    stamp = build / "bundle/made_of"
+    return stamp.read_text() if stamp.is_file() else None
+
+
+def _make_bundle(build, wanted):
+    say("making a bundle of the programs, for the other hosts")
+    made = subprocess.run([str(config.REPO / "deploy/bundle.sh"), "--build", str(build), "--out", str(build / "bundle")],
+                          capture_output=True, text=True)
+    if made.returncode != 0:
+        raise Failure(made.stderr.strip())
+    (build / "bundle/made_of").write_text(wanted)
+
+
+@contextlib.contextmanager
+def programs(cluster):
+    """Yields a function that sees to it that a host has the programs, and has its `bin` point there. Errors: HostFailure."""
+    folder = cluster.file.bundle_dir
+    if folder:
+        version = cluster.here.version()
+        yield lambda host: check_bundle_dir(host, folder, version)
+        return
+    with bundle_of(cluster.settings) as made:
+        key = digest(made)
+        yield lambda host: put_bundle(host, made, key)
 
 
 def digest(bundle):

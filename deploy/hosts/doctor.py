@@ -74,23 +74,17 @@ def matrix(settings):
 
 def _prepare(cluster, names, secret):
     """The hosts by name, with the programs, and a secret of this examination in `token`."""
-    settings = cluster.settings
-    folder = bundle.make_bundle(settings) if not cluster.file.bundle_dir else None
-    key = bundle.digest(folder) if folder else None
-
     def prepare(host):
         host.learn(f"{cluster.state.name}-doctor")
-        if folder is None:
-            bundle.check_bundle_dir(host, cluster.file.bundle_dir, cluster.here.version())
-        else:
-            bundle.put_bundle(host, folder, key)
+        put_programs(host)
         host.token = f"{host.state}/cluster.token"
         host.put(host.token, secret.read_bytes(), 0o600)
         host.file = f"{host.state}/cluster.yaml"
         host.put(host.file, cluster.file.yaml.encode())
         return host
 
-    hosts, failures = on_all([SshHost(name, settings.ssh) for name in names], prepare)
+    with bundle.programs(cluster) as put_programs:
+        hosts, failures = on_all([SshHost(name, cluster.settings.ssh) for name in names], prepare)
     for failure in failures.values():
         say(str(failure))
     if failures:

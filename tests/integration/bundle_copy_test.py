@@ -5,6 +5,7 @@
 import os
 import sys
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -122,6 +123,62 @@ class BundleCopyTest(unittest.TestCase):
         self.assertEqual(self.host.bin, str(bin_folder))
         with self.assertRaisesRegex(HostFailure, "has version 1.2.3, and this host 1.2.4"):
             bundle.check_bundle_dir(self.host, str(self.folder / "opt"), "1.2.4")
+
+
+# In place of deploy/bundle.sh: says that it ran, and copies the programs.
+MAKER = """#!/bin/sh
+set -e
+[ "$1 $3" = "--build --out" ]
+echo once >> "$2/made"
+rm -rf "$4"
+mkdir "$4"
+cp -r "$2/bin" "$4/bin"
+"""
+
+
+class BundleOfTest(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="lamina-bundle-")))
+        self.build = self.folder / "m/build"
+        for name in ("m/build/bin/lamina", "m/build/lib/lamina-more.so", "deploy/bundle.sh"):
+            (self.folder / name).parent.mkdir(parents=True)
+            (self.folder / name).write_text(MAKER)
+        (self.folder / "deploy/bundle.sh").chmod(0o755)
+        self.enterContext(mock.patch.object(bundle.config, "REPO", self.folder))
+        self.enterContext(mock.patch.object(bundle, "say"))
+
+    def bundle_of(self, place="m/build/bin"):
+        return bundle.bundle_of(mock.Mock(bin=self.folder / place))
+
+    def times_made(self):
+        return (self.build / "made").read_text().count("once")
+
+    def test_is_made_once_for_a_build_wherever_its_programs_are_named(self):
+        # Names that sort before and behind the build's.
+        for place in ("a", "z"):
+            (self.folder / place).symlink_to(self.build / "bin")
+            with self.bundle_of(place) as made:
+                self.assertEqual(made, self.build / "bundle")
+        with self.bundle_of():
+            self.assertEqual(self.times_made(), 1)
+
+    def test_stays_while_another_command_wants_it_made_anew(self):
+        anew = threading.Event()
+
+        def make_anew():
+            with self.bundle_of():
+                anew.set()
+
+        with self.bundle_of() as made:
+            (self.build / "bin/lamina").write_text("newer, and longer")
+            other = threading.Thread(target=make_anew)
+            other.start()
+            self.assertFalse(anew.wait(0.3))
+            self.assertEqual((made / "bin/lamina").read_text(), MAKER)
+        other.join()
+        self.assertEqual((made / "bin/lamina").read_text(), "newer, and longer")
+        self.assertEqual(self.times_made(), 2)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,11 @@ class PodsTest(unittest.TestCase):
 
     def setUp(self):
         harness.require_model(self)
+        sys.path.insert(0, str(harness.REPO / "deploy/hosts"))
+        sys.dont_write_bytecode = True
+        import bundle
+        import settings
+        self.bundle = self.enterContext(bundle.bundle_of(settings.Settings(bin_flag=str(harness.BIN))))
 
     def test_containers_run_as_the_manifests_say(self):
         from machines import Machines
@@ -216,19 +221,10 @@ class PodsTest(unittest.TestCase):
         command = [word.replace("$(POD_NAME)", name) for word in container["command"]]
         # Of this size, and of a machine that may be slow.
         command += ["--set", "memory.m-0.capacity=256MiB", "--set", "memory.m-1.capacity=256MiB", "--set", "drain_seconds=600"]
-        words = ["unshare", "-m", "bash", "/mnt/pod.sh", str(self.bundle()), str(harness.MODEL.parent), str(pod["securityContext"]["runAsUser"]),
+        words = ["unshare", "-m", "bash", "/mnt/pod.sh", str(self.bundle), str(harness.MODEL.parent), str(pod["securityContext"]["runAsUser"]),
                  *command]
         with open(self.machines.folder / f"pod.{name}.log", "wb") as log:
             return subprocess.Popen([*self.machines.prefix(name), *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    @staticmethod
-    def bundle():
-        """Made once, and kept in the build folder."""
-        sys.path.insert(0, str(harness.REPO / "deploy/hosts"))
-        sys.dont_write_bytecode = True
-        import bundle
-        import settings
-        return bundle.make_bundle(settings.Settings(bin_flag=str(harness.BIN)))
 
     def log(self, name):
         return (self.machines.folder / f"pod.{name}.log").read_text(errors="replace")

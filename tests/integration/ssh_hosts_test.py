@@ -216,7 +216,7 @@ class TenHostsTest(SshHostsCase):
         names = [f"n{i}" for i in range(1, 10)]
         with Machines(names) as machines:
             machines.limit("n5", SLOW)
-            folder = bundle.make_bundle(settings.Settings(bin_flag=str(harness.BIN)))
+            folder = self.enterContext(bundle.bundle_of(settings.Settings(bin_flag=str(harness.BIN))))
             self.write_file(machines, compute=[{"name": "c0"}], transport=["ucx"], bundle={"dir": str(folder)},
                             memory=[{"name": f"m{i}", "host": name, "capacity": "64MiB"} for i, name in enumerate(names)])
             start = time.monotonic()

@@ -8,7 +8,7 @@ source ./guest_lib.sh
 
 make_loopback_device
 # Nodes leave in the clusters below.
-all_pass 4 cuda_node_test '*CudaFarWaits*Over_verbs-*HasTheBits*ComputeOver*:*Timeline*/MemoryOver*:*Timeline*/ComputeOver*:*Leave*'
+all_pass 4 cuda_node_test '*CudaFarWaits*Over_verbs-*HasTheBits*ComputeOver*:*Timeline*/MemoryOver*:*Timeline*/ComputeOver*:*LeavingTest*'
 lap "clusters"
 # Those of memory nodes that are flushed have the bits where compute nodes' are, too.
 all_pass 4 cuda_node_test '*CudaPolledWindows*Over_verbs-*Leave*Ordered*:*HaveTheBits*Flushed*'
