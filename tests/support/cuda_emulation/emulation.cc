@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/cuda_emulation/emulation.h"
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -12,12 +10,12 @@
 #include <vector>
 
 #include "tests/support/cuda_emulation/device_heap.h"
+#include "tests/support/cuda_emulation/fiber.h"
 
 namespace lamina::cuda_emulation {
 namespace {
 
 constexpr size_t kWarpThreads = 32;
-constexpr size_t kStackBytes = 64 * 1024;
 constexpr size_t kThreadsMax = 1024;
 constexpr size_t kSharedBytesMax = 227 * 1024;
 
@@ -29,8 +27,7 @@ constexpr size_t kSharedBytesMax = 227 * 1024;
 enum class State : uint8_t { kRunnable, kAtBlockBarrier, kAtWarpBarrier, kDone };
 
 struct Thread {
-  ucontext_t context;
-  std::unique_ptr<char[]> stack;
+  Fiber fiber;
   State state = State::kDone;
   unsigned exchanges = 0;  // So far; its parity names the place of the next value.
   bool waited = false;     // For the launch before.
@@ -72,7 +69,7 @@ class Machine {
   void Wait(State state) {
     Thread& thread = threads_[current_];
     thread.state = state;
-    swapcontext(&thread.context, &scheduler_);
+    thread.fiber.Leave();
   }
 
   uint64_t Exchange(uint64_t value, unsigned source) {
@@ -113,23 +110,16 @@ class Machine {
       Stop("a thread of a dependent launch has not waited for the launch before");
     }
     machine.threads_[machine.current_].state = State::kDone;
-    swapcontext(&machine.threads_[machine.current_].context, &machine.scheduler_);
+    machine.threads_[machine.current_].fiber.Leave();
   }
 
   void Prepare(size_t i) {
     Thread& thread = threads_[i];
-    if (thread.stack == nullptr) {
-      thread.stack = std::make_unique<char[]>(kStackBytes);
-    }
     thread.state = State::kRunnable;
     thread.exchanges = 0;
     thread.waited = false;
     thread.index = Dim3(static_cast<unsigned>(i), 0, 0);
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stack.get();
-    thread.context.uc_stack.ss_size = kStackBytes;
-    thread.context.uc_link = nullptr;
-    makecontext(&thread.context, &Machine::Enter, 0);
+    thread.fiber.Begin(&Machine::Enter);
   }
 
   // Returns whether some thread is not done.
@@ -139,7 +129,7 @@ class Machine {
       if (threads_[i].state == State::kRunnable) {
         current_ = i;
         place_.thread = threads_[i].index;
-        swapcontext(&scheduler_, &threads_[i].context);
+        threads_[i].fiber.Resume();
       }
       alive = alive || threads_[i].state != State::kDone;
     }
@@ -174,7 +164,6 @@ class Machine {
   }
 
   const std::function<void()>* body_ = nullptr;
-  ucontext_t scheduler_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   size_t count_ = 0;

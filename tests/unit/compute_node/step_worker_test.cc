@@ -28,6 +28,7 @@
 #include "plan/epoch_shape.h"
 #include "tests/unit/compute_node/slice_program.h"
 #include "tests/unit/compute_node/suite_window_memory.h"
+#include "tests/unit/kernels/cuda/async_streams.h"
 #include "transport/fake/fake_network.h"
 #include "transport/link_probe.h"
 #include "transport/put_all.h"
@@ -274,6 +275,9 @@ class StepWorkerTest : public ::testing::TestWithParam<Way> {
     return 0;
   }
 
+  // A device waits behind the worker's back.
+  const std::shared_ptr<void> async_ =
+      GetParam().by_device ? kernels::cuda::MakeStreamsAsync() : nullptr;
   std::vector<std::string> compute_nodes_ = {"c0"};
   Program program_{Spec("gpt_neox_parallel"), DType::kBF16};
   RemotePathMaker path_{"c0", program_.executor().device()};
