@@ -56,10 +56,33 @@ core::SchedulerOptions SchedulerOptionsOf(const Options& options) {
   return scheduler;
 }
 
+// How many tokens each sequence joined with, last.
+class Joined {
+ public:
+  void Note(const plan::StepPlan& plan) {
+    for (const plan::SequenceJoin& join : plan.joins) {
+      tokens_.resize(std::max<size_t>(tokens_.size(), join.id + 1));
+      tokens_[join.id] = static_cast<uint32_t>(join.tokens.size());
+    }
+  }
+
+  // Whether the row's token is followed by one that is known: nothing is sampled then.
+  bool IsBehind(const plan::DecodeRow& row) const {
+    return row.position + 1 < tokens_[row.sequence];
+  }
+
+ private:
+  std::vector<uint32_t> tokens_;  // By id.
+};
+
 // Rows of the sequences before `end_before` end.
-plan::StepResult Answer(const plan::StepPlan& plan, plan::SequenceId end_before) {
+plan::StepResult Answer(const plan::StepPlan& plan, const Joined& joined,
+                        plan::SequenceId end_before) {
   plan::StepResult result{.epoch = plan.epoch, .lane = plan.lane, .step = plan.step};
   for (const plan::DecodeRow& row : plan.rows) {
+    if (joined.IsBehind(row)) {
+      continue;
+    }
     const bool ends = row.sequence < end_before;
     result.tokens.push_back(
         {.sequence = row.sequence,
@@ -85,17 +108,20 @@ struct Times {
 double ProcessorMillis() { return 1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 // Plans what may be planned, and answers it.
-void Round(core::Scheduler& scheduler, Times& times, plan::SequenceId end_before = 0) {
+void Round(core::Scheduler& scheduler, Joined& joined, Times& times,
+           plan::SequenceId end_before = 0) {
   std::vector<plan::StepPlan> plans;
   double start = ProcessorMillis();
   scheduler.Plan(plans);
   times.plan_ms.push_back(ProcessorMillis() - start);
   double done = 0;
   for (const plan::StepPlan& plan : plans) {
-    const plan::StepResult result = Answer(plan, end_before);
+    joined.Note(plan);
+    const plan::StepResult result = Answer(plan, joined, end_before);
     core::Events events;
     start = ProcessorMillis();
-    if (!scheduler.OnStepDone(result, events).ok()) {
+    if (const absl::Status done_with = scheduler.OnStepDone(result, events); !done_with.ok()) {
+      std::fprintf(stderr, "%s\n", std::string(done_with.message()).c_str());
       std::abort();
     }
     done += ProcessorMillis() - start;
@@ -125,9 +151,10 @@ void Run(const Options& options) {
   while (ids < options.running) {
     Submit(scheduler, options, ++ids);
   }
+  Joined joined;
   Times joining;
   while (scheduler.Stats().waiting > 0 && joining.plan_ms.size() < 2000) {
-    Round(scheduler, joining);
+    Round(scheduler, joined, joining);
   }
   double joins_ms = 0;
   for (const double ms : joining.plan_ms) {
@@ -140,7 +167,7 @@ void Run(const Options& options) {
       Submit(scheduler, options, ++ids);
     }
     oldest += options.ending;
-    Round(scheduler, times, oldest);
+    Round(scheduler, joined, times, oldest);
   }
   const core::SchedulerStats stats = scheduler.Stats();
   std::printf(
