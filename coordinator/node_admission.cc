@@ -80,6 +80,9 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
   if (!identity.is_memory && IsPart(identity.name)) {
     return absl::OkStatus();  // How many layers and heads it has shows when its replica is there.
   }
+  if (!identity.is_memory && options_.policy_auto.has_value()) {
+    return absl::OkStatus();  // It leaves policy local out, and says why.
+  }
   // Slots of two kinds are whole blocks.
   const uint64_t block = options_.fetch.hybrid.has_value() ? plan::SlotKinds::kBlockSlots : 1;
   const uint64_t slots = SlotsIn(identity.capacity_bytes) / block * block;

@@ -110,6 +110,20 @@ class AutoPolicyTest(unittest.TestCase):
             self.assertEqual(cluster.status()["policy"], "fetch_heads")
             self.assertEqual(self.tokens(cluster), expected)
 
+    def test_a_compute_node_without_room_for_a_request_rules_local_out(self):
+        with harness.Cluster(**auto(16, 1024, compute={"capacity": "4MiB"})) as cluster:
+            self.assertNotEqual(cluster.status()["policy"], "local")
+            self.assertRegex(cluster.lamina("explain").stdout,
+                             r"local +not: compute node c0 has room for \d+ tokens of its layers, and one request may have \d+")
+            expected = self.tokens(cluster)
+            for name in ("m0", "m1"):
+                cluster.kill(name)
+            cluster.await_true(lambda: not cluster.status()["state"].startswith("serving"), "the loss of both", ["c0"])
+            for name in ("m0", "m1"):
+                cluster.start(name)
+            cluster.await_state("serving")
+            self.assertEqual(self.tokens(cluster), expected)
+
     def test_stages_and_shards_measure_what_they_run(self):
         for part in ("stage", "shard"):
             with self.subTest(part):

@@ -124,6 +124,20 @@ TEST(NodeAdmissionTest, AComputeNodeThatIsToHoldKvWithoutRoomIsRefused) {
   ExpectRefused(NodeAdmission(options).Check(hello, /*holds_kv=*/true), "room for 1 tokens");
 }
 
+// Policy auto leaves local out, and says why (policy_auto_test).
+TEST(NodeAdmissionTest, UnderPolicyAutoAComputeNodeWithoutRoomIsTaken) {
+  EngineOptions options = Options();
+  options.policy_auto.emplace();
+  NodeHello hello = Compute();
+  hello.identity.capacity_bytes = 512;
+  const std::vector<plan::SliceTimes> slices = {
+      {.rows = 1, .slice_seconds = 1e-3, .tail_seconds = 1e-3}};
+  hello.identity.policy_times = {.local = slices, .pools = slices, .attention_local = 1e9};
+  const absl::Status taken = NodeAdmission(options).Check(hello, /*holds_kv=*/true);
+  EXPECT_TRUE(taken.ok()) << taken;
+  ExpectRefused(NodeAdmission(options).Check(Memory(63 * 512), true), "room for 63 tokens");
+}
+
 TEST(NodeAdmissionTest, AComputeNodeThatHasMeasuredNothingIsRefusedUnderPolicyAuto) {
   EngineOptions options = Options();
   options.policy_auto.emplace();

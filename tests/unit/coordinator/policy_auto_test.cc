@@ -341,6 +341,25 @@ TEST(PolicyAutoTest, APartWithoutRoomForOneRequestRulesLocalOut) {
   EXPECT_EQ(policy.current(), KvPolicy::kAttendRemote);
 }
 
+TEST(PolicyAutoTest, ANodeWithoutRoomForOneRequestRulesLocalOut) {
+  EngineOptions options = Options(32);
+  options.policy_auto->policies = {{.policy = KvPolicy::kAttendRemote},
+                                   {.policy = KvPolicy::kLocal}};
+  options.scheduler.sequence_tokens_max = 100;
+  PolicyAuto policy(options);
+  PolicyMeasures measures = Measures();
+  measures.compute[0].capacity = 64 * 3200;
+  EXPECT_TRUE(policy.Choose(std::nullopt, measures).local());
+  measures.compute[0].capacity = 64 * 100;
+  EXPECT_EQ(policy.Choose(std::nullopt, measures).figures[1].candidate.why_not, "");
+  measures.compute[0].capacity = 64 * 99;
+  const core::PolicyChoice& choice = policy.Choose(std::nullopt, measures);
+  EXPECT_EQ(choice.policy, KvPolicy::kAttendRemote);
+  EXPECT_EQ(choice.figures[1].candidate.why_not,
+            "compute node c0 has room for 99 tokens of its layers, and one request may have 100 "
+            "(limits.sequence_tokens_max)");
+}
+
 TEST(PolicyAutoTest, ReplicasShareTheRowsOfALocalStep) {
   EngineOptions options = Options(16);
   PolicyMeasures measures = Measures();
