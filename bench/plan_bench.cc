@@ -99,6 +99,11 @@ plan::StepResult Answer(const plan::StepPlan& plan, const Joined& joined,
   return result;
 }
 
+[[noreturn]] void Die(const absl::Status& why) {
+  std::fprintf(stderr, "%s\n", why.ToString().c_str());
+  std::abort();
+}
+
 struct Times {
   std::vector<double> plan_ms;
   std::vector<double> done_ms;
@@ -120,9 +125,8 @@ void Round(core::Scheduler& scheduler, Joined& joined, Times& times,
     const plan::StepResult result = Answer(plan, joined, end_before);
     core::Events events;
     start = ProcessorMillis();
-    if (const absl::Status done_with = scheduler.OnStepDone(result, events); !done_with.ok()) {
-      std::fprintf(stderr, "%s\n", std::string(done_with.message()).c_str());
-      std::abort();
+    if (const absl::Status taken = scheduler.OnStepDone(result, events); !taken.ok()) {
+      Die(taken);
     }
     done += ProcessorMillis() - start;
     times.rows += static_cast<double>(plan.rows.size());
@@ -130,12 +134,14 @@ void Round(core::Scheduler& scheduler, Joined& joined, Times& times,
   times.done_ms.push_back(done);
 }
 
-// A prompt that no other sequence has.
+// A prompt that no other sequence has. Where slots are few and sequences come all the time, the
+// queue is full at some time: what comes then is lost.
 void Submit(core::Scheduler& scheduler, const Options& options, plan::SequenceId id) {
   core::SequenceRequest request{.id = id, .tokens_max = 4096};
   request.prompt.assign(options.prompt, static_cast<TokenId>(id));
-  if (!scheduler.Submit(std::move(request)).ok()) {
-    std::abort();
+  const absl::Status submitted = scheduler.Submit(std::move(request));
+  if (!submitted.ok() && !absl::IsResourceExhausted(submitted)) {
+    Die(submitted);
   }
 }
 
