@@ -230,6 +230,16 @@ struct SpillStatus {
   double read_bytes_per_second = 0;
 };
 
+// What an emulated bus has carried for all nodes on it, in one direction.
+struct BusStatus {
+  std::string direction;  // "to" compute nodes or "from" them.
+  uint64_t bytes_per_second = 0;
+  double busy_seconds = 0;
+  // By "activations", "kv", "probes", "rows", "weights". Their sum is bytes_per_second times
+  // busy_seconds.
+  std::vector<std::pair<std::string, uint64_t>> bytes;
+};
+
 struct NodeStatus {
   std::string name;
   std::string role;
@@ -262,6 +272,7 @@ struct NodeStatus {
   uint64_t device_units = 0;    // Units for whose windows a device waited itself.
   double mean_extent_tokens = 0;
   SpillStatus spill;
+  std::vector<BusStatus> buses;          // Those that a compute node is on.
   std::string data_thread;               // What it does: "none", "idle", "working", ...
   double data_thread_still_seconds = 0;  // How long it has not moved.
   // How often it has told the coordinator its counters, which are those of the last time.

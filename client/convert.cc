@@ -132,6 +132,14 @@ NodeStatus FromProto(const v1::Node& node) {
   }
   status.memory.assign(node.detail().memory().begin(), node.detail().memory().end());
   std::sort(status.memory.begin(), status.memory.end());
+  for (const v1::BusCount& bus : node.detail().buses()) {
+    BusStatus& entry = status.buses.emplace_back();
+    entry.direction = bus.direction();
+    entry.bytes_per_second = bus.bytes_per_second();
+    entry.busy_seconds = bus.busy_seconds();
+    entry.bytes.assign(bus.bytes().begin(), bus.bytes().end());
+    std::sort(entry.bytes.begin(), entry.bytes.end());
+  }
   for (const v1::RefusalCount& refusal : node.detail().refusals()) {
     status.refusals.emplace_back(refusal.reason(), refusal.count());
   }

@@ -198,14 +198,14 @@ absl::Status ComputeNode::ReservePaths(const plan::EpochConfig& config, const pl
 
 absl::Status ComputeNode::MakeWindows(const plan::EpochConfig& config, uint32_t own,
                                       const plan::WindowLayout& layout) {
-  LAMINA_ASSIGN_OR_RETURN(
-      OwnWindows windows,
-      MakeOwnWindows(config, own, layout,
-                     {.node = options_.name,
-                      .transport_uri =
-                          WithBusDirection(plan::TransportUri(config, options_.verbs_uri), "from"),
-                      .secret = options_.secret,
-                      .memory = options_.window_memory}));
+  const std::string uri = WithBusDirection(plan::TransportUri(config, options_.verbs_uri), "from");
+  LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<SharedBus> bus, OpenBusOf(uri));
+  counters_.bus.Use(std::move(bus));
+  LAMINA_ASSIGN_OR_RETURN(OwnWindows windows, MakeOwnWindows(config, own, layout,
+                                                             {.node = options_.name,
+                                                              .transport_uri = uri,
+                                                              .secret = options_.secret,
+                                                              .memory = options_.window_memory}));
   transport_ = std::move(windows.transport);
   region_ = std::move(windows.region);
   return absl::OkStatus();
@@ -289,6 +289,12 @@ telemetry::NodeCounters ComputeNode::Counters() const {
       .memory_budget = memory_.budget(),
       .activity = counters_.beat.activity(),
       .beats = counters_.beat.beats() + pool_.caller_steps()};
+  if (options_.bus != nullptr) {
+    counters.buses.push_back(telemetry::BusCountOf("to", options_.bus->Totals()));
+  }
+  if (options_.bus_from != nullptr) {
+    counters.buses.push_back(telemetry::BusCountOf("from", options_.bus_from->Totals()));
+  }
   telemetry::Count(counters_.meter, counters_.refusals, /*is_memory=*/false, counters);
   counters.unit_seconds_fixed = counters_.unit_line.fixed.load(std::memory_order_relaxed);
   counters.unit_seconds_slope = counters_.unit_line.slope.load(std::memory_order_relaxed);

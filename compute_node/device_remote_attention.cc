@@ -223,7 +223,7 @@ absl::Status DeviceRemoteAttention::Send(Lane& lane) {
     const size_t sent = sizeof(plan::WindowHeader) + bytes;
     const PeerId peer = MemoryPeer(node);
     context_.peers.CountSent(
-        peer, sent,
+        peer, {.rows = sent},
         context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kSend, lane.slice, peer, sent));
   }
   return absl::OkStatus();

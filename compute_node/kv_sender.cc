@@ -105,7 +105,11 @@ absl::Status KvSender::SendTo(Lane& lane, uint32_t node, std::byte*& staged) {
   const PeerId peer = MemoryPeer(node);
   LAMINA_RETURN_IF_ERROR(context_.peers.Put(
       peer, context_.layout.QueryWindow(context_.node, lane.index, value), bytes, &signal));
-  context_.peers.CountSent(peer, bytes.size(),
+  const size_t activation_bytes = size_t{part.tokens} * activation_width_ * sizeof(BFloat16);
+  context_.peers.CountSent(peer,
+                           {.rows = sizeof(header),
+                            .kv = bytes.size() - sizeof(header) - activation_bytes,
+                            .activations = activation_bytes},
                            context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kSend,
                                                             lane.slice, peer, bytes.size()));
   staged += bytes.size();

@@ -54,6 +54,7 @@ absl::StatusOr<control::LinkReport> MeasurePeer(const WorkerContext& context, Pe
         speed.status().code(),
         absl::StrCat("link to ", name, " by ", asker.peer->path(), ": ", speed.status().message()));
   }
+  context.counters.bus.Count(BusKind::kProbes, speed->bytes_put);
   control::LinkReport link{.peer = name,
                            .path = asker.peer->path(),
                            .latency_seconds = speed->latency_seconds,

@@ -131,9 +131,12 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
       model::Model model,
       model::OpenModel(config.model, {.sequence_tokens_max = config.limits.sequence_tokens_max}));
   std::shared_ptr<SharedBus> bus;
-  if (const auto options = BusOf(config); options.has_value() && node.weights_budget_bytes > 0) {
+  std::shared_ptr<SharedBus> bus_from;
+  if (const auto options = BusOf(config); options.has_value()) {
     LAMINA_ASSIGN_OR_RETURN(
         bus, SharedBus::Open(absl::StrCat(options->bus, ".to"), options->bytes_per_second));
+    LAMINA_ASSIGN_OR_RETURN(
+        bus_from, SharedBus::Open(absl::StrCat(options->bus, ".from"), options->bytes_per_second));
   }
   OpenedNode opened;
   LAMINA_ASSIGN_OR_RETURN(const std::string fingerprint, model::Fingerprint(model));
@@ -159,6 +162,7 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
                                          .weights_budget = node.weights_budget_bytes,
                                          .weights_store = node.weights_store,
                                          .bus = std::move(bus),
+                                         .bus_from = std::move(bus_from),
                                          .weight_form = FormOf(node.weights),
                                          .lanes = config.pipeline.lanes,
                                          .pools_threads = threads.with_memory_nodes,

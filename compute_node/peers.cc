@@ -87,12 +87,16 @@ absl::Status Peers::Put(PeerId peer, size_t offset, absl::Span<const std::byte> 
   return control::Blame(std::move(put), Name(peer));
 }
 
-void Peers::CountSent(PeerId peer, size_t bytes, Nanos spent) {
+void Peers::CountSent(PeerId peer, const SentBytes& sent, Nanos spent) {
   telemetry::LinkCounters& link = Link(peer);
+  const size_t bytes = sent.sum();
   telemetry::AddTo(counters_.bytes_sent, bytes);
   telemetry::AddTo(link.bytes, bytes);
   telemetry::AddTo(link.puts, 1);
   telemetry::AddTo(link.nanos, static_cast<uint64_t>(spent));
+  counters_.bus.Count(BusKind::kRows, sent.rows);
+  counters_.bus.Count(BusKind::kKv, sent.kv);
+  counters_.bus.Count(BusKind::kActivations, sent.activations);
 }
 
 void Peers::CountExchange(PeerId peer, Nanos began, Nanos ended, size_t bytes) {

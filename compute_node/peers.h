@@ -38,6 +38,14 @@ struct AwaitedSignal {
   uint64_t value = 0;
 };
 
+// Bytes of puts, by what they are.
+struct SentBytes {
+  size_t rows = 0;  // Headers too.
+  size_t kv = 0;
+  size_t activations = 0;
+  size_t sum() const { return rows + kv + activations; }
+};
+
 class Peers {
  public:
   // Peers of compute node `node` of `config`. A put that does not get through ends after `timeout`,
@@ -64,8 +72,8 @@ class Peers {
   absl::Status Put(PeerId peer, size_t offset, absl::Span<const std::byte> source,
                    const transport::SignalUpdate* signal);
 
-  // `bytes` of puts have gone to the peer in `spent`.
-  void CountSent(PeerId peer, size_t bytes, Nanos spent);
+  // `sent` has gone to the peer in `spent`.
+  void CountSent(PeerId peer, const SentBytes& sent, Nanos spent);
 
   // What left at `began` was answered by the peer and taken at `ended`, `bytes` both ways together.
   void CountExchange(PeerId peer, Nanos began, Nanos ended, size_t bytes);

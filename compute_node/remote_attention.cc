@@ -203,26 +203,27 @@ absl::Status RemoteAttention::SendPiece(Lane& lane, uint32_t node, uint32_t piec
       .word = context_.layout.query_word(context_.node, lane.index),
       .value = plan::PieceValue(value, piece, pieces)};
   const bool kv_follows = piece + 1 == pieces && unit.window.prompt_elements() > 0;
-  size_t bytes = 0;
+  SentBytes sent;
   if (piece == 0) {
     LAMINA_RETURN_IF_ERROR(Put(node, window, transport::AsBytes(&header, 1), nullptr));
-    bytes += sizeof(header);
+    sent.rows += sizeof(header);
   }
   const auto rows = unit.window.StagedPiece(unit.staged, piece);
   LAMINA_RETURN_IF_ERROR(Put(node, window + unit.window.Piece(piece).begin,
                              transport::AsBytes(rows.data(), rows.size()),
                              kv_follows ? nullptr : &signal));
-  bytes += rows.size() * sizeof(BFloat16);
+  sent.rows += rows.size() * sizeof(BFloat16);
   if (kv_follows) {
     GatherPrompts(lane, node);
     const auto kv = transport::AsBytes(KvStaging(lane, node), unit.window.prompt_elements());
     LAMINA_RETURN_IF_ERROR(Put(node, window + unit.window.Prompts().begin, kv, &signal));
-    bytes += kv.size();
+    sent.kv += kv.size();
   }
+  const size_t bytes = sent.sum();
   unit.sent_bytes = bytes;
   const PeerId peer = MemoryPeer(node);
   context_.peers.CountSent(
-      peer, bytes,
+      peer, sent,
       context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kSend, lane.slice, peer, bytes));
   return absl::OkStatus();
 }

@@ -84,7 +84,7 @@ absl::Status ReplicaExchange::SendContext(Lane& lane) {
     offset += values[i].size();
   }
   const size_t bytes = offset - first;
-  context_.peers.CountSent(target, bytes,
+  context_.peers.CountSent(target, {.rows = bytes},
                            context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kContext,
                                                             lane.slice, target, bytes));
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "common/shared_bus.h"
 #include "common/thread_beat.h"
 #include "telemetry/refusals.h"
 #include "telemetry/unit_line.h"
@@ -22,6 +23,7 @@ struct StepCounters {
   std::atomic<uint64_t> replayed_units{0};
   std::atomic<uint64_t> device_units{0};
   std::atomic<uint64_t> recomputed_tokens{0};  // Times layers: K and V made from activations.
+  BusTally bus;                                // In the direction from the node.
   telemetry::UnitLine unit_line;
   telemetry::Refusals refusals;
   telemetry::WorkMeter meter;

@@ -314,6 +314,9 @@ absl::Status StreamedWeights::Bring(Slot& slot) {
       if (const Nanos early = through - RealClock().Now(); early > 0) {
         std::this_thread::sleep_for(std::chrono::nanoseconds(early));
       }
+      if (options_.bus != nullptr) {
+        options_.bus->Count(BusKind::kWeights, bytes);
+      }
       done += bytes;
     }
   }

@@ -110,7 +110,7 @@ absl::Status TokenChoice::Put(const Lane& lane, uint32_t node) {
                                             {reinterpret_cast<const std::byte*>(window), bytes},
                                             &signal));
   context_.peers.CountSent(
-      peer, bytes,
+      peer, {.rows = bytes},
       context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kSend, 0, peer, bytes));
   return absl::OkStatus();
 }

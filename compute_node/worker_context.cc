@@ -10,7 +10,7 @@ absl::Status WorkerContext::Tell(const Lane& lane, PeerId peer, telemetry::WorkK
   if (!put.ok()) {
     return put;
   }
-  peers.CountSent(peer, message.size(),
+  peers.CountSent(peer, {.rows = message.size()},
                   intervals.EndIntervalOf(lane, part, lane.slice, peer, message.size()));
   return put;
 }

@@ -14,6 +14,20 @@ constexpr size_t kNameBytesMax = 200;
 
 std::string Name(const std::string& text) { return ForeignText(text, kNameBytesMax); }
 
+telemetry::BusCount FromProto(const v1::BusCount& proto) {
+  telemetry::BusCount bus{.direction = Name(proto.direction()),
+                          .bytes_per_second = proto.bytes_per_second(),
+                          .busy_seconds = proto.busy_seconds(),
+                          .bytes = {}};
+  for (const auto& [kind, bytes] : proto.bytes()) {
+    if (bus.bytes.size() < kEntriesMax) {
+      bus.bytes.emplace_back(Name(kind), bytes);
+    }
+  }
+  std::sort(bus.bytes.begin(), bus.bytes.end());
+  return bus;
+}
+
 }  // namespace
 
 void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
@@ -58,6 +72,15 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
     entry->set_seconds_in(spill.seconds_in);
     entry->set_write_bytes_per_second(spill.write_bytes_per_second);
     entry->set_read_bytes_per_second(spill.read_bytes_per_second);
+  }
+  for (const telemetry::BusCount& bus : counters.buses) {
+    v1::BusCount* entry = proto->add_buses();
+    entry->set_direction(bus.direction);
+    entry->set_bytes_per_second(bus.bytes_per_second);
+    entry->set_busy_seconds(bus.busy_seconds);
+    for (const auto& [kind, bytes] : bus.bytes) {
+      (*entry->mutable_bytes())[kind] = bytes;
+    }
   }
   proto->set_replayed_units(counters.replayed_units);
   proto->set_device_units(counters.device_units);
@@ -104,6 +127,9 @@ void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters) {
     }
   }
   std::sort(counters.memory.begin(), counters.memory.end());
+  for (int i = 0; i < std::min(proto.buses_size(), kEntriesMax); ++i) {
+    counters.buses.push_back(FromProto(proto.buses(i)));
+  }
   counters.memory_budget = proto.memory_budget();
   counters.replayed_units = proto.replayed_units();
   counters.device_units = proto.device_units();

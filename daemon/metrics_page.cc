@@ -106,6 +106,20 @@ void AddSpill(MetricsPage& page, const std::string& prefix, const MetricLabels& 
   add_direction("in", spill.bytes_in, spill.sequences_in, spill.cached_tokens_in, spill.seconds_in);
 }
 
+void AddBus(MetricsPage& page, const std::string& prefix, const MetricLabels& labels,
+            const telemetry::BusCount& bus) {
+  page.Gauge(prefix + "bandwidth_bytes_per_second", "Bandwidth of the emulated bus.", labels,
+             static_cast<double>(bus.bytes_per_second));
+  page.Counter(prefix + "busy_seconds_total",
+               "Time that transfers of all nodes on the emulated bus took of it.", labels,
+               bus.busy_seconds);
+  for (const auto& [kind, bytes] : bus.bytes) {
+    page.Counter(prefix + "bytes_total",
+                 "Bytes of all nodes on the emulated bus, by what they were.",
+                 With(labels, "kind", kind), static_cast<double>(bytes));
+  }
+}
+
 }  // namespace
 
 std::string MetricsPage::Text() const {
@@ -148,6 +162,9 @@ void AddNodeCounters(MetricsPage& page, const std::string& prefix, const MetricL
   for (const auto& [part, bytes] : counters.memory) {
     page.Gauge(prefix + "memory_bytes", "Memory of the device, by what it is for.",
                With(labels, "part", part), static_cast<double>(bytes));
+  }
+  for (const telemetry::BusCount& bus : counters.buses) {
+    AddBus(page, prefix + "bus_", With(labels, "direction", bus.direction), bus);
   }
   for (const telemetry::LinkCount& link : counters.links) {
     AddLink(page, prefix + "link_", With(labels, "peer", link.peer), link);

@@ -299,6 +299,7 @@ absl::Status HostQueries::PutOutputs(const From& from, const SubBatch& chunk,
   const transport::WaitOptions wait{.deadline = RealClock().Now() + epoch_.peer_deadline,
                                     .abort = &epoch_.abort,
                                     .beat = &epoch_.counters.beat};
+  size_t sent = 0;
   const size_t window = layout.ReplyWindow(epoch_.node, lane.index, chunk.value);
   const bool from_device = chunk.on_device && !chunk.rows.empty();
   if (from_device) {
@@ -307,12 +308,16 @@ absl::Status HostQueries::PutOutputs(const From& from, const SubBatch& chunk,
     LAMINA_RETURN_IF_ERROR(transport::PutAll(epoch_.transport, to, window,
                                              absl::MakeConstSpan(part.reply).first(header_bytes),
                                              nullptr, wait));
+    sent += header_bytes;
   } else if (chunk.first) {
     outputs.begin = 0;
   }
   const std::byte* const source = from_device ? part.device_reply : part.reply.data();
-  return transport::PutAll(epoch_.transport, to, window + outputs.begin,
-                           {source + outputs.begin, outputs.size()}, &signal, wait);
+  LAMINA_RETURN_IF_ERROR(transport::PutAll(epoch_.transport, to, window + outputs.begin,
+                                           {source + outputs.begin, outputs.size()}, &signal,
+                                           wait));
+  epoch_.counters.bus.Count(BusKind::kRows, sent + outputs.size());
+  return absl::OkStatus();
 }
 
 absl::Status HostQueries::EndUnit(const From& from) {

@@ -109,15 +109,16 @@ std::string MemoryNode::DescribeUse(bool waits, const std::string& obstacle) con
 }
 
 absl::Status MemoryNode::MakeWindows() {
-  LAMINA_ASSIGN_OR_RETURN(
-      windows_,
-      MakeQueryWindows(*config_, {.node = options_.name,
-                                  .transport_uri = WithBusDirection(
-                                      plan::TransportUri(*config_, options_.verbs_uri), "to"),
-                                  .secret = options_.secret,
-                                  .memory = options_.window_memory,
-                                  .place = options_.windows,
-                                  .device_waits = config_->memory_waits}));
+  const std::string uri = WithBusDirection(plan::TransportUri(*config_, options_.verbs_uri), "to");
+  LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<SharedBus> bus, OpenBusOf(uri));
+  counters_.bus.Use(std::move(bus));
+  LAMINA_ASSIGN_OR_RETURN(windows_,
+                          MakeQueryWindows(*config_, {.node = options_.name,
+                                                      .transport_uri = uri,
+                                                      .secret = options_.secret,
+                                                      .memory = options_.window_memory,
+                                                      .place = options_.windows,
+                                                      .device_waits = config_->memory_waits}));
   return absl::OkStatus();
 }
 

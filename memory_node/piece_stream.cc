@@ -202,12 +202,16 @@ absl::Status PieceStream::Put(size_t offset, size_t bytes, bool with_signal) {
                          : absl::Span<const std::byte>(Gathered() + offset, bytes);
   const transport::SignalUpdate signal = {.word = windows().word(epoch_.node, lane_),
                                           .value = sent() + 1};
-  return transport::PutAll(epoch_.transport, *epoch_.peers.compute[kComputeNode],
-                           windows().Window(epoch_.node, lane_, sent() + 1) + offset, put,
-                           with_signal ? &signal : nullptr,
-                           {.deadline = RealClock().Now() + epoch_.peer_deadline,
-                            .abort = &epoch_.abort,
-                            .beat = &epoch_.counters.beat});
+  LAMINA_RETURN_IF_ERROR(
+      transport::PutAll(epoch_.transport, *epoch_.peers.compute[kComputeNode],
+                        windows().Window(epoch_.node, lane_, sent() + 1) + offset, put,
+                        with_signal ? &signal : nullptr,
+                        {.deadline = RealClock().Now() + epoch_.peer_deadline,
+                         .abort = &epoch_.abort,
+                         .beat = &epoch_.counters.beat}));
+  const BusKind data = piece().activations() ? BusKind::kActivations : BusKind::kKv;
+  epoch_.counters.bus.Count(offset == 0 ? BusKind::kRows : data, put.size());
+  return absl::OkStatus();
 }
 
 void PieceStream::EndTurn(Lane& lane, size_t bytes, uint32_t puts, size_t done, size_t all) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "common/shared_bus.h"
 #include "common/thread_beat.h"
 #include "telemetry/refusals.h"
 #include "telemetry/unit_line.h"
@@ -20,6 +21,7 @@ struct WorkerCounters {
   std::atomic<uint64_t> kv_bytes_read{0};
   std::atomic<uint64_t> units{0};
   std::atomic<uint64_t> device_units{0};  // Those of `units` that the device served itself.
+  BusTally bus;                           // In the direction to compute nodes.
   telemetry::UnitLine unit_line;
   telemetry::Refusals refusals;
   telemetry::WorkMeter meter;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/node_counters.h"
 
+#include <utility>
+
 namespace lamina::telemetry {
 
 namespace {
@@ -10,6 +12,17 @@ bool IsPartOf(WorkKind part, bool is_memory) {
 }
 
 }  // namespace
+
+BusCount BusCountOf(std::string direction, const BusTotals& totals) {
+  BusCount count{.direction = std::move(direction),
+                 .bytes_per_second = totals.bytes_per_second,
+                 .busy_seconds = totals.busy_seconds,
+                 .bytes = {}};
+  for (size_t kind = 0; kind < kBusKinds; ++kind) {
+    count.bytes.emplace_back(NameOf(static_cast<BusKind>(kind)), totals.bytes[kind]);
+  }
+  return count;
+}
 
 void Count(const WorkMeter& meter, const Refusals& refusals, bool is_memory,
            NodeCounters& counters) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/shared_bus.h"
 #include "common/thread_beat.h"
 #include "telemetry/refusals.h"
 #include "telemetry/work_meter.h"
@@ -33,6 +34,15 @@ struct SpillCount {
   double read_bytes_per_second = 0;
 };
 
+// What an emulated bus has carried for all nodes on it (common/shared_bus.h).
+struct BusCount {
+  std::string direction;  // "to" compute nodes or "from" them.
+  uint64_t bytes_per_second = 0;
+  double busy_seconds = 0;
+  std::vector<std::pair<std::string, uint64_t>> bytes;  // By NameOf(BusKind), in its order.
+};
+BusCount BusCountOf(std::string direction, const BusTotals& totals);
+
 struct NodeCounters {
   double busy_seconds = 0;  // Time in all kinds of work that are not waits.
   uint64_t bytes_sent = 0;
@@ -49,6 +59,7 @@ struct NodeCounters {
   std::vector<std::pair<std::string, uint64_t>> memory;
   uint64_t memory_budget = 0;
   SpillCount spill;
+  std::vector<BusCount> buses;  // Those that a compute node is on.
   // A line fitted to the times of recent units: of a slice over rows (compute nodes, the tail of a
   // step spread over its slices), of an attention over tokens of context (memory nodes). Zeros:
   // nothing measured yet.

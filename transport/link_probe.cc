@@ -112,8 +112,10 @@ absl::StatusOr<LinkSpeed> MeasureLink(Transport& transport, const LinkAsker& ask
   LinkSpeed speed;
   LAMINA_ASSIGN_OR_RETURN(speed.latency_seconds,
                           MeasureLatency(transport, asker, wait, clock, value));
+  const uint64_t empty = value;  // So many Puts had no bytes.
   LAMINA_ASSIGN_OR_RETURN(speed.bytes_per_second, MeasureBandwidth(transport, asker, wait, clock,
                                                                    speed.latency_seconds, value));
+  speed.bytes_put = (value - empty) * asker.bytes.size();
   LAMINA_RETURN_IF_ERROR(Ask(transport, asker, {}, kLast, wait));
   LAMINA_RETURN_IF_ERROR(DrainPuts(transport, *asker.peer, wait));
   return speed;

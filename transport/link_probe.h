@@ -34,6 +34,7 @@ namespace lamina::transport {
 struct LinkSpeed {
   double latency_seconds = 0;  // One way: half of the fastest round of an empty Put.
   double bytes_per_second = 0;
+  uint64_t bytes_put = 0;  // What the measurement itself has put.
 };
 
 // What the asker needs of the link.

@@ -49,7 +49,18 @@ Json ToJson(const client::SpillStatus& spill) {
           {"read_bytes_per_second", spill.read_bytes_per_second}};
 }
 
+Json ToJson(const client::BusStatus& bus) {
+  return {{"direction", bus.direction},
+          {"bytes_per_second", bus.bytes_per_second},
+          {"busy_seconds", bus.busy_seconds},
+          {"bytes", ObjectOf(bus.bytes)}};
+}
+
 Json ToJson(const client::NodeStatus& node) {
+  Json buses = Json::array();
+  for (const client::BusStatus& bus : node.buses) {
+    buses.push_back(ToJson(bus));
+  }
   Json links = Json::array();
   for (const client::LinkStatus& link : node.links) {
     links.push_back(ToJson(link));
@@ -82,6 +93,7 @@ Json ToJson(const client::NodeStatus& node) {
           {"memory_budget", node.memory_budget},
           {"mean_extent_tokens", node.mean_extent_tokens},
           {"spill", ToJson(node.spill)},
+          {"buses", buses},
           {"data_thread", node.data_thread},
           {"data_thread_still_seconds", node.data_thread_still_seconds},
           {"reports", node.reports},

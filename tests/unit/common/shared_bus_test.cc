@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/link_options.h"
+#include "common/philox.h"
 
 namespace lamina {
 namespace {
@@ -51,6 +53,65 @@ TEST(SharedBusTest, NothingIsLostBetweenThreads) {
     thread.join();
   }
   EXPECT_EQ(bus->Take(0, 0), 100 + 4 * 1000 * 7);
+}
+
+// What transfers carry is counted by who makes them, their time by who hands them over.
+TEST(SharedBusTest, BytesOfAllKindsAreBandwidthTimesBusyTime) {
+  constexpr uint64_t kBandwidth = 314'159'265;
+  const std::string name = NameOf("kinds");
+  const auto bus = *SharedBus::Open(name, kBandwidth);
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < kBusKinds; ++i) {
+    threads.emplace_back([&name, i] {
+      const auto own = *SharedBus::Open(name, kBandwidth);
+      Prng random(i);
+      for (Nanos now = 0; now < Millis(1); now += Micros(1)) {
+        const uint64_t bytes = 64 + random.Below(100'000);
+        own->Take(bytes, now);
+        own->Count(static_cast<BusKind>(i), bytes);
+      }
+      EXPECT_GE(own->Totals().bytes[i], own->bytes());
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+
+  const BusTotals totals = bus->Totals();
+
+  EXPECT_EQ(totals.bytes_per_second, kBandwidth);
+  const auto bytes =
+      static_cast<double>(std::accumulate(totals.bytes.begin(), totals.bytes.end(), uint64_t{0}));
+  EXPECT_GT(bytes, 1000 * 64 * kBusKinds);
+  EXPECT_NEAR(bytes, static_cast<double>(kBandwidth) * totals.busy_seconds, 1e-4 * bytes);
+  EXPECT_THAT(totals.bytes, testing::Each(testing::Gt(0u)));
+}
+
+TEST(SharedBusTest, KindsHaveNames) {
+  std::vector<std::string> names;
+  for (size_t kind = 0; kind < kBusKinds; ++kind) {
+    names.emplace_back(NameOf(static_cast<BusKind>(kind)));
+  }
+  EXPECT_THAT(names, testing::ElementsAre("kv", "activations", "weights", "rows", "probes"));
+}
+
+TEST(OpenBusOfTest, FindsTheOneThatAThrottleNames) {
+  const std::string name = NameOf("uri");
+  const auto named = OpenBusOf(absl::StrCat("throttle(bandwidth=1MB,bus=", name, ")+shm://"));
+  ASSERT_TRUE(named.ok()) << named.status();
+  ASSERT_NE(*named, nullptr);
+  (*named)->Count(BusKind::kRows, 7);
+  EXPECT_EQ((*SharedBus::Open(name, 1'000'000))->Totals().bytes[3], 7u);
+  EXPECT_EQ((*named)->Totals().bytes_per_second, 1'000'000u);
+  for (const char* uri : {"shm://", "throttle(bandwidth=1MB)+shm://", "throttle("}) {
+    const auto none = OpenBusOf(uri);
+    ASSERT_TRUE(none.ok()) << none.status();
+    EXPECT_EQ(*none, nullptr) << uri;
+  }
+  EXPECT_EQ(OpenBusOf("throttle(bus=a)+shm://").status().code(),
+            absl::StatusCode::kInvalidArgument);
+  const BusTally nowhere;
+  nowhere.Count(BusKind::kRows, 7);  // A node without a bus counts nothing.
 }
 
 TEST(SharedBusTest, TheFileGoesWithTheLastOne) {

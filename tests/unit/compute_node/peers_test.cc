@@ -3,12 +3,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/shared_bus.h"
 #include "control/blame.h"
 #include "tests/unit/compute_node/exchange_nodes.h"
 #include "transport/put_all.h"
@@ -172,9 +175,9 @@ TEST_F(PeersTest, WithoutRegionsNothingIsPending) {
 TEST_F(PeersTest, CountWhatGoesToEachAndWhatIsAwaitedOfEach) {
   Make({});
 
-  peers_->CountSent(ComputePeer(0), 100, Millis(2));
-  peers_->CountSent(MemoryPeer(0), 30, Millis(1));
-  peers_->CountSent(MemoryPeer(0), 40, Millis(3));
+  peers_->CountSent(ComputePeer(0), {.rows = 100}, Millis(2));
+  peers_->CountSent(MemoryPeer(0), {.rows = 30}, Millis(1));
+  peers_->CountSent(MemoryPeer(0), {.kv = 40}, Millis(3));
   peers_->CountWait(MemoryPeer(0), Millis(5));
 
   EXPECT_EQ(counters_.bytes_sent.load(), 170u);
@@ -185,6 +188,18 @@ TEST_F(PeersTest, CountWhatGoesToEachAndWhatIsAwaitedOfEach) {
   EXPECT_EQ(LinkTo("m0").puts, 2u);
   EXPECT_DOUBLE_EQ(LinkTo("m0").seconds, 4e-3);
   EXPECT_DOUBLE_EQ(LinkTo("m0").waited_seconds, 5e-3);
+}
+
+TEST_F(PeersTest, WhatGoesOverABusIsCountedByKind) {
+  Make({});
+  const auto bus = *SharedBus::Open(absl::StrCat("peers-", getpid()), 1'000'000);
+  counters_.bus.Use(bus);
+
+  peers_->CountSent(MemoryPeer(0), {.rows = 1, .kv = 20, .activations = 300}, Millis(2));
+  peers_->CountSent(ComputePeer(0), {.rows = 4000}, Millis(1));
+
+  EXPECT_THAT(bus->Totals().bytes, ElementsAre(20, 300, 0, 4001, 0));
+  EXPECT_EQ(counters_.bytes_sent.load(), 4321u);
 }
 
 TEST_F(PeersTest, AnExchangeIsCountedIfItTookTime) {
@@ -202,7 +217,7 @@ TEST_F(PeersTest, AnExchangeIsCountedIfItTookTime) {
 TEST_F(PeersTest, AnEpochBeginsWithoutTheExchangesOfTheOneBefore) {
   Make({});
   peers_->CountExchange(MemoryPeer(0), 0, Millis(2), 1000);
-  peers_->CountSent(MemoryPeer(0), 30, Millis(1));
+  peers_->CountSent(MemoryPeer(0), {.rows = 30}, Millis(1));
 
   Make({});
 

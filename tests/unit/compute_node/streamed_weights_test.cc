@@ -189,6 +189,7 @@ TEST_P(StreamedWeightsTest, StepsHaveTheBitsOfResidentWeights) {
         EXPECT_EQ(RunStep(**executor), expected) << percent;
       }
       EXPECT_GT(bus->bytes(), 0u);
+      EXPECT_EQ(bus->Totals().bytes[static_cast<size_t>(BusKind::kWeights)], bus->bytes());
     }
   }
 }

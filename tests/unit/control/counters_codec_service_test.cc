@@ -58,6 +58,24 @@ TEST(CountersCodecTest, ASpillTierArrivesAsItWasCounted) {
   EXPECT_EQ(got.spill.failures, 64u);
 }
 
+TEST(CountersCodecTest, BusesArriveAsTheyWereCounted) {
+  const telemetry::NodeCounters sent{
+      .buses = {{"to", 1000, 0.5, {{"kv", 300}, {"weights", 200}}}, {"from", 1000, 0, {}}}};
+  v1::NodeDetail detail;
+  ToProto(sent, &detail);
+  telemetry::NodeCounters got;
+
+  FromProto(detail, got);
+
+  ASSERT_EQ(got.buses.size(), 2u);
+  EXPECT_EQ(got.buses[0].direction, "to");
+  EXPECT_EQ(got.buses[0].bytes_per_second, 1000u);
+  EXPECT_EQ(got.buses[0].busy_seconds, 0.5);
+  EXPECT_EQ(got.buses[0].bytes, sent.buses[0].bytes);
+  EXPECT_EQ(got.buses[1].direction, "from");
+  EXPECT_TRUE(got.buses[1].bytes.empty());
+}
+
 TEST(CountersCodecTest, NamesAndTheirNumberAreBounded) {
   v1::NodeDetail detail;
   for (int i = 0; i < 10'000; ++i) {

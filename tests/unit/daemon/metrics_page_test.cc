@@ -69,6 +69,23 @@ TEST(MetricsPageTest, ShowsTheCountersOfANode) {
               HasSubstr("lamina_link_put_failures_total{node=\"m0\",peer=\"c0\"} 1\n"));
 }
 
+TEST(MetricsPageTest, ABusHasItsBytesByKind) {
+  MetricsPage page;
+  AddNodeCounters(page, "lamina_", {{"node", "c0"}},
+                  {.buses = {{"to", 1000, 0.5, {{"kv", 300}, {"weights", 200}}}}});
+
+  EXPECT_THAT(
+      page.Text(),
+      HasSubstr("lamina_bus_bandwidth_bytes_per_second{node=\"c0\",direction=\"to\"} 1000\n"));
+  EXPECT_THAT(page.Text(),
+              HasSubstr("lamina_bus_busy_seconds_total{node=\"c0\",direction=\"to\"} 0.5\n"));
+  EXPECT_THAT(page.Text(),
+              HasSubstr("lamina_bus_bytes_total{node=\"c0\",direction=\"to\",kind=\"kv\"} 300\n"));
+  EXPECT_THAT(
+      page.Text(),
+      HasSubstr("lamina_bus_bytes_total{node=\"c0\",direction=\"to\",kind=\"weights\"} 200\n"));
+}
+
 TEST(MetricsPageTest, TheShareOfTheBandwidthIsThatOfAttentionWhileItRuns) {
   MetricsPage page;
   AddBandwidth(page, "lamina_", {{"node", "m0"}}, 1e9,

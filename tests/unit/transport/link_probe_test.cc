@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/link_probe.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "common/shared_bus.h"
 #include "common/units.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -121,6 +126,17 @@ TEST(LinkProbeTest, SlowLinkIsNotLoadedForSeconds) {
   ASSERT_TRUE(speeds[0].ok()) << speeds[0].status();
   // The first round, three for the latency, and three Puts of 125 ms each.
   EXPECT_LE(asked, 7u);
+}
+
+TEST(LinkProbeTest, SaysWhatItHasPut) {
+  const std::string name = absl::StrCat("probe-", getpid());
+  const auto bus = *SharedBus::Open(name, MiB(100));
+  const auto speeds = Measure(absl::StrCat("throttle(bandwidth=100MiB,bus=", name, ")+shm://"), 1);
+
+  ASSERT_TRUE(speeds[0].ok()) << speeds[0].status();
+  EXPECT_GT(speeds[0]->bytes_put, 0u);
+  EXPECT_NEAR(static_cast<double>(speeds[0]->bytes_put),
+              bus->Totals().busy_seconds * static_cast<double>(MiB(100)), 100);
 }
 
 TEST(LinkProbeTest, PeerThatDoesNotAnswerEndsAtTheDeadline) {
