@@ -289,6 +289,7 @@ telemetry::NodeCounters ComputeNode::Counters() const {
       .memory_budget = memory_.budget(),
       .activity = counters_.beat.activity(),
       .beats = counters_.beat.beats() + pool_.caller_steps()};
+  counters.making = counters_.making.Get();
   if (options_.bus != nullptr) {
     counters.buses.push_back(telemetry::BusCountOf("to", options_.bus->Totals()));
   }

@@ -163,7 +163,10 @@ absl::StatusOr<plan::PolicyTimes> ComputeNode::MeasureOwn() {
   // Policies that fetch are served by a node that has the whole model.
   if (loaded_.layers == layers_.size() && loaded_.shard.count == 1) {
     if (const absl::Status made = PrepareMaking(*executor_, config, recompute); made.ok()) {
-      what.make_kv = [&recompute] { return recompute.Try(); };
+      what.make_kv = [&recompute]() -> absl::StatusOr<uint32_t> {
+        LAMINA_RETURN_IF_ERROR(recompute.Try(KvRecompute::kRows));
+        return static_cast<uint32_t>(KvRecompute::kRows);
+      };
     } else {
       LogInfo("K and V cannot be made from activations: ", made.message());
     }

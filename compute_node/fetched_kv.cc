@@ -44,12 +44,25 @@ absl::Status FetchedKv::Prepare() {
   positions_.reserve(plan::FetchWindows(context_.layout).window_bytes() /
                      (activation_width_ * sizeof(BFloat16)));
   LAMINA_RETURN_IF_ERROR(recompute_.Prepare());
+  LAMINA_RETURN_IF_ERROR(recompute_.Try(KvRecompute::kRows));  // Weights and caches are warm then.
   // The profile that the coordinator splits by until recomputations tell more.
-  const Nanos start = RealClock().Now();
-  LAMINA_ASSIGN_OR_RETURN(const uint32_t tokens, recompute_.Try());
-  context_.counters.meter.EndInterval({.start = start, .part = telemetry::WorkKind::kRecompute});
-  telemetry::AddTo(context_.counters.recomputed_tokens, tokens);
+  for (const size_t rows : {KvRecompute::kRows / 4, KvRecompute::kRows / 2, KvRecompute::kRows}) {
+    const Nanos start = RealClock().Now();
+    LAMINA_RETURN_IF_ERROR(recompute_.Try(rows));
+    const Nanos end = RealClock().Now();
+    context_.counters.meter.EndInterval({.start = start, .part = telemetry::WorkKind::kRecompute});
+    telemetry::AddTo(context_.counters.recomputed_tokens, rows);
+    NoteMade(static_cast<uint32_t>(rows), end - start);
+  }
   return absl::OkStatus();
+}
+
+void FetchedKv::NoteMade(uint32_t tokens, Nanos spent) {
+  making_.Add(tokens, ToSeconds(spent));
+  if (const auto fitted = making_.Fit(); fitted.has_value()) {
+    context_.counters.making.Set(
+        {.fixed = fitted->line.fixed, .slope = fitted->line.slope, .r_squared = fitted->r_squared});
+  }
 }
 
 absl::Status FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
@@ -91,6 +104,8 @@ void FetchedKv::ReleaseWeights(LaneState& state) {
 absl::Status FetchedKv::BeginLayer(const Lane& lane) {
   LaneState& state = lanes_[lane.index];
   state.layer = lane.slice;
+  state.made_tokens = 0;
+  state.made_nanos = 0;
   bool recomputes = false;
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
     const Stream& stream = state.streams[node];
@@ -117,7 +132,11 @@ absl::StatusOr<bool> FetchedKv::Poll(Lane& lane) {
   if (!windows_.Ended(lane)) {
     return false;
   }
-  ReleaseWeights(lanes_[lane.index]);
+  LaneState& state = lanes_[lane.index];
+  ReleaseWeights(state);
+  if (state.made_tokens > 0) {
+    NoteMade(std::exchange(state.made_tokens, 0), state.made_nanos);
+  }
   return true;
 }
 
@@ -128,8 +147,9 @@ absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
   if (piece.activations()) {
     LAMINA_RETURN_IF_ERROR(Recompute(lane, node));
     telemetry::AddTo(context_.counters.recomputed_tokens, piece.recomputed);
-    context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kRecompute, layer, MemoryPeer(node),
-                                     bytes);
+    lanes_[lane.index].made_tokens += piece.recomputed;
+    lanes_[lane.index].made_nanos += context_.intervals.EndIntervalOf(
+        lane, telemetry::WorkKind::kRecompute, layer, MemoryPeer(node), bytes);
   } else {
     if (int8_ != nullptr) {
       LAMINA_RETURN_IF_ERROR(AttendInt8(lane, node));

@@ -24,6 +24,7 @@
 #include "compute_node/int8_window.h"
 #include "compute_node/kv_recompute.h"
 #include "compute_node/lane.h"
+#include "compute_node/making_line.h"
 #include "compute_node/peers.h"
 #include "compute_node/piece_windows.h"
 #include "compute_node/step_layout.h"
@@ -75,12 +76,15 @@ class FetchedKv {
   struct LaneState {
     uint32_t layer = 0;
     bool holds_weights = false;   // Those of the layer's slice.
+    uint32_t made_tokens = 0;     // The layer's, whose K and V have been made,
+    Nanos made_nanos = 0;         // and the time for it.
     std::vector<Stream> streams;  // [memory nodes]
   };
 
   void ReleaseWeights(LaneState& state);
   absl::Status TakePiece(Lane& lane, uint32_t node);
   absl::Status Recompute(Lane& lane, uint32_t node);
+  void NoteMade(uint32_t tokens, Nanos spent);
   void Attend(Lane& lane, uint32_t node);
   absl::Status AttendInt8(Lane& lane, uint32_t node);
   // Appends where the tokens before a run are in a piece, and its own behind them: the recomputed
@@ -93,6 +97,7 @@ class FetchedKv {
   std::unique_ptr<kernels::AttentionScratch> scratch_;
   std::unique_ptr<Int8Window> int8_;  // Where K and V come as INT8.
   KvRecompute recompute_;
+  MakingLine making_;
   std::unique_ptr<FetchSplits> splits_;
   PieceWindows windows_;
   std::vector<LaneState> lanes_;

@@ -70,25 +70,25 @@ absl::StatusOr<bool> KvRecompute::SameWithoutQueries(uint32_t layer) {
 absl::Status KvRecompute::RunTry(uint32_t layer, absl::Span<const BFloat16> activations,
                                  absl::Span<BFloat16> kv) {
   const AttentionDescriptor& shape = config_.layers[layer];
-  std::vector<uint32_t> positions(kRows);
+  const size_t rows = activations.size() / config_.activation_width;
+  std::vector<uint32_t> positions(rows);
   std::iota(positions.begin(), positions.end(), 0);
-  const Extent slots{.first_slot = 0, .tokens = kRows};
+  const Extent slots{.first_slot = 0, .tokens = static_cast<uint32_t>(rows)};
   LAMINA_RETURN_IF_ERROR(AskAndWait(executor_.weight_source(), layer));
   const absl::Status run = Run(layer, {.activations = activations.data(), .positions = positions},
                                {.slots = {&slots, 1},
                                 .k = kv.data(),
-                                .v = kv.data() + kRows * shape.kv_width(),
-                                .head_stride = kRows * shape.head_dim});
+                                .v = kv.data() + rows * shape.kv_width(),
+                                .head_stride = rows * shape.head_dim});
   executor_.weight_source().Release(layer);
   return run;
 }
 
-absl::StatusOr<uint32_t> KvRecompute::Try() {
+absl::Status KvRecompute::Try(size_t rows) {
   const AttentionDescriptor& shape = config_.layers[0];
-  const std::vector<BFloat16> activations(kRows * config_.activation_width);
-  std::vector<BFloat16> kv(2 * kRows * shape.kv_width());
-  LAMINA_RETURN_IF_ERROR(RunTry(0, activations, absl::MakeSpan(kv)));
-  return static_cast<uint32_t>(kRows);
+  const std::vector<BFloat16> activations(rows * config_.activation_width);
+  std::vector<BFloat16> kv(2 * rows * shape.kv_width());
+  return RunTry(0, activations, absl::MakeSpan(kv));
 }
 
 absl::Status KvRecompute::Run(uint32_t layer, const Tokens& tokens, const Planes& planes) {

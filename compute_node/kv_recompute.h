@@ -38,9 +38,9 @@ class KvRecompute {
   //         kUnimplemented  activations in f32, or of a model in which nothing is k and v's alone.
   absl::Status Prepare();
 
-  // Runs once for as many rows as run together, of the first layer, to be timed; returns how many.
-  // Errors: as Run().
-  absl::StatusOr<uint32_t> Try();
+  // Runs once for so many rows of the first layer, to be timed.
+  // Requires: rows in [1, kRows].   Errors: as Run().
+  absl::Status Try(size_t rows);
 
   // Tokens of a layer.
   // Shapes: activations  [positions, activation_width]
@@ -66,6 +66,7 @@ class KvRecompute {
  private:
   absl::StatusOr<bool> SameWithoutQueries(uint32_t layer);
   // Runs a try: positions 0, 1, 2, ... in slots of these numbers.
+  // Shapes: activations  [rows, activation_width];  kv  [2, rows, kv_width]
   absl::Status RunTry(uint32_t layer, absl::Span<const BFloat16> activations,
                       absl::Span<BFloat16> kv);
 

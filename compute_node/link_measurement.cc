@@ -7,11 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "control/blame.h"
+#include "policy/fetch_hybrid.h"
 #include "transport/link_probe.h"
 
 namespace lamina::compute_node {
@@ -42,6 +44,18 @@ absl::Status AnswerReplicas(const WorkerContext& context, const transport::WaitO
   return status.ok() ? status : control::Blame(status, context.config.compute_nodes[asking[late]]);
 }
 
+// How well one line explains the times of bursts of several sizes; 0: all have one size.
+double RSquaredOf(absl::Span<const transport::LinkBurst> bursts) {
+  std::vector<policy::TimeSample> samples;
+  for (const transport::LinkBurst& burst : bursts) {
+    samples.push_back({.tokens = static_cast<double>(burst.bytes), .seconds = burst.seconds});
+  }
+  const bool vary = std::any_of(bursts.begin(), bursts.end(), [&](const auto& burst) {
+    return burst.bytes != bursts.front().bytes;
+  });
+  return vary ? policy::FitLine(samples).r_squared : 0;
+}
+
 absl::StatusOr<control::LinkReport> MeasurePeer(const WorkerContext& context, PeerId peer,
                                                 transport::LinkAsker asker,
                                                 const transport::WaitOptions& wait) {
@@ -58,7 +72,8 @@ absl::StatusOr<control::LinkReport> MeasurePeer(const WorkerContext& context, Pe
   control::LinkReport link{.peer = name,
                            .path = asker.peer->path(),
                            .latency_seconds = speed->latency_seconds,
-                           .bytes_per_second = speed->bytes_per_second};
+                           .bytes_per_second = speed->bytes_per_second,
+                           .r_squared = RSquaredOf(speed->bursts)};
   LogInfo("link to ", name, " by ", link.path,
           absl::StrFormat(" latency %.1f us bandwidth ", link.latency_seconds * 1e6),
           FormatBytes(static_cast<uint64_t>(link.bytes_per_second)), "/s");

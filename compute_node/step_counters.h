@@ -7,6 +7,7 @@
 
 #include "common/shared_bus.h"
 #include "common/thread_beat.h"
+#include "telemetry/fitted_seconds.h"
 #include "telemetry/refusals.h"
 #include "telemetry/unit_line.h"
 #include "telemetry/work_meter.h"
@@ -24,6 +25,7 @@ struct StepCounters {
   std::atomic<uint64_t> device_units{0};
   std::atomic<uint64_t> recomputed_tokens{0};  // Times layers: K and V made from activations.
   BusTally bus;                                // In the direction from the node.
+  telemetry::SharedFit making;                 // K and V of a layer's tokens, over these.
   telemetry::UnitLine unit_line;
   telemetry::Refusals refusals;
   telemetry::WorkMeter meter;

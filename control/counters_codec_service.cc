@@ -82,6 +82,12 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
       (*entry->mutable_bytes())[kind] = bytes;
     }
   }
+  if (counters.making.fitted()) {
+    v1::FittedSeconds* making = proto->mutable_making();
+    making->set_fixed(counters.making.fixed);
+    making->set_slope(counters.making.slope);
+    making->set_r_squared(counters.making.r_squared);
+  }
   proto->set_replayed_units(counters.replayed_units);
   proto->set_device_units(counters.device_units);
   proto->set_recomputed_tokens(counters.recomputed_tokens);
@@ -131,6 +137,9 @@ void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters) {
     counters.buses.push_back(FromProto(proto.buses(i)));
   }
   counters.memory_budget = proto.memory_budget();
+  counters.making = {.fixed = proto.making().fixed(),
+                     .slope = proto.making().slope(),
+                     .r_squared = proto.making().r_squared()};
   counters.replayed_units = proto.replayed_units();
   counters.device_units = proto.device_units();
   counters.recomputed_tokens = proto.recomputed_tokens();

@@ -31,6 +31,7 @@ struct LinkReport {
   std::string path;  // What carries the data: "shm", "ucx tcp/eth0".
   double latency_seconds = 0;
   double bytes_per_second = 0;
+  double r_squared = 0;  // A line's, through the times of bursts over their bytes; 0: none.
 };
 
 // A node's part in an epoch, as others need it.

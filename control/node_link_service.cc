@@ -526,6 +526,7 @@ void NodeLink::ReportLinks(uint64_t epoch, std::vector<LinkReport> links) {
     entry->set_path(std::move(link.path));
     entry->set_latency_seconds(link.latency_seconds);
     entry->set_bytes_per_second(link.bytes_per_second);
+    entry->set_r_squared(link.r_squared);
   }
   impl_->Send(std::move(message));
 }

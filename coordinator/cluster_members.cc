@@ -108,8 +108,10 @@ void ClusterMembers::LeaveOut(const AttachedNodes::Lost& lost) {
 
 void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
   if (hybrid_.has_value() && serving() && !membership_.epoch_ended() && !works) {
-    const core::FetchRates rates = FetchRatesOf(options_, *epoch_, MeasuredNodesOf(*this));
-    if (hybrid_->Settle(clock_.Now(), rates, CapacityOf(membership_, nodes_)) &&
+    const MeasuredNodes nodes = MeasuredNodesOf(*this);
+    const core::FetchRates rates = FetchRatesOf(options_, *epoch_, nodes);
+    if (hybrid_->Settle(clock_.Now(), rates, FetchFitsOf(nodes).making,
+                        CapacityOf(membership_, nodes_)) &&
         membership_.StartAnew()) {
       LogInfo("nothing runs: an epoch begins with ", hybrid_->why());
     }

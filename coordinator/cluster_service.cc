@@ -291,7 +291,8 @@ void NodeStream::Reactor::Handle() {
         links.push_back({.peer = ForeignText(link.peer(), kTextBytesMax),
                          .path = ForeignText(link.path(), kTextBytesMax),
                          .latency_seconds = link.latency_seconds(),
-                         .bytes_per_second = link.bytes_per_second()});
+                         .bytes_per_second = link.bytes_per_second(),
+                         .r_squared = link.r_squared()});
       }
       return engine_.NodeLinks(source_, message_.links().epoch(), std::move(links));
     }

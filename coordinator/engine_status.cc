@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/attention_arithmetic.h"
+#include "coordinator/node_costs.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -49,6 +50,16 @@ EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
   const bool settled = options_.fetch.hybrid.has_value() || options_.policy_auto.has_value();
   if (settled && sources.epoch != nullptr && !sources.epoch->plans_fetching()) {
     status.scheduler.fetch_share.why = sources.epoch->fetch_why;
+  }
+  if (std::string& why = status.scheduler.fetch_share.why;
+      !why.empty() && sources.epoch != nullptr && sources.epoch->config().activation_width > 0) {
+    MeasuredNodes nodes;
+    for (const core::Member* member : membership.compute_members()) {
+      if (const AttachedNode* node = sources.nodes.Find(member->name); node != nullptr) {
+        nodes.compute.push_back(node);
+      }
+    }
+    why += DescribeFits(FetchFitsOf(nodes));
   }
   if (options_.policy_auto.has_value()) {
     const bool chosen = sources.policy_choice.has_value();

@@ -18,6 +18,8 @@ constexpr uint64_t kSlotsMax = uint64_t{1} << 31;
 // which what the prefix cache keeps is gone.
 constexpr uint32_t kStep = plan::SlotKinds::kUnit / 16;
 constexpr uint32_t kWorthAnEpoch = 2 * kStep;
+// A line that explains less of the times' variance is no better than their mean.
+constexpr double kRSquaredLeast = 0.8;
 constexpr Nanos kSettledFor = Seconds(60);
 
 }  // namespace
@@ -60,7 +62,8 @@ HybridShare::HybridShare(const EngineOptions& options)
   }
 }
 
-bool HybridShare::Settle(Nanos now, const core::FetchRates& rates, uint64_t capacity) {
+bool HybridShare::Settle(Nanos now, const core::FetchRates& rates,
+                         const telemetry::FittedSeconds& making, uint64_t capacity) {
   const bool attention_is_new = rates.attend_seconds > 0 && !with_attention_;
   if (!options_.fetch.hybrid->automatic || share_ == 0 || !rates.measured() ||
       (settled_.has_value() && now - *settled_ < kSettledFor && !attention_is_new)) {
@@ -76,7 +79,9 @@ bool HybridShare::Settle(Nanos now, const core::FetchRates& rates, uint64_t capa
   const policy::HybridProfile profile{
       .load_kv = {.slope = bytes.kv / rates.bytes_per_second},
       .load_activations = {.slope = bytes.activation / rates.bytes_per_second},
-      .make = {.slope = rates.recompute_seconds},
+      .make = making.r_squared >= kRSquaredLeast
+                  ? policy::TimeLine{.fixed = making.fixed, .slope = making.slope}
+                  : policy::TimeLine{.slope = rates.recompute_seconds},
       .attend = rates.attend_seconds};
   const uint32_t share = ShareInSteps(policy::AllocateHybrid(profile, bytes).share());
   const bool first = !settled_.has_value() || attention_is_new;

@@ -16,6 +16,7 @@
 #include "coordinator/core/fetch_planning.h"
 #include "coordinator/engine_options.h"
 #include "plan/slot_kinds.h"
+#include "telemetry/fitted_seconds.h"
 
 namespace lamina::coordinator {
 
@@ -42,7 +43,10 @@ class HybridShare {
 
   // Nothing runs in an epoch of this share, which has measured `rates`, over memory nodes of so
   // many bytes. Whether another epoch is to begin.
-  bool Settle(Nanos now, const core::FetchRates& rates, uint64_t capacity);
+  // `making`: the line of making K and V, used where it explains the times well enough; else the
+  // mean in `rates` is.
+  bool Settle(Nanos now, const core::FetchRates& rates, const telemetry::FittedSeconds& making,
+              uint64_t capacity);
 
  private:
   const EngineOptions& options_;

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/dtype.h"
 #include "telemetry/work_kind.h"
 
@@ -94,6 +97,32 @@ core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& e
   }
   rates.bytes_per_second = OverBus(options, rates.bytes_per_second);
   return rates;
+}
+
+FetchFits FetchFitsOf(const MeasuredNodes& nodes) {
+  FetchFits fits;
+  for (const AttachedNode* node : nodes.compute) {
+    fits.making = node->counters.making.fitted() ? node->counters.making : fits.making;
+    for (const control::LinkReport& link : node->links) {
+      if (link.r_squared != 0) {
+        fits.link_r_squared = std::min(fits.link_r_squared.value_or(1), link.r_squared);
+      }
+    }
+  }
+  return fits;
+}
+
+std::string DescribeFits(const FetchFits& fits) {
+  std::vector<std::string> words;
+  if (fits.link_r_squared.has_value()) {
+    words.push_back(absl::StrFormat("%.3f (links)", *fits.link_r_squared));
+  }
+  if (fits.making.fitted()) {
+    words.push_back(absl::StrFormat("%.3f (making K and V)", fits.making.r_squared));
+  }
+  return words.empty()
+             ? ""
+             : absl::StrCat("; lines fitted with R squared ", absl::StrJoin(words, " and "));
 }
 
 cost::LinkCosts CostsOfLinks(const FormedEpoch& epoch, const MeasuredNodes& nodes) {

@@ -7,6 +7,8 @@
 
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "coordinator/attached_nodes.h"
@@ -15,6 +17,7 @@
 #include "coordinator/epoch_forming.h"
 #include "coordinator/replica_splits.h"
 #include "cost/layer_seconds.h"
+#include "telemetry/fitted_seconds.h"
 
 namespace lamina::coordinator {
 
@@ -44,5 +47,18 @@ cost::LinkCosts CostsOfLinks(const FormedEpoch& epoch, const MeasuredNodes& node
 // makes then on. Zeros: not known, or an epoch that keeps no activations.
 core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& epoch,
                               const MeasuredNodes& nodes);
+
+// Lines behind these rates, as nodes have fitted them.
+struct FetchFits {
+  // Seconds to make K and V of a layer's tokens, over these. All zero: not fitted.
+  telemetry::FittedSeconds making;
+  // The least of the links', each of a line through times of bursts over their bytes.
+  std::optional<double> link_r_squared;
+};
+FetchFits FetchFitsOf(const MeasuredNodes& nodes);
+
+// For people: "; lines fitted with R squared 0.998 (links) and 0.971 (making K and V)"; empty where
+// nothing is fitted.
+std::string DescribeFits(const FetchFits& fits);
 
 }  // namespace lamina::coordinator

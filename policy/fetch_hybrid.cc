@@ -145,9 +145,13 @@ std::string DescribeHybrid(const HybridProfile& profile, double share) {
   }
   return absl::StrFormat(
       "%.0f%% of tokens held as activations: K and V of one take %.3g us on the link, its "
-      "activation %.3g us, making K and V of it %.3g us, and attention %.3g us",
+      "activation %.3g us, making K and V of it %.3g us%s, and attention %.3g us",
       share * 100, profile.load_kv.slope * kMicro, profile.load_activations.slope * kMicro,
-      profile.make.slope * kMicro, profile.attend * kMicro);
+      profile.make.slope * kMicro,
+      profile.make.fixed > 0
+          ? absl::StrFormat(" behind %.3g us for a layer's first", profile.make.fixed * kMicro)
+          : "",
+      profile.attend * kMicro);
 }
 
 }  // namespace lamina::policy

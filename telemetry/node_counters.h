@@ -12,6 +12,7 @@
 
 #include "common/shared_bus.h"
 #include "common/thread_beat.h"
+#include "telemetry/fitted_seconds.h"
 #include "telemetry/refusals.h"
 #include "telemetry/work_meter.h"
 
@@ -60,6 +61,7 @@ struct NodeCounters {
   uint64_t memory_budget = 0;
   SpillCount spill;
   std::vector<BusCount> buses;  // Those that a compute node is on.
+  FittedSeconds making;         // K and V of a layer's tokens from activations, over tokens.
   // A line fitted to the times of recent units: of a slice over rows (compute nodes, the tail of a
   // step spread over its slices), of an attention over tokens of context (memory nodes). Zeros:
   // nothing measured yet.

@@ -56,49 +56,45 @@ absl::StatusOr<double> MeasureLatency(Transport& transport, const LinkAsker& ask
   return ToSeconds(fastest) / 2;
 }
 
-// Some Puts, of which the last was answered.
-struct Burst {
-  size_t puts = 0;
-  double seconds = 0;
-};
-
-absl::StatusOr<Burst> RunBurst(Transport& transport, const LinkAsker& asker,
-                               const WaitOptions& wait, const Clock& clock, size_t puts_max,
-                               uint64_t& value) {
+absl::StatusOr<LinkBurst> RunBurst(Transport& transport, const LinkAsker& asker,
+                                   const WaitOptions& wait, const Clock& clock, size_t puts_max,
+                                   uint64_t& value) {
   const Nanos start = clock.Now();
-  Burst burst;
-  while (burst.puts == 0 || (burst.puts < puts_max && clock.Now() < start + kPutsTime)) {
+  size_t puts = 0;
+  while (puts == 0 || (puts < puts_max && clock.Now() < start + kPutsTime)) {
     LAMINA_RETURN_IF_ERROR(Ask(transport, asker, asker.bytes, ++value, wait));
-    ++burst.puts;
+    ++puts;
   }
   LAMINA_RETURN_IF_ERROR(AwaitAnswer(transport, asker, value, wait));
-  burst.seconds = ToSeconds(std::max<Nanos>(clock.Now() - start, 1));
-  return burst;
+  return LinkBurst{.bytes = puts * asker.bytes.size(),
+                   .seconds = ToSeconds(std::max<Nanos>(clock.Now() - start, 1))};
 }
 
-// The fastest of some bursts. A transport takes Puts long before they have crossed, so each burst
+// Some bursts, and the fastest. A transport takes Puts long before they have crossed, so each burst
 // is as long as the ones before say: a slow link would carry more for seconds.
-absl::StatusOr<double> MeasureBandwidth(Transport& transport, const LinkAsker& asker,
-                                        const WaitOptions& wait, const Clock& clock, double latency,
-                                        uint64_t& value) {
+absl::Status MeasureBandwidth(Transport& transport, const LinkAsker& asker, const WaitOptions& wait,
+                              const Clock& clock, uint64_t& value, LinkSpeed& speed) {
+  const double latency = speed.latency_seconds;
   const double burst_seconds = std::max(ToSeconds(kPutsTime), kWaysMin * latency);
   const Nanos begin = clock.Now();
-  double fastest = 0;
   double put_seconds = burst_seconds;
   for (size_t bursts = 0;
        bursts < kBurstsMin || (bursts < kBurstsMax && clock.Now() < begin + kBurstsTime);
        ++bursts) {
     const double puts = std::min<double>(kPutsMax, burst_seconds / put_seconds);
     LAMINA_ASSIGN_OR_RETURN(
-        const Burst burst,
+        const LinkBurst burst,
         RunBurst(transport, asker, wait, clock, static_cast<size_t>(std::max(puts, 1.0)), value));
     // Less the way of the answer; of a link that is all latency half a round is left.
     const double took = std::max(burst.seconds - latency, burst.seconds / 2);
-    fastest = std::max(fastest, static_cast<double>(burst.puts * asker.bytes.size()) / took);
+    const auto bytes = static_cast<double>(burst.bytes);
+    speed.bytes_per_second = std::max(speed.bytes_per_second, bytes / took);
     const double crossing = std::max(burst.seconds - 2 * latency, ToSeconds(1));
-    put_seconds = std::min(put_seconds, crossing / static_cast<double>(burst.puts));
+    put_seconds = std::min(put_seconds, crossing * static_cast<double>(asker.bytes.size()) / bytes);
+    speed.bytes_put += burst.bytes;
+    speed.bursts.push_back(burst);
   }
-  return fastest;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -112,10 +108,7 @@ absl::StatusOr<LinkSpeed> MeasureLink(Transport& transport, const LinkAsker& ask
   LinkSpeed speed;
   LAMINA_ASSIGN_OR_RETURN(speed.latency_seconds,
                           MeasureLatency(transport, asker, wait, clock, value));
-  const uint64_t empty = value;  // So many Puts had no bytes.
-  LAMINA_ASSIGN_OR_RETURN(speed.bytes_per_second, MeasureBandwidth(transport, asker, wait, clock,
-                                                                   speed.latency_seconds, value));
-  speed.bytes_put = (value - empty) * asker.bytes.size();
+  LAMINA_RETURN_IF_ERROR(MeasureBandwidth(transport, asker, wait, clock, value, speed));
   LAMINA_RETURN_IF_ERROR(Ask(transport, asker, {}, kLast, wait));
   LAMINA_RETURN_IF_ERROR(DrainPuts(transport, *asker.peer, wait));
   return speed;

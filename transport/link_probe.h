@@ -31,10 +31,17 @@
 
 namespace lamina::transport {
 
+// Some Puts, of which the last was answered.
+struct LinkBurst {
+  uint64_t bytes = 0;
+  double seconds = 0;  // Until the answer was there.
+};
+
 struct LinkSpeed {
   double latency_seconds = 0;  // One way: half of the fastest round of an empty Put.
   double bytes_per_second = 0;
-  uint64_t bytes_put = 0;  // What the measurement itself has put.
+  uint64_t bytes_put = 0;         // What the measurement itself has put.
+  std::vector<LinkBurst> bursts;  // Those that tell the bandwidth.
 };
 
 // What the asker needs of the link.

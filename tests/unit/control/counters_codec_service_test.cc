@@ -58,6 +58,20 @@ TEST(CountersCodecTest, ASpillTierArrivesAsItWasCounted) {
   EXPECT_EQ(got.spill.failures, 64u);
 }
 
+TEST(CountersCodecTest, AFittedLineArrives) {
+  v1::NodeDetail detail;
+  ToProto(telemetry::NodeCounters{.making = {1e-6, 2e-9, 0.75}}, &detail);
+  telemetry::NodeCounters got;
+  FromProto(detail, got);
+  EXPECT_EQ(got.making, (telemetry::FittedSeconds{1e-6, 2e-9, 0.75}));
+
+  detail.Clear();
+  ToProto(telemetry::NodeCounters(), &detail);
+  EXPECT_FALSE(detail.has_making());
+  FromProto(detail, got);
+  EXPECT_FALSE(got.making.fitted());
+}
+
 TEST(CountersCodecTest, BusesArriveAsTheyWereCounted) {
   const telemetry::NodeCounters sent{
       .buses = {{"to", 1000, 0.5, {{"kv", 300}, {"weights", 200}}}, {"from", 1000, 0, {}}}};

@@ -207,6 +207,25 @@ TEST_F(StatusBuilderTest, LinksThatWereMeasuredAtABadMomentAreOddAndNotBelieved)
   EXPECT_EQ(status.links[1].odd, "");
 }
 
+TEST(FetchFitsTest, TheWorstLinkAndWhatTheComputeNodeMakesAreTold) {
+  AttachedNode node;
+  MeasuredNodes nodes;
+  EXPECT_EQ(DescribeFits(FetchFitsOf(nodes)), "");
+  nodes.compute = {&node};
+  EXPECT_EQ(DescribeFits(FetchFitsOf(nodes)), "") << "nothing is fitted yet";
+  node.links = {
+      {.peer = "m0", .r_squared = 0.9996}, {.peer = "m1", .r_squared = 0.98}, {.peer = "m2"}};
+  EXPECT_EQ(DescribeFits(FetchFitsOf(nodes)), "; lines fitted with R squared 0.980 (links)");
+  node.counters.making = {1e-6, 2e-9, 27.0 / 28};
+  const FetchFits fits = FetchFitsOf(nodes);
+  EXPECT_EQ(fits.making, node.counters.making);
+  EXPECT_EQ(DescribeFits(fits),
+            "; lines fitted with R squared 0.980 (links) and 0.964 (making K and V)");
+  node.links.clear();
+  EXPECT_EQ(DescribeFits(FetchFitsOf(nodes)),
+            "; lines fitted with R squared 0.964 (making K and V)");
+}
+
 TEST_F(StatusBuilderTest, SpeedsThatUseHasNotBorneOutAreToldAfterAThousandSlices) {
   EngineOptions options = Options();
   options.nodes = {{.name = "c0", .replica = "r"},

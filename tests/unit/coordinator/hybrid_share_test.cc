@@ -49,7 +49,7 @@ TEST(SlotsOfKindsTest, AsManyWholeBlocksAsFit) {
 TEST(HybridShareTest, AConfiguredShareStays) {
   const EngineOptions options = Options(512, {.share = 256});
   HybridShare share(options);
-  EXPECT_FALSE(share.Settle(Seconds(1), Rates(1), kCapacity));
+  EXPECT_FALSE(share.Settle(Seconds(1), Rates(1), {}, kCapacity));
   EXPECT_EQ(share.share(), 256u);
   EXPECT_EQ(share.why(), "25% of tokens held as activations, as configured");
 }
@@ -59,15 +59,15 @@ TEST(HybridShareTest, AMeasuredShareTakesAnEpochOnce) {
   const EngineOptions options = Options(512, {.share = 512, .automatic = true});
   HybridShare share(options);
   EXPECT_THAT(share.why(), HasSubstr("until links are measured"));
-  EXPECT_FALSE(share.Settle(Seconds(1), {}, kCapacity));
+  EXPECT_FALSE(share.Settle(Seconds(1), {}, {}, kCapacity));
   EXPECT_EQ(share.share(), 512u);
-  EXPECT_TRUE(share.Settle(Seconds(2), Rates(1), kCapacity));
+  EXPECT_TRUE(share.Settle(Seconds(2), Rates(1), {}, kCapacity));
   EXPECT_EQ(share.share(), 11 * 64u);
   EXPECT_THAT(share.why(), HasSubstr("69% of tokens held as activations: K and V of one take"));
-  EXPECT_FALSE(share.Settle(Seconds(3), Rates(4), kCapacity)) << "it has just been settled";
-  EXPECT_FALSE(share.Settle(Seconds(70), Rates(1.1), kCapacity)) << "not worth an epoch";
+  EXPECT_FALSE(share.Settle(Seconds(3), Rates(4), {}, kCapacity)) << "it has just been settled";
+  EXPECT_FALSE(share.Settle(Seconds(70), Rates(1.1), {}, kCapacity)) << "not worth an epoch";
   EXPECT_EQ(share.share(), 11 * 64u);
-  EXPECT_TRUE(share.Settle(Seconds(200), Rates(4), kCapacity));
+  EXPECT_TRUE(share.Settle(Seconds(200), Rates(4), {}, kCapacity));
   EXPECT_EQ(share.share(), 4 * 64u);
 }
 
@@ -75,18 +75,29 @@ TEST(HybridShareTest, AMeasuredShareTakesAnEpochOnce) {
 TEST(HybridShareTest, MeasuredAttentionIsWorthAnEpochAtOnce) {
   const EngineOptions options = Options(512, {.share = 512, .automatic = true});
   HybridShare share(options);
-  EXPECT_TRUE(share.Settle(Seconds(1), Rates(1), kCapacity));
+  EXPECT_TRUE(share.Settle(Seconds(1), Rates(1), {}, kCapacity));
   core::FetchRates rates = Rates(1);
   rates.attend_seconds = rates.recompute_seconds / 2;
-  EXPECT_TRUE(share.Settle(Seconds(2), rates, kCapacity));
+  EXPECT_TRUE(share.Settle(Seconds(2), rates, {}, kCapacity));
   EXPECT_EQ(share.share(), 5 * 64u);  // 0.5 k = a
-  EXPECT_FALSE(share.Settle(Seconds(3), Rates(4), kCapacity));
+  EXPECT_FALSE(share.Settle(Seconds(3), Rates(4), {}, kCapacity));
+}
+
+// The line's slope is what a further token takes; the mean has a share of what every layer takes.
+TEST(HybridShareTest, ALineThatExplainsTheTimesCountsInsteadOfTheirMean) {
+  const EngineOptions options = Options(512, {.share = 512, .automatic = true});
+  const double per_token = Rates(1).recompute_seconds;
+  for (const double r_squared : {0.5, 0.99}) {
+    HybridShare share(options);
+    EXPECT_TRUE(share.Settle(Seconds(1), Rates(4), {1e-9, per_token, r_squared}, kCapacity));
+    EXPECT_EQ(share.share(), (r_squared > 0.8 ? 11 : 4) * 64u);
+  }
 }
 
 TEST(HybridShareTest, WhereMakingIsSlowSomeAreStillHeldSoThatItIsMeasured) {
   const EngineOptions options = Options(512, {.share = 512, .automatic = true});
   HybridShare share(options);
-  EXPECT_TRUE(share.Settle(Seconds(1), Rates(1000), kCapacity));
+  EXPECT_TRUE(share.Settle(Seconds(1), Rates(1000), {}, kCapacity));
   EXPECT_EQ(share.share(), 64u);
 }
 
@@ -97,7 +108,7 @@ TEST(HybridShareTest, LargeActivationsAreNotHeld) {
   EXPECT_EQ(share.why(),
             "no token held as an activation: one has 2048 bytes in a layer, no fewer than K and V "
             "with 2048");
-  EXPECT_FALSE(share.Settle(Seconds(1), Rates(1), kCapacity));
+  EXPECT_FALSE(share.Settle(Seconds(1), Rates(1), {}, kCapacity));
   EXPECT_EQ(share.share(), 0u);
 }
 

@@ -38,6 +38,14 @@ TEST(FitLineTest, ALineIsFoundAndExplainsAll) {
   EXPECT_NEAR(fitted.line.At(5), 13, 1e-9);
 }
 
+// By hand: means 2 and 10/3, sums of products 3 and of squares 2, unexplained 1/6 of 14/3.
+TEST(FitLineTest, RSquaredIsThatOfTheClosedForm) {
+  const FittedLine fitted = FitLine(std::vector<TimeSample>{{1, 2}, {2, 3}, {3, 5}});
+  EXPECT_NEAR(fitted.line.slope, 3.0 / 2, 1e-12);
+  EXPECT_NEAR(fitted.line.fixed, 1.0 / 3, 1e-12);
+  EXPECT_NEAR(fitted.r_squared, 27.0 / 28, 1e-12);
+}
+
 TEST(FitLineTest, NoiseIsSaidAndNothingIsNegative) {
   const FittedLine noisy = FitLine(std::vector<TimeSample>{{10, 30}, {20, 10}, {30, 50}, {40, 30}});
   EXPECT_GT(noisy.r_squared, 0);
