@@ -40,11 +40,6 @@ absl::Status CheckBlocks(const ComputeNodeConfig& node, absl::string_view key) {
                                                    " contradicts compute_type ", node.compute_type,
                                                    "; say auto or bf16"));
   }
-  if (node.weights_budget_bytes > 0) {
-    return absl::UnimplementedError(absl::StrCat(
-        key, ".weights: ", form,
-        " weights do not come from a store in this version; say bf16, or remove weights_budget"));
-  }
   if (node.device != "cpu") {
     return absl::UnimplementedError(absl::StrCat(
         key, ".weights: ", form, " is not served by this version with compute on ", node.device));
