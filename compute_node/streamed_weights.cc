@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/units.h"
@@ -22,12 +21,6 @@ constexpr Nanos kLookAgain = Micros(20);
 constexpr size_t kTurnBytes = size_t{256} << 10;
 
 size_t Aligned(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
-std::string Forms(const ModelWeights& weights) {
-  return absl::StrJoin(weights.bytes_by_form(), ", ", [](std::string* out, const auto& form) {
-    absl::StrAppend(out, form.first, " ", FormatBytes(form.second));
-  });
-}
 
 }  // namespace
 
@@ -94,7 +87,8 @@ void StreamedWeights::Drop() {
   store_.reset();
   movable_bytes_ = 0;
   stowed_bytes_ = 0;
-  streamed_ = 0;
+  streamed_.clear();
+  earliest_ = 0;
 }
 
 absl::Status StreamedWeights::Load(const SliceProgram& program, const model::WeightSource& source,
@@ -209,14 +203,16 @@ absl::Status StreamedWeights::StowMore() {
 
 absl::Status StreamedWeights::MakeSlots() {
   size_t largest = 0;
-  for (const Slice& slice : slices_) {
-    streamed_ += slice.streamed ? 1 : 0;
-    largest = slice.streamed ? std::max(largest, slice.bytes) : largest;
+  for (uint32_t slice = 0; slice < slices_.size(); ++slice) {
+    if (slices_[slice].streamed) {
+      streamed_.push_back(slice);
+      largest = std::max(largest, slices_[slice].bytes);
+    }
   }
-  if (streamed_ == 0) {
+  if (streamed_.empty()) {
     return absl::OkStatus();
   }
-  const uint32_t count = std::min(SlotCount(), streamed_);
+  const uint32_t count = std::min(SlotCount(), static_cast<uint32_t>(streamed_.size()));
   for (uint32_t i = 0; i < count; ++i) {
     slots_.push_back(std::make_unique<Slot>());
     LAMINA_ASSIGN_OR_RETURN(slots_.back()->buffer, device_.Allocate(largest + kLine));
@@ -235,11 +231,12 @@ uint64_t StreamedWeights::bytes() const {
 }
 
 std::string StreamedWeights::Describe() const {
-  return streamed_ == 0 ? Forms(weights_)
-                        : absl::StrCat(streamed_, " of ", slices_.size(), " slices come from ",
-                                       options_.directory, ", ", FormatBytes(stowed_bytes_),
-                                       " in all, through ", slots_.size(), " slots; all are ",
-                                       Forms(weights_));
+  return streamed_.empty()
+             ? DescribeForms(weights_)
+             : absl::StrCat(streamed_.size(), " of ", slices_.size(), " slices come from ",
+                            options_.directory, ", ", FormatBytes(stowed_bytes_),
+                            " in all, through ", slots_.size(), " slots; all are ",
+                            DescribeForms(weights_));
 }
 
 void StreamedWeights::Place(Slice& slice, std::byte* begin) {
@@ -251,16 +248,24 @@ void StreamedWeights::Place(Slice& slice, std::byte* begin) {
   }
 }
 
-uint32_t StreamedWeights::FreeSlot(bool now) const {
-  uint32_t unused = kNoSlot;
+uint32_t StreamedWeights::StepsAhead(uint32_t slice) const {
+  const auto rank = [this](uint32_t of) {
+    return std::lower_bound(streamed_.begin(), streamed_.end(), of) - streamed_.begin();
+  };
+  const auto count = static_cast<std::ptrdiff_t>(streamed_.size());
+  return static_cast<uint32_t>((rank(slice) - rank(earliest_) % count + count) % count);
+}
+
+uint32_t StreamedWeights::FreeSlot() const {
   for (uint32_t i = 0; i < slots_.size(); ++i) {
-    const SlotState state = slots_[i]->state.load(std::memory_order_acquire);
-    if (state == SlotState::kEmpty || (state == SlotState::kPlaced && slots_[i]->holders == 0)) {
+    const Slot& slot = *slots_[i];
+    const SlotState state = slot.state.load(std::memory_order_acquire);
+    if (state == SlotState::kEmpty ||
+        (state != SlotState::kOrdered && slot.holders == 0 && !IsWanted(slot.slice))) {
       return i;
     }
-    unused = state == SlotState::kOrdered || state == SlotState::kPlaced ? unused : i;
   }
-  return now ? unused : kNoSlot;
+  return kNoSlot;
 }
 
 void StreamedWeights::Clear(Slot& slot) {
@@ -272,13 +277,10 @@ void StreamedWeights::Clear(Slot& slot) {
   slot.state.store(SlotState::kEmpty, std::memory_order_relaxed);
 }
 
-uint32_t StreamedWeights::SlotFor(uint32_t slice, bool now) {
-  if (slices_[slice].slot != kNoSlot) {
-    return slices_[slice].slot;
-  }
-  const uint32_t free = FreeSlot(now);
+bool StreamedWeights::Order(uint32_t slice) {
+  const uint32_t free = FreeSlot();
   if (free == kNoSlot) {
-    return kNoSlot;
+    return false;
   }
   Slot& slot = *slots_[free];
   Clear(slot);
@@ -289,46 +291,56 @@ uint32_t StreamedWeights::SlotFor(uint32_t slice, bool now) {
   orders_[ordered_.load(std::memory_order_relaxed) % orders_.size()] = free;
   ordered_.fetch_add(1, std::memory_order_release);
   ordered_.notify_one();
-  return free;
+  return true;
 }
 
-void StreamedWeights::OrderNext(uint32_t slice) {
-  for (uint32_t i = 1; i < slices_.size(); ++i) {
-    const auto next = static_cast<uint32_t>((slice + i) % slices_.size());
-    if (slices_[next].streamed) {
-      SlotFor(next, /*now=*/false);
+void StreamedWeights::OrderWanted() {
+  const auto first = std::lower_bound(streamed_.begin(), streamed_.end(), earliest_);
+  size_t at = static_cast<size_t>(first - streamed_.begin()) % streamed_.size();
+  for (size_t i = 0; i < slots_.size(); ++i, at = (at + 1) % streamed_.size()) {
+    if (slices_[streamed_[at]].slot == kNoSlot && !Order(streamed_[at])) {
       return;
     }
   }
 }
 
+void StreamedWeights::SetEarliest(uint32_t slice) {
+  earliest_ = slice;
+  if (!streamed_.empty()) {
+    OrderWanted();
+  }
+}
+
 absl::StatusOr<WeightWait> StreamedWeights::Ask(uint32_t slice) {
+  if (options_.lanes == 1) {
+    SetEarliest(slice);
+  }
   Slice& wanted = slices_[slice];
-  if (wanted.streamed) {
-    const uint32_t index = SlotFor(slice, /*now=*/true);
-    const WeightWait later{.here = false, .look_again = RealClock().Now() + kLookAgain};
-    if (index == kNoSlot) {
-      return later;
-    }
-    Slot& slot = *slots_[index];
-    const SlotState state = slot.state.load(std::memory_order_acquire);
-    if (state == SlotState::kFailed) {
-      const absl::Status error = slot.error;
-      Clear(slot);  // Whoever asks again has it read again.
-      return error;
-    }
-    if (state == SlotState::kOrdered) {
-      return later;
-    }
-    if (state == SlotState::kLoaded) {
-      Place(wanted, slot.buffer.data);
-      slot.state.store(SlotState::kPlaced, std::memory_order_relaxed);
-    }
-    ++slot.holders;
+  if (!wanted.streamed) {
+    return WeightWait{};
   }
-  if (streamed_ > 0) {
-    OrderNext(slice);
+  if (wanted.slot == kNoSlot) {
+    OrderWanted();  // A slot may have become free since the earliest slice was said.
   }
+  const WeightWait later{.here = false, .look_again = RealClock().Now() + kLookAgain};
+  if (wanted.slot == kNoSlot) {  // It is too far ahead, or others still hold all slots.
+    return later;
+  }
+  Slot& slot = *slots_[wanted.slot];
+  const SlotState state = slot.state.load(std::memory_order_acquire);
+  if (state == SlotState::kFailed) {
+    const absl::Status error = slot.error;
+    Clear(slot);  // Whoever asks again has it read again.
+    return error;
+  }
+  if (state == SlotState::kOrdered) {
+    return later;
+  }
+  if (state == SlotState::kLoaded) {
+    Place(wanted, slot.buffer.data);
+    slot.state.store(SlotState::kPlaced, std::memory_order_relaxed);
+  }
+  ++slot.holders;
   return WeightWait{};
 }
 

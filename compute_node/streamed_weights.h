@@ -8,9 +8,11 @@
 //   slices   0  1  2  3  4  5 ...     r: resident, s: streamed, as evenly spread as can be, so
 //            r  s  r  s  r  s ...     that one comes while others run
 //
-// A slot is free once no step holds its slice. There is one more than lanes, so that the next slice
-// can come while every lane holds one. What a product reads are the bytes that were packed, so
-// results have the bits of ResidentWeights of the same form.
+// Slots hold the slices that are wanted next: as many as there are slots, from the earliest slice
+// that some lane has still to run on, and around. One lane needs two, so that one comes while the
+// other is read. Several lanes share three, whatever their number: all run a slice while it is
+// here, one that is ahead of the slots waits, and the slowest never does. What a product reads are
+// the bytes that were packed, so results have the bits of ResidentWeights of the same form.
 //
 // Which slices stream is chosen by sizes that are known before anything is read (weight_sizes.h).
 // Where some turn out to be larger, more slices are stowed once all are there.
@@ -72,6 +74,8 @@ class StreamedWeights final : public HeldWeights {
   const ModelWeights& weights() const override { return weights_; }
   absl::StatusOr<WeightWait> Ask(uint32_t slice) override;
   void Release(uint32_t slice) override;
+  bool comes_in_order() const override { return true; }
+  void SetEarliest(uint32_t slice) override;
 
  private:
   static constexpr uint32_t kNoSlot = UINT32_MAX;
@@ -112,17 +116,18 @@ class StreamedWeights final : public HeldWeights {
   absl::Status Stow(Linear& stowed);
   // Has more slices stream where some turned out to be larger than they were expected to be.
   absl::Status StowMore();
-  uint32_t SlotCount() const { return options_.lanes + 1; }
+  uint32_t SlotCount() const { return options_.lanes == 1 ? 2 : 3; }
   absl::Status MakeSlots();
-  // The slot that holds the slice, or is to hold it; orders it where it is on no slot. With `now`
-  // also in the place of a slice that has come and that nobody has asked for yet. kNoSlot: no slot
-  // is free.
-  uint32_t SlotFor(uint32_t slice, bool now);
-  uint32_t FreeSlot(bool now) const;
+  // How many slices that stream come before this one, from the earliest on and around.
+  uint32_t StepsAhead(uint32_t slice) const;
+  bool IsWanted(uint32_t slice) const { return StepsAhead(slice) < slots_.size(); }
+  // A slot that nobody holds, and whose slice is not wanted; kNoSlot: there is none.
+  uint32_t FreeSlot() const;
+  // Has the slice brought, unless no slot is free.
+  bool Order(uint32_t slice);
+  void OrderWanted();
   void Clear(Slot& slot);
   void Place(Slice& slice, std::byte* begin);
-  // Orders the next slice that streams, if a slot is free for it.
-  void OrderNext(uint32_t slice);
   void Run();
   absl::Status Bring(Slot& slot);
   absl::Status Bring(const Piece& piece, std::byte* to);
@@ -137,7 +142,8 @@ class StreamedWeights final : public HeldWeights {
   std::vector<std::byte*> places_;  // Places of one linear's pieces.
   uint64_t movable_bytes_ = 0;      // All slices that may stream have so many,
   uint64_t stowed_bytes_ = 0;       // and those that do have so many.
-  uint32_t streamed_ = 0;
+  std::vector<uint32_t> streamed_;  // The slices that stream, in their order.
+  uint32_t earliest_ = 0;
 
   // Orders: a ring of slots, written by the data thread, read by the other one.
   std::vector<uint32_t> orders_;

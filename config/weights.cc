@@ -24,11 +24,6 @@ absl::Status CheckStreams(const ClusterConfig& config, absl::string_view key) {
   if (config.policy == kPolicyAuto || config.policy == kPolicyFetchSparse) {
     return not_served(absl::StrCat("policy ", config.policy));
   }
-  if (config.pipeline.lanes > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("pipeline.lanes: ", config.pipeline.lanes, " contradicts ", key,
-                     ": weights would come once for each lane; set it to 1"));
-  }
   return absl::OkStatus();
 }
 

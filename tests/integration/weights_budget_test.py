@@ -56,6 +56,19 @@ class WeightsBudgetTest(unittest.TestCase):
         with harness.Cluster(policy="fetch_heads", fetch={"window": "16MiB"}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
             self.assertEqual(answers(self, cluster), expected)
 
+    def test_lanes_share_what_comes(self):
+        with harness.Cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
+            expected = answers(self, cluster)
+        for keys in ({}, {"policy": "fetch_heads", "fetch": {"window": "16MiB"}, "limits": {"sequence_tokens_max": 256}}):
+            with harness.Cluster(pipeline={"lanes": 3}, **keys, **streaming("64MiB", weights="packed")) as cluster:
+                found = answers(self, cluster)
+                self.assertEqual([tokens for tokens, _ in found], [tokens for tokens, _ in expected])
+                self.assertEqual(len(cluster.status()["lanes"]), 3)
+                if "onednn" not in cluster.status()["nodes"][0]["kernels"]:
+                    self.assertRegex(cluster.log("c0"), r"of 31 slices come from .* through 3 slots")
+                cluster.kill("m0")  # An epoch ends in the middle of a round.
+                self.assertEqual([tokens for tokens, _ in answers(self, cluster)], [tokens for tokens, _ in expected])
+
     def test_weights_come_in_the_blocks_of_their_file(self):
         with harness.Cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
             expected = answers(self, cluster)
@@ -90,7 +103,6 @@ class WeightsBudgetTest(unittest.TestCase):
             ({"compute": two}, "not served by this version with 2 compute nodes"),
             ({"policy": "auto", "compute": [{"name": "c0", "capacity": "1GiB", "weights_budget": "160MiB"}]},
              "not served by this version with policy auto"),
-            ({"pipeline": {"lanes": 2}}, "pipeline.lanes: 2 contradicts compute.0.weights_budget"),
             ({"compute": [{"name": "c0", "weights_store": "/nowhere"}]}, "compute.0.weights_store: says where"),
         ]:
             with self.subTest(why), tempfile.TemporaryDirectory() as directory:

@@ -261,7 +261,47 @@ TEST_P(StreamedWeightsTest, AStoreThatCannotBeMadeIsAnError) {
   EXPECT_THAT(Load(program, weights).ToString(), HasSubstr("weights_store /nowhere/at/all"));
 }
 
-// Two lanes, each of which holds a slice while it waits.
+// Lanes at random paces. Each slice comes once for all of them, and the slowest is never starved.
+TEST_P(StreamedWeightsTest, LanesThatGoTogetherShareWhatComes) {
+  test_support::RandomModelSpec spec = Spec("llama");
+  spec.layers = 8;
+  Program program(spec, GetParam());
+  const uint64_t all = program.executor().weight_source().weights().bytes();
+  const uint32_t slices = program.executor().slice_count();
+  for (const uint32_t lanes : {2u, 5u}) {
+    const auto bus =
+        *SharedBus::Open(absl::StrCat("lanes-", lanes, "-", getpid()), 1'000'000'000'000);
+    StreamedWeights weights(
+        program.executor().device(),
+        {.budget = all * 7 / 10, .lanes = lanes, .directory = testing::TempDir(), .bus = bus});
+    ASSERT_TRUE(Load(program, weights).ok());
+    EXPECT_THAT(weights.Describe(), HasSubstr("through 3 slots"));
+    std::mt19937_64 random(1);
+    uint64_t first_round = 0;
+    constexpr int kRounds = 20;
+    for (int round = 0; round < kRounds; ++round) {
+      std::vector<uint32_t> at(lanes, 0);  // Slices that are to run next.
+      while (*std::min_element(at.begin(), at.end()) < slices) {
+        uint32_t& slice = at[random() % lanes];
+        if (slice == slices) {
+          continue;
+        }
+        weights.SetEarliest(*std::min_element(at.begin(), at.end()));
+        const auto wait = weights.Ask(slice);
+        ASSERT_TRUE(wait.ok()) << wait.status();
+        if (wait->here) {
+          weights.Release(slice++);
+        }
+      }
+      first_round = round == 0 ? bus->bytes() : first_round;
+    }
+    // One more, for what comes ahead of the round behind the last one.
+    EXPECT_LE(bus->bytes(), (kRounds + 1) * first_round) << lanes;
+    EXPECT_GT(first_round, 0u);
+  }
+}
+
+// Each holds its slice while it waits for the next one.
 TEST_P(StreamedWeightsTest, LanesThatHoldSlicesDoNotStarve) {
   test_support::RandomModelSpec spec = Spec("llama");
   spec.layers = 8;
@@ -270,17 +310,41 @@ TEST_P(StreamedWeightsTest, LanesThatHoldSlicesDoNotStarve) {
   StreamedWeights weights(program.executor().device(),
                           {.budget = all * 7 / 10, .lanes = 2, .directory = testing::TempDir()});
   ASSERT_TRUE(Load(program, weights).ok());
-  std::mt19937_64 random(1);
   const uint32_t slices = program.executor().slice_count();
-  for (int round = 0; round < 200; ++round) {
-    const auto first = static_cast<uint32_t>(random() % slices);
-    const auto second = static_cast<uint32_t>(random() % slices);
-    for (const uint32_t slice : {first, second}) {
-      while (!weights.Ask(slice)->here) {
-      }
+  const auto await = [&](uint32_t slice, uint32_t earliest) {
+    const Nanos deadline = RealClock().Now() + Seconds(60);  // Only a failure waits for it.
+    weights.SetEarliest(earliest);
+    while (!weights.Ask(slice)->here) {
+      ASSERT_LT(RealClock().Now(), deadline) << slice;
+      weights.SetEarliest(earliest);
     }
-    weights.Release(first);
-    weights.Release(second);
+  };
+  for (int round = 0; round < 20; ++round) {
+    await(0, 0);
+    for (uint32_t slice = 1; slice < slices; ++slice) {
+      await(slice, slice - 1);
+      await(slice - 1, slice - 1);
+      weights.Release(slice - 1);
+      weights.Release(slice - 1);
+    }
+    weights.Release(slices - 1);
+  }
+}
+
+// What is asked for out of turn, as before the first step.
+TEST_P(StreamedWeightsTest, AnySliceComesWhenItIsWaitedFor) {
+  test_support::RandomModelSpec spec = Spec("llama");
+  spec.layers = 8;
+  Program program(spec, GetParam());
+  const uint64_t all = program.executor().weight_source().weights().bytes();
+  StreamedWeights weights(program.executor().device(),
+                          {.budget = all * 7 / 10, .lanes = 3, .directory = testing::TempDir()});
+  ASSERT_TRUE(Load(program, weights).ok());
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 100; ++i) {
+    const auto slice = static_cast<uint32_t>(random() % program.executor().slice_count());
+    ASSERT_TRUE(AskAndWait(weights, slice).ok());
+    weights.Release(slice);
   }
 }
 

@@ -49,10 +49,22 @@ TEST(WeightsTest, PackedContradictsF32) {
               HasSubstr("compute.0.weights: packed contradicts compute_type f32"));
 }
 
+TEST(WeightsTest, OneLaneWhereWeightsComeUnlessSaid) {
+  constexpr char kPools[] =
+      "model: m\ncompute: [{name: c0, weights_budget: 1GiB}]\n"
+      "memory: [{name: m0, capacity: 1GiB}]\n";
+  const auto one = ParseClusterConfig(kPools, "test", {});
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->pipeline.lanes, 1u);
+  const auto four = ParseClusterConfig(kPools, "test", {"pipeline.lanes=4"});
+  ASSERT_TRUE(four.ok()) << four.status();
+  EXPECT_EQ(four->pipeline.lanes, 4u);
+}
+
 TEST(WeightsTest, AllFormsComeFromAStore) {
   for (const char* form : {"auto", "packed", "bf16", "int8"}) {
-    const auto config = Parse({std::string("compute.0.weights=") + form,
-                               "compute.0.weights_budget=1GiB", "pipeline.lanes=1"});
+    const auto config =
+        Parse({std::string("compute.0.weights=") + form, "compute.0.weights_budget=1GiB"});
     EXPECT_TRUE(config.ok()) << config.status();
   }
 }
