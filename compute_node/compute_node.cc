@@ -27,17 +27,21 @@
 namespace lamina::compute_node {
 namespace {
 
-// Bytes of the whole model's matrices and tables in bf16.
+// Bytes of the whole model's weights in bf16. One that is both embedding and LM head is held once.
 uint64_t WidenedBytes(const model::Graph& graph) {
   uint64_t elements = 0;
-  for (model::OpId op = 0; op < graph.ops.size(); ++op) {
-    elements += ElementsOf(graph, op);
+  for (const model::Weight& weight : graph.weights) {
+    elements += uint64_t{weight.rows} * weight.cols;
   }
   return elements * sizeof(BFloat16);
 }
 
-// What the node may take: its budget, else all of the host's.
-uint64_t MemoryBytes(const ComputeNodeOptions& options) {
+// What weights may take: their budget, else the node's, else all of the host's. Weights that exceed
+// it come anew with each step, so that their bytes count more than the time it takes to widen them.
+uint64_t WeightRoom(const ComputeNodeOptions& options) {
+  if (options.weights_budget > 0) {
+    return options.weights_budget;
+  }
   return options.memory_budget > 0
              ? options.memory_budget
              : static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
@@ -75,16 +79,17 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
       progress_(std::move(progress)),
       memory_(options_.memory_budget),
       grammars_(options_.make_grammars, {}) {
+  const WeightForm form =
+      FormThatFits(options_.weight_form, WidenedBytes(model_.graph), WeightRoom(options_));
   if (options_.weights_budget > 0) {
     weights_ = std::make_unique<StreamedWeights>(
         *device_, StreamedWeightsOptions{.budget = options_.weights_budget,
                                          .lanes = options_.lanes,
+                                         .form = form,
                                          .directory = options_.weights_store,
                                          .bus = options_.bus});
   } else {
-    weights_ = std::make_unique<ResidentWeights>(
-        *device_,
-        FormThatFits(options_.weight_form, WidenedBytes(model_.graph), MemoryBytes(options_)));
+    weights_ = std::make_unique<ResidentWeights>(*device_, form);
   }
   path_makers_.push_back(std::make_unique<RemotePathMaker>(options_.name, *device_));
   path_makers_.push_back(

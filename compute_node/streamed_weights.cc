@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "compute_node/weight_sizes.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -62,7 +64,10 @@ absl::StatusOr<std::vector<bool>> ChooseStreamed(absl::Span<const uint64_t> byte
 }
 
 StreamedWeights::StreamedWeights(kernels::ComputeDevice& device, StreamedWeightsOptions options)
-    : device_(device), options_(std::move(options)), weights_(ModelWeights::None(device)) {}
+    : device_(device),
+      options_(std::move(options)),
+      forms_(options_.form, device.dense()),
+      weights_(ModelWeights::None(device)) {}
 
 StreamedWeights::~StreamedWeights() { Drop(); }
 
@@ -80,8 +85,10 @@ void StreamedWeights::Drop() {
   slots_.clear();
   orders_.clear();
   store_.reset();
+  movable_bytes_ = 0;
   stowed_bytes_ = 0;
-  streamed_ = 0;
+  streamed_.clear();
+  earliest_ = 0;
 }
 
 absl::Status StreamedWeights::Load(const SliceProgram& program, const model::WeightSource& source,
@@ -99,72 +106,113 @@ absl::Status StreamedWeights::LoadAll(const SliceProgram& program,
                                       const model::WeightSource& source,
                                       absl::Span<const model::OpId> ops,
                                       const ModelWeights::Progress& progress) {
-  // Sizes before anything is packed: elements in the compute type.
-  const uint64_t element = DTypeBytes(device_.dense().compute_type());
-  std::vector<uint64_t> bytes(program.slice_count(), 0);
   std::vector<uint32_t> slice_of(program.graph().ops.size(), UINT32_MAX);
   for (uint32_t slice = 0; slice + 1 < program.slice_count(); ++slice) {  // Not the LM head's.
     for (const model::OpId op : program.split().slices[slice].ops) {
       slice_of[op] = slice;
     }
   }
-  uint64_t fixed = 0;
-  for (const model::OpId op : ops) {
-    const uint64_t packed = PackedElementsOf(program.graph(), op) * element;
-    fixed += ElementsOf(program.graph(), op) * element;
-    if (slice_of[op] != UINT32_MAX) {
-      bytes[slice_of[op]] += packed;
-      fixed -= packed;
-    }
-  }
-  LAMINA_ASSIGN_OR_RETURN(const std::vector<bool> streamed,
-                          ChooseStreamed(bytes, fixed, options_.lanes + 1, options_.budget));
-  slices_.resize(program.slice_count());
-  if (std::find(streamed.begin(), streamed.end(), true) != streamed.end()) {
-    LAMINA_ASSIGN_OR_RETURN(store_, WeightStore::Create(options_.directory));
-  }
-  LAMINA_ASSIGN_OR_RETURN(weights_,
-                          ModelWeights::Load(program.graph(), source, device_, ops, progress,
-                                             [&](model::OpId op, kernels::PackedLinear& linear) {
-                                               const uint32_t slice = slice_of[op];
-                                               return slice != UINT32_MAX && streamed[slice]
-                                                          ? Stow(slices_[slice], linear)
-                                                          : absl::OkStatus();
-                                             }));
-  streamed_ = static_cast<uint32_t>(std::count(streamed.begin(), streamed.end(), true));
+  LAMINA_RETURN_IF_ERROR(Choose(program, source, ops));
+  LAMINA_ASSIGN_OR_RETURN(weights_, ModelWeights::Load(
+                                        program.graph(), source, device_, ops, progress,
+                                        [&](model::OpId op, kernels::PackedLinear& linear) {
+                                          return slice_of[op] == UINT32_MAX
+                                                     ? absl::OkStatus()
+                                                     : Add(slices_[slice_of[op]], linear);
+                                        },
+                                        &forms_));
+  LAMINA_RETURN_IF_ERROR(StowMore());
   return MakeSlots();
 }
 
-// Into the store, and out of memory.
-absl::Status StreamedWeights::Stow(Slice& slice, kernels::PackedLinear& linear) {
-  const std::vector<absl::Span<std::byte>> pieces = linear.Pieces();
-  if (pieces.empty()) {
+absl::Status StreamedWeights::Choose(const SliceProgram& program, const model::WeightSource& source,
+                                     absl::Span<const model::OpId> ops) {
+  const WeightSizes sizes = SizesOf(program.graph(), source, ops, device_, forms_);
+  std::vector<uint64_t> bytes(program.slice_count(), 0);
+  uint64_t fixed = std::accumulate(sizes.matrices.begin(), sizes.matrices.end(), sizes.others);
+  for (uint32_t slice = 0; slice + 1 < program.slice_count(); ++slice) {
+    for (const model::OpId op : program.split().slices[slice].ops) {
+      bytes[slice] += sizes.matrices[op];
+    }
+    fixed -= bytes[slice];
+  }
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<bool> streamed,
+                          ChooseStreamed(bytes, fixed, SlotCount(), options_.budget));
+  slices_.resize(program.slice_count());
+  for (uint32_t slice = 0; slice < slices_.size(); ++slice) {
+    slices_[slice].streamed = streamed[slice];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StreamedWeights::Add(Slice& slice, kernels::PackedLinear& linear) {
+  Linear added{.linear = &linear};
+  for (const absl::Span<std::byte> piece : linear.Pieces()) {
+    added.pieces.push_back({.bytes = piece.size(), .at = slice.bytes});
+    slice.bytes += Aligned(piece.size());
+    movable_bytes_ += piece.size();
+  }
+  places_.assign(std::max(places_.size(), added.pieces.size()), nullptr);
+  slice.linears.push_back(std::move(added));
+  return slice.streamed ? Stow(slice.linears.back()) : absl::OkStatus();
+}
+
+absl::Status StreamedWeights::Stow(Linear& stowed) {
+  if (stowed.pieces.empty()) {
     return absl::UnimplementedError(
         absl::StrCat("weights_budget on ", device_.name(),
                      ": its packed weights cannot be moved; this version streams to processors"));
   }
-  for (const absl::Span<std::byte> piece : pieces) {
-    LAMINA_ASSIGN_OR_RETURN(const uint64_t stored, store_->Append(piece));
-    slice.pieces.push_back({.stored = stored, .bytes = piece.size(), .at = slice.bytes});
-    slice.bytes += Aligned(piece.size());
+  if (store_ == nullptr) {
+    LAMINA_ASSIGN_OR_RETURN(store_, WeightStore::Create(options_.directory));
   }
-  stowed_bytes_ += linear.bytes();
-  slice.linears.push_back(&linear);
-  slice.piece_counts.push_back(pieces.size());
-  places_.assign(std::max(places_.size(), pieces.size()), nullptr);
-  linear.Place(absl::MakeSpan(places_).first(pieces.size()));
+  const std::vector<absl::Span<std::byte>> from = stowed.linear->Pieces();
+  for (size_t i = 0; i < from.size(); ++i) {
+    LAMINA_ASSIGN_OR_RETURN(stowed.pieces[i].stored, store_->Append(from[i]));
+    stowed_bytes_ += from[i].size();
+  }
+  std::fill(places_.begin(), places_.end(), nullptr);
+  stowed.linear->Place(absl::MakeSpan(places_).first(from.size()));
+  return absl::OkStatus();
+}
+
+absl::Status StreamedWeights::StowMore() {
+  std::vector<uint64_t> bytes;
+  uint64_t largest = 0;
+  for (const Slice& slice : slices_) {
+    bytes.push_back(slice.linears.empty() ? 0 : slice.bytes + kLine);
+    largest = slice.streamed ? std::max(largest, bytes.back()) : largest;
+  }
+  if (weights_.bytes() - stowed_bytes_ + SlotCount() * largest <= options_.budget) {
+    return absl::OkStatus();
+  }
+  const uint64_t fixed = weights_.bytes() - movable_bytes_;
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<bool> streamed,
+                          ChooseStreamed(bytes, fixed, SlotCount(), options_.budget));
+  for (uint32_t slice = 0; slice < slices_.size(); ++slice) {
+    if (!streamed[slice] || slices_[slice].streamed) {
+      continue;
+    }
+    slices_[slice].streamed = true;
+    for (Linear& linear : slices_[slice].linears) {
+      LAMINA_RETURN_IF_ERROR(Stow(linear));
+    }
+  }
   return absl::OkStatus();
 }
 
 absl::Status StreamedWeights::MakeSlots() {
-  if (streamed_ == 0) {
+  size_t largest = 0;
+  for (uint32_t slice = 0; slice < slices_.size(); ++slice) {
+    if (slices_[slice].streamed) {
+      streamed_.push_back(slice);
+      largest = std::max(largest, slices_[slice].bytes);
+    }
+  }
+  if (streamed_.empty()) {
     return absl::OkStatus();
   }
-  size_t largest = 0;
-  for (const Slice& slice : slices_) {
-    largest = std::max(largest, slice.bytes);
-  }
-  const uint32_t count = std::min(options_.lanes + 1, streamed_);
+  const uint32_t count = std::min(SlotCount(), static_cast<uint32_t>(streamed_.size()));
   for (uint32_t i = 0; i < count; ++i) {
     slots_.push_back(std::make_unique<Slot>());
     LAMINA_ASSIGN_OR_RETURN(slots_.back()->buffer, device_.Allocate(largest + kLine));
@@ -183,33 +231,41 @@ uint64_t StreamedWeights::bytes() const {
 }
 
 std::string StreamedWeights::Describe() const {
-  return streamed_ == 0 ? ""
-                        : absl::StrCat(streamed_, " of ", slices_.size(), " slices come from ",
-                                       options_.directory, ", ", FormatBytes(stowed_bytes_),
-                                       " in all, through ", slots_.size(), " slots");
+  return streamed_.empty()
+             ? DescribeForms(weights_)
+             : absl::StrCat(streamed_.size(), " of ", slices_.size(), " slices come from ",
+                            options_.directory, ", ", FormatBytes(stowed_bytes_),
+                            " in all, through ", slots_.size(), " slots; all are ",
+                            DescribeForms(weights_));
 }
 
 void StreamedWeights::Place(Slice& slice, std::byte* begin) {
-  auto piece = slice.pieces.begin();
-  for (size_t i = 0; i < slice.linears.size(); ++i) {
-    const size_t count = slice.piece_counts[i];
-    for (size_t k = 0; k < count; ++k, ++piece) {
-      places_[k] = begin == nullptr ? nullptr : begin + piece->at;
+  for (const Linear& linear : slice.linears) {
+    for (size_t i = 0; i < linear.pieces.size(); ++i) {
+      places_[i] = begin == nullptr ? nullptr : begin + linear.pieces[i].at;
     }
-    slice.linears[i]->Place(absl::MakeSpan(places_).first(count));
+    linear.linear->Place(absl::MakeSpan(places_).first(linear.pieces.size()));
   }
 }
 
-uint32_t StreamedWeights::FreeSlot(bool now) const {
-  uint32_t unused = kNoSlot;
+uint32_t StreamedWeights::StepsAhead(uint32_t slice) const {
+  const auto rank = [this](uint32_t of) {
+    return std::lower_bound(streamed_.begin(), streamed_.end(), of) - streamed_.begin();
+  };
+  const auto count = static_cast<std::ptrdiff_t>(streamed_.size());
+  return static_cast<uint32_t>((rank(slice) - rank(earliest_) % count + count) % count);
+}
+
+uint32_t StreamedWeights::FreeSlot() const {
   for (uint32_t i = 0; i < slots_.size(); ++i) {
-    const SlotState state = slots_[i]->state.load(std::memory_order_acquire);
-    if (state == SlotState::kEmpty || (state == SlotState::kPlaced && slots_[i]->holders == 0)) {
+    const Slot& slot = *slots_[i];
+    const SlotState state = slot.state.load(std::memory_order_acquire);
+    if (state == SlotState::kEmpty ||
+        (state != SlotState::kOrdered && slot.holders == 0 && !IsWanted(slot.slice))) {
       return i;
     }
-    unused = state == SlotState::kOrdered || state == SlotState::kPlaced ? unused : i;
   }
-  return now ? unused : kNoSlot;
+  return kNoSlot;
 }
 
 void StreamedWeights::Clear(Slot& slot) {
@@ -221,13 +277,10 @@ void StreamedWeights::Clear(Slot& slot) {
   slot.state.store(SlotState::kEmpty, std::memory_order_relaxed);
 }
 
-uint32_t StreamedWeights::SlotFor(uint32_t slice, bool now) {
-  if (slices_[slice].slot != kNoSlot) {
-    return slices_[slice].slot;
-  }
-  const uint32_t free = FreeSlot(now);
+bool StreamedWeights::Order(uint32_t slice) {
+  const uint32_t free = FreeSlot();
   if (free == kNoSlot) {
-    return kNoSlot;
+    return false;
   }
   Slot& slot = *slots_[free];
   Clear(slot);
@@ -238,51 +291,61 @@ uint32_t StreamedWeights::SlotFor(uint32_t slice, bool now) {
   orders_[ordered_.load(std::memory_order_relaxed) % orders_.size()] = free;
   ordered_.fetch_add(1, std::memory_order_release);
   ordered_.notify_one();
-  return free;
+  return true;
 }
 
-void StreamedWeights::OrderNext(uint32_t slice) {
-  for (uint32_t i = 1; i < slices_.size(); ++i) {
-    const auto next = static_cast<uint32_t>((slice + i) % slices_.size());
-    if (slices_[next].streamed()) {
-      SlotFor(next, /*now=*/false);
+void StreamedWeights::OrderWanted() {
+  const auto first = std::lower_bound(streamed_.begin(), streamed_.end(), earliest_);
+  size_t at = static_cast<size_t>(first - streamed_.begin()) % streamed_.size();
+  for (size_t i = 0; i < slots_.size(); ++i, at = (at + 1) % streamed_.size()) {
+    if (slices_[streamed_[at]].slot == kNoSlot && !Order(streamed_[at])) {
       return;
     }
   }
 }
 
+void StreamedWeights::SetEarliest(uint32_t slice) {
+  earliest_ = slice;
+  if (!streamed_.empty()) {
+    OrderWanted();
+  }
+}
+
 absl::StatusOr<WeightWait> StreamedWeights::Ask(uint32_t slice) {
+  if (options_.lanes == 1) {
+    SetEarliest(slice);
+  }
   Slice& wanted = slices_[slice];
-  if (wanted.streamed()) {
-    const uint32_t index = SlotFor(slice, /*now=*/true);
-    const WeightWait later{.here = false, .look_again = RealClock().Now() + kLookAgain};
-    if (index == kNoSlot) {
-      return later;
-    }
-    Slot& slot = *slots_[index];
-    const SlotState state = slot.state.load(std::memory_order_acquire);
-    if (state == SlotState::kFailed) {
-      const absl::Status error = slot.error;
-      Clear(slot);  // Whoever asks again has it read again.
-      return error;
-    }
-    if (state == SlotState::kOrdered) {
-      return later;
-    }
-    if (state == SlotState::kLoaded) {
-      Place(wanted, slot.buffer.data);
-      slot.state.store(SlotState::kPlaced, std::memory_order_relaxed);
-    }
-    ++slot.holders;
+  if (!wanted.streamed) {
+    return WeightWait{};
   }
-  if (streamed_ > 0) {
-    OrderNext(slice);
+  if (wanted.slot == kNoSlot) {
+    OrderWanted();  // A slot may have become free since the earliest slice was said.
   }
+  const WeightWait later{.here = false, .look_again = RealClock().Now() + kLookAgain};
+  if (wanted.slot == kNoSlot) {  // It is too far ahead, or others still hold all slots.
+    return later;
+  }
+  Slot& slot = *slots_[wanted.slot];
+  const SlotState state = slot.state.load(std::memory_order_acquire);
+  if (state == SlotState::kFailed) {
+    const absl::Status error = slot.error;
+    Clear(slot);  // Whoever asks again has it read again.
+    return error;
+  }
+  if (state == SlotState::kOrdered) {
+    return later;
+  }
+  if (state == SlotState::kLoaded) {
+    Place(wanted, slot.buffer.data);
+    slot.state.store(SlotState::kPlaced, std::memory_order_relaxed);
+  }
+  ++slot.holders;
   return WeightWait{};
 }
 
 void StreamedWeights::Release(uint32_t slice) {
-  if (slices_[slice].streamed()) {
+  if (slices_[slice].streamed) {
     LAMINA_CHECK(slices_[slice].slot != kNoSlot && slots_[slices_[slice].slot]->holders > 0);
     --slots_[slices_[slice].slot]->holders;
   }
@@ -302,23 +365,29 @@ void StreamedWeights::Run() {
 }
 
 absl::Status StreamedWeights::Bring(Slot& slot) {
-  for (const Piece& piece : slices_[slot.slice].pieces) {
-    // Others' transfers take their turns between.
-    for (size_t done = 0; done < piece.bytes;) {
-      const size_t bytes =
-          options_.bus == nullptr ? piece.bytes : std::min(kTurnBytes, piece.bytes - done);
-      const Nanos through =
-          options_.bus == nullptr ? 0 : options_.bus->Take(bytes, RealClock().Now());
-      LAMINA_RETURN_IF_ERROR(store_->Read(
-          piece.stored + done, absl::MakeSpan(slot.buffer.data + piece.at + done, bytes)));
-      if (const Nanos early = through - RealClock().Now(); early > 0) {
-        std::this_thread::sleep_for(std::chrono::nanoseconds(early));
-      }
-      if (options_.bus != nullptr) {
-        options_.bus->Count(BusKind::kWeights, bytes);
-      }
-      done += bytes;
+  for (const Linear& linear : slices_[slot.slice].linears) {
+    for (const Piece& piece : linear.pieces) {
+      LAMINA_RETURN_IF_ERROR(Bring(piece, slot.buffer.data + piece.at));
     }
+  }
+  return absl::OkStatus();
+}
+
+// Others' transfers take their turns between.
+absl::Status StreamedWeights::Bring(const Piece& piece, std::byte* to) {
+  for (size_t done = 0; done < piece.bytes;) {
+    const size_t bytes =
+        options_.bus == nullptr ? piece.bytes : std::min(kTurnBytes, piece.bytes - done);
+    const Nanos through =
+        options_.bus == nullptr ? 0 : options_.bus->Take(bytes, RealClock().Now());
+    LAMINA_RETURN_IF_ERROR(store_->Read(piece.stored + done, absl::MakeSpan(to + done, bytes)));
+    if (const Nanos early = through - RealClock().Now(); early > 0) {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(early));
+    }
+    if (options_.bus != nullptr) {
+      options_.bus->Count(BusKind::kWeights, bytes);
+    }
+    done += bytes;
   }
   return absl::OkStatus();
 }

@@ -2,14 +2,20 @@
 //
 // StreamedWeights: weights of a model that is larger than the memory it is given. Some slices'
 // weights stay on the device; those of the others lie in a WeightStore, packed, and come back in
-// the order of the slices, ahead of the slice that needs them, into slots that take turns.
+// the order of the slices, ahead of the slice that needs them, into slots that take turns. Packed
+// means as products read them: in the blocks of their file, as 8 bits, or as bf16 (weight_form.h).
 //
 //   slices   0  1  2  3  4  5 ...     r: resident, s: streamed, as evenly spread as can be, so
 //            r  s  r  s  r  s ...     that one comes while others run
 //
-// A slot is free once no step holds its slice. There is one more than lanes, so that the next slice
-// can come while every lane holds one. What a product reads are the bytes that were packed, so
-// results have the bits of ResidentWeights.
+// Slots hold the slices that are wanted next: as many as there are slots, from the earliest slice
+// that some lane has still to run on, and around. One lane needs two, so that one comes while the
+// other is read. Several lanes share three, whatever their number: all run a slice while it is
+// here, one that is ahead of the slots waits, and the slowest never does. What a product reads are
+// the bytes that were packed, so results have the bits of ResidentWeights of the same form.
+//
+// Which slices stream is chosen by sizes that are known before anything is read (weight_sizes.h).
+// Where some turn out to be larger, more slices are stowed once all are there.
 //
 // Tables, vectors (norms, biases) and the last slice, which has the LM head, stay on the device.
 //
@@ -29,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "common/shared_bus.h"
 #include "compute_node/slice_program.h"
+#include "compute_node/weight_form.h"
 #include "compute_node/weight_source.h"
 #include "compute_node/weight_store.h"
 #include "kernels/compute_device.h"
@@ -36,9 +43,10 @@
 namespace lamina::compute_node {
 
 struct StreamedWeightsOptions {
-  uint64_t budget = 0;         // Bytes of the device for all weights, slots included.
-  uint32_t lanes = 1;          // Lanes that may hold a slice at the same time.
-  std::string directory = {};  // Folder of the store.
+  uint64_t budget = 0;                  // Bytes of the device for all weights, slots included.
+  uint32_t lanes = 1;                   // Lanes that may hold a slice at the same time.
+  WeightForm form = WeightForm::kBF16;  // Slices are stored, and come, in it.
+  std::string directory = {};           // Folder of the store.
   // What slices come over, with others' transfers; null: as fast as they are read.
   std::shared_ptr<SharedBus> bus = nullptr;
 };
@@ -66,22 +74,26 @@ class StreamedWeights final : public HeldWeights {
   const ModelWeights& weights() const override { return weights_; }
   absl::StatusOr<WeightWait> Ask(uint32_t slice) override;
   void Release(uint32_t slice) override;
+  bool comes_in_order() const override { return true; }
+  void SetEarliest(uint32_t slice) override;
 
  private:
   static constexpr uint32_t kNoSlot = UINT32_MAX;
-  // Where a slice's packed weights lie in the store, and behind which byte of a slot.
+  // Where some of a slice's packed weights lie in the store, and behind which byte of a slot.
   struct Piece {
     uint64_t stored = 0;
     size_t bytes = 0;
     size_t at = 0;
   };
+  struct Linear {
+    kernels::PackedLinear* linear = nullptr;
+    std::vector<Piece> pieces;
+  };
   struct Slice {
-    std::vector<kernels::PackedLinear*> linears;
-    std::vector<size_t> piece_counts;  // [linears]
-    std::vector<Piece> pieces;         // Pieces of all linears, in their order.
-    size_t bytes = 0;                  // Bytes that it takes in a slot.
+    std::vector<Linear> linears;
+    size_t bytes = 0;  // Bytes that it takes in a slot.
+    bool streamed = false;
     uint32_t slot = kNoSlot;
-    bool streamed() const { return !pieces.empty(); }
   };
   enum class SlotState : uint32_t { kEmpty, kOrdered, kLoaded, kPlaced, kFailed };
   struct Slot {
@@ -95,29 +107,43 @@ class StreamedWeights final : public HeldWeights {
   // As Load(), but for what it leaves behind after an error.
   absl::Status LoadAll(const SliceProgram& program, const model::WeightSource& source,
                        absl::Span<const model::OpId> ops, const ModelWeights::Progress& progress);
-  absl::Status Stow(Slice& slice, kernels::PackedLinear& linear);
+  // Marks the slices that are to stream, by what their weights will take.
+  absl::Status Choose(const SliceProgram& program, const model::WeightSource& source,
+                      absl::Span<const model::OpId> ops);
+  // Takes note of a matrix that has been loaded; stows it, if its slice streams.
+  absl::Status Add(Slice& slice, kernels::PackedLinear& linear);
+  // Into the store, and out of memory.
+  absl::Status Stow(Linear& stowed);
+  // Has more slices stream where some turned out to be larger than they were expected to be.
+  absl::Status StowMore();
+  uint32_t SlotCount() const { return options_.lanes == 1 ? 2 : 3; }
   absl::Status MakeSlots();
-  // The slot that holds the slice, or is to hold it; orders it where it is on no slot. With `now`
-  // also in the place of a slice that has come and that nobody has asked for yet. kNoSlot: no slot
-  // is free.
-  uint32_t SlotFor(uint32_t slice, bool now);
-  uint32_t FreeSlot(bool now) const;
+  // How many slices that stream come before this one, from the earliest on and around.
+  uint32_t StepsAhead(uint32_t slice) const;
+  bool IsWanted(uint32_t slice) const { return StepsAhead(slice) < slots_.size(); }
+  // A slot that nobody holds, and whose slice is not wanted; kNoSlot: there is none.
+  uint32_t FreeSlot() const;
+  // Has the slice brought, unless no slot is free.
+  bool Order(uint32_t slice);
+  void OrderWanted();
   void Clear(Slot& slot);
   void Place(Slice& slice, std::byte* begin);
-  // Orders the next slice that streams, if a slot is free for it.
-  void OrderNext(uint32_t slice);
   void Run();
   absl::Status Bring(Slot& slot);
+  absl::Status Bring(const Piece& piece, std::byte* to);
 
   kernels::ComputeDevice& device_;
   const StreamedWeightsOptions options_;
+  WeightForms forms_;
   ModelWeights weights_;
   std::unique_ptr<WeightStore> store_;
   std::vector<Slice> slices_;  // [slices of the program]
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<std::byte*> places_;  // Places of one linear's pieces.
-  uint64_t stowed_bytes_ = 0;
-  uint32_t streamed_ = 0;
+  uint64_t movable_bytes_ = 0;      // All slices that may stream have so many,
+  uint64_t stowed_bytes_ = 0;       // and those that do have so many.
+  std::vector<uint32_t> streamed_;  // The slices that stream, in their order.
+  uint32_t earliest_ = 0;
 
   // Orders: a ring of slots, written by the data thread, read by the other one.
   std::vector<uint32_t> orders_;

@@ -21,12 +21,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
-#include "common/units.h"
 #include "compute_node/model_weights.h"
 #include "compute_node/slice_program.h"
 #include "kernels/compute_device.h"
@@ -56,7 +53,17 @@ class WeightSource {
 
   // All work of `slice` has been given to the device, which may not have run it yet.
   virtual void Release(uint32_t slice) = 0;
+
+  // Whether slices come in their order, once for all lanes that are near each other, so that steps
+  // should begin together.
+  virtual bool comes_in_order() const { return false; }
+  // No step under way asks for slices before `slice` any more, before all of them have ended. To be
+  // told before Ask() where several lanes ask.
+  virtual void SetEarliest(uint32_t /*slice*/) {}
 };
+
+// Says for people in which forms weights are, and how many bytes of each.
+std::string DescribeForms(const ModelWeights& weights);
 
 // As Ask(), but waits until they are here. For what is prepared before steps run: the data thread
 // goes on with other lanes instead.
@@ -100,11 +107,7 @@ class ResidentWeights final : public HeldWeights {
   }
   void Drop() override { weights_ = ModelWeights::None(device_); }
   uint64_t bytes() const override { return weights_.bytes(); }
-  std::string Describe() const override {
-    return absl::StrJoin(weights_.bytes_by_form(), ", ", [](std::string* out, const auto& form) {
-      absl::StrAppend(out, form.first, " ", FormatBytes(form.second));
-    });
-  }
+  std::string Describe() const override { return DescribeForms(weights_); }
 
   const ModelWeights& weights() const override { return weights_; }
   absl::StatusOr<WeightWait> Ask(uint32_t /*slice*/) override { return WeightWait{}; }

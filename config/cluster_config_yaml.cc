@@ -509,7 +509,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
           return replica.nodes.size() > 1 && !IsForPrompts(c, replica);
         });
     const uint32_t wanted = several ? 2 * nodes : nodes + 1;
-    // One where weights would come for each.
+    // One where lanes would wait for each other's weights.
     const bool streams = internal::StreamsWeights(c);
     c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential ? 1
                        : c.policy == kPolicyLocal                   ? LanesOfLocal(c)

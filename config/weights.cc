@@ -24,11 +24,6 @@ absl::Status CheckStreams(const ClusterConfig& config, absl::string_view key) {
   if (config.policy == kPolicyAuto || config.policy == kPolicyFetchSparse) {
     return not_served(absl::StrCat("policy ", config.policy));
   }
-  if (config.pipeline.lanes > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("pipeline.lanes: ", config.pipeline.lanes, " contradicts ", key,
-                     ": weights would come once for each lane; set it to 1"));
-  }
   return absl::OkStatus();
 }
 
@@ -39,11 +34,6 @@ absl::Status CheckBlocks(const ComputeNodeConfig& node, absl::string_view key) {
     return absl::InvalidArgumentError(absl::StrCat(key, ".weights: ", form,
                                                    " contradicts compute_type ", node.compute_type,
                                                    "; say auto or bf16"));
-  }
-  if (node.weights_budget_bytes > 0) {
-    return absl::UnimplementedError(absl::StrCat(
-        key, ".weights: ", form,
-        " weights do not come from a store in this version; say bf16, or remove weights_budget"));
   }
   if (node.device != "cpu") {
     return absl::UnimplementedError(absl::StrCat(

@@ -43,7 +43,6 @@ class ReferenceLinear final : public PackedLinear {
       : in_features_(in_features), out_features_(out_features), bias_(bias.begin(), bias.end()) {
     weights_.resize(out_features * in_features);
     at_ = weights_.data();
-    bytes_ = weights_.size() * DTypeBytes(compute_type) + bias_.size() * sizeof(float);
     for (size_t i = 0; i < weights_.size(); ++i) {
       const float weight = Load(weights, dtype, i);
       weights_[i] = compute_type == DType::kF32 ? weight : ToFloat(ToBFloat16(weight));
@@ -52,8 +51,10 @@ class ReferenceLinear final : public PackedLinear {
 
   size_t in_features() const override { return in_features_; }
   size_t out_features() const override { return out_features_; }
-  // What a packed copy in the compute type takes; this one keeps bf16 values as f32 for simplicity.
-  uint64_t bytes() const override { return bytes_; }
+  // Values of bf16 are kept as f32, for simplicity.
+  uint64_t bytes() const override {
+    return (in_features_ * out_features_ + bias_.size()) * sizeof(float);
+  }
 
   std::vector<absl::Span<std::byte>> Pieces() override {
     return {{reinterpret_cast<std::byte*>(at_), in_features_ * out_features_ * sizeof(float)}};
@@ -69,7 +70,6 @@ class ReferenceLinear final : public PackedLinear {
  private:
   size_t in_features_;
   size_t out_features_;
-  uint64_t bytes_ = 0;
   // [out_features, in_features], rounded to the compute type; none where moved, and where it is
   // now.
   std::vector<float> weights_;

@@ -12,8 +12,8 @@ from policies import CANONICAL, answers
 MIB = 1 << 20
 
 
-def streaming(budget="160MiB", **keys):
-    return {"compute": [{"name": "c0", "weights_budget": budget, **keys}]}
+def streaming(budget="160MiB", weights="bf16", **keys):
+    return {"compute": [{"name": "c0", "weights_budget": budget, "weights": weights, **keys}]}
 
 
 def serves(cluster):
@@ -56,13 +56,42 @@ class WeightsBudgetTest(unittest.TestCase):
         with harness.Cluster(policy="fetch_heads", fetch={"window": "16MiB"}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
             self.assertEqual(answers(self, cluster), expected)
 
+    def test_lanes_share_what_comes(self):
+        with harness.Cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
+            expected = answers(self, cluster)
+        for keys in ({}, {"policy": "fetch_heads", "fetch": {"window": "16MiB"}, "limits": {"sequence_tokens_max": 256}}):
+            with harness.Cluster(pipeline={"lanes": 3}, **keys, **streaming("64MiB", weights="packed")) as cluster:
+                found = answers(self, cluster)
+                self.assertEqual([tokens for tokens, _ in found], [tokens for tokens, _ in expected])
+                self.assertEqual(len(cluster.status()["lanes"]), 3)
+                if "onednn" not in cluster.status()["nodes"][0]["kernels"]:
+                    self.assertRegex(cluster.log("c0"), r"of 31 slices come from .* through 3 slots")
+                cluster.kill("m0")  # An epoch ends in the middle of a round.
+                self.assertEqual([tokens for tokens, _ in answers(self, cluster)], [tokens for tokens, _ in expected])
+
+    def test_weights_come_in_the_blocks_of_their_file(self):
+        with harness.Cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
+            expected = answers(self, cluster)
+            if "onednn" in cluster.status()["nodes"][0]["kernels"]:
+                self.skipTest("oneDNN multiplies here, which takes no blocks")
+        for form in ("packed", "auto"):  # Auto packs what it can, since they do not fit as bf16.
+            with harness.Cluster(**streaming("60MiB", weights=form)) as cluster:
+                self.assertEqual(answers(self, cluster), expected)
+                status = cluster.status()
+                self.assertLess(status["nodes"][0]["weight_bytes"], 60 * MIB)
+                self.assertRegex(cluster.log("c0"), r"weights: \d+ of 31 slices come from .* all are Q4_1 \d+\.\d MiB, Q8_0 \d+\.\d MiB")
+        # All of them fit in a budget that those of bf16 exceed.
+        with harness.Cluster(**streaming(weights="packed")) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+            self.assertNotIn("slices come from", cluster.log("c0"))
+
     def test_a_budget_without_room_for_a_slice_is_refused_with_the_numbers(self):
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "cluster.yaml"
-            path.write_text(harness.cluster_file(**streaming("100MiB")))
+            path.write_text(harness.cluster_file(**streaming("70MiB")))
             result = harness.run("--cluster", path, "--name", "c0", "--coordinator", "127.0.0.1:1", program="lamina-compute")
             self.assertEqual(result.returncode, 1)
-            self.assertRegex(result.stderr, r"weights_budget 100\.0 MiB is less than 1\d\d\.\d MiB")
+            self.assertRegex(result.stderr, r"weights_budget 70\.0 MiB is less than \d\d\.\d MiB")
             path.write_text(harness.cluster_file(**streaming(weights_store="/nowhere")))
             result = harness.run("--cluster", path, "--name", "c0", "--coordinator", "127.0.0.1:1", program="lamina-compute")
             self.assertEqual(result.returncode, 1)
@@ -74,7 +103,6 @@ class WeightsBudgetTest(unittest.TestCase):
             ({"compute": two}, "not served by this version with 2 compute nodes"),
             ({"policy": "auto", "compute": [{"name": "c0", "capacity": "1GiB", "weights_budget": "160MiB"}]},
              "not served by this version with policy auto"),
-            ({"pipeline": {"lanes": 2}}, "pipeline.lanes: 2 contradicts compute.0.weights_budget"),
             ({"compute": [{"name": "c0", "weights_store": "/nowhere"}]}, "compute.0.weights_store: says where"),
         ]:
             with self.subTest(why), tempfile.TemporaryDirectory() as directory:

@@ -58,6 +58,10 @@ class WeightsInt8Test(unittest.TestCase):
                 self.skipTest("oneDNN multiplies here, and the values are held as bf16")
             self.assertRegex(node["kernels"], r", weights bf16 \d+\.\d KiB, int8 \d+\.\d MiB$")
             self.assertLess(node["weight_bytes"], 0.55 * whole)
+        budget = node["weight_bytes"] * 85 // 100 // 1024
+        with self.cluster(nodes("int8", {"weights_budget": f"{budget}KiB"})) as cluster:
+            self.assertEqual(answers(self, cluster), int8)
+            self.assertRegex(cluster.log("c0"), r"of 5 slices come from .* all are bf16 \d+\.\d KiB, int8 \d+\.\d MiB")
         stages = [{"replica": "r", "stage": stage, "threads": 1 + stage} for stage in range(2)]
         with self.cluster(nodes("int8", *stages)) as cluster:
             self.assertEqual(answers(self, cluster), int8)

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/crowded_core.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "transport/shm/shm_region.h"
@@ -21,6 +22,8 @@ constexpr Nanos kSpin = Micros(3);
 // lasts longer than a slice of dense layers, the usual pause between two messages: a sleeper takes
 // 50 to 200 us to wake where its processor is a guest's and has halted.
 constexpr Nanos kYield = Millis(1);
+// Where others want the core (ADR 0201): a few system calls, for a peer that answers at once.
+constexpr Nanos kYieldCrowded = Micros(10);
 // An abort word is seen at least this often.
 constexpr Nanos kSleepMax = Millis(1);
 // Where words are raised by devices, which wake nobody. Linux adds about as much to a sleep.
@@ -110,6 +113,7 @@ absl::StatusOr<size_t> ShmTransport::Wait(const Region& region,
   const Nanos sleep_max = own.written_by_devices() ? kNapMax : kSleepMax;
   const Clock& clock = RealClock();
   Nanos start = 0;  // Read when the first round found nothing.
+  Nanos yield = kYield;
   for (;;) {
     for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
       if (const std::optional<size_t> holding = own.FirstHolding(conditions)) {
@@ -120,11 +124,14 @@ absl::StatusOr<size_t> ShmTransport::Wait(const Region& region,
       return absl::CancelledError("shm: the wait was aborted");
     }
     const Nanos now = clock.Now();
-    start = start == 0 ? now : start;
+    if (start == 0) {
+      start = now;
+      yield = CoreIsCrowded(now) ? kYieldCrowded : kYield;
+    }
     if (now >= options.deadline) {
       return absl::DeadlineExceededError("shm: no signal came by the deadline");
     }
-    if (now - start >= kSpin + kYield) {
+    if (now - start >= kSpin + yield) {
       own.Sleep(conditions, std::min(sleep_max, options.deadline - now));
     } else if (now - start >= kSpin) {
       sched_yield();

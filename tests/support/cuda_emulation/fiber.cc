@@ -1,47 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/cuda_emulation/fiber.h"
 
+#include <array>
+#include <boost/context/detail/fcontext.hpp>
+#include <cstddef>
+
 namespace lamina::cuda_emulation {
-
-#ifdef LAMINA_FIBER_OF_C_LIBRARY
-
-void Fiber::Begin(Body body) {
-  if (stack_ == nullptr) {
-    stack_ = std::make_unique<std::byte[]>(kStackBytes);
-  }
-  getcontext(&inside_);
-  inside_.uc_stack.ss_sp = stack_.get();
-  inside_.uc_stack.ss_size = kStackBytes;
-  inside_.uc_link = nullptr;
-  makecontext(&inside_, body, 0);
-}
-
-void Fiber::Resume() { swapcontext(&outside_, &inside_); }
-
-void Fiber::Leave() { swapcontext(&inside_, &outside_); }
-
-#else
 
 namespace context = boost::context::detail;
 
-void Fiber::Enter(context::transfer_t from) {
-  auto* fiber = static_cast<Fiber*>(from.data);
-  fiber->outside_ = from.fctx;
-  fiber->body_();
-}
+struct Fiber::Stack {
+  static void Enter(context::transfer_t from) {
+    auto* stack = static_cast<Stack*>(from.data);
+    stack->outside = from.fctx;
+    stack->body();
+  }
+
+  Body body = nullptr;
+  context::fcontext_t inside = nullptr;
+  context::fcontext_t outside = nullptr;
+  alignas(64) std::array<std::byte, 64 * 1024> bytes;
+};
+
+Fiber::Fiber() : stack_(std::make_unique<Stack>()) {}
+Fiber::Fiber(Fiber&& other) noexcept = default;
+Fiber::~Fiber() = default;
 
 void Fiber::Begin(Body body) {
-  if (stack_ == nullptr) {
-    stack_ = std::make_unique<std::byte[]>(kStackBytes);
-  }
-  body_ = body;
-  inside_ = context::make_fcontext(stack_.get() + kStackBytes, kStackBytes, &Fiber::Enter);
+  stack_->body = body;
+  stack_->inside = context::make_fcontext(stack_->bytes.data() + stack_->bytes.size(),
+                                          stack_->bytes.size(), &Stack::Enter);
 }
 
-void Fiber::Resume() { inside_ = context::jump_fcontext(inside_, this).fctx; }
+void Fiber::Resume() { stack_->inside = context::jump_fcontext(stack_->inside, stack_.get()).fctx; }
 
-void Fiber::Leave() { outside_ = context::jump_fcontext(outside_, nullptr).fctx; }
-
-#endif
+void Fiber::Leave() { stack_->outside = context::jump_fcontext(stack_->outside, nullptr).fctx; }
 
 }  // namespace lamina::cuda_emulation

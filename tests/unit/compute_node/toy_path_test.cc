@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "compute_node/local_path_maker.h"
 #include "compute_node/step_worker.h"
+#include "compute_node/streamed_weights.h"
 #include "control/inbox.h"
 #include "plan/epoch_shape.h"
 #include "tests/unit/compute_node/slice_program.h"
@@ -172,7 +173,12 @@ class ToyPathTest : public ::testing::Test {
     return tokens;
   }
 
-  Program program_{Spec("llama"), DType::kBF16};
+  static test_support::RandomModelSpec Model() {
+    test_support::RandomModelSpec spec = Spec("llama");
+    spec.layers = 6;  // More than slots.
+    return spec;
+  }
+  Program program_{Model(), DType::kBF16};
   ThreadPool pool_{{.threads = 2}};
   const kernels::KvDeviceMaker kv_ = kernels::CpuKvDevices(kernels::CpuAttention(), pool_);
   plan::EpochConfig config_;
@@ -199,6 +205,24 @@ TEST_F(ToyPathTest, SlicesWaitForTheirWeights) {
   EXPECT_EQ(TokensBy(local, **slices), wanted);
   EXPECT_EQ(slow.released(), static_cast<int>(kLanes * kSteps * (*slices)->slice_count()));
   EXPECT_FALSE(slow.holds_any());
+}
+
+// Weights that come from a file, through slots that all lanes share.
+TEST_F(ToyPathTest, LanesShareWeightsThatCome) {
+  LocalPathMaker local("c0", executor().device(), /*holds_kv=*/true);
+  const std::vector<std::vector<TokenId>> wanted = TokensBy(local);
+  const SliceProgram& program = executor().program();
+  const uint64_t all = executor().weight_source().weights().bytes();
+  StreamedWeights weights(executor().device(),
+                          {.budget = all - 1, .lanes = kLanes, .directory = testing::TempDir()});
+  const absl::Status loaded = weights.Load(program, *program_.model().weights,
+                                           program.OpsOf(0, program.slice_count()), [](double) {});
+  ASSERT_TRUE(loaded.ok()) << loaded;
+  ASSERT_NE(weights.Describe().find("slices come from"), std::string::npos) << weights.Describe();
+  auto slices = SliceExecutor::Create(program_.model().graph, weights, executor().device(), 64);
+  ASSERT_TRUE(slices.ok()) << slices.status();
+  ASSERT_TRUE((*slices)->Prepare(config_.rows_max + config_.chunk_tokens_max).ok());
+  EXPECT_EQ(TokensBy(local, **slices), wanted);
 }
 
 }  // namespace

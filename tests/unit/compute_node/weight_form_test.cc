@@ -9,17 +9,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "common/philox.h"
 #include "compute_node/weight_source.h"
 #include "model/gguf/dequantize.h"
 #include "model/shard.h"
 #include "tests/support/random_model.h"
+#include "tests/unit/compute_node/block_source.h"
 #include "tests/unit/compute_node/slice_program.h"
 #include "tests/unit/compute_node/step_run.h"
 
@@ -29,78 +28,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Key;
-
-// Another model's names and shapes, with random blocks of one type for every matrix whose rows are
-// whole blocks.
-class BlockSource final : public model::WeightSource {
- public:
-  BlockSource(const model::WeightSource& source, const model::GgufTensorType& type)
-      : source_(source), type_(type) {
-    Prng prng(7);
-    for (const model::TensorInfo& tensor : source.tensors()) {
-      if (tensor.shape.size() == 2 && tensor.shape.back() % type.block_elements == 0) {
-        blocks_[tensor.name] = RandomBlocks(tensor.elements / type.block_elements, prng);
-      }
-    }
-  }
-
-  const std::vector<model::TensorInfo>& tensors() const override { return source_.tensors(); }
-  const model::TensorInfo* Find(absl::string_view name) const override {
-    return source_.Find(name);
-  }
-  absl::Status Read(absl::string_view name, uint64_t first, absl::Span<float> out) const override {
-    const auto found = blocks_.find(std::string(name));
-    if (found == blocks_.end()) {
-      return source_.Read(name, first, out);
-    }
-    for (uint64_t i = 0; i < out.size(); i += type_.block_elements) {
-      type_.dequantize(
-          found->second.data() + (first + i) / type_.block_elements * type_.block_bytes, &out[i]);
-    }
-    return absl::OkStatus();
-  }
-  std::optional<model::StoredBlocks> Blocks(absl::string_view name) const override {
-    const auto found = blocks_.find(std::string(name));
-    if (found == blocks_.end()) {
-      return std::nullopt;
-    }
-    return model::StoredBlocks{.type = type_.name,
-                               .elements = type_.block_elements,
-                               .bytes = type_.block_bytes,
-                               .data = found->second.data()};
-  }
-
- private:
-  // The high bytes of the scales that are binary16.
-  std::vector<size_t> ScaleBytes() const {
-    if (type_.name == "Q6_K") {
-      return {209};
-    }
-    if (type_.name == "Q2_K") {
-      return {81, 83};
-    }
-    return type_.name == "Q4_1" || type_.name == "Q4_K" ? std::vector<size_t>{1, 3}
-                                                        : std::vector<size_t>{1};
-  }
-
-  // Returns blocks with scales below 2^-8.
-  std::vector<uint8_t> RandomBlocks(uint64_t count, Prng& prng) const {
-    std::vector<uint8_t> bytes(count * type_.block_bytes);
-    for (uint8_t& byte : bytes) {
-      byte = static_cast<uint8_t>(prng.Below(256));
-    }
-    for (uint64_t block = 0; block < count; ++block) {
-      for (const size_t byte : ScaleBytes()) {
-        bytes[block * type_.block_bytes + byte] &= 0x9b;
-      }
-    }
-    return bytes;
-  }
-
-  const model::WeightSource& source_;
-  const model::GgufTensorType& type_;
-  std::map<std::string, std::vector<uint8_t>> blocks_;
-};
 
 class WeightFormTest : public testing::TestWithParam<const char*> {
  protected:

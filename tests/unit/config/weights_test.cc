@@ -49,11 +49,24 @@ TEST(WeightsTest, PackedContradictsF32) {
               HasSubstr("compute.0.weights: packed contradicts compute_type f32"));
 }
 
-TEST(WeightsTest, PackedWeightsFromAStoreAreUnimplemented) {
-  const absl::Status status =
-      Parse({"compute.0.weights=packed", "compute.0.weights_budget=1GiB"}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(status.ToString(), HasSubstr("do not come from a store"));
+TEST(WeightsTest, OneLaneWhereWeightsComeUnlessSaid) {
+  constexpr char kPools[] =
+      "model: m\ncompute: [{name: c0, weights_budget: 1GiB}]\n"
+      "memory: [{name: m0, capacity: 1GiB}]\n";
+  const auto one = ParseClusterConfig(kPools, "test", {});
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->pipeline.lanes, 1u);
+  const auto four = ParseClusterConfig(kPools, "test", {"pipeline.lanes=4"});
+  ASSERT_TRUE(four.ok()) << four.status();
+  EXPECT_EQ(four->pipeline.lanes, 4u);
+}
+
+TEST(WeightsTest, AllFormsComeFromAStore) {
+  for (const char* form : {"auto", "packed", "bf16", "int8"}) {
+    const auto config =
+        Parse({std::string("compute.0.weights=") + form, "compute.0.weights_budget=1GiB"});
+    EXPECT_TRUE(config.ok()) << config.status();
+  }
 }
 
 TEST(WeightsTest, PackedWeightsOnADeviceAreUnimplemented) {
@@ -88,7 +101,6 @@ TEST(WeightsTest, Int8OfSomeComputeNodesIsRefused) {
 TEST(WeightsTest, Int8IsRefusedWhereBlocksAreNotServed) {
   for (const auto& [key, words] :
        {std::pair("compute.0.compute_type=f32", "int8 contradicts compute_type f32"),
-        std::pair("compute.0.weights_budget=1GiB", "int8 weights do not come from a store"),
         std::pair("compute.0.device=cuda:0", "int8 is not served by this version with compute")}) {
     EXPECT_THAT(Parse({"compute.0.weights=int8", key}).status().ToString(), HasSubstr(words));
   }
