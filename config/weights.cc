@@ -21,10 +21,7 @@ absl::Status CheckStreams(const ClusterConfig& config, absl::string_view key) {
   if (config.compute[0].device != "cpu") {
     return not_served(absl::StrCat("compute on ", config.compute[0].device));
   }
-  if (config.policy == kPolicyAuto || config.policy == kPolicyFetchSparse) {
-    return not_served(absl::StrCat("policy ", config.policy));
-  }
-  return absl::OkStatus();
+  return config.policy == kPolicyAuto ? not_served("policy auto") : absl::OkStatus();
 }
 
 // Checks a node whose weights are packed, or int8.

@@ -69,6 +69,17 @@ class WeightsBudgetTest(unittest.TestCase):
                 cluster.kill("m0")  # An epoch ends in the middle of a round.
                 self.assertEqual([tokens for tokens, _ in answers(self, cluster)], [tokens for tokens, _ in expected])
 
+    def test_tokens_are_chosen_as_with_weights_that_stay(self):
+        sparse = {"fetch": {"window": "16MiB", "caching_ratio": 0.5}, "limits": {"sequence_tokens_max": 256}, "attention": CANONICAL}
+        with harness.Cluster(policy="fetch_sparse", **sparse, compute=[{"name": "c0", "weights": "packed"}]) as cluster:
+            expected = answers(self, cluster)
+        both = ["attend_remote", "fetch_sparse"]
+        with harness.Cluster(policies=both, pipeline={"lanes": 2}, **sparse, **streaming("64MiB", weights="packed")) as cluster:
+            self.assertEqual(answers(self, cluster, ["fetch_sparse"]), expected)
+            mixed = answers(self, cluster, both)  # Every second request is served by fetch_sparse.
+            self.assertEqual(mixed[1::2], expected[1::2])
+            self.assertNotEqual(mixed[0::2], expected[0::2])
+
     def test_weights_come_in_the_blocks_of_their_file(self):
         with harness.Cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
             expected = answers(self, cluster)
