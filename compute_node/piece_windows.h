@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -65,6 +66,12 @@ class PieceWindows {
   // The memory node may write the window of the piece at hand again; the next piece is at hand.
   // Errors: as Peers::Put().
   absl::Status GiveBack(const Lane& lane, uint32_t node);
+
+  // For each memory node whose next piece, of K and V, has come: has `attend` use the piece where
+  // it lies, gives its window back, and calls `ended` where that was the node's last. Returns
+  // Ended(). Errors: as Take() and GiveBack().
+  absl::StatusOr<bool> AttendCome(Lane& lane, absl::FunctionRef<void(uint32_t node)> attend,
+                                  absl::FunctionRef<void(uint32_t node)> ended);
 
  private:
   // What one memory node sends of one lane.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "common/status_macros.h"
 #include "plan/token_sets.h"
 
 namespace lamina::compute_node {
@@ -55,25 +54,9 @@ void SparseKv::BeginLayer(const Lane& lane) {
 }
 
 absl::StatusOr<bool> SparseKv::Poll(Lane& lane) {
-  for (uint32_t node = 0; node < context_.config.memory_nodes.size(); ++node) {
-    if (!windows_.Ended(lane, node) && windows_.HasCome(lane, node)) {
-      LAMINA_RETURN_IF_ERROR(TakePiece(lane, node));
-    }
-  }
-  return windows_.Ended(lane);
-}
-
-absl::Status SparseKv::TakePiece(Lane& lane, uint32_t node) {
-  LAMINA_ASSIGN_OR_RETURN(const size_t bytes, windows_.Take(lane, node));
-  Attend(lane, node);
-  telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
-  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kAttend, lanes_[lane.index].layer,
-                                   MemoryPeer(node), bytes);
-  LAMINA_RETURN_IF_ERROR(windows_.GiveBack(lane, node));
-  if (windows_.Ended(lane, node)) {
-    EndLayer(lane, node);
-  }
-  return absl::OkStatus();
+  return windows_.AttendCome(
+      lane, [&](uint32_t node) { Attend(lane, node); },
+      [&](uint32_t node) { EndLayer(lane, node); });
 }
 
 void SparseKv::Attend(Lane& lane, uint32_t node) {

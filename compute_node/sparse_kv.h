@@ -65,7 +65,6 @@ class SparseKv {
     std::vector<Stream> streams;  // [memory nodes]
   };
 
-  absl::Status TakePiece(Lane& lane, uint32_t node);
   void Attend(Lane& lane, uint32_t node);
   // Items of the run's rows; `slots` has the chosen tokens and the rows' own.
   void AddItems(const Lane& lane, uint32_t node, uint32_t run, const PieceRows& rows,

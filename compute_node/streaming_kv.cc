@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute_node/streaming_kv.h"
 
-#include "common/status_macros.h"
 #include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
@@ -58,25 +57,9 @@ void StreamingKv::BeginRange(const Lane& lane, uint32_t node) {
 }
 
 absl::StatusOr<bool> StreamingKv::Poll(Lane& lane) {
-  for (uint32_t node = 0; node < context_.config.memory_nodes.size(); ++node) {
-    if (!windows_.Ended(lane, node) && windows_.HasCome(lane, node)) {
-      LAMINA_RETURN_IF_ERROR(TakePiece(lane, node));
-    }
-  }
-  return windows_.Ended(lane);
-}
-
-absl::Status StreamingKv::TakePiece(Lane& lane, uint32_t node) {
-  LAMINA_ASSIGN_OR_RETURN(const size_t bytes, windows_.Take(lane, node));
-  Attend(lane, node);
-  telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
-  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kAttend, lanes_[lane.index].layer,
-                                   MemoryPeer(node), bytes);
-  LAMINA_RETURN_IF_ERROR(windows_.GiveBack(lane, node));
-  if (windows_.Ended(lane, node)) {
-    BeginRange(lane, node);
-  }
-  return absl::OkStatus();
+  return windows_.AttendCome(
+      lane, [&](uint32_t node) { Attend(lane, node); },
+      [&](uint32_t node) { BeginRange(lane, node); });
 }
 
 void StreamingKv::Attend(Lane& lane, uint32_t node) {

@@ -65,7 +65,6 @@ class StreamingKv {
 
   // The next range with pieces, if there is any.
   void BeginRange(const Lane& lane, uint32_t node);
-  absl::Status TakePiece(Lane& lane, uint32_t node);
   void Attend(Lane& lane, uint32_t node);
 
   const WorkerContext& context_;
