@@ -51,7 +51,7 @@ class BusTest(unittest.TestCase):
 
     def test_k_and_v_activations_and_weights_share_it(self):
         keys = on_a_bus("mixed", policy="fetch_hybrid", fetch={"window": "16MiB", "activation_percent": 50},
-                        compute=[{"name": "c0", "weights_budget": "160MiB", "http": "127.0.0.1:0"}])
+                        compute=[{"name": "c0", "weights_budget": "160MiB", "weights": "bf16", "http": "127.0.0.1:0"}])
         with harness.Cluster(memory_nodes=2, **keys) as cluster:
             self.assertEqual(cluster.lamina(*GENERATE).returncode, 0)
             found = self.check_sums(cluster)
