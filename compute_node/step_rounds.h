@@ -34,7 +34,7 @@ class StepRounds {
   // Whether lanes that are idle and have plans may begin.
   bool MayBegin(absl::Span<const Lane> lanes, Nanos now);
 
-  // They have.
+  // Notes which lanes have begun since MayBegin() allowed it.
   void Began(absl::Span<const Lane> lanes);
 
   // How long the thread may sleep where no lane is under way: at most `most`.
