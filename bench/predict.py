@@ -4,7 +4,7 @@
 For each mode of predict_points.json a cluster of one compute node (core 0) and one memory node (core 1; policy local: one node with both
 cores) is started. A turn calibrates it by `lamina calibrate`, measures each point once, and simulates each by `lamina simulate` with the same
 arrivals and that turn's calibration, since the rate at which a machine reads memory may change within minutes: reads of each turn are printed.
-Leave the machine alone meanwhile: some 40 minutes with three turns.
+Leave the machine alone meanwhile: some 40 minutes with three turns; twice as long where products have no bf16 instructions.
 
 The error of a point is the median of said over measured, turn by turn. A point holds if tokens/s and TPOT p50 are within the larger of 10% and the runs' own spread; TTFT p50 within 15%.
 """
@@ -162,10 +162,11 @@ def name_of(point):
     return f"{point['mode']}, {load}, {point['input']} in, {point['output']} out"
 
 
-def highest_rate(holds, bound, halvings):
+def highest_rate(what, holds, bound, halvings):
     low, high = 0.0, bound
     for _ in range(halvings):
         middle = (low + high) / 2
+        progress(f"highest rate {what}: {low:.2f} to {high:.2f} requests a second, trying {middle:.2f}")
         if holds(middle):
             low = middle
         else:
@@ -176,7 +177,10 @@ def highest_rate(holds, bound, halvings):
 def turn(mode, running, points, traces):
     """Calibrates, measures each point and simulates each: two lists, what was said and what was measured."""
     mode.calibrate(running)
-    runs = [mode.measure(running, trace) for trace in traces]
+    runs = []
+    for point, trace in zip(points, traces):
+        progress(f"  {name_of(point)}")
+        runs.append(mode.measure(running, trace))
     return [mode.predict(point, trace) for point, trace in zip(points, traces)], runs
 
 
@@ -204,8 +208,8 @@ def slo_rate(mode, running, plan, capacity):
         point = {**plan, "rate": rate}
         return mode.predict(point, arrivals(point, 11))["within"] >= 0.95
 
-    measured = highest_rate(real, 1.5 * capacity, plan["halvings"])
-    said = highest_rate(simulated, 1.5 * capacity, plan["halvings"])
+    measured = highest_rate("measured", real, 1.5 * capacity, plan["halvings"])
+    said = highest_rate("simulated", simulated, 1.5 * capacity, plan["halvings"])
     error = said / measured - 1 if measured > 0 else float("inf")
     print(f"highest rate within {mode.slo}: measured {measured:.2f}/s, said {said:.2f}/s, {error:+.0%} "
           f"{'holds' if abs(error) <= 0.10 else 'FAILS'} (±10%)")
