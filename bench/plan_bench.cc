@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/malloc_pages.h"
 #include "coordinator/core/scheduler.h"
 
 namespace lamina {
@@ -188,6 +189,8 @@ void Run(const Options& options) {
 }  // namespace lamina
 
 int main(int argc, char** argv) {
+  lamina::EnsureHugePagesForMalloc(argv);  // As the coordinator does.
+  lamina::KeepFreedMemory();
   lamina::Options options;
   CLI::App app("Times of the scheduler");
   app.add_option("--running", options.running, "sequences");

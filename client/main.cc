@@ -9,6 +9,7 @@
 #include "client/cli/command.h"
 #include "client/cli/trace.h"
 #include "client/cli/usage.h"
+#include "common/malloc_pages.h"
 #include "common/name_lookup.h"
 #include "common/standard_streams.h"
 
@@ -81,4 +82,11 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace lamina::cli
 
-int main(int argc, char** argv) { return lamina::cli::FinishOutput(lamina::cli::Main(argc, argv)); }
+int main(int argc, char** argv) {
+  const absl::string_view command = argc > 1 ? argv[1] : "";
+  if (command == "simulate" || command == "plan") {
+    lamina::EnsureHugePagesForMalloc(argv);  // The scheduler runs here, as in the coordinator.
+    lamina::KeepFreedMemory();
+  }
+  return lamina::cli::FinishOutput(lamina::cli::Main(argc, argv));
+}

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/cores.h"
 #include "common/log.h"
+#include "common/malloc_pages.h"
 #include "common/name_lookup.h"
 #include "common/status_macros.h"
 #include "common/thread_pool.h"
@@ -300,7 +301,7 @@ int main(int argc, char** argv) {
   if (parsed.exit_status.has_value()) {
     return *parsed.exit_status;
   }
-  lamina::daemon::EnsureHugePagesForMalloc(argv);
+  lamina::EnsureHugePagesForMalloc(argv);
   lamina::daemon::GiveCudaStreamsTheirOwnQueues();
   lamina::LookUpNamesAsTheSystemDoes();
   return lamina::daemon::ExitStatus(lamina::Serve(parsed.flags));

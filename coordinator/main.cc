@@ -17,6 +17,7 @@
 #include "common/cluster_secret.h"
 #include "common/host_port.h"
 #include "common/log.h"
+#include "common/malloc_pages.h"
 #include "common/name_lookup.h"
 #include "common/port_range.h"
 #include "common/status_macros.h"
@@ -202,6 +203,8 @@ int main(int argc, char** argv) {
   if (parsed.exit_status.has_value()) {
     return *parsed.exit_status;
   }
+  lamina::EnsureHugePagesForMalloc(argv);
+  lamina::KeepFreedMemory();
   lamina::LookUpNamesAsTheSystemDoes();
   return lamina::daemon::ExitStatus(lamina::Serve(parsed.flags));
 }

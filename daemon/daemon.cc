@@ -313,21 +313,6 @@ absl::Status WriteReadyFile(const DaemonFlags& flags, const std::string& text) {
   return absl::OkStatus();
 }
 
-void EnsureHugePagesForMalloc(char** argv) {
-  if (std::getenv("GLIBC_TUNABLES") != nullptr) {
-    return;
-  }
-  setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 1);
-  // By its real path, so that the process keeps its name.
-  char path[4096];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
-  if (length > 0) {
-    path[length] = '\0';
-    execv(path, argv);
-  }
-  LogWarning("could not start again with huge pages for malloc; weights stay on small pages");
-}
-
 void GiveCudaStreamsTheirOwnQueues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 std::unique_ptr<ServiceManager> ServiceManagerOfEnvironment() {

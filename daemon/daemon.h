@@ -84,12 +84,6 @@ void OnTermination(std::function<void()> first, std::function<void()> second);
 // Writes `text` to the ready file, whole or not at all. Does nothing without one.
 absl::Status WriteReadyFile(const DaemonFlags& flags, const std::string& text);
 
-// Asks malloc for huge pages: weights are streamed once a step, and small pages cost address
-// translations (docs/lab/2026-11.md, decode). The C library reads this setting from the environment
-// before main: this sets it and runs the program again, once. Does nothing where GLIBC_TUNABLES is
-// set already.
-void EnsureHugePagesForMalloc(char** argv);
-
 // Has CUDA give streams queues of their own, up to 32 of them: of its usual 8, streams share some,
 // and one's work stands behind another's kernel that polls, maybe for that very work. CUDA reads
 // this setting from the environment when a device is first used; one that is there already stays.

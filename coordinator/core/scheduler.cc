@@ -226,8 +226,11 @@ void Scheduler::Impl::CommitTokens(const PlannedStep& planned, const plan::StepR
       ++row;
     }
     const bool in_order = row != planned.tokens.end();
-    if (planned.tokens.end() - row > kAhead) {
-      life.Prefetch(row[kAhead].seat);
+    if (planned.tokens.end() - row > 2 * kAhead) {
+      life.Prefetch(row[2 * kAhead].seat);
+      if (const Sequence* next = life.Find(row[kAhead].sequence, row[kAhead].seat)) {
+        next->PrefetchCommitted();
+      }
     }
     Commit(in_order ? life.Find(row->sequence, row->seat) : life.Find(token.sequence), token,
            events);

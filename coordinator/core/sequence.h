@@ -91,6 +91,8 @@ struct alignas(64) Sequence {
     __builtin_prefetch(&seen);
     __builtin_prefetch(&request.tokens_max);
   }
+  // And where its next token goes.
+  void PrefetchCommitted() const { __builtin_prefetch(committed.data() + committed.size()); }
 
   bool runs() const {
     return state == SequenceState::kPrefilling || state == SequenceState::kDecoding;

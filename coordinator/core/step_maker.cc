@@ -63,20 +63,23 @@ class StepMaker::Packed final : public StepToPack {
     return Runs(sequence) && MayHaveRow(sequence) && sequence.last_work != open_.plan.step &&
            maker_.AddRow(sequence, open_);
   }
-  // What a row needs lies in three places of memory, each of which says where the next one is. They
+  // What a row needs lies in four places of memory, each of which says where the next one is. They
   // are fetched some rows ahead.
   void AddRows(const std::vector<Sequence*>& sequences) override {
     constexpr size_t kAhead = 6;
     const size_t count = sequences.size();
     for (size_t i = 0; i < count; ++i) {
-      if (i + 3 * kAhead < count) {
-        sequences[i + 3 * kAhead]->Prefetch();
+      if (i + 4 * kAhead < count) {
+        sequences[i + 4 * kAhead]->Prefetch();
       }
-      if (i + 2 * kAhead < count) {
-        __builtin_prefetch(sequences[i + 2 * kAhead]->held);
+      if (i + 3 * kAhead < count) {
+        __builtin_prefetch(sequences[i + 3 * kAhead]->held);
+      }
+      if (i + 2 * kAhead < count && sequences[i + 2 * kAhead]->held != nullptr) {
+        __builtin_prefetch(sequences[i + 2 * kAhead]->held->last);
       }
       if (i + kAhead < count && sequences[i + kAhead]->held != nullptr) {
-        __builtin_prefetch(sequences[i + kAhead]->held->last);
+        PrefetchTail(*sequences[i + kAhead]->held);
       }
       AddRow(*sequences[i]);
     }
@@ -89,6 +92,14 @@ class StepMaker::Packed final : public StepToPack {
   }
 
  private:
+  static void PrefetchTail(const HeldSpans& held) {
+    if (held.last == nullptr) {
+      return;
+    }
+    if (const auto extents = KvDirectory::ExtentsOf(*held.last); !extents.empty()) {
+      __builtin_prefetch(&extents.back());
+    }
+  }
   const Lanes& lanes() const { return maker_.places_.lanes; }
   const Lanes::LaneSequences& lane() const { return lanes()[open_.plan.lane]; }
   // The strategy may hold on to those that have been taken out meanwhile.

@@ -13,7 +13,7 @@ LINES_WARN = 400
 HEADER_LINES_WARN = 200
 
 # Besides main.cc: what the mains of all daemons share, and what they and `lamina` tell UCX and gRPC.
-ENVIRONMENT_FILES = ("daemon/daemon.cc", "common/name_lookup.cc", "common/ucx_environment.cc")
+ENVIRONMENT_FILES = ("daemon/daemon.cc", "common/malloc_pages.cc", "common/name_lookup.cc", "common/ucx_environment.cc")
 
 # The style rules name what they forbid.
 _SELF = "tests/style/"
