@@ -60,7 +60,7 @@ struct Int8Values {
                   .end = std::min(stretch_end, range.end),
                   .head_dim = tile.tile.head_dim};
         p.fresh = p.begin == range.begin;
-        const bool part = t == begin || t % kStretch == 0;  // Of a part one stretch asks.
+        const bool part = t == begin || t % kStretch == 0;  // One stretch of a part asks.
         p.ahead = row == 0 && part ? block.next_k[t / kInt8BlockTokens] : nullptr;
         if (p.begin < p.end) {
           t < block.int8_end ? RunRows(count, p, int8) : RunRows(count, p, tail);
