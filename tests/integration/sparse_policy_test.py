@@ -78,6 +78,15 @@ class SparsePolicyTest(unittest.TestCase):
         # Chosen tokens of a row's own block are bf16 in both.
         self.assertLess(read["int8"], 0.85 * read["bf16"])
 
+    def test_with_int8_a_request_chooses_it_of_several(self):
+        keys = {"kv": "int8", "policies": ["attend_remote", "fetch_sparse"], "fetch": {"window": "16MiB", "caching_ratio": 1},
+                "pipeline": {"lanes": 2}, "limits": {"sequence_tokens_max": 256, "running_max": 4}}
+        with harness.Cluster(**keys) as cluster:
+            expected = answers(self, cluster, ["attend_remote"])
+            self.assertEqual(answers(self, cluster, ["fetch_sparse"]), expected)
+            lossy = {policy["name"]: policy["lossy"] for policy in cluster.status()["policies"]}
+            self.assertEqual(lossy, {"attend_remote": "kv_int8", "fetch_sparse": "fetch_sparse-1-window_sums-kv_int8"})
+
     def counted(self, cluster):
         """Bytes of K and V that the compute node has read, of all that has run."""
         node = lambda: next(node for node in cluster.status()["nodes"] if node["name"] == "c0")
