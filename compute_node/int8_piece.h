@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"

@@ -134,10 +134,11 @@ class SparsePolicyTest(unittest.TestCase):
         text = json.loads((GOLDENS / "smollm2.json").read_text())["text"]["tokens"]
         tokens = text[passage["first"]:passage["first"] + goldens["tokens"]]
         wanted = {(run["pattern"], run["ratio"], run.get("kv", "bf16")): run["perplexity"] for run in passage["runs"]}
+        limits = {"sequence_tokens_max": 2048, "running_max": 4}
         for run in (("window_sums", 0.5, "bf16"), ("window_sums", 0.2, "bf16"), ("local", 0.5, "bf16"), ("window_sums", 0.2, "int8")):
             pattern, ratio, form = run
             with self.subTest(pattern=pattern, ratio=ratio, kv=form), \
-                    harness.Cluster(**sparse(ratio, tokens=pattern, kv=form, limits={"sequence_tokens_max": 2048})) as cluster:
+                    harness.Cluster(**sparse(ratio, tokens=pattern, kv=form, limits=limits)) as cluster:
                 behind = self.score(cluster, tokens, goldens["prompt"])[goldens["prompt"]:]
                 found = math.exp(-sum(behind) / len(behind))
                 self.assertLess(abs(found / wanted[run] - 1), NEAR, f"{found} for {wanted[run]}")
