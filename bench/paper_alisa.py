@@ -38,9 +38,9 @@ def fetching(policy, **keys):
     return policy, {"window": WINDOW, **keys}
 
 
-def perplexity(fetch, tokens, prompt):
-    """Of the tokens behind the prompt, which go through decode steps."""
-    with cluster.Cluster(1, memory_nodes=1, fetch=fetch, sequence_tokens_max=2048) as running:
+def perplexity(fetch, tokens, prompt, form):
+    """Of the tokens behind the prompt, which go through decode steps. `form`: of K and V."""
+    with cluster.Cluster(1, memory_nodes=1, fetch=fetch, sequence_tokens_max=2048, kv_form=form) as running:
         done = subprocess.run([BIN / "lamina", "score", "--json", "--server", running.address, "--tokens", ",".join(map(str, tokens)),
                                "--decode-from", str(prompt)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -56,38 +56,51 @@ def quality(arguments):
     points = []
     for passage in goldens["passages"][:arguments.passages]:
         tokens = text[passage["first"]:passage["first"] + goldens["tokens"]]
-        reference = {(run["pattern"], run["ratio"]): run["perplexity"] for run in passage["runs"]}
-        dense = perplexity(fetching("fetch_heads"), tokens, prompt)
-        print(f"\nPassage from token {passage['first']}: dense {dense:.3f} (float64: {reference['dense', 1.0]:.3f})\n")
-        print("| pattern | tokens kept | perplexity | over dense | in float64 | off by |\n|---|---|---|---|---|---|")
-        for pattern in PATTERNS:
-            for ratio in arguments.ratios:
-                found = perplexity(fetching("fetch_sparse", caching_ratio=ratio, sparse=pattern), tokens, prompt)
-                wanted = reference.get((pattern, ratio), math.nan)
-                points.append({"first": passage["first"], "pattern": pattern, "ratio": ratio, "perplexity": found, "dense": dense, "float64": wanted})
-                print(f"| {pattern} | {100 * ratio:g}% | {found:.3f} | {found / dense:.3f} | {wanted:.3f} | {100 * (found / wanted - 1):+.2f}% |", flush=True)
+        reference = {(run["pattern"], run["ratio"], run.get("kv", "bf16")): run["perplexity"] for run in passage["runs"]}
+        dense = {}
+        print(f"\nPassage from token {passage['first']}; dense is bf16's\n")
+        print("| K and V | pattern | tokens kept | perplexity | over dense | in float64 | off by |\n|---|---|---|---|---|---|---|")
+        for form in arguments.forms:
+            dense[form] = perplexity(fetching("fetch_heads"), tokens, prompt, form)
+            if "bf16" not in dense:
+                dense["bf16"] = perplexity(fetching("fetch_heads"), tokens, prompt, "bf16")
+            print(row(form, "dense", 1.0, dense[form], dense["bf16"], reference.get(("dense", 1.0, form), math.nan)), flush=True)
+            for pattern in arguments.patterns:
+                for ratio in arguments.ratios:
+                    found = perplexity(fetching("fetch_sparse", caching_ratio=ratio, sparse=pattern), tokens, prompt, form)
+                    wanted = reference.get((pattern, ratio, form), math.nan)
+                    points.append({"first": passage["first"], "kv": form, "pattern": pattern, "ratio": ratio, "perplexity": found,
+                                   "dense": dense["bf16"], "float64": wanted})
+                    print(row(form, pattern, ratio, found, dense["bf16"], wanted), flush=True)
     return points
 
 
-def step_seconds(fetch, arguments):
-    with cluster.Cluster(1, memory_nodes=1, fetch=fetch, transport=arguments.link, sequence_tokens_max=2048) as running:
+def row(form, pattern, ratio, found, dense, wanted):
+    return f"| {form} | {pattern} | {100 * ratio:g}% | {found:.3f} | {found / dense:.3f} | {wanted:.3f} | {100 * (found / wanted - 1):+.2f}% |"
+
+
+def step_seconds(fetch, arguments, form):
+    with cluster.Cluster(1, memory_nodes=1, fetch=fetch, transport=arguments.link, sequence_tokens_max=2048, kv_form=form) as running:
         return statistics.median(arguments.rows / one.tokens_per_second for one in running.decode_stretches(arguments.rows, arguments.context))
 
 
 def speed(arguments):
-    whole = step_seconds(fetching("fetch_heads"), arguments)
-    points = [{"ratio": None, "step_s": whole}]
-    print(f"\n{arguments.rows} rows at {arguments.context} tokens, link {arguments.link}\n\n| tokens kept | ms a step | of whole attention |\n|---|---|---|")
-    print(f"| all, fetch_heads | {1e3 * whole:.0f} | 1 |", flush=True)
-    for ratio in (1.0, *arguments.ratios):
-        seconds = step_seconds(fetching("fetch_sparse", caching_ratio=ratio), arguments)
-        points.append({"ratio": ratio, "step_s": seconds})
-        print(f"| {100 * ratio:g}% | {1e3 * seconds:.0f} | {seconds / whole:.2f} |", flush=True)
+    whole = step_seconds(fetching("fetch_heads"), arguments, "bf16")
+    points = [{"ratio": None, "kv": "bf16", "step_s": whole}]
+    print(f"\n{arguments.rows} rows at {arguments.context} tokens, link {arguments.link}\n\n| K and V | tokens kept | ms a step | of whole attention |\n|---|---|---|---|")
+    print(f"| bf16 | all, fetch_heads | {1e3 * whole:.0f} | 1 |", flush=True)
+    for form in arguments.forms:
+        for ratio in (1.0, *arguments.ratios):
+            seconds = step_seconds(fetching("fetch_sparse", caching_ratio=ratio), arguments, form)
+            points.append({"ratio": ratio, "kv": form, "step_s": seconds})
+            print(f"| {form} | {100 * ratio:g}% | {1e3 * seconds:.0f} | {seconds / whole:.2f} |", flush=True)
     return points
 
 
-def judge(points):
+def judge_form(form, all_points):
+    points = [point for point in all_points if point["kv"] == form]
     sums = [point for point in points if point["pattern"] == "window_sums"]
+    print(f"\nK and V as {form}:")
     kept = [point["ratio"] for point in sums if point["perplexity"] <= LOSS * point["dense"]]
     least = min((ratio for ratio in kept if all(other["perplexity"] <= LOSS * other["dense"] for other in sums if other["ratio"] >= ratio)), default=1.0)
     print(f"\nLoss stays below {100 * (LOSS - 1):.0f}% up to a sparsity of {100 * (1 - least):.0f}% (the paper: {PAPER_SPARSITY}%): {verdict(100 * (1 - least) >= PAPER_SPARSITY)}.")
@@ -96,18 +109,24 @@ def judge(points):
         print(f"At half the tokens {max(half):.3f} of dense perplexity (asked: at most {HALF}): {verdict(max(half) <= HALF)}.")
     ordered = all(point["perplexity"] < other["perplexity"] for point in sums for other in points
                   if other["pattern"] != "window_sums" and (other["first"], other["ratio"]) == (point["first"], point["ratio"]))
-    print(f"Window sums are better than the most recent tokens and than a stride at every ratio: {verdict(ordered)}.")
+    if len(points) > len(sums):
+        print(f"Window sums are better than the most recent tokens and than a stride at every ratio: {verdict(ordered)}.")
     worst = max(abs(point["perplexity"] / point["float64"] - 1) for point in sums)
     print(f"Farthest from Algorithm 1 in float64: {100 * worst:.2f}% (asked: {100 * NEAR}%): {verdict(worst <= NEAR)}.")
 
 
+def judge(points):
+    for form in dict.fromkeys(point["kv"] for point in points):
+        judge_form(form, points)
+
+
 def draw(points, steps, images):
     os.makedirs(images, exist_ok=True)
-    first = [point for point in points if point["first"] == points[0]["first"]]
+    first = [point for point in points if (point["first"], point["kv"]) == (points[0]["first"], points[0]["kv"])]
     svg.chart(os.path.join(images, "alisa_quality.svg"), "ALISA: perplexity over dense, window sums", "tokens kept", "ratio",
               [("here", [(point["ratio"], point["perplexity"] / point["dense"]) for point in first if point["pattern"] == "window_sums"]),
                ("float64", [(point["ratio"], point["float64"] / point["dense"]) for point in first if point["pattern"] == "window_sums"])])
-    kept = [point for point in steps if point["ratio"] is not None]
+    kept = [point for point in steps if point["ratio"] is not None and point["kv"] == points[0]["kv"]]
     svg.chart(os.path.join(images, "alisa_speed.svg"), "ALISA: a decode step over a slow link", "tokens kept", "ms",
               [("fetch_sparse", [(point["ratio"], 1e3 * point["step_s"]) for point in kept]),
                ("fetch_heads, all tokens", [(point["ratio"], 1e3 * steps[0]["step_s"]) for point in kept])])
@@ -118,6 +137,9 @@ def main():
     parser.add_argument("--json", help="write the figures here")
     parser.add_argument("--only", choices=["alisa"], default="alisa", help=argparse.SUPPRESS)
     parser.add_argument("--ratios", type=lambda text: [float(one) for one in text.split(",")], default=[0.8, 0.5, 0.35, 0.2], help="shares of tokens kept")
+    parser.add_argument("--forms", type=lambda text: text.split(","), default=["bf16"], help="of K and V: bf16, int8; each takes as long")
+    parser.add_argument("--patterns", type=lambda text: text.split(","), default=list(PATTERNS), help="which tokens are kept")
+    parser.add_argument("--no-speed", dest="speed", action="store_false", help="perplexity alone")
     parser.add_argument("--passages", type=int, default=1, help="how many of the text's passages are scored")
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--context", type=int, default=1024)
@@ -126,9 +148,10 @@ def main():
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
     points = quality(arguments)
-    steps = speed(arguments)
+    steps = speed(arguments) if arguments.speed else []
     judge(points)
-    draw(points, steps, arguments.images)
+    if steps:
+        draw(points, steps, arguments.images)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), "quality": points, "speed": steps}, out, indent=1)

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "common/attention_descriptor.h"
 #include "common/thread_pool.h"
+#include "compute_node/int8_piece.h"
 #include "kernels/attention.h"
 #include "kernels/int8_kv.h"
 #include "kernels/kv_device.h"
@@ -45,8 +46,8 @@ class Int8Window final : public kernels::KvDevice, public kernels::KvInt8 {
                      absl::Span<const kernels::Int8Block> blocks) override;
 
   const std::string& name() const override { return name_; }
-  uint32_t slots() const override { return static_cast<uint32_t>(int8_view_.slots); }
-  uint64_t bytes() const override { return bytes_; }
+  uint32_t slots() const override { return static_cast<uint32_t>(piece_.int8.slots); }
+  uint64_t bytes() const override { return piece_.bytes; }
   uint32_t query_tokens_max() const override { return kInt8BlockTokens; }
   bool usable() const override { return true; }
   absl::Status Begin() override { return absl::OkStatus(); }
@@ -64,11 +65,7 @@ class Int8Window final : public kernels::KvDevice, public kernels::KvInt8 {
   const std::string name_;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
   AttentionDescriptor part_;
-  kernels::Int8View int8_view_;
-  BFloat16* k_ = nullptr;
-  BFloat16* v_ = nullptr;
-  size_t head_stride_ = 0;
-  uint64_t bytes_ = 0;
+  Int8Piece piece_;
 };
 
 }  // namespace lamina::compute_node

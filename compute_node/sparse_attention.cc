@@ -9,7 +9,7 @@
 namespace lamina::compute_node {
 
 SparseAttention::SparseAttention(const WorkerContext& context, kernels::KvArena& scratch,
-                                 const kernels::AttentionKernel& kernel)
+                                 kernels::Int8Arena* int8, const kernels::AttentionKernel& kernel)
     : context_(context),
       sums_(context.config),
       attention_(kernel, context.pool, context.config.layers,
@@ -17,7 +17,7 @@ SparseAttention::SparseAttention(const WorkerContext& context, kernels::KvArena&
                  context.config.sequence_tokens_max),
       sender_(context, plan::AttentionPath::kSparse),
       choice_(context, sums_),
-      prompts_(context, scratch, sums_, attention_),
+      prompts_(context, scratch, int8, sums_, attention_),
       kv_(context, choice_, sums_, attention_) {}
 
 absl::Status SparseAttention::Open() {

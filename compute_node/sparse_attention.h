@@ -24,14 +24,16 @@
 #include "compute_node/weighed_attention.h"
 #include "compute_node/worker_context.h"
 #include "kernels/attention.h"
+#include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
 
 namespace lamina::compute_node {
 
 class SparseAttention final : public AttentionPath {
  public:
-  // References must outlive this.
-  SparseAttention(const WorkerContext& context, kernels::KvArena& scratch,
+  // `int8` has INT8 of the scratch's tokens, or is null where K and V are bf16; `kernel` attends
+  // the form that they have. References must outlive this.
+  SparseAttention(const WorkerContext& context, kernels::KvArena& scratch, kernels::Int8Arena* int8,
                   const kernels::AttentionKernel& kernel);
 
   absl::Status Open() override;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "common/kv_form.h"
 #include "plan/token_sets.h"
 
 namespace lamina::compute_node {
@@ -15,7 +16,9 @@ SparseKv::SparseKv(const WorkerContext& context, const TokenChoice& choice, Spar
       sums_(sums),
       attention_(attention),
       windows_(context),
-      lanes_(context.config.lanes) {
+      lanes_(context.config.lanes),
+      has_int8_(context.config.int8_tails > 0),
+      int8_(attention, context.config.rows_max) {
   extents_.reserve(context.config.rows_max);
   for (LaneState& lane : lanes_) {
     lane.streams.resize(context.config.memory_nodes.size());
@@ -41,13 +44,24 @@ void SparseKv::BeginLayer(const Lane& lane) {
     const TokenChoice::Part& part = choice_.part(lane, node);
     stream.runs.clear();
     stream.first_weight.clear();
+    stream.chosen.clear();
+    stream.first_chosen.clear();
     size_t weights = 0;
     for (uint32_t run = 0; run < part.rows.size(); ++run) {
-      const uint32_t chosen = plan::CountTokens(choice_.Set(lane, node, state.layer, run));
-      stream.runs.push_back({.before = chosen, .tokens = part.rows[run].tokens});
+      const absl::Span<const uint64_t> set = choice_.Set(lane, node, state.layer, run);
+      const plan::FetchRun& come =
+          stream.runs.emplace_back(plan::ChosenRun(part.runs[run], set, has_int8_));
       stream.first_weight.push_back(weights);
-      weights += size_t{stream.weighed[run]} * (chosen + part.rows[run].tokens);
+      weights += size_t{stream.weighed[run]} * (come.before + come.tokens);
+      stream.first_chosen.push_back(stream.chosen.size());
+      const size_t closed = come.chosen ? part.runs[run].int8_fetched() / kInt8BlockTokens : 0;
+      for (const uint64_t block : set.first(closed)) {
+        if (block != 0) {
+          stream.chosen.push_back(static_cast<uint32_t>(std::popcount(block)));
+        }
+      }
     }
+    stream.first_chosen.push_back(stream.chosen.size());
     stream.weights.assign(weights, 0.0f);
     windows_.BeginLayer(lane, node, state.layer, stream.runs);
   }
@@ -55,7 +69,7 @@ void SparseKv::BeginLayer(const Lane& lane) {
 
 absl::StatusOr<bool> SparseKv::Poll(Lane& lane) {
   return windows_.AttendCome(
-      lane, [&](uint32_t node) { Attend(lane, node); },
+      lane, [&](uint32_t node) { has_int8_ ? AttendInt8(lane, node) : Attend(lane, node); },
       [&](uint32_t node) { EndLayer(lane, node); });
 }
 
@@ -74,6 +88,24 @@ void SparseKv::Attend(Lane& lane, uint32_t node) {
     slot += run.slots();
   }
   attention_.Attend(rows.part(), rows.View(), items_);
+}
+
+void SparseKv::AttendInt8(Lane& lane, uint32_t node) {
+  Stream& stream = lanes_[lane.index].streams[node];
+  const plan::FetchPiece& piece = windows_.piece(lane, node);
+  int8_runs_.clear();
+  for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
+    const size_t first = stream.first_chosen[i];
+    int8_runs_.push_back(
+        {.tokens = stream.runs[i],
+         .row = choice_.part(lane, node).rows[i].first_row,
+         .chosen =
+             absl::MakeConstSpan(stream.chosen).subspan(first, stream.first_chosen[i + 1] - first),
+         .weighed = stream.weighed[i],
+         .weights = stream.weights.data() + stream.first_weight[i]});
+  }
+  int8_.Attend(windows_.RowsOf(lane, node), piece,
+               reinterpret_cast<std::byte*>(windows_.elements(lane, node)), int8_runs_);
 }
 
 void SparseKv::AddItems(const Lane& lane, uint32_t node, uint32_t run, const PieceRows& rows,

@@ -5,6 +5,8 @@
 // chosen and the rows' own, whose K and V are stored into the slots that a piece leaves for them.
 // What softmax gave each token goes into the sums by which the next rows' tokens are chosen.
 //
+// Where K and V are INT8 a piece is attended by SparseInt8.
+//
 // A piece has some heads of some runs (plan/fetch_pieces.h); sums are of all heads, and are handed
 // on when a layer's last piece has been attended.
 //
@@ -22,6 +24,7 @@
 #include "compute_node/peers.h"
 #include "compute_node/piece_rows.h"
 #include "compute_node/piece_windows.h"
+#include "compute_node/sparse_int8.h"
 #include "compute_node/sparse_sums.h"
 #include "compute_node/token_choice.h"
 #include "compute_node/weighed_attention.h"
@@ -59,6 +62,10 @@ class SparseKv {
     std::vector<uint32_t> weighed;
     std::vector<size_t> first_weight;
     std::vector<float> weights;
+    // With INT8: of each closed block with chosen tokens how many, run after run; where each run's
+    // begin, and where the last one's end.
+    std::vector<uint32_t> chosen;
+    std::vector<size_t> first_chosen;
   };
   struct LaneState {
     uint32_t layer = 0;
@@ -66,6 +73,7 @@ class SparseKv {
   };
 
   void Attend(Lane& lane, uint32_t node);
+  void AttendInt8(Lane& lane, uint32_t node);
   // Items of the run's rows; `slots` has the chosen tokens and the rows' own.
   void AddItems(const Lane& lane, uint32_t node, uint32_t run, const PieceRows& rows,
                 const Extent& slots);
@@ -79,6 +87,9 @@ class SparseKv {
   std::vector<LaneState> lanes_;
   std::vector<Extent> extents_;  // Those that the items name.
   std::vector<WeighedAttention::Item> items_;
+  const bool has_int8_;
+  SparseInt8 int8_;
+  std::vector<SparseInt8::Run> int8_runs_;
   std::vector<uint32_t> tokens_;  // One row's, as sums count them.
 };
 

@@ -14,6 +14,7 @@
 #include "compute_node/path_maker.h"
 #include "kernels/attention.h"
 #include "kernels/compute_device.h"
+#include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
 
 namespace lamina::compute_node {
@@ -26,16 +27,24 @@ class SparsePathMaker final : public PathMaker {
 
   plan::AttentionPath kind() const override { return plan::AttentionPath::kSparse; }
   absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
-  void Release() override { scratch_.reset(); }
+  void Release() override {
+    scratch_.reset();
+    int8_.reset();
+  }
   // Sums of weights count with the most that they may take.
-  uint64_t kv_bytes() const override { return scratch_->bytes() + sums_bytes_; }
+  uint64_t kv_bytes() const override { return scratch_bytes() + sums_bytes_; }
   std::string Describe() const override;
   std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
 
  private:
+  uint64_t scratch_bytes() const {
+    return scratch_->bytes() + (int8_.has_value() ? int8_->bytes() : 0);
+  }
+
   const kernels::ComputeDevice& device_;
   const kernels::AttentionKernel& kernel_;
   std::optional<kernels::KvArena> scratch_;
+  std::optional<kernels::Int8Arena> int8_;   // Where K and V are INT8: of the same tokens.
   std::vector<AttentionDescriptor> layers_;  // Attention layers of the scratch.
   uint64_t sums_bytes_ = 0;
   uint64_t windows_bytes_ = 0;

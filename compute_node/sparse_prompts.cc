@@ -4,14 +4,17 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/kv_form.h"
 #include "compute_node/step_layout.h"
 
 namespace lamina::compute_node {
 
 SparsePrompts::SparsePrompts(const WorkerContext& context, kernels::KvArena& scratch,
-                             SparseSums& sums, WeighedAttention& attention)
+                             kernels::Int8Arena* int8, SparseSums& sums,
+                             WeighedAttention& attention)
     : context_(context),
       scratch_(scratch),
+      int8_(int8),
       sums_(sums),
       attention_(attention),
       lanes_(context.config.lanes),
@@ -48,31 +51,19 @@ void SparsePrompts::AttendChunk(Lane& lane, const Chunk& chunk) {
   const RowRun& run = chunk.rows;
   const AttentionDescriptor& shape = context_.config.layers[layer];
   const auto qkv = context_.executor.QkvRows(layer, lane.positions.size(), lane.buffers);
-  const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
   const BFloat16* const k = qkv.row(run.first_row) + shape.q_width();
   const Extent own{.first_slot = chunk.sequence.first_slot + run.first_token, .tokens = run.tokens};
   kernels::StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&own, 1}, scratch_.k(layer),
                    scratch_.v(layer), scratch_.head_stride(layer));
-  const auto attend = [&](uint32_t first, uint32_t count, float* weights) {
-    const WeighedAttention::Item item{.attention = {.extents = {&chunk.sequence, 1},
-                                                    .first_position = run.first_token + first,
-                                                    .query_tokens = count,
-                                                    .q = qkv.row(run.first_row + first),
-                                                    .q_stride = qkv.stride,
-                                                    .out = out.row(run.first_row + first),
-                                                    .out_stride = out.stride},
-                                      .weights = weights,
-                                      .stride = chunk.sequence.tokens};
-    attention_.Attend(shape, scratch_.View(layer), {&item, 1});
-  };
-  uint32_t first = run.tokens - chunk.weighed;
-  if (first > 0) {
-    attend(0, first, nullptr);
+  if (int8_ != nullptr) {
+    Close(layer, chunk);
   }
+  uint32_t first = run.tokens - chunk.weighed;
+  AttendRows(lane, chunk, 0, first, nullptr);
   while (first < run.tokens) {
     const uint32_t count = std::min(kWeighedAtOnce, run.tokens - first);
     weights_.assign(size_t{count} * chunk.sequence.tokens, 0.0f);
-    attend(first, count, weights_.data());
+    AttendRows(lane, chunk, first, count, weights_.data());
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t position = run.first_token + first + i;
       sums_.Of(run.sequence, layer)
@@ -81,6 +72,53 @@ void SparsePrompts::AttendChunk(Lane& lane, const Chunk& chunk) {
     }
     first += count;
   }
+}
+
+void SparsePrompts::Close(uint32_t layer, const Chunk& chunk) {
+  const uint32_t end = chunk.rows.first_token + chunk.rows.tokens;
+  for (uint32_t block = Int8TokensOf(chunk.rows.first_token); block + kInt8BlockTokens <= end;
+       block += kInt8BlockTokens) {
+    kernels::CloseInt8Block(context_.config.layers[layer], scratch_.View(layer),
+                            chunk.sequence.first_slot + block, {&chunk.sequence, 1}, block,
+                            int8_->View(layer));
+  }
+}
+
+// With INT8 rows of a block see all blocks before theirs as that.
+void SparsePrompts::AttendRows(Lane& lane, const Chunk& chunk, uint32_t first, uint32_t count,
+                               float* weights) {
+  const uint32_t layer = lane.slice;
+  const RowRun& run = chunk.rows;
+  const auto qkv = context_.executor.QkvRows(layer, lane.positions.size(), lane.buffers);
+  const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
+  const size_t stride = chunk.sequence.tokens;
+  const uint32_t begin = run.first_token + first;
+  const uint32_t end = begin + count;
+  items_.clear();
+  for (uint32_t at = begin; at < end;) {
+    const uint32_t block = int8_ != nullptr ? Int8TokensOf(at) : 0;
+    const uint32_t next = int8_ != nullptr ? std::min(end, block + kInt8BlockTokens) : end;
+    const uint32_t row = run.first_row + at - run.first_token;
+    items_.push_back({.attention = {.extents = {&chunk.sequence, 1},
+                                    .first_position = at,
+                                    .query_tokens = next - at,
+                                    .q = qkv.row(row),
+                                    .q_stride = qkv.stride,
+                                    .out = out.row(row),
+                                    .out_stride = out.stride,
+                                    .int8_tokens = block,
+                                    .tail_slot = chunk.sequence.first_slot + block},
+                      .weights = weights == nullptr ? nullptr : weights + (at - begin) * stride,
+                      .stride = stride});
+    at = next;
+  }
+  kernels::KvView view = scratch_.View(layer);
+  kernels::Int8View int8;
+  if (int8_ != nullptr) {
+    int8 = int8_->View(layer);
+    view.int8 = &int8;
+  }
+  attention_.Attend(context_.config.layers[layer], view, items_);
 }
 
 }  // namespace lamina::compute_node

@@ -31,9 +31,9 @@ absl::Status CheckKvForm(const ClusterConfig& config) {
     return absl::OkStatus();
   }
   if (config.policy != kPolicyAttendRemote && config.policy != kPolicyLocal &&
-      config.policy != kPolicyFetchHeads) {
+      config.policy != kPolicyFetchHeads && config.policy != kPolicyFetchSparse) {
     return NotServed(absl::StrCat("policy ", config.policy),
-                     "set policy to attend_remote, fetch_heads or local");
+                     "set policy to attend_remote, fetch_heads, fetch_sparse or local");
   }
   if (config.partition == Partition::kTokenRange) {
     return NotServed("partition token_range", "set partition to request or head");

@@ -9,8 +9,8 @@
 
 namespace lamina::internal {
 
-// Errors: kUnimplemented  int8 with another policy than attend_remote and local, partition
-//                         token_range, nodes on devices, or nodes for prompts.
+// Errors: kUnimplemented  int8 with another policy than attend_remote, fetch_heads, fetch_sparse
+//                         and local, partition token_range, nodes on devices, or nodes for prompts.
 absl::Status CheckKvForm(const ClusterConfig& config);
 
 }  // namespace lamina::internal

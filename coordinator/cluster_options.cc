@@ -196,7 +196,8 @@ std::string LossyWordOf(const ClusterConfig& config, const StreamingHeads& strea
     words.push_back(SparseWord(config));
   } else if (policy == kPolicyFetchHeads && !streaming.empty()) {
     words.push_back(StreamingWord(streaming));
-  } else if (config.kv == KvForm::kInt8) {
+  }
+  if (config.kv == KvForm::kInt8) {
     words.emplace_back("kv_int8");
   }
   if (config.QuantisesWeights()) {

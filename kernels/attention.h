@@ -81,9 +81,15 @@ struct AttentionItem {
   const AttentionWeights* weights = nullptr;
   // Where KvView has INT8: the first so many tokens are kept so, in the slots that `extents` name,
   // which cover these alone. The others are bf16, in slots from `tail_slot` on, in order.
-  // Requires: a multiple of kInt8BlockTokens, at most first_position + 1; without `weights`.
+  // Requires: at most first_position + 1; a multiple of kInt8BlockTokens, unless they are chosen.
   uint32_t int8_tokens = 0;
   uint32_t tail_slot = 0;
+  // Not empty: the INT8 tokens are some of a sequence's closed blocks: of each block that has any
+  // how many, in order. Scales of K of these blocks lie one behind the other, each in the order of
+  // channels, from slot `scale_slot` of Int8View::k_scales on, kInt8BlockTokens slots a block.
+  // Requires: none is 0; their sum is int8_tokens.
+  absl::Span<const uint32_t> chosen;
+  uint32_t scale_slot = 0;
 };
 
 // Elements of one partial: out, then lse.

@@ -54,8 +54,9 @@ void CloseInt8Block(const AttentionDescriptor& descriptor, const KvView& tail, s
                     absl::Span<const Extent> extents, uint32_t first, const Int8View& to);
 
 // Copies INT8 and scales of tokens [first, first + tokens) of one KV head to slots of these numbers
-// of `to`. `extents` name the slots of the sequence's tokens. Whole tiles that lie alike are copied
-// as they are. Requires: they name first + tokens tokens (CHECKed); views of the head.
+// of `to`: k, v and v_scales where it has k, and k_scales where it has these. `extents` name the
+// slots of the tokens. Whole tiles that lie alike are copied as they are.
+// Requires: they name first + tokens tokens (CHECKed); views of the head.
 void LoadInt8(uint32_t head_dim, const Int8View& from, absl::Span<const Extent> extents,
               uint32_t first, uint32_t tokens, const Int8View& to);
 

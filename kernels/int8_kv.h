@@ -85,7 +85,10 @@ struct Int8View {
   uint8_t* v = nullptr;
   Int8Scale* k_scales = nullptr;
   Int8Scale* v_scales = nullptr;
-  size_t slots = 0;  // Between heads.
+  size_t slots = 0;        // Between heads.
+  size_t scale_slots = 0;  // Between heads of k_scales, where these are not as many.
+
+  size_t k_scale_slots() const { return scale_slots == 0 ? slots : scale_slots; }
 };
 
 // From a head's slot 0 to a channel of a slot of K.

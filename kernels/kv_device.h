@@ -110,7 +110,8 @@ class KvReads {
   virtual absl::Status Load(uint32_t layer, uint32_t head, absl::Span<const Extent> extents,
                             uint32_t first, uint32_t tokens, BFloat16* k, BFloat16* v) = 0;
 
-  // As above, for INT8 of closed blocks, like kernels::LoadInt8(). Requires: KvDevice::int8().
+  // As above, for INT8 of closed blocks, or scales of K alone, like kernels::LoadInt8().
+  // Requires: KvDevice::int8().
   virtual absl::Status LoadClosed(uint32_t layer, uint32_t head, absl::Span<const Extent> extents,
                                   uint32_t first, uint32_t tokens, const Int8View& to) = 0;
 };

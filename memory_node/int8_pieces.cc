@@ -75,10 +75,8 @@ Int8Gather::Int8Gather(const plan::FetchPiece& piece, uint32_t layer, uint32_t h
       planes_(plan::PlanesOf(piece, head_dim)) {}
 
 absl::Status Int8Gather::Closed(kernels::KvReads& reads, size_t first, size_t end) const {
-  const size_t share = Int8ScalesOfSlot(static_cast<uint32_t>(head_dim_));
   auto* const k = reinterpret_cast<uint8_t*>(data_ + planes_.int8_k);
   auto* const v = reinterpret_cast<uint8_t*>(data_ + planes_.int8_v);
-  auto* const k_scales = reinterpret_cast<kernels::Int8Scale*>(data_ + planes_.k_scales);
   auto* const v_scales = reinterpret_cast<kernels::Int8Scale*>(data_ + planes_.v_scales);
   return VisitRuns(
       piece_, piece_.int8_slots, first * kTile, end * kTile,
@@ -87,23 +85,42 @@ absl::Status Int8Gather::Closed(kernels::KvReads& reads, size_t first, size_t en
         const Int8RunTokens& tokens = runs_.tokens[run];
         const size_t tokens_end = std::clamp(slot + runs_.runs[run].int8_fetched(), from, to);
         const size_t seen = std::clamp(slot + tokens.hidden, from, tokens_end);
+        Clear(k, from, seen, head_dim_);
+        // K of a tile with some tokens is cleared whole before these come.
+        Clear(k, tokens_end / kTile * kTile, to, head_dim_);
         for (const auto& [begin, upto] : {std::pair(from, seen), std::pair(tokens_end, to)}) {
-          // Whole tiles, as blocks are, and what is hidden of them.
-          Clear(k, begin, upto, head_dim_);
           Clear(v, begin, upto, head_dim_);
-          Clear(k_scales, begin, upto, share);
           Clear(v_scales, begin, upto, 1);
         }
         if (seen == tokens_end) {
           return absl::OkStatus();
         }
-        return reads.LoadClosed(layer_, piece_.heads.first + head, tokens.slots,
+        return reads.LoadClosed(
+            layer_, piece_.heads.first + head, tokens.slots, static_cast<uint32_t>(seen - slot),
+            static_cast<uint32_t>(tokens_end - seen),
+            {.k = k + slot * head_dim_, .v = v + slot * head_dim_, .v_scales = v_scales + slot});
+      });
+}
+
+absl::Status Int8Gather::Scales(kernels::KvReads& reads, size_t first, size_t end) const {
+  const size_t share = Int8ScalesOfSlot(static_cast<uint32_t>(head_dim_));
+  auto* const scales = reinterpret_cast<kernels::Int8Scale*>(data_ + planes_.k_scales);
+  return VisitRuns(
+      piece_, piece_.scale_slots, first * kTile, end * kTile,
+      [this](uint32_t run) { return runs_.runs[run].scale_slots(); },
+      [&](uint32_t head, uint32_t run, size_t slot, size_t from, size_t to) -> absl::Status {
+        const Int8RunTokens& tokens = runs_.tokens[run];
+        const size_t tokens_end = std::clamp(slot + runs_.runs[run].scales_fetched(), from, to);
+        const size_t seen = std::clamp(slot + tokens.hidden, from, tokens_end);
+        Clear(scales, from, seen, share);
+        Clear(scales, tokens_end, to, share);
+        if (seen == tokens_end) {
+          return absl::OkStatus();
+        }
+        return reads.LoadClosed(layer_, piece_.heads.first + head, tokens.scale_slots,
                                 static_cast<uint32_t>(seen - slot),
                                 static_cast<uint32_t>(tokens_end - seen),
-                                {.k = k + slot * head_dim_,
-                                 .v = v + slot * head_dim_,
-                                 .k_scales = k_scales + slot * share,
-                                 .v_scales = v_scales + slot});
+                                {.k_scales = scales + slot * share});
       });
 }
 
@@ -131,8 +148,7 @@ absl::Status Int8Gather::Tails(kernels::KvReads& reads, size_t first, size_t end
           tokens.copy->Load(layer_, kv_head, begin, count, run_k, run_v);
           return absl::OkStatus();
         }
-        const Extent tail{.first_slot = tokens.tail_slot, .tokens = kInt8BlockTokens};
-        return reads.Load(layer_, kv_head, {&tail, 1}, begin, count, run_k, run_v);
+        return reads.Load(layer_, kv_head, tokens.open, begin, count, run_k, run_v);
       });
 }
 

@@ -16,10 +16,24 @@
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"
 #include "common/extent.h"
+#include "common/kv_form.h"
 #include "kernels/kv_device.h"
 #include "plan/fetch_pieces.h"
+#include "plan/slot_tables.h"
 
 namespace lamina::memory_node {
+
+// The slots of a sequence's tail.
+inline Extent TailOf(const plan::SlotTables::Sequence& sequence) {
+  return {.first_slot = sequence.tail * kInt8BlockTokens, .tokens = kInt8BlockTokens};
+}
+
+// Whether the run's rows fill the open block that they found, and go on: what was in it may be
+// overwritten before it is sent.
+inline bool PassesTail(const plan::FetchRun& run) {
+  const uint32_t open = run.tail_fetched();
+  return open > 0 && open + run.tokens > kInt8BlockTokens;
+}
 
 // The open block of a sequence as it was when a step began, in all layers: rows of the step that
 // fill it go on in the same tail, maybe before it has been sent.
@@ -42,11 +56,12 @@ class TailCopy {
   std::vector<Layer> layers_;
 };
 
-// Where a run has the tokens before it.
+// Where a run has the tokens that come, in order.
 struct Int8RunTokens {
-  absl::Span<const Extent> slots;  // In order.
+  absl::Span<const Extent> slots;        // INT8.
+  absl::Span<const Extent> scale_slots;  // All slots of the blocks of these.
   uint32_t hidden = 0;             // The first ones, which lie nowhere any more: no row sees them.
-  uint32_t tail_slot = 0;
+  absl::Span<const Extent> open;   // bf16, in the tail.
   const TailCopy* copy = nullptr;  // When set, in place of the tail.
 };
 
@@ -63,11 +78,14 @@ class Int8Gather {
 
   // Tiles of slots over the piece's heads.
   size_t closed_tiles() const { return piece_.heads.count * (piece_.int8_slots / kTile); }
+  size_t scale_tiles() const { return piece_.heads.count * (piece_.scale_slots / kTile); }
   size_t tail_tiles() const { return piece_.heads.count * (piece_.slots / kTile); }
 
-  // INT8 of tiles [first, end). Slots without a token that lies here are zero: what an earlier
-  // piece left there is another sequence's. Errors: the device's.
+  // INT8 of tiles [first, end), with scales of V. Slots without a token that lies here are zero:
+  // what an earlier piece left there is another sequence's. Errors: the device's.
   absl::Status Closed(kernels::KvReads& reads, size_t first, size_t end) const;
+  // Scales of K of tiles [first, end), the same.
+  absl::Status Scales(kernels::KvReads& reads, size_t first, size_t end) const;
   // bf16 of tiles [first, end), the same.
   absl::Status Tails(kernels::KvReads& reads, size_t first, size_t end) const;
 

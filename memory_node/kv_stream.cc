@@ -33,17 +33,20 @@ void KvStream::BeginLayer(const Lane& lane, uint32_t layer) {
 
 absl::Status KvStream::TakeInt8(const Lane& lane, Step& step) {
   step.int8.clear();
+  step.tails.clear();
   step.copies.clear();
-  step.copies.reserve(lane.fetched.size());  // Runs point into it.
+  step.tails.reserve(lane.fetched.size());  // Runs point into both.
+  step.copies.reserve(lane.fetched.size());
   for (const FetchedRun& fetched : lane.fetched) {
-    const uint32_t open = fetched.run.tail_fetched();
-    Int8RunTokens& tokens = step.int8.emplace_back(
-        Int8RunTokens{.slots = fetched.slots.kv,
-                      .hidden = fetched.hidden_kv,
-                      .tail_slot = fetched.sequence->tail * kInt8BlockTokens});
-    if (open > 0 && open + fetched.run.tokens > kInt8BlockTokens) {
+    step.tails.push_back(TailOf(*fetched.sequence));
+    Int8RunTokens& tokens = step.int8.emplace_back(Int8RunTokens{.slots = fetched.slots.kv,
+                                                                 .scale_slots = fetched.slots.kv,
+                                                                 .hidden = fetched.hidden_kv,
+                                                                 .open = {&step.tails.back(), 1}});
+    if (PassesTail(fetched.run)) {
       TailCopy& copy = step.copies.emplace_back();
-      LAMINA_RETURN_IF_ERROR(copy.Take(epoch_.layers, stored_.kv, tokens.tail_slot, open));
+      LAMINA_RETURN_IF_ERROR(copy.Take(epoch_.layers, stored_.kv, step.tails.back().first_slot,
+                                       fetched.run.tail_fetched()));
       tokens.copy = &copy;
     }
   }

@@ -47,6 +47,7 @@ class KvStream final : public AheadStream {
     std::vector<RunTokens> kv;  // By run.
     std::vector<RunTokens> activations;
     std::vector<Int8RunTokens> int8;  // In place of both.
+    std::vector<Extent> tails;        // By run.
     std::vector<TailCopy> copies;     // One for each run that needs it.
   };
 

@@ -102,46 +102,57 @@ absl::Status PieceStream::PutTiles(Lane& lane, kernels::KvReads& kv,
   return absl::OkStatus();
 }
 
-// First INT8 of all heads, then their open blocks. Every run has some of these, for its own rows.
+// First INT8 of all heads, then scales of K, then open blocks. Every run has some of these, for its
+// own rows.
 absl::Status PieceStream::PutInt8(Lane& lane, kernels::KvReads& reads,
                                   absl::Span<const Int8RunTokens> tokens) {
   constexpr size_t kHeader = sizeof(plan::WindowHeader);
+  constexpr size_t kScale = sizeof(kernels::Int8Scale);
   const uint32_t head_dim = epoch_.layers[layer_].head_dim;
   const Int8Gather gather(piece(), layer_, head_dim, {.runs = runs_, .tokens = tokens},
                           Gathered() + kHeader);
   const plan::FetchPlanes planes = plan::PlanesOf(piece(), head_dim);
-  const size_t closed = gather.closed_tiles();
-  const size_t all = closed + gather.tail_tiles();
-  const bool tails = done_ >= closed;
+  const size_t scales = gather.closed_tiles();  // Where tiles of scales begin, and those of tails.
+  const size_t tails = scales + gather.scale_tiles();
+  const size_t all = tails + gather.tail_tiles();
+  const bool is_closed = done_ < scales;
+  const bool is_scales = !is_closed && done_ < tails;
+  const size_t begin = is_closed ? 0 : is_scales ? scales : tails;
+  const size_t last = is_closed ? scales : is_scales ? tails : all;
+  const size_t scale_bytes = Int8ScalesOfSlot(head_dim) * kScale;
   const size_t tile_bytes =
-      plan::kFetchTile * KvHeadBytes(head_dim, tails ? KvForm::kBF16 : KvForm::kInt8);
-  const size_t end =
-      std::min(tails ? all : closed, done_ + std::max<size_t>(1, kTurnBytes / tile_bytes));
-  const size_t first_slot = (done_ - (tails ? closed : 0)) * plan::kFetchTile;
+      plan::kFetchTile * (is_closed   ? KvHeadBytes(head_dim, KvForm::kInt8) - scale_bytes
+                          : is_scales ? scale_bytes
+                                      : KvHeadBytes(head_dim, KvForm::kBF16));
+  const size_t end = std::min(last, done_ + std::max<size_t>(1, kTurnBytes / tile_bytes));
+  const size_t first_slot = (done_ - begin) * plan::kFetchTile;
   const size_t slots = (end - done_) * plan::kFetchTile;
   const auto put = [&](size_t plane, size_t slot_bytes) {
     return PutData(kHeader + plane + first_slot * slot_bytes, slots * slot_bytes);
   };
-  if (!tails) {
-    constexpr size_t kScale = sizeof(kernels::Int8Scale);
+  uint32_t puts = 1;
+  if (is_closed) {
     LAMINA_RETURN_IF_ERROR(gather.Closed(reads, done_, end));
     LAMINA_RETURN_IF_ERROR(put(planes.int8_k, head_dim));
     LAMINA_RETURN_IF_ERROR(put(planes.int8_v, head_dim));
-    LAMINA_RETURN_IF_ERROR(put(planes.k_scales, Int8ScalesOfSlot(head_dim) * kScale));
     LAMINA_RETURN_IF_ERROR(put(planes.v_scales, kScale));
-    EndTurn(lane, (end - done_) * tile_bytes, 4, end, all);
-    return absl::OkStatus();
-  }
-  const size_t slot_bytes = head_dim * sizeof(BFloat16);
-  LAMINA_RETURN_IF_ERROR(gather.Tails(reads, done_ - closed, end - closed));
-  LAMINA_RETURN_IF_ERROR(put(planes.k, slot_bytes));
-  if (end < all) {
-    LAMINA_RETURN_IF_ERROR(put(planes.v, slot_bytes));
+    puts = 3;
+  } else if (is_scales) {
+    LAMINA_RETURN_IF_ERROR(gather.Scales(reads, done_ - begin, end - begin));
+    LAMINA_RETURN_IF_ERROR(put(planes.k_scales, scale_bytes));
   } else {
-    LAMINA_RETURN_IF_ERROR(
-        PutLast(lane, kHeader + planes.v + first_slot * slot_bytes, slots * slot_bytes));
+    const size_t slot_bytes = head_dim * sizeof(BFloat16);
+    LAMINA_RETURN_IF_ERROR(gather.Tails(reads, done_ - begin, end - begin));
+    LAMINA_RETURN_IF_ERROR(put(planes.k, slot_bytes));
+    if (end < all) {
+      LAMINA_RETURN_IF_ERROR(put(planes.v, slot_bytes));
+    } else {
+      LAMINA_RETURN_IF_ERROR(
+          PutLast(lane, kHeader + planes.v + first_slot * slot_bytes, slots * slot_bytes));
+    }
+    puts = 2;
   }
-  EndTurn(lane, (end - done_) * tile_bytes, 2, end, all);
+  EndTurn(lane, (end - done_) * tile_bytes, puts, end, all);
   return absl::OkStatus();
 }
 

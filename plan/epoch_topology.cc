@@ -135,7 +135,7 @@ absl::Status CheckPaths(const EpochConfig& config) {
 // INT8 is served where rows attend to whole sequences, or heads of these, on processors.
 absl::Status CheckInt8(const EpochConfig& config) {
   const AttentionPaths served = {AttentionPath::kRemote, AttentionPath::kLocal,
-                                 AttentionPath::kFetch};
+                                 AttentionPath::kFetch, AttentionPath::kSparse};
   const bool canonical = config.attention == ClusterAttention();
   if (config.int8_tails == 0 ||
       ((config.attention_paths.bits() & ~served.bits()) == 0 && canonical &&

@@ -12,11 +12,15 @@
 namespace lamina::plan {
 namespace {
 
+constexpr size_t kScaleBytes = 4;
+
 // What a run takes of a window for one head.
 uint64_t HeadBytes(const FetchRun& run, uint32_t head_dim, bool int8) {
   const uint64_t slot = KvHeadBytes(head_dim, KvForm::kBF16);
   if (int8) {
-    return run.int8_slots() * KvHeadBytes(head_dim, KvForm::kInt8) + run.tail_slots() * slot;
+    const uint64_t scales = Int8ScalesOfSlot(head_dim) * kScaleBytes;
+    return run.int8_slots() * (KvHeadBytes(head_dim, KvForm::kInt8) - scales) +
+           run.scale_slots() * scales + run.tail_slots() * slot;
   }
   return (uint64_t{run.recomputed_slots()} + run.slots()) * slot;
 }
@@ -24,6 +28,7 @@ uint64_t HeadBytes(const FetchRun& run, uint32_t head_dim, bool int8) {
 void AddRun(const FetchRun& run, bool int8, FetchPiece& piece) {
   piece.slots += int8 ? run.tail_slots() : run.recomputed_slots() + run.slots();
   piece.int8_slots += int8 ? run.int8_slots() : 0;
+  piece.scale_slots += int8 ? run.scale_slots() : 0;
   piece.recomputed += run.recomputed_slots();
 }
 
@@ -151,12 +156,12 @@ void PiecesOf(const AttentionDescriptor& part, HeadRange heads, absl::Span<const
 }
 
 FetchPlanes PlanesOf(const FetchPiece& piece, uint32_t head_dim) {
-  constexpr size_t kScaleBytes = 4;
   const size_t int8_slots = size_t{piece.heads.count} * piece.int8_slots;
+  const size_t scale_slots = size_t{piece.heads.count} * piece.scale_slots;
   FetchPlanes planes;
   planes.int8_v = int8_slots * head_dim;
   planes.k_scales = planes.int8_v + int8_slots * head_dim;
-  planes.v_scales = planes.k_scales + int8_slots * Int8ScalesOfSlot(head_dim) * kScaleBytes;
+  planes.v_scales = planes.k_scales + scale_slots * Int8ScalesOfSlot(head_dim) * kScaleBytes;
   planes.k = planes.v_scales + int8_slots * kScaleBytes;
   planes.v = planes.k + piece.elements(head_dim) * sizeof(BFloat16);
   planes.end = planes.v + piece.elements(head_dim) * sizeof(BFloat16);

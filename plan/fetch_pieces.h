@@ -27,6 +27,8 @@
 //
 // INT8 slots are those of an arena (kernels/int8_kv.h, Int8View). Every run has some for the tokens
 // that come so, and for those of blocks that its own rows close while later ones of them attend.
+// Where tokens are chosen (plan/token_sets.h) these lie one behind the other, and scales of K come
+// once for each block that has one of them, in slots of their own.
 //
 // The slots of K and V of recomputed tokens are the first ones of each head in the window of the
 // piece behind it, whole tiles for each run: the compute node writes them there while the others
@@ -60,6 +62,12 @@ struct FetchRun {
   uint32_t before = 0;  // Tokens of the sequence in front of them: what is fetched.
   uint32_t tokens = 0;
   uint32_t recomputed = 0;  // How many of those before come as activations.
+  // Where K and V are INT8: `before` are the tokens that a row has chosen, so many of them from
+  // closed blocks, of so many of these.
+  bool chosen = false;
+  uint32_t chosen_closed = 0;
+  uint32_t chosen_blocks = 0;
+
   // Tokens whose K and V come.
   uint32_t fetched() const { return before - recomputed; }
   // In a window: of the tokens that are fetched, and the own ones.
@@ -68,10 +76,15 @@ struct FetchRun {
   uint32_t recomputed_slots() const { return WholeTiles(recomputed); }
 
   // Where K and V are INT8: tokens that come so, and bf16 of the open block behind them.
-  uint32_t int8_fetched() const { return Int8TokensOf(before); }
+  uint32_t int8_fetched() const { return chosen ? chosen_closed : Int8TokensOf(before); }
   uint32_t tail_fetched() const { return before - int8_fetched(); }
-  // In a window: of all tokens that some row sees as INT8, and of the open block.
-  uint32_t int8_slots() const { return Int8TokensOf(before + std::max(tokens, 1u) - 1); }
+  // In a window: of all tokens that some row sees as INT8, of scales of K of their blocks, and of
+  // the open block.
+  uint32_t int8_slots() const {
+    return chosen ? WholeTiles(chosen_closed) : Int8TokensOf(before + std::max(tokens, 1u) - 1);
+  }
+  uint32_t scale_slots() const { return chosen ? chosen_blocks * kInt8BlockTokens : int8_slots(); }
+  uint32_t scales_fetched() const { return chosen ? scale_slots() : int8_fetched(); }
   uint32_t tail_slots() const {
     return std::min(kInt8BlockTokens, WholeTiles(tail_fetched() + tokens));
   }
@@ -89,8 +102,10 @@ struct FetchPiece {
   // The first of these, whose K and V follow from the piece before. Of a piece of activations: how
   // many tokens it has; it has no heads.
   uint32_t recomputed = 0;
-  uint32_t int8_slots =
-      0;  // INT8 slots of all its runs, in each head; `slots` are those of open blocks then.
+  // Where K and V are INT8: slots of INT8 of all its runs, in each head, and of scales of K;
+  // `slots` are those of open blocks then.
+  uint32_t int8_slots = 0;
+  uint32_t scale_slots = 0;
 
   bool activations() const { return heads.count == 0; }
 

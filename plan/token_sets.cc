@@ -4,8 +4,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/kv_form.h"
 
 namespace lamina::plan {
+
 TokenSets::TokenSets(uint32_t layers, absl::Span<const FetchRun> runs)
     : layers_(layers), runs_(runs.size()) {
   for (const FetchRun& run : runs) {
@@ -22,6 +24,27 @@ bool EndsBefore(absl::Span<const uint64_t> set, uint32_t tokens) {
     }
   }
   return true;
+}
+
+bool IsWhole(absl::Span<const uint64_t> set, uint32_t tokens) {
+  return EndsBefore(set, tokens) && CountTokens(set) == tokens;
+}
+
+FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, bool int8) {
+  if (!int8) {
+    return {.before = CountTokens(set), .tokens = run.tokens};
+  }
+  if (run.tokens > 1) {
+    return {.before = run.before, .tokens = run.tokens};
+  }
+  static_assert(kInt8BlockTokens == 64, "a word is a block");
+  const auto closed = set.first(run.int8_fetched() / kInt8BlockTokens);
+  return {.before = CountTokens(set),
+          .tokens = run.tokens,
+          .chosen = true,
+          .chosen_closed = CountTokens(closed),
+          .chosen_blocks = static_cast<uint32_t>(std::count_if(
+              closed.begin(), closed.end(), [](uint64_t word) { return word != 0; }))};
 }
 
 uint64_t TokenSetsBytesMax(const EpochConfig& config) {

@@ -61,6 +61,13 @@ inline uint32_t CountTokens(absl::Span<const uint64_t> set) {
 // Whether the set has no tokens from `tokens` on.
 bool EndsBefore(absl::Span<const uint64_t> set, uint32_t tokens);
 
+// Whether the set has all of the first `tokens`, and no others.
+bool IsWhole(absl::Span<const uint64_t> set, uint32_t tokens);
+
+// What comes for a run of which `set` is chosen. Where K and V are INT8 one row has tokens of some
+// blocks; consecutive ones attend to all before them (IsWhole()), some of which they may close.
+FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, bool int8);
+
 // Says which word and window of a memory node's region the compute node's sets of a lane have.
 class TokenSetWindows {
  public:

@@ -14,6 +14,7 @@
 
 #include "common/check.h"
 #include "kernels/cpu/attention_internal.h"
+#include "kernels/cpu/attention_kept.h"
 #include "kernels/cpu/attention_probe.h"
 #include "kernels/cpu/attention_tasks.h"
 
@@ -286,22 +287,6 @@ class BlockCursor {
   Block block_;
 };
 
-// The block's, as the vector code has left them.
-void KeepWeights(const Tile& tile, const Block& block, const Workspace& work) {
-  const AttentionWeights& kept = *tile.weights;
-  for (uint32_t row = 0; row < tile.rows(); ++row) {
-    const internal::TokenRange range = internal::SeenInBlock(tile, block, row);
-    if (range.empty()) {
-      continue;
-    }
-    const size_t to = tile.weights_row + row / tile.group * kept.query_heads + row % tile.group;
-    std::copy_n(work.scores + row * internal::kScoreStride + range.begin, range.end - range.begin,
-                kept.weights + to * kept.tokens_max + block.index * kBlockTokens + range.begin);
-    kept.peaks[to * kept.blocks() + block.index] = work.peak[row];
-    kept.sums[to * kept.blocks() + block.index] = 1.0f / work.sum[row];
-  }
-}
-
 // One worker's share: its first task, then whatever it takes, each taken when the one before has
 // come to its last block.
 void RunWorker(Call& call, size_t first_task, size_t worker) {
@@ -337,7 +322,7 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
       block.next_begin = blocks.block().begin;
       call.ops.block(tile, block, mine.work);
       if (tile.weights != nullptr) {
-        KeepWeights(tile, block, mine.work);
+        internal::KeepWeights(tile, block, mine.work);
       }
     }
     if (call.scratch.partials.EndRun(task, index, tile, call.ops.merge.merge_top_two, mine.work)) {

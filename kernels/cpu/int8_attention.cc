@@ -11,6 +11,7 @@
 
 #include "common/check.h"
 #include "kernels/attention.h"
+#include "kernels/cpu/attention_kept.h"
 #include "kernels/cpu/attention_tasks.h"
 #include "kernels/cpu/int8_attention_internal.h"
 #include "kernels/cpu/int8_probe.h"
@@ -23,6 +24,7 @@ using internal::AttentionTasks;
 using internal::Block;
 using internal::Int8Block;
 using internal::Int8Ops;
+using internal::Int8Segment;
 using internal::Int8Tile;
 using internal::Int8Workspace;
 using internal::Tile;
@@ -40,6 +42,7 @@ class Int8Scratch final : public AttentionScratch {
     std::vector<float> floats;
     size_t offsets[internal::kOffsets];
     uint32_t slots[kBlockTokens];
+    std::vector<Int8Segment> segments;
   };
 
   Int8Scratch(const AttentionDescriptor& d, uint32_t query_tokens_max, uint32_t context_tokens_max,
@@ -90,6 +93,7 @@ class Int8Scratch final : public AttentionScratch {
         {&worker.work.k_bases, head_dim},
         {&worker.work.v_steps, kBlockTokens},
         {&worker.work.v_bases, kBlockTokens},
+        {&worker.work.part_scores, rows * kInt8BlockTokens},
         {&k_tiles, size_t{kInt8BlockTokens} * head_dim / sizeof(float)}};
     constexpr size_t kLine = kAlignment / sizeof(float);
     size_t total = kLine;
@@ -107,14 +111,15 @@ class Int8Scratch final : public AttentionScratch {
     worker.work.k_tiles = reinterpret_cast<uint8_t*>(k_tiles);
     work.rows_max = rows;
     work.rows16 = rows16;
+    worker.segments.reserve(kBlockTokens);
   }
 };
 
 // Finds the slots of an item's tokens, block by block.
 class BlockPlaces {
  public:
-  BlockPlaces(const AttentionItem& item, const Tile& tile, Int8Scratch::Worker& worker)
-      : item_(item), tile_(tile), worker_(worker) {}
+  BlockPlaces(const AttentionItem& item, const Int8Tile& tile, Int8Scratch::Worker& worker)
+      : item_(item), tile_(tile.tile), k_scales_(tile.int8.k_scales), worker_(worker) {}
 
   // Block `index`, of which some row sees a token.
   Int8Block Find(uint32_t index) {
@@ -133,6 +138,7 @@ class BlockPlaces {
     block.int8_end = std::min(int8, block.all.end);
     if (block.all.begin < block.int8_end) {
       FindInt8(first, block);
+      FindSegments(first, block);
     }
     if (block.int8_end < block.all.end) {
       FindTail(first, block.all, std::max(block.all.begin, block.int8_end));
@@ -159,10 +165,35 @@ class BlockPlaces {
       }
       block.runs |= WholeIn(at, at + run, kInt8BlockTokens);
       if (worker_.slots[at] % kTileSlots == at % kTileSlots) {
-        block.tiles |= WholeIn(at, at + run, kTileSlots);
+        // Arenas have whole tiles: so has the last one, of which some tokens may not be.
+        const uint32_t end = at + run;
+        const auto whole = static_cast<uint32_t>(WholeTiles(end));
+        block.tiles |= WholeIn(at, end < block.int8_end ? end : whole, kTileSlots);
       }
       at += run;
     }
+    std::fill(worker_.slots + at, worker_.slots + WholeTiles(at), worker_.slots[at - 1]);
+  }
+
+  // Those of chosen tokens, of which the block's begin with the first.
+  void FindSegments(uint32_t first, Int8Block& block) {
+    worker_.segments.clear();
+    while (chosen_ < item_.chosen.size() && chosen_before_ < first + block.int8_end) {
+      const uint32_t end = chosen_before_ + item_.chosen[chosen_];
+      if (end > first) {
+        const size_t slot = item_.scale_slot + chosen_ * kInt8BlockTokens;
+        worker_.segments.push_back(
+            {.begin = std::max(chosen_before_, first) - first,
+             .end = std::min(end - first, block.int8_end),
+             .k_scales = k_scales_ + slot * Int8ScalesOfSlot(tile_.head_dim)});
+      }
+      if (end > first + block.int8_end) {
+        break;  // Goes on in the next block.
+      }
+      chosen_before_ = end;
+      ++chosen_;
+    }
+    block.segments = worker_.segments;
   }
 
   // A bit for each group of so many tokens that is in [begin, end) as a whole.
@@ -189,9 +220,12 @@ class BlockPlaces {
 
   const AttentionItem& item_;
   const Tile& tile_;
+  const Int8Scale* const k_scales_;  // Slot 0 of the KV head.
   Int8Scratch::Worker& worker_;
   size_t extent_ = 0;
-  uint32_t passed_ = 0;  // Tokens before extents[extent_].
+  uint32_t passed_ = 0;         // Tokens before extents[extent_].
+  size_t chosen_ = 0;           // The sequence's block at hand, of chosen tokens,
+  uint32_t chosen_before_ = 0;  // and those before it.
 };
 
 // One call of Attend.
@@ -233,11 +267,16 @@ struct Call {
                  .query_heads = d.query_heads},
         .int8 = {.k = kv.int8->k + slots * d.head_dim,
                  .v = kv.int8->v + slots * d.head_dim,
-                 .k_scales = kv.int8->k_scales + slots * Int8ScalesOfSlot(d.head_dim),
+                 .k_scales = kv.int8->k_scales +
+                             kv_head * kv.int8->k_scale_slots() * Int8ScalesOfSlot(d.head_dim),
                  .v_scales = kv.int8->v_scales + slots}};
     if (item.partial != nullptr) {
       const size_t head = size_t{first} * d.query_heads + kv_head * d.group();
       made.tile.partial = item.partial + head * made.tile.partial_stride;
+    }
+    if (item.weights != nullptr) {
+      made.tile.weights = item.weights;
+      made.tile.weights_row = item.weights->row(first, static_cast<uint32_t>(kv_head * d.group()));
     }
     return made;
   }
@@ -273,7 +312,7 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
     const AttentionItem& item = call.items[task.item];
     const Int8Tile tile = call.TileOf(task);
     call.ops.begin(tile.tile, work);
-    BlockPlaces places(item, tile.tile, mine);
+    BlockPlaces places(item, tile, mine);
     for (uint32_t at = task.first_block; at < task.end_block; ++at) {
       Int8Block block = places.Find(at);
       if (at + 1 < task.end_block) {
@@ -287,6 +326,9 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
         }
       }
       call.ops.block(tile, block, mine.work);
+      if (item.weights != nullptr) {
+        internal::KeepWeights(tile.tile, block.all, work);
+      }
     }
     if (call.scratch.partials.EndRun(task, own_index, tile.tile, call.ops.merge_top_two, work)) {
       call.ops.end(tile.tile, work);
@@ -338,9 +380,8 @@ class Int8Kernel final : public AttentionKernel {
     LAMINA_CHECK(d.head_dim == scratch.head_dim && d.group() == scratch.group);
     LAMINA_CHECK(pool.threads() <= scratch.workers.size());
     for (const AttentionItem& item : items) {
-      LAMINA_CHECK(item.weights == nullptr);
-      LAMINA_CHECK(item.int8_tokens % kInt8BlockTokens == 0 &&
-                   item.int8_tokens <= item.first_position + 1);
+      LAMINA_CHECK(!item.chosen.empty() || item.int8_tokens % kInt8BlockTokens == 0);
+      LAMINA_CHECK(item.int8_tokens <= item.first_position + 1);
       LAMINA_CHECK(item.first_position + item.query_tokens <= scratch.context_tokens);
       LAMINA_CHECK(std::min(item.query_tokens, TileTokens(d.group())) <= scratch.query_tokens);
     }

@@ -21,13 +21,24 @@
 
 namespace lamina::kernels::internal {
 
+// Chosen tokens of one block of their sequence, [begin, end) of the block at hand, and where the
+// scales of K of that block begin.
+struct Int8Segment {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+  const Int8Scale* k_scales = nullptr;  // [head_dim]
+};
+
 struct Int8Block {
   // `begin`, `end`, `index` are those of all tokens that rows see; `offsets`, `runs` and `tiles` of
   // bf16 tokens alone.
   Block all;
   uint32_t int8_end = 0;  // Tokens [0, int8_end) of the block are INT8; 0 for none.
-  // [kBlockTokens]; from the part's first token on, also of those before `begin`.
+  // [kBlockTokens]; from the part's first token on, also of those before `begin`. Behind the last
+  // INT8 token entries up to a whole tile repeat it.
   const uint32_t* slots = nullptr;
+  // Where INT8 tokens are chosen ones: all of them in order. Else empty, and each part has scales.
+  absl::Span<const Int8Segment> segments;
   uint32_t runs = 0;  // Bit p: the slots of part p follow each other.
   // For prefetching: K of the worker's next block, part by part; null for what is not INT8.
   const uint8_t* next_k[kBlockTokens / kInt8BlockTokens] = {};
@@ -41,11 +52,12 @@ struct Int8Tile {
 
 struct Int8Workspace {
   Workspace work;
-  float* k_steps = nullptr;    // [head_dim] scales of K of one part.
-  float* k_bases = nullptr;    // [head_dim] -step * zero of K of one part.
-  float* v_steps = nullptr;    // [kBlockTokens] scales of V.
-  float* v_bases = nullptr;    // [kBlockTokens] -step * zero of V.
-  uint8_t* k_tiles = nullptr;  // [kInt8BlockTokens, head_dim] K of a part that lies scattered.
+  float* k_steps = nullptr;      // [head_dim] scales of K of one part.
+  float* k_bases = nullptr;      // [head_dim] -step * zero of K of one part.
+  float* v_steps = nullptr;      // [kBlockTokens] scales of V.
+  float* v_bases = nullptr;      // [kBlockTokens] -step * zero of V.
+  uint8_t* k_tiles = nullptr;    // [kInt8BlockTokens, head_dim] K of a part that lies scattered.
+  float* part_scores = nullptr;  // [rows, kInt8BlockTokens] of a part, by the scales of a segment.
 };
 
 struct Int8Ops {

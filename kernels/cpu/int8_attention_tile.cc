@@ -58,16 +58,21 @@ void ExpandKeyScales(const Int8Tile& tile, const Int8Block& block, uint32_t part
 // Attends one block and merges its partials into the stack.
 template <class D>
 void AttendInt8Block(const Int8Tile& tile, const Int8Block& block, Int8Workspace& work) {
-  for (uint32_t part = block.all.begin / kInt8BlockTokens; part * kInt8BlockTokens < block.int8_end;
-       ++part) {
-    ExpandKeyScales<D>(tile, block, part, work);
-    Int8Scores<D>::Run(tile, block, part, work);
-  }
+  // First, since it writes whole tiles, of which chosen tokens may have the beginning of one.
   if (block.all.end > block.int8_end) {
     Block tail = block.all;
     tail.begin = std::max(tail.begin, block.int8_end);
     tail.next_begin = tail.begin;
     Scores<D>::Run(tile.tile, tail, work.work);
+  }
+  if (!block.segments.empty()) {
+    Int8Scores<D>::RunSegments(tile, block, work);
+  } else {
+    for (uint32_t part = block.all.begin / kInt8BlockTokens;
+         part * kInt8BlockTokens < block.int8_end; ++part) {
+      ExpandKeyScales<D>(tile, block, part, work);
+      Int8Scores<D>::Run(tile, block, part, work);
+    }
   }
   Softmax<D>::Run(tile.tile, block.all, work.work);
   Softmax<D>::FindLse(tile.tile, work.work);

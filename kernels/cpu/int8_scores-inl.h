@@ -14,6 +14,8 @@
 #define LAMINA_INT8_SCORES_INL_H
 #endif
 
+#include <algorithm>
+
 #include "hwy/highway.h"
 #include "kernels/cpu/attention_ahead.h"
 #include "kernels/cpu/int8_attention_internal.h"
@@ -60,24 +62,78 @@ struct Int8Scores {
   // Scores of the tokens of part `part`, whose scales are in the workspace.
   static void Run(const Int8Tile& tile, const Int8Block& block, uint32_t part,
                   Int8Workspace& work) {
-    const uint32_t head_dim = tile.tile.head_dim;
     const uint8_t* tiles[kTiles];
     for (uint32_t i = 0; i < kTiles; ++i) {
       tiles[i] = TileOf(tile, block, part, i, work);
     }
+    RunPart(tile, block, part, tiles,
+            {.end = kTiles,
+             .scores = work.work.scores + part * kInt8BlockTokens,
+             .stride = kScoreStride},
+            work);
+  }
+
+  // Scores of chosen tokens: each segment's by scales of its own.
+  static void RunSegments(const Int8Tile& tile, const Int8Block& block, Int8Workspace& work) {
+    const Int8Segment* segment = block.segments.begin();
+    const uint32_t begin = block.all.begin / kInt8BlockTokens;
+    for (uint32_t part = begin; part * kInt8BlockTokens < block.int8_end; ++part) {
+      const uint32_t first = part * kInt8BlockTokens;
+      const uint32_t end = std::min(first + kInt8BlockTokens, block.int8_end);
+      const uint8_t* tiles[kTiles];
+      for (uint32_t i = 0; i < kTiles; ++i) {
+        // Behind the last token any tile does.
+        tiles[i] = first + i * kRunTokens < end ? TileOf(tile, block, part, i, work) : tiles[0];
+      }
+      while (segment != block.segments.end() && segment->end <= first) {
+        ++segment;
+      }
+      for (const Int8Segment* at = segment; at != block.segments.end() && at->begin < end; ++at) {
+        Int8s<D>::Expand(at->k_scales, tile.tile.head_dim, work.k_steps, work.k_bases);
+        const uint32_t from = std::max(at->begin, first) - first;
+        const uint32_t to = std::min(at->end, end) - first;
+        RunPart(tile, block, part, tiles,
+                {.begin = from / kRunTokens,
+                 .end = (to + kRunTokens - 1) / kRunTokens,
+                 .scores = work.part_scores,
+                 .stride = kInt8BlockTokens},
+                work);
+        for (uint32_t row = 0; row < tile.tile.rows(); ++row) {
+          std::copy_n(work.part_scores + size_t{row} * kInt8BlockTokens + from, to - from,
+                      work.work.scores + size_t{row} * kScoreStride + first + from);
+        }
+      }
+    }
+  }
+
+ private:
+  // Tiles [begin, end) of a part, and where scores of its tokens go.
+  struct Tiles {
+    uint32_t begin = 0;
+    uint32_t end = 0;
+    float* scores = nullptr;
+    size_t stride = 0;
+  };
+
+  // May go on to the part's other tiles.
+  static void RunPart(const Int8Tile& tile, const Int8Block& block, uint32_t part,
+                      const uint8_t* const* tiles, const Tiles& wanted, Int8Workspace& work) {
+    const uint32_t head_dim = tile.tile.head_dim;
     const uint32_t rows = tile.tile.rows();
     const uint32_t passes = (rows + kRows - 1) / kRows;
-    float* const scores = work.work.scores + part * kInt8BlockTokens;
     uint32_t row = 0;
     for (uint32_t pass = 0; pass < passes; ++pass) {
       const uint32_t count = (rows - row) / (passes - pass);
       const Pass p = {.head_dim = head_dim,
                       .tiles = tiles,
+                      .first_tile = wanted.begin,
+                      .end_tile = wanted.end,
                       .steps = work.k_steps,
                       .bases = work.k_bases,
                       .q = work.work.q + size_t{row} * tile.tile.padded_dim,
                       .q_stride = tile.tile.padded_dim,
-                      .scores = scores + size_t{row} * kScoreStride,
+                      .scores = wanted.scores + size_t{row} * wanted.stride,
+                      .score_stride = wanted.stride,
                       .ahead = pass > 0 ? nullptr
                                         : tile.int8.v + size_t{head_dim} *
                                                             block.slots[part * kInt8BlockTokens]};
@@ -86,15 +142,17 @@ struct Int8Scores {
     }
   }
 
- private:
   struct Pass {
     uint32_t head_dim;
     const uint8_t* const* tiles;  // [kTiles]
+    uint32_t first_tile;
+    uint32_t end_tile;
     const float* steps;
     const float* bases;
     const float* q;
     size_t q_stride;
     float* scores;
+    size_t score_stride;
     const uint8_t* ahead;  // Or null: as many bytes as K has are asked for.
   };
 
@@ -158,7 +216,7 @@ struct Int8Scores {
     const D d;
     const uint8_t* ahead = p.ahead;
     const uint32_t head_dim = kDim != 0 ? kDim : p.head_dim;
-    for (uint32_t first = 0; first < kTiles; first += kAtOnce) {
+    for (uint32_t first = p.first_tile / kAtOnce * kAtOnce; first < p.end_tile; first += kAtOnce) {
       for (size_t v = 0; v < kVectors; ++v) {
         V sums[kCount][kAtOnce][4];
 #pragma GCC unroll 4
@@ -185,7 +243,7 @@ struct Int8Scores {
           for (int t = 0; t < kAtOnce; ++t) {
             const V sum = Add(Add(sums[r][t][0], sums[r][t][2]), Add(sums[r][t][1], sums[r][t][3]));
             Store(sum, d,
-                  p.scores + r * kScoreStride + (first + static_cast<uint32_t>(t)) * kRunTokens +
+                  p.scores + r * p.score_stride + (first + static_cast<uint32_t>(t)) * kRunTokens +
                       v * kN);
           }
         }

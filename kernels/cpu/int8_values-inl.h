@@ -46,9 +46,10 @@ struct Int8Values {
                              .bases = work.v_bases};
     const TailSource tail = {.v = reinterpret_cast<const uint16_t*>(tile.tile.v),
                              .offsets = block.all.offsets};
-    for (uint32_t t = begin; t < end; t = t / kStretch * kStretch + kStretch) {
-      // Parts are whole stretches: one is of one kind.
-      const uint32_t stretch_end = std::min(end, t / kStretch * kStretch + kStretch);
+    for (uint32_t t = begin, stretch_end = 0; t < end; t = stretch_end) {
+      // A stretch is of one kind.
+      stretch_end =
+          std::min(t < block.int8_end ? block.int8_end : end, t / kStretch * kStretch + kStretch);
       for (uint32_t row = 0; row < tile.tile.rows();) {
         const TokenRange range = SeenInBlock(tile.tile, block.all, row);
         const uint32_t count = RowsAlike(tile.tile, block.all, row, range);
@@ -59,7 +60,8 @@ struct Int8Values {
                   .end = std::min(stretch_end, range.end),
                   .head_dim = tile.tile.head_dim};
         p.fresh = p.begin == range.begin;
-        p.ahead = row == 0 ? block.next_k[t / kInt8BlockTokens] : nullptr;
+        const bool part = t == begin || t % kStretch == 0;  // One stretch of a part asks.
+        p.ahead = row == 0 && part ? block.next_k[t / kInt8BlockTokens] : nullptr;
         if (p.begin < p.end) {
           t < block.int8_end ? RunRows(count, p, int8) : RunRows(count, p, tail);
         }
@@ -121,14 +123,16 @@ struct Int8Values {
     for (uint32_t t = block.all.begin / kInt8BlockTokens * kInt8BlockTokens; t < block.int8_end;
          t += kInt8BlockTokens) {
       const Int8Scale* scales = tile.int8.v_scales + block.slots[t];
+      const auto tokens =
+          static_cast<uint32_t>(std::min<size_t>(kInt8BlockTokens, WholeTiles(block.int8_end - t)));
       Int8Scale gathered[kInt8BlockTokens];
       if ((block.runs >> (t / kInt8BlockTokens) & 1) == 0) {
-        for (uint32_t i = 0; i < kInt8BlockTokens; ++i) {
+        for (uint32_t i = 0; i < tokens; ++i) {
           gathered[i] = tile.int8.v_scales[block.slots[t + i]];
         }
         scales = gathered;
       }
-      Int8s<D>::Expand(scales, kInt8BlockTokens, work.v_steps + t, work.v_bases + t);
+      Int8s<D>::Expand(scales, tokens, work.v_steps + t, work.v_bases + t);
     }
   }
 

@@ -52,9 +52,11 @@ float Dot(const float* q, const float* k, size_t head_dim) {
 // One query head of one token: where its keys and values are.
 struct Row {
   const AttentionDescriptor& descriptor;
-  const std::vector<size_t>& slots;  // By token.
-  Int8View int8;                     // Slot 0 of this KV head, where the first tokens lie in INT8.
-  size_t int8_tokens;                // So many tokens are INT8, in their slots.
+  const std::vector<size_t>& slots;   // By token.
+  Int8View int8;                      // Slot 0 of this KV head, where the first tokens lie in INT8.
+  size_t int8_tokens;                 // So many tokens are INT8, in their slots.
+  absl::Span<const uint32_t> chosen;  // Not empty: of each of some blocks so many of them.
+  size_t scale_slot;                  // Where scales of K of these begin.
   size_t tail_slot;   // The others follow each other from this slot of `k` and `v` on.
   const BFloat16* k;  // Slot 0 of this KV head, in tiles.
   const BFloat16* v;
@@ -84,6 +86,20 @@ size_t TailSlotOf(const Row& row, size_t token) {
   return row.int8.k == nullptr ? SlotOf(row, token) : row.tail_slot + token - row.int8_tokens;
 }
 
+// The scale of a channel of K of an INT8 token.
+Int8Scale KeyScale(const Row& row, size_t token, size_t channel, size_t share) {
+  if (row.chosen.empty()) {
+    const size_t block = token / kInt8BlockTokens * kInt8BlockTokens;
+    const size_t holder = SlotOf(row, block + channel / share);
+    return row.int8.k_scales[holder * share + channel % share];
+  }
+  size_t block = 0;
+  for (size_t passed = row.chosen[0]; passed <= token; passed += row.chosen[block]) {
+    ++block;
+  }
+  return row.int8.k_scales[(row.scale_slot + block * kInt8BlockTokens) * share + channel];
+}
+
 // K of one token.
 void WidenKey(const Row& row, size_t token, size_t head_dim, float* to) {
   if (token >= row.int8_tokens) {
@@ -95,11 +111,9 @@ void WidenKey(const Row& row, size_t token, size_t head_dim, float* to) {
   }
   const size_t slot = SlotOf(row, token);
   const size_t share = Int8ScalesOfSlot(static_cast<uint32_t>(head_dim));
-  const size_t block = token / kInt8BlockTokens * kInt8BlockTokens;
   for (size_t i = 0; i < head_dim; ++i) {
-    const size_t holder = SlotOf(row, block + i / share);
-    to[i] = FromInt8(row.int8.k[OffsetInInt8Tiles(slot, i, head_dim)],
-                     row.int8.k_scales[holder * share + i % share]);
+    to[i] =
+        FromInt8(row.int8.k[OffsetInInt8Tiles(slot, i, head_dim)], KeyScale(row, token, i, share));
   }
 }
 
@@ -235,9 +249,10 @@ class ReferenceKernel final : public AttentionKernel {
     const size_t first = head * all->slots;
     return {.k = all->k + first * head_dim,
             .v = all->v + first * head_dim,
-            .k_scales = all->k_scales + first * Int8ScalesOfSlot(head_dim),
+            .k_scales = all->k_scales + head * all->k_scale_slots() * Int8ScalesOfSlot(head_dim),
             .v_scales = all->v_scales + first,
-            .slots = all->slots};
+            .slots = all->slots,
+            .scale_slots = all->scale_slots};
   }
 
   static void AttendOne(const AttentionDescriptor& descriptor, const KvView& kv,
@@ -250,6 +265,8 @@ class ReferenceKernel final : public AttentionKernel {
                      .slots = scratch.slots,
                      .int8 = HeadOf(kv.int8, kv_head, descriptor.head_dim),
                      .int8_tokens = item.int8_tokens,
+                     .chosen = item.chosen,
+                     .scale_slot = item.scale_slot,
                      .tail_slot = item.tail_slot,
                      .k = kv.k + kv_head * kv.head_stride,
                      .v = kv.v + kv_head * kv.head_stride,

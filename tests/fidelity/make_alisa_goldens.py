@@ -7,11 +7,15 @@ them is a decode step that attends to the k most recent tokens before it and the
 sums over the last k rows (summed over heads), k = round(n r / 2), and to itself. Next to it the two fixed patterns of as many
 tokens, and dense attention. The text's tokens are those of goldens/smollm2.json.
 
-Needs: numpy, gguf. Run: make_alisa_goldens.py MODEL.gguf [OUTPUT]; some minutes.
+The same with K and V as INT8: the row at position p reads blocks of 64 tokens that end at or before p as INT8, K with a scale
+for each channel of a block and V with one for each token (docs/design/attention_numerics.md, INT8).
+
+Needs: numpy, gguf. Run: make_alisa_goldens.py MODEL.gguf [--only bf16|int8] [--patterns window_sums,...] [--passages N]
+[--output FILE]; some minutes for each form and passage. Forms and passages that are not computed stay in the file as they are.
 """
+import argparse
 import json
 import pathlib
-import sys
 
 import gguf
 import numpy as np
@@ -21,6 +25,7 @@ PROMPT = 768
 TOKENS = 1536
 RATIOS = [0.8, 0.5, 0.35, 0.2]
 PATTERNS = ["window_sums", "local", "strided"]
+BLOCK = 64  # Tokens of one scale of K.
 
 
 class Model:
@@ -88,6 +93,23 @@ def attend(model, q, k, v):
     return out, summed
 
 
+def quantised(x, axis):
+    """The INT8 values of x, whose groups lie along the axis: step * (u - zero)."""
+    low, high = x.min(axis=axis, keepdims=True), x.max(axis=axis, keepdims=True)
+    step = np.maximum((high - low) / 255, np.maximum(np.abs(low), np.abs(high)) / 32767)
+    unit = np.exp2(np.floor(np.log2(np.where(step == 0, 1, step))) - 7)
+    step = np.where(step == 0, 1, np.ceil(step / unit) * unit)  # Up to the next bf16.
+    zero = np.rint(-low / step)
+    return step * (np.clip(np.rint(x / step) + zero, 0, 255) - zero)
+
+
+def close_block(k, v, end):
+    """Makes the block of tokens that ends before `end` INT8. k, v: [..., tokens, kv_heads, head_dim]"""
+    block = slice(end - BLOCK, end)
+    k[..., block, :, :] = quantised(k[..., block, :, :], axis=-3)
+    v[..., block, :, :] = quantised(v[..., block, :, :], axis=-1)
+
+
 def half(n, ratio):
     return int(np.floor(n * ratio / 2 + 0.5))
 
@@ -95,8 +117,8 @@ def half(n, ratio):
 class Variant:
     """K, V and attention weights of one sequence, in every layer."""
 
-    def __init__(self, model, pattern, ratio):
-        self.pattern, self.ratio = pattern, ratio
+    def __init__(self, model, pattern, ratio, int8):
+        self.pattern, self.ratio, self.int8 = pattern, ratio, int8
         self.k = np.zeros((model.layers, TOKENS, model.kv_heads, model.head_dim))
         self.v = np.zeros_like(self.k)
         self.matrix = np.zeros((model.layers, TOKENS, TOKENS), np.float32) if pattern == "window_sums" else None
@@ -116,14 +138,16 @@ class Variant:
         return np.concatenate([np.sort(order[:k]), np.arange(n - k, n)])
 
 
-def prefill(model, tokens, variants):
-    """The prompt attends densely; all variants have the same of it. Returns the nll of tokens 1 to PROMPT."""
+def prefill(model, tokens, variants, int8):
+    """The prompt attends densely; all variants, of one form, have the same of it. Returns the nll of tokens 1 to PROMPT."""
     positions = np.arange(PROMPT)
     x = model.w["token_embd.weight"][tokens[:PROMPT]]
     for layer in range(model.layers):
         q, k, v = model.qkv(x, layer, positions)
         out = np.empty_like(q)
         for row in range(PROMPT):
+            if int8 and row > 0 and row % BLOCK == 0:
+                close_block(k, v, row)
             out[row], summed = attend(model, q[row], k[:row + 1], v[:row + 1])
             for variant in variants:
                 if variant.matrix is not None:
@@ -147,6 +171,8 @@ def decode(model, tokens, variants):
             q, k, v = model.qkv(x, layer, positions)
             out = np.empty_like(q)
             for i, variant in enumerate(variants):
+                if variant.int8 and n % BLOCK == 0:
+                    close_block(variant.k[layer], variant.v[layer], n)
                 variant.k[layer, n], variant.v[layer, n] = k[i], v[i]
                 seen = np.append(variant.chosen(layer, n), n)
                 out[i], summed = attend(model, q[i], variant.k[layer, seen], variant.v[layer, seen])
@@ -159,23 +185,39 @@ def decode(model, tokens, variants):
             print(n, [round(float(np.exp(np.mean(variant.nll))), 3) for variant in variants], flush=True)
 
 
+def runs_of(model, tokens, int8, patterns):
+    """Prompt's nll, and each variant's perplexity."""
+    variants = [Variant(model, "dense", 1.0, int8)]
+    variants += [Variant(model, pattern, ratio, int8) for pattern in patterns for ratio in RATIOS]
+    prompt = prefill(model, tokens, variants, int8)
+    decode(model, tokens, variants)
+    return float(np.mean(prompt)), [{"pattern": variant.pattern, "ratio": variant.ratio, **({"kv": "int8"} if int8 else {}),
+                                     "perplexity": round(float(np.exp(np.mean(variant.nll))), 5)} for variant in variants]
+
+
 def main():
     here = pathlib.Path(__file__).parent
-    output = sys.argv[2] if len(sys.argv) > 2 else here / "goldens" / "alisa.json"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--only", choices=["bf16", "int8"], help="the form of K and V; both without it")
+    parser.add_argument("--patterns", type=lambda words: words.split(","), default=PATTERNS)
+    parser.add_argument("--passages", type=int, default=len(FIRST))
+    parser.add_argument("--output", type=pathlib.Path, default=here / "goldens" / "alisa.json")
+    arguments = parser.parse_args()
     text = json.loads((here / "goldens" / "smollm2.json").read_text())["text"]["tokens"]
-    model = Model(sys.argv[1])
-    passages = []
-    for first in FIRST:
-        tokens = text[first:first + TOKENS]
-        variants = [Variant(model, "dense", 1.0)]
-        variants += [Variant(model, pattern, ratio) for pattern in PATTERNS for ratio in RATIOS]
-        prompt = prefill(model, tokens, variants)
-        decode(model, tokens, variants)
-        passages.append({"first": first, "prompt_nll": round(float(np.mean(prompt)), 5),
-                         "runs": [{"pattern": variant.pattern, "ratio": variant.ratio,
-                                   "perplexity": round(float(np.exp(np.mean(variant.nll))), 5)} for variant in variants]})
-    result = {"prompt": PROMPT, "tokens": TOKENS, "passages": passages}
-    with open(output, "w", encoding="utf-8") as file:
+    model = Model(arguments.model)
+    forms = ["bf16", "int8"] if arguments.only is None else [arguments.only]
+    known = json.loads(arguments.output.read_text())["passages"] if arguments.output.exists() else []
+    passages = {passage["first"]: passage for passage in known}
+    for first in FIRST[:arguments.passages]:
+        passage = passages.setdefault(first, {"first": first, "prompt_nll": None, "runs": []})
+        for form in forms:
+            nll, runs = runs_of(model, text[first:first + TOKENS], form == "int8", arguments.patterns)
+            passage["runs"] = [run for run in passage["runs"] if run.get("kv", "bf16") != form] + runs
+            if form == "bf16":
+                passage["prompt_nll"] = round(nll, 5)
+    result = {"prompt": PROMPT, "tokens": TOKENS, "passages": list(passages.values())}
+    with open(arguments.output, "w", encoding="utf-8") as file:
         json.dump(result, file, indent=1)
         file.write("\n")
 

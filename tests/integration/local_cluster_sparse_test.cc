@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Policy fetch_sparse: answers are others than those of whole attention, and the same however the
-// cluster runs them: chunks, lanes, threads, memory nodes, windows, and who is batched with it.
+// cluster runs them: chunks, lanes, threads, memory nodes, windows, and who is batched with it. So
+// are those of K and V as INT8.
 
 #include <string>
 #include <vector>
@@ -15,7 +16,7 @@ namespace {
 
 using coordinator::GenerateSpec;
 
-LocalClusterOptions Sparse(double ratio) {
+LocalClusterOptions Sparse(double ratio, bool int8 = false) {
   RandomModelSpec model = SmallModel();
   model.layers = 4;
   return {.model = model,
@@ -23,22 +24,44 @@ LocalClusterOptions Sparse(double ratio) {
           .sparse_ratio = ratio,
           .memory_nodes = 2,
           .slots = 8192,
+          .int8 = int8,
           .sequence_tokens_max = 512};
 }
 
-TEST(SparseClusterTest, AnswersDoNotDependOnHowTheyAreRun) {
-  const std::unique_ptr<LocalCluster> plain = MakeCluster(Sparse(0.3));
+class SparseFormTest : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Forms, SparseFormTest, ::testing::Bool(), [](const auto& tested) {
+  return std::string(tested.param ? "int8" : "bf16");
+});
+
+TEST_P(SparseFormTest, AnswersDoNotDependOnHowTheyAreRun) {
+  const std::unique_ptr<LocalCluster> plain = MakeCluster(Sparse(0.3, GetParam()));
   ASSERT_NE(plain, nullptr);
   const std::vector<GenerateResult> expected = plain->GenerateMany(MixedLengths());
   for (uint32_t variation = 0; variation < 6; ++variation) {
     SCOPED_TRACE(absl::StrCat("variation ", variation));
-    const LocalClusterOptions options = Varied(Sparse(0.3), variation);
+    const LocalClusterOptions options = Varied(Sparse(0.3, GetParam()), variation);
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
     ExpectSame(cluster->GenerateMany(MixedLengths()), expected);
     EXPECT_TRUE(cluster->WaitForNoSlots().ok());
     EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
   }
+}
+
+// INT8 and chosen tokens each make answers others, and these say both.
+TEST(SparseClusterTest, AnswersSayBothWhatIsChosenAndTheFormOfKAndV) {
+  std::vector<std::vector<float>> logprobs;
+  for (const bool int8 : {false, true}) {
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(Sparse(0.3, int8));
+    ASSERT_NE(cluster, nullptr);
+    EXPECT_EQ(cluster->engine().lossy(),
+              int8 ? "fetch_sparse-0.3-window_sums-kv_int8" : "fetch_sparse-0.3-window_sums");
+    logprobs.push_back(
+        cluster->GenerateMany({Greedy(RandomPrompt(200, 3), 40)})[0].choices[0].logprobs);
+  }
+  EXPECT_NE(Bits(logprobs[0]), Bits(logprobs[1]));
+  EXPECT_NEAR(logprobs[0][0], logprobs[1][0], 0.05);
 }
 
 TEST(SparseClusterTest, WithFewerTokensAnswersAreOthers) {
@@ -56,8 +79,8 @@ TEST(SparseClusterTest, WithFewerTokensAnswersAreOthers) {
 }
 
 // Slots run out: requests are preempted, begin anew, and all end.
-TEST(SparseClusterTest, PreemptedRequestsEnd) {
-  LocalClusterOptions options = Sparse(0.5);
+TEST_P(SparseFormTest, PreemptedRequestsEnd) {
+  LocalClusterOptions options = Sparse(0.5, GetParam());
   options.slots = options.sequence_tokens_max;
   options.memory_nodes = 1;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
@@ -70,10 +93,10 @@ TEST(SparseClusterTest, PreemptedRequestsEnd) {
 }
 
 // Each choice of one prompt goes on with what the prompt's last rows were worth to it.
-TEST(SparseClusterTest, ChoicesOfOnePromptAreThoseOfRequestsOfTheirOwn) {
+TEST_P(SparseFormTest, ChoicesOfOnePromptAreThoseOfRequestsOfTheirOwn) {
   GenerateSpec both = Sampled(RandomPrompt(120, 9), 30, 5);
   both.choices = 3;
-  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Sparse(0.3));
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Sparse(0.3, GetParam()));
   ASSERT_NE(cluster, nullptr);
   const GenerateResult shared = cluster->GenerateMany({both})[0];
   ASSERT_EQ(shared.choices.size(), 3u);

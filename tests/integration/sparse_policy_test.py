@@ -59,6 +59,41 @@ class SparsePolicyTest(unittest.TestCase):
                 bytes_of[ratio] = nodes["c0"]["kv_bytes_read"]
         self.assertLess(bytes_of[0.2], 0.5 * bytes_of[1])
 
+    def test_with_int8_the_answer_says_both_words_and_half_of_the_bytes_come(self):
+        read = {}
+        for form in ("bf16", "int8"):
+            memory = [{"name": "m0", "capacity": "12MiB"}]
+            with harness.Cluster(**sparse(0.5, kv=form, limits={"sequence_tokens_max": 256, "running_max": 4}, memory=memory),
+                                 gateway={"listen": "127.0.0.1:0"}) as cluster:
+                self.assertEqual(len(answers(self, cluster)), 4)
+                word = "fetch_sparse-0.5-window_sums" + ("-kv_int8" if form == "int8" else "")
+                fingerprint, header = self.marks(cluster)
+                self.assertTrue(fingerprint.endswith(f"-{word}"), fingerprint)
+                self.assertEqual(header, word)
+                self.assertIn("fetch_sparse-0.5-window_sums", cluster.lamina("status").stdout)
+                text = json.loads((GOLDENS / "smollm2.json").read_text())["text"]["tokens"][:250]
+                before = self.counted(cluster)
+                self.score(cluster, text, 200)
+                read[form] = self.counted(cluster) - before
+        # Chosen tokens of a row's own block are bf16 in both.
+        self.assertLess(read["int8"], 0.85 * read["bf16"])
+
+    def test_with_int8_a_request_chooses_it_of_several(self):
+        keys = {"kv": "int8", "policies": ["attend_remote", "fetch_sparse"], "fetch": {"window": "16MiB", "caching_ratio": 1},
+                "pipeline": {"lanes": 2}, "limits": {"sequence_tokens_max": 256, "running_max": 4}}
+        with harness.Cluster(**keys) as cluster:
+            expected = answers(self, cluster, ["attend_remote"])
+            self.assertEqual(answers(self, cluster, ["fetch_sparse"]), expected)
+            lossy = {policy["name"]: policy["lossy"] for policy in cluster.status()["policies"]}
+            self.assertEqual(lossy, {"attend_remote": "kv_int8", "fetch_sparse": "fetch_sparse-1-window_sums-kv_int8"})
+
+    def counted(self, cluster):
+        """Bytes of K and V that the compute node has read, of all that has run."""
+        node = lambda: next(node for node in cluster.status()["nodes"] if node["name"] == "c0")
+        first = node()["reports"]
+        cluster.await_true(lambda: node()["reports"] >= first + 2, "reports of what has run")
+        return node()["kv_bytes_read"]
+
     def marks(self, cluster):
         """What an answer of the gateway says of how it came about, in its body and in its head."""
         body = {"model": cluster.status()["model"], "prompt": "The capital of France is", "max_tokens": 1}
@@ -98,13 +133,15 @@ class SparsePolicyTest(unittest.TestCase):
         passage = goldens["passages"][0]
         text = json.loads((GOLDENS / "smollm2.json").read_text())["text"]["tokens"]
         tokens = text[passage["first"]:passage["first"] + goldens["tokens"]]
-        wanted = {(run["pattern"], run["ratio"]): run["perplexity"] for run in passage["runs"]}
-        for pattern, ratio in (("window_sums", 0.5), ("window_sums", 0.2), ("local", 0.5)):
-            with self.subTest(pattern=pattern, ratio=ratio), \
-                    harness.Cluster(**sparse(ratio, tokens=pattern, limits={"sequence_tokens_max": 2048})) as cluster:
+        wanted = {(run["pattern"], run["ratio"], run.get("kv", "bf16")): run["perplexity"] for run in passage["runs"]}
+        limits = {"sequence_tokens_max": 2048, "running_max": 4}
+        for run in (("window_sums", 0.5, "bf16"), ("window_sums", 0.2, "bf16"), ("local", 0.5, "bf16"), ("window_sums", 0.2, "int8")):
+            pattern, ratio, form = run
+            with self.subTest(pattern=pattern, ratio=ratio, kv=form), \
+                    harness.Cluster(**sparse(ratio, tokens=pattern, kv=form, limits=limits)) as cluster:
                 behind = self.score(cluster, tokens, goldens["prompt"])[goldens["prompt"]:]
                 found = math.exp(-sum(behind) / len(behind))
-                self.assertLess(abs(found / wanted[pattern, ratio] - 1), NEAR, f"{found} for {wanted[pattern, ratio]}")
+                self.assertLess(abs(found / wanted[run] - 1), NEAR, f"{found} for {wanted[run]}")
 
     def test_what_is_not_served_is_refused_by_name(self):
         for keys, why in [

@@ -34,6 +34,7 @@
 #include "memory_node/attention_worker.h"
 #include "plan/epoch_shape.h"
 #include "tests/unit/compute_node/attention_path_cases.h"
+#include "tests/unit/compute_node/chosen_int8.h"
 #include "tests/unit/compute_node/slice_program.h"
 #include "tests/unit/compute_node/streamed_rows.h"
 #include "tests/unit/compute_node/toy_path.h"
@@ -46,6 +47,7 @@ namespace {
 constexpr uint64_t kEpoch = 3;
 constexpr Nanos kLong = Seconds(60);  // Only a failure waits for it.
 constexpr uint32_t kSlots = 4096;     // A memory node has so many.
+
 class Reports final : public control::NodeReporter {
  public:
   void ReportResult(plan::StepResult) override {}
@@ -222,8 +224,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       queries.push_back(*transport_->OpenRegion(node.region->Descriptor(), kEpoch));
       node.thread = std::thread([&node] { EXPECT_TRUE(node.worker->Run().ok()); });
     }
-    std::vector<std::unique_ptr<transport::RemoteRegion>> replicas(1);
-    peers_->Connect(std::move(queries), std::move(replicas));
+    peers_->Connect(std::move(queries), std::vector<std::unique_ptr<transport::RemoteRegion>>(1));
     ASSERT_TRUE(paths_->Open().ok());
     Reports reports;
     ASSERT_TRUE(MeasureLinks(*context_, abort_, reports).ok());
@@ -231,8 +232,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
 
   SliceExecutor& executor() { return program_.executor(); }
 
-  // Slots for tokens [first, first + tokens) of the sequence; with spans those of each by itself,
-  // on the nodes in turn.
+  // Slots for tokens [first, first + tokens) of the sequence; spans lie on the nodes in turn.
   void Allocate(plan::SequenceId id, uint32_t first, uint32_t tokens, plan::StepPlan& plan) {
     const uint32_t span = config_.span_tokens;
     while (tokens > 0) {
@@ -343,8 +343,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       awaiting_[lane.index] = !*polled;
     }
     ASSERT_FALSE(awaiting_[lane.index]) << "outputs did not come";
-    const auto again = paths_->Poll(lane);
-    EXPECT_TRUE(again.ok() && *again) << "what has come stays";
+    EXPECT_TRUE(paths_->Poll(lane).value_or(false)) << "what has come stays";
     const auto out = executor().AttentionRows(layer, lane.positions.size(), lane.buffers);
     const std::vector<BFloat16>& wanted = wanted_[lane.index];
     for (size_t row = 0; row < out.rows; ++row) {
@@ -396,6 +395,11 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       const Extent own{.first_slot = first, .tokens = tokens};
       const Extent all{.first_slot = 0, .tokens = first + tokens};
       const BFloat16* k = qkv.row(row) + shape.q_width();
+      if (GetParam().int8 && GetParam().sparse_ratio > 0) {
+        return AttendChosenInt8({shape, *int8_[id - 1], layer, first, tokens, prompt_[id],
+                                 qkv.row(row), qkv.stride, &wanted[row * shape.q_width()]},
+                                GetParam().sparse_ratio, matrices_[{id, layer}], pool_);
+      }
       if (GetParam().int8) {
         const kernels::Int8Run run{.slots = {&all, 1},
                                    .first_token = first,

@@ -58,16 +58,15 @@ class WholeMatrix {
 
 // What softmax gives the tokens that each query of the item sees, summed over heads. By the fastest
 // kernel: weights have no promised bits.
-inline std::vector<std::vector<float>> WeightsOf(const AttentionDescriptor& shape,
-                                                 const kernels::KvView& kv,
-                                                 kernels::AttentionItem item, ThreadPool& pool) {
+inline std::vector<std::vector<float>> WeightsOf(
+    const AttentionDescriptor& shape, const kernels::KvView& kv, kernels::AttentionItem item,
+    ThreadPool& pool, const kernels::AttentionKernel& kernel = kernels::CpuAttention()) {
   const uint32_t seen = item.first_position + item.query_tokens;
   std::vector<float> memory(kernels::AttentionWeights::FloatsOf(shape.query_heads, seen) *
                             item.query_tokens);
   const auto weights =
       kernels::AttentionWeights::Over(memory.data(), item.query_tokens, shape.query_heads, seen);
   item.weights = &weights;
-  const kernels::AttentionKernel& kernel = kernels::CpuAttention();
   const auto scratch = kernel.MakeScratch(shape, item.query_tokens, seen, pool.threads());
   kernel.Attend(shape, kv, {&item, 1}, *scratch, pool);
   std::vector<std::vector<float>> rows;

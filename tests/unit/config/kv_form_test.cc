@@ -42,7 +42,11 @@ TEST(KvFormConfigTest, WhatIsNotServedWithItIsRefusedByName) {
   EXPECT_EQ(ErrorOf({"policy=local", "memory=[]", "compute.0.capacity=1GiB"}), "no error");
   EXPECT_THAT(ErrorOf({"kv=int4"}), AllOf(HasSubstr("kv"), HasSubstr("bf16, int8")));
   EXPECT_EQ(ErrorOf({"policy=fetch_heads"}), "no error");
-  for (const std::string policy : {"fetch_recompute", "fetch_hybrid", "fetch_sparse"}) {
+  EXPECT_EQ(ErrorOf({"policy=fetch_sparse", "fetch.caching_ratio=0.2"}), "no error");
+  EXPECT_EQ(ErrorOf({"policies=[attend_remote, fetch_sparse, fetch_heads]"}), "no error");
+  EXPECT_THAT(ErrorOf({"policies=[attend_remote, fetch_recompute]"}),
+              HasSubstr("kv: int8 is not served by this version with policy fetch_recompute"));
+  for (const std::string policy : {"fetch_recompute", "fetch_hybrid"}) {
     EXPECT_THAT(ErrorOf({"policy=" + policy}),
                 AllOf(HasSubstr("UNIMPLEMENTED"),
                       HasSubstr("kv: int8 is not served by this version with policy " + policy)));

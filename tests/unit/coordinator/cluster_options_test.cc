@@ -89,6 +89,11 @@ TEST(EngineOptionsOfTest, ThePolicyOfRequestsThatNameNoneComesFirst) {
   const auto lossy = OptionsOf(kTwoNodes + "policies: [fetch_sparse, attend_remote]\n");
   ASSERT_TRUE(lossy.ok()) << lossy.status();
   EXPECT_EQ(lossy->lossy, "fetch_sparse-0.5-window_sums");
+
+  const auto int8 = OptionsOf(kTwoNodes + "policies: [fetch_sparse, attend_remote]\nkv: int8\n");
+  ASSERT_TRUE(int8.ok()) << int8.status();
+  EXPECT_EQ(int8->policies[0].lossy, "fetch_sparse-0.5-window_sums-kv_int8");
+  EXPECT_EQ(int8->policies[1].lossy, "kv_int8");
 }
 
 // A slot has room for K and V and for the activation, whoever's token is in it.

@@ -12,6 +12,8 @@
 #include <random>
 #include <vector>
 
+#include "common/kv_form.h"
+#include "kernels/int8_arena.h"
 #include "kernels/k_tiles.h"
 #include "plan/fetch_pieces.h"
 #include "plan/token_sets.h"
@@ -158,6 +160,130 @@ TEST(SparseStreamTest, PiecesHaveTheChosenTokensAndZeros) {
   }
 }
 
+// What a piece of INT8 has of a head of a run, from a sequence's K and V as they were sent: closed
+// blocks quantised, of which the chosen tokens come with the scales of their blocks, bf16 of the
+// open one, and zeros.
+class Int8Wanted {
+ public:
+  Int8Wanted(const plan::FetchPiece& piece, uint32_t head_dim)
+      : dim_(head_dim), planes_(plan::PlanesOf(piece, head_dim)), bytes_(planes_.end) {}
+
+  void Add(const plan::FetchRun& run, uint32_t before, const std::vector<uint32_t>& tokens,
+           const std::vector<BFloat16>& k, const std::vector<BFloat16>& v) {
+    const uint32_t closed_end = Int8TokensOf(before);
+    const AttentionDescriptor one{.query_heads = 1, .kv_heads = 1, .head_dim = dim_};
+    auto whole = *kernels::Int8Arena::Create({&one, 1}, UnitCluster::kContext);
+    const Extent all{.first_slot = 0, .tokens = closed_end};
+    for (uint32_t block = 0; block < closed_end; block += kInt8BlockTokens) {
+      kernels::CloseInt8Block(one, {.k = k.data(), .v = v.data()}, block, {&all, 1}, block,
+                              whole.View(0));
+    }
+    std::vector<Extent> closed;
+    std::vector<Extent> blocks;
+    std::vector<Extent> open;
+    for (const uint32_t token : tokens) {
+      (token < closed_end ? closed : open).push_back({.first_slot = token, .tokens = 1});
+      if (token < closed_end &&
+          (blocks.empty() || blocks.back().first_slot != Int8TokensOf(token))) {
+        blocks.push_back({.first_slot = Int8TokensOf(token), .tokens = kInt8BlockTokens});
+      }
+    }
+    kernels::LoadInt8(dim_, whole.View(0), closed, 0, static_cast<uint32_t>(closed.size()),
+                      {.k = At<uint8_t>(planes_.int8_k, int8_ * dim_),
+                       .v = At<uint8_t>(planes_.int8_v, int8_ * dim_),
+                       .v_scales = At<kernels::Int8Scale>(planes_.v_scales, int8_)});
+    kernels::LoadInt8(dim_, whole.View(0), blocks, 0,
+                      static_cast<uint32_t>(blocks.size()) * kInt8BlockTokens,
+                      {.k_scales = At<kernels::Int8Scale>(planes_.k_scales, scales_)});
+    kernels::LoadKv(dim_, k.data(), v.data(), open, 0, static_cast<uint32_t>(open.size()),
+                    At<BFloat16>(planes_.k, open_ * dim_), At<BFloat16>(planes_.v, open_ * dim_));
+    int8_ += run.int8_slots();
+    scales_ += run.scale_slots();
+    open_ += run.tail_slots();
+  }
+
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  template <typename T>
+  T* At(size_t plane, size_t element) {
+    return reinterpret_cast<T*>(bytes_.data() + plane) + element;
+  }
+
+  const uint32_t dim_;
+  const plan::FetchPlanes planes_;
+  std::vector<std::byte> bytes_;
+  size_t int8_ = 0;  // Slots of what has been added.
+  size_t scales_ = 0;
+  size_t open_ = 0;
+};
+
+// As ExpectPieces(), where slots are INT8.
+uint64_t ExpectInt8Pieces(UnitCluster& cluster, const Step& step, const Chosen& chosen,
+                          uint64_t first) {
+  uint64_t next = first;
+  const plan::TokenSets places(static_cast<uint32_t>(cluster.config().layers.size()), chosen.runs);
+  for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+    const AttentionDescriptor& shape = cluster.config().layers[layer];
+    std::vector<plan::FetchRun> runs;
+    for (uint32_t run = 0; run < chosen.runs.size(); ++run) {
+      runs.push_back(plan::ChosenRun(
+          chosen.runs[run],
+          absl::MakeConstSpan(chosen.sets).subspan(places.SetOf(layer, run), places.words()),
+          /*int8=*/true));
+    }
+    std::vector<plan::FetchPiece> pieces;
+    plan::PiecesOf(shape, runs, plan::FetchLimitsOf(cluster.config()), pieces);
+    for (const plan::FetchPiece& piece : pieces) {
+      cluster.AwaitFetched(0, step.spec.lane, next);
+      Int8Wanted wanted(piece, shape.head_dim);
+      for (uint32_t head = 0; head < piece.heads.count; ++head) {
+        for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
+          std::vector<BFloat16> k(size_t{UnitCluster::kContext} * shape.head_dim);
+          std::vector<BFloat16> v(k.size());
+          cluster.CopyKv(chosen.sequences[run], layer, piece.heads.first + head,
+                         chosen.runs[run].before, k.data(), v.data());
+          wanted.Add(runs[run], chosen.runs[run].before,
+                     chosen.tokens[layer * chosen.runs.size() + run], k, v);
+        }
+      }
+      EXPECT_EQ(std::memcmp(cluster.Fetched(0, step.spec.lane, next), wanted.bytes().data(),
+                            wanted.bytes().size()),
+                0)
+          << "step " << step.spec.step << " layer " << layer << " piece " << next;
+      cluster.FillFetched(0, step.spec.lane, next, {.bits = 0xabcd});
+      cluster.RaiseCredit(0, step.spec.lane, next++);
+    }
+  }
+  return next - first;
+}
+
+TEST(SparseStreamTest, ChosenTokensOfClosedBlocksComeAsInt8) {
+  std::mt19937 random(4);
+  for (const uint64_t bytes : {2 * kLeast, 16 * kLeast}) {
+    UnitCluster cluster({.fetch_bytes = bytes, .sparse = true, .int8_tails = 5});
+    for (const uint64_t turn : {0, 1}) {
+      cluster.FillFetched(0, 0, turn, {.bits = 0xabcd});
+    }
+    cluster.Start();
+    cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 700}, {2, 16}, {3, 129}}});
+    uint64_t pieces = 0;
+    uint64_t number = 2;
+    for (const double probability : {0.5, 0.0, 1.0, 0.1, 0.9, 0.02}) {  // Sequence 0 fills a block.
+      const Step step = cluster.MakeStep({.step = number++, .rows = {1, 0, 2, 3}});
+      cluster.PushPlan(step);
+      const Chosen chosen = Choose(cluster, step, 0, probability, random);
+      cluster.PutTokenSets(0, step, chosen.header, chosen.sets);
+      pieces += ExpectInt8Pieces(cluster, step, chosen, pieces + 1);
+      for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+        cluster.RunUnit(step, layer);
+      }
+    }
+    EXPECT_GE(pieces, 12u);
+    cluster.Stop();
+  }
+}
+
 // Nothing leaves before the sets have come, and other lanes are served meanwhile.
 TEST(SparseStreamTest, NothingLeavesBeforeTheSetsAreThere) {
   UnitCluster cluster({.lanes = 2, .fetch_bytes = 2 * kLeast, .sparse = true});
@@ -205,7 +331,7 @@ class WrongSetsTest : public ::testing::Test {
 
 TEST_F(WrongSetsTest, TokensThatTheSequenceDoesNotHaveEndTheEpoch) {
   chosen_.sets[1] |= uint64_t{1} << (70 - 64);  // The row's own token, which is the first such one.
-  ExpectRefused("name tokens that run 0 does not have before it: there are 70");
+  ExpectRefused("run 0 name tokens that it does not have before it: there are 70");
 }
 
 TEST_F(WrongSetsTest, SetsOfAnotherStepEndTheEpoch) {

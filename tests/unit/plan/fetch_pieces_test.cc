@@ -137,19 +137,44 @@ TEST(FetchPiecesTest, Int8RunsHaveClosedBlocksAndAnOpenOne) {
 TEST(FetchPiecesTest, Int8PiecesFitByTheirBytes) {
   const std::vector<FetchRun> runs = {{.before = 200, .tokens = 1}, {.before = 70, .tokens = 1}};
   const uint64_t head = (192 + 64) * kInt8Bytes + (16 + 16) * kSlotBytes;
-  EXPECT_THAT(Int8Pieces(runs, 3 * head),
-              testing::ElementsAre(
-                  FetchPiece{.heads = {0, 3}, .runs_end = 2, .slots = 32, .int8_slots = 256}));
+  EXPECT_THAT(
+      Int8Pieces(runs, 3 * head),
+      testing::ElementsAre(FetchPiece{
+          .heads = {0, 3}, .runs_end = 2, .slots = 32, .int8_slots = 256, .scale_slots = 256}));
   const std::vector<FetchPiece> pieces = Int8Pieces(runs, head - 1);
   ASSERT_EQ(pieces.size(), 6u);
-  EXPECT_EQ(pieces[2],
-            (FetchPiece{.heads = {1, 1}, .runs_end = 1, .slots = 16, .int8_slots = 192}));
+  EXPECT_EQ(
+      pieces[2],
+      (FetchPiece{
+          .heads = {1, 1}, .runs_end = 1, .slots = 16, .int8_slots = 192, .scale_slots = 192}));
   const FetchPlanes planes = PlanesOf(pieces[2], 64);
   EXPECT_EQ(planes.int8_v, 192u * 64);
   EXPECT_EQ(planes.k_scales, 2u * 192 * 64);
   EXPECT_EQ(planes.v_scales, 192u * (2 * 64 + 4));
   EXPECT_EQ(planes.k, 192 * kInt8Bytes);
   EXPECT_EQ(planes.end, 192 * kInt8Bytes + 16 * kSlotBytes);
+}
+
+// Chosen tokens lie one behind the other, and each block that has some brings its scales.
+TEST(FetchPiecesTest, Int8PiecesOfChosenTokensHaveSlotsForTheseAndScalesForTheirBlocks) {
+  const std::vector<FetchRun> runs = {
+      {.before = 50, .tokens = 1, .chosen = true, .chosen_closed = 20, .chosen_blocks = 3},
+      {.before = 7, .tokens = 1, .chosen = true},
+      {.before = 130, .tokens = 4}};
+  EXPECT_EQ(runs[0].int8_slots(), 32u);
+  EXPECT_EQ(runs[0].scale_slots(), 192u);
+  EXPECT_EQ(runs[0].tail_fetched(), 30u);
+  EXPECT_EQ(runs[0].tail_slots(), 32u);
+  EXPECT_EQ(runs[1].int8_slots() + runs[1].scale_slots(), 0u);
+  const uint64_t head = (32 + 128) * (2 * 64 + 4) + (192 + 128) * 4 + (32 + 16 + 16) * kSlotBytes;
+  const FetchPiece piece{
+      .heads = {0, 3}, .runs_end = 3, .slots = 64, .int8_slots = 160, .scale_slots = 320};
+  EXPECT_THAT(Int8Pieces(runs, 3 * head), testing::ElementsAre(piece));
+  EXPECT_EQ(Int8Pieces(runs, 3 * head - 1).size(), 2u);
+  const FetchPlanes planes = PlanesOf(piece, 64);
+  EXPECT_EQ(planes.v_scales - planes.k_scales, 3u * 320 * 4);
+  EXPECT_EQ(planes.k - planes.v_scales, 3u * 160 * 4);
+  EXPECT_EQ(planes.end, 3 * head);
 }
 
 TEST(FetchPiecesTest, ActivationsGoAheadOfAllHeadsOfTheirRuns) {

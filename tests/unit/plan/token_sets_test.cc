@@ -50,6 +50,31 @@ TEST(TokenSetsTest, KnowWhereTheyEnd) {
   EXPECT_TRUE(EndsBefore(set, 0));
 }
 
+TEST(TokenSetsTest, AreWholeWhereNoTokenIsLeftOut) {
+  EXPECT_TRUE(IsWhole(std::vector<uint64_t>{~uint64_t{0}, 3}, 66));
+  EXPECT_FALSE(IsWhole(std::vector<uint64_t>{~uint64_t{0}, 2}, 66));
+  EXPECT_FALSE(IsWhole(std::vector<uint64_t>{~uint64_t{0}, 7}, 66));
+  EXPECT_TRUE(IsWhole(std::vector<uint64_t>{0}, 0));
+}
+
+TEST(TokenSetsTest, WithInt8ARowHasTokensOfSomeBlocksAndOfTheOpenOne) {
+  const std::vector<uint64_t> set = {5, 0, uint64_t{1} << 63, 7};
+  const FetchRun row{.before = 200, .tokens = 1};
+  const FetchRun plain = ChosenRun(row, set, /*int8=*/false);
+  EXPECT_EQ(plain.before, 6u);
+  EXPECT_FALSE(plain.chosen);
+  const FetchRun chosen = ChosenRun(row, set, /*int8=*/true);
+  EXPECT_TRUE(chosen.chosen);
+  EXPECT_EQ(chosen.before, 6u);
+  EXPECT_EQ(chosen.chosen_closed, 3u);
+  EXPECT_EQ(chosen.chosen_blocks, 2u);
+  EXPECT_EQ(chosen.tail_fetched(), 3u);
+  // Consecutive rows have all tokens, and go block by block.
+  const FetchRun rows = ChosenRun({.before = 200, .tokens = 3}, set, /*int8=*/true);
+  EXPECT_FALSE(rows.chosen);
+  EXPECT_EQ(rows.int8_fetched(), 192u);
+}
+
 TEST(TokenSetsTest, AWindowHasRoomForAllRowsOfTheLongestSequence) {
   const EpochConfig config = Sparse();
   EXPECT_EQ(TokenSetsBytesMax(config), 2u * 8 * 16 * 8);

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Int8Piece: where K and V of a piece lie in a window whose slots are INT8 (plan/fetch_pieces.h).
+//
+// Threading: plain values.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/attention_descriptor.h"
+#include "common/dtype.h"
+#include "kernels/attention.h"
+#include "kernels/int8_kv.h"
+#include "plan/fetch_pieces.h"
+
+namespace lamina::compute_node {
+
+struct Int8Piece {
+  kernels::Int8View int8;
+  BFloat16* k = nullptr;  // Slots of open blocks, as KvView's on the host.
+  BFloat16* v = nullptr;
+  size_t head_stride = 0;
+  size_t bytes = 0;
+
+  // Refers to this.
+  kernels::KvView View() const {
+    return {.k = k, .v = v, .head_stride = head_stride, .int8 = &int8};
+  }
+};
+
+// The piece of the attention `part`: its heads alone. `data` is behind the window's header.
+inline Int8Piece Int8PieceOf(const AttentionDescriptor& part, const plan::FetchPiece& piece,
+                             std::byte* data) {
+  const plan::FetchPlanes planes = plan::PlanesOf(piece, part.head_dim);
+  return {.int8 = {.k = reinterpret_cast<uint8_t*>(data + planes.int8_k),
+                   .v = reinterpret_cast<uint8_t*>(data + planes.int8_v),
+                   .k_scales = reinterpret_cast<kernels::Int8Scale*>(data + planes.k_scales),
+                   .v_scales = reinterpret_cast<kernels::Int8Scale*>(data + planes.v_scales),
+                   .slots = piece.int8_slots,
+                   .scale_slots = piece.scale_slots},
+          .k = reinterpret_cast<BFloat16*>(data + planes.k),
+          .v = reinterpret_cast<BFloat16*>(data + planes.v),
+          .head_stride = size_t{piece.slots} * part.head_dim,
+          .bytes = planes.end};
+}
+
+}  // namespace lamina::compute_node

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_node/sparse_int8.h"
+
+#include <algorithm>
+
+#include "common/kv_form.h"
+#include "kernels/int8_arena.h"
+
+namespace lamina::compute_node {
+
+SparseInt8::SparseInt8(WeighedAttention& attention, uint32_t runs_max) : attention_(attention) {
+  extents_.reserve(runs_max);
+}
+
+void SparseInt8::Attend(const PieceRows& rows, const plan::FetchPiece& piece, std::byte* data,
+                        absl::Span<const Run> runs) {
+  const Int8Piece planes = Int8PieceOf(rows.part(), piece, data);
+  extents_.clear();
+  items_.clear();
+  const auto visit = [&](bool chosen, auto attend) {
+    Place at;
+    for (const Run& run : runs) {
+      if (run.tokens.chosen == chosen) {
+        attend(run, at);
+      }
+      at.int8 += run.tokens.int8_slots();
+      at.scales += run.tokens.scale_slots();
+      at.open += run.tokens.tail_slots();
+    }
+  };
+  visit(true, [&](const Run& run, const Place& at) { AddChosen(rows, planes, run, at); });
+  if (!items_.empty()) {
+    attention_.Attend(rows.part(), planes.View(), items_);
+  }
+  visit(false, [&](const Run& run, const Place& at) { AttendWhole(rows, planes, run, at); });
+}
+
+void SparseInt8::AddChosen(const PieceRows& rows, const Int8Piece& piece, const Run& run,
+                           const Place& at) {
+  const Extent own{.first_slot = at.open + run.tokens.tail_fetched(), .tokens = run.tokens.tokens};
+  kernels::StoreKv(rows.part(), rows.k(run.row), rows.v(run.row), rows.qkv_stride(), {&own, 1},
+                   piece.k, piece.v, piece.head_stride);
+  const uint32_t closed = run.tokens.chosen_closed;
+  extents_.push_back({.first_slot = at.int8, .tokens = closed});
+  AddItems(rows, run, 0, run.tokens.tokens,
+           {.extents = {&extents_.back(), closed > 0 ? 1u : 0u},
+            .int8_tokens = closed,
+            .tail_slot = at.open,
+            .chosen = run.chosen,
+            .scale_slot = at.scales});
+}
+
+void SparseInt8::AttendWhole(const PieceRows& rows, const Int8Piece& piece, const Run& run,
+                             const Place& at) {
+  const AttentionDescriptor& part = rows.part();
+  Int8Piece own = piece;  // From the run's slots on.
+  own.int8.k += size_t{at.int8} * part.head_dim;
+  own.int8.v += size_t{at.int8} * part.head_dim;
+  own.int8.k_scales += size_t{at.scales} * Int8ScalesOfSlot(part.head_dim);
+  own.int8.v_scales += at.int8;
+  const Extent closed{.first_slot = 0, .tokens = run.tokens.int8_slots()};
+  const uint32_t before = run.tokens.before;
+  const uint32_t end = before + run.tokens.tokens;
+  for (uint32_t first = before; first < end;) {
+    const uint32_t block = Int8TokensOf(first);
+    const uint32_t next = std::min(end, block + kInt8BlockTokens);
+    const Extent slots{.first_slot = at.open + first - block, .tokens = next - first};
+    const uint32_t row = run.row + first - before;
+    kernels::StoreKv(part, rows.k(row), rows.v(row), rows.qkv_stride(), {&slots, 1}, piece.k,
+                     piece.v, piece.head_stride);
+    items_.clear();
+    AddItems(rows, run, first - before, next - before,
+             {.extents = {&closed, closed.tokens > 0 ? 1u : 0u},
+              .int8_tokens = block,
+              .tail_slot = at.open});
+    attention_.Attend(part, own.View(), items_);
+    if (next == block + kInt8BlockTokens && next <= closed.tokens) {
+      kernels::CloseInt8Block(part, piece.View(), at.open, {&closed, 1}, block, own.int8);
+    }
+    first = next;
+  }
+}
+
+void SparseInt8::AddItems(const PieceRows& rows, const Run& run, uint32_t first, uint32_t end,
+                          kernels::AttentionItem item) {
+  const size_t stride = size_t{run.tokens.before} + run.tokens.tokens;
+  const uint32_t plain = run.tokens.tokens - run.weighed;
+  const auto add = [&](uint32_t from, uint32_t to, float* weights) {
+    if (from < to) {
+      item.first_position = run.tokens.before + from;
+      item.query_tokens = to - from;
+      item.q = rows.q(run.row + from);
+      item.q_stride = rows.qkv_stride();
+      item.out = rows.out(run.row + from);
+      item.out_stride = rows.out_stride();
+      items_.push_back({.attention = item, .weights = weights, .stride = stride});
+    }
+  };
+  add(first, std::clamp(plain, first, end), nullptr);
+  const uint32_t from = std::clamp(plain, first, end);
+  add(from, end, run.weights + (from - std::min(from, plain)) * stride);
+}
+
+}  // namespace lamina::compute_node
