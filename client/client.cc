@@ -269,6 +269,7 @@ absl::StatusOr<ScoreResult> Client::Score(const Prompt& prompt, const ScoreProgr
   v1::ScoreRequest request;
   request.set_decode_from(options.decode_from);
   request.set_policy(options.policy);
+  request.set_kv(options.kv);
   if (const auto* text = std::get_if<std::string>(&prompt)) {
     request.set_text(*text);
   } else {

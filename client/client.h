@@ -76,6 +76,8 @@ struct GenerateOptions {
   std::string cache_salt;
   // By which KV policy the request is served: one of ModelInfo::policies. Empty: ModelInfo::policy.
   std::string policy;
+  // The form of its K and V, "bf16" or "int8". Empty: that of the first one of its policy.
+  std::string kv;
   std::optional<float> temperature;
   std::optional<uint32_t> top_k;
   std::optional<float> top_p;
@@ -152,6 +154,7 @@ struct ScoreOptions {
   uint32_t decode_from =
       0;                    // Tokens from this one on go through decode steps, one a step; 0: none.
   std::string policy = {};  // As GenerateOptions::policy.
+  std::string kv = {};      // As GenerateOptions::kv.
 };
 
 struct ScoreResult {
@@ -180,7 +183,8 @@ struct SamplingDefaults {
 // A KV policy that the cluster prepares.
 struct Policy {
   std::string name;
-  std::string lossy;  // As ModelInfo::lossy, of requests that name it.
+  std::string lossy;    // As ModelInfo::lossy, of requests that name it.
+  std::string kv = {};  // And this form of K and V; empty: all requests have the same.
 };
 
 struct ModelInfo {
@@ -254,6 +258,14 @@ struct NodeStatus {
   uint32_t slots_used = 0;
   uint32_t slots_total = 0;
   uint32_t slots_kept = 0;  // Not used, but kept for prompts that begin alike.
+  struct SlotForm {
+    std::string kv;  // "bf16", "int8"
+    uint32_t used = 0;
+    uint32_t total = 0;
+    uint32_t kept = 0;
+  };
+  // Where slots have several forms: each one's, of which the three are the sums.
+  std::vector<SlotForm> slot_forms = {};
   double busy_share = 0;
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
@@ -323,6 +335,7 @@ struct ClusterStatus {
     std::string name;
     uint32_t running = 0;  // Sequences.
     std::string lossy;     // As Policy::lossy.
+    std::string kv = {};   // As Policy::kv.
   };
   std::vector<PolicyStatus> policies;  // What requests may name; `policy` is for the others.
   struct PolicyFigure {                // As of v1::PolicyFigure.

@@ -96,6 +96,15 @@ SpillStatus FromProto(const v1::SpillCount& spill) {
           .read_bytes_per_second = spill.read_bytes_per_second()};
 }
 
+std::vector<NodeStatus::SlotForm> SlotFormsOf(const v1::Node& node) {
+  std::vector<NodeStatus::SlotForm> forms;
+  for (const v1::SlotForm& form : node.slot_forms()) {
+    forms.push_back(
+        {.kv = form.kv(), .used = form.used(), .total = form.total(), .kept = form.kept()});
+  }
+  return forms;
+}
+
 NodeStatus FromProto(const v1::Node& node) {
   NodeStatus status = {.name = node.name(),
                        .role = node.role(),
@@ -109,6 +118,7 @@ NodeStatus FromProto(const v1::Node& node) {
                        .slots_used = node.slots_used(),
                        .slots_total = node.slots_total(),
                        .slots_kept = node.slots_kept(),
+                       .slot_forms = SlotFormsOf(node),
                        .busy_share = node.busy_share(),
                        .bytes_sent = node.bytes_sent(),
                        .bytes_received = node.bytes_received(),
@@ -242,6 +252,7 @@ v1::GenerateRequest ToProto(const GenerateOptions& o) {
   request.set_priority(o.priority);
   request.set_cache_salt(o.cache_salt);
   request.set_policy(o.policy);
+  request.set_kv(o.kv);
   FillSampling(o, *request.mutable_sampling());
   return request;
 }
@@ -285,7 +296,7 @@ ScoreResult FromProto(const v1::ScoreResponse& response) {
 std::vector<Policy> PoliciesOf(const v1::Model& model) {
   std::vector<Policy> policies;
   for (const v1::Policy& policy : model.policies()) {
-    policies.push_back({.name = policy.name(), .lossy = policy.lossy()});
+    policies.push_back({.name = policy.name(), .lossy = policy.lossy(), .kv = policy.kv()});
   }
   return policies;
 }
@@ -326,8 +337,10 @@ ClusterStatus::TokenCost::Work FromProto(const v1::TokenWork& work) {
 std::vector<ClusterStatus::PolicyStatus> PoliciesOf(const v1::GetStatusResponse& response) {
   std::vector<ClusterStatus::PolicyStatus> policies;
   for (const v1::PolicyStatus& policy : response.policies()) {
-    policies.push_back(
-        {.name = policy.name(), .running = policy.running(), .lossy = policy.lossy()});
+    policies.push_back({.name = policy.name(),
+                        .running = policy.running(),
+                        .lossy = policy.lossy(),
+                        .kv = policy.kv()});
   }
   return policies;
 }

@@ -50,11 +50,23 @@ inline uint64_t KvSlotBytes(absl::Span<const AttentionDescriptor> layers, KvForm
   return bytes;
 }
 
-// How a node that holds KV divides its bytes: slots, and with kInt8 tails of open blocks, bf16, for
+// Slots of a node that has some of each form.
+struct KvSlots {
+  uint64_t bf16 = 0;
+  uint64_t int8 = 0;
+};
+
+// How a node that holds KV divides its bytes: slots, and with INT8 tails of open blocks, bf16, for
 // so many sequences.
 struct KvLayout {
   KvForm form = KvForm::kBF16;
   uint32_t tails = 0;
+  // Slots of both forms: those of INT8 have so many per cent of what the tails leave, and those of
+  // bf16 the rest. 0: all slots are of `form`.
+  uint32_t int8_percent = 0;
+
+  bool has_both() const { return int8_percent > 0; }
+  bool keeps_int8() const { return form == KvForm::kInt8 || has_both(); }
 
   uint64_t SlotBytes(absl::Span<const AttentionDescriptor> layers) const {
     return KvSlotBytes(layers, form);
@@ -63,13 +75,33 @@ struct KvLayout {
   uint64_t TailBytes(absl::Span<const AttentionDescriptor> layers) const {
     return uint64_t{tails} * kInt8BlockTokens * KvSlotBytes(layers, KvForm::kBF16);
   }
-  // How many slots fit into the capacity next to the tails.
+  // Slots of each form in the capacity. What slots of INT8 leave of their share goes to the others.
+  // Requires: has_both().
+  KvSlots BothIn(uint64_t capacity, absl::Span<const AttentionDescriptor> layers) const {
+    const uint64_t tail_bytes = TailBytes(layers);
+    const uint64_t bytes = capacity < tail_bytes ? 0 : capacity - tail_bytes;
+    const uint64_t slot = KvSlotBytes(layers, KvForm::kInt8);
+    const uint64_t int8 = bytes / 100 * int8_percent / slot;
+    return {.bf16 = (bytes - int8 * slot) / KvSlotBytes(layers, KvForm::kBF16), .int8 = int8};
+  }
+  // How many slots fit into the capacity next to the tails; with both forms so many of each.
   uint64_t SlotsIn(uint64_t capacity, absl::Span<const AttentionDescriptor> layers) const {
+    if (has_both()) {
+      const KvSlots both = BothIn(capacity, layers);
+      return both.bf16 < both.int8 ? both.bf16 : both.int8;
+    }
     const uint64_t tail_bytes = TailBytes(layers);
     return capacity < tail_bytes ? 0 : (capacity - tail_bytes) / SlotBytes(layers);
   }
-  // The least capacity for so many slots.
+  // A capacity for so many slots, of each form: the least one, with both up to 100 bytes more.
   uint64_t CapacityFor(uint64_t slots, absl::Span<const AttentionDescriptor> layers) const {
+    if (has_both()) {
+      const uint64_t int8 = slots * KvSlotBytes(layers, KvForm::kInt8);
+      const uint64_t bf16 = slots * KvSlotBytes(layers, KvForm::kBF16);
+      const uint64_t for_int8 = (int8 + int8_percent - 1) / int8_percent * 100;
+      const uint64_t for_bf16 = (bf16 + 99 - int8_percent) / (100 - int8_percent) * 100;
+      return TailBytes(layers) + (for_int8 > for_bf16 ? for_int8 : for_bf16);
+    }
     return TailBytes(layers) + slots * SlotBytes(layers);
   }
 };

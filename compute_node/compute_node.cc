@@ -91,7 +91,10 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
   } else {
     weights_ = std::make_unique<ResidentWeights>(*device_, form);
   }
-  path_makers_.push_back(std::make_unique<RemotePathMaker>(options_.name, *device_));
+  for (const plan::AttentionPath kind :
+       {plan::AttentionPath::kRemote, plan::AttentionPath::kRemoteInt8}) {
+    path_makers_.push_back(std::make_unique<RemotePathMaker>(kind, options_.name, *device_));
+  }
   path_makers_.push_back(
       std::make_unique<LocalPathMaker>(options_.name, *device_, options_.holds_kv));
   for (const plan::AttentionPath kind :

@@ -14,7 +14,7 @@ absl::Status FetchPathMaker::Reserve(const plan::EpochConfig& config, const plan
                      " is not served by this version; it serves processors with attention exact"));
   }
   windows_bytes_ = config.fetch_bytes;
-  return scratch_.Reserve(config, stage);
+  return scratch_.Reserve(config, stage, config.KvFormOf(kind()));
 }
 
 std::string FetchPathMaker::Describe() const {

@@ -7,7 +7,8 @@
 
 namespace lamina::compute_node {
 
-absl::Status ScratchKv::Reserve(const plan::EpochConfig& config, const plan::Stage& stage) {
+absl::Status ScratchKv::Reserve(const plan::EpochConfig& config, const plan::Stage& stage,
+                                KvForm form) {
   first_layer_ = stage.first_layer;
   // Where prompts have nodes of their own, the others need no scratch.
   const bool prompts = config.prefill_nodes == 0 || plan::IsPrefillNode(config, node_);
@@ -18,7 +19,7 @@ absl::Status ScratchKv::Reserve(const plan::EpochConfig& config, const plan::Sta
       .slots = prompts ? config.scratch_tokens : 1,
       .context_tokens_max = prompts ? config.sequence_tokens_max : 1,
       .query_tokens_max = prompts ? config.chunk_tokens_max : 1,
-      .int8 = config.int8_tails > 0};
+      .int8 = form == KvForm::kInt8};
   if (kernel_ != nullptr && options_ == options) {
     return absl::OkStatus();
   }

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/kv_form.h"
 #include "compute_node/scratch_attention.h"
 #include "kernels/compute_device.h"
 #include "plan/epoch_config.h"
@@ -24,8 +25,9 @@ class ScratchKv {
   ScratchKv(std::string node, kernels::ComputeDevice& device)
       : node_(std::move(node)), device_(device) {}
 
-  // Both do what PathMaker::Reserve() and Release() say of the scratch.
-  absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage);
+  // Both do what PathMaker::Reserve() and Release() say of the scratch, whose prompts have K and V
+  // of this form.
+  absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage, KvForm form);
   void Release() { kernel_.reset(); }
   uint64_t bytes() const { return kernel_->bytes(); }
 

@@ -220,9 +220,13 @@ struct ClusterConfig {
   Partition partition = Partition::kRequest;
   ClusterAttention attention = {.decode = AttentionArithmetic::kAuto,
                                 .prefill = AttentionArithmetic::kAuto};
-  // The form of all K and V in slots: bf16 | int8, which is lossy
-  // (docs/adr/0171-int8-behind-the-open-block.md).
+  // The form of K and V in slots: bf16 | int8, which is lossy
+  // (docs/adr/0171-int8-behind-the-open-block.md). Requests that name none get this one.
   KvForm kv = KvForm::kBF16;
+  // What requests may name, `kv` the first. Empty: all have that one.
+  std::vector<KvForm> kv_forms;
+  // Where there are several: so many per cent of a memory node's bytes for slots are for int8.
+  uint32_t kv_int8_percent = 50;
   std::string policy{kPolicyAttendRemote};  // Requests that name none get this one.
   // What an epoch prepares, `policy` among them. Empty: that one alone.
   std::vector<std::string> policies;
@@ -269,10 +273,17 @@ struct ClusterConfig {
     return policies.empty() ? std::vector<std::string>{policy} : policies;
   }
   bool Prepares(absl::string_view name) const;
+  // The forms of K and V that requests may ask for, that of those who ask for none first.
+  std::vector<KvForm> PreparedForms() const {
+    return kv_forms.empty() ? std::vector<KvForm>{kv} : kv_forms;
+  }
+  bool HasBothForms() const { return kv_forms.size() > 1; }
+  // Whether slots of K and V are INT8, all or some.
+  bool KeepsInt8() const { return kv == KvForm::kInt8 || HasBothForms(); }
   // Some answers are not those of the model's weights, with whole attention over K and V as they
   // were made.
   bool IsLossy() const {
-    return Prepares(kPolicyFetchSparse) || !fetch.streaming_heads.empty() || kv == KvForm::kInt8 ||
+    return Prepares(kPolicyFetchSparse) || !fetch.streaming_heads.empty() || KeepsInt8() ||
            QuantisesWeights();
   }
   // Compute nodes, of which then all do, hold weights of floats in 8 bits

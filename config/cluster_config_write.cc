@@ -284,7 +284,16 @@ std::string ToYaml(const ClusterConfig& config) {
   word("decode", EnumName(internal::kAttentions, config.attention.decode));
   word("prefill", EnumName(internal::kAttentions, config.attention.prefill));
   out << YAML::EndMap;
-  word("kv", EnumName(internal::kKvForms, config.kv));
+  if (config.HasBothForms()) {
+    out << YAML::Key << "kv" << YAML::Value << YAML::Flow << YAML::BeginSeq;
+    for (const KvForm form : config.kv_forms) {
+      out << std::string(EnumName(internal::kKvForms, form));
+    }
+    out << YAML::EndSeq;
+    number("kv_int8_percent", config.kv_int8_percent);
+  } else {
+    word("kv", EnumName(internal::kKvForms, config.kv));
+  }
   word("policy", config.policy);
   if (!config.policies.empty()) {
     out << YAML::Key << "policies" << YAML::Value << YAML::Flow << config.policies;

@@ -84,6 +84,8 @@ class ClusterFileReader {
   ReadValue Layers(std::optional<LayerRange>& out) const;
   template <typename Enum, size_t N>
   ReadValue Choice(const internal::EnumNames<Enum, N>& names, Enum& out) const;
+  template <typename Names, typename Enum>
+  ReadValue Choices(const Names& names, Enum& first, std::vector<Enum>& out) const;
   absl::Status RequireScalar(const YAML::Node& node, const std::string& path) const;
 
   std::vector<Key> ComputeKeys(ComputeNodeConfig& node) const;
@@ -367,6 +369,20 @@ ReadValue ClusterFileReader::Choice(const internal::EnumNames<Enum, N>& names, E
   };
 }
 
+// One word, and no list; or the first one of a list.
+template <typename Names, typename Enum>
+ReadValue ClusterFileReader::Choices(const Names& names, Enum& first,
+                                     std::vector<Enum>& out) const {
+  return [this, &names, &first, &out](const YAML::Node& node, const std::string& path) {
+    const size_t listed = node.IsSequence() ? node.size() : 0;
+    absl::Status read = Choice(names, first)(listed > 0 ? node[0] : node, path);
+    for (size_t i = 0; i < listed && read.ok(); ++i) {
+      read = Choice(names, out.emplace_back())(node[i], absl::StrCat(path, ".", i));
+    }
+    return read;
+  };
+}
+
 std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
   return {{"name", Text(node.name)},
           {"host", Text(node.host)},
@@ -467,7 +483,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
       {"partition", Choice(internal::kPartitions, c.partition)},
       {"attention", Section({{"decode", Choice(internal::kAttentions, c.attention.decode)},
                              {"prefill", Choice(internal::kAttentions, c.attention.prefill)}})},
-      {"kv", Choice(internal::kKvForms, c.kv)},
+      {"kv", Choices(internal::kKvForms, c.kv, c.kv_forms)},
+      {"kv_int8_percent", Number(c.kv_int8_percent)},
       {"policy", Text(policy)},
       {"policies", Words(c.policies)},
       {"policy_load",

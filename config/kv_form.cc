@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "config/kv_form_internal.h"
+#include "config/replicas.h"
 
 namespace lamina::internal {
 namespace {
@@ -24,10 +27,42 @@ absl::Status CheckDevices(absl::string_view list, const std::vector<Node>& nodes
   return absl::OkStatus();
 }
 
+// Where a node has slots of both forms, rows of both attend at memory nodes.
+absl::Status CheckForms(const ClusterConfig& config) {
+  if (config.kv_forms.size() > 2 ||
+      (config.kv_forms.size() == 2 && config.kv_forms[0] == config.kv_forms[1])) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv: names ", KvFormName(config.kv_forms.back()), " twice; once is enough"));
+  }
+  if (!config.HasBothForms()) {
+    return absl::OkStatus();
+  }
+  if (config.kv_int8_percent == 0 || config.kv_int8_percent >= 100) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "kv_int8_percent: ", config.kv_int8_percent,
+        " leaves one of the forms of kv no room; set it from 1 to 99, or name one form alone"));
+  }
+  const auto not_served = [](absl::string_view with, absl::string_view remedy) {
+    return absl::UnimplementedError(
+        absl::StrCat("kv: a list of forms is not served by this version with ", with, "; ", remedy,
+                     ", or name one form in kv"));
+  };
+  if (config.Prepared() != std::vector<std::string>{std::string(kPolicyAttendRemote)}) {
+    return not_served(absl::StrCat("policy ", absl::StrJoin(config.Prepared(), ", ")),
+                      "set policy to attend_remote");
+  }
+  if (std::any_of(config.compute.begin(), config.compute.end(),
+                  [&](const auto& node) { return IsStage(config, node); })) {
+    return not_served("a replica of several nodes", "give every compute node the whole model");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckKvForm(const ClusterConfig& config) {
-  if (config.kv == KvForm::kBF16) {
+  LAMINA_RETURN_IF_ERROR(CheckForms(config));
+  if (!config.KeepsInt8()) {
     return absl::OkStatus();
   }
   if (config.policy != kPolicyAttendRemote && config.policy != kPolicyLocal &&

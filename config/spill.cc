@@ -62,7 +62,7 @@ absl::Status CheckSpill(const ClusterConfig& config) {
   if (config.partition == Partition::kTokenRange) {
     return NotServed("partition token_range", "set partition to request or head");
   }
-  if (config.kv == KvForm::kInt8) {
+  if (config.KeepsInt8()) {
     return NotServed("kv int8", "set kv to bf16");
   }
   if (config.prefill.mode == PrefillMode::kDedicated) {

@@ -50,7 +50,7 @@ absl::Status CheckStreamingHeads(const ClusterConfig& config) {
   }
   LAMINA_RETURN_IF_ERROR(CheckTokens("streaming_sink", fetch.streaming_sink, 0));
   LAMINA_RETURN_IF_ERROR(CheckTokens("streaming_window", fetch.streaming_window, 1));
-  if (config.kv == KvForm::kInt8) {
+  if (config.KeepsInt8()) {
     return NotServed("kv int8", "set kv to bf16");
   }
   if (config.Spills()) {

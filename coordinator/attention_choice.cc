@@ -25,7 +25,7 @@ std::string WhyNotPairs(const EngineOptions& options, const EpochMembers& member
   if (members.fetch.bytes > 0 && !members.local) {
     return "policies that fetch have no other";
   }
-  if (options.kv.form == KvForm::kInt8) {
+  if (options.kv.keeps_int8()) {
     return "INT8 KV has no other";
   }
   for (const auto* nodes : {&members.compute, &members.kv}) {

@@ -190,14 +190,14 @@ std::string StreamingWord(const StreamingHeads& streaming) {
 }
 
 std::string LossyWordOf(const ClusterConfig& config, const StreamingHeads& streaming,
-                        absl::string_view policy) {
+                        absl::string_view policy, KvForm kv) {
   std::vector<std::string> words;
   if (policy == kPolicyFetchSparse) {
     words.push_back(SparseWord(config));
   } else if (policy == kPolicyFetchHeads && !streaming.empty()) {
     words.push_back(StreamingWord(streaming));
   }
-  if (config.kv == KvForm::kInt8) {
+  if (kv == KvForm::kInt8) {
     words.emplace_back("kv_int8");
   }
   if (config.QuantisesWeights()) {
@@ -217,15 +217,22 @@ plan::AttentionPath PathOf(const StreamingHeads& streaming, absl::string_view po
                                                                   : plan::AttentionPath::kFetch;
 }
 
-// The one for requests that name none first.
+// The one for requests that name none first. Of several forms of K and V INT8 has a path of its
+// own.
 std::vector<PreparedPolicy> PoliciesOf(const ClusterConfig& config,
                                        const StreamingHeads& streaming) {
   std::vector<PreparedPolicy> policies;
-  for (const std::string& name : config.Prepared()) {
-    const auto at = name == config.policy ? policies.begin() : policies.end();
-    policies.insert(at, {.name = name,
-                         .path = PathOf(streaming, name),
-                         .lossy = LossyWordOf(config, streaming, name)});
+  for (const KvForm kv : config.PreparedForms()) {
+    const bool apart = config.HasBothForms() && kv == KvForm::kInt8;
+    const auto first = static_cast<std::ptrdiff_t>(policies.size());
+    for (const std::string& name : config.Prepared()) {
+      const auto at = name == config.policy ? policies.begin() + first : policies.end();
+      policies.insert(at,
+                      {.name = name,
+                       .path = apart ? plan::AttentionPath::kRemoteInt8 : PathOf(streaming, name),
+                       .lossy = LossyWordOf(config, streaming, name, kv),
+                       .kv = kv});
+    }
   }
   return policies;
 }
@@ -324,10 +331,14 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
   if (config.Spills()) {
     options.scheduler.strategies.out_of_slots = core::MakeSpillLast;
   }
-  if (config.kv == KvForm::kInt8) {
+  if (config.KeepsInt8()) {
+    const bool both = config.HasBothForms();
+    options.scheduler.kv = both ? KvForm::kBF16 : config.kv;
     options.scheduler.int8_tails = config.limits.running_max;
     options.scheduler.cached_block_tokens = kInt8BlockTokens;
-    options.kv = {.form = config.kv, .tails = options.scheduler.int8_tails};
+    options.kv = {.form = options.scheduler.kv,
+                  .tails = options.scheduler.int8_tails,
+                  .int8_percent = both ? config.kv_int8_percent : 0};
   }
   if (KeepsKvOnCompute(config)) {
     UseReplicaLanes(config, options);
@@ -370,7 +381,7 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
                      "; set it to request "
                      "or head, or give memory nodes more capacity"));
   }
-  if (options.partition == Partition::kTokenRange && config.kv == KvForm::kInt8) {
+  if (options.partition == Partition::kTokenRange && config.KeepsInt8()) {
     return absl::UnimplementedError(
         absl::StrCat("partition: auto chose token_range (", options.partition_why,
                      "), which this version does not serve with kv int8; set it to request or "

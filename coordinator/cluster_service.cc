@@ -363,6 +363,7 @@ void ToProto(const NodeReport& report, const std::string& transport, v1::Node* n
   node->set_slots_used(report.kv.slots_held + report.kv.slots_quarantined);
   node->set_slots_total(report.kv.slots_total);
   node->set_slots_kept(report.kv.slots_kept);
+  AddSlotForms(report, node);
   node->set_mean_extent_tokens(report.kv.mean_extent_tokens);
   node->set_busy_share(report.busy_share);
   node->set_bytes_sent(report.counters.bytes_sent);

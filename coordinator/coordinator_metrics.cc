@@ -25,6 +25,18 @@ MetricLabels With(MetricLabels labels, const std::string& name, const std::strin
   return labels;
 }
 
+// Slots of each form of K and V, where they have several.
+void AddForms(MetricsPage& page, const NodeReport& node) {
+  for (const NodeReport::Form& form : node.forms) {
+    const MetricLabels labels = {{"node", node.member.name},
+                                 {"kv", std::string(KvFormName(form.form))}};
+    page.Gauge("lamina_node_form_slots", "KV slots of a form of K and V.", labels,
+               form.kv.slots_total);
+    page.Gauge("lamina_node_form_slots_used", "KV slots of a form that hold tokens.", labels,
+               form.kv.slots_held);
+  }
+}
+
 // "serving", or "serving; without m1".
 bool IsServing(const EngineStatus& status) { return absl::StartsWith(status.state, "serving"); }
 
@@ -128,6 +140,7 @@ void AddNodes(MetricsPage& page, const EngineStatus& status) {
                  node.kv.slots_held);
       page.Gauge("lamina_node_slots_kept", "KV slots that the prefix cache alone holds.", labels,
                  node.kv.slots_kept);
+      AddForms(page, node);
     }
   }
 }
@@ -187,8 +200,12 @@ void AddPolicy(MetricsPage& page, const EngineStatus& status) {
                {{"policy", status.policy}}, 1);
   }
   for (const PolicyReport& policy : status.policies) {
+    MetricLabels labels = {{"policy", policy.name}};
+    if (policy.kv.has_value()) {
+      labels.emplace_back("kv", std::string(KvFormName(*policy.kv)));
+    }
     page.Gauge("lamina_policy_running", "Sequences that run by a policy that requests may name.",
-               {{"policy", policy.name}}, policy.running);
+               labels, policy.running);
   }
   if (!status.policy_figures.has_value()) {
     return;

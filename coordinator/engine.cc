@@ -192,6 +192,8 @@ uint32_t Engine::sequence_tokens_max() const {
 
 const std::string& Engine::lossy() const { return impl_->options.lossy; }
 
+bool Engine::has_both_forms() const { return impl_->options.kv.has_both(); }
+
 const std::vector<PreparedPolicy>& Engine::policies() const { return impl_->options.policies; }
 
 }  // namespace lamina::coordinator

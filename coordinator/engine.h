@@ -101,6 +101,7 @@ class Engine {
 
   uint32_t sequence_tokens_max() const;
   const std::string& lossy() const;  // EngineOptions::lossy
+  bool has_both_forms() const;       // Requests may choose the form of K and V.
   const std::vector<PreparedPolicy>& policies() const;
 
  private:

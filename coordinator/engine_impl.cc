@@ -4,18 +4,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/foreign_text.h"
 #include "common/log.h"
 #include "common/log_event.h"
 #include "common/status_macros.h"
 #include "coordinator/cache_salt.h"
 #include "coordinator/engine_internal.h"
 #include "coordinator/node_costs.h"
+#include "coordinator/policy_request.h"
 
 namespace lamina::coordinator {
 namespace {
 
-constexpr size_t kPolicyNameShown = 64;       // Bytes of one that there is not.
 constexpr Nanos kHoldInterval = Millis(500);  // Nodes report as often, each of them.
 
 std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
@@ -136,21 +135,8 @@ void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
 }
 
 absl::StatusOr<const PreparedPolicy*> Engine::Impl::PolicyOf(const GenerateSpec& spec) const {
-  const std::vector<PreparedPolicy>& policies = options.policies;
-  const auto named =
-      std::find_if(policies.begin(), policies.end(),
-                   [&](const PreparedPolicy& policy) { return policy.name == spec.policy; });
-  if (!spec.policy.empty() && named == policies.end()) {
-    const auto name = [](std::string* out, const PreparedPolicy& policy) { *out += policy.name; };
-    return absl::InvalidArgumentError(
-        absl::StrCat("policy: '", ForeignText(spec.policy, kPolicyNameShown),
-                     "' is not one that this cluster prepares, which are ",
-                     absl::StrJoin(policies, ", ", name)));
-  }
-  if (!HasSeveralPolicies(options)) {
-    return nullptr;  // The epoch has one path.
-  }
-  return spec.policy.empty() ? &policies.front() : &*named;
+  LAMINA_ASSIGN_OR_RETURN(const PreparedPolicy* const named, ChoosePolicy(options.policies, spec));
+  return HasSeveralPolicies(options) ? named : nullptr;  // Else the epoch has one path.
 }
 
 absl::Status Engine::Impl::CheckServing() const {
@@ -215,7 +201,9 @@ std::vector<uint64_t> Engine::Impl::ArenasOf(const FormedEpoch& epoch) const {
   std::vector<std::vector<uint64_t>> arenas(epoch.shares.size());
   for (uint32_t i = 0; i < epoch.share_of.size(); ++i) {
     const AttachedNode* node = members.nodes().Find(epoch.config().memory_nodes[i]);
-    arenas[epoch.share_of[i]].push_back(node == nullptr ? 0 : node->kv_arena);
+    for (const uint32_t share : epoch.SharesOf(i)) {
+      arenas[share].push_back(node == nullptr ? 0 : node->kv_arena);
+    }
   }
   std::vector<uint64_t> joined;
   for (const std::vector<uint64_t>& of_share : arenas) {
@@ -245,6 +233,7 @@ void Engine::Impl::PlanSteps() {
   }
   const Nanos now = clock.Now();
   for (plan::StepPlan& plan : plans) {
+    members.epoch()->NameNodes(plan);
     if (trace.on(now)) {
       trace.Planned(plan, now, [this](plan::SequenceId id) {
         return requests.FollowedId(scheduler.AnswerOf(id));
@@ -371,7 +360,9 @@ void Engine::Impl::UseCosts() {
   if (!epoch->heads_spread()) {
     std::vector<double> of_shares(epoch->shares.size());
     for (uint32_t i = 0; i < epoch->share_of.size(); ++i) {
-      of_shares[epoch->share_of[i]] += bandwidth.bytes_per_second[i];
+      for (const uint32_t share : epoch->SharesOf(i)) {
+        of_shares[share] += bandwidth.bytes_per_second[i];
+      }
     }
     scheduler.SetBandwidths(of_shares);
   }

@@ -62,11 +62,12 @@ struct PolicyAutoOptions {
                                          {.policy = cost::KvPolicy::kLocal}};
 };
 
-// A policy that epochs prepare, for requests that name it.
+// A policy that epochs prepare, with a form of K and V, for requests that name them.
 struct PreparedPolicy {
   std::string name;
   plan::AttentionPath path = plan::AttentionPath::kRemote;  // Not with policy auto.
   std::string lossy = {};                                   // EngineOptions::lossy of its requests.
+  KvForm kv = KvForm::kBF16;
 };
 
 struct EngineOptions {

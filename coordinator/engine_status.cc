@@ -136,7 +136,8 @@ std::vector<PolicyReport> StatusBuilder::PoliciesOf(const core::Scheduler& sched
     reports.push_back({.name = policy.name,
                        .lossy = policy.lossy,
                        .running = HasSeveralPolicies(options_) ? scheduler.RunningBy(policy.path)
-                                                               : scheduler.Stats().running});
+                                                               : scheduler.Stats().running,
+                       .kv = options_.kv.has_both() ? std::optional(policy.kv) : std::nullopt});
   }
   return reports;
 }
@@ -161,7 +162,14 @@ NodeReport StatusBuilder::ReportOf(const core::Member& member, const StatusSourc
   }
   if (const auto holder = sources.epoch->topology.FindMemory(member.name); holder.ok()) {
     // Nodes of one share have the same slots.
-    report.kv = sources.scheduler.KvStats(sources.epoch->share_of[holder->index()]);
+    const std::vector<uint32_t> shares = sources.epoch->SharesOf(holder->index());
+    for (const uint32_t share : shares) {
+      const core::KvPoolStats stats = sources.scheduler.KvStats(share);
+      report.kv = share == shares.front() ? stats : core::SumOf(report.kv, stats);
+      if (shares.size() > 1) {
+        report.forms.push_back({.form = *sources.epoch->shares[share].form, .kv = stats});
+      }
+    }
   }
   return report;
 }

@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "coordinator/attached_nodes.h"
+#include "coordinator/core/kv_directory.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/policy_choice.h"
 #include "coordinator/core/scheduler.h"
@@ -34,7 +35,13 @@ struct NodeReport {
   telemetry::NodeCounters counters;
   uint64_t reports = 0;    // AttachedNode::reports
   Nanos thread_still = 0;  // How long its data thread has not moved.
-  core::KvPoolStats kv;
+  core::KvPoolStats kv;    // Slots of all forms together.
+  // Where slots have several forms: each one's.
+  struct Form {
+    KvForm form = KvForm::kBF16;
+    core::KvPoolStats kv;
+  };
+  std::vector<Form> forms = {};
 };
 
 // What joins two nodes of the current epoch.
@@ -50,6 +57,8 @@ struct PolicyReport {
   std::string name;
   std::string lossy;  // PreparedPolicy::lossy
   uint32_t running = 0;
+  // The form of K and V; nothing where all requests have the same.
+  std::optional<KvForm> kv = {};
 };
 
 struct EngineStatus {

@@ -54,13 +54,16 @@ uint32_t PrefillLanesOf(const EpochMembers& members) {
 
 absl::StatusOr<FormedEpoch> EpochForming::Form(const EpochMembers& members) const {
   LAMINA_ASSIGN_OR_RETURN(Placement placement, Place(members));
-  LAMINA_ASSIGN_OR_RETURN(plan::EpochTopology topology,
-                          plan::EpochTopology::Create(ConfigOf(members, placement)));
   if (placement.share_of.empty()) {
     for (uint32_t node = 0; node < members.kv.size(); ++node) {
       placement.share_of.push_back(node);
     }
   }
+  if (options_.kv.has_both()) {
+    PlaceForms(members, placement);
+  }
+  LAMINA_ASSIGN_OR_RETURN(plan::EpochTopology topology,
+                          plan::EpochTopology::Create(ConfigOf(members, placement)));
   return FormedEpoch{.topology = std::move(topology),
                      .shares = std::move(placement.shares),
                      .share_of = std::move(placement.share_of),
@@ -138,6 +141,44 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceSequences(
   return placement;
 }
 
+// A share of several nodes has as many slots of a form as the fullest of these.
+void EpochForming::PlaceForms(const EpochMembers& members, Placement& placement) const {
+  std::vector<KvSlots> slots(placement.shares.size(), {.bf16 = kSlotsMax, .int8 = kSlotsMax});
+  for (size_t i = 0; i < members.kv.size(); ++i) {
+    std::vector<AttentionDescriptor> layers = options_.layers;
+    for (AttentionDescriptor& layer : layers) {
+      layer = placement.heads.empty() ? layer : PartOf(layer, placement.heads[i]);
+    }
+    const KvSlots own = options_.kv.BothIn(members.kv[i].capacity_bytes, layers);
+    KvSlots& all = slots[placement.share_of[i]];
+    all = {.bf16 = std::min(all.bf16, own.bf16), .int8 = std::min(all.int8, own.int8)};
+  }
+  std::vector<core::MemoryNodeShare> int8 = placement.shares;
+  for (size_t share = 0; share < slots.size(); ++share) {
+    placement.shares[share].form = KvForm::kBF16;
+    placement.shares[share].slots = static_cast<uint32_t>(slots[share].bf16);
+    int8[share].form = KvForm::kInt8;
+    int8[share].slots = static_cast<uint32_t>(slots[share].int8);
+  }
+  for (size_t i = 0; i < members.kv.size(); ++i) {
+    placement.slots[i] = placement.shares[placement.share_of[i]].slots;
+    placement.int8_slots.push_back(int8[placement.share_of[i]].slots);
+  }
+  placement.shares.insert(placement.shares.end(), int8.begin(), int8.end());
+}
+
+void FormedEpoch::NameNodes(plan::StepPlan& plan) const {
+  if (config().int8_slots.empty()) {
+    return;  // A share is named as its node, or its first one.
+  }
+  for (plan::SequenceJoin& join : plan.joins) {
+    join.memory_node %= shares_of_form();
+  }
+  for (plan::SlotAllocation& allocation : plan.allocations) {
+    allocation.memory_node %= shares_of_form();
+  }
+}
+
 absl::StatusOr<uint32_t> EpochForming::SlotsOfPart(const EpochMember& member,
                                                    const plan::Stage& part) const {
   const std::vector<AttentionDescriptor> layers = plan::LayersOfStage(options_.layers, part);
@@ -207,6 +248,7 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
                            .prefill_nodes = members.prefill_nodes,
                            .prefill_lanes = prefill_lanes};
   config.int8_tails = options_.kv.tails;
+  config.int8_slots = placement.int8_slots;
   config.attention_paths = members.local ? plan::AttentionPaths{plan::AttentionPath::kLocal}
                                          : PathsOnMemoryNodes(options_, members.fetch);
   if (config.attention_paths.fetch()) {
@@ -234,15 +276,18 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
 
 std::string EpochForming::DescribePartition(const EpochMembers& members,
                                             const std::string& words) const {
-  if (options_.kv.form == KvForm::kInt8) {
-    const uint64_t slot = options_.kv.SlotBytes(options_.layers);
+  if (options_.kv.keeps_int8()) {
+    const uint64_t slot = KvSlotBytes(options_.layers, KvForm::kInt8);
+    const bool both = options_.kv.has_both();
     return absl::StrCat(
         words, options_.partition_why.empty() ? "" : "; ", options_.partition_why,
+        both ? absl::StrCat("; ", options_.kv.int8_percent, "% of the room is for int8") : "",
         "; int8: ", FormatBytes(slot), " a token, ",
         absl::StrFormat("%.2f", static_cast<double>(KvBytesPerToken(options_.layers)) /
                                     static_cast<double>(slot)),
         " times fewer than bf16, and ", FormatBytes(TailBytes(options_)),
-        " for the open blocks of ", options_.kv.tails, " sequences; answers are lossy");
+        " for the open blocks of ", options_.kv.tails, " sequences; answers are lossy",
+        both ? " where requests ask for it" : "");
   }
   if (members.local) {
     return absl::StrCat(words, "; policy local: K and V stay on ",

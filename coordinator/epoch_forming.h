@@ -24,6 +24,7 @@
 #include "plan/epoch_config.h"
 #include "plan/epoch_topology.h"
 #include "plan/stages.h"
+#include "plan/step_plan.h"
 
 namespace lamina::coordinator {
 
@@ -58,10 +59,12 @@ struct FormedEpoch {
   // What sequences are placed on: each node that holds KV, or all as one (partition head), or the
   // nodes of each replica as one (policy local).
   std::vector<core::MemoryNodeShare> shares;
-  std::vector<uint32_t> share_of;  // The index of the share of each node that holds KV.
-  std::string partition;           // As status tells it.
-  std::string shares_by;           // By what new sequences are shared out, as status tells it.
-  std::string attention;           // In which arithmetic rows attend, and why, as status tells it.
+  // The index of the share of each node that holds KV. With slots of both forms those of bf16: as
+  // many shares of INT8 follow, in the same order.
+  std::vector<uint32_t> share_of;
+  std::string partition;  // As status tells it.
+  std::string shares_by;  // By what new sequences are shared out, as status tells it.
+  std::string attention;  // In which arithmetic rows attend, and why, as status tells it.
   // Policy fetch_hybrid: by what tokens are held as they are, as status tells it.
   std::string fetch_why;
   // Policy auto: the epoch's.
@@ -72,6 +75,20 @@ struct FormedEpoch {
   bool plans_fetching() const {
     return config().activation_width > 0 && config().activation_share == 0;
   }
+  // How many shares there are of each form of K and V.
+  uint32_t shares_of_form() const {
+    return static_cast<uint32_t>(shares.size() / (config().int8_slots.empty() ? 1 : 2));
+  }
+  // All shares of a node that holds KV.
+  std::vector<uint32_t> SharesOf(uint32_t node) const {
+    std::vector<uint32_t> all;
+    for (uint32_t share = share_of[node]; share < shares.size(); share += shares_of_form()) {
+      all.push_back(share);
+    }
+    return all;
+  }
+  // The scheduler's plans name shares, and those for nodes these.
+  void NameNodes(plan::StepPlan& plan) const;
   // Whether nodes have the same slots, each with its heads of every sequence.
   bool heads_spread() const { return config().partition == Partition::kHead; }
   // Which lanes are bound to which share.
@@ -97,9 +114,10 @@ class EpochForming {
  private:
   struct Placement {
     std::vector<core::MemoryNodeShare> shares;
-    std::vector<uint32_t> share_of = {};  // One entry for each node; empty: each is a share.
-    std::vector<HeadRange> heads = {};    // Partition head.
-    std::vector<uint32_t> slots;          // One entry for each node.
+    std::vector<uint32_t> share_of = {};    // One entry for each node; empty: each is a share.
+    std::vector<HeadRange> heads = {};      // Partition head.
+    std::vector<uint32_t> slots;            // One entry for each node.
+    std::vector<uint32_t> int8_slots = {};  // EpochConfig::int8_slots
     std::string words;
   };
   absl::StatusOr<Placement> Place(const EpochMembers& members) const;
@@ -107,6 +125,8 @@ class EpochForming {
   absl::StatusOr<Placement> PlaceSequences(const EpochMembers& members) const;
   // Policy local: each replica is a share, with as many slots as the fullest of its nodes has.
   absl::StatusOr<Placement> PlaceReplicas(const EpochMembers& members) const;
+  // Slots of both forms: cuts each share in two.
+  void PlaceForms(const EpochMembers& members, Placement& placement) const;
   // Slots of a compute node, of the layers and heads that it runs.
   absl::StatusOr<uint32_t> SlotsOfPart(const EpochMember& member, const plan::Stage& part) const;
   uint32_t LanesOf(const EpochMembers& members, const Placement& placement) const;

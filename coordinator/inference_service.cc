@@ -235,7 +235,8 @@ absl::StatusOr<GenerateSpec> InferenceService::SpecOf(const v1::GenerateRequest&
                     .choices = request.has_n() ? request.n() : 1,
                     .priority = request.priority(),
                     .cache_salt = request.cache_salt(),
-                    .policy = request.policy()};
+                    .policy = request.policy(),
+                    .kv = request.kv()};
   if (request.cache_salt().size() > kCacheSaltBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("cache_salt has ", request.cache_salt().size(),
                                                    " bytes, at most ", kCacheSaltBytesMax,
@@ -334,6 +335,7 @@ void InferenceService::AddScore(grpc::CallbackServerContext& context,
                                 const std::shared_ptr<ScoreCall>& call) {
   GenerateSpec spec{.max_tokens = 1,
                     .policy = request->policy(),
+                    .kv = request->kv(),
                     .score = true,
                     .decode_from = request->decode_from()};
   if (request->has_logprobs()) {
@@ -464,6 +466,7 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
     v1::Policy* const known = model->add_policies();
     known->set_name(policy.name);
     known->set_lossy(policy.lossy);
+    known->set_kv(engine_.has_both_forms() ? std::string(KvFormName(policy.kv)) : "");
   }
   model->set_policy(engine_.policies().empty() ? "" : engine_.policies().front().name);
   model->set_chat_template(advice_.chat_template.empty() ? std::string(tokenizer_.chat_template())

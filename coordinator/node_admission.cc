@@ -68,7 +68,7 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
   }
   if (identity.is_memory && options_.partition == Partition::kHead) {
     // One head at least; whether all have room for all heads, only all of them tell.
-    const uint64_t least_bytes = (slot_bytes_ * least + tail_bytes_) / options_.layers[0].kv_heads;
+    const uint64_t least_bytes = CapacityFor(least) / options_.layers[0].kv_heads;
     return identity.capacity_bytes >= least_bytes
                ? absl::OkStatus()
                : absl::FailedPreconditionError(absl::StrCat(
@@ -92,9 +92,10 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
              : absl::FailedPreconditionError(absl::StrCat(
                    identity.is_memory ? "memory node " : "compute node ", identity.name, " has ",
                    FormatBytes(identity.capacity_bytes), ": room for ", slots, " tokens",
-                   TailWords(), ", but one request may have ", least,
+                   options_.kv.has_both() ? " of each form" : "", TailWords(),
+                   ", but one request may have ", least,
                    " (limits.sequence_tokens_max); raise its capacity to ",
-                   FormatBytes(tail_bytes_ + slot_bytes_ * wanted), " or lower the limit"));
+                   FormatBytes(CapacityFor(wanted)), " or lower the limit"));
 }
 
 bool NodeAdmission::IsPart(const std::string& name) const {

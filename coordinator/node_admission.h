@@ -44,8 +44,16 @@ class NodeAdmission {
   // Whether it is a stage or a shard of a replica.
   bool IsPart(const std::string& name) const;
   absl::Status CheckRoom(const NodeHello& hello, bool holds_kv) const;
-  // Slots that fit into the capacity next to the tails.
+  // The least capacity for so many slots, with both forms of each.
+  uint64_t CapacityFor(uint64_t slots) const {
+    return options_.kv.has_both() ? options_.kv.CapacityFor(slots, options_.layers)
+                                  : tail_bytes_ + slot_bytes_ * slots;
+  }
+  // Slots that fit into the capacity next to the tails; with both forms so many of each.
   uint64_t SlotsIn(uint64_t capacity_bytes) const {
+    if (options_.kv.has_both()) {
+      return options_.kv.SlotsIn(capacity_bytes, options_.layers);
+    }
     return capacity_bytes < tail_bytes_ ? 0 : (capacity_bytes - tail_bytes_) / slot_bytes_;
   }
 

@@ -33,7 +33,7 @@ double RowBytes(const std::vector<AttentionDescriptor>& layers) {
 
 // K and V of a token, of a layer on average.
 double KvBytesOfALayer(const plan::EpochConfig& config) {
-  const KvForm form = config.int8_tails > 0 ? KvForm::kInt8 : KvForm::kBF16;
+  const KvForm form = config.KvFormOf(plan::AttentionPath::kRemote);
   return static_cast<double>(KvSlotBytes(config.layers, form)) /
          static_cast<double>(config.layers.size());
 }

@@ -38,6 +38,7 @@ struct GenerateSpec {
   int32_t priority = 0;
   std::string cache_salt;    // Shares K and V with requests of the same salt only (prefix_cache.h).
   std::string policy;        // One that epochs prepare. Empty: the one for those that name none.
+  std::string kv;            // As `policy`, the form of its K and V: "bf16", "int8".
   std::string lossy;         // ChoiceUsage::lossy; the engine sets it.
   bool score = false;        // Log-probabilities of the prompt; generates nothing.
   uint32_t decode_from = 0;  // SequenceJoin::decode_from of a score.

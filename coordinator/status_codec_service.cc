@@ -27,12 +27,23 @@ void AddLanes(const EngineStatus& status, v1::GetStatusResponse* response) {
   }
 }
 
+void AddSlotForms(const NodeReport& report, v1::Node* node) {
+  for (const NodeReport::Form& form : report.forms) {
+    v1::SlotForm* const proto = node->add_slot_forms();
+    proto->set_kv(std::string(KvFormName(form.form)));
+    proto->set_used(form.kv.slots_held + form.kv.slots_quarantined);
+    proto->set_total(form.kv.slots_total);
+    proto->set_kept(form.kv.slots_kept);
+  }
+}
+
 void AddPolicies(const EngineStatus& status, v1::GetStatusResponse* response) {
   for (const PolicyReport& policy : status.policies) {
     v1::PolicyStatus* proto = response->add_policies();
     proto->set_name(policy.name);
     proto->set_running(policy.running);
     proto->set_lossy(policy.lossy);
+    proto->set_kv(policy.kv.has_value() ? std::string(KvFormName(*policy.kv)) : "");
   }
   if (!status.policy_figures.has_value()) {
     return;

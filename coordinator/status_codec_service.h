@@ -11,6 +11,7 @@ namespace lamina::coordinator {
 
 void AddLinks(const EngineStatus& status, v1::GetStatusResponse* response);
 void AddLanes(const EngineStatus& status, v1::GetStatusResponse* response);
+void AddSlotForms(const NodeReport& report, v1::Node* node);
 void AddPolicies(const EngineStatus& status, v1::GetStatusResponse* response);
 
 }  // namespace lamina::coordinator

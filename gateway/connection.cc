@@ -223,6 +223,7 @@ bool Connection::OnHead() {
   request_.content_type = std::string(View(head[http::field::content_type]));
   request_.origin = std::string(View(head[http::field::origin]));
   request_.policy = std::string(View(head["x-lamina-policy"]));
+  request_.kv = std::string(View(head["x-lamina-kv"]));
   request_.request_id = std::string(View(head[kRequestIdHeader]));
   request_.trace_parent = std::string(View(head[kTraceParentHeader]));
   const auto [first, last] = head.equal_range(kTraceStateHeader);

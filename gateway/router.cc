@@ -66,13 +66,16 @@ OrderedJson ModelJson(const std::string& name, const ServedModel& model, int64_t
 
 // What makes an answer of the policy other than that of whole attention. The coordinator refuses
 // one that it does not have.
-std::string LossyWordOf(const client::ModelInfo& model, const std::string& policy) {
-  if (policy.empty()) {
+std::string LossyWordOf(const client::ModelInfo& model, const client::GenerateOptions& options) {
+  if (options.policy.empty() && options.kv.empty()) {
     return model.lossy;
   }
+  const std::string& policy = options.policy.empty() ? model.policy : options.policy;
   const auto named =
-      std::find_if(model.policies.begin(), model.policies.end(),
-                   [&](const client::Policy& known) { return known.name == policy; });
+      std::find_if(model.policies.begin(), model.policies.end(), [&](const client::Policy& known) {
+        return known.name == policy &&
+               (options.kv.empty() || known.kv.empty() || known.kv == options.kv);
+      });
   return named == model.policies.end() ? "" : named->lossy;
 }
 
@@ -160,7 +163,7 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
                         .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
                                     {"Access-Control-Allow-Headers",
                                      "authorization, x-api-key, content-type, x-request-id, "
-                                     "x-lamina-policy, traceparent"},
+                                     "x-lamina-policy, x-lamina-kv, traceparent"},
                                     {"Access-Control-Max-Age", "600"}}};
   }
   if (!matches) {
@@ -314,7 +317,7 @@ std::shared_ptr<RequestHandler> Router::Completion(HttpRequest& request, Respons
         return ReadBody(path, body, limits);
       },
       [this, handler, path = request.path, followed_id = request.request_id,
-       policy = request.policy, trace_parent = request.trace_parent,
+       policy = request.policy, kv = request.kv, trace_parent = request.trace_parent,
        trace_state = request.trace_state, salt = options_.keys.SaltOf(request.authorization)](
           absl::StatusOr<CompletionRequest> parsed) {
         if (!parsed.ok()) {
@@ -323,6 +326,7 @@ std::shared_ptr<RequestHandler> Router::Completion(HttpRequest& request, Respons
         }
         parsed->options.followed_id = followed_id;
         parsed->options.policy = policy;
+        parsed->options.kv = kv;
         parsed->options.trace_parent = trace_parent;
         parsed->options.trace_state = trace_state;
         parsed->options.cache_salt = absl::StrCat(salt, parsed->options.cache_salt);
@@ -360,7 +364,7 @@ void Router::Complete(std::shared_ptr<CompletionRequest> request, const std::str
                                  .id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", RandomHex(32)),
                                  .model = request->model,
                                  .created = absl::ToUnixSeconds(absl::Now()),
-                                 .lossy = LossyWordOf(model->info, request->options.policy)};
+                                 .lossy = LossyWordOf(model->info, request->options)};
     const auto log = [path, request_id = request->options.followed_id, id = head.id,
                       began = absl::Now()](const CompletionHandler::Report& report) {
       LogEvent(LogLevel::kInfo, "answered",

@@ -31,14 +31,16 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
                                  transport::Region& region, kernels::KvDevice& device,
                                  ThreadPool& pool, WorkerCounters& counters,
                                  std::unique_ptr<kernels::WindowChannel> channel)
-    : epoch_(options.config, options.node, options.peer_deadline, transport, region, device,
-             counters),
+    : epoch_(options.config, options.node, options.peer_deadline, transport, region,
+             {.kv = device, .int8 = options.int8_device}, counters),
       checks_(epoch_),
       meter_(epoch_),
       feed_(epoch_, checks_),
       parts_(epoch_),
       host_queries_(epoch_, checks_, feed_, meter_, parts_, pool) {
   epoch_.checks_data = options.checks_data;
+  LAMINA_CHECK((options.int8_device != nullptr) ==
+               epoch_.config.attention_paths.Has(plan::AttentionPath::kRemoteInt8));
   if (channel != nullptr) {
     device_queries_.emplace(epoch_, checks_, feed_, meter_, parts_, std::move(channel));
     sources_.push_back(&*device_queries_);
@@ -78,14 +80,14 @@ AttentionWorker::~AttentionWorker() { epoch_.peers = {}; }
 
 kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const plan::EpochConfig& config,
                                                         std::vector<AttentionDescriptor> layers,
-                                                        uint32_t slots) {
+                                                        KvForm form, uint32_t slots) {
   const uint32_t blocks =
       (config.sequence_tokens_max + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
   // A row's spans, or its full blocks as aligned spans and the rest.
   const uint32_t items_of_row = std::max(plan::WindowShapeOf(config).spans_max,
                                          static_cast<uint32_t>(std::bit_width(blocks)) + 1);
   const plan::SlotKinds kinds(config.activation_share);
-  const bool int8 = config.int8_tails > 0;
+  const bool int8 = form == KvForm::kInt8;
   return {.layers = std::move(layers),
           .arithmetic = config.attention.decode,
           .slots = int8 ? config.int8_tails * kInt8BlockTokens : kinds.KvOf(slots),
@@ -125,6 +127,9 @@ void AttentionWorker::Stop() {
 
 absl::Status AttentionWorker::Run() {
   LAMINA_RETURN_IF_ERROR(epoch_.device.Begin());
+  if (epoch_.int8_device != nullptr) {
+    LAMINA_RETURN_IF_ERROR(epoch_.int8_device->Begin());
+  }
   absl::Status served;
   for (WorkSource* source : sources_) {
     if (served = source->Open(); !served.ok()) {

@@ -56,6 +56,9 @@ class AttentionWorker {
     // What plans spill goes there, and `report_spill` is told. Outlives the worker; null: none.
     SpillTier* spill = nullptr;
     SpillSource::Report report_spill = {};
+    // With path remote_int8: the device that holds and attends the slots of that path. Outlives the
+    // worker.
+    kernels::KvDevice* int8_device = nullptr;
   };
 
   // All references must outlive the worker. With a `channel` (DeviceQueries::MakeChannel()) the
@@ -83,10 +86,10 @@ class AttentionWorker {
   StepFeed& feed() { return feed_; }
   const NodeEpoch& epoch() const { return epoch_; }
 
-  // What a device is asked for at most in this epoch, with `slots` of `layers`.
+  // What a device is asked for at most in this epoch, with `slots` of `layers` in this form.
   static kernels::KvDeviceOptions DeviceOptions(const plan::EpochConfig& config,
                                                 std::vector<AttentionDescriptor> layers,
-                                                uint32_t slots);
+                                                KvForm form, uint32_t slots);
 
   // Works until Stop() (OK) or until something is wrong: an error that names the peer it blames.
   absl::Status Run();

@@ -27,6 +27,11 @@ HostQueries::HostQueries(const NodeEpoch& epoch, const QueryChecks& checks, Step
       attention_(epoch.layers, epoch.config.span_tokens, epoch.device, pool, epoch.counters) {
   attention_.Reserve(epoch.config.rows_max,
                      epoch.config.rows_max * std::max(1u, epoch.layout.shape().spans_max));
+  if (epoch.int8_device != nullptr) {
+    int8_attention_.emplace(epoch.layers, epoch.config.span_tokens, *epoch.int8_device, pool,
+                            epoch.counters);
+    int8_attention_->Reserve(epoch.config.rows_max, epoch.config.rows_max);
+  }
   awaited_.reserve(epoch.layout.query_words());
 }
 
@@ -61,7 +66,7 @@ absl::StatusOr<bool> HostQueries::TakeStep(Lane& lane) {
   if (lane.chunking.query_first && !epoch_.by_span()) {
     LAMINA_ASSIGN_OR_RETURN(const size_t spans, CutAtFullBlocks(feed_.tables(), lane));
     for (Part& part : parts_.of(lane)) {
-      attention_.ReserveCuts(lane, spans, part.closed_partials);
+      AttentionOf(lane).ReserveCuts(lane, spans, part.closed_partials);
     }
   }
   return true;
@@ -193,13 +198,13 @@ absl::Status HostQueries::ServePiece(const From& from, uint64_t last) {
   LAMINA_RETURN_IF_ERROR(rows_->Land(epoch_.layout.QueryWindow(sender, lane.index, value),
                                      part.header_due ? 0 : chunk.queries.ByteOf(chunk.in.begin())));
   if (!queries) {
-    LAMINA_RETURN_IF_ERROR(attention_.Store(lane, chunk));
+    LAMINA_RETURN_IF_ERROR(AttentionOf(lane).Store(lane, chunk));
     meter_.EndInterval(telemetry::WorkKind::kStore, lane, value, sender);
   }
   LAMINA_ASSIGN_OR_RETURN(const uint64_t read,
-                          attention_.Attend(chunk, queries             ? Tokens::kClosed
-                                                   : chunk.query_first ? Tokens::kOpen
-                                                                       : Tokens::kAll));
+                          AttentionOf(lane).Attend(chunk, queries             ? Tokens::kClosed
+                                                          : chunk.query_first ? Tokens::kOpen
+                                                                              : Tokens::kAll));
   LAMINA_RETURN_IF_ERROR(Settle(from, value));
   meter_.EndInterval(telemetry::WorkKind::kAttend, lane, value, sender, read);
   if (!queries) {

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -80,6 +81,11 @@ class HostQueries final : public WorkSource {
   absl::Status PutOutputs(const From& from, const SubBatch& chunk, plan::ByteRange outputs,
                           transport::RemoteRegion& to);
   absl::Status EndUnit(const From& from);
+  // What attends the rows of the lane's step: the one whose device holds their form of K and V.
+  UnitAttention& AttentionOf(const Lane& lane) {
+    return int8_attention_.has_value() && lane.form == KvForm::kInt8 ? *int8_attention_
+                                                                     : attention_;
+  }
 
   const NodeEpoch& epoch_;
   const QueryChecks& checks_;
@@ -88,8 +94,9 @@ class HostQueries final : public WorkSource {
   QueryParts& parts_;
   std::unique_ptr<QueryRows> rows_;
   UnitAttention attention_;
-  std::vector<uint32_t> awaited_;  // Words of the conditions that were appended last.
-  uint32_t first_word_ = 0;        // Looked at first.
+  std::optional<UnitAttention> int8_attention_;  // Rows of path remote_int8, if the epoch has it.
+  std::vector<uint32_t> awaited_;                // Words of the conditions that were appended last.
+  uint32_t first_word_ = 0;                      // Looked at first.
 };
 
 }  // namespace lamina::memory_node

@@ -14,6 +14,7 @@
 
 #include "absl/types/span.h"
 #include "common/extent.h"
+#include "common/kv_form.h"
 #include "plan/attention_paths.h"
 #include "plan/fetch_split.h"
 #include "plan/row_pieces.h"
@@ -83,6 +84,7 @@ struct Lane {
   uint32_t users = 0;                 // Sources that are not done with the step.
   bool pinned = false;                // The step stays on one replica.
   plan::Chunking chunking;            // How the step's rows are cut.
+  KvForm form = KvForm::kBF16;        // The form of K and V of its rows and prompts.
   std::vector<Row> rows;              // Those whose own token lies here come first.
   uint32_t own_rows = 0;
   uint32_t partials = 0;  // With spans: of all rows.

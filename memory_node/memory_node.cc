@@ -33,8 +33,9 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
   const plan::WindowLayout layout(shape);
   config_ = config;
   LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeWindows()));
-  kernels::KvDeviceOptions wanted =
-      AttentionWorker::DeviceOptions(config, plan::LayersOf(config, node), config.slots[node]);
+  kernels::KvDeviceOptions wanted = AttentionWorker::DeviceOptions(
+      config, plan::LayersOf(config, node), config.KvFormOf(plan::AttentionPath::kRemote),
+      config.slots[node]);
   const bool on_device = options_.device != "cpu";
   const bool waits_wanted = on_device && config.memory_waits;
   std::string obstacle = waits_wanted ? DeviceQueries::Obstacle(config, *windows_.region) : "";
@@ -42,24 +43,28 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
     wanted.step_lanes = config.lanes;
     wanted.step_rows_max = config.rows_max;
   }
-  absl::Status made = MakeDevice(wanted);
+  absl::Status made = MakeDevice(wanted, kept_);
   if (!made.ok() && wanted.step_lanes > 0) {
     // For want of memory for lanes, or because a trial of the kernels failed: it serves without.
     obstacle = std::string(made.message());
     wanted.step_lanes = 0;
     wanted.step_rows_max = 0;
-    made = MakeDevice(wanted);
+    made = MakeDevice(wanted, kept_);
   }
   LAMINA_RETURN_IF_ERROR(made);
+  LAMINA_RETURN_IF_ERROR(MakeInt8Device(node));
+  const kernels::KvDevice* const int8 = kept_int8_.device.get();
   const AttentionWorker::Options options = {
       .config = config,
       .node = node,
       .spill = options_.spill,
-      .report_spill = [reporter = reporter_](const plan::SpillReport& report) {
-        if (reporter != nullptr) {
-          reporter->ReportSpill(report);
-        }
-      }};
+      .report_spill =
+          [reporter = reporter_](const plan::SpillReport& report) {
+            if (reporter != nullptr) {
+              reporter->ReportSpill(report);
+            }
+          },
+      .int8_device = kept_int8_.device.get()};
   std::unique_ptr<kernels::WindowChannel> channel;
   if (wanted.step_lanes > 0) {
     absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> opened =
@@ -70,19 +75,22 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
       obstacle = std::string(opened.status().message());
     }
   }
-  if (options_.spill != nullptr && (device_->reads() == nullptr || device_->writes() == nullptr)) {
+  if (options_.spill != nullptr &&
+      (kept_.device->reads() == nullptr || kept_.device->writes() == nullptr)) {
     return absl::UnimplementedError(absl::StrCat(
-        "memory node ", options_.name, ": spill, on a device (", device_->name(),
+        "memory node ", options_.name, ": spill, on a device (", kept_.device->name(),
         ") that K and V cannot be copied back to; leave spill out of the cluster file"));
   }
   const bool waits = channel != nullptr;
   worker_ = std::make_unique<AttentionWorker>(options, *windows_.transport, *windows_.region,
-                                              *device_, pool_, counters_, std::move(channel));
+                                              *kept_.device, pool_, counters_, std::move(channel));
   LAMINA_RETURN_IF_ERROR(UseDeviceWindows());
   const std::string windows = absl::StrCat(transport::DescribeMemory(windows_.memory),
                                            on_device ? DescribeUse(waits, obstacle) : "");
-  LogInfo("epoch ", config.epoch, " device ", device_->name(), " slots ", device_->slots(),
-          " arena ", FormatBytes(device_->bytes()), " windows ",
+  LogInfo("epoch ", config.epoch, " device ", kept_.device->name(), " slots ",
+          kept_.device->slots(),
+          int8 == nullptr ? "" : absl::StrCat(", and of int8 ", int8->slots()), " arena ",
+          FormatBytes(kept_.device->bytes() + (int8 == nullptr ? 0 : int8->bytes())), " windows ",
           FormatBytes(layout.query_region_bytes()), " in ", windows, " transport ",
           windows_.transport->scheme());
   return control::PreparedNode{
@@ -92,8 +100,8 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
 // While nobody waits on the device, since it takes memory. Whether the driver takes the windows of
 // peers shows later; they are likely to be as good.
 absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> MemoryNode::OpenChannel(Nanos silence_max) {
-  LAMINA_RETURN_IF_ERROR(device_->Begin());
-  return DeviceQueries::MakeChannel(*config_, *windows_.region, *device_, silence_max);
+  LAMINA_RETURN_IF_ERROR(kept_.device->Begin());
+  return DeviceQueries::MakeChannel(*config_, *windows_.region, *kept_.device, silence_max);
 }
 
 // Says how a device uses windows: what was not asked for needs no reason.
@@ -126,7 +134,7 @@ absl::Status MemoryNode::MakeWindows() {
 // device is told to forget those of the epoch before.
 absl::Status MemoryNode::UseDeviceWindows() {
   if (!windows_.on_device()) {
-    return device_->UseMemory({});
+    return kept_.device->UseMemory({});
   }
   LAMINA_ASSIGN_OR_RETURN(
       device_replies_, DeviceAllocation::Make(*options_.window_memory,
@@ -136,15 +144,25 @@ absl::Status MemoryNode::UseDeviceWindows() {
 
 // Keeps the device's arena of the epoch before when its shape is the same: what the coordinator
 // knows to be stored there is there still.
-absl::Status MemoryNode::MakeDevice(const kernels::KvDeviceOptions& options) {
-  if (device_ != nullptr && device_options_ == options && device_->usable()) {
+absl::Status MemoryNode::MakeDevice(const kernels::KvDeviceOptions& options, KeptDevice& kept) {
+  if (kept.device != nullptr && kept.options == options && kept.device->usable()) {
     return absl::OkStatus();
   }
-  device_.reset();
-  LAMINA_ASSIGN_OR_RETURN(device_, options_.make_device(options));
+  kept.device.reset();
+  LAMINA_ASSIGN_OR_RETURN(kept.device, options_.make_device(options));
   arena_ = control::DrawKvArena();
-  device_options_ = options;
+  kept.options = options;
   return absl::OkStatus();
+}
+
+absl::Status MemoryNode::MakeInt8Device(uint32_t node) {
+  if (config_->int8_slots.empty()) {
+    kept_int8_.device.reset();
+    return absl::OkStatus();
+  }
+  return MakeDevice(AttentionWorker::DeviceOptions(*config_, plan::LayersOf(*config_, node),
+                                                   KvForm::kInt8, config_->int8_slots[node]),
+                    kept_int8_);
 }
 
 absl::Status MemoryNode::Connect(const plan::EpochPeers& peers) {

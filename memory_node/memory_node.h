@@ -57,7 +57,14 @@ class MemoryNode final : public control::NodeHandler {
   telemetry::TraceRing& ring() override { return counters_.meter.ring(); }
 
  private:
-  absl::Status MakeDevice(const kernels::KvDeviceOptions& options);
+  // A device that is kept from epoch to epoch with what it holds.
+  struct KeptDevice {
+    kernels::KvDeviceOptions options;
+    std::unique_ptr<kernels::KvDevice> device;  // Null: none.
+  };
+  absl::Status MakeDevice(const kernels::KvDeviceOptions& options, KeptDevice& kept);
+  // The device of the slots of path remote_int8, if the epoch has it. Errors: the device's.
+  absl::Status MakeInt8Device(uint32_t node);
   absl::Status MakeWindows();
   absl::Status UseDeviceWindows();
   absl::Status OpenPeers(const plan::EpochPeers& peers);
@@ -73,9 +80,9 @@ class MemoryNode final : public control::NodeHandler {
   std::optional<plan::EpochConfig> config_;
   DeviceAllocation device_replies_;  // Where query windows lie in the device's memory.
   QueryWindows windows_;
-  kernels::KvDeviceOptions device_options_;
-  std::unique_ptr<kernels::KvDevice> device_;
-  uint64_t arena_ = 0;  // PreparedNode::kv_arena of the device.
+  KeptDevice kept_;
+  KeptDevice kept_int8_;  // Path remote_int8.
+  uint64_t arena_ = 0;    // PreparedNode::kv_arena of both.
   std::unique_ptr<AttentionWorker> worker_;
   control::EpochThread thread_{counters_.beat};
 };

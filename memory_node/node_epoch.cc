@@ -16,7 +16,7 @@ std::vector<plan::PipelineSchedule> SchedulesOf(const plan::EpochConfig& config)
 
 NodeEpoch::NodeEpoch(const plan::EpochConfig& epoch_config, uint32_t own_index, Nanos deadline,
                      transport::Transport& epoch_transport, transport::Region& own_region,
-                     kernels::KvDevice& kv_device, WorkerCounters& worker_counters)
+                     const Devices& devices, WorkerCounters& worker_counters)
     : config(epoch_config),
       node(own_index),
       peer_deadline(deadline),
@@ -25,7 +25,8 @@ NodeEpoch::NodeEpoch(const plan::EpochConfig& epoch_config, uint32_t own_index, 
       schedules(SchedulesOf(epoch_config)),
       transport(epoch_transport),
       region(own_region),
-      device(kv_device),
+      device(devices.kv),
+      int8_device(devices.int8),
       counters(worker_counters),
       pieces_sent(epoch_config.lanes) {}
 

@@ -24,10 +24,14 @@
 namespace lamina::memory_node {
 
 struct NodeEpoch {
+  struct Devices {
+    kernels::KvDevice& kv;
+    kernels::KvDevice* int8 = nullptr;  // With path remote_int8: of the slots of that path.
+  };
   // References must outlive this.
   NodeEpoch(const plan::EpochConfig& epoch_config, uint32_t own_index, Nanos deadline,
             transport::Transport& epoch_transport, transport::Region& own_region,
-            kernels::KvDevice& kv_device, WorkerCounters& worker_counters);
+            const Devices& devices, WorkerCounters& worker_counters);
 
   // The compute node that runs a slice of the lane's step, among those of a shard.
   uint32_t RunnerOf(uint32_t shard, const Lane& lane, uint32_t slice) const {
@@ -51,6 +55,7 @@ struct NodeEpoch {
   transport::Transport& transport;
   transport::Region& region;  // The own query windows.
   kernels::KvDevice& device;
+  kernels::KvDevice* const int8_device;  // Null without path remote_int8.
   WorkerCounters& counters;
   bool checks_data = false;  // Windows of K and V get checksums (data_checks.h).
   // How many pieces of K and V have left in the epoch, by lane: sources that send them share the

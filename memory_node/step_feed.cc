@@ -29,7 +29,9 @@ StepFeed::StepFeed(const NodeEpoch& epoch, const QueryChecks& checks)
                .slots = epoch.config.slots[epoch.node],
                .span_tokens = epoch.config.span_tokens,
                .holds_all = plan::IsSpread(epoch.config),
-               .tails = epoch.config.int8_tails}) {
+               .tails = epoch.config.int8_tails,
+               .int8_slots =
+                   epoch.config.int8_slots.empty() ? 0 : epoch.config.int8_slots[epoch.node]}) {
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     lanes_[lane].index = lane;
   }

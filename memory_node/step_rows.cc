@@ -71,7 +71,7 @@ absl::Status CollectTokens(const plan::EpochConfig& config, plan::AttentionPath 
 absl::Status CollectFetchedToken(const plan::EpochConfig& config,
                                  const plan::SlotTables::Sequence& sequence, uint32_t position,
                                  std::vector<Extent> slot, Lane& lane) {
-  if (config.int8_tails == 0) {
+  if (config.KvFormOf(sequence.path) == KvForm::kBF16) {
     return CollectTokens(config, sequence.path, std::move(slot), lane);
   }
   if (!lane.chunks.empty()) {
@@ -86,6 +86,19 @@ absl::Status CollectFetchedToken(const plan::EpochConfig& config,
   lane.chunks.push_back(
       {.tokens = 1, .slots = std::move(slot), .sequence = &sequence, .first_token = position});
   ++lane.chunk_tokens;
+  return absl::OkStatus();
+}
+
+// Rows of a step, and tokens of its prompts, have K and V of one form: one arena's.
+// Errors: kInternal  this sequence's are of the other one.
+absl::Status TakeForm(const plan::EpochConfig& config, const plan::SlotTables::Sequence& sequence,
+                      bool is_first, Lane& lane) {
+  const KvForm form = config.KvFormOf(sequence.path);
+  if (!is_first && form != lane.form) {
+    return absl::InternalError(absl::StrCat("plan of lane ", lane.index, " has rows of K and V as ",
+                                            KvFormName(form), " and as ", KvFormName(lane.form)));
+  }
+  lane.form = form;
   return absl::OkStatus();
 }
 
@@ -139,6 +152,8 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     if (sequence == nullptr) {
       continue;  // The sequence is another node's.
     }
+    LAMINA_RETURN_IF_ERROR(
+        TakeForm(config, *sequence, lane.rows.empty() && lane.fetched.empty(), lane));
     if (config.partition == Partition::kTokenRange) {
       LAMINA_RETURN_IF_ERROR(CollectSpanRow(config, tables, *sequence, row.position, lane));
       continue;
@@ -163,6 +178,8 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     if (sequence == nullptr) {
       continue;
     }
+    LAMINA_RETURN_IF_ERROR(
+        TakeForm(config, *sequence, lane.rows.empty() && lane.chunks.empty(), lane));
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
                             tables.SlotsOf(*sequence, chunk.first_token, chunk.tokens));
     LAMINA_RETURN_IF_ERROR(CollectTokens(config, sequence->path, std::move(slots), lane));

@@ -23,6 +23,9 @@ enum class AttentionPath : uint8_t {
   // As kFetch, where memory nodes keep the activation of each token that rows of this path store:
   // some tokens come as these, and the compute node makes their K and V again.
   kRecompute,
+  // As kRemote, with K and V as INT8 in slots of that form, next to those of the other paths
+  // (docs/adr/0202-a-form-of-kv-is-a-path.md).
+  kRemoteInt8,
 };
 
 // Whether K and V of rows of this path come to the compute node.
@@ -46,7 +49,9 @@ class AttentionPaths {
   // The one path of a set of one. Requires: one, that this version knows.
   AttentionPath only() const { return static_cast<AttentionPath>(std::countr_zero(bits_)); }
   // Whether K and V are at memory nodes, with which compute nodes exchange windows.
-  bool on_memory_nodes() const { return Has(AttentionPath::kRemote) || fetch(); }
+  bool on_memory_nodes() const {
+    return Has(AttentionPath::kRemote) || Has(AttentionPath::kRemoteInt8) || fetch();
+  }
   // Whether memory nodes send K and V into windows of the compute node.
   bool fetch() const {
     return Has(AttentionPath::kFetch) || Has(AttentionPath::kSparse) ||

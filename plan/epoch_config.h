@@ -12,6 +12,7 @@
 
 #include "common/attention_arithmetic.h"
 #include "common/attention_descriptor.h"
+#include "common/kv_form.h"
 #include "common/partition.h"
 #include "common/pipeline_mode.h"
 #include "common/sparse_tokens.h"
@@ -53,7 +54,8 @@ struct EpochConfig {
   // (slot_kinds.h). 0: slots have K and V, and with path recompute room for the activation.
   uint32_t activation_share = 0;
   // K and V are INT8 in slots, and bf16 in tails of open blocks, of which each node that holds KV
-  // has so many (docs/adr/0171-int8-behind-the-open-block.md). 0: they are bf16 in slots.
+  // has so many (docs/adr/0171-int8-behind-the-open-block.md). With `int8_slots` those of path
+  // remote_int8 alone. 0: they are bf16 in slots.
   uint32_t int8_tails = 0;
   // Path sparse: which tokens decode rows attend to, and how many of those before them. Else 0.
   SparseTokens sparse_tokens = SparseTokens::kWindowSums;
@@ -64,6 +66,9 @@ struct EpochConfig {
   // One entry for each memory node. Path local: nodes of one replica have the same slots, each of
   // its own layers and heads.
   std::vector<uint32_t> slots;
+  // Path remote_int8: slots of INT8 of each memory node, next to `slots`, which are bf16. Else
+  // empty.
+  std::vector<uint32_t> int8_slots;
   Partition partition = Partition::kRequest;  // Never kAuto.
   // Partition head: what each memory node holds of every sequence. Else empty: a memory node holds
   // all heads of the sequences that live on it.
@@ -80,6 +85,12 @@ struct EpochConfig {
   // device (transport/transport.h, direct()). Peers' regions are written_by_devices then.
   bool compute_waits = false;
   bool memory_waits = false;
+
+  // The form of K and V in slots of sequences that attend by the path.
+  KvForm KvFormOf(AttentionPath path) const {
+    const bool int8 = int8_slots.empty() ? int8_tails > 0 : path == AttentionPath::kRemoteInt8;
+    return int8 ? KvForm::kInt8 : KvForm::kBF16;
+  }
 
   friend bool operator==(const EpochConfig&, const EpochConfig&) = default;
 };

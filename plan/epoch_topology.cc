@@ -114,7 +114,8 @@ absl::Status CheckLocal(const EpochConfig& config) {
 absl::Status CheckPaths(const EpochConfig& config) {
   const AttentionPaths known = {AttentionPath::kRemote,    AttentionPath::kLocal,
                                 AttentionPath::kFetch,     AttentionPath::kSparse,
-                                AttentionPath::kStreaming, AttentionPath::kRecompute};
+                                AttentionPath::kStreaming, AttentionPath::kRecompute,
+                                AttentionPath::kRemoteInt8};
   if (config.attention_paths.empty() || (config.attention_paths.bits() & ~known.bits()) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the configuration of epoch ", config.epoch, " has attention paths ",
@@ -132,12 +133,32 @@ absl::Status CheckPaths(const EpochConfig& config) {
   return CheckFetch(config);
 }
 
+// Slots of two forms are served where rows of both attend at memory nodes, which hold whole
+// sequences or heads of these, on processors.
+absl::Status CheckForms(const EpochConfig& config) {
+  const AttentionPaths both = {AttentionPath::kRemote, AttentionPath::kRemoteInt8};
+  const bool has_int8 = config.attention_paths.Has(AttentionPath::kRemoteInt8);
+  const bool served =
+      !has_int8 || (config.attention_paths == both && config.int8_tails > 0 &&
+                    config.attention == ClusterAttention() &&
+                    config.partition != Partition::kTokenRange && config.prefill_nodes == 0 &&
+                    config.stages.empty() && !config.compute_waits && !config.memory_waits);
+  if (served && config.int8_slots.size() == (has_int8 ? config.memory_nodes.size() : 0)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the configuration of epoch ", config.epoch, " has INT8 slots of ",
+                   config.int8_slots.size(), " memory nodes next to those of bf16, with paths ",
+                   config.attention_paths.bits(), ", which this version does not serve"));
+}
+
 // INT8 is served where rows attend to whole sequences, or heads of these, on processors.
 absl::Status CheckInt8(const EpochConfig& config) {
   const AttentionPaths served = {AttentionPath::kRemote, AttentionPath::kLocal,
                                  AttentionPath::kFetch, AttentionPath::kSparse};
   const bool canonical = config.attention == ClusterAttention();
-  if (config.int8_tails == 0 ||
+  LAMINA_RETURN_IF_ERROR(CheckForms(config));
+  if (config.int8_tails == 0 || config.attention_paths.Has(AttentionPath::kRemoteInt8) ||
       ((config.attention_paths.bits() & ~served.bits()) == 0 && canonical &&
        config.partition != Partition::kTokenRange && config.prefill_nodes == 0 &&
        !config.compute_waits && !config.memory_waits)) {

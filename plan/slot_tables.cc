@@ -69,7 +69,7 @@ absl::Status SlotTables::MoveOut(const SpillOut& spill) {
     return absl::OkStatus();
   }
   for (const Extent& extent : spill.slots) {
-    LAMINA_RETURN_IF_ERROR(CheckExtent(extent));
+    LAMINA_RETURN_IF_ERROR(CheckExtent(extent, options_.slots));
   }
   moves_.push_back({.kind = SlotMove::Kind::kOut,
                     .spill = spill.spill,
@@ -95,7 +95,7 @@ absl::Status SlotTables::Apply(const SpillIn& spill) {
 absl::Status SlotTables::Apply(const SequenceLeave& leave) {
   const auto found = sequences_.find(leave.id);
   if (found != sequences_.end()) {
-    if (options_.tails > 0) {
+    if (HasTail(found->second.path)) {
       tails_free_.push_back(found->second.tail);
     }
     sequences_.erase(found);
@@ -132,8 +132,8 @@ absl::Status SlotTables::Apply(const SequenceJoin& join) {
     return absl::OkStatus();
   }
   Sequence joined{.path = join.path, .bare = join.bare_tokens};
-  if (options_.tails > 0) {
-    LAMINA_RETURN_IF_ERROR(Apply(SequenceLeave{.id = join.id}));
+  LAMINA_RETURN_IF_ERROR(Apply(SequenceLeave{.id = join.id}));
+  if (HasTail(join.path)) {
     if (tails_free_.empty()) {
       return absl::InternalError(absl::StrCat("plan joins sequence ", join.id, ", and all ",
                                               options_.tails, " tails of open blocks are taken"));
@@ -151,7 +151,9 @@ absl::Status SlotTables::Apply(const SlotAllocation& allocation) {
     return absl::OkStatus();  // The sequence is another node's.
   }
   if (!spans() || allocation.memory_node == options_.node) {
-    LAMINA_RETURN_IF_ERROR(CheckExtent(allocation.extent));
+    const bool apart = IsApart(found->second.path);
+    LAMINA_RETURN_IF_ERROR(
+        CheckExtent(allocation.extent, apart ? options_.int8_slots : options_.slots));
   }
   if (spans()) {
     return AllocateToSpan(found->second, allocation);
@@ -166,11 +168,11 @@ const SlotTables::Sequence* SlotTables::Find(SequenceId id) const {
   return found == sequences_.end() ? nullptr : &found->second;
 }
 
-absl::Status SlotTables::CheckExtent(const Extent& extent) const {
-  if (extent.tokens == 0 || extent.first_slot >= options_.slots ||
-      extent.tokens > options_.slots - extent.first_slot) {
+absl::Status SlotTables::CheckExtent(const Extent& extent, uint32_t slots) const {
+  if (extent.tokens == 0 || extent.first_slot >= slots ||
+      extent.tokens > slots - extent.first_slot) {
     return absl::InternalError(absl::StrCat("plan allocates slots [", extent.first_slot, ", +",
-                                            extent.tokens, ") of an arena of ", options_.slots));
+                                            extent.tokens, ") of an arena of ", slots));
   }
   return absl::OkStatus();
 }

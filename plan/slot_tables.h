@@ -41,6 +41,9 @@ class SlotTables {
     bool holds_all = false;
     // Where slots are INT8: sequences whose open block has a tail of its own. 0: none has.
     uint32_t tails = 0;
+    // Path remote_int8: slots of an arena of its own; of the other paths no sequence has a tail.
+    // 0: all have the same form.
+    uint32_t int8_slots = 0;
   };
   // Tokens [index * span_tokens, + tokens) of a sequence.
   struct Span {
@@ -57,7 +60,7 @@ class SlotTables {
     AttentionPath path = AttentionPath::kRemote;  // By which its rows attend.
     uint32_t bare = 0;                            // SequenceJoin::bare_tokens
     std::vector<Span> spans;  // With spans, in place of `extents`: those that lie here.
-    uint32_t tail = 0;        // Which of the tails is its own, if there are any.
+    uint32_t tail = 0;        // Which of the tails is its own, if it has one.
   };
 
   explicit SlotTables(const Options& options);
@@ -94,7 +97,14 @@ class SlotTables {
   absl::Status Apply(const SlotAllocation& allocation);
   absl::Status MoveOut(const SpillOut& spill);
   bool spans() const { return options_.span_tokens > 0; }
-  absl::Status CheckExtent(const Extent& extent) const;
+  // Whether slots of this path have a form of their own, next to those of the others.
+  bool IsApart(AttentionPath path) const {
+    return options_.int8_slots > 0 && path == AttentionPath::kRemoteInt8;
+  }
+  bool HasTail(AttentionPath path) const {
+    return options_.tails > 0 && (options_.int8_slots == 0 || IsApart(path));
+  }
+  absl::Status CheckExtent(const Extent& extent, uint32_t slots) const;
   absl::Status AllocateToSpan(Sequence& sequence, const SlotAllocation& allocation) const;
 
   const Options options_;

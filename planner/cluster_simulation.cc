@@ -77,7 +77,7 @@ absl::StatusOr<SimFleet> FleetOfClusterFile(const ClusterConfig& config,
   cell.shape = shape;
   cell.failures = failures;
   cost::Cluster& cluster = cell.cluster;
-  if (config.kv != KvForm::kBF16) {
+  if (config.KeepsInt8()) {
     return absl::UnimplementedError(
         "kv: int8 is not simulated by this version; simulate the cluster with kv bf16");
   }

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <system_error>
 
 #include "absl/base/thread_annotations.h"
@@ -45,6 +46,7 @@ struct BatchFlags {
   uint32_t concurrency = 32;
   bool strict = false;
   std::string policy;  // For all of them; empty: the cluster's own.
+  std::string kv;      // As `policy`.
 };
 
 // The results, appended line by line.
@@ -248,17 +250,26 @@ void PrintSummary(const Invocation& invocation, const BatchRunner& runner, size_
 }
 
 // Else each request would be answered that the cluster does not prepare it.
-absl::Status CheckPolicy(const std::string& policy, const client::ModelInfo& model) {
-  std::vector<std::string> names;
-  for (const client::Policy& prepared : model.policies) {
-    names.push_back(prepared.name);
-  }
-  if (policy.empty() || names.empty() ||
-      std::find(names.begin(), names.end(), policy) != names.end()) {
+absl::Status CheckWord(absl::string_view flag, const std::string& word,
+                       const std::set<std::string>& known) {
+  if (word.empty() || known.empty() || known.contains(word)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("--policy: the cluster prepares ",
-                                                 absl::StrJoin(names, ", "), ", not ", policy));
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": the cluster prepares ", absl::StrJoin(known, ", "), ", not ", word));
+}
+
+absl::Status CheckPolicy(const BatchFlags& flags, const client::ModelInfo& model) {
+  std::set<std::string> names;
+  std::set<std::string> forms;
+  for (const client::Policy& prepared : model.policies) {
+    names.insert(prepared.name);
+    if (!prepared.kv.empty()) {  // Else the server says which one it has.
+      forms.insert(prepared.kv);
+    }
+  }
+  LAMINA_RETURN_IF_ERROR(CheckWord("--policy", flags.policy, names));
+  return CheckWord("--kv", flags.kv, forms);
 }
 
 int Run(const Invocation& invocation, const BatchFlags& flags) {
@@ -294,11 +305,12 @@ int Run(const Invocation& invocation, const BatchFlags& flags) {
     return Fail(models.ok() ? absl::UnavailableError("the server serves no model")
                             : models.status());
   }
-  if (const absl::Status policy = CheckPolicy(flags.policy, models->front()); !policy.ok()) {
+  if (const absl::Status policy = CheckPolicy(flags, models->front()); !policy.ok()) {
     return Fail(policy);
   }
   for (BatchRequest& request : *requests) {
     request.options.policy = flags.policy;
+    request.options.kv = flags.kv;
   }
   std::vector<std::string> names = models->front().names;
   names.push_back(models->front().id);
@@ -340,7 +352,7 @@ void AddBatchCommand(CLI::App& app, Invocation& invocation) {
   command->add_option("--concurrency", flags->concurrency, "Requests in flight (default: 32)")
       ->transform(Whole(1, 4096))
       ->type_name("N");
-  AddPolicyFlag(command, flags->policy);
+  AddPolicyFlags(command, flags->policy, flags->kv);
   command->add_flag("--strict", flags->strict, "Answer nothing if a line is no request");
   command->callback([&invocation, flags] {
     invocation.run = [&invocation, flags] { return Run(invocation, *flags); };

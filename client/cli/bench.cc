@@ -45,7 +45,7 @@ struct BenchFlags {
   bool skip_bad_lines = false;
   std::string sharegpt;
   std::string slo;
-  client::GenerateOptions draws;  // --temperature, --top-k, --top-p and --policy.
+  client::GenerateOptions draws;  // --temperature, --top-k, --top-p, --policy and --kv.
   LoadOptions load = {.requests = 32, .input_tokens = 128, .output_tokens = 64};
 };
 
@@ -122,7 +122,8 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
                              .temperature = flags.draws.temperature,
                              .top_k = flags.draws.top_k,
                              .top_p = flags.draws.top_p,
-                             .policy = flags.draws.policy};
+                             .policy = flags.draws.policy,
+                             .kv = flags.draws.kv};
   if (!flags.slo.empty()) {
     const absl::StatusOr<planner::Slo> slo = planner::ParseSlo(flags.slo);
     if (!slo.ok()) {
@@ -161,6 +162,9 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
   report["load"]["top_p"] = flags.draws.top_p.value_or(1);
   if (!flags.draws.policy.empty()) {
     report["load"]["policy"] = flags.draws.policy;
+  }
+  if (!flags.draws.kv.empty()) {
+    report["load"]["kv"] = flags.draws.kv;
   }
   return report;
 }
@@ -246,7 +250,7 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
       ->transform(Whole(1, 1 << 20))
       ->type_name("N");
   AddDrawFlags(command, flags->draws);
-  AddPolicyFlag(command, flags->draws.policy);
+  AddPolicyFlags(command, flags->draws.policy, flags->draws.kv);
   command->add_option("--seed", flags->load.seed, "Of prompts, arrivals and draws (default: 0)")
       ->transform(Whole(0, UINT64_MAX))
       ->type_name("N");

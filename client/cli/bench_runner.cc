@@ -38,6 +38,7 @@ void BenchRunner::Start(size_t index, const client::Cancellation& cancellation) 
   options.ignore_eos = true;
   options.temperature = options_.temperature;
   options.policy = options_.policy;
+  options.kv = options_.kv;
   options.top_k = options_.top_k;
   options.top_p = options_.top_p;
   options.seed = options_.seed + index;

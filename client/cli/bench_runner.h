@@ -31,6 +31,7 @@ struct BenchRunOptions {
   std::optional<uint32_t> top_k;
   std::optional<float> top_p;
   std::string policy;  // Every request asks for it; empty: the cluster's own.
+  std::string kv;      // As `policy`, the form of K and V.
   planner::Slo slo;    // For the report's goodput.
 };
 

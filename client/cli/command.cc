@@ -101,14 +101,19 @@ void AddGenerationFlags(CLI::App* command, client::GenerateOptions& o) {
       ->allow_extra_args(false)
       ->type_name("TEXT");
   command->add_flag("--ignore-eos", o.ignore_eos, "Go on after the model's end token");
-  AddPolicyFlag(command, o.policy);
+  AddPolicyFlags(command, o.policy, o.kv);
 }
 
-void AddPolicyFlag(CLI::App* command, std::string& policy) {
+void AddPolicyFlags(CLI::App* command, std::string& policy, std::string& kv) {
   command
       ->add_option("--policy", policy,
                    "By which KV policy it is served, one that the cluster prepares; see `lamina "
                    "status` (default: the cluster's own)")
+      ->type_name("NAME");
+  command
+      ->add_option("--kv", kv,
+                   "The form of its K and V, bf16 or int8, where the cluster prepares several "
+                   "(default: the cluster's own)")
       ->type_name("NAME");
 }
 

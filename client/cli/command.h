@@ -46,8 +46,8 @@ void AddServerFlag(CLI::App* command, Invocation& invocation);
 void AddDrawFlags(CLI::App* command, client::GenerateOptions& options);
 // Adds these and the other flags of sampling and length that generate and chat have in common.
 void AddGenerationFlags(CLI::App* command, client::GenerateOptions& options);
-// Adds --policy.
-void AddPolicyFlag(CLI::App* command, std::string& policy);
+// Adds --policy and --kv.
+void AddPolicyFlags(CLI::App* command, std::string& policy, std::string& kv);
 
 // A check of a number's range for CLI11: [least, most], said in words when it fails.
 CLI::Validator Within(double least, double most);

@@ -101,9 +101,9 @@ std::string PreparedPolicies(const client::ClusterStatus& status) {
   }
   std::vector<std::string> words;
   for (const client::ClusterStatus::PolicyStatus& policy : status.policies) {
-    words.push_back(policy.lossy.empty()
-                        ? policy.name
-                        : absl::StrCat(policy.name, " (lossy: ", policy.lossy, ")"));
+    words.push_back(
+        absl::StrCat(policy.name, policy.kv.empty() ? "" : absl::StrCat(" with kv ", policy.kv),
+                     policy.lossy.empty() ? "" : absl::StrCat(" (lossy: ", policy.lossy, ")")));
   }
   return absl::StrCat("for requests that name none of ", absl::StrJoin(words, ", "));
 }

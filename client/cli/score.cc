@@ -63,7 +63,7 @@ void AddScoreCommand(CLI::App& app, Invocation& invocation) {
                    "Tokens from this one on go through decode steps, one a step, as if they had "
                    "been sampled; those before them are the prompt")
       ->type_name("N");
-  AddPolicyFlag(command, options->policy);
+  AddPolicyFlags(command, options->policy, options->kv);
   command->callback([&invocation, flags, options] {
     invocation.run = [&invocation, flags, options] { return Run(invocation, *flags, *options); };
   });

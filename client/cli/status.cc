@@ -49,10 +49,26 @@ std::string Weights(const client::ClusterStatus& status) {
 std::string Policies(const client::ClusterStatus& status) {
   std::vector<std::string> words;
   for (const client::ClusterStatus::PolicyStatus& policy : status.policies) {
+    const bool is_default = words.empty() && policy.name == status.policy;
     words.push_back(absl::StrCat(
-        policy.name, policy.name == status.policy ? " (of requests that name none) " : " ",
-        policy.running, " running",
+        policy.name, policy.kv.empty() ? "" : absl::StrCat(" with kv ", policy.kv),
+        is_default ? " (of requests that name none) " : " ", policy.running, " running",
         policy.lossy.empty() ? "" : absl::StrCat(", lossy: ", policy.lossy)));
+  }
+  return absl::StrJoin(words, "; ");
+}
+
+// "m0 bf16 12/2048, int8 64/3855": the slots of nodes that have several forms.
+std::string SlotForms(const client::ClusterStatus& status) {
+  std::vector<std::string> words;
+  for (const client::NodeStatus& node : status.nodes) {
+    std::vector<std::string> forms;
+    for (const client::NodeStatus::SlotForm& form : node.slot_forms) {
+      forms.push_back(absl::StrCat(form.kv, " ", form.used, "/", form.total));
+    }
+    if (!forms.empty()) {
+      words.push_back(absl::StrCat(node.name, " ", absl::StrJoin(forms, ", ")));
+    }
   }
   return absl::StrJoin(words, "; ");
 }
@@ -119,6 +135,9 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
       [](const client::ClusterStatus::PolicyStatus& one) { return !one.lossy.empty(); });
   if (status.policies.size() > 1 || lossy) {
     std::printf("policies: %s\n", Policies(status).c_str());
+  }
+  if (const std::string forms = SlotForms(status); !forms.empty()) {
+    std::printf("slots:    %s\n", forms.c_str());
   }
   if (!status.policy_choice.empty()) {
     std::printf("policy:   %s, %s\n", status.policy.c_str(), status.policy_choice.c_str());

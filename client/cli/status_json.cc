@@ -65,6 +65,11 @@ Json ToJson(const client::NodeStatus& node) {
   for (const client::LinkStatus& link : node.links) {
     links.push_back(ToJson(link));
   }
+  Json forms = Json::array();
+  for (const client::NodeStatus::SlotForm& form : node.slot_forms) {
+    forms.push_back(
+        {{"kv", form.kv}, {"used", form.used}, {"total", form.total}, {"kept", form.kept}});
+  }
   return {{"name", node.name},
           {"role", node.role},
           {"state", node.state},
@@ -77,6 +82,7 @@ Json ToJson(const client::NodeStatus& node) {
           {"slots_used", node.slots_used},
           {"slots_total", node.slots_total},
           {"slots_kept", node.slots_kept},
+          {"slot_forms", forms},
           {"busy_share", node.busy_share},
           {"bytes_sent", node.bytes_sent},
           {"bytes_received", node.bytes_received},
@@ -119,8 +125,10 @@ Json ToJson(const client::ClusterStatus& status) {
   }
   Json policies = Json::array();
   for (const client::ClusterStatus::PolicyStatus& policy : status.policies) {
-    policies.push_back(
-        {{"name", policy.name}, {"running", policy.running}, {"lossy", policy.lossy}});
+    policies.push_back({{"name", policy.name},
+                        {"running", policy.running},
+                        {"lossy", policy.lossy},
+                        {"kv", policy.kv}});
   }
   Json figures = Json::array();
   for (const client::ClusterStatus::PolicyFigure& figure : status.policy_figures) {

@@ -42,10 +42,10 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (life_.waiting().empty() || places_.lanes.running() >= options_.running_max) {
     return false;
   }
-  if (!HasTail(options_, places_)) {
+  Sequence& first = **life_.waiting().begin();
+  if (!HasTail(options_, places_, life_.PathOf(first.request))) {
     return false;
   }
-  Sequence& first = **life_.waiting().begin();
   if (!life_.draining().empty() && life_.Before(**life_.draining().begin(), first)) {
     return false;  // It waits again in a moment, in front of this one.
   }
@@ -206,6 +206,7 @@ std::vector<NodeLoad>& Admission::LoadsOfNodes(const Sequence& sequence, uint32_
                                                const std::vector<PrefixCache::Found>& kept) {
   const uint32_t span_max =
       options_.span_tokens == 0 ? options_.SlotsAtOnce(sequence.slots_max()) : options_.span_tokens;
+  const plan::AttentionPath path = life_.PathOf(sequence.request);
   loads_.clear();
   loads_.reserve(taken.size());
   for (uint32_t node = 0; node < taken.size(); ++node) {
@@ -215,7 +216,8 @@ std::vector<NodeLoad>& Admission::LoadsOfNodes(const Sequence& sequence, uint32_
     const uint64_t wanted = SlotsWanted(node, taken[node] + tokens, found);
     loads_.push_back({.lane_context_tokens = seen[node],
                       .bandwidth = share.bandwidth_bytes_per_second,
-                      .fits = taken[node] + uint64_t{span_max} <= share.slots &&
+                      .fits = options_.MayHold(share, path) &&
+                              taken[node] + uint64_t{span_max} <= share.slots &&
                               HasSlots(node, wanted, free, found),
                       .kept_tokens = found.tokens + found.away,
                       .drops_unused_for = free >= wanted ? NodeLoad::kDropsNothing
@@ -293,7 +295,7 @@ bool Admission::Restore(Sequence& sequence, uint32_t lane, OpenStep& open) {
 
 bool Admission::MayJoinWith(const Sequence& fork, const Sequence& parent) const {
   const uint32_t slots_max = options_.span_tokens == 0 ? options_.memory_nodes[parent.node].slots
-                                                       : options_.SlotsOfLongest();
+                                                       : options_.SlotsOfLongest(parent.path);
   return fork.state == SequenceState::kWaiting && !fork.request.score && fork.committed.empty() &&
          fork.request.prompt == parent.request.prompt &&
          life_.PathOf(fork.request) == parent.path &&
@@ -305,7 +307,7 @@ bool Admission::MayJoinWith(const Sequence& fork, const Sequence& parent) const 
 // Forks submitted by now join with their parent, as far as there is room for their rows. Those left
 // over are served in their turn, as ordinary sequences.
 void Admission::JoinForks(Sequence& parent, OpenStep& open) {
-  if (options_.int8_tails > 0) {
+  if (options_.FormOf(parent.path) == KvForm::kInt8) {
     return;  // They would share an open block. Each finds the prompt's closed ones.
   }
   const bool whole = places_.kv.TokensOf(parent.request.id) == parent.join_tokens;

@@ -117,7 +117,7 @@ uint32_t BeamGroups::Report(Sequence& sequence, const plan::SampledToken& token,
   if (sequence.runs() && !places_.lanes.has_prefill()) {
     group.lane = sequence.lane;
     places_.cache.Stored(sequence, sequence.join_tokens);
-    const uint32_t shared = SharedOf(sequence.join_tokens);
+    const uint32_t shared = SharedOf(sequence);
     if (sequence.held->released == 0 && shared > 0) {
       places_.kv.Fork(member.id, HolderOf(member.id), shared);
       member.kept = true;
@@ -295,8 +295,11 @@ void BeamGroups::QueueWithoutLane(Group& group) {
 }
 
 // With INT8 whole blocks: the last one is open, in a tail of who computed it.
-uint32_t BeamGroups::SharedOf(uint32_t tokens) const {
-  return options_.int8_tails == 0 ? tokens : tokens - tokens % options_.cached_block_tokens;
+uint32_t BeamGroups::SharedOf(const Sequence& sequence) const {
+  const uint32_t tokens = sequence.join_tokens;
+  return options_.FormOf(sequence.path) == KvForm::kBF16
+             ? tokens
+             : tokens - tokens % options_.cached_block_tokens;
 }
 
 // In the lane where the group was, or in another one if that has no room any more, or where lanes
@@ -306,7 +309,7 @@ bool BeamGroups::JoinsHere(const Group& group, size_t index, const OpenStep& ope
   const uint32_t node = Find(group.before, group.members[index].continues)->node;
   const LaneHomes& homes = places_.lanes.homes();
   return homes.MayLive(open.plan.lane, node) && places_.lanes.running() < options_.running_max &&
-         HasTail(options_, places_) && maker_.HasRoom(open) &&
+         HasTail(options_, places_, path) && maker_.HasRoom(open) &&
          balance_.HasRoomForRow(open.plan.lane) && paths_.Takes(open.plan.lane, path) &&
          (open.plan.lane == group.lane || !balance_.HasRoomForRow(group.lane) ||
           !paths_.Takes(group.lane, path) || !homes.MayLive(group.lane, node));

@@ -110,7 +110,7 @@ class BeamGroups {
   void Forget(Group& group);
   Sequence& Enter(Group& group, size_t index);
   bool JoinsHere(const Group& group, size_t index, const OpenStep& open) const;
-  uint32_t SharedOf(uint32_t tokens) const;
+  uint32_t SharedOf(const Sequence& sequence) const;
   bool HasSlotsBehind(const Member& from, uint32_t tokens);
   void JoinOne(Group& group, size_t index, OpenStep& open);
   void Release(Member& member);

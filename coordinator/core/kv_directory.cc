@@ -430,6 +430,21 @@ uint32_t KvDirectory::TokensOf(const OpenSpan& span) { return span.tokens; }
 uint32_t KvDirectory::NodeOf(const OpenSpan& span) { return span.node; }
 absl::Span<const Extent> KvDirectory::ExtentsOf(const OpenSpan& span) { return span.extents; }
 
+KvPoolStats SumOf(const KvPoolStats& a, const KvPoolStats& b) {
+  const double held = static_cast<double>(a.slots_held) + b.slots_held;
+  return {
+      .slots_total = a.slots_total + b.slots_total,
+      .slots_held = a.slots_held + b.slots_held,
+      .slots_kept = a.slots_kept + b.slots_kept,
+      .slots_quarantined = a.slots_quarantined + b.slots_quarantined,
+      .slots_free = a.slots_free + b.slots_free,
+      .slots_reserved = a.slots_reserved + b.slots_reserved,
+      .mean_extent_tokens =
+          held == 0
+              ? 0
+              : (a.mean_extent_tokens * a.slots_held + b.mean_extent_tokens * b.slots_held) / held};
+}
+
 uint32_t KvDirectory::SlotsFree(uint32_t memory_node) const {
   const Pool& pool = impl_->pools[memory_node];
   return pool.unreserved + pool.reserved;

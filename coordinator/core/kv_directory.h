@@ -40,6 +40,9 @@ struct KvPoolStats {
   double mean_extent_tokens = 0;  // Over the spans held.
 };
 
+// Both together; extents of slots are as long as in the mean over the slots held.
+KvPoolStats SumOf(const KvPoolStats& a, const KvPoolStats& b);
+
 struct KvDirectoryOptions {
   std::vector<uint32_t> slots;         // Per memory node.
   uint32_t soft_reservation_min = 64;  // Tokens; a shorter free run is not reserved.

@@ -45,7 +45,8 @@ std::vector<std::optional<uint32_t>> SuccessorsOf(const std::vector<MemoryNodeSh
   std::vector<std::optional<uint32_t>> successors;
   for (const MemoryNodeShare& node : before) {
     const auto same = std::find_if(now.begin(), now.end(), [&](const MemoryNodeShare& other) {
-      return node.arena != 0 && other.arena == node.arena && other.slots == node.slots;
+      return node.arena != 0 && other.arena == node.arena && other.slots == node.slots &&
+             other.form == node.form;
     });
     successors.push_back(same == now.end() ? std::nullopt
                                            : std::optional<uint32_t>(same - now.begin()));
@@ -332,13 +333,14 @@ absl::Status Scheduler::Submit(SequenceRequest request) {
     return absl::UnavailableError("no memory node has joined; try again once one has");
   }
   const uint32_t slots = options.SlotsAtOnce(Sequence::SlotsMaxOf(request));
-  if (slots > options.SlotsOfLongest()) {
+  const uint32_t slots_max = options.SlotsOfLongest(impl_->life.PathOf(request));
+  if (slots > slots_max) {
     return absl::InvalidArgumentError(
         absl::StrCat("the request can grow to ", slots, " slots (prompt ", request.prompt.size(),
                      ", tokens_max ", request.tokens_max, "), ",
                      options.span_tokens == 0 ? "the largest memory node has "
                                               : "the memory nodes have room for ",
-                     options.SlotsOfLongest()));
+                     slots_max));
   }
   if (impl_->Waits() >= options.waiting_max) {
     return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", options.waiting_max,

@@ -65,9 +65,12 @@ uint32_t SchedulerOptions::SlotsAtOnce(uint32_t tokens) const {
   return static_cast<uint32_t>(std::min<uint64_t>(tokens, reach));
 }
 
-uint32_t SchedulerOptions::SlotsOfLongest() const {
+uint32_t SchedulerOptions::SlotsOfLongest(plan::AttentionPath path) const {
   uint64_t most = 0;
   for (const MemoryNodeShare& node : memory_nodes) {
+    if (!MayHold(node, path)) {
+      continue;
+    }
     if (span_tokens == 0) {
       most = std::max<uint64_t>(most, node.slots);
     } else {

@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/kv_form.h"
 #include "coordinator/core/fetch_planning.h"
 #include "coordinator/core/out_of_slots.h"
 #include "coordinator/core/placement.h"
@@ -20,6 +22,7 @@
 #include "coordinator/core/sub_batches.h"
 #include "cost/layer_windows.h"
 #include "cost/spill_cost.h"
+#include "plan/attention_paths.h"
 #include "plan/prefill_lanes.h"
 #include "plan/spill_blocks.h"
 
@@ -40,6 +43,8 @@ struct MemoryNodeShare {
   uint64_t arena = 0;
   double bandwidth_bytes_per_second = 0;  // Measured by the node at start; relative size matters.
   SpillShare spill;
+  // The form of K and V in its slots. Nothing: sequences of every path live there.
+  std::optional<KvForm> form;
 };
 
 // The name of several memories as one, in this order: another one if any is another. 0 if one is
@@ -77,6 +82,8 @@ struct SchedulerOptions {
   // Slots that must be free for each sequence already on the memory node before another one joins.
   // More of them: fewer preemptions, less of the memory used.
   uint32_t admission_headroom = 16;
+  // The form of K and V of sequences, but for those whose path has one of its own (FormOf).
+  KvForm kv = KvForm::kBF16;
   // Where K and V are INT8: tails of open blocks on each memory node, for so many sequences. They
   // share closed blocks alone. 0: K and V are bf16.
   uint32_t int8_tails = 0;
@@ -109,8 +116,17 @@ struct SchedulerOptions {
   // or where every layer has a window what its next row reaches, in whole blocks and spans.
   uint32_t SlotsAtOnce(uint32_t tokens) const;
 
-  // Tokens of the longest sequence that the memory nodes can hold when it is alone.
-  uint32_t SlotsOfLongest() const;
+  // Tokens of the longest sequence of the path that the memory nodes can hold when it is alone.
+  uint32_t SlotsOfLongest(plan::AttentionPath path) const;
+
+  // The form of K and V of sequences by the path.
+  KvForm FormOf(plan::AttentionPath path) const {
+    return path == plan::AttentionPath::kRemoteInt8 ? KvForm::kInt8 : kv;
+  }
+  // Whether sequences by the path may live there.
+  bool MayHold(const MemoryNodeShare& share, plan::AttentionPath path) const {
+    return !share.form.has_value() || *share.form == FormOf(path);
+  }
 };
 
 }  // namespace lamina::core

@@ -234,9 +234,9 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
 }
 
 void SequenceLife::EndLongerThan(const SchedulerOptions& options, Events& events) {
-  const uint32_t slots = options.SlotsOfLongest();
   const std::vector<Sequence*> waiting(waiting_.begin(), waiting_.end());
   for (Sequence* sequence : waiting) {
+    const uint32_t slots = options.SlotsOfLongest(PathOf(sequence->request));
     if (options.SlotsAtOnce(sequence->slots_max()) > slots) {
       events.finished.push_back(
           ErrorEvent(sequence->request.id,

@@ -131,10 +131,12 @@ class SequenceLife {
   uint64_t preemptions_ = 0;
 };
 
-// Whether another sequence may join as far as tails of open blocks go, if K and V are INT8: nodes
-// may not have given up those of sequences that have left.
-inline bool HasTail(const SchedulerOptions& options, const SequenceLife::Places& places) {
-  return options.int8_tails == 0 ||
+// Whether another sequence of the path may join as far as tails of open blocks go, if its K and V
+// are INT8: nodes may not have given up those of sequences that have left. Those of other forms
+// count as if they had any.
+inline bool HasTail(const SchedulerOptions& options, const SequenceLife::Places& places,
+                    plan::AttentionPath path) {
+  return options.FormOf(path) == KvForm::kBF16 ||
          places.lanes.running() + places.borders.leaving() < options.int8_tails;
 }
 

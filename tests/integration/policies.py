@@ -14,12 +14,12 @@ TOKENS = 72
 CANONICAL = {"decode": "canonical", "prefill": "canonical"}
 
 
-def answers(test, cluster, policies=None):
+def answers(test, cluster, policies=None, flag="--policy"):
     """Token ids and log-probabilities of all prompts, at once; one is sampled with a seed. With policies each prompt
-    names the next of them in turn."""
+    names the next of them in turn, with this flag."""
     running = []
     for i, prompt in enumerate(PROMPTS):
-        policy = ["--policy", policies[i % len(policies)]] if policies else []
+        policy = [flag, policies[i % len(policies)]] if policies else []
         sampling = ["--temperature", "0.9", "--seed", "7"] if i == 2 else ["--temperature", "0"]
         running.append(cluster.popen("generate", "--prompt", prompt, "--max-tokens", str(TOKENS), "--ignore-eos",
                                      "--logprobs", "1", "--json", *sampling, *policy, stdout=subprocess.PIPE,

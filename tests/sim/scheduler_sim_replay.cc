@@ -15,7 +15,7 @@
 int main(int argc, char** argv) {
   if (argc < 2) {
     std::cerr << "usage: " << argv[0]
-              << " SEED [COUNT [kept] [windows] [beams] [int8] [spills] [paths] [pool]]\n";
+              << " SEED [COUNT [kept] [windows] [beams] [int8] [spills] [paths] [pool] [forms]]\n";
     return 2;
   }
   const uint64_t first = std::strtoull(argv[1], nullptr, 10);
@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   const bool spills = asks("spills");
   const bool paths = asks("paths");
   const bool pool = asks("pool");
+  const bool forms = asks("forms");
   lamina::sim::SimReach reach;
   lamina::sim::PlanHash hash;
   for (uint64_t seed = first; seed < first + count; ++seed) {
@@ -41,7 +42,8 @@ int main(int argc, char** argv) {
                                                                  .int8 = int8,
                                                                  .spills = spills,
                                                                  .paths = paths,
-                                                                 .pool = pool})
+                                                                 .pool = pool,
+                                                                 .forms = forms})
                                               .Run();
     reach.Add(report.reach);
     hash.Add(report.plan_hash);

@@ -235,6 +235,35 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheirPath) {
   EXPECT_GT(reach.epochs, 100);
 }
 
+// Memory nodes have slots of two forms: all slots of a sequence are of its form, those of INT8 have
+// tails and share closed blocks alone, and no request waits for ever for a lane or slots of its
+// form.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheFormOfKv) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+    const SimReport report = SimWorld({.seed = seed,
+                                       .prefix_cache = seed % 2 == 0,
+                                       .windows = seed % 5 == 0,
+                                       .beams = seed % 7 == 0,
+                                       .forms = true})
+                                 .Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.path_changes, 1000);
+  EXPECT_GT(reach.paths_side_by_side, 1000);
+  EXPECT_GT(reach.tokens_kept, 1000);
+  EXPECT_GT(reach.blocks_outlived, 100);
+  EXPECT_GT(reach.lane_moves, 100);
+  EXPECT_GT(reach.preemptions, 100);
+  EXPECT_GT(reach.forks_shared, 100);
+  EXPECT_GT(reach.beams_shared, 1000);
+  EXPECT_GT(reach.epochs, 100);
+  EXPECT_GT(reach.nodes_added, 20);
+}
+
 // One pool: replicas keep K and V of their own lanes, come and go. No sequence ever runs where its
 // K and V are not, and none waits for ever for a lane there.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereReplicasKeepKv) {
@@ -279,7 +308,8 @@ TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
     }
     const std::map<std::string, bool*> known = {
         {"kept", &options.prefix_cache}, {"windows", &options.windows}, {"beams", &options.beams},
-        {"int8", &options.int8},         {"paths", &options.paths},     {"pool", &options.pool}};
+        {"int8", &options.int8},         {"paths", &options.paths},     {"pool", &options.pool},
+        {"forms", &options.forms}};
     for (std::string word; words >> word && known.contains(word);) {
       *known.at(word) = true;
     }
@@ -316,7 +346,8 @@ TEST_P(PlantedBugTest, IsFound) {
                         .spills = spills,
                         .paths = GetParam() == PlantedBug::kPathOfAnother ||
                                  GetParam() == PlantedBug::kBareNotSaid,
-                        .pool = GetParam() == PlantedBug::kHomeOfAnother})
+                        .pool = GetParam() == PlantedBug::kHomeOfAnother,
+                        .forms = GetParam() == PlantedBug::kFormOfAnother})
                   .Run()
                   .failure.empty();
   }
@@ -333,7 +364,7 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest,
                                          PlantedBug::kSpillNotAwaited,
                                          PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost,
                                          PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid,
-                                         PlantedBug::kHomeOfAnother));
+                                         PlantedBug::kFormOfAnother, PlantedBug::kHomeOfAnother));
 
 }  // namespace
 }  // namespace lamina::sim

@@ -26,6 +26,14 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
                                                               : plan::AttentionPath::kRemote;
       }
       return;
+    case PlantedBug::kFormOfAnother:
+      for (plan::SequenceJoin& join : plan.joins) {
+        if (join.id % 3 == 0) {
+          join.path = join.path == plan::AttentionPath::kRemote ? plan::AttentionPath::kRemoteInt8
+                                                                : plan::AttentionPath::kRemote;
+        }
+      }
+      return;
     case PlantedBug::kBareNotSaid:
       for (plan::SequenceJoin& join : plan.joins) {
         join.bare_tokens = 0;

@@ -35,7 +35,7 @@ SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64
                std::vector<TokenId>(options.scratch_tokens, -1)),
       step_started_(options.lanes + options.prefill_lanes.count()) {
   for (const core::MemoryNodeShare& node : options.memory_nodes) {
-    const auto kept = arenas.find(node.arena);
+    const auto kept = arenas.find(MemoryOf(node));
     slots_.push_back(kept == arenas.end() ? std::vector<Slot>(node.slots) : kept->second);
     for (Slot& slot : slots_.back()) {
       slot.owners.clear();
@@ -53,7 +53,7 @@ void SimNodes::BindLanes(const core::LaneHomes& homes) {
 SimArenas SimNodes::Arenas() const {
   SimArenas arenas;
   for (size_t node = 0; node < slots_.size(); ++node) {
-    if (const uint64_t arena = options_.memory_nodes[node].arena; arena != 0) {
+    if (const uint64_t arena = MemoryOf(options_.memory_nodes[node]); arena != 0) {
       arenas[arena] = slots_[node];
     }
   }
@@ -240,10 +240,7 @@ void SimNodes::Join(const plan::StepPlan& plan, const plan::SequenceJoin& join) 
   if (!fresh) {
     Fail(absl::StrCat("sequence ", join.id, " joins while another life of it is in the tables"));
   }
-  if (options_.int8_tails > 0 && (table_.size() > options_.int8_tails || join.parent != 0)) {
-    Fail(absl::StrCat("sequence ", join.id, " joins as the ", table_.size(), "th of at most ",
-                      options_.int8_tails, ", each with an open block of its own"));
-  }
+  CheckForm(join);
 }
 
 void SimNodes::Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& allocation) {
@@ -275,7 +272,7 @@ void SimNodes::Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& 
     }
     const size_t block = options_.cached_block_tokens;
     const size_t block_end = (index / block + 1) * block;
-    if (options_.int8_tails > 0 && !slots[slot].owners.empty() &&
+    if (options_.FormOf(entry->join.path) == KvForm::kInt8 && !slots[slot].owners.empty() &&
         block_end > entry->join.tokens.size()) {
       return Fail(absl::StrCat("slot ", slot, " of an open block is given to sequence ",
                                allocation.sequence, " while another one holds it"));

@@ -34,6 +34,9 @@ struct SimSlot {
 // What lies in the slots of each arena.
 using SimArenas = std::map<uint64_t, std::vector<SimSlot>>;
 
+// Names the memory of a share's slots, whose form of K and V has some of its own; 0: none.
+uint64_t MemoryOf(const core::MemoryNodeShare& share);
+
 class SimNodes {
  public:
   // Nodes whose arena is in `arenas` find there what they had.
@@ -97,6 +100,7 @@ class SimNodes {
   void ClaimScratch(Entry& entry, const plan::PrefillChunk& chunk);
   void CheckRoles(const plan::StepPlan& plan);
   void CheckPaths(const plan::StepPlan& plan);
+  void CheckForm(const plan::SequenceJoin& join);
   static bool StoresBare(const Entry& entry) {
     return entry.join.path != plan::AttentionPath::kRecompute;
   }

@@ -48,6 +48,13 @@ void HaveSpillTiers(uint64_t seed, SimWorkload& workload);
 // Prompts run in all lanes.
 void ChoosePaths(Prng random, SimWorkload& workload);
 
+// Memory nodes have slots of two forms of K and V, each as many, and requests ask for one of them.
+// Prompts run in all lanes.
+void KeepTwoForms(Prng random, SimWorkload& workload);
+
+// Two shares of each node, one for each form: those of bf16 come first.
+std::vector<core::MemoryNodeShare> InTwoForms(std::vector<core::MemoryNodeShare> nodes);
+
 // The nodes that hold KV are replicas with lanes of their own, one to three each. Sequences are not
 // cut.
 void KeepKvOnReplicas(uint64_t seed, SimWorkload& workload);

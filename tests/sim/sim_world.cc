@@ -55,6 +55,7 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
     ContinueConversations(Prng(sim.seed + 8), workload);
   }
   if (sim.int8) {
+    workload.options.kv = KvForm::kInt8;
     workload.options.int8_tails = workload.options.running_max;
     workload.options.cached_block_tokens = 1 + static_cast<uint32_t>(sim.seed % 16);
   }
@@ -66,6 +67,9 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   }
   if (sim.paths) {
     ChoosePaths(Prng(sim.seed + 13), workload);
+  }
+  if (sim.forms) {
+    KeepTwoForms(Prng(sim.seed + 14), workload);
   }
   if (sim.pool) {
     KeepKvOnReplicas(sim.seed, workload);
@@ -127,6 +131,7 @@ SimWorld::SimWorld(const SimOptions& options)
       nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
       links_(workload_.options.lanes + prefill_lanes_.count()),
       memory_nodes_(workload_.options.memory_nodes) {
+  std::erase_if(memory_nodes_, [](const auto& share) { return share.form == KvForm::kInt8; });
   arenas_drawn_ = memory_nodes_.size();
   if (sim_.pool) {
     BindLanes();
@@ -292,13 +297,13 @@ void SimWorld::ChangeEpoch() {
   if (sim_.pool) {
     BindLanes();
   }
-  scheduler_.StartEpoch(++epoch_, memory_nodes_, lost, events, prefill_lanes_, homes_);
+  scheduler_.StartEpoch(++epoch_, Shares(), lost, events, prefill_lanes_, homes_);
   Trace(absl::StrCat("epoch ", epoch_, " lost ", lost.size()));
   if (sim_.prefix_cache) {
     DrawArenas();
   }
   core::SchedulerOptions options = workload_.options;
-  options.memory_nodes = memory_nodes_;
+  options.memory_nodes = Shares();
   options.prefill_lanes = prefill_lanes_;
   nodes_ = std::make_unique<SimNodes>(options, epoch_, random_(), arenas_);
   nodes_->BindLanes(homes_);
@@ -329,14 +334,16 @@ void SimWorld::DrawArenas() {
     }
   }
   arenas_ = nodes_->Arenas();
-  std::vector<uint64_t> arenas;
   for (core::MemoryNodeShare& node : memory_nodes_) {
     if (node.arena == 0 || arenas_random_.Chance(0.1)) {
       node.arena = ++arenas_drawn_;
     } else if (sim_.bug == PlantedBug::kArenaWiped) {
       arenas_.erase(node.arena);
     }
-    arenas.push_back(node.arena);
+  }
+  std::vector<uint64_t> arenas;
+  for (const core::MemoryNodeShare& share : Shares()) {
+    arenas.push_back(share.arena);
   }
   scheduler_.SetArenas(arenas);
   report_.reach.blocks_outlived += scheduler_.prefix_cache().blocks();
@@ -381,7 +388,7 @@ void SimWorld::Plan() {
   for (plan::StepPlan& plan : plans) {
     plan_hash_.Add(plan);
     Observe(plan);
-    if (sim_.paths) {
+    if (sim_.paths || sim_.forms) {
       ObservePaths(plan);
     }
     Mutate(plan);

@@ -56,6 +56,7 @@ enum class PlantedBug : uint8_t {
   kPathOfAnother,      // A sequence joins a lane with the path of other lanes.
   kBareNotSaid,        // Tokens that others stored are said to have activations.
   kDropLost,           // Nodes are not told to forget what they have spilled.
+  kFormOfAnother,      // A sequence is told to attend in slots of the other form.
   kHomeOfAnother,      // A sequence lives on another replica than the one that runs its lane.
 };
 
@@ -77,6 +78,8 @@ struct SimOptions {
   bool paths = false;
   // One pool: the nodes that hold KV are replicas, whole or in parts, each with lanes of its own.
   bool pool = false;
+  // Nodes have slots of two forms of K and V, and requests ask for one of them. Not with `int8`.
+  bool forms = false;
 };
 
 struct SimReport {
@@ -141,6 +144,7 @@ class SimWorld {
   void Report(plan::StepResult result);
   void Show(const core::Events& events);
   uint64_t SlotsOfLongest() const;
+  std::vector<core::MemoryNodeShare> Shares() const;  // What the nodes are to the scheduler.
   void ObservePrefill(const plan::StepPlan& plan);
   void ObservePaths(const plan::StepPlan& plan);
   void ObserveHomes(const plan::StepPlan& plan);

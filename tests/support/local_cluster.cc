@@ -180,9 +180,14 @@ absl::Status LocalCluster::Start() {
 
 // Returns the capacity of a node that has room for options_.slots.
 uint64_t LocalCluster::CapacityBytes() const {
+  const uint32_t sharers = options_.partition == Partition::kHead ? options_.memory_nodes : 1;
+  if (!options_.kv_forms.empty()) {
+    const KvLayout layout{.tails = options_.running_max, .int8_percent = options_.kv_int8_percent};
+    const uint64_t tails = layout.TailBytes(layers_);
+    return tails / sharers + layout.CapacityFor(options_.slots, layers_) - tails;
+  }
   if (options_.int8) {
     const KvLayout layout{.form = KvForm::kInt8, .tails = options_.running_max};
-    const uint32_t sharers = options_.partition == Partition::kHead ? options_.memory_nodes : 1;
     return layout.TailBytes(layers_) / sharers + options_.slots * layout.SlotBytes(layers_);
   }
   return options_.slots *
@@ -211,6 +216,11 @@ ClusterConfig LocalCluster::MakeConfig() const {
   config.partition = options_.partition;
   config.attention = options_.attention;
   config.kv = options_.int8 ? KvForm::kInt8 : KvForm::kBF16;
+  if (!options_.kv_forms.empty()) {
+    config.kv = options_.kv_forms.front();
+    config.kv_forms = options_.kv_forms;
+    config.kv_int8_percent = options_.kv_int8_percent;
+  }
   config.policy = std::string(options_.policy_auto.has_value() ? kPolicyAuto
                               : options_.local                 ? kPolicyLocal
                               : options_.sparse_ratio > 0      ? kPolicyFetchSparse

@@ -27,6 +27,7 @@
 #include "common/clock.h"
 #include "common/device_memory.h"
 #include "common/dtype.h"
+#include "common/kv_form.h"
 #include "common/streaming_heads.h"
 #include "common/thread_pool.h"
 #include "common/window_place.h"
@@ -90,6 +91,9 @@ struct LocalClusterOptions {
   std::function<std::unique_ptr<memory_node::SpillDisk>()> spill_disk = {};
   bool keeps_all_slots = false;  // Those behind windows too.
   bool int8 = false;             // K and V are INT8.
+  // Several forms of K and V, in place of `int8`; there is room for `slots` of each.
+  std::vector<KvForm> kv_forms = {};
+  uint32_t kv_int8_percent = 50;
   uint32_t lanes = 1;
   core::SubBatchOptions sub_batches = {};
   uint32_t chunk_tokens = 512;

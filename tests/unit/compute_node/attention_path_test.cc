@@ -193,7 +193,8 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     } else if (GetParam().kind == plan::AttentionPath::kStreaming) {
       maker_ = std::make_unique<StreamingPathMaker>(executor().device(), kernels::CpuAttention());
     } else {
-      maker_ = std::make_unique<RemotePathMaker>("c0", executor().device());
+      maker_ = std::make_unique<RemotePathMaker>(plan::AttentionPath::kRemote, "c0",
+                                                 executor().device());
     }
     ASSERT_TRUE(
         maker_->Reserve(config_, {.layers = static_cast<uint32_t>(config_.layers.size())}).ok());
@@ -213,8 +214,10 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                                                    .bytes = layout.query_region_bytes(),
                                                    .signal_words = layout.query_region_words(),
                                                    .epoch = kEpoch});
-      node.device = *kernels::CpuKvDevices(kernels::CpuAttention(), memory_pool_)(
-          memory_node::AttentionWorker::DeviceOptions(config_, plan::LayersOf(config_, i), kSlots));
+      node.device = *kernels::CpuKvDevices(
+          kernels::CpuAttention(), memory_pool_)(memory_node::AttentionWorker::DeviceOptions(
+          config_, plan::LayersOf(config_, i), config_.KvFormOf(plan::AttentionPath::kRemote),
+          kSlots));
       node.worker = std::make_unique<memory_node::AttentionWorker>(
           memory_node::AttentionWorker::Options{.config = config_, .node = i, .checks_data = true},
           *node.transport, *node.region, *node.device, memory_pool_, node.counters);

@@ -64,5 +64,63 @@ TEST(KvFormConfigTest, WhatIsNotServedWithItIsRefusedByName) {
               HasSubstr("kv: int8 is not served by this version with attention in pairs"));
 }
 
+constexpr char kBoth[] =
+    "model: m\nkv: [bf16, int8]\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: 1GiB}]\n";
+
+TEST(KvFormConfigTest, SeveralFormsComeBackAsTheyWereWritten) {
+  const auto config = ParseClusterConfig(kBoth, "test", {"kv_int8_percent=30"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto again = ParseClusterConfig(ToYaml(*config), "test", {});
+  ASSERT_TRUE(again.ok()) << again.status();
+  for (const ClusterConfig* read : {&*config, &*again}) {
+    EXPECT_EQ(read->kv, KvForm::kBF16);
+    EXPECT_EQ(read->PreparedForms(), std::vector<KvForm>({KvForm::kBF16, KvForm::kInt8}));
+    EXPECT_EQ(read->kv_int8_percent, 30u);
+    EXPECT_TRUE(read->HasBothForms());
+    EXPECT_TRUE(read->IsLossy());
+  }
+  const auto other = ParseClusterConfig(kBoth, "test", {"kv=[int8, bf16]"});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(other->kv, KvForm::kInt8);
+  EXPECT_TRUE(other->HasBothForms());
+  const auto one = ParseClusterConfig(kBoth, "test", {"kv=[int8]"});
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->kv, KvForm::kInt8);
+  EXPECT_FALSE(one->HasBothForms());
+}
+
+TEST(KvFormConfigTest, WhatIsNotServedWithSeveralFormsIsRefusedByName) {
+  const auto error_of = [](const std::vector<std::string>& overrides) -> std::string {
+    const auto config = ParseClusterConfig(kBoth, "test", overrides);
+    return config.ok() ? "no error" : config.status().ToString();
+  };
+  EXPECT_EQ(error_of({}), "no error");
+  EXPECT_EQ(error_of({"partition=head"}), "no error");
+  EXPECT_EQ(error_of({"policies=[attend_remote]"}), "no error");
+  constexpr char kList[] = "kv: a list of forms is not served by this version with ";
+  for (const std::string policy : {"fetch_heads", "fetch_recompute", "fetch_sparse"}) {
+    EXPECT_THAT(error_of({"policy=" + policy}),
+                AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr(kList + ("policy " + policy))));
+  }
+  EXPECT_THAT(error_of({"policy=local", "memory=[]", "compute.0.capacity=1GiB"}),
+              HasSubstr(std::string(kList) + "policy local"));
+  EXPECT_THAT(error_of({"policies=[attend_remote, fetch_heads]"}),
+              HasSubstr(std::string(kList) + "policy fetch_heads"));
+  EXPECT_THAT(error_of({"compute=[{name: c0, replica: r, stage: 0}, {name: c1, replica: r, stage: "
+                        "1}]"}),
+              HasSubstr(std::string(kList) + "a replica of several nodes"));
+  EXPECT_THAT(error_of({"partition=token_range"}), HasSubstr("partition token_range"));
+  EXPECT_THAT(error_of({"memory.0.spill={path: spilled, capacity: 1GiB}"}), HasSubstr("spill"));
+  EXPECT_THAT(error_of({"attention.decode=pairs"}), HasSubstr("attention in pairs"));
+  EXPECT_THAT(error_of({"kv=[bf16, bf16]"}),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("names bf16 twice")));
+  EXPECT_THAT(error_of({"kv=[bf16, int4]"}), HasSubstr("'int4' is not one of bf16, int8"));
+  EXPECT_THAT(error_of({"kv=[]"}), HasSubstr("kv: wants one value"));
+  for (const std::string percent : {"0", "100", "200"}) {
+    EXPECT_THAT(error_of({"kv_int8_percent=" + percent}),
+                HasSubstr("kv_int8_percent: " + percent + " leaves one of the forms"));
+  }
+}
+
 }  // namespace
 }  // namespace lamina

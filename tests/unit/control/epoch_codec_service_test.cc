@@ -88,6 +88,7 @@ class Draw {
             .streaming = {.sink = Number(), .window = Number(), .layers = List(&Draw::Numbers)},
             .memory_nodes = List(&Draw::Name),
             .slots = List(&Draw::Number),
+            .int8_slots = List(&Draw::Number),
             .partition = Flag() ? Partition::kHead : Partition::kTokenRange,
             .heads = ConsecutiveRanges(List(&Draw::Number)),
             .span_tokens = Number(),

@@ -104,6 +104,55 @@ TEST(EpochFormingTest, AttentionIsInPairsWhereEveryNodeIsFastAtThem) {
   EXPECT_EQ(fetching->attention, "canonical: policies that fetch have no other");
 }
 
+EngineOptions BothForms() {
+  EngineOptions options = Options();
+  options.kv = {.tails = 1, .int8_percent = 50};
+  options.policies = {
+      {.name = "attend_remote", .path = plan::AttentionPath::kRemote},
+      {.name = "attend_remote", .path = plan::AttentionPath::kRemoteInt8, .kv = KvForm::kInt8}};
+  return options;
+}
+
+TEST(EpochFormingTest, SlotsOfTwoFormsAreSharesOfTheirOwn) {
+  const EngineOptions options = BothForms();
+  const EpochMembers members = Members();
+  const auto formed = EpochForming(options).Form(members);
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  ASSERT_EQ(formed->shares.size(), 4u);
+  for (uint32_t share = 0; share < 4; ++share) {
+    SCOPED_TRACE(share);
+    const bool int8 = share >= 2;
+    const KvSlots slots = options.kv.BothIn(members.kv[share % 2].capacity_bytes, options.layers);
+    EXPECT_EQ(formed->shares[share].slots, int8 ? slots.int8 : slots.bf16);
+    EXPECT_GT(formed->shares[share].slots, 0u);
+    EXPECT_EQ(formed->shares[share].form, int8 ? KvForm::kInt8 : KvForm::kBF16);
+    EXPECT_EQ(formed->shares[share].name, members.kv[share % 2].name);
+    EXPECT_EQ(int8 ? formed->config().int8_slots[share - 2] : formed->config().slots[share],
+              formed->shares[share].slots);
+  }
+  EXPECT_THAT(formed->SharesOf(0), ElementsAre(0, 2));
+  EXPECT_THAT(formed->SharesOf(1), ElementsAre(1, 3));
+  plan::StepPlan plan{.joins = {{.id = 1, .memory_node = 3}, {.id = 2, .memory_node = 0}},
+                      .allocations = {{.sequence = 1, .memory_node = 3}}};
+  formed->NameNodes(plan);
+  EXPECT_EQ(plan.joins[0].memory_node, 1u);
+  EXPECT_EQ(plan.joins[1].memory_node, 0u);
+  EXPECT_EQ(plan.allocations[0].memory_node, 1u);
+}
+
+TEST(EpochFormingTest, WhereHeadsAreSpreadEachFormIsOneShare) {
+  EngineOptions options = BothForms();
+  options.partition = Partition::kHead;
+  const auto formed = EpochForming(options).Form(Members());
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  ASSERT_EQ(formed->shares.size(), 2u);
+  EXPECT_EQ(formed->shares[1].form, KvForm::kInt8);
+  EXPECT_THAT(formed->config().slots, testing::Each(formed->shares[0].slots));
+  EXPECT_THAT(formed->config().int8_slots, testing::Each(formed->shares[1].slots));
+  EXPECT_THAT(formed->SharesOf(0), ElementsAre(0, 1));
+  EXPECT_THAT(formed->SharesOf(1), ElementsAre(0, 1));
+}
+
 TEST(EpochFormingTest, OfSeveralPoliciesAllPathsArePrepared) {
   EngineOptions options = Options();
   options.policies = {{.name = "attend_remote", .path = plan::AttentionPath::kRemote},

@@ -75,6 +75,32 @@ TEST(NodeAdmissionTest, TailsComeWithTheSlotsOfInt8) {
                 "one KV head of one request of 64 tokens");
 }
 
+// Both forms: 512 bytes a token of bf16, 288 of INT8, each with half of what the tails leave.
+TEST(NodeAdmissionTest, SlotsOfBothFormsHaveRoomForALongestRequestEach) {
+  EngineOptions options = Options();
+  options.kv = {.tails = 3, .int8_percent = 50};
+  const uint64_t tails = 3 * 64 * 512;
+  const uint64_t least = options.kv.CapacityFor(64, options.layers);
+  EXPECT_EQ(least, tails + 65'600) << "64 slots of bf16, doubled, in whole hundreds";
+  for (const uint64_t capacity : {least, least + 123'456}) {
+    const KvSlots both = options.kv.BothIn(capacity, options.layers);
+    EXPECT_LE(both.bf16 * 512 + both.int8 * 288, capacity - tails);
+    EXPECT_GT((both.bf16 + 1) * 512 + both.int8 * 288, capacity - tails) << "no slot is left";
+    EXPECT_GE(both.bf16, 64u);
+    EXPECT_GE(both.int8, 64u);
+  }
+  const NodeAdmission admission(options);
+  EXPECT_EQ(admission.SlotsOf(Memory(tails - 1)), 0u);
+  EXPECT_TRUE(admission.Check(Memory(least), /*holds_kv=*/true).ok());
+  ExpectRefused(admission.Check(Memory(least - 1000), /*holds_kv=*/true),
+                "room for 63 tokens of each form and 96.0 KiB for the open blocks of 3 sequences "
+                "(kv int8, limits.running_max), but one request may have 64");
+  options.partition = Partition::kHead;
+  EXPECT_TRUE(admission.Check(Memory(least / 2), /*holds_kv=*/true).ok());
+  ExpectRefused(admission.Check(Memory(least / 2 - 1), /*holds_kv=*/true),
+                "one KV head of one request of 64 tokens");
+}
+
 TEST(NodeAdmissionTest, AnotherVersionIsRefused) {
   const EngineOptions options = Options();
   NodeHello hello = Compute();

@@ -203,6 +203,33 @@ TEST_F(RouterTest, APolicyOfTheHeaderReachesTheBackendAndItsWordTheAnswer) {
   }
 }
 
+TEST_F(RouterTest, AFormOfKvOfTheHeaderReachesTheBackendAndItsWordTheAnswer) {
+  backend_.models = std::vector<client::ModelInfo>{
+      {.id = "m",
+       .sequence_tokens_max = 100,
+       .policies = {{.name = "one", .kv = "bf16"},
+                    {.name = "one", .lossy = "kv_int8", .kv = "int8"}},
+       .policy = "one"}};
+  Router router(backend_, side_work_, {});
+  const std::vector<std::pair<std::string, std::string>> words = {
+      {"", ""}, {"bf16", ""}, {"int8", "kv_int8"}, {"unknown", ""}};
+  for (const auto& [kv, word] : words) {
+    SCOPED_TRACE(kv);
+    RecordingWriter writer;
+    HttpRequest request = Post("/v1/completions", R"({"model":"m","prompt":"x"})");
+    request.kv = kv;
+    const auto handler = router.Handle(std::move(request), writer);
+    const auto& generation = backend_.generations.back();
+    EXPECT_EQ(generation->options.kv, kv);
+    generation->Send({.text = "y", .finish_reason = client::FinishReason::kStop});
+    generation->Finish(absl::OkStatus());
+    ASSERT_TRUE(writer.response.has_value());
+    const HttpHeaders expected =
+        word.empty() ? HttpHeaders() : HttpHeaders{{"x-lamina-lossy", word}};
+    EXPECT_EQ(writer.response->headers, expected);
+  }
+}
+
 // A completion, or what else, of so many bytes that they are read off the gateway's thread.
 std::string Large(const std::string& fields) {
   return absl::StrCat("{", fields, std::string(SideWork::kSmallBytesMax, ' '), "}");

@@ -221,6 +221,32 @@ TEST(EpochTopologyCreateTest, HeadsThatAreNotTheLayersAreRefused) {
   ExpectRefused(config, "to 1 of 2 memory nodes");
 }
 
+TEST(EpochTopologyCreateTest, SlotsOfTwoFormsAreThoseOfRowsThatAttendAtMemoryNodes) {
+  EpochConfig config = Config();
+  config.stages.clear();
+  config.prefill_nodes = 0;
+  config.prefill_lanes = 0;
+  config.attention_paths.Add(AttentionPath::kRemoteInt8);
+  config.int8_tails = 4;
+  ExpectRefused(config, "has INT8 slots of 0 memory nodes");
+  config.int8_slots.assign(config.memory_nodes.size(), 10);
+  EXPECT_TRUE(EpochTopology::Create(config).ok()) << EpochTopology::Create(config).status();
+  EXPECT_EQ(config.KvFormOf(AttentionPath::kRemote), KvForm::kBF16);
+  EXPECT_EQ(config.KvFormOf(AttentionPath::kRemoteInt8), KvForm::kInt8);
+  EpochConfig bad = config;
+  bad.int8_tails = 0;
+  ExpectRefused(bad, "which this version does not serve");
+  bad = config;
+  bad.attention_paths = {AttentionPath::kRemote};
+  ExpectRefused(bad, "has INT8 slots of");
+  bad = config;
+  bad.attention.decode = AttentionArithmetic::kPairs;
+  ExpectRefused(bad, "which this version does not serve");
+  EpochConfig whole = Config();
+  whole.int8_tails = 4;
+  EXPECT_EQ(whole.KvFormOf(AttentionPath::kRemote), KvForm::kInt8);
+}
+
 TEST(EpochTopologyCreateTest, NoAttentionPathIsRefused) {
   EpochConfig config = Config();
   config.attention_paths = {};
@@ -230,7 +256,7 @@ TEST(EpochTopologyCreateTest, NoAttentionPathIsRefused) {
 TEST(EpochTopologyCreateTest, AnAttentionPathOfALaterVersionIsRefused) {
   EpochConfig config = Config();
   config.attention_paths = AttentionPaths::FromBits(1u << 7 | 1u);
-  ExpectRefused(config, "attention paths 129; this version knows 63");
+  ExpectRefused(config, "attention paths 129; this version knows 127");
 }
 
 TEST(EpochTopologyCreateTest, PathLocalWithKvElsewhereIsRefused) {

@@ -139,6 +139,35 @@ TEST(SlotTablesTest, EachSequenceHasATailOfItsOwnUntilItLeaves) {
   ASSERT_TRUE(tables.Apply(Joining(5, 0, {{10, 5}})).ok());  // It is the one that left, anew.
 }
 
+StepPlan JoiningBy(AttentionPath path, SequenceId id, const Extent& extent) {
+  StepPlan plan = Joining(id, 0, {extent});
+  plan.joins[0].path = path;
+  return plan;
+}
+
+TEST(SlotTablesTest, SequencesOfPathRemoteInt8AloneHaveTailsAndSlotsOfThatForm) {
+  SlotTables tables({.slots = 10, .tails = 2, .int8_slots = 50});
+  EXPECT_TRUE(tables.Apply(JoiningBy(AttentionPath::kRemoteInt8, 1, {40, 10})).ok());
+  EXPECT_TRUE(tables.Apply(JoiningBy(AttentionPath::kRemote, 2, {0, 10})).ok());
+  EXPECT_TRUE(tables.Apply(JoiningBy(AttentionPath::kRemote, 3, {0, 1})).ok());
+  EXPECT_TRUE(tables.Apply(JoiningBy(AttentionPath::kRemoteInt8, 4, {0, 10})).ok());
+  EXPECT_NE(tables.Find(1)->tail, tables.Find(4)->tail);
+  EXPECT_THAT(tables.Apply(JoiningBy(AttentionPath::kRemoteInt8, 5, {10, 1})).ToString(),
+              HasSubstr("all 2 tails of open blocks are taken"));
+  StepPlan leaving;
+  leaving.leaves = {{.id = 1}, {.id = 2}};
+  EXPECT_TRUE(tables.Apply(leaving).ok());
+  EXPECT_TRUE(tables.Apply(JoiningBy(AttentionPath::kRemoteInt8, 6, {40, 10})).ok());
+  EXPECT_THAT(tables.Apply(JoiningBy(AttentionPath::kRemoteInt8, 7, {10, 1})).ToString(),
+              HasSubstr("all 2 tails"));
+  EXPECT_THAT(tables.Apply(JoiningBy(AttentionPath::kRemote, 8, {5, 6})).ToString(),
+              HasSubstr("slots [5, +6) of an arena of 10"));
+  leaving.leaves = {{.id = 6}};
+  EXPECT_TRUE(tables.Apply(leaving).ok());
+  EXPECT_THAT(tables.Apply(JoiningBy(AttentionPath::kRemoteInt8, 9, {45, 6})).ToString(),
+              HasSubstr("slots [45, +6) of an arena of 50"));
+}
+
 TEST(SlotTablesTest, TokensWhoseSlotsAreReleasedKeepTheirNumbers) {
   SlotTables tables({.slots = 100});
   ASSERT_TRUE(tables.Apply(Joining(1, 0, {{10, 5}, {40, 6}})).ok());

@@ -125,6 +125,7 @@ TEST_F(SchedulerBeamsTest, BeamsThatQueueGetTheSlotsThatTheirSiblingsKeep) {
     SchedulerOptions options = SmallOptions();
     options.memory_nodes[0].slots = slots;
     options.running_max = 1;
+    options.kv = KvForm::kInt8;
     options.int8_tails = 1;
     options.cached_block_tokens = 6;
     Make(options);
@@ -140,6 +141,7 @@ TEST_F(SchedulerBeamsTest, BeamsThatQueueGetTheSlotsThatTheirSiblingsKeep) {
 // Blocks of 8: the open one is computed again by each beam.
 TEST_F(SchedulerBeamsTest, WithInt8BeamsShareClosedBlocksAlone) {
   SchedulerOptions options = SmallOptions();
+  options.kv = KvForm::kInt8;
   options.int8_tails = options.running_max;
   options.cached_block_tokens = 8;
   Make(options);
