@@ -199,4 +199,11 @@ inline std::vector<Case> Cases() {
   };
 }
 
+// Those to which K and V, or activations, come in pieces.
+inline std::vector<Case> CasesThatFetch() {
+  std::vector<Case> cases = Cases();
+  std::erase_if(cases, [](const Case& one) { return one.fetch_bytes == 0; });
+  return cases;
+}
+
 }  // namespace lamina::compute_node

@@ -589,12 +589,7 @@ TEST_P(WindowDataTest, AByteThatChangedOnTheWayIsFound) {
   EXPECT_EQ(counters_.refusals.total(), 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, WindowDataTest, ::testing::ValuesIn([] {
-                           std::vector<Case> cases = Cases();
-                           std::erase_if(cases,
-                                         [](const Case& one) { return one.fetch_bytes == 0; });
-                           return cases;
-                         }()),
+INSTANTIATE_TEST_SUITE_P(Paths, WindowDataTest, ::testing::ValuesIn(CasesThatFetch()),
                          [](const auto& test) { return std::string(test.param.name); });
 INSTANTIATE_TEST_SUITE_P(Paths, AttentionPathTest, ::testing::ValuesIn(Cases()),
                          [](const auto& test) { return std::string(test.param.name); });
