@@ -280,7 +280,7 @@ class StepWorkerTest : public ::testing::TestWithParam<Way> {
       GetParam().by_device ? kernels::cuda::MakeStreamsAsync() : nullptr;
   std::vector<std::string> compute_nodes_ = {"c0"};
   Program program_{Spec("gpt_neox_parallel"), DType::kBF16};
-  RemotePathMaker path_{"c0", program_.executor().device()};
+  RemotePathMaker path_{plan::AttentionPath::kRemote, "c0", program_.executor().device()};
   std::vector<PathMaker*> paths_ = {&path_};
   ThreadPool pool_{{}};
   model::GrammarCache grammars_{nullptr, {}};
