@@ -24,7 +24,7 @@ struct Int8Piece {
   size_t head_stride = 0;
   size_t bytes = 0;
 
-  // Refers to this.
+  // The view refers to this object, which must outlive it.
   kernels::KvView View() const {
     return {.k = k, .v = v, .head_stride = head_stride, .int8 = &int8};
   }

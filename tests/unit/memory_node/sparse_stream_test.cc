@@ -218,7 +218,7 @@ class Int8Wanted {
   size_t open_ = 0;
 };
 
-// As ExpectPieces(), where slots are INT8.
+// Does what ExpectPieces() does, where slots are INT8.
 uint64_t ExpectInt8Pieces(UnitCluster& cluster, const Step& step, const Chosen& chosen,
                           uint64_t first) {
   uint64_t next = first;
