@@ -3,8 +3,11 @@
 
 For each mode of predict_points.json a cluster of one compute node (core 0) and one memory node (core 1; policy local: one node with both
 cores) is started. A turn calibrates it by `lamina calibrate`, measures each point once, and simulates each by `lamina simulate` with the same
-arrivals and that turn's calibration, since the rate at which a machine reads memory may change within minutes: reads of each turn are printed.
-Leave the machine alone meanwhile: some 40 minutes with three turns; twice as long where products have no bf16 instructions.
+arrivals. The rate at which a machine reads memory may change within minutes, so each turn begins with the step of a single row, and calibrates
+anew where that has drifted by more than 3% since the last calibration. Leave the machine alone meanwhile: half an hour with three turns, up to
+three times as long where products have no bf16 instructions.
+
+--keep DIR keeps calibrations, requests and what was measured; --again DIR simulates those anew and judges, without a cluster.
 
 The error of a point is the median of said over measured, turn by turn. A point holds if tokens/s and TPOT p50 are within the larger of 10% and the runs' own spread; TTFT p50 within 15%.
 """
@@ -25,6 +28,8 @@ from programs import BIN, need
 HERE = pathlib.Path(__file__).resolve().parent
 LAMINA = BIN / "lamina"
 SECONDS = 2  # Of each of a calibration's measurements.
+DRIFT_MOST = 0.03  # Of a row's step, before a calibration is taken anew.
+OPEN_SEED, HIGHEST_SEED = 7, 11
 CATALOGUE = """format: 1
 currency: USD
 economics:
@@ -77,9 +82,9 @@ def start(mode, arguments):
     return cluster.Cluster(mode["lanes"], compute_cores="0,1" if mode["local"] else "0", memory_nodes=1, local=mode["local"])
 
 
-def arrivals(point, seed):
+def arrivals(point, index):
     """The same requests for the cluster and the simulator."""
-    draw = random.Random(seed)
+    draw = random.Random(point.get("seed", index))
     at, lines = 0.0, []
     for _ in range(point.get("requests") or point["rows"]):
         lines.append(json.dumps({"arrival_s": round(at, 6), "input_tokens": point["input"], "output_tokens": point["output"]}))
@@ -99,34 +104,52 @@ def span_tokens(point, result):
 
 
 class Mode:
-    """A mode's calibration, its cluster while it runs, and what it says and does at a point."""
+    """A mode's calibrations, what its cluster does at a point while it runs, and what is said of the point."""
 
     def __init__(self, name, options, folder, slo):
-        self.name, self.options, self.folder, self.slo = name, options, pathlib.Path(folder), slo
-        self.calibration = self.folder / f"{name}.json"
-        self.catalogue = self.folder / f"{name}.yaml"
-        self.config = self.folder / f"{name}_cluster.yaml"
+        self.name, self.options, self.folder, self.slo = name, options, pathlib.Path(folder) / name, slo
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.config = self.folder / "cluster.yaml"
+        self.record = self.folder / "measured.json"
+        self.calibrations = 0
+        self.read_then = 0.0  # A row's step at the last calibration.
+
+    def calibration(self, number):
+        return self.folder / f"calibration_{number}.json"
+
+    def read(self, running):
+        """Milliseconds of the step of a single row: weights are read once."""
+        return self.measure(running, arrivals({"rows": 1, "input": 64, "output": 64}, 0))["tpot"]
 
     def calibrate(self, running):
+        """Anew, where a row's step has drifted: the calibration's number, and that step."""
+        read = self.read(running)
+        if self.calibrations and abs(read / self.read_then - 1) <= DRIFT_MOST:
+            return self.calibrations, read
+        self.calibrations += 1
+        self.read_then = read
+        progress(f"{self.name}: calibrates")
         lamina("calibrate", "--server", running.address, "--model", cluster.MODEL, "--device", processor.machine(), "--seconds", SECONDS,
-               "--out", self.calibration)
+               "--out", self.calibration(self.calibrations))
         self.config.write_text(running.config.read_text())
-        measured = json.loads(self.calibration.read_text())
-        link = (measured.get("links") or [{"bytes_per_second": 1e12, "latency_seconds": 1e-9}])[0]
-        self.catalogue.write_text(CATALOGUE.format(bandwidth=link["bytes_per_second"] / 1e9, latency=1e6 * link["latency_seconds"]))
-        return measured
+        return self.calibrations, read
 
     def measure(self, running, trace):
         path = self.folder / "trace.jsonl"
         path.write_text(trace)
         return figures(json.loads(lamina("bench", "--server", running.address, "--trace", path, "--slo", self.slo, "--json")))
 
-    def predict(self, point, trace):
+    def predict(self, number, point, trace):
+        """What the simulator says with the calibration of that number."""
+        measured = json.loads(self.calibration(number).read_text())
+        link = (measured.get("links") or [{"bytes_per_second": 1e12, "latency_seconds": 1e-9}])[0]
+        catalogue = self.folder / "catalogue.yaml"
+        catalogue.write_text(CATALOGUE.format(bandwidth=link["bytes_per_second"] / 1e9, latency=1e6 * link["latency_seconds"]))
         path = self.folder / "trace.jsonl"
         path.write_text(trace)
-        result = json.loads(lamina("simulate", "--cluster", self.config, "--model", cluster.MODEL, "--catalogue", self.catalogue, "--compute", "here",
-                                   "--link", "here", "--calibration", f"here={self.calibration}", "--trace", path, "--slo", self.slo, "--warm-up", 0,
-                                   "--json"))
+        result = json.loads(lamina("simulate", "--cluster", self.config, "--model", cluster.MODEL, "--catalogue", catalogue, "--compute", "here",
+                                   "--link", "here", "--calibration", f"here={self.calibration(number)}", "--trace", path, "--slo", self.slo,
+                                   "--warm-up", 0, "--json"))
         return {**figures(result), "tokens": span_tokens(point, result)}
 
 
@@ -174,46 +197,18 @@ def highest_rate(what, holds, bound, halvings):
     return low
 
 
-def turn(mode, running, points, traces):
-    """Calibrates, measures each point and simulates each: two lists, what was said and what was measured."""
-    mode.calibrate(running)
+def turn(mode, running, points):
+    """Measures each point once: the calibration's number, a row's step, and what was measured."""
+    number, read = mode.calibrate(running)
     runs = []
-    for point, trace in zip(points, traces):
+    for i, point in enumerate(points):
         progress(f"  {name_of(point)}")
-        runs.append(mode.measure(running, trace))
-    return [mode.predict(point, trace) for point, trace in zip(points, traces)], runs
+        runs.append(mode.measure(running, arrivals(point, i)))
+    return {"calibration": number, "read": read, "runs": runs}
 
 
-def open_loop(mode, running, plan, turns):
-    """At a share of the capacity that a wave of many requests shows: errors of p50 and p99."""
-    wave = {"mode": plan["mode"], "rows": plan["capacity_rows"], "input": plan["input"], "output": plan["output"]}
-    capacity = mode.measure(running, arrivals(wave, 0))["tokens"] / plan["output"]
-    point = {**plan, "rate": plan["share"] * capacity}
-    done = [turn(mode, running, [point], [arrivals(point, 7)]) for _ in range(turns)]
-    said, runs = [a[0] for a, _ in done], [b[0] for _, b in done]
-    print(f"\nopen loop at {plan['share']:.0%} of {capacity:.2f} requests/s:")
-    bounds = {"ttft": 0.15, "tpot": 0.15, "ttft_p99": 0.30, "tpot_p99": 0.30}
-    errors = errors_of(said, runs, bounds)
-    for key, bound in bounds.items():
-        print(f"  {key:9} measured {median(runs, key):8.1f} ms, said {median(said, key):8.1f} ms, {errors[key]:+.0%} "
-              f"{'holds' if abs(errors[key]) <= bound else 'FAILS'} (±{bound:.0%})")
-    return {"capacity": capacity, **errors}
-
-
-def slo_rate(mode, running, plan, capacity):
-    def real(rate):
-        return mode.measure(running, arrivals({**plan, "rate": rate}, 11))["within"] >= 0.95
-
-    def simulated(rate):
-        point = {**plan, "rate": rate}
-        return mode.predict(point, arrivals(point, 11))["within"] >= 0.95
-
-    measured = highest_rate("measured", real, 1.5 * capacity, plan["halvings"])
-    said = highest_rate("simulated", simulated, 1.5 * capacity, plan["halvings"])
-    error = said / measured - 1 if measured > 0 else float("inf")
-    print(f"highest rate within {mode.slo}: measured {measured:.2f}/s, said {said:.2f}/s, {error:+.0%} "
-          f"{'holds' if abs(error) <= 0.10 else 'FAILS'} (±10%)")
-    return {"measured": measured, "said": said, "error": error}
+def open_point(load, capacity):
+    return {**load, "rate": load["share"] * capacity, "seed": OPEN_SEED}
 
 
 def print_lines(mode, measured):
@@ -223,24 +218,97 @@ def print_lines(mode, measured):
             print(f"{mode.name} {kind}: {1e6 * fit['fixed_seconds']:.1f} us + {1e9 * fit['slope_seconds']:.2f} ns each, R2 {fit['r2']:.4f}")
 
 
-def run_mode(mode, points, plan, arguments):
-    rows, extra, turns = [], {}, arguments.turns
+def measure_open(mode, running, plan, turns):
+    """At a share of the capacity that a wave of many requests shows, and the highest rate that meets the SLO."""
+    load, highest = plan["open"], plan["highest_rate"]
+    progress(f"{mode.name}: open loop")
+    wave = {"mode": load["mode"], "rows": load["capacity_rows"], "input": load["input"], "output": load["output"]}
+    capacity = mode.measure(running, arrivals(wave, 0))["tokens"] / load["output"]
+    point = open_point(load, capacity)
+    done = {"capacity": capacity, "turns": [turn(mode, running, [point]) for _ in range(turns)]}
+
+    def holds(rate):
+        return mode.measure(running, arrivals({**highest, "rate": rate, "seed": HIGHEST_SEED}, 0))["within"] >= 0.95
+
+    return {**done, "highest_rate": highest_rate("measured", holds, 1.5 * capacity, highest["halvings"])}
+
+
+def measure_mode(mode, points, plan, arguments):
+    """Everything that needs the cluster; it is kept in the mode's folder."""
     with start(mode.options, arguments) as running:
-        mine = [point for point in points if point["mode"] == mode.name]
-        traces = [arrivals(point, i) for i, point in enumerate(mine)]
-        done, reads = [], []
-        for i in range(turns):
-            progress(f"{mode.name}: turn {i + 1} of {turns}")
-            done.append(turn(mode, running, mine, traces))
-            print_lines(mode, json.loads(mode.calibration.read_text()))
-            reads.append(mode.measure(running, arrivals({"rows": 1, "input": 64, "output": 64}, 0))["tpot"])
-        print(f"{mode.name}: a row's step in each turn {', '.join(f'{read:.2f}' for read in reads)} ms, drift {spread(reads):.0%}")
-        for i, point in enumerate(mine):
-            rows.append(judge(point, [said[i] for said, _ in done], [runs[i] for _, runs in done]))
+        record = {"machine": processor.machine(), "turns": []}
+        for i in range(arguments.turns):
+            progress(f"{mode.name}: turn {i + 1} of {arguments.turns}")
+            record["turns"].append(turn(mode, running, points))
+            mode.record.write_text(json.dumps(record, indent=1), encoding="utf-8")
         if plan["open"]["mode"] == mode.name:
-            progress(f"{mode.name}: open loop")
-            extra["open"] = open_loop(mode, running, plan["open"], turns)
-            extra["highest_rate"] = slo_rate(mode, running, plan["highest_rate"], extra["open"]["capacity"])
+            record["open"] = measure_open(mode, running, plan, arguments.turns)
+            mode.record.write_text(json.dumps(record, indent=1), encoding="utf-8")
+
+
+def said_of(mode, points, turns):
+    """What is said of each point, turn by turn; turns with one calibration have it once."""
+    by_calibration = {}
+    for one in turns:
+        number = one["calibration"]
+        if number not in by_calibration:
+            by_calibration[number] = [mode.predict(number, point, arrivals(point, i)) for i, point in enumerate(points)]
+    return [by_calibration[one["calibration"]] for one in turns]
+
+
+def judge_open(mode, record, plan):
+    """Errors of p50 and p99, and of the highest rate."""
+    capacity, turns = record["capacity"], record["turns"]
+    point = open_point(plan["open"], capacity)
+    said, runs = [one[0] for one in said_of(mode, [point], turns)], [one["runs"][0] for one in turns]
+    print(f"\nopen loop at {plan['open']['share']:.0%} of {capacity:.2f} requests/s:")
+    bounds = {"ttft": 0.15, "tpot": 0.15, "ttft_p99": 0.30, "tpot_p99": 0.30}
+    errors = errors_of(said, runs, bounds)
+    for key, bound in bounds.items():
+        print(f"  {key:9} measured {median(runs, key):8.1f} ms, said {median(said, key):8.1f} ms, {errors[key]:+.0%} "
+              f"{'holds' if abs(errors[key]) <= bound else 'FAILS'} (±{bound:.0%})")
+    highest = plan["highest_rate"]
+
+    def holds(rate):
+        one = {**highest, "rate": rate, "seed": HIGHEST_SEED}
+        return mode.predict(turns[-1]["calibration"], one, arrivals(one, 0))["within"] >= 0.95
+
+    said_rate = highest_rate("simulated", holds, 1.5 * capacity, highest["halvings"])
+    error = said_rate / record["highest_rate"] - 1 if record["highest_rate"] > 0 else float("inf")
+    print(f"highest rate within {mode.slo}: measured {record['highest_rate']:.2f}/s, said {said_rate:.2f}/s, {error:+.0%} "
+          f"{'holds' if abs(error) <= 0.10 else 'FAILS'} (±10%)")
+    return {"open": {"capacity": capacity, **errors}, "highest_rate": {"measured": record["highest_rate"], "said": said_rate, "error": error}}
+
+
+def judge_mode(mode, points, plan):
+    """Rows of the table, and what else was measured in this mode."""
+    record = json.loads(mode.record.read_text(encoding="utf-8"))
+    turns = record["turns"]
+    for number in sorted({one["calibration"] for one in turns}):
+        print_lines(mode, json.loads(mode.calibration(number).read_text()))
+    reads = [one["read"] for one in turns]
+    print(f"{mode.name}: a row's step in each turn {', '.join(f'{read:.2f}' for read in reads)} ms, drift {spread(reads):.0%}")
+    said = said_of(mode, points, turns)
+    rows = [judge(point, [one[i] for one in said], [one["runs"][i] for one in turns]) for i, point in enumerate(points)]
+    return rows, judge_open(mode, record["open"], plan) if "open" in record else {}
+
+
+def judge_all(plan, folder, arguments):
+    """Measures each mode that is asked for, unless it was kept, and judges it."""
+    rows, extra = [], {}
+    for name, options in plan["modes"].items():
+        mode = Mode(name, options, folder, plan["slo"])
+        points = [point for point in plan["points"] if point["mode"] == name]
+        if arguments.modes and name not in arguments.modes.split(","):
+            continue
+        if not arguments.again:
+            measure_mode(mode, points, plan, arguments)
+        elif not mode.record.exists():
+            progress(f"{name}: not in {folder}")
+            continue
+        more, found = judge_mode(mode, points, plan)
+        rows += more
+        extra.update(found)
     return rows, extra
 
 
@@ -249,6 +317,9 @@ def main():
     parser.add_argument("--json", help="write all figures here")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--modes", help="only these, by commas")
+    folders = parser.add_mutually_exclusive_group()
+    folders.add_argument("--keep", metavar="DIR", help="keep here what was measured")
+    folders.add_argument("--again", metavar="DIR", help="judge what was kept there")
     cluster.add_server(parser)
     parser.add_argument("--cluster", metavar="FILE", help="with --server: its cluster file, and --modes names the one mode whose points it gets")
     arguments = parser.parse_args()
@@ -257,13 +328,10 @@ def main():
     need("lamina")
     plan = json.loads((HERE / "predict_points.json").read_text(encoding="utf-8"))
     print(f"machine   {processor.machine()}")
-    rows, extra = [], {}
     with tempfile.TemporaryDirectory(prefix="lamina-predict-") as folder:
-        for name, options in plan["modes"].items():
-            if not arguments.modes or name in arguments.modes.split(","):
-                more, found = run_mode(Mode(name, options, folder, plan["slo"]), plan["points"], plan, arguments)
-                rows += more
-                extra.update(found)
+        rows, extra = judge_all(plan, arguments.keep or arguments.again or folder, arguments)
+    if not rows:
+        parser.error(f"--again: nothing was kept in {arguments.again}")
     print(f"\n{'point':44} {'tokens/s':>9} {'said':>9} {'':>6} {'TPOT ms':>8} {'said':>8} {'':>6} {'TTFT ms':>9} {'said':>9} {'':>6}")
     for row in rows:
         cells = "".join(f" {row['measured'][key]:9.1f} {row['said'][key]:9.1f} {row['errors'].get(key, 0):+6.0%}" for key in ("tokens", "tpot", "ttft"))
