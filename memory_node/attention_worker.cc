@@ -58,7 +58,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
   if (epoch_.config.attention_paths.Has(plan::AttentionPath::kSparse)) {
     LAMINA_CHECK(device.reads() != nullptr);
     sparse_stream_.emplace(epoch_, checks_, feed_, meter_, *device.reads(),
-                           /*int8=*/device.int8() != nullptr);
+                           device.int8() != nullptr ? KvForm::kInt8 : KvForm::kBF16);
     sources_.push_back(&*sparse_stream_);
   }
   if (epoch_.config.attention_paths.Has(plan::AttentionPath::kStreaming)) {

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory_node/chosen_tokens.h"
+
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "memory_node/int8_pieces.h"
+#include "plan/slot_tables.h"
+#include "plan/token_sets.h"
+
+namespace lamina::memory_node {
+namespace {
+
+// Appends a slot, or makes the last extent longer.
+void AppendSlot(uint32_t slot, std::vector<Extent>& slots) {
+  if (!slots.empty() && slots.back().first_slot + slots.back().tokens == slot) {
+    ++slots.back().tokens;
+  } else {
+    slots.push_back({.first_slot = slot, .tokens = 1});
+  }
+}
+
+// The slots of the tokens of `set`, in order; `extents` are those of all tokens.
+void SlotsOfTokens(absl::Span<const uint64_t> set, absl::Span<const Extent> extents,
+                   std::vector<Extent>& slots) {
+  slots.clear();
+  uint32_t passed = 0;  // Tokens of the extents before.
+  for (uint32_t word = 0; word < set.size(); ++word) {
+    for (uint64_t left = set[word]; left != 0; left &= left - 1) {
+      const uint32_t token = word * 64 + static_cast<uint32_t>(std::countr_zero(left));
+      while (token - passed >= extents.front().tokens) {
+        passed += extents.front().tokens;
+        extents.remove_prefix(1);
+      }
+      AppendSlot(extents.front().first_slot + token - passed, slots);
+    }
+  }
+}
+
+class ChosenBF16 final : public ChosenTokens {
+ public:
+  explicit ChosenBF16(kernels::KvReads& kv) : kv_(kv) {}
+
+  absl::Status Begin(absl::Span<const FetchedRun> fetched) override {
+    slots_.resize(std::max(slots_.size(), fetched.size()));
+    return absl::OkStatus();
+  }
+
+  absl::Status Check(const plan::FetchRun& /*run*/, absl::Span<const uint64_t> /*set*/,
+                     const std::string& /*of*/) const override {
+    return absl::OkStatus();
+  }
+
+  void BeginLayer() override { tokens_.clear(); }
+
+  plan::FetchRun AddRun(const FetchedRun& fetched, absl::Span<const uint64_t> set) override {
+    std::vector<Extent>& slots = slots_[tokens_.size()];
+    SlotsOfTokens(set, fetched.sequence->extents, slots);
+    tokens_.push_back({.slots = slots});
+    return plan::ChosenRun(fetched.run, set, /*int8=*/false);
+  }
+
+  absl::Status Put(PieceStream& pieces, Lane& lane) override {
+    return pieces.PutTiles(lane, kv_, tokens_);
+  }
+
+ private:
+  kernels::KvReads& kv_;
+  std::vector<std::vector<Extent>> slots_;  // By run: where the layer's tokens lie.
+  std::vector<RunTokens> tokens_;           // The layer's runs so far.
+};
+
+// Chosen tokens of closed blocks are INT8, those of the open one bf16.
+class ChosenInt8 final : public ChosenTokens {
+ public:
+  ChosenInt8(const NodeEpoch& epoch, kernels::KvReads& kv) : epoch_(epoch), kv_(kv) {}
+
+  absl::Status Begin(absl::Span<const FetchedRun> fetched) override {
+    places_.resize(std::max(places_.size(), fetched.size()));
+    copies_.resize(std::max(copies_.size(), fetched.size()));
+    for (size_t run = 0; run < fetched.size(); ++run) {
+      if (PassesTail(fetched[run].run)) {
+        LAMINA_RETURN_IF_ERROR(copies_[run].Take(epoch_.layers, kv_,
+                                                 TailOf(*fetched[run].sequence).first_slot,
+                                                 fetched[run].run.tail_fetched()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Consecutive rows attend to all tokens: their blocks close at different rows.
+  absl::Status Check(const plan::FetchRun& run, absl::Span<const uint64_t> set,
+                     const std::string& of) const override {
+    if (run.tokens <= 1 || plan::IsWhole(set, run.before)) {
+      return absl::OkStatus();
+    }
+    return absl::InternalError(absl::StrCat(of, " name ", plan::CountTokens(set), " of the ",
+                                            run.before, " tokens before ", run.tokens,
+                                            " rows, which with INT8 attend to all of them"));
+  }
+
+  void BeginLayer() override { tokens_.clear(); }
+
+  plan::FetchRun AddRun(const FetchedRun& fetched, absl::Span<const uint64_t> set) override {
+    const size_t run = tokens_.size();
+    Places& places = places_[run];
+    const plan::SlotTables::Sequence& sequence = *fetched.sequence;
+    const size_t closed = fetched.run.int8_fetched() / kInt8BlockTokens;  // A word is a block.
+    SlotsOfTokens(set.first(closed), sequence.extents, places.slots);
+    blocks_.assign(set.begin(), set.begin() + static_cast<ptrdiff_t>(closed));
+    for (uint64_t& word : blocks_) {
+      word = word == 0 ? 0 : ~uint64_t{0};
+    }
+    SlotsOfTokens(blocks_, sequence.extents, places.blocks);
+    places.open.clear();
+    for (uint64_t left = closed < set.size() ? set[closed] : 0; left != 0; left &= left - 1) {
+      AppendSlot(TailOf(sequence).first_slot + static_cast<uint32_t>(std::countr_zero(left)),
+                 places.open);
+    }
+    tokens_.push_back({.slots = places.slots,
+                       .scale_slots = places.blocks,
+                       .open = places.open,
+                       .copy = PassesTail(fetched.run) ? &copies_[run] : nullptr});
+    return plan::ChosenRun(fetched.run, set, /*int8=*/true);
+  }
+
+  absl::Status Put(PieceStream& pieces, Lane& lane) override {
+    return pieces.PutInt8(lane, kv_, tokens_);
+  }
+
+ private:
+  // Where the layer's tokens of a run lie: those of closed blocks, whole blocks that have some, and
+  // those of the open one.
+  struct Places {
+    std::vector<Extent> slots;
+    std::vector<Extent> blocks;
+    std::vector<Extent> open;
+  };
+
+  const NodeEpoch& epoch_;
+  kernels::KvReads& kv_;
+  std::vector<Places> places_;         // By run.
+  std::vector<TailCopy> copies_;       // By run, of those that pass a tail.
+  std::vector<Int8RunTokens> tokens_;  // The layer's runs so far.
+  std::vector<uint64_t> blocks_;
+};
+
+}  // namespace
+
+std::unique_ptr<ChosenTokens> MakeChosenTokens(const NodeEpoch& epoch, kernels::KvReads& kv,
+                                               KvForm form) {
+  if (form == KvForm::kInt8) {
+    return std::make_unique<ChosenInt8>(epoch, kv);
+  }
+  return std::make_unique<ChosenBF16>(kv);
+}
+
+}  // namespace lamina::memory_node
