@@ -60,7 +60,7 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       shards_(context_),
       tail_(context_, sequences_, pool, options.grammars),
       lanes_(options.config.lanes),
-      rounds_(executor.weight_source().comes_in_order(), options.config.lanes),
+      starts_(MakeStepStarts(executor.weight_source().comes_in_order(), options.config.lanes)),
       order_(MakeOrder(options.config, options.node)),
       wait_(context_, paths_, replicas_, shards_) {
   const size_t rows_max = plan::StepRowsMax(options.config);
@@ -136,7 +136,7 @@ absl::Status StepWorker::Loop() {
       std::this_thread::yield();  // Nothing would move while it sleeps for a plan.
     } else {
       const ActivityScope idle(counters_.beat, ThreadActivity::kIdle);
-      inbox_.WaitForItem(rounds_.Nap(lanes_, RealClock().Now(), ThreadBeat::kNapMost));
+      inbox_.WaitForItem(starts_->Nap(lanes_, RealClock().Now(), ThreadBeat::kNapMost));
       intervals_.EndInterval(telemetry::WorkKind::kWaitPlan);
     }
   }
@@ -157,7 +157,7 @@ void StepWorker::TakePlans() {
 }
 
 absl::Status StepWorker::BeginSteps() {
-  if (!rounds_.MayBegin(lanes_, RealClock().Now())) {
+  if (!starts_->MayBegin(lanes_, RealClock().Now())) {
     return absl::OkStatus();
   }
   for (Lane& lane : lanes_) {
@@ -167,7 +167,7 @@ absl::Status StepWorker::BeginSteps() {
       LAMINA_RETURN_IF_ERROR(BeginStep(lane));
     }
   }
-  rounds_.Began(lanes_);
+  starts_->Began(lanes_);
   return absl::OkStatus();
 }
 
@@ -249,7 +249,7 @@ void StepWorker::NoteSlice(Lane& lane, Nanos elapsed) {
 // Whether the weights of the lane's slice are here; they stay until it has run.
 absl::StatusOr<bool> StepWorker::HoldWeights(Lane& lane) {
   if (!lane.weights_held) {
-    executor_.weight_source().SetEarliest(StepRounds::Earliest(lanes_));
+    executor_.weight_source().SetEarliest(StepStarts::Earliest(lanes_));
     LAMINA_ASSIGN_OR_RETURN(const WeightWait weights, executor_.weight_source().Ask(lane.slice));
     lane.weights_held = weights.here;
     lane.weights_look_again = weights.look_again;

@@ -32,7 +32,7 @@
 // when its tokens come.
 //
 // Where weights come slice by slice, lanes begin their steps together, and run each slice while its
-// weights are here (step_rounds.h).
+// weights are here (step_starts.h).
 //
 // Parts: step_layout.h the rows of a step; replica_exchange.h what compute nodes tell each other;
 // shard_exchange.h what shards do; step_tail.h the LM head and sampling; lane_wait.h the sleep of a
@@ -67,7 +67,7 @@
 #include "compute_node/shard_exchange.h"
 #include "compute_node/slice_executor.h"
 #include "compute_node/step_counters.h"
-#include "compute_node/step_rounds.h"
+#include "compute_node/step_starts.h"
 #include "compute_node/step_tail.h"
 #include "compute_node/worker_context.h"
 #include "control/inbox.h"
@@ -173,7 +173,7 @@ class StepWorker {
   ShardExchange shards_;
   StepTail tail_;
   std::vector<Lane> lanes_;
-  StepRounds rounds_;
+  const std::unique_ptr<StepStarts> starts_;
   std::unique_ptr<plan::SliceOrder> order_;
   std::vector<plan::StepPlan> taken_;
   LineFit slice_times_;

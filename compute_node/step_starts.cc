@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compute_node/step_rounds.h"
+#include "compute_node/step_starts.h"
 
 #include <algorithm>
 
@@ -11,9 +11,6 @@ bool IsIdle(const Lane& lane) { return lane.phase == LanePhase::kIdle; }
 }  // namespace
 
 bool StepRounds::MayBegin(absl::Span<const Lane> lanes, Nanos now) {
-  if (!together_) {
-    return true;
-  }
   if (!std::all_of(lanes.begin(), lanes.end(), IsIdle)) {
     return false;
   }
@@ -27,7 +24,7 @@ bool StepRounds::MayBegin(absl::Span<const Lane> lanes, Nanos now) {
 }
 
 void StepRounds::Began(absl::Span<const Lane> lanes) {
-  if (!together_ || std::all_of(lanes.begin(), lanes.end(), IsIdle)) {
+  if (std::all_of(lanes.begin(), lanes.end(), IsIdle)) {
     return;  // Plans without rows end at once, and make no round.
   }
   for (const Lane& lane : lanes) {
@@ -42,12 +39,19 @@ Nanos StepRounds::Nap(absl::Span<const Lane> lanes, Nanos now, Nanos most) const
   return any && ended_ >= 0 ? std::clamp<Nanos>(ended_ + kLinger - now, 0, most) : most;
 }
 
-uint32_t StepRounds::Earliest(absl::Span<const Lane> lanes) {
+uint32_t StepStarts::Earliest(absl::Span<const Lane> lanes) {
   uint32_t earliest = UINT32_MAX;
   for (const Lane& lane : lanes) {
     earliest = IsIdle(lane) ? earliest : std::min(earliest, lane.slice);
   }
   return earliest == UINT32_MAX ? 0 : earliest;
+}
+
+std::unique_ptr<StepStarts> MakeStepStarts(bool weights_come, size_t lanes) {
+  if (weights_come) {
+    return std::make_unique<StepRounds>(lanes);
+  }
+  return std::make_unique<StepsAtOnce>();
 }
 
 }  // namespace lamina::compute_node

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compute_node/step_rounds.h"
+#include "compute_node/step_starts.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 namespace lamina::compute_node {
 namespace {
 
-class StepRoundsTest : public testing::Test {
+class StepStartsTest : public testing::Test {
  protected:
-  StepRoundsTest() {
+  StepStartsTest() {
     for (uint32_t i = 0; i < lanes_.size(); ++i) {
       lanes_[i].index = i;
     }
@@ -18,36 +18,40 @@ class StepRoundsTest : public testing::Test {
 
   void Plan(uint32_t lane) { lanes_[lane].plans.emplace_back(); }
   // Begins the steps of all lanes that have plans.
-  void Begin(StepRounds& rounds) {
+  void Begin(StepStarts& starts) {
     for (Lane& lane : lanes_) {
       if (!lane.plans.empty()) {
         lane.plans.clear();
         lane.phase = LanePhase::kReady;
       }
     }
-    rounds.Began(lanes_);
+    starts.Began(lanes_);
+  }
+  // A round of lanes 0 and 1.
+  void BeginTwo(StepRounds& rounds) {
+    Plan(0);
+    Plan(1);
+    ASSERT_TRUE(rounds.MayBegin(lanes_, 0));
+    Begin(rounds);
   }
   void End(uint32_t lane) { lanes_[lane].phase = LanePhase::kIdle; }
 
   std::vector<Lane> lanes_ = std::vector<Lane>(3);
 };
 
-TEST_F(StepRoundsTest, LanesBeginAtAnyTimeWhereWeightsStay) {
-  StepRounds rounds(/*together=*/false, 3);
+TEST_F(StepStartsTest, LanesBeginAtAnyTimeWhereWeightsStay) {
+  StepsAtOnce starts;
   Plan(0);
-  EXPECT_TRUE(rounds.MayBegin(lanes_, 0));
-  Begin(rounds);
+  EXPECT_TRUE(starts.MayBegin(lanes_, 0));
+  Begin(starts);
   Plan(1);
-  EXPECT_TRUE(rounds.MayBegin(lanes_, 1));
-  EXPECT_EQ(rounds.Nap(lanes_, 1, Seconds(1)), Seconds(1));
+  EXPECT_TRUE(starts.MayBegin(lanes_, 1));
+  EXPECT_EQ(starts.Nap(lanes_, 1, Seconds(1)), Seconds(1));
 }
 
-TEST_F(StepRoundsTest, ALaneThatComesLateWaitsForTheEndOfTheRound) {
-  StepRounds rounds(/*together=*/true, 3);
-  Plan(0);
-  Plan(1);
-  ASSERT_TRUE(rounds.MayBegin(lanes_, 0));
-  Begin(rounds);
+TEST_F(StepStartsTest, ALaneThatComesLateWaitsForTheEndOfTheRound) {
+  StepRounds rounds(3);
+  BeginTwo(rounds);
   Plan(2);
   EXPECT_FALSE(rounds.MayBegin(lanes_, Seconds(5)));
   End(0);
@@ -63,12 +67,9 @@ TEST_F(StepRoundsTest, ALaneThatComesLateWaitsForTheEndOfTheRound) {
   EXPECT_EQ(lanes_[2].phase, LanePhase::kReady);
 }
 
-TEST_F(StepRoundsTest, ALaneThatHasNothingMoreIsNotWaitedForLong) {
-  StepRounds rounds(/*together=*/true, 3);
-  Plan(0);
-  Plan(1);
-  ASSERT_TRUE(rounds.MayBegin(lanes_, 0));
-  Begin(rounds);
+TEST_F(StepStartsTest, ALaneThatHasNothingMoreIsNotWaitedForLong) {
+  StepRounds rounds(3);
+  BeginTwo(rounds);
   End(0);
   End(1);
   Plan(0);
@@ -83,12 +84,9 @@ TEST_F(StepRoundsTest, ALaneThatHasNothingMoreIsNotWaitedForLong) {
 }
 
 // Leaves end at once, and say nothing about what comes.
-TEST_F(StepRoundsTest, PlansWithoutRowsMakeNoRound) {
-  StepRounds rounds(/*together=*/true, 3);
-  Plan(0);
-  Plan(1);
-  ASSERT_TRUE(rounds.MayBegin(lanes_, 0));
-  Begin(rounds);
+TEST_F(StepStartsTest, PlansWithoutRowsMakeNoRound) {
+  StepRounds rounds(3);
+  BeginTwo(rounds);
   End(0);
   End(1);
   EXPECT_FALSE(rounds.MayBegin(lanes_, 100));
@@ -99,14 +97,14 @@ TEST_F(StepRoundsTest, PlansWithoutRowsMakeNoRound) {
   EXPECT_TRUE(rounds.MayBegin(lanes_, 300));
 }
 
-TEST_F(StepRoundsTest, TheEarliestSliceIsTheSlowestLanes) {
-  EXPECT_EQ(StepRounds::Earliest(lanes_), 0u);
+TEST_F(StepStartsTest, TheEarliestSliceIsTheSlowestLanes) {
+  EXPECT_EQ(StepStarts::Earliest(lanes_), 0u);
   lanes_[0].phase = LanePhase::kReady;
   lanes_[0].slice = 7;
-  EXPECT_EQ(StepRounds::Earliest(lanes_), 7u);
+  EXPECT_EQ(StepStarts::Earliest(lanes_), 7u);
   lanes_[2].phase = LanePhase::kWaiting;
   lanes_[2].slice = 5;
-  EXPECT_EQ(StepRounds::Earliest(lanes_), 5u);
+  EXPECT_EQ(StepStarts::Earliest(lanes_), 5u);
 }
 
 }  // namespace
