@@ -259,11 +259,15 @@ TEST(PrefixCacheTest, KvOfSpreadHeadsOutlivesAnEpochOfTheSameMemoryNodes) {
 // Sequences of three spans each, over three memory nodes, in so many lanes.
 class CutSequencesTest : public ::testing::TestWithParam<uint32_t> {
  protected:
-  void SetUp() override {
+  void SetUp() override { Make(/*keeps=*/true); }
+
+  void Make(bool keeps) {
     LocalClusterOptions options = Base();
     options.partition = Partition::kTokenRange;
     options.memory_nodes = 3;
     options.lanes = GetParam();
+    options.prefix_cache = keeps;
+    specs_.clear();
     cluster_ = MakeCluster(options);
     ASSERT_NE(cluster_, nullptr);
     for (uint64_t i = 0; i < 4; ++i) {
@@ -324,12 +328,20 @@ TEST_P(CutSequencesTest, OnlyWhatLayOnALostNodeIsComputedAgain) {
     lost = SlotsHeldOn("m1");
     cluster_->Detach("m1");
   });
+  RecordProperty("lost", static_cast<int>(lost));
+  RecordProperty("computed", static_cast<int>(computed));
   EXPECT_EQ(computed, missed_);
   // Slots of rows that were planned and not done are held, and sequences grow meanwhile.
   ASSERT_GT(lost, 4u * 100);
   EXPECT_GE(computed + 4 * 8, lost);
   EXPECT_LE(computed, lost + 4 * 60);
   EXPECT_LT(computed, 4u * 520 * 2 / 3) << "of more than so many";
+}
+
+TEST_P(CutSequencesTest, AllIsComputedAgainWhereNothingIsKept) {
+  Make(/*keeps=*/false);
+  EXPECT_GE(ComputedAgain([&] { cluster_->Detach("m1"); }), 4u * 520);
+  EXPECT_EQ(missed_, 0u) << "nobody looks for anything";
 }
 
 // Nothing is lost with a node that joins: the token that is sampled from is computed, and no other.
