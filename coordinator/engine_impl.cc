@@ -195,19 +195,23 @@ void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::s
 void Engine::Impl::EpochServes(const FormedEpoch& epoch) { scheduler.SetArenas(ArenasOf(epoch)); }
 
 // Arenas in which the nodes' slots have been since they were prepared last. Those of a share of
-// several nodes are one: what it keeps is there if all its nodes have kept theirs. 0 where heads
-// are spread, which an epoch may spread in another way.
+// several nodes are one: what it keeps is there if all its nodes have kept theirs. Where heads are
+// spread, the name says which each has: an epoch may spread them in another way.
 std::vector<uint64_t> Engine::Impl::ArenasOf(const FormedEpoch& epoch) const {
   std::vector<std::vector<uint64_t>> arenas(epoch.shares.size());
   for (uint32_t i = 0; i < epoch.share_of.size(); ++i) {
     const AttachedNode* node = members.nodes().Find(epoch.config().memory_nodes[i]);
     for (const uint32_t share : epoch.SharesOf(i)) {
       arenas[share].push_back(node == nullptr ? 0 : node->kv_arena);
+      if (epoch.heads_spread()) {
+        const HeadRange& heads = epoch.config().heads[i];
+        arenas[share].insert(arenas[share].end(), {1 + uint64_t{heads.first}, heads.count});
+      }
     }
   }
   std::vector<uint64_t> joined;
   for (const std::vector<uint64_t>& of_share : arenas) {
-    joined.push_back(epoch.heads_spread() ? 0 : core::JoinArenas(of_share));
+    joined.push_back(core::JoinArenas(of_share));
   }
   return joined;
 }

@@ -13,11 +13,11 @@
 //   every layer has a window the allocations may be for the first tokens alone; those behind come
 //   with the steps that need them, and tokens that no query reaches any more give their slots up.
 //   Its other chunks follow in order in later steps of the lane, one per step, not always in
-//   consecutive ones. Tokens that no chunk has are either there already, before the first one
-//   (a prefix whose slots are shared with whoever stored it), or come as prompt rows, behind the
-//   last one: several in a step, in order. They attend over all tokens before them where these lie,
-//   so that no scratch holds them. A step with prompt rows does not send queries first, since the
-//   tokens of full blocks may come with the same rows.
+//   consecutive ones. Tokens that no chunk has are either there already (a prefix that another one
+//   has stored, or with spans any of its own from an epoch before), or come as prompt rows, behind
+//   the chunks: several in a step, in order. They attend over all tokens before them where these
+//   lie, so that no scratch holds them. A step with prompt rows does not send queries first: tokens
+//   of full blocks may come with the same rows.
 // - Decode rows of a sequence begin after the step of its last chunk is done everywhere. Row by row
 //   the positions are tokens.size(), tokens.size() + 1, ...; the slot of a row's token is allocated
 //   in the row's own plan. A sequence may sit out a step.

@@ -68,14 +68,15 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   if (found.away > 0 && !cost::ReadPays(places_.spills.RatesOf(nodes[0]), found.away)) {
     found.away = 0;
   }
-  if (found.tokens > 0 && found.away == 0 && !maker_.HasRoom(step)) {
+  const uint32_t there = places_.kept.NextMissing(first, found.tokens + found.away);
+  if (there > 0 && found.away == 0 && !maker_.HasRoom(step)) {
     return false;  // What follows a found prefix is rows, and those of this step are given away.
   }
   if (IsWorthWaiting(found, first) || !MakeRoomFor(first, nodes[0], found)) {
     return false;
   }
-  if (found.tokens + found.away == 0) {  // Else the rest of its prompt is rows.
-    first.scratch_tokens = std::min(first.tokens(), options_.scratch_tokens);
+  if (there == 0) {  // Else the rest of its prompt is rows.
+    first.scratch_tokens = std::min(places_.kept.EndOfMissing(first, 0), options_.scratch_tokens);
     if (first.request.decode_from > 0) {
       first.scratch_tokens = std::min(first.scratch_tokens, first.request.decode_from);
     }
@@ -92,11 +93,32 @@ bool Admission::AdmitFirst(OpenSteps& open) {
 
 bool Admission::MakeRoomFor(Sequence& sequence, uint32_t node, const PrefixCache::Found& found) {
   if (options_.span_tokens > 0) {
-    return true;  // Nothing is kept.
+    return MakeRoomForSpans(sequence);
   }
   const uint64_t wanted = SlotsWanted(node, options_.SlotsAtOnce(sequence.tokens()), found);
   places_.cache.MakeRoomFor(sequence, node, wanted);
   return places_.kv.directory().SlotsFree(node) >= wanted;
+}
+
+bool Admission::MakeRoomForSpans(const Sequence& sequence) {
+  const std::vector<PrefixCache::Found> found = FoundOnNodes(sequence);
+  for (uint32_t node = 0; node < found.size(); ++node) {
+    const uint64_t wanted = taken_[node] == 0 ? 0 : SlotsWanted(node, taken_[node], found[node]);
+    places_.kept.MakeRoom(node, wanted, &sequence);
+    if (places_.kv.directory().SlotsFree(node) < wanted) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<PrefixCache::Found> Admission::FoundOnNodes(const Sequence& sequence) const {
+  std::vector<PrefixCache::Found> found = places_.cache.FindOnNodes(sequence);
+  for (const KeptSequences::Part& part : places_.kept.PartsOf(sequence)) {
+    found[part.node].tokens += part.tokens;
+    found[part.node].unused += part.tokens;
+  }
+  return found;
 }
 
 std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, const Sequence& sequence) {
@@ -156,8 +178,8 @@ bool Admission::NodeHasRoom(uint32_t node, uint32_t tokens) const {
 
 bool Admission::HasSlots(uint32_t node, uint64_t wanted, uint32_t free,
                          const PrefixCache::Found& found) const {
-  return places_.residents.Starving(node) == 0 &&
-         uint64_t{free} + places_.cache.UnusedOn(node) - found.unused >= wanted;
+  const uint64_t unused = uint64_t{places_.cache.UnusedOn(node)} + places_.kept.SlotsOn(node);
+  return places_.residents.Starving(node) == 0 && free + unused - found.unused >= wanted;
 }
 
 uint64_t Admission::SlotsWanted(uint32_t node, uint32_t tokens,
@@ -170,17 +192,30 @@ uint64_t Admission::SlotsWanted(uint32_t node, uint32_t tokens,
 
 // Span by span. What this sequence takes on a node counts for its next span: a node holds so many
 // whole spans of one sequence as fit side by side, so that the sequence can grow to its end
-// when it is alone.
+// when it is alone. Spans of which something is kept are where they were, and take their places
+// before the others.
 std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t lane) {
   const Lanes& lanes = places_.lanes;
   const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
   // The context that it will decode with: of all lanes, if its lane is not decided yet.
   seen_ = lanes.IsPrefill(lane) ? lanes.context_tokens() : lanes[lane].context_tokens;
   taken_.assign(options_.memory_nodes.size(), 0);
-  const std::vector<PrefixCache::Found> kept = places_.cache.FindOnNodes(sequence);
+  const std::vector<PrefixCache::Found> kept = FoundOnNodes(sequence);
+  const absl::Span<const KeptSequences::Part> parts = places_.kept.PartsOf(sequence);
+  for (const KeptSequences::Part& part : parts) {
+    taken_[part.node] += options_.span_tokens;
+    seen_[part.node] += std::min(options_.span_tokens, joins - part.first);
+  }
   std::vector<uint32_t> nodes;
+  auto part = parts.begin();
   for (uint32_t left = joins; left > 0;) {
     const uint32_t tokens = options_.span_tokens == 0 ? left : std::min(left, options_.span_tokens);
+    if (part != parts.end() && part->first == joins - left) {
+      nodes.push_back(part->node);
+      left -= tokens;
+      ++part;
+      continue;
+    }
     std::vector<NodeLoad>& loads = LoadsOfNodes(sequence, tokens, seen_, taken_, kept);
     for (uint32_t node = 0; node < loads.size(); ++node) {
       loads[node].fits &= lanes.homes().MayLive(lane, node);
@@ -197,7 +232,20 @@ std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t
     seen_[*picked] += reads;
     left -= tokens;
   }
-  return nodes;
+  return KeptHaveRoom(parts, joins, kept) ? nodes : std::vector<uint32_t>();
+}
+
+// The last span may not be full yet: from here on its tokens count alone.
+bool Admission::KeptHaveRoom(absl::Span<const KeptSequences::Part> parts, uint32_t joins,
+                             const std::vector<PrefixCache::Found>& kept) {
+  if (!parts.empty() && parts.back().first + options_.span_tokens > joins) {
+    taken_[parts.back().node] -= parts.back().first + options_.span_tokens - joins;
+  }
+  return std::all_of(parts.begin(), parts.end(), [&](const KeptSequences::Part& part) {
+    const PrefixCache::Found& found = kept[part.node];
+    return HasSlots(part.node, SlotsWanted(part.node, taken_[part.node], found),
+                    places_.kv.directory().SlotsFree(part.node), found);
+  });
 }
 
 std::vector<NodeLoad>& Admission::LoadsOfNodes(const Sequence& sequence, uint32_t tokens,
@@ -219,7 +267,7 @@ std::vector<NodeLoad>& Admission::LoadsOfNodes(const Sequence& sequence, uint32_
                       .fits = options_.MayHold(share, path) &&
                               taken[node] + uint64_t{span_max} <= share.slots &&
                               HasSlots(node, wanted, free, found),
-                      .kept_tokens = found.tokens + found.away,
+                      .kept_tokens = options_.span_tokens > 0 ? 0 : found.tokens + found.away,
                       .drops_unused_for = free >= wanted ? NodeLoad::kDropsNothing
                                                          : places_.cache.UnusedFor(node)});
   }
@@ -239,13 +287,16 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
     if (slots.empty()) {
       slots = places_.cache.Join(sequence, node);
     }
+    for (const HeldExtent& kept : places_.kept.JoinSpan(sequence)) {
+      slots.push_back(kept);
+    }
     const uint32_t left = joins - std::min(joins, kv.TokensOf(id));
     const auto allocated = kv.Append(id, std::min(kv.RoomInSpan(id), left));
     LAMINA_CHECK(allocated.ok());
     slots.insert(slots.end(), allocated->begin(), allocated->end());
   }
   const std::vector<PrefixCache::Read> reads = places_.cache.ReadBack(sequence, away);
-  sequence.chunked_tokens = sequence.cached_tokens;
+  sequence.chunked_tokens = places_.kept.NextMissing(sequence, sequence.cached_tokens);
   places_.cache.Announce(sequence);
   maker_.AddJoin(sequence, slots, open);
   life_.Settle(sequence);
@@ -319,6 +370,7 @@ void Admission::JoinForks(Sequence& parent, OpenStep& open) {
     if (fork == nullptr || !MayJoinWith(*fork, parent)) {
       continue;
     }
+    places_.kept.Drop(*fork);  // It has all that its parent has.
     life_.Begin(*fork, parent.lane, parent.node);
     life_.Attach(parent, *fork);
     maker_.AddJoin(*fork, places_.kv.Fork(parent.request.id, id, parent.join_tokens), open);

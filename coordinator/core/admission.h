@@ -13,6 +13,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "coordinator/core/kept_sequences.h"
 #include "coordinator/core/lane_balance.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/scheduler_options.h"
@@ -41,6 +43,10 @@ class Admission {
   // The memory nodes of the spans that a sequence joins with in this lane; empty when there is no
   // room. What it finds kept on a node takes no room there.
   std::vector<uint32_t> PickNodesFor(const Sequence& sequence, uint32_t lane);
+  // Whether nodes with these parts of a newcomer have room for what it takes there (taken_, with
+  // the last span as if it were full).
+  bool KeptHaveRoom(absl::Span<const KeptSequences::Part> parts, uint32_t joins,
+                    const std::vector<PrefixCache::Found>& kept);
   // The load of each node for the next `tokens` tokens of a newcomer, which has taken so many slots
   // there and makes its lane see so many tokens. `kept`: what it finds on each. Valid until the
   // next call.
@@ -55,9 +61,13 @@ class Admission {
   bool HasSlots(uint32_t node, uint64_t wanted, uint32_t free,
                 const PrefixCache::Found& found) const;
   uint64_t SlotsWanted(uint32_t node, uint32_t tokens, const PrefixCache::Found& found) const;
+  // What a newcomer finds on each node.
+  std::vector<PrefixCache::Found> FoundOnNodes(const Sequence& sequence) const;
   // Has the cache drop what takes the slots that the sequence needs besides those that it finds.
   // Whether they are free now.
   bool MakeRoomFor(Sequence& sequence, uint32_t node, const PrefixCache::Found& found);
+  // As above, on all nodes where PickNodesFor() has put its spans.
+  bool MakeRoomForSpans(const Sequence& sequence);
   // It has `away` tokens read from the spill tier, behind those that it finds.
   void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes, uint32_t away,
             OpenStep& open);

@@ -320,7 +320,7 @@ bool BeamGroups::HasSlotsBehind(const Member& from, uint32_t tokens) {
   const auto has_slot = [&](uint32_t node) {
     const uint64_t wanted = uint64_t{places_.residents.Starving(node)} + tokens;
     if (places_.kv.directory().SlotsFree(node) < wanted) {
-      places_.cache.MakeRoom(node, wanted);
+      places_.MakeRoom(node, wanted);
     }
     return places_.kv.directory().SlotsFree(node) >= wanted;
   };

@@ -23,6 +23,13 @@ struct PlannedToken {
   uint32_t position = 0;  // Position of the token that is sampled.
   uint32_t seat = 0;      // Seat of the sequence.
 };
+// K and V of tokens [first, first + tokens) of its prompt will be stored.
+struct PlannedPrompt {
+  plan::SequenceId sequence = 0;
+  uint32_t seat = 0;
+  uint32_t first = 0;
+  uint32_t tokens = 0;
+};
 struct PlannedScore {
   plan::SequenceId sequence = 0;
   bool last = false;
@@ -35,6 +42,7 @@ struct PlannedStep {
   // report them: in any other order they are searched.
   std::vector<PlannedToken> tokens;
   std::vector<PlannedScore> scores;
+  std::vector<PlannedPrompt> prompts;  // Where somebody remembers what is stored.
 };
 
 class PlannedSteps {

@@ -65,7 +65,7 @@ bool RowSlots::Allocate(Sequence& sequence, plan::StepPlan& plan) {
   }
   const size_t ahead = places_.residents.StarvingBefore(sequence);
   if (places_.kv.directory().SlotsFree(sequence.node) <= ahead) {
-    places_.cache.MakeRoom(sequence.node, ahead + 1);
+    places_.MakeRoom(sequence.node, ahead + 1);
   }
   if (places_.kv.directory().SlotsFree(sequence.node) <= ahead) {
     places_.residents.Starve(sequence);
@@ -96,7 +96,7 @@ uint32_t RowSlots::AllocatePrompt(Sequence& sequence, uint32_t end, plan::StepPl
     const uint32_t wanted =
         std::min(end - sequence.held->tokens, places_.kv.RoomInSpan(*sequence.held));
     const uint64_t waited = places_.residents.Starving(sequence.node);
-    places_.cache.MakeRoom(sequence.node, waited + wanted);
+    places_.MakeRoom(sequence.node, waited + wanted);
     const uint64_t free = places_.kv.directory().SlotsFree(sequence.node);
     const auto tokens =
         static_cast<uint32_t>(std::min<uint64_t>(wanted, free - std::min(free, waited)));
@@ -148,7 +148,7 @@ void RowSlots::MakeRoom(Sequence& sequence) {
   const uint32_t node = sequence.node;
   while (sequence.starving) {
     const KvDirectory& slots = places_.kv.directory();
-    places_.cache.MakeRoom(node, places_.residents.Starving(node));
+    places_.MakeRoom(node, places_.residents.Starving(node));
     const uint64_t coming = uint64_t{slots.SlotsFree(node)} + slots.SlotsQuarantined(node) +
                             places_.spills.SlotsLeaving(node);
     const uint64_t wanted = places_.residents.Starving(node);
@@ -179,11 +179,11 @@ uint32_t RowSlots::PickNextNode(const Sequence& sequence) const {
   for (uint32_t node = 0; node < options_.memory_nodes.size(); ++node) {
     const MemoryNodeShare& share = options_.memory_nodes[node];
     const uint64_t room = share.slots - places_.kv.SlotsOn(sequence.request.id, node);
-    loads.push_back({.lane_context_tokens = context[node],
-                     .bandwidth = share.bandwidth_bytes_per_second,
-                     .fits = room >= options_.span_tokens &&
-                             places_.residents.Starving(node) == 0 &&
-                             places_.kv.directory().SlotsFree(node) > 0});
+    loads.push_back(
+        {.lane_context_tokens = context[node],
+         .bandwidth = share.bandwidth_bytes_per_second,
+         .fits = room >= options_.span_tokens && places_.residents.Starving(node) == 0 &&
+                 places_.kv.directory().SlotsFree(node) + places_.kept.SlotsOn(node) > 0});
     if (room > room_most) {
       roomiest = node;
       room_most = room;

@@ -15,6 +15,7 @@
 #include "common/status_macros.h"
 #include "coordinator/core/admission.h"
 #include "coordinator/core/beam_groups.h"
+#include "coordinator/core/kept_sequences.h"
 #include "coordinator/core/lane_balance.h"
 #include "coordinator/core/lane_paths.h"
 #include "coordinator/core/lanes.h"
@@ -132,6 +133,7 @@ struct Scheduler::Impl {
   StepBorders borders;
   Spills spills;
   PrefixCache cache;
+  KeptSequences kept;
   SequenceLife::Places places;
   SequenceLife life;
   PlannedSteps steps;
@@ -157,7 +159,8 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
       borders(kv),
       spills(kv),
       cache(kv, spills, options.cached_block_tokens, options.copied_run_tokens),
-      places{lanes, residents, borders, kv, cache, spills},
+      kept(ServiceBefore{order.get()}, kv),
+      places{lanes, residents, borders, kv, cache, spills, kept},
       life(ServiceBefore{order.get()}, places),
       paths(lanes, life),
       balance(options, lanes, paths, steps, kv),
@@ -183,6 +186,9 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   steps.Reset(lanes.size());
   cache.Reset(nodes, options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,
               options.SlotsAtOnce(UINT32_MAX) - 1, HasSpillTier(memory_nodes));
+  const bool keeps =
+      options.prefix_cache && prefill_lanes.count() == 0 && options.windows.longest() == 0;
+  kept.Reset(nodes, keeps ? options.span_tokens : 0);
 }
 
 // The next step of a lane with what runs there. Beams go first: they are rows that decode.
@@ -311,6 +317,7 @@ absl::Status Scheduler::Impl::Audit() const {
     return absl::InternalError("more sequences wait than can have been let in");
   }
   LAMINA_RETURN_IF_ERROR(cache.Audit(life.Running()));
+  LAMINA_RETURN_IF_ERROR(kept.Audit());
   LAMINA_RETURN_IF_ERROR(spills.Audit());
   if (kv.holders() != lanes.running() + beams.holders() + spills.holders()) {
     return absl::InternalError("slots are held by one who does not run");
@@ -369,11 +376,12 @@ void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& m
                            const plan::PrefillLanes& prefill_lanes, const LaneHomes& homes) {
   impl_->life.LeaveEpoch(absl::StrJoin(lost, " and "), events);
   impl_->beams.LeaveEpoch();
-  const std::vector<PrefixCache::Saved> kept = impl_->cache.Save();
+  const std::vector<PrefixCache::Saved> blocks = impl_->cache.Save();
   const std::vector<std::optional<uint32_t>> successors =
       SuccessorsOf(impl_->options.memory_nodes, memory_nodes);
   impl_->ResetNodes(memory_nodes, prefill_lanes, homes);
-  impl_->cache.Restore(kept, successors);
+  impl_->cache.Restore(blocks, successors);
+  impl_->kept.Restore(successors);
   impl_->epoch = epoch;
   impl_->life.EndLongerThan(impl_->options, events);
   impl_->beams.Translate(events);
@@ -406,6 +414,7 @@ void Scheduler::SetArenas(const std::vector<uint64_t>& arenas) {
   for (uint32_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].arena == 0 || nodes[i].arena != arenas[i]) {
       impl_->cache.Forget(i);
+      impl_->kept.Forget(i);
     }
     nodes[i].arena = arenas[i];
   }
@@ -443,6 +452,12 @@ absl::Status Scheduler::OnStepDone(const plan::StepResult& result, Events& event
   const PlannedStep planned = impl.steps.TakeOldest(result.lane);
   for (const PlannedToken& row : planned.tokens) {
     impl.rows_discarded += impl.life.Find(row.sequence, row.seat) == nullptr ? 1 : 0;
+  }
+  for (const PlannedPrompt& prompt : planned.prompts) {
+    const Sequence* const sequence = impl.life.Find(prompt.sequence, prompt.seat);
+    if (sequence != nullptr && sequence->state == SequenceState::kPrefilling) {
+      impl.kept.Stored(*sequence, prompt.first, prompt.tokens);
+    }
   }
   impl.CommitTokens(planned, result, events);
   impl.CommitScores(planned, result, events);
@@ -510,6 +525,8 @@ SchedulerStats Scheduler::Stats() const {
                        .fetch_share = impl.maker.fetch_share(),
                        .prefix_cache = impl.cache.stats(),
                        .spills = impl.spills.stats()};
+  stats.prefix_cache.tokens_asked += impl.kept.tokens_asked();
+  stats.prefix_cache.tokens_found += impl.kept.tokens_found();
   for (uint32_t lane = 0; lane < impl.lanes.size(); ++lane) {
     stats.lanes.push_back({.rows = static_cast<uint32_t>(impl.lanes[lane].running.size()),
                            .context_tokens = impl.lanes[lane].context_tokens_all,
@@ -537,7 +554,8 @@ const KvDirectory& Scheduler::kv() const { return impl_->kv.directory(); }
 
 KvPoolStats Scheduler::KvStats(uint32_t memory_node) const {
   KvPoolStats stats = kv().Stats(memory_node);
-  stats.slots_kept = std::min(impl_->cache.UnusedOn(memory_node), stats.slots_held);
+  const uint32_t unused = impl_->cache.UnusedOn(memory_node) + impl_->kept.SlotsOn(memory_node);
+  stats.slots_kept = std::min(unused, stats.slots_held);
   stats.slots_held -= stats.slots_kept;
   return stats;
 }

@@ -32,9 +32,9 @@
 //
 // Parts: sequence_life.h (states, queue, forks), lanes.h and node_residents.h (who runs where, and
 // what that weighs), lane_balance.h (who changes lanes), step_maker.h with row_slots.h (what a step
-// is made of), admission.h (who joins it), beam_groups.h (beams of a search), planned_steps.h (what
-// is under way), step_borders.h (what a step sets free). Strategies: placement.h, out_of_slots.h,
-// step_packing.h, service_order.h.
+// is made of), admission.h (who joins it), beam_groups.h (beams), kept_sequences.h (what outlives
+// an epoch), planned_steps.h (under way), step_borders.h (what a step sets free). Strategies:
+// placement.h, out_of_slots.h, step_packing.h, service_order.h.
 //
 // The decode of a sequence is planned when the step of its last chunk is done, that is, when its
 // memory node has confirmed the K and V of the whole prompt.
@@ -111,7 +111,7 @@ class Scheduler {
 
   // Starts an epoch with these memory nodes: step numbers start again, nothing is held. Sequences
   // that were running go back to the front of the queue with what they have committed, and are
-  // recomputed, but for what the prefix cache has of them on nodes that keep their arena. `lost`
+  // recomputed, but for what is kept of them (cached, or cut) on nodes with their old arena. `lost`
   // names the nodes of any role whose loss ended the epoch before: sequences that were running then
   // remember it, and those that have lived through too many losses without a new token
   // (loss_history.h) end with kError and kUnavailable. So do sequences that no node of the new
@@ -122,7 +122,7 @@ class Scheduler {
                   const plan::PrefillLanes& prefill_lanes = {}, const LaneHomes& homes = {});
 
   // In which memory the slots of each node lie, in the order of StartEpoch, before anything runs in
-  // the epoch: what the cache has of nodes whose slots lie elsewhere than they were said to is
+  // the epoch: what was kept of nodes whose slots lie elsewhere than they were said to is
   // gone. Requires: as many as there are; nothing runs.
   void SetArenas(const std::vector<uint64_t>& arenas);
 

@@ -104,7 +104,7 @@ struct SchedulerOptions {
   // some.
   std::vector<MemoryNodeShare> memory_nodes;
   // K and V stay when their sequences have ended, for others with the same first tokens
-  // (prefix_cache.h). Not with span_tokens, nor with prefill lanes.
+  // (prefix_cache.h); with span_tokens for their own next epoch. Not with prefill lanes.
   bool prefix_cache = false;
   SchedulerStrategies strategies;
 

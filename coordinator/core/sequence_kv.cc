@@ -97,19 +97,18 @@ void SequenceKv::Keep(const HeldSpans& from, uint32_t first, uint32_t tokens,
 }
 
 OpenSpan* SequenceKv::ClaimKept(uint32_t node, const std::vector<Extent>& slots) {
-  LAMINA_CHECK(span_tokens_ == 0);
   return directory_->ClaimKept(node, slots);
 }
 
 std::vector<HeldExtent> SequenceKv::ShareKept(const OpenSpan& kept, SlotHolder to, uint32_t bare) {
   HeldSpans& target = spans_.at(to);
-  LAMINA_CHECK(span_tokens_ == 0 && target.nodes.size() == 1);
   const uint32_t tokens = KvDirectory::TokensOf(kept);
+  LAMINA_CHECK(tokens <= RoomInSpan(target));
   target.AddBare(bare);
   target.tokens += tokens;
   std::vector<HeldExtent> held;
   for (const Extent& extent : directory_->Share(kept, 0, tokens, *target.last)) {
-    held.push_back({.extent = extent, .memory_node = target.nodes[0]});
+    held.push_back({.extent = extent, .memory_node = target.nodes.back()});
   }
   return held;
 }

@@ -93,7 +93,7 @@ class SequenceKv {
   std::vector<HeldExtent> Share(SlotHolder from, uint32_t first, uint32_t tokens, SlotHolder to);
 
   // Spans of a holder's tokens that are kept without a holder, as those of KvDirectory are.
-  // Requires: nothing is cut; what is shared from or with is open, with a span on the same node.
+  // Requires: what is shared from or with is open, its last span on the same node. Keep(): uncut.
   void Keep(const HeldSpans& from, uint32_t first, uint32_t tokens, absl::Span<OpenSpan*> kept);
   OpenSpan* ClaimKept(uint32_t node, const std::vector<Extent>& slots);
   void ReleaseKept(OpenSpan* kept) { directory_->ReleaseKept(kept); }

@@ -62,6 +62,7 @@ Sequence& SequenceLife::Enter(SequenceRequest request, uint64_t arrival,
 
 void SequenceLife::Forget(Sequence& sequence) {
   places_.spills.Drop(sequence);
+  places_.kept.Drop(sequence);
   seats_[sequence.seat] = {};
   seats_free_.push_back(sequence.seat);
   sequences_.erase(sequence.request.id);
@@ -112,6 +113,7 @@ std::vector<Sequence*> SequenceLife::Detach(Sequence& sequence) {
 void SequenceLife::Decode(Sequence& sequence) {
   places_.lanes.Decode(sequence);
   places_.cache.Stored(sequence, sequence.join_tokens);
+  places_.kept.Drop(sequence);
   Detach(sequence);
 }
 
@@ -130,6 +132,7 @@ void SequenceLife::TakeOut(Sequence& sequence) {
     places_.spills.Leave(sequence);
   }
   Keep(sequence);
+  places_.kept.Drop(sequence);
   places_.borders.Leave(sequence);
   sequence.held = nullptr;
   const bool sampled = sequence.chunked_tokens == sequence.join_tokens;
@@ -210,6 +213,7 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
   draining_.clear();
   for (Sequence* sequence : taken) {
     Keep(*sequence);
+    places_.kept.Save(*sequence);
     sequence->spill = 0;
     if (!lost.empty()) {
       sequence->losses.Add(lost);

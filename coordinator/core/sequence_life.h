@@ -15,6 +15,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
+#include "coordinator/core/kept_sequences.h"
 #include "coordinator/core/lanes.h"
 #include "coordinator/core/node_residents.h"
 #include "coordinator/core/prefix_cache.h"
@@ -37,6 +38,13 @@ class SequenceLife {
     SequenceKv& kv;
     PrefixCache& cache;
     Spills& spills;
+    KeptSequences& kept;
+
+    // Has what nobody runs with give up slots of the node, until so many are free or come free.
+    void MakeRoom(uint32_t node, uint64_t slots) const {
+      cache.MakeRoom(node, slots);
+      kept.MakeRoom(node, slots);
+    }
   };
   SequenceLife(ServiceBefore before, const Places& places);
 

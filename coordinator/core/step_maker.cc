@@ -247,7 +247,8 @@ uint32_t StepMaker::BeforeDecode(const Sequence& sequence) {
 }
 
 uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& open) {
-  const uint32_t rest = sequence.join_tokens - sequence.chunked_tokens;
+  const uint32_t rest =
+      places_.kept.EndOfMissing(sequence, sequence.chunked_tokens) - sequence.chunked_tokens;
   uint32_t tokens = std::min({rest, options_.chunk_tokens, open.tokens_left, tokens_max});
   const uint32_t room =
       sequence.has_scratch ? sequence.scratch_tokens - sequence.chunked_tokens : RoomForRows(open);
@@ -262,7 +263,7 @@ uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& 
   }
   tokens = allocated - sequence.chunked_tokens;
   const plan::SequenceId id = sequence.request.id;
-  const bool last = tokens == rest;
+  const bool last = sequence.chunked_tokens + tokens == sequence.join_tokens;
   uint32_t row = kNoRow;
   if (sequence.has_scratch) {
     open.plan.chunks.push_back({.sequence = id,
@@ -275,10 +276,17 @@ uint32_t StepMaker::AddChunk(Sequence& sequence, uint32_t tokens_max, OpenStep& 
     row = static_cast<uint32_t>(open.plan.rows.size()) - 1;
   }
   open.path = sequence.path;
+  if (places_.kept.keeps()) {
+    open.record.prompts.push_back({.sequence = id,
+                                   .seat = sequence.seat,
+                                   .first = sequence.chunked_tokens,
+                                   .tokens = tokens});
+  }
   sequence.chunked_tokens += tokens;
   if (sequence.has_scratch && sequence.chunked_tokens == sequence.scratch_tokens) {
     LeaveScratch(sequence, open);
   }
+  sequence.chunked_tokens = places_.kept.NextMissing(sequence, sequence.chunked_tokens);
   sequence.last_work = open.plan.step;
   for (const plan::SequenceId fork : sequence.attached) {
     life_.Find(fork)->last_work = open.plan.step;

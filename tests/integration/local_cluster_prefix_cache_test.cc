@@ -209,5 +209,164 @@ TEST(PrefixCacheTest, KvOfNodesThatStayOutlivesAnEpoch) {
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
+// Where heads are spread, all is there still if the same memory nodes have the same heads as
+// before, and nothing if not.
+TEST(PrefixCacheTest, KvOfSpreadHeadsOutlivesAnEpochOfTheSameMemoryNodes) {
+  LocalClusterOptions options = Base();
+  options.partition = Partition::kHead;
+  options.compute_nodes = 2;
+  options.lanes = 2;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  std::vector<GenerateSpec> specs;
+  for (uint64_t i = 0; i < 6; ++i) {
+    specs.push_back(Sampled(RandomPrompt(300, i), 200, i));
+  }
+  const std::vector<GenerateResult> undisturbed = cluster->GenerateMany(specs);
+  const auto found = [&] {
+    return cluster->engine().GetStatus().scheduler.prefix_cache.tokens_found;
+  };
+  for (const std::string node : {"c1", "m1"}) {
+    SCOPED_TRACE(node);
+    for (GenerateSpec& spec : specs) {
+      spec.cache_salt = node;  // Nothing is found of the time before.
+    }
+    std::vector<std::shared_ptr<LocalRequest>> requests;
+    for (const GenerateSpec& spec : specs) {
+      requests.push_back(cluster->Start(spec));
+    }
+    for (const auto& request : requests) {
+      request->WaitForTokens(20);
+    }
+    const uint64_t before = found();
+    cluster->Detach(node);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const GenerateResult result = requests[i]->Wait();
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      ExpectSameChoice(result.choices[0], undisturbed[i].choices[0]);
+    }
+    if (node == "c1") {
+      EXPECT_GE(found() - before, 6u * 304) << "all but a block that was not full, of each";
+    } else {
+      EXPECT_EQ(found(), before);
+    }
+    cluster->Attach(node);
+    ASSERT_TRUE(cluster->WaitForState("serving").ok());
+  }
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+// Sequences of three spans each, over three memory nodes, in so many lanes.
+class CutSequencesTest : public ::testing::TestWithParam<uint32_t> {
+ protected:
+  void SetUp() override { Make(/*keeps=*/true); }
+
+  void Make(bool keeps) {
+    LocalClusterOptions options = Base();
+    options.partition = Partition::kTokenRange;
+    options.memory_nodes = 3;
+    options.lanes = GetParam();
+    options.prefix_cache = keeps;
+    specs_.clear();
+    cluster_ = MakeCluster(options);
+    ASSERT_NE(cluster_, nullptr);
+    for (uint64_t i = 0; i < 4; ++i) {
+      const std::vector<TokenId> prompt = RandomPrompt(520 + 10 * i, i);
+      specs_.push_back(i % 2 == 0 ? Greedy(prompt, 200) : Sampled(prompt, 200, i));
+    }
+    undisturbed_ = cluster_->GenerateMany(specs_);
+  }
+
+  uint32_t SlotsHeldOn(const std::string& name) const {
+    for (const auto& node : cluster_->engine().GetStatus().nodes) {
+      if (node.member.name == name) {
+        return node.kv.slots_held;
+      }
+    }
+    return 0;
+  }
+
+  // Has all requests run, and members change while they do. Returns how many tokens were computed
+  // again.
+  template <typename Change>
+  uint64_t ComputedAgain(const Change& change) {
+    std::vector<std::shared_ptr<LocalRequest>> requests;
+    for (const GenerateSpec& spec : specs_) {
+      requests.push_back(cluster_->Start(spec));
+    }
+    for (const auto& request : requests) {
+      request->WaitForTokens(20);
+    }
+    const coordinator::EngineStatus before = cluster_->engine().GetStatus();
+    EXPECT_EQ(before.scheduler.running, specs_.size()) << "they ended too early to tell anything";
+    change();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const GenerateResult result = requests[i]->Wait();
+      EXPECT_TRUE(result.status.ok()) << result.status;
+      ExpectSameChoice(result.choices[0], undisturbed_[i].choices[0]);
+    }
+    EXPECT_TRUE(cluster_->WaitForNoSlots().ok());
+    const coordinator::EngineStatus after = cluster_->engine().GetStatus();
+    EXPECT_GT(after.epoch, before.epoch);
+    const auto missed = [](const coordinator::EngineStatus& status) {
+      const core::PrefixCacheStats& cache = status.scheduler.prefix_cache;
+      return cache.tokens_asked - cache.tokens_found;
+    };
+    missed_ = missed(after) - missed(before);
+    return after.tokens_prefilled - before.tokens_prefilled;
+  }
+
+  std::unique_ptr<LocalCluster> cluster_;
+  std::vector<GenerateSpec> specs_;
+  std::vector<GenerateResult> undisturbed_;
+  uint64_t missed_ = 0;  // Tokens of sequences that joined again, and did not find them.
+};
+
+TEST_P(CutSequencesTest, OnlyWhatLayOnALostNodeIsComputedAgain) {
+  uint32_t lost = 0;
+  const uint64_t computed = ComputedAgain([&] {
+    lost = SlotsHeldOn("m1");
+    cluster_->Detach("m1");
+  });
+  RecordProperty("lost", static_cast<int>(lost));
+  RecordProperty("computed", static_cast<int>(computed));
+  EXPECT_EQ(computed, missed_);
+  // Slots of rows that were planned and not done are held, and sequences grow meanwhile.
+  ASSERT_GT(lost, 4u * 100);
+  EXPECT_GE(computed + 4 * 8, lost);
+  EXPECT_LE(computed, lost + 4 * 60);
+  EXPECT_LT(computed, 4u * 520 * 2 / 3) << "of more than so many";
+}
+
+TEST_P(CutSequencesTest, AllIsComputedAgainWhereNothingIsKept) {
+  Make(/*keeps=*/false);
+  EXPECT_GE(ComputedAgain([&] { cluster_->Detach("m1"); }), 4u * 520);
+  EXPECT_EQ(missed_, 0u) << "nobody looks for anything";
+}
+
+// Nothing is lost with a node that joins: the token that is sampled from is computed, and no other.
+TEST_P(CutSequencesTest, NothingIsComputedAgainWhereANodeJoins) {
+  cluster_->Detach("m1");
+  ASSERT_TRUE(cluster_->WaitForState("serving; without m1").ok());
+  const uint64_t computed = ComputedAgain([&] { cluster_->Attach("m1"); });
+  EXPECT_GT(computed, 0u);
+  EXPECT_LE(computed, specs_.size());
+  EXPECT_EQ(computed, missed_);
+}
+
+TEST_P(CutSequencesTest, ANodeThatComesBackEmptyIsFilledAgain) {
+  for (const std::string node : {"m2", "m0"}) {
+    SCOPED_TRACE(node);
+    const uint64_t computed = ComputedAgain([&] {
+      cluster_->Detach(node);
+      cluster_->Attach(node);
+    });
+    EXPECT_GT(computed, 4u * 100);
+    EXPECT_LT(computed, 4u * 520 * 3 / 4) << "of more than so many";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Lanes, CutSequencesTest, ::testing::Values(1u, 2u));
+
 }  // namespace
 }  // namespace lamina::test_support

@@ -2,6 +2,7 @@
 """How KV is spread over memory nodes: what is refused before serving, and what status says."""
 
 import json
+import subprocess
 import tempfile
 import unittest
 from pathlib import Path
@@ -94,6 +95,56 @@ class PartitionTest(unittest.TestCase):
         self.assertIn("no partition can be served: partition request: memory node m0", error)
         self.assertIn("partition head:", error)
         self.assertIn("partition token_range:", error)
+
+    def start_requests(self, cluster):
+        """Two long prompts, each with some tokens of its answer when this returns."""
+        prompts = [" ".join(f"{word} {i}" for i in range(150)) for word in ("apple", "stone")]
+        before = cluster.status()
+        processes = [cluster.popen("generate", "--prompt", prompt, "--ignore-eos", "--temperature", "0", "--max-tokens", "200",
+                                   "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE) for prompt in prompts]
+        for process in processes:
+            self.addCleanup(process.communicate)
+            self.addCleanup(process.kill)
+
+        def decoding():
+            status = cluster.status()
+            return (status["running"] == len(prompts) and status["tokens_generated"] > before["tokens_generated"] + 20
+                    or any(process.poll() is not None for process in processes))
+
+        cluster.await_true(decoding, "running requests")
+        self.assertTrue(all(process.poll() is None for process in processes), "they ended too early to tell anything")
+        return processes
+
+    def answers_of(self, cluster, processes):
+        answers = []
+        for process in processes:
+            out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
+            self.assertEqual(process.returncode, 0, error + cluster.logs())
+            answers.append(json.loads(out)["token_ids"])
+        return answers
+
+    def test_a_lost_node_costs_the_tokens_that_lay_there(self):
+        # Spans of 256 tokens.
+        with harness.Cluster(memory_nodes=3, partition="token_range", limits={"sequence_tokens_max": 2048}) as cluster:
+            wanted = self.answers_of(cluster, self.start_requests(cluster))
+
+            processes = self.start_requests(cluster)
+            before = cluster.status()
+            slots = {node["name"]: node["slots_used"] for node in before["nodes"] if node["role"] == "memory"}
+            self.assertGreater(min(slots.values()), 200, slots)
+            cluster.kill("m1")
+            self.assertEqual(self.answers_of(cluster, processes), wanted)
+            computed = cluster.status()["tokens_prefilled"] - before["tokens_prefilled"]
+            self.assertGreaterEqual(computed, slots["m1"] - 2 * 8)
+            self.assertLess(computed, slots["m1"] + 2 * 60)  # They went on between.
+
+            processes = self.start_requests(cluster)
+            before = cluster.status()
+            cluster.start("m1")
+            cluster.await_state("serving")
+            self.assertEqual(self.answers_of(cluster, processes), wanted)
+            computed = cluster.status()["tokens_prefilled"] - before["tokens_prefilled"]
+            self.assertLessEqual(computed, 2)  # That from which the next one is sampled.
 
     def test_status_shows_the_shares(self):
         with harness.Cluster(memory_nodes=2, partition="head") as cluster:

@@ -23,7 +23,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 REPO = pathlib.Path(__file__).resolve().parents[2]
 # What scheduler_sim_replay is told of a world: these in all combinations, others alone and with "kept".
 WORDS = ("kept", "windows", "beams", "int8")
-OTHERS = ("spills", "paths", "pool", "forms")
+OTHERS = ("spills", "paths", "pool", "forms", "spans")
 WORLDS = [tuple(itertools.compress(WORDS, chosen)) for chosen in itertools.product((0, 1), repeat=len(WORDS))]
 WORLDS += [(other, *kept) for other in OTHERS for kept in ((), ("kept",))]
 SEEDS_AT_ONCE = 250

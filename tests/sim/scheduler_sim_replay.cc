@@ -15,7 +15,8 @@
 int main(int argc, char** argv) {
   if (argc < 2) {
     std::cerr << "usage: " << argv[0]
-              << " SEED [COUNT [kept] [windows] [beams] [int8] [spills] [paths] [pool] [forms]]\n";
+              << " SEED [COUNT [kept] [windows] [beams] [int8] [spills] [paths] [pool] [forms] "
+                 "[spans]]\n";
     return 2;
   }
   const uint64_t first = std::strtoull(argv[1], nullptr, 10);
@@ -32,6 +33,7 @@ int main(int argc, char** argv) {
   const bool paths = asks("paths");
   const bool pool = asks("pool");
   const bool forms = asks("forms");
+  const bool spans = asks("spans");
   lamina::sim::SimReach reach;
   lamina::sim::PlanHash hash;
   for (uint64_t seed = first; seed < first + count; ++seed) {
@@ -43,7 +45,8 @@ int main(int argc, char** argv) {
                                                                  .spills = spills,
                                                                  .paths = paths,
                                                                  .pool = pool,
-                                                                 .forms = forms})
+                                                                 .forms = forms,
+                                                                 .spans = spans})
                                               .Run();
     reach.Add(report.reach);
     hash.Add(report.plan_hash);

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/sim_world.h"
 
@@ -296,6 +297,34 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereReplicasKeepKv) {
   EXPECT_GT(reach.nodes_added, 20);
 }
 
+// Sequences are cut over memory nodes. Of one that loses some the others keep what they have, also
+// behind tokens that are missing: no row ever reads a slot that was lost.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereSequencesAreCut) {
+  for (const bool kept : {false, true}) {
+    SimReach reach;
+    const uint64_t seeds = kept ? 2 * kSeeds : kSeeds;
+    for (uint64_t seed = 1; seed <= seeds; ++seed) {
+      const SimReport report = SimWorld({.seed = seed,
+                                         .prefix_cache = kept,
+                                         .windows = seed % 5 == 0,
+                                         .beams = seed % 7 == 0,
+                                         .spans = true})
+                                   .Run();
+      ASSERT_EQ(report.failure, "") << "kept " << kept << " " << HowToReplay(seed, report);
+      reach.Add(report.reach);
+    }
+    std::cout << seeds << " seeds: " << reach.ToString() << "\n";
+
+    EXPECT_EQ(reach.tokens_kept > 20'000, kept);
+    EXPECT_EQ(reach.kept_behind_holes > 2000, kept);
+    EXPECT_GT(reach.preemptions, 100);
+    EXPECT_GT(reach.requeued, 1000);
+    EXPECT_GT(reach.forks_shared, 100);
+    EXPECT_GT(reach.epochs, 1000);
+    EXPECT_GT(reach.cancels, 100);
+  }
+}
+
 TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
   std::ifstream file(absl::StrCat(LAMINA_SOURCE_DIR, "/tests/sim/regression_seeds.txt"));
   ASSERT_TRUE(file.is_open());
@@ -309,7 +338,7 @@ TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
     const std::map<std::string, bool*> known = {
         {"kept", &options.prefix_cache}, {"windows", &options.windows}, {"beams", &options.beams},
         {"int8", &options.int8},         {"paths", &options.paths},     {"pool", &options.pool},
-        {"forms", &options.forms}};
+        {"forms", &options.forms},       {"spans", &options.spans}};
     for (std::string word; words >> word && known.contains(word);) {
       *known.at(word) = true;
     }
@@ -332,7 +361,7 @@ TEST_P(PlantedBugTest, IsFound) {
   for (uint64_t seed = 1; seed <= kSeedsToFindABug; ++seed) {
     const bool kept = GetParam() == PlantedBug::kPrefixTooLong ||
                       GetParam() == PlantedBug::kArenaWiped ||
-                      GetParam() == PlantedBug::kBareNotSaid;
+                      GetParam() == PlantedBug::kHoleLeft || GetParam() == PlantedBug::kBareNotSaid;
     const bool windows = GetParam() == PlantedBug::kReleaseTooEarly;
     const bool beams = GetParam() == PlantedBug::kBeamsSwapped;
     const bool spills = GetParam() == PlantedBug::kSpillNotAwaited ||
@@ -347,24 +376,38 @@ TEST_P(PlantedBugTest, IsFound) {
                         .paths = GetParam() == PlantedBug::kPathOfAnother ||
                                  GetParam() == PlantedBug::kBareNotSaid,
                         .pool = GetParam() == PlantedBug::kHomeOfAnother,
-                        .forms = GetParam() == PlantedBug::kFormOfAnother})
+                        .forms = GetParam() == PlantedBug::kFormOfAnother,
+                        .spans = GetParam() == PlantedBug::kHoleLeft})
                   .Run()
                   .failure.empty();
   }
   EXPECT_GT(found, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest,
-                         testing::Values(PlantedBug::kLeaveLost, PlantedBug::kLeaveLate,
-                                         PlantedBug::kSlotGivenTwice, PlantedBug::kScratchShared,
-                                         PlantedBug::kPositionOff, PlantedBug::kCommittedWrong,
-                                         PlantedBug::kTokenStale, PlantedBug::kTokenMissing,
-                                         PlantedBug::kPrefixTooLong, PlantedBug::kArenaWiped,
-                                         PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
-                                         PlantedBug::kSpillNotAwaited,
-                                         PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost,
-                                         PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid,
-                                         PlantedBug::kFormOfAnother, PlantedBug::kHomeOfAnother));
+INSTANTIATE_TEST_SUITE_P(
+    All, PlantedBugTest,
+    testing::Values(PlantedBug::kLeaveLost, PlantedBug::kLeaveLate, PlantedBug::kSlotGivenTwice,
+                    PlantedBug::kScratchShared, PlantedBug::kPositionOff,
+                    PlantedBug::kCommittedWrong, PlantedBug::kTokenStale, PlantedBug::kTokenMissing,
+                    PlantedBug::kPrefixTooLong, PlantedBug::kArenaWiped,
+                    PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
+                    PlantedBug::kSpillNotAwaited, PlantedBug::kRestoreNotAwaited,
+                    PlantedBug::kDropLost, PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid,
+                    PlantedBug::kFormOfAnother, PlantedBug::kHomeOfAnother, PlantedBug::kHoleLeft));
+
+// A node that has lost its slots and says that it has kept them is found out where sequences are
+// cut, too.
+TEST(SchedulerSimTest, SlotsThatAreSaidToBeKeptAndAreNotAreReadByARow) {
+  uint64_t read = 0;
+  for (uint64_t seed = 1; seed <= kSeedsToFindABug; ++seed) {
+    const SimReport report =
+        SimWorld(
+            {.seed = seed, .bug = PlantedBug::kArenaWiped, .prefix_cache = true, .spans = true})
+            .Run();
+    read += absl::StrContains(report.failure, "reads K and V of other tokens");
+  }
+  EXPECT_GT(read, 20u);
+}
 
 }  // namespace
 }  // namespace lamina::sim

@@ -138,7 +138,7 @@ void SimAuditor::SawError(const Client& client, const core::FinishEvent& event) 
   const core::SequenceRequest& request = client.request;
   const uint64_t slots = request.score ? request.prompt.size() : request.tokens_max - 1;
   // What hides behind a window takes none; the block that it begins in does.
-  const uint64_t at_once = window_ > 0 ? std::min<uint64_t>(slots, window_ + block_) : slots;
+  const uint64_t at_once = window_ > 0 ? std::min<uint64_t>(slots, window_ + more_) : slots;
   const bool too_long = at_once > slots_of_longest_;
   const bool too_many = client.losses.size() >= core::LossHistory::kLossesMax &&
                         absl::StrContains(event.status.message(), client.losses.back());

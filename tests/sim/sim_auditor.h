@@ -16,9 +16,9 @@ namespace lamina::sim {
 
 class SimAuditor {
  public:
-  // `window`: of the model; 0: its tokens follow from all before them. Slots behind it are given up
-  // by blocks.
-  SimAuditor(uint32_t window, uint32_t block) : window_(window), block_(block) {}
+  // `window`: of the model; 0: its tokens follow from all before them. A sequence that is alone may
+  // need so many slots `more`, since those behind the window are given up by blocks.
+  SimAuditor(uint32_t window, uint32_t more) : window_(window), more_(more) {}
 
   void Submitted(const core::SequenceRequest& request);
   void Cancelled(plan::SequenceId sequence);
@@ -49,7 +49,7 @@ class SimAuditor {
 
   std::map<plan::SequenceId, Client> clients_;
   const uint32_t window_;
-  const uint32_t block_;
+  const uint32_t more_;
   uint64_t slots_of_longest_ = 0;  // At the last loss.
   bool just_lost_ = false;         // Since the last events.
   std::string failure_;

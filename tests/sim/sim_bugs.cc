@@ -45,6 +45,8 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
         join.memory_node = (join.memory_node + (join.id % 3 == 0 ? 1 : 0)) % replicas;
       }
       return;
+    case PlantedBug::kHoleLeft:
+      return LeaveHoles(plan);
     case PlantedBug::kDropLost:
       plan.spill_drops.clear();
       return;

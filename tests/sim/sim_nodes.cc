@@ -195,7 +195,7 @@ void SimNodes::Leave(const plan::StepPlan& plan, plan::SequenceId id) {
     return;
   }
   for (size_t i = entry->released; i < entry->slots.size(); ++i) {
-    std::erase(slots_[entry->join.memory_node][entry->slots[i]].owners, id);
+    std::erase(SlotOf(*entry, i).owners, id);
   }
   table_.erase(id);
 }
@@ -217,9 +217,8 @@ void SimNodes::Release(const plan::StepPlan& plan, const plan::SlotRelease& rele
                              entry->slots.size(), " tokens, ", entry->released, " before"));
   }
   for (; entry->released < release.tokens; ++entry->released) {
-    uint32_t& slot = entry->slots[entry->released];
-    std::erase(slots_[entry->join.memory_node][slot].owners, release.sequence);
-    slot = kNoSlot;
+    std::erase(SlotOf(*entry, entry->released).owners, release.sequence);
+    entry->slots[entry->released] = kNoSlot;
   }
 }
 
@@ -231,7 +230,7 @@ void SimNodes::Join(const plan::StepPlan& plan, const plan::SequenceJoin& join) 
   if (join.parent != 0) {
     const Entry* parent = Find(plan, join.parent);
     if (parent == nullptr || parent->join.tokens != join.tokens || parent->chunk_started > 0 ||
-        parent->join.memory_node != join.memory_node) {
+        (options_.span_tokens == 0 && parent->join.memory_node != join.memory_node)) {
       return Fail(absl::StrCat("sequence ", join.id, " cannot be a fork of ", join.parent));
     }
   }
@@ -248,7 +247,11 @@ void SimNodes::Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& 
   if (entry == nullptr) {
     return;
   }
-  std::vector<Slot>& slots = slots_[entry->join.memory_node];
+  const uint32_t node = NodeOf(*entry, allocation);
+  if (!failure_.empty()) {
+    return;
+  }
+  std::vector<Slot>& slots = slots_[node];
   const Entry* parent = entry->join.parent == 0 || !table_.contains(entry->join.parent)
                             ? nullptr
                             : &table_.at(entry->join.parent);
@@ -266,9 +269,8 @@ void SimNodes::Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& 
                       slots[slot].history == HistoryOf(entry->join.tokens, index + 1);
     const bool taken = !slots[slot].owners.empty() || slots[slot].moves > 0;
     if (prefix != shared || (!shared && !kept && taken)) {
-      return Fail(absl::StrCat("slot ", slot, " of node ", entry->join.memory_node,
-                               " is given to sequence ", allocation.sequence,
-                               " while another one holds it"));
+      return Fail(absl::StrCat("slot ", slot, " of node ", node, " is given to sequence ",
+                               allocation.sequence, " while another one holds it"));
     }
     const size_t block = options_.cached_block_tokens;
     const size_t block_end = (index / block + 1) * block;
@@ -279,6 +281,7 @@ void SimNodes::Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& 
     }
     slots[slot].owners.push_back(allocation.sequence);
     entry->slots.push_back(slot);
+    entry->nodes.push_back(node);
   }
 }
 
@@ -321,11 +324,12 @@ void SimNodes::CheckRows(const plan::StepPlan& plan) {
       return;
     }
     const auto [last, first] = seen.emplace(row.sequence, row.position);
-    if ((!first && (entry->prefilled || row.position != ++last->second)) ||
-        entry->join.memory_node < last_node) {
+    // Where sequences are cut, their rows go to several nodes.
+    const uint32_t node = options_.span_tokens == 0 ? entry->join.memory_node : 0;
+    if ((!first && (entry->prefilled || row.position != ++last->second)) || node < last_node) {
       return Fail("rows are doubled, or not sorted by memory node");
     }
-    last_node = entry->join.memory_node;
+    last_node = node;
     StartRow(*entry, row);
   }
 }
@@ -343,9 +347,13 @@ void SimNodes::StartRow(Entry& entry, const plan::DecodeRow& row) {
     return Fail(
         absl::StrCat("the row of sequence ", row.sequence, " at ", row.position, " has no slot"));
   }
-  // The first row of its prompt may be anywhere: what is before it, it reads.
+  // The first row of its prompt may be anywhere: what is before it, it reads. Cut, any may leave
+  // out what is there, and a prompt's scratch ends with what is missing at its beginning.
+  const bool cut = options_.span_tokens > 0;
+  entry.has_scratch &= !cut;
   if (row.position >= entry.join.tokens.size() || entry.join.parent != 0 || entry.has_scratch ||
-      (entry.chunk_started > 0 && row.position != entry.chunk_started)) {
+      (entry.chunk_started > 0 &&
+       (cut ? row.position < entry.chunk_started : row.position != entry.chunk_started))) {
     Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
                       " does not continue the one before"));
   }
@@ -376,12 +384,13 @@ void SimNodes::ClaimScratch(Entry& entry, const plan::PrefillChunk& chunk) {
   const size_t begin = chunk.scratch_offset;
   const size_t end = begin + ScratchTokensOf(entry);
   for (const auto& [id, other] : table_) {
-    if (other.has_scratch && &ScratchOf(other.lane) == &ScratchOf(entry.lane) &&
-        other.scratch_offset < end && begin < other.scratch_offset + ScratchTokensOf(other)) {
+    if (options_.span_tokens == 0 && other.has_scratch &&
+        &ScratchOf(other.lane) == &ScratchOf(entry.lane) && other.scratch_offset < end &&
+        begin < other.scratch_offset + ScratchTokensOf(other)) {
       return Fail(absl::StrCat("sequences ", chunk.sequence, " and ", id, " share scratch"));
     }
   }
-  if (end > ScratchOf(entry.lane).size()) {
+  if (options_.span_tokens == 0 && end > ScratchOf(entry.lane).size()) {
     return Fail(absl::StrCat("sequence ", chunk.sequence, " leaves the scratch"));
   }
   entry.has_scratch = true;
@@ -405,12 +414,11 @@ plan::StepResult SimNodes::End(const plan::StepPlan& plan) {
 void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   Entry& entry = table_.at(row.sequence);
   entry.row_under_way = false;
-  std::vector<Slot>& slots = slots_[entry.join.memory_node];
   if (row.position < entry.released) {
     return Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
                              " has no slot any more"));
   }
-  Slot& target = slots[entry.slots[row.position]];
+  Slot& target = SlotOf(entry, row.position);
   // A prompt's slots are its forks' too.
   const bool owned =
       std::all_of(target.owners.begin(), target.owners.end(), [&](plan::SequenceId owner) {
@@ -440,8 +448,7 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   target.bare = StoresBare(entry);
   CheckActivations(entry, row.position);
   for (uint32_t i = FirstSeen(row.position); i < row.position; ++i) {
-    if (i < entry.released ||
-        slots[entry.slots[i]].history != HistoryOf(entry.tokens, i + size_t{1})) {
+    if (i < entry.released || SlotOf(entry, i).history != HistoryOf(entry.tokens, i + size_t{1})) {
       return Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
                                " reads K and V of other tokens at ", i));
     }
@@ -457,7 +464,7 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   }
   FakeModel model(entry.join.sampling.seed, options_.windows.longest());
   for (size_t i = entry.released; i < entry.slots.size(); ++i) {
-    model.See(slots[entry.slots[i]].token);
+    model.See(SlotOf(entry, i).token);
   }
   Sample(entry, model, result);
 }
@@ -470,7 +477,7 @@ void SimNodes::ScoreRow(Entry& entry, const plan::DecodeRow& row, plan::StepResu
   }
   FakeModel model(entry.join.sampling.seed, options_.windows.longest());
   for (uint32_t i = entry.released; i <= row.position; ++i) {
-    model.See(slots_[entry.join.memory_node][entry.slots[i]].token);
+    model.See(SlotOf(entry, i).token);
   }
   if (result.scores.empty() || result.scores.back().sequence != row.sequence) {
     result.scores.push_back({.sequence = row.sequence, .first_token = row.position + 1});
@@ -480,7 +487,6 @@ void SimNodes::ScoreRow(Entry& entry, const plan::DecodeRow& row, plan::StepResu
 
 // The first token of the sequence, and of its forks, from what lies in slots.
 void SimNodes::EndPrompt(Entry& entry, plan::StepResult& result) {
-  const std::vector<Slot>& slots = slots_[entry.join.memory_node];
   const size_t tokens = entry.join.tokens.size();
   for (auto& [id, other] : table_) {
     if (&other != &entry && (other.join.parent != entry.join.id || other.prefilled)) {
@@ -489,7 +495,7 @@ void SimNodes::EndPrompt(Entry& entry, plan::StepResult& result) {
     other.prefilled = true;
     FakeModel model(other.join.sampling.seed, options_.windows.longest());
     for (size_t i = entry.released; i < tokens; ++i) {
-      model.See(slots[entry.slots[i]].token);
+      model.See(SlotOf(entry, i).token);
     }
     Sample(other, model, result);
   }
@@ -497,16 +503,23 @@ void SimNodes::EndPrompt(Entry& entry, plan::StepResult& result) {
 
 void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& result) {
   Entry& entry = table_.at(chunk.sequence);
-  std::vector<Slot>& slots = slots_[entry.join.memory_node];
   const uint32_t end = chunk.first_token + chunk.tokens;
   if (chunk.first_token < entry.released) {
     return Fail(absl::StrCat("the chunk of sequence ", chunk.sequence, " has no slots any more"));
   }
+  std::vector<TokenId>& scratch = ScratchOf(entry.lane);
+  if (entry.scratch_offset + end > scratch.size() ||
+      !std::equal(entry.tokens.begin(), entry.tokens.begin() + chunk.first_token,
+                  scratch.begin() + entry.scratch_offset)) {
+    return Fail(absl::StrCat("the chunk of sequence ", chunk.sequence, " at ", chunk.first_token,
+                             " leaves the scratch, or reads there what is another one's"));
+  }
   for (uint32_t i = chunk.first_token; i < end; ++i) {
-    ScratchOf(entry.lane)[entry.scratch_offset + i] = entry.tokens[i];
-    slots[entry.slots[i]].token = entry.tokens[i];
-    slots[entry.slots[i]].history = HistoryOf(entry.tokens, i + size_t{1});
-    slots[entry.slots[i]].bare = StoresBare(entry);
+    scratch[entry.scratch_offset + i] = entry.tokens[i];
+    Slot& slot = SlotOf(entry, i);
+    slot.token = entry.tokens[i];
+    slot.history = HistoryOf(entry.tokens, i + size_t{1});
+    slot.bare = StoresBare(entry);
   }
   entry.chunked = end;
   if (entry.join.score) {

@@ -64,7 +64,8 @@ class SimNodes {
     plan::SequenceJoin join;
     uint32_t lane = 0;
     std::vector<TokenId> tokens;  // Known on the compute node.
-    std::vector<uint32_t> slots;  // By token.
+    std::vector<uint32_t> slots;  // By token,
+    std::vector<uint32_t> nodes;  // and whose they are.
     uint32_t released = 0;        // The first ones, which have none any more.
     uint32_t chunked = 0;         // Prefix tokens whose chunk has ended.
     uint32_t chunk_started = 0;
@@ -90,6 +91,8 @@ class SimNodes {
   void Leave(const plan::StepPlan& plan, plan::SequenceId id);
   void Join(const plan::StepPlan& plan, const plan::SequenceJoin& join);
   void Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& allocation);
+  // The node of the slots, which are those of the sequence's next tokens.
+  uint32_t NodeOf(const Entry& entry, const plan::SlotAllocation& allocation);
   void Release(const plan::StepPlan& plan, const plan::SlotRelease& release);
   // The first token that a query at `position` reads.
   uint32_t FirstSeen(uint32_t position) const;
@@ -120,6 +123,12 @@ class SimNodes {
   Prng random_;
   Table table_;
   using Slot = SimSlot;
+  const Slot& SlotOf(const Entry& entry, size_t token) const {
+    return slots_[entry.nodes[token]][entry.slots[token]];
+  }
+  Slot& SlotOf(const Entry& entry, size_t token) {
+    return slots_[entry.nodes[token]][entry.slots[token]];
+  }
   std::vector<std::vector<Slot>> slots_;  // By memory node.
   std::set<uint64_t> copies_;             // Spills that are copies of cached blocks.
   SimTier tier_;

@@ -58,6 +58,7 @@ void SimReach::Add(const SimReach& other) {
   paths_side_by_side += other.paths_side_by_side;
   homes_changed += other.homes_changed;
   replicas_side_by_side += other.replicas_side_by_side;
+  kept_behind_holes += other.kept_behind_holes;
 }
 
 std::string SimReach::ToString() const {
@@ -82,7 +83,8 @@ std::string SimReach::ToString() const {
       spilled, " restored ", restored, " copied ", copied, " copies read ", copies_read, " failed ",
       spills_failed, ", path changes ", path_changes, ", lossy joins ", lossy_joins,
       ", bare joins ", bare_joins, ", paths side by side ", paths_side_by_side, ", homes changed ",
-      homes_changed, ", replicas side by side ", replicas_side_by_side);
+      homes_changed, ", replicas side by side ", replicas_side_by_side, ", kept behind holes ",
+      kept_behind_holes);
 }
 
 }  // namespace lamina::sim

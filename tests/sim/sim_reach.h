@@ -66,6 +66,8 @@ struct SimReach {
   uint64_t homes_changed = 0;          // Joins on another replica than the one before,
   uint64_t replicas_side_by_side = 0;  // and lanes of other replicas that have steps meanwhile.
 
+  uint64_t kept_behind_holes = 0;  // Tokens that were kept behind some that were missing.
+
   void Add(const SimReach& other);
   std::string ToString() const;
 };

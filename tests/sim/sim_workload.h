@@ -59,6 +59,9 @@ std::vector<core::MemoryNodeShare> InTwoForms(std::vector<core::MemoryNodeShare>
 // cut.
 void KeepKvOnReplicas(uint64_t seed, SimWorkload& workload);
 
+// Sequences are cut into spans over two to four memory nodes, which come and go.
+void CutIntoSpans(uint64_t seed, SimWorkload& workload);
+
 // Many requests are beam searches.
 void SearchBeams(Prng random, SimWorkload& workload);
 

@@ -74,6 +74,9 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   if (sim.pool) {
     KeepKvOnReplicas(sim.seed, workload);
   }
+  if (sim.spans) {
+    CutIntoSpans(sim.seed, workload);
+  }
   return workload;
 }
 
@@ -127,7 +130,8 @@ SimWorld::SimWorld(const SimOptions& options)
       members_random_(options.seed + 11),
       spill_random_(options.seed + 12),
       prefill_lanes_(workload_.options.prefill_lanes),
-      auditor_(workload_.options.windows.longest(), workload_.options.release_tokens),
+      auditor_(workload_.options.windows.longest(),
+               workload_.options.SlotsAtOnce(UINT32_MAX) - workload_.options.windows.longest()),
       nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
       links_(workload_.options.lanes + prefill_lanes_.count()),
       memory_nodes_(workload_.options.memory_nodes) {
@@ -188,7 +192,7 @@ SimReport SimWorld::Run() {
   report_.reach.preemptions = stats.preemptions;
   report_.reach.rows_discarded = stats.rows_discarded;
   report_.reach.lane_moves = stats.lane_moves;
-  report_.reach.tokens_kept = scheduler_.prefix_cache().stats().tokens_found;
+  report_.reach.tokens_kept = stats.prefix_cache.tokens_found;
   report_.reach.blocks_dropped = scheduler_.prefix_cache().stats().blocks_dropped;
   report_.reach.reservations_revoked = revoked_before_ + scheduler_.kv().ReservationsRevoked();
   plan_hash_.Add(stats);
@@ -313,6 +317,7 @@ void SimWorld::ChangeEpoch() {
   left_prefill_.clear();
   last_token_.clear();
   leaves_late_.clear();
+  prompts_.clear();
   ++report_.reach.epochs;
   uint64_t by_losses = 0;
   for (const core::FinishEvent& event : events.finished) {
@@ -349,16 +354,6 @@ void SimWorld::DrawArenas() {
   report_.reach.blocks_outlived += scheduler_.prefix_cache().blocks();
 }
 
-// What the memory nodes can hold of one sequence that is alone.
-uint64_t SimWorld::SlotsOfLongest() const {
-  const uint32_t span = workload_.options.span_tokens;
-  uint64_t slots = 0;
-  for (const core::MemoryNodeShare& node : memory_nodes_) {
-    slots = span == 0 ? std::max<uint64_t>(slots, node.slots) : slots + node.slots / span * span;
-  }
-  return slots;
-}
-
 // Measured times that ask for one lane or for many.
 void SimWorld::ChangeCosts() {
   cost::LaneCosts costs{.replicas = replicas_, .measured = costs_random_.Chance(0.9)};
@@ -390,6 +385,9 @@ void SimWorld::Plan() {
     Observe(plan);
     if (sim_.paths || sim_.forms) {
       ObservePaths(plan);
+    }
+    if (sim_.spans) {
+      ObserveSpans(plan);
     }
     Mutate(plan);
     if (sim_.pool) {

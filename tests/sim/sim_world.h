@@ -58,6 +58,7 @@ enum class PlantedBug : uint8_t {
   kDropLost,           // Nodes are not told to forget what they have spilled.
   kFormOfAnother,      // A sequence is told to attend in slots of the other form.
   kHomeOfAnother,      // A sequence lives on another replica than the one that runs its lane.
+  kHoleLeft,           // Behind tokens that were kept, the first missing one is passed over.
 };
 
 struct SimOptions {
@@ -80,6 +81,8 @@ struct SimOptions {
   bool pool = false;
   // Nodes have slots of two forms of K and V, and requests ask for one of them. Not with `int8`.
   bool forms = false;
+  // Sequences are cut into spans over memory nodes.
+  bool spans = false;
 };
 
 struct SimReport {
@@ -148,6 +151,8 @@ class SimWorld {
   void ObservePrefill(const plan::StepPlan& plan);
   void ObservePaths(const plan::StepPlan& plan);
   void ObserveHomes(const plan::StepPlan& plan);
+  void ObserveSpans(const plan::StepPlan& plan);
+  void LeaveHoles(plan::StepPlan& plan) const;
   void Mutate(plan::StepPlan& plan);
   void Mutate(plan::StepResult& result);
   void CheckAll();
@@ -185,6 +190,12 @@ class SimWorld {
   core::LaneHomes homes_;                               // Lanes of each replica of one pool.
   std::map<plan::SequenceId, uint32_t> home_of_;        // The replica that it joined last.
   std::map<uint32_t, std::vector<plan::SequenceLeave>> leaves_late_;  // By lane; kLeaveLate.
+  struct PromptRows {
+    uint32_t tokens = 0;  // With which the sequence joined,
+    uint32_t next = 0;    // and the one behind the last that was planned.
+  };
+  std::map<plan::SequenceId, PromptRows> prompts_;  // Where sequences are cut.
+  std::vector<plan::DecodeRow> behind_kept_;        // In the last plan.
   std::priority_queue<Event> queue_;
   Nanos now_ = 0;
   Nanos settled_by_ = 0;

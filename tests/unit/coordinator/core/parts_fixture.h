@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "coordinator/core/kept_sequences.h"
 #include "coordinator/core/lanes.h"
 #include "coordinator/core/node_residents.h"
 #include "coordinator/core/sequence_kv.h"
@@ -35,6 +36,7 @@ class PartsTest : public testing::Test {
     }
     spills_.Reset(shares);
     cache_.Reset(nodes, keeps_prefixes, UINT32_MAX, HasSpillTier(shares));
+    kept_.Reset(nodes, span_tokens);
   }
 
   static SequenceRequest Request(plan::SequenceId id, uint32_t prompt) {
@@ -66,7 +68,7 @@ class PartsTest : public testing::Test {
   absl::Status Audit() const {
     for (const absl::Status& status :
          {kv_.Audit(), lanes_.Audit(kv_), life_.Audit(), residents_.Audit(life_.Running(), kv_),
-          cache_.Audit(life_.Running()), spills_.Audit()}) {
+          cache_.Audit(life_.Running()), spills_.Audit(), kept_.Audit()}) {
       if (!status.ok()) {
         return status;
       }
@@ -82,7 +84,8 @@ class PartsTest : public testing::Test {
   StepBorders borders_{kv_};
   Spills spills_{kv_};
   PrefixCache cache_{kv_, spills_};
-  SequenceLife::Places places_{lanes_, residents_, borders_, kv_, cache_, spills_};
+  KeptSequences kept_{before_, kv_};
+  SequenceLife::Places places_{lanes_, residents_, borders_, kv_, cache_, spills_, kept_};
   SequenceLife life_{before_, places_};
 };
 

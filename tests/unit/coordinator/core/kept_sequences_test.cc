@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "coordinator/core/kept_sequences.h"
+
+#include <gmock/gmock.h>
+
+#include <optional>
+#include <vector>
+
+#include "tests/unit/coordinator/core/parts_fixture.h"
+
+namespace lamina::core {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::Pair;
+using testing::SizeIs;
+
+constexpr uint32_t kSpan = 16;
+
+// First token and number of tokens of each part.
+std::vector<std::pair<uint32_t, uint32_t>> Ranges(absl::Span<const KeptSequences::Part> parts) {
+  std::vector<std::pair<uint32_t, uint32_t>> ranges;
+  for (const KeptSequences::Part& part : parts) {
+    ranges.emplace_back(part.first, part.tokens);
+  }
+  return ranges;
+}
+
+class KeptSequencesTest : public PartsTest {
+ protected:
+  KeptSequencesTest() { MakeNodes({100, 100, 100}, 1, kSpan); }
+
+  // One in prefill, whose spans lie on these nodes.
+  Sequence& Prefilling(plan::SequenceId id, uint32_t tokens, const std::vector<uint32_t>& nodes) {
+    Wait(id, tokens);
+    return Join(*life_.Find(id), nodes);
+  }
+  Sequence& Decoding(plan::SequenceId id, uint32_t tokens, const std::vector<uint32_t>& nodes) {
+    Sequence& sequence = Prefilling(id, tokens, nodes);
+    sequence.chunked_tokens = tokens;
+    sequence.planned_tokens = tokens + 1;
+    sequence.committed.push_back(7);
+    life_.Decode(sequence);
+    return sequence;
+  }
+  // It shares what is kept of it; the slots that it found so are in `found_`.
+  Sequence& Join(Sequence& sequence, const std::vector<uint32_t>& nodes) {
+    const plan::SequenceId id = sequence.request.id;
+    life_.Begin(sequence, 0, nodes.back());
+    kv_.Open(id);
+    found_.clear();
+    for (const uint32_t node : nodes) {
+      kv_.BeginSpan(id, node);
+      for (const HeldExtent& held : kept_.JoinSpan(sequence)) {
+        EXPECT_EQ(held.memory_node, node);
+        found_.push_back(held.extent);
+      }
+      const uint32_t left = sequence.join_tokens - kv_.TokensOf(id);
+      EXPECT_TRUE(kv_.Append(id, std::min(kv_.RoomInSpan(id), left)).ok());
+    }
+    life_.Settle(sequence);
+    return sequence;
+  }
+  std::vector<Extent> SlotsOf(plan::SequenceId id, uint32_t span) const {
+    const auto extents = kv_.directory().ExtentsOf(HeldSpan(id, span));
+    return {extents.begin(), extents.end()};
+  }
+
+  // Node i of before is node successors[i] now.
+  void BeginEpoch(const std::vector<std::optional<uint32_t>>& successors, uint32_t nodes) {
+    Events events;
+    life_.LeaveEpoch("", events);
+    MakeNodes(std::vector<uint32_t>(nodes, 100), 1, kSpan);
+    kept_.Restore(successors);
+    EXPECT_TRUE(Audit().ok()) << Audit();
+  }
+
+  std::vector<Extent> found_;
+};
+
+TEST_F(KeptSequencesTest, OnlyWhatLayOnALostNodeIsMissing) {
+  Sequence& sequence = Decoding(1, 40, {0, 1, 2});
+  const std::vector<Extent> first = SlotsOf(1, 0);
+  const std::vector<Extent> last = SlotsOf(1, 2);
+  BeginEpoch({0, std::nullopt, 1}, 2);
+
+  EXPECT_THAT(Ranges(kept_.PartsOf(sequence)), ElementsAre(Pair(0, 16), Pair(32, 8)));
+  EXPECT_EQ(kept_.NextMissing(sequence, 0), 16u);
+  EXPECT_EQ(kept_.EndOfMissing(sequence, 16), 32u);
+  EXPECT_EQ(kept_.NextMissing(sequence, 32), 40u);
+  EXPECT_EQ(kept_.EndOfMissing(sequence, 40), 41u);
+  EXPECT_EQ(kept_.SlotsOn(0), 16u);
+  EXPECT_EQ(kept_.SlotsOn(1), 8u);
+  EXPECT_EQ(kv_.directory().SlotsFree(0), 84u);
+
+  Join(sequence, {0, 1, 1});
+  std::vector<Extent> expected = first;
+  expected.insert(expected.end(), last.begin(), last.end());
+  EXPECT_EQ(found_, expected);
+  EXPECT_EQ(kept_.SlotsOn(0) + kept_.SlotsOn(1), 0u);
+  EXPECT_EQ(kept_.tokens_asked(), 41u);
+  EXPECT_EQ(kept_.tokens_found(), 24u);
+  EXPECT_EQ(kv_.directory().SpansKept(), 0u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(KeptSequencesTest, SpansThatFollowEachOtherAreOneStretch) {
+  Sequence& sequence = Decoding(1, 40, {0, 1, 0});
+  BeginEpoch({0, 1}, 2);
+  EXPECT_EQ(kept_.NextMissing(sequence, 0), 40u);
+}
+
+TEST_F(KeptSequencesTest, OfAPromptIsKeptWhatIsStored) {
+  Sequence& sequence = Prefilling(1, 60, {0, 1, 2, 0});
+  kept_.Stored(sequence, 0, 10);
+  kept_.Stored(sequence, 10, 10);
+  EXPECT_EQ(kept_.NextMissing(sequence, 25), 25u) << "others are under way";
+  EXPECT_EQ(kept_.EndOfMissing(sequence, 25), 60u);
+  BeginEpoch({0, 1, 2}, 3);
+  EXPECT_THAT(Ranges(kept_.PartsOf(sequence)), ElementsAre(Pair(0, 16), Pair(16, 4)));
+
+  // It fills a hole, and the epoch ends again.
+  BeginEpoch({std::nullopt, 1, 2}, 3);
+  EXPECT_THAT(Ranges(kept_.PartsOf(sequence)), ElementsAre(Pair(16, 4)));
+  Join(sequence, {0, 1, 2, 0});
+  kept_.Stored(sequence, 0, 16);
+  kept_.Stored(sequence, 20, 15);
+  BeginEpoch({0, 1, 2}, 3);
+  EXPECT_THAT(Ranges(kept_.PartsOf(sequence)), ElementsAre(Pair(0, 16), Pair(16, 16), Pair(32, 3)));
+  EXPECT_EQ(kept_.NextMissing(sequence, 0), 35u);
+}
+
+TEST_F(KeptSequencesTest, PartsOfTheLastInServiceOrderGiveWayFirst) {
+  Sequence& first = Decoding(1, 40, {0, 0, 1});
+  Sequence& second = Decoding(2, 40, {0, 1, 0});
+  Sequence& third = Decoding(3, 30, {1, 0});
+  BeginEpoch({0, 1}, 2);
+  EXPECT_EQ(kept_.SlotsOn(0), 32u + 24u + 14u);
+
+  kept_.MakeRoom(0, 30);
+  EXPECT_EQ(kept_.SlotsOn(0), 70u) << "so many are free";
+  kept_.MakeRoom(0, 31);
+  EXPECT_THAT(Ranges(kept_.PartsOf(third)), ElementsAre(Pair(0, 16)));
+  EXPECT_EQ(kept_.SlotsOn(0), 56u);
+  kept_.MakeRoom(0, 45);
+  EXPECT_THAT(Ranges(kept_.PartsOf(second)), ElementsAre(Pair(0, 16), Pair(16, 16)));
+  kept_.MakeRoom(0, 100, &first);
+  EXPECT_THAT(Ranges(kept_.PartsOf(second)), ElementsAre(Pair(16, 16)));
+  EXPECT_THAT(kept_.PartsOf(first), SizeIs(3));
+  EXPECT_EQ(kv_.directory().SlotsFree(0), 68u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(KeptSequencesTest, WhoEndsOrIsForgottenHoldsNothing) {
+  Decoding(1, 40, {0, 1, 2});
+  Sequence& other = Decoding(2, 40, {0, 1, 2});
+  BeginEpoch({0, 1, 2}, 3);
+  life_.End(*life_.Find(1));
+  EXPECT_EQ(kept_.SlotsOn(2), 8u);
+  kept_.Forget(1);
+  EXPECT_THAT(Ranges(kept_.PartsOf(other)), ElementsAre(Pair(0, 16), Pair(32, 8)));
+  EXPECT_EQ(kv_.directory().SlotsFree(1), 100u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(KeptSequencesTest, ForksShareWhatTheyHaveInCommonStill) {
+  Sequence& parent = Decoding(1, 32, {0, 1});
+  Wait(2, 32);
+  Sequence& fork = *life_.Find(2);
+  life_.Begin(fork, 0, 1);
+  kv_.Fork(1, 2, 32);
+  life_.Settle(fork);
+  fork.chunked_tokens = 32;
+  fork.planned_tokens = 33;
+  fork.committed.push_back(8);
+  life_.Decode(fork);
+  BeginEpoch({0, 1}, 2);
+
+  EXPECT_EQ(kept_.SlotsOn(0), 32u);
+  EXPECT_EQ(kv_.directory().SlotsFree(0), 84u);
+  Join(fork, {0, 1, 0});
+  EXPECT_EQ(kv_.directory().SlotsFree(0), 83u);
+  EXPECT_THAT(kept_.PartsOf(parent), SizeIs(2));
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(KeptSequencesTest, NothingIsKeptOfWhoHasGivenUpItsSlots) {
+  Sequence& preempted = Decoding(1, 40, {0, 1, 2});
+  life_.Preempt(preempted);
+  Sequence& prompt = Prefilling(2, 20, {0, 1});
+  BeginEpoch({0, 1, 2}, 3);
+  EXPECT_THAT(kept_.PartsOf(preempted), IsEmpty());
+  EXPECT_THAT(kept_.PartsOf(prompt), IsEmpty());
+  EXPECT_EQ(kv_.directory().SpansKept(), 0u);
+}
+
+TEST_F(KeptSequencesTest, WhereNothingIsCutFromNowOnNothingIsKept) {
+  Sequence& sequence = Decoding(1, 40, {0, 1, 2});
+  Events events;
+  life_.LeaveEpoch("", events);
+  MakeNodes({100, 100, 100}, 1, 0);
+  kept_.Restore({0, 1, 2});
+  EXPECT_THAT(kept_.PartsOf(sequence), IsEmpty());
+  EXPECT_EQ(kv_.directory().SlotsFree(0), 100u);
+}
+
+}  // namespace
+}  // namespace lamina::core

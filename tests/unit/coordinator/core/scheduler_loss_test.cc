@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the scheduler plans for sequences that are cut over memory nodes, of which some are lost.
+
+#include <gmock/gmock.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/coordinator/core/scheduler_fixture.h"
+
+namespace lamina::core {
+namespace {
+
+using testing::SizeIs;
+
+constexpr uint32_t kSpan = 16;
+
+class SchedulerLossTest : public SchedulerTest {
+ protected:
+  // Nodes "0", "1", ... with so many slots each.
+  static SchedulerOptions Cut(uint32_t nodes, uint32_t slots) {
+    SchedulerOptions options = SmallOptions();
+    options.prefix_cache = true;
+    options.span_tokens = kSpan;
+    options.rows_max = 8;
+    options.plan_ahead = 1;
+    options.memory_nodes.clear();
+    for (uint32_t i = 0; i < nodes; ++i) {
+      options.memory_nodes.push_back({.name = absl::StrCat(i),
+                                      .slots = slots,
+                                      .arena = i + 1,
+                                      .bandwidth_bytes_per_second = 1});
+    }
+    return options;
+  }
+
+  // Plans, and remembers where tokens lie and which are computed.
+  void PlanAndLook() {
+    for (const plan::StepPlan& plan : Plan()) {
+      for (const plan::SequenceJoin& join : plan.joins) {
+        slots_[join.id].clear();
+      }
+      for (const plan::SlotAllocation& allocation : plan.allocations) {
+        for (uint32_t i = 0; i < allocation.extent.tokens; ++i) {
+          slots_[allocation.sequence].emplace_back(allocation.memory_node,
+                                                   allocation.extent.first_slot + i);
+        }
+      }
+      for (const plan::PrefillChunk& chunk : plan.chunks) {
+        for (uint32_t i = 0; i < chunk.tokens; ++i) {
+          in_chunks_[chunk.sequence].insert(chunk.first_token + i);
+        }
+      }
+      for (const plan::DecodeRow& row : plan.rows) {
+        if (row.position < joins_[row.sequence].tokens.size()) {
+          in_rows_[row.sequence].insert(row.position);
+        }
+      }
+    }
+  }
+  void Steps(int count) {
+    for (int i = 0; i < count; ++i) {
+      PlanAndLook();
+      StepDone();
+    }
+  }
+  void RunAll() {
+    for (int i = 0; scheduler_->HasWork() && i < 1000; ++i) {
+      Steps(1);
+    }
+    EXPECT_FALSE(scheduler_->HasWork());
+  }
+
+  // The nodes of these names come back empty.
+  void Lose(SchedulerOptions& options, const std::set<std::string>& names) {
+    in_flight_.clear();
+    in_chunks_.clear();
+    in_rows_.clear();
+    for (MemoryNodeShare& node : options.memory_nodes) {
+      node.arena = names.contains(node.name) ? 0 : node.arena;
+    }
+    scheduler_->StartEpoch(++epoch_, options.memory_nodes, {names.begin(), names.end()}, events_);
+    std::vector<uint64_t> arenas;
+    for (MemoryNodeShare& node : options.memory_nodes) {
+      node.arena = node.arena == 0 ? 100 * epoch_ + arenas.size() : node.arena;
+      arenas.push_back(node.arena);
+    }
+    scheduler_->SetArenas(arenas);
+    EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
+  }
+
+  std::set<uint32_t> Computed(plan::SequenceId id) {
+    std::set<uint32_t> computed = in_chunks_[id];
+    computed.insert(in_rows_[id].begin(), in_rows_[id].end());
+    return computed;
+  }
+
+  uint64_t epoch_ = 0;
+  std::map<plan::SequenceId, std::vector<std::pair<uint32_t, uint32_t>>> slots_;
+  std::map<plan::SequenceId, std::set<uint32_t>> in_chunks_;
+  std::map<plan::SequenceId, std::set<uint32_t>> in_rows_;
+};
+
+TEST_F(SchedulerLossTest, WhatLayOnALostNodeIsComputedAgainAndNothingElse) {
+  SchedulerOptions options = Cut(3, 64);
+  Make(options);
+  ASSERT_TRUE(Submit(1, 70, 100).ok());
+  Steps(8);
+  const size_t committed = IndicesOf(1).size();
+  ASSERT_GT(committed, 1u);
+  const auto before = slots_[1];
+  const uint32_t lost = before[20].first;
+  Lose(options, {absl::StrCat(lost)});
+  RunAll();
+
+  const uint32_t stored = static_cast<uint32_t>(70 + committed) - 1;
+  for (uint32_t token = 0; token < stored; ++token) {
+    const bool missing = before[token].first == lost;
+    EXPECT_EQ(Computed(1).contains(token), missing) << token;
+    if (!missing) {
+      EXPECT_EQ(slots_[1][token], before[token]) << token;
+    }
+  }
+  EXPECT_TRUE(Computed(1).contains(stored)) << "the next token is sampled from it";
+  EXPECT_EQ(IndicesOf(1).size(), 30u);
+  EXPECT_EQ(
+      scheduler_->Stats().prefix_cache.tokens_asked - scheduler_->Stats().prefix_cache.tokens_found,
+      Computed(1).size());
+}
+
+TEST_F(SchedulerLossTest, AHoleAtTheBeginningIsAChunkAndThoseBehindItAreRows) {
+  SchedulerOptions options = Cut(4, 128);
+  Make(options);
+  ASSERT_TRUE(Submit(1, 60, 70).ok());  // Each of its spans is on another node.
+  Steps(4);
+  ASSERT_GT(IndicesOf(1).size(), 0u);
+  Lose(options, {absl::StrCat(slots_[1][0].first), absl::StrCat(slots_[1][32].first)});
+  RunAll();
+  EXPECT_THAT(in_chunks_[1], SizeIs(16));
+  EXPECT_EQ(*in_chunks_[1].rbegin(), 15u);
+  for (uint32_t token = 32; token < 48; ++token) {
+    EXPECT_TRUE(in_rows_[1].contains(token)) << token;
+  }
+  EXPECT_THAT(in_rows_[1], SizeIs(17));
+  EXPECT_EQ(IndicesOf(1).size(), 10u);
+}
+
+// The second loss comes while the first one's tokens are computed: those that are stored stay.
+TEST_F(SchedulerLossTest, WhatHasBeenFilledIsKeptToo) {
+  SchedulerOptions options = Cut(3, 128);
+  Make(options);
+  ASSERT_TRUE(Submit(1, 90, 110).ok());
+  Steps(6);
+  const auto before = slots_[1];
+  const uint32_t lost = before[16].first;
+  Lose(options, {absl::StrCat(lost)});
+  Steps(2);  // They have eight rows each.
+  const std::set<uint32_t> filled = in_rows_[1];
+  ASSERT_THAT(filled, SizeIs(16));
+  const auto between = slots_[1];
+  Lose(options, {});
+  RunAll();
+  for (const uint32_t token : filled) {
+    EXPECT_FALSE(Computed(1).contains(token)) << token;
+    EXPECT_EQ(slots_[1][token], between[token]) << token;
+  }
+  EXPECT_EQ(IndicesOf(1).size(), 20u);
+}
+
+// Two sequences fill two nodes of three; there is room for the first one alone.
+TEST_F(SchedulerLossTest, PartsOfWhoWaitsGiveWayToWhoIsServedFirst) {
+  SchedulerOptions options = Cut(3, 80);
+  Make(options);
+  ASSERT_TRUE(Submit(1, 90, 100).ok());
+  ASSERT_TRUE(Submit(2, 90, 100).ok());
+  Steps(7);
+  ASSERT_GT(IndicesOf(1).size(), 0u);
+  ASSERT_GT(IndicesOf(2).size(), 0u);
+  const std::string lost = options.memory_nodes.back().name;
+  options.memory_nodes.pop_back();
+  Lose(options, {lost});
+  RunAll();
+  EXPECT_EQ(IndicesOf(1).size(), 10u);
+  EXPECT_EQ(IndicesOf(2).size(), 10u);
+  EXPECT_LT(Computed(1).size(), 90u);
+  EXPECT_GT(Computed(2).size(), Computed(1).size());
+}
+
+// An arena that is another one than was said holds nothing.
+TEST_F(SchedulerLossTest, ANodeThatTakesANewArenaHasNothing) {
+  SchedulerOptions options = Cut(2, 128);
+  Make(options);
+  ASSERT_TRUE(Submit(1, 60, 70).ok());
+  Steps(4);
+  in_flight_.clear();
+  in_rows_.clear();
+  in_chunks_.clear();
+  scheduler_->StartEpoch(++epoch_, options.memory_nodes, {}, events_);
+  scheduler_->SetArenas({77, 78});
+  EXPECT_EQ(scheduler_->kv().SpansKept(), 0u);
+  RunAll();
+  EXPECT_GE(Computed(1).size(), 60u);
+}
+
+TEST_F(SchedulerLossTest, NothingIsKeptWhereThatIsOffOrPromptsHaveLanesOfTheirOwn) {
+  for (const bool off : {true, false}) {
+    SchedulerOptions options = Cut(2, 128);
+    options.prefix_cache = !off;
+    Make(options);
+    events_ = {};
+    ASSERT_TRUE(Submit(1, 60, 70).ok());
+    Steps(4);
+    in_flight_.clear();
+    scheduler_->StartEpoch(++epoch_, options.memory_nodes, {}, events_,
+                           {.replicas = off ? 0u : 1u, .each = 1});
+    EXPECT_EQ(scheduler_->kv().SpansKept(), 0u);
+    EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
+  }
+}
+
+}  // namespace
+}  // namespace lamina::core
