@@ -56,17 +56,16 @@ endfunction()
 
 # lamina_cc_test(NAME x SRCS ... DEPS ... [LABELS unit|conformance|sim|integration|style ...]
 #                [TIMEOUT seconds] [SHARDS number])
-# One CTest entry per file; with SHARDS several, NAME.0 and on, which share its cases out and run side by side. LAMINA_SOURCE_DIR names the source tree for committed test data.
+# One CTest entry per file; with SHARDS several, NAME.0 and on, which share its cases out and run side by side. Committed data is found by tests/support/source_path.h.
 function(lamina_cc_test)
   if(NOT LAMINA_BUILD_TESTS)
     return()
   endif()
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
-  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} lamina::source_path GTest::gmock GTest::gtest
                                             GTest::gtest_main lamina_build_flags)
   lamina_compile_fast(${ARG_NAME})
-  target_compile_definitions(${ARG_NAME} PRIVATE LAMINA_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)

@@ -13,13 +13,14 @@
 #include "model/chat_template.h"
 #include "model/jinja/json_value.h"
 #include "model/jinja/template.h"
+#include "tests/support/source_path.h"
 
 namespace lamina::model {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kFolder[] = LAMINA_SOURCE_DIR "/tests/fidelity/";
+constexpr char kFolder[] = "tests/fidelity/";
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path);
@@ -29,8 +30,8 @@ std::string ReadFile(const std::string& path) {
 }
 
 const Json& Golden() {
-  static const Json* const golden =
-      new Json(Json::parse(ReadFile(std::string(kFolder) + "goldens/chat_templates.json")));
+  static const Json* const golden = new Json(Json::parse(
+      ReadFile(test_support::SourcePath(absl::StrCat(kFolder, "goldens/chat_templates.json")))));
   return *golden;
 }
 
@@ -80,7 +81,8 @@ class ChatTemplateGolden : public ::testing::TestWithParam<std::string> {};
 TEST_P(ChatTemplateGolden, EqualsTransformers) {
   const Json& golden = Golden();
   const auto chat_template = ChatTemplate::Create(
-      ReadFile(std::string(kFolder) + "chat_templates/" + GetParam() + ".jinja"),
+      ReadFile(
+          test_support::SourcePath(absl::StrCat(kFolder, "chat_templates/", GetParam(), ".jinja"))),
       golden["tokens"]["bos_token"], golden["tokens"]["eos_token"]);
   ASSERT_TRUE(chat_template.ok()) << chat_template.status();
   int rendered = 0;

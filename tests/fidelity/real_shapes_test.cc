@@ -15,6 +15,7 @@
 #include "model/architectures/json_config_internal.h"
 #include "model/splitter.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/source_path.h"
 
 namespace lamina::model {
 namespace {
@@ -40,7 +41,7 @@ class NoWeights final : public WeightSource {
 
 const nlohmann::json& Shapes() {
   static const auto* const kShapes = [] {
-    std::ifstream file(LAMINA_SOURCE_DIR "/tests/fidelity/goldens/real_shapes.json");
+    std::ifstream file(test_support::SourcePath("tests/fidelity/goldens/real_shapes.json"));
     return new nlohmann::json(nlohmann::json::parse(file));
   }();
   return *kShapes;

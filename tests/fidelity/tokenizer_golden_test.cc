@@ -17,11 +17,12 @@
 #include "model/tokenizer/gguf_tokenizer.h"
 #include "model/tokenizer/tokenizer.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/source_path.h"
 
 namespace lamina::model {
 namespace {
 
-constexpr char kFolder[] = LAMINA_SOURCE_DIR "/tests/fidelity/tokenizers/";
+constexpr char kFolder[] = "tests/fidelity/tokenizers/";
 
 std::vector<std::string> ReadLines(const std::string& path) {
   std::ifstream file(path);
@@ -77,8 +78,10 @@ void CheckLine(const Tokenizer& tokenizer, const std::string& text, const std::s
 }
 
 void CheckAll(const Tokenizer& tokenizer, const std::string& golden) {
-  const std::vector<std::string> strings = ReadLines(absl::StrCat(kFolder, "corpus.txt"));
-  const std::vector<std::string> lines = ReadLines(absl::StrCat(kFolder, golden, ".golden"));
+  const std::vector<std::string> strings =
+      ReadLines(test_support::SourcePath(absl::StrCat(kFolder, "corpus.txt")));
+  const std::vector<std::string> lines =
+      ReadLines(test_support::SourcePath(absl::StrCat(kFolder, golden, ".golden")));
   ASSERT_GE(strings.size(), 2000u);
   ASSERT_EQ(lines.size(), strings.size());
   for (size_t i = 0; i < lines.size() && !::testing::Test::HasFailure(); ++i) {
@@ -90,7 +93,7 @@ void CheckAll(const Tokenizer& tokenizer, const std::string& golden) {
 class DirectoryGoldenTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(DirectoryGoldenTest, GivesTheIdsOfTheReference) {
-  const auto tokenizer = LoadTokenizer(absl::StrCat(kFolder, GetParam()));
+  const auto tokenizer = LoadTokenizer(test_support::SourcePath(absl::StrCat(kFolder, GetParam())));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   CheckAll(**tokenizer, GetParam());
 }
@@ -108,7 +111,8 @@ nlohmann::json ReadJson(const std::string& path) {
 
 // The vocabulary of tokenizers/`name`/tokenizer.json as a GGUF file that names `pre`.
 std::string GgufOf(const std::string& name, const std::string& pre) {
-  const nlohmann::json json = ReadJson(absl::StrCat(kFolder, name, "/tokenizer.json"));
+  const nlohmann::json json =
+      ReadJson(test_support::SourcePath(absl::StrCat(kFolder, name, "/tokenizer.json")));
   std::vector<std::string> tokens(json["model"]["vocab"].size());
   std::vector<int32_t> types(tokens.size(), 1);
   for (const auto& [token, id] : json["model"]["vocab"].items()) {
@@ -161,7 +165,8 @@ TEST(GgufGoldenTest, SentencePieceVocabularyGivesTheIdsOfTheReference) {
   std::vector<std::string> tokens;
   std::vector<float> scores;
   std::vector<int32_t> types;
-  for (const auto& piece : ReadJson(absl::StrCat(kFolder, "spm_bpe/pieces.json"))) {
+  for (const auto& piece :
+       ReadJson(test_support::SourcePath(absl::StrCat(kFolder, "spm_bpe/pieces.json")))) {
     tokens.push_back(piece[0]);
     scores.push_back(piece[1]);
     types.push_back(piece[2]);
@@ -181,7 +186,7 @@ TEST(GgufGoldenTest, SentencePieceVocabularyGivesTheIdsOfTheReference) {
 TEST(RealModelGoldenTest, SmolLm2GivesTheIdsOfTheReference) {
   const char* named = std::getenv("LAMINA_TEST_MODEL");
   const std::string path =
-      named != nullptr ? named : LAMINA_SOURCE_DIR "/models/smollm2-135m-instruct.gguf";
+      named != nullptr ? named : test_support::SourcePath("models/smollm2-135m-instruct.gguf");
   if (!std::ifstream(path).good()) {
     ASSERT_EQ(std::getenv("LAMINA_REQUIRE_MODEL"), nullptr)
         << path << " is missing; deploy/quickstart.sh fetches it, or set LAMINA_TEST_MODEL";

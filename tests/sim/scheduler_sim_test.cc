@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/sim_world.h"
+#include "tests/support/source_path.h"
 
 namespace lamina::sim {
 namespace {
@@ -326,7 +327,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereSequencesAreCut) {
 }
 
 TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
-  std::ifstream file(absl::StrCat(LAMINA_SOURCE_DIR, "/tests/sim/regression_seeds.txt"));
+  std::ifstream file(test_support::SourcePath("tests/sim/regression_seeds.txt"));
   ASSERT_TRUE(file.is_open());
   std::string line;
   while (std::getline(file, line)) {

@@ -2,12 +2,15 @@
 #include "tests/support/model_goldens.h"
 
 #include <fstream>
+#include <string>
+
+#include "tests/support/source_path.h"
 
 namespace lamina::test_support {
 
 namespace {
 
-const nlohmann::json* Read(const char* path) {
+const nlohmann::json* Read(const std::string& path) {
   std::ifstream file(path);
   return new nlohmann::json(nlohmann::json::parse(file));
 }
@@ -16,13 +19,13 @@ const nlohmann::json* Read(const char* path) {
 
 const nlohmann::json& RandomModelCases() {
   static const auto* const kCases =
-      Read(LAMINA_SOURCE_DIR "/tests/fidelity/goldens/random_models.json");
+      Read(test_support::SourcePath("tests/fidelity/goldens/random_models.json"));
   return *kCases;
 }
 
 const nlohmann::json& RandomModelBf16Cases() {
   static const auto* const kCases =
-      Read(LAMINA_SOURCE_DIR "/tests/fidelity/goldens/random_models_bf16.json");
+      Read(test_support::SourcePath("tests/fidelity/goldens/random_models_bf16.json"));
   return *kCases;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/units.h"
+#include "tests/support/source_path.h"
 
 namespace lamina {
 namespace {
@@ -531,8 +532,8 @@ TEST(ClusterConfigTest, SaysWhenTheFileIsADirectory) {
 TEST(ClusterConfigTest, TheExamplesAreValid) {
   for (const char* name : {"local", "minimal", "eight_cores", "one_node", "one_pool", "auto",
                            "stages", "shards", "gpu_and_host"}) {
-    const auto config =
-        LoadClusterConfig(absl::StrCat(LAMINA_SOURCE_DIR, "/deploy/clusters/", name, ".yaml"), {});
+    const auto config = LoadClusterConfig(
+        test_support::SourcePath(absl::StrCat("deploy/clusters/", name, ".yaml")), {});
     EXPECT_TRUE(config.ok()) << name << ": " << config.status();
   }
 }

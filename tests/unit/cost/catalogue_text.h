@@ -12,11 +12,12 @@
 #include "absl/strings/str_replace.h"
 #include "cost/catalogue.h"
 #include "gtest/gtest.h"
+#include "tests/support/source_path.h"
 
 namespace lamina::cost {
 
 inline std::string CatalogueText(const std::string& name) {
-  std::ifstream file(absl::StrCat(LAMINA_SOURCE_DIR, "/cost/catalogues/", name, ".yaml"));
+  std::ifstream file(test_support::SourcePath(absl::StrCat("cost/catalogues/", name, ".yaml")));
   std::stringstream text;
   text << file.rdbuf();
   return text.str();

@@ -11,6 +11,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/k_tiles.h"
+#include "tests/support/source_path.h"
 
 namespace lamina::kernels {
 namespace {
@@ -64,7 +65,7 @@ void ExpectGolden(const nlohmann::json& golden, const AttentionKernel& kernel) {
 }
 
 TEST(AttentionGoldenTest, AgreesWithNumpyInFloat64) {
-  std::ifstream file(LAMINA_SOURCE_DIR "/tests/fidelity/attention_golden.json");
+  std::ifstream file(test_support::SourcePath("tests/fidelity/attention_golden.json"));
   const nlohmann::json goldens = nlohmann::json::parse(file);
   ASSERT_EQ(goldens.size(), 5u);
   for (const nlohmann::json& golden : goldens) {

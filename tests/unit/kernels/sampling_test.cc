@@ -17,6 +17,7 @@
 #include <string>
 
 #include "common/philox.h"
+#include "tests/support/source_path.h"
 
 namespace lamina::kernels {
 namespace {
@@ -148,7 +149,7 @@ SamplingParams GoldenParams(const nlohmann::json& json) {
 }
 
 TEST(SamplingGoldenTest, DrawsFromTheDistributionsOfTransformers) {
-  std::ifstream file(LAMINA_SOURCE_DIR "/tests/fidelity/goldens/sampling.json");
+  std::ifstream file(test_support::SourcePath("tests/fidelity/goldens/sampling.json"));
   const nlohmann::json goldens = nlohmann::json::parse(file);
   constexpr int kDraws = 30000;
   ASSERT_FALSE(goldens["cases"].empty());

@@ -14,12 +14,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/architectures/architecture.h"
+#include "tests/support/source_path.h"
 
 namespace lamina::model {
 namespace {
 
 std::string Page() {
-  std::ifstream file(LAMINA_SOURCE_DIR "/docs/models.md");
+  std::ifstream file(test_support::SourcePath("docs/models.md"));
   std::stringstream text;
   text << file.rdbuf();
   return text.str();

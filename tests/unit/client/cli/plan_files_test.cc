@@ -8,6 +8,7 @@
 #include "client/cli/plan_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/source_path.h"
 
 namespace lamina::cli {
 namespace {
@@ -24,7 +25,7 @@ class PlanFilesTest : public testing::Test {
     folder_ = std::filesystem::path(testing::TempDir()) /
               testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::create_directories(folder_);
-    catalogue_ = *LoadCatalogue(absl::StrCat(LAMINA_SOURCE_DIR, "/cost/catalogues/default.yaml"));
+    catalogue_ = *LoadCatalogue(test_support::SourcePath("cost/catalogues/default.yaml"));
   }
   std::string Write(const std::string& name, const std::string& text) const {
     std::ofstream(folder_ / name) << text;

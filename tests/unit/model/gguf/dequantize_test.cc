@@ -16,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "model/float16.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/source_path.h"
 
 namespace lamina::model {
 namespace {
@@ -23,7 +24,7 @@ namespace {
 class DequantizeTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(DequantizeTest, EqualsTheReferenceToTheBit) {
-  std::ifstream file(LAMINA_SOURCE_DIR "/tests/fidelity/goldens/dequantize.json");
+  std::ifstream file(test_support::SourcePath("tests/fidelity/goldens/dequantize.json"));
   const nlohmann::json golden = nlohmann::json::parse(file).at(GetParam());
   const std::string blocks = absl::HexStringToBytes(golden.at("blocks").get<std::string>());
   const std::string expected = absl::HexStringToBytes(golden.at("values").get<std::string>());

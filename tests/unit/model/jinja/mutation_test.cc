@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/jinja/json_value.h"
 #include "model/jinja/template.h"
+#include "tests/support/source_path.h"
 
 namespace lamina::jinja {
 namespace {
@@ -32,7 +33,7 @@ std::string ReadFile(const std::filesystem::path& path) {
 // The templates of the fidelity tests.
 std::vector<std::string> Sources() {
   std::vector<std::filesystem::path> paths;
-  const std::filesystem::path folder = LAMINA_SOURCE_DIR "/tests/fidelity/chat_templates";
+  const std::filesystem::path folder = test_support::SourcePath("tests/fidelity/chat_templates");
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() == ".jinja") {
       paths.push_back(entry.path());

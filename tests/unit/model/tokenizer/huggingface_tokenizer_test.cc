@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "tests/support/source_path.h"
 
 namespace lamina::model {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr char kGoldens[] = LAMINA_SOURCE_DIR "/tests/fidelity/tokenizers/";
+constexpr char kGoldens[] = "tests/fidelity/tokenizers/";
 
 constexpr char kTokenizer[] = R"({
   "added_tokens": [{"id": 3, "content": "<e>", "special": true}, {"id": 4, "content": "<|im_end|>", "special": true}],
@@ -259,8 +260,9 @@ TEST_F(HuggingFaceTokenizerTest, RefusesAddedTokensThatAreTexts) {
 }
 
 TEST_F(HuggingFaceTokenizerTest, ReadsSentencePieceWithAddedTokens) {
-  std::filesystem::copy_file(absl::StrCat(kGoldens, "spm_bpe/tokenizer.model"),
-                             directory_ + "/tokenizer.model");
+  std::filesystem::copy_file(
+      test_support::SourcePath(absl::StrCat(kGoldens, "spm_bpe/tokenizer.model")),
+      directory_ + "/tokenizer.model");
   Write("tokenizer_config.json", R"({"add_bos_token": false, "eos_token": "<|im_end|>",
       "added_tokens_decoder": {"1000": {"content": "<|im_end|>", "special": true}}})");
   const auto tokenizer = Load();
@@ -273,8 +275,9 @@ TEST_F(HuggingFaceTokenizerTest, ReadsSentencePieceWithAddedTokens) {
 }
 
 TEST_F(HuggingFaceTokenizerTest, BoundsTheIdsThatAreAddedToSentencePiece) {
-  std::filesystem::copy_file(absl::StrCat(kGoldens, "spm_bpe/tokenizer.model"),
-                             directory_ + "/tokenizer.model");
+  std::filesystem::copy_file(
+      test_support::SourcePath(absl::StrCat(kGoldens, "spm_bpe/tokenizer.model")),
+      directory_ + "/tokenizer.model");
   Write("config.json", R"({"bos_token_id": 123456})");
   const auto tokenizer = Load();
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
@@ -286,8 +289,9 @@ TEST_F(HuggingFaceTokenizerTest, BoundsTheIdsThatAreAddedToSentencePiece) {
 }
 
 TEST_F(HuggingFaceTokenizerTest, NewerSentencePieceModelsPutNoSpaceAfterASpecialToken) {
-  std::filesystem::copy_file(absl::StrCat(kGoldens, "spm_bpe/tokenizer.model"),
-                             directory_ + "/tokenizer.model");
+  std::filesystem::copy_file(
+      test_support::SourcePath(absl::StrCat(kGoldens, "spm_bpe/tokenizer.model")),
+      directory_ + "/tokenizer.model");
   const auto decode = [this](const std::string& legacy) {
     Write("tokenizer_config.json", absl::StrCat("{\"legacy\": ", legacy, "}"));
     const auto tokenizer = Load();

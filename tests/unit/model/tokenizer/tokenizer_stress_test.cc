@@ -19,11 +19,12 @@
 #include "model/tokenizer/pre_tokenizer_catalog.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/utf8.h"
+#include "tests/support/source_path.h"
 
 namespace lamina::model {
 namespace {
 
-constexpr char kFolder[] = LAMINA_SOURCE_DIR "/tests/fidelity/tokenizers/";
+constexpr char kFolder[] = "tests/fidelity/tokenizers/";
 constexpr size_t kLongBytes = 1'000'000;
 // Far above what it takes (under a second), far below what quadratic time would take (hours).
 constexpr auto kLongTimeMax = std::chrono::seconds(60);
@@ -31,7 +32,7 @@ constexpr auto kLongTimeMax = std::chrono::seconds(60);
 class TokenizerStressTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    auto loaded = LoadTokenizer(absl::StrCat(kFolder, GetParam()));
+    auto loaded = LoadTokenizer(test_support::SourcePath(absl::StrCat(kFolder, GetParam())));
     ASSERT_TRUE(loaded.ok()) << loaded.status();
     tokenizer_ = std::move(*loaded);
   }
@@ -133,7 +134,7 @@ TEST_P(TokenizerStressTest, NoTextHasFewerTokensThanPromised) {
 
 TEST(TokenizerBoundTest, ByteLevelTokenizersPromiseSome) {
   for (const char* kind : {"llama3", "smollm", "qwen2"}) {
-    const auto tokenizer = LoadTokenizer(absl::StrCat(kFolder, kind));
+    const auto tokenizer = LoadTokenizer(test_support::SourcePath(absl::StrCat(kFolder, kind)));
     ASSERT_TRUE(tokenizer.ok());
     EXPECT_GT((*tokenizer)->tokens_min(std::string(kLongBytes, 'a')), kLongBytes / 4096) << kind;
     EXPECT_GT((*tokenizer)->tokens_min(std::string(kLongBytes, '\x04')), 0u) << kind;
@@ -142,7 +143,7 @@ TEST(TokenizerBoundTest, ByteLevelTokenizersPromiseSome) {
 
 // This one's added tokens take the white space around them, however much there is.
 TEST(TokenizerBoundTest, TokensThatTakeWhiteSpacePromiseNothing) {
-  const auto tokenizer = LoadTokenizer(absl::StrCat(kFolder, "gpt2"));
+  const auto tokenizer = LoadTokenizer(test_support::SourcePath(absl::StrCat(kFolder, "gpt2")));
   ASSERT_TRUE(tokenizer.ok());
   EXPECT_EQ((*tokenizer)->tokens_min(std::string(kLongBytes, 'a')), 0u);
 }
