@@ -19,7 +19,7 @@ import subprocess
 import cluster
 import paper_alisa_figures
 import processor
-from paper_shared import IMAGES, add_parts, draw as chart, part_alone, run_parts, verdict
+from paper_shared import IMAGES, add_parts, draw as chart, parts_asked, run_parts, verdict
 from programs import BIN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -144,15 +144,15 @@ def main():
     add_parts(parser, names)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    found, alone = {}, part_alone(arguments)
-    if not alone:
+    found, asked = {}, parts_asked(arguments)
+    if not asked:
         found["quality"] = quality(arguments)
         found["speed"] = speed(arguments) if arguments.speed else []
         judge(found["quality"])
         if found["speed"]:
             draw(found["quality"], found["speed"], arguments.images)
     if not arguments.claims:
-        found["parts"] = run_parts(names, [alone] if alone else list(names), paper_alisa_figures.Bench, arguments.images)
+        found["parts"] = run_parts(names, asked or list(names), paper_alisa_figures.Bench, arguments.images)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

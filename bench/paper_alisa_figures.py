@@ -5,11 +5,13 @@ The model is an OPT of random weights, a sixteenth as wide and an eighth as deep
 here steps at 384 tokens, their mean, are measured. Dense attention fetches K and V of all tokens; K and V on the device stand as policy local.
 """
 
+import json
 import statistics
 
 import paper_shared as shared
 from paper_shared import NOT_BUILT, SMALLEST, Cluster, generate, verdict
 
+SPARSITY = shared.ROOT / "tests/fidelity/goldens/alisa_sparsity.json"
 BANDWIDTH = 200e6
 CONTEXT = 384
 ANSWER = 8
@@ -21,6 +23,7 @@ ATTENTION_ROWS, ATTENTION_CONTEXT = 64, 128
 
 PAPER_OVER_FLEXGEN = (1.4, 3.0)  # Figure 9, at 80% sparsity.
 PAPER_OVER_VLLM = 1.9  # At best, at large batches.
+PAPER_SPARSITY = (0.8, 0.95)  # Of dense attention, Figure 3 and its text.
 PAPER_RECOMPUTATION = (1.2, 1.3)  # Figure 12(b).
 
 
@@ -72,10 +75,20 @@ def figure9(bench):
     return {way: of for way, of in rates.items()}
 
 
-def figure10(_):
-    """The weights themselves."""
-    print(f"Figure 10: {NOT_BUILT}: how sparse the weights of attention are needs all of them, and the kernel gives out their sums over heads of chosen tokens alone.")
-    return NOT_BUILT
+def figure10(bench):
+    """How sparse the weights of attention are, by the float64 reference: the kernel gives out their sums alone."""
+    golden = json.loads(SPARSITY.read_text())
+    dense = next(run["zeros"] for run in golden["runs"] if run["pattern"] == "dense")
+    sparse = {run["ratio"]: run["zeros"] for run in golden["runs"] if run["pattern"] == "window_sums"}
+    print(f"Figure 10: share of attention weights below {golden['below']:.0%} of their row's largest, SmolLM2 135M, {golden['rows']} decode rows behind {golden['prompt']} tokens. "
+          "From the float64 reference (tests/fidelity/make_alisa_sparsity.py), not from the system, whose kernel gives out sums over heads alone")
+    shared.table(("sparsity of K and V", "0 (dense)", *(f"{1 - ratio:.0%}" for ratio in sparse)), [("attention weights", f"{dense:.1%}", *(f"{zeros:.1%}" for zeros in sparse.values()))])
+    values = list(sparse.values())
+    print(f"Dense attention is {100 * PAPER_SPARSITY[0]:.0f} to {100 * PAPER_SPARSITY[1]:.0f}% sparse: {verdict(PAPER_SPARSITY[0] <= dense <= PAPER_SPARSITY[1])}; "
+          f"more sparse K and V make sparser weights: {verdict(all(a < b for a, b in zip([dense, *values], values)))}. Larger models need more of it to come near dense: not tried, one model.")
+    shared.draw(bench.images, "alisa_figure10", "ALISA, Figure 10: sparsity of weights (float64)", "sparsity of K and V, %", "% zeros",
+                [("window sums", [(100 * (1 - ratio), 100 * zeros) for ratio, zeros in sparse.items()]), ("dense", [(100 * (1 - ratio), 100 * dense) for ratio in sparse])], x_log=False)
+    return golden
 
 
 def shares_of(make, rows, context):

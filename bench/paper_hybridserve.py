@@ -22,7 +22,7 @@ import cluster
 import paper_hybridserve_figures
 import processor
 import random_llama
-from paper_shared import IMAGES, add_parts, draw, link, part_alone, run_parts, verdict
+from paper_shared import IMAGES, add_parts, draw, link, parts_asked, run_parts, verdict
 
 SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
 WINDOW = "512MiB"
@@ -147,10 +147,10 @@ def main():
     add_parts(parser, names)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    alone = part_alone(arguments)
-    found = {} if alone else run_claims(arguments)
+    asked = parts_asked(arguments)
+    found = {} if asked else run_claims(arguments)
     if not arguments.claims:
-        found["parts"] = run_parts(names, [alone] if alone else list(names), paper_hybridserve_figures.Bench, arguments.images)
+        found["parts"] = run_parts(names, asked or list(names), paper_hybridserve_figures.Bench, arguments.images)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

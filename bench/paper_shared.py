@@ -212,15 +212,12 @@ def add_parts(parser, names):
     for kind in ("figure", "table"):
         numbers = [name.split()[1] for name in names if name.startswith(kind)]
         if numbers:
-            which.add_argument(f"--{kind}", choices=numbers, help=f"this {kind} alone")
+            which.add_argument(f"--{kind}", choices=numbers, nargs="+", help=f"these {kind}s alone")
 
 
-def part_alone(arguments):
-    """The part that was asked for, or None."""
-    for kind in ("figure", "table"):
-        if getattr(arguments, kind, None):
-            return f"{kind} {getattr(arguments, kind)}"
-    return None
+def parts_asked(arguments):
+    """The parts that were asked for; none: all of them, and the claims."""
+    return [f"{kind} {number}" for kind in ("figure", "table") for number in getattr(arguments, kind, None) or ()]
 
 
 def run_parts(parts, names, make_bench, images):

@@ -273,6 +273,16 @@ class FiguresTest(unittest.TestCase):
         self.assertIn("| 80% | 1 | 4.00 | not built | 7.00 |", text)
         self.assertIn("Gains grow with sparsity: reproduced; compression adds at each: not reproduced.", text)
 
+    def test_the_sparsity_of_weights_is_the_references(self):
+        runs = [{"pattern": "dense", "ratio": 1.0, "zeros": 0.7}, {"pattern": "window_sums", "ratio": 0.5, "zeros": 0.75}, {"pattern": "window_sums", "ratio": 0.2, "zeros": 0.72}]
+        golden = self.folder / "golden.json"
+        golden.write_text(json.dumps({"below": 0.01, "rows": 2, "prompt": 9, "runs": runs}))
+        for path, words in ((golden, ("80 to 95% sparse: not reproduced", "sparser weights: not reproduced", "| 70.0% | 75.0% | 72.0% |")), (alisa.SPARSITY, ("80 to 95% sparse: reproduced",))):
+            with mock.patch.object(alisa, "SPARSITY", path):
+                _, text = printed(alisa.figure10, self.bench)
+            for word in words:
+                self.assertIn(word, text)
+
     def test_a_part_that_fails_leaves_the_others_their_turns(self):
         def broken(_):
             raise RuntimeError("the cluster did not start")
