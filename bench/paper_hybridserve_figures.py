@@ -3,7 +3,7 @@
 
 One core computes, a memory node on another holds K, V and activations; weights stream over the same bus, whose bandwidth gives the narrowest
 model c = 1. Figures 12 to 15 come from the same runs: K and V alone, activations alone, half of each, and the share that the policy settles on.
-Prompts are a quarter, answers an eighth of the paper's.
+Prompts are a quarter, answers a sixteenth of the paper's.
 """
 
 import json
@@ -18,7 +18,7 @@ from programs import BIN
 C = 1.0
 ROWS, LANES = 16, 2
 LENGTHS = (32, 128, 480)
-ANSWER = 16
+ANSWER = 8
 BATCHES = (4, 8, 16)
 BATCH_LENGTH = 128
 COMPARED = ("OPT-6.7B", "OPT-30B")

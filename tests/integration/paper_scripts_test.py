@@ -198,11 +198,15 @@ class FiguresTest(unittest.TestCase):
         self.bench = Fake(folder.name)
         self.folder = pathlib.Path(folder.name)
 
+    def set(self, module, **values):
+        for name, value in values.items():
+            patch = mock.patch.object(module, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+
     def with_steps(self, module, seconds):
         """Generations of `module` whose steps take seconds(what the cluster was made by, rows)."""
-        patch = mock.patch.object(module, "generate", lambda asked, rows, _, marks: generation(rows, seconds(asked, rows), marks))
-        patch.start()
-        self.addCleanup(patch.stop)
+        self.set(module, generate=lambda asked, rows, _, marks: generation(rows, seconds(asked, rows), marks))
 
     def test_table_2_is_lost_where_one_batch_is_slower(self):
         for slower, word in ((1.0, "reproduced (worst 1.000"), (1.2, "not reproduced (worst 0.833")):
@@ -216,6 +220,7 @@ class FiguresTest(unittest.TestCase):
 
     def test_figure_7_stands_next_to_tables_3_and_4(self):
         self.with_steps(kvpr, lambda asked, rows: 0.6 if asked[1] == "auto" else 1.0)
+        self.set(kvpr, LATENCY_ANSWERS_SHORTER=4)
         found, text = printed(kvpr.figure7, self.bench)
         self.assertEqual(len(found), 12)
         self.assertIn("| OPT-6.7B | 128, 32 | 32.00 | 19.20 | 40.0% | 71.3 | 45.8 | 35.8% |", text)
@@ -223,6 +228,7 @@ class FiguresTest(unittest.TestCase):
 
     def test_figure_6_has_bounds_and_the_papers_best(self):
         self.with_steps(kvpr, lambda asked, rows: 0.8 if asked[1] == "auto" else 1.0)
+        self.set(kvpr, ANSWERS_SHORTER=8)
         found, text = printed(kvpr.figure6, self.bench)
         self.assertEqual(len(found["lengths"]), 18)
         self.assertIn("OPT-6.7B: at best +25.0% (paper +15.1%): reproduced.", text)
@@ -251,8 +257,8 @@ class FiguresTest(unittest.TestCase):
             return {0: 1.0, 100: 1.2, 50: 0.9, "auto": 0.5}[asked[1]]
 
         self.with_steps(hybridserve, seconds)
-        with mock.patch.object(hybridserve, "settle", lambda _: "62% of tokens held as activations: so many"):
-            found, text = printed(lambda: [hybridserve.PARTS[name](self.bench) for name in ("figure 12", "figure 13", "figure 14", "figure 15")])
+        self.set(hybridserve, ANSWER=16, settle=lambda _: "62% of tokens held as activations: so many")
+        found, text = printed(lambda: [hybridserve.PARTS[name](self.bench) for name in ("figure 12", "figure 13", "figure 14", "figure 15")])
         self.assertEqual(len(made), len(hybridserve.COMPARED) * (4 * len(hybridserve.LENGTHS) + 2 * (len(hybridserve.BATCHES) - 1)))
         # Sixteen tokens of sixteen rows in 1 + 16 x 0.5 seconds, over 1 + 16 and over 1 + 16 x 1.2.
         self.assertIn("| OPT-6.7B, 32 | 15.1 | 12.7 | 16.6 | 28.4 | 62% | 1.89 | 2.24 |", text)
