@@ -72,10 +72,12 @@ def share_of(words):
     return float(words.split("%")[0]) if "%" in words else 0.0
 
 
-def point_of(found, rows, answer):
-    """What Figures 12 to 14 need of a generation."""
+def point_of(found, rows, answer, token_seconds):
+    """What Figures 12 to 14 need of a generation. `token_seconds`: of K and V of a token in a layer on the bus."""
+    made = found.steps * found.recomputed
     return {"tokens_per_second": rows * answer / (found.prompt_seconds + found.seconds[answer]), "decode": rows * answer / found.seconds[answer], "busy": found.busy(),
-            "sent": {kind: found.sent["to", kind] for kind in ("weights", "kv", "activations")}}
+            "sent": {kind: found.sent["to", kind] for kind in ("weights", "kv", "activations")},
+            "c": found.parts.get("recompute", 0.0) * found.span_seconds / made / token_seconds if made else None}
 
 
 def measured(bench):
@@ -85,14 +87,15 @@ def measured(bench):
         print(f"  {ROWS} rows in {LANES} lanes, weights streamed, bus of {bandwidth / 1e6:.0f} MB/s", flush=True)
         bench.points = {}
         for name in COMPARED:
+            token_seconds = MODELS[name].kv_bytes() / bandwidth
             for way, percent in WAYS.items():
                 with bench.streamed(name, percent, bandwidth) as running:
                     found = {"share": share_of(settle(running)) if percent == "auto" else percent}
                     for length in LENGTHS:
-                        found[length, ROWS] = point_of(generate(running, ROWS, length, [ANSWER]), ROWS, ANSWER)
+                        found[length, ROWS] = point_of(generate(running, ROWS, length, [ANSWER]), ROWS, ANSWER, token_seconds)
                     for rows in BATCHES:
                         if (BATCH_LENGTH, rows) not in found and way in PAPER_BUSY:
-                            found[BATCH_LENGTH, rows] = point_of(generate(running, rows, BATCH_LENGTH, [ANSWER]), rows, ANSWER)
+                            found[BATCH_LENGTH, rows] = point_of(generate(running, rows, BATCH_LENGTH, [ANSWER]), rows, ANSWER, token_seconds)
                 bench.points[name, way] = found
                 print(f"  {name}, {way}: {found['share']:.0f}% as activations", flush=True)
     return bench.points
@@ -103,9 +106,9 @@ def for_json(points):
             for (name, way), of in points.items()]
 
 
-def ratios(points, over, way="chosen"):
+def ratios(points, over, way="chosen", what="tokens_per_second"):
     """{(model, length): throughput of `way` over that of another}."""
-    return {(name, length): points[name, way][length, ROWS]["tokens_per_second"] / points[name, over][length, ROWS]["tokens_per_second"] for name in COMPARED for length in LENGTHS}
+    return {(name, length): points[name, way][length, ROWS][what] / points[name, over][length, ROWS][what] for name in COMPARED for length in LENGTHS}
 
 
 def figure12(bench):
@@ -116,6 +119,11 @@ def figure12(bench):
     shared.table(("model, prompt", *WAYS, "held as activations", "chosen over K and V alone", "over activations alone"),
                  [(f"{name}, {length}", *(f"{points[name, way][length, ROWS]['tokens_per_second']:.1f}" for way in WAYS), f"{points[name, 'chosen']['share']:.0f}%",
                    f"{over_kv[name, length]:.2f}", f"{over_activations[name, length]:.2f}") for name in COMPARED for length in LENGTHS])
+    decode_kv, decode_activations = (ratios(points, over, what="decode") for over in ("K and V alone", "activations alone"))
+    print("Decode steps alone, and c while they ran (other work on the cores makes K and V dearer than they were when the bus was set)")
+    shared.table(("model, prompt", "chosen over K and V alone", "over activations alone", "c, chosen", "c, activations alone"),
+                 [(f"{name}, {length}", f"{decode_kv[name, length]:.2f}", f"{decode_activations[name, length]:.2f}",
+                   *(f"{points[name, way][length, ROWS]['c'] or 0:.1f}" for way in ("chosen", "activations alone"))) for name in COMPARED for length in LENGTHS])
     print(f"Activations kept on the device, as in the paper: {NOT_BUILT}. FlexGen and DeepSpeed: {NOT_BUILT} (other engines); K and V alone is by the same executor.")
     for values, paper, text in ((over_kv, PAPER_OVER_KV, "K and V alone"), (over_activations, PAPER_OVER_ACTIVATIONS, "activations alone")):
         mean = statistics.mean(values.values())

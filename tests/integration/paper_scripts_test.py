@@ -159,10 +159,10 @@ class GenerationTest(unittest.TestCase):
         self.assertAlmostEqual(found.parts["dense"], 0.02 * 8 / 2)
         self.assertAlmostEqual(found.busy(), 0.08)
 
-    def test_a_step_that_overshoots_is_shared_out(self):
-        ends = iter([(1.0, 10), (2.0, 22)])
-        running = mock.Mock(step_end=lambda: next(ends))
-        self.assertEqual(shared.until_each_has(running, 2, 0.0, 2, 5), (1.0, 22))  # Of 20 tokens in two seconds 10.
+    def test_steps_that_nobody_saw_are_shared_out_and_bursts_of_lanes_are_not(self):
+        for ends, expected in (([(1.0, 10), (2.0, 22)], (1.0, 22)), ([(1.0, 10), (2.0, 13)], (2.0, 13))):
+            running = mock.Mock(step_end=iter(ends).__next__)
+            self.assertEqual(shared.until_each_has(running, 2, 0.0, 2, 5), expected)
 
 
 def generation(rows, seconds, marks, **keys):
@@ -231,8 +231,8 @@ class FiguresTest(unittest.TestCase):
         self.set(kvpr, ANSWERS_SHORTER=8)
         found, text = printed(kvpr.figure6, self.bench)
         self.assertEqual(len(found["lengths"]), 18)
-        self.assertIn("OPT-6.7B: at best +25.0% (paper +15.1%): reproduced.", text)
-        self.assertIn("OPT-13B: at best +25.0% (paper +46.2%): not reproduced.", text)
+        self.assertIn("OPT-6.7B: at best +25.0% with the longer answers (paper +15.1%): reproduced; above its bound", text)
+        self.assertIn("OPT-13B: at best +25.0% with the longer answers (paper +46.2%): not reproduced; above", text)
         # K and V have the bytes of the weights, c = 1/2: 2 / (2 / 3 + 1) - 1.
         self.assertIn("| OPT-6.7B | 64 + 4 | 1.0 | 16.0 | 20.0 | +25.0% | +20% | +15.1% |", text)
 
