@@ -6,7 +6,7 @@ memory node on another. Quality: a prompt of 768 tokens attends to all before th
 each share of tokens kept, and as many of the most recent ones, and at a fixed stride. What Algorithm 1 gives in float64 on the same text stands next to
 it (tests/fidelity/goldens/alisa.json). Speed: decode steps over a link that is slowed down, by the share of tokens kept, window and memory alike.
 
-That is Figure 8 and the claims; Figures 9 to 12, as far as they are built, are in paper_alisa_figures.py, and follow. One of them alone: --figure.
+That is Figure 8 and the claims: --claims. Figures 9 to 12, as far as they are built, are in paper_alisa_figures.py; some of them alone: --figure.
 """
 
 import argparse
@@ -127,6 +127,16 @@ def draw(points, steps, images):
           [("fetch_sparse", [(point["ratio"], 1e3 * point["step_s"]) for point in kept]), ("fetch_heads, all tokens", [(point["ratio"], 1e3 * steps[0]["step_s"]) for point in kept])])
 
 
+def run_claims(arguments):
+    """{what: figures} of Figure 8 and of decode steps by the tokens kept."""
+    points = quality(arguments)
+    steps = speed(arguments) if arguments.speed else []
+    judge(points)
+    if steps:
+        draw(points, steps, arguments.images)
+    return {"quality": points, "speed": steps}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="write the figures here")
@@ -144,15 +154,7 @@ def main():
     add_parts(parser, names)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    found, asked = {}, parts_asked(arguments)
-    if not asked:
-        found["quality"] = quality(arguments)
-        found["speed"] = speed(arguments) if arguments.speed else []
-        judge(found["quality"])
-        if found["speed"]:
-            draw(found["quality"], found["speed"], arguments.images)
-    if not arguments.claims:
-        found["parts"] = run_parts(names, asked or list(names), paper_alisa_figures.Bench, arguments.images)
+    found = run_claims(arguments) if arguments.claims else {"parts": run_parts(names, parts_asked(arguments) or list(names), paper_alisa_figures.Bench, arguments.images)}
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

@@ -92,11 +92,11 @@ def figure10(bench):
 
 
 def shares_of(make, rows, context):
-    """(Seconds of a step, {(node, part): seconds of a step})."""
+    """{(node, part): seconds of a step} at the context asked for: answers grow while they are measured, and fast ones more than slow ones."""
     with make() as running:
         stretches = running.decode_stretches(rows, context)
-    step = statistics.median(rows / one.tokens_per_second for one in stretches)
-    return step, {key: step * statistics.median(one.shares.get(key, 0.0) for one in stretches) for key in stretches[0].shares}
+    steps = [rows / one.tokens_per_second * rows * context / one.context_tokens for one in stretches]
+    return {key: statistics.median(step * one.shares.get(key, 0.0) for step, one in zip(steps, stretches)) for key in stretches[0].shares}
 
 
 def attention_parts(parts, layers):
@@ -110,17 +110,17 @@ def figure11(bench):
     found = {"dense": shares_of(lambda: bench.dense("shm"), ATTENTION_ROWS, ATTENTION_CONTEXT)}
     for ratio in (1.0, *RATIOS):
         found[f"{100 * (1 - ratio):.0f}% sparsity"] = shares_of(lambda r=ratio: bench.sparse(r, "shm"), ATTENTION_ROWS, ATTENTION_CONTEXT)
-    print(f"Figure 11: a layer's attention, ms, {ATTENTION_ROWS} rows from {ATTENTION_CONTEXT} tokens on, link not slowed down")
+    print(f"Figure 11: a layer's attention, ms, {ATTENTION_ROWS} rows at {ATTENTION_CONTEXT} tokens, link not slowed down")
     shared.table(("", "attention, choice and sums", "rows put out", "K and V gathered and sent", "tables", "all of it"),
-                 [(way, *(f"{value:.3f}" for value in attention_parts(parts, layers)), f"{sum(attention_parts(parts, layers)):.3f}") for way, (_, parts) in found.items()])
+                 [(way, *(f"{value:.3f}" for value in attention_parts(parts, layers)), f"{sum(attention_parts(parts, layers)):.3f}") for way, parts in found.items()])
     print(f"QK^T, sums and gathering by themselves: {NOT_BUILT}: the kernel does the first two in one pass (`bench/run.sh attention -- --only weights` says what sums cost it).")
-    totals = [sum(attention_parts(parts, layers)) for _, parts in found.values()]
+    totals = [sum(attention_parts(parts, layers)) for parts in found.values()]
     sparse = totals[1:]
     print(f"The choice costs: with all tokens kept {sparse[0] / totals[0]:.2f} times dense: {verdict(sparse[0] > totals[0])}; higher sparsity takes less: "
           f"{verdict(all(a > b for a, b in zip(sparse, sparse[1:])))}.")
     shared.draw(bench.images, "alisa_figure11", "ALISA, Figure 11: a layer's attention", "sparsity, %", "ms",
                 [("sparse", [(100 * (1 - ratio), total) for ratio, total in zip((1.0, *RATIOS), sparse)]), ("dense", [(100 * (1 - ratio), totals[0]) for ratio in (1.0, *RATIOS)])], x_log=False)
-    return {way: {"step_s": step, "parts_ms": attention_parts(parts, layers)} for way, (step, parts) in found.items()}
+    return {way: attention_parts(parts, layers) for way, parts in found.items()}
 
 
 def figure12(bench):

@@ -7,7 +7,7 @@ a token over the time to send them; the link is set for each c from the time tha
 K and V a step takes as long as the busier side: link 1 - x / 2 or device x c + o for a share x of activations, in units of what K and V alone
 take on the link, with o what the compute node does else (attention above all), measured with K and V alone.
 
-That is the paper's claims by c; its figures in shape are in paper_hybridserve_figures.py, and follow. One of them alone: --figure.
+That is the paper's claims by c: --claims. Its figures in shape are in paper_hybridserve_figures.py; some of them alone: --figure.
 """
 
 import argparse
@@ -147,10 +147,7 @@ def main():
     add_parts(parser, names)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    asked = parts_asked(arguments)
-    found = {} if asked else run_claims(arguments)
-    if not arguments.claims:
-        found["parts"] = run_parts(names, asked or list(names), paper_hybridserve_figures.Bench, arguments.images)
+    found = run_claims(arguments) if arguments.claims else {"parts": run_parts(names, parts_asked(arguments) or list(names), paper_hybridserve_figures.Bench, arguments.images)}
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

@@ -7,7 +7,7 @@ streamed over the same bus.
 c is the time to make K and V of a token over the time to send them; the link is set for each c from the time that the compute node takes.
 With activations of half the bytes of K and V the best step takes (1/2 + c) / (1 + c) of full transfer, if nothing else takes time.
 
-That is the paper's claims by c; its figures and its Table 2 in shape are in paper_kvpr_figures.py, and follow. One of them alone: --figure or --table.
+That is the paper's claims by c: --claims. Its figures and its Table 2 in shape are in paper_kvpr_figures.py; some of them alone: --figure or --table.
 """
 
 import argparse
@@ -136,10 +136,7 @@ def main():
     add_parts(parser, names)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    asked = parts_asked(arguments)
-    found = {} if asked else run_claims(arguments)
-    if not arguments.claims:
-        found["parts"] = run_parts(names, asked or list(names), paper_kvpr_figures.Bench, arguments.images)
+    found = run_claims(arguments) if arguments.claims else {"parts": run_parts(names, parts_asked(arguments) or list(names), paper_kvpr_figures.Bench, arguments.images)}
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

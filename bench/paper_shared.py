@@ -209,7 +209,7 @@ class Bench:
 def add_parts(parser, names):
     """Options that choose one of the parts, which are called like "figure 9" or "table 2"."""
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--claims", action="store_true", help="the claims alone, without the figures in shape")
+    which.add_argument("--claims", action="store_true", help="the claims, in place of the figures in shape")
     for kind in ("figure", "table"):
         numbers = [name.split()[1] for name in names if name.startswith(kind)]
         if numbers:
@@ -217,7 +217,7 @@ def add_parts(parser, names):
 
 
 def parts_asked(arguments):
-    """The parts that were asked for; none: all of them, and the claims."""
+    """The parts that were asked for; none: all of them."""
     return [f"{kind} {number}" for kind in ("figure", "table") for number in getattr(arguments, kind, None) or ()]
 
 

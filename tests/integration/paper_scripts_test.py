@@ -279,6 +279,18 @@ class FiguresTest(unittest.TestCase):
         self.assertIn("| 80% | 1 | 4.00 | not built | 7.00 |", text)
         self.assertIn("Gains grow with sparsity: reproduced; compression adds at each: not reproduced.", text)
 
+    def test_a_layers_attention_is_that_at_the_context_asked_for(self):
+        def serving(seconds):
+            """Attention takes half of a step, whose context has become twice what was asked for."""
+            one = mock.Mock(tokens_per_second=64 / seconds, context_tokens=2 * 64 * 128, shares={("c0", "attend"): 0.5, ("m0", "reply"): 0.25, ("c0", "head"): 0.2})
+            return contextlib.nullcontext(mock.Mock(decode_stretches=lambda *_: [one] * 3))
+
+        self.bench.dense = lambda _: serving(0.08)
+        self.bench.sparse = lambda ratio, _: serving(0.16 * ratio)
+        found, text = printed(alisa.figure11, self.bench)
+        self.assertEqual([round(value, 9) for value in found["dense"]], [5, 0, 2.5, 0])  # Of 4 layers.
+        self.assertIn("all tokens kept 2.00 times dense: reproduced; higher sparsity takes less: reproduced.", text)
+
     def test_the_sparsity_of_weights_is_the_references(self):
         runs = [{"pattern": "dense", "ratio": 1.0, "zeros": 0.7}, {"pattern": "window_sums", "ratio": 0.5, "zeros": 0.75}, {"pattern": "window_sums", "ratio": 0.2, "zeros": 0.72}]
         golden = self.folder / "golden.json"
