@@ -142,12 +142,13 @@ def main():
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--lanes", type=int, default=2, help="mini-batches: one's K and V are on the link while another one's are made")
     parser.add_argument("--ratios", default="0.5,1,2,4", help="values of c")
+    parser.add_argument("--c", type=float, default=paper_hybridserve_figures.C, help="of the narrowest model, for the figures in shape")
     parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
     names = paper_hybridserve_figures.PARTS
     add_parts(parser, names)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    found = run_claims(arguments) if arguments.claims else {"parts": run_parts(names, parts_asked(arguments) or list(names), paper_hybridserve_figures.Bench, arguments.images)}
+    found = run_claims(arguments) if arguments.claims else {"parts": run_parts(names, parts_asked(arguments) or list(names), lambda folder, images: paper_hybridserve_figures.Bench(folder, images, arguments.c), arguments.images)}
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

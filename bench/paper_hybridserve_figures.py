@@ -2,7 +2,7 @@
 """HybridServe's Figures 4, 6 and 12 to 15 in shape: OPT of random weights, a sixteenth as wide and an eighth as deep as the paper's.
 
 One core computes, a memory node on another holds K, V and activations; weights stream over the same bus, whose bandwidth gives the narrowest
-model c = 1. Figures 12 to 15 come from the same runs: K and V alone, activations alone, half of each, and the share that the policy settles on.
+model the c asked for, 1 by default, on a core of its own. Figures 12 to 15 come from the same runs: K and V alone, activations alone, half of each, and the share that the policy settles on.
 Prompts are a quarter, answers a sixteenth of the paper's.
 """
 
@@ -36,8 +36,9 @@ PAPER_STEPS = {"OPT-6.7B": ("1.23", "little more"), "OPT-30B": ("1.33 (mean)", "
 
 
 class Bench(shared.Bench):
-    def __init__(self, folder, images):
+    def __init__(self, folder, images, c=C):
         super().__init__(folder, images)
+        self.c = c
         self.points = None
 
     def hybrid(self, name, percent, transport, lanes, **keys):
@@ -83,7 +84,7 @@ def point_of(found, rows, answer, token_seconds):
 def measured(bench):
     """{(model, way): {"share": per cent, (length, rows): point}}, once for all figures."""
     if bench.points is None:
-        bandwidth = bench.bandwidth(C)
+        bandwidth = bench.bandwidth(bench.c)
         print(f"  {ROWS} rows in {LANES} lanes, weights streamed, bus of {bandwidth / 1e6:.0f} MB/s", flush=True)
         bench.points = {}
         for name in COMPARED:
@@ -203,7 +204,7 @@ def prompt_seconds(running, rows, context):
 
 def figure4(bench, model="OPT-30B", context=256, recomputed=(0.125, 0.25, 0.5)):
     """Recomputation from tokens is a prompt's work; its parts are measured."""
-    bandwidth = bench.bandwidth(C)
+    bandwidth = bench.bandwidth(bench.c)
     with bench.streamed(model, 0, bandwidth) as running:
         step = generate(running, ROWS, context, [ANSWER]).step()
     with Cluster(1, model=bench.model(model), local=True, capacity="1GiB") as running:

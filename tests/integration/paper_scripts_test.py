@@ -177,7 +177,7 @@ class Fake(shared.Bench):
 
     def __init__(self, folder):
         super().__init__(folder, folder)
-        self.points = None
+        self.points, self.c = None, 1.0
 
     def bandwidth(self, c):
         return 1e8 * c
