@@ -23,7 +23,7 @@ def of(running, name):
     """`running`: a cluster.Cluster. Without pages of files: the model's file stays in the page cache, whoever reads it."""
     while True:
         node = next(node for node in running.status()["nodes"] if node["name"] == name)
-        if node["memory_bytes"].get("weights"):
+        if all(node["memory_bytes"].get(part) for part in ("weights", "activations")):  # The latter are known when an epoch has been prepared.
             break
         time.sleep(REPORT_SECONDS)
     lines = pathlib.Path(f"/proc/{running.pid(name)}/status").read_text().splitlines()

@@ -5,19 +5,21 @@ The paper's set-up is a GPU behind PCIe with OPT and LLaMA models of 6.7 to 30 b
 memory node on another. Quality: a prompt of 768 tokens attends to all before them, 768 more go through decode steps (lamina score --decode-from), for
 each share of tokens kept, and as many of the most recent ones, and at a fixed stride. What Algorithm 1 gives in float64 on the same text stands next to
 it (tests/fidelity/goldens/alisa.json). Speed: decode steps over a link that is slowed down, by the share of tokens kept, window and memory alike.
+
+That is Figure 8 and the claims: --claims. Figures 9 to 12, as far as they are built, are in paper_alisa_figures.py; some of them alone: --figure.
 """
 
 import argparse
 import json
 import math
-import os
 import pathlib
 import statistics
 import subprocess
 
 import cluster
+import paper_alisa_figures
 import processor
-import svg
+from paper_shared import IMAGES, add_parts, draw as chart, parts_asked, run_parts, verdict
 from programs import BIN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -28,10 +30,6 @@ LOSS = 1.05  # Of the perplexity, which the paper's Figure 8 calls negligible up
 HALF = 1.03  # Asked at a ratio of 0.5.
 NEAR = 0.005  # Of float64.
 PAPER_SPARSITY = 80
-
-
-def verdict(holds):
-    return "reproduced" if holds else "not reproduced"
 
 
 def fetching(policy, **keys):
@@ -121,15 +119,22 @@ def judge(points):
 
 
 def draw(points, steps, images):
-    os.makedirs(images, exist_ok=True)
-    first = [point for point in points if (point["first"], point["kv"]) == (points[0]["first"], points[0]["kv"])]
-    svg.chart(os.path.join(images, "alisa_quality.svg"), "ALISA: perplexity over dense, window sums", "tokens kept", "ratio",
-              [("here", [(point["ratio"], point["perplexity"] / point["dense"]) for point in first if point["pattern"] == "window_sums"]),
-               ("float64", [(point["ratio"], point["float64"] / point["dense"]) for point in first if point["pattern"] == "window_sums"])])
+    first = [point for point in points if (point["first"], point["kv"]) == (points[0]["first"], points[0]["kv"]) and point["pattern"] == "window_sums"]
+    chart(images, "alisa_quality", "ALISA: perplexity over dense, window sums", "tokens kept", "ratio",
+          [("here", [(point["ratio"], point["perplexity"] / point["dense"]) for point in first]), ("float64", [(point["ratio"], point["float64"] / point["dense"]) for point in first])])
     kept = [point for point in steps if point["ratio"] is not None and point["kv"] == points[0]["kv"]]
-    svg.chart(os.path.join(images, "alisa_speed.svg"), "ALISA: a decode step over a slow link", "tokens kept", "ms",
-              [("fetch_sparse", [(point["ratio"], 1e3 * point["step_s"]) for point in kept]),
-               ("fetch_heads, all tokens", [(point["ratio"], 1e3 * steps[0]["step_s"]) for point in kept])])
+    chart(images, "alisa_speed", "ALISA: a decode step over a slow link", "tokens kept", "ms",
+          [("fetch_sparse", [(point["ratio"], 1e3 * point["step_s"]) for point in kept]), ("fetch_heads, all tokens", [(point["ratio"], 1e3 * steps[0]["step_s"]) for point in kept])])
+
+
+def run_claims(arguments):
+    """{what: figures} of Figure 8 and of decode steps by the tokens kept."""
+    points = quality(arguments)
+    steps = speed(arguments) if arguments.speed else []
+    judge(points)
+    if steps:
+        draw(points, steps, arguments.images)
+    return {"quality": points, "speed": steps}
 
 
 def main():
@@ -144,17 +149,15 @@ def main():
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--link", default="throttle(bandwidth=500MB)+shm", help="transport of the speed figure")
-    parser.add_argument("--images", default=os.path.join(ROOT, "docs", "experiments", "images"), help="folder of the SVG figures")
+    parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
+    names = paper_alisa_figures.PARTS
+    add_parts(parser, names)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    points = quality(arguments)
-    steps = speed(arguments) if arguments.speed else []
-    judge(points)
-    if steps:
-        draw(points, steps, arguments.images)
+    found = run_claims(arguments) if arguments.claims else {"parts": run_parts(names, parts_asked(arguments) or list(names), paper_alisa_figures.Bench, arguments.images)}
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": processor.machine(), "arguments": vars(arguments), "quality": points, "speed": steps}, out, indent=1)
+            json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)
 
 
 if __name__ == "__main__":

@@ -9,21 +9,20 @@ What the compute node takes is what it accounts for itself (`lamina status`), ch
 
 import argparse
 import json
-import os
 import pathlib
 import subprocess
 import tempfile
 import time
 
 import cluster
+import headinfer_models
 import headinfer_streaming
 import node_memory
 import processor
 import random_llama
-import svg
+from paper_shared import IMAGES, NOT_BUILT, draw, table, verdict
 from programs import BIN
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 SHAPE = random_llama.Shape(layers=4, width=256, hidden=512, heads=8, kv_heads=8)
 LONGEST = 64 * KIB  # Tokens that fit with one head to a group.
@@ -35,27 +34,11 @@ TILE = 16
 ELEMENT = 2
 RESIDENT_NEAR = (0.05, 32 * MIB)
 
-# Llama-3-8B; a layer of this shape has all the windows and activations of the whole model.
-LLAMA = random_llama.Shape(layers=2, width=4096, hidden=14336, heads=32, kv_heads=8, positions=MIB)
-LLAMA_LAYERS, LLAMA_VOCABULARY = 32, 128256
-LLAMA_CHUNK = 2048
-LOGIT_ROWS = 64  # That are there at once.
-CARD = 24 * GIB
+LLAMA = headinfer_models.MODELS["Llama-3-8B"]
 PAPER_TABLE5 = {"standard": 25, "layer by layer": 45, "chunked prefill": 30, 8: 550, 4: 1100, 2: 2100, 1: 4096}  # Thousands of tokens in 24 GB.
 PAPER_TABLE10 = {"standard": (15.08, 128, 64, 207), "chunked prefill": (15.08, 128, 0.625, 143), "layer by layer": (15.08, 8, 64, 87), "head by head": (15.08, 1, 0.625, 16.7)}
 PAPER_GAIN = PAPER_TABLE5[1] / PAPER_TABLE5[8]
 GAIN_ASKED, DECODE_ASKED, TOTAL_ASKED = 7.0, 1.05, 17.0
-
-
-def verdict(holds):
-    return "reproduced" if holds else "not reproduced"
-
-
-def table(head, rows):
-    print("\n| " + " | ".join(head) + " |\n|" + "---|" * len(head))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
-    print(flush=True)
 
 
 def tokens(count):
@@ -149,46 +132,37 @@ def check_resident(bench, nodes):
     return near, rows
 
 
-def llama_accounting(folder):
-    """What a node accounts for with layers of Llama-3-8B's shape, at 1M tokens, one head a group."""
-    random_llama.write(folder, LLAMA)
-    window = 2 * MIB * 2 * ELEMENT * LLAMA.head_dim
-    with cluster.Cluster(1, memory_nodes=1, model=folder, running_max=1, chunk_tokens=LLAMA_CHUNK, scratch_tokens=LLAMA_CHUNK, sequence_tokens_max=MIB,
-                         capacity=f"{2 * MIB * LLAMA.layers * LLAMA.kv_bytes()}B", fetch=("fetch_heads", {"window": f"{window}B", "heads": 1})) as running:
-        return node_memory.of(running, "c0").parts
-
-
-def llama_weights():
-    kv_width = LLAMA.kv_heads * LLAMA.head_dim
-    layer = 2 * LLAMA.width**2 + 2 * LLAMA.width * kv_width + 3 * LLAMA.width * LLAMA.hidden
-    return ELEMENT * (LLAMA_LAYERS * layer + 2 * LLAMA_VOCABULARY * LLAMA.width)
-
-
-def print_llama(parts):
-    """Tables 10 and 5; the parts of a node with fewer layers and words, scaled to all."""
-    weights = llama_weights()
-    scratch = parts["kv"] * LLAMA_LAYERS / LLAMA.layers
-    activations = parts["activations"] + 4 * LOGIT_ROWS * (LLAMA_VOCABULARY - random_llama.BYTES - 1)
-    windows = parts["windows"]
-    head = 2 * ELEMENT * LLAMA.head_dim  # K and V of a token.
-    token_kv = LLAMA_LAYERS * LLAMA.kv_bytes()
-    token = activations / LLAMA_CHUNK
-    ours = {"standard": (weights, token_kv * MIB, token * MIB), "chunked prefill": (weights, token_kv * MIB, activations),
-            "layer by layer": (weights, windows + (LLAMA.kv_heads - 1) * 2 * MIB * head, token * MIB),
-            "head by head": (weights, windows + scratch, activations)}
-    rows = [[name, *(f"{part / GIB:.2f}" for part in of), f"{sum(of) / GIB:.1f}", " / ".join(f"{part:g}" for part in PAPER_TABLE10[name])] for name, of in ours.items()]
-    table(["GiB at 1M tokens", "weights", "K and V", "activations", "all", "paper: weights / K and V / activations / all"], rows)
-    rest = CARD - weights
-    chunked = rest - activations - scratch - (windows - 2 * MIB * head)
-    contexts = {"standard": rest // (token_kv + token), "layer by layer": rest // (2 * LLAMA.kv_heads * head + token), "chunked prefill": (rest - activations) // token_kv}
-    contexts |= {heads: chunked // (2 * head * heads) for heads in GROUPS}
+def print_llama(counted, windows):
+    """Tables 10 and 5; `windows`: bytes at 1M tokens, one head a group."""
+    shape, head = LLAMA.shape, counted.head
+    ours = {"standard": (counted.weights, counted.token_kv * MIB, counted.token * MIB), "chunked prefill": (counted.weights, counted.token_kv * MIB, counted.activations),
+            "layer by layer": (counted.weights, windows + (shape.kv_heads - 1) * 2 * MIB * head, counted.token * MIB),
+            "head by head": (counted.weights, windows + counted.scratch, counted.activations)}
+    table(["GiB at 1M tokens", "weights", "K and V", "activations", "all", "paper: weights / K and V / activations / all"],
+          [[name, *(f"{part / GIB:.2f}" for part in of), f"{sum(of) / GIB:.1f}", " / ".join(f"{part:g}" for part in PAPER_TABLE10[name])] for name, of in ours.items()])
+    contexts = counted.contexts(GROUPS)
     table(["", "tokens in 24 GiB", "paper"], [[f"{name} heads a group" if name in GROUPS else name, f"{contexts[name] / 1000:,.0f}k", f"{PAPER_TABLE5[name]:,}k"] for name in contexts])
-    def order(of, values):
-        return sorted(of, key=lambda name: values[name])
-    totals = {name: sum(of) for name, of in ours.items()}
-    same = {"Table 10": order(totals, totals) == order(totals, {name: of[3] for name, of in PAPER_TABLE10.items()}),
-            "Table 5": order(contexts, contexts) == order(contexts, PAPER_TABLE5), "Table 5, groups of heads": order(GROUPS, contexts) == order(GROUPS, PAPER_TABLE5)}
-    return totals["head by head"] / GIB, token, same, contexts
+    order = headinfer_models.order
+    same = {"Table 10": order({name: sum(of) for name, of in ours.items()}) == order({name: of[3] for name, of in PAPER_TABLE10.items()}),
+            "Table 5": order(contexts) == order({name: PAPER_TABLE5[name] for name in contexts}),
+            "Table 5, groups of heads": order({name: contexts[name] for name in GROUPS}) == order({name: PAPER_TABLE5[name] for name in GROUPS})}
+    return sum(ours["head by head"]) / GIB, same, contexts
+
+
+def table3(images):
+    """Longest contexts of five models, by accounting."""
+    print(f"Longest contexts of real models' shapes in 24 GiB (Table 3), by accounting of nodes with two layers of each, chunks of {headinfer_models.CHUNK} tokens, "
+          f"at most what {headinfer_models.STORES // GIB} GiB of stores hold; all run as a LLaMA:", flush=True)
+    head, rows, found, same = headinfer_models.table3()
+    table(head, rows)
+    print(f"K and V in 4 bits: {NOT_BUILT}; INT8 is the smallest form.")
+    gain = {name: of["head by head"] / of["layer by layer"] for name, of in found.items()}
+    print(f"Head by head has the longest context of every model: {verdict(all(max(of, key=of.get) == 'head by head' for of in found.values()))}; over layer by layer "
+          f"{min(gain.values()):.0f} to {max(gain.values()):.0f} times (paper: 17 to 91): {verdict(min(gain.values()) >= 17)}.")
+    print(f"Order of Table 3 by model: {', '.join(f'{name} {verdict(holds)}' for name, holds in same.items())}.")
+    draw(images, "headinfer_table3", "HeadInfer, Table 3: longest contexts in 24 GiB", f"model ({', '.join(f'{i} {name}' for i, name in enumerate(found, 1))})", "tokens",
+         [(way, [(i, of[way]) for i, of in enumerate(found.values(), 1)]) for way in next(iter(found.values()))], x_log=False, y_log=True)
+    return found
 
 
 def table14(bench, folder, context, bandwidth):
@@ -205,13 +179,16 @@ def main():
     parser.add_argument("--only", choices=["headinfer"], default="headinfer", help=argparse.SUPPRESS)
     parser.add_argument("--bandwidth", default="1000MB", help="of the link in each direction, a second")
     parser.add_argument("--contexts", default=",".join(map(str, CONTEXTS)), help="Ki tokens")
-    parser.add_argument("--images", default=os.path.join(ROOT, "docs", "experiments", "images"), help="folder of the SVG figures")
+    parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
     parser.add_argument("--streaming-bandwidth", default="100MB", help="of the link for Table 14, which is to be what steps wait for")
     parser.add_argument("--streaming-context", type=int, default=8, help="Ki tokens, for Table 14")
-    parser.add_argument("--table", choices=["14"], help="measure this table alone")
+    parser.add_argument("--table", choices=["3", "14"], help="this table alone")
     arguments = parser.parse_args()
     contexts = [int(text) for text in arguments.contexts.split(",")]
     print(f"machine {processor.machine()}")
+    if arguments.table == "3":
+        table3(arguments.images)
+        return
     window = 2 * LONGEST * 2 * ELEMENT * SHAPE.head_dim
     with tempfile.TemporaryDirectory(prefix="lamina-headinfer-") as folder:
         random_llama.write(pathlib.Path(folder), SHAPE)
@@ -234,9 +211,11 @@ def main():
         print_times(times, contexts, 1, 1e3)
         print("Memory of the compute node, as it accounts for it and as its process has it:")
         near, resident = check_resident(bench, [(f"{heads} heads, {tokens(longest[heads])}", nodes[heads]) for heads in (2, 1)])
-    with tempfile.TemporaryDirectory(prefix="lamina-headinfer-") as folder:
-        print(f"Llama-3-8B's shape by the same accounting, chunks of {LLAMA_CHUNK} tokens:")
-        total, token, same, llama_contexts = print_llama(llama_accounting(pathlib.Path(folder)))
+    print(f"Llama-3-8B's shape by the same accounting, chunks of {headinfer_models.CHUNK} tokens:")
+    parts = headinfer_models.node_parts(LLAMA, MIB)
+    counted = headinfer_models.accounting(LLAMA, parts, MIB)
+    total, same, llama_contexts = print_llama(counted, parts["windows"])
+    models = table3(arguments.images)
     gain = longest[1] / longest[8]
     both = [context for context in contexts if context in times[8]]
     slower = max(times["auto"][context][1] / times[8][context][1] for context in both)
@@ -246,16 +225,15 @@ def main():
     print(f"Llama-3-8B's shape at 1M tokens: {total:.1f} GiB (paper 16.7, asked at most {TOTAL_ASKED:g}): {verdict(total <= TOTAL_ASKED)}.")
     for name, holds in same.items():
         print(f"Order of {name}: {verdict(holds)}.")
-    print(f"Activations are {token / KIB:.0f} KiB a token here, where products' outputs are f32, and 64 KiB by the paper's formula: whole prompts weigh more against K and V.")
+    print(f"Activations are {counted.token / KIB:.0f} KiB a token here, where products' outputs are f32, and 64 KiB by the paper's formula: whole prompts weigh more against K and V.")
     print(f"The process has what is accounted for, within 5% or 32 MiB: {'yes' if near else 'no'}.")
-    os.makedirs(arguments.images, exist_ok=True)
     for which, name, label in ((0, "headinfer_prefill", "seconds of a prompt"), (1, "headinfer_decode", "seconds of a token")):
-        svg.chart(os.path.join(arguments.images, f"{name}.svg"), f"HeadInfer: {label}", "tokens", "s",
-                  [(f"{heads} heads" if heads != "auto" else "auto", [(context * KIB, point[which]) for context, point in points.items()]) for heads, points in times.items()], y_log=True)
+        draw(arguments.images, name, f"HeadInfer: {label}", "tokens", "s",
+             [(f"{heads} heads" if heads != "auto" else "auto", [(context * KIB, point[which]) for context, point in points.items()]) for heads, points in times.items()], y_log=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), "longest": longest, "times": times, "resident": resident,
-                       "llama_total_gib": total, "llama_contexts": llama_contexts, "streaming": streaming}, out, indent=1)
+                       "llama_total_gib": total, "llama_contexts": llama_contexts, "table3": models, "streaming": streaming}, out, indent=1)
 
 
 if __name__ == "__main__":

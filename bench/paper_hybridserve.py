@@ -6,23 +6,24 @@ over a link of shared memory that is slowed down, a multi-head LLaMA of random w
 a token over the time to send them; the link is set for each c from the time that the compute node takes. With activations of half the bytes of
 K and V a step takes as long as the busier side: link 1 - x / 2 or device x c + o for a share x of activations, in units of what K and V alone
 take on the link, with o what the compute node does else (attention above all), measured with K and V alone.
+
+That is the paper's claims by c: --claims. Its figures in shape are in paper_hybridserve_figures.py; some of them alone: --figure.
 """
 
 import argparse
 import dataclasses
 import json
-import os
 import pathlib
 import statistics
 import tempfile
 import time
 
 import cluster
+import paper_hybridserve_figures
 import processor
 import random_llama
-import svg
+from paper_shared import IMAGES, add_parts, draw, link, parts_asked, run_parts, verdict
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
 WINDOW = "512MiB"
 SETTLED_SECONDS = 20  # For the share that the cluster settles on.
@@ -87,31 +88,14 @@ class Bench:
         raise SystemExit(f"the cluster settled on no share in {SETTLED_SECONDS} s")
 
 
-def link(bandwidth):
-    return f"throttle(bandwidth={int(bandwidth)}B)+shm"
-
-
 def formula(c, other):
     """Of K and V alone, at the share of activations that is best, with what else the compute node does; all over the time of K and V on the link."""
     share = min(1.0, max(0.0, (1 - other) / (c + 0.5)))
     return max(1 - share / 2, share * c + other) / max(1.0, other)
 
 
-def verdict(holds):
-    return "reproduced" if holds else "not reproduced"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", help="write the figures here")
-    parser.add_argument("--only", choices=["hybridserve"], default="hybridserve", help=argparse.SUPPRESS)
-    parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--lanes", type=int, default=2, help="mini-batches: one's K and V are on the link while another one's are made")
-    parser.add_argument("--ratios", default="0.5,1,2,4", help="values of c")
-    parser.add_argument("--images", default=os.path.join(ROOT, "docs", "experiments", "images"), help="folder of the SVG figures")
-    arguments = parser.parse_args()
-    print(f"machine {processor.machine()}")
+def run_claims(arguments):
+    """{what: figures} of the claims by c."""
     points = []
     with tempfile.TemporaryDirectory(prefix="lamina-hybridserve-") as folder:
         random_llama.write(pathlib.Path(folder), SHAPE)
@@ -143,14 +127,31 @@ def main():
     measured = worst["hybrid"]["step"] / worst["kv"]["step"]
     print(f"Farthest from the formula: c = {worst['c']:g}, {measured:.3f} of K and V alone for {worst['formula']:.3f} (asked: within {100 * NEAR:.0f}%): "
           f"{verdict(abs(measured / worst['formula'] - 1) <= NEAR)}.")
-    os.makedirs(arguments.images, exist_ok=True)
-    svg.chart(os.path.join(arguments.images, "hybridserve_step.svg"), "HybridServe: a step over K and V alone", "c", "ratio",
-              [("hybrid", [(point["c"], point["hybrid"]["step"] / point["kv"]["step"]) for point in points]),
-               ("activations alone", [(point["c"], point["activations"]["step"] / point["kv"]["step"]) for point in points]),
-               ("formula", [(point["c"], point["formula"]) for point in points])])
+    draw(arguments.images, "hybridserve_step", "HybridServe: a step over K and V alone", "c", "ratio",
+         [("hybrid", [(point["c"], point["hybrid"]["step"] / point["kv"]["step"]) for point in points]),
+          ("activations alone", [(point["c"], point["activations"]["step"] / point["kv"]["step"]) for point in points]),
+          ("formula", [(point["c"], point["formula"]) for point in points])])
+    return {"make_s": make, "points": points}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--only", choices=["hybridserve"], default="hybridserve", help=argparse.SUPPRESS)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--lanes", type=int, default=2, help="mini-batches: one's K and V are on the link while another one's are made")
+    parser.add_argument("--ratios", default="0.5,1,2,4", help="values of c")
+    parser.add_argument("--c", type=float, default=paper_hybridserve_figures.C, help="of the narrowest model, for the figures in shape")
+    parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
+    names = paper_hybridserve_figures.PARTS
+    add_parts(parser, names)
+    arguments = parser.parse_args()
+    print(f"machine {processor.machine()}")
+    found = run_claims(arguments) if arguments.claims else {"parts": run_parts(names, parts_asked(arguments) or list(names), lambda folder, images: paper_hybridserve_figures.Bench(folder, images, arguments.c), arguments.images)}
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": processor.machine(), "arguments": vars(arguments), "make_s": make, "points": points}, out, indent=1)
+            json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)
 
 
 if __name__ == "__main__":

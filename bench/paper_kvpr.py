@@ -6,26 +6,26 @@ of shared memory that is slowed down, a multi-head LLaMA of random weights, acti
 streamed over the same bus.
 c is the time to make K and V of a token over the time to send them; the link is set for each c from the time that the compute node takes.
 With activations of half the bytes of K and V the best step takes (1/2 + c) / (1 + c) of full transfer, if nothing else takes time.
+
+That is the paper's claims by c: --claims. Its figures and its Table 2 in shape are in paper_kvpr_figures.py; some of them alone: --figure or --table.
 """
 
 import argparse
 import json
-import os
 import pathlib
 import statistics
 import tempfile
 
 import cluster
+import paper_kvpr_figures
 import processor
 import random_llama
-import svg
+from paper_shared import IMAGES, add_parts, bus, draw, link, parts_asked, run_parts, split_time, streamed_gain, verdict
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
 # With weights that come over the same bus, a layer's of which are an eighth of its K and V of 8 rows.
 STREAMED = random_llama.Shape(layers=6, width=512, hidden=512, heads=8, kv_heads=8)
 STREAMED_CONTEXT = 1792
-BUS = "kvpr"
 WINDOW = "512MiB"
 PAPER_LATENCY = 35.8  # Per cent lower, weights resident, at best.
 PAPER_THROUGHPUT = 46.2  # Per cent higher, weights streamed, at best.
@@ -52,15 +52,6 @@ class Bench:
         return step, seconds / tokens if tokens else 0.0, words
 
 
-def link(bandwidth):
-    return f"throttle(bandwidth={int(bandwidth)}B)+shm"
-
-
-def bus(bandwidth):
-    """The same for whatever goes to the compute node: K, V, activations and weights."""
-    return f"throttle(bandwidth={int(bandwidth)}B,bus={BUS}-{os.getpid()})+shm"
-
-
 def weight_bytes(shape):
     """Of a layer's matrices, in bf16."""
     return 2 * (4 * shape.width * shape.width + 3 * shape.width * shape.hidden)
@@ -81,32 +72,14 @@ def streamed(folder, make, ratios, rows):
         bandwidth = c * STREAMED.kv_bytes() / make
         full, _, _ = bench.run(0, bus(bandwidth))
         step, _, words = bench.run("auto", bus(bandwidth))
-        bound = (share + 1) / (share * formula(c) + 1)
-        points.append({"c": c, "bandwidth": bandwidth, "full_s": full, "step_s": step, "higher": full / step - 1, "bound": bound - 1, "words": words})
-        print(f"| {c:g} | {bandwidth / 1e6:.0f} | {1e3 * full:.0f} | {words.split(':')[0]} | {1e3 * step:.0f} | {100 * (full / step - 1):+.1f}% | {100 * (bound - 1):+.1f}% |", flush=True)
+        bound = streamed_gain(share, c)
+        points.append({"c": c, "bandwidth": bandwidth, "full_s": full, "step_s": step, "higher": full / step - 1, "bound": bound, "words": words})
+        print(f"| {c:g} | {bandwidth / 1e6:.0f} | {1e3 * full:.0f} | {words.split(':')[0]} | {1e3 * step:.0f} | {100 * (full / step - 1):+.1f}% | {100 * bound:+.1f}% |", flush=True)
     return points
 
 
-def formula(c):
-    return min(1.0, (0.5 + c) / (1 + c))
-
-
-def verdict(holds):
-    return "reproduced" if holds else "not reproduced"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", help="write the figures here")
-    parser.add_argument("--only", choices=["kvpr"], default="kvpr", help=argparse.SUPPRESS)
-    parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--ratios", default="0.125,0.25,0.5,1,2,4", help="values of c")
-    parser.add_argument("--streamed-ratios", default="0.25,1", help="values of c with streamed weights")
-    parser.add_argument("--sweep", default="0,20,40,60,80,100", help="per cent of tokens recomputed, at c = 1/4")
-    parser.add_argument("--images", default=os.path.join(ROOT, "docs", "experiments", "images"), help="folder of the SVG figure")
-    arguments = parser.parse_args()
-    print(f"machine {processor.machine()}")
+def run_claims(arguments):
+    """{what: figures} of the claims by c."""
     with tempfile.TemporaryDirectory(prefix="lamina-kvpr-") as folder:
         random_llama.write(pathlib.Path(folder), SHAPE)
         bench = Bench(folder, arguments.rows, arguments.context)
@@ -118,8 +91,8 @@ def main():
             bandwidth = c * SHAPE.kv_bytes() / make
             full, _, _ = bench.run(0, link(bandwidth))
             step, _, words = bench.run("auto", link(bandwidth))
-            points.append({"c": c, "bandwidth": bandwidth, "full_s": full, "step_s": step, "ratio": step / full, "formula": formula(c), "words": words})
-            print(f"| {c:g} | {bandwidth / 1e6:.0f} | {1e3 * full:.0f} | {words.split(':')[0]} | {1e3 * step:.0f} | {step / full:.3f} | {formula(c):.3f} |", flush=True)
+            points.append({"c": c, "bandwidth": bandwidth, "full_s": full, "step_s": step, "ratio": step / full, "formula": split_time(c), "words": words})
+            print(f"| {c:g} | {bandwidth / 1e6:.0f} | {1e3 * full:.0f} | {words.split(':')[0]} | {1e3 * step:.0f} | {step / full:.3f} | {split_time(c):.3f} |", flush=True)
         bandwidth = 0.25 * SHAPE.kv_bytes() / make
         print("\n| recomputed at c = 1/4 | ms a step |\n|---|---|")
         sweep = []
@@ -144,12 +117,29 @@ def main():
     worst = max(points, key=lambda point: abs(point["ratio"] / point["formula"] - 1))
     print(f"Farthest from the formula: c = {worst['c']:g}, {worst['ratio']:.3f} for {worst['formula']:.3f} (asked: within {100 * NEAR:.0f}%): "
           f"{verdict(abs(worst['ratio'] / worst['formula'] - 1) <= NEAR)}.")
-    os.makedirs(arguments.images, exist_ok=True)
-    svg.chart(os.path.join(arguments.images, "kvpr_latency.svg"), "KVPR: a step over full transfer", "c", "ratio",
-              [("measured", [(point["c"], point["ratio"]) for point in points]), ("formula", [(point["c"], point["formula"]) for point in points])])
+    draw(arguments.images, "kvpr_latency", "KVPR: a step over full transfer", "c", "ratio",
+         [("measured", [(point["c"], point["ratio"]) for point in points]), ("formula", [(point["c"], point["formula"]) for point in points])])
+    return {"make_s": make, "points": points, "sweep": sweep, "streamed": with_weights}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--only", choices=["kvpr"], default="kvpr", help=argparse.SUPPRESS)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--ratios", default="0.125,0.25,0.5,1,2,4", help="values of c")
+    parser.add_argument("--streamed-ratios", default="0.25,1", help="values of c with streamed weights")
+    parser.add_argument("--sweep", default="0,20,40,60,80,100", help="per cent of tokens recomputed, at c = 1/4")
+    parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
+    names = paper_kvpr_figures.PARTS
+    add_parts(parser, names)
+    arguments = parser.parse_args()
+    print(f"machine {processor.machine()}")
+    found = run_claims(arguments) if arguments.claims else {"parts": run_parts(names, parts_asked(arguments) or list(names), paper_kvpr_figures.Bench, arguments.images)}
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": processor.machine(), "arguments": vars(arguments), "make_s": make, "points": points, "sweep": sweep, "streamed": with_weights}, out, indent=1)
+            json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)
 
 
 if __name__ == "__main__":

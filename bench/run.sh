@@ -36,7 +36,8 @@ Suites:
   spill      a load of twice the slots, with a spill tier and with recomputation alone, in turns
   trace      a steady load with its timeline recorded, and not, in turns
   long_prompt  a prompt of 128k tokens through a bounded scratch: the process's memory against its bound, and the same bits
-  paper      a paper's tables and figures next to its numbers: -- --only lamina (by the cost model), -- --only kvpr, headinfer, hybridserve or alisa (measured here)
+  paper      a paper's tables and figures next to its numbers: -- --only lamina (by the cost model), -- --only kvpr, headinfer, hybridserve or alisa
+             (measured here); --figure 6 or --table 2 behind it measures that alone
   experiment a matrix of clusters, models, loads and seeds, real or simulated: -- run FILE.yaml --out DIR, -- report DIR
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
   choice     whether `lamina plan` chooses the best configuration of two cores: its choice against all of them, measured

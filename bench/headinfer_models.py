@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory that contexts of real models' shapes take, from what a compute node with two layers of such a shape accounts for: HeadInfer's Tables
+3, 5 and 10. Weights and scratch are scaled to all layers and the whole vocabulary; windows grow with the context."""
+
+import dataclasses
+import pathlib
+import tempfile
+
+import cluster
+import node_memory
+import random_llama
+from paper_shared import NOT_BUILT
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+ELEMENT = 2
+CHUNK = 2048
+LOGIT_ROWS = 64  # That are there at once.
+CARD = 24 * GIB
+STORES = 512 * GIB  # The paper's, for K and V.
+TOKENS = 64 * KIB  # Of the node that accounts.
+
+
+@dataclasses.dataclass
+class Model:
+    layers: int
+    vocabulary: int
+    shape: random_llama.Shape  # With two layers: a layer has all the windows and activations of the whole model.
+    tables: int = 2  # Embedding and LM head; 1 where they are one.
+
+
+def _model(layers, vocabulary, width, hidden, heads, kv_heads, tables=2, head_width=0):
+    return Model(layers, vocabulary, random_llama.Shape(layers=2, width=width, hidden=hidden, heads=heads, kv_heads=kv_heads, positions=MIB, head_width=head_width), tables)
+
+
+MODELS = {
+    "Llama-3-8B": _model(32, 128256, 4096, 14336, 32, 8),
+    "Llama-2-7B": _model(32, 32000, 4096, 11008, 32, 32),
+    "Mistral-7B": _model(32, 32000, 4096, 14336, 32, 8),
+    "Qwen2-7B": _model(28, 152064, 3584, 18944, 28, 4),
+    "Gemma-2-9b": _model(42, 256000, 3584, 14336, 16, 8, tables=1, head_width=256),
+}
+# Thousands of tokens in 24 GB.
+PAPER = {
+    "standard": (25, 10, 30, 35, 10),
+    "chunked prefill": (30, 20, 40, 70, 10),
+    "4-bit KV": (45, 30, 40, 50, 20),
+    "layer by layer": (45, 60, 45, 50, 35),
+    "head by head": (4096, 1024, 4096, 4200, 1300),
+}
+
+
+@dataclasses.dataclass
+class Accounting:
+    """Bytes of a whole model on a node that holds all its weights."""
+
+    model: Model
+    weights: float
+    scratch: float  # K and V of a chunk, in all layers.
+    activations: float  # Of a chunk.
+    headers: float  # Of windows, whatever they hold.
+
+    @property
+    def head(self):
+        """K and V of a token and head."""
+        return 2 * ELEMENT * self.model.shape.head_dim
+
+    @property
+    def token_kv(self):
+        return self.model.layers * self.model.shape.kv_bytes()
+
+    @property
+    def token(self):
+        """Activations of a token of a prompt that is not cut into chunks."""
+        return self.activations / CHUNK
+
+    def contexts(self, groups=()):
+        """Tokens that fit into the card: {way: tokens}, with ways and so many heads a group."""
+        rest = CARD - self.weights
+        chunked = rest - self.activations - self.scratch - self.headers
+        found = {"standard": rest / (self.token_kv + self.token), "layer by layer": rest / (2 * self.model.shape.kv_heads * self.head + self.token),
+                 "chunked prefill": (rest - self.activations) / self.token_kv}
+        found |= {heads: chunked / (2 * self.head * heads) for heads in groups}
+        return {way: max(0, int(tokens)) for way, tokens in found.items()}
+
+
+def weights_of(model):
+    shape = model.shape
+    query, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    layer = 2 * shape.width * query + 2 * shape.width * kv + 3 * shape.width * shape.hidden
+    return ELEMENT * (model.layers * layer + model.tables * model.vocabulary * shape.width)
+
+
+def accounting(model, parts, tokens):
+    """`parts`: bytes by name of a node with two layers, windows of one head a group for contexts of so many tokens."""
+    head = 2 * ELEMENT * model.shape.head_dim
+    return Accounting(model, weights_of(model), parts["kv"] * model.layers / model.shape.layers,
+                      parts["activations"] + 4 * LOGIT_ROWS * (model.vocabulary - random_llama.BYTES - 1), parts["windows"] - 2 * tokens * head)
+
+
+def node_parts(model, tokens):
+    """What a real node of such a shape accounts for, by name."""
+    shape = model.shape
+    with tempfile.TemporaryDirectory(prefix="lamina-headinfer-") as folder:
+        random_llama.write(pathlib.Path(folder), shape)
+        window = 2 * tokens * 2 * ELEMENT * shape.head_dim
+        with cluster.Cluster(1, memory_nodes=1, model=folder, running_max=1, chunk_tokens=CHUNK, scratch_tokens=CHUNK, sequence_tokens_max=tokens,
+                             capacity=f"{2 * tokens * shape.layers * shape.kv_bytes()}B", fetch=("fetch_heads", {"window": f"{window}B", "heads": 1})) as running:
+            return node_memory.of(running, "c0").parts
+
+
+def order(values):
+    return sorted(values, key=lambda name: values[name])
+
+
+def table3():
+    """(head and rows of the table, {model: {way: tokens}}, {model: whether the order is the paper's})."""
+    found = {}
+    for name, model in MODELS.items():
+        counted = accounting(model, node_parts(model, TOKENS), TOKENS)
+        contexts = counted.contexts(groups=(1,))
+        found[name] = {way: contexts[way] for way in ("standard", "chunked prefill", "layer by layer")}
+        found[name]["head by head"] = min(contexts[1], STORES // counted.token_kv)
+        print(f"  {name}: {counted.weights / GIB:.1f} GiB of weights, {counted.token / KIB:.0f} KiB of activations and {counted.token_kv / KIB:.0f} KiB of K and V a token", flush=True)
+    rows = []
+    for way, paper in PAPER.items():
+        cells = [f"{of[way] / 1000:,.0f}k" if way in of else NOT_BUILT for of in found.values()]
+        rows.append([way, *(f"{cell} ({number:,}k)" for cell, number in zip(cells, paper))])
+    same = {name: order(of) == order({way: PAPER[way][index] for way in of}) for index, (name, of) in enumerate(found.items())}
+    return ["tokens in 24 GiB: ours (paper's)", *found], rows, found, same

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ALISA's Figures 9 to 12 in shape, as far as they are built: throughput by batch, what a layer's attention takes, and what each technique brings.
+
+The model is an OPT of random weights, a sixteenth as wide and an eighth as deep as OPT-6.7B. The paper's requests have 128 tokens in and 512 out;
+here steps at 384 tokens, their mean, are measured. Dense attention fetches K and V of all tokens; K and V on the device stand as policy local.
+"""
+
+import json
+import statistics
+
+import paper_shared as shared
+from paper_shared import NOT_BUILT, SMALLEST, Cluster, generate, verdict
+
+SPARSITY = shared.ROOT / "tests/fidelity/goldens/alisa_sparsity.json"
+BANDWIDTH = 200e6
+CONTEXT = 384
+ANSWER = 8
+BATCHES = (4, 8, 16, 32, 64)
+SPARSE = 0.2  # Of the tokens, kept.
+RATIOS = (0.8, 0.5, 0.2)
+ABLATION_ROWS = 16
+ATTENTION_ROWS, ATTENTION_CONTEXT = 64, 128
+
+PAPER_OVER_FLEXGEN = (1.4, 3.0)  # Figure 9, at 80% sparsity.
+PAPER_OVER_VLLM = 1.9  # At best, at large batches.
+PAPER_SPARSITY = (0.8, 0.95)  # Of dense attention, Figure 3 and its text.
+PAPER_RECOMPUTATION = (1.2, 1.3)  # Figure 12(b).
+
+
+class Bench(shared.Bench):
+    def __init__(self, folder, images):
+        super().__init__(folder, images)
+        self.rates = {}
+
+    def dense(self, transport, form="bf16"):
+        return Cluster(1, model=self.model(SMALLEST), transport=transport, capacity="2GiB", kv_form=form, fetch=("fetch_heads", {"window": shared.WINDOW}))
+
+    def sparse(self, ratio, transport, form="bf16"):
+        return Cluster(1, model=self.model(SMALLEST), transport=transport, capacity="2GiB", kv_form=form,
+                       fetch=("fetch_sparse", {"window": shared.WINDOW, "caching_ratio": ratio, "sparse": "window_sums"}))
+
+    def local(self):
+        return Cluster(1, model=self.model(SMALLEST), local=True, capacity="2GiB")
+
+    def rate(self, way, make, rows):
+        """Tokens a second of decode steps, measured once for all figures: {rows: rate}."""
+        missing = [count for count in rows if (way, count) not in self.rates]
+        if missing:
+            with make() as running:
+                for count in missing:
+                    self.rates[way, count] = count / generate(running, count, CONTEXT, [ANSWER]).step()
+        return {count: self.rates[way, count] for count in rows}
+
+
+def ways(bench):
+    """{name: what starts its cluster}, of Figure 9."""
+    transport = shared.link(BANDWIDTH)
+    return {"dense": lambda: bench.dense(transport), f"{100 * SPARSE:g}% of the tokens, bf16": lambda: bench.sparse(SPARSE, transport),
+            f"{100 * SPARSE:g}% of the tokens, INT8": lambda: bench.sparse(SPARSE, transport, "int8"), "K and V on the device, all": bench.local}
+
+
+def figure9(bench):
+    """Throughput by batch at 80% sparsity."""
+    rates = {way: bench.rate(way, make, BATCHES) for way, make in ways(bench).items()}
+    names = list(rates)
+    print(f"Figure 9: tokens/s of decode steps at {CONTEXT} tokens by batch, link {BANDWIDTH / 1e6:.0f} MB/s")
+    shared.table(("batch", *BATCHES), [(way, *(f"{of[rows]:.0f}" for rows in BATCHES)) for way, of in rates.items()] +
+                 [(f"{way} over dense", *(f"{rates[way][rows] / rates['dense'][rows]:.2f}" for rows in BATCHES)) for way in names[1:3]])
+    print(f"K and V split statically between device and store (FlexGen): {NOT_BUILT}: no span stays on the compute node. Dense has all of them on the store, so that more is gained here than where "
+          "some are at hand. DeepSpeed, Accelerate and vLLM: other engines; the last row has room for everything, and no link to wait for.")
+    gains = [rates[names[2]][rows] / rates["dense"][rows] for rows in BATCHES]
+    print(f"At least {PAPER_OVER_FLEXGEN[0]} times dense at batch 4: {verdict(gains[0] >= PAPER_OVER_FLEXGEN[0])} ({gains[0]:.2f}); {PAPER_OVER_FLEXGEN[1]:g} times at the best batch: "
+          f"{verdict(max(gains) >= PAPER_OVER_FLEXGEN[1])} ({max(gains):.2f}), against K and V all on the store. Over vLLM up to {PAPER_OVER_VLLM} times: not tried: no memory bounds policy local here.")
+    shared.draw(bench.images, "alisa_figure9", "ALISA, Figure 9: throughput by batch", "batch", "tokens/s", [(way, list(of.items())) for way, of in rates.items()], y_log=True)
+    return {way: of for way, of in rates.items()}
+
+
+def figure10(bench):
+    """How sparse the weights of attention are, by the float64 reference: the kernel gives out their sums alone."""
+    golden = json.loads(SPARSITY.read_text())
+    dense = next(run["zeros"] for run in golden["runs"] if run["pattern"] == "dense")
+    sparse = {run["ratio"]: run["zeros"] for run in golden["runs"] if run["pattern"] == "window_sums"}
+    print(f"Figure 10: share of attention weights below {golden['below']:.0%} of their row's largest, SmolLM2 135M, {golden['rows']} decode rows behind {golden['prompt']} tokens. "
+          "From the float64 reference (tests/fidelity/make_alisa_sparsity.py), not from the system, whose kernel gives out sums over heads alone")
+    shared.table(("sparsity of K and V", "0 (dense)", *(f"{1 - ratio:.0%}" for ratio in sparse)), [("attention weights", f"{dense:.1%}", *(f"{zeros:.1%}" for zeros in sparse.values()))])
+    values = list(sparse.values())
+    print(f"Dense attention is {100 * PAPER_SPARSITY[0]:.0f} to {100 * PAPER_SPARSITY[1]:.0f}% sparse: {verdict(PAPER_SPARSITY[0] <= dense <= PAPER_SPARSITY[1])}; "
+          f"more sparse K and V make sparser weights: {verdict(all(a < b for a, b in zip([dense, *values], values)))}. Larger models need more of it to come near dense: not tried, one model.")
+    shared.draw(bench.images, "alisa_figure10", "ALISA, Figure 10: sparsity of weights (float64)", "sparsity of K and V, %", "% zeros",
+                [("window sums", [(100 * (1 - ratio), 100 * zeros) for ratio, zeros in sparse.items()]), ("dense", [(100 * (1 - ratio), 100 * dense) for ratio in sparse])], x_log=False)
+    return golden
+
+
+def shares_of(make, rows, context):
+    """{(node, part): seconds of a step} at the context asked for: answers grow while they are measured, and fast ones more than slow ones."""
+    with make() as running:
+        stretches = running.decode_stretches(rows, context)
+    steps = [rows / one.tokens_per_second * rows * context / one.context_tokens for one in stretches]
+    return {key: statistics.median(step * one.shares.get(key, 0.0) for step, one in zip(steps, stretches)) for key in stretches[0].shares}
+
+
+def attention_parts(parts, layers):
+    """Milliseconds of a layer: attention with the choice of tokens, rows put out, K and V gathered by the memory node."""
+    return [1e3 * parts.get(key, 0.0) / layers for key in (("c0", "attend"), ("c0", "send"), ("m0", "reply"), ("m0", "tables"))]
+
+
+def figure11(bench):
+    """What a layer's attention takes, nothing slowed down."""
+    layers = shared.MODELS[SMALLEST].layers
+    found = {"dense": shares_of(lambda: bench.dense("shm"), ATTENTION_ROWS, ATTENTION_CONTEXT)}
+    for ratio in (1.0, *RATIOS):
+        found[f"{100 * (1 - ratio):.0f}% sparsity"] = shares_of(lambda r=ratio: bench.sparse(r, "shm"), ATTENTION_ROWS, ATTENTION_CONTEXT)
+    print(f"Figure 11: a layer's attention, ms, {ATTENTION_ROWS} rows at {ATTENTION_CONTEXT} tokens, link not slowed down")
+    shared.table(("", "attention, choice and sums", "rows put out", "K and V gathered and sent", "tables", "all of it"),
+                 [(way, *(f"{value:.3f}" for value in attention_parts(parts, layers)), f"{sum(attention_parts(parts, layers)):.3f}") for way, parts in found.items()])
+    print(f"QK^T, sums and gathering by themselves: {NOT_BUILT}: the kernel does the first two in one pass (`bench/run.sh attention -- --only weights` says what sums cost it).")
+    totals = [sum(attention_parts(parts, layers)) for parts in found.values()]
+    sparse = totals[1:]
+    print(f"The choice costs: with all tokens kept {sparse[0] / totals[0]:.2f} times dense: {verdict(sparse[0] > totals[0])}; higher sparsity takes less: "
+          f"{verdict(all(a > b for a, b in zip(sparse, sparse[1:])))}.")
+    shared.draw(bench.images, "alisa_figure11", "ALISA, Figure 11: a layer's attention", "sparsity, %", "ms",
+                [("sparse", [(100 * (1 - ratio), total) for ratio, total in zip((1.0, *RATIOS), sparse)]), ("dense", [(100 * (1 - ratio), totals[0]) for ratio in (1.0, *RATIOS)])], x_log=False)
+    return {way: attention_parts(parts, layers) for way, parts in found.items()}
+
+
+def figure12(bench):
+    """What each technique brings; of its three parts only the ablation."""
+    transport = shared.link(BANDWIDTH)
+    dense = bench.rate("dense", ways(bench)["dense"], (ABLATION_ROWS,))[ABLATION_ROWS]
+    rows, gains = [], {}
+    for ratio in RATIOS:
+        for form, text in (("bf16", "bf16"), ("int8", "INT8")):
+            rate = bench.rate(f"{100 * ratio:g}% of the tokens, {text}", lambda r=ratio, f=form: bench.sparse(r, transport, f), (ABLATION_ROWS,))[ABLATION_ROWS]
+            gains[ratio, form] = rate / dense
+        rows.append((f"{100 * (1 - ratio):.0f}%", "1", f"{gains[ratio, 'bf16']:.2f}", NOT_BUILT, f"{gains[ratio, 'int8']:.2f}"))
+    print(f"Figure 12(c): throughput over dense, {ABLATION_ROWS} rows at {CONTEXT} tokens, link {BANDWIDTH / 1e6:.0f} MB/s")
+    shared.table(("sparsity", "dense", "+ sparse window attention", "+ dynamic scheduling", "+ INT8, without the scheduling"), rows)
+    print(f"Figure 12(a), phases and memory of each, and dynamic scheduling: {NOT_BUILT}: all chosen tokens are fetched in every step (phase II with nothing on the device). "
+          f"Figure 12(b), recomputation ({PAPER_RECOMPUTATION[0]} to {PAPER_RECOMPUTATION[1]} times): {NOT_BUILT}: fetch_sparse keeps no activations.")
+    print(f"Gains grow with sparsity: {verdict(all(gains[a, form] < gains[b, form] for form in ('bf16', 'int8') for a, b in zip(RATIOS, RATIOS[1:])))}; "
+          f"compression adds at each: {verdict(all(gains[ratio, 'int8'] > gains[ratio, 'bf16'] for ratio in RATIOS))}.")
+    shared.draw(bench.images, "alisa_figure12", "ALISA, Figure 12(c): over dense", "sparsity, %", "times",
+                [(text, [(100 * (1 - ratio), gains[ratio, form]) for ratio in RATIOS]) for form, text in (("bf16", "sparse"), ("int8", "sparse, INT8"))], x_log=False)
+    return [{"ratio": ratio, "form": form, "over_dense": value} for (ratio, form), value in gains.items()]
+
+
+PARTS = {"figure 9": figure9, "figure 10": figure10, "figure 11": figure11, "figure 12": figure12}

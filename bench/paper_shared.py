@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scripts of the papers share: shapes that stand for a paper's models, links and buses, a measured generation, tables, verdicts.
+
+c is the time to make K and V of a token over the time to send them. Times of KVPR's equation are in units of the time that K and V of all
+tokens take on the link; an activation has half of their bytes.
+"""
+
+import dataclasses
+import itertools
+import math
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import time
+
+import cluster
+import random_opt
+import svg
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+IMAGES = os.path.join(ROOT, "docs", "experiments", "images")
+NOT_BUILT = "not built"
+ACTIVATION = 0.5  # Of the bytes of K and V, in a multi-head model.
+LONGEST = 2048  # Tokens of a sequence.
+MIB = 1 << 20
+WINDOW = "256MiB"
+BUS_BYTES = re.compile(r'lamina_bus_bytes_total\{.*direction="(to|from)",kind="(\w+)"\}')
+BUSES = itertools.count()
+
+# OPT's three sizes, a sixteenth as wide and an eighth as deep.
+MODELS = {
+    "OPT-6.7B": random_opt.Shape(layers=4, width=256, heads=4, positions=LONGEST),
+    "OPT-13B": random_opt.Shape(layers=5, width=320, heads=5, positions=LONGEST),
+    "OPT-30B": random_opt.Shape(layers=6, width=448, heads=7, positions=LONGEST),
+}
+SMALLEST = "OPT-6.7B"
+
+
+def verdict(holds):
+    return "reproduced" if holds else "not reproduced"
+
+
+def table(head, rows):
+    print("\n| " + " | ".join(map(str, head)) + " |\n|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(map(str, row)) + " |")
+    print(flush=True)
+
+
+def progress(number, count, text):
+    print(f"[{number}/{count}] {text}", flush=True)
+
+
+def draw(images, name, title, x_label, y_label, series, **axes):
+    """`series` as of svg.chart(); those without points are left out."""
+    os.makedirs(images, exist_ok=True)
+    svg.chart(os.path.join(images, f"{name}.svg"), title, x_label, y_label, [one for one in series if one[1]], **axes)
+
+
+def link(bandwidth):
+    return f"throttle(bandwidth={int(bandwidth)}B)+shm"
+
+
+def bus(bandwidth):
+    """Of whatever goes to the compute node: K, V, activations and weights. Each call names another one."""
+    return f"throttle(bandwidth={int(bandwidth)}B,bus=paper-{os.getpid()}-{next(BUSES)})+shm"
+
+
+def split_time(c):
+    """Of a step at the best split, over full transfer."""
+    return min(1.0, (ACTIVATION + c) / (1 + c))
+
+
+def split_share(c):
+    """Of the tokens, recomputed at the best split."""
+    return 1 / (1 + c) if split_time(c) < 1 else 0.0
+
+
+def streamed_gain(kv_over_weights, c):
+    """Most that throughput can rise by the best split where weights come over the same bus and nothing else takes time."""
+    return (kv_over_weights + 1) / (kv_over_weights * split_time(c) + 1) - 1
+
+
+def geometric_mean(values):
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def weights_budget(shape, lanes):
+    """Of a node on which all layers stream: the slots, and what never streams (tables, vectors, the last slice)."""
+    slots = 2 if lanes == 1 else 3
+    return slots * shape.layer_bytes() + shape.last_slice_bytes() + shape.table_bytes() + shape.vector_bytes() + MIB // 8
+
+
+class Cluster(cluster.Cluster):
+    """One whose sequences are as short as a random model's positions."""
+
+    def __init__(self, lanes, longest=LONGEST, **keys):
+        super().__init__(lanes, memory_nodes=1, sequence_tokens_max=longest, **keys)
+        self.longest = longest
+
+    def answer_tokens(self, context):
+        return self.longest - context
+
+
+@dataclasses.dataclass
+class Generation:
+    seconds: dict  # {tokens of each row: seconds in which all rows got so many}, from when all of them decoded
+    prompt_seconds: float  # From the first request's coming to the last one's first token.
+    span_seconds: float  # That what follows is of.
+    steps: float
+    parts: dict  # {part of the compute node's time: seconds a second}
+    sent: dict  # {(direction, kind): bytes of a step}, on an emulated bus
+    recomputed: float  # Tokens in all layers, of a step.
+
+    def step(self):
+        """Seconds, by the longest stretch."""
+        most = max(self.seconds)
+        return self.seconds[most] / most
+
+    def busy(self):
+        """Share of the time in which the compute node did not wait."""
+        return sum(share for part, share in self.parts.items() if not part.startswith("wait"))
+
+
+def bus_bytes(metrics):
+    """{(direction, kind): bytes} of a compute node's page."""
+    found = {}
+    for name, value in metrics.items():
+        match = BUS_BYTES.match(name)
+        if match:
+            found[match.groups()] = value
+    return found
+
+
+def counters(metrics):
+    """{part: seconds}, bytes on the bus, and recomputed tokens, so far."""
+    parts = {match.group(2): value for name, value in metrics.items() for match in [cluster.PART.match(name)] if match}
+    recomputed = sum(value for name, value in metrics.items() if name.startswith("lamina_recomputed_tokens_total"))
+    return parts, bus_bytes(metrics), recomputed
+
+
+def all_decoding(running, rows, context):
+    """Puts the load on, and returns the seconds that its prompts took."""
+    running.begin_load(rows, context)
+    while running.requests_inside() == 0:
+        running.check_load()
+        time.sleep(cluster.POLL_SECONDS)
+    begin = time.monotonic()
+    while not running.all_decode():
+        time.sleep(cluster.POLL_SECONDS)
+    return time.monotonic() - begin
+
+
+def until_each_has(running, rows, begin, tokens, mark):
+    """Seconds in which each row got `mark` tokens behind so many at `begin`, and the tokens then. Short steps may go by unseen; tokens of lanes
+    come in a burst, of which the same lane ends the first step and the last."""
+    while True:
+        end, now = running.step_end()
+        if now - tokens >= mark * rows:
+            return (end - begin) * mark / ((now - tokens) // rows), now
+
+
+def generate(running, rows, context, marks):
+    """Generation of max(marks) tokens by each of `rows` requests behind prompts of `context` tokens."""
+    prompt = all_decoding(running, rows, context)
+    begin, tokens = running.step_end()
+    before, parts_begin = counters(running.metrics("c0")), time.monotonic()
+    seconds, now = {}, tokens
+    for mark in sorted(marks):
+        seconds[mark], now = until_each_has(running, rows, begin, tokens, mark)
+    after, span = counters(running.metrics("c0")), time.monotonic() - parts_begin
+    running.end_load()
+    steps = (now - tokens) / rows
+    return Generation(seconds, prompt, span, steps, {part: (spent - before[0].get(part, 0.0)) / span for part, spent in after[0].items()},
+                      {key: (value - before[1].get(key, 0.0)) / steps for key, value in after[1].items()}, (after[2] - before[2]) / steps)
+
+
+def make_seconds(model, rows=8, context=256, turns=3):
+    """Seconds to make K and V of a token in a layer on a compute node of one core, the least of some turns: all tokens are activations, over a link that is not slowed down."""
+    with Cluster(1, model=model, fetch=("fetch_recompute", {"window": WINDOW, "recompute_percent": 100})) as running:
+        found = [generate(running, rows, context, [16]) for _ in range(turns)]
+    return min(one.parts["recompute"] * one.span_seconds / (one.steps * one.recomputed) for one in found)
+
+
+class Bench:
+    """Models that are written once, and the time to make K and V of a token of the narrowest."""
+
+    def __init__(self, folder, images):
+        self.folder, self.images, self.written, self.made = pathlib.Path(folder), images, {}, 0.0
+
+    def model(self, name):
+        if name not in self.written:
+            path = self.folder / name
+            path.mkdir()
+            random_opt.write(path, MODELS[name])
+            self.written[name] = path
+        return self.written[name]
+
+    def bandwidth(self, c):
+        """Bytes a second at which the narrowest model has this c."""
+        if not self.made:
+            self.made = make_seconds(self.model(SMALLEST))
+            print(f"K and V of a token in a layer of {SMALLEST}'s shape: {1e6 * self.made:.1f} us to make, {MODELS[SMALLEST].kv_bytes()} bytes", flush=True)
+        return c * MODELS[SMALLEST].kv_bytes() / self.made
+
+
+def add_parts(parser, names):
+    """Options that choose one of the parts, which are called like "figure 9" or "table 2"."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--claims", action="store_true", help="the claims, in place of the figures in shape")
+    for kind in ("figure", "table"):
+        numbers = [name.split()[1] for name in names if name.startswith(kind)]
+        if numbers:
+            which.add_argument(f"--{kind}", choices=numbers, nargs="+", help=f"these {kind}s alone")
+
+
+def parts_asked(arguments):
+    """The parts that were asked for; none: all of them."""
+    return [f"{kind} {number}" for kind in ("figure", "table") for number in getattr(arguments, kind, None) or ()]
+
+
+def run_parts(parts, names, make_bench, images):
+    """{part: its figures}, of so many of `parts` in turn: {name: function of a bench}."""
+    results = {}
+    with tempfile.TemporaryDirectory(prefix="lamina-paper-") as folder:
+        bench = make_bench(folder, images)
+        for number, name in enumerate(names, 1):
+            progress(number, len(names), name)
+            begin = time.monotonic()
+            try:
+                results[name] = parts[name](bench)
+            except (RuntimeError, subprocess.SubprocessError) as error:  # The others go on.
+                print(f"{name} gave up: {error}")
+                results[name] = {"problem": str(error)}
+            print(f"{name} took {time.monotonic() - begin:.0f} s\n", flush=True)
+    return results

@@ -1,0 +1,357 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What bench/run.sh paper computes around its measurements: formulas against brute force, sizes of models against their files, counters,
+tables and verdicts of figures that are given. No cluster runs."""
+
+import contextlib
+import io
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "bench"))
+import headinfer_models  # noqa: E402
+import paper_alisa_figures as alisa  # noqa: E402
+import paper_headinfer  # noqa: E402
+import paper_hybridserve_figures as hybridserve  # noqa: E402
+import paper_kvpr_figures as kvpr  # noqa: E402
+import paper_shared as shared  # noqa: E402
+import random_llama  # noqa: E402
+import random_opt  # noqa: E402
+
+RATIOS = (0.125, 0.25, 0.5, 1, 2, 4)
+
+
+def printed(run, *arguments, **keys):
+    """(What it returns, what it prints.)"""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        found = run(*arguments, **keys)
+    return found, out.getvalue()
+
+
+def tensors_of(folder):
+    """{name: (shape, bytes)} of a file of safetensors, whose length is checked."""
+    data = (folder / "model.safetensors").read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + length])
+    ends = [one["data_offsets"][1] for one in header.values()]
+    assert len(data) == 8 + length + max(ends)
+    return {name: (one["shape"], one["data_offsets"][1] - one["data_offsets"][0]) for name, one in header.items()}
+
+
+class FormulaTest(unittest.TestCase):
+    TOKENS = 4000
+
+    def times(self, c):
+        """Equation (10) for every split, in units of what K and V of all tokens take on the link."""
+        return [(0.5 * split + max(c * split, self.TOKENS - split)) / self.TOKENS for split in range(self.TOKENS + 1)]
+
+    def test_the_best_split_is_that_of_brute_force(self):
+        for c in RATIOS:
+            times = self.times(c)
+            self.assertAlmostEqual(shared.split_time(c), min(times), places=3)
+            self.assertAlmostEqual(shared.split_share(c), times.index(min(times)) / self.TOKENS, places=3)
+
+    def test_the_gain_with_streamed_weights_is_that_of_brute_force(self):
+        for c in RATIOS:
+            for kv in (0.25, 1, 8):
+                best = min(kv * time + 1 for time in self.times(c))
+                self.assertAlmostEqual(shared.streamed_gain(kv, c), (kv + 1) / best - 1, places=3)
+        self.assertAlmostEqual(shared.streamed_gain(8, 0.25), 0.552, places=3)
+
+    def test_geometric_means(self):
+        self.assertAlmostEqual(shared.geometric_mean([1, 4]), 2)
+        self.assertAlmostEqual(shared.geometric_mean([0.22] * 3), 0.22)
+
+
+class ModelTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def test_sizes_of_an_opt_are_those_of_its_file(self):
+        shape = random_opt.Shape(layers=3, width=64, heads=4, positions=100)
+        random_opt.write(self.folder, shape)
+        tensors = tensors_of(self.folder)
+
+        def total(part, dimensions):
+            return sum(size for name, (sizes, size) in tensors.items() if part in name and len(sizes) == dimensions)
+
+        self.assertEqual(total(".layers.1.", 2), shape.layer_bytes())
+        self.assertEqual(total("layers.2.self_attn.", 2), shape.attention_bytes())
+        self.assertEqual(total("embed", 2), shape.table_bytes())
+        self.assertEqual(total("", 1) * random_opt.VECTOR // 2, shape.vector_bytes())
+        last = total("layers.2.fc", 2) + total("layers.2.self_attn.out_proj", 2)
+        self.assertEqual(last, shape.last_slice_bytes())
+        self.assertEqual(json.loads((self.folder / "config.json").read_text())["model_type"], "opt")
+
+    def test_heads_may_be_wider_than_their_share_of_the_model(self):
+        shape = random_llama.Shape(layers=1, width=64, hidden=32, heads=4, kv_heads=2, head_width=32)
+        random_llama.write(self.folder, shape)
+        tensors = tensors_of(self.folder)
+
+        self.assertEqual(json.loads((self.folder / "config.json").read_text())["head_dim"], 32)
+        self.assertEqual(tensors["model.layers.0.self_attn.q_proj.weight"][0], [128, 64])
+        self.assertEqual(tensors["model.layers.0.self_attn.o_proj.weight"][0], [64, 128])
+        self.assertEqual(shape.kv_bytes(), 2 * tensors["model.layers.0.self_attn.k_proj.weight"][0][0] * 2)
+
+    def test_a_budget_has_room_for_the_slots_and_not_for_the_model(self):
+        for shape in shared.MODELS.values():
+            whole = shape.layers * shape.layer_bytes() + shape.table_bytes()
+            for lanes, slots in ((1, 2), (4, 3)):
+                budget = shared.weights_budget(shape, lanes)
+                self.assertLess(budget, whole)
+                self.assertGreater(budget, slots * shape.layer_bytes() + shape.last_slice_bytes() + shape.table_bytes())
+                # The first slice, which is the smallest, has no room beside.
+                rest = budget - slots * shape.layer_bytes() - shape.last_slice_bytes() - shape.table_bytes()
+                self.assertLess(rest, shape.layer_bytes() - shape.last_slice_bytes())
+
+
+class Serving:
+    """Four rows whose step takes a tenth of a second, by a clock of its own. A step recomputes 400 tokens, and a kilobyte comes."""
+
+    ROWS = 4
+
+    def __init__(self):
+        self.steps = 0
+
+    def step_end(self):
+        self.steps += 1
+        return 0.1 * self.steps, self.ROWS * self.steps
+
+    def metrics(self, _):
+        bus = 'lamina_bus_bytes_total{node="c0",role="compute",direction="to",kind="%s"}'
+        return {'lamina_part_seconds_total{node="c0",role="compute",part="dense"}': 0.02 * self.steps,
+                'lamina_part_seconds_total{node="c0",role="compute",part="wait_attention"}': 0.08 * self.steps,
+                'lamina_recomputed_tokens_total{node="c0",role="compute"}': 400.0 * self.steps,
+                bus % "kv": 1000.0 * self.steps, bus % "weights": 500.0 * self.steps,
+                bus.replace('"to"', '"from"') % "kv": 10.0 * self.steps, "lamina_units_total": 1.0}
+
+    def end_load(self):
+        self.ended = True
+
+
+class GenerationTest(unittest.TestCase):
+    def test_counters_are_told_from_a_page(self):
+        serving = Serving()
+        serving.steps = 2
+        parts, sent, recomputed = shared.counters(serving.metrics("c0"))
+        self.assertEqual(parts, {"dense": 0.04, "wait_attention": 0.16})
+        self.assertEqual(sent, {("to", "kv"): 2000, ("to", "weights"): 1000, ("from", "kv"): 20})
+        self.assertEqual(recomputed, 800)
+
+    def test_seconds_are_those_of_so_many_tokens_of_each_row(self):
+        with mock.patch.object(shared, "all_decoding", lambda *_: 1.5), \
+                mock.patch.object(shared.time, "monotonic", side_effect=[0.0, 2.0]):
+            found = shared.generate(Serving(), Serving.ROWS, 100, [8, 4])
+        self.assertEqual(sorted(found.seconds), [4, 8])
+        self.assertAlmostEqual(found.seconds[4], 0.4)
+        self.assertAlmostEqual(found.seconds[8], 0.8)
+        self.assertAlmostEqual(found.step(), 0.1)
+        self.assertEqual((found.prompt_seconds, found.steps, found.recomputed), (1.5, 8, 400))
+        self.assertEqual(found.sent["to", "kv"], 1000)
+        self.assertAlmostEqual(found.parts["dense"], 0.02 * 8 / 2)
+        self.assertAlmostEqual(found.busy(), 0.08)
+
+    def test_steps_that_nobody_saw_are_shared_out_and_bursts_of_lanes_are_not(self):
+        for ends, expected in (([(1.0, 10), (2.0, 22)], (1.0, 22)), ([(1.0, 10), (2.0, 13)], (2.0, 13))):
+            running = mock.Mock(step_end=iter(ends).__next__)
+            self.assertEqual(shared.until_each_has(running, 2, 0.0, 2, 5), expected)
+
+
+def generation(rows, seconds, marks, **keys):
+    """One whose step takes so many seconds."""
+    fields = {"prompt_seconds": 1.0, "span_seconds": seconds, "steps": 1.0, "parts": {"dense": 0.25, "wait_plan": 0.75}, "recomputed": 100.0 * rows,
+              "sent": {(way, kind): 1e6 for way in ("to", "from") for kind in ("weights", "kv", "activations")}, **keys}
+    return shared.Generation({mark: mark * seconds for mark in marks}, **fields)
+
+
+class Fake(shared.Bench):
+    """Clusters are the words that they are made by."""
+
+    def __init__(self, folder):
+        super().__init__(folder, folder)
+        self.points, self.c = None, 1.0
+
+    def bandwidth(self, c):
+        return 1e8 * c
+
+    def model(self, name):
+        return name
+
+    def resident(self, *asked, **_):
+        return contextlib.nullcontext(asked)
+
+    streamed = streamed_whole = hybrid = resident
+
+
+class FiguresTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.bench = Fake(folder.name)
+        self.folder = pathlib.Path(folder.name)
+
+    def set(self, module, **values):
+        for name, value in values.items():
+            patch = mock.patch.object(module, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def with_steps(self, module, seconds):
+        """Generations of `module` whose steps take seconds(what the cluster was made by, rows)."""
+        self.set(module, generate=lambda asked, rows, _, marks: generation(rows, seconds(asked, rows), marks))
+
+    def test_table_2_is_lost_where_one_batch_is_slower(self):
+        for slower, word in ((1.0, "reproduced (worst 1.000"), (1.2, "not reproduced (worst 0.833")):
+            self.with_steps(kvpr, lambda asked, rows, slow=slower: slow if asked[1] == "auto" and rows == 8 else 1.0)
+            found, text = printed(kvpr.table2, self.bench)
+            self.assertIn(f"within 3%: {word}", text)
+            self.assertIn("| KVPR, W_k and W_v first | not built |", text)
+            self.assertIn("| paper: full transfer | 1.761 | 3.488 |", text)
+            self.assertEqual(len(found), 12)
+        self.assertIn("</svg>", (self.folder / "kvpr_table2.svg").read_text())
+
+    def test_figure_7_stands_next_to_tables_3_and_4(self):
+        self.with_steps(kvpr, lambda asked, rows: 0.6 if asked[1] == "auto" else 1.0)
+        self.set(kvpr, LATENCY_ANSWERS_SHORTER=4)
+        found, text = printed(kvpr.figure7, self.bench)
+        self.assertEqual(len(found), 12)
+        self.assertIn("| OPT-6.7B | 128, 32 | 32.00 | 19.20 | 40.0% | 71.3 | 45.8 | 35.8% |", text)
+        self.assertIn("at best at least 35.8% shorter: reproduced", text.lower())
+
+    def test_figure_6_has_bounds_and_the_papers_best(self):
+        self.with_steps(kvpr, lambda asked, rows: 0.8 if asked[1] == "auto" else 1.0)
+        self.set(kvpr, ANSWERS_SHORTER=8)
+        found, text = printed(kvpr.figure6, self.bench)
+        self.assertEqual(len(found["lengths"]), 18)
+        self.assertIn("OPT-6.7B: at best +25.0% with the longer answers (paper +15.1%): reproduced; above its bound", text)
+        self.assertIn("OPT-13B: at best +25.0% with the longer answers (paper +46.2%): not reproduced; above", text)
+        # K and V have the bytes of the weights, c = 1/2: 2 / (2 / 3 + 1) - 1.
+        self.assertIn("| OPT-6.7B | 64 + 4 | 1.0 | 16.0 | 20.0 | +25.0% | +20% | +15.1% |", text)
+
+    def test_figure_9_has_no_figure_of_what_is_not_built(self):
+        self.with_steps(kvpr, lambda asked, rows: 0.5 if asked[1] == "int8" else 1.0)
+        _, text = printed(kvpr.figure9, self.bench)
+        self.assertIn("| KVPR, INT8 | not built | not built |", text)
+        self.assertIn("| all K and V, INT8 | 32.0 |", text)
+        self.assertIn("Compression raises throughput: reproduced", text)
+
+    def test_parts_of_a_step_are_bytes_over_the_bandwidth_and_what_was_computed(self):
+        found = generation(4, 2.0, [1], span_seconds=8.0, steps=4.0)
+        parts = kvpr.breakdown(found, 1e6)
+        self.assertEqual([parts[key] for key in ("load-weight", "load-cache", "load-activation", "store-cache")], [1.0] * 4)
+        self.assertAlmostEqual(parts["compute"], 0.5)  # A quarter of two seconds.
+
+    def test_hybrid_figures_come_from_one_set_of_runs(self):
+        made = []
+
+        def seconds(asked, rows):
+            made.append(asked)
+            return {0: 1.0, 100: 1.2, 50: 0.9, "auto": 0.5}[asked[1]]
+
+        self.with_steps(hybridserve, seconds)
+        self.set(hybridserve, ANSWER=16, settle=lambda _: "62% of tokens held as activations: so many")
+        found, text = printed(lambda: [hybridserve.PARTS[name](self.bench) for name in ("figure 12", "figure 13", "figure 14", "figure 15")])
+        self.assertEqual(len(made), len(hybridserve.COMPARED) * (4 * len(hybridserve.LENGTHS) + 2 * (len(hybridserve.BATCHES) - 1)))
+        # Sixteen tokens of sixteen rows in 1 + 16 x 0.5 seconds, over 1 + 16 and over 1 + 16 x 1.2.
+        self.assertIn("| OPT-6.7B, 32 | 15.1 | 12.7 | 16.6 | 28.4 | 62% | 1.89 | 2.24 |", text)
+        self.assertIn("Over K and V alone 1.89 times in the mean, 1.89 to 1.89 (paper 2.19): not reproduced.", text)
+        self.assertIn("| OPT-30B | 1 | 1.31 | 1.33 (mean) | 2.24 | not built | 1.6 |", text)
+        json.dumps(found)
+
+    def test_layers_are_all_but_waits_and_the_head(self):
+        self.assertAlmostEqual(hybridserve.layer_seconds({"dense": 1, "attend": 2, "head": 4, "lay_out": 8, "wait_plan": 16}), 3)
+        self.assertEqual((hybridserve.share_of("62% of tokens"), hybridserve.share_of("no token held")), (62, 0))
+
+    def test_ablation_has_no_figure_of_what_is_not_built(self):
+        rates = {"dense": 10, "80% of the tokens, bf16": 12, "80% of the tokens, INT8": 15, "50% of the tokens, bf16": 20, "50% of the tokens, INT8": 19,
+                 "20% of the tokens, bf16": 40, "20% of the tokens, INT8": 70}
+        self.bench.rate = lambda way, _, rows: {count: rates[way] for count in rows}
+        self.bench.dense = self.bench.sparse = self.bench.local = None
+        _, text = printed(alisa.figure12, self.bench)
+        self.assertIn("| 80% | 1 | 4.00 | not built | 7.00 |", text)
+        self.assertIn("Gains grow with sparsity: reproduced; compression adds at each: not reproduced.", text)
+
+    def test_a_layers_attention_is_that_at_the_context_asked_for(self):
+        def serving(seconds):
+            """Attention takes half of a step, whose context has become twice what was asked for."""
+            one = mock.Mock(tokens_per_second=64 / seconds, context_tokens=2 * 64 * 128, shares={("c0", "attend"): 0.5, ("m0", "reply"): 0.25, ("c0", "head"): 0.2})
+            return contextlib.nullcontext(mock.Mock(decode_stretches=lambda *_: [one] * 3))
+
+        self.bench.dense = lambda _: serving(0.08)
+        self.bench.sparse = lambda ratio, _: serving(0.16 * ratio)
+        found, text = printed(alisa.figure11, self.bench)
+        self.assertEqual([round(value, 9) for value in found["dense"]], [5, 0, 2.5, 0])  # Of 4 layers.
+        self.assertIn("all tokens kept 2.00 times dense: reproduced; higher sparsity takes less: reproduced.", text)
+
+    def test_the_sparsity_of_weights_is_the_references(self):
+        runs = [{"pattern": "dense", "ratio": 1.0, "zeros": 0.7}, {"pattern": "window_sums", "ratio": 0.5, "zeros": 0.75}, {"pattern": "window_sums", "ratio": 0.2, "zeros": 0.72}]
+        golden = self.folder / "golden.json"
+        golden.write_text(json.dumps({"below": 0.01, "rows": 2, "prompt": 9, "runs": runs}))
+        for path, words in ((golden, ("80 to 95% sparse: not reproduced", "sparser weights: not reproduced", "| 70.0% | 75.0% | 72.0% |")), (alisa.SPARSITY, ("80 to 95% sparse: reproduced",))):
+            with mock.patch.object(alisa, "SPARSITY", path):
+                _, text = printed(alisa.figure10, self.bench)
+            for word in words:
+                self.assertIn(word, text)
+
+    def test_a_part_that_fails_leaves_the_others_their_turns(self):
+        def broken(_):
+            raise RuntimeError("the cluster did not start")
+
+        found, text = printed(shared.run_parts, {"figure 1": broken, "figure 2": lambda _: 7}, ["figure 1", "figure 2"], shared.Bench, self.folder)
+        self.assertEqual(found, {"figure 1": {"problem": "the cluster did not start"}, "figure 2": 7})
+        self.assertIn("figure 1 gave up: the cluster did not start", text)
+        self.assertIn("[2/2] figure 2", text)
+
+
+class AccountingTest(unittest.TestCase):
+    MODEL = headinfer_models.Model(8, 1000, random_llama.Shape(layers=2, width=64, hidden=128, heads=4, kv_heads=2), tables=1)
+
+    def test_weights_are_those_of_a_file_with_all_layers(self):
+        shape = random_llama.Shape(layers=8, width=64, hidden=128, heads=4, kv_heads=2)
+        with tempfile.TemporaryDirectory() as folder:
+            random_llama.write(pathlib.Path(folder), shape)
+            tensors = tensors_of(pathlib.Path(folder))
+        matrices = sum(size for name, (sizes, size) in tensors.items() if len(sizes) == 2 and ".layers." in name)
+        self.assertEqual(headinfer_models.weights_of(self.MODEL), matrices + 2 * 1000 * 64)
+
+    def test_contexts_are_what_fits(self):
+        tokens, head = 1024, 2 * 2 * 16
+        parts = {"kv": 1000, "activations": 500000, "windows": 2 * tokens * head + 8192}
+        counted = headinfer_models.accounting(self.MODEL, parts, tokens)
+        self.assertEqual((counted.scratch, counted.headers), (4000, 8192))
+        found = counted.contexts((1, 2))
+        for heads in (1, 2):
+            self.assertAlmostEqual(counted.weights + counted.activations + counted.scratch + counted.headers + 2 * head * heads * found[heads], headinfer_models.CARD, delta=2 * head * heads)
+        for way, token in (("standard", counted.token_kv + counted.token), ("layer by layer", 2 * 2 * head + counted.token)):
+            self.assertAlmostEqual(counted.weights + token * found[way], headinfer_models.CARD, delta=token)
+        self.assertEqual(counted.token_kv, 8 * 2 * 2 * 2 * 16)
+
+    def test_table_3_stops_at_what_stores_hold(self):
+        # Activations of 24 KiB a token: K and V of a chunked prompt need more than that.
+        parts = {"kv": 64 << 20, "activations": 2048 * 24 * 1024, "windows": 2 * headinfer_models.TOKENS * 2 * 2 * 128 + 8192}
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(headinfer_models, "node_parts", lambda *_: parts):
+            found, text = printed(paper_headinfer.table3, folder)
+        self.assertEqual(found["Llama-2-7B"]["head by head"], (512 << 30) // (512 << 10))
+        self.assertIn("| 4-bit KV | not built (45k) |", text)
+        self.assertIn("Head by head has the longest context of every model: reproduced", text)
+
+
+class CommandTest(unittest.TestCase):
+    def test_each_paper_names_its_figures(self):
+        for paper, words in (("kvpr", ("{6,7,9,10,12,14}", "--table {2}", "--claims")), ("hybridserve", ("{4,6,12,13,14,15}",)), ("alisa", ("{9,10,11,12}",)), ("headinfer", ("{3,14}",))):
+            done = subprocess.run([REPO / "bench/run.sh", "paper", "--", "--only", paper, "--help"], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for word in words:
+                self.assertIn(word, done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
