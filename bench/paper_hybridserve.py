@@ -22,11 +22,10 @@ import cluster
 import paper_hybridserve_figures
 import processor
 import random_llama
-from paper_shared import IMAGES, add_parts, draw, link, parts_asked, run_parts, verdict
+from paper_shared import IMAGES, add_parts, draw, link, parts_asked, run_parts, verdict, wait_for_share
 
 SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
 WINDOW = "512MiB"
-SETTLED_SECONDS = 20  # For the share that the cluster settles on.
 IDLE_SECONDS = 2  # In which it may settle on another one.
 AT_LEAST = 1.35  # Times both, at c = 1.
 NEAR = 0.10  # Of the formula.
@@ -55,10 +54,10 @@ class Bench:
         with cluster.Cluster(self.lanes, memory_nodes=1, transport=transport, model=self.model,
                              fetch=("fetch_hybrid", {"window": WINDOW, "activation_percent": percent})) as running:
             if percent == "auto":
-                self.settled(running)
+                wait_for_share(running)
                 running.decode_stretches(self.rows, self.context)  # Attention is measured by use.
                 time.sleep(IDLE_SECONDS)
-                words = self.settled(running)
+                words = wait_for_share(running)
             else:
                 words = running.status()["fetch_choice"]
             before, start = running.metrics("c0"), time.monotonic()
@@ -75,17 +74,6 @@ class Bench:
         share = float(words.split("%")[0]) if "%" in words else 0.0
         kv = self.rows * self.context * SHAPE.layers * (SHAPE.kv_bytes() * (1 - share / 100) + SHAPE.activation_bytes() * share / 100)
         return Point(step, making / tokens if tokens else 0.0, kv / 1e6, made / seconds, other, share, words)
-
-    @staticmethod
-    def settled(running):
-        deadline = time.monotonic() + SETTLED_SECONDS
-        while time.monotonic() < deadline:
-            status = running.status()
-            words = status.get("fetch_choice", "")
-            if status.get("state") == "serving" and words and "until links are measured" not in words:
-                return words
-            time.sleep(0.1)
-        raise SystemExit(f"the cluster settled on no share in {SETTLED_SECONDS} s")
 
 
 def formula(c, other):

@@ -23,7 +23,6 @@ BATCHES = (4, 8, 16)
 BATCH_LENGTH = 128
 COMPARED = ("OPT-6.7B", "OPT-30B")
 WAYS = {"K and V alone": 0, "activations alone": 100, "half of each": 50, "chosen": "auto"}
-SETTLED_SECONDS = 20
 IDLE_SECONDS = 2  # In which another share may be settled on.
 NO_LAYER = ("head", "lay_out")  # Parts of a step that no layer takes.
 
@@ -51,21 +50,10 @@ class Bench(shared.Bench):
 
 def settle(running):
     """Waits for the share that the policy chooses, by a load of its own; returns it in words."""
-    wait_for_share(running)
+    shared.wait_for_share(running)
     generate(running, ROWS, BATCH_LENGTH, [ANSWER])  # Attention is measured by use.
     time.sleep(IDLE_SECONDS)
-    return wait_for_share(running)
-
-
-def wait_for_share(running):
-    deadline = time.monotonic() + SETTLED_SECONDS
-    while time.monotonic() < deadline:
-        status = running.status()
-        words = status.get("fetch_choice", "")
-        if status.get("state") == "serving" and words and "until links are measured" not in words:
-            return words
-        time.sleep(0.1)
-    raise RuntimeError(f"the cluster settled on no share in {SETTLED_SECONDS} s")
+    return shared.wait_for_share(running)
 
 
 def share_of(words):

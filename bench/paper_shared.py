@@ -26,6 +26,7 @@ ACTIVATION = 0.5  # Of the bytes of K and V, in a multi-head model.
 LONGEST = 2048  # Tokens of a sequence.
 MIB = 1 << 20
 WINDOW = "256MiB"
+SETTLED_SECONDS = 20  # For the share that a cluster settles on.
 BUS_BYTES = re.compile(r'lamina_bus_bytes_total\{.*direction="(to|from)",kind="(\w+)"\}')
 BUSES = itertools.count()
 
@@ -91,6 +92,18 @@ def weights_budget(shape, lanes):
     """Of a node on which all layers stream: the slots, and what never streams (tables, vectors, the last slice)."""
     slots = 2 if lanes == 1 else 3
     return slots * shape.layer_bytes() + shape.last_slice_bytes() + shape.table_bytes() + shape.vector_bytes() + MIB // 8
+
+
+def wait_for_share(running):
+    """What the cluster says of the share that fetch_hybrid has settled on."""
+    deadline = time.monotonic() + SETTLED_SECONDS
+    while time.monotonic() < deadline:
+        status = running.status()
+        words = status.get("fetch_choice", "")
+        if status.get("state") == "serving" and words and "until links are measured" not in words:
+            return words
+        time.sleep(0.1)
+    raise RuntimeError(f"the cluster settled on no share in {SETTLED_SECONDS} s")
 
 
 class Cluster(cluster.Cluster):

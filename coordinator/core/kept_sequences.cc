@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-
 #include "coordinator/core/kept_sequences.h"
 
 #include <algorithm>
