@@ -66,6 +66,7 @@ function(lamina_cc_test)
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} lamina::source_path GTest::gmock GTest::gtest
                                             GTest::gtest_main lamina_build_flags)
   lamina_compile_fast(${ARG_NAME})
+  lamina_use_test_headers(${ARG_NAME})
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)

@@ -104,9 +104,9 @@ TEST(ClusterSecretTest, ATextOfTheWrongLengthIsRefusedAndNotShown) {
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("16"), Not(HasSubstr("qqq"))));
   }
   EXPECT_TRUE(ClusterSecret::Read(Write("length", short_by_one + "q")).ok());
-  EXPECT_TRUE(
-      ClusterSecret::Read(Write("length", std::string(ClusterSecret::kTokenBytesMax, 'q') + "\n"))
-          .ok());
+  std::string longest = Repeated(ClusterSecret::kTokenBytesMax, 'q');
+  longest.push_back('\n');
+  EXPECT_TRUE(ClusterSecret::Read(Write("length", longest)).ok());
 }
 
 TEST(ClusterSecretTest, AFolderIsNoFile) {

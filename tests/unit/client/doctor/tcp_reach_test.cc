@@ -98,7 +98,9 @@ TEST(TcpReachTest, AddressWithoutARouteIsSaidSo) {
 
 TEST(TcpReachTest, NameWithoutAnAddressIsSaidSo) {
   // Longer than a label of a name may be: nobody needs to be asked.
-  const TcpReach reach = ReachTcp(std::string(70, 'a') + ".invalid:7500", kWait);
+  std::string name(70, 'a');
+  name.append(".invalid:7500");
+  const TcpReach reach = ReachTcp(name, kWait);
 
   EXPECT_EQ(reach.reach, Reach::kNoSuchHost) << reach.message;
   EXPECT_EQ(Explained(reach).fix.rfind("getent hosts", 0), 0u);
