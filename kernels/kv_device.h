@@ -116,7 +116,9 @@ class KvReads {
                                   uint32_t first, uint32_t tokens, const Int8View& to) = 0;
 };
 
-// K and V back into a device's arena, as KvReads has brought them out of it.
+// K and V back into a device's arena, as KvReads has brought them out of it. A device that has it
+// takes Unload(), and KvReads::Load(), from any thread, of slots that nobody else reads or writes
+// meanwhile, next to its own thread's calls.
 class KvWrites {
  public:
   virtual ~KvWrites() = default;

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "common/status_macros.h"
+
 namespace lamina::memory_node {
 
 SpillIo::SpillIo(SpillFile& file) : file_(file) {
@@ -45,6 +47,16 @@ void SpillIo::Wait() {
   idle_.wait(lock, [this] { return orders_.empty() && working_ == 0; });
 }
 
+absl::Status SpillIo::Run(const SpillOrder& order) {
+  if (!order.write) {
+    LAMINA_RETURN_IF_ERROR(file_.Read(order.block, order.bytes));
+  }
+  if (order.copy != nullptr) {
+    LAMINA_RETURN_IF_ERROR(order.copy());
+  }
+  return order.write ? file_.Write(order.block, order.bytes) : absl::OkStatus();
+}
+
 void SpillIo::Work() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -56,8 +68,7 @@ void SpillIo::Work() {
     orders_.pop_front();
     ++working_;
     lock.unlock();
-    order.status =
-        order.write ? file_.Write(order.block, order.bytes) : file_.Read(order.block, order.bytes);
+    order.status = Run(order);
     lock.lock();
     --working_;
     done_.push_back(std::move(order));

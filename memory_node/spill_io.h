@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SpillIo: threads that write and read blocks of a SpillFile, so that the data thread never waits
-// for a disk.
+// SpillIo: threads that write and read blocks of a SpillFile, and copy between these and where
+// their data lies otherwise, so that the data thread neither waits for a disk nor copies.
 //
 // Threading: all calls from one thread at a time. Limits: as many orders as its caller has buffers.
 
@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -26,8 +27,11 @@ struct SpillOrder {
   bool write = false;
   uint32_t block = 0;
   absl::Span<std::byte> bytes;  // Not to be touched before the order is done.
-  size_t buffer = 0;            // Chosen by the caller.
-  absl::Status status;          // Once it is done.
+  // Fills `bytes` before they are written, or takes them away once they have been read, while they
+  // are in a cache. Called by any of the threads; may be empty.
+  std::function<absl::Status()> copy = {};
+  size_t buffer = 0;    // Chosen by the caller.
+  absl::Status status;  // Once it is done.
 };
 
 class SpillIo {
@@ -53,6 +57,7 @@ class SpillIo {
 
  private:
   void Work();
+  absl::Status Run(const SpillOrder& order);
 
   SpillFile& file_;
   std::mutex mutex_;

@@ -19,8 +19,6 @@ using plan::kSpillBlockTokens;
 constexpr size_t kBufferBytes = size_t{32} << 20;
 constexpr size_t kBuffersMin = 3;
 constexpr size_t kBuffersMax = 8;
-// Copied in a turn, after which queries have theirs.
-constexpr size_t kTurnBytes = size_t{256} << 10;
 // How often the disk is looked at while there is nothing else to do, and the inbox of plans while
 // something is stored, which a plan may want back.
 constexpr Nanos kDiskLook = Micros(200);
@@ -51,7 +49,7 @@ absl::Status SpillSource::Open() {
   tier_.file().Format(bytes);
   buffers_.resize(std::clamp(kBufferBytes / bytes, kBuffersMin, kBuffersMax));
   for (size_t i = 0; i < buffers_.size(); ++i) {
-    buffers_[i].elements.resize(layer_elements_.back());
+    buffers_[i].resize(layer_elements_.back());
     free_.push_back(i);
   }
   CountUsed();
@@ -66,7 +64,6 @@ void SpillSource::Close() {
   stored_.clear();
   buffers_.clear();
   free_.clear();
-  loaded_.clear();
   tier_.counters().used_bytes.store(0, std::memory_order_relaxed);
 }
 
@@ -83,8 +80,7 @@ bool SpillSource::HasWork() const {
   if (!move_.has_value()) {
     return false;
   }
-  return move_->copying != kNone || !loaded_.empty() ||
-         (move_->begun < move_->blocks.size() && !free_.empty());
+  return move_->begun < move_->blocks.size() && !free_.empty();
 }
 
 Nanos SpillSource::LookAt(Nanos now) const {
@@ -118,12 +114,8 @@ void SpillSource::TakeDone() {
   for (SpillOrder& order : done_) {
     --move_->ordered;
     move_->status.Update(order.status);
-    if (order.write || !order.status.ok()) {
-      move_->done += order.status.ok() ? 1 : 0;
-      LetGo(order.buffer);
-    } else {
-      loaded_.push_back(order.buffer);
-    }
+    move_->done += order.status.ok() ? 1 : 0;
+    free_.push_back(order.buffer);
   }
 }
 
@@ -181,20 +173,16 @@ void SpillSource::Drop(uint64_t spill) {
   }
 }
 
-// One piece of the move. With an error it only waits for the disk.
+// As far as there are buffers. With an error it only waits for the disk.
 absl::Status SpillSource::Advance() {
   Move& move = *move_;
   if (!move.status.ok()) {
-    if (move.copying != kNone) {
-      LetGo(std::exchange(move.copying, kNone));
-    }
-    free_.insert(free_.end(), loaded_.begin(), loaded_.end());
-    loaded_.clear();
     move.begun = static_cast<uint32_t>(move.blocks.size());
-  } else if (moves_.front().first.kind == plan::SlotMove::Kind::kOut) {
-    LAMINA_RETURN_IF_ERROR(CopyOut());
-  } else {
-    LAMINA_RETURN_IF_ERROR(CopyIn());
+  }
+  while (move.begun < move.blocks.size() && !free_.empty()) {
+    const size_t buffer = free_.back();
+    free_.pop_back();
+    LAMINA_RETURN_IF_ERROR(Order(buffer));
   }
   if (move.ordered == 0 && (!move.status.ok() || move.done == move.blocks.size())) {
     End();
@@ -202,95 +190,54 @@ absl::Status SpillSource::Advance() {
   return absl::OkStatus();
 }
 
-absl::Status SpillSource::CopyOut() {
+absl::Status SpillSource::Order(size_t buffer) {
   Move& move = *move_;
-  if (move.copying == kNone) {
-    if (move.begun == move.blocks.size() || free_.empty()) {
-      return absl::OkStatus();
-    }
-    const size_t buffer = free_.back();
-    free_.pop_back();
-    buffers_[buffer].index = move.begun++;
-    LAMINA_RETURN_IF_ERROR(BeginBlock(buffer));
-  }
-  LAMINA_ASSIGN_OR_RETURN(const bool whole, CopyHeads(/*out=*/true));
-  if (whole) {
-    Order(/*write=*/true, std::exchange(move.copying, kNone));
-  }
+  LAMINA_ASSIGN_OR_RETURN(Slots slots, SlotsOf(move.begun));
+  const bool out = moves_.front().first.kind == plan::SlotMove::Kind::kOut;
+  std::vector<BFloat16>& elements = buffers_[buffer];
+  tier_.io().Order(
+      {.write = out,
+       .block = move.blocks[move.begun],
+       .bytes = {reinterpret_cast<std::byte*>(elements.data()), elements.size() * sizeof(BFloat16)},
+       .copy = [this, out, slots = std::move(slots),
+                block = elements.data()] { return Copy(out, slots, block); },
+       .buffer = buffer});
+  ++move.begun;
+  ++move.ordered;
   return absl::OkStatus();
 }
 
-absl::Status SpillSource::CopyIn() {
-  Move& move = *move_;
-  while (move.begun < move.blocks.size() && !free_.empty()) {
-    const size_t buffer = free_.back();
-    free_.pop_back();
-    buffers_[buffer].index = move.begun++;
-    Order(/*write=*/false, buffer);
-  }
-  if (move.copying == kNone) {
-    if (loaded_.empty()) {
-      return absl::OkStatus();
-    }
-    const size_t buffer = loaded_.back();
-    loaded_.pop_back();
-    LAMINA_RETURN_IF_ERROR(BeginBlock(buffer));
-  }
-  LAMINA_ASSIGN_OR_RETURN(const bool whole, CopyHeads(/*out=*/false));
-  if (whole) {
-    ++move.done;
-    LetGo(std::exchange(move.copying, kNone));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status SpillSource::BeginBlock(size_t buffer) {
-  Move& move = *move_;
+absl::StatusOr<SpillSource::Slots> SpillSource::SlotsOf(uint32_t block) const {
+  const Move& move = *move_;
   // Slots are of the tokens behind those that are passed over.
-  const uint32_t begin = buffers_[buffer].index * kSpillBlockTokens;
+  const uint32_t begin = block * kSpillBlockTokens;
   const uint32_t first = begin - std::min(begin, move.skip);
   const uint32_t end = std::min(begin + kSpillBlockTokens - move.skip, move.tokens);
-  LAMINA_ASSIGN_OR_RETURN(move.extents, plan::SlotTables::Part(moves_.front().first.slots,
-                                                               move.tokens, first, end - first));
-  move.passed = begin == 0 ? move.skip : 0;
-  if (move.passed > 0) {
-    move.extents.insert(move.extents.begin(), Extent{.first_slot = 0, .tokens = move.passed});
+  Slots slots;
+  LAMINA_ASSIGN_OR_RETURN(slots.extents, plan::SlotTables::Part(moves_.front().first.slots,
+                                                                move.tokens, first, end - first));
+  slots.passed = begin == 0 ? move.skip : 0;
+  if (slots.passed > 0) {
+    slots.extents.insert(slots.extents.begin(), Extent{.first_slot = 0, .tokens = slots.passed});
   }
-  move.copying = buffer;
-  move.layer = 0;
-  move.head = 0;
-  return absl::OkStatus();
+  return slots;
 }
 
-absl::StatusOr<bool> SpillSource::CopyHeads(bool out) {
-  Move& move = *move_;
-  const uint32_t tokens = TokensIn(move.extents) - move.passed;
-  BFloat16* const block = buffers_[move.copying].elements.data();
-  for (size_t bytes = 0; bytes < kTurnBytes && move.layer < epoch_.layers.size();) {
-    const AttentionDescriptor& layer = epoch_.layers[move.layer];
+absl::Status SpillSource::Copy(bool out, const Slots& slots, BFloat16* block) const {
+  const uint32_t tokens = TokensIn(slots.extents) - slots.passed;
+  for (uint32_t number = 0; number < epoch_.layers.size(); ++number) {
+    const AttentionDescriptor& layer = epoch_.layers[number];
     const size_t plane = size_t{layer.head_dim} * kSpillBlockTokens;
-    BFloat16* const k = block + layer_elements_[move.layer] + 2 * plane * move.head;
-    LAMINA_RETURN_IF_ERROR(out ? epoch_.device.reads()->Load(move.layer, move.head, move.extents,
-                                                             move.passed, tokens, k, k + plane)
-                               : epoch_.device.writes()->Unload(move.layer, move.head, k, k + plane,
-                                                                move.extents, move.passed, tokens));
-    bytes += 2 * plane * sizeof(BFloat16);
-    if (++move.head == layer.kv_heads) {
-      move.head = 0;
-      ++move.layer;
+    BFloat16* k = block + layer_elements_[number];
+    for (uint32_t head = 0; head < layer.kv_heads; ++head, k += 2 * plane) {
+      LAMINA_RETURN_IF_ERROR(out ? epoch_.device.reads()->Load(number, head, slots.extents,
+                                                               slots.passed, tokens, k, k + plane)
+                                 : epoch_.device.writes()->Unload(number, head, k, k + plane,
+                                                                  slots.extents, slots.passed,
+                                                                  tokens));
     }
   }
-  return move.layer == epoch_.layers.size();
-}
-
-void SpillSource::Order(bool write, size_t buffer) {
-  ++move_->ordered;
-  std::vector<BFloat16>& elements = buffers_[buffer].elements;
-  tier_.io().Order(
-      {.write = write,
-       .block = move_->blocks[buffers_[buffer].index],
-       .bytes = {reinterpret_cast<std::byte*>(elements.data()), elements.size() * sizeof(BFloat16)},
-       .buffer = buffer});
+  return absl::OkStatus();
 }
 
 void SpillSource::End() {

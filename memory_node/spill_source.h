@@ -5,13 +5,14 @@
 //
 // A sequence, or a run of blocks of the prefix cache, goes in blocks of plan::kSpillBlockTokens
 // tokens: for each layer and KV head that is here the K plane and the V plane of a KvView of so
-// many slots, one behind the other. The data thread copies some heads of a block a turn, between
-// slots and buffers; threads of the tier write and read buffers meanwhile, several at once. One
-// move after the other, in the order of plans.
+// many slots, one behind the other. Threads of the tier copy blocks between slots and buffers, and
+// write and read these, several at once (docs/adr/0209-threads-of-the-tier-copy.md). One move after
+// the other, in the order of plans.
 //
 // What goes wrong is reported to the coordinator, and ends neither the step nor the epoch.
 //
-// Threading: the data thread. Allocation: buffers in Open(), lists of extents for each block.
+// Threading: the data thread, but for Copy(). Allocation: buffers in Open(), lists of extents for
+// each block.
 
 #pragma once
 
@@ -61,15 +62,15 @@ class SpillSource final : public WorkSource {
   absl::Status Serve(size_t /*condition*/) override { return Look(); }
 
  private:
-  static constexpr size_t kNone = SIZE_MAX;
   struct Stored {
     std::vector<uint32_t> blocks;
     uint32_t tokens = 0;
     bool of_blocks = false;
   };
-  struct Buffer {
-    std::vector<BFloat16> elements;
-    uint32_t index = 0;  // Which of the move's blocks it has.
+  // Where the tokens of a block lie.
+  struct Slots {
+    std::vector<Extent> extents;
+    uint32_t passed = 0;  // The first of these tokens, which have no slots and are not copied.
   };
   // The move at the front of moves_.
   struct Move {
@@ -81,11 +82,6 @@ class SpillSource final : public WorkSource {
     uint32_t done = 0;   // and that are where they should be.
     uint32_t ordered = 0;
     absl::Status status;
-    size_t copying = kNone;  // The buffer; its next head, and the slots of its tokens.
-    uint32_t layer = 0;
-    uint32_t head = 0;
-    std::vector<Extent> extents;
-    uint32_t passed = 0;  // The first of these tokens, which have no slots and are not copied.
   };
 
   bool HasWork() const;
@@ -95,13 +91,13 @@ class SpillSource final : public WorkSource {
   void BeginIn(plan::SlotMove& move);
   void Drop(uint64_t spill);
   absl::Status Advance();
-  absl::Status CopyOut();
-  absl::Status CopyIn();
-  absl::Status BeginBlock(size_t buffer);
-  // Copies the next heads of the block; whether these were the last ones.
-  absl::StatusOr<bool> CopyHeads(bool out);
-  void Order(bool write, size_t buffer);
-  void LetGo(size_t buffer) { free_.push_back(buffer); }
+  // Has the move's next block moved through the buffer.
+  absl::Status Order(size_t buffer);
+  // The slots of the move's block of this number.
+  absl::StatusOr<Slots> SlotsOf(uint32_t block) const;
+  // Copies the block between slots and its buffer. By a thread of the tier: nobody else reads or
+  // writes these slots meanwhile, and slots beside them are not touched.
+  absl::Status Copy(bool out, const Slots& slots, BFloat16* block) const;
   void End();
   void Fail(uint64_t spill, const absl::Status& why);
   void CountUsed();
@@ -111,9 +107,8 @@ class SpillSource final : public WorkSource {
   SpillTier& tier_;
   const Report report_;
   std::vector<size_t> layer_elements_;  // [layers + 1]: where each begins in a block.
-  std::vector<Buffer> buffers_;
+  std::vector<std::vector<BFloat16>> buffers_;
   std::vector<size_t> free_;
-  std::vector<size_t> loaded_;
   std::vector<SpillOrder> done_;
   // What is to be done, each with the time at which it was taken.
   std::deque<std::pair<plan::SlotMove, Nanos>> moves_;

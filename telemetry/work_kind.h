@@ -31,7 +31,7 @@ enum class WorkKind : uint8_t {
   kAttend,     // Attention.
   kReply,      // Outputs put out.
   kTables,     // Plans applied.
-  kSpill,      // K and V copied between slots and what goes to the spill tier, or comes from it.
+  kSpill,      // Blocks ordered from and for the spill tier.
   kWaitQuery,  // For a compute node.
   // On a link, for rows that a device sends by itself: in timelines alone.
   kPost,      // From the device's raised word until the put was posted.

@@ -182,6 +182,52 @@ TEST(SpillIoTest, OrdersAreDoneByThreadsOfTheirOwn) {
   EXPECT_EQ(read, Bytes(2));
 }
 
+TEST(SpillIoTest, DataIsCopiedBeforeItIsWrittenAndBehindItsCheck) {
+  const auto file = MakeFile();
+  SpillIo io(*file);
+  std::vector<std::byte> buffer(kBlockBytes);
+  std::vector<std::byte> lies = Bytes(3);
+  const auto order = [&](bool write, std::function<absl::Status()> copy) {
+    io.Order(
+        {.write = write, .block = 1, .bytes = absl::MakeSpan(buffer), .copy = std::move(copy)});
+    io.Wait();
+    std::vector<SpillOrder> done;
+    io.Take(done);
+    return done.at(0).status;
+  };
+  EXPECT_TRUE(order(true, [&] {
+                std::copy(lies.begin(), lies.end(), buffer.begin());
+                return absl::OkStatus();
+              }).ok());
+  std::fill(buffer.begin(), buffer.end(), std::byte{0});
+  std::fill(lies.begin(), lies.end(), std::byte{0});
+  EXPECT_TRUE(order(false, [&] {
+                lies = buffer;
+                return absl::OkStatus();
+              }).ok());
+  EXPECT_EQ(lies, Bytes(3));
+  const auto fails = [] { return absl::InternalError("no slots"); };
+  EXPECT_EQ(order(true, fails).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(order(false, fails).code(), absl::StatusCode::kInternal);
+}
+
+TEST(SpillIoTest, NothingIsCopiedOfABlockThatCannotBeRead) {
+  const auto file = MakeFile(
+      [](bool write, uint64_t) { return MemorySpillDisk::Fault{.error = write ? 0 : EIO}; });
+  SpillIo io(*file);
+  std::vector<std::byte> buffer(kBlockBytes);
+  bool copied = false;
+  io.Order({.bytes = absl::MakeSpan(buffer), .copy = [&] {
+              copied = true;
+              return absl::OkStatus();
+            }});
+  io.Wait();
+  std::vector<SpillOrder> done;
+  io.Take(done);
+  EXPECT_FALSE(done.at(0).status.ok());
+  EXPECT_FALSE(copied);
+}
+
 class SpillDiskTest : public ::testing::Test {
  protected:
   void SetUp() override {
