@@ -2,7 +2,8 @@
 """ALISA's Figures 9 to 12 in shape, as far as they are built: throughput by batch, what a layer's attention takes, and what each technique brings.
 
 The model is an OPT of random weights, a sixteenth as wide and an eighth as deep as OPT-6.7B. The paper's requests have 128 tokens in and 512 out;
-here steps at 384 tokens, their mean, are measured. Dense attention fetches K and V of all tokens; K and V on the device stand as policy local.
+here steps at 384 tokens, their mean, are measured. The compute node keeps K and V of as many recent tokens as two such requests have (fetch.resident). FlexGen's static split
+is attention to all tokens with as much on the device; policy local has everything there.
 """
 
 import json
@@ -17,9 +18,13 @@ CONTEXT = 384
 ANSWER = 8
 BATCHES = (4, 8, 16, 32, 64)
 SPARSE = 0.2  # Of the tokens, kept.
+RESIDENT_TOKENS = 2 * (128 + 512)  # Two whole requests.
+PHASE_ROWS, PHASE_CONTEXTS = 16, (32, 64, 128, 256, 512, 1024)
 RATIOS = (0.8, 0.5, 0.2)
 ABLATION_ROWS = 16
 ATTENTION_ROWS, ATTENTION_CONTEXT = 64, 128
+
+STORE, STATIC = "dense, all on the store", "dense, split statically between device and store"
 
 PAPER_OVER_FLEXGEN = (1.4, 3.0)  # Figure 9, at 80% sparsity.
 PAPER_OVER_VLLM = 1.9  # At best, at large batches.
@@ -35,9 +40,13 @@ class Bench(shared.Bench):
     def dense(self, transport, form="bf16"):
         return Cluster(1, model=self.model(SMALLEST), transport=transport, capacity="2GiB", kv_form=form, fetch=("fetch_heads", {"window": shared.WINDOW}))
 
-    def sparse(self, ratio, transport, form="bf16"):
-        return Cluster(1, model=self.model(SMALLEST), transport=transport, capacity="2GiB", kv_form=form,
-                       fetch=("fetch_sparse", {"window": shared.WINDOW, "caching_ratio": ratio, "sparse": "window_sums"}))
+    def sparse(self, ratio, transport, form="bf16", resident=0):
+        """With so many tokens' K and V on the device."""
+        shape = shared.MODELS[SMALLEST]
+        options = {"window": shared.WINDOW, "caching_ratio": ratio, "sparse": "window_sums"}
+        if resident:
+            options["resident"] = f"{resident * shape.layers * 2 * shape.width * 2}B"
+        return Cluster(1, model=self.model(SMALLEST), transport=transport, capacity="2GiB", kv_form=form, fetch=("fetch_sparse", options))
 
     def local(self):
         return Cluster(1, model=self.model(SMALLEST), local=True, capacity="2GiB")
@@ -55,22 +64,23 @@ class Bench(shared.Bench):
 def ways(bench):
     """{name: what starts its cluster}, of Figure 9."""
     transport = shared.link(BANDWIDTH)
-    return {"dense": lambda: bench.dense(transport), f"{100 * SPARSE:g}% of the tokens, bf16": lambda: bench.sparse(SPARSE, transport),
-            f"{100 * SPARSE:g}% of the tokens, INT8": lambda: bench.sparse(SPARSE, transport, "int8"), "K and V on the device, all": bench.local}
+    kept = f"{100 * SPARSE:g}% of the tokens"
+    return {STORE: lambda: bench.dense(transport), STATIC: lambda: bench.sparse(1.0, transport, resident=RESIDENT_TOKENS),
+            f"{kept}, all on the store": lambda: bench.sparse(SPARSE, transport), f"{kept}, recent ones on the device": lambda: bench.sparse(SPARSE, transport, resident=RESIDENT_TOKENS),
+            f"{kept}, all on the store, INT8": lambda: bench.sparse(SPARSE, transport, "int8"), "dense, all on the device": bench.local}
 
 
 def figure9(bench):
     """Throughput by batch at 80% sparsity."""
     rates = {way: bench.rate(way, make, BATCHES) for way, make in ways(bench).items()}
     names = list(rates)
-    print(f"Figure 9: tokens/s of decode steps at {CONTEXT} tokens by batch, link {BANDWIDTH / 1e6:.0f} MB/s")
+    print(f"Figure 9: tokens/s of decode steps at {CONTEXT} tokens by batch, link {BANDWIDTH / 1e6:.0f} MB/s, {RESIDENT_TOKENS} tokens on the device where some are")
     shared.table(("batch", *BATCHES), [(way, *(f"{of[rows]:.0f}" for rows in BATCHES)) for way, of in rates.items()] +
-                 [(f"{way} over dense", *(f"{rates[way][rows] / rates['dense'][rows]:.2f}" for rows in BATCHES)) for way in names[1:3]])
-    print(f"K and V split statically between device and store (FlexGen): {NOT_BUILT}: no span stays on the compute node. Dense has all of them on the store, so that more is gained here than where "
-          "some are at hand. DeepSpeed, Accelerate and vLLM: other engines; the last row has room for everything, and no link to wait for.")
-    gains = [rates[names[2]][rows] / rates["dense"][rows] for rows in BATCHES]
-    print(f"At least {PAPER_OVER_FLEXGEN[0]} times dense at batch 4: {verdict(gains[0] >= PAPER_OVER_FLEXGEN[0])} ({gains[0]:.2f}); {PAPER_OVER_FLEXGEN[1]:g} times at the best batch: "
-          f"{verdict(max(gains) >= PAPER_OVER_FLEXGEN[1])} ({max(gains):.2f}), against K and V all on the store. Over vLLM up to {PAPER_OVER_VLLM} times: not tried: no memory bounds policy local here.")
+                 [(f"{way}, over the static split", *(f"{rates[way][rows] / rates[STATIC][rows]:.2f}" for rows in BATCHES)) for way in names[2:5]])
+    print(f"INT8 of which some stays on the device: {NOT_BUILT}. DeepSpeed, Accelerate and vLLM: other engines; the last row has room for everything, and no link to wait for.")
+    gains = [rates[names[3]][rows] / rates[STATIC][rows] for rows in BATCHES]
+    print(f"At least {PAPER_OVER_FLEXGEN[0]} times the static split at batch 4: {verdict(gains[0] >= PAPER_OVER_FLEXGEN[0])} ({gains[0]:.2f}); {PAPER_OVER_FLEXGEN[1]:g} times at the best batch: "
+          f"{verdict(max(gains) >= PAPER_OVER_FLEXGEN[1])} ({max(gains):.2f}). Over vLLM up to {PAPER_OVER_VLLM} times: not tried: no memory bounds policy local here.")
     shared.draw(bench.images, "alisa_figure9", "ALISA, Figure 9: throughput by batch", "batch", "tokens/s", [(way, list(of.items())) for way, of in rates.items()], y_log=True)
     return {way: of for way, of in rates.items()}
 
@@ -123,25 +133,43 @@ def figure11(bench):
     return {way: attention_parts(parts, layers) for way, parts in found.items()}
 
 
-def figure12(bench):
-    """What each technique brings; of its three parts only the ablation."""
+def phases(bench):
+    """Figure 12(a): steps while the device has room, and behind that."""
     transport = shared.link(BANDWIDTH)
-    dense = bench.rate("dense", ways(bench)["dense"], (ABLATION_ROWS,))[ABLATION_ROWS]
+    found = {}
+    for way, resident in (("all on the store", 0), ("recent ones on the device", RESIDENT_TOKENS)):
+        with bench.sparse(SPARSE, transport, resident=resident) as running:
+            found[way] = {context: 1e3 * generate(running, PHASE_ROWS, context, [ANSWER]).step() for context in PHASE_CONTEXTS}
+    full = RESIDENT_TOKENS / PHASE_ROWS
+    print(f"Figure 12(a): ms of a step by context, {PHASE_ROWS} rows, {100 * SPARSE:g}% of the tokens; the device is full from {full:.0f} tokens of each row on, which ends phase I")
+    shared.table(("context", *PHASE_CONTEXTS), [(way, *(f"{of[context]:.1f}" for context in PHASE_CONTEXTS)) for way, of in found.items()] +
+                 [("phase", *("I" if context + ANSWER <= full else "II" for context in PHASE_CONTEXTS))])
+    print(f"Phase III, recomputation ({PAPER_RECOMPUTATION[0]} to {PAPER_RECOMPUTATION[1]} times, Figure 12(b)): {NOT_BUILT}: fetch_sparse keeps no activations.")
+    shared.draw(bench.images, "alisa_figure12a", "ALISA, Figure 12(a): a step by context", "context", "ms", [(way, list(of.items())) for way, of in found.items()])
+    return found
+
+
+def figure12(bench):
+    """What each technique brings: phases, and the ablation."""
+    steps = phases(bench)
+    transport = shared.link(BANDWIDTH)
+    static = bench.rate(STATIC, ways(bench)[STATIC], (ABLATION_ROWS,))[ABLATION_ROWS]
     rows, gains = [], {}
+    techniques = (("sparse", "bf16", 0), ("sparse, scheduled", "bf16", RESIDENT_TOKENS), ("sparse, INT8", "int8", 0))
     for ratio in RATIOS:
-        for form, text in (("bf16", "bf16"), ("int8", "INT8")):
-            rate = bench.rate(f"{100 * ratio:g}% of the tokens, {text}", lambda r=ratio, f=form: bench.sparse(r, transport, f), (ABLATION_ROWS,))[ABLATION_ROWS]
-            gains[ratio, form] = rate / dense
-        rows.append((f"{100 * (1 - ratio):.0f}%", "1", f"{gains[ratio, 'bf16']:.2f}", NOT_BUILT, f"{gains[ratio, 'int8']:.2f}"))
-    print(f"Figure 12(c): throughput over dense, {ABLATION_ROWS} rows at {CONTEXT} tokens, link {BANDWIDTH / 1e6:.0f} MB/s")
-    shared.table(("sparsity", "dense", "+ sparse window attention", "+ dynamic scheduling", "+ INT8, without the scheduling"), rows)
-    print(f"Figure 12(a), phases and memory of each, and dynamic scheduling: {NOT_BUILT}: all chosen tokens are fetched in every step (phase II with nothing on the device). "
-          f"Figure 12(b), recomputation ({PAPER_RECOMPUTATION[0]} to {PAPER_RECOMPUTATION[1]} times): {NOT_BUILT}: fetch_sparse keeps no activations.")
-    print(f"Gains grow with sparsity: {verdict(all(gains[a, form] < gains[b, form] for form in ('bf16', 'int8') for a, b in zip(RATIOS, RATIOS[1:])))}; "
-          f"compression adds at each: {verdict(all(gains[ratio, 'int8'] > gains[ratio, 'bf16'] for ratio in RATIOS))}.")
-    shared.draw(bench.images, "alisa_figure12", "ALISA, Figure 12(c): over dense", "sparsity, %", "times",
-                [(text, [(100 * (1 - ratio), gains[ratio, form]) for ratio in RATIOS]) for form, text in (("bf16", "sparse"), ("int8", "sparse, INT8"))], x_log=False)
-    return [{"ratio": ratio, "form": form, "over_dense": value} for (ratio, form), value in gains.items()]
+        for way, form, resident in techniques:
+            name = f"{100 * ratio:g}% of the tokens, {way}"
+            rate = bench.rate(name, lambda r=ratio, f=form, k=resident: bench.sparse(r, transport, f, k), (ABLATION_ROWS,))[ABLATION_ROWS]
+            gains[ratio, way] = rate / static
+        rows.append((f"{100 * (1 - ratio):.0f}%", "1", *(f"{gains[ratio, way]:.2f}" for way, _, _ in techniques)))
+    print(f"Figure 12(c): throughput over dense attention with a static split, {ABLATION_ROWS} rows at {CONTEXT} tokens, link {BANDWIDTH / 1e6:.0f} MB/s")
+    shared.table(("sparsity", "static split", "sparse window attention, all on the store", "+ dynamic scheduling: recent tokens on the device", "INT8, without the scheduling"), rows)
+    print(f"Gains grow with sparsity: {verdict(all(gains[a, way] < gains[b, way] for way, _, _ in techniques for a, b in zip(RATIOS, RATIOS[1:])))}; scheduling adds at each: "
+          f"{verdict(all(gains[ratio, 'sparse, scheduled'] > gains[ratio, 'sparse'] for ratio in RATIOS))}; compression does: "
+          f"{verdict(all(gains[ratio, 'sparse, INT8'] > gains[ratio, 'sparse'] for ratio in RATIOS))}.")
+    shared.draw(bench.images, "alisa_figure12", "ALISA, Figure 12(c): over a static split", "sparsity, %", "times",
+                [(way, [(100 * (1 - ratio), gains[ratio, way]) for ratio in RATIOS]) for way, _, _ in techniques], x_log=False)
+    return {"phases": steps, "ablation": [{"ratio": ratio, "way": way, "over_static": value} for (ratio, way), value in gains.items()]}
 
 
 PARTS = {"figure 9": figure9, "figure 10": figure10, "figure 11": figure11, "figure 12": figure12}

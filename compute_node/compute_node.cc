@@ -102,7 +102,8 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
     path_makers_.push_back(
         std::make_unique<FetchPathMaker>(kind, options_.name, *device_, kernels::CpuAttention()));
   }
-  path_makers_.push_back(std::make_unique<SparsePathMaker>(*device_, kernels::CpuAttention()));
+  path_makers_.push_back(std::make_unique<SparsePathMaker>(*device_, kernels::CpuAttention(),
+                                                           options_.resident_bytes));
   path_makers_.push_back(std::make_unique<StreamingPathMaker>(*device_, kernels::CpuAttention()));
 }
 

@@ -185,7 +185,7 @@ absl::Status FetchedKv::Recompute(Lane& lane, uint32_t node) {
     if (stream.runs[i].recomputed > 0) {
       recomputed_.push_back({.first_slot = slot, .tokens = stream.runs[i].recomputed});
     }
-    slot += stream.runs[i].recomputed_slots();
+    slot += stream.runs[i].filled_slots();
   }
   BFloat16* const k = windows_.elements(lane, node, 1);
   return recompute_.Run(layer,
@@ -222,14 +222,14 @@ void FetchedKv::Attend(Lane& lane, uint32_t node) {
   extents_.clear();
   items_.clear();
   uint32_t recomputed = 0;
-  uint32_t slot = piece.recomputed;
+  uint32_t slot = piece.filled;
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
     const plan::FetchRun& run = stream.runs[i];
     const uint32_t row = stream.rows[i].first_row;
     rows.Store(row, {.first_slot = slot + run.fetched(), .tokens = run.tokens});
     const auto first_extent = extents_.size();
     AppendExtents(stream, i, recomputed, slot);
-    recomputed += run.recomputed_slots();
+    recomputed += run.filled_slots();
     items_.push_back({.extents = absl::MakeConstSpan(extents_).subspan(first_extent),
                       .first_position = run.before,
                       .query_tokens = run.tokens,

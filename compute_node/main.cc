@@ -160,6 +160,7 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
                                          .layers = LayersOf(node),
                                          .holds_kv = HoldsKv(config, node),
                                          .memory_budget = node.memory_budget_bytes,
+                                         .resident_bytes = config.fetch.resident_bytes,
                                          .weights_budget = node.weights_budget_bytes,
                                          .weights_store = node.weights_store,
                                          .bus = std::move(bus),

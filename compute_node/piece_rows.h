@@ -4,13 +4,14 @@
 // piece that a memory node has put here (piece_windows.h), and the small KV arena that the piece
 // is.
 //
-// Threading: the data thread. Allocation: none.
+// Threading: the data thread. Allocation: Fill()'s list.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "common/attention_descriptor.h"
 #include "common/dtype.h"
 #include "common/extent.h"
@@ -47,6 +48,11 @@ class PieceRows {
   void Store(uint32_t row, const Extent& slots) const {
     kernels::StoreKv(part_, k(row), v(row), qkv_.stride, {&slots, 1}, k_, v_, head_stride_);
   }
+
+  // Copies tokens of the piece's heads from slots of an arena of all heads of the layer, as many as
+  // `slots` has, into these.
+  void Fill(const kernels::KvView& arena, absl::Span<const Extent> tokens,
+            const Extent& slots) const;
 
  private:
   const kernels::MatrixView<BFloat16> qkv_;

@@ -84,9 +84,9 @@ absl::StatusOr<size_t> PieceWindows::Take(const Lane& lane, uint32_t node) {
     LAMINA_RETURN_IF_ERROR(
         context_.peers.CheckData(MemoryPeer(node), header, Checksum(lane, node)));
   }
-  // Slots of recomputed tokens do not come.
+  // Slots that this node fills do not come.
   const uint32_t head_dim = context_.config.layers[stream.layer].head_dim;
-  const size_t missing = 2 * size_t{piece.heads.count} * piece.recomputed * head_dim;
+  const size_t missing = 2 * size_t{piece.heads.count} * piece.filled * head_dim;
   const size_t bytes =
       piece.activations()
           ? size_t{piece.recomputed} * context_.config.activation_width * sizeof(BFloat16)
@@ -95,7 +95,7 @@ absl::StatusOr<size_t> PieceWindows::Take(const Lane& lane, uint32_t node) {
   return bytes;
 }
 
-// Slots of recomputed tokens did not come: the first ones of each head.
+// Slots that this node fills did not come: the first ones of each head.
 uint64_t PieceWindows::Checksum(const Lane& lane, uint32_t node) const {
   const Stream& stream = StreamOf(lane, node);
   const plan::FetchPiece& piece = stream.pieces[stream.piece];
@@ -115,8 +115,7 @@ uint64_t PieceWindows::Checksum(const Lane& lane, uint32_t node) const {
     return checksum.value();
   }
   for (size_t head = 0; head < 2 * size_t{piece.heads.count}; ++head) {  // Heads of K, then of V.
-    add((head * piece.slots + piece.recomputed) * head_dim,
-        (piece.slots - piece.recomputed) * head_dim);
+    add((head * piece.slots + piece.filled) * head_dim, (piece.slots - piece.filled) * head_dim);
   }
   return checksum.value();
 }

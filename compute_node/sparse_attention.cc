@@ -9,16 +9,18 @@
 namespace lamina::compute_node {
 
 SparseAttention::SparseAttention(const WorkerContext& context, kernels::KvArena& scratch,
-                                 kernels::Int8Arena* int8, const kernels::AttentionKernel& kernel)
+                                 kernels::Int8Arena* int8, kernels::KvArena* resident,
+                                 const kernels::AttentionKernel& kernel)
     : context_(context),
       sums_(context.config),
       attention_(kernel, context.pool, context.config.layers,
                  std::max(context.config.rows_max, context.config.chunk_tokens_max),
                  context.config.sequence_tokens_max),
       sender_(context, plan::AttentionPath::kSparse),
-      choice_(context, sums_),
+      resident_(context.config, resident),
+      choice_(context, sums_, resident_),
       prompts_(context, scratch, int8, sums_, attention_),
-      kv_(context, choice_, sums_, attention_) {}
+      kv_(context, choice_, sums_, resident_, attention_) {}
 
 absl::Status SparseAttention::Open() {
   LAMINA_RETURN_IF_ERROR(choice_.Open());
@@ -27,20 +29,25 @@ absl::Status SparseAttention::Open() {
 
 absl::Status SparseAttention::Apply(const plan::StepPlan& plan) {
   sums_.Apply(plan);
+  resident_.Apply(plan);
   return absl::OkStatus();
 }
 
 absl::Status SparseAttention::BeginStep(Lane& lane, const PathRows& rows) {
   LAMINA_ASSIGN_OR_RETURN(runs_, RunsOf(context_.sequences, lane, rows));
-  LAMINA_RETURN_IF_ERROR(choice_.BeginStep(lane, runs_));
-  kv_.BeginStep(lane);
+  const size_t chosen = runs_.size();
   LAMINA_RETURN_IF_ERROR(AppendChunkRuns(context_.config, context_.sequences, lane, rows, runs_));
+  resident_.BeginStep(lane.index, runs_);
+  LAMINA_RETURN_IF_ERROR(choice_.BeginStep(lane, absl::MakeConstSpan(runs_).first(chosen)));
+  kv_.BeginStep(lane);
   prompts_.BeginStep(lane, rows);
   return sender_.BeginStep(lane, runs_);
 }
 
 absl::Status SparseAttention::Attend(Lane& lane) {
   LAMINA_RETURN_IF_ERROR(sender_.Send(lane));
+  resident_.Store(lane.index, lane.slice,
+                  context_.executor.QkvRows(lane.slice, lane.positions.size(), lane.buffers));
   kv_.BeginLayer(lane);
   prompts_.Attend(lane);
   return absl::OkStatus();

@@ -5,8 +5,8 @@
 // tokens before them. k and v of all rows go to the memory nodes, so that a lost compute node loses
 // nothing that answers are made of; sums of weights are made anew.
 //
-//   BeginStep   TokenChoice: sets of tokens go out, for all layers
-//   Attend      KvSender: k and v go out;  SparsePrompts: chunks attend
+//   BeginStep   ResidentKv: room for rows;  TokenChoice: sets of tokens go out, for all layers
+//   Attend      KvSender: k and v go out;  ResidentKv keeps them;  SparsePrompts: chunks attend
 //   Poll        SparseKv: pieces come, rows attend, sums grow
 //
 // Threading: as AttentionPath. Allocation: as its parts.
@@ -17,6 +17,7 @@
 
 #include "compute_node/attention_path.h"
 #include "compute_node/kv_sender.h"
+#include "compute_node/resident_kv.h"
 #include "compute_node/sparse_kv.h"
 #include "compute_node/sparse_prompts.h"
 #include "compute_node/sparse_sums.h"
@@ -32,9 +33,10 @@ namespace lamina::compute_node {
 class SparseAttention final : public AttentionPath {
  public:
   // `int8` has INT8 of the scratch's tokens, or is null where K and V are bf16; `kernel` attends
-  // the form that they have. References must outlive this.
+  // the form that they have. `resident` is for tokens that stay, or null. References must outlive
+  // this.
   SparseAttention(const WorkerContext& context, kernels::KvArena& scratch, kernels::Int8Arena* int8,
-                  const kernels::AttentionKernel& kernel);
+                  kernels::KvArena* resident, const kernels::AttentionKernel& kernel);
 
   absl::Status Open() override;
   absl::Status Apply(const plan::StepPlan& plan) override;
@@ -49,6 +51,7 @@ class SparseAttention final : public AttentionPath {
   SparseSums sums_;
   WeighedAttention attention_;
   KvSender sender_;
+  ResidentKv resident_;
   TokenChoice choice_;
   SparsePrompts prompts_;
   SparseKv kv_;

@@ -10,16 +10,17 @@
 namespace lamina::compute_node {
 
 SparseKv::SparseKv(const WorkerContext& context, const TokenChoice& choice, SparseSums& sums,
-                   WeighedAttention& attention)
+                   const ResidentKv& resident, WeighedAttention& attention)
     : context_(context),
       choice_(choice),
       sums_(sums),
+      resident_(resident),
       attention_(attention),
       windows_(context),
       lanes_(context.config.lanes),
       has_int8_(context.config.int8_tails > 0),
       int8_(attention, context.config.rows_max) {
-  extents_.reserve(context.config.rows_max);
+  extents_.reserve(3 * size_t{context.config.rows_max});  // Items point into it.
   for (LaneState& lane : lanes_) {
     lane.streams.resize(context.config.memory_nodes.size());
   }
@@ -49,8 +50,8 @@ void SparseKv::BeginLayer(const Lane& lane) {
     size_t weights = 0;
     for (uint32_t run = 0; run < part.rows.size(); ++run) {
       const absl::Span<const uint64_t> set = choice_.Set(lane, node, state.layer, run);
-      const plan::FetchRun& come =
-          stream.runs.emplace_back(plan::ChosenRun(part.runs[run], set, has_int8_));
+      const plan::FetchRun& come = stream.runs.emplace_back(plan::ChosenRun(
+          part.runs[run], set, choice_.Kept(lane, node, state.layer, run), has_int8_));
       stream.first_weight.push_back(weights);
       weights += size_t{stream.weighed[run]} * (come.before + come.tokens);
       stream.first_chosen.push_back(stream.chosen.size());
@@ -79,12 +80,28 @@ void SparseKv::Attend(Lane& lane, uint32_t node) {
   const PieceRows rows = windows_.RowsOf(lane, node);
   extents_.clear();
   items_.clear();
-  uint32_t slot = 0;
+  const uint32_t layer = lanes_[lane.index].layer;
+  uint32_t filled = 0;
+  uint32_t slot = piece.filled;
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
     const plan::FetchRun& run = stream.runs[i];
-    rows.Store(choice_.part(lane, node).rows[i].first_row,
-               {.first_slot = slot + run.before, .tokens = run.tokens});
-    AddItems(lane, node, i, rows, {.first_slot = slot, .tokens = run.before + run.tokens});
+    const RowRun& row = choice_.part(lane, node).rows[i];
+    const size_t first_extent = extents_.size();
+    const Extent own{.first_slot = slot + run.fetched(), .tokens = run.tokens};
+    rows.Store(row.first_row, own);
+    if (run.kept > 0) {
+      kept_.clear();
+      resident_.AppendSlots(row.sequence, choice_.KeptSet(lane, node, layer, i), kept_);
+      rows.Fill(resident_.View(layer), kept_, {.first_slot = filled, .tokens = run.kept});
+      // Tokens that stay are later ones than those that come.
+      extents_.push_back({.first_slot = slot, .tokens = run.fetched()});
+      extents_.push_back({.first_slot = filled, .tokens = run.kept});
+      extents_.push_back(own);
+    } else {
+      extents_.push_back({.first_slot = slot, .tokens = run.fetched() + run.tokens});
+    }
+    AddItems(lane, node, i, rows, absl::MakeConstSpan(extents_).subspan(first_extent));
+    filled += run.filled_slots();
     slot += run.slots();
   }
   attention_.Attend(rows.part(), rows.View(), items_);
@@ -109,24 +126,24 @@ void SparseKv::AttendInt8(Lane& lane, uint32_t node) {
 }
 
 void SparseKv::AddItems(const Lane& lane, uint32_t node, uint32_t run, const PieceRows& rows,
-                        const Extent& slots) {
+                        absl::Span<const Extent> slots) {
   Stream& stream = lanes_[lane.index].streams[node];
+  const plan::FetchRun& tokens = stream.runs[run];
   const uint32_t row = choice_.part(lane, node).rows[run].first_row;
-  extents_.push_back(slots);
   const auto add = [&](uint32_t first, uint32_t count, float* weights) {
     if (count > 0) {
-      items_.push_back({.attention = {.extents = {&extents_.back(), 1},
-                                      .first_position = stream.runs[run].before + first,
+      items_.push_back({.attention = {.extents = slots,
+                                      .first_position = tokens.before + first,
                                       .query_tokens = count,
                                       .q = rows.q(row + first),
                                       .q_stride = rows.qkv_stride(),
                                       .out = rows.out(row + first),
                                       .out_stride = rows.out_stride()},
                         .weights = weights,
-                        .stride = slots.tokens});
+                        .stride = tokens.before + tokens.tokens});
     }
   };
-  const uint32_t plain = stream.runs[run].tokens - stream.weighed[run];
+  const uint32_t plain = tokens.tokens - stream.weighed[run];
   add(0, plain, nullptr);
   add(plain, stream.weighed[run], stream.weights.data() + stream.first_weight[run]);
 }
@@ -137,10 +154,11 @@ void SparseKv::EndLayer(const Lane& lane, uint32_t node) {
   const Stream& stream = lanes_[lane.index].streams[node];
   for (uint32_t i = 0; i < stream.runs.size(); ++i) {
     const RowRun& run = choice_.part(lane, node).rows[i];
-    const absl::Span<const uint64_t> set = choice_.Set(lane, node, layer, i);
+    const absl::Span<const uint64_t> come = choice_.Set(lane, node, layer, i);
+    const absl::Span<const uint64_t> kept = choice_.KeptSet(lane, node, layer, i);
     tokens_.clear();
-    for (uint32_t word = 0; word < set.size(); ++word) {
-      for (uint64_t left = set[word]; left != 0; left &= left - 1) {
+    for (uint32_t word = 0; word < come.size(); ++word) {
+      for (uint64_t left = come[word] | kept[word]; left != 0; left &= left - 1) {
         tokens_.push_back(word * 64 + static_cast<uint32_t>(std::countr_zero(left)));
       }
     }

@@ -3,6 +3,7 @@
 // SparseKv: rows attend over K and V of chosen tokens (token_choice.h), which memory nodes put into
 // this node's windows one behind the other. So attention is plain, over as many tokens as were
 // chosen and the rows' own, whose K and V are stored into the slots that a piece leaves for them.
+// Tokens that stay here (resident_kv.h) are copied into slots of the piece that do not come.
 // What softmax gave each token goes into the sums by which the next rows' tokens are chosen.
 //
 // Where K and V are INT8 a piece is attended by SparseInt8.
@@ -24,6 +25,7 @@
 #include "compute_node/peers.h"
 #include "compute_node/piece_rows.h"
 #include "compute_node/piece_windows.h"
+#include "compute_node/resident_kv.h"
 #include "compute_node/sparse_int8.h"
 #include "compute_node/sparse_sums.h"
 #include "compute_node/token_choice.h"
@@ -37,7 +39,7 @@ class SparseKv {
  public:
   // References must outlive this.
   SparseKv(const WorkerContext& context, const TokenChoice& choice, SparseSums& sums,
-           WeighedAttention& attention);
+           const ResidentKv& resident, WeighedAttention& attention);
 
   // The lane's step begins, and its tokens are chosen.
   void BeginStep(const Lane& lane);
@@ -74,18 +76,20 @@ class SparseKv {
 
   void Attend(Lane& lane, uint32_t node);
   void AttendInt8(Lane& lane, uint32_t node);
-  // Items of the run's rows; `slots` has the chosen tokens and the rows' own.
+  // Items of the run's rows; `slots` have the chosen tokens and the rows' own, in their order.
   void AddItems(const Lane& lane, uint32_t node, uint32_t run, const PieceRows& rows,
-                const Extent& slots);
+                absl::Span<const Extent> slots);
   void EndLayer(const Lane& lane, uint32_t node);
 
   const WorkerContext& context_;
   const TokenChoice& choice_;
   SparseSums& sums_;
+  const ResidentKv& resident_;
   WeighedAttention& attention_;
   PieceWindows windows_;
   std::vector<LaneState> lanes_;
   std::vector<Extent> extents_;  // Those that the items name.
+  std::vector<Extent> kept_;     // Slots of one run's tokens that stay here.
   std::vector<WeighedAttention::Item> items_;
   const bool has_int8_;
   SparseInt8 int8_;

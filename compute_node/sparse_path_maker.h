@@ -21,18 +21,21 @@ namespace lamina::compute_node {
 
 class SparsePathMaker final : public PathMaker {
  public:
-  // Slices run on the device. References must outlive this.
-  SparsePathMaker(const kernels::ComputeDevice& device, const kernels::AttentionKernel& kernel)
-      : device_(device), kernel_(kernel) {}
+  // Slices run on the device. As many tokens stay here as `resident_bytes` have room for.
+  // References must outlive this.
+  SparsePathMaker(const kernels::ComputeDevice& device, const kernels::AttentionKernel& kernel,
+                  uint64_t resident_bytes)
+      : device_(device), kernel_(kernel), resident_bytes_(resident_bytes) {}
 
   plan::AttentionPath kind() const override { return plan::AttentionPath::kSparse; }
   absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
   void Release() override {
     scratch_.reset();
     int8_.reset();
+    resident_.reset();
   }
   // Sums of weights count with the most that they may take.
-  uint64_t kv_bytes() const override { return scratch_bytes() + sums_bytes_; }
+  uint64_t kv_bytes() const override { return scratch_bytes() + kept_bytes() + sums_bytes_; }
   std::string Describe() const override;
   std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
 
@@ -40,12 +43,15 @@ class SparsePathMaker final : public PathMaker {
   uint64_t scratch_bytes() const {
     return scratch_->bytes() + (int8_.has_value() ? int8_->bytes() : 0);
   }
+  uint64_t kept_bytes() const { return resident_.has_value() ? resident_->bytes() : 0; }
 
   const kernels::ComputeDevice& device_;
   const kernels::AttentionKernel& kernel_;
+  const uint64_t resident_bytes_;
   std::optional<kernels::KvArena> scratch_;
-  std::optional<kernels::Int8Arena> int8_;   // Where K and V are INT8: of the same tokens.
-  std::vector<AttentionDescriptor> layers_;  // Attention layers of the scratch.
+  std::optional<kernels::Int8Arena> int8_;  // Where K and V are INT8: of the same tokens.
+  std::optional<kernels::KvArena> resident_;
+  std::vector<AttentionDescriptor> layers_;  // Attention layers of the arenas.
   uint64_t sums_bytes_ = 0;
   uint64_t windows_bytes_ = 0;
 };

@@ -7,7 +7,6 @@
 #include "common/status_macros.h"
 #include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
-#include "plan/token_sets.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -22,16 +21,28 @@ void TakeAll(uint32_t tokens, absl::Span<uint64_t> set) {
   }
 }
 
+// Moves the tokens from `first` on from one set to the other; returns how many these are.
+uint32_t MoveFrom(uint32_t first, absl::Span<uint64_t> from, absl::Span<uint64_t> to) {
+  std::fill(to.begin(), to.end(), 0);
+  for (size_t word = first / 64; word < from.size(); ++word) {
+    const uint64_t stay = word == first / 64 ? (uint64_t{1} << first % 64) - 1 : 0;
+    to[word] = from[word] & ~stay;
+    from[word] &= stay;
+  }
+  return plan::CountTokens(to);
+}
+
 }  // namespace
 
 // Over all nodes no more runs than the step has rows, and a header for each.
-TokenChoice::TokenChoice(const WorkerContext& context, SparseSums& sums)
-    : context_(context), sums_(sums), lanes_(context.config.lanes) {
+TokenChoice::TokenChoice(const WorkerContext& context, SparseSums& sums, const ResidentKv& resident)
+    : context_(context), sums_(sums), resident_(resident), lanes_(context.config.lanes) {
   const size_t nodes = context.config.memory_nodes.size();
   for (LaneState& lane : lanes_) {
     lane.nodes.resize(nodes);
     lane.staged.resize(nodes * kHeaderWords +
                        plan::TokenSetsBytesMax(context.config) / sizeof(uint64_t));
+    lane.kept.resize(lane.staged.size());
   }
 }
 
@@ -62,16 +73,19 @@ absl::Status TokenChoice::BeginStep(const Lane& lane, absl::Span<const RowRun> r
       continue;
     }
     const auto layers = static_cast<uint32_t>(context_.config.layers.size());
-    const plan::TokenSets sets(layers, part.runs);
+    const plan::TokenSets& sets = part.sets = plan::TokenSets(layers, part.runs);
     part.first_word = next_word + kHeaderWords;
-    part.words = sets.words();
     next_word = part.first_word + sets.bytes() / sizeof(uint64_t);
     for (uint32_t run = 0; run < part.rows.size(); ++run) {
-      sums_.BeginRun(*context_.sequences.Find(part.rows[run].sequence), part.rows[run].first_token);
+      const RowRun& rows = part.rows[run];
+      sums_.BeginRun(*context_.sequences.Find(rows.sequence), rows.first_token);
+      const uint32_t resident = resident_.First(rows.sequence, rows.first_token);
       for (uint32_t layer = 0; layer < layers; ++layer) {
-        Choose(layer, part.rows[run],
-               absl::MakeSpan(state.staged)
-                   .subspan(part.first_word + sets.SetOf(layer, run), part.words));
+        const size_t at = part.first_word + sets.SetOf(layer, run);
+        const auto set = absl::MakeSpan(state.staged).subspan(at, sets.words());
+        Choose(layer, rows, set);
+        state.staged[part.first_word + sets.KeptOf(layer, run)] =
+            MoveFrom(resident, set, absl::MakeSpan(state.kept).subspan(at, sets.words()));
       }
     }
     LAMINA_RETURN_IF_ERROR(Put(lane, node));
@@ -100,12 +114,11 @@ absl::Status TokenChoice::Put(const Lane& lane, uint32_t node) {
       context_.HeaderOf(lane, /*slice=*/0, static_cast<uint32_t>(part.rows.size()), context_.node);
   uint64_t* const window = state.staged.data() + part.first_word - kHeaderWords;
   std::memcpy(window, &header, sizeof(header));
-  const plan::TokenSets sets(static_cast<uint32_t>(context_.config.layers.size()), part.runs);
   const plan::TokenSetWindows windows(context_.layout);
   const transport::SignalUpdate signal{.word = windows.word(context_.node, lane.index),
                                        .value = lane.plan.step};
   const PeerId peer = MemoryPeer(node);
-  const size_t bytes = sizeof(header) + sets.bytes();
+  const size_t bytes = sizeof(header) + part.sets.bytes();
   LAMINA_RETURN_IF_ERROR(context_.peers.Put(peer, windows.Window(context_.node, lane.index),
                                             {reinterpret_cast<const std::byte*>(window), bytes},
                                             &signal));
@@ -113,14 +126,6 @@ absl::Status TokenChoice::Put(const Lane& lane, uint32_t node) {
       peer, {.rows = bytes},
       context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kSend, 0, peer, bytes));
   return absl::OkStatus();
-}
-
-absl::Span<const uint64_t> TokenChoice::Set(const Lane& lane, uint32_t node, uint32_t layer,
-                                            uint32_t run) const {
-  const LaneState& state = lanes_[lane.index];
-  const Part& part = state.nodes[node];
-  return absl::MakeConstSpan(state.staged)
-      .subspan(part.first_word + (layer * part.rows.size() + run) * part.words, part.words);
 }
 
 }  // namespace lamina::compute_node

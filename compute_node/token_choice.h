@@ -5,6 +5,9 @@
 // attend to all tokens; others to those that the pattern names, of which window sums know the rows
 // up to the step before.
 //
+// Tokens that are chosen and stay here (resident_kv.h) are in no set: memory nodes are told how
+// many these are.
+//
 // Threading: the data thread. Allocation: per epoch, and per step for who has which runs.
 
 #pragma once
@@ -16,48 +19,71 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "compute_node/lane.h"
+#include "compute_node/resident_kv.h"
 #include "compute_node/sparse_sums.h"
 #include "compute_node/step_layout.h"
 #include "compute_node/worker_context.h"
 #include "plan/fetch_pieces.h"
+#include "plan/token_sets.h"
 
 namespace lamina::compute_node {
 
 class TokenChoice {
  public:
   // References must outlive this.
-  TokenChoice(const WorkerContext& context, SparseSums& sums);
+  TokenChoice(const WorkerContext& context, SparseSums& sums, const ResidentKv& resident);
 
   // Registers what puts are made from. Errors: the transport's, marked as its.
   absl::Status Open();
 
-  // These runs of the lane's step attend here, each of one sequence. Errors: as Peers::Put().
+  // These runs of the lane's step attend here, each of one sequence, and there is room for them
+  // (ResidentKv::BeginStep()). Errors: as Peers::Put().
   absl::Status BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
 
   // What comes from one memory node in the lane's step.
   struct Part {
     std::vector<RowRun> rows;
     std::vector<plan::FetchRun> runs;  // One for each of `rows`, with all tokens before them.
-    size_t first_word = 0;             // Where its sets begin.
-    size_t words = 0;                  // Words of one set.
+    size_t first_word = 0;             // Where its sets begin,
+    plan::TokenSets sets;              // and lie.
   };
   const Part& part(const Lane& lane, uint32_t node) const { return lanes_[lane.index].nodes[node]; }
-  // The tokens of one of its runs in a layer.
+  // The tokens of one of its runs in a layer: those that come, and those behind them that stay
+  // here, of which there are so many.
   absl::Span<const uint64_t> Set(const Lane& lane, uint32_t node, uint32_t layer,
-                                 uint32_t run) const;
+                                 uint32_t run) const {
+    return In(lanes_[lane.index].staged, lane, node, layer, run);
+  }
+  absl::Span<const uint64_t> KeptSet(const Lane& lane, uint32_t node, uint32_t layer,
+                                     uint32_t run) const {
+    return In(lanes_[lane.index].kept, lane, node, layer, run);
+  }
+  uint32_t Kept(const Lane& lane, uint32_t node, uint32_t layer, uint32_t run) const {
+    const Part& of = part(lane, node);
+    return static_cast<uint32_t>(
+        lanes_[lane.index].staged[of.first_word + of.sets.KeptOf(layer, run)]);
+  }
 
  private:
   struct LaneState {
     std::vector<Part> nodes;  // [memory nodes]
     // Windows as they are put, one behind the other. Sources of puts until the step's pieces come.
     std::vector<uint64_t> staged;
+    std::vector<uint64_t> kept;  // As `staged`, of the tokens that stay here.
   };
 
+  absl::Span<const uint64_t> In(const std::vector<uint64_t>& words, const Lane& lane, uint32_t node,
+                                uint32_t layer, uint32_t run) const {
+    const Part& of = part(lane, node);
+    return absl::MakeConstSpan(words).subspan(of.first_word + of.sets.SetOf(layer, run),
+                                              of.sets.words());
+  }
   void Choose(uint32_t layer, const RowRun& run, absl::Span<uint64_t> set);
   absl::Status Put(const Lane& lane, uint32_t node);
 
   const WorkerContext& context_;
   SparseSums& sums_;
+  const ResidentKv& resident_;
   std::vector<LaneState> lanes_;
   std::vector<uint32_t> order_;  // Working memory of a choice.
 };

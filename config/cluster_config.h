@@ -70,6 +70,8 @@ struct FetchConfig {
   // Policy fetch_sparse: of the tokens before a decode row it attends to so many, and to which.
   double caching_ratio = 0.5;
   SparseTokens sparse = SparseTokens::kWindowSums;
+  // Policy fetch_sparse: of each compute node, for K and V of recent tokens, which do not come.
+  uint64_t resident_bytes = 0;
   // Policy fetch_heads: a file that names KV heads which stream (docs/formats/streaming_heads.md),
   // a path as of `model`. Rows of these see the first and the last so many tokens. Empty: no head
   // streams, and answers are exact.

@@ -496,6 +496,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                          {"activation_percent",
                           NumberOrAuto(c.fetch.activation_percent, c.fetch.activation_auto)},
                          {"caching_ratio", Ratio(c.fetch.caching_ratio)},
+                         {"resident", Size(c.fetch.resident_bytes)},
                          {"sparse", Choice(internal::kSparseTokens, c.fetch.sparse)},
                          {"streaming_heads", Text(c.fetch.streaming_heads)},
                          {"streaming_sink", Number(c.fetch.streaming_sink)},
@@ -526,8 +527,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
           return replica.nodes.size() > 1 && !IsForPrompts(c, replica);
         });
     const uint32_t wanted = several ? 2 * nodes : nodes + 1;
-    // One where lanes would wait for each other's weights.
-    const bool streams = internal::StreamsWeights(c);
+    const bool streams = internal::StreamsWeights(c);  // Lanes would wait for others' weights.
     c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential ? 1
                        : c.policy == kPolicyLocal                   ? LanesOfLocal(c)
                        : streams                                    ? 1

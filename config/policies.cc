@@ -96,6 +96,7 @@ ClusterConfig OfPolicy(const ClusterConfig& config, const std::string& policy) {
   if (policy != kPolicyFetchSparse && config.Prepares(kPolicyFetchSparse)) {
     alone.fetch.caching_ratio = defaults.caching_ratio;
     alone.fetch.sparse = defaults.sparse;
+    alone.fetch.resident_bytes = defaults.resident_bytes;
   }
   if (policy != kPolicyFetchRecompute && config.Prepares(kPolicyFetchRecompute)) {
     alone.fetch.recompute_percent = defaults.recompute_percent;

@@ -212,6 +212,9 @@ absl::Status CheckKeys(const ClusterConfig& config) {
                                   "to which tokens rows attend"));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "sparse", fetch.sparse != defaults.sparse,
                                   kPolicyFetchSparse, "to which tokens rows attend"));
+  LAMINA_RETURN_IF_ERROR(CheckKey(config, "resident",
+                                  fetch.resident_bytes != defaults.resident_bytes,
+                                  kPolicyFetchSparse, "how much of K and V stays"));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "recompute_percent", !fetch.recompute_auto,
                                   kPolicyFetchRecompute, "how many tokens are recomputed"));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "activation_percent", !fetch.activation_auto,
@@ -247,6 +250,11 @@ absl::Status CheckSparse(const ClusterConfig& config) {
         absl::StrCat("fetch.caching_ratio: ", fetch.caching_ratio,
                      " is not in (0, 1]: so many of the tokens before a row are attended to"));
   }
+  if (fetch.resident_bytes > 0 && config.kv == KvForm::kInt8) {
+    return absl::UnimplementedError(
+        "fetch.resident: not served by this version with kv int8, which closes blocks where all of "
+        "a sequence's tokens are; remove it, or set kv to bf16");
+  }
   if (config.prefill.mode != PrefillMode::kInline ||
       config.attention.Named().decode != config.attention.Named().prefill) {
     return absl::UnimplementedError(
@@ -263,11 +271,13 @@ absl::Status CheckSparse(const ClusterConfig& config) {
 absl::Status CheckBudgets(const ClusterConfig& config) {
   for (size_t i = 0; i < config.compute.size(); ++i) {
     const ComputeNodeConfig& node = config.compute[i];
-    if (node.memory_budget_bytes > 0 && node.memory_budget_bytes < config.fetch.window_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("compute.", i, ".memory_budget: ", FormatBytes(node.memory_budget_bytes),
-                       " has no room for fetch.window, ", FormatBytes(config.fetch.window_bytes),
-                       "; raise it, or lower fetch.window"));
+    const uint64_t fetch = config.fetch.window_bytes + config.fetch.resident_bytes;
+    if (node.memory_budget_bytes > 0 && node.memory_budget_bytes < fetch) {
+      const bool resident = config.fetch.resident_bytes > 0;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "compute.", i, ".memory_budget: ", FormatBytes(node.memory_budget_bytes),
+          " has no room for fetch.window", resident ? " and fetch.resident, " : ", ",
+          FormatBytes(fetch), "; raise it, or lower fetch.window", resident ? " or resident" : ""));
     }
   }
   return absl::OkStatus();
@@ -284,8 +294,8 @@ absl::Status CheckFetchOfAuto(const ClusterConfig& config) {
   }
   return absl::InvalidArgumentError(
       "fetch: with policy auto window and heads may be set; it settles recompute_percent and "
-      "activation_percent itself, and takes no lossy policy, to which caching_ratio, sparse "
-      "and streaming_heads belong; remove these");
+      "activation_percent itself, and takes no lossy policy, to which caching_ratio, sparse, "
+      "resident and streaming_heads belong; remove these");
 }
 
 absl::Status CheckFetch(const ClusterConfig& config) {

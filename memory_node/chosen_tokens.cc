@@ -49,18 +49,23 @@ class ChosenBF16 final : public ChosenTokens {
     return absl::OkStatus();
   }
 
-  absl::Status Check(const plan::FetchRun& /*run*/, absl::Span<const uint64_t> /*set*/,
-                     const std::string& /*of*/) const override {
-    return absl::OkStatus();
+  absl::Status Check(const plan::FetchRun& run, absl::Span<const uint64_t> set, uint64_t kept,
+                     const std::string& of) const override {
+    const uint64_t named = plan::CountTokens(set);
+    return kept <= run.before && named + kept <= run.before
+               ? absl::OkStatus()
+               : absl::InternalError(absl::StrCat(of, " name ", named, " tokens and keep ", kept,
+                                                  " of the ", run.before, " before it"));
   }
 
   void BeginLayer() override { tokens_.clear(); }
 
-  plan::FetchRun AddRun(const FetchedRun& fetched, absl::Span<const uint64_t> set) override {
+  plan::FetchRun AddRun(const FetchedRun& fetched, absl::Span<const uint64_t> set,
+                        uint32_t kept) override {
     std::vector<Extent>& slots = slots_[tokens_.size()];
     SlotsOfTokens(set, fetched.sequence->extents, slots);
     tokens_.push_back({.slots = slots});
-    return plan::ChosenRun(fetched.run, set, /*int8=*/false);
+    return plan::ChosenRun(fetched.run, set, kept, /*int8=*/false);
   }
 
   absl::Status Put(PieceStream& pieces, Lane& lane) override {
@@ -92,8 +97,12 @@ class ChosenInt8 final : public ChosenTokens {
   }
 
   // Consecutive rows attend to all tokens: their blocks close at different rows.
-  absl::Status Check(const plan::FetchRun& run, absl::Span<const uint64_t> set,
+  absl::Status Check(const plan::FetchRun& run, absl::Span<const uint64_t> set, uint64_t kept,
                      const std::string& of) const override {
+    if (kept > 0) {
+      return absl::InternalError(
+          absl::StrCat(of, " keep ", kept, " tokens, which with INT8 all come"));
+    }
     if (run.tokens <= 1 || plan::IsWhole(set, run.before)) {
       return absl::OkStatus();
     }
@@ -104,7 +113,8 @@ class ChosenInt8 final : public ChosenTokens {
 
   void BeginLayer() override { tokens_.clear(); }
 
-  plan::FetchRun AddRun(const FetchedRun& fetched, absl::Span<const uint64_t> set) override {
+  plan::FetchRun AddRun(const FetchedRun& fetched, absl::Span<const uint64_t> set,
+                        uint32_t kept) override {
     const size_t run = tokens_.size();
     Places& places = places_[run];
     const plan::SlotTables::Sequence& sequence = *fetched.sequence;
@@ -124,7 +134,7 @@ class ChosenInt8 final : public ChosenTokens {
                        .scale_slots = places.blocks,
                        .open = places.open,
                        .copy = PassesTail(fetched.run) ? &copies_[run] : nullptr});
-    return plan::ChosenRun(fetched.run, set, /*int8=*/true);
+    return plan::ChosenRun(fetched.run, set, kept, /*int8=*/true);
   }
 
   absl::Status Put(PieceStream& pieces, Lane& lane) override {

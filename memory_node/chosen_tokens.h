@@ -29,15 +29,16 @@ class ChosenTokens {
   // A step of these runs begins; their own rows have not come yet. Errors: the device's.
   virtual absl::Status Begin(absl::Span<const FetchedRun> fetched) = 0;
 
-  // Whether rows of the run may attend to `set`. `of` names it in errors: kInternal, of a set that
-  // this form does not send.
+  // Whether rows of the run may attend to `set`, and to `kept` tokens that the compute node has.
+  // `of` names it in errors: kInternal, of a set that this form does not send.
   virtual absl::Status Check(const plan::FetchRun& run, absl::Span<const uint64_t> set,
-                             const std::string& of) const = 0;
+                             uint64_t kept, const std::string& of) const = 0;
 
-  // A layer begins, of as many runs as the step has; each is added in order, with its set. Returns
-  // the run as if the chosen tokens were all before it.
+  // A layer begins, of as many runs as the step has; each is added in order, with its set, as
+  // Check() has found it. Returns the run as if the chosen tokens were all before it.
   virtual void BeginLayer() = 0;
-  virtual plan::FetchRun AddRun(const FetchedRun& fetched, absl::Span<const uint64_t> set) = 0;
+  virtual plan::FetchRun AddRun(const FetchedRun& fetched, absl::Span<const uint64_t> set,
+                                uint32_t kept) = 0;
 
   // One turn of the piece at hand. Errors: the transport's.
   virtual absl::Status Put(PieceStream& pieces, Lane& lane) = 0;

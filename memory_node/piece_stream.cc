@@ -74,21 +74,21 @@ std::byte* PieceStream::Gathered() {
 }
 
 // The slots that are sent of all heads follow each other, in K and in V, unless each head begins
-// with slots of recomputed tokens: a turn is one range of each.
+// with slots that the compute node fills: a turn is one range of each.
 absl::Status PieceStream::PutTiles(Lane& lane, kernels::KvReads& kv,
                                    absl::Span<const RunTokens> tokens) {
   const uint32_t head_dim = epoch_.layers[layer_].head_dim;
   const size_t tile_bytes = plan::kFetchTile * size_t{head_dim} * sizeof(BFloat16);
-  const size_t per_head = (piece().slots - piece().recomputed) / plan::kFetchTile;
+  const size_t per_head = (piece().slots - piece().filled) / plan::kFetchTile;
   const size_t tiles = piece().heads.count * per_head;
   const size_t first = done_;
   size_t end = std::min(tiles, first + std::max<size_t>(1, kTurnBytes / (2 * tile_bytes)));
-  if (piece().recomputed > 0) {
+  if (piece().filled > 0) {
     end = std::min(end, (first / per_head + 1) * per_head);
   }
   auto* const k = reinterpret_cast<BFloat16*>(Gathered() + sizeof(plan::WindowHeader));
   LAMINA_RETURN_IF_ERROR(GatherTiles(kv, tokens, first, end, k, k + piece().elements(head_dim)));
-  const size_t before = (first / per_head + 1) * (piece().recomputed / plan::kFetchTile);
+  const size_t before = (first / per_head + 1) * (piece().filled / plan::kFetchTile);
   const size_t k_begin = sizeof(plan::WindowHeader) + (before + first) * tile_bytes;
   const size_t v_begin = k_begin + piece().elements(head_dim) * sizeof(BFloat16);
   const size_t bytes = (end - first) * tile_bytes;
@@ -248,13 +248,13 @@ absl::Status PieceStream::GatherTiles(kernels::KvReads& kv, absl::Span<const Run
                                       size_t first_tile, size_t end_tile, BFloat16* k,
                                       BFloat16* v) {
   const size_t head_dim = epoch_.layers[layer_].head_dim;
-  const size_t per_head = piece().slots - piece().recomputed;  // Slots that are sent.
-  const size_t begin = first_tile * plan::kFetchTile;          // In these, over all heads.
+  const size_t per_head = piece().slots - piece().filled;  // Slots that are sent.
+  const size_t begin = first_tile * plan::kFetchTile;      // In these, over all heads.
   const size_t end = end_tile * plan::kFetchTile;
   size_t slot = begin / per_head * per_head;
   for (auto head = static_cast<uint32_t>(begin / per_head); slot < end; ++head) {
-    // Slot 0 would lie here, had no head slots of recomputed tokens.
-    const size_t skipped = (head + size_t{1}) * piece().recomputed;
+    // Slot 0 would lie here, had no head slots that the compute node fills.
+    const size_t skipped = (head + size_t{1}) * piece().filled;
     BFloat16* const head_k = k + skipped * head_dim;
     BFloat16* const head_v = v + skipped * head_dim;
     for (uint32_t run = piece().first_run; run < piece().runs_end && slot < end; ++run) {

@@ -72,7 +72,8 @@ absl::Status SparseStream::TakeSets(const Lane& lane, Step& step) {
         return absl::InternalError(absl::StrCat(
             of, " name tokens that it does not have before it: there are ", step.rows[run].before));
       }
-      LAMINA_RETURN_IF_ERROR(step.chosen->Check(step.rows[run], set, of));
+      LAMINA_RETURN_IF_ERROR(
+          step.chosen->Check(step.rows[run], set, step.sets[sets.KeptOf(layer, run)], of));
     }
   }
   return absl::OkStatus();
@@ -85,7 +86,8 @@ void SparseStream::BeginLayer(const Lane& lane, uint32_t layer) {
   step.chosen->BeginLayer();
   for (uint32_t run = 0; run < step.rows.size(); ++run) {
     const auto set = absl::MakeConstSpan(step.sets).subspan(sets.SetOf(layer, run), sets.words());
-    step.runs.push_back(step.chosen->AddRun(lane.fetched[run], set));
+    step.runs.push_back(step.chosen->AddRun(
+        lane.fetched[run], set, static_cast<uint32_t>(step.sets[sets.KeptOf(layer, run)])));
   }
   pieces(lane).BeginLayer(layer, step.runs);
 }

@@ -22,14 +22,14 @@ uint64_t HeadBytes(const FetchRun& run, uint32_t head_dim, bool int8) {
     return run.int8_slots() * (KvHeadBytes(head_dim, KvForm::kInt8) - scales) +
            run.scale_slots() * scales + run.tail_slots() * slot;
   }
-  return (uint64_t{run.recomputed_slots()} + run.slots()) * slot;
+  return (uint64_t{run.filled_slots()} + run.slots()) * slot;
 }
 
 void AddRun(const FetchRun& run, bool int8, FetchPiece& piece) {
-  piece.slots += int8 ? run.tail_slots() : run.recomputed_slots() + run.slots();
+  piece.slots += int8 ? run.tail_slots() : run.filled_slots() + run.slots();
   piece.int8_slots += int8 ? run.int8_slots() : 0;
   piece.scale_slots += int8 ? run.scale_slots() : 0;
-  piece.recomputed += run.recomputed_slots();
+  piece.filled += run.filled_slots();
 }
 
 // Windows come in pairs.
@@ -89,7 +89,7 @@ void AddWithActivations(const AttentionDescriptor& part, absl::Span<const FetchR
   const uint64_t bytes_max = slots_max * KvHeadBytes(part.head_dim, KvForm::kBF16);
   const Measure measure{.head_dim = part.head_dim};
   AddByRuns({.count = part.kv_heads}, runs, measure, bytes_max, [&](const FetchPiece& piece) {
-    if (piece.recomputed > 0) {
+    if (piece.filled > 0) {
       FetchPiece activations{.first_run = piece.first_run, .runs_end = piece.runs_end};
       for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
         activations.recomputed += runs[run].recomputed;
@@ -122,7 +122,9 @@ void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
     AddRun(run, limits.int8, all);
     bytes += HeadBytes(run, part.head_dim, limits.int8);
   }
-  if (all.recomputed > 0) {
+  const bool recomputes =
+      std::any_of(runs.begin(), runs.end(), [](const FetchRun& run) { return run.recomputed > 0; });
+  if (recomputes) {
     const uint64_t slots_max =
         limits.window_bytes / KvHeadBytes(part.head_dim, KvForm::kBF16) / part.kv_heads;
     const uint64_t tokens_max = limits.window_bytes / (limits.activation_width * sizeof(BFloat16));
@@ -213,8 +215,11 @@ absl::Status CheckFetch(const EpochConfig& config) {
                          .tokens = config.int8_tails > 0 ? kInt8BlockTokens : 0};
   uint64_t least = 0;
   for (const AttentionDescriptor& layer : config.layers) {
-    // Where tokens of both kinds alternate, each kind ends with a tile of its own.
-    const uint64_t tile = config.activation_share > 0 ? kFetchTile : 0;
+    // Where tokens that come and others alternate, each kind ends with a tile of its own.
+    const bool alternate =
+        config.activation_share > 0 ||
+        (config.attention_paths.Has(AttentionPath::kSparse) && config.int8_tails == 0);
+    const uint64_t tile = alternate ? kFetchTile : 0;
     const uint64_t head = HeadBytes(longest, layer.head_dim, config.int8_tails > 0) +
                           tile * KvHeadBytes(layer.head_dim, KvForm::kBF16);
     const uint64_t activations =

@@ -30,9 +30,10 @@
 // Where tokens are chosen (plan/token_sets.h) these lie one behind the other, and scales of K come
 // once for each block that has one of them, in slots of their own.
 //
-// The slots of K and V of recomputed tokens are the first ones of each head in the window of the
-// piece behind it, whole tiles for each run: the compute node writes them there while the others
-// come.
+// Nor do those come that the compute node keeps (path sparse, compute_node/resident_kv.h). Slots of
+// tokens that it puts into a window itself, recomputed or kept, are the first ones of each head,
+// whole tiles for each run: it writes them while the others come, those of recomputed tokens into
+// the window behind the one of the activations.
 //
 // Threading:   plain values.   Allocation: when a list grows.
 // Determinism: pure functions.
@@ -61,7 +62,8 @@ inline constexpr uint32_t kFetchTile = 16;
 struct FetchRun {
   uint32_t before = 0;  // Tokens of the sequence in front of them: what is fetched.
   uint32_t tokens = 0;
-  uint32_t recomputed = 0;  // How many of those before come as activations.
+  uint32_t recomputed = 0;  // How many of those before come as activations,
+  uint32_t kept = 0;        // and of how many the compute node has K and V.
   // Where K and V are INT8: `before` are the tokens that a row has chosen, so many of them from
   // closed blocks, of so many of these.
   bool chosen = false;
@@ -69,11 +71,11 @@ struct FetchRun {
   uint32_t chosen_blocks = 0;
 
   // Tokens whose K and V come.
-  uint32_t fetched() const { return before - recomputed; }
+  uint32_t fetched() const { return before - recomputed - kept; }
   // In a window: of the tokens that are fetched, and the own ones.
   uint32_t slots() const { return WholeTiles(fetched() + tokens); }
-  // In a window: what the recomputed ones take.
-  uint32_t recomputed_slots() const { return WholeTiles(recomputed); }
+  // In a window: what those take that the compute node puts there itself.
+  uint32_t filled_slots() const { return WholeTiles(recomputed + kept); }
 
   // Where K and V are INT8: tokens that come so, and bf16 of the open block behind them.
   uint32_t int8_fetched() const { return chosen ? chosen_closed : Int8TokensOf(before); }
@@ -98,10 +100,9 @@ struct FetchPiece {
   HeadRange heads;         // Heads that the memory node holds.
   uint32_t first_run = 0;  // Runs [first_run, runs_end).
   uint32_t runs_end = 0;
-  uint32_t slots = 0;  // Slots of all its runs, in each head.
-  // The first of these, whose K and V follow from the piece before. Of a piece of activations: how
-  // many tokens it has; it has no heads.
-  uint32_t recomputed = 0;
+  uint32_t slots = 0;       // Slots of all its runs, in each head.
+  uint32_t filled = 0;      // The first of these, which the compute node fills.
+  uint32_t recomputed = 0;  // Tokens of a piece of activations; it has no heads.
   // Where K and V are INT8: slots of INT8 of all its runs, in each head, and of scales of K;
   // `slots` are those of open blocks then.
   uint32_t int8_slots = 0;
@@ -139,7 +140,8 @@ FetchLimits FetchLimitsOf(const EpochConfig& config);
 // The pieces of one layer, heads in order and runs in order.
 // Shapes: part  the layer over the heads that the memory node holds
 // Requires: every run fits with as many heads as a piece has at least (CheckFetch()), and where
-// something is recomputed with all heads, and its activations.
+// something is recomputed with all heads, and its activations. No tokens are kept where some are
+// recomputed.
 void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
               const FetchLimits& limits, std::vector<FetchPiece>& pieces);
 

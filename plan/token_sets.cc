@@ -30,9 +30,9 @@ bool IsWhole(absl::Span<const uint64_t> set, uint32_t tokens) {
   return EndsBefore(set, tokens) && CountTokens(set) == tokens;
 }
 
-FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, bool int8) {
+FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint32_t kept, bool int8) {
   if (!int8) {
-    return {.before = CountTokens(set), .tokens = run.tokens};
+    return {.before = CountTokens(set) + kept, .tokens = run.tokens, .kept = kept};
   }
   if (run.tokens > 1) {
     return {.before = run.before, .tokens = run.tokens};
@@ -50,7 +50,7 @@ FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, bool int
 uint64_t TokenSetsBytesMax(const EpochConfig& config) {
   return config.attention_paths.Has(AttentionPath::kSparse)
              ? config.layers.size() * uint64_t{config.rows_max} *
-                   TokenSets::WordsFor(config.sequence_tokens_max) * sizeof(uint64_t)
+                   (TokenSets::WordsFor(config.sequence_tokens_max) + 1) * sizeof(uint64_t)
              : 0;
 }
 

@@ -4,12 +4,14 @@
 // chooses them for all layers when a step begins, and puts them to each memory node that has rows
 // of the step, in one window:
 //
-//   window   header | layers x runs x words of a set
+//   window   header | layers x runs x (words of a set | tokens that are kept)
 //
 // A run is some consecutive rows of one sequence (plan/fetch_pieces.h), in the order of the plan;
 // the header says how many there are (rows). Token t is bit t % 64 of word t / 64; bits of tokens
 // that are not before the run's first row are 0. Words are those of the run with most tokens before
-// it, so that both sides know them; little endian.
+// it, so that both sides know them; little endian. Tokens that are kept are attended as well
+// and not in the set: the compute node has their K and V, and puts them into the pieces itself
+// (FetchRun::kept).
 //
 // The signal is the step. The window is free again when all pieces of the step have come: they were
 // cut from it.
@@ -33,19 +35,20 @@ namespace lamina::plan {
 // Where the sets of a step lie behind the header.
 class TokenSets {
  public:
-  // Requires: at least one run.
+  TokenSets() = default;  // It has no runs.
   TokenSets(uint32_t layers, absl::Span<const FetchRun> runs);
 
   size_t words() const { return words_; }  // Words of one set.
-  size_t bytes() const { return layers_ * runs_ * words_ * sizeof(uint64_t); }
-  // Where the set begins, in words.
-  size_t SetOf(uint32_t layer, uint32_t run) const { return (layer * runs_ + run) * words_; }
+  size_t bytes() const { return SetOf(static_cast<uint32_t>(layers_), 0) * sizeof(uint64_t); }
+  // Where the set begins, in words, and where the word with how many tokens are kept lies.
+  size_t SetOf(uint32_t layer, uint32_t run) const { return (layer * runs_ + run) * (words_ + 1); }
+  size_t KeptOf(uint32_t layer, uint32_t run) const { return SetOf(layer, run) + words_; }
 
   static size_t WordsFor(uint32_t tokens) { return (size_t{tokens} + 63) / 64; }
 
  private:
-  size_t layers_;
-  size_t runs_;
+  size_t layers_ = 0;
+  size_t runs_ = 0;
   size_t words_ = 0;
 };
 
@@ -64,9 +67,10 @@ bool EndsBefore(absl::Span<const uint64_t> set, uint32_t tokens);
 // Whether the set has all of the first `tokens`, and no others.
 bool IsWhole(absl::Span<const uint64_t> set, uint32_t tokens);
 
-// What comes for a run of which `set` is chosen. Where K and V are INT8 one row has tokens of some
-// blocks; consecutive ones attend to all before them (IsWhole()), some of which they may close.
-FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, bool int8);
+// What comes for a run of which `set` is chosen and has to come, and `kept` more are kept. Where K
+// and V are INT8 none are; one row has tokens of some blocks, consecutive ones attend to all before
+// them (IsWhole()), some of which they may close.
+FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint32_t kept, bool int8);
 
 // Says which word and window of a memory node's region the compute node's sets of a lane have.
 class TokenSetWindows {

@@ -28,6 +28,13 @@ LocalClusterOptions Sparse(double ratio, bool int8 = false) {
           .sequence_tokens_max = 512};
 }
 
+// Bytes of 16 tokens.
+uint64_t TileBytes(const RandomModelSpec& model) {
+  return uint64_t{16} * model.layers * model.kv_heads * model.head_dim * 4;
+}
+
+uint64_t BytesCome(LocalCluster& cluster) { return cluster.handler("c0").Counters().kv_bytes_read; }
+
 class SparseFormTest : public ::testing::TestWithParam<bool> {};
 
 INSTANTIATE_TEST_SUITE_P(Forms, SparseFormTest, ::testing::Bool(), [](const auto& tested) {
@@ -46,6 +53,30 @@ TEST_P(SparseFormTest, AnswersDoNotDependOnHowTheyAreRun) {
     ExpectSame(cluster->GenerateMany(MixedLengths()), expected);
     EXPECT_TRUE(cluster->WaitForNoSlots().ok());
     EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);
+  }
+}
+
+// What stays on the compute node shows in what comes, and not in answers.
+TEST(SparseClusterTest, TokensThatStayComeNoMoreAndChangeNoAnswer) {
+  const std::unique_ptr<LocalCluster> plain = MakeCluster(Sparse(0.3));
+  ASSERT_NE(plain, nullptr);
+  const std::vector<GenerateResult> expected = plain->GenerateMany(MixedLengths());
+  const uint64_t all = BytesCome(*plain);
+  for (uint32_t variation = 0; variation < 6; ++variation) {
+    SCOPED_TRACE(absl::StrCat("variation ", variation));
+    LocalClusterOptions options = Varied(Sparse(0.3), variation);
+    // All tokens, some of them, one tile.
+    options.resident_bytes = TileBytes(options.model) * (variation % 3 == 0   ? 100
+                                                         : variation % 3 == 1 ? 13
+                                                                              : 1);
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedLengths()), expected);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    // Pieces come in whole tiles, so that one that stays may save none.
+    EXPECT_LE(BytesCome(*cluster), variation % 3 == 0   ? all / 2
+                                   : variation % 3 == 1 ? all * 9 / 10
+                                                        : all);
   }
 }
 

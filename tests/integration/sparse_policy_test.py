@@ -19,8 +19,9 @@ LIMITS = {"sequence_tokens_max": 256}
 NEAR = 0.005
 
 
-def sparse(ratio, window="16MiB", tokens="window_sums", **keys):
-    return {"policy": "fetch_sparse", "fetch": {"window": window, "caching_ratio": ratio, "sparse": tokens}, **keys}
+def sparse(ratio, window="16MiB", tokens="window_sums", resident=None, **keys):
+    stays = {"resident": resident} if resident else {}
+    return {"policy": "fetch_sparse", "fetch": {"window": window, "caching_ratio": ratio, "sparse": tokens, **stays}, **keys}
 
 
 class SparsePolicyTest(unittest.TestCase):
@@ -38,7 +39,8 @@ class SparsePolicyTest(unittest.TestCase):
             status = cluster.status()
             self.assertGreater(status["preemptions"], 0)
             self.assertEqual(status["policy"], "fetch_sparse")
-        with harness.Cluster(memory_nodes=2, transport=["ucx"], **sparse(1, limits=LIMITS)) as cluster:
+        # Some tokens of each sequence stay on the compute node, and the others come.
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **sparse(1, limits=LIMITS, resident="3MiB")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
 
     def test_the_answer_says_that_it_is_lossy_and_fewer_bytes_come(self):
@@ -153,6 +155,8 @@ class SparsePolicyTest(unittest.TestCase):
             ({"fetch": {"caching_ratio": "half"}}, "fetch.caching_ratio: 'half' is no number like 0.5"),
             ({"fetch": {"sparse": "random"}}, "window_sums, local, strided"),
             ({"fetch": {"recompute_percent": 10}}, "and the policy is fetch_sparse"),
+            ({"fetch": {"resident": "1GiB"}, "kv": "int8"}, "fetch.resident: not served by this version with kv int8"),
+            ({"policy": "fetch_heads", "fetch": {"resident": "1MiB"}}, "fetch.resident: says how much of K and V stays"),
             ({"policy": "fetch_heads", "fetch": {"caching_ratio": 0.2}}, "fetch.caching_ratio: says to which tokens rows attend"),
             ({"policy": "fetch_heads", "fetch": {"sparse": "local"}}, "fetch.sparse: says to which tokens rows attend"),
             ({"policy": "attend_remote"}, "fetch: says how K and V are fetched, and the policy is attend_remote"),

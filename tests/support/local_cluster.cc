@@ -331,6 +331,7 @@ absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model
                          .window_memory = other ? options_.other_compute.window_memory : nullptr,
                          .is_stage = is_stage,
                          .holds_kv = HoldsKv(),
+                         .resident_bytes = options_.resident_bytes,
                          .pools_threads = options_.pools_threads},
                         std::move(model), std::move(device), *node.pool, [](double) {}));
   handler->SetReporter(node.reporter.get());

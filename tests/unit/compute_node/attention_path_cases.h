@@ -45,7 +45,8 @@ struct Case {
   uint32_t recomputed = 0;        // As in StepPlan; activations are kept then,
   uint32_t bare = 0;              // but of so many first tokens of each sequence.
   uint32_t activation_share = 0;  // Share of the slots; activations are kept then.
-  double sparse_ratio = 0;        // With path sparse.
+  double sparse_ratio = 0;        // With path sparse,
+  uint32_t resident_tokens = 0;   // and of all sequences so many tokens that stay.
   bool int8 = false;              // K and V are.
   // With path streaming: what heads see, and by layer which stream, again from the first one on
   // behind the last.
@@ -122,7 +123,7 @@ inline std::vector<Case> Cases() {
        .sparse_ratio = 0.5},
       {.name = "SparseInSmallWindows",
        .kind = AttentionPath::kSparse,
-       .fetch_bytes = kFetchLeast,
+       .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20),
        .sparse_ratio = 0.2},
       {.name = "SparseHeadByHead",
        .kind = AttentionPath::kSparse,
@@ -134,6 +135,29 @@ inline std::vector<Case> Cases() {
        .kind = AttentionPath::kSparse,
        .fetch_bytes = 16 << 20,
        .sparse_ratio = 1},
+      // All tokens stay, and none comes again.
+      {.name = "SparseWithAllResident",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 1,
+       .resident_tokens = kSequences * (kTokensMax + 16)},
+      // Some make room for others, in windows in which one head of the longest sequence just fits.
+      {.name = "SparseWithSomeResident",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20),
+       .sparse_ratio = 1,
+       .resident_tokens = 160},
+      {.name = "SparseWithSomeResidentHeadByHead",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = 16 << 20,
+       .fetch_heads = 1,
+       .sparse_ratio = 0.8,
+       .resident_tokens = 64},
+      {.name = "SparseWithATileResident",
+       .kind = AttentionPath::kSparse,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 0.5,
+       .resident_tokens = 16},
       {.name = "Streaming",
        .kind = AttentionPath::kStreaming,
        .fetch_bytes = 16 << 20,

@@ -189,7 +189,9 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
       maker_ = std::make_unique<FetchPathMaker>(GetParam().kind, "c0", executor().device(),
                                                 kernels::CpuAttention());
     } else if (GetParam().kind == plan::AttentionPath::kSparse) {
-      maker_ = std::make_unique<SparsePathMaker>(executor().device(), kernels::CpuAttention());
+      maker_ = std::make_unique<SparsePathMaker>(
+          executor().device(), kernels::CpuAttention(),
+          GetParam().resident_tokens * kernels::KvArena::SlotBytes(config_.layers));
     } else if (GetParam().kind == plan::AttentionPath::kStreaming) {
       maker_ = std::make_unique<StreamingPathMaker>(executor().device(), kernels::CpuAttention());
     } else {

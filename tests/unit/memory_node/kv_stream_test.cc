@@ -101,11 +101,11 @@ void ExpectBehindRecomputed(UnitCluster& cluster, const Place& at, const plan::F
         come + size_t{head} * piece.slots * head_dim,
         come + piece.elements(head_dim) + size_t{head} * piece.slots * head_dim};
     for (const BFloat16* plane : slots) {
-      for (size_t i = 0; i < size_t{piece.recomputed} * head_dim; ++i) {
+      for (size_t i = 0; i < size_t{piece.filled} * head_dim; ++i) {
         ASSERT_EQ(plane[i].bits, kMine.bits) << "head " << head << " element " << i;
       }
     }
-    size_t slot = piece.recomputed;
+    size_t slot = piece.filled;
     for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
       const plan::FetchRun& tokens = runs.runs[run];
       std::vector<BFloat16> whole[2];
@@ -151,7 +151,7 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uin
         cluster.RaiseCredit(node, step.spec.lane, next++);
         continue;
       }
-      if (piece.recomputed > 0) {
+      if (piece.filled > 0) {
         ExpectBehindRecomputed(cluster, {node, step.spec.lane, next}, piece, runs, layer);
         cluster.FillFetched(node, step.spec.lane, next, kMine);
         cluster.RaiseCredit(node, step.spec.lane, next++);

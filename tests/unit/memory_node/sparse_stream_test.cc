@@ -27,20 +27,23 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kSlotBytes = 2 * 16 * 2;  // K and V of one head.
 // Two windows for a lane and memory node: one head of the longest sequence fits.
-constexpr uint64_t kLeast = 2 * UnitCluster::kContext * kSlotBytes;
+constexpr uint64_t kLeast = 2 * (UnitCluster::kContext + plan::kFetchTile) * kSlotBytes;
+constexpr BFloat16 kMine{.bits = 0xabcd};  // What the compute node has in its windows.
 
 // The sets of a step for one memory node.
 struct Chosen {
   std::vector<uint32_t> sequences;  // One for each of its rows.
   std::vector<plan::FetchRun> runs;
   std::vector<std::vector<uint32_t>> tokens;  // [layers * runs]
+  std::vector<uint32_t> kept;                 // [layers * runs]
   std::vector<uint64_t> sets;                 // As they travel.
   plan::WindowHeader header;
 };
 
-// Every token before a row is chosen with this probability.
+// Every token before a row is chosen with this probability, of these the last ones, about a share
+// `kept`, stay at the compute node.
 Chosen Choose(const UnitCluster& cluster, const Step& step, uint32_t node, double probability,
-              std::mt19937& random) {
+              std::mt19937& random, double kept = 0) {
   Chosen chosen;
   const auto nodes = static_cast<uint32_t>(cluster.config().memory_nodes.size());
   for (size_t row = 0; row < step.plan.rows.size(); ++row) {
@@ -56,12 +59,20 @@ Chosen Choose(const UnitCluster& cluster, const Step& step, uint32_t node, doubl
   for (uint32_t layer = 0; layer < layers; ++layer) {
     for (uint32_t run = 0; run < chosen.runs.size(); ++run) {
       std::vector<uint32_t>& tokens = chosen.tokens.emplace_back();
+      const auto stay = static_cast<uint32_t>((1 - kept) * chosen.runs[run].before);
+      uint32_t& count = chosen.kept.emplace_back(0);
       for (uint32_t token = 0; token < chosen.runs[run].before; ++token) {
-        if (taken(random)) {
-          tokens.push_back(token);
-          chosen.sets[places.SetOf(layer, run) + token / 64] |= uint64_t{1} << token % 64;
+        if (!taken(random)) {
+          continue;
         }
+        if (kept > 0 && token >= stay) {
+          ++count;
+          continue;
+        }
+        tokens.push_back(token);
+        chosen.sets[places.SetOf(layer, run) + token / 64] |= uint64_t{1} << token % 64;
       }
+      chosen.sets[places.KeptOf(layer, run)] = count;
     }
   }
   chosen.header = {.lane = step.spec.lane,
@@ -87,8 +98,8 @@ void ExpectSlot(const BFloat16* k, const BFloat16* v, size_t slot, const BFloat1
 }
 
 // Takes the pieces of a step from `first` on, and gives each window back. A window has K and V of
-// the chosen tokens in their order and zeros: of no other token. Returns how many pieces there
-// were.
+// the chosen tokens in their order and zeros: of no other token. Slots of tokens that are kept are
+// left alone. Returns how many pieces there were.
 uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, const Chosen& chosen, uint32_t node,
                       uint64_t first) {
   constexpr size_t kDim = 16;
@@ -97,8 +108,10 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, const Chosen& chos
     const AttentionDescriptor& shape = cluster.config().layers[layer];
     std::vector<plan::FetchRun> runs;
     for (size_t run = 0; run < chosen.runs.size(); ++run) {
-      const auto count = chosen.tokens[layer * chosen.runs.size() + run].size();
-      runs.push_back({.before = static_cast<uint32_t>(count), .tokens = 1});
+      const auto come =
+          static_cast<uint32_t>(chosen.tokens[layer * chosen.runs.size() + run].size());
+      const uint32_t kept = chosen.kept[layer * chosen.runs.size() + run];
+      runs.push_back({.before = come + kept, .tokens = 1, .kept = kept});
     }
     std::vector<plan::FetchPiece> pieces;
     plan::PiecesOf(shape, runs, plan::FetchLimitsOf(cluster.config()), pieces);
@@ -107,6 +120,11 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, const Chosen& chos
       const BFloat16* const come = cluster.Fetched(node, step.spec.lane, next);
       size_t slot = 0;
       for (uint32_t head = 0; head < piece.heads.count; ++head) {
+        for (size_t i = slot * kDim; i < (slot + piece.filled) * kDim; ++i) {
+          EXPECT_EQ(come[i].bits, kMine.bits) << "K of a slot of another's";
+          EXPECT_EQ(come[piece.elements(kDim) + i].bits, kMine.bits) << "V of a slot of another's";
+        }
+        slot += piece.filled;
         for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
           std::vector<BFloat16> k(size_t{UnitCluster::kContext} * kDim);
           std::vector<BFloat16> v(k.size());
@@ -120,6 +138,7 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, const Chosen& chos
           slot += runs[run].slots();
         }
       }
+      cluster.FillFetched(node, step.spec.lane, next, kMine);
       cluster.RaiseCredit(node, step.spec.lane, next++);
     }
   }
@@ -132,7 +151,7 @@ TEST(SparseStreamTest, PiecesHaveTheChosenTokensAndZeros) {
     UnitCluster cluster({.memory_nodes = 2, .fetch_bytes = 2 * bytes, .sparse = true});
     for (const uint32_t node : {0, 1}) {
       for (const uint64_t turn : {0, 1}) {  // What is not overwritten shows.
-        cluster.FillFetched(node, 0, turn, {.bits = 0xabcd});
+        cluster.FillFetched(node, 0, turn, kMine);
       }
     }
     cluster.Start();
@@ -147,7 +166,9 @@ TEST(SparseStreamTest, PiecesHaveTheChosenTokensAndZeros) {
       ++number;
       cluster.PushPlan(step);
       for (const uint32_t node : {0, 1}) {
-        const Chosen chosen = Choose(cluster, step, node, probability, random);
+        // Tokens are kept in every other step.
+        const Chosen chosen =
+            Choose(cluster, step, node, probability, random, number % 2 == 0 ? 0 : 0.7);
         cluster.PutTokenSets(node, step, chosen.header, chosen.sets);
         pieces[node] += ExpectPieces(cluster, step, chosen, node, pieces[node] + 1);
       }
@@ -230,7 +251,7 @@ uint64_t ExpectInt8Pieces(UnitCluster& cluster, const Step& step, const Chosen& 
       runs.push_back(plan::ChosenRun(
           chosen.runs[run],
           absl::MakeConstSpan(chosen.sets).subspan(places.SetOf(layer, run), places.words()),
-          /*int8=*/true));
+          /*kept=*/0, /*int8=*/true));
     }
     std::vector<plan::FetchPiece> pieces;
     plan::PiecesOf(shape, runs, plan::FetchLimitsOf(cluster.config()), pieces);
@@ -251,7 +272,7 @@ uint64_t ExpectInt8Pieces(UnitCluster& cluster, const Step& step, const Chosen& 
                             wanted.bytes().size()),
                 0)
           << "step " << step.spec.step << " layer " << layer << " piece " << next;
-      cluster.FillFetched(0, step.spec.lane, next, {.bits = 0xabcd});
+      cluster.FillFetched(0, step.spec.lane, next, kMine);
       cluster.RaiseCredit(0, step.spec.lane, next++);
     }
   }
@@ -263,7 +284,7 @@ TEST(SparseStreamTest, ChosenTokensOfClosedBlocksComeAsInt8) {
   for (const uint64_t bytes : {2 * kLeast, 16 * kLeast}) {
     UnitCluster cluster({.fetch_bytes = bytes, .sparse = true, .int8_tails = 5});
     for (const uint64_t turn : {0, 1}) {
-      cluster.FillFetched(0, 0, turn, {.bits = 0xabcd});
+      cluster.FillFetched(0, 0, turn, kMine);
     }
     cluster.Start();
     cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 700}, {2, 16}, {3, 129}}});
@@ -332,6 +353,16 @@ class WrongSetsTest : public ::testing::Test {
 TEST_F(WrongSetsTest, TokensThatTheSequenceDoesNotHaveEndTheEpoch) {
   chosen_.sets[1] |= uint64_t{1} << (70 - 64);  // The row's own token, which is the first such one.
   ExpectRefused("run 0 name tokens that it does not have before it: there are 70");
+}
+
+TEST_F(WrongSetsTest, MoreTokensThanTheSequenceHasEndTheEpoch) {
+  chosen_.sets[2] = 70;  // As many are kept, and some have to come.
+  ExpectRefused("and keep 70 of the 70 before it");
+}
+
+TEST_F(WrongSetsTest, SoManyThatTheyOverflowEndTheEpoch) {
+  chosen_.sets[2] = UINT64_MAX;
+  ExpectRefused("and keep 18446744073709551615 of the 70 before it");
 }
 
 TEST_F(WrongSetsTest, SetsOfAnotherStepEndTheEpoch) {

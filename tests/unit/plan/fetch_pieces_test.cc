@@ -180,16 +180,29 @@ TEST(FetchPiecesTest, Int8PiecesOfChosenTokensHaveSlotsForTheseAndScalesForTheir
 TEST(FetchPiecesTest, ActivationsGoAheadOfAllHeadsOfTheirRuns) {
   const std::vector<FetchRun> runs = {{.before = 40, .tokens = 1, .recomputed = 32},
                                       {.before = 10, .tokens = 6}};
-  EXPECT_THAT(Pieces(runs, 3 * 64),
-              testing::ElementsAre(
-                  FetchPiece{.runs_end = 2, .recomputed = 32},
-                  FetchPiece{.heads = {0, 3}, .runs_end = 2, .slots = 64, .recomputed = 32}));
+  EXPECT_THAT(
+      Pieces(runs, 3 * 64),
+      testing::ElementsAre(FetchPiece{.runs_end = 2, .recomputed = 32},
+                           FetchPiece{.heads = {0, 3}, .runs_end = 2, .slots = 64, .filled = 32}));
   // Runs without activations have none ahead of them.
   EXPECT_THAT(Pieces(runs, 3 * 63),
               testing::ElementsAre(
                   FetchPiece{.runs_end = 1, .recomputed = 32},
-                  FetchPiece{.heads = {0, 3}, .runs_end = 1, .slots = 48, .recomputed = 32},
+                  FetchPiece{.heads = {0, 3}, .runs_end = 1, .slots = 48, .filled = 32},
                   FetchPiece{.heads = {0, 3}, .first_run = 1, .runs_end = 2, .slots = 16}));
+}
+
+// Nothing goes ahead of tokens that the compute node keeps, and heads come as they fit.
+TEST(FetchPiecesTest, TokensThatAreKeptLeaveSlotsInFrontOfThoseThatCome) {
+  const std::vector<FetchRun> runs = {{.before = 40, .tokens = 1, .kept = 20},
+                                      {.before = 10, .tokens = 6}};
+  EXPECT_EQ(runs[0].fetched(), 20u);
+  EXPECT_THAT(
+      Pieces(runs, 2 * 80),
+      testing::ElementsAre(FetchPiece{.heads = {0, 2}, .runs_end = 2, .slots = 80, .filled = 32},
+                           FetchPiece{.heads = {2, 1}, .runs_end = 2, .slots = 80, .filled = 32}));
+  EXPECT_THAT(Pieces(runs, 79), testing::Contains(FetchPiece{
+                                    .heads = {2, 1}, .runs_end = 1, .slots = 64, .filled = 32}));
 }
 
 // Every run is in one piece with all heads, behind one with its activations; both fit.
@@ -204,7 +217,7 @@ TEST(FetchPiecesTest, AnyRunsThatRecomputeAreCoveredOnce) {
       run = {.before = static_cast<uint32_t>(16 + random() % 700),
              .tokens = static_cast<uint32_t>(1 + random() % 20)};
       run.recomputed = run.before * share / kRecomputeUnit;
-      longest = std::max<uint64_t>(longest, run.recomputed_slots() + run.slots());
+      longest = std::max<uint64_t>(longest, run.filled_slots() + run.slots());
     }
     const uint64_t window =
         longest * std::max<uint64_t>(kLayer.kv_heads * kSlotBytes, 2 * width) + random() % 90000;
@@ -230,10 +243,10 @@ TEST(FetchPiecesTest, AnyRunsThatRecomputeAreCoveredOnce) {
       uint32_t slots = 0;
       uint32_t tokens = 0;
       for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
-        slots += runs[run].recomputed_slots();
+        slots += runs[run].filled_slots();
         tokens += runs[run].recomputed;
       }
-      EXPECT_EQ(piece.recomputed, slots) << "seed " << seed;
+      EXPECT_EQ(piece.filled, slots) << "seed " << seed;
       EXPECT_EQ(ahead, tokens) << "seed " << seed;
       EXPECT_EQ(piece.heads, (HeadRange{.count = 3}));
       EXPECT_LE(piece.slots * kLayer.kv_heads * kSlotBytes, window) << "seed " << seed;

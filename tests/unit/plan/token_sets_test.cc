@@ -33,11 +33,13 @@ TEST(TokenSetsTest, SetsOfALayerFollowEachOtherAndAreAsWideAsTheLongest) {
   const std::vector<FetchRun> runs = {{.before = 64, .tokens = 1}, {.before = 65, .tokens = 3}};
   const TokenSets sets(3, runs);
   EXPECT_EQ(sets.words(), 2u);
-  EXPECT_EQ(sets.bytes(), 3u * 2 * 2 * 8);
-  EXPECT_EQ(sets.SetOf(0, 1), 2u);
-  EXPECT_EQ(sets.SetOf(2, 1), 10u);
+  EXPECT_EQ(sets.bytes(), 3u * 2 * (2 + 1) * 8);
+  EXPECT_EQ(sets.SetOf(0, 1), 3u);
+  EXPECT_EQ(sets.KeptOf(0, 1), 5u);
+  EXPECT_EQ(sets.SetOf(2, 1), 15u);
   const std::vector<FetchRun> first = {{.before = 0, .tokens = 1}};
-  EXPECT_EQ(TokenSets(3, first).bytes(), 0u);
+  EXPECT_EQ(TokenSets(3, first).bytes(), 3u * 8);
+  EXPECT_EQ(TokenSets().bytes(), 0u);
 }
 
 TEST(TokenSetsTest, KnowWhereTheyEnd) {
@@ -60,24 +62,33 @@ TEST(TokenSetsTest, AreWholeWhereNoTokenIsLeftOut) {
 TEST(TokenSetsTest, WithInt8ARowHasTokensOfSomeBlocksAndOfTheOpenOne) {
   const std::vector<uint64_t> set = {5, 0, uint64_t{1} << 63, 7};
   const FetchRun row{.before = 200, .tokens = 1};
-  const FetchRun plain = ChosenRun(row, set, /*int8=*/false);
+  const FetchRun plain = ChosenRun(row, set, /*kept=*/0, /*int8=*/false);
   EXPECT_EQ(plain.before, 6u);
   EXPECT_FALSE(plain.chosen);
-  const FetchRun chosen = ChosenRun(row, set, /*int8=*/true);
+  const FetchRun chosen = ChosenRun(row, set, /*kept=*/0, /*int8=*/true);
   EXPECT_TRUE(chosen.chosen);
   EXPECT_EQ(chosen.before, 6u);
   EXPECT_EQ(chosen.chosen_closed, 3u);
   EXPECT_EQ(chosen.chosen_blocks, 2u);
   EXPECT_EQ(chosen.tail_fetched(), 3u);
   // Consecutive rows have all tokens, and go block by block.
-  const FetchRun rows = ChosenRun({.before = 200, .tokens = 3}, set, /*int8=*/true);
+  const FetchRun rows = ChosenRun({.before = 200, .tokens = 3}, set, /*kept=*/0, /*int8=*/true);
   EXPECT_FALSE(rows.chosen);
   EXPECT_EQ(rows.int8_fetched(), 192u);
 }
 
+TEST(TokenSetsTest, TokensThatAreKeptDoNotCome) {
+  const std::vector<uint64_t> set = {5, 1};
+  const FetchRun run = ChosenRun({.before = 200, .tokens = 1}, set, /*kept=*/17, /*int8=*/false);
+  EXPECT_EQ(run.before, 20u);
+  EXPECT_EQ(run.fetched(), 3u);
+  EXPECT_EQ(run.slots(), 16u);
+  EXPECT_EQ(run.filled_slots(), 32u);
+}
+
 TEST(TokenSetsTest, AWindowHasRoomForAllRowsOfTheLongestSequence) {
   const EpochConfig config = Sparse();
-  EXPECT_EQ(TokenSetsBytesMax(config), 2u * 8 * 16 * 8);
+  EXPECT_EQ(TokenSetsBytesMax(config), 2u * 8 * (16 + 1) * 8);
   const WindowLayout layout(EpochTopology::Create(config).value().window_shape());
   const WindowGroup& group = layout.group(WindowKind::kTokenSets);
   EXPECT_GE(group.window_bytes, sizeof(WindowHeader) + TokenSetsBytesMax(config));
