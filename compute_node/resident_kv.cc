@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <utility>
 
 #include "kernels/attention.h"
 
@@ -59,16 +60,22 @@ void ResidentKv::BeginStep(uint32_t lane, absl::Span<const RowRun> runs) {
   if (arena_ == nullptr) {
     return;
   }
-  for (const RowRun& run : lanes_[lane]) {  // Its last step has ended.
-    if (const auto found = held_.find(run.sequence); found != held_.end()) {
+  std::vector<RowRun>& rows = lanes_[lane];
+  for (const RowRun& run : rows) {  // Its last step has ended; some may be in another lane by now.
+    const auto found = held_.find(run.sequence);
+    if (found != held_.end() && found->second.lane == lane) {
       found->second.lane = kNoLane;
     }
   }
-  lanes_[lane].assign(runs.begin(), runs.end());
-  for (const RowRun& run : runs) {
+  rows.assign(runs.begin(), runs.end());
+  // A chunk of a prompt may be in front of rows of the same sequence.
+  std::sort(rows.begin(), rows.end(), [](const RowRun& a, const RowRun& b) {
+    return std::pair(a.sequence, a.first_token) < std::pair(b.sequence, b.first_token);
+  });
+  for (const RowRun& run : rows) {
     held_[run.sequence].lane = lane;
   }
-  for (const RowRun& run : runs) {
+  for (const RowRun& run : rows) {
     Held& held = held_[run.sequence];
     if (held.end != run.first_token) {
       held.end = run.first_token;

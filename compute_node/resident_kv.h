@@ -43,7 +43,8 @@ class ResidentKv {
 
   void Apply(const plan::StepPlan& plan);
 
-  // These runs of the lane's step are next, each of one sequence.
+  // These runs of the lane's step are next, each of one sequence; those of one sequence follow each
+  // other, in any order.
   void BeginStep(uint32_t lane, absl::Span<const RowRun> runs);
 
   // The tokens of the sequence from this one on, up to the first row of its run, are here. No less

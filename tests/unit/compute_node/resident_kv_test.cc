@@ -184,6 +184,25 @@ TEST(ResidentKvTest, SequencesOfAnotherLanesStepKeepTheirs) {
   EXPECT_EQ(resident.Kept(2, 61), 13u);  // From the first tile on that it had to begin since.
 }
 
+TEST(ResidentKvTest, ARunBehindAnotherOfItsSequenceMayStandInFront) {
+  Resident resident(1, 128);
+  resident.Step(0, {Tokens(1, 80, 17), Tokens(1, 0, 80)});
+  resident.Run(0);
+  resident.Step(0, {Tokens(1, 97, 1)});
+  EXPECT_EQ(resident.Kept(1, 97), 97u);
+}
+
+TEST(ResidentKvTest, ASequenceThatHasMovedIsOfItsNewLanesStep) {
+  Resident resident(2, 64);
+  resident.Step(0, {Tokens(1, 0, 60)});
+  resident.Run(0);
+  resident.Step(1, {Tokens(1, 60, 1)});
+  resident.Step(0, {Tokens(2, 0, 40)});  // Lane 0's last step had rows of the first one.
+  resident.Run(0);
+  EXPECT_EQ(resident.Kept(1, 60), 60u);
+  resident.Run(1);
+}
+
 TEST(ResidentKvTest, WithoutAnArenaNothingStays) {
   const plan::EpochConfig config = Config(1);
   ResidentKv kv(config, nullptr);
@@ -209,6 +228,7 @@ TEST(ResidentKvTest, AnyHistoryKeepsTheBitsThatWereStored) {
     uint64_t kept = 0;
     for (uint32_t step = 0; step < 300; ++step) {
       const auto lane = static_cast<uint32_t>(random() % lanes);
+      const auto other = static_cast<uint32_t>(random() % lanes);
       for (const auto& [id, tokens] : under_way[lane]) {
         kept += resident.Kept(id, tokens);  // Others' steps have begun meanwhile.
       }
@@ -218,7 +238,11 @@ TEST(ResidentKvTest, AnyHistoryKeepsTheBitsThatWereStored) {
       if (random() % 4 == 0 || before[lane].empty()) {
         before[lane][next++] = random() % 3 == 0 ? static_cast<uint32_t>(random() % 50) : 0;
       }
-      if (random() % 8 == 0) {
+      // One that is in no step moves to another lane.
+      if (random() % 4 == 0 && other != lane && !before[lane].empty()) {
+        before[other].insert(before[lane].extract(before[lane].begin()));
+      }
+      if (random() % 8 == 0 && !before[lane].empty()) {
         const plan::SequenceId leaves = before[lane].begin()->first;
         before[lane].erase(leaves);
         resident.kv().Apply({.leaves = {{.id = leaves}}});
