@@ -271,13 +271,23 @@ class FiguresTest(unittest.TestCase):
         self.assertEqual((hybridserve.share_of("62% of tokens"), hybridserve.share_of("no token held")), (62, 0))
 
     def test_ablation_has_no_figure_of_what_is_not_built(self):
-        rates = {"dense": 10, "80% of the tokens, bf16": 12, "80% of the tokens, INT8": 15, "50% of the tokens, bf16": 20, "50% of the tokens, INT8": 19,
-                 "20% of the tokens, bf16": 40, "20% of the tokens, INT8": 70}
+        rates = {alisa.STATIC: 10}
+        for ratio, found in ((80, (12, 14, 15)), (50, (20, 24, 19)), (20, (40, 60, 70))):
+            for way, rate in zip(("sparse", "sparse, scheduled", "sparse, INT8"), found):
+                rates[f"{ratio}% of the tokens, {way}"] = rate
         self.bench.rate = lambda way, _, rows: {count: rates[way] for count in rows}
-        self.bench.dense = self.bench.sparse = self.bench.local = None
-        _, text = printed(alisa.figure12, self.bench)
-        self.assertIn("| 80% | 1 | 4.00 | not built | 7.00 |", text)
-        self.assertIn("Gains grow with sparsity: reproduced; compression adds at each: not reproduced.", text)
+        self.bench.dense = self.bench.local = None
+        asked = []
+        self.bench.sparse = lambda ratio, _, resident: asked.append((ratio, resident)) or contextlib.nullcontext()
+        with mock.patch.object(alisa, "generate", lambda _, rows, context, answers: mock.Mock(step=lambda: context / 1e3)):
+            found, text = printed(alisa.figure12, self.bench)
+        self.assertIn("| 80% | 1 | 4.00 | 6.00 | 7.00 |", text)
+        self.assertIn("Gains grow with sparsity: reproduced; scheduling adds at each: reproduced; compression does: not reproduced.", text)
+        # Sixteen rows have room for 80 tokens each; phases are told apart by it.
+        self.assertEqual(asked, [(0.2, 0), (0.2, 1280)])
+        self.assertIn("| phase | I | I | II | II | II | II |", text)
+        self.assertEqual(found["phases"]["all on the store"][512], 512)
+        self.assertIn("recomputation (1.2 to 1.3 times, Figure 12(b)): not built", text)
 
     def test_a_layers_attention_is_that_at_the_context_asked_for(self):
         def serving(seconds):

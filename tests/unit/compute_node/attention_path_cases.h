@@ -55,6 +55,15 @@ struct Case {
 
 inline void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
+// Changes a byte of a piece; where tokens stay, slots of which do not come, one of each tile.
+inline void ChangeBytes(const Case& one, std::byte* piece) {
+  constexpr size_t kTileBytes = size_t{16} * kHeadDim * 2;
+  const size_t end = one.resident_tokens > 0 ? 2 * kTokensMax / 16 * kTileBytes : kTileBytes;
+  for (size_t tile = 0; tile < end; tile += kTileBytes) {
+    piece[tile + 200] ^= std::byte{4};
+  }
+}
+
 inline std::vector<Case> Cases() {
   using plan::AttentionPath;
   const std::vector<HeadRange> heads = {{.first = 0, .count = 1}, {.first = 1, .count = 1}};

@@ -582,8 +582,7 @@ TEST_P(WindowDataTest, AByteThatChangedOnTheWayIsFound) {
   AddRows(2, 1, plan);
   BeginStep(0, plan);
   BeginLayer(lanes_[0], 0);
-  std::byte* const data = AwaitPiece(0, 1);
-  data[200] ^= std::byte{4};
+  ChangeBytes(GetParam(), AwaitPiece(0, 1));
   const auto found = paths_->Poll(lanes_[0]);
   EXPECT_TRUE(absl::IsInternal(found.status())) << found.status();
   EXPECT_THAT(std::string(found.status().message()),
