@@ -120,10 +120,10 @@ retried() {
   done
 }
 
-# The ten slowest tests of a log, in seconds.
+# The ten slowest tests of a log, in seconds. All lines are read: whoever writes into a closed pipe would end this script.
 slowest() {
-  sed -nE 's/.*Test *#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' "$1" | sort -rn | head -10 |
-    awk '{printf "  %7.1f s  %s\n", $1, $2}'
+  sed -nE 's/.*Test *#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' "$1" | sort -rn |
+    awk 'NR <= 10 {printf "  %7.1f s  %s\n", $1, $2}'
 }
 
 # Minutes of each label in a log, by CTest's own sums: tests that run side by side count each.

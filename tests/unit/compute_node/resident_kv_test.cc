@@ -48,7 +48,7 @@ class Resident {
     kv_.BeginStep(lane, runs);
     steps_[lane] = {std::move(runs), rows};
   }
-  // Its slices run.
+  // Slices of the lane's step run, one for each layer.
   void Run(uint32_t lane) {
     const auto& [runs, rows] = steps_[lane];
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
