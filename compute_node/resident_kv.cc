@@ -7,20 +7,9 @@
 #include <utility>
 
 #include "kernels/attention.h"
+#include "plan/token_sets.h"
 
 namespace lamina::compute_node {
-namespace {
-
-// Appends a slot, or makes the last extent longer.
-void AppendSlot(uint32_t slot, std::vector<Extent>& slots) {
-  if (!slots.empty() && slots.back().first_slot + slots.back().tokens == slot) {
-    ++slots.back().tokens;
-  } else {
-    slots.push_back({.first_slot = slot, .tokens = 1});
-  }
-}
-
-}  // namespace
 
 ResidentKv::ResidentKv(const plan::EpochConfig& config, kernels::KvArena* arena)
     : config_(config), arena_(arena), lanes_(config.lanes) {
@@ -130,7 +119,8 @@ void ResidentKv::AppendSlots(plan::SequenceId id, absl::Span<const uint64_t> set
   const Held& held = held_.at(id);
   for (uint32_t word = 0; word < set.size(); ++word) {
     for (uint64_t left = set[word]; left != 0; left &= left - 1) {
-      AppendSlot(SlotOf(held, word * 64 + static_cast<uint32_t>(std::countr_zero(left))), slots);
+      plan::AppendSlot(SlotOf(held, word * 64 + static_cast<uint32_t>(std::countr_zero(left))),
+                       slots);
     }
   }
 }
@@ -146,7 +136,7 @@ void ResidentKv::Store(uint32_t lane, uint32_t layer, const kernels::MatrixView<
     const uint32_t end = run.first_token + run.tokens;
     slots_.clear();
     for (uint32_t token = first; token < end; ++token) {
-      AppendSlot(SlotOf(held, token), slots_);
+      plan::AppendSlot(SlotOf(held, token), slots_);
     }
     if (slots_.empty()) {
       continue;

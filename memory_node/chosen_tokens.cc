@@ -14,15 +14,6 @@
 namespace lamina::memory_node {
 namespace {
 
-// Appends a slot, or makes the last extent longer.
-void AppendSlot(uint32_t slot, std::vector<Extent>& slots) {
-  if (!slots.empty() && slots.back().first_slot + slots.back().tokens == slot) {
-    ++slots.back().tokens;
-  } else {
-    slots.push_back({.first_slot = slot, .tokens = 1});
-  }
-}
-
 // The slots of the tokens of `set`, in order; `extents` are those of all tokens.
 void SlotsOfTokens(absl::Span<const uint64_t> set, absl::Span<const Extent> extents,
                    std::vector<Extent>& slots) {
@@ -35,7 +26,7 @@ void SlotsOfTokens(absl::Span<const uint64_t> set, absl::Span<const Extent> exte
         passed += extents.front().tokens;
         extents.remove_prefix(1);
       }
-      AppendSlot(extents.front().first_slot + token - passed, slots);
+      plan::AppendSlot(extents.front().first_slot + token - passed, slots);
     }
   }
 }
@@ -127,8 +118,8 @@ class ChosenInt8 final : public ChosenTokens {
     SlotsOfTokens(blocks_, sequence.extents, places.blocks);
     places.open.clear();
     for (uint64_t left = closed < set.size() ? set[closed] : 0; left != 0; left &= left - 1) {
-      AppendSlot(TailOf(sequence).first_slot + static_cast<uint32_t>(std::countr_zero(left)),
-                 places.open);
+      plan::AppendSlot(TailOf(sequence).first_slot + static_cast<uint32_t>(std::countr_zero(left)),
+                       places.open);
     }
     tokens_.push_back({.slots = places.slots,
                        .scale_slots = places.blocks,

@@ -96,7 +96,7 @@ class SpillSource final : public WorkSource {
   // The slots of the move's block of this number.
   absl::StatusOr<Slots> SlotsOf(uint32_t block) const;
   // Copies the block between slots and its buffer. By a thread of the tier: nobody else reads or
-  // writes these slots meanwhile, and slots beside them are not touched.
+  // writes these slots meanwhile, and no others are touched.
   absl::Status Copy(bool out, const Slots& slots, BFloat16* block) const;
   void End();
   void Fail(uint64_t spill, const absl::Status& why);

@@ -15,6 +15,14 @@ TokenSets::TokenSets(uint32_t layers, absl::Span<const FetchRun> runs)
   }
 }
 
+void AppendSlot(uint32_t slot, std::vector<Extent>& slots) {
+  if (!slots.empty() && slots.back().first_slot + slots.back().tokens == slot) {
+    ++slots.back().tokens;
+  } else {
+    slots.push_back({.first_slot = slot, .tokens = 1});
+  }
+}
+
 bool EndsBefore(absl::Span<const uint64_t> set, uint32_t tokens) {
   const size_t whole = tokens / 64;
   for (size_t word = whole; word < set.size(); ++word) {

@@ -23,9 +23,11 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/extent.h"
 #include "plan/epoch_config.h"
 #include "plan/fetch_pieces.h"
 #include "plan/window_layout.h"
@@ -60,6 +62,9 @@ inline uint32_t CountTokens(absl::Span<const uint64_t> set) {
   }
   return count;
 }
+
+// Appends the slot of a set's next token, or makes the last extent longer.
+void AppendSlot(uint32_t slot, std::vector<Extent>& slots);
 
 // Whether the set has no tokens from `tokens` on.
 bool EndsBefore(absl::Span<const uint64_t> set, uint32_t tokens);
