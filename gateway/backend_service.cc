@@ -260,11 +260,13 @@ class GrpcBackend final : public Backend {
     open_calls_->Add(1);
     (stub.*method)(&raw->context, &raw->request, &raw->response,
                    [this, open_calls = open_calls_, call = std::move(call), done = std::move(done),
-                    convert](const grpc::Status& status) {
+                    convert](const grpc::Status& status) mutable {
                      auto answer = status.ok() ? absl::StatusOr<Answer>(convert(call->response))
                                                : absl::StatusOr<Answer>(Explain(status));
                      Response().Swap(&call->response);  // A large one is freed here.
-                     post_([call, done, answer = std::move(answer)]() mutable {
+                     // Moved: the context's channel must not go in this thread of the library's.
+                     post_([call = std::move(call), done = std::move(done),
+                            answer = std::move(answer)]() mutable {
                        if (!call->cancelled) {
                          done(std::move(answer));
                        }

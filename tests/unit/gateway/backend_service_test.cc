@@ -6,7 +6,9 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
+#include <thread>
 
+#include "absl/synchronization/mutex.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace lamina::gateway {
@@ -135,6 +137,37 @@ TEST_F(BackendTest, CallsWithOneAnswer) {
     ++answers;
   });
   RunUntil([&] { return answers == 6; });
+}
+
+// The context of a call keeps the channel. Were a thread of the library to drop the channel last,
+// the library would join that thread with itself, and then abort.
+TEST_F(BackendTest, WhatACallHoldsGoesInTheThreadThatTakesItsAnswer) {
+  absl::Mutex mu;
+  std::function<void()> posted;
+  bool taken = false;
+  backend_ = MakeGrpcBackend(server_.address(), [&](std::function<void()> work) {
+    const absl::MutexLock lock(&mu);
+    posted = std::move(work);
+    mu.Await(absl::Condition(&taken));
+  });
+  std::thread::id went;
+  {
+    const std::shared_ptr<int> held(new int, [&](const int* value) {
+      went = std::this_thread::get_id();
+      delete value;
+    });
+    backend_->ListModels([held](const auto& models) { EXPECT_TRUE(models.ok()); });
+  }
+  {
+    const absl::MutexLock lock(&mu);
+    const auto has_some = [&] { return posted != nullptr; };
+    ASSERT_TRUE(mu.AwaitWithTimeout(absl::Condition(&has_some), absl::Seconds(60)));
+    posted();
+    posted = nullptr;
+    taken = true;
+  }
+  backend_ = nullptr;
+  EXPECT_EQ(went, std::this_thread::get_id());
 }
 
 TEST_F(BackendTest, ACoordinatorThatIsNotThereIsUnavailable) {
