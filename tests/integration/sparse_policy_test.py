@@ -17,6 +17,7 @@ GOLDENS = Path(__file__).resolve().parents[1] / "fidelity/goldens"
 LIMITS = {"sequence_tokens_max": 256}
 # Of float64 with the same weights, which here are bf16, as K and V are.
 NEAR = 0.005
+ENDLESS = ["generate", "--prompt", "Once upon a time", "--max-tokens", "200", "--ignore-eos", "--json"]
 
 
 def sparse(ratio, window="16MiB", tokens="window_sums", resident=None, **keys):
@@ -42,6 +43,25 @@ class SparsePolicyTest(unittest.TestCase):
         # Some tokens of each sequence stay on the compute node, and the others come.
         with harness.Cluster(memory_nodes=2, transport=["ucx"], **sparse(1, limits=LIMITS, resident="3MiB")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
+            self.check_lost_nodes(cluster)
+
+    def check_lost_nodes(self, cluster):
+        """Neither what stays nor where it came from is needed for the tokens that follow."""
+        alone = json.loads(cluster.lamina(*ENDLESS).stdout)["token_ids"]
+        running = [cluster.popen(*ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+        before = cluster.status()["tokens_generated"]
+        cluster.await_true(lambda: cluster.status()["tokens_generated"] > before + 40, "tokens that stay")
+        cluster.kill("m0")
+        for process in running:
+            out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
+            self.assertEqual(process.returncode, 0, error)
+            self.assertEqual(json.loads(out)["token_ids"], alone)
+        # Requests end with their last compute node; the next one has nothing that stays.
+        cluster.kill("c0")
+        cluster.start("c0")
+        cluster.start("m0")
+        cluster.await_state("serving")
+        self.assertEqual(json.loads(cluster.lamina(*ENDLESS).stdout)["token_ids"], alone)
 
     def test_the_answer_says_that_it_is_lossy_and_fewer_bytes_come(self):
         bytes_of = {}
@@ -105,8 +125,7 @@ class SparsePolicyTest(unittest.TestCase):
 
     def test_a_lost_memory_node_costs_nobody_an_answer(self):
         with harness.Cluster(memory_nodes=2, transport=["ucx"], **sparse(0.5, limits=LIMITS)) as cluster:
-            words = ["generate", "--prompt", "Once upon a time", "--max-tokens", "200", "--ignore-eos", "--json"]
-            running = [cluster.popen(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+            running = [cluster.popen(*ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
             cluster.await_true(lambda: cluster.status()["running"] == 2, "running requests")
             cluster.kill("m0")
             for process in running:
