@@ -16,6 +16,9 @@ constexpr Nanos kPeriodMost = 5 * kPeriod;
 // A thread that sleeps while it waits is stopped less often: the others have not gone therefore.
 constexpr Nanos kStaysFor = Millis(200);
 
+constexpr Nanos kYield = Millis(1);
+constexpr Nanos kYieldCrowded = Micros(10);
+
 int64_t StopsOfThisThread() {
   rusage usage = {};
   getrusage(RUSAGE_THREAD, &usage);
@@ -44,5 +47,7 @@ bool CoreIsCrowded(Nanos now) {
   static thread_local CrowdedCore core;
   return core.Is(now, StopsOfThisThread);
 }
+
+Nanos YieldTime(Nanos now) { return CoreIsCrowded(now) ? kYieldCrowded : kYield; }
 
 }  // namespace lamina

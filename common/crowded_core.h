@@ -35,4 +35,11 @@ class CrowdedCore {
 // two comparisons.
 bool CoreIsCrowded(Nanos now);
 
+// How long a wait that begins now, after a short spin, yields before it sleeps. Yielding reacts
+// within a microsecond when the core is free, and costs a system call each time. It lasts longer
+// than a slice of dense layers, the usual pause between two messages: a sleeper takes 50 to 200 us
+// to wake where its processor is a guest's and has halted. Where others want the core it is a few
+// system calls, for a peer that answers at once. Cost: that of CoreIsCrowded().
+Nanos YieldTime(Nanos now);
+
 }  // namespace lamina

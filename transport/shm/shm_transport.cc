@@ -18,12 +18,6 @@ namespace {
 
 // A message crosses in 0.1 to 2 us. Longer spinning takes the core from a peer that shares it.
 constexpr Nanos kSpin = Micros(3);
-// Yielding reacts within a microsecond when the core is free, and costs a system call each time. It
-// lasts longer than a slice of dense layers, the usual pause between two messages: a sleeper takes
-// 50 to 200 us to wake where its processor is a guest's and has halted.
-constexpr Nanos kYield = Millis(1);
-// Where others want the core (ADR 0201): a few system calls, for a peer that answers at once.
-constexpr Nanos kYieldCrowded = Micros(10);
 // An abort word is seen at least this often.
 constexpr Nanos kSleepMax = Millis(1);
 // Where words are raised by devices, which wake nobody. Linux adds about as much to a sleep.
@@ -113,7 +107,7 @@ absl::StatusOr<size_t> ShmTransport::Wait(const Region& region,
   const Nanos sleep_max = own.written_by_devices() ? kNapMax : kSleepMax;
   const Clock& clock = RealClock();
   Nanos start = 0;  // Read when the first round found nothing.
-  Nanos yield = kYield;
+  Nanos yield = 0;
   for (;;) {
     for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
       if (const std::optional<size_t> holding = own.FirstHolding(conditions)) {
@@ -126,7 +120,7 @@ absl::StatusOr<size_t> ShmTransport::Wait(const Region& region,
     const Nanos now = clock.Now();
     if (start == 0) {
       start = now;
-      yield = CoreIsCrowded(now) ? kYieldCrowded : kYield;
+      yield = YieldTime(now);
     }
     if (now >= options.deadline) {
       return absl::DeadlineExceededError("shm: no signal came by the deadline");

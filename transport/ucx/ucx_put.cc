@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/crowded_core.h"
 #include "common/status_macros.h"
 #include "transport/ucx/ucx_transport_internal.h"
 
@@ -20,7 +21,6 @@ namespace {
 
 // As in shm_transport.cc; a nap instead of a futex, since nobody wakes us.
 constexpr Nanos kSpin = Micros(10);
-constexpr Nanos kYield = Millis(1);
 constexpr std::chrono::microseconds kNap{50};
 // The clock costs about as much as looking at twenty words.
 constexpr int kPollsPerClockRead = 4;
@@ -213,6 +213,7 @@ absl::StatusOr<size_t> UcxTransport::Wait(const Region& region,
   }
   const Clock& clock = RealClock();
   Nanos idle_since = 0;
+  Nanos yield = 0;
   for (;;) {
     unsigned moved = 0;
     for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
@@ -232,11 +233,14 @@ absl::StatusOr<size_t> UcxTransport::Wait(const Region& region,
     }
     const Nanos now = clock.Now();
     // A long message comes in many pieces: no nap between them.
-    idle_since = idle_since == 0 || moved > 0 ? now : idle_since;
+    if (idle_since == 0 || moved > 0) {
+      idle_since = now;
+      yield = YieldTime(now);
+    }
     if (now >= options.deadline) {
       return absl::DeadlineExceededError("ucx: no signal came by the deadline");
     }
-    if (now - idle_since >= kSpin + kYield) {
+    if (now - idle_since >= kSpin + yield) {
       std::this_thread::sleep_for(kNap);
     } else if (now - idle_since >= kSpin) {
       sched_yield();

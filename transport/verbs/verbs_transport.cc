@@ -13,6 +13,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/crowded_core.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
@@ -26,7 +27,6 @@ namespace {
 
 // As in shm_transport.cc: a message crosses a good network in 1 to 2 us.
 constexpr Nanos kSpin = Micros(3);
-constexpr Nanos kYield = Millis(1);
 // Nothing wakes a waiter: the longest nap is what a message may wait for it.
 constexpr auto kNap = std::chrono::microseconds(50);
 constexpr int kPollsPerClockRead = 4;
@@ -399,6 +399,7 @@ absl::StatusOr<size_t> VerbsTransport::Wait(const Region& region,
   }
   const Clock& clock = RealClock();
   Nanos start = 0;
+  Nanos yield = 0;
   for (;;) {
     for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
       for (size_t i = 0; i < conditions.size(); ++i) {
@@ -413,11 +414,14 @@ absl::StatusOr<size_t> VerbsTransport::Wait(const Region& region,
       return absl::CancelledError("verbs: the wait was aborted");
     }
     const Nanos now = clock.Now();
-    start = start == 0 ? now : start;
+    if (start == 0) {
+      start = now;
+      yield = YieldTime(now);
+    }
     if (now >= options.deadline) {
       return absl::DeadlineExceededError("verbs: no signal came by the deadline");
     }
-    if (now - start >= kSpin + kYield) {
+    if (now - start >= kSpin + yield) {
       std::this_thread::sleep_for(kNap);
     } else if (now - start >= kSpin) {
       sched_yield();
