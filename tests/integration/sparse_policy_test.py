@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import harness
+import short_model
 from policies import CANONICAL, answers
 
 GOLDENS = Path(__file__).resolve().parents[1] / "fidelity/goldens"
@@ -31,17 +32,17 @@ class SparsePolicyTest(unittest.TestCase):
         harness.require_model(self)
 
     def test_with_all_tokens_answers_are_those_of_attention_at_memory_nodes(self):
-        with harness.Cluster(attention=CANONICAL) as cluster:
+        with short_model.cluster(attention=CANONICAL) as cluster:
             expected = answers(self, cluster)
         # One head of the longest sequence fits into a window, and slots are few.
-        small = sparse(1, "1MiB", limits=LIMITS, memory=[{"name": "m0", "capacity": "7MiB"}])
-        with harness.Cluster(**small) as cluster:
+        small = sparse(1, "1MiB", limits=LIMITS, memory=[{"name": "m0", "capacity": "1500KiB"}])
+        with short_model.cluster(**small) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             status = cluster.status()
             self.assertGreater(status["preemptions"], 0)
             self.assertEqual(status["policy"], "fetch_sparse")
         # Some tokens of each sequence stay on the compute node, and the others come.
-        with harness.Cluster(memory_nodes=2, transport=["ucx"], **sparse(1, limits=LIMITS, resident="3MiB")) as cluster:
+        with short_model.cluster(memory_nodes=2, transport=["ucx"], **sparse(1, limits=LIMITS, resident="600KiB")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.check_lost_nodes(cluster)
 
@@ -67,7 +68,7 @@ class SparsePolicyTest(unittest.TestCase):
         bytes_of = {}
         for ratio in (1, 0.2):
             # Slots run out, requests are preempted, and all of them end.
-            with harness.Cluster(**sparse(ratio, limits=LIMITS, memory=[{"name": "m0", "capacity": "7MiB"}]),
+            with short_model.cluster(**sparse(ratio, limits=LIMITS, memory=[{"name": "m0", "capacity": "1500KiB"}]),
                                  gateway={"listen": "127.0.0.1:0"}) as cluster:
                 self.assertEqual(len(answers(self, cluster)), 4)
                 status = cluster.status()
@@ -84,8 +85,8 @@ class SparsePolicyTest(unittest.TestCase):
     def test_with_int8_the_answer_says_both_words_and_half_of_the_bytes_come(self):
         read = {}
         for form in ("bf16", "int8"):
-            memory = [{"name": "m0", "capacity": "12MiB"}]
-            with harness.Cluster(**sparse(0.5, kv=form, limits={"sequence_tokens_max": 256, "running_max": 4}, memory=memory),
+            memory = [{"name": "m0", "capacity": "2500KiB"}]
+            with short_model.cluster(**sparse(0.5, kv=form, limits={"sequence_tokens_max": 256, "running_max": 4}, memory=memory),
                                  gateway={"listen": "127.0.0.1:0"}) as cluster:
                 self.assertEqual(len(answers(self, cluster)), 4)
                 word = "fetch_sparse-0.5-window_sums" + ("-kv_int8" if form == "int8" else "")
@@ -103,7 +104,7 @@ class SparsePolicyTest(unittest.TestCase):
     def test_with_int8_a_request_chooses_it_of_several(self):
         keys = {"kv": "int8", "policies": ["attend_remote", "fetch_sparse"], "fetch": {"window": "16MiB", "caching_ratio": 1},
                 "pipeline": {"lanes": 2}, "limits": {"sequence_tokens_max": 256, "running_max": 4}}
-        with harness.Cluster(**keys) as cluster:
+        with short_model.cluster(**keys) as cluster:
             expected = answers(self, cluster, ["attend_remote"])
             self.assertEqual(answers(self, cluster, ["fetch_sparse"]), expected)
             lossy = {policy["name"]: policy["lossy"] for policy in cluster.status()["policies"]}
@@ -124,7 +125,7 @@ class SparsePolicyTest(unittest.TestCase):
             return json.load(answer)["system_fingerprint"], answer.headers["x-lamina-lossy"]
 
     def test_a_lost_memory_node_costs_nobody_an_answer(self):
-        with harness.Cluster(memory_nodes=2, transport=["ucx"], **sparse(0.5, limits=LIMITS)) as cluster:
+        with short_model.cluster(memory_nodes=2, transport=["ucx"], **sparse(0.5, limits=LIMITS)) as cluster:
             running = [cluster.popen(*ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
             cluster.await_true(lambda: cluster.status()["running"] == 2, "running requests")
             cluster.kill("m0")
@@ -143,7 +144,7 @@ class SparsePolicyTest(unittest.TestCase):
     def test_given_tokens_in_decode_steps_have_the_log_probabilities_of_a_prompt(self):
         tokens = json.loads((GOLDENS / "smollm2.json").read_text())["text"]["tokens"][:200]
         for keys in ({}, sparse(1, limits=LIMITS)):
-            with harness.Cluster(**keys) as cluster:
+            with short_model.cluster(**keys) as cluster:
                 whole = cluster.lamina("score", "--tokens", ",".join(map(str, tokens)), "--json")
                 self.assertEqual(self.score(cluster, tokens, 64), json.loads(whole.stdout)["logprobs"])
                 refused = cluster.lamina("score", "--tokens", "1,2,3", "--decode-from", "3")

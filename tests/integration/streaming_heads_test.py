@@ -11,17 +11,19 @@ import urllib.request
 from pathlib import Path
 
 import harness
+import short_model
 from policies import TOKENS, answers
 
 GOLDENS = Path(__file__).resolve().parents[1] / "fidelity/goldens"
 HEADS = GOLDENS / "streaming_heads.json"  # Half of them.
 LIMITS = {"sequence_tokens_max": 256}
 MODEL = {"layers": 30, "kv_heads": 3, "head_dim": 64}
+SHORT = {**MODEL, "layers": short_model.LAYERS}
 # Of float64 with the same weights, which here are bf16, as K and V are.
 NEAR = 0.005
 
 
-def streaming(heads=HEADS, sink=16, window=128, bytes_of_windows="16MiB", **keys):
+def streaming(heads, sink=16, window=128, bytes_of_windows="16MiB", **keys):
     return {"policy": "fetch_heads", **keys,
             "fetch": {"window": bytes_of_windows, "streaming_heads": str(heads), "streaming_sink": sink, "streaming_window": window}}
 
@@ -43,37 +45,45 @@ class StreamingHeadsTest(unittest.TestCase):
         path.write_text(text)
         return path
 
-    def all_heads(self):
-        return self.write(file_of([{"layer": layer, "heads": [0, 1, 2]} for layer in range(MODEL["layers"])]))
+    def heads(self, of_layer, model=None):
+        """A file of these heads of each layer."""
+        model = model or SHORT
+        return self.write(file_of([{"layer": layer, "heads": of_layer(layer)} for layer in range(model["layers"])], model))
+
+    def all_heads(self, model=None):
+        return self.heads(lambda layer: [0, 1, 2], model)
+
+    def some_heads(self):
+        return self.heads(lambda layer: [layer % 3] if layer % 2 else [0, 2])
 
     def test_answers_are_the_same_however_they_are_run(self):
-        with harness.Cluster(**streaming(window=32, limits=LIMITS)) as cluster:
+        with short_model.cluster(**streaming(self.some_heads(), window=32, limits=LIMITS)) as cluster:
             expected = answers(self, cluster)
         # One head of the longest sequence fits into a window, and slots are few.
-        with harness.Cluster(**streaming(window=32, bytes_of_windows="1MiB", limits=LIMITS,
-                                         memory=[{"name": "m0", "capacity": "7MiB"}])) as cluster:
+        with short_model.cluster(**streaming(self.some_heads(), window=32, bytes_of_windows="1MiB", limits=LIMITS,
+                                             memory=[{"name": "m0", "capacity": "1500KiB"}])) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.assertGreater(cluster.status()["preemptions"], 0)
         # Prompts' ends are rows.
-        with harness.Cluster(memory_nodes=2, partition="head", transport=["ucx"],
-                             **streaming(window=32, limits=LIMITS, prefill={"chunk_tokens": 16, "scratch_tokens": 32})) as cluster:
+        with short_model.cluster(memory_nodes=2, partition="head", transport=["ucx"],
+                                 **streaming(self.some_heads(), window=32, limits=LIMITS, prefill={"chunk_tokens": 16, "scratch_tokens": 32})) as cluster:
             self.assertEqual(answers(self, cluster), expected)
 
     def test_a_file_without_heads_loses_nothing(self):
-        with harness.Cluster(policy="fetch_heads", limits=LIMITS) as cluster:
+        with short_model.cluster(policy="fetch_heads", limits=LIMITS) as cluster:
             expected = answers(self, cluster)
-        with harness.Cluster(**streaming(self.write(file_of([])), limits=LIMITS)) as cluster:
+        with short_model.cluster(**streaming(self.write(file_of([], SHORT)), limits=LIMITS)) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.assertNotIn("lossy", cluster.lamina("status").stdout)
 
     def test_the_answer_says_that_it_is_lossy_and_fewer_bytes_come(self):
         # Of four answers with so many tokens each, to all tokens before them, in every layer and head.
-        whole = 4 * (TOKENS * (TOKENS - 1) // 2) * 90 * 4 * 64
+        whole = 4 * (TOKENS * (TOKENS - 1) // 2) * 3 * short_model.LAYERS * 4 * 64
         for window in (256, 1):
-            with harness.Cluster(**streaming(self.all_heads(), sink=0, window=window, limits=LIMITS), gateway={"listen": "127.0.0.1:0"}) as cluster:
+            with short_model.cluster(**streaming(self.all_heads(), sink=0, window=window, limits=LIMITS), gateway={"listen": "127.0.0.1:0"}) as cluster:
                 answers(self, cluster)
                 status = cluster.status()
-                word = f"fetch_heads-90_heads-sink_0-window_{window}-"
+                word = f"fetch_heads-{3 * short_model.LAYERS}_heads-sink_0-window_{window}-"
                 self.assertIn(f"({word}", status["fetch_choice"])
                 self.assertIn(word, cluster.lamina("status").stdout)
                 self.assertIn(word, cluster.lamina("explain").stdout)
@@ -97,7 +107,7 @@ class StreamingHeadsTest(unittest.TestCase):
             return json.load(answer)["system_fingerprint"], answer.headers["x-lamina-lossy"]
 
     def test_a_lost_memory_node_costs_nobody_an_answer(self):
-        with harness.Cluster(memory_nodes=2, transport=["ucx"], **streaming(window=32, limits=LIMITS)) as cluster:
+        with short_model.cluster(memory_nodes=2, transport=["ucx"], **streaming(self.some_heads(), window=32, limits=LIMITS)) as cluster:
             words = ["generate", "--prompt", "Once upon a time", "--max-tokens", "200", "--ignore-eos", "--json"]
             running = [cluster.popen(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
             cluster.await_true(lambda: cluster.status()["running"] == 2, "running requests")
@@ -112,7 +122,7 @@ class StreamingHeadsTest(unittest.TestCase):
         text = json.loads((GOLDENS / "smollm2.json").read_text())["text"]["tokens"]
         tokens = text[goldens["first"]:goldens["first"] + goldens["tokens"]]
         limits = {"sequence_tokens_max": 2048}
-        for which, heads, words in (("half", HEADS, []), ("half", HEADS, ["--decode-from", "300"]), ("all", self.all_heads(), [])):
+        for which, heads, words in (("half", HEADS, []), ("half", HEADS, ["--decode-from", "300"]), ("all", self.all_heads(MODEL), [])):
             with self.subTest(which, words=words), \
                     harness.Cluster(**streaming(heads, goldens["sink"], goldens["window"], limits=limits)) as cluster:
                 result = cluster.lamina("score", "--tokens", ",".join(map(str, tokens)), "--json", *words)

@@ -7,12 +7,13 @@ import unittest
 from pathlib import Path
 
 import harness
+import short_model
 from policies import CANONICAL, answers
 
 MIB = 1 << 20
 
 
-def streaming(budget="160MiB", weights="bf16", **keys):
+def streaming(budget="84MiB", weights="bf16", **keys):
     return {"compute": [{"name": "c0", "weights_budget": budget, "weights": weights, **keys}]}
 
 
@@ -26,17 +27,17 @@ class WeightsBudgetTest(unittest.TestCase):
         harness.require_model(self)
 
     def test_tokens_are_those_of_weights_that_stay(self):
-        with harness.Cluster(attention=CANONICAL, compute=[{"name": "c0", "weights": "bf16"}]) as cluster:
+        with short_model.cluster(attention=CANONICAL, compute=[{"name": "c0", "weights": "bf16"}]) as cluster:
             expected = answers(self, cluster)
             all_weights = cluster.status()["nodes"][0]["weight_bytes"]
         with tempfile.TemporaryDirectory() as store:
-            with harness.Cluster(attention=CANONICAL, **streaming(weights_store=store)) as cluster:
+            with short_model.cluster(attention=CANONICAL, **streaming(weights_store=store)) as cluster:
                 self.assertEqual(answers(self, cluster), expected)
                 status = cluster.status()
-                self.assertLess(status["nodes"][0]["weight_bytes"], 161 * MIB)
-                self.assertGreater(all_weights, 240 * MIB)
+                self.assertLess(status["nodes"][0]["weight_bytes"], 85 * MIB)
+                self.assertGreater(all_weights, 90 * MIB)
                 self.assertEqual(len(status["lanes"]), 1)
-                self.assertRegex(cluster.log("c0"), r"weights: \d+ of 31 slices come from")
+                self.assertRegex(cluster.log("c0"), r"weights: \d+ of 7 slices come from")
                 self.assertEqual(list(Path(store).iterdir()), [])
                 # Nodes that are lost end epochs in the middle of a step; the compute node loads anew.
                 cluster.kill("m0")
@@ -47,52 +48,52 @@ class WeightsBudgetTest(unittest.TestCase):
                 cluster.await_true(lambda: serves(cluster), "c0 again", ["c0", "m1"])
                 self.assertEqual(answers(self, cluster), expected)
                 self.assertEqual(list(Path(store).iterdir()), [])
-        with harness.Cluster(policy="local", memory=[], attention=CANONICAL, **streaming(capacity="256MiB")) as cluster:
+        with short_model.cluster(policy="local", memory=[], attention=CANONICAL, **streaming(capacity="256MiB")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
         # K and V are made again with weights that come.
         for policy, fetch in [("fetch_recompute", {"recompute_percent": 60}), ("fetch_hybrid", {"activation_percent": 60})]:
-            with harness.Cluster(policy=policy, fetch={"window": "16MiB", **fetch}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
+            with short_model.cluster(policy=policy, fetch={"window": "16MiB", **fetch}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
                 self.assertEqual(answers(self, cluster), expected)
-        with harness.Cluster(policy="fetch_heads", fetch={"window": "16MiB"}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
+        with short_model.cluster(policy="fetch_heads", fetch={"window": "16MiB"}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
             self.assertEqual(answers(self, cluster), expected)
 
     def test_lanes_share_what_comes(self):
-        with harness.Cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
+        with short_model.cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
             expected = answers(self, cluster)
         for keys in ({}, {"policy": "fetch_heads", "fetch": {"window": "16MiB"}, "limits": {"sequence_tokens_max": 256}}):
-            with harness.Cluster(pipeline={"lanes": 3}, **keys, **streaming("64MiB", weights="packed")) as cluster:
+            with short_model.cluster(pipeline={"lanes": 3}, **keys, **streaming("38MiB", weights="packed")) as cluster:
                 found = answers(self, cluster)
                 self.assertEqual([tokens for tokens, _ in found], [tokens for tokens, _ in expected])
                 self.assertEqual(len(cluster.status()["lanes"]), 3)
                 if "onednn" not in cluster.status()["nodes"][0]["kernels"]:
-                    self.assertRegex(cluster.log("c0"), r"of 31 slices come from .* through 3 slots")
+                    self.assertRegex(cluster.log("c0"), r"of 7 slices come from .* through 3 slots")
                 cluster.kill("m0")  # An epoch ends in the middle of a round.
                 self.assertEqual([tokens for tokens, _ in answers(self, cluster)], [tokens for tokens, _ in expected])
 
     def test_tokens_are_chosen_as_with_weights_that_stay(self):
         sparse = {"fetch": {"window": "16MiB", "caching_ratio": 0.5}, "limits": {"sequence_tokens_max": 256}, "attention": CANONICAL}
-        with harness.Cluster(policy="fetch_sparse", **sparse, compute=[{"name": "c0", "weights": "packed"}]) as cluster:
+        with short_model.cluster(policy="fetch_sparse", **sparse, compute=[{"name": "c0", "weights": "packed"}]) as cluster:
             expected = answers(self, cluster)
         both = ["attend_remote", "fetch_sparse"]
-        with harness.Cluster(policies=both, pipeline={"lanes": 2}, **sparse, **streaming("64MiB", weights="packed")) as cluster:
+        with short_model.cluster(policies=both, pipeline={"lanes": 2}, **sparse, **streaming("38MiB", weights="packed")) as cluster:
             self.assertEqual(answers(self, cluster, ["fetch_sparse"]), expected)
             mixed = answers(self, cluster, both)  # Every second request is served by fetch_sparse.
             self.assertEqual(mixed[1::2], expected[1::2])
             self.assertNotEqual(mixed[0::2], expected[0::2])
 
     def test_weights_come_in_the_blocks_of_their_file(self):
-        with harness.Cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
+        with short_model.cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
             expected = answers(self, cluster)
             if "onednn" in cluster.status()["nodes"][0]["kernels"]:
                 self.skipTest("oneDNN multiplies here, which takes no blocks")
         for form in ("packed", "auto"):  # Auto packs what it can, since they do not fit as bf16.
-            with harness.Cluster(**streaming("60MiB", weights=form)) as cluster:
+            with short_model.cluster(**streaming("38MiB", weights=form)) as cluster:
                 self.assertEqual(answers(self, cluster), expected)
                 status = cluster.status()
-                self.assertLess(status["nodes"][0]["weight_bytes"], 60 * MIB)
-                self.assertRegex(cluster.log("c0"), r"weights: \d+ of 31 slices come from .* all are Q4_1 \d+\.\d MiB, Q8_0 \d+\.\d MiB")
+                self.assertLess(status["nodes"][0]["weight_bytes"], 38 * MIB)
+                self.assertRegex(cluster.log("c0"), r"weights: \d+ of 7 slices come from .* all are Q4_1 \d+\.\d MiB, Q8_0 \d+\.\d MiB")
         # All of them fit in a budget that those of bf16 exceed.
-        with harness.Cluster(**streaming(weights="packed")) as cluster:
+        with short_model.cluster(**streaming(weights="packed")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.assertNotIn("slices come from", cluster.log("c0"))
 
@@ -129,7 +130,7 @@ class WeightsBudgetTest(unittest.TestCase):
             path.write_text(harness.cluster_file(**streaming()))
             shown = harness.run("config", "--cluster", path)
             self.assertEqual(shown.returncode, 0, shown.stderr)
-            self.assertIn("weights_budget: 160MiB, weights_store: /var/tmp", shown.stdout)
+            self.assertIn("weights_budget: 84MiB, weights_store: /var/tmp", shown.stdout)
 
 
 if __name__ == "__main__":

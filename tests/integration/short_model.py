@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quick start's model with its first few layers alone.
+
+It speaks nonsense, with the tokenizer, shapes and weights of a real model, in a third of the time. It is for tests
+that hold answers of one cluster against those of another; what is held against other programs takes the whole model.
+"""
+
+import os
+import re
+import struct
+
+import harness
+
+LAYERS = 6
+ALIGNMENT = 32
+STRING, ARRAY = 8, 9
+SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # Bytes by type of value.
+
+
+class Reader:
+    """Reads a GGUF file's head."""
+
+    def __init__(self, data):
+        self.data = data
+        self.at = 0
+
+    def take(self, form):
+        (value,) = struct.unpack_from("<" + form, self.data, self.at)
+        self.at += struct.calcsize("<" + form)
+        return value
+
+    def text(self):
+        length = self.take("Q")
+        self.at += length
+        return bytes(self.data[self.at - length:self.at])
+
+    def pass_value(self, kind):
+        if kind == STRING:
+            self.text()
+        elif kind == ARRAY:
+            of, count = self.take("I"), self.take("Q")
+            for _ in range(0 if of in SCALARS else count):
+                self.pass_value(of)
+            self.at += SCALARS.get(of, 0) * count
+        else:
+            self.at += SCALARS[kind]
+
+
+def shortened(data):
+    """The bytes of the file with LAYERS layers."""
+    reader = Reader(data)
+    reader.at = 8
+    tensors, settings = reader.take("Q"), reader.take("Q")
+    values = bytearray()
+    for _ in range(settings):
+        begin = reader.at
+        name, kind = reader.text(), reader.take("I")
+        value = reader.at
+        reader.pass_value(kind)
+        setting = bytearray(data[begin:reader.at])
+        if name.endswith(b".block_count"):
+            struct.pack_into("<I", setting, value - begin, LAYERS)
+        values += setting
+    listed = []
+    for _ in range(tensors):
+        name = reader.text()
+        begin = reader.at
+        dimensions = reader.take("I")
+        reader.at += 8 * dimensions + 4  # Its shape and type.
+        listed.append((name, bytes(data[begin:reader.at]), reader.take("Q")))
+    body = (reader.at + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    ends = sorted([offset for _, _, offset in listed] + [len(data) - body])
+    infos, kept = bytearray(), bytearray()
+    count = 0
+    for name, info, offset in listed:
+        layer = re.match(rb"blk\.(\d+)\.", name)
+        if layer and int(layer[1]) >= LAYERS:
+            continue
+        count += 1
+        infos += struct.pack("<Q", len(name)) + name + info + struct.pack("<Q", len(kept))
+        kept += data[body + offset:body + ends[ends.index(offset) + 1]]
+        kept += b"\0" * (-len(kept) % ALIGNMENT)
+    head = bytes(data[:8]) + struct.pack("<QQ", count, settings) + values + infos
+    return head + b"\0" * (-len(head) % ALIGNMENT) + kept
+
+
+def path():
+    """Where the model is. It stays in the build folder for the next time."""
+    target = harness.BIN.parent / f"{harness.MODEL.stem}-{LAYERS}-layers.gguf"
+    if not target.exists() or target.stat().st_mtime < harness.MODEL.stat().st_mtime:
+        part = target.with_suffix(f".{os.getpid()}.part")
+        part.write_bytes(shortened(memoryview(harness.MODEL.read_bytes())))
+        part.rename(target)  # Another test may have been as fast.
+    return target
+
+
+def cluster(**keys):
+    """harness.Cluster() with this model."""
+    return harness.Cluster(**{"model": path(), **keys})
