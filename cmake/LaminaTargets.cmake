@@ -63,6 +63,7 @@ function(lamina_cc_test)
   endif()
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
+  target_sources(${ARG_NAME} PRIVATE $<TARGET_OBJECTS:lamina_test_folder>)
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} lamina::source_path GTest::gmock GTest::gtest
                                             GTest::gtest_main lamina_build_flags)
   lamina_compile_fast(${ARG_NAME})
