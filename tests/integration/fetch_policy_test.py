@@ -14,7 +14,6 @@ from policies import CANONICAL, answers
 
 # What links and the making of K and V were measured to be, and how well lines explain that.
 FITTED = r"^{}; lines fitted with R squared (-?[01]\.\d{{3}} \(links\) and )?-?[01]\.\d{{3}} \(making K and V\)$"
-ENDLESS = ["generate", "--prompt", "Once upon a time", "--max-tokens", "200", "--ignore-eos", "--json"]
 
 
 def fetching(window="16MiB", **keys):
@@ -44,7 +43,7 @@ class FetchPolicyTest(unittest.TestCase):
             self.assertEqual(answers(self, cluster), expected)
             self.assertGreater(cluster.status()["preemptions"], 0)
             self.check_status(cluster)
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **fetching(limits=limits)) as cluster:
+        with short_model.cluster(memory_nodes=2, transport=["ucx"], **fetching(limits=short_model.LONG)) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.check_kill(cluster)
         with short_model.cluster(memory_nodes=2, partition="head", **fetching(limits=limits)) as cluster:
@@ -67,13 +66,13 @@ class FetchPolicyTest(unittest.TestCase):
             self.assertEqual(status["policy"], "fetch_recompute")
             self.assertRegex(status["fetch_choice"], FITTED.format("30% of tokens recomputed, as configured"))
             self.assertIn("30% of tokens recomputed", cluster.lamina("status").stdout)
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **recomputing(100, limits=limits)) as cluster:
+        with short_model.cluster(memory_nodes=2, transport=["ucx"], **recomputing(100, limits=short_model.LONG)) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.check_kill(cluster)
 
     def test_a_model_with_grouped_queries_says_why_nothing_is_recomputed(self):
-        with short_model.cluster(**recomputing("auto", limits={"sequence_tokens_max": 256})) as cluster:
-            cluster.lamina(*ENDLESS)
+        with short_model.cluster(**recomputing("auto", limits=short_model.LONG)) as cluster:
+            cluster.lamina(*short_model.ENDLESS)
 
             def explained():
                 return cluster.status()["fetch_choice"].startswith("nothing recomputed: an activation takes")
@@ -93,7 +92,7 @@ class FetchPolicyTest(unittest.TestCase):
             self.assertEqual(status["policy"], "fetch_hybrid")
             self.assertRegex(status["fetch_choice"], FITTED.format("50% of tokens held as activations, as configured"))
             self.assertIn("as configured; lines fitted with R squared", cluster.lamina("explain").stdout)
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **hybrid(100, limits=limits)) as cluster:
+        with short_model.cluster(memory_nodes=2, transport=["ucx"], **hybrid(100, limits=short_model.LONG)) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.check_kill(cluster)
         with short_model.cluster(**hybrid("auto", limits=limits)) as cluster:
@@ -115,8 +114,8 @@ class FetchPolicyTest(unittest.TestCase):
 
     def check_kill(self, cluster):
         """A lost memory node costs nobody a token."""
-        alone = json.loads(cluster.lamina(*ENDLESS).stdout)["token_ids"]
-        running = [cluster.popen(*ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+        alone = json.loads(cluster.lamina(*short_model.ENDLESS).stdout)["token_ids"]
+        running = [cluster.popen(*short_model.ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
         cluster.await_true(lambda: cluster.status()["running"] == 2, "running requests")
         cluster.kill("m0")
         for process in running:

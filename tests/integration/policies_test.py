@@ -19,7 +19,6 @@ from policies import CANONICAL, answers
 LIMITS = {"sequence_tokens_max": 256}
 GATEWAY = {"listen": "127.0.0.1:0"}
 COORDINATOR = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
-ENDLESS = ["generate", "--prompt", "Once upon a time", "--max-tokens", "200", "--ignore-eos", "--json"]
 WORD = "fetch_sparse-0.2-window_sums"
 TEXT = " ".join(f"The {word} stood by the river and looked at the hills." for word in ("horse", "old man", "child", "tower", "mill", "cart"))
 
@@ -48,7 +47,7 @@ class PoliciesTest(unittest.TestCase):
             # Both ways of attending were used.
             self.assertGreater(nodes["c0"]["kv_bytes_read"], 0)
             self.assertGreater(nodes["m0"]["kv_bytes_read"], 0)
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **both) as cluster:
+        with short_model.cluster(memory_nodes=2, transport=["ucx"], **{**both, "limits": short_model.LONG}) as cluster:
             self.assertEqual(answers(self, cluster, ["fetch_heads", "attend_remote"]), expected)
             self.check_kill(cluster)
 
@@ -67,15 +66,15 @@ class PoliciesTest(unittest.TestCase):
             self.assertGreater(status["preemptions"], 0)
             self.assertTrue(status["fetch_choice"].startswith("50% of tokens recomputed, as configured; lines fitted"), status["fetch_choice"])
             self.assertIn("fetch_recompute 0 running", cluster.lamina("status").stdout)
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **three, gateway=GATEWAY) as cluster:
+        with short_model.cluster(memory_nodes=2, transport=["ucx"], **{**three, "limits": short_model.LONG}, gateway=GATEWAY) as cluster:
             self.assertEqual(answers(self, cluster, ["fetch_heads", "fetch_recompute"]), expected)
             self.assertEqual(self.post(cluster, "fetch_recompute")[0], 200)
             self.check_kill(cluster, ("attend_remote", "fetch_recompute"))
 
     def check_kill(self, cluster, names=("attend_remote", "fetch_heads")):
         """A lost memory node costs nobody a token, whatever the policy; meanwhile status counts who runs."""
-        alone = json.loads(cluster.lamina(*ENDLESS).stdout)["token_ids"]
-        running = [cluster.popen(*ENDLESS, "--policy", name, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        alone = json.loads(cluster.lamina(*short_model.ENDLESS).stdout)["token_ids"]
+        running = [cluster.popen(*short_model.ENDLESS, "--policy", name, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                    for name in names]
 
         def counts():

@@ -12,6 +12,9 @@ import struct
 import harness
 
 LAYERS = 6
+# A request that still runs when others have begun and a node is lost, and the limit of a cluster that takes it.
+ENDLESS = ["generate", "--prompt", "Once upon a time", "--max-tokens", "400", "--ignore-eos", "--json"]
+LONG = {"sequence_tokens_max": 512}
 ALIGNMENT = 32
 STRING, ARRAY = 8, 9
 SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # Bytes by type of value.

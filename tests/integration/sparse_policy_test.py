@@ -18,7 +18,6 @@ GOLDENS = Path(__file__).resolve().parents[1] / "fidelity/goldens"
 LIMITS = {"sequence_tokens_max": 256}
 # Of float64 with the same weights, which here are bf16, as K and V are.
 NEAR = 0.005
-ENDLESS = ["generate", "--prompt", "Once upon a time", "--max-tokens", "200", "--ignore-eos", "--json"]
 
 
 def sparse(ratio, window="16MiB", tokens="window_sums", resident=None, **keys):
@@ -42,14 +41,14 @@ class SparsePolicyTest(unittest.TestCase):
             self.assertGreater(status["preemptions"], 0)
             self.assertEqual(status["policy"], "fetch_sparse")
         # Some tokens of each sequence stay on the compute node, and the others come.
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **sparse(1, limits=LIMITS, resident="600KiB")) as cluster:
+        with short_model.cluster(memory_nodes=2, transport=["ucx"], **sparse(1, limits=short_model.LONG, resident="600KiB")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.check_lost_nodes(cluster)
 
     def check_lost_nodes(self, cluster):
         """Neither what stays nor where it came from is needed for the tokens that follow."""
-        alone = json.loads(cluster.lamina(*ENDLESS).stdout)["token_ids"]
-        running = [cluster.popen(*ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+        alone = json.loads(cluster.lamina(*short_model.ENDLESS).stdout)["token_ids"]
+        running = [cluster.popen(*short_model.ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
         before = cluster.status()["tokens_generated"]
         cluster.await_true(lambda: cluster.status()["tokens_generated"] > before + 40, "tokens that stay")
         cluster.kill("m0")
@@ -62,7 +61,7 @@ class SparsePolicyTest(unittest.TestCase):
         cluster.start("c0")
         cluster.start("m0")
         cluster.await_state("serving")
-        self.assertEqual(json.loads(cluster.lamina(*ENDLESS).stdout)["token_ids"], alone)
+        self.assertEqual(json.loads(cluster.lamina(*short_model.ENDLESS).stdout)["token_ids"], alone)
 
     def test_the_answer_says_that_it_is_lossy_and_fewer_bytes_come(self):
         bytes_of = {}
@@ -125,14 +124,14 @@ class SparsePolicyTest(unittest.TestCase):
             return json.load(answer)["system_fingerprint"], answer.headers["x-lamina-lossy"]
 
     def test_a_lost_memory_node_costs_nobody_an_answer(self):
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **sparse(0.5, limits=LIMITS)) as cluster:
-            running = [cluster.popen(*ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+        with short_model.cluster(memory_nodes=2, transport=["ucx"], **sparse(0.5, limits=short_model.LONG)) as cluster:
+            running = [cluster.popen(*short_model.ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
             cluster.await_true(lambda: cluster.status()["running"] == 2, "running requests")
             cluster.kill("m0")
             for process in running:
                 out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
                 self.assertEqual(process.returncode, 0, error)
-                self.assertEqual(len(json.loads(out)["token_ids"]), 200)
+                self.assertEqual(len(json.loads(out)["token_ids"]), 400)
 
     def score(self, cluster, tokens, prompt):
         """Log-probabilities of all tokens but the first; those behind the prompt go through decode steps."""

@@ -107,15 +107,14 @@ class StreamingHeadsTest(unittest.TestCase):
             return json.load(answer)["system_fingerprint"], answer.headers["x-lamina-lossy"]
 
     def test_a_lost_memory_node_costs_nobody_an_answer(self):
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **streaming(self.some_heads(), window=32, limits=LIMITS)) as cluster:
-            words = ["generate", "--prompt", "Once upon a time", "--max-tokens", "200", "--ignore-eos", "--json"]
-            running = [cluster.popen(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+        with short_model.cluster(memory_nodes=2, transport=["ucx"], **streaming(self.some_heads(), window=32, limits=short_model.LONG)) as cluster:
+            running = [cluster.popen(*short_model.ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
             cluster.await_true(lambda: cluster.status()["running"] == 2, "running requests")
             cluster.kill("m0")
             for process in running:
                 out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
                 self.assertEqual(process.returncode, 0, error)
-                self.assertEqual(len(json.loads(out)["token_ids"]), 200)
+                self.assertEqual(len(json.loads(out)["token_ids"]), 400)
 
     def test_perplexity_is_that_of_the_mask_in_float64(self):
         goldens = json.loads((GOLDENS / "streaming.json").read_text())
