@@ -17,7 +17,7 @@ core::SpillShare SpillShareOf(const std::vector<NodeTier>& nodes) {
         !(tier.read_bytes_per_second > 0)) {
       return {};
     }
-    const uint64_t blocks = tier.capacity_bytes / (node.bytes_per_token * plan::kSpillBlockTokens);
+    const uint64_t blocks = tier.capacity_bytes / plan::SpillBlockBytes(node.bytes_per_token);
     share.blocks = static_cast<uint32_t>(std::min<uint64_t>(share.blocks, blocks));
     const auto bytes = static_cast<double>(node.bytes_per_token);
     share.rates.bytes_per_token += bytes;

@@ -27,10 +27,13 @@ class SpillDisk {
   virtual int Allocate(uint64_t bytes) = 0;
   // What was written is on the disk, and no longer in memory. 0, or -1 with errno.
   virtual int Settle() = 0;
+  // Whether aligned calls pass by the system's memory.
+  virtual bool direct() const { return false; }
 };
 
 // A file in the folder `directory`, readable by this user alone. It has no name once it is open, so
-// nothing is left behind, however the process ends.
+// nothing is left behind, however the process ends. Calls whose address, count and offset are
+// multiples of plan::kSpillAlignment pass by the system's memory where the file system can do that.
 // Errors: those of the file system, with the folder's name.
 absl::StatusOr<std::unique_ptr<SpillDisk>> OpenSpillDisk(const std::string& directory);
 

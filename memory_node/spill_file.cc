@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "kernels/arena_memory.h"
 
 namespace lamina::memory_node {
 namespace {
@@ -32,8 +33,10 @@ absl::StatusOr<std::unique_ptr<SpillFile>> SpillFile::Create(std::unique_ptr<Spi
 }
 
 absl::StatusOr<SpillSpeed> SpillFile::Measure() {
-  // Bytes that no file system stores as a hole.
-  std::vector<std::byte> piece(std::min<uint64_t>(kMeasuredPiece, bytes_));
+  // Bytes that no file system stores as a hole, where a disk can read and write them.
+  LAMINA_ASSIGN_OR_RETURN(const kernels::ArenaMemory memory,
+                          kernels::ArenaMemory::Create(kMeasuredPiece));
+  const absl::Span<std::byte> piece(memory.data(), std::min<uint64_t>(kMeasuredPiece, bytes_));
   for (size_t i = 0; i < piece.size(); ++i) {
     piece[i] = static_cast<std::byte>(i * 2654435761u >> 13);
   }
@@ -53,7 +56,7 @@ absl::StatusOr<SpillSpeed> SpillFile::Measure() {
   speed.write = measured / seconds_since(start);
   start = RealClock().Now();
   for (uint64_t i = 0; i < pieces; ++i) {
-    LAMINA_RETURN_IF_ERROR(ReadAt(i * piece.size(), absl::MakeSpan(piece)));
+    LAMINA_RETURN_IF_ERROR(ReadAt(i * piece.size(), piece));
   }
   speed.read = measured / seconds_since(start);
   return speed;

@@ -45,11 +45,12 @@ SpillSource::SpillSource(const NodeEpoch& epoch, UnitMeter& meter, SpillTier& ti
 }
 
 absl::Status SpillSource::Open() {
-  const size_t bytes = layer_elements_.back() * sizeof(BFloat16);
+  const size_t bytes =
+      plan::SpillBlockBytes(layer_elements_.back() * sizeof(BFloat16) / kSpillBlockTokens);
   tier_.file().Format(bytes);
-  buffers_.resize(std::clamp(kBufferBytes / bytes, kBuffersMin, kBuffersMax));
-  for (size_t i = 0; i < buffers_.size(); ++i) {
-    buffers_[i].resize(layer_elements_.back());
+  const size_t buffers = std::clamp(kBufferBytes / bytes, kBuffersMin, kBuffersMax);
+  LAMINA_ASSIGN_OR_RETURN(buffers_, kernels::ArenaMemory::Create(buffers * bytes));
+  for (size_t i = 0; i < buffers; ++i) {
     free_.push_back(i);
   }
   CountUsed();
@@ -62,7 +63,7 @@ void SpillSource::Close() {
   move_.reset();
   moves_.clear();
   stored_.clear();
-  buffers_.clear();
+  buffers_ = {};
   free_.clear();
   tier_.counters().used_bytes.store(0, std::memory_order_relaxed);
 }
@@ -194,13 +195,14 @@ absl::Status SpillSource::Order(size_t buffer) {
   Move& move = *move_;
   LAMINA_ASSIGN_OR_RETURN(Slots slots, SlotsOf(move.begun));
   const bool out = moves_.front().first.kind == plan::SlotMove::Kind::kOut;
-  std::vector<BFloat16>& elements = buffers_[buffer];
+  const size_t bytes = tier_.file().block_bytes();
+  std::byte* const block = buffers_.data() + buffer * bytes;
   tier_.io().Order(
       {.write = out,
        .block = move.blocks[move.begun],
-       .bytes = {reinterpret_cast<std::byte*>(elements.data()), elements.size() * sizeof(BFloat16)},
+       .bytes = {block, bytes},
        .copy = [this, out, slots = std::move(slots),
-                block = elements.data()] { return Copy(out, slots, block); },
+                block] { return Copy(out, slots, reinterpret_cast<BFloat16*>(block)); },
        .buffer = buffer});
   ++move.begun;
   ++move.ordered;

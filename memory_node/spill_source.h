@@ -30,6 +30,7 @@
 #include "common/clock.h"
 #include "common/dtype.h"
 #include "common/extent.h"
+#include "kernels/arena_memory.h"
 #include "kernels/kv_device.h"
 #include "memory_node/node_epoch.h"
 #include "memory_node/spill_tier.h"
@@ -107,7 +108,8 @@ class SpillSource final : public WorkSource {
   SpillTier& tier_;
   const Report report_;
   std::vector<size_t> layer_elements_;  // [layers + 1]: where each begins in a block.
-  std::vector<std::vector<BFloat16>> buffers_;
+  // One buffer of a block behind the other.
+  kernels::ArenaMemory buffers_;
   std::vector<size_t> free_;
   std::vector<SpillOrder> done_;
   // What is to be done, each with the time at which it was taken.

@@ -10,18 +10,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <numeric>
 #include <vector>
 
+#include "kernels/arena_memory.h"
 #include "memory_node/spill_io.h"
+#include "plan/spill_blocks.h"
 #include "tests/support/memory_spill_disk.h"
 
 namespace lamina::memory_node {
 namespace {
 
 using test_support::MemorySpillDisk;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr size_t kBlockBytes = 1000;
@@ -255,6 +259,40 @@ TEST_F(SpillDiskTest, TheFileHasNoNameAndRoomForAllOfIt) {
   EXPECT_EQ(read, Bytes(3));
 }
 
+// Aligned calls and others see one file, whichever of them wrote, and at any address.
+TEST_F(SpillDiskTest, AlignedCallsAndOthersSeeTheSameBytes) {
+  constexpr size_t kAligned = plan::kSpillAlignment;
+  auto disk = OpenSpillDisk(folder_);
+  ASSERT_TRUE(disk.ok()) << disk.status();
+  ASSERT_EQ((*disk)->Allocate(8 * kAligned), 0);
+  const auto memory = kernels::ArenaMemory::Create(8 * kAligned);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  std::byte* const bytes = memory->data();
+  for (const size_t offset : {size_t{0}, kAligned, size_t{100}, 2 * kAligned + 1}) {
+    for (const size_t count : {size_t{1}, kAligned, 2 * kAligned, 2 * kAligned + 5}) {
+      for (const size_t address : {size_t{0}, size_t{8}}) {
+        const auto value = static_cast<std::byte>(offset + count + address);
+        std::fill_n(bytes + address, count, value);
+        ASSERT_EQ((*disk)->Write(bytes + address, count, offset), static_cast<int64_t>(count));
+        std::vector<std::byte> plain(count);
+        ASSERT_EQ((*disk)->Read(plain.data(), count, offset), static_cast<int64_t>(count));
+        EXPECT_THAT(plain, Each(value));
+        std::fill_n(bytes, count, std::byte{0});
+        ASSERT_EQ((*disk)->Read(bytes, count, offset), static_cast<int64_t>(count));
+        EXPECT_THAT(absl::MakeConstSpan(bytes, count), Each(value));
+      }
+    }
+  }
+}
+
+// What was tried at the opening is gone.
+TEST_F(SpillDiskTest, TheFileIsEmptyWhenItIsOpened) {
+  auto disk = OpenSpillDisk(folder_);
+  ASSERT_TRUE(disk.ok()) << disk.status();
+  std::byte byte = {};
+  EXPECT_EQ((*disk)->Read(&byte, 1, 0), 0);
+}
+
 // Found among the descriptors of this process.
 TEST_F(SpillDiskTest, TheFileIsItsUsersAlone) {
   const auto disk = OpenSpillDisk(folder_);
@@ -271,7 +309,7 @@ TEST_F(SpillDiskTest, TheFileIsItsUsersAlone) {
       EXPECT_EQ(status.st_nlink, 0u);
     }
   }
-  EXPECT_EQ(found, 1);
+  EXPECT_EQ(found, (*disk)->direct() ? 2 : 1);
 }
 
 TEST_F(SpillDiskTest, AFolderThatIsNotThereIsNamed) {
