@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/idle_naps.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 
@@ -25,9 +25,6 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kWordStride = 64;  // A cache line each.
 constexpr Nanos kSpin = Micros(20);
 constexpr Nanos kYield = Millis(1);
-constexpr Nanos kShortNaps = Seconds(1);
-constexpr auto kNap = std::chrono::microseconds(50);
-constexpr auto kLongNap = std::chrono::microseconds(500);
 
 }  // namespace
 
@@ -120,17 +117,18 @@ void LandingProxy::Run() {
   const Clock& clock = RealClock();
   Nanos idle_since = clock.Now();
   Nanos looked = 0;
+  IdleNaps naps;
   while (!stop_.load(std::memory_order_relaxed)) {
     const Nanos looks = wanted_.load(std::memory_order_relaxed) ? clock.Now() : 0;
     if (LandRaised(std::exchange(looked, looks))) {
       idle_since = clock.Now();
+      naps.Came();
       continue;
     }
-    const Nanos idle = clock.Now() - idle_since;
-    if (idle >= kShortNaps) {
-      std::this_thread::sleep_for(kLongNap);
-    } else if (idle >= kYield) {
-      std::this_thread::sleep_for(kNap);
+    const Nanos now = clock.Now();
+    const Nanos idle = now - idle_since;
+    if (idle >= kYield) {
+      std::this_thread::sleep_for(naps.Next(now));
     } else if (idle >= kSpin) {
       sched_yield();
     }

@@ -5,7 +5,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -19,9 +18,8 @@
 namespace lamina::transport {
 namespace {
 
-// As in shm_transport.cc; a nap instead of a futex, since nobody wakes us.
+// As in shm_transport.cc; then naps instead of a futex, since nobody wakes us.
 constexpr Nanos kSpin = Micros(10);
-constexpr std::chrono::microseconds kNap{50};
 // The clock costs about as much as looking at twenty words.
 constexpr int kPollsPerClockRead = 4;
 
@@ -219,6 +217,7 @@ absl::StatusOr<size_t> UcxTransport::Wait(const Region& region,
     for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
       for (size_t i = 0; i < conditions.size(); ++i) {
         if (own.LoadSignal(conditions[i].word) >= conditions[i].at_least) {
+          naps_.Came();
           return i;
         }
       }
@@ -233,6 +232,9 @@ absl::StatusOr<size_t> UcxTransport::Wait(const Region& region,
     }
     const Nanos now = clock.Now();
     // A long message comes in many pieces: no nap between them.
+    if (moved > 0) {
+      naps_.Came();
+    }
     if (idle_since == 0 || moved > 0) {
       idle_since = now;
       yield = YieldTime(now);
@@ -241,7 +243,7 @@ absl::StatusOr<size_t> UcxTransport::Wait(const Region& region,
       return absl::DeadlineExceededError("ucx: no signal came by the deadline");
     }
     if (now - idle_since >= kSpin + yield) {
-      std::this_thread::sleep_for(kNap);
+      std::this_thread::sleep_for(naps_.Next(now));
     } else if (now - idle_since >= kSpin) {
       sched_yield();
     }

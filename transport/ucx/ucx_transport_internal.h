@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/idle_naps.h"
 #include "common/units.h"
 #include "transport/transport.h"
 #include "transport/ucx/peer_watch.h"
@@ -121,6 +122,7 @@ class UcxTransport final : public Transport {
   std::vector<Operation> operations_;
   std::vector<Operation*> free_;
   uint32_t completed_ = 0;
+  IdleNaps naps_;         // Those of Wait().
   uint64_t refused_ = 0;  // Messages to no region of ours, or outside of it.
 };
 

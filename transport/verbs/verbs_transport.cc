@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <chrono>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/crowded_core.h"
+#include "common/idle_naps.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/units.h"
@@ -27,8 +27,6 @@ namespace {
 
 // As in shm_transport.cc: a message crosses a good network in 1 to 2 us.
 constexpr Nanos kSpin = Micros(3);
-// Nothing wakes a waiter: the longest nap is what a message may wait for it.
-constexpr auto kNap = std::chrono::microseconds(50);
 constexpr int kPollsPerClockRead = 4;
 
 constexpr uint64_t kPutBytesMax = GiB(1);
@@ -226,6 +224,7 @@ class VerbsTransport final : public Transport {
   SourceTable sources_;
   std::mutex opening_;
   std::vector<std::shared_ptr<VerbsLink>> links_;  // Written by OpenRegion().
+  IdleNaps naps_;                                  // Those of Wait().
   const uint32_t user_;
   const std::shared_ptr<ControlThread> control_;
   std::unique_ptr<Outboxes> outboxes_;
@@ -404,6 +403,7 @@ absl::StatusOr<size_t> VerbsTransport::Wait(const Region& region,
     for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
       for (size_t i = 0; i < conditions.size(); ++i) {
         if (region.LoadSignal(conditions[i].word) >= conditions[i].at_least) {
+          naps_.Came();
           return i;
         }
       }
@@ -422,7 +422,7 @@ absl::StatusOr<size_t> VerbsTransport::Wait(const Region& region,
       return absl::DeadlineExceededError("verbs: no signal came by the deadline");
     }
     if (now - start >= kSpin + yield) {
-      std::this_thread::sleep_for(kNap);
+      std::this_thread::sleep_for(naps_.Next(now));
     } else if (now - start >= kSpin) {
       sched_yield();
     }
