@@ -6,7 +6,8 @@ which its thread gathered and put it (part `reply`); a copy is memmove() between
 the cluster has run. A step's time stands next to what the stream alone would take.
 
 --kv measures with K and V in these forms, one after the other. --link puts the nodes on a link, `throttle(bandwidth=500MB)+shm`, where the
-time of a step is that of its bytes.
+time of a step is that of its bytes. --resident keeps K and V of recent tokens on the compute node, in so many bytes, one after the other:
+--resident 0,32MiB.
 """
 
 import argparse
@@ -64,13 +65,14 @@ class FetchingRemote(Fetching, cluster.Remote):
         return self
 
 
-def measure(arguments, form, rows, context):
+def measure(arguments, form, resident, rows, context):
     server = arguments.server
-    keys = {"memory_nodes": 1, "fetch": ("fetch_heads", {"window": WINDOW}), "transport": arguments.link, "kv_form": form}
+    fetch = {"window": WINDOW} if resident == "0" else {"window": WINDOW, "resident": resident}
+    keys = {"memory_nodes": 1, "fetch": ("fetch_heads", fetch), "transport": arguments.link, "kv_form": form}
     with FetchingRemote(server) if server else FetchingCluster(1, **keys) as running:
         best = running.decode_rate(rows, context)
-        return {"kv": form, "rows": rows, "context": context, "tokens_per_second": best.tokens_per_second, "step_s": rows / best.tokens_per_second,
-                "streaming": best.shares[("m0", "reply")], "bytes_per_second": max(running.rates)}
+        return {"kv": form, "resident": resident, "rows": rows, "context": context,
+                "tokens_per_second": best.tokens_per_second, "step_s": rows / best.tokens_per_second, "streaming": best.shares[("m0", "reply")], "bytes_per_second": max(running.rates)}
 
 
 def main():
@@ -78,18 +80,25 @@ def main():
     parser.add_argument("--json", help="write the figures here")
     parser.add_argument("--points", default="1x4096,4x1024,16x1024", help="ROWSxCONTEXT, ...")
     parser.add_argument("--kv", default="bf16", help="bf16, int8 or both: bf16,int8")
+    parser.add_argument("--resident", default="0", help="fetch.resident, one size after the other; 0: nothing stays")
     parser.add_argument("--link", default="shm", help="transport of the data")
     parser.add_argument("--copy", type=int, default=384, help="MiB of the buffers that are copied")
     cluster.add_server(parser)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
     before = copy_rate(arguments.copy)
-    points = [measure(arguments, form, *map(int, point.split("x"))) for point in arguments.points.split(",") for form in arguments.kv.split(",")]
+    points = [
+        measure(arguments, form, resident, *map(int, point.split("x")))
+        for point in arguments.points.split(",")
+        for form in arguments.kv.split(",")
+        for resident in arguments.resident.split(",")
+    ]
     copy = max(before, copy_rate(arguments.copy))
-    print(f"plain copy {copy / 1e9:.1f} GB/s\n\n| kv | rows | context | tokens/s | ms a step | of it streaming | stream, GB/s | of a copy |\n|---|---|---|---|---|---|---|---|")
+    print(f"plain copy {copy / 1e9:.1f} GB/s\n\n| kv | resident | rows | context | tokens/s | ms a step | of it streaming | stream, GB/s | of a copy |\n" +
+          "|---" * 9 + "|")
     for point in points:
         point["of_copy"] = point["bytes_per_second"] / copy
-        print(f"| {point['kv']} | {point['rows']} | {point['context']} | {point['tokens_per_second']:.1f} | {1e3 * point['step_s']:.1f} | {point['streaming']:.2f} | "
+        print(f"| {point['kv']} | {point['resident']} | {point['rows']} | {point['context']} | {point['tokens_per_second']:.1f} | {1e3 * point['step_s']:.1f} | {point['streaming']:.2f} | "
               f"{point['bytes_per_second'] / 1e9:.1f} | {point['of_copy']:.2f} |")
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:

@@ -70,7 +70,8 @@ struct FetchConfig {
   // Policy fetch_sparse: of the tokens before a decode row it attends to so many, and to which.
   double caching_ratio = 0.5;
   SparseTokens sparse = SparseTokens::kWindowSums;
-  // Policy fetch_sparse: of each compute node, for K and V of recent tokens, which do not come.
+  // Policies fetch_heads and fetch_sparse: of each compute node, for K and V of recent tokens,
+  // which do not come. Of a cluster with both it is for rows of fetch_sparse.
   uint64_t resident_bytes = 0;
   // Policy fetch_heads: a file that names KV heads which stream (docs/formats/streaming_heads.md),
   // a path as of `model`. Rows of these see the first and the last so many tokens. Empty: no head
@@ -269,6 +270,10 @@ struct ClusterConfig {
   bool Fetches() const {
     return Prepares(kPolicyFetchHeads) || Prepares(kPolicyFetchRecompute) ||
            Prepares(kPolicyFetchHybrid) || Prepares(kPolicyFetchSparse);
+  }
+  // Whether rows of fetch_heads find K and V of recent tokens on the compute node.
+  bool KeepsRecent() const {
+    return fetch.resident_bytes > 0 && Prepares(kPolicyFetchHeads) && !Prepares(kPolicyFetchSparse);
   }
   // The policies that requests may ask for.
   std::vector<std::string> Prepared() const {

@@ -319,9 +319,9 @@ std::string ToYaml(const ClusterConfig& config) {
     if (config.Prepares(kPolicyFetchSparse)) {
       word("caching_ratio", absl::StrCat(config.fetch.caching_ratio));
       word("sparse", EnumName(internal::kSparseTokens, config.fetch.sparse));
-      if (config.fetch.resident_bytes > 0) {
-        word("resident", FormatExactBytes(config.fetch.resident_bytes));
-      }
+    }
+    if (config.fetch.resident_bytes > 0) {
+      word("resident", FormatExactBytes(config.fetch.resident_bytes));
     }
     if (config.Prepares(kPolicyFetchRecompute)) {
       word("recompute_percent",

@@ -107,6 +107,9 @@ ClusterConfig OfPolicy(const ClusterConfig& config, const std::string& policy) {
     alone.fetch.streaming_sink = defaults.streaming_sink;
     alone.fetch.streaming_window = defaults.streaming_window;
   }
+  if (policy != kPolicyFetchHeads && config.KeepsRecent()) {
+    alone.fetch.resident_bytes = defaults.resident_bytes;
+  }
   // K and V of fetch_sparse come in as many heads as those of fetch_heads, too.
   if (policy == kPolicyFetchRecompute &&
       (config.Prepares(kPolicyFetchHeads) || config.Prepares(kPolicyFetchSparse))) {

@@ -212,9 +212,11 @@ absl::Status CheckKeys(const ClusterConfig& config) {
                                   "to which tokens rows attend"));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "sparse", fetch.sparse != defaults.sparse,
                                   kPolicyFetchSparse, "to which tokens rows attend"));
-  LAMINA_RETURN_IF_ERROR(CheckKey(config, "resident",
-                                  fetch.resident_bytes != defaults.resident_bytes,
-                                  kPolicyFetchSparse, "how much of K and V stays"));
+  if (config.policy != kPolicyFetchHeads) {
+    LAMINA_RETURN_IF_ERROR(CheckKey(config, "resident",
+                                    fetch.resident_bytes != defaults.resident_bytes,
+                                    kPolicyFetchSparse, "how much of K and V stays"));
+  }
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "recompute_percent", !fetch.recompute_auto,
                                   kPolicyFetchRecompute, "how many tokens are recomputed"));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "activation_percent", !fetch.activation_auto,
@@ -243,13 +245,11 @@ absl::Status CheckFetchPartition(const ClusterConfig& config) {
                    ", since activations are kept where all heads are; set it to request or auto"));
 }
 
-absl::Status CheckSparse(const ClusterConfig& config) {
+// What compute nodes that name the tokens they want are not served with.
+absl::Status CheckNamedTokens(const ClusterConfig& config) {
   const FetchConfig& fetch = config.fetch;
-  if (!(fetch.caching_ratio > 0 && fetch.caching_ratio <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("fetch.caching_ratio: ", fetch.caching_ratio,
-                     " is not in (0, 1]: so many of the tokens before a row are attended to"));
-  }
+  const std::string policy =
+      absl::StrCat("policy ", config.policy, config.KeepsRecent() ? " and fetch.resident" : "");
   if (fetch.resident_bytes > 0 && config.kv == KvForm::kInt8) {
     return absl::UnimplementedError(
         "fetch.resident: not served by this version with kv int8, which closes blocks where all of "
@@ -258,14 +258,42 @@ absl::Status CheckSparse(const ClusterConfig& config) {
   if (config.prefill.mode != PrefillMode::kInline ||
       config.attention.Named().decode != config.attention.Named().prefill) {
     return absl::UnimplementedError(
-        "prefill.mode: only inline, with one attention for prompts and decode rows, is served by "
-        "this version with policy fetch_sparse");
+        absl::StrCat("prefill.mode: only inline, with one attention for prompts and decode rows, "
+                     "is served by this version with ",
+                     policy));
   }
   return config.partition == Partition::kRequest || config.partition == Partition::kAuto
              ? absl::OkStatus()
              : absl::UnimplementedError(
-                   "partition: only request is served by this version with policy fetch_sparse, "
-                   "which chooses tokens by the weights of all heads; set it to request or auto");
+                   absl::StrCat("partition: only request is served by this version with ", policy,
+                                ", which names tokens for all heads; set it to request or auto"));
+}
+
+absl::Status CheckSparse(const ClusterConfig& config) {
+  const FetchConfig& fetch = config.fetch;
+  if (!(fetch.caching_ratio > 0 && fetch.caching_ratio <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fetch.caching_ratio: ", fetch.caching_ratio,
+                     " is not in (0, 1]: so many of the tokens before a row are attended to"));
+  }
+  return CheckNamedTokens(config);
+}
+
+absl::Status CheckHeads(const ClusterConfig& config) {
+  if (!config.KeepsRecent()) {
+    return absl::OkStatus();
+  }
+  if (!config.fetch.streaming_heads.empty()) {
+    return absl::UnimplementedError(
+        "fetch.resident: not served by this version with heads that stream; remove it, or "
+        "fetch.streaming_heads");
+  }
+  if (config.Spills()) {
+    return absl::UnimplementedError(
+        "fetch.resident: not served by this version with policy fetch_heads and spill tiers; "
+        "remove it, or memory.N.spill");
+  }
+  return CheckNamedTokens(config);
 }
 
 absl::Status CheckBudgets(const ClusterConfig& config) {
@@ -294,8 +322,8 @@ absl::Status CheckFetchOfAuto(const ClusterConfig& config) {
   }
   return absl::InvalidArgumentError(
       "fetch: with policy auto window and heads may be set; it settles recompute_percent and "
-      "activation_percent itself, and takes no lossy policy, to which caching_ratio, sparse, "
-      "resident and streaming_heads belong; remove these");
+      "activation_percent itself, and takes no lossy policy, to which caching_ratio, sparse "
+      "and streaming_heads belong; nor does it weigh what resident saves; remove these");
 }
 
 absl::Status CheckFetch(const ClusterConfig& config) {
@@ -317,6 +345,7 @@ absl::Status CheckFetch(const ClusterConfig& config) {
   LAMINA_RETURN_IF_ERROR(CheckBudgets(config));
   LAMINA_RETURN_IF_ERROR(CheckKeys(config));
   LAMINA_RETURN_IF_ERROR(CheckStreamingHeads(config));
+  LAMINA_RETURN_IF_ERROR(CheckHeads(config));
   return config.policy == kPolicyFetchSparse ? CheckSparse(config) : CheckFetchPartition(config);
 }
 

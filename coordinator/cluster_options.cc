@@ -206,9 +206,15 @@ std::string LossyWordOf(const ClusterConfig& config, const StreamingHeads& strea
   return absl::StrJoin(words, "-");
 }
 
-plan::AttentionPath PathOf(const StreamingHeads& streaming, absl::string_view policy) {
+// Memory nodes send no token that stays on the compute node, so that it names the others, as with
+// fetch_sparse: all that there are.
+plan::AttentionPath PathOf(const ClusterConfig& config, const StreamingHeads& streaming,
+                           absl::string_view policy) {
   if (policy == kPolicyFetchHeads && !streaming.empty()) {
     return plan::AttentionPath::kStreaming;
+  }
+  if (policy == kPolicyFetchHeads && config.KeepsRecent()) {
+    return plan::AttentionPath::kSparse;
   }
   return policy == kPolicyLocal                                   ? plan::AttentionPath::kLocal
          : policy == kPolicyFetchSparse                           ? plan::AttentionPath::kSparse
@@ -227,11 +233,11 @@ std::vector<PreparedPolicy> PoliciesOf(const ClusterConfig& config,
     const auto first = static_cast<std::ptrdiff_t>(policies.size());
     for (const std::string& name : config.Prepared()) {
       const auto at = name == config.policy ? policies.begin() + first : policies.end();
-      policies.insert(at,
-                      {.name = name,
-                       .path = apart ? plan::AttentionPath::kRemoteInt8 : PathOf(streaming, name),
-                       .lossy = LossyWordOf(config, streaming, name, kv),
-                       .kv = kv});
+      policies.insert(
+          at, {.name = name,
+               .path = apart ? plan::AttentionPath::kRemoteInt8 : PathOf(config, streaming, name),
+               .lossy = LossyWordOf(config, streaming, name, kv),
+               .kv = kv});
     }
   }
   return policies;
@@ -319,6 +325,9 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
   if (config.Prepares(kPolicyFetchSparse)) {
     options.fetch.sparse_tokens = config.fetch.sparse;
     options.fetch.sparse_ratio = config.fetch.caching_ratio;
+  } else if (config.KeepsRecent()) {
+    options.fetch.sparse_tokens = SparseTokens::kLocal;  // Without weights: none are summed.
+    options.fetch.sparse_ratio = 1;
   }
   // Among several policies its sequences leave the cache alone (SequenceRequest::lossy).
   if (config.policy == kPolicyFetchSparse && !HasSeveralPolicies(options)) {
@@ -335,7 +344,6 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
     const bool both = config.HasBothForms();
     options.scheduler.kv = both ? KvForm::kBF16 : config.kv;
     options.scheduler.int8_tails = config.limits.running_max;
-    options.scheduler.cached_block_tokens = kInt8BlockTokens;
     options.kv = {.form = options.scheduler.kv,
                   .tails = options.scheduler.int8_tails,
                   .int8_percent = both ? config.kv_int8_percent : 0};

@@ -124,7 +124,8 @@ void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
     }
     if (*policy != nullptr) {
       sequence.path = (*policy)->path;
-      sequence.lossy = (*policy)->path == plan::AttentionPath::kSparse;
+      sequence.lossy =
+          (*policy)->path == plan::AttentionPath::kSparse && options.fetch.sparse_ratio < 1;
     }
     const absl::Status submitted = scheduler.Submit(std::move(sequence));
     if (!submitted.ok()) {

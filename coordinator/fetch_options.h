@@ -34,7 +34,7 @@ struct FetchOptions {
   uint32_t heads = 0;  // EpochConfig::fetch_heads
   // Policies fetch_recompute and fetch_hybrid: elements of a token's activation. Else 0.
   uint32_t activation_width = 0;
-  // Policy fetch_sparse: of EpochConfig. Else 0.
+  // Policy fetch_sparse: of EpochConfig; fetch_heads with tokens that stay: all of them. Else 0.
   SparseTokens sparse_tokens = SparseTokens::kWindowSums;
   double sparse_ratio = 0;
   StreamingHeads streaming = {};  // Policy fetch_heads: the heads that stream. Else none.

@@ -80,8 +80,8 @@ absl::Status CheckSparse(const EpochConfig& config) {
   if (sparse && config.partition != Partition::kRequest) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the configuration of epoch ", config.epoch,
-        " chooses tokens by the weights of all heads, of which memory nodes have some; this "
-        "version serves partition request"));
+        " names tokens for all heads, of which memory nodes have some; this version serves "
+        "partition request"));
   }
   const bool windows =
       std::any_of(config.layers.begin(), config.layers.end(),
@@ -89,8 +89,8 @@ absl::Status CheckSparse(const EpochConfig& config) {
   return sparse && windows
              ? absl::InvalidArgumentError(absl::StrCat(
                    "the configuration of epoch ", config.epoch,
-                   " has layers that attend to a window of tokens, of which policy fetch_sparse "
-                   "chooses none; this version serves models without them"))
+                   " has layers that attend to a window of tokens, of which fetch_sparse and "
+                   "fetch.resident name none; this version serves models without them"))
              : absl::OkStatus();
 }
 

@@ -84,6 +84,12 @@ inline const std::vector<ClusterMode>& ClusterModes() {
          options.fetch_bytes = 2 << 20;
          options.sparse_ratio = 1;
        }},
+      // Room for some of the tokens, less than one sequence has.
+      {"fetch_heads_with_resident",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.resident_bytes = 256 << 10;
+       }},
       {"dedicated", [](LocalClusterOptions& options) { options.prefill_nodes = 1; }}};
   return modes;
 }

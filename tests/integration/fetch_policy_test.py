@@ -48,6 +48,12 @@ class FetchPolicyTest(unittest.TestCase):
             self.check_kill(cluster)
         with short_model.cluster(memory_nodes=2, partition="head", **fetching(limits=limits)) as cluster:
             self.assertEqual(answers(self, cluster), expected)
+        # Some K and V stay on the compute node, and come no more.
+        stays = {"policy": "fetch_heads", "fetch": {"window": "16MiB", "resident": "600KiB"}, "limits": short_model.LONG}
+        with short_model.cluster(memory_nodes=2, **stays) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+            self.assertEqual(cluster.status()["policy"], "fetch_heads")
+            self.check_kill(cluster)
         # Layer by layer.
         whole = {"policy": "fetch_heads", "fetch": {"window": "16MiB", "heads": 100}}
         with short_model.cluster(**whole, limits=limits) as cluster:
@@ -160,6 +166,7 @@ class FetchPolicyTest(unittest.TestCase):
             ({"fetch": {"recompute_percent": 10}}, "and the policy is fetch_heads"),
             ({"compute": [{"name": "c0", "memory_budget": "8MiB"}]}, "compute.0.memory_budget: 8.0 MiB has no room for fetch.window, 16.0 MiB"),
             ({"fetch": {"heads": 0}}, "fetch.heads: 0 KV heads cannot come together"),
+            ({"fetch": {"resident": "1MiB"}, "partition": "head"}, "with policy fetch_heads and fetch.resident, which names tokens"),
             ({"policy": "fetch_recompute", "fetch": {"heads": 1}}, "fetch.heads: says how many KV heads come together"),
             ({**hybrid(10), "partition": "head"}, "only request is served by this version with policy fetch_hybrid"),
             (hybrid(101), "fetch.activation_percent: 101 is no number from 0 to 100"),

@@ -2,7 +2,8 @@
 //
 // Policy fetch_sparse: answers are others than those of whole attention, and the same however the
 // cluster runs them: chunks, lanes, threads, memory nodes, windows, and who is batched with it. So
-// are those of K and V as INT8.
+// are those of K and V as INT8. Tokens that stay on the compute node change none, of fetch_heads
+// either.
 
 #include <string>
 #include <vector>
@@ -76,6 +77,31 @@ TEST(SparseClusterTest, TokensThatStayComeNoMoreAndChangeNoAnswer) {
     // Pieces come in whole tiles, so that one that stays may save none.
     EXPECT_LE(BytesCome(*cluster), variation % 3 == 0   ? all / 2
                                    : variation % 3 == 1 ? all * 9 / 10
+                                                        : all);
+  }
+}
+
+// Policy fetch_heads is exact, whatever stays.
+TEST(SparseClusterTest, FetchHeadsHasItsAnswersWithTokensThatStay) {
+  const LocalClusterOptions heads = Sparse(0);
+  const std::unique_ptr<LocalCluster> plain = MakeCluster(heads);
+  ASSERT_NE(plain, nullptr);
+  const std::vector<GenerateResult> expected = plain->GenerateMany(MixedLengths());
+  const uint64_t all = BytesCome(*plain);
+  for (uint32_t variation = 0; variation < 6; ++variation) {
+    SCOPED_TRACE(absl::StrCat("variation ", variation));
+    LocalClusterOptions options = Varied(heads, variation);
+    options.resident_bytes = TileBytes(options.model) * (variation % 3 == 0   ? 400
+                                                         : variation % 3 == 1 ? 13
+                                                                              : 1);
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedLengths()), expected);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    EXPECT_EQ(cluster->engine().GetStatus().policy, "fetch_heads");
+    EXPECT_EQ(cluster->engine().lossy(), "");
+    EXPECT_LE(BytesCome(*cluster), variation % 3 == 0   ? all / 2
+                                   : variation % 3 == 1 ? all * 95 / 100
                                                         : all);
   }
 }

@@ -240,6 +240,7 @@ ClusterConfig LocalCluster::MakeConfig() const {
     config.fetch.activation_percent = options_.activation_percent.value_or(0);
     config.fetch.caching_ratio =
         options_.sparse_ratio > 0 ? options_.sparse_ratio : config.fetch.caching_ratio;
+    config.fetch.resident_bytes = options_.resident_bytes;
   }
   config.prefill.chunk_tokens = options_.chunk_tokens;
   config.prefill.scratch_tokens = options_.scratch_tokens;

@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kSparse[] =
     "model: m\npolicy: fetch_sparse\nfetch: {caching_ratio: 0.35, sparse: strided, heads: 2}\n"
@@ -51,6 +52,37 @@ TEST(FetchSparseConfigTest, KAndVThatStayHaveBytesOfTheirOwn) {
               HasSubstr("fetch.resident: not served by this version with kv int8"));
 }
 
+TEST(FetchSparseConfigTest, FetchHeadsHasTokensThatStayToo) {
+  const auto error_of = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"fetch={resident: 96MiB}", "policy=fetch_heads"});
+    return ErrorOf(more);
+  };
+  const auto config =
+      ParseClusterConfig(kSparse, "test", {"fetch={resident: 96MiB}", "policy=fetch_heads"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->KeepsRecent());
+  EXPECT_FALSE(config->IsLossy());
+  const auto again = ParseClusterConfig(ToYaml(*config), "test", {});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->fetch, config->fetch);
+
+  EXPECT_THAT(error_of({"kv=int8"}), HasSubstr("fetch.resident: not served by this version"));
+  EXPECT_THAT(error_of({"partition=head"}), HasSubstr("policy fetch_heads and fetch.resident"));
+  EXPECT_THAT(error_of({"prefill.mode=dedicated"}), Not(HasSubstr("no error")));
+  EXPECT_THAT(error_of({"memory.0.spill={path: /var/tmp, capacity: 1GiB}"}),
+              HasSubstr("fetch.resident: not served by this version with policy fetch_heads and"));
+  EXPECT_THAT(error_of({"fetch.streaming_heads=heads.json"}), HasSubstr("heads that stream"));
+  EXPECT_THAT(error_of({"policy=auto"}), HasSubstr("nor does it weigh what resident saves"));
+
+  // Next to fetch_sparse it is that one's.
+  EXPECT_EQ(error_of({"policies=[attend_remote, fetch_heads]"}), "no error");
+  EXPECT_EQ(error_of({"policies=[fetch_heads, fetch_recompute]"}), "no error");
+  const auto both = ParseClusterConfig(
+      kSparse, "test", {"fetch.resident=96MiB", "policies=[fetch_heads, fetch_sparse]"});
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_FALSE(both->KeepsRecent());
+}
+
 TEST(FetchSparseConfigTest, WhatContradictsItIsRefusedByName) {
   EXPECT_EQ(ErrorOf({}), "no error");
   EXPECT_EQ(ErrorOf({"fetch.caching_ratio=1"}), "no error");
@@ -60,11 +92,12 @@ TEST(FetchSparseConfigTest, WhatContradictsItIsRefusedByName) {
   EXPECT_THAT(ErrorOf({"fetch.caching_ratio=most"}), HasSubstr("'most' is no number like 0.5"));
   EXPECT_THAT(ErrorOf({"fetch.sparse=random"}), HasSubstr("window_sums, local, strided"));
   EXPECT_THAT(ErrorOf({"fetch.recompute_percent=1"}), HasSubstr("the policy is fetch_sparse"));
-  EXPECT_THAT(ErrorOf({"fetch={resident: 1MiB}", "policy=fetch_heads"}),
+  EXPECT_THAT(ErrorOf({"fetch={resident: 1MiB}", "policy=fetch_recompute"}),
               HasSubstr("fetch.resident: says how much of K and V stays, and the policy is"));
   EXPECT_THAT(ErrorOf({"fetch.heads=0"}), HasSubstr("fetch.heads: 0 KV heads"));
-  EXPECT_THAT(ErrorOf({"partition=head"}),
-              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("which chooses tokens by the weights")));
+  EXPECT_THAT(
+      ErrorOf({"partition=head"}),
+      AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("policy fetch_sparse, which names tokens")));
   EXPECT_THAT(ErrorOf({"compute.0.device=cuda"}), HasSubstr("cpu, with policy fetch_sparse"));
   EXPECT_EQ(ErrorOf({"compute.0.weights_budget=1GiB"}), "no error");
   EXPECT_THAT(ErrorOf({"policy=fetch_heads"}), HasSubstr("fetch.caching_ratio: says to which"));

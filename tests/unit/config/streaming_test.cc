@@ -51,7 +51,7 @@ TEST(StreamingConfigTest, WhatContradictsItIsRefusedByName) {
               HasSubstr("fetch.streaming_heads: names heads that stream, and the policy is "
                         "fetch_recompute"));
   EXPECT_THAT(ErrorOf({"policy=attend_remote"}), HasSubstr("the policy is attend_remote"));
-  EXPECT_THAT(ErrorOf({"policy=auto"}), HasSubstr("and streaming_heads belong; remove these"));
+  EXPECT_THAT(ErrorOf({"policy=auto"}), HasSubstr("and streaming_heads belong; nor does it weigh"));
   EXPECT_THAT(ErrorOf({"kv=int8"}), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("with kv int8")));
   EXPECT_THAT(ErrorOf({"memory.0.spill.path=spill", "memory.0.spill.capacity=1GiB"}),
               AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("with a spill tier")));
