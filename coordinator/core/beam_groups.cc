@@ -299,7 +299,7 @@ uint32_t BeamGroups::SharedOf(const Sequence& sequence) const {
   const uint32_t tokens = sequence.join_tokens;
   return options_.FormOf(sequence.path) == KvForm::kBF16
              ? tokens
-             : tokens - tokens % options_.cached_block_tokens;
+             : tokens - tokens % options_.int8_block_tokens;
 }
 
 // In the lane where the group was, or in another one if that has no room any more, or where lanes

@@ -85,7 +85,7 @@ void BlockTree::LoseSlots(CachedBlock& block) {
   LAMINA_CHECK(block.droppable());
   Unlist(block);
   Node& node = nodes_[block.node];
-  node.unused -= block_tokens_;
+  node.unused -= block.token_count();
   block.has_slots = false;
   List(block);
   --with_slots_;
@@ -101,7 +101,7 @@ void BlockTree::Use(CachedBlock& block) {
   LAMINA_CHECK(block.has_slots);
   if (block.users == 0) {
     Node& node = nodes_[block.node];
-    node.unused -= block_tokens_;
+    node.unused -= block.token_count();
     if (block.droppable()) {
       node.droppable.erase(FromBelow(block));
     }
@@ -116,7 +116,7 @@ void BlockTree::Unuse(CachedBlock& block, uint64_t now) {
   LAMINA_CHECK(block.users > 0);
   Unlist(block);
   --block.users;
-  nodes_[block.node].unused += block.users == 0 ? block_tokens_ : 0;
+  nodes_[block.node].unused += block.users == 0 ? block.token_count() : 0;
   block.last_used = now;
   List(block);
 }
@@ -198,7 +198,7 @@ absl::Status BlockTree::Audit() const {
     const Node& node = nodes_[block->node];
     Counted& count = counted[block->node];
     const bool ends_copy = EndsRun(*block) && !block->copies.empty();
-    count.unused += block->has_slots && block->users == 0 ? block_tokens_ : 0;
+    count.unused += block->has_slots && block->users == 0 ? block->token_count() : 0;
     count.droppable += block->droppable() ? 1 : 0;
     count.uncopied += IsUncopied(*block) ? 1 : 0;
     count.copied += ends_copy ? 1 : 0;

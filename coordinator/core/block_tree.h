@@ -30,8 +30,6 @@ class BlockTree {
  public:
   using Tokens = absl::Span<const TokenId>;
 
-  explicit BlockTree(uint32_t block_tokens) : block_tokens_(block_tokens) {}
-
   // No blocks. Runs of `copied_blocks` blocks from the top of a tree are copied together; 0: none.
   void Reset(uint32_t nodes, uint32_t copied_blocks);
 
@@ -122,7 +120,6 @@ class BlockTree {
   };
   bool IsUncopied(const CachedBlock& block) const;
 
-  const uint32_t block_tokens_;
   uint32_t copied_blocks_ = 0;
   uint32_t with_slots_ = 0;
   std::vector<Node> nodes_;

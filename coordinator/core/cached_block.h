@@ -16,7 +16,7 @@ namespace lamina::core {
 
 struct OpenSpan;  // Defined by KvDirectory.
 
-// Tokens of a block: a tile of K (kernels/k_tiles.h), so that no tile is shared in part.
+// Tokens of a block in bf16: a tile of K (kernels/k_tiles.h), so that no tile is shared in part.
 inline constexpr uint32_t kCachedBlockTokens = 16;
 
 // In the order of use: what a sequence that leaves reads and writes of each block lies together.
@@ -40,6 +40,7 @@ struct CachedBlock {
   absl::InlinedVector<uint64_t, 1> copies;  // In the spill tier (block_copies.h), by number.
   std::string salt;                         // That of the tree, in its first blocks.
 
+  uint32_t token_count() const { return static_cast<uint32_t>(tokens.size()); }
   bool stored() const { return has_slots && maker == 0; }
   bool droppable() const { return has_slots && users == 0 && children_with_slots == 0; }
 };

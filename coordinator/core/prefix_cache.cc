@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -70,17 +71,18 @@ void KeepSlots(const Sequence& sequence, uint32_t block_tokens, SequenceKv& kv) 
 
 }  // namespace
 
-PrefixCache::PrefixCache(SequenceKv& kv, Spills& spills, uint32_t block_tokens, uint32_t run_tokens)
-    : kv_(kv),
-      block_tokens_(block_tokens),
-      tree_(block_tokens),
-      copies_(tree_, spills, block_tokens, run_tokens) {}
+PrefixCache::PrefixCache(SequenceKv& kv, Spills& spills, uint32_t copied_tokens,
+                         uint32_t run_tokens)
+    : kv_(kv), copies_(tree_, spills, copied_tokens, run_tokens) {}
 
-void PrefixCache::Reset(uint32_t memory_nodes, bool keeps, uint32_t found_max, bool copies) {
+void PrefixCache::Reset(std::vector<uint32_t> block_tokens, bool keeps, uint32_t found_max,
+                        bool copies) {
+  block_tokens_ = std::move(block_tokens);
   found_max_ = found_max;
   keeps_ = keeps;
   copies_.Reset();
-  tree_.Reset(memory_nodes, copies && keeps ? copies_.RunBlocks() : 0);
+  tree_.Reset(static_cast<uint32_t>(block_tokens_.size()),
+              copies && keeps ? copies_.RunBlocks() : 0);
 }
 
 std::vector<PrefixCache::Saved> PrefixCache::Save() const {
@@ -106,7 +108,8 @@ void PrefixCache::Restore(const std::vector<Saved>& blocks,
   for (const Saved& saved : blocks) {
     const std::optional<uint32_t> node = nodes[saved.node];
     CachedBlock* const parent = tree_.Find(saved.parent);
-    if (!keeps_ || !node || (saved.parent != 0 && parent == nullptr)) {
+    const bool orphan = saved.parent != 0 && parent == nullptr;
+    if (!keeps_ || !node || orphan || saved.tokens.size() != block_tokens_[*node]) {
       continue;
     }
     CachedBlock& block = tree_.Insert(saved.id, *node, saved.salt, parent, saved.tokens);
@@ -130,7 +133,7 @@ bool PrefixCache::Keeps(const Sequence& sequence) const {
 // The block with the sequence's tokens at `depth`; null: there is none.
 CachedBlock* PrefixCache::Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
                                 uint32_t depth) const {
-  const TokensAt tokens(sequence, depth, block_tokens_);
+  const TokensAt tokens(sequence, depth, block_tokens_[node]);
   return parent == nullptr ? tree_.FirstOn(node, *tokens, sequence.request.cache_salt)
                            : parent->children.Find(*tokens);
 }
@@ -142,13 +145,13 @@ CachedBlock* PrefixCache::Next(const Sequence& sequence) const {
                static_cast<uint32_t>(used.size()));
 }
 
-// How many of its blocks a sequence may find.
-uint32_t PrefixCache::DepthOf(const Sequence& sequence) const {
-  return std::min(sequence.tokens() - 1, found_max_) / block_tokens_;
+// How many blocks of so many tokens a sequence may find.
+uint32_t PrefixCache::DepthOf(const Sequence& sequence, uint32_t block_tokens) const {
+  return std::min(sequence.tokens() - 1, found_max_) / block_tokens;
 }
 
 PrefixCache::Found PrefixCache::Find(const Sequence& sequence, uint32_t node) const {
-  if (!Keeps(sequence) || DepthOf(sequence) == 0) {
+  if (!Keeps(sequence) || DepthOf(sequence, block_tokens_[node]) == 0) {
     return {};
   }
   return FindFrom(sequence, Below(sequence, node, nullptr, 0));
@@ -156,22 +159,36 @@ PrefixCache::Found PrefixCache::Find(const Sequence& sequence, uint32_t node) co
 
 std::vector<PrefixCache::Found> PrefixCache::FindOnNodes(const Sequence& sequence) const {
   std::vector<Found> found(tree_.nodes());
-  if (!Keeps(sequence) || DepthOf(sequence) == 0) {
+  if (!Keeps(sequence)) {
     return found;
   }
-  tree_.VisitFirsts(
-      *TokensAt(sequence, 0, block_tokens_), sequence.request.cache_salt,
-      [&](const CachedBlock& first) { found[first.node] = FindFrom(sequence, &first); });
+  absl::InlinedVector<uint32_t, 2> sizes;
+  for (const uint32_t tokens : block_tokens_) {
+    if (!absl::c_linear_search(sizes, tokens)) {
+      sizes.push_back(tokens);
+    }
+  }
+  for (const uint32_t tokens : sizes) {
+    if (DepthOf(sequence, tokens) > 0) {
+      tree_.VisitFirsts(
+          *TokensAt(sequence, 0, tokens), sequence.request.cache_salt,
+          [&](const CachedBlock& first) { found[first.node] = FindFrom(sequence, &first); });
+    }
+  }
   return found;
 }
 
 PrefixCache::Found PrefixCache::FindFrom(const Sequence& sequence, const CachedBlock* first) const {
   Found found;
-  const uint32_t depth_max = DepthOf(sequence);
+  if (first == nullptr) {
+    return found;
+  }
+  const uint32_t block_tokens = first->token_count();
+  const uint32_t depth_max = DepthOf(sequence, block_tokens);
   const CachedBlock* block = first;
   for (uint32_t depth = 0; depth < depth_max; ++depth) {
     if (depth > 0) {
-      block = block->children.Find(*TokensAt(sequence, depth, block_tokens_));
+      block = block->children.Find(*TokensAt(sequence, depth, block_tokens));
     }
     if (block == nullptr) {
       break;
@@ -180,16 +197,16 @@ PrefixCache::Found PrefixCache::FindFrom(const Sequence& sequence, const CachedB
       if (found.pending > 0 || copies_.ReadableFor(*block) == 0) {
         break;
       }
-      found.away += block_tokens_;
+      found.away += block_tokens;
       continue;
     }
     if (!block->stored()) {
-      found.pending += block_tokens_;
+      found.pending += block_tokens;
       continue;
     }
     LAMINA_CHECK(found.pending == 0 && "what is below a pending block is pending");
-    found.tokens += block_tokens_;
-    found.unused += block->users == 0 ? block_tokens_ : 0;
+    found.tokens += block_tokens;
+    found.unused += block->users == 0 ? block_tokens : 0;
   }
   return found;
 }
@@ -215,14 +232,14 @@ CachedBlock& PrefixCache::Hold(Sequence& sequence, CachedBlock* away) {
   } else {
     CachedBlock* const parent = depth == 0 ? nullptr : sequence.cached_blocks.back();
     block = &tree_.Insert(++ids_, sequence.node, sequence.request.cache_salt, parent,
-                          *TokensAt(sequence, depth, block_tokens_));
+                          *TokensAt(sequence, depth, block_tokens_[sequence.node]));
   }
   sequence.cached_blocks.push_back(block);
   return *block;
 }
 
 void PrefixCache::UseFound(Sequence& sequence, uint32_t node, uint32_t tokens) {
-  for (uint32_t depth = 0; depth * block_tokens_ < tokens; ++depth) {
+  for (uint32_t depth = 0; depth * block_tokens_[node] < tokens; ++depth) {
     const CachedBlock* parent = depth == 0 ? nullptr : sequence.cached_blocks.back();
     Use(*Below(sequence, node, parent, depth), sequence);
   }
@@ -252,21 +269,22 @@ std::vector<HeldExtent> PrefixCache::Join(Sequence& sequence, uint32_t node) {
 
 std::vector<PrefixCache::Read> PrefixCache::ReadBack(Sequence& sequence, uint32_t away) {
   std::vector<Read> reads;
-  for (uint32_t tokens = 0; tokens < away; tokens += block_tokens_) {
+  const uint32_t block_tokens = block_tokens_[sequence.node];
+  for (uint32_t tokens = 0; tokens < away; tokens += block_tokens) {
     CachedBlock& block = *Next(sequence);
-    const uint32_t in_run = block.depth % tree_.copied_blocks() * block_tokens_;
+    const uint32_t in_run = block.depth % tree_.copied_blocks() * block_tokens;
     const bool continues = in_run > 0 && !reads.empty();
     if (!continues) {
-      reads.push_back({.first = block.depth * block_tokens_, .skip = in_run});
+      reads.push_back({.first = block.depth * block_tokens, .skip = in_run});
     }
     // The copy of its last block has those above it in the run.
     const uint64_t copy = copies_.ReadableFor(block);
     LAMINA_CHECK(copy != 0);
     reads.back().copy = copy;
-    reads.back().tokens += block_tokens_;
+    reads.back().tokens += block_tokens;
     Hold(sequence, &block).maker = sequence.request.id;
   }
-  KeepSlots(sequence, block_tokens_, kv_);
+  KeepSlots(sequence, block_tokens, kv_);
   for (const Read& read : reads) {
     copies_.BeginRead(read.copy);
   }
@@ -284,8 +302,9 @@ void PrefixCache::Announce(Sequence& sequence) {
     return;
   }
   // Blocks behind the slots that it joins with are kept once they are stored.
+  const uint32_t block_tokens = block_tokens_[sequence.node];
   const uint32_t depth_max =
-      std::min(sequence.join_tokens, kv_.TokensOf(sequence.request.id)) / block_tokens_;
+      std::min(sequence.join_tokens, kv_.TokensOf(sequence.request.id)) / block_tokens;
   while (sequence.cached_blocks.size() < depth_max) {
     CachedBlock* const block = Next(sequence);
     if (block != nullptr && block->has_slots) {
@@ -293,7 +312,7 @@ void PrefixCache::Announce(Sequence& sequence) {
     }
     Hold(sequence, block).maker = sequence.request.id;
   }
-  KeepSlots(sequence, block_tokens_, kv_);
+  KeepSlots(sequence, block_tokens, kv_);
 }
 
 void PrefixCache::JoinFork(Sequence& fork, const Sequence& parent) {
@@ -314,7 +333,8 @@ void PrefixCache::Stored(Sequence& sequence, uint32_t tokens) {
   for (const CachedBlock* block : sequence.cached_blocks) {
     __builtin_prefetch(block);  // Each may have been left alone since it was made.
   }
-  const uint32_t depth_max = tokens / block_tokens_;
+  const uint32_t block_tokens = block_tokens_[sequence.node];
+  const uint32_t depth_max = tokens / block_tokens;
   for (uint32_t depth = 0; depth < depth_max; ++depth) {
     if (depth < sequence.cached_blocks.size()) {
       CachedBlock& block = *sequence.cached_blocks[depth];
@@ -330,7 +350,7 @@ void PrefixCache::Stored(Sequence& sequence, uint32_t tokens) {
       break;
     }
   }
-  KeepSlots(sequence, block_tokens_, kv_);
+  KeepSlots(sequence, block_tokens, kv_);
 }
 
 void PrefixCache::Leave(Sequence& sequence) {
@@ -402,7 +422,7 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
       const CachedBlock* block = sequence->cached_blocks[depth];
       ++users[block];
       if (block->parent != parent || block->node != sequence->node ||
-          block->tokens != *TokensAt(*sequence, depth, block_tokens_)) {
+          block->tokens != *TokensAt(*sequence, depth, block_tokens_[block->node])) {
         return broken(block->id, "is used by a sequence with other tokens");
       }
       if (!block->stored() && block->maker != sequence->request.id) {
@@ -415,7 +435,7 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
     if (block->has_slots != (block->slots != nullptr)) {
       return broken(id, "has slots and none, or the reverse");
     }
-    if (block->has_slots && (KvDirectory::TokensOf(*block->slots) != block_tokens_ ||
+    if (block->has_slots && (KvDirectory::TokensOf(*block->slots) != block->token_count() ||
                              KvDirectory::NodeOf(*block->slots) != block->node)) {
       return broken(id, "has more or fewer slots than tokens, or elsewhere");
     }

@@ -3,11 +3,11 @@
 // PrefixCache: K and V that outlive the sequences that made them, so that a sequence that begins
 // with the same tokens does not make them anew.
 //
-// Kept are blocks of kCachedBlockTokens tokens, or of as many as share scales where K and V are
-// INT8, in one tree for each memory node and salt: a block is its tokens and those of all blocks
-// above it, compared token by token, since K and V of a token follow from the tokens before it
-// alone. A block holds its slots by itself (slot_holder.h), besides the sequences that use them.
-// That blocks are kept is known here alone; of those that are copied nodes are told the slots.
+// Kept are blocks of kCachedBlockTokens tokens, or on a node with INT8 of as many as share scales,
+// in one tree for each memory node and salt: a block is its tokens and those of all blocks above
+// it, compared token by token, since K and V of a token follow from the tokens before it alone. A
+// block holds its slots by itself (slot_holder.h), besides the sequences that use them. That blocks
+// are kept is known here alone; of those that are copied nodes are told the slots.
 //
 // A block is pending from when the first sequence with it joins until its K and V are stored; a
 // newcomer with the same tokens may wait for it. Once no running sequence has it, it may be dropped
@@ -52,16 +52,16 @@ class PrefixCache {
  public:
   using Tokens = CachedBlock::Tokens;
 
-  // Runs of `run_tokens` tokens are copied to spill tiers together.
-  PrefixCache(SequenceKv& kv, Spills& spills, uint32_t block_tokens = kCachedBlockTokens,
+  // Runs of `run_tokens` tokens are copied to spill tiers together, of blocks of `copied_tokens`.
+  PrefixCache(SequenceKv& kv, Spills& spills, uint32_t copied_tokens = kCachedBlockTokens,
               uint32_t run_tokens = plan::kSpillBlockTokens);
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // Nothing is kept any more; SequenceKv has been reset. Without `keeps` nothing will be, nor
-  // found. With `copies` blocks may be copied to spill tiers. A sequence finds at most `found_max`
-  // tokens.
-  void Reset(uint32_t memory_nodes, bool keeps, uint32_t found_max = UINT32_MAX,
+  // Nothing is kept any more; SequenceKv has been reset. Memory node i has blocks of
+  // block_tokens[i] tokens. Without `keeps` nothing will be, nor found. With `copies` blocks may be
+  // copied to spill tiers. A sequence finds at most `found_max` tokens.
+  void Reset(std::vector<uint32_t> block_tokens, bool keeps, uint32_t found_max = UINT32_MAX,
              bool copies = false);
 
   // The stored blocks with slots, those above others first, to be kept over a Reset().
@@ -146,7 +146,7 @@ class PrefixCache {
 
  private:
   bool Keeps(const Sequence& sequence) const;
-  uint32_t DepthOf(const Sequence& sequence) const;
+  uint32_t DepthOf(const Sequence& sequence, uint32_t block_tokens) const;
   Found FindFrom(const Sequence& sequence, const CachedBlock* first) const;
   CachedBlock* Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
                      uint32_t depth) const;
@@ -159,7 +159,7 @@ class PrefixCache {
   void Drop(CachedBlock& block);
 
   SequenceKv& kv_;
-  const uint32_t block_tokens_;
+  std::vector<uint32_t> block_tokens_;  // [memory nodes]
   bool keeps_ = false;
   uint32_t found_max_ = UINT32_MAX;
   BlockTree tree_;

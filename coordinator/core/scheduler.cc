@@ -184,7 +184,12 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   borders.Reset(options.lanes, prefill_lanes, options.scratch_tokens, homes);
   spills.Reset(memory_nodes);
   steps.Reset(lanes.size());
-  cache.Reset(nodes, options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,
+  std::vector<uint32_t> block_tokens;
+  for (const MemoryNodeShare& share : memory_nodes) {
+    block_tokens.push_back(options.CachedBlockTokensOn(share));
+  }
+  cache.Reset(std::move(block_tokens),
+              options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,
               options.SlotsAtOnce(UINT32_MAX) - 1, HasSpillTier(memory_nodes));
   const bool keeps =
       options.prefix_cache && prefill_lanes.count() == 0 && options.windows.longest() == 0;

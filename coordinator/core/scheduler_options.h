@@ -87,8 +87,10 @@ struct SchedulerOptions {
   // Where K and V are INT8: tails of open blocks on each memory node, for so many sequences. They
   // share closed blocks alone. 0: K and V are bf16.
   uint32_t int8_tails = 0;
-  uint32_t cached_block_tokens =
-      16;  // Tokens of a block of the prefix cache; INT8: that has own scales.
+  // Tokens of a block of the prefix cache: a tile of K, and where K and V are INT8 a block that has
+  // scales of its own.
+  uint32_t cached_block_tokens = 16;
+  uint32_t int8_block_tokens = kInt8BlockTokens;
   // Tokens of the blocks that are copied to a spill tier together; plan::kSpillBlockTokens at most.
   uint32_t copied_run_tokens = plan::kSpillBlockTokens;
   // Partition token_range: sequences are cut into spans of so many tokens, which may lie on
@@ -122,6 +124,10 @@ struct SchedulerOptions {
   // The form of K and V of sequences by the path.
   KvForm FormOf(plan::AttentionPath path) const {
     return path == plan::AttentionPath::kRemoteInt8 ? KvForm::kInt8 : kv;
+  }
+  // Tokens of a block of the prefix cache in slots of the share.
+  uint32_t CachedBlockTokensOn(const MemoryNodeShare& share) const {
+    return share.form.value_or(kv) == KvForm::kInt8 ? int8_block_tokens : cached_block_tokens;
   }
   // Whether sequences by the path may live there.
   bool MayHold(const MemoryNodeShare& share, plan::AttentionPath path) const {

@@ -27,6 +27,7 @@ void KeepTwoForms(Prng random, SimWorkload& workload) {
   options.prefill_lanes = {};
   options.int8_tails = options.running_max;
   options.cached_block_tokens = 1 + static_cast<uint32_t>(random.Below(16));
+  options.int8_block_tokens = 1 + static_cast<uint32_t>(random.Below(16));
   options.memory_nodes = InTwoForms(options.memory_nodes);
   for (SimArrival& arrival : workload.arrivals) {
     for (core::SequenceRequest& request : arrival.requests) {

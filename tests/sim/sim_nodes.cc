@@ -272,7 +272,7 @@ void SimNodes::Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& 
       return Fail(absl::StrCat("slot ", slot, " of node ", node, " is given to sequence ",
                                allocation.sequence, " while another one holds it"));
     }
-    const size_t block = options_.cached_block_tokens;
+    const size_t block = options_.int8_block_tokens;
     const size_t block_end = (index / block + 1) * block;
     if (options_.FormOf(entry->join.path) == KvForm::kInt8 && !slots[slot].owners.empty() &&
         block_end > entry->join.tokens.size()) {

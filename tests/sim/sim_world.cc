@@ -57,7 +57,7 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   if (sim.int8) {
     workload.options.kv = KvForm::kInt8;
     workload.options.int8_tails = workload.options.running_max;
-    workload.options.cached_block_tokens = 1 + static_cast<uint32_t>(sim.seed % 16);
+    workload.options.int8_block_tokens = 1 + static_cast<uint32_t>(sim.seed % 16);
   }
   if (sim.spills) {
     HaveSpillTiers(sim.seed, workload);

@@ -35,7 +35,8 @@ class PartsTest : public testing::Test {
       shares.push_back({.slots = count, .spill = spill});
     }
     spills_.Reset(shares);
-    cache_.Reset(nodes, keeps_prefixes, UINT32_MAX, HasSpillTier(shares));
+    cache_.Reset(std::vector<uint32_t>(nodes, kCachedBlockTokens), keeps_prefixes, UINT32_MAX,
+                 HasSpillTier(shares));
     kept_.Reset(nodes, span_tokens);
   }
 

@@ -127,7 +127,7 @@ TEST_F(SchedulerBeamsTest, BeamsThatQueueGetTheSlotsThatTheirSiblingsKeep) {
     options.running_max = 1;
     options.kv = KvForm::kInt8;
     options.int8_tails = 1;
-    options.cached_block_tokens = 6;
+    options.int8_block_tokens = 6;
     Make(options);
     ASSERT_TRUE(scheduler_->Submit(Search(1, 20, 28, 3)).ok());
     Run();
@@ -143,7 +143,7 @@ TEST_F(SchedulerBeamsTest, WithInt8BeamsShareClosedBlocksAlone) {
   SchedulerOptions options = SmallOptions();
   options.kv = KvForm::kInt8;
   options.int8_tails = options.running_max;
-  options.cached_block_tokens = 8;
+  options.int8_block_tokens = 8;
   Make(options);
   ASSERT_TRUE(scheduler_->Submit(Search(1, 20, 27, 2)).ok());
   const std::vector<plan::StepPlan> plans = Run();
