@@ -185,7 +185,7 @@ class Cluster(Running):
                  query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
                  prefix_cache="off", fetch=None, sequence_tokens_max=SEQUENCE_TOKENS_MAX, scratch_tokens=None, memory_budget=None,
                  weights_budget=None, weights=None, kv_form=None, spill=None, attend=True,
-                 compute_capacity=None):
+                 compute_capacity=None, partition=None):
         """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
         `auto_load`: policy auto, for (rows, context); `compute_cores` may have those of the memory nodes too.
         `fetch`: (policy, its keys of `fetch:`). `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights` (packed, bf16, int8): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
@@ -211,6 +211,7 @@ class Cluster(Running):
             kv += f", weights: {weights}"
         scratch = f", scratch_tokens: {scratch_tokens}" if scratch_tokens else ""
         policy = "local" if local else "auto" if auto_load else fetch[0] if fetch else "attend_remote"
+        spread = f"partition: {partition}\n" if partition else ""
         load = "policy_load: {{rows: {}, context: {}}}\n".format(*auto_load) if auto_load else ""
         if fetch:
             load += f"fetch: {json.dumps(fetch[1])}\n"
@@ -221,7 +222,7 @@ class Cluster(Running):
             f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}{kv}}}\n{prefill}'
             f"policy: {policy}\n{load}{f'kv: {kv_form}' if kv_form else ''}\n{'' if local else memory}\n"
             f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}, query_first: {query_first}}}\n"
-            f'transport: "{transport}"\nprefix_cache: {prefix_cache}\n'
+            f'transport: "{transport}"\nprefix_cache: {prefix_cache}\n{spread}'
             f"prefill: {{mode: {'dedicated' if prefill else 'inline'}, chunk_tokens: {chunk_tokens}{scratch}}}\n"
             f"limits: {{sequence_tokens_max: {sequence_tokens_max}, running_max: {running_max}}}\n")
         compute = ["c0", "p0"] if prefill else ["c0"]
@@ -229,8 +230,16 @@ class Cluster(Running):
         self.names = [("lamina-coordinator", "coordinator")] + [("lamina-compute", name) for name in compute]
         self.names += [("lamina-memory", name) for name in names]
 
+    def process(self, name):
+        return self.processes[[node for _, node in self.names].index(name)]
+
     def pid(self, name):
-        return self.processes[[node for _, node in self.names].index(name)].pid
+        return self.process(name).pid
+
+    def kill(self, name):
+        """As a crash would end it."""
+        self.process(name).kill()
+        self.process(name).wait()
 
     def __enter__(self):
         need("lamina", *{program for program, _ in self.names})

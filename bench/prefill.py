@@ -10,8 +10,6 @@ where prompts run and on which cores:
 
 import argparse
 import json
-import os
-import selectors
 import statistics
 import subprocess
 import time
@@ -20,44 +18,10 @@ import cluster
 import processor
 import remote
 from programs import program
+from readers import Readers, prompt_of
 
 QUIET_SECONDS = 6.0  # Undisturbed, before the prompt.
 PROMPT_SECONDS_MAX = 300
-WORD = "Item {} of the list."
-
-
-class Readers:
-    """Running requests: when each of them got a piece of text (one token, seldom more)."""
-
-    def __init__(self, address, count, tokens):
-        self.pieces = [[] for _ in range(count)]
-        self.selector = selectors.DefaultSelector()
-        self.processes = []
-        for i in range(count):
-            process = subprocess.Popen(
-                [program("lamina"), "generate", "--server", address, "--prompt", f"Once upon a time, {i}",
-                 "--max-tokens", str(tokens), "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-            self.processes.append(process)
-            self.selector.register(process.stdout, selectors.EVENT_READ, i)
-
-    def read_until(self, done):
-        while not done():
-            for key, _ in self.selector.select(0.01):
-                now = time.monotonic()
-                if not os.read(key.fd, 4096):
-                    raise RuntimeError("a running request has ended: give it more tokens")
-                self.pieces[key.data].append(now)
-
-    def gaps(self, begin, end):
-        """Milliseconds between pieces, of those that came in the time given."""
-        return sorted((after - before) * 1e3 for times in self.pieces
-                      for before, after in zip(times, times[1:]) if begin <= after <= end)
-
-    def end(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
-            process.stdout.close()
 
 
 def summary(gaps):
@@ -65,16 +29,11 @@ def summary(gaps):
     return {"p50_ms": statistics.median(gaps), "p99_ms": at(0.99), "max_ms": gaps[-1], "tokens": len(gaps)}
 
 
-def prompt_of(tokens):
-    """Nine tokens an item."""
-    return " ".join(WORD.format(100 + i % 900) for i in range(tokens // 9))
-
-
 def measure(arguments, name, chunk, prefill_cores):
     on = cluster.Remote(arguments.server) if arguments.server else cluster.Cluster(
         arguments.lanes, memory_nodes=1, chunk_tokens=chunk, prefill_cores=prefill_cores)
     with on as running:
-        readers = Readers(running.address, arguments.rows, arguments.tokens)
+        readers = Readers(running.address, [f"Once upon a time, {i}" for i in range(arguments.rows)], arguments.tokens)
         try:
             readers.read_until(lambda: all(len(times) > 16 for times in readers.pieces))
             quiet_begin = time.monotonic()

@@ -30,6 +30,7 @@ Suites:
   pipeline   two lanes against one, next to the bound of an event simulation with the measured times, and with what dense
              layers and attention take from each other
   local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
+  loss       how long running requests pause when a memory node is lost, and how many tokens are computed again
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   int8       perplexity with kv int8 next to bf16, on the committed text, and the tokens that fit
   weights_int8  perplexity and decoding with weights int8 next to bf16, in turns
@@ -104,11 +105,11 @@ case "$suite" in
       *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
     esac
     ;;
-  all | chat | choice | conversations | decode | fetch | gateway | int8 | local | long_prompt | overlap | packed | peers | pipeline | policies | predict | prefill | spill | trace | transport | weights_int8)
+  all | chat | choice | conversations | decode | fetch | gateway | int8 | local | long_prompt | loss | overlap | packed | peers | pipeline | policies | predict | prefill | spill | trace | transport | weights_int8)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt chat conversations choice pipeline local gateway int8 weights_int8 spill trace paper experiment policies predict peers all" >&2
+    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt loss chat conversations choice pipeline local gateway int8 weights_int8 spill trace paper experiment policies predict peers all" >&2
     exit 2
     ;;
 esac

@@ -34,35 +34,87 @@ Admission::Admission(const SchedulerOptions& options, SequenceLife& life,
       placement_(placement) {}
 
 void Admission::Admit(OpenSteps& open) {
-  while (AdmitFirst(open)) {
+  if (!survivors_known_) {
+    FindSurvivors();
+  }
+  if (AdmitSurvivors(open)) {
+    return;
+  }
+  while (!life_.waiting().empty() &&
+         TryJoin(**life_.waiting().begin(), /*found_min=*/0, open) == Outcome::kJoined) {
   }
 }
 
-bool Admission::AdmitFirst(OpenSteps& open) {
-  if (life_.waiting().empty() || places_.lanes.running() >= options_.running_max) {
-    return false;
+void Admission::FindSurvivors() {
+  survivors_known_ = true;
+  survivors_.clear();
+  for (const Sequence* sequence : life_.waiting()) {
+    if (sequence->committed.empty()) {
+      continue;
+    }
+    uint64_t found = 0;  // On all nodes where it is cut, else on one.
+    for (const PrefixCache::Found& there : FoundOnNodes(*sequence)) {
+      found =
+          options_.span_tokens > 0 ? found + there.tokens : std::max<uint64_t>(found, there.tokens);
+    }
+    if (found > 0 && sequence->tokens() <= found + MissingOfSurvivor(*sequence)) {
+      survivors_.push_back(sequence->request.id);
+    }
   }
-  Sequence& first = **life_.waiting().begin();
-  if (!HasTail(options_, places_, life_.PathOf(first.request))) {
-    return false;
+}
+
+// It finds whole blocks of the cache, and its last token was never an input.
+uint32_t Admission::MissingOfSurvivor(const Sequence& sequence) const {
+  const bool int8 = options_.FormOf(life_.PathOf(sequence.request)) == KvForm::kInt8;
+  return int8 ? options_.int8_block_tokens : options_.cached_block_tokens;
+}
+
+// A survivor stays where its K and V are, however little there is to do elsewhere. Where it is cut
+// its parts say where.
+uint32_t Admission::FoundBySurvivor(const Sequence& sequence) const {
+  const uint32_t tokens = sequence.tokens();
+  return options_.span_tokens > 0 ? 0 : tokens - std::min(tokens, MissingOfSurvivor(sequence));
+}
+
+// In steps of their own, so that what they compute is there soonest.
+bool Admission::AdmitSurvivors(OpenSteps& open) {
+  bool joined = false;
+  while (!survivors_.empty()) {
+    Sequence* const next = life_.Find(survivors_.front());
+    const bool waits = next != nullptr && next->state == SequenceState::kWaiting;
+    const Outcome outcome = waits ? TryJoin(*next, FoundBySurvivor(*next), open) : Outcome::kLacks;
+    if (outcome == Outcome::kWaits) {
+      break;
+    }
+    joined |= outcome == Outcome::kJoined;
+    survivors_.pop_front();
+  }
+  // Where nothing runs no other step would come.
+  return joined || (!survivors_.empty() && places_.lanes.running() > 0);
+}
+
+Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenSteps& open) {
+  if (places_.lanes.running() >= options_.running_max ||
+      !HasTail(options_, places_, life_.PathOf(first.request))) {
+    return Outcome::kWaits;
   }
   if (!life_.draining().empty() && life_.Before(**life_.draining().begin(), first)) {
-    return false;  // It waits again in a moment, in front of this one.
+    return Outcome::kWaits;  // The other one waits again in a moment, in front of this one.
   }
-  const auto lane = PickLaneToJoin(open, first);
+  const auto lane = PickLaneToJoin(open, first, found_min);
   if (!lane) {
-    return false;
+    return Outcome::kWaits;
   }
   OpenStep& step = open.at(*lane);
   if (maker_.TokensForNewcomer(step) == 0) {
-    return false;  // Prompts before it have taken this step; the next one is soon.
+    return Outcome::kWaits;  // Prompts before it have taken this step; the next one is soon.
   }
   if (first.spill != 0) {
-    return Restore(first, *lane, step);
+    return Restore(first, *lane, step) ? Outcome::kJoined : Outcome::kLacks;
   }
-  const std::vector<uint32_t> nodes = PickNodesFor(first, *lane);
+  const std::vector<uint32_t> nodes = PickNodesFor(first, *lane, found_min);
   if (nodes.empty()) {
-    return false;
+    return Outcome::kLacks;
   }
   PrefixCache::Found found = places_.cache.Find(first, nodes[0]);
   if (found.away > 0 && !cost::ReadPays(places_.spills.RatesOf(nodes[0]), found.away)) {
@@ -70,10 +122,10 @@ bool Admission::AdmitFirst(OpenSteps& open) {
   }
   const uint32_t there = places_.kept.NextMissing(first, found.tokens + found.away);
   if (there > 0 && found.away == 0 && !maker_.HasRoom(step)) {
-    return false;  // What follows a found prefix is rows, and those of this step are given away.
+    return Outcome::kWaits;  // Rows follow a found prefix, and those of this step are given away.
   }
   if (IsWorthWaiting(found, first) || !MakeRoomFor(first, nodes[0], found)) {
-    return false;
+    return Outcome::kLacks;
   }
   if (there == 0) {  // Else the rest of its prompt is rows.
     first.scratch_tokens = std::min(places_.kept.EndOfMissing(first, 0), options_.scratch_tokens);
@@ -82,13 +134,13 @@ bool Admission::AdmitFirst(OpenSteps& open) {
     }
     const auto offset = places_.borders.TakeScratch(*lane, first.scratch_tokens);
     if (!offset) {
-      return false;
+      return Outcome::kLacks;
     }
     first.scratch_offset = *offset;
     first.has_scratch = true;
   }
   Join(first, *lane, nodes, found.away, step);
-  return true;
+  return Outcome::kJoined;
 }
 
 bool Admission::MakeRoomFor(Sequence& sequence, uint32_t node, const PrefixCache::Found& found) {
@@ -121,7 +173,8 @@ std::vector<PrefixCache::Found> Admission::FoundOnNodes(const Sequence& sequence
   return found;
 }
 
-std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, const Sequence& sequence) {
+std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, const Sequence& sequence,
+                                                  uint32_t found_min) {
   const plan::AttentionPath path = life_.PathOf(sequence.request);
   const Lanes& lanes = places_.lanes;
   std::vector<LaneLoad> loads = balance_.LoadsFor(path);
@@ -137,13 +190,14 @@ std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, const Sequenc
     }
   }
   if (lanes.homes().bound()) {
-    KeepLanesWithHome(sequence, loads);
+    KeepLanesWithHome(sequence, found_min, loads);
   }
   return placement_.LaneOfNewcomer(loads, lanes.has_prefill());
 }
 
 // A node is compared by the work of its lanes: their rows take dense arithmetic there, too.
-void Admission::KeepLanesWithHome(const Sequence& sequence, std::vector<LaneLoad>& lanes) {
+void Admission::KeepLanesWithHome(const Sequence& sequence, uint32_t found_min,
+                                  std::vector<LaneLoad>& lanes) {
   const LaneHomes& homes = places_.lanes.homes();
   const size_t nodes = options_.memory_nodes.size();
   std::vector<uint64_t> work(nodes);
@@ -154,8 +208,9 @@ void Admission::KeepLanesWithHome(const Sequence& sequence, std::vector<LaneLoad
     has_lane[node] = has_lane[node] || lanes[lane].has_room;
   }
   const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
-  std::vector<NodeLoad>& loads = LoadsOfNodes(sequence, joins, work, std::vector<uint32_t>(nodes),
-                                              places_.cache.FindOnNodes(sequence));
+  std::vector<NodeLoad>& loads =
+      LoadsOfNodes(sequence, joins, found_min, work, std::vector<uint32_t>(nodes),
+                   places_.cache.FindOnNodes(sequence));
   for (uint32_t node = 0; node < nodes; ++node) {
     loads[node].fits =
         has_lane[node] &&
@@ -194,7 +249,8 @@ uint64_t Admission::SlotsWanted(uint32_t node, uint32_t tokens,
 // whole spans of one sequence as fit side by side, so that the sequence can grow to its end
 // when it is alone. Spans of which something is kept are where they were, and take their places
 // before the others.
-std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t lane) {
+std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t lane,
+                                              uint32_t found_min) {
   const Lanes& lanes = places_.lanes;
   const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
   // The context that it will decode with: of all lanes, if its lane is not decided yet.
@@ -216,7 +272,7 @@ std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t
       ++part;
       continue;
     }
-    std::vector<NodeLoad>& loads = LoadsOfNodes(sequence, tokens, seen_, taken_, kept);
+    std::vector<NodeLoad>& loads = LoadsOfNodes(sequence, tokens, found_min, seen_, taken_, kept);
     for (uint32_t node = 0; node < loads.size(); ++node) {
       loads[node].fits &= lanes.homes().MayLive(lane, node);
     }
@@ -249,6 +305,7 @@ bool Admission::KeptHaveRoom(absl::Span<const KeptSequences::Part> parts, uint32
 }
 
 std::vector<NodeLoad>& Admission::LoadsOfNodes(const Sequence& sequence, uint32_t tokens,
+                                               uint32_t found_min,
                                                const std::vector<uint64_t>& seen,
                                                const std::vector<uint32_t>& taken,
                                                const std::vector<PrefixCache::Found>& kept) {
@@ -264,7 +321,7 @@ std::vector<NodeLoad>& Admission::LoadsOfNodes(const Sequence& sequence, uint32_
     const uint64_t wanted = SlotsWanted(node, taken[node] + tokens, found);
     loads_.push_back({.lane_context_tokens = seen[node],
                       .bandwidth = share.bandwidth_bytes_per_second,
-                      .fits = options_.MayHold(share, path) &&
+                      .fits = options_.MayHold(share, path) && found.tokens >= found_min &&
                               taken[node] + uint64_t{span_max} <= share.slots &&
                               HasSlots(node, wanted, free, found),
                       .kept_tokens = options_.span_tokens > 0 ? 0 : found.tokens + found.away,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Admission: lets waiting sequences into open steps, strictly in service order, so that nobody
+// Admission: lets waiting sequences into open steps, in service order, so that nobody
 // waits for ever behind smaller ones. A newcomer needs a lane with room for its row, memory nodes
 // with room for its tokens and some more, scratch for its prompt, and tokens of a step's budget.
 // Where lanes are bound to nodes (lane_homes.h) the two are chosen together.
@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -28,29 +29,48 @@ class Admission {
   Admission(const SchedulerOptions& options, SequenceLife& life, const SequenceLife::Places& places,
             const LaneBalance& balance, StepMaker& maker, Placement& placement);
 
+  // An epoch has begun. What ran before and finds its K and V joins first: it has a row to compute,
+  // and would wait for prompts of those that have lost theirs, which would drop what it finds.
+  void BeginEpoch() { survivors_known_ = false; }
+
   // Lets in as many as there is room for.
   void Admit(OpenSteps& open);
 
  private:
-  // Lets the first in service order in, unless something is missing.
-  bool AdmitFirst(OpenSteps& open);
+  enum class Outcome : uint8_t {
+    kJoined,
+    kWaits,  // For another step.
+    kLacks,  // Room that others have, or what another one makes.
+  };
+  // Lets the sequence in, unless something is missing. It joins where it finds so many tokens.
+  Outcome TryJoin(Sequence& sequence, uint32_t found_min, OpenSteps& open);
+  // Which of the waiting find nearly all of their tokens.
+  void FindSurvivors();
+  // The most tokens that one whose node has stayed does not find,
+  uint32_t MissingOfSurvivor(const Sequence& sequence) const;
+  // and how many it has to find where it joins.
+  uint32_t FoundBySurvivor(const Sequence& sequence) const;
+  // Whether others have to wait for them.
+  bool AdmitSurvivors(OpenSteps& open);
   // The open lane that a newcomer joins; none when it has to wait for the next step of one.
-  std::optional<uint32_t> PickLaneToJoin(OpenSteps& open, const Sequence& sequence);
+  std::optional<uint32_t> PickLaneToJoin(OpenSteps& open, const Sequence& sequence,
+                                         uint32_t found_min);
   // Takes the room from lanes whose node has none for the newcomer. If K and V of its first tokens
   // are on the node where placement would have it, from those of all other nodes. Requires: lanes
   // are bound.
-  void KeepLanesWithHome(const Sequence& sequence, std::vector<LaneLoad>& lanes);
+  void KeepLanesWithHome(const Sequence& sequence, uint32_t found_min,
+                         std::vector<LaneLoad>& lanes);
   // The memory nodes of the spans that a sequence joins with in this lane; empty when there is no
   // room. What it finds kept on a node takes no room there.
-  std::vector<uint32_t> PickNodesFor(const Sequence& sequence, uint32_t lane);
+  std::vector<uint32_t> PickNodesFor(const Sequence& sequence, uint32_t lane, uint32_t found_min);
   // Whether nodes with these parts of a newcomer have room for what it takes there (taken_, with
   // the last span as if it were full).
   bool KeptHaveRoom(absl::Span<const KeptSequences::Part> parts, uint32_t joins,
                     const std::vector<PrefixCache::Found>& kept);
   // The load of each node for the next `tokens` tokens of a newcomer, which has taken so many slots
-  // there and makes its lane see so many tokens. `kept`: what it finds on each. Valid until the
-  // next call.
-  std::vector<NodeLoad>& LoadsOfNodes(const Sequence& sequence, uint32_t tokens,
+  // there and makes its lane see so many tokens. `kept`: what it finds on each; it has to find
+  // `found_min`. Valid until the next call.
+  std::vector<NodeLoad>& LoadsOfNodes(const Sequence& sequence, uint32_t tokens, uint32_t found_min,
                                       const std::vector<uint64_t>& seen,
                                       const std::vector<uint32_t>& taken,
                                       const std::vector<PrefixCache::Found>& kept);
@@ -83,6 +103,8 @@ class Admission {
   const LaneBalance& balance_;
   StepMaker& maker_;
   Placement& placement_;
+  std::deque<plan::SequenceId> survivors_;  // Of the epoch before, in service order.
+  bool survivors_known_ = true;
   // Lists with an entry for each node, made anew for each newcomer in the memory of the last one's.
   std::vector<NodeLoad> loads_;
   std::vector<uint64_t> seen_;

@@ -388,6 +388,7 @@ void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& m
   impl_->cache.Restore(blocks, successors);
   impl_->kept.Restore(successors);
   impl_->epoch = epoch;
+  impl_->admission.BeginEpoch();
   impl_->life.EndLongerThan(impl_->options, events);
   impl_->beams.Translate(events);
 }

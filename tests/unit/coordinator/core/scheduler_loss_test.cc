@@ -223,5 +223,58 @@ TEST_F(SchedulerLossTest, NothingIsKeptWhereThatIsOffOrPromptsHaveLanesOfTheirOw
   }
 }
 
+// Who has lost nothing goes on at once: prompts of the others come behind it, whatever the queue
+// is.
+TEST_F(SchedulerLossTest, WhoHasLostNothingJoinsFirst) {
+  SchedulerOptions options = Cut(2, 600);
+  options.span_tokens = 0;
+  options.scratch_tokens = 128;
+  options.rows_max = 64;
+  Make(options);
+  constexpr plan::SequenceId kCount = 6;
+  for (plan::SequenceId id = 1; id <= kCount; ++id) {
+    SequenceRequest request = Request(id, 90, 120);
+    request.cache_salt = absl::StrCat(id);
+    ASSERT_TRUE(scheduler_->Submit(request).ok());
+  }
+  std::map<plan::SequenceId, uint32_t> node;
+  for (int i = 0; i < 100 && IndicesOf(kCount).empty(); ++i) {
+    for (const plan::StepPlan& plan : Plan()) {
+      for (const plan::SequenceJoin& join : plan.joins) {
+        node[join.id] = join.memory_node;
+      }
+    }
+    StepDone();
+  }
+  ASSERT_THAT(node, SizeIs(kCount));
+  std::set<plan::SequenceId> stay;
+  for (const auto& [id, lives_on] : node) {
+    ASSERT_FALSE(IndicesOf(id).empty()) << id;
+    if (lives_on == 0) {
+      stay.insert(id);
+    }
+  }
+  ASSERT_GT(stay.size(), 1u);
+  ASSERT_LT(stay.size(), kCount);
+  ASSERT_FALSE(stay.contains(kCount) && stay.contains(1)) << "then the queue tells nothing";
+
+  Lose(options, {"1"});
+  std::set<plan::SequenceId> joined;
+  for (const plan::StepPlan& plan : Plan()) {
+    EXPECT_TRUE(plan.chunks.empty());
+    for (const plan::SequenceJoin& join : plan.joins) {
+      joined.insert(join.id);
+    }
+  }
+  EXPECT_EQ(joined, stay);
+  const size_t before = events_.tokens.size();
+  ASSERT_TRUE(StepDone());
+  EXPECT_EQ(events_.tokens.size(), before + stay.size()) << "each has its next token";
+  RunAll();
+  for (plan::SequenceId id = 1; id <= kCount; ++id) {
+    EXPECT_THAT(IndicesOf(id), SizeIs(30)) << id;
+  }
+}
+
 }  // namespace
 }  // namespace lamina::core
