@@ -120,6 +120,7 @@ Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenS
   if (found.away > 0 && !cost::ReadPays(places_.spills.RatesOf(nodes[0]), found.away)) {
     found.away = 0;
   }
+  TakeTail(first, nodes[0], found);
   const uint32_t there = places_.kept.NextMissing(first, found.tokens + found.away);
   if (there > 0 && found.away == 0 && !maker_.HasRoom(step)) {
     return Outcome::kWaits;  // Rows follow a found prefix, and those of this step are given away.
@@ -143,12 +144,25 @@ Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenS
   return Outcome::kJoined;
 }
 
+// Without the blocks before it, a tail takes slots from others and is of no use.
+void Admission::TakeTail(const Sequence& sequence, uint32_t node, PrefixCache::Found& found) {
+  if (options_.span_tokens > 0) {
+    return;
+  }
+  if (places_.kept.HasTailBehind(sequence, node, found.tokens)) {
+    found.tokens += places_.kept.PartsOf(sequence)[0].tokens;
+  } else {
+    places_.kept.Drop(sequence);
+  }
+}
+
 bool Admission::MakeRoomFor(Sequence& sequence, uint32_t node, const PrefixCache::Found& found) {
   if (options_.span_tokens > 0) {
     return MakeRoomForSpans(sequence);
   }
   const uint64_t wanted = SlotsWanted(node, options_.SlotsAtOnce(sequence.tokens()), found);
   places_.cache.MakeRoomFor(sequence, node, wanted);
+  places_.kept.MakeRoom(node, wanted, &sequence);
   return places_.kv.directory().SlotsFree(node) >= wanted;
 }
 
@@ -167,8 +181,11 @@ bool Admission::MakeRoomForSpans(const Sequence& sequence) {
 std::vector<PrefixCache::Found> Admission::FoundOnNodes(const Sequence& sequence) const {
   std::vector<PrefixCache::Found> found = places_.cache.FindOnNodes(sequence);
   for (const KeptSequences::Part& part : places_.kept.PartsOf(sequence)) {
-    found[part.node].tokens += part.tokens;
-    found[part.node].unused += part.tokens;
+    PrefixCache::Found& there = found[part.node];
+    if (options_.span_tokens > 0 || there.tokens == part.first) {
+      there.tokens += part.tokens;
+      there.unused += part.tokens;
+    }
   }
   return found;
 }
@@ -208,9 +225,8 @@ void Admission::KeepLanesWithHome(const Sequence& sequence, uint32_t found_min,
     has_lane[node] = has_lane[node] || lanes[lane].has_room;
   }
   const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
-  std::vector<NodeLoad>& loads =
-      LoadsOfNodes(sequence, joins, found_min, work, std::vector<uint32_t>(nodes),
-                   places_.cache.FindOnNodes(sequence));
+  std::vector<NodeLoad>& loads = LoadsOfNodes(sequence, joins, found_min, work,
+                                              std::vector<uint32_t>(nodes), FoundOnNodes(sequence));
   for (uint32_t node = 0; node < nodes; ++node) {
     loads[node].fits =
         has_lane[node] &&
@@ -257,7 +273,9 @@ std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t
   seen_ = lanes.IsPrefill(lane) ? lanes.context_tokens() : lanes[lane].context_tokens;
   taken_.assign(options_.memory_nodes.size(), 0);
   const std::vector<PrefixCache::Found> kept = FoundOnNodes(sequence);
-  const absl::Span<const KeptSequences::Part> parts = places_.kept.PartsOf(sequence);
+  const absl::Span<const KeptSequences::Part> parts = options_.span_tokens > 0
+                                                          ? places_.kept.PartsOf(sequence)
+                                                          : absl::Span<const KeptSequences::Part>();
   for (const KeptSequences::Part& part : parts) {
     taken_[part.node] += options_.span_tokens;
     seen_[part.node] += std::min(options_.span_tokens, joins - part.first);
@@ -382,7 +400,7 @@ bool Admission::Restore(Sequence& sequence, uint32_t lane, OpenStep& open) {
     return false;
   }
   const uint64_t wanted = SlotsWanted(node, tokens, {});
-  places_.cache.MakeRoom(node, wanted);
+  places_.MakeRoom(node, wanted);
   if (places_.kv.directory().SlotsFree(node) < wanted) {
     return false;
   }

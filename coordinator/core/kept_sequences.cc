@@ -3,32 +3,49 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 
 namespace lamina::core {
 namespace {
 
-// The slots of the first `tokens` tokens.
-std::vector<Extent> FirstOf(absl::Span<const Extent> extents, uint32_t tokens) {
-  std::vector<Extent> first;
+// The slots of `tokens` tokens behind the first `skip`.
+std::vector<Extent> SlotsBehind(absl::Span<const Extent> extents, uint32_t skip, uint32_t tokens) {
+  std::vector<Extent> slots;
   for (const Extent& extent : extents) {
-    if (tokens == 0) {
-      break;
+    const uint32_t passed = std::min(skip, extent.tokens);
+    skip -= passed;
+    const uint32_t taken = std::min(tokens, extent.tokens - passed);
+    if (taken > 0) {
+      slots.push_back({extent.first_slot + passed, taken});
+      tokens -= taken;
     }
-    first.push_back({extent.first_slot, std::min(tokens, extent.tokens)});
-    tokens -= first.back().tokens;
   }
   LAMINA_CHECK(tokens == 0);
-  return first;
+  return slots;
 }
 
 }  // namespace
 
 void KeptSequences::Reset(uint32_t memory_nodes, uint32_t span_tokens) {
+  keeps_ = span_tokens > 0;
   span_tokens_ = span_tokens;
-  slots_on_.assign(memory_nodes, 0);
+  block_tokens_.assign(memory_nodes, 0);
+  ForgetSlots();
+}
+
+void KeptSequences::ResetTails(std::vector<uint32_t> block_tokens) {
+  keeps_ = true;
+  span_tokens_ = 0;
+  block_tokens_ = std::move(block_tokens);
+  ForgetSlots();
+}
+
+void KeptSequences::ForgetSlots() {
+  slots_on_.assign(block_tokens_.size(), 0);
   for (auto& [sequence, parts] : entries_) {
     for (Part& part : parts) {
       part.kept = nullptr;
@@ -37,11 +54,15 @@ void KeptSequences::Reset(uint32_t memory_nodes, uint32_t span_tokens) {
 }
 
 bool KeptSequences::Keeps(const Sequence& sequence) const {
-  return keeps() && !sequence.request.score && !sequence.request.is_beam;
+  return keeps_ && !sequence.request.score && !sequence.request.is_beam;
 }
 
-void KeptSequences::Stored(const Sequence& sequence, uint32_t first, uint32_t tokens) {
+void KeptSequences::Stored(Sequence& sequence, uint32_t first, uint32_t tokens) {
   if (!Keeps(sequence)) {
+    return;
+  }
+  if (!cuts()) {
+    sequence.stored_tokens = first + tokens;
     return;
   }
   Parts& parts = entries_[&sequence];
@@ -64,33 +85,63 @@ void KeptSequences::Save(const Sequence& sequence) {
   if (!Keeps(sequence) || !sequence.runs()) {
     return;
   }
-  const plan::SequenceId id = sequence.request.id;
-  if (sequence.state == SequenceState::kDecoding) {
-    Parts& parts = entries_[&sequence];
-    parts.clear();
-    const uint32_t stored = sequence.tokens() - 1;
-    kv_.VisitSpans(id, [&](const SequenceKv::Span& span) {
-      if (span.first < stored) {
-        parts.push_back({.first = span.first,
-                         .tokens = std::min(span.tokens, stored - span.first),
-                         .node = span.node});
-      }
-    });
+  const bool decodes = sequence.state == SequenceState::kDecoding;
+  const uint32_t stored = sequence.tokens() - 1;
+  if (!cuts()) {
+    entries_[&sequence] =
+        TailOf(sequence, decodes ? stored : std::min(stored, sequence.stored_tokens));
+  } else if (decodes) {
+    entries_[&sequence] = SpansOf(sequence, stored);
   }
   const auto entry = entries_.find(&sequence);
   if (entry == entries_.end()) {
     return;
   }
   for (Part& part : entry->second) {
-    const HeldSpan span(id, part.first / span_tokens_);
-    part.slots = FirstOf(kv_.directory().ExtentsOf(span), part.tokens);
+    const uint32_t span = cuts() ? part.first / span_tokens_ : 0;
+    const uint32_t skip = cuts() ? 0 : part.first;
+    part.slots = SlotsBehind(kv_.directory().ExtentsOf(HeldSpan(sequence.request.id, span)), skip,
+                             part.tokens);
   }
+}
+
+KeptSequences::Parts KeptSequences::SpansOf(const Sequence& sequence, uint32_t stored) const {
+  Parts parts;
+  kv_.VisitSpans(sequence.request.id, [&](const SequenceKv::Span& span) {
+    if (span.first < stored) {
+      parts.push_back({.first = span.first,
+                       .tokens = std::min(span.tokens, stored - span.first),
+                       .node = span.node});
+    }
+  });
+  return parts;
+}
+
+// It is nothing where the cache has no blocks of the sequence, or another form of its last one.
+KeptSequences::Parts KeptSequences::TailOf(const Sequence& sequence, uint32_t stored) const {
+  const uint32_t unit = UnitOn(sequence.node);
+  if (unit == 0 || sequence.request.lossy || sequence.held->released > 0 || sequence.spill != 0) {
+    return {};
+  }
+  const uint32_t tokens = stored % unit;
+  const uint32_t first = stored - tokens;
+  if (tokens == 0) {
+    return {};
+  }
+  return {{.first = first,
+           .tokens = tokens,
+           .node = sequence.node,
+           .bare = sequence.held->BareIn(first, tokens)}};
 }
 
 void KeptSequences::Restore(const std::vector<std::optional<uint32_t>>& nodes) {
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     Parts& parts = entry->second;
-    std::erase_if(parts, [&](const Part& part) { return !keeps() || !nodes[part.node]; });
+    std::erase_if(parts, [&](const Part& part) {
+      const std::optional<uint32_t>& node = nodes[part.node];
+      const uint32_t unit = keeps_ && node ? UnitOn(*node) : 0;
+      return unit == 0 || part.first % unit != 0 || part.tokens > unit;
+    });
     for (Part& part : parts) {
       part.node = *nodes[part.node];
       part.kept = kv_.ClaimKept(part.node, part.slots);
@@ -146,6 +197,11 @@ uint32_t KeptSequences::EndOfMissing(const Sequence& sequence, uint32_t from) co
   return sequence.tokens();
 }
 
+bool KeptSequences::HasTailBehind(const Sequence& sequence, uint32_t node, uint32_t tokens) const {
+  const absl::Span<const Part> parts = PartsOf(sequence);
+  return !cuts() && !parts.empty() && parts[0].node == node && parts[0].first == tokens;
+}
+
 std::vector<HeldExtent> KeptSequences::JoinSpan(const Sequence& sequence) {
   const auto entry = entries_.find(&sequence);
   if (entry == entries_.end()) {
@@ -158,9 +214,9 @@ std::vector<HeldExtent> KeptSequences::JoinSpan(const Sequence& sequence) {
   if (part == parts.end()) {
     return {};
   }
-  tokens_asked_ += part == parts.begin() ? sequence.join_tokens : 0;
+  tokens_asked_ += cuts() && part == parts.begin() ? sequence.join_tokens : 0;
   tokens_found_ += part->tokens;
-  std::vector<HeldExtent> slots = kv_.ShareKept(*part->kept, id);
+  std::vector<HeldExtent> slots = kv_.ShareKept(*part->kept, id, part->bare);
   Release(*part);
   return slots;
 }
@@ -187,18 +243,27 @@ void KeptSequences::MakeRoom(uint32_t node, uint64_t slots, const Sequence* keep
   }
 }
 
+uint32_t KeptSequences::parts_with_slots() const {
+  uint32_t count = 0;
+  for (const auto& [sequence, parts] : entries_) {
+    count += static_cast<uint32_t>(
+        absl::c_count_if(parts, [](const Part& part) { return part.kept != nullptr; }));
+  }
+  return count;
+}
+
 absl::Status KeptSequences::Audit() const {
   std::vector<uint32_t> slots(slots_on_.size());
-  size_t kept = 0;
   for (const auto& [sequence, parts] : entries_) {
     const auto broken = [id = sequence->request.id](absl::string_view what) {
       return absl::InternalError(absl::StrCat("what is kept of sequence ", id, ": ", what));
     };
     uint32_t end = 0;
     for (const Part& part : parts) {
-      if (part.tokens == 0 || part.tokens > span_tokens_ || part.first % span_tokens_ != 0 ||
-          part.first < end || part.end() >= sequence->tokens()) {
-        return broken("parts overlap, are no spans' beginnings, or are all there is");
+      const uint32_t unit = UnitOn(part.node);
+      if (part.tokens == 0 || part.tokens > unit || part.first % unit != 0 || part.first < end ||
+          part.end() >= sequence->tokens()) {
+        return broken("parts overlap, begin within a span or block, or are all there is");
       }
       end = part.end();
       if ((part.kept != nullptr) != (sequence->state == SequenceState::kWaiting)) {
@@ -212,10 +277,9 @@ absl::Status KeptSequences::Audit() const {
         return broken("a part has more or fewer slots than tokens, or elsewhere");
       }
       slots[part.node] += part.tokens;
-      ++kept;
     }
   }
-  if (slots != slots_on_ || (keeps() && kept != kv_.directory().SpansKept())) {
+  if (slots != slots_on_) {
     return absl::InternalError("slots are kept for a part of a sequence that is not there");
   }
   return absl::OkStatus();

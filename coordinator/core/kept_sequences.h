@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// KeptSequences: K and V of sequences that outlive the epoch in which these ran, where sequences
-// are cut into spans (partition token_range). A lost memory node takes its spans; the others stay
-// where they are, and only tokens without K and V are computed again.
+// KeptSequences: K and V of sequences that outlive the epoch in which these ran, besides the prefix
+// cache.
 //
-// Kept are the first tokens of each span, as far as they are known to be stored: a part. What lies
-// between the parts of a sequence is missing. K and V of a token follow from the tokens before it
-// alone, so that parts behind missing tokens are as good as those before them.
+// Where sequences are cut into spans (partition token_range), a lost memory node takes its spans;
+// the others stay where they are, and only tokens without K and V are computed again. Kept are the
+// first tokens of each span, as far as they are known to be stored: a part. What lies between the
+// parts of a sequence is missing. K and V of a token follow from the tokens before it alone, so
+// that parts behind missing tokens are as good as those before them.
+//
+// A sequence that is not cut leaves its whole blocks to the prefix cache. Kept here is one part,
+// its tail: the stored tokens behind the last whole block, which only this sequence finds. It joins
+// with them where the cache has all blocks before them.
 //
 //   prefilling, decoding --(epoch ends: Save)--> waiting; the parts hold slots (SequenceKv::Keep)
 //        ^                                          |        |
@@ -35,11 +40,12 @@ namespace lamina::core {
 
 class KeptSequences {
  public:
-  // Tokens [first, first + tokens) of a sequence, the first ones of a span.
+  // Tokens [first, first + tokens) of a sequence, the first ones of a span or of a cached block.
   struct Part {
     uint32_t first = 0;
     uint32_t tokens = 0;
     uint32_t node = 0;
+    uint32_t bare = 0;               // SequenceKv::BareOf()
     std::vector<Extent> slots = {};  // While its sequence waits: where K and V lie,
     OpenSpan* kept = nullptr;        // and what holds them.
     uint32_t end() const { return first + tokens; }
@@ -52,11 +58,15 @@ class KeptSequences {
   // SequenceKv has been reset: no part has slots before Restore(). With `span_tokens` 0 nothing is
   // kept from now on.
   void Reset(uint32_t memory_nodes, uint32_t span_tokens);
-  bool keeps() const { return span_tokens_ > 0; }
+  // As above, of sequences that are not cut: memory node i has cached blocks of block_tokens[i]
+  // tokens; 0: no tails are kept there.
+  void ResetTails(std::vector<uint32_t> block_tokens);
+  // Whether Stored() has to be told.
+  bool keeps() const { return keeps_; }
 
   // K and V of so many tokens of a sequence in prefill, from `first` on, are stored. Requires: it
   // runs; those of its span before them are.
-  void Stored(const Sequence& sequence, uint32_t first, uint32_t tokens);
+  void Stored(Sequence& sequence, uint32_t first, uint32_t tokens);
   // The epoch of a sequence ends. Call before SequenceKv is reset.
   void Save(const Sequence& sequence);
   // Directly after Reset(): parts lie where they did, on the nodes that have taken the place of
@@ -74,6 +84,8 @@ class KeptSequences {
   // and from there the first one that is in a part, or the number of its tokens.
   uint32_t EndOfMissing(const Sequence& sequence, uint32_t from) const;
 
+  // Whether the tail of the sequence is kept there, right behind its first `tokens` tokens.
+  bool HasTailBehind(const Sequence& sequence, uint32_t node, uint32_t tokens) const;
   // The sequence joins, and has begun a span: it shares what is kept of it, which nobody else holds
   // for it any more. Returns the slots; empty: nothing is kept.
   std::vector<HeldExtent> JoinSpan(const Sequence& sequence);
@@ -85,20 +97,29 @@ class KeptSequences {
   // each.
   uint32_t SlotsOn(uint32_t node) const { return slots_on_[node]; }
 
-  // Tokens of sequences that joined with parts, and those of the parts.
+  // Tokens of cut sequences that joined with parts, and those of parts that any joined with.
   uint64_t tokens_asked() const { return tokens_asked_; }
   uint64_t tokens_found() const { return tokens_found_; }
 
+  uint32_t parts_with_slots() const;
   // Recounts. Errors: kInternal names the first broken invariant.
   absl::Status Audit() const;
 
  private:
   using Parts = std::vector<Part>;
   bool Keeps(const Sequence& sequence) const;
+  bool cuts() const { return span_tokens_ > 0; }
+  // Parts begin where spans or cached blocks do, and are not longer.
+  uint32_t UnitOn(uint32_t node) const { return cuts() ? span_tokens_ : block_tokens_[node]; }
+  Parts SpansOf(const Sequence& sequence, uint32_t stored) const;
+  Parts TailOf(const Sequence& sequence, uint32_t stored) const;
+  void ForgetSlots();
   void Release(Part& part);
 
   SequenceKv& kv_;
-  uint32_t span_tokens_ = 0;
+  bool keeps_ = false;
+  uint32_t span_tokens_ = 0;            // 0: not cut.
+  std::vector<uint32_t> block_tokens_;  // [memory nodes], where sequences are not cut.
   absl::btree_map<const Sequence*, Parts, ServiceBefore> entries_;
   std::vector<uint32_t> slots_on_;  // [memory nodes]
   uint64_t tokens_asked_ = 0;

@@ -255,7 +255,7 @@ std::vector<HeldExtent> PrefixCache::Join(Sequence& sequence, uint32_t node) {
     return slots;
   }
   sequence.cached_tokens = Find(sequence, node).tokens;
-  if (sequence.committed.empty()) {
+  if (sequence.times_joined == 1 && sequence.committed.empty()) {
     sequence.cached_at_first = sequence.cached_tokens;
   }
   UseFound(sequence, node, sequence.cached_tokens);
@@ -291,7 +291,7 @@ std::vector<PrefixCache::Read> PrefixCache::ReadBack(Sequence& sequence, uint32_
     copies_.BeginRead(read.copy);
   }
   sequence.cached_tokens += away;
-  if (sequence.committed.empty()) {
+  if (sequence.times_joined == 1 && sequence.committed.empty()) {
     sequence.cached_at_first = sequence.cached_tokens;
   }
   stats_.tokens_found += away;
@@ -444,9 +444,6 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
     if (block->users != users[block]) {
       return broken(id, "miscounts who uses it");
     }
-  }
-  if (keeps_ && kv_.directory().SpansKept() != tree_.with_slots()) {
-    return absl::InternalError("slots are kept for a block that is not there");
   }
   const absl::Status tree = tree_.Audit();
   return tree.ok() ? copies_.Audit() : tree;

@@ -191,9 +191,14 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   cache.Reset(std::move(block_tokens),
               options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,
               options.SlotsAtOnce(UINT32_MAX) - 1, HasSpillTier(memory_nodes));
-  const bool keeps =
-      options.prefix_cache && prefill_lanes.count() == 0 && options.windows.longest() == 0;
-  kept.Reset(nodes, keeps ? options.span_tokens : 0);
+  const bool cuts = options.span_tokens > 0;
+  const bool keeps = options.prefix_cache && prefill_lanes.count() == 0 &&
+                     (!cuts || options.windows.longest() == 0);
+  if (keeps && !cuts) {
+    kept.ResetTails(options.TailTokensOn(memory_nodes));
+  } else {
+    kept.Reset(nodes, keeps ? options.span_tokens : 0);
+  }
 }
 
 // The next step of a lane with what runs there. Beams go first: they are rows that decode.
@@ -323,6 +328,9 @@ absl::Status Scheduler::Impl::Audit() const {
   }
   LAMINA_RETURN_IF_ERROR(cache.Audit(life.Running()));
   LAMINA_RETURN_IF_ERROR(kept.Audit());
+  if (kv.directory().SpansKept() != cache.blocks() + kept.parts_with_slots()) {
+    return absl::InternalError("slots are kept for a block or a sequence that is not there");
+  }
   LAMINA_RETURN_IF_ERROR(spills.Audit());
   if (kv.holders() != lanes.running() + beams.holders() + spills.holders()) {
     return absl::InternalError("slots are held by one who does not run");
@@ -460,7 +468,7 @@ absl::Status Scheduler::OnStepDone(const plan::StepResult& result, Events& event
     impl.rows_discarded += impl.life.Find(row.sequence, row.seat) == nullptr ? 1 : 0;
   }
   for (const PlannedPrompt& prompt : planned.prompts) {
-    const Sequence* const sequence = impl.life.Find(prompt.sequence, prompt.seat);
+    Sequence* const sequence = impl.life.Find(prompt.sequence, prompt.seat);
     if (sequence != nullptr && sequence->state == SequenceState::kPrefilling) {
       impl.kept.Stored(*sequence, prompt.first, prompt.tokens);
     }

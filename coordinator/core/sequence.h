@@ -58,6 +58,7 @@ struct alignas(64) Sequence {
   HeldSpans* held = nullptr;    // Owned by SequenceKv.
   uint32_t seat = 0;            // In SequenceLife, for as long as it is known.
   uint32_t cached_tokens = 0;   // The first ones, whose K and V were there when it joined.
+  uint32_t stored_tokens = 0;   // In prefill: chunks known to be stored end here.
   // Tokens on nodes that its next row reads, the mean over the layers; those of one node together
   // as far as they follow each other.
   absl::InlinedVector<SeenTokens, 1> seen;
@@ -75,9 +76,10 @@ struct alignas(64) Sequence {
   // While running:
   bool restoring = false;  // Its K and V are being read back: it has no work until they are there.
   std::vector<uint64_t> reading;  // Spills of cached blocks that are being read into its slots.
-  std::vector<plan::SequenceId> attached;   // The reverse of `parent`.
-  std::vector<uint32_t> lives_on;           // `node` and those that hold slots of it, each once.
-  uint32_t cached_at_first = 0;             // As cached_tokens when it joined for the first time.
+  std::vector<plan::SequenceId> attached;  // The reverse of `parent`.
+  std::vector<uint32_t> lives_on;          // `node` and those that hold slots of it, each once.
+  uint32_t cached_at_first = 0;            // As cached_tokens when it joined for the first time.
+  uint32_t times_joined = 0;
   std::vector<CachedBlock*> cached_blocks;  // Blocks of PrefixCache that hold its first tokens.
   uint32_t scratch_offset = 0;
   uint32_t scratch_tokens =

@@ -80,6 +80,8 @@ void SequenceLife::Begin(Sequence& sequence, uint32_t lane, uint32_t node) {
   sequence.join_tokens = sequence.tokens();
   sequence.chunked_tokens = 0;
   sequence.cached_tokens = 0;
+  sequence.stored_tokens = 0;
+  ++sequence.times_joined;
   sequence.planned_tokens = sequence.join_tokens;
   sequence.logprobs.clear();
   sequence.ranks.clear();
@@ -119,8 +121,10 @@ void SequenceLife::Decode(Sequence& sequence) {
 
 // It leaves what is stored of it to the cache.
 void SequenceLife::Keep(Sequence& sequence) {
-  if (sequence.state == SequenceState::kDecoding && sequence.spill == 0) {
-    places_.cache.Stored(sequence, sequence.tokens() - 1);  // The last one was never an input.
+  if (sequence.runs() && sequence.spill == 0) {
+    const bool decodes = sequence.state == SequenceState::kDecoding;
+    const uint32_t inputs = sequence.tokens() - 1;  // The last one was never an input.
+    places_.cache.Stored(sequence, decodes ? inputs : std::min(inputs, sequence.stored_tokens));
   }
   places_.cache.Leave(sequence);
 }

@@ -256,6 +256,58 @@ TEST(PrefixCacheTest, KvOfSpreadHeadsOutlivesAnEpochOfTheSameMemoryNodes) {
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
+// A memory node comes, and all sequences live on the one that stays: in a new epoch each computes
+// the one token that was to come, with the same bits.
+class SurvivorsTest : public ::testing::TestWithParam<size_t> {};
+
+bool SequencesAreWhole(const LocalClusterOptions& options) {
+  return Keeps(options) && options.partition == Partition::kRequest && !options.local;
+}
+
+TEST_P(SurvivorsTest, NothingOfThemIsComputedAgain) {
+  const ClusterMode mode = ClusterModes()[GetParam()];
+  LocalClusterOptions options = Base();
+  mode.apply(options);
+  if (!SequencesAreWhole(options)) {
+    GTEST_SKIP() << mode.name << " keeps other things";
+  }
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  std::vector<GenerateSpec> specs;
+  for (uint64_t i = 0; i < 4; ++i) {
+    const std::vector<TokenId> prompt = RandomPrompt(200 + 5 * i, i);
+    specs.push_back(i % 2 == 0 ? Greedy(prompt, 150) : Sampled(prompt, 150, i));
+  }
+  const std::vector<GenerateResult> undisturbed = cluster->GenerateMany(specs);
+  for (GenerateSpec& spec : specs) {
+    spec.cache_salt = "again";  // Nothing is found of the first time.
+  }
+  cluster->Detach("m1");
+  ASSERT_TRUE(cluster->WaitForState("serving; without m1").ok());
+  std::vector<std::shared_ptr<LocalRequest>> requests;
+  for (const GenerateSpec& spec : specs) {
+    requests.push_back(cluster->Start(spec));
+  }
+  for (const auto& request : requests) {
+    request->WaitForTokens(20);
+  }
+  const coordinator::EngineStatus before = cluster->engine().GetStatus();
+  EXPECT_EQ(before.scheduler.running, specs.size()) << "they ended too early to tell anything";
+  cluster->Attach("m1");
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const GenerateResult result = requests[i]->Wait();
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    ExpectSameChoice(result.choices[0], undisturbed[i].choices[0]);
+  }
+  const coordinator::EngineStatus after = cluster->engine().GetStatus();
+  EXPECT_GT(after.epoch, before.epoch);
+  EXPECT_LE(after.tokens_prefilled - before.tokens_prefilled, specs.size());
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, SurvivorsTest, ::testing::Range(size_t{0}, ClusterModes().size()),
+                         [](const auto& tested) { return ClusterModes()[tested.param].name; });
+
 // Sequences of three spans each, over three memory nodes, in so many lanes.
 class CutSequencesTest : public ::testing::TestWithParam<uint32_t> {
  protected:

@@ -206,5 +206,131 @@ TEST_F(KeptSequencesTest, WhereNothingIsCutFromNowOnNothingIsKept) {
   EXPECT_EQ(kv_.directory().SlotsFree(0), 100u);
 }
 
+constexpr uint32_t kBlock = kCachedBlockTokens;
+
+// Sequences that are not cut: the prefix cache has their whole blocks.
+class KeptTailsTest : public PartsTest {
+ protected:
+  KeptTailsTest() { Make(2); }
+  void Make(uint32_t nodes) {
+    MakeNodes(std::vector<uint32_t>(nodes, 200), 1, 0, {}, /*keeps_prefixes=*/true);
+  }
+  Sequence& Decoding(plan::SequenceId id, uint32_t tokens, uint32_t node = 0) {
+    Sequence& sequence = Run(id, tokens, 0, node);
+    sequence.chunked_tokens = tokens;
+    sequence.planned_tokens = tokens + 1;
+    sequence.committed.push_back(7);
+    life_.Decode(sequence);
+    return sequence;
+  }
+  void BeginEpoch(const std::vector<std::optional<uint32_t>>& successors, uint32_t nodes) {
+    Events events;
+    life_.LeaveEpoch("", events);
+    const std::vector<PrefixCache::Saved> blocks = cache_.Save();
+    Make(nodes);
+    cache_.Restore(blocks, successors);
+    kept_.Restore(successors);
+    EXPECT_TRUE(Audit().ok()) << Audit();
+  }
+  // It joins with what the cache has, then with its tail; the tokens that are there.
+  uint32_t Join(Sequence& sequence, uint32_t node) {
+    const plan::SequenceId id = sequence.request.id;
+    life_.Begin(sequence, 0, node);
+    kv_.Open(id);
+    kv_.BeginSpan(id, node);
+    cache_.Join(sequence, node);
+    kept_.JoinSpan(sequence);
+    const uint32_t there = kv_.TokensOf(id);
+    EXPECT_TRUE(kv_.Append(id, sequence.join_tokens - there).ok());
+    life_.Settle(sequence);
+    EXPECT_EQ(kept_.NextMissing(sequence, sequence.cached_tokens), there);
+    EXPECT_TRUE(Audit().ok()) << Audit();
+    return there;
+  }
+};
+
+TEST_F(KeptTailsTest, WhatIsBehindTheLastWholeBlockStaysWithItsSequence) {
+  Sequence& sequence = Decoding(1, 3 * kBlock + 5);
+  BeginEpoch({std::nullopt, 0}, 1);
+  EXPECT_THAT(kept_.PartsOf(sequence), IsEmpty()) << "it lay on the other node";
+
+  Sequence& other = Decoding(2, 2 * kBlock + 3);
+  BeginEpoch({0}, 1);
+  ASSERT_THAT(Ranges(kept_.PartsOf(other)), ElementsAre(Pair(2 * kBlock, 3)));
+  EXPECT_TRUE(kept_.HasTailBehind(other, 0, 2 * kBlock));
+  EXPECT_FALSE(kept_.HasTailBehind(other, 0, kBlock));
+  EXPECT_EQ(Join(other, 0), 2 * kBlock + 3);
+  EXPECT_EQ(kept_.SlotsOn(0), 0u);
+  EXPECT_EQ(kept_.tokens_found(), 3u);
+}
+
+TEST_F(KeptTailsTest, SequencesOfWholeBlocksHaveNone) {
+  Sequence& sequence = Decoding(1, 2 * kBlock);
+  BeginEpoch({0, 1}, 2);
+  EXPECT_THAT(kept_.PartsOf(sequence), IsEmpty());
+  EXPECT_EQ(Join(sequence, 0), 2 * kBlock);
+}
+
+TEST_F(KeptTailsTest, OneShorterThanABlockIsATail) {
+  Sequence& sequence = Decoding(1, 7, 1);
+  BeginEpoch({0, 1}, 2);
+  EXPECT_TRUE(kept_.HasTailBehind(sequence, 1, 0));
+  EXPECT_FALSE(kept_.HasTailBehind(sequence, 0, 0)) << "there it is not";
+  EXPECT_EQ(Join(sequence, 1), 7u);
+}
+
+// Two answers to one prompt share the slots of its last, unfinished block.
+TEST_F(KeptTailsTest, ForksHaveTailsOfTheirOwn) {
+  Sequence& parent = Decoding(1, kBlock + 4);
+  Wait(2, kBlock + 4);
+  Sequence& fork = *life_.Find(2);
+  life_.Begin(fork, 0, 0);
+  kv_.Fork(1, 2, kBlock + 4);
+  cache_.JoinFork(fork, parent);
+  life_.Settle(fork);
+  fork.chunked_tokens = kBlock + 4;
+  fork.planned_tokens = kBlock + 5;
+  fork.committed.push_back(8);
+  life_.Decode(fork);
+  BeginEpoch({0, 1}, 2);
+  EXPECT_EQ(kept_.SlotsOn(0), 8u);
+  EXPECT_EQ(kv_.directory().SlotsFree(0), 200u - kBlock - 4);
+  EXPECT_EQ(Join(fork, 0), kBlock + 4);
+  EXPECT_EQ(Join(parent, 0), kBlock + 4);
+  EXPECT_EQ(kv_.directory().SlotsFree(0), 200u - kBlock - 6) << "one token each is its own";
+}
+
+TEST_F(KeptTailsTest, OfAPromptBlocksAndTailAreWhatIsStored) {
+  Sequence& sequence = Run(1, 5 * kBlock);
+  kept_.Stored(sequence, 0, kBlock);
+  kept_.Stored(sequence, kBlock, kBlock + 9);
+  BeginEpoch({0, 1}, 2);
+  EXPECT_EQ(Join(sequence, 0), 2 * kBlock + 9);
+  // Nothing more of it is stored when the epoch ends again: blocks are the cache's, its tail is
+  // gone.
+  BeginEpoch({0, 1}, 2);
+  EXPECT_EQ(Join(sequence, 0), 2 * kBlock);
+}
+
+TEST_F(KeptTailsTest, GivesWayToWhoNeedsSlots) {
+  Sequence& sequence = Decoding(1, kBlock + 5);
+  BeginEpoch({0, 1}, 2);
+  kept_.MakeRoom(0, 200 - kBlock, &sequence);
+  EXPECT_EQ(kept_.SlotsOn(0), 5u) << "its own";
+  places_.MakeRoom(0, 200 - kBlock);
+  EXPECT_EQ(kv_.directory().SlotsFree(0) + kept_.SlotsOn(0), 200u) << "the cache's blocks first";
+  places_.MakeRoom(0, 200);
+  EXPECT_EQ(kept_.SlotsOn(0), 0u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(KeptTailsTest, NoneWhereTheLastBlockHasAnotherForm) {
+  Sequence& sequence = Decoding(1, kBlock + 5);
+  kept_.ResetTails({0, 0});
+  Events events;
+  life_.LeaveEpoch("", events);
+  EXPECT_THAT(kept_.PartsOf(sequence), IsEmpty());
+}
+
 }  // namespace
 }  // namespace lamina::core

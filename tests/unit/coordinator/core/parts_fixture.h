@@ -37,7 +37,11 @@ class PartsTest : public testing::Test {
     spills_.Reset(shares);
     cache_.Reset(std::vector<uint32_t>(nodes, kCachedBlockTokens), keeps_prefixes, UINT32_MAX,
                  HasSpillTier(shares));
-    kept_.Reset(nodes, span_tokens);
+    if (span_tokens == 0 && keeps_prefixes) {
+      kept_.ResetTails(std::vector<uint32_t>(nodes, kCachedBlockTokens));
+    } else {
+      kept_.Reset(nodes, span_tokens);
+    }
   }
 
   static SequenceRequest Request(plan::SequenceId id, uint32_t prompt) {
@@ -74,7 +78,9 @@ class PartsTest : public testing::Test {
         return status;
       }
     }
-    return absl::OkStatus();
+    return kv_.directory().SpansKept() == cache_.blocks() + kept_.parts_with_slots()
+               ? absl::OkStatus()
+               : absl::InternalError("slots are kept for nobody");
   }
 
   std::unique_ptr<ServiceOrder> order_ = MakeFirstComeFirstServed();

@@ -276,5 +276,63 @@ TEST_F(SchedulerLossTest, WhoHasLostNothingJoinsFirst) {
   }
 }
 
+// Whose node has stayed computes the one token that was to come, whatever lies behind its last
+// whole block.
+TEST_F(SchedulerLossTest, NothingOfASurvivorIsComputedAgain) {
+  SchedulerOptions options = Cut(2, 600);
+  options.span_tokens = 0;
+  Make(options);
+  constexpr plan::SequenceId kCount = 4;
+  for (plan::SequenceId id = 1; id <= kCount; ++id) {
+    SequenceRequest request = Request(id, 30 + 5 * static_cast<uint32_t>(id), 100);
+    request.cache_salt = absl::StrCat(id);
+    ASSERT_TRUE(scheduler_->Submit(request).ok());
+  }
+  Steps(25);
+  std::map<plan::SequenceId, uint32_t> stored;
+  for (plan::SequenceId id = 1; id <= kCount; ++id) {
+    ASSERT_FALSE(IndicesOf(id).empty()) << id;
+    stored[id] = static_cast<uint32_t>(30 + 5 * id + IndicesOf(id).size()) - 1;
+  }
+  const auto before = slots_;
+  Lose(options, {"1"});
+  RunAll();
+  uint32_t survivors = 0;
+  for (const auto& [id, tokens] : stored) {
+    if (before.at(id)[0].first == 0) {
+      ++survivors;
+      for (uint32_t token = 0; token < tokens; ++token) {
+        EXPECT_FALSE(Computed(id).contains(token)) << id << ": " << token;
+        EXPECT_EQ(slots_[id][token], before.at(id)[token]) << id << ": " << token;
+      }
+    }
+    EXPECT_THAT(IndicesOf(id), SizeIs(70 - 5 * id)) << id;
+  }
+  EXPECT_GT(survivors, 0u);
+  EXPECT_LT(survivors, kCount);
+}
+
+// A prompt goes on behind the chunks that were stored when the epoch ended.
+TEST_F(SchedulerLossTest, StoredChunksOfAPromptAreNotComputedAgain) {
+  SchedulerOptions options = Cut(1, 600);
+  options.span_tokens = 0;
+  options.sequence_tokens_max = 400;
+  options.chunk_tokens = 23;
+  options.scratch_tokens = 512;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 300, 320).ok());
+  Steps(3);
+  const std::set<uint32_t> computed = Computed(1);
+  ASSERT_GT(computed.size(), 23u);
+  ASSERT_LT(computed.size(), 300u);
+  Lose(options, {});
+  RunAll();
+  for (const uint32_t token : computed) {
+    EXPECT_FALSE(Computed(1).contains(token)) << token;
+  }
+  EXPECT_EQ(Computed(1).size() + computed.size(), 300u);
+  EXPECT_THAT(IndicesOf(1), SizeIs(20));
+}
+
 }  // namespace
 }  // namespace lamina::core
