@@ -65,15 +65,5 @@ TEST(PairWeightTest, IsAPowerOfTwoInSixteenBits) {
   EXPECT_TRUE(std::isnan(ToFloat(pairs::Weight(NAN, 0.0f, 1.0f))));
 }
 
-TEST(AttentionOfProcessorTest, KnowsTwoArithmetics) {
-  const AttentionKernel& canonical = ReferenceAttention();
-  EXPECT_EQ(*AttentionOfProcessor(AttentionArithmetic::kCanonical, canonical), &canonical);
-  EXPECT_EQ(*AttentionOfProcessor(AttentionArithmetic::kPairs, canonical), &CpuPairAttention());
-  for (const auto other : {AttentionArithmetic::kTensor, AttentionArithmetic::kAuto}) {
-    EXPECT_EQ(AttentionOfProcessor(other, canonical).status().code(),
-              absl::StatusCode::kInvalidArgument);
-  }
-}
-
 }  // namespace
 }  // namespace lamina::kernels
