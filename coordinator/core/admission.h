@@ -103,7 +103,7 @@ class Admission {
   const LaneBalance& balance_;
   StepMaker& maker_;
   Placement& placement_;
-  std::deque<plan::SequenceId> survivors_;  // Of the epoch before, in service order.
+  std::deque<plan::SequenceId> survivors_;  // They ran in the epoch before; in service order.
   bool survivors_known_ = true;
   // Lists with an entry for each node, made anew for each newcomer in the memory of the last one's.
   std::vector<NodeLoad> loads_;
