@@ -52,7 +52,7 @@ struct ComputeNodeOptions {
   std::optional<plan::Stage> layers = {};
   bool holds_kv = false;       // Policy local, and auto: K and V may be on the node's device.
   uint64_t memory_budget = 0;  // The most bytes of the device; 0: unbounded.
-  // Policy fetch_sparse: bytes of the device for K and V that stay here.
+  // Policies fetch_heads and fetch_sparse: bytes of the device for K and V that stay here.
   uint64_t resident_bytes = 0;
   // Bytes of the weights alone; where they take more, some slices' come from a file in the folder
   // `weights_store`. 0: all weights stay.

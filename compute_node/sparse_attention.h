@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SparseAttention: rows attend here, over K and V of some tokens, which are chosen layer by layer
-// (policy fetch_sparse, ALISA) and come here from memory nodes. Rows of prompts attend to all
-// tokens before them. k and v of all rows go to the memory nodes, so that a lost compute node loses
-// nothing that answers are made of; sums of weights are made anew.
+// (policy fetch_sparse, ALISA; with policy fetch_heads and tokens that stay all of them are: ADR
+// 0210) and come here from memory nodes. Rows of prompts attend to all tokens before them. k and v
+// of all rows go to the memory nodes, so that a lost compute node loses nothing that answers are
+// made of; sums of weights are made anew.
 //
 //   BeginStep   ResidentKv: room for rows;  TokenChoice: sets of tokens go out, for all layers
 //   Attend      KvSender: k and v go out;  ResidentKv keeps them;  SparsePrompts: chunks attend

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Admission: lets waiting sequences into open steps, in service order, so that nobody
-// waits for ever behind smaller ones. A newcomer needs a lane with room for its row, memory nodes
-// with room for its tokens and some more, scratch for its prompt, and tokens of a step's budget.
-// Where lanes are bound to nodes (lane_homes.h) the two are chosen together.
+// Admission: lets waiting sequences into open steps, in service order, so that nobody waits for
+// ever behind smaller ones; when an epoch begins, those first that have lost nothing (ADR 0211). A
+// newcomer needs a lane with room for its row, memory nodes with room for its tokens and some more,
+// scratch for its prompt, and tokens of a step's budget. Where lanes are bound to nodes
+// (lane_homes.h) the two are chosen together.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 

@@ -32,11 +32,14 @@ namespace lamina::core {
 class BlockCopies {
  public:
   // Copies runs of `run_tokens` tokens.
-  BlockCopies(BlockTree& tree, Spills& spills, uint32_t block_tokens, uint32_t run_tokens)
-      : tree_(tree), spills_(spills), block_tokens_(block_tokens), run_tokens_(run_tokens) {}
+  BlockCopies(BlockTree& tree, Spills& spills, uint32_t run_tokens)
+      : tree_(tree), spills_(spills), run_tokens_(run_tokens) {}
 
-  // There are none. Requires: Spills has been reset.
-  void Reset() { copies_.clear(); }
+  // There are none, and blocks have so many tokens. Requires: Spills has been reset.
+  void Reset(uint32_t block_tokens) {
+    block_tokens_ = block_tokens;
+    copies_.clear();
+  }
   // Blocks that are copied together; 0 where blocks do not divide a run.
   uint32_t RunBlocks() const {
     return run_tokens_ % block_tokens_ == 0 ? run_tokens_ / block_tokens_ : 0;
@@ -77,8 +80,8 @@ class BlockCopies {
 
   BlockTree& tree_;
   Spills& spills_;
-  const uint32_t block_tokens_;
   const uint32_t run_tokens_;
+  uint32_t block_tokens_ = kCachedBlockTokens;
   std::map<uint64_t, Entry> copies_;
 };
 

@@ -71,18 +71,20 @@ void KeepSlots(const Sequence& sequence, uint32_t block_tokens, SequenceKv& kv) 
 
 }  // namespace
 
-PrefixCache::PrefixCache(SequenceKv& kv, Spills& spills, uint32_t copied_tokens,
-                         uint32_t run_tokens)
-    : kv_(kv), copies_(tree_, spills, copied_tokens, run_tokens) {}
+PrefixCache::PrefixCache(SequenceKv& kv, Spills& spills, uint32_t run_tokens)
+    : kv_(kv), copies_(tree_, spills, run_tokens) {}
 
 void PrefixCache::Reset(std::vector<uint32_t> block_tokens, bool keeps, uint32_t found_max,
                         bool copies) {
   block_tokens_ = std::move(block_tokens);
   found_max_ = found_max;
   keeps_ = keeps;
-  copies_.Reset();
+  const uint32_t first = block_tokens_.empty() ? kCachedBlockTokens : block_tokens_.front();
+  const bool alike =
+      absl::c_all_of(block_tokens_, [first](uint32_t tokens) { return tokens == first; });
+  copies_.Reset(first);
   tree_.Reset(static_cast<uint32_t>(block_tokens_.size()),
-              copies && keeps ? copies_.RunBlocks() : 0);
+              copies && keeps && alike ? copies_.RunBlocks() : 0);
 }
 
 std::vector<PrefixCache::Saved> PrefixCache::Save() const {

@@ -52,15 +52,14 @@ class PrefixCache {
  public:
   using Tokens = CachedBlock::Tokens;
 
-  // Runs of `run_tokens` tokens are copied to spill tiers together, of blocks of `copied_tokens`.
-  PrefixCache(SequenceKv& kv, Spills& spills, uint32_t copied_tokens = kCachedBlockTokens,
-              uint32_t run_tokens = plan::kSpillBlockTokens);
+  // Runs of `run_tokens` tokens are copied to spill tiers together.
+  PrefixCache(SequenceKv& kv, Spills& spills, uint32_t run_tokens = plan::kSpillBlockTokens);
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
   // Nothing is kept any more; SequenceKv has been reset. Memory node i has blocks of
   // block_tokens[i] tokens. Without `keeps` nothing will be, nor found. With `copies` blocks may be
-  // copied to spill tiers. A sequence finds at most `found_max` tokens.
+  // copied to spill tiers, if they are all alike. A sequence finds at most `found_max` tokens.
   void Reset(std::vector<uint32_t> block_tokens, bool keeps, uint32_t found_max = UINT32_MAX,
              bool copies = false);
 

@@ -54,6 +54,9 @@ class FetchPolicyTest(unittest.TestCase):
             self.assertEqual(answers(self, cluster), expected)
             self.assertEqual(cluster.status()["policy"], "fetch_heads")
             self.check_kill(cluster)
+        with short_model.cluster(policies=["fetch_heads", "attend_remote"], **stays) as cluster:
+            self.assertEqual(answers(self, cluster), expected)
+            self.assertEqual(cluster.status()["policy"], "fetch_heads")
         # Layer by layer.
         whole = {"policy": "fetch_heads", "fetch": {"window": "16MiB", "heads": 100}}
         with short_model.cluster(**whole, limits=limits) as cluster:

@@ -6,6 +6,7 @@
 // either.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -57,53 +58,39 @@ TEST_P(SparseFormTest, AnswersDoNotDependOnHowTheyAreRun) {
   }
 }
 
-// What stays on the compute node shows in what comes, and not in answers.
-TEST(SparseClusterTest, TokensThatStayComeNoMoreAndChangeNoAnswer) {
-  const std::unique_ptr<LocalCluster> plain = MakeCluster(Sparse(0.3));
+// Runs the cluster in each variation with room for many tokens, for `some` tiles and for one: what
+// stays shows in what comes, and not in answers.
+void ExpectResidentShowsInBytesAlone(const LocalClusterOptions& base, uint32_t many, double some,
+                                     const std::string& policy, const std::string& lossy) {
+  const std::unique_ptr<LocalCluster> plain = MakeCluster(base);
   ASSERT_NE(plain, nullptr);
   const std::vector<GenerateResult> expected = plain->GenerateMany(MixedLengths());
-  const uint64_t all = BytesCome(*plain);
+  const auto all = static_cast<double>(BytesCome(*plain));
+  // Pieces come in whole tiles, so that one that stays may save none.
+  const std::pair<uint32_t, double> rooms[] = {{many, 0.5}, {13, some}, {1, 1.0}};
   for (uint32_t variation = 0; variation < 6; ++variation) {
     SCOPED_TRACE(absl::StrCat("variation ", variation));
-    LocalClusterOptions options = Varied(Sparse(0.3), variation);
-    // All tokens, some of them, one tile.
-    options.resident_bytes = TileBytes(options.model) * (variation % 3 == 0   ? 100
-                                                         : variation % 3 == 1 ? 13
-                                                                              : 1);
+    const auto [tiles, most] = rooms[variation % 3];
+    LocalClusterOptions options = Varied(base, variation);
+    options.resident_bytes = TileBytes(options.model) * tiles;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
     ExpectSame(cluster->GenerateMany(MixedLengths()), expected);
     EXPECT_TRUE(cluster->WaitForNoSlots().ok());
-    // Pieces come in whole tiles, so that one that stays may save none.
-    EXPECT_LE(BytesCome(*cluster), variation % 3 == 0   ? all / 2
-                                   : variation % 3 == 1 ? all * 9 / 10
-                                                        : all);
+    EXPECT_EQ(cluster->engine().GetStatus().policy, policy);
+    EXPECT_EQ(cluster->engine().lossy(), lossy);
+    EXPECT_LE(static_cast<double>(BytesCome(*cluster)), most * all);
   }
+}
+
+TEST(SparseClusterTest, TokensThatStayComeNoMoreAndChangeNoAnswer) {
+  ExpectResidentShowsInBytesAlone(Sparse(0.3), 100, 0.9, "fetch_sparse",
+                                  "fetch_sparse-0.3-window_sums");
 }
 
 // Policy fetch_heads is exact, whatever stays.
 TEST(SparseClusterTest, FetchHeadsHasItsAnswersWithTokensThatStay) {
-  const LocalClusterOptions heads = Sparse(0);
-  const std::unique_ptr<LocalCluster> plain = MakeCluster(heads);
-  ASSERT_NE(plain, nullptr);
-  const std::vector<GenerateResult> expected = plain->GenerateMany(MixedLengths());
-  const uint64_t all = BytesCome(*plain);
-  for (uint32_t variation = 0; variation < 6; ++variation) {
-    SCOPED_TRACE(absl::StrCat("variation ", variation));
-    LocalClusterOptions options = Varied(heads, variation);
-    options.resident_bytes = TileBytes(options.model) * (variation % 3 == 0   ? 400
-                                                         : variation % 3 == 1 ? 13
-                                                                              : 1);
-    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
-    ASSERT_NE(cluster, nullptr);
-    ExpectSame(cluster->GenerateMany(MixedLengths()), expected);
-    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
-    EXPECT_EQ(cluster->engine().GetStatus().policy, "fetch_heads");
-    EXPECT_EQ(cluster->engine().lossy(), "");
-    EXPECT_LE(BytesCome(*cluster), variation % 3 == 0   ? all / 2
-                                   : variation % 3 == 1 ? all * 95 / 100
-                                                        : all);
-  }
+  ExpectResidentShowsInBytesAlone(Sparse(0), 400, 0.95, "fetch_heads", "");
 }
 
 // INT8 and chosen tokens each make answers others, and these say both.

@@ -6,8 +6,9 @@
 namespace lamina::coordinator {
 namespace {
 
+// Blocks of 64 tokens take whole pages of 4 KiB: two for tokens of 100 bytes, four for 200.
 constexpr control::SpillTier kTier = {
-    .capacity_bytes = 640 * 1000, .write_bytes_per_second = 50, .read_bytes_per_second = 200};
+    .capacity_bytes = 200 * 4096, .write_bytes_per_second = 50, .read_bytes_per_second = 200};
 
 TEST(SpillSharesTest, OneNodeHoldsWholeBlocks) {
   const core::SpillShare share = SpillShareOf({{.tier = kTier, .bytes_per_token = 100}});
