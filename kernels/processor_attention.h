@@ -14,8 +14,7 @@ namespace lamina::kernels {
 // What this processor is to attend in where attention is chosen: tiles where it has them
 // (HasTileAttention()), else pairs where it is fast at these (HasFastPairAttention()), else
 // canonical. It follows from what the processor is, since it decides on bits. Probes when first
-// called, which takes up to 70 ms; a process asks before it starts threads, for the system lends
-// tiles to those that come later.
+// called, which takes up to 70 ms.
 AttentionArithmetic FastAttention();
 
 // What a processor attends by in that arithmetic, where `canonical` is its canonical kernel. Warns

@@ -22,8 +22,8 @@ const AttentionKernel& ReferenceTileAttention();
 
 // Whether this processor has AMX's tiles for bf16, the system grants them, and they give the bits
 // of ReferenceTileAttention(). Asks and compares when first called, which takes some 50 ms then;
-// warns where there are tiles and something is wrong. A process asks before its threads wait for
-// work, as the system's permission is for those threads too.
+// warns where there are tiles and something is wrong. The system's permission is for all threads of
+// the process.
 bool HasTileAttention();
 
 // The fastest on this processor with the bits of ReferenceTileAttention(): without

@@ -6,8 +6,8 @@
 //
 // The bits are those of kernels/reference/pair_attention.cc. Two ways lead there: many rows pack K
 // and V first (pair_packed-inl.h), few read them in place (pair_few-inl.h). V of tokens that a row
-// does not see is multiplied by weights of zero, which changes nothing while it is finite; where it
-// is not, each query token packs its own.
+// does not see is multiplied by weights of zero, which changes nothing but signs of zeros while it
+// is finite, and sums end as +0 for -0; where it is not, each query token packs its own.
 
 #pragma once
 

@@ -29,6 +29,7 @@ struct Avx512Pairs {
   static HWY_INLINE Floats Load(const float* from) { return _mm512_loadu_ps(from); }
   static HWY_INLINE void Store(Floats x, float* to) { _mm512_storeu_ps(to, x); }
   static HWY_INLINE Floats Multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+  static HWY_INLINE Floats Add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 
   static HWY_INLINE Words Broadcast(uint32_t word) {
     return _mm512_set1_epi32(static_cast<int>(word));

@@ -56,7 +56,8 @@ class PackedPairs {
   static constexpr uint32_t kRowsAtOnce = 6;
   static constexpr uint32_t kStripsAtOnce = 4;
 
-  // kRows rows of words times kStrips strips, `steps` words of a row each.
+  // kRows rows of words times kStrips strips, `steps` words of a row each. Scores end as sums of
+  // values do: the sign of their zeros vanishes in weights and lse.
   template <int kRows, int kStrips>
   static HWY_INLINE void MultiplyTile(const uint32_t* a, size_t a_stride, const uint32_t* b,
                                       size_t strip_words, uint32_t steps, float* out,
@@ -89,7 +90,7 @@ class PackedPairs {
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
       for (int s = 0; s < kStrips; ++s) {
-        M::Store(sums[r][s], out + r * out_stride + s * kPairLanes);
+        StoreSum<M>(sums[r][s], out + r * out_stride + s * kPairLanes);
       }
     }
   }

@@ -39,6 +39,9 @@ struct PlainPairs {
   static Floats Multiply(const Floats& a, const Floats& b) {
     return Each([&](size_t i) { return a.x[i] * b.x[i]; });
   }
+  static Floats Add(const Floats& a, const Floats& b) {
+    return Each([&](size_t i) { return a.x[i] + b.x[i]; });
+  }
 
   static Words Broadcast(uint32_t word) {
     return EachWord([word](size_t) { return word; });

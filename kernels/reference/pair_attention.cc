@@ -19,7 +19,7 @@ class PairProducts final : public Bf16Products {
 
   float Value(absl::Span<const uint32_t> weights, absl::Span<const uint32_t> values,
               SeenPairs seen) const override {
-    return Chain(weights, values, seen);
+    return Chain(weights, values, seen) + 0.0f;  // Makes +0 of -0.
   }
 
  private:

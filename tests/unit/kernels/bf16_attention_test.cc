@@ -227,6 +227,24 @@ TEST_P(Bf16AttentionTest, ExtremeNumbersHaveTheReferenceBits) {
   }
 }
 
+// A sum that is flushed to -0 is +0 in the output, next to tokens that the row does not see and
+// without them.
+TEST_P(Bf16AttentionTest, SumsThatAreFlushedHaveOneZero) {
+  constexpr uint32_t kDim = 32;
+  for (const uint32_t queries : {1, 8}) {
+    PlainProblem problem(Descriptor(kDim, 1, 2), 2 + queries, queries);
+    for (uint32_t d = 0; d < kDim; ++d) {
+      problem.v[d] = ToBFloat16(0x1p-126f);
+      problem.v[2 * kDim + d] = ToBFloat16(-0x1.8p-126f);
+    }
+    const std::vector<uint16_t> want = Bits(problem.Attend(reference()));
+    EXPECT_EQ(want[0], 0) << queries;
+    for (const AttentionKernel* kernel : variants()) {
+      ASSERT_EQ(Bits(problem.Attend(*kernel)), want) << kernel->name() << " " << queries;
+    }
+  }
+}
+
 // With values of deviation 1 and rows that average, what is left is the weights' rounding, and that
 // of the output.
 TEST_P(Bf16AttentionTest, AgreesWithDoubleWithinTheRoundingOfItsWeights) {
