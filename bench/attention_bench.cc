@@ -28,6 +28,7 @@
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/k_tiles.h"
 #include "kernels/pair_attention.h"
+#include "kernels/tile_attention.h"
 
 namespace lamina::bench {
 namespace {
@@ -212,7 +213,8 @@ class Bench {
  private:
   static const AttentionKernel& ChooseKernel(const std::string& part) {
     for (const auto variants :
-         {kernels::CpuAttentionVariants(), kernels::CpuPairAttentionVariants()}) {
+         {kernels::CpuAttentionVariants(), kernels::CpuPairAttentionVariants(),
+          kernels::CpuTileAttentionVariants()}) {
       for (const AttentionKernel* kernel : variants) {
         if (std::string(kernel->name()).ends_with(part)) {
           return *kernel;
@@ -519,8 +521,10 @@ int main(int argc, char** argv) {
   app.add_option("--kv-mib", options.kv_mib, "Size of the arena; far more than the last cache")
       ->capture_default_str()
       ->check(CLI::Range(64, 1 << 20));
-  app.add_option("--kernel", options.kernel,
-                 "AVX2, AVX3, AVX3_DL, AVX512_BF16 (pairs); the best canonical one if not given");
+  app.add_option(
+      "--kernel", options.kernel,
+      "AVX2, AVX3, AVX3_DL, AVX512_BF16 (pairs), AMX_BF16 (tiles); the best canonical one if "
+      "not given or not here");
   app.add_option("--only", options.only, "One section")
       ->check(CLI::IsMember({"decode", "l3", "churn", "prefill", "weights", "int8"}));
   app.add_option("--head-dims", options.head_dims, "Head sizes, except of churn")

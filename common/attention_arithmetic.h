@@ -16,8 +16,16 @@ enum class AttentionArithmetic : uint8_t {
   // Products of pairs of bf16, with weights of values in bf16. Only processors have it, all with
   // the same bits.
   kPairs,
-  kAuto,  // Only a configuration has it, an epoch never: pairs where all nodes are fast at them.
+  // As kPairs, with sums in the order of AMX's tiles.
+  kTiles,
+  // Only a configuration has it, an epoch never: pairs or tiles where all nodes are fast at them.
+  kAuto,
 };
+
+// Whether products are of bf16, on processors, with the same bits on all.
+constexpr bool IsOfBf16(AttentionArithmetic arithmetic) {
+  return arithmetic == AttentionArithmetic::kPairs || arithmetic == AttentionArithmetic::kTiles;
+}
 
 // The arithmetic of a cluster: for rows that decode, over the KV of memory nodes, and for chunks of
 // prompts, over the scratch KV of compute nodes.
@@ -29,6 +37,7 @@ struct ClusterAttention {
   bool automatic() const {
     return decode == AttentionArithmetic::kAuto && prefill == AttentionArithmetic::kAuto;
   }
+  bool HasBf16() const { return IsOfBf16(decode) || IsOfBf16(prefill); }
   // Where one is named the other is canonical unless it is named, too.
   ClusterAttention Named() const {
     const auto named = [](AttentionArithmetic arithmetic) {

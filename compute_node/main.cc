@@ -36,7 +36,7 @@
 #include "kernels/attention.h"
 #include "kernels/compute_device.h"
 #include "kernels/dense.h"
-#include "kernels/pair_attention.h"
+#include "kernels/processor_attention.h"
 #include "kernels/read_bandwidth.h"
 #include "model/fingerprint.h"
 #include "model/grammar/grammar_cache.h"
@@ -263,8 +263,9 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
        .capacity_bytes = node->capacity_bytes,
        .bandwidth_bytes_per_second = bandwidth,
        .kernels = weights.empty() ? description : absl::StrCat(description, ", weights ", weights),
-       .fast_pairs =
-           node->device == "cpu" && compute_type == DType::kBF16 && kernels::HasFastPairAttention(),
+       .fast_attention = node->device == "cpu" && compute_type == DType::kBF16
+                             ? kernels::FastAttention()
+                             : AttentionArithmetic::kCanonical,
        .model_fingerprint = opened.fingerprint,
        .dense_speed = dense_speed,
        .policy_times = policy_times},

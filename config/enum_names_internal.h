@@ -31,10 +31,11 @@ inline constexpr EnumNames<Partition, 4> kPartitions = {{{"request", Partition::
                                                          {"auto", Partition::kAuto}}};
 inline constexpr EnumNames<KvForm, 2> kKvForms = {
     {{"bf16", KvForm::kBF16}, {"int8", KvForm::kInt8}}};
-inline constexpr EnumNames<AttentionArithmetic, 4> kAttentions = {
+inline constexpr EnumNames<AttentionArithmetic, 5> kAttentions = {
     {{"auto", AttentionArithmetic::kAuto},
      {"canonical", AttentionArithmetic::kCanonical},
      {"pairs", AttentionArithmetic::kPairs},
+     {"tiles", AttentionArithmetic::kTiles},
      {"tensor", AttentionArithmetic::kTensor}}};
 inline constexpr EnumNames<WeightsForm, 4> kWeightsForms = {{{"auto", WeightsForm::kAuto},
                                                              {"packed", WeightsForm::kPacked},

@@ -77,9 +77,8 @@ absl::Status CheckKvForm(const ClusterConfig& config) {
     return NotServed("prefill.mode dedicated", "set prefill.mode to inline");
   }
   const ClusterAttention attention = config.attention.Named();
-  if (attention.decode == AttentionArithmetic::kPairs ||
-      attention.prefill == AttentionArithmetic::kPairs) {
-    return NotServed("attention in pairs",
+  if (attention.HasBf16()) {
+    return NotServed("attention in pairs or tiles",
                      "set attention.decode and attention.prefill to auto or canonical");
   }
   LAMINA_RETURN_IF_ERROR(CheckDevices("compute", config.compute));

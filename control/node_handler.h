@@ -54,9 +54,9 @@ struct NodeIdentity {
   uint64_t capacity_bytes = 0;
   double bandwidth_bytes_per_second = 0;
   std::string kernels;
-  // Whether it is to attend in pairs of bf16 where attention is chosen: its processor multiplies
-  // them fast, and nobody asked for f32.
-  bool fast_pairs = false;
+  // What it is to attend in where attention is chosen: pairs or tiles if its processor multiplies
+  // bf16 fast in these, and nobody asked for f32.
+  AttentionArithmetic fast_attention = AttentionArithmetic::kCanonical;
   std::string model_fingerprint;
   // Stages whose layers are to be chosen: weights that the node's dense layers work off in a
   // second.

@@ -87,7 +87,7 @@ v1::NodeMessage HelloMessage(const NodeIdentity& identity) {
   hello->set_bandwidth_bytes_per_second(identity.bandwidth_bytes_per_second);
   hello->set_dense_speed(identity.dense_speed);
   hello->set_kernels(identity.kernels);
-  hello->set_fast_pairs(identity.fast_pairs);
+  hello->set_fast_attention(static_cast<uint32_t>(identity.fast_attention));
   hello->set_pid(getpid());
   hello->set_model_fingerprint(identity.model_fingerprint);
   if (identity.spill.capacity_bytes > 0) {

@@ -14,14 +14,17 @@ absl::string_view NameOf(AttentionArithmetic arithmetic) {
       return "tensor";
     case AttentionArithmetic::kPairs:
       return "pairs";
+    case AttentionArithmetic::kTiles:
+      return "tiles";
     case AttentionArithmetic::kAuto:
       return "auto";
   }
   return "?";
 }
 
-// Why pairs are not taken; empty: they are.
-std::string WhyNotPairs(const EngineOptions& options, const EpochMembers& members) {
+// Why `fast`, pairs or tiles, is not taken; empty: it is.
+std::string WhyNot(AttentionArithmetic fast, const EngineOptions& options,
+                   const EpochMembers& members) {
   if (members.fetch.bytes > 0 && !members.local) {
     return "policies that fetch have no other";
   }
@@ -30,12 +33,24 @@ std::string WhyNotPairs(const EngineOptions& options, const EpochMembers& member
   }
   for (const auto* nodes : {&members.compute, &members.kv}) {
     for (const EpochMember& node : *nodes) {
-      if (!node.fast_pairs) {
-        return absl::StrCat(node.name, " is not fast at pairs of bf16");
+      if (node.fast_attention != fast) {
+        return absl::StrCat(node.name, " is not fast at ", NameOf(fast), " of bf16");
       }
     }
   }
   return "";
+}
+
+// What the first node is fast at that is fast at any.
+AttentionArithmetic FastOf(const EpochMembers& members) {
+  for (const auto* nodes : {&members.compute, &members.kv}) {
+    for (const EpochMember& node : *nodes) {
+      if (IsOfBf16(node.fast_attention)) {
+        return node.fast_attention;
+      }
+    }
+  }
+  return AttentionArithmetic::kPairs;
 }
 
 }  // namespace
@@ -43,11 +58,13 @@ std::string WhyNotPairs(const EngineOptions& options, const EpochMembers& member
 AttentionChoice ChooseAttention(const EngineOptions& options, const EpochMembers& members) {
   const ClusterAttention wanted = options.attention.Named();
   if (wanted.automatic()) {
-    const std::string why = WhyNotPairs(options, members);
-    const auto chosen = why.empty() ? AttentionArithmetic::kPairs : AttentionArithmetic::kCanonical;
+    const AttentionArithmetic fast = FastOf(members);
+    const std::string why = WhyNot(fast, options, members);
+    const auto chosen = why.empty() ? fast : AttentionArithmetic::kCanonical;
     return {.arithmetic = {.decode = chosen, .prefill = chosen},
-            .words = absl::StrCat(NameOf(chosen), ": ",
-                                  why.empty() ? "every node is fast at pairs of bf16" : why)};
+            .words = why.empty() ? absl::StrCat(NameOf(fast), ": every node is fast at ",
+                                                NameOf(fast), " of bf16")
+                                 : absl::StrCat(NameOf(chosen), ": ", why)};
   }
   const bool same = wanted.decode == wanted.prefill;
   return {.arithmetic = wanted,

@@ -17,9 +17,9 @@ struct AttentionChoice {
   std::string words;            // "pairs: every node is fast at them"
 };
 
-// As the cluster file says; with auto pairs for prompts and decode, if every node that takes part
-// is fast at them and rows attend where K and V lie, else canonical for both: a row must have the
-// same bits wherever it attends.
+// As the cluster file says; with auto pairs or tiles for prompts and decode, if every node that
+// takes part is fast at the same and rows attend where K and V lie, else canonical for both: a row
+// must have the same bits wherever it attends.
 AttentionChoice ChooseAttention(const EngineOptions& options, const EpochMembers& members);
 
 }  // namespace lamina::coordinator

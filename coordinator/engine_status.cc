@@ -106,10 +106,12 @@ std::vector<std::string> StatusBuilder::Warnings(const StatusSources& sources,
   warnings.push_back(sources.splits.PrefillShardsWarning(membership.compute_members()));
   if (const ClusterAttention named = options_.attention.Named(); named.decode != named.prefill) {
     const bool prompts = named.prefill != AttentionArithmetic::kCanonical;
-    const bool tensor = (prompts ? named.prefill : named.decode) == AttentionArithmetic::kTensor;
+    const AttentionArithmetic other = prompts ? named.prefill : named.decode;
     warnings.push_back(
         absl::StrCat("bits may differ: ", prompts ? "prompts attend" : "decode attends",
-                     tensor ? " on tensor cores, " : " in pairs of bf16, ",
+                     other == AttentionArithmetic::kTensor  ? " on tensor cores, "
+                     : other == AttentionArithmetic::kTiles ? " in tiles of bf16, "
+                                                            : " in pairs of bf16, ",
                      prompts ? "decode does" : "prompts do",
                      " not; a request that is preempted or recovered may go on with other text"));
   }

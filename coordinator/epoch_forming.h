@@ -31,8 +31,8 @@ namespace lamina::coordinator {
 // A node that takes part.
 struct EpochMember {
   std::string name;
-  bool on_device = false;   // It computes on another device than the processor.
-  bool fast_pairs = false;  // NodeIdentity::fast_pairs
+  bool on_device = false;  // It computes on another device than the processor.
+  AttentionArithmetic fast_attention = AttentionArithmetic::kCanonical;  // As NodeIdentity's.
   // Set for nodes that hold KV.
   uint32_t slots = 0;
   uint64_t capacity_bytes = 0;

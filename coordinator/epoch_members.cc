@@ -13,7 +13,7 @@ std::vector<EpochMember> EpochMembersOf(const std::vector<const core::Member*>& 
     const AttachedNode& node = nodes.at(member->name);
     list.push_back({.name = member->name,
                     .on_device = node.hello.identity.device != "cpu",
-                    .fast_pairs = node.hello.identity.fast_pairs,
+                    .fast_attention = node.hello.identity.fast_attention,
                     .slots = node.slots,
                     .capacity_bytes = node.hello.identity.capacity_bytes,
                     .spill = node.hello.identity.spill});

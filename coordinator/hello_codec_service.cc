@@ -41,6 +41,16 @@ plan::PolicyTimes FromProto(const v1::PolicyTimes& proto) {
           .make_seconds = proto.make_seconds()};
 }
 
+// What this version does not know is canonical, which every node has.
+AttentionArithmetic FastAttentionOf(uint32_t proto) {
+  for (const auto known : {AttentionArithmetic::kPairs, AttentionArithmetic::kTiles}) {
+    if (proto == static_cast<uint32_t>(known)) {
+      return known;
+    }
+  }
+  return AttentionArithmetic::kCanonical;
+}
+
 }  // namespace
 
 std::string ProblemOf(const v1::Hello& hello) {
@@ -81,7 +91,7 @@ NodeHello FromProto(const v1::Hello& hello) {
                        .capacity_bytes = hello.capacity_bytes(),
                        .bandwidth_bytes_per_second = hello.bandwidth_bytes_per_second(),
                        .kernels = hello.kernels(),
-                       .fast_pairs = hello.fast_pairs(),
+                       .fast_attention = FastAttentionOf(hello.fast_attention()),
                        .model_fingerprint = hello.model_fingerprint(),
                        .dense_speed = hello.dense_speed(),
                        .policy_times = FromProto(hello.policy_times()),

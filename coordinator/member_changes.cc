@@ -194,7 +194,7 @@ absl::Status MemberChanges::CheckJoin(const NodeHello& hello) const {
   const NodeAdmission admission(options_);
   return Try({.name = identity.name,
               .on_device = identity.device != "cpu",
-              .fast_pairs = identity.fast_pairs,
+              .fast_attention = identity.fast_attention,
               .slots = admission.SlotsOf(hello),
               .capacity_bytes = identity.capacity_bytes});
 }

@@ -53,7 +53,7 @@ benchmarks=()
 tests=()
 if $bench; then
   benchmarks=(lamina-bench-dense lamina-bench-packed lamina-bench-attention lamina-bench-experts)
-  tests=(linear_test block_linear_test tile_products_test attention_test int8_attention_test)
+  tests=(linear_test block_linear_test tile_products_test attention_test bf16_attention_test int8_attention_test)
   needed+=("${benchmarks[@]/#/$REPO/build/release/bin/}" "${tests[@]/#/$REPO/build/release/tests/}")
   [[ $remedy == deploy/build.sh ]] || remedy+=" and deploy/build.sh"
 fi

@@ -7,7 +7,7 @@
 #include "kernels/compute_device.h"
 #include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
-#include "kernels/pair_attention.h"
+#include "kernels/processor_attention.h"
 #include "kernels/read_bandwidth.h"
 
 namespace lamina::kernels {

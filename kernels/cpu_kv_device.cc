@@ -10,7 +10,7 @@
 #include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
 #include "kernels/kv_device.h"
-#include "kernels/pair_attention.h"
+#include "kernels/processor_attention.h"
 
 namespace lamina::kernels {
 namespace {

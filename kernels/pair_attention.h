@@ -10,9 +10,7 @@
 
 #pragma once
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/attention_arithmetic.h"
 #include "kernels/attention.h"
 
 namespace lamina::kernels {
@@ -31,12 +29,6 @@ bool HasFastPairAttention();
 // The fastest on this processor with the bits of ReferencePairAttention(): without
 // HasPairAttention() it emulates the instruction, many times slower than CpuAttention().
 const AttentionKernel& CpuPairAttention();
-
-// What a processor attends by in that arithmetic, where `canonical` is its canonical kernel. Warns
-// once where pairs are emulated.
-// Errors: kInvalidArgument  an arithmetic of other devices.
-absl::StatusOr<const AttentionKernel*> AttentionOfProcessor(AttentionArithmetic arithmetic,
-                                                            const AttentionKernel& canonical);
 
 // Every kernel that runs on this processor besides the reference, best first, for tests and
 // benchmarks.

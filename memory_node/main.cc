@@ -95,7 +95,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                           .capacity_bytes = node->capacity_bytes,
                           .bandwidth_bytes_per_second = bandwidth,
                           .kernels = device.kernels,
-                          .fast_pairs = device.fast_pairs,
+                          .fast_attention = device.fast_attention,
                           .policy_times = policy_times,
                           .spill = spill == nullptr ? control::SpillTier{} : spill->Identity()},
                          secret, config->tls);

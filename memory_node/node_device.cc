@@ -4,7 +4,7 @@
 #include "common/status_macros.h"
 #include "config/cuda_host.h"
 #include "kernels/attention.h"
-#include "kernels/pair_attention.h"
+#include "kernels/processor_attention.h"
 #include "kernels/read_bandwidth.h"
 
 namespace lamina::memory_node {
@@ -14,7 +14,7 @@ absl::StatusOr<NodeDevice> OpenNodeDevice(absl::string_view device, ThreadPool& 
     const kernels::AttentionKernel& kernel = kernels::CpuAttention();
     return NodeDevice{.make = kernels::CpuKvDevices(kernel, pool),
                       .kernels = kernel.name(),
-                      .fast_pairs = kernels::HasFastPairAttention(),
+                      .fast_attention = kernels::FastAttention(),
                       .read_bytes_per_second = kernels::MeasureReadBandwidth(pool)};
   }
   LAMINA_ASSIGN_OR_RETURN(const int index, ParseCudaDevice(device));

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/attention_arithmetic.h"
 #include "common/device_memory.h"
 #include "common/thread_pool.h"
 #include "kernels/kv_device.h"
@@ -17,8 +18,8 @@ namespace lamina::memory_node {
 
 struct NodeDevice {
   kernels::KvDeviceMaker make;
-  std::string kernels;      // For people: "highway/AVX2", "cuda, dependent launches".
-  bool fast_pairs = false;  // control::NodeIdentity::fast_pairs
+  std::string kernels;  // For people: "highway/AVX2", "cuda, dependent launches".
+  AttentionArithmetic fast_attention = AttentionArithmetic::kCanonical;  // As NodeIdentity's.
   double read_bytes_per_second = 0;
   // Where query windows may lie; null where that is the host's memory alone.
   std::unique_ptr<DeviceMemory> window_memory = nullptr;

@@ -158,9 +158,9 @@ class CpuScratch final : public AttentionScratch {
     const size_t rows = worker.work.rows_max;
     const size_t padded = (descriptor.head_dim + 31) / 32 * 32;
     const std::pair<uint32_t**, size_t> parts[] = {
-        {&worker.work.pairs.q, rows * descriptor.head_dim / 2},
+        {&worker.work.pairs.q, rows * padded / 2},
         {&worker.work.pairs.p, rows * internal::kPairStride},
-        {&worker.work.pairs.k, size_t{kBlockTokens} * descriptor.head_dim / 2},
+        {&worker.work.pairs.k, size_t{kBlockTokens} * padded / 2},
         {&worker.work.pairs.v, size_t{kBlockTokens} * padded / 2}};
     constexpr size_t kLine = kAlignment / sizeof(uint32_t);
     size_t total = kLine;

@@ -108,7 +108,8 @@ inline TokenRange SeenInBlock(const Tile& tile, const Block& block, uint32_t row
           .end = seen_end > first ? std::min(seen_end - first, kBlockTokens) : 0};
 }
 
-// What the arithmetic of pairs works with, in words of two bf16.
+// What the arithmetics of pairs and of tiles work with, in words of two bf16. In tiles `padded_dim`
+// stands for `head_dim`, with zeros at the end.
 struct PairWorkspace {
   uint32_t* q = nullptr;  // [rows, head_dim / 2] or its transpose, in the order of K's lines
   uint32_t* p = nullptr;  // [rows, kPairStride]: weights of a block's tokens 2i and 2i + 1
@@ -136,7 +137,7 @@ struct Workspace {
   PairWorkspace pairs;
 };
 
-// What both arithmetics have in common.
+// What all arithmetics have in common.
 struct MergeOps {
   // Ends a block of which work.peak and work.sum are known, and whose sums of values lie on top of
   // the stack: lse, the division by the sum, and what the tree merges now.

@@ -16,12 +16,12 @@ namespace {
 
 constexpr uint32_t kHeadDims[] = {64, 128, 80};
 constexpr uint32_t kGroups[] = {1, 2, 3, 4, 5, 8};
-constexpr uint32_t kQueries = 2;
 
 struct Problem {
   uint32_t head_dim;
   uint32_t group;
   uint32_t tokens;
+  uint32_t queries;
   bool scattered;  // Every other slot of an arena twice as large; else in order.
 
   AttentionDescriptor descriptor() const {
@@ -43,12 +43,13 @@ std::vector<BFloat16> RandomValues(size_t count, Prng& prng) {
 // K, V and queries of one problem.
 class Probe {
  public:
-  explicit Probe(const Problem& problem) : descriptor_(problem.descriptor()) {
+  explicit Probe(const Problem& problem)
+      : descriptor_(problem.descriptor()), queries_(problem.queries) {
     Prng prng(problem.head_dim * problem.group + problem.tokens);
     const size_t width = descriptor_.kv_width();
     const std::vector<BFloat16> k = RandomValues(problem.tokens * width, prng);
     const std::vector<BFloat16> v = RandomValues(problem.tokens * width, prng);
-    q_ = RandomValues(kQueries * descriptor_.q_width(), prng);
+    q_ = RandomValues(size_t{queries_} * descriptor_.q_width(), prng);
     if (problem.scattered) {
       for (uint32_t token = 0; token < problem.tokens; ++token) {
         extents_.push_back({.first_slot = 2 * token, .tokens = 1});
@@ -65,15 +66,15 @@ class Probe {
 
   std::vector<BFloat16> Attend(const AttentionKernel& kernel, ThreadPool& pool) const {
     const size_t width = descriptor_.q_width();
-    std::vector<BFloat16> out(kQueries * width);
+    std::vector<BFloat16> out(queries_ * width);
     const AttentionItem item = {.extents = extents_,
-                                .first_position = tokens_ - kQueries,
-                                .query_tokens = kQueries,
+                                .first_position = tokens_ - queries_,
+                                .query_tokens = queries_,
                                 .q = q_.data(),
                                 .q_stride = width,
                                 .out = out.data(),
                                 .out_stride = width};
-    const auto scratch = kernel.MakeScratch(descriptor_, kQueries, tokens_, pool.threads());
+    const auto scratch = kernel.MakeScratch(descriptor_, queries_, tokens_, pool.threads());
     kernel.Attend(descriptor_, {.k = k_.data(), .v = v_.data(), .head_stride = head_stride_},
                   {&item, 1}, *scratch, pool);
     return out;
@@ -81,6 +82,7 @@ class Probe {
 
  private:
   const AttentionDescriptor descriptor_;
+  const uint32_t queries_;
   uint32_t tokens_ = 0;
   size_t head_stride_ = 0;
   std::vector<Extent> extents_;
@@ -110,10 +112,11 @@ absl::Status ProbeAttention(const AttentionKernel& kernel, const AttentionKernel
   ThreadPool pool({});
   for (const uint32_t head_dim : kHeadDims) {
     for (const uint32_t group : kGroups) {
-      // One block and the next one's beginning, once for each head size.
+      // One block and the next one's beginning, and many rows, once for each head size.
       const Problem problem = {.head_dim = head_dim,
                                .group = group,
                                .tokens = group == 3 ? kBlockTokens + 20 : 35,
+                               .queries = group == 4 ? 18u : 2u,
                                .scattered = group % 2 == 0};
       if (absl::Status status = ProbeOne(kernel, reference, problem, pool); !status.ok()) {
         return status;

@@ -12,9 +12,9 @@
 
 namespace lamina::kernels {
 
-// Random problems for each loop of its own that a kernel has: head sizes 64, 128 and another, one
-// to eight query rows a KV head, slots in order and scattered, more than a block. Takes some 20 ms.
-// Errors: kInternal  other bits than `reference`; says of which problem.
+// Random problems for each loop of its own that a kernel has: head sizes 64, 128 and another, two
+// to sixteen and 72 query rows a KV head, slots in order and scattered, more than a block. Takes
+// some 20 ms. Errors: kInternal  other bits than `reference`; says of which problem.
 absl::Status ProbeAttention(const AttentionKernel& kernel,
                             const AttentionKernel& reference = ReferenceAttention());
 

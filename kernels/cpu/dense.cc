@@ -25,7 +25,7 @@
 #include "kernels/cpu/rope_angles.h"
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/scale_kernels.h"
-#include "kernels/cpu/tile_choice.h"
+#include "kernels/cpu/tile_products.h"
 
 namespace lamina::kernels {
 namespace cpu {

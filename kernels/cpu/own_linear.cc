@@ -15,12 +15,12 @@
 #include "common/status_macros.h"
 #include "hwy/aligned_allocator.h"
 #include "kernels/cpu/block_panels.h"
+#include "kernels/cpu/dense_tiles.h"
 #include "kernels/cpu/linear_engine.h"
 #include "kernels/cpu/onednn_probe_internal.h"
 #include "kernels/cpu/own_linear_tiles.h"
 #include "kernels/cpu/pair_tiles.h"
 #include "kernels/cpu/panel_weights.h"
-#include "kernels/cpu/tile_choice.h"
 #include "kernels/cpu/tile_products.h"
 #include "kernels/work_cuts.h"
 

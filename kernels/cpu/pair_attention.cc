@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/pair_attention.h"
 
-#include <mutex>
 #include <vector>
 
 #include "common/log.h"
@@ -55,26 +54,6 @@ const AttentionKernel& CpuPairAttention() {
   }
   return internal::EmulatedPairOps() != nullptr ? *CpuPairAttentionVariants().back()
                                                 : ReferencePairAttention();
-}
-
-absl::StatusOr<const AttentionKernel*> AttentionOfProcessor(AttentionArithmetic arithmetic,
-                                                            const AttentionKernel& canonical) {
-  if (arithmetic == AttentionArithmetic::kCanonical) {
-    return &canonical;
-  }
-  if (arithmetic != AttentionArithmetic::kPairs) {
-    return absl::InvalidArgumentError(
-        "attention on tensor cores needs a CUDA device; this one is the processor");
-  }
-  if (!HasPairAttention()) {
-    static std::once_flag warned;
-    std::call_once(warned, [] {
-      LogWarning(
-          "attention in pairs of bf16 is emulated on this processor, many times slower than "
-          "canonical attention; set attention.decode and attention.prefill to auto");
-    });
-  }
-  return &CpuPairAttention();
 }
 
 absl::Span<const AttentionKernel* const> CpuPairAttentionVariants() {

@@ -233,8 +233,8 @@ class FewPairs {
 #pragma GCC unroll 4
       for (int c = 0; c < kCount; ++c) {
         float* out = columns.out + r * tile.padded_dim + (chunk + c) * 32;
-        M::Store(sums.low[r][c], out);
-        M::Store(sums.high[r][c], out + kPairLanes);
+        StoreSum<M>(sums.low[r][c], out);
+        StoreSum<M>(sums.high[r][c], out + kPairLanes);
       }
     }
   }

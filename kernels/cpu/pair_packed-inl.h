@@ -10,9 +10,8 @@
 #include <cstdint>
 
 #include "hwy/base.h"
-#include "kernels/cpu/attention_ahead.h"
-#include "kernels/cpu/attention_gather.h"
 #include "kernels/cpu/attention_internal.h"
+#include "kernels/cpu/pair_pack-inl.h"
 #include "kernels/cpu/pair_values-inl.h"
 
 namespace lamina::kernels::internal {
@@ -27,43 +26,38 @@ class PackedPairs {
   static void Scores(const Tile& tile, const Block& block, Workspace& work) {
     const uint32_t lines = tile.head_dim / 2;
     const size_t strip_words = size_t{lines} * kPairLanes;
-    PackK(tile, block, work);
+    Packing::PackK(tile, block, lines, work);
     constexpr uint32_t kPanel = kStripsAtOnce * kRunTokens;
     for (uint32_t t = block.begin / kPanel * kPanel; t < block.end; t += kPanel) {
-      ForRows(tile, block, 0, tile.rows(), [&](uint32_t row, uint32_t rows, TokenRange range) {
-        const uint32_t from = std::max(t, range.begin / kRunTokens * kRunTokens);
-        const uint32_t to = std::min(t + kPanel, range.end);
-        if (from < to) {
-          Multiply(rows, (to - from + kRunTokens - 1) / kRunTokens, work.pairs.q + row * lines,
-                   lines, work.pairs.k + from / kRunTokens * strip_words, strip_words, lines,
-                   work.scores + size_t{row} * kScoreStride + from, kScoreStride);
-        }
-      });
+      ForRows<kRowsAtOnce>(
+          tile, block, 0, tile.rows(), [&](uint32_t row, uint32_t rows, TokenRange range) {
+            const uint32_t from = std::max(t, range.begin / kRunTokens * kRunTokens);
+            const uint32_t to = std::min(t + kPanel, range.end);
+            if (from < to) {
+              Multiply(rows, (to - from + kRunTokens - 1) / kRunTokens, work.pairs.q + row * lines,
+                       lines, work.pairs.k + from / kRunTokens * strip_words, strip_words, lines,
+                       work.scores + size_t{row} * kScoreStride + from, kScoreStride);
+            }
+          });
     }
   }
 
   static void Values(const Tile& tile, const Block& block, Workspace& work) {
-    const TokenRange all = {.begin = block.begin, .end = block.end};
-    const bool finite = PackV(tile, block, all, work);
-    if (finite || SeenInBlock(tile, block, 0) == SeenInBlock(tile, block, tile.rows() - 1)) {
-      return MultiplyValues(tile, block, 0, tile.rows(), work);
-    }
-    for (uint32_t row = 0; row < tile.rows(); row += tile.group) {
-      const TokenRange range = SeenInBlock(tile, block, row);
-      if (!range.empty()) {
-        PackV(tile, block, range, work);
-        MultiplyValues(tile, block, row, row + tile.group, work);
-      }
-    }
+    Packing::ForPackedV(tile, block, work, [&](uint32_t first, uint32_t end) {
+      MultiplyValues(tile, block, first, end, work);
+    });
   }
 
  private:
+  using Packing = PairPacking<M, 2>;
+
   // 24 sums, four vectors and a broadcast pair fit 32 registers, and two instructions of six cycles
   // each can always be under way.
   static constexpr uint32_t kRowsAtOnce = 6;
   static constexpr uint32_t kStripsAtOnce = 4;
 
-  // kRows rows of words times kStrips strips, `steps` words of a row each.
+  // kRows rows of words times kStrips strips, `steps` words of a row each. Scores end as sums of
+  // values do: the sign of their zeros vanishes in weights and lse.
   template <int kRows, int kStrips>
   static HWY_INLINE void MultiplyTile(const uint32_t* a, size_t a_stride, const uint32_t* b,
                                       size_t strip_words, uint32_t steps, float* out,
@@ -96,7 +90,7 @@ class PackedPairs {
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
       for (int s = 0; s < kStrips; ++s) {
-        M::Store(sums[r][s], out + r * out_stride + s * kPairLanes);
+        StoreSum<M>(sums[r][s], out + r * out_stride + s * kPairLanes);
       }
     }
   }
@@ -136,81 +130,22 @@ class PackedPairs {
     }
   }
 
-  // Calls `pass(row, rows, range)` for rows [first, end) in passes as even as can be; `range` is
-  // what any of them sees.
-  template <class Pass>
-  static HWY_INLINE void ForRows(const Tile& tile, const Block& block, uint32_t first, uint32_t end,
-                                 const Pass& pass) {
-    uint32_t passes = (end - first + kRowsAtOnce - 1) / kRowsAtOnce;
-    for (uint32_t row = first; row < end; --passes) {
-      const uint32_t rows = (end - row + passes - 1) / passes;
-      // What a row sees begins and ends no earlier than what the row before it sees, also where
-      // that is nothing of this block.
-      const TokenRange range = {.begin = std::max(block.begin, SeenInBlock(tile, block, row).begin),
-                                .end = SeenInBlock(tile, block, row + rows - 1).end};
-      if (!range.empty()) {
-        pass(row, rows, range);
-      }
-      row += rows;
-    }
-  }
-
-  static void PackK(const Tile& tile, const Block& block, Workspace& work) {
-    const Ahead ahead = Ahead::OfScores(tile, block);
-    const uint32_t lines = tile.head_dim / 2;
-    for (uint32_t t = block.begin / kRunTokens * kRunTokens; t < block.end; t += kRunTokens) {
-      const uint32_t group = t / kRunTokens;
-      const uint16_t* k = TileOf(tile, block, t, work);
-      uint32_t* to = work.pairs.k + size_t{group} * lines * kPairLanes;
-      for (uint32_t line = 0; line < lines; ++line) {
-        PrefetchLine((line % 2 == 0 ? ahead.own : ahead.other)[group] + line / 2 * kTileLine);
-        M::StoreWords(M::PairsOfLine(M::LoadWords(k + line * kTileLine)), to + line * kPairLanes);
-      }
-    }
-  }
-
   // Sums of values of rows [first, end).
   static void MultiplyValues(const Tile& tile, const Block& block, uint32_t first, uint32_t end,
                              Workspace& work) {
-    constexpr size_t kStripWords = kPairsOfBlock * kPairLanes;
+    constexpr size_t kStripWords = Packing::kValueStripWords;
     const uint32_t strips = tile.padded_dim / kPairLanes;
     for (uint32_t strip = 0; strip < strips; strip += kStripsAtOnce) {
-      ForRows(tile, block, first, end, [&](uint32_t row, uint32_t rows, TokenRange range) {
-        const uint32_t pair = range.begin / 2;
-        Multiply(rows, std::min(kStripsAtOnce, strips - strip),
-                 work.pairs.p + row * kPairStride + pair, kPairStride,
-                 work.pairs.v + strip * kStripWords + pair * kPairLanes, kStripWords,
-                 (range.end + 1) / 2 - pair, TopOfStack(tile, work, row) + strip * kPairLanes,
-                 tile.padded_dim);
-      });
+      ForRows<kRowsAtOnce>(
+          tile, block, first, end, [&](uint32_t row, uint32_t rows, TokenRange range) {
+            const uint32_t pair = range.begin / 2;
+            Multiply(rows, std::min(kStripsAtOnce, strips - strip),
+                     work.pairs.p + row * kPairStride + pair, kPairStride,
+                     work.pairs.v + strip * kStripWords + pair * kPairLanes, kStripWords,
+                     (range.end + 1) / 2 - pair, TopOfStack(tile, work, row) + strip * kPairLanes,
+                     tile.padded_dim);
+          });
     }
-  }
-
-  // V of tokens in `range`, zeros around them. Returns whether all of it is finite.
-  static bool PackV(const Tile& tile, const Block& block, TokenRange range, Workspace& work) {
-    constexpr size_t kStripWords = kPairsOfBlock * kPairLanes;
-    const Ahead ahead = Ahead::OfValues(tile, block);
-    const auto* v = reinterpret_cast<const uint16_t*>(tile.v);
-    const uint32_t chunks = tile.padded_dim / 32;
-    uint32_t broken = 0;
-    for (uint32_t t = block.begin / 2 * 2; t < block.end; t += 2) {
-      const uint16_t* rows[2];
-      for (uint32_t i : {0, 1}) {
-        const bool seen = t + i >= range.begin && t + i < range.end;
-        rows[i] = seen ? v + block.offsets[t + i] : nullptr;
-      }
-      uint32_t* to = work.pairs.v + t / 2 * kPairLanes;
-      for (uint32_t chunk = 0; chunk < chunks; ++chunk, to += 2 * kStripWords) {
-        RequestOfPair(ahead, t, chunk, chunks);
-        const bool half = (chunk + 1) * 32 > tile.head_dim;
-        const Words first = LoadValues<M>(rows[0], chunk, half);
-        const Words second = LoadValues<M>(rows[1], chunk, half);
-        broken |= M::NotFinite(first) | M::NotFinite(second);
-        M::StoreWords(M::Low(first, second), to);
-        M::StoreWords(M::High(first, second), to + kStripWords);
-      }
-    }
-    return broken == 0;
   }
 };
 

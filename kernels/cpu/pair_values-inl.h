@@ -23,6 +23,13 @@ HWY_INLINE float* TopOfStack(const Tile& tile, const Workspace& work, uint32_t r
   return work.stack + (work.depth * work.rows_max + row) * tile.padded_dim;
 }
 
+// Stores a sum of values, +0 in place of -0: flushing can leave either, and pairs at weights of
+// zero would make one of the other.
+template <class M>
+HWY_INLINE void StoreSum(const typename M::Floats& sum, float* to) {
+  M::Store(M::Add(sum, M::Zero()), to);
+}
+
 // Asks for what a pair of tokens pays for in a chunk of 32 elements: a line of both streams.
 HWY_INLINE void RequestOfPair(const Ahead& ahead, uint32_t t, uint32_t chunk, uint32_t chunks) {
   const size_t line = (t % kRunTokens / 2 * chunks + chunk) * kTileLine;

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
 #include "common/status_macros.h"
-#include "kernels/cpu/onednn_probe_internal.h"
 
 namespace lamina::kernels::cpu {
 namespace {
@@ -108,14 +107,6 @@ absl::Status Compare(const TileProbe& probe, MultiplyTiles multiply, size_t rows
   return absl::OkStatus();
 }
 
-class ThisHost final : public TileHost {
- public:
-  bool HasInstructions() const override { return HasTileInstructions(); }
-  bool IsHeldBack() const override { return !MayUseTiles(); }
-  absl::Status Permission() override { return TilePermission(); }
-  absl::Status Probe() override { return ProbeTiles(MultiplyPanelTiles); }
-};
-
 }  // namespace
 
 absl::Status ProbeTiles(MultiplyTiles multiply) {
@@ -143,14 +134,6 @@ absl::Status CheckTiles(TileHost& host) {
   }
   const absl::Status probe = host.Probe();
   return probe.ok() ? absl::OkStatus() : absl::FailedPreconditionError(probe.message());
-}
-
-const absl::Status& TilesOfThisHost() {
-  static const absl::Status* const status = [] {
-    ThisHost host;
-    return new absl::Status(CheckTiles(host));
-  }();
-  return *status;
 }
 
 }  // namespace lamina::kernels::cpu

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether dense layers multiply bf16 in the tiles of AMX on this host, and if not, why.
+// Whether bf16 is multiplied in the tiles of AMX on a host, and if not, why: by dense layers
+// (dense_tiles.h), and by attention (tile_attention.cc).
 //
 // It follows from what the processor and the system are, never from a measurement, since it decides
 // the bits of products (pair_products.h).
@@ -27,13 +28,6 @@ class TileHost {
 // Errors: kUnimplemented       there are no tiles, or nobody is to use them: nothing to tell.
 //         kFailedPrecondition  there are, and something is wrong: speed is lost; says what.
 absl::Status CheckTiles(TileHost& host);
-
-// CheckTiles() of the host that this runs on. Looks once, and takes some 20 ms then.
-const absl::Status& TilesOfThisHost();
-
-// Asks the system for the tiles, which it keeps for the threads of a process only when asked. Asks
-// once, and always says the same. Errors: the system's.
-absl::Status TilePermission();
 
 // Multiplies panels of all the shapes that the loop knows, of moderate values, and one of values of
 // all sizes, and compares the bits with EmulatedTiles'; NaN need only be NaN.

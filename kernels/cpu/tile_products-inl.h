@@ -17,20 +17,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <type_traits>
-#include <utility>
 
 #include "common/check.h"
 #include "kernels/cpu/tile_products.h"
 
 namespace lamina::kernels::cpu {
-
-// Calls body(i) for i = 0 to kCount - 1, each a constant.
-template <size_t kCount, class Body>
-inline void ForEachTile(const Body& body) {
-  [&]<size_t... i>(std::index_sequence<i...>) { (body(std::integral_constant<size_t, i>()), ...); }
-  (std::make_index_sequence<kCount>());
-}
 
 template <class Unit>
 class TileProducts {

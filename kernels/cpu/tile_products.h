@@ -12,6 +12,7 @@
 
 #pragma once
 
+#include "absl/status/status.h"
 #include "common/dtype.h"
 #include "kernels/cpu/panel_task.h"
 #include "kernels/cpu/tiles.h"
@@ -25,8 +26,12 @@ inline constexpr size_t kTileRowsOnce = 2 * kTileRows;
 using MultiplyTiles = void (*)(const PanelTask<BFloat16>& task);
 
 // Whether this processor has tiles and their products of bf16, and the system keeps them for
-// threads, and this build has the loop.
+// threads, and this build has the loops.
 bool HasTileInstructions();
+
+// Asks the system for the tiles, which it keeps for the threads of a process only when asked. Asks
+// once, and always says the same. Errors: the system's.
+absl::Status TilePermission();
 
 // By the processor's tiles, which are configured here and given back: nothing of them stays with
 // the thread. Requires: HasTileInstructions(), TilePermission() is OK, and the task's steps are

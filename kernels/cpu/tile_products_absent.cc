@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "absl/status/status.h"
 #include "common/check.h"
-#include "kernels/cpu/tile_choice.h"
 #include "kernels/cpu/tile_products.h"
 
 namespace lamina::kernels::cpu {

@@ -18,6 +18,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 namespace lamina::kernels::cpu {
 
@@ -43,5 +45,12 @@ struct alignas(64) TileConfig {
   }
 };
 static_assert(sizeof(TileConfig) == 64);
+
+// Calls body(i) for i = 0 to kCount - 1, each a constant.
+template <size_t kCount, class Body>
+inline void ForEachTile(const Body& body) {
+  [&]<size_t... i>(std::index_sequence<i...>) { (body(std::integral_constant<size_t, i>()), ...); }
+  (std::make_index_sequence<kCount>());
+}
 
 }  // namespace lamina::kernels::cpu

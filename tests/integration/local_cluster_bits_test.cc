@@ -18,6 +18,10 @@ ClusterAttention InPairs() {
   return {.decode = AttentionArithmetic::kPairs, .prefill = AttentionArithmetic::kPairs};
 }
 
+ClusterAttention InTiles() {
+  return {.decode = AttentionArithmetic::kTiles, .prefill = AttentionArithmetic::kTiles};
+}
+
 struct Base {
   RandomModelSpec model;
   DType compute_type = DType::kBF16;
@@ -495,12 +499,14 @@ INSTANTIATE_TEST_SUITE_P(
     Models, BitsTest,
     ::testing::Values(Base{SmallModel(), DType::kBF16}, Base{SmallParallelModel(), DType::kF32},
                       Base{SmallModel(), DType::kBF16, InPairs()},
+                      Base{SmallModel(), DType::kBF16, InTiles()},
                       Base{.model = SmallModel(),
                            .dense_loop = kernels::DenseLoop::kEmulatedTiles}),
     [](const ::testing::TestParamInfo<Base>& test) {
       return test.param.model.model_type +
              (test.param.compute_type == DType::kF32 ? "_f32" : "_bf16") +
              (test.param.attention == InPairs() ? "_pairs" : "") +
+             (test.param.attention == InTiles() ? "_tiles" : "") +
              (test.param.dense_loop == kernels::DenseLoop::kEmulatedTiles ? "_emulated_tiles" : "");
     });
 

@@ -84,7 +84,7 @@ TEST(ClusterAttentionTest, PairsAreNotServedWherePoliciesFetch) {
 
 TEST(ClusterAttentionTest, UnknownWordsNameTheKnownOnes) {
   EXPECT_THAT(Parse({"attention.decode=fast"}).status().message(),
-              HasSubstr("'fast' is not one of auto, canonical, pairs, tensor"));
+              HasSubstr("'fast' is not one of auto, canonical, pairs, tiles, tensor"));
   EXPECT_FALSE(Parse({"attention=tensor"}).ok());
 }
 

@@ -70,12 +70,12 @@ ClusterAttention Both(AttentionArithmetic arithmetic) {
   return {.decode = arithmetic, .prefill = arithmetic};
 }
 
-TEST(EpochFormingTest, AttentionIsInPairsWhereEveryNodeIsFastAtThem) {
+TEST(EpochFormingTest, AttentionIsInPairsOrTilesWhereEveryNodeIsFastAtThem) {
   EngineOptions options = Options();
   options.attention = Both(AttentionArithmetic::kAuto);
   EpochMembers members = Members();
   for (EpochMember* node : {&members.compute[0], &members.compute[1], &members.kv[0]}) {
-    node->fast_pairs = true;
+    node->fast_attention = AttentionArithmetic::kPairs;
   }
 
   const auto mixed = EpochForming(options).Form(members);
@@ -83,11 +83,27 @@ TEST(EpochFormingTest, AttentionIsInPairsWhereEveryNodeIsFastAtThem) {
   EXPECT_EQ(mixed->config().attention, Both(AttentionArithmetic::kCanonical));
   EXPECT_EQ(mixed->attention, "canonical: m1 is not fast at pairs of bf16");
 
-  members.kv[1].fast_pairs = true;
+  members.kv[1].fast_attention = AttentionArithmetic::kTiles;
+  const auto two = EpochForming(options).Form(members);
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(two->config().attention, Both(AttentionArithmetic::kCanonical));
+  EXPECT_EQ(two->attention, "canonical: m1 is not fast at pairs of bf16");
+
+  members.kv[1].fast_attention = AttentionArithmetic::kPairs;
   const auto fast = EpochForming(options).Form(members);
   ASSERT_TRUE(fast.ok()) << fast.status();
   EXPECT_EQ(fast->config().attention, Both(AttentionArithmetic::kPairs));
   EXPECT_EQ(fast->attention, "pairs: every node is fast at pairs of bf16");
+
+  for (std::vector<EpochMember>* nodes : {&members.compute, &members.kv}) {
+    for (EpochMember& node : *nodes) {
+      node.fast_attention = AttentionArithmetic::kTiles;
+    }
+  }
+  const auto tiles = EpochForming(options).Form(members);
+  ASSERT_TRUE(tiles.ok()) << tiles.status();
+  EXPECT_EQ(tiles->config().attention, Both(AttentionArithmetic::kTiles));
+  EXPECT_EQ(tiles->attention, "tiles: every node is fast at tiles of bf16");
 
   options.kv.form = KvForm::kInt8;
   const auto int8 = EpochForming(options).Form(members);

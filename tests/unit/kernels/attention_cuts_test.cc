@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/attention_tasks.h"
 #include "kernels/pair_attention.h"
+#include "kernels/tile_attention.h"
 #include "tests/unit/kernels/attention_fixture.h"
 
 namespace lamina::kernels {
@@ -135,7 +136,8 @@ struct Arithmetic {
 
 std::vector<Arithmetic> Arithmetics() {
   return {{ReferenceAttention(), CpuAttentionVariants()},
-          {ReferencePairAttention(), CpuPairAttentionVariants()}};
+          {ReferencePairAttention(), CpuPairAttentionVariants()},
+          {ReferenceTileAttention(), CpuTileAttentionVariants()}};
 }
 
 constexpr size_t kThreads[] = {1, 2, 3, 8, 16, 32, 128};

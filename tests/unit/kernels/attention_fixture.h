@@ -235,6 +235,49 @@ class AttentionProblem {
   std::vector<BFloat16> q_;                // [queries, query_heads, head_dim]
 };
 
+// Numbers of a problem of one KV head, in order from slot 0; zeros unless they are filled.
+struct PlainProblem {
+  PlainProblem(const AttentionDescriptor& descriptor, uint32_t token_count, uint32_t query_count)
+      : d(descriptor),
+        tokens(token_count),
+        queries(query_count),
+        k(WholeTiles(token_count) * d.head_dim),
+        v(k.size()),
+        q(query_count * d.q_width()) {}
+
+  void FillNormal() {
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    for (auto* values : {&k, &v, &q}) {
+      for (BFloat16& x : *values) {
+        x = ToBFloat16(normal(random));
+      }
+    }
+  }
+  KvView kv() const { return {.k = k.data(), .v = v.data(), .head_stride = k.size()}; }
+
+  std::vector<BFloat16> Attend(const AttentionKernel& kernel) const {
+    ThreadPool pool({.threads = 1});
+    const Extent extent = {.first_slot = 0, .tokens = tokens};
+    std::vector<BFloat16> out(q.size());
+    const AttentionItem item = {.extents = {&extent, 1},
+                                .first_position = tokens - queries,
+                                .query_tokens = queries,
+                                .q = q.data(),
+                                .q_stride = d.q_width(),
+                                .out = out.data(),
+                                .out_stride = d.q_width()};
+    const auto scratch = kernel.MakeScratch(d, queries, tokens, 1);
+    kernel.Attend(d, kv(), {&item, 1}, *scratch, pool);
+    return out;
+  }
+
+  AttentionDescriptor d;
+  uint32_t tokens;
+  uint32_t queries;
+  std::vector<BFloat16> k, v, q;
+};
+
 inline std::vector<uint16_t> Bits(const std::vector<BFloat16>& values) {
   std::vector<uint16_t> bits;
   bits.reserve(values.size());

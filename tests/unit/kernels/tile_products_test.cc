@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/philox.h"
+#include "kernels/cpu/dense_tiles.h"
 #include "kernels/cpu/tile_choice.h"
 #include "kernels/pair_math.h"
 #include "tests/unit/kernels/amx_trap.h"
