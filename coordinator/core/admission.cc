@@ -48,6 +48,7 @@ void Admission::Admit(OpenSteps& open) {
 void Admission::FindSurvivors() {
   survivors_known_ = true;
   survivors_.clear();
+  catching_up_.clear();
   for (const Sequence* sequence : life_.waiting()) {
     if (sequence->committed.empty()) {
       continue;
@@ -76,9 +77,9 @@ uint32_t Admission::FoundBySurvivor(const Sequence& sequence) const {
   return options_.span_tokens > 0 ? 0 : tokens - std::min(tokens, MissingOfSurvivor(sequence));
 }
 
-// In steps of their own, so that what they compute is there soonest.
+// In steps of their own, and before any prompt of others, so that what they compute is there
+// soonest: the steps of lanes take turns, and one with a prompt is many times as long.
 bool Admission::AdmitSurvivors(OpenSteps& open) {
-  bool joined = false;
   while (!survivors_.empty()) {
     Sequence* const next = life_.Find(survivors_.front());
     const bool waits = next != nullptr && next->state == SequenceState::kWaiting;
@@ -86,11 +87,17 @@ bool Admission::AdmitSurvivors(OpenSteps& open) {
     if (outcome == Outcome::kWaits) {
       break;
     }
-    joined |= outcome == Outcome::kJoined;
+    if (outcome == Outcome::kJoined) {
+      catching_up_.push_back(survivors_.front());
+    }
     survivors_.pop_front();
   }
+  std::erase_if(catching_up_, [this](plan::SequenceId id) {
+    const Sequence* const sequence = life_.Find(id);
+    return sequence == nullptr || sequence->state != SequenceState::kPrefilling;
+  });
   // Where nothing runs no other step would come.
-  return joined || (!survivors_.empty() && places_.lanes.running() > 0);
+  return !catching_up_.empty() || (!survivors_.empty() && places_.lanes.running() > 0);
 }
 
 Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenSteps& open) {
@@ -120,7 +127,7 @@ Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenS
   if (found.away > 0 && !cost::ReadPays(places_.spills.RatesOf(nodes[0]), found.away)) {
     found.away = 0;
   }
-  TakeTail(first, nodes[0], found);
+  TakeOpenBlock(first, nodes[0], found);
   const uint32_t there = places_.kept.NextMissing(first, found.tokens + found.away);
   if (there > 0 && found.away == 0 && !maker_.HasRoom(step)) {
     return Outcome::kWaits;  // Rows follow a found prefix, and those of this step are given away.
@@ -144,12 +151,12 @@ Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenS
   return Outcome::kJoined;
 }
 
-// Without the blocks before it, a tail takes slots from others and is of no use.
-void Admission::TakeTail(const Sequence& sequence, uint32_t node, PrefixCache::Found& found) {
+// Without the blocks before it, an open block takes slots from others and is of no use.
+void Admission::TakeOpenBlock(const Sequence& sequence, uint32_t node, PrefixCache::Found& found) {
   if (options_.span_tokens > 0) {
     return;
   }
-  if (places_.kept.HasTailBehind(sequence, node, found.tokens)) {
+  if (places_.kept.HasOpenBlockBehind(sequence, node, found.tokens)) {
     found.tokens += places_.kept.PartsOf(sequence)[0].tokens;
   } else {
     places_.kept.Drop(sequence);

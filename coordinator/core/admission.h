@@ -84,9 +84,9 @@ class Admission {
   uint64_t SlotsWanted(uint32_t node, uint32_t tokens, const PrefixCache::Found& found) const;
   // What a newcomer finds on each node.
   std::vector<PrefixCache::Found> FoundOnNodes(const Sequence& sequence) const;
-  // Adds the tail that is kept of it on this node to what the cache has of a sequence, if that
-  // follows; else drops it.
-  void TakeTail(const Sequence& sequence, uint32_t node, PrefixCache::Found& found);
+  // Adds the open block that is kept of it on this node to what the cache has of a sequence, if
+  // that follows; else drops it.
+  void TakeOpenBlock(const Sequence& sequence, uint32_t node, PrefixCache::Found& found);
   // Has the cache drop what takes the slots that the sequence needs besides those that it finds.
   // Whether they are free now.
   bool MakeRoomFor(Sequence& sequence, uint32_t node, const PrefixCache::Found& found);
@@ -107,7 +107,8 @@ class Admission {
   const LaneBalance& balance_;
   StepMaker& maker_;
   Placement& placement_;
-  std::deque<plan::SequenceId> survivors_;  // They ran in the epoch before; in service order.
+  std::deque<plan::SequenceId> survivors_;     // They ran in the epoch before; in service order.
+  std::vector<plan::SequenceId> catching_up_;  // Those that joined and have no token since.
   bool survivors_known_ = true;
   // Lists with an entry for each node, made anew for each newcomer in the memory of the last one's.
   std::vector<NodeLoad> loads_;

@@ -37,7 +37,7 @@ void KeptSequences::Reset(uint32_t memory_nodes, uint32_t span_tokens) {
   ForgetSlots();
 }
 
-void KeptSequences::ResetTails(std::vector<uint32_t> block_tokens) {
+void KeptSequences::ResetOpenBlocks(std::vector<uint32_t> block_tokens) {
   keeps_ = true;
   span_tokens_ = 0;
   block_tokens_ = std::move(block_tokens);
@@ -89,7 +89,7 @@ void KeptSequences::Save(const Sequence& sequence) {
   const uint32_t stored = sequence.tokens() - 1;
   if (!cuts()) {
     entries_[&sequence] =
-        TailOf(sequence, decodes ? stored : std::min(stored, sequence.stored_tokens));
+        OpenBlockOf(sequence, decodes ? stored : std::min(stored, sequence.stored_tokens));
   } else if (decodes) {
     entries_[&sequence] = SpansOf(sequence, stored);
   }
@@ -118,7 +118,7 @@ KeptSequences::Parts KeptSequences::SpansOf(const Sequence& sequence, uint32_t s
 }
 
 // It is nothing where the cache has no blocks of the sequence, or another form of its last one.
-KeptSequences::Parts KeptSequences::TailOf(const Sequence& sequence, uint32_t stored) const {
+KeptSequences::Parts KeptSequences::OpenBlockOf(const Sequence& sequence, uint32_t stored) const {
   const uint32_t unit = UnitOn(sequence.node);
   if (unit == 0 || sequence.request.lossy || sequence.held->released > 0 || sequence.spill != 0) {
     return {};
@@ -197,7 +197,8 @@ uint32_t KeptSequences::EndOfMissing(const Sequence& sequence, uint32_t from) co
   return sequence.tokens();
 }
 
-bool KeptSequences::HasTailBehind(const Sequence& sequence, uint32_t node, uint32_t tokens) const {
+bool KeptSequences::HasOpenBlockBehind(const Sequence& sequence, uint32_t node,
+                                       uint32_t tokens) const {
   const absl::Span<const Part> parts = PartsOf(sequence);
   return !cuts() && !parts.empty() && parts[0].node == node && parts[0].first == tokens;
 }

@@ -10,8 +10,8 @@
 // that parts behind missing tokens are as good as those before them.
 //
 // A sequence that is not cut leaves its whole blocks to the prefix cache. Kept here is one part,
-// its tail: the stored tokens behind the last whole block, which only this sequence finds. It joins
-// with them where the cache has all blocks before them.
+// its open block: the stored tokens behind the last whole one, which only this sequence finds. It
+// joins with them where the cache has all blocks before them.
 //
 //   prefilling, decoding --(epoch ends: Save)--> waiting; the parts hold slots (SequenceKv::Keep)
 //        ^                                          |        |
@@ -59,8 +59,8 @@ class KeptSequences {
   // kept from now on.
   void Reset(uint32_t memory_nodes, uint32_t span_tokens);
   // As above, of sequences that are not cut: memory node i has cached blocks of block_tokens[i]
-  // tokens; 0: no tails are kept there.
-  void ResetTails(std::vector<uint32_t> block_tokens);
+  // tokens; 0: no open blocks are kept there.
+  void ResetOpenBlocks(std::vector<uint32_t> block_tokens);
   // Whether Stored() has to be told.
   bool keeps() const { return keeps_; }
 
@@ -84,8 +84,8 @@ class KeptSequences {
   // and from there the first one that is in a part, or the number of its tokens.
   uint32_t EndOfMissing(const Sequence& sequence, uint32_t from) const;
 
-  // Whether the tail of the sequence is kept there, right behind its first `tokens` tokens.
-  bool HasTailBehind(const Sequence& sequence, uint32_t node, uint32_t tokens) const;
+  // Whether the open block of the sequence is kept there, right behind its first `tokens` tokens.
+  bool HasOpenBlockBehind(const Sequence& sequence, uint32_t node, uint32_t tokens) const;
   // The sequence joins, and has begun a span: it shares what is kept of it, which nobody else holds
   // for it any more. Returns the slots; empty: nothing is kept.
   std::vector<HeldExtent> JoinSpan(const Sequence& sequence);
@@ -112,7 +112,7 @@ class KeptSequences {
   // Parts begin where spans or cached blocks do, and are not longer.
   uint32_t UnitOn(uint32_t node) const { return cuts() ? span_tokens_ : block_tokens_[node]; }
   Parts SpansOf(const Sequence& sequence, uint32_t stored) const;
-  Parts TailOf(const Sequence& sequence, uint32_t stored) const;
+  Parts OpenBlockOf(const Sequence& sequence, uint32_t stored) const;
   void ForgetSlots();
   void Release(Part& part);
 

@@ -185,8 +185,11 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   spills.Reset(memory_nodes);
   steps.Reset(lanes.size());
   std::vector<uint32_t> block_tokens;
+  std::vector<uint32_t> kept_tokens;  // Open blocks of INT8 lie elsewhere and are not kept.
   for (const MemoryNodeShare& share : memory_nodes) {
     block_tokens.push_back(options.CachedBlockTokensOn(share));
+    const bool int8 = share.form.value_or(options.kv) == KvForm::kInt8;
+    kept_tokens.push_back(int8 ? 0 : block_tokens.back());
   }
   cache.Reset(std::move(block_tokens),
               options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,
@@ -195,7 +198,7 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   const bool keeps = options.prefix_cache && prefill_lanes.count() == 0 &&
                      (!cuts || options.windows.longest() == 0);
   if (keeps && !cuts) {
-    kept.ResetTails(options.TailTokensOn(memory_nodes));
+    kept.ResetOpenBlocks(std::move(kept_tokens));
   } else {
     kept.Reset(nodes, keeps ? options.span_tokens : 0);
   }

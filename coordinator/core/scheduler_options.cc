@@ -80,13 +80,4 @@ uint32_t SchedulerOptions::SlotsOfLongest(plan::AttentionPath path) const {
   return static_cast<uint32_t>(std::min<uint64_t>(most, UINT32_MAX));
 }
 
-std::vector<uint32_t> SchedulerOptions::TailTokensOn(
-    const std::vector<MemoryNodeShare>& shares) const {
-  std::vector<uint32_t> tokens;
-  for (const MemoryNodeShare& share : shares) {
-    tokens.push_back(share.form.value_or(kv) == KvForm::kInt8 ? 0 : cached_block_tokens);
-  }
-  return tokens;
-}
-
 }  // namespace lamina::core

@@ -129,9 +129,6 @@ struct SchedulerOptions {
   uint32_t CachedBlockTokensOn(const MemoryNodeShare& share) const {
     return share.form.value_or(kv) == KvForm::kInt8 ? int8_block_tokens : cached_block_tokens;
   }
-  // Tokens of such a block behind whose last whole one a sequence may leave some, by share: 0 where
-  // K and V are INT8, whose last tokens have another form.
-  std::vector<uint32_t> TailTokensOn(const std::vector<MemoryNodeShare>& shares) const;
   // Whether sequences by the path may live there.
   bool MayHold(const MemoryNodeShare& share, plan::AttentionPath path) const {
     return !share.form.has_value() || *share.form == FormOf(path);

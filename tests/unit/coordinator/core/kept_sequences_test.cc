@@ -209,9 +209,9 @@ TEST_F(KeptSequencesTest, WhereNothingIsCutFromNowOnNothingIsKept) {
 constexpr uint32_t kBlock = kCachedBlockTokens;
 
 // Sequences that are not cut: the prefix cache has their whole blocks.
-class KeptTailsTest : public PartsTest {
+class KeptOpenBlocksTest : public PartsTest {
  protected:
-  KeptTailsTest() { Make(2); }
+  KeptOpenBlocksTest() { Make(2); }
   void Make(uint32_t nodes) {
     MakeNodes(std::vector<uint32_t>(nodes, 200), 1, 0, {}, /*keeps_prefixes=*/true);
   }
@@ -232,7 +232,7 @@ class KeptTailsTest : public PartsTest {
     kept_.Restore(successors);
     EXPECT_TRUE(Audit().ok()) << Audit();
   }
-  // It joins with what the cache has, then with its tail; the tokens that are there.
+  // It joins with what the cache has, then with its open block; the tokens that are there.
   uint32_t Join(Sequence& sequence, uint32_t node) {
     const plan::SequenceId id = sequence.request.id;
     life_.Begin(sequence, 0, node);
@@ -249,7 +249,7 @@ class KeptTailsTest : public PartsTest {
   }
 };
 
-TEST_F(KeptTailsTest, WhatIsBehindTheLastWholeBlockStaysWithItsSequence) {
+TEST_F(KeptOpenBlocksTest, WhatIsBehindTheLastWholeBlockStaysWithItsSequence) {
   Sequence& sequence = Decoding(1, 3 * kBlock + 5);
   BeginEpoch({std::nullopt, 0}, 1);
   EXPECT_THAT(kept_.PartsOf(sequence), IsEmpty()) << "it lay on the other node";
@@ -257,30 +257,30 @@ TEST_F(KeptTailsTest, WhatIsBehindTheLastWholeBlockStaysWithItsSequence) {
   Sequence& other = Decoding(2, 2 * kBlock + 3);
   BeginEpoch({0}, 1);
   ASSERT_THAT(Ranges(kept_.PartsOf(other)), ElementsAre(Pair(2 * kBlock, 3)));
-  EXPECT_TRUE(kept_.HasTailBehind(other, 0, 2 * kBlock));
-  EXPECT_FALSE(kept_.HasTailBehind(other, 0, kBlock));
+  EXPECT_TRUE(kept_.HasOpenBlockBehind(other, 0, 2 * kBlock));
+  EXPECT_FALSE(kept_.HasOpenBlockBehind(other, 0, kBlock));
   EXPECT_EQ(Join(other, 0), 2 * kBlock + 3);
   EXPECT_EQ(kept_.SlotsOn(0), 0u);
   EXPECT_EQ(kept_.tokens_found(), 3u);
 }
 
-TEST_F(KeptTailsTest, SequencesOfWholeBlocksHaveNone) {
+TEST_F(KeptOpenBlocksTest, SequencesOfWholeBlocksHaveNone) {
   Sequence& sequence = Decoding(1, 2 * kBlock);
   BeginEpoch({0, 1}, 2);
   EXPECT_THAT(kept_.PartsOf(sequence), IsEmpty());
   EXPECT_EQ(Join(sequence, 0), 2 * kBlock);
 }
 
-TEST_F(KeptTailsTest, OneShorterThanABlockIsATail) {
+TEST_F(KeptOpenBlocksTest, OneShorterThanABlockIsAnOpenBlock) {
   Sequence& sequence = Decoding(1, 7, 1);
   BeginEpoch({0, 1}, 2);
-  EXPECT_TRUE(kept_.HasTailBehind(sequence, 1, 0));
-  EXPECT_FALSE(kept_.HasTailBehind(sequence, 0, 0)) << "there it is not";
+  EXPECT_TRUE(kept_.HasOpenBlockBehind(sequence, 1, 0));
+  EXPECT_FALSE(kept_.HasOpenBlockBehind(sequence, 0, 0)) << "there it is not";
   EXPECT_EQ(Join(sequence, 1), 7u);
 }
 
 // Two answers to one prompt share the slots of its last, unfinished block.
-TEST_F(KeptTailsTest, ForksHaveTailsOfTheirOwn) {
+TEST_F(KeptOpenBlocksTest, ForksHaveOpenBlocksOfTheirOwn) {
   Sequence& parent = Decoding(1, kBlock + 4);
   Wait(2, kBlock + 4);
   Sequence& fork = *life_.Find(2);
@@ -300,19 +300,19 @@ TEST_F(KeptTailsTest, ForksHaveTailsOfTheirOwn) {
   EXPECT_EQ(kv_.directory().SlotsFree(0), 200u - kBlock - 6) << "one token each is its own";
 }
 
-TEST_F(KeptTailsTest, OfAPromptBlocksAndTailAreWhatIsStored) {
+TEST_F(KeptOpenBlocksTest, OfAPromptBlocksAreWhatIsStored) {
   Sequence& sequence = Run(1, 5 * kBlock);
   kept_.Stored(sequence, 0, kBlock);
   kept_.Stored(sequence, kBlock, kBlock + 9);
   BeginEpoch({0, 1}, 2);
   EXPECT_EQ(Join(sequence, 0), 2 * kBlock + 9);
-  // Nothing more of it is stored when the epoch ends again: blocks are the cache's, its tail is
-  // gone.
+  // Nothing more of it is stored when the epoch ends again: whole blocks are the cache's,
+  // the open one is gone.
   BeginEpoch({0, 1}, 2);
   EXPECT_EQ(Join(sequence, 0), 2 * kBlock);
 }
 
-TEST_F(KeptTailsTest, GivesWayToWhoNeedsSlots) {
+TEST_F(KeptOpenBlocksTest, GivesWayToWhoNeedsSlots) {
   Sequence& sequence = Decoding(1, kBlock + 5);
   BeginEpoch({0, 1}, 2);
   kept_.MakeRoom(0, 200 - kBlock, &sequence);
@@ -324,9 +324,9 @@ TEST_F(KeptTailsTest, GivesWayToWhoNeedsSlots) {
   EXPECT_TRUE(Audit().ok()) << Audit();
 }
 
-TEST_F(KeptTailsTest, NoneWhereTheLastBlockHasAnotherForm) {
+TEST_F(KeptOpenBlocksTest, NoneWhereTheLastBlockHasAnotherForm) {
   Sequence& sequence = Decoding(1, kBlock + 5);
-  kept_.ResetTails({0, 0});
+  kept_.ResetOpenBlocks({0, 0});
   Events events;
   life_.LeaveEpoch("", events);
   EXPECT_THAT(kept_.PartsOf(sequence), IsEmpty());

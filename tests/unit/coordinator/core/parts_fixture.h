@@ -38,7 +38,7 @@ class PartsTest : public testing::Test {
     cache_.Reset(std::vector<uint32_t>(nodes, kCachedBlockTokens), keeps_prefixes, UINT32_MAX,
                  HasSpillTier(shares));
     if (span_tokens == 0 && keeps_prefixes) {
-      kept_.ResetTails(std::vector<uint32_t>(nodes, kCachedBlockTokens));
+      kept_.ResetOpenBlocks(std::vector<uint32_t>(nodes, kCachedBlockTokens));
     } else {
       kept_.Reset(nodes, span_tokens);
     }

@@ -276,6 +276,53 @@ TEST_F(SchedulerLossTest, WhoHasLostNothingJoinsFirst) {
   }
 }
 
+// Steps that are planned ahead have no prompt before each survivor has its next token.
+TEST_F(SchedulerLossTest, PromptsWaitUntilSurvivorsHaveTheirNextToken) {
+  SchedulerOptions options = Cut(2, 600);
+  options.span_tokens = 0;
+  options.lanes = 2;
+  options.plan_ahead = 2;
+  Make(options);
+  constexpr plan::SequenceId kCount = 4;
+  for (plan::SequenceId id = 1; id <= kCount; ++id) {
+    SequenceRequest request = Request(id, 50, 100);
+    request.cache_salt = absl::StrCat(id);
+    ASSERT_TRUE(scheduler_->Submit(request).ok());
+  }
+  std::map<plan::SequenceId, uint32_t> node;
+  for (int i = 0; i < 30; ++i) {
+    for (const plan::StepPlan& plan : Plan()) {
+      for (const plan::SequenceJoin& join : plan.joins) {
+        node[join.id] = join.memory_node;
+      }
+    }
+    StepDone();
+  }
+  std::map<plan::SequenceId, size_t> before;
+  for (const auto& [id, lives_on] : node) {
+    ASSERT_FALSE(IndicesOf(id).empty()) << id;
+    if (lives_on == 0) {
+      before[id] = IndicesOf(id).size();
+    }
+  }
+  ASSERT_GT(before.size(), 1u);
+  ASSERT_LT(before.size(), kCount);
+
+  Lose(options, {"1"});
+  bool chunks = false;
+  for (int i = 0; i < 20 && !chunks; ++i) {
+    for (const plan::StepPlan& plan : Plan()) {
+      chunks |= !plan.chunks.empty();
+    }
+    for (const auto& [id, tokens] : before) {
+      EXPECT_TRUE(!chunks || IndicesOf(id).size() > tokens) << id;
+    }
+    StepDone();
+  }
+  EXPECT_TRUE(chunks);
+  RunAll();
+}
+
 // Whose node has stayed computes the one token that was to come, whatever lies behind its last
 // whole block.
 TEST_F(SchedulerLossTest, NothingOfASurvivorIsComputedAgain) {
