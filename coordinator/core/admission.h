@@ -32,6 +32,7 @@ class Admission {
 
   // An epoch has begun. What ran before and finds its K and V joins first: it has a row to compute,
   // and would wait for prompts of those that have lost theirs, which would drop what it finds.
+  // Others join once each of these has its next token.
   void BeginEpoch() { survivors_known_ = false; }
 
   // Lets in as many as there is room for.
@@ -87,8 +88,8 @@ class Admission {
   // Adds the open block that is kept of it on this node to what the cache has of a sequence, if
   // that follows; else drops it.
   void TakeOpenBlock(const Sequence& sequence, uint32_t node, PrefixCache::Found& found);
-  // Has the cache drop what takes the slots that the sequence needs besides those that it finds.
-  // Whether they are free now.
+  // Has the cache, then what is kept of others that wait, give up slots that the sequence needs
+  // besides those that it finds. Whether they are free now.
   bool MakeRoomFor(Sequence& sequence, uint32_t node, const PrefixCache::Found& found);
   // As above, on all nodes where PickNodesFor() has put its spans.
   bool MakeRoomForSpans(const Sequence& sequence);
