@@ -35,7 +35,7 @@ def logged(text, words):
 
 
 def measure(arguments, partition):
-    with cluster.Cluster(arguments.lanes, memory_nodes=3, prefix_cache="auto", partition=partition) as running:
+    with cluster.Cluster(arguments.lanes, memory_nodes=3, prefix_cache="auto", partition=partition, kv_form=arguments.kv) as running:
         # Prompts that differ from their first token on: nobody finds another one's.
         prompts = [f"{i}. {prompt_of(arguments.context)}" for i in range(arguments.rows)]
         readers = Readers(running.address, prompts, arguments.tokens)
@@ -74,6 +74,7 @@ def main():
     parser.add_argument("--context", type=int, default=4096, help="tokens of each prompt, about")
     parser.add_argument("--tokens", type=int, default=3000, help="of each answer: enough to outlast the measurement")
     parser.add_argument("--lanes", default="2")
+    parser.add_argument("--kv", choices=("bf16", "int8"), default="bf16", help="the form of K and V; int8 with --partitions request")
     parser.add_argument("--partitions", default="request,token_range")
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}; compute node on core 0, memory nodes on core 1\n")

@@ -23,10 +23,11 @@ namespace lamina::compute_node {
 class LocalAttention final : public AttentionPath {
  public:
   // The device is one that was made for what the node runs in the epoch
-  // (LocalKv::DeviceOptions()). References must outlive this.
-  LocalAttention(const WorkerContext& context, const plan::Stage& stage, kernels::KvDevice& device)
+  // (LocalKv::DeviceOptions()), and the tails are its. References must outlive this.
+  LocalAttention(const WorkerContext& context, const plan::Stage& stage, kernels::KvDevice& device,
+                 plan::Tails& tails)
       : context_(context),
-        kv_(context.config, stage, device),
+        kv_(context.config, stage, device, &tails),
         stored_by_slice_(context.config.layers.size(), false) {}
 
   absl::Status Open() override { return kv_.Begin(); }

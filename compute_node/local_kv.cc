@@ -30,12 +30,12 @@ kernels::KvDeviceOptions LocalKv::DeviceOptions(const plan::EpochConfig& config,
 }
 
 LocalKv::LocalKv(const plan::EpochConfig& config, const plan::Stage& stage,
-                 kernels::KvDevice& device)
+                 kernels::KvDevice& device, plan::Tails* tails)
     : layers_(config.layers),
       first_layer_(stage.first_layer),
       end_layer_(stage.first_layer + stage.layers),
       device_(device),
-      tables_({.node = stage.replica, .slots = device.slots(), .tails = config.int8_tails}),
+      tables_({.node = stage.replica, .slots = device.slots(), .tails = config.int8_tails}, tails),
       steps_(config.lanes) {
   stored_.reserve(plan::StepRowsMax(config));
   items_.reserve(plan::StepRowsMax(config));

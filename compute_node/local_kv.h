@@ -43,8 +43,10 @@ class LocalKv {
   static kernels::KvDeviceOptions DeviceOptions(const plan::EpochConfig& config,
                                                 const plan::Stage& stage);
 
-  // The device is one that was made for `config` and `stage`, and must outlive this.
-  LocalKv(const plan::EpochConfig& config, const plan::Stage& stage, kernels::KvDevice& device);
+  // The device is one that was made for `config` and `stage`, and must outlive this. `tails`: as
+  // SlotTables has it.
+  LocalKv(const plan::EpochConfig& config, const plan::Stage& stage, kernels::KvDevice& device,
+          plan::Tails* tails = nullptr);
 
   // By the thread that will call the others, before them. Errors: those of the device.
   absl::Status Begin() { return device_.Begin(); }

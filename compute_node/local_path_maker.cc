@@ -20,6 +20,7 @@ absl::Status LocalPathMaker::Reserve(const plan::EpochConfig& config, const plan
   const kernels::KvDeviceOptions options = LocalKv::DeviceOptions(config, stage);
   stage_ = stage;
   if (kv_ != nullptr && options_ == options && part_ == part && kv_->usable()) {
+    tails_.BeginEpoch();
     return absl::OkStatus();
   }
   kv_.reset();
@@ -32,6 +33,7 @@ absl::Status LocalPathMaker::Reserve(const plan::EpochConfig& config, const plan
   options_ = options;
   part_ = part;
   arena_ = control::DrawKvArena();
+  tails_ = plan::Tails(config.int8_tails);
   return absl::OkStatus();
 }
 
@@ -41,7 +43,7 @@ std::string LocalPathMaker::Describe() const {
 }
 
 std::unique_ptr<AttentionPath> LocalPathMaker::Make(const WorkerContext& context) {
-  return std::make_unique<LocalAttention>(context, stage_, *kv_);
+  return std::make_unique<LocalAttention>(context, stage_, *kv_, tails_);
 }
 
 }  // namespace lamina::compute_node

@@ -12,6 +12,7 @@
 #include "compute_node/path_maker.h"
 #include "kernels/compute_device.h"
 #include "kernels/kv_device.h"
+#include "plan/tails.h"
 
 namespace lamina::compute_node {
 
@@ -39,6 +40,7 @@ class LocalPathMaker final : public PathMaker {
   kernels::KvDeviceOptions options_;
   uint64_t arena_ = 0;
   std::unique_ptr<kernels::KvDevice> kv_;
+  plan::Tails tails_{0};  // With slots of INT8: who has which.
 };
 
 }  // namespace lamina::compute_node

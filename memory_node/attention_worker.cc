@@ -35,7 +35,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
              {.kv = device, .int8 = options.int8_device}, counters),
       checks_(epoch_),
       meter_(epoch_),
-      feed_(epoch_, checks_),
+      feed_(epoch_, checks_, options.tails),
       parts_(epoch_),
       host_queries_(epoch_, checks_, feed_, meter_, parts_, pool) {
   epoch_.checks_data = options.checks_data;

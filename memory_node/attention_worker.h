@@ -42,6 +42,7 @@
 #include "memory_node/worker_counters.h"
 #include "plan/epoch_config.h"
 #include "plan/step_plan.h"
+#include "plan/tails.h"
 #include "transport/transport.h"
 
 namespace lamina::memory_node {
@@ -59,6 +60,9 @@ class AttentionWorker {
     // With path remote_int8: the device that holds and attends the slots of that path. Outlives the
     // worker.
     kernels::KvDevice* int8_device = nullptr;
+    // Those of the device with slots of INT8, which sequences may have had before the epoch. They
+    // outlive the worker; null: nobody has had one.
+    plan::Tails* tails = nullptr;
   };
 
   // All references must outlive the worker. With a `channel` (DeviceQueries::MakeChannel()) the

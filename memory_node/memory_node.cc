@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/kv_form.h"
 #include "common/link_options.h"
 #include "common/log.h"
 #include "common/status_macros.h"
@@ -64,7 +65,8 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
               reporter->ReportSpill(report);
             }
           },
-      .int8_device = kept_int8_.device.get()};
+      .int8_device = kept_int8_.device.get(),
+      .tails = int8 == nullptr ? &kept_.tails : &kept_int8_.tails};
   std::unique_ptr<kernels::WindowChannel> channel;
   if (wanted.step_lanes > 0) {
     absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> opened =
@@ -146,12 +148,14 @@ absl::Status MemoryNode::UseDeviceWindows() {
 // knows to be stored there is there still.
 absl::Status MemoryNode::MakeDevice(const kernels::KvDeviceOptions& options, KeptDevice& kept) {
   if (kept.device != nullptr && kept.options == options && kept.device->usable()) {
+    kept.tails.BeginEpoch();
     return absl::OkStatus();
   }
   kept.device.reset();
   LAMINA_ASSIGN_OR_RETURN(kept.device, options_.make_device(options));
   arena_ = control::DrawKvArena();
   kept.options = options;
+  kept.tails = plan::Tails(options.int8_slots > 0 ? options.slots / kInt8BlockTokens : 0);
   return absl::OkStatus();
 }
 

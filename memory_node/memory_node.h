@@ -21,6 +21,7 @@
 #include "kernels/kv_device.h"
 #include "memory_node/attention_worker.h"
 #include "memory_node/query_windows.h"
+#include "plan/tails.h"
 
 namespace lamina::memory_node {
 
@@ -61,6 +62,7 @@ class MemoryNode final : public control::NodeHandler {
   struct KeptDevice {
     kernels::KvDeviceOptions options;
     std::unique_ptr<kernels::KvDevice> device;  // Null: none.
+    plan::Tails tails{0};                       // With slots of INT8: who has which.
   };
   absl::Status MakeDevice(const kernels::KvDeviceOptions& options, KeptDevice& kept);
   // The device of the slots of path remote_int8, if the epoch has it. Errors: the device's.

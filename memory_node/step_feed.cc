@@ -20,18 +20,19 @@ constexpr int kLooksSlower = 8;  // The pause is this part of the time since.
 
 }  // namespace
 
-StepFeed::StepFeed(const NodeEpoch& epoch, const QueryChecks& checks)
+StepFeed::StepFeed(const NodeEpoch& epoch, const QueryChecks& checks, plan::Tails* tails)
     : epoch_(epoch),
       checks_(checks),
       lanes_(epoch.config.lanes),
       waits_(epoch.config.lanes),
-      tables_({.node = epoch.node,
-               .slots = epoch.config.slots[epoch.node],
-               .span_tokens = epoch.config.span_tokens,
-               .holds_all = plan::IsSpread(epoch.config),
-               .tails = epoch.config.int8_tails,
-               .int8_slots =
-                   epoch.config.int8_slots.empty() ? 0 : epoch.config.int8_slots[epoch.node]}) {
+      tables_(
+          {.node = epoch.node,
+           .slots = epoch.config.slots[epoch.node],
+           .span_tokens = epoch.config.span_tokens,
+           .holds_all = plan::IsSpread(epoch.config),
+           .tails = epoch.config.int8_tails,
+           .int8_slots = epoch.config.int8_slots.empty() ? 0 : epoch.config.int8_slots[epoch.node]},
+          tails) {
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     lanes_[lane].index = lane;
   }

@@ -38,8 +38,8 @@ namespace lamina::memory_node {
 
 class StepFeed {
  public:
-  // References must outlive this.
-  StepFeed(const NodeEpoch& epoch, const QueryChecks& checks);
+  // References must outlive this. `tails`: as SlotTables has it.
+  StepFeed(const NodeEpoch& epoch, const QueryChecks& checks, plan::Tails* tails);
 
   // Who is asked to serve steps, in this order. Call before anything else.
   void SetSources(std::vector<WorkSource*> sources) { sources_ = std::move(sources); }

@@ -2,10 +2,11 @@
 #include "plan/slot_tables.h"
 
 #include <algorithm>
-#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "plan/table_changes.h"
 
@@ -38,8 +39,11 @@ void ReleaseFirst(std::vector<Extent>& extents, uint32_t tokens) {
 
 }  // namespace
 
-SlotTables::SlotTables(const Options& options) : options_(options), tails_free_(options.tails) {
-  std::iota(tails_free_.rbegin(), tails_free_.rend(), 0);
+SlotTables::SlotTables(const Options& options, Tails* kept)
+    : options_(options),
+      own_tails_(kept == nullptr ? std::make_unique<Tails>(options.tails) : nullptr),
+      tails_(kept == nullptr ? *own_tails_ : *kept) {
+  LAMINA_CHECK(tails_.count() == options.tails);
 }
 
 absl::Status SlotTables::Apply(const StepPlan& plan) {
@@ -96,7 +100,7 @@ absl::Status SlotTables::Apply(const SequenceLeave& leave) {
   const auto found = sequences_.find(leave.id);
   if (found != sequences_.end()) {
     if (HasTail(found->second.path)) {
-      tails_free_.push_back(found->second.tail);
+      tails_.Leave(leave.id);
     }
     sequences_.erase(found);
   }
@@ -134,12 +138,12 @@ absl::Status SlotTables::Apply(const SequenceJoin& join) {
   Sequence joined{.path = join.path, .bare = join.bare_tokens};
   LAMINA_RETURN_IF_ERROR(Apply(SequenceLeave{.id = join.id}));
   if (HasTail(join.path)) {
-    if (tails_free_.empty()) {
+    const std::optional<uint32_t> tail = tails_.Join(join.id);
+    if (!tail) {
       return absl::InternalError(absl::StrCat("plan joins sequence ", join.id, ", and all ",
                                               options_.tails, " tails of open blocks are taken"));
     }
-    joined.tail = tails_free_.back();
-    tails_free_.pop_back();
+    joined.tail = *tail;
   }
   sequences_[join.id] = std::move(joined);
   return absl::OkStatus();

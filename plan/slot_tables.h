@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "absl/types/span.h"
 #include "common/extent.h"
 #include "plan/step_plan.h"
+#include "plan/tails.h"
 
 namespace lamina::plan {
 
@@ -63,7 +65,9 @@ class SlotTables {
     uint32_t tail = 0;        // Which of the tails is its own, if it has one.
   };
 
-  explicit SlotTables(const Options& options);
+  // `kept`: tails that were there before, options.tails of them, of which no sequence has joined.
+  // They outlive this; null: they are as new.
+  explicit SlotTables(const Options& options, Tails* kept = nullptr);
 
   // All changes of the plan.
   // Errors: kInternal  slots that the arena does not have, or across the border of two spans; a
@@ -109,7 +113,8 @@ class SlotTables {
 
   const Options options_;
   std::map<SequenceId, Sequence> sequences_;
-  std::vector<uint32_t> tails_free_;
+  std::unique_ptr<Tails> own_tails_;
+  Tails& tails_;
   std::vector<SlotMove> moves_;
 };
 

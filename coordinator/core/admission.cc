@@ -128,7 +128,8 @@ Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenS
     found.away = 0;
   }
   TakeOpenBlock(first, nodes[0], found);
-  const uint32_t there = places_.kept.NextMissing(first, found.tokens + found.away);
+  const uint32_t there = places_.kept.NextMissing(first, found.tokens + found.away) +
+                         places_.tails.TokensBehind(first, nodes[0], found.tokens + found.away);
   if (there > 0 && found.away == 0 && !maker_.HasRoom(step)) {
     return Outcome::kWaits;  // Rows follow a found prefix, and those of this step are given away.
   }
@@ -194,6 +195,11 @@ std::vector<PrefixCache::Found> Admission::FoundOnNodes(const Sequence& sequence
       there.unused += part.tokens;
     }
   }
+  for (uint32_t node = 0; node < found.size(); ++node) {
+    const uint32_t in_tail = places_.tails.TokensBehind(sequence, node, found[node].tokens);
+    found[node].tokens += in_tail;
+    found[node].unused += in_tail;  // They take slots that are free.
+  }
   return found;
 }
 
@@ -257,7 +263,7 @@ bool Admission::NodeHasRoom(uint32_t node, uint32_t tokens) const {
 bool Admission::HasSlots(uint32_t node, uint64_t wanted, uint32_t free,
                          const PrefixCache::Found& found) const {
   const uint64_t unused = uint64_t{places_.cache.UnusedOn(node)} + places_.kept.SlotsOn(node);
-  return places_.residents.Starving(node) == 0 && free + unused - found.unused >= wanted;
+  return places_.residents.Starving(node) == 0 && free + unused >= wanted + found.unused;
 }
 
 uint64_t Admission::SlotsWanted(uint32_t node, uint32_t tokens,
@@ -378,7 +384,9 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
     slots.insert(slots.end(), allocated->begin(), allocated->end());
   }
   const std::vector<PrefixCache::Read> reads = places_.cache.ReadBack(sequence, away);
-  sequence.chunked_tokens = places_.kept.NextMissing(sequence, sequence.cached_tokens);
+  sequence.chunked_tokens =
+      places_.kept.NextMissing(sequence, sequence.cached_tokens) +
+      places_.tails.TokensBehind(sequence, sequence.node, sequence.cached_tokens);
   places_.cache.Announce(sequence);
   maker_.AddJoin(sequence, slots, open);
   life_.Settle(sequence);

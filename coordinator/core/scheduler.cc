@@ -134,6 +134,7 @@ struct Scheduler::Impl {
   Spills spills;
   PrefixCache cache;
   KeptSequences kept;
+  KeptTails tails;
   SequenceLife::Places places;
   SequenceLife life;
   PlannedSteps steps;
@@ -160,7 +161,7 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options,
       spills(kv),
       cache(kv, spills, options.copied_run_tokens),
       kept(ServiceBefore{order.get()}, kv),
-      places{lanes, residents, borders, kv, cache, spills, kept},
+      places{lanes, residents, borders, kv, cache, spills, kept, tails},
       life(ServiceBefore{order.get()}, places),
       paths(lanes, life),
       balance(options, lanes, paths, steps, kv),
@@ -185,18 +186,22 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   spills.Reset(memory_nodes);
   steps.Reset(lanes.size());
   std::vector<uint32_t> block_tokens;
-  std::vector<uint32_t> kept_tokens;  // Open blocks of INT8 lie elsewhere and are not kept.
-  for (const MemoryNodeShare& share : memory_nodes) {
-    block_tokens.push_back(options.CachedBlockTokensOn(share));
-    const bool int8 = share.form.value_or(options.kv) == KvForm::kInt8;
-    kept_tokens.push_back(int8 ? 0 : block_tokens.back());
-  }
-  cache.Reset(std::move(block_tokens),
-              options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,
-              options.SlotsAtOnce(UINT32_MAX) - 1, HasSpillTier(memory_nodes));
+  std::vector<uint32_t> kept_tokens(nodes);  // Open blocks in slots,
+  std::vector<uint32_t> tail_tokens(nodes);  // or in tails; 0: none are.
   const bool cuts = options.span_tokens > 0;
   const bool keeps = options.prefix_cache && prefill_lanes.count() == 0 &&
                      (!cuts || options.windows.longest() == 0);
+  for (uint32_t i = 0; i < nodes; ++i) {
+    block_tokens.push_back(options.CachedBlockTokensOn(memory_nodes[i]));
+    const bool int8 = memory_nodes[i].form.value_or(options.kv) == KvForm::kInt8;
+    if (keeps && !cuts) {
+      (int8 ? tail_tokens : kept_tokens)[i] = block_tokens.back();
+    }
+  }
+  tails.Reset(std::move(tail_tokens), options.plan_ahead);
+  cache.Reset(std::move(block_tokens),
+              options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,
+              options.SlotsAtOnce(UINT32_MAX) - 1, HasSpillTier(memory_nodes));
   if (keeps && !cuts) {
     kept.ResetOpenBlocks(std::move(kept_tokens));
   } else {
@@ -331,6 +336,10 @@ absl::Status Scheduler::Impl::Audit() const {
   }
   LAMINA_RETURN_IF_ERROR(cache.Audit(life.Running()));
   LAMINA_RETURN_IF_ERROR(kept.Audit());
+  LAMINA_RETURN_IF_ERROR(tails.Audit([this](plan::SequenceId id) {
+    const Sequence* const sequence = life.Find(id);
+    return sequence != nullptr && sequence->state == SequenceState::kWaiting;
+  }));
   if (kv.directory().SpansKept() != cache.blocks() + kept.parts_with_slots()) {
     return absl::InternalError("slots are kept for a block or a sequence that is not there");
   }
@@ -398,6 +407,7 @@ void Scheduler::StartEpoch(uint64_t epoch, const std::vector<MemoryNodeShare>& m
   impl_->ResetNodes(memory_nodes, prefill_lanes, homes);
   impl_->cache.Restore(blocks, successors);
   impl_->kept.Restore(successors);
+  impl_->tails.Restore(successors);
   impl_->epoch = epoch;
   impl_->admission.BeginEpoch();
   impl_->life.EndLongerThan(impl_->options, events);
@@ -432,6 +442,7 @@ void Scheduler::SetArenas(const std::vector<uint64_t>& arenas) {
     if (nodes[i].arena == 0 || nodes[i].arena != arenas[i]) {
       impl_->cache.Forget(i);
       impl_->kept.Forget(i);
+      impl_->tails.Forget(i);
     }
     nodes[i].arena = arenas[i];
   }

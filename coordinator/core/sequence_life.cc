@@ -63,6 +63,7 @@ Sequence& SequenceLife::Enter(SequenceRequest request, uint64_t arrival,
 void SequenceLife::Forget(Sequence& sequence) {
   places_.spills.Drop(sequence);
   places_.kept.Drop(sequence);
+  places_.tails.Drop(sequence);
   seats_[sequence.seat] = {};
   seats_free_.push_back(sequence.seat);
   sequences_.erase(sequence.request.id);
@@ -92,6 +93,7 @@ void SequenceLife::Settle(Sequence& sequence) {
   sequence.slots = sequence.held->tokens;
   places_.lanes.Add(sequence, places_.kv);
   places_.residents.Add(sequence, places_.kv);
+  places_.tails.Joined(sequence);
 }
 
 void SequenceLife::Attach(Sequence& parent, Sequence& fork) {
@@ -218,6 +220,7 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
   for (Sequence* sequence : taken) {
     Keep(*sequence);
     places_.kept.Save(*sequence);
+    places_.tails.Save(*sequence);
     sequence->spill = 0;
     if (!lost.empty()) {
       sequence->losses.Add(lost);

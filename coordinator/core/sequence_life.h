@@ -16,6 +16,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "coordinator/core/kept_sequences.h"
+#include "coordinator/core/kept_tails.h"
 #include "coordinator/core/lanes.h"
 #include "coordinator/core/node_residents.h"
 #include "coordinator/core/prefix_cache.h"
@@ -39,6 +40,7 @@ class SequenceLife {
     PrefixCache& cache;
     Spills& spills;
     KeptSequences& kept;
+    KeptTails& tails;
 
     // Has what nobody runs with give up slots of the node, until so many are free or come free.
     void MakeRoom(uint32_t node, uint64_t slots) const {

@@ -212,6 +212,69 @@ TEST_P(Int8Test, BeamsHaveTheBitsOfPromptsInOneChunk) {
   }
 }
 
+// The name of a node that may come and go: who runs without it loses nothing by it. Empty where
+// every node is needed.
+std::string AddVisitor(LocalClusterOptions& options) {
+  if (options.local || options.partition == Partition::kHead) {
+    options.compute_nodes = 2;
+    return options.fetch_bytes == 0 ? "c1" : "";
+  }
+  options.memory_nodes = 2;
+  options.fetch_bytes *= 2;  // There are windows for each.
+  return "m1";
+}
+
+// In a new epoch each sequence computes the token that was to come. Those that may have filled
+// their block in steps which were under way, few of all, compute it again.
+TEST_P(Int8Test, OpenBlocksOutliveEpochs) {
+  constexpr uint32_t kChanges = 3;  // It comes, leaves and comes.
+  std::vector<GenerateSpec> specs;
+  for (const uint32_t tokens : {10u, 63u, 64u, 100u, 131u, 290u}) {
+    const std::vector<TokenId> prompt = RandomPrompt(tokens, tokens);
+    specs.push_back(tokens % 2 == 0 ? Greedy(prompt, 160) : Sampled(prompt, 160, tokens));
+  }
+  static const std::vector<GenerateResult> expected = MakeCluster(Plain())->GenerateMany(specs);
+  LocalClusterOptions options = Base();
+  Modes()[GetParam()].apply(options);
+  options.prefix_cache = true;
+  const std::string visitor = AddVisitor(options);
+  if (visitor.empty()) {
+    GTEST_SKIP() << "no node can be spared";
+  }
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  cluster->Detach(visitor);
+  ASSERT_TRUE(cluster->WaitForState(absl::StrCat("serving; without ", visitor)).ok());
+  std::vector<std::shared_ptr<LocalRequest>> requests;
+  for (const GenerateSpec& spec : specs) {
+    requests.push_back(cluster->Start(spec));
+  }
+  for (const auto& request : requests) {
+    request->WaitForTokens(10);
+  }
+  const coordinator::EngineStatus before = cluster->engine().GetStatus();
+  ASSERT_EQ(before.scheduler.running, specs.size()) << "they ended too early to tell anything";
+  for (uint32_t change = 1; change <= kChanges; ++change) {
+    change % 2 == 1 ? cluster->Attach(visitor) : cluster->Detach(visitor);
+    for (const auto& request : requests) {
+      request->WaitForTokens(10 + 30 * change);
+    }
+  }
+  std::vector<GenerateResult> found;
+  for (const auto& request : requests) {
+    found.push_back(request->Wait());
+  }
+  ExpectSame(found, expected);
+  const coordinator::EngineStatus after = cluster->engine().GetStatus();
+  EXPECT_GE(after.epoch, before.epoch + kChanges);
+  const uint64_t computed = after.tokens_prefilled - before.tokens_prefilled;
+  RecordProperty("computed", static_cast<int>(computed));
+  if (options.sparse_ratio == 0) {  // There the cache is off.
+    EXPECT_LE(computed, kChanges * specs.size() + 4 * (kInt8BlockTokens - 1));
+  }
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, Int8Test, ::testing::Range(size_t{0}, Modes().size()),
                          [](const auto& tested) { return Modes()[tested.param].name; });
 

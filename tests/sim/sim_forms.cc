@@ -3,6 +3,7 @@
 // Worlds whose memory nodes have slots of two forms of K and V, each a share of its own: who asks
 // for which.
 
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -45,14 +46,9 @@ std::vector<core::MemoryNodeShare> SimWorld::Shares() const {
   return sim_.forms ? InTwoForms(memory_nodes_) : memory_nodes_;
 }
 
-// The slots of each form are memory of their own, which a node keeps, or loses, as one.
-uint64_t MemoryOf(const core::MemoryNodeShare& share) {
-  constexpr uint64_t kInt8 = uint64_t{1} << 63;
-  return share.arena == 0 || share.form != KvForm::kInt8 ? share.arena : share.arena | kInt8;
-}
-
 // A sequence lives in slots of its form. With INT8 it has a tail, and forks of it would share one.
-void SimNodes::CheckForm(const plan::SequenceJoin& join) {
+void SimNodes::CheckForm(Entry& entry) {
+  const plan::SequenceJoin& join = entry.join;
   if (!options_.MayHold(options_.memory_nodes[join.memory_node], join.path)) {
     return Fail(absl::StrCat("sequence ", join.id, " joins share ", join.memory_node,
                              ", whose slots have another form than its path ",
@@ -62,12 +58,36 @@ void SimNodes::CheckForm(const plan::SequenceJoin& join) {
     return;
   }
   uint32_t tails = 0;
-  for (const auto& [id, entry] : table_) {
-    tails += options_.FormOf(entry.join.path) == KvForm::kInt8;
+  for (const auto& [id, other] : table_) {
+    tails += options_.FormOf(other.join.path) == KvForm::kInt8;
   }
-  if (tails > options_.int8_tails || join.parent != 0) {
-    Fail(absl::StrCat("sequence ", join.id, " joins as the ", tails, "th of at most ",
-                      options_.int8_tails, ", each with an open block of its own"));
+  SimTails& node = tails_[join.memory_node];
+  const std::optional<uint32_t> tail = node.owners.Join(join.id);
+  if (tails > options_.int8_tails || join.parent != 0 || !tail) {
+    return Fail(absl::StrCat("sequence ", join.id, " joins as the ", tails, "th of at most ",
+                             options_.int8_tails, ", each with an open block of its own"));
+  }
+  entry.tail = &node.blocks[*tail];
+}
+
+const SimSlot& SimNodes::Seen(const Entry& entry, size_t token, size_t position) const {
+  const size_t block = options_.int8_block_tokens;
+  return entry.tail == nullptr || token / block < position / block ? SlotOf(entry, token)
+                                                                   : (*entry.tail)[token % block];
+}
+
+// With INT8 the tail alone, until the block is whole.
+void SimNodes::Store(Entry& entry, size_t token, const SimSlot& stored) {
+  if (entry.tail == nullptr) {
+    return SlotOf(entry, token).Store(stored);
+  }
+  const size_t block = options_.int8_block_tokens;
+  const size_t end = token + 1;
+  (*entry.tail)[token % block].Store(stored);
+  for (size_t i = end - block; end % block == 0 && i < end; ++i) {
+    if (i >= entry.released) {
+      SlotOf(entry, i).Store((*entry.tail)[i % block]);
+    }
   }
 }
 

@@ -36,7 +36,10 @@ SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64
       step_started_(options.lanes + options.prefill_lanes.count()) {
   for (const core::MemoryNodeShare& node : options.memory_nodes) {
     const auto kept = arenas.find(MemoryOf(node));
-    slots_.push_back(kept == arenas.end() ? std::vector<Slot>(node.slots) : kept->second);
+    SimArena arena = kept == arenas.end() ? MakeArena(options, node) : kept->second;
+    arena.tails.owners.BeginEpoch();
+    slots_.push_back(std::move(arena.slots));
+    tails_.push_back(std::move(arena.tails));
     for (Slot& slot : slots_.back()) {
       slot.owners.clear();
       slot.moves = 0;
@@ -54,7 +57,7 @@ SimArenas SimNodes::Arenas() const {
   SimArenas arenas;
   for (size_t node = 0; node < slots_.size(); ++node) {
     if (const uint64_t arena = MemoryOf(options_.memory_nodes[node]); arena != 0) {
-      arenas[arena] = slots_[node];
+      arenas[arena] = {.slots = slots_[node], .tails = tails_[node]};
     }
   }
   return arenas;
@@ -197,6 +200,9 @@ void SimNodes::Leave(const plan::StepPlan& plan, plan::SequenceId id) {
   for (size_t i = entry->released; i < entry->slots.size(); ++i) {
     std::erase(SlotOf(*entry, i).owners, id);
   }
+  if (entry->tail != nullptr) {
+    tails_[entry->join.memory_node].owners.Leave(id);
+  }
   table_.erase(id);
 }
 
@@ -234,12 +240,13 @@ void SimNodes::Join(const plan::StepPlan& plan, const plan::SequenceJoin& join) 
       return Fail(absl::StrCat("sequence ", join.id, " cannot be a fork of ", join.parent));
     }
   }
-  const bool fresh =
-      table_.emplace(join.id, Entry{.join = join, .lane = plan.lane, .tokens = join.tokens}).second;
+  const auto [joined, fresh] =
+      table_.emplace(join.id, Entry{.join = join, .lane = plan.lane, .tokens = join.tokens});
   if (!fresh) {
-    Fail(absl::StrCat("sequence ", join.id, " joins while another life of it is in the tables"));
+    return Fail(
+        absl::StrCat("sequence ", join.id, " joins while another life of it is in the tables"));
   }
-  CheckForm(join);
+  CheckForm(joined->second);
 }
 
 void SimNodes::Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& allocation) {
@@ -418,7 +425,7 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
     return Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
                              " has no slot any more"));
   }
-  Slot& target = SlotOf(entry, row.position);
+  const Slot& target = SlotOf(entry, row.position);
   // A prompt's slots are its forks' too.
   const bool owned =
       std::all_of(target.owners.begin(), target.owners.end(), [&](plan::SequenceId owner) {
@@ -430,12 +437,11 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   }
   if (entry.finished) {
     // A discarded row: real nodes may compute it or not. Here, what it writes is rubbish.
-    target.token = static_cast<TokenId>(random_.Below(kVocabulary));
-    target.history = 0;
-    target.bare = true;
+    const auto token = static_cast<TokenId>(random_.Below(kVocabulary));
+    Store(entry, row.position, {.token = token});
     if (random_.Chance(0.5)) {
       result.tokens.push_back(
-          {.sequence = row.sequence, .position = row.position + 1, .token = target.token});
+          {.sequence = row.sequence, .position = row.position + 1, .token = token});
     }
     return;
   }
@@ -443,12 +449,14 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
     return Fail(absl::StrCat("the row of sequence ", row.sequence, " is at ", row.position,
                              ", its last token at ", entry.tokens.size() - 1));
   }
-  target.token = entry.tokens[row.position];
-  target.history = HistoryOf(entry.tokens, row.position + size_t{1});
-  target.bare = StoresBare(entry);
+  Store(entry, row.position,
+        {.token = entry.tokens[row.position],
+         .history = HistoryOf(entry.tokens, row.position + size_t{1}),
+         .bare = StoresBare(entry)});
   CheckActivations(entry, row.position);
   for (uint32_t i = FirstSeen(row.position); i < row.position; ++i) {
-    if (i < entry.released || SlotOf(entry, i).history != HistoryOf(entry.tokens, i + size_t{1})) {
+    if (i < entry.released ||
+        Seen(entry, i, row.position).history != HistoryOf(entry.tokens, i + size_t{1})) {
       return Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
                                " reads K and V of other tokens at ", i));
     }
@@ -464,7 +472,7 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   }
   FakeModel model(entry.join.sampling.seed, options_.windows.longest());
   for (size_t i = entry.released; i < entry.slots.size(); ++i) {
-    model.See(SlotOf(entry, i).token);
+    model.See(Seen(entry, i, row.position).token);
   }
   Sample(entry, model, result);
 }
@@ -477,7 +485,7 @@ void SimNodes::ScoreRow(Entry& entry, const plan::DecodeRow& row, plan::StepResu
   }
   FakeModel model(entry.join.sampling.seed, options_.windows.longest());
   for (uint32_t i = entry.released; i <= row.position; ++i) {
-    model.See(SlotOf(entry, i).token);
+    model.See(Seen(entry, i, row.position).token);
   }
   if (result.scores.empty() || result.scores.back().sequence != row.sequence) {
     result.scores.push_back({.sequence = row.sequence, .first_token = row.position + 1});
@@ -495,7 +503,7 @@ void SimNodes::EndPrompt(Entry& entry, plan::StepResult& result) {
     other.prefilled = true;
     FakeModel model(other.join.sampling.seed, options_.windows.longest());
     for (size_t i = entry.released; i < tokens; ++i) {
-      model.See(SlotOf(entry, i).token);
+      model.See(Seen(entry, i, tokens - 1).token);
     }
     Sample(other, model, result);
   }
@@ -516,10 +524,10 @@ void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& resul
   }
   for (uint32_t i = chunk.first_token; i < end; ++i) {
     scratch[entry.scratch_offset + i] = entry.tokens[i];
-    Slot& slot = SlotOf(entry, i);
-    slot.token = entry.tokens[i];
-    slot.history = HistoryOf(entry.tokens, i + size_t{1});
-    slot.bare = StoresBare(entry);
+    Store(entry, i,
+          {.token = entry.tokens[i],
+           .history = HistoryOf(entry.tokens, i + size_t{1}),
+           .bare = StoresBare(entry)});
   }
   entry.chunked = end;
   if (entry.join.score) {

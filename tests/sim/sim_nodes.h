@@ -19,23 +19,10 @@
 #include "common/philox.h"
 #include "coordinator/core/scheduler.h"
 #include "tests/sim/fake_model.h"
+#include "tests/sim/sim_slots.h"
 #include "tests/sim/sim_tier.h"
 
 namespace lamina::sim {
-
-// What lies in a slot.
-struct SimSlot {
-  std::vector<plan::SequenceId> owners;
-  TokenId token = -1;
-  uint64_t history = 0;  // Hash of that token and those before it: what K and V follow from.
-  uint32_t moves = 0;    // That read or write it: to the spill tier, or from it.
-  bool bare = true;      // No activation lies with K and V.
-};
-// What lies in the slots of each arena.
-using SimArenas = std::map<uint64_t, std::vector<SimSlot>>;
-
-// Names the memory of a share's slots, whose form of K and V has some of its own; 0: none.
-uint64_t MemoryOf(const core::MemoryNodeShare& share);
 
 class SimNodes {
  public:
@@ -63,11 +50,12 @@ class SimNodes {
   struct Entry {
     plan::SequenceJoin join;
     uint32_t lane = 0;
-    std::vector<TokenId> tokens;  // Known on the compute node.
-    std::vector<uint32_t> slots;  // By token,
-    std::vector<uint32_t> nodes;  // and whose they are.
-    uint32_t released = 0;        // The first ones, which have none any more.
-    uint32_t chunked = 0;         // Prefix tokens whose chunk has ended.
+    std::vector<TokenId> tokens;           // Known on the compute node.
+    std::vector<uint32_t> slots;           // By token,
+    std::vector<uint32_t> nodes;           // and whose they are.
+    uint32_t released = 0;                 // The first ones, which have none any more.
+    std::vector<SimSlot>* tail = nullptr;  // INT8: its open block.
+    uint32_t chunked = 0;                  // Prefix tokens whose chunk has ended.
     uint32_t chunk_started = 0;
     bool prefilled = false;  // Ended its last chunk, or its parent's.
     bool finished = false;   // Rows are discarded.
@@ -103,7 +91,10 @@ class SimNodes {
   void ClaimScratch(Entry& entry, const plan::PrefillChunk& chunk);
   void CheckRoles(const plan::StepPlan& plan);
   void CheckPaths(const plan::StepPlan& plan);
-  void CheckForm(const plan::SequenceJoin& join);
+  void CheckForm(Entry& entry);
+  // What the row at `position` finds of a token of its sequence that is not behind it.
+  const SimSlot& Seen(const Entry& entry, size_t token, size_t position) const;
+  void Store(Entry& entry, size_t token, const SimSlot& stored);
   static bool StoresBare(const Entry& entry) {
     return entry.join.path != plan::AttentionPath::kRecompute;
   }
@@ -130,6 +121,7 @@ class SimNodes {
     return slots_[entry.nodes[token]][entry.slots[token]];
   }
   std::vector<std::vector<Slot>> slots_;  // By memory node.
+  std::vector<SimTails> tails_;           // As well.
   std::set<uint64_t> copies_;             // Spills that are copies of cached blocks.
   SimTier tier_;
   core::LaneHomes homes_;

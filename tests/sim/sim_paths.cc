@@ -67,7 +67,7 @@ void SimNodes::CheckActivations(const Entry& entry, uint32_t position) {
                      : Fail(absl::StrCat("sequence ", entry.join.id, " is told of ", bare,
                                          " bare tokens, and its path reads no activations"));
   }
-  const auto is_bare = [&](uint32_t token) { return SlotOf(entry, token).bare; };
+  const auto is_bare = [&](uint32_t token) { return Seen(entry, token, position).bare; };
   for (uint32_t token = std::max(bare, entry.released); token < position; ++token) {
     if (is_bare(token)) {
       return Fail(absl::StrCat("sequence ", entry.join.id, " has no activation of token ", token,

@@ -56,10 +56,13 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   }
   if (sim.int8) {
     workload.options.kv = KvForm::kInt8;
-    workload.options.int8_tails = workload.options.running_max;
+    // Fewer than may run at once, where no beams do: as many tails as sequences are taken.
+    workload.options.int8_tails =
+        sim.beams ? workload.options.running_max
+                  : static_cast<uint32_t>(1 + sim.seed / 16 % workload.options.running_max);
     workload.options.int8_block_tokens = 1 + static_cast<uint32_t>(sim.seed % 16);
   }
-  if (sim.spills) {
+  if (sim.spills && !sim.int8) {  // No cluster file has both.
     HaveSpillTiers(sim.seed, workload);
   }
   if (sim.beams) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coordinator/core/kept_sequences.h"
+#include "coordinator/core/kept_tails.h"
 #include "coordinator/core/lanes.h"
 #include "coordinator/core/node_residents.h"
 #include "coordinator/core/sequence_kv.h"
@@ -42,6 +43,7 @@ class PartsTest : public testing::Test {
     } else {
       kept_.Reset(nodes, span_tokens);
     }
+    tails_.Reset(std::vector<uint32_t>(nodes), /*steps_ahead=*/2);
   }
 
   static SequenceRequest Request(plan::SequenceId id, uint32_t prompt) {
@@ -92,7 +94,8 @@ class PartsTest : public testing::Test {
   Spills spills_{kv_};
   PrefixCache cache_{kv_, spills_};
   KeptSequences kept_{before_, kv_};
-  SequenceLife::Places places_{lanes_, residents_, borders_, kv_, cache_, spills_, kept_};
+  KeptTails tails_;
+  SequenceLife::Places places_{lanes_, residents_, borders_, kv_, cache_, spills_, kept_, tails_};
   SequenceLife life_{before_, places_};
 };
 

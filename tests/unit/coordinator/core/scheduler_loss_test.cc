@@ -360,6 +360,39 @@ TEST_F(SchedulerLossTest, NothingOfASurvivorIsComputedAgain) {
 }
 
 // A prompt goes on behind the chunks that were stored when the epoch ended.
+// Open blocks lie in tails, and slots of whole blocks stay as they are.
+TEST_F(SchedulerLossTest, NothingOfASurvivorInInt8IsComputedAgain) {
+  SchedulerOptions options = Cut(2, 600);
+  options.span_tokens = 0;
+  options.kv = KvForm::kInt8;
+  options.int8_tails = options.running_max;
+  options.sequence_tokens_max = 200;
+  Make(options);
+  std::map<plan::SequenceId, uint32_t> stored;
+  for (plan::SequenceId id = 1; id <= 4; ++id) {
+    const auto tokens = static_cast<uint32_t>(30 * id);
+    SequenceRequest request = Request(id, tokens, tokens + 60);
+    request.cache_salt = absl::StrCat(id);
+    ASSERT_TRUE(scheduler_->Submit(request).ok());
+    stored[id] = tokens - 1;
+  }
+  Steps(25);
+  const auto before = slots_;
+  for (auto& [id, tokens] : stored) {
+    ASSERT_FALSE(IndicesOf(id).empty()) << id;
+    tokens += static_cast<uint32_t>(IndicesOf(id).size());
+  }
+  Lose(options, {});
+  RunAll();
+  for (const auto& [id, tokens] : stored) {
+    EXPECT_EQ(Computed(id), std::set<uint32_t>{tokens}) << id;
+    for (uint32_t token = 0; token < tokens - tokens % kInt8BlockTokens; ++token) {
+      EXPECT_EQ(slots_[id][token], before.at(id)[token]) << id << ": " << token;
+    }
+    EXPECT_THAT(IndicesOf(id), SizeIs(60)) << id;
+  }
+}
+
 TEST_F(SchedulerLossTest, StoredChunksOfAPromptAreNotComputedAgain) {
   SchedulerOptions options = Cut(1, 600);
   options.span_tokens = 0;

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/sim_slots.h"
+
+namespace lamina::sim {
+
+SimArena MakeArena(const core::SchedulerOptions& options, const core::MemoryNodeShare& share) {
+  const bool int8 = share.form.value_or(options.kv) == KvForm::kInt8;
+  const uint32_t tails = int8 ? options.int8_tails : 0;
+  return {.slots = std::vector<SimSlot>(share.slots),
+          .tails = {.owners = plan::Tails(tails),
+                    .blocks = {tails, std::vector<SimSlot>(options.int8_block_tokens)}}};
+}
+
+// The slots of each form are memory of their own, which a node keeps, or loses, as one.
+uint64_t MemoryOf(const core::MemoryNodeShare& share) {
+  constexpr uint64_t kInt8 = uint64_t{1} << 63;
+  return share.arena == 0 || share.form != KvForm::kInt8 ? share.arena : share.arena | kInt8;
+}
+
+}  // namespace lamina::sim
