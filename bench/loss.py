@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long running requests pause when a memory node is lost, and how many tokens are computed again.
 
-Requests decode on three memory nodes; one is killed. A pause is the longest time between two pieces of text, as the client sees it, of which
-the first came no later than a step after that: it may have been on its way. It stands next to the time in which the next epoch was formed,
+Requests decode on three memory nodes; one is killed. A pause is the time between two pieces of text, as the client sees it, of which
+the second is the first one after the next epoch began. It stands next to the time in which the next epoch was formed,
 as the coordinator's log tells, and to two of the steps before.
 With partition `request` a sequence lives on one node: those on others keep all of K and V. With `token_range` each one has spans on all.
 """
@@ -58,11 +58,13 @@ def measure(arguments, partition):
             readers.end()
         log = (pathlib.Path(running.folder.name) / "coordinator.log").read_text()
     step = statistics.median(undisturbed) / 1e3
-    pauses = sorted(max(b - a for a, b in zip(times, times[1:]) if b > killed and a < killed + step) for times in readers.pieces)
+    served = logged(log, f"serving epoch {status['epoch']}")
+    resumed = served - (time.time() - time.monotonic())
+    pauses = sorted(next(b - a for a, b in zip(times, times[1:]) if b > resumed) for times in readers.pieces)
     slots = {node["name"]: node["slots_used"] for node in before["nodes"] if node["role"] == "memory"}
     return {"partition": partition, "rows": arguments.rows, "context": sum(slots.values()) / arguments.rows,
             "step_seconds": step,
-            "forming_seconds": logged(log, f"serving epoch {status['epoch']}") - logged(log, f"lost {LOST}"),
+            "forming_seconds": served - logged(log, f"lost {LOST}"),
             "epochs": status["epoch"] - before["epoch"], "pauses_seconds": pauses, "tokens_lost": slots[LOST],
             "tokens_computed": status["tokens_prefilled"] - before["tokens_prefilled"]}
 

@@ -11,7 +11,7 @@ namespace lamina::memory_node {
 
 SpillIo::SpillIo(SpillFile& file) : file_(file) {
   for (int i = 0; i < kThreads; ++i) {
-    threads_.emplace_back([this] { Work(); });
+    threads_.emplace_back([this, i] { Work(i); });
     pthread_setname_np(threads_.back().native_handle(), kName);
   }
 }
@@ -27,12 +27,31 @@ SpillIo::~SpillIo() {
   }
 }
 
+absl::Status SpillIo::Open() {
+  for (kernels::ArenaMemory& buffer : buffers_) {
+    LAMINA_ASSIGN_OR_RETURN(buffer, kernels::ArenaMemory::Create(file_.block_bytes()));
+  }
+  return absl::OkStatus();
+}
+
+void SpillIo::Close() { buffers_ = {}; }
+
 void SpillIo::Order(SpillOrder order) {
   {
     const std::lock_guard lock(mutex_);
     orders_.push_back(std::move(order));
   }
   wake_.notify_one();
+}
+
+size_t SpillIo::Cancel() {
+  const std::lock_guard lock(mutex_);
+  const size_t dropped = orders_.size();
+  orders_.clear();
+  if (working_ == 0) {
+    idle_.notify_all();
+  }
+  return dropped;
 }
 
 void SpillIo::Take(std::vector<SpillOrder>& done) {
@@ -47,17 +66,16 @@ void SpillIo::Wait() {
   idle_.wait(lock, [this] { return orders_.empty() && working_ == 0; });
 }
 
-absl::Status SpillIo::Run(const SpillOrder& order) {
-  if (!order.write) {
-    LAMINA_RETURN_IF_ERROR(file_.Read(order.block, order.bytes));
+absl::Status SpillIo::Run(const SpillOrder& order, absl::Span<std::byte> bytes) {
+  if (order.write) {
+    LAMINA_RETURN_IF_ERROR(order.copy(bytes));
+    return file_.Write(order.block, bytes);
   }
-  if (order.copy != nullptr) {
-    LAMINA_RETURN_IF_ERROR(order.copy());
-  }
-  return order.write ? file_.Write(order.block, order.bytes) : absl::OkStatus();
+  LAMINA_RETURN_IF_ERROR(file_.Read(order.block, bytes));
+  return order.copy(bytes);
 }
 
-void SpillIo::Work() {
+void SpillIo::Work(int thread) {
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return ends_ || !orders_.empty(); });
@@ -68,7 +86,7 @@ void SpillIo::Work() {
     orders_.pop_front();
     ++working_;
     lock.unlock();
-    order.status = Run(order);
+    order.status = Run(order, {buffers_[thread].data(), file_.block_bytes()});
     lock.lock();
     --working_;
     done_.push_back(std::move(order));

@@ -15,10 +15,6 @@ namespace {
 
 using plan::kSpillBlockTokens;
 
-// Buffers for what the disk is at; as many as there are in so many bytes, within these bounds.
-constexpr size_t kBufferBytes = size_t{32} << 20;
-constexpr size_t kBuffersMin = 3;
-constexpr size_t kBuffersMax = 8;
 // How often the disk is looked at while there is nothing else to do, and the inbox of plans while
 // something is stored, which a plan may want back.
 constexpr Nanos kDiskLook = Micros(200);
@@ -45,26 +41,20 @@ SpillSource::SpillSource(const NodeEpoch& epoch, UnitMeter& meter, SpillTier& ti
 }
 
 absl::Status SpillSource::Open() {
-  const size_t bytes =
-      plan::SpillBlockBytes(layer_elements_.back() * sizeof(BFloat16) / kSpillBlockTokens);
-  tier_.file().Format(bytes);
-  const size_t buffers = std::clamp(kBufferBytes / bytes, kBuffersMin, kBuffersMax);
-  LAMINA_ASSIGN_OR_RETURN(buffers_, kernels::ArenaMemory::Create(buffers * bytes));
-  for (size_t i = 0; i < buffers; ++i) {
-    free_.push_back(i);
-  }
+  tier_.file().Format(
+      plan::SpillBlockBytes(layer_elements_.back() * sizeof(BFloat16) / kSpillBlockTokens));
   CountUsed();
-  return absl::OkStatus();
+  return tier_.io().Open();
 }
 
 void SpillSource::Close() {
+  tier_.io().Cancel();
   tier_.io().Wait();
   tier_.io().Take(done_);
+  tier_.io().Close();
   move_.reset();
   moves_.clear();
   stored_.clear();
-  buffers_ = {};
-  free_.clear();
   tier_.counters().used_bytes.store(0, std::memory_order_relaxed);
 }
 
@@ -75,13 +65,7 @@ void SpillSource::Take(std::vector<plan::SlotMove> moves) {
 }
 
 bool SpillSource::HasWork() const {
-  if (tier_.io().has_done() || (!move_.has_value() && !moves_.empty())) {
-    return true;
-  }
-  if (!move_.has_value()) {
-    return false;
-  }
-  return move_->begun < move_->blocks.size() && !free_.empty();
+  return tier_.io().has_done() || (!move_.has_value() && !moves_.empty());
 }
 
 Nanos SpillSource::LookAt(Nanos now) const {
@@ -98,40 +82,45 @@ absl::Status SpillSource::Look() {
   meter_.LapIdle();
   TakeDone();
   if (!move_.has_value() && !moves_.empty()) {
-    Begin();
-  }
-  if (move_.has_value()) {
-    LAMINA_RETURN_IF_ERROR(Advance());
+    LAMINA_RETURN_IF_ERROR(Begin());
   }
   meter_.Lap(telemetry::WorkKind::kSpill);
   return absl::OkStatus();
 }
 
+// Behind an error nothing of the move is of use any more.
 void SpillSource::TakeDone() {
   if (!tier_.io().has_done()) {
     return;
   }
   tier_.io().Take(done_);
-  for (SpillOrder& order : done_) {
-    --move_->ordered;
+  for (const SpillOrder& order : done_) {
     move_->status.Update(order.status);
-    move_->done += order.status.ok() ? 1 : 0;
-    free_.push_back(order.buffer);
+  }
+  move_->ordered -= done_.size();
+  if (!move_->status.ok()) {
+    move_->ordered -= tier_.io().Cancel();
+  }
+  if (move_->ordered == 0) {
+    End();
   }
 }
 
-void SpillSource::Begin() {
+absl::Status SpillSource::Begin() {
   plan::SlotMove& move = moves_.front().first;
   switch (move.kind) {
     case plan::SlotMove::Kind::kDrop:
       Drop(move.spill);
       moves_.pop_front();
-      return;
+      break;
     case plan::SlotMove::Kind::kOut:
-      return BeginOut(move);
+      BeginOut(move);
+      break;
     case plan::SlotMove::Kind::kIn:
-      return BeginIn(move);
+      BeginIn(move);
+      break;
   }
+  return move_.has_value() ? OrderBlocks() : absl::OkStatus();
 }
 
 void SpillSource::BeginOut(plan::SlotMove& move) {
@@ -174,38 +163,20 @@ void SpillSource::Drop(uint64_t spill) {
   }
 }
 
-// As far as there are buffers. With an error it only waits for the disk.
-absl::Status SpillSource::Advance() {
-  Move& move = *move_;
-  if (!move.status.ok()) {
-    move.begun = static_cast<uint32_t>(move.blocks.size());
+absl::Status SpillSource::OrderBlocks() {
+  const bool out = moves_.front().first.kind == plan::SlotMove::Kind::kOut;
+  for (uint32_t block = 0; block < move_->blocks.size(); ++block) {
+    LAMINA_ASSIGN_OR_RETURN(Slots slots, SlotsOf(block));
+    tier_.io().Order({.write = out,
+                      .block = move_->blocks[block],
+                      .copy = [this, out, slots = std::move(slots)](absl::Span<std::byte> bytes) {
+                        return Copy(out, slots, reinterpret_cast<BFloat16*>(bytes.data()));
+                      }});
+    ++move_->ordered;
   }
-  while (move.begun < move.blocks.size() && !free_.empty()) {
-    const size_t buffer = free_.back();
-    free_.pop_back();
-    LAMINA_RETURN_IF_ERROR(Order(buffer));
-  }
-  if (move.ordered == 0 && (!move.status.ok() || move.done == move.blocks.size())) {
+  if (move_->ordered == 0) {
     End();
   }
-  return absl::OkStatus();
-}
-
-absl::Status SpillSource::Order(size_t buffer) {
-  Move& move = *move_;
-  LAMINA_ASSIGN_OR_RETURN(Slots slots, SlotsOf(move.begun));
-  const bool out = moves_.front().first.kind == plan::SlotMove::Kind::kOut;
-  const size_t bytes = tier_.file().block_bytes();
-  std::byte* const block = buffers_.data() + buffer * bytes;
-  tier_.io().Order(
-      {.write = out,
-       .block = move.blocks[move.begun],
-       .bytes = {block, bytes},
-       .copy = [this, out, slots = std::move(slots),
-                block] { return Copy(out, slots, reinterpret_cast<BFloat16*>(block)); },
-       .buffer = buffer});
-  ++move.begun;
-  ++move.ordered;
   return absl::OkStatus();
 }
 

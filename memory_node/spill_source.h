@@ -5,14 +5,14 @@
 //
 // A sequence, or a run of blocks of the prefix cache, goes in blocks of plan::kSpillBlockTokens
 // tokens: for each layer and KV head that is here the K plane and the V plane of a KvView of so
-// many slots, one behind the other. Threads of the tier copy blocks between slots and buffers, and
-// write and read these, several at once (docs/adr/0209-threads-of-the-tier-copy.md). One move after
-// the other, in the order of plans.
+// many slots, one behind the other. Threads of the tier copy blocks between slots and buffers of
+// theirs, and write and read these, several at once (docs/adr/0209-threads-of-the-tier-copy.md).
+// One move after the other, in the order of plans.
 //
 // What goes wrong is reported to the coordinator, and ends neither the step nor the epoch.
 //
-// Threading: the data thread, but for Copy(). Allocation: buffers in Open(), lists of extents for
-// each block.
+// Threading: the data thread, but for Copy(). Allocation: buffers in Open(), orders and lists of
+// extents for each block.
 
 #pragma once
 
@@ -30,7 +30,6 @@
 #include "common/clock.h"
 #include "common/dtype.h"
 #include "common/extent.h"
-#include "kernels/arena_memory.h"
 #include "kernels/kv_device.h"
 #include "memory_node/node_epoch.h"
 #include "memory_node/spill_tier.h"
@@ -79,21 +78,18 @@ class SpillSource final : public WorkSource {
     uint32_t tokens = 0;
     uint32_t skip = 0;  // Tokens of the first block that are passed over.
     bool of_blocks = false;
-    uint32_t begun = 0;  // Blocks that have had a buffer,
-    uint32_t done = 0;   // and that are where they should be.
-    uint32_t ordered = 0;
+    size_t ordered = 0;  // Blocks that threads have still to do.
     absl::Status status;
   };
 
   bool HasWork() const;
   void TakeDone();
-  void Begin();
+  absl::Status Begin();
   void BeginOut(plan::SlotMove& move);
   void BeginIn(plan::SlotMove& move);
   void Drop(uint64_t spill);
-  absl::Status Advance();
-  // Has the move's next block moved through the buffer.
-  absl::Status Order(size_t buffer);
+  // Orders all blocks of the move. Errors: kInternal  it has fewer slots than tokens.
+  absl::Status OrderBlocks();
   // The slots of the move's block of this number.
   absl::StatusOr<Slots> SlotsOf(uint32_t block) const;
   // Copies the block between slots and its buffer. By a thread of the tier: nobody else reads or
@@ -108,9 +104,6 @@ class SpillSource final : public WorkSource {
   SpillTier& tier_;
   const Report report_;
   std::vector<size_t> layer_elements_;  // [layers + 1]: where each begins in a block.
-  // One buffer of a block behind the other.
-  kernels::ArenaMemory buffers_;
-  std::vector<size_t> free_;
   std::vector<SpillOrder> done_;
   // What is to be done, each with the time at which it was taken.
   std::deque<std::pair<plan::SlotMove, Nanos>> moves_;

@@ -11,11 +11,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <memory>
 #include <numeric>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "kernels/arena_memory.h"
 #include "memory_node/spill_io.h"
 #include "plan/spill_blocks.h"
@@ -159,77 +164,106 @@ TEST(SpillFileTest, SpeedIsMeasuredBothWays) {
   EXPECT_GT(speed->read, 0);
 }
 
-TEST(SpillIoTest, OrdersAreDoneByThreadsOfTheirOwn) {
-  const auto file = MakeFile();
-  SpillIo io(*file);
-  std::vector<std::vector<std::byte>> buffers;
-  for (int i = 0; i < 4; ++i) {
-    buffers.push_back(Bytes(i));
-    io.Order({.write = true,
-              .block = static_cast<uint32_t>(i),
-              .bytes = absl::MakeSpan(buffers.back()),
-              .buffer = static_cast<size_t>(i)});
+// Copies from and to what is not the threads'.
+class SpillIoTest : public ::testing::Test {
+ protected:
+  void Make(MemorySpillDisk::Faults faults = {}, uint64_t blocks = 4) {
+    file_ = MakeFile(std::move(faults), blocks);
+    io_ = std::make_unique<SpillIo>(*file_);
+    ASSERT_TRUE(io_->Open().ok());
   }
-  io.Wait();
-  std::vector<SpillOrder> done;
-  EXPECT_TRUE(io.has_done());
-  io.Take(done);
-  EXPECT_FALSE(io.has_done());
-  ASSERT_EQ(done.size(), 4u);
-  for (const SpillOrder& order : done) {
-    EXPECT_TRUE(order.status.ok()) << order.status;
-    EXPECT_EQ(order.block, order.buffer);
+  void Write(uint32_t block, int first) {
+    io_->Order({.write = true, .block = block, .copy = [first](absl::Span<std::byte> bytes) {
+                  absl::c_copy(Bytes(first), bytes.begin());
+                  return absl::OkStatus();
+                }});
   }
-  std::vector<std::byte> read(kBlockBytes);
-  io.Order({.block = 2, .bytes = absl::MakeSpan(read)});
-  io.Wait();
-  EXPECT_EQ(read, Bytes(2));
-}
-
-TEST(SpillIoTest, DataIsCopiedBeforeItIsWrittenAndBehindItsCheck) {
-  const auto file = MakeFile();
-  SpillIo io(*file);
-  std::vector<std::byte> buffer(kBlockBytes);
-  std::vector<std::byte> lies = Bytes(3);
-  const auto order = [&](bool write, std::function<absl::Status()> copy) {
-    io.Order(
-        {.write = write, .block = 1, .bytes = absl::MakeSpan(buffer), .copy = std::move(copy)});
-    io.Wait();
+  void Read(uint32_t block, std::vector<std::byte>& to) {
+    io_->Order({.block = block, .copy = [&to](absl::Span<std::byte> bytes) {
+                  to.assign(bytes.begin(), bytes.end());
+                  return absl::OkStatus();
+                }});
+  }
+  std::vector<SpillOrder> Done() {
+    io_->Wait();
     std::vector<SpillOrder> done;
-    io.Take(done);
-    return done.at(0).status;
-  };
-  EXPECT_TRUE(order(true, [&] {
-                std::copy(lies.begin(), lies.end(), buffer.begin());
-                return absl::OkStatus();
-              }).ok());
-  std::fill(buffer.begin(), buffer.end(), std::byte{0});
-  std::fill(lies.begin(), lies.end(), std::byte{0});
-  EXPECT_TRUE(order(false, [&] {
-                lies = buffer;
-                return absl::OkStatus();
-              }).ok());
-  EXPECT_EQ(lies, Bytes(3));
-  const auto fails = [] { return absl::InternalError("no slots"); };
-  EXPECT_EQ(order(true, fails).code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(order(false, fails).code(), absl::StatusCode::kInternal);
+    io_->Take(done);
+    EXPECT_FALSE(io_->has_done());
+    return done;
+  }
+
+  std::unique_ptr<SpillFile> file_;
+  std::unique_ptr<SpillIo> io_;
+};
+
+// More of them than threads, which have a buffer each.
+TEST_F(SpillIoTest, OrdersAreDoneByThreadsOfTheirOwn) {
+  constexpr uint32_t kBlocks = 5 * SpillIo::kThreads;
+  Make({}, kBlocks);
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    Write(block, static_cast<int>(block));
+  }
+  std::vector<SpillOrder> done = Done();
+  ASSERT_EQ(done.size(), kBlocks);
+  std::vector<std::vector<std::byte>> read(kBlocks);
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    EXPECT_TRUE(done[block].status.ok()) << done[block].status;
+    Read(block, read[block]);
+  }
+  EXPECT_EQ(Done().size(), kBlocks);
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    EXPECT_EQ(read[block], Bytes(static_cast<int>(block))) << block;
+  }
 }
 
-TEST(SpillIoTest, NothingIsCopiedOfABlockThatCannotBeRead) {
-  const auto file = MakeFile(
-      [](bool write, uint64_t) { return MemorySpillDisk::Fault{.error = write ? 0 : EIO}; });
-  SpillIo io(*file);
-  std::vector<std::byte> buffer(kBlockBytes);
-  bool copied = false;
-  io.Order({.bytes = absl::MakeSpan(buffer), .copy = [&] {
-              copied = true;
-              return absl::OkStatus();
-            }});
-  io.Wait();
-  std::vector<SpillOrder> done;
-  io.Take(done);
-  EXPECT_FALSE(done.at(0).status.ok());
-  EXPECT_FALSE(copied);
+TEST_F(SpillIoTest, ACopyThatFailsIsTheOrders) {
+  Make();
+  Write(1, 3);
+  EXPECT_EQ(Done().size(), 1u);
+  for (const bool write : {false, true}) {
+    io_->Order({.write = write, .block = 1, .copy = [](absl::Span<std::byte>) {
+                  return absl::InternalError("no slots");
+                }});
+    EXPECT_EQ(Done().at(0).status.code(), absl::StatusCode::kInternal);
+  }
+  std::vector<std::byte> read;
+  Read(1, read);
+  EXPECT_EQ(Done().size(), 1u);
+  EXPECT_EQ(read, Bytes(3)) << "what could not be filled was written";
+}
+
+TEST_F(SpillIoTest, NothingIsCopiedOfABlockThatCannotBeRead) {
+  Make([](bool write, uint64_t) { return MemorySpillDisk::Fault{.error = write ? 0 : EIO}; });
+  std::vector<std::byte> read;
+  Read(0, read);
+  EXPECT_FALSE(Done().at(0).status.ok());
+  EXPECT_TRUE(read.empty());
+}
+
+// All threads are held up while more is ordered.
+TEST_F(SpillIoTest, WhatNoThreadHasBegunCanBeDropped) {
+  Make();
+  std::atomic<int> held = 0;
+  std::atomic<bool> go = false;
+  for (int i = 0; i < SpillIo::kThreads; ++i) {
+    io_->Order({.write = true, .copy = [&](absl::Span<std::byte>) {
+                  ++held;
+                  go.wait(false);
+                  return absl::OkStatus();
+                }});
+  }
+  while (held < SpillIo::kThreads) {
+    std::this_thread::yield();
+  }
+  std::vector<std::byte> read;
+  Read(0, read);
+  Read(1, read);
+  EXPECT_EQ(io_->Cancel(), 2u);
+  go = true;
+  go.notify_all();
+  EXPECT_EQ(Done().size(), static_cast<size_t>(SpillIo::kThreads));
+  EXPECT_TRUE(read.empty());
+  EXPECT_EQ(io_->Cancel(), 0u);
 }
 
 class SpillDiskTest : public ::testing::Test {
