@@ -49,6 +49,7 @@ void Admission::FindSurvivors() {
   survivors_known_ = true;
   survivors_.clear();
   catching_up_.clear();
+  std::deque<plan::SequenceId> with_rows;
   for (const Sequence* sequence : life_.waiting()) {
     if (sequence->committed.empty()) {
       continue;
@@ -59,9 +60,11 @@ void Admission::FindSurvivors() {
           options_.span_tokens > 0 ? found + there.tokens : std::max<uint64_t>(found, there.tokens);
     }
     if (found > 0 && sequence->tokens() <= found + MissingOfSurvivor(*sequence)) {
-      survivors_.push_back(sequence->request.id);
+      (sequence->tokens() == found + 1 ? survivors_ : with_rows).push_back(sequence->request.id);
     }
   }
+  survivors_now_ = survivors_.size();
+  survivors_.insert(survivors_.end(), with_rows.begin(), with_rows.end());
 }
 
 // It finds whole blocks of the cache, and its last token was never an input.
@@ -78,9 +81,17 @@ uint32_t Admission::FoundBySurvivor(const Sequence& sequence) const {
 }
 
 // In steps of their own, and before any prompt of others, so that what they compute is there
-// soonest: the steps of lanes take turns, and one with a prompt is many times as long.
+// soonest: the steps of lanes take turns, and one with a prompt is many times as long. So is one
+// with the rows of an open block, which therefore waits for the tokens of the others, too.
 bool Admission::AdmitSurvivors(OpenSteps& open) {
-  while (!survivors_.empty()) {
+  std::erase_if(catching_up_, [this](plan::SequenceId id) {
+    const Sequence* const sequence = life_.Find(id);
+    return sequence == nullptr || sequence->state != SequenceState::kPrefilling;
+  });
+  if (survivors_now_ == 0 && catching_up_.empty()) {
+    survivors_now_ = survivors_.size();
+  }
+  while (survivors_now_ > 0) {
     Sequence* const next = life_.Find(survivors_.front());
     const bool waits = next != nullptr && next->state == SequenceState::kWaiting;
     const Outcome outcome = waits ? TryJoin(*next, FoundBySurvivor(*next), open) : Outcome::kLacks;
@@ -91,11 +102,8 @@ bool Admission::AdmitSurvivors(OpenSteps& open) {
       catching_up_.push_back(survivors_.front());
     }
     survivors_.pop_front();
+    --survivors_now_;
   }
-  std::erase_if(catching_up_, [this](plan::SequenceId id) {
-    const Sequence* const sequence = life_.Find(id);
-    return sequence == nullptr || sequence->state != SequenceState::kPrefilling;
-  });
   // Where nothing runs no other step would come.
   return !catching_up_.empty() || (!survivors_.empty() && places_.lanes.running() > 0);
 }

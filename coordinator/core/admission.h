@@ -108,7 +108,10 @@ class Admission {
   const LaneBalance& balance_;
   StepMaker& maker_;
   Placement& placement_;
-  std::deque<plan::SequenceId> survivors_;     // They ran in the epoch before; in service order.
+  // They ran in the epoch before; in service order, but those with more than one token to compute
+  // behind the others.
+  std::deque<plan::SequenceId> survivors_;
+  size_t survivors_now_ = 0;                   // The first ones, for which nobody has to wait.
   std::vector<plan::SequenceId> catching_up_;  // Those that joined and have no token since.
   bool survivors_known_ = true;
   // Lists with an entry for each node, made anew for each newcomer in the memory of the last one's.

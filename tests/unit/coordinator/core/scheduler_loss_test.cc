@@ -393,6 +393,47 @@ TEST_F(SchedulerLossTest, NothingOfASurvivorInInt8IsComputedAgain) {
   }
 }
 
+// Steps under way may have filled the block of one, whose rows then wait for the others' tokens.
+TEST_F(SchedulerLossTest, RowsOfALostOpenBlockWaitForTheOtherSurvivors) {
+  SchedulerOptions options = Cut(1, 600);
+  options.span_tokens = 0;
+  options.kv = KvForm::kInt8;
+  options.int8_tails = options.running_max;
+  options.sequence_tokens_max = 200;
+  options.plan_ahead = 2;
+  Make(options);
+  constexpr plan::SequenceId kLost = 1;
+  for (plan::SequenceId id = 1; id <= 3; ++id) {
+    SequenceRequest request = Request(id, 20 + 10 * static_cast<uint32_t>(id), 120);
+    request.cache_salt = absl::StrCat(id);
+    ASSERT_TRUE(scheduler_->Submit(request).ok());
+  }
+  for (int i = 0; i < 100 && 30 + IndicesOf(kLost).size() < kInt8BlockTokens; ++i) {
+    Steps(1);
+  }
+  ASSERT_EQ(30 + IndicesOf(kLost).size(), kInt8BlockTokens)
+      << "all but one of its tokens are known";
+  std::map<plan::SequenceId, size_t> before;
+  for (const plan::SequenceId id : {2, 3}) {
+    before[id] = IndicesOf(id).size();
+    ASSERT_GT(before[id], 0u) << id;
+  }
+  Lose(options, {});
+  for (int i = 0; i < 10 && in_rows_[kLost].empty() && in_chunks_[kLost].empty(); ++i) {
+    PlanAndLook();
+    const bool begun = !Computed(kLost).empty();
+    for (const auto& [id, tokens] : before) {
+      EXPECT_TRUE(!begun || IndicesOf(id).size() > tokens) << id;
+    }
+    StepDone();
+  }
+  RunAll();
+  EXPECT_EQ(Computed(kLost).size(), kInt8BlockTokens);
+  for (const auto& [id, tokens] : before) {
+    EXPECT_THAT(Computed(id), SizeIs(1)) << id;
+  }
+}
+
 TEST_F(SchedulerLossTest, StoredChunksOfAPromptAreNotComputedAgain) {
   SchedulerOptions options = Cut(1, 600);
   options.span_tokens = 0;
