@@ -245,8 +245,8 @@ TEST_F(SpillIoTest, WhatNoThreadHasBegunCanBeDropped) {
   Make();
   std::atomic<int> held = 0;
   std::atomic<bool> go = false;
-  for (int i = 0; i < SpillIo::kThreads; ++i) {
-    io_->Order({.write = true, .copy = [&](absl::Span<std::byte>) {
+  for (uint32_t i = 0; i < SpillIo::kThreads; ++i) {
+    io_->Order({.write = true, .block = i, .copy = [&](absl::Span<std::byte>) {
                   ++held;
                   go.wait(false);
                   return absl::OkStatus();
