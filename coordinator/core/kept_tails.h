@@ -38,7 +38,7 @@ class KeptTails {
   void Restore(const std::vector<std::optional<uint32_t>>& nodes);
   // The node has no tails any more.
   void Forget(uint32_t node);
-  // It ends.
+  // The sequence has ended: nobody asks for its tail again.
   void Drop(const Sequence& sequence) { tails_.erase(sequence.request.id); }
   // It has joined, on `sequence.node`.
   void Joined(const Sequence& sequence);
