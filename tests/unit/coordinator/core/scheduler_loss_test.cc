@@ -39,6 +39,22 @@ class SchedulerLossTest : public SchedulerTest {
     return options;
   }
 
+  // Sequences that are not cut, with K and V in INT8.
+  static SchedulerOptions Int8(uint32_t nodes, uint32_t slots) {
+    SchedulerOptions options = Cut(nodes, slots);
+    options.span_tokens = 0;
+    options.kv = KvForm::kInt8;
+    options.int8_tails = options.running_max;
+    options.sequence_tokens_max = 200;
+    return options;
+  }
+  // One that finds nothing of the others.
+  void SubmitApart(plan::SequenceId id, uint32_t prompt, uint32_t tokens_max) {
+    SequenceRequest request = Request(id, prompt, tokens_max);
+    request.cache_salt = absl::StrCat(id);
+    EXPECT_TRUE(scheduler_->Submit(std::move(request)).ok());
+  }
+
   // Plans, and remembers where tokens lie and which are computed.
   void PlanAndLook() {
     for (const plan::StepPlan& plan : Plan()) {
@@ -233,9 +249,7 @@ TEST_F(SchedulerLossTest, WhoHasLostNothingJoinsFirst) {
   Make(options);
   constexpr plan::SequenceId kCount = 6;
   for (plan::SequenceId id = 1; id <= kCount; ++id) {
-    SequenceRequest request = Request(id, 90, 120);
-    request.cache_salt = absl::StrCat(id);
-    ASSERT_TRUE(scheduler_->Submit(request).ok());
+    SubmitApart(id, 90, 120);
   }
   std::map<plan::SequenceId, uint32_t> node;
   for (int i = 0; i < 100 && IndicesOf(kCount).empty(); ++i) {
@@ -285,9 +299,7 @@ TEST_F(SchedulerLossTest, PromptsWaitUntilSurvivorsHaveTheirNextToken) {
   Make(options);
   constexpr plan::SequenceId kCount = 4;
   for (plan::SequenceId id = 1; id <= kCount; ++id) {
-    SequenceRequest request = Request(id, 50, 100);
-    request.cache_salt = absl::StrCat(id);
-    ASSERT_TRUE(scheduler_->Submit(request).ok());
+    SubmitApart(id, 50, 100);
   }
   std::map<plan::SequenceId, uint32_t> node;
   for (int i = 0; i < 30; ++i) {
@@ -331,9 +343,7 @@ TEST_F(SchedulerLossTest, NothingOfASurvivorIsComputedAgain) {
   Make(options);
   constexpr plan::SequenceId kCount = 4;
   for (plan::SequenceId id = 1; id <= kCount; ++id) {
-    SequenceRequest request = Request(id, 30 + 5 * static_cast<uint32_t>(id), 100);
-    request.cache_salt = absl::StrCat(id);
-    ASSERT_TRUE(scheduler_->Submit(request).ok());
+    SubmitApart(id, 30 + 5 * static_cast<uint32_t>(id), 100);
   }
   Steps(25);
   std::map<plan::SequenceId, uint32_t> stored;
@@ -362,18 +372,12 @@ TEST_F(SchedulerLossTest, NothingOfASurvivorIsComputedAgain) {
 // A prompt goes on behind the chunks that were stored when the epoch ended.
 // Open blocks lie in tails, and slots of whole blocks stay as they are.
 TEST_F(SchedulerLossTest, NothingOfASurvivorInInt8IsComputedAgain) {
-  SchedulerOptions options = Cut(2, 600);
-  options.span_tokens = 0;
-  options.kv = KvForm::kInt8;
-  options.int8_tails = options.running_max;
-  options.sequence_tokens_max = 200;
+  SchedulerOptions options = Int8(2, 600);
   Make(options);
   std::map<plan::SequenceId, uint32_t> stored;
   for (plan::SequenceId id = 1; id <= 4; ++id) {
     const auto tokens = static_cast<uint32_t>(30 * id);
-    SequenceRequest request = Request(id, tokens, tokens + 60);
-    request.cache_salt = absl::StrCat(id);
-    ASSERT_TRUE(scheduler_->Submit(request).ok());
+    SubmitApart(id, tokens, tokens + 60);
     stored[id] = tokens - 1;
   }
   Steps(25);
@@ -395,18 +399,12 @@ TEST_F(SchedulerLossTest, NothingOfASurvivorInInt8IsComputedAgain) {
 
 // Steps under way may have filled the block of one, whose rows then wait for the others' tokens.
 TEST_F(SchedulerLossTest, RowsOfALostOpenBlockWaitForTheOtherSurvivors) {
-  SchedulerOptions options = Cut(1, 600);
-  options.span_tokens = 0;
-  options.kv = KvForm::kInt8;
-  options.int8_tails = options.running_max;
-  options.sequence_tokens_max = 200;
+  SchedulerOptions options = Int8(1, 600);
   options.plan_ahead = 2;
   Make(options);
   constexpr plan::SequenceId kLost = 1;
   for (plan::SequenceId id = 1; id <= 3; ++id) {
-    SequenceRequest request = Request(id, 20 + 10 * static_cast<uint32_t>(id), 120);
-    request.cache_salt = absl::StrCat(id);
-    ASSERT_TRUE(scheduler_->Submit(request).ok());
+    SubmitApart(id, 20 + 10 * static_cast<uint32_t>(id), 120);
   }
   for (int i = 0; i < 100 && 30 + IndicesOf(kLost).size() < kInt8BlockTokens; ++i) {
     Steps(1);
