@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "common/check.h"
 #include "cost/spill_cost.h"
 
@@ -60,7 +61,10 @@ void Admission::FindSurvivors() {
           options_.span_tokens > 0 ? found + there.tokens : std::max<uint64_t>(found, there.tokens);
     }
     if (found > 0 && sequence->tokens() <= found + MissingOfSurvivor(*sequence)) {
-      (sequence->tokens() == found + 1 ? survivors_ : with_rows).push_back(sequence->request.id);
+      // Who has no tail may take anybody's.
+      const bool has_all = sequence->tokens() == found + 1 &&
+                           (!HasInt8(*sequence) || places_.tails.Has(sequence->request.id));
+      (has_all ? survivors_ : with_rows).push_back(sequence->request.id);
     }
   }
   survivors_now_ = survivors_.size();
@@ -69,8 +73,7 @@ void Admission::FindSurvivors() {
 
 // It finds whole blocks of the cache, and its last token was never an input.
 uint32_t Admission::MissingOfSurvivor(const Sequence& sequence) const {
-  const bool int8 = options_.FormOf(life_.PathOf(sequence.request)) == KvForm::kInt8;
-  return int8 ? options_.int8_block_tokens : options_.cached_block_tokens;
+  return HasInt8(sequence) ? options_.int8_block_tokens : options_.cached_block_tokens;
 }
 
 // A survivor stays where its K and V are, however little there is to do elsewhere. Where it is cut
@@ -78,6 +81,17 @@ uint32_t Admission::MissingOfSurvivor(const Sequence& sequence) const {
 uint32_t Admission::FoundBySurvivor(const Sequence& sequence) const {
   const uint32_t tokens = sequence.tokens();
   return options_.span_tokens > 0 ? 0 : tokens - std::min(tokens, MissingOfSurvivor(sequence));
+}
+
+// Others may have taken the slots of its blocks since the epoch began.
+bool Admission::IsStillSurvivor(const Sequence& sequence) const {
+  const uint32_t least = FoundBySurvivor(sequence);
+  return least == 0 || absl::c_any_of(FoundOnNodes(sequence),
+                                      [least](const auto& found) { return found.tokens >= least; });
+}
+
+bool Admission::HasInt8(const Sequence& sequence) const {
+  return options_.FormOf(life_.PathOf(sequence.request)) == KvForm::kInt8;
 }
 
 // In steps of their own, and before any prompt of others, so that what they compute is there
@@ -93,7 +107,8 @@ bool Admission::AdmitSurvivors(OpenSteps& open) {
   }
   while (survivors_now_ > 0) {
     Sequence* const next = life_.Find(survivors_.front());
-    const bool waits = next != nullptr && next->state == SequenceState::kWaiting;
+    const bool waits =
+        next != nullptr && next->state == SequenceState::kWaiting && IsStillSurvivor(*next);
     const Outcome outcome = waits ? TryJoin(*next, FoundBySurvivor(*next), open) : Outcome::kLacks;
     if (outcome == Outcome::kWaits) {
       break;
@@ -104,13 +119,14 @@ bool Admission::AdmitSurvivors(OpenSteps& open) {
     survivors_.pop_front();
     --survivors_now_;
   }
-  // Where nothing runs no other step would come.
-  return !catching_up_.empty() || (!survivors_.empty() && places_.lanes.running() > 0);
+  // Who waits for more than the next token of these, as for a lane of another path, keeps nobody
+  // waiting: that may take as long as answers do.
+  return !catching_up_.empty();
 }
 
 Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenSteps& open) {
   if (places_.lanes.running() >= options_.running_max ||
-      !HasTail(options_, places_, life_.PathOf(first.request))) {
+      !HasTail(options_, places_, life_.PathOf(first.request), first.request.id)) {
     return Outcome::kWaits;
   }
   if (!life_.draining().empty() && life_.Before(**life_.draining().begin(), first)) {
@@ -395,6 +411,9 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
   sequence.chunked_tokens =
       places_.kept.NextMissing(sequence, sequence.cached_tokens) +
       places_.tails.TokensBehind(sequence, sequence.node, sequence.cached_tokens);
+  if (options_.span_tokens == 0 && reads.empty()) {
+    sequence.stored_tokens = sequence.chunked_tokens;
+  }
   places_.cache.Announce(sequence);
   maker_.AddJoin(sequence, slots, open);
   life_.Settle(sequence);
@@ -411,7 +430,7 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
 }
 
 // Its work comes when they have been read. Blocks of the cache that it could share are not looked
-// for: what was spilled is all that it needs.
+// for: what was spilled is all that it needs, but for an open block of INT8.
 bool Admission::Restore(Sequence& sequence, uint32_t lane, OpenStep& open) {
   Spills& spills = places_.spills;
   if (!spills.IsStored(sequence)) {

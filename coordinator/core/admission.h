@@ -52,7 +52,10 @@ class Admission {
   uint32_t MissingOfSurvivor(const Sequence& sequence) const;
   // and how many it has to find where it joins.
   uint32_t FoundBySurvivor(const Sequence& sequence) const;
-  // Whether others have to wait for them.
+  // Whether there is a node where it still finds so many.
+  bool IsStillSurvivor(const Sequence& sequence) const;
+  bool HasInt8(const Sequence& sequence) const;
+  // Whether others have to wait for those that have joined.
   bool AdmitSurvivors(OpenSteps& open);
   // The open lane that a newcomer joins; none when it has to wait for the next step of one.
   std::optional<uint32_t> PickLaneToJoin(OpenSteps& open, const Sequence& sequence,

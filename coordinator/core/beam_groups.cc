@@ -309,7 +309,7 @@ bool BeamGroups::JoinsHere(const Group& group, size_t index, const OpenStep& ope
   const uint32_t node = Find(group.before, group.members[index].continues)->node;
   const LaneHomes& homes = places_.lanes.homes();
   return homes.MayLive(open.plan.lane, node) && places_.lanes.running() < options_.running_max &&
-         HasTail(options_, places_, path) && maker_.HasRoom(open) &&
+         HasTail(options_, places_, path, /*id=*/0) && maker_.HasRoom(open) &&
          balance_.HasRoomForRow(open.plan.lane) && paths_.Takes(open.plan.lane, path) &&
          (open.plan.lane == group.lane || !balance_.HasRoomForRow(group.lane) ||
           !paths_.Takes(group.lane, path) || !homes.MayLive(group.lane, node));

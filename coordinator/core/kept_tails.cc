@@ -11,16 +11,18 @@ namespace lamina::core {
 void KeptTails::Reset(std::vector<uint32_t> block_tokens, uint32_t steps_ahead) {
   block_tokens_ = std::move(block_tokens);
   steps_ahead_ = steps_ahead;
+  relied_on_.clear();
 }
 
 // A sequence that decodes has K and V of all tokens but the last, which was never an input. One
-// that does not decode may not have joined yet, as far as nodes know.
+// that does not decode may not have joined yet, as far as nodes know: its tail is as it was.
 void KeptTails::Save(const Sequence& sequence) {
   const SequenceRequest& request = sequence.request;
-  if (sequence.state != SequenceState::kDecoding || block_tokens_[sequence.node] == 0) {
+  const bool decodes = sequence.state == SequenceState::kDecoding;
+  if ((!decodes && !relied_on_.contains(request.id)) || block_tokens_[sequence.node] == 0) {
     return;
   }
-  const uint32_t stored = sequence.tokens() - 1;
+  const uint32_t stored = decodes ? sequence.tokens() - 1 : sequence.stored_tokens;
   const uint32_t block = block_tokens_[sequence.node];
   const uint32_t tokens = stored % block;
   const bool kept = !request.score && !request.is_beam && !request.lossy &&
@@ -49,6 +51,9 @@ void KeptTails::Joined(const Sequence& sequence) {
   const auto own = tails_.find(sequence.request.id);
   const bool had = own != tails_.end() && own->second.node == sequence.node;
   if (own != tails_.end()) {
+    if (had && own->second.tokens > 0) {
+      relied_on_.insert(sequence.request.id);
+    }
     tails_.erase(own);
   }
   if (!had && block_tokens_[sequence.node] > 0) {
@@ -64,6 +69,11 @@ uint32_t KeptTails::TokensBehind(const Sequence& sequence, uint32_t node, uint32
 }
 
 absl::Status KeptTails::Audit(absl::FunctionRef<bool(plan::SequenceId)> waits) const {
+  for (const plan::SequenceId id : relied_on_) {
+    if (waits(id)) {
+      return absl::InternalError(absl::StrCat("sequence ", id, " waits, and relies on a tail"));
+    }
+  }
   for (const auto& [id, tail] : tails_) {
     if (!waits(id)) {
       return absl::InternalError(

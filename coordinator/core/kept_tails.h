@@ -10,6 +10,10 @@
 //
 // No slots are held: those of an open block have nothing in them before it is closed.
 //
+// Nodes apply joins in the order in which plans of their lanes reach them, which need not be that
+// in which they were planned. Until a sequence that goes on from its tail has its next token,
+// nobody may join who has none (may_take_any()).
+//
 // Threading: one thread.   Determinism: same calls, same answers.
 // Cost: O(tails kept) for Restore(), Forget() and a newcomer's Joined(); else O(log).
 
@@ -18,6 +22,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -42,11 +47,19 @@ class KeptTails {
   void Drop(const Sequence& sequence) { tails_.erase(sequence.request.id); }
   // It has joined, on `sequence.node`.
   void Joined(const Sequence& sequence);
+  // It has its next token, or runs no more.
+  void Settled(const Sequence& sequence) { relied_on_.erase(sequence.request.id); }
+
+  // Whether a sequence of before has a tail somewhere.
+  bool Has(plan::SequenceId id) const { return tails_.contains(id); }
+  // Whether a sequence that has none may join.
+  bool may_take_any() const { return relied_on_.empty(); }
 
   // How many tokens of its open block a sequence has there, right behind its first `tokens` tokens.
   uint32_t TokensBehind(const Sequence& sequence, uint32_t node, uint32_t tokens) const;
 
-  // Errors: kInternal  a tail is kept of a sequence that does not wait, or more than a block.
+  // Errors: kInternal  a tail is kept of a sequence that does not wait, or more than a block; or
+  //                    one is relied on by a sequence that does.
   absl::Status Audit(absl::FunctionRef<bool(plan::SequenceId)> waits) const;
 
  private:
@@ -59,6 +72,7 @@ class KeptTails {
   std::vector<uint32_t> block_tokens_;  // [memory nodes]
   uint32_t steps_ahead_ = 0;
   std::map<plan::SequenceId, Tail> tails_;
+  std::set<plan::SequenceId> relied_on_;
 };
 
 }  // namespace lamina::core

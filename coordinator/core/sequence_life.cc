@@ -118,6 +118,7 @@ void SequenceLife::Decode(Sequence& sequence) {
   places_.lanes.Decode(sequence);
   places_.cache.Stored(sequence, sequence.join_tokens);
   places_.kept.Drop(sequence);
+  places_.tails.Settled(sequence);
   Detach(sequence);
 }
 
@@ -139,6 +140,7 @@ void SequenceLife::TakeOut(Sequence& sequence) {
   }
   Keep(sequence);
   places_.kept.Drop(sequence);
+  places_.tails.Settled(sequence);
   places_.borders.Leave(sequence);
   sequence.held = nullptr;
   const bool sampled = sequence.chunked_tokens == sequence.join_tokens;
@@ -217,8 +219,11 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
   }
   const std::vector<Sequence*> taken = TakenFromNodes();
   draining_.clear();
+  // Blocks of the last in service order count as used first, and give way first.
+  for (auto sequence = taken.rbegin(); sequence != taken.rend(); ++sequence) {
+    Keep(**sequence);
+  }
   for (Sequence* sequence : taken) {
-    Keep(*sequence);
     places_.kept.Save(*sequence);
     places_.tails.Save(*sequence);
     sequence->spill = 0;

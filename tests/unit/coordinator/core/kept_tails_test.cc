@@ -93,6 +93,43 @@ TEST_F(KeptTailsTest, WhoHasNotDecodedCountsAsANewcomer) {
   EXPECT_EQ(tails_.TokensBehind(kept, 0, 0), 0u);
 }
 
+// Nodes may apply joins in another order than that in which they were planned.
+TEST_F(KeptTailsTest, WhoHasNoneWaitsForTheTokenOfWhoGoesOnFromIts) {
+  const Sequence& first = Decoding(1, 5);
+  Decoding(2, kBlock);
+  EXPECT_TRUE(tails_.may_take_any());
+  BeginEpoch();
+  EXPECT_TRUE(tails_.Has(1));
+  EXPECT_TRUE(tails_.Has(2)) << "it is as good as empty";
+  EXPECT_FALSE(tails_.Has(3));
+  Start(2);
+  EXPECT_TRUE(tails_.may_take_any()) << "nothing in its tail is of use";
+  Start(1);
+  EXPECT_FALSE(tails_.may_take_any());
+  tails_.Settled(first);
+  EXPECT_TRUE(tails_.may_take_any());
+}
+
+TEST_F(KeptTailsTest, WhoLeavesReliesOnNothing) {
+  Decoding(1, 5);
+  BeginEpoch();
+  Start(1);
+  ASSERT_FALSE(tails_.may_take_any());
+  life_.Preempt(*life_.Find(1));
+  EXPECT_TRUE(tails_.may_take_any());
+  EXPECT_TRUE(AuditTails().ok()) << AuditTails();
+}
+
+// Its tail is as it was, whether the node has heard that it joined or not.
+TEST_F(KeptTailsTest, WhoJoinedAndHasNoTokenKeepsItsTail) {
+  Sequence& sequence = Decoding(1, kBlock + 5);
+  BeginEpoch();
+  Start(1);
+  sequence.stored_tokens = kBlock + 5;
+  BeginEpoch();
+  EXPECT_EQ(tails_.TokensBehind(sequence, 0, kBlock), 5u);
+}
+
 TEST_F(KeptTailsTest, TailsGoWithTheirNodesAndSequences) {
   const Sequence& first = Decoding(1, 5, 0);
   const Sequence& second = Decoding(2, 6, 1);

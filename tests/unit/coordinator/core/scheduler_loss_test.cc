@@ -335,6 +335,99 @@ TEST_F(SchedulerLossTest, PromptsWaitUntilSurvivorsHaveTheirNextToken) {
   RunAll();
 }
 
+// A survivor whose path has no lane waits until others of its path have one to spare. That takes
+// somebody of the queue to ask for it, so that survivors with answers to go on with keep nobody
+// waiting.
+TEST_F(SchedulerLossTest, ASurvivorWithoutALaneKeepsNobodyWaiting) {
+  SchedulerOptions options = Cut(2, 600);
+  options.span_tokens = 0;
+  options.lanes = 2;
+  Make(options);
+  using plan::AttentionPath;
+  std::map<plan::SequenceId, AttentionPath> paths;
+  for (plan::SequenceId id = 1; id <= 8; ++id) {
+    paths[id] = id <= 4 ? AttentionPath::kRemote : AttentionPath::kFetch;
+    SequenceRequest request = Request(id, 20 + static_cast<uint32_t>(id), 128);
+    request.cache_salt = absl::StrCat(id);
+    request.path = paths[id];
+    ASSERT_TRUE(scheduler_->Submit(std::move(request)).ok());
+  }
+  Steps(14);
+  std::map<plan::SequenceId, size_t> before;
+  std::map<AttentionPath, int> stay;
+  const uint32_t lost = slots_[1][0].first;  // The first in service order.
+  for (const auto& [id, path] : paths) {
+    before[id] = IndicesOf(id).size();
+    ASSERT_GT(before[id], 0u) << id;
+    stay[path] += slots_[id][0].first != lost;
+  }
+  ASSERT_GE(stay[AttentionPath::kRemote], 2) << "one for each lane";
+  ASSERT_GE(stay[AttentionPath::kFetch], 1);
+  Lose(options, {absl::StrCat(lost)});
+  Steps(40);
+  for (const auto& [id, tokens] : before) {
+    EXPECT_GT(IndicesOf(id).size(), tokens) << id;
+  }
+  EXPECT_TRUE(scheduler_->HasWork()) << "nobody has ended";
+  RunAll();
+}
+
+// They take room for the tokens to come from the last one in service order, who is computed again,
+// and not from the next.
+TEST_F(SchedulerLossTest, SurvivorsTakeRoomFromTheLastOfThem) {
+  SchedulerOptions options = Cut(1, 262);
+  options.span_tokens = 0;
+  options.admission_headroom = 16;
+  Make(options);
+  constexpr plan::SequenceId kCount = 4;
+  for (plan::SequenceId id = 1; id <= kCount; ++id) {
+    SubmitApart(id, 20, 100);
+  }
+  for (int i = 0; i < 200 && IndicesOf(kCount).size() < 40; ++i) {
+    Steps(1);
+  }
+  ASSERT_GE(IndicesOf(kCount).size(), 40u);
+  ASSERT_EQ(scheduler_->Stats().preemptions, 0u);
+  Lose(options, {});
+  Steps(1);
+  for (plan::SequenceId id = 1; id < kCount; ++id) {
+    EXPECT_THAT(Computed(id), SizeIs(1)) << id;
+  }
+  EXPECT_TRUE(Computed(kCount).empty()) << "there is no room for it";
+  RunAll();
+  for (plan::SequenceId id = 1; id <= kCount; ++id) {
+    EXPECT_THAT(IndicesOf(id), SizeIs(80)) << id;
+  }
+}
+
+// Another epoch ends before survivors of the last one have their token.
+TEST_F(SchedulerLossTest, NothingIsComputedAgainWhereEpochsFollowEachOther) {
+  for (const KvForm form : {KvForm::kBF16, KvForm::kInt8}) {
+    SchedulerOptions options = Int8(1, 600);
+    options.kv = form;
+    options.int8_tails = form == KvForm::kInt8 ? options.running_max : 0;
+    Make(options);
+    events_ = {};
+    SubmitApart(1, 25, 80);
+    SubmitApart(2, 77, 130);
+    Steps(12);
+    std::map<plan::SequenceId, uint32_t> stored = {{1, 25}, {2, 77}};
+    for (auto& [id, tokens] : stored) {
+      ASSERT_FALSE(IndicesOf(id).empty()) << id;
+      tokens += static_cast<uint32_t>(IndicesOf(id).size()) - 1;
+    }
+    Lose(options, {});
+    PlanAndLook();
+    Lose(options, {});
+    PlanAndLook();
+    for (const auto& [id, tokens] : stored) {
+      EXPECT_EQ(Computed(id), std::set<uint32_t>{tokens}) << id;
+    }
+    StepDone();
+    RunAll();
+  }
+}
+
 // Whose node has stayed computes the one token that was to come, whatever lies behind its last
 // whole block.
 TEST_F(SchedulerLossTest, NothingOfASurvivorIsComputedAgain) {
@@ -369,7 +462,6 @@ TEST_F(SchedulerLossTest, NothingOfASurvivorIsComputedAgain) {
   EXPECT_LT(survivors, kCount);
 }
 
-// A prompt goes on behind the chunks that were stored when the epoch ended.
 // Open blocks lie in tails, and slots of whole blocks stay as they are.
 TEST_F(SchedulerLossTest, NothingOfASurvivorInInt8IsComputedAgain) {
   SchedulerOptions options = Int8(2, 600);
@@ -432,6 +524,7 @@ TEST_F(SchedulerLossTest, RowsOfALostOpenBlockWaitForTheOtherSurvivors) {
   }
 }
 
+// A prompt goes on behind the chunks that were stored when the epoch ended.
 TEST_F(SchedulerLossTest, StoredChunksOfAPromptAreNotComputedAgain) {
   SchedulerOptions options = Cut(1, 600);
   options.span_tokens = 0;
