@@ -58,6 +58,25 @@ absl::Status CheckForms(const ClusterConfig& config) {
   return absl::OkStatus();
 }
 
+// Policies that fetch activations keep none: each would be as good as K and V of its token.
+absl::Status CheckActivations(const ClusterConfig& config) {
+  const auto none = [](absl::string_view key, bool automatic, uint32_t percent) {
+    return automatic || percent == 0
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(absl::StrCat(
+                     "fetch.", key, ": ", percent,
+                     " asks for activations, which with kv int8 have about as many bytes as K and "
+                     "V, so that none are kept; set it to auto or 0, or kv to bf16"));
+  };
+  if (config.policy == kPolicyFetchRecompute) {
+    return none("recompute_percent", config.fetch.recompute_auto, config.fetch.recompute_percent);
+  }
+  return config.policy == kPolicyFetchHybrid
+             ? none("activation_percent", config.fetch.activation_auto,
+                    config.fetch.activation_percent)
+             : absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckKvForm(const ClusterConfig& config) {
@@ -65,11 +84,10 @@ absl::Status CheckKvForm(const ClusterConfig& config) {
   if (!config.KeepsInt8()) {
     return absl::OkStatus();
   }
-  if (config.policy != kPolicyAttendRemote && config.policy != kPolicyLocal &&
-      config.policy != kPolicyFetchHeads && config.policy != kPolicyFetchSparse) {
-    return NotServed(absl::StrCat("policy ", config.policy),
-                     "set policy to attend_remote, fetch_heads, fetch_sparse or local");
+  if (config.policy == kPolicyAuto) {
+    return NotServed("policy auto", "name a policy");
   }
+  LAMINA_RETURN_IF_ERROR(CheckActivations(config));
   if (config.partition == Partition::kTokenRange) {
     return NotServed("partition token_range", "set partition to request or head");
   }

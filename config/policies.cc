@@ -81,6 +81,11 @@ absl::Status CheckPolicies(const ClusterConfig& config) {
         "policies: fetch_recompute is not served by this version next to fetch_heads with heads "
         "that stream; remove it, or fetch.streaming_heads");
   }
+  if (config.Prepares(kPolicyFetchRecompute) && config.KeepsInt8()) {
+    return absl::UnimplementedError(
+        "policies: fetch_recompute is not served by this version as one of several with kv int8, "
+        "where it recomputes nothing; remove it for fetch_heads, or name it alone");
+  }
   return absl::OkStatus();
 }
 

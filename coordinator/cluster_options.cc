@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/log.h"
 #include "common/status_macros.h"
@@ -159,6 +160,16 @@ core::RecomputeBytes BytesOf(uint32_t width, const EngineOptions& options) {
           .activation = static_cast<double>(width * sizeof(BFloat16))};
 }
 
+// With INT8 an activation has about as many bytes as K and V of its token, which are there anyway.
+void UseNoActivations(uint32_t width, EngineOptions& options) {
+  const auto layers = static_cast<double>(options.layers.size());
+  const std::string why =
+      absl::StrFormat("no activations with kv int8: one has %d bytes in a layer, K and V %.0f",
+                      width * sizeof(BFloat16),
+                      static_cast<double>(KvSlotBytes(options.layers, KvForm::kInt8)) / layers);
+  options.scheduler.strategies.fetch_planning = [why] { return core::MakeFetchAllBecause(why); };
+}
+
 void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& options) {
   options.fetch.activation_width = width;
   const core::RecomputeBytes bytes = BytesOf(width, options);
@@ -218,7 +229,7 @@ plan::AttentionPath PathOf(const ClusterConfig& config, const StreamingHeads& st
   }
   return policy == kPolicyLocal                                   ? plan::AttentionPath::kLocal
          : policy == kPolicyFetchSparse                           ? plan::AttentionPath::kSparse
-         : policy == kPolicyFetchRecompute                        ? plan::AttentionPath::kRecompute
+         : policy == kPolicyFetchRecompute && !config.KeepsInt8() ? plan::AttentionPath::kRecompute
          : policy == kPolicyAttendRemote || policy == kPolicyAuto ? plan::AttentionPath::kRemote
                                                                   : plan::AttentionPath::kFetch;
 }
@@ -316,10 +327,12 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
       return core::MakeFetchStreaming(words);
     };
   }
-  if (config.Prepares(kPolicyFetchRecompute)) {
+  const bool recomputes = config.Prepares(kPolicyFetchRecompute);
+  if (config.KeepsInt8() && (recomputes || config.policy == kPolicyFetchHybrid)) {
+    UseNoActivations(model.width, options);
+  } else if (recomputes) {
     UseRecompute(config, model.width, options);
-  }
-  if (config.policy == kPolicyFetchHybrid) {
+  } else if (config.policy == kPolicyFetchHybrid) {
     UseHybrid(config, model.width, options);
   }
   if (config.Prepares(kPolicyFetchSparse)) {

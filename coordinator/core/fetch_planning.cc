@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/core/fetch_planning.h"
 
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "plan/fetch_pieces.h"
 #include "policy/fetch_recompute.h"
@@ -10,9 +13,14 @@ namespace {
 
 class FetchAll final : public FetchPlanning {
  public:
+  explicit FetchAll(std::string why) : why_(std::move(why)) {}
+
   FetchShare Plan(const FetchStep& /*step*/, const FetchRates& /*rates*/) const override {
-    return {};
+    return {.why = why_};
   }
+
+ private:
+  const std::string why_;
 };
 
 class FetchRecompute final : public FetchPlanning {
@@ -80,7 +88,11 @@ std::unique_ptr<FetchPlanning> MakeFetchStreaming(const std::string& lossy) {
   return std::make_unique<FetchLossy>("some heads attend to the first and the last tokens", lossy);
 }
 
-std::unique_ptr<FetchPlanning> MakeFetchAll() { return std::make_unique<FetchAll>(); }
+std::unique_ptr<FetchPlanning> MakeFetchAll() { return std::make_unique<FetchAll>(""); }
+
+std::unique_ptr<FetchPlanning> MakeFetchAllBecause(const std::string& why) {
+  return std::make_unique<FetchAll>(why);
+}
 
 std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes) {
   return std::make_unique<FetchRecompute>(bytes);

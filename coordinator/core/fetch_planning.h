@@ -43,6 +43,8 @@ class FetchPlanning {
 
 // Plans to fetch K and V of all tokens.
 std::unique_ptr<FetchPlanning> MakeFetchAll();
+// As above; `why` says for people why it is so.
+std::unique_ptr<FetchPlanning> MakeFetchAllBecause(const std::string& why);
 
 // Bytes of one token in one layer, on average over layers.
 struct RecomputeBytes {

@@ -44,6 +44,17 @@ class KvFormsTest(unittest.TestCase):
                 self.assertEqual(answers(self, cluster, ["bf16", "int8"], flag="--kv"), expected)
                 self.assertEqual(answers(self, cluster), alone["bf16"])  # Who names none.
 
+    def test_policies_that_fetch_activations_fetch_int8_and_say_why(self):
+        with short_model.cluster(attention=CANONICAL, kv="int8", limits=LIMITS) as cluster:
+            expected = answers(self, cluster)
+        for policy in ("fetch_recompute", "fetch_hybrid"):
+            with short_model.cluster(kv="int8", policy=policy, fetch={"window": "16MiB"}, limits=LIMITS) as cluster:
+                self.assertEqual(answers(self, cluster), expected)
+                self.assertEqual(cluster.status()["policy"], policy)
+                words = "no activations with kv int8: one has 1152 bytes in a layer, K and V 408"
+                self.assertIn(words, cluster.lamina("status").stdout)
+                self.assertIn(words, cluster.lamina("explain").stdout)
+
     def post(self, cluster, kv=None, **keys):
         """The answer of the gateway: its status, its body and its headers."""
         body = {"model": cluster.status()["model"], "prompt": LONG, "max_tokens": 8, "temperature": 0, **keys}

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "config/cluster_config.h"
 
 namespace lamina {
@@ -45,12 +47,8 @@ TEST(KvFormConfigTest, WhatIsNotServedWithItIsRefusedByName) {
   EXPECT_EQ(ErrorOf({"policy=fetch_sparse", "fetch.caching_ratio=0.2"}), "no error");
   EXPECT_EQ(ErrorOf({"policies=[attend_remote, fetch_sparse, fetch_heads]"}), "no error");
   EXPECT_THAT(ErrorOf({"policies=[attend_remote, fetch_recompute]"}),
-              HasSubstr("kv: int8 is not served by this version with policy fetch_recompute"));
-  for (const std::string policy : {"fetch_recompute", "fetch_hybrid"}) {
-    EXPECT_THAT(ErrorOf({"policy=" + policy}),
-                AllOf(HasSubstr("UNIMPLEMENTED"),
-                      HasSubstr("kv: int8 is not served by this version with policy " + policy)));
-  }
+              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("policies: fetch_recompute"),
+                    HasSubstr("with kv int8")));
   EXPECT_THAT(ErrorOf({"policy=auto", "compute.0.capacity=1GiB"}),
               HasSubstr("kv: int8 is not served by this version with policy auto"));
   EXPECT_THAT(ErrorOf({"partition=token_range"}),
@@ -62,6 +60,19 @@ TEST(KvFormConfigTest, WhatIsNotServedWithItIsRefusedByName) {
   EXPECT_EQ(ErrorOf({"attention.decode=canonical"}), "no error");
   EXPECT_THAT(ErrorOf({"attention.decode=pairs"}),
               HasSubstr("kv: int8 is not served by this version with attention in pairs"));
+}
+
+TEST(KvFormConfigTest, NoActivationsAreAskedForWithInt8) {
+  for (const auto& [policy, key] : {std::pair("fetch_recompute", "fetch.recompute_percent"),
+                                    std::pair("fetch_hybrid", "fetch.activation_percent")}) {
+    const std::string chosen = absl::StrCat("policy=", policy);
+    EXPECT_EQ(ErrorOf({chosen}), "no error");
+    EXPECT_EQ(ErrorOf({chosen, absl::StrCat(key, "=0")}), "no error");
+    EXPECT_THAT(ErrorOf({chosen, absl::StrCat(key, "=30")}),
+                AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr(absl::StrCat(key, ": 30")),
+                      HasSubstr("about as many bytes as K and V")));
+    EXPECT_EQ(ErrorOf({chosen, absl::StrCat(key, "=30"), "kv=bf16"}), "no error");
+  }
 }
 
 constexpr char kBoth[] =

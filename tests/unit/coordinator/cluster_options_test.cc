@@ -138,6 +138,23 @@ TEST(EngineOptionsOfTest, RecomputationIsAPathOfItsOwn) {
   EXPECT_EQ(half->Plan({.path = plan::AttentionPath::kRemote, .tokens = 10}, {}).recomputed, 0u);
 }
 
+// An activation is as good as its K and V: all are fetched as these.
+TEST(EngineOptionsOfTest, WithInt8NoActivationsAreKept) {
+  for (const std::string policy : {"fetch_recompute", "fetch_hybrid"}) {
+    const auto options = OptionsOf(kTwoNodes + "kv: int8\npolicy: " + policy + "\n");
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(PathsOnMemoryNodes(*options, options->fetch),
+              plan::AttentionPaths({plan::AttentionPath::kFetch}));
+    EXPECT_EQ(options->policies[0].path, plan::AttentionPath::kFetch);
+    EXPECT_EQ(options->fetch.activation_width, 0u);
+    EXPECT_FALSE(options->fetch.hybrid.has_value());
+    const core::FetchShare share = options->scheduler.strategies.fetch_planning()->Plan(
+        {.path = plan::AttentionPath::kFetch, .tokens = 1000}, {});
+    EXPECT_EQ(share.recomputed, 0u);
+    EXPECT_THAT(share.why, HasSubstr("no activations with kv int8: one has 512 bytes in a layer"));
+  }
+}
+
 TEST(EngineOptionsOfTest, HeadsThatStreamAreAPathAndALossyWord) {
   const std::string path = ::testing::TempDir() + "/heads_that_stream.json";
   const auto options_of = [&path](const std::string& heads, const std::string& policies) {
