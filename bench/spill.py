@@ -18,7 +18,7 @@ FASTER = 1.5  # Tokens a second over recomputation alone, where that is predicte
 def turn(arguments, spills):
     """Figures of one load. Weights are widened, or each start might choose another form of them."""
     tier = (arguments.path, arguments.tier) if spills else None
-    with cluster.Cluster(arguments.lanes, memory_nodes=1, capacity=arguments.capacity, running_max=arguments.rows, spill=tier, weights="bf16",
+    with cluster.Cluster(arguments.lanes, memory_nodes=1, capacity=arguments.capacity, running_max=arguments.rows, spill=tier, weights="bf16", kv_form=arguments.kv,
                          sequence_tokens_max=2 * (arguments.context + arguments.output)) as running:
         before = running.status()
         done = subprocess.run(
@@ -70,6 +70,7 @@ def main():
     parser.add_argument("--output", type=int, default=400, help="tokens of each answer")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--turns", type=int, default=2, help="of each way")
+    parser.add_argument("--kv", choices=("bf16", "int8"), default="bf16", help="the form of K and V")
     parser.add_argument("--path", default=tempfile.gettempdir(), help="folder of the tier")
     parser.add_argument("--tier", default="1GiB", help="its capacity")
     parser.add_argument("--json", help="also write the figures to this file")

@@ -62,8 +62,8 @@ absl::Status CheckSpill(const ClusterConfig& config) {
   if (config.partition == Partition::kTokenRange) {
     return NotServed("partition token_range", "set partition to request or head");
   }
-  if (config.KeepsInt8()) {
-    return NotServed("kv int8", "set kv to bf16");
+  if (config.HasBothForms()) {
+    return NotServed("several forms of kv", "name one in kv");
   }
   if (config.prefill.mode == PrefillMode::kDedicated) {
     return NotServed("prefill.mode dedicated", "set prefill.mode to inline");

@@ -100,7 +100,8 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceHeads(
     for (const AttentionDescriptor& layer : options_.layers) {
       layers.push_back(PartOf(layer, split.heads[i]));
     }
-    tiers.push_back({.tier = members.kv[i].spill, .bytes_per_token = KvBytesPerToken(layers)});
+    tiers.push_back(
+        {.tier = members.kv[i].spill, .bytes_per_token = KvSlotBytes(layers, options_.kv.form)});
   }
   return Placement{.shares = {{.name = absl::StrJoin(NamesOf(members.kv), "+"),
                                .slots = split.slots,
@@ -127,8 +128,9 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceSequences(
         {.name = members.kv[i].name,
          .slots = slots,
          .bandwidth_bytes_per_second = members.bandwidth.bytes_per_second[i],
-         .spill = SpillShareOf({{.tier = members.kv[i].spill,
-                                 .bytes_per_token = KvBytesPerToken(options_.layers)}})});
+         .spill =
+             SpillShareOf({{.tier = members.kv[i].spill,
+                            .bytes_per_token = KvSlotBytes(options_.layers, options_.kv.form)}})});
     placement.slots.push_back(slots);
   }
   if (const uint32_t span_tokens = options_.scheduler.span_tokens; span_tokens > 0) {

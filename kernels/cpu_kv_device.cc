@@ -98,12 +98,18 @@ class CpuKvDevice final : public KvDevice, public KvReads, public KvWrites, publ
     return absl::OkStatus();
   }
 
-  KvWrites* writes() override { return int8_.has_value() ? nullptr : this; }
+  KvWrites* writes() override { return this; }
   absl::Status Unload(uint32_t layer, uint32_t head, const BFloat16* k, const BFloat16* v,
                       absl::Span<const Extent> extents, uint32_t first, uint32_t tokens) override {
     const size_t plane = head * arena_.head_stride(layer);
     UnloadKv(layers_[layer].head_dim, k, v, extents, first, tokens, arena_.k(layer) + plane,
              arena_.v(layer) + plane);
+    return absl::OkStatus();
+  }
+  absl::Status UnloadClosed(uint32_t layer, uint32_t head, const Int8View& from,
+                            absl::Span<const Extent> extents, uint32_t first,
+                            uint32_t tokens) override {
+    UnloadInt8(layers_[layer].head_dim, from, extents, first, tokens, int8_->View(layer, head));
     return absl::OkStatus();
   }
 

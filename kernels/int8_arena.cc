@@ -150,6 +150,37 @@ void MoveInt8Tiles(const uint8_t* from, size_t from_slot, uint8_t* to, size_t to
   }
 }
 
+// What the target has arrays for.
+void CopySlots(uint32_t head_dim, const Int8View& from, size_t from_slot, const Int8View& to,
+               size_t to_slot, size_t count) {
+  if (to.k != nullptr) {
+    MoveInt8Tiles(from.k, from_slot, to.k, to_slot, count, head_dim);
+    std::memcpy(to.v + to_slot * head_dim, from.v + from_slot * head_dim, count * head_dim);
+    std::copy_n(from.v_scales + from_slot, count, to.v_scales + to_slot);
+  }
+  if (to.k_scales != nullptr) {
+    const size_t share = Int8ScalesOfSlot(head_dim);
+    std::copy_n(from.k_scales + from_slot * share, count * share, to.k_scales + to_slot * share);
+  }
+}
+
+// Calls `run` with (slot, token, count) for each run of tokens [first, first + tokens) whose slots
+// follow each other. Requires: `extents` name so many (CHECKed).
+template <typename Run>
+void ForEachRun(absl::Span<const Extent> extents, uint32_t first, uint32_t tokens, const Run& run) {
+  const uint32_t end = first + tokens;
+  uint32_t token = 0;  // That the extent begins with.
+  for (const Extent& extent : extents) {
+    const uint32_t begin = std::max(first, token);
+    const uint32_t upto = std::min(end, token + extent.tokens);
+    if (begin < upto) {
+      run(extent.first_slot + size_t{begin} - token, size_t{begin}, size_t{upto} - begin);
+    }
+    token += extent.tokens;
+  }
+  LAMINA_CHECK(end <= token);
+}
+
 }  // namespace
 
 absl::StatusOr<Int8Arena> Int8Arena::Create(absl::Span<const AttentionDescriptor> layers,
@@ -227,27 +258,16 @@ void CloseInt8Block(const AttentionDescriptor& descriptor, const KvView& tail, s
 
 void LoadInt8(uint32_t head_dim, const Int8View& from, absl::Span<const Extent> extents,
               uint32_t first, uint32_t tokens, const Int8View& to) {
-  const size_t share = Int8ScalesOfSlot(head_dim);
-  const uint32_t end = first + tokens;
-  uint32_t token = 0;  // That the extent begins with.
-  for (const Extent& extent : extents) {
-    const uint32_t begin = std::max(first, token);
-    const uint32_t upto = std::min(end, token + extent.tokens);
-    if (begin < upto) {
-      const size_t slot = extent.first_slot + size_t{begin} - token;
-      const size_t count = upto - begin;
-      if (to.k != nullptr) {
-        MoveInt8Tiles(from.k, slot, to.k, begin, count, head_dim);
-        std::memcpy(to.v + size_t{begin} * head_dim, from.v + slot * head_dim, count * head_dim);
-        std::copy_n(from.v_scales + slot, count, to.v_scales + begin);
-      }
-      if (to.k_scales != nullptr) {
-        std::copy_n(from.k_scales + slot * share, count * share, to.k_scales + begin * share);
-      }
-    }
-    token += extent.tokens;
-  }
-  LAMINA_CHECK(end <= token);
+  ForEachRun(extents, first, tokens, [&](size_t slot, size_t token, size_t count) {
+    CopySlots(head_dim, from, slot, to, token, count);
+  });
+}
+
+void UnloadInt8(uint32_t head_dim, const Int8View& from, absl::Span<const Extent> extents,
+                uint32_t first, uint32_t tokens, const Int8View& to) {
+  ForEachRun(extents, first, tokens, [&](size_t slot, size_t token, size_t count) {
+    CopySlots(head_dim, from, token, to, slot, count);
+  });
 }
 
 }  // namespace lamina::kernels

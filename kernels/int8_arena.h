@@ -60,4 +60,9 @@ void CloseInt8Block(const AttentionDescriptor& descriptor, const KvView& tail, s
 void LoadInt8(uint32_t head_dim, const Int8View& from, absl::Span<const Extent> extents,
               uint32_t first, uint32_t tokens, const Int8View& to);
 
+// The reverse: copies slots [first, first + tokens) of `from`, which has all four arrays, to those
+// that `extents` name for tokens of these numbers.
+void UnloadInt8(uint32_t head_dim, const Int8View& from, absl::Span<const Extent> extents,
+                uint32_t first, uint32_t tokens, const Int8View& to);
+
 }  // namespace lamina::kernels

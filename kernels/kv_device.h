@@ -117,7 +117,7 @@ class KvReads {
 };
 
 // K and V back into a device's arena, as KvReads has brought them out of it. A device that has it
-// takes Unload(), and KvReads::Load(), from any thread, of slots that nobody else reads or writes
+// takes its calls and those of KvReads from any thread, of slots that nobody else reads or writes
 // meanwhile, next to its own thread's calls.
 class KvWrites {
  public:
@@ -127,6 +127,12 @@ class KvWrites {
   virtual absl::Status Unload(uint32_t layer, uint32_t head, const BFloat16* k, const BFloat16* v,
                               absl::Span<const Extent> extents, uint32_t first,
                               uint32_t tokens) = 0;
+
+  // The reverse of KvReads::LoadClosed(), like kernels::UnloadInt8().
+  // Requires: KvDevice::int8().
+  virtual absl::Status UnloadClosed(uint32_t layer, uint32_t head, const Int8View& from,
+                                    absl::Span<const Extent> extents, uint32_t first,
+                                    uint32_t tokens) = 0;
 };
 
 // Activations of consecutive tokens, and their slots in order.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
 #include "common/status_macros.h"
 #include "plan/spill_blocks.h"
 #include "telemetry/work_meter.h"
@@ -31,18 +30,14 @@ uint32_t TokensIn(const std::vector<Extent>& slots) {
 }  // namespace
 
 SpillSource::SpillSource(const NodeEpoch& epoch, UnitMeter& meter, SpillTier& tier, Report report)
-    : epoch_(epoch), meter_(meter), tier_(tier), report_(std::move(report)) {
-  LAMINA_CHECK(epoch.device.reads() != nullptr && epoch.device.writes() != nullptr);
-  layer_elements_.push_back(0);
-  for (const AttentionDescriptor& layer : epoch.layers) {
-    layer_elements_.push_back(layer_elements_.back() +
-                              size_t{2} * layer.kv_heads * layer.head_dim * kSpillBlockTokens);
-  }
-}
+    : epoch_(epoch),
+      meter_(meter),
+      tier_(tier),
+      report_(std::move(report)),
+      form_(SpillFormOf(epoch.layers, epoch.device)) {}
 
 absl::Status SpillSource::Open() {
-  tier_.file().Format(
-      plan::SpillBlockBytes(layer_elements_.back() * sizeof(BFloat16) / kSpillBlockTokens));
+  tier_.file().Format(plan::SpillBlockBytes(form_->block_bytes() / kSpillBlockTokens));
   CountUsed();
   return tier_.io().Open();
 }
@@ -170,7 +165,7 @@ absl::Status SpillSource::OrderBlocks() {
     tier_.io().Order({.write = out,
                       .block = move_->blocks[block],
                       .copy = [this, out, slots = std::move(slots)](absl::Span<std::byte> bytes) {
-                        return Copy(out, slots, reinterpret_cast<BFloat16*>(bytes.data()));
+                        return Copy(out, slots, bytes.data());
                       }});
     ++move_->ordered;
   }
@@ -196,21 +191,10 @@ absl::StatusOr<SpillSource::Slots> SpillSource::SlotsOf(uint32_t block) const {
   return slots;
 }
 
-absl::Status SpillSource::Copy(bool out, const Slots& slots, BFloat16* block) const {
+absl::Status SpillSource::Copy(bool out, const Slots& slots, std::byte* block) const {
   const uint32_t tokens = TokensIn(slots.extents) - slots.passed;
-  for (uint32_t number = 0; number < epoch_.layers.size(); ++number) {
-    const AttentionDescriptor& layer = epoch_.layers[number];
-    const size_t plane = size_t{layer.head_dim} * kSpillBlockTokens;
-    BFloat16* k = block + layer_elements_[number];
-    for (uint32_t head = 0; head < layer.kv_heads; ++head, k += 2 * plane) {
-      LAMINA_RETURN_IF_ERROR(out ? epoch_.device.reads()->Load(number, head, slots.extents,
-                                                               slots.passed, tokens, k, k + plane)
-                                 : epoch_.device.writes()->Unload(number, head, k, k + plane,
-                                                                  slots.extents, slots.passed,
-                                                                  tokens));
-    }
-  }
-  return absl::OkStatus();
+  return out ? form_->Load(slots.extents, slots.passed, tokens, block)
+             : form_->Unload(block, slots.extents, slots.passed, tokens);
 }
 
 void SpillSource::End() {

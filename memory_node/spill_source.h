@@ -4,9 +4,9 @@
 // serves no queries.
 //
 // A sequence, or a run of blocks of the prefix cache, goes in blocks of plan::kSpillBlockTokens
-// tokens: for each layer and KV head that is here the K plane and the V plane of a KvView of so
-// many slots, one behind the other. Threads of the tier copy blocks between slots and buffers of
-// theirs, and write and read these, several at once (docs/adr/0209-threads-of-the-tier-copy.md).
+// tokens, in the form that the device keeps (spill_form.h). Threads of the tier copy blocks between
+// slots and buffers of theirs, and write and read these, several at once
+// (docs/adr/0209-threads-of-the-tier-copy.md).
 // One move after the other, in the order of plans.
 //
 // What goes wrong is reported to the coordinator, and ends neither the step nor the epoch.
@@ -21,6 +21,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -28,10 +29,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/clock.h"
-#include "common/dtype.h"
 #include "common/extent.h"
-#include "kernels/kv_device.h"
 #include "memory_node/node_epoch.h"
+#include "memory_node/spill_form.h"
 #include "memory_node/spill_tier.h"
 #include "memory_node/unit_meter.h"
 #include "memory_node/work_source.h"
@@ -94,7 +94,7 @@ class SpillSource final : public WorkSource {
   absl::StatusOr<Slots> SlotsOf(uint32_t block) const;
   // Copies the block between slots and its buffer. By a thread of the tier: nobody else reads or
   // writes these slots meanwhile, and no others are touched.
-  absl::Status Copy(bool out, const Slots& slots, BFloat16* block) const;
+  absl::Status Copy(bool out, const Slots& slots, std::byte* block) const;
   void End();
   void Fail(uint64_t spill, const absl::Status& why);
   void CountUsed();
@@ -103,7 +103,7 @@ class SpillSource final : public WorkSource {
   UnitMeter& meter_;
   SpillTier& tier_;
   const Report report_;
-  std::vector<size_t> layer_elements_;  // [layers + 1]: where each begins in a block.
+  const std::unique_ptr<SpillForm> form_;
   std::vector<SpillOrder> done_;
   // What is to be done, each with the time at which it was taken.
   std::deque<std::pair<plan::SlotMove, Nanos>> moves_;

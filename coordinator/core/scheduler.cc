@@ -183,21 +183,23 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   lanes.Reset(options.lanes, prefill_lanes, nodes, options.windows, homes);
   residents.Reset(nodes);
   borders.Reset(options.lanes, prefill_lanes, options.scratch_tokens, homes);
-  spills.Reset(memory_nodes);
   steps.Reset(lanes.size());
   std::vector<uint32_t> block_tokens;
   std::vector<uint32_t> kept_tokens(nodes);  // Open blocks in slots,
   std::vector<uint32_t> tail_tokens(nodes);  // or in tails; 0: none are.
+  std::vector<uint32_t> spilled_tokens(nodes, 1);
   const bool cuts = options.span_tokens > 0;
   const bool keeps = options.prefix_cache && prefill_lanes.count() == 0 &&
                      (!cuts || options.windows.longest() == 0);
   for (uint32_t i = 0; i < nodes; ++i) {
     block_tokens.push_back(options.CachedBlockTokensOn(memory_nodes[i]));
     const bool int8 = memory_nodes[i].form.value_or(options.kv) == KvForm::kInt8;
+    spilled_tokens[i] = int8 ? block_tokens.back() : 1;
     if (keeps && !cuts) {
       (int8 ? tail_tokens : kept_tokens)[i] = block_tokens.back();
     }
   }
+  spills.Reset(memory_nodes, spilled_tokens);
   tails.Reset(std::move(tail_tokens), options.plan_ahead);
   cache.Reset(std::move(block_tokens),
               options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,

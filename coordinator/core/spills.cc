@@ -19,12 +19,14 @@ SlotHolder HolderOf(uint64_t id) { return {HolderKind::kSpill, id}; }
 
 }  // namespace
 
-void Spills::Reset(const std::vector<MemoryNodeShare>& nodes) {
+void Spills::Reset(const std::vector<MemoryNodeShare>& nodes,
+                   const std::vector<uint32_t>& block_tokens) {
   nodes_.clear();
-  for (const MemoryNodeShare& share : nodes) {
-    nodes_.push_back({.capacity_blocks = share.spill.blocks,
-                      .nodes = share.spill.nodes,
-                      .rates = share.spill.rates});
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    nodes_.push_back({.capacity_blocks = nodes[i].spill.blocks,
+                      .sequence_block_tokens = block_tokens[i],
+                      .nodes = nodes[i].spill.nodes,
+                      .rates = nodes[i].spill.rates});
   }
   spills_.clear();
   drops_.clear();
@@ -34,10 +36,11 @@ void Spills::Reset(const std::vector<MemoryNodeShare>& nodes) {
 
 bool Spills::Fits(const Sequence& sequence) const {
   const Node& node = nodes_[sequence.node];
+  const uint32_t tokens = Whole(sequence, sequence.held->tokens);
   return sequence.state == SequenceState::kDecoding && sequence.held->nodes.size() == 1 &&
          sequence.held->released == 0 && !sequence.request.score && !sequence.request.is_beam &&
-         sequence.held->tokens > 0 && node.failures_in_a_row < kFailuresInARowMax &&
-         plan::SpillBlocksOf(sequence.held->tokens) <= node.capacity_blocks - node.used_blocks;
+         tokens > 0 && node.failures_in_a_row < kFailuresInARowMax &&
+         plan::SpillBlocksOf(tokens) <= node.capacity_blocks - node.used_blocks;
 }
 
 cost::SpillRates Spills::RatesOf(uint32_t node) const {
@@ -52,7 +55,7 @@ plan::SpillOut Spills::Out(Sequence& sequence) {
   Spill& spill = spills_[id];
   spill = {.sequence = sequence.request.id,
            .node = sequence.node,
-           .tokens = sequence.held->tokens,
+           .tokens = Whole(sequence, sequence.held->tokens),
            .state = State::kWriting};
   nodes_[spill.node].used_blocks += plan::SpillBlocksOf(spill.tokens);
   sequence.spill = id;
@@ -70,7 +73,7 @@ plan::SpillIn Spills::In(const Sequence& sequence) {
   ++stats_.sequences_in;
   return {.spill = sequence.spill,
           .sequence = sequence.request.id,
-          .tokens = std::min(spill.tokens, sequence.join_tokens - 1)};
+          .tokens = Whole(sequence, std::min(spill.tokens, sequence.join_tokens - 1))};
 }
 
 void Spills::Leave(Sequence& sequence) {

@@ -45,14 +45,16 @@ class Spills {
  public:
   explicit Spills(SequenceKv& kv) : kv_(kv) {}
 
-  // Nothing is there any more; SequenceKv has been reset.
-  void Reset(const std::vector<MemoryNodeShare>& nodes);
+  // Nothing is there any more; SequenceKv has been reset. Of a sequence on node i whole blocks of
+  // block_tokens[i] tokens are written, and what is behind the last one is computed again: where K
+  // and V are INT8 it has no slots of its form. 1: all is written.
+  void Reset(const std::vector<MemoryNodeShare>& nodes, const std::vector<uint32_t>& block_tokens);
 
   // How fast prompts were computed of late, which `RatesOf()` are told with.
   void SetPromptRate(double tokens_per_second) { prompt_tokens_per_second_ = tokens_per_second; }
 
-  // Whether the tier of the sequence's node has room for all that it has stored, and the sequence
-  // is one that can go on from there: it decodes, and has all its slots. Nothing fits in a tier
+  // Whether the tier of the sequence's node has room for what is written of it, and the sequence is
+  // one that can go on from there: it decodes, and has all its slots. Nothing fits in a tier
   // that has failed so many times in a row, until the next epoch.
   static constexpr uint32_t kFailuresInARowMax = 3;
   bool Fits(const Sequence& sequence) const;
@@ -139,6 +141,7 @@ class Spills {
   };
   struct Node {
     uint32_t capacity_blocks = 0;
+    uint32_t sequence_block_tokens = 1;
     uint32_t used_blocks = 0;
     uint32_t run_blocks = 0;  // Those of cached blocks among these.
     uint32_t runs_writing = 0;
@@ -149,6 +152,10 @@ class Spills {
   };
   using Entry = std::map<uint64_t, Spill>::iterator;
 
+  // Tokens of the sequence that are written.
+  uint32_t Whole(const Sequence& sequence, uint32_t tokens) const {
+    return tokens - tokens % nodes_[sequence.node].sequence_block_tokens;
+  }
   void Open(uint64_t id, Spill& spill);
   void Hold(uint64_t id, Spill& spill, const Sequence& sequence);
   void Release(uint64_t id, Spill& spill);

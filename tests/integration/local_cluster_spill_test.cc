@@ -40,10 +40,11 @@ std::vector<GenerateSpec> Requests() {
 }
 
 // Shards add up in an order of their own, so that only a cluster of as many has the same bits.
-std::vector<GenerateResult> Expected(uint32_t shards = 1) {
+std::vector<GenerateResult> Expected(uint32_t shards = 1, bool int8 = false) {
   LocalClusterOptions options = Roomy();
   options.shards = shards;
   options.compute_nodes = shards;
+  options.int8 = int8;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   return cluster == nullptr ? std::vector<GenerateResult>() : cluster->GenerateMany(Requests());
 }
@@ -94,6 +95,30 @@ const std::vector<SpillMode>& Modes() {
          options.policies = {"fetch_heads", "attend_remote"};
          options.lanes = 2;
        }},
+      {"int8", [](LocalClusterOptions& options) { options.int8 = true; }},
+      {"int8_lanes",
+       [](LocalClusterOptions& options) {
+         options.int8 = true;
+         options.lanes = 2;
+       }},
+      {"int8_heads",
+       [](LocalClusterOptions& options) {
+         options.int8 = true;
+         options.memory_nodes = 2;
+         options.slots = 150;
+         options.partition = Partition::kHead;
+       }},
+      {"int8_shards",
+       [](LocalClusterOptions& options) {
+         options.int8 = true;
+         options.compute_nodes = 2;
+         options.shards = 2;
+       }},
+      {"int8_fetch_heads",
+       [](LocalClusterOptions& options) {
+         options.int8 = true;
+         options.fetch_bytes = 2 << 20;
+       }},
       {"prefix_cache", [](LocalClusterOptions& options) { options.prefix_cache = true; }}};
   return modes;
 }
@@ -113,7 +138,7 @@ TEST_P(SpillTest, SpilledIsAsUndisturbed) {
 
   const std::vector<GenerateResult> results = cluster->GenerateMany(requests);
 
-  ExpectSame(results, Expected(options.shards));
+  ExpectSame(results, Expected(options.shards, options.int8));
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
   const core::SpillStats spills = cluster->engine().GetStatus().scheduler.spills;
   EXPECT_GT(spills.sequences_out, 0u);

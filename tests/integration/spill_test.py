@@ -67,6 +67,11 @@ class SpillTest(unittest.TestCase):
                 cluster.kill("m0")
                 self.assertEqual(os.listdir(self.folder.name), [], "nothing is left of a process that was killed")
 
+    def test_tokens_are_those_of_a_cluster_with_room_where_kv_is_int8(self):
+        expected = self.with_room(kv="int8")
+        with self.cluster(kv="int8", capacity="40MiB") as cluster:
+            self.check(cluster, expected)
+
     def test_tokens_are_those_of_a_cluster_with_room_where_kv_is_fetched(self):
         expected = self.with_room(policy="fetch_heads")
         with self.cluster(policy="fetch_heads") as cluster:
@@ -109,7 +114,7 @@ class SpillTest(unittest.TestCase):
                 pass
 
     def test_settings_that_are_not_served_are_refused_by_name(self):
-        for key, value in (("policy", "fetch_recompute"), ("partition", "token_range"), ("kv", "int8")):
+        for key, value in (("policy", "fetch_recompute"), ("partition", "token_range")):
             with self.subTest(key=key), self.assertRaisesRegex(harness.ClusterError, f"memory.N.spill is not served.*{value}"):
                 self.cluster(**{key: value})
 

@@ -120,6 +120,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsSpilled) {
                                          .prefix_cache = kept,
                                          .windows = seed % 5 == 0,
                                          .beams = seed % 7 == 0,
+                                         .int8 = seed % 3 == 0,
                                          .spills = true})
                                    .Run();
       ASSERT_EQ(report.failure, "") << "kept " << kept << " " << HowToReplay(seed, report);
@@ -337,9 +338,11 @@ TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
       continue;
     }
     const std::map<std::string, bool*> known = {
-        {"kept", &options.prefix_cache}, {"windows", &options.windows}, {"beams", &options.beams},
-        {"int8", &options.int8},         {"paths", &options.paths},     {"pool", &options.pool},
-        {"forms", &options.forms},       {"spans", &options.spans}};
+        {"kept", &options.prefix_cache}, {"windows", &options.windows},
+        {"beams", &options.beams},       {"int8", &options.int8},
+        {"paths", &options.paths},       {"pool", &options.pool},
+        {"forms", &options.forms},       {"spans", &options.spans},
+        {"spills", &options.spills}};
     for (std::string word; words >> word && known.contains(word);) {
       *known.at(word) = true;
     }

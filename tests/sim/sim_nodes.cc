@@ -135,7 +135,8 @@ void SimNodes::StartLane(const plan::StepPlan& plan) {
   }
 }
 
-// It leaves with the plan; what it has in slots are all tokens that it has had as inputs.
+// It leaves with the plan; what it has in slots are all tokens that it has had as inputs, with INT8
+// those of whole blocks.
 void SimNodes::SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill) {
   if (spill.sequence == 0) {
     return CopyOut(spill);
@@ -144,13 +145,17 @@ void SimNodes::SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill)
   if (entry == nullptr) {
     return;
   }
-  if (spill.tokens != entry->slots.size() || entry->released > 0 ||
+  const size_t block = entry->tail == nullptr ? 1 : options_.int8_block_tokens;
+  const size_t whole = entry->slots.size() / block * block;
+  if (spill.tokens != whole || entry->released > 0 ||
       std::find(plan.leaves.begin(), plan.leaves.end(),
                 plan::SequenceLeave{.id = spill.sequence}) == plan.leaves.end()) {
     return Fail(absl::StrCat("sequence ", spill.sequence, " is spilled in part, or stays"));
   }
   const uint32_t node = entry->join.memory_node;
-  tier_.BeginOut(spill.spill, node, entry->slots, slots_[node]);
+  const auto first = entry->slots.begin();
+  tier_.BeginOut(spill.spill, node, {first, first + static_cast<std::ptrdiff_t>(whole)},
+                 slots_[node]);
 }
 
 // Blocks of the prefix cache, which stay.

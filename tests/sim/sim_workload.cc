@@ -175,6 +175,7 @@ void HaveSpillTiers(uint64_t seed, SimWorkload& workload) {
   workload.options.prefill_lanes = {};
   workload.options.strategies.out_of_slots = core::MakeSpillLast;
   workload.options.copied_run_tokens = 16u << seed / 3 % 3;
+  workload.options.int8_block_tokens = 1u << seed % 5;  // Runs are of whole blocks.
   for (core::MemoryNodeShare& node : workload.options.memory_nodes) {
     // A token takes a fifth of the second that it takes to be computed, or twenty times as long.
     node.spill = {

@@ -62,7 +62,7 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
                   : static_cast<uint32_t>(1 + sim.seed / 16 % workload.options.running_max);
     workload.options.int8_block_tokens = 1 + static_cast<uint32_t>(sim.seed % 16);
   }
-  if (sim.spills && !sim.int8) {  // No cluster file has both.
+  if (sim.spills) {
     HaveSpillTiers(sim.seed, workload);
   }
   if (sim.beams) {

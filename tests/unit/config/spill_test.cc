@@ -61,7 +61,8 @@ TEST(SpillConfigTest, WhatIsNotServedWithItIsRefusedByName) {
                 AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr(spill + "policy " + policy)));
   }
   EXPECT_THAT(ErrorOf({"partition=token_range"}), HasSubstr(spill + "partition token_range"));
-  EXPECT_THAT(ErrorOf({"kv=int8"}), HasSubstr(spill + "kv int8"));
+  EXPECT_EQ(ErrorOf({"kv=int8"}), "no error");
+  EXPECT_THAT(ErrorOf({"kv=[bf16, int8]"}), HasSubstr(spill + "several forms of kv"));
   EXPECT_THAT(ErrorOf({"prefill.mode=dedicated", "compute.1.name=p0", "compute.1.role=prefill"}),
               HasSubstr(spill + "prefill.mode dedicated"));
 }

@@ -25,7 +25,8 @@ class PartsTest : public testing::Test {
  protected:
   void MakeNodes(const std::vector<uint32_t>& slots, uint32_t lanes = 2, uint32_t span_tokens = 0,
                  const plan::PrefillLanes& prefill = {}, bool keeps_prefixes = false,
-                 const cost::LayerWindows& windows = {}, const SpillShare& spill = {}) {
+                 const cost::LayerWindows& windows = {}, const SpillShare& spill = {},
+                 uint32_t spilled_tokens = 1) {
     const auto nodes = static_cast<uint32_t>(slots.size());
     kv_.Reset({.slots = slots}, span_tokens);
     lanes_.Reset(lanes, prefill, nodes, windows);
@@ -35,7 +36,7 @@ class PartsTest : public testing::Test {
     for (const uint32_t count : slots) {
       shares.push_back({.slots = count, .spill = spill});
     }
-    spills_.Reset(shares);
+    spills_.Reset(shares, std::vector<uint32_t>(shares.size(), spilled_tokens));
     cache_.Reset(std::vector<uint32_t>(nodes, kCachedBlockTokens), keeps_prefixes, UINT32_MAX,
                  HasSpillTier(shares));
     if (span_tokens == 0 && keeps_prefixes) {

@@ -12,9 +12,10 @@ namespace {
 
 class SpillsTest : public PartsTest {
  protected:
-  // Two blocks of 64 tokens on each node, which `nodes` of the cluster write.
-  void MakeTiers(uint32_t nodes = 1) {
-    MakeNodes({500, 500}, 2, 0, {}, false, {}, {.blocks = 2, .nodes = nodes});
+  // Two blocks of 64 tokens on each node, which `nodes` of the cluster write; sequences go in whole
+  // blocks of `tokens`.
+  void MakeTiers(uint32_t nodes = 1, uint32_t tokens = 1) {
+    MakeNodes({500, 500}, 2, 0, {}, false, {}, {.blocks = 2, .nodes = nodes}, tokens);
   }
   Sequence& Decoding(plan::SequenceId id, uint32_t prompt, uint32_t node = 0) {
     Sequence& sequence = Run(id, prompt, 0, node);
@@ -74,6 +75,26 @@ TEST_F(SpillsTest, ThePlanOfTheLeaveCarriesIt) {
   ASSERT_EQ(border.spills.size(), 1u);
   EXPECT_EQ(border.spills[0],
             (plan::SpillOut{.spill = sequence.spill, .sequence = 1, .tokens = 100}));
+}
+
+// The open block has no slots of its form. Its slots come free with the leave, and it is computed.
+TEST_F(SpillsTest, WholeBlocksAreWrittenWhereKvIsInt8) {
+  MakeTiers(/*nodes=*/1, /*tokens=*/64);
+  EXPECT_FALSE(spills_.Fits(Decoding(1, 63))) << "it has no whole block";
+  Sequence& sequence = Decoding(2, 191);
+  EXPECT_FALSE(spills_.Fits(Decoding(3, 192))) << "three blocks";
+  ASSERT_TRUE(spills_.Fits(sequence)) << "two, and one that is open";
+  const uint32_t free = Free();
+
+  life_.Spill(sequence);
+  const StepBorder border = borders_.Seal(0);
+  EXPECT_EQ(border.spills.at(0).tokens, 128u);
+  EXPECT_EQ(spills_.SlotsLeaving(0), 128u);
+  EXPECT_EQ(spills_.TokensOf(sequence), 128u);
+  spills_.Take({.spill = sequence.spill, .ok = true});
+  borders_.Pass(0, border);
+  EXPECT_EQ(Free(), free + 191);
+  EXPECT_TRUE(Audit().ok()) << Audit();
 }
 
 TEST_F(SpillsTest, AllNodesWithAPartReport) {
