@@ -159,7 +159,7 @@ class ComputeNode final : public control::NodeHandler {
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<transport::Region> region_;
   std::unique_ptr<StepWorker> worker_;
-  control::EpochThread thread_{counters_.beat};
+  control::EpochThread thread_{counters_.beat, [this] { return pool_.caller_steps(); }};
 };
 
 }  // namespace lamina::compute_node

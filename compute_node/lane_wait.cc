@@ -87,8 +87,11 @@ void LaneWait::ExpectSignalsOf(const Lane& lane) {
     for_outputs = for_nodes;  // They cannot come before the node that sends the context has sent q.
   }
   if (lane.awaits.Has(Awaited::kAttention)) {
+    const size_t first = signals_.signals().size();
     paths_.AppendAwaited(lane, signals_.signals());
-    signals_.Expect(lane.away_since, for_outputs);
+    const auto awaits = absl::MakeConstSpan(signals_.signals()).subspan(first);
+    signals_.Expect(quiet_.Since(lane.index, lane.away_since, awaits, RealClock().Now()),
+                    for_outputs);
   }
 }
 

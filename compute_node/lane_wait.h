@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "compute_node/lane.h"
 #include "compute_node/path_set.h"
+#include "compute_node/quiet_clock.h"
 #include "compute_node/replica_exchange.h"
 #include "compute_node/shard_exchange.h"
 #include "compute_node/signal_wait.h"
@@ -24,7 +25,12 @@ class LaneWait {
   // References must outlive this.
   LaneWait(const WorkerContext& context, const PathSet& paths, const ReplicaExchange& replicas,
            const ShardExchange& shards)
-      : context_(context), paths_(paths), replicas_(replicas), shards_(shards), signals_(context) {}
+      : context_(context),
+        paths_(paths),
+        replicas_(replicas),
+        shards_(shards),
+        signals_(context),
+        quiet_(context.config.lanes) {}
 
   // Errors: as SignalWait::Wait().
   absl::Status Run(absl::Span<const Lane> lanes, const transport::AbortWord& abort);
@@ -37,6 +43,7 @@ class LaneWait {
   const ReplicaExchange& replicas_;
   const ShardExchange& shards_;
   SignalWait signals_;
+  QuietClock quiet_;
 };
 
 }  // namespace lamina::compute_node

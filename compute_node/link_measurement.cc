@@ -21,10 +21,13 @@ namespace {
 
 // A peer may be late to begin. One that does not answer for so long is not reached.
 constexpr Nanos kAnswerWait = Seconds(20);
-// For the compute nodes before this one to have measured all of theirs.
+// For the compute nodes before this one to have measured all of theirs, one after the other.
 constexpr Nanos kReplicasWait = Seconds(40);
 // What is put at a time to measure bandwidth, at most.
 constexpr size_t kProbeBytesMax = KiB(256);
+
+// What links of the epoch may take in addition, so many of them.
+Nanos ForLinks(size_t links) { return static_cast<Nanos>(links) * transport::kLinkMeasuringMax; }
 
 absl::Status AnswerReplicas(const WorkerContext& context, const transport::WaitOptions& wait) {
   std::vector<transport::LinkAnswerer> answerers;
@@ -85,11 +88,14 @@ absl::StatusOr<control::LinkReport> MeasurePeer(const WorkerContext& context, Pe
 absl::Status MeasureLinks(const WorkerContext& context, const transport::AbortWord& abort,
                           control::NodeReporter& reporter) {
   const plan::WindowLayout& layout = context.layout;
-  LAMINA_RETURN_IF_ERROR(AnswerReplicas(context, {.deadline = RealClock().Now() + kReplicasWait,
-                                                  .abort = &abort,
-                                                  .beat = &context.counters.beat}));
-  const transport::WaitOptions wait{
-      .deadline = RealClock().Now() + kAnswerWait, .abort = &abort, .beat = &context.counters.beat};
+  const size_t peers = context.config.compute_nodes.size() + context.peers.memory_nodes();
+  LAMINA_RETURN_IF_ERROR(AnswerReplicas(
+      context, {.deadline = RealClock().Now() + kReplicasWait + ForLinks(context.node * peers),
+                .abort = &abort,
+                .beat = &context.counters.beat}));
+  const transport::WaitOptions wait{.deadline = RealClock().Now() + kAnswerWait + ForLinks(peers),
+                                    .abort = &abort,
+                                    .beat = &context.counters.beat};
   std::vector<control::LinkReport> reports;
   // What is sent from anyway, or what lies where rows leave from: the host's memory.
   const auto own = context.windows.on_device() ? context.windows.mirror()

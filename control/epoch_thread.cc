@@ -37,11 +37,17 @@ void EpochThread::Join(std::chrono::nanoseconds most) {
   if (!thread_.joinable()) {
     return;
   }
-  if (ended_.wait_for(most) == std::future_status::timeout) {
-    LogError("the data thread was told to stop and has not for ",
-             std::chrono::duration<double>(most).count(), " s; this process ends");
-    FlushLog();
-    _exit(1);
+  constexpr int kLooks = 10;  // Within `most`.
+  uint64_t moves = Moves();
+  for (int looks = 0, still = 0; ended_.wait_for(most / kLooks) == std::future_status::timeout;) {
+    still = std::exchange(moves, Moves()) == moves ? still + 1 : 0;
+    if (still == kLooks || ++looks == kLooks * kEndsAtMost) {
+      LogError("the data thread was told to stop and has not for ",
+               std::chrono::duration<double>(still == kLooks ? most : kEndsAtMost * most).count(),
+               " s; this process ends");
+      FlushLog();
+      _exit(1);
+    }
   }
   thread_.join();
 }

@@ -20,8 +20,8 @@ core::Membership MemberTrial::Without(const std::vector<std::string>& names, boo
 
 bool MemberTrial::CanServeWithout(const std::vector<std::string>& names) const {
   bool serves = false;
-  Without(names, serves);
-  return serves;
+  const core::Membership without = Without(names, serves);
+  return serves && forming_.Form(MembersOf(without)).ok();
 }
 
 absl::Status MemberTrial::CheckWithout(const std::string& name) const {

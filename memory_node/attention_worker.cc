@@ -160,12 +160,15 @@ absl::Status AttentionWorker::AnswerLinks() {
                          .ask_word = epoch_.layout.query_probe_word(node),
                          .answer_word = epoch_.layout.memory_probe_word(epoch_.node)});
   }
+  // Compute nodes measure one after the other.
+  const size_t compute = epoch_.config.compute_nodes.size();
+  const size_t links = compute * (compute + epoch_.config.memory_nodes.size());
+  const Nanos most = kMeasuringMax + static_cast<Nanos>(links) * transport::kLinkMeasuringMax;
   size_t late = 0;
-  const absl::Status status = transport::AnswerLinks(epoch_.transport, epoch_.region, answerers,
-                                                     {.deadline = RealClock().Now() + kMeasuringMax,
-                                                      .abort = &epoch_.abort,
-                                                      .beat = &epoch_.counters.beat},
-                                                     late);
+  const absl::Status status = transport::AnswerLinks(
+      epoch_.transport, epoch_.region, answerers,
+      {.deadline = RealClock().Now() + most, .abort = &epoch_.abort, .beat = &epoch_.counters.beat},
+      late);
   if (!status.ok()) {
     const std::string& name = epoch_.config.compute_nodes[late];
     return control::Blame(

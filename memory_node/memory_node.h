@@ -86,7 +86,7 @@ class MemoryNode final : public control::NodeHandler {
   KeptDevice kept_int8_;  // Path remote_int8.
   uint64_t arena_ = 0;    // PreparedNode::kv_arena of both.
   std::unique_ptr<AttentionWorker> worker_;
-  control::EpochThread thread_{counters_.beat};
+  control::EpochThread thread_{counters_.beat, [this] { return pool_.caller_steps(); }};
 };
 
 }  // namespace lamina::memory_node

@@ -54,6 +54,9 @@ struct LinkAsker {
   uint32_t answer_word = 0;           // Word of the own region.
 };
 
+// For deadlines of those that wait while others measure: what one link takes, with a margin.
+inline constexpr Nanos kLinkMeasuringMax = Millis(100);
+
 // Measures for about 40 ms, once the answerer is there; longer over a link of which three rounds
 // and three Puts of all bytes take longer. The fastest count: during the others the host did
 // something else too. Errors: those of Put() and Wait(). kDeadlineExceeded: no answer came.

@@ -41,9 +41,30 @@ void Admission::Admit(OpenSteps& open) {
   if (AdmitSurvivors(open)) {
     return;
   }
-  while (!life_.waiting().empty() &&
-         TryJoin(**life_.waiting().begin(), /*found_min=*/0, open) == Outcome::kJoined) {
+  // Who waits for tokens that another sequence computes needs nothing meanwhile, and lets others
+  // pass.
+  std::vector<const Sequence*> passed;
+  while (Sequence* const next = FirstOfQueue(passed)) {
+    const Outcome outcome = TryJoin(*next, /*found_min=*/0, open);
+    if (outcome == Outcome::kWaitsForMaker) {
+      passed.push_back(next);
+    } else if (outcome != Outcome::kJoined) {
+      return;
+    }
   }
+}
+
+Sequence* Admission::FirstOfQueue(const std::vector<const Sequence*>& passed) const {
+  constexpr size_t kPassedMax = 16;  // Each is looked at again for every plan.
+  if (passed.size() > kPassedMax) {
+    return nullptr;
+  }
+  for (Sequence* const sequence : life_.waiting()) {
+    if (!absl::c_linear_search(passed, sequence)) {
+      return sequence;
+    }
+  }
+  return nullptr;
 }
 
 void Admission::FindSurvivors() {
@@ -90,6 +111,35 @@ bool Admission::IsStillSurvivor(const Sequence& sequence) const {
                                       [least](const auto& found) { return found.tokens >= least; });
 }
 
+// The first of a path that has to wait does so for the others of that path, too.
+void Admission::JoinSurvivors(OpenSteps& open) {
+  std::vector<plan::AttentionPath> waiting;
+  std::deque<plan::SequenceId> left;
+  for (; survivors_now_ > 0; --survivors_now_) {
+    const plan::SequenceId id = survivors_.front();
+    survivors_.pop_front();
+    Sequence* const next = life_.Find(id);
+    if (next == nullptr || next->state != SequenceState::kWaiting) {
+      continue;
+    }
+    const plan::AttentionPath path = life_.PathOf(next->request);
+    if (absl::c_linear_search(waiting, path)) {
+      left.push_back(id);
+      continue;
+    }
+    const Outcome outcome =
+        IsStillSurvivor(*next) ? TryJoin(*next, FoundBySurvivor(*next), open) : Outcome::kLacks;
+    if (outcome == Outcome::kWaits) {
+      waiting.push_back(path);
+      left.push_back(id);
+    } else if (outcome == Outcome::kJoined) {
+      catching_up_.push_back(id);
+    }
+  }
+  survivors_now_ = left.size();
+  survivors_.insert(survivors_.begin(), left.begin(), left.end());
+}
+
 bool Admission::HasInt8(const Sequence& sequence) const {
   return options_.FormOf(life_.PathOf(sequence.request)) == KvForm::kInt8;
 }
@@ -105,20 +155,7 @@ bool Admission::AdmitSurvivors(OpenSteps& open) {
   if (survivors_now_ == 0 && catching_up_.empty()) {
     survivors_now_ = survivors_.size();
   }
-  while (survivors_now_ > 0) {
-    Sequence* const next = life_.Find(survivors_.front());
-    const bool waits =
-        next != nullptr && next->state == SequenceState::kWaiting && IsStillSurvivor(*next);
-    const Outcome outcome = waits ? TryJoin(*next, FoundBySurvivor(*next), open) : Outcome::kLacks;
-    if (outcome == Outcome::kWaits) {
-      break;
-    }
-    if (outcome == Outcome::kJoined) {
-      catching_up_.push_back(survivors_.front());
-    }
-    survivors_.pop_front();
-    --survivors_now_;
-  }
+  JoinSurvivors(open);
   // Who waits for more than the next token of these, as for a lane of another path, keeps nobody
   // waiting: that may take as long as answers do.
   return !catching_up_.empty();
@@ -157,7 +194,10 @@ Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenS
   if (there > 0 && found.away == 0 && !maker_.HasRoom(step)) {
     return Outcome::kWaits;  // Rows follow a found prefix, and those of this step are given away.
   }
-  if (IsWorthWaiting(found, first) || !MakeRoomFor(first, nodes[0], found)) {
+  if (IsWorthWaiting(found, first)) {
+    return Outcome::kWaitsForMaker;
+  }
+  if (!MakeRoomFor(first, nodes[0], found)) {
     return Outcome::kLacks;
   }
   if (there == 0) {  // Else the rest of its prompt is rows.
@@ -246,7 +286,34 @@ std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, const Sequenc
   if (lanes.homes().bound()) {
     KeepLanesWithHome(sequence, found_min, loads);
   }
+  if (!lanes.has_prefill()) {
+    AvoidLongPrompts(loads);
+  }
   return placement_.LaneOfNewcomer(loads, lanes.has_prefill());
+}
+
+// Steps that prompts take whole have no token for a newcomer until the last of these is done, which
+// may be minutes.
+void Admission::AvoidLongPrompts(std::vector<LaneLoad>& loads) const {
+  const auto is_full = [&](uint32_t lane) {
+    if (loads[lane].open) {
+      return loads[lane].tokens_left == 0;
+    }
+    uint64_t left = loads[lane].rows;
+    for (const Sequence* prompt : places_.lanes[lane].prefilling) {
+      left += prompt->join_tokens - prompt->chunked_tokens;
+    }
+    return left >= options_.step_tokens_max;
+  };
+  std::vector<bool> full(loads.size());
+  bool any_else = false;
+  for (uint32_t lane = 0; lane < loads.size(); ++lane) {
+    full[lane] = loads[lane].has_room && is_full(lane);
+    any_else |= loads[lane].has_room && !full[lane];
+  }
+  for (uint32_t lane = 0; any_else && lane < loads.size(); ++lane) {
+    loads[lane].has_room &= !full[lane];
+  }
 }
 
 // A node is compared by the work of its lanes: their rows take dense arithmetic there, too.

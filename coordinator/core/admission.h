@@ -41,11 +41,14 @@ class Admission {
  private:
   enum class Outcome : uint8_t {
     kJoined,
-    kWaits,  // For another step.
-    kLacks,  // Room that others have, or what another one makes.
+    kWaits,          // For another step.
+    kWaitsForMaker,  // For K and V of its first tokens, which another one computes.
+    kLacks,          // Room that others have.
   };
   // Lets the sequence in, unless something is missing. It joins where it finds so many tokens.
   Outcome TryJoin(Sequence& sequence, uint32_t found_min, OpenSteps& open);
+  // The first of those that wait but for these; null: there is none.
+  Sequence* FirstOfQueue(const std::vector<const Sequence*>& passed) const;
   // Which of the waiting find nearly all of their tokens.
   void FindSurvivors();
   // The most tokens that one whose node has stayed does not find,
@@ -55,11 +58,15 @@ class Admission {
   // Whether there is a node where it still finds so many.
   bool IsStillSurvivor(const Sequence& sequence) const;
   bool HasInt8(const Sequence& sequence) const;
+  // Lets in those for which nobody has to wait.
+  void JoinSurvivors(OpenSteps& open);
   // Whether others have to wait for those that have joined.
   bool AdmitSurvivors(OpenSteps& open);
   // The open lane that a newcomer joins; none when it has to wait for the next step of one.
   std::optional<uint32_t> PickLaneToJoin(OpenSteps& open, const Sequence& sequence,
                                          uint32_t found_min);
+  // Takes the room from lanes whose steps are full of prompts, if there is another one with room.
+  void AvoidLongPrompts(std::vector<LaneLoad>& loads) const;
   // Takes the room from lanes whose node has none for the newcomer. If K and V of its first tokens
   // are on the node where placement would have it, from those of all other nodes. Requires: lanes
   // are bound.

@@ -61,6 +61,9 @@ std::optional<uint32_t> LanePaths::LaneToEmpty() const {
     for (uint32_t other = 0; other < lanes_.size(); ++other) {
       has_other |= other != lane && lanes_.PathOf(other) == path;
     }
+    // Beams stay in their lane.
+    has_other = has_other && std::none_of(lanes_[lane].running.begin(), lanes_[lane].running.end(),
+                                          [](const Sequence* s) { return s->request.is_beam; });
     if (has_other && (!least || WorkOf(loads[lane]) < WorkOf(loads[*least]))) {
       least = lane;
     }

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "common/check.h"
@@ -25,6 +26,8 @@ constexpr absl::string_view kOpenerLabel = "lamina ucx watch 2: opener";
 constexpr Nanos kHelloMax = Seconds(10);
 constexpr int kPollMillis = 1000;
 constexpr std::chrono::seconds kWithdrawMax{1};
+// While the process has no descriptor for one more.
+constexpr std::chrono::milliseconds kAcceptPause{20};
 
 bool SendByte(const Socket& socket, char byte) {
   return send(socket.get(), &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
@@ -116,6 +119,9 @@ void PeerWatchServer::Accept() {
   for (;;) {
     Socket socket(accept4(listener_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.get() < 0) {
+      if (errno == EMFILE || errno == ENFILE) {  // Who asks stays in the queue, and poll() at once.
+        std::this_thread::sleep_for(kAcceptPause);
+      }
       return;
     }
     if (connections_.size() < PeerWatch::kOpenersMax) {

@@ -11,7 +11,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -21,6 +23,8 @@ namespace lamina::transport {
 namespace {
 
 constexpr int kBacklog = 64;
+// While the process has no descriptor for one more.
+constexpr std::chrono::milliseconds kAcceptPause{20};
 
 // A host that vanished is found within about ten seconds.
 void SetUp(int fd) {
@@ -156,6 +160,8 @@ ControlSocket AcceptPeer(const ControlSocket& listener) {
   ControlSocket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (socket.fd() >= 0) {
     SetUp(socket.fd());
+  } else if (errno == EMFILE || errno == ENFILE) {  // Who asks stays in the queue.
+    std::this_thread::sleep_for(kAcceptPause);
   }
   return socket;
 }

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 namespace lamina::control {
 namespace {
@@ -31,6 +33,27 @@ TEST(EpochThreadTest, IsJoinedWhenItsWorkHasReturned) {
   EXPECT_TRUE(done);
   EXPECT_EQ(beat.activity(), ThreadActivity::kNone);
   thread.Join();
+}
+
+// Attention over a long prompt does not look whether it is told to stop.
+TEST(EpochThreadTest, WorkThatGetsOnIsWaitedFor) {
+  ThreadBeat beat;
+  std::atomic<uint64_t> steps = 0;
+  EpochThread thread(beat, [&] { return steps.load(); });
+  std::atomic<bool> done = false;
+  thread.Start(
+      {}, 1,
+      [&] {
+        for (int i = 0; i < 25; ++i) {
+          std::this_thread::sleep_for(100ms);
+          ++steps;
+        }
+        done = true;
+        return absl::OkStatus();
+      },
+      nullptr);
+  thread.Join(2s);
+  EXPECT_TRUE(done);
 }
 
 TEST(EpochThreadDeathTest, WorkThatDoesNotEndEndsTheProcessWithStatus1) {

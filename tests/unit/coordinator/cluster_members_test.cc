@@ -171,6 +171,21 @@ TEST_F(ClusterMembersTest, NodesThatAreLetGoCostOneEpoch) {
   EXPECT_THAT(owner_.stopped, IsEmpty());
 }
 
+// Two nodes have room for the longest request together, and neither has alone.
+TEST_F(ClusterMembersTest, ANodeWhoseRoomIsNeededCannotBeLetGo) {
+  EngineOptions options = Options();
+  options.partition = Partition::kHead;
+  options.scheduler.sequence_tokens_max = 10'000;
+  SetOptions(options);
+  ServeAll();
+  const MemberTrial trial(options_, *members_);
+  EXPECT_FALSE(trial.CanServeWithout({"m0"}));
+  options.scheduler.sequence_tokens_max = 5'000;
+  SetOptions(options);
+  ServeAll();
+  EXPECT_TRUE(MemberTrial(options_, *members_).CanServeWithout({"m0"}));
+}
+
 TEST_F(ClusterMembersTest, WithoutAComputeNodeNobodyIsServed) {
   SetOptions(Options());
   ServeAll();

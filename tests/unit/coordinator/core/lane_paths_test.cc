@@ -112,6 +112,16 @@ TEST_F(LanePathsTest, TheLaneWithTheLeastWorkBecomesEmptyForAnotherPath) {
   EXPECT_EQ(lanes_[0].running.size(), 3u) << "it stays empty";
 }
 
+// They go on in the lane where they are.
+TEST_F(LanePathsTest, ALaneOfBeamsIsNotTheOneToEmpty) {
+  MakeLanes(2);
+  Decode(1, AttentionPath::kRemote, 0);
+  Decode(2, AttentionPath::kRemote, 0);
+  Decode(3, AttentionPath::kRemote, 1).request.is_beam = true;
+  Queue(4, AttentionPath::kFetch);
+  EXPECT_EQ(paths_.LaneToEmpty(), 0u);
+}
+
 TEST_F(LanePathsTest, TheOnlyLaneOfAPathIsNotTakenFromIt) {
   MakeLanes(2);
   Decode(1, AttentionPath::kRemote, 0);

@@ -48,6 +48,27 @@ class SchedulerLanesTest : public SchedulerTest {
   }
 };
 
+// Steps of the lane with less work have no token for a newcomer before its prompt is done.
+TEST_F(SchedulerLanesTest, NewcomersDoNotWaitForALongPromptOfAnotherLane) {
+  SchedulerOptions options = SmallOptions(10'000);
+  options.lanes = 2;
+  options.chunk_tokens = 32;
+  options.step_tokens_max = 32;
+  options.scratch_tokens = 4000;
+  options.sequence_tokens_max = 4000;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 2000, 3500).ok());
+  for (int i = 0; i < 200 && IndicesOf(1).empty(); ++i) {
+    Steps(1);
+  }
+  ASSERT_TRUE(Submit(2, 1500, 1600).ok());
+  Steps(4);
+  ASSERT_TRUE(Submit(3, 5, 20).ok());
+  Steps(8);
+  EXPECT_FALSE(IndicesOf(3).empty());
+  EXPECT_TRUE(IndicesOf(2).empty()) << "its prompt takes 47 steps";
+}
+
 // Lanes that are bound to nodes: 0 and 2 to node a, 1 and 3 to node b.
 class BoundLanesTest : public SchedulerLanesTest {
  protected:

@@ -55,6 +55,27 @@ TEST_F(SchedulerPrefixTest, TheRestOfAPromptIsRowsAndTheLastOneSamples) {
   EXPECT_EQ(IndicesOf(2), (std::vector<uint32_t>{0, 1, 2}));
 }
 
+// The second one needs nothing while the first one computes what both have.
+TEST_F(SchedulerPrefixTest, WhoWaitsForTheSamePromptLetsOthersPass) {
+  SchedulerOptions options = Keeping();
+  options.lanes = 2;
+  options.step_tokens_max = 32;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 100, 120).ok());
+  ASSERT_TRUE(Submit(2, 100, 120).ok());
+  SequenceRequest other = Request(3, 5, 10);
+  other.cache_salt = "other";
+  ASSERT_TRUE(scheduler_->Submit(std::move(other)).ok());
+  PlanOfJoin(3);
+  EXPECT_TRUE(joins_.contains(1));
+  EXPECT_FALSE(joins_.contains(2));
+  EXPECT_TRUE(IndicesOf(1).empty()) << "its prompt is not done";
+  RunUntilIdle();
+  for (const plan::SequenceId id : {1, 2}) {
+    EXPECT_EQ(IndicesOf(id).size(), 20u) << id;
+  }
+}
+
 TEST_F(SchedulerPrefixTest, ASuffixGetsOnWithAFullLane) {
   for (const uint32_t prompt_rows_max : {0u, 24u}) {
     SCOPED_TRACE(prompt_rows_max);
