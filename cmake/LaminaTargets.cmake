@@ -54,14 +54,19 @@ function(lamina_compile_fast target)
   target_compile_options(${target} PRIVATE "$<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>")
 endfunction()
 
+# What a test takes of CTest's --parallel: two, or one where it mostly waits, so that two of those run in the place of another.
+set(LAMINA_TEST_PROCESSORS 2)
+set(LAMINA_WAITING_TEST_PROCESSORS 1)
+
 # lamina_cc_test(NAME x SRCS ... DEPS ... [LABELS unit|conformance|sim|integration|style ...]
-#                [TIMEOUT seconds] [SHARDS number])
-# One CTest entry per file; with SHARDS several, NAME.0 and on, which share its cases out and run side by side. Committed data is found by tests/support/source_path.h.
+#                [TIMEOUT seconds] [SHARDS number] [COST seconds])
+# One CTest entry per file; with SHARDS several, NAME.0 and on, which share its cases out and run side by side. Those of a higher COST
+# begin earlier, so that none of the long ones runs by itself at the end. Committed data is found by tests/support/source_path.h.
 function(lamina_cc_test)
   if(NOT LAMINA_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT;SHARDS;COST" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_sources(${ARG_NAME} PRIVATE $<TARGET_OBJECTS:lamina_test_folder>)
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} lamina::source_path GTest::gmock GTest::gtest
@@ -75,6 +80,9 @@ function(lamina_cc_test)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600)
   endif()
+  if(NOT ARG_COST)
+    set(ARG_COST 0)
+  endif()
   set(environment "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.txt")
   if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")
     # UCX puts a madvise() of its own in the place of the C library's. It takes a lock when a thread ends,
@@ -83,15 +91,16 @@ function(lamina_cc_test)
   endif()
   if(NOT ARG_SHARDS)
     add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-    set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
+    set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} COST ${ARG_COST}
+                                                PROCESSORS ${LAMINA_TEST_PROCESSORS} ENVIRONMENT "${environment}")
     return()
   endif()
   math(EXPR last "${ARG_SHARDS} - 1")
   foreach(shard RANGE ${last})
     add_test(NAME ${ARG_NAME}.${shard} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
     set(of_shard ${environment} GTEST_TOTAL_SHARDS=${ARG_SHARDS} GTEST_SHARD_INDEX=${shard})
-    set_tests_properties(${ARG_NAME}.${shard} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-                                                         ENVIRONMENT "${of_shard}")
+    set_tests_properties(${ARG_NAME}.${shard} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} COST ${ARG_COST}
+                                                         PROCESSORS ${LAMINA_TEST_PROCESSORS} ENVIRONMENT "${of_shard}")
   endforeach()
 endfunction()
 

@@ -29,11 +29,13 @@ void Departures::Keep(const std::function<bool(const NodeSource&)>& is_there) {
 }
 
 std::vector<std::string> Departures::Due(Nanos now) const {
+  return !nodes_.empty() && now >= first_ + kTogether ? asking() : std::vector<std::string>();
+}
+
+std::vector<std::string> Departures::asking() const {
   std::vector<std::string> names;
-  if (!nodes_.empty() && now >= first_ + kTogether) {
-    for (const NodeSource& node : nodes_) {
-      names.push_back(node.name);
-    }
+  for (const NodeSource& node : nodes_) {
+    names.push_back(node.name);
   }
   return names;
 }

@@ -30,6 +30,9 @@ class Departures {
   // Nodes to be let go now: all who asked, once kTogether has passed since the first. Empty before.
   std::vector<std::string> Due(Nanos now) const;
 
+  // All who asked, in turn; whom nothing keeps where the coordinator itself is about to end.
+  std::vector<std::string> asking() const;
+
   // The others cannot serve without them: new requests are refused until they are gone.
   void Hold(bool hold);
   // "m0, c0" while they are held; else empty.

@@ -80,7 +80,9 @@ void Engine::Impl::EndTurn() {
 
 void Engine::Impl::LetGo() {
   departures.Keep([this](const NodeSource& node) { return members.IsFrom(node); });
-  const std::vector<std::string> names = departures.Due(clock.Now());
+  // A coordinator that ends forms no epoch any more that several could leave together.
+  const bool ends = draining && requests.empty();
+  const std::vector<std::string> names = ends ? departures.asking() : departures.Due(clock.Now());
   if (names.empty()) {
     return;
   }

@@ -11,7 +11,7 @@
 #                     style
 #   --target T        build only this test program and run it; repeat for more; no model
 #   --sanitizer S     build and run with AddressSanitizer (and UBSan) or ThreadSanitizer
-#   --jobs N          tests at the same time (default: 2)
+#   --jobs N          tests at the same time, of those that mostly wait twice as many (default: 2)
 #   --retries N       run tests of tests/retried_tests.txt that failed up to N times more, one at a
 #                     time behind all others, and name those that needed it (default: 0). Any other
 #                     test that fails is a failure at once.
@@ -92,7 +92,8 @@ if ! $quick && [[ ${#targets[@]} -eq 0 ]]; then
 fi
 "$REPO/deploy/build.sh" "${build[@]}"
 
-arguments=(--test-dir "$REPO/build/$preset" --output-on-failure --no-tests=error --parallel "$jobs")
+# Those that mostly wait take one of CTest's processors, all others two (cmake/LaminaTargets.cmake).
+arguments=(--test-dir "$REPO/build/$preset" --output-on-failure --no-tests=error --parallel $((2 * jobs)))
 if [[ ${#labels[@]} -gt 0 ]]; then
   # CTest takes one expression: a label that is any of these.
   arguments+=(--label-regex "^($(IFS='|'; echo "${labels[*]}"))\$")
@@ -126,11 +127,12 @@ slowest() {
     awk 'NR <= 10 {printf "  %7.1f s  %s\n", $1, $2}'
 }
 
-# Minutes of each label in a log, by CTest's own sums: tests that run side by side count each.
+# Minutes of each label in a log, by CTest's own sums of seconds times processors, two of which are a test's place: tests that run side by
+# side count each, those that mostly wait half.
 minutes_by_label() {
   awk '/^Label Time Summary:/ {on = 1; next}
        on && !NF {exit}
-       on {sub(/^\(/, "", $5); printf "  %7.1f min  %s, tests: %d\n", $3 / 60, $1, $5}' "$1"
+       on {sub(/^\(/, "", $5); printf "  %7.1f min  %s, tests: %d\n", $3 / 120, $1, $5}' "$1"
 }
 
 say "testing"

@@ -13,7 +13,7 @@
 namespace lamina::kernels {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{256} << 20;
+constexpr size_t kLeastBytes = PlainReads::kBytes / 4;
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr int kPasses = 4;
 
@@ -29,24 +29,21 @@ uint64_t SumPiece(const uint64_t* words, size_t count) {
 
 }  // namespace
 
-PlainReads::PlainReads() {
-  void* buffer =
-      mmap(nullptr, kBufferBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+PlainReads::PlainReads(size_t bytes) : bytes_(bytes) {
+  void* buffer = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (buffer == MAP_FAILED) {
     return;
   }
-  madvise(buffer, kBufferBytes, MADV_HUGEPAGE);
-  std::memset(buffer, 1, kBufferBytes);
+  madvise(buffer, bytes_, MADV_HUGEPAGE);
+  std::memset(buffer, 1, bytes_);
   buffer_ = buffer;
 }
 
 PlainReads::~PlainReads() {
   if (buffer_ != nullptr) {
-    munmap(buffer_, kBufferBytes);
+    munmap(buffer_, bytes_);
   }
 }
-
-size_t PlainReads::bytes() const { return kBufferBytes; }
 
 void PlainReads::Read(ThreadPool& pool) const {
   if (buffer_ == nullptr) {
@@ -55,19 +52,20 @@ void PlainReads::Read(ThreadPool& pool) const {
   const auto* words = static_cast<const uint64_t*>(buffer_);
   constexpr size_t kWords = kPieceBytes / sizeof(uint64_t);
   std::atomic<uint64_t> sink{0};
-  pool.Run(kBufferBytes / kPieceBytes, [&](size_t piece, size_t) {
+  pool.Run(bytes_ / kPieceBytes, [&](size_t piece, size_t) {
     sink.fetch_add(SumPiece(words + piece * kWords, kWords), std::memory_order_relaxed);
   });
 }
 
-double MeasureReadBandwidth(ThreadPool& pool) {
-  const PlainReads reads;
+double MeasureReadBandwidth(ThreadPool& pool, uint64_t held) {
+  const PlainReads reads(std::clamp<uint64_t>(held, kLeastBytes, PlainReads::kBytes) / kPieceBytes *
+                         kPieceBytes);
   double best = 0;
   for (int pass = 0; pass < kPasses && reads.ok(); ++pass) {
     const Nanos start = RealClock().Now();
     reads.Read(pool);
     const Nanos taken = std::max<Nanos>(1, RealClock().Now() - start);
-    best = std::max(best, static_cast<double>(kBufferBytes) / ToSeconds(taken));
+    best = std::max(best, static_cast<double>(reads.bytes()) / ToSeconds(taken));
   }
   return best;
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "common/thread_pool.h"
 
@@ -14,23 +15,27 @@ namespace lamina::kernels {
 // A buffer larger than the caches, to be read over and over. Owns its pages.
 class PlainReads {
  public:
-  PlainReads();
+  static constexpr size_t kBytes = size_t{256} << 20;
+
+  explicit PlainReads(size_t bytes = kBytes);
   PlainReads(const PlainReads&) = delete;
   PlainReads& operator=(const PlainReads&) = delete;
   ~PlainReads();
 
   // False: the host refused the pages, and Read() does nothing.
   bool ok() const { return buffer_ != nullptr; }
-  size_t bytes() const;
+  size_t bytes() const { return bytes_; }
   // Reads all of it once on all threads of the pool.
   void Read(ThreadPool& pool) const;
 
  private:
+  const size_t bytes_;
   void* buffer_ = nullptr;
 };
 
 // Reads a buffer larger than the caches a few times on all threads of the pool; best of the passes,
-// in bytes per second. Cost: about 0.1 s and 256 MiB for its duration.
-double MeasureReadBandwidth(ThreadPool& pool);
+// in bytes per second. Cost: about 0.1 s and 256 MiB for its duration; a quarter where no more than
+// that is `held`, bytes that will be read later.
+double MeasureReadBandwidth(ThreadPool& pool, uint64_t held = PlainReads::kBytes);
 
 }  // namespace lamina::kernels

@@ -71,7 +71,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                           ParseCudaLaunches(std::getenv(kCudaLaunchesVariable)));
   memory_node::AllowDependentLaunches(dependent);
   LAMINA_ASSIGN_OR_RETURN(const memory_node::NodeDevice device,
-                          memory_node::OpenNodeDevice(node->device, pool));
+                          memory_node::OpenNodeDevice(node->device, node->capacity_bytes, pool));
   const double bandwidth = device.read_bytes_per_second;
   LogInfo("read bandwidth ", FormatBytes(static_cast<uint64_t>(bandwidth)), "/s threads ", threads,
           " kernels ", device.kernels);

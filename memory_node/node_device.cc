@@ -9,13 +9,14 @@
 
 namespace lamina::memory_node {
 
-absl::StatusOr<NodeDevice> OpenNodeDevice(absl::string_view device, ThreadPool& pool) {
+absl::StatusOr<NodeDevice> OpenNodeDevice(absl::string_view device, uint64_t capacity,
+                                          ThreadPool& pool) {
   if (device == "cpu") {
     const kernels::AttentionKernel& kernel = kernels::CpuAttention();
     return NodeDevice{.make = kernels::CpuKvDevices(kernel, pool),
                       .kernels = kernel.name(),
                       .fast_attention = kernels::FastAttention(),
-                      .read_bytes_per_second = kernels::MeasureReadBandwidth(pool)};
+                      .read_bytes_per_second = kernels::MeasureReadBandwidth(pool, capacity)};
   }
   LAMINA_ASSIGN_OR_RETURN(const int index, ParseCudaDevice(device));
   absl::StatusOr<NodeDevice> opened = OpenCudaNodeDevice(index);

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -25,11 +26,13 @@ struct NodeDevice {
   std::unique_ptr<DeviceMemory> window_memory = nullptr;
 };
 
-// "cpu", "cuda" or "cuda:N". Measures its read bandwidth: some tenths of a second. `pool` outlives
-// the devices.
+// "cpu", "cuda" or "cuda:N". Measures its read bandwidth, over `capacity` bytes or fewer: some
+// tenths of a second. `pool` outlives the devices.
+//
 // Errors: kInvalidArgument  another name.
 //         kUnavailable      CUDA that this program or this host lacks; says what was looked for.
-absl::StatusOr<NodeDevice> OpenNodeDevice(absl::string_view device, ThreadPool& pool);
+absl::StatusOr<NodeDevice> OpenNodeDevice(absl::string_view device, uint64_t capacity,
+                                          ThreadPool& pool);
 
 // node_device_cuda.cc or node_device_without_cuda.cc, as CMake chose. Whether kernels on a GPU may
 // be launched as dependent, where it can; before a device is opened.

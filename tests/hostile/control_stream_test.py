@@ -17,7 +17,7 @@ import unittest
 from pathlib import Path
 
 import clients
-from harness import Cluster, cluster_file, require_model, run, run_in_environment, write_token
+from harness import MODEL, Cluster, cluster_file, require_model, run, run_in_environment, write_token
 
 if __name__ == "__main__":
     # Those of grpc_api_test.py: one environment for both.
@@ -49,7 +49,7 @@ class ControlStreamTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         require_model(cls("test_silence_before_acceptance"))
-        cls.cluster = Cluster(token=TOKEN)
+        cls.cluster = Cluster(model=MODEL, token=TOKEN)
         cls.cluster.__enter__()
         cls.channel = grpc.insecure_channel(
             cls.cluster.server, options=[("grpc.enable_http_proxy", 0), ("grpc.max_send_message_length", -1)])

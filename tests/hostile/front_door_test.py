@@ -35,7 +35,7 @@ class FrontDoorTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         harness.require_model(cls("test_descriptors_run_out"))
-        cls.cluster = harness.Cluster(gateway={"listen": "127.0.0.1:0", "body_bytes_max": 8 << 20})
+        cls.cluster = harness.Cluster(model=harness.MODEL, gateway={"listen": "127.0.0.1:0", "body_bytes_max": 8 << 20})
         cls.cluster.__enter__()
         cls.silent = cls.connect()
 

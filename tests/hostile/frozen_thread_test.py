@@ -20,7 +20,7 @@ import harness
 LEFT_OUT = 77  # CTest's SKIP_RETURN_CODE.
 DATA_THREAD = "lamina-data"
 PROMPTS = ["Once upon a time", "The capital of France is", "A recipe for bread. " * 12]
-TOKENS = 80
+TOKENS = 240
 STUCK_AFTER = "5s"
 
 PTRACE_DETACH = 17

@@ -27,7 +27,7 @@ PROGRESS_ROUNDS = 50  # A line is printed after as many.
 # Greedy ones and seeded samples; long enough that a round's kills meet them.
 PROMPTS = ["Once upon a time", "The capital of France is", "List the planets:", "A recipe for bread. " * 12]
 SAMPLING = [["--temperature", "0"], ["--temperature", "0.8", "--seed", "11"]]
-MAX_TOKENS = 40
+MAX_TOKENS = 100
 PAUSE_SECONDS = 0.7  # At most, before a kill, between stop and kill, and before the start.
 # For a request in a round on a busy machine, everything recomputed several times.
 ANSWER_SECONDS = 120

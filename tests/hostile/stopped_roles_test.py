@@ -15,7 +15,7 @@ import clients
 import harness
 
 PROMPTS = ["Once upon a time", "The capital of France is", "A recipe for bread. " * 12]
-TOKENS = 80
+TOKENS = 240
 # Longer than a node may be silent before it is declared lost.
 STOPPED_SECONDS = 13
 

@@ -99,7 +99,7 @@ class AutoPolicyTest(unittest.TestCase):
             self.assertIn("attend_remote   not: memory.0.attend: false makes 'm0' a store", explained)
             self.assertIn("local           not: compute.0.capacity: missing or zero", explained)
             # What it held is fetched from the other one, once computed again.
-            running = cluster.popen("generate", "--prompt", PROMPT, "--max-tokens", "300", "--ignore-eos", "--json",
+            running = cluster.popen("generate", "--prompt", PROMPT, "--max-tokens", "700", "--ignore-eos", "--json",
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             cluster.await_true(lambda: cluster.status()["running"] == 1, "a request to run")
             cluster.kill("m1")

@@ -26,7 +26,7 @@ class BeamsFidelityTest(unittest.TestCase):
     def setUpClass(cls):
         harness.require_model(cls())
         cls.goldens = json.loads(GOLDENS.read_text())
-        cls.cluster = harness.Cluster(compute=[{"name": "c0", "compute_type": "f32"}])
+        cls.cluster = harness.Cluster(model=harness.MODEL, compute=[{"name": "c0", "compute_type": "f32"}])
         cls.cluster.__enter__()
         cls.addClassCleanup(cls.cluster.__exit__)
 

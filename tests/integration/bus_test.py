@@ -52,7 +52,7 @@ class BusTest(unittest.TestCase):
     def test_k_and_v_activations_and_weights_share_it(self):
         keys = on_a_bus("mixed", policy="fetch_hybrid", fetch={"window": "16MiB", "activation_percent": 50},
                         compute=[{"name": "c0", "weights_budget": "160MiB", "weights": "bf16", "http": "127.0.0.1:0"}])
-        with harness.Cluster(memory_nodes=2, **keys) as cluster:
+        with harness.Cluster(model=harness.MODEL, memory_nodes=2, **keys) as cluster:
             self.assertEqual(cluster.lamina(*GENERATE).returncode, 0)
             found = self.check_sums(cluster)
             to = found["to"]["bytes"]
@@ -74,7 +74,7 @@ class BusTest(unittest.TestCase):
             self.assertAlmostEqual(total / (400e6 * busy), 1, delta=0.02)
 
     def test_rows_go_out_and_outputs_come_back(self):
-        with harness.Cluster(memory_nodes=2, **on_a_bus("rows")) as cluster:
+        with harness.Cluster(model=harness.MODEL, memory_nodes=2, **on_a_bus("rows")) as cluster:
             self.assertEqual(cluster.lamina(*GENERATE).returncode, 0)
             found = self.check_sums(cluster)
             for kind in ["kv", "activations", "weights"]:
@@ -84,7 +84,7 @@ class BusTest(unittest.TestCase):
             self.assertGreater(found["from"]["bytes"]["kv"], 0)  # Of prompts.
 
     def test_a_cluster_without_one_has_none(self):
-        with harness.Cluster(memory_nodes=1) as cluster:
+        with harness.Cluster(model=harness.MODEL, memory_nodes=1) as cluster:
             self.assertEqual(buses(cluster), {})
 
 

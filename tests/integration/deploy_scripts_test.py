@@ -54,7 +54,7 @@ for number, name in enumerate(tests, 1):
         print(f"1/9 Test #{{number}}: {{name}} ....   {{result}} {{number}}.00 sec")
         failed += [] if good else [f"{{number}}:{{name}}"]
 state.write_text(json.dumps(tests))
-print("\\nLabel Time Summary:\\nhostile    =  90.00 sec*proc (1 test)\\nunit       =   6.00 sec*proc (2 tests)\\n")
+print("\\nLabel Time Summary:\\nhostile    = 180.00 sec*proc (1 test)\\nunit       =  12.00 sec*proc (2 tests)\\n")
 folder = pathlib.Path(sys.argv[sys.argv.index("--test-dir") + 1]) / "Testing/Temporary"
 folder.mkdir(parents=True, exist_ok=True)
 if failed:

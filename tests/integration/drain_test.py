@@ -12,7 +12,7 @@ import harness
 PROMPT = ["--prompt", "Once upon a time", "--ignore-eos", "--temperature", "0"]
 TOKENS = 200
 # Enough to outlast the second in which the coordinator waits for others who ask to leave.
-MANY_TOKENS = 500
+MANY_TOKENS = 300
 # Of whole clusters: more than a request takes on a busy machine.
 DRAIN = {"drain_seconds": 300}
 WAIT_SECONDS = 300
@@ -49,7 +49,7 @@ class DrainTest(unittest.TestCase):
         self.assertEqual(cluster.processes[name].wait(WAIT_SECONDS), 0, cluster.log(name))
 
     def test_all_told_at_once_finish_what_runs(self):
-        with harness.Cluster(gateway={"listen": "127.0.0.1:0"}, **DRAIN) as cluster:
+        with harness.Cluster(model=harness.MODEL, gateway={"listen": "127.0.0.1:0"}, **DRAIN) as cluster:
             wanted = self.wanted(cluster)
             running = self.start(cluster)
             for process in cluster.processes.values():
@@ -59,7 +59,7 @@ class DrainTest(unittest.TestCase):
                 self.ends(cluster, name)
 
     def test_a_node_that_others_can_do_without_goes_and_takes_no_request_with_it(self):
-        with harness.Cluster(**DRAIN) as cluster:
+        with harness.Cluster(model=harness.MODEL, **DRAIN) as cluster:
             wanted = self.wanted(cluster)
             running = self.start(cluster)
             for name in ("m0", "m1"):  # One of them has its K and V.
@@ -72,7 +72,7 @@ class DrainTest(unittest.TestCase):
             self.assertEqual(self.tokens_of(cluster, running), wanted)
 
     def test_a_node_that_is_needed_finishes_what_runs_and_lets_nothing_in(self):
-        with harness.Cluster(**DRAIN) as cluster:
+        with harness.Cluster(model=harness.MODEL, **DRAIN) as cluster:
             wanted = self.wanted(cluster, MANY_TOKENS)
             running = self.start(cluster, MANY_TOKENS)
             cluster.processes["c0"].send_signal(signal.SIGTERM)
@@ -86,7 +86,7 @@ class DrainTest(unittest.TestCase):
             cluster.await_state("serving")
 
     def test_grace_has_an_end(self):
-        with harness.Cluster(drain_seconds=1) as cluster:
+        with harness.Cluster(model=harness.MODEL, drain_seconds=1) as cluster:
             running = self.start(cluster, tokens=8000)
             cluster.processes["c0"].send_signal(signal.SIGTERM)
             self.ends(cluster, "c0")

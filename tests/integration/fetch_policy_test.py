@@ -33,54 +33,56 @@ class FetchPolicyTest(unittest.TestCase):
     def setUp(self):
         harness.require_model(self)
 
+    expected_ = []
+
+    def expected(self):
+        """Answers where memory nodes attend; of one cluster for all."""
+        if not self.expected_:
+            with harness.Cluster(attention=CANONICAL) as cluster:
+                self.expected_.extend(answers(self, cluster))
+        return self.expected_
+
     def test_tokens_are_those_of_attention_at_memory_nodes(self):
-        with short_model.cluster(attention=CANONICAL) as cluster:
-            expected = answers(self, cluster)
+        expected = self.expected()
         limits = {"sequence_tokens_max": 256}
         # One head of the longest sequence fits into a window, and slots are few.
         small = fetching("1MiB", limits=limits, memory=[{"name": "m0", "capacity": "1500KiB"}])
-        with short_model.cluster(**small) as cluster:
+        with harness.Cluster(**small) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.assertGreater(cluster.status()["preemptions"], 0)
             self.check_status(cluster)
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **fetching(limits=short_model.LONG)) as cluster:
-            self.assertEqual(answers(self, cluster), expected)
-            self.check_kill(cluster)
-        with short_model.cluster(memory_nodes=2, partition="head", **fetching(limits=limits)) as cluster:
-            self.assertEqual(answers(self, cluster), expected)
         # Some K and V stay on the compute node, and come no more.
         stays = {"policy": "fetch_heads", "fetch": {"window": "16MiB", "resident": "600KiB"}, "limits": short_model.LONG}
-        with short_model.cluster(memory_nodes=2, **stays) as cluster:
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **stays) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.assertEqual(cluster.status()["policy"], "fetch_heads")
             self.check_kill(cluster)
-        with short_model.cluster(policies=["fetch_heads", "attend_remote"], **stays) as cluster:
+        with harness.Cluster(policies=["fetch_heads", "attend_remote"], **stays) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.assertEqual(cluster.status()["policy"], "fetch_heads")
         # Layer by layer.
         whole = {"policy": "fetch_heads", "fetch": {"window": "16MiB", "heads": 100}}
-        with short_model.cluster(**whole, limits=limits) as cluster:
+        with harness.Cluster(**whole, limits=limits) as cluster:
             self.assertEqual(answers(self, cluster), expected)
 
     def test_recomputed_k_and_v_are_what_they_were(self):
-        with short_model.cluster(attention=CANONICAL) as cluster:
-            expected = answers(self, cluster)
+        expected = self.expected()
         limits = {"sequence_tokens_max": 256}
         # All heads of the longest sequence fit into a window; slots are few, and larger.
         small = recomputing(30, limits=limits, memory=[{"name": "m0", "capacity": "3500KiB"}])
-        with short_model.cluster(**small) as cluster:
+        with harness.Cluster(**small) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             status = cluster.status()
             self.assertGreater(status["preemptions"], 0)
             self.assertEqual(status["policy"], "fetch_recompute")
             self.assertRegex(status["fetch_choice"], FITTED.format("30% of tokens recomputed, as configured"))
             self.assertIn("30% of tokens recomputed", cluster.lamina("status").stdout)
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **recomputing(100, limits=short_model.LONG)) as cluster:
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **recomputing(100, limits=short_model.LONG)) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.check_kill(cluster)
 
     def test_a_model_with_grouped_queries_says_why_nothing_is_recomputed(self):
-        with short_model.cluster(**recomputing("auto", limits=short_model.LONG)) as cluster:
+        with harness.Cluster(**recomputing("auto", limits=short_model.LONG)) as cluster:
             cluster.lamina(*short_model.ENDLESS)
 
             def explained():
@@ -89,22 +91,21 @@ class FetchPolicyTest(unittest.TestCase):
             cluster.await_true(explained, "the reason")
 
     def test_tokens_held_as_activations_do_not_show(self):
-        with short_model.cluster(attention=CANONICAL) as cluster:
-            expected = answers(self, cluster)
+        expected = self.expected()
         limits = {"sequence_tokens_max": 256}
         # Slots are few; an activation of this model is larger than K and V.
         small = hybrid(50, limits=limits, memory=[{"name": "m0", "capacity": "2MiB"}])
-        with short_model.cluster(**small) as cluster:
+        with harness.Cluster(**small) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             status = cluster.status()
             self.assertGreater(status["preemptions"], 0)
             self.assertEqual(status["policy"], "fetch_hybrid")
             self.assertRegex(status["fetch_choice"], FITTED.format("50% of tokens held as activations, as configured"))
             self.assertIn("as configured; lines fitted with R squared", cluster.lamina("explain").stdout)
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **hybrid(100, limits=short_model.LONG)) as cluster:
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **hybrid(100, limits=short_model.LONG)) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.check_kill(cluster)
-        with short_model.cluster(**hybrid("auto", limits=limits)) as cluster:
+        with harness.Cluster(**hybrid("auto", limits=limits)) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.assertIn("no token held as an activation: one has 1152 bytes in a layer, no fewer than K and V with 768",
                           cluster.lamina("status").stdout)
@@ -147,7 +148,7 @@ class FetchPolicyTest(unittest.TestCase):
 
     def test_a_budget_bounds_the_memory_of_the_compute_node(self):
         limits = {"sequence_tokens_max": 256}
-        with short_model.cluster(**fetching(limits=limits), compute=[{"name": "c0", "memory_budget": "2GiB"}]) as cluster:
+        with harness.Cluster(**fetching(limits=limits), compute=[{"name": "c0", "memory_budget": "2GiB"}]) as cluster:
             # Nodes report at times of their own.
             cluster.await_true(lambda: cluster.status()["nodes"][0]["memory_bytes"].get("windows", 0) > 0, "the report of c0")
             node = cluster.status()["nodes"][0]
@@ -157,7 +158,7 @@ class FetchPolicyTest(unittest.TestCase):
             self.assertGreater(node["memory_bytes"]["activations"], 0)
             self.assertIn("of 2.0 GiB", cluster.lamina("status").stdout)
         small = [{"name": "c0", "memory_budget": "64MiB"}]
-        with short_model.cluster(wait=False, **fetching(limits=limits), compute=small) as cluster:
+        with harness.Cluster(wait=False, **fetching(limits=limits), compute=small) as cluster:
             cluster.await_true(lambda: cluster.status().get("state", "").startswith("c0 failed: memory_budget 64.0 MiB is less than the"),
                                "the reason")
 

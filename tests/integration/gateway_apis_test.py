@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from harness import Cluster, json_lines, require_model, run, run_in_environment
+from harness import MODEL as MODEL_FILE, Cluster, json_lines, require_model, run, run_in_environment
 
 if __name__ == "__main__":
     run_in_environment("openai==3.54.0", "anthropic==2.13.0")
@@ -33,7 +33,7 @@ class GatewayApisTest(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         keys = Path(cls.folder.name, "keys")
         keys.write_text(KEY + "\n")
-        cls.cluster = Cluster(gateway={"listen": "127.0.0.1:0", "api_keys_file": str(keys)},
+        cls.cluster = Cluster(model=MODEL_FILE, gateway={"listen": "127.0.0.1:0", "api_keys_file": str(keys)},
                               chat_template=str(TEMPLATE), memory_nodes=1)
         cls.cluster.__enter__()
         cls.url = f"http://{cls.cluster.gateway}"

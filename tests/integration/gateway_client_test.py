@@ -7,7 +7,7 @@ import json
 import unittest
 import urllib.request
 
-from harness import Cluster, json_lines, require_model, run_in_environment
+from harness import MODEL as MODEL_FILE, Cluster, json_lines, require_model, run_in_environment
 
 if __name__ == "__main__":
     run_in_environment("openai==3.54.0")
@@ -36,7 +36,7 @@ class GatewayClientTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         require_model(cls("test_models"))
-        cls.cluster = Cluster(gateway={"listen": "127.0.0.1:0"})
+        cls.cluster = Cluster(model=MODEL_FILE, gateway={"listen": "127.0.0.1:0"})
         cls.cluster.__enter__()
         cls.url = f"http://{cls.cluster.gateway}/v1"
         cls.client = openai.OpenAI(base_url=cls.url, api_key="none", max_retries=0)

@@ -13,7 +13,7 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-from harness import Cluster, require_model, run_in_environment
+from harness import MODEL as MODEL_FILE, Cluster, require_model, run_in_environment
 
 if __name__ == "__main__":
     run_in_environment("websockets==17.4")
@@ -59,7 +59,7 @@ class GatewayPageTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         keys = Path(folder.name) / "keys"
         keys.write_text(f"{KEY}\n")
-        cls.cluster = Cluster(gateway={"listen": "127.0.0.1:0", "api_keys_file": str(keys)}, overrides=["memory.0.price=1/h"])
+        cls.cluster = Cluster(model=MODEL_FILE, gateway={"listen": "127.0.0.1:0", "api_keys_file": str(keys)}, overrides=["memory.0.price=1/h"])
         cls.cluster.__enter__()
         cls.addClassCleanup(cls.cluster.__exit__)
         cls.browser = Browser()

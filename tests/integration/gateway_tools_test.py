@@ -10,7 +10,7 @@ import json
 import unittest
 from pathlib import Path
 
-from harness import Cluster, require_model, run_in_environment
+from harness import MODEL as MODEL_FILE, Cluster, require_model, run_in_environment
 
 if __name__ == "__main__":
     run_in_environment("openai==3.54.0")
@@ -49,7 +49,7 @@ class GatewayToolsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         require_model(cls("test_a_named_function_is_called"))
-        cls.cluster = Cluster(gateway={"listen": "127.0.0.1:0"}, chat_template=str(TEMPLATE))
+        cls.cluster = Cluster(model=MODEL_FILE, gateway={"listen": "127.0.0.1:0"}, chat_template=str(TEMPLATE))
         cls.cluster.__enter__()
         cls.client = openai.OpenAI(base_url=f"http://{cls.cluster.gateway}/v1", api_key="none", max_retries=0)
 
@@ -192,7 +192,7 @@ class ThoughtTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         require_model(cls("test_thoughts_are_apart_from_text"))
-        cls.cluster = Cluster(gateway={"listen": "127.0.0.1:0", "reasoning_parser": "think"},
+        cls.cluster = Cluster(model=MODEL_FILE, gateway={"listen": "127.0.0.1:0", "reasoning_parser": "think"},
                               chat_template=str(TEMPLATE), memory_nodes=1)
         cls.cluster.__enter__()
         cls.client = openai.OpenAI(base_url=f"http://{cls.cluster.gateway}/v1", api_key="none", max_retries=0)

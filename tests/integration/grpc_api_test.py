@@ -4,7 +4,7 @@
 
 import unittest
 
-from harness import Cluster, require_model, run_in_environment
+from harness import MODEL, Cluster, require_model, run_in_environment
 
 if __name__ == "__main__":
     run_in_environment("grpcio==1.85.1", "grpcio-reflection==1.85.1", "grpcio-health-checking==1.85.1")
@@ -19,7 +19,7 @@ class GrpcApiTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         require_model(cls("test_health_says_that_it_serves"))
-        cls.cluster = Cluster()
+        cls.cluster = Cluster(model=MODEL)
         cls.cluster.__enter__()
         # No web proxy of the environment.
         cls.channel = grpc.insecure_channel(cls.cluster.server, options=[("grpc.enable_http_proxy", 0)])

@@ -18,10 +18,10 @@ import time
 import unittest
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("LAMINA_BIN") or REPO / "build/release/bin")
+import short_model
+from places import BIN, MODEL, REPO
+
 UV = "uv==0.13.9"
-MODEL = REPO / "models/smollm2-135m-instruct.gguf"
 
 # Generous: sanitizers and busy machines are slow. A test that waits this long has failed anyway.
 START_SECONDS = 120
@@ -97,10 +97,11 @@ def require_model(test):
     raise unittest.SkipTest(reason)
 
 
-def cluster_file(model=MODEL, memory_nodes=2, capacity="256MiB", **keys):
-    """The text of a cluster file on a free port. `keys` are further top-level keys, as JSON."""
+def cluster_file(model=None, memory_nodes=2, capacity=None, **keys):
+    """The text of a cluster file on a free port, of the short model unless another is named. `keys` are further top-level keys, as JSON."""
+    capacity = capacity or ("256MiB" if model else "64MiB")
     config = {
-        "model": str(model),
+        "model": str(model or short_model.path()),
         "coordinator": {"listen": "127.0.0.1:0"},
         "compute": [{"name": "c0"}],
         "memory": [{"name": f"m{i}", "capacity": capacity} for i in range(memory_nodes)],

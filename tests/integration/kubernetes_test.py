@@ -203,7 +203,7 @@ class PodsTest(unittest.TestCase):
         config = next(d for d in documents if d["kind"] == "ConfigMap")["data"]["cluster.yaml"]
         (folder / "cluster.yaml").write_text(config)
         file = folder / "names.yaml"
-        file.write_text(harness.cluster_file(compute=[{"name": "c-0"}], memory=[{"name": n, "capacity": "64MiB"} for n in ("m-0", "m-1")],
+        file.write_text(harness.cluster_file(model=harness.MODEL, compute=[{"name": "c-0"}], memory=[{"name": n, "capacity": "64MiB"} for n in ("m-0", "m-1")],
                                              coordinator={"listen": "127.0.0.1:7400", "advertise": "lamina-coordinator:7400"}))
         subprocess.run([str(harness.REPO / "deploy/cluster.sh"), "certificates", "--cluster", str(file), "--state", str(folder / "state"), "--bin",
                         str(harness.BIN)], check=True, capture_output=True)

@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 
 import harness
-import short_model
 from policies import CANONICAL, answers
 
 # Open blocks are reserved for all that may run.
@@ -29,20 +28,19 @@ class KvFormsTest(unittest.TestCase):
     def test_requests_of_both_forms_run_at_once_with_the_tokens_of_each_alone(self):
         alone = {}
         for form in ("bf16", "int8"):
-            with short_model.cluster(attention=CANONICAL, kv=form, limits=LIMITS) as cluster:
+            with harness.Cluster(attention=CANONICAL, kv=form, limits=LIMITS) as cluster:
                 alone[form] = answers(self, cluster)
         self.assertNotEqual(alone["bf16"], alone["int8"])
         # Slots are few: requests are preempted.
-        with short_model.cluster(**BOTH, memory=[{"name": "m0", "capacity": "5MiB"}]) as cluster:
+        with harness.Cluster(**BOTH, memory=[{"name": "m0", "capacity": "5MiB"}]) as cluster:
             for forms in (["bf16", "int8"], ["int8", "bf16"], ["int8"], ["bf16"]):
                 expected = [alone[forms[i % len(forms)]][i] for i in range(len(alone["bf16"]))]
                 self.assertEqual(answers(self, cluster, forms, flag="--kv"), expected, forms)
             self.assertGreater(cluster.status()["preemptions"], 0)
-        for partition in ("request", "head"):
-            with short_model.cluster(memory_nodes=2, transport=["ucx"], partition=partition, **BOTH) as cluster:
-                expected = [alone[("bf16", "int8")[i % 2]][i] for i in range(len(alone["bf16"]))]
-                self.assertEqual(answers(self, cluster, ["bf16", "int8"], flag="--kv"), expected)
-                self.assertEqual(answers(self, cluster), alone["bf16"])  # Who names none.
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], partition="head", **BOTH) as cluster:
+            expected = [alone[("bf16", "int8")[i % 2]][i] for i in range(len(alone["bf16"]))]
+            self.assertEqual(answers(self, cluster, ["bf16", "int8"], flag="--kv"), expected)
+            self.assertEqual(answers(self, cluster), alone["bf16"])  # Who names none.
 
     def test_policies_that_fetch_activations_fetch_int8_and_say_why(self):
         with short_model.cluster(attention=CANONICAL, kv="int8", limits=LIMITS) as cluster:
@@ -69,7 +67,7 @@ class KvFormsTest(unittest.TestCase):
             return error.code, error.read().decode(), error.headers
 
     def test_only_answers_of_int8_say_that_they_are_lossy(self):
-        with short_model.cluster(**BOTH, gateway=GATEWAY, coordinator=COORDINATOR) as cluster:
+        with harness.Cluster(**BOTH, gateway=GATEWAY, coordinator=COORDINATOR) as cluster:
             for kv, word in ((None, None), ("bf16", None), ("int8", "kv_int8")):
                 for stream in (False, True):
                     status, text, headers = self.post(cluster, kv, stream=stream)
@@ -111,7 +109,7 @@ class KvFormsTest(unittest.TestCase):
 
     def test_a_form_that_is_not_prepared_is_refused_and_the_cluster_serves_on(self):
         words = "kv: 'int8' is not a form that this cluster prepares for policy attend_remote, which are bf16"
-        with short_model.cluster(limits=LIMITS, gateway=GATEWAY) as cluster:
+        with harness.Cluster(limits=LIMITS, gateway=GATEWAY) as cluster:
             for keys in ({}, {"stream": True}):
                 status, text, headers = self.post(cluster, "int8", **keys)
                 self.assertEqual(status, 400)

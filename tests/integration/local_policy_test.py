@@ -41,7 +41,7 @@ class LocalPolicyTest(unittest.TestCase):
         with harness.Cluster() as cluster:
             expected = answers(self, cluster)
         # Room for one sequence of the limit and a little.
-        with harness.Cluster(**local("7MiB", limits={"sequence_tokens_max": 256})) as cluster:
+        with harness.Cluster(**local("1500KiB", limits={"sequence_tokens_max": 256})) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.assertGreater(cluster.status()["preemptions"], 0)
             self.check_bench(cluster)
@@ -97,7 +97,7 @@ class LocalPolicyTest(unittest.TestCase):
             self.assertEqual(status["links"], [])  # Replicas have nothing to say to each other.
             for node in status["nodes"]:
                 self.assertGreater(node["kv_bytes_read"], 0, node["name"])
-            running = [cluster.popen("generate", "--prompt", "The capital of France is", "--max-tokens", "100",
+            running = [cluster.popen("generate", "--prompt", "The capital of France is", "--max-tokens", "300",
                                      "--ignore-eos", "--temperature", "0", "--json", stdout=subprocess.PIPE)
                        for _ in range(4)]
             cluster.await_true(lambda: all(lane["rows"] > 0 for lane in cluster.status()["lanes"]), "rows on both")
@@ -123,7 +123,7 @@ class LocalPolicyTest(unittest.TestCase):
                     self.assertGreater(second["kv_bytes_read"], 0)
 
     def test_a_node_too_small_for_one_request_says_how_much_it_needs(self):
-        with harness.Cluster(wait=False, **local("1MiB")) as cluster:
+        with harness.Cluster(model=harness.MODEL, wait=False, **local("1MiB")) as cluster:
             self.assertEqual(cluster.processes["c0"].wait(harness.START_SECONDS), 1)
             self.assertIn("compute node c0 has 1.0 MiB: room for 45 tokens", cluster.log("c0"))
 

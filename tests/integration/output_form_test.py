@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 from typing import Literal
 
-from harness import Cluster, json_lines, require_model, run_in_environment
+from harness import MODEL as MODEL_FILE, Cluster, json_lines, require_model, run_in_environment
 
 if __name__ == "__main__":
     run_in_environment("openai==3.54.0")
@@ -37,7 +37,7 @@ class FormTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         require_model(cls("test_a_model_of_pydantic_comes_back"))
-        cls.cluster = Cluster(gateway={"listen": "127.0.0.1:0"}, **cls.KEYS)
+        cls.cluster = Cluster(model=MODEL_FILE, gateway={"listen": "127.0.0.1:0"}, **cls.KEYS)
         cls.cluster.__enter__()
         cls.client = openai.OpenAI(base_url=f"http://{cls.cluster.gateway}/v1", api_key="none", max_retries=0)
 

@@ -27,7 +27,7 @@ class PackedWeightsTest(unittest.TestCase):
         with harness.Cluster(**weights("bf16")) as cluster:
             expected = answers(self, cluster)
             widened = compute_node(cluster.status())
-        self.assertGreater(widened["weight_bytes"], 240 * MIB)
+        self.assertGreater(widened["weight_bytes"], 88 * MIB)
         self.assertRegex(widened["kernels"], r", weights bf16 \d+\.\d MiB$")
         with harness.Cluster(**weights("auto")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
@@ -36,14 +36,14 @@ class PackedWeightsTest(unittest.TestCase):
             packed = compute_node(cluster.status())
             if "onednn" in packed["kernels"]:
                 self.skipTest("oneDNN multiplies here, which takes no blocks")
-            self.assertLess(packed["weight_bytes"], 96 * MIB)
+            self.assertLess(packed["weight_bytes"], 44 * MIB)
             self.assertRegex(packed["kernels"], r", weights Q4_1 \d+\.\d MiB, Q8_0 \d+\.\d MiB$")
         two = [{"name": name, "replica": "r", "shard": shard, "weights": "packed"} for shard, name in enumerate(("c0", "c1"))]
         with harness.Cluster(compute=two) as cluster:
             answers(self, cluster)
             for node in cluster.status()["nodes"]:
                 if node["role"] == "compute":
-                    self.assertLess(node["weight_bytes"], 96 * MIB)
+                    self.assertLess(node["weight_bytes"], 44 * MIB)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class PartitionTest(unittest.TestCase):
         """What the coordinator says when it refuses the cluster file. It must not listen."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "cluster.yaml"
-            file.write_text(harness.cluster_file(**keys))
+            file.write_text(harness.cluster_file(model=harness.MODEL, **keys))
             result = harness.run("--cluster", file, program="lamina-coordinator")
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertNotIn("listening", result.stderr)
@@ -78,11 +78,11 @@ class PartitionTest(unittest.TestCase):
         self.assertIn("in spans of 1024, but one request may have 8192", error)
 
     def test_auto_says_what_it_chose_and_why(self):
-        with harness.Cluster(memory_nodes=2, partition="auto", capacity="512MiB") as cluster:
+        with harness.Cluster(model=harness.MODEL, memory_nodes=2, partition="auto", capacity="512MiB") as cluster:
             self.assertIn("request; chosen because every memory node has room for",
                           cluster.status()["partition"])
             self.check_explanation(cluster)
-        with harness.Cluster(memory_nodes=2, partition="auto", capacity="160MiB") as cluster:
+        with harness.Cluster(model=harness.MODEL, memory_nodes=2, partition="auto", capacity="160MiB") as cluster:
             self.assertRegex(cluster.status()["partition"],
                              "^(head|token_range): .*; chosen because a request of 8192 tokens does "
                              "not fit into every memory node")
@@ -125,7 +125,7 @@ class PartitionTest(unittest.TestCase):
 
     def test_a_lost_node_costs_the_tokens_that_lay_there(self):
         # Spans of 256 tokens.
-        with harness.Cluster(memory_nodes=3, partition="token_range", limits={"sequence_tokens_max": 2048}) as cluster:
+        with harness.Cluster(model=harness.MODEL, memory_nodes=3, partition="token_range", limits={"sequence_tokens_max": 2048}) as cluster:
             wanted = self.answers_of(cluster, self.start_requests(cluster))
 
             processes = self.start_requests(cluster)
@@ -147,7 +147,7 @@ class PartitionTest(unittest.TestCase):
             self.assertLessEqual(computed, 2)  # That from which the next one is sampled.
 
     def test_status_shows_the_shares(self):
-        with harness.Cluster(memory_nodes=2, partition="head") as cluster:
+        with harness.Cluster(model=harness.MODEL, memory_nodes=2, partition="head") as cluster:
             words = cluster.lamina("status").stdout
             self.assertRegex(words, r"KV: +by head: m0 [12], m1 [12] of 3 KV heads; the slowest takes "
                                     r"\d+\.\d\d times an even split's time")

@@ -33,11 +33,11 @@ class PoliciesTest(unittest.TestCase):
         harness.require_model(self)
 
     def test_requests_of_two_policies_run_at_once_with_the_tokens_of_each_alone(self):
-        with short_model.cluster(attention=CANONICAL) as cluster:
+        with harness.Cluster(attention=CANONICAL) as cluster:
             expected = answers(self, cluster)
         both = several("attend_remote", "fetch_heads", fetch={"window": "16MiB"})
         # Slots are few: requests are preempted.
-        with short_model.cluster(**both, memory=[{"name": "m0", "capacity": "1500KiB"}]) as cluster:
+        with harness.Cluster(**both, memory=[{"name": "m0", "capacity": "1500KiB"}]) as cluster:
             for policies in (["attend_remote", "fetch_heads"], ["fetch_heads", "attend_remote"]):
                 self.assertEqual(answers(self, cluster, policies), expected)
             status = cluster.status()
@@ -47,17 +47,17 @@ class PoliciesTest(unittest.TestCase):
             # Both ways of attending were used.
             self.assertGreater(nodes["c0"]["kv_bytes_read"], 0)
             self.assertGreater(nodes["m0"]["kv_bytes_read"], 0)
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **{**both, "limits": short_model.LONG}) as cluster:
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **{**both, "limits": short_model.LONG}) as cluster:
             self.assertEqual(answers(self, cluster, ["fetch_heads", "attend_remote"]), expected)
             self.check_kill(cluster)
 
     def test_recomputation_is_of_those_alone_who_ask_for_it(self):
-        with short_model.cluster(attention=CANONICAL) as cluster:
+        with harness.Cluster(attention=CANONICAL) as cluster:
             expected = answers(self, cluster)
         three = several("attend_remote", "fetch_recompute", "fetch_heads",
                         fetch={"window": "24MiB", "recompute_percent": 50})
         # Slots are few, and larger by the activations: requests are preempted.
-        with short_model.cluster(**three, memory=[{"name": "m0", "capacity": "3500KiB"}]) as cluster:
+        with harness.Cluster(**three, memory=[{"name": "m0", "capacity": "3500KiB"}]) as cluster:
             self.assertEqual(cluster.status()["policy"], "attend_remote")
             # The second time prompts are found, whoever stored them.
             for policies in (["fetch_recompute", "attend_remote", "fetch_heads"], ["fetch_recompute"], ["attend_remote", "fetch_recompute"]):
@@ -66,14 +66,14 @@ class PoliciesTest(unittest.TestCase):
             self.assertGreater(status["preemptions"], 0)
             self.assertTrue(status["fetch_choice"].startswith("50% of tokens recomputed, as configured; lines fitted"), status["fetch_choice"])
             self.assertIn("fetch_recompute 0 running", cluster.lamina("status").stdout)
-        with short_model.cluster(memory_nodes=2, transport=["ucx"], **{**three, "limits": short_model.LONG}, gateway=GATEWAY) as cluster:
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **three, gateway=GATEWAY) as cluster:
             self.assertEqual(answers(self, cluster, ["fetch_heads", "fetch_recompute"]), expected)
             self.assertEqual(self.post(cluster, "fetch_recompute")[0], 200)
-            self.check_kill(cluster, ("attend_remote", "fetch_recompute"))
 
-    def check_kill(self, cluster, names=("attend_remote", "fetch_heads")):
+    def check_kill(self, cluster):
         """A lost memory node costs nobody a token, whatever the policy; meanwhile status counts who runs."""
         alone = json.loads(cluster.lamina(*short_model.ENDLESS).stdout)["token_ids"]
+        names = ("attend_remote", "fetch_heads")
         running = [cluster.popen(*short_model.ENDLESS, "--policy", name, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                    for name in names]
 
@@ -103,7 +103,7 @@ class PoliciesTest(unittest.TestCase):
 
     def test_only_the_answers_of_a_lossy_policy_say_that_they_are(self):
         three = several("attend_remote", "fetch_heads", "fetch_sparse", fetch={"window": "16MiB", "caching_ratio": 0.2})
-        with short_model.cluster(**three, gateway=GATEWAY, coordinator=COORDINATOR) as cluster:
+        with harness.Cluster(**three, gateway=GATEWAY, coordinator=COORDINATOR) as cluster:
             for policy, word in ((None, None), ("attend_remote", None), ("fetch_sparse", WORD), ("fetch_heads", None)):
                 status, text, headers = self.post(cluster, policy)
                 self.assertEqual(status, 200, text)
@@ -154,7 +154,7 @@ class PoliciesTest(unittest.TestCase):
     def test_a_policy_that_is_not_prepared_is_refused_and_the_cluster_serves_on(self):
         both = several("attend_remote", "fetch_heads", fetch={"window": "16MiB"})
         words = "policy: 'fetch_sparse' is not one that this cluster prepares, which are attend_remote, fetch_heads"
-        with short_model.cluster(**both, gateway=GATEWAY) as cluster:
+        with harness.Cluster(**both, gateway=GATEWAY) as cluster:
             for keys in ({}, {"stream": True}):
                 status, text, headers = self.post(cluster, "fetch_sparse", **keys)
                 self.assertEqual(status, 400)

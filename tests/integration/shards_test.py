@@ -27,7 +27,7 @@ class ShardsTest(unittest.TestCase):
     def setUpClass(cls):
         harness.require_model(cls())
         cls.goldens = json.loads(GOLDENS.read_text())
-        cls.cluster = harness.Cluster(compute=shards(2))
+        cls.cluster = harness.Cluster(model=harness.MODEL, compute=shards(2))
         cls.cluster.__enter__()
         cls.addClassCleanup(cls.cluster.__exit__)
 
@@ -103,7 +103,7 @@ class ShardsTest(unittest.TestCase):
         self.assertEqual(self.tokens(self.cluster), alone)
         for other in others:
             self.assertEqual(other.wait(harness.COMMAND_SECONDS), 0)
-        with harness.Cluster(compute=shards(2), partition="head", memory_nodes=3, capacity="512MiB",
+        with harness.Cluster(model=harness.MODEL, compute=shards(2), partition="head", memory_nodes=3, capacity="512MiB",
                              pipeline={"mode": "sequential"}, prefill={"chunk_tokens": 16}) as cluster:
             self.assertEqual(self.tokens(cluster), alone)
 
@@ -122,13 +122,13 @@ class ShardsTest(unittest.TestCase):
         self.assertEqual(self.tokens(self.cluster), first)
 
     def test_three_shards(self):
-        with harness.Cluster(compute=shards(3)) as cluster:
+        with harness.Cluster(model=harness.MODEL, compute=shards(3)) as cluster:
             self.check_logits(cluster, 2)
             self.assertIn("c0 1 and 512, c1 1 and 512, c2 1 and 512", cluster.status()["stages"])
 
     def test_more_shards_than_heads_are_refused_before_serving(self):
         with self.assertRaises(harness.ClusterError) as refused:
-            harness.Cluster(compute=shards(4)).__enter__()
+            harness.Cluster(model=harness.MODEL, compute=shards(4)).__enter__()
         self.assertIn("this model has 3 KV heads and 1536 columns: take fewer shards, or stages", str(refused.exception))
 
 

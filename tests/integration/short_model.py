@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The quick start's model with its first few layers alone.
 
-It speaks nonsense, with the tokenizer, shapes and weights of a real model, in 40% of the processor's time. It is for tests
-that hold answers of one cluster against those of another; what is held against other programs takes the whole model.
+It speaks nonsense, with the tokenizer, shapes and weights of a real model, in 40% of the processor's time. It is what
+clusters of tests serve that name no model; what is held against other programs takes the whole one.
 """
 
 import os
@@ -10,9 +10,9 @@ import re
 import struct
 import sys
 
-import harness
+from places import BIN, MODEL, REPO
 
-sys.path.append(str(harness.REPO / "bench"))  # Behind the tests, which have names of theirs.
+sys.path.append(str(REPO / "bench"))  # Behind the tests, which have names of theirs.
 from widen_gguf import Reader  # noqa: E402
 
 LAYERS = 6
@@ -61,15 +61,11 @@ def shortened(data):
 
 
 def path():
-    """Where the model is. It stays in the build folder for the next time."""
-    target = harness.BIN.parent / f"{harness.MODEL.stem}-{LAYERS}-layers.gguf"
-    if not target.exists() or target.stat().st_mtime < harness.MODEL.stat().st_mtime:
+    """Where the model is, with the name of the whole one. It stays in the build folder for the next time."""
+    target = BIN.parent / f"{LAYERS}-layers" / MODEL.name
+    if MODEL.exists() and (not target.exists() or target.stat().st_mtime < MODEL.stat().st_mtime):
+        target.parent.mkdir(exist_ok=True)
         part = target.with_suffix(f".{os.getpid()}.part")
-        part.write_bytes(shortened(memoryview(harness.MODEL.read_bytes())))
+        part.write_bytes(shortened(memoryview(MODEL.read_bytes())))
         part.rename(target)  # Another test may have been as fast.
     return target
-
-
-def cluster(**keys):
-    """harness.Cluster() with this model."""
-    return harness.Cluster(**{"model": path(), **keys})

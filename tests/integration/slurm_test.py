@@ -130,7 +130,7 @@ class SlurmCase(unittest.TestCase):
 
     def wanted(self):
         if not self.whole:
-            with harness.Cluster() as cluster:
+            with harness.Cluster(model=harness.MODEL) as cluster:
                 self.whole.append(cluster.lamina("generate", *PROMPT, "--max-tokens", str(TOKENS)).stdout)
         return self.whole[0]
 

@@ -31,7 +31,7 @@ class SmolLm2FidelityTest(unittest.TestCase):
     def setUpClass(cls):
         harness.require_model(cls())
         cls.goldens = json.loads(GOLDENS.read_text())
-        cls.cluster = harness.Cluster()
+        cls.cluster = harness.Cluster(model=harness.MODEL)
         cls.cluster.__enter__()
         cls.addClassCleanup(cls.cluster.__exit__)
 

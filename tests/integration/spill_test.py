@@ -11,7 +11,7 @@ import unittest
 import harness
 
 REQUESTS = 8
-TOKENS = 160
+TOKENS = 128
 PROMPT = "Tell me the story of the number {}, from its childhood to its old age, and leave nothing out of it, please."
 LIMITS = {"sequence_tokens_max": 512, "running_max": 16}
 
@@ -23,7 +23,7 @@ class SpillTest(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-spill-test-")
         self.addCleanup(self.folder.cleanup)
 
-    def cluster(self, nodes=1, capacity="20MiB", spills=True, **keys):
+    def cluster(self, nodes=1, capacity="4MiB", spills=True, **keys):
         spill = {"spill": {"path": self.folder.name, "capacity": "256MiB"}} if spills else {}
         memory = [{"name": f"m{i}", "capacity": capacity, **spill} for i in range(nodes)]
         return harness.Cluster(memory=memory, limits=LIMITS, **keys)
@@ -60,7 +60,7 @@ class SpillTest(unittest.TestCase):
     def test_tokens_are_those_of_a_cluster_with_room(self):
         expected = self.with_room()
         for nodes, keys in ((1, {}), (2, {"partition": "head"})):
-            with self.subTest(nodes=nodes), self.cluster(nodes, capacity=f"{20 // nodes}MiB", **keys) as cluster:
+            with self.subTest(nodes=nodes), self.cluster(nodes, capacity=f"{4 // nodes}MiB", **keys) as cluster:
                 self.check(cluster, expected)
                 self.assertIn("spill:    m0 ", cluster.lamina("status").stdout)
                 self.assertEqual(os.listdir(self.folder.name), [])
@@ -69,7 +69,8 @@ class SpillTest(unittest.TestCase):
 
     def test_tokens_are_those_of_a_cluster_with_room_where_kv_is_int8(self):
         expected = self.with_room(kv="int8")
-        with self.cluster(kv="int8", capacity="40MiB") as cluster:
+        # Open blocks of sixteen take 4.5 of them.
+        with self.cluster(kv="int8", capacity="6656KiB") as cluster:
             self.check(cluster, expected)
 
     def test_tokens_are_those_of_a_cluster_with_room_where_kv_is_fetched(self):
@@ -108,7 +109,7 @@ class SpillTest(unittest.TestCase):
 
     def test_a_folder_that_is_not_there_is_told_at_start(self):
         spill = {"path": f"{self.folder.name}/nowhere", "capacity": "1MiB"}
-        memory = [{"name": "m0", "capacity": "20MiB", "spill": spill}]
+        memory = [{"name": "m0", "capacity": "4MiB", "spill": spill}]
         with self.assertRaisesRegex(harness.ClusterError, "nowhere: no file can be made there"):
             with harness.Cluster(memory=memory, limits=LIMITS):
                 pass

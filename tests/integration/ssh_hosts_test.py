@@ -42,7 +42,7 @@ class SshHostsCase(unittest.TestCase):
     def write_file(self, machines, **keys):
         address = machines.addresses[machines.operator]
         text = harness.cluster_file(
-            gateway={"listen": "127.0.0.1:0"},
+            model=harness.MODEL, gateway={"listen": "127.0.0.1:0"},
             **{"coordinator": {"listen": f"{address}:0"},
                "compute": [{"name": "c0", "host": "n1"}],
                "memory": [{"name": "m0", "host": "n2", "capacity": "256MiB"}, {"name": "m1", "host": "n3", "capacity": "256MiB"}],
@@ -79,7 +79,7 @@ class SshHostsCase(unittest.TestCase):
 class WholeTest(SshHostsCase):
 
     def test_from_nothing_to_the_text_of_one_host_and_back(self):
-        with harness.Cluster() as cluster:
+        with harness.Cluster(model=harness.MODEL) as cluster:
             wanted = generate(cluster.server)
         with Machines(["n1", "n2", "n3"]) as machines:
             for name in machines.remote:

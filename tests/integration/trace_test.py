@@ -7,7 +7,7 @@ import json
 import subprocess
 import unittest
 
-from harness import COMMAND_SECONDS, Cluster, require_model
+from harness import COMMAND_SECONDS, MODEL, Cluster, require_model
 
 LAYERS = 30
 LANES = 2
@@ -19,7 +19,7 @@ class TraceTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         require_model(cls("test_rows_nest"))
-        cls.cluster = Cluster(memory_nodes=2, pipeline={"lanes": LANES})
+        cls.cluster = Cluster(model=MODEL, memory_nodes=2, pipeline={"lanes": LANES})
         cls.cluster.__enter__()
         cls.requests = []
         try:

@@ -27,11 +27,11 @@ class WeightsBudgetTest(unittest.TestCase):
         harness.require_model(self)
 
     def test_tokens_are_those_of_weights_that_stay(self):
-        with short_model.cluster(attention=CANONICAL, compute=[{"name": "c0", "weights": "bf16"}]) as cluster:
+        with harness.Cluster(attention=CANONICAL, compute=[{"name": "c0", "weights": "bf16"}]) as cluster:
             expected = answers(self, cluster)
             all_weights = cluster.status()["nodes"][0]["weight_bytes"]
         with tempfile.TemporaryDirectory() as store:
-            with short_model.cluster(attention=CANONICAL, **streaming(weights_store=store)) as cluster:
+            with harness.Cluster(attention=CANONICAL, **streaming(weights_store=store)) as cluster:
                 self.assertEqual(answers(self, cluster), expected)
                 status = cluster.status()
                 self.assertLess(status["nodes"][0]["weight_bytes"], 85 * MIB)
@@ -48,20 +48,20 @@ class WeightsBudgetTest(unittest.TestCase):
                 cluster.await_true(lambda: serves(cluster), "c0 again", ["c0", "m1"])
                 self.assertEqual(answers(self, cluster), expected)
                 self.assertEqual(list(Path(store).iterdir()), [])
-        with short_model.cluster(policy="local", memory=[], attention=CANONICAL, **streaming(capacity="256MiB")) as cluster:
+        with harness.Cluster(policy="local", memory=[], attention=CANONICAL, **streaming(capacity="256MiB")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
         # K and V are made again with weights that come.
         for policy, fetch in [("fetch_recompute", {"recompute_percent": 60}), ("fetch_hybrid", {"activation_percent": 60})]:
-            with short_model.cluster(policy=policy, fetch={"window": "16MiB", **fetch}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
+            with harness.Cluster(policy=policy, fetch={"window": "16MiB", **fetch}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
                 self.assertEqual(answers(self, cluster), expected)
-        with short_model.cluster(policy="fetch_heads", fetch={"window": "16MiB"}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
+        with harness.Cluster(policy="fetch_heads", fetch={"window": "16MiB"}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
             self.assertEqual(answers(self, cluster), expected)
 
     def test_lanes_share_what_comes(self):
-        with short_model.cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
+        with harness.Cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
             expected = answers(self, cluster)
         for keys in ({}, {"policy": "fetch_heads", "fetch": {"window": "16MiB"}, "limits": {"sequence_tokens_max": 256}}):
-            with short_model.cluster(pipeline={"lanes": 3}, **keys, **streaming("38MiB", weights="packed")) as cluster:
+            with harness.Cluster(pipeline={"lanes": 3}, **keys, **streaming("38MiB", weights="packed")) as cluster:
                 found = answers(self, cluster)
                 self.assertEqual([tokens for tokens, _ in found], [tokens for tokens, _ in expected])
                 self.assertEqual(len(cluster.status()["lanes"]), 3)
@@ -72,28 +72,28 @@ class WeightsBudgetTest(unittest.TestCase):
 
     def test_tokens_are_chosen_as_with_weights_that_stay(self):
         sparse = {"fetch": {"window": "16MiB", "caching_ratio": 0.5}, "limits": {"sequence_tokens_max": 256}, "attention": CANONICAL}
-        with short_model.cluster(policy="fetch_sparse", **sparse, compute=[{"name": "c0", "weights": "packed"}]) as cluster:
+        with harness.Cluster(policy="fetch_sparse", **sparse, compute=[{"name": "c0", "weights": "packed"}]) as cluster:
             expected = answers(self, cluster)
         both = ["attend_remote", "fetch_sparse"]
-        with short_model.cluster(policies=both, pipeline={"lanes": 2}, **sparse, **streaming("38MiB", weights="packed")) as cluster:
+        with harness.Cluster(policies=both, pipeline={"lanes": 2}, **sparse, **streaming("38MiB", weights="packed")) as cluster:
             self.assertEqual(answers(self, cluster, ["fetch_sparse"]), expected)
             mixed = answers(self, cluster, both)  # Every second request is served by fetch_sparse.
             self.assertEqual(mixed[1::2], expected[1::2])
             self.assertNotEqual(mixed[0::2], expected[0::2])
 
     def test_weights_come_in_the_blocks_of_their_file(self):
-        with short_model.cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
+        with harness.Cluster(compute=[{"name": "c0", "weights": "packed"}]) as cluster:
             expected = answers(self, cluster)
             if "onednn" in cluster.status()["nodes"][0]["kernels"]:
                 self.skipTest("oneDNN multiplies here, which takes no blocks")
         for form in ("packed", "auto"):  # Auto packs what it can, since they do not fit as bf16.
-            with short_model.cluster(**streaming("38MiB", weights=form)) as cluster:
+            with harness.Cluster(**streaming("38MiB", weights=form)) as cluster:
                 self.assertEqual(answers(self, cluster), expected)
                 status = cluster.status()
                 self.assertLess(status["nodes"][0]["weight_bytes"], 38 * MIB)
                 self.assertRegex(cluster.log("c0"), r"weights: \d+ of 7 slices come from .* all are Q4_1 \d+\.\d MiB, Q8_0 \d+\.\d MiB")
         # All of them fit in a budget that those of bf16 exceed.
-        with short_model.cluster(**streaming(weights="packed")) as cluster:
+        with harness.Cluster(**streaming(weights="packed")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
             self.assertNotIn("slices come from", cluster.log("c0"))
 

@@ -53,11 +53,10 @@ class VerbsClusterTest(unittest.TestCase):
 
     def test_data_keeps_to_the_network_of_the_file(self):
         """By rule verbs takes rxe0; the network of the cluster file is that of rxe1."""
-        for network in ("198.51.100.0/24", "dummy1"):
-            with cluster_over("verbs", memory_nodes=1, network=network) as cluster:
-                self.assertEqual(tokens(cluster), self.wanted)
-                links = cluster.status()["links"]
-            self.assertEqual({link["path"] for link in links}, {"verbs rxe1"}, links)
+        with cluster_over("verbs", memory_nodes=1, network="198.51.100.0/24") as cluster:
+            self.assertEqual(tokens(cluster), self.wanted)
+            links = cluster.status()["links"]
+        self.assertEqual({link["path"] for link in links}, {"verbs rxe1"}, links)
 
     def test_k_and_v_that_are_fetched(self):
         """By few windows of K and V, which are used over and over."""

@@ -21,11 +21,11 @@ import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
-# What scheduler_sim_replay is told of a world: these in all combinations, others alone and with "kept".
+# What scheduler_sim_replay is told of a world: these in all combinations, others alone, with "kept", and with windows and beams.
 WORDS = ("kept", "windows", "beams", "int8")
 OTHERS = (("spills",), ("spills", "int8"), ("paths",), ("pool",), ("forms",), ("spans",))
 WORLDS = [tuple(itertools.compress(WORDS, chosen)) for chosen in itertools.product((0, 1), repeat=len(WORDS))]
-WORLDS += [(*other, *kept) for other in OTHERS for kept in ((), ("kept",))]
+WORLDS += [(*other, *more) for other in OTHERS for more in ((), ("kept",), ("kept", "windows", "beams"))]
 SEEDS_AT_ONCE = 250
 TRACE_LINES = 20
 # A world that stands still is a failure too.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thousand worlds, each another seed: every client sees exactly its tokens, every slot has one
-// owner, everything ends. On a failure the message says how to replay the seed.
+// Hundreds of worlds, each another seed: every client sees exactly its tokens, every slot has one
+// owner, everything ends. On a failure the message says how to replay the seed. night.py runs many
+// more of them.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +19,10 @@
 namespace lamina::sim {
 namespace {
 
-constexpr uint64_t kSeeds = 1000;
+// Enough for what is counted below; worlds that seldom get there have more of them. Twice as many
+// have every mixture of the options that are drawn by remainders of 2, 5, 7 and 11.
+constexpr uint64_t kSeeds = 400;
+constexpr uint64_t kSeedsOfBeams = 334;
 constexpr uint64_t kSeedsToFindABug = 200;
 
 std::string HowToReplay(uint64_t seed, const SimReport& report) {
@@ -30,16 +34,17 @@ std::string HowToReplay(uint64_t seed, const SimReport& report) {
   return text;
 }
 
-TEST(SchedulerSimTest, EveryClientSeesItsTokensAndEverythingEndsUnderAThousandSeeds) {
+TEST(SchedulerSimTest, EveryClientSeesItsTokensAndEverythingEnds) {
+  constexpr uint64_t kPlainSeeds = 600;
   SimReach reach;
   uint64_t events = 0;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= kPlainSeeds; ++seed) {
     const SimReport report = SimWorld({.seed = seed}).Run();
     ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
     reach.Add(report.reach);
     events += report.events;
   }
-  std::cout << kSeeds << " seeds, " << events << " events: " << reach.ToString() << "\n";
+  std::cout << kPlainSeeds << " seeds, " << events << " events: " << reach.ToString() << "\n";
 
   EXPECT_GT(reach.tokens, 10'000);
   EXPECT_GT(reach.scores, 100);
@@ -114,8 +119,9 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsInt8) {
 // K and V go to spill tiers that are small and fail at times, and come back.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsSpilled) {
   for (const bool kept : {false, true}) {
+    const uint64_t seeds = kept ? 2000 : 1000;
     SimReach reach;
-    for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+    for (uint64_t seed = 1; seed <= seeds; ++seed) {
       const SimReport report = SimWorld({.seed = seed,
                                          .prefix_cache = kept,
                                          .windows = seed % 5 == 0,
@@ -126,7 +132,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsSpilled) {
       ASSERT_EQ(report.failure, "") << "kept " << kept << " " << HowToReplay(seed, report);
       reach.Add(report.reach);
     }
-    std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+    std::cout << seeds << " seeds: " << reach.ToString() << "\n";
 
     EXPECT_GT(reach.spilled, 1000);
     EXPECT_GT(reach.restored, 500);
@@ -168,14 +174,14 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearched) {
   for (const bool kept : {false, true}) {
     for (const bool windows : {false, true}) {
       SimReach reach;
-      for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      for (uint64_t seed = 1; seed <= kSeedsOfBeams; ++seed) {
         const SimReport report =
             SimWorld({.seed = seed, .prefix_cache = kept, .windows = windows, .beams = true}).Run();
         ASSERT_EQ(report.failure, "")
             << "kept " << kept << " windows " << windows << " " << HowToReplay(seed, report);
         reach.Add(report.reach);
       }
-      std::cout << kSeeds << " seeds: " << reach.ToString() << "\n";
+      std::cout << kSeedsOfBeams << " seeds: " << reach.ToString() << "\n";
 
       EXPECT_GT(reach.beam_answers, 1000);
       EXPECT_GT(reach.beams_shared, 10'000);
@@ -190,7 +196,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearched) {
 // With INT8 beams share closed blocks, and compute the open one again.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearchedInInt8) {
   SimReach reach;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= kSeedsOfBeams; ++seed) {
     const SimReport report = SimWorld({.seed = seed,
                                        .prefix_cache = seed % 4 > 1,
                                        .windows = seed % 2 != 0,
@@ -200,7 +206,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearchedInInt8) {
     ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
     reach.Add(report.reach);
   }
-  std::cout << kSeeds << " seeds: " << reach.ToString() << "\n";
+  std::cout << kSeedsOfBeams << " seeds: " << reach.ToString() << "\n";
 
   EXPECT_GT(reach.beam_answers, 1000);
   EXPECT_GT(reach.beams_shared, 10'000);
@@ -213,7 +219,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereBeamsAreSearchedInInt8) {
 // lane of its path, and whose activations are asked for has them.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheirPath) {
   SimReach reach;
-  for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= 5 * kSeeds; ++seed) {
     const SimReport report = SimWorld({.seed = seed,
                                        .prefix_cache = seed % 2 == 0,
                                        .windows = seed % 5 == 0,
@@ -224,7 +230,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheirPath) {
     ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
     reach.Add(report.reach);
   }
-  std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+  std::cout << 5 * kSeeds << " seeds: " << reach.ToString() << "\n";
 
   EXPECT_GT(reach.path_changes, 1000);
   EXPECT_GT(reach.paths_side_by_side, 1000);
@@ -271,19 +277,19 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheFormOfKv) {
 // K and V are not, and none waits for ever for a lane there.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereReplicasKeepKv) {
   SimReach reach;
-  for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= 3 * kSeeds; ++seed) {
     const SimReport report = SimWorld({.seed = seed,
                                        .prefix_cache = seed % 2 == 0,
                                        .windows = seed % 5 == 0,
                                        .beams = seed % 7 == 0,
                                        .int8 = seed % 11 == 0,
-                                       .spills = seed % 13 == 0,
+                                       .spills = seed % 9 == 0,
                                        .pool = true})
                                  .Run();
     ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
     reach.Add(report.reach);
   }
-  std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+  std::cout << 3 * kSeeds << " seeds: " << reach.ToString() << "\n";
 
   EXPECT_GT(reach.homes_changed, 1000);
   EXPECT_GT(reach.replicas_side_by_side, 10'000);
@@ -304,7 +310,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereReplicasKeepKv) {
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereSequencesAreCut) {
   for (const bool kept : {false, true}) {
     SimReach reach;
-    const uint64_t seeds = kept ? 2 * kSeeds : kSeeds;
+    const uint64_t seeds = kept ? 4 * kSeeds : kSeeds;
     for (uint64_t seed = 1; seed <= seeds; ++seed) {
       const SimReport report = SimWorld({.seed = seed,
                                          .prefix_cache = kept,
@@ -361,8 +367,8 @@ TEST(SchedulerSimTest, SameSeedGivesSameTrace) {
 class PlantedBugTest : public testing::TestWithParam<PlantedBug> {};
 
 TEST_P(PlantedBugTest, IsFound) {
-  uint64_t found = 0;
-  for (uint64_t seed = 1; seed <= kSeedsToFindABug; ++seed) {
+  bool found = false;
+  for (uint64_t seed = 1; seed <= kSeedsToFindABug && !found; ++seed) {
     const bool kept = GetParam() == PlantedBug::kPrefixTooLong ||
                       GetParam() == PlantedBug::kArenaWiped ||
                       GetParam() == PlantedBug::kHoleLeft || GetParam() == PlantedBug::kBareNotSaid;
@@ -371,21 +377,21 @@ TEST_P(PlantedBugTest, IsFound) {
     const bool spills = GetParam() == PlantedBug::kSpillNotAwaited ||
                         GetParam() == PlantedBug::kRestoreNotAwaited ||
                         GetParam() == PlantedBug::kDropLost;
-    found += !SimWorld({.seed = seed,
-                        .bug = GetParam(),
-                        .prefix_cache = kept,
-                        .windows = windows,
-                        .beams = beams,
-                        .spills = spills,
-                        .paths = GetParam() == PlantedBug::kPathOfAnother ||
-                                 GetParam() == PlantedBug::kBareNotSaid,
-                        .pool = GetParam() == PlantedBug::kHomeOfAnother,
-                        .forms = GetParam() == PlantedBug::kFormOfAnother,
-                        .spans = GetParam() == PlantedBug::kHoleLeft})
-                  .Run()
-                  .failure.empty();
+    found = !SimWorld({.seed = seed,
+                       .bug = GetParam(),
+                       .prefix_cache = kept,
+                       .windows = windows,
+                       .beams = beams,
+                       .spills = spills,
+                       .paths = GetParam() == PlantedBug::kPathOfAnother ||
+                                GetParam() == PlantedBug::kBareNotSaid,
+                       .pool = GetParam() == PlantedBug::kHomeOfAnother,
+                       .forms = GetParam() == PlantedBug::kFormOfAnother,
+                       .spans = GetParam() == PlantedBug::kHoleLeft})
+                 .Run()
+                 .failure.empty();
   }
-  EXPECT_GT(found, 0);
+  EXPECT_TRUE(found);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -403,7 +409,7 @@ INSTANTIATE_TEST_SUITE_P(
 // cut, too.
 TEST(SchedulerSimTest, SlotsThatAreSaidToBeKeptAndAreNotAreReadByARow) {
   uint64_t read = 0;
-  for (uint64_t seed = 1; seed <= kSeedsToFindABug; ++seed) {
+  for (uint64_t seed = 1; seed <= kSeedsToFindABug && read <= 20u; ++seed) {
     const SimReport report =
         SimWorld(
             {.seed = seed, .bug = PlantedBug::kArenaWiped, .prefix_cache = true, .spans = true})

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <map>
 #include <memory>
@@ -42,7 +43,8 @@ class IdleNode final : public NodePort {
     engine_.NodePrepared(source(), epoch_, {.region = "region"});
   }
   void Connect(const plan::EpochPeers&) override { engine_.NodeReady(source(), epoch_); }
-  void Leave(const std::string&) override {}
+  void Leave(const std::string&) override { ++let_go_; }
+  int let_go() const { return let_go_; }
   void Dismiss() override {}
   void SendPlan(const plan::StepPlan&) override {}
   void StartTrace(Nanos) override {}
@@ -55,6 +57,12 @@ class IdleNode final : public NodePort {
   const std::string name_;
   Engine& engine_;
   uint64_t epoch_ = 0;
+  std::atomic<int> let_go_ = 0;
+};
+
+class StandingClock final : public Clock {
+ public:
+  Nanos Now() const override { return Seconds(1); }
 };
 
 class EngineTest : public ::testing::Test {
@@ -105,7 +113,8 @@ class EngineTest : public ::testing::Test {
 
   const EngineOptions options_ = OneComputeTwoMemoryNodes();
   const test_support::IdTokenizer tokenizer_{kVocabulary};
-  Engine engine_{options_, tokenizer_, RealClock()};
+  StandingClock clock_;
+  Engine engine_{options_, tokenizer_, clock_};
   std::map<std::string, std::shared_ptr<IdleNode>> nodes_;
 };
 
@@ -122,6 +131,19 @@ TEST_F(EngineTest, AStatusBehindADepartureInOneBatchIsTaken) {
   for (const NodeReport& node : engine_.GetStatus().nodes) {
     EXPECT_EQ(node.busy_share, node.member.name == "m0" ? 0 : 0.5) << node.member.name;
   }
+}
+
+// The clock stands still: nobody waits for others who might ask, too.
+TEST_F(EngineTest, ACoordinatorThatEndsLetsGoWhoeverAsksAtOnce) {
+  engine_.NodeLeaving(nodes_.at("m0")->source());
+  engine_.GetStatus();
+  EXPECT_EQ(nodes_.at("m0")->let_go(), 0);
+  engine_.Drain([] {});
+  engine_.NodeLeaving(nodes_.at("m1")->source());
+  while (nodes_.at("m0")->let_go() + nodes_.at("m1")->let_go() < 2) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(nodes_.at("c0")->let_go(), 0);
 }
 
 }  // namespace
