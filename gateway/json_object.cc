@@ -215,7 +215,7 @@ absl::Status JsonObject::Refuse(absl::string_view name, const std::vector<Json>&
 
 absl::Status JsonObject::RefuseUnknown() const {
   for (const auto& [name, value] : value_.items()) {
-    if (!known_.contains(name)) {
+    if (!value.is_null() && !known_.contains(name)) {
       return BadField(PathOf(name), "unknown_parameter",
                       absl::StrCat("unknown parameter '", PathOf(name), "'"));
     }

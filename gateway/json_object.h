@@ -4,7 +4,8 @@
 // as clients send it. Every mistake names the field, what was expected and what came, with OpenAI's
 // code for it.
 //
-// Fields that were read or named once are known; RefuseUnknown() names the first of the others.
+// Fields that were read or named once are known; RefuseUnknown() names the first of the others that
+// is not null.
 
 #pragma once
 

@@ -100,6 +100,22 @@ TEST(MessagesTest, AnAnswerThatWasBegunIsContinued) {
   EXPECT_EQ(chat["thinking_token_budget"], 5);
 }
 
+TEST(MessagesTest, AnswersComeBackAsClientsGotThem) {
+  const Json chat = Chat(TranslateMessages(Json::parse(R"({"model":"m","max_tokens":9,"messages":[
+        {"role":"user","content":"Hi","id":"1"},
+        {"role":"assistant","stop_reason":"tool_use","content":[
+          {"type":"thinking","thinking":"T","signature":"","x":1},
+          {"type":"text","text":"A","citations":null,"parsed_output":{"a":1}},
+          {"type":"tool_use","id":"c1","name":"f","input":{},"caller":{"type":"direct"}}]},
+        {"role":"user","content":[
+          {"type":"tool_result","tool_use_id":"c1","content":"42","x":1}]}]})"),
+                                           /*count=*/false));
+  ASSERT_EQ(chat["messages"].size(), 3u);
+  EXPECT_EQ(chat["messages"][1], Json::parse(R"({"role":"assistant","content":"A","tool_calls":[
+      {"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}],
+      "reasoning_content":"T"})"));
+}
+
 TEST(MessagesTest, WhatIsNotServedIsNamed) {
   for (
       const char* fields :
