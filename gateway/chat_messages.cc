@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMessagesMax = 4096;
 
-// The text of a message: a string, or parts of text.
+// The text of a message: a string, or parts of text, each on a line of its own.
 absl::StatusOr<std::string> ParseContent(const Json* value, const std::string& path) {
   if (value == nullptr) {
     return std::string();
@@ -44,7 +44,7 @@ absl::StatusOr<std::string> ParseContent(const Json* value, const std::string& p
     if (!words.has_value()) {
       return Missing(part.PathOf("text"));
     }
-    text += *words;
+    JoinPart(text, *words);
   }
   return text;
 }

@@ -78,6 +78,10 @@ absl::string_view JsonTypeName(const Json& value) {
   return "unknown";
 }
 
+void JoinPart(std::string& text, absl::string_view part) {
+  absl::StrAppend(&text, text.empty() ? "" : "\n", part);
+}
+
 absl::Status WrongType(absl::string_view path, absl::string_view expected, const Json& value) {
   return BadField(
       std::string(path), "invalid_type",

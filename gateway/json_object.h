@@ -31,6 +31,10 @@ absl::StatusOr<Json> ParseBody(absl::string_view body);
 // "a string", "an integer", ...: for messages.
 absl::string_view JsonTypeName(const Json& value);
 
+// Puts a part of a message behind those before it: on a line of its own, as the coordinator and vLLM
+// join parts.
+void JoinPart(std::string& text, absl::string_view part);
+
 // Errors of one field: it is not what is `expected`; it is not there.
 absl::Status WrongType(absl::string_view path, absl::string_view expected, const Json& value);
 absl::Status Missing(absl::string_view path);

@@ -33,7 +33,7 @@ absl::StatusOr<std::string> TextOf(const Json& value, const std::string& path) {
       return BadField(place, "unsupported_parameter",
                       absl::StrCat("'", place, "' is no block of text; only text is served"));
     }
-    text += value[i]["text"].get<std::string>();
+    JoinPart(text, value[i]["text"].get<std::string>());
   }
   return text;
 }
@@ -53,7 +53,7 @@ class BlockReader {
     const std::string type = given_type.value_or("");
     if (type == "text") {
       LAMINA_ASSIGN_OR_RETURN(const std::string words, Required(block, "text"));
-      text_ += words;
+      JoinPart(text_, words);
       return absl::OkStatus();
     }
     if (type == "tool_use") {

@@ -90,7 +90,8 @@ class GatewayClientTest(unittest.TestCase):
         message = self.chat().choices[0].message
         self.assertEqual(message.content, expected["text"])
         self.assertEqual(message.role, "assistant")
-        parts = [{"type": "text", "text": "Name three "}, {"type": "text", "text": "colours."}]
+        expected = self.generate("--chat", "--prompt", "Name three\ncolours.")
+        parts = [{"type": "text", "text": "Name three"}, {"type": "text", "text": "colours."}]
         again = self.chat(messages=[{"role": "user", "content": parts}])
         self.assertEqual(again.choices[0].message.content, expected["text"])
 

@@ -100,6 +100,26 @@ TEST(MessagesTest, AnAnswerThatWasBegunIsContinued) {
   EXPECT_EQ(chat["thinking_token_budget"], 5);
 }
 
+TEST(MessagesTest, PartsOfTextAreJoinedByLines) {
+  const Json chat = Chat(TranslateMessages(
+      Json::parse(R"({"model":"m","max_tokens":9,
+        "system":[{"type":"text","text":"a"},{"type":"text","text":"b"}],
+        "messages":[{"role":"user","content":[{"type":"text","text":"c"},{"type":"text","text":"d"},
+          {"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"e"},
+            {"type":"text","text":"f"}]}]}]})"),
+      /*count=*/false));
+  EXPECT_EQ(chat["messages"][0]["content"], "a\nb");
+  EXPECT_EQ(chat["messages"][1]["content"], "e\nf");
+  EXPECT_EQ(chat["messages"][2]["content"], "c\nd");
+}
+
+TEST(ResponsesTest, PartsOfTextAreJoinedByLines) {
+  const Json chat = Chat(TranslateResponses(
+      Json::parse(R"({"model":"m","input":[{"role":"user","content":[
+        {"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]}]})")));
+  EXPECT_EQ(chat["messages"][0]["content"], "a\nb");
+}
+
 TEST(MessagesTest, AnswersComeBackAsClientsGotThem) {
   const Json chat = Chat(TranslateMessages(Json::parse(R"({"model":"m","max_tokens":9,"messages":[
         {"role":"user","content":"Hi","id":"1"},

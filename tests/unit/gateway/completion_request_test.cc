@@ -145,13 +145,13 @@ TEST(CompletionRequestTest, NewerNamesWin) {
             "system");
 }
 
-TEST(CompletionRequestTest, PartsOfTextAreJoined) {
+TEST(CompletionRequestTest, PartsOfTextAreJoinedByLines) {
   const auto chat = Chat(
       R"("messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
          {"role":"assistant","content":null},{"role":"user","name":"Eva","content":""}])");
   ASSERT_TRUE(chat.ok()) << chat.status();
   const auto& messages = std::get<std::vector<client::ChatMessage>>(chat->prompts.at(0));
-  EXPECT_EQ(messages.at(0).content, "ab");
+  EXPECT_EQ(messages.at(0).content, "a\nb");
   EXPECT_EQ(messages.at(1).content, "");
 }
 
