@@ -31,6 +31,10 @@ absl::StatusOr<Json> ParseBody(absl::string_view body);
 // "a string", "an integer", ...: for messages.
 absl::string_view JsonTypeName(const Json& value);
 
+// An integer, also one that is written as a decimal (100.0), as JSON Schema has it. Nothing for
+// others, and for decimals beyond 2^53, which stand for several integers.
+std::optional<int64_t> ExactInteger(const Json& value);
+
 // Puts a part of a message behind those before it: on a line of its own, as the coordinator and vLLM
 // join parts.
 void JoinPart(std::string& text, absl::string_view part);

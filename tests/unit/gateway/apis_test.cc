@@ -217,8 +217,9 @@ TEST(ResponsesTest, WhatIsNotServedIsNamed) {
 TEST(ResponsesTest, AnswersHaveItems) {
   const auto translated = TranslateResponses(Json::parse(R"({"model":"m","input":"x"})"));
   const Json whole = Json::parse(
-      translated->format->Whole(Everything(), {.prompt = 3, .completion = 9, .reasoning = 2}));
+      translated->format->Whole(Everything(), {.prompt = 3, .completion = 9, .cached = 1, .reasoning = 2}));
   EXPECT_EQ(whole["status"], "completed");
+  EXPECT_EQ(whole["usage"]["input_tokens_details"]["cached_tokens"], 1);
   ASSERT_EQ(whole["output"].size(), 3u);
   EXPECT_EQ(whole["output"][0]["content"][0]["text"], "Hm.");
   EXPECT_EQ(whole["output"][1]["content"][0]["text"], "Well.");

@@ -130,6 +130,14 @@ TEST(CompletionRequestTest, NullIsAbsent) {
   EXPECT_THAT(request->options.stop, IsEmpty());
 }
 
+TEST(CompletionRequestTest, DecimalsThatAreWholeAreIntegers) {
+  const auto request = Plain(R"("prompt":[1.0,2],"max_tokens":100.0,"seed":-3.0,"n":2.0)");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->options.max_tokens, 100u);
+  EXPECT_EQ(request->options.n, 2u);
+  EXPECT_EQ(std::get<std::vector<TokenId>>(request->prompts.at(0)), (std::vector<TokenId>{1, 2}));
+}
+
 TEST(CompletionRequestTest, PromptsComeInFourForms) {
   EXPECT_EQ(Plain(R"("prompt":["a","b"])")->prompts.size(), 2u);
   EXPECT_EQ(Plain(R"("prompt":[[1],[2,3]])")->prompts.size(), 2u);
@@ -214,6 +222,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{R"("prompt":"x","max_tokens":1000000000000000000000000000000)", "max_tokens",
                 "integer_above_max_value"},
         Mistake{R"("prompt":"x","n":1.5)", "n", "invalid_type"},
+        Mistake{R"("prompt":"x","n":0.0)", "n", "integer_below_min_value"},
+        Mistake{R"("prompt":"x","seed":9007199254740994.0)", "seed", "invalid_type"},
         Mistake{R"("prompt":"x","max_tokens":18446744073709551615)", "max_tokens",
                 "integer_above_max_value"},
         Mistake{R"("prompt":"x","temperature":-0.1)", "temperature", "decimal_below_min_value"},
