@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMessagesMax = 4096;
 
-// The text of a message: a string, or parts of text.
+// The text of a message: a string, or parts of text, each on a line of its own.
 absl::StatusOr<std::string> ParseContent(const Json* value, const std::string& path) {
   if (value == nullptr) {
     return std::string();
@@ -44,7 +44,7 @@ absl::StatusOr<std::string> ParseContent(const Json* value, const std::string& p
     if (!words.has_value()) {
       return Missing(part.PathOf("text"));
     }
-    text += *words;
+    JoinPart(text, *words);
   }
   return text;
 }
@@ -65,7 +65,6 @@ absl::StatusOr<Json> ParseFunction(const Json& value, const std::string& path) {
   if (arguments != nullptr && !arguments->is_string() && !arguments->is_object()) {
     return WrongType(function.PathOf("arguments"), "a string", *arguments);
   }
-  LAMINA_RETURN_IF_ERROR(function.RefuseUnknown());
   return Json{{"name", *name}, {"arguments", arguments == nullptr ? Json("{}") : *arguments}};
 }
 
@@ -82,13 +81,11 @@ absl::StatusOr<Json> ParseCalls(const Json& calls, const std::string& path) {
     JsonObject call(calls[i], place + ".");
     LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> id, call.String("id"));
     LAMINA_RETURN_IF_ERROR(call.Refuse("type", {"function"}, "all calls are of functions"));
-    call.Ignore("index");
     const Json* function = call.Find("function");
     if (function == nullptr) {
       return Missing(call.PathOf("function"));
     }
     LAMINA_ASSIGN_OR_RETURN(Json read, ParseFunction(*function, call.PathOf("function")));
-    LAMINA_RETURN_IF_ERROR(call.RefuseUnknown());
     out.push_back({{"id", id.value_or("")}, {"type", "function"}, {"function", std::move(read)}});
   }
   return out;
@@ -128,6 +125,8 @@ absl::StatusOr<Json> ParseExtras(JsonObject& message, const std::string& role) {
   return extras;
 }
 
+// Unknown keys are ignored, in calls too: clients send answers back as they got them, with what
+// their libraries added.
 absl::StatusOr<client::ChatMessage> ParseMessage(const Json& value, const std::string& path) {
   if (!value.is_object()) {
     return WrongType(path, "an object", value);
@@ -149,11 +148,8 @@ absl::StatusOr<client::ChatMessage> ParseMessage(const Json& value, const std::s
   if (content == nullptr && known != "assistant") {
     return Missing(message.PathOf("content"));
   }
-  message.Ignore("refusal");
-  message.Ignore("annotations");
   LAMINA_RETURN_IF_ERROR(message.Refuse("audio", {}, "messages are text only"));
   LAMINA_ASSIGN_OR_RETURN(const Json extras, ParseExtras(message, known));
-  LAMINA_RETURN_IF_ERROR(message.RefuseUnknown());
   LAMINA_ASSIGN_OR_RETURN(std::string text, ParseContent(content, message.PathOf("content")));
   client::ChatMessage out{.role = known, .content = std::move(text)};
   if (!extras.empty() || known == "tool") {

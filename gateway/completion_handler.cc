@@ -245,11 +245,13 @@ void CompletionHandler::OnDone(size_t index, const absl::Status& status) {
   }
 }
 
+// Plain completions show the token that ends too, as vLLM does: clients count on an entry for each
+// token that was generated. It is no part of the text.
 std::vector<ShownToken> CompletionHandler::Shown(const client::Chunk& chunk) const {
   std::vector<ShownToken> shown;
   if (request_.options.logprobs.has_value()) {
     for (const client::TokenOutput& token : chunk.tokens) {
-      if (!token.ends) {
+      if (!token.ends || !request_.chat) {
         shown.push_back(
             {.token = token.token, .text = token.text, .logprob = token.logprob, .top = token.top});
       }

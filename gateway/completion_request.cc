@@ -390,15 +390,15 @@ absl::StatusOr<std::vector<TokenId>> ParseTokens(const Json& tokens, absl::strin
   std::vector<TokenId> ids;
   ids.reserve(tokens.size());
   for (const Json& token : tokens) {
-    const bool is_id = token.is_number_unsigned() && token.get<uint64_t>() <= INT32_MAX;
-    if (!is_id) {
+    const std::optional<int64_t> id = ExactInteger(token);
+    if (!id.has_value() || *id < 0 || *id > INT32_MAX) {
       return BadField(
           path, token.is_number_integer() ? "invalid_value" : "invalid_type",
           absl::StrCat("'", path, "' has ",
                        token.is_number() ? token.dump() : std::string(JsonTypeName(token)),
                        "; token ids are whole numbers from 0"));
     }
-    ids.push_back(static_cast<TokenId>(token.get<uint64_t>()));
+    ids.push_back(static_cast<TokenId>(*id));
   }
   return ids;
 }

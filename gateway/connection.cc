@@ -222,6 +222,7 @@ bool Connection::OnHead() {
   }
   request_.content_type = std::string(View(head[http::field::content_type]));
   request_.origin = std::string(View(head[http::field::origin]));
+  request_.asked_headers = std::string(View(head[http::field::access_control_request_headers]));
   request_.policy = std::string(View(head["x-lamina-policy"]));
   request_.kv = std::string(View(head["x-lamina-kv"]));
   request_.request_id = std::string(View(head[kRequestIdHeader]));

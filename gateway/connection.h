@@ -37,6 +37,7 @@ struct HttpRequest {
   std::string authorization;
   std::string content_type;
   std::string origin;
+  std::string asked_headers;  // Field Access-Control-Request-Headers.
   std::string policy;        // Field x-lamina-policy.
   std::string kv;            // Field x-lamina-kv.
   std::string request_id;    // Field x-request-id.

@@ -78,6 +78,23 @@ absl::string_view JsonTypeName(const Json& value) {
   return "unknown";
 }
 
+std::optional<int64_t> ExactInteger(const Json& value) {
+  constexpr double kExactMax = 9007199254740992;  // 2^53: above, decimals leave integers out.
+  if (value.is_number_float()) {
+    const auto decimal = value.get<double>();
+    const bool exact = std::trunc(decimal) == decimal && std::abs(decimal) <= kExactMax;
+    return exact ? std::optional<int64_t>(static_cast<int64_t>(decimal)) : std::nullopt;
+  }
+  const bool fits = value.is_number_integer() &&
+                    !(value.is_number_unsigned() &&
+                      value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
+  return fits ? std::optional<int64_t>(value.get<int64_t>()) : std::nullopt;
+}
+
+void JoinPart(std::string& text, absl::string_view part) {
+  absl::StrAppend(&text, text.empty() ? "" : "\n", part);
+}
+
 absl::Status WrongType(absl::string_view path, absl::string_view expected, const Json& value) {
   return BadField(
       std::string(path), "invalid_type",
@@ -121,28 +138,23 @@ absl::StatusOr<std::optional<int64_t>> JsonObject::Integer(absl::string_view nam
   if (value == nullptr) {
     return std::nullopt;
   }
-  // What is too large for an integer is read as a decimal.
-  const bool whole =
-      value->is_number_float() && std::abs(value->get<double>()) >= static_cast<double>(INT64_MAX);
-  if (whole) {
-    const bool above = value->get<double>() > 0;
-    return BadField(PathOf(name), above ? "integer_above_max_value" : "integer_below_min_value",
-                    absl::StrCat("'", PathOf(name), "' is ", value->dump(), "; it must be in [",
-                                 least, ", ", most, "]"));
+  const std::optional<int64_t> exact = ExactInteger(*value);
+  if (exact.has_value() && *exact >= least && *exact <= most) {
+    return exact;
   }
-  if (!value->is_number_integer()) {
+  // What is too large for an integer is read as a decimal.
+  const bool whole = value->is_number_integer() ||
+                     (value->is_number_float() &&
+                      std::trunc(value->get<double>()) == value->get<double>());
+  const double about = whole ? value->get<double>() : 0;
+  const bool above = exact.has_value() ? *exact > most : about > static_cast<double>(most);
+  const bool below = exact.has_value() ? *exact < least : about < static_cast<double>(least);
+  if (!whole || (!above && !below)) {
     return WrongType(PathOf(name), "an integer", *value);
   }
-  const bool huge =
-      value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
-  const int64_t number = huge ? INT64_MAX : value->get<int64_t>();
-  if (huge || number < least || number > most) {
-    const bool above = huge || number > most;
-    return BadField(PathOf(name), above ? "integer_above_max_value" : "integer_below_min_value",
-                    absl::StrCat("'", PathOf(name), "' is ", value->dump(), "; it must be in [",
-                                 least, ", ", most, "]"));
-  }
-  return number;
+  return BadField(PathOf(name), above ? "integer_above_max_value" : "integer_below_min_value",
+                  absl::StrCat("'", PathOf(name), "' is ", value->dump(), "; it must be in [",
+                               least, ", ", most, "]"));
 }
 
 absl::StatusOr<std::optional<double>> JsonObject::Number(absl::string_view name, double least,
@@ -215,7 +227,7 @@ absl::Status JsonObject::Refuse(absl::string_view name, const std::vector<Json>&
 
 absl::Status JsonObject::RefuseUnknown() const {
   for (const auto& [name, value] : value_.items()) {
-    if (!known_.contains(name)) {
+    if (!value.is_null() && !known_.contains(name)) {
       return BadField(PathOf(name), "unknown_parameter",
                       absl::StrCat("unknown parameter '", PathOf(name), "'"));
     }

@@ -4,7 +4,8 @@
 // as clients send it. Every mistake names the field, what was expected and what came, with OpenAI's
 // code for it.
 //
-// Fields that were read or named once are known; RefuseUnknown() names the first of the others.
+// Fields that were read or named once are known; RefuseUnknown() names the first of the others that
+// is not null.
 
 #pragma once
 
@@ -29,6 +30,14 @@ absl::StatusOr<Json> ParseBody(absl::string_view body);
 
 // "a string", "an integer", ...: for messages.
 absl::string_view JsonTypeName(const Json& value);
+
+// An integer, also one that is written as a decimal (100.0), as JSON Schema has it. Nothing for
+// others, and for decimals beyond 2^53, which stand for several integers.
+std::optional<int64_t> ExactInteger(const Json& value);
+
+// Puts a part of a message behind those before it: on a line of its own, as the coordinator and vLLM
+// join parts.
+void JoinPart(std::string& text, absl::string_view part);
 
 // Errors of one field: it is not what is `expected`; it is not there.
 absl::Status WrongType(absl::string_view path, absl::string_view expected, const Json& value);

@@ -79,6 +79,22 @@ std::string LossyWordOf(const client::ModelInfo& model, const client::GenerateOp
   return named == model.policies.end() ? "" : named->lossy;
 }
 
+constexpr size_t kAskedHeadersMax = 1024;
+constexpr char kUsualHeaders[] =
+    "authorization, x-api-key, content-type, x-request-id, x-lamina-policy, x-lamina-kv, "
+    "traceparent";
+
+// The headers that a page of another origin may send: all that it asks for, since SDKs have many of
+// their own. What is no list of names is not repeated.
+std::string AllowedHeaders(const std::string& asked) {
+  constexpr absl::string_view kNameSigns = "!#$%&'*+-.^_`|~";
+  const bool names = std::all_of(asked.begin(), asked.end(), [&](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains(kNameSigns, c) ||
+           c == ',' || c == ' ';
+  });
+  return asked.empty() || asked.size() > kAskedHeadersMax || !names ? kUsualHeaders : asked;
+}
+
 constexpr char kMessages[] = "/v1/messages";
 constexpr char kCountTokens[] = "/v1/messages/count_tokens";
 constexpr char kResponses[] = "/v1/responses";
@@ -162,8 +178,7 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
     return HttpResponse{.status = 204,
                         .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
                                     {"Access-Control-Allow-Headers",
-                                     "authorization, x-api-key, content-type, x-request-id, "
-                                     "x-lamina-policy, x-lamina-kv, traceparent"},
+                                     AllowedHeaders(head.asked_headers)},
                                     {"Access-Control-Max-Age", "600"}}};
   }
   if (!matches) {
@@ -200,7 +215,7 @@ std::vector<std::pair<std::string, std::string>> Router::HeadersFor(HttpRequest&
   for (const std::string& origin : options_.cors_origins) {
     if (!head.origin.empty() && (origin == "*" || origin == head.origin)) {
       headers.emplace_back("Access-Control-Allow-Origin", origin);
-      headers.emplace_back("Access-Control-Expose-Headers", "x-request-id, x-lamina-lossy");
+      headers.emplace_back("Access-Control-Expose-Headers", "x-request-id, x-lamina-lossy, retry-after");
       headers.emplace_back("Vary", "Origin");
       break;
     }

@@ -50,19 +50,27 @@ absl::Status ReadMessages(const Json& value, const std::string& name, BatchReque
     return Wrong(name, "a list with messages");
   }
   std::vector<client::ChatMessage> messages;
-  for (const Json& message : value) {
+  for (Json message : value) {
+    if (message.is_object() && message.value("role", Json()) == "developer") {
+      message["role"] = "system";  // OpenAI's newer word, which templates do not know.
+    }
     messages.push_back({.json = message.dump()});
   }
   request->options.prompt = std::move(messages);
   return absl::OkStatus();
 }
 
-absl::Status ReadTools(const Json& value, const std::string& name, BatchRequest* request) {
-  if (!value.is_array()) {
-    return Wrong(name, "a list");
+absl::Status ReadTools(const Json& value, const std::string& name, BatchRequest*) {
+  if (value == Json::array()) {
+    return absl::OkStatus();
   }
-  request->options.chat.tools_json = value.dump();
-  return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " are not served in batches: answers are not read for calls there; send the "
+                         "request to the gateway"));
+}
+
+absl::Status ReadStream(const Json& value, const std::string& name, BatchRequest*) {
+  return value == false ? absl::OkStatus() : Wrong(name, "false: results of batches come whole");
 }
 
 absl::Status ReadPromptField(const Json& value, const std::string& name, BatchRequest* request) {
@@ -148,6 +156,7 @@ constexpr Field kFields[] = {
     {"metadata", Ignore},
     {"store", Ignore},
     {"service_tier", Ignore},
+    {"stream", ReadStream},
     {"max_tokens", ReadNumber<&GenerateOptions::max_tokens>},
     {"max_completion_tokens", ReadNumber<&GenerateOptions::max_tokens>},
     {"min_tokens", ReadNumber<&GenerateOptions::min_tokens>},
@@ -187,6 +196,10 @@ absl::Status ReadBody(const Json& body, BatchRequest* request) {
     return absl::InvalidArgumentError(absl::StrCat("the body has no ", prompt));
   }
   request->options.temperature = 1;  // OpenAI's default.
+  if (request->chat) {
+    // A chat goes on until the context is full: the server ends at its longest sequence.
+    request->options.max_tokens = std::numeric_limits<int32_t>::max();
+  }
   for (const auto& [name, value] : body.items()) {
     const Field* field = FindField(name, request->chat);
     if (field == nullptr) {

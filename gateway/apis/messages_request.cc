@@ -33,12 +33,13 @@ absl::StatusOr<std::string> TextOf(const Json& value, const std::string& path) {
       return BadField(place, "unsupported_parameter",
                       absl::StrCat("'", place, "' is no block of text; only text is served"));
     }
-    text += value[i]["text"].get<std::string>();
+    JoinPart(text, value[i]["text"].get<std::string>());
   }
   return text;
 }
 
 // A message's blocks become one message of text, thoughts and calls, and one for each result.
+// Unknown keys are ignored, as in messages of chats.
 class BlockReader {
  public:
   explicit BlockReader(std::string role) : role_(std::move(role)) {}
@@ -48,14 +49,12 @@ class BlockReader {
       return WrongType(path, "an object", value);
     }
     JsonObject block(value, path + ".");
-    block.Ignore("cache_control");
-    block.Ignore("citations");
     LAMINA_ASSIGN_OR_RETURN(const std::optional<std::string> given_type, block.String("type"));
     const std::string type = given_type.value_or("");
     if (type == "text") {
       LAMINA_ASSIGN_OR_RETURN(const std::string words, Required(block, "text"));
-      text_ += words;
-      return block.RefuseUnknown();
+      JoinPart(text_, words);
+      return absl::OkStatus();
     }
     if (type == "tool_use") {
       return ReadCall(block);
@@ -66,8 +65,7 @@ class BlockReader {
     if (type == "thinking") {
       LAMINA_ASSIGN_OR_RETURN(const std::string words, Required(block, "thinking"));
       thought_ += words;
-      block.Ignore("signature");
-      return block.RefuseUnknown();
+      return absl::OkStatus();
     }
     return BadField(block.PathOf("type"), "unsupported_parameter",
                     absl::StrCat("'", block.PathOf("type"), "' is '", type,
@@ -108,7 +106,7 @@ class BlockReader {
     calls_.push_back({{"id", id},
                       {"type", "function"},
                       {"function", {{"name", name}, {"arguments", arguments.dump()}}}});
-    return block.RefuseUnknown();
+    return absl::OkStatus();
   }
 
   absl::Status ReadResult(JsonObject& block) {
@@ -119,7 +117,7 @@ class BlockReader {
       LAMINA_ASSIGN_OR_RETURN(text, TextOf(*content, block.PathOf("content")));
     }
     results_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", text}});
-    return block.RefuseUnknown();
+    return absl::OkStatus();
   }
 
   const std::string role_;
@@ -141,7 +139,6 @@ absl::Status AddMessage(const Json& value, const std::string& path, Json& messag
                     absl::StrCat("'", message.PathOf("role"), "' must be user or assistant"));
   }
   const Json* content = message.Find("content");
-  LAMINA_RETURN_IF_ERROR(message.RefuseUnknown());
   if (content == nullptr) {
     return Missing(message.PathOf("content"));
   }

@@ -70,7 +70,7 @@ Json ResponsesFormat::Finished(client::FinishReason finish, Json output,
   }
   response["usage"] = {
       {"input_tokens", counts.prompt},
-      {"input_tokens_details", {{"cached_tokens", 0}}},
+      {"input_tokens_details", {{"cached_tokens", counts.cached}}},
       {"output_tokens", counts.completion},
       {"output_tokens_details", {{"reasoning_tokens", counts.reasoning.value_or(0)}}},
       {"total_tokens", counts.prompt + counts.completion}};

@@ -33,7 +33,7 @@ absl::StatusOr<std::string> TextOf(const Json& value, const std::string& path) {
       return BadField(place, "unsupported_parameter",
                       absl::StrCat("'", place, "' is no part of text; only text is served"));
     }
-    text += value[i]["text"].get<std::string>();
+    JoinPart(text, value[i]["text"].get<std::string>());
   }
   return text;
 }

@@ -19,6 +19,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk  # noqa: E402
 MODEL = "smollm2-135m-instruct"
 PROMPT = "The capital of France is"
 CHAT = [{"role": "user", "content": "Name three colours."}]
+END = 2  # The model's end token.
 
 
 def unknown_fields(model, where=""):
@@ -89,7 +90,8 @@ class GatewayClientTest(unittest.TestCase):
         message = self.chat().choices[0].message
         self.assertEqual(message.content, expected["text"])
         self.assertEqual(message.role, "assistant")
-        parts = [{"type": "text", "text": "Name three "}, {"type": "text", "text": "colours."}]
+        expected = self.generate("--chat", "--prompt", "Name three\ncolours.")
+        parts = [{"type": "text", "text": "Name three"}, {"type": "text", "text": "colours."}]
         again = self.chat(messages=[{"role": "user", "content": parts}])
         self.assertEqual(again.choices[0].message.content, expected["text"])
 
@@ -256,6 +258,18 @@ class GatewayClientTest(unittest.TestCase):
         streamed = "".join(c.choices[0].text for c in
                            self.complete(max_tokens=3, echo=True, stream=True))
         self.assertEqual(streamed, PROMPT + alone)
+
+    def test_an_echo_has_one_entry_more_than_the_prompt_though_the_model_ends(self):
+        # As lm-eval scores continuations.
+        tokens = json.loads(self.cluster.lamina("tokenize", "--prompt", PROMPT, "--json").stdout)["tokens"]
+        for bias, finish in ({}, "length"), ({str(END): 100}, "stop"):
+            answer = self.complete(prompt=[tokens], max_tokens=1, echo=True, logprobs=1, logit_bias=bias)
+            self.assertEqual(answer.choices[0].finish_reason, finish)
+            self.assertEqual(answer.choices[0].text.startswith(PROMPT), True)
+            self.assertEqual("<|im_end|>" in answer.choices[0].text, False)
+            shown = answer.choices[0].logprobs
+            for entries in shown.tokens, shown.token_logprobs, shown.top_logprobs, shown.text_offset:
+                self.assertEqual(len(entries), len(tokens) + 1)
 
     def test_stop_strings_do_not_leak(self):
         text = self.complete(max_tokens=24).choices[0].text

@@ -100,6 +100,42 @@ TEST(MessagesTest, AnAnswerThatWasBegunIsContinued) {
   EXPECT_EQ(chat["thinking_token_budget"], 5);
 }
 
+TEST(MessagesTest, PartsOfTextAreJoinedByLines) {
+  const Json chat = Chat(TranslateMessages(
+      Json::parse(R"({"model":"m","max_tokens":9,
+        "system":[{"type":"text","text":"a"},{"type":"text","text":"b"}],
+        "messages":[{"role":"user","content":[{"type":"text","text":"c"},{"type":"text","text":"d"},
+          {"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"e"},
+            {"type":"text","text":"f"}]}]}]})"),
+      /*count=*/false));
+  EXPECT_EQ(chat["messages"][0]["content"], "a\nb");
+  EXPECT_EQ(chat["messages"][1]["content"], "e\nf");
+  EXPECT_EQ(chat["messages"][2]["content"], "c\nd");
+}
+
+TEST(ResponsesTest, PartsOfTextAreJoinedByLines) {
+  const Json chat = Chat(TranslateResponses(
+      Json::parse(R"({"model":"m","input":[{"role":"user","content":[
+        {"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]}]})")));
+  EXPECT_EQ(chat["messages"][0]["content"], "a\nb");
+}
+
+TEST(MessagesTest, AnswersComeBackAsClientsGotThem) {
+  const Json chat = Chat(TranslateMessages(Json::parse(R"({"model":"m","max_tokens":9,"messages":[
+        {"role":"user","content":"Hi","id":"1"},
+        {"role":"assistant","stop_reason":"tool_use","content":[
+          {"type":"thinking","thinking":"T","signature":"","x":1},
+          {"type":"text","text":"A","citations":null,"parsed_output":{"a":1}},
+          {"type":"tool_use","id":"c1","name":"f","input":{},"caller":{"type":"direct"}}]},
+        {"role":"user","content":[
+          {"type":"tool_result","tool_use_id":"c1","content":"42","x":1}]}]})"),
+                                           /*count=*/false));
+  ASSERT_EQ(chat["messages"].size(), 3u);
+  EXPECT_EQ(chat["messages"][1], Json::parse(R"({"role":"assistant","content":"A","tool_calls":[
+      {"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}],
+      "reasoning_content":"T"})"));
+}
+
 TEST(MessagesTest, WhatIsNotServedIsNamed) {
   for (
       const char* fields :
@@ -181,8 +217,9 @@ TEST(ResponsesTest, WhatIsNotServedIsNamed) {
 TEST(ResponsesTest, AnswersHaveItems) {
   const auto translated = TranslateResponses(Json::parse(R"({"model":"m","input":"x"})"));
   const Json whole = Json::parse(
-      translated->format->Whole(Everything(), {.prompt = 3, .completion = 9, .reasoning = 2}));
+      translated->format->Whole(Everything(), {.prompt = 3, .completion = 9, .cached = 1, .reasoning = 2}));
   EXPECT_EQ(whole["status"], "completed");
+  EXPECT_EQ(whole["usage"]["input_tokens_details"]["cached_tokens"], 1);
   ASSERT_EQ(whole["output"].size(), 3u);
   EXPECT_EQ(whole["output"][0]["content"][0]["text"], "Hm.");
   EXPECT_EQ(whole["output"][1]["content"][0]["text"], "Well.");

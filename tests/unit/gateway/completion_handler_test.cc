@@ -43,6 +43,16 @@ class CompletionHandlerTest : public testing::Test {
   static client::Chunk Last(uint32_t index = 0) {
     return {.index = index, .finish_reason = client::FinishReason::kLength, .prompt_tokens = 3};
   }
+  // With the model's own end.
+  static client::Chunk End() {
+    return {.finish_reason = client::FinishReason::kStop,
+            .tokens = {{.token = 2,
+                        .logprob = -0.5f,
+                        .top = {{.token = 6, .logprob = -0.75f, .text = "b"}},
+                        .text = "<end>",
+                        .ends = true}},
+            .prompt_tokens = 3};
+  }
   // The objects of the stream, without comments and [DONE].
   std::vector<Json> Events() const {
     std::vector<Json> events;
@@ -265,18 +275,55 @@ TEST_F(CompletionHandlerTest, TokensWithoutTextMakeNoEvent) {
   handler_->OnGone();
 }
 
-TEST_F(CompletionHandlerTest, TheTokenThatEndsIsNotShown) {
-  Start(R"("prompt":"x","logprobs":0)");
+TEST_F(CompletionHandlerTest, TheTokenThatEndsIsListedButNoText) {
+  Start(R"("prompt":"x","logprobs":1)");
   generation().Send(Text("a"));
-  client::Chunk end = Last();
-  end.finish_reason = client::FinishReason::kStop;
-  end.tokens = {{.token = 2, .logprob = -0.1f, .text = "<end>", .ends = true}};
-  generation().Send(end);
+  generation().Send(End());
   generation().Finish(absl::OkStatus());
 
   const Json choice = Json::parse(writer_.response->body)["choices"][0];
-  EXPECT_EQ(choice["logprobs"]["tokens"], Json::parse(R"(["a"])"));
+  EXPECT_EQ(choice["text"], "a");
+  EXPECT_EQ(choice["logprobs"], Json::parse(R"({"text_offset":[0,1],"token_logprobs":[-1.0,-0.5],
+      "tokens":["a","<end>"],"top_logprobs":[{"a":-1.0},{"b":-0.75,"<end>":-0.5}]})"));
   EXPECT_EQ(choice["finish_reason"], "stop");
+}
+
+TEST_F(CompletionHandlerTest, AStreamListsTheTokenThatEndsWithTheLastOfItsText) {
+  Start(R"("prompt":"x","logprobs":1,"stream":true)");
+  generation().Send(Text("a"));
+  generation().Send(End());
+  generation().Finish(absl::OkStatus());
+
+  const std::vector<Json> events = Events();
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[1]["choices"][0]["text"], "");
+  EXPECT_EQ(events[1]["choices"][0]["logprobs"]["tokens"], Json::parse(R"(["<end>"])"));
+  EXPECT_EQ(events[1]["choices"][0]["logprobs"]["text_offset"], Json::parse("[1]"));
+  EXPECT_EQ(events[2]["choices"][0]["finish_reason"], "stop");
+}
+
+// As lm-eval scores a continuation: it takes all entries but the last for those of the prompt.
+TEST_F(CompletionHandlerTest, AnEchoHasOneEntryMoreThanThePrompt) {
+  backend_.score = client::ScoreResult{.tokens = {4, 5}, .logprobs = {-0.25f}, .texts = {"x", "y"}};
+  Start(R"("prompt":[[4,5]],"max_tokens":1,"logprobs":1,"echo":true)");
+  generation().Send(End());
+  generation().Finish(absl::OkStatus());
+
+  const Json choice = Json::parse(writer_.response->body)["choices"][0];
+  EXPECT_EQ(choice["text"], "xy");
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json::parse("[null,-0.25,-0.5]"));
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json::parse(R"(["x","y","<end>"])"));
+}
+
+TEST_F(CompletionHandlerTest, AChatDoesNotShowTheTokenThatEnds) {
+  Start(R"("messages":[{"role":"user","content":"x"}],"logprobs":true)", /*chat=*/true);
+  generation().Send(Text("a"));
+  generation().Send(End());
+  generation().Finish(absl::OkStatus());
+
+  const Json choice = Json::parse(writer_.response->body)["choices"][0];
+  ASSERT_EQ(choice["logprobs"]["content"].size(), 1u);
+  EXPECT_EQ(choice["logprobs"]["content"][0]["token"], "a");
 }
 
 TEST_F(CompletionHandlerTest, EchoWithoutTokensAsksForNone) {

@@ -124,10 +124,18 @@ TEST(CompletionRequestTest, WhatTextIsShownIsTheRequestsToSay) {
 TEST(CompletionRequestTest, NullIsAbsent) {
   const auto request = Plain(
       R"("prompt":"x","max_tokens":null,"stop":null,"n":null,"logit_bias":null,"stream":null,
-         "stream_options":null,"logprobs":null,"response_format":null)");
+         "stream_options":null,"logprobs":null,"response_format":null,"bogus":null)");
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->options.max_tokens, 16u);
   EXPECT_THAT(request->options.stop, IsEmpty());
+}
+
+TEST(CompletionRequestTest, DecimalsThatAreWholeAreIntegers) {
+  const auto request = Plain(R"("prompt":[1.0,2],"max_tokens":100.0,"seed":-3.0,"n":2.0)");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->options.max_tokens, 100u);
+  EXPECT_EQ(request->options.n, 2u);
+  EXPECT_EQ(std::get<std::vector<TokenId>>(request->prompts.at(0)), (std::vector<TokenId>{1, 2}));
 }
 
 TEST(CompletionRequestTest, PromptsComeInFourForms) {
@@ -145,14 +153,32 @@ TEST(CompletionRequestTest, NewerNamesWin) {
             "system");
 }
 
-TEST(CompletionRequestTest, PartsOfTextAreJoined) {
+TEST(CompletionRequestTest, PartsOfTextAreJoinedByLines) {
   const auto chat = Chat(
       R"("messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
          {"role":"assistant","content":null},{"role":"user","name":"Eva","content":""}])");
   ASSERT_TRUE(chat.ok()) << chat.status();
   const auto& messages = std::get<std::vector<client::ChatMessage>>(chat->prompts.at(0));
-  EXPECT_EQ(messages.at(0).content, "ab");
+  EXPECT_EQ(messages.at(0).content, "a\nb");
   EXPECT_EQ(messages.at(1).content, "");
+}
+
+// openai's parse() adds `parsed` and `parsed_arguments`, LiteLLM `provider_specific_fields`,
+// lm-eval a `type`.
+TEST(CompletionRequestTest, AnswersComeBackAsClientsGotThem) {
+  const auto chat = Chat(
+      R"("messages":[{"role":"user","type":"text","content":"x"},
+         {"role":"assistant","content":null,"refusal":null,"annotations":[],"parsed":{"a":1},
+          "provider_specific_fields":{"refusal":null},
+          "tool_calls":[{"id":"c","type":"function","index":0,"provider_specific_fields":{},
+            "function":{"name":"f","arguments":"{}","parsed_arguments":{}}}]},
+         {"role":"tool","tool_call_id":"c","content":"1","status":"ok"}])");
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  const auto& messages = std::get<std::vector<client::ChatMessage>>(chat->prompts.at(0));
+  ASSERT_EQ(messages.size(), 3u);
+  EXPECT_EQ(Json::parse(messages[1].json), Json::parse(R"({"role":"assistant","content":"",
+      "tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]})"))
+      << "templates see what they know";
 }
 
 TEST(CompletionRequestTest, StreamOptionsNeedAStream) {
@@ -196,6 +222,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{R"("prompt":"x","max_tokens":1000000000000000000000000000000)", "max_tokens",
                 "integer_above_max_value"},
         Mistake{R"("prompt":"x","n":1.5)", "n", "invalid_type"},
+        Mistake{R"("prompt":"x","n":0.0)", "n", "integer_below_min_value"},
+        Mistake{R"("prompt":"x","seed":9007199254740994.0)", "seed", "invalid_type"},
         Mistake{R"("prompt":"x","max_tokens":18446744073709551615)", "max_tokens",
                 "integer_above_max_value"},
         Mistake{R"("prompt":"x","temperature":-0.1)", "temperature", "decimal_below_min_value"},
@@ -277,8 +305,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "missing_required_parameter"},
         Mistake{R"("messages":[{"role":"user","content":[{"type":"image_url"}]}])",
                 "messages[0].content[0].type", "unsupported_parameter"},
-        Mistake{R"("messages":[{"role":"user","content":"x","colour":1}])", "messages[0].colour",
+        Mistake{R"("messages":[{"role":"user","content":"x"}],"colour":1)", "colour",
                 "unknown_parameter"},
+        Mistake{R"("messages":[{"role":"user","content":"x","audio":{}}])", "messages[0].audio",
+                "unsupported_parameter"},
         Mistake{R"("messages":[{"role":"assistant","tool_calls":[1]}])",
                 "messages[0].tool_calls[0]", "invalid_type"},
         Mistake{R"("messages":[{"role":"assistant","tool_calls":[{"id":"1"}]}])",

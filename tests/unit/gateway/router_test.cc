@@ -79,6 +79,29 @@ TEST_F(RouterTest, CorsIsOffUnlessAnOriginIsNamed) {
   EXPECT_THAT(open.HeadersFor(other), Not(Contains(Key("Access-Control-Allow-Origin"))));
 }
 
+TEST_F(RouterTest, PagesOfOtherOriginsMaySendWhatTheyAskFor) {
+  Router router(backend_, side_work_, {.cors_origins = {"*"}});
+  const auto allowed = [&router](const std::string& asked) {
+    const auto answer = router.Refuse(
+        {.method = "OPTIONS", .path = "/v1/models", .origin = "https://a", .asked_headers = asked});
+    for (const auto& [name, value] : answer.value_or(HttpResponse()).headers) {
+      if (name == "Access-Control-Allow-Headers") {
+        return value;
+      }
+    }
+    return std::string();
+  };
+  const std::string asked = "authorization,content-type,x-stainless-os, anthropic-version";
+  EXPECT_EQ(allowed(asked), asked);
+  for (const std::string& wrong :
+       {std::string(), std::string("a\r\nb"), std::string("a: b"), std::string(1025, 'a')}) {
+    EXPECT_THAT(allowed(wrong), HasSubstr("authorization, x-api-key")) << wrong;
+  }
+  HttpRequest request = {.method = "POST", .path = "/v1/completions", .origin = "https://a"};
+  EXPECT_THAT(router.HeadersFor(request),
+              Contains(Pair("Access-Control-Expose-Headers", HasSubstr("retry-after"))));
+}
+
 TEST_F(RouterTest, RequestIdsAreKeptUnlessTheyCouldForgeHeaders) {
   Router router(backend_, side_work_, {});
   HttpRequest good = {.request_id = "abc-1"};

@@ -16,7 +16,7 @@ using ::testing::UnorderedElementsAre;
 constexpr char kChat[] =
     R"({"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"m",)"
     R"("messages":[{"role":"user","content":"Hi"}],"max_completion_tokens":7,"stop":"x",)"
-    R"("logit_bias":{"5":-1.5},"tools":[{"type":"function"}]}})";
+    R"("logit_bias":{"5":-1.5},"tools":[],"stream":false}})";
 constexpr char kText[] =
     R"({"custom_id":"b","method":"POST","url":"/v1/completions","body":{"prompt":[1,2],)"
     R"("temperature":0,"n":2,"stop":["x","y"],"seed":3}})";
@@ -40,11 +40,31 @@ TEST(BatchFileTest, ReadsAChat) {
   const auto& messages = std::get<std::vector<client::ChatMessage>>(request.options.prompt);
   ASSERT_EQ(messages.size(), 1u);
   EXPECT_EQ(messages[0].json, R"({"role":"user","content":"Hi"})");
-  EXPECT_EQ(request.options.chat.tools_json, R"([{"type":"function"}])");
   EXPECT_EQ(request.options.max_tokens, 7u);
   EXPECT_EQ(request.options.temperature, 1.0f) << "OpenAI's default";
   EXPECT_THAT(request.options.stop, ElementsAre("x"));
   EXPECT_THAT(request.options.logit_bias, ElementsAre(std::pair<TokenId, float>(5, -1.5f)));
+}
+
+TEST(BatchFileTest, AChatIsReadAsByTheGateway) {
+  const BatchRequest request =
+      One(R"({"custom_id":"a","url":"/v1/chat/completions","body":{"messages":[)"
+          R"({"role":"developer","content":"x"},{"role":"user","content":"y"}]}})");
+
+  ASSERT_TRUE(request.status.ok()) << request.status;
+  const auto& messages = std::get<std::vector<client::ChatMessage>>(request.options.prompt);
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(Json::parse(messages[0].json)["role"], "system");
+  EXPECT_EQ(request.options.max_tokens, 2147483647u) << "until the context is full";
+}
+
+TEST(BatchFileTest, ToolsAreRefusedWithTheReason) {
+  const BatchRequest request =
+      One(R"({"custom_id":"a","url":"/v1/chat/completions","body":{"tools":[{"type":"function"}],)"
+          R"("messages":[{"role":"user","content":"y"}]}})");
+
+  EXPECT_EQ(request.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(request.status.message()), HasSubstr("answers are not read for calls"));
 }
 
 TEST(BatchFileTest, ReadsACompletion) {
@@ -82,6 +102,7 @@ TEST(BatchFileTest, WhatIsWrongWithOneRequestIsItsOwn) {
       {Body(R"({"prompt":"x","stop":[1]})"), "stop is not"},
       {Body(R"({"prompt":"x","logit_bias":{"a":1}})"), "logit_bias is not"},
       {Body(R"({"prompt":"x","ignore_eos":1})"), "ignore_eos is not"},
+      {Body(R"({"prompt":"x","stream":true})"), "stream is not false"},
       {Body(R"({"messages":[]})"), "no prompt"},
   };
   for (const auto& [line, message] : kWrong) {
