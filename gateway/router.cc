@@ -175,11 +175,11 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
   const bool matches =
       head.method == route->method || (head.method == "HEAD" && route->method == "GET");
   if (preflight) {
-    return HttpResponse{.status = 204,
-                        .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-                                    {"Access-Control-Allow-Headers",
-                                     AllowedHeaders(head.asked_headers)},
-                                    {"Access-Control-Max-Age", "600"}}};
+    return HttpResponse{
+        .status = 204,
+        .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                    {"Access-Control-Allow-Headers", AllowedHeaders(head.asked_headers)},
+                    {"Access-Control-Max-Age", "600"}}};
   }
   if (!matches) {
     HttpResponse response = ErrorResponse(
@@ -215,7 +215,8 @@ std::vector<std::pair<std::string, std::string>> Router::HeadersFor(HttpRequest&
   for (const std::string& origin : options_.cors_origins) {
     if (!head.origin.empty() && (origin == "*" || origin == head.origin)) {
       headers.emplace_back("Access-Control-Allow-Origin", origin);
-      headers.emplace_back("Access-Control-Expose-Headers", "x-request-id, x-lamina-lossy, retry-after");
+      headers.emplace_back("Access-Control-Expose-Headers",
+                           "x-request-id, x-lamina-lossy, retry-after");
       headers.emplace_back("Vary", "Origin");
       break;
     }
