@@ -38,11 +38,11 @@ struct HttpRequest {
   std::string content_type;
   std::string origin;
   std::string asked_headers;  // Field Access-Control-Request-Headers.
-  std::string policy;        // Field x-lamina-policy.
-  std::string kv;            // Field x-lamina-kv.
-  std::string request_id;    // Field x-request-id.
-  std::string trace_parent;  // Field traceparent.
-  std::string trace_state;   // All fields tracestate, which are one list.
+  std::string policy;         // Field x-lamina-policy.
+  std::string kv;             // Field x-lamina-kv.
+  std::string request_id;     // Field x-request-id.
+  std::string trace_parent;   // Field traceparent.
+  std::string trace_state;    // All fields tracestate, which are one list.
   std::string body;
 };
 

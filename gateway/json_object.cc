@@ -85,9 +85,9 @@ std::optional<int64_t> ExactInteger(const Json& value) {
     const bool exact = std::trunc(decimal) == decimal && std::abs(decimal) <= kExactMax;
     return exact ? std::optional<int64_t>(static_cast<int64_t>(decimal)) : std::nullopt;
   }
-  const bool fits = value.is_number_integer() &&
-                    !(value.is_number_unsigned() &&
-                      value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
+  const bool fits =
+      value.is_number_integer() &&
+      !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
   return fits ? std::optional<int64_t>(value.get<int64_t>()) : std::nullopt;
 }
 
@@ -143,11 +143,13 @@ absl::StatusOr<std::optional<int64_t>> JsonObject::Integer(absl::string_view nam
     return exact;
   }
   // What is too large for an integer is read as a decimal.
-  const bool whole = value->is_number_integer() ||
-                     (value->is_number_float() &&
-                      std::trunc(value->get<double>()) == value->get<double>());
+  const bool whole =
+      value->is_number_integer() ||
+      (value->is_number_float() && std::trunc(value->get<double>()) == value->get<double>());
   const double about = whole ? value->get<double>() : 0;
-  const bool above = exact.has_value() ? *exact > most : about > static_cast<double>(most);
+  const bool above = exact.has_value()
+                         ? *exact > most
+                         : value->is_number_integer() || about > static_cast<double>(most);
   const bool below = exact.has_value() ? *exact < least : about < static_cast<double>(least);
   if (!whole || (!above && !below)) {
     return WrongType(PathOf(name), "an integer", *value);

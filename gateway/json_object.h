@@ -35,8 +35,8 @@ absl::string_view JsonTypeName(const Json& value);
 // others, and for decimals beyond 2^53, which stand for several integers.
 std::optional<int64_t> ExactInteger(const Json& value);
 
-// Puts a part of a message behind those before it: on a line of its own, as the coordinator and vLLM
-// join parts.
+// Puts a part of a message behind those before it: on a line of its own, as the coordinator and
+// vLLM join parts.
 void JoinPart(std::string& text, absl::string_view part);
 
 // Errors of one field: it is not what is `expected`; it is not there.

@@ -168,32 +168,35 @@ const Router::Route* Router::Find(const std::string& path) const {
 std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
   const Route* route = Find(head.path);
   if (route == nullptr) {
-    return ErrorFor(head.path, 
+    return ErrorFor(
+        head.path,
         HttpError(404, "not_found", absl::StrCat("no such URL: ", head.method, " ", head.path)));
   }
   const bool preflight = head.method == "OPTIONS" && !options_.cors_origins.empty();
   const bool matches =
       head.method == route->method || (head.method == "HEAD" && route->method == "GET");
   if (preflight) {
-    return HttpResponse{.status = 204,
-                        .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-                                    {"Access-Control-Allow-Headers",
-                                     AllowedHeaders(head.asked_headers)},
-                                    {"Access-Control-Max-Age", "600"}}};
+    return HttpResponse{
+        .status = 204,
+        .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                    {"Access-Control-Allow-Headers", AllowedHeaders(head.asked_headers)},
+                    {"Access-Control-Max-Age", "600"}}};
   }
   if (!matches) {
-    HttpResponse response = ErrorFor(head.path, 
+    HttpResponse response = ErrorFor(
+        head.path,
         HttpError(405, "method_not_supported",
                   absl::StrCat(head.path, " takes ", route->method, ", not ", head.method)));
     response.headers.emplace_back("Allow", route->method == "GET" ? "GET, HEAD" : route->method);
     return response;
   }
   if (!route->open && !options_.keys.Allows(head.authorization)) {
-    HttpResponse response = ErrorFor(head.path, 
-        HttpError(401, "invalid_api_key",
-                  head.authorization.empty()
-                      ? "an API key is needed: send the header 'Authorization: Bearer KEY'"
-                      : "the API key is not one of this server's"));
+    HttpResponse response =
+        ErrorFor(head.path,
+                 HttpError(401, "invalid_api_key",
+                           head.authorization.empty()
+                               ? "an API key is needed: send the header 'Authorization: Bearer KEY'"
+                               : "the API key is not one of this server's"));
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return response;
   }
@@ -202,7 +205,7 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
   }
   if (route->method == "POST" && !absl::StartsWithIgnoreCase(head.content_type, kJsonType)) {
     return ErrorFor(head.path, HttpError(415, "unsupported_media_type",
-                                   "send the header 'Content-Type: application/json'"));
+                                         "send the header 'Content-Type: application/json'"));
   }
   return std::nullopt;
 }
@@ -215,7 +218,8 @@ std::vector<std::pair<std::string, std::string>> Router::HeadersFor(HttpRequest&
   for (const std::string& origin : options_.cors_origins) {
     if (!head.origin.empty() && (origin == "*" || origin == head.origin)) {
       headers.emplace_back("Access-Control-Allow-Origin", origin);
-      headers.emplace_back("Access-Control-Expose-Headers", "x-request-id, x-lamina-lossy, retry-after");
+      headers.emplace_back("Access-Control-Expose-Headers",
+                           "x-request-id, x-lamina-lossy, retry-after");
       headers.emplace_back("Vary", "Origin");
       break;
     }

@@ -65,8 +65,9 @@ absl::Status ReadTools(const Json& value, const std::string& name, BatchRequest*
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(name, " are not served in batches: answers are not read for calls there; send the "
-                         "request to the gateway"));
+      absl::StrCat(name,
+                   " are not served in batches: answers are not read for calls there; send the "
+                   "request to the gateway"));
 }
 
 absl::Status ReadStream(const Json& value, const std::string& name, BatchRequest*) {

@@ -101,21 +101,20 @@ TEST(MessagesTest, AnAnswerThatWasBegunIsContinued) {
 }
 
 TEST(MessagesTest, PartsOfTextAreJoinedByLines) {
-  const Json chat = Chat(TranslateMessages(
-      Json::parse(R"({"model":"m","max_tokens":9,
+  const Json chat = Chat(TranslateMessages(Json::parse(R"({"model":"m","max_tokens":9,
         "system":[{"type":"text","text":"a"},{"type":"text","text":"b"}],
         "messages":[{"role":"user","content":[{"type":"text","text":"c"},{"type":"text","text":"d"},
           {"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"e"},
             {"type":"text","text":"f"}]}]}]})"),
-      /*count=*/false));
+                                           /*count=*/false));
   EXPECT_EQ(chat["messages"][0]["content"], "a\nb");
   EXPECT_EQ(chat["messages"][1]["content"], "e\nf");
   EXPECT_EQ(chat["messages"][2]["content"], "c\nd");
 }
 
 TEST(ResponsesTest, PartsOfTextAreJoinedByLines) {
-  const Json chat = Chat(TranslateResponses(
-      Json::parse(R"({"model":"m","input":[{"role":"user","content":[
+  const Json chat =
+      Chat(TranslateResponses(Json::parse(R"({"model":"m","input":[{"role":"user","content":[
         {"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]}]})")));
   EXPECT_EQ(chat["messages"][0]["content"], "a\nb");
 }
@@ -216,8 +215,8 @@ TEST(ResponsesTest, WhatIsNotServedIsNamed) {
 
 TEST(ResponsesTest, AnswersHaveItems) {
   const auto translated = TranslateResponses(Json::parse(R"({"model":"m","input":"x"})"));
-  const Json whole = Json::parse(
-      translated->format->Whole(Everything(), {.prompt = 3, .completion = 9, .cached = 1, .reasoning = 2}));
+  const Json whole = Json::parse(translated->format->Whole(
+      Everything(), {.prompt = 3, .completion = 9, .cached = 1, .reasoning = 2}));
   EXPECT_EQ(whole["status"], "completed");
   EXPECT_EQ(whole["usage"]["input_tokens_details"]["cached_tokens"], 1);
   ASSERT_EQ(whole["output"].size(), 3u);
