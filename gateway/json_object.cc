@@ -147,7 +147,9 @@ absl::StatusOr<std::optional<int64_t>> JsonObject::Integer(absl::string_view nam
       value->is_number_integer() ||
       (value->is_number_float() && std::trunc(value->get<double>()) == value->get<double>());
   const double about = whole ? value->get<double>() : 0;
-  const bool above = exact.has_value() ? *exact > most : about > static_cast<double>(most);
+  const bool above = exact.has_value()
+                         ? *exact > most
+                         : value->is_number_integer() || about > static_cast<double>(most);
   const bool below = exact.has_value() ? *exact < least : about < static_cast<double>(least);
   if (!whole || (!above && !below)) {
     return WrongType(PathOf(name), "an integer", *value);

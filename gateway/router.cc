@@ -168,7 +168,8 @@ const Router::Route* Router::Find(const std::string& path) const {
 std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
   const Route* route = Find(head.path);
   if (route == nullptr) {
-    return ErrorResponse(
+    return ErrorFor(
+        head.path,
         HttpError(404, "not_found", absl::StrCat("no such URL: ", head.method, " ", head.path)));
   }
   const bool preflight = head.method == "OPTIONS" && !options_.cors_origins.empty();
@@ -182,27 +183,29 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
                     {"Access-Control-Max-Age", "600"}}};
   }
   if (!matches) {
-    HttpResponse response = ErrorResponse(
+    HttpResponse response = ErrorFor(
+        head.path,
         HttpError(405, "method_not_supported",
                   absl::StrCat(head.path, " takes ", route->method, ", not ", head.method)));
     response.headers.emplace_back("Allow", route->method == "GET" ? "GET, HEAD" : route->method);
     return response;
   }
   if (!route->open && !options_.keys.Allows(head.authorization)) {
-    HttpResponse response = ErrorResponse(
-        HttpError(401, "invalid_api_key",
-                  head.authorization.empty()
-                      ? "an API key is needed: send the header 'Authorization: Bearer KEY'"
-                      : "the API key is not one of this server's"));
+    HttpResponse response =
+        ErrorFor(head.path,
+                 HttpError(401, "invalid_api_key",
+                           head.authorization.empty()
+                               ? "an API key is needed: send the header 'Authorization: Bearer KEY'"
+                               : "the API key is not one of this server's"));
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return response;
   }
   if (draining_ && !route->always) {
-    return ErrorResponse(absl::UnavailableError("the gateway is stopping; try another"));
+    return ErrorFor(head.path, absl::UnavailableError("the gateway is stopping; try another"));
   }
   if (route->method == "POST" && !absl::StartsWithIgnoreCase(head.content_type, kJsonType)) {
-    return ErrorResponse(HttpError(415, "unsupported_media_type",
-                                   "send the header 'Content-Type: application/json'"));
+    return ErrorFor(head.path, HttpError(415, "unsupported_media_type",
+                                         "send the header 'Content-Type: application/json'"));
   }
   return std::nullopt;
 }
@@ -349,7 +352,7 @@ std::shared_ptr<RequestHandler> Router::Completion(HttpRequest& request, Respons
         Complete(std::make_shared<CompletionRequest>(*std::move(parsed)), path, handler);
       });
   if (!begun.ok()) {
-    handler->Respond(ErrorResponse(begun));
+    handler->Respond(ErrorFor(request.path, begun));
   }
   return handler;
 }

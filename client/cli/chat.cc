@@ -121,6 +121,10 @@ class Conversation {
       std::printf("\n");
       std::fflush(stdout);
     }
+    const std::string cut = CutNote(answer, flags_.options.max_tokens);
+    if (!json_ && status.ok() && !cut.empty()) {
+      std::fprintf(stderr, "%s\n", Terminal::Error().Dim(cut).c_str());
+    }
     if (!status.ok()) {
       messages_.pop_back();
       return;

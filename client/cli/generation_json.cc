@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/generation_json.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace lamina::cli {
+namespace {
+
+constexpr uint32_t kMaxTokensDefault = 512;  // The server's.
+
+}  // namespace
 
 void Choice::Add(const client::Chunk& chunk) {
   request_id = chunk.request_id;
@@ -11,6 +18,17 @@ void Choice::Add(const client::Chunk& chunk) {
     finish_reason = chunk.finish_reason;
     usage = chunk.usage;
   }
+}
+
+std::string CutNote(const Choice& choice, const std::optional<uint32_t>& max_tokens) {
+  if (choice.finish_reason != client::FinishReason::kLength) {
+    return "";
+  }
+  const uint32_t most = max_tokens.value_or(kMaxTokensDefault);
+  return choice.usage.completion_tokens >= most
+             ? absl::StrCat("(cut at --max-tokens ", most, ")")
+             : absl::StrCat("(cut after ", choice.usage.completion_tokens,
+                            " tokens: the conversation may be no longer)");
 }
 
 Json ToJson(const Choice& choice, uint32_t index) {

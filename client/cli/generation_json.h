@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,5 +27,9 @@ struct Choice {
 // {request_id, index, text, token_ids, finish_reason, logprobs?, prompt_tokens, completion_tokens,
 // ttft_ms, tpot_ms, seed, preemptions}
 Json ToJson(const Choice& choice, uint32_t index);
+
+// What a person is told below an answer that was cut: at --max-tokens (the server's default, if it
+// was not given), or where the sequence may be no longer. Empty for others.
+std::string CutNote(const Choice& choice, const std::optional<uint32_t>& max_tokens);
 
 }  // namespace lamina::cli

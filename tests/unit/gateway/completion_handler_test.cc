@@ -45,12 +45,12 @@ class CompletionHandlerTest : public testing::Test {
   }
   // With the model's own end.
   static client::Chunk End() {
-    return {.finish_reason = client::FinishReason::kStop,
-            .tokens = {{.token = 2,
+    return {.tokens = {{.token = 2,
                         .logprob = -0.5f,
                         .top = {{.token = 6, .logprob = -0.75f, .text = "b"}},
                         .text = "<end>",
                         .ends = true}},
+            .finish_reason = client::FinishReason::kStop,
             .prompt_tokens = 3};
   }
   // The objects of the stream, without comments and [DONE].

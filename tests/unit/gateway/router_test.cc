@@ -47,6 +47,28 @@ TEST_F(RouterTest, RefusesBeforeTheBodyIsRead) {
   EXPECT_EQ(StatusOf(router.Refuse({.method = "HEAD", .path = "/health"})), 0);
 }
 
+TEST_F(RouterTest, RefusalsHaveTheShapeOfTheirApi) {
+  Router router(backend_, side_work_, {.keys = ApiKeys({"k"})});
+  const auto error = [&router](const HttpRequest& head) {
+    const auto refusal = router.Refuse(head);
+    return Json::parse(refusal.has_value() ? refusal->body : "{}");
+  };
+  const std::string key = "Bearer k";
+  const Json no_key = error({.method = "POST", .path = "/v1/messages"});
+  EXPECT_EQ(no_key["type"], "error");
+  EXPECT_EQ(no_key["error"]["type"], "authentication_error");
+  EXPECT_THAT(no_key["error"]["message"].get<std::string>(), HasSubstr("API key"));
+  EXPECT_EQ(error({.method = "POST", .path = "/v1/messages/batches"})["error"]["type"],
+            "not_found_error");
+  EXPECT_EQ(error({.method = "GET", .path = "/v1/messages", .authorization = key})["error"]["type"],
+            "invalid_request_error");
+  EXPECT_EQ(
+      error({.method = "POST", .path = "/v1/messages/count_tokens", .authorization = key})["type"],
+      "error");
+  EXPECT_EQ(error({.method = "POST", .path = "/v1/completions"})["error"]["code"],
+            "invalid_api_key");
+}
+
 TEST_F(RouterTest, KeysGuardAllButWhatProbesNeed) {
   Router router(backend_, side_work_, {.keys = ApiKeys({"k"})});
   EXPECT_EQ(StatusOf(router.Refuse({.method = "GET", .path = "/v1/models"})), 401);
