@@ -6,7 +6,7 @@ import http.client
 import json
 import unittest
 
-from harness import START_SECONDS, MODEL, Cluster, require_model
+from harness import MODEL as WHOLE_MODEL, START_SECONDS, Cluster, require_model
 
 DAEMONS = ("coordinator", "gateway", "c0", "m0")
 MODEL = "smollm2-135m-instruct"
@@ -19,7 +19,7 @@ class FollowingTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         require_model(cls("test_every_line_of_every_log_is_json"))
-        cls.cluster = Cluster(model=MODEL, memory_nodes=1, gateway={"listen": "127.0.0.1:0"},
+        cls.cluster = Cluster(model=WHOLE_MODEL, memory_nodes=1, gateway={"listen": "127.0.0.1:0"},
                               log={"level": "debug", "format": "json"})
         spans = cls.cluster.directory / "spans.jsonl"
         cls.cluster.overrides += ["--set", f"coordinator.spans={spans}"]

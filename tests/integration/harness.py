@@ -18,8 +18,10 @@ import time
 import unittest
 from pathlib import Path
 
+import places
 import short_model
-from places import BIN, MODEL, REPO
+
+BIN, MODEL, REPO = places.BIN, places.MODEL, places.REPO
 
 UV = "uv==0.13.9"
 

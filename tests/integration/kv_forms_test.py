@@ -43,10 +43,10 @@ class KvFormsTest(unittest.TestCase):
             self.assertEqual(answers(self, cluster), alone["bf16"])  # Who names none.
 
     def test_policies_that_fetch_activations_fetch_int8_and_say_why(self):
-        with short_model.cluster(attention=CANONICAL, kv="int8", limits=LIMITS) as cluster:
+        with harness.Cluster(attention=CANONICAL, kv="int8", limits=LIMITS) as cluster:
             expected = answers(self, cluster)
         for policy in ("fetch_recompute", "fetch_hybrid"):
-            with short_model.cluster(kv="int8", policy=policy, fetch={"window": "16MiB"}, limits=LIMITS) as cluster:
+            with harness.Cluster(kv="int8", policy=policy, fetch={"window": "16MiB"}, limits=LIMITS) as cluster:
                 self.assertEqual(answers(self, cluster), expected)
                 self.assertEqual(cluster.status()["policy"], policy)
                 words = "no activations with kv int8: one has 1152 bytes in a layer, K and V 408"

@@ -7,7 +7,6 @@ import unittest
 from pathlib import Path
 
 import harness
-import short_model
 from policies import CANONICAL, answers
 
 MIB = 1 << 20
