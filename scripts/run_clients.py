@@ -109,7 +109,7 @@ def run_clients(clients):
     sys.path.insert(0, str(REPO / "tests/integration"))
     from harness import BIN, MODEL, Cluster, environment_with
     failed = []
-    with Cluster(gateway={"listen": "127.0.0.1:0"}, memory_nodes=1, chat_template=str(TEMPLATE)) as cluster:
+    with Cluster(model=MODEL, gateway={"listen": "127.0.0.1:0"}, memory_nodes=1, chat_template=str(TEMPLATE)) as cluster:
         for client in clients:
             problem = client.run(environment_with(client.requirement), f"http://{cluster.gateway}", MODEL.stem)
             print(f"{client.path.stem}: {'FAILED ' + problem if problem else client.did}", flush=True)
