@@ -43,7 +43,7 @@ class CompletionHandlerTest : public testing::Test {
   static client::Chunk Last(uint32_t index = 0) {
     return {.index = index, .finish_reason = client::FinishReason::kLength, .prompt_tokens = 3};
   }
-  // With the model's own end.
+  // The model has ended by itself.
   static client::Chunk End() {
     return {.tokens = {{.token = 2,
                         .logprob = -0.5f,
