@@ -14,6 +14,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/link_options.h"
 #include "common/status_macros.h"
 
@@ -54,7 +55,10 @@ absl::string_view NameOf(BusKind kind) {
 }
 
 bool IsBusName(absl::string_view name) {
-  return !name.empty() && name.size() <= kNameMax &&
+  absl::string_view own = name;
+  while (absl::ConsumeSuffix(&own, ".to") || absl::ConsumeSuffix(&own, ".from")) {
+  }
+  return !own.empty() && own.size() <= kNameMax &&
          std::all_of(name.begin(), name.end(), [](char c) {
            return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
                   c == '.';

@@ -31,7 +31,8 @@
 
 namespace lamina {
 
-// Letters, digits, '-', '_' and '.', 1 to 64 of them.
+// Letters, digits, '-', '_' and '.', 1 to 64 of them without the directions ".to" and ".from" that
+// nodes put behind it.
 bool IsBusName(absl::string_view name);
 
 // What a transfer carries. kRows: queries, outputs of attention and other rows of steps, and the

@@ -20,14 +20,33 @@ constexpr Nanos kPlanPoll = Micros(200);
 // cores): it is waited for as long again for each so many of its prompt tokens.
 constexpr Nanos kPromptTokens = 64;
 
-// How long a lane waits for another compute node, which may itself wait for a memory node, for
-// `timeout`: so memory nodes are given up on first.
-Nanos ReplicaTimeout(const Lane& lane, Nanos timeout) {
+// Attention of a chunk to a million tokens may keep a memory node of few cores busy for as long: it
+// is waited for as long again for each so many pairs of a row and a token. A layer of 4,096
+// features has 1.1 GFLOP/s for them in a minute.
+constexpr Nanos kPairs = Nanos{64} << 16;
+
+// How long a lane waits for outputs of attention. A memory node may be busy for any of the lanes.
+Nanos OutputsTimeout(absl::Span<const Lane> lanes, Nanos timeout) {
+  Nanos pairs = 0;
+  for (const Lane& lane : lanes) {
+    if (lane.phase == LanePhase::kIdle) {
+      continue;
+    }
+    for (const plan::PrefillChunk& chunk : lane.plan.chunks) {
+      pairs += Nanos{chunk.tokens} * (chunk.first_token + chunk.tokens);
+    }
+  }
+  return timeout + timeout * (pairs / kPairs);
+}
+
+// How long a lane waits for another compute node, which may itself wait for outputs: so memory
+// nodes are given up on first.
+Nanos ReplicaTimeout(const Lane& lane, Nanos timeout, Nanos for_outputs) {
   Nanos prompt_tokens = 0;
   for (const plan::PrefillChunk& chunk : lane.plan.chunks) {
     prompt_tokens += chunk.tokens;
   }
-  return 2 * timeout + 2 * timeout * prompt_tokens / kPromptTokens;
+  return 2 * for_outputs + 2 * timeout * prompt_tokens / kPromptTokens;
 }
 
 void Pause(Nanos pause) {
@@ -42,6 +61,7 @@ void Pause(Nanos pause) {
 
 absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortWord& abort) {
   signals_.Clear();
+  const Nanos for_outputs = OutputsTimeout(lanes, context_.peer_deadline);
   Nanos nap = ThreadBeat::kNapMost;
   std::optional<Nanos> pause;  // The shortest pause of paths that have to be polled.
   for (const Lane& lane : lanes) {
@@ -51,7 +71,7 @@ absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortW
     if (lane.phase != LanePhase::kWaiting) {
       continue;
     }
-    ExpectSignalsOf(lane);
+    ExpectSignalsOf(lane, for_outputs);
     if (lane.awaits.Has(Awaited::kWeights)) {
       nap = std::clamp(lane.weights_look_again - RealClock().Now(), Nanos{0}, nap);
     }
@@ -70,9 +90,8 @@ absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortW
   return absl::OkStatus();
 }
 
-void LaneWait::ExpectSignalsOf(const Lane& lane) {
-  const Nanos for_nodes = ReplicaTimeout(lane, context_.peer_deadline);
-  Nanos for_outputs = context_.peer_deadline;
+void LaneWait::ExpectSignalsOf(const Lane& lane, Nanos for_outputs) {
+  const Nanos for_nodes = ReplicaTimeout(lane, context_.peer_deadline, for_outputs);
   if (lane.awaits.Has(Awaited::kTokens)) {
     signals_.signals().push_back(replicas_.TokenSignal(lane));
     signals_.Expect(lane.away_since, for_nodes);

@@ -36,7 +36,7 @@ class LaneWait {
   absl::Status Run(absl::Span<const Lane> lanes, const transport::AbortWord& abort);
 
  private:
-  void ExpectSignalsOf(const Lane& lane);
+  void ExpectSignalsOf(const Lane& lane, Nanos for_outputs);
 
   const WorkerContext& context_;
   const PathSet& paths_;

@@ -122,6 +122,21 @@ bool FollowGrammar(Sequence& sequence, model::GrammarCache& grammars) {
   return true;
 }
 
+// All tokens of the vocabulary but those that end the sequence.
+absl::Span<const uint32_t> WithoutEnds(size_t vocabulary, Sequence& sequence) {
+  std::vector<uint32_t>& bits = sequence.without_ends;
+  if (bits.empty()) {
+    bits.assign((vocabulary + 31) / 32, ~uint32_t{0});
+    for (const TokenId end : sequence.join.end_tokens) {
+      const auto token = static_cast<size_t>(end);
+      if (end >= 0 && token < vocabulary) {
+        bits[token / 32] &= ~(uint32_t{1} << token % 32);
+      }
+    }
+  }
+  return bits;
+}
+
 // The token that was appended last. `whole`: its grammar has ended; `cut`: no token fits.
 plan::SampledToken Judged(const kernels::SampleResult& sampled, Sequence& sequence, bool whole,
                           bool cut) {
@@ -150,8 +165,12 @@ plan::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence
   const auto position = static_cast<uint32_t>(tokens.size());
   const bool formed = !join.sampling.form.any();
   const bool fits = !formed || (FollowGrammar(sequence, grammars) && !sequence.grammar->ended());
-  const absl::Span<const uint32_t> allowed =
-      formed && fits ? sequence.grammar->Allowed() : absl::Span<const uint32_t>();
+  absl::Span<const uint32_t> allowed;
+  if (formed) {
+    allowed = fits ? sequence.grammar->Allowed() : allowed;
+  } else if (sequence.may_not_end()) {
+    allowed = WithoutEnds(logits.size(), sequence);
+  }
   const kernels::SampleResult sampled =
       kernels::Sample(logits, join.sampling, tokens.first(join.prompt_tokens),
                       tokens.subspan(join.prompt_tokens), position, scratch, allowed);

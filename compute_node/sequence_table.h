@@ -27,8 +27,14 @@ struct Sequence {
   bool finished = false;                   // Further rows are discarded.
   std::unique_ptr<model::GrammarState> grammar;  // Grammar of its form, once it has sampled.
   size_t in_grammar = 0;                         // Tokens up to here are in it.
+  std::vector<uint32_t> without_ends;            // A bit for each token that does not end it.
   std::vector<uint32_t> spans;  // Partition token_range: the memory node of each span.
   uint32_t slots = 0;           // Partition token_range: tokens that have slots.
+
+  // Whether the next token is not to end it, since it would have too few.
+  bool may_not_end() const {
+    return tokens.size() + 1 < join.tokens_min && !join.end_tokens.empty();
+  }
 };
 
 class SequenceTable {

@@ -72,7 +72,8 @@ uint64_t SparseSums::bytes() const {
 }
 
 // A sum of the square of lengths, of sequences whose tokens have slots: it is largest when as few
-// as possible are as long as possible.
+// as possible are as long as possible. Forks share rows as they share slots; the sums of each, 8
+// bytes a token and layer, are not counted.
 uint64_t SparseSums::BytesMax(const plan::EpochConfig& config) {
   if (config.sparse_tokens != SparseTokens::kWindowSums) {
     return 0;

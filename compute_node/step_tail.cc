@@ -95,7 +95,8 @@ absl::Status StepTail::SampleOnDevice(const Lane& lane, size_t count) {
     const TailRow& row = lane.tail[done_ + i];
     const Sequence& sequence = *sequences_.Find(row.sequence);
     const plan::SequenceJoin& join = sequence.join;
-    if (row.score || sampler_ == nullptr || !sampler_->Takes(join.sampling)) {
+    if (row.score || sampler_ == nullptr || !sampler_->Takes(join.sampling) ||
+        sequence.may_not_end()) {
       host_rows_.push_back(i);
       continue;
     }

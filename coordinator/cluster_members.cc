@@ -85,7 +85,15 @@ void ClusterMembers::BeginTurn() {
   }
   if (membership_.Tick(clock_.Now())) {
     LogInfo("tries again what was set aside: ", membership_.Describe());
-    transport_.Reset();
+    ForgetFailures();
+  }
+}
+
+// Other nodes may manage what those that were there did not.
+void ClusterMembers::ForgetFailures() {
+  transport_.Reset();
+  if (policy_.has_value()) {
+    policy_->ForgetFailures();
   }
 }
 
@@ -258,7 +266,7 @@ void ClusterMembers::Joined(const NodeHello& hello, std::shared_ptr<NodePort> po
     }
     return;
   }
-  transport_.Reset();
+  ForgetFailures();
   LogInfo("joined ", name, " pid ", hello.pid, " kernels ", identity.kernels);
 }
 
@@ -282,7 +290,7 @@ void ClusterMembers::Loaded(const std::string& name,
   if (!joined.ok()) {
     return RefuseJoined(name, joined);
   }
-  transport_.Reset();
+  ForgetFailures();
   LogInfo("joined ", name, " pid ", node.hello.pid, " with its layers");
 }
 
@@ -364,6 +372,9 @@ void ClusterMembers::Fault(const std::string& name, uint64_t epoch, const absl::
   if (control::IsTransportFault(status) && PassOverTransport(name, epoch, status)) {
     return;
   }
+  if (PassOverPolicy(name, epoch, status)) {
+    return;
+  }
   // A node that says nothing of a peer failed by itself, unless it is the transport that failed.
   if (peer.empty() && !control::IsTransportFault(status)) {
     peer = name;
@@ -380,6 +391,22 @@ bool ClusterMembers::PassOverTransport(const std::string& name, uint64_t epoch,
   }
   transport_ = next;
   LogWarning(transport_.Warning());
+  return true;
+}
+
+bool ClusterMembers::PassOverPolicy(const std::string& name, uint64_t epoch,
+                                    const absl::Status& status) {
+  if (!policy_.has_value() || epoch != membership_.epoch() || membership_.epoch_ended() ||
+      membership_.phase() != core::MembershipPhase::kPreparing) {
+    return false;
+  }
+  const cost::KvPolicy policy = epoch_->policy;
+  if (!policy_->PassOver(absl::StrCat(name, ": ", status.message())) ||
+      !membership_.StartAnew(name, epoch)) {
+    return false;
+  }
+  LogWarning("policy auto leaves out ", cost::KvPolicyName(policy), " until nodes come: ", name,
+             " could not prepare it");
   return true;
 }
 

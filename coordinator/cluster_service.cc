@@ -330,10 +330,9 @@ void NodeStream::Reactor::HandleHello(const v1::Hello& hello) {
     LogWarning("refused a node: ", admitted.message());
     return stream_->Refuse(admitted);
   }
-  {
-    const std::lock_guard lock(leave_mutex_);
-    source_ = {.name = hello.name(), .port = stream_.get()};
-  }
+  // The lock is held until it is posted: a cancelled stream would leave before it joined.
+  const std::lock_guard lock(leave_mutex_);
+  source_ = {.name = hello.name(), .port = stream_.get()};
   engine_.NodeJoined(FromProto(hello), stream_);
 }
 

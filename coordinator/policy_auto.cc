@@ -81,6 +81,17 @@ std::optional<cost::KvPolicy> PolicyAuto::current() const {
   return choice_.has_value() ? std::optional(choice_->policy) : std::nullopt;
 }
 
+bool PolicyAuto::PassOver(const std::string& why) {
+  const bool other = std::any_of(
+      choice_->figures.begin(), choice_->figures.end(), [&](const core::PolicyFigure& figure) {
+        return figure.candidate.policy != choice_->policy && figure.candidate.why_not.empty();
+      });
+  if (other) {
+    failed_[choice_->policy] = absl::StrCat("it could not be prepared: ", why);
+  }
+  return other;
+}
+
 EpochPolicy PolicyAuto::Epoch() const {
   LAMINA_CHECK(choice_.has_value());
   EpochPolicy epoch{.policy = choice_->policy};
@@ -110,6 +121,10 @@ std::vector<core::PolicyCandidate> PolicyAuto::Candidates(const PolicyMeasures& 
   for (const WeighedPolicy& policy : options_.policy_auto->policies) {
     core::PolicyCandidate& candidate =
         candidates.emplace_back(core::PolicyCandidate{policy.policy, policy.why_not});
+    if (const auto failed = failed_.find(policy.policy);
+        candidate.why_not.empty() && failed != failed_.end()) {
+      candidate.why_not = failed->second;
+    }
     const bool local = policy.policy == cost::KvPolicy::kLocal;
     const uint64_t slot = SlotBytes(policy.fetch, options_.layers.size(), kv);
     candidate.tokens_max = local ? room.tokens : static_cast<double>(measures.memory / slot);

@@ -63,6 +63,11 @@ class PolicyAuto {
   const std::optional<core::PolicyChoice>& choice() const { return choice_; }
   // What the last choice made of the policy; nothing before the first.
   std::optional<cost::KvPolicy> current() const;
+  // The last choice could not be prepared, as one of its nodes said. It is left out until
+  // ForgetFailures(). False, and nothing changes, where no other policy can be had.
+  bool PassOver(const std::string& why);
+  // Nodes have come, or what was set aside is tried again.
+  void ForgetFailures() { failed_.clear(); }
   // What an epoch of that choice has. Requires: a choice.
   EpochPolicy Epoch() const;
 
@@ -78,6 +83,7 @@ class PolicyAuto {
 
   const EngineOptions& options_;
   std::optional<core::PolicyChoice> choice_;
+  std::map<cost::KvPolicy, std::string> failed_;  // Why no epoch of it could be prepared.
   core::PolicyLoadMeter meter_;
   std::map<cost::KvPolicy, core::PolicyStepMeter> steps_;  // What each took, while it served.
   // As they were measured last: bytes a second over all links to memory nodes; the slowest link

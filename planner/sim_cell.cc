@@ -138,6 +138,9 @@ void SimCell::OnEvent(const SimEvent& event) {
 
 // All that has come, and then one planning.
 void SimCell::Turn(Nanos now) {
+  if (membership_.Tick(now)) {
+    Form(now);
+  }
   if (nodes_ == nullptr) {
     return;  // Serve() wakes it again.
   }
@@ -156,6 +159,7 @@ double SimCell::TakeReports(Nanos now) {
     seconds +=
         spec_.coordinator.row_taken * step.work_rows + spec_.coordinator.message * nodes_there_;
     LAMINA_CHECK(scheduler_.OnStepDone(step.result, told).ok());
+    membership_.NoteProgress();
   }
   reports_.clear();
   Tell(told, now + NanosOf(seconds));

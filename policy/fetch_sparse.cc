@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -78,18 +79,21 @@ void WindowSums::Add(uint32_t position, absl::Span<const uint32_t> tokens,
     }
   }
   row.weights.shrink_to_fit();
-  bytes_ += row.bytes();
-  rows_.push_back(std::move(row));
+  rows_.push_back(std::make_shared<const Row>(std::move(row)));
 }
 
 void WindowSums::TakeOver(const WindowSums& other) {
   rows_ = other.rows_;
   end_ = other.end_;
   sums_ = other.sums_;
-  bytes_ = 0;
-  for (const Row& row : rows_) {
-    bytes_ += row.bytes();  // A copy may have reserved less.
+}
+
+size_t WindowSums::bytes() const {
+  size_t bytes = sums_.capacity() * sizeof(uint64_t);
+  for (const auto& row : rows_) {
+    bytes += row->bytes() / static_cast<size_t>(row.use_count());
   }
+  return bytes;
 }
 
 void WindowSums::Subtract(const Row& row) {
@@ -99,26 +103,27 @@ void WindowSums::Subtract(const Row& row) {
       sums_[word * 64 + std::countr_zero(left)] -= *weight++;
     }
   }
-  bytes_ -= row.bytes();
 }
 
 void WindowSums::DropBefore(uint32_t position) {
   while (!rows_.empty() && end_ - rows_.size() < position) {
-    Subtract(rows_.front());
+    Subtract(*rows_.front());
     rows_.pop_front();
   }
 }
 
 void WindowSums::DropFrom(uint32_t position) {
   while (!rows_.empty() && end_ > position) {
-    Subtract(rows_.back());
+    Subtract(*rows_.back());
     rows_.pop_back();
     --end_;
   }
 }
 
 uint64_t WindowSumsBytesMax(uint32_t tokens, double ratio) {
-  const uint64_t row = TokenSetWords(tokens) * sizeof(uint64_t) + tokens * sizeof(uint16_t);
+  constexpr uint64_t kHolder = 128;  // What a row takes besides, in a deque and shared.
+  const uint64_t row =
+      kHolder + TokenSetWords(tokens) * sizeof(uint64_t) + tokens * sizeof(uint16_t);
   // The vector of sums grows by doubling.
   return KeptHalf(tokens, ratio) * row + 2 * uint64_t{tokens} * sizeof(uint64_t);
 }

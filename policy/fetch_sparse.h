@@ -25,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -59,7 +60,8 @@ class WindowSums {
   // Requires: tokens ascend; as many weights.
   void Add(uint32_t position, absl::Span<const uint32_t> tokens, absl::Span<const float> weights);
 
-  // Becomes as the other one, of a layer with as many heads.
+  // Becomes as the other one, of a layer with as many heads. Rows are shared, as the slots of forks
+  // are, and only the sums copied.
   void TakeOver(const WindowSums& other);
 
   // Rows before `position`, or from there on, leave the window.
@@ -70,7 +72,8 @@ class WindowSums {
   absl::Span<const uint64_t> sums() const { return sums_; }
   size_t rows() const { return rows_.size(); }
   uint32_t end() const { return end_; }  // Behind the last row.
-  size_t bytes() const { return bytes_ + sums_.capacity() * sizeof(uint64_t); }
+  // Rows that are shared count in equal parts. Cost: O(rows).
+  size_t bytes() const;
 
  private:
   struct Row {
@@ -83,10 +86,9 @@ class WindowSums {
   void Subtract(const Row& row);
 
   const float unit_;
-  std::deque<Row> rows_;  // The last is end_ - 1.
+  std::deque<std::shared_ptr<const Row>> rows_;  // The last is end_ - 1.
   uint32_t end_ = 0;
   std::vector<uint64_t> sums_;
-  size_t bytes_ = 0;  // Bytes of all rows.
 };
 
 // The most that WindowSums of a sequence of so many tokens takes.

@@ -17,6 +17,9 @@ bool IsAttached(const Member& node) {
 // No node has this name.
 constexpr char kCluster[] = "";
 
+// Who leaves sooner may have come to nobody's use.
+constexpr Nanos kShortLife = Seconds(60);
+
 bool KeepsKv(const Member& node) { return node.is_memory || node.holds_kv; }
 
 // Null where there is none.
@@ -56,6 +59,7 @@ void Membership::Expect(Member member) { nodes_.push_back(std::move(member)); }
 
 void Membership::Dismiss(const std::string& name) {
   Leave(name);
+  retries_.Forget(name);
   std::erase_if(nodes_, [&](const Member& node) { return node.name == name; });
   // The first epoch may have waited for it alone.
   changed_ = changed_ || !formed_once_;
@@ -80,6 +84,14 @@ absl::Status Membership::Join(const std::string& name, bool is_memory) {
   }
   member->state = MemberState::kJoined;
   member->problem.clear();
+  member->joined = now_;
+  member->joined_in = epoch_;
+  // Each time it comes costs everybody an epoch, as it goes another.
+  if (retries_.ComesAndGoes(name) && CanGo(Suspects(), name)) {
+    SetAside(*member, absl::StrCat("it left ", RetryTimes::kLeavesMax,
+                                   " times or more soon after it came, before a step was done"));
+    return absl::OkStatus();
+  }
   // A stage whose replica is not whole changes nothing. Before the first epoch all are waited for.
   changed_ = changed_ || !formed_once_ || TakesPart(*member);
   return absl::OkStatus();
@@ -94,7 +106,9 @@ void Membership::Leave(const std::string& name) {
   changed_ = changed_ || !formed_once_ || TakesPart(*member);
   limits_.NoteDeparture(now_);
   evidence_.Forget(name);
-  retries_.Forget(name);
+  if (formed_once_) {
+    retries_.NoteLeft(name, progress_ <= member->joined_in && now_ - member->joined < kShortLife);
+  }
   member->state = MemberState::kAbsent;
   member->region.clear();
   if (!CanForm()) {
@@ -199,6 +213,7 @@ std::vector<FaultEvidence::Suspect> Membership::Suspects() const {
 }
 
 void Membership::NoteProgress() {
+  progress_ = epoch_;
   limits_.NoteProgress();
   retries_.NoteProgress();
 }

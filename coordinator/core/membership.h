@@ -48,6 +48,9 @@ struct Member {
   MemberState state = MemberState::kAbsent;
   std::string region = {};   // Descriptor, from kPrepared on.
   std::string problem = {};  // Why it is kFailed.
+  // When it joined, and the epoch that was then.
+  Nanos joined = 0;
+  uint64_t joined_in = 0;
 };
 
 // "compute", "prefill" or "memory".
@@ -151,6 +154,7 @@ class Membership {
   FaultEvidence evidence_;
   FaultLimits limits_;
   RetryTimes retries_;      // Under kCluster the cluster as a whole.
+  uint64_t progress_ = 0;   // The epoch of the last step that was done.
   std::string last_fault_;  // "c0: cannot open ...".
   Nanos now_ = 0;
 };

@@ -33,6 +33,21 @@ bool RetryTimes::OnTrial(const std::string& name) const {
   return found != entries_.end() && found->second.trial;
 }
 
+void RetryTimes::NoteLeft(const std::string& name, bool soon) {
+  Entry& entry = entries_[name];
+  const uint32_t leaves = soon ? entry.leaves + 1 : 0;
+  if (leaves < kLeavesMax) {
+    entry = {};
+  }
+  entry.leaves = leaves;
+  entry.aside = entry.trial = false;
+}
+
+bool RetryTimes::ComesAndGoes(const std::string& name) const {
+  const auto found = entries_.find(name);
+  return found != entries_.end() && found->second.leaves >= kLeavesMax;
+}
+
 void RetryTimes::NoteProgress() {
   for (auto& [name, entry] : entries_) {
     entry.trial = false;

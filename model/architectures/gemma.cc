@@ -21,6 +21,14 @@ absl::Status ReadGemma2Json(const JsonConfig& file, ModelConfig& config) {
           "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0})");
   LAMINA_RETURN_IF_ERROR(ReadGemmaJson(json, config));
   LAMINA_RETURN_IF_ERROR(ReadGemmaCaps(json, config));
+  // A null is no cap, and a key that is left out is the default's.
+  const auto is_null = [&](const char* key) { return file.Contains(key) && !file.Has(key); };
+  if (is_null("attn_logit_softcapping")) {
+    config.attention_soft_cap = 0;
+  }
+  if (is_null("final_logit_softcapping")) {
+    config.logit_soft_cap = 0;
+  }
   LAMINA_ASSIGN_OR_RETURN(const uint32_t window, json.GetUint("sliding_window"));
   if (json.Has("layer_types")) {
     return ReadLayerWindows(json, window, config);

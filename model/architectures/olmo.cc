@@ -37,7 +37,13 @@ absl::Status ReadMixtureJson(const JsonConfig& json, ModelConfig& config) {
 absl::Status ReadGguf(const GgufFile& file, ModelConfig& config) {
   config.head_norms = HeadNorms::kAllHeads;
   config.norm_places = NormPlaces::kBehind;
-  return ReadGatedDecoder(file, "olmo2", config);
+  LAMINA_RETURN_IF_ERROR(ReadGatedDecoder(file, "olmo2", config));
+  // OLMo 3 bears that name too. Its full layers, and the scaled ones, are others than OLMo 2's.
+  if (config.window != 0) {
+    return absl::UnimplementedError(
+        "olmo2.attention.sliding_window: OLMo 3, which has sliding windows, is not supported");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadMixtureGguf(const GgufFile& file, ModelConfig& config) {

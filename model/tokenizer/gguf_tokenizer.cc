@@ -64,6 +64,12 @@ absl::Status ReadTypes(const GgufFile& file, GgufVocabulary* vocabulary) {
                                                    vocabulary->names.size()));
   }
   vocabulary->types.assign(types.begin(), types.end());
+  // Some files, like those of Phi-3, say of no end of a turn that it is one.
+  for (size_t i = 0; i < vocabulary->names.size(); ++i) {
+    if (IsEndName(vocabulary->names[i])) {
+      vocabulary->types[i] = kTypeControl;
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -45,9 +45,18 @@ constexpr absl::string_view kTekkenPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N})"
     R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// OpenAI's o200k: as tekken, with contractions as parts of words and up to three digits.
+constexpr absl::string_view kO200kPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 constexpr CatalogEntry kCatalog[] = {
     {.name = "command-r", .recipe = Recipe::kDigitsGpt2, .nfc = true},
+    // Phi-4 and OLMo 2 too.
+    {.name = "dbrx", .recipe = Recipe::kPattern, .pattern = kLlama3Pattern},
     {.name = "deepseek-coder", .recipe = Recipe::kDeepseekCoder},
     // Models distilled into Qwen2.5, with its tokenizer.
     {.name = "deepseek-r1-qwen", .recipe = Recipe::kPattern, .pattern = kQwen2Pattern, .nfc = true},
@@ -59,6 +68,8 @@ constexpr CatalogEntry kCatalog[] = {
      .ignore_merges = true,
      .add_bos = true},
     {.name = "gpt-2", .recipe = Recipe::kGpt2},
+    // gpt-oss and Phi-4-mini.
+    {.name = "gpt-4o", .recipe = Recipe::kPattern, .pattern = kO200kPattern},
     {.name = "gpt-neox", .recipe = Recipe::kGpt2, .nfc = true},
     {.name = "llama-bpe",
      .recipe = Recipe::kPattern,

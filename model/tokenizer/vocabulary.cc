@@ -2,6 +2,7 @@
 #include "model/tokenizer/vocabulary.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -18,7 +19,15 @@ constexpr absl::string_view kEndNames[] = {
     "<|end|>",    "<end_of_turn>", "<|end_of_turn|>", "<|eot|>",       "<|END_OF_TURN_TOKEN|>",
 };
 
+// In harmony's format, gpt-oss', <|end|> ends a message, behind which the answer goes on.
+constexpr absl::string_view kHarmonyEnds[] = {"<|return|>", "<|call|>"};
+constexpr absl::string_view kHarmonyMessageEnd = "<|end|>";
+
 }  // namespace
+
+bool IsEndName(absl::string_view name) {
+  return std::find(std::begin(kEndNames), std::end(kEndNames), name) != std::end(kEndNames);
+}
 
 absl::Status Vocabulary::Put(TokenId id, VocabularyEntry entry) {
   const size_t end = std::min<size_t>(tokens_ + size_t{kVocabularyGapMax}, size_t{kVocabularyMax});
@@ -52,10 +61,20 @@ std::vector<TokenId> FindEndTokens(const Vocabulary& vocabulary, TokenId eos,
   };
   add(eos);
   std::for_each(more.begin(), more.end(), add);
-  for (const absl::string_view name : kEndNames) {
+  const auto special = [&](absl::string_view name) {
     const TokenId id = vocabulary.Find(name);
-    if (id >= 0 && vocabulary.at(id).special) {
-      add(id);
+    return id >= 0 && vocabulary.at(id).special ? id : TokenId{-1};
+  };
+  const bool harmony = std::all_of(std::begin(kHarmonyEnds), std::end(kHarmonyEnds),
+                                   [&](absl::string_view name) { return special(name) >= 0; });
+  for (const absl::string_view name : kEndNames) {
+    if (!harmony || name != kHarmonyMessageEnd) {
+      add(special(name));
+    }
+  }
+  if (harmony) {
+    for (const absl::string_view name : kHarmonyEnds) {
+      add(special(name));
     }
   }
   return out;

@@ -51,8 +51,11 @@ class Vocabulary {
   absl::flat_hash_map<std::string, TokenId> ids_;
 };
 
-// The tokens that end a generation: `eos`, then `more`, then those special entries whose name says
-// that a turn or a text ends, as chat models call them.
+// Whether chat models call a token so that ends a turn or a text.
+bool IsEndName(absl::string_view name);
+
+// The tokens that end a generation: `eos`, then `more`, then those special entries that bear such a
+// name. In a vocabulary of harmony's (gpt-oss) <|end|> ends a message alone.
 std::vector<TokenId> FindEndTokens(const Vocabulary& vocabulary, TokenId eos,
                                    const std::vector<TokenId>& more);
 

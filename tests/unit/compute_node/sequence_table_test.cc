@@ -152,6 +152,18 @@ TEST_F(SampleNextTest, TakesWhatItsGrammarAllowsAndEndsWithIt) {
   EXPECT_EQ(last.finish, plan::FinishReason::kStop) << "whatever the least length says";
 }
 
+// It would have to go on behind its own end.
+TEST_F(SampleNextTest, BelowItsLeastLengthItChoosesNoEnd) {
+  sequence_.join.tokens_min = 4;
+
+  const plan::SampledToken first = Next(7);
+  EXPECT_EQ(first.token, 0) << "the first of the others, which are equal";
+  EXPECT_EQ(first.finish, plan::FinishReason::kNone);
+  const plan::SampledToken second = Next(7);
+  EXPECT_EQ(second.token, 7) << "with it there are four";
+  EXPECT_EQ(second.finish, plan::FinishReason::kStop);
+}
+
 TEST_F(SampleNextTest, AGrammarFollowsTokensThatWereSampledElsewhere) {
   sequence_.join.sampling.form = {OutputForm::Kind::kRegex, "counting"};
   sequence_.tokens = {1, 2, 0};  // As after a preemption, or on another replica.

@@ -340,6 +340,54 @@ TEST_F(ClusterMembersTest, UnderPolicyAutoPartsOfAReplicaJoinWithWhatTheyHaveMea
   EXPECT_EQ(members_->nodes().DescribeJoining(), "");
 }
 
+// The other policy serves until a node comes, with which it is tried again.
+TEST_F(ClusterMembersTest, UnderPolicyAutoAPolicyThatCannotBePreparedIsLeftOut) {
+  SetOptions(InStagesUnderAuto());
+  for (const char* name : {"m0", "c0", "c1"}) {
+    Join(name);
+  }
+  members_->Loaded("c0", Measured(0.5));
+  members_->Loaded("c1", Measured(0.5));
+  members_->Advance();
+  ASSERT_EQ(members_->policy()->current(), cost::KvPolicy::kLocal);
+  members_->Fault("c1", 1, absl::ResourceExhaustedError("no room for K and V"));
+  members_->Fault("c0", 1, absl::ResourceExhaustedError("no room for K and V"));
+  members_->Advance();
+  ASSERT_THAT(owner_.begun, SizeIs(2));
+  EXPECT_EQ(members_->policy()->current(), cost::KvPolicy::kAttendRemote);
+  EXPECT_THAT(members_->policy()->choice()->why,
+              HasSubstr("it could not be prepared: c1: no room for K and V"));
+  EXPECT_THAT(owner_.begun[1].memory_nodes, ElementsAre("m0"));
+  Serve();
+  EXPECT_TRUE(members_->serving());
+  clock_.now += Seconds(100);
+  members_->BeginTurn();
+  members_->WatchLoad(false, nullptr);
+  EXPECT_TRUE(members_->serving()) << "and is not tried again for want of work";
+
+  Leave("c1");
+  Join("c1");
+  members_->Loaded("c1", Measured(0.5));
+  members_->Advance();
+  EXPECT_EQ(members_->policy()->current(), cost::KvPolicy::kLocal);
+}
+
+// Where no other policy is left, the node is what fails.
+TEST_F(ClusterMembersTest, UnderPolicyAutoTheNodeIsSetAsideWhenNoPolicyIsLeft) {
+  SetOptions(InStagesUnderAuto());
+  for (const char* name : {"m0", "c0", "c1"}) {
+    Join(name);
+  }
+  members_->Loaded("c0", Measured(0.5));
+  members_->Loaded("c1", Measured(0.5));
+  members_->Advance();
+  for (uint64_t epoch = 1; epoch <= 2; ++epoch) {
+    members_->Fault("c1", epoch, absl::ResourceExhaustedError("no room"));
+    members_->Advance();
+  }
+  EXPECT_THAT(members_->membership().Describe(), HasSubstr("c1 failed: no room"));
+}
+
 // One that is lost is measured anew, and the choice with it.
 TEST_F(ClusterMembersTest, UnderPolicyAutoAPartThatComesBackIsMeasuredAgain) {
   SetOptions(InStagesUnderAuto());

@@ -3,6 +3,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "kernels/arena_memory.h"
 
 namespace lamina::kernels {
 namespace {
@@ -53,6 +62,18 @@ TEST(KvArenaTest, MoreThanTheHostHasIsRefusedBeforeAnyIsTaken) {
   EXPECT_THAT(std::string(arena.status().message()),
               testing::AllOf(testing::HasSubstr("no room for 119.2 TiB of KV"),
                              testing::HasSubstr("leaves"), testing::HasSubstr("capacity")));
+}
+
+// By several threads, where there are cores.
+TEST(ArenaMemoryTest, EveryPageOfALargeOneIsThere) {
+  const auto memory = ArenaMemory::Create((uint64_t{768} << 20) - 5);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(memory->bytes(), uint64_t{768} << 20);
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> there(memory->bytes() / page);
+  ASSERT_EQ(mincore(memory->data(), memory->bytes(), there.data()), 0) << std::strerror(errno);
+  EXPECT_EQ(std::count_if(there.begin(), there.end(), [](unsigned char one) { return one & 1; }),
+            static_cast<int64_t>(there.size()));
 }
 
 TEST(KvArenaTest, ViewIsThatOfItsLayer) {

@@ -290,15 +290,16 @@ TEST_F(ModelTest, GgufMetadataThatIsMissingIsNamed) {
 }
 
 // Embedding, one layer and its norms, all zero, with more metadata from the caller.
-std::string GgufWithRope(const std::function<void(GgufWriter&)>& add) {
+std::string GgufWithRope(const std::function<void(GgufWriter&)>& add,
+                         const std::string& architecture = "llama") {
   GgufWriter writer;
-  writer.AddString("general.architecture", "llama");
-  writer.AddUint("llama.block_count", 1);
-  writer.AddUint("llama.context_length", 2048);
-  writer.AddUint("llama.embedding_length", 32);
-  writer.AddUint("llama.feed_forward_length", 32);
-  writer.AddUint("llama.attention.head_count", 2);
-  writer.AddFloat("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  writer.AddString("general.architecture", architecture);
+  writer.AddUint(architecture + ".block_count", 1);
+  writer.AddUint(architecture + ".context_length", 2048);
+  writer.AddUint(architecture + ".embedding_length", 32);
+  writer.AddUint(architecture + ".feed_forward_length", 32);
+  writer.AddUint(architecture + ".attention.head_count", 2);
+  writer.AddFloat(architecture + ".attention.layer_norm_rms_epsilon", 1e-5f);
   writer.AddUint("tokenizer.ggml.eos_token_id", 3);
   add(writer);
   const std::vector<float> square(32 * 32, 0.0f);
@@ -350,6 +351,24 @@ TEST_F(ModelTest, GgufRopeFactorsDivideTheFrequencies) {
         }));
   ExpectError(OpenModel(Path("short.gguf")).status(), absl::StatusCode::kInvalidArgument,
               "rope_freqs.weight");
+}
+
+// Its files bear OLMo 2's name, and their layers with windows would be read as all layers.
+TEST_F(ModelTest, Olmo3InAGgufFileIsRefused) {
+  Write("model.gguf",
+        GgufWithRope(
+            [](GgufWriter& writer) { writer.AddUint("olmo2.attention.sliding_window", 4096); },
+            "olmo2"));
+  ExpectError(OpenModel(Path("model.gguf")).status(), absl::StatusCode::kUnimplemented, "OLMo 3");
+}
+
+// As transformers saves SmolLM3, whose default that is.
+TEST_F(ModelTest, SmolLm3HasTiedEmbeddingsWhereItsFilesSayNothing) {
+  WriteModel({.model_type = "smollm3", .tied = true});
+  Edit(R"(,"tie_word_embeddings":true)", "");
+  const absl::StatusOr<Model> model = OpenModel(directory_);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE(model->config.tied_embeddings);
 }
 
 TEST_F(ModelTest, GgufYarnEqualsTheSameYarnInConfigJson) {

@@ -138,6 +138,37 @@ TEST(WindowSumsTest, ChooseAsTheWholeMatrixDoes) {
   }
 }
 
+// Forks of a long prompt would take as much each as it does.
+TEST(WindowSumsTest, WhoTakesOverSharesRowsAndGoesOnByItself) {
+  WindowSums parent(2);
+  std::vector<uint32_t> tokens(1000);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const std::vector<float> weights(tokens.size(), 1.0f);
+  for (uint32_t row = 0; row < 200; ++row) {
+    parent.Add(1000 + row, tokens, weights);
+  }
+  const size_t alone = parent.bytes();
+  std::vector<WindowSums> forks(16, WindowSums(2));
+  for (WindowSums& fork : forks) {
+    fork.TakeOver(parent);
+    EXPECT_EQ(std::vector(fork.sums().begin(), fork.sums().end()),
+              std::vector(parent.sums().begin(), parent.sums().end()));
+  }
+  size_t all = parent.bytes();
+  for (const WindowSums& fork : forks) {
+    all += fork.bytes();
+  }
+  EXPECT_LT(all, alone + forks.size() * 1100 * sizeof(uint64_t));
+
+  forks[0].DropFrom(1100);
+  forks[0].Add(1100, tokens, weights);
+  EXPECT_EQ(forks[0].rows(), 101u);
+  EXPECT_EQ(forks[1].rows(), 200u);
+  parent.DropBefore(1200);
+  EXPECT_EQ(parent.rows(), 0u);
+  EXPECT_EQ(forks[1].sums()[999], 200u * 32768u);
+}
+
 TEST(WindowSumsTest, RowsThatLeaveLeaveNothing) {
   WindowSums sums(2);
   const uint32_t tokens[] = {0, 3, 70};

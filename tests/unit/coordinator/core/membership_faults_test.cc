@@ -248,6 +248,60 @@ TEST_F(FaultsTest, ANodeThatCannotPrepareIsTriedAgain) {
   EXPECT_EQ(members_.Describe(), "serving");
 }
 
+// As a process does that ends while it prepares, and that its supervisor starts again.
+TEST_F(FaultsTest, ANodeThatComesAndGoesIsHeldBackForLongerEachTime) {
+  Serve();
+  members_.NoteProgress();
+  Nanos now = Seconds(100);
+  for (uint32_t i = 0; i < RetryTimes::kLeavesMax; ++i, now += Seconds(1)) {
+    members_.Tick(now);
+    members_.Leave("m1");
+    ServeAgain({"c0", "m0"});
+    members_.NoteProgress();  // Without it.
+    EXPECT_TRUE(members_.Join("m1", true).ok());
+    EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure)) << i;
+  }
+  // It had served when it left first, so that one more is forgiven.
+  Nanos pause = RetryTimes::kFirst;
+  for (int i = 0; i < 3; ++i, pause *= 2) {
+    members_.Leave("m1");
+    ServeAgain({"c0", "m0"});
+    members_.NoteProgress();
+    EXPECT_TRUE(members_.Join("m1", true).ok());
+    EXPECT_THAT(Actions(), ElementsAre()) << i;
+    EXPECT_THAT(members_.Describe(), HasSubstr("m1 failed: it left 3 times or more soon"));
+    EXPECT_FALSE(members_.Tick(now + pause - 1));
+    now += pause;
+    EXPECT_TRUE(members_.Tick(now));
+    EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  }
+  ServeAgain({"c0", "m0", "m1"});
+  members_.NoteProgress();
+  members_.Leave("m1");
+  ServeAgain({"c0", "m0"});
+  EXPECT_TRUE(members_.Join("m1", true).ok());
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure)) << "it had served";
+}
+
+TEST_F(FaultsTest, ANodeThatNothingServesWithoutIsNeverHeldBack) {
+  Serve();
+  for (uint32_t i = 0; i < 3 * RetryTimes::kLeavesMax; ++i) {
+    members_.Leave("c0");
+    EXPECT_TRUE(members_.Join("c0", false).ok());
+    ServeAgain({"c0", "m0", "m1"});
+  }
+}
+
+TEST_F(FaultsTest, ANodeThatStaysForLongBetweenItsEndsIsNotHeldBack) {
+  Serve();
+  for (uint32_t i = 1; i < 3 * RetryTimes::kLeavesMax; ++i) {
+    members_.Tick(Seconds(100 * i));
+    members_.Leave("m1");
+    EXPECT_TRUE(members_.Join("m1", true).ok());
+    ServeAgain({"c0", "m0", "m1"});
+  }
+}
+
 TEST_F(FaultsTest, AnOrdinaryFaultNowAndThenIsForgivenByProgress) {
   Serve();
   for (int i = 1; i <= 100; ++i) {

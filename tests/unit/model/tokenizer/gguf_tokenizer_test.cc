@@ -24,16 +24,15 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const GgufWriter& writer) {
 }
 
 // "<s>", "a", "b", "ab", "<|im_end|>", "Ġ", "  ".
-GgufWriter Bpe() {
+GgufWriter Bpe(const std::string& turn_end = "<|im_end|>", int32_t type_of_end = 3) {
   GgufWriter writer;
   writer.AddString("tokenizer.ggml.model", "gpt2");
-  writer.AddStrings("tokenizer.ggml.tokens", {"<s>", "a", "b", "ab", "<|im_end|>", "\u0120", "  "});
-  writer.AddInts("tokenizer.ggml.token_type", {3, 1, 1, 1, 3, 1, 4});
+  writer.AddStrings("tokenizer.ggml.tokens", {"<s>", "a", "b", "ab", turn_end, "\u0120", "  "});
+  writer.AddInts("tokenizer.ggml.token_type", {3, 1, 1, 1, type_of_end, 1, 4});
   return writer;
 }
 
-GgufWriter GoodBpe() {
-  GgufWriter writer = Bpe();
+GgufWriter GoodBpe(GgufWriter writer = Bpe()) {
   writer.AddStrings("tokenizer.ggml.merges", {"a b"});
   writer.AddString("tokenizer.ggml.pre", "gpt-2");
   writer.AddUint("tokenizer.ggml.bos_token_id", 0);
@@ -57,6 +56,18 @@ TEST(GgufTokenizerTest, EncodesByteLevelBpe) {
   EXPECT_EQ((*tokenizer)->chat_template(), "{{ x }}");
   EXPECT_EQ((*tokenizer)->Find("\u0120"), 5);
   EXPECT_EQ((*tokenizer)->Find("nothing"), -1);
+}
+
+// Phi-3's files call the end of a turn a token of the user's.
+TEST(GgufTokenizerTest, WhatIsNamedAsTheEndOfATurnEndsWhateverItsType) {
+  for (const int32_t type : {1, 4}) {
+    const auto tokenizer = Load(GoodBpe(Bpe("<|end|>", type)));
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+
+    EXPECT_THAT((*tokenizer)->end_tokens(), ElementsAre(0, 4));
+    EXPECT_THAT(*(*tokenizer)->Encode("ab<|end|>", {}), ElementsAre(3, 4));
+    EXPECT_EQ(*(*tokenizer)->Decode({3, 4}, true), "ab");
+  }
 }
 
 TEST(GgufTokenizerTest, ReplacesInvalidUtf8) {

@@ -115,7 +115,7 @@ TEST(PreTokenizerCatalogTest, DistilledQwenIsCutAsQwen2) {
 TEST(PreTokenizerCatalogTest, RelativesOfLlama3AreCutAsItIs) {
   const std::string text = "IT'S ab, 12345\n\nx";
 
-  for (const char* name : {"falcon3", "smaug-bpe"}) {
+  for (const char* name : {"falcon3", "smaug-bpe", "dbrx"}) {
     EXPECT_THAT(NamedPieces(name, text), ElementsAre("IT", "'S", "\u0120ab", ",", "\u0120", "123",
                                                      "45", "\u010a\u010a", "x"))
         << name;
@@ -131,6 +131,14 @@ TEST(PreTokenizerCatalogTest, TekkenCutsBeforeCapitals) {
                           "//\u010a", "1", "2"));
   EXPECT_TRUE(MakeNamedPreTokenizer("tekken")->ignore_merges);
   EXPECT_TRUE(MakeNamedPreTokenizer("tekken")->add_bos);
+}
+
+TEST(PreTokenizerCatalogTest, Gpt4oKeepsContractionsInWordsAndCutsThreeDigits) {
+  EXPECT_THAT(NamedPieces("gpt-4o", "HTTPServer getURL DON'T don't a//\n12345"),
+              ElementsAre("HTTPServer", "\u0120get", "URL", "\u0120DON'T", "\u0120don't", "\u0120a",
+                          "//\u010a", "123", "45"));
+  EXPECT_FALSE(MakeNamedPreTokenizer("gpt-4o")->ignore_merges);
+  EXPECT_FALSE(MakeNamedPreTokenizer("gpt-4o")->add_bos);
 }
 
 }  // namespace
