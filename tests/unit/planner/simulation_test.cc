@@ -236,6 +236,21 @@ TEST(SimulationTest, TheBillIsWhatMachinesCostInTheWindow) {
   EXPECT_GT(result.bill.per_million_output, result.bill.per_million_input);
 }
 
+TEST(SimulationTest, RequestsThatComeAtOnceAreCountedToTheLastAnswer) {
+  const SimFleet fleet = OneCell();
+  const std::vector<TraceRequest> requests(20, {.at = Seconds(1), .input = 100, .output = 50});
+
+  const SimResult result = *Simulate(fleet, requests, {});
+
+  EXPECT_EQ(result.requests, 20);
+  EXPECT_NEAR(result.seconds, ToSeconds(result.ended) - 1, 1e-9);
+  EXPECT_NEAR(result.requests_per_second * result.seconds, 20, 1e-6);
+  EXPECT_NEAR(result.tokens_per_second * result.seconds, 20 * 50, 1e-6);
+  EXPECT_EQ(result.input_tokens, 20 * 100);
+  EXPECT_NEAR(result.bill.total(), (2 + 2 * 1) * result.seconds / 3600, 1e-9);
+  EXPECT_GT(result.bill.per_million_output, 0);
+}
+
 // 19 of 20 requests find the 640 tokens that the first one made; the last one's first token comes
 // after the window.
 TEST(SimulationTest, PrefixesAreFoundAndHaveAPriceOfTheirOwn) {
