@@ -261,7 +261,7 @@ absl::StatusOr<Json> SimulateFlagsRun(const SimulateFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(planner::SimFleet fleet,
                           planner::FleetOfClusterFile(config, shape, devices,
                                                       {.per_node_hour = flags.failures / 1000}));
-  fleet.cells = flags.cells;
+  fleet.cells *= flags.cells;
   LAMINA_ASSIGN_OR_RETURN(const std::vector<planner::TraceRequest> requests,
                           RequestsOf(flags, fleet.cell.scheduler.sequence_tokens_max));
   LAMINA_ASSIGN_OR_RETURN(
