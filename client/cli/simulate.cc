@@ -124,6 +124,13 @@ absl::StatusOr<std::vector<planner::TraceRequest>> RequestsOf(const SimulateFlag
   if (!load.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--load: ", load.status().message()));
   }
+  if (load->input + load->output > tokens_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--load: input ", load->input, " and output ", load->output,
+                     " are more than the ", tokens_max,
+                     " tokens that limits.sequence_tokens_max and the model allow for a request; "
+                     "ask for fewer, or raise the limit"));
+  }
   if (load->rate == 0) {
     // All at once, alike: what a closed loop of as many requests does.
     if (load->prefix > 0 || load->lengths != planner::Lengths::kFixed) {
