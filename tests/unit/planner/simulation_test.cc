@@ -5,11 +5,13 @@
 #include "planner/simulation.h"
 
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "cost/unit_seconds.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/sim_step.h"
 #include "tests/unit/planner/problems.h"
 
 namespace lamina::planner {
@@ -368,6 +370,12 @@ TEST(ArrivalsTest, HaveTheMeansAndTheRateThatWereAskedFor) {
     EXPECT_NEAR(output / 20000, 150, 6);
     EXPECT_NEAR(ToSeconds(requests.back().at), 400, 12);
   }
+}
+
+TEST(NanosOfTest, IsWithinWhatNanosCanSay) {
+  EXPECT_EQ(NanosOf(0), 1);
+  EXPECT_EQ(NanosOf(2), Seconds(2));
+  EXPECT_EQ(NanosOf(std::numeric_limits<double>::infinity()), Seconds(1'000'000'000));
 }
 
 TEST(ArrivalsTest, NameTheLengthsThatAreKnown) {
