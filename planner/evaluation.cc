@@ -256,6 +256,29 @@ Evaluation Evaluator::Run() {
   return evaluation;
 }
 
+// Seconds that nothing on a compute node goes below.
+struct LeastSeconds {
+  double layer_row = 0;  // Of a row in a layer.
+  double head_row = 0;   // Of a row in the LM head.
+  double layer = 0;      // Of a layer, with whatever rows.
+};
+
+// Measured times are for layers without shards, rates for those with.
+LeastSeconds LeastSecondsOf(const cost::ModelShape& model, const cost::DeviceRates& compute,
+                            double shards_max) {
+  const double flop = compute.dense.seconds_per_flop.value;
+  const double bytes = cost::kElementBytes * model.LayerWeightsRead(1) / shards_max;
+  LeastSeconds least = {.layer_row = model.LayerFlopsPerRow() * flop,
+                        .head_row = 2 * model.HeadWeights() * flop,
+                        .layer = bytes * compute.dense.seconds_per_byte.value};
+  if (const cost::MeasuredTimes* times = compute.times.get(); times != nullptr) {
+    least.layer_row = std::min(least.layer_row, times->slice.LeastOfUnit());
+    least.layer = std::min(least.layer, times->slice.Least());
+    least.head_row = times->head.empty() ? least.head_row : times->head.LeastOfUnit();
+  }
+  return least;
+}
+
 }  // namespace
 
 std::string LimitName(Limit limit) {
@@ -323,17 +346,17 @@ Rank BestPossibleRank(const Problem& problem, const Rates& rates, const Hardware
   const double devices = hardware.compute->devices * cost::Real(hardware.compute_machines);
   const double prompts =
       std::max(1.0, problem.load.input - problem.load.prefix) / problem.load.output;
-  const double flops = problem.model.layers * problem.model.LayerFlopsPerRow() * (1 + prompts) +
-                       2 * problem.model.HeadWeights();
-  const double by_arithmetic = devices / (flops * cluster.compute.dense.seconds_per_flop.value);
+  const double layers = problem.model.layers;
+  const LeastSeconds least =
+      LeastSecondsOf(problem.model, cluster.compute, hardware.compute->devices);
+  const double by_arithmetic =
+      devices / (layers * least.layer_row * (1 + prompts) + least.head_row);
   const double bytes = hardware.two_pools()
                            ? cluster.memory_nodes * cluster.memory.capacity.value
                            : devices * cluster.compute.capacity.value - problem.model.WeightBytes();
   const double rows =
       std::max(0.0, bytes) / problem.model.KvBytesPerToken() / problem.load.context();
-  const double reads = cost::kElementBytes * problem.model.layers *
-                       problem.model.LayerWeightsRead(1) / hardware.compute->devices;
-  const double by_memory = rows / (reads * cluster.compute.dense.seconds_per_byte.value);
+  const double by_memory = rows / (layers * least.layer);
   Evaluation best;
   best.price_per_hour = PricePerHour(problem, hardware);
   // A little more than the bound, so that rounding prunes nothing that is as good.
