@@ -111,7 +111,7 @@ absl::StatusOr<SimFleet> FleetOfClusterFile(const ClusterConfig& config,
   cluster.memory_link = devices.link;
   cluster.shard_link = devices.shard_link;
   cluster.partition = config.partition == Partition::kAuto ? Partition::kRequest : config.partition;
-  cell.scheduler = SchedulerOptionsOf(config, shape.positions_max);
+  cell.scheduler = SchedulerOptionsOf(config, shape);
   cluster.lanes = cell.scheduler.lanes;
   const bool local = cluster.policy == KvPolicy::kLocal;
   const uint64_t capacity =

@@ -228,13 +228,14 @@ Evaluation Evaluator::Run() {
   evaluation.hit = hit_;
   evaluation.price_per_hour = PricePerHour(problem_, configuration_.hardware);
   const Estimate kv_tokens = cost::KvTokensMax(problem_.model, cluster_);
-  const double fit = std::floor(kv_tokens.value / problem_.load.context());
+  const double held = problem_.model.TokensHeld(problem_.load.context());
+  const double fit = std::floor(kv_tokens.value / held);
   if (fit < cluster_.lanes) {
     const double weights = cost::WeightBytesOfNode(problem_.model, cluster_);
     const bool too_large = kv_tokens.value <= 0;
     evaluation.limit = too_large ? Limit::kWeights : Limit::kKvCapacity;
     evaluation.shortfall = too_large ? weights / cluster_.compute.capacity.value
-                                     : cluster_.lanes * problem_.load.context() / kv_tokens.value;
+                                     : cluster_.lanes * held / kv_tokens.value;
     return evaluation;
   }
   const Operation least = OperateWith(cluster_.lanes);
@@ -354,8 +355,8 @@ Rank BestPossibleRank(const Problem& problem, const Rates& rates, const Hardware
   const double bytes = hardware.two_pools()
                            ? cluster.memory_nodes * cluster.memory.capacity.value
                            : devices * cluster.compute.capacity.value - problem.model.WeightBytes();
-  const double rows =
-      std::max(0.0, bytes) / problem.model.KvBytesPerToken() / problem.load.context();
+  const double rows = std::max(0.0, bytes) / problem.model.KvBytesPerToken() /
+                      problem.model.TokensHeld(problem.load.context());
   const double by_memory = rows / (layers * least.layer);
   Evaluation best;
   best.price_per_hour = PricePerHour(problem, hardware);

@@ -88,6 +88,24 @@ limits: {sequence_tokens_max: 8192, running_max: 64}
   EXPECT_EQ(result->answered, 20);
 }
 
+// The memory node has 5,461 slots.
+TEST(ClusterSimulationTest, SlotsBehindWindowsAreFree) {
+  const auto config = ParseClusterConfig(
+      "model: small\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: 512MiB}]\n", "test", {});
+  ASSERT_TRUE(config.ok()) << config.status();
+  cost::ModelShape shape = SmallModel();
+  shape.window = 1024;
+  const std::vector<TraceRequest> requests = {{.at = 0, .input = 7000, .output = 100}};
+  for (const uint32_t layers : {0u, shape.layers}) {
+    shape.window_layers = layers;
+    const auto fleet = FleetOfClusterFile(*config, shape, Devices(), {});
+    ASSERT_TRUE(fleet.ok()) << fleet.status();
+    const auto result = Simulate(*fleet, requests, {});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->answered, layers > 0 ? 1 : 0);
+  }
+}
+
 TEST(ClusterSimulationTest, NamesWhatIsNotSimulated) {
   EXPECT_THAT(std::string(FleetOfText("model: m\npolicy: auto\n"
                                       "compute: [{name: c0, capacity: 1GiB}]\n"
