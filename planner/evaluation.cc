@@ -259,9 +259,9 @@ Evaluation Evaluator::Run() {
 
 // Seconds that nothing on a compute node goes below.
 struct LeastSeconds {
-  double layer_row = 0;  // Of a row in a layer.
-  double head_row = 0;   // Of a row in the LM head.
-  double layer = 0;      // Of a layer, with whatever rows.
+  double layer_row = 0;  // A row in a layer.
+  double head_row = 0;   // A row in the LM head.
+  double layer = 0;      // A layer, with whatever rows.
 };
 
 // Measured times are for layers without shards, rates for those with.

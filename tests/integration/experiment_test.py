@@ -85,7 +85,7 @@ class ExperimentTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("left out: clusters.one with loads.few: a closed loop is not simulated", done.stdout)
         self.assertIn("4 runs, 0 done before", done.stdout)
-        # With other settings the runs of before are not of the report.
+        # Runs of other settings are not in the report.
         again = self.run_file(text.replace("rate: 1,", "concurrency: 4,").replace("seeds: [0, 1]", "seeds: [2]"))
         self.assertEqual(again.returncode, 0, again.stderr)
         report = self.experiment("report", self.folder / "out")

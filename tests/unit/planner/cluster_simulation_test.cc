@@ -60,7 +60,7 @@ TEST(ClusterSimulationTest, HasTheFilesNodesLimitsAndPrices) {
   EXPECT_EQ(result->answered, result->requests);
 }
 
-// Of two stages each has half of the layers, so that a replica has the room of both nodes.
+// Two stages have half of the layers each, so that a replica has the room of both nodes.
 TEST(ClusterSimulationTest, ReplicasThatKeepKvAreCells) {
   const auto fleet = FleetOfText(R"(
 model: small
