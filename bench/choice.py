@@ -114,7 +114,7 @@ def main():
             good &= share >= GOOD
             rows.append({"load": load, "measured": here, "choice": choice, "best": best, "share": share, "plans": plans})
             print(f"\n{load[0]} tokens in, {load[1]} out: tokens a second and USD/h")
-            said = {name_of(plan): plan.get("simulated", plan)["tokens_per_second"] for plan in plans}
+            said = {name_of(plan): (plan.get("simulated") or plan)["tokens_per_second"] for plan in plans}
             for config, value in sorted(here.items(), key=lambda item: -item[1]):
                 print(f"  {config:20} measured {value:7.1f}{'   chosen' if config == choice else ''}{'' if config in said else '   (not among the plans)'}")
             print(f"  the plan's choice, {choice}, has {share:.2f} of the best ({best}): {'good' if share >= GOOD else 'NOT within 5%'}")

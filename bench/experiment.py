@@ -18,7 +18,8 @@ FILE.yaml:
     - {name: closed, concurrency: 8, input: 128, output: 64, requests: 64}
     - {name: mine, trace: requests.jsonl}
 
-DIR gets results.jsonl (a line a run, with commit, machine and calibration), results.csv, and from report: report.md and *.svg.
+A closed load is left out of simulated clusters, and lengths or prefix of real ones; run says so. DIR gets results.jsonl (a line a run, with
+commit, machine and calibration), current.json (which of these the file means now), results.csv, and from report: report.md and *.svg.
 """
 
 import argparse
@@ -91,15 +92,29 @@ def read_plan(path):
     return plan
 
 
+def why_left_out(where, load):
+    """Why the cluster cannot have the load; None if it can."""
+    if "simulate" in where:
+        return "a closed loop is not simulated; give a rate or a trace" if "concurrency" in load else None
+    key = next((key for key in SPREAD if key in load), None)
+    return f"{key} is of simulated clusters; give a real one a trace" if key else None
+
+
 def runs_of(plan):
-    """Every run of the matrix, those of one cluster and model side by side: these share the daemons."""
-    runs = []
+    """Every run of the matrix, those of one cluster and model side by side: these share the daemons. Says which cannot be."""
+    runs, left_out = [], []
     for where in plan["clusters"]:
         models = [None] if "server" in where else plan.get("models") or [None]
+        reasons = {load["name"]: why_left_out(where, load) for load in plan["loads"]}
+        left_out += [f"clusters.{where['name']} with loads.{name}: {reason}" for name, reason in reasons.items() if reason]
         for model in models:
             for load in plan["loads"]:
-                for seed in plan.get("seeds") or [0]:
+                for seed in (plan.get("seeds") or [0]) if not reasons[load["name"]] else []:
                     runs.append({"cluster": where, "model": model, "load": load, "seed": seed, "slo": plan.get("slo")})
+    if not runs:
+        raise Refused("nothing can be run: " + "; ".join(left_out))
+    for line in left_out:
+        print(f"left out: {line}", flush=True)
     for run in runs:
         text = json.dumps([run["cluster"], run["model"], run["load"], run["seed"], run["slo"]], sort_keys=True)
         run["key"] = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -122,8 +137,6 @@ def load_flags(load):
 
 def simulate(run):
     where, load = run["cluster"], run["load"]
-    if "concurrency" in load:
-        raise Refused(f"loads.{load['name']}: a closed loop is not simulated; give a rate or a trace")
     flags = ["--cluster", where["file"], "--seed", run["seed"]]
     for setting in where.get("set", []):
         flags += ["--set", setting]
@@ -143,9 +156,6 @@ def simulate(run):
 
 
 def bench(run, server):
-    for key in SPREAD:
-        if key in run["load"]:
-            raise Refused(f"loads.{run['load']['name']}: {key} is of simulated clusters; give a real one a trace")
     flags = [*load_flags(run["load"]), "--seed", run["seed"], "--server", server]
     if run["slo"]:
         flags += ["--slo", run["slo"]]
@@ -221,6 +231,7 @@ def run_all(plan, out):
     out.mkdir(parents=True, exist_ok=True)
     runs, done = runs_of(plan), done_of(out)
     todo = [run for run in runs if run["key"] not in done]
+    (out / "current.json").write_text(json.dumps([run["key"] for run in runs]), encoding="utf-8")
     print(f"{len(runs)} runs, {len(runs) - len(todo)} done before")
     begun, finished, started, holds = time.monotonic(), 0, None, None
     try:
@@ -255,7 +266,10 @@ def mean(values):
 
 
 def report(out):
-    entries = list(done_of(out).values())
+    done = done_of(out)
+    current = out / "current.json"
+    keys = set(json.loads(current.read_text(encoding="utf-8"))) if current.exists() else set(done)
+    entries = [entry for key, entry in done.items() if key in keys]
     if not entries:
         raise Refused(f"{out}: no results; run an experiment there first")
     groups = {}
@@ -269,7 +283,9 @@ def report(out):
         text.append(f"| {where} | {os.path.basename(model)} | {load} | {len(group)} | " +
                     " | ".join("" if cell is None else f"{cell:.4g}" for cell in cells) + f" | {source}, {group[0]['commit']} |")
     machines = sorted({entry["machine"] for entry in entries})
-    text += ["", "Means over seeds. Machines: " + "; ".join(machines) + ".", ""]
+    older = len(done) - len(entries)
+    left_out = f" {older} runs of other settings are left out." if older else ""
+    text += ["", "Means over seeds. Machines: " + "; ".join(machines) + "." + left_out, ""]
     for path in (("output_tokens_per_second",), ("ttft_ms", "p50"), ("tpot_ms", "p50")):
         series = []
         for where in sorted({entry["cluster"] for entry in entries}):

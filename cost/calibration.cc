@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "cost/model_shape.h"
 #include "nlohmann/json.hpp"
 
 namespace lamina::cost {
@@ -15,9 +16,10 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kFormat = 1;
-constexpr size_t kPointsMax = 4096;  // The most points of one curve.
+constexpr size_t kPointsMax = 4096;      // The most points of one curve.
+constexpr uint32_t kCountMax = 1 << 28;  // More than any size of a model.
 
-// Reads numbers above 0 and texts; remembers the first that is missing or wrong.
+// Reads numbers above 0, counts and texts; remembers the first that is missing or wrong.
 class Fields {
  public:
   double Number(const Json& json, const char* key) {
@@ -32,6 +34,21 @@ class Fields {
           absl::InvalidArgumentError(absl::StrCat("\"", key, "\" should be a number above 0"));
     }
     return 1;
+  }
+  uint32_t Count(const Json& json, const char* key) {
+    const double value = Number(json, key);
+    if (value >= 1 && value <= kCountMax && value == std::floor(value)) {
+      return static_cast<uint32_t>(value);
+    }
+    if (status_.ok()) {
+      status_ = absl::InvalidArgumentError(
+          absl::StrCat("\"", key, "\" should be a whole number in [1, ", kCountMax, "]"));
+    }
+    return 1;
+  }
+  // `otherwise` where the key is missing.
+  uint32_t Count(const Json& json, const char* key, uint32_t otherwise) {
+    return json.is_object() && json.contains(key) ? Count(json, key) : otherwise;
   }
   std::string Text(const Json& json, const char* key) {
     if (json.is_object() && json.contains(key) && json[key].is_string()) {
@@ -73,13 +90,24 @@ absl::StatusOr<SliceCurve> ReadSlice(const Json& json) {
   Fields fields;
   SliceCurve curve;
   curve.model = fields.Text(json, "model");
-  const double width = fields.Number(json, "width");
-  const double heads = fields.Number(json, "q_heads");
-  const double kv_heads = fields.Number(json, "kv_heads");
-  const double head_dim = fields.Number(json, "head_dim");
-  const double hidden = fields.Number(json, "hidden");
+  ModelShape shape;
+  shape.width = fields.Count(json, "width");
+  shape.query_heads = fields.Count(json, "q_heads");
+  shape.kv_heads = fields.Count(json, "kv_heads");
+  shape.head_dim = fields.Count(json, "head_dim");
+  shape.hidden = fields.Count(json, "hidden");
+  shape.mlp_matrices = fields.Count(json, "mlp_matrices", shape.mlp_matrices);
+  shape.experts = fields.Count(json, "experts", shape.experts);
+  shape.experts_per_token = fields.Count(json, "experts_per_token", shape.experts_per_token);
   LAMINA_RETURN_IF_ERROR(fields.status());
-  curve.weights = width * (2 * (heads + kv_heads) * head_dim + 3 * hidden);
+  if (shape.experts_per_token > shape.experts) {
+    return absl::InvalidArgumentError(absl::StrCat("\"experts_per_token\" is ",
+                                                   shape.experts_per_token,
+                                                   ", more than \"experts\", ", shape.experts));
+  }
+  curve.weights = shape.LayerWeights();
+  curve.weights_read = shape.LayerWeightsRead(1);
+  curve.row_flops = shape.LayerFlopsPerRow();
   LAMINA_ASSIGN_OR_RETURN(std::vector<Point> points, ReadPoints<Point>(json, PointByRows));
   curve.rows = FitLine(points);
   curve.times = TimeCurve(std::move(points));
@@ -100,6 +128,7 @@ absl::StatusOr<AttentionCurve> ReadAttention(const Json& json) {
   AttentionCurve curve;
   curve.kernel = fields.Text(json, "kernel");
   curve.head_bytes = 2 * 2 * fields.Number(json, "kv_heads") * fields.Number(json, "head_dim");
+  curve.group = fields.Number(json, "group");
   LAMINA_RETURN_IF_ERROR(fields.status());
   const auto read = [&curve](Fields& of, const Json& point) {
     const bool has_rows = point.is_object() && point.contains("rows");

@@ -20,7 +20,9 @@ namespace lamina::cost {
 // One slice in the middle of a model, over rows.
 struct SliceCurve {
   std::string model;
-  double weights = 0;  // Elements of its matrices.
+  double weights = 0;       // Elements of its matrices, with every expert.
+  double weights_read = 0;  // Those that a step of one row reads.
+  double row_flops = 0;     // Operations of its matrices for one row.
   FittedLine rows;
   TimeCurve times;  // Straight lines between the same points.
 };
@@ -35,6 +37,7 @@ struct HeadCurve {
 struct AttentionCurve {
   std::string kernel;
   double head_bytes = 0;  // K and V of one token in a layer.
+  double group = 0;       // Query heads of a KV head.
   FittedPlane bytes;
 };
 

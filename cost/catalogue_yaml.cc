@@ -49,6 +49,7 @@ class CatalogueReader {
   std::vector<Key> LinkKeys(Link& link) const;
   std::vector<Key> MachineKeys(Machine& machine) const;
   std::vector<Key> ModelKeys(ModelShape& model) const;
+  absl::Status CheckEconomics() const;
   absl::Status CheckMachine(const Machine& machine, const std::string& path) const;
   absl::Status Check(const YAML::Node& root) const;
 
@@ -299,6 +300,51 @@ std::vector<Key> CatalogueReader::ModelKeys(ModelShape& m) const {
           {"source", SourceName(m.source)}};
 }
 
+absl::Status CatalogueReader::CheckEconomics() const {
+  const Economics& e = catalogue_.economics;
+  if (e.years.value <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("economics.years: ", e.years.value,
+                     " is not above 0; say over how many years a bought machine is written off"));
+  }
+  if (e.pue.value < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("economics.pue: ", e.pue.value,
+                     " is below 1; a building takes the power of its machines at least"));
+  }
+  if (e.spares > kSparesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("economics.spares: ", e.spares, " is not in [0, ", kSparesMax, "]"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDevice(const Device& d, const std::string& path) {
+  for (const auto& [key, figure] :
+       {std::pair("mfu", d.mfu), {"mbu_dense", d.mbu_dense}, {"mbu_attention", d.mbu_attention}}) {
+    if (figure.value <= 0 || figure.value > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ".", key, ": ", figure.value, " is not in (0, 1]"));
+    }
+  }
+  if (d.capacity.value <= 0 || d.bandwidth.value <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": capacity and bandwidth are above 0"));
+  }
+  if (d.flops.count("bf16") == 0) {  // Zero ones are left out.
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ".flops.bf16: 0 is not above 0; dense layers are bf16"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLink(const Link& link, const std::string& path) {
+  if (link.bandwidth.value <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ".bandwidth: ", link.bandwidth.value, " is not above 0"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CatalogueReader::CheckMachine(const Machine& machine, const std::string& path) const {
   const auto missing = [&](absl::string_view key, const std::string& name, absl::string_view list) {
     return absl::InvalidArgumentError(
@@ -341,21 +387,19 @@ absl::Status CatalogueReader::Check(const YAML::Node& root) const {
   const auto at = [&](const char* list, size_t i, const absl::Status& status) {
     return yaml_.Error(root[list][i], status.message());
   };
+  if (const absl::Status status = CheckEconomics(); !status.ok()) {
+    return yaml_.Error(root["economics"], status.message());
+  }
   for (size_t i = 0; i < catalogue_.devices.size(); ++i) {
-    const Device& d = catalogue_.devices[i];
-    for (const auto& [key, figure] : {std::pair("mfu", d.mfu),
-                                      {"mbu_dense", d.mbu_dense},
-                                      {"mbu_attention", d.mbu_attention}}) {
-      if (figure.value <= 0 || figure.value > 1) {
-        return at("devices", i,
-                  absl::InvalidArgumentError(absl::StrCat("devices.", i, ".", key, ": ",
-                                                          figure.value, " is not in (0, 1]")));
-      }
+    const absl::Status status = CheckDevice(catalogue_.devices[i], absl::StrCat("devices.", i));
+    if (!status.ok()) {
+      return at("devices", i, status);
     }
-    if (d.capacity.value <= 0 || d.bandwidth.value <= 0) {
-      return at("devices", i,
-                absl::InvalidArgumentError(
-                    absl::StrCat("devices.", i, ": capacity and bandwidth are above 0")));
+  }
+  for (size_t i = 0; i < catalogue_.links.size(); ++i) {
+    const absl::Status status = CheckLink(catalogue_.links[i], absl::StrCat("links.", i));
+    if (!status.ok()) {
+      return at("links", i, status);
     }
   }
   for (size_t i = 0; i < catalogue_.machines.size(); ++i) {

@@ -54,6 +54,11 @@ double ModelShape::AttendedTokens(double context) const {
   return windowed * std::min(context, Real(window)) + (layers - windowed) * context;
 }
 
+double ModelShape::TokensHeld(double context) const {
+  return window > 0 && window_layers == layers ? std::min(context, window + kReleasedTokens)
+                                               : context;
+}
+
 double ModelShape::RowBytesOut() const {
   return kElementBytes * head_dim * (Real(query_heads) + 2.0 * kv_heads);
 }

@@ -20,6 +20,10 @@ namespace lamina::cost {
 
 inline constexpr double kElementBytes = 2;
 
+// Where every layer has a window, slots of so many tokens behind it come free at a time
+// (core::SchedulerOptions::release_tokens).
+inline constexpr double kReleasedTokens = 256;
+
 // Whether this software serves it, and why not.
 struct Runs {
   bool yes = false;
@@ -64,8 +68,9 @@ struct ModelShape {
   // Tokens that a row with `context` attends to, summed over layers: min(context, window) where the
   // layer has a window.
   double AttendedTokens(double context) const;
-  // Bytes of K and V held for a sequence. Slots of tokens behind a window are held like the others.
-  double KvBytesHeld(double context) const { return KvBytesPerToken() * context; }
+  // Tokens whose K and V are held for a sequence: all, or where every layer has a window those that
+  // it reaches, and up to a block behind it.
+  double TokensHeld(double context) const;
 
   // What one row puts to memory nodes in a layer (q, k, v), and gets back.
   double RowBytesOut() const;

@@ -4,20 +4,33 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <tuple>
 
 namespace lamina::cost {
 namespace {
 
-// The curve whose size is nearest to `size` by ratio; null where there is none.
-template <typename Curve, typename Size>
-const Curve* Nearest(const std::vector<Curve>& curves, double size, Size size_of) {
-  const auto distance = [&](const Curve& curve) {
-    return std::abs(std::log(size_of(curve) / size));
-  };
+// How far `a` is from `b` by ratio.
+double Apart(double a, double b) { return std::abs(std::log(a / b)); }
+
+// The curve with the least distance; null where there is none.
+template <typename Curve, typename Distance>
+const Curve* Nearest(const std::vector<Curve>& curves, Distance distance) {
   const auto it =
       std::min_element(curves.begin(), curves.end(),
                        [&](const Curve& a, const Curve& b) { return distance(a) < distance(b); });
   return it == curves.end() ? nullptr : &*it;
+}
+
+// The curve whose K and V are nearest to the model's, of these the one whose heads share them most
+// alike, and of these the one with the most points: a curve of one size has a slope, and says
+// nothing about few tokens.
+const AttentionCurve* NearestAttention(const std::vector<AttentionCurve>& curves,
+                                       const ModelShape& shape) {
+  const double group = Real(shape.query_heads) / shape.kv_heads;
+  return Nearest(curves, [&](const AttentionCurve& curve) {
+    return std::tuple(Apart(curve.head_bytes, shape.KvBytesPerTokenLayer()),
+                      Apart(curve.group, group), -static_cast<double>(curve.bytes.points));
+  });
 }
 
 bool IsSame(double a, double b) { return std::abs(a - b) <= 1e-3 * b; }
@@ -26,7 +39,8 @@ bool IsSame(double a, double b) { return std::abs(a - b) <= 1e-3 * b; }
 std::shared_ptr<const MeasuredTimes> TimesOf(const SliceCurve& slice,
                                              const Calibration& calibration,
                                              const ModelShape& shape) {
-  if (!IsSame(slice.weights, shape.LayerWeights())) {
+  if (!IsSame(slice.weights, shape.LayerWeights()) ||
+      !IsSame(slice.row_flops, shape.LayerFlopsPerRow())) {
     return nullptr;
   }
   auto times = std::make_shared<MeasuredTimes>(MeasuredTimes{
@@ -65,27 +79,24 @@ LinkRates RatesOf(const Link& link, double sharers) {
 DeviceRates WithCalibration(const DeviceRates& rates, const Calibration& calibration,
                             const ModelShape& shape) {
   DeviceRates calibrated = rates;
-  const SliceCurve* slice = Nearest(calibration.slices, shape.LayerWeights(),
-                                    [](const SliceCurve& curve) { return curve.weights; });
+  const SliceCurve* slice = Nearest(calibration.slices, [&](const SliceCurve& curve) {
+    return Apart(curve.weights, shape.LayerWeights());
+  });
   if (slice != nullptr) {
     calibrated.dense = {
-        .seconds_per_byte = {slice->rows.fixed / (kElementBytes * slice->weights),
+        .seconds_per_byte = {slice->rows.fixed / (kElementBytes * slice->weights_read),
                              Provenance::kMeasured},
-        .seconds_per_flop = {slice->rows.slope / (2 * slice->weights), Provenance::kMeasured},
+        .seconds_per_flop = {slice->rows.slope / slice->row_flops, Provenance::kMeasured},
         .time = DenseTime::kLine};
     calibrated.times = TimesOf(*slice, calibration, shape);
   }
   std::vector<AttentionCurve> canonical;
   for (const AttentionCurve& curve : calibration.attentions) {
-    // A curve of one size has a slope, and says nothing about few tokens.
     if (curve.kernel == "canonical") {
       canonical.push_back(curve);
     }
   }
-  const AttentionCurve* attention =
-      Nearest(canonical, shape.KvBytesPerTokenLayer(),
-              [](const AttentionCurve& curve) { return curve.head_bytes; });
-  if (attention != nullptr) {
+  if (const AttentionCurve* attention = NearestAttention(canonical, shape); attention != nullptr) {
     calibrated.attention = {.fixed = {attention->bytes.fixed, Provenance::kMeasured},
                             .seconds_per_byte = {attention->bytes.slope, Provenance::kMeasured},
                             .seconds_per_row = {attention->bytes.row, Provenance::kMeasured}};

@@ -23,6 +23,31 @@ TimeCurve::TimeCurve(std::vector<Point> points) {
   }
 }
 
+double TimeCurve::Least() const {
+  LAMINA_CHECK(!points_.empty());
+  double least = points_.front().seconds;
+  for (const Point& point : points_) {
+    least = std::min(least, point.seconds);
+  }
+  return least;
+}
+
+// Along a straight line the seconds of a unit only grow or only fall, so that the least are at a
+// point, or where the last line goes on without end.
+double TimeCurve::LeastOfUnit() const {
+  LAMINA_CHECK(!points_.empty());
+  double least = points_.front().seconds / points_.front().size;
+  for (const Point& point : points_) {
+    least = std::min(least, point.seconds / point.size);
+  }
+  if (points_.size() > 1) {
+    const Point& a = points_[points_.size() - 2];
+    const Point& b = points_.back();
+    least = std::min(least, std::max(0.0, (b.seconds - a.seconds) / (b.size - a.size)));
+  }
+  return least;
+}
+
 double TimeCurve::At(double size) const {
   LAMINA_CHECK(!points_.empty());
   if (size <= points_.front().size) {

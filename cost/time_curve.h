@@ -27,6 +27,10 @@ class TimeCurve {
   // Requires: not empty().
   double At(double size) const;
 
+  // No size takes less, and none less for each of its units. Require: not empty().
+  double Least() const;
+  double LeastOfUnit() const;
+
  private:
   std::vector<Point> points_;  // By size, each size once.
 };

@@ -47,7 +47,8 @@ struct ArrivalOptions {
   double input = 1;
   double output = 1;
   Lengths lengths = Lengths::kFixed;
-  // The most tokens of prompt and answer together: longer ones are cut.
+  // The most tokens of prompt and answer together: longer ones, as some are that are
+  // drawn, are cut.
   uint32_t tokens_max = UINT32_MAX;
   // Tokens of the prompt that all requests of the same prefix share; each request draws one of
   // `prefixes`.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/status_macros.h"
 #include "config/replicas.h"
 #include "planner/scheduler_options.h"
@@ -31,7 +32,19 @@ absl::StatusOr<KvPolicy> PolicyOf(const ClusterConfig& config) {
                                                "local"));
 }
 
-// Replicas, stages and shards of `config`, in `cluster`.
+template <typename Node>
+absl::Status CheckCapacities(absl::string_view key, const std::vector<Node>& nodes) {
+  for (const Node& node : nodes) {
+    if (node.capacity_bytes != nodes.front().capacity_bytes) {
+      return absl::UnimplementedError(absl::StrCat(key, ": ", nodes.front().name, " and ",
+                                                   node.name,
+                                                   " differ in capacity, which is not simulated"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Replicas, stages and shards of `config`, in `cluster`, whose policy is there.
 absl::Status CountNodes(const ClusterConfig& config, cost::Cluster& cluster) {
   const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
   cluster.replicas = 0;
@@ -46,15 +59,24 @@ absl::Status CountNodes(const ClusterConfig& config, cost::Cluster& cluster) {
     cluster.shards = replica.shards;
     cluster.stages = nodes / replica.shards;
   }
-  for (const MemoryNodeConfig& node : config.memory) {
-    if (node.capacity_bytes != config.memory.front().capacity_bytes) {
-      return absl::UnimplementedError(absl::StrCat("memory: ", config.memory.front().name, " and ",
-                                                   node.name,
-                                                   " differ in capacity, which is not simulated"));
-    }
+  LAMINA_RETURN_IF_ERROR(CheckCapacities("memory", config.memory));
+  if (cluster.policy == KvPolicy::kLocal) {
+    LAMINA_RETURN_IF_ERROR(CheckCapacities("compute", config.compute));
   }
   cluster.memory_nodes = static_cast<uint32_t>(config.memory.size());
   return absl::OkStatus();
+}
+
+// Each replica that keeps K and V has lanes and sequences of its own, as a cell has.
+void TakeReplicasForCells(SimFleet& fleet) {
+  cost::Cluster& cluster = fleet.cell.cluster;
+  core::SchedulerOptions& scheduler = fleet.cell.scheduler;
+  fleet.cells = cluster.replicas;
+  for (uint32_t* limit : {&scheduler.lanes, &scheduler.running_max, &scheduler.waiting_max}) {
+    *limit = (*limit + fleet.cells - 1) / fleet.cells;
+  }
+  cluster.lanes = scheduler.lanes;
+  cluster.replicas = 1;
 }
 
 template <typename Node>
@@ -89,16 +111,22 @@ absl::StatusOr<SimFleet> FleetOfClusterFile(const ClusterConfig& config,
   cluster.memory_link = devices.link;
   cluster.shard_link = devices.shard_link;
   cluster.partition = config.partition == Partition::kAuto ? Partition::kRequest : config.partition;
-  cell.scheduler = SchedulerOptionsOf(config, shape.positions_max);
+  cell.scheduler = SchedulerOptionsOf(config, shape);
   cluster.lanes = cell.scheduler.lanes;
-  const uint64_t capacity = cluster.policy == KvPolicy::kLocal
-                                ? config.compute.front().capacity_bytes
-                                : config.memory.front().capacity_bytes;
-  cell.kv_tokens = static_cast<uint64_t>(static_cast<double>(capacity) / shape.KvBytesPerToken());
+  const bool local = cluster.policy == KvPolicy::kLocal;
+  const uint64_t capacity =
+      local ? config.compute.front().capacity_bytes : config.memory.front().capacity_bytes;
+  // Stages and shards keep K and V of their own layers and heads alone.
+  const double parts = local ? cost::Real(cluster.stages) * cluster.shards : 1;
+  const double token_bytes = shape.KvBytesPerToken() / parts;
+  cell.kv_tokens = static_cast<uint64_t>(static_cast<double>(capacity) / token_bytes);
   if (cell.kv_tokens == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("capacity: ", capacity, " bytes hold no token of ", shape.name,
-                     ", which takes ", shape.KvBytesPerToken(), " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("capacity: ", capacity,
+                                                   " bytes hold no token of ", shape.name,
+                                                   ", which takes ", token_bytes, " bytes"));
+  }
+  if (local) {
+    TakeReplicasForCells(fleet);
   }
   cell.compute_price = PriceOf(config.compute);
   cell.memory_price = PriceOf(config.memory);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cluster of a cluster file as a cell to simulate: its replicas, stages, shards, lanes,
+// The cluster of a cluster file as cells to simulate: its replicas, stages, shards, lanes,
 // partition, policy, capacities and limits, on devices of a catalogue.
 //
 // Threading: pure.
@@ -24,9 +24,11 @@ struct ClusterDevices {
 };
 
 // Partition auto is simulated as by request, `lanes: auto` as the scheduler chooses by the cost
-// model's times. Capacities are the cluster file's.
+// model's times. Capacities are the cluster file's. With policy local each replica is a cell of the
+// fleet: sequences of one that is lost wait for it, where they would go on in others.
 // Errors: kUnimplemented    policy auto: name one; a policy that fetches K and V; replicas that
-//                           differ in stages or shards, memory nodes that differ in capacity.
+//                           differ in stages or shards, nodes for K and V that differ in
+//                           capacity.
 //         kInvalidArgument  K and V of not one token fit.
 absl::StatusOr<SimFleet> FleetOfClusterFile(const ClusterConfig& config,
                                             const cost::ModelShape& shape,

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "cost/price.h"
+#include "planner/evaluation.h"
 
 namespace lamina::planner {
 namespace {
@@ -167,16 +167,13 @@ std::vector<Hardware> AllHardware(const Problem& problem) {
   for (size_t c = 1; c < kinds.size(); ++c) {
     for (const Machine* memory : kinds) {
       for (uint32_t nc = 1; nc <= problem.machines_max; ++nc) {
-        const double compute = cost::PriceOfMachines(problem.catalogue, *kinds[c], nc).value;
         const uint32_t most = memory == nullptr ? 0 : problem.machines_max - nc;
         for (uint32_t nm = memory == nullptr ? 0 : 1; nm <= most; ++nm) {
-          const double price =
-              compute +
-              (memory == nullptr ? 0 : cost::PriceOfMachines(problem.catalogue, *memory, nm).value);
-          if (price > problem.budget) {
+          const Hardware hardware = {kinds[c], memory, nc, nm};
+          if (PricePerHour(problem, hardware).value > problem.budget) {
             break;
           }
-          all.push_back({kinds[c], memory, nc, nm});
+          all.push_back(hardware);
           if (memory == nullptr && !kinds[c]->host.empty()) {
             all.push_back({.compute = kinds[c], .compute_machines = nc, .on_hosts = true});
           }

@@ -228,13 +228,14 @@ Evaluation Evaluator::Run() {
   evaluation.hit = hit_;
   evaluation.price_per_hour = PricePerHour(problem_, configuration_.hardware);
   const Estimate kv_tokens = cost::KvTokensMax(problem_.model, cluster_);
-  const double fit = std::floor(kv_tokens.value / problem_.load.context());
+  const double held = problem_.model.TokensHeld(problem_.load.context());
+  const double fit = std::floor(kv_tokens.value / held);
   if (fit < cluster_.lanes) {
     const double weights = cost::WeightBytesOfNode(problem_.model, cluster_);
     const bool too_large = kv_tokens.value <= 0;
     evaluation.limit = too_large ? Limit::kWeights : Limit::kKvCapacity;
     evaluation.shortfall = too_large ? weights / cluster_.compute.capacity.value
-                                     : cluster_.lanes * problem_.load.context() / kv_tokens.value;
+                                     : cluster_.lanes * held / kv_tokens.value;
     return evaluation;
   }
   const Operation least = OperateWith(cluster_.lanes);
@@ -254,6 +255,29 @@ Evaluation Evaluator::Run() {
       MostRows(std::min(fit, std::max(kRunningMax, cost::Real(cluster_.lanes))), evaluation.limit);
   Fill(OperateWith(evaluation.rows), kv_tokens.provenance, evaluation);
   return evaluation;
+}
+
+// Seconds that nothing on a compute node goes below.
+struct LeastSeconds {
+  double layer_row = 0;  // A row in a layer.
+  double head_row = 0;   // A row in the LM head.
+  double layer = 0;      // A layer, with whatever rows.
+};
+
+// Measured times are for layers without shards, rates for those with.
+LeastSeconds LeastSecondsOf(const cost::ModelShape& model, const cost::DeviceRates& compute,
+                            double shards_max) {
+  const double flop = compute.dense.seconds_per_flop.value;
+  const double bytes = cost::kElementBytes * model.LayerWeightsRead(1) / shards_max;
+  LeastSeconds least = {.layer_row = model.LayerFlopsPerRow() * flop,
+                        .head_row = 2 * model.HeadWeights() * flop,
+                        .layer = bytes * compute.dense.seconds_per_byte.value};
+  if (const cost::MeasuredTimes* times = compute.times.get(); times != nullptr) {
+    least.layer_row = std::min(least.layer_row, times->slice.LeastOfUnit());
+    least.layer = std::min(least.layer, times->slice.Least());
+    least.head_row = times->head.empty() ? least.head_row : times->head.LeastOfUnit();
+  }
+  return least;
 }
 
 }  // namespace
@@ -323,17 +347,17 @@ Rank BestPossibleRank(const Problem& problem, const Rates& rates, const Hardware
   const double devices = hardware.compute->devices * cost::Real(hardware.compute_machines);
   const double prompts =
       std::max(1.0, problem.load.input - problem.load.prefix) / problem.load.output;
-  const double flops = problem.model.layers * problem.model.LayerFlopsPerRow() * (1 + prompts) +
-                       2 * problem.model.HeadWeights();
-  const double by_arithmetic = devices / (flops * cluster.compute.dense.seconds_per_flop.value);
+  const double layers = problem.model.layers;
+  const LeastSeconds least =
+      LeastSecondsOf(problem.model, cluster.compute, hardware.compute->devices);
+  const double by_arithmetic =
+      devices / (layers * least.layer_row * (1 + prompts) + least.head_row);
   const double bytes = hardware.two_pools()
                            ? cluster.memory_nodes * cluster.memory.capacity.value
                            : devices * cluster.compute.capacity.value - problem.model.WeightBytes();
-  const double rows =
-      std::max(0.0, bytes) / problem.model.KvBytesPerToken() / problem.load.context();
-  const double reads = cost::kElementBytes * problem.model.layers *
-                       problem.model.LayerWeightsRead(1) / hardware.compute->devices;
-  const double by_memory = rows / (reads * cluster.compute.dense.seconds_per_byte.value);
+  const double rows = std::max(0.0, bytes) / problem.model.KvBytesPerToken() /
+                      problem.model.TokensHeld(problem.load.context());
+  const double by_memory = rows / (layers * least.layer);
   Evaluation best;
   best.price_per_hour = PricePerHour(problem, hardware);
   // A little more than the bound, so that rounding prunes nothing that is as good.

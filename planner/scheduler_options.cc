@@ -2,8 +2,11 @@
 #include "planner/scheduler_options.h"
 
 #include <algorithm>
+#include <vector>
 
+#include "common/attention_descriptor.h"
 #include "coordinator/core/sequence_kv.h"
+#include "cost/layer_windows.h"
 
 namespace lamina::planner {
 namespace {
@@ -17,9 +20,18 @@ bool ServesPromptRows(const ClusterConfig& config) {
          std::all_of(config.compute.begin(), config.compute.end(), on_processor);
 }
 
+cost::LayerWindows WindowsOf(const cost::ModelShape& shape) {
+  std::vector<AttentionDescriptor> layers(shape.layers);
+  for (uint32_t i = 0; i < std::min(shape.window_layers, shape.layers); ++i) {
+    layers[i].window = shape.window;
+  }
+  return cost::LayerWindows(layers);
+}
+
 }  // namespace
 
-core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config, uint32_t positions_max) {
+core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
+                                          const cost::ModelShape& shape) {
   core::SchedulerOptions options;
   options.lanes = config.pipeline.mode == PipelineMode::kSequential ? 1 : config.pipeline.lanes;
   options.lanes_auto = config.pipeline.lanes_auto && config.policy != kPolicyLocal;
@@ -30,9 +42,11 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config, uint32_t 
   options.rows_max = (options.running_max + options.lanes - 1) / options.lanes;
   options.step_tokens_max = std::max(config.prefill.chunk_tokens, 2 * options.rows_max);
   options.chunk_tokens = config.prefill.chunk_tokens;
-  options.sequence_tokens_max = positions_max > 0
-                                    ? std::min(positions_max, config.limits.sequence_tokens_max)
-                                    : config.limits.sequence_tokens_max;
+  options.windows = WindowsOf(shape);
+  options.sequence_tokens_max = config.limits.sequence_tokens_max;
+  if (shape.positions_max > 0) {
+    options.sequence_tokens_max = std::min(options.sequence_tokens_max, shape.positions_max);
+  }
   options.waiting_max = config.limits.waiting_max;
   const bool prompt_rows = ServesPromptRows(config);
   const uint32_t scratch =

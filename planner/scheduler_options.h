@@ -10,11 +10,12 @@
 
 #include "config/cluster_config.h"
 #include "coordinator/core/scheduler_options.h"
+#include "cost/model_shape.h"
 
 namespace lamina::planner {
 
-// `positions_max` is the model's, 0 where it has none. Without memory nodes. Partition auto is
-// taken for request.
-core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config, uint32_t positions_max);
+// Without memory nodes. Partition auto is taken for request. `shape` may have no positions_max.
+core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
+                                          const cost::ModelShape& shape);
 
 }  // namespace lamina::planner

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cost/price.h"
 
 namespace lamina::planner {
 namespace {
@@ -77,16 +78,25 @@ Quantity BandwidthOfLink(const cost::Link& link) {
           }};
 }
 
+// Times that were measured do not follow the catalogue's bandwidth.
+bool IsCalibrated(const Problem& problem, const cost::Device& device) {
+  const auto it = problem.calibrations.find(device.name);
+  return it != problem.calibrations.end() &&
+         !(it->second.slices.empty() && it->second.attentions.empty());
+}
+
 std::vector<Quantity> QuantitiesOf(const Problem& problem, const Hardware& hardware) {
   const cost::Device* compute = problem.catalogue.FindDevice(hardware.compute->device);
   const cost::Device* memory = hardware.MemoryDevice(problem.catalogue);
-  std::vector<Quantity> quantities = {PriceOf(problem, *hardware.compute),
-                                      BandwidthOfDevice(*compute)};
+  std::vector<Quantity> quantities = {PriceOf(problem, *hardware.compute)};
+  if (!IsCalibrated(problem, *compute)) {
+    quantities.push_back(BandwidthOfDevice(*compute));
+  }
   if (hardware.memory != nullptr && hardware.memory != hardware.compute) {
     quantities.push_back(PriceOf(problem, *hardware.memory));
   }
   if (memory != nullptr) {
-    if (memory != compute) {
+    if (memory != compute && !IsCalibrated(problem, *memory)) {
       quantities.push_back(BandwidthOfDevice(*memory));
     }
     quantities.push_back(BandwidthOfLink(*problem.catalogue.FindLink(hardware.memory_link())));
@@ -128,10 +138,12 @@ std::string KindsOf(const Hardware& hardware) {
                                                    : hardware.memory->name);
 }
 
+// Machines cost as much when the load is low: by the catalogue's mean load, as prices of tokens.
 double CostOfRequest(const Problem& problem, const Evaluation& evaluation) {
   const double rate = problem.load.rate > 0 ? std::min(problem.load.rate, evaluation.goodput.value)
                                             : evaluation.goodput.value;
-  return evaluation.price_per_hour.value / 3600 / rate;
+  const double served = rate * cost::MeanLoad(problem.catalogue.economics).value;
+  return evaluation.price_per_hour.value / 3600 / served;
 }
 
 std::optional<Winner> WinnerOf(const Problem& problem, const WhyNot& why_not, bool runnable) {

@@ -15,7 +15,10 @@ constexpr uint32_t kHeadPiecesMax = 16;
 
 }  // namespace
 
-Nanos NanosOf(double seconds) { return std::max<Nanos>(1, std::llround(seconds * 1e9)); }
+Nanos NanosOf(double seconds) {
+  constexpr double kMost = 1e9;  // Some thirty years: sums of several are still Nanos.
+  return seconds < kMost ? std::max<Nanos>(1, std::llround(seconds * 1e9)) : Seconds(1'000'000'000);
+}
 
 // Tokens of a layer that a row attends to, in the mean over layers.
 double StepPricer::AttendedOf(const plan::DecodeRow& row) const {

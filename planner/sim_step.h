@@ -92,6 +92,7 @@ class StepPricer {
   std::vector<Read> reads_;                               // By memory node; scratch of Of().
 };
 
+// One nanosecond at least, and 10^9 seconds at most.
 Nanos NanosOf(double seconds);
 
 }  // namespace lamina::planner

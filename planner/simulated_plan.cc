@@ -40,7 +40,7 @@ core::SchedulerOptions OptionsOf(const Problem& problem, const Configuration& co
   config.pipeline.lanes = lanes;
   config.pipeline.lanes_auto = false;
   config.limits.running_max = std::max(running, lanes);
-  return SchedulerOptionsOf(config, problem.model.positions_max);
+  return SchedulerOptionsOf(config, problem.model);
 }
 
 class Simulator {

@@ -24,6 +24,17 @@ struct Record {
   enum class State : uint8_t { kOpen, kAnswered, kRefused, kFailed } state = State::kOpen;
 };
 
+// The first request that is counted. Those that come with the last one have no warm-up: each of
+// them finds the fleet as empty.
+uint64_t FirstCounted(const std::vector<TraceRequest>& requests, double warm_up) {
+  size_t first = std::min(requests.size() - 1,
+                          static_cast<size_t>(warm_up * static_cast<double>(requests.size())));
+  while (first > 0 && requests[first - 1].at == requests.back().at) {
+    --first;
+  }
+  return first;
+}
+
 class Fleet final : public SimListener {
  public:
   Fleet(const SimFleet& fleet, const std::vector<TraceRequest>& requests,
@@ -39,9 +50,9 @@ class Fleet final : public SimListener {
   void Arrive(uint64_t request);
   void Submit(uint64_t request);
   uint32_t Route(const TraceRequest& what) const;
-  bool IsCounted(uint64_t request) const { return request >= first_counted_; }
   Nanos window_begin() const { return requests_[first_counted_].at; }
-  Nanos window_end() const { return requests_.back().at; }
+  // Requests that come at once leave no window between arrivals: it ends with the last answer.
+  bool come_at_once() const { return window_begin() == requests_.back().at; }
   void CountRequests(SimResult& result) const;
   void CountWork(SimResult& result) const;
 
@@ -67,9 +78,7 @@ Fleet::Fleet(const SimFleet& fleet, const std::vector<TraceRequest>& requests,
     : fleet_(fleet),
       requests_(requests),
       options_(options),
-      first_counted_(
-          std::min(requests.size() - 1,
-                   static_cast<size_t>(options.warm_up * static_cast<double>(requests.size())))),
+      first_counted_(FirstCounted(requests, options.warm_up)),
       outstanding_(fleet.cells),
       prefixes_(fleet.cells),
       reading_until_(fleet.cells),
@@ -129,7 +138,7 @@ void Fleet::Submit(uint64_t request) {
 
 void Fleet::OnToken(uint64_t request, uint32_t cached, Nanos now) {
   Record& record = records_[request];
-  const bool in_window = now > window_begin() && now <= window_end();
+  const bool in_window = now > window_begin() && (come_at_once() || now <= requests_.back().at);
   if (record.tokens++ == 0) {
     record.first = now;
     outstanding_[record.cell] -= requests_[request].input;
@@ -250,10 +259,12 @@ void Fleet::CountWork(SimResult& result) const {
 
 SimResult Fleet::Result() const {
   SimResult result;
-  result.seconds = std::max(1e-9, ToSeconds(window_end() - window_begin()));
+  const Nanos window_end = come_at_once() ? now_ : requests_.back().at;
+  result.seconds = std::max(1e-9, ToSeconds(window_end - window_begin()));
   result.tokens_per_second = static_cast<double>(output_in_window_) / result.seconds;
   CountRequests(result);
-  result.requests_per_second = static_cast<double>(result.requests - 1) / result.seconds;
+  const uint64_t gaps = come_at_once() ? result.requests : result.requests - 1;
+  result.requests_per_second = static_cast<double>(gaps) / result.seconds;
   CountWork(result);
   result.input_tokens = input_in_window_;
   result.cached_tokens = cached_in_window_;

@@ -30,7 +30,7 @@ struct SimFleet {
 struct SimOptions {
   uint64_t seed = 0;
   // Requests at the beginning, as a share of all, that find the fleet emptier than later ones do;
-  // they are answered and not counted.
+  // they are answered and not counted. Those that come at the time of the last one are counted.
   double warm_up = 0.1;
   uint64_t events_max = 2'000'000'000;
 };
@@ -41,7 +41,9 @@ struct SimResult {
   uint64_t answered = 0;
   uint64_t refused = 0;  // The queue was full, or no cell could ever hold them.
   uint64_t failed = 0;   // Ended by losses of nodes.
-  double seconds = 0;    // From the first counted arrival to the last one; figures are of these.
+  // From the first counted arrival to the last one, or to the last answer where they come at once;
+  // figures are of these.
+  double seconds = 0;
   double tokens_per_second = 0;
   double requests_per_second = 0;  // Requests offered in a second.
   double tokens_asked = 0;         // Generated tokens that these ask for in a second.

@@ -52,7 +52,8 @@ Json ShapeToJson(const cost::ModelShape& shape) {
   return {{"model", shape.name},        {"dtype", "bf16"},
           {"width", shape.width},       {"q_heads", shape.query_heads},
           {"kv_heads", shape.kv_heads}, {"head_dim", shape.head_dim},
-          {"hidden", shape.hidden}};
+          {"hidden", shape.hidden},     {"mlp_matrices", shape.mlp_matrices},
+          {"experts", shape.experts},   {"experts_per_token", shape.experts_per_token}};
 }
 
 }  // namespace

@@ -102,6 +102,14 @@ Json SimulatedToJson(const std::optional<planner::SimulatedFigures>& figures) {
           {"requests", figures->requests}};
 }
 
+// By what was simulated, else by the bound alone: the margin that other plans are looked for with
+// says nothing of this one.
+bool Carries(const Problem& problem, const Plan& plan) {
+  return problem.load.rate == 0 ||
+         (plan.simulated.has_value() ? plan.simulated->carries
+                                     : plan.evaluation.goodput.value >= problem.load.rate);
+}
+
 Json PlanToJson(const Problem& problem, const Plan& plan, const std::string& today) {
   const planner::Configuration& c = plan.configuration;
   const Evaluation& e = plan.evaluation;
@@ -116,7 +124,7 @@ Json PlanToJson(const Problem& problem, const Plan& plan, const std::string& tod
   return {{"machines", planner::HardwareName(c.hardware)},
           {"arrangement", planner::ArrangementName(c)},
           {"policy", cost::KvPolicyName(c.policy)},
-          {"carries_rate", e.carries},
+          {"carries_rate", Carries(problem, plan)},
           {"rows", e.rows},
           {"tokens_per_second", EstimateToJson(e.tokens_per_second)},
           {"goodput_bound", EstimateToJson(e.goodput)},
@@ -201,7 +209,7 @@ std::string PlanText(const Problem& problem, const Plan& plan, const std::string
                   e.hit > 0                ? FoundText(e.hit, e.cached_price.value)
                   : problem.load.hit() > 0 ? ", keeps no prefixes"
                                            : "",
-                  problem.load.rate > 0 && !e.carries ? "; does not carry the rate" : "", "\n    ",
+                  Carries(problem, plan) ? "" : "; does not carry the rate", "\n    ",
                   BasisText(e.basis), "\n    prices: ", PricesText(problem, plan, today), "\n");
   if (plan.simulated.has_value()) {
     absl::StrAppend(&text, SimulatedText(problem, *plan.simulated));
@@ -253,6 +261,12 @@ std::string WhyItLost(const Problem& problem, const Plan& winner, const Plan& ru
         "winner "
         "%.2f.",
         runner_up.simulated->goodput, winner.simulated->goodput);
+  }
+  if (problem.load.rate > 0 && a.carries && !b.carries && b.goodput.value >= problem.load.rate) {
+    return absl::StrFormat(
+        "It answers %.2f requests/s at most, too few above the %.2f of the load for queues and "
+        "unequal requests: %s.",
+        b.goodput.value, problem.load.rate, Constraint(b));
   }
   if (problem.load.rate > 0 && a.carries && !b.carries) {
     return absl::StrFormat("It answers %.2f requests/s, fewer than the %.2f of the load: %s.",

@@ -124,6 +124,13 @@ absl::StatusOr<std::vector<planner::TraceRequest>> RequestsOf(const SimulateFlag
   if (!load.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--load: ", load.status().message()));
   }
+  if (load->input + load->output > tokens_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--load: input ", load->input, " and output ", load->output,
+                     " are more than the ", tokens_max,
+                     " tokens that limits.sequence_tokens_max and the model allow for a request; "
+                     "ask for fewer, or raise the limit"));
+  }
   if (load->rate == 0) {
     // All at once, alike: what a closed loop of as many requests does.
     if (load->prefix > 0 || load->lengths != planner::Lengths::kFixed) {
@@ -261,7 +268,7 @@ absl::StatusOr<Json> SimulateFlagsRun(const SimulateFlags& flags) {
   LAMINA_ASSIGN_OR_RETURN(planner::SimFleet fleet,
                           planner::FleetOfClusterFile(config, shape, devices,
                                                       {.per_node_hour = flags.failures / 1000}));
-  fleet.cells = flags.cells;
+  fleet.cells *= flags.cells;
   LAMINA_ASSIGN_OR_RETURN(const std::vector<planner::TraceRequest> requests,
                           RequestsOf(flags, fleet.cell.scheduler.sequence_tokens_max));
   LAMINA_ASSIGN_OR_RETURN(

@@ -78,11 +78,26 @@ class ExperimentTest(unittest.TestCase):
         self.assertIn("| two |", report.stdout)
         self.assertTrue(os.path.exists(self.folder / "out/output_tokens_per_second.svg"))
 
+    def test_leaves_out_what_a_cluster_cannot_have(self):
+        models = (REPO / "cost/catalogues/default.yaml").read_text()
+        text = FILE if "name: SmolLM2-135M" in models else FILE.replace("SmolLM2-135M", "Llama-3-8B")
+        done = self.run_file(text.replace("rate: 1,", "concurrency: 4,"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("left out: clusters.one with loads.few: a closed loop is not simulated", done.stdout)
+        self.assertIn("4 runs, 0 done before", done.stdout)
+        # Runs of other settings are not in the report.
+        again = self.run_file(text.replace("rate: 1,", "concurrency: 4,").replace("seeds: [0, 1]", "seeds: [2]"))
+        self.assertEqual(again.returncode, 0, again.stderr)
+        report = self.experiment("report", self.folder / "out")
+        self.assertEqual(report.returncode, 0, report.stderr)
+        self.assertIn("4 runs of other settings are left out", report.stdout)
+        self.assertIn("| many | 1 |", report.stdout)
+
     def test_names_what_a_file_cannot_mean(self):
         for text, message in (
                 (FILE.replace("rate: 1,", "speed: 1,"), "loads.few: unknown key 'speed'"),
                 (FILE.replace("rate: 1,", ""), "loads.few: give one of rate, concurrency, trace"),
-                (FILE.replace("rate: 1,", "concurrency: 4,"), "loads.few: a closed loop is not simulated"),
+                (FILE.replace("rate: 1,", "concurrency: 4,").replace("rate: 8,", "concurrency: 8,"), "loads.few: a closed loop is not simulated"),
                 (FILE.replace("name: two", "name: one"), "clusters: every entry needs a name of its own"),
                 (FILE.replace("compute: EPYC-9654, ", ""), "clusters.one.simulate: needs a file, and compute"),
                 (FILE.replace("EPYC-9654", "EPYC-1"), "the catalogue has no device 'EPYC-1'"),

@@ -123,6 +123,7 @@ class SimulateTest(CommandTest):
         self.assertIn("no device 'H900'", self.refused(*self.simulate("--load", "rate=1,input=9,output=9", "--memory", "H900")))
         self.assertIn("no link 'rope'", self.refused(*["rope" if word == "200G-rdma" else word for word in self.simulate("--load", "rate=1,input=9,output=9")]))
         self.assertIn("differ in capacity", self.refused(*self.simulate("--load", "rate=1,input=9,output=9", "--set", "memory.0.capacity=2GiB")))
+        self.assertIn("input 8190 and output 9 are more than the 8192 tokens", self.refused(*self.simulate("--load", "rate=1,input=8190,output=9")))
         self.assertIn("want a rate", self.refused(*self.simulate("--load", "input=9,output=9,lengths=azure")))
 
 

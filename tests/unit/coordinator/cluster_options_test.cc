@@ -234,7 +234,8 @@ TEST(EngineOptionsOfTest, ThePlannersSchedulerIsTheCoordinators) {
     ASSERT_TRUE(real.ok()) << real.status();
     const core::SchedulerOptions& wanted = real->scheduler;
 
-    const core::SchedulerOptions said = planner::SchedulerOptionsOf(*config, 5000);
+    const core::SchedulerOptions said =
+        planner::SchedulerOptionsOf(*config, {.layers = 1, .positions_max = 5000});
 
     EXPECT_EQ(said.lanes, wanted.lanes) << lines;
     EXPECT_EQ(said.lanes_auto, wanted.lanes_auto) << lines;
@@ -255,6 +256,23 @@ TEST(EngineOptionsOfTest, ThePlannersSchedulerIsTheCoordinators) {
     EXPECT_EQ(said.soft_reservation_max, wanted.soft_reservation_max) << lines;
     EXPECT_EQ(said.prefix_cache, wanted.prefix_cache) << lines;
   }
+}
+
+TEST(EngineOptionsOfTest, ThePlannersSchedulerHasTheModelsWindows) {
+  AttentionDescriptor windowed = kLayer;
+  windowed.window = 100;
+  const auto real = OptionsOf(kTwoNodes, {windowed, windowed});
+  ASSERT_TRUE(real.ok()) << real.status();
+  const auto config = ParseClusterConfig("model: m\n" + kTwoNodes, "test", {});
+  ASSERT_TRUE(config.ok()) << config.status();
+
+  const core::SchedulerOptions said =
+      planner::SchedulerOptionsOf(*config, {.layers = 2, .window = 100, .window_layers = 2});
+
+  EXPECT_EQ(said.windows.longest(), 100u);
+  EXPECT_EQ(said.windows.longest(), real->scheduler.windows.longest());
+  EXPECT_EQ(said.windows.SeenOf(1000), real->scheduler.windows.SeenOf(1000));
+  EXPECT_EQ(real->scheduler.release_tokens, cost::kReleasedTokens);
 }
 
 TEST(EngineOptionsOfTest, AModelForShorterSequencesLowersTheLimit) {

@@ -50,6 +50,50 @@ TEST(CalibrationTest, TheLeastOfTheBordersCounts) {
   EXPECT_NEAR(BorderSeconds(cluster), 0.0004, 1e-12);
 }
 
+// A file of a device has curves of several groups, most of them of one size.
+TEST(CalibrationTest, AttentionOfTheModelsGroupCounts) {
+  constexpr char kOthers[] = R"("t_attn": [
+   {"kernel": "canonical", "kv_heads": 8, "group": 1, "head_dim": 128, "points": [{"rows": 64, "tokens": 262144, "seconds": 0.0002}]},
+   {"kernel": "canonical", "kv_heads": 8, "group": 4, "head_dim": 128, "points": [{"rows": 64, "tokens": 262144, "seconds": 0.0004}]},
+   {"kernel": "canonical", "kv_heads": 8, "group": 16, "head_dim": 128, "points": [{"rows": 64, "tokens": 262144, "seconds": 0.0008}]},)";
+  const absl::StatusOr<Calibration> calibration =
+      ParseCalibration(absl::StrReplaceAll(kText, {{"\"t_attn\": [", kOthers}}), "c.json");
+  ASSERT_TRUE(calibration.ok()) << calibration.status();
+  ModelShape shape = *CatalogueOfTree("default").FindModel("Llama-3-8B");
+
+  const DeviceRates four = WithCalibration({}, *calibration, shape);
+  shape.query_heads = 16 * shape.kv_heads;
+  const DeviceRates sixteen = WithCalibration({}, *calibration, shape);
+
+  EXPECT_NEAR(four.attention.fixed.value, 0.0001, 1e-9);  // The curve with two points.
+  EXPECT_NEAR(sixteen.attention.seconds_per_byte.value * 262144 * 4096, 0.0008, 1e-9);
+}
+
+TEST(CalibrationTest, LayersOfExpertsAndWithoutAGateAreTheModelsOwn) {
+  const auto rates_of = [](absl::string_view keys, const ModelShape& shape) {
+    const std::string text = absl::StrReplaceAll(
+        kText, {{"\"hidden\": 14336", absl::StrCat("\"hidden\": 14336, ", keys)}});
+    const absl::StatusOr<Calibration> calibration = ParseCalibration(text, "c.json");
+    EXPECT_TRUE(calibration.ok()) << calibration.status();
+    return WithCalibration({}, calibration.value_or(Calibration{}), shape);
+  };
+  constexpr char kExperts[] = R"("experts": 8, "experts_per_token": 2)";
+  ModelShape experts = *CatalogueOfTree("default").FindModel("Llama-3-8B");
+  experts.experts = 8;
+  experts.experts_per_token = 2;
+  ModelShape gateless = *CatalogueOfTree("default").FindModel("Llama-3-8B");
+  gateless.mlp_matrices = 2;
+
+  const DeviceRates rates = rates_of(kExperts, experts);
+  EXPECT_NE(rates.times, nullptr);
+  const Estimate one_row = DenseSeconds(rates.dense, kElementBytes * experts.LayerWeightsRead(1),
+                                        experts.LayerFlopsPerRow());
+  EXPECT_NEAR(one_row.value, 0.0003, 1e-9);
+  EXPECT_NE(rates_of(R"("mlp_matrices": 2)", gateless).times, nullptr);
+  experts.experts_per_token = 4;
+  EXPECT_EQ(rates_of(kExperts, experts).times, nullptr);
+}
+
 TEST(CalibrationTest, BadFilesAreNamed) {
   const auto error = [](absl::string_view from, absl::string_view to) {
     const std::string text = absl::StrReplaceAll(kText, {{from, to}});
@@ -58,6 +102,10 @@ TEST(CalibrationTest, BadFilesAreNamed) {
   EXPECT_THAT(error("\"format\": 1", "\"format\": 2"), HasSubstr("\"format\" is not 1"));
   EXPECT_THAT(error("\"rows\": 101", "\"rows\": 0"),
               HasSubstr("c.json: t_slice.0: \"rows\" should be a number above 0"));
+  EXPECT_THAT(error("\"hidden\": 14336", "\"hidden\": 14336, \"experts_per_token\": 2"),
+              HasSubstr("t_slice.0: \"experts_per_token\" is 2, more than \"experts\", 1"));
+  EXPECT_THAT(error("\"width\": 4096", "\"width\": 0.5"),
+              HasSubstr("t_slice.0: \"width\" should be a whole number in [1, "));
   EXPECT_THAT(error("\"kernel\": \"tensor\"", "\"kernel\": 3"),
               HasSubstr("t_attn.1: \"kernel\" should be a text"));
   EXPECT_THAT(error("\"t_attn\":", R"("t_border": [{"points": []}], "t_attn":)"),

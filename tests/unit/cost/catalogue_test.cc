@@ -88,6 +88,19 @@ TEST(CatalogueTest, UnitsAndCurrenciesAreChecked) {
   EXPECT_THAT(ErrorWith("mfu: {value: 0.5", "mfu: {value: 1.5"), HasSubstr("is not in (0, 1]"));
 }
 
+TEST(CatalogueTest, FiguresThatDivideAreAboveZero) {
+  EXPECT_THAT(ErrorWith("10 TFLOPS", "0 TFLOPS"),
+              HasSubstr("devices.0.flops.bf16: 0 is not above"));
+  EXPECT_THAT(ErrorWith("value: 10 GB/s", "value: 0 GB/s"),
+              HasSubstr("links.0.bandwidth: 0 is not above 0"));
+  EXPECT_THAT(ErrorWith("years: {value: 2", "years: {value: 0"),
+              AllOf(HasSubstr("small.yaml:"), HasSubstr("economics.years: 0 is not above 0")));
+  EXPECT_THAT(ErrorWith("pue: {value: 1.5", "pue: {value: 0.5"),
+              HasSubstr("economics.pue: 0.5 is below 1"));
+  EXPECT_THAT(ErrorWith("spares: 1", "spares: 65"),
+              HasSubstr("economics.spares: 65 is not in [0, 64]"));
+}
+
 TEST(CatalogueTest, PricesAreComplete) {
   EXPECT_THAT(ErrorWith("      nic: {value: 500 USD, by: datasheet, source: here}\n", ""),
               HasSubstr("machines.0.price.nic: missing; a bought machine has a price for it"));

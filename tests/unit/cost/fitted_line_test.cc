@@ -72,6 +72,16 @@ TEST(TimeCurveTest, IsStraightBetweenPointsAndBeyondThem) {
   EXPECT_DOUBLE_EQ(curve.At(20), 16);
 }
 
+TEST(TimeCurveTest, BoundsWhatAnySizeTakes) {
+  const TimeCurve growing({{1, 3}, {4, 4}, {16, 13}});
+  EXPECT_DOUBLE_EQ(growing.Least(), 3);
+  EXPECT_DOUBLE_EQ(growing.LeastOfUnit(), 0.75);  // Far beyond the last point.
+  const TimeCurve falling({{1, 5}, {2, 4}});
+  EXPECT_DOUBLE_EQ(falling.Least(), 4);
+  EXPECT_DOUBLE_EQ(falling.LeastOfUnit(), 0);
+  EXPECT_DOUBLE_EQ(TimeCurve({{2, 4}}).LeastOfUnit(), 2);
+}
+
 TEST(TimeCurveTest, NeverFallsBeyondItsLastPoint) {
   EXPECT_DOUBLE_EQ(TimeCurve({{1, 5}, {2, 4}}).At(9), 4);
   EXPECT_DOUBLE_EQ(TimeCurve({{2, 4}}).At(3), 6);

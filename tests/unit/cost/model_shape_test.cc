@@ -69,6 +69,14 @@ TEST(ModelShapeTest, WindowsBoundWhatALayerAttendsTo) {
   EXPECT_EQ(ShapeOfTree("Llama-3-8B").AttendedTokens(1000), 32.0 * 1000);
 }
 
+TEST(ModelShapeTest, SlotsBehindAWindowAreFreeWhereEveryLayerHasOne) {
+  ModelShape shape = ShapeOfTree("gpt-oss-20b");
+  EXPECT_EQ(shape.TokensHeld(1000), 1000);
+  shape.window_layers = shape.layers;
+  EXPECT_EQ(shape.TokensHeld(1000), 128 + 256);
+  EXPECT_EQ(shape.TokensHeld(100), 100);
+}
+
 constexpr char kMixtral[] =
     R"({"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32,
   "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000,

@@ -60,6 +60,52 @@ TEST(ClusterSimulationTest, HasTheFilesNodesLimitsAndPrices) {
   EXPECT_EQ(result->answered, result->requests);
 }
 
+// Two stages have half of the layers each, so that a replica has the room of both nodes.
+TEST(ClusterSimulationTest, ReplicasThatKeepKvAreCells) {
+  const auto fleet = FleetOfText(R"(
+model: small
+policy: local
+compute:
+  - {name: c0, capacity: 1GiB, replica: r0, stage: 0}
+  - {name: c1, capacity: 1GiB, replica: r0, stage: 1}
+  - {name: c2, capacity: 1GiB, replica: r1, stage: 0}
+  - {name: c3, capacity: 1GiB, replica: r1, stage: 1}
+limits: {sequence_tokens_max: 8192, running_max: 64}
+)");
+
+  ASSERT_TRUE(fleet.ok()) << fleet.status();
+  const SimCellSpec& cell = fleet->cell;
+  EXPECT_EQ(fleet->cells, 2);
+  EXPECT_EQ(cell.cluster.replicas, 1);
+  EXPECT_EQ(cell.cluster.stages, 2);
+  EXPECT_EQ(cell.cluster.lanes, 2);
+  EXPECT_EQ(cell.scheduler.lanes, 2);
+  EXPECT_EQ(cell.scheduler.running_max, 32);
+  EXPECT_EQ(cell.kv_tokens, std::floor((uint64_t{2} << 30) / SmallModel().KvBytesPerToken()));
+  const std::vector<TraceRequest> requests(20, {.at = 0, .input = 100, .output = 20});
+  const auto result = Simulate(*fleet, requests, {});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->answered, 20);
+}
+
+// The memory node has 5,461 slots.
+TEST(ClusterSimulationTest, SlotsBehindWindowsAreFree) {
+  const auto config = ParseClusterConfig(
+      "model: small\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: 512MiB}]\n", "test", {});
+  ASSERT_TRUE(config.ok()) << config.status();
+  cost::ModelShape shape = SmallModel();
+  shape.window = 1024;
+  const std::vector<TraceRequest> requests = {{.at = 0, .input = 7000, .output = 100}};
+  for (const uint32_t layers : {0u, shape.layers}) {
+    shape.window_layers = layers;
+    const auto fleet = FleetOfClusterFile(*config, shape, Devices(), {});
+    ASSERT_TRUE(fleet.ok()) << fleet.status();
+    const auto result = Simulate(*fleet, requests, {});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->answered, layers > 0 ? 1 : 0);
+  }
+}
+
 TEST(ClusterSimulationTest, NamesWhatIsNotSimulated) {
   EXPECT_THAT(std::string(FleetOfText("model: m\npolicy: auto\n"
                                       "compute: [{name: c0, capacity: 1GiB}]\n"
@@ -79,6 +125,11 @@ TEST(ClusterSimulationTest, NamesWhatIsNotSimulated) {
                               .status()
                               .message()),
               HasSubstr("m0 and m1 differ in capacity"));
+  EXPECT_THAT(std::string(FleetOfText("model: m\npolicy: local\ncompute: "
+                                      "[{name: c0, capacity: 1GiB}, {name: c1, capacity: 2GiB}]\n")
+                              .status()
+                              .message()),
+              HasSubstr("compute: c0 and c1 differ in capacity"));
   EXPECT_THAT(std::string(FleetOfText("model: m\ncompute: [{name: c0}]\n"
                                       "memory: [{name: m0, capacity: 1KiB}]\n")
                               .status()

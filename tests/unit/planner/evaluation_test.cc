@@ -48,6 +48,10 @@ TEST(EvaluationTest, RowsFillTheMemoryOrTheLatency) {
   const Evaluation full = Evaluate(problem, rates, configuration);
   EXPECT_EQ(full.limit, Limit::kKvCapacity);
   EXPECT_EQ(full.rows, std::floor(2 * 450e9 / problem.model.KvBytesPerToken() / 10100));
+  problem.model.window = 4096;
+  problem.model.window_layers = problem.model.layers;
+  const Evaluation windowed = Evaluate(problem, Rates(problem), configuration);
+  EXPECT_EQ(windowed.rows, std::floor(2 * 450e9 / problem.model.KvBytesPerToken() / (4096 + 256)));
 }
 
 TEST(EvaluationTest, PricesOfInputAndOutputAddUpToTheBill) {
@@ -128,8 +132,8 @@ TEST(EvaluationTest, PrefixesAreKeptWhereTheSchedulerKeepsThem) {
   for (const Hardware& hardware : AllHardware(problem)) {
     for (const Configuration& configuration : AllConfigurations(problem, hardware)) {
       const Evaluation e = Evaluate(problem, rates, configuration);
-      const core::SchedulerOptions options = SchedulerOptionsOf(
-          ClusterFileOf(problem, configuration, e, "model"), problem.model.positions_max);
+      const core::SchedulerOptions options =
+          SchedulerOptionsOf(ClusterFileOf(problem, configuration, e, "model"), problem.model);
       const bool kept = options.prefix_cache && options.span_tokens == 0;
       EXPECT_EQ(KeepsPrefixes(problem, configuration), kept) << ArrangementName(configuration);
       EXPECT_EQ(e.hit > 0, kept);

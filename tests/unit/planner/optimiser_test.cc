@@ -120,6 +120,56 @@ Problem SmallProblem() {
   return problem;
 }
 
+// Times with a bend: beyond it a row takes a twentieth of what a line through all points says.
+cost::Calibration WithABend(const cost::ModelShape& model) {
+  const std::vector<cost::Point> points = {{1, 1e-4}, {8, 4e-4}, {16, 4.1e-4}};
+  cost::Calibration calibration;
+  calibration.slices.push_back({.model = model.name,
+                                .weights = model.LayerWeights(),
+                                .weights_read = model.LayerWeightsRead(1),
+                                .row_flops = model.LayerFlopsPerRow(),
+                                .rows = cost::FitLine(points),
+                                .times = cost::TimeCurve(points)});
+  calibration.prompt_attentions.push_back({.token_flops = 4.0 * model.query_heads * model.head_dim,
+                                           .flops = {.slope = 1e-16, .points = 2}});
+  return calibration;
+}
+
+TEST(OptimiserTest, BoundsHoldWhereTheModelWasMeasured) {
+  Problem problem = SmallProblem();
+  problem.load.rate = 0;
+  problem.machines_max = 3;
+  problem.calibrations["fast"] = WithABend(problem.model);
+  const Rates rates(problem);
+  for (const Hardware& hardware : AllHardware(problem)) {
+    const Rank bound = BestPossibleRank(problem, rates, hardware);
+    for (const Configuration& configuration : AllConfigurations(problem, hardware)) {
+      const Evaluation evaluation = Evaluate(problem, rates, configuration);
+      if (evaluation.feasible) {
+        EXPECT_LE(Compare(bound, RankOf(problem, evaluation)), 0)
+            << HardwareName(hardware) << ": " << ArrangementName(configuration);
+      }
+    }
+  }
+  const absl::StatusOr<Plans> bounded = PlansOf(problem, Search::kBounded);
+  const absl::StatusOr<Plans> exhaustive = PlansOf(problem, Search::kExhaustive);
+  ASSERT_TRUE(bounded.ok()) << bounded.status();
+  ASSERT_TRUE(exhaustive.ok()) << exhaustive.status();
+  EXPECT_EQ(Names(bounded->runnable), Names(exhaustive->runnable));
+}
+
+TEST(OptimiserTest, SparesOfAKindCountOnce) {
+  Problem problem = SmallProblem();
+  problem.catalogue.economics.spares = 1;
+  problem.budget = 6;  // Two machines of the kind for 2, and a spare one.
+  bool two_pools = false;
+  for (const Hardware& hardware : AllHardware(problem)) {
+    EXPECT_LE(PricePerHour(problem, hardware).value, problem.budget) << HardwareName(hardware);
+    two_pools = two_pools || HardwareName(hardware) == "1 x fast + 1 x fast";
+  }
+  EXPECT_TRUE(two_pools);
+}
+
 TEST(OptimiserTest, TheCheapestThatCarriesTheRateComesFirst) {
   Problem problem = SmallProblem();
   const absl::StatusOr<Plans> plans = PlansOf(problem, Search::kBounded, 10);

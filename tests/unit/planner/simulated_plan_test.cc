@@ -201,6 +201,42 @@ TEST(SensitivityTest, FindsTheValueAtWhichAnotherMachineWins) {
   EXPECT_EQ(results->front().new_winner, "1 x b");
 }
 
+TEST(SensitivityTest, MeasuredTimesDoNotFollowTheBandwidth) {
+  Problem problem = SmallProblem();
+  problem.catalogue.machines.pop_back();
+  problem.calibrations["fast"].slices.push_back(
+      {.weights = problem.model.LayerWeights(),
+       .weights_read = problem.model.LayerWeightsRead(1),
+       .row_flops = problem.model.LayerFlopsPerRow(),
+       .rows = {.fixed = 1e-4, .slope = 1e-6, .r2 = 1, .points = 2},
+       .times = cost::TimeCurve({{1, 1.01e-4}, {100, 2e-4}})});
+  const WhyNot why_not = WhyNotOf(problem);
+  const auto plans = Optimise(problem, 1, why_not, Search::kBounded);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+
+  const auto results = SensitivityOf(problem, *plans, why_not);
+
+  ASSERT_TRUE(results.ok()) << results.status();
+  for (const Sensitivity& result : *results) {
+    EXPECT_NE(result.what, "memory bandwidth of fast");
+  }
+}
+
+TEST(ParetoTest, CostsAreThoseOfTheMeanLoad) {
+  Problem problem = SmallProblem();
+  const Pareto pareto = ParetoOf(problem, WhyNotOf(problem));
+  problem.slo.tpot_seconds = 0.5;  // The longest that is looked at.
+  const auto plans = Optimise(problem, 1, WhyNotOf(problem), Search::kBounded);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+
+  const Evaluation& best = plans->runnable.front().evaluation;
+
+  const double cost =
+      1e-6 *
+      (problem.load.input * best.input_price + problem.load.output * best.output_price).value;
+  EXPECT_NEAR(pareto.runnable.back().cost / cost, 1, 1e-6);
+}
+
 TEST(ParetoTest, PointsGetCheaperAsTheyGetSlower) {
   const Problem problem = SmallProblem();
   const Pareto pareto = ParetoOf(problem, WhyNotOf(problem));

@@ -5,11 +5,13 @@
 #include "planner/simulation.h"
 
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "cost/unit_seconds.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/sim_step.h"
 #include "tests/unit/planner/problems.h"
 
 namespace lamina::planner {
@@ -236,6 +238,21 @@ TEST(SimulationTest, TheBillIsWhatMachinesCostInTheWindow) {
   EXPECT_GT(result.bill.per_million_output, result.bill.per_million_input);
 }
 
+TEST(SimulationTest, RequestsThatComeAtOnceAreCountedToTheLastAnswer) {
+  const SimFleet fleet = OneCell();
+  const std::vector<TraceRequest> requests(20, {.at = Seconds(1), .input = 100, .output = 50});
+
+  const SimResult result = *Simulate(fleet, requests, {});
+
+  EXPECT_EQ(result.requests, 20);
+  EXPECT_NEAR(result.seconds, ToSeconds(result.ended) - 1, 1e-9);
+  EXPECT_NEAR(result.requests_per_second * result.seconds, 20, 1e-6);
+  EXPECT_NEAR(result.tokens_per_second * result.seconds, 20 * 50, 1e-6);
+  EXPECT_EQ(result.input_tokens, 20 * 100);
+  EXPECT_NEAR(result.bill.total(), (2 + 2 * 1) * result.seconds / 3600, 1e-9);
+  EXPECT_GT(result.bill.per_million_output, 0);
+}
+
 // 19 of 20 requests find the 640 tokens that the first one made; the last one's first token comes
 // after the window.
 TEST(SimulationTest, PrefixesAreFoundAndHaveAPriceOfTheirOwn) {
@@ -353,6 +370,12 @@ TEST(ArrivalsTest, HaveTheMeansAndTheRateThatWereAskedFor) {
     EXPECT_NEAR(output / 20000, 150, 6);
     EXPECT_NEAR(ToSeconds(requests.back().at), 400, 12);
   }
+}
+
+TEST(NanosOfTest, IsWithinWhatNanosCanSay) {
+  EXPECT_EQ(NanosOf(0), 1);
+  EXPECT_EQ(NanosOf(2), Seconds(2));
+  EXPECT_EQ(NanosOf(std::numeric_limits<double>::infinity()), Seconds(1'000'000'000));
 }
 
 TEST(ArrivalsTest, NameTheLengthsThatAreKnown) {

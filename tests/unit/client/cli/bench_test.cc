@@ -187,6 +187,9 @@ TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
   shape.kv_heads = 2;
   shape.head_dim = 16;
   shape.hidden = 128;
+  shape.mlp_matrices = 2;
+  shape.experts = 4;
+  shape.experts_per_token = 2;
   shape.vocabulary = 100;
   client::NodeStatus compute{.name = "c0", .role = "compute", .units = 100};
   compute.parts = {{"dense", 1}, {"head", 5}, {"wait_attention", 9}, {"chunks", 2}};

@@ -81,5 +81,28 @@ TEST_F(PlanFilesTest, PlansSayWhatTheyRestOnAndMarkOldPrices) {
   EXPECT_EQ(json["runnable"][0]["price_per_hour"]["by"], "assumed");
 }
 
+// The margin is for finding larger plans, where those before did not carry the rate.
+TEST_F(PlanFilesTest, APlanCarriesTheRateByItsSimulationOrItsBound) {
+  planner::Problem problem;
+  problem.catalogue = catalogue_;
+  problem.model = *catalogue_.FindModel("Llama-3-8B");
+  problem.load = {.rate = 0.1, .input = 512, .output = 128};
+  problem.machines_max = 1;
+  problem.margin = 1e6;
+  const planner::WhyNot runs = [](const auto&, const auto&) { return std::string(); };
+  absl::StatusOr<planner::Plans> plans =
+      planner::Optimise(problem, 1, runs, planner::Search::kBounded);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  const auto carries = [&] {
+    return PlansToJson(problem, *plans, "2026-11-24")["runnable"][0]["carries_rate"].get<bool>();
+  };
+
+  EXPECT_TRUE(carries());
+  EXPECT_THAT(PlansText(problem, *plans, "2026-11-24"),
+              testing::Not(HasSubstr("does not carry the rate")));
+  plans->runnable[0].simulated = planner::SimulatedFigures{.goodput = 0.05, .carries = false};
+  EXPECT_FALSE(carries());
+}
+
 }  // namespace
 }  // namespace lamina::cli
