@@ -112,7 +112,7 @@ class BundleCopyTest(unittest.TestCase):
         self.assertEqual(self.put(folder), str(path))
 
     def test_a_folder_of_links_is_a_model_too(self):
-        """As Hugging Face's cache has them: all files of a snapshot are links."""
+        """Hugging Face's cache has snapshots all of whose files are links."""
         folder, blobs = self.folder / "snapshot", self.folder / "blobs"
         folder.mkdir()
         (blobs / "part").mkdir(parents=True)
