@@ -9,6 +9,7 @@
 #include "client/convert_internal.h"
 #include "common/status_macros.h"
 #include "control/node_proof_service.h"
+#include "control/reconnect_service.h"
 #include "control/tls_service.h"
 #include "grpcpp/grpcpp.h"
 #include "lamina/v1/cluster.grpc.pb.h"
@@ -30,7 +31,10 @@ absl::Status EndOf(Stream& stream) {
 absl::StatusOr<std::string> ChangeMembers(const MemberChange& change) {
   // Whoever does not answer is explained there.
   LAMINA_RETURN_IF_ERROR(Client::Connect({.server = change.server, .tls = change.tls}).status());
-  const auto channel = grpc::CreateChannel(change.server, control::ChannelCredentials(change.tls));
+  grpc::ChannelArguments arguments;
+  control::SetReconnect(arguments);
+  const auto channel =
+      grpc::CreateCustomChannel(change.server, control::ChannelCredentials(change.tls), arguments);
   const auto stub = v1::Cluster::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() +

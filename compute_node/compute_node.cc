@@ -236,7 +236,8 @@ absl::Status ComputeNode::OpenPeers(const plan::EpochPeers& peers) {
   size_t failed = 0;
   auto queries = transport::OpenRegions(
       *transport_, peers.memory_regions, peers.epoch,
-      {.bytes = layout.query_region_bytes(), .signal_words = layout.query_region_words()}, &failed);
+      {.bytes = layout.query_region_bytes(), .signal_words = layout.query_region_words()}, &failed,
+      &counters_.beat);
   if (!queries.ok()) {
     return control::TransportFault(control::Blame(queries.status(), config_->memory_nodes, failed));
   }
@@ -249,6 +250,7 @@ absl::Status ComputeNode::OpenPeers(const plan::EpochPeers& peers) {
   }
   std::vector<std::unique_ptr<transport::RemoteRegion>> replicas(peers.compute_regions.size());
   for (const uint32_t node : plan::ComputeNodeView(*config_, own).opens().compute) {
+    counters_.beat.Raise();
     auto replica = transport::OpenRegionOf(
         *transport_, peers.compute_regions[node], peers.epoch,
         {.bytes = region_->bytes().size(), .signal_words = region_->signal_words()});

@@ -181,8 +181,9 @@ absl::Status MemoryNode::Connect(const plan::EpochPeers& peers) {
 
 absl::Status MemoryNode::OpenPeers(const plan::EpochPeers& peers) {
   const ActivityScope connecting(counters_.beat, ThreadActivity::kConnecting);
-  LAMINA_ASSIGN_OR_RETURN(PeerRegions regions, OpenPeerRegions(*windows_.transport, *config_,
-                                                               worker_->epoch().node, peers));
+  LAMINA_ASSIGN_OR_RETURN(PeerRegions regions,
+                          OpenPeerRegions(*windows_.transport, *config_, worker_->epoch().node,
+                                          peers, &counters_.beat));
   worker_->SetPeers(std::move(regions));
   return absl::OkStatus();
 }

@@ -23,9 +23,13 @@ struct Role {
   transport::RegionSize least;
 };
 
-absl::StatusOr<Regions> Open(transport::Transport& transport, uint64_t epoch, const Role& role) {
+absl::StatusOr<Regions> Open(transport::Transport& transport, uint64_t epoch, const Role& role,
+                             ThreadBeat* beat) {
   Regions regions(role.descriptors.size());
   for (const uint32_t peer : role.opened) {
+    if (beat != nullptr) {
+      beat->Raise();
+    }
     auto opened = transport::OpenRegionOf(transport, role.descriptors[peer], epoch, role.least);
     if (!opened.ok()) {
       return control::TransportFault(control::Blame(opened.status(), role.names, peer));
@@ -39,7 +43,7 @@ absl::StatusOr<Regions> Open(transport::Transport& transport, uint64_t epoch, co
 
 absl::StatusOr<PeerRegions> OpenPeerRegions(transport::Transport& transport,
                                             const plan::EpochConfig& config, uint32_t node,
-                                            const plan::EpochPeers& peers) {
+                                            const plan::EpochPeers& peers, ThreadBeat* beat) {
   const plan::WindowLayout layout(plan::WindowShapeOf(config));
   const plan::EpochNodes opens = plan::MemoryNodeView(config, node).opens();
   PeerRegions opened;
@@ -49,14 +53,16 @@ absl::StatusOr<PeerRegions> OpenPeerRegions(transport::Transport& transport,
                                 .names = config.compute_nodes,
                                 .opened = opens.compute,
                                 .least = {.bytes = layout.reply_region_bytes(),
-                                          .signal_words = layout.compute_region_words()}}));
+                                          .signal_words = layout.compute_region_words()}},
+                               beat));
   LAMINA_ASSIGN_OR_RETURN(opened.memory,
                           Open(transport, config.epoch,
                                {.descriptors = peers.memory_regions,
                                 .names = config.memory_nodes,
                                 .opened = opens.memory,
                                 .least = {.bytes = layout.query_region_bytes(),
-                                          .signal_words = layout.query_region_words()}}));
+                                          .signal_words = layout.query_region_words()}},
+                               beat));
   return opened;
 }
 

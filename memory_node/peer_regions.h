@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/thread_beat.h"
 #include "plan/epoch_config.h"
 #include "plan/window_layout.h"
 #include "transport/transport.h"
@@ -24,10 +25,11 @@ struct PeerRegions {
   std::vector<std::unique_ptr<transport::RemoteRegion>> memory;
 };
 
-// Opens those that plan::MemoryNodeView::opens() names.
+// Opens those that plan::MemoryNodeView::opens() names, with a beat before each.
 // Errors: as transport::OpenRegionOf(), blamed on the peer, and marked as the transport's.
 absl::StatusOr<PeerRegions> OpenPeerRegions(transport::Transport& transport,
                                             const plan::EpochConfig& config, uint32_t node,
-                                            const plan::EpochPeers& peers);
+                                            const plan::EpochPeers& peers,
+                                            ThreadBeat* beat = nullptr);
 
 }  // namespace lamina::memory_node

@@ -91,9 +91,12 @@ absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegionOf(Transport& transport,
 
 absl::StatusOr<std::vector<std::unique_ptr<RemoteRegion>>> OpenRegions(
     Transport& transport, const std::vector<std::string>& descriptors, uint64_t epoch,
-    RegionSize least, size_t* failed) {
+    RegionSize least, size_t* failed, ThreadBeat* beat) {
   std::vector<std::unique_ptr<RemoteRegion>> regions;
   for (const std::string& descriptor : descriptors) {
+    if (beat != nullptr) {
+      beat->Raise();
+    }
     if (failed != nullptr) {
       *failed = regions.size();
     }

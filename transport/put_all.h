@@ -55,10 +55,11 @@ absl::StatusOr<std::unique_ptr<RemoteRegion>> OpenRegionOf(Transport& transport,
                                                            absl::string_view descriptor,
                                                            uint64_t epoch, RegionSize least);
 
-// Opens the regions of all peers, in order. Errors: those of OpenRegionOf(); `failed` is then the
-// index of the one that could not be opened.
+// Opens the regions of all peers, in order, with a beat before each: a peer that does not answer
+// takes seconds. Errors: those of OpenRegionOf(); `failed` is then the index of the one that could
+// not be opened.
 absl::StatusOr<std::vector<std::unique_ptr<RemoteRegion>>> OpenRegions(
     Transport& transport, const std::vector<std::string>& descriptors, uint64_t epoch,
-    RegionSize least, size_t* failed = nullptr);
+    RegionSize least, size_t* failed = nullptr, ThreadBeat* beat = nullptr);
 
 }  // namespace lamina::transport

@@ -50,7 +50,7 @@ struct BenchFlags {
 };
 
 absl::StatusOr<std::vector<Arrival>> TraceArrivals(const BenchFlags& flags) {
-  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(*flags.trace));
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(*flags.trace, kLoadBytesMax));
   std::vector<std::string> bad_lines;
   LAMINA_ASSIGN_OR_RETURN(std::vector<Arrival> arrivals,
                           ParseTrace(text, flags.skip_bad_lines ? &bad_lines : nullptr));
@@ -65,7 +65,7 @@ absl::StatusOr<std::vector<Arrival>> DialogueArrivals(const BenchFlags& flags,
                                                       const client::ModelInfo& model,
                                                       std::vector<Arrival> arrivals,
                                                       client::Client& client) {
-  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.sharegpt));
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.sharegpt, kLoadBytesMax));
   const auto dialogues = ParseShareGpt(text, arrivals.size());
   if (!dialogues.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--sharegpt: ", dialogues.status().message()));

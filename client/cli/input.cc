@@ -16,9 +16,6 @@
 #include "model/tokenizer/utf8.h"
 
 namespace lamina::cli {
-namespace {
-constexpr size_t kTextBytesMax = 64 << 20;  // What one message may carry.
-}
 
 void AddPromptFlags(CLI::App* command, PromptFlags& flags, bool with_tokens) {
   constexpr char kGroup[] = "Prompt (one of)";
@@ -42,7 +39,7 @@ std::string CheckPromptFlags(const PromptFlags& flags) {
                       : "more than one prompt; give one of --prompt, --prompt-file, --tokens";
 }
 
-absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t bytes_max) {
   struct Close {
     void operator()(FILE* file) const {
       if (file != stdin) {
@@ -59,9 +56,9 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
   size_t count = 0;
   while ((count = std::fread(buffer.data(), 1, buffer.size(), file.get())) > 0) {
     text.append(buffer.data(), count);
-    if (text.size() > kTextBytesMax) {
+    if (text.size() > bytes_max) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", path, "' is larger than ", FormatBytes(kTextBytesMax)));
+          absl::StrCat("'", path, "' is larger than ", FormatBytes(bytes_max)));
     }
   }
   if (std::ferror(file.get()) != 0) {

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,13 @@ absl::Status CheckUtf8(absl::string_view what, absl::string_view text);
 absl::Status CheckUtf8(const client::Prompt& prompt);
 absl::Status CheckUtf8(const client::GenerateOptions& options);
 
-// "-" is stdin.
-absl::StatusOr<std::string> ReadTextFile(const std::string& path);
+// What one message may carry.
+inline constexpr size_t kTextBytesMax = size_t{64} << 20;
+// Loads, of which nothing is sent as it stands: ShareGPT's dialogues have 670 MB.
+inline constexpr size_t kLoadBytesMax = size_t{2} << 30;
+
+// "-" is stdin. Errors: kNotFound; kInvalidArgument: more than `bytes_max`.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t bytes_max = kTextBytesMax);
 
 // Numbers between commas, spaces or brackets: what `tokenize` prints can be given back.
 absl::StatusOr<std::vector<TokenId>> ParseTokens(absl::string_view text);

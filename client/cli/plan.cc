@@ -116,7 +116,7 @@ absl::StatusOr<planner::PlanSimulationOptions> SimulationOf(const PlanFlags& fla
   if (flags.trace.empty()) {
     return options;
   }
-  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.trace));
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.trace, kLoadBytesMax));
   std::vector<std::string> bad_lines;
   const auto arrivals = ParseTrace(text, flags.skip_bad_lines ? &bad_lines : nullptr);
   if (!arrivals.ok()) {

@@ -104,7 +104,7 @@ absl::StatusOr<std::vector<planner::TraceRequest>> RequestsOf(const SimulateFlag
                                                               uint32_t tokens_max) {
   std::vector<planner::TraceRequest> requests;
   if (!flags.trace.empty()) {
-    LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.trace));
+    LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.trace, kLoadBytesMax));
     std::vector<std::string> bad_lines;
     LAMINA_ASSIGN_OR_RETURN(const std::vector<Arrival> arrivals,
                             ParseTrace(text, flags.skip_bad_lines ? &bad_lines : nullptr));

@@ -3,6 +3,7 @@
 
 import hashlib
 import os
+import re
 
 import bundle
 import settings as config
@@ -28,8 +29,45 @@ def _paths(file, settings, host_name):
     return words
 
 
+def _memory_nodes(yaml):
+    """The lines of an effective cluster file without its memory nodes, and {name: line} of these."""
+    others, nodes, inside = [], {}, False
+    for line in yaml.splitlines():
+        found = re.match(r'  - \{name: "?([\w-]+)', line) if inside else None
+        if found:
+            nodes[found[1]] = line
+        else:
+            inside = line == "memory:"
+            others.append(line)
+    return others, nodes
+
+
+def _nodes_gone(before, after):
+    """Names of the memory nodes that only the first of two effective files has; None where they differ in more than that one has
+    memory nodes that the other has not."""
+    (others, nodes), (others_after, nodes_after) = _memory_nodes(before), _memory_nodes(after)
+    same = others == others_after and all(nodes_after.get(name, line) == line for name, line in nodes.items())
+    return nodes.keys() - nodes_after.keys() if same else None
+
+
+def _check_change(cluster, before):
+    """Refuses another cluster file than the one before while the cluster runs, unless only memory nodes came or went."""
+    pids, _ = on_all(cluster.hosts(), lambda host: host.pids())
+    running = {name for known in pids.values() for name, pid in known.items() if pid is not None}
+    if not running:
+        (cluster.state / "address").unlink(missing_ok=True)
+        return
+    gone = _nodes_gone(before, cluster.file.yaml)
+    down = own_command("down", settings=cluster.settings)
+    if gone is None:
+        raise Failure(f"a cluster of this file runs with other settings; stop it first: {down}")
+    if gone & running:
+        raise Failure(f"{', '.join(sorted(gone & running))}: in the cluster file no more, and still running; `lamina node drain NAME` lets a "
+                      f"memory node leave, or stop the cluster first: {down}")
+
+
 def _configure(cluster):
-    """Writes the effective cluster file, with absolute paths; refuses to change that of a cluster that runs."""
+    """Writes the effective cluster file, with absolute paths; refuses to change that of a cluster that runs, but for memory nodes."""
     settings = cluster.settings
     source = config.ClusterFile(settings, settings.cluster, settings.overrides)
     paths = _paths(source, settings, "localhost")
@@ -38,12 +76,8 @@ def _configure(cluster):
     cluster.load_hosts()
     cluster.state.mkdir(parents=True, exist_ok=True)
     effective = cluster.effective
-    if effective.is_file() and effective.read_text() != cluster.file.yaml:
-        pids, _ = on_all(cluster.hosts(), lambda host: host.pids())
-        if any(pid is not None for known in pids.values() for pid in known.values()):
-            raise Failure("a cluster of this file runs with other settings; stop it first: "
-                          f"{own_command('down', settings=settings)}")
-        (cluster.state / "address").unlink(missing_ok=True)
+    if effective.is_file() and (before := effective.read_text()) != cluster.file.yaml:
+        _check_change(cluster, before)
     cluster.others = {}
     for key in TLS_FILES:
         if cluster.file.tls[key] and not os.path.isfile(cluster.file.tls[key]):
@@ -75,14 +109,13 @@ def _prepare_others(cluster):
     if not names or settings.no_ssh:
         return {}
     tag = hashlib.sha256(f"{os.uname().nodename} {cluster.state}".encode()).hexdigest()[:6]
+    computing = {d.host for d in file.daemons if d.role == "compute"}
+    model = bundle.Model(cluster.here, file.model) if computing.intersection(names) else None
 
     def prepare(host):
         host.learn(f"{cluster.state.name}-{tag}")
         put_programs(host)
-        model = file.model
-        if any(d.role == "compute" and d.host == host.name for d in file.daemons):
-            model = bundle.put_model(host, cluster.here, file.model)
-        _put_settings(cluster, host, model)
+        _put_settings(cluster, host, bundle.put_model(host, model) if host.name in computing else file.model)
         return host
 
     with bundle.programs(cluster) as put_programs:
@@ -255,7 +288,7 @@ def restart(settings):
     if daemon is None:
         raise Failure(f"no daemon is called '{settings.node}'; there are: {' '.join(d.name for d, _ in cluster.daemons())}")
     host = cluster.host_of(daemon)
-    for line in host.stop(daemon.name, settings.grace):
+    for line in host.stop([daemon.name], settings.grace):
         say(line)
     cluster.watch_at(cluster.kept_address())
     try:

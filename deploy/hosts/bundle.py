@@ -7,11 +7,12 @@ import hashlib
 import os
 import shlex
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import settings as config
-from host import bracketed
+from host import COMMAND_SECONDS, bracketed
 from output import Failure, HostFailure, say
 
 PARTS = ("bin", "lib", "libexec", "run", "share")
@@ -19,6 +20,8 @@ DIGEST_LETTERS = 16
 CHUNK_BYTES = 1 << 20
 PROGRESS_SECONDS = 2
 BUNDLES_KEPT = 3
+# A model is read at this rate at least where its hash is taken.
+HASH_BYTES_PER_SECOND = 10 << 20
 
 
 @contextlib.contextmanager
@@ -167,7 +170,7 @@ def send(host, command, source, total, what):
     """Streams a file object into a command of the host, telling how far it is where that takes long."""
     sent = 0
     told = time.monotonic()
-    with subprocess.Popen([*host.ssh, host.name, command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+    with subprocess.Popen(host.words(command), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                           stderr=subprocess.PIPE) as process:
         try:
             while chunk := source.read(CHUNK_BYTES):
@@ -186,14 +189,15 @@ def send(host, command, source, total, what):
 
 # --- the model -----------------------------------------------------------------------------------
 
-# Prints the SHA-256 of a file, or of a folder's files with their names; remembered while sizes and times stay.
+# Prints the SHA-256 of a file, or of a folder's files with their names; remembered while sizes and times stay. Files may be links, as in
+# Hugging Face's cache.
 _HASH = r"""set -e
-list() { if [ -d "$p" ]; then cd "$p" && find . -type f -printf "%P %s %T@\n" | LC_ALL=C sort; else stat -L -c "%s %.Y %i" "$p"; fi; }
+list() { if [ -d "$p" ]; then cd "$p" && find -L . -type f -printf "%P %s %T@\n" | LC_ALL=C sort; else stat -L -c "%s %.Y %i" "$p"; fi; }
 memory="$HOME/.lamina/hashes/$(printf "%s\n%s" "$p" "$(list)" | sha256sum | cut -c1-32)"
 if [ ! -s "$memory" ]; then
   mkdir -p "$HOME/.lamina/hashes"
   if [ -d "$p" ]; then
-    (cd "$p" && find . -type f | LC_ALL=C sort | while read -r f; do sha256sum "$f"; done | sha256sum) > "$memory.$$"
+    (cd "$p" && find -L . -type f | LC_ALL=C sort | while read -r f; do sha256sum "$f"; done | sha256sum) > "$memory.$$"
   else
     sha256sum < "$p" > "$memory.$$"
   fi
@@ -203,52 +207,83 @@ cut -c1-64 "$memory"
 """
 
 
-def hash_of(host, path):
-    return host.command(f"p={shlex.quote(path)}\n{_HASH}").strip()
+def hash_of(host, path, count):
+    """The SHA-256 of the model at that path of the host, which has about `count` bytes."""
+    return host.command(f"p={shlex.quote(path)}\n{_HASH}", timeout=COMMAND_SECONDS + count / HASH_BYTES_PER_SECOND).strip()
 
 
-def model_bytes(path):
-    path = Path(path)
-    return sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if path.is_dir() else path.stat().st_size
+def files_of(path):
+    """The files of a model, sorted: those that the hash is of, also behind links."""
+    if not path.is_dir():
+        return [path]
+    found = []
+    for folder, folders, names in os.walk(path, followlinks=True):
+        # A link to a folder that it lies in is not followed.
+        real = f"{os.path.realpath(folder)}/"
+        folders[:] = [name for name in folders if not real.startswith(f"{os.path.realpath(os.path.join(folder, name))}/")]
+        found += [file for file in (Path(folder, name) for name in names) if file.is_file()]
+    return sorted(found)
 
 
-def put_model(host, local, path):
+class Model:
+    """The model of this host, a file or a folder. Its hash is taken once for all other hosts, by the first that wants it.
+
+    Threading: any thread.
+    """
+
+    def __init__(self, local, path):
+        self.path = str(path)
+        self.files = files_of(Path(path))
+        self.bytes = sum(file.stat().st_size for file in self.files)
+        self._local = local
+        self._lock = threading.Lock()
+        self._hash = ""
+
+    def hash(self):
+        with self._lock:
+            self._hash = self._hash or hash_of(self._local, self.path, self.bytes)
+            return self._hash
+
+
+def put_model(host, model):
     """Where the host has the same model: at the same path, or else copied there. Errors: HostFailure."""
-    count = model_bytes(path)
+    path, count = model.path, model.bytes
     there = host.command(f"p={shlex.quote(path)}; if [ -d \"$p\" ]; then echo folder; elif [ -e \"$p\" ]; then wc -c < \"$p\"; "
                          "else echo none; fi").strip()
-    own = hash_of(local, path)
     if there != "none":
         if there not in ("folder", str(count)):
             raise HostFailure(host.name, f"{path} has {there} bytes there and {count} here: another model, or a copy that was cut "
                               "short; copy it again, or remove it there and it is copied")
-        if hash_of(host, path) != own:
+        if model.hash() != hash_of(host, path, count):
             raise HostFailure(host.name, f"{path} is another file there, of the same size: copy it again, or remove it there and it "
                               "is copied")
         return path
     name = Path(path).name
-    folder = f"{host.home}/.lamina/models/{own[:DIGEST_LETTERS]}"
+    folder = f"{host.home}/.lamina/models/{model.hash()[:DIGEST_LETTERS]}"
     target = f"{folder}/{name}"
     if host.command(f"test -e {shlex.quote(target)} && echo there || true").strip() == "there":
         return target
-    _copy_model(host, Path(path), f"{folder}/partial/{name}", count)
-    if hash_of(host, f"{folder}/partial/{name}") != own:
+    _copy_model(host, model, f"{folder}/partial/{name}")
+    if hash_of(host, f"{folder}/partial/{name}", count) != model.hash():
         host.command(f"rm -rf {shlex.quote(folder)}")
         raise HostFailure(host.name, f"the copy of {name} differs from the original: the network or the disk damaged it; try again")
     host.command(f"mv {shlex.quote(folder)}/partial/{shlex.quote(name)} {shlex.quote(folder)} && rmdir {shlex.quote(folder)}/partial")
     return target
 
 
-def _copy_model(host, path, target, count):
+def _copy_model(host, model, target):
     """Goes on where a copy that was cut short has ended."""
-    need_space(host, count, "the model")
-    say(f"{host.name}: copying the model, {_mib(count)}")
-    files = [f for f in sorted(path.rglob("*")) if f.is_file()] if path.is_dir() else [path]
-    for file in files:
-        at = target if file == path else f"{target}/{file.relative_to(path)}"
+    parts = []  # (file, its size, its place there, how much of it is there).
+    for file in model.files:
+        at = target if file == Path(model.path) else f"{target}/{file.relative_to(model.path)}"
         place = shlex.quote(at)
         had = int(host.command(f"mkdir -p {shlex.quote(os.path.dirname(at))}; wc -c < {place} 2> /dev/null || echo 0"))
+        size = file.stat().st_size
+        parts.append((file, size, place, had if had <= size else 0))
+    missing = sum(size - had for _, size, _, had in parts)
+    need_space(host, missing, "the model" if missing == model.bytes else "the rest of the model")
+    say(f"{host.name}: copying the model, {_mib(missing)}")
+    for file, size, place, had in parts:
         with open(file, "rb") as source:
-            had = had if had <= file.stat().st_size else 0
             source.seek(had)
-            send(host, f"cat {'>>' if had else '>'} {place}", source, file.stat().st_size - had, file.name)
+            send(host, f"cat {'>>' if had else '>'} {place}", source, size - had, file.name)

@@ -201,13 +201,8 @@ class Cluster:
         failures of hosts."""
         failures = {}
         for first in ("gateway", "coordinator"):
-            for host, name in pairs:
-                if name == first:
-                    failures.update(on_all([host], lambda h, n=name: tell(h.stop(n, grace)))[1])
-        rest = [(host, name) for host, name in pairs if name not in ("gateway", "coordinator")]
-        with ThreadPoolExecutor(max(1, min(len(rest), HOSTS_AT_ONCE))) as pool:
-            for _, failed in pool.map(lambda pair: on_all([pair[0]], lambda h: tell(h.stop(pair[1], grace))), rest):
-                failures.update(failed)
+            failures.update(stop_together([pair for pair in pairs if pair[1] == first], grace))
+        failures.update(stop_together([pair for pair in pairs if pair[1] not in ("gateway", "coordinator")], grace))
         return failures
 
     def give_up(self, why):
@@ -241,6 +236,15 @@ class Cluster:
         """Of a cluster that has stopped: all but its logs, its secret and its certificates."""
         (self.state / "address").unlink(missing_ok=True)
         (self.state / "hosts.json").unlink(missing_ok=True)
+
+
+def stop_together(pairs, grace):
+    """Ends (host, name)s, all at the same time. Returns the failures of hosts."""
+    names = {}
+    for host, name in pairs:
+        names.setdefault(host.name, (host, []))[1].append(name)
+    # One login for each host: sshd drops some of many that come at once (MaxStartups).
+    return on_all([host for host, _ in names.values()], lambda host: tell(host.stop(names[host.name][1], grace)))[1]
 
 
 def tell(words):

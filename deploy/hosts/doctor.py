@@ -42,8 +42,7 @@ class Doctor:
         serve = f"{shlex.quote(host.bin)}/lamina doctor --serve {shlex.quote(address)} --cluster {shlex.quote(host.file)} "
         serve += f"--cluster-token-file {shlex.quote(host.token)}"
         line = f"{serve} & doctor=$!; cat > /dev/null; kill -INT $doctor; wait $doctor"
-        words = ["sh", "-c", line] if host.is_local else [*host.ssh, host.name, line]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(host.words(line), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         found = re.search(r"serving at (\S+);", self.process.stdout.readline())
         if found is None:
             self.end()
@@ -120,9 +119,8 @@ def _ask(host, address):
     """{check: finding} of what `lamina doctor --peer` finds from that host."""
     line = f"{shlex.quote(host.bin)}/lamina doctor --json --only-peer --cluster {shlex.quote(host.file)} --peer {shlex.quote(address)} --cluster-token-file "
     line += shlex.quote(host.token)
-    words = ["sh", "-c", line] if host.is_local else [*host.ssh, host.name, line]
     try:
-        result = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PAIR_SECONDS)
+        result = subprocess.run(host.words(line), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PAIR_SECONDS)
         return {finding["check"]: finding for finding in json.loads(result.stdout) }
     except (ValueError, subprocess.TimeoutExpired):
         return {"peer": {"check": "peer", "state": "fail", "found": f"no answer within {PAIR_SECONDS} s", "fix": "try by hand: " + line}}

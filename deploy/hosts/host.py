@@ -20,11 +20,19 @@ SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}",
                "-o", "ServerAliveCountMax=3")
 COMMAND_SECONDS = 300
 SSH_FAILED = 255
+# What every login shell takes as it stands between single quotes. Not so line ends and ! in csh, and \ in fish.
+PLAIN_BYTES = frozenset(range(ord(" "), ord("~") + 1)) - frozenset(b"'\\!")
 
 
 def bracketed(host):
     """As it stands before a port: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
+
+
+def for_any_shell(command):
+    """One line that runs a command of POSIX shell, whatever the login shell is that reads the line."""
+    text = "".join(chr(byte) if byte in PLAIN_BYTES else f"\\0{byte:03o}" for byte in os.fsencode(command))
+    return f"""exec sh -c 'eval "$(printf %b "$0")"' '{text}'"""
 
 
 class Host:
@@ -45,18 +53,32 @@ class Host:
         return result
 
     def _host_sh(self, words, timeout):
-        return subprocess.run(["sh", str(HOST_SH), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=timeout)
+        try:
+            return subprocess.run(["sh", str(HOST_SH), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise self.silent(timeout, words[0]) from None
 
-    def command(self, command, stdin=None):
+    def silent(self, timeout, what=""):
+        """The failure of what did not end in time."""
+        return HostFailure(self.name, f"no answer within {timeout:.0f} s" + (f" to: {what}" if what else ""))
+
+    def command(self, command, stdin=None, timeout=COMMAND_SECONDS):
         """Runs a line of POSIX shell; `stdin` is bytes. Returns its output. Errors: HostFailure."""
-        result = self._shell(command, stdin or b"")
+        result = self._shell(command, stdin or b"", timeout)
         if result.returncode != 0:
             raise HostFailure(self.name, self.explain(result.returncode, result.stderr.decode(errors="replace")))
         return result.stdout.decode(errors="replace")
 
-    def _shell(self, command, stdin):
-        return subprocess.run(["sh", "-c", command], input=stdin, capture_output=True, timeout=COMMAND_SECONDS)
+    def words(self, command):
+        """The program and the arguments that run a command of POSIX shell there."""
+        return ["sh", "-c", command]
+
+    def _shell(self, command, stdin, timeout=COMMAND_SECONDS):
+        try:
+            return subprocess.run(self.words(command), input=stdin, capture_output=True, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise self.silent(timeout) from None
 
     def follow(self, names, lines):
         """A process that prints the logs as they grow. It ends when its standard input does."""
@@ -64,7 +86,7 @@ class Host:
         return self.stream(f"tail -n {lines} -F {files} & tail=$!; cat > /dev/null; kill $tail")
 
     def stream(self, command):
-        return subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE)
+        return subprocess.Popen(self.words(command), stdin=subprocess.PIPE)
 
     def explain(self, status, words):
         del status
@@ -76,15 +98,19 @@ class Host:
         return {name: None if pid == "-" else int(pid) for name, pid in (line.split() for line in lines)}
 
     def log_tail(self, name, lines=15):
-        return self.run("log", name, lines, check=False).stdout
+        """The end of a log; empty where there is none, or the host does not answer now."""
+        try:
+            return self.run("log", name, lines, check=False).stdout
+        except HostFailure:
+            return ""
 
     def start(self, daemon, extra):
         self.run("start", daemon.name, f"{self.bin}/lamina-{daemon.role}", "--cluster", f"{self.state}/cluster.yaml",
                  "--name", daemon.name, "--ready-file", f"{self.state}/{daemon.name}.ready", *extra)
 
-    def stop(self, name, grace):
-        """Returns what there is to say of it."""
-        return self.run("stop", name, grace, timeout=COMMAND_SECONDS + 3 * grace).stdout.split("\n")[:-1]
+    def stop(self, names, grace):
+        """Ends daemons, all at the same time. Returns what there is to say of it."""
+        return self.run("stop", grace, *names, timeout=COMMAND_SECONDS + 3 * grace).stdout.split("\n")[:-1]
 
     def put(self, path, content, mode=0o644):
         """Writes bytes, whole or not at all; readable by others only if `mode` says so."""
@@ -110,29 +136,28 @@ class SshHost(Host):
         self.ssh = [*shlex.split(ssh), *SSH_OPTIONS]
         self.home = ""
 
+    def words(self, command):
+        return [*self.ssh, self.name, for_any_shell(command)]
+
     def _host_sh(self, words, timeout):
-        command = [*self.ssh, self.name, "sh -s -- " + shlex.join(words)]
         try:
-            result = subprocess.run(command, input=HOST_SH.read_text(), capture_output=True, text=True, timeout=timeout)
+            result = subprocess.run(self.words("exec sh -s -- " + shlex.join(words)), input=HOST_SH.read_text(),
+                                    capture_output=True, text=True, timeout=timeout)
         except subprocess.TimeoutExpired:
-            raise HostFailure(self.name, f"no answer within {timeout} s to: {words[0]}") from None
+            raise self.silent(timeout, words[0]) from None
         if result.returncode == SSH_FAILED:
             raise HostFailure(self.name, self.explain(SSH_FAILED, result.stderr))
         return result
 
-    def _shell(self, command, stdin):
+    def _shell(self, command, stdin, timeout=COMMAND_SECONDS):
         # A file, since a host that vanishes must not leave us in a write.
         with tempfile.TemporaryFile() as file:
             file.write(stdin)
             file.seek(0)
             try:
-                return subprocess.run([*self.ssh, self.name, command], stdin=file, capture_output=True,
-                                      timeout=COMMAND_SECONDS)
+                return subprocess.run(self.words(command), stdin=file, capture_output=True, timeout=timeout)
             except subprocess.TimeoutExpired:
-                raise HostFailure(self.name, f"no answer within {COMMAND_SECONDS} s") from None
-
-    def stream(self, command):
-        return subprocess.Popen([*self.ssh, self.name, command], stdin=subprocess.PIPE)
+                raise self.silent(timeout) from None
 
     def explain(self, status, words):
         """What ssh said, and what to do."""

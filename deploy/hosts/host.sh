@@ -48,28 +48,43 @@ start() {
   done
 }
 
-# gone_within NAME SECONDS: waits for the daemon's end.
-gone_within() {
-  end=$(($(date +%s) + $2))
+# gone_by NAME SECOND: waits for the daemon's end, until that second of the clock.
+gone_by() {
   while pid_of "$1" > /dev/null; do
-    [ "$(date +%s)" -lt "$end" ] || return 1
+    [ "$(date +%s)" -lt "$2" ] || return 1
     sleep 0.1
   done
 }
 
-# stop NAME GRACE: SIGTERM drains, a second one stops, SIGKILL ends.
+# stop GRACE NAME...: ends these daemons, all at the same time: SIGTERM drains, a second one stops,
+# SIGKILL ends.
 stop() {
+  grace=$1
+  shift
   for signal in TERM TERM KILL; do
-    running=$(pid_of "$1") || break
-    kill "-$signal" "$running" 2> /dev/null || true
-    gone_within "$1" "$2" && break
-    echo "$1 (pid $running) did not stop within $2 s of SIG$signal"
+    told=
+    for name in "$@"; do
+      running=$(pid_of "$name") || continue
+      kill "-$signal" "$running" 2> /dev/null || true
+      told="$told $name"
+    done
+    [ -n "$told" ] || break
+    end=$(($(date +%s) + grace))
+    for name in $told; do
+      gone_by "$name" "$end" ||
+        echo "$name (pid $(cat "$state/$name.pid")) did not stop within $grace s of SIG$signal"
+    done
   done
-  if running=$(pid_of "$1"); then
-    echo "$1 (pid $running) cannot be stopped"
-    exit 1
-  fi
-  rm -f "$state/$1.pid" "$state/$1.ready"
+  failed=0
+  for name in "$@"; do
+    if running=$(pid_of "$name"); then
+      echo "$name (pid $running) cannot be stopped"
+      failed=1
+    else
+      rm -f "$state/$name.pid" "$state/$name.ready"
+    fi
+  done
+  return "$failed"
 }
 
 # forget: the state of a cluster that has stopped, but for its logs.

@@ -48,7 +48,11 @@ def show_log(where, text):
     print(f"--- end of {where}\n{text.rstrip()}\n---", file=sys.stderr, flush=True)
 
 
+# The actions that read the cluster file itself, and not what the cluster was started with.
+READ_THE_FILE = ("up", "certificates", "doctor")
+
+
 def own_command(*words, settings):
     """A command line of ours for the same cluster, as advice."""
     script = "deploy/cluster.sh"
-    return " ".join([script, *words, *settings.flags()])
+    return " ".join([script, *words, *settings.flags(with_overrides=words[0] in READ_THE_FILE)])

@@ -48,9 +48,11 @@ class Settings:
         states = REPO / ("state" if IS_BUNDLE else "run")  # In a bundle `run` is a program.
         return Path(os.path.realpath(states / name))
 
-    def flags(self):
-        """The flags that name the same cluster again, quoted for a shell."""
-        given = [("--cluster", self.cluster), ("--state", self.state_flag), ("--bin", self.bin_flag)]
+    def flags(self, with_overrides):
+        """The flags that name the same cluster again, quoted for a shell; with what overrides its file if so said."""
+        ssh = self.ssh if self.ssh != type(self).ssh else ""
+        given = [("--cluster", self.cluster), ("--state", self.state_flag), ("--bin", self.bin_flag), ("--ssh", ssh)]
+        given += [("--set", override) for override in self.overrides if with_overrides]
         return [f"{flag} {shlex.quote(value)}" for flag, value in given if value]
 
 

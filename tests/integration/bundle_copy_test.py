@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/hosts/bundle.py: models and bundles on another host, which is a folder of this one here."""
+"""deploy/hosts: models, bundles and commands on another host, which is a folder of this one here."""
 
 import os
+import shlex
+import shutil
+import subprocess
 import sys
 import tempfile
 import threading
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -14,7 +18,8 @@ import harness
 
 sys.path.insert(0, str(harness.REPO / "deploy/hosts"))
 import bundle  # noqa: E402
-from host import Host, SshHost  # noqa: E402
+from cluster import stop_together  # noqa: E402
+from host import Host, SshHost, for_any_shell  # noqa: E402
 from output import HostFailure  # noqa: E402
 
 # In place of ssh: runs the command here.
@@ -52,15 +57,15 @@ class BundleCopyTest(unittest.TestCase):
         command = self.host.command
         send = bundle.send
 
-        def ask(line, stdin=None):
-            return there if "echo none" in line and there != "same" else command(line, stdin)
+        def ask(line, stdin=None, **limits):
+            return there if "echo none" in line and there != "same" else command(line, stdin, **limits)
 
         def count(host, line, source, total, what):
             self.sent.append(total)
             send(host, line, source, total, what)
 
         with mock.patch.object(self.host, "command", ask), mock.patch.object(bundle, "send", count):
-            return bundle.put_model(self.host, self.here, str(model or self.model))
+            return bundle.put_model(self.host, bundle.Model(self.here, model or self.model))
 
     def test_a_model_is_copied_once_by_its_content(self):
         path = Path(self.put())
@@ -80,7 +85,7 @@ class BundleCopyTest(unittest.TestCase):
             self.put(there="same")
 
     def partial(self, content):
-        digest = bundle.hash_of(self.here, str(self.model))[:bundle.DIGEST_LETTERS]
+        digest = bundle.Model(self.here, self.model).hash()[:bundle.DIGEST_LETTERS]
         path = self.home / ".lamina/models" / digest / "partial" / self.model.name
         path.parent.mkdir(parents=True)
         path.write_bytes(content)
@@ -106,6 +111,49 @@ class BundleCopyTest(unittest.TestCase):
             self.assertEqual((path / name).read_bytes(), (folder / name).read_bytes())
         self.assertEqual(self.put(folder), str(path))
 
+    def test_a_folder_of_links_is_a_model_too(self):
+        """Hugging Face's cache has snapshots all of whose files are links."""
+        folder, blobs = self.folder / "snapshot", self.folder / "blobs"
+        folder.mkdir()
+        (blobs / "part").mkdir(parents=True)
+        for name in ("config", "part/weights"):
+            (blobs / name).write_bytes(os.urandom(1000))
+        (folder / "config.json").symlink_to(blobs / "config")
+        (folder / "part").symlink_to(blobs / "part")
+        (folder / "loop").symlink_to(folder)
+        path = Path(self.put(folder))
+        self.assertEqual((path / "config.json").read_bytes(), (blobs / "config").read_bytes())
+        self.assertEqual((path / "part/weights").read_bytes(), (blobs / "part/weights").read_bytes())
+        self.assertEqual(self.sent, [1000, 1000])
+        self.assertEqual(self.put(folder), str(path))
+
+        (blobs / "config").write_bytes(b"another one")
+        self.assertNotEqual(self.put(folder), str(path))
+
+    def test_the_hash_of_the_model_here_is_taken_once_for_all_hosts(self):
+        model = bundle.Model(self.here, self.model)
+        with mock.patch.object(bundle, "hash_of", return_value="one") as taken, ThreadPoolExecutor(4) as pool:
+            self.assertEqual(list(pool.map(lambda _: model.hash(), range(4))), ["one"] * 4)
+        taken.assert_called_once()
+
+    def test_the_hash_of_a_large_model_has_the_time_that_it_takes(self):
+        with mock.patch.object(self.here, "command", return_value="hash\n") as command:
+            self.assertEqual(bundle.hash_of(self.here, "model", 140 << 30), "hash")
+        self.assertGreater(command.call_args.kwargs["timeout"], 3600)
+
+    def test_a_command_that_takes_too_long_is_a_failure_of_its_host(self):
+        for host in (self.here, self.host):
+            with self.assertRaisesRegex(HostFailure, f"{host.name}: no answer within 0 s"):
+                host.command("exec sleep 10", timeout=0.05)
+
+    def test_what_is_there_of_a_copy_needs_no_room(self):
+        self.partial(self.model.read_bytes()[:1 << 20])
+        self.host.free_bytes = 1 << 20
+        with self.assertRaisesRegex(HostFailure, "1 MiB are free in .*, and the rest of the model needs 2 MiB"):
+            self.put()
+        self.host.free_bytes = 5 << 19  # Not enough for all of it.
+        self.assertEqual(Path(self.put()).read_bytes(), self.model.read_bytes())
+
     def test_what_does_not_fit_is_not_begun(self):
         self.host.free_bytes = 3 << 20
         with self.assertRaisesRegex(HostFailure, "3 MiB are free in .*, and the model needs 3 MiB"):
@@ -123,6 +171,34 @@ class BundleCopyTest(unittest.TestCase):
         self.assertEqual(self.host.bin, str(bin_folder))
         with self.assertRaisesRegex(HostFailure, "has version 1.2.3, and this host 1.2.4"):
             bundle.check_bundle_dir(self.host, str(self.folder / "opt"), "1.2.4")
+
+
+class CommandTest(unittest.TestCase):
+
+    def test_a_command_is_the_same_whatever_the_login_shell_is(self):
+        words = ["it's", "a\\b", "\\0101", "wait!", "two\nlines", "$HOME `id`", "%s", "ü"]
+        line = for_any_shell(f"printf '<%s>' {shlex.join(words)}\ncat")
+        # In quotes csh takes no line ends and looks for events behind !, and fish takes two backslashes for one.
+        self.assertNotRegex(line, r"[\n!]|\\(?!0[0-7]{3})")
+        self.assertTrue(line.isascii())
+        for shell in filter(shutil.which, ("sh", "bash", "zsh", "csh", "tcsh", "fish")):
+            result = subprocess.run([shell, "-c", line], input="stdin", capture_output=True, text=True)
+            self.assertEqual(result.stdout, "".join(f"<{word}>" for word in words) + "stdin", shell)
+
+    def test_a_log_of_a_host_that_does_not_answer_is_empty(self):
+        host = SshHost("other", "sh -c 'exit 255'")
+        self.assertEqual(host.log_tail("m0"), "")
+        with self.assertRaises(HostFailure):
+            host.pids()
+
+    def test_a_host_is_logged_in_to_once_for_all_daemons_that_stop(self):
+        hosts = [mock.Mock(stop=mock.Mock(return_value=[])) for _ in range(2)]
+        hosts[0].name, hosts[1].name = "n1", "n2"
+        hosts[1].stop.side_effect = HostFailure("n2", "gone")
+        failures = stop_together([(hosts[0], "m0"), (hosts[1], "m1"), (hosts[0], "m2")], 7)
+        hosts[0].stop.assert_called_once_with(["m0", "m2"], 7)
+        hosts[1].stop.assert_called_once_with(["m1"], 7)
+        self.assertEqual(list(failures), ["n2"])
 
 
 # In place of deploy/bundle.sh: says that it ran, and copies the programs.

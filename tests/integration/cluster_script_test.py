@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -243,6 +244,36 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertEqual(self.script("down").returncode, 0)
         self.assertEqual(self.script("up", "--set", "pipeline.lanes=1").returncode, 0)
 
+    def test_memory_nodes_that_join_and_leave_need_no_down(self):
+        def name_in_file(*names):
+            self.file.write_text(cluster_file(model="model.gguf", memory=[{"name": name, "capacity": "256MiB"} for name in names]))
+
+        self.script("up")
+        before = self.pids()
+        name_in_file("m0", "m1", "m2")
+        added = self.script("up")
+        self.assertEqual(added.returncode, 0, added.stderr)
+        self.assertIn("m2 begins", self.script("logs", "m2").stdout)
+        self.assertEqual({name: pid for name, pid in self.pids().items() if name != "m2"}, before)
+
+        name_in_file("m1", "m2")
+        early = self.script("up")
+        self.assertEqual(early.returncode, 1)
+        self.assertIn("m0: in the cluster file no more, and still running; `lamina node drain NAME`", early.stderr)
+        os.kill(before["m0"], signal.SIGTERM)
+        end = time.monotonic() + 60
+        while self.lives(before["m0"]):
+            self.assertLess(time.monotonic(), end, "m0 does not end")
+            time.sleep(0.05)
+        drained = self.script("up")
+        self.assertEqual(drained.returncode, 0, drained.stderr)
+        status = self.script("status").stdout
+        self.assertNotIn("m0", status)
+        self.assertIn(f"m2           pid {self.pids()['m2']}", status)
+
+        self.file.write_text(cluster_file(model="model.gguf", memory=[{"name": "m1", "capacity": "128MiB"}]))
+        self.assertIn("other settings", self.script("up").stderr, "m1 would have another capacity")
+
     def test_a_daemon_that_ends_is_named_with_its_log_and_nothing_is_left(self):
         for name in ("m1", "coordinator"):
             (self.directory / "state").write_text("waiting for m1")
@@ -319,6 +350,12 @@ class ClusterScriptTest(unittest.TestCase):
         result = self.script("up", "--set", "pipeline.lanes=1")
         for flag in (f"--cluster {self.file}", f"--state {self.state}", f"--bin {self.bin}"):
             self.assertIn(flag, result.stderr)
+        self.assertNotIn("--set", result.stderr, "down needs none")
+
+    def test_advice_to_start_a_cluster_has_its_ssh_and_its_overrides(self):
+        result = self.script("status", "--ssh", "ssh -F my.conf", "--set", "pipeline.lanes=1")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"deploy/cluster\.sh up --cluster .* --ssh 'ssh -F my\.conf' --set pipeline\.lanes=1")
 
     def test_what_runs_on_is_said_with_keep_going(self):
         (self.directory / "state").write_text("waiting for m1")

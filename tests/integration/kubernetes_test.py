@@ -95,6 +95,15 @@ def without_hash(documents):
     return json.loads(re.sub(r'"(lamina-cluster)-[0-9a-z]{10}"', r'"\1"', json.dumps(documents)))
 
 
+def selects(selector, labels):
+    """Whether a selector, of matchLabels and of NotIn, is one of these labels."""
+    wrong = [rule for rule in selector.get("matchExpressions", []) if rule["operator"] != "NotIn"]
+    if wrong:
+        raise ValueError(wrong)
+    return (all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+            and all(labels.get(rule["key"]) not in rule["values"] for rule in selector.get("matchExpressions", [])))
+
+
 class ManifestTest(unittest.TestCase):
 
     def test_both_ways_of_rendering_agree(self):
@@ -135,6 +144,24 @@ class ManifestTest(unittest.TestCase):
             self.assertEqual(listed.returncode, 0, listed.stderr)
             names = {line.split()[1] for line in listed.stdout.splitlines()} - {"coordinator", "gateway"}
             self.assertEqual(names, {name for name, _ in pods_of(documents) if name[0] in "cm" and name[1] == "-"})
+
+    def test_each_service_is_scraped_once_and_the_gateway_with_a_key_of_its_secret(self):
+        for overlay in OVERLAYS:
+            documents = render(overlay)
+            monitors = [d["spec"] for d in documents if d["kind"] == "ServiceMonitor"]
+            gateway = next(pod for name, pod in pods_of(documents) if name == "lamina-gateway")
+            secrets = next(v["projected"]["sources"] for v in gateway["volumes"] if v["name"] == "secrets")
+            for service in (d for d in documents if d["kind"] == "Service"):
+                found = [m for m in monitors if selects(m["selector"], service["metadata"]["labels"])]
+                self.assertEqual(len(found), 1, service["metadata"])
+                [endpoint] = found[0]["endpoints"]
+                self.assertIn(endpoint["port"], [port["name"] for port in service["spec"]["ports"]])
+                key = endpoint.get("authorization", {}).get("credentials")
+                if service["metadata"]["name"] == "lamina-gateway":
+                    self.assertEqual(key, {"name": "lamina-api-keys", "key": "api_keys"})
+                    self.assertIn({"secret": {"name": key["name"]}}, secrets)
+                else:
+                    self.assertIsNone(key, service["metadata"])
 
     def test_nobody_may_more_than_it_needs(self):
         for overlay in OVERLAYS:

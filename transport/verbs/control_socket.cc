@@ -23,6 +23,8 @@ namespace lamina::transport {
 namespace {
 
 constexpr int kBacklog = 64;
+constexpr int kSocketKind = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+constexpr ControlAddress kAnyIpv4 = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0};
 // While the process has no descriptor for one more.
 constexpr std::chrono::milliseconds kAcceptPause{20};
 
@@ -39,12 +41,77 @@ void SetUp(int fd) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
 }
 
-sockaddr_in6 SocketAddress(const ControlAddress& address, uint16_t port) {
-  sockaddr_in6 result = {};
-  result.sin6_family = AF_INET6;
-  result.sin6_port = htons(port);
-  std::memcpy(&result.sin6_addr, address.data(), address.size());
+bool IsMapped(const ControlAddress& address) {
+  return std::equal(kOwnHost.begin(), kOwnHost.begin() + 12, address.begin());
+}
+
+// An address as the system has it: a mapped one is IPv4's own, as a host may have no IPv6.
+struct SystemAddress {
+  sockaddr_storage storage = {};
+  socklen_t size = 0;
+
+  int family() const { return storage.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+SystemAddress SystemAddressOf(const ControlAddress& address, uint16_t port) {
+  SystemAddress result;
+  if (IsMapped(address)) {
+    sockaddr_in v4 = {};
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(port);
+    std::memcpy(&v4.sin_addr, address.data() + 12, sizeof v4.sin_addr);
+    std::memcpy(&result.storage, &v4, sizeof v4);
+    result.size = sizeof v4;
+  } else {
+    sockaddr_in6 v6 = {};
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(port);
+    std::memcpy(&v6.sin6_addr, address.data(), address.size());
+    std::memcpy(&result.storage, &v6, sizeof v6);
+    result.size = sizeof v6;
+  }
   return result;
+}
+
+// The port that a socket is bound to; 0, and errno, where it is to none.
+uint16_t PortOf(const ControlSocket& socket) {
+  sockaddr_storage bound = {};
+  socklen_t size = sizeof bound;
+  if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
+    return 0;
+  }
+  if (bound.ss_family == AF_INET) {
+    sockaddr_in v4;
+    std::memcpy(&v4, &bound, sizeof v4);
+    return ntohs(v4.sin_port);
+  }
+  sockaddr_in6 v6;
+  std::memcpy(&v6, &bound, sizeof v6);
+  return ntohs(v6.sin6_port);
+}
+
+// Listens at this address alone, or at all of IPv6 and IPv4 for the one that is all zeros.
+absl::StatusOr<ControlListener> ListenAt(const ControlAddress& at, const PortRange& ports) {
+  const int family = SystemAddressOf(at, 0).family();
+  ControlSocket socket(::socket(family, kSocketKind, 0));
+  if (socket.fd() >= 0 && family == AF_INET6) {
+    const int both = 0;
+    setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &both, sizeof both);
+  }
+  const auto bind_at = [&](uint16_t port) {
+    const SystemAddress address = SystemAddressOf(at, port);
+    return bind(socket.fd(), address.get(), address.size) == 0;
+  };
+  uint16_t port = 0;
+  if (socket.fd() < 0 || !BindWithin(ports, bind_at) || listen(socket.fd(), kBacklog) != 0 ||
+      (port = PortOf(socket)) == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("verbs: cannot listen for peers",
+                     ports.is_set() ? absl::StrCat(" at any port of ", ToString(ports)) : "", ": ",
+                     std::strerror(errno)));
+  }
+  return ControlListener{std::move(socket), port};
 }
 
 // Waits until `events` or the deadline; false at the deadline.
@@ -137,23 +204,11 @@ std::vector<ControlAddress> OwnAddresses(size_t count_max) {
 }
 
 absl::StatusOr<ControlListener> ListenForPeers(const ControlAddress& at, const PortRange& ports) {
-  ControlSocket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int both = 0;
-  setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &both, sizeof both);
-  sockaddr_in6 address = {};
-  socklen_t size = sizeof address;
-  const auto bind_at = [&](uint16_t port) {
-    address = SocketAddress(at, port);
-    return bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address), size) == 0;
-  };
-  if (socket.fd() < 0 || !BindWithin(ports, bind_at) || listen(socket.fd(), kBacklog) != 0 ||
-      getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("verbs: cannot listen for peers",
-                     ports.is_set() ? absl::StrCat(" at any port of ", ToString(ports)) : "", ": ",
-                     std::strerror(errno)));
+  absl::StatusOr<ControlListener> listener = ListenAt(at, ports);
+  if (!listener.ok() && at == ControlAddress{}) {  // A host may have no IPv6.
+    return ListenAt(kAnyIpv4, ports);
   }
-  return ControlListener{std::move(socket), ntohs(address.sin6_port)};
+  return listener;
 }
 
 ControlSocket AcceptPeer(const ControlSocket& listener) {
@@ -168,12 +223,10 @@ ControlSocket AcceptPeer(const ControlSocket& listener) {
 
 absl::StatusOr<ControlSocket> ConnectToPeer(const ControlAddress& address, uint16_t port,
                                             Nanos deadline) {
-  ControlSocket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const sockaddr_in6 to = SocketAddress(address, port);
+  const SystemAddress to = SystemAddressOf(address, port);
+  ControlSocket socket(::socket(to.family(), kSocketKind, 0));
   int error = 0;
-  if (socket.fd() < 0 ||
-      (connect(socket.fd(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0 &&
-       errno != EINPROGRESS)) {
+  if (socket.fd() < 0 || (connect(socket.fd(), to.get(), to.size) != 0 && errno != EINPROGRESS)) {
     error = errno;
   } else if (!AwaitEvents(socket.fd(), POLLOUT, deadline)) {
     error = ETIMEDOUT;
@@ -182,8 +235,7 @@ absl::StatusOr<ControlSocket> ConnectToPeer(const ControlAddress& address, uint1
     getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
   if (error != 0) {
-    return absl::UnavailableError(
-        absl::StrCat(ToText(address), " port ", port, ": ", std::strerror(error)));
+    return absl::UnavailableError(std::strerror(error));
   }
   SetUp(socket.fd());
   return socket;

@@ -83,7 +83,7 @@ struct ControlListener {
   ControlSocket socket;
   uint16_t port = 0;
 };
-// On this address, by default on all, at a port of `ports`.
+// On this address, by default on all (of IPv4 alone where there is no IPv6), at a port of `ports`.
 absl::StatusOr<ControlListener> ListenForPeers(const ControlAddress& at = {},
                                                const PortRange& ports = {});
 // No socket (fd -1) when none waits.

@@ -129,7 +129,9 @@ void ControlThread::FreeRegions() {
   });
 }
 
-absl::StatusOr<ControlFrame> ControlThread::Greet(const VerbsLink& link) const {
+absl::StatusOr<QueueAddress> ControlThread::Greet(VerbsLink& link, const ControlAddress& at,
+                                                  uint16_t port) const {
+  LAMINA_ASSIGN_OR_RETURN(link.socket, ConnectToPeer(at, port, RealClock().Now() + kConnectWait));
   LAMINA_ASSIGN_OR_RETURN(const ControlFrame challenge,
                           AwaitFrame(link.socket, RealClock().Now() + kAnswerWait));
   if (challenge.kind != ControlKind::kChallenge) {
@@ -139,7 +141,13 @@ absl::StatusOr<ControlFrame> ControlThread::Greet(const VerbsLink& link) const {
       .kind = ControlKind::kHello, .owner = link.owner, .address = link.queue->address()};
   Prove(secret_, challenge, hello);
   link.socket.Send(hello);
-  return AwaitFrame(link.socket, RealClock().Now() + kAnswerWait);
+  LAMINA_ASSIGN_OR_RETURN(const ControlFrame answer,
+                          AwaitFrame(link.socket, RealClock().Now() + kAnswerWait));
+  if (answer.kind != ControlKind::kWelcome) {
+    return absl::UnavailableError(
+        "another process than the owner listens there, or it refused this end (its log says why)");
+  }
+  return answer.address;
 }
 
 absl::StatusOr<std::shared_ptr<VerbsLink>> ControlThread::Connect(const VerbsDescriptor& descriptor,
@@ -157,38 +165,30 @@ absl::StatusOr<std::shared_ptr<VerbsLink>> ControlThread::Connect(const VerbsDes
     addresses.push_back(kOwnHost);
   }
   addresses.insert(addresses.end(), descriptor.addresses.begin(), descriptor.addresses.end());
-  std::string tried;
   auto link = std::make_shared<VerbsLink>();
   link->owner = descriptor.owner;
   link->user = user;
+  LAMINA_ASSIGN_OR_RETURN(link->queue, VerbsQueue::Create(local_, /*sends=*/true));
+  // The first address may be this host's own too, as that of Docker's bridge, or a stranger's.
+  std::string tried;
+  absl::StatusOr<QueueAddress> owner = absl::UnavailableError("it has no address");
   for (const ControlAddress& address : addresses) {
-    auto socket = ConnectToPeer(address, descriptor.tcp_port, RealClock().Now() + kConnectWait);
-    if (socket.ok()) {
-      link->socket = std::move(*socket);
+    owner = Greet(*link, address, descriptor.tcp_port);
+    if (owner.ok()) {
       break;
     }
-    absl::StrAppend(&tried, tried.empty() ? "" : "; ", socket.status().message());
+    absl::StrAppend(&tried, tried.empty() ? "" : "; ", ToText(address), " port ",
+                    descriptor.tcp_port, ": ", owner.status().message());
   }
-  if (link->socket.fd() < 0) {
+  if (!owner.ok()) {
     return absl::UnavailableError(
         absl::StrCat("verbs: the owner of the region cannot be reached over TCP: ", tried,
                      ": it is gone, or a firewall stands between"));
   }
-  LAMINA_ASSIGN_OR_RETURN(link->queue, VerbsQueue::Create(local_, /*sends=*/true));
-  const absl::StatusOr<ControlFrame> answer = Greet(*link);
-  if (!answer.ok()) {
-    return absl::UnavailableError(absl::StrCat("verbs: ", answer.status().message()));
-  }
-  if (answer->kind != ControlKind::kWelcome) {
-    return absl::UnavailableError(
-        "verbs: the owner of the region is gone and another process took its port, or it refused "
-        "this end (its log says why)");
-  }
-  LAMINA_RETURN_IF_ERROR(link->queue->Connect(answer->address));
+  LAMINA_RETURN_IF_ERROR(link->queue->Connect(*owner));
   LogInfo("verbs: connected by ", local_.choice.reason, " to ",
-          answer->address.ethernet != 0 ? ToText(answer->address.gid)
-                                        : absl::StrCat("LID ", answer->address.lid),
-          ", MTU ", std::min<uint32_t>(answer->address.mtu, local_.choice.mtu));
+          owner->ethernet != 0 ? ToText(owner->gid) : absl::StrCat("LID ", owner->lid), ", MTU ",
+          std::min<uint32_t>(owner->mtu, local_.choice.mtu));
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(links_, [](const auto& old) { return old->gone.load() && old->views.empty(); });

@@ -99,8 +99,10 @@ class ControlThread {
                 ControlListener listener);
   void Loop();
   void Wake() const;
-  // Answers the challenge of a link that was just connected. The owner's answer to that.
-  absl::StatusOr<ControlFrame> Greet(const VerbsLink& link) const;
+  // Connects a link to one of its owner's addresses and answers the challenge there. The owner's
+  // queue pair. Errors: kUnavailable: nobody, or not the owner, or it refuses this end.
+  absl::StatusOr<QueueAddress> Greet(VerbsLink& link, const ControlAddress& at,
+                                     uint16_t port) const;
 
   // All with mutex_ held.
   void Accept();

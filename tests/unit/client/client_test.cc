@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
+#include "client/member_change.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace lamina::client {
@@ -188,6 +191,19 @@ TEST_F(ClientTest, AnswersTheOtherCalls) {
   ASSERT_TRUE(status.ok());
   EXPECT_EQ(status->epoch, 3u);
   EXPECT_EQ(status->nodes.at(0).slots_total, 1000u);
+}
+
+// Hosts of companies have one in their environment, for the web.
+TEST_F(ClientTest, AWebProxyOfTheEnvironmentIsNotAskedToChangeMembers) {
+  setenv("http_proxy", "http://127.0.0.1:1", /*overwrite=*/1);
+  unsetenv("no_proxy");
+
+  const absl::StatusOr<std::string> done =
+      ChangeMembers({.server = server_.address(), .kind = MemberChangeKind::kAdd, .node = "m2"});
+
+  unsetenv("http_proxy");
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_EQ(*done, "m2");
 }
 
 TEST_F(ClientTest, SaysUnavailableWhenTheServerGoes) {

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/cluster_secret.h"
 #include "grpcpp/grpcpp.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 #include "lamina/v1/inference.grpc.pb.h"
@@ -173,6 +174,22 @@ class FakeCluster : public v1::Cluster::Service {
     node->set_bytes_sent(100 * ++calls);
     return grpc::Status::OK;
   }
+
+  // Says which node the change is of, whatever its proof.
+  grpc::Status ChangeMembers(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<v1::MemberAnswer, v1::MemberChange>* stream) override {
+    v1::MemberAnswer answer;
+    answer.mutable_challenge()->set_nonce(std::string(ClusterSecret::kNonceBytes, 'n'));
+    v1::MemberChange change;
+    if (!stream->Write(answer) || !stream->Read(&change)) {
+      return {grpc::StatusCode::CANCELLED, "the caller is gone"};
+    }
+    answer.set_done(change.node());
+    stream->Write(answer);
+    return grpc::Status::OK;
+  }
+
   std::atomic<uint64_t> calls = 0;
 };
 

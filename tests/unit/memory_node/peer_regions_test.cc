@@ -16,10 +16,12 @@ namespace {
 TEST(PeerRegionsTest, AreThoseOfAllComputeNodesAndOfNoMemoryNode) {
   UnitCluster cluster({.compute_nodes = 2, .memory_nodes = 2, .mode = PipelineMode::kRotational});
 
+  ThreadBeat beat;
   const auto regions =
-      OpenPeerRegions(cluster.transport_of(0), cluster.config(), 0, cluster.Descriptors());
+      OpenPeerRegions(cluster.transport_of(0), cluster.config(), 0, cluster.Descriptors(), &beat);
 
   ASSERT_TRUE(regions.ok()) << regions.status();
+  EXPECT_EQ(beat.beats(), 2u);
   ASSERT_EQ(regions->compute.size(), 2u);
   EXPECT_NE(regions->compute[0], nullptr);
   EXPECT_NE(regions->compute[1], nullptr);

@@ -47,8 +47,10 @@ TEST(OpenRegionsTest, SaysWhichOneCannotBeOpened) {
     std::vector<std::string> descriptors(3, good);
     descriptors[bad] = "nonsense";
     size_t failed = 9;
-    EXPECT_FALSE(OpenRegions(*transport, descriptors, 3, RegionSize{}, &failed).ok());
+    ThreadBeat beat;
+    EXPECT_FALSE(OpenRegions(*transport, descriptors, 3, RegionSize{}, &failed, &beat).ok());
     EXPECT_EQ(failed, bad);
+    EXPECT_EQ(beat.beats(), bad + 1) << "once for each that was tried";
   }
 }
 

@@ -47,6 +47,16 @@ TEST(ReadPromptTest, SaysWhichFileIsMissing) {
   EXPECT_THAT(std::string(prompt.status().message()), HasSubstr("/nonexistent/prompt.txt"));
 }
 
+TEST(ReadTextFileTest, TakesWhatItsCallerHasRoomForAndNamesTheBound) {
+  const std::string path = testing::TempDir() + "load.json";
+  std::ofstream(path) << "12345";
+  EXPECT_EQ(ReadTextFile(path, 5).value(), "12345");
+  const auto larger = ReadTextFile(path, 4);
+  EXPECT_EQ(larger.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(larger.status().message()), HasSubstr("is larger than 4 B"));
+  EXPECT_GE(kLoadBytesMax, size_t{1} << 30);
+}
+
 TEST(CheckUtf8Test, NamesTheFirstByteThatIsNone) {
   EXPECT_TRUE(CheckUtf8("x", "caf\xc3\xa9 \xe4\xbd\xa0 \xf0\x9f\x98\x80").ok());
   EXPECT_TRUE(CheckUtf8(client::Prompt(std::vector<TokenId>{1, 2})).ok());

@@ -5,9 +5,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <fstream>
+#include <thread>
 
 #include "tests/support/listening_addresses.h"
 #include "tests/unit/transport/verbs/fake_verbs.h"
@@ -176,9 +179,69 @@ TEST_F(ControlThreadTest, WithLocalPeersItListensOnLoopbackAlone) {
   local.options.local_peers = true;
   control_ = *ControlThread::Start(local, {});
 
-  EXPECT_THAT(test_support::ListeningAddresses(), testing::ElementsAre("::ffff:127.0.0.1"));
+  EXPECT_THAT(test_support::ListeningAddresses(), testing::ElementsAre("127.0.0.1"));
   EXPECT_TRUE(control_->self().addresses.empty());
   EXPECT_GE(ConnectAsSender().fd(), 0);
+}
+
+// Hosts with Docker have an address in common, and with `ports` the same port: who connects there
+// meets itself, or a stranger.
+TEST_F(ControlThreadTest, AnOwnerIsFoundBehindAnAddressAtWhichAnotherProcessListens) {
+  VerbsLocal& local = FakeLocal(1024);
+  local.options.local_peers = true;
+  control_ = *ControlThread::Start(local, {});
+  const uint16_t port = control_->self().tcp_port;
+  ControlAddress elsewhere = kOwnHost;
+  elsewhere[15] = 2;
+  const auto stranger = ListenForPeers(elsewhere, {.first = port, .last = port});
+  ASSERT_TRUE(stranger.ok()) << stranger.status();
+  std::thread refusing([&stranger] {
+    const Nanos end = Deadline();
+    ControlSocket socket;
+    while (socket.fd() < 0 && RealClock().Now() < end) {
+      socket = AcceptPeer(stranger->socket);
+      std::this_thread::yield();
+    }
+    socket.Send(MakeChallenge());
+    EXPECT_TRUE(AwaitFrame(socket, end).ok());
+    socket.Send({.kind = ControlKind::kRefused});
+  });
+  const auto member = *ControlThread::Start(FakeLocal(1024));
+  VerbsDescriptor descriptor = control_->self();
+  ++descriptor.host;  // Another one, so that its addresses alone are tried.
+  descriptor.addresses = {elsewhere, kOwnHost};
+
+  const auto link = member->Connect(descriptor);
+
+  refusing.join();
+  ASSERT_TRUE(link.ok()) << link.status();
+  EXPECT_TRUE(member->OpenView(**link, Lend()).ok());
+}
+
+// A port that is taken in IPv6 alone stands for a host that has none.
+TEST(ControlSocketTest, ListensAndConnectsByIpv4WhereThereIsNoIpv6) {
+  const ControlSocket taken(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int alone = 1;
+  sockaddr_in6 at = {};
+  at.sin6_family = AF_INET6;
+  socklen_t size = sizeof at;
+  if (taken.fd() >= 0) {
+    ASSERT_EQ(setsockopt(taken.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof alone), 0);
+    ASSERT_EQ(bind(taken.fd(), reinterpret_cast<const sockaddr*>(&at), size), 0);
+    ASSERT_EQ(getsockname(taken.fd(), reinterpret_cast<sockaddr*>(&at), &size), 0);
+  }
+  const uint16_t port = ntohs(at.sin6_port);
+
+  const auto listener = ListenForPeers({}, {.first = port, .last = port});
+
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  EXPECT_THAT(test_support::ListeningAddresses(), testing::ElementsAre("0.0.0.0"));
+  const auto socket = ConnectToPeer(kOwnHost, listener->port, Deadline());
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  sockaddr_storage own = {};
+  socklen_t own_size = sizeof own;
+  ASSERT_EQ(getsockname(socket->fd(), reinterpret_cast<sockaddr*>(&own), &own_size), 0);
+  EXPECT_EQ(own.ss_family, AF_INET);
 }
 
 }  // namespace
