@@ -22,6 +22,11 @@ constexpr size_t kTurnBytes = size_t{256} << 10;
 
 size_t Aligned(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
+// The first line from there on.
+std::byte* AtLine(std::byte* data) {
+  return data + (kLine - reinterpret_cast<uintptr_t>(data) % kLine) % kLine;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<bool>> ChooseStreamed(absl::Span<const uint64_t> bytes, uint64_t fixed,
@@ -215,7 +220,9 @@ absl::Status StreamedWeights::MakeSlots() {
   const uint32_t count = std::min(SlotCount(), static_cast<uint32_t>(streamed_.size()));
   for (uint32_t i = 0; i < count; ++i) {
     slots_.push_back(std::make_unique<Slot>());
-    LAMINA_ASSIGN_OR_RETURN(slots_.back()->buffer, device_.Allocate(largest + kLine));
+    Slot& slot = *slots_.back();
+    LAMINA_ASSIGN_OR_RETURN(slot.buffer, device_.Allocate(largest + kLine));
+    slot.data = AtLine(slot.buffer.data);
   }
   orders_.assign(count, 0);
   thread_ = std::thread([this] { Run(); });
@@ -337,7 +344,7 @@ absl::StatusOr<WeightWait> StreamedWeights::Ask(uint32_t slice) {
     return later;
   }
   if (state == SlotState::kLoaded) {
-    Place(wanted, slot.buffer.data);
+    Place(wanted, slot.data);
     slot.state.store(SlotState::kPlaced, std::memory_order_relaxed);
   }
   ++slot.holders;
@@ -367,7 +374,7 @@ void StreamedWeights::Run() {
 absl::Status StreamedWeights::Bring(Slot& slot) {
   for (const Linear& linear : slices_[slot.slice].linears) {
     for (const Piece& piece : linear.pieces) {
-      LAMINA_RETURN_IF_ERROR(Bring(piece, slot.buffer.data + piece.at));
+      LAMINA_RETURN_IF_ERROR(Bring(piece, slot.data + piece.at));
     }
   }
   return absl::OkStatus();

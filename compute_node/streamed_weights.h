@@ -98,6 +98,7 @@ class StreamedWeights final : public HeldWeights {
   enum class SlotState : uint32_t { kEmpty, kOrdered, kLoaded, kPlaced, kFailed };
   struct Slot {
     kernels::Buffer buffer;
+    std::byte* data = nullptr;  // In it, at the beginning of a line.
     uint32_t slice = UINT32_MAX;
     uint32_t holders = 0;
     absl::Status error;  // Written before kFailed, read behind it.
