@@ -55,6 +55,10 @@ class AttentionPath {
   // slices do for this path. After Prepare().
   virtual void PrepareLane(Lane& /*lane*/) {}
 
+  // Bytes of the host that grow with lanes, rows or tokens, besides windows and what the maker has
+  // reserved (PathMaker::kv_bytes()): sources of puts, sets of tokens. Once prepared.
+  virtual uint64_t buffer_bytes() const { return 0; }
+
   // For people, once prepared: how rows get to where they attend. May be empty.
   virtual std::string Describe() const { return ""; }
 

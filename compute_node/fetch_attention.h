@@ -35,6 +35,7 @@ class FetchAttention final : public AttentionPath {
         fetched_(context, kind, kernel) {}
 
   absl::Status Prepare() override { return fetched_.Prepare(); }
+  uint64_t buffer_bytes() const override { return sender_.bytes() + fetched_.buffer_bytes(); }
   absl::Status Open() override { return sender_.Open(); }
   absl::Status Apply(const plan::StepPlan& plan) override { return fetched_.Apply(plan); }
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;

@@ -44,6 +44,8 @@ class FetchedKv {
   FetchedKv(const FetchedKv&) = delete;
   FetchedKv& operator=(const FetchedKv&) = delete;
 
+  uint64_t buffer_bytes() const { return recompute_.bytes(); }
+
   // Errors: as KvRecompute::Prepare(), where memory nodes keep activations of rows of the path.
   absl::Status Prepare();
 

@@ -38,6 +38,9 @@ class KvRecompute {
   //         kUnimplemented  activations in f32, or of a model in which nothing is k and v's alone.
   absl::Status Prepare();
 
+  // Values of the rows that run together; 0 before Prepare().
+  uint64_t bytes() const { return buffers_.bytes(); }
+
   // Runs once for so many rows of the first layer, to be timed.
   // Requires: rows in [1, kRows].   Errors: as Run().
   absl::Status Try(size_t rows);

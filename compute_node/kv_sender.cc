@@ -26,6 +26,14 @@ KvSender::KvSender(const WorkerContext& context, plan::AttentionPath path)
   }
 }
 
+uint64_t KvSender::bytes() const {
+  uint64_t bytes = 0;
+  for (const LaneState& lane : lanes_) {
+    bytes += lane.staged.size();
+  }
+  return bytes;
+}
+
 absl::Status KvSender::Open() {
   for (const LaneState& lane : lanes_) {
     LAMINA_RETURN_IF_ERROR(control::TransportFault(

@@ -27,6 +27,9 @@ class KvSender {
   // For rows and chunks of a path. The context must outlive this.
   KvSender(const WorkerContext& context, plan::AttentionPath path);
 
+  // What puts are made from.
+  uint64_t bytes() const;
+
   // Registers what puts are made from. Errors: the transport's, marked as its.
   absl::Status Open();
 

@@ -52,6 +52,14 @@ std::string PathSet::Describe() const {
   return words;
 }
 
+uint64_t PathSet::buffer_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& path : paths_) {
+    bytes += path->buffer_bytes();
+  }
+  return bytes;
+}
+
 absl::Status PathSet::Open() {
   for (const auto& path : paths_) {
     LAMINA_RETURN_IF_ERROR(path->Open());

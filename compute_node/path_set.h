@@ -35,6 +35,7 @@ class PathSet {
   absl::Status Prepare();
   void PrepareLane(Lane& lane);
   std::string Describe() const;
+  uint64_t buffer_bytes() const;
   absl::Status Open();
   void Close();
   void Abort();

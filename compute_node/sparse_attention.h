@@ -39,6 +39,7 @@ class SparseAttention final : public AttentionPath {
   SparseAttention(const WorkerContext& context, kernels::KvArena& scratch, kernels::Int8Arena* int8,
                   kernels::KvArena* resident, const kernels::AttentionKernel& kernel);
 
+  uint64_t buffer_bytes() const override { return sender_.bytes() + choice_.bytes(); }
   absl::Status Open() override;
   absl::Status Apply(const plan::StepPlan& plan) override;
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;

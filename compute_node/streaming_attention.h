@@ -30,6 +30,7 @@ class StreamingAttention final : public AttentionPath {
   StreamingAttention(const WorkerContext& context, kernels::KvArena& scratch,
                      const kernels::AttentionKernel& kernel);
 
+  uint64_t buffer_bytes() const override { return sender_.bytes(); }
   absl::Status Open() override { return sender_.Open(); }
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
   absl::Status Attend(Lane& lane) override;

@@ -46,6 +46,14 @@ TokenChoice::TokenChoice(const WorkerContext& context, SparseSums& sums, const R
   }
 }
 
+uint64_t TokenChoice::bytes() const {
+  uint64_t words = 0;
+  for (const LaneState& lane : lanes_) {
+    words += lane.staged.size() + lane.kept.size();
+  }
+  return words * sizeof(uint64_t);
+}
+
 absl::Status TokenChoice::Open() {
   for (const LaneState& lane : lanes_) {
     LAMINA_RETURN_IF_ERROR(control::TransportFault(

@@ -33,6 +33,9 @@ class TokenChoice {
   // References must outlive this.
   TokenChoice(const WorkerContext& context, SparseSums& sums, const ResidentKv& resident);
 
+  // Sets of tokens of all lanes.
+  uint64_t bytes() const;
+
   // Registers what puts are made from. Errors: the transport's, marked as its.
   absl::Status Open();
 
