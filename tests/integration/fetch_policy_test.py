@@ -162,6 +162,16 @@ class FetchPolicyTest(unittest.TestCase):
             cluster.await_true(lambda: cluster.status().get("state", "").startswith("c0 failed: memory_budget 64.0 MiB is less than the"),
                                "the reason")
 
+    def test_sets_of_tokens_count_in_the_budget(self):
+        counted = []
+        for tokens in (256, 8192):
+            keys = {"policy": "fetch_sparse", "fetch": {"window": "16MiB", "caching_ratio": 0.5}, "limits": {"sequence_tokens_max": tokens}}
+            with harness.Cluster(**keys) as cluster:
+                cluster.await_true(lambda: cluster.status()["nodes"][0]["memory_bytes"].get("windows", 0) > 0, "the report of c0")
+                counted.append(cluster.status()["nodes"][0]["memory_bytes"]["activations"])
+        # Of each of 128 rows and 6 layers a bit for each token, at least.
+        self.assertGreater(counted[1] - counted[0], 6 * 128 * (8192 - 256) // 8)
+
     def test_what_is_not_served_is_refused_by_name(self):
         for keys, why in [
             ({"compute": [{"name": "c0"}, {"name": "c1"}]},
