@@ -2,7 +2,7 @@
 //
 // ResponsesFormat: answers in the shape of OpenAI's Responses.
 //
-// Threading: the gateway's.
+// Threading: that of AnswerFormat.
 
 #pragma once
 
