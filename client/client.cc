@@ -16,6 +16,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/trace_context.h"
+#include "control/keepalive_service.h"
 #include "control/reconnect_service.h"
 #include "control/tls_service.h"
 #include "grpcpp/grpcpp.h"
@@ -37,6 +38,7 @@ std::chrono::system_clock::time_point After(Nanos wait) {
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server, const TlsFiles& tls) {
   grpc::ChannelArguments arguments;
   control::SetReconnect(arguments);
+  control::SetKeepalive(control::Keepalive(), arguments);
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   arguments.SetMaxSendMessageSize(kMessageBytesMax);
   return grpc::CreateCustomChannel(server, control::ChannelCredentials(tls), arguments);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/match.h"
 #include "client/convert_internal.h"
 #include "common/trace_context.h"
 
@@ -179,6 +180,11 @@ v1::BeamSearch::EarlyStopping ToProto(BeamStop stop) {
 }  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
+  // The library's words where no ping is answered (control/keepalive_service.h).
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+      absl::StrContains(status.error_message(), "keepalive watchdog timeout")) {
+    return absl::UnavailableError("the coordinator's host no longer answers; try again later");
+  }
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 

@@ -124,6 +124,14 @@ std::string UtcNow() {
   return text;
 }
 
+// A JSON string of a value; of a long one, of its beginning.
+std::string JsonValue(absl::string_view value) {
+  return JsonString(
+      value.size() <= kLogValueBytesMax
+          ? std::string(value)
+          : absl::StrCat(value.substr(0, kLogValueBytesMax), "... (", value.size(), " bytes)"));
+}
+
 std::string JsonLine(LogLevel level, absl::string_view message,
                      std::initializer_list<LogField> fields) {
   std::string line =
@@ -131,7 +139,7 @@ std::string JsonLine(LogLevel level, absl::string_view message,
                    JsonString(TheForm().process_name), R"(,"message":)", JsonString(message));
   for (const LogField& field : fields) {
     absl::StrAppend(&line, ",", JsonString(field.name()), ":",
-                    field.is_number() ? field.value() : JsonString(field.value()));
+                    field.is_number() ? field.value() : JsonValue(field.value()));
   }
   return line + "}";
 }
@@ -191,8 +199,7 @@ void LogEvent(LogLevel level, absl::string_view message, std::initializer_list<L
   }
   std::string line(message);
   for (const LogField& field : fields) {
-    absl::StrAppend(&line, " ", field.name(), " ",
-                    ForeignText(field.value(), field.value().size()));
+    absl::StrAppend(&line, " ", field.name(), " ", ForeignText(field.value(), kLogValueBytesMax));
   }
   Write(level, line);
 }

@@ -7,6 +7,7 @@
 // {"time":"2026-11-21T10:00:00.123Z","level":"info","node":"m0","message":"...", field: value, ...}
 //
 // Threading: any thread; SetLogFormat before other threads start. Not for the data path.
+// Limits:    kLogValueBytesMax of each value, then "... (N bytes)".
 
 #pragma once
 
@@ -23,6 +24,8 @@ namespace lamina {
 
 // kJournal is text without times, which the journal knows itself.
 enum class LogFormat : uint8_t { kText, kJson, kJournal };
+
+constexpr size_t kLogValueBytesMax = 4096;
 
 // Text is what there is before the call.
 void SetLogFormat(LogFormat format);

@@ -11,6 +11,9 @@ int InMillis(Nanos time) { return static_cast<int>(time / Millis(1)); }
 void SetKeepalive(const Keepalive& keepalive, grpc::ChannelArguments& arguments) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, InMillis(keepalive.interval));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, InMillis(keepalive.timeout));
+  // The library pings twice, and then no more, while a call sends nothing: a stream of tokens does
+  // not after its request.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
 }
 
 void AllowKeepalive(const Keepalive& keepalive, grpc::ServerBuilder& builder) {

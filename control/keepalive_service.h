@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Keepalive: a node's pings to its coordinator, so that it notices when the coordinator's host
-// vanished without a word (power, a cable). A coordinator that ends is noticed at once without
-// them, and a node that vanished by its missing status.
+// Keepalive: pings of nodes, gateways and clients to the coordinator, so that they notice when its
+// host vanished without a word (power, a cable). A coordinator that ends is noticed at once without
+// them, and a node that vanished by its missing status. Without a call under way nothing is sent.
 
 #pragma once
 
@@ -18,7 +18,7 @@ struct Keepalive {
   Nanos timeout = Seconds(20);   // Without an answer the stream ends as if it had gone.
 };
 
-// The node's end.
+// The end of who calls.
 void SetKeepalive(const Keepalive& keepalive, grpc::ChannelArguments& arguments);
 
 // The coordinator's: without it, a server may end the connection of who pings so often.

@@ -11,6 +11,7 @@
 #include "common/status_macros.h"
 #include "common/trace_context.h"
 #include "control/plan_codec_service.h"
+#include "coordinator/request_table.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -285,11 +286,14 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   auto call =
       std::make_shared<GenerateCall>(request->sampling().has_logprobs(), tokenizer_, context);
   grpc::ServerWriteReactor<v1::GenerateResponse>* reactor = GenerateCall::Start(call, engine_);
-  GenerateSpec followed{.request_id = request->request_id()};
+  // An id that is too long is refused before it is copied, and logged nowhere.
+  const absl::Status named = CheckRequestId(request->request_id());
+  GenerateSpec followed{.request_id = named.ok() ? request->request_id() : std::string()};
   TakeHeaders(*context, followed);
   call->SetFollowedId(followed.followed_id);
   const absl::Status fits =
-      request->has_prompt_tokens_max() ? CheckTokenizeBytes(BytesOf(*request))
+      !named.ok()                        ? named
+      : request->has_prompt_tokens_max() ? CheckTokenizeBytes(BytesOf(*request))
       : request->has_text()
           ? CheckText(request->text(), /*score=*/false)
           : CheckTokens(static_cast<size_t>(request->tokens().ids_size()), /*score=*/false);
@@ -445,6 +449,9 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* context,
                                                    const v1::CancelRequest* request,
                                                    v1::CancelResponse*) {
+  if (const absl::Status named = CheckRequestId(request->request_id()); !named.ok()) {
+    return FinishWith(context, named);
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   engine_.CancelById(request->request_id(),
                      [reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); });

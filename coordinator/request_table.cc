@@ -46,6 +46,14 @@ bool IsStopToken(const GenerateSpec& spec, TokenId token) {
 
 }  // namespace
 
+absl::Status CheckRequestId(absl::string_view request_id) {
+  return request_id.size() <= kRequestIdBytesMax
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat("request_id has ", request_id.size(),
+                                                       " bytes; at most ", kRequestIdBytesMax,
+                                                       " are allowed"));
+}
+
 absl::Status RequestTable::Check(const GenerateSpec& spec) const {
   LAMINA_RETURN_IF_ERROR(spec.sampling.Validate());
   LAMINA_RETURN_IF_ERROR(CheckStops(spec));
@@ -56,11 +64,7 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
   if (spec.beams.width > 0) {
     LAMINA_RETURN_IF_ERROR(CheckBeamRequest(spec));
   }
-  if (spec.request_id.size() > kRequestIdBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("request_id has ", spec.request_id.size(),
-                                                   " bytes; at most ", kRequestIdBytesMax,
-                                                   " are allowed"));
-  }
+  LAMINA_RETURN_IF_ERROR(CheckRequestId(spec.request_id));
   if (spec.prompt.empty()) {
     return absl::InvalidArgumentError("the prompt is empty; send at least one token");
   }

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/clock.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/request.h"
@@ -26,6 +27,9 @@
 #include "model/tokenizer/tokenizer.h"
 
 namespace lamina::coordinator {
+
+// Errors: kInvalidArgument  the id is longer than is allowed.
+absl::Status CheckRequestId(absl::string_view request_id);
 
 class RequestTable {
  public:

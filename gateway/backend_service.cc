@@ -27,9 +27,11 @@ constexpr auto kScoreSeconds = std::chrono::seconds(600);
 // Prometheus gives up a scrape after 10 s by default.
 constexpr auto kMetricsSeconds = std::chrono::seconds(3);
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server, const TlsFiles& tls) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server, const TlsFiles& tls,
+                                           const control::Keepalive& keepalive) {
   grpc::ChannelArguments arguments;
   control::SetReconnect(arguments);
+  control::SetKeepalive(keepalive, arguments);
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   arguments.SetMaxSendMessageSize(kMessageBytesMax);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
@@ -151,9 +153,10 @@ struct UnaryCall {
 
 class GrpcBackend final : public Backend {
  public:
-  GrpcBackend(const std::string& server, PostFunction post, const TlsFiles& tls)
+  GrpcBackend(const std::string& server, PostFunction post, const TlsFiles& tls,
+              const control::Keepalive& keepalive)
       : post_(std::move(post)),
-        channel_(MakeChannel(server, tls)),
+        channel_(MakeChannel(server, tls, keepalive)),
         inference_(v1::Inference::NewStub(channel_)),
         cluster_(v1::Cluster::NewStub(channel_)) {}
   ~GrpcBackend() override { open_calls_->AwaitNone(); }
@@ -286,8 +289,8 @@ class GrpcBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> MakeGrpcBackend(const std::string& server, PostFunction post,
-                                         const TlsFiles& tls) {
-  return std::make_unique<GrpcBackend>(server, std::move(post), tls);
+                                         const TlsFiles& tls, const control::Keepalive& keepalive) {
+  return std::make_unique<GrpcBackend>(server, std::move(post), tls, keepalive);
 }
 
 }  // namespace lamina::gateway

@@ -9,14 +9,17 @@
 #include <string>
 
 #include "common/tls.h"
+#include "control/keepalive_service.h"
 #include "gateway/backend.h"
 #include "gateway/side_work.h"
 
 namespace lamina::gateway {
 
 // Limits: calls with one answer wait 30 s (Score 600 s); generations have no deadline but end with
-// max_tokens. Errors are the coordinator's, code for code; kUnavailable when it cannot be reached.
+// max_tokens. Errors are the coordinator's, code for code; kUnavailable when it cannot be reached,
+// or answers no ping of `keepalive`.
 std::unique_ptr<Backend> MakeGrpcBackend(const std::string& server, PostFunction post,
-                                         const TlsFiles& tls = {});
+                                         const TlsFiles& tls = {},
+                                         const control::Keepalive& keepalive = {});
 
 }  // namespace lamina::gateway

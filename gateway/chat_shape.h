@@ -3,7 +3,7 @@
 // ChatShape: what a model's chat template says of its answers: how it writes calls, and whether it
 // thinks in tags.
 //
-// Threading: the gateway's.
+// Threading: immutable; const calls from any thread.
 
 #pragma once
 

@@ -9,20 +9,53 @@
 #include "gateway/deferred_handler.h"
 
 namespace lamina::gateway {
+namespace {
+
+// What one log-probability with its text takes in an answer, about, and the id of a token.
+constexpr size_t kLogprobBytes = 100;
+constexpr size_t kIdBytes = 8;
+
+size_t BytesOf(const std::vector<ShownToken>& tokens) {
+  size_t bytes = 0;
+  for (const ShownToken& token : tokens) {
+    bytes += (1 + token.top.size()) * kLogprobBytes;
+  }
+  return bytes;
+}
+
+// What an answer in one piece takes, about.
+template <typename Prompt>
+size_t AnswerBytes(const std::vector<Prompt>& prompts, bool echo) {
+  size_t bytes = 0;
+  for (const Prompt& prompt : prompts) {
+    const size_t of_prompt = BytesOf(prompt.echo_tokens) + prompt.ids.size() * kIdBytes +
+                             (echo ? prompt.echo.size() : 0);
+    for (const auto& choice : prompt.choices) {
+      bytes += of_prompt + BytesOf(choice.tokens) + choice.ids.size() * kIdBytes +
+               choice.parts.text.size() + choice.parts.reasoning.size();
+      for (const CalledFunction& call : choice.parts.calls) {
+        bytes += call.arguments.size();
+      }
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
 
 CompletionHandler::CompletionHandler(CompletionRequest request, CompletionHead head,
-                                     std::shared_ptr<AnswerFormat> format, Backend& backend,
-                                     ResponseWriter& writer, GatewayMetrics& metrics,
-                                     DoneFunction done)
+                                     std::shared_ptr<AnswerFormat> format, const Services& services,
+                                     ResponseWriter& writer, DoneFunction done)
     : request_(std::move(request)),
       head_(head),
       format_(std::move(head), {.logprobs = request_.logprobs,
                                 .alternatives = request_.options.logprobs.value_or(0),
                                 .as_ids = request_.tokens_as_ids}),
       other_format_(std::move(format)),
-      backend_(backend),
+      backend_(services.backend),
+      side_work_(services.side_work),
       writer_(&writer),
-      metrics_(metrics),
+      metrics_(services.metrics),
       began_(std::chrono::steady_clock::now()),
       done_(std::move(done)),
       prompts_(request_.prompts.size()) {}
@@ -419,6 +452,7 @@ std::vector<FinishedChoice> CompletionHandler::FinishedChoices() {
     for (uint32_t c = 0; c < request_.choices; ++c) {
       finished.push_back(Finished(prompts_[i], choices[c], IndexOf(i, c)));
     }
+    prompts_[i].echo_tokens.clear();  // Freed where the answer is written, which takes its time.
   }
   return finished;
 }
@@ -440,13 +474,29 @@ void CompletionHandler::Complete() {
     End(absl::OkStatus());
     return;
   }
-  HttpResponse response = {.body = other_format_ != nullptr
-                                       ? other_format_->Whole(FinishedChoices()[0], counts)
-                                       : format_.Whole(FinishedChoices(), counts),
-                           .headers = LossyHeader()};
-  ResponseWriter* writer = writer_;
-  End(absl::OkStatus());
-  writer->Respond(std::move(response));
+  CompleteWhole();
+}
+
+// Until the answer is written only OnGone() may come, which touches nothing that is shown.
+void CompletionHandler::CompleteWhole() {
+  const absl::Status begun = side_work_.Do(
+      AnswerBytes(prompts_, request_.echo),
+      [self = shared_from_this(), counts = Counts()] {
+        const std::vector<FinishedChoice> choices = self->FinishedChoices();
+        return self->other_format_ != nullptr ? self->other_format_->Whole(choices[0], counts)
+                                              : self->format_.Whole(choices, counts);
+      },
+      [self = shared_from_this()](std::string body) {
+        ResponseWriter* writer = self->writer_;
+        if (writer == nullptr) {
+          return;
+        }
+        self->End(absl::OkStatus());
+        writer->Respond({.body = std::move(body), .headers = self->LossyHeader()});
+      });
+  if (!begun.ok()) {
+    Fail(begun);
+  }
 }
 
 void CompletionHandler::Fail(const absl::Status& status) {

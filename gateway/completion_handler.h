@@ -6,7 +6,7 @@
 // The headers of a stream are sent with its first event, so that a request which the coordinator
 // refuses gets an HTTP status that says so. After that an error is an event.
 //
-// Threading: the gateway's.
+// Threading: the gateway's. A large answer in one piece is written by a SideWork.
 // Limits:    while the client has more than kPendingBytesMax to take, no generation is asked for
 //            more. A chunk in flight of each generation comes on top.
 
@@ -27,6 +27,7 @@
 #include "gateway/completion_request.h"
 #include "gateway/gateway_metrics.h"
 #include "gateway/response_writer.h"
+#include "gateway/side_work.h"
 
 namespace lamina::gateway {
 
@@ -42,12 +43,18 @@ class CompletionHandler final : public RequestHandler,
   };
   using DoneFunction = std::function<void(const Report& report)>;
 
-  // `backend` and `metrics` must outlive this; `writer` must live until the answer has ended or
-  // OnGone(). `format`: of another API than OpenAI's completions, for one choice of a chat; or
-  // null.
+  // What it uses; all outlives it.
+  struct Services {
+    Backend& backend;
+    SideWork& side_work;
+    GatewayMetrics& metrics;
+  };
+
+  // `writer` must live until the answer has ended or OnGone(). `format`: of another API than
+  // OpenAI's completions, for one choice of a chat; or null.
   CompletionHandler(CompletionRequest request, CompletionHead head,
-                    std::shared_ptr<AnswerFormat> format, Backend& backend, ResponseWriter& writer,
-                    GatewayMetrics& metrics, DoneFunction done);
+                    std::shared_ptr<AnswerFormat> format, const Services& services,
+                    ResponseWriter& writer, DoneFunction done);
 
   void Start();
 
@@ -107,6 +114,7 @@ class CompletionHandler final : public RequestHandler,
   void Send(const std::string& event);
   void Fail(const absl::Status& status);
   void Complete();
+  void CompleteWhole();
   void End(const absl::Status& status);
   void CancelAll();
 
@@ -123,6 +131,7 @@ class CompletionHandler final : public RequestHandler,
   const CompletionFormat format_;
   const std::shared_ptr<AnswerFormat> other_format_;
   Backend& backend_;
+  SideWork& side_work_;
   ResponseWriter* writer_;  // Null once the answer has ended or the client is gone.
   GatewayMetrics& metrics_;
   const std::chrono::steady_clock::time_point began_;

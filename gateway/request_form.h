@@ -2,6 +2,8 @@
 //
 // What only the model says of a request: sampling that its makers advise, how it writes calls and
 // thoughts, and the form of the output that follows.
+//
+// Threading: any thread.
 
 #pragma once
 

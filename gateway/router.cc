@@ -335,7 +335,7 @@ std::shared_ptr<RequestHandler> Router::Completion(HttpRequest& request, Respons
       [path = request.path, limits = options_.limits, body = std::move(request.body)] {
         return ReadBody(path, body, limits);
       },
-      [this, handler, path = request.path, followed_id = request.request_id,
+      [this, handler, bytes, path = request.path, followed_id = request.request_id,
        policy = request.policy, kv = request.kv, trace_parent = request.trace_parent,
        trace_state = request.trace_state, salt = options_.keys.SaltOf(request.authorization)](
           absl::StatusOr<CompletionRequest> parsed) {
@@ -349,7 +349,7 @@ std::shared_ptr<RequestHandler> Router::Completion(HttpRequest& request, Respons
         parsed->options.trace_parent = trace_parent;
         parsed->options.trace_state = trace_state;
         parsed->options.cache_salt = absl::StrCat(salt, parsed->options.cache_salt);
-        Complete(std::make_shared<CompletionRequest>(*std::move(parsed)), path, handler);
+        Complete(std::make_shared<CompletionRequest>(*std::move(parsed)), bytes, path, handler);
       });
   if (!begun.ok()) {
     handler->Respond(ErrorFor(request.path, begun));
@@ -357,10 +357,12 @@ std::shared_ptr<RequestHandler> Router::Completion(HttpRequest& request, Respons
   return handler;
 }
 
-// `request` is shared since functions are copied, and it may be large; it is used up.
-void Router::Complete(std::shared_ptr<CompletionRequest> request, const std::string& path,
-                      const std::shared_ptr<DeferredHandler>& handler) {
-  models_.Get([this, handler, request, path](const absl::StatusOr<ServedModel>& model) {
+// `request` is shared since functions are copied, and it may be large; it is used up. What was
+// large to read takes long to fit to the model too: its schemas and arguments of the template are
+// read there.
+void Router::Complete(std::shared_ptr<CompletionRequest> request, size_t bytes,
+                      const std::string& path, const std::shared_ptr<DeferredHandler>& handler) {
+  models_.Get([this, handler, request, bytes, path](const absl::StatusOr<ServedModel>& model) {
     if (!model.ok()) {
       handler->Respond(ErrorFor(path, model.status()));
       return;
@@ -370,38 +372,52 @@ void Router::Complete(std::shared_ptr<CompletionRequest> request, const std::str
           ErrorFor(path, UnknownModel(request->model, absl::StrJoin(model->names, ", "))));
       return;
     }
-    if (const absl::Status fits = FitToModel(model->info, model->shape, *request); !fits.ok()) {
-      handler->Respond(ErrorFor(path, fits));
-      return;
+    const auto served = std::make_shared<const ServedModel>(*model);
+    const absl::Status begun = side_work_.Do(
+        bytes, [served, request] { return FitToModel(served->info, served->shape, *request); },
+        [this, handler, served, request, path](const absl::Status& fits) {
+          if (!fits.ok()) {
+            handler->Respond(ErrorFor(path, fits));
+          } else if (path == kCountTokens) {
+            CountTokens(*request, handler);
+          } else {
+            Generate(std::move(*request), served->info, path, handler);
+          }
+        });
+    if (!begun.ok()) {
+      handler->Respond(ErrorFor(path, begun));
     }
-    if (path == kCountTokens) {
-      CountTokens(*request, handler);
-      return;
-    }
-    const bool chat = request->chat;
-    const CompletionHead head = {.chat = chat,
-                                 .id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", RandomHex(32)),
-                                 .model = request->model,
-                                 .created = absl::ToUnixSeconds(absl::Now()),
-                                 .lossy = LossyWordOf(model->info, request->options)};
-    const auto log = [path, request_id = request->options.followed_id, id = head.id,
-                      began = absl::Now()](const CompletionHandler::Report& report) {
-      LogEvent(LogLevel::kInfo, "answered",
-               {{"path", path},
-                {"status", absl::StatusCodeToString(report.status.code())},
-                {"request_id", request_id},
-                {"id", id},
-                {"prompt_tokens", report.tokens.prompt},
-                {"completion_tokens", report.tokens.completion},
-                {"ms", absl::ToInt64Milliseconds(absl::Now() - began)}});
-    };
-    handler->Continue([&](ResponseWriter& to) {
-      const std::shared_ptr<AnswerFormat> format = request->format;
-      auto completion = std::make_shared<CompletionHandler>(std::move(*request), head, format,
-                                                            backend_, to, metrics_, log);
-      completion->Start();
-      return completion;
-    });
+  });
+}
+
+void Router::Generate(CompletionRequest request, const client::ModelInfo& model,
+                      const std::string& path, const std::shared_ptr<DeferredHandler>& handler) {
+  const bool chat = request.chat;
+  const CompletionHead head = {.chat = chat,
+                               .id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", RandomHex(32)),
+                               .model = request.model,
+                               .created = absl::ToUnixSeconds(absl::Now()),
+                               .lossy = LossyWordOf(model, request.options)};
+  const auto log = [path, request_id = request.options.followed_id, id = head.id,
+                    began = absl::Now()](const CompletionHandler::Report& report) {
+    LogEvent(LogLevel::kInfo, "answered",
+             {{"path", path},
+              {"status", absl::StatusCodeToString(report.status.code())},
+              {"request_id", request_id},
+              {"id", id},
+              {"prompt_tokens", report.tokens.prompt},
+              {"completion_tokens", report.tokens.completion},
+              {"ms", absl::ToInt64Milliseconds(absl::Now() - began)}});
+  };
+  handler->Continue([&](ResponseWriter& to) {
+    const std::shared_ptr<AnswerFormat> format = request.format;
+    auto completion = std::make_shared<CompletionHandler>(
+        std::move(request), head, format,
+        CompletionHandler::Services{
+            .backend = backend_, .side_work = side_work_, .metrics = metrics_},
+        to, log);
+    completion->Start();
+    return completion;
   });
 }
 

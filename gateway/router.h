@@ -72,7 +72,10 @@ class Router final : public RequestRouter {
   std::shared_ptr<RequestHandler> Embeddings(HttpRequest& request, ResponseWriter& writer);
   std::shared_ptr<RequestHandler> Completion(HttpRequest& request, ResponseWriter& writer);
 
-  void Complete(std::shared_ptr<CompletionRequest> request, const std::string& path,
+  // `bytes`: of the body.
+  void Complete(std::shared_ptr<CompletionRequest> request, size_t bytes, const std::string& path,
+                const std::shared_ptr<DeferredHandler>& handler);
+  void Generate(CompletionRequest request, const client::ModelInfo& model, const std::string& path,
                 const std::shared_ptr<DeferredHandler>& handler);
   void CountTokens(const CompletionRequest& request,
                    const std::shared_ptr<DeferredHandler>& handler);

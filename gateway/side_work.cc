@@ -77,8 +77,9 @@ absl::Status SideWork::Add(std::function<void()> work, std::function<void()> don
   if (queue_->Push({.work = std::move(work), .done = std::move(done)})) {
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the gateway has ", kWaitingMax, " large requests waiting to be read; try again later"));
+  return absl::ResourceExhaustedError(absl::StrCat("the gateway has ", kWaitingMax,
+                                                   " large requests and answers waiting to be read "
+                                                   "or written; try again later"));
 }
 
 }  // namespace lamina::gateway

@@ -49,7 +49,7 @@ class SideWork {
     }
     auto made = std::make_shared<std::optional<std::invoke_result_t<Make>>>();
     return Add([made, make = std::move(make)]() mutable { made->emplace(make()); },
-               [made, take = std::move(take)]() mutable { take(**std::move(made)); });
+               [made, take = std::move(take)]() mutable { take(*std::move(*made)); });
   }
 
  private:

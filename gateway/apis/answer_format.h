@@ -3,7 +3,7 @@
 // AnswerFormat: how an API other than OpenAI's completions writes the answer to one prompt, whole
 // or in events. It belongs to one request: events depend on those before.
 //
-// Threading: the gateway's.
+// Threading: the gateway's; Whole() in any thread, where nothing else is called.
 
 #pragma once
 

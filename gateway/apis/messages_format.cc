@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/apis/messages_format.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "common/json_bounds.h"
 #include "gateway/random_hex.h"
 
 namespace lamina::gateway {
@@ -29,9 +32,14 @@ Json ErrorJson(const ApiError& error) {
   return {{"type", "error"}, {"error", {{"type", type}, {"message", error.message}}}};
 }
 
+// An empty object where max_tokens has cut the call, and where the arguments are beyond what a
+// request may have: they could not come back in one.
 Json Parsed(const std::string& arguments) {
-  const Json json = Json::parse(arguments, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json : Json::object();  // max_tokens may have cut the call.
+  if (!CheckRequestJson(arguments, "arguments").ok()) {
+    return Json::object();
+  }
+  Json json = Json::parse(arguments, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? std::move(json) : Json::object();
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //
 // MessagesFormat: answers in the shape of Anthropic's Messages.
 //
-// Threading: the gateway's.
+// Threading: that of AnswerFormat.
 
 #pragma once
 

@@ -109,9 +109,9 @@ std::string ResponsesFormat::Begin(const TokenCounts&) {
   return events;
 }
 
-// The open item, with what it has so far only when it is done.
-Json ResponsesFormat::Item(bool done) const {
-  const std::string status = done ? "completed" : "in_progress";
+// The open item, with what it has so far only when it is done. `cut`: it is not whole.
+Json ResponsesFormat::Item(bool done, bool cut) const {
+  const std::string status = cut ? "incomplete" : done ? "completed" : "in_progress";
   switch (kind_) {
     case Kind::kReasoning:
       return ThoughtItem(item_id_, done ? Json::array({ThoughtPart(text_)}) : Json::array());
@@ -150,7 +150,7 @@ std::string ResponsesFormat::OpenItem(const AnswerPart& part, const std::string&
   return events;
 }
 
-std::string ResponsesFormat::CloseItem() {
+std::string ResponsesFormat::CloseItem(bool cut) {
   if (!std::exchange(open_, false)) {
     return "";
   }
@@ -176,7 +176,7 @@ std::string ResponsesFormat::CloseItem() {
         "response.content_part.done",
         with({{"content_index", 0}, {"part", is_text ? TextPart(text_) : ThoughtPart(text_)}}));
   }
-  Json item = Item(/*done=*/true);
+  Json item = Item(/*done=*/true, cut);
   events += Event("response.output_item.done", {{"output_index", output_.size()}, {"item", item}});
   output_.push_back(std::move(item));
   return events;
@@ -205,8 +205,8 @@ std::string ResponsesFormat::Part(const AnswerPart& part, const std::string& cal
 }
 
 std::string ResponsesFormat::End(client::FinishReason finish, bool, const TokenCounts& counts) {
-  std::string events = CloseItem();
   const bool cut = finish == client::FinishReason::kLength;
+  std::string events = CloseItem(cut);
   return events + Event(cut ? "response.incomplete" : "response.completed",
                         {{"response", Finished(finish, output_, counts)}});
 }

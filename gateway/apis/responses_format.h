@@ -2,7 +2,7 @@
 //
 // ResponsesFormat: answers in the shape of OpenAI's Responses.
 //
-// Threading: the gateway's.
+// Threading: that of AnswerFormat.
 
 #pragma once
 
@@ -31,9 +31,9 @@ class ResponsesFormat final : public AnswerFormat {
   std::string Event(const std::string& name, Json data);
   Json Response(const std::string& status, Json output) const;
   Json Finished(client::FinishReason finish, Json output, const TokenCounts& counts) const;
-  Json Item(bool done) const;
+  Json Item(bool done, bool cut = false) const;
   std::string OpenItem(const AnswerPart& part, const std::string& call_id);
-  std::string CloseItem();
+  std::string CloseItem(bool cut = false);
 
   const std::string id_;
   const int64_t created_;  // Seconds since 1970.

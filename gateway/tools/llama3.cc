@@ -4,6 +4,7 @@
 // {"name": "f", "parameters": {"x": 1}}
 // Before the first may stand <|python_tag|>.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -44,18 +45,20 @@ class Llama3Reader final : public PartReader {
       is_text_ = true;
       return false;
     }
-    JsonEnd end;
-    const size_t size = end.Scan(absl::string_view(held_).substr(begin));
-    if (!end.done()) {
+    scanned_ = std::max(scanned_, begin);
+    scanned_ += end_.Scan(absl::string_view(held_).substr(scanned_));
+    if (!end_.done()) {
       return false;
     }
-    std::optional<ReadCall> call = ParseCall(absl::string_view(held_).substr(begin, size), tools_);
+    std::optional<ReadCall> call =
+        ParseCall(absl::string_view(held_).substr(begin, scanned_ - begin), tools_);
     if (!call.has_value()) {
       is_text_ = true;
       return false;
     }
     text_.AddCall(*std::move(call), parts);
-    held_.erase(0, begin + size);
+    held_.erase(0, std::exchange(scanned_, 0));
+    end_ = JsonEnd();
     called_ = true;
     return true;
   }
@@ -76,7 +79,9 @@ class Llama3Reader final : public PartReader {
 
   const ToolRequest& tools_;
   TextAroundCalls text_;
-  std::string held_;  // What may be a call.
+  std::string held_;    // What may be a call.
+  JsonEnd end_;         // Looks for the call's end,
+  size_t scanned_ = 0;  // and has come so far in what is held.
   bool is_text_ = false;
   bool called_ = false;
 };

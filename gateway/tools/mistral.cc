@@ -4,6 +4,7 @@
 // [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}, ...]
 // [TOOL_CALLS]f[ARGS]{"x": 1}
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -63,24 +64,30 @@ class MistralReader final : public PartReader {
     if (begin == std::string::npos) {
       return GiveUp(parts);
     }
-    JsonEnd end;
-    const size_t size = end.Scan(absl::string_view(held_).substr(begin));
-    if (!end.done()) {
+    scanned_ = std::max(scanned_, begin);
+    scanned_ += end_.Scan(absl::string_view(held_).substr(scanned_));
+    if (!end_.done()) {
       return false;
     }
     const std::string name = held_.substr(first, begin - first);
-    const std::string json = held_.substr(begin, size);
+    const std::string json = held_.substr(begin, scanned_ - begin);
     if (!(is_array ? AddArray(json, parts) : AddNamed(name, json, parts))) {
       return GiveUp(parts);
     }
-    held_.erase(0, begin + size);
-    inside_ = false;
+    held_.erase(0, scanned_);
+    Leave();
     return true;
+  }
+
+  void Leave() {
+    inside_ = false;
+    end_ = JsonEnd();
+    scanned_ = 0;
   }
 
   bool GiveUp(std::vector<AnswerPart>& parts) {
     text_.Add(kMark, parts);
-    inside_ = false;
+    Leave();
     return true;
   }
 
@@ -122,6 +129,8 @@ class MistralReader final : public PartReader {
   TextAroundCalls text_;
   std::string held_;  // Outside: what may begin a mark. Inside: what is behind it.
   bool inside_ = false;
+  JsonEnd end_;         // Inside: looks for the end of the calls,
+  size_t scanned_ = 0;  // and has come so far in what is held.
 };
 
 }  // namespace

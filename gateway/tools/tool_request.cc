@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/output_form.h"
 #include "common/status_macros.h"
 #include "gateway/api_error.h"
 
@@ -126,6 +127,35 @@ absl::Status ReadChoice(const Json& value, ToolRequest& request) {
   return choice.RefuseUnknown();
 }
 
+// What a demanded call needs: arguments that are an object, and schemas that fit into the form of
+// the output.
+absl::Status CheckEnforced(const ToolRequest& request) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < request.functions.size(); ++i) {
+    const ToolFunction& function = request.functions[i];
+    if (request.choice == ToolChoice::kNamed && function.name != request.named) {
+      continue;
+    }
+    const std::string path = absl::StrCat("tools[", i, "].function.parameters");
+    const auto type = function.parameters.find("type");
+    if (type != function.parameters.end() && *type != Json("object")) {
+      return BadField(path + ".type", "invalid_value",
+                      absl::StrCat("'", path,
+                                   ".type' must be 'object' where 'tool_choice' demands a call: "
+                                   "arguments are an object"));
+    }
+    bytes += function.parameters.dump().size();
+    if (bytes > kOutputFormBytesMax) {
+      return BadField(
+          "tools", "invalid_value",
+          absl::StrCat("the 'parameters' of the functions that 'tool_choice' demands "
+                       "have more than ",
+                       kOutputFormBytesMax, " bytes; offer fewer functions, or ask with 'auto'"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 bool ToolRequest::Has(const std::string& name) const {
@@ -148,6 +178,9 @@ absl::StatusOr<ToolRequest> ReadTools(JsonObject& body) {
       return BadField("tool_choice", "invalid_value", "'tool_choice' asks for a call of no tools");
     }
     request.choice = ToolChoice::kNone;
+  }
+  if (request.enforced()) {
+    LAMINA_RETURN_IF_ERROR(CheckEnforced(request));
   }
   LAMINA_ASSIGN_OR_RETURN(const std::optional<bool> parallel, body.Bool("parallel_tool_calls"));
   request.parallel = parallel.value_or(true);

@@ -79,6 +79,14 @@ TEST(LogEventTest, BytesThatAreNoTextAndNumbersThatAreNoneStayJson) {
   EXPECT_EQ(line["none"], "nan");
 }
 
+TEST(LogEventTest, ALongValueIsCutInBothForms) {
+  const std::string value(kLogValueBytesMax + 1, 'v');
+  const std::string cut = value.substr(1) + "... (4097 bytes)";
+  const auto write = [&value] { LogEvent(LogLevel::kInfo, "refused", {{"error", value}}); };
+  EXPECT_TRUE(Captured(LogFormat::kText, write).ends_with(" refused error " + cut + "\n"));
+  EXPECT_EQ(json::parse(Captured(LogFormat::kJson, write))["error"], cut);
+}
+
 TEST(LogEventTest, WhatIsBelowTheLevelIsNotWritten) {
   EXPECT_EQ(Captured(LogFormat::kJson, [] { LogEvent(LogLevel::kDebug, "no", {}); }), "");
   SetUpLogging("m0", LogLevel::kInfo);

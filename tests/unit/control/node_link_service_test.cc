@@ -4,17 +4,12 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -28,6 +23,7 @@
 #include "control/node_proof_service.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 #include "tests/unit/control/node_link_ends.h"
+#include "tests/unit/control/relay.h"
 
 namespace lamina::control {
 namespace {
@@ -194,70 +190,6 @@ TEST(NodeLinkTest, WithoutACoordinatorThereIsNobodyToAsk) {
   EXPECT_TRUE(link.Run(handler, [] {}).ok());
   told.join();
 }
-
-// Carries one connection to a server, until it is told to say nothing more: a host that vanished.
-class Relay {
- public:
-  Relay(const std::string& from, const std::string& to) : listening_(Socket()), onward_(Socket()) {
-    sockaddr_un address = Address(from);
-    EXPECT_EQ(bind(listening_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(listen(listening_, 1), 0);
-    address = Address(to);
-    EXPECT_EQ(connect(onward_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    thread_ = std::thread([this] { Carry(); });
-  }
-  ~Relay() {
-    ends_ = true;
-    thread_.join();
-    close(listening_);
-    close(onward_);
-  }
-  Relay(const Relay&) = delete;
-  Relay& operator=(const Relay&) = delete;
-
-  void Vanish() { vanished_ = true; }
-
- private:
-  static int Socket() { return socket(AF_UNIX, SOCK_STREAM, 0); }
-  static sockaddr_un Address(const std::string& path) {
-    sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
-    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
-    return address;
-  }
-
-  void Carry() {
-    int accepted = -1;
-    while (!ends_) {
-      std::array<pollfd, 2> sockets = {
-          pollfd{.fd = accepted < 0 ? listening_ : accepted, .events = POLLIN, .revents = 0},
-          pollfd{.fd = onward_, .events = POLLIN, .revents = 0}};
-      if (vanished_ || poll(sockets.data(), sockets.size(), /*timeout=*/10) <= 0) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        continue;
-      }
-      if (accepted < 0) {
-        accepted = accept(listening_, nullptr, nullptr);
-        continue;
-      }
-      for (const pollfd& from : sockets) {
-        std::array<char, 4096> bytes;
-        const ssize_t count =
-            from.revents == 0 ? 0 : recv(from.fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
-        if (count > 0) {
-          send(from.fd == onward_ ? accepted : onward_, bytes.data(), static_cast<size_t>(count),
-               MSG_NOSIGNAL);
-        }
-      }
-    }
-    close(accepted);
-  }
-
-  const int listening_;
-  const int onward_;
-  std::atomic<bool> vanished_ = false;
-  std::atomic<bool> ends_ = false;
-  std::thread thread_;
-};
 
 // A coordinator that says nothing, and hears each stream to its end.
 class SilentCoordinator final : public v1::Cluster::Service {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "common/log.h"
 #include "common/version.h"
 #include "model/tokenizer/text_bound.h"
 #include "tests/support/id_tokenizer.h"
@@ -243,6 +244,35 @@ TEST_F(InferenceServiceTest, CountsRequestsThatItRefusesItself) {
     EXPECT_FALSE(refused.ok());
     EXPECT_EQ(Failures(refused), 1u) << refused.error_message();
   }
+}
+
+TEST_F(InferenceServiceTest, ARequestIdThatIsTooLongIsRefusedAndLoggedNowhere) {
+  SetUpLogging("coordinator", LogLevel::kInfo);
+  testing::internal::CaptureStderr();
+  grpc::ClientContext context;
+  v1::GenerateRequest request;
+  request.set_text(" 1");
+  request.set_request_id(std::string(257, 'z'));
+  v1::GenerateResponse response;
+  const auto stream = stub_->Generate(&context, request);
+  EXPECT_FALSE(stream->Read(&response));
+  const grpc::Status refused = stream->Finish();
+  const std::string log = testing::internal::GetCapturedStderr();
+  SetUpLogging("coordinator", LogLevel::kWarning);
+
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(refused.error_message(), "request_id has 257 bytes; at most 256"))
+      << refused.error_message();
+  EXPECT_EQ(Failures(refused), 1u);
+  EXPECT_TRUE(absl::StrContains(log, "refused")) << log;
+  EXPECT_FALSE(absl::StrContains(log, "zzz")) << log;
+
+  grpc::ClientContext cancelling;
+  v1::CancelRequest cancel;
+  cancel.set_request_id(request.request_id());
+  v1::CancelResponse cancelled;
+  EXPECT_EQ(stub_->Cancel(&cancelling, cancel, &cancelled).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(InferenceServiceTest, CountsScoresThatItRefusesItself) {

@@ -175,6 +175,19 @@ TEST(MessagesTest, AnswersHaveBlocks) {
   EXPECT_EQ(Events(stream)[8].second["content_block"]["name"], "f");
 }
 
+TEST(MessagesTest, ArgumentsThatNoRequestMayHaveAreLeftOut) {
+  const auto translated = TranslateMessages(
+      Json::parse(R"({"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]})"),
+      false);
+  FinishedChoice choice = Everything();
+  for (const std::string& arguments :
+       {R"({"x":)" + std::string(64, '[') + std::string(64, ']') + "}", std::string(R"({"x":)")}) {
+    choice.calls[0].arguments = arguments;
+    const Json whole = Json::parse(translated->format->Whole(choice, {}));
+    EXPECT_EQ(whole["content"][2]["input"], Json::object()) << arguments;
+  }
+}
+
 TEST(ResponsesTest, ARequestBecomesAChat) {
   const Json chat =
       Chat(TranslateResponses(Json::parse(R"({"model":"m","instructions":"S","max_output_tokens":9,
@@ -238,6 +251,23 @@ TEST(ResponsesTest, AnswersHaveItems) {
   FinishedChoice cut = {.text = "a", .finish = client::FinishReason::kLength};
   EXPECT_EQ(Json::parse(translated->format->Whole(cut, {}))["incomplete_details"]["reason"],
             "max_output_tokens");
+}
+
+TEST(ResponsesTest, TheLastItemOfAStreamThatWasCutIsIncomplete) {
+  const auto translated = TranslateResponses(Json::parse(R"({"model":"m","input":"x"})"));
+  AnswerFormat& format = *translated->format;
+  std::string stream = format.Begin({});
+  stream += format.Part({Kind::kText, "Well."}, "");
+  stream += format.Part({Kind::kCall, "f"}, "c1");
+  stream += format.Part({Kind::kArguments, "{"}, "c1");
+  stream += format.End(client::FinishReason::kLength, false, {});
+
+  const auto events = Events(stream);
+  const Json& output = events.back().second["response"]["output"];
+  ASSERT_EQ(output.size(), 2u);
+  EXPECT_EQ(output[0]["status"], "completed");
+  EXPECT_EQ(output[1]["status"], "incomplete");
+  EXPECT_EQ(events[events.size() - 2].second["item"]["status"], "incomplete");
 }
 
 }  // namespace

@@ -1,24 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/backend_service.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "tests/unit/client/fake_server.h"
+#include "tests/unit/control/relay.h"
 
 namespace lamina::gateway {
 namespace {
 
 class BackendTest : public testing::Test {
  protected:
-  void Connect(const std::string& address) {
+  void Connect(const std::string& address, const control::Keepalive& keepalive = {}) {
     backend_ = MakeGrpcBackend(
-        address, [this](std::function<void()> work) { boost::asio::post(io_, std::move(work)); });
+        address, [this](std::function<void()> work) { boost::asio::post(io_, std::move(work)); },
+        TlsFiles(), keepalive);
   }
   // Runs what is posted until `done`.
   void RunUntil(const std::function<bool()>& done) {
@@ -177,6 +182,37 @@ TEST_F(BackendTest, ACoordinatorThatIsNotThereIsUnavailable) {
   backend_->ListModels([&](const auto& models) { status = models.status(); });
   RunUntil([&] { return status.has_value(); });
   EXPECT_TRUE(absl::IsUnavailable(*status)) << *status;
+}
+
+TEST_F(BackendTest, AStreamEndsWhenTheCoordinatorsHostVanishesAndLastsWhileItIsSilent) {
+  const control::Keepalive keepalive = {.interval = Millis(200), .timeout = Millis(1000)};
+  const std::string server_path = absl::StrCat(testing::TempDir(), "/backend_server.sock");
+  const std::string relay_path = absl::StrCat(testing::TempDir(), "/backend_relay.sock");
+  unlink(relay_path.c_str());
+  client::FakeInference inference;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("unix:" + server_path, grpc::InsecureServerCredentials());
+  builder.RegisterService(&inference);
+  control::AllowKeepalive(keepalive, builder);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  control::Relay relay(relay_path, server_path);
+  Connect("unix:" + relay_path, keepalive);
+  Generate({.prompt = std::string("hang")});
+  generation_->Next();
+  RunUntil([&] { return chunks_.size() == 1; });
+  generation_->Next();
+
+  // The library sends a ping each second at most, and of itself only two while nothing is sent.
+  const auto later = std::chrono::steady_clock::now() + std::chrono::seconds(4);
+  RunUntil([&] { return std::chrono::steady_clock::now() > later; });
+  EXPECT_FALSE(status_.has_value()) << *status_;
+
+  relay.Vanish();
+  RunUntil([&] { return status_.has_value(); });
+  EXPECT_TRUE(absl::IsUnavailable(*status_)) << *status_;
+  EXPECT_THAT(std::string(status_->message()), testing::HasSubstr("host no longer answers"));
+  server->Shutdown(std::chrono::system_clock::now());
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "tests/unit/gateway/fake_backend.h"
+#include "tests/unit/gateway/occupied_side_work.h"
 
 namespace lamina::gateway {
 namespace {
@@ -28,8 +29,9 @@ class CompletionHandlerTest : public testing::Test {
     handler_ = std::make_shared<CompletionHandler>(
         *std::move(request),
         CompletionHead{.chat = chat, .id = "id-1", .model = "m", .lossy = lossy_}, nullptr,
-        backend_, writer_, metrics_,
-        [this](const CompletionHandler::Report& report) { reports_.push_back(report); });
+        CompletionHandler::Services{
+            .backend = backend_, .side_work = side_work_, .metrics = metrics_},
+        writer_, [this](const CompletionHandler::Report& report) { reports_.push_back(report); });
     handler_->Start();
   }
   FakeGeneration& generation(size_t i = 0) { return *backend_.generations.at(i); }
@@ -66,6 +68,8 @@ class CompletionHandlerTest : public testing::Test {
 
   std::string lossy_;
   FakeBackend backend_;
+  Posted posted_;
+  SideWork side_work_{posted_.post()};
   RecordingWriter writer_;
   GatewayMetrics metrics_;
   std::shared_ptr<CompletionHandler> handler_;
@@ -213,6 +217,69 @@ TEST_F(CompletionHandlerTest, ChoicesOfABatchAreNumberedThrough) {
                                  std::pair(3, "b")));
   EXPECT_EQ(whole["usage"]["prompt_tokens"], 6);
   EXPECT_EQ(whole["usage"]["completion_tokens"], 4);
+}
+
+TEST_F(CompletionHandlerTest, ALargeAnswerIsWrittenOffTheThreadThatServesOthers) {
+  client::Chunk many = Text("ab");
+  many.tokens = std::vector<client::TokenOutput>(SideWork::kSmallBytesMax / 100 + 1,
+                                                 {.token = 5, .logprob = -1.0f, .text = "ab"});
+  const std::vector<std::pair<std::string, client::Chunk>> cases = {
+      {R"("prompt":"x")", Text(std::string(SideWork::kSmallBytesMax + 1, 'a'))},
+      {R"("prompt":"x","logprobs":0)", many}};
+  for (const auto& [fields, chunk] : cases) {
+    SCOPED_TRACE(fields);
+    writer_.response.reset();
+    reports_.clear();
+    OccupiedSideWork occupied(side_work_, posted_);
+    Start(fields);
+    FakeGeneration& answer = *backend_.generations.back();
+    answer.Send(chunk);
+    answer.Send(Last());
+    answer.Finish(absl::OkStatus());
+    EXPECT_FALSE(writer_.response.has_value());
+    EXPECT_THAT(reports_, IsEmpty());
+
+    occupied.Release();
+    posted_.RunUntil([this] { return writer_.response.has_value(); });
+    EXPECT_EQ(Json::parse(writer_.response->body)["choices"][0]["text"], chunk.text);
+    ASSERT_EQ(reports_.size(), 1u);
+    EXPECT_EQ(reports_[0].tokens.completion, chunk.tokens.size());
+  }
+}
+
+TEST_F(CompletionHandlerTest, ALargeAnswerToAClientThatIsGoneGoesNowhere) {
+  OccupiedSideWork occupied(side_work_, posted_);
+  Start(R"("prompt":"x")");
+  generation().Send(Text(std::string(SideWork::kSmallBytesMax + 1, 'a')));
+  generation().Send(Last());
+  generation().Finish(absl::OkStatus());
+  handler_->OnGone();
+  backend_.generations.clear();
+
+  occupied.Release();
+  posted_.RunUntil([this] { return handler_.use_count() == 1; });
+
+  EXPECT_FALSE(writer_.response.has_value());
+  ASSERT_EQ(reports_.size(), 1u);
+  EXPECT_TRUE(absl::IsCancelled(reports_[0].status));
+}
+
+TEST_F(CompletionHandlerTest, ALargeAnswerAmongTooManyIsToldToComeAgain) {
+  OccupiedSideWork occupied(side_work_, posted_);
+  for (size_t i = 0; i < SideWork::kWaitingMax; ++i) {
+    const absl::Status begun = side_work_.Do(
+        SideWork::kSmallBytesMax + 1, [] { return 0; }, [](int) {});
+    ASSERT_TRUE(begun.ok()) << begun;
+  }
+  Start(R"("prompt":"x")");
+  generation().Send(Text(std::string(SideWork::kSmallBytesMax + 1, 'a')));
+  generation().Send(Last());
+  generation().Finish(absl::OkStatus());
+
+  ASSERT_TRUE(writer_.response.has_value());
+  EXPECT_EQ(writer_.response->status, 429);
+  ASSERT_EQ(reports_.size(), 1u);
+  EXPECT_TRUE(absl::IsResourceExhausted(reports_[0].status));
 }
 
 TEST_F(CompletionHandlerTest, BestOfCountsWhatIsNotShown) {

@@ -329,6 +329,9 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{
             R"("messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}})",
             "tool_choice", "invalid_value"},
+        Mistake{
+            R"("messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"string"}}}],"tool_choice":"required")",
+            "tools[0].function.parameters.type", "invalid_value"},
         Mistake{R"("messages":[{"role":"user","content":"x"}],"functions":[{}])", "functions",
                 "unsupported_parameter"},
         Mistake{R"("messages":[{"role":"user","content":"x"}],"chat_template":"x")",
@@ -356,6 +359,22 @@ INSTANTIATE_TEST_SUITE_P(
                 "unknown_parameter"},
         Mistake{R"("messages":[{"role":"user","content":"x"}],"max_tokens":0)", "max_tokens",
                 "integer_below_min_value"}));
+
+TEST(CompletionRequestTest, SchemasOfDemandedCallsFitIntoAForm) {
+  const auto tool = [](const std::string& name) {
+    return absl::StrCat(R"({"type":"function","function":{"name":")", name,
+                        R"(","parameters":{"type":"object","description":")",
+                        std::string(kOutputFormBytesMax / 2, 'x'), R"("}}})");
+  };
+  const std::string fields =
+      absl::StrCat(kMessages, R"(,"tools":[)", tool("f"), ",", tool("g"), "]");
+  EXPECT_TRUE(Chat(fields).ok());
+  EXPECT_TRUE(Chat(fields + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})").ok());
+
+  const absl::Status refused = Chat(fields + R"(,"tool_choice":"required")").status();
+  EXPECT_EQ(ToApiError(refused).param, "tools") << refused;
+  EXPECT_EQ(ToApiError(refused).http_status, 400);
+}
 
 TEST(CompletionRequestTest, FormsOfOutputAreRead) {
   const auto form = [](const std::string& fields) {

@@ -306,6 +306,19 @@ TEST_F(RouterTest, LargeBodiesAreReadOffTheThreadThatServesOthers) {
   handler->OnGone();
 }
 
+TEST_F(RouterTest, ALargeRequestIsFitToTheModelOffTheThreadThatServesOthers) {
+  Router router(backend_, side_work_, {});
+  const auto handler =
+      router.Handle(Post("/v1/completions", Large(R"("model":"m","prompt":"x")")), writer_);
+  int looks = 0;
+  posted_.RunUntil([&] { return looks++ == 1; });  // The body is read, and nothing else was run.
+  EXPECT_TRUE(backend_.generations.empty());
+
+  posted_.RunUntil([&] { return !backend_.generations.empty(); });
+  EXPECT_FALSE(writer_.response.has_value());
+  handler->OnGone();
+}
+
 TEST_F(RouterTest, ALargeBodyOfAClientThatIsGoneGoesNowhere) {
   Router router(backend_, side_work_, {});
   OccupiedSideWork occupied(side_work_, posted_);
