@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <ctime>
 #include <string>
 #include <utility>
 #include <vector>
@@ -140,6 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
         Answer{"mistral", "[TOOL_CALLS]" + std::string(300, 'a'),
                "|[TOOL_CALLS]" + std::string(300, 'a')}));
 
+// Scanned anew with each byte it would take 20 billion steps.
 TEST(ToolFamilyTest, ALongCallIsReadOnceOverManyCuts) {
   const ToolRequest tools = Tools();
   const std::string city(200000, 'x');
@@ -147,10 +147,7 @@ TEST(ToolFamilyTest, ALongCallIsReadOnceOverManyCuts) {
            {"llama3", R"({"name": "time", "parameters": {"city": ")" + city + R"("}})"},
            {"mistral", R"([TOOL_CALLS]time[ARGS]{"city": ")" + city + R"("})"}}) {
     const auto reader = ChooseToolFamily(family, "")->make_reader(tools);
-    const std::clock_t began = std::clock();
     EXPECT_EQ(ReadAll(*reader, answer, 1), R"(|@time{"city":")" + city + R"("})") << family;
-    // Scanned anew with each byte it takes 20 billion steps.
-    EXPECT_LT(std::clock() - began, std::clock_t{10} * CLOCKS_PER_SEC) << family;
   }
 }
 
