@@ -164,14 +164,9 @@ absl::StatusOr<FittedLine> ReadExchange(const Json& json) {
   return line;
 }
 
-// The least of the points: what more rows wait for in addition may be attention.
-absl::StatusOr<double> ReadBorder(const Json& json) {
-  LAMINA_ASSIGN_OR_RETURN(const std::vector<Point> points, ReadPoints<Point>(json, PointByRows));
-  double least = points.front().seconds;
-  for (const Point& point : points) {
-    least = std::min(least, point.seconds);
-  }
-  return least;
+absl::StatusOr<TimeCurve> ReadBorder(const Json& json) {
+  LAMINA_ASSIGN_OR_RETURN(std::vector<Point> points, ReadPoints<Point>(json, PointByRows));
+  return TimeCurve(std::move(points));
 }
 
 template <typename Curve, typename Read>
@@ -217,7 +212,7 @@ absl::StatusOr<Calibration> ParseCalibration(absl::string_view text, absl::strin
       ReadCurves(json, "t_prompt_attn", ReadPromptAttention, calibration.prompt_attentions));
   std::vector<FittedLine> exchanges;
   status.Update(ReadCurves(json, "t_exchange", ReadExchange, exchanges));
-  std::vector<double> borders;
+  std::vector<TimeCurve> borders;
   status.Update(ReadCurves(json, "t_border", ReadBorder, borders));
   if (!status.ok()) {
     return error(status.message());

@@ -58,9 +58,9 @@ struct Calibration {
   // What a layer's rows wait for memory nodes in addition to attention, over the rows of a lane
   // that is alone. Without points it was not measured.
   FittedLine exchange;
-  // Seconds that a step waits for at its border where several lanes hide all other waits; 0: not
-  // measured.
-  double border = 0;
+  // What a step waits for at its border where several lanes hide all other waits, over the lane's
+  // rows. May be empty: it was not measured.
+  TimeCurve border;
 };
 
 // Operations of causal attention in one layer over a prompt of `tokens` that begins a sequence:

@@ -34,7 +34,7 @@ struct MeasuredTimes {
   TimeCurve head;               // The LM head, over sampled rows. May be empty.
   FittedLine prompt_attention;  // One layer, over operations. Without points it was not measured.
   FittedLine exchange;          // As Calibration has it.
-  double border = 0;            // As Calibration has it.
+  TimeCurve border;             // As Calibration has it.
 };
 
 struct DeviceRates {

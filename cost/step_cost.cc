@@ -102,7 +102,7 @@ StepTimes RemoteStep(const ModelShape& shape, const Cluster& cluster, const Step
                         HopsSeconds(shape, cluster, tokens);
   const double lanes = cluster.lanes;
   // Lanes hide what they wait for from each other, but for the border between steps.
-  const double borders = lanes > 1 ? BorderSeconds(cluster) : 0;
+  const double borders = lanes > 1 ? BorderSeconds(cluster, lane.all_rows()) : 0;
   Choose({{ComputeBusy(cluster, layers * times.slice + Estimate{borders}, times),
            Bottleneck::kCompute},
           {lanes * (layers * times.attention + Estimate{borders}), Bottleneck::kMemory},

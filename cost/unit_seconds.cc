@@ -61,9 +61,9 @@ Estimate ExchangeSeconds(const Cluster& cluster, double rows) {
   return cluster.compute_link.latency + cluster.memory_link.latency;
 }
 
-double BorderSeconds(const Cluster& cluster) {
+double BorderSeconds(const Cluster& cluster, double rows) {
   const MeasuredTimes* times = cluster.compute.times.get();
-  return times != nullptr ? times->border : 0;
+  return times != nullptr && !times->border.empty() ? times->border.At(rows) : 0;
 }
 
 Estimate HopSeconds(const ModelShape& shape, const Cluster& cluster, double tokens) {

@@ -38,8 +38,9 @@ Estimate HopSeconds(const ModelShape& shape, const Cluster& cluster, double toke
 // token_range: even; request: even, but no less than one of `rows` rows.
 double BusiestShare(const ModelShape& shape, const Cluster& cluster, double rows);
 
-// What a step waits for at its border although other lanes run; 0 where it was not measured.
-double BorderSeconds(const Cluster& cluster);
+// What a step of `rows` rows waits for at its border although other lanes run; 0 where it was not
+// measured.
+double BorderSeconds(const Cluster& cluster, double rows);
 
 // Bytes of a lane's rows in one layer, over all memory nodes.
 struct Traffic {

@@ -282,7 +282,6 @@ SimNodesOptions SimCell::NodesOf(uint64_t epoch, cost::Cluster& cluster) {
                           .lanes = lanes + prefill_lanes_.count(),
                           .memory_nodes = cluster.memory_nodes,
                           .message = NanosOf(spec_.coordinator.message_way),
-                          .border = static_cast<Nanos>(1e9 * cost::BorderSeconds(cluster)),
                           .several_stages = cluster.stages > 1,
                           .prefill = {.lane = lanes, .lanes = prefill_lanes_}};
   const std::vector<uint32_t> layers = LayersOfStages(spec_.shape, cluster.stages);

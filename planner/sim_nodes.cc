@@ -165,20 +165,25 @@ Nanos SimNodes::Attend(const SimStep& step, uint32_t index, Nanos now) {
   return stage.in_free + step.latency;
 }
 
-bool SimNodes::OthersRun(uint32_t index) const {
+std::optional<Nanos> SimNodes::HiddenBehind(uint32_t index) const {
+  std::optional<Nanos> least;
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     if (lane != index && lanes_[lane].running) {
-      return true;
+      const Nanos slice = lanes_[lane].waiting.front().slice;
+      least = std::min({slice, lanes_[index].waiting.front().slice, least.value_or(slice)});
     }
   }
-  return false;
+  return least;
 }
 
 void SimNodes::EndStep(uint32_t index, Nanos now) {
   SimLane& lane = lanes_[index];
-  if (options_.border > 0 && lane.waiting.front().work_rows > 0 && OthersRun(index)) {
+  const SimStep& step = lane.waiting.front();
+  if (const auto hidden = HiddenBehind(index);
+      hidden.has_value() && step.border > 0 && step.work_rows > 0) {
+    // What was measured is what a compute node waits for, behind the slice that it runs meanwhile.
     for (Memory& memory : memory_) {
-      memory.free = std::max(memory.free, now) + options_.border;
+      memory.free = std::max(memory.free, now) + step.border + *hidden;
     }
   }
   lane.reported.push_back(std::move(lane.waiting.front()));

@@ -51,7 +51,6 @@ struct SimNodesOptions {
   uint32_t lanes = 1;  // Prefill lanes included.
   uint32_t memory_nodes = 0;
   Nanos message = 0;                // From a node to the coordinator, one way.
-  Nanos border = 0;                 // Memory nodes take nothing for so long when a step ends.
   std::vector<plan::Stage> stages;  // Stages of all replicas; those for prompts last.
   bool several_stages = false;      // Some replica has several.
   plan::PipelineSchedule::Prefill prefill;
@@ -101,7 +100,9 @@ class SimNodes {
   void RunNext(uint32_t stage, Nanos now);
   void OnSliceDone(uint32_t stage, Nanos now);
   Nanos Attend(const SimStep& step, uint32_t stage, Nanos now);
-  bool OthersRun(uint32_t lane) const;
+  // The shortest slice of the step that has ended and of those that run in other lanes; nothing
+  // where no other runs.
+  std::optional<Nanos> HiddenBehind(uint32_t lane) const;
   void EndStep(uint32_t lane, Nanos now);
 
   SimNodesOptions options_;

@@ -117,6 +117,9 @@ void StepPricer::FillCompute(const plan::StepPlan& plan, const Load& load, SimSt
   }
   step.hop =
       NanosOf(cost::HopSeconds(shape_, cluster_, load.step.rows + load.step.prompt_tokens).value);
+  const double border =
+      cost::BorderSeconds(cluster_, load.step.all_rows() + load.step.prompt_tokens);
+  step.border = border > 0 ? NanosOf(border) : 0;
   const double both = ComputeSeconds(load);
   step.input_share = cost::ShapleyShares(both, ComputeSeconds(LoadOf(plan, true, false)),
                                          ComputeSeconds(LoadOf(plan, false, true)))

@@ -33,6 +33,7 @@ struct SimStep {
   Nanos out = 0;           // A layer's rows out, on a compute node's link.
   Nanos back = 0;          // A layer's outputs back, on the same link.
   Nanos latency = 0;       // One way.
+  Nanos border = 0;        // What compute nodes wait for at its end, if other lanes run.
   struct Attention {
     uint32_t node = 0;
     Nanos arrive = 0;  // On the memory node's link.

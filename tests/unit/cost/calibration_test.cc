@@ -36,8 +36,7 @@ TEST(CalibrationTest, GoesBeforeTheCatalogue) {
   EXPECT_NEAR(rates.attention.seconds_per_byte.value * 4096, 1e-8, 1e-15);
 }
 
-// More rows may wait for attention too.
-TEST(CalibrationTest, TheLeastOfTheBordersCounts) {
+TEST(CalibrationTest, BordersAreReadOverRows) {
   constexpr char kBorders[] =
       R"("t_border": [{"points": [{"rows": 2, "seconds": 0.0007}, {"rows": 4, "seconds": 0.0004}]}],)";
   const std::string text =
@@ -47,7 +46,10 @@ TEST(CalibrationTest, TheLeastOfTheBordersCounts) {
   const ModelShape shape = *CatalogueOfTree("default").FindModel("Llama-3-8B");
   Cluster cluster;
   cluster.compute = WithCalibration({}, *calibration, shape);
-  EXPECT_NEAR(BorderSeconds(cluster), 0.0004, 1e-12);
+  EXPECT_NEAR(BorderSeconds(cluster, 1), 0.0007, 1e-12);
+  EXPECT_NEAR(BorderSeconds(cluster, 3), 0.00055, 1e-12);
+  EXPECT_NEAR(BorderSeconds(cluster, 100), 0.0004, 1e-12);
+  EXPECT_EQ(BorderSeconds({}, 1), 0);
 }
 
 // A file of a device has curves of several groups, most of them of one size.

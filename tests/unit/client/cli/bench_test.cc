@@ -234,7 +234,7 @@ TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
   ASSERT_EQ(read->slices.size(), 1u);
   EXPECT_NEAR(read->slices[0].rows.slope, 0.005 / 8, 1e-12);
   EXPECT_EQ(json["links"][0]["to"], "m0");
-  EXPECT_NEAR(read->border, 0.18, 1e-12);
+  EXPECT_NEAR(read->border.At(8), 0.18, 1e-12);
 
   // The model's own times go before the lines.
   const auto times = cost::WithCalibration({}, *read, shape).times;
