@@ -55,6 +55,14 @@ void UsePolicy(const EngineOptions& options, const EpochPolicy& policy, EpochMem
   }
 }
 
+// Transports and policies that failed may be tried again: other nodes may manage them.
+void ForgetFailures(core::TransportChoice& transport, std::optional<PolicyAuto>& policy) {
+  transport.Reset();
+  if (policy.has_value()) {
+    policy->ForgetFailures();
+  }
+}
+
 }  // namespace
 
 ClusterMembers::ClusterMembers(const EngineOptions& options, const Clock& clock, EpochOwner& owner)
@@ -85,15 +93,7 @@ void ClusterMembers::BeginTurn() {
   }
   if (membership_.Tick(clock_.Now())) {
     LogInfo("tries again what was set aside: ", membership_.Describe());
-    ForgetFailures();
-  }
-}
-
-// Other nodes may manage what those that were there did not.
-void ClusterMembers::ForgetFailures() {
-  transport_.Reset();
-  if (policy_.has_value()) {
-    policy_->ForgetFailures();
+    ForgetFailures(transport_, policy_);
   }
 }
 
@@ -266,7 +266,7 @@ void ClusterMembers::Joined(const NodeHello& hello, std::shared_ptr<NodePort> po
     }
     return;
   }
-  ForgetFailures();
+  ForgetFailures(transport_, policy_);
   LogInfo("joined ", name, " pid ", hello.pid, " kernels ", identity.kernels);
 }
 
@@ -290,7 +290,7 @@ void ClusterMembers::Loaded(const std::string& name,
   if (!joined.ok()) {
     return RefuseJoined(name, joined);
   }
-  ForgetFailures();
+  ForgetFailures(transport_, policy_);
   LogInfo("joined ", name, " pid ", node.hello.pid, " with its layers");
 }
 
@@ -369,10 +369,7 @@ void ClusterMembers::Fault(const std::string& name, uint64_t epoch, const absl::
   if (epoch == membership_.epoch()) {
     nodes_.Answered(name);
   }
-  if (control::IsTransportFault(status) && PassOverTransport(name, epoch, status)) {
-    return;
-  }
-  if (PassOverPolicy(name, epoch, status)) {
+  if (PassOver(name, epoch, status)) {
     return;
   }
   // A node that says nothing of a peer failed by itself, unless it is the transport that failed.
@@ -383,30 +380,27 @@ void ClusterMembers::Fault(const std::string& name, uint64_t epoch, const absl::
   StopIfWaiting(absl::StrCat("node ", name, ": ", status.message()));
 }
 
-bool ClusterMembers::PassOverTransport(const std::string& name, uint64_t epoch,
-                                       const absl::Status& status) {
-  core::TransportChoice next = transport_;
-  if (!next.PassOver(name, std::string(status.message())) || !membership_.StartAnew(name, epoch)) {
-    return false;
+bool ClusterMembers::PassOver(const std::string& name, uint64_t epoch, const absl::Status& status) {
+  if (control::IsTransportFault(status)) {
+    core::TransportChoice next = transport_;
+    if (!next.PassOver(name, std::string(status.message())) ||
+        !membership_.StartAnew(name, epoch)) {
+      return false;
+    }
+    transport_ = next;
+    LogWarning(transport_.Warning());
+    return true;
   }
-  transport_ = next;
-  LogWarning(transport_.Warning());
-  return true;
-}
-
-bool ClusterMembers::PassOverPolicy(const std::string& name, uint64_t epoch,
-                                    const absl::Status& status) {
   if (!policy_.has_value() || epoch != membership_.epoch() || membership_.epoch_ended() ||
       membership_.phase() != core::MembershipPhase::kPreparing) {
     return false;
   }
-  const cost::KvPolicy policy = epoch_->policy;
   if (!policy_->PassOver(absl::StrCat(name, ": ", status.message())) ||
       !membership_.StartAnew(name, epoch)) {
     return false;
   }
-  LogWarning("policy auto leaves out ", cost::KvPolicyName(policy), " until nodes come: ", name,
-             " could not prepare it");
+  LogWarning("policy auto leaves out ", cost::KvPolicyName(epoch_->policy),
+             " until nodes come: ", name, " could not prepare it");
   return true;
 }
 

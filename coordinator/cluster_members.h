@@ -112,19 +112,15 @@ class ClusterMembers {
   void Connect();
   // With policy auto, for the epoch that is being formed.
   void SettlePolicy();
-  // Transports and policies that failed may be tried again.
-  void ForgetFailures();
   // Tells an attached node why it cannot join, and forgets it.
   void RefuseJoined(const std::string& name, const absl::Status& why);
   // Remembers the members that the change takes away, for the epoch that follows.
   void NoteLosses(const std::function<void()>& change);
   // Tells the node and the log why, ends its stream and goes on without it.
   void LeaveOut(const AttachedNodes::Lost& lost);
-  // Whether another transport of the list is tried. A second node that says the same changes
-  // nothing.
-  bool PassOverTransport(const std::string& name, uint64_t epoch, const absl::Status& status);
-  // Whether policy auto takes another policy, where this one could not be prepared.
-  bool PassOverPolicy(const std::string& name, uint64_t epoch, const absl::Status& status);
+  // Whether another transport of the list is tried, or policy auto takes another policy than the
+  // one that could not be prepared. A second node that says the same changes nothing.
+  bool PassOver(const std::string& name, uint64_t epoch, const absl::Status& status);
   void StopIfWaiting(const std::string& why);
 
   const EngineOptions& options_;

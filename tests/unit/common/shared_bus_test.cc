@@ -147,7 +147,8 @@ TEST(SharedBusTest, NamesAreNoPaths) {
     EXPECT_EQ(SharedBus::Open(name, 1).status().code(), absl::StatusCode::kInvalidArgument);
   }
   EXPECT_FALSE(IsBusName(std::string(65, 'a')));
-  EXPECT_TRUE(IsBusName(std::string(64, 'a') + ".from")) << "as a node calls its direction";
+  EXPECT_TRUE(IsBusName(absl::StrCat(std::string(64, 'a'), ".from")))
+      << "as a node calls its direction";
   EXPECT_FALSE(IsBusName(".from"));
 }
 
