@@ -142,7 +142,7 @@ absl::StatusOr<client::ChatMessage> ParseMessage(const Json& value, const std::s
   if (std::find(std::begin(kRoles), std::end(kRoles), known) == std::end(kRoles)) {
     return BadField(message.PathOf("role"), "invalid_value",
                     absl::StrCat("'", message.PathOf("role"), "' is '", *role,
-                                 "'; it must be system, developer, user, assistant or tool"));
+                                 "'; it must be system, developer, user, assistant, tool or function"));
   }
   const Json* content = message.Find("content");
   if (content == nullptr && known != "assistant") {

@@ -299,9 +299,9 @@ absl::Status ReadBeams(JsonObject& body, CompletionRequest& request) {
   const Json* stop = body.Find("early_stopping");
   if (!search.value_or(false)) {
     if (width.has_value() || penalty.value_or(1) != 1 || (stop != nullptr && *stop != false)) {
-      return BadField(width.has_value()     ? "beam_width"
-                      : penalty.has_value() ? "length_penalty"
-                                            : "early_stopping",
+      return BadField(width.has_value()           ? "beam_width"
+                      : penalty.value_or(1) != 1 ? "length_penalty"
+                                                 : "early_stopping",
                       "invalid_value",
                       "'beam_width', 'length_penalty' and 'early_stopping' are only for requests "
                       "with 'use_beam_search': true");

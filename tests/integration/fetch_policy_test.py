@@ -165,7 +165,7 @@ class FetchPolicyTest(unittest.TestCase):
     def test_sets_of_tokens_count_in_the_budget(self):
         counted = []
         for tokens in (256, 8192):
-            keys = {"policy": "fetch_sparse", "fetch": {"window": "16MiB", "caching_ratio": 0.5}, "limits": {"sequence_tokens_max": tokens}}
+            keys = {"policy": "fetch_sparse", "fetch": {"window": "32MiB", "caching_ratio": 0.5}, "limits": {"sequence_tokens_max": tokens}}
             with harness.Cluster(**keys) as cluster:
                 cluster.await_true(lambda: cluster.status()["nodes"][0]["memory_bytes"].get("windows", 0) > 0, "the report of c0")
                 counted.append(cluster.status()["nodes"][0]["memory_bytes"]["activations"])
