@@ -9,7 +9,6 @@ import os
 import pathlib
 import struct
 
-import cluster
 
 F32, Q4_1, Q8_0, BF16 = 0, 3, 8, 30
 BLOCK = 32
@@ -124,8 +123,11 @@ def write(source, target):
     os.replace(part, target)
 
 
-def model(source=cluster.MODEL):
+def model():
     """Its path; it is made first where it is missing."""
+    import cluster  # Here, since it takes over signals, and tests read GGUF files by this module.
+
+    source = cluster.MODEL
     target = cluster.ROOT / "build/bench" / f"{pathlib.Path(source).stem}-bf16.gguf"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
