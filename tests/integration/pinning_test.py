@@ -39,8 +39,12 @@ class PinningTest(unittest.TestCase):
 
     def works_on(self, cluster, name, cores):
         """The threads of the node that have worked may each run on one of `cores`, and all of these have one."""
-        worked = [allowed for seconds, allowed in threads(cluster.processes[name].pid)
-                  if seconds > WORKS]
+        for _ in range(20):  # A fast processor needs more of them.
+            worked = [allowed for seconds, allowed in threads(cluster.processes[name].pid)
+                      if seconds > WORKS]
+            if len(set(worked)) >= len(cores):
+                break
+            self.assertEqual(cluster.lamina("generate", "--prompt", "One, two, three", "--max-tokens", "160", "--ignore-eos").returncode, 0)
         self.assertTrue(worked, threads(cluster.processes[name].pid))
         self.assertEqual(sorted(set(worked)), cores)
 
