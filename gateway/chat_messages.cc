@@ -140,9 +140,10 @@ absl::StatusOr<client::ChatMessage> ParseMessage(const Json& value, const std::s
   // others.
   const std::string known = *role == "developer" ? "system" : *role == "function" ? "tool" : *role;
   if (std::find(std::begin(kRoles), std::end(kRoles), known) == std::end(kRoles)) {
-    return BadField(message.PathOf("role"), "invalid_value",
-                    absl::StrCat("'", message.PathOf("role"), "' is '", *role,
-                                 "'; it must be system, developer, user, assistant, tool or function"));
+    return BadField(
+        message.PathOf("role"), "invalid_value",
+        absl::StrCat("'", message.PathOf("role"), "' is '", *role,
+                     "'; it must be system, developer, user, assistant, tool or function"));
   }
   const Json* content = message.Find("content");
   if (content == nullptr && known != "assistant") {

@@ -299,7 +299,7 @@ absl::Status ReadBeams(JsonObject& body, CompletionRequest& request) {
   const Json* stop = body.Find("early_stopping");
   if (!search.value_or(false)) {
     if (width.has_value() || penalty.value_or(1) != 1 || (stop != nullptr && *stop != false)) {
-      return BadField(width.has_value()           ? "beam_width"
+      return BadField(width.has_value()          ? "beam_width"
                       : penalty.value_or(1) != 1 ? "length_penalty"
                                                  : "early_stopping",
                       "invalid_value",
