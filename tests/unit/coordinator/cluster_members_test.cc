@@ -303,6 +303,20 @@ plan::PolicyTimes Measured(double local) {
           .read_bandwidth = 1e9};
 }
 
+class AutoMembersTest : public ClusterMembersTest {
+ protected:
+  // All have joined, and an epoch of policy local begins.
+  void BeginInStagesUnderAuto() {
+    SetOptions(InStagesUnderAuto());
+    for (const char* name : {"m0", "c0", "c1"}) {
+      Join(name);
+    }
+    members_->Loaded("c0", Measured(0.5));
+    members_->Loaded("c1", Measured(0.5));
+    members_->Advance();
+  }
+};
+
 TEST_F(ClusterMembersTest, UnderPolicyAutoPartsOfAReplicaJoinWithWhatTheyHaveMeasured) {
   SetOptions(InStagesUnderAuto());
   Join("m0");
@@ -341,14 +355,8 @@ TEST_F(ClusterMembersTest, UnderPolicyAutoPartsOfAReplicaJoinWithWhatTheyHaveMea
 }
 
 // The other policy serves until a node comes, with which it is tried again.
-TEST_F(ClusterMembersTest, UnderPolicyAutoAPolicyThatCannotBePreparedIsLeftOut) {
-  SetOptions(InStagesUnderAuto());
-  for (const char* name : {"m0", "c0", "c1"}) {
-    Join(name);
-  }
-  members_->Loaded("c0", Measured(0.5));
-  members_->Loaded("c1", Measured(0.5));
-  members_->Advance();
+TEST_F(AutoMembersTest, UnderPolicyAutoAPolicyThatCannotBePreparedIsLeftOut) {
+  BeginInStagesUnderAuto();
   ASSERT_EQ(members_->policy()->current(), cost::KvPolicy::kLocal);
   members_->Fault("c1", 1, absl::ResourceExhaustedError("no room for K and V"));
   members_->Fault("c0", 1, absl::ResourceExhaustedError("no room for K and V"));
@@ -373,14 +381,8 @@ TEST_F(ClusterMembersTest, UnderPolicyAutoAPolicyThatCannotBePreparedIsLeftOut) 
 }
 
 // Where no other policy is left, the node is what fails.
-TEST_F(ClusterMembersTest, UnderPolicyAutoTheNodeIsSetAsideWhenNoPolicyIsLeft) {
-  SetOptions(InStagesUnderAuto());
-  for (const char* name : {"m0", "c0", "c1"}) {
-    Join(name);
-  }
-  members_->Loaded("c0", Measured(0.5));
-  members_->Loaded("c1", Measured(0.5));
-  members_->Advance();
+TEST_F(AutoMembersTest, UnderPolicyAutoTheNodeIsSetAsideWhenNoPolicyIsLeft) {
+  BeginInStagesUnderAuto();
   for (uint64_t epoch = 1; epoch <= 2; ++epoch) {
     members_->Fault("c1", epoch, absl::ResourceExhaustedError("no room"));
     members_->Advance();
@@ -389,14 +391,8 @@ TEST_F(ClusterMembersTest, UnderPolicyAutoTheNodeIsSetAsideWhenNoPolicyIsLeft) {
 }
 
 // One that is lost is measured anew, and the choice with it.
-TEST_F(ClusterMembersTest, UnderPolicyAutoAPartThatComesBackIsMeasuredAgain) {
-  SetOptions(InStagesUnderAuto());
-  for (const char* name : {"m0", "c0", "c1"}) {
-    Join(name);
-  }
-  members_->Loaded("c0", Measured(0.5));
-  members_->Loaded("c1", Measured(0.5));
-  members_->Advance();
+TEST_F(AutoMembersTest, UnderPolicyAutoAPartThatComesBackIsMeasuredAgain) {
+  BeginInStagesUnderAuto();
   Serve();
   ASSERT_TRUE(members_->serving());
   Leave("c1");
