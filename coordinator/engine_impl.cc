@@ -47,6 +47,7 @@ Engine::Impl::Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, co
       trial(options, members),
       changes(options, members),
       status_builder(options),
+      burst_wait(o.scheduler),
       token_work(static_cast<uint32_t>(o.layers.size())),
       loop({.begin_turn = [this] { members.BeginTurn(); }, .end_turn = [this] { EndTurn(); }}) {
   requests.SetOnEnd([this](const RequestRecord& record) {
@@ -129,6 +130,7 @@ void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
       sequence.lossy =
           (*policy)->path == plan::AttentionPath::kSparse && options.fetch.sparse_ratio < 1;
     }
+    burst_wait.Came(static_cast<uint32_t>(sequence.prompt.size()), clock.Now());
     const absl::Status submitted = scheduler.Submit(std::move(sequence));
     if (!submitted.ok()) {
       EndRequest(key, submitted);
@@ -229,16 +231,24 @@ void Engine::Impl::PlanSteps() {
   if (!members.serving()) {
     return;
   }
+  const Nanos now = clock.Now();
+  if (!scheduler.HasStepsUnderWay()) {
+    const Nanos plan_at = burst_wait.PlanAt(prompt_rate.TokensPerSecond());
+    if (plan_at > now) {
+      loop.PauseAtMost(plan_at - now);
+      return;
+    }
+  }
   plans.clear();
   scheduler.Plan(plans);
   if (plans.empty()) {
     return;
   }
+  burst_wait.Planned();
   if (const core::LaneCount& choice = scheduler.lane_count(); choice.lanes != lanes_told) {
     LogInfo("lanes: ", choice.why);
     lanes_told = choice.lanes;
   }
-  const Nanos now = clock.Now();
   for (plan::StepPlan& plan : plans) {
     members.epoch()->NameNodes(plan);
     if (trace.on(now)) {

@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "coordinator/cluster_members.h"
+#include "coordinator/core/burst_wait.h"
+#include "coordinator/core/prompt_rate.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/step_reports.h"
 #include "coordinator/departures.h"
@@ -23,7 +25,6 @@
 #include "coordinator/event_loop.h"
 #include "coordinator/member_changes.h"
 #include "coordinator/member_trial.h"
-#include "coordinator/prompt_rate.h"
 #include "coordinator/request_table.h"
 #include "coordinator/token_rate.h"
 #include "coordinator/token_work.h"
@@ -56,7 +57,8 @@ struct Engine::Impl final : public EpochOwner {
   std::vector<std::deque<std::pair<uint64_t, plan::PrefillChunk>>> chunks_planned;
   uint64_t prompts_planned = 0;  // Steps with rows of prompts, or more.
   TokenRate token_rate;
-  PromptRate prompt_rate;
+  core::PromptRate prompt_rate;
+  core::BurstWait burst_wait;
   TokenWork token_work;
   std::function<void()> drained;
   bool draining = false;

@@ -33,12 +33,14 @@ void EventLoop::Stop() {
 
 void EventLoop::Run() {
   std::unique_lock lock(mutex_);
+  pause_ = options_.pause_max;
   while (!stopping_) {
-    wake_.wait_for(lock, std::chrono::nanoseconds(options_.pause_max),
+    wake_.wait_for(lock, std::chrono::nanoseconds(pause_),
                    [this] { return !queue_.empty() || stopping_; });
     std::deque<Event> batch;
     batch.swap(queue_);
     lock.unlock();
+    pause_ = options_.pause_max;
     options_.begin_turn();
     for (Event& event : batch) {
       event();

@@ -72,7 +72,8 @@ SimCell::SimCell(const SimCellSpec& spec, uint32_t index, uint64_t seed, Nanos f
       listener_(listener),
       random_(seed),
       scheduler_(WithoutNodes(spec.scheduler), core::MakeFirstComeFirstServed()),
-      membership_(MembersOf(spec)) {
+      membership_(MembersOf(spec)),
+      burst_wait_(spec.scheduler) {
   for (const Member& member : MembersOf(spec)) {
     LAMINA_CHECK(membership_.Join(member.name, member.is_memory).ok());
   }
@@ -92,6 +93,7 @@ absl::Status SimCell::Submit(uint64_t request, const TraceRequest& what, Nanos n
   sequence.prompt = PromptOf(request, what);
   const absl::Status status = scheduler_.Submit(std::move(sequence));
   if (status.ok()) {
+    burst_wait_.Came(what.input, now);
     Wake(now);
   }
   return status;
@@ -159,6 +161,7 @@ double SimCell::TakeReports(Nanos now) {
     seconds +=
         spec_.coordinator.row_taken * step.work_rows + spec_.coordinator.message * nodes_there_;
     LAMINA_CHECK(scheduler_.OnStepDone(step.result, told).ok());
+    prompt_rate_.Done(lane, now);
     membership_.NoteProgress();
   }
   reports_.clear();
@@ -167,10 +170,19 @@ double SimCell::TakeReports(Nanos now) {
 }
 
 double SimCell::Plan(Nanos now, double spent) {
+  if (const Nanos plan_at = burst_wait_.PlanAt(prompt_rate_.TokensPerSecond());
+      !scheduler_.HasStepsUnderWay() && plan_at > now) {
+    Wake(plan_at);
+    return 0;
+  }
   double seconds = 0;
   std::vector<plan::StepPlan> plans;
   scheduler_.Plan(plans);
+  if (!plans.empty()) {
+    burst_wait_.Planned();
+  }
   for (const plan::StepPlan& plan : plans) {
+    prompt_rate_.Planned(plan, now);
     SimStep step = pricer_->Of(plan);
     seconds +=
         spec_.coordinator.row_planned * step.work_rows + spec_.coordinator.message * nodes_there_;
@@ -225,6 +237,7 @@ void SimCell::Serve(uint64_t epoch, Nanos now) {
   LAMINA_CHECK(membership_.Next() == MembershipAction::kServe);
   cost::Cluster cluster = spec_.cluster;
   const SimNodesOptions options = NodesOf(epoch, cluster);
+  prompt_rate_.Reset(options.lanes);
   nodes_ = std::make_unique<SimNodes>(options, events_);
   pricer_ = std::make_unique<StepPricer>(spec_.shape, cluster);
   nodes_there_ = static_cast<uint32_t>(names.size()) * cluster.shards;

@@ -76,8 +76,7 @@ absl::Status CheckLengths(const SequenceRequest& request, const SchedulerOptions
   if (request.decode_from > 0 && options.prompt_rows_max == 0) {
     return absl::UnimplementedError(
         "decode_from: this cluster takes no tokens of prompts as rows (partition token_range, "
-        "nodes "
-        "for prompts, or devices), which given tokens in decode steps are");
+        "nodes for prompts, or devices), which given tokens in decode steps are");
   }
   if (request.score) {
     return absl::OkStatus();
@@ -541,6 +540,8 @@ bool Scheduler::HasWork() const {
   return !impl_->life.empty() || !impl_->beams.empty() || !impl_->steps.empty() ||
          !impl_->borders.empty() || impl_->spills.has_drops();
 }
+
+bool Scheduler::HasStepsUnderWay() const { return !impl_->steps.empty(); }
 
 SchedulerStats Scheduler::Stats() const {
   const Impl& impl = *impl_;

@@ -168,6 +168,8 @@ class Scheduler {
   void FailAll(const absl::Status& status, Events& events);
 
   bool HasWork() const;
+  // Whether a planned step is not done.
+  bool HasStepsUnderWay() const;
   SchedulerStats Stats() const;
   // How many sequences run that attend by this path.
   uint32_t RunningBy(plan::AttentionPath path) const;

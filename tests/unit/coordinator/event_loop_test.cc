@@ -104,5 +104,27 @@ TEST(EventLoopPauseTest, TurnsThoughNothingIsPosted) {
   EXPECT_GE(turns, 3);
 }
 
+TEST(EventLoopPauseTest, ATurnMayAskForTheNextOneSoon) {
+  std::promise<void> second;
+  int turns = 0;
+  EventLoop* made = nullptr;
+  EventLoop loop({.pause_max = Seconds(3600),
+                  .begin_turn = [] {},
+                  .end_turn =
+                      [&] {
+                        if (++turns == 1) {
+                          made->PauseAtMost(Millis(1));
+                          made->PauseAtMost(Seconds(3600));  // The shortest one counts.
+                        } else if (turns == 2) {
+                          second.set_value();
+                        }
+                      }});
+  made = &loop;
+  loop.Start();
+  loop.Post([] {});
+  second.get_future().wait();
+  loop.Stop();
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

@@ -15,7 +15,7 @@
 #include "common/clock.h"
 #include "plan/step_plan.h"
 
-namespace lamina::coordinator {
+namespace lamina::core {
 
 class PromptRate {
  public:
@@ -49,4 +49,4 @@ class PromptRate {
   double seconds_ = 0;
 };
 
-}  // namespace lamina::coordinator
+}  // namespace lamina::core

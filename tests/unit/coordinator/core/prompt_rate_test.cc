@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/prompt_rate.h"
+#include "coordinator/core/prompt_rate.h"
 
 #include <gtest/gtest.h>
 
-namespace lamina::coordinator {
+namespace lamina::core {
 namespace {
 
 plan::StepPlan Step(uint32_t lane, uint32_t tokens) {
@@ -60,4 +60,4 @@ TEST(PromptRateTest, AnotherEpochBeginsWithoutSteps) {
 }
 
 }  // namespace
-}  // namespace lamina::coordinator
+}  // namespace lamina::core

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/prompt_rate.h"
+#include "coordinator/core/prompt_rate.h"
 
 #include <algorithm>
 
-namespace lamina::coordinator {
+namespace lamina::core {
 
 void PromptRate::Planned(const plan::StepPlan& plan, Nanos now) {
   uint32_t tokens = 0;
@@ -29,4 +29,4 @@ void PromptRate::Done(uint32_t lane, Nanos now) {
   }
 }
 
-}  // namespace lamina::coordinator
+}  // namespace lamina::core
