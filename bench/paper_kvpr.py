@@ -3,9 +3,10 @@
 
 The paper's set-up is a GPU behind PCIe with KV in the host's memory; here a compute node on one core fetches from a memory node over a link
 of shared memory that is slowed down, a multi-head LLaMA of random weights, activations over the link (column by column); weights resident, or
-streamed over the same bus.
+streamed over the same bus, where lanes share each layer that comes: the paper's batches, one after the other through a layer.
 c is the time to make K and V of a token over the time to send them; the link is set for each c from the time that the compute node takes.
-With activations of half the bytes of K and V the best step takes (1/2 + c) / (1 + c) of full transfer, if nothing else takes time.
+With activations of half the bytes of K and V the best step takes (1/2 + c) / (1 + c) of full transfer, if nothing else takes time; with several
+lanes, which transfer while another one makes K and V, the larger of 1/2 and c / (c + 1/2).
 
 That is the paper's claims by c: --claims. Its figures and its Table 2 in shape are in paper_kvpr_figures.py; some of them alone: --figure or --table.
 """
@@ -20,7 +21,7 @@ import cluster
 import paper_kvpr_figures
 import processor
 import random_llama
-from paper_shared import IMAGES, add_parts, bus, draw, link, parts_asked, run_parts, split_time, streamed_gain, verdict
+from paper_shared import IMAGES, add_parts, bus, draw, link, parts_asked, run_parts, split_time, split_time_of_lanes, streamed_gain, verdict
 
 SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
 # With weights that come over the same bus, a layer's of which are an eighth of its K and V of 8 rows.
@@ -34,12 +35,12 @@ NEAR_SWEEP = 0.05  # Of the best of the sweep.
 
 
 class Bench:
-    def __init__(self, model, rows, context, weights_budget=None):
-        self.model, self.rows, self.context, self.weights_budget = model, rows, context, weights_budget
+    def __init__(self, model, rows, context, lanes=1, budget=None):
+        self.model, self.rows, self.context, self.lanes, self.budget = model, rows, context, lanes, budget
 
     def run(self, percent, transport):
         """Seconds of a step at the context, seconds to make K and V of a token in a layer, and the split in words."""
-        with cluster.Cluster(1, memory_nodes=1, transport=transport, model=self.model, weights_budget=self.weights_budget,
+        with cluster.Cluster(self.lanes, memory_nodes=1, transport=transport, model=self.model, weights_budget=self.budget,
                              fetch=("fetch_recompute", {"window": WINDOW, "recompute_percent": percent})) as running:
             stretches = running.decode_stretches(self.rows, self.context)
             metrics = running.metrics("c0")
@@ -57,24 +58,28 @@ def weight_bytes(shape):
     return 2 * (4 * shape.width * shape.width + 3 * shape.width * shape.hidden)
 
 
-def streamed(folder, make, ratios, rows):
+def streamed(folder, make, ratios, rows, lanes):
     """Weights come over the bus too: (c, full transfer, split by the policy, bound of the throughput)."""
     random_llama.write(pathlib.Path(folder), STREAMED)
-    # Two slots, and what does not stream; embeddings and LM head are small.
-    budget = 2 * weight_bytes(STREAMED) + (3 << 20)
-    bench = Bench(folder, rows, STREAMED_CONTEXT, budget)
+    # Slots, and what does not stream; embeddings and LM head are small.
+    budget = (2 if lanes == 1 else 3) * weight_bytes(STREAMED) + (3 << 20)
+    bench = Bench(folder, rows, STREAMED_CONTEXT, lanes, budget)
     kv = rows * STREAMED_CONTEXT * STREAMED.kv_bytes()
     share = kv / weight_bytes(STREAMED)
-    print(f"\nWeights streamed over the same bus: {STREAMED.layers} layers, K and V {share:.1f} times their bytes\n")
-    print("| c | bus, MB/s | full transfer, ms a step | split by the policy | ms a step | throughput | bound |\n|---|---|---|---|---|---|---|")
+    time = split_time if lanes == 1 else split_time_of_lanes
+    print(f"\nWeights streamed over the same bus: {STREAMED.layers} layers, K and V {share:.1f} times their bytes, {rows} rows in {lanes} lanes\n")
+    print("| c | bus, MB/s | full transfer, ms a step | split by the policy | ms a step | throughput | the paper's bound | bound of these lanes |\n"
+          "|---|---|---|---|---|---|---|---|")
     points = []
     for c in ratios:
         bandwidth = c * STREAMED.kv_bytes() / make
         full, _, _ = bench.run(0, bus(bandwidth))
         step, _, words = bench.run("auto", bus(bandwidth))
-        bound = streamed_gain(share, c)
-        points.append({"c": c, "bandwidth": bandwidth, "full_s": full, "step_s": step, "higher": full / step - 1, "bound": bound, "words": words})
-        print(f"| {c:g} | {bandwidth / 1e6:.0f} | {1e3 * full:.0f} | {words.split(':')[0]} | {1e3 * step:.0f} | {100 * (full / step - 1):+.1f}% | {100 * bound:+.1f}% |", flush=True)
+        bounds = streamed_gain(share, c), streamed_gain(share, c, time)
+        points.append({"c": c, "lanes": lanes, "bandwidth": bandwidth, "full_s": full, "step_s": step, "higher": full / step - 1,
+                       "bound": bounds[0], "bound_of_lanes": bounds[1], "words": words})
+        print(f"| {c:g} | {bandwidth / 1e6:.0f} | {1e3 * full:.0f} | {words.split(':')[0]} | {1e3 * step:.0f} | {100 * (full / step - 1):+.1f}% | "
+              f"{100 * bounds[0]:+.1f}% | {100 * bounds[1]:+.1f}% |", flush=True)
     return points
 
 
@@ -101,7 +106,7 @@ def run_claims(arguments):
             sweep.append((percent, step))
             print(f"| {percent}% | {1e3 * step:.0f} |", flush=True)
     with tempfile.TemporaryDirectory(prefix="lamina-kvpr-") as folder:
-        with_weights = streamed(folder, make, [float(text) for text in arguments.streamed_ratios.split(",") if text], arguments.rows)
+        with_weights = streamed(folder, make, [float(text) for text in arguments.streamed_ratios.split(",") if text], arguments.rows, arguments.streamed_lanes)
     quarter = next((point for point in points if point["c"] == 0.25), None)
     print()
     best_throughput = max((point["higher"] for point in with_weights), default=None)
@@ -130,6 +135,7 @@ def main():
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--ratios", default="0.125,0.25,0.5,1,2,4", help="values of c")
     parser.add_argument("--streamed-ratios", default="0.25,1", help="values of c with streamed weights")
+    parser.add_argument("--streamed-lanes", type=int, default=8, help="lanes with streamed weights: the paper's batches")
     parser.add_argument("--sweep", default="0,20,40,60,80,100", help="per cent of tokens recomputed, at c = 1/4")
     parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
     names = paper_kvpr_figures.PARTS

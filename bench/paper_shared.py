@@ -74,14 +74,19 @@ def split_time(c):
     return min(1.0, (ACTIVATION + c) / (1 + c))
 
 
+def split_time_of_lanes(c):
+    """As above, where several lanes share the link: the longer of link and device is all that a step takes."""
+    return min(1.0, max(ACTIVATION, c / (c + 1 - ACTIVATION)))
+
+
 def split_share(c):
     """Of the tokens, recomputed at the best split."""
     return 1 / (1 + c) if split_time(c) < 1 else 0.0
 
 
-def streamed_gain(kv_over_weights, c):
+def streamed_gain(kv_over_weights, c, time=split_time):
     """Most that throughput can rise by the best split where weights come over the same bus and nothing else takes time."""
-    return (kv_over_weights + 1) / (kv_over_weights * split_time(c) + 1) - 1
+    return (kv_over_weights + 1) / (kv_over_weights * time(c) + 1) - 1
 
 
 def geometric_mean(values):

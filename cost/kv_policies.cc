@@ -11,7 +11,8 @@ Estimate RecomputeSeconds(const FetchLayer& layer, double share) {
          Max(share * layer.kv_generation, (1 - share) * layer.kv_transfer);
 }
 
-Estimate HybridSeconds(const FetchLayer& layer, double share) {
+// Link and device are busy at the same time.
+Estimate SharedSeconds(const FetchLayer& layer, double share) {
   const Estimate link = share * layer.activation_transfer + (1 - share) * layer.kv_transfer;
   return Max(link, layer.dense + layer.attention + share * layer.kv_generation);
 }
@@ -29,13 +30,26 @@ FetchTime Best(std::initializer_list<double> shares, double share_max, Seconds s
   return best;
 }
 
+FetchTime BestShared(const FetchLayer& layer, double share_max) {
+  // Link and device take equally long at this share.
+  const double lag = layer.kv_transfer.value - layer.dense.value - layer.attention.value;
+  const double slope =
+      layer.kv_generation.value + layer.kv_transfer.value - layer.activation_transfer.value;
+  const double crossing = slope > 0 ? lag / slope : 0;
+  return Best({crossing, share_max}, share_max,
+              [&](double share) { return SharedSeconds(layer, share); });
+}
+
 }  // namespace
 
 FetchTime FetchHeads(const FetchLayer& layer) {
   return {.layer = Max(layer.kv_transfer, layer.dense + layer.attention), .share = 1};
 }
 
-FetchTime FetchRecompute(const FetchLayer& layer, double share_max) {
+FetchTime FetchRecompute(const FetchLayer& layer, double share_max, double lanes) {
+  if (lanes > 1) {
+    return BestShared(layer, share_max);
+  }
   const double kv = layer.kv_transfer.value;
   const double kink = kv / (layer.kv_generation.value + kv);
   FetchTime best = Best({kink, share_max}, share_max,
@@ -45,14 +59,7 @@ FetchTime FetchRecompute(const FetchLayer& layer, double share_max) {
   return best;
 }
 
-FetchTime FetchHybrid(const FetchLayer& layer) {
-  // Link and device take equally long at this share.
-  const double lag = layer.kv_transfer.value - layer.dense.value - layer.attention.value;
-  const double slope =
-      layer.kv_generation.value + layer.kv_transfer.value - layer.activation_transfer.value;
-  const double crossing = slope > 0 ? lag / slope : 0;
-  return Best({crossing, 1.0}, 1.0, [&](double share) { return HybridSeconds(layer, share); });
-}
+FetchTime FetchHybrid(const FetchLayer& layer) { return BestShared(layer, 1); }
 
 FetchTime FetchSparse(const FetchLayer& layer, double ratio) {
   return {.layer = Max(ratio / 2 * layer.kv_transfer, layer.dense + ratio * layer.attention),

@@ -33,9 +33,9 @@ struct FetchTime {
 FetchTime FetchHeads(const FetchLayer& layer);
 
 // K and V of a share x of the tokens are computed again from their activations:
-// x A + max(x F, (1 - x) K), for x up to `share_max` (prompts, in the paper's setting). `share` is
-// x.
-FetchTime FetchRecompute(const FetchLayer& layer, double share_max);
+// x A + max(x F, (1 - x) K), for x up to `share_max` (prompts, in the paper's setting); where
+// several lanes share the link the longer of link and device, as with FetchHybrid(). `share` is x.
+FetchTime FetchRecompute(const FetchLayer& layer, double share_max, double lanes);
 
 // A share x of the tokens is held as activations, chosen so that link and device are busy equally
 // long. `share` is x.

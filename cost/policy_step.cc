@@ -18,10 +18,10 @@ constexpr double kExchangeSeconds = 40e-6;
 // bound at 16 rows of 1024 tokens, 6% at 1536 (docs/lab/2026-11.md, pipeline).
 constexpr double kUnhidden = 0.2;
 
-FetchTime FetchTimeOf(KvPolicy policy, const FetchLayer& layer) {
+FetchTime FetchTimeOf(KvPolicy policy, const FetchLayer& layer, double lanes) {
   switch (policy) {
     case KvPolicy::kFetchRecompute:
-      return FetchRecompute(layer, /*share_max=*/1);
+      return FetchRecompute(layer, /*share_max=*/1, lanes);
     case KvPolicy::kFetchHybrid:
       return FetchHybrid(layer);
     default:
@@ -106,11 +106,13 @@ PolicyStep FetchStep(KvPolicy policy, const PolicyCompute& compute, const Policy
   const double kv = BytesOf(model, load) / pools.link;
   const double activations = tokens * model.activation_bytes_per_token / pools.link;
   const double making = tokens * layers * times.make_seconds;
-  const FetchTime time = FetchTimeOf(policy, {.kv_transfer = {kv / layers},
-                                              .activation_transfer = {activations / layers},
-                                              .kv_generation = {making / layers},
-                                              .dense = {step.dense / layers},
-                                              .attention = {step.attention / layers}});
+  const FetchTime time = FetchTimeOf(policy,
+                                     {.kv_transfer = {kv / layers},
+                                      .activation_transfer = {activations / layers},
+                                      .kv_generation = {making / layers},
+                                      .dense = {step.dense / layers},
+                                      .attention = {step.attention / layers}},
+                                     std::min<double>(lanes, load.rows));
   step.seconds = layers * (time.layer.value + kExchangeSeconds);
   step.share = time.share;
   step.transfer = time.share * activations + (1 - time.share) * kv;

@@ -112,10 +112,11 @@ StepTimes RemoteStep(const ModelShape& shape, const Cluster& cluster, const Step
   return times;
 }
 
-FetchTime FetchSeconds(KvPolicy policy, const FetchLayer& layer, double prompt_share) {
+FetchTime FetchSeconds(KvPolicy policy, const FetchLayer& layer, double prompt_share,
+                       double lanes) {
   switch (policy) {
     case KvPolicy::kFetchRecompute:
-      return FetchRecompute(layer, prompt_share);
+      return FetchRecompute(layer, prompt_share, lanes);
     case KvPolicy::kFetchHybrid:
       return FetchHybrid(layer);
     case KvPolicy::kFetchSparse:
@@ -144,7 +145,7 @@ StepTimes FetchStep(const ModelShape& shape, const Cluster& cluster, const StepL
                                     KvBytesRead(shape, lane) * share)};
   const double prompt_share =
       lane.context > 0 ? std::min(1.0, lane.prompt_length / lane.context) : 0;
-  const FetchTime fetched = FetchSeconds(cluster.policy, layer, prompt_share);
+  const FetchTime fetched = FetchSeconds(cluster.policy, layer, prompt_share, cluster.lanes);
   times.attention = layer.attention;
   times.network = layer.kv_transfer;
   const Estimate layers = Real(shape.layers) * fetched.layer;

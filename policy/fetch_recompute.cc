@@ -8,23 +8,49 @@
 
 namespace lamina::policy {
 
+namespace {
+
+using Seconds = double (*)(const RecomputeProfile&, uint64_t, uint64_t);
+
+// Next to the kink, or at an end.
+RecomputeSplit Best(const RecomputeProfile& profile, uint64_t tokens, double kink,
+                    Seconds seconds_of) {
+  const auto below =
+      static_cast<uint64_t>(std::clamp(kink, 0.0, 1.0) * static_cast<double>(tokens));
+  RecomputeSplit best{.seconds = seconds_of(profile, tokens, 0)};
+  for (const uint64_t candidate : {below, std::min(tokens, below + 1), tokens}) {
+    const double seconds = seconds_of(profile, tokens, candidate);
+    if (seconds < best.seconds) {
+      best = {.recomputed = candidate, .seconds = seconds};
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
 double RecomputeSeconds(const RecomputeProfile& profile, uint64_t tokens, uint64_t recomputed) {
   const auto made = static_cast<double>(recomputed);
   const auto fetched = static_cast<double>(tokens - recomputed);
   return profile.activation * made + std::max(profile.make * made, profile.kv * fetched);
 }
 
+double RecomputeSecondsOfLanes(const RecomputeProfile& profile, uint64_t tokens,
+                               uint64_t recomputed) {
+  const auto made = static_cast<double>(recomputed);
+  const auto fetched = static_cast<double>(tokens - recomputed);
+  return std::max(profile.activation * made + profile.kv * fetched, profile.make * made);
+}
+
 RecomputeSplit BestRecomputeSplit(const RecomputeProfile& profile, uint64_t tokens) {
-  const double kink = profile.kv / (profile.kv + profile.make) * static_cast<double>(tokens);
-  const uint64_t below = std::min(tokens, static_cast<uint64_t>(kink));
-  RecomputeSplit best{.seconds = RecomputeSeconds(profile, tokens, 0)};
-  for (const uint64_t candidate : {below, std::min(tokens, below + 1), tokens}) {
-    const double seconds = RecomputeSeconds(profile, tokens, candidate);
-    if (seconds < best.seconds) {
-      best = {.recomputed = candidate, .seconds = seconds};
-    }
-  }
-  return best;
+  return Best(profile, tokens, profile.kv / (profile.kv + profile.make), RecomputeSeconds);
+}
+
+RecomputeSplit BestRecomputeSplitOfLanes(const RecomputeProfile& profile, uint64_t tokens) {
+  const double slope = profile.kv + profile.make - profile.activation;
+  // Without one, nothing is gained, or everything.
+  const double kink = slope > 0 ? profile.kv / slope : 0;
+  return Best(profile, tokens, kink, RecomputeSecondsOfLanes);
 }
 
 std::string DescribeRecompute(const RecomputeProfile& profile, double share) {

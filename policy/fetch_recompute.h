@@ -3,11 +3,17 @@
 // Policy fetch_recompute (KVPR, kvpr.txt 3): K and V of the first l of s tokens are computed again
 // from their activations, which come first, while K and V of the other s - l are on the link.
 //
-//   t(l) = A l + max(F l, K (s - l))        column by column: activations cross the link too
+//   t(l) = A l + max(F l, K (s - l))        one lane; activations cross the link too
+//   t(l) = max(A l + K (s - l), F l)        several lanes
 //
 // with A, K the seconds that the link needs for the activation, or for K and V, of one token, and F
-// those that the device needs to make K and V of one. t falls up to the kink l = K s / (F + K) if A
-// < K, and grows behind it, so that the best integer is next to the kink, or at an end.
+// those that the device needs to make K and V of one. In the paper a layer's activations come
+// before anything is made of them, and the device waits for them. Where several lanes share the
+// link, those of one come while K and V of another are made, so that the longer of link and device
+// is all that a layer takes.
+//
+// If A < K, t falls up to the kink l = K s / (F + K), with several lanes K s / (F + K - A), and
+// grows behind it, so that the best integer is next to the kink, or at an end.
 //
 // Where an activation has as many bytes as K and V (grouped queries), nothing is gained: l = 0.
 //
@@ -27,8 +33,10 @@ struct RecomputeProfile {
   double make = 0;        // F
 };
 
-// t(l).  Requires: recomputed <= tokens.
+// t(l) of one lane, or of each of several.  Requires: recomputed <= tokens.
 double RecomputeSeconds(const RecomputeProfile& profile, uint64_t tokens, uint64_t recomputed);
+double RecomputeSecondsOfLanes(const RecomputeProfile& profile, uint64_t tokens,
+                               uint64_t recomputed);
 
 struct RecomputeSplit {
   uint64_t recomputed = 0;  // l
@@ -38,6 +46,7 @@ struct RecomputeSplit {
 // The l in [0, tokens] with the least t(l); of several the least.
 // Requires: profile.kv + profile.make > 0.
 RecomputeSplit BestRecomputeSplit(const RecomputeProfile& profile, uint64_t tokens);
+RecomputeSplit BestRecomputeSplitOfLanes(const RecomputeProfile& profile, uint64_t tokens);
 
 // For people: "38% of tokens recomputed: a token's K and V take 2.1 us on the link, its activation
 // 1.0 us, making them 1.3 us", or why none are.

@@ -37,9 +37,10 @@ class FetchRecompute final : public FetchPlanning {
     const policy::RecomputeProfile profile{.activation = bytes_.activation / rates.bytes_per_second,
                                            .kv = bytes_.kv / rates.bytes_per_second,
                                            .make = rates.recompute_seconds};
-    const double share =
-        static_cast<double>(policy::BestRecomputeSplit(profile, step.tokens).recomputed) /
-        static_cast<double>(step.tokens);
+    const policy::RecomputeSplit split =
+        step.lanes > 1 ? policy::BestRecomputeSplitOfLanes(profile, step.tokens)
+                       : policy::BestRecomputeSplit(profile, step.tokens);
+    const double share = static_cast<double>(split.recomputed) / static_cast<double>(step.tokens);
     return {.recomputed = static_cast<uint32_t>(share * plan::kRecomputeUnit),
             .why = policy::DescribeRecompute(profile, share)};
   }

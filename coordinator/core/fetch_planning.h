@@ -33,6 +33,7 @@ struct FetchShare {
 struct FetchStep {
   plan::AttentionPath path = plan::AttentionPath::kRemote;  // Their path.
   uint64_t tokens = 0;                                      // What they see together.
+  uint32_t lanes = 1;  // Lanes of the path that have rows, this one among them.
 };
 
 class FetchPlanning {

@@ -392,10 +392,14 @@ bool StepMaker::Close(OpenStep& open, const cost::LinkCosts& link, const cost::L
 
 // The words of a step whose path has something to choose stay until another one has.
 void StepMaker::PlanFetching(OpenStep& open) {
-  const FetchShare share =
-      fetching_->Plan({.path = open.path.value_or(plan::AttentionPath::kRemote),
-                       .tokens = places_.lanes[open.plan.lane].context_tokens_all},
-                      fetch_rates_);
+  const plan::AttentionPath path = open.path.value_or(plan::AttentionPath::kRemote);
+  uint32_t lanes = 0;
+  for (uint32_t lane = 0; lane < places_.lanes.size(); ++lane) {
+    lanes += !places_.lanes[lane].running.empty() && places_.lanes.PathOf(lane) == path ? 1 : 0;
+  }
+  const FetchShare share = fetching_->Plan(
+      {.path = path, .tokens = places_.lanes[open.plan.lane].context_tokens_all, .lanes = lanes},
+      fetch_rates_);
   open.plan.recomputed = share.recomputed;
   if (!share.why.empty()) {
     fetch_share_ = share;

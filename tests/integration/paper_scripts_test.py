@@ -57,6 +57,11 @@ class FormulaTest(unittest.TestCase):
             self.assertAlmostEqual(shared.split_time(c), min(times), places=3)
             self.assertAlmostEqual(shared.split_share(c), times.index(min(times)) / self.TOKENS, places=3)
 
+    def test_the_best_split_of_several_lanes_is_that_of_brute_force(self):
+        for c in RATIOS:
+            times = [max(0.5 * split + self.TOKENS - split, c * split) / self.TOKENS for split in range(self.TOKENS + 1)]
+            self.assertAlmostEqual(shared.split_time_of_lanes(c), min(times), places=3)
+
     def test_the_gain_with_streamed_weights_is_that_of_brute_force(self):
         for c in RATIOS:
             for kv in (0.25, 1, 8):

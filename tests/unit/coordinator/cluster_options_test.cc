@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "plan/step_plan.h"
 #include "planner/scheduler_options.h"
 #include "tests/support/random_model.h"
 
@@ -123,6 +124,12 @@ TEST(EngineOptionsOfTest, RecomputationIsAPathOfItsOwn) {
   const core::FetchShare share =
       planning->Plan({.path = plan::AttentionPath::kRecompute, .tokens = 1000}, rates);
   EXPECT_GT(share.recomputed, 0u);
+  // Making K and V of a token takes a quarter of what they take on the link.
+  const core::FetchRates quarter = {.bytes_per_second = 1024, .recompute_seconds = 0.25};
+  core::FetchStep step = {.path = plan::AttentionPath::kRecompute, .tokens = 1000};
+  EXPECT_EQ(planning->Plan(step, quarter).recomputed, plan::kRecomputeUnit * 4 / 5);
+  step.lanes = 2;  // Then one makes them while the other's come.
+  EXPECT_EQ(planning->Plan(step, quarter).recomputed, plan::kRecomputeUnit);
   for (const plan::AttentionPath other :
        {plan::AttentionPath::kRemote, plan::AttentionPath::kFetch}) {
     EXPECT_EQ(planning->Plan({.path = other, .tokens = 1000}, rates).recomputed, 0u);

@@ -14,12 +14,23 @@ FetchLayer MultiHead(double c) {
 
 TEST(KvPoliciesTest, RecomputationIsTheClosedForm) {
   for (const double c : {0.0, 0.25, 1.0, 4.0}) {
-    EXPECT_NEAR(FetchRecompute(MultiHead(c), 1).layer.value, (0.5 + c) / (1 + c), 1e-12) << c;
+    EXPECT_NEAR(FetchRecompute(MultiHead(c), 1, 1).layer.value, (0.5 + c) / (1 + c), 1e-12) << c;
   }
 }
 
+// While K and V of one lane are made, those of others come.
+TEST(KvPoliciesTest, SeveralLanesTakeTheLongerOfLinkAndDevice) {
+  for (const double c : {0.0, 0.25, 0.5}) {
+    const FetchTime time = FetchRecompute(MultiHead(c), 1, 2);
+    EXPECT_NEAR(time.layer.value, 0.5, 1e-12) << c;
+    EXPECT_NEAR(time.share, 1, 1e-12) << c;
+  }
+  EXPECT_NEAR(FetchRecompute(MultiHead(1), 1, 2).layer.value, 2.0 / 3, 1e-12);
+  EXPECT_NEAR(FetchRecompute(MultiHead(0.25), 0.4, 2).layer.value, 0.8, 1e-12);
+}
+
 TEST(KvPoliciesTest, RecomputationIsBoundedByThePrompt) {
-  const FetchTime time = FetchRecompute(MultiHead(0.25), 0.4);
+  const FetchTime time = FetchRecompute(MultiHead(0.25), 0.4, 1);
   EXPECT_DOUBLE_EQ(time.share, 0.4);
   EXPECT_DOUBLE_EQ(time.layer.value, 0.4 * 0.5 + 0.6);
 }
@@ -27,8 +38,8 @@ TEST(KvPoliciesTest, RecomputationIsBoundedByThePrompt) {
 TEST(KvPoliciesTest, GroupedModelsRecomputeNothing) {
   const FetchLayer layer = {
       .kv_transfer = {1}, .activation_transfer = {1.5}, .kv_generation = {0.1}};
-  EXPECT_EQ(FetchRecompute(layer, 1).share, 0);
-  EXPECT_EQ(FetchRecompute(layer, 1).layer.value, 1);
+  EXPECT_EQ(FetchRecompute(layer, 1, 1).share, 0);
+  EXPECT_EQ(FetchRecompute(layer, 1, 1).layer.value, 1);
 }
 
 TEST(KvPoliciesTest, HybridGainsAreTheClosedForm) {

@@ -17,22 +17,47 @@ double Draw(Prng& random) {  // From 1e-3 to 1e3.
 }
 
 // Every l is tried.
-TEST(BestRecomputeSplitTest, IsTheBestOfAll) {
+template <typename Seconds, typename Best>
+void ExpectTheBestOfAll(const Seconds& seconds_of, const Best& best_of) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     Prng random(seed);
     const RecomputeProfile profile{.activation = random.Below(4) == 0 ? 0 : Draw(random),
                                    .kv = Draw(random),
                                    .make = Draw(random)};
     const uint64_t tokens = random.Below(200);
-    double best = RecomputeSeconds(profile, tokens, 0);
+    double best = seconds_of(profile, tokens, 0);
     for (uint64_t l = 1; l <= tokens; ++l) {
-      best = std::min(best, RecomputeSeconds(profile, tokens, l));
+      best = std::min(best, seconds_of(profile, tokens, l));
     }
-    const RecomputeSplit split = BestRecomputeSplit(profile, tokens);
+    const RecomputeSplit split = best_of(profile, tokens);
     ASSERT_LE(split.recomputed, tokens);
-    EXPECT_EQ(split.seconds, RecomputeSeconds(profile, tokens, split.recomputed));
+    EXPECT_EQ(split.seconds, seconds_of(profile, tokens, split.recomputed));
     EXPECT_LE(split.seconds, best) << "seed " << seed << " tokens " << tokens;
   }
+}
+
+TEST(BestRecomputeSplitTest, IsTheBestOfAll) {
+  ExpectTheBestOfAll(RecomputeSeconds, BestRecomputeSplit);
+}
+
+TEST(BestRecomputeSplitTest, IsTheBestOfAllWithSeveralLanes) {
+  ExpectTheBestOfAll(RecomputeSecondsOfLanes, BestRecomputeSplitOfLanes);
+}
+
+// Link and device are busy at once: everything is made again where that takes no longer than
+// activations do, half of full transfer; with c = 1 two thirds, as under policy fetch_hybrid.
+TEST(BestRecomputeSplitTest, SeveralLanesHideOneAnother) {
+  const uint64_t tokens = 999999;
+  for (const double c : {0.125, 0.25, 0.5}) {
+    const RecomputeSplit split =
+        BestRecomputeSplitOfLanes({.activation = 0.5, .kv = 1, .make = c}, tokens);
+    EXPECT_EQ(split.recomputed, tokens) << "c " << c;
+    EXPECT_DOUBLE_EQ(split.seconds, 0.5 * tokens) << "c " << c;
+  }
+  const RecomputeSplit split =
+      BestRecomputeSplitOfLanes({.activation = 0.5, .kv = 1, .make = 1}, tokens);
+  EXPECT_EQ(split.recomputed, tokens / 3 * 2);
+  EXPECT_NEAR(split.seconds, tokens / 1.5, 1);
 }
 
 // Closed forms of multi-head models, whose activations have half the bytes of K and V: with c the
