@@ -16,6 +16,9 @@ namespace lamina {
 
 using TokenId = int32_t;
 
+// How many tokens a request gets at most that does not say how many it wants.
+inline constexpr uint32_t kMaxTokensDefault = 512;
+
 struct SamplingParams {
   float temperature = 0.0f;  // >= 0; 0 is greedy: the smallest id among the largest logits.
   uint32_t top_k = 0;        // Keep the k most likely; 0 keeps all.

@@ -28,6 +28,7 @@
 #include "config/cuda_host.h"
 #include "config/memory_cores.h"
 #include "config/replicas.h"
+#include "control/node_handler.h"
 #include "control/node_link_service.h"
 #include "daemon/daemon.h"
 #include "daemon/http_server.h"
@@ -262,7 +263,8 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
        .device = node->device,
        .capacity_bytes = node->capacity_bytes,
        .bandwidth_bytes_per_second = bandwidth,
-       .kernels = weights.empty() ? description : absl::StrCat(description, ", weights ", weights),
+       .kernels = weights.empty() ? description
+                                  : absl::StrCat(description, control::kWeightsWord, weights),
        .fast_attention = node->device == "cpu" && compute_type == DType::kBF16
                              ? kernels::FastAttention()
                              : AttentionArithmetic::kCanonical,

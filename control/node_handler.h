@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "plan/epoch_config.h"
 #include "plan/policy_times.h"
 #include "plan/stages.h"
@@ -42,6 +43,10 @@ struct PreparedNode {
   // before, slots hold what they held. 0: not known.
   uint64_t kv_arena = 0;
 };
+
+// Stands in NodeIdentity::kernels of a compute node between the loop of its dense layers, which
+// decides on bits, and how it holds weights, which does not.
+inline constexpr absl::string_view kWeightsWord = ", weights ";
 
 // What a node says of itself when it joins.
 struct NodeIdentity {

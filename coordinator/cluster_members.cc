@@ -244,6 +244,7 @@ void ClusterMembers::Joined(const NodeHello& hello, std::shared_ptr<NodePort> po
   const control::NodeIdentity& identity = hello.identity;
   const std::string& name = identity.name;
   absl::Status status = admission_.Check(hello, membership_.HoldsKv(name));
+  status.Update(admission_.CheckShards(hello, nodes_));
   const bool loads = !identity.is_memory && splits_.JoinsLoaded(name);
   if (status.ok() && loads && nodes_.Find(name) != nullptr) {
     status = absl::AlreadyExistsError(

@@ -511,6 +511,7 @@ absl::StatusOr<EngineOptions> EngineOptionsOf(const ClusterConfig& config,
   LAMINA_RETURN_IF_ERROR(SettlePartition(config, options));
   LAMINA_RETURN_IF_ERROR(CheckWindows(config, options, model.width));
   options.part_row_bytes = model.width * sizeof(float);
+  options.has_experts = model.experts > 0;
   if (options.policy_auto.has_value()) {
     LAMINA_ASSIGN_OR_RETURN(options.policy_auto->policies, WeighPolicies(config, graph, model));
     UseActivations(options);

@@ -114,10 +114,9 @@ void AddRequestFamilies(MetricsPage& page, Engine& engine, const EngineStatus& s
 }
 
 void AddFailures(MetricsPage& page, const RequestMetrics& metrics) {
-  for (const absl::StatusCode code :
-       {absl::StatusCode::kInvalidArgument, absl::StatusCode::kResourceExhausted,
-        absl::StatusCode::kUnavailable, absl::StatusCode::kAlreadyExists,
-        absl::StatusCode::kInternal}) {
+  // All from the start: a rate does not see a count that begins at 1.
+  for (size_t index = 1; index < RequestMetrics::kCodes; ++index) {  // 0 is OK.
+    const auto code = static_cast<absl::StatusCode>(index);
     page.Counter("lamina_requests_failed_total",
                  "Requests that were refused or ended with an error, by its code.",
                  {{"code", absl::AsciiStrToLower(absl::StatusCodeToString(code))}},

@@ -33,8 +33,6 @@ namespace lamina::coordinator {
 
 class Engine {
  public:
-  static constexpr uint32_t kMaxTokensDefault = 512;
-
   // The tokenizer must outlive the engine.
   Engine(const EngineOptions& options, const model::Tokenizer& tokenizer, const Clock& clock);
   ~Engine();

@@ -80,6 +80,7 @@ struct EngineOptions {
   std::vector<double> slice_costs;       // [layers + 1], in weights; for `replicas`.
   plan::ShardCosts shard_costs;          // For replicas of several shards.
   double part_row_bytes = 0;             // Bytes of a row between nodes of `replicas`.
+  bool has_experts = false;              // The model is a mixture of experts.
   uint32_t vocabulary = 0;
   std::string model_fingerprint;
   std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.

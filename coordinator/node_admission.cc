@@ -4,9 +4,11 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "common/version.h"
+#include "control/node_handler.h"
 #include "coordinator/core/sequence_kv.h"
 #include "plan/policy_times.h"
 #include "plan/slot_kinds.h"
@@ -15,6 +17,12 @@ namespace lamina::coordinator {
 namespace {
 
 constexpr uint64_t kSlotsMax = uint64_t{1} << 31;
+
+// The loop of a compute node's dense layers.
+absl::string_view LoopOf(const NodeHello& hello) {
+  const absl::string_view kernels = hello.identity.kernels;
+  return kernels.substr(0, kernels.find(control::kWeightsWord));
+}
 
 }  // namespace
 
@@ -45,6 +53,34 @@ absl::Status NodeAdmission::Check(const NodeHello& hello, bool holds_kv) const {
     LAMINA_RETURN_IF_ERROR(plan::CheckPolicyTimes(identity.policy_times));
   }
   return CheckRoom(hello, holds_kv);
+}
+
+absl::Status NodeAdmission::CheckShards(const NodeHello& hello,
+                                        const AttachedNodes& attached) const {
+  const std::string& name = hello.identity.name;
+  if (!options_.has_experts || hello.identity.is_memory) {
+    return absl::OkStatus();
+  }
+  for (const ReplicaOptions& replica : options_.replicas) {
+    const auto found = std::find(replica.nodes.begin(), replica.nodes.end(), name);
+    if (found == replica.nodes.end()) {
+      continue;
+    }
+    const size_t first =
+        static_cast<size_t>(found - replica.nodes.begin()) / replica.shards * replica.shards;
+    for (size_t i = first; i < first + replica.shards && i < replica.nodes.size(); ++i) {
+      const AttachedNode* other = attached.Find(replica.nodes[i]);
+      if (replica.nodes[i] != name && other != nullptr && LoopOf(other->hello) != LoopOf(hello)) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "compute node ", name, " has the kernels '", LoopOf(hello), "', and ", replica.nodes[i],
+            ", another shard of its stage of replica '", replica.name, "', '", LoopOf(other->hello),
+            "': shards of a mixture of experts need processors of one class, since each chooses "
+            "the experts of a row by itself; put both on such processors, or let one node hold "
+            "the stage"));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status NodeAdmission::CheckMeasured(const std::string& name,

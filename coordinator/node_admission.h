@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // NodeAdmission: whether a node that says Hello can serve this cluster: version, model, room for
-// KV, what policy auto wants to know. Whether it is named in the cluster file is
+// KV, what policy auto wants to know, loops of shards. Whether it is named in the cluster file is
 // core/membership.h's.
 //
 // Determinism: same arguments, same answer.
@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "coordinator/attached_nodes.h"
 #include "coordinator/engine_options.h"
 #include "coordinator/node_port.h"
 
@@ -30,6 +31,11 @@ class NodeAdmission {
   //                              need of the node; nothing measured under policy auto.
   //         kInvalidArgument     times under policy auto that cannot be.
   absl::Status Check(const NodeHello& hello, bool holds_kv) const;
+
+  // Shards of a stage each choose the experts of a row by themselves, and agree where their dense
+  // layers have the same bits.
+  // Errors: kFailedPrecondition  another shard that is attached has another loop; names both.
+  absl::Status CheckShards(const NodeHello& hello, const AttachedNodes& attached) const;
 
   // What a compute node has measured for policy auto, which needs it.
   // Errors: kFailedPrecondition  nothing, under policy auto; kInvalidArgument  times that cannot

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -18,6 +19,8 @@ namespace lamina::coordinator {
 
 class RequestMetrics {
  public:
+  static constexpr size_t kCodes = 17;  // So many has absl::StatusCode, OK included.
+
   RequestMetrics();
 
   // All times in seconds. A choice counts as a request of its own, as clients see its times.
@@ -41,7 +44,6 @@ class RequestMetrics {
   uint64_t failures(absl::StatusCode code) const;
 
  private:
-  static constexpr size_t kCodes = 17;
   std::array<std::atomic<uint64_t>, kCodes> failures_{};
 };
 

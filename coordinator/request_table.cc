@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/sampling_params.h"
 #include "common/status_macros.h"
 #include "coordinator/beam_request.h"
-#include "coordinator/engine.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -141,7 +141,7 @@ std::string RequestTable::NewId() {
 core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_t choice) const {
   const GenerateSpec& spec = request.spec;
   const auto prompt = static_cast<uint32_t>(spec.prompt.size());
-  const uint32_t wanted = spec.max_tokens != 0 ? spec.max_tokens : Engine::kMaxTokensDefault;
+  const uint32_t wanted = spec.max_tokens != 0 ? spec.max_tokens : kMaxTokensDefault;
   core::SequenceRequest sequence{
       .id = request.choices[choice].sequence,
       .fork_of = choice == 0 ? 0 : request.choices[0].sequence,

@@ -28,7 +28,7 @@ done
 if ! command -v nvcc > /dev/null || ! nvcc --version | grep 'release 1[3-9]' > /dev/null; then
   found=$(command -v nvcc || echo 'none')
   [[ ${LAMINA_REQUIRE_CUDA:-0} != 1 ]] || fail "nvcc 13 or later is not on the PATH (found: $found)"
-  say "left out: the CUDA kernels and cuda_gpu_test are not compiled; nvcc 13 or later is not on the PATH (found: $found)"
+  say "left out: the CUDA kernels, cuda_gpu_test, cuda_node_gpu_test and cuda_ipc_gpu_test are not compiled; nvcc 13 or later is not on the PATH (found: $found)"
   exit 0
 fi
 "$REPO/deploy/build.sh" --preset cuda --target lamina_gpu_tests --target lamina-gpu-bench --target lamina-compute --target lamina-memory "${arguments[@]}"

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/host_port.h"
+#include "common/sampling_params.h"
 #include "common/status_macros.h"
 #include "common/trace_context.h"
 
@@ -64,7 +65,9 @@ void AddDrawFlags(CLI::App* command, client::GenerateOptions& o) {
 void AddGenerationFlags(CLI::App* command, client::GenerateOptions& o) {
   command
       ->add_option("--max-tokens", o.max_tokens,
-                   "Tokens to generate at most (default: to the sequence limit, at most 512)")
+                   absl::StrCat("Tokens to generate at most (default: to the sequence limit, at "
+                                "most ",
+                                kMaxTokensDefault, ")"))
       ->transform(Whole(1, 1 << 20))
       ->type_name("N");
   AddDrawFlags(command, o);

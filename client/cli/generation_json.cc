@@ -2,13 +2,9 @@
 #include "client/cli/generation_json.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/sampling_params.h"
 
 namespace lamina::cli {
-namespace {
-
-constexpr uint32_t kMaxTokensDefault = 512;  // The server's.
-
-}  // namespace
 
 void Choice::Add(const client::Chunk& chunk) {
   request_id = chunk.request_id;

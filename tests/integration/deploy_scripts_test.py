@@ -7,6 +7,7 @@ Each test has a copy of the scripts, in a folder whose name has a space.
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -60,6 +61,30 @@ folder.mkdir(parents=True, exist_ok=True)
 if failed:
     (folder / "LastTestsFailed.log").write_text("\\n".join(failed) + "\\n")
 sys.exit(8 if failed else 0)
+"""
+
+# As of Slurm 22.05. Host n1 has two GPUs of the job, n2 has one, n3 none.
+SCONTROL = """#!/bin/bash
+[[ $1 != --details ]] || exec cat '{folder}/job'
+case $3 in
+  'n[1-3]') printf '%s\\n' n1 n2 n3 ;;
+  'n[4-5]') printf '%s\\n' n4 n5 ;;
+  *) echo "$3" ;;
+esac
+"""
+SLURM_JOB = """JobId=7 HetJobId=7 HetJobOffset=0 JobName=lamina
+   NodeList=n[1-3]
+   NumNodes=3 NumCPUs=12 NumTasks=3 CPUs/Task=1 ReqB:S:C:T=0:0:*:*
+   JOB_GRES=gpu:a100:3,nic:1
+     Nodes=n1 CPU_IDs=0-3 Mem=1500 GRES=gpu:a100:2(IDX:0,3),nic:1(IDX:0)
+     Nodes=n2 CPU_IDs=0-3 Mem=1500 GRES=gpu:1(IDX:5)
+     Nodes=n3 CPU_IDs=0-3 Mem=1500 GRES=
+   MinCPUsNode=1 MinMemoryNode=1500M MinTmpDiskNode=0
+
+JobId=8 HetJobId=7 HetJobOffset=1 JobName=lamina
+   NodeList=n[4-5]
+   JOB_GRES=gpu:8
+     Nodes=n[4-5] CPU_IDs=0-7 Mem=1000 GRES=gpu:4(IDX:0-3)
 """
 
 # The C library and the C++ runtime.
@@ -281,6 +306,32 @@ class DeployScriptsTest(unittest.TestCase):
                                   capture_output=True, text=True)
             self.assertEqual(done.returncode, status)
             self.assertIn("no-such-program missing: deploy/install_packages.sh --cluster-tests", done.stdout)
+
+    def slurm_cluster_file(self, job, **more):
+        self.write(self.path / "scontrol", SCONTROL.format(folder=self.folder))
+        (self.folder / "job").write_text(job)
+        allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST_HET_GROUP_0": "n[1-3]", "SLURM_JOB_NODELIST_HET_GROUP_1": "n[4-5]",
+                      "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_0": "4(x3)", "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_1": "8(x2)",
+                      "SLURM_MEM_PER_NODE_HET_GROUP_1": "1000", **more}
+        return subprocess.run([sys.executable, "-B", str(self.repository / "deploy/slurm/cluster_file.py"), "--model", "m", "--token", "t"],
+                              env={**os.environ, "PATH": f"{self.path}:{os.environ['PATH']}", **allocation}, capture_output=True, text=True,
+                              timeout=120)
+
+    def test_each_gpu_of_a_slurm_job_has_a_compute_node(self):
+        made = self.slurm_cluster_file(SLURM_JOB, SLURM_GPUS_HET_GROUP_0="3")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        nodes = json.loads(made.stdout)
+        self.assertEqual([(n["name"], n["host"], n["threads"], n["device"]) for n in nodes["compute"]],
+                         [("c0", "n1", 2, "cuda:0"), ("c1", "n1", 2, "cuda:1"), ("c2", "n2", 4, "cuda:0"), ("c3", "n3", 4, "cpu")])
+        self.assertEqual([(n["name"], n["host"], n["threads"], n["capacity"]) for n in nodes["memory"]],
+                         [("m0", "n4", 8, "800MiB"), ("m1", "n5", 8, "800MiB")])
+
+        without = re.sub("GRES=gpu.*", "GRES=", SLURM_JOB)
+        made = self.slurm_cluster_file(without)
+        self.assertEqual([n["device"] for n in json.loads(made.stdout)["compute"]], ["cpu"] * 3)
+        refused = self.slurm_cluster_file(without, SLURM_GPUS_PER_NODE_HET_GROUP_0="a100:1")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("asked for GPUs", refused.stderr)
 
     def test_packages_wait_for_others_who_install(self):
         self.write(self.path / "apt-get", APT_GET)

@@ -135,6 +135,17 @@ class ManifestTest(unittest.TestCase):
         self.assertEqual(sum("nvidia.com/gpu" in limits for limits in asked["gpu"]), 1)
         self.assertEqual(sum("rdma/hca_shared_devices_a" in limits for limits in asked["rdma"]), 3)
 
+    def test_each_image_is_built_by_a_command_of_the_docs(self):
+        page = (harness.REPO / "docs/clusters.md").read_text()
+        built = {image: harness.REPO / file for file, image in re.findall(r"(?m)^podman build -f (\S+) -t (\S+) \.", page)}
+        for overlay in OVERLAYS:
+            for name, pod in pods_of(render(overlay)):
+                image = pod["containers"][0]["image"]
+                self.assertIn(image, built, f"{overlay} {name}")
+                text = built[image].read_text()
+                self.assertEqual("--preset cuda" in text, overlay == "gpu", image)
+                self.assertIn(pod["containers"][0]["command"][0].rpartition("/")[2], re.findall(r"--target (\S+)", text), image)
+
     def test_cluster_files_are_ours_and_name_the_pods(self):
         for overlay in OVERLAYS:
             documents = render(overlay)

@@ -47,6 +47,15 @@ class UnitsTest(unittest.TestCase):
                                    str(unit)], capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stdout[-400:])
 
+    def test_the_coordinator_has_a_folder_for_its_spans(self):
+        """That of the example in docs/clusters.md; all else is read-only, or goes with the unit."""
+        example = re.search("coordinator.spans: (/[a-z/]+)/[a-z]+[.]jsonl", (harness.REPO / "docs/clusters.md").read_text())[1]
+        for unit in UNITS:
+            text = unit.read_text()
+            self.assertIn("\nProtectSystem=strict\n", text, unit.name)
+            folders = ["/var/lib/" + name for name in re.findall("(?m)^StateDirectory=(.*)$", text)]
+            self.assertEqual(folders, [example] if "coordinator" in unit.name else [], unit.name)
+
     def test_stopping_takes_longer_than_draining(self):
         for unit in UNITS:
             seconds = int(re.search("TimeoutStopSec=([0-9]+)", unit.read_text())[1])

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hundreds of worlds, each another seed: every client sees exactly its tokens, every slot has one
-// owner, everything ends. On a failure the message says how to replay the seed. night.py runs many
-// more of them.
+// Some 12,900 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
+// tokens, every slot has one owner, everything ends. On a failure the message names the seed to
+// replay; the test's options say which words go with it. night.py runs many more of them.
 
 #include <gtest/gtest.h>
 

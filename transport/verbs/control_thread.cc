@@ -130,10 +130,13 @@ void ControlThread::FreeRegions() {
 }
 
 absl::StatusOr<QueueAddress> ControlThread::Greet(VerbsLink& link, const ControlAddress& at,
-                                                  uint16_t port) const {
-  LAMINA_ASSIGN_OR_RETURN(link.socket, ConnectToPeer(at, port, RealClock().Now() + kConnectWait));
+                                                  uint16_t port, Nanos deadline) const {
+  const auto within = [deadline](Nanos wait) {
+    return std::min(RealClock().Now() + wait, deadline);
+  };
+  LAMINA_ASSIGN_OR_RETURN(link.socket, ConnectToPeer(at, port, within(kConnectWait)));
   LAMINA_ASSIGN_OR_RETURN(const ControlFrame challenge,
-                          AwaitFrame(link.socket, RealClock().Now() + kAnswerWait));
+                          AwaitFrame(link.socket, within(kAnswerWait)));
   if (challenge.kind != ControlKind::kChallenge) {
     return absl::UnavailableError("what listens there does not challenge its senders");
   }
@@ -141,8 +144,7 @@ absl::StatusOr<QueueAddress> ControlThread::Greet(VerbsLink& link, const Control
       .kind = ControlKind::kHello, .owner = link.owner, .address = link.queue->address()};
   Prove(secret_, challenge, hello);
   link.socket.Send(hello);
-  LAMINA_ASSIGN_OR_RETURN(const ControlFrame answer,
-                          AwaitFrame(link.socket, RealClock().Now() + kAnswerWait));
+  LAMINA_ASSIGN_OR_RETURN(const ControlFrame answer, AwaitFrame(link.socket, within(kAnswerWait)));
   if (answer.kind != ControlKind::kWelcome) {
     return absl::UnavailableError(
         "another process than the owner listens there, or it refused this end (its log says why)");
@@ -172,8 +174,13 @@ absl::StatusOr<std::shared_ptr<VerbsLink>> ControlThread::Connect(const VerbsDes
   // The first address may be this host's own too, as that of Docker's bridge, or a stranger's.
   std::string tried;
   absl::StatusOr<QueueAddress> owner = absl::UnavailableError("it has no address");
+  const Nanos deadline = RealClock().Now() + limits_.reach_wait;
   for (const ControlAddress& address : addresses) {
-    owner = Greet(*link, address, descriptor.tcp_port);
+    if (RealClock().Now() >= deadline) {
+      absl::StrAppend(&tried, "; no time was left for its other addresses");
+      break;
+    }
+    owner = Greet(*link, address, descriptor.tcp_port, deadline);
     if (owner.ok()) {
       break;
     }

@@ -99,10 +99,11 @@ class ControlThread {
                 ControlListener listener);
   void Loop();
   void Wake() const;
-  // Connects a link to one of its owner's addresses and answers the challenge there. The owner's
-  // queue pair. Errors: kUnavailable: nobody, or not the owner, or it refuses this end.
-  absl::StatusOr<QueueAddress> Greet(VerbsLink& link, const ControlAddress& at,
-                                     uint16_t port) const;
+  // Connects a link to one of its owner's addresses and answers the challenge there, until
+  // `deadline` at the latest. The owner's queue pair. Errors: kUnavailable: nobody, or not the
+  // owner, or it refuses this end.
+  absl::StatusOr<QueueAddress> Greet(VerbsLink& link, const ControlAddress& at, uint16_t port,
+                                     Nanos deadline) const;
 
   // All with mutex_ held.
   void Accept();

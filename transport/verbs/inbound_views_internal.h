@@ -5,7 +5,7 @@
 // more than `views_max` of them.
 //
 // ControlLimits: what any peer may cost the control thread before it has proved to be a sender, and
-// after.
+// after, and what it may cost who sends to it.
 //
 // Threading: guarded by the control thread's mutex.
 
@@ -28,6 +28,10 @@ struct ControlLimits {
   size_t views_max = 4096;
   // Connections at the same time; one more is closed at once.
   size_t inbound_max = 4096;
+  // An owner is reached at one of its addresses within so long, or not at all, however many of them
+  // are silent. Who opens a region does not beat meanwhile, nor while it awaits the region itself
+  // for up to 10 s more, and is left out after 60 s without a beat.
+  Nanos reach_wait = Seconds(45);
 };
 
 class InboundViews {

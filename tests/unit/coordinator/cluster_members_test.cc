@@ -66,13 +66,14 @@ class ClusterMembersTest : public ::testing::Test {
     members_.emplace(options_, clock_, owner_);
   }
 
-  StubPort& Join(const std::string& name) {
+  StubPort& Join(const std::string& name, const std::string& kernels = "") {
     const bool is_memory = name[0] == 'm';
     ports_[name] = std::make_shared<StubPort>();
     members_->Joined({.identity = {.name = name,
                                    .is_memory = is_memory,
                                    .capacity_bytes = uint64_t{1} << 20,
                                    .bandwidth_bytes_per_second = 1e9,
+                                   .kernels = kernels,
                                    .model_fingerprint = is_memory ? "" : "model"},
                       .version = std::string(kVersion)},
                      ports_[name]);
@@ -139,6 +140,21 @@ TEST_F(ClusterMembersTest, ANodeThatIsNotNamedIsRefused) {
   SetOptions(Options());
   EXPECT_THAT(Join("m7").refused, ElementsAre(HasSubstr("m7")));
   EXPECT_EQ(members_->nodes().Find("m7"), nullptr);
+}
+
+TEST_F(ClusterMembersTest, AShardOfExpertsOnAProcessorOfAnotherClassIsRefused) {
+  EngineOptions options = Options();
+  options.nodes = {{.name = "c0", .replica = "r"},
+                   {.name = "c1", .replica = "r"},
+                   {.name = "m0", .is_memory = true}};
+  options.replicas = {{.name = "r", .nodes = {"c0", "c1"}, .shards = 2}};
+  options.has_experts = true;
+  SetOptions(options);
+  Join("c0", "loop A");
+  EXPECT_THAT(Join("c1", "loop B").refused, ElementsAre(HasSubstr("'loop B', and c0")));
+  EXPECT_EQ(members_->nodes().Find("c1"), nullptr);
+  EXPECT_THAT(Join("c1", "loop A").refused, IsEmpty());
+  EXPECT_NE(members_->nodes().Find("c1"), nullptr);
 }
 
 TEST_F(ClusterMembersTest, AnEpochOfThoseLeftFollowsALoss) {

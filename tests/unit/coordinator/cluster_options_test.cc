@@ -483,6 +483,17 @@ TEST(EngineOptionsOfTest, WindowsBeyondAllBoundsAreRefused) {
                 AllOf(HasSubstr("query windows would take"), HasSubstr("limits.running_max")));
 }
 
+TEST(EngineOptionsOfTest, TellsWhetherTheModelHasExperts) {
+  const auto config = ParseClusterConfig("model: m\n" + kTwoNodes, "test", {});
+  ASSERT_TRUE(config.ok()) << config.status();
+  for (const uint32_t experts : {0u, 4u}) {
+    const auto options = EngineOptionsOf(*config, GraphOf({kLayer, kLayer}),
+                                         {.width = 256, .vocabulary = 100, .experts = experts});
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->has_experts, experts > 0);
+  }
+}
+
 TEST(EngineOptionsOfTest, StagesThatTheModelDoesNotHaveAreRefused) {
   ExpectRefused(OptionsOf("compute: [{name: c0, replica: r, stage: 0, layers: 0-0}, "
                           "{name: c1, replica: r, stage: 1, layers: 1-2}]\n"

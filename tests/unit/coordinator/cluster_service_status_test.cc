@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "coordinator/coordinator_metrics.h"
 #include "tests/unit/coordinator/cluster_service_fixture.h"
 
 namespace lamina::coordinator {
@@ -71,6 +72,20 @@ TEST_F(ClusterServiceTest, RequestMetricsBearTheServedName) {
   ASSERT_TRUE(stub_->GetRequestMetrics(&context, {}, &response).ok());
 
   EXPECT_THAT(response.text(), HasSubstr("model_name=\"served\""));
+}
+
+TEST_F(ClusterServiceTest, FailedRequestsAreCountedByWhateverCodeTheyEndWith) {
+  engine_.NoteRefused("a", absl::DataLossError("damaged"));
+  engine_.NoteRefused("b", absl::DeadlineExceededError("late"));
+  engine_.NoteRefused("c", absl::DeadlineExceededError("late"));
+
+  const std::string page = MetricsText(engine_, "served", RealClock(), 0);
+
+  EXPECT_THAT(page, HasSubstr("lamina_requests_failed_total{code=\"data_loss\"} 1\n"));
+  EXPECT_THAT(page, HasSubstr("lamina_requests_failed_total{code=\"deadline_exceeded\"} 2\n"));
+  EXPECT_THAT(page, HasSubstr("lamina_requests_failed_total{code=\"invalid_argument\"} 0\n"));
+  EXPECT_THAT(page, HasSubstr("lamina_requests_failed_total{code=\"unauthenticated\"} 0\n"));
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("code=\"ok\"")));
 }
 
 // --- Timelines ---

@@ -189,5 +189,44 @@ TEST(NodeAdmissionTest, ARateThatCannotBeIsRefusedOfAMemoryNode) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// Replica r of two stages: shards c0 and c1 of the first, c2 and c3 of the second.
+EngineOptions InShards() {
+  EngineOptions options = Options();
+  options.replicas = {{.name = "r", .nodes = {"c0", "c1", "c2", "c3"}, .shards = 2}};
+  return options;
+}
+
+NodeHello Shard(const std::string& name, const std::string& kernels) {
+  NodeHello hello = Compute();
+  hello.identity.name = name;
+  hello.identity.kernels = kernels;
+  return hello;
+}
+
+TEST(NodeAdmissionTest, AShardOfExpertsOnAProcessorOfAnotherClassIsRefused) {
+  EngineOptions options = InShards();
+  options.has_experts = true;
+  const NodeAdmission admission(options);
+  AttachedNodes attached({}, 0);
+  EXPECT_TRUE(admission.CheckShards(Shard("c0", "loop A"), attached).ok());
+  attached.Add({.hello = Shard("c0", "loop A, weights 1 MiB of bf16"), .port = nullptr});
+  const absl::Status refused = admission.CheckShards(Shard("c1", "loop B"), attached);
+  ExpectRefused(refused, "compute node c1 has the kernels 'loop B', and c0");
+  ExpectRefused(refused, "'loop A': shards of a mixture of experts need processors of one class");
+
+  EXPECT_TRUE(admission.CheckShards(Shard("c1", "loop A, weights packed"), attached).ok())
+      << "how weights are held changes no bits";
+  EXPECT_TRUE(admission.CheckShards(Shard("c2", "loop B"), attached).ok()) << "another stage";
+  EXPECT_TRUE(admission.CheckShards(Shard("c0", "loop B"), attached).ok()) << "in its own place";
+  EXPECT_TRUE(admission.CheckShards(Memory(64 * 512), attached).ok());
+}
+
+TEST(NodeAdmissionTest, ShardsOfADenseModelMayBeOnProcessorsOfSeveralClasses) {
+  const EngineOptions options = InShards();
+  AttachedNodes attached({}, 0);
+  attached.Add({.hello = Shard("c0", "loop A"), .port = nullptr});
+  EXPECT_TRUE(NodeAdmission(options).CheckShards(Shard("c1", "loop B"), attached).ok());
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/sampling_params.h"
+
 namespace lamina::cli {
 namespace {
 
@@ -17,7 +19,7 @@ TEST(CutNoteTest, SaysWhatCutTheAnswer) {
   EXPECT_EQ(CutNote(answer, 8), "(cut at --max-tokens 8)");
   EXPECT_EQ(CutNote(answer, std::nullopt),
             "(cut after 8 tokens: the conversation may be no longer)");
-  answer.usage.completion_tokens = 512;
+  answer.usage.completion_tokens = kMaxTokensDefault;
   EXPECT_EQ(CutNote(answer, std::nullopt), "(cut at --max-tokens 512)");
 }
 

@@ -218,6 +218,26 @@ TEST_F(ControlThreadTest, AnOwnerIsFoundBehindAnAddressAtWhichAnotherProcessList
   EXPECT_TRUE(member->OpenView(**link, Lend()).ok());
 }
 
+// Connections are made, and nobody says anything there.
+TEST_F(ControlThreadTest, AddressesThatAreSilentHaveOneTimeTogether) {
+  ControlAddress elsewhere = kOwnHost;
+  elsewhere[15] = 2;
+  const auto silent = ListenForPeers(elsewhere);
+  ASSERT_TRUE(silent.ok()) << silent.status();
+  const auto member =
+      *ControlThread::Start(FakeLocal(1024), ClusterSecret(), {.reach_wait = Millis(50)});
+  VerbsDescriptor descriptor = member->self();
+  ++descriptor.host;
+  descriptor.tcp_port = silent->port;
+  descriptor.addresses = {elsewhere, elsewhere, elsewhere};
+
+  const absl::Status reached = member->Connect(descriptor).status();
+
+  EXPECT_TRUE(absl::IsUnavailable(reached)) << reached;
+  EXPECT_THAT(std::string(reached.message()),
+              testing::HasSubstr("; no time was left for its other addresses"));
+}
+
 // A port that is taken in IPv6 alone stands for a host that has none.
 TEST(ControlSocketTest, ListensAndConnectsByIpv4WhereThereIsNoIpv6) {
   const ControlSocket taken(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
