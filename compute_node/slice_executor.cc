@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "compute_node/slice_slots.h"
+#include "kernels/experts.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -50,8 +51,10 @@ absl::Status SliceExecutor::Prepare(size_t rows_max) {
         LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*linear, rows));
       }
       for (const kernels::Expert& expert : weight_source_.weights().experts(op)) {
-        LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*expert.gate_up, rows));
-        LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*expert.down, rows));
+        const size_t together = kernels::ExpertLayers::RowsTogetherMax(
+            rows, std::get<model::ExpertsOp>(program_.graph().ops[op].body).chosen);
+        LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*expert.gate_up, together));
+        LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*expert.down, together));
       }
     }
     return absl::OkStatus();
@@ -62,6 +65,25 @@ absl::Status SliceExecutor::Prepare(size_t rows_max) {
     LAMINA_RETURN_IF_ERROR(prepare(program_.AfterSend(slice), last ? tail_rows : rows_max));
   }
   return absl::OkStatus();
+}
+
+// Layers take turns with one memory for their experts, and these are alike.
+uint64_t SliceExecutor::ScratchBytes(size_t rows_max) const {
+  uint64_t of_experts = 0;
+  for (model::OpId op = 0; op < program_.graph().ops.size(); ++op) {
+    const absl::Span<const kernels::Expert> weights = weight_source_.weights().experts(op);
+    if (weights.empty()) {
+      continue;
+    }
+    const auto& experts = std::get<model::ExpertsOp>(program_.graph().ops[op].body);
+    const kernels::ExpertsShape shape = {.in = weights[0].gate_up->in_features(),
+                                         .hidden = experts.hidden,
+                                         .out = weights[0].down->out_features(),
+                                         .chosen = experts.chosen,
+                                         .dtype = device_.dense().compute_type()};
+    of_experts = std::max(of_experts, kernels::ExpertLayers::BytesMax(shape, rows_max));
+  }
+  return device_.dense().scratch_bytes() + of_experts;
 }
 
 absl::StatusOr<ValueBuffers> SliceExecutor::MakeBuffers(size_t rows_max) const {
