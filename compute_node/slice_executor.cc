@@ -67,25 +67,6 @@ absl::Status SliceExecutor::Prepare(size_t rows_max) {
   return absl::OkStatus();
 }
 
-// Layers take turns with one memory for their experts, and these are alike.
-uint64_t SliceExecutor::ScratchBytes(size_t rows_max) const {
-  uint64_t of_experts = 0;
-  for (model::OpId op = 0; op < program_.graph().ops.size(); ++op) {
-    const absl::Span<const kernels::Expert> weights = weight_source_.weights().experts(op);
-    if (weights.empty()) {
-      continue;
-    }
-    const auto& experts = std::get<model::ExpertsOp>(program_.graph().ops[op].body);
-    const kernels::ExpertsShape shape = {.in = weights[0].gate_up->in_features(),
-                                         .hidden = experts.hidden,
-                                         .out = weights[0].down->out_features(),
-                                         .chosen = experts.chosen,
-                                         .dtype = device_.dense().compute_type()};
-    of_experts = std::max(of_experts, kernels::ExpertLayers::BytesMax(shape, rows_max));
-  }
-  return device_.dense().scratch_bytes() + of_experts;
-}
-
 absl::StatusOr<ValueBuffers> SliceExecutor::MakeBuffers(size_t rows_max) const {
   // On the processor parts are made where they are put from.
   return ValueBuffers::Make(program_, BodySlots(program_, /*parts_elsewhere=*/device_.is_host()),
@@ -160,6 +141,27 @@ void SliceExecutor::ContextToDevice(uint32_t slice, size_t rows, size_t first_ou
     buffers.ToDevice(value, 0, rows);
   }
   buffers.ToDevice(program_.AttentionOutput(slice), first_output, rows - first_output);
+}
+
+// Layers take turns with one memory for their experts, and these are alike.
+uint64_t ScratchBytes(const SliceExecutor& executor, size_t rows_max) {
+  const kernels::Dense& dense = executor.device().dense();
+  const model::Graph& graph = executor.program().graph();
+  uint64_t of_experts = 0;
+  for (model::OpId op = 0; op < graph.ops.size(); ++op) {
+    const auto weights = executor.weight_source().weights().experts(op);
+    if (weights.empty()) {
+      continue;
+    }
+    const auto& experts = std::get<model::ExpertsOp>(graph.ops[op].body);
+    const kernels::ExpertsShape shape = {.in = weights[0].gate_up->in_features(),
+                                         .hidden = experts.hidden,
+                                         .out = weights[0].down->out_features(),
+                                         .chosen = experts.chosen,
+                                         .dtype = dense.compute_type()};
+    of_experts = std::max(of_experts, kernels::ExpertLayers::BytesMax(shape, rows_max));
+  }
+  return dense.scratch_bytes() + of_experts;
 }
 
 }  // namespace lamina::compute_node

@@ -62,10 +62,6 @@ class SliceExecutor {
   // Makes primitives for up to `rows_max` rows, for the weights that are there.
   absl::Status Prepare(size_t rows_max);
 
-  // Bytes of the host that ops take besides values, for up to `rows_max` rows: of dense layers, and
-  // of experts whose weights are there. After Prepare() for as many.
-  uint64_t ScratchBytes(size_t rows_max) const;
-
   // For all slices up to the last one's body. Errors: those of the device.
   absl::StatusOr<ValueBuffers> MakeBuffers(size_t rows_max) const;
 
@@ -160,5 +156,9 @@ class SliceExecutor {
   const LmHead head_;
   const PartSums sums_;
 };
+
+// Bytes of the host that the executor's ops take besides values, for up to `rows_max` rows: of
+// dense layers, and of experts whose weights are there. After SliceExecutor::Prepare() for as many.
+uint64_t ScratchBytes(const SliceExecutor& executor, size_t rows_max);
 
 }  // namespace lamina::compute_node

@@ -261,12 +261,12 @@ TEST(SliceExecutorTest, TakesNoMoreThanItHasSaid) {
   SliceExecutor& executor = program.executor();
   const std::vector<TokenId> tokens(40, 7);
   ASSERT_TRUE(executor.Prepare(tokens.size()).ok());
-  const uint64_t said = executor.ScratchBytes(tokens.size());
+  const uint64_t said = ScratchBytes(executor, tokens.size());
   EXPECT_EQ(said, executor.device().dense().scratch_bytes());  // There are no experts.
 
   WholeRun(program, tokens).Logits();
 
-  EXPECT_EQ(executor.ScratchBytes(tokens.size()), said);
+  EXPECT_EQ(ScratchBytes(executor, tokens.size()), said);
 }
 
 // A handful, not one for each value.
