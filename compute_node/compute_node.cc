@@ -182,7 +182,8 @@ absl::Status ComputeNode::CountMemory() {
   }
   memory_.Set(MemoryPart::kKv, kv);
   memory_.Set(MemoryPart::kWindows, region_->bytes().size());
-  memory_.Set(MemoryPart::kActivations, worker_->buffer_bytes());
+  const uint64_t scratch = ScratchBytes(*executor_, plan::StepRowsMax(*config_));
+  memory_.Set(MemoryPart::kActivations, worker_->buffer_bytes() + scratch);
   const absl::Status fits = memory_.Check();
   if (!fits.ok()) {
     LeaveEpoch();

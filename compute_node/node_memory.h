@@ -23,7 +23,7 @@ enum class MemoryPart : uint8_t {
   kWeights,
   kWindows,      // Registered: replies, K and V that come, what other compute nodes send.
   kKv,           // The scratch of prompts; with policy local the cache.
-  kActivations,  // Values of all lanes' rows, and logits.
+  kActivations,  // Values of all lanes' rows, copies of them for dense layers, and logits.
 };
 
 class NodeMemory {

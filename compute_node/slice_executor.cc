@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "compute_node/slice_slots.h"
+#include "kernels/experts.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -50,8 +51,10 @@ absl::Status SliceExecutor::Prepare(size_t rows_max) {
         LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*linear, rows));
       }
       for (const kernels::Expert& expert : weight_source_.weights().experts(op)) {
-        LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*expert.gate_up, rows));
-        LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*expert.down, rows));
+        const size_t together = kernels::ExpertLayers::RowsTogetherMax(
+            rows, std::get<model::ExpertsOp>(program_.graph().ops[op].body).chosen);
+        LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*expert.gate_up, together));
+        LAMINA_RETURN_IF_ERROR(device_.dense().Prepare(*expert.down, together));
       }
     }
     return absl::OkStatus();
@@ -138,6 +141,27 @@ void SliceExecutor::ContextToDevice(uint32_t slice, size_t rows, size_t first_ou
     buffers.ToDevice(value, 0, rows);
   }
   buffers.ToDevice(program_.AttentionOutput(slice), first_output, rows - first_output);
+}
+
+// Layers take turns with one memory for their experts, and these are alike.
+uint64_t ScratchBytes(const SliceExecutor& executor, size_t rows_max) {
+  const kernels::Dense& dense = executor.device().dense();
+  const model::Graph& graph = executor.program().graph();
+  uint64_t of_experts = 0;
+  for (model::OpId op = 0; op < graph.ops.size(); ++op) {
+    const auto weights = executor.weight_source().weights().experts(op);
+    if (weights.empty()) {
+      continue;
+    }
+    const auto& experts = std::get<model::ExpertsOp>(graph.ops[op].body);
+    const kernels::ExpertsShape shape = {.in = weights[0].gate_up->in_features(),
+                                         .hidden = experts.hidden,
+                                         .out = weights[0].down->out_features(),
+                                         .chosen = experts.chosen,
+                                         .dtype = dense.compute_type()};
+    of_experts = std::max(of_experts, kernels::ExpertLayers::BytesMax(shape, rows_max));
+  }
+  return dense.scratch_bytes() + of_experts;
 }
 
 }  // namespace lamina::compute_node

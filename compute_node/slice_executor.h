@@ -157,4 +157,8 @@ class SliceExecutor {
   const PartSums sums_;
 };
 
+// Bytes of the host that the executor's ops take besides values, for up to `rows_max` rows: of
+// dense layers, and of experts whose weights are there. After SliceExecutor::Prepare() for as many.
+uint64_t ScratchBytes(const SliceExecutor& executor, size_t rows_max);
+
 }  // namespace lamina::compute_node

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "plan/epoch_shape.h"
+
 namespace lamina::compute_node {
 
 SparseSums::SparseSums(const plan::EpochConfig& config)
@@ -71,19 +73,21 @@ uint64_t SparseSums::bytes() const {
   return bytes;
 }
 
-// A sum of the square of lengths, of sequences whose tokens have slots: it is largest when as few
-// as possible are as long as possible. Forks share rows as they share slots; the sums of each, 8
-// bytes a token and layer, are not counted.
+// Every sequence may be as long as any: forks of a long prompt share its slots, and its rows, which
+// their windows leave behind. Each has sums of its own, and rows of its own tokens, each of which
+// has a slot.
 uint64_t SparseSums::BytesMax(const plan::EpochConfig& config) {
   if (config.sparse_tokens != SparseTokens::kWindowSums) {
     return 0;
   }
+  const uint32_t tokens = config.sequence_tokens_max;
   const uint64_t slots = std::accumulate(config.slots.begin(), config.slots.end(), uint64_t{0});
-  const uint64_t longest =
-      std::min<uint64_t>(uint64_t{config.lanes} * config.rows_max,
-                         (slots + config.sequence_tokens_max - 1) / config.sequence_tokens_max);
-  return longest * config.layers.size() *
-         policy::WindowSumsBytesMax(config.sequence_tokens_max, config.sparse_ratio);
+  const uint64_t sequences =
+      std::min(uint64_t{config.lanes} * plan::RowSequencesMax(config), slots);
+  const uint64_t rows = std::min(sequences * policy::KeptHalf(tokens, config.sparse_ratio), slots);
+  return config.layers.size() *
+         (rows * policy::WindowRowBytesMax(tokens) +
+          sequences * policy::WindowSumsOwnBytesMax(tokens, config.sparse_ratio));
 }
 
 }  // namespace lamina::compute_node

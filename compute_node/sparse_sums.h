@@ -51,7 +51,7 @@ class SparseSums {
 
   size_t sequences() const { return sequences_.size(); }
   uint64_t bytes() const;
-  // The most that the epoch's sequences take.
+  // The most that the epoch's sequences take, forks among them.
   static uint64_t BytesMax(const plan::EpochConfig& config);
 
  private:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
@@ -34,7 +35,7 @@ uint32_t MoveFrom(uint32_t first, absl::Span<uint64_t> from, absl::Span<uint64_t
 
 }  // namespace
 
-// Over all nodes no more runs than the step has rows, and a header for each.
+// Over all nodes no more runs than sequences have rows in a step, and a header for each.
 TokenChoice::TokenChoice(const WorkerContext& context, SparseSums& sums, const ResidentKv& resident)
     : context_(context), sums_(sums), resident_(resident), lanes_(context.config.lanes) {
   const size_t nodes = context.config.memory_nodes.size();
@@ -66,6 +67,12 @@ absl::Status TokenChoice::Open() {
 
 absl::Status TokenChoice::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
   LaneState& state = lanes_[lane.index];
+  if (runs.size() > plan::RowSequencesMax(context_.config)) {
+    return absl::InternalError(absl::StrCat("plan of lane ", lane.index, " step ", lane.plan.step,
+                                            " has ", runs.size(), " runs of rows; windows have ",
+                                            "room for sets of tokens of ",
+                                            plan::RowSequencesMax(context_.config)));
+  }
   size_t next_word = 0;
   for (uint32_t node = 0; node < state.nodes.size(); ++node) {
     Part& part = state.nodes[node];

@@ -40,7 +40,8 @@ class TokenChoice {
   absl::Status Open();
 
   // These runs of the lane's step attend here, each of one sequence, and there is room for them
-  // (ResidentKv::BeginStep()). Errors: as Peers::Put().
+  // (ResidentKv::BeginStep()).
+  // Errors: as Peers::Put(); kInternal  more of them than sequences may have rows.
   absl::Status BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
 
   // What comes from one memory node in the lane's step.

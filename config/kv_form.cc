@@ -35,7 +35,12 @@ absl::Status CheckForms(const ClusterConfig& config) {
         absl::StrCat("kv: names ", KvFormName(config.kv_forms.back()), " twice; once is enough"));
   }
   if (!config.HasBothForms()) {
-    return absl::OkStatus();
+    return config.kv_int8_percent == ClusterConfig().kv_int8_percent
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(absl::StrCat(
+                     "kv_int8_percent: says how slots are shared by two forms of K and V, and kv "
+                     "is ",
+                     KvFormName(config.kv), " alone; remove it, or set kv to [bf16, int8]"));
   }
   if (config.kv_int8_percent == 0 || config.kv_int8_percent >= 100) {
     return absl::InvalidArgumentError(absl::StrCat(

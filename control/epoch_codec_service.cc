@@ -13,6 +13,7 @@ void ToProto(const plan::EpochConfig& config, v1::Configure* proto) {
   proto->set_pipeline_mode(static_cast<uint32_t>(config.mode));
   proto->set_plan_ahead(config.plan_ahead);
   proto->set_rows_max(config.rows_max);
+  proto->set_row_sequences_max(config.row_sequences_max);
   proto->set_chunk_tokens_max(config.chunk_tokens_max);
   proto->set_scratch_tokens(config.scratch_tokens);
   proto->set_sequence_tokens_max(config.sequence_tokens_max);
@@ -67,6 +68,7 @@ plan::EpochConfig FromProto(const v1::Configure& proto) {
       .lanes = proto.lanes(),
       .plan_ahead = proto.plan_ahead(),
       .rows_max = proto.rows_max(),
+      .row_sequences_max = proto.row_sequences_max(),
       .chunk_tokens_max = proto.chunk_tokens_max(),
       .step_tokens_max = proto.step_tokens_max(),
       .scratch_tokens = proto.scratch_tokens(),

@@ -474,6 +474,7 @@ absl::Status CheckWindows(const ClusterConfig& config, const EngineOptions& opti
   LAMINA_RETURN_IF_ERROR(plan::CheckFetch(epoch));
   const uint32_t rows_max = limits.rows_max + limits.prompt_rows_max;
   epoch.rows_max = rows_max;
+  epoch.row_sequences_max = limits.rows_max;
   return plan::WindowLayout::Check(
       {.compute_nodes = static_cast<uint32_t>(config.compute.size()),
        .memory_nodes = static_cast<uint32_t>(std::max<size_t>(1, config.memory.size())),

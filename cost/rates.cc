@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
+#include <string>
 #include <tuple>
+#include <vector>
 
 namespace lamina::cost {
 namespace {
@@ -19,6 +22,21 @@ const Curve* Nearest(const std::vector<Curve>& curves, Distance distance) {
       std::min_element(curves.begin(), curves.end(),
                        [&](const Curve& a, const Curve& b) { return distance(a) < distance(b); });
   return it == curves.end() ? nullptr : &*it;
+}
+
+// Those of the canonical kernel, which every cluster can have; where it was not measured, of the
+// one that was measured first.
+std::vector<AttentionCurve> CurvesOfOneKernel(const Calibration& calibration) {
+  const auto of = [&](const std::string& kernel) {
+    std::vector<AttentionCurve> curves;
+    std::copy_if(calibration.attentions.begin(), calibration.attentions.end(),
+                 std::back_inserter(curves),
+                 [&](const AttentionCurve& curve) { return curve.kernel == kernel; });
+    return curves;
+  };
+  std::vector<AttentionCurve> curves = of("canonical");
+  return curves.empty() && !calibration.attentions.empty() ? of(calibration.attentions[0].kernel)
+                                                           : curves;
 }
 
 // The curve whose K and V are nearest to the model's, of these the one whose heads share them most
@@ -90,13 +108,8 @@ DeviceRates WithCalibration(const DeviceRates& rates, const Calibration& calibra
         .time = DenseTime::kLine};
     calibrated.times = TimesOf(*slice, calibration, shape);
   }
-  std::vector<AttentionCurve> canonical;
-  for (const AttentionCurve& curve : calibration.attentions) {
-    if (curve.kernel == "canonical") {
-      canonical.push_back(curve);
-    }
-  }
-  if (const AttentionCurve* attention = NearestAttention(canonical, shape); attention != nullptr) {
+  const std::vector<AttentionCurve> curves = CurvesOfOneKernel(calibration);
+  if (const AttentionCurve* attention = NearestAttention(curves, shape); attention != nullptr) {
     calibrated.attention = {.fixed = {attention->bytes.fixed, Provenance::kMeasured},
                             .seconds_per_byte = {attention->bytes.slope, Provenance::kMeasured},
                             .seconds_per_row = {attention->bytes.row, Provenance::kMeasured}};

@@ -163,6 +163,11 @@ class Dense {
   // Makes whatever Linear() needs for up to `rows_max` rows.
   virtual absl::Status Prepare(const PackedLinear& weights, size_t rows_max) = 0;
 
+  // Bytes of the host that products take besides weights and what callers give: copies of inputs,
+  // and each thread's memory. Grows with Prepare(), and with rows or shapes that it was not called
+  // for. The default takes none.
+  virtual uint64_t scratch_bytes() const { return 0; }
+
   // out[i, :] = in[i, :] W^T + bias.  Shapes: in [rows, in_features] compute type, out [rows,
   // out_features] f32. Columns [first_out, first_out + out.cols) only, for the LM head in chunks:
   // first_out a multiple of 64.

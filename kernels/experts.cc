@@ -59,6 +59,13 @@ void RouteRows(RouteKind kind, MatrixView<const float> scores, size_t chosen,
   }
 }
 
+uint64_t ExpertLayers::BytesMax(const ExpertsShape& shape, size_t rows) {
+  const uint64_t of_row = (shape.in + shape.hidden) * DTypeBytes(shape.dtype) +
+                          (2 * shape.hidden + shape.out) * sizeof(float);
+  return RowsTogetherMax(rows, shape.chosen) * of_row +
+         rows * shape.chosen * (sizeof(uint32_t) + sizeof(float));
+}
+
 void ExpertLayers::ListRows(const ExpertsTask& task) {
   first_.assign(task.experts.size() + 1, 0);
   for (size_t row = 0; row < task.route.rows; ++row) {

@@ -11,6 +11,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -54,8 +55,24 @@ struct ExpertsTask {
   MatrixView<float> out;          // [rows, out]
 };
 
+// What experts of a layer have in common.
+struct ExpertsShape {
+  size_t in = 0;
+  size_t hidden = 0;
+  size_t out = 0;
+  size_t chosen = 0;  // Experts of a row.
+  DType dtype = DType::kBF16;
+};
+
 class ExpertLayers {
  public:
+  // The most rows that the products of one expert, or of several that are taken together, have
+  // where there are `rows` rows; and the bytes that Run() allocates for these at most.
+  static size_t RowsTogetherMax(size_t rows, size_t chosen) {
+    return std::max(rows, std::min(kRowsTogether, rows * chosen));
+  }
+  static uint64_t BytesMax(const ExpertsShape& shape, size_t rows);
+
   // out[r] = sum over the row's experts e, ascending, of weight_e * down_e(act(gate_up_e(in[r]))).
   // Experts are taken together, so that threads do not wait for each other behind every small
   // product, as long as they have kRowsTogether rows at most.

@@ -212,6 +212,12 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
                                             lane.chunk_tokens, " chunk tokens for a window of ",
                                             config.rows_max, " and ", kv_rows_max));
   }
+  if (!lane.fetched.empty() && lane.fetched_by == plan::AttentionPath::kSparse &&
+      lane.fetched.size() > plan::RowSequencesMax(config)) {
+    return absl::InternalError(absl::StrCat("plan has ", lane.fetched.size(),
+                                            " runs of rows for a window of sets of tokens of ",
+                                            plan::RowSequencesMax(config)));
+  }
   return absl::OkStatus();
 }
 

@@ -29,6 +29,8 @@ struct EpochConfig {
   uint32_t lanes = 0;
   uint32_t plan_ahead = 1;
   uint32_t rows_max = 0;
+  // Sequences that have rows in one step at most. 0: as many as it has rows.
+  uint32_t row_sequences_max = 0;
   uint32_t chunk_tokens_max = 0;
   // Rows and tokens of chunks of one step together, where that is less than both at most. 0: both.
   uint32_t step_tokens_max = 0;

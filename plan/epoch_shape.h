@@ -32,6 +32,12 @@ inline uint32_t StepRowsMax(const EpochConfig& config) {
   return config.step_tokens_max == 0 ? both : std::min(both, config.step_tokens_max);
 }
 
+// Sequences that have rows in one step at most.
+inline uint32_t RowSequencesMax(const EpochConfig& config) {
+  return config.row_sequences_max == 0 ? config.rows_max
+                                       : std::min(config.rows_max, config.row_sequences_max);
+}
+
 inline PipelineSchedule ScheduleOf(const EpochConfig& config, uint32_t shard = 0) {
   return EpochView(config).Schedule(shard);
 }

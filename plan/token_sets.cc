@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/kv_form.h"
+#include "plan/epoch_shape.h"
 
 namespace lamina::plan {
 
@@ -57,7 +58,7 @@ FetchRun ChosenRun(const FetchRun& run, absl::Span<const uint64_t> set, uint32_t
 
 uint64_t TokenSetsBytesMax(const EpochConfig& config) {
   return config.attention_paths.Has(AttentionPath::kSparse)
-             ? config.layers.size() * uint64_t{config.rows_max} *
+             ? config.layers.size() * uint64_t{RowSequencesMax(config)} *
                    (TokenSets::WordsFor(config.sequence_tokens_max) + 1) * sizeof(uint64_t)
              : 0;
 }

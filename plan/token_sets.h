@@ -94,7 +94,7 @@ class TokenSetWindows {
   const WindowLayout& layout_;
 };
 
-// The most that sets of one step take; 0 without path sparse.
+// The most that sets of one step take, one for each sequence that has rows; 0 without path sparse.
 uint64_t TokenSetsBytesMax(const EpochConfig& config);
 
 // Errors: kInvalidArgument  a ratio without path sparse, or one that is not in (0, 1] with it;

@@ -67,8 +67,7 @@ class Simulator {
 };
 
 double Simulator::TraceRate() const {
-  const double seconds = std::max(1e-9, ToSeconds(options_.trace.back().at));
-  return static_cast<double>(options_.trace.size()) / seconds;
+  return static_cast<double>(options_.trace.size()) / ToSeconds(options_.trace.back().at);
 }
 
 std::vector<TraceRequest> Simulator::RequestsAt(double rate) const {
@@ -265,6 +264,10 @@ absl::StatusOr<SimulatedFigures> SimulatePlan(const Problem& problem, const Plan
   if (policy != KvPolicy::kLocal && policy != KvPolicy::kAttendRemote) {
     return absl::UnimplementedError(
         absl::StrCat("policy ", cost::KvPolicyName(policy), " is not simulated"));
+  }
+  if (!options.trace.empty() && options.trace.front().at == options.trace.back().at) {
+    return absl::InvalidArgumentError(
+        "all requests of the trace arrive at one instant; a rate needs arrivals that are apart");
   }
   return Simulator(problem, plan, options).Run();
 }

@@ -23,7 +23,8 @@ struct PlanSimulationOptions {
   uint64_t requests = 20'000;  // The most requests of one run.
   uint64_t seed = 0;
   SimFailures failures;
-  std::vector<TraceRequest> trace;  // Instead of the load's: at its own rate. Goodput stretches it.
+  // Instead of the load's, by arrival: at its own rate. Goodput stretches it.
+  std::vector<TraceRequest> trace;
 };
 
 // The cells of a plan, with the limits that its cluster file has.
@@ -31,6 +32,7 @@ SimFleet FleetOf(const Problem& problem, const Configuration& configuration,
                  const Evaluation& evaluation, const SimFailures& failures);
 
 // Errors: kUnimplemented      the policy fetches K and V: no scheduler of this software does that.
+//         kInvalidArgument    all requests of the trace arrive at one instant.
 //         kResourceExhausted  of Simulate().
 absl::StatusOr<SimulatedFigures> SimulatePlan(const Problem& problem, const Plan& plan,
                                               const PlanSimulationOptions& options);

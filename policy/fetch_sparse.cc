@@ -120,12 +120,19 @@ void WindowSums::DropFrom(uint32_t position) {
   }
 }
 
+uint64_t WindowRowBytesMax(uint32_t tokens) {
+  constexpr uint64_t kHolder = 112;  // What a row takes besides: vectors, and what shares it.
+  return kHolder + TokenSetWords(tokens) * sizeof(uint64_t) + uint64_t{tokens} * sizeof(uint16_t);
+}
+
+// The vector of sums grows by doubling.
+uint64_t WindowSumsOwnBytesMax(uint32_t tokens, double ratio) {
+  constexpr uint64_t kPlace = 16;  // Of a row in the deque.
+  return KeptHalf(tokens, ratio) * kPlace + 2 * uint64_t{tokens} * sizeof(uint64_t);
+}
+
 uint64_t WindowSumsBytesMax(uint32_t tokens, double ratio) {
-  constexpr uint64_t kHolder = 128;  // What a row takes besides, in a deque and shared.
-  const uint64_t row =
-      kHolder + TokenSetWords(tokens) * sizeof(uint64_t) + tokens * sizeof(uint16_t);
-  // The vector of sums grows by doubling.
-  return KeptHalf(tokens, ratio) * row + 2 * uint64_t{tokens} * sizeof(uint64_t);
+  return KeptHalf(tokens, ratio) * WindowRowBytesMax(tokens) + WindowSumsOwnBytesMax(tokens, ratio);
 }
 
 void ChooseTokens(const SparsePattern& pattern, uint32_t tokens, absl::Span<const uint64_t> sums,

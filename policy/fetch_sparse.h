@@ -91,7 +91,11 @@ class WindowSums {
   std::vector<uint64_t> sums_;
 };
 
-// The most that WindowSums of a sequence of so many tokens takes.
+// The most that a row of a sequence of so many tokens takes, whoever shares it; and that WindowSums
+// of the sequence take besides their rows.
+uint64_t WindowRowBytesMax(uint32_t tokens);
+uint64_t WindowSumsOwnBytesMax(uint32_t tokens, double ratio);
+// The most that they take with rows that nobody shares.
 uint64_t WindowSumsBytesMax(uint32_t tokens, double ratio);
 
 // Chooses the tokens of a row with `tokens` before it. Of equal sums the earlier token is taken.

@@ -48,6 +48,11 @@ Json AttentionFitToJson(const std::vector<CalibrationPoint>& from) {
           {"r2", plane.r2}};
 }
 
+// The first word of what the status says of attention: "pairs: every node is fast at ...".
+std::string KernelOf(const client::ClusterStatus& status) {
+  return status.attention.substr(0, status.attention.find_first_of(":, "));
+}
+
 Json ShapeToJson(const cost::ModelShape& shape) {
   return {{"model", shape.name},        {"dtype", "bf16"},
           {"width", shape.width},       {"q_heads", shape.query_heads},
@@ -175,7 +180,7 @@ Json CalibrationToJson(const std::string& device, const std::string& date,
                                    {"points", PointsToJson(points.heads, "rows")}}});
   }
   if (!points.attentions.empty()) {
-    Json curve = {{"kernel", "canonical"},
+    Json curve = {{"kernel", KernelOf(status)},
                   {"kv_heads", shape.kv_heads},
                   {"group", shape.query_heads / shape.kv_heads},
                   {"head_dim", shape.head_dim}};

@@ -61,7 +61,7 @@ class CalibrationWindow {
 };
 
 // The file: shapes, points, and lines fitted to them with their R2; links as the cluster measured
-// them. `device` names what was measured.
+// them, and the kernel of attention as its status names it. `device` names what was measured.
 Json CalibrationToJson(const std::string& device, const std::string& date,
                        const cost::ModelShape& shape, const CalibrationPoints& points,
                        const client::ClusterStatus& status);

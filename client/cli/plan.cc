@@ -134,9 +134,10 @@ absl::StatusOr<planner::PlanSimulationOptions> SimulationOf(const PlanFlags& fla
                              .prefix = arrival.prefix,
                              .prefix_tokens = arrival.prefix_tokens});
   }
-  if (options.trace.back().at == 0) {
-    return absl::InvalidArgumentError(
-        "--trace: all requests arrive at 0 s; a rate needs arrivals that are apart");
+  if (options.trace.front().at == options.trace.back().at) {
+    return absl::InvalidArgumentError(absl::StrCat("--trace: all requests arrive at ",
+                                                   ToSeconds(options.trace.back().at),
+                                                   " s; a rate needs arrivals that are apart"));
   }
   return options;
 }

@@ -187,7 +187,12 @@ void StepMaker::Pack(OpenStep& open) {
   open.record.border = std::move(border);
 }
 
+// No more sequences than a lane has: one that joins has no rows in a step that has those of one
+// which it took the place of.
 uint32_t StepMaker::RoomForRows(const OpenStep& open) const {
+  if (open.row_sequences >= options_.rows_max) {
+    return 0;
+  }
   const uint32_t most = options_.rows_max + options_.prompt_rows_max;
   const auto rows = static_cast<uint32_t>(open.plan.rows.size());
   return most - std::min(most, rows);
@@ -201,6 +206,7 @@ bool StepMaker::AddRow(Sequence& sequence, OpenStep& open) {
   open.plan.rows.push_back(
       {.sequence = sequence.request.id, .position = sequence.planned_tokens - 1});
   open.row_nodes.push_back(sequence.node);
+  ++open.row_sequences;
   open.path = sequence.path;
   AddToken(sequence, sequence.planned_tokens, row, open);
   ++sequence.planned_tokens;
@@ -309,6 +315,7 @@ void StepMaker::AddPromptRows(const Sequence& sequence, uint32_t tokens, OpenSte
     open.row_nodes.push_back(sequence.node);
   }
   open.has_prompt_rows = true;
+  ++open.row_sequences;
 }
 
 // The step is the last one to read its scratch.

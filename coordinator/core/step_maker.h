@@ -39,6 +39,8 @@ struct OpenStep {
   std::vector<uint32_t> token_rows;
   uint32_t rows_of_node = 0;  // The most rows that have their node in common.
   bool has_prompt_rows = false;
+  // Sequences with rows; some may have been taken out of the lane meanwhile.
+  uint32_t row_sequences = 0;
 };
 using OpenSteps = std::map<uint32_t, OpenStep>;  // By lane.
 
@@ -86,7 +88,7 @@ class StepMaker {
   static void LeaveScratch(Sequence& sequence, OpenStep& open);
   static void AddToken(const Sequence& sequence, uint32_t position, uint32_t row, OpenStep& open);
   void EndPrompt(Sequence& sequence, uint32_t row, OpenStep& open);
-  uint32_t RoomForRows(const OpenStep& open) const;  // For so many more.
+  uint32_t RoomForRows(const OpenStep& open) const;  // For so many more, of one more sequence.
   void SortRows(OpenStep& open) const;
   void PlanFetching(OpenStep& open);
   SubBatchCount SubBatchesFor(const OpenStep& open, cost::LinkCosts link,

@@ -44,6 +44,9 @@ enum class Pairs : uint8_t {
 
 struct Engines {
   std::string description() const { return (onednn != nullptr ? onednn : own)->description(); }
+  uint64_t scratch_bytes() const {
+    return own->scratch_bytes() + (onednn != nullptr ? onednn->scratch_bytes() : 0);
+  }
 
   std::unique_ptr<LinearEngine> own;
   std::unique_ptr<LinearEngine> onednn;  // Null: ours takes all.
@@ -163,6 +166,8 @@ class CpuDense final : public Dense {
     const auto& packed = static_cast<const EngineWeights&>(weights);
     return packed.engine().Prepare(packed, rows_max);
   }
+
+  uint64_t scratch_bytes() const override { return engines_.scratch_bytes(); }
 
   void Linear(const PackedLinear& weights, const ActivationView& in, size_t first_out,
               MatrixView<float> out) override {

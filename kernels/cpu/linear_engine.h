@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -78,6 +79,8 @@ class LinearEngine {
     return absl::UnimplementedError(absl::StrCat(description(), " multiplies no blocks"));
   }
   virtual absl::Status Prepare(const EngineWeights& weights, size_t rows_max) = 0;
+  // What this engine has of Dense::scratch_bytes().
+  virtual uint64_t scratch_bytes() const = 0;
   // Dense::LooksUp() and LookUp(). The default does not.
   virtual bool LooksUp(const EngineWeights& /*weights*/) const { return false; }
   virtual void LookUp(const EngineWeights& /*weights*/, absl::Span<const uint32_t> /*ids*/,

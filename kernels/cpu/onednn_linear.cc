@@ -168,6 +168,17 @@ class OnednnLinearEngine final : public LinearEngine {
     return absl::OkStatus();
   }
 
+  uint64_t scratch_bytes() const override {
+    uint64_t bytes = dense_in_.size() + buffers_.size() * kRowsPiece * kBlockMax * sizeof(float);
+    for (const std::vector<char>& rows : padded_in_) {
+      bytes += rows.size();
+    }
+    for (const auto& [shape, matmul] : matmuls_) {
+      bytes += matmul->scratch_bytes();
+    }
+    return bytes;
+  }
+
   void Multiply(absl::Span<const EngineProduct> products) override {
     LAMINA_CHECK(MakeTasks(products));
     size_t work = 0;

@@ -52,6 +52,7 @@ OnednnMatmul::OnednnMatmul(const MatmulShape& shape, DType compute_type,
   const dnnl::matmul::primitive_desc description =
       DescribeMatmul(shape, compute_type, weights, engine);
   primitive_ = dnnl::matmul(description);
+  scratch_bytes_ = workers * description.scratchpad_desc().get_size();
   for (size_t worker = 0; worker < workers; ++worker) {
     buffers_.push_back({memory(description.src_desc(), engine, DNNL_MEMORY_NONE),
                         memory(description.dst_desc(), engine, DNNL_MEMORY_NONE),

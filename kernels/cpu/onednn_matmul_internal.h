@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <dnnl.hpp>
 #include <string>
 #include <tuple>
@@ -61,6 +62,7 @@ class OnednnMatmul {
                const dnnl::engine& engine, size_t workers);
 
   size_t in_row_bytes() const { return in_row_bytes_; }
+  uint64_t scratch_bytes() const { return scratch_bytes_; }  // What oneDNN has, of all workers.
 
   // Threading: any thread, `worker` naming it uniquely. Does not allocate.
   // Shapes: in [rows, inputs] compute type, out [rows, features] f32.
@@ -77,6 +79,7 @@ class OnednnMatmul {
   dnnl::matmul primitive_;
   bool has_bias_;
   size_t in_row_bytes_;
+  uint64_t scratch_bytes_ = 0;
   std::vector<Buffers> buffers_;  // [workers]
 };
 

@@ -166,6 +166,12 @@ class OwnLinearEngine final : public LinearEngine {
     return absl::OkStatus();
   }
 
+  uint64_t scratch_bytes() const override {
+    return copies_.size() * sizeof(Input) +
+           partly_.size() * kRowsAtOnce * kPanelFeatures * sizeof(float) +
+           scratch_.size() * kWidenedSteps * kPanelFeatures * sizeof(uint32_t);
+  }
+
   bool LooksUp(const EngineWeights& weights) const override {
     return Arithmetic::kType == DType::kBF16 &&
            static_cast<const PanelWeights&>(weights).words_are_exact();

@@ -74,6 +74,8 @@ class PlanTest(CommandTest):
         self.assertRegex(self.refused(*PLAN, "--load", "input=512,output=64", "--slo", "tpot=10us"), "no configuration meets the SLO; the nearest is .*TPOT limits it")
         self.assertIn("too large", self.refused(*PLAN[:4], "LLaMA-65B", *PLAN[5:], "--load", "input=512,output=64", "--budget", "0.5/h"))
         self.assertIn("hit: '2' is not a number in [0, 1]", self.refused(*PLAN, "--load", "input=512,output=64,hit=2"))
+        burst = self.write("burst.jsonl", 2 * '{"arrival_s": 5, "input_tokens": 20, "output_tokens": 5}\n')
+        self.assertIn("--trace: all requests arrive at 5 s", self.refused(*PLAN, "--load", "input=512,output=64", "--trace", burst))
 
     def test_a_hit_rate_makes_prompts_cheaper_where_prefixes_are_kept(self):
         plan = ("plan", "--catalogue", CATALOGUE, "--model", "SmolLM2-135M", "--machines", 1, "--simulate", 0, "--count", 50, "--json", "--sensitivity")

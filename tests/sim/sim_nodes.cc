@@ -344,6 +344,9 @@ void SimNodes::CheckRows(const plan::StepPlan& plan) {
     last_node = node;
     StartRow(*entry, row);
   }
+  if (seen.size() > options_.rows_max) {
+    Fail("the step has rows of more sequences than a lane has");
+  }
 }
 
 void SimNodes::StartRow(Entry& entry, const plan::DecodeRow& row) {

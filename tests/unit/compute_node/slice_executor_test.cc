@@ -255,6 +255,20 @@ TEST(SliceExecutorTest, NothingThatOverlapsAnAttentionSharesItsBuffers) {
   EXPECT_GT(overlapped, 0u);  // The MLP of a parallel residual.
 }
 
+// Nor do dense layers take more, once they are prepared, than they have said.
+TEST(SliceExecutorTest, TakesNoMoreThanItHasSaid) {
+  Program program(Spec("llama"), DType::kBF16);
+  SliceExecutor& executor = program.executor();
+  const std::vector<TokenId> tokens(40, 7);
+  ASSERT_TRUE(executor.Prepare(tokens.size()).ok());
+  const uint64_t said = ScratchBytes(executor, tokens.size());
+  EXPECT_EQ(said, executor.device().dense().scratch_bytes());  // There are no experts.
+
+  WholeRun(program, tokens).Logits();
+
+  EXPECT_EQ(ScratchBytes(executor, tokens.size()), said);
+}
+
 // A handful, not one for each value.
 TEST(SliceExecutorTest, ReusesBuffersOverLayers) {
   test_support::RandomModelSpec deep = Spec("llama");

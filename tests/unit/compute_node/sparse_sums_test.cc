@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <vector>
+
+#include "absl/types/span.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -89,11 +92,39 @@ TEST_F(SparseSumsTest, AForkHasWhatItsParentKnowsOfTheCommonPrompt) {
   EXPECT_EQ(sums_.Of(6, 0).rows(), 0u);
 }
 
-// 210 slots are three sequences of 100 tokens at most.
-TEST_F(SparseSumsTest, TheMostThatTheyTakeFollowsFromSlots) {
-  EXPECT_EQ(SparseSums::BytesMax(config_), 3u * 3 * policy::WindowSumsBytesMax(100, 0.5));
-  config_.rows_max = 1;
+// Eight sequences of 100 tokens have windows of 25 rows each. With more sequences, each row has one
+// of 210 slots.
+TEST_F(SparseSumsTest, TheMostThatTheyTakeFollowsFromSequencesAndSlots) {
+  EXPECT_EQ(SparseSums::BytesMax(config_), 8u * 3 * policy::WindowSumsBytesMax(100, 0.5));
+  config_.row_sequences_max = 1;
   EXPECT_EQ(SparseSums::BytesMax(config_), 2u * 3 * policy::WindowSumsBytesMax(100, 0.5));
+  config_.row_sequences_max = 0;
+  config_.rows_max = 200;
+  EXPECT_EQ(SparseSums::BytesMax(config_), 3 * (210 * policy::WindowRowBytesMax(100) +
+                                                210 * policy::WindowSumsOwnBytesMax(100, 0.5)));
+}
+
+// Ten sequences of 950 tokens in 1,400 slots: the windows of all are in the 50 tokens of their own.
+TEST_F(SparseSumsTest, ForksOfALongPromptTakeNoMore) {
+  config_.rows_max = 8;
+  config_.sequence_tokens_max = 1000;
+  config_.sparse_ratio = 0.1;
+  config_.slots = {1400};
+  SparseSums sums(config_);
+  std::vector<uint32_t> tokens(950);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const std::vector<float> weights(tokens.size(), 1.0f);
+  for (plan::SequenceId id = 1; id <= 10; ++id) {
+    for (uint32_t position = 900; position < 950; ++position) {
+      for (uint32_t layer = 0; layer < config_.layers.size(); ++layer) {
+        sums.Of(id, layer).Add(position, absl::MakeConstSpan(tokens).first(position + 1),
+                               absl::MakeConstSpan(weights).first(position + 1));
+      }
+    }
+  }
+  const uint64_t two_of_the_longest = 2 * 3 * policy::WindowSumsBytesMax(1000, 0.1);
+  EXPECT_GT(sums.bytes(), two_of_the_longest);
+  EXPECT_LE(sums.bytes(), SparseSums::BytesMax(config_));
 }
 
 }  // namespace

@@ -75,6 +75,16 @@ TEST(KvFormConfigTest, NoActivationsAreAskedForWithInt8) {
   }
 }
 
+TEST(KvFormConfigTest, OneFormHasNoShareOfTheOther) {
+  for (const std::string form : {"bf16", "int8", "[int8]"}) {
+    EXPECT_THAT(ErrorOf({"kv=" + form, "kv_int8_percent=30"}),
+                AllOf(HasSubstr("INVALID_ARGUMENT"),
+                      HasSubstr("kv_int8_percent: says how slots are shared by two forms"),
+                      HasSubstr(form == "bf16" ? "kv is bf16 alone" : "kv is int8 alone")));
+    EXPECT_EQ(ErrorOf({"kv=" + form, "kv_int8_percent=50"}), "no error");
+  }
+}
+
 constexpr char kBoth[] =
     "model: m\nkv: [bf16, int8]\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: 1GiB}]\n";
 

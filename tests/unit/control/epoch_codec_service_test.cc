@@ -69,6 +69,7 @@ class Draw {
             .lanes = Number(),
             .plan_ahead = Number(),
             .rows_max = Number(),
+            .row_sequences_max = Number(),
             .chunk_tokens_max = Number(),
             .step_tokens_max = Number(),
             .scratch_tokens = Number(),

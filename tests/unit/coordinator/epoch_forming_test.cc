@@ -43,6 +43,7 @@ TEST(EpochFormingTest, AnEpochHasTheLimitsOfTheOptionsAndTheNodesInTheirOrder) {
   EXPECT_EQ(config.epoch, 7u);
   EXPECT_EQ(config.lanes, 2u);
   EXPECT_EQ(config.rows_max, 4u);
+  EXPECT_EQ(config.row_sequences_max, 4u);
   EXPECT_EQ(config.chunk_tokens_max, 16u);
   EXPECT_EQ(config.scratch_tokens, 64u);
   EXPECT_EQ(config.sequence_tokens_max, 64u);

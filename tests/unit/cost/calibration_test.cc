@@ -36,6 +36,17 @@ TEST(CalibrationTest, GoesBeforeTheCatalogue) {
   EXPECT_NEAR(rates.attention.seconds_per_byte.value * 4096, 1e-8, 1e-15);
 }
 
+// A cluster has one kernel, which its file names.
+TEST(CalibrationTest, AnotherKernelCountsWhereTheCanonicalOneWasNotMeasured) {
+  const absl::StatusOr<Calibration> calibration =
+      ParseCalibration(absl::StrReplaceAll(kText, {{"canonical", "pairs"}}), "c.json");
+  ASSERT_TRUE(calibration.ok()) << calibration.status();
+  const ModelShape shape = *CatalogueOfTree("default").FindModel("Llama-3-8B");
+  const DeviceRates rates = WithCalibration({}, *calibration, shape);
+  EXPECT_NEAR(rates.attention.fixed.value, 0.0001, 1e-9);
+  EXPECT_NEAR(rates.attention.seconds_per_byte.value * 4096, 1e-8, 1e-15);
+}
+
 TEST(CalibrationTest, BordersAreReadOverRows) {
   constexpr char kBorders[] =
       R"("t_border": [{"points": [{"rows": 2, "seconds": 0.0007}, {"rows": 4, "seconds": 0.0004}]}],)";

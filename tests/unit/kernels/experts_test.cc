@@ -179,6 +179,29 @@ TEST_P(ExpertLayersTest, AllRowsMayGoToTheSameExperts) {
   EXPECT_NE(out[0], 0.0f);
 }
 
+// Experts that are taken together have rows in common, and copies of all their inputs.
+TEST_P(ExpertLayersTest, TakesNoMoreThanIsPreparedForItsRows) {
+  EXPECT_EQ(ExpertLayers::RowsTogetherMax(10, kChosen), 20u);
+  EXPECT_EQ(ExpertLayers::RowsTogetherMax(300, kChosen), 512u);
+  EXPECT_EQ(ExpertLayers::RowsTogetherMax(700, kChosen), 700u);
+  const ExpertsShape shape = {
+      .in = 100, .hidden = 10, .out = 1, .chosen = kChosen, .dtype = DType::kF32};
+  EXPECT_EQ(ExpertLayers::BytesMax(shape, 10), 20u * 4 * (100 + 20 + 10 + 1) + 10 * kChosen * 8);
+  for (const size_t rows : {10, 300, 700}) {
+    const auto cpu = MakeDense(GetParam(), /*fallback_gemm=*/true, 2);
+    const auto experts = Pack(*cpu);
+    for (const Expert& expert : experts) {
+      const size_t together = ExpertLayers::RowsTogetherMax(rows, kChosen);
+      ASSERT_TRUE(cpu->Prepare(*expert.gate_up, together).ok());
+      ASSERT_TRUE(cpu->Prepare(*expert.down, together).ok());
+    }
+    const uint64_t prepared = cpu->scratch_bytes();
+    Activations in = Activations::Random(rows, kIn, GetParam(), 3);
+    Run(*cpu, experts, in, RandomRoutes(rows));
+    EXPECT_EQ(cpu->scratch_bytes(), prepared) << rows << " rows";
+  }
+}
+
 TEST_P(ExpertLayersTest, NoRowsAreNothing) {
   const auto cpu = MakeDense(GetParam(), false, 2);
   Activations in(0, kIn, GetParam());

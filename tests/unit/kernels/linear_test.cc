@@ -332,6 +332,24 @@ TEST_P(LinearTest, PacksBF16WeightsLikeTheSameValuesInF32) {
   EXPECT_EQ(std::memcmp(a.floats().data, b.floats().data, 9 * layer.out * 4), 0);
 }
 
+TEST_P(LinearTest, TakesNoMoreThanItHasPrepared) {
+  const Layer layer = {301, 130, true};
+  constexpr size_t kRows = 200;
+  const std::unique_ptr<Dense> dense = Make();
+  const std::unique_ptr<PackedLinear> packed = Pack(*dense, layer, Weights(layer, 3));
+  ASSERT_TRUE(dense->Prepare(*packed, kRows).ok());
+  const uint64_t prepared = dense->scratch_bytes();
+  EXPECT_GT(prepared, 0u);
+  Activations in = Activations::Random(kRows, layer.in, type(), 7);
+  Activations out(kRows, layer.out, DType::kF32);
+  for (const size_t rows : {kRows, size_t{3}}) {
+    MatrixView<float> some = out.floats();
+    some.rows = rows;
+    dense->Linear(*packed, in.rows(0, rows), 0, some);
+    EXPECT_EQ(dense->scratch_bytes(), prepared) << rows << " rows";
+  }
+}
+
 TEST_P(LinearTest, PackFailsWithResourceExhaustedWhenThereIsNoMemory) {
   const std::unique_ptr<Dense> dense = Make();
   const float nothing = 0;
@@ -368,6 +386,19 @@ TEST(OwnLinearTest, HasTheSameBitsOnEveryInstructionSetWithFusedMultiplyAdd) {
           << name << " differs from " << expected_target;
     }
     EXPECT_FALSE(expected.empty());
+  }
+}
+
+// The fallback GEMM widens rows of bf16, and takes those of f32 as they are.
+TEST(CpuDenseTest, CountsItsCopiesOfInputs) {
+  const Layer layer = {130, 70, false};
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    const std::unique_ptr<Dense> dense = MakeDense(type, true, 1);
+    const std::unique_ptr<PackedLinear> packed = Pack(*dense, layer, Weights(layer, 3));
+    const uint64_t before = dense->scratch_bytes();
+    ASSERT_TRUE(dense->Prepare(*packed, 1000).ok());
+    EXPECT_EQ(dense->scratch_bytes() - before,
+              type == DType::kBF16 ? 1000 * layer.in * sizeof(float) : 0);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 namespace lamina::memory_node {
@@ -15,10 +16,11 @@ using ::testing::HasSubstr;
 
 // Sequences 1, 2, ... of these paths, each with a row at position 3, or as many prompts' tokens.
 absl::Status Collect(const std::vector<AttentionPath>& paths, Lane& lane, uint32_t recomputed = 0,
-                     bool chunks = false) {
+                     bool chunks = false, uint32_t row_sequences_max = 0) {
   const plan::EpochConfig config{
       .lanes = 1,
       .rows_max = 8,
+      .row_sequences_max = row_sequences_max,
       .chunk_tokens_max = 8,
       .sequence_tokens_max = 64,
       .layers = {{.query_heads = 2, .kv_heads = 1, .head_dim = 32}},
@@ -94,6 +96,17 @@ TEST(StepRowsTest, TokensBringTheActivationsOfTheirPath) {
   EXPECT_EQ(mixed.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(mixed.message()),
               HasSubstr("tokens with activations of 0 and of 40 elements"));
+}
+
+// Windows have room for the sets of so many.
+TEST(StepRowsTest, RowsOfMoreSequencesThanTheEpochHasAreRefused) {
+  const std::vector<AttentionPath> three(3, AttentionPath::kSparse);
+  Lane lane;
+  EXPECT_TRUE(Collect(three, lane, 0, /*chunks=*/false, /*row_sequences_max=*/3).ok());
+  const absl::Status refused = Collect(three, lane, 0, /*chunks=*/false, /*row_sequences_max=*/2);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("3 runs of rows for a window"));
+  EXPECT_TRUE(Collect(three, lane, 0, /*chunks=*/true, /*row_sequences_max=*/2).ok());
 }
 
 TEST(StepRowsTest, OnlyRowsOfPathRecomputeMayBeRecomputed) {

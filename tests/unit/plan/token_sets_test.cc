@@ -86,7 +86,7 @@ TEST(TokenSetsTest, TokensThatAreKeptDoNotCome) {
   EXPECT_EQ(run.filled_slots(), 32u);
 }
 
-TEST(TokenSetsTest, AWindowHasRoomForAllRowsOfTheLongestSequence) {
+TEST(TokenSetsTest, AWindowHasRoomForASetOfTheLongestSequenceForEachThatHasRows) {
   const EpochConfig config = Sparse();
   EXPECT_EQ(TokenSetsBytesMax(config), 2u * 8 * (16 + 1) * 8);
   const WindowLayout layout(EpochTopology::Create(config).value().window_shape());
@@ -97,6 +97,12 @@ TEST(TokenSetsTest, AWindowHasRoomForAllRowsOfTheLongestSequence) {
   EXPECT_EQ(windows.Window(0, 1), windows.Window(0, 0) + group.window_bytes);
   EXPECT_GE(windows.Window(0, 0), layout.group(WindowKind::kQuery).bytes_end());
   EXPECT_EQ(windows.word(0, 1) + 1, layout.query_region_words());
+  // Rows of a prompt share one: where a step has rows of fewer sequences, there are fewer sets.
+  EpochConfig prompts = config;
+  prompts.row_sequences_max = 3;
+  EXPECT_EQ(TokenSetsBytesMax(prompts), 2u * 3 * (16 + 1) * 8);
+  prompts.row_sequences_max = 100;
+  EXPECT_EQ(TokenSetsBytesMax(prompts), TokenSetsBytesMax(config));
   EpochConfig fetch = config;
   fetch.attention_paths = {AttentionPath::kFetch};
   EXPECT_EQ(TokenSetsBytesMax(fetch), 0u);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/simulated_plan.h"
 
+#include <string>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/cluster_file.h"
@@ -115,6 +117,27 @@ TEST(SimulatedPlanTest, OnePoolIsACellForEachReplica) {
   EXPECT_DOUBLE_EQ(fleet.cell.compute_price, 2);
   EXPECT_NEAR(fleet.other_price, 0, 1e-9);
   EXPECT_NEAR(cost::Real(fleet.cell.scheduler.running_max), evaluation.rows / 3, 1);
+}
+
+TEST(SimulatedPlanTest, ATraceOfOneInstantHasNoRate) {
+  const Problem problem = SmallProblem();
+  const Configuration configuration = {
+      .hardware = {.compute = &problem.catalogue.machines[0], .compute_machines = 1}};
+  const Plan plan = {configuration, Evaluate(problem, Rates(problem), configuration), ""};
+  ASSERT_TRUE(plan.evaluation.feasible);
+  PlanSimulationOptions options = Few();
+  for (const Nanos at : {Nanos{0}, Seconds(5)}) {
+    options.trace.assign(20, TraceRequest{.at = at, .input = 20, .output = 5});
+    const auto figures = SimulatePlan(problem, plan, options);
+    EXPECT_EQ(figures.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(figures.status().message()), testing::HasSubstr("at one instant"));
+  }
+  for (size_t i = 0; i < options.trace.size(); ++i) {
+    options.trace[i].at += static_cast<Nanos>(i) * Seconds(1);
+  }
+  const auto figures = SimulatePlan(problem, plan, options);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_GT(figures->rate, 0);
 }
 
 TEST(SimulatedPlanTest, TheHitRateOfTheLoadIsWhatTheSchedulerFinds) {

@@ -204,6 +204,7 @@ TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
   after.nodes[1].parts[0].second = 1.9;
   after.nodes[1].kv_bytes_read = 1000 + 90 * 64 * 128;
   after.links = {{.from = "c0", .to = "m0", .path = "shm", .latency_seconds = 1e-6}};
+  after.attention = "pairs: every node is fast at pairs of bf16";
   CalibrationPoints points;
   CalibrationWindow(before, after, shape).AppendDecode(8, 1, points);
   CalibrationWindow(after, after, shape).AppendDecode(8, 1, points);  // Nothing was run.
@@ -234,7 +235,16 @@ TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
   ASSERT_EQ(read->slices.size(), 1u);
   EXPECT_NEAR(read->slices[0].rows.slope, 0.005 / 8, 1e-12);
   EXPECT_EQ(json["links"][0]["to"], "m0");
+  EXPECT_EQ(json["t_attn"][0]["kernel"], "pairs");
+  after.attention = "tensor, prompts canonical: as the cluster file says";
+  EXPECT_EQ(CalibrationToJson("here", "2026-11-25T00:00:00Z", shape, points,
+                              after)["t_attn"][0]["kernel"],
+            "tensor");
   EXPECT_NEAR(read->border.At(8), 0.18, 1e-12);
+
+  // What was measured counts, in whatever arithmetic.
+  const cost::AttentionRates attention = cost::WithCalibration({}, *read, shape).attention;
+  EXPECT_GT(attention.fixed.value + attention.seconds_per_byte.value, 0);
 
   // The model's own times go before the lines.
   const auto times = cost::WithCalibration({}, *read, shape).times;
