@@ -472,7 +472,15 @@ grpc::ServerBidiReactor<v1::MemberChange, v1::MemberAnswer>* ClusterService::Cha
 grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext* context,
                                                     const v1::GetStatusRequest*,
                                                     v1::GetStatusResponse* response) {
-  const EngineStatus status = engine_.GetStatus();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  engine_.GetStatus([this, reactor, response](const EngineStatus& status) {
+    Fill(status, response);
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+void ClusterService::Fill(const EngineStatus& status, v1::GetStatusResponse* response) const {
   response->set_epoch(status.epoch);
   response->set_state(status.state);
   response->set_model(model_.own);
@@ -521,17 +529,16 @@ grpc::ServerUnaryReactor* ClusterService::GetStatus(grpc::CallbackServerContext*
   response->set_itl_seconds_sum(next.sum);
   response->set_itl_count(next.count);
   ToProto(next, response->mutable_inter_token_latency());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
 }
 
 grpc::ServerUnaryReactor* ClusterService::GetRequestMetrics(
     grpc::CallbackServerContext* context, const v1::GetRequestMetricsRequest*,
     v1::GetRequestMetricsResponse* response) {
-  response->set_text(RequestMetricsText(engine_, model_.served));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
+  engine_.GetStatus([this, reactor, response](const EngineStatus& status) {
+    response->set_text(RequestMetricsText(engine_, status, model_.served));
+    reactor->Finish(grpc::Status::OK);
+  });
   return reactor;
 }
 

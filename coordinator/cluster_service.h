@@ -53,6 +53,8 @@ class ClusterService final : public v1::Cluster::CallbackService {
                                       v1::ReadTraceResponse* response) override;
 
  private:
+  void Fill(const EngineStatus& status, v1::GetStatusResponse* response) const;
+
   Engine& engine_;
   LateStreams& streams_;
   const ModelNames model_;

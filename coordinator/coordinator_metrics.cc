@@ -106,7 +106,7 @@ void AddTimes(MetricsPage& page, const RequestMetrics& metrics, const MetricLabe
 }
 
 // All that is called vllm:*.
-void AddRequestFamilies(MetricsPage& page, Engine& engine, const EngineStatus& status,
+void AddRequestFamilies(MetricsPage& page, const Engine& engine, const EngineStatus& status,
                         const std::string& model_name) {
   const MetricLabels labels = {{"model_name", model_name}, {"engine", "0"}};
   AddRequests(page, status, engine.metrics(), labels);
@@ -221,9 +221,10 @@ void AddPolicy(MetricsPage& page, const EngineStatus& status) {
 
 }  // namespace
 
-std::string RequestMetricsText(Engine& engine, const std::string& model_name) {
+std::string RequestMetricsText(const Engine& engine, const EngineStatus& status,
+                               const std::string& model_name) {
   MetricsPage page;
-  AddRequestFamilies(page, engine, engine.GetStatus(), model_name);
+  AddRequestFamilies(page, engine, status, model_name);
   return page.Text();
 }
 

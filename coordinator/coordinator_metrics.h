@@ -3,7 +3,7 @@
 // What the coordinator shows on /metrics: requests by the names that vLLM gave them, where the
 // meaning is the same, and the cluster as lamina_*.
 //
-// Threading: any; waits for the engine's thread to report its status.
+// Threading: any; all but RequestMetricsText() wait for the engine's thread to report its status.
 
 #pragma once
 
@@ -18,8 +18,9 @@ namespace lamina::coordinator {
 std::string MetricsText(Engine& engine, const std::string& model_name, const Clock& clock,
                         Nanos started);
 
-// The metrics vllm:* of the page, for a gateway to pass on.
-std::string RequestMetricsText(Engine& engine, const std::string& model_name);
+// The metrics vllm:* of the page, for a gateway to pass on. `status`: of the engine.
+std::string RequestMetricsText(const Engine& engine, const EngineStatus& status,
+                               const std::string& model_name);
 
 // Empty when the cluster serves, else what it waits for.
 std::string HealthProblem(Engine& engine);

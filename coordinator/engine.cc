@@ -137,6 +137,10 @@ EngineStatus Engine::GetStatus() {
   return future.get();
 }
 
+void Engine::GetStatus(std::function<void(const EngineStatus&)> done) {
+  impl_->loop.Post([impl = impl_.get(), done = std::move(done)] { done(impl->Status()); });
+}
+
 void Engine::StartTrace(Nanos length, std::function<void()> done) {
   impl_->loop.Post([impl = impl_.get(), length, done = std::move(done)] {
     impl->trace.Start(impl->clock.Now(), length);

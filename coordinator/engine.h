@@ -5,7 +5,8 @@
 // machine of core/; this file is the wiring.
 //
 // Threading: public calls from any thread post to the engine's thread and return at once, except
-// GetStatus(), which waits for its turn.
+// GetStatus() without a function to call, which waits for its turn: not for gRPC's threads, which
+// are few, and answer everybody's pings.
 // Limits: those of EngineOptions; queued requests beyond them are refused with kResourceExhausted.
 
 #pragma once
@@ -78,6 +79,7 @@ class Engine {
                  std::function<void(const absl::StatusOr<std::string>&)> done);
 
   EngineStatus GetStatus();
+  void GetStatus(std::function<void(const EngineStatus&)> done);
 
   // --- Timelines ---
   // Everybody records for `length`.

@@ -303,17 +303,23 @@ void RequestTable::TakeToken(const Request& request, Choice& choice, core::Token
   metrics_.generated_tokens.fetch_add(1, std::memory_order_relaxed);
   // The text of an end token is not part of the answer, unless the client named it and asked.
   if (event.token.finish != plan::FinishReason::kStop) {
-    choice.pending.text += choice.stops.Push(choice.decoder.Push(event.token.token));
+    AddText(request, choice, choice.decoder.Push(event.token.token));
   } else if (request.spec.include_stop && IsStopToken(request.spec, event.token.token)) {
-    choice.pending.text += choice.stops.Push(choice.decoder.Push(event.token.token));
+    AddText(request, choice, choice.decoder.Push(event.token.token));
   }
   choice.pending.tokens.push_back(std::move(event.token));
   choice.has_pending = true;
 }
 
+// No stop string ends within the text of the first min_tokens tokens, as in vLLM.
+void RequestTable::AddText(const Request& request, Choice& choice, absl::string_view text) {
+  const bool may_stop = choice.completion_tokens > request.spec.min_tokens;
+  choice.pending.text += choice.stops.Push(text, may_stop);
+}
+
 void RequestTable::Close(Request& request, Choice& choice, plan::FinishReason reason) {
   if (!choice.stops.stopped()) {
-    choice.pending.text += choice.stops.Push(choice.decoder.Finish());
+    AddText(request, choice, choice.decoder.Finish());
     choice.pending.text += choice.stops.Finish();
   }
   const uint32_t tokens = choice.completion_tokens;

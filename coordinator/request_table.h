@@ -108,6 +108,7 @@ class RequestTable {
   core::SequenceRequest MakeSequence(const Request& request, uint32_t choice) const;
   Choice* Find(plan::SequenceId sequence, Request** request);
   void TakeToken(const Request& request, Choice& choice, core::TokenEvent& event);
+  static void AddText(const Request& request, Choice& choice, absl::string_view text);
   void Close(Request& request, Choice& choice, plan::FinishReason reason);
   void Flush(uint64_t key);
   RequestRecord RecordOf(const Request& request, const absl::Status& status) const;

@@ -19,16 +19,18 @@ size_t OpenPrefix(absl::string_view text, absl::string_view stop) {
 
 }  // namespace
 
-std::string StopMatcher::Push(absl::string_view text) {
+std::string StopMatcher::Push(absl::string_view text, bool may_stop) {
   if (stopped_) {
     return "";
   }
   held_.append(text.data(), text.size());
+  exempt_ = may_stop ? exempt_ : held_.size();
   size_t first = std::string::npos;
   size_t open = 0;
   size_t length = 0;
   for (const std::string& stop : stops_) {
-    const size_t place = held_.find(stop);
+    const size_t from = exempt_ < stop.size() ? 0 : exempt_ - stop.size() + 1;
+    const size_t place = held_.find(stop, from);
     // If two begin together the shorter one was whole first.
     if (place < first || (place == first && stop.size() < length)) {
       first = place;
@@ -44,6 +46,7 @@ std::string StopMatcher::Push(absl::string_view text) {
   }
   std::string shown = held_.substr(0, held_.size() - open);
   held_.erase(0, shown.size());
+  exempt_ -= std::min(exempt_, shown.size());
   return shown;
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StopMatcher: passes text through until a stop string appears, over any cuts of the text. Text
-// that may be the beginning of a stop string is held back; nothing of a stop string is ever passed
-// on, unless that was asked for.
+// that may be the beginning of a stop string is held back; nothing of the stop string that ends the
+// text is ever passed on, unless that was asked for.
 
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ class StopMatcher {
   explicit StopMatcher(std::vector<std::string> stops, bool inclusive = false)
       : stops_(std::move(stops)), inclusive_(inclusive) {}
 
-  // Returns what can be shown. After a match `stopped()` holds and further text is dropped.
-  std::string Push(absl::string_view text);
+  // Returns what can be shown. After a match `stopped()` holds and further text is dropped. Without
+  // `may_stop` no stop string ends within this text; one that begins in it may end in later text.
+  std::string Push(absl::string_view text, bool may_stop = true);
 
   // What was held back, when the text ends without a match.
   std::string Finish();
@@ -31,6 +33,7 @@ class StopMatcher {
   std::vector<std::string> stops_;
   bool inclusive_;
   std::string held_;
+  size_t exempt_ = 0;  // No match ends within so many bytes of what is held.
   bool stopped_ = false;
 };
 

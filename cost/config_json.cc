@@ -123,6 +123,30 @@ absl::Status ReadWindow(const Json& json, absl::string_view type, ModelShape& sh
   return absl::OkStatus();
 }
 
+// Yarn stretches the original length, where that is more than the file says (model/architectures/
+// rope.cc).
+absl::Status ReadStretch(const Json& json, ModelShape& shape) {
+  const char* const key = Has(json, "rope_scaling") ? "rope_scaling" : "rope_parameters";
+  if (!Has(json, key) || !json[key].is_object()) {
+    return absl::OkStatus();
+  }
+  const Json& rope = json[key];
+  const Json type = rope.value(rope.contains("rope_type") ? "rope_type" : "type", Json());
+  if (type != "yarn" || !Has(rope, "factor") || !rope["factor"].is_number()) {
+    return absl::OkStatus();
+  }
+  uint32_t original = shape.positions_max;
+  LAMINA_RETURN_IF_ERROR(ReadIfThere(rope, "original_max_position_embeddings", original));
+  LAMINA_RETURN_IF_ERROR(ReadIfThere(json, "original_max_position_embeddings", original));
+  const double stretched = rope["factor"].get<double>() * original;
+  if (stretched > shape.positions_max) {
+    // A number over 32 bits becomes one that CheckShape() refuses.
+    shape.positions_max =
+        static_cast<uint32_t>(std::min<double>(stretched, std::numeric_limits<uint32_t>::max()));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ModelShape> ShapeFromConfigJson(absl::string_view text, absl::string_view name) {
@@ -143,6 +167,7 @@ absl::StatusOr<ModelShape> ShapeFromConfigJson(absl::string_view text, absl::str
   LAMINA_RETURN_IF_ERROR(Read(json, "vocab_size", shape.vocabulary));
   LAMINA_RETURN_IF_ERROR(Read(json, family->hidden, shape.hidden));
   LAMINA_RETURN_IF_ERROR(Read(json, "max_position_embeddings", shape.positions_max));
+  LAMINA_RETURN_IF_ERROR(ReadStretch(json, shape));
   shape.kv_heads = shape.query_heads;
   LAMINA_RETURN_IF_ERROR(ReadIfThere(json, "num_key_value_heads", shape.kv_heads));
   shape.head_dim = shape.query_heads > 0 ? shape.width / shape.query_heads : 0;

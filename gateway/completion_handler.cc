@@ -479,7 +479,7 @@ void CompletionHandler::Complete() {
 
 // Until the answer is written only OnGone() may come, which touches nothing that is shown.
 void CompletionHandler::CompleteWhole() {
-  const absl::Status begun = side_work_.Do(
+  side_work_.DoForAnswer(
       AnswerBytes(prompts_, request_.echo),
       [self = shared_from_this(), counts = Counts()] {
         const std::vector<FinishedChoice> choices = self->FinishedChoices();
@@ -494,9 +494,6 @@ void CompletionHandler::CompleteWhole() {
         self->End(absl::OkStatus());
         writer->Respond({.body = std::move(body), .headers = self->LossyHeader()});
       });
-  if (!begun.ok()) {
-    Fail(begun);
-  }
 }
 
 void CompletionHandler::Fail(const absl::Status& status) {

@@ -129,7 +129,8 @@ absl::Status ReadStreaming(JsonObject& body, CompletionRequest& request) {
   return options.RefuseUnknown();
 }
 
-absl::Status ReadForm(JsonObject& body, client::GenerateOptions& options) {
+absl::Status ReadForm(JsonObject& body, CompletionRequest& request) {
+  client::GenerateOptions& options = request.options;
   const std::pair<const char*, absl::StatusOr<OutputForm> (*)(const Json&)> fields[] = {
       {"response_format", client::ResponseFormat},
       {"structured_outputs", client::StructuredOutputs}};
@@ -147,7 +148,10 @@ absl::Status ReadForm(JsonObject& body, client::GenerateOptions& options) {
       return BadField(name, "invalid_value",
                       "'response_format' and 'structured_outputs' exclude each other");
     }
-    options.form = form->any() ? std::move(options.form) : *std::move(form);
+    if (!form->any()) {
+      options.form = *std::move(form);
+      request.form_of_text = absl::string_view(name) == "response_format";
+    }
   }
   if (!options.form.any() && options.ignore_eos) {
     return BadField("ignore_eos", "invalid_value",
@@ -185,7 +189,7 @@ absl::Status ReadCommon(JsonObject& body, CompletionRequest& request) {
   options.n = request.choices;
   LAMINA_ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos, body.Bool("ignore_eos"));
   options.ignore_eos = ignore_eos.value_or(false);
-  LAMINA_RETURN_IF_ERROR(ReadForm(body, options));
+  LAMINA_RETURN_IF_ERROR(ReadForm(body, request));
   LAMINA_RETURN_IF_ERROR(ReadExtraParameters(body, request));
   LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> min_tokens,
                           body.Integer("min_tokens", 0, kTokensMax));

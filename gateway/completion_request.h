@@ -45,6 +45,9 @@ struct CompletionRequest {
   bool return_ids = false;              // Show ids of tokens, and of the prompt's.
   bool tokens_as_ids = false;           // Log-probabilities name tokens by their ids.
 
+  // The form is response_format's, of what the model says; its calls have a form of their own.
+  bool form_of_text = false;
+
   ToolRequest tools;
   bool include_reasoning = true;
   std::optional<uint32_t> thinking_tokens_max;

@@ -98,6 +98,27 @@ void AddThought(bool whole, CompletionRequest& request) {
             form);
 }
 
+// A model that may call either calls, or says what has the form that was asked for. A structural
+// tag of the client's is of the whole output, and so are vLLM's structured_outputs: they have a
+// place for calls, or there are none.
+absl::Status AddCallsToForm(CompletionRequest& request) {
+  OutputForm& form = request.options.form;
+  if (!request.form_of_text || form.kind == OutputForm::Kind::kStructuralTag) {
+    return absl::OkStatus();
+  }
+  const CallSyntax& syntax = request.family->syntax;
+  if (!syntax.in_prompt.empty()) {
+    return BadField("response_format", "invalid_value",
+                    "'response_format' and 'tools' that the model may call exclude each other "
+                    "with this model, whose calls begin with a special token that no form has: "
+                    "set 'tool_choice' to 'none' or 'required', or leave 'response_format' out");
+  }
+  SetFormat(Json{{"type", "or"},
+                 {"elements", Json::array({CallsFormat(request.tools, syntax), FormatOf(form)})}},
+            form);
+  return absl::OkStatus();
+}
+
 absl::Status AddTools(const ChatShape& shape, CompletionRequest& request) {
   ToolRequest& tools = request.tools;
   if (tools.choice == ToolChoice::kNone) {
@@ -116,7 +137,7 @@ absl::Status AddTools(const ChatShape& shape, CompletionRequest& request) {
   options.chat.tools_json = tools.json;
   options.keep_special = options.keep_special || request.family->keep_special;
   if (!tools.enforced()) {
-    return absl::OkStatus();
+    return AddCallsToForm(request);
   }
   if (!options.form.any() || !request.bad_words.empty()) {
     return BadField("tool_choice", "invalid_value",

@@ -11,6 +11,7 @@
 #include "common/host_port.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "gateway/deferred_handler.h"
 
 namespace lamina::gateway {
 namespace {
@@ -24,10 +25,42 @@ constexpr auto kTick = std::chrono::milliseconds(100);
 constexpr int kSendBufferBytes = 64 << 10;
 constexpr auto kTellPause = std::chrono::seconds(10);
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+// What a handshake, a request and an answer may take, each, of who is turned away.
+constexpr auto kTurnedAwayTime = std::chrono::seconds(2);
 constexpr char kFull[] =
     "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
     "Content-Length: 125\r\nConnection: close\r\n\r\n"
     R"({"error":{"message":"too many connections; try again later","type":"server_error","param":null,"code":"service_unavailable"}})";
+
+// Tells every request that there is no room.
+class FullRouter final : public RequestRouter {
+ public:
+  explicit FullRouter(RequestRouter& router) : router_(router) {}
+
+  std::optional<HttpResponse> Refuse(const HttpRequest&) override {
+    HttpResponse response =
+        ErrorResponse(absl::UnavailableError("too many connections; try again later"));
+    response.headers = {{"Retry-After", "1"}};
+    return response;
+  }
+  HttpHeaders HeadersFor(HttpRequest& head) override { return router_.HeadersFor(head); }
+  std::string RouteOf(const std::string& path) const override { return router_.RouteOf(path); }
+  GatewayMetrics& metrics() override { return router_.metrics(); }
+  std::shared_ptr<RequestHandler> Handle(HttpRequest request, ResponseWriter& writer) override {
+    writer.Respond(*Refuse(request));
+    return nullptr;
+  }
+
+ private:
+  RequestRouter& router_;
+};
+
+Connection::Settings TurnedAwaySettings(Connection::Settings settings) {
+  settings.request_time = kTurnedAwayTime;
+  settings.idle_time = kTurnedAwayTime;
+  settings.write_time = kTurnedAwayTime;
+  return settings;
+}
 
 }  // namespace
 
@@ -54,7 +87,9 @@ Server::Server(asio::io_context& io, const Connection::Settings& settings, Reque
                asio::ssl::context* tls, size_t connections_max)
     : io_(io),
       settings_(settings),
+      turned_away_settings_(TurnedAwaySettings(settings)),
       router_(router),
+      turned_away_router_(std::make_unique<FullRouter>(router)),
       tls_(tls),
       connections_max_(connections_max),
       acceptor_(io),
@@ -132,23 +167,29 @@ void Server::OnAccepted(const error_code& error, tcp::socket socket) {
   if (connections_.size() >= connections_max_ && !MakeRoom()) {
     TurnAway(std::move(socket));
   } else {
-    error_code ignored;
-    socket.set_option(tcp::no_delay(true), ignored);
-    socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
-    auto stream = tls_ == nullptr ? MakePlainStream(std::move(socket))
-                                  : MakeTlsStream(std::move(socket), *tls_);
-    const auto connection = std::make_shared<Connection>(io_, std::move(stream), settings_, router_,
-                                                         [this](const auto& closed) {
-                                                           connections_.erase(closed);
-                                                           CheckDrained();
-                                                         });
-    connections_.insert(connection);
-    connection->Start();
+    const auto connection = Begin(std::move(socket), settings_, router_, connections_);
     if (draining_) {
       connection->Drain();
     }
   }
   Accept();
+}
+
+std::shared_ptr<Connection> Server::Begin(tcp::socket socket, const Connection::Settings& settings,
+                                          RequestRouter& router, Connections& among) {
+  error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
+  auto stream = tls_ == nullptr ? MakePlainStream(std::move(socket))
+                                : MakeTlsStream(std::move(socket), *tls_);
+  auto connection = std::make_shared<Connection>(io_, std::move(stream), settings, router,
+                                                 [this, &among](const auto& closed) {
+                                                   among.erase(closed);
+                                                   CheckDrained();
+                                                 });
+  among.insert(connection);
+  connection->Start();
+  return connection;
 }
 
 // Strangers who connect without end shall not fill the log.
@@ -179,8 +220,13 @@ bool Server::MakeRoom() {
   return longest != nullptr;
 }
 
-// In one write, without waiting: a client that cannot take so little learns nothing.
-void Server::TurnAway(tcp::socket socket) const {
+// In one write, without waiting: a client that cannot take so little learns nothing. Over TLS by a
+// connection that ends with its first answer, as one that comes while the server drains.
+void Server::TurnAway(tcp::socket socket) {
+  if (tls_ != nullptr && turned_away_.size() < kTurnedAwayMax) {
+    Begin(std::move(socket), turned_away_settings_, *turned_away_router_, turned_away_)->Drain();
+    return;
+  }
   error_code ignored;
   socket.non_blocking(true, ignored);
   if (tls_ == nullptr) {
@@ -196,8 +242,7 @@ void Server::Tick() {
       return;
     }
     const auto now = std::chrono::steady_clock::now();
-    const std::vector<std::shared_ptr<Connection>> all(connections_.begin(), connections_.end());
-    for (const std::shared_ptr<Connection>& connection : all) {
+    for (const std::shared_ptr<Connection>& connection : All()) {
       connection->Tick(now);
     }
     Tick();
@@ -207,15 +252,21 @@ void Server::Tick() {
 void Server::Drain(std::function<void()> done) {
   draining_ = true;
   drained_ = std::move(done);
-  const std::vector<std::shared_ptr<Connection>> all(connections_.begin(), connections_.end());
-  for (const std::shared_ptr<Connection>& connection : all) {
+  for (const std::shared_ptr<Connection>& connection : All()) {
     connection->Drain();
   }
   CheckDrained();
 }
 
+// A copy, since connections may end while it is gone through.
+std::vector<std::shared_ptr<Connection>> Server::All() const {
+  std::vector<std::shared_ptr<Connection>> all(connections_.begin(), connections_.end());
+  all.insert(all.end(), turned_away_.begin(), turned_away_.end());
+  return all;
+}
+
 void Server::CheckDrained() {
-  if (draining_ && connections_.empty() && drained_ != nullptr) {
+  if (draining_ && connections_.empty() && turned_away_.empty() && drained_ != nullptr) {
     error_code ignored;
     acceptor_.close(ignored);
     ticker_.cancel();

@@ -3,7 +3,9 @@
 // Server: accepts connections, keeps them, looks after their times, and lets them end.
 //
 // Threading: the gateway's. It must outlive every connection: run the io_context until it is done.
-// Limits:    `connections_max` at a time; one more is told 503 and closed.
+// Limits:    `connections_max` at a time; one more is told 503 and closed. Over TLS that takes a
+//            handshake, for which kTurnedAwayMax have some seconds; others are closed without a
+//            word.
 
 #pragma once
 
@@ -18,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/port_range.h"
@@ -31,6 +34,8 @@ absl::Status LoadTlsFiles(const std::string& certificate, const std::string& key
 
 class Server {
  public:
+  static constexpr size_t kTurnedAwayMax = 64;
+
   // `tls` is null for plain HTTP; all references must outlive it.
   Server(boost::asio::io_context& io, const Connection::Settings& settings, RequestRouter& router,
          boost::asio::ssl::context* tls, size_t connections_max);
@@ -45,24 +50,33 @@ class Server {
   void Drain(std::function<void()> done);
 
  private:
+  using Connections = std::set<std::shared_ptr<Connection>>;
+
   absl::Status Bind(const std::string& listen);
   void Accept();
   void OnAccepted(const boost::system::error_code& error, boost::asio::ip::tcp::socket socket);
   void TellOfFailure(const boost::system::error_code& error);
   bool MakeRoom();
-  void TurnAway(boost::asio::ip::tcp::socket socket) const;
+  std::shared_ptr<Connection> Begin(boost::asio::ip::tcp::socket socket,
+                                    const Connection::Settings& settings, RequestRouter& router,
+                                    Connections& among);
+  void TurnAway(boost::asio::ip::tcp::socket socket);
+  std::vector<std::shared_ptr<Connection>> All() const;
   void Tick();
   void CheckDrained();
 
   boost::asio::io_context& io_;
   const Connection::Settings settings_;
+  const Connection::Settings turned_away_settings_;
   RequestRouter& router_;
+  const std::unique_ptr<RequestRouter> turned_away_router_;
   boost::asio::ssl::context* const tls_;
   const size_t connections_max_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer ticker_;
   boost::asio::steady_timer accept_pause_;
-  std::set<std::shared_ptr<Connection>> connections_;
+  Connections connections_;
+  Connections turned_away_;  // Over TLS: those that are told so.
   std::function<void()> drained_;
   uint64_t accepts_failed_ = 0;  // Since the log said so.
   std::chrono::steady_clock::time_point tell_from_;

@@ -2,6 +2,7 @@
 #include "gateway/side_work.h"
 
 #include <deque>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -31,9 +32,10 @@ class SideWork::Queue {
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  bool Push(Job job) {
+  // False: `waiting_max` wait already.
+  bool Push(Job job, size_t waiting_max) {
     const absl::MutexLock lock(&mu_);
-    if (jobs_.size() >= kWaitingMax) {
+    if (jobs_.size() >= waiting_max) {
       return false;
     }
     jobs_.push_back(std::move(job));
@@ -73,13 +75,17 @@ class SideWork::Queue {
 SideWork::SideWork(PostFunction post) : queue_(std::make_unique<Queue>(std::move(post))) {}
 SideWork::~SideWork() = default;
 
-absl::Status SideWork::Add(std::function<void()> work, std::function<void()> done) {
-  if (queue_->Push({.work = std::move(work), .done = std::move(done)})) {
+absl::Status SideWork::Add(Job job) {
+  if (queue_->Push(std::move(job), kWaitingMax)) {
     return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(absl::StrCat("the gateway has ", kWaitingMax,
-                                                   " large requests and answers waiting to be read "
-                                                   "or written; try again later"));
+                                                   " or more large requests and answers waiting to "
+                                                   "be read or written; try again later"));
+}
+
+void SideWork::AddForAnswer(Job job) {
+  queue_->Push(std::move(job), std::numeric_limits<size_t>::max());
 }
 
 }  // namespace lamina::gateway

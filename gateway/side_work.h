@@ -7,7 +7,8 @@
 // Threading: called in the gateway's thread; `make` runs in any, so it owns what it reads; `take`
 //            runs in the gateway's.
 // Ownership: what still waits when this ends is forgotten; what runs is awaited.
-// Limits:    kWaitingMax besides those that run.
+// Limits:    a newcomer is taken while fewer than kWaitingMax wait; answers are always, and there
+//            are no more of them than connections.
 
 #pragma once
 
@@ -38,8 +39,8 @@ class SideWork {
   SideWork(const SideWork&) = delete;
   SideWork& operator=(const SideWork&) = delete;
 
-  // Calls take(make()), where `make` reads or writes about `bytes` of text: now if they are few.
-  // Neither is called when it fails.
+  // Does what a newcomer brings: calls take(make()), where `make` reads or writes about `bytes` of
+  // text: now if they are few. Neither is called when it fails.
   // Errors: kResourceExhausted  too many wait already.
   template <typename Make, typename Take>
   absl::Status Do(size_t bytes, Make make, Take take) {
@@ -47,9 +48,17 @@ class SideWork {
       take(make());
       return absl::OkStatus();
     }
-    auto made = std::make_shared<std::optional<std::invoke_result_t<Make>>>();
-    return Add([made, make = std::move(make)]() mutable { made->emplace(make()); },
-               [made, take = std::move(take)]() mutable { take(*std::move(*made)); });
+    return Add(JobOf(std::move(make), std::move(take)));
+  }
+
+  // Does so for an answer, which waits behind any number: all that it costs has been spent.
+  template <typename Make, typename Take>
+  void DoForAnswer(size_t bytes, Make make, Take take) {
+    if (bytes <= kSmallBytesMax) {
+      take(make());
+    } else {
+      AddForAnswer(JobOf(std::move(make), std::move(take)));
+    }
   }
 
  private:
@@ -59,7 +68,15 @@ class SideWork {
   };
   class Queue;
 
-  absl::Status Add(std::function<void()> work, std::function<void()> done);
+  template <typename Make, typename Take>
+  static Job JobOf(Make make, Take take) {
+    auto made = std::make_shared<std::optional<std::invoke_result_t<Make>>>();
+    return {.work = [made, make = std::move(make)]() mutable { made->emplace(make()); },
+            .done = [made, take = std::move(take)]() mutable { take(*std::move(*made)); }};
+  }
+
+  absl::Status Add(Job job);
+  void AddForAnswer(Job job);
 
   const std::unique_ptr<Queue> queue_;
 };

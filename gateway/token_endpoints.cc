@@ -106,12 +106,9 @@ void RespondWith(SideWork& side_work, const std::shared_ptr<DeferredHandler>& ha
     handler->Respond(ErrorResponse(answer.status()));
     return;
   }
-  const absl::Status begun = side_work.Do(
+  side_work.DoForAnswer(
       bytes, [answer = *std::move(answer), write] { return Dump(write(answer)); },
       [handler](std::string body) { handler->Respond({.body = std::move(body)}); });
-  if (!begun.ok()) {
-    handler->Respond(ErrorResponse(begun));
-  }
 }
 
 // Reads a body and goes on with the request in it, or answers with what is wrong.

@@ -55,7 +55,7 @@ struct ModelConfig {
   uint32_t kv_heads = 0;
   uint32_t head_dim = 0;
   uint32_t vocabulary = 0;
-  uint32_t positions_max = 0;       // The context the model was trained for.
+  uint32_t positions_max = 0;       // The context the model was made for, with its rope scaling.
   uint32_t window = 0;              // Sliding window, 0 for none.
   uint32_t window_first_layer = 0;  // Layers before it attend to everything (Qwen2).
   float norm_epsilon = 1e-5f;

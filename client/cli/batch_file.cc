@@ -16,6 +16,10 @@ namespace {
 
 constexpr char kChatUrl[] = "/v1/chat/completions";
 constexpr char kCompletionsUrl[] = "/v1/completions";
+// What a body without max_tokens gets, as from the gateway. A chat goes on until the context is
+// full: the server ends at its longest sequence.
+constexpr uint32_t kCompletionTokensDefault = 16;
+constexpr uint32_t kChatTokensDefault = std::numeric_limits<int32_t>::max();
 
 absl::Status Wrong(absl::string_view field, absl::string_view wanted) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is not ", wanted));
@@ -197,10 +201,7 @@ absl::Status ReadBody(const Json& body, BatchRequest* request) {
     return absl::InvalidArgumentError(absl::StrCat("the body has no ", prompt));
   }
   request->options.temperature = 1;  // OpenAI's default.
-  if (request->chat) {
-    // A chat goes on until the context is full: the server ends at its longest sequence.
-    request->options.max_tokens = std::numeric_limits<int32_t>::max();
-  }
+  request->options.max_tokens = request->chat ? kChatTokensDefault : kCompletionTokensDefault;
   for (const auto& [name, value] : body.items()) {
     const Field* field = FindField(name, request->chat);
     if (field == nullptr) {

@@ -88,6 +88,7 @@ class EnforcedReader final : public PartReader {
 }  // namespace
 
 Json CallsFormat(const ToolRequest& tools, const CallSyntax& syntax) {
+  const Json any_object = {{"type", "object"}};
   Json tags = Json::array();
   for (const ToolFunction& function : tools.functions) {
     if (tools.choice == ToolChoice::kNamed && function.name != tools.named) {
@@ -98,7 +99,7 @@ Json CallsFormat(const ToolRequest& tools, const CallSyntax& syntax) {
                     {"begin", syntax.before + function.name + syntax.between},
                     {"content",
                      {{"type", "json_schema"},
-                      {"json_schema", function.parameters},
+                      {"json_schema", tools.enforced() ? function.parameters : any_object},
                       {"max_whitespace_cnt", 1}}},
                     {"end", syntax.end}});
   }

@@ -7,7 +7,8 @@
 // Calls come about in two ways. A model that may call writes them in its own words, and the
 // family's reader finds them; what is no whole, well-formed call of a function that was offered
 // stays text. A model that must call is kept to a grammar with the family's CallSyntax; then each
-// byte of the arguments can be passed on at once.
+// byte of the arguments can be passed on at once. One that may call, and whose text has a form, is
+// kept to a grammar of both, and the family's reader tells them apart.
 //
 // Threading: the gateway's.
 
@@ -61,8 +62,9 @@ const ToolFamily& MistralFamily();
 // "auto": by the template. Null when that fits none, and with "none".
 const ToolFamily* ChooseToolFamily(absl::string_view name, absl::string_view chat_template);
 
-// The calls that the tool choice demands, as a format of XGrammar's structural tags.
-// Requires: tools.enforced().
+// The calls that the tool choice demands, or with "auto" allows, as a format of XGrammar's
+// structural tags. Arguments fit the function's schema where a call is demanded, and are any object
+// where the model calls of its own accord. Requires: tools.choice is not kNone.
 Json CallsFormat(const ToolRequest& tools, const CallSyntax& syntax);
 
 // Reads what CallsFormat() makes. `syntax` must outlive it.

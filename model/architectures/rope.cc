@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "absl/strings/str_cat.h"
@@ -60,6 +61,20 @@ absl::Status ReadYarn(const JsonConfig& section, uint32_t positions_max, RopeCon
                                                YarnMagnitude(rope.factor, mscale_all));
   }
   return absl::OkStatus();
+}
+
+// Many a config.json has the length from before yarn, since people add yarn by hand: then the
+// length is what the original one is stretched to, as in vLLM.
+void StretchPositions(ModelConfig& config) {
+  if (config.rope.scaling != RopeScaling::kYarn) {
+    return;
+  }
+  const double stretched = double{config.rope.factor} * config.rope.original_positions;
+  if (stretched > config.positions_max) {
+    // A number over 32 bits becomes one that CheckConfig() refuses.
+    config.positions_max =
+        static_cast<uint32_t>(std::min<double>(stretched, std::numeric_limits<uint32_t>::max()));
+  }
 }
 
 absl::Status ReadLongRope(const JsonConfig& section, uint32_t positions_max, RopeConfig& rope) {
@@ -187,7 +202,9 @@ absl::Status ReadRope(const JsonConfig& json, ModelConfig& config) {
     return absl::UnimplementedError(
         "config.json: rope settings for each layer type are not supported");
   }
-  return ReadRopeSection(json, section, config, config.rope);
+  LAMINA_RETURN_IF_ERROR(ReadRopeSection(json, section, config, config.rope));
+  StretchPositions(config);
+  return absl::OkStatus();
 }
 
 absl::Status ReadRotaryShare(const JsonConfig& json, ModelConfig& config) {
@@ -265,6 +282,9 @@ absl::Status ReadRope(const GgufFile& file, const std::string& prefix, ModelConf
     rope.attention_factor = static_cast<float>(factor * YarnMagnitude(rope.factor, 1.0));
   }
   LAMINA_RETURN_IF_ERROR(ReadLongRope(file, key, config));
+  if (file.Has(key + "scaling.original_context_length")) {
+    StretchPositions(config);
+  }
   return ReadFactors(file, "rope_freqs.weight", rope.rotary_dim, rope.factors);
 }
 

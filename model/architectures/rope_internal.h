@@ -16,13 +16,15 @@
 namespace lamina::model {
 
 // Reads "rope_parameters" or the older "rope_scaling" with "rope_theta". Keeps what the caller has
-// put into `rope` where the file says nothing. config.positions_max must be known.
+// put into `rope` where the file says nothing. config.positions_max must be known, and becomes what
+// yarn stretches the original length to where that is more.
 // Errors: kUnimplemented    another scaling than linear, llama3, yarn and longrope, or one for each
 //                           layer type.
 //         kInvalidArgument  a setting is missing or impossible.
 absl::Status ReadRope(const JsonConfig& json, ModelConfig& config);
 
-// Reads "<prefix>.rope.*" and the tensor rope_freqs.weight.
+// Reads "<prefix>.rope.*" and the tensor rope_freqs.weight; yarn stretches positions_max where the
+// file has the original length.
 absl::Status ReadRope(const GgufFile& file, const std::string& prefix, ModelConfig& config);
 
 // The settings under `section`, which is rope_parameters or one of its parts, into `rope`.

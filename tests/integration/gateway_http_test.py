@@ -329,7 +329,7 @@ class GatewayLoadTest(GatewayTestCase):
                         "-keyout", key, "-out", certificate, "-subj", "/CN=localhost",
                         "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
         cluster = self.cluster_of({"api_keys_file": str(keys), "tls_certificate": str(certificate),
-                                   "tls_key": str(key)})
+                                   "tls_key": str(key), "connections_max": 2})
         context = ssl.create_default_context(cafile=certificate)
 
         def ask(path, key=None, body=None, method="GET"):
@@ -354,6 +354,16 @@ class GatewayLoadTest(GatewayTestCase):
         plain = self.connect(cluster)
         plain.sendall(b"GET /health HTTP/1.1\r\n\r\n")
         self.assertNotIn(b"HTTP/1.1 200", read_until(plain, b"never"))
+        for _ in range(2):  # As many connections as there may be, with a request in hand each.
+            stream = context.wrap_socket(self.connect(cluster), server_hostname="127.0.0.1")
+            self.addCleanup(stream.close)
+            stream.sendall(raw(body_of(stream=True, max_tokens=8000, ignore_eos=True),
+                               headers="Authorization: Bearer beta\r\n"))
+            self.assertIn(b"data: ", read_until(stream, b"data: "))
+        for body, method in ((None, "GET"), (body_of(), "POST")):
+            status, text = ask("/v1/completions", "beta", body, method)
+            self.assertEqual(status, 503, text)
+            self.assertEqual(json.loads(text)["error"]["code"], "service_unavailable")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <future>
 #include <limits>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "coordinator/coordinator_metrics.h"
 #include "tests/unit/coordinator/cluster_service_fixture.h"
@@ -63,6 +66,56 @@ TEST_F(ClusterServiceTest, StatusAndLinksOfNodesAreShown) {
   for (const v1::Link& each : status.links()) {
     EXPECT_THAT(each.to(), ::testing::Not(HasSubstr("\n"))) << "texts of peers are one line";
   }
+}
+
+// More askers than gRPC has threads: with all of them waiting, nobody's pings would be answered,
+// and clients and nodes would take the coordinator for gone.
+TEST_F(ClusterServiceTest, WhoAsksForStatusHoldsNobodyUpWhileTheEngineIsBusy) {
+  constexpr int kAskers = 40;
+  std::promise<void> busy;
+  std::promise<void> released;
+  engine_.StartTrace(Seconds(1), [&] {
+    busy.set_value();
+    released.get_future().wait();
+  });
+  busy.get_future().wait();
+  std::vector<std::thread> askers;
+  std::atomic<int> asked = 0;
+  std::atomic<int> answered = 0;
+  for (int i = 0; i < kAskers; ++i) {
+    askers.emplace_back([&, of_metrics = i % 2 == 0] {
+      grpc::ClientContext context;
+      v1::GetRequestMetricsResponse metrics;
+      v1::GetStatusResponse status;
+      ++asked;
+      const grpc::Status end = of_metrics ? stub_->GetRequestMetrics(&context, {}, &metrics)
+                                          : stub_->GetStatus(&context, {}, &status);
+      answered += end.ok() ? 1 : 0;
+    });
+  }
+  while (asked < kAskers) {
+    std::this_thread::yield();
+  }
+
+  // What needs no engine is answered meanwhile, again and again, since they are on their way.
+  v1::StartTraceRequest wrong;
+  wrong.set_seconds(-1);
+  const auto deadline = std::chrono::system_clock::now() + NodeClient::kLong;
+  auto code = grpc::StatusCode::INVALID_ARGUMENT;
+  for (int i = 0; i < 200 && code == grpc::StatusCode::INVALID_ARGUMENT; ++i) {
+    grpc::ClientContext context;
+    context.set_deadline(deadline);
+    v1::StartTraceResponse response;
+    code = stub_->StartTrace(&context, wrong, &response).error_code();
+  }
+  EXPECT_EQ(code, grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(answered, 0);
+
+  released.set_value();
+  for (std::thread& asker : askers) {
+    asker.join();
+  }
+  EXPECT_EQ(answered, kAskers);
 }
 
 TEST_F(ClusterServiceTest, RequestMetricsBearTheServedName) {

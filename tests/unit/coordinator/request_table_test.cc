@@ -254,6 +254,21 @@ TEST_F(RequestTableTest, AStopStringEndsTheSequenceAndTellsTheScheduler) {
   EXPECT_EQ(sink_->text, " 1");
 }
 
+TEST_F(RequestTableTest, AStopStringEndsNothingBeforeMinTokens) {
+  const plan::SequenceId id =
+      Admit({.prompt = {1}, .min_tokens = 3, .stop = {" 10", "2 13"}})[0].id;
+
+  for (const TokenId token : {10, 11, 12}) {
+    EXPECT_THAT(Token(id, token), IsEmpty()) << token;
+  }
+  EXPECT_EQ(sink_->text, " 10 11 1") << "what may begin a stop is held back";
+  EXPECT_THAT(Token(id, 13), ElementsAre(id)) << "it ends behind the third token";
+
+  EXPECT_EQ(sink_->text, " 10 11 1");
+  EXPECT_EQ(sink_->outputs.back().finish, FinishReason::kStop);
+  EXPECT_EQ(sink_->outputs.back().usage.completion_tokens, 4u);
+}
+
 TEST_F(RequestTableTest, EndsWithTheLastChoice) {
   const auto sequences = Admit({.prompt = {1}, .choices = 2});
 

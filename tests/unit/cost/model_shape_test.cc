@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cost/model_shape.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/cost/catalogue_text.h"
@@ -111,6 +112,25 @@ TEST(ConfigJsonTest, QwensWindowCountsOnlyIfItIsUsed) {
   EXPECT_EQ(ShapeFromConfigJson(text, "q")->window, 0u);
   text = absl::StrReplaceAll(text, {{"false", "true"}});
   EXPECT_EQ(ShapeFromConfigJson(text, "q")->window_layers, 1u);
+}
+
+TEST(ConfigJsonTest, YarnStretchesTheLengthThatAFileHasFromBefore) {
+  const auto positions = [](absl::string_view key, absl::string_view rope) {
+    const std::string text = absl::StrReplaceAll(
+        kMixtral,
+        {{"{\"model_type\"", absl::StrCat("{\"", key, "\": {", rope, "}, \"model_type\"")}});
+    const absl::StatusOr<ModelShape> shape = ShapeFromConfigJson(text, "x");
+    EXPECT_TRUE(shape.ok()) << shape.status();
+    return shape.ok() ? shape->positions_max : 0;
+  };
+  EXPECT_EQ(positions("rope_scaling", R"("type": "yarn", "factor": 4.0)"), 131072u);
+  EXPECT_EQ(positions("rope_parameters", R"("rope_type": "yarn", "factor": 4.0,)"
+                                         R"("original_max_position_embeddings": 16384)"),
+            65536u);
+  EXPECT_EQ(positions("rope_scaling", R"("rope_type": "yarn", "factor": 4.0,)"
+                                      R"("original_max_position_embeddings": 8192)"),
+            32768u);
+  EXPECT_EQ(positions("rope_scaling", R"("rope_type": "linear", "factor": 4.0)"), 32768u);
 }
 
 TEST(ConfigJsonTest, BadFilesAreNamed) {

@@ -82,6 +82,62 @@ TEST(RequestFormTest, ARequiredCallIsAFormOfTheOutput) {
   EXPECT_TRUE(request.options.keep_special);
 }
 
+// A form that binds from the first token on would keep the model from ever calling.
+TEST(RequestFormTest, AnswersOfAFormMayBeCallsInstead) {
+  const std::string form = R"(,"response_format":{"type":"json_object"})";
+  const std::string named = R"(,"tool_choice":{"type":"function","function":{"name":"f"}})";
+  CompletionRequest request = Parsed(kTools + form);
+  ASSERT_TRUE(Fit({.chat_template = kHermes}, request).ok());
+  const Json format = FormatOf(request);
+  EXPECT_EQ(format["type"], "or");
+  ASSERT_EQ(format["elements"].size(), 2u);
+  const Json& calls = format["elements"][0];
+  EXPECT_EQ(calls["type"], "tags_with_separator");
+  EXPECT_EQ(calls["tags"][0]["begin"], "<tool_call>\n{\"name\": \"f\", \"arguments\": ");
+  EXPECT_EQ(calls["tags"][0]["content"]["json_schema"], Json::parse(R"({"type":"object"})"));
+  EXPECT_EQ(format["elements"][1]["type"], "json_schema");
+
+  request = Parsed(kTools + form + R"(,"tool_choice":"none")");
+  ASSERT_TRUE(Fit({.chat_template = kHermes}, request).ok());
+  EXPECT_EQ(request.options.form.kind, OutputForm::Kind::kJsonSchema);
+  for (const std::string& demanded : {std::string(R"(,"tool_choice":"required")"), named}) {
+    request = Parsed(kTools + form + demanded);
+    EXPECT_FALSE(Fit({.chat_template = kHermes}, request).ok());
+  }
+  // What vLLM has besides is of the whole output, and so is a structural tag.
+  request = Parsed(std::string(kTools) + R"(,"structured_outputs":{"choice":["x"]})");
+  ASSERT_TRUE(Fit({.chat_template = kHermes}, request).ok());
+  EXPECT_EQ(request.options.form.kind, OutputForm::Kind::kGrammar);
+  request = Parsed(std::string(kTools) + R"(,"response_format":{"type":"structural_tag",)"
+                                         R"("format":{"type":"const_string","value":"x"}})");
+  ASSERT_TRUE(Fit({.chat_template = kHermes}, request).ok());
+  EXPECT_EQ(FormatOf(request)["type"], "const_string");
+}
+
+TEST(RequestFormTest, CallsThatBeginWithASpecialTokenExcludeAForm) {
+  const std::string form = R"(,"response_format":{"type":"json_object"})";
+  for (const char* chat_template :
+       {"tools [TOOL_CALLS]", "{{ tools }} <|channel|>final<|message|>"}) {
+    CompletionRequest request = Parsed(kTools + form);
+    const absl::Status refused = Fit({.chat_template = chat_template}, request);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << chat_template;
+    EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("'tool_choice'"));
+    request = Parsed(kTools + form + R"(,"tool_choice":"none")");
+    EXPECT_TRUE(Fit({.chat_template = chat_template}, request).ok()) << chat_template;
+  }
+}
+
+TEST(RequestFormTest, AThoughtComesBeforeCallsAndForms) {
+  const std::string thinker = std::string(kHermes) + "{# </think> #}";
+  CompletionRequest request =
+      Parsed(std::string(kTools) + R"(,"response_format":{"type":"json_object"})");
+  ASSERT_TRUE(Fit({.chat_template = thinker}, request).ok());
+  const Json format = FormatOf(request);
+  ASSERT_EQ(format["elements"].size(), 2u);
+  EXPECT_EQ(format["elements"][0]["type"], "optional");
+  EXPECT_EQ(format["elements"][1]["type"], "or");
+}
+
 // gpt-oss answers in marks, with tools and without.
 TEST(RequestFormTest, AFormIsOfTheAnswerBehindItsMark) {
   const client::ModelInfo model = {

@@ -390,6 +390,39 @@ TEST_F(ModelTest, GgufYarnEqualsTheSameYarnInConfigJson) {
   EXPECT_GT(FirstRope(gguf->graph).magnitude, 1.1f);
 }
 
+// People add yarn to a config.json, whose length is of before.
+TEST_F(ModelTest, YarnStretchesTheLengthThatAFileHasFromBefore) {
+  const auto positions = [this](const std::string& yarn) {
+    WriteModel({.positions_max = 512, .rope_scaling = R"("rope_type":"yarn",)" + yarn});
+    const absl::StatusOr<Model> model = OpenModel(directory_);
+    EXPECT_TRUE(model.ok()) << model.status();
+    return model.ok() ? model->config.positions_max : 0;
+  };
+  EXPECT_EQ(positions(R"("factor":4.0,"original_max_position_embeddings":512)"), 2048u);
+  EXPECT_EQ(positions(R"("factor":4.0,"original_max_position_embeddings":400)"), 1600u);
+  EXPECT_EQ(positions(R"("factor":4.0)"), 2048u);
+  EXPECT_EQ(positions(R"("factor":4.0,"original_max_position_embeddings":128)"), 512u);
+  EXPECT_EQ(positions(R"("original_max_position_embeddings":128)"), 512u);
+
+  const auto of_gguf = [this](bool with_original) {
+    Write("yarn.gguf", GgufWithRope([with_original](GgufWriter& writer) {
+            writer.AddString("llama.rope.scaling.type", "yarn");
+            writer.AddFloat("llama.rope.scaling.factor", 4.0f);
+            if (with_original) {
+              writer.AddUint("llama.rope.scaling.original_context_length", 2048);
+            }
+          }));
+    const absl::StatusOr<Model> model = OpenModel(Path("yarn.gguf"));
+    EXPECT_TRUE(model.ok()) << model.status();
+    return model.ok() ? model->config.positions_max : 0;
+  };
+  EXPECT_EQ(of_gguf(true), 8192u);
+  EXPECT_EQ(of_gguf(false), 2048u) << "nobody knows what was stretched";
+
+  WriteModel({.rope_scaling = R"("rope_type":"yarn","factor":1e9)"});
+  ExpectError(OpenModel(directory_).status(), absl::StatusCode::kInvalidArgument, "positions");
+}
+
 TEST_F(ModelTest, GgufScaleLinearDividesEveryFrequency) {
   Write("old.gguf",
         GgufWithRope([](GgufWriter& writer) { writer.AddFloat("llama.rope.scale_linear", 4.0f); }));

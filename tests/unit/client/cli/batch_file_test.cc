@@ -79,6 +79,12 @@ TEST(BatchFileTest, ReadsACompletion) {
   EXPECT_THAT(request.options.stop, ElementsAre("x", "y"));
 }
 
+TEST(BatchFileTest, ACompletionEndsWhereTheGatewayEndsIt) {
+  EXPECT_EQ(One(Body(R"({"prompt":"x"})")).options.max_tokens, 16u);
+  EXPECT_EQ(One(Body(R"({"prompt":"x","max_tokens":null})")).options.max_tokens, 16u);
+  EXPECT_EQ(One(Body(R"({"prompt":"x","max_tokens":600})")).options.max_tokens, 600u);
+}
+
 TEST(BatchFileTest, NumbersAreTakenWholeOrRefused) {
   const std::string prompt = R"({"prompt":"x",)";
 

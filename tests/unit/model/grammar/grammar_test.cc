@@ -356,5 +356,27 @@ TEST(StructuralTagTest, WhatItSaysMayCome) {
   EXPECT_FALSE(Compiler().Compile({OutputForm::Kind::kStructuralTag, "{}"}).ok());
 }
 
+// The gateway asks for such where a model may call, and its text has a form.
+TEST(StructuralTagTest, OneOfSeveralFormsMayCome) {
+  const auto grammar = Compiler().Compile(
+      {OutputForm::Kind::kStructuralTag,
+       R"({"type":"structural_tag","format":{"type":"or","elements":[)"
+       R"({"type":"tags_with_separator","separator":";","at_least_one":true,)"
+       R"("stop_after_first":false,"tags":[{"type":"tag","begin":"<f>","end":"</f>","content":)"
+       R"({"type":"json_schema","json_schema":{"type":"object"},"max_whitespace_cnt":1}}]},)"
+       R"({"type":"json_schema","json_schema":{"type":"integer"},"max_whitespace_cnt":1}]}})"});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  for (const char* text : {"12", "<f>{}</f>", R"(<f>{"a":[1]}</f>;<f>{}</f>)"}) {
+    const auto state = (*grammar)->Begin();
+    for (const char* letter = text; *letter != '\0'; ++letter) {
+      EXPECT_TRUE(state->Accept(static_cast<TokenId>(1 + *letter))) << text << ": " << letter;
+    }
+    EXPECT_TRUE(state->Accept(0)) << text;
+  }
+  const auto state = (*grammar)->Begin();
+  EXPECT_TRUE(state->Accept(static_cast<TokenId>(1 + '1')));
+  EXPECT_FALSE(state->Accept(static_cast<TokenId>(1 + '<'))) << "a call behind what has the form";
+}
+
 }  // namespace
 }  // namespace lamina::model
