@@ -47,7 +47,7 @@ double AtLeastANano(double seconds) { return std::max(1e-9, seconds); }
 absl::StatusOr<std::unique_ptr<kernels::AttentionLoad>> LoadOnDevice(
     const PolicyMeasurement& what, kernels::ComputeDevice& device) {
   return kernels::AttentionLoad::Create(
-      {.layers = what.layers, .kv_bytes = what.kv_bytes},
+      {.layers = what.layers, .kv_bytes = what.kv_bytes, .share_kinds = !device.is_host()},
       [&device](const auto& options) { return device.MakeKvDevice(options); },
       [&device](size_t bytes) -> absl::StatusOr<std::shared_ptr<std::byte>> {
         LAMINA_ASSIGN_OR_RETURN(kernels::Buffer buffer, device.Allocate(bytes));

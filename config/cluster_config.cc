@@ -498,6 +498,12 @@ std::string ClusterConfig::FingerprintOf(const std::string& of_model) const {
   return QuantisesWeights() ? absl::StrCat(of_model, "-int8") : of_model;
 }
 
+bool ClusterConfig::HasDevices() const {
+  const auto on_device = [](const auto& node) { return node.device != "cpu"; };
+  return std::any_of(compute.begin(), compute.end(), on_device) ||
+         std::any_of(memory.begin(), memory.end(), on_device);
+}
+
 bool ClusterConfig::Prepares(absl::string_view name) const {
   return policies.empty() ? policy == name
                           : std::find(policies.begin(), policies.end(), name) != policies.end();

@@ -271,6 +271,8 @@ struct ClusterConfig {
     return Prepares(kPolicyFetchHeads) || Prepares(kPolicyFetchRecompute) ||
            Prepares(kPolicyFetchHybrid) || Prepares(kPolicyFetchSparse);
   }
+  // Whether some node is not on a processor.
+  bool HasDevices() const;
   // Whether rows of fetch_heads find K and V of recent tokens on the compute node.
   bool KeepsRecent() const {
     return fetch.resident_bytes > 0 && Prepares(kPolicyFetchHeads) && !Prepares(kPolicyFetchSparse);

@@ -51,6 +51,7 @@ absl::Status NodeAdmission::Check(const NodeHello& hello, bool holds_kv) const {
   }
   if (identity.is_memory) {
     LAMINA_RETURN_IF_ERROR(plan::CheckPolicyTimes(identity.policy_times));
+    LAMINA_RETURN_IF_ERROR(CheckDevice(identity));
   }
   return CheckRoom(hello, holds_kv);
 }
@@ -81,6 +82,20 @@ absl::Status NodeAdmission::CheckShards(const NodeHello& hello,
     }
   }
   return absl::OkStatus();
+}
+
+// The cluster file says so of its own nodes; one that runs with another file, or is not in it, says
+// here where it is.
+absl::Status NodeAdmission::CheckDevice(const control::NodeIdentity& memory) const {
+  const bool fetches = options_.fetch.bytes > 0;
+  if (memory.device == "cpu" || (!options_.kv.keeps_int8() && !fetches)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("memory node ", memory.name, " is on ", memory.device,
+                   options_.kv.keeps_int8() ? ", which keeps no K and V as INT8 (kv)"
+                                            : ", from which nobody fetches K and V (policy)",
+                   "; give it device: cpu, and start it with the coordinator's cluster file"));
 }
 
 absl::Status NodeAdmission::CheckMeasured(const std::string& name,

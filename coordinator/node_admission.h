@@ -28,7 +28,8 @@ class NodeAdmission {
 
   // `holds_kv`: whether it does in some epoch.
   // Errors: kFailedPrecondition  another version or model; too little room for what one request may
-  //                              need of the node; nothing measured under policy auto.
+  //                              need of the node; nothing measured under policy auto; a memory
+  //                              node on a GPU that this cluster's K and V cannot be on.
   //         kInvalidArgument     times under policy auto that cannot be.
   absl::Status Check(const NodeHello& hello, bool holds_kv) const;
 
@@ -49,6 +50,7 @@ class NodeAdmission {
   std::string TailWords() const;
   // Whether it is a stage or a shard of a replica.
   bool IsPart(const std::string& name) const;
+  absl::Status CheckDevice(const control::NodeIdentity& memory) const;
   absl::Status CheckRoom(const NodeHello& hello, bool holds_kv) const;
   // The least capacity for so many slots, with both forms of each.
   uint64_t CapacityFor(uint64_t slots) const {

@@ -111,6 +111,7 @@ def main():
     folder = pathlib.Path(sys.argv[1])
     made = calibration(folder)
     if made is None:
+        (folder / "calibration.json").unlink(missing_ok=True)
         print(f"gpu_calibration.py: {folder} has no facts, or none of slice, attention and linear", file=sys.stderr)
         return 1
     usable = {key: value for key, value in made.items() if value is not None}

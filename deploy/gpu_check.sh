@@ -14,7 +14,8 @@
 #                            [--list] [--help]
 #   --step S         only this step; repeat for more: facts, tests, nodes, compute, waits,
 #                    attention, linear, slice, store, polling, ipc, serve, torch, peers
-#   --out DIR        where results go (default: gpu_check in the working directory)
+#   --out DIR        where results go (default: gpu_check in the working directory), next to those of earlier runs;
+#                    a step that runs again begins with none, and a folder with another card's is refused
 #   --limit SECONDS  for each step (default: 75, ipc 60, torch and peers all that is left of the total)
 #   --total SECONDS  for all; steps that no time is left for are left out (default: 460)
 #   --model FILE     what serve serves (default: models/smollm2-135m-instruct.gguf; where that is not, serve
@@ -25,7 +26,7 @@
 # Runs what preset cuda built, or, inside a bundle (deploy/bundle.sh --cuda), the bundle's programs.
 # Results: DIR/STEP.json, DIR/STEP.log, and all in DIR/gpu_check.json; of slice, attention and linear also
 # DIR/calibration.json, times for a planner (docs/formats/calibration.md).
-# Exit status: 0 every step passed; 1 one failed; 3 there is no CUDA device, and nothing was run.
+# Exit status: 0 every step passed; 1 one failed, or the folder is another card's; 3 there is no CUDA device, and nothing was run.
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -97,6 +98,10 @@ run_step() {
   local step=$1 status=0 started=$SECONDS program=$test_program filter seconds=$limit
   [[ $step != torch && $step != peers ]] || seconds=$torch_limit
   [[ $step != ipc ]] || seconds=$ipc_limit
+  # What an earlier run left is none of this one's. But facts stay until there are new ones: they say of
+  # which card all else is.
+  rm -f "$out/$step.json.part"
+  [[ $step == facts ]] || rm -f "$out/$step.json"
   ((SECONDS + seconds <= total)) || seconds=$((total - SECONDS))
   if ((seconds < 1)); then
     say "$step: left out, $total s are up"
@@ -156,7 +161,10 @@ results = {}
 for step in sys.argv[2:]:
     path = folder / f"{step}.json"
     if path.exists():
-        results[step] = json.loads(path.read_text())
+        try:
+            results[step] = json.loads(path.read_text())
+        except ValueError as error:
+            print(f"{step:12}{path.name} is damaged, and left out: {error}")
 (folder / "gpu_check.json").write_text(json.dumps(results, indent=1) + "\n")
 if "facts" in results:
     f = results["facts"]
@@ -220,11 +228,18 @@ PY
 
 # calibration.json, if one of the steps it is made of has left results.
 calibrate() {
+  rm -f "$out/calibration.json"
   [[ -f $out/slice.json || -f $out/attention.json || -f $out/linear.json ]] || return 0
   python3 "$REPO/deploy/gpu_calibration.py" "$out"
 }
 
+# The card's name in a text of facts; nothing, where it is damaged.
+card_of() {
+  python3 -c 'import json, sys; print(json.loads(sys.argv[1])["name"])' "$1" 2> /dev/null || true
+}
+
 # Whether there is a device, before anything else: the facts step says so with status 77.
+old_facts=$(cat "$out/facts.json" 2> /dev/null || true)
 set +e
 run_step facts
 status=$?
@@ -234,6 +249,15 @@ if [[ $status == 77 ]]; then
   rm -f "$out/facts.log"
   printf '%s: no CUDA device on this machine; nothing was checked\n' "$(basename "$0")" >&2
   exit 3
+fi
+if [[ -n $old_facts ]]; then
+  card=$(card_of "$(cat "$out/facts.json")")
+  old_card=$(card_of "$old_facts")
+  if [[ $status != 0 || -z $card || $card != "$old_card" ]]; then
+    printf '%s\n' "$old_facts" > "$out/facts.json"
+    [[ $status == 0 ]] || fail "facts failed ($out/facts.log), so that nobody knows whether --out $out holds results of this card; name another folder"
+    fail "--out $out holds results of ${old_card:-an unknown card}, and this is ${card:-an unknown card}; name another folder"
+  fi
 fi
 failed=0
 for step in "${steps[@]}"; do

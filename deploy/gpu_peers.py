@@ -17,6 +17,7 @@ Exit status: 0 measured what there is, 1 there is no PyTorch or no device
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 
@@ -131,8 +132,10 @@ def main():
 
     def write():
         text = json.dumps(results, indent=1) + "\n"
-        if arguments.out:
-            arguments.out.write_text(text)
+        if arguments.out:  # All of it or nothing, whenever this is ended.
+            new = arguments.out.with_name(arguments.out.name + ".new")
+            new.write_text(text)
+            os.replace(new, arguments.out)
         return text
 
     for name in arguments.peer or makers:

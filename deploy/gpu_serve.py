@@ -51,6 +51,8 @@ POLL_SECONDS = 0.002
 TIME_UP = "time up"
 CUDA_FREE = ("lamina", "lamina-coordinator")
 PARTS = ("pool", "device", "mixed", "both")
+# Loopback needs no web proxy of the environment (http_proxy).
+PAGES = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Failure(Exception):
@@ -220,7 +222,7 @@ class Cluster:
     def metric(self, name):
         """The sum of the coordinator's samples whose names begin with this."""
         try:
-            with urllib.request.urlopen(self.page, timeout=CALL_SECONDS) as page:
+            with PAGES.open(self.page, timeout=CALL_SECONDS) as page:
                 lines = page.read().decode().splitlines()
         except OSError as error:
             raise Failure(f"the coordinator's metrics: {error}\n{self.logs()}") from None

@@ -245,10 +245,15 @@ def ratios(parts, theirs):
 
 
 def run_torch(result, peer, shape, options, deadline, save):
-    weights = {name: random_tensor(peer.torch, sizes, options.device) for name, sizes in tensors(shape)}
+    weights = {}
     result["torch"] = {}
-    measure(result["torch"], options.points,
-            lambda rows, context: peer.loop_rate(weights, shape, rows, context, deadline), save)
+
+    def rate(rows, context):
+        if not weights:  # Here, so that memory that is too small for them is this part's error alone.
+            weights.update((name, random_tensor(peer.torch, sizes, options.device)) for name, sizes in tensors(shape))
+        return peer.loop_rate(weights, shape, rows, context, deadline)
+
+    measure(result["torch"], options.points, rate, save)
 
 
 def run_transformers(result, peer, shape, options, deadline, save):
@@ -276,7 +281,7 @@ def run_lamina(result, peer, shape, options, found, deadline, save):
         started = time.monotonic()
         try:
             write_model(peer.torch, options.model, shape, options.device, deadline)
-        except (gpu_serve.TimeUp, OSError) as error:
+        except (gpu_serve.TimeUp, OSError, RuntimeError) as error:  # The last: PyTorch is out of memory.
             up = isinstance(error, gpu_serve.TimeUp)
             for part in parts:
                 part["error"] = gpu_serve.TIME_UP if up else f"writing the model: {error}"

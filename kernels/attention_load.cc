@@ -14,12 +14,18 @@ absl::StatusOr<std::shared_ptr<std::byte>> OfTheHost(size_t bytes) {
   return std::shared_ptr<std::byte>(owner, owner->data());
 }
 
+// Layers that are attended equally fast.
+bool SameKind(const AttentionDescriptor& a, const AttentionDescriptor& b) {
+  return a.query_heads == b.query_heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim &&
+         a.window == b.window && a.soft_cap == b.soft_cap && a.sinks.size() == b.sinks.size();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AttentionLoad>> AttentionLoad::Create(
     const AttentionLoadOptions& options, const KvDeviceMaker& make, const Allocate& allocate) {
   std::unique_ptr<AttentionLoad> load(new AttentionLoad(options));
-  LAMINA_ASSIGN_OR_RETURN(load->device_, make({.layers = options.layers,
+  LAMINA_ASSIGN_OR_RETURN(load->device_, make({.layers = load->layers_,
                                                .arithmetic = options.arithmetic,
                                                .slots = kSequences * load->tokens_,
                                                .context_tokens_max = load->tokens_,
@@ -29,7 +35,17 @@ absl::StatusOr<std::unique_ptr<AttentionLoad>> AttentionLoad::Create(
   return load;
 }
 
-AttentionLoad::AttentionLoad(const AttentionLoadOptions& options) : layers_(options.layers) {
+AttentionLoad::AttentionLoad(const AttentionLoadOptions& options) {
+  for (const AttentionDescriptor& layer : options.layers) {
+    const auto same = std::find_if(layers_.begin(), layers_.end(), [&](const auto& other) {
+      return options.share_kinds && SameKind(other, layer);
+    });
+    const bool is_new = same == layers_.end();
+    turns_.push_back(static_cast<uint32_t>(same - layers_.begin()));
+    if (is_new) {
+      layers_.push_back(layer);
+    }
+  }
   uint64_t slot_bytes = 0;
   for (const AttentionDescriptor& layer : layers_) {
     slot_bytes += 2 * uint64_t{layer.kv_width()} * sizeof(BFloat16);
@@ -60,7 +76,7 @@ absl::Status AttentionLoad::MakeItems(const Allocate& allocate) {
 
 // Returns how many bytes of K and V that reads.
 absl::StatusOr<uint64_t> AttentionLoad::Attend() {
-  const auto layer = static_cast<uint32_t>(next_++ % layers_.size());
+  const uint32_t layer = turns_[next_++ % turns_.size()];
   LAMINA_RETURN_IF_ERROR(device_->Attend(layer, AllHeads(layers_[layer]), items_));
   const uint64_t seen =
       layers_[layer].window == 0 ? tokens_ : std::min<uint64_t>(tokens_, layers_[layer].window);

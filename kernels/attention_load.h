@@ -28,6 +28,9 @@ struct AttentionLoadOptions {
   std::vector<AttentionDescriptor> layers;
   // K and V that are attended over: more than caches keep.
   uint64_t kv_bytes = uint64_t{96} << 20;
+  // Layers of one kind attend over the same K and V, so that there is more of it for each, and a
+  // call reads enough to keep a GPU busy. Else each layer has its own.
+  bool share_kinds = false;
   AttentionArithmetic arithmetic = AttentionArithmetic::kCanonical;
 };
 
@@ -56,8 +59,9 @@ class AttentionLoad {
   absl::Status MakeItems(const Allocate& allocate);
   absl::StatusOr<uint64_t> Attend();
 
-  const std::vector<AttentionDescriptor> layers_;
-  uint32_t tokens_ = 1;  // Context of each sequence.
+  std::vector<AttentionDescriptor> layers_;  // Those that have K and V,
+  std::vector<uint32_t> turns_;              // and which of them each of the model's layers is.
+  uint32_t tokens_ = 1;                      // Context of each sequence.
   std::shared_ptr<std::byte> queries_;
   std::shared_ptr<std::byte> outputs_;
   std::array<Extent, kSequences> extents_;

@@ -256,8 +256,7 @@ class KvDevice {
 
 // Makes devices of one kind, each with an arena of its own.
 // Errors: kInvalidArgument    layers, an arithmetic, or items of more query tokens, that its
-// kernels
-//                             do not compute.
+//                             kernels do not compute; activations or INT8 that it does not keep.
 //         kResourceExhausted  memory was refused; says how much was asked for.
 //         kUnavailable        the device is not there.
 using KvDeviceMaker =

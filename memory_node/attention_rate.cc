@@ -36,9 +36,10 @@ absl::StatusOr<double> MeasureAttentionRate(const std::string& model,
             opened.status().message());
     return 0.0;
   }
-  LAMINA_ASSIGN_OR_RETURN(const auto load,
-                          kernels::AttentionLoad::Create(
-                              {.layers = LayersOf(opened->graph), .kv_bytes = kv_bytes}, make));
+  LAMINA_ASSIGN_OR_RETURN(
+      const auto load,
+      kernels::AttentionLoad::Create(
+          {.layers = LayersOf(opened->graph), .kv_bytes = kv_bytes, .share_kinds = true}, make));
   const Nanos end = RealClock().Now() + kMeasured;
   LAMINA_ASSIGN_OR_RETURN(const double rate, load->Rate([&] { return RealClock().Now() >= end; }));
   LogInfo("for policy auto, attention ", absl::StrFormat("%.1f GB/s", rate / 1e9));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a memory node on a device measures for policy auto before it joins: how fast attention reads
-// K and V there, over layers like the model's.
+// What a memory node measures for policy auto before it joins, where some node of the cluster is on
+// a GPU, so that they are unlike: how fast attention reads K and V there, over layers like the
+// model's.
 //
 // Threading: the calling thread, with the device's.
 

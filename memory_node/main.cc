@@ -83,7 +83,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
             FormatBytes(static_cast<uint64_t>(spill->speed().read)), "/s");
   }
   plan::PolicyTimes policy_times;
-  if (config->policy == kPolicyAuto && node->device != "cpu") {
+  if (config->policy == kPolicyAuto && config->HasDevices()) {
     LAMINA_ASSIGN_OR_RETURN(policy_times.attention_local,
                             memory_node::MeasureAttentionRate(config->model, device.make));
   }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/status_macros.h"
 #include "kernels/cuda/stream_kv_device.h"
 
@@ -73,6 +74,9 @@ class CudaChunkAttention final : public ChunkAttention {
 absl::StatusOr<std::unique_ptr<ChunkAttention>> MakeCudaChunkAttention(
     const ChunkAttentionOptions& options, uint64_t partial_bytes_max, const DeviceInfo& info,
     const Stream& stream) {
+  if (options.int8) {
+    return absl::InvalidArgumentError("attention of prompts on CUDA computes no INT8");
+  }
   LAMINA_ASSIGN_OR_RETURN(
       std::unique_ptr<KvDevice> kv,
       MakeStreamKvDevice(KvOptionsOf(options), partial_bytes_max, info, stream));

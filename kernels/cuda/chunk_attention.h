@@ -23,7 +23,7 @@ namespace lamina::kernels::cuda {
 
 // `partial_bytes_max` of device memory holds what a part leaves between two kernels, for each kind
 // of layer; one token of the longest prompt fits always. The stream outlives it.
-// Errors: as CudaAttention::Create() and MemoryArena::Create().
+// Errors: as CudaAttention::Create() and MemoryArena::Create(); kInvalidArgument  INT8.
 absl::StatusOr<std::unique_ptr<ChunkAttention>> MakeCudaChunkAttention(
     const ChunkAttentionOptions& options, uint64_t partial_bytes_max, const DeviceInfo& info,
     const Stream& stream);

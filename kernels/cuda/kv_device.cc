@@ -215,6 +215,9 @@ absl::StatusOr<std::unique_ptr<KvDevice>> CudaKvDevice::Create(int index,
   if (options.layers.empty() || options.slots == 0) {
     return absl::InvalidArgumentError("a KV device needs layers and slots");
   }
+  if (options.activation_width > 0 || options.int8_slots > 0) {
+    return absl::InvalidArgumentError("a KV device on CUDA keeps neither activations nor INT8");
+  }
   const KvLayers::Options layers = LayerOptionsOf(options, sizes);
   uint64_t device_bytes = KvLayers::DeviceBytes(layers) + sizes.RowBytes();
   uint64_t pinned_bytes = KvLayers::PinnedBytes(layers) + sizes.RowBytes();

@@ -18,7 +18,8 @@ namespace lamina::kernels::cuda {
 
 // On device `index`.
 // Errors of the makers: kUnavailable as OpenDevice(); kInvalidArgument and kResourceExhausted as
-//                       CudaAttention::Create() and MemoryArena::Create().
+//                       CudaAttention::Create() and MemoryArena::Create(); kInvalidArgument also
+//                       activations and INT8.
 KvDeviceMaker CudaKvDevices(int index);
 
 // Bytes/s that device `index` reads, from copies within its memory, which read and write.

@@ -32,7 +32,7 @@ KvLayers::Options LayerOptionsOf(const KvDeviceOptions& options, uint64_t partia
         partial_bytes, uint64_t{layer.query_heads} * PartialWidth(layer) * sizeof(float));
   }
   const uint64_t blocks = std::max<uint32_t>(1, BlocksOf(options.context_tokens_max));
-  const uint32_t rows = std::max<uint32_t>(1, options.store_tokens_max);
+  const uint32_t rows = std::max({1u, options.items_max, options.store_tokens_max});
   return {.layers = options.layers,
           .slots = options.slots,
           .arithmetic = options.arithmetic,
@@ -256,9 +256,10 @@ absl::StatusOr<std::unique_ptr<KvDevice>> MakeStreamKvDevice(const KvDeviceOptio
   if (options.layers.empty() || options.slots == 0) {
     return absl::InvalidArgumentError("a KV device needs layers and slots");
   }
-  if (options.step_lanes > 0 || options.activation_width > 0) {
+  if (options.step_lanes > 0 || options.activation_width > 0 || options.int8_slots > 0) {
     return absl::InvalidArgumentError(
-        "K and V with a compute device on CUDA serve no whole steps and keep no activations");
+        "K and V with a compute device on CUDA serve no whole steps, and keep neither activations "
+        "nor INT8");
   }
   LAMINA_ASSIGN_OR_RETURN(Event fetched, Event::Create());
   auto device = std::make_unique<StreamKvDevice>(options, partial_bytes_max, info, stream,

@@ -22,8 +22,8 @@ namespace lamina::kernels::cuda {
 
 // `partial_bytes_max` of device memory holds what a part leaves between two kernels, for each kind
 // of layer; one query token of the longest sequence fits always. The stream outlives it.
-// Errors: as CudaAttention::Create() and MemoryArena::Create(); kInvalidArgument  lanes of steps or
-//         activations, which it does not serve.
+// Errors: as CudaAttention::Create() and MemoryArena::Create(); kInvalidArgument  lanes of steps,
+//         activations or INT8, which it does not serve.
 absl::StatusOr<std::unique_ptr<KvDevice>> MakeStreamKvDevice(const KvDeviceOptions& options,
                                                              uint64_t partial_bytes_max,
                                                              const DeviceInfo& info,

@@ -158,6 +158,45 @@ class GpuCheckTest(unittest.TestCase):
             sorted(json.loads((self.out / "gpu_check.json").read_text())), ["attention", "facts"]
         )
 
+    def test_a_step_that_fails_leaves_none_of_its_earlier_results(self):
+        self.assertEqual(self.check("--step", "attention", "--step", "slice").returncode, 0)
+        self.write("gpu/lamina-gpu-bench", BENCH.replace("attention) echo", "attention) exit 1; echo"))
+
+        self.assertEqual(self.check("--step", "attention").returncode, 1)
+
+        self.assertEqual(sorted(json.loads((self.out / "gpu_check.json").read_text())), ["facts", "slice"])
+        self.assertNotIn("t_attn", json.loads((self.out / "calibration.json").read_text()))
+
+    def test_a_folder_with_another_cards_results_is_refused(self):
+        self.assertEqual(self.check("--step", "slice").returncode, 0)
+        before = {path.name: path.read_text() for path in self.out.glob("*.json")}
+        self.write("gpu/lamina-gpu-bench", BENCH.replace("Pretended", "Another"))
+
+        for _ in range(2):
+            done = self.check("--step", "attention")
+
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("holds results of Pretended, and this is Another; name another folder", done.stderr)
+        self.assertEqual({path.name: path.read_text() for path in self.out.glob("*.json")}, before)
+
+    def test_a_folder_whose_card_cannot_be_compared_is_refused(self):
+        self.assertEqual(self.check("--step", "slice").returncode, 0)
+        self.write("gpu/lamina-gpu-bench", BENCH.replace("facts) echo", "facts) exit 1; echo"))
+
+        done = self.check("--step", "attention")
+
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("nobody knows whether --out", done.stderr)
+        self.assertFalse((self.out / "attention.json").exists())
+
+    def test_half_a_result_is_named_and_left_out(self):
+        self.write("gpu/lamina-gpu-bench", BENCH.replace("store) echo '{", "store) echo '{\"cut\": [0, "))
+
+        done = self.check("--step", "store", "--step", "slice")
+
+        self.assertIn("store       store.json is damaged, and left out", done.stdout)
+        self.assertEqual(sorted(json.loads((self.out / "gpu_check.json").read_text())), ["facts", "slice"])
+
     def test_serving_says_what_is_missing(self):
         (self.folder / "BUNDLE").touch()
         model = self.folder / "small.gguf"

@@ -27,6 +27,7 @@ class PolicyTimesTest : public ::testing::Test {
  protected:
   PolicyTimesTest() {
     EXPECT_TRUE(executor().device().Begin().ok());
+    what_.kv_bytes = uint64_t{16} << 20;
     for (uint32_t layer = 0; layer + 1 < executor().slice_count(); ++layer) {
       what_.layers.push_back(executor().attention(layer).descriptor);
     }

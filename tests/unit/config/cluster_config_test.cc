@@ -325,6 +325,12 @@ TEST(ClusterConfigTest, WithPolicyFetchHeadsACudaDeviceIsNotServed) {
                     HasSubstr("cpu, with policy fetch_heads")));
 }
 
+TEST(ClusterConfigTest, KnowsWhetherANodeIsOnADevice) {
+  EXPECT_FALSE(Parse(kSmall)->HasDevices());
+  EXPECT_TRUE(Parse(kSmall, {"compute.0.device=cuda"})->HasDevices());
+  EXPECT_TRUE(Parse(kSmall, {"memory.1.device=cuda:1"})->HasDevices());
+}
+
 TEST(ClusterConfigTest, NodesMayHaveACudaDevice) {
   EXPECT_EQ(ErrorOf("model: m\ncompute: [{name: c0, device: cuda}]\n"
                     "memory: [{name: m0, capacity: 1GiB, device: 'cuda:1'}]\n"),

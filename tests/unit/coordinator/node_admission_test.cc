@@ -115,6 +115,23 @@ TEST(NodeAdmissionTest, AnotherModelIsRefused) {
   ExpectRefused(NodeAdmission(options).Check(hello, false), "the model of c0");
 }
 
+TEST(NodeAdmissionTest, AMemoryNodeOnADeviceIsRefusedWhereKvIsInt8OrFetched) {
+  NodeHello hello = Memory(uint64_t{1} << 20);
+  hello.identity.device = "cuda:0";
+  const EngineOptions plain = Options();
+  EXPECT_TRUE(NodeAdmission(plain).Check(hello, /*holds_kv=*/true).ok());
+  EngineOptions fetching = Options();
+  fetching.fetch.bytes = uint64_t{1} << 20;
+  ExpectRefused(NodeAdmission(fetching).Check(hello, /*holds_kv=*/true),
+                "memory node m0 is on cuda:0, from which nobody fetches K and V");
+  EngineOptions int8 = Options();
+  int8.kv = {.form = KvForm::kInt8, .tails = 3};
+  ExpectRefused(NodeAdmission(int8).Check(hello, /*holds_kv=*/true),
+                "memory node m0 is on cuda:0, which keeps no K and V as INT8");
+  int8.kv = {.tails = 3, .int8_percent = 50};
+  ExpectRefused(NodeAdmission(int8).Check(hello, /*holds_kv=*/true), "no K and V as INT8");
+}
+
 TEST(NodeAdmissionTest, AMemoryNodeWithoutRoomForALongestRequestIsRefused) {
   const EngineOptions options = Options();
   ExpectRefused(NodeAdmission(options).Check(Memory(63 * 512), true),

@@ -42,6 +42,18 @@ TEST(CudaComputeDeviceTest, HeadsThatItsKernelsDoNotComputeAreRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(chunks.status())) << chunks.status();
 }
 
+TEST(CudaComputeDeviceTest, Int8IsRefused) {
+  ThreadPool pool({});
+  const auto device = SuiteComputeDevice(DType::kBF16, pool);
+  const AttentionDescriptor layer = {.query_heads = 2, .kv_heads = 2, .head_dim = 16};
+  const auto chunks = device->MakeChunkAttention(
+      {.layers = {layer}, .slots = 64, .context_tokens_max = 64, .int8 = true});
+  EXPECT_TRUE(absl::IsInvalidArgument(chunks.status())) << chunks.status();
+  const auto kv = device->MakeKvDevice(
+      {.layers = {layer}, .slots = 64, .context_tokens_max = 64, .int8_slots = 64});
+  EXPECT_TRUE(absl::IsInvalidArgument(kv.status())) << kv.status();
+}
+
 }  // namespace
 
 }  // namespace lamina::kernels
