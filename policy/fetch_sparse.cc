@@ -127,7 +127,7 @@ uint64_t WindowRowBytesMax(uint32_t tokens) {
 
 // The vector of sums grows by doubling.
 uint64_t WindowSumsOwnBytesMax(uint32_t tokens, double ratio) {
-  constexpr uint64_t kPlace = 16;  // Of a row in the deque.
+  constexpr uint64_t kPlace = 16;  // A row has so many bytes in the deque.
   return KeptHalf(tokens, ratio) * kPlace + 2 * uint64_t{tokens} * sizeof(uint64_t);
 }
 
