@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "compute_node/prompt_work.h"
 #include "compute_node/slice_executor.h"
 #include "plan/step_plan.h"
 
@@ -99,6 +100,7 @@ struct Lane {
   std::vector<ChunkRows> chunks;
   std::vector<PathRows> paths;  // [paths of the epoch]
   std::vector<TailRow> tail;
+  PromptWork prompts;  // Prompt tokens of the step.
 
   uint32_t slice = 0;            // Next slice to run here.
   size_t op = 0;                 // First op of the slice to run.

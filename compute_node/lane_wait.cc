@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <thread>
 
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "common/thread_beat.h"
+#include "compute_node/prompt_work.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -16,37 +18,15 @@ namespace {
 // While lanes wait and others idle, plans of the idle ones are looked for this often.
 constexpr Nanos kPlanPoll = Micros(200);
 
-// A step with prompt chunks may keep another compute node busy for minutes (a large model on few
-// cores): it is waited for as long again for each so many of its prompt tokens.
-constexpr Nanos kPromptTokens = 64;
-
-// Attention of a chunk to a million tokens may keep a memory node of few cores busy for as long: it
-// is waited for as long again for each so many pairs of a row and a token. A layer of 4,096
-// features has 1.1 GFLOP/s for them in a minute.
-constexpr Nanos kPairs = Nanos{64} << 16;
-
-// How long a lane waits for outputs of attention. A memory node may be busy for any of the lanes.
-Nanos OutputsTimeout(absl::Span<const Lane> lanes, Nanos timeout) {
-  Nanos pairs = 0;
+// Prompts of all lanes that run: a peer may be busy with any of them.
+PromptWork RunningPrompts(absl::Span<const Lane> lanes) {
+  PromptWork running;
   for (const Lane& lane : lanes) {
-    if (lane.phase == LanePhase::kIdle) {
-      continue;
-    }
-    for (const plan::PrefillChunk& chunk : lane.plan.chunks) {
-      pairs += Nanos{chunk.tokens} * (chunk.first_token + chunk.tokens);
+    if (lane.phase != LanePhase::kIdle) {
+      running += lane.prompts;
     }
   }
-  return timeout + timeout * (pairs / kPairs);
-}
-
-// How long a lane waits for another compute node, which may itself wait for outputs: so memory
-// nodes are given up on first.
-Nanos ReplicaTimeout(const Lane& lane, Nanos timeout, Nanos for_outputs) {
-  Nanos prompt_tokens = 0;
-  for (const plan::PrefillChunk& chunk : lane.plan.chunks) {
-    prompt_tokens += chunk.tokens;
-  }
-  return 2 * for_outputs + 2 * timeout * prompt_tokens / kPromptTokens;
+  return running;
 }
 
 void Pause(Nanos pause) {
@@ -61,7 +41,10 @@ void Pause(Nanos pause) {
 
 absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortWord& abort) {
   signals_.Clear();
-  const Nanos for_outputs = OutputsTimeout(lanes, context_.peer_deadline);
+  const PromptWork prompts = RunningPrompts(lanes);
+  const Nanos for_outputs = OutputsTimeout(prompts, context_.peer_deadline);
+  const Nanos for_nodes =
+      ReplicaTimeout(prompts, std::ssize(context_.config.layers), context_.peer_deadline);
   Nanos nap = ThreadBeat::kNapMost;
   std::optional<Nanos> pause;  // The shortest pause of paths that have to be polled.
   for (const Lane& lane : lanes) {
@@ -71,7 +54,7 @@ absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortW
     if (lane.phase != LanePhase::kWaiting) {
       continue;
     }
-    ExpectSignalsOf(lane, for_outputs);
+    ExpectSignalsOf(lane, for_outputs, for_nodes);
     if (lane.awaits.Has(Awaited::kWeights)) {
       nap = std::clamp(lane.weights_look_again - RealClock().Now(), Nanos{0}, nap);
     }
@@ -90,8 +73,7 @@ absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortW
   return absl::OkStatus();
 }
 
-void LaneWait::ExpectSignalsOf(const Lane& lane, Nanos for_outputs) {
-  const Nanos for_nodes = ReplicaTimeout(lane, context_.peer_deadline, for_outputs);
+void LaneWait::ExpectSignalsOf(const Lane& lane, Nanos for_outputs, Nanos for_nodes) {
   if (lane.awaits.Has(Awaited::kTokens)) {
     signals_.signals().push_back(replicas_.TokenSignal(lane));
     signals_.Expect(lane.away_since, for_nodes);

@@ -36,7 +36,8 @@ class LaneWait {
   absl::Status Run(absl::Span<const Lane> lanes, const transport::AbortWord& abort);
 
  private:
-  void ExpectSignalsOf(const Lane& lane, Nanos for_outputs);
+  // How long it waits for outputs of attention, and for other compute nodes.
+  void ExpectSignalsOf(const Lane& lane, Nanos for_outputs, Nanos for_nodes);
 
   const WorkerContext& context_;
   const PathSet& paths_;

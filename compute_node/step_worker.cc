@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "compute_node/link_measurement.h"
+#include "compute_node/prompt_work.h"
 #include "compute_node/step_layout.h"
 #include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
@@ -181,6 +182,7 @@ absl::Status StepWorker::BeginStep(Lane& lane) {
     return paths_.IndexOf(sequence.join.path);
   };
   LAMINA_RETURN_IF_ERROR(LayOut(options_.config, sequences_, path_of, lane));
+  lane.prompts = PromptWorkOf(lane.plan);
   lane.rows_from_elsewhere = paths_.RowsFromElsewhere(lane);
   LAMINA_RETURN_IF_ERROR(paths_.BeginStep(lane));
   if (lane.positions.empty()) {  // Only leaves: answered at once.

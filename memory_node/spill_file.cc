@@ -24,7 +24,11 @@ constexpr size_t kMeasuredPiece = size_t{1} << 20;
 
 absl::StatusOr<std::unique_ptr<SpillFile>> SpillFile::Create(std::unique_ptr<SpillDisk> disk,
                                                              uint64_t bytes, std::string name) {
-  if (const int error = disk->Allocate(bytes); error != 0) {
+  int error = EINTR;
+  while (error == EINTR) {
+    error = disk->Allocate(bytes);
+  }
+  if (error != 0) {
     return absl::ErrnoToStatus(
         error, absl::StrCat("spill ", name, ": no room for ", FormatBytes(bytes),
                             "; lower memory.N.spill.capacity, or choose another folder"));

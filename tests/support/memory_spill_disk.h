@@ -58,6 +58,10 @@ class MemorySpillDisk final : public memory_node::SpillDisk {
     return static_cast<int64_t>(count);
   }
   int Allocate(uint64_t bytes) override {
+    if (interruptions > 0) {
+      --interruptions;
+      return EINTR;
+    }
     if (allocate_error != 0) {
       return allocate_error;
     }
@@ -66,7 +70,8 @@ class MemorySpillDisk final : public memory_node::SpillDisk {
   }
   int Settle() override { return 0; }
 
-  int allocate_error = 0;
+  int interruptions = 0;   // How many calls of Allocate() fail with EINTR first.
+  int allocate_error = 0;  // What the others fail with; 0: they do not.
 
  private:
   Fault Next(bool write, std::atomic<uint64_t>& count) {

@@ -459,6 +459,18 @@ TEST_P(WorkerWithASilentPeerTest, IsAwaitedForLongerWhileItComputesAPrompt) {
   EXPECT_EQ(control::BlamedIn(status), "c1");
 }
 
+TEST_P(WorkerWithASilentPeerTest, IsAwaitedForAsLongWhereAPromptComesAsRows) {
+  plan::StepPlan plan = Plan(1);
+  plan.rows = {{.sequence = 1, .position = 0},
+               {.sequence = 1, .position = 1},
+               {.sequence = 1, .position = 2}};
+  const absl::Status status = RunUntilFault(std::move(plan));
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.message(), "nothing from c1 for 0.41875 s");
+  EXPECT_EQ(control::BlamedIn(status), "c1");
+}
+
 // A path whose outputs never come, and which raises no signal for them.
 class EndlessPath final : public AttentionPath {
  public:

@@ -156,6 +156,13 @@ TEST(SpillFileTest, WithoutRoomForAllOfItThereIsNoFile) {
   EXPECT_THAT(status.message(), HasSubstr("spill tier: no room for 1"));
 }
 
+TEST(SpillFileTest, AnInterruptedAllocationIsRepeated) {
+  auto disk = std::make_unique<MemorySpillDisk>();
+  disk->interruptions = 3;
+  const auto file = SpillFile::Create(std::move(disk), uint64_t{1} << 20, "tier");
+  EXPECT_TRUE(file.ok()) << file.status();
+}
+
 TEST(SpillFileTest, SpeedIsMeasuredBothWays) {
   const auto file = MakeFile();
   const auto speed = file->Measure();
