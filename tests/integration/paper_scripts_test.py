@@ -392,8 +392,8 @@ class OptionsTest(unittest.TestCase):
 
 class CommandTest(unittest.TestCase):
     def test_each_paper_names_its_figures(self):
-        for paper, words in (("kvpr", ("{6,7,9,10,12,14}", "--table {2}", "--claims")), ("hybridserve", ("{4,6,12,13,14,15}",)), ("alisa", ("{9,10,11,12}",)), ("headinfer", ("{3,14}",))):
-            done = subprocess.run([REPO / "bench/run.sh", "paper", "--", "--only", paper, "--help"], capture_output=True, text=True, check=False)
+        for name, words in (("kvpr", ("{6,7,9,10,12,14}", "--table {2}", "--claims")), ("hybridserve", ("{4,6,12,13,14,15}",)), ("alisa", ("{9,10,11,12}",)), ("headinfer", ("{3,14}",))):
+            done = subprocess.run([REPO / "bench/run.sh", "paper", "--", "--only", name, "--help"], capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             for word in words:
                 self.assertIn(word, done.stdout)
