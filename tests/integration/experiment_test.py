@@ -183,6 +183,8 @@ class AnsweredTest(unittest.TestCase):
         # It is made again, the others are not.
         failed, text = self.run_file(SERVED)
         self.assertEqual((failed, len(self.calls())), (1, 4))
+        again = [call[call.index("--prompt-seed") + 1] for call in self.calls() if call[call.index("--rate") + 1] == "9"]
+        self.assertEqual(len(set(again)), 2)  # What it asked before lies in the cache.
         self.assertIn("3 runs, 2 done before", text)
 
     def test_a_cluster_that_cannot_be_started_is_named_once_for_each_load(self):
