@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The suites of docs/performance.md's tables, one after the other, into one JSON; half an hour at most.
 
-A suite has a limit of its own and is ended when it exceeds that; what it lacks then is said, and the others go on. With --only some
+Programs that are missing are built before the first suite. A suite has a limit of its own and is ended when it exceeds that, with all that
+it has started; what it lacks then is said, and the others go on. With --only some
 suites run, and the others' figures in the file stay: a machine that is quiet for minutes only can be measured in parts. Afterwards
 bench/tables.py makes the tables.
 """
 
 import argparse
+import contextlib
 import datetime
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -17,7 +20,7 @@ import tempfile
 import time
 
 import processor
-from programs import ROOT
+from programs import ROOT, end_on_signals, need
 
 END_SECONDS = 30  # For a suite that has been told to end its clusters.
 # Name: (the most seconds, arguments). All limits together are half an hour.
@@ -29,6 +32,15 @@ SUITES = {
     "peers": (1080, ["--points", "1:1024,16:1024"]),
 }
 SECONDS_MAX = 1800
+DAEMONS = ("lamina", "lamina-coordinator", "lamina-compute", "lamina-memory")
+# What a suite runs: builds do not count against its limit.
+PROGRAMS = {
+    "attention": ("lamina-bench-attention",),
+    "dense": ("lamina-bench-dense",),
+    "weights_int8": DAEMONS,
+    "decode": (*DAEMONS, "lamina-bench-bounds"),
+    "peers": (*DAEMONS, "lamina-bench-bounds"),
+}
 
 
 def suites(text):
@@ -39,14 +51,20 @@ def suites(text):
     return names
 
 
+def signal_group(process, number):
+    """To it and all that it has started, as far as they are there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
 def end(process):
-    """Tells it to end; then it has END_SECONDS."""
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    """Tells it and all that it has started to end; then it has END_SECONDS. What is left is killed, also of one that has ended by itself."""
+    if process.poll() is None:
+        signal_group(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+    signal_group(process, signal.SIGKILL)
+    process.wait()
 
 
 def run(name, seconds_max, arguments):
@@ -54,17 +72,18 @@ def run(name, seconds_max, arguments):
     command = ["bench/run.sh", name, *(["--", *arguments] if arguments else [])]
     print(f"== {' '.join(command)}", flush=True)
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="lamina-all-") as folder:
+    # Temporary folders of a suite lie in this one, and go with it.
+    with tempfile.TemporaryDirectory(prefix="lamina-all-", ignore_cleanup_errors=True) as folder:
         path = pathlib.Path(folder) / "result.json"
-        process = subprocess.Popen([ROOT / "bench/run.sh", name, "--json", path, *arguments])
+        process = subprocess.Popen([ROOT / "bench/run.sh", name, "--json", path, *arguments], start_new_session=True,
+                                   env={**os.environ, "TMPDIR": folder})
         try:
             code = process.wait(seconds_max)
             problem = "" if code == 0 else f"exit status {code}"
         except subprocess.TimeoutExpired:
             problem = f"not done in {seconds_max} s"
         finally:
-            if process.poll() is None:
-                end(process)
+            end(process)
         found = {"command": " ".join(command), "date": str(datetime.date.today()), "seconds": round(time.monotonic() - begin, 1)}
         if not problem and path.exists():
             found["result"] = json.loads(path.read_text())
@@ -91,6 +110,8 @@ def main():
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}", flush=True)
     kept = read(arguments.json)
+    need(*dict.fromkeys(program for name in arguments.only for program in PROGRAMS[name]))
+    end_on_signals()
     for name in arguments.only:
         kept[name] = run(name, *SUITES[name])
         if arguments.json:  # At once: a later one may be cut off.

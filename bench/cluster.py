@@ -6,16 +6,14 @@ import dataclasses
 import json
 import pathlib
 import re
-import signal
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 
-from programs import BIN, ROOT, need
+from programs import BIN, ROOT, end_on_signals, need
 
 MODEL = ROOT / "models/smollm2-135m-instruct.gguf"
 START_SECONDS_MAX = 180
@@ -29,13 +27,6 @@ ANSWER_TOKENS_MAX = 6000  # More than is needed: a load is ended when it has bee
 REMOTE_ANSWER_TOKENS = 2000  # The limit of a cluster that was started elsewhere is not known here.
 ANY_PORT = "127.0.0.1:0"
 PART = re.compile(r'lamina_part_seconds_total\{node="([^"]+)",role="[^"]+",part="([^"]+)"\}')
-
-
-def end_on_signals():
-    """A benchmark that is ended or loses its terminal ends its daemons too."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, lambda which, _: sys.exit(128 + which))
 
 
 end_on_signals()
@@ -186,7 +177,7 @@ class Cluster(Running):
                  prefix_cache="off", fetch=None, sequence_tokens_max=SEQUENCE_TOKENS_MAX, scratch_tokens=None, memory_budget=None,
                  weights_budget=None, weights=None, kv_form=None, spill=None, attend=True,
                  compute_capacity=None, partition=None):
-        """`prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
+        """`compute_cores`: of the compute node, or a tuple, of a node each. `prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
         `auto_load`: policy auto, for (rows, context); `compute_cores` may have those of the memory nodes too.
         `fetch`: (policy, its keys of `fetch:`). `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights` (packed, bf16, int8): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
@@ -217,15 +208,17 @@ class Cluster(Running):
             load += f"fetch: {json.dumps(fetch[1])}\n"
         prefill = "" if prefill_cores is None else (
             f'  - {{name: p0, role: prefill, cores: "{prefill_cores}", http: {ANY_PORT}}}\n')
+        cores = [compute_cores] if isinstance(compute_cores, str) else compute_cores
+        computes = "".join(f'  - {{name: c{i}, cores: "{some}", http: {ANY_PORT}{kv}}}\n' for i, some in enumerate(cores))
         self.config.write_text(
             f'model: {model}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}, cores: "{coordinator_cores}"}}\n'
-            f'compute:\n  - {{name: c0, cores: "{compute_cores}", http: {ANY_PORT}{kv}}}\n{prefill}'
+            f'compute:\n{computes}{prefill}'
             f"policy: {policy}\n{load}{f'kv: {kv_form}' if kv_form else ''}\n{'' if local else memory}\n"
             f"pipeline: {{mode: rotational, lanes: {lanes}, chunks: {chunks}, query_first: {query_first}}}\n"
             f'transport: "{transport}"\nprefix_cache: {prefix_cache}\n{spread}'
             f"prefill: {{mode: {'dedicated' if prefill else 'inline'}, chunk_tokens: {chunk_tokens}{scratch}}}\n"
             f"limits: {{sequence_tokens_max: {sequence_tokens_max}, running_max: {running_max}}}\n")
-        compute = ["c0", "p0"] if prefill else ["c0"]
+        compute = [f"c{i}" for i in range(len(cores))] + (["p0"] if prefill else [])
         self.nodes = compute + names
         self.names = [("lamina-coordinator", "coordinator")] + [("lamina-compute", name) for name in compute]
         self.names += [("lamina-memory", name) for name in names]

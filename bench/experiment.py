@@ -18,8 +18,10 @@ FILE.yaml:
     - {name: closed, concurrency: 8, input: 128, output: 64, requests: 64}
     - {name: mine, trace: requests.jsonl}
 
-A closed load is left out of simulated clusters, and lengths or prefix of real ones; run says so. DIR gets results.jsonl (a line a run, with
-commit, machine and calibration), current.json (which of these the file means now), results.csv, and from report: report.md and *.svg.
+Left out, a load has 100 requests of 128 tokens in and 64 out, measured and simulated alike. A closed load is left out of simulated clusters,
+and lengths or prefix of real ones; run says so. Each run has prompts of its own, which no prefix cache has from another one. A run that fails
+is said, and the others go on; the next call makes it again. DIR gets results.jsonl (a line a run, with commit, machine and calibration),
+current.json (which of these the file means now), results.csv, and from report: report.md and *.svg.
 """
 
 import argparse
@@ -37,12 +39,15 @@ import yaml
 import cluster
 import processor
 import svg
+from programs import need
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAMINA = ROOT / "build/release/bin/lamina"
 CLUSTER_SH = ROOT / "deploy/cluster.sh"
 FIGURES = (("output_tokens_per_second",), ("ttft_ms", "p50"), ("ttft_ms", "p99"), ("tpot_ms", "p50"), ("tpot_ms", "p99"), ("slo", "goodput"),
            ("cost", "per_million_input"), ("cost", "per_million_output"))
+REQUESTS, INPUT, OUTPUT = 100, 128, 64  # What a load has that says nothing else.
+METHOD = 2  # Another one for each change of what is measured: results of the one before are no longer taken for this one's.
 SPREAD = ("lengths", "prefix", "prefixes")  # As of lamina simulate's --load; what runs on a real cluster has traces for it.
 KNOWN = {"": {"models", "seeds", "slo", "clusters", "loads"}, "clusters": {"name", "file", "set", "server", "simulate"},
          "simulate": {"compute", "memory", "link", "catalogue", "calibration", "cells", "failures"},
@@ -116,28 +121,34 @@ def runs_of(plan):
     for line in left_out:
         print(f"left out: {line}", flush=True)
     for run in runs:
-        text = json.dumps([run["cluster"], run["model"], run["load"], run["seed"], run["slo"]], sort_keys=True)
+        text = json.dumps([METHOD, run["cluster"], run["model"], run["load"], run["seed"], run["slo"]], sort_keys=True)
         run["key"] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return runs
 
 
 def lamina(*arguments):
+    """What it reports. A load of which some requests failed has a report too, with how many, and exit status 1."""
     done = subprocess.run([LAMINA, *arguments, "--json"], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"lamina {' '.join(map(str, arguments))}: {done.stderr.strip() or done.stdout.strip()}")
-    return json.loads(done.stdout)
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        found = {}
+    if done.returncode == 0 or (done.returncode == 1 and "requests" in found):
+        return found
+    raise RuntimeError(f"lamina {' '.join(map(str, arguments))}: {done.stderr.strip() or done.stdout.strip()}")
 
 
 def load_flags(load):
     if "trace" in load:
         return ["--trace", load["trace"]]
-    flags = ["--input-tokens", load.get("input", 128), "--output-tokens", load.get("output", 64), "--requests", load.get("requests", 32)]
+    flags = ["--input-tokens", load.get("input", INPUT), "--output-tokens", load.get("output", OUTPUT), "--requests", load.get("requests", REQUESTS)]
     return flags + (["--rate", load["rate"]] if "rate" in load else ["--concurrency", load["concurrency"]])
 
 
 def simulate(run):
+    """All requests count, and their tokens a second are those of the time from the first arrival to the last answer, as measured ones are."""
     where, load = run["cluster"], run["load"]
-    flags = ["--cluster", where["file"], "--seed", run["seed"]]
+    flags = ["--cluster", where["file"], "--seed", run["seed"], "--warm-up", 0]
     for setting in where.get("set", []):
         flags += ["--set", setting]
     for key, value in where["simulate"].items():
@@ -148,15 +159,32 @@ def simulate(run):
         flags += ["--trace", load["trace"]]
     else:
         spread = "".join(f",{key}={load[key]}" for key in SPREAD if key in load)
-        flags += ["--load", f"rate={load['rate']},input={load.get('input', 128)},output={load.get('output', 64)}{spread}", "--requests",
-                  load.get("requests", 1000)]
+        flags += ["--load", f"rate={load['rate']},input={load.get('input', INPUT)},output={load.get('output', OUTPUT)}{spread}", "--requests",
+                  load.get("requests", REQUESTS)]
     if run["slo"]:
         flags += ["--slo", run["slo"]]
-    return lamina("simulate", *map(str, flags))
+    found = lamina("simulate", *map(str, flags))
+    try:
+        return as_measured(found, run["slo"])
+    except KeyError as key:
+        raise RuntimeError(f"lamina simulate says no {key}: {LAMINA} is of another version; build it anew") from key
+
+
+def as_measured(result, slo):
+    """A simulation's result with `lamina bench`'s meaning of tokens a second and of goodput."""
+    seconds = max(result["answer_seconds"], 1e-9)
+    goodput = result["requests"] / seconds if result["slo"]["met"] else 0.0
+    return {**result, "failed": result["failed"] + result["refused"], "output_tokens_per_second": result["answer_tokens"] / seconds,
+            "slo": {**result["slo"], "goodput": goodput} if slo else None}
+
+
+def prompt_seed(run):
+    """Prompts that no run on the same daemons had, itself before it failed included: those would lie in the prefix cache. Its result says it."""
+    return int(hashlib.sha256(f"{run['key']} {time.time_ns()}".encode()).hexdigest()[:15], 16)
 
 
 def bench(run, server):
-    flags = [*load_flags(run["load"]), "--seed", run["seed"], "--server", server]
+    flags = [*load_flags(run["load"]), "--seed", run["seed"], "--prompt-seed", prompt_seed(run), "--server", server]
     if run["slo"]:
         flags += ["--slo", run["slo"]]
     return lamina("bench", *map(str, flags))
@@ -167,13 +195,19 @@ class Started:
 
     def __init__(self, where, model, folder):
         self.flags = ["--cluster", where["file"], "--state", str(folder / "state")]
-        config = yaml.safe_load(pathlib.Path(where["file"]).read_text(encoding="utf-8"))
-        nodes = (config.get("compute") or []) + (config.get("memory") or [])
-        if {node.get("host", "localhost") for node in nodes} <= {"localhost", "127.0.0.1"}:
+        try:
+            config = yaml.safe_load(pathlib.Path(where["file"]).read_text(encoding="utf-8"))
+            hosts = {node.get("host", "localhost") for node in (config.get("compute") or []) + (config.get("memory") or [])}
+        except (yaml.YAMLError, AttributeError, TypeError) as error:
+            raise RuntimeError(f"{where['file']} is no cluster file: {error}") from error
+        if hosts <= {"localhost", "127.0.0.1"}:
             self.server = f"127.0.0.1:{cluster.free_port()}"
             self.settings = ["--set", f"coordinator.listen={self.server}"]
         else:  # Other hosts find the coordinator where the file says.
-            self.server = config["coordinator"]["listen"].replace("0.0.0.0:", "127.0.0.1:")
+            try:
+                self.server = config["coordinator"]["listen"].replace("0.0.0.0:", "127.0.0.1:")
+            except (KeyError, TypeError) as error:
+                raise RuntimeError(f"{where['file']} has no coordinator.listen, which nodes of other hosts need") from error
             self.settings = []
         for setting in where.get("set", []) + ([f"model={model}"] if model else []):
             self.settings += ["--set", setting]
@@ -188,12 +222,29 @@ class Started:
         subprocess.run([CLUSTER_SH, "down", *self.flags], capture_output=True, check=False)
 
 
+def checksum(where):
+    """Of the calibration that a simulated cluster has; None: it has none, or its file cannot be read, which its runs say."""
+    calibration = where.get("simulate", {}).get("calibration")
+    try:
+        return hashlib.sha256(pathlib.Path(str(calibration).split("=", 1)[-1]).read_bytes()).hexdigest()[:16] if calibration else None
+    except OSError:
+        return None
+
+
 def provenance(run):
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False).stdout.strip()
-    calibration = run["cluster"].get("simulate", {}).get("calibration")
-    file = pathlib.Path(calibration.split("=", 1)[1]) if calibration else None
     return {"commit": commit, "machine": processor.machine(), "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "calibration": hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file else None}
+            "calibration": checksum(run["cluster"])}
+
+
+def warn_of_calibrations(plan, entries):
+    """Results stay when a calibration file is written anew: its path, which the file names, is the same."""
+    for where in plan["clusters"]:
+        now = checksum(where)
+        older = [entry for entry in entries if entry["cluster"] == where["name"] and entry["calibration"] != now]
+        if older:
+            print(f"warning: clusters.{where['name']}: {len(older)} runs that were made before have another calibration than its file is now; "
+                  "give another --out to make them again", file=sys.stderr, flush=True)
 
 
 def figure(result, path):
@@ -202,62 +253,128 @@ def figure(result, path):
     return result
 
 
+def entry_of(line):
+    """None of a line that was cut off."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and "key" in entry else None
+
+
 def done_of(out):
     file = out / "results.jsonl"
-    if not file.exists():
-        return {}
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return {entry["key"]: entry for entry in (json.loads(line) for line in lines if line.endswith("}"))}
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
+    return {entry["key"]: entry for entry in map(entry_of, lines) if entry is not None}
+
+
+def append_line(path, text):
+    """On a line of its own, also behind one that was cut off."""
+    with open(path, "a+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        if end > 0:
+            file.seek(end - 1)
+            text = text if file.read(1) == b"\n" else "\n" + text
+        file.write(text.encode() + b"\n")
+
+
+def figures_of(entries):
+    """Those that the results can have: without an SLO there is no goodput."""
+    return [path for path in FIGURES if path[0] != "slo" or any(figure(entry["result"], path) is not None for entry in entries)]
 
 
 def write_csv(out, entries):
+    figures = figures_of(entries)
     with open(out / "results.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["cluster", "model", "load", "seed", "simulated", *("_".join(path) for path in FIGURES), "commit", "machine", "date"])
+        writer.writerow(["cluster", "model", "load", "seed", "simulated", "requests", "failed", *("_".join(path) for path in figures), "commit", "machine",
+                         "date"])
         for entry in entries:
-            writer.writerow([entry["cluster"], entry["model"], entry["load"], entry["seed"], entry["simulated"],
-                             *(figure(entry["result"], path) for path in FIGURES), entry["commit"], entry["machine"], entry["date"]])
+            result = entry["result"]
+            writer.writerow([entry["cluster"], entry["model"], entry["load"], entry["seed"], entry["simulated"], result.get("requests"),
+                             result.get("failed"), *(figure(result, path) for path in figures), entry["commit"], entry["machine"], entry["date"]])
 
 
 def record(out, run, result):
-    entry = {"key": run["key"], "cluster": run["cluster"]["name"], "model": run["model"] or result.get("model", ""), "load": run["load"]["name"],
-             "seed": run["seed"], "simulated": "simulate" in run["cluster"], "rate": run["load"].get("rate"), **provenance(run), "result": result}
-    with open(out / "results.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
+    load = run["load"]
+    entry = {"key": run["key"], "cluster": run["cluster"]["name"], "model": run["model"] or result.get("model", ""), "load": load["name"],
+             "seed": run["seed"], "simulated": "simulate" in run["cluster"], "rate": load.get("rate"), "shape": shape_of(load), **provenance(run),
+             "result": result}
+    append_line(out / "results.jsonl", json.dumps(entry))
     return entry
 
 
+def shape_of(load):
+    """What loads have alike that stand on one line of a plot."""
+    return {"input": load.get("input", INPUT), "output": load.get("output", OUTPUT), **{key: load[key] for key in SPREAD if key in load}}
+
+
+class Clusters:
+    """The cluster of a file that runs now: it serves all loads of its model, unless one of them fails."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.started = self.holds = None
+        self.broken = {}  # (Cluster, model): why it did not start. It is not tried again for each load.
+
+    def serving(self, run):
+        wanted = (run["cluster"]["name"], run["model"])
+        if wanted in self.broken:
+            raise RuntimeError(self.broken[wanted])
+        if self.holds != wanted:
+            self.end()
+            try:
+                self.started = Started(run["cluster"], run["model"], self.folder)
+                self.started.__enter__()
+            except (RuntimeError, OSError) as error:
+                self.end()
+                self.broken[wanted] = str(error)
+                raise
+            self.holds = wanted
+        return self.started.server
+
+    def end(self):
+        if self.started is not None:
+            self.started.__exit__()
+        self.started = self.holds = None
+
+
+def result_of(run, clusters):
+    where = run["cluster"]
+    if "simulate" in where:
+        return simulate(run)
+    return bench(run, where["server"] if "server" in where else clusters.serving(run))
+
+
 def run_all(plan, out):
+    """How many runs failed."""
     out.mkdir(parents=True, exist_ok=True)
     runs, done = runs_of(plan), done_of(out)
     todo = [run for run in runs if run["key"] not in done]
     (out / "current.json").write_text(json.dumps([run["key"] for run in runs]), encoding="utf-8")
-    print(f"{len(runs)} runs, {len(runs) - len(todo)} done before")
-    begun, finished, started, holds = time.monotonic(), 0, None, None
+    print(f"{len(runs)} runs, {len(runs) - len(todo)} done before", flush=True)
+    warn_of_calibrations(plan, [done[run["key"]] for run in runs if run["key"] in done])
+    begun, failed, clusters = time.monotonic(), 0, Clusters(out)
     try:
-        for run in todo:
-            where = run["cluster"]
-            if "simulate" in where:
-                result = simulate(run)
-            elif "server" in where:
-                result = bench(run, where["server"])
-            else:
-                if holds != (where["name"], run["model"]):
-                    if started is not None:
-                        started.__exit__()
-                    started = Started(where, run["model"], out)
-                    started.__enter__()
-                    holds = (where["name"], run["model"])
-                result = bench(run, started.server)
-            done[run["key"]] = record(out, run, result)
-            finished += 1
-            left = (time.monotonic() - begun) / finished * (len(todo) - finished)
-            print(f"{finished}/{len(todo)} {where['name']} {run['load']['name']} seed {run['seed']}: "
-                  f"{result['output_tokens_per_second']:.1f} tokens/s; {left:.0f} s left", flush=True)
+        for number, run in enumerate(todo, 1):
+            name = f"{number}/{len(todo)} {run['cluster']['name']} {run['load']['name']} seed {run['seed']}"
+            try:
+                result = result_of(run, clusters)
+                done[run["key"]] = record(out, run, result)
+            except (RuntimeError, OSError) as error:
+                print(f"{name} failed: {error}", file=sys.stderr, flush=True)
+                failed += 1
+                clusters.end()  # The next run finds none that this one left in a bad state.
+                continue
+            left = (time.monotonic() - begun) / number * (len(todo) - number)
+            lost = f", {result['failed']} of {result['requests']} requests failed" if result.get("failed") else ""
+            print(f"{name}: {result['output_tokens_per_second']:.1f} tokens/s{lost}; {left:.0f} s left", flush=True)
     finally:
-        if started is not None:
-            started.__exit__()
+        clusters.end()
         write_csv(out, [done[run["key"]] for run in runs if run["key"] in done])
+    if failed:
+        print(f"{failed} of {len(todo)} runs failed; the same command makes them again", file=sys.stderr)
+    return failed
 
 
 def mean(values):
@@ -275,32 +392,47 @@ def report(out):
     groups = {}
     for entry in entries:
         groups.setdefault((entry["cluster"], entry["model"], entry["load"]), []).append(entry)
-    text = ["# Results", "", "| cluster | model | load | runs | " + " | ".join(" ".join(path) for path in FIGURES) + " | from |",
-            "|" + "---|" * (5 + len(FIGURES))]
+    figures = figures_of(entries)
+    text = ["# Results", "", "| cluster | model | load | runs | failed requests | " + " | ".join(" ".join(path) for path in figures) + " | from |",
+            "|" + "---|" * (6 + len(figures))]
     for (where, model, load), group in groups.items():
-        cells = [mean(figure(entry["result"], path) for entry in group) for path in FIGURES]
+        cells = [mean(figure(entry["result"], path) for entry in group) for path in figures]
         source = "simulated" if group[0]["simulated"] else "measured"
-        text.append(f"| {where} | {os.path.basename(model)} | {load} | {len(group)} | " +
-                    " | ".join("" if cell is None else f"{cell:.4g}" for cell in cells) + f" | {source}, {group[0]['commit']} |")
+        failed = sum(entry["result"].get("failed") or 0 for entry in group)
+        text.append(f"| {where} | {os.path.basename(model)} | {load} | {len(group)} | {failed} | " +
+                    " | ".join("" if cell is None else f"{cell:.4g}" for cell in cells) +
+                    f" | {source}, {' and '.join(sorted({entry['commit'] for entry in group}))} |")
     machines = sorted({entry["machine"] for entry in entries})
     older = len(done) - len(entries)
     left_out = f" {older} runs of other settings are left out." if older else ""
     text += ["", "Means over seeds. Machines: " + "; ".join(machines) + "." + left_out, ""]
+    for name in sorted({entry["cluster"] for entry in entries}):
+        calibrations = {entry["calibration"] for entry in entries if entry["cluster"] == name}
+        if len(calibrations) > 1:
+            text += [f"Runs of {name} have {len(calibrations)} calibrations that differ.", ""]
     for path in (("output_tokens_per_second",), ("ttft_ms", "p50"), ("tpot_ms", "p50")):
-        series = []
-        for where in sorted({entry["cluster"] for entry in entries}):
-            points = {}
-            for entry in entries:
-                if entry["cluster"] == where and entry["rate"]:
-                    points.setdefault(entry["rate"], []).append(figure(entry["result"], path))
-            if len(points) > 1:
-                series.append((where, [(rate, mean(values)) for rate, values in sorted(points.items())]))
+        series = series_of(entries, path)
         if series:
             name = "_".join(path) + ".svg"
             svg.chart(str(out / name), " ".join(path), "requests a second", " ".join(path), series)
             text.append(f"![{' '.join(path)}]({name})")
     (out / "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     print("\n".join(text))
+
+
+def series_of(entries, path):
+    """A line for each cluster, model and shape of load: [(name, [(rate, mean over seeds)])]. Names say what differs."""
+    lines = {}
+    for entry in entries:
+        value = figure(entry["result"], path)
+        if entry["rate"] and value is not None:
+            shape = ", ".join(f"{part} {size}" for part, size in entry.get("shape", {}).items())
+            key = (entry["cluster"], os.path.basename(entry["model"]), shape)
+            lines.setdefault(key, {}).setdefault(entry["rate"], []).append(value)
+    lines = {key: points for key, points in sorted(lines.items()) if len(points) > 1}
+    told = [part for part in (1, 2) if len({key[part] for key in lines}) > 1]
+    return [(", ".join([key[0], *(key[part] for part in told)]), [(rate, mean(values)) for rate, values in sorted(points.items())])
+            for key, points in lines.items()]
 
 
 def main():
@@ -313,10 +445,11 @@ def main():
     arguments = parser.parse_args()
     try:
         if arguments.command == "run":
-            run_all(read_plan(arguments.file), arguments.out)
-        else:
-            report(arguments.out)
-    except (Refused, RuntimeError) as error:
+            plan = read_plan(arguments.file)
+            need("lamina")
+            return 1 if run_all(plan, arguments.out) else 0
+        report(arguments.out)
+    except (Refused, RuntimeError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -99,6 +99,9 @@ def judge_form(form, all_points):
     points = [point for point in all_points if point["kv"] == form]
     sums = [point for point in points if point["pattern"] == "window_sums"]
     print(f"\nK and V as {form}:")
+    if not sums:
+        print("Window sums were not measured (--patterns): no verdict.")
+        return
     kept = [point["ratio"] for point in sums if point["perplexity"] <= LOSS * point["dense"]]
     least = min((ratio for ratio in kept if all(other["perplexity"] <= LOSS * other["dense"] for other in sums if other["ratio"] >= ratio)), default=1.0)
     print(f"\nLoss stays below {100 * (LOSS - 1):.0f}% up to a sparsity of {100 * (1 - least):.0f}% (the paper: {PAPER_SPARSITY}%): {verdict(100 * (1 - least) >= PAPER_SPARSITY)}.")
@@ -120,11 +123,16 @@ def judge(points):
 
 def draw(points, steps, images):
     first = [point for point in points if (point["first"], point["kv"]) == (points[0]["first"], points[0]["kv"]) and point["pattern"] == "window_sums"]
-    chart(images, "alisa_quality", "ALISA: perplexity over dense, window sums", "tokens kept", "ratio",
-          [("here", [(point["ratio"], point["perplexity"] / point["dense"]) for point in first]), ("float64", [(point["ratio"], point["float64"] / point["dense"]) for point in first])])
+    if first:
+        draw_quality(first, images)
     kept = [point for point in steps if point["ratio"] is not None and point["kv"] == points[0]["kv"]]
     chart(images, "alisa_speed", "ALISA: a decode step over a slow link", "tokens kept", "ms",
           [("fetch_sparse", [(point["ratio"], 1e3 * point["step_s"]) for point in kept]), ("fetch_heads, all tokens", [(point["ratio"], 1e3 * steps[0]["step_s"]) for point in kept])])
+
+
+def draw_quality(first, images):
+    chart(images, "alisa_quality", "ALISA: perplexity over dense, window sums", "tokens kept", "ratio",
+          [("here", [(point["ratio"], point["perplexity"] / point["dense"]) for point in first]), ("float64", [(point["ratio"], point["float64"] / point["dense"]) for point in first])])
 
 
 def run_claims(arguments):

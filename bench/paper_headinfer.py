@@ -173,6 +173,12 @@ def table14(bench, folder, context, bandwidth):
     return found
 
 
+def write(arguments, **found):
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as out:
+            json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="write the figures here")
@@ -187,7 +193,7 @@ def main():
     contexts = [int(text) for text in arguments.contexts.split(",")]
     print(f"machine {processor.machine()}")
     if arguments.table == "3":
-        table3(arguments.images)
+        write(arguments, table3=table3(arguments.images))
         return
     window = 2 * LONGEST * 2 * ELEMENT * SHAPE.head_dim
     with tempfile.TemporaryDirectory(prefix="lamina-headinfer-") as folder:
@@ -196,6 +202,7 @@ def main():
         print(f"{SHAPE.layers} layers, width {SHAPE.width}, {SHAPE.kv_heads} KV heads of {SHAPE.head_dim}; both windows {window / MIB:.0f} MiB; chunks of {CHUNK} tokens; link {arguments.bandwidth}/s")
         streaming = table14(bench, folder, arguments.streaming_context, arguments.streaming_bandwidth)
         if arguments.table == "14":
+            write(arguments, streaming=streaming)
             return
         print("\nLongest contexts, by the coordinator's own check of these windows:")
         longest = {}
@@ -230,10 +237,8 @@ def main():
     for which, name, label in ((0, "headinfer_prefill", "seconds of a prompt"), (1, "headinfer_decode", "seconds of a token")):
         draw(arguments.images, name, f"HeadInfer: {label}", "tokens", "s",
              [(f"{heads} heads" if heads != "auto" else "auto", [(context * KIB, point[which]) for context, point in points.items()]) for heads, points in times.items()], y_log=True)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": processor.machine(), "arguments": vars(arguments), "longest": longest, "times": times, "resident": resident,
-                       "llama_total_gib": total, "llama_contexts": llama_contexts, "table3": models, "streaming": streaming}, out, indent=1)
+    write(arguments, longest=longest, times=times, resident=resident, llama_total_gib=total, llama_contexts=llama_contexts, table3=models,
+          streaming=streaming)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@
   lamina      a compute process on core 0 and two memory processes on core 1 (two pools)
   local       one compute process with policy local on both cores
   auto        policy auto for each point as its load; which of the two it takes is kept
-  llama.cpp   its batched benchmark: the file's own weights, f16 KV, flash attention, both cores
+  llama.cpp   its batched benchmark: the file's own weights, f16 KV, flash attention, a thread on each of the two cores
   vLLM        vLLM for CPUs, both cores, the file's weights in --vllm-dtype
 
-A figure of prompts is tokens a second from the first request's coming to the last one's first token; of decoding, by the best stretch
-in which all rows decode. A system that is not installed, does not start or crashes gives the figures that it got to, and says why
+A figure of prompts is tokens a second from the first request's coming to the last one's first token. That of decoding is of the best of
+three stretches in which all rows decode, with vLLM of the fastest quarter of such steps. llama.cpp reports one mean over all tokens that
+it decodes, which is less where the machine was slower for a while. A system that is not installed, does not start or crashes gives the figures that it got to, and says why
 it has no others.
 """
 
@@ -29,6 +30,7 @@ SYSTEMS = (*OWN, *PEERS_NAMES)
 SETUP = "bench/setup_peers.sh"
 PEER_SECONDS_MAX = 600  # Of one start of a peer.
 CAPACITY = "4GiB"
+CORES = "0-1"
 
 
 @dataclasses.dataclass
@@ -87,7 +89,7 @@ def measure(running, rows, context, limits):
 def lamina(name, points, arguments, limits):
     """{point: Figures}; without the points of a cluster that fails."""
     local = name == "local"
-    keys = {"lanes": "auto" if local else arguments.lanes, "capacity": CAPACITY, "compute_cores": "0" if name == "lamina" else "0-1"}
+    keys = {"lanes": "auto" if local else arguments.lanes, "capacity": CAPACITY, "compute_cores": "0" if name == "lamina" else CORES}
     found = {}
     for together in [[point] for point in points] if name == "auto" else [points]:
         try:
@@ -107,7 +109,7 @@ def llama(points, tokens):
     found = {}
     for rows, context in points:
         text = run_peer("llama.cpp", [
-            program, "-m", cluster.MODEL, "-t", "2", "-fa", "on", "-npp", str(context), "-ntg", str(tokens), "-npl", str(rows),
+            "taskset", "-c", CORES, program, "-m", cluster.MODEL, "-t", "2", "-fa", "on", "-npp", str(context), "-ntg", str(tokens), "-npl", str(rows),
             "-c", str(rows * (context + tokens + 8)), "--output-format", "jsonl"])
         for line in json_lines(text):
             found[rows, context] = Figures(line["speed_pp"], line["speed_tg"])
@@ -119,7 +121,7 @@ def vllm(points, tokens, dtype):
     if not python.exists():
         print(f"  vLLM is not installed: {SETUP}", flush=True)
         return {}
-    environment = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="4", VLLM_CPU_OMP_THREADS_BIND="0-1", HF_HUB_OFFLINE="1")
+    environment = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="4", VLLM_CPU_OMP_THREADS_BIND=CORES, HF_HUB_OFFLINE="1")
     text = run_peer("vLLM", [
         python, cluster.ROOT / "bench/peer_vllm.py", "--gguf", cluster.MODEL, "--folder", PEERS / "model", "--tokens", str(tokens),
         "--dtype", dtype, "--points", ",".join(f"{rows}:{context}" for rows, context in points)], environment)

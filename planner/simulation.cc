@@ -199,6 +199,9 @@ void Fleet::CountRequests(SimResult& result) const {
     float ttft = kNever;
     float tpot = 0;
     if (answered) {
+      result.answer_tokens += record.tokens;
+      result.answer_seconds =
+          std::max(result.answer_seconds, ToSeconds(record.last - window_begin()));
       ttft = static_cast<float>(ToSeconds(record.first - requests_[i].at));
       result.ttft.push_back(ttft);
     }

@@ -47,8 +47,12 @@ struct SimResult {
   double tokens_per_second = 0;
   double requests_per_second = 0;  // Requests offered in a second.
   double tokens_asked = 0;         // Generated tokens that these ask for in a second.
-  uint64_t input_tokens = 0;       // Prompt tokens computed in `seconds`.
-  uint64_t cached_tokens = 0;      // Prompt tokens found computed.
+  // Generated tokens of the requests that were answered, and the time from the first counted
+  // arrival to the last of these answers: what `lamina bench` counts by, unlike the figures above.
+  uint64_t answer_tokens = 0;
+  double answer_seconds = 0;
+  uint64_t input_tokens = 0;   // Prompt tokens computed in `seconds`.
+  uint64_t cached_tokens = 0;  // Prompt tokens found computed.
   std::vector<float> ttft;
   std::vector<float> tpot;       // Mean of each request with two tokens or more.
   std::vector<float> ttft_each;  // By request, unsorted: infinite where there was no answer.

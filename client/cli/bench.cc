@@ -28,8 +28,11 @@ constexpr char kExamples[] =
 --concurrency keeps N requests in flight (closed loop); --rate starts R requests per second at
 random, whether the cluster keeps up or not (open loop, Poisson); --trace replays lines of
   {"arrival_s": 0.5, "input_tokens": 128, "output_tokens": 64}
-Prompts are random token ids; generation is greedy, or drawn as --temperature, --top-k and --top-p
-say with seeds that follow from --seed, and goes on to --output-tokens. Times are the client's: ttft from arrival to first token, tpot the mean per later token, itl between tokens.
+Prompts are random token ids, the same for the same --prompt-seed: a cluster that keeps prefixes
+has those of an earlier run computed already. Generation is greedy, or drawn as --temperature,
+--top-k and --top-p say with seeds that follow from --seed, and goes on to --output-tokens. Times
+are the client's: ttft from arrival to first token, tpot the mean per later token, itl between
+tokens.
 Exit status: 0 all answered, 1 some request failed, 2 wrong usage, 130 Ctrl-C.
 )";
 
@@ -45,6 +48,7 @@ struct BenchFlags {
   bool skip_bad_lines = false;
   std::string sharegpt;
   std::string slo;
+  std::optional<uint64_t> prompt_seed;
   client::GenerateOptions draws;  // --temperature, --top-k, --top-p, --policy and --kv.
   LoadOptions load = {.requests = 32, .input_tokens = 128, .output_tokens = 64};
 };
@@ -60,35 +64,49 @@ absl::StatusOr<std::vector<Arrival>> TraceArrivals(const BenchFlags& flags) {
   return arrivals;
 }
 
-// Dialogues' questions as the arrivals' prompts, for as many tokens as their answers have.
+// Dialogues' questions as the arrivals' prompts, for as many tokens as their answers have. Those
+// that are longer than the server takes are left out, and the next ones of the file taken.
 absl::StatusOr<std::vector<Arrival>> DialogueArrivals(const BenchFlags& flags,
                                                       const client::ModelInfo& model,
                                                       std::vector<Arrival> arrivals,
                                                       client::Client& client) {
   LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.sharegpt, kLoadBytesMax));
-  const auto dialogues = ParseShareGpt(text, arrivals.size());
-  if (!dialogues.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--sharegpt: ", dialogues.status().message()));
-  }
   std::vector<Arrival> used;
-  for (const Dialogue& dialogue : *dialogues) {
+  uint64_t too_long = 0;
+  const auto take = [&](const Dialogue& dialogue) -> absl::StatusOr<bool> {
     LAMINA_ASSIGN_OR_RETURN(const auto prompt, client.Tokenize(dialogue.prompt, true));
     LAMINA_ASSIGN_OR_RETURN(const auto answer, client.Tokenize(dialogue.answer, false));
     const auto input = static_cast<uint32_t>(prompt.tokens.size());
     const auto output = std::max<uint32_t>(1, static_cast<uint32_t>(answer.tokens.size()));
     if (model.sequence_tokens_max > 0 && input + output > model.sequence_tokens_max) {
-      continue;  // Longer than the server takes.
+      ++too_long;
+      return false;
     }
     Arrival arrival = arrivals[used.size()];
     arrival.input_tokens = input;
     arrival.output_tokens = output;
     arrival.text = dialogue.prompt;
     used.push_back(std::move(arrival));
+    return true;
+  };
+  if (const auto dialogues = ParseShareGpt(text, arrivals.size(), take); !dialogues.ok()) {
+    return absl::Status(dialogues.status().code(),
+                        absl::StrCat("--sharegpt: ", dialogues.status().message()));
   }
   if (used.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--sharegpt: every dialogue is longer than the server's ",
                      model.sequence_tokens_max, " tokens"));
+  }
+  if (too_long > 0) {
+    std::fprintf(stderr, "--sharegpt: left out %s\n",
+                 absl::StrCat(too_long, " dialogues that are longer than the server's ",
+                              model.sequence_tokens_max, " tokens")
+                     .c_str());
+  }
+  if (used.size() < arrivals.size()) {
+    std::fprintf(stderr, "--sharegpt: the file has dialogues for %zu of %zu requests\n",
+                 used.size(), arrivals.size());
   }
   return used;
 }
@@ -118,7 +136,8 @@ void ShowProgress(ProgressLine& line, const BenchProgress& progress, size_t requ
 
 absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
                              const client::Cancellation& cancellation, absl::Status& first_error) {
-  BenchRunOptions options = {.seed = flags.load.seed,
+  BenchRunOptions options = {.prompt_seed = flags.prompt_seed.value_or(flags.load.seed),
+                             .seed = flags.load.seed,
                              .temperature = flags.draws.temperature,
                              .top_k = flags.draws.top_k,
                              .top_p = flags.draws.top_p,
@@ -157,6 +176,7 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
                    : flags.rate.has_value() ? Json{{"rate", *flags.rate}}
                                             : Json{{"trace", *flags.trace}};
   report["load"]["seed"] = flags.load.seed;
+  report["load"]["prompt_seed"] = options.prompt_seed;
   report["load"]["temperature"] = flags.draws.temperature.value_or(0);
   report["load"]["top_k"] = flags.draws.top_k.value_or(0);
   report["load"]["top_p"] = flags.draws.top_p.value_or(1);
@@ -251,7 +271,13 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
       ->type_name("N");
   AddDrawFlags(command, flags->draws);
   AddPolicyFlags(command, flags->draws.policy, flags->draws.kv);
-  command->add_option("--seed", flags->load.seed, "Of prompts, arrivals and draws (default: 0)")
+  command->add_option("--seed", flags->load.seed, "Of arrivals, draws and prompts (default: 0)")
+      ->transform(Whole(0, UINT64_MAX))
+      ->type_name("N");
+  command
+      ->add_option("--prompt-seed", flags->prompt_seed,
+                   "Of prompts alone: another for each run on a cluster that keeps prefixes "
+                   "(default: --seed)")
       ->transform(Whole(0, UINT64_MAX))
       ->type_name("N");
   command->callback([&invocation, flags] {

@@ -30,7 +30,7 @@ void BenchRunner::Start(size_t index, const client::Cancellation& cancellation) 
   }
   client::GenerateOptions options;
   if (arrival.text.empty()) {
-    options.prompt = PromptOf(options_.seed, index, arrival, options_.vocabulary);
+    options.prompt = PromptOf(options_.prompt_seed, index, arrival, options_.vocabulary);
   } else {
     options.prompt = arrival.text;
   }

@@ -24,9 +24,10 @@ struct BenchRunOptions {
   std::vector<Arrival> arrivals;
   uint32_t in_flight_max = 1;  // Closed loop: the concurrency. Open loop: a bound, reached = wait.
   uint32_t vocabulary = 1;
-  uint64_t seed = 0;
+  uint64_t prompt_seed = 0;
   // How tokens are drawn; none greedily. A request's seed is `seed` and its index, so that the same
   // load gets the same answers.
+  uint64_t seed = 0;
   std::optional<float> temperature;
   std::optional<uint32_t> top_k;
   std::optional<float> top_p;

@@ -2,6 +2,7 @@
 #include "client/cli/sharegpt.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace lamina::cli {
@@ -16,13 +17,16 @@ std::string TextOf(const json& turn, const char* key) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Dialogue>> ParseShareGpt(absl::string_view text, size_t most) {
+absl::StatusOr<std::vector<Dialogue>> ParseShareGpt(
+    absl::string_view text, size_t most,
+    const std::function<absl::StatusOr<bool>(const Dialogue&)>& fits) {
   const json list = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!list.is_array()) {
     return absl::InvalidArgumentError(
         "not a JSON list of dialogues in ShareGPT's form: [{\"conversations\": [...]}, ...]");
   }
   std::vector<Dialogue> dialogues;
+  bool any = false;
   for (size_t i = 0; i < list.size() && dialogues.size() < most; ++i) {
     const json* turns = nullptr;
     if (list[i].is_object() && list[i].contains("conversations")) {
@@ -37,12 +41,16 @@ absl::StatusOr<std::vector<Dialogue>> ParseShareGpt(absl::string_view text, size
     }
     const std::string from = TextOf((*turns)[0], "from");
     Dialogue dialogue{TextOf((*turns)[0], "value"), TextOf((*turns)[1], "value")};
-    if ((from == "human" || from == "user") && !dialogue.prompt.empty() &&
-        !dialogue.answer.empty()) {
+    if ((from != "human" && from != "user") || dialogue.prompt.empty() || dialogue.answer.empty()) {
+      continue;
+    }
+    any = true;
+    LAMINA_ASSIGN_OR_RETURN(const bool fit, fits(dialogue));
+    if (fit) {
       dialogues.push_back(std::move(dialogue));
     }
   }
-  if (dialogues.empty()) {
+  if (!any) {
     return absl::InvalidArgumentError("no dialogue begins with a question and its answer");
   }
   return dialogues;

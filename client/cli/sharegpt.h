@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,13 @@ struct Dialogue {
   std::string answer;
 };
 
-// The first `most` dialogues that begin with a turn of "human" or "user" and an answer to it, in
-// their order; those that do not are passed over.
+// The first `most` dialogues that begin with a turn of "human" or "user" and an answer to it, and
+// that `fits`, in their order; the others are passed over. Empty: none fits.
 // Errors: kInvalidArgument  not such JSON, or no such dialogue; names the first entry that is no
 //                           dialogue at all.
-absl::StatusOr<std::vector<Dialogue>> ParseShareGpt(absl::string_view text, size_t most);
+//         those of `fits`.
+absl::StatusOr<std::vector<Dialogue>> ParseShareGpt(
+    absl::string_view text, size_t most,
+    const std::function<absl::StatusOr<bool>(const Dialogue&)>& fits);
 
 }  // namespace lamina::cli

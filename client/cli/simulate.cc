@@ -195,6 +195,8 @@ Json ResultToJson(const planner::SimResult& result, const planner::Slo& slo, con
           {"seconds", result.seconds},
           {"requests_per_second", result.requests_per_second},
           {"output_tokens_per_second", result.tokens_per_second},
+          {"answer_tokens", result.answer_tokens},
+          {"answer_seconds", result.answer_seconds},
           {"ttft_ms", TimesToJson(result.ttft)},
           {"tpot_ms", TimesToJson(result.tpot)},
           {"slo",

@@ -6,12 +6,15 @@ crash, the class of the processor. Nothing is measured here."""
 import contextlib
 import io
 import json
+import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -22,6 +25,7 @@ import choice  # noqa: E402
 import cluster  # noqa: E402
 import peer_systems  # noqa: E402
 import peers  # noqa: E402
+import predict  # noqa: E402
 import processor  # noqa: E402
 import remote  # noqa: E402
 import tables  # noqa: E402
@@ -52,6 +56,16 @@ case $1 in
   attention) exec sleep 60 ;;
   *) echo '{"rows": 1}' > "$3" ;;
 esac
+"""
+
+# A suite that leaves a folder, and a program that does not end when it is asked to.
+LEAVES = """#!/usr/bin/env bash
+mktemp -d > "$(dirname "$0")/folder"
+bash -c 'trap "" TERM; exec sleep 60' &
+echo $! > "$(dirname "$0")/child.new"
+sleep 0.1  # Until the signal is ignored.
+mv "$(dirname "$0")/child.new" "$(dirname "$0")/child"
+wait
 """
 
 # A cluster of which each call of `status` says ten steps more of what the load has. Its memory node attends in three tenths of the time.
@@ -137,9 +151,10 @@ class PeersTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
-        patch = mock.patch.object(peer_systems, "PEERS", self.folder)
-        patch.start()
-        self.addCleanup(patch.stop)
+        for name, value in (("PEERS", self.folder), ("CORES", ",".join(map(str, os.sched_getaffinity(0))))):
+            patch = mock.patch.object(peer_systems, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
 
     def printed(self, run, *arguments):
         with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -153,6 +168,12 @@ class PeersTest(unittest.TestCase):
 
         self.assertEqual(figures, {(1, 1024): peer_systems.Figures(900, 1.5), (64, 512): peer_systems.Figures(900, 64.5)})
         self.assertIn("llama.cpp ended by SIGSEGV", text)
+
+    def test_peers_are_bound_to_the_cores_of_the_others(self):
+        (self.folder / "llama-batched-bench").touch()
+        with mock.patch.object(peer_systems, "CORES", "0-1"), mock.patch.object(peer_systems, "run_peer", return_value="") as ran:
+            self.printed(peer_systems.llama, [(1, 1024)], 64)
+        self.assertEqual(ran.call_args[0][1][:3], ["taskset", "-c", "0-1"])
 
     def test_keeps_what_vllm_measured_before_it_crashed(self):
         write_program(self.folder / "vllm/bin/python", VLLM)
@@ -262,13 +283,15 @@ class AllTest(SuiteTest):
     def test_its_suites_take_half_an_hour_and_have_tables(self):
         self.assertLessEqual(sum(limit for limit, _ in all_suites.SUITES.values()), all_suites.SECONDS_MAX)
         self.assertEqual(set(all_suites.SUITES), set(tables.TABLES))
+        self.assertEqual(set(all_suites.SUITES), set(all_suites.PROGRAMS))
 
     def test_goes_on_behind_a_suite_that_fails_or_takes_too_long(self):
         write_program(self.tree / "bench/run.sh", RUNS)
         path = self.tree / "all.json"
         path.write_text(json.dumps({"machine": processor.machine(), "suites": {"peers": {"result": "kept"}}}))
         limits = {"dense": (60, []), "attention": (0.2, []), "decode": (60, ["--rows", "1"]), "peers": (60, [])}
-        with mock.patch.multiple(all_suites, ROOT=self.tree, SUITES=limits), \
+        needed = mock.Mock()
+        with mock.patch.multiple(all_suites, ROOT=self.tree, SUITES=limits, need=needed), \
                 mock.patch.object(sys, "argv", ["all.py", "--json", str(path), "--only", "dense,attention,decode"]), \
                 contextlib.redirect_stdout(io.StringIO()) as out, self.assertRaises(SystemExit) as ended:
             all_suites.main()
@@ -280,6 +303,42 @@ class AllTest(SuiteTest):
         self.assertEqual((found["decode"]["result"], found["decode"]["command"]), ({"rows": 1}, "bench/run.sh decode -- --rows 1"))
         self.assertEqual(found["peers"]["result"], "kept")
         self.assertIn("without figures: dense, attention", out.getvalue())
+        # What is missing is built before any limit counts.
+        needed.assert_called_once()
+        self.assertLessEqual({"lamina-bench-dense", "lamina-bench-attention", "lamina-compute"}, set(needed.call_args[0]))
+
+    def assert_nothing_is_left(self):
+        child = int((self.tree / "bench/child").read_text())
+        for _ in range(100):
+            try:
+                state = pathlib.Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                state = "X"
+            if state in "XZ":
+                break
+            time.sleep(0.1)
+        self.assertIn(state, "XZ", "the suite's own program")
+        self.assertFalse(pathlib.Path((self.tree / "bench/folder").read_text().strip()).exists())
+
+    def test_a_suite_that_takes_too_long_leaves_nothing(self):
+        write_program(self.tree / "bench/run.sh", LEAVES)
+        with mock.patch.object(all_suites, "ROOT", self.tree), contextlib.redirect_stdout(io.StringIO()):
+            found = all_suites.run("attention", 3, [])
+        self.assertEqual(found["problem"], "not done in 3 s")
+        self.assert_nothing_is_left()
+
+    def test_it_ends_its_suite_when_it_is_ended(self):
+        write_program(self.tree / "bench/run.sh", LEAVES)
+        for name in all_suites.PROGRAMS["attention"]:
+            write_program(self.tree / "build/release/bin" / name, "")
+        running = subprocess.Popen([sys.executable, "-B", self.tree / "bench/all.py", "--only", "attention"], stdout=subprocess.DEVNULL)
+        self.addCleanup(running.kill)
+        deadline = time.monotonic() + 60
+        while not (self.tree / "bench/child").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+        self.assertEqual(running.wait(60), 128 + signal.SIGTERM)
+        self.assert_nothing_is_left()
 
     def test_another_machines_file_is_refused(self):
         path = self.tree / "all.json"
@@ -328,10 +387,36 @@ class ChoiceTest(unittest.TestCase):
         names = [choice.name_of({"machines": machines, "policy": policy, "arrangement": f"1 replica, {rest}"}) for machines, policy, rest in (
             ("1 x core", "local", "local"), ("1 x both", "local", "local"),
             ("1 x core + 1 x core", "attend_remote", "attend_remote by request, 1 lane"),
-            ("1 x core + 1 x core", "attend_remote", "attend_remote by request, 3 lanes"))]
-        self.assertEqual(names, ["one core", "both cores", "two pools, 1 lane", "two pools, 3 lanes"])
+            ("1 x core + 1 x core", "attend_remote", "attend_remote by request, 4 lanes"))]
+        names.append(choice.name_of({"machines": "2 x core", "policy": "local", "arrangement": "2 replicas, local"}))
+        self.assertEqual(names, ["one core", "both cores", "two pools, 1 lane", "two pools, 4 lanes", "two nodes of one core each, local"])
         self.assertLessEqual(set(names), set(choice.CONFIGURATIONS))
-        self.assertNotIn(choice.name_of({"machines": "2 x core", "policy": "local", "arrangement": "2 replicas, local"}), choice.CONFIGURATIONS)
+        for machines, policy, arrangement in (("2 x core", "local", "1 replica of 2 stages, local"), ("1 x core + 1 x core", "fetch_heads", "1 replica, fetch_heads")):
+            self.assertNotIn(choice.name_of({"machines": machines, "policy": policy, "arrangement": arrangement}), choice.CONFIGURATIONS)
+
+    def test_what_was_not_measured_has_no_verdict(self):
+        here = {"one core": 100.0, "both cores": 80.0}
+
+        def plan(machines, arrangement="1 replica, local"):
+            return {"machines": machines, "policy": "local", "arrangement": arrangement}
+
+        self.assertEqual(choice.verdict([plan("1 x core"), plan("1 x both")], here)["share"], 1)
+        bad = choice.verdict([plan("1 x both")], here)
+        self.assertEqual((bad["share"], bad["best"]), (0.8, "one core"))
+        self.assertIn("NOT within 5%", bad["words"])
+        for plans, words in (([plan("2 x core", "1 replica of 2 stages, local")], "2 x core, 1 replica of 2 stages, local, was not measured: no verdict"),
+                             ([], "found nothing that runs here: no verdict")):
+            found = choice.verdict(plans, here)
+            self.assertIsNone(found["share"])
+            self.assertIn(words, found["words"])
+
+    def test_a_cluster_may_have_a_compute_node_on_each_core(self):
+        _, _, options = choice.CONFIGURATIONS["two nodes of one core each, local"]
+        running = cluster.Cluster(**options)
+        self.addCleanup(running.folder.cleanup)
+        text = running.config.read_text()
+        self.assertEqual(re.findall(r'name: (c\d), cores: "(\d)"', text), [("c0", "0"), ("c1", "1")])
+        self.assertEqual([name for _, name in running.names], ["coordinator", "c0", "c1"])
 
     def test_the_catalogue_has_one_core_and_both(self):
         text = choice.catalogue([{"bytes_per_second": 2e9, "latency_seconds": 3e-6}])
@@ -339,6 +424,55 @@ class ChoiceTest(unittest.TestCase):
         for part in (devices, machines):
             self.assertEqual(re.findall(r"- name: (\w+)", part), ["core", "both"])
         self.assertIn("2.000 GB/s", text)
+
+
+class PredictTest(unittest.TestCase):
+    PLAN = {"slo": "ttft=3s", "modes": {"one": {}, "two": {}}, "open": {"mode": "two", "input": 8, "output": 4, "share": 0.5, "requests": 3},
+            "highest_rate": {"mode": "two", "input": 8, "output": 4, "requests": 3, "halvings": 5}}
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.mode = predict.Mode("two", {}, self.folder, self.PLAN["slo"])
+
+    def test_the_highest_rate_is_judged_against_the_middle_of_what_was_measured(self):
+        figures = {"tokens": 1, "ttft": 1, "tpot": 1, "ttft_p99": 1, "tpot_p99": 1}
+        record = {"capacity": 4.0, "turns": [{"calibration": 1, "read": 1, "runs": [{**figures, "within": 1}]}], "highest_rate": 2.25}
+        self.mode.predict = lambda number, point, trace: {**figures, "within": 1.0 if point["rate"] <= 2.5 else 0.9}
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+            found = predict.judge_open(self.mode, record, self.PLAN)["highest_rate"]
+
+        self.assertEqual((found["held"], found["failed"]), (2.25, 2.4375))
+        self.assertAlmostEqual(found["said"], 2.5, delta=0.006)  # Not a step of 0.19.
+        self.assertAlmostEqual(found["error"], 2.5 / 2.34375 - 1, delta=0.003)
+        self.assertIn("2.25/s held and 2.44/s did not", out.getvalue())
+        self.assertIn("half of what lies between them is 4.0%", out.getvalue())
+
+    def test_each_load_has_prompts_of_its_own(self):
+        seeds = []
+
+        def bench(*arguments):
+            seeds.append(arguments[arguments.index("--prompt-seed") + 1])
+            times = {"p50": 1, "p99": 1}
+            return json.dumps({"output_tokens_per_second": 1, "ttft_ms": times, "tpot_ms": times})
+
+        with mock.patch.object(predict, "lamina", bench):
+            for _ in range(3):
+                self.mode.measure(mock.Mock(address="here:7400"), "{}")
+            predict.Mode("two", {}, self.folder, "").measure(mock.Mock(address="here:7400"), "{}")
+        self.assertEqual(len(set(seeds)), 4)
+
+    def test_figures_that_were_kept_are_of_their_machine(self):
+        self.assertEqual(predict.machine_of(self.PLAN, None), processor.machine())
+        self.mode.record.write_text(json.dumps({"machine": "another", "turns": []}))
+        self.assertEqual(predict.machine_of(self.PLAN, self.folder), "another")
+
+    def test_modes_that_nobody_knows_are_named(self):
+        with mock.patch.object(sys, "argv", ["predict.py", "--modes", "local,lokal"]), contextlib.redirect_stderr(io.StringIO()) as errors, \
+                self.assertRaises(SystemExit):
+            predict.main()
+        self.assertIn("--modes: unknown lokal; known: pools-1, pools-2, pools-auto, local", errors.getvalue())
 
 
 class ProcessorTest(unittest.TestCase):

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/experiment.py in the simulator: a matrix is run, goes on after an interruption, and is reported; what a file cannot mean is named."""
+"""bench/experiment.py in the simulator: a matrix is run, goes on after an interruption, and is reported; what a file cannot mean is named.
+What it asks of a cluster that serves, and makes of the answers, is seen by a program in lamina's place."""
 
+import contextlib
 import csv
+import io
 import json
 import os
 import subprocess
@@ -10,8 +13,12 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 REPO = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "bench"))
+import experiment  # noqa: E402
+
 FILE = """
 models: [SmolLM2-135M]
 seeds: [0, 1]
@@ -58,7 +65,6 @@ class ExperimentTest(unittest.TestCase):
         self.assertIn("commit", entry)
         # Interrupted in the middle of a line: that run is made again, the others are not.
         results.write_text("\n".join(lines[:5]) + "\n" + lines[5][:40])
-        results.write_text(results.read_text() + "\n")
         again = self.run_file(text)
         self.assertIn("8 runs, 5 done before", again.stdout)
         self.assertEqual(again.returncode, 0, again.stderr)
@@ -69,9 +75,10 @@ class ExperimentTest(unittest.TestCase):
         # Equal seeds give equal results.
         by_key = {}
         for line in results.read_text().splitlines():
-            if line.endswith("}"):
+            if line != lines[5][:40]:
                 found = json.loads(line)
                 by_key[found["key"]] = found["result"]
+        self.assertEqual(len(by_key), 8)
         self.assertEqual(by_key[json.loads(lines[7])["key"]], json.loads(lines[7])["result"])
         report = self.experiment("report", self.folder / "out")
         self.assertEqual(report.returncode, 0, report.stderr)
@@ -108,6 +115,145 @@ class ExperimentTest(unittest.TestCase):
             done = self.run_file(text)
             self.assertEqual(done.returncode, 1, text)
             self.assertIn(message, done.stderr)
+
+# One request fails at rate 8, and all at rate 9. A simulation has the same figures as a measurement.
+LAMINA = """#!/usr/bin/env bash
+echo "$*" >> "$(dirname "$0")/calls"
+failed=0
+case " $* " in
+  *" --rate 9 "*) echo '{"error": {"code": "UNAVAILABLE", "message": "gone"}}'; exit 1 ;;
+  *" --rate 8 "*) failed=1 ;;
+esac
+echo "{\\"requests\\": 40, \\"failed\\": $failed, \\"refused\\": 0, \\"output_tokens_per_second\\": 99, \\"answer_tokens\\": 600, \\"answer_seconds\\": 50,
+  \\"ttft_ms\\": {\\"p50\\": 1, \\"p99\\": 2}, \\"tpot_ms\\": {\\"p50\\": 3, \\"p99\\": 4}, \\"slo\\": SLO, \\"model\\": \\"m\\"}"
+exit $failed
+"""
+SERVED = """
+clusters: [{name: running, server: "here:7400"}]
+loads: [{name: few, rate: 1}, {name: many, rate: 8}, {name: most, rate: 9}]
+"""
+SIMULATED = "{name: s, file: c.yaml, simulate: {compute: D, calibration: 'D=CALIBRATION'}}"
+
+
+class AnsweredTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="lamina-experiment-")
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+        self.out = self.folder / "out"
+        self.answer("null")
+        patch = mock.patch.object(experiment, "LAMINA", self.folder / "lamina")
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def answer(self, slo):
+        program = self.folder / "lamina"
+        program.write_text(LAMINA.replace("SLO", slo))
+        program.chmod(0o755)
+
+    def run_file(self, text):
+        """(How many runs failed, what is printed.)"""
+        path = self.folder / "experiment.yaml"
+        path.write_text(text)
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+            failed = experiment.run_all(experiment.read_plan(path), self.out)
+        return failed, out.getvalue()
+
+    def report(self):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            experiment.report(self.out)
+        return out.getvalue()
+
+    def calls(self):
+        return [line.split() for line in (self.folder / "calls").read_text().splitlines()]
+
+    def test_a_run_that_fails_leaves_the_others_theirs(self):
+        failed, text = self.run_file(SERVED)
+        self.assertEqual(failed, 1)
+        self.assertIn("many seed 0: 99.0 tokens/s, 1 of 40 requests failed", text)
+        self.assertIn("most seed 0 failed: lamina bench", text)
+        self.assertIn("gone", text)
+        with open(self.out / "results.csv", newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual([(row["load"], row["failed"]) for row in rows], [("few", "0"), ("many", "1")])
+        self.assertNotIn("slo_goodput", rows[0])
+        report = self.report()
+        self.assertIn("| running | m | many | 1 | 1 | 99 |", report)
+        self.assertNotIn("slo", report)
+        # It is made again, the others are not.
+        failed, text = self.run_file(SERVED)
+        self.assertEqual((failed, len(self.calls())), (1, 4))
+        again = [call[call.index("--prompt-seed") + 1] for call in self.calls() if call[call.index("--rate") + 1] == "9"]
+        self.assertEqual(len(set(again)), 2)  # What it asked before lies in the cache.
+        self.assertIn("3 runs, 2 done before", text)
+
+    def test_a_cluster_that_cannot_be_started_is_named_once_for_each_load(self):
+        failed, text = self.run_file(SERVED.replace("server: \"here:7400\"", "file: nowhere.yaml") + "seeds: [1]\n")
+        self.assertEqual(failed, 3)
+        self.assertEqual(text.count("nowhere.yaml"), 3)
+        (self.folder / "remote.yaml").write_text("compute: [{host: far}]\n")
+        failed, text = self.run_file(SERVED.replace("server: \"here:7400\"", f"file: {self.folder}/remote.yaml"))
+        self.assertEqual(failed, 3)
+        self.assertIn("remote.yaml has no coordinator.listen", text)
+
+    def test_no_run_has_the_prompts_of_another(self):
+        self.run_file(SERVED.replace(", {name: most, rate: 9}", "") + "seeds: [3, 4]\n")
+        calls = self.calls()
+        self.assertEqual(len({call[call.index("--prompt-seed") + 1] for call in calls}), 4)
+        self.assertEqual([call[call.index("--seed") + 1] for call in calls], ["3", "4", "3", "4"])
+
+    def test_a_line_that_was_cut_off_is_passed_over(self):
+        self.run_file(SERVED)
+        results = self.out / "results.jsonl"
+        whole = results.read_bytes()
+        results.write_bytes(whole[:-20])
+        failed, text = self.run_file(SERVED)
+        self.assertIn("3 runs, 1 done before", text)
+        self.assertEqual(failed, 1)
+        failed, text = self.run_file(SERVED)
+        self.assertIn("3 runs, 2 done before", text)
+        self.assertIn("| many |", self.report())
+
+    def test_simulations_count_as_measurements_do(self):
+        self.answer('{\\"met\\": true, \\"goodput\\": 2}')
+        text = f"clusters: [{SIMULATED}]\nloads: [{{name: few, rate: 1}}]\n".replace(", calibration: 'D=CALIBRATION'", "")
+        self.run_file(text + "slo: ttft=1s\n")
+        (call,) = self.calls()
+        self.assertEqual((call[call.index("--warm-up") + 1], call[call.index("--requests") + 1]), ("0", str(experiment.REQUESTS)))
+        flags = experiment.load_flags({"rate": 1})
+        self.assertEqual(flags[flags.index("--requests") + 1], experiment.REQUESTS)
+        (entry,) = experiment.done_of(self.out).values()
+        self.assertEqual((entry["result"]["output_tokens_per_second"], entry["result"]["slo"]["goodput"]), (12, 0.8))
+        self.run_file(text)
+        self.assertIn("| few | 1 | 0 | 12 |", self.report())
+        self.assertNotIn("goodput", self.report())
+
+    def test_what_results_are_of_is_said(self):
+        calibration = self.folder / "calibration.json"
+        calibration.write_text("1")
+        self.answer('{\\"met\\": false, \\"goodput\\": 0}')
+        text = f"clusters: [{SIMULATED.replace('CALIBRATION', str(calibration))}]\nloads: [{{name: few, rate: 1}}]\n"
+        self.assertNotIn("warning", self.run_file(text + "seeds: [0]\n")[1])
+        calibration.write_text("2")
+        self.assertIn("warning: clusters.s: 1 runs that were made before have another calibration", self.run_file(text + "seeds: [0, 1]\n")[1])
+        results = self.out / "results.jsonl"
+        first, second = map(json.loads, results.read_text().splitlines())
+        results.write_text("\n".join(json.dumps({**entry, "commit": commit}) for entry, commit in ((first, "b"), (second, "a"))) + "\n")
+        report = self.report()
+        self.assertIn("| simulated, a and b |", report)
+        self.assertIn("Runs of s have 2 calibrations that differ.", report)
+
+    def test_a_line_of_a_plot_is_of_one_model_and_one_shape_of_load(self):
+        def entry(model, rate, length, value):
+            return {"cluster": "c", "model": f"models/{model}", "rate": rate, "shape": {"input": length, "output": 64}, "result": {"x": value}}
+
+        entries = [entry(model, rate, length, base + rate) for model, base in (("a", 10), ("b", 20)) for length in (64, 512) for rate in (2, 1)]
+        entries += [entry("a", 1, 64, 13), entry("a", 3, 7, 1)]
+        self.assertEqual(experiment.series_of(entries, ("x",)), [
+            ("c, a, input 512, output 64", [(1, 11), (2, 12)]), ("c, a, input 64, output 64", [(1, 12), (2, 12)]),
+            ("c, b, input 512, output 64", [(1, 21), (2, 22)]), ("c, b, input 64, output 64", [(1, 21), (2, 22)])])
+        self.assertEqual([name for name, _ in experiment.series_of([one for one in entries if one["model"] == "models/b"], ("x",))],
+                         ["c, input 512, output 64", "c, input 64, output 64"])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from unittest import mock
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "bench"))
 import headinfer_models  # noqa: E402
+import paper  # noqa: E402
+import paper_alisa  # noqa: E402
 import paper_alisa_figures as alisa  # noqa: E402
 import paper_headinfer  # noqa: E402
 import paper_hybridserve_figures as hybridserve  # noqa: E402
@@ -359,10 +361,44 @@ class AccountingTest(unittest.TestCase):
         self.assertIn("Head by head has the longest context of every model: reproduced", text)
 
 
+class PlansTest(unittest.TestCase):
+    def test_two_pools_behind_better_plans_of_one_are_simulated(self):
+        def plans(count, simulate):
+            """Of two pools are the fourth that runs and the second that does not."""
+            def entry(place, kind):
+                two = (kind, place) in (("runs", 3), ("does not", 1))
+                return {"machines": f"{kind} {place}", "policy": "attend_remote" if two else "local", "price_per_hour": {"value": 1 + place},
+                        "goodput_bound": {"value": 1}, "simulated": {"goodput": 1} if place < simulate else None}
+
+            return {"runnable": [entry(i, "runs") for i in range(count)], "not_runnable": [entry(i, "does not") for i in range(min(count, 3))],
+                    "one_pool": [entry(0, "runs")]}
+
+        asked = []
+        with mock.patch.object(paper, "ask", lambda *words: asked.append(words[-2:]) or plans(*words[-2:])):
+            one, two, _ = paper.simulated("m", 8, 4)
+        self.assertEqual(asked, [(paper.PLANS, 0), (4, 4)])
+        self.assertEqual((one["machines"], two["machines"]), ("runs 0", "does not 1"))
+        self.assertEqual(paper.reach({"runnable": [], "not_runnable": []}), 2)
+
+
+class OptionsTest(unittest.TestCase):
+    def test_a_table_alone_is_written_too(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(paper_headinfer, "table3", lambda _: {"m": 1}):
+            path = pathlib.Path(folder) / "table.json"
+            with mock.patch.object(sys, "argv", ["paper_headinfer.py", "--table", "3", "--json", str(path)]):
+                printed(paper_headinfer.main)
+            self.assertEqual(json.loads(path.read_text())["table3"], {"m": 1})
+
+    def test_patterns_without_window_sums_have_no_verdict(self):
+        point = {"first": 0, "kv": "bf16", "pattern": "local", "ratio": 0.5, "perplexity": 2.0, "dense": 1.0, "float64": 2.0}
+        _, text = printed(paper_alisa.judge, [point])
+        self.assertIn("Window sums were not measured (--patterns): no verdict.", text)
+
+
 class CommandTest(unittest.TestCase):
     def test_each_paper_names_its_figures(self):
-        for paper, words in (("kvpr", ("{6,7,9,10,12,14}", "--table {2}", "--claims")), ("hybridserve", ("{4,6,12,13,14,15}",)), ("alisa", ("{9,10,11,12}",)), ("headinfer", ("{3,14}",))):
-            done = subprocess.run([REPO / "bench/run.sh", "paper", "--", "--only", paper, "--help"], capture_output=True, text=True, check=False)
+        for name, words in (("kvpr", ("{6,7,9,10,12,14}", "--table {2}", "--claims")), ("hybridserve", ("{4,6,12,13,14,15}",)), ("alisa", ("{9,10,11,12}",)), ("headinfer", ("{3,14}",))):
+            done = subprocess.run([REPO / "bench/run.sh", "paper", "--", "--only", name, "--help"], capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             for word in words:
                 self.assertIn(word, done.stdout)

@@ -209,8 +209,9 @@ class ServingTest(unittest.TestCase):
 
     def test_bench_counts_what_it_asked_for(self):
         report = json.loads(self.ok("bench", "--concurrency", "4", "--requests", "8",
-                                    "--input-tokens", "16", "--output-tokens", "4", "--json"))
+                                    "--input-tokens", "16", "--output-tokens", "4", "--seed", "3", "--prompt-seed", "9", "--json"))
         self.assertEqual((report["requests"], report["failed"]), (8, 0))
+        self.assertEqual((report["load"]["seed"], report["load"]["prompt_seed"]), (3, 9))
         self.assertEqual((report["input_tokens"], report["output_tokens"]), (128, 32))
         self.assertGreater(report["ttft_ms"]["p50"], 0)
         self.assertIn("m1", [node["name"] for node in report["nodes"]])

@@ -252,6 +252,19 @@ TEST(SimulationTest, RequestsThatComeAtOnceAreCountedToTheLastAnswer) {
   EXPECT_GT(result.bill.per_million_output, 0);
 }
 
+// Between arrivals the last answers are still to come.
+TEST(SimulationTest, AnswersAreCountedFromTheFirstArrivalToTheLastOfThem) {
+  const SimFleet fleet = OneCell();
+  const auto requests =
+      MakeArrivals({.requests = 30, .rate = 20, .input = 100, .output = 50, .tokens_max = 8192});
+
+  const SimResult result = *Simulate(fleet, requests, {.warm_up = 0});
+
+  EXPECT_EQ(result.answer_tokens, 30 * 50);
+  EXPECT_GT(result.answer_seconds, result.seconds);
+  EXPECT_LE(result.answer_seconds, ToSeconds(result.ended - requests.front().at) + 1e-9);
+}
+
 // 19 of 20 requests find the 640 tokens that the first one made; the last one's first token comes
 // after the window.
 TEST(SimulationTest, PrefixesAreFoundAndHaveAPriceOfTheirOwn) {

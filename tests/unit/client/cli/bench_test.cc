@@ -113,20 +113,49 @@ TEST(BenchLoadTest, PromptsOfAPrefixBeginAlike) {
   EXPECT_THAT(error("\"prefix\": 0, \"prefix_tokens\": 1"), HasSubstr("line 1: prefix must be"));
 }
 
+absl::StatusOr<bool> AllFit(const Dialogue&) { return true; }
+
 TEST(ShareGptTest, TakesQuestionsAndTheirAnswers) {
   const auto dialogues = ParseShareGpt(
       R"([{"conversations": [{"from": "human", "value": "why?"}, {"from": "gpt", "value": "so."}]},
           {"conversations": [{"from": "gpt", "value": "a"}, {"from": "human", "value": "b"}]},
           {"conversations": []},
           {"conversations": [{"from": "user", "value": "2"}, {"from": "assistant", "value": "3"}]}])",
-      9);
+      9, AllFit);
   ASSERT_TRUE(dialogues.ok()) << dialogues.status();
   ASSERT_EQ(dialogues->size(), 2u);
   EXPECT_EQ(dialogues->at(0).answer, "so.");
   EXPECT_EQ(dialogues->at(1).prompt, "2");
-  EXPECT_THAT(std::string(ParseShareGpt("{}", 1).status().message()), HasSubstr("not a JSON list"));
-  EXPECT_THAT(std::string(ParseShareGpt("[{}]", 1).status().message()), HasSubstr("entry 1"));
-  EXPECT_THAT(std::string(ParseShareGpt("[]", 1).status().message()), HasSubstr("no dialogue"));
+  EXPECT_THAT(std::string(ParseShareGpt("{}", 1, AllFit).status().message()),
+              HasSubstr("not a JSON list"));
+  EXPECT_THAT(std::string(ParseShareGpt("[{}]", 1, AllFit).status().message()),
+              HasSubstr("entry 1"));
+  EXPECT_THAT(std::string(ParseShareGpt("[]", 1, AllFit).status().message()),
+              HasSubstr("no dialogue"));
+}
+
+TEST(ShareGptTest, ReadsOnWhereDialoguesDoNotFit) {
+  const std::string text = R"([
+      {"conversations": [{"from": "human", "value": "long"}, {"value": "1"}]},
+      {"conversations": [{"from": "human", "value": "a"}, {"value": "2"}]},
+      {"conversations": [{"from": "human", "value": "long"}, {"value": "3"}]},
+      {"conversations": [{"from": "human", "value": "b"}, {"value": "4"}]},
+      {"conversations": [{"from": "human", "value": "c"}, {"value": "5"}]}])";
+  const auto dialogues = ParseShareGpt(
+      text, 2, [](const Dialogue& one) -> absl::StatusOr<bool> { return one.prompt != "long"; });
+  ASSERT_TRUE(dialogues.ok()) << dialogues.status();
+  ASSERT_EQ(dialogues->size(), 2u);
+  EXPECT_EQ(dialogues->at(0).prompt, "a");
+  EXPECT_EQ(dialogues->at(1).answer, "4");
+
+  const auto none =
+      ParseShareGpt(text, 2, [](const Dialogue&) -> absl::StatusOr<bool> { return false; });
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_TRUE(none->empty());
+  const auto lost = ParseShareGpt(text, 2, [](const Dialogue&) -> absl::StatusOr<bool> {
+    return absl::UnavailableError("gone");
+  });
+  EXPECT_EQ(lost.status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST(BenchReportTest, GoodputIsTheRateWhereTheShareKeepsBothLatencies) {
@@ -350,6 +379,21 @@ TEST_F(BenchRunnerTest, DrawsAsAskedWithASeedForEachRequest) {
   EXPECT_EQ(sampling.top_k(), 7u);
   EXPECT_EQ(sampling.top_p(), 0.25f);
   EXPECT_EQ(sampling.seed(), 42u) << "one request after the other: the last is the third";
+}
+
+// Arrivals and draws follow from `seed`, so that runs differ in their prompts alone.
+TEST_F(BenchRunnerTest, PromptsHaveASeedOfTheirOwn) {
+  const auto prompt = [&](uint64_t prompt_seed, uint64_t seed) {
+    const BenchRunOptions options = {.arrivals = {{.input_tokens = 20, .output_tokens = 1}},
+                                     .vocabulary = 100,
+                                     .prompt_seed = prompt_seed,
+                                     .seed = seed};
+    BenchRunner runner(options, *client_, RealClock());
+    runner.Run([](const BenchProgress&) {}, {});
+    return server_.inference.last_request().tokens().SerializeAsString();
+  };
+  EXPECT_EQ(prompt(1, 7), prompt(1, 8));
+  EXPECT_NE(prompt(1, 7), prompt(2, 7));
 }
 
 TEST_F(BenchRunnerTest, CountsWhatFailed) {
