@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -161,6 +162,7 @@ class Calibrator {
     do {
       client::GenerateOptions options;
       options.prompt = RandomPrompt(2 + tokens, index++, tokens, model_.vocabulary);
+      options.cache_salt = salt_;
       options.max_tokens = 1;
       LAMINA_RETURN_IF_ERROR(client_.Generate(options, [](const client::Chunk&) {}));
     } while (absl::Now() < end);
@@ -180,6 +182,8 @@ class Calibrator {
   const client::ModelInfo& model_;
   const cost::ModelShape& shape_;
   const double seconds_;
+  // Prompts are those of every calibration; none of them finds K and V of an earlier one's.
+  const std::string salt_ = absl::StrCat("calibrate ", absl::ToUnixNanos(absl::Now()));
   CalibrationPoints points_;
 };
 
