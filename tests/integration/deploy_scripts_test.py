@@ -34,11 +34,13 @@ APT_GET = """#!/bin/bash
 [[ " $* " == *" DPkg::Lock::Timeout="* ]] || { echo "E: Could not get lock" >&2; exit 100; }
 """
 
-# Fails the tests that a file names, each as often as it says there, with a log and a summary like CTest's.
+# Fails the tests that a file names, each as often as it says there, with a log and a summary like CTest's. Another file says of some how
+# many failures are left when they say that an answer was wrong.
 CTEST = """#!/usr/bin/env python3
 import json, pathlib, re, sys
 state = pathlib.Path("{folder}/tests.json")
 tests = json.loads(state.read_text())
+wrong = json.loads(pathlib.Path("{folder}/wrong.json").read_text())
 with open("{folder}/ctest.log", "a") as log:
     log.write(" ".join(sys.argv[1:]) + "\\n")
 chosen = sys.argv[sys.argv.index("--tests-regex") + 1] if "--tests-regex" in sys.argv else "."
@@ -46,12 +48,15 @@ runs = int(sys.argv[sys.argv.index("--repeat") + 1].split(":")[1]) if "--repeat"
 failed = []
 for number, name in enumerate(tests, 1):
     if re.search(chosen, name):
-        good = False
         for _ in range(runs):
-            good = good or tests[name] == 0
+            good = tests[name] == 0
+            result = "Passed " if good else "***Failed "
+            print(f"1/9 Test #{{number}}: {{name}} ....   {{result}} {{number}}.00 sec")
+            if not good and wrong.get(name) == tests[name]:
+                print("AssertionError: [1] != [2] : NEVER RETRIED: wrong tokens")
             tests[name] = max(0, tests[name] - 1)
-        result = "Passed " if good else "***Failed "
-        print(f"1/9 Test #{{number}}: {{name}} ....   {{result}} {{number}}.00 sec")
+            if good:
+                break
         failed += [] if good else [f"{{number}}:{{name}}"]
 state.write_text(json.dumps(tests))
 print("\\nLabel Time Summary:\\nhostile    = 180.00 sec*proc (1 test)\\nunit       =  12.00 sec*proc (2 tests)\\n")
@@ -213,8 +218,9 @@ class DeployScriptsTest(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(words, done.stderr)
 
-    def run_tests(self, tests, *arguments):
-        """deploy/test.sh with tests that fail so often; what it said, and how often CTest was called."""
+    def run_tests(self, tests, *arguments, wrong=None):
+        """deploy/test.sh with tests that fail so often; what it said, and how often CTest was called. The failures of `wrong`, counted
+        from the last one, are wrong answers."""
         for script in ("install_packages.sh", "get_model.sh", "build.sh"):
             self.write(self.repository / "deploy" / script, "#!/bin/sh\n")
         self.write(self.path / "ctest", CTEST.format(folder=self.folder))
@@ -222,6 +228,7 @@ class DeployScriptsTest(unittest.TestCase):
         (self.repository / "tests").mkdir(exist_ok=True)
         shutil.copy(REPO / "tests/retried_tests.txt", self.repository / "tests")
         (self.folder / "tests.json").write_text(json.dumps(tests))
+        (self.folder / "wrong.json").write_text(json.dumps(wrong or {}))
         log = self.folder / "ctest.log"
         log.unlink(missing_ok=True)
         done = self.run_script("test.sh", *arguments)
@@ -250,6 +257,16 @@ class DeployScriptsTest(unittest.TestCase):
 
         done, calls = self.run_tests({"a_unit_test": 0}, "--retries", "2")
         self.assertEqual((done.returncode, calls), (0, 1), done.stderr)
+
+    def test_a_wrong_answer_is_a_failure_whatever_is_listed(self):
+        tests = {"a_unit_test": 0, "hostile_kill_rounds_test": 1, "integration_failure_test": 1}
+        done, calls = self.run_tests(tests, "--retries", "2", wrong={"hostile_kill_rounds_test": 1})
+        self.assertEqual((done.returncode, calls), (8, 1))
+        self.assertRegex(done.stderr, r"failed by a wrong answer.*\n.*==>.*  hostile_kill_rounds_test\n")
+
+        done, calls = self.run_tests({"hostile_kill_rounds_test": 2}, "--retries", "2", wrong={"hostile_kill_rounds_test": 1})
+        self.assertEqual((done.returncode, calls), (8, 2), "it was wrong once, and passed then")
+        self.assertIn("failed by a wrong answer when it was run again: hostile_kill_rounds_test", done.stderr)
 
     def test_tests_that_are_run_again_exist_and_have_a_reason(self):
         listed = [line.split(maxsplit=1) for line in (REPO / "tests/retried_tests.txt").read_text().splitlines()
