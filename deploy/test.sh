@@ -18,7 +18,8 @@
 #   --long            behind the tests 20,000 seeds of every world of the scheduler's simulation (tests/sim/night.py)
 # Environment: LAMINA_REQUIRE_MODEL=1 fails when the model cannot be had; without it the tests that
 # need it are left out, and named. LAMINA_REQUIRE_RDMA_VM=1 does the same for the guest of tests/rdma_vm,
-# LAMINA_REQUIRE_CLUSTER_TESTS=1 for sshd, Slurm and the like.
+# LAMINA_REQUIRE_CLUSTER_TESTS=1 for sshd, Slurm and the like, LAMINA_REQUIRE_XGRAMMAR=1 and
+# LAMINA_REQUIRE_VERBS=1 for what the build leaves out without XGrammar's sources or libibverbs.
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -7,6 +7,7 @@ Each test has a copy of the scripts, in a folder whose name has a space.
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -89,8 +90,10 @@ class DeployScriptsTest(unittest.TestCase):
         path.write_text(text)
         path.chmod(0o755)
 
-    def run_script(self, name, *arguments, repository=None):
-        environment = {**os.environ, "PATH": f"{self.path}:{os.environ['PATH']}"}
+    def run_script(self, name, *arguments, repository=None, **variables):
+        """Whatever is required around this test (.ci/run), these scripts require what `variables` say."""
+        own = {key: value for key, value in os.environ.items() if not key.startswith("LAMINA_REQUIRE_")}
+        environment = {**own, "PATH": f"{self.path}:{os.environ['PATH']}", **variables}
         return subprocess.run([str((repository or self.repository) / "deploy" / name), *arguments],
                               capture_output=True, text=True, cwd=self.folder, timeout=120,
                               env=environment)
@@ -125,11 +128,11 @@ class DeployScriptsTest(unittest.TestCase):
         self.assertRegex(kept.stdout, "curl http://127.0.0.1:[0-9]+/v1/chat/completions")
         self.assertEqual(self.run_script("cluster.sh", "down", "--grace", "1").returncode, 0)
 
-    def builds(self, repository=None):
+    def builds(self, repository=None, **variables):
         """What cmake was asked for by a build."""
         log = self.folder / "cmake.log"
         log.unlink(missing_ok=True)
-        done = self.run_script("build.sh", repository=repository)
+        done = self.run_script("build.sh", repository=repository, **variables)
         self.assertEqual(done.returncode, 0, done.stderr)
         return [line for line in log.read_text().splitlines() if not line.startswith("--build")]
 
@@ -147,6 +150,29 @@ class DeployScriptsTest(unittest.TestCase):
         shutil.copytree(self.repository, copy)
         self.assertEqual(self.builds(copy), ["--preset release --fresh"], "not the first one's sources")
         self.assertEqual(self.builds(copy), [])
+
+    def test_a_build_without_what_is_required_fails(self):
+        self.write(self.path / "cmake", CMAKE.format(folder=self.folder))
+        self.write(self.repository / "deploy/get_xgrammar.sh", "#!/bin/sh\nexit 1\n")
+        done = self.run_script("build.sh", LAMINA_REQUIRE_XGRAMMAR="1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("XGrammar's sources are missing and LAMINA_REQUIRE_XGRAMMAR is 1", done.stderr)
+        self.assertFalse((self.folder / "cmake.log").exists())
+
+        # libibverbs is what CMake looks for: it is asked again where the build has none.
+        self.assertEqual(self.builds(), ["--preset release"])
+        self.assertEqual(self.builds(LAMINA_REQUIRE_VERBS="1"), ["--preset release"])
+        with (self.repository / "build/release/build.ninja").open("a") as ninja:
+            ninja.write("build verbs_transport.cc.o: CXX verbs_transport.cc\n")
+        self.assertEqual(self.builds(LAMINA_REQUIRE_VERBS="1"), [])
+
+    def test_continuous_integration_requires_what_groups_of_tests_need(self):
+        required = set(re.findall(r"^export (LAMINA_REQUIRE_\w+)=1$", (REPO / ".ci/run").read_text(), re.MULTILINE))
+        self.assertLessEqual({f"LAMINA_REQUIRE_{what}" for what in ("MODEL", "RDMA_VM", "NAMESPACES", "CLUSTER_TESTS", "XGRAMMAR", "VERBS")},
+                             required)
+        looked_for = (REPO / "cmake/LaminaDependencies.cmake").read_text()
+        for what in ("XGRAMMAR", "VERBS"):
+            self.assertRegex(looked_for, rf'if\("\$ENV{{LAMINA_REQUIRE_{what}}}" STREQUAL "1" AND NOT LAMINA_HAVE_{what}\)\n  message\(FATAL_ERROR')
 
     def test_a_bundle_has_what_programs_load_and_can_be_made_again(self):
         build = self.repository / "build/cuda"
