@@ -6,6 +6,8 @@
 // call malloc(), which is theirs and is not counted. Builds with a sanitizer leave this file out:
 // they have an operator new of their own.
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 #include <thread>

@@ -13,7 +13,7 @@ namespace {
 
 using test_support::EmulatedDeviceMemory;
 
-// As in transport_test.cc: slow enough to queue.
+// Slow enough to queue, as in transport_test.cc.
 constexpr char kThrottled[] = "throttle(bandwidth=4GiB,latency=2us,jitter=2us)+shm://";
 
 ProcessBackend ByUri(const std::string& name, const std::string& uri) {

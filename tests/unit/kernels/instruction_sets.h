@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests of kernels that Highway compiles once for each instruction set ("target"): which this
-// processor has, and a test's body on one after the other.
+// What tests of kernels share that Highway compiles once for each instruction set ("target"): which
+// ones this processor has, and a test's body on one after the other.
 
 #pragma once
 
@@ -14,8 +14,6 @@
 #include <limits>
 #include <string>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "hwy/targets.h"
 
 namespace lamina::kernels {
@@ -36,8 +34,8 @@ inline size_t CountTargetsHere(int64_t targets) {
 inline bool ProcessorHas(const std::string& flag) {
   std::ifstream cpuinfo("/proc/cpuinfo");
   for (std::string line; std::getline(cpuinfo, line);) {
-    if (absl::StartsWith(line, "flags")) {
-      return absl::StrContains(absl::StrCat(line, " "), absl::StrCat(" ", flag, " "));
+    if (line.starts_with("flags")) {
+      return (line + " ").find(" " + flag + " ") != std::string::npos;
     }
   }
   return false;
