@@ -17,7 +17,7 @@ import unittest
 from pathlib import Path
 
 from cluster_script_test import DAEMON, GATEWAY, LAMINA
-from harness import BIN, REPO, run
+from harness import BIN, NEVER_RETRIED, REPO, run
 
 # Keeps its command lines, and configures as far as deploy/build.sh looks.
 CMAKE = """#!/bin/bash
@@ -54,7 +54,7 @@ for number, name in enumerate(tests, 1):
             result = "Passed " if good else "***Failed "
             print(f"1/9 Test #{{number}}: {{name}} ....   {{result}} {{number}}.00 sec")
             if not good and wrong.get(name) == tests[name]:
-                print("AssertionError: [1] != [2] : NEVER RETRIED: wrong tokens")
+                print("AssertionError: [1] != [2] : {mark}")
             tests[name] = max(0, tests[name] - 1)
             if good:
                 break
@@ -249,7 +249,7 @@ class DeployScriptsTest(unittest.TestCase):
         from the last one, are wrong answers."""
         for script in ("install_packages.sh", "get_model.sh", "build.sh"):
             self.write(self.repository / "deploy" / script, "#!/bin/sh\n")
-        self.write(self.path / "ctest", CTEST.format(folder=self.folder))
+        self.write(self.path / "ctest", CTEST.format(folder=self.folder, mark=NEVER_RETRIED))
         (self.repository / "build/release").mkdir(parents=True, exist_ok=True)
         (self.repository / "tests").mkdir(exist_ok=True)
         shutil.copy(REPO / "tests/retried_tests.txt", self.repository / "tests")
@@ -293,6 +293,9 @@ class DeployScriptsTest(unittest.TestCase):
         done, calls = self.run_tests({"hostile_kill_rounds_test": 2}, "--retries", "2", wrong={"hostile_kill_rounds_test": 1})
         self.assertEqual((done.returncode, calls), (8, 2), "it was wrong once, and passed then")
         self.assertIn("failed by a wrong answer when it was run again: hostile_kill_rounds_test", done.stderr)
+
+        conformance = (REPO / "tests/conformance/transport_support.h").read_text()
+        self.assertIn(f'"{NEVER_RETRIED.split(":")[0]}: ', conformance, "the mark of bytes")
 
     def test_tests_that_are_run_again_exist_and_have_a_reason(self):
         listed = [line.split(maxsplit=1) for line in (REPO / "tests/retried_tests.txt").read_text().splitlines()
