@@ -71,6 +71,13 @@ if(LAMINA_WITH_XGRAMMAR AND EXISTS ${LAMINA_XGRAMMAR}/include/xgrammar/xgrammar.
 elseif(LAMINA_WITH_XGRAMMAR)
   message(STATUS "XGrammar not found: structured output is left out (deploy/get_xgrammar.sh)")
 endif()
+# Without these whole groups of tests are not there.
+if("$ENV{LAMINA_REQUIRE_VERBS}" STREQUAL "1" AND NOT LAMINA_HAVE_VERBS)
+  message(FATAL_ERROR "libibverbs is missing, or LAMINA_WITH_VERBS is off, and LAMINA_REQUIRE_VERBS is 1 (Debian: libibverbs-dev)")
+endif()
+if("$ENV{LAMINA_REQUIRE_XGRAMMAR}" STREQUAL "1" AND NOT LAMINA_HAVE_XGRAMMAR)
+  message(FATAL_ERROR "XGrammar's sources are missing, or LAMINA_WITH_XGRAMMAR is off, and LAMINA_REQUIRE_XGRAMMAR is 1 (deploy/get_xgrammar.sh)")
+endif()
 if(LAMINA_WITH_CUDA)
   find_package(CUDAToolkit 13 REQUIRED)
 endif()

@@ -7,6 +7,8 @@
 #   --preset P   release (default), debug, asan, tsan
 #   --target T   build only this; repeat for more (default: everything)
 #   --jobs N     at the same time (default: one per core, fewer when memory is short)
+# Environment: LAMINA_REQUIRE_XGRAMMAR=1 fails when XGrammar's sources cannot be had, LAMINA_REQUIRE_VERBS=1
+# where libibverbs is not found; without them what needs these is left out, tests included.
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -37,8 +39,13 @@ cd "$REPO"
 # Objects of an earlier checkout in another folder serve too.
 export CCACHE_BASEDIR=$REPO CCACHE_NOHASHDIR=1
 
-"$REPO/deploy/get_xgrammar.sh" ||
-  say "going on without XGrammar: output of a given form (a JSON schema, ...) will be refused"
+if "$REPO/deploy/get_xgrammar.sh"; then
+  :
+elif [[ ${LAMINA_REQUIRE_XGRAMMAR:-0} == 1 ]]; then
+  fail "XGrammar's sources are missing and LAMINA_REQUIRE_XGRAMMAR is 1"
+else
+  say "going on without XGrammar: output of a given form (a JSON schema, ...) will be refused, and its tests are left out"
+fi
 
 log=build/$preset-build.log
 mkdir -p build
@@ -53,12 +60,18 @@ knows_xgrammar() {
   [[ ! -d build/xgrammar ]] || grep -q 'lamina_xgrammar' "build/$preset/build.ninja" ||
     grep -q '^LAMINA_WITH_XGRAMMAR:BOOL=OFF' "build/$preset/CMakeCache.txt"
 }
+# has_what_is_required: where it has not, CMake says so when it configures.
+has_what_is_required() {
+  local ninja=build/$preset/build.ninja
+  [[ ${LAMINA_REQUIRE_XGRAMMAR:-0} != 1 ]] || grep -q 'lamina_xgrammar' "$ninja" || return 1
+  [[ ${LAMINA_REQUIRE_VERBS:-0} != 1 ]] || grep -q 'verbs_transport\.cc' "$ninja"
+}
 configure=(cmake --preset "$preset")
 if was_elsewhere; then
   say "build/$preset was configured in another folder; configuring it anew"
   configure+=(--fresh)
 fi
-if [[ ${#configure[@]} -gt 3 || ! -f build/$preset/build.ninja ]] || ! knows_xgrammar; then
+if [[ ${#configure[@]} -gt 3 || ! -f build/$preset/build.ninja ]] || ! knows_xgrammar || ! has_what_is_required; then
   say "configuring ($preset)"
   "${configure[@]}" > "$log" 2>&1 || {
     tail -n 30 "$log" >&2

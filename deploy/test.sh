@@ -14,11 +14,12 @@
 #   --jobs N          tests at the same time, of those that mostly wait twice as many (default: 2)
 #   --retries N       run tests of tests/retried_tests.txt that failed up to N times more, one at a
 #                     time behind all others, and name those that needed it (default: 0). Any other
-#                     test that fails is a failure at once.
+#                     test that fails is a failure at once, and so is one whose answers were wrong.
 #   --long            behind the tests 20,000 seeds of every world of the scheduler's simulation (tests/sim/night.py)
 # Environment: LAMINA_REQUIRE_MODEL=1 fails when the model cannot be had; without it the tests that
 # need it are left out, and named. LAMINA_REQUIRE_RDMA_VM=1 does the same for the guest of tests/rdma_vm,
-# LAMINA_REQUIRE_CLUSTER_TESTS=1 for sshd, Slurm and the like.
+# LAMINA_REQUIRE_CLUSTER_TESTS=1 for sshd, Slurm and the like, LAMINA_REQUIRE_XGRAMMAR=1 and
+# LAMINA_REQUIRE_VERBS=1 for what the build leaves out without XGrammar's sources or libibverbs.
 set -euo pipefail
 # shellcheck source=deploy/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -121,6 +122,13 @@ retried() {
   done
 }
 
+# Names of the tests in a log that failed by a wrong answer (tests/integration/harness.py, tests/conformance/transport_support.h), which no
+# busy machine explains.
+never_retried() {
+  awk '/Test *#[0-9]+: [^ ]+ \.\./ {sub(/.*Test *#[0-9]+: /, ""); name = $1}
+       /NEVER RETRIED: / && !seen[name]++ {print name}' "$1"
+}
+
 # The ten slowest tests of a log, in seconds. All lines are read: whoever writes into a closed pipe would end this script.
 slowest() {
   sed -nE 's/.*Test *#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' "$1" | sort -rn |
@@ -145,7 +153,11 @@ tests_minutes=$(((SECONDS - began + 59) / 60))
 failed=$(failed_tests)
 if [[ -n $failed && $retries -gt 0 ]]; then
   unlisted=$(retried --not <<< "$failed")
-  if [[ -n $unlisted ]]; then
+  wrong=$(never_retried "$log")
+  if [[ -n $wrong ]]; then
+    say "failed by a wrong answer, which no busy machine explains, so that nothing is run again:"
+    say "  ${wrong//$'\n'/ }"
+  elif [[ -n $unlisted ]]; then
     say "failed, and not in tests/retried_tests.txt, so that nothing is run again:"
     say "  ${unlisted//$'\n'/ }"
   else
@@ -154,6 +166,11 @@ if [[ -n $failed && $retries -gt 0 ]]; then
     status=0
     ctest --test-dir "$REPO/build/$preset" --output-on-failure --tests-regex "^(${names//$'\n'/|})\$" \
       --repeat "until-pass:$retries" | tee "$log.retried" || status=$?
+    wrong=$(never_retried "$log.retried")
+    if [[ -n $wrong ]]; then
+      status=8
+      say "failed by a wrong answer when it was run again: ${wrong//$'\n'/ }"
+    fi
     say "failed at least once, each a defect to be found: ${failed//$'\n'/ }"
   fi
 fi

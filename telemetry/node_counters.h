@@ -33,6 +33,7 @@ struct SpillCount {
   double seconds_in = 0;
   double write_bytes_per_second = 0;  // Measured at start.
   double read_bytes_per_second = 0;
+  friend bool operator==(const SpillCount&, const SpillCount&) = default;
 };
 
 // What an emulated bus has carried for all nodes on it (common/shared_bus.h).
@@ -41,6 +42,7 @@ struct BusCount {
   uint64_t bytes_per_second = 0;
   double busy_seconds = 0;
   std::vector<std::pair<std::string, uint64_t>> bytes;  // By NameOf(BusKind), in its order.
+  friend bool operator==(const BusCount&, const BusCount&) = default;
 };
 BusCount BusCountOf(std::string direction, const BusTotals& totals);
 
@@ -73,6 +75,7 @@ struct NodeCounters {
   std::vector<std::pair<std::string, double>> parts;       // Seconds by NameOf(WorkKind).
   std::vector<std::pair<std::string, uint64_t>> refusals;  // refused_messages by reason.
   std::vector<LinkCount> links;                            // By peer.
+  friend bool operator==(const NodeCounters&, const NodeCounters&) = default;
 };
 
 // Fills in what meter and refusals know; parts in the order of WorkKind: those of the role, and

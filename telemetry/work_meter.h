@@ -51,6 +51,7 @@ struct LinkCount {
   double waited_seconds = 0;
   double exchange_seconds = 0;           // FastestExchange; 0: there was none.
   double exchange_bytes_per_second = 0;  // From FastestExchange, too.
+  friend bool operator==(const LinkCount&, const LinkCount&) = default;
 };
 
 class WorkMeter {

@@ -12,8 +12,11 @@
 namespace lamina::transport {
 namespace {
 
-bool Equal(absl::Span<const std::byte> a, absl::Span<const std::byte> b) {
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
+testing::AssertionResult Equal(absl::Span<const std::byte> a, absl::Span<const std::byte> b) {
+  if (a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin())) {
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure() << kNeverRetried;
 }
 
 TEST_P(TransportTest, RegionStartsZeroedAlignedAndUnraised) {
@@ -199,8 +202,8 @@ TEST_P(TransportTest, SourceMayBeOverwrittenOncePendingIsZero) {
     std::fill(seen.begin(), seen.end(), std::byte{0xee});
 
     ASSERT_TRUE(link.Await(0, round));
-    ASSERT_EQ(Arrived(*link.region)[63], static_cast<std::byte>(round));
-    ASSERT_EQ(Arrived(*link.region)[0], static_cast<std::byte>(round));
+    ASSERT_EQ(Arrived(*link.region)[63], static_cast<std::byte>(round)) << kNeverRetried;
+    ASSERT_EQ(Arrived(*link.region)[0], static_cast<std::byte>(round)) << kNeverRetried;
   }
 }
 
@@ -249,7 +252,8 @@ TEST_P(TransportTest, DataIsVisibleBeforeItsSignal) {
     ASSERT_TRUE(link.receiver->Wait(*link.region, come, {.deadline = Soon()}).ok());
     const auto expected = static_cast<std::byte>(value * 37);
     const auto bytes = Arrived(*link.region);
-    ASSERT_EQ(std::count(bytes.begin(), bytes.end(), expected), static_cast<long>(kBytes));
+    ASSERT_EQ(std::count(bytes.begin(), bytes.end(), expected), static_cast<long>(kBytes))
+        << kNeverRetried;
     const SignalUpdate ack = Signal(0, value);
     ASSERT_TRUE(PutAll(*link.receiver, *remote_acks, 0, {}, &ack).ok());
   }
@@ -307,7 +311,7 @@ TEST_P(TransportTest, SignalCoversAllEarlierPutsToThatPeer) {
       const auto expected = Seen(source.subspan(i * kSlot, kSlot));
       const bool here = Equal(Arrived(*link.region, i * kSlot, kSlot), expected);
       const bool there = Equal(Arrived(*second, i * kSlot, kSlot), expected);
-      ASSERT_TRUE(here || there) << "put " << i << ", covered " << covered;
+      ASSERT_TRUE(here || there) << kNeverRetried << ": put " << i << ", covered " << covered;
     }
   }
   sender.join();
@@ -341,7 +345,7 @@ TEST_P(TransportTest, WordThatShowsAValueStandsForAllUpToIt) {
     const absl::Span<std::byte> come = Arrived(*link.region, seen * 8, (now - seen) * 8);
     const auto* arrived = reinterpret_cast<const uint64_t*>(come.data());
     for (uint64_t i = seen; i < now; ++i) {
-      ASSERT_EQ(arrived[i - seen], i + 1);
+      ASSERT_EQ(arrived[i - seen], i + 1) << kNeverRetried;
     }
     seen = now;
   }

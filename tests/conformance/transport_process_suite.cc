@@ -73,7 +73,7 @@ TEST_P(TransportProcessTest, MessagesCrossProcessesBothWays) {
     ASSERT_TRUE(PutAll(*transport, *remote, 0, source, &signal).ok());
     const std::array come = {SignalCondition{.word = 0, .at_least = round}};
     ASSERT_TRUE(transport->Wait(*region, come, {.deadline = Soon()}).ok());
-    ASSERT_TRUE(source == Arrived(*region));
+    ASSERT_TRUE(source == Arrived(*region)) << kNeverRetried;
   }
 
   child.pipe_to().Send("done");
@@ -83,14 +83,13 @@ TEST_P(TransportProcessTest, MessagesCrossProcessesBothWays) {
 TEST_P(TransportProcessTest, PeerKilledBetweenPutAndSignalEndsInTheDeadlineOrUnavailable) {
   Child child("peer", start(), [](const Pipe& pipe) {
     const SenderInChild sender(Make(), pipe);
-    EXPECT_TRUE(PutAll(*sender.transport, *sender.remote, 0, sender.source, nullptr).ok());
-    pipe.Send("put");
+    pipe.Send(PutAll(*sender.transport, *sender.remote, 0, sender.source, nullptr).ToString());
     pause();
   });
   const auto transport = Make();
   const auto region = MakeRegion(*transport, 1 << 16, 1);
   child.pipe_to().Send(region->Descriptor());
-  ASSERT_EQ(child.pipe_to().Receive(), "put");
+  ASSERT_EQ(child.pipe_to().Receive(), absl::OkStatus().ToString());
 
   child.Kill();
 
@@ -130,7 +129,7 @@ TEST_P(TransportProcessTest, AnotherPeerUsesTheRegionAfterTheFirstWasKilled) {
   const std::array come = {SignalCondition{.word = 1, .at_least = 1}};
 
   ASSERT_TRUE(transport->Wait(*region, come, {.deadline = Soon()}).ok());
-  EXPECT_TRUE(Arrived(*region) == Pattern(1 << 16, 1));
+  EXPECT_TRUE(Arrived(*region) == Pattern(1 << 16, 1)) << kNeverRetried;
   second.pipe_to().Send("done");
   EXPECT_TRUE(second.ExitedWell());
 }
@@ -270,7 +269,7 @@ TEST_P(TransportProcessTest, WindowIsReachedAsItSaysAndSourcesLieWhereItDoes) {
   std::vector<std::byte> expected = Pattern(kBytes, 5);
   std::rotate(expected.rbegin(), expected.rbegin() + 7, expected.rend());
   std::fill_n(expected.begin(), 7, std::byte{0});
-  EXPECT_TRUE(Arrived(*region) == expected);
+  EXPECT_TRUE(Arrived(*region) == expected) << kNeverRetried;
   EXPECT_EQ(region->memory().path, GetParam().memory) << DescribeMemory(region->memory());
   child.pipe_to().Send("done");
   EXPECT_TRUE(child.ExitedWell());
@@ -286,7 +285,7 @@ TEST_P(TransportProcessTest, WindowsMadeAnewGetWhatIsPutToThem) {
       EXPECT_TRUE(Arrived(*own) == std::vector<std::byte>(5000));
       pipe.Send(own->Descriptor());
       ASSERT_TRUE(own_transport->Wait(*own, kFirst, {.deadline = Soon()}).ok());
-      EXPECT_TRUE(Arrived(*own) == Pattern(5000, round));
+      EXPECT_TRUE(Arrived(*own) == Pattern(5000, round)) << kNeverRetried;
     }
     pipe.Send("done");
     pipe.Receive();

@@ -13,6 +13,9 @@ namespace {
 
 using test_support::EmulatedDeviceMemory;
 
+// Slow enough to queue, as in transport_test.cc.
+constexpr char kThrottled[] = "throttle(bandwidth=4GiB,latency=2us,jitter=2us)+shm://";
+
 ProcessBackend ByUri(const std::string& name, const std::string& uri) {
   return {.name = name, .make = [uri](DeviceMemory* device) {
             auto transport = MakeTransport(uri, device);
@@ -52,8 +55,8 @@ const auto kName = [](const testing::TestParamInfo<ProcessBackend>& tested) {
 };
 
 INSTANTIATE_TEST_SUITE_P(Backends, TransportProcessTest,
-                         testing::Values(ByUri("shm", "shm://"), ByUri("ucx", "ucx://"),
-                                         ByUri("ucx_sm", "ucx://sm"),
+                         testing::Values(ByUri("shm", "shm://"), ByUri("throttle", kThrottled),
+                                         ByUri("ucx", "ucx://"), ByUri("ucx_sm", "ucx://sm"),
                                          ByUri("ucx_tcp", "ucx://tcp")),
                          kName);
 

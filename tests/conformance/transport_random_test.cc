@@ -170,7 +170,8 @@ class World {
         for (size_t from = 0; from < kNodes; ++from) {
           const auto word = static_cast<uint32_t>(2 * from + 1);
           if (!seen[to][from] && nodes_[to].region->LoadSignal(word) >= nodes_[to].words[word]) {
-            ASSERT_TRUE(HasWritten(nodes_[to], from)) << "from " << from << " to " << to;
+            ASSERT_TRUE(HasWritten(nodes_[to], from))
+                << kNeverRetried << " from " << from << " to " << to;
             seen[to][from] = true;
             --missing;
           }
@@ -191,7 +192,7 @@ class World {
   void CompareWithModel() {
     for (Node& node : nodes_) {
       const auto bytes = Arrived(*node.region);
-      ASSERT_TRUE(std::equal(bytes.begin(), bytes.end(), node.model.begin()));
+      ASSERT_TRUE(std::equal(bytes.begin(), bytes.end(), node.model.begin())) << kNeverRetried;
       for (uint32_t word = 0; word < kWords; ++word) {
         // The words of other signals are not covered by those that end rounds: they come in time.
         for (const Nanos deadline = Soon(); node.region->LoadSignal(word) < node.words[word];) {

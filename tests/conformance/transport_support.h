@@ -20,6 +20,9 @@ inline Nanos Soon() { return RealClock().Now() + Seconds(60); }
 
 inline SignalUpdate Signal(uint32_t word, uint64_t value) { return {.word = word, .value = value}; }
 
+// What failed assertions on bytes say, for deploy/test.sh, which does not run such a test again.
+inline constexpr char kNeverRetried[] = "NEVER RETRIED: wrong bytes";
+
 // Rounds of a test that repeats itself: `full`, or fewer where LAMINA_CONFORMANCE_DIVISOR asks for
 // it (a guest whose processor is emulated). At least one.
 uint64_t Repeats(uint64_t full);

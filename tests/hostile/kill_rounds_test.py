@@ -27,8 +27,11 @@ PROGRESS_ROUNDS = 50  # A line is printed after as many.
 # Greedy ones and seeded samples; long enough that a round's kills meet them.
 PROMPTS = ["Once upon a time", "The capital of France is", "List the planets:", "A recipe for bread. " * 12]
 SAMPLING = [["--temperature", "0"], ["--temperature", "0.8", "--seed", "11"]]
-MAX_TOKENS = 100
-PAUSE_SECONDS = 0.7  # At most, before a kill, between stop and kill, and before the start.
+MAX_TOKENS = 200
+# At most, before a kill, between stop and kill, and before the start; and no more than this share of what undisturbed answers took, so
+# that a fast machine still answers when a kill comes.
+PAUSE_SECONDS = 0.7
+PAUSE_SHARE = 0.25
 # For a request in a round on a busy machine, everything recomputed several times.
 ANSWER_SECONDS = 120
 
@@ -40,9 +43,12 @@ class KillRounds:
         self.cluster = cluster
         self.random = random.Random(seed)
         self.specs = [["--prompt", prompt, *sampling] for prompt in PROMPTS for sampling in SAMPLING]
+        began = time.monotonic()
         undisturbed = [self.start(spec) for spec in self.specs]
         self.wanted = [self.finish(process, "undisturbed") for process in undisturbed]
+        self.pause_seconds = min(PAUSE_SECONDS, PAUSE_SHARE * (time.monotonic() - began))
         self.kills = 0
+        self.kills_that_met_requests = 0
 
     def start(self, spec):
         return self.cluster.popen("generate", *spec, "--max-tokens", str(MAX_TOKENS), "--ignore-eos", "--json",
@@ -64,15 +70,22 @@ class KillRounds:
         return [self.random.choice(ROLES[role]) for role in roles]
 
     def pause(self):
-        time.sleep(PAUSE_SECONDS * self.random.random())
+        time.sleep(self.pause_seconds * self.random.random())
 
-    def end(self, name):
+    def end(self, name, running):
+        """Ends a node, and counts whether a request of `running` was there before and after."""
         process = self.cluster.processes[name]
+        status = self.cluster.status()
         if self.random.random() < 0.3:
             process.send_signal(signal.SIGSTOP)
-            self.pause()
-        self.cluster.kill(name)
+        else:
+            self.cluster.kill(name)
+        begun = status.get("running", 0) + status.get("waiting", 0) > 0
+        self.kills_that_met_requests += begun and any(request.poll() is None for request in running)
         self.kills += 1
+        if process.poll() is None:
+            self.pause()
+            self.cluster.kill(name)
 
     def round(self, number):
         chosen = [self.random.randrange(len(self.specs)) for _ in range(REQUESTS)]
@@ -82,12 +95,12 @@ class KillRounds:
         try:
             for name in victims:
                 self.pause()
-                self.end(name)
+                self.end(name, running)
             self.pause()
             for name in victims:
                 self.cluster.start(name)
             for i, process in zip(chosen, running):
-                self.test.assertEqual(self.finish(process, where), self.wanted[i], f"{where}: a wrong answer")
+                harness.require_same_answer(self.test, self.finish(process, where), self.wanted[i], where)
         finally:
             for process in running:
                 if process.poll() is None:
@@ -108,8 +121,9 @@ class KillRoundsTest(unittest.TestCase):
                 rounds.round(number)
                 if number % PROGRESS_ROUNDS == 0:
                     print(f"round {number}: {rounds.kills} nodes killed so far", flush=True)
-            print(f"{self.rounds} rounds with seed {self.seed}: {rounds.kills} nodes killed, "
-                  f"{self.rounds * REQUESTS} requests answered as undisturbed", flush=True)
+            print(f"{self.rounds} rounds with seed {self.seed}: {rounds.kills} nodes killed, {rounds.kills_that_met_requests} of them "
+                  f"while requests ran, {self.rounds * REQUESTS} requests answered as undisturbed", flush=True)
+            self.assertGreater(rounds.kills_that_met_requests, rounds.kills / 2)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ class AddressesTest(unittest.TestCase):
                 hosts.add_address(name, "eth0", f"{address}/64")
             with TwoHosts(hosts, V6) as cluster:
                 self.assertTrue(cluster.server.startswith("[fd77::1]:"))
-                self.assertEqual(cluster.tokens(), wanted)
+                harness.require_same_answer(self, cluster.tokens(), wanted)
 
 
 if __name__ == "__main__":

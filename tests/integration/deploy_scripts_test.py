@@ -17,7 +17,7 @@ import unittest
 from pathlib import Path
 
 from cluster_script_test import DAEMON, GATEWAY, LAMINA
-from harness import BIN, REPO, run
+from harness import BIN, NEVER_RETRIED, REPO, run
 
 # Keeps its command lines, and configures as far as deploy/build.sh looks.
 CMAKE = """#!/bin/bash
@@ -35,11 +35,13 @@ APT_GET = """#!/bin/bash
 [[ " $* " == *" DPkg::Lock::Timeout="* ]] || { echo "E: Could not get lock" >&2; exit 100; }
 """
 
-# Fails the tests that a file names, each as often as it says there, with a log and a summary like CTest's.
+# Fails the tests that a file names, each as often as it says there, with a log and a summary like CTest's. Another file says of some how
+# many failures are left when they say that an answer was wrong.
 CTEST = """#!/usr/bin/env python3
 import json, pathlib, re, sys
 state = pathlib.Path("{folder}/tests.json")
 tests = json.loads(state.read_text())
+wrong = json.loads(pathlib.Path("{folder}/wrong.json").read_text())
 with open("{folder}/ctest.log", "a") as log:
     log.write(" ".join(sys.argv[1:]) + "\\n")
 chosen = sys.argv[sys.argv.index("--tests-regex") + 1] if "--tests-regex" in sys.argv else "."
@@ -47,12 +49,15 @@ runs = int(sys.argv[sys.argv.index("--repeat") + 1].split(":")[1]) if "--repeat"
 failed = []
 for number, name in enumerate(tests, 1):
     if re.search(chosen, name):
-        good = False
         for _ in range(runs):
-            good = good or tests[name] == 0
+            good = tests[name] == 0
+            result = "Passed " if good else "***Failed "
+            print(f"1/9 Test #{{number}}: {{name}} ....   {{result}} {{number}}.00 sec")
+            if not good and wrong.get(name) == tests[name]:
+                print("AssertionError: [1] != [2] : {mark}")
             tests[name] = max(0, tests[name] - 1)
-        result = "Passed " if good else "***Failed "
-        print(f"1/9 Test #{{number}}: {{name}} ....   {{result}} {{number}}.00 sec")
+            if good:
+                break
         failed += [] if good else [f"{{number}}:{{name}}"]
 state.write_text(json.dumps(tests))
 print("\\nLabel Time Summary:\\nhostile    = 180.00 sec*proc (1 test)\\nunit       =  12.00 sec*proc (2 tests)\\n")
@@ -109,8 +114,10 @@ class DeployScriptsTest(unittest.TestCase):
         path.write_text(text)
         path.chmod(0o755)
 
-    def run_script(self, name, *arguments, repository=None):
-        environment = {**os.environ, "PATH": f"{self.path}:{os.environ['PATH']}"}
+    def run_script(self, name, *arguments, repository=None, **variables):
+        """Whatever is required around this test (.ci/run), these scripts require what `variables` say."""
+        own = {key: value for key, value in os.environ.items() if not key.startswith("LAMINA_REQUIRE_")}
+        environment = {**own, "PATH": f"{self.path}:{os.environ['PATH']}", **variables}
         return subprocess.run([str((repository or self.repository) / "deploy" / name), *arguments],
                               capture_output=True, text=True, cwd=self.folder, timeout=120,
                               env=environment)
@@ -145,11 +152,11 @@ class DeployScriptsTest(unittest.TestCase):
         self.assertRegex(kept.stdout, "curl http://127.0.0.1:[0-9]+/v1/chat/completions")
         self.assertEqual(self.run_script("cluster.sh", "down", "--grace", "1").returncode, 0)
 
-    def builds(self, repository=None):
+    def builds(self, repository=None, **variables):
         """What cmake was asked for by a build."""
         log = self.folder / "cmake.log"
         log.unlink(missing_ok=True)
-        done = self.run_script("build.sh", repository=repository)
+        done = self.run_script("build.sh", repository=repository, **variables)
         self.assertEqual(done.returncode, 0, done.stderr)
         return [line for line in log.read_text().splitlines() if not line.startswith("--build")]
 
@@ -167,6 +174,29 @@ class DeployScriptsTest(unittest.TestCase):
         shutil.copytree(self.repository, copy)
         self.assertEqual(self.builds(copy), ["--preset release --fresh"], "not the first one's sources")
         self.assertEqual(self.builds(copy), [])
+
+    def test_a_build_without_what_is_required_fails(self):
+        self.write(self.path / "cmake", CMAKE.format(folder=self.folder))
+        self.write(self.repository / "deploy/get_xgrammar.sh", "#!/bin/sh\nexit 1\n")
+        done = self.run_script("build.sh", LAMINA_REQUIRE_XGRAMMAR="1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("XGrammar's sources are missing and LAMINA_REQUIRE_XGRAMMAR is 1", done.stderr)
+        self.assertFalse((self.folder / "cmake.log").exists())
+
+        # libibverbs is what CMake looks for: it is asked again where the build has none.
+        self.assertEqual(self.builds(), ["--preset release"])
+        self.assertEqual(self.builds(LAMINA_REQUIRE_VERBS="1"), ["--preset release"])
+        with (self.repository / "build/release/build.ninja").open("a") as ninja:
+            ninja.write("build verbs_transport.cc.o: CXX verbs_transport.cc\n")
+        self.assertEqual(self.builds(LAMINA_REQUIRE_VERBS="1"), [])
+
+    def test_continuous_integration_requires_what_groups_of_tests_need(self):
+        required = set(re.findall(r"^export (LAMINA_REQUIRE_\w+)=1$", (REPO / ".ci/run").read_text(), re.MULTILINE))
+        self.assertLessEqual({f"LAMINA_REQUIRE_{what}" for what in ("MODEL", "RDMA_VM", "NAMESPACES", "CLUSTER_TESTS", "XGRAMMAR", "VERBS")},
+                             required)
+        looked_for = (REPO / "cmake/LaminaDependencies.cmake").read_text()
+        for what in ("XGRAMMAR", "VERBS"):
+            self.assertRegex(looked_for, rf'if\("\$ENV{{LAMINA_REQUIRE_{what}}}" STREQUAL "1" AND NOT LAMINA_HAVE_{what}\)\n  message\(FATAL_ERROR')
 
     def test_a_bundle_has_what_programs_load_and_can_be_made_again(self):
         build = self.repository / "build/cuda"
@@ -238,15 +268,17 @@ class DeployScriptsTest(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(words, done.stderr)
 
-    def run_tests(self, tests, *arguments):
-        """deploy/test.sh with tests that fail so often; what it said, and how often CTest was called."""
+    def run_tests(self, tests, *arguments, wrong=None):
+        """deploy/test.sh with tests that fail so often; what it said, and how often CTest was called. The failures of `wrong`, counted
+        from the last one, are wrong answers."""
         for script in ("install_packages.sh", "get_model.sh", "build.sh"):
             self.write(self.repository / "deploy" / script, "#!/bin/sh\n")
-        self.write(self.path / "ctest", CTEST.format(folder=self.folder))
+        self.write(self.path / "ctest", CTEST.format(folder=self.folder, mark=NEVER_RETRIED))
         (self.repository / "build/release").mkdir(parents=True, exist_ok=True)
         (self.repository / "tests").mkdir(exist_ok=True)
         shutil.copy(REPO / "tests/retried_tests.txt", self.repository / "tests")
         (self.folder / "tests.json").write_text(json.dumps(tests))
+        (self.folder / "wrong.json").write_text(json.dumps(wrong or {}))
         log = self.folder / "ctest.log"
         log.unlink(missing_ok=True)
         done = self.run_script("test.sh", *arguments)
@@ -275,6 +307,19 @@ class DeployScriptsTest(unittest.TestCase):
 
         done, calls = self.run_tests({"a_unit_test": 0}, "--retries", "2")
         self.assertEqual((done.returncode, calls), (0, 1), done.stderr)
+
+    def test_a_wrong_answer_is_a_failure_whatever_is_listed(self):
+        tests = {"a_unit_test": 0, "hostile_kill_rounds_test": 1, "integration_failure_test": 1}
+        done, calls = self.run_tests(tests, "--retries", "2", wrong={"hostile_kill_rounds_test": 1})
+        self.assertEqual((done.returncode, calls), (8, 1))
+        self.assertRegex(done.stderr, r"failed by a wrong answer.*\n.*==>.*  hostile_kill_rounds_test\n")
+
+        done, calls = self.run_tests({"hostile_kill_rounds_test": 2}, "--retries", "2", wrong={"hostile_kill_rounds_test": 1})
+        self.assertEqual((done.returncode, calls), (8, 2), "it was wrong once, and passed then")
+        self.assertIn("failed by a wrong answer when it was run again: hostile_kill_rounds_test", done.stderr)
+
+        conformance = (REPO / "tests/conformance/transport_support.h").read_text()
+        self.assertIn(f'"{NEVER_RETRIED.split(":")[0]}: ', conformance, "the mark of bytes")
 
     def test_tests_that_are_run_again_exist_and_have_a_reason(self):
         listed = [line.split(maxsplit=1) for line in (REPO / "tests/retried_tests.txt").read_text().splitlines()

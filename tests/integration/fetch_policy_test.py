@@ -3,14 +3,13 @@
 """Policies that fetch: K and V lie on memory nodes and come to the compute node, where rows attend."""
 
 import json
-import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 
 import harness
 import short_model
-from policies import CANONICAL, answers
+from policies import CANONICAL, answers, answers_through_a_kill
 
 # What links and the making of K and V were measured to be, and how well lines explain that.
 FITTED = r"^{}; lines fitted with R squared (-?[01]\.\d{{3}} \(links\) and )?-?[01]\.\d{{3}} \(making K and V\)$"
@@ -48,22 +47,22 @@ class FetchPolicyTest(unittest.TestCase):
         # One head of the longest sequence fits into a window, and slots are few.
         small = fetching("1MiB", limits=limits, memory=[{"name": "m0", "capacity": "1500KiB"}])
         with harness.Cluster(**small) as cluster:
-            self.assertEqual(answers(self, cluster), expected)
+            harness.require_same_answer(self, answers(self, cluster), expected)
             self.assertGreater(cluster.status()["preemptions"], 0)
             self.check_status(cluster)
         # Some K and V stay on the compute node, and come no more.
         stays = {"policy": "fetch_heads", "fetch": {"window": "16MiB", "resident": "600KiB"}, "limits": short_model.LONG}
         with harness.Cluster(memory_nodes=2, transport=["ucx"], **stays) as cluster:
-            self.assertEqual(answers(self, cluster), expected)
+            harness.require_same_answer(self, answers(self, cluster), expected)
             self.assertEqual(cluster.status()["policy"], "fetch_heads")
             self.check_kill(cluster)
         with harness.Cluster(policies=["fetch_heads", "attend_remote"], **stays) as cluster:
-            self.assertEqual(answers(self, cluster), expected)
+            harness.require_same_answer(self, answers(self, cluster), expected)
             self.assertEqual(cluster.status()["policy"], "fetch_heads")
         # Layer by layer.
         whole = {"policy": "fetch_heads", "fetch": {"window": "16MiB", "heads": 100}}
         with harness.Cluster(**whole, limits=limits) as cluster:
-            self.assertEqual(answers(self, cluster), expected)
+            harness.require_same_answer(self, answers(self, cluster), expected)
 
     def test_recomputed_k_and_v_are_what_they_were(self):
         expected = self.expected()
@@ -71,14 +70,14 @@ class FetchPolicyTest(unittest.TestCase):
         # All heads of the longest sequence fit into a window; slots are few, and larger.
         small = recomputing(30, limits=limits, memory=[{"name": "m0", "capacity": "3500KiB"}])
         with harness.Cluster(**small) as cluster:
-            self.assertEqual(answers(self, cluster), expected)
+            harness.require_same_answer(self, answers(self, cluster), expected)
             status = cluster.status()
             self.assertGreater(status["preemptions"], 0)
             self.assertEqual(status["policy"], "fetch_recompute")
             self.assertRegex(status["fetch_choice"], FITTED.format("30% of tokens recomputed, as configured"))
             self.assertIn("30% of tokens recomputed", cluster.lamina("status").stdout)
         with harness.Cluster(memory_nodes=2, transport=["ucx"], **recomputing(100, limits=short_model.LONG)) as cluster:
-            self.assertEqual(answers(self, cluster), expected)
+            harness.require_same_answer(self, answers(self, cluster), expected)
             self.check_kill(cluster)
 
     def test_a_model_with_grouped_queries_says_why_nothing_is_recomputed(self):
@@ -96,17 +95,17 @@ class FetchPolicyTest(unittest.TestCase):
         # Slots are few; an activation of this model is larger than K and V.
         small = hybrid(50, limits=limits, memory=[{"name": "m0", "capacity": "2MiB"}])
         with harness.Cluster(**small) as cluster:
-            self.assertEqual(answers(self, cluster), expected)
+            harness.require_same_answer(self, answers(self, cluster), expected)
             status = cluster.status()
             self.assertGreater(status["preemptions"], 0)
             self.assertEqual(status["policy"], "fetch_hybrid")
             self.assertRegex(status["fetch_choice"], FITTED.format("50% of tokens held as activations, as configured"))
             self.assertIn("as configured; lines fitted with R squared", cluster.lamina("explain").stdout)
         with harness.Cluster(memory_nodes=2, transport=["ucx"], **hybrid(100, limits=short_model.LONG)) as cluster:
-            self.assertEqual(answers(self, cluster), expected)
+            harness.require_same_answer(self, answers(self, cluster), expected)
             self.check_kill(cluster)
         with harness.Cluster(**hybrid("auto", limits=limits)) as cluster:
-            self.assertEqual(answers(self, cluster), expected)
+            harness.require_same_answer(self, answers(self, cluster), expected)
             self.assertIn("no token held as an activation: one has 1152 bytes in a layer, no fewer than K and V with 768",
                           cluster.lamina("status").stdout)
 
@@ -125,13 +124,8 @@ class FetchPolicyTest(unittest.TestCase):
     def check_kill(self, cluster):
         """A lost memory node costs nobody a token."""
         alone = json.loads(cluster.lamina(*short_model.ENDLESS).stdout)["token_ids"]
-        running = [cluster.popen(*short_model.ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
-        cluster.await_true(lambda: cluster.status()["running"] == 2, "running requests")
-        cluster.kill("m0")
-        for process in running:
-            out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
-            self.assertEqual(process.returncode, 0, error)
-            self.assertEqual(json.loads(out)["token_ids"], alone)
+        for tokens in answers_through_a_kill(self, cluster):
+            harness.require_same_answer(self, tokens, alone)
 
     def test_windows_too_small_are_refused_with_the_numbers(self):
         with tempfile.TemporaryDirectory() as directory:

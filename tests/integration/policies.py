@@ -5,6 +5,7 @@ import json
 import subprocess
 
 import harness
+import short_model
 
 # Together they need more slots than there are, each alone does not.
 PROMPTS = ["The capital of France is", " ".join(f"Item {i} of the list." for i in range(16)), "1, 2, 3,",
@@ -29,4 +30,34 @@ def answers(test, cluster, policies=None, flag="--policy"):
         out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
         test.assertEqual(process.returncode, 0, error)
         found.append((json.loads(out)["token_ids"], json.loads(out)["logprobs"]))
+    return found
+
+
+def answers_through_a_kill(test, cluster, tokens=0):
+    """Token ids of requests that ran when m0, which had K and V of some of them, was killed; `tokens` of them had come."""
+    before = cluster.status()["tokens_generated"]
+    running = []
+
+    def alive():
+        return sum(process.poll() is None for process in running)
+
+    def are_running():
+        status = cluster.status()
+        return status["running"] >= alive() and status["tokens_generated"] >= before + tokens
+
+    def is_used():
+        return any(node["name"] == "m0" and node["slots_used"] > 0 for node in cluster.status()["nodes"])
+
+    # Where a request goes depends on the bandwidths that were measured: more are started if need be.
+    while len(running) < 2 or not is_used():
+        test.assertLess(len(running), 16, cluster.logs())
+        running += [cluster.popen(*short_model.ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+        cluster.await_true(are_running, "running requests")
+    cluster.kill("m0")
+    test.assertGreater(alive(), 0, "all requests had ended before the kill")
+    found = []
+    for process in running:
+        out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
+        test.assertEqual(process.returncode, 0, error)
+        found.append(json.loads(out)["token_ids"])
     return found

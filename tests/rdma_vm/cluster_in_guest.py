@@ -8,7 +8,7 @@ Runs in the guest of this folder, which has an RDMA device; see guest_cluster.sh
 import os
 import unittest
 
-from harness import Cluster, json_lines
+from harness import Cluster, json_lines, require_same_answer
 
 MODEL = os.environ["RDMA_VM_MODEL"]
 PROMPTS = ["1,2,3", ",".join(str(3 + i % 200) for i in range(90))]
@@ -45,7 +45,7 @@ class VerbsClusterTest(unittest.TestCase):
         for compute in ([{"name": "c0"}, {"name": "c1"}],
                         [{"name": f"c{i}", "replica": "r0", "stage": i} for i in range(2)]):
             with cluster_over("verbs", memory_nodes=1, compute=compute) as cluster:
-                self.assertEqual(tokens(cluster), self.wanted, compute)
+                require_same_answer(self, tokens(cluster), self.wanted, f"with {compute}")
                 status = cluster.status()
             self.assertEqual(status["epoch"], 1, compute)
             self.assertEqual({link["path"] for link in status["links"]}, {"verbs rxe0"})
@@ -54,7 +54,7 @@ class VerbsClusterTest(unittest.TestCase):
     def test_data_keeps_to_the_network_of_the_file(self):
         """By rule verbs takes rxe0; the network of the cluster file is that of rxe1."""
         with cluster_over("verbs", memory_nodes=1, network="198.51.100.0/24") as cluster:
-            self.assertEqual(tokens(cluster), self.wanted)
+            require_same_answer(self, tokens(cluster), self.wanted)
             links = cluster.status()["links"]
         self.assertEqual({link["path"] for link in links}, {"verbs rxe1"}, links)
 
@@ -62,7 +62,7 @@ class VerbsClusterTest(unittest.TestCase):
         """By few windows of K and V, which are used over and over."""
         with cluster_over("verbs", policy="fetch_heads", fetch={"window": "256KiB"},
                           limits={"sequence_tokens_max": 256}) as cluster:
-            self.assertEqual(tokens(cluster), self.wanted)
+            require_same_answer(self, tokens(cluster), self.wanted)
             status = cluster.status()
         self.assertEqual((status["policy"], status["epoch"]), ("fetch_heads", 1))
         self.assertEqual({link["path"] for link in status["links"]}, {"verbs rxe0"})
@@ -81,8 +81,8 @@ class VerbsClusterTest(unittest.TestCase):
             cluster.await_true(serves_anew, "a new epoch")
             again = tokens(cluster)
 
-        self.assertEqual(got, self.wanted)
-        self.assertEqual(again, self.wanted)
+        require_same_answer(self, got, self.wanted)
+        require_same_answer(self, again, self.wanted, "after the loss of m0")
         self.assertTrue(all(len(ids) == 12 for answer in self.wanted for ids, _ in answer))
         self.assertEqual(before["warnings"], [])
         self.assertEqual({node["windows"] for node in before["nodes"] if node["role"] != "coordinator"}, {"host memory"})

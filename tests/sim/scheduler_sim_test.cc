@@ -394,16 +394,18 @@ TEST_P(PlantedBugTest, IsFound) {
   EXPECT_TRUE(found);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, PlantedBugTest,
-    testing::Values(PlantedBug::kLeaveLost, PlantedBug::kLeaveLate, PlantedBug::kSlotGivenTwice,
-                    PlantedBug::kScratchShared, PlantedBug::kPositionOff,
-                    PlantedBug::kCommittedWrong, PlantedBug::kTokenStale, PlantedBug::kTokenMissing,
-                    PlantedBug::kPrefixTooLong, PlantedBug::kArenaWiped,
-                    PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
-                    PlantedBug::kSpillNotAwaited, PlantedBug::kRestoreNotAwaited,
-                    PlantedBug::kDropLost, PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid,
-                    PlantedBug::kFormOfAnother, PlantedBug::kHomeOfAnother, PlantedBug::kHoleLeft));
+INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest,
+                         testing::Values(PlantedBug::kLeaveLost, PlantedBug::kLeaveLate,
+                                         PlantedBug::kSlotGivenTwice, PlantedBug::kScratchShared,
+                                         PlantedBug::kPositionOff, PlantedBug::kCommittedWrong,
+                                         PlantedBug::kTokenStale, PlantedBug::kTokenMissing,
+                                         PlantedBug::kPrefixTooLong, PlantedBug::kArenaWiped,
+                                         PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
+                                         PlantedBug::kSpillNotAwaited,
+                                         PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost,
+                                         PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid,
+                                         PlantedBug::kFormOfAnother, PlantedBug::kHomeOfAnother,
+                                         PlantedBug::kHoleLeft, PlantedBug::kCancelLost));
 
 // A node that has lost its slots and says that it has kept them is found out where sequences are
 // cut, too.
@@ -417,6 +419,19 @@ TEST(SchedulerSimTest, SlotsThatAreSaidToBeKeptAndAreNotAreReadByARow) {
     read += absl::StrContains(report.failure, "reads K and V of other tokens");
   }
   EXPECT_GT(read, 20u);
+}
+
+// Whose client has gone is found in the plan, before a token of it comes; beam searches too.
+TEST(SchedulerSimTest, WhoWasCancelledAndIsPlannedIsFoundInThePlan) {
+  for (const bool beams : {false, true}) {
+    uint64_t found = 0;
+    for (uint64_t seed = 1; seed <= kSeedsToFindABug && found <= 5u; ++seed) {
+      const SimReport report =
+          SimWorld({.seed = seed, .bug = PlantedBug::kCancelLost, .beams = beams}).Run();
+      found += absl::StrContains(report.failure, "was planned after it was cancelled");
+    }
+    EXPECT_GT(found, 5u) << "beams " << beams;
+  }
 }
 
 }  // namespace

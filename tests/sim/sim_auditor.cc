@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/beam_search.h"
 #include "coordinator/core/loss_history.h"
 #include "tests/sim/fake_model.h"
@@ -58,7 +59,41 @@ void SimAuditor::SearchedBeams(const core::SequenceRequest& request) {
   }
 }
 
-void SimAuditor::Cancelled(plan::SequenceId sequence) { clients_[sequence].ended = true; }
+void SimAuditor::Cancelled(plan::SequenceId sequence) {
+  Client& client = clients_[sequence];
+  client.ended = true;
+  client.cancelled = true;
+}
+
+bool SimAuditor::IsCancelled(plan::SequenceId sequence) const {
+  const auto works_for = works_for_.find(sequence);
+  const auto found = clients_.find(works_for == works_for_.end() ? sequence : works_for->second);
+  if (found == clients_.end() || !found->second.cancelled) {
+    return false;
+  }
+  // A beam search goes on while anybody waits for one of its answers.
+  const std::vector<plan::SequenceId>& answers = found->second.request.answers;
+  return std::all_of(answers.begin(), answers.end(),
+                     [&](plan::SequenceId answer) { return clients_.at(answer).cancelled; });
+}
+
+void SimAuditor::Planned(const plan::StepPlan& plan, const core::Scheduler& scheduler) {
+  const auto check = [&](plan::SequenceId sequence, absl::string_view part) {
+    if (IsCancelled(sequence)) {
+      Fail(sequence, absl::StrCat(part, " was planned after it was cancelled"));
+    }
+  };
+  for (const plan::SequenceJoin& join : plan.joins) {
+    works_for_.emplace(join.id, scheduler.AnswerOf(join.id));
+    check(join.id, "a join");
+  }
+  for (const plan::DecodeRow& row : plan.rows) {
+    check(row.sequence, "a row");
+  }
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
+    check(chunk.sequence, "a chunk");
+  }
+}
 
 void SimAuditor::NodesLost(const std::vector<std::string>& names, uint64_t slots_of_longest) {
   slots_of_longest_ = slots_of_longest;

@@ -22,6 +22,9 @@ class SimAuditor {
 
   void Submitted(const core::SequenceRequest& request);
   void Cancelled(plan::SequenceId sequence);
+  // A plan that was made now: who has cancelled has no part in it. `scheduler` says for whom the
+  // sequences of a beam search work.
+  void Planned(const plan::StepPlan& plan, const core::Scheduler& scheduler);
   // Nodes were lost; the longest sequence that those left can hold takes so many slots. What this
   // ends with an error is told next.
   void NodesLost(const std::vector<std::string>& names, uint64_t slots_of_longest);
@@ -39,7 +42,10 @@ class SimAuditor {
     std::vector<std::string> losses;  // Since the last token.
     bool scored = false;
     bool ended = false;
+    bool cancelled = false;
   };
+  // Whether nobody waits any more for what this sequence works for.
+  bool IsCancelled(plan::SequenceId sequence) const;
   void SearchedBeams(const core::SequenceRequest& request);
   void SawToken(const core::TokenEvent& event);
   void SawScore(const core::ScoreEvent& event);
@@ -48,6 +54,7 @@ class SimAuditor {
   void Fail(plan::SequenceId sequence, const std::string& what);
 
   std::map<plan::SequenceId, Client> clients_;
+  std::map<plan::SequenceId, plan::SequenceId> works_for_;  // Requests of those that have joined.
   const uint32_t window_;
   const uint32_t more_;
   uint64_t slots_of_longest_ = 0;  // At the last loss.

@@ -12,6 +12,7 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
   switch (sim_.bug) {
     case PlantedBug::kNone:
     case PlantedBug::kArenaWiped:
+    case PlantedBug::kCancelLost:
     case PlantedBug::kTokenStale:
     case PlantedBug::kTokenMissing:
     case PlantedBug::kSpillNotAwaited:

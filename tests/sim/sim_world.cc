@@ -259,7 +259,9 @@ void SimWorld::Arrive(const SimArrival& arrival) {
 
 void SimWorld::Cancel(plan::SequenceId sequence) {
   Trace(absl::StrCat("cancel ", sequence));
-  scheduler_.Finish(sequence);
+  if (sim_.bug != PlantedBug::kCancelLost) {
+    scheduler_.Finish(sequence);
+  }
   auditor_.Cancelled(sequence);
   ++report_.reach.cancels;
 }
@@ -393,6 +395,7 @@ void SimWorld::Plan() {
       ObserveSpans(plan);
     }
     Mutate(plan);
+    auditor_.Planned(plan, scheduler_);
     if (sim_.pool) {
       ObserveHomes(plan);
     }

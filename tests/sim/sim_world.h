@@ -59,6 +59,7 @@ enum class PlantedBug : uint8_t {
   kFormOfAnother,      // A sequence is told to attend in slots of the other form.
   kHomeOfAnother,      // A sequence lives on another replica than the one that runs its lane.
   kHoleLeft,           // Behind tokens that were kept, the first missing one is passed over.
+  kCancelLost,         // The scheduler is not told that a client has gone.
 };
 
 struct SimOptions {

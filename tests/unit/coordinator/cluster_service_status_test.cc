@@ -46,6 +46,8 @@ TEST_F(ClusterServiceTest, StatusAndLinksOfNodesAreShown) {
   counts.set_bytes_received(8);
   counts.set_refused_messages(1);
   counts.set_units(9);
+  counts.set_kv_bytes_read(10);
+  counts.set_busy_seconds(11.5);
   ASSERT_TRUE(compute.Write(message));
 
   const v1::GetStatusResponse status = AwaitStatus([](const v1::GetStatusResponse& response) {
@@ -56,6 +58,8 @@ TEST_F(ClusterServiceTest, StatusAndLinksOfNodesAreShown) {
   EXPECT_EQ(node.bytes_received(), 8u);
   EXPECT_EQ(node.refused_messages(), 1u);
   EXPECT_EQ(node.units(), 9u);
+  EXPECT_EQ(node.kv_bytes_read(), 10u);
+  EXPECT_EQ(node.busy_seconds(), 11.5);
   ASSERT_GE(status.links_size(), 1);
   const v1::Link& shown = status.links(status.links_size() - 1);
   EXPECT_EQ(shown.from(), "c0");

@@ -8,6 +8,7 @@
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/cpu/attention_probe.h"
 #include "tests/unit/kernels/attention_fixture.h"
+#include "tests/unit/kernels/instruction_sets.h"
 
 namespace lamina::kernels {
 namespace {
@@ -39,6 +40,7 @@ TEST(AttentionVariantsTest, ThereIsAFastKernelWhereThereIsFusedMultiplyAdd) {
   for (const AttentionKernel* kernel : CpuAttentionVariants()) {
     GTEST_LOG_(INFO) << kernel->name();
   }
+  EXPECT_GE(CpuAttentionVariants().size(), CountTargetsHere(kFmaTargets));
   EXPECT_EQ(CpuAttentionVariants().empty(), &CpuAttention() == &ReferenceAttention());
 }
 

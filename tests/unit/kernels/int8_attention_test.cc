@@ -18,6 +18,7 @@
 #include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
 #include "tests/unit/kernels/attention_fixture.h"
+#include "tests/unit/kernels/instruction_sets.h"
 
 namespace lamina::kernels {
 namespace {
@@ -280,6 +281,7 @@ TEST(Int8AttentionTest, TheReferenceIsAttentionOverDequantisedValues) {
 }
 
 TEST(Int8AttentionTest, EveryShapeHasTheReferenceBits) {
+  EXPECT_GE(CpuInt8AttentionVariants().size(), CountTargetsHere(kFmaTargets));
   EXPECT_EQ(CpuInt8AttentionVariants().size(), CpuAttentionVariants().size());
   ThreadPool pool({.threads = 1});
   for (const AttentionCase& c : Cases()) {

@@ -8,12 +8,12 @@
 #include <string>
 #include <tuple>
 
-#include "hwy/targets.h"
 #include "kernels/cpu/linear_engine.h"
 #include "kernels/cpu/own_linear_tiles.h"
 #include "kernels/cpu/pair_products.h"
 #include "kernels/dense.h"
 #include "tests/unit/kernels/dense_test_util.h"
+#include "tests/unit/kernels/instruction_sets.h"
 
 namespace lamina::kernels {
 namespace {
@@ -364,19 +364,12 @@ TEST(OwnLinearTest, HasTheSameBitsOnEveryInstructionSetWithFusedMultiplyAdd) {
     Activations in = Activations::Random(23, layer.in, type, 9);
     std::vector<float> expected;
     std::string expected_target;
-    for (const int64_t target : {HWY_AVX2, HWY_AVX3, HWY_AVX3_DL}) {
-      if ((hwy::SupportedTargets() & HWY_TARGETS & target) == 0) {
-        continue;
-      }
-      hwy::SetSupportedTargetsForTest(target);
-      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    OnEachTarget(kFmaTargets, [&](int64_t target) {
       const std::unique_ptr<Dense> dense = MakeDense(type, true, 1);
       Activations out(23, layer.out, DType::kF32);
       dense->Linear(*Pack(*dense, layer, weights), in.view(), 0, out.floats());
       const std::string name = cpu::PanelTargetName();
       EXPECT_EQ(name, hwy::TargetName(target));
-      hwy::SetSupportedTargetsForTest(0);
-      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
       const std::vector<float> got(out.floats().data, out.floats().data + 23 * layer.out);
       if (expected.empty()) {
         expected = got;
@@ -384,7 +377,7 @@ TEST(OwnLinearTest, HasTheSameBitsOnEveryInstructionSetWithFusedMultiplyAdd) {
       }
       EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0)
           << name << " differs from " << expected_target;
-    }
+    });
     EXPECT_FALSE(expected.empty());
   }
 }

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "common/philox.h"
-#include "hwy/highway.h"
 #include "kernels/cpu/logit_cut.h"
 #include "kernels/sampling.h"
+#include "tests/unit/kernels/instruction_sets.h"
 
 namespace lamina::kernels {
 namespace {
@@ -47,27 +47,13 @@ std::vector<float> Logits(size_t size, uint64_t seed, double deviation = 3) {
 // Runs the test's body with one instruction set after the other, the plainest first.
 class EveryTargetTest : public testing::Test {
  protected:
-  void TearDown() override { Choose(0); }
-
-  static void Choose(int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-
   template <class Body>
   static void OnEach(const Body& body) {
     int targets = 0;
-    const int64_t supported = hwy::SupportedTargets() & HWY_TARGETS;
-    for (int bit = 62; bit >= 0; --bit) {
-      const int64_t target = int64_t{1} << bit;
-      if ((supported & target) != 0) {
-        Choose(target);
-        SCOPED_TRACE(hwy::TargetName(target));
-        body();
-        Choose(0);
-        ++targets;
-      }
-    }
+    OnEachTarget(kAllTargets, [&](int64_t) {
+      body();
+      ++targets;
+    });
     EXPECT_GE(targets, 1);
   }
 };

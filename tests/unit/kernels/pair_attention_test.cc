@@ -13,6 +13,7 @@
 #include "kernels/cpu/attention_probe.h"
 #include "kernels/cpu/pair_products.h"
 #include "kernels/pair_math.h"
+#include "tests/unit/kernels/instruction_sets.h"
 
 namespace lamina::kernels {
 namespace {
@@ -22,6 +23,9 @@ TEST(PairAttentionTest, SomethingRunsBesidesTheReference) {
     GTEST_LOG_(INFO) << kernel->name();
     EXPECT_TRUE(ProbeAttention(*kernel, ReferencePairAttention()).ok());
   }
+  // The emulation, and where the processor has the instruction it too.
+  EXPECT_GE(CpuPairAttentionVariants().size(), (CountTargetsHere(kFmaTargets) > 0 ? 1u : 0u) +
+                                                   (ProcessorHas("avx512_bf16") ? 1u : 0u));
   EXPECT_EQ(CpuPairAttentionVariants().empty(), CpuAttentionVariants().empty());
   EXPECT_EQ(HasPairAttention(), CpuPairAttentionVariants().size() == 2);
   EXPECT_EQ(HasFastPairAttention(), HasPairAttention() && !cpu::PairProductsAreSlow());

@@ -10,11 +10,11 @@
 #include <limits>
 #include <string>
 
-#include "hwy/targets.h"
 #include "kernels/cpu/own_linear_tiles.h"
 #include "kernels/dense.h"
 #include "tests/unit/kernels/dense_test_util.h"
 #include "tests/unit/kernels/finish_qkv_cases.h"
+#include "tests/unit/kernels/instruction_sets.h"
 
 namespace lamina::kernels {
 namespace {
@@ -397,18 +397,10 @@ TEST_F(RowLayersTest, ThreadsDoNotChangeBits) {
 
 TEST_F(RowLayersTest, HaveTheSameBitsOnEveryInstructionSetWithFusedMultiplyAdd) {
   const std::vector<float> expected = AllLayers(*cpu_, 0, 64);
-  for (const int64_t target : {HWY_AVX2, HWY_AVX3, HWY_AVX3_DL}) {
-    if ((hwy::SupportedTargets() & HWY_TARGETS & target) == 0) {
-      continue;
-    }
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  OnEachTarget(kFmaTargets, [&](int64_t) {
     const std::vector<float> got = AllLayers(*cpu_, 0, 64);
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0)
-        << hwy::TargetName(target);
-  }
+    EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0);
+  });
 }
 
 }  // namespace

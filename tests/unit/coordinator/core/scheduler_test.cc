@@ -153,6 +153,36 @@ TEST_F(SchedulerTest, FinishEndsWaitingAndRunningSequencesWithoutAnEvent) {
   EXPECT_EQ(scheduler_->kv().SlotsFree(0), 1000u);
 }
 
+// Two steps are planned when the client goes: the third has no more of it.
+TEST_F(SchedulerTest, FinishFreesSlotsWithTheNextStepThatIsPlanned) {
+  SchedulerOptions options = SmallOptions();
+  options.plan_ahead = 2;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 10, 50).ok());
+  ASSERT_TRUE(Submit(2, 10, 50).ok());
+  Plan();
+  ASSERT_TRUE(StepDone());
+  Plan();
+  ASSERT_THAT(in_flight_, SizeIs(2));
+
+  scheduler_->Finish(1);
+  EXPECT_THAT(Plan(), IsEmpty());
+  ASSERT_TRUE(StepDone());
+  const std::vector<plan::StepPlan> plans = Plan();
+
+  ASSERT_THAT(plans, SizeIs(1));
+  EXPECT_THAT(plans[0].leaves, ElementsAre(plan::SequenceLeave{1}));
+  ASSERT_THAT(plans[0].rows, SizeIs(1));
+  EXPECT_EQ(plans[0].rows[0].sequence, 2u);
+  ASSERT_TRUE(StepDone());
+  EXPECT_GT(scheduler_->kv().SlotsQuarantined(0), 0u);  // A row of it may have run until now.
+  ASSERT_TRUE(StepDone());
+  EXPECT_EQ(scheduler_->kv().SlotsQuarantined(0), 0u);
+  scheduler_->Finish(2);
+  RunUntilIdle();
+  EXPECT_EQ(scheduler_->kv().SlotsFree(0), 1000u);
+}
+
 TEST_F(SchedulerTest, LastSubmittedIsPreemptedWhenSlotsRunOutAndNothingIsLostOrRepeated) {
   Make(SmallOptions(/*slots=*/60));
   ASSERT_TRUE(Submit(1, 20, 50).ok());
