@@ -54,6 +54,7 @@ class DeviceRemoteAttention final : public AttentionPath {
   // the way; the log says which.
   absl::Status Prepare() override;
   std::string Describe() const override;
+  uint64_t buffer_bytes() const override { return by_host_->buffer_bytes(); }
   // If the device does not reach a peer, all steps go the host's way.
   absl::Status Open() override;
   // Unregisters the peers' windows.

@@ -29,6 +29,14 @@ RemoteAttention::RemoteAttention(const WorkerContext& context, const ScratchAtte
   }
 }
 
+uint64_t RemoteAttention::buffer_bytes() const {
+  uint64_t bytes = 0;
+  for (const LaneState& state : lanes_) {
+    bytes += (state.kv_staging.size() + state.row_staging.size()) * sizeof(BFloat16);
+  }
+  return bytes;
+}
+
 // Registers what puts are made from.
 absl::Status RemoteAttention::Open() {
   for (const LaneState& state : lanes_) {

@@ -37,6 +37,7 @@ class RemoteAttention final : public AttentionPath {
   // `chunks` attends prompt chunks. References must outlive this.
   RemoteAttention(const WorkerContext& context, const ScratchAttention& chunks);
 
+  uint64_t buffer_bytes() const override;
   absl::Status Open() override;
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
   absl::Status Attend(Lane& lane) override;

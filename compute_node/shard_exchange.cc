@@ -45,6 +45,16 @@ ShardExchange::ShardExchange(const WorkerContext& context)
   }
 }
 
+uint64_t ShardExchange::bytes() const {
+  uint64_t bytes = 0;
+  for (const LaneState& state : lanes_) {
+    for (const std::vector<std::byte>& part : state.parts) {
+      bytes += part.size();
+    }
+  }
+  return bytes;
+}
+
 absl::Status ShardExchange::RegisterSources() {
   for (const LaneState& state : lanes_) {
     for (const std::vector<std::byte>& part : state.parts) {

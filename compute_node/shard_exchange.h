@@ -30,6 +30,7 @@ class ShardExchange {
 
   // What puts are made from. Errors: the transport's.
   absl::Status RegisterSources();
+  uint64_t bytes() const;  // What that takes.
 
   // The lane's next sum is that of op `reduce` of its slice: the executor leaves the own part where
   // it is put from.

@@ -453,6 +453,7 @@ absl::Status StepWorker::TakeInputs(Lane& lane) {
     LAMINA_ASSIGN_OR_RETURN(const bool context, replicas_.TakeContext(lane));
     if (context) {
       awaits.Remove(Awaited::kContext);
+      lane.away_since = RealClock().Now();  // Memory nodes have their queries only now.
     }
   }
   if (awaits.Has(Awaited::kWeights) && RealClock().Now() >= lane.weights_look_again) {

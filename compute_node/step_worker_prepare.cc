@@ -31,7 +31,7 @@ absl::Status StepWorker::Prepare() {
 }
 
 uint64_t StepWorker::buffer_bytes() const {
-  uint64_t bytes = tail_.buffer_bytes() + paths_.buffer_bytes();
+  uint64_t bytes = tail_.buffer_bytes() + paths_.buffer_bytes() + shards_.bytes();
   for (const Lane& lane : lanes_) {
     bytes += lane.buffers.bytes();
   }
