@@ -86,6 +86,7 @@ struct GenerateOptions {
   std::optional<float> presence_penalty;
   std::optional<float> frequency_penalty;
   std::vector<std::pair<TokenId, float>> logit_bias;
+  std::vector<TokenId> allowed_tokens;  // No others are sampled; empty: all are.
   std::optional<uint64_t> seed;
   std::optional<uint32_t> logprobs;
   OutputForm form;     // Form of the whole output.

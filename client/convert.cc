@@ -26,6 +26,7 @@ void FillSampling(const GenerateOptions& o, v1::Sampling& sampling) {
     entry.set_token(token);
     entry.set_bias(bias);
   }
+  sampling.mutable_allowed_tokens()->Add(o.allowed_tokens.begin(), o.allowed_tokens.end());
   switch (o.form.kind) {
     case OutputForm::Kind::kAny:
       break;
