@@ -156,6 +156,8 @@ struct ScoreOptions {
       0;                    // Tokens from this one on go through decode steps, one a step; 0: none.
   std::string policy = {};  // As GenerateOptions::policy.
   std::string kv = {};      // As GenerateOptions::kv.
+  // Ranks, and so many alternatives of each token; without it neither.
+  std::optional<uint32_t> logprobs = {};
 };
 
 struct ScoreResult {
