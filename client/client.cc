@@ -268,17 +268,7 @@ absl::Status Client::Generate(const GenerateOptions& options, const ChunkFunctio
 
 absl::StatusOr<ScoreResult> Client::Score(const Prompt& prompt, const ScoreProgress& on_progress,
                                           const ScoreOptions& options) {
-  v1::ScoreRequest request;
-  request.set_decode_from(options.decode_from);
-  request.set_policy(options.policy);
-  request.set_kv(options.kv);
-  if (const auto* text = std::get_if<std::string>(&prompt)) {
-    request.set_text(*text);
-  } else {
-    const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt);
-    LAMINA_CHECK(tokens != nullptr);
-    request.mutable_tokens()->mutable_ids()->Add(tokens->begin(), tokens->end());
-  }
+  const v1::ScoreRequest request = internal::ToProto(prompt, options);
   grpc::ClientContext context;
   context.set_deadline(After(impl_->call_deadline));
   const auto updates = impl_->inference->ScoreStream(&context, request);

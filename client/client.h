@@ -86,6 +86,7 @@ struct GenerateOptions {
   std::optional<float> presence_penalty;
   std::optional<float> frequency_penalty;
   std::vector<std::pair<TokenId, float>> logit_bias;
+  std::vector<TokenId> allowed_tokens;  // No others are sampled; empty: all are.
   std::optional<uint64_t> seed;
   std::optional<uint32_t> logprobs;
   OutputForm form;     // Form of the whole output.
@@ -155,6 +156,8 @@ struct ScoreOptions {
       0;                    // Tokens from this one on go through decode steps, one a step; 0: none.
   std::string policy = {};  // As GenerateOptions::policy.
   std::string kv = {};      // As GenerateOptions::kv.
+  // Ranks, and so many alternatives of each token; without it neither.
+  std::optional<uint32_t> logprobs = {};
 };
 
 struct ScoreResult {

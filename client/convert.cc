@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "absl/strings/match.h"
 #include "client/convert_internal.h"
+#include "common/check.h"
 #include "common/trace_context.h"
 
 namespace lamina::client::internal {
@@ -26,6 +27,7 @@ void FillSampling(const GenerateOptions& o, v1::Sampling& sampling) {
     entry.set_token(token);
     entry.set_bias(bias);
   }
+  sampling.mutable_allowed_tokens()->Add(o.allowed_tokens.begin(), o.allowed_tokens.end());
   switch (o.form.kind) {
     case OutputForm::Kind::kAny:
       break;
@@ -260,6 +262,24 @@ v1::GenerateRequest ToProto(const GenerateOptions& o) {
   request.set_policy(o.policy);
   request.set_kv(o.kv);
   FillSampling(o, *request.mutable_sampling());
+  return request;
+}
+
+v1::ScoreRequest ToProto(const Prompt& prompt, const ScoreOptions& options) {
+  v1::ScoreRequest request;
+  if (const auto* text = std::get_if<std::string>(&prompt)) {
+    request.set_text(*text);
+  } else {
+    const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt);
+    LAMINA_CHECK(tokens != nullptr);
+    request.mutable_tokens()->mutable_ids()->Add(tokens->begin(), tokens->end());
+  }
+  if (options.logprobs.has_value()) {
+    request.set_logprobs(*options.logprobs);
+  }
+  request.set_decode_from(options.decode_from);
+  request.set_policy(options.policy);
+  request.set_kv(options.kv);
   return request;
 }
 

@@ -21,6 +21,8 @@ v1::GenerateRequest ToProto(const GenerateOptions& options);
 // The names by which the request is followed, as metadata of the call.
 void FillMetadata(const GenerateOptions& options, grpc::ClientContext& context);
 void FillChat(const std::vector<ChatMessage>& messages, const ChatOptions& options, v1::Chat& chat);
+// Requires: a prompt of text or token ids.
+v1::ScoreRequest ToProto(const Prompt& prompt, const ScoreOptions& options);
 Chunk FromProto(const v1::GenerateResponse& response);
 ScoreResult FromProto(const v1::ScoreResponse& response);
 ModelInfo FromProto(const v1::Model& model);

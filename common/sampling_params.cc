@@ -12,6 +12,7 @@ namespace {
 
 constexpr int32_t kLogprobsMax = 20;
 constexpr size_t kLogitBiasMax = 1024;
+constexpr size_t kAllowedTokensMax = 1024;
 
 absl::Status OutOfRange(const char* field, float value, const char* range) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; it must be in ", range));
@@ -76,6 +77,11 @@ absl::Status SamplingParams::Validate() const {
     if (!(bias >= -100.0f && bias <= 100.0f)) {
       return OutOfRange("logit_bias", bias, "[-100, 100]");
     }
+  }
+  if (allowed_tokens.size() > kAllowedTokensMax) {
+    return absl::InvalidArgumentError(absl::StrCat("allowed_tokens has ", allowed_tokens.size(),
+                                                   " entries; at most ", kAllowedTokensMax,
+                                                   " are allowed"));
   }
   if (form.text.size() > kOutputFormBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("the form of the output has ", form.text.size(),

@@ -29,6 +29,7 @@ struct SamplingParams {
   float presence_penalty = 0.0f;    // [-2, 2]; subtracted once from tokens of the output.
   float frequency_penalty = 0.0f;   // [-2, 2]; subtracted per occurrence in the output.
   std::vector<std::pair<TokenId, float>> logit_bias;  // Added to raw logits.
+  std::vector<TokenId> allowed_tokens;                // No others are sampled; empty: all are.
   uint64_t seed = 0;
   OutputForm form;        // Tokens that do not fit are never sampled.
   int32_t logprobs = -1;  // Alternatives to report of the token: [0, 20]; -1 means none at all.

@@ -23,6 +23,7 @@ void ToProto(const SamplingParams& params, v1::Sampling* proto) {
     entry->set_token(token);
     entry->set_bias(bias);
   }
+  proto->mutable_allowed_tokens()->Add(params.allowed_tokens.begin(), params.allowed_tokens.end());
   proto->set_seed(params.seed);
   if (params.logprobs >= 0) {
     proto->set_logprobs(static_cast<uint32_t>(params.logprobs));
@@ -77,6 +78,7 @@ SamplingParams FromProto(const v1::Sampling& proto) {
   for (const v1::LogitBias& entry : proto.logit_bias()) {
     params.logit_bias.emplace_back(entry.token(), entry.bias());
   }
+  params.allowed_tokens.assign(proto.allowed_tokens().begin(), proto.allowed_tokens().end());
   params.seed = proto.seed();
   // Values beyond int32 become INT32_MAX, which Validate() refuses.
   params.logprobs = proto.has_logprobs()

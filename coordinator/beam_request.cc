@@ -25,6 +25,7 @@ absl::Status CheckBeamRequest(const GenerateSpec& spec) {
                 {"presence_penalty", sampling.presence_penalty != 0},
                 {"frequency_penalty", sampling.frequency_penalty != 0},
                 {"logit_bias", !sampling.logit_bias.empty()},
+                {"allowed_tokens", !sampling.allowed_tokens.empty()},
                 {"structured output", !sampling.form.any()},
                 {"stop", !spec.stop.empty()},
                 {"best_of", spec.best != 0}};

@@ -39,6 +39,23 @@ absl::Status CheckStops(const GenerateSpec& spec) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSampledTokens(const SamplingParams& sampling, TokenId vocabulary) {
+  const auto check = [vocabulary](const char* field, TokenId token) {
+    return token >= 0 && token < vocabulary
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(absl::StrCat(field, ": token ", token,
+                                                         " is not in the vocabulary of ",
+                                                         vocabulary, " tokens"));
+  };
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    LAMINA_RETURN_IF_ERROR(check("logit_bias", token));
+  }
+  for (const TokenId token : sampling.allowed_tokens) {
+    LAMINA_RETURN_IF_ERROR(check("allowed_tokens", token));
+  }
+  return absl::OkStatus();
+}
+
 bool IsStopToken(const GenerateSpec& spec, TokenId token) {
   return std::find(spec.stop_tokens.begin(), spec.stop_tokens.end(), token) !=
          spec.stop_tokens.end();
@@ -85,6 +102,7 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
       }
     }
   }
+  LAMINA_RETURN_IF_ERROR(CheckSampledTokens(spec.sampling, vocabulary));
   if (!spec.request_id.empty() && ids_.contains(spec.request_id)) {
     return absl::AlreadyExistsError(absl::StrCat("request_id ", spec.request_id, " is in use"));
   }

@@ -43,9 +43,8 @@ class Backend {
   virtual std::shared_ptr<Generation> Generate(const client::GenerateOptions& options,
                                                client::ChunkFunction on_chunk,
                                                client::DoneFunction on_done) = 0;
-  // Ranks, and so many alternatives of each token, if `alternatives` is set. Letting go of the
-  // result does not cancel. Requires: a prompt of text or token ids.
-  virtual CancelFunction Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
+  // Letting go of the result does not cancel. Requires: a prompt of text or token ids.
+  virtual CancelFunction Score(const client::Prompt& prompt, const client::ScoreOptions& options,
                                AnswerFunction<client::ScoreResult> done) = 0;
   // Requires: a prompt of text or messages. `chat`: of messages.
   virtual void Tokenize(const client::Prompt& prompt, const client::ChatOptions& chat,

@@ -172,22 +172,12 @@ class GrpcBackend final : public Backend {
     return call;
   }
 
-  CancelFunction Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
+  CancelFunction Score(const client::Prompt& prompt, const client::ScoreOptions& options,
                        AnswerFunction<client::ScoreResult> done) override {
-    v1::ScoreRequest request;
-    if (alternatives.has_value()) {
-      request.set_logprobs(*alternatives);
-    }
-    if (const auto* text = std::get_if<std::string>(&prompt)) {
-      request.set_text(*text);
-    } else {
-      const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt);
-      LAMINA_CHECK(tokens != nullptr);
-      request.mutable_tokens()->mutable_ids()->Add(tokens->begin(), tokens->end());
-    }
     return Call<v1::ScoreResponse>(
-        *inference_->async(), &v1::Inference::Stub::async::Score, request, kScoreSeconds,
-        std::move(done), [](const v1::ScoreResponse& response) { return FromProto(response); });
+        *inference_->async(), &v1::Inference::Stub::async::Score,
+        client::internal::ToProto(prompt, options), kScoreSeconds, std::move(done),
+        [](const v1::ScoreResponse& response) { return FromProto(response); });
   }
 
   void Tokenize(const client::Prompt& prompt, const client::ChatOptions& chat, bool add_special,

@@ -41,6 +41,24 @@ size_t AnswerBytes(const std::vector<Prompt>& prompts, bool echo) {
   return bytes;
 }
 
+// Whether the prompt goes through the model before the answer: for its log-probabilities, or where
+// no token follows, so that the coordinator judges what the request names.
+bool IsScored(const CompletionRequest& request) {
+  return request.logprobs || request.prompt_logprobs.has_value() ||
+         (request.no_tokens && (!request.options.policy.empty() || !request.options.kv.empty()));
+}
+
+// What truncate_prompt_tokens leaves, as the coordinator cuts it.
+std::vector<TokenId> Kept(std::vector<TokenId> tokens, const client::GenerateOptions& options) {
+  const size_t most = options.prompt_tokens_max.value_or(UINT32_MAX);
+  if (tokens.size() > most && options.truncate_end) {
+    tokens.resize(most);
+  } else if (tokens.size() > most) {
+    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(most));
+  }
+  return tokens;
+}
+
 }  // namespace
 
 CompletionHandler::CompletionHandler(CompletionRequest request, CompletionHead head,
@@ -82,55 +100,64 @@ void CompletionHandler::Start() {
 void CompletionHandler::Prepare() {
   preparing_ = prompts_.size();
   for (size_t i = 0; i < prompts_.size() && writer_ != nullptr; ++i) {
-    PrepareOne(i);
+    const client::Prompt& prompt = request_.prompts[i];
+    if (const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt); tokens != nullptr) {
+      PrepareTokens(i, Kept(*tokens, request_.options));
+    } else if (request_.chat || request_.options.prompt_tokens_max.has_value() ||
+               !IsScored(request_)) {
+      TokenizePrompt(i);
+    } else {
+      ScorePrompt(i, prompt);
+    }
   }
 }
 
-void CompletionHandler::PrepareOne(size_t index) {
-  const client::Prompt& prompt = request_.prompts[index];
-  const auto self = shared_from_this();
-  if (request_.chat) {
-    ScoreChat(index);
-  } else if (request_.logprobs || request_.prompt_logprobs.has_value()) {
-    ScorePrompt(index, prompt);
-  } else if (const auto* tokens = std::get_if<std::vector<TokenId>>(&prompt); tokens != nullptr) {
-    prompts_[index].tokens = static_cast<uint32_t>(tokens->size());
-    backend_.Detokenize(*tokens, [self, index](const absl::StatusOr<std::string>& text) {
-      if (text.ok()) {
-        self->prompts_[index].echo = *text;
-      }
-      self->Prepared(text.status());
-    });
-  } else {
-    backend_.Tokenize(prompt, {}, /*add_special=*/true,
-                      [self, index](const absl::StatusOr<client::TokenizeResult>& result) {
-                        if (result.ok()) {
-                          self->prompts_[index].tokens =
-                              static_cast<uint32_t>(result->tokens.size());
-                        }
-                        self->Prepared(result.status());
-                      });
-  }
-}
-
-// What the template makes of the messages is scored as tokens.
-void CompletionHandler::ScoreChat(size_t index) {
+// What the template makes of a chat's messages, and what is left of a text that is cut, is shown
+// as tokens.
+void CompletionHandler::TokenizePrompt(size_t index) {
   backend_.Tokenize(
       request_.prompts[index], request_.options.chat, /*add_special=*/true,
       [self = shared_from_this(), index](const absl::StatusOr<client::TokenizeResult>& result) {
-        if (!result.ok()) {
+        if (!result.ok() || self->writer_ == nullptr) {
           self->Prepared(result.status());
-        } else if (self->writer_ != nullptr) {
-          self->ScorePrompt(index, result->tokens);
+          return;
         }
+        Prompt& prompt = self->prompts_[index];
+        const std::vector<TokenId> kept = Kept(result->tokens, self->request_.options);
+        if (kept.size() < result->tokens.size()) {
+          prompt.echo.clear();
+        } else if (!IsScored(self->request_)) {
+          prompt.tokens = static_cast<uint32_t>(kept.size());
+          self->Prepared(absl::OkStatus());
+          return;
+        }
+        self->PrepareTokens(index, kept);
       });
+}
+
+void CompletionHandler::PrepareTokens(size_t index, const std::vector<TokenId>& tokens) {
+  if (IsScored(request_)) {
+    ScorePrompt(index, tokens);
+    return;
+  }
+  prompts_[index].tokens = static_cast<uint32_t>(tokens.size());
+  backend_.Detokenize(tokens,
+                      [self = shared_from_this(), index](const absl::StatusOr<std::string>& text) {
+                        if (text.ok()) {
+                          self->prompts_[index].echo = *text;
+                        }
+                        self->Prepared(text.status());
+                      });
 }
 
 void CompletionHandler::ScorePrompt(size_t index, const client::Prompt& prompt) {
   const uint32_t echoed =
       request_.echo && request_.logprobs ? request_.options.logprobs.value_or(0) : 0;
   prompts_[index].cancel_score = backend_.Score(
-      prompt, std::max(echoed, request_.prompt_logprobs.value_or(0)),
+      prompt,
+      {.policy = request_.options.policy,
+       .kv = request_.options.kv,
+       .logprobs = std::max(echoed, request_.prompt_logprobs.value_or(0))},
       [self = shared_from_this(), index](const absl::StatusOr<client::ScoreResult>& score) {
         self->prompts_[index].cancel_score = nullptr;
         if (score.ok()) {

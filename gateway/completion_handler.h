@@ -88,8 +88,8 @@ class CompletionHandler final : public RequestHandler,
   };
 
   void Prepare();
-  void PrepareOne(size_t index);
-  void ScoreChat(size_t index);
+  void TokenizePrompt(size_t index);
+  void PrepareTokens(size_t index, const std::vector<TokenId>& tokens);
   void ScorePrompt(size_t index, const client::Prompt& prompt);
   void TakeScore(size_t index, const client::ScoreResult& score);
   void Prepared(const absl::Status& status);

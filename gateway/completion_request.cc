@@ -53,7 +53,7 @@ absl::Status ReadSampling(JsonObject& body, client::GenerateOptions& options) {
   }
   LAMINA_ASSIGN_OR_RETURN(const std::optional<int64_t> seed,
                           body.Integer("seed", INT64_MIN, INT64_MAX));
-  if (seed.has_value()) {
+  if (seed.has_value() && *seed != -1) {  // vLLM's word for one that is drawn.
     options.seed = static_cast<uint64_t>(*seed);
   }
   return absl::OkStatus();

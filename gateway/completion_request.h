@@ -40,10 +40,9 @@ struct CompletionRequest {
   std::optional<uint32_t> prompt_logprobs;
 
   std::vector<std::string> bad_words;
-  std::vector<TokenId> allowed_tokens;  // Empty: all.
-  bool truncate_to_fit = false;         // Cut a prompt that would not fit.
-  bool return_ids = false;              // Show ids of tokens, and of the prompt's.
-  bool tokens_as_ids = false;           // Log-probabilities name tokens by their ids.
+  bool truncate_to_fit = false;  // Cut a prompt that would not fit.
+  bool return_ids = false;       // Show ids of tokens, and of the prompt's.
+  bool tokens_as_ids = false;    // Log-probabilities name tokens by their ids.
 
   // The form is response_format's, of what the model says; its calls have a form of their own.
   bool form_of_text = false;

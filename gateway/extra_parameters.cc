@@ -49,21 +49,23 @@ absl::Status ReadBadWords(JsonObject& body, CompletionRequest& request) {
                                    " bytes; each must have 1 to ", kBadWordBytesMax));
     }
   }
-  if (const Json* tokens = body.Find("allowed_token_ids"); tokens != nullptr) {
-    LAMINA_ASSIGN_OR_RETURN(request.allowed_tokens, ParseTokens(*tokens, "allowed_token_ids"));
-    if (request.allowed_tokens.empty() || request.allowed_tokens.size() > kAllowedTokensMax) {
-      return BadField("allowed_token_ids", "invalid_value",
-                      absl::StrCat("'allowed_token_ids' has ", request.allowed_tokens.size(),
-                                   " tokens; it must have 1 to ", kAllowedTokensMax));
-    }
-  }
   if (!request.bad_words.empty() && !request.options.form.any()) {
     return BadField("bad_words", "invalid_value",
                     "'bad_words' and a form of the output exclude each other");
   }
-  if (!request.allowed_tokens.empty() && !request.options.logit_bias.empty()) {
+  return absl::OkStatus();
+}
+
+absl::Status ReadAllowedTokens(JsonObject& body, client::GenerateOptions& options) {
+  const Json* tokens = body.Find("allowed_token_ids");
+  if (tokens == nullptr) {
+    return absl::OkStatus();
+  }
+  LAMINA_ASSIGN_OR_RETURN(options.allowed_tokens, ParseTokens(*tokens, "allowed_token_ids"));
+  if (options.allowed_tokens.empty() || options.allowed_tokens.size() > kAllowedTokensMax) {
     return BadField("allowed_token_ids", "invalid_value",
-                    "'allowed_token_ids' and 'logit_bias' exclude each other");
+                    absl::StrCat("'allowed_token_ids' has ", options.allowed_tokens.size(),
+                                 " tokens; it must have 1 to ", kAllowedTokensMax));
   }
   return absl::OkStatus();
 }
@@ -116,6 +118,7 @@ absl::Status ReadExtraParameters(JsonObject& body, CompletionRequest& request) {
   request.options.include_stop = stop.value_or(false);
   LAMINA_RETURN_IF_ERROR(ReadTruncation(body, request));
   LAMINA_RETURN_IF_ERROR(ReadBadWords(body, request));
+  LAMINA_RETURN_IF_ERROR(ReadAllowedTokens(body, request.options));
   return ReadIds(body, request);
 }
 

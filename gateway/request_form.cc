@@ -13,7 +13,6 @@ namespace {
 
 constexpr float kTemperatureDefault = 1.0f;  // OpenAI's; the coordinator's own is greedy.
 constexpr uint32_t kTokensKeptFree = 16;     // OpenAI's default of max_tokens.
-constexpr float kBiasMost = 100;             // As the coordinator allows.
 
 void TakeAdvice(const client::SamplingDefaults& advised, client::GenerateOptions& options) {
   const auto fill = [](const auto& advice, auto& option) {
@@ -169,13 +168,9 @@ void AddMarks(const ChatShape& shape, CompletionRequest& request) {
   }
 }
 
-void AddWords(CompletionRequest& request) {
+void KeepWordsOut(CompletionRequest& request) {
   if (!request.bad_words.empty()) {
     SetFormat(AnyText(request.bad_words), request.options.form);
-  }
-  // The largest bias that there is puts them above all others.
-  for (const TokenId token : request.allowed_tokens) {
-    request.options.logit_bias.emplace_back(token, kBiasMost);
   }
 }
 
@@ -199,7 +194,7 @@ absl::Status FitToModel(const client::ModelInfo& model, const ChatShape& shape,
     return BadField("thinking_token_budget", "unsupported_parameter",
                     "'thinking_token_budget' is not supported: this model does not think in tags");
   }
-  AddWords(request);
+  KeepWordsOut(request);
   AddThought(whole, request);
   if (request.chat) {
     AddMarks(shape, request);

@@ -83,8 +83,9 @@ void SelectBest(absl::Span<const float> logits, size_t count, std::vector<uint32
 }
 
 bool ChangesLogits(const SamplingParams& params) {
-  return !params.logit_bias.empty() || params.repetition_penalty != 1.0f ||
-         params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f;
+  return !params.logit_bias.empty() || !params.allowed_tokens.empty() ||
+         params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
+         params.frequency_penalty != 0.0f;
 }
 
 void AddBias(const SamplingParams& params, std::vector<float>& logits) {
@@ -145,14 +146,29 @@ void KeepAllowed(absl::Span<const uint32_t> allowed, absl::Span<float> logits) {
   }
 }
 
-// Copies the logits into the scratch and applies `allowed`, bias and penalties.
+// Copies the logits of `tokens` alone; all others become -inf.
+void CopyListed(absl::Span<const float> logits, absl::Span<const TokenId> tokens,
+                std::vector<float>& listed) {
+  listed.assign(logits.size(), kLowest);
+  for (const TokenId token : tokens) {
+    if (token >= 0 && static_cast<size_t>(token) < logits.size()) {
+      listed[token] = logits[token];
+    }
+  }
+}
+
+// Copies the logits into the scratch and applies what is allowed, bias and penalties.
 absl::Span<const float> Adjusted(absl::Span<const float> logits, const SamplingParams& params,
                                  absl::Span<const TokenId> prompt, absl::Span<const TokenId> output,
                                  absl::Span<const uint32_t> allowed, SampleScratch& scratch) {
   if (allowed.empty() && !ChangesLogits(params)) {
     return logits;
   }
-  scratch.logits.assign(logits.begin(), logits.end());
+  if (params.allowed_tokens.empty()) {
+    scratch.logits.assign(logits.begin(), logits.end());
+  } else {
+    CopyListed(logits, params.allowed_tokens, scratch.logits);
+  }
   if (!allowed.empty()) {
     KeepAllowed(allowed, absl::MakeSpan(scratch.logits));
   }

@@ -3,9 +3,10 @@
 // Sampling: from a row of logits to a token, as a function of (logits, params, tokens so far,
 // position).
 //
-// Order: tokens that are not allowed leave, logit bias, repetition penalty, presence and frequency
-// penalties, [greedy stops here], temperature, top-k, softmax, top-p, min-p, one draw Philox(seed,
-// position). Log-probabilities are those of the raw logits (before any of this), natural logarithm.
+// Order: tokens that are not allowed leave, by the mask and by allowed_tokens, logit bias,
+// repetition penalty, presence and frequency penalties, [greedy stops here], temperature, top-k,
+// softmax, top-p, min-p, one draw Philox(seed, position). Log-probabilities are those of the raw
+// logits (before any of this), natural logarithm.
 //
 // Determinism: weights in f32, within 1e-6 of themselves, their sums in f32 over 256 tokens and f64
 // above, in a fixed order and without fused operations: the same draws on every processor. Ties go
@@ -56,7 +57,8 @@ struct SampleScratch {
 // whole sequence (prompt.size() + output.size()). NaN logits count as -inf; if every logit is -inf
 // or NaN the result is token 0. `allowed` has a bit for each token, the lowest of the first word
 // for token 0; empty, it allows all, and what lies behind its end is not allowed. Ids outside the
-// vocabulary in `prompt`, `output` and logit_bias are passed over. Requires: at least one logit.
+// vocabulary in `prompt`, `output`, logit_bias and allowed_tokens are passed over. Requires: at
+// least one logit.
 // Cost: a pass over the logits for the largest, one for the weights; top-k and top-p copy and halve
 // what is in question, a few passes of which most see little.
 SampleResult Sample(absl::Span<const float> logits, const SamplingParams& params,

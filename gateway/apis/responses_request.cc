@@ -60,10 +60,7 @@ class ItemReader {
       return absl::OkStatus();
     }
     if (type == "reasoning") {
-      LAMINA_ASSIGN_OR_RETURN(const std::string text,
-                              TextOf(item.value("content", Json::array()), path + ".content"));
-      thought_ += text;
-      return absl::OkStatus();
+      return ReadThought(item, path);
     }
     return BadField(path + ".type", "unsupported_parameter",
                     absl::StrCat("'", path, ".type' is ", type.dump(),
@@ -79,6 +76,16 @@ class ItemReader {
     Json message = {{"role", item.value("role", Json())}, {"content", text}};
     AddThought(message);
     messages_.push_back(std::move(message));
+    return absl::OkStatus();
+  }
+
+  // A thought without content (its summary alone, or encrypted) is none that a template shows.
+  absl::Status ReadThought(const Json& item, const std::string& path) {
+    const Json content = item.value("content", Json());
+    if (!content.is_null()) {
+      LAMINA_ASSIGN_OR_RETURN(const std::string text, TextOf(content, path + ".content"));
+      thought_ += text;
+    }
     return absl::OkStatus();
   }
 

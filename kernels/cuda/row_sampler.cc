@@ -28,7 +28,8 @@ class CudaRowSampler final : public RowSampler {
   }
 
   bool Takes(const SamplingParams& params) const override {
-    return params.logprobs < 0 && params.form.any() && params.logit_bias.size() <= kBiasesOfRow;
+    return params.logprobs < 0 && params.form.any() && params.allowed_tokens.empty() &&
+           params.logit_bias.size() <= kBiasesOfRow;
   }
 
   absl::Status Sample(const MatrixView<const float>& logits,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // kernels/compute_device.h's RowSampler over CudaSampler: rows without log-probabilities, without a
-// form, and with at most kBiasesOfRow biases.
+// form or a list of allowed tokens, and with at most kBiasesOfRow biases.
 
 #pragma once
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/tokenizer/gguf_tokenizer.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "model/tokenizer/pre_tokenizer_catalog.h"
 #include "model/tokenizer/sentencepiece_model.h"
 #include "model/tokenizer/sentencepiece_tokenizer.h"
+#include "model/tokenizer/tool_template.h"
 
 namespace lamina::model {
 namespace {
@@ -89,7 +91,9 @@ absl::StatusOr<GgufVocabulary> ReadVocabulary(const GgufFile& file) {
     out.end_tokens.push_back(id);
   }
   if (file.Has("tokenizer.chat_template")) {
-    LAMINA_ASSIGN_OR_RETURN(out.chat_template, file.GetString("tokenizer.chat_template"));
+    LAMINA_ASSIGN_OR_RETURN(const std::string plain, file.GetString("tokenizer.chat_template"));
+    out.chat_template =
+        WithToolTemplate(plain, file.GetString("tokenizer.chat_template.tool_use").value_or(""));
   }
   return out;
 }
@@ -197,6 +201,23 @@ absl::Status KeepOneUnknown(const GgufFile& file, GgufVocabulary* read) {
   return absl::OkStatus();
 }
 
+// Phi-3's special tokens take the white space behind them, all but three, which no key says.
+std::vector<AddedToken> MarksOfPhi3(const GgufVocabulary& read) {
+  constexpr absl::string_view kBare[] = {"<unk>", "<s>", "<|endoftext|>"};
+  std::vector<AddedToken> marks;
+  for (size_t i = 0; i < read.names.size(); ++i) {
+    const bool special = read.types[i] == kTypeControl;
+    if ((special || read.types[i] == kTypeUserDefined) &&
+        std::find(std::begin(kBare), std::end(kBare), read.names[i]) == std::end(kBare)) {
+      marks.push_back({.content = read.names[i],
+                       .id = static_cast<TokenId>(i),
+                       .special = special,
+                       .rstrip = true});
+    }
+  }
+  return marks;
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(const GgufFile& file,
                                                              GgufVocabulary read) {
   LAMINA_ASSIGN_OR_RETURN(const absl::Span<const double> scores, file.GetFloats(Key("scores")));
@@ -215,6 +236,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(const GgufFile& fil
                           ReadFlag(file, "remove_extra_whitespaces", false));
   SentencePieceOptions options;
   options.serialized = SerializeSentencePieceModel(model);
+  if (file.GetString("general.architecture").value_or("") == "phi3") {
+    options.added_tokens = MarksOfPhi3(read);
+  }
   LAMINA_ASSIGN_OR_RETURN(options.add_bos, ReadFlag(file, "add_bos_token", true));
   LAMINA_ASSIGN_OR_RETURN(options.add_eos, ReadFlag(file, "add_eos_token", false));
   options.bos = read.bos;

@@ -5,12 +5,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "model/mapped_file.h"
 #include "model/tokenizer/sentencepiece_tokenizer.h"
 #include "model/tokenizer/tokenizer_json_internal.h"
+#include "model/tokenizer/tool_template.h"
 
 namespace lamina::model {
 namespace {
@@ -43,7 +45,18 @@ absl::StatusOr<Json> ReadJson(const std::string& path) {
   return ParseJson(text, path, kSettingsLimits);
 }
 
-// The template is a string, or a list of named ones of which "default" counts.
+// The template of that name in a list of named ones; empty when there is none.
+std::string NamedTemplate(const Json& list, absl::string_view name) {
+  for (const Json& entry : list) {
+    if (GetString(entry, "name").value_or("") == name) {
+      return GetString(entry, "template").value_or("");
+    }
+  }
+  return "";
+}
+
+// The template is a string, or a list of named ones: "default", and "tool_use" for conversations
+// with tools. None without a default.
 std::string TemplateOf(const Json& tokenizer_config) {
   const Json* found = Member(tokenizer_config, "chat_template");
   if (found == nullptr) {
@@ -52,14 +65,8 @@ std::string TemplateOf(const Json& tokenizer_config) {
   if (found->is_string()) {
     return found->get<std::string>();
   }
-  if (found->is_array()) {
-    for (const Json& entry : *found) {
-      if (GetString(entry, "name").value_or("") == "default") {
-        return GetString(entry, "template").value_or("");
-      }
-    }
-  }
-  return "";
+  const std::string plain = found->is_array() ? NamedTemplate(*found, "default") : "";
+  return plain.empty() ? "" : WithToolTemplate(plain, NamedTemplate(*found, "tool_use"));
 }
 
 absl::StatusOr<Settings> ReadSettings(const std::string& directory) {
@@ -76,7 +83,14 @@ absl::StatusOr<Settings> ReadSettings(const std::string& directory) {
   }
   const std::string jinja = absl::StrCat(directory, "/chat_template.jinja");
   if (Exists(jinja)) {
-    LAMINA_ASSIGN_OR_RETURN(out.chat_template, ReadWhole(jinja));
+    LAMINA_ASSIGN_OR_RETURN(const std::string plain, ReadWhole(jinja));
+    const std::string with_tools =
+        absl::StrCat(directory, "/additional_chat_templates/tool_use.jinja");
+    std::string tool_use;
+    if (Exists(with_tools)) {
+      LAMINA_ASSIGN_OR_RETURN(tool_use, ReadWhole(with_tools));
+    }
+    out.chat_template = WithToolTemplate(plain, tool_use);
   } else {
     out.chat_template = TemplateOf(out.tokenizer_config);
   }
@@ -138,6 +152,26 @@ absl::StatusOr<std::vector<TokenId>> GenerationEnds(const Settings& settings) {
   return out;
 }
 
+// The classes of LLaMA's and Gemma's tokenizers put BOS and EOS where tokenizer_config.json says,
+// whatever tokenizer.json's post-processor does.
+absl::Status PutEndsAsConfigured(const Json& config, TokenizerSettings* out) {
+  const std::string name = GetString(config, "tokenizer_class").value_or("");
+  if (!absl::StartsWith(name, "Llama") && !absl::StartsWith(name, "CodeLlama") &&
+      !absl::StartsWith(name, "Gemma")) {
+    return absl::OkStatus();
+  }
+  const auto put = [&config](const char* key, TokenId token,
+                             std::vector<TokenId>* ends) -> absl::Status {
+    LAMINA_ASSIGN_OR_RETURN(const bool add, GetBool(config, key, false));
+    if (Member(config, key) != nullptr && (!add || token >= 0)) {
+      *ends = add ? std::vector<TokenId>{token} : std::vector<TokenId>{};
+    }
+    return absl::OkStatus();
+  };
+  LAMINA_RETURN_IF_ERROR(put("add_bos_token", out->bos, &out->prefix));
+  return put("add_eos_token", out->eos, &out->suffix);
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadJson(const std::string& path,
                                                     const Settings& settings) {
   LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadWhole(path));
@@ -150,6 +184,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadJson(const std::string& path,
   LAMINA_ASSIGN_OR_RETURN(const std::vector<TokenId> ends, GenerationEnds(settings));
   out.bos = within(bos);
   out.eos = within(eos);
+  LAMINA_RETURN_IF_ERROR(PutEndsAsConfigured(settings.tokenizer_config, &out));
   out.end_tokens = FindEndTokens(out.vocabulary, out.eos, ends);
   out.chat_template = settings.chat_template;
   return BpeTokenizer::Create(std::move(parsed.pipeline), std::move(out));

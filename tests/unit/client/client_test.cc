@@ -154,6 +154,7 @@ TEST_F(ClientTest, CarriesEveryOptionOfARequest) {
                              .presence_penalty = 0.2f,
                              .frequency_penalty = 0.3f,
                              .logit_bias = {{5, -1.0f}},
+                             .allowed_tokens = {5, 6},
                              .seed = 9,
                              .logprobs = 0};
   ASSERT_TRUE(client_->Generate(options, [](const Chunk&) {}).ok());
@@ -162,8 +163,9 @@ TEST_F(ClientTest, CarriesEveryOptionOfARequest) {
             "request_id: \"mine\" chat { messages { role: \"system\" content: \"s\" } messages { "
             "role: \"user\" content: \"u\" } } max_tokens: 1 sampling { temperature: 0.5 top_k: 4 "
             "top_p: 0.9 min_p: 0.1 repetition_penalty: 1.1 presence_penalty: 0.2 "
-            "frequency_penalty: 0.3 logit_bias { token: 5 bias: -1 } seed: 9 logprobs: 0 } stop: "
-            "\"a\" stop: \"b\" stop_tokens: 7 ignore_eos: true n: 2 min_tokens: 1 priority: -3");
+            "frequency_penalty: 0.3 logit_bias { token: 5 bias: -1 } seed: 9 logprobs: 0 "
+            "allowed_tokens: 5 allowed_tokens: 6 } stop: \"a\" stop: \"b\" stop_tokens: 7 "
+            "ignore_eos: true n: 2 min_tokens: 1 priority: -3");
 }
 
 TEST_F(ClientTest, LeavesAbsentOptionsToTheServer) {

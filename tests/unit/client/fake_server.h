@@ -55,6 +55,10 @@ class FakeInference : public v1::Inference::Service {
 
   grpc::Status Score(grpc::ServerContext* context, const v1::ScoreRequest* request,
                      v1::ScoreResponse* response) override {
+    {
+      const absl::MutexLock lock(&mu_);
+      last_score_ = *request;
+    }
     if (request->text() == "hang") {
       ++hanging;
       return AwaitCancel(*context);
@@ -127,6 +131,10 @@ class FakeInference : public v1::Inference::Service {
     const absl::MutexLock lock(&mu_);
     return last_request_;
   }
+  v1::ScoreRequest last_score() {
+    const absl::MutexLock lock(&mu_);
+    return last_score_;
+  }
 
   std::atomic<int> cancelled = 0;
   std::atomic<int> hanging = 0;  // Scores.
@@ -142,6 +150,7 @@ class FakeInference : public v1::Inference::Service {
 
   absl::Mutex mu_;
   v1::GenerateRequest last_request_ ABSL_GUARDED_BY(mu_);
+  v1::ScoreRequest last_score_ ABSL_GUARDED_BY(mu_);
 
   static void WriteChoice(const v1::GenerateRequest& request, uint32_t index,
                           grpc::ServerWriter<v1::GenerateResponse>& writer) {

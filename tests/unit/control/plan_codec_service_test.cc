@@ -53,6 +53,7 @@ const SamplingParams kSampling{.temperature = 0.7f,
                                .presence_penalty = -0.5f,
                                .frequency_penalty = 0.25f,
                                .logit_bias = {{3, -100.0f}, {70000, 2.5f}},
+                               .allowed_tokens = {0, 70000},
                                .seed = std::numeric_limits<uint64_t>::max(),
                                .logprobs = 4};
 

@@ -130,6 +130,12 @@ TEST_F(RequestTableTest, AdmitRefusesWithTheFieldAndItsBound) {
   expect({.prompt = {-5}}, kBad, "token -5");
   expect({.prompt = {1}, .stop_tokens = {1000}}, kBad, "token 1000");
   expect({.prompt = {1}, .sampling = {.top_p = 2.0f}}, kBad, "top_p");
+  expect({.prompt = {1}, .sampling = {.logit_bias = {{999, 1.0f}, {1000, 1.0f}}}}, kBad,
+         "logit_bias: token 1000 is not in the vocabulary of 1000 tokens");
+  expect({.prompt = {1}, .sampling = {.allowed_tokens = {999, -1}}}, kBad,
+         "allowed_tokens: token -1");
+  expect({.prompt = {1}, .sampling = {.allowed_tokens = std::vector<TokenId>(1025, 1)}}, kBad,
+         "allowed_tokens has 1025 entries");
   const auto form = [](std::string text) {
     return SamplingParams{.form = {OutputForm::Kind::kRegex, std::move(text)}};
   };
@@ -445,6 +451,7 @@ TEST_F(RequestTableTest, ABeamSearchRefusesWhatItWouldNotObey) {
        [](GenerateSpec& spec) {
          spec.sampling.logit_bias = {{1, 1.0f}};
        }},
+      {"allowed_tokens", [](GenerateSpec& spec) { spec.sampling.allowed_tokens = {1}; }},
       {"structured output",
        [](GenerateSpec& spec) {
          spec.sampling.form = {.kind = OutputForm::Kind::kRegex, .text = "a"};

@@ -193,6 +193,7 @@ TEST(ResponsesTest, ARequestBecomesAChat) {
       Chat(TranslateResponses(Json::parse(R"({"model":"m","instructions":"S","max_output_tokens":9,
         "input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]},
           {"type":"reasoning","id":"r","summary":[],"content":[{"type":"reasoning_text","text":"T"}]},
+          {"type":"reasoning","id":"q","summary":[],"content":null},
           {"type":"function_call","call_id":"c1","name":"f","arguments":"{}"},
           {"type":"function_call","call_id":"c2","name":"f","arguments":"{}"},
           {"type":"function_call_output","call_id":"c1","output":"42"}],

@@ -84,7 +84,7 @@ TEST_F(BackendTest, CancellingReachesTheServerWhetherOrNotAChunkIsAskedFor) {
 
 TEST_F(BackendTest, CancellingAScoreReachesTheServer) {
   Connect(server_.address());
-  const CancelFunction cancel = backend_->Score(std::string("hang"), std::nullopt, [](const auto&) {
+  const CancelFunction cancel = backend_->Score(std::string("hang"), {}, [](const auto&) {
     ADD_FAILURE() << "called after it was cancelled";
   });
   RunUntil([&] { return server_.inference.hanging == 1; });
@@ -122,13 +122,13 @@ TEST_F(BackendTest, CallsWithOneAnswer) {
     EXPECT_EQ(text.value(), "hi");
     ++answers;
   });
-  backend_->Score(std::vector<TokenId>{1, 2}, std::nullopt, [&](const auto& score) {
+  backend_->Score(std::vector<TokenId>{1, 2}, {}, [&](const auto& score) {
     ASSERT_TRUE(score.ok());
     EXPECT_EQ(score->logprobs.size(), 1u);
     EXPECT_TRUE(score->ranks.empty());
     ++answers;
   });
-  backend_->Score(std::vector<TokenId>{1, 2}, 3, [&](const auto& score) {
+  backend_->Score(std::vector<TokenId>{1, 2}, {.logprobs = 3}, [&](const auto& score) {
     ASSERT_TRUE(score.ok());
     ASSERT_EQ(score->ranks.size(), 1u);
     EXPECT_EQ(score->ranks[0].rank, 4u);
@@ -142,6 +142,18 @@ TEST_F(BackendTest, CallsWithOneAnswer) {
     ++answers;
   });
   RunUntil([&] { return answers == 6; });
+}
+
+TEST_F(BackendTest, CarriesEveryOptionOfAScore) {
+  Connect(server_.address());
+  bool answered = false;
+  backend_->Score(std::vector<TokenId>{1, 2},
+                  {.decode_from = 1, .policy = "fetch_heads", .kv = "int8", .logprobs = 0},
+                  [&](const auto&) { answered = true; });
+  RunUntil([&] { return answered; });
+  EXPECT_EQ(server_.inference.last_score().ShortDebugString(),
+            "tokens { ids: 1 ids: 2 } logprobs: 0 decode_from: 1 policy: \"fetch_heads\" "
+            "kv: \"int8\"");
 }
 
 // The context of a call keeps the channel. Were a thread of the library to drop the channel last,

@@ -26,6 +26,8 @@ class CompletionHandlerTest : public testing::Test {
     ASSERT_TRUE(body.ok()) << body.status();
     auto request = chat ? ParseChatCompletion(*body, {}) : ParseCompletion(*body, {});
     ASSERT_TRUE(request.ok()) << request.status();
+    request->options.policy = policy_;
+    request->options.kv = kv_;
     handler_ = std::make_shared<CompletionHandler>(
         *std::move(request),
         CompletionHead{.chat = chat, .id = "id-1", .model = "m", .lossy = lossy_}, nullptr,
@@ -67,6 +69,8 @@ class CompletionHandlerTest : public testing::Test {
   }
 
   std::string lossy_;
+  std::string policy_;
+  std::string kv_;
   FakeBackend backend_;
   Posted posted_;
   SideWork side_work_{posted_.post()};
@@ -425,7 +429,7 @@ TEST_F(CompletionHandlerTest, EchoAndPromptLogprobsShowAsManyAlternativesAsEachA
                                              {.token = 9, .logprob = -1.0f, .text = "q"}}}}};
   Start(R"("prompt":"xy","max_tokens":0,"echo":true,"logprobs":1,"prompt_logprobs":2)");
 
-  EXPECT_EQ(backend_.scored_alternatives, 2u);
+  EXPECT_EQ(backend_.scored_options.logprobs, 2u);
   const Json choice = Json::parse(writer_.response->body)["choices"][0];
   EXPECT_EQ(choice["logprobs"]["top_logprobs"], Json::parse(R"([null,{"p":-0.5,"y":-2.0}])"));
   EXPECT_EQ(choice["prompt_logprobs"][1].size(), 3u);
@@ -447,6 +451,48 @@ TEST_F(CompletionHandlerTest, AChatsPromptIsScoredAsTheTemplateWritesIt) {
   const Json whole = Json::parse(writer_.response->body);
   ASSERT_EQ(whole["prompt_logprobs"].size(), 2u);
   EXPECT_EQ(whole["prompt_logprobs"][1]["2"]["rank"], 1);
+}
+
+TEST_F(CompletionHandlerTest, APromptThatIsCutIsScoredAndEchoedAsItIsLeft) {
+  const auto scored = [this](const std::string& fields, bool chat = false) {
+    backend_.scored_prompt.reset();
+    Start(fields, chat);
+    return backend_.scored_prompt.has_value()
+               ? std::get<std::vector<TokenId>>(*backend_.scored_prompt)
+               : std::vector<TokenId>();
+  };
+  backend_.tokens.tokens = {1, 2, 3};
+  backend_.score = client::ScoreResult{.tokens = {2, 3}, .logprobs = {-1.0f}, .texts = {"x", "y"}};
+  const std::string cut = R"(,"truncate_prompt_tokens":2)";
+  const std::string echo = R"(,"max_tokens":0,"echo":true)";
+
+  EXPECT_THAT(scored(R"("prompt":"wxy","logprobs":0)" + echo + cut), ElementsAre(2, 3));
+  EXPECT_EQ(Json::parse(writer_.response->body)["choices"][0]["text"], "xy");
+  EXPECT_THAT(scored(R"("prompt":[7,8,9],"prompt_logprobs":0,"truncation_side":"right")" + cut),
+              ElementsAre(7, 8));
+  EXPECT_EQ(backend_.generations.back()->options.prompt_tokens_max, 2u);
+  EXPECT_THAT(scored(R"("messages":[{"role":"user","content":"x"}],"prompt_logprobs":0)" + cut,
+                     /*chat=*/true),
+              ElementsAre(2, 3));
+
+  EXPECT_THAT(scored(R"("prompt":"wxy")" + echo + cut), IsEmpty()) << "nobody asks for scores";
+  EXPECT_THAT(backend_.detokenized, ElementsAre(2, 3));
+  EXPECT_EQ(Json::parse(writer_.response->body)["usage"]["prompt_tokens"], 2);
+  scored(R"("prompt":"wxy","truncate_prompt_tokens":3)" + echo);
+  EXPECT_EQ(Json::parse(writer_.response->body)["choices"][0]["text"], "wxy") << "it is whole";
+}
+
+TEST_F(CompletionHandlerTest, AScoreHasThePolicyAndTheFormOfKvOfItsRequest) {
+  policy_ = "fetch_heads";
+  kv_ = "int8";
+  Start(R"("prompt":"x","prompt_logprobs":0)");
+  EXPECT_EQ(backend_.scored_options.policy, "fetch_heads");
+  EXPECT_EQ(backend_.scored_options.kv, "int8");
+
+  kv_ = "";
+  backend_.score = absl::InvalidArgumentError("policy: 'no' is not one that this cluster prepares");
+  Start(R"("prompt":"x","max_tokens":0,"echo":true)");
+  EXPECT_EQ(writer_.response->status, 400) << "though neither scores nor tokens are asked for";
 }
 
 TEST_F(CompletionHandlerTest, AClientThatLeavesEndsTheScoringOfItsPrompt) {

@@ -65,13 +65,13 @@ TEST(CompletionRequestTest, BeamSearchesTakeTheWordsOfVllmAndTransformers) {
 TEST(CompletionRequestTest, EveryParameterArrives) {
   const auto request = Plain(
       R"("prompt":[1,2],"max_tokens":3,"temperature":0.5,"top_p":0.9,"top_k":-1,"min_p":0.1,
-         "presence_penalty":1,"frequency_penalty":-1,"repetition_penalty":1.1,"seed":-1,"n":2,
+         "presence_penalty":1,"frequency_penalty":-1,"repetition_penalty":1.1,"seed":-2,"n":2,
          "best_of":3,"stop":["a","b"],"stop_token_ids":[5],"logit_bias":{"7":-100},"min_tokens":2,
          "ignore_eos":true,"logprobs":4,"user":"u","priority":-3,"suffix":null})"
       "");
   const auto shut = Plain(
       R"("prompt":[1,2],"max_tokens":3,"temperature":0.5,"top_p":0.9,"top_k":-1,"min_p":0.1,
-         "presence_penalty":1,"frequency_penalty":-1,"repetition_penalty":1.1,"seed":-1,"n":2,
+         "presence_penalty":1,"frequency_penalty":-1,"repetition_penalty":1.1,"seed":-2,"n":2,
          "best_of":3,"stop":["a","b"],"stop_token_ids":[5],"logit_bias":{"7":-100},"min_tokens":2,
          "ignore_eos":true,"logprobs":4,"user":"u","priority":-3,"suffix":null)");
   EXPECT_FALSE(request.ok()) << "one brace too many";
@@ -87,7 +87,7 @@ TEST(CompletionRequestTest, EveryParameterArrives) {
   EXPECT_EQ(o.presence_penalty, 1.0f);
   EXPECT_EQ(o.frequency_penalty, -1.0f);
   EXPECT_EQ(o.repetition_penalty, 1.1f);
-  EXPECT_EQ(o.seed, UINT64_MAX);
+  EXPECT_EQ(o.seed, UINT64_MAX - 1);
   EXPECT_EQ(o.n, 2u);
   EXPECT_EQ(o.best_of, 3u);
   EXPECT_EQ(shut->choices, 2u);
@@ -136,6 +136,11 @@ TEST(CompletionRequestTest, DecimalsThatAreWholeAreIntegers) {
   EXPECT_EQ(request->options.max_tokens, 100u);
   EXPECT_EQ(request->options.n, 2u);
   EXPECT_EQ(std::get<std::vector<TokenId>>(request->prompts.at(0)), (std::vector<TokenId>{1, 2}));
+}
+
+TEST(CompletionRequestTest, ASeedOfMinusOneIsDrawn) {
+  EXPECT_FALSE(Plain(R"("prompt":"x","seed":-1)")->options.seed.has_value());
+  EXPECT_EQ(Plain(R"("prompt":"x","seed":0)")->options.seed, 0u);
 }
 
 TEST(CompletionRequestTest, PromptsComeInFourForms) {

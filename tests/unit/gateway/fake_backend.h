@@ -50,10 +50,10 @@ class FakeBackend : public Backend {
     generations.push_back(generation);
     return generation;
   }
-  CancelFunction Score(const client::Prompt& prompt, std::optional<uint32_t> alternatives,
+  CancelFunction Score(const client::Prompt& prompt, const client::ScoreOptions& options,
                        AnswerFunction<client::ScoreResult> done) override {
     scored_prompt = prompt;
-    scored_alternatives = alternatives;
+    scored_options = options;
     if (answers_scores) {
       done(score);
     }
@@ -64,7 +64,8 @@ class FakeBackend : public Backend {
     tokenized_chat = chat;
     done(tokens);
   }
-  void Detokenize(const std::vector<TokenId>&, AnswerFunction<std::string> done) override {
+  void Detokenize(const std::vector<TokenId>& ids, AnswerFunction<std::string> done) override {
+    detokenized = ids;
     done(std::string("ab"));
   }
   void ListModels(AnswerFunction<std::vector<client::ModelInfo>> done) override { done(models); }
@@ -78,7 +79,8 @@ class FakeBackend : public Backend {
   bool answers_scores = true;
   int scores_cancelled = 0;
   std::optional<client::Prompt> scored_prompt;
-  std::optional<uint32_t> scored_alternatives;
+  client::ScoreOptions scored_options;
+  std::vector<TokenId> detokenized;
   absl::StatusOr<std::vector<client::ModelInfo>> models =
       std::vector<client::ModelInfo>{{.id = "m", .sequence_tokens_max = 100}};
   absl::StatusOr<std::string> request_metrics = std::string();

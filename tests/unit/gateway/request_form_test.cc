@@ -190,14 +190,14 @@ TEST(RequestFormTest, AThoughtComesBeforeWhatHasAForm) {
   EXPECT_FALSE(Fit({.chat_template = kHermes}, request).ok());
 }
 
-TEST(RequestFormTest, WordsAreAFormAndTokensABias) {
+TEST(RequestFormTest, WordsAreAFormAndTokensAList) {
   CompletionRequest request = Parsed(R"(,"bad_words":["no"])");
   ASSERT_TRUE(Fit({}, request).ok());
   EXPECT_EQ(FormatOf(request)["excludes"], Json::parse(R"(["no"])"));
-  request = Parsed(R"(,"allowed_token_ids":[5,6])");
+  request = Parsed(R"(,"allowed_token_ids":[5,6],"logit_bias":{"6":2})");
   ASSERT_TRUE(Fit({}, request).ok());
-  EXPECT_EQ(request.options.logit_bias,
-            (std::vector<std::pair<TokenId, float>>{{5, 100.0f}, {6, 100.0f}}));
+  EXPECT_EQ(request.options.allowed_tokens, (std::vector<TokenId>{5, 6}));
+  EXPECT_EQ(request.options.logit_bias, (std::vector<std::pair<TokenId, float>>{{6, 2.0f}}));
 }
 
 TEST(RequestFormTest, APromptIsCutToWhatLeavesRoom) {

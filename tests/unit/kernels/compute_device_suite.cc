@@ -273,6 +273,7 @@ TEST_F(ComputeDeviceSuite, SamplesTheTokensOfTheHost) {
       {.logprobs = 1},
       {.temperature = 1.2f, .top_k = 30, .top_p = 0.9f, .repetition_penalty = 1.3f, .seed = 5},
       {.logit_bias = {{11, 100.0f}}}};
+  EXPECT_FALSE((*sampler)->Takes({.allowed_tokens = {11}}));
   Prng random(3);
   std::vector<float> logits;
   for (uint32_t i = 0; i < kRows * kVocabulary; ++i) {

@@ -436,6 +436,25 @@ TEST(AllowedTest, OnlyAllowedTokensAreSampled) {
   }
 }
 
+// Penalties see the logits as they are: 3 of one that was seen becomes 1.5, below 2.
+TEST(AllowedTest, AListOfTokensKeepsTheOthersOutAndTheirLogitsAsTheyAre) {
+  const std::vector<float> logits = {9.0f, 3.0f, 2.0f, -1.0f, 8.0f};
+  SamplingParams params = {.repetition_penalty = 2.0f, .allowed_tokens = {1, 2, 3, -1, 5}};
+  EXPECT_EQ(Pick(logits, params), 1);
+  EXPECT_EQ(Pick(logits, params, 1, std::vector<TokenId>{1}), 2);
+  params.logit_bias = {{3, 9.0f}, {4, 100.0f}};
+  EXPECT_EQ(Pick(logits, params), 3) << "a bias is added to the allowed ones";
+
+  SampleScratch scratch;
+  const std::vector<uint32_t> mask = {0b10110};
+  EXPECT_EQ(Sample(logits, params, {}, {}, 0, scratch, mask).token, 1) << "of 1, 2 and 4";
+  for (uint64_t position = 0; position < 50; ++position) {
+    const TokenId token =
+        Pick(logits, {.temperature = 5, .allowed_tokens = {1, 3}, .seed = 7}, position);
+    EXPECT_TRUE(token == 1 || token == 3) << token;
+  }
+}
+
 TEST(AllowedTest, LogprobsStayThoseOfTheRawLogits) {
   const std::vector<float> logits = RandomLogits(40, 6);
   const std::vector<uint32_t> allowed = {1u << 7};  // Behind its end nothing is allowed.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "model/jinja/json_value.h"
 #include "model/jinja/limits.h"
+#include "model/tokenizer/tool_template.h"
 
 namespace lamina::jinja {
 namespace {
@@ -44,6 +45,19 @@ TEST(JinjaTemplateTest, NamesTheStatementThatIsNotSupported) {
   }
   ExpectError("{% for x in y recursive %}{% endfor %}", absl::StatusCode::kUnimplemented,
               "recursive");
+}
+
+TEST(JinjaTemplateTest, ATemplateForToolsRendersAsItWouldAlone) {
+  const std::string plain =
+      "  {% macro say(x) %}[{{ x }}]{% endmacro %}\n {{ say('plain') }} {% set y = 1 %}\n\n";
+  const std::string tool_use =
+      "\n{% macro say(x) %}<{{ x }}>{% endmacro %}  {{ say(tools[0]) }}\n  {#- c #} \n";
+  const std::string both = model::WithToolTemplate(plain, tool_use);
+
+  EXPECT_EQ(*Render(both, R"({"tools": null})"), *Render(plain));
+  EXPECT_EQ(*Render(both), *Render(plain));
+  EXPECT_EQ(*Render(both, R"({"tools": ["t"]})"), *Render(tool_use, R"({"tools": ["t"]})"));
+  EXPECT_EQ(model::WithToolTemplate(plain, ""), plain);
 }
 
 TEST(JinjaTemplateTest, ALoopThatKeepsItselfIsLetGoInTheEnd) {

@@ -58,6 +58,17 @@ TEST(GgufTokenizerTest, EncodesByteLevelBpe) {
   EXPECT_EQ((*tokenizer)->Find("nothing"), -1);
 }
 
+TEST(GgufTokenizerTest, ATemplateForToolsIsPartOfTheOne) {
+  GgufWriter writer = GoodBpe();
+  writer.AddString("tokenizer.chat_template", "{{ x }}");
+  writer.AddString("tokenizer.chat_template.tool_use", "{{ y }}");
+  const auto tokenizer = Load(writer);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+
+  EXPECT_EQ((*tokenizer)->chat_template(),
+            "{% if tools %}\n{{ y }}{%+ else %}\n{{ x }}{%+ endif %}");
+}
+
 // Phi-3's files call the end of a turn a token of the user's.
 TEST(GgufTokenizerTest, WhatIsNamedAsTheEndOfATurnEndsWhateverItsType) {
   for (const int32_t type : {1, 4}) {
@@ -172,6 +183,28 @@ TEST(GgufTokenizerTest, EncodesSentencePieceByScore) {
   EXPECT_THAT(*(*tokenizer)->Encode("aa", {.add_special = false}), ElementsAre(4, 3));
   EXPECT_EQ(*(*tokenizer)->Decode({1, 4, 4}, true), "a a");
   EXPECT_EQ(*(*tokenizer)->Decode({1, 4, 4}, false), "<s> a a");
+}
+
+// transformers' files of Phi-3 say so of each token; GGUF has no place for it.
+TEST(GgufTokenizerTest, Phi3sSpecialTokensTakeTheWhiteSpaceBehindThem) {
+  const auto encode = [](const std::string& architecture, int32_t type) {
+    GgufWriter writer;
+    writer.AddString("general.architecture", architecture);
+    writer.AddString("tokenizer.ggml.model", "llama");
+    writer.AddStrings("tokenizer.ggml.tokens",
+                      {"<unk>", "<s>", "\u2581", "\u2581!", "!", "<|user|>", "<|endoftext|>"});
+    writer.AddFloats("tokenizer.ggml.scores", {0, 0, -2, -1, -3, 0, 0});
+    writer.AddInts("tokenizer.ggml.token_type", {2, 3, 1, 1, 1, type, 3});
+    writer.AddUint("tokenizer.ggml.bos_token_id", 1);
+    const auto tokenizer = Load(writer);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return *(*tokenizer)->Encode("<s> !<|user|>\n !<|endoftext|> !", {.add_special = false});
+  };
+
+  for (const int32_t type : {3, 4}) {
+    EXPECT_THAT(encode("phi3", type), ElementsAre(1, 2, 3, 5, 3, 6, 2, 3)) << type;
+  }
+  EXPECT_THAT(encode("llama", 3), ElementsAre(1, 2, 3, 5, 2, 0, 3, 6, 2, 3));
 }
 
 TEST(GgufTokenizerTest, LeavesTheLeadingSpaceOutWhenToldTo) {

@@ -84,6 +84,50 @@ TEST_F(HuggingFaceTokenizerTest, PrefersTheTemplateFileAndTheModelsIdsAsLastReso
   EXPECT_EQ((*tokenizer)->eos(), -1) << "99 is outside the vocabulary";
 }
 
+TEST_F(HuggingFaceTokenizerTest, ATemplateForToolsIsPartOfTheOne) {
+  Write("tokenizer.json", kTokenizer);
+  Write("tokenizer_config.json", R"({"chat_template": [
+      {"name": "default", "template": "D\n"}, {"name": "tool_use", "template": "T\r\n"}]})");
+  EXPECT_EQ((*Load())->chat_template(), "{% if tools %}\nT{%+ else %}\nD{%+ endif %}");
+
+  Write("chat_template.jinja", "file");
+  std::filesystem::create_directories(directory_ + "/additional_chat_templates");
+  Write("additional_chat_templates/tool_use.jinja", "tools' file");
+  EXPECT_EQ((*Load())->chat_template(), "{% if tools %}\ntools' file{%+ else %}\nfile{%+ endif %}");
+}
+
+// DeepSeek-R1-Distill-Qwen has such files: its post-processor puts nothing before a text.
+TEST_F(HuggingFaceTokenizerTest, ClassesOfLlamaPutEndsAsTheirSettingsSay) {
+  const auto encode = [this](const std::string& settings, const std::string& processor = "null",
+                             const std::string& bos = "\"a\"") {
+    Write("tokenizer.json",
+          absl::StrReplaceAll(kTokenizer, {{"\"post_processor\": null",
+                                            absl::StrCat("\"post_processor\": ", processor)}}));
+    Write("tokenizer_config.json",
+          absl::StrCat(R"({"eos_token": "<e>", "bos_token": )", bos, ", ", settings, "}"));
+    const auto tokenizer = Load();
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return *(*tokenizer)->Encode("ab", {});
+  };
+  const std::string around = R"({"type": "BertProcessing", "cls": ["b", 1], "sep": ["b", 1]})";
+
+  for (const std::string name : {"LlamaTokenizerFast", "CodeLlamaTokenizer", "GemmaTokenizer"}) {
+    const std::string of = absl::StrCat(R"("tokenizer_class": ")", name, "\"");
+    EXPECT_THAT(encode(of + R"(, "add_bos_token": true)"), ElementsAre(0, 2)) << name;
+    EXPECT_THAT(encode(of + R"(, "add_bos_token": true, "add_eos_token": true)"),
+                ElementsAre(0, 2, 3));
+    EXPECT_THAT(encode(of + R"(, "add_bos_token": false, "add_eos_token": false)", around),
+                ElementsAre(2));
+    EXPECT_THAT(encode(of, around), ElementsAre(1, 2, 1)) << "which say nothing";
+  }
+  EXPECT_THAT(encode(R"("tokenizer_class": "Qwen2Tokenizer", "add_bos_token": true)"),
+              ElementsAre(2));
+  EXPECT_THAT(
+      encode(R"("tokenizer_class": "LlamaTokenizer", "add_bos_token": true)", "null", "null"),
+      ElementsAre(2))
+      << "there is none";
+}
+
 TEST_F(HuggingFaceTokenizerTest, SaysWhatIsMissing) {
   const absl::Status status = Load().status();
 
