@@ -92,8 +92,8 @@ absl::Status Membership::Join(const std::string& name, bool is_memory) {
                                    " times or more soon after it came, before a step was done"));
     return absl::OkStatus();
   }
-  // A stage whose replica is not whole changes nothing. Before the first epoch all are waited for.
-  changed_ = changed_ || !formed_once_ || TakesPart(*member);
+  // Before the first epoch all are waited for.
+  changed_ = changed_ || !formed_once_ || Adds(*member);
   return absl::OkStatus();
 }
 
@@ -160,10 +160,16 @@ void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Stat
   // Later it may fail through a peer of whose end nobody knows yet.
   limits_.NoteFault(epoch, now_);
   Member* blamed = FindIn(nodes_, peer);
+  // Of two nodes that blame each other either may be heard first. If one is on trial, and nothing
+  // serves without it, while the other can go, there is a cluster to try it in.
   if (blamed != nullptr && retries_.OnTrial(peer)) {
-    SetAside(*blamed, absl::StrCat("blamed by ", name, ": ", status.message()));
+    if (CanGo(Suspects(), name) && !CanGo(Suspects(), peer)) {
+      SetAside(*member, absl::StrCat("blames ", peer,
+                                     ", without which nothing can serve: ", status.message()));
+    } else {
+      SetAside(*blamed, absl::StrCat("blamed by ", name, ": ", status.message()));
+    }
   } else if (retries_.OnTrial(name)) {
-    // Without it nothing serves, and without the one it blames there is a cluster to try it in.
     if (CanGo(Suspects(), peer) && !CanGo(Suspects(), name)) {
       SetAside(*blamed, absl::StrCat("blamed by ", name, ": ", status.message()));
     } else {
@@ -226,7 +232,11 @@ bool Membership::Tick(Nanos now) {
     if (member != nullptr && member->state == MemberState::kFailed) {
       member->state = MemberState::kJoined;
       member->problem.clear();
-      changed_ = again = true;
+      // It comes anew: what it does from now on says whether it comes and goes.
+      member->joined = now_;
+      member->joined_in = epoch_;
+      again = true;
+      changed_ = changed_ || Adds(*member);
     } else if (name == kCluster && phase_ == MembershipPhase::kWaiting) {
       changed_ = again = true;
     }
@@ -259,6 +269,12 @@ bool Membership::StartAnew() {
 
 bool Membership::TakesPart(const Member& node) const {
   return IsWhole(nodes_, node) && !(node.is_memory && local_);
+}
+
+// A stage whose replica is not whole adds nothing. While the cluster waits, nobody knows where the
+// next epoch has its KV.
+bool Membership::Adds(const Member& node) const {
+  return phase_ == MembershipPhase::kWaiting ? IsWhole(nodes_, node) : TakesPart(node);
 }
 
 bool Membership::CanForm() const {

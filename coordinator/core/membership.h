@@ -48,7 +48,7 @@ struct Member {
   MemberState state = MemberState::kAbsent;
   std::string region = {};   // Descriptor, from kPrepared on.
   std::string problem = {};  // Why it is kFailed.
-  // When it joined, and the epoch that was then.
+  // When it joined, or was tried again, and the epoch that was then.
   Nanos joined = 0;
   uint64_t joined_in = 0;
 };
@@ -139,6 +139,8 @@ class Membership {
   bool AllMembers(MemberState least) const;
   // Whether it is there, with all of its replica, and has a part in epochs as this one is.
   bool TakesPart(const Member& node) const;
+  // Whether an epoch with this node, which has just come, is another one than without.
+  bool Adds(const Member& node) const;
   // Acts on too many faults since epoch `since`, the last of which said `message`.
   void Judge(uint64_t since, absl::string_view message);
   void SetAside(Member& node, absl::string_view problem);

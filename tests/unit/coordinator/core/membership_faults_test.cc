@@ -238,6 +238,50 @@ TEST_F(FaultsTest, TheOnlyComputeNodeOnTrialStaysWhereAMemoryNodeCanGo) {
   EXPECT_EQ(members_.phase(), MembershipPhase::kWaiting);
 }
 
+// Here the memory node is heard first.
+TEST_F(FaultsTest, TheOnlyComputeNodeOnTrialStaysWhereTheMemoryNodeThatBlamesItCanGo) {
+  Serve();
+  members_.Tick(Seconds(1));
+  for (uint32_t i = 0; i < kMost; ++i) {
+    ConnectAndFail({"c0", "m0", "m1"}, {}, {{i % 2 == 0 ? "m0" : "m1", "c0"}});
+  }
+  EXPECT_EQ(members_.phase(), MembershipPhase::kWaiting);
+  EXPECT_TRUE(members_.Tick(Seconds(11)));
+
+  ConnectAndFail({"c0", "m0", "m1"}, {"m0"}, {{"m1", "c0"}});
+
+  EXPECT_THAT(Left(), ElementsAre("c0", "m0"));
+  EXPECT_THAT(members_.Describe(), HasSubstr("m1 failed: blames c0, without which nothing can "
+                                             "serve: broken (tried again after 10 s)"));
+  // The other one says the same, and nothing serves without it, either.
+  ConnectAndFail({"c0", "m0"}, {}, {{"m0", "c0"}});
+  EXPECT_EQ(members_.phase(), MembershipPhase::kWaiting);
+  EXPECT_THAT(members_.Describe(), HasSubstr("c0 failed: blamed by m0: broken"));
+}
+
+TEST_F(FaultsTest, ANodeThatIsTriedAgainAndHasNoPartBeginsNoEpoch) {
+  members_ = Membership({{.name = "c0", .replica = "r0"},
+                         {.name = "c1", .replica = "r0"},
+                         {.name = "c2"},
+                         {.name = "m0", .is_memory = true}});
+  for (const char* name : {"c0", "c1", "c2"}) {
+    EXPECT_TRUE(members_.Join(name, false).ok());
+  }
+  EXPECT_TRUE(members_.Join("m0", true).ok());
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  members_.Fault("c1", 1, kBroken, "c1");
+  ServeAgain({"c2", "m0"});
+  members_.Leave("c0");
+
+  EXPECT_TRUE(members_.Tick(RetryTimes::kFirst));
+
+  EXPECT_THAT(Actions(), ElementsAre());
+  EXPECT_EQ(members_.phase(), MembershipPhase::kServing);
+  EXPECT_TRUE(members_.IsThere("c1"));
+  EXPECT_TRUE(members_.Join("c0", false).ok());
+  ServeAgain({"c0", "c1", "c2", "m0"});
+}
+
 TEST_F(FaultsTest, ANodeThatCannotPrepareIsTriedAgain) {
   JoinAll();
   Actions();
@@ -264,7 +308,7 @@ TEST_F(FaultsTest, ANodeThatComesAndGoesIsHeldBackForLongerEachTime) {
   // It had served when it left first, so that one more is forgiven.
   members_.Tick(now);
   Nanos pause = RetryTimes::kFirst;
-  for (int i = 0; i < 3; ++i, pause *= 2) {
+  for (int i = 0; i < 7; ++i, pause = std::min(2 * pause, RetryTimes::kMost)) {
     members_.Leave("m1");
     ServeAgain({"c0", "m0"});
     members_.NoteProgress();

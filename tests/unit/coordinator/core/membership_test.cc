@@ -164,6 +164,20 @@ TEST_F(AutoMembershipTest, MemoryNodesWithoutAPartComeAndGoUnnoticed) {
   EXPECT_EQ(members_.phase(), MembershipPhase::kWaiting);
 }
 
+// KV may be elsewhere then.
+TEST_F(AutoMembershipTest, AMemoryNodeThatComesEndsTheWaitOfAClusterThatCouldNotServe) {
+  JoinAll();
+  EXPECT_THAT(Actions(), ElementsAre(MembershipAction::kConfigure));
+  members_.KeepKvOnCompute(true);
+  members_.CannotServe("no room");
+  members_.Leave("m0");
+  EXPECT_THAT(Actions(), ElementsAre());
+
+  EXPECT_TRUE(members_.Join("m0", true).ok());
+
+  ServeWithKvOnCompute(false);
+}
+
 TEST_F(AutoMembershipTest, WithoutMemoryNodesTheComputeNodeCanGoOn) {
   JoinAll();
   ServeWithKvOnCompute(false);
