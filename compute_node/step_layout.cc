@@ -67,6 +67,15 @@ absl::Status Layouter::Run() {
   return absl::OkStatus();
 }
 
+// What lies in order already is only looked at: sorting takes memory, and looks rows up for each
+// comparison.
+template <typename Range, typename Before>
+void SortIfNeeded(Range& range, const Before& before) {
+  if (!std::is_sorted(range.begin(), range.end(), before)) {
+    std::stable_sort(range.begin(), range.end(), before);
+  }
+}
+
 // By path, and decode rows by memory node; with spans, which may lie on several nodes, in the
 // plan's order.
 void Layouter::Sort() {
@@ -75,13 +84,12 @@ void Layouter::Sort() {
     const uint32_t node = sequence == nullptr || BySpan(config_) ? 0 : sequence->join.memory_node;
     return std::pair(PathOfSequence(row.sequence), node);
   };
-  std::stable_sort(
-      lane_.plan.rows.begin(), lane_.plan.rows.end(),
-      [&](const plan::DecodeRow& a, const plan::DecodeRow& b) { return rank_of(a) < rank_of(b); });
-  std::stable_sort(lane_.plan.chunks.begin(), lane_.plan.chunks.end(),
-                   [this](const plan::PrefillChunk& a, const plan::PrefillChunk& b) {
-                     return PathOfSequence(a.sequence) < PathOfSequence(b.sequence);
-                   });
+  SortIfNeeded(lane_.plan.rows, [&](const plan::DecodeRow& a, const plan::DecodeRow& b) {
+    return rank_of(a) < rank_of(b);
+  });
+  SortIfNeeded(lane_.plan.chunks, [this](const plan::PrefillChunk& a, const plan::PrefillChunk& b) {
+    return PathOfSequence(a.sequence) < PathOfSequence(b.sequence);
+  });
 }
 
 absl::StatusOr<PathRows*> Layouter::PathFor(const Sequence& sequence) {
