@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -21,6 +20,7 @@
 #include "common/name_lookup.h"
 #include "common/port_range.h"
 #include "common/status_macros.h"
+#include "config/model_name.h"
 #include "control/keepalive_service.h"
 #include "control/tls_service.h"
 #include "coordinator/cluster_options.h"
@@ -86,7 +86,7 @@ std::string StatusLine(const coordinator::EngineStatus& status) {
 absl::StatusOr<coordinator::ChatAdvice> AdviceOf(const ClusterConfig& config) {
   coordinator::ChatAdvice advice{.names = config.gateway.model_names};
   if (advice.names.empty()) {
-    advice.names.push_back(std::filesystem::path(config.model).stem().string());
+    advice.names.push_back(ModelNameOf(config.model));
   }
   if (!config.chat_template.empty()) {
     LAMINA_ASSIGN_OR_RETURN(advice.chat_template, model::ReadChatTemplate(config.chat_template));

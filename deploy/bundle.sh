@@ -101,7 +101,7 @@ fi
 # Where `lamina plan` looks for catalogues: in share/ next to libexec/.
 mkdir -p "$out/share/catalogues"
 cp "$REPO"/cost/catalogues/*.yaml "$out/share/catalogues/"
-for part in cluster.sh lib.sh hosts clusters systemd slurm kubernetes; do
+for part in cluster.sh lib.sh hosts clusters systemd slurm kubernetes monitoring; do
   cp -r "$REPO/deploy/$part" "$out/deploy/"
 done
 cp -r "$REPO/docs" "$out/"

@@ -8,7 +8,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "common/log.h"
 #include "common/name_lookup.h"
 #include "common/status_macros.h"
+#include "config/model_name.h"
 #include "daemon/daemon.h"
 #include "gateway/api_keys.h"
 #include "gateway/backend_service.h"
@@ -58,7 +58,7 @@ absl::StatusOr<gateway::RouterOptions> RouterOptionsOf(const ClusterConfig& conf
                                               .reasoning_parser = config.gateway.reasoning_parser},
                                     .limits = {.choices_max = config.gateway.choices_max}};
   if (options.model_names.empty()) {
-    options.model_names.push_back(std::filesystem::path(config.model).stem().string());
+    options.model_names.push_back(ModelNameOf(config.model));
   }
   if (!config.gateway.api_keys_file.empty()) {
     LAMINA_ASSIGN_OR_RETURN(options.keys, gateway::ApiKeys::Load(config.gateway.api_keys_file));

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/cli/command.h"
+#include "client/cli/other_host.h"
 #include "client/doctor/gpu_checks.h"
 #include "client/doctor/host_checks.h"
 #include "client/doctor/interfaces.h"
@@ -143,8 +144,11 @@ int Serve(const Invocation& invocation, const DoctorFlags& flags,
   if (!server.ok()) {
     return Fail(server.status());
   }
-  std::printf("serving at %s; on the other host: lamina doctor --peer %s\n",
-              (*server)->address().c_str(), (*server)->address().c_str());
+  // cluster.sh reads the first half.
+  std::printf("serving at %s; on the other host: lamina doctor --peer %s%s\n",
+              (*server)->address().c_str(),
+              ListenerSeenFromElsewhere((*server)->address(), ThisHostsName()).c_str(),
+              TokenFlag(TokenFile(flags, cluster)).c_str());
   std::fflush(stdout);
   std::binary_semaphore interrupted(0);
   const Interrupts::Scoped handler(*invocation.interrupts,

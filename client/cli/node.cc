@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
+#include "client/cli/other_host.h"
 #include "client/member_change.h"
 #include "common/cluster_secret.h"
 #include "common/host_port.h"
@@ -89,7 +90,7 @@ std::string NextSteps(const NodeFlags& flags, const std::string& server) {
       "Add this line under memory: of the cluster file, and start the node with it on its host:\n"
       "  ",
       FileLine(flags), "\n  lamina-memory --cluster FILE --name ", flags.name, " --coordinator ",
-      server,
+      ServerSeenFrom(flags.host, ThisHostsName(), server), TokenFlag(flags.cluster_token_file),
       "\nThe coordinator forgets this when it restarts: give its own cluster file the line before, "
       "or it refuses the node then.\n");
 }

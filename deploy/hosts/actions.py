@@ -50,10 +50,15 @@ def _nodes_gone(before, after):
     return nodes.keys() - nodes_after.keys() if same else None
 
 
+def _running(cluster):
+    """Names of the daemons that live, on all hosts that answer."""
+    pids, _ = on_all(cluster.hosts(), lambda host: host.pids())
+    return {name for known in pids.values() for name, pid in known.items() if pid is not None}
+
+
 def _check_change(cluster, before):
     """Refuses another cluster file than the one before while the cluster runs, unless only memory nodes came or went."""
-    pids, _ = on_all(cluster.hosts(), lambda host: host.pids())
-    running = {name for known in pids.values() for name, pid in known.items() if pid is not None}
+    running = _running(cluster)
     if not running:
         (cluster.state / "address").unlink(missing_ok=True)
         return
@@ -92,9 +97,7 @@ def _need_gateway(cluster):
     daemon = cluster.file.daemon("gateway")
     if daemon is None:
         return
-    program = cluster.settings.bin / "lamina-gateway"
-    if not os.access(program, os.X_OK):
-        raise Failure(f"{program} is not there; build it with deploy/build.sh")
+    config.need_program(cluster.settings, "lamina-gateway")
     if cluster.pid(daemon) is None:
         check_port(daemon.address, "gateway")
 
@@ -174,6 +177,10 @@ def up(settings):
     except Interrupted:
         say("interrupted; stopping what was started")
         cluster.undo()
+        raise
+    except OSError:
+        if not settings.keep_going:
+            cluster.undo()
         raise
 
 
@@ -284,9 +291,16 @@ def restart(settings):
     cluster.load()
     if not settings.node:
         raise Usage("restart wants the name of a daemon")
+    running = _running(cluster)
+    if not running:
+        raise Failure(f"the cluster is down, and {settings.node} alone would serve nobody; start all of it: "
+                      f"{own_command('up', settings=settings)}")
     daemon = next((d for d, _ in cluster.daemons() if d.name == settings.node), None)
     if daemon is None:
         raise Failure(f"no daemon is called '{settings.node}'; there are: {' '.join(d.name for d, _ in cluster.daemons())}")
+    if daemon.role != "coordinator" and ("coordinator" not in running or not cluster.kept_address()):
+        raise Failure(f"the coordinator does not run, and {daemon.name} would wait for it; first: "
+                      f"{own_command('restart', 'coordinator', settings=settings)}")
     host = cluster.host_of(daemon)
     for line in host.stop([daemon.name], settings.grace):
         say(line)

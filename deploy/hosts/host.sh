@@ -39,7 +39,8 @@ start() {
   rm -f "$state/$name.ready"
   [ ! -f "$state/$name.log" ] || mv "$state/$name.log" "$state/$name.log.previous"
   # A session of its own: neither Ctrl-C at a terminal nor the end of ssh must reach it.
-  nohup setsid "$@" < /dev/null > "$state/$name.log" 2>&1 &
+  # Appending, so that a log that is rotated by copytruncate begins anew.
+  nohup setsid "$@" < /dev/null >> "$state/$name.log" 2>&1 &
   pid=$!
   echo "$pid" > "$state/$name.pid"
   # Until it has become the daemon, its command line is this script's and pid_of would not know it.

@@ -26,7 +26,8 @@ log, and stops what it started; so does Ctrl-C. A cluster that serves without so
 starts only what is not running, so it also mends.
 `up` also draws the secret of the cluster's members, a file of mode 0600, unless it is there: the
 cluster file's cluster_token_file, else cluster.token in the state folder.
-`restart` returns when the cluster serves with that daemon, whatever else is missing.
+`restart` returns when the cluster serves with that daemon, whatever else is missing. It starts nothing
+in a cluster that is down.
 
 Nodes whose `host` is another one are started there by your own ssh: it must log in without asking
 (`ssh HOST true`). Programs, model and settings go to ~/.lamina there, each version once.
@@ -39,8 +40,10 @@ examples:
   deploy/cluster.sh restart c0
 """
 
+import os
 import signal
 import sys
+from pathlib import Path
 
 import actions
 import certificates
@@ -101,6 +104,17 @@ def _interrupt(number, _frame):
     raise Interrupted(128 + number)
 
 
+def _reason(error, state):
+    """What the system refused; of the state folder with what to do."""
+    if error.filename is None:
+        return str(error)
+    words = f"{error.filename}: {error.strerror}"
+    path = Path(os.path.realpath(str(error.filename)))
+    if path == state or state in path.parents or path in state.parents:
+        words += f"; pid files and logs go to {state}: let this user write there, or name another folder, --state DIR"
+    return words
+
+
 def main():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -115,6 +129,9 @@ def main():
         return 2
     except Failure as error:
         complain(error)
+        return 1
+    except OSError as error:
+        complain(_reason(error, settings.state))
         return 1
     except Interrupted as signalled:
         return signalled.status

@@ -68,6 +68,7 @@ class ClusterFile:
     """The effective cluster file. `lamina config` does the reading."""
 
     def __init__(self, settings, path, overrides=()):
+        need_program(settings, "lamina")
         words = [str(settings.bin / "lamina"), "config", "--json", "--cluster", str(path)]
         for override in overrides:
             words += ["--set", override]
@@ -126,10 +127,23 @@ def is_this_host(host):
     return False
 
 
+def need_program(settings, program):
+    if not os.access(settings.bin / program, os.X_OK):
+        raise Failure(f"{settings.bin / program} is not there; build it with deploy/build.sh, or say --bin DIR")
+
+
 def need_programs(settings):
     for program in ("lamina", "lamina-coordinator", "lamina-compute", "lamina-memory"):
-        if not os.access(settings.bin / program, os.X_OK):
-            raise Failure(f"{settings.bin / program} is not there; build it with deploy/build.sh")
+        need_program(settings, program)
+
+
+def _check_ssh(command):
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise Usage(f"--ssh or LAMINA_SSH is no command line: {command} ({error})") from None
+    if not words:
+        raise Usage("--ssh or LAMINA_SSH is empty; leave it out for the first ssh on the path")
 
 
 def check_action(settings, actions):
@@ -140,6 +154,7 @@ def check_action(settings, actions):
     if settings.node and settings.action not in ("logs", "restart"):
         raise Usage(f"{settings.action} is of the whole cluster and takes no NAME, here '{settings.node}'; only logs "
                     "and restart do")
+    _check_ssh(settings.ssh)
     if settings.action == "restart" and settings.overrides:
         raise Usage("restart takes no --set: a daemon comes back with the settings of the cluster; for others: down, "
                     "then up --set")

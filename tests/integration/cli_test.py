@@ -13,7 +13,7 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import BIN, MODEL, REPO, cluster_file, require_model, run
+from harness import BIN, MODEL, REPO, cluster_file, require_model, run, write_token
 
 COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "explain", "top", "node", "trace", "bench", "batch",
             "split", "inspect", "config", "plan", "simulate", "calibrate", "doctor", "version", "completion", "help"]
@@ -186,6 +186,20 @@ class UsageTest(unittest.TestCase):
                 process.send_signal(signal.SIGINT)
                 process.communicate(timeout=30)
                 self.assertEqual(process.returncode, 130, arguments)
+
+
+class DoctorTest(unittest.TestCase):
+    def test_one_that_serves_at_all_addresses_says_what_another_host_takes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            token = write_token(f"{folder}/cluster.token", "the-secret-of-both-doctors")
+            process = subprocess.Popen([str(BIN / "lamina"), "doctor", "--serve", "0.0.0.0:0", "--cluster-token-file", token],
+                                       stdout=subprocess.PIPE, text=True)
+            self.addCleanup(process.stdout.close)
+            self.addCleanup(process.wait)
+            self.addCleanup(process.kill)
+            line = process.stdout.readline()
+        host = re.escape(socket.gethostname())
+        self.assertRegex(line, rf"^serving at 0\.0\.0\.0:(\d+); .* --peer {host}:\1 --cluster-token-file {re.escape(token)}$")
 
 
 class DaemonTest(unittest.TestCase):

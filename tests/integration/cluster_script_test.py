@@ -468,6 +468,51 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertEqual(status.returncode, 0, status.stderr)
         self.assertIn(f"m1           pid {self.pids()['m1']}", status.stdout)
 
+    def test_what_the_system_refuses_is_said_with_what_to_do(self):
+        def fails(*arguments, says, status=1, **keys):
+            result = self.script(*arguments, **keys)
+            self.assertEqual(result.returncode, status, result.stderr)
+            self.assertIn(says, result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
+
+        nowhere = self.directory / "nowhere"
+        self.assertEqual(self.script("up").returncode, 0)
+        for action in (["up"], ["status"], ["logs"], ["restart", "m0"], ["doctor"]):
+            fails(*action, says=f"{nowhere}/lamina is not there; build it", binaries=nowhere)
+        self.assertEqual(self.script("down").returncode, 0)
+
+        fails("up", says=f"Not a directory; pid files and logs go to {self.model}: let this user write there", state=self.model)
+        fails("status", "--ssh", "ssh -F 'my", says="--ssh or LAMINA_SSH is no command line: ssh -F 'my (No closing quotation)", status=2)
+        fails("status", "--ssh", " ", says="--ssh or LAMINA_SSH is empty", status=2)
+
+    def test_nothing_is_restarted_in_a_cluster_that_is_down(self):
+        self.assertEqual(self.script("up").returncode, 0)
+        before = self.pids()
+        os.kill(before["coordinator"], signal.SIGKILL)
+        orphan = self.script("restart", "m0", "--wait", "1")
+        self.assertEqual(orphan.returncode, 1)
+        self.assertRegex(orphan.stderr, "the coordinator does not run, .*restart coordinator --cluster")
+        self.assertTrue(self.lives(before["m0"]), "it is left as it is")
+        self.assertEqual(self.script("restart", "coordinator").returncode, 0)
+
+        self.assertEqual(self.script("down").returncode, 0)
+        for name in ("m0", "coordinator"):
+            down = self.script("restart", name, "--wait", "1")
+            self.assertEqual(down.returncode, 1)
+            self.assertRegex(down.stderr, "the cluster is down, .*cluster.sh up --cluster")
+        self.assertEqual(self.pids(), {})
+
+    def test_a_log_may_be_cut_while_its_daemon_writes(self):
+        self.assertEqual(self.script("up").returncode, 0)
+        log = self.state / "m0.log"
+        end = time.monotonic() + 60
+        while log.read_text() != "m0 begins\n":
+            self.assertLess(time.monotonic(), end, log.read_text())
+            time.sleep(0.05)
+        os.truncate(log, 0)
+        self.assertEqual(self.script("down").returncode, 0)
+        self.assertEqual(log.read_text(), "m0 ends\n")
+
     def test_wrong_usage_exits_with_2(self):
         for arguments in ([], ["upp"], ["up", "--sett", "x"], ["up", "--wait", "soon"],
                           ["restart"], ["up", "m0"], ["down", "m0"], ["status", "m0"],

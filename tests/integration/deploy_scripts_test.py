@@ -218,7 +218,7 @@ class DeployScriptsTest(unittest.TestCase):
         for name in ("lib/lamina-sentencepiece.so", "bin/lamina-gateway", "bin/lamina", "BUNDLE", "run",
                      "deploy/gpu_check.sh", "deploy/gpu_tests.py", "deploy/gpu_serve.py",
                      "deploy/gpu_calibration.py", "deploy/gpu_torch.py", "models/small.gguf", "deploy/slurm/lamina.sbatch",
-                     "deploy/systemd/lamina-memory@.service", "deploy/kubernetes/base/kustomization.yaml", "docs/clusters.md"):
+                     "deploy/systemd/lamina-memory@.service", "deploy/kubernetes/base/kustomization.yaml", "deploy/monitoring/alerts.yml", "docs/clusters.md"):
             self.assertTrue((out / name).exists(), name)
         # The one of preset release knows no CUDA.
         self.assertFalse((out / "bin/lamina-memory").exists())

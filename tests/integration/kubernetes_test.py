@@ -131,7 +131,7 @@ class ManifestTest(unittest.TestCase):
 
     def test_overlays_ask_for_their_devices(self):
         asked = {overlay: [pod["containers"][0]["resources"]["limits"] for _, pod in pods_of(render(overlay))] for overlay in OVERLAYS}
-        self.assertEqual(sum("hugepages-2Mi" in limits for limits in asked["cpu"]), 3)
+        self.assertEqual({resource for limits in asked["cpu"] for resource in limits}, {"memory"}, "what nothing uses is not asked for")
         self.assertEqual(sum("nvidia.com/gpu" in limits for limits in asked["gpu"]), 1)
         self.assertEqual(sum("rdma/hca_shared_devices_a" in limits for limits in asked["rdma"]), 3)
 
@@ -169,10 +169,27 @@ class ManifestTest(unittest.TestCase):
                 self.assertIn(endpoint["port"], [port["name"] for port in service["spec"]["ports"]])
                 key = endpoint.get("authorization", {}).get("credentials")
                 if service["metadata"]["name"] == "lamina-gateway":
+                    [rule] = endpoint["metricRelabelings"]
+                    self.assertEqual((rule["action"], rule["sourceLabels"]), ("drop", ["__name__"]))
+                    self.assertTrue(re.fullmatch(rule["regex"], "vllm:num_requests_running"))
+                    self.assertFalse(re.fullmatch(rule["regex"], "lamina_gateway_streams"))
                     self.assertEqual(key, {"name": "lamina-api-keys", "key": "api_keys"})
                     self.assertIn({"secret": {"name": key["name"]}}, secrets)
                 else:
                     self.assertIsNone(key, service["metadata"])
+                    self.assertNotIn("metricRelabelings", endpoint, "the coordinator's are those that stay")
+
+    def test_alerts_know_the_jobs_of_both_ways_to_scrape(self):
+        import yaml
+        monitoring = harness.REPO / "deploy/monitoring"
+        rules = yaml.safe_load((monitoring / "alerts.yml").read_text())["groups"][0]["rules"]
+        jobs = re.search(r'up\{job=~"(.+?)"\}', next(rule["expr"] for rule in rules if rule["alert"] == "LaminaDaemonDown"))[1]
+        scraped = {config["job_name"] for config in yaml.safe_load((monitoring / "prometheus.yml").read_text())["scrape_configs"]}
+        # The operator of Prometheus calls a job by its service.
+        scraped |= {document["metadata"]["name"] for document in render("cpu") if document["kind"] == "Service"}
+        self.assertGreater(len(scraped), 4)
+        for job in scraped:
+            self.assertTrue(re.fullmatch(jobs, job), job)
 
     def test_nobody_may_more_than_it_needs(self):
         for overlay in OVERLAYS:

@@ -81,7 +81,9 @@ class NodeCommandTest(unittest.TestCase):
             wanted = self.tokens_of(cluster, self.start_requests(cluster))
 
             running = self.start_requests(cluster)
-            self.assertIn("- {name: m2, host: localhost, capacity: 64MiB}", self.changes(cluster, "add", "m2", "--capacity", "64MiB"))
+            advice = self.changes(cluster, "add", "m2", "--capacity", "64MiB")
+            self.assertIn("- {name: m2, host: localhost, capacity: 64MiB}", advice)
+            self.assertIn(f"--name m2 --coordinator {cluster.server} --cluster-token-file {cluster.token_file}\n", advice)
             cluster.await_true(lambda: cluster.status()["state"] == "serving; without m2", "the cluster to know of m2")
             self.start_added(cluster, "m2")
             cluster.await_state("serving")
@@ -119,7 +121,8 @@ class NodeCommandTest(unittest.TestCase):
         cluster.start("m0")
         self.assertEqual(cluster.processes["m0"].wait(WAIT_SECONDS), 1)
         self.assertIn("m0 was drained; `lamina node add m0` lets it join again", cluster.log("m0"))
-        self.changes(cluster, "add", "m0")
+        port = cluster.server.rpartition(":")[2]
+        self.assertIn(f"--name m0 --coordinator HOST_OF_THE_COORDINATOR:{port} ", self.changes(cluster, "add", "m0", "--host", "b.example"))
         cluster.start("m0")
         cluster.await_state("serving")
 
