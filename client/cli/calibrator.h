@@ -23,7 +23,7 @@
 namespace lamina::cli {
 
 struct CalibratorOptions {
-  absl::Duration measured = absl::Seconds(3);        // Of each load.
+  absl::Duration measured = absl::Seconds(3);        // What each load is measured for.
   absl::Duration settle = absl::Milliseconds(1500);  // Counters come twice a second.
   // Until all rows of a load decode.
   absl::Duration first_tokens_max = absl::Seconds(120);
