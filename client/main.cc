@@ -39,6 +39,7 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddStatusCommand(app, invocation);
   AddExplainCommand(app, invocation);
   AddTopCommand(app, invocation);
+  AddCancelCommand(app, invocation);
   AddNodeCommand(app, invocation);
   AddTraceCommand(app, invocation);
   AddBenchCommand(app, invocation);

@@ -35,6 +35,12 @@ std::string WithPort(absl::string_view address, int port) {
   return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
 }
 
+std::string ReachedFromHere(absl::string_view address) {
+  const std::optional<HostPort> parsed = ParseHostPort(address);
+  const bool everywhere = parsed.has_value() && (parsed->host == "0.0.0.0" || parsed->host == "::");
+  return everywhere ? absl::StrCat("127.0.0.1:", parsed->port) : std::string(address);
+}
+
 bool IsLoopback(absl::string_view host) {
   const bool digits = std::all_of(host.begin(), host.end(),
                                   [](char c) { return absl::ascii_isdigit(c) || c == '.'; });

@@ -24,6 +24,10 @@ std::optional<HostPort> ParseHostPort(absl::string_view address);
 // `address` with another port; of one that is no host:port, the whole with it behind.
 std::string WithPort(absl::string_view address, int port);
 
+// Where a process of this host reaches who listens at `address`: 0.0.0.0 and [::], which are all
+// addresses of both families, become 127.0.0.1.
+std::string ReachedFromHere(absl::string_view address);
+
 // Whether only processes of this host reach `host`, without brackets, by that name or address:
 // localhost, 127.0.0.0/8 and ::1. Names are not looked up.
 bool IsLoopback(absl::string_view host);

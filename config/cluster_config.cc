@@ -478,6 +478,11 @@ std::string ClusterConfig::VerbsUriBetweenHosts() const {
                    ports);
 }
 
+std::string ClusterConfig::CoordinatorAddress() const {
+  return ReachedFromHere(coordinator_advertise.empty() ? coordinator_listen
+                                                       : coordinator_advertise);
+}
+
 std::string ClusterConfig::UcxUri() const {
   const std::string uri = UcxUriBetweenHosts();
   return IsOneHost() ? WithOption(uri, kLocalPeers) : uri;

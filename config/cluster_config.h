@@ -301,6 +301,9 @@ struct ClusterConfig {
   // The fingerprint of the file's model as this cluster runs it: nodes that tell each other the
   // same may go on with each other's K and V.
   std::string FingerprintOf(const std::string& of_model) const;
+  // Where processes find the coordinator that are told nothing else: at coordinator.advertise, else
+  // at coordinator.listen, from this host where that is all addresses.
+  std::string CoordinatorAddress() const;
   // What "ucx" and "verbs" mean here as URIs: on one host they listen on loopback alone.
   std::string UcxUri() const;
   std::string VerbsUri() const;

@@ -78,11 +78,13 @@ LogFormat FormatHere(LogFormat wanted) {
   return wanted == LogFormat::kText && LogsToJournal() ? LogFormat::kJournal : wanted;
 }
 
-sigset_t TerminationSignals() {
+// The signals that a thread of their own waits for.
+sigset_t AwaitedSignals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGHUP);
   return set;
 }
 
@@ -110,13 +112,14 @@ CLI::Validator IsReplaceable() {
       "");
 }
 
-// What SIGTERM and SIGINT do. They are blocked in all threads; one of its own waits for them.
-class Termination {
+// What SIGTERM, SIGINT and SIGHUP do. They are blocked in all threads; one of its own waits for
+// them.
+class Signals {
  public:
   // The one of this process. It is never freed: its thread lives as long.
-  static Termination& Get() {
-    static Termination* const termination = new Termination;
-    return *termination;
+  static Signals& Get() {
+    static Signals* const signals = new Signals;
+    return *signals;
   }
 
   void Watch() {
@@ -132,11 +135,14 @@ class Termination {
     second_ = std::move(second);
   }
 
+  void SetHangupHandler(std::function<void()> handler) {
+    const absl::MutexLock lock(&mu_);
+    hangup_ = std::move(handler);
+  }
+
  private:
   void Await(bool again) {
-    const sigset_t set = TerminationSignals();
-    int number = 0;
-    sigwait(&set, &number);
+    const int number = AwaitEnd();
     const std::function<void()> handler = Handler(again);
     if (handler == nullptr) {
       LogInfo("signal ", number, " before it serves; stopping at once");
@@ -154,6 +160,29 @@ class Termination {
     handler();
   }
 
+  // SIGTERM or SIGINT.
+  int AwaitEnd() {
+    const sigset_t set = AwaitedSignals();
+    for (;;) {
+      int number = 0;
+      sigwait(&set, &number);
+      if (number != SIGHUP) {
+        return number;
+      }
+      HangUp();
+    }
+  }
+
+  // The handler runs under the lock: once it has been replaced, what it used may go.
+  void HangUp() {
+    const absl::MutexLock lock(&mu_);
+    if (hangup_ != nullptr) {
+      hangup_();
+    } else {
+      LogInfo("SIGHUP: nothing is read again; another cluster file wants a restart");
+    }
+  }
+
   std::function<void()> Handler(bool again) {
     const absl::MutexLock lock(&mu_);
     return again ? second_ : first_;
@@ -162,6 +191,7 @@ class Termination {
   absl::Mutex mu_;
   std::function<void()> first_ ABSL_GUARDED_BY(mu_);
   std::function<void()> second_ ABSL_GUARDED_BY(mu_);
+  std::function<void()> hangup_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace
@@ -183,7 +213,8 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
   app.add_option("--set", flags.overrides, "Override a key of the cluster file: pipeline.lanes=1")
       ->take_all();
   app.add_option("--coordinator", flags.coordinator,
-                 "Coordinator's address; default: coordinator.listen of the cluster file")
+                 "Coordinator's address; default: coordinator.advertise of the cluster file, else "
+                 "coordinator.listen")
       ->check(IsAddress());
   if (default_name != "gateway") {  // It joins nothing.
     app.add_option("--cluster-token-file", flags.cluster_token_file,
@@ -209,7 +240,7 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
   SetLogFormat(FormatHere(ToLogFormat(flags.log_format)));
   RaiseFileLimit();
   RouteGrpcLog();
-  const sigset_t set = TerminationSignals();
+  const sigset_t set = AwaitedSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   return parsed;
 }
@@ -238,11 +269,10 @@ absl::StatusOr<ClusterSecret> LoadClusterSecret(const DaemonFlags& flags,
 
 absl::StatusOr<std::string> CoordinatorAddress(const DaemonFlags& flags,
                                                const ClusterConfig& config) {
-  const std::string& address =
-      flags.coordinator.empty() ? config.coordinator_listen : flags.coordinator;
+  std::string address = flags.coordinator.empty() ? config.CoordinatorAddress() : flags.coordinator;
   if (absl::EndsWith(address, ":0")) {
     return absl::InvalidArgumentError(
-        absl::StrCat("coordinator.listen: ", address,
+        absl::StrCat("coordinator.listen: ", config.coordinator_listen,
                      " leaves the port to the system; say which it is with --coordinator "
                      "HOST:PORT, as the coordinator's log has it"));
   }
@@ -292,11 +322,15 @@ void TakeMemoryNear(const std::vector<int>& cores) {
 void EndOnTermination() {
   signal(SIGPIPE, SIG_IGN);
   WriteLogsOnAThread();
-  Termination::Get().Watch();
+  Signals::Get().Watch();
 }
 
 void OnTermination(std::function<void()> first, std::function<void()> second) {
-  Termination::Get().SetHandlers(std::move(first), std::move(second));
+  Signals::Get().SetHandlers(std::move(first), std::move(second));
+}
+
+void OnHangup(std::function<void()> handler) {
+  Signals::Get().SetHangupHandler(std::move(handler));
 }
 
 absl::Status WriteReadyFile(const DaemonFlags& flags, const std::string& text) {

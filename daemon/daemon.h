@@ -33,8 +33,8 @@ struct DaemonFlags {
 
 // Parses the command line; prints --help or --version, or a usage error, and then returns the exit
 // status instead of flags. `purpose` opens the help text. Sets up logging, raises the soft limit on
-// open files to the hard one, and blocks SIGTERM and SIGINT in this and all later threads: call it
-// before any other thread starts, and EndOnTermination() soon.
+// open files to the hard one, and blocks SIGTERM, SIGINT and SIGHUP in this and all later threads:
+// call it before any other thread starts, and EndOnTermination() soon.
 struct ParsedFlags {
   std::optional<int> exit_status;
   DaemonFlags flags;
@@ -51,7 +51,8 @@ absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags);
 absl::StatusOr<ClusterSecret> LoadClusterSecret(const DaemonFlags& flags,
                                                 const ClusterConfig& config);
 
-// Where a node or the gateway finds the coordinator: as the flag says, else the cluster file.
+// Where a node or the gateway finds the coordinator: as the flag says, else
+// ClusterConfig::CoordinatorAddress().
 // Errors: kInvalidArgument  neither names a port.
 absl::StatusOr<std::string> CoordinatorAddress(const DaemonFlags& flags,
                                                const ClusterConfig& config);
@@ -73,13 +74,18 @@ absl::Status KeepToCores(const std::vector<int>& cores);
 void TakeMemoryNear(const std::vector<int>& cores);
 
 // Has SIGTERM and SIGINT end the process at once, with exit status 0, until OnTermination():
-// reading weights may take minutes. Call it once, first of all that takes time. Ignores SIGPIPE,
-// and has logs written by a thread from now on.
+// reading weights may take minutes. Call it once, first of all that takes time. SIGHUP is no more
+// than a line in the log until OnHangup(). Ignores SIGPIPE, and has logs written by a thread from
+// now on.
 void EndOnTermination();
 
 // From now on calls `first` on the first SIGTERM or SIGINT and `second` on the next, from the
 // thread that EndOnTermination() started. Requires: EndOnTermination() was called.
 void OnTermination(std::function<void()> first, std::function<void()> second);
+
+// From now on calls `handler` on each SIGHUP, from that same thread; nullptr: none. No handler runs
+// any more that an earlier call named. Requires: EndOnTermination() was called.
+void OnHangup(std::function<void()> handler);
 
 // Writes `text` to the ready file, whole or not at all. Does nothing without one.
 absl::Status WriteReadyFile(const DaemonFlags& flags, const std::string& text);

@@ -66,6 +66,20 @@ absl::StatusOr<gateway::RouterOptions> RouterOptionsOf(const ClusterConfig& conf
   return options;
 }
 
+// Reads the file of keys again, for requests from then on. Keys that cannot be had leave those
+// before them in force.
+void ReadKeysAgain(const std::string& path, boost::asio::io_context& io, gateway::Router& router) {
+  absl::StatusOr<gateway::ApiKeys> keys = gateway::ApiKeys::Load(path);
+  if (!keys.ok()) {
+    LogError("SIGHUP: ", keys.status().message(), "; the keys stay as they were");
+    return;
+  }
+  boost::asio::post(io, [&router, path, keys = *std::move(keys)]() mutable {
+    router.SetKeys(std::move(keys));
+    LogInfo("SIGHUP: read the keys of ", path, " again, and nothing else");
+  });
+}
+
 absl::Status Serve(const daemon::DaemonFlags& flags) {
   daemon::EndOnTermination();
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, daemon::LoadDaemonConfig(flags));
@@ -120,8 +134,12 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
         });
       },
       [] { _exit(1); });
+  if (!own.api_keys_file.empty()) {
+    daemon::OnHangup([&] { ReadKeysAgain(own.api_keys_file, io, router); });
+  }
   const auto work = boost::asio::make_work_guard(io);
   io.run();
+  daemon::OnHangup(nullptr);
   LogInfo("drained");
   return absl::OkStatus();
 }

@@ -38,6 +38,9 @@ class Router final : public RequestRouter {
   // `backend` and `side_work` must outlive it.
   Router(Backend& backend, SideWork& side_work, RouterOptions options);
 
+  // From now on only requests with these keys are let in.
+  void SetKeys(ApiKeys keys) { options_.keys = std::move(keys); }
+
   // From now on requests are refused with 503.
   void Drain() { draining_ = true; }
 
@@ -82,7 +85,7 @@ class Router final : public RequestRouter {
 
   Backend& backend_;
   SideWork& side_work_;
-  const RouterOptions options_;
+  RouterOptions options_;
   ModelDirectory models_;
   GatewayMetrics metrics_;
   const int64_t started_;  // Seconds since 1970.

@@ -261,12 +261,15 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
   command->add_option("--slo", flags->slo, "Report the goodput within it: ttft=2s,tpot=80ms,at=p95")
       ->type_name("SLO");
   command->add_option("--requests", flags->load.requests, "Requests in all (default: 32)")
+      ->excludes("--trace")
       ->transform(Whole(1, 1'000'000))
       ->type_name("N");
   command->add_option("--input-tokens", flags->load.input_tokens, "Of each prompt (default: 128)")
+      ->excludes("--trace")
       ->transform(Whole(1, 1 << 20))
       ->type_name("N");
   command->add_option("--output-tokens", flags->load.output_tokens, "Of each answer (default: 64)")
+      ->excludes("--trace")
       ->transform(Whole(1, 1 << 20))
       ->type_name("N");
   AddDrawFlags(command, flags->draws);

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina calibrate: times of slices and attentions of a running cluster, as a calibration file.
-#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/cli/bench_load.h"
 #include "client/cli/calibration_points.h"
+#include "client/cli/calibrator.h"
 #include "client/cli/command.h"
 #include "client/cli/plan_files.h"
 #include "common/status_macros.h"
@@ -25,166 +28,16 @@ constexpr char kExamples[] =
     R"(  lamina calibrate --model models/smollm2-135m-instruct.gguf --out calibration.json
   lamina plan --model M --load rate=5,input=512,output=128 --calibration DEVICE=calibration.json
 The cluster should have nothing else to do. Rows decode at several numbers and lengths, and prompts
-run by themselves; what nodes counted meanwhile becomes the curves of the file: slices, LM head, attention, what waits
-for memory nodes cost, and links as the cluster measured them. About two minutes.
+run by themselves; what nodes counted meanwhile becomes the curves of the file: slices, LM head,
+attention, what waits for memory nodes cost, and links as the cluster measured them. Loads that the
+cluster has no room for are left out. About two minutes.
 )";
-
-constexpr absl::Duration kSettle = absl::Milliseconds(1500);  // Counters come twice a second.
-constexpr absl::Duration kFirstTokens = absl::Seconds(120);
-constexpr uint32_t kAnswerMost = 4000;
-constexpr uint32_t kAnswerLeast = 200;
-constexpr uint32_t kChunkTokens = 512;  // The default of prefill.chunk_tokens: one chunk.
 
 struct CalibrateFlags {
   std::string model;
   std::string device = "this host";
   std::string out;
   double seconds = 3;
-};
-
-// Requests that go on until they are cancelled.
-class SteadyLoad {
- public:
-  SteadyLoad(client::Client& client, uint32_t rows, uint32_t context, uint32_t vocabulary,
-             uint32_t answer)
-      : shared_(std::make_shared<Shared>()) {
-    shared_->open = rows;
-    for (uint32_t i = 0; i < rows; ++i) {
-      client::GenerateOptions options;
-      options.prompt = RandomPrompt(1, i, context, vocabulary);
-      options.max_tokens = answer;
-      options.ignore_eos = true;
-      client.StartGenerate(
-          options,
-          [shared = shared_, first = true](const client::Chunk& chunk) mutable {
-            if (first && !chunk.tokens.empty()) {
-              first = false;
-              const absl::MutexLock lock(&shared->mu);
-              ++shared->decoding;
-            }
-          },
-          [shared = shared_](const absl::Status& status) {
-            const absl::MutexLock lock(&shared->mu);
-            --shared->open;
-            if (!absl::IsCancelled(status)) {
-              shared->error.Update(status);
-            }
-          },
-          cancellation_);
-    }
-  }
-  ~SteadyLoad() {
-    cancellation_.Cancel();
-    const absl::MutexLock lock(&shared_->mu);
-    shared_->mu.Await(absl::Condition(
-        +[](Shared* shared) { return shared->open == 0; }, shared_.get()));
-  }
-
-  uint32_t open() const {
-    const absl::MutexLock lock(&shared_->mu);
-    return shared_->open;
-  }
-
-  // Until all decode. Errors: a request's own; kDeadlineExceeded.
-  absl::Status AwaitDecoding(uint32_t rows) {
-    const absl::MutexLock lock(&shared_->mu);
-    shared_->wanted = rows;
-    const bool reached = shared_->mu.AwaitWithTimeout(
-        absl::Condition(
-            +[](Shared* shared) {
-              return shared->decoding >= shared->wanted || !shared->error.ok();
-            },
-            shared_.get()),
-        kFirstTokens);
-    LAMINA_RETURN_IF_ERROR(shared_->error);
-    return reached ? absl::OkStatus()
-                   : absl::DeadlineExceededError(absl::StrCat(shared_->decoding, " of ", rows,
-                                                              " requests have begun after ",
-                                                              absl::FormatDuration(kFirstTokens)));
-  }
-
- private:
-  struct Shared {
-    absl::Mutex mu;
-    uint32_t open = 0;
-    uint32_t decoding = 0;
-    uint32_t wanted = 0;
-    absl::Status error;
-  };
-  std::shared_ptr<Shared> shared_;
-  client::Cancellation cancellation_;
-};
-
-// How many lanes decode.
-double LanesOf(const client::ClusterStatus& status) {
-  return static_cast<double>(
-      std::count_if(status.lanes.begin(), status.lanes.end(),
-                    [](const client::LaneStatus& lane) { return lane.rows > 0; }));
-}
-
-class Calibrator {
- public:
-  Calibrator(client::Client& client, const client::ModelInfo& model, const cost::ModelShape& shape,
-             double seconds)
-      : client_(client), model_(model), shape_(shape), seconds_(seconds) {}
-
-  absl::Status Decode(uint32_t rows, uint32_t context) {
-    if (context + kAnswerLeast > model_.sequence_tokens_max) {
-      LeaveOut("longer than the cluster takes");
-      return absl::OkStatus();
-    }
-    const uint32_t answer = std::min(kAnswerMost, model_.sequence_tokens_max - context);
-    SteadyLoad load(client_, rows, context, model_.vocabulary, answer);
-    LAMINA_RETURN_IF_ERROR(load.AwaitDecoding(rows));
-    absl::SleepFor(kSettle);
-    LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus before, client_.Status());
-    absl::SleepFor(absl::Seconds(seconds_));
-    LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, client_.Status());
-    if (load.open() < rows) {
-      LeaveOut("some answers ended before the measurement did; lower --seconds");
-      return absl::OkStatus();
-    }
-    const double lanes = std::max(1.0, LanesOf(after));
-    CalibrationWindow(before, after, shape_).AppendDecode(rows / lanes, lanes, points_);
-    return absl::OkStatus();
-  }
-
-  // Prompts of so many tokens, one after the other.
-  absl::Status Prompts(uint32_t tokens) {
-    if (tokens + 1 > model_.sequence_tokens_max) {
-      LeaveOut("longer than the cluster takes");
-      return absl::OkStatus();
-    }
-    absl::SleepFor(kSettle);
-    LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus before, client_.Status());
-    const absl::Time end = absl::Now() + absl::Seconds(seconds_);
-    uint32_t index = 0;
-    do {
-      client::GenerateOptions options;
-      options.prompt = RandomPrompt(2 + tokens, index++, tokens, model_.vocabulary);
-      options.cache_salt = salt_;
-      options.max_tokens = 1;
-      LAMINA_RETURN_IF_ERROR(client_.Generate(options, [](const client::Chunk&) {}));
-    } while (absl::Now() < end);
-    absl::SleepFor(kSettle);
-    LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, client_.Status());
-    CalibrationWindow(before, after, shape_)
-        .AppendPrompts(tokens, index, tokens <= kChunkTokens, points_);
-    return absl::OkStatus();
-  }
-
-  const CalibrationPoints& points() const { return points_; }
-
- private:
-  static void LeaveOut(const char* why) { std::fprintf(stderr, "  left out: %s\n", why); }
-
-  client::Client& client_;
-  const client::ModelInfo& model_;
-  const cost::ModelShape& shape_;
-  const double seconds_;
-  // Prompts are those of every calibration; none of them finds K and V of an earlier one's.
-  const std::string salt_ = absl::StrCat("calibrate ", absl::ToUnixNanos(absl::Now()));
-  CalibrationPoints points_;
 };
 
 absl::StatusOr<Json> Measure(const CalibrateFlags& flags, client::Client& client) {
@@ -194,7 +47,7 @@ absl::StatusOr<Json> Measure(const CalibrateFlags& flags, client::Client& client
   if (models.empty() || models[0].vocabulary == 0) {
     return absl::FailedPreconditionError("the server names no model with a vocabulary");
   }
-  Calibrator calibrator(client, models[0], shape, flags.seconds);
+  Calibrator calibrator(client, models[0], shape, {.measured = absl::Seconds(flags.seconds)});
   constexpr std::pair<uint32_t, uint32_t> kDecode[] = {
       {1, 64}, {1, 2000}, {2, 256}, {4, 512}, {8, 128}, {16, 128}, {16, 1500}, {32, 64}, {64, 64}};
   for (const auto& [rows, context] : kDecode) {
@@ -215,24 +68,73 @@ absl::StatusOr<Json> Measure(const CalibrateFlags& flags, client::Client& client
                            shape, calibrator.points(), status);
 }
 
+// The file of --out. It is opened before anything is measured, and what was in it stays until then.
+class OutFile {
+ public:
+  explicit OutFile(const std::string& path)
+      : path_(path), is_new_(!IsThere(path)), file_(path, std::ios::app) {
+    if (!file_) {
+      status_ = absl::UnavailableError(
+          absl::StrCat("--out: cannot write '", path, "': ", std::strerror(errno)));
+    }
+  }
+  // Leaves no file of its own behind that has nothing in it.
+  ~OutFile() {
+    if (status_.ok() && is_new_ && !written_) {
+      std::error_code none;
+      std::filesystem::remove(path_, none);
+    }
+  }
+  OutFile(const OutFile&) = delete;
+  OutFile& operator=(const OutFile&) = delete;
+
+  const absl::Status& status() const { return status_; }
+
+  absl::Status Write(const std::string& text) {
+    std::error_code error;
+    if (std::filesystem::is_regular_file(path_, error)) {
+      std::filesystem::resize_file(path_, 0, error);
+    }
+    file_ << text;
+    file_.close();
+    written_ = file_.good() && !error;
+    return written_ ? absl::OkStatus()
+                    : absl::DataLossError(absl::StrCat("--out: cannot write '", path_, "'"));
+  }
+
+ private:
+  static bool IsThere(const std::string& path) {
+    std::error_code none;
+    return std::filesystem::exists(path, none);
+  }
+
+  const std::string path_;
+  const bool is_new_;
+  std::ofstream file_;
+  absl::Status status_;
+  bool written_ = false;
+};
+
 int Run(const Invocation& invocation, const CalibrateFlags& flags) {
   const auto client = Connect(invocation);
   if (!client.ok()) {
     return Fail(client.status());
   }
+  const std::unique_ptr<OutFile> out =
+      flags.out.empty() ? nullptr : std::make_unique<OutFile>(flags.out);
+  if (out != nullptr && !out->status().ok()) {
+    return Fail(out->status());
+  }
   const absl::StatusOr<Json> json = Measure(flags, **client);
   if (!json.ok()) {
     return Fail(json.status());
   }
-  if (flags.out.empty()) {
+  if (out == nullptr) {
     PrintJson(*json);
     return kExitOk;
   }
-  std::ofstream file(flags.out, std::ios::trunc);
-  file << json->dump(1) << "\n";
-  file.close();
-  return file ? kExitOk
-              : Fail(absl::DataLossError(absl::StrCat("--out: cannot write '", flags.out, "'")));
+  const absl::Status written = out->Write(absl::StrCat(json->dump(1), "\n"));
+  return written.ok() ? kExitOk : Fail(written);
 }
 
 }  // namespace

@@ -81,6 +81,7 @@ int FinishOutput(int exit_status);
 void AddBatchCommand(CLI::App& app, Invocation& invocation);
 void AddBenchCommand(CLI::App& app, Invocation& invocation);
 void AddCalibrateCommand(CLI::App& app, Invocation& invocation);
+void AddCancelCommand(CLI::App& app, Invocation& invocation);
 void AddChatCommand(CLI::App& app, Invocation& invocation);
 void AddCompletionCommand(CLI::App& app, Invocation& invocation);
 void AddConfigCommand(CLI::App& app, Invocation& invocation);

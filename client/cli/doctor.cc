@@ -171,7 +171,7 @@ Findings CheckThisHost(const std::optional<ClusterConfig>& cluster, const std::s
   add(doctor::CheckDeviceWindows(TransportsToTry(cluster), doctor::OpenDoctorDevice()));
   if (cluster) {
     add({doctor::CheckSecret(token_file, cluster->coordinator_listen)});
-    add(doctor::CheckCoordinator(cluster->coordinator_listen, version));
+    add(doctor::CheckCoordinator(cluster->CoordinatorAddress(), version, cluster->tls.ca));
   }
   return findings;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina score: how likely the model finds a text, token by token.
+#include <cstdint>
+
 #include "client/cli/command.h"
 #include "client/cli/input.h"
 #include "client/cli/wait_notice.h"
@@ -62,6 +64,7 @@ void AddScoreCommand(CLI::App& app, Invocation& invocation) {
       ->add_option("--decode-from", options->decode_from,
                    "Tokens from this one on go through decode steps, one a step, as if they had "
                    "been sampled; those before them are the prompt")
+      ->transform(Whole(0, UINT32_MAX))
       ->type_name("N");
   AddPolicyFlags(command, options->policy, options->kv);
   command->callback([&invocation, flags, options] {

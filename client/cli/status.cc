@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -14,6 +16,8 @@
 #include "client/cli/memory_view.h"
 #include "client/cli/status_json.h"
 #include "client/cli/token_bill.h"
+#include "client/cli/wait_notice.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 
@@ -23,8 +27,12 @@ namespace {
 // Nodes report twice a second.
 constexpr std::chrono::milliseconds kBetweenLooks(1100);
 
+constexpr std::chrono::milliseconds kBetweenTries(250);
+constexpr Nanos kWaitMax = Seconds(24 * 3600);
+
 constexpr char kExamples[] = R"(  lamina status
   lamina status --json
+  lamina status --wait 120s             in scripts: until the cluster serves
 busy: share of the last interval spent working. slots: tokens of KV cache, used of all.
 windows: where the memory lies that peers write, and how the network reaches it.
 link: latency one way and bandwidth, measured when the epoch began, and what is odd about it.
@@ -240,7 +248,48 @@ absl::StatusOr<Looks> Look(const Invocation& invocation) {
   return looks;
 }
 
-int Run(const Invocation& invocation) {
+absl::StatusOr<std::string> StateOf(const Invocation& invocation) {
+  LAMINA_ASSIGN_OR_RETURN(const auto client, Connect(invocation));
+  LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus status, client->Status());
+  return status.state;
+}
+
+// Returns once the cluster serves, maybe without some of its nodes.
+// Errors: kDeadlineExceeded  it does not after `wait`; says what it waits for.
+//         At once those that waiting does not mend: wrong usage, TLS.
+absl::Status AwaitServing(const Invocation& invocation, Nanos wait) {
+  const Nanos end = RealClock().Now() + wait;
+  const WaitNotice notice("waiting until the cluster serves");
+  for (;;) {
+    const absl::StatusOr<std::string> state = StateOf(invocation);
+    if (state.ok() && (*state == "serving" || absl::StartsWith(*state, "serving;"))) {
+      return absl::OkStatus();
+    }
+    if (!state.ok() && !absl::IsUnavailable(state.status()) &&
+        !absl::IsDeadlineExceeded(state.status())) {
+      return state.status();
+    }
+    if (RealClock().Now() >= end) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the cluster does not serve after ", ToSeconds(wait),
+                       " s: ", state.ok() ? absl::string_view(*state) : state.status().message()));
+    }
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+}
+
+// `wait`: of --wait; empty: it does not.
+int Run(const Invocation& invocation, const std::string& wait) {
+  if (!wait.empty()) {
+    const absl::StatusOr<Nanos> time = ParseDuration(wait);
+    if (!time.ok() || *time > kWaitMax) {
+      return FailUsage("status",
+                       absl::StrCat("--wait ", wait, ": a time of at most 24h, like 120s"));
+    }
+    if (const absl::Status serves = AwaitServing(invocation, *time); !serves.ok()) {
+      return Fail(serves);
+    }
+  }
   const absl::StatusOr<Looks> looks = Look(invocation);
   if (!looks.ok()) {
     return Fail(looks.status());
@@ -259,7 +308,15 @@ void AddStatusCommand(CLI::App& app, Invocation& invocation) {
   CLI::App* command =
       AddCommand(app, invocation, "status", "What the cluster and each node do now", kExamples);
   AddServerFlag(command, invocation);
-  command->callback([&invocation] { invocation.run = [&invocation] { return Run(invocation); }; });
+  const auto wait = std::make_shared<std::string>();
+  command
+      ->add_option("--wait", *wait,
+                   "Wait so long until the cluster serves; exit with 1 and say what it waits for "
+                   "when it does not (default: look once)")
+      ->type_name("TIME");
+  command->callback([&invocation, wait] {
+    invocation.run = [&invocation, wait] { return Run(invocation, *wait); };
+  });
 }
 
 }  // namespace lamina::cli

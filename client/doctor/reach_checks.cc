@@ -11,6 +11,7 @@
 #include "client/doctor/window_checks.h"
 #include "common/cluster_secret.h"
 #include "common/status_macros.h"
+#include "common/tls.h"
 #include "common/units.h"
 #include "transport/registry.h"
 
@@ -96,6 +97,15 @@ std::string WithoutScheme(const std::vector<std::string>& transports, const std:
                                        absl::StrJoin(others, ", "), "]'   # if it need not be");
 }
 
+absl::StatusOr<client::ClusterStatus> StatusOf(const std::string& server,
+                                               const std::string& tls_ca) {
+  const TlsFiles tls = {.ca = tls_ca};
+  LAMINA_RETURN_IF_ERROR(CheckTlsFiles(tls));
+  LAMINA_ASSIGN_OR_RETURN(const auto client,
+                          client::Client::Connect({.server = server, .tls = tls}));
+  return client->Status();
+}
+
 }  // namespace
 
 Findings CheckTransports(const std::vector<std::string>& transports, Nanos each, TransportsOf of) {
@@ -142,19 +152,15 @@ Findings CheckTransports(const std::vector<std::string>& transports, Nanos each,
   return findings;
 }
 
-Findings CheckCoordinator(const std::string& server, const std::string& version) {
+Findings CheckCoordinator(const std::string& server, const std::string& version,
+                          const std::string& tls_ca) {
   if (const TcpReach reach = ReachTcp(server, kReachWait); reach.reach != Reach::kReached) {
     Finding finding = Unreached(reach, State::kWarn, "coordinator", server,
                                 "deploy/cluster.sh up --cluster FILE");
     finding.why = "nodes and clients reach the cluster by it";
     return {finding};
   }
-  absl::StatusOr<client::ClusterStatus> status = absl::UnknownError("not asked");
-  if (auto client = client::Client::Connect({.server = server}); client.ok()) {
-    status = (*client)->Status();
-  } else {
-    status = client.status();
-  }
+  const absl::StatusOr<client::ClusterStatus> status = StatusOf(server, tls_ca);
   if (!status.ok()) {
     return {{.check = "coordinator",
              .state = State::kWarn,

@@ -24,8 +24,10 @@ enum class TransportsOf : uint8_t { kClusterFile, kBuild };
 Findings CheckTransports(const std::vector<std::string>& transports, Nanos each,
                          TransportsOf of = TransportsOf::kClusterFile);
 
-// Whether a coordinator answers, and is of `version`. `server` is "HOST:PORT".
-Findings CheckCoordinator(const std::string& server, const std::string& version);
+// Whether a coordinator answers, and is of `version`. `server` is "HOST:PORT". It is asked over TLS
+// where `tls_ca` names the file of its CA.
+Findings CheckCoordinator(const std::string& server, const std::string& version,
+                          const std::string& tls_ca = "");
 
 // Whether the coordinator of a cluster file can serve at `listen` with the secret in `token_file`,
 // which is empty where the file names none.

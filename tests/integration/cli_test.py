@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness import BIN, MODEL, REPO, cluster_file, require_model, run, write_token
 
-COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "explain", "top", "node", "trace", "bench", "batch",
+COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "explain", "top", "cancel", "node", "trace", "bench", "batch",
             "split", "inspect", "config", "plan", "simulate", "calibrate", "doctor", "version", "completion", "help"]
 
 
@@ -108,6 +108,12 @@ class UsageTest(unittest.TestCase):
         self.assert_fails(run("generate", "--prompt", "x", "--n", "129"), 2, "[1, 128]")
         self.assert_fails(run("generate", "--prompt", "x", "--max-tokens", "0"), 2, "--max-tokens")
         self.assert_fails(run("bench", "--rate", "1", "--concurrency", "2"), 2, "only one of")
+        for flag in ("--requests", "--input-tokens", "--output-tokens"):
+            self.assert_fails(run("bench", "--trace", "-", flag, "2"), 2, flag, "excludes", "--trace")
+        self.assert_fails(run("score", "--prompt", "x", "--decode-from", "010x"), 2, "--decode-from", "whole number")
+        self.assert_fails(run("score", "--prompt", "x", "--decode-from", "-1"), 2, "--decode-from", "whole number")
+        self.assert_fails(run("cancel"), 2, "ID")
+        self.assert_fails(run("status", "--wait", "soon"), 2, "--wait soon", "like 120s")
         self.assert_fails(run("detokenize"), 2, "--tokens")
         self.assert_fails(run("split"), 2, "MODEL")
         self.assert_fails(run("config"), 2, "--cluster")
@@ -138,7 +144,7 @@ class UsageTest(unittest.TestCase):
 
     def test_server_that_is_not_running(self):
         server = f"127.0.0.1:{unused_port()}"
-        for arguments in (["status"], ["explain"], ["generate", "--prompt", "x"], ["chat"], ["bench"],
+        for arguments in (["status"], ["status", "--wait", "1ms"], ["explain"], ["cancel", "x"], ["generate", "--prompt", "x"], ["chat"], ["bench"],
                           ["score", "--tokens", "1,2"], ["tokenize", "--prompt", "x"],
                           ["detokenize", "--tokens", "1"]):
             started = time.monotonic()
@@ -260,6 +266,39 @@ class DaemonTest(unittest.TestCase):
                     log = process.communicate(timeout=30)[1]
                     self.assertEqual(process.returncode, 0, log)
                     self.assertIn(f"signal {number.value} before it serves", log)
+
+    def test_a_hangup_ends_no_daemon(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "cluster.yaml"
+            os.mkfifo(file)  # As above: it still starts.
+            for daemon in ("coordinator", "compute", "memory", "gateway"):
+                process = subprocess.Popen([str(BIN / f"lamina-{daemon}"), "--cluster", str(file),
+                                            "--name", daemon], stderr=subprocess.PIPE, text=True)
+                self.addCleanup(process.kill)
+                deadline = time.monotonic() + 30
+                while time.monotonic() < deadline and not blocks_interrupts(process.pid):
+                    time.sleep(0.01)
+                process.send_signal(signal.SIGHUP)
+                process.send_signal(signal.SIGTERM)  # The one of the lower number is delivered first.
+                log = process.communicate(timeout=30)[1]
+                self.assertEqual(process.returncode, 0, log)
+                self.assertIn("SIGHUP: nothing is read again", log)
+
+    def test_the_coordinator_is_looked_for_where_it_advertises(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for settings, found in ((["--set", "coordinator.advertise=127.0.0.2:7400"], "127.0.0.2:7400"), ([], "127.0.0.1:7400")):
+                ready = Path(folder) / "ready"
+                process = subprocess.Popen([str(BIN / "lamina-gateway"), "--cluster", str(REPO / "deploy/clusters/local.yaml"),
+                                            "--set", "gateway.listen=127.0.0.1:0", "--set", "coordinator.listen=0.0.0.0:7400",
+                                            *settings, "--ready-file", str(ready)], stderr=subprocess.PIPE, text=True)
+                self.addCleanup(process.kill)
+                deadline = time.monotonic() + 30
+                while time.monotonic() < deadline and process.poll() is None and not ready.exists():
+                    time.sleep(0.01)
+                process.terminate()
+                log = process.communicate(timeout=30)[1]
+                self.assertIn(f" coordinator {found}\n", log)
+                ready.unlink()
 
 
 class ConfigTest(unittest.TestCase):

@@ -257,6 +257,30 @@ class ServingTest(unittest.TestCase):
         self.assertEqual(process.returncode, 130)
         self.cluster.await_true(self.nothing_held, "the request's slots to be free", seconds=20)
 
+    def test_cancel_ends_the_request_of_an_id_that_logs_have(self):
+        process = self.cluster.popen("generate", "--prompt", "Once", "--max-tokens", "6000",
+                                     "--ignore-eos", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        self.assertNotEqual(process.stdout.read(1), "", "it streams")
+        admitted = []
+
+        def known():
+            admitted[:] = re.findall(r" admitted request_id \S+ id (\S+) ", self.cluster.log("coordinator"))
+            return admitted and self.cluster.status()["running"] == 1
+
+        self.cluster.await_true(known, "its line in the log")
+        self.assertEqual(self.ok("cancel", admitted[-1]), f"cancelled {admitted[-1]}\n")
+        error = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("cancelled by its id", error)
+        self.cluster.await_true(self.nothing_held, "the request's slots to be free", seconds=20)
+        gone = self.cluster.lamina("cancel", admitted[-1])
+        self.assertEqual(gone.returncode, 1)
+        self.assertIn(f"no request {admitted[-1]} is running or waiting", gone.stderr)
+
+    def test_status_waits_for_a_cluster_that_serves(self):
+        self.assertIn("serving", self.ok("status", "--wait", "60s"))
+
     def nothing_held(self):
         status = self.cluster.status()
         return status["running"] == 0 and all(node["slots_used"] == 0 for node in status["nodes"])

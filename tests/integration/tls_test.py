@@ -72,6 +72,15 @@ class TlsTest(unittest.TestCase):
     def generate(self, cluster, **keys):
         return harness.run("generate", "--prompt", "Once", "--max-tokens", "4", "--json", server=cluster.server, **keys)
 
+    def assert_doctor_reaches(self, cluster):
+        """By the file's own CA, at an address for which no certificate could be: that of all."""
+        port = cluster.server.rpartition(":")[2]
+        found = harness.run("doctor", "--cluster", cluster.file, *cluster.overrides, "--set", f"coordinator.listen=0.0.0.0:{port}", "--json",
+                            env={"LAMINA_TLS_CA": ""})
+        findings = {finding["check"]: finding for finding in json.loads(found.stdout)}
+        self.assertEqual(findings["coordinator"]["state"], "ok", findings["coordinator"])
+        self.assertEqual(findings["version"]["state"], "ok", findings["version"])
+
     def test_clients_and_nodes_over_tls_and_files_that_change(self):
         trust = {"LAMINA_TLS_CA": str(self.tls / "ca.pem")}
         os.environ.update(trust)
@@ -83,6 +92,7 @@ class TlsTest(unittest.TestCase):
             if health is not None:
                 self.assertEqual(json.loads(health.stdout)["state"], "serving")
 
+            self.assert_doctor_reaches(cluster)
             plain = self.generate(cluster, env={"LAMINA_TLS_CA": ""})
             self.assertNotEqual(plain.returncode, 0)
             self.assertIn("speaks TLS, and this process does not", plain.stderr)

@@ -22,7 +22,8 @@ namespace lamina::client {
 
 // Answers each choice with max_tokens tokens 0, 1, 2, ..., then LENGTH. The prompt text "fail N"
 // ends with status code N after one token; "hang" sends one token and waits for the client to
-// cancel, and so does the score of that text.
+// cancel, and so does the score of that text. With `runs_max` every prompt hangs, and the first so
+// many alone send their token.
 class FakeInference : public v1::Inference::Service {
  public:
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
@@ -42,9 +43,11 @@ class FakeInference : public v1::Inference::Service {
       context->AddTrailingMetadata("x-request-id", "followed");
       return {static_cast<grpc::StatusCode>(std::stoi(request->text().substr(5))), "as asked"};
     }
-    if (request->text() == "hang") {
-      response.add_tokens()->set_token(0);
-      writer->Write(response);
+    if (request->text() == "hang" || runs_max >= 0) {
+      if (runs_max < 0 || running++ < runs_max) {
+        response.add_tokens()->set_token(0);
+        writer->Write(response);
+      }
       return AwaitCancel(*context);
     }
     for (uint32_t index = 0; index < std::max(1u, request->n()); ++index) {
@@ -112,8 +115,12 @@ class FakeInference : public v1::Inference::Service {
     return grpc::Status::OK;
   }
 
+  // Only "r1" runs.
   grpc::Status Cancel(grpc::ServerContext*, const v1::CancelRequest* request,
                       v1::CancelResponse*) override {
+    if (request->request_id() == "r1") {
+      return grpc::Status::OK;
+    }
     return {grpc::StatusCode::NOT_FOUND, "no request " + request->request_id()};
   }
 
@@ -126,6 +133,9 @@ class FakeInference : public v1::Inference::Service {
   }
 
   std::atomic<grpc::StatusCode> refuses_with = grpc::StatusCode::OK;  // Every Generate call.
+
+  std::atomic<int> runs_max = -1;
+  std::atomic<int> running = 0;  // Calls of Generate so far, with `runs_max`.
 
   v1::GenerateRequest last_request() {
     const absl::MutexLock lock(&mu_);
@@ -174,8 +184,10 @@ class FakeCluster : public v1::Cluster::Service {
  public:
   grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
                          v1::GetStatusResponse* response) override {
-    response->set_state("serving");
+    response->set_state(calls < waits ? "waiting for m0" : "serving");
     response->set_epoch(3);
+    response->set_running(running);
+    response->set_waiting(waiting);
     v1::Node* node = response->add_nodes();
     node->set_name("m0");
     node->set_role("memory");
@@ -200,6 +212,9 @@ class FakeCluster : public v1::Cluster::Service {
   }
 
   std::atomic<uint64_t> calls = 0;
+  std::atomic<uint64_t> waits = 0;  // The first so many answers are those of one that waits.
+  std::atomic<uint32_t> running = 0;
+  std::atomic<uint32_t> waiting = 0;
 };
 
 class FakeServer {

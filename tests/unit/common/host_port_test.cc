@@ -38,6 +38,14 @@ TEST(HostPortTest, ExchangesThePort) {
   EXPECT_EQ(WithPort("[::1]:0", 1), "[::1]:1");
 }
 
+TEST(HostPortTest, AllAddressesAreReachedByLoopback) {
+  EXPECT_EQ(ReachedFromHere("0.0.0.0:7400"), "127.0.0.1:7400");
+  EXPECT_EQ(ReachedFromHere("[::]:7400"), "127.0.0.1:7400");
+  for (const char* other : {"10.1.0.5:7400", "[::1]:7400", "0.0.0.0", "unix:/run/lamina.sock"}) {
+    EXPECT_EQ(ReachedFromHere(other), other);
+  }
+}
+
 TEST(HostPortTest, AServerHasAPort) {
   EXPECT_TRUE(IsServerAddress("localhost:7400"));
   EXPECT_TRUE(IsServerAddress("unix:/run/lamina.sock"));

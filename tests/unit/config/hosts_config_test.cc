@@ -44,6 +44,15 @@ TEST(HostsConfigTest, ReadsAndWritesEveryKey) {
   EXPECT_EQ(ToYaml(*again), ToYaml(*config));
 }
 
+TEST(HostsConfigTest, TheCoordinatorIsWhereItAdvertisesElseWhereItListens) {
+  auto config = *ParseClusterConfig(kTwoHosts, "test.yaml", {});
+  EXPECT_EQ(config.CoordinatorAddress(), "10.1.0.5:7400");
+  config.coordinator_advertise = "";
+  EXPECT_EQ(config.CoordinatorAddress(), "127.0.0.1:7400") << "it listens at all addresses";
+  config.coordinator_listen = "10.1.0.6:7401";
+  EXPECT_EQ(config.CoordinatorAddress(), "10.1.0.6:7401");
+}
+
 TEST(HostsConfigTest, TakesNetworksAndInterfaces) {
   for (const char* good : {"10.0.0.0/8", "fd00::/64", "eth1", "ib0.8001", "bond-a", "0.0.0.0/0"}) {
     EXPECT_TRUE(CheckNetwork("network", good).ok()) << good;

@@ -78,6 +78,19 @@ TEST_F(RouterTest, KeysGuardAllButWhatProbesNeed) {
   EXPECT_EQ(StatusOf(router.Refuse({.method = "GET", .path = "/health"})), 0);
 }
 
+TEST_F(RouterTest, KeysAreReplaced) {
+  Router router(backend_, side_work_, {.keys = ApiKeys({"k"})});
+  const auto asked_with = [&router](const std::string& key) {
+    return StatusOf(router.Refuse(
+        {.method = "GET", .path = "/v1/models", .authorization = absl::StrCat("Bearer ", key)}));
+  };
+
+  router.SetKeys(ApiKeys({"new"}));
+
+  EXPECT_EQ(asked_with("new"), 0);
+  EXPECT_EQ(asked_with("k"), 401);
+}
+
 TEST_F(RouterTest, DrainingRefusesWithAWait) {
   Router router(backend_, side_work_, {});
   router.Drain();

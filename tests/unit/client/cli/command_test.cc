@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "tests/unit/client/fake_server.h"
 
 namespace lamina::cli {
@@ -23,6 +25,8 @@ class CommandTest : public testing::Test {
     AddScoreCommand(app, invocation);
     AddTokenizeCommand(app, invocation);
     AddStatusCommand(app, invocation);
+    AddCancelCommand(app, invocation);
+    AddCalibrateCommand(app, invocation);
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
@@ -62,6 +66,42 @@ TEST_F(CommandTest, AServerWithoutAPortIsNoAddress) {
   EXPECT_EQ(Run({"status", "--server", "localhost"}), kExitUsage);
   EXPECT_THAT(error_, HasSubstr("'localhost' is not an address like 127.0.0.1:7400"));
   EXPECT_EQ(Run({"status"}), kExitOk) << error_;
+}
+
+TEST_F(CommandTest, StatusWaitsUntilTheClusterServes) {
+  server_.cluster.waits = 2;
+  EXPECT_EQ(Run({"status", "--wait", "60s"}), kExitOk) << error_;
+  EXPECT_THAT(output_, HasSubstr("serving, epoch 3"));
+
+  server_.cluster.waits = 1000;
+  EXPECT_EQ(Run({"status", "--wait", "1ms"}), kExitFailed);
+  EXPECT_THAT(error_, HasSubstr("the cluster does not serve after 0.001 s: waiting for m0"));
+  EXPECT_EQ(output_, "");
+  EXPECT_EQ(Run({"status"}), kExitOk) << "without it the state is only said";
+
+  EXPECT_EQ(Run({"status", "--wait", "25h"}), kExitUsage);
+  EXPECT_EQ(Run({"status", "--wait", "60s", "--server", "localhost"}), kExitUsage);
+}
+
+TEST_F(CommandTest, CancelsEachAndNamesThoseThatAreNotThere) {
+  EXPECT_EQ(Run({"cancel", "r1"}), kExitOk) << error_;
+  EXPECT_EQ(output_, "cancelled r1\n");
+
+  EXPECT_EQ(Run({"cancel", "gone", "r1", "--json"}), kExitFailed);
+  EXPECT_THAT(error_, HasSubstr("no request gone"));
+  EXPECT_EQ(output_,
+            "{\"request_id\":\"gone\",\"cancelled\":false}\n"
+            "{\"request_id\":\"r1\",\"cancelled\":true}\n");
+}
+
+TEST_F(CommandTest, ACalibrationThatCannotBeWrittenIsNotMeasured) {
+  EXPECT_EQ(Run({"calibrate", "--model", "no-such-model", "--out", "/nowhere/calibration.json"}),
+            kExitFailed);
+  EXPECT_THAT(error_, HasSubstr("--out: cannot write '/nowhere/calibration.json'"));
+
+  const std::string out = testing::TempDir() + "/calibration.json";
+  EXPECT_EQ(Run({"calibrate", "--model", "no-such-model", "--out", out}), kExitFailed);
+  EXPECT_FALSE(std::ifstream(out).good()) << "nothing was measured, and nothing lies there";
 }
 
 }  // namespace

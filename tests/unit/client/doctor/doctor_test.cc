@@ -331,6 +331,15 @@ TEST(DoctorTest, CoordinatorOfAnotherVersionIsFound) {
   ExpectExplained(Find(findings, "version"), State::kFail);
 }
 
+TEST(DoctorTest, CoordinatorIsAskedOverTlsWithTheCaOfTheFile) {
+  client::FakeServer server;  // It speaks no TLS.
+  const Finding missing =
+      Find(CheckCoordinator(server.address(), "0.1.0", "/nowhere/ca.pem"), "coordinator");
+
+  ExpectExplained(missing, State::kWarn);
+  EXPECT_THAT(missing.found, HasSubstr("/nowhere/ca.pem"));
+}
+
 TEST(DoctorTest, SecretThatTheCoordinatorWouldRefuseIsFound) {
   const std::string path = testing::TempDir() + "/doctor_token";
   std::ofstream(path, std::ios::trunc) << "0123456789abcdef";
