@@ -19,6 +19,7 @@ using core::MembershipAction;
 
 constexpr char kRegion[] = "simulated";
 constexpr Nanos kKeptInterval = Seconds(1);
+constexpr double kPrompt = 512;  // Tokens of the prompt whose rate counts for all.
 
 bool HoldsKv(const SimCellSpec& spec) {
   return spec.cluster.policy != cost::KvPolicy::kAttendRemote;
@@ -161,7 +162,6 @@ double SimCell::TakeReports(Nanos now) {
     seconds +=
         spec_.coordinator.row_taken * step.work_rows + spec_.coordinator.message * nodes_there_;
     LAMINA_CHECK(scheduler_.OnStepDone(step.result, told).ok());
-    prompt_rate_.Done(lane, now);
     membership_.NoteProgress();
   }
   reports_.clear();
@@ -170,7 +170,7 @@ double SimCell::TakeReports(Nanos now) {
 }
 
 double SimCell::Plan(Nanos now, double spent) {
-  if (const Nanos plan_at = burst_wait_.PlanAt(prompt_rate_.TokensPerSecond());
+  if (const Nanos plan_at = burst_wait_.PlanAt(prompt_rate_);
       !scheduler_.HasStepsUnderWay() && plan_at > now) {
     Wake(plan_at);
     return 0;
@@ -182,7 +182,6 @@ double SimCell::Plan(Nanos now, double spent) {
     burst_wait_.Planned();
   }
   for (const plan::StepPlan& plan : plans) {
-    prompt_rate_.Planned(plan, now);
     SimStep step = pricer_->Of(plan);
     seconds +=
         spec_.coordinator.row_planned * step.work_rows + spec_.coordinator.message * nodes_there_;
@@ -237,7 +236,7 @@ void SimCell::Serve(uint64_t epoch, Nanos now) {
   LAMINA_CHECK(membership_.Next() == MembershipAction::kServe);
   cost::Cluster cluster = spec_.cluster;
   const SimNodesOptions options = NodesOf(epoch, cluster);
-  prompt_rate_.Reset(options.lanes);
+  prompt_rate_ = kPrompt / cost::PromptSeconds(spec_.shape, cluster, kPrompt).value;
   nodes_ = std::make_unique<SimNodes>(options, events_);
   pricer_ = std::make_unique<StepPricer>(spec_.shape, cluster);
   nodes_there_ = static_cast<uint32_t>(names.size()) * cluster.shards;

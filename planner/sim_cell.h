@@ -19,7 +19,6 @@
 #include "common/philox.h"
 #include "coordinator/core/burst_wait.h"
 #include "coordinator/core/membership.h"
-#include "coordinator/core/prompt_rate.h"
 #include "coordinator/core/scheduler.h"
 #include "planner/arrivals.h"
 #include "planner/sim_events.h"
@@ -125,8 +124,8 @@ class SimCell {
   Prng random_;
   core::Scheduler scheduler_;
   core::Membership membership_;
-  core::PromptRate prompt_rate_;
   core::BurstWait burst_wait_;
+  double prompt_rate_ = 0;  // Tokens of prompts in a second; a coordinator has measured it before.
   std::unique_ptr<SimNodes> nodes_;  // Nodes of the epoch that serves; none while one forms.
   std::unique_ptr<StepPricer> pricer_;
   uint64_t epoch_ = 0;
