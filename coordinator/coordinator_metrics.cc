@@ -62,15 +62,15 @@ void AddRequests(MetricsPage& page, const EngineStatus& status, const RequestMet
   page.Counter("vllm:num_preemptions_total", "Sequences that lost their KV cache to others.",
                labels, static_cast<double>(status.scheduler.preemptions));
   page.Counter("vllm:prefix_cache_queries_total",
-               "Tokens of sequences that looked for K and V of their first tokens.", labels,
-               static_cast<double>(status.scheduler.prefix_cache.tokens_asked));
+               "Tokens of new sequences that looked for K and V of their first tokens.", labels,
+               static_cast<double>(status.scheduler.prefix_cache.first_asked));
   page.Counter("vllm:prefix_cache_hits_total", "Of these, tokens whose K and V were there.", labels,
-               static_cast<double>(status.scheduler.prefix_cache.tokens_found));
+               static_cast<double>(status.scheduler.prefix_cache.first_found));
   page.Counter("vllm:prompt_tokens_total", "Tokens of prompts that have been read.", labels,
                Read(metrics.prompt_tokens));
   page.Counter("vllm:generation_tokens_total", "Tokens generated.", labels,
                Read(metrics.generated_tokens));
-  const std::string help = "Requests that ended well, by why they ended.";
+  const std::string help = "Choices of requests, by why they ended.";
   page.Counter("vllm:request_success_total", help, With(labels, "finished_reason", "stop"),
                Read(metrics.stopped));
   page.Counter("vllm:request_success_total", help, With(labels, "finished_reason", "length"),
@@ -113,6 +113,11 @@ void AddRequestFamilies(MetricsPage& page, const Engine& engine, const EngineSta
   AddTimes(page, engine.metrics(), labels);
 }
 
+void AddScores(MetricsPage& page, const RequestMetrics& metrics) {
+  page.Counter("lamina_scored_texts_total", "Texts that were scored, prompts of completions too.",
+               {}, Read(metrics.scored));
+}
+
 void AddFailures(MetricsPage& page, const RequestMetrics& metrics) {
   // All from the start: a rate does not see a count that begins at 1.
   for (size_t index = 1; index < RequestMetrics::kCodes; ++index) {  // 0 is OK.
@@ -130,10 +135,17 @@ void AddNodes(MetricsPage& page, const EngineStatus& status) {
                                  {"role", std::string(core::RoleOf(node.member))}};
     page.Gauge("lamina_node_ready", "1 when the node serves in this epoch.", labels,
                node.member.state == core::MemberState::kReady ? 1 : 0);
-    daemon::AddNodeCounters(page, "lamina_node_", labels, node.counters);
-    if (node.member.is_memory || node.member.holds_kv) {
+    const bool holds_kv = node.member.is_memory || node.member.holds_kv;
+    // Counters of a node that is away, or has not told them yet, are not known. As 0 they would
+    // grow by all that it has ever done once it is back.
+    if (node.reports > 0) {
+      daemon::AddNodeCounters(page, "lamina_node_", labels, node.counters);
+    }
+    if (node.reports > 0 && holds_kv) {
       daemon::AddBandwidth(page, "lamina_node_", labels,
                            node.hello.identity.bandwidth_bytes_per_second, node.counters);
+    }
+    if (holds_kv) {
       page.Gauge("lamina_node_slots", "KV slots, each for one token.", labels, node.kv.slots_total);
       page.Gauge("lamina_node_slots_used", "KV slots that hold tokens.", labels,
                  node.kv.slots_held);
@@ -184,8 +196,9 @@ void AddMeasuredLinks(MetricsPage& page, const EngineStatus& status) {
 void AddLanes(MetricsPage& page, const core::SchedulerStats& stats) {
   for (size_t i = 0; i < stats.lanes.size(); ++i) {
     const MetricLabels labels = {{"lane", absl::StrCat(i)}};
-    page.Gauge("lamina_lane_rows", "Decode rows of the last step.", labels, stats.lanes[i].rows);
-    page.Gauge("lamina_lane_context_tokens", "Context of those rows.", labels,
+    page.Gauge("lamina_lane_rows", "Sequences in the lane, those that prefill too.", labels,
+               stats.lanes[i].rows);
+    page.Gauge("lamina_lane_context_tokens", "Context of those sequences.", labels,
                static_cast<double>(stats.lanes[i].context_tokens));
     page.Counter("lamina_lane_steps_total", "Steps that are done.", labels,
                  static_cast<double>(stats.lanes[i].step_done));
@@ -233,6 +246,7 @@ std::string MetricsText(Engine& engine, const std::string& model_name, const Clo
   const EngineStatus status = engine.GetStatus();
   MetricsPage page;
   AddRequestFamilies(page, engine, status, model_name);
+  AddScores(page, engine.metrics());
   AddFailures(page, engine.metrics());
   page.Gauge("lamina_info", "1, with the version.", {{"version", std::string(kVersion)}}, 1);
   page.Gauge("lamina_serving", "1 while the cluster serves.", {}, IsServing(status) ? 1 : 0);

@@ -56,6 +56,11 @@ absl::Status CheckSampledTokens(const SamplingParams& sampling, TokenId vocabula
   return absl::OkStatus();
 }
 
+// Whether a request was refused for what it asks, or because the queue is full: it did not fail.
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status);
+}
+
 bool IsStopToken(const GenerateSpec& spec, TokenId token) {
   return std::find(spec.stop_tokens.begin(), spec.stop_tokens.end(), token) !=
          spec.stop_tokens.end();
@@ -198,9 +203,9 @@ std::vector<plan::SequenceId> RequestTable::End(uint64_t key, const absl::Status
   if (status.ok()) {
     ++finished_;
   } else if (absl::IsCancelled(status)) {
-    metrics_.aborted.fetch_add(1, std::memory_order_relaxed);
+    metrics_.aborted.fetch_add(sequences.size(), std::memory_order_relaxed);
   } else {
-    ++failed_;
+    failed_ += IsRefusal(status) ? 0 : 1;
     metrics_.CountFailure(status.code());
   }
   const RequestRecord record = RecordOf(request, status);
@@ -360,6 +365,13 @@ void RequestTable::Close(Request& request, Choice& choice, plan::FinishReason re
 
 void RequestTable::Measure(const Request& request, const Choice& choice,
                            plan::FinishReason reason) {
+  // A completion that echoes its prompt with log-probabilities is a score and an answer, and one
+  // request.
+  if (request.spec.score) {
+    metrics_.prompt_tokens.fetch_add(request.spec.prompt.size(), std::memory_order_relaxed);
+    metrics_.scored.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
   const auto prompt = static_cast<double>(request.spec.prompt.size());
   metrics_.prompt_tokens_per_request.Observe(prompt);
   metrics_.tokens_per_request.Observe(choice.completion_tokens);
@@ -368,9 +380,6 @@ void RequestTable::Measure(const Request& request, const Choice& choice,
         .fetch_add(1, std::memory_order_relaxed);
   }
   if (choice.completion_tokens == 0) {
-    if (request.spec.score) {
-      metrics_.prompt_tokens.fetch_add(request.spec.prompt.size(), std::memory_order_relaxed);
-    }
     return;
   }
   metrics_.end_to_end.Observe(ToSeconds(choice.last_token - request.arrived));

@@ -10,6 +10,47 @@ namespace {
 constexpr int kFirstError = 400;
 constexpr int kClientGone = 499;
 
+// Error codes of answers, and statuses of those without: each has its count from the start, since a
+// rate does not see one that begins at 1.
+constexpr absl::string_view kRefusals[] = {"array_above_max_length",
+                                           "bad_http",
+                                           "body_too_large",
+                                           "context_length_exceeded",
+                                           "decimal_above_max_value",
+                                           "decimal_below_min_value",
+                                           "empty_array",
+                                           "empty_string",
+                                           "headers_too_large",
+                                           "integer_above_max_value",
+                                           "integer_below_min_value",
+                                           "invalid_api_key",
+                                           "invalid_json",
+                                           "invalid_type",
+                                           "invalid_value",
+                                           "method_not_supported",
+                                           "missing_required_parameter",
+                                           "model_not_found",
+                                           "not_found",
+                                           "object_above_max_properties",
+                                           "rate_limit_exceeded",
+                                           "request_cancelled",
+                                           "request_timeout",
+                                           "service_unavailable",
+                                           "status_400",
+                                           "status_404",
+                                           "status_409",
+                                           "status_500",
+                                           "string_above_max_length",
+                                           "timeout",
+                                           "unknown_parameter",
+                                           "unsupported_endpoint",
+                                           "unsupported_media_type",
+                                           "unsupported_parameter"};
+constexpr char kNoReason[] = "error";  // A stream broke for an error without a code.
+constexpr absl::string_view kBreaks[] = {
+    "client_gone",       "context_length_exceeded", kNoReason, "rate_limit_exceeded",
+    "request_cancelled", "service_unavailable",     "timeout"};
+
 // The coordinator's buckets, so that both can be laid over each other: 1 ms to 1,000 s.
 std::vector<double> Seconds() {
   return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -19,7 +60,14 @@ std::vector<double> Seconds() {
 }  // namespace
 
 GatewayMetrics::GatewayMetrics()
-    : time_to_first_token(Seconds()), inter_token_latency(Seconds()), completion_time(Seconds()) {}
+    : time_to_first_token(Seconds()), inter_token_latency(Seconds()), completion_time(Seconds()) {
+  for (const absl::string_view reason : kRefusals) {
+    refused_[std::string(reason)] = 0;
+  }
+  for (const absl::string_view reason : kBreaks) {
+    broken_streams_[std::string(reason)] = 0;
+  }
+}
 
 void GatewayMetrics::CountAnswer(absl::string_view route, int status,
                                  absl::string_view error_code) {
@@ -34,7 +82,7 @@ void GatewayMetrics::CountGone(absl::string_view route) {
 }
 
 void GatewayMetrics::CountBrokenStream(absl::string_view reason) {
-  ++broken_streams_[reason.empty() ? "error" : std::string(reason)];
+  ++broken_streams_[reason.empty() ? kNoReason : std::string(reason)];
 }
 
 std::string GatewayMetrics::Text() const {

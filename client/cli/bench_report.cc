@@ -104,11 +104,7 @@ Json BenchReport::ToJson(double seconds, const client::ClusterStatus& before,
                          const client::ClusterStatus& after, bool several) const {
   Json nodes = Json::array();
   for (const client::NodeStatus& node : after.nodes) {
-    const auto old =
-        std::find_if(before.nodes.begin(), before.nodes.end(),
-                     [&](const client::NodeStatus& other) { return other.name == node.name; });
-    nodes.push_back(
-        NodeDifference(old == before.nodes.end() ? client::NodeStatus() : *old, node, seconds));
+    nodes.push_back(NodeDifference(Earlier(before, node), node, seconds));
   }
   return {{"requests", finished_ + failed_},
           {"failed", failed_},

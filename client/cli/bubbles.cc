@@ -23,13 +23,6 @@ double PartOf(const client::NodeStatus& node, const std::string& name) {
   return found == node.parts.end() ? 0 : found->second;
 }
 
-client::NodeStatus Earlier(const client::ClusterStatus& before, const std::string& name) {
-  const auto found =
-      std::find_if(before.nodes.begin(), before.nodes.end(),
-                   [&name](const client::NodeStatus& node) { return node.name == name; });
-  return found == before.nodes.end() ? client::NodeStatus() : *found;
-}
-
 // Whether such waits are for that node: attention for a memory node, others for a compute node.
 bool MayWaitFor(const client::ClusterStatus& cluster, const std::string& peer,
                 const std::string& part) {
@@ -90,6 +83,16 @@ struct Bubble {
 
 }  // namespace
 
+client::NodeStatus Earlier(const client::ClusterStatus& before, const client::NodeStatus& after) {
+  const auto found =
+      std::find_if(before.nodes.begin(), before.nodes.end(),
+                   [&after](const client::NodeStatus& node) { return node.name == after.name; });
+  if (found == before.nodes.end()) {
+    return client::NodeStatus();
+  }
+  return found->reports > 0 ? *found : after;
+}
+
 Json PartShares(const client::NodeStatus& before, const client::NodeStatus& after, double seconds) {
   Json shares = Json::object();
   const double covered = Covered(before, after, seconds);
@@ -108,7 +111,7 @@ std::string LargestBubble(const client::ClusterStatus& before, const client::Clu
     if (node.parts.empty() || seconds <= 0) {
       continue;
     }
-    const client::NodeStatus old = Earlier(before, node.name);
+    const client::NodeStatus old = Earlier(before, node);
     const double covered = Covered(old, node, seconds);
     const double share = Grown(old.busy_seconds, node.busy_seconds) / covered;
     absl::StrAppend(&busy, busy.empty() ? "busy: " : ", ", node.name,

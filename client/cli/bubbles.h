@@ -11,6 +11,10 @@
 
 namespace lamina::cli {
 
+// What a node had done by the first look: nothing where it is new since, and where it had not told
+// its counters by then, as much as by the second.
+client::NodeStatus Earlier(const client::ClusterStatus& before, const client::NodeStatus& after);
+
 // {"attend": 0.4, "wait_query": 0.5, ...}: shares of `seconds`. A node that started again counts
 // from 0.
 Json PartShares(const client::NodeStatus& before, const client::NodeStatus& after, double seconds);

@@ -330,6 +330,25 @@ class Writer {
 
 }  // namespace
 
+size_t KeepLastEpoch(client::Timeline& timeline) {
+  const size_t others = std::erase_if(timeline.steps, [&](const client::StepTimeline& step) {
+    return step.epoch != timeline.epoch;
+  });
+  if (others == 0) {
+    return 0;
+  }
+  Nanos since = timeline.ended;
+  for (const client::StepTimeline& step : timeline.steps) {
+    since = std::min(since, step.planned);
+  }
+  for (client::NodeTimeline& node : timeline.nodes) {
+    // Making an epoch takes far longer than clocks may be off.
+    const Nanos begin = since + node.clock_offset - node.clock_error;
+    std::erase_if(node.events, [begin](const TraceEvent& event) { return event.end < begin; });
+  }
+  return others;
+}
+
 std::string ToTraceEvents(const client::Timeline& timeline) { return Writer(timeline).Write(); }
 
 }  // namespace lamina::cli

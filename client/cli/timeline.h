@@ -10,13 +10,20 @@
 
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "client/tracing.h"
 
 namespace lamina::cli {
 
-// Requires: all nodes on one clock (PutOnOneClock).
+// Leaves only what is of the timeline's own epoch, its last: each one numbers its steps, lanes and
+// peers anew. Returns how many steps of others it took out. Node events are known by when they
+// ended, so that those before the first planned step go too, if any step did.
+// Requires: each node on its own clock, as they are recorded.
+size_t KeepLastEpoch(client::Timeline& timeline);
+
+// Requires: all nodes on one clock (PutOnOneClock), and one epoch (KeepLastEpoch).
 std::string ToTraceEvents(const client::Timeline& timeline);
 
 }  // namespace lamina::cli

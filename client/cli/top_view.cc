@@ -143,8 +143,10 @@ std::string TopView(const client::ClusterStatus& now, const client::ClusterStatu
                                     "state", "busy", "slots", "mem", "sent", "received")),
       "\n");
   for (const client::NodeStatus& node : now.nodes) {
+    // Counters that a node had not told by then are not known: they were not 0.
     const client::NodeStatus* known = Find(before, node.name);
-    absl::StrAppend(&out, NodeLine(node, known == nullptr ? node : *known, seconds, terminal));
+    const bool counted = known != nullptr && known->reports > 0;
+    absl::StrAppend(&out, NodeLine(node, counted ? *known : node, seconds, terminal));
   }
   absl::StrAppend(&out, "\n");
   for (const client::LaneStatus& lane : now.lanes) {

@@ -53,6 +53,7 @@ absl::StatusOr<Json> Record(const Invocation& invocation, const TraceFlags& flag
       client::Timeline timeline,
       client::RecordTimeline({.server = invocation.server, .tls = {.ca = invocation.tls_ca}},
                              static_cast<Nanos>(flags.seconds * 1e9), cancellation));
+  const size_t others = KeepLastEpoch(timeline);
   const std::vector<NodeClock> clocks = PutOnOneClock(timeline);
   const std::string text = ToTraceEvents(timeline);
   LAMINA_RETURN_IF_ERROR(WriteFile(flags.output, text));
@@ -70,6 +71,7 @@ absl::StatusOr<Json> Record(const Invocation& invocation, const TraceFlags& flag
               {"bytes", text.size()},
               {"seconds", ToSeconds(timeline.ended - timeline.began)},
               {"steps", timeline.steps.size()},
+              {"steps_left_out", others},
               {"requests", timeline.requests.size()},
               {"nodes", nodes}};
 }
@@ -78,6 +80,10 @@ void Print(const Json& report) {
   std::printf("%s, %s: %.2f s, %d steps, %d requests\n", report["file"].get<std::string>().c_str(),
               FormatBytes(report["bytes"].get<uint64_t>()).c_str(), report["seconds"].get<double>(),
               report["steps"].get<int>(), report["requests"].get<int>());
+  if (const auto others = report["steps_left_out"].get<unsigned long long>(); others > 0) {
+    std::printf("%llu steps of earlier epochs were left out: the members have changed meanwhile\n",
+                others);
+  }
   for (const Json& node : report["nodes"]) {
     std::printf("%-12s %8llu events, %llu older ones dropped; its clock is off by %.1f us\n",
                 node["name"].get<std::string>().c_str(), node["events"].get<unsigned long long>(),

@@ -257,6 +257,8 @@ std::vector<HeldExtent> PrefixCache::Join(Sequence& sequence, uint32_t node) {
   sequence.cached_tokens = Find(sequence, node).tokens;
   if (sequence.times_joined == 1 && sequence.committed.empty()) {
     sequence.cached_at_first = sequence.cached_tokens;
+    stats_.first_asked += sequence.tokens();
+    stats_.first_found += sequence.cached_tokens;
   }
   UseFound(sequence, node, sequence.cached_tokens);
   for (const CachedBlock* block : sequence.cached_blocks) {
@@ -293,6 +295,7 @@ std::vector<PrefixCache::Read> PrefixCache::ReadBack(Sequence& sequence, uint32_
   sequence.cached_tokens += away;
   if (sequence.times_joined == 1 && sequence.committed.empty()) {
     sequence.cached_at_first = sequence.cached_tokens;
+    stats_.first_found += away;
   }
   stats_.tokens_found += away;
   stats_.tokens_read += away;

@@ -46,6 +46,9 @@ struct PrefixCacheStats {
   uint64_t tokens_found = 0;    // and found K and V of so many of them,
   uint64_t tokens_read = 0;     // so many of these in spill tiers.
   uint64_t blocks_dropped = 0;  // Those that are away by now counted.
+  // Tokens asked for and found by sequences when they joined for the first time: none counts twice.
+  uint64_t first_asked = 0;
+  uint64_t first_found = 0;
 };
 
 class PrefixCache {

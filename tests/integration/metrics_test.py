@@ -248,7 +248,9 @@ class MetricsTest(unittest.TestCase):
     def test_dashboard_and_alerts_ask_for_metrics_that_there_are(self):
         dashboard = json.loads((MONITORING / "dashboard.json").read_text())
         self.await_measured_links()
-        # A counter by reason is there once it has counted.
+        self.cluster.await_true(lambda: len(self.labels_of("lamina_node_sent_bytes_total")) == 3,
+                                "every node has told its counters")
+        # A count by path and status is there once there was such an answer.
         with self.assertRaises(urllib.error.HTTPError) as caught:
             self.post({"model": "nobody", "prompt": ""})
         caught.exception.close()

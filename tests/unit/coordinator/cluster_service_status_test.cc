@@ -145,6 +145,28 @@ TEST_F(ClusterServiceTest, FailedRequestsAreCountedByWhateverCodeTheyEndWith) {
   EXPECT_THAT(page, ::testing::Not(HasSubstr("code=\"ok\"")));
 }
 
+// Shown as 0 they would grow by all of a node's life when it comes back.
+TEST_F(ClusterServiceTest, CountersOfANodeThatHasNotToldThemAreNotOnThePage) {
+  NodeClient& memory = *Form().second;
+  const char* const kSent = "lamina_node_sent_bytes_total{node=\"m0\"";
+  const char* const kBandwidth = "lamina_node_read_bandwidth_bytes_per_second{node=\"m0\"";
+  const std::string early = MetricsText(engine_, "served", RealClock(), 0);
+  EXPECT_THAT(early, HasSubstr("lamina_node_ready{node=\"m0\""));
+  EXPECT_THAT(early, ::testing::Not(HasSubstr(kSent)));
+  EXPECT_THAT(early, ::testing::Not(HasSubstr(kBandwidth)));
+
+  v1::NodeMessage message;
+  message.mutable_status()->set_bytes_sent(7);
+  ASSERT_TRUE(memory.Write(message));
+  AwaitStatus([](const v1::GetStatusResponse& response) {
+    return NodeOf(response, "m0").bytes_sent() == 7;
+  });
+
+  const std::string page = MetricsText(engine_, "served", RealClock(), 0);
+  EXPECT_THAT(page, HasSubstr(kSent));
+  EXPECT_THAT(page, HasSubstr(kBandwidth));
+}
+
 // --- Timelines ---
 
 TEST_F(ClusterServiceTest, ATimelineHasALengthOfUpToAMinute) {

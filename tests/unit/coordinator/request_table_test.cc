@@ -320,17 +320,34 @@ TEST_F(RequestTableTest, ChoicesThatFailTogetherEndTheRequestOnce) {
 }
 
 TEST_F(RequestTableTest, EndReturnsWhatStillRunsAndFreesTheId) {
-  const auto sequences = Admit({.request_id = "mine", .prompt = {1}, .choices = 2});
+  const auto sequences = Admit({.request_id = "mine", .prompt = {1}, .choices = 3});
   Token(sequences[0].id, 10, FinishReason::kLength);
 
-  EXPECT_THAT(table_.End(1, absl::CancelledError("by client")), ElementsAre(sequences[1].id));
+  EXPECT_THAT(table_.End(1, absl::CancelledError("by client")),
+              ElementsAre(sequences[1].id, sequences[2].id));
 
   EXPECT_THAT(sink_->done, ElementsAre(absl::CancelledError("by client")));
   EXPECT_EQ(table_.failed(), 0u) << "nothing failed";
-  EXPECT_EQ(table_.metrics().aborted, 1u);
+  EXPECT_EQ(table_.metrics().aborted, 2u) << "choices, as those that ended well are counted";
+  EXPECT_EQ(table_.metrics().reached_length, 1u);
   EXPECT_EQ(table_.KeyOf("mine"), 0u);
   EXPECT_THAT(table_.End(1, absl::OkStatus()), IsEmpty());
   EXPECT_EQ(sink_->done.size(), 1u);
+}
+
+// The scheduler refuses some once they are in the table.
+TEST_F(RequestTableTest, WhatIsRefusedForWhatItAsksHasNotFailed) {
+  uint64_t key = 0;
+  for (const absl::Status& status :
+       {absl::InvalidArgumentError("too long"), absl::ResourceExhaustedError("queue full")}) {
+    Admit({.prompt = {1}}, ++key);
+    table_.End(key, status);
+    EXPECT_EQ(table_.metrics().failures(status.code()), 1u) << status;
+  }
+  EXPECT_EQ(table_.failed(), 0u);
+  Admit({.prompt = {1}}, ++key);
+  table_.End(key, absl::UnavailableError("gone"));
+  EXPECT_EQ(table_.failed(), 1u);
 }
 
 TEST_F(RequestTableTest, AStopTokenIsShownWhereThatWasAskedFor) {
@@ -358,6 +375,12 @@ TEST_F(RequestTableTest, ScoresGoOutBeforeTheEnd) {
 
   EXPECT_THAT(sink_->scores, ElementsAre(-1.0f, -2.0f));
   EXPECT_THAT(sink_->done, ElementsAre(absl::OkStatus()));
+  // The completion that it may be part of is a request of its own.
+  EXPECT_EQ(table_.metrics().scored, 1u);
+  EXPECT_EQ(table_.metrics().prompt_tokens, 3u);
+  EXPECT_EQ(table_.metrics().reached_length, 0u);
+  EXPECT_EQ(table_.metrics().prompt_tokens_per_request.Take().count, 0u);
+  EXPECT_EQ(table_.metrics().tokens_per_request.Take().count, 0u);
 }
 
 TEST_F(RequestTableTest, CountsPreemptionsAndTellsProgress) {

@@ -26,6 +26,19 @@ TEST(GatewayMetricsTest, CountsAnswersByRouteAndStatus) {
   EXPECT_THAT(page, Not(HasSubstr("status_499")));
 }
 
+// A rate does not see a count that begins at 1.
+TEST(GatewayMetricsTest, CountsByReasonBeginAtZero) {
+  const std::string page = GatewayMetrics().Text();
+  for (const char* reason : {"rate_limit_exceeded", "service_unavailable", "status_500"}) {
+    EXPECT_THAT(page, HasSubstr(std::string("lamina_gateway_refused_total{reason=\"") + reason +
+                                "\"} 0\n"));
+  }
+  for (const char* reason : {"client_gone", "error", "service_unavailable"}) {
+    EXPECT_THAT(page, HasSubstr(std::string("lamina_gateway_broken_streams_total{reason=\"") +
+                                reason + "\"} 0\n"));
+  }
+}
+
 TEST(GatewayMetricsTest, CountsBytesAndWhatIsOpen) {
   GatewayMetrics metrics;
   metrics.CountReceived(10);

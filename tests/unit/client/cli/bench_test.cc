@@ -309,19 +309,23 @@ TEST(BenchReportTest, TimesCountFromTheArrival) {
 
 TEST(BenchReportTest, NodesAreDifferences) {
   const client::ClusterStatus before = {
-      .nodes = {{.name = "m0", .bytes_sent = 100, .kv_bytes_read = 1000, .busy_seconds = 1}}};
+      .nodes = {
+          {.name = "m0", .bytes_sent = 100, .kv_bytes_read = 1000, .busy_seconds = 1, .reports = 1},
+          {.name = "m2"}}};
   const client::ClusterStatus after = {.nodes = {{.name = "m0",
                                                   .role = "memory",
                                                   .bytes_sent = 150,
                                                   .bandwidth_bytes_per_second = 1000,
                                                   .kv_bytes_read = 3000,
                                                   .busy_seconds = 2},
-                                                 {.name = "m1", .bytes_sent = 7}}};
+                                                 {.name = "m1", .bytes_sent = 7},
+                                                 {.name = "m2", .bytes_sent = 900}}};
   const Json nodes = BenchReport().ToJson(4, before, after)["nodes"];
   EXPECT_EQ(nodes[0]["busy_share"], 0.25);
   EXPECT_EQ(nodes[0]["bytes_sent"], 50);
   EXPECT_EQ(nodes[0]["bandwidth_share"], 0.5);
   EXPECT_EQ(nodes[1]["bytes_sent"], 7) << "a node that is new counts from nothing";
+  EXPECT_EQ(nodes[2]["bytes_sent"], 0) << "one that was away has not sent all of it since";
 }
 
 class BenchRunnerTest : public testing::Test {

@@ -9,7 +9,7 @@ namespace {
 client::NodeStatus Node(const std::string& name, double busy,
                         std::vector<std::pair<std::string, double>> parts,
                         std::vector<client::LinkStatus> links = {}) {
-  client::NodeStatus node = {.name = name, .busy_seconds = busy};
+  client::NodeStatus node = {.name = name, .busy_seconds = busy, .reports = 1};
   node.parts = std::move(parts);
   node.links = std::move(links);
   return node;

@@ -103,6 +103,57 @@ TEST(TimelineClocksTest, AnExactMeasurementIsKept) {
   EXPECT_EQ(PutOnOneClock(timeline)[1].shift, 5'010);
 }
 
+// The members have changed while it was recorded: steps begin at 1 again, and peers are others.
+TEST(TimelineTest, OnlyTheLastEpochIsKept) {
+  constexpr Nanos kOffset = 5'000'000;
+  client::Timeline timeline = MakeTimeline(kOffset, kOffset + 2'000, 3'000);
+  timeline.epoch = 2;
+  timeline.steps[0].epoch = 2;
+  std::vector<size_t> events;
+  for (client::NodeTimeline& node : timeline.nodes) {
+    events.push_back(node.events.size());
+    TraceEvent early = node.events.front();
+    early.start -= 500'000;
+    early.end -= 500'000;
+    early.peer = static_cast<uint16_t>(node.is_memory ? 1 : kM0 + 1);
+    node.events.insert(node.events.begin(), early);
+  }
+  timeline.steps.push_back({.epoch = 1, .lane = 0, .step = 2, .planned = 400'000, .rows = 9});
+
+  EXPECT_EQ(KeepLastEpoch(timeline), 1u);
+
+  ASSERT_EQ(timeline.steps.size(), 1u);
+  EXPECT_EQ(timeline.steps[0].rows, 1u);
+  for (size_t i = 0; i < timeline.nodes.size(); ++i) {
+    EXPECT_EQ(timeline.nodes[i].events.size(), events[i]) << timeline.nodes[i].name;
+  }
+  EXPECT_EQ(KeepLastEpoch(timeline), 0u);
+}
+
+// A step that was under way when the recording began was planned before.
+TEST(TimelineTest, WithoutAChangeOfEpochNothingIsLeftOut) {
+  client::Timeline timeline = MakeTimeline(0, 0, 10);
+  timeline.steps[0].planned = 1'050'000;
+  const size_t events = timeline.nodes[0].events.size();
+
+  EXPECT_EQ(KeepLastEpoch(timeline), 0u);
+
+  EXPECT_EQ(timeline.nodes[0].events.size(), events);
+}
+
+// The new epoch has planned nothing yet.
+TEST(TimelineTest, WhatIsOfEarlierEpochsAloneIsAllLeftOut) {
+  client::Timeline timeline = MakeTimeline(0, 0, 10);
+  timeline.epoch = 2;
+  timeline.ended += 1'000'000;
+
+  EXPECT_EQ(KeepLastEpoch(timeline), 1u);
+
+  for (const client::NodeTimeline& node : timeline.nodes) {
+    EXPECT_TRUE(node.events.empty()) << node.name;
+  }
+}
+
 // Slices by process and row; fails where two of a row overlap without one holding the other.
 std::map<std::pair<int, int>, std::vector<json>> Rows(const json& file) {
   std::map<std::pair<int, int>, std::vector<json>> rows;

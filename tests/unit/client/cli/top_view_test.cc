@@ -27,7 +27,8 @@ client::ClusterStatus MakeStatus() {
                      .busy_share = 0.42,
                      .bytes_sent = 1000,
                      .bandwidth_bytes_per_second = 1e9,
-                     .kv_bytes_read = 1000}},
+                     .kv_bytes_read = 1000,
+                     .reports = 1}},
           .lanes = {{.lane = 0, .rows = 128, .context_tokens = 1234567, .step = 100}},
           .running = 256,
           .waiting = 1024,
@@ -103,6 +104,17 @@ TEST(QuantileTest, WhatIsAboveAllBoundsIsAtTheHighest) {
 TEST(QuantileTest, ACoordinatorThatStartedAgainCountsFromZero) {
   const client::Distribution before = {.upper_seconds = {1, 2}, .counts = {100, 0, 0}};
   EXPECT_EQ(Quantile({.upper_seconds = {1, 2}, .counts = {0, 4, 0}}, before, 0.5), 1.5);
+}
+
+TEST(TopViewTest, ANodeThatComesBackHasNotDoneAllOfItsWorkAtOnce) {
+  client::ClusterStatus before = MakeStatus();
+  before.nodes[1].reports = 0;  // It was away.
+  before.nodes[1].bytes_sent = 0;
+  before.nodes[1].kv_bytes_read = 0;
+  client::ClusterStatus now = MakeStatus();
+  now.nodes[1].bytes_sent = uint64_t{1} << 40;
+
+  EXPECT_THAT(View(now, &before), HasSubstr("   25%    0%        0 B/s        0 B/s\n"));
 }
 
 TEST(TopViewTest, TheFirstLookAndANodeThatStartedAgainHaveNoRates) {

@@ -207,6 +207,25 @@ TEST_F(PrefixCacheTest, RoomForANewcomerIsNotMadeFromWhatItFinds) {
   EXPECT_TRUE(Audit().ok()) << Audit();
 }
 
+TEST_F(PrefixCacheTest, WhoJoinsAgainIsNoNewSequenceThatAsks) {
+  Serve("a", 4);
+  Sequence& sequence = Submit("ab", 4);
+  EXPECT_EQ(Join(sequence), 16u);
+  Decode(sequence);
+  life_.Preempt(sequence);
+  borders_.Begin(0, 1);
+  const StepBorder border = borders_.Seal(0);
+  life_.WaitAgain(border.draining);
+  borders_.Pass(0, border);
+
+  EXPECT_EQ(Join(sequence), 32u) << "its own, and one token more";
+
+  EXPECT_EQ(cache_.stats().tokens_asked, 20u + 36 + 37);
+  EXPECT_EQ(cache_.stats().tokens_found, 16u + 32);
+  EXPECT_EQ(cache_.stats().first_asked, 20u + 36);
+  EXPECT_EQ(cache_.stats().first_found, 16u);
+}
+
 TEST_F(PrefixCacheTest, BlocksInUseAreNeverDropped) {
   Sequence& sequence = Submit("abc", 1);
   Join(sequence);

@@ -147,6 +147,7 @@ TEST_F(SchedulerLossTest, WhatLayOnALostNodeIsComputedAgainAndNothingElse) {
   EXPECT_EQ(
       scheduler_->Stats().prefix_cache.tokens_asked - scheduler_->Stats().prefix_cache.tokens_found,
       Computed(1).size());
+  EXPECT_EQ(scheduler_->Stats().prefix_cache.first_found, 0u) << "what it had itself is no hit";
 }
 
 TEST_F(SchedulerLossTest, AHoleAtTheBeginningIsAChunkAndThoseBehindItAreRows) {
