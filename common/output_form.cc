@@ -73,8 +73,8 @@ size_t GrammarDepth(absl::string_view text) {
         if (MayQuote(text.substr(i, end - i))) {
           // What is quoted behind it is not known, so every group counts.
           const absl::string_view rest = text.substr(end);
-          return std::max(
-              deepest, depth + static_cast<size_t>(std::count(rest.begin(), rest.end(), '(')));
+          return std::max(deepest,
+                          depth + static_cast<size_t>(std::count(rest.begin(), rest.end(), '(')));
         }
         i = end;
         break;
@@ -158,8 +158,7 @@ absl::Status CheckOutputForm(const OutputForm& form) {
     case OutputForm::Kind::kJsonSchema:
     case OutputForm::Kind::kStructuralTag:
       LAMINA_RETURN_IF_ERROR(CheckRequestJson(form.text, "the form of the output"));
-      return CheckDepth(
-          StringsDepth(form.text, form.kind == OutputForm::Kind::kStructuralTag));
+      return CheckDepth(StringsDepth(form.text, form.kind == OutputForm::Kind::kStructuralTag));
     case OutputForm::Kind::kRegex:
       return CheckDepth(RegexDepth(form.text));
     case OutputForm::Kind::kGrammar:

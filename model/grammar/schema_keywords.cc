@@ -209,10 +209,10 @@ absl::Status Checker::Reach(size_t depth, const std::string& path) {
   deepest_ = std::max(deepest_, depth);
   return depth <= kDepthMax
              ? absl::OkStatus()
-             : absl::InvalidArgumentError(absl::StrCat(
-                   "the JSON schema has schemas more than ", kDepthMax,
-                   " deep within each other, counted through its references, at ",
-                   path.empty() ? "its root" : path, "; write one that is less deep"));
+             : absl::InvalidArgumentError(
+                   absl::StrCat("the JSON schema has schemas more than ", kDepthMax,
+                                " deep within each other, counted through its references, at ",
+                                path.empty() ? "its root" : path, "; write one that is less deep"));
 }
 
 absl::Status Checker::Check(const Json& schema, const std::string& path) {

@@ -52,16 +52,17 @@ TEST(OutputFormTest, StringsOfJsonMayBeRegularExpressions) {
   EXPECT_FALSE(IsTaken(Kind::kJsonSchema, R"({"pattern":")" + Times("(", 65) + R"("})"));
   EXPECT_FALSE(IsTaken(Kind::kJsonSchema, R"({"pattern":")" + Times("([)]", 65) + R"("})"));
   EXPECT_FALSE(IsTaken(Kind::kJsonSchema, R"({"pattern":")" + Times("\\u0028", 65) + R"("})"));
-  EXPECT_FALSE(IsTaken(Kind::kStructuralTag,
-                       R"({"grammar":"root ::= )" + Times(R"((\")\")", 65) + R"("})"));
+  EXPECT_FALSE(
+      IsTaken(Kind::kStructuralTag, R"({"grammar":"root ::= )" + Times(R"((\")\")", 65) + R"("})"));
   EXPECT_TRUE(IsTaken(Kind::kJsonSchema, R"({"pattern":")" + Times("\\\\(", 65) + R"("})"));
 }
 
 TEST(OutputFormTest, WhatIsNotWithinEachOtherMayBeMuch) {
   EXPECT_TRUE(IsTaken(Kind::kRegex, Times("(a)", 1000) + Times("[(]", 1000) + Times("\\(", 1000)));
-  EXPECT_TRUE(IsTaken(Kind::kGrammar,
-                      "root ::= " + Times("(\"(\" [(])\n", 1000) + Times("# (((\n", 1000)));
-  EXPECT_TRUE(IsTaken(Kind::kJsonSchema, "[" + Times(R"({"a(b)":[]},)", 1000) + "0]"));
+  EXPECT_TRUE(
+      IsTaken(Kind::kGrammar, "root ::= " + Times("(\"(\" [(])\n", 1000) + Times("# (((\n", 1000)));
+  EXPECT_TRUE(IsTaken(Kind::kJsonSchema, "[" + Times(R"({"a(b)":[]
+},)", 1000) + "0]"));
 }
 
 }  // namespace

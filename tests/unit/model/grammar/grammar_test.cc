@@ -204,6 +204,20 @@ TEST(GrammarTest, AChoiceIsOneOfIt) {
   }
 }
 
+TEST(GrammarTest, WhatIsAmbiguousIsSlowToFollowAndNothingElse) {
+  const auto speed_of = [](OutputForm::Kind kind, const char* text) {
+    const auto grammar = Compiler().Compile({kind, text});
+    return grammar.ok() ? (*grammar)->CheckSpeed() : grammar.status();
+  };
+  const absl::Status slow =
+      speed_of(OutputForm::Kind::kGrammar, "root ::= s \"!\"\ns ::= s s | [a-z ]");
+  EXPECT_THAT(std::string(slow.message()), HasSubstr("too complex"));
+  EXPECT_TRUE(speed_of(OutputForm::Kind::kGrammar, "root ::= [a-z ]+ \"!\"").ok());
+  EXPECT_TRUE(speed_of(OutputForm::Kind::kRegex, "(ab|cd)*").ok());
+  EXPECT_TRUE(speed_of(OutputForm::Kind::kRegex, "a{3}").ok()) << "it ends soon";
+  EXPECT_TRUE(speed_of(OutputForm::Kind::kJsonSchema, R"({"type":"object"})").ok());
+}
+
 TEST(GrammarTest, ATokenThatDoesNotFitChangesNothing) {
   const auto grammar = Compiler().Compile({OutputForm::Kind::kRegex, "ab"});
   ASSERT_TRUE(grammar.ok());
