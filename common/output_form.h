@@ -8,10 +8,13 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace lamina {
 
 inline constexpr size_t kOutputFormBytesMax = 64 * 1024;
-// Depth of nested brackets: the time that forms take to compile grows faster than it.
+// Depth of nested brackets that are part of the form, not of its strings and classes: what compiles
+// forms recurses, and takes time that grows faster than it.
 inline constexpr size_t kOutputFormDepthMax = 64;
 
 struct OutputForm {
@@ -28,5 +31,10 @@ struct OutputForm {
   bool any() const { return kind == Kind::kAny; }
   friend bool operator==(const OutputForm&, const OutputForm&) = default;
 };
+
+// Whether a form may be parsed, in any of its parts. What it says is not looked at. Errors:
+// kInvalidArgument  it is larger or deeper than the bounds above, or CheckRequestJson() refuses it.
+// Cost: a few passes over the text.
+absl::Status CheckOutputForm(const OutputForm& form);
 
 }  // namespace lamina

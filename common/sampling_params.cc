@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/sampling_params.h"
 
-#include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 
@@ -16,32 +14,6 @@ constexpr size_t kAllowedTokensMax = 1024;
 
 absl::Status OutOfRange(const char* field, float value, const char* range) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; it must be in ", range));
-}
-
-// How deep brackets nest, whatever they are part of; those behind a backslash do not count.
-size_t DepthOf(const std::string& text) {
-  size_t depth = 0;
-  size_t deepest = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    switch (text[i]) {
-      case '\\':
-        ++i;
-        break;
-      case '(':
-      case '[':
-      case '{':
-        deepest = std::max(deepest, ++depth);
-        break;
-      case ')':
-      case ']':
-      case '}':
-        depth -= depth > 0 ? 1 : 0;
-        break;
-      default:
-        break;
-    }
-  }
-  return deepest;
 }
 
 }  // namespace
@@ -83,17 +55,7 @@ absl::Status SamplingParams::Validate() const {
                                                    " entries; at most ", kAllowedTokensMax,
                                                    " are allowed"));
   }
-  if (form.text.size() > kOutputFormBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("the form of the output has ", form.text.size(),
-                                                   " bytes; at most ", kOutputFormBytesMax,
-                                                   " are allowed"));
-  }
-  if (const size_t depth = DepthOf(form.text); depth > kOutputFormDepthMax) {
-    return absl::InvalidArgumentError(absl::StrCat("the form of the output has brackets ", depth,
-                                                   " deep inside each other; at most ",
-                                                   kOutputFormDepthMax, " are allowed"));
-  }
-  return absl::OkStatus();
+  return CheckOutputForm(form);
 }
 
 }  // namespace lamina

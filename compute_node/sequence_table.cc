@@ -99,29 +99,6 @@ std::vector<plan::TokenLogprob> ToCore(const std::vector<kernels::TokenLogprob>&
   return out;
 }
 
-// Brings the sequence's grammar up to its tokens: they may have been sampled elsewhere, or before a
-// preemption. False when one does not fit, or without a grammar.
-bool FollowGrammar(Sequence& sequence, model::GrammarCache& grammars) {
-  const plan::SequenceJoin& join = sequence.join;
-  if (sequence.grammar == nullptr) {
-    const model::GrammarCache::Result grammar = grammars.Get(join.sampling.form);
-    if (!grammar.ok()) {
-      LogError("request ", join.request_id,
-               " has a form that its coordinator took and this node does not: ",
-               grammar.status().message());
-      return false;
-    }
-    sequence.grammar = (*grammar)->Begin();
-    sequence.in_grammar = join.prompt_tokens;
-  }
-  for (; sequence.in_grammar < sequence.tokens.size(); ++sequence.in_grammar) {
-    if (!sequence.grammar->Accept(sequence.tokens[sequence.in_grammar])) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // All tokens of the vocabulary but those that end the sequence.
 absl::Span<const uint32_t> WithoutEnds(size_t vocabulary, Sequence& sequence) {
   std::vector<uint32_t>& bits = sequence.without_ends;
@@ -137,7 +114,7 @@ absl::Span<const uint32_t> WithoutEnds(size_t vocabulary, Sequence& sequence) {
   return bits;
 }
 
-// The token that was appended last. `whole`: its grammar has ended; `cut`: no token fits.
+// The token that was appended last. `whole`: its grammar has ended; `cut`: nothing may follow.
 plan::SampledToken Judged(const kernels::SampleResult& sampled, Sequence& sequence, bool whole,
                           bool cut) {
   const plan::SequenceJoin& join = sequence.join;
@@ -158,6 +135,30 @@ plan::SampledToken Judged(const kernels::SampleResult& sampled, Sequence& sequen
 
 }  // namespace
 
+bool FollowGrammar(Sequence& sequence, model::GrammarCache& grammars, ThreadBeat* beat) {
+  const plan::SequenceJoin& join = sequence.join;
+  if (sequence.grammar == nullptr) {
+    const model::GrammarCache::Result grammar = grammars.Get(join.sampling.form, beat);
+    if (!grammar.ok()) {
+      LogError("request ", join.request_id,
+               " has a form that its coordinator took and this node does not: ",
+               grammar.status().message());
+      return false;
+    }
+    sequence.grammar = (*grammar)->Begin();
+    sequence.in_grammar = join.prompt_tokens;
+  }
+  for (; sequence.in_grammar < sequence.tokens.size(); ++sequence.in_grammar) {
+    if (!sequence.grammar->Accept(sequence.tokens[sequence.in_grammar])) {
+      return false;
+    }
+    if (beat != nullptr) {
+      beat->Raise();
+    }
+  }
+  return true;
+}
+
 plan::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence,
                               model::GrammarCache& grammars, kernels::SampleScratch& scratch) {
   const plan::SequenceJoin& join = sequence.join;
@@ -175,7 +176,8 @@ plan::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence
       kernels::Sample(logits, join.sampling, tokens.first(join.prompt_tokens),
                       tokens.subspan(join.prompt_tokens), position, scratch, allowed);
   sequence.tokens.push_back(sampled.token);
-  // If no token fits, because the vocabulary cannot spell what must come, the output is cut off.
+  // If no token fits, because the vocabulary cannot spell what must come, or if the grammar takes
+  // too long, the output is cut off.
   const bool cut = formed && !(fits && FollowGrammar(sequence, grammars));
   const bool whole = formed && !cut && sequence.grammar->ended();
   plan::SampledToken result = Judged(sampled, sequence, whole, cut);

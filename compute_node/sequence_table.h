@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/thread_beat.h"
 #include "kernels/sampling.h"
 #include "model/grammar/grammar_cache.h"
 #include "plan/step_plan.h"
@@ -64,6 +65,11 @@ class SequenceTable {
 
   std::unordered_map<plan::SequenceId, Sequence> sequences_;
 };
+
+// Brings the grammar of a sequence that has a form up to its tokens: they may have been sampled
+// elsewhere, or before a preemption. Raises `beat`, if there is one, at each. False when one does
+// not fit, or without a grammar.
+bool FollowGrammar(Sequence& sequence, model::GrammarCache& grammars, ThreadBeat* beat = nullptr);
 
 // Samples the next token of `sequence` from `logits`, appends it, and judges whether it is the
 // last. A sequence with a form takes its grammar from `grammars`: the first waits until it is

@@ -114,15 +114,18 @@ absl::Status StepTail::SampleOnDevice(const Lane& lane, size_t count) {
 }
 
 // Grammars of the next `count` rows that are still being compiled are waited for here, where the
-// thread beats, and not in the pool.
+// thread beats, and not in the pool; and here they follow tokens that are there already, maybe
+// many.
 void StepTail::AwaitGrammars(const Lane& lane, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const TailRow& row = lane.tail[done_ + i];
-    const Sequence& sequence = *sequences_.Find(row.sequence);
+    Sequence& sequence = *sequences_.Find(row.sequence);
     const OutputForm& form = sequence.join.sampling.form;
     if (!row.score && !form.any() && sequence.grammar == nullptr) {
       // An error is met again where the row is sampled.
-      grammars_->Get(form, &context_.counters.beat).status().IgnoreError();
+      if (grammars_->Get(form, &context_.counters.beat).ok()) {
+        FollowGrammar(sequence, *grammars_, &context_.counters.beat);
+      }
     }
   }
 }

@@ -404,8 +404,8 @@ void ToProto(const TracedStep& step, v1::TracedStep* proto) {
 }
 
 void ToProto(const RequestRecord& record, v1::TracedRequest* proto) {
-  proto->set_request_id(record.followed_id);
-  proto->set_id(record.id);
+  proto->set_request_id(TracedId(record.followed_id));
+  proto->set_id(TracedId(record.id));
   proto->set_arrived(record.arrived);
   proto->set_started(record.started);
   proto->set_first_token(record.first_token);

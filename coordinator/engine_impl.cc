@@ -253,7 +253,7 @@ void Engine::Impl::PlanSteps() {
     members.epoch()->NameNodes(plan);
     if (trace.on(now)) {
       trace.Planned(plan, now, [this](plan::SequenceId id) {
-        return requests.FollowedId(scheduler.AnswerOf(id));
+        return TracedId(requests.FollowedId(scheduler.AnswerOf(id)));
       });
     }
     prompts_planned += plan.chunks.empty() ? 0 : 1;

@@ -3,10 +3,17 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/log_event.h"
+#include "common/random_hex.h"
 
 namespace lamina::coordinator {
 namespace {
+
+constexpr char kMadePrefix[] = "req-";
+constexpr size_t kMadeDigits = 24;
+constexpr size_t kTracedDigits = 8;
 
 // From `from` to `to`, or 0 where there was no such time.
 double Millis(Nanos from, Nanos to) {
@@ -14,6 +21,14 @@ double Millis(Nanos from, Nanos to) {
 }
 
 }  // namespace
+
+std::string MakeRequestId() { return absl::StrCat(kMadePrefix, RandomHex(kMadeDigits)); }
+
+std::string TracedId(const std::string& id) {
+  constexpr size_t kPrefix = sizeof(kMadePrefix) - 1;
+  const bool made = absl::StartsWith(id, kMadePrefix) && id.size() == kPrefix + kMadeDigits;
+  return made ? id.substr(0, kPrefix + kTracedDigits) : id;
+}
 
 void LogAdmitted(const RequestRecord& record, uint64_t first_sequence) {
   LogEvent(LogLevel::kInfo, "admitted",

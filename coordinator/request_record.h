@@ -32,6 +32,13 @@ struct RequestRecord {
   absl::Status status;
 };
 
+// An id that nobody guesses: whoever knows it may cancel the request.
+std::string MakeRequestId();
+
+// What timelines, which everybody may read, call a request: its id as logs have it, but of one that
+// was made here only enough to find it in them.
+std::string TracedId(const std::string& id);
+
 using RequestEndFunction = std::function<void(const RequestRecord& record)>;
 
 // One line each: `admitted`, with the sequences by which nodes know the request, and `finished` or

@@ -152,11 +152,10 @@ absl::StatusOr<std::vector<core::SequenceRequest>> RequestTable::Admit(
   return sequences;
 }
 
-// A client may have taken the next one for its own request.
-std::string RequestTable::NewId() {
+std::string RequestTable::NewId() const {
   std::string id;
   do {
-    id = absl::StrCat("req-", next_request_++);
+    id = MakeRequestId();
   } while (ids_.contains(id));
   return id;
 }

@@ -104,7 +104,7 @@ class RequestTable {
   };
 
   absl::Status Check(const GenerateSpec& spec) const;
-  std::string NewId();
+  std::string NewId() const;
   core::SequenceRequest MakeSequence(const Request& request, uint32_t choice) const;
   Choice* Find(plan::SequenceId sequence, Request** request);
   void TakeToken(const Request& request, Choice& choice, core::TokenEvent& event);
@@ -118,7 +118,6 @@ class RequestTable {
   const Clock& clock_;
   const uint32_t sequence_tokens_max_;
   plan::SequenceId next_sequence_ = 1;
-  uint64_t next_request_ = 1;
   std::map<uint64_t, Request> requests_;  // By key.
   std::map<std::string, uint64_t> ids_;
   std::map<plan::SequenceId, Place> places_;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gateway/random_hex.h"
+#include "common/random_hex.h"
 
 namespace lamina::gateway {
 

@@ -178,6 +178,7 @@ void KeepWordsOut(CompletionRequest& request) {
 
 absl::Status FitToModel(const client::ModelInfo& model, const ChatShape& shape,
                         CompletionRequest& request) {
+  LAMINA_RETURN_IF_ERROR(CheckOutputForm(request.options.form));  // Before it is parsed.
   TakeAdvice(model.sampling, request.options);
   const bool whole = request.options.form.kind == OutputForm::Kind::kStructuralTag;
   if (request.truncate_to_fit) {

@@ -11,8 +11,8 @@
 namespace lamina::cli {
 namespace {
 
-constexpr char kExamples[] = R"(  lamina cancel req-17
-  lamina cancel req-17 req-18 --json
+constexpr char kExamples[] = R"(  lamina cancel req-5d0c1f6e2b9a47380e6fd1c2
+  lamina cancel req-5d0c1f6e2b9a47380e6fd1c2 mine --json
 An id is the `id` of the lines `admitted` in the coordinator's log and `answered` in the gateway's,
 not the `request_id` there. Whoever asked for the text is told that the request was cancelled.
 Exit status 1 when one of them is not running or waiting; the others are cancelled.

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/json_bounds.h"
-#include "gateway/random_hex.h"
+#include "common/random_hex.h"
 
 namespace lamina::gateway {
 namespace {

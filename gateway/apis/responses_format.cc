@@ -3,7 +3,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "gateway/random_hex.h"
+#include "common/random_hex.h"
 
 namespace lamina::gateway {
 namespace {

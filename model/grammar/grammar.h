@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/output_form.h"
@@ -16,7 +17,8 @@
 
 namespace lamina::model {
 
-// The place of one sequence in its grammar.
+// The place of one sequence in its grammar. Once it has taken more processor time than
+// GrammarBudget has, nothing is allowed any more.
 //
 // Threading: one thread at a time.
 class GrammarState {
@@ -26,7 +28,8 @@ class GrammarState {
   // may come next. Empty when all may. Valid until the next call. Requires: !ended(). Cost:
   // microseconds to tens of them, at worst milliseconds.
   virtual absl::Span<const uint32_t> Allowed() = 0;
-  // Goes on by a token. False, and no change, if it is not allowed.
+  // Goes on by a token. False, and no change, if it is not allowed. False as well if the budget is
+  // exhausted, by this call too: the token fits then, and is the last one.
   virtual bool Accept(TokenId token) = 0;
   // An end token has come: nothing may follow.
   virtual bool ended() const = 0;
@@ -41,6 +44,10 @@ class Grammar {
   // The beginning. The tokenizer's end tokens are allowed wherever the output is whole.
   virtual std::unique_ptr<GrammarState> Begin() const = 0;
   virtual size_t bytes() const = 0;
+  // Follows one long text of the form, to find grammars whose outputs would be cut for the time
+  // that they take. Errors: kInvalidArgument  it took too long; says how to write it.
+  // Cost: some milliseconds of processor time, at most half a second.
+  virtual absl::Status CheckSpeed() const { return absl::OkStatus(); }
 };
 
 class GrammarCompiler {

@@ -3,25 +3,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <future>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "common/units.h"
+#include "model/grammar/grammar_budget.h"
 
 namespace lamina::model {
-namespace {
-
-// CPU time of this thread, so that a busy machine changes nothing.
-Nanos ThreadTime() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return Nanos{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
-}  // namespace
 
 GrammarCache::GrammarCache(Maker make, Options options)
     : make_(std::move(make)), options_(options) {}
@@ -152,6 +143,9 @@ GrammarCache::Result GrammarCache::Compile(const OutputForm& form) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the form is too complex: compiled it has ", FormatBytes((*result)->bytes()), "; at most ",
         FormatBytes(options_.bytes_max), " are allowed. Use fewer repetitions and alternatives"));
+  }
+  if (options_.cpu_max > 0) {
+    LAMINA_RETURN_IF_ERROR((*result)->CheckSpeed());
   }
   return result;
 }

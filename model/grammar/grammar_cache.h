@@ -31,9 +31,10 @@ class GrammarCache {
 
   struct Options {
     size_t forms_max = 64;  // Kept, the latest used first.
-    Nanos cpu_max = 0;      // Refuses what took more of the processor's time; 0: nothing.
-    size_t bytes_max = 0;   // Refuses what is larger; 0: nothing.
-    size_t queue_max = 0;   // Forms that wait to be compiled; 0: any number.
+    // Refuses what took more of the processor's time, and what is slow to follow; 0: nothing.
+    Nanos cpu_max = 0;
+    size_t bytes_max = 0;  // Refuses what is larger; 0: nothing.
+    size_t queue_max = 0;  // Forms that wait to be compiled; 0: any number.
   };
 
   // `make` runs on the cache's thread when the first form comes; without one there are no forms.

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "model/grammar/grammar_budget.h"
 #include "model/grammar/schema_keywords.h"
 #include "model/grammar/xgrammar_warnings.h"
 
@@ -31,6 +32,10 @@ class XGrammarState final : public GrammarState {
         shape_(static_cast<int64_t>(words_.size())) {}
 
   absl::Span<const uint32_t> Allowed() override {
+    if (budget_.exhausted()) {
+      std::fill(words_.begin(), words_.end(), 0);
+      return words_;
+    }
     DLTensor mask{.data = words_.data(),
                   .device = {kDLCPU, 0},
                   .ndim = 1,
@@ -39,7 +44,9 @@ class XGrammarState final : public GrammarState {
                   .strides = nullptr,
                   .byte_offset = 0};
     try {
+      const Nanos began = ThreadTime();
       const bool some_not = matcher_.FillNextTokenBitmask(&mask);
+      Spend(began);
       return some_not ? absl::Span<const uint32_t>(words_) : absl::Span<const uint32_t>();
     } catch (const std::exception& error) {
       LogError("XGrammar finds no next tokens, so the output is cut: ", error.what());
@@ -49,8 +56,15 @@ class XGrammarState final : public GrammarState {
   }
 
   bool Accept(TokenId token) override {
+    if (ended() || budget_.exhausted()) {
+      return false;
+    }
     try {
-      return !ended() && matcher_.AcceptToken(token);
+      const Nanos began = ThreadTime();
+      const bool fits = matcher_.AcceptToken(token);
+      budget_.AddToken();
+      Spend(began);
+      return fits && !budget_.exhausted();
     } catch (const std::exception& error) {
       LogError("XGrammar does not take token ", token, ": ", error.what());
       return false;
@@ -59,7 +73,18 @@ class XGrammarState final : public GrammarState {
   bool ended() const override { return matcher_.IsTerminated(); }
 
  private:
+  void Spend(Nanos began) {
+    budget_.Spend(ThreadTime() - began);
+    if (budget_.exhausted()) {
+      LogWarning("following the form of an output took more than ",
+                 GrammarBudget::kCallMax / Millis(1), " ms of processor time at once, or ",
+                 GrammarBudget::kInAll / Seconds(1),
+                 " s in all, so the output is cut: its grammar is too ambiguous");
+    }
+  }
+
   xgrammar::GrammarMatcher matcher_;
+  GrammarBudget budget_;
   std::vector<uint32_t> words_;
   int64_t shape_;
 };
@@ -73,6 +98,7 @@ class XGrammar final : public Grammar {
     return std::make_unique<XGrammarState>(grammar_, vocabulary_);
   }
   size_t bytes() const override { return grammar_.MemorySizeBytes(); }
+  absl::Status CheckSpeed() const override;
 
  private:
   const xgrammar::CompiledGrammar grammar_;
@@ -96,6 +122,44 @@ std::string Reason(const std::exception& error) {
   const size_t place = text.find(".cc:");
   const size_t begin = place == std::string::npos ? std::string::npos : text.find(": ", place);
   return begin == std::string::npos ? text : text.substr(begin + 2);
+}
+
+// Goes on by `byte`, or, if that does not fit, by the first that does. False if none does.
+bool AcceptSome(xgrammar::GrammarMatcher& matcher, std::string& byte) {
+  if (matcher.AcceptString(byte)) {
+    return true;
+  }
+  // From 'a' on, so that texts go on with letters where they may.
+  for (int i = 0; i < 256; ++i) {
+    byte[0] = static_cast<char>('a' + i);
+    if (matcher.AcceptString(byte)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+absl::Status XGrammar::CheckSpeed() const {
+  constexpr int kBytes = 1024;
+  constexpr Nanos kMax = Millis(500);  // Forms in use take some milliseconds.
+  try {
+    xgrammar::GrammarMatcher matcher(grammar_);
+    std::string byte = "a";
+    const Nanos began = ThreadTime();
+    for (int i = 0; i < kBytes && AcceptSome(matcher, byte); ++i) {
+      if (ThreadTime() - began > kMax) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the form is too complex: to follow ", i + 1,
+                         " bytes of an output took more than ", kMax / Millis(1),
+                         " ms of processor time. Write rules that can be read in one way only,"
+                         " 's ::= [a-z]+' instead of 's ::= s s | [a-z]'"));
+      }
+    }
+  } catch (const std::exception& error) {
+    // An output would be cut there, which says nothing of its speed.
+    LogWarning("XGrammar does not follow a form to its end: ", Reason(error));
+  }
+  return absl::OkStatus();
 }
 
 class XGrammarCompiler final : public GrammarCompiler {

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -16,6 +18,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Words = std::set<std::string>;
+
+// Schemas within each other, those that references name among them: what follows these takes them
+// apart by recursion.
+constexpr size_t kDepthMax = 256;
 
 // Everything by which a draft of JSON Schema, 4 to 2020-12, demands something of a value.
 const Words& Demands() {
@@ -156,6 +162,9 @@ class Checker {
   absl::Status Check(const Json& schema, const std::string& path);
 
  private:
+  // Refuses what is too deep.
+  absl::Status Reach(size_t depth, const std::string& path);
+  absl::Status CheckInside(const Json& schema, const std::string& path);
   static absl::Status Refuse(const std::string& path, absl::string_view keyword,
                              absl::string_view why);
   // Refuses each demand of `schema` but those of `obeyed`.
@@ -172,7 +181,11 @@ class Checker {
   absl::Status CheckEach(const Json& schema, const std::string& path, const char* keyword);
 
   const Json& root_;
-  Words references_;  // References that were followed.
+  size_t depth_ = 0;    // Schemas that are being looked at.
+  size_t deepest_ = 0;  // The most of them below the last reference that is being followed.
+  // References that were followed, and how many schemas within each other are behind each; 0 while
+  // it is being followed, as one that leads back to itself is.
+  std::map<std::string, size_t> heights_;
 };
 
 absl::Status Checker::Refuse(const std::string& path, absl::string_view keyword,
@@ -192,7 +205,25 @@ absl::Status Checker::Only(const Json& schema, const std::string& path, const Wo
   return absl::OkStatus();
 }
 
+absl::Status Checker::Reach(size_t depth, const std::string& path) {
+  deepest_ = std::max(deepest_, depth);
+  return depth <= kDepthMax
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   absl::StrCat("the JSON schema has schemas more than ", kDepthMax,
+                                " deep within each other, counted through its references, at ",
+                                path.empty() ? "its root" : path, "; write one that is less deep"));
+}
+
 absl::Status Checker::Check(const Json& schema, const std::string& path) {
+  LAMINA_RETURN_IF_ERROR(Reach(depth_ + 1, path));
+  ++depth_;
+  absl::Status status = CheckInside(schema, path);
+  --depth_;
+  return status;
+}
+
+absl::Status Checker::CheckInside(const Json& schema, const std::string& path) {
   if (!schema.is_object()) {
     return absl::OkStatus();  // True, false, or for the compiler to refuse.
   }
@@ -222,8 +253,12 @@ absl::Status Checker::CheckReference(const Json& schema, const std::string& path
   if (reference != "#" && !absl::StartsWith(reference, "#/")) {
     return Refuse(path, "$ref", absl::StrCat(": ", reference, " is no place in this schema"));
   }
-  if (reference == "#" || !references_.insert(reference).second) {
+  if (reference == "#") {
     return absl::OkStatus();
+  }
+  const auto [known, is_new] = heights_.emplace(reference, 0);
+  if (!is_new) {
+    return Reach(depth_ + known->second, path);
   }
   const Json* place = &root_;
   for (size_t begin = 2; begin <= reference.size();) {
@@ -235,7 +270,11 @@ absl::Status Checker::CheckReference(const Json& schema, const std::string& path
     place = &(*place)[name];
     begin = end + 1;
   }
-  return Check(*place, reference);
+  const size_t deepest = std::exchange(deepest_, depth_);
+  LAMINA_RETURN_IF_ERROR(Check(*place, reference));
+  known->second = deepest_ - depth_;
+  deepest_ = std::max(deepest, deepest_);
+  return absl::OkStatus();
 }
 
 // A type together with values says nothing new when all of them have it.

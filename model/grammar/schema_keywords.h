@@ -17,7 +17,7 @@ namespace lamina::model {
 
 // Looks at every schema that `schema` reaches. Words that demand nothing (title, description,
 // examples, ...) and words that no draft of JSON Schema knows are taken.
-// Errors: kInvalidArgument  names the keyword and where it is.
+// Errors: kInvalidArgument  names the keyword and where it is; or it is too deep.
 absl::Status CheckSchemaKeywords(const nlohmann::ordered_json& schema);
 
 // Checks the keywords of each schema in a structural tag.

@@ -174,6 +174,19 @@ TEST_F(SampleNextTest, AGrammarFollowsTokensThatWereSampledElsewhere) {
   EXPECT_EQ(Next(5).finish, plan::FinishReason::kLength) << "nothing may follow";
 }
 
+TEST_F(SampleNextTest, AThreadThatFollowsAGrammarBeatsAtEachToken) {
+  sequence_.join.sampling.form = {OutputForm::Kind::kRegex, "counting"};
+  sequence_.tokens = {1, 2, 0, 1};
+  grammars_.Get(sequence_.join.sampling.form).status().IgnoreError();
+  ThreadBeat beat;
+
+  EXPECT_TRUE(FollowGrammar(sequence_, grammars_, &beat));
+
+  EXPECT_GE(beat.beats(), 2u);
+  sequence_.tokens.push_back(7);
+  EXPECT_FALSE(FollowGrammar(sequence_, grammars_, &beat));
+}
+
 TEST_F(SampleNextTest, WithoutItsGrammarTheOutputIsCut) {
   sequence_.join.sampling.form = {OutputForm::Kind::kRegex, "other"};
 

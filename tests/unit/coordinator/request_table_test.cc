@@ -97,8 +97,7 @@ TEST_F(RequestTableTest, AdmitMakesASequenceForEachChoice) {
     EXPECT_THAT(sequences[i].end_tokens, ElementsAre(7, 999, 998));
     EXPECT_EQ(sequences[i].fork_of, i == 0 ? 0 : sequences[0].id);
   }
-  EXPECT_EQ(sink_->request_id, "req-1");
-  EXPECT_EQ(table_.KeyOf("req-1"), 1u);
+  EXPECT_EQ(table_.KeyOf(sink_->request_id), 1u);
 }
 
 TEST_F(RequestTableTest, AdmitKeepsLengthsWithinTheLimit) {
@@ -152,13 +151,26 @@ TEST_F(RequestTableTest, AdmitRefusesWithTheFieldAndItsBound) {
   expect({.request_id = "used", .prompt = {1}}, absl::StatusCode::kAlreadyExists, "used");
 }
 
-TEST_F(RequestTableTest, AnIdThatIsMadeIsNoneThatAClientUses) {
-  Admit({.request_id = "req-1", .prompt = {1}}, 1);
+// Whoever knows it may cancel the request.
+TEST_F(RequestTableTest, AnIdThatIsMadeCannotBeGuessed) {
+  Admit({.prompt = {1}}, 1);
+  const std::string first = sink_->request_id;
   Admit({.prompt = {1}}, 2);
 
-  EXPECT_EQ(sink_->request_id, "req-2");
-  EXPECT_EQ(table_.KeyOf("req-1"), 1u);
-  EXPECT_EQ(table_.KeyOf("req-2"), 2u);
+  EXPECT_THAT(first, ::testing::MatchesRegex("req-[0-9a-f]+"));
+  EXPECT_EQ(first.size(), 28u);
+  EXPECT_EQ(sink_->request_id.size(), 28u);
+  EXPECT_NE(first.substr(0, 16), sink_->request_id.substr(0, 16));
+  EXPECT_NE(first.substr(16), sink_->request_id.substr(16));
+  EXPECT_EQ(table_.KeyOf(first), 1u);
+  EXPECT_EQ(table_.KeyOf(sink_->request_id), 2u);
+}
+
+TEST(TracedIdTest, AnIdThatWasMadeIsCutAndOneOfAClientIsNot) {
+  const std::string made = MakeRequestId();
+  EXPECT_EQ(TracedId(made), made.substr(0, 12));
+  EXPECT_EQ(TracedId("follow-me"), "follow-me");
+  EXPECT_EQ(TracedId("req-17"), "req-17");
 }
 
 TEST_F(RequestTableTest, APromptIsCountedWithItsFirstToken) {

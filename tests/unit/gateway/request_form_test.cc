@@ -200,6 +200,14 @@ TEST(RequestFormTest, WordsAreAFormAndTokensAList) {
   EXPECT_EQ(request.options.logit_bias, (std::vector<std::pair<TokenId, float>>{{6, 2.0f}}));
 }
 
+// It would be parsed, and written again by recursion, where a thought may come before it.
+TEST(RequestFormTest, AFormThatIsTooDeepIsRefusedUnparsed) {
+  CompletionRequest request =
+      Parsed(R"(,"structured_outputs":{"json":")" + std::string(65, '[') + R"("})");
+  EXPECT_THAT(std::string(Fit({.chat_template = kThinker}, request).message()),
+              ::testing::HasSubstr("deeper than 64"));
+}
+
 TEST(RequestFormTest, APromptIsCutToWhatLeavesRoom) {
   CompletionRequest request = Parsed(R"(,"truncate_prompt_tokens":-1,"max_tokens":30)");
   ASSERT_TRUE(Fit({.sequence_tokens_max = 100}, request).ok());

@@ -25,15 +25,20 @@ class NoState final : public GrammarState {
 
 class SizedGrammar final : public Grammar {
  public:
-  explicit SizedGrammar(size_t bytes) : bytes_(bytes) {}
+  explicit SizedGrammar(size_t bytes, bool is_slow = false) : bytes_(bytes), is_slow_(is_slow) {}
   std::unique_ptr<GrammarState> Begin() const override { return std::make_unique<NoState>(); }
   size_t bytes() const override { return bytes_; }
+  absl::Status CheckSpeed() const override {
+    return is_slow_ ? absl::InvalidArgumentError("slow to follow") : absl::OkStatus();
+  }
 
  private:
   size_t bytes_;
+  bool is_slow_;
 };
 
-// "wrong" is refused, "large" is large, "slow" takes 30 ms of the processor, "held" waits.
+// "wrong" is refused, "ambiguous" is slow to follow, "large" is large, "slow" takes 30 ms of the
+// processor, "held" waits.
 class Fixture : public ::testing::Test {
  protected:
   class Compiler final : public GrammarCompiler {
@@ -62,7 +67,8 @@ class Fixture : public ::testing::Test {
           clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
         }
       }
-      return std::make_shared<SizedGrammar>(form.text == "large" ? 1000 : 10);
+      return std::make_shared<SizedGrammar>(form.text == "large" ? 1000 : 10,
+                                            form.text == "ambiguous");
     }
 
    private:
@@ -154,6 +160,14 @@ TEST_F(GrammarCacheTest, WhatIsBeyondALimitIsRefusedWithBothNumbers) {
   const absl::Status large = cache.Get(Form("large")).status();
   EXPECT_EQ(large.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(large.message()), HasSubstr("too complex"));
+}
+
+// Compute nodes take what their coordinator took, whose machine may be faster.
+TEST_F(GrammarCacheTest, WhatIsSlowToFollowIsRefusedWhereTimeIsBounded) {
+  GrammarCache bounded(Make(), {.cpu_max = Seconds(2)});
+  EXPECT_EQ(bounded.Get(Form("ambiguous")).status().message(), "slow to follow");
+  GrammarCache node(Make(), {});
+  EXPECT_TRUE(node.Get(Form("ambiguous")).ok());
 }
 
 TEST_F(GrammarCacheTest, AFullQueueRefusesFormsThatAreNotThere) {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -203,6 +204,20 @@ TEST(GrammarTest, AChoiceIsOneOfIt) {
   }
 }
 
+TEST(GrammarTest, WhatIsAmbiguousIsSlowToFollowAndNothingElse) {
+  const auto speed_of = [](OutputForm::Kind kind, const char* text) {
+    const auto grammar = Compiler().Compile({kind, text});
+    return grammar.ok() ? (*grammar)->CheckSpeed() : grammar.status();
+  };
+  const absl::Status slow =
+      speed_of(OutputForm::Kind::kGrammar, "root ::= s \"!\"\ns ::= s s | [a-z ]");
+  EXPECT_THAT(std::string(slow.message()), HasSubstr("too complex"));
+  EXPECT_TRUE(speed_of(OutputForm::Kind::kGrammar, "root ::= [a-z ]+ \"!\"").ok());
+  EXPECT_TRUE(speed_of(OutputForm::Kind::kRegex, "(ab|cd)*").ok());
+  EXPECT_TRUE(speed_of(OutputForm::Kind::kRegex, "a{3}").ok()) << "it ends soon";
+  EXPECT_TRUE(speed_of(OutputForm::Kind::kJsonSchema, R"({"type":"object"})").ok());
+}
+
 TEST(GrammarTest, ATokenThatDoesNotFitChangesNothing) {
   const auto grammar = Compiler().Compile({OutputForm::Kind::kRegex, "ab"});
   ASSERT_TRUE(grammar.ok());
@@ -336,6 +351,70 @@ INSTANTIATE_TEST_SUITE_P(
         R"({"type":"object","properties":{"a":{"type":"null"}},"required":["a"],"additionalProperties":{"type":"integer"}})",
         R"({"type":"object","properties":{"a":{"$ref":"#"}}})",
         R"({"type":"object","patternProperties":{"^a":{"type":"integer"}}})"));
+
+// Definitions d0, d1, ..., each so many arrays within each other, of which the innermost has the
+// next one.
+Json ChainOfDefinitions(int definitions, int arrays) {
+  Json chain = Json::object();
+  for (int i = 0; i < definitions; ++i) {
+    Json schema = Json::object();
+    if (i + 1 < definitions) {
+      schema["$ref"] = absl::StrCat("#/$defs/d", i + 1);
+    } else {
+      schema["type"] = "null";
+    }
+    for (int array = 0; array < arrays; ++array) {
+      Json outer = {{"type", "array"}};
+      outer["items"] = std::move(schema);
+      schema = std::move(outer);
+    }
+    chain[absl::StrCat("d", i)] = std::move(schema);
+  }
+  return chain;
+}
+
+absl::Status Compiled(const Json& schema) {
+  return Compiler().Compile({OutputForm::Kind::kJsonSchema, schema.dump()}).status();
+}
+
+// They would be followed by recursion, until there is no stack.
+TEST(SchemaDepthTest, IsCountedThroughReferences) {
+  Json schema = {{"$ref", "#/$defs/d0"}};
+  schema["$defs"] = ChainOfDefinitions(101, 62);
+  EXPECT_THAT(std::string(Compiled(schema).message()), HasSubstr("more than 256 deep"));
+
+  schema = {{"type", "array"}};
+  schema["$defs"] = ChainOfDefinitions(101, 62);
+  for (int i = 100; i >= 0; --i) {
+    const Json reference = {{"$ref", absl::StrCat("#/$defs/d", i)}};
+    schema["prefixItems"].push_back(reference);
+  }
+  EXPECT_THAT(std::string(Compiled(schema).message()), HasSubstr("more than 256 deep"))
+      << "though each is followed before the one that leads to it";
+}
+
+TEST(SchemaDepthTest, ManyDefinitionsAndThoseThatLeadBackAreTaken) {
+  Json chain = {{"$ref", "#/$defs/d0"}};
+  chain["$defs"] = ChainOfDefinitions(60, 1);
+  EXPECT_TRUE(Compiled(chain).ok()) << Compiled(chain);
+
+  Json many = {{"type", "array"}};
+  for (int i = 0; i < 300; ++i) {
+    const std::string name = absl::StrCat("d", i);
+    const Json reference = {{"$ref", absl::StrCat("#/$defs/", name)}};
+    many["$defs"][name]["type"] = "null";
+    many["prefixItems"].push_back(reference);
+  }
+  EXPECT_TRUE(Compiled(many).ok()) << Compiled(many);
+
+  const Json tree = Json::parse(
+      R"({"type":"object","properties":{"children":{"type":"array","items":{"$ref":"#"}}}})");
+  EXPECT_TRUE(Compiled(tree).ok()) << Compiled(tree);
+  const Json node = {{"$ref", "#/$defs/node"}};
+  Json nodes = node;
+  nodes["$defs"]["node"] = {{"type", "array"}, {"items", node}};
+  EXPECT_TRUE(Compiled(nodes).ok()) << Compiled(nodes);
+}
 
 TEST(StructuralTagTest, WhatItSaysMayCome) {
   const auto grammar = Compiler().Compile(
