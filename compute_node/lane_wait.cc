@@ -45,6 +45,7 @@ absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortW
   const Nanos for_outputs = OutputsTimeout(prompts, context_.peer_deadline);
   const Nanos for_nodes =
       ReplicaTimeout(prompts, std::ssize(context_.config.layers), context_.peer_deadline);
+  const Nanos for_sums = ReplicaTimeout(prompts, /*layers=*/1, context_.peer_deadline);
   Nanos nap = ThreadBeat::kNapMost;
   std::optional<Nanos> pause;  // The shortest pause of paths that have to be polled.
   for (const Lane& lane : lanes) {
@@ -54,7 +55,7 @@ absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortW
     if (lane.phase != LanePhase::kWaiting) {
       continue;
     }
-    ExpectSignalsOf(lane, for_outputs, for_nodes);
+    ExpectSignalsOf(lane, for_outputs, for_sums, for_nodes);
     if (lane.awaits.Has(Awaited::kWeights)) {
       nap = std::clamp(lane.weights_look_again - RealClock().Now(), Nanos{0}, nap);
     }
@@ -73,14 +74,15 @@ absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortW
   return absl::OkStatus();
 }
 
-void LaneWait::ExpectSignalsOf(const Lane& lane, Nanos for_outputs, Nanos for_nodes) {
+void LaneWait::ExpectSignalsOf(const Lane& lane, Nanos for_outputs, Nanos for_sums,
+                               Nanos for_nodes) {
   if (lane.awaits.Has(Awaited::kTokens)) {
     signals_.signals().push_back(replicas_.TokenSignal(lane));
     signals_.Expect(lane.away_since, for_nodes);
   }
   if (lane.awaits.Has(Awaited::kSum)) {
     signals_.signals().push_back(shards_.NextSignal(lane));
-    signals_.Expect(lane.away_since, for_nodes);
+    signals_.Expect(lane.away_since, for_sums);
   }
   if (lane.awaits.Has(Awaited::kContext)) {
     signals_.signals().push_back(replicas_.ContextSignal(lane));

@@ -36,8 +36,9 @@ class LaneWait {
   absl::Status Run(absl::Span<const Lane> lanes, const transport::AbortWord& abort);
 
  private:
-  // How long it waits for outputs of attention, and for other compute nodes.
-  void ExpectSignalsOf(const Lane& lane, Nanos for_outputs, Nanos for_nodes);
+  // How long it waits for outputs of attention, for sums of shards, and for other compute nodes'
+  // visits.
+  void ExpectSignalsOf(const Lane& lane, Nanos for_outputs, Nanos for_sums, Nanos for_nodes);
 
   const WorkerContext& context_;
   const PathSet& paths_;

@@ -21,9 +21,11 @@ namespace lamina::compute_node {
 
 enum class MemoryPart : uint8_t {
   kWeights,
-  kWindows,      // Registered: replies, K and V that come, what other compute nodes send.
-  kKv,           // The scratch of prompts; with policy local the cache.
-  kActivations,  // Values of all lanes' rows, copies of them for dense layers, and logits.
+  kWindows,  // Registered: replies, K and V that come, what other compute nodes send.
+  kKv,       // The scratch of prompts; with policy local the cache.
+  // Values of all lanes' rows, copies of them for dense layers, what sums and rows are put from,
+  // and logits.
+  kActivations,
 };
 
 class NodeMemory {

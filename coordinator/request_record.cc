@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/log_event.h"
 #include "common/random_hex.h"
@@ -25,9 +25,12 @@ double Millis(Nanos from, Nanos to) {
 std::string MakeRequestId() { return absl::StrCat(kMadePrefix, RandomHex(kMadeDigits)); }
 
 std::string TracedId(const std::string& id) {
-  constexpr size_t kPrefix = sizeof(kMadePrefix) - 1;
-  const bool made = absl::StartsWith(id, kMadePrefix) && id.size() == kPrefix + kMadeDigits;
-  return made ? id.substr(0, kPrefix + kTracedDigits) : id;
+  const size_t digits = id.find('-') + 1;  // 0: there is no dash.
+  size_t end = digits;
+  while (end < id.size() && absl::ascii_isxdigit(static_cast<unsigned char>(id[end]))) {
+    ++end;
+  }
+  return end - digits >= kMadeDigits ? id.substr(0, digits + kTracedDigits) : id;
 }
 
 void LogAdmitted(const RequestRecord& record, uint64_t first_sequence) {

@@ -36,7 +36,7 @@ struct RequestRecord {
 std::string MakeRequestId();
 
 // What timelines, which everybody may read, call a request: its id as logs have it, but of one that
-// was made here only enough to find it in them.
+// was made, here or by the gateway, only enough to find it in them.
 std::string TracedId(const std::string& id);
 
 using RequestEndFunction = std::function<void(const RequestRecord& record)>;

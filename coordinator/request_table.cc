@@ -66,6 +66,22 @@ bool IsStopToken(const GenerateSpec& spec, TokenId token) {
          spec.stop_tokens.end();
 }
 
+// Where nothing but ends is allowed, something else must be while ends may not come.
+absl::Status CheckAllowedEnds(const GenerateSpec& spec, absl::Span<const TokenId> end_tokens) {
+  const std::vector<TokenId>& allowed = spec.sampling.allowed_tokens;
+  const auto ends = [&](TokenId token) {
+    const bool own = std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end();
+    return IsStopToken(spec, token) || (own && !spec.ignore_eos);
+  };
+  if (spec.min_tokens > 0 && !allowed.empty() &&
+      std::all_of(allowed.begin(), allowed.end(), ends)) {
+    return absl::InvalidArgumentError(
+        "allowed_tokens are all tokens that end the answer, which min_tokens does not let come; "
+        "allow another one");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckRequestId(absl::string_view request_id) {
@@ -108,6 +124,7 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
     }
   }
   LAMINA_RETURN_IF_ERROR(CheckSampledTokens(spec.sampling, vocabulary));
+  LAMINA_RETURN_IF_ERROR(CheckAllowedEnds(spec, tokenizer_.end_tokens()));
   if (!spec.request_id.empty() && ids_.contains(spec.request_id)) {
     return absl::AlreadyExistsError(absl::StrCat("request_id ", spec.request_id, " is in use"));
   }

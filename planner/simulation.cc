@@ -105,8 +105,8 @@ uint32_t Fleet::Route(const TraceRequest& what) const {
   return best;
 }
 
-// A cell's coordinator reads requests one by one: the first of many is planned before the others
-// are there.
+// A cell's coordinator reads requests one by one; an idle one waits a moment for the rest of a
+// burst.
 void Fleet::Arrive(uint64_t request) {
   const TraceRequest& what = requests_[request];
   Record& record = records_[request];

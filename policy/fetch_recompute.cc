@@ -48,7 +48,7 @@ RecomputeSplit BestRecomputeSplit(const RecomputeProfile& profile, uint64_t toke
 
 RecomputeSplit BestRecomputeSplitOfLanes(const RecomputeProfile& profile, uint64_t tokens) {
   const double slope = profile.kv + profile.make - profile.activation;
-  // Without one, nothing is gained, or everything.
+  // Without one an activation takes no less than K and V, and nothing is gained.
   const double kink = slope > 0 ? profile.kv / slope : 0;
   return Best(profile, tokens, kink, RecomputeSecondsOfLanes);
 }

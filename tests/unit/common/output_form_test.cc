@@ -61,8 +61,7 @@ TEST(OutputFormTest, WhatIsNotWithinEachOtherMayBeMuch) {
   EXPECT_TRUE(IsTaken(Kind::kRegex, Times("(a)", 1000) + Times("[(]", 1000) + Times("\\(", 1000)));
   EXPECT_TRUE(
       IsTaken(Kind::kGrammar, "root ::= " + Times("(\"(\" [(])\n", 1000) + Times("# (((\n", 1000)));
-  EXPECT_TRUE(IsTaken(Kind::kJsonSchema, "[" + Times(R"({"a(b)":[]
-},)", 1000) + "0]"));
+  EXPECT_TRUE(IsTaken(Kind::kJsonSchema, "[" + Times("{\"a(b)\":[]},", 1000) + "0]"));
 }
 
 }  // namespace

@@ -133,6 +133,8 @@ TEST_F(RequestTableTest, AdmitRefusesWithTheFieldAndItsBound) {
          "logit_bias: token 1000 is not in the vocabulary of 1000 tokens");
   expect({.prompt = {1}, .sampling = {.allowed_tokens = {999, -1}}}, kBad,
          "allowed_tokens: token -1");
+  expect({.prompt = {1}, .stop_tokens = {2}, .min_tokens = 1, .sampling = {.allowed_tokens = {2}}},
+         kBad, "allowed_tokens are all tokens that end the answer");
   expect({.prompt = {1}, .sampling = {.allowed_tokens = std::vector<TokenId>(1025, 1)}}, kBad,
          "allowed_tokens has 1025 entries");
   const auto form = [](std::string text) {
@@ -169,6 +171,7 @@ TEST_F(RequestTableTest, AnIdThatIsMadeCannotBeGuessed) {
 TEST(TracedIdTest, AnIdThatWasMadeIsCutAndOneOfAClientIsNot) {
   const std::string made = MakeRequestId();
   EXPECT_EQ(TracedId(made), made.substr(0, 12));
+  EXPECT_EQ(TracedId("chatcmpl-0123456789abcdef0123456789abcdef-1"), "chatcmpl-01234567");
   EXPECT_EQ(TracedId("follow-me"), "follow-me");
   EXPECT_EQ(TracedId("req-17"), "req-17");
 }

@@ -77,7 +77,10 @@ TEST(SimulationTest, OneRequestTakesThePromptsStepAndThenARowsSteps) {
 
   ASSERT_TRUE(result.ok()) << result.status();
   ASSERT_EQ(result->answered, 1);
-  EXPECT_NEAR(result->ttft[0], SecondsOf(fleet, 0, 0, 1000), 1e-5);
+  // An idle coordinator waits for a hundredth of the prompt's time (core::BurstWait).
+  const double wait =
+      0.01 * 1000 / 512 * cost::PromptSeconds(fleet.cell.shape, fleet.cell.cluster, 512).value;
+  EXPECT_NEAR(result->ttft[0], wait + SecondsOf(fleet, 0, 0, 1000), 1e-5);
   EXPECT_NEAR(result->tpot[0], SecondsOf(fleet, 1, 1050.5, 0), 1e-5);
 }
 
@@ -350,13 +353,16 @@ TEST(SimulationTest, TheCoordinatorsTimeIsCharged) {
   EXPECT_GT(with, without + 0.09);
 }
 
-// So the first of a wave has a step of its own, and its first token soon.
+// A burst is awaited, but one that is read long before the others has a step of its own.
 TEST(SimulationTest, RequestsThatComeTogetherAreReadOneByOne) {
   SimFleet fleet = OneCell();
   const std::vector<TraceRequest> requests(4, {.at = 0, .input = 400, .output = 2});
   const std::vector<float> together = Simulate(fleet, requests, {})->ttft_each;
   EXPECT_NEAR(together[0], together[3], 1e-6);
   fleet.cell.coordinator.request = 1e-4;
+  const std::vector<float> burst = Simulate(fleet, requests, {})->ttft_each;
+  EXPECT_NEAR(burst[0], burst[3], 1e-6);
+  fleet.cell.coordinator.request = 1e-3;  // A prompt takes 12 ms.
 
   const std::vector<float> one_by_one = Simulate(fleet, requests, {})->ttft_each;
 
