@@ -133,7 +133,7 @@ TEST_F(RequestTableTest, AdmitRefusesWithTheFieldAndItsBound) {
          "logit_bias: token 1000 is not in the vocabulary of 1000 tokens");
   expect({.prompt = {1}, .sampling = {.allowed_tokens = {999, -1}}}, kBad,
          "allowed_tokens: token -1");
-  expect({.prompt = {1}, .stop_tokens = {2}, .min_tokens = 1, .sampling = {.allowed_tokens = {2}}},
+  expect({.prompt = {1}, .sampling = {.allowed_tokens = {2}}, .min_tokens = 1, .stop_tokens = {2}},
          kBad, "allowed_tokens are all tokens that end the answer");
   expect({.prompt = {1}, .sampling = {.allowed_tokens = std::vector<TokenId>(1025, 1)}}, kBad,
          "allowed_tokens has 1025 entries");
