@@ -157,11 +157,19 @@ absl::StatusOr<PromptAttentionCurve> ReadPromptAttention(const Json& json) {
 
 absl::StatusOr<FittedLine> ReadExchange(const Json& json) {
   LAMINA_ASSIGN_OR_RETURN(const std::vector<Point> points, ReadPoints<Point>(json, PointByRows));
-  FittedLine line = FitLine(points);
-  if (line.fixed == 0 && points.size() == 1) {
-    line = {.fixed = points.front().seconds, .r2 = 1, .points = 1};
+  const auto other = std::find_if(points.begin(), points.end(), [&](const Point& point) {
+    return point.size != points.front().size;
+  });
+  if (other != points.end()) {
+    return FitLine(points);
   }
-  return line;
+  // Lanes run alone with a row each only: nothing says that more rows wait for longer.
+  double sum = 0;
+  for (const Point& point : points) {
+    sum += point.seconds;
+  }
+  const auto count = static_cast<double>(points.size());
+  return FittedLine{.fixed = sum / count, .r2 = 1, .points = points.size()};
 }
 
 absl::StatusOr<TimeCurve> ReadBorder(const Json& json) {

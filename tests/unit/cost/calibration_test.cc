@@ -63,6 +63,26 @@ TEST(CalibrationTest, BordersAreReadOverRows) {
   EXPECT_EQ(BorderSeconds({}, 1), 0);
 }
 
+// With several lanes one row alone says what a layer waits for: it is no more for each row.
+TEST(CalibrationTest, AnExchangeThatWasMeasuredWithOneRowIsThatOfAll) {
+  const auto exchange = [](absl::string_view points) {
+    const std::string text = absl::StrReplaceAll(
+        kText, {{"\"t_attn\":",
+                 absl::StrCat("\"t_exchange\": [{\"points\": [", points, "]}], \"t_attn\":")}});
+    const absl::StatusOr<Calibration> calibration = ParseCalibration(text, "c.json");
+    EXPECT_TRUE(calibration.ok()) << calibration.status();
+    Cluster cluster;
+    cluster.compute =
+        WithCalibration({}, *calibration, *CatalogueOfTree("default").FindModel("Llama-3-8B"));
+    return ExchangeSeconds(cluster, 16).value;
+  };
+  EXPECT_NEAR(exchange(R"({"rows": 1, "seconds": 4e-5})"), 4e-5, 1e-12);
+  EXPECT_NEAR(exchange(R"({"rows": 1, "seconds": 4e-5}, {"rows": 1, "seconds": 6e-5})"), 5e-5,
+              1e-12);
+  EXPECT_NEAR(exchange(R"({"rows": 1, "seconds": 4e-5}, {"rows": 16, "seconds": 7e-5})"), 7e-5,
+              1e-12);
+}
+
 // A file of a device has curves of several groups, most of them of one size.
 TEST(CalibrationTest, AttentionOfTheModelsGroupCounts) {
   constexpr char kOthers[] = R"("t_attn": [
