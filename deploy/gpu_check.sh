@@ -98,15 +98,15 @@ run_step() {
   local step=$1 status=0 started=$SECONDS program=$test_program filter seconds=$limit
   [[ $step != torch && $step != peers ]] || seconds=$torch_limit
   [[ $step != ipc ]] || seconds=$ipc_limit
-  # What an earlier run left is none of this one's. But facts stay until there are new ones: they say of
-  # which card all else is.
-  rm -f "$out/$step.json.part"
-  [[ $step == facts ]] || rm -f "$out/$step.json"
   ((SECONDS + seconds <= total)) || seconds=$((total - SECONDS))
   if ((seconds < 1)); then
     say "$step: left out, $total s are up"
     return 124
   fi
+  # What an earlier run left is none of this one's. But facts stay until there are new ones: they say of
+  # which card all else is.
+  rm -f "$out/$step.json.part"
+  [[ $step == facts ]] || rm -f "$out/$step.json"
   case $step in
     tests | nodes | compute | waits)
       [[ $step == tests ]] || program=$node_program

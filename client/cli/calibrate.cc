@@ -61,7 +61,7 @@ absl::StatusOr<Json> Measure(const CalibrateFlags& flags, client::Client& client
   LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus status, client.Status());
   if (calibrator.points().slices.empty()) {
     return absl::FailedPreconditionError(
-        "nothing was measured: limits.sequence_tokens_max of the cluster is too small");
+        "nothing was measured: every load was left out (see above)");
   }
   return CalibrationToJson(flags.device,
                            absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone()),
@@ -71,48 +71,40 @@ absl::StatusOr<Json> Measure(const CalibrateFlags& flags, client::Client& client
 // The file of --out. It is opened before anything is measured, and what was in it stays until then.
 class OutFile {
  public:
-  explicit OutFile(const std::string& path)
-      : path_(path), is_new_(!IsThere(path)), file_(path, std::ios::app) {
+  // A new file goes away again until there is something to write, whatever ends the command.
+  explicit OutFile(const std::string& path) : path_(path) {
+    std::error_code none;
+    const bool is_new = !std::filesystem::exists(path, none);
+    file_.open(path, std::ios::app);
     if (!file_) {
       status_ = absl::UnavailableError(
           absl::StrCat("--out: cannot write '", path, "': ", std::strerror(errno)));
+    } else if (is_new) {
+      file_.close();
+      std::filesystem::remove(path, none);
     }
   }
-  // Leaves no file of its own behind that has nothing in it.
-  ~OutFile() {
-    if (status_.ok() && is_new_ && !written_) {
-      std::error_code none;
-      std::filesystem::remove(path_, none);
-    }
-  }
-  OutFile(const OutFile&) = delete;
-  OutFile& operator=(const OutFile&) = delete;
 
   const absl::Status& status() const { return status_; }
 
   absl::Status Write(const std::string& text) {
     std::error_code error;
-    if (std::filesystem::is_regular_file(path_, error)) {
+    if (!file_.is_open()) {
+      file_.open(path_, std::ios::trunc);
+    } else if (std::filesystem::is_regular_file(path_, error)) {
       std::filesystem::resize_file(path_, 0, error);
     }
     file_ << text;
     file_.close();
-    written_ = file_.good() && !error;
-    return written_ ? absl::OkStatus()
-                    : absl::DataLossError(absl::StrCat("--out: cannot write '", path_, "'"));
+    return file_.good() && !error
+               ? absl::OkStatus()
+               : absl::DataLossError(absl::StrCat("--out: cannot write '", path_, "'"));
   }
 
  private:
-  static bool IsThere(const std::string& path) {
-    std::error_code none;
-    return std::filesystem::exists(path, none);
-  }
-
   const std::string path_;
-  const bool is_new_;
   std::ofstream file_;
   absl::Status status_;
-  bool written_ = false;
 };
 
 int Run(const Invocation& invocation, const CalibrateFlags& flags) {

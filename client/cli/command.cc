@@ -156,7 +156,7 @@ CLI::Validator Whole(int64_t least, uint64_t most) {
       "");
 }
 
-absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation) {
+absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation, Nanos wait) {
   if (!IsServerAddress(invocation.server)) {
     return UsageError(
         absl::StrCat("'", invocation.server,
@@ -164,7 +164,12 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invoca
   }
   const TlsFiles tls = {.ca = invocation.tls_ca};
   LAMINA_RETURN_IF_ERROR(CheckTlsFiles(tls));
-  return client::Client::Connect({.server = invocation.server, .tls = tls});
+  client::ConnectOptions options{.server = invocation.server, .tls = tls};
+  if (wait > 0) {
+    options.connect_deadline = std::min(options.connect_deadline, wait);
+    options.call_deadline = std::min(options.call_deadline, 10 * wait);
+  }
+  return client::Client::Connect(options);
 }
 
 int Fail(const absl::Status& status) {

@@ -15,6 +15,7 @@
 #include "client/cli/interrupts.h"
 #include "client/cli/terminal.h"
 #include "client/client.h"
+#include "common/clock.h"
 #include "nlohmann/json.hpp"
 
 namespace lamina::cli {
@@ -55,7 +56,9 @@ CLI::Validator Within(double least, double most);
 // take "" for 0, 010 for 8 and -1 for the largest number.
 CLI::Validator Whole(int64_t least, uint64_t most);
 
-absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation);
+// `wait`: for each answer at most; 0: for as long as clients wait.
+absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invocation,
+                                                        Nanos wait = 0);
 
 // What the command line says cannot be: Fail() returns kExitUsage for it.
 absl::Status UsageError(absl::string_view message);

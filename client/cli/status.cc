@@ -248,8 +248,9 @@ absl::StatusOr<Looks> Look(const Invocation& invocation) {
   return looks;
 }
 
-absl::StatusOr<std::string> StateOf(const Invocation& invocation) {
-  LAMINA_ASSIGN_OR_RETURN(const auto client, Connect(invocation));
+// `wait`: for each answer.
+absl::StatusOr<std::string> StateOf(const Invocation& invocation, Nanos wait) {
+  LAMINA_ASSIGN_OR_RETURN(const auto client, Connect(invocation, wait));
   LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus status, client->Status());
   return status.state;
 }
@@ -261,7 +262,8 @@ absl::Status AwaitServing(const Invocation& invocation, Nanos wait) {
   const Nanos end = RealClock().Now() + wait;
   const WaitNotice notice("waiting until the cluster serves");
   for (;;) {
-    const absl::StatusOr<std::string> state = StateOf(invocation);
+    const absl::StatusOr<std::string> state =
+        StateOf(invocation, std::max(Seconds(1), end - RealClock().Now()));
     if (state.ok() && (*state == "serving" || absl::StartsWith(*state, "serving;"))) {
       return absl::OkStatus();
     }

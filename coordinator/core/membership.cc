@@ -93,7 +93,7 @@ absl::Status Membership::Join(const std::string& name, bool is_memory) {
     return absl::OkStatus();
   }
   // Before the first epoch all are waited for.
-  changed_ = changed_ || !formed_once_ || Adds(*member);
+  changed_ = changed_ || !formed_once_ || TakesPart(*member, /*in_next=*/true);
   return absl::OkStatus();
 }
 
@@ -160,7 +160,7 @@ void Membership::Fault(const std::string& name, uint64_t epoch, const absl::Stat
   // Later it may fail through a peer of whose end nobody knows yet.
   limits_.NoteFault(epoch, now_);
   Member* blamed = FindIn(nodes_, peer);
-  // Of two nodes that blame each other either may be heard first. If one is on trial, and nothing
+  // Either of two nodes that blame each other may be heard first. If one is on trial, and nothing
   // serves without it, while the other can go, there is a cluster to try it in.
   if (blamed != nullptr && retries_.OnTrial(peer)) {
     if (CanGo(Suspects(), name) && !CanGo(Suspects(), peer)) {
@@ -236,7 +236,7 @@ bool Membership::Tick(Nanos now) {
       member->joined = now_;
       member->joined_in = epoch_;
       again = true;
-      changed_ = changed_ || Adds(*member);
+      changed_ = changed_ || TakesPart(*member, /*in_next=*/true);
     } else if (name == kCluster && phase_ == MembershipPhase::kWaiting) {
       changed_ = again = true;
     }
@@ -267,14 +267,11 @@ bool Membership::StartAnew() {
   return true;
 }
 
-bool Membership::TakesPart(const Member& node) const {
-  return IsWhole(nodes_, node) && !(node.is_memory && local_);
-}
-
-// A stage whose replica is not whole adds nothing. While the cluster waits, nobody knows where the
+// A stage whose replica is not whole has no part. While the cluster waits, nobody knows where the
 // next epoch has its KV.
-bool Membership::Adds(const Member& node) const {
-  return phase_ == MembershipPhase::kWaiting ? IsWhole(nodes_, node) : TakesPart(node);
+bool Membership::TakesPart(const Member& node, bool in_next) const {
+  const bool local = local_ && !(in_next && phase_ == MembershipPhase::kWaiting);
+  return IsWhole(nodes_, node) && !(node.is_memory && local);
 }
 
 bool Membership::CanForm() const {

@@ -137,10 +137,9 @@ class Membership {
   std::vector<const Member*> Of(bool memory) const;
   bool CanForm() const;
   bool AllMembers(MemberState least) const;
-  // Whether it is there, with all of its replica, and has a part in epochs as this one is.
-  bool TakesPart(const Member& node) const;
-  // Whether an epoch with this node, which has just come, is another one than without.
-  bool Adds(const Member& node) const;
+  // Whether it is there, with all of its replica, and has a part in epochs as this one is, or
+  // `in_next` in the one that would begin now.
+  bool TakesPart(const Member& node, bool in_next = false) const;
   // Acts on too many faults since epoch `since`, the last of which said `message`.
   void Judge(uint64_t since, absl::string_view message);
   void SetAside(Member& node, absl::string_view problem);
