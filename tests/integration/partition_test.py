@@ -131,12 +131,14 @@ class PartitionTest(unittest.TestCase):
             processes = self.start_requests(cluster)
             before = cluster.status()
             slots = {node["name"]: node["slots_used"] for node in before["nodes"] if node["role"] == "memory"}
-            self.assertGreater(min(slots.values()), 200, slots)
-            cluster.kill("m1")
+            # Spans are shared out by what nodes read at start, which others may have slowed down.
+            lost = max(slots, key=slots.get)
+            self.assertGreater(slots[lost], 200, slots)
+            cluster.kill(lost)
             self.assertEqual(self.answers_of(cluster, processes), wanted)
             computed = cluster.status()["tokens_prefilled"] - before["tokens_prefilled"]
-            self.assertGreaterEqual(computed, slots["m1"] - 2 * 8)
-            self.assertLess(computed, slots["m1"] + 2 * 60)  # They went on between.
+            self.assertGreaterEqual(computed, slots[lost] - 2 * 8)
+            self.assertLess(computed, slots[lost] + 2 * 60)  # They went on between.
 
             processes = self.start_requests(cluster)
             before = cluster.status()

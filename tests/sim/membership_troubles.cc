@@ -74,7 +74,9 @@ MembershipWorld::MembershipWorld(const MembershipSimOptions& options)
   weights_[static_cast<size_t>(Trouble::kDies)] += 1;  // One at least has some.
   gap_most_ = std::array<Nanos, 3>{Seconds(2), Seconds(5), Seconds(10)}[random_.Below(3)];
   in_any_order_ = random_.Chance(0.4);
-  troubled_until_ = Between(Seconds(15), Seconds(75));
+  // Some are troubled for longer than a thread may prepare an epoch.
+  troubled_until_ =
+      random_.Chance(0.1) ? Between(Seconds(150), Seconds(400)) : Between(Seconds(15), Seconds(75));
   one_breaks_ = random_.Chance(0.35);
   quiet_for_ = random_.Chance(0.2) ? core::RetryTimes::kMost + Seconds(10) : Seconds(30);
 }
@@ -123,7 +125,8 @@ void MembershipWorld::Begin(Trouble trouble, Nanos until) {
       }
       return;
     case Trouble::kSticks:
-      node.sticks_until = until;
+      // Some outlast the limit of what a thread works at.
+      node.sticks_until = random_.Chance(0.5) ? until : now_ + Between(Seconds(31), Seconds(200));
       return;
     case Trouble::kDeaf: {
       const std::string other = Any()->role.name;
