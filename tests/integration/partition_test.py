@@ -142,7 +142,7 @@ class PartitionTest(unittest.TestCase):
 
             processes = self.start_requests(cluster)
             before = cluster.status()
-            cluster.start("m1")
+            cluster.start(lost)
             cluster.await_state("serving")
             self.assertEqual(self.answers_of(cluster, processes), wanted)
             computed = cluster.status()["tokens_prefilled"] - before["tokens_prefilled"]
