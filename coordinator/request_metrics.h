@@ -35,8 +35,8 @@ class RequestMetrics {
 
   std::atomic<uint64_t> prompt_tokens{0};
   std::atomic<uint64_t> generated_tokens{0};
-  std::atomic<uint64_t> scored{0};  // Texts; they are none of the following.
-  // These count choices.
+  std::atomic<uint64_t> scored{0};  // Texts, which are none of the following.
+  // The following count choices.
   std::atomic<uint64_t> stopped{0};
   std::atomic<uint64_t> reached_length{0};
   std::atomic<uint64_t> aborted{0};

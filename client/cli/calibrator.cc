@@ -122,7 +122,7 @@ class SteadyLoad {
 // Waits until the whole load decodes.
 // Errors: kResourceExhausted  the rest waits until the others end.
 //         kDeadlineExceeded   they have not begun in time.
-//         Those of requests.
+//         Those that requests end with come as they are.
 absl::Status AwaitAll(SteadyLoad& load, client::Client& client, const CalibratorOptions& options) {
   const absl::Time end = absl::Now() + options.first_tokens_max;
   absl::Time moved = absl::Now();  // When there was last something that will end by itself.

@@ -36,7 +36,7 @@ class GrammarBudget {
     exhausted_ = exhausted_ || call > kCallMax || left_ < 0;
   }
   void AddToken() { left_ += kPerToken; }
-  // Stays so.
+  // Once it is, it stays so.
   bool exhausted() const { return exhausted_; }
 
  private:

@@ -317,7 +317,7 @@ bool MembershipOwner::PlaceOfKv() const {
   return local || !HasMemoryNodes();
 }
 
-// No request runs.
+// Worlds have no requests, so that none ever runs.
 void MembershipOwner::WatchLoad() {
   if (options_.policy_auto && membership().phase() == MembershipPhase::kServing &&
       PlaceOfKv() != membership().local()) {

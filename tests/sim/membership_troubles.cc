@@ -229,7 +229,7 @@ bool MembershipWorld::AllServe() const {
          membership.memory_members().size() == (membership.local() ? 0 : memory);
 }
 
-// Once a second.
+// It is called once a second.
 void MembershipWorld::Watch() {
   const core::Membership& membership = owner_.membership();
   const Nanos since = now_ - stage_since_;
