@@ -2,10 +2,10 @@
 """What the simulator says of this machine against what a cluster on it does.
 
 For each mode of predict_points.json a cluster of one compute node (core 0) and one memory node (core 1; policy local: one node with both
-cores) is started. A turn calibrates it by `lamina calibrate`, measures each point once, and simulates each by `lamina simulate` with the same
-arrivals. The rate at which a machine reads memory may change within minutes, so each turn begins with the step of a single row, and calibrates
-anew where that has drifted by more than 3% since the last calibration. Leave the machine alone meanwhile: half an hour with three turns, up to
-three times as long where products have no bf16 instructions.
+cores) is started. A turn measures each point once, and simulates each by `lamina simulate` with the same arrivals. A machine may become faster or
+slower within minutes, so `lamina calibrate` runs before the first turn and after each one: what is said of a turn is the mean of what is said with
+the calibrations before and after it. Leave the machine alone meanwhile: an hour with three turns, up to three times as long where products have no
+bf16 instructions.
 
 --keep DIR keeps calibrations, requests and what was measured; --again DIR simulates those anew and judges, without a cluster.
 
@@ -31,7 +31,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 LAMINA = BIN / "lamina"
 BOUND_OF_RATES = 1.5  # Of the capacity: the search for the highest rate begins below it.
 SECONDS = 2  # Of each of a calibration's measurements.
-DRIFT_MOST = 0.03  # Of a row's step, before a calibration is taken anew.
 OPEN_SEED, HIGHEST_SEED = 7, 11
 SIMULATED_HALVINGS = 10
 CATALOGUE = """format: 1
@@ -116,7 +115,6 @@ class Mode:
         self.config = self.folder / "cluster.yaml"
         self.record = self.folder / "measured.json"
         self.calibrations = 0
-        self.read_then = 0.0  # A row's step at the last calibration.
         self.prompts = random.SystemRandom().getrandbits(48)  # Each load has others: a server may keep those that it had.
 
     def calibration(self, number):
@@ -127,17 +125,14 @@ class Mode:
         return self.measure(running, arrivals({"rows": 1, "input": 64, "output": 64}, 0))["tpot"]
 
     def calibrate(self, running):
-        """Anew, where a row's step has drifted: the calibration's number, and that step."""
+        """The calibration's number, and a row's step right before it."""
         read = self.read(running)
-        if self.calibrations and abs(read / self.read_then - 1) <= DRIFT_MOST:
-            return self.calibrations, read
         self.calibrations += 1
-        self.read_then = read
         progress(f"{self.name}: calibrates")
         lamina("calibrate", "--server", running.address, "--model", cluster.MODEL, "--device", processor.machine(), "--seconds", SECONDS,
                "--out", self.calibration(self.calibrations))
         self.config.write_text(running.config.read_text())
-        return self.calibrations, read
+        return {"number": self.calibrations, "read": read}
 
     def measure(self, running, trace):
         path = self.folder / "trace.jsonl"
@@ -145,6 +140,11 @@ class Mode:
         self.prompts += 1
         return figures(json.loads(lamina("bench", "--server", running.address, "--trace", path, "--slo", self.slo, "--prompt-seed", self.prompts,
                                          "--json")))
+
+    def predict_between(self, numbers, point, trace):
+        """The mean of what the simulator says with each of these calibrations."""
+        said = [self.predict(number, point, trace) for number in numbers]
+        return {key: statistics.mean(one[key] for one in said) for key in said[0]}
 
     def predict(self, number, point, trace):
         """What the simulator says with the calibration of that number."""
@@ -205,14 +205,19 @@ def highest_rate(what, holds, bound, halvings):
     return low
 
 
-def turn(mode, running, points):
-    """Measures each point once: the calibration's number, a row's step, and what was measured."""
-    number, read = mode.calibrate(running)
-    runs = []
-    for i, point in enumerate(points):
-        progress(f"  {name_of(point)}")
-        runs.append(mode.measure(running, arrivals(point, i)))
-    return {"calibration": number, "read": read, "runs": runs}
+def measure_turns(mode, running, points, before, turns):
+    """Measures each point once a turn, and calibrates behind each: numbers of the calibrations around it, and what was measured."""
+    done = []
+    for i in range(turns):
+        progress(f"{mode.name}: turn {i + 1} of {turns}")
+        runs = []
+        for index, point in enumerate(points):
+            progress(f"  {name_of(point)}")
+            runs.append(mode.measure(running, arrivals(point, index)))
+        after = mode.calibrate(running)
+        done.append({"calibrations": [before["number"], after["number"]], "reads": [before["read"], after["read"]], "runs": runs})
+        before = after
+    return done
 
 
 def open_point(load, capacity):
@@ -230,38 +235,32 @@ def measure_open(mode, running, plan, turns):
     """At a share of the capacity that a wave of many requests shows, and the highest rate that meets the SLO."""
     load, highest = plan["open"], plan["highest_rate"]
     progress(f"{mode.name}: open loop")
+    before = mode.calibrate(running)
     wave = {"mode": load["mode"], "rows": load["capacity_rows"], "input": load["input"], "output": load["output"]}
     capacity = mode.measure(running, arrivals(wave, 0))["tokens"] / load["output"]
-    point = open_point(load, capacity)
-    done = {"capacity": capacity, "turns": [turn(mode, running, [point]) for _ in range(turns)]}
+    done = {"capacity": capacity, "turns": measure_turns(mode, running, [open_point(load, capacity)], before, turns)}
 
     def holds(rate):
         return mode.measure(running, arrivals({**highest, "rate": rate, "seed": HIGHEST_SEED}, 0))["within"] >= 0.95
 
-    return {**done, "highest_rate": highest_rate("measured", holds, BOUND_OF_RATES * capacity, highest["halvings"])}
+    rate = highest_rate("measured", holds, BOUND_OF_RATES * capacity, highest["halvings"])
+    around = [done["turns"][-1]["calibrations"][-1], mode.calibrate(running)["number"]]
+    return {**done, "highest_rate": rate, "highest_rate_calibrations": around}
 
 
 def measure_mode(mode, points, plan, arguments):
     """Everything that needs the cluster; it is kept in the mode's folder."""
     with start(mode.options, arguments) as running:
-        record = {"machine": processor.machine(), "turns": []}
-        for i in range(arguments.turns):
-            progress(f"{mode.name}: turn {i + 1} of {arguments.turns}")
-            record["turns"].append(turn(mode, running, points))
-            mode.record.write_text(json.dumps(record, indent=1), encoding="utf-8")
+        record = {"machine": processor.machine(), "turns": measure_turns(mode, running, points, mode.calibrate(running), arguments.turns)}
+        mode.record.write_text(json.dumps(record, indent=1), encoding="utf-8")
         if plan["open"]["mode"] == mode.name:
             record["open"] = measure_open(mode, running, plan, arguments.turns)
             mode.record.write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
 def said_of(mode, points, turns):
-    """What is said of each point, turn by turn; turns with one calibration have it once."""
-    by_calibration = {}
-    for one in turns:
-        number = one["calibration"]
-        if number not in by_calibration:
-            by_calibration[number] = [mode.predict(number, point, arrivals(point, i)) for i, point in enumerate(points)]
-    return [by_calibration[one["calibration"]] for one in turns]
+    """What is said of each point, turn by turn."""
+    return [[mode.predict_between(one["calibrations"], point, arrivals(point, i)) for i, point in enumerate(points)] for one in turns]
 
 
 def judge_open(mode, record, plan):
@@ -276,13 +275,16 @@ def judge_open(mode, record, plan):
         print(f"  {key:9} measured {median(runs, key):8.1f} ms, said {median(said, key):8.1f} ms, {errors[key]:+.0%} "
               f"{'holds' if abs(errors[key]) <= bound else 'FAILS'} (±{bound:.0%})")
     highest = plan["highest_rate"]
-
-    def holds(rate):
-        one = {**highest, "rate": rate, "seed": HIGHEST_SEED}
-        return mode.predict(turns[-1]["calibration"], one, arrivals(one, 0))["within"] >= 0.95
-
     bound = BOUND_OF_RATES * capacity
-    said_rate = highest_rate("simulated", holds, bound, SIMULATED_HALVINGS)
+
+    def said_with(calibration):
+        def holds(rate):
+            one = {**highest, "rate": rate, "seed": HIGHEST_SEED}
+            return mode.predict(calibration, one, arrivals(one, 0))["within"] >= 0.95
+
+        return highest_rate("simulated", holds, bound, SIMULATED_HALVINGS)
+
+    said_rate = statistics.mean(said_with(number) for number in record["highest_rate_calibrations"])
     rates = judge_rate(said_rate, record["highest_rate"], bound, highest["halvings"])
     end = "was not tried" if rates["failed"] > 0.999 * bound else "did not"
     print(f"highest rate within {mode.slo}: measured {rates['held']:.2f}/s held and {rates['failed']:.2f}/s {end}, said {said_rate:.2f}/s: "
@@ -303,10 +305,10 @@ def judge_mode(mode, points, plan):
     """Rows of the table, and what else was measured in this mode."""
     record = json.loads(mode.record.read_text(encoding="utf-8"))
     turns = record["turns"]
-    for number in sorted({one["calibration"] for one in turns}):
+    for number in sorted({number for one in turns for number in one["calibrations"]}):
         print_lines(mode, json.loads(mode.calibration(number).read_text()))
-    reads = [one["read"] for one in turns]
-    print(f"{mode.name}: a row's step in each turn {', '.join(f'{read:.2f}' for read in reads)} ms, drift {spread(reads):.0%}")
+    reads = [turns[0]["reads"][0], *(one["reads"][1] for one in turns)]
+    print(f"{mode.name}: a row's step before each calibration {', '.join(f'{read:.2f}' for read in reads)} ms, drift {spread(reads):.0%}")
     said = said_of(mode, points, turns)
     rows = [judge(point, [one[i] for one in said], [one["runs"][i] for one in turns]) for i, point in enumerate(points)]
     return rows, judge_open(mode, record["open"], plan) if "open" in record else {}

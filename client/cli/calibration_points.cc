@@ -82,6 +82,11 @@ struct CalibrationWindow::Change {
     }
     return seconds;
   }
+  // A step of n layers has n + 1 slices: what comes before the first attention and what comes
+  // behind the last one are one layer's together.
+  double SecondsOfALayer(double layers) const {
+    return SliceSeconds() / units * (layers + 1) / layers;
+  }
 };
 
 std::vector<CalibrationWindow::Change> CalibrationWindow::Changes() const {
@@ -124,13 +129,12 @@ void CalibrationWindow::AppendDecode(double rows, double lanes, CalibrationPoint
     if (!change.memory) {
       compute = &change;
       ++compute_nodes;
-      points.slices.push_back({.rows = rows, .seconds = change.SliceSeconds() / change.units});
+      points.slices.push_back({.rows = rows, .seconds = change.SecondsOfALayer(shape_.layers)});
     }
   }
   if (compute_nodes != 1) {
     return;
   }
-  // A step of n layers has n + 1 slices.
   const double steps = compute->units / (shape_.layers + 1.0);
   if (const double head = compute->Part("head") / steps; head > 0) {
     points.heads.push_back({.rows = rows, .seconds = head});
@@ -155,7 +159,7 @@ void CalibrationWindow::AppendPrompts(double tokens, double prompts, bool one_ch
     }
     attention += change.Part("chunks") + change.Part("store") + change.Part("attend");
     if (one_chunk) {
-      points.slices.push_back({.rows = tokens, .seconds = change.SliceSeconds() / change.units});
+      points.slices.push_back({.rows = tokens, .seconds = change.SecondsOfALayer(shape_.layers)});
     }
   }
   if (attention > 0) {

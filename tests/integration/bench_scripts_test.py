@@ -438,8 +438,10 @@ class PredictTest(unittest.TestCase):
 
     def test_the_highest_rate_is_judged_against_the_middle_of_what_was_measured(self):
         figures = {"tokens": 1, "ttft": 1, "tpot": 1, "ttft_p99": 1, "tpot_p99": 1}
-        record = {"capacity": 4.0, "turns": [{"calibration": 1, "read": 1, "runs": [{**figures, "within": 1}]}], "highest_rate": 2.25}
-        self.mode.predict = lambda number, point, trace: {**figures, "within": 1.0 if point["rate"] <= 2.5 else 0.9}
+        turn = {"calibrations": [1, 2], "reads": [1, 1], "runs": [{**figures, "within": 1}]}
+        record = {"capacity": 4.0, "turns": [turn], "highest_rate": 2.25, "highest_rate_calibrations": [2, 3]}
+        highest = {1: 1.0, 2: 2.4, 3: 2.6}
+        self.mode.predict = lambda number, point, trace: {**figures, "within": 1.0 if point["rate"] <= highest[number] else 0.9}
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
             found = predict.judge_open(self.mode, record, self.PLAN)["highest_rate"]
 
@@ -448,6 +450,19 @@ class PredictTest(unittest.TestCase):
         self.assertAlmostEqual(found["error"], 2.5 / 2.34375 - 1, delta=0.003)
         self.assertIn("2.25/s held and 2.44/s did not", out.getvalue())
         self.assertIn("half of what lies between them is 4.0%", out.getvalue())
+
+    def test_a_turn_lies_between_two_calibrations(self):
+        calibrations = iter([{"number": 2, "read": 12.0}, {"number": 3, "read": 14.0}])
+        self.mode.calibrate = lambda running: next(calibrations)
+        self.mode.measure = lambda running, trace: {"tpot": 20.0}
+        self.mode.predict = lambda number, point, trace: {"tpot": 10.0 * number}
+        point = {"mode": "two", "rows": 1, "input": 8, "output": 4}
+        with contextlib.redirect_stderr(io.StringIO()):
+            turns = predict.measure_turns(self.mode, None, [point], {"number": 1, "read": 11.0}, 2)
+
+        self.assertEqual([one["calibrations"] for one in turns], [[1, 2], [2, 3]])
+        self.assertEqual([one["reads"] for one in turns], [[11.0, 12.0], [12.0, 14.0]])
+        self.assertEqual(predict.said_of(self.mode, [point], turns), [[{"tpot": 15.0}], [{"tpot": 25.0}]])
 
     def test_each_load_has_prompts_of_its_own(self):
         seeds = []

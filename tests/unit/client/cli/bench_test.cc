@@ -207,7 +207,7 @@ TEST(BenchReportTest, SaysWhatTokensCostWhereThereArePrices) {
 }
 
 // What nodes counted between two looks becomes points that cost::ParseCalibration() reads.
-TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
+TEST(CalibrationPointsTest, AreSecondsOfALayerAndReadBack) {
   cost::ModelShape shape;
   shape.name = "small";
   shape.width = 64;
@@ -238,7 +238,7 @@ TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
   CalibrationWindow(before, after, shape).AppendDecode(8, 1, points);
   CalibrationWindow(after, after, shape).AppendDecode(8, 1, points);  // Nothing was run.
   ASSERT_EQ(points.slices.size(), 1u);
-  EXPECT_NEAR(points.slices[0].seconds, 0.005, 1e-12);
+  EXPECT_NEAR(points.slices[0].seconds, 0.5 / 90, 1e-12);  // 100 slices are 90 layers.
   ASSERT_EQ(points.attentions.size(), 1u);
   EXPECT_NEAR(points.attentions[0].seconds, 0.01, 1e-12);
   EXPECT_NEAR(points.attentions[0].tokens, 64, 1e-9);
@@ -262,7 +262,7 @@ TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
   const auto read = cost::ParseCalibration(json.dump(), "test");
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_EQ(read->slices.size(), 1u);
-  EXPECT_NEAR(read->slices[0].rows.slope, 0.005 / 8, 1e-12);
+  EXPECT_NEAR(read->slices[0].rows.slope, 0.5 / 90 / 8, 1e-12);
   EXPECT_EQ(json["links"][0]["to"], "m0");
   EXPECT_EQ(json["t_attn"][0]["kernel"], "pairs");
   after.attention = "tensor, prompts canonical: as the cluster file says";
@@ -278,7 +278,7 @@ TEST(CalibrationPointsTest, AreSecondsOfAUnitAndReadBack) {
   // The model's own times go before the lines.
   const auto times = cost::WithCalibration({}, *read, shape).times;
   ASSERT_NE(times, nullptr);
-  EXPECT_NEAR(times->slice.At(8), 0.005, 1e-12);
+  EXPECT_NEAR(times->slice.At(8), 0.5 / 90, 1e-12);
   EXPECT_NEAR(times->head.At(1), 0.2, 1e-12);
   EXPECT_NEAR(times->exchange.fixed, 0.01, 1e-12);
   EXPECT_NEAR(times->prompt_attention.slope * cost::PromptAttentionFlops(4.0 * 4 * 16, 32), 0.02,
