@@ -107,8 +107,10 @@ void ControlThread::EndSilent() {
 }
 
 void ControlThread::Read(Inbound& inbound) {
-  const bool open =
-      inbound.reader.Read(inbound.socket, [&](const ControlFrame& frame) { Take(inbound, frame); });
+  const bool open = inbound.reader.Read(inbound.socket, [&](const ControlFrame& frame) {
+    Take(inbound, frame);
+    return !inbound.ended;
+  });
   inbound.ended = inbound.ended || !open;
 }
 
@@ -143,13 +145,20 @@ void ControlThread::TakeOpen(Inbound& inbound, const ControlFrame& frame) {
     inbound.ended = true;
     return;
   }
-  inbound.ended |= !inbound.socket.Send(
+  const bool sent = inbound.socket.Send(
       {.kind = there ? ControlKind::kOpened : ControlKind::kGone, .view = frame.view});
+  // A sender says hello first, and awaits its welcome.
+  inbound.ended |= !sent || inbound.queue == nullptr;
 }
 
 void ControlThread::Take(Inbound& inbound, const ControlFrame& frame) {
   if (inbound.ended) {
-    return;  // What came behind the frame that ended it.
+    return;  // It ended since it was last read.
+  }
+  if (inbound.queue == nullptr && frame.kind != ControlKind::kHello &&
+      frame.kind != ControlKind::kOpen) {
+    inbound.ended = true;  // Who has proved nothing has nothing else to say.
+    return;
   }
   switch (frame.kind) {
     case ControlKind::kHello:
@@ -177,7 +186,11 @@ void ControlThread::Take(Inbound& inbound, const ControlFrame& frame) {
 }
 
 void ControlThread::Read(VerbsLink& link) {
-  if (!link.reader.Read(link.socket, [&](const ControlFrame& frame) { Take(link, frame); })) {
+  const bool open = link.reader.Read(link.socket, [&](const ControlFrame& frame) {
+    Take(link, frame);
+    return !link.gone.load();
+  });
+  if (!open) {
     End(link);
   }
 }

@@ -44,22 +44,28 @@ class ControlSocket {
 // Collects frames from a socket that does not block.
 class FrameReader {
  public:
-  // Calls `take` for each whole frame. False when the connection ended or does not speak ours.
+  // A peer that sends without end has so many frames taken before others have their turn.
+  static constexpr int kFramesMax = 64;
+
+  // Calls `take` for each whole frame, of kFramesMax at most; poll() tells of those that are left.
+  // False when the connection ended or does not speak ours, or when `take` wants no more of it and
+  // says so by false.
   template <typename Take>
   bool Read(const ControlSocket& socket, Take take) {
-    for (;;) {
+    for (int taken = 0; taken < kFramesMax;) {
       const int got = Fill(socket);
       if (got <= 0) {
         return got == 0;
       }
       if (have_ == sizeof frame_) {
         have_ = 0;
-        if (frame_.magic != ControlFrame{}.magic) {
+        ++taken;
+        if (frame_.magic != ControlFrame{}.magic || !take(frame_)) {
           return false;
         }
-        take(frame_);
       }
     }
+    return true;
   }
 
  private:

@@ -6,11 +6,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "tests/support/listening_addresses.h"
 #include "tests/unit/transport/verbs/fake_verbs.h"
@@ -21,6 +27,71 @@ namespace {
 
 // Generous: it ends a test that hangs.
 Nanos Deadline() { return RealClock().Now() + Seconds(60); }
+
+// Sends frames of one kind on a connection, as fast as they are taken, until it is told to stop or
+// the other end cuts it.
+class Flood {
+ public:
+  Flood(ControlSocket socket, ControlKind kind) : socket_(std::move(socket)) {
+    frames_.fill({.kind = kind, .view = 1});
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Flood() { Stop(); }
+
+  // Returns once thousands of frames were taken from it, or it was cut.
+  void AwaitFlow() const {
+    const Nanos end = Deadline();
+    while (!cut_.load() && sent_bytes_.load() < kFlowBytes && RealClock().Now() < end) {
+      std::this_thread::yield();
+    }
+  }
+  // Whether the other end cuts it.
+  bool IsCut() {
+    const Nanos end = Deadline();
+    while (!cut_.load() && RealClock().Now() < end) {
+      std::this_thread::yield();
+    }
+    return cut_.load();
+  }
+  // Whether the other end had cut it before.
+  bool Stop() {
+    stop_.store(true);
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+    return cut_.load();
+  }
+
+ private:
+  static constexpr size_t kFlowBytes = 1u << 20;
+
+  void Run() {
+    const auto* const bytes = reinterpret_cast<const char*>(frames_.data());
+    const Nanos end = Deadline();
+    size_t at = 0;
+    while (!stop_.load() && RealClock().Now() < end) {
+      const ssize_t sent =
+          send(socket_.fd(), bytes + at, sizeof frames_ - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent > 0) {
+        at = (at + static_cast<size_t>(sent)) % sizeof frames_;
+        sent_bytes_.fetch_add(static_cast<size_t>(sent));
+      } else if (errno == EAGAIN) {
+        pollfd one = {.fd = socket_.fd(), .events = POLLOUT, .revents = 0};
+        poll(&one, 1, /*timeout=*/10);
+      } else if (errno != EINTR) {
+        cut_.store(true);
+        return;
+      }
+    }
+  }
+
+  const ControlSocket socket_;
+  std::array<ControlFrame, 1024> frames_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> cut_{false};
+  std::atomic<size_t> sent_bytes_{0};
+  std::thread thread_;
+};
 
 class ControlThreadTest : public testing::Test {
  protected:
@@ -164,6 +235,35 @@ TEST_F(ControlThreadTest, ASenderOfTooManyViewsIsEndedAndOthersAreNot) {
   EXPECT_EQ(Open(other, 1, region)->kind, ControlKind::kOpened);
 }
 
+TEST_F(ControlThreadTest, AStrangerThatSendsWithoutEndIsCutAndKeepsNobodyWaiting) {
+  Start({});
+  for (const ControlKind kind : {ControlKind::kDrop, ControlKind::kClosed, ControlKind::kDrained,
+                                 ControlKind::kOpen, ControlKind::kHello}) {
+    ControlSocket stranger = Connect();
+    ASSERT_TRUE(AwaitFrame(stranger, Deadline()).ok());
+    Flood flood(std::move(stranger), kind);
+
+    EXPECT_TRUE(flood.IsCut()) << "kind " << static_cast<uint32_t>(kind);
+    const uint64_t region = Lend();
+    EXPECT_EQ(Open(ConnectAsSender(), 1, region)->kind, ControlKind::kOpened);
+    control_->CloseRegion(region);
+  }
+}
+
+TEST_F(ControlThreadTest, ASenderThatSendsWithoutEndKeepsNobodyWaiting) {
+  Start({});
+  const ControlSocket other = ConnectAsSender();
+  Flood flood(ConnectAsSender(), ControlKind::kDrop);
+  flood.AwaitFlow();
+
+  const uint64_t region = Lend();
+  EXPECT_EQ(Open(other, 1, region)->kind, ControlKind::kOpened);
+  EXPECT_TRUE(other.Send({.kind = ControlKind::kDrop, .view = 1}));
+  control_->CloseRegion(region);
+
+  EXPECT_FALSE(flood.Stop());
+}
+
 TEST_F(ControlThreadTest, AViewThatWasDroppedMakesRoom) {
   Start({.views_max = 1});
   const uint64_t region = Lend();
@@ -236,6 +336,56 @@ TEST_F(ControlThreadTest, AddressesThatAreSilentHaveOneTimeTogether) {
   EXPECT_TRUE(absl::IsUnavailable(reached)) << reached;
   EXPECT_THAT(std::string(reached.message()),
               testing::HasSubstr("; no time was left for its other addresses"));
+}
+
+class FrameReaderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::array<int, 2> ends = {};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+    near_ = ControlSocket(ends[0]);
+    far_ = ControlSocket(ends[1]);
+  }
+
+  // Sends frames of the views 0 to `count` - 1.
+  void Send(int count) const {
+    for (int view = 0; view < count; ++view) {
+      ASSERT_TRUE(far_.Send({.kind = ControlKind::kDrop, .view = static_cast<uint64_t>(view)}));
+    }
+  }
+
+  ControlSocket near_;
+  ControlSocket far_;
+};
+
+TEST_F(FrameReaderTest, OneCallTakesSoManyFramesAndTheNextOneGoesOn) {
+  Send(FrameReader::kFramesMax + 1);
+  FrameReader reader;
+  std::vector<uint64_t> views;
+  const auto take = [&views](const ControlFrame& frame) {
+    views.push_back(frame.view);
+    return true;
+  };
+
+  EXPECT_TRUE(reader.Read(near_, take));
+  EXPECT_EQ(views.size(), static_cast<size_t>(FrameReader::kFramesMax));
+
+  EXPECT_TRUE(reader.Read(near_, take));
+  EXPECT_EQ(views.size(), static_cast<size_t>(FrameReader::kFramesMax) + 1);
+  EXPECT_TRUE(std::is_sorted(views.begin(), views.end()));
+}
+
+TEST_F(FrameReaderTest, NothingIsTakenBehindAFrameThatEndsIt) {
+  Send(3);
+  FrameReader reader;
+  int taken = 0;
+
+  EXPECT_FALSE(reader.Read(near_, [&taken](const ControlFrame& frame) {
+    ++taken;
+    return frame.view == 0;
+  }));
+
+  EXPECT_EQ(taken, 2);
 }
 
 // A port that is taken in IPv6 alone stands for a host that has none.
