@@ -57,31 +57,39 @@ Target TargetOf(const IpAddress& ip, uint16_t port) {
 
 constexpr int kKind = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
-Socket MakeListeningV4(const in_addr& at, const PortRange& ports) {
-  Socket v4(socket(AF_INET, kKind, 0));
-  const bool bound =
-      v4.get() >= 0 && BindWithin(ports, [&](uint16_t port) {
-        const sockaddr_in address = {
-            .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = at};
-        return bind(v4.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-      });
-  return bound ? std::move(v4) : Socket();
+// A socket that listens there. Errors: kUnavailable  what the system says.
+absl::StatusOr<Socket> ListenAt(const Target& at) {
+  Socket made(socket(at.address.ss_family, kKind, 0));
+  if (made.get() >= 0) {
+    // Without it a port is taken for a minute after a process that had connections there. With it
+    // two processes may bind one port, and listen() refuses the second.
+    const int on = 1;
+    setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (at.address.ss_family == AF_INET6) {
+      const int both = 0;
+      setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &both, sizeof both);
+    }
+    if (bind(made.get(), reinterpret_cast<const sockaddr*>(&at.address), at.size) == 0 &&
+        listen(made.get(), kBacklog) == 0) {
+      return made;
+    }
+  }
+  return absl::UnavailableError(std::strerror(errno));
+}
+
+absl::StatusOr<Socket> ListenWithin(const IpAddress& ip, const PortRange& ports) {
+  absl::StatusOr<Socket> made = absl::UnavailableError("no port was tried");
+  BindWithin(ports, [&](uint16_t port) {
+    made = ListenAt(TargetOf(ip, port));
+    return made.ok();
+  });
+  return made;
 }
 
 // IPv6 for both families where the host has it, else IPv4.
-Socket MakeListening(const PortRange& ports) {
-  Socket v6(socket(AF_INET6, kKind, 0));
-  const int off = 0;
-  if (v6.get() >= 0 && setsockopt(v6.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0) {
-    const bool bound = BindWithin(ports, [&](uint16_t port) {
-      const Target any = TargetOf(IpAddress{}, port);
-      return bind(v6.get(), reinterpret_cast<const sockaddr*>(&any.address), any.size) == 0;
-    });
-    if (bound) {
-      return v6;
-    }
-  }
-  return MakeListeningV4({.s_addr = htonl(INADDR_ANY)}, ports);
+absl::StatusOr<Socket> ListenEverywhere(const PortRange& ports) {
+  absl::StatusOr<Socket> both = ListenWithin(IpAddress{}, ports);
+  return both.ok() ? std::move(both) : ListenWithin(Mapped({.s_addr = htonl(INADDR_ANY)}), ports);
 }
 
 }  // namespace
@@ -131,18 +139,18 @@ std::vector<IpAddress> LocalAddresses(size_t count_max) {
 }
 
 absl::StatusOr<Listener> Listen(PeerReach reach, const PortRange& ports) {
-  Listener listener{.socket = reach == PeerReach::kAnyHost
-                                  ? MakeListening(ports)
-                                  : MakeListeningV4({.s_addr = htonl(INADDR_LOOPBACK)}, ports)};
-  sockaddr_storage bound = {};
-  socklen_t size = sizeof bound;
-  if (listener.socket.get() < 0 || listen(listener.socket.get(), kBacklog) != 0 ||
-      getsockname(listener.socket.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
+  absl::StatusOr<Socket> socket =
+      reach == PeerReach::kAnyHost ? ListenEverywhere(ports) : ListenWithin(kLoopback, ports);
+  if (!socket.ok()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("ucx: cannot listen for peers on TCP",
                      ports.is_set() ? absl::StrCat(" at any port of ", ToString(ports)) : "", ": ",
-                     std::strerror(errno)));
+                     socket.status().message()));
   }
+  Listener listener{.socket = *std::move(socket)};
+  sockaddr_storage bound = {};
+  socklen_t size = sizeof bound;
+  getsockname(listener.socket.get(), reinterpret_cast<sockaddr*>(&bound), &size);
   listener.port =
       ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
                                         : reinterpret_cast<const sockaddr_in&>(bound).sin_port);

@@ -74,13 +74,11 @@ SystemAddress SystemAddressOf(const ControlAddress& address, uint16_t port) {
   return result;
 }
 
-// The port that a socket is bound to; 0, and errno, where it is to none.
+// The port that a socket is bound to.
 uint16_t PortOf(const ControlSocket& socket) {
   sockaddr_storage bound = {};
   socklen_t size = sizeof bound;
-  if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
-    return 0;
-  }
+  getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&bound), &size);
   if (bound.ss_family == AF_INET) {
     sockaddr_in v4;
     std::memcpy(&v4, &bound, sizeof v4);
@@ -91,27 +89,41 @@ uint16_t PortOf(const ControlSocket& socket) {
   return ntohs(v6.sin6_port);
 }
 
+// A socket that listens at this address and port. Errors: kUnavailable  what the system says.
+absl::StatusOr<ControlSocket> ListenAtPort(const ControlAddress& at, uint16_t port) {
+  const SystemAddress address = SystemAddressOf(at, port);
+  ControlSocket socket(::socket(address.family(), kSocketKind, 0));
+  if (socket.fd() >= 0) {
+    // Without it a port is taken for a minute after a process that had connections there. With it
+    // two processes may bind one port, and listen() refuses the second.
+    const int on = 1;
+    setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (address.family() == AF_INET6) {
+      const int both = 0;
+      setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &both, sizeof both);
+    }
+    if (bind(socket.fd(), address.get(), address.size) == 0 && listen(socket.fd(), kBacklog) == 0) {
+      return socket;
+    }
+  }
+  return absl::UnavailableError(std::strerror(errno));
+}
+
 // Listens at this address alone, or at all of IPv6 and IPv4 for the one that is all zeros.
 absl::StatusOr<ControlListener> ListenAt(const ControlAddress& at, const PortRange& ports) {
-  const int family = SystemAddressOf(at, 0).family();
-  ControlSocket socket(::socket(family, kSocketKind, 0));
-  if (socket.fd() >= 0 && family == AF_INET6) {
-    const int both = 0;
-    setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &both, sizeof both);
-  }
-  const auto bind_at = [&](uint16_t port) {
-    const SystemAddress address = SystemAddressOf(at, port);
-    return bind(socket.fd(), address.get(), address.size) == 0;
-  };
-  uint16_t port = 0;
-  if (socket.fd() < 0 || !BindWithin(ports, bind_at) || listen(socket.fd(), kBacklog) != 0 ||
-      (port = PortOf(socket)) == 0) {
+  absl::StatusOr<ControlSocket> socket = absl::UnavailableError("no port was tried");
+  const bool listens = BindWithin(ports, [&](uint16_t port) {
+    socket = ListenAtPort(at, port);
+    return socket.ok();
+  });
+  if (!listens) {
     return absl::UnavailableError(
         absl::StrCat("verbs: cannot listen for peers",
                      ports.is_set() ? absl::StrCat(" at any port of ", ToString(ports)) : "", ": ",
-                     std::strerror(errno)));
+                     socket.status().message()));
   }
-  return ControlListener{std::move(socket), port};
+  const uint16_t port = PortOf(*socket);
+  return ControlListener{*std::move(socket), port};
 }
 
 // Waits until `events` or the deadline; false at the deadline.

@@ -118,6 +118,29 @@ TEST_F(PeerWatchTest, AWrongProofEndsTheConnection) {
   EXPECT_EQ(Receive(socket, 1), "");
 }
 
+// The end that closes first keeps the port in TIME_WAIT.
+TEST(PeerWatchSocketTest, APortWhoseConnectionsWereClosedHereIsTakenAgainAtOnce) {
+  for (const PeerReach reach : {PeerReach::kAnyHost, PeerReach::kThisHost}) {
+    uint16_t port = 0;
+    {
+      const Listener listener = Listen(reach).value();
+      port = listener.port;
+      const Socket peer = BeginConnect(kLoopback, port).value();
+      ASSERT_TRUE(IsReadable(listener.socket));
+      { const Socket accepted(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+      EXPECT_EQ(Receive(peer, 1), "");
+    }
+    const PortRange range = {.first = port, .last = port};
+
+    const absl::StatusOr<Listener> again = Listen(reach, range);
+
+    ASSERT_TRUE(again.ok()) << again.status();
+    const absl::Status taken = Listen(reach, range).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(taken)) << taken;
+    EXPECT_THAT(std::string(taken.message()), HasSubstr("in use"));
+  }
+}
+
 TEST(PeerWatchSecretTest, PeersOpenEachOthersRegionsOnlyWithTheSameSecret) {
   const ClusterSecret secret = SecretOf("0123456789abcdef");
   const auto owner = PeerWatch::Start(PeerReach::kAnyHost, secret).value();

@@ -388,6 +388,44 @@ TEST_F(FrameReaderTest, NothingIsTakenBehindAFrameThatEndsIt) {
   EXPECT_EQ(taken, 2);
 }
 
+// The end that closes first keeps the port in TIME_WAIT.
+TEST(ControlSocketTest, APortWhoseConnectionsWereClosedHereIsTakenAgainAtOnce) {
+  for (const ControlAddress& at : {ControlAddress{}, kOwnHost}) {
+    uint16_t port = 0;
+    {
+      const auto listener = ListenForPeers(at);
+      ASSERT_TRUE(listener.ok()) << listener.status();
+      port = listener->port;
+      const auto peer = ConnectToPeer(kOwnHost, port, Deadline());
+      ASSERT_TRUE(peer.ok()) << peer.status();
+      {
+        ControlSocket accepted;
+        const Nanos end = Deadline();
+        while (accepted.fd() < 0 && RealClock().Now() < end) {
+          accepted = AcceptPeer(listener->socket);
+        }
+      }
+      EXPECT_FALSE(AwaitFrame(*peer, Deadline()).ok());
+    }
+
+    const auto again = ListenForPeers(at, {.first = port, .last = port});
+
+    EXPECT_TRUE(again.ok()) << again.status();
+  }
+}
+
+TEST(ControlSocketTest, ListenersOfOneRangeHaveAPortEach) {
+  const uint16_t port = ListenForPeers(kOwnHost)->port;
+  const PortRange range = {.first = port, .last = port};
+
+  const auto first = ListenForPeers(kOwnHost, range);
+  const auto second = ListenForPeers(kOwnHost, range);
+
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr(ToString(range)));
+  EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr("in use"));
+}
+
 // A port that is taken in IPv6 alone stands for a host that has none.
 TEST(ControlSocketTest, ListensAndConnectsByIpv4WhereThereIsNoIpv6) {
   const ControlSocket taken(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
