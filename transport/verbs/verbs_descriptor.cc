@@ -13,7 +13,6 @@ namespace lamina::transport {
 namespace {
 
 constexpr absl::string_view kMagic = "LMNAVRB3";
-constexpr uint64_t kDataBytesMax = uint64_t{1} << 46;
 constexpr uint32_t kSignalWordsMax = 1u << 20;
 
 struct Body {
@@ -66,7 +65,7 @@ absl::StatusOr<VerbsDescriptor> DecodeVerbsDescriptor(absl::string_view bytes) {
                                                    " bytes, expected ", kVerbsDescriptorBytes));
   }
   TakeField(rest, body);
-  if (body.data_bytes > kDataBytesMax || body.signal_words > kSignalWordsMax ||
+  if (body.data_bytes > kVerbsDataBytesMax || body.signal_words > kSignalWordsMax ||
       body.address_count > kVerbsAddressesMax) {
     return absl::InvalidArgumentError("verbs: descriptor of an impossible size");
   }

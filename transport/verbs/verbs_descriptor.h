@@ -38,6 +38,7 @@ namespace lamina::transport {
 
 inline constexpr size_t kVerbsDescriptorBytes = 240;
 inline constexpr size_t kVerbsAddressesMax = 8;
+inline constexpr uint64_t kVerbsDataBytesMax = uint64_t{1} << 46;
 
 struct VerbsDescriptor {
   uint64_t host = 0;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -8,8 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/host_memory.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "transport/verbs/verbs_descriptor.h"
 #include "transport/verbs/verbs_region_internal.h"
 
 namespace lamina::transport {
@@ -17,11 +18,6 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr uint32_t kSignalWordsMax = 1u << 20;
-
-uint64_t HostBytes() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 size_t WholePages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
@@ -38,11 +34,20 @@ absl::Status CheckOptions(const RegionOptions& options, const DeviceMemory* devi
     return absl::InvalidArgumentError(absl::StrCat(options.name, ": ", options.signal_words,
                                                    " signal words, at most ", kSignalWordsMax));
   }
-  // Registered memory is pinned: the kernel would try until it runs out.
-  if (options.kind == MemoryKind::kHost && options.bytes > HostBytes()) {
+  if (options.bytes > kVerbsDataBytesMax) {
     return absl::ResourceExhaustedError(absl::StrCat(options.name, ": ", FormatBytes(options.bytes),
-                                                     " asked for, this host has ",
-                                                     FormatBytes(HostBytes())));
+                                                     " asked for, at most ",
+                                                     FormatBytes(kVerbsDataBytesMax)));
+  }
+  // Registered memory is pinned: the kernel would take it page by page, and end a process when
+  // there is no more.
+  const HostMemory memory = QueryHostMemory();
+  const uint64_t host_bytes = options.kind == MemoryKind::kHost ? options.bytes : 0;
+  if (host_bytes + RegionMemory::DataOffset(options.signal_words) > memory.available_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options.name, ": ", FormatBytes(options.bytes), " asked for, ", memory.limit,
+                     " leaves ", FormatBytes(memory.available_bytes),
+                     "; free memory, raise that limit, or configure smaller windows"));
   }
   return absl::OkStatus();
 }
