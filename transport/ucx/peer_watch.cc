@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/network.h"
 #include "common/status_macros.h"
 #include "transport/shm/shm_descriptor.h"
 #include "transport/ucx/peer_watch_server_internal.h"
@@ -205,14 +206,15 @@ WatchId DrawWatchId() {
   return id;
 }
 
-absl::StatusOr<std::unique_ptr<PeerWatch>> PeerWatch::Start(PeerReach reach,
-                                                            const ClusterSecret& secret,
-                                                            const PortRange& ports) {
+absl::StatusOr<std::unique_ptr<PeerWatch>> PeerWatch::Start(
+    PeerReach reach, const ClusterSecret& secret, const PortRange& ports,
+    absl::Span<const std::string> networks) {
   LAMINA_ASSIGN_OR_RETURN(Listener listener, Listen(reach, ports));
   WatchAddress address = {
       .head = {.owner = DrawWatchId(), .host = HostFingerprint(), .port = listener.port},
-      .addresses =
-          reach == PeerReach::kAnyHost ? LocalAddresses(kAddressesMax) : std::vector<IpAddress>()};
+      .addresses = reach == PeerReach::kAnyHost
+                       ? AddressesForPeers(InterfaceAddresses(), networks, kAddressesMax)
+                       : std::vector<IpAddress>()};
   address.addresses.insert(address.addresses.begin(), kLoopback);
   address.head.addresses = static_cast<uint16_t>(address.addresses.size());
   auto server = std::make_unique<PeerWatchServer>(std::move(listener), address.head.owner, secret);

@@ -26,6 +26,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/cluster_secret.h"
 #include "common/port_range.h"
@@ -53,10 +54,11 @@ class PeerWatch {
   // Openers that one owner serves at a time; later ones find it unavailable.
   static constexpr size_t kOpenersMax = 4096;
 
-  // Listens on all addresses, or on loopback alone, at a port of `ports`.
-  static absl::StatusOr<std::unique_ptr<PeerWatch>> Start(PeerReach reach,
-                                                          const ClusterSecret& secret = {},
-                                                          const PortRange& ports = {});
+  // Listens on all addresses, or on loopback alone, at a port of `ports`. Of this host's addresses
+  // a few travel to peers, those of `networks` (of AddressesForPeers()) first.
+  static absl::StatusOr<std::unique_ptr<PeerWatch>> Start(
+      PeerReach reach, const ClusterSecret& secret = {}, const PortRange& ports = {},
+      absl::Span<const std::string> networks = {});
   // All that it watches is forgotten; all that it announced is withdrawn.
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -10,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -109,33 +106,6 @@ std::string ToString(const IpAddress& address) {
     inet_ntop(AF_INET6, address.data(), text, sizeof text);
   }
   return text;
-}
-
-std::vector<IpAddress> LocalAddresses(size_t count_max) {
-  std::vector<IpAddress> found;
-  ifaddrs* raw = nullptr;
-  if (getifaddrs(&raw) != 0) {
-    return found;
-  }
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> all(raw, &freeifaddrs);
-  for (const ifaddrs* entry = raw; entry != nullptr; entry = entry->ifa_next) {
-    const bool usable = entry->ifa_addr != nullptr && (entry->ifa_flags & IFF_UP) != 0 &&
-                        (entry->ifa_flags & IFF_LOOPBACK) == 0;
-    if (!usable || found.size() == count_max) {
-      continue;
-    }
-    if (entry->ifa_addr->sa_family == AF_INET) {
-      found.push_back(Mapped(reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr));
-    } else if (entry->ifa_addr->sa_family == AF_INET6) {
-      const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
-      if (!IN6_IS_ADDR_LINKLOCAL(&v6)) {
-        IpAddress address;
-        std::memcpy(address.data(), &v6, address.size());
-        found.push_back(address);
-      }
-    }
-  }
-  return found;
 }
 
 absl::StatusOr<Listener> Listen(PeerReach reach, const PortRange& ports) {

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/port_range.h"
@@ -41,10 +40,6 @@ using IpAddress = std::array<uint8_t, 16>;
 
 std::string ToString(const IpAddress& address);
 inline constexpr IpAddress kLoopback = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
-
-// Addresses of the interfaces that are up, without loopback and link-local ones; at most
-// `count_max`.
-std::vector<IpAddress> LocalAddresses(size_t count_max);
 
 struct Listener {
   Socket socket;

@@ -42,6 +42,16 @@ constexpr Setting kSettings[] = {
 struct ReleaseConfig {
   void operator()(ucp_config_t* config) const noexcept { ucp_config_release(config); }
 };
+using UcpConfig = std::unique_ptr<ucp_config_t, ReleaseConfig>;
+
+// The settings of the environment.
+absl::StatusOr<UcpConfig> ReadConfig() {
+  ucp_config_t* config = nullptr;
+  if (const ucs_status_t status = ucp_config_read(nullptr, nullptr, &config); status != UCS_OK) {
+    return UcsError("reading its configuration (variables UCX_*)", status);
+  }
+  return UcpConfig(config);
+}
 
 // What `write` prints; empty when there is no memory for it.
 template <typename Write>
@@ -57,6 +67,12 @@ std::string Printed(const Write& write) {
   std::string printed(text, bytes);
   free(text);
   return printed;
+}
+
+// All settings, each on a line.
+std::string Print(const ucp_config_t* config) {
+  return Printed(
+      [&](FILE* stream) { ucp_config_print(config, stream, nullptr, UCS_CONFIG_PRINT_CONFIG); });
 }
 
 // The value of a setting, or nothing where this UCX lacks it.
@@ -127,17 +143,13 @@ absl::Status Modify(ucp_config_t* config, absl::string_view name, absl::string_v
 }
 
 absl::Status Configure(ucp_config_t* config, absl::string_view transports, PeerReach reach) {
-  const auto print = [&] {
-    return Printed(
-        [&](FILE* stream) { ucp_config_print(config, stream, nullptr, UCS_CONFIG_PRINT_CONFIG); });
-  };
-  if (transports.empty() && HasRdmaDevice() && ValueOf(print(), "TLS") == "all") {
+  if (transports.empty() && HasRdmaDevice() && ValueOf(Print(config), "TLS") == "all") {
     transports = kWithoutRdma;
   }
   if (!transports.empty()) {
     LAMINA_RETURN_IF_ERROR(Modify(config, "TLS", transports));
   }
-  const std::string printed = print();
+  const std::string printed = Print(config);
   for (const Setting& setting : kSettings) {
     if (ValueOf(printed, setting.name).has_value()) {
       LAMINA_RETURN_IF_ERROR(Modify(config, setting.name, setting.value));
@@ -172,6 +184,16 @@ absl::Status UcsError(absl::string_view what, ucs_status_t status) {
   }
 }
 
+absl::StatusOr<std::vector<std::string>> NamedDevices() {
+  LAMINA_ASSIGN_OR_RETURN(const UcpConfig config, ReadConfig());
+  const std::string named = ValueOf(Print(config.get()), "NET_DEVICES").value_or("all");
+  std::vector<std::string> devices;
+  if (named != "all") {
+    devices = absl::StrSplit(named, ',');
+  }
+  return devices;
+}
+
 absl::StatusOr<bool> TakesRdma(absl::string_view transports) {
   if (!HasRdmaDevice()) {
     return false;
@@ -179,24 +201,13 @@ absl::StatusOr<bool> TakesRdma(absl::string_view transports) {
   if (!transports.empty()) {
     return NamesRdma(transports);
   }
-  ucp_config_t* raw = nullptr;
-  if (const ucs_status_t status = ucp_config_read(nullptr, nullptr, &raw); status != UCS_OK) {
-    return UcsError("reading its configuration (variables UCX_*)", status);
-  }
-  const std::unique_ptr<ucp_config_t, ReleaseConfig> config(raw);
-  const std::string printed = Printed([&](FILE* stream) {
-    ucp_config_print(config.get(), stream, nullptr, UCS_CONFIG_PRINT_CONFIG);
-  });
-  const std::string named = ValueOf(printed, "TLS").value_or("all");
+  LAMINA_ASSIGN_OR_RETURN(const UcpConfig config, ReadConfig());
+  const std::string named = ValueOf(Print(config.get()), "TLS").value_or("all");
   return named != "all" && NamesRdma(named);  // "all" becomes kWithoutRdma.
 }
 
 absl::StatusOr<UcpContext> MakeUcpContext(absl::string_view transports, PeerReach reach) {
-  ucp_config_t* raw = nullptr;
-  if (const ucs_status_t status = ucp_config_read(nullptr, nullptr, &raw); status != UCS_OK) {
-    return UcsError("reading its configuration (variables UCX_*)", status);
-  }
-  const std::unique_ptr<ucp_config_t, ReleaseConfig> config(raw);
+  LAMINA_ASSIGN_OR_RETURN(const UcpConfig config, ReadConfig());
   LAMINA_RETURN_IF_ERROR(Configure(config.get(), transports, reach));
   ucp_params_t params = {};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;

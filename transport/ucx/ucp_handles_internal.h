@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,6 +32,10 @@ using UcpContext = std::unique_ptr<std::remove_pointer_t<ucp_context_h>, Destroy
 // `transports` is a list for UCX_TLS; empty leaves UCX's choice. With kThisHost TCP goes over
 // loopback, unless UCX_NET_DEVICES says otherwise or RDMA, whose devices it means too, is taken.
 absl::StatusOr<UcpContext> MakeUcpContext(absl::string_view transports, PeerReach reach);
+
+// What UCX_NET_DEVICES names: interfaces, "eth1", and ports of RDMA devices, "mlx5_0:1". Empty
+// where it leaves the choice to UCX.
+absl::StatusOr<std::vector<std::string>> NamedDevices();
 
 // Whether a context of these may put over RDMA: there is a device, and the list, or UCX_TLS where
 // it is empty, names it.

@@ -108,8 +108,9 @@ absl::Status UcxTransport::SetUp(absl::string_view uri_name, const ClusterSecret
     *worker = *std::move(made);
   }
   LAMINA_ASSIGN_OR_RETURN(receiver_address_, AddressOf(receiver_.get()));
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<std::string> devices, NamedDevices());
   absl::StatusOr<std::unique_ptr<PeerWatch>> watch =
-      PeerWatch::Start(options.reach, secret, options.ports);
+      PeerWatch::Start(options.reach, secret, options.ports, devices);
   LAMINA_RETURN_IF_ERROR(WithRange(watch.status(), options.ports));
   watch_ = *std::move(watch);
   ucp_am_handler_param_t handler = {};

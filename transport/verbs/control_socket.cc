@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -140,27 +138,6 @@ bool AwaitEvents(int fd, short events, Nanos deadline) {
   }
 }
 
-bool IsOwnAddress(const ifaddrs& entry, ControlAddress& address) {
-  if (entry.ifa_addr == nullptr || (entry.ifa_flags & IFF_UP) == 0 ||
-      (entry.ifa_flags & IFF_LOOPBACK) != 0) {
-    return false;
-  }
-  if (entry.ifa_addr->sa_family == AF_INET) {
-    sockaddr_in v4;
-    std::memcpy(&v4, entry.ifa_addr, sizeof v4);
-    address = kOwnHost;
-    std::memcpy(address.data() + 12, &v4.sin_addr, 4);
-    return true;
-  }
-  if (entry.ifa_addr->sa_family == AF_INET6) {
-    sockaddr_in6 v6;
-    std::memcpy(&v6, entry.ifa_addr, sizeof v6);
-    std::memcpy(address.data(), &v6.sin6_addr, address.size());
-    return IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr) == 0;
-  }
-  return false;
-}
-
 }  // namespace
 
 ControlSocket::~ControlSocket() {
@@ -197,22 +174,6 @@ std::string ToText(const ControlAddress& address) {
   absl::string_view result = text.data();
   absl::ConsumePrefix(&result, "::ffff:");
   return std::string(result);
-}
-
-std::vector<ControlAddress> OwnAddresses(size_t count_max) {
-  std::vector<ControlAddress> addresses;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) {
-    return addresses;
-  }
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    ControlAddress address = {};
-    if (addresses.size() < count_max && IsOwnAddress(*entry, address)) {
-      addresses.push_back(address);
-    }
-  }
-  freeifaddrs(list);
-  return addresses;
 }
 
 absl::StatusOr<ControlListener> ListenForPeers(const ControlAddress& at, const PortRange& ports) {

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -81,9 +80,6 @@ using ControlAddress = std::array<uint8_t, 16>;
 inline constexpr ControlAddress kOwnHost = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
 
 std::string ToText(const ControlAddress& address);
-
-// Addresses of the interfaces that are up, without loopback and link-local ones.
-std::vector<ControlAddress> OwnAddresses(size_t count_max);
 
 struct ControlListener {
   ControlSocket socket;

@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "common/check.h"
 #include "common/log.h"
+#include "common/network.h"
 #include "common/status_macros.h"
 #include "transport/shm/shm_descriptor.h"
 #include "transport/verbs/control_thread_internal.h"
@@ -52,7 +54,8 @@ ControlThread::ControlThread(const VerbsLocal& local, const ClusterSecret& secre
   LAMINA_CHECK(getentropy(&self_.owner, sizeof self_.owner) == 0);
   self_.tcp_port = listener_.port;
   if (!local.options.local_peers) {  // Those of this host try its loopback first.
-    self_.addresses = OwnAddresses(kVerbsAddressesMax);
+    self_.addresses = AddressesForPeers(
+        InterfaceAddresses(), absl::MakeConstSpan(&local.options.network, 1), kVerbsAddressesMax);
   }
   const int flags = fcntl(local.context->async_fd, F_GETFL);
   fcntl(local.context->async_fd, F_SETFL, flags | O_NONBLOCK);
