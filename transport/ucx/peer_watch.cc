@@ -217,7 +217,8 @@ absl::StatusOr<std::unique_ptr<PeerWatch>> PeerWatch::Start(
                        : std::vector<IpAddress>()};
   address.addresses.insert(address.addresses.begin(), kLoopback);
   address.head.addresses = static_cast<uint16_t>(address.addresses.size());
-  auto server = std::make_unique<PeerWatchServer>(std::move(listener), address.head.owner, secret);
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<PeerWatchServer> server,
+                          PeerWatchServer::Start(std::move(listener), address.head.owner, secret));
   return std::unique_ptr<PeerWatch>(new PeerWatch(std::move(server), Encode(address), secret));
 }
 

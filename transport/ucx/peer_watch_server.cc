@@ -9,8 +9,10 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/check.h"
 #include "transport/ucx/peer_watch_server_internal.h"
 
@@ -48,11 +50,23 @@ std::string OpenerProof(const ClusterSecret& secret, const WatchChallenge& chall
   return secret.Prove(kOpenerLabel, TranscriptOf(challenge, hello));
 }
 
-PeerWatchServer::PeerWatchServer(Listener listener, const WatchId& id, ClusterSecret secret)
+absl::StatusOr<std::unique_ptr<PeerWatchServer>> PeerWatchServer::Start(Listener listener,
+                                                                        const WatchId& id,
+                                                                        ClusterSecret secret) {
+  Socket wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (wake.get() < 0) {  // Nothing would wake the thread, not even to end.
+    return absl::ResourceExhaustedError("ucx: no file descriptor is left for an event");
+  }
+  return std::unique_ptr<PeerWatchServer>(
+      new PeerWatchServer(std::move(listener), std::move(wake), id, std::move(secret)));
+}
+
+PeerWatchServer::PeerWatchServer(Listener listener, Socket wake, const WatchId& id,
+                                 ClusterSecret secret)
     : id_(id),
       secret_(std::move(secret)),
       listener_(std::move(listener)),
-      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      wake_(std::move(wake)),
       thread_([this] { Loop(); }) {}
 
 PeerWatchServer::~PeerWatchServer() {

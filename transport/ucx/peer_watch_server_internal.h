@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "transport/ucx/peer_watch.h"
 #include "transport/ucx/socket_internal.h"
@@ -43,7 +44,10 @@ std::string OpenerProof(const ClusterSecret& secret, const WatchChallenge& chall
 
 class PeerWatchServer {
  public:
-  PeerWatchServer(Listener listener, const WatchId& id, ClusterSecret secret);
+  // Errors: kResourceExhausted  the process has no file descriptor left for the event.
+  static absl::StatusOr<std::unique_ptr<PeerWatchServer>> Start(Listener listener,
+                                                                const WatchId& id,
+                                                                ClusterSecret secret);
   ~PeerWatchServer();
   PeerWatchServer(const PeerWatchServer&) = delete;
   PeerWatchServer& operator=(const PeerWatchServer&) = delete;
@@ -69,6 +73,7 @@ class PeerWatchServer {
     bool over = false;
   };
 
+  PeerWatchServer(Listener listener, Socket wake, const WatchId& id, ClusterSecret secret);
   void Loop();
   // All below with mutex_ held.
   void Accept();

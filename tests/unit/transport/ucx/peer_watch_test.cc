@@ -6,12 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "transport/ucx/peer_watch_server_internal.h"
 
@@ -56,7 +58,7 @@ class PeerWatchTest : public testing::Test {
     Listener listener = Listen(PeerReach::kAnyHost).value();
     port_ = listener.port;
     owner_ = DrawWatchId();
-    server_ = std::make_unique<PeerWatchServer>(std::move(listener), owner_, secret_);
+    server_ = PeerWatchServer::Start(std::move(listener), owner_, secret_).value();
     server_->Announce(region_);
   }
 
@@ -116,6 +118,22 @@ TEST_F(PeerWatchTest, AWrongProofEndsTheConnection) {
 
   EXPECT_EQ(Answer(socket, Hello()), "S");
   EXPECT_EQ(Receive(socket, 1), "");
+}
+
+TEST(PeerWatchServerTest, StartsNotWithoutADescriptorForItsEvent) {
+  Listener listener = Listen(PeerReach::kThisHost).value();
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+
+  const absl::Status started =
+      PeerWatchServer::Start(std::move(listener), DrawWatchId(), ClusterSecret()).status();
+
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(started)) << started;
+  EXPECT_THAT(std::string(started.message()), HasSubstr("file descriptor"));
 }
 
 // The end that closes first keeps the port in TIME_WAIT.
