@@ -15,6 +15,7 @@
 #include "coordinator/engine.h"
 #include "coordinator/join_gate_service.h"
 #include "coordinator/late_streams.h"
+#include "coordinator/node_stream_service.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 
 namespace lamina::coordinator {
@@ -25,15 +26,22 @@ struct ModelNames {
   std::string served;
 };
 
-class ClusterService final : public v1::Cluster::CallbackService {
+// Streams of nodes carry bytes, so that one plan's go to all of them.
+using ClusterMethods =
+    v1::Cluster::WithRawCallbackMethod_Attach<v1::Cluster::WithCallbackMethod_ChangeMembers<
+        v1::Cluster::WithCallbackMethod_GetStatus<v1::Cluster::WithCallbackMethod_GetRequestMetrics<
+            v1::Cluster::WithCallbackMethod_StartTrace<
+                v1::Cluster::WithCallbackMethod_CollectTrace<
+                    v1::Cluster::WithCallbackMethod_ReadTrace<v1::Cluster::Service>>>>>>>;
+
+class ClusterService final : public ClusterMethods {
  public:
   // The engine and `streams` must outlive the service and every stream. `streams` hears what nodes
   // report. Nodes prove that they know `secret`, and with `tls` show a certificate of their name.
   ClusterService(Engine& engine, LateStreams& streams, ModelNames model, const Clock& clock,
                  ClusterSecret secret, TlsFiles tls = {});
 
-  grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage>* Attach(
-      grpc::CallbackServerContext* context) override;
+  NodeReactor* Attach(grpc::CallbackServerContext* context) override;
   grpc::ServerBidiReactor<v1::MemberChange, v1::MemberAnswer>* ChangeMembers(
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,

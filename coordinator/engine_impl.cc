@@ -286,9 +286,10 @@ void Engine::Impl::PlanSteps() {
 
 void Engine::Impl::SendPlan(plan::StepPlan& plan) {
   const std::vector<const core::Member*> compute = members.membership().compute_members();
+  const OutgoingPlan with_tokens(plan);
   for (uint32_t i = 0; i < compute.size(); ++i) {
     if (schedule->TakesPart(i, plan.lane)) {
-      members.nodes().at(compute[i]->name).port->SendPlan(plan);
+      members.nodes().at(compute[i]->name).port->SendPlan(with_tokens);
     }
   }
   // Memory nodes need no tokens.
@@ -297,8 +298,9 @@ void Engine::Impl::SendPlan(plan::StepPlan& plan) {
     join.end_tokens.clear();
     join.sampling = {};
   }
+  const OutgoingPlan without_tokens(plan);
   for (const core::Member* member : members.membership().memory_members()) {
-    members.nodes().at(member->name).port->SendPlan(plan);
+    members.nodes().at(member->name).port->SendPlan(without_tokens);
   }
 }
 

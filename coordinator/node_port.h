@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,31 @@
 #include "plan/step_plan.h"
 
 namespace lamina::coordinator {
+
+// A step's plan on its way to several nodes, which all get the same bytes.
+//
+// Threading: one thread.
+class OutgoingPlan {
+ public:
+  // The plan must outlive this.
+  explicit OutgoingPlan(const plan::StepPlan& plan) : plan_(plan) {}
+  OutgoingPlan(const OutgoingPlan&) = delete;
+  OutgoingPlan& operator=(const OutgoingPlan&) = delete;
+
+  const plan::StepPlan& plan() const { return plan_; }
+
+  // What `encode` makes of it: made for the first port that asks, and kept for the others.
+  std::shared_ptr<const std::string> Encoded(std::string (*encode)(const plan::StepPlan&)) const {
+    if (encoded_ == nullptr) {
+      encoded_ = std::make_shared<const std::string>(encode(plan_));
+    }
+    return encoded_;
+  }
+
+ private:
+  const plan::StepPlan& plan_;
+  mutable std::shared_ptr<const std::string> encoded_;
+};
 
 // Threading: called from the engine's thread; calls do not wait on the network.
 class NodePort {
@@ -25,7 +51,7 @@ class NodePort {
   virtual void Connect(const plan::EpochPeers& peers) = 0;
   // The node has no part in the current epoch; `why` it is left out, or empty.
   virtual void Leave(const std::string& why) = 0;
-  virtual void SendPlan(const plan::StepPlan& plan) = 0;
+  virtual void SendPlan(const OutgoingPlan& plan) = 0;
   // The node records its timeline for so long.
   virtual void StartTrace(Nanos length) = 0;
   // The node sends what it has recorded, with this id.

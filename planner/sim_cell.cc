@@ -183,8 +183,9 @@ double SimCell::Plan(Nanos now, double spent) {
   }
   for (const plan::StepPlan& plan : plans) {
     SimStep step = pricer_->Of(plan);
-    seconds +=
-        spec_.coordinator.row_planned * step.work_rows + spec_.coordinator.message * nodes_there_;
+    const CoordinatorSeconds& costs = spec_.coordinator;
+    seconds += (costs.row_planned + costs.row_encoded) * step.work_rows +
+               costs.message * nodes_there_;
     const double way = spent + seconds + spec_.coordinator.message_way;
     nodes_->Send(plan.lane, std::move(step), now + NanosOf(way));
   }

@@ -56,9 +56,12 @@ class ControlStreamTest(unittest.TestCase):
         pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(cls.channel))
         method = pool.FindServiceByName(SERVICE).FindMethodByName("Attach")
         cls.message = message_factory.GetMessageClass(method.input_type)
-        answer = message_factory.GetMessageClass(method.output_type)
-        cls.attach = cls.channel.stream_stream(f"/{SERVICE}/Attach", request_serializer=cls.message.SerializeToString,
-                                               response_deserializer=answer.FromString)
+        cls.answer = message_factory.GetMessageClass(method.output_type)
+        cls.attach = cls.stream_of(cls.message.SerializeToString)
+
+    @classmethod
+    def stream_of(cls, serializer):
+        return cls.channel.stream_stream(f"/{SERVICE}/Attach", request_serializer=serializer, response_deserializer=cls.answer.FromString)
 
     @classmethod
     def tearDownClass(cls):
@@ -131,6 +134,18 @@ class ControlStreamTest(unittest.TestCase):
             answers = self.tell(self.messages(self.lies(name)))
             self.assertEqual([answer.WhichOneof("message") for answer in answers], ["welcome", "refused"])
             self.assertIn(reason, answers[1].refused.reason)
+        self.assert_nothing_happened(running)
+
+    def test_bytes_that_are_no_message_end_the_stream(self):
+        running = self.streams()
+        attach = self.stream_of(bytes)
+        for no_message in (b"\xff" * 40, b"\x0a\x05"):
+            waiting = queue.SimpleQueue()
+            call = attach(iter(waiting.get, None), timeout=ANSWER_SECONDS)
+            self.assertTrue(next(call).HasField("challenge"))
+            waiting.put(no_message)
+            self.assertEqual(list(call), [])
+            waiting.put(None)
         self.assert_nothing_happened(running)
 
     def test_a_stranger_is_refused_and_not_heard(self):

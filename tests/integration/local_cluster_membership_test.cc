@@ -259,7 +259,7 @@ class RefusalTest : public ::testing::Test {
     void Leave(const std::string&) override {}
     void Dismiss() override {}
     void LoadLayers(const plan::Stage&, bool) override {}
-    void SendPlan(const plan::StepPlan&) override {}
+    void SendPlan(const coordinator::OutgoingPlan&) override {}
     void StartTrace(Nanos) override {}
     void CollectTrace(uint64_t) override {}
     void PingClock() override {}

@@ -248,7 +248,7 @@ struct SilentPort final : coordinator::NodePort {
   void Connect(const plan::EpochPeers&) override {}
   void Leave(const std::string&) override {}
   void Dismiss() override {}
-  void SendPlan(const plan::StepPlan&) override {}
+  void SendPlan(const coordinator::OutgoingPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}
   void PingClock() override {}

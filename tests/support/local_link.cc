@@ -68,8 +68,8 @@ void LocalLink::Leave(const std::string&) {
   Post([this] { handler_.LeaveEpoch(); });
 }
 
-void LocalLink::SendPlan(const plan::StepPlan& plan) {
-  Post([this, plan] { handler_.TakePlan(plan); });
+void LocalLink::SendPlan(const coordinator::OutgoingPlan& plan) {
+  Post([this, plan = plan.plan()] { handler_.TakePlan(plan); });
 }
 
 void LocalLink::StartTrace(Nanos length) {

@@ -46,7 +46,7 @@ class LocalLink final : public coordinator::NodePort {
   void Configure(const plan::EpochConfig& config) override;
   void Connect(const plan::EpochPeers& peers) override;
   void Leave(const std::string& why) override;
-  void SendPlan(const plan::StepPlan& plan) override;
+  void SendPlan(const coordinator::OutgoingPlan& plan) override;
   void StartTrace(Nanos length) override;
   void CollectTrace(uint64_t id) override;
   void PingClock() override;

@@ -46,7 +46,7 @@ class IdleNode final : public NodePort {
   void Leave(const std::string&) override { ++let_go_; }
   int let_go() const { return let_go_; }
   void Dismiss() override {}
-  void SendPlan(const plan::StepPlan&) override {}
+  void SendPlan(const OutgoingPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}
   void PingClock() override {}

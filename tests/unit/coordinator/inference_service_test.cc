@@ -48,7 +48,7 @@ class IdleNode final : public NodePort {
   }
   void Leave(const std::string&) override {}
   void Dismiss() override {}
-  void SendPlan(const plan::StepPlan&) override {}
+  void SendPlan(const OutgoingPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}
   void PingClock() override {}

@@ -20,7 +20,7 @@ class StubPort final : public NodePort {
   void Configure(const plan::EpochConfig& config) override { configured.push_back(config); }
   void Connect(const plan::EpochPeers& peers) override { connected.push_back(peers); }
   void Leave(const std::string& why) override { left.push_back(why); }
-  void SendPlan(const plan::StepPlan&) override {}
+  void SendPlan(const OutgoingPlan&) override {}
   void StartTrace(Nanos) override {}
   void CollectTrace(uint64_t) override {}
   void PingClock() override {}
