@@ -62,8 +62,7 @@ bool KeepsKvOnCompute(const ClusterConfig& config) {
 // arithmetic, and on devices they are not served yet.
 bool ServesPromptRows(const ClusterConfig& config) {
   const auto on_processor = [](const auto& node) { return node.device == "cpu"; };
-  return config.prefill.mode == PrefillMode::kInline &&
-         config.attention.Named().decode == config.attention.Named().prefill &&
+  return config.attention.Named().decode == config.attention.Named().prefill &&
          std::all_of(config.memory.begin(), config.memory.end(), on_processor) &&
          std::all_of(config.compute.begin(), config.compute.end(), on_processor);
 }
@@ -80,9 +79,10 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
   const uint32_t step_tokens_max = std::max(config.prefill.chunk_tokens, 2 * rows_max);
   const uint32_t sequence_tokens_max = SequenceTokensMax(config, model);
   const bool prompt_rows = ServesPromptRows(config);
-  const uint32_t scratch_tokens = prompt_rows
-                                      ? std::min(sequence_tokens_max, config.prefill.scratch_tokens)
-                                      : sequence_tokens_max;
+  // Nodes for prompts have no windows for rows.
+  const bool bounded = prompt_rows && config.prefill.mode == PrefillMode::kInline;
+  const uint32_t scratch_tokens =
+      bounded ? std::min(sequence_tokens_max, config.prefill.scratch_tokens) : sequence_tokens_max;
   core::SchedulerOptions options{
       .lanes = lanes,
       .lanes_auto = config.pipeline.lanes_auto,

@@ -14,8 +14,7 @@ namespace {
 // Whether tokens of prompts may be rows.
 bool ServesPromptRows(const ClusterConfig& config) {
   const auto on_processor = [](const auto& node) { return node.device == "cpu"; };
-  return config.prefill.mode == PrefillMode::kInline &&
-         config.attention.Named().decode == config.attention.Named().prefill &&
+  return config.attention.Named().decode == config.attention.Named().prefill &&
          std::all_of(config.memory.begin(), config.memory.end(), on_processor) &&
          std::all_of(config.compute.begin(), config.compute.end(), on_processor);
 }
@@ -49,9 +48,10 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
   }
   options.waiting_max = config.limits.waiting_max;
   const bool prompt_rows = ServesPromptRows(config);
+  const bool bounded = prompt_rows && config.prefill.mode == PrefillMode::kInline;
   const uint32_t scratch =
-      prompt_rows ? std::min(options.sequence_tokens_max, config.prefill.scratch_tokens)
-                  : options.sequence_tokens_max;
+      bounded ? std::min(options.sequence_tokens_max, config.prefill.scratch_tokens)
+              : options.sequence_tokens_max;
   options.scratch_tokens = std::max(scratch, options.step_tokens_max);
   options.prompt_rows_max = prompt_rows ? config.prefill.chunk_tokens : 0;
   options.prefix_cache = config.prefix_cache == PrefixCacheMode::kAuto && prompt_rows;

@@ -169,7 +169,23 @@ Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenS
   if (!life_.draining().empty() && life_.Before(**life_.draining().begin(), first)) {
     return Outcome::kWaits;  // The other one waits again in a moment, in front of this one.
   }
-  const auto lane = PickLaneToJoin(open, first, found_min);
+  if (!places_.lanes.has_prefill()) {
+    return TryJoinIn(NewcomerLanes::kDecode, first, found_min, open);
+  }
+  const uint32_t most = std::max(found_min, LeastWorthRows(first));
+  const auto finds_most = [most](const auto& found) { return found.tokens >= most; };
+  if (first.spill == 0 && absl::c_any_of(FoundOnNodes(first), finds_most)) {
+    const Outcome outcome = TryJoinIn(NewcomerLanes::kDecode, first, most, open);
+    if (outcome != Outcome::kLacks) {
+      return outcome;
+    }
+  }
+  return TryJoinIn(NewcomerLanes::kPrefill, first, found_min, open);
+}
+
+Admission::Outcome Admission::TryJoinIn(NewcomerLanes lanes, Sequence& first, uint32_t found_min,
+                                        OpenSteps& open) {
+  const auto lane = PickLaneToJoin(lanes, open, first, found_min);
   if (!lane) {
     return Outcome::kWaits;
   }
@@ -188,6 +204,12 @@ Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenS
   if (found.away > 0 && !cost::ReadPays(places_.spills.RatesOf(nodes[0]), found.away)) {
     found.away = 0;
   }
+  if (lanes == NewcomerLanes::kPrefill) {
+    if (IsWorthWaiting(found, first)) {
+      return Outcome::kWaitsForMaker;
+    }
+    found = {};
+  }
   TakeOpenBlock(first, nodes[0], found);
   const uint32_t there = places_.kept.NextMissing(first, found.tokens + found.away) +
                          places_.tails.TokensBehind(first, nodes[0], found.tokens + found.away);
@@ -199,6 +221,9 @@ Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenS
   }
   if (!MakeRoomFor(first, nodes[0], found)) {
     return Outcome::kLacks;
+  }
+  if (there == 0 && places_.lanes.has_prefill() && lanes != NewcomerLanes::kPrefill) {
+    return Outcome::kLacks;  // What it had found went for the room.
   }
   if (there == 0) {  // Else the rest of its prompt is rows.
     first.scratch_tokens = std::min(places_.kept.EndOfMissing(first, 0), options_.scratch_tokens);
@@ -214,6 +239,12 @@ Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenS
   }
   Join(first, *lane, nodes, found.away, step);
   return Outcome::kJoined;
+}
+
+// Behind so many found tokens the rest are rows in a lane that decodes, although there are nodes
+// for prompts.
+uint32_t Admission::LeastWorthRows(const Sequence& sequence) {
+  return sequence.tokens() - sequence.tokens() / 2;
 }
 
 // Without the blocks before it, an open block takes slots from others and is of no use.
@@ -267,8 +298,8 @@ std::vector<PrefixCache::Found> Admission::FoundOnNodes(const Sequence& sequence
   return found;
 }
 
-std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, const Sequence& sequence,
-                                                  uint32_t found_min) {
+std::optional<uint32_t> Admission::PickLaneToJoin(NewcomerLanes which, OpenSteps& open,
+                                                  const Sequence& sequence, uint32_t found_min) {
   const plan::AttentionPath path = life_.PathOf(sequence.request);
   const Lanes& lanes = places_.lanes;
   std::vector<LaneLoad> loads = balance_.LoadsFor(path);
@@ -279,17 +310,17 @@ std::optional<uint32_t> Admission::PickLaneToJoin(OpenSteps& open, const Sequenc
     if (loads[i].open && step->second.path.value_or(path) != path) {
       loads[i].has_room = false;  // Those with work in the step have been taken out since.
     }
-    if (lanes.has_prefill()) {
+    if (which == NewcomerLanes::kPrefill) {
       loads[i].has_room = lanes.IsPrefill(i) && balance_.HasRoomForRow(i);
     }
   }
   if (lanes.homes().bound()) {
     KeepLanesWithHome(sequence, found_min, loads);
   }
-  if (!lanes.has_prefill()) {
+  if (which == NewcomerLanes::kDecode) {
     AvoidLongPrompts(loads);
   }
-  return placement_.LaneOfNewcomer(loads, lanes.has_prefill());
+  return placement_.LaneOfNewcomer(loads, which == NewcomerLanes::kPrefill);
 }
 
 // Steps that prompts take whole have no token for a newcomer until the last of these is done, which
@@ -376,7 +407,10 @@ std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t
   // The context that it will decode with: of all lanes, if its lane is not decided yet.
   seen_ = lanes.IsPrefill(lane) ? lanes.context_tokens() : lanes[lane].context_tokens;
   taken_.assign(options_.memory_nodes.size(), 0);
-  const std::vector<PrefixCache::Found> kept = FoundOnNodes(sequence);
+  // In a prefill lane it computes all of its prompt.
+  const std::vector<PrefixCache::Found> kept = lanes.IsPrefill(lane)
+                                                   ? std::vector<PrefixCache::Found>(taken_.size())
+                                                   : FoundOnNodes(sequence);
   const absl::Span<const KeptSequences::Part> parts = options_.span_tokens > 0
                                                           ? places_.kept.PartsOf(sequence)
                                                           : absl::Span<const KeptSequences::Part>();
@@ -464,7 +498,7 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
   for (const uint32_t node : nodes) {
     kv.BeginSpan(id, node);
     if (slots.empty()) {
-      slots = places_.cache.Join(sequence, node);
+      slots = places_.cache.Join(sequence, node, /*shares=*/!places_.lanes.IsPrefill(lane));
     }
     for (const HeldExtent& kept : places_.kept.JoinSpan(sequence)) {
       slots.push_back(kept);

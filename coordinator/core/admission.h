@@ -45,8 +45,12 @@ class Admission {
     kWaitsForMaker,  // For K and V of its first tokens, which another one computes.
     kLacks,          // Room that others have.
   };
+  // Where prompts have lanes of their own, others take those alone that find most of theirs.
+  enum class NewcomerLanes : uint8_t { kDecode, kPrefill };
   // Lets the sequence in, unless something is missing. It joins where it finds so many tokens.
   Outcome TryJoin(Sequence& sequence, uint32_t found_min, OpenSteps& open);
+  Outcome TryJoinIn(NewcomerLanes lanes, Sequence& sequence, uint32_t found_min, OpenSteps& open);
+  static uint32_t LeastWorthRows(const Sequence& sequence);
   // The first of those that wait but for these; null: there is none.
   Sequence* FirstOfQueue(const std::vector<const Sequence*>& passed) const;
   // Which of the waiting find nearly all of their tokens.
@@ -63,8 +67,8 @@ class Admission {
   // Whether others have to wait for those that have joined.
   bool AdmitSurvivors(OpenSteps& open);
   // The open lane that a newcomer joins; none when it has to wait for the next step of one.
-  std::optional<uint32_t> PickLaneToJoin(OpenSteps& open, const Sequence& sequence,
-                                         uint32_t found_min);
+  std::optional<uint32_t> PickLaneToJoin(NewcomerLanes which, OpenSteps& open,
+                                         const Sequence& sequence, uint32_t found_min);
   // Takes the room from lanes whose steps are full of prompts, if there is another one with room.
   void AvoidLongPrompts(std::vector<LaneLoad>& loads) const;
   // Takes the room from lanes whose node has none for the newcomer. If K and V of its first tokens

@@ -147,8 +147,8 @@ absl::Status Lanes::AuditLane(uint32_t index, const SequenceKv& kv) const {
     if (IsPrefill(index) && sequence->last_step > 0) {
       return broken("has decode rows, and is for prompts");
     }
-    if (has_prefill() && !IsPrefill(index) && sequence->state == SequenceState::kPrefilling) {
-      return broken("has a prompt, and is for decode rows");
+    if (has_prefill() && !IsPrefill(index) && sequence->has_scratch) {
+      return broken("has chunks of a prompt, and is for rows");
     }
     if (sequence->slots != kv.TokensOf(sequence->request.id)) {
       return broken("has a sequence that miscounts its slots");

@@ -247,14 +247,14 @@ void PrefixCache::UseFound(Sequence& sequence, uint32_t node, uint32_t tokens) {
   }
 }
 
-std::vector<HeldExtent> PrefixCache::Join(Sequence& sequence, uint32_t node) {
+std::vector<HeldExtent> PrefixCache::Join(Sequence& sequence, uint32_t node, bool shares) {
   LAMINA_CHECK(sequence.cached_blocks.empty() && kv_.TokensOf(sequence.request.id) == 0);
   std::vector<HeldExtent> slots;
   sequence.cached_tokens = 0;
   if (!Keeps(sequence)) {
     return slots;
   }
-  sequence.cached_tokens = Find(sequence, node).tokens;
+  sequence.cached_tokens = shares ? Find(sequence, node).tokens : 0;
   if (sequence.times_joined == 1 && sequence.committed.empty()) {
     sequence.cached_at_first = sequence.cached_tokens;
     stats_.first_asked += sequence.tokens();

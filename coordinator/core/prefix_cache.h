@@ -98,8 +98,9 @@ class PrefixCache {
   std::vector<Found> FindOnNodes(const Sequence& sequence) const;
 
   // The sequence joins on the node, where it has opened a span without slots: it shares those of
-  // the blocks that are found, which are returned. Its cached_tokens are then theirs.
-  std::vector<HeldExtent> Join(Sequence& sequence, uint32_t node);
+  // the blocks that are found, which are returned. Its cached_tokens are then theirs. Unless it
+  // `shares` it finds none, and computes all of its tokens.
+  std::vector<HeldExtent> Join(Sequence& sequence, uint32_t node, bool shares = true);
   // A read from the spill tier.
   struct Read {
     uint64_t copy = 0;

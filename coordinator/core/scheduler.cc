@@ -73,7 +73,8 @@ absl::Status CheckLengths(const SequenceRequest& request, const SchedulerOptions
         absl::StrCat("decode_from is ", request.decode_from, " and the text has ", prompt,
                      " tokens: none of them would go through a decode step"));
   }
-  if (request.decode_from > 0 && options.prompt_rows_max == 0) {
+  const bool prompt_rows = options.prompt_rows_max > 0 && options.prefill_lanes.count() == 0;
+  if (request.decode_from > 0 && !prompt_rows) {
     return absl::UnimplementedError(
         "decode_from: this cluster takes no tokens of prompts as rows (partition token_range, "
         "nodes for prompts, or devices), which given tokens in decode steps are");
@@ -188,20 +189,20 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   std::vector<uint32_t> tail_tokens(nodes);  // or in tails; 0: none are.
   std::vector<uint32_t> spilled_tokens(nodes, 1);
   const bool cuts = options.span_tokens > 0;
-  const bool keeps = options.prefix_cache && prefill_lanes.count() == 0 &&
-                     (!cuts || options.windows.longest() == 0);
+  const bool prefill = prefill_lanes.count() > 0;
+  const bool keeps =
+      options.prefix_cache && (!cuts || (!prefill && options.windows.longest() == 0));
   for (uint32_t i = 0; i < nodes; ++i) {
     block_tokens.push_back(options.CachedBlockTokensOn(memory_nodes[i]));
     const bool int8 = memory_nodes[i].form.value_or(options.kv) == KvForm::kInt8;
     spilled_tokens[i] = int8 ? block_tokens.back() : 1;
-    if (keeps && !cuts) {
+    if (keeps && !cuts && !(int8 && prefill)) {
       (int8 ? tail_tokens : kept_tokens)[i] = block_tokens.back();
     }
   }
   spills.Reset(memory_nodes, spilled_tokens);
   tails.Reset(std::move(tail_tokens), options.plan_ahead);
-  cache.Reset(std::move(block_tokens),
-              options.prefix_cache && options.span_tokens == 0 && prefill_lanes.count() == 0,
+  cache.Reset(std::move(block_tokens), options.prefix_cache && !cuts,
               options.SlotsAtOnce(UINT32_MAX) - 1, HasSpillTier(memory_nodes));
   if (keeps && !cuts) {
     kept.ResetOpenBlocks(std::move(kept_tokens));

@@ -25,8 +25,7 @@ std::vector<ClusterMode> Modes() {
 }
 
 bool Keeps(const LocalClusterOptions& options) {
-  return options.partition != Partition::kTokenRange && options.prefill_nodes == 0 &&
-         options.sparse_ratio == 0;
+  return options.partition != Partition::kTokenRange && options.sparse_ratio == 0;
 }
 
 LocalClusterOptions Base() {

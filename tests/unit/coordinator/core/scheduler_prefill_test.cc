@@ -5,6 +5,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "tests/unit/coordinator/core/scheduler_fixture.h"
 
@@ -18,6 +20,40 @@ class SchedulerPrefillTest : public SchedulerTest {
     options.lanes = lanes;
     options.prefill_lanes = {.replicas = prefill_lanes};
     Make(options);
+  }
+
+  void MakeKeeping() {
+    SchedulerOptions options = SmallOptions();
+    options.prefill_lanes = {.replicas = 1};
+    options.prefix_cache = true;
+    options.plan_ahead = 1;
+    options.prompt_rows_max = 32;
+    Make(options);
+  }
+
+  // A request whose prompt is `common` tokens that all of these have, and then `own` others.
+  static SequenceRequest Behind(plan::SequenceId id, uint32_t common, uint32_t own, TokenId token) {
+    SequenceRequest request = Request(id, common + own, common + own + 3);
+    std::fill(request.prompt.begin() + common, request.prompt.end(), token);
+    return request;
+  }
+
+  // Runs it alone to its end; in which lane it joined, and with how many tokens found.
+  std::pair<uint32_t, uint32_t> LaneOf(const SequenceRequest& request) {
+    const uint64_t before = scheduler_->Stats().prefix_cache.tokens_found;
+    EXPECT_TRUE(scheduler_->Submit(request).ok());
+    std::optional<uint32_t> lane;
+    do {
+      for (const plan::StepPlan& plan : Plan()) {
+        EXPECT_TRUE(plan.lane >= 1 ? plan.rows.empty() : plan.chunks.empty());
+        if (!plan.joins.empty()) {
+          lane = plan.lane;
+        }
+      }
+    } while (StepDone());
+    EXPECT_EQ(IndicesOf(request.id), (std::vector<uint32_t>{0, 1, 2}));
+    const uint64_t found = scheduler_->Stats().prefix_cache.tokens_found - before;
+    return {lane.value_or(UINT32_MAX), static_cast<uint32_t>(found)};
   }
 
   // Plans, checks that lanes keep to what they are for, and returns the plan of `lane`, if any.
@@ -168,6 +204,40 @@ TEST_F(SchedulerPrefillTest, AnEpochWithoutPrefillLanesRunsPromptsWithRows) {
   RunUntilIdle();
   EXPECT_EQ(IndicesOf(1).size(), 20u);
   EXPECT_EQ(IndicesOf(2).size(), 10u);
+}
+
+using Joined = std::pair<uint32_t, uint32_t>;  // The lane, and tokens found.
+
+// Its last tokens are rows where decode rows attend, too: nodes for prompts have no way to K and V.
+TEST_F(SchedulerPrefillTest, BehindAFoundPrefixTheRestOfAPromptIsRowsInALaneThatDecodes) {
+  MakeKeeping();
+  EXPECT_EQ(LaneOf(Behind(1, 64, 0, 0)), (Joined{1, 0}));
+  EXPECT_EQ(LaneOf(Behind(2, 64, 20, 6)), (Joined{0, 64}));
+  EXPECT_EQ(LaneOf(Behind(3, 64, 20, 6)), (Joined{0, 80})) << "what rows have stored is found too";
+}
+
+TEST_F(SchedulerPrefillTest, WhoFindsLessThanHalfComputesAllOfItsPromptInAPrefillLane) {
+  MakeKeeping();
+  EXPECT_EQ(LaneOf(Behind(1, 32, 0, 0)), (Joined{1, 0}));
+  EXPECT_EQ(LaneOf(Behind(2, 32, 33, 6)), (Joined{1, 0}));
+  // What is behind the common tokens is kept nevertheless.
+  EXPECT_EQ(LaneOf(Behind(3, 32, 33, 6)), (Joined{0, 64}));
+}
+
+TEST_F(SchedulerPrefillTest, APreemptedSequenceFindsItsOwnBlocks) {
+  SchedulerOptions options = SmallOptions(/*slots=*/96);
+  options.prefill_lanes = {.replicas = 1};
+  options.prefix_cache = true;
+  options.plan_ahead = 1;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 16, 80).ok());
+  SequenceRequest other = Request(2, 16, 80);
+  std::fill(other.prompt.begin(), other.prompt.end(), 6);
+  ASSERT_TRUE(scheduler_->Submit(other).ok());
+  RunUntilIdle();
+  EXPECT_GT(scheduler_->Stats().preemptions, 0u);
+  EXPECT_EQ(IndicesOf(1).size(), 64u);
+  EXPECT_EQ(IndicesOf(2).size(), 64u);
 }
 
 }  // namespace
