@@ -90,8 +90,7 @@ void TokenWork::Add(const plan::StepPlan& plan, bool on_prompt_nodes) {
   }
   work_.compute.input += layers_ * compute.input;
   work_.compute.output += layers_ * compute.output;
-  const double prompts = load.prompt_context + load.cached_context;
-  const cost::StepShares memory = SharesOf(times_.attention, prompts / times_.memory_nodes,
+  const cost::StepShares memory = SharesOf(times_.attention, load.prompt_read / times_.memory_nodes,
                                            load.generated_context / times_.memory_nodes);
   const double cached = load.cached_share();
   work_.memory.input += layers_ * memory.input * (1 - cached);

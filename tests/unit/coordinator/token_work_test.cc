@@ -41,7 +41,7 @@ TEST(TokenWorkTest, SharesSlicesByTheMeasuredLine) {
 }
 
 // A prompt of 40 tokens, 32 of which are found, comes as rows: each attends to those, to the ones
-// computed before it, and to itself.
+// computed before it, and to itself. Memory nodes read the 40 tokens once for all of them.
 TEST(TokenWorkTest, RowsOfPromptsAreInputAndWhatTheyFindIsCached) {
   TokenWork work(1);
   work.SetTimes({.slice = {.slope = 1}, .attention = {.slope = 1}, .memory_nodes = 2});
@@ -54,8 +54,10 @@ TEST(TokenWorkTest, RowsOfPromptsAreInputAndWhatTheyFindIsCached) {
   EXPECT_EQ(work.cached_tokens(), 32u);
   EXPECT_DOUBLE_EQ(work.work().compute.input, 8);
   EXPECT_DOUBLE_EQ(work.work().compute.output, 1);
-  EXPECT_DOUBLE_EQ(work.work().memory.cached, 8 * 32 / 2.0);
-  EXPECT_NEAR(work.work().memory.input, (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8) / 2.0, 1e-9);
+  const double found = 8 * 32;
+  const double computed = 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8;
+  EXPECT_NEAR(work.work().memory.cached, 40 / 2.0 * found / (found + computed), 1e-9);
+  EXPECT_NEAR(work.work().memory.input, 40 / 2.0 * computed / (found + computed), 1e-9);
   EXPECT_DOUBLE_EQ(work.work().memory.output, 41 / 2.0);
 }
 
