@@ -168,7 +168,8 @@ void AddCosts(MetricsPage& page, const EngineStatus& status, double hours) {
                          .cached = static_cast<double>(status.tokens_cached)});
   page.Gauge("lamina_price_per_hour", "Of all nodes, in the cluster file's currency.", {},
              status.pool_prices.total());
-  const std::string help = "Cost of 1,000,000 tokens since the coordinator started, by kind.";
+  const std::string help =
+      "Measured cost of 1,000,000 tokens since the coordinator started, by kind.";
   page.Gauge("lamina_cost_per_million_tokens", help, {{"kind", "input"}}, bill.per_million_input);
   page.Gauge("lamina_cost_per_million_tokens", help, {{"kind", "output"}}, bill.per_million_output);
   page.Gauge("lamina_cost_per_million_tokens", help, {{"kind", "cached"}}, bill.per_million_cached);

@@ -363,7 +363,9 @@ void Engine::Impl::UseCosts() {
   scheduler.SetLinkCosts(CostsOfLinks(*epoch, nodes));
   scheduler.SetFetchRates(RatesForPlans(options, *epoch, nodes));
   token_work.SetTimes({.slice = MeanUnit(nodes.compute),
-                       .attention = MeanUnit(nodes.memory),
+                       .attention = nodes.memory.empty()
+                                        ? MeanAttention(*epoch, members.splits(), nodes.compute)
+                                        : MeanUnit(nodes.memory),
                        .memory_nodes = static_cast<uint32_t>(nodes.memory.size())});
   if (!members.serving() || members.membership().epoch_ended()) {
     return;  // Nodes that hold KV may be gone.

@@ -73,6 +73,20 @@ cost::UnitTimes MeanUnit(const std::vector<const AttachedNode*>& nodes) {
                        : cost::UnitTimes{mean.fixed / measured, mean.slope / measured};
 }
 
+cost::UnitTimes MeanAttention(const FormedEpoch& epoch, const ReplicaSplits& splits,
+                              const std::vector<const AttachedNode*>& nodes) {
+  double seconds = 0;
+  double bytes = 0;
+  for (const AttachedNode* node : nodes) {
+    bytes += static_cast<double>(node->counters.kv_bytes_read);
+    for (const auto& [part, spent] : node->counters.parts) {
+      seconds += part == telemetry::NameOf(telemetry::WorkKind::kAttend) ? spent : 0;
+    }
+  }
+  const double token_bytes = KvBytesOfALayer(epoch.config()) / splits.shards();
+  return bytes == 0 ? cost::UnitTimes{} : cost::UnitTimes{.slope = seconds / bytes * token_bytes};
+}
+
 core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& epoch,
                               const MeasuredNodes& nodes) {
   core::FetchRates rates;

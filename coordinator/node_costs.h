@@ -36,6 +36,11 @@ cost::LaneCosts CostsOfLanes(const FormedEpoch& epoch, const ReplicaSplits& spli
 // rows or tokens; zeros before any is measured.
 cost::UnitTimes MeanUnit(const std::vector<const AttachedNode*>& nodes);
 
+// A layer's attention on one of these compute nodes, which hold K and V, over tokens that they
+// read: in proportion, since they started; zeros before any is measured.
+cost::UnitTimes MeanAttention(const FormedEpoch& epoch, const ReplicaSplits& splits,
+                              const std::vector<const AttachedNode*>& nodes);
+
 // Links from compute nodes that decode to memory nodes, as they are believed to be by measurement
 // and use (core/link_belief.h). They are measured one way; the way back is
 // taken to be as fast. Memory nodes share a lane's rows, and a compute node's link carries those of

@@ -24,7 +24,8 @@ class TokenWork {
   explicit TokenWork(uint32_t layers) : layers_(layers) {}
 
   // Mean times of a layer: a slice of a decoding compute node over rows, an attention of one of
-  // `memory_nodes` over its tokens of context.
+  // `memory_nodes` over its tokens of context. Without any, attention is a compute node's and part
+  // of its slice.
   struct Times {
     cost::UnitTimes slice;
     cost::UnitTimes attention;
@@ -60,9 +61,14 @@ class TokenWork {
     double prompt_context = 0;  // Without cached tokens,
     double cached_context = 0;  // and these.
     double generated_context = 0;
+    double prompt_read = 0;  // What nodes read for it: once for all rows of a prompt.
+
+    // Share of what prompts attend to that was found computed.
+    double cached_share() const;
   };
   void Join(const plan::StepPlan& plan);
   Load LoadOf(const plan::StepPlan& plan) const;
+  void AddLocal(const Load& load, const cost::StepShares& slice);
 
   uint32_t layers_;
   Times times_;

@@ -60,6 +60,7 @@ class Evaluator {
     Estimate found;
   };
   PromptReads PriceOfPromptReads(double rows, Estimate compute, Estimate memory) const;
+  Estimate KeptShare(double rows) const;
 
   const Problem& problem_;
   const Configuration& configuration_;
@@ -171,6 +172,14 @@ Evaluator::PromptReads Evaluator::PriceOfPromptReads(double rows, Estimate compu
   return reads;
 }
 
+// Share of all slots that prefixes hold which no row uses. What prompts leave behind fills every
+// slot that `rows` rows do not need, and is dropped as they need more.
+Estimate Evaluator::KeptShare(double rows) const {
+  const Estimate slots = cost::KvTokensMax(problem_.model, cluster_);
+  const double used = rows * problem_.model.TokensHeld(problem_.load.context());
+  return {std::max(0.0, 1 - used / slots.value), slots.provenance};
+}
+
 void Evaluator::Price(Evaluation& evaluation) const {
   const Hardware& hardware = configuration_.hardware;
   const double replicas = configuration_.replicas + configuration_.prompt_replicas;
@@ -181,12 +190,24 @@ void Evaluator::Price(Evaluation& evaluation) const {
       (prompts * Estimate{1} + (1 - prompts) * InputShareOfCompute(evaluation.rows)) * compute;
   Estimate cached;
   if (hit_ > 0) {
-    const PromptReads reads =
-        PriceOfPromptReads(evaluation.rows, compute, evaluation.price_per_hour - compute);
-    const bool attends_away = cluster_.policy == KvPolicy::kAttendRemote;
-    cached = reads.found;
-    // Where compute nodes attend, the reads are in their share already.
-    input = (attends_away ? input + reads.all : input) - cached;
+    const Estimate memory = evaluation.price_per_hour - compute;
+    const PromptReads reads = PriceOfPromptReads(evaluation.rows, compute, memory);
+    // To what the holders of K and V do comes, as work of theirs, what they keep for nobody yet.
+    const Estimate busy = Estimate{1} / (Estimate{1} + KeptShare(evaluation.rows));
+    const Estimate held = Estimate{1} - busy;
+    switch (cluster_.policy) {
+      case KvPolicy::kAttendRemote:
+        input = input + busy * (reads.all - reads.found);
+        cached = busy * reads.found + held * memory;
+        break;
+      case KvPolicy::kLocal:  // The reads are in the compute nodes' share already.
+        input = busy * (input - reads.found);
+        cached = busy * reads.found + held * compute;
+        break;
+      default:  // Here too, and memory nodes hold.
+        input = input - reads.found;
+        cached = reads.found + held * memory;
+    }
   }
   const Estimate output = evaluation.price_per_hour - input - cached;
   const double rate = problem_.load.rate > 0

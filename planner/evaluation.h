@@ -52,7 +52,8 @@ struct Evaluation {
   // served: the load's rate, or the goodput if that is less, times the mean load of the catalogue.
   cost::Estimate input_price;
   cost::Estimate output_price;
-  // Price of 1,000,000 prompt tokens that were found; 0 where none are.
+  // Price of 1,000,000 prompt tokens that were found; 0 where none are. What attends to them, and
+  // the slots that `rows` rows leave to prefixes nobody uses.
   cost::Estimate cached_price;
   double hit = 0;                   // Share of prompt tokens that are found: the load's, or 0.
   cost::Estimate tokens_per_price;  // Tokens a second for one unit of currency per hour.

@@ -105,7 +105,7 @@ void SimNodes::RunNext(uint32_t index, Nanos now) {
   const SimLane& lane = lanes_[*stage.lane];
   const SimStep& step = lane.waiting.front();
   const Nanos time = lane.slice < options_.layers ? step.slice : step.head_piece;
-  stage_work_[index].Add(ToSeconds(time), step.input_share, 0);
+  stage_work_[index].Add(ToSeconds(time), step.input_share, step.cached_share);
   Push(SimEventKind::kSliceDone, now + time, index);
 }
 

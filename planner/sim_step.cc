@@ -121,15 +121,39 @@ void StepPricer::FillCompute(const plan::StepPlan& plan, const Load& load, SimSt
       cost::BorderSeconds(cluster_, load.step.all_rows() + load.step.prompt_tokens);
   step.border = border > 0 ? NanosOf(border) : 0;
   const double both = ComputeSeconds(load);
-  step.input_share = cost::ShapleyShares(both, ComputeSeconds(LoadOf(plan, true, false)),
-                                         ComputeSeconds(LoadOf(plan, false, true)))
-                         .input /
-                     both;
+  const double prompts = cost::ShapleyShares(both, ComputeSeconds(LoadOf(plan, true, false)),
+                                             ComputeSeconds(LoadOf(plan, false, true)))
+                             .input;
+  const double found = std::min(prompts, FoundSeconds(plan));
+  step.input_share = (prompts - found) / both;
+  step.cached_share = found / both;
+}
+
+// Seconds for which compute nodes, where they attend, attend to what was found computed.
+double StepPricer::FoundSeconds(const plan::StepPlan& plan) const {
+  if (attends_away()) {
+    return 0;
+  }
+  Read read;
+  for (const plan::DecodeRow& row : plan.rows) {
+    read.Add(ReadOf(row), 1.0 / cluster_.shards);
+  }
+  const Attended attended = Attend(cluster_.compute.attention, read);
+  return shape_.layers * attended.seconds * attended.cached_share;
+}
+
+void StepPricer::Read::Add(const Read& row, double share) {
+  rows += row.rows;
+  prompt_rows += row.prompt_rows;
+  all += share * row.all;
+  prompts += share * row.prompts;
+  cached += share * row.cached;
 }
 
 StepPricer::Read StepPricer::ReadOf(const plan::DecodeRow& row) const {
-  Read read{.all = AttendedOf(row) * shape_.KvBytesPerTokenLayer()};
+  Read read{.rows = 1, .all = AttendedOf(row) * shape_.KvBytesPerTokenLayer()};
   if (IsPrompt(row)) {
+    read.prompt_rows = 1;
     read.prompts = read.all;
     read.cached = read.all * joined_.at(row.sequence).cached / (row.position + 1.0);
   }
@@ -155,39 +179,39 @@ void StepPricer::FillMemory(const plan::StepPlan& plan, const Load& load, SimSte
   for (const plan::DecodeRow& row : plan.rows) {
     const Read read = ReadOf(row);
     all += read.all;
-    Read& node = reads_[by_request ? joined_.at(row.sequence).memory_node : 0];
-    node.rows += 1;
-    node.prompt_rows += IsPrompt(row) ? 1 : 0;
-    node.all += share * read.all;
-    node.prompts += share * read.prompts;
-    node.cached += share * read.cached;
+    reads_[by_request ? joined_.at(row.sequence).memory_node : 0].Add(read, share);
   }
   if (!by_request) {
     std::fill(reads_.begin() + 1, reads_.end(), reads_[0]);
   }
   for (uint32_t node = 0; node < reads_.size(); ++node) {
     if (reads_[node].all > 0) {
-      step.attentions.push_back(AttentionOf(node, reads_[node]));
-      step.attentions.back().arrive = NanosOf(traffic.out * reads_[node].all / all * memory_byte);
+      const Attended attended = Attend(cluster_.memory.attention, reads_[node]);
+      step.attentions.push_back(
+          {.node = node,
+           .arrive = NanosOf(traffic.out * reads_[node].all / all * memory_byte),
+           .attend = NanosOf(attended.seconds),
+           .input_share = attended.input_share,
+           .cached_share = attended.cached_share});
     }
   }
 }
 
-SimStep::Attention StepPricer::AttentionOf(uint32_t node, const Read& read) const {
+StepPricer::Attended StepPricer::Attend(const cost::AttentionRates& rates, const Read& read) {
   const auto seconds = [&](double rows, double bytes) {
-    return bytes > 0 ? cost::AttentionSeconds(cluster_.memory.attention, rows, bytes).value : 0;
+    return bytes > 0 ? cost::AttentionSeconds(rates, rows, bytes).value : 0;
   };
   const double both = seconds(read.rows, read.all);
+  if (both == 0) {
+    return {};
+  }
   const double prompts =
       cost::ShapleyShares(both, seconds(read.prompt_rows, read.prompts),
                           seconds(read.rows - read.prompt_rows, read.all - read.prompts))
           .input /
       both;
   const double cached = read.prompts > 0 ? read.cached / read.prompts : 0;
-  return {.node = node,
-          .attend = NanosOf(both),
-          .input_share = prompts * (1 - cached),
-          .cached_share = prompts * cached};
+  return {.seconds = both, .input_share = prompts * (1 - cached), .cached_share = prompts * cached};
 }
 
 SimStep StepPricer::Of(const plan::StepPlan& plan) {

@@ -28,12 +28,13 @@ struct SimStep {
   Nanos slice = 0;         // Each layer's; with K and V on compute nodes, attention is in it.
   Nanos head_piece = 0;    // The LM head runs in pieces, between which other lanes run.
   uint32_t head_pieces = 0;
-  Nanos hop = 0;           // To the next stage.
-  double input_share = 0;  // Prompts' Shapley share of compute nodes' time.
-  Nanos out = 0;           // A layer's rows out, on a compute node's link.
-  Nanos back = 0;          // A layer's outputs back, on the same link.
-  Nanos latency = 0;       // One way.
-  Nanos border = 0;        // What compute nodes wait for at its end, if other lanes run.
+  Nanos hop = 0;            // To the next stage.
+  double input_share = 0;   // Prompts' Shapley share of compute nodes' time, without this:
+  double cached_share = 0;  // what they attend to there that was found computed.
+  Nanos out = 0;            // A layer's rows out, on a compute node's link.
+  Nanos back = 0;           // A layer's outputs back, on the same link.
+  Nanos latency = 0;        // One way.
+  Nanos border = 0;         // What compute nodes wait for at its end, if other lanes run.
   struct Attention {
     uint32_t node = 0;
     Nanos arrive = 0;  // On the memory node's link.
@@ -65,13 +66,22 @@ class StepPricer {
     double attended = 0;   // Tokens of a layer, over all rows.
     uint32_t sampled = 0;  // Rows of the LM head.
   };
-  // Rows that attend on a memory node, and bytes of K and V of a layer that they read there.
+  // Rows that attend on a node, and bytes of K and V of a layer that they read there.
   struct Read {
     double rows = 0;
     double prompt_rows = 0;
     double all = 0;
     double prompts = 0;  // Bytes that prompt rows read.
     double cached = 0;   // Bytes of these that were found computed.
+
+    // A row of which the node reads this share.
+    void Add(const Read& row, double share);
+  };
+  // A layer's attention of what is read.
+  struct Attended {
+    double seconds = 0;
+    double input_share = 0;  // As SimStep::Attention has them.
+    double cached_share = 0;
   };
   void Join(const plan::StepPlan& plan);
   bool IsPrompt(const plan::DecodeRow& row) const;
@@ -79,10 +89,11 @@ class StepPricer {
   // Load of the plan's prompts, of its decode rows, or of both.
   Load LoadOf(const plan::StepPlan& plan, bool prompts, bool rows) const;
   Read ReadOf(const plan::DecodeRow& row) const;
-  SimStep::Attention AttentionOf(uint32_t node, const Read& read) const;
+  static Attended Attend(const cost::AttentionRates& rates, const Read& read);
   void FillCompute(const plan::StepPlan& plan, const Load& load, SimStep& step) const;
   void FillMemory(const plan::StepPlan& plan, const Load& load, SimStep& step);
   double ComputeSeconds(const Load& load) const;
+  double FoundSeconds(const plan::StepPlan& plan) const;
   double SliceSeconds(const Load& load) const;
   double AttendedOf(const plan::DecodeRow& row) const;
   bool attends_away() const { return cluster_.policy == cost::KvPolicy::kAttendRemote; }

@@ -231,8 +231,8 @@ void Fleet::CountWork(SimResult& result) const {
       const SimWork& work = stats.stages[i];
       machines.push_back({.price_per_hour = shards * fleet_.cell.compute_price,
                           .input = work.input,
-                          .output = work.busy - work.input,
-                          .cached = local ? kept(stats, i) : 0});
+                          .output = work.busy - work.input - work.cached,
+                          .cached = work.cached + (local ? kept(stats, i) : 0)});
       result.compute_busy += work.busy;
       ++stages;
     }

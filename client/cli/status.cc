@@ -127,7 +127,7 @@ void PrintStatus(const client::ClusterStatus& status, const std::string& bubbles
   if (const auto bill = BillBetween({}, status, status.uptime_seconds); bill.has_value()) {
     std::printf(
         "cost:     %.2f in all, 1M tokens: %.3f of prompts, %.3f generated, %.3f found computed; "
-        "since it started\n",
+        "measured since it started\n",
         bill->total(), bill->per_million_input, bill->per_million_output, bill->per_million_cached);
   }
   if (!status.stages.empty()) {

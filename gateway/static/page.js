@@ -444,8 +444,9 @@ function show(status) {
   setText("epoch", String(status.epoch));
   at("cost-item").hidden = status.cost === null;
   if (status.cost !== null) {
-    const { per_million_input: input, per_million_output: output } = status.cost;
+    const { per_million_input: input, per_million_output: output, per_million_cached: cached } = status.cost;
     setText("cost", `${input.toFixed(3)} in, ${output.toFixed(3)} out`);
+    setText("cached-cost", `${cached.toFixed(3)} cached`);
   }
   const isMemory = (node) => node.role === "memory";
   const memory = status.nodes.filter(isMemory);

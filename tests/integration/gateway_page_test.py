@@ -233,8 +233,15 @@ class GatewayPageTest(unittest.TestCase):
         self.assertRegex(self.browser.evaluate("document.querySelector('#lanes svg').getAttribute('aria-label')"),
                          r"^lane \d+, mean of the last minute \d+\.\d steps/s$")
         self.assertRegex(self.browser.evaluate("at('cost').textContent"), r"^\d+\.\d{3} in, \d+\.\d{3} out$")
+        self.assertRegex(self.browser.evaluate("at('cached-cost').textContent"), r"^\d+\.\d{3} cached$")
         self.assertFalse(self.browser.evaluate("at('cost-item').hidden"))
-        # Two numbers with three decimals stand on one line.
+        self.assertIn("measured", self.browser.evaluate("at('cost-item').querySelector('dt').textContent"))
+        # Each kind's price is its own, and two numbers with three decimals stand on one line.
+        self.assertEqual(self.browser.evaluate("""(() => {
+            const cost = {per_million_input: 1.5, per_million_output: 22.25, per_million_cached: 0.125};
+            show({...before.status, cost});
+            return [at('cost').textContent, at('cached-cost').textContent];
+        })()"""), ["1.500 in, 22.250 out", "0.125 cached"])
         self.assertLess(self.browser.evaluate("at('cost').textContent = '1117.636 in, 12245.303 out';"
                                               "at('cost').getBoundingClientRect().height"), 40)
 

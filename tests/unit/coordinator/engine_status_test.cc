@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "coordinator/node_costs.h"
 #include "tests/unit/coordinator/small_limits.h"
@@ -181,6 +182,28 @@ TEST_F(StatusBuilderTest, UnderPolicyLocalRowsLeaveForNowhere) {
   EXPECT_EQ(status.policy, "local");
   EXPECT_EQ(status.scheduler.sub_batches.why, "");
   EXPECT_EQ(status.nodes[0].kv.slots_total, 100u);
+}
+
+// K and V of a token are 128 bytes of the one layer.
+TEST_F(StatusBuilderTest, AttentionOfComputeNodesIsInProportionToWhatTheyRead) {
+  EngineOptions options = Options();
+  options.nodes = {{.name = "c0", .holds_kv = true}};
+  SetOptions(options);
+  membership_->KeepKvOnCompute(true);
+  BeginEpoch();
+  AttachedNode one;
+  AttachedNode other;
+  const std::vector<const AttachedNode*> nodes = {&one, &other};
+  EXPECT_EQ(MeanAttention(*epoch_, *splits_, nodes).slope, 0);
+
+  one.counters.kv_bytes_read = 100 * 128;
+  one.counters.parts = {{"dense", 9.0}, {"attend", 2.0}};
+  other.counters.kv_bytes_read = 300 * 128;
+  other.counters.parts = {{"attend", 6.0}};
+
+  const cost::UnitTimes attention = MeanAttention(*epoch_, *splits_, nodes);
+  EXPECT_EQ(attention.fixed, 0);
+  EXPECT_DOUBLE_EQ(attention.slope, 0.02);
 }
 
 TEST_F(StatusBuilderTest, LinksThatWereMeasuredAtABadMomentAreOddAndNotBelieved) {

@@ -41,7 +41,7 @@ TEST(TokenWorkTest, SharesSlicesByTheMeasuredLine) {
 }
 
 // A prompt of 40 tokens, 32 of which are found, comes as rows: each attends to those, to the ones
-// computed before it, and to itself.
+// computed before it, and to itself. Memory nodes read the 40 tokens once for all of them.
 TEST(TokenWorkTest, RowsOfPromptsAreInputAndWhatTheyFindIsCached) {
   TokenWork work(1);
   work.SetTimes({.slice = {.slope = 1}, .attention = {.slope = 1}, .memory_nodes = 2});
@@ -54,9 +54,36 @@ TEST(TokenWorkTest, RowsOfPromptsAreInputAndWhatTheyFindIsCached) {
   EXPECT_EQ(work.cached_tokens(), 32u);
   EXPECT_DOUBLE_EQ(work.work().compute.input, 8);
   EXPECT_DOUBLE_EQ(work.work().compute.output, 1);
-  EXPECT_DOUBLE_EQ(work.work().memory.cached, 8 * 32 / 2.0);
-  EXPECT_NEAR(work.work().memory.input, (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8) / 2.0, 1e-9);
+  const double found = 8 * 32;
+  const double computed = 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8;
+  EXPECT_NEAR(work.work().memory.cached, 40 / 2.0 * found / (found + computed), 1e-9);
+  EXPECT_NEAR(work.work().memory.input, 40 / 2.0 * computed / (found + computed), 1e-9);
   EXPECT_DOUBLE_EQ(work.work().memory.output, 41 / 2.0);
+}
+
+// A slice of 9 rows takes 90 s. Attention is 50 s of it: 8 rows of a prompt of 40 tokens, 32 of
+// which are found, read 40 tokens together, and an answer's row reads 60.
+TEST(TokenWorkTest, ComputeNodesThatHoldKvAttendToFoundTokensForTheCached) {
+  TokenWork work(2);
+  work.SetTimes({.slice = {.slope = 10}, .attention = {.slope = 0.5}});
+  plan::StepPlan plan = Rows(kA, 32, 8);
+  plan.joins = {JoinOf(kA, 40)};
+  plan.rows.push_back({.sequence = kB, .position = 59});
+  work.Add(plan, false);
+
+  const double found = 8 * 32;
+  const double computed = 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8;
+  const cost::Work compute = work.work().compute;
+  EXPECT_NEAR(compute.cached, 2 * 20 * found / (found + computed), 1e-9);
+  EXPECT_NEAR(compute.input, 2 * (40 * 8 / 9.0 + 20 * computed / (found + computed)), 1e-9);
+  EXPECT_NEAR(compute.output, 2 * (40 / 9.0 + 30), 1e-9);
+  EXPECT_NEAR(compute.input + compute.cached + compute.output, 2 * 90, 1e-9);
+  work.Hold(0.5, true, Seconds(1));
+  EXPECT_NEAR(work.work().compute.cached - compute.cached, 0.5 * 2 * 90, 1e-9);
+  // No attention takes longer than the slice that it is part of.
+  work.SetTimes({.slice = {.slope = 10}, .attention = {.slope = 100}});
+  work.Add(Rows(kB, 60, 1), false);
+  EXPECT_NEAR(work.work().compute.output - compute.output, 2 * 10, 1e-9);
 }
 
 TEST(TokenWorkTest, ASequenceThatLeftOrAnEpochThatEndedIsForgotten) {

@@ -100,6 +100,42 @@ TEST(EvaluationTest, PricesOfInputFoundAndOutputTokensAddUpToTheBill) {
   }
 }
 
+// Slots that rows do not need keep prefixes: their share counts as work next to what the nodes do.
+TEST(EvaluationTest, FoundTokensPayForTheSlotsThatAreKept) {
+  Problem problem = SmallProblem();
+  problem.load.prefix = 400;
+  const Rates rates(problem);
+  const auto cached_per_hour = [&](const Evaluation& e) {
+    return 400 * e.cached_price.value / 1e6 * 0.5 * e.goodput.value * 3600;
+  };
+  const auto kept = [&](const Configuration& configuration, const Evaluation& e) {
+    const double slots = cost::KvTokensMax(problem.model, rates.ClusterOf(configuration)).value;
+    return 1 - e.rows * 1100 / slots;
+  };
+  const Configuration two_pools = TwoPools(problem);
+  const Evaluation away = Evaluate(problem, rates, two_pools);
+  ASSERT_TRUE(away.feasible);
+  const double share = kept(two_pools, away);
+  EXPECT_GT(share, 0.2);
+  // Of a row's steps three times as many prompt rows attend to 700 tokens, 400 of them found.
+  const double found = 3 * 400 / (3 * 700 + 1100.0);
+  const double memory = 2 * 0.5;
+  EXPECT_NEAR(cached_per_hour(away), memory * (found + share) / (1 + share), 1e-9);
+
+  const Configuration one_pool = {
+      .hardware = {.compute = &problem.catalogue.machines[0], .compute_machines = 1}};
+  const Evaluation full = Evaluate(problem, rates, one_pool);
+  ASSERT_TRUE(full.feasible);
+  problem.slo.tpot_seconds = full.times.step.value / 4;
+  const Evaluation quick = Evaluate(problem, rates, one_pool);
+  ASSERT_TRUE(quick.feasible);
+  EXPECT_NEAR(kept(one_pool, full), 0, 0.01);
+  const double left = kept(one_pool, quick);
+  EXPECT_GT(left, 0.2);
+  EXPECT_GT(cached_per_hour(quick), 2 * left / (1 + left));
+  EXPECT_LT(cached_per_hour(full), 2 * left / (1 + left));
+}
+
 // Where arithmetic bounds the plan, what is found need not be done. Behind a long prefix memory
 // nodes bound it, since each row reads K and V by itself.
 TEST(EvaluationTest, FoundTokensAreNotComputed) {

@@ -306,6 +306,58 @@ TEST(SimulationTest, PrefixesAreFoundAndHaveAPriceOfTheirOwn) {
   EXPECT_EQ(none.input_tokens, 19 * 1000);
 }
 
+// Of what the compute node does, attention to found tokens is theirs; kept slots are few.
+TEST(SimulationTest, FoundTokensHaveTheirAttentionWhereComputeNodesHoldKv) {
+  SimFleet fleet = KeepingPrefixes();
+  SimCellSpec& cell = fleet.cell;
+  cell.cluster.policy = cost::KvPolicy::kLocal;
+  cell.cluster.memory_nodes = 0;
+  cell.kv_tokens = 2'000'000;
+  std::vector<TraceRequest> requests;
+  for (uint32_t i = 0; i < 20; ++i) {
+    requests.push_back(
+        {.at = Seconds(2) * i, .input = 1000, .output = 50, .prefix = 1, .prefix_tokens = 640});
+  }
+
+  const SimResult result = *Simulate(fleet, requests, {.warm_up = 0});
+
+  EXPECT_EQ(result.cached_tokens, 18 * 640);
+  EXPECT_NEAR(result.bill.total(), 2 * result.seconds / 3600, 1e-9);
+  const double found =
+      19 * 360 * 640.0 * cell.shape.layers * cell.shape.KvBytesPerTokenLayer() * 1e-12;
+  const double busy = result.compute_busy * ToSeconds(result.ended);
+  EXPECT_GT(found / busy, 0.05);
+  EXPECT_NEAR(result.bill.cached / result.bill.total(), found / busy, 0.01);
+}
+
+// A prompt of 1000 tokens, of which 640 are found: 360 rows.
+TEST(StepPricerTest, FoundTokensAreCachedOnTheNodeThatAttends) {
+  SimFleet fleet = OneCell();
+  cost::Cluster& cluster = fleet.cell.cluster;
+  plan::StepPlan plan{.epoch = 1};
+  plan.joins = {{.id = 7}};
+  plan.joins[0].tokens.resize(1000);
+  for (uint32_t position = 640; position < 1000; ++position) {
+    plan.rows.push_back({.sequence = 7, .position = position});
+  }
+  const SimStep away = StepPricer(fleet.cell.shape, cluster).Of(plan);
+  EXPECT_EQ(away.cached_share, 0);
+  EXPECT_NEAR(away.input_share, 1, 1e-9);
+  ASSERT_EQ(away.attentions.size(), 1u);
+  EXPECT_NEAR(away.attentions[0].cached_share, 640 / 820.5, 1e-9);
+
+  cluster.policy = cost::KvPolicy::kLocal;
+  cluster.memory_nodes = 0;
+  const SimStep here = StepPricer(fleet.cell.shape, cluster).Of(plan);
+
+  const double found = 360 * 640.0 * fleet.cell.shape.KvBytesPerTokenLayer() * 1e-12;
+  const double whole = fleet.cell.shape.layers * ToSeconds(here.slice) +
+                       here.head_pieces * ToSeconds(here.head_piece);
+  EXPECT_NEAR(here.cached_share, fleet.cell.shape.layers * found / whole, 1e-3);
+  EXPECT_NEAR(here.input_share + here.cached_share, 1, 1e-9);
+  EXPECT_GT(here.cached_share, 0.1);
+}
+
 TEST(SimulationTest, TheRouterKnowsWhichCellHadAPrefix) {
   SimFleet fleet = KeepingPrefixes();
   fleet.cells = 2;
