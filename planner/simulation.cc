@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,8 @@ namespace lamina::planner {
 namespace {
 
 constexpr double kSecondsPerHour = 3600;
+constexpr size_t kRequestsOfLargeBlocks = 50'000;
+constexpr uint32_t kLargeBlocks = 16;  // At most so many small ones each.
 
 struct Record {
   Nanos first = 0;
@@ -278,13 +281,37 @@ SimResult Fleet::Result() const {
 
 }  // namespace
 
+uint32_t KeptBlockTokens(const std::vector<TraceRequest>& requests, const SimFailures& failures,
+                         uint32_t block_tokens) {
+  if (requests.size() < kRequestsOfLargeBlocks || failures.per_node_hour > 0) {
+    return block_tokens;
+  }
+  uint32_t ends = 0;  // Whatever divides it, divides the ends of all that is found.
+  for (const TraceRequest& request : requests) {
+    if (request.prefix != 0 && request.prefix_tokens >= request.input) {
+      return block_tokens;  // The last token is always computed: it finds a block less.
+    }
+    if (request.prefix != 0) {
+      ends = std::gcd(ends, request.prefix_tokens / block_tokens);
+    }
+  }
+  uint32_t blocks = kLargeBlocks;
+  while (ends % blocks != 0) {
+    --blocks;
+  }
+  return blocks * block_tokens;
+}
+
 absl::StatusOr<SimResult> Simulate(const SimFleet& fleet, const std::vector<TraceRequest>& requests,
                                    const SimOptions& options) {
   if (requests.empty()) {
     return absl::InvalidArgumentError("there is no request to simulate");
   }
   LAMINA_CHECK(fleet.cells > 0);
-  Fleet run(fleet, requests, options);
+  SimFleet sized = fleet;
+  uint32_t& block_tokens = sized.cell.scheduler.cached_block_tokens;
+  block_tokens = KeptBlockTokens(requests, fleet.cell.failures, block_tokens);
+  Fleet run(sized, requests, options);
   if (const absl::Status status = run.Run(); !status.ok()) {
     return status;
   }

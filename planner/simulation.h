@@ -69,6 +69,13 @@ struct SimResult {
   Nanos ended = 0;  // When the last request was answered.
 };
 
+// Tokens of the blocks in which a fleet keeps prefixes: where requests are many, as many times
+// `block_tokens` as change nothing of what is found of the prefixes they share, since a block takes
+// memory and time. Preempted sequences then find a block less of their own tokens. With failures
+// `block_tokens`, since all that ran finds its own tokens then.
+uint32_t KeptBlockTokens(const std::vector<TraceRequest>& requests, const SimFailures& failures,
+                         uint32_t block_tokens);
+
 // Requires: requests in the order of their arrival.
 // Errors: kInvalidArgument    no requests.
 //         kResourceExhausted  more events than events_max.

@@ -431,6 +431,22 @@ TEST(SimulationTest, RequestsThatComeTogetherAreReadOneByOne) {
   EXPECT_LT(one_by_one[0], 0.9 * one_by_one[3]);
 }
 
+TEST(SimulationTest, BlocksOfManyRequestsAreAsLargeAsSharedPrefixesAllow) {
+  std::vector<TraceRequest> requests(60'000, {.input = 1500, .output = 8});
+  EXPECT_EQ(KeptBlockTokens(requests, {}, 16), 256u);
+  EXPECT_EQ(KeptBlockTokens(requests, {.per_node_hour = 1}, 16), 16u);
+  requests[7].prefix = 1;
+  requests[7].prefix_tokens = 1000;  // 62 blocks of 16 tokens, and some.
+  EXPECT_EQ(KeptBlockTokens(requests, {}, 16), 32u);
+  requests[7].prefix_tokens = 1024;
+  EXPECT_EQ(KeptBlockTokens(requests, {}, 16), 256u);
+  requests[8].prefix = 2;
+  requests[8].prefix_tokens = 1500;
+  EXPECT_EQ(KeptBlockTokens(requests, {}, 16), 16u);
+  requests.resize(8);
+  EXPECT_EQ(KeptBlockTokens(requests, {}, 16), 16u);
+}
+
 TEST(ArrivalsTest, HaveTheMeansAndTheRateThatWereAskedFor) {
   for (const Lengths lengths : {Lengths::kFixed, Lengths::kShareGpt, Lengths::kAzure}) {
     const auto requests = MakeArrivals({.requests = 20000,
