@@ -287,12 +287,13 @@ def write_csv(out, entries):
     figures = figures_of(entries)
     with open(out / "results.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["cluster", "model", "load", "seed", "simulated", "requests", "failed", *("_".join(path) for path in figures), "commit", "machine",
-                         "date"])
+        writer.writerow(["cluster", "model", "load", "seed", "simulated", "requests", "failed", *("_".join(path) for path in figures), "basis", "commit",
+                         "machine", "date"])
         for entry in entries:
             result = entry["result"]
             writer.writerow([entry["cluster"], entry["model"], entry["load"], entry["seed"], entry["simulated"], result.get("requests"),
-                             result.get("failed"), *(figure(result, path) for path in figures), entry["commit"], entry["machine"], entry["date"]])
+                             result.get("failed"), *(figure(result, path) for path in figures), basis_of(entry), entry["commit"], entry["machine"],
+                             entry["date"]])
 
 
 def record(out, run, result):
@@ -410,14 +411,25 @@ def report(out):
         calibrations = {entry["calibration"] for entry in entries if entry["cluster"] == name}
         if len(calibrations) > 1:
             text += [f"Runs of {name} have {len(calibrations)} calibrations that differ.", ""]
+        for basis in sorted({basis_of(entry) for entry in entries if entry["cluster"] == name and entry["simulated"]}):
+            text += [f"Figures of {name} are simulated from: {basis}.", ""]
     for path in (("output_tokens_per_second",), ("ttft_ms", "p50"), ("tpot_ms", "p50")):
         series = series_of(entries, path)
         if series:
             name = "_".join(path) + ".svg"
-            svg.chart(str(out / name), " ".join(path), "requests a second", " ".join(path), series)
+            kinds = sorted({"simulated" if entry["simulated"] else "measured" for entry in entries})
+            svg.chart(str(out / name), f"{' '.join(path)} ({' and '.join(kinds)})", "requests a second", " ".join(path), series)
             text.append(f"![{' '.join(path)}]({name})")
     (out / "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     print("\n".join(text))
+
+
+def basis_of(entry):
+    """What the figures of a run rest on, in words."""
+    if not entry["simulated"]:
+        return "measured"
+    basis = entry["result"].get("basis")
+    return ", ".join(f"{part} {by}" for part, by in basis.items()) if basis else "simulated, and what it rests on was not kept"
 
 
 def series_of(entries, path):

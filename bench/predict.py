@@ -227,7 +227,9 @@ def open_point(load, capacity):
 def print_lines(mode, measured):
     for kind in ("t_slice", "t_attn"):
         for curve in measured.get(kind, []):
-            fit = curve["fit"]
+            fit = curve.get("fit")  # None where all points have one size.
+            if fit is None:
+                continue
             print(f"{mode.name} {kind}: {1e6 * fit['fixed_seconds']:.1f} us + {1e9 * fit['slope_seconds']:.2f} ns each, R2 {fit['r2']:.4f}")
 
 

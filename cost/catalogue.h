@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -119,12 +120,18 @@ struct Catalogue {
   const ModelShape* FindModel(absl::string_view name) const;
 };
 
-// Reads a catalogue; `origin` names it in messages.
+// Returns the catalogue that a file names as its base, "default" or a path as it is written there.
+using ReadBase = std::function<absl::StatusOr<Catalogue>(const std::string& base)>;
+
+// Reads a catalogue; `origin` names it in messages. One with a `base` is laid over it: its entries
+// replace keys of those of the same name there, and the others are added; what it leaves out stays.
 //
 // Errors: kInvalidArgument  with the line: not YAML, an unknown key (and the nearest known one), a
 //                           figure without unit, provenance or source, a price in another currency
-//                           or none at all, a name that nothing has; says what to write.
-absl::StatusOr<Catalogue> ParseCatalogue(absl::string_view text, absl::string_view origin);
+//                           or none at all, a name that nothing has; a base without `read_base`, or
+//                           what that says of it; says what to write.
+absl::StatusOr<Catalogue> ParseCatalogue(absl::string_view text, absl::string_view origin,
+                                         const ReadBase& read_base = nullptr);
 
 // Days from 1970-01-01 to a date like 2026-11-24.
 // Errors: kInvalidArgument for anything else.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading of a catalogue: each kind of entry is a table of keys.
+// Reading of a catalogue: each kind of entry is a table of keys. What lies over a base is read into
+// a copy of it.
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -26,14 +28,53 @@ const std::vector<std::pair<std::string, Provenance>> kProvenances = {
     {"datasheet", Provenance::kDatasheet},
     {"assumed", Provenance::kAssumed}};
 
+// Keys that an entry of the base has already.
+std::vector<Key> AllOptional(std::vector<Key> keys) {
+  for (Key& key : keys) {
+    key.presence = Presence::kOptional;
+  }
+  return keys;
+}
+
+// The entry of `entries` that `item` names; null where there is none.
+template <typename Entry>
+Entry* NamedBy(const YAML::Node& item, std::vector<Entry>& entries) {
+  if (!item.IsMap() || !item["name"] || !item["name"].IsScalar()) {
+    return nullptr;
+  }
+  const std::string name = item["name"].Scalar();
+  const auto it = std::find_if(entries.begin(), entries.end(),
+                               [&](const Entry& entry) { return entry.name == name; });
+  return it == entries.end() ? nullptr : &*it;
+}
+
+// Where an entry is in the file; one that only its base has is wrong for what the file says of
+// others.
+struct Place {
+  YAML::Node node;
+  std::string path;
+};
+
+Place PlaceOf(const YAML::Node& root, const char* list, const std::string& name) {
+  const YAML::Node items = root[list];
+  for (size_t i = 0; items.IsDefined() && i < items.size(); ++i) {
+    if (items[i]["name"].Scalar() == name) {
+      return {items[i], absl::StrCat(list, ".", i)};
+    }
+  }
+  return {root, absl::StrCat("(of the base) ", list, ".", name)};
+}
+
 class CatalogueReader {
  public:
   CatalogueReader(absl::string_view origin, Catalogue& catalogue)
       : yaml_(origin), catalogue_(catalogue) {}
 
-  absl::Status Read(absl::string_view text);
+  absl::Status Read(absl::string_view text, const ReadBase& read_base);
 
  private:
+  absl::Status TakeBase(const YAML::Node& node, const ReadBase& read_base);
+  absl::Status ReadCurrency(const YAML::Node& node);
   ReadValue Value(Unit unit, double& out) const;
   ReadValue Number(Unit unit, Figure& out) const;
   ReadValue SourceName(std::string& out) const;
@@ -55,6 +96,7 @@ class CatalogueReader {
 
   const internal::YamlReader yaml_;
   Catalogue& catalogue_;
+  bool has_base_ = false;  // `catalogue_` began as the base.
 };
 
 ReadValue CatalogueReader::Value(Unit unit, double& out) const {
@@ -110,13 +152,20 @@ ReadValue CatalogueReader::List(std::vector<Entry>& out,
     std::set<std::string> seen;
     return yaml_.ReadList(
         node, path, [&](const YAML::Node& item, const std::string& item_path) -> absl::Status {
-          Entry entry;
-          LAMINA_RETURN_IF_ERROR(yaml_.ReadKeys(item, item_path, keys(entry)));
+          Entry* const before = NamedBy(item, out);
+          Entry entry = before == nullptr ? Entry() : *before;
+          std::vector<Key> known = keys(entry);
+          LAMINA_RETURN_IF_ERROR(yaml_.ReadKeys(
+              item, item_path, before == nullptr ? known : AllOptional(std::move(known))));
           if (!seen.insert(entry.name).second) {
             return yaml_.Error(item, absl::StrCat(item_path, ".name: '", entry.name,
                                                   "' is there twice; names are unique"));
           }
-          out.push_back(std::move(entry));
+          if (before != nullptr) {
+            *before = std::move(entry);
+          } else {
+            out.push_back(std::move(entry));
+          }
           return absl::OkStatus();
         });
   };
@@ -141,6 +190,7 @@ absl::Status CatalogueReader::ReadSources(const YAML::Node& node, const std::str
 // One share, or 24 by hour of the day.
 absl::Status CatalogueReader::ReadLoad(const YAML::Node& node, const std::string& path) const {
   std::vector<double>& load = catalogue_.economics.load;
+  load.clear();
   const auto read_one = [&](const YAML::Node& item, const std::string& item_path) -> absl::Status {
     LAMINA_RETURN_IF_ERROR(Value(Unit::kNone, load.emplace_back())(item, item_path));
     if (load.back() > 1) {
@@ -189,14 +239,18 @@ absl::Status CatalogueReader::ReadFlops(const YAML::Node& node, const std::strin
   Figure bf16;
   Figure f32;
   Figure int8;
+  const Presence bf16_presence =
+      device.flops.contains("bf16") ? Presence::kOptional : Presence::kRequired;
   LAMINA_RETURN_IF_ERROR(
       yaml_.ReadKeys(node, path,
-                     {{"bf16", Number(Unit::kFlops, bf16)},
+                     {{"bf16", Number(Unit::kFlops, bf16), bf16_presence},
                       {"f32", Number(Unit::kFlops, f32), Presence::kOptional},
                       {"int8", Number(Unit::kFlops, int8), Presence::kOptional}}));
   for (const auto& [type, figure] : {std::pair("bf16", bf16), {"f32", f32}, {"int8", int8}}) {
-    if (figure.value > 0) {
+    if (node[type] && figure.value > 0) {
       device.flops[type] = figure;
+    } else if (node[type]) {
+      device.flops.erase(type);
     }
   }
   return absl::OkStatus();
@@ -231,6 +285,7 @@ std::vector<Key> CatalogueReader::LinkKeys(Link& link) const {
 
 absl::Status CatalogueReader::ReadPrice(const YAML::Node& node, const std::string& path,
                                         Price& price) const {
+  price = {};  // A price over another one is a whole one, which may be of another kind.
   LAMINA_RETURN_IF_ERROR(
       yaml_.ReadKeys(node, path,
                      {{"kind", yaml_.Choice<PriceKind>({{"bought", PriceKind::kBought},
@@ -384,66 +439,98 @@ absl::Status CatalogueReader::CheckMachine(const Machine& machine, const std::st
 }
 
 absl::Status CatalogueReader::Check(const YAML::Node& root) const {
-  const auto at = [&](const char* list, size_t i, const absl::Status& status) {
-    return yaml_.Error(root[list][i], status.message());
+  const auto check_all = [&](const char* list, const auto& entries,
+                             const auto& check) -> absl::Status {
+    for (const auto& entry : entries) {
+      const Place place = PlaceOf(root, list, entry.name);
+      if (const absl::Status status = check(entry, place.path); !status.ok()) {
+        return yaml_.Error(place.node, status.message());
+      }
+    }
+    return absl::OkStatus();
   };
   if (const absl::Status status = CheckEconomics(); !status.ok()) {
     return yaml_.Error(root["economics"], status.message());
   }
-  for (size_t i = 0; i < catalogue_.devices.size(); ++i) {
-    const absl::Status status = CheckDevice(catalogue_.devices[i], absl::StrCat("devices.", i));
-    if (!status.ok()) {
-      return at("devices", i, status);
-    }
+  LAMINA_RETURN_IF_ERROR(check_all("devices", catalogue_.devices, CheckDevice));
+  LAMINA_RETURN_IF_ERROR(check_all("links", catalogue_.links, CheckLink));
+  LAMINA_RETURN_IF_ERROR(check_all("machines", catalogue_.machines,
+                                   [this](const Machine& machine, const std::string& path) {
+                                     return CheckMachine(machine, path);
+                                   }));
+  return check_all(
+      "models", catalogue_.models,
+      [](const ModelShape& model, const std::string& path) -> absl::Status {
+        const absl::Status status = CheckShape(model);
+        return status.ok() ? status
+                           : absl::InvalidArgumentError(absl::StrCat(path, ".", status.message()));
+      });
+}
+
+absl::Status CatalogueReader::TakeBase(const YAML::Node& node, const ReadBase& read_base) {
+  std::string name;
+  LAMINA_RETURN_IF_ERROR(yaml_.Text(name)(node, "base"));
+  if (read_base == nullptr) {
+    return yaml_.Error(node, "base: no file is read here; give a catalogue that stands by itself");
   }
-  for (size_t i = 0; i < catalogue_.links.size(); ++i) {
-    const absl::Status status = CheckLink(catalogue_.links[i], absl::StrCat("links.", i));
-    if (!status.ok()) {
-      return at("links", i, status);
-    }
+  absl::StatusOr<Catalogue> base = read_base(name);
+  if (!base.ok()) {
+    return yaml_.Error(node, absl::StrCat("base: ", base.status().message()));
   }
-  for (size_t i = 0; i < catalogue_.machines.size(); ++i) {
-    const absl::Status status = CheckMachine(catalogue_.machines[i], absl::StrCat("machines.", i));
-    if (!status.ok()) {
-      return at("machines", i, status);
-    }
-  }
-  for (size_t i = 0; i < catalogue_.models.size(); ++i) {
-    if (const absl::Status status = CheckShape(catalogue_.models[i]); !status.ok()) {
-      return at("models", i,
-                absl::InvalidArgumentError(absl::StrCat("models.", i, ".", status.message())));
-    }
-  }
+  catalogue_ = *std::move(base);
+  has_base_ = true;
   return absl::OkStatus();
 }
 
-absl::Status CatalogueReader::Read(absl::string_view text) {
+// Prices of the base stay in its currency.
+absl::Status CatalogueReader::ReadCurrency(const YAML::Node& node) {
+  std::string currency;
+  LAMINA_RETURN_IF_ERROR(yaml_.Text(currency)(node, "currency"));
+  if (has_base_ && currency != catalogue_.economics.currency) {
+    return yaml_.Error(node, absl::StrCat("currency: '", currency, "' is not the base's, ",
+                                          catalogue_.economics.currency,
+                                          "; leave it out and convert your prices"));
+  }
+  catalogue_.economics.currency = currency;
+  return absl::OkStatus();
+}
+
+absl::Status CatalogueReader::Read(absl::string_view text, const ReadBase& read_base) {
   LAMINA_ASSIGN_OR_RETURN(const YAML::Node root, yaml_.Load(text));
   const ReadValue read_now = [](const YAML::Node&, const std::string&) { return absl::OkStatus(); };
-  // The currency and the sources come first, wherever they stand: everything else names them.
+  // The base, the currency and the sources come first, wherever they stand: everything else lies
+  // over the one and names the others.
+  if (root.IsMap() && root["base"]) {
+    LAMINA_RETURN_IF_ERROR(TakeBase(root["base"], read_base));
+  }
   if (root.IsMap() && root["currency"]) {
-    LAMINA_RETURN_IF_ERROR(yaml_.Text(catalogue_.economics.currency)(root["currency"], "currency"));
+    LAMINA_RETURN_IF_ERROR(ReadCurrency(root["currency"]));
   }
   if (root.IsMap() && root["sources"]) {
     LAMINA_RETURN_IF_ERROR(ReadSources(root["sources"], "sources"));
   }
   uint32_t format = 0;
-  LAMINA_RETURN_IF_ERROR(yaml_.ReadKeys(
-      root, "",
-      {{"format", yaml_.Whole(format)},
-       {"currency", read_now},
-       {"sources", read_now},
-       {"economics",
-        [this](const YAML::Node& node, const std::string& path) {
-          return yaml_.ReadKeys(node, path, EconomicsKeys());
-        }},
-       {"devices", List<Device>(catalogue_.devices, [this](Device& d) { return DeviceKeys(d); })},
-       {"links", List<Link>(catalogue_.links, [this](Link& l) { return LinkKeys(l); })},
-       {"machines",
-        List<Machine>(catalogue_.machines, [this](Machine& m) { return MachineKeys(m); })},
-       {"models",
-        List<ModelShape>(catalogue_.models, [this](ModelShape& m) { return ModelKeys(m); }),
-        Presence::kOptional}}));
+  const std::vector<Key> keys = {
+      {"format", yaml_.Whole(format)},
+      {"base", read_now, Presence::kOptional},
+      {"currency", read_now},
+      {"sources", read_now},
+      {"economics",
+       [this](const YAML::Node& node, const std::string& path) {
+         return yaml_.ReadKeys(node, path,
+                               has_base_ ? AllOptional(EconomicsKeys()) : EconomicsKeys());
+       }},
+      {"devices", List<Device>(catalogue_.devices, [this](Device& d) { return DeviceKeys(d); })},
+      {"links", List<Link>(catalogue_.links, [this](Link& l) { return LinkKeys(l); })},
+      {"machines",
+       List<Machine>(catalogue_.machines, [this](Machine& m) { return MachineKeys(m); })},
+      {"models",
+       List<ModelShape>(catalogue_.models, [this](ModelShape& m) { return ModelKeys(m); }),
+       Presence::kOptional}};
+  LAMINA_RETURN_IF_ERROR(yaml_.ReadKeys(root, "", has_base_ ? AllOptional(keys) : keys));
+  if (has_base_ && !root["format"]) {
+    format = 1;
+  }
   if (format != 1) {
     return yaml_.Error(root["format"], absl::StrCat("format: ", format, " is not 1, the only one"));
   }
@@ -452,10 +539,11 @@ absl::Status CatalogueReader::Read(absl::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<Catalogue> ParseCatalogue(absl::string_view text, absl::string_view origin) {
+absl::StatusOr<Catalogue> ParseCatalogue(absl::string_view text, absl::string_view origin,
+                                         const ReadBase& read_base) {
   Catalogue catalogue;
   try {
-    LAMINA_RETURN_IF_ERROR(CatalogueReader(origin, catalogue).Read(text));
+    LAMINA_RETURN_IF_ERROR(CatalogueReader(origin, catalogue).Read(text, read_base));
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(origin, ": ", error.what()));
   }

@@ -19,8 +19,9 @@ namespace lamina::cost {
 // A count as a number to compute with.
 constexpr double Real(uint32_t count) { return count; }
 
-// From the best to the worst.
-enum class Provenance : uint8_t { kMeasured, kDatasheet, kAssumed };
+// From the best to the worst. kScaled was measured of another model or another part of a step, and
+// is taken to grow with bytes and operations.
+enum class Provenance : uint8_t { kMeasured, kDatasheet, kScaled, kAssumed };
 
 constexpr Provenance Worse(Provenance a, Provenance b) { return std::max(a, b); }
 
@@ -30,6 +31,8 @@ constexpr absl::string_view ProvenanceName(Provenance provenance) {
       return "measured";
     case Provenance::kDatasheet:
       return "datasheet";
+    case Provenance::kScaled:
+      return "scaled";
     case Provenance::kAssumed:
       return "assumed";
   }

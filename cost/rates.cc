@@ -53,6 +53,11 @@ const AttentionCurve* NearestAttention(const std::vector<AttentionCurve>& curves
 
 bool IsSame(double a, double b) { return std::abs(a - b) <= 1e-3 * b; }
 
+bool IsOfTheModel(const AttentionCurve& curve, const ModelShape& shape) {
+  return IsSame(curve.head_bytes, shape.KvBytesPerTokenLayer()) &&
+         IsSame(curve.group, Real(shape.query_heads) / shape.kv_heads);
+}
+
 // What was measured of a layer of this very shape; null where none was.
 std::shared_ptr<const MeasuredTimes> TimesOf(const SliceCurve& slice,
                                              const Calibration& calibration,
@@ -86,7 +91,7 @@ DeviceRates RatesOf(const Device& device) {
                     .time = device.dense_time},
           .attention = {.fixed = {},
                         .seconds_per_byte = 1.0 / (bandwidth * device.mbu_attention.estimate())},
-          .capacity = (1 - kReserve) * device.capacity.estimate()};
+          .capacity = (Estimate{1} - kReserve) * device.capacity.estimate()};
 }
 
 LinkRates RatesOf(const Link& link, double sharers) {
@@ -103,16 +108,18 @@ DeviceRates WithCalibration(const DeviceRates& rates, const Calibration& calibra
   if (slice != nullptr) {
     calibrated.dense = {
         .seconds_per_byte = {slice->rows.fixed / (kElementBytes * slice->weights_read),
-                             Provenance::kMeasured},
-        .seconds_per_flop = {slice->rows.slope / slice->row_flops, Provenance::kMeasured},
+                             Provenance::kScaled},
+        .seconds_per_flop = {slice->rows.slope / slice->row_flops, Provenance::kScaled},
         .time = DenseTime::kLine};
     calibrated.times = TimesOf(*slice, calibration, shape);
   }
   const std::vector<AttentionCurve> curves = CurvesOfOneKernel(calibration);
   if (const AttentionCurve* attention = NearestAttention(curves, shape); attention != nullptr) {
-    calibrated.attention = {.fixed = {attention->bytes.fixed, Provenance::kMeasured},
-                            .seconds_per_byte = {attention->bytes.slope, Provenance::kMeasured},
-                            .seconds_per_row = {attention->bytes.row, Provenance::kMeasured}};
+    const Provenance by =
+        IsOfTheModel(*attention, shape) ? Provenance::kMeasured : Provenance::kScaled;
+    calibrated.attention = {.fixed = {attention->bytes.fixed, by},
+                            .seconds_per_byte = {attention->bytes.slope, by},
+                            .seconds_per_row = {attention->bytes.row, by}};
   }
   return calibrated;
 }

@@ -49,8 +49,9 @@ struct LinkRates {
   Estimate seconds_per_byte;
 };
 
-// What stays free of a device's memory for activations, windows and fragmentation.
-inline constexpr double kReserve = 0.1;
+// What stays free of a device's memory for activations, windows and fragmentation. Memory of a
+// plan is assumed for it, however well the device's own is known.
+inline constexpr Estimate kReserve{0.1, Provenance::kAssumed};
 
 DeviceRates RatesOf(const Device& device);
 
@@ -59,7 +60,9 @@ LinkRates RatesOf(const Link& link, double sharers);
 
 // `rates` with the dense layers and the attention that `calibration` measured, by the curves whose
 // shapes are nearest to the model's, and with `times` where one of them is the model's own. What it
-// did not measure stays.
+// did not measure stays. Measured are `times`, and attention whose K, V and heads are the model's;
+// the other lines are scaled, that of dense layers always, since `times` goes before it where it is
+// the model's.
 DeviceRates WithCalibration(const DeviceRates& rates, const Calibration& calibration,
                             const ModelShape& shape);
 

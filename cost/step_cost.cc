@@ -12,7 +12,7 @@ namespace lamina::cost {
 namespace {
 
 // Share of tokens that fetch_sparse attends: 80% sparsity, as the paper's result.
-constexpr double kSparseRatio = 0.2;
+constexpr Estimate kSparseRatio{0.2, Provenance::kAssumed};
 
 double Share(double whole, uint32_t parts) { return whole / std::max(1u, parts); }
 
@@ -120,7 +120,7 @@ FetchTime FetchSeconds(KvPolicy policy, const FetchLayer& layer, double prompt_s
     case KvPolicy::kFetchHybrid:
       return FetchHybrid(layer);
     case KvPolicy::kFetchSparse:
-      return FetchSparse(layer, kSparseRatio);
+      return FetchSparse(layer, kSparseRatio.value);
     default:
       return FetchHeads(layer);
   }
@@ -145,9 +145,14 @@ StepTimes FetchStep(const ModelShape& shape, const Cluster& cluster, const StepL
                                     KvBytesRead(shape, lane) * share)};
   const double prompt_share =
       lane.context > 0 ? std::min(1.0, lane.prompt_length / lane.context) : 0;
-  const FetchTime fetched = FetchSeconds(cluster.policy, layer, prompt_share, cluster.lanes);
+  FetchTime fetched = FetchSeconds(cluster.policy, layer, prompt_share, cluster.lanes);
   times.attention = layer.attention;
   times.network = layer.kv_transfer;
+  if (cluster.policy == KvPolicy::kFetchSparse) {  // How much of both is assumed.
+    for (Estimate* seconds : {&fetched.layer, &times.attention, &times.network}) {
+      seconds->provenance = Worse(seconds->provenance, kSparseRatio.provenance);
+    }
+  }
   const Estimate layers = Real(shape.layers) * fetched.layer;
   const Estimate path = layers + cluster.compute_link.latency + times.head +
                         HopsSeconds(shape, cluster, lane.all_rows() + lane.prompt_tokens);

@@ -12,7 +12,10 @@
 // the paper's section 5.1.1, without conflicts and bubbles.
 //
 // Not in it: variance (queues, unequal lengths), the coordinator's own time, overlap of chunks with
-// attention, arithmetic of attention on processors. It is a steady state, not a simulation.
+// attention, arithmetic of attention on processors; memory of the activations that fetch_hybrid
+// holds for its share of the tokens (K and V of all tokens are counted); recent tokens that stay on
+// the compute node (fetch.resident); K and V, or weights, as INT8 or packed, and streamed weights:
+// all are bf16 and in memory. It is a steady state, not a simulation.
 //
 // Threading: pure.
 

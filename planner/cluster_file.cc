@@ -60,7 +60,7 @@ void AddCompute(const Problem& problem, const Configuration& configuration, Clus
     }
     if (configuration.policy == KvPolicy::kLocal) {
       const double weights = problem.model.WeightBytes() / of_replica;
-      node.capacity_bytes = Capacity((1 - cost::kReserve) * device.capacity.value - weights);
+      node.capacity_bytes = Capacity((1 - cost::kReserve.value) * device.capacity.value - weights);
     }
     node.price_per_hour = PriceOfDevice(problem, machine);
     config.compute.push_back(node);
@@ -80,7 +80,7 @@ void AddMemory(const Problem& problem, const Hardware& hardware, ClusterConfig& 
     node.name = absl::StrCat("m", i);
     node.host = absl::StrCat(hardware.on_hosts ? "compute-" : "memory-", i / of_machine);
     node.device = DeviceName(*device, i % of_machine);
-    node.capacity_bytes = Capacity((1 - cost::kReserve) * device->capacity.value);
+    node.capacity_bytes = Capacity((1 - cost::kReserve.value) * device->capacity.value);
     if (!hardware.on_hosts) {
       node.price_per_hour = PriceOfDevice(problem, *hardware.memory);
     }

@@ -229,9 +229,12 @@ void Evaluator::Fill(const Operation& most, cost::Provenance capacity,
   evaluation.times = most.times;
   evaluation.ttft = most.ttft;
   evaluation.chunk_tokens = static_cast<uint32_t>(most.chunk_tokens);
-  evaluation.tokens_per_second = {
-      most.rate * problem_.load.output,
-      Worse(capacity, Worse(most.times.step.provenance, most.ttft.provenance))};
+  evaluation.tokens_per_second = {most.rate * problem_.load.output,
+                                  Worse(most.times.step.provenance, most.ttft.provenance)};
+  if (evaluation.limit == Limit::kKvCapacity) {  // Else more memory would not change it.
+    evaluation.tokens_per_second.provenance =
+        Worse(evaluation.tokens_per_second.provenance, capacity);
+  }
   evaluation.goodput = evaluation.tokens_per_second / problem_.load.output;
   evaluation.carries = evaluation.goodput.value >= problem_.margin * problem_.load.rate;
   Price(evaluation);
@@ -302,6 +305,12 @@ LeastSeconds LeastSecondsOf(const cost::ModelShape& model, const cost::DeviceRat
 }
 
 }  // namespace
+
+cost::Provenance WorstOf(const Basis& basis) {
+  const cost::Provenance times = Worse(Worse(basis.dense, basis.attention),
+                                       basis.network.value_or(cost::Provenance::kMeasured));
+  return Worse(times, Worse(basis.capacity, basis.price));
+}
 
 std::string LimitName(Limit limit) {
   switch (limit) {

@@ -39,6 +39,8 @@ struct Basis {
   cost::Provenance price = cost::Provenance::kMeasured;
 };
 
+cost::Provenance WorstOf(const Basis& basis);
+
 struct Evaluation {
   bool feasible = false;  // Holds the model and a row in each lane, within the latencies.
   bool carries = false;   // Goodput reaches the load's rate, if it has one.

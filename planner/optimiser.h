@@ -36,7 +36,8 @@ struct SimulatedFigures {
   double compute_busy = 0;
   double memory_busy = 0;
   double coordinator_busy = 0;
-  uint64_t requests = 0;  // Counted, of one run.
+  uint64_t requests = 0;       // Counted, of one run.
+  bool drawn_lengths = false;  // Lengths have a spread that is assumed (arrivals.h).
 };
 
 struct Plan {

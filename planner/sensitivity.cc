@@ -21,8 +21,13 @@ struct Quantity {
   std::string what;
   double value = 0;
   std::string unit;
+  std::string by = "load";
   Change change;
 };
+
+std::string By(cost::Estimate estimate) {
+  return std::string(cost::ProvenanceName(estimate.provenance));
+}
 
 void Scale(cost::Figure& figure, double factor) { figure.value *= factor; }
 
@@ -47,6 +52,9 @@ Quantity PriceOf(const Problem& problem, const cost::Machine& machine) {
   return {.what = absl::StrCat("price of ", machine.name),
           .value = value,
           .unit = absl::StrCat(problem.catalogue.economics.currency, bought ? "" : "/h"),
+          .by = By(bought ? price.host.estimate() + price.card.estimate() + price.nic.estimate() +
+                                price.switch_port.estimate()
+                          : price.hour.estimate()),
           .change = [name = machine.name](Problem& changed, double factor) {
             ScalePrice(MachineOf(changed, name).price, factor);
           }};
@@ -56,6 +64,7 @@ Quantity BandwidthOfDevice(const cost::Device& device) {
   return {.what = absl::StrCat("memory bandwidth of ", device.name),
           .value = device.bandwidth.value / 1e9,
           .unit = "GB/s",
+          .by = By(device.bandwidth.estimate()),
           .change = [name = device.name](Problem& changed, double factor) {
             for (cost::Device& one : changed.catalogue.devices) {
               if (one.name == name) {
@@ -69,6 +78,7 @@ Quantity BandwidthOfLink(const cost::Link& link) {
   return {.what = absl::StrCat("bandwidth of ", link.name),
           .value = link.bandwidth.value / 1e9,
           .unit = "GB/s",
+          .by = By(link.bandwidth.estimate()),
           .change = [name = link.name](Problem& changed, double factor) {
             for (cost::Link& one : changed.catalogue.links) {
               if (one.name == name) {
@@ -129,6 +139,7 @@ struct Winner {
   std::string machines;  // Without their numbers: these follow the load.
   std::string name;
   double cost = 0;
+  cost::Provenance basis = cost::Provenance::kMeasured;
 };
 
 std::string KindsOf(const Hardware& hardware) {
@@ -158,7 +169,8 @@ std::optional<Winner> WinnerOf(const Problem& problem, const WhyNot& why_not, bo
   const Plan& best = list.front();
   return Winner{.machines = KindsOf(best.configuration.hardware),
                 .name = HardwareName(best.configuration.hardware),
-                .cost = CostOfRequest(problem, best.evaluation)};
+                .cost = CostOfRequest(problem, best.evaluation),
+                .basis = WorstOf(best.evaluation.basis)};
 }
 
 class Study {
@@ -167,11 +179,13 @@ class Study {
       : problem_(problem), why_not_(why_not), now_(now), runnable_(runnable) {}
 
   Sensitivity Of(const Quantity& quantity) const {
-    Sensitivity result{.what = quantity.what, .value = quantity.value, .unit = quantity.unit};
+    Sensitivity result{
+        .what = quantity.what, .value = quantity.value, .unit = quantity.unit, .by = quantity.by};
     const auto lower = At(quantity, 1 - kSensitivitySpan);
     const auto upper = At(quantity, 1 + kSensitivitySpan);
     result.lower = EndOf(lower);
     result.upper = EndOf(upper);
+    result.basis = Worse(now_.basis, Worse(result.lower.basis, result.upper.basis));
     double nearest = 0;
     for (const double end : {1 - kSensitivitySpan, 1 + kSensitivitySpan}) {
       const auto& winner = end < 1 ? lower : upper;
@@ -199,7 +213,8 @@ class Study {
     return WinnerOf(changed, why_not, runnable_);
   }
   Sensitivity::End EndOf(const std::optional<Winner>& winner) const {
-    return winner.has_value() ? Sensitivity::End{winner->cost / now_.cost, winner->name}
+    return winner.has_value() ? Sensitivity::End{winner->cost / now_.cost, winner->name,
+                                                 Worse(winner->basis, now_.basis)}
                               : Sensitivity::End{};
   }
   double ChangeBetween(const Quantity& quantity, double end) const {
@@ -227,7 +242,8 @@ void AddPoint(const Problem& problem, double tpot, const std::vector<Plan>& plan
   const Plan& best = plans.front();
   const ParetoPoint point = {.tpot_seconds = std::min(tpot, best.evaluation.times.step.value),
                              .cost = CostOfRequest(problem, best.evaluation),
-                             .machines = HardwareName(best.configuration.hardware)};
+                             .machines = HardwareName(best.configuration.hardware),
+                             .basis = WorstOf(best.evaluation.basis)};
   // Times grow from call to call: a later plan is one of the front if it is cheaper.
   if (points.empty() || point.cost < points.back().cost * (1 - 1e-9)) {
     points.push_back(point);

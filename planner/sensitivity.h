@@ -25,14 +25,17 @@ struct Sensitivity {
   std::string what;  // "price of h100-1".
   double value = 0;  // As it stands, in `unit`.
   std::string unit;
+  std::string by;  // Where the value is from: "load", or a provenance's name.
   // Cost of a request, best plan's over what it is now, at the lower and the upper value; and the
-  // plans' machines there. Empty where no plan fits.
+  // plans' machines there. Empty where no plan fits. `basis`: the worst of both plans' figures.
   struct End {
     double cost = 0;
     std::string machines;
+    cost::Provenance basis = cost::Provenance::kMeasured;
   };
   End lower;
   End upper;
+  cost::Provenance basis = cost::Provenance::kMeasured;  // The worst of the figures of all plans.
   // The value nearest to the present one at which other machines win, within the span.
   std::optional<double> winner_changes_at;
   std::string new_winner;
@@ -49,6 +52,7 @@ struct ParetoPoint {
   double tpot_seconds = 0;
   double cost = 0;  // Cost of a request.
   std::string machines;
+  cost::Provenance basis = cost::Provenance::kMeasured;  // The worst of the plan's figures.
 };
 struct Pareto {
   std::vector<ParetoPoint> runnable;

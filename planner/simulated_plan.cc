@@ -122,7 +122,8 @@ SimulatedFigures Simulator::FiguresOf(const SimResult& result) const {
           .compute_busy = result.compute_busy,
           .memory_busy = result.memory_busy,
           .coordinator_busy = result.coordinator_busy,
-          .requests = result.requests};
+          .requests = result.requests,
+          .drawn_lengths = options_.trace.empty() && problem_.load.lengths != Lengths::kFixed};
 }
 
 // The goodput lies between 0 and the formulas' bound, found by halving: more requests a second

@@ -27,25 +27,45 @@ Json PointsToJson(const std::vector<CalibrationPoint>& points, const char* size)
   return json;
 }
 
-Json SliceFitToJson(const std::vector<CalibrationPoint>& from) {
-  std::vector<cost::Point> points;
-  for (const CalibrationPoint& point : from) {
-    points.push_back({point.rows, point.seconds});
-  }
-  const cost::FittedLine line = cost::FitLine(points);
-  return {{"fixed_seconds", line.fixed}, {"slope_seconds", line.slope}, {"r2", line.r2}};
+double Rows(const CalibrationPoint& point) { return point.rows; }
+double Tokens(const CalibrationPoint& point) { return point.tokens; }
+double SquaredTokens(const CalibrationPoint& point) { return point.tokens * point.tokens; }
+
+using SizeOf = double (*)(const CalibrationPoint& point);
+
+// Points of one size say nothing of a line.
+bool HaveSeveralSizes(const std::vector<CalibrationPoint>& points, SizeOf size) {
+  return std::any_of(points.begin(), points.end(), [&](const CalibrationPoint& point) {
+    return size(point) != size(points.front());
+  });
 }
 
-Json AttentionFitToJson(const std::vector<CalibrationPoint>& from) {
+// Adds `fit`, if there is one.
+void AddLine(const std::vector<CalibrationPoint>& from, SizeOf size, Json& curve) {
+  if (!HaveSeveralSizes(from, size)) {
+    return;
+  }
+  std::vector<cost::Point> points;
+  for (const CalibrationPoint& point : from) {
+    points.push_back({size(point), point.seconds});
+  }
+  const cost::FittedLine line = cost::FitLine(points);
+  curve["fit"] = {{"fixed_seconds", line.fixed}, {"slope_seconds", line.slope}, {"r2", line.r2}};
+}
+
+void AddPlane(const std::vector<CalibrationPoint>& from, Json& curve) {
+  if (!HaveSeveralSizes(from, Tokens)) {
+    return;
+  }
   std::vector<cost::RowsPoint> points;
   for (const CalibrationPoint& point : from) {
     points.push_back({.rows = point.rows, .size = point.tokens, .seconds = point.seconds});
   }
   const cost::FittedPlane plane = cost::FitPlane(points);
-  return {{"fixed_seconds", plane.fixed},
-          {"row_seconds", plane.row},
-          {"slope_seconds", plane.slope},
-          {"r2", plane.r2}};
+  curve["fit"] = {{"fixed_seconds", plane.fixed},
+                  {"row_seconds", plane.row},
+                  {"slope_seconds", plane.slope},
+                  {"r2", plane.r2}};
 }
 
 // The first word of what the status says of attention: "pairs: every node is fast at ...".
@@ -175,13 +195,15 @@ Json CalibrationToJson(const std::string& device, const std::string& date,
   if (!points.slices.empty()) {
     Json curve = ShapeToJson(shape);
     curve["points"] = PointsToJson(points.slices, "rows");
-    curve["fit"] = SliceFitToJson(points.slices);
+    AddLine(points.slices, Rows, curve);
     json["t_slice"] = Json::array({curve});
   }
   if (!points.heads.empty()) {
-    json["t_head"] = Json::array({{{"model", shape.name},
-                                   {"weights", shape.HeadWeights()},
-                                   {"points", PointsToJson(points.heads, "rows")}}});
+    Json curve = {{"model", shape.name},
+                  {"weights", shape.HeadWeights()},
+                  {"points", PointsToJson(points.heads, "rows")}};
+    AddLine(points.heads, Rows, curve);
+    json["t_head"] = Json::array({curve});
   }
   if (!points.attentions.empty()) {
     Json curve = {{"kernel", KernelOf(status)},
@@ -195,20 +217,32 @@ Json CalibrationToJson(const std::string& device, const std::string& date,
                                  {"tokens", point.tokens},
                                  {"seconds", point.seconds}});
     }
-    curve["fit"] = AttentionFitToJson(points.attentions);
+    AddPlane(points.attentions, curve);
     json["t_attn"] = Json::array({curve});
   }
   if (!points.prompt_attentions.empty()) {
-    json["t_prompt_attn"] =
-        Json::array({{{"q_heads", shape.query_heads},
-                      {"head_dim", shape.head_dim},
-                      {"points", PointsToJson(points.prompt_attentions, "tokens")}}});
+    Json curve = {{"q_heads", shape.query_heads},
+                  {"head_dim", shape.head_dim},
+                  {"points", PointsToJson(points.prompt_attentions, "tokens")}};
+    AddLine(points.prompt_attentions, SquaredTokens, curve);
+    json["t_prompt_attn"] = Json::array({curve});
   }
   if (!points.exchanges.empty()) {
-    json["t_exchange"] = Json::array({{{"points", PointsToJson(points.exchanges, "rows")}}});
+    Json curve = {{"points", PointsToJson(points.exchanges, "rows")}};
+    AddLine(points.exchanges, Rows, curve);
+    json["t_exchange"] = Json::array({curve});
   }
   if (!points.borders.empty()) {
-    json["t_border"] = Json::array({{{"points", PointsToJson(points.borders, "rows")}}});
+    Json curve = {{"points", PointsToJson(points.borders, "rows")}};
+    AddLine(points.borders, Rows, curve);
+    json["t_border"] = Json::array({curve});
+  }
+  json["reads"] = Json::array();
+  for (const client::NodeStatus& node : status.nodes) {
+    if (node.bandwidth_bytes_per_second > 0) {
+      json["reads"].push_back(
+          {{"node", node.name}, {"bytes_per_second", node.bandwidth_bytes_per_second}});
+    }
   }
   json["links"] = Json::array();
   for (const client::MeasuredLink& link : status.links) {

@@ -60,8 +60,10 @@ class CalibrationWindow {
   const cost::ModelShape& shape_;
 };
 
-// The file: shapes, points, and lines fitted to them with their R2; links as the cluster measured
-// them, and the kernel of attention as its status names it. `device` names what was measured.
+// The file: shapes, points, and lines fitted to those of several sizes, with their R2; what each
+// node reads of its memory and the links, as they were measured when nodes started and when the
+// epoch began; and the kernel of attention as the status names it. `device` names what was
+// measured.
 Json CalibrationToJson(const std::string& device, const std::string& date,
                        const cost::ModelShape& shape, const CalibrationPoints& points,
                        const client::ClusterStatus& status);

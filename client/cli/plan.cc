@@ -33,7 +33,8 @@ Plans are found by the formulas of the cost model, of the steady state: means, w
 variance or failures; there goodput is a bound. The best few are simulated with the real scheduler
 (--simulate), and then stand in the order of what that says: goodput is the most requests a second
 of which the SLO's percentile keeps both latencies. Each plan says which of its figures were
-measured, come from datasheets, or are assumed. Catalogues: docs/formats/catalogue.md.
+measured, come from datasheets, are scaled from other shapes, or are assumed. Catalogues:
+docs/formats/catalogue.md.
 )";
 
 struct PlanFlags {

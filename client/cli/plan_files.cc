@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/plan_files.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -45,6 +46,23 @@ std::string BuiltInCatalogue() {
   return (program.parent_path().parent_path() / "share/catalogues/default.yaml").string();
 }
 
+// `over`: the files that lie over this one, the user's first.
+absl::StatusOr<cost::Catalogue> LoadCatalogueUnder(const std::string& file,
+                                                   std::vector<fs::path> over) {
+  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, "catalogue"));
+  std::error_code error;
+  const fs::path path = fs::canonical(file, error);
+  if (std::find(over.begin(), over.end(), path) != over.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", file, "' lies over this file itself; a base leads to no file twice"));
+  }
+  over.push_back(path);
+  return cost::ParseCatalogue(text, file, [&](const std::string& base) {
+    const fs::path next = fs::path(file).parent_path() / base;
+    return LoadCatalogueUnder(base == "default" ? BuiltInCatalogue() : next.string(), over);
+  });
+}
+
 absl::StatusOr<cost::ModelShape> ShapeOfConfigFile(const fs::path& config) {
   LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadFile(config.string(), "model's config.json"));
   absl::StatusOr<cost::ModelShape> shape =
@@ -69,9 +87,7 @@ bool HasWeights(const fs::path& folder) {
 }  // namespace
 
 absl::StatusOr<cost::Catalogue> LoadCatalogue(const std::string& path) {
-  const std::string file = path.empty() ? BuiltInCatalogue() : path;
-  LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, "catalogue"));
-  return cost::ParseCatalogue(text, file);
+  return LoadCatalogueUnder(path.empty() ? BuiltInCatalogue() : path, {});
 }
 
 absl::StatusOr<DeviceCalibration> LoadCalibration(const cost::Catalogue& catalogue,

@@ -13,8 +13,10 @@
 namespace lamina::cli {
 
 // The catalogue at `path`; if it is empty, the one that lies next to the programs
-// (share/catalogues/default.yaml).
-// Errors: kNotFound for a file that is not there; those of cost::ParseCatalogue().
+// (share/catalogues/default.yaml). A base is that one ("default") or a file, by its path from the
+// folder of the file that names it.
+// Errors: kNotFound for a file that is not there; those of cost::ParseCatalogue(); for a base
+// kInvalidArgument, also where a file is its own base in the end.
 absl::StatusOr<cost::Catalogue> LoadCatalogue(const std::string& path);
 
 // "DEVICE=FILE": a calibration for a device of the catalogue.

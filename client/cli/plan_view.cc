@@ -40,24 +40,44 @@ std::string Constraint(const Evaluation& evaluation) {
                       "; step: ", BottleneckName(evaluation.times.bottleneck));
 }
 
-std::vector<std::pair<const char*, Provenance>> Parts(const Basis& basis) {
-  std::vector<std::pair<const char*, Provenance>> parts = {{"dense layers", basis.dense},
-                                                           {"attention", basis.attention},
-                                                           {"memory", basis.capacity},
-                                                           {"price", basis.price}};
+using Parts = std::vector<std::pair<const char*, Provenance>>;
+
+Parts PartsOf(const Basis& basis) {
+  Parts parts = {{"dense layers", basis.dense},
+                 {"attention", basis.attention},
+                 {"memory", basis.capacity},
+                 {"price", basis.price}};
   if (basis.network.has_value()) {
     parts.emplace_back("network", *basis.network);
   }
   return parts;
 }
 
-// "measured: network; datasheet: memory; assumed: dense layers, attention, price".
+// Simulated nodes take the times of the formulas.
+Parts PartsOf(const Basis& basis, const planner::SimulatedFigures& figures) {
+  Parts parts = PartsOf(basis);
+  parts.emplace_back("coordinator", Provenance::kAssumed);
+  if (figures.drawn_lengths) {
+    parts.emplace_back("lengths", Provenance::kAssumed);
+  }
+  return parts;
+}
+
+Json PartsToJson(const Parts& parts) {
+  Json json;
+  for (const auto& [name, provenance] : parts) {
+    json[name] = cost::ProvenanceName(provenance);
+  }
+  return json;
+}
+
+// "measured: dense layers; datasheet: network; assumed: attention, memory, price".
 std::string BasisText(const Basis& basis) {
   std::vector<std::string> texts;
   for (const Provenance provenance :
-       {Provenance::kMeasured, Provenance::kDatasheet, Provenance::kAssumed}) {
+       {Provenance::kMeasured, Provenance::kDatasheet, Provenance::kScaled, Provenance::kAssumed}) {
     std::vector<std::string> names;
-    for (const auto& [name, of_part] : Parts(basis)) {
+    for (const auto& [name, of_part] : PartsOf(basis)) {
       if (of_part == provenance) {
         names.emplace_back(name);
       }
@@ -82,7 +102,8 @@ Json PriceToJson(const Problem& problem, const cost::Machine* machine, const std
           {"old", age.old}};
 }
 
-Json SimulatedToJson(const std::optional<planner::SimulatedFigures>& figures) {
+Json SimulatedToJson(const Plan& plan) {
+  const std::optional<planner::SimulatedFigures>& figures = plan.simulated;
   if (!figures.has_value()) {
     return nullptr;
   }
@@ -99,7 +120,8 @@ Json SimulatedToJson(const std::optional<planner::SimulatedFigures>& figures) {
           {"compute_busy", figures->compute_busy},
           {"memory_busy", figures->memory_busy},
           {"coordinator_busy", figures->coordinator_busy},
-          {"requests", figures->requests}};
+          {"requests", figures->requests},
+          {"basis", PartsToJson(PartsOf(plan.evaluation.basis, *figures))}};
 }
 
 // By what was simulated, else by the bound alone: the margin that other plans are looked for with
@@ -113,10 +135,6 @@ bool Carries(const Problem& problem, const Plan& plan) {
 Json PlanToJson(const Problem& problem, const Plan& plan, const std::string& today) {
   const planner::Configuration& c = plan.configuration;
   const Evaluation& e = plan.evaluation;
-  Json basis;
-  for (const auto& [name, provenance] : Parts(e.basis)) {
-    basis[name] = cost::ProvenanceName(provenance);
-  }
   Json prices = Json::array({PriceToJson(problem, c.hardware.compute, today)});
   if (c.hardware.memory != nullptr && c.hardware.memory != c.hardware.compute) {
     prices.push_back(PriceToJson(problem, c.hardware.memory, today));
@@ -138,10 +156,10 @@ Json PlanToJson(const Problem& problem, const Plan& plan, const std::string& tod
           {"tokens_per_second_per_price", EstimateToJson(e.tokens_per_price)},
           {"limit", planner::LimitName(e.limit)},
           {"step_waits_for", BottleneckName(e.times.bottleneck)},
-          {"basis", basis},
+          {"basis", PartsToJson(PartsOf(e.basis))},
           {"prices", prices},
           {"why_not_runnable", plan.why_not},
-          {"simulated", SimulatedToJson(plan.simulated)}};
+          {"simulated", SimulatedToJson(plan)}};
 }
 
 Json ListToJson(const Problem& problem, const std::vector<Plan>& plans, const std::string& today) {
@@ -180,13 +198,14 @@ std::string FoundText(double hit, double price) {
   return absl::StrFormat(", %.0f%% of prompt tokens found at %.3f/1M", 100 * hit, price);
 }
 
-// Describes the simulated figures. Their provenance is that of the formulas, above.
+// Describes the simulated figures. Their provenance is that of the formulas, above, and their own.
 std::string SimulatedText(const Problem& problem, const planner::SimulatedFigures& figures) {
   const double percent = 100 * problem.slo.at;
   return absl::StrFormat(
       "    simulated: goodput %.2f/s at p%g%s; at %.2f requests/s %.1f tokens/s, TTFT p50 %.2f s, "
       "p%g %.2f s, TPOT p50 %.1f ms, p%g %.1f ms, %s/1M in %.3f, out %.3f%s; busy: compute "
-      "%.0f%%, memory %.0f%%, coordinator %.0f%%; %d requests\n",
+      "%.0f%%, memory %.0f%%, coordinator %.0f%%; %d requests; assumed too: the coordinator's "
+      "time%s\n",
       figures.goodput, percent,
       problem.load.rate > 0 && !figures.carries ? ", which does not carry the rate" : "",
       figures.rate, figures.tokens_per_second, figures.ttft_p50, percent, figures.ttft_at,
@@ -194,7 +213,7 @@ std::string SimulatedText(const Problem& problem, const planner::SimulatedFigure
       figures.input_price, figures.output_price,
       figures.hit > 0 ? FoundText(figures.hit, figures.cached_price) : "",
       100 * figures.compute_busy, 100 * figures.memory_busy, 100 * figures.coordinator_busy,
-      figures.requests);
+      figures.requests, figures.drawn_lengths ? ", the spread of lengths" : "");
 }
 
 std::string PlanText(const Problem& problem, const Plan& plan, const std::string& today) {
@@ -237,12 +256,12 @@ std::string StepText(const Plan& plan) {
   const cost::StepTimes& t = plan.evaluation.times;
   return absl::StrFormat(
       "  %s, %s\n    %.2f/h, %.2f requests/s at most, %.0f rows, a step of %.1f ms waits for %s; "
-      "of a lane's layer: dense %.3f ms, attention %.3f ms, network %.3f ms\n",
+      "of a lane's layer: dense %.3f ms, attention %.3f ms, network %.3f ms\n    %s\n",
       planner::HardwareName(plan.configuration.hardware),
       planner::ArrangementName(plan.configuration), plan.evaluation.price_per_hour.value,
       plan.evaluation.goodput.value, plan.evaluation.rows, 1e3 * t.step.value,
       BottleneckName(t.bottleneck), 1e3 * t.slice.value, 1e3 * t.attention.value,
-      1e3 * t.network.value);
+      1e3 * t.network.value, BasisText(plan.evaluation.basis));
 }
 
 std::string WhyItLost(const Problem& problem, const Plan& winner, const Plan& runner_up) {

@@ -27,7 +27,10 @@ std::string EndText(const Sensitivity::End& end) {
 }
 
 Json EndToJson(const Sensitivity::End& end) {
-  return end.machines.empty() ? Json() : Json{{"cost", end.cost}, {"machines", end.machines}};
+  return end.machines.empty() ? Json()
+                              : Json{{"cost", end.cost},
+                                     {"machines", end.machines},
+                                     {"basis", cost::ProvenanceName(end.basis)}};
 }
 
 // A range of positive values, drawn by its logarithm.
@@ -61,8 +64,10 @@ std::string SeriesSvg(const Series& series, const char* color, int index, const 
     const double py = y.At(1e3 * point.cost);
     absl::StrAppendFormat(&line, "%.1f,%.1f ", px, py);
     absl::StrAppendFormat(
-        &points, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"><title>%s</title></circle>\n",
-        px, py, color, point.machines);
+        &points,
+        "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"><title>%s, figures %s at "
+        "worst</title></circle>\n",
+        px, py, color, point.machines, cost::ProvenanceName(point.basis));
   }
   return absl::StrFormat(
              "<polyline points=\"%s\" fill=\"none\" stroke=\"%s\"/>\n"
@@ -101,11 +106,13 @@ Json SensitivityToJson(const std::vector<Sensitivity>& results) {
     list.push_back({{"what", one.what},
                     {"value", one.value},
                     {"unit", one.unit},
+                    {"by", one.by},
                     {"lower", EndToJson(one.lower)},
                     {"upper", EndToJson(one.upper)},
                     {"winner_changes_at",
                      one.winner_changes_at.has_value() ? Json(*one.winner_changes_at) : Json()},
-                    {"new_winner", one.new_winner}});
+                    {"new_winner", one.new_winner},
+                    {"basis", cost::ProvenanceName(one.basis)}});
   }
   return list;
 }
@@ -113,16 +120,18 @@ Json SensitivityToJson(const std::vector<Sensitivity>& results) {
 std::string SensitivityText(const std::vector<Sensitivity>& results) {
   std::string text = absl::StrFormat(
       "\nSensitivity, by the formulas: the best plan's price of a request with each value %.0f%% "
-      "lower and higher\n%-34s %16s  %-38s %-38s winner changes\n",
-      100 * planner::kSensitivitySpan, "what", "now", "lower", "higher");
+      "lower and higher; \"by\" says where the value is from, \"figures\" the worst of what "
+      "prices follow from\n%-34s %16s %-9s  %-38s %-38s %-9s winner changes\n",
+      100 * planner::kSensitivitySpan, "what", "now", "by", "lower", "higher", "figures");
   for (const Sensitivity& one : results) {
     const std::string change =
         one.winner_changes_at.has_value()
             ? absl::StrFormat("at %.4g: %s", *one.winner_changes_at, one.new_winner)
             : "no";
-    absl::StrAppendFormat(&text, "%-34s %16s  %-38s %-38s %s\n", one.what,
-                          absl::StrFormat("%.4g %s", one.value, one.unit), EndText(one.lower),
-                          EndText(one.upper), change);
+    absl::StrAppendFormat(&text, "%-34s %16s %-9s  %-38s %-38s %-9s %s\n", one.what,
+                          absl::StrFormat("%.4g %s", one.value, one.unit), one.by,
+                          EndText(one.lower), EndText(one.upper), cost::ProvenanceName(one.basis),
+                          change);
   }
   return text;
 }
@@ -134,9 +143,11 @@ std::string ParetoSvg(const planner::Problem& problem, const planner::Pareto& pa
   constexpr const char* kColors[] = {"#1f77b4", "#999999", "#ff7f0e"};
   double lows[] = {1e300, 1e300};
   double highs[] = {0, 0};
+  cost::Provenance basis = cost::Provenance::kMeasured;
   for (const Series& series : all) {
     for (const ParetoPoint& point : *series.second) {
       const double values[] = {1e3 * point.tpot_seconds, 1e3 * point.cost};
+      basis = Worse(basis, point.basis);
       for (int i = 0; i < 2; ++i) {
         lows[i] = std::min(lows[i], values[i]);
         highs[i] = std::max(highs[i], values[i]);
@@ -152,7 +163,8 @@ std::string ParetoSvg(const planner::Problem& problem, const planner::Pareto& pa
     const Axis y(lows[1], highs[1], kHeight - kBottom, kTop);
     absl::StrAppend(
         &svg,
-        FrameSvg(absl::StrCat(problem.model.name, ": cost against latency (formulas)"),
+        FrameSvg(absl::StrCat(problem.model.name, ": cost against latency (formulas; figures ",
+                              cost::ProvenanceName(basis), " at worst)"),
                  absl::StrCat(problem.catalogue.economics.currency, " for 1000 requests"), x, y));
     for (int i = 0; i < 3; ++i) {
       if (!all[static_cast<size_t>(i)].second->empty()) {

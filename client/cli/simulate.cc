@@ -15,6 +15,7 @@
 #include "client/cli/plan_files.h"
 #include "common/status_macros.h"
 #include "config/cluster_config.h"
+#include "cost/unit_seconds.h"
 #include "planner/cluster_simulation.h"
 #include "planner/request.h"
 
@@ -158,8 +159,18 @@ Json TimesToJson(const std::vector<float>& sorted) {
           {"p99", 1e3 * planner::PercentileOf(sorted, 0.99)}};
 }
 
+// Where the lengths of requests come from. Those that are drawn have an assumed spread.
+std::string LengthsBasis(const SimulateFlags& flags) {
+  if (!flags.trace.empty()) {
+    return "trace";
+  }
+  const absl::StatusOr<planner::Load> load = planner::ParseLoad(flags.load);
+  const bool fixed = load.ok() && load->lengths == planner::Lengths::kFixed;
+  return fixed ? "load" : std::string(cost::ProvenanceName(cost::Provenance::kAssumed));
+}
+
 // Where the seconds come from.
-Json BasisOf(const SimulateFlags& flags, const planner::ClusterDevices& devices) {
+Json BasisOf(const SimulateFlags& flags, const planner::SimCellSpec& cell) {
   const auto by = [](std::initializer_list<cost::Estimate> estimates) {
     cost::Provenance worst = cost::Provenance::kMeasured;
     for (const cost::Estimate& estimate : estimates) {
@@ -167,15 +178,20 @@ Json BasisOf(const SimulateFlags& flags, const planner::ClusterDevices& devices)
     }
     return cost::ProvenanceName(worst);
   };
-  const cost::DenseRates& dense = devices.compute.dense;
-  const cost::AttentionRates& attention = devices.memory.attention;
-  return {
-      {"dense layers", by({dense.seconds_per_byte, dense.seconds_per_flop})},
-      {"attention", by({attention.fixed, attention.seconds_per_byte})},
-      {"network",
-       flags.link.empty() ? "left out" : by({devices.link.latency, devices.link.seconds_per_byte})},
-      {"coordinator", cost::ProvenanceName(cost::Provenance::kAssumed)},
-      {"price", "cluster file"}};
+  const cost::Cluster& cluster = cell.cluster;
+  const cost::StepLoad step = {.rows = 1, .context = 1, .prompt_tokens = 1, .prompt_length = 1};
+  const bool local = cluster.policy == cost::KvPolicy::kLocal;
+  const cost::AttentionRates& attention =
+      local ? cluster.compute.attention : cluster.memory.attention;
+  return {{"dense layers", by({cost::SliceSeconds(cell.shape, cluster, step),
+                               cost::HeadSeconds(cell.shape, cluster, step.rows)})},
+          {"attention", by({cost::AttentionSeconds(attention, step.rows, 1)})},
+          {"network", flags.link.empty() ? "left out"
+                                         : by({cost::ExchangeSeconds(cluster, step.rows),
+                                               cluster.memory_link.seconds_per_byte})},
+          {"coordinator", cost::ProvenanceName(cost::Provenance::kAssumed)},
+          {"lengths", LengthsBasis(flags)},
+          {"price", "cluster file"}};
 }
 
 Json ResultToJson(const planner::SimResult& result, const planner::Slo& slo, const Json& basis) {
@@ -279,7 +295,7 @@ absl::StatusOr<Json> SimulateFlagsRun(const SimulateFlags& flags) {
                         {.seed = flags.seed,
                          .warm_up = flags.warm_up,
                          .events_max = kEventsMax + kEventsOfRequest * requests.size()}));
-  return ResultToJson(result, slo, BasisOf(flags, devices));
+  return ResultToJson(result, slo, BasisOf(flags, fleet.cell));
 }
 
 int Run(const Invocation& invocation, const SimulateFlags& flags) {

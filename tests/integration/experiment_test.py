@@ -72,6 +72,7 @@ class ExperimentTest(unittest.TestCase):
             rows = list(csv.DictReader(file))
         self.assertEqual(len(rows), 8)
         self.assertEqual({row["cluster"] for row in rows}, {"one", "two"})
+        self.assertTrue(all("coordinator assumed" in row["basis"] for row in rows), rows[0])
         # Equal seeds give equal results.
         by_key = {}
         for line in results.read_text().splitlines():
@@ -83,6 +84,7 @@ class ExperimentTest(unittest.TestCase):
         report = self.experiment("report", self.folder / "out")
         self.assertEqual(report.returncode, 0, report.stderr)
         self.assertIn("| two |", report.stdout)
+        self.assertRegex(report.stdout, "Figures of two are simulated from: .*attention assumed.*coordinator assumed, lengths load")
         self.assertTrue(os.path.exists(self.folder / "out/output_tokens_per_second.svg"))
 
     def test_leaves_out_what_a_cluster_cannot_have(self):
@@ -177,6 +179,7 @@ class AnsweredTest(unittest.TestCase):
             rows = list(csv.DictReader(file))
         self.assertEqual([(row["load"], row["failed"]) for row in rows], [("few", "0"), ("many", "1")])
         self.assertNotIn("slo_goodput", rows[0])
+        self.assertEqual({row["basis"] for row in rows}, {"measured"})
         report = self.report()
         self.assertIn("| running | m | many | 1 | 1 | 99 |", report)
         self.assertNotIn("slo", report)

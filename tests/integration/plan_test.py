@@ -15,6 +15,20 @@ PLAN = ("plan", "--catalogue", CATALOGUE, "--model", "Llama-3-8B", "--machines",
 LOAD = ("--load", "rate=2,input=512,output=64", "--slo", "ttft=2s,tpot=80ms,at=p95")
 
 
+PARTS = {"ttft_seconds", "tpot_seconds", "ttft_ms", "tpot_ms", "slo", "cost", "busy"}  # They have the provenance of what they are part of.
+PROVENANCES = ("measured", "datasheet", "scaled", "assumed")
+
+
+def bare_figures(node, path="", said=False):
+    """Paths of numbers that no `by` or `basis` next to them is about; those of the load are the user's."""
+    if isinstance(node, dict):
+        said = "by" in node or "basis" in node or (said and path.rsplit(".", 1)[-1] in PARTS)
+        return {bare for key, value in node.items() if key != "load" for bare in bare_figures(value, f"{path}.{key}", said)}
+    if isinstance(node, list):
+        return {bare for item in node for bare in bare_figures(item, path)}
+    return {path} if isinstance(node, (int, float)) and not isinstance(node, bool) and not said else set()
+
+
 class CommandTest(unittest.TestCase):
     def setUp(self):
         temporary = tempfile.TemporaryDirectory(prefix="lamina-plan-")
@@ -49,9 +63,26 @@ class PlanTest(CommandTest):
         for plan in plans["runnable"] + plans["not_runnable"] + plans["one_pool"]:
             for key, value in plan.items():
                 if isinstance(value, dict) and "value" in value:
-                    self.assertIn(value["by"], ("measured", "datasheet", "assumed"), key)
+                    self.assertIn(value["by"], PROVENANCES, key)
         self.assertEqual({plan["why_not_runnable"] for plan in plans["runnable"]}, {""})
         self.assertNotIn("", {plan["why_not_runnable"] for plan in plans["not_runnable"]})
+
+    def test_no_figure_is_without_provenance(self):
+        load = ("--load", "rate=2,input=512,output=64,lengths=sharegpt", "--slo", "ttft=2s,tpot=80ms,at=p95")
+        plans = json.loads(self.good(*PLAN, *load, "--sensitivity", "--explain", "--json"))
+        self.assertEqual(bare_figures(plans), {".slo_percentile", ".hardware", ".looked_at"})
+        basis = plans["runnable"][0]["simulated"]["basis"]
+        self.assertEqual((basis["coordinator"], basis["lengths"], basis["memory"]), ("assumed",) * 3)
+        for one in plans["sensitivity"]:
+            self.assertIn(one["by"], (*PROVENANCES, "load"))
+            self.assertIn(one["basis"], PROVENANCES)
+        self.assertRegex(plans["explain"], "assumed: .*memory")
+
+    def test_a_catalogue_may_say_only_what_differs_from_the_default(self):
+        mine = self.write("mine.yaml", "base: default\nmachines:\n  - {name: epyc-9654, price: {kind: on_demand, hour: "
+                          "{value: 0.01 USD/h, by: assumed, source: server_guess}}}\n")
+        plan = ("plan", "--catalogue", mine, *PLAN[3:], "--load", "input=512,output=64", "--budget", "0.02/h", "--json")
+        self.assertEqual(json.loads(self.good(*plan))["runnable"][0]["machines"].split(" ")[2], "epyc-9654")
 
     def test_writes_a_cluster_file_with_prices_that_is_served(self):
         path = self.folder / "cluster.yaml"
@@ -106,6 +137,8 @@ class SimulateTest(CommandTest):
         self.assertGreater(result["nodes_lost"], 0)
         self.assertIsNone(result["cost"], "the cluster file has no prices")
         self.assertIn(result["basis"]["attention"], ("datasheet", "assumed"))
+        self.assertEqual(result["basis"]["lengths"], "assumed")
+        self.assertEqual(bare_figures(result), set())
 
     def test_prices_of_the_cluster_file_become_prices_of_tokens(self):
         priced = self.simulate("--load", "rate=5,input=300,output=40", "--requests", 100, "--set", "compute.0.price=2/h", "--set", "memory.0.price=1/h", "--json")

@@ -31,9 +31,39 @@ TEST(CalibrationTest, GoesBeforeTheCatalogue) {
   const Estimate slice =
       DenseSeconds(rates.dense, 2 * shape.LayerWeights(), 51 * shape.LayerFlopsPerRow());
   EXPECT_NEAR(slice.value, 0.0008, 1e-9);  // Half way between the points.
-  EXPECT_EQ(slice.provenance, Provenance::kMeasured);
   EXPECT_NEAR(rates.attention.fixed.value, 0.0001, 1e-9);
   EXPECT_NEAR(rates.attention.seconds_per_byte.value * 4096, 1e-8, 1e-15);
+}
+
+TEST(CalibrationTest, MeasuredIsWhatHasTheModelsShapeAndTheRestIsScaled) {
+  const absl::StatusOr<Calibration> calibration = ParseCalibration(kText, "calibration.json");
+  ASSERT_TRUE(calibration.ok()) << calibration.status();
+  const Catalogue catalogue = CatalogueOfTree("default");
+  const ModelShape own = *catalogue.FindModel("Llama-3-8B");
+  const ModelShape other = *catalogue.FindModel("LLaMA-13B");
+  const StepLoad rows = {.rows = 8, .context = 100};
+  Cluster cluster;
+
+  cluster.compute = WithCalibration({}, *calibration, own);
+  EXPECT_EQ(SliceSeconds(own, cluster, rows).provenance, Provenance::kMeasured);
+  EXPECT_EQ(cluster.compute.attention.seconds_per_byte.provenance, Provenance::kMeasured);
+  EXPECT_EQ(HeadSeconds(own, cluster, 8).provenance, Provenance::kScaled);
+  cluster.shards = 2;  // Half a layer was not measured.
+  EXPECT_EQ(SliceSeconds(own, cluster, rows).provenance, Provenance::kScaled);
+
+  cluster.shards = 1;
+  cluster.compute = WithCalibration({}, *calibration, other);
+  EXPECT_EQ(SliceSeconds(other, cluster, rows).provenance, Provenance::kScaled);
+  EXPECT_EQ(cluster.compute.attention.fixed.provenance, Provenance::kScaled);
+  EXPECT_EQ(cluster.compute.attention.seconds_per_row.provenance, Provenance::kScaled);
+}
+
+TEST(CalibrationTest, MemoryLessTheReserveIsAssumed) {
+  const Catalogue catalogue = *ParseCatalogue(kSmallCatalogue, "small.yaml");
+  const Estimate capacity = RatesOf(catalogue.devices[0]).capacity;
+  EXPECT_EQ(catalogue.devices[0].capacity.provenance, Provenance::kMeasured);
+  EXPECT_NEAR(capacity.value, 90e9, 1);
+  EXPECT_EQ(capacity.provenance, Provenance::kAssumed);
 }
 
 // A cluster has one kernel, which its file names.

@@ -43,6 +43,19 @@ TEST(CatalogueTest, CardsRunThatTheKernelsAreBuiltFor) {
   EXPECT_FALSE(of_the_paper.FindDevice("Arc-A770")->runs.yes);
 }
 
+TEST(CatalogueTest, CardsHaveF32AndInt8OfTheirDataSheets) {
+  const Catalogue catalogue = CatalogueOfTree("default");
+  for (const char* card : {"A100-80G", "H100", "H200", "L40S", "RTX-4090"}) {
+    const auto& flops = catalogue.FindDevice(card)->flops;
+    for (const char* type : {"f32", "int8"}) {
+      ASSERT_TRUE(flops.contains(type)) << card << " " << type;
+      EXPECT_EQ(flops.at(type).provenance, Provenance::kDatasheet) << card << " " << type;
+    }
+    EXPECT_LT(flops.at("f32").value, flops.at("bf16").value) << card;
+    EXPECT_GT(flops.at("int8").value, 1.9 * flops.at("bf16").value) << card;
+  }
+}
+
 TEST(CatalogueTest, HasThePapersTable1) {
   const Catalogue catalogue = CatalogueOfTree("paper");
   struct Row {
@@ -137,6 +150,87 @@ TEST(CatalogueTest, HostsAreProcessorsWithALink) {
   EXPECT_THAT(
       ErrorWith(between, between + "    host: chip\n    host_link: wire\n    host_devices: 99\n"),
       HasSubstr("machines.0.host_devices: 99 is not in [1, 64]"));
+}
+
+// The small catalogue, with a host in its first machine, and `text` laid over it.
+absl::StatusOr<Catalogue> OverSmall(absl::string_view text) {
+  const ReadBase read_base = [](const std::string& base) -> absl::StatusOr<Catalogue> {
+    if (base != "small.yaml") {
+      return absl::NotFoundError(absl::StrCat("cannot open '", base, "'"));
+    }
+    constexpr char kBetween[] = "    between: wire\n";
+    return ParseCatalogue(
+        absl::StrReplaceAll(
+            kSmallCatalogue,
+            {{kBetween, absl::StrCat(kBetween, "    host: chip\n    host_link: wire\n")}}),
+        base);
+  };
+  return ParseCatalogue(text, "mine.yaml", read_base);
+}
+
+TEST(OverlayTest, APriceOfAMachineIsReplacedAndTheRestStays) {
+  const absl::StatusOr<Catalogue> catalogue = OverSmall(R"(base: small.yaml
+sources: {offer: {what: an offer, date: "2026-07-01"}}
+economics: {load: {value: 0.9, by: assumed, source: here}}
+machines:
+  - {name: box, price: {kind: spot, hour: {value: 3 USD/h, by: datasheet, source: offer}}}
+)");
+  ASSERT_TRUE(catalogue.ok()) << catalogue.status();
+  EXPECT_EQ(catalogue->machines.size(), 2u);
+  const Machine& box = *catalogue->FindMachine("box");
+  EXPECT_EQ(box.price.kind, PriceKind::kSpot);
+  EXPECT_EQ(box.price.hour.value, 3);
+  EXPECT_EQ(box.price.host.value, 0);
+  EXPECT_EQ(box.devices, 2u);
+  EXPECT_EQ(box.busy_watts.value, 100);
+  EXPECT_EQ(AgeOfPrice(*catalogue, box.price, "2026-07-01").date, "2026-07-01");
+  EXPECT_EQ(catalogue->FindMachine("rented")->price.hour.value, 1.5);
+  EXPECT_EQ(catalogue->economics.load, std::vector<double>{0.9});
+  EXPECT_EQ(catalogue->economics.years.value, 2);
+}
+
+TEST(OverlayTest, DevicesAreChangedByKeyAndAdded) {
+  const absl::StatusOr<Catalogue> catalogue = OverSmall(R"(base: small.yaml
+devices:
+  - name: chip
+    bandwidth: {value: 80 GB/s, by: measured, source: here}
+    flops: {int8: {value: 20 TFLOPS, by: assumed, source: here}}
+links:
+  - {name: rope, bandwidth: {value: 1 GB/s, by: assumed, source: here}, latency: {value: 1 ms, by: assumed, source: here}}
+)");
+  ASSERT_TRUE(catalogue.ok()) << catalogue.status();
+  ASSERT_EQ(catalogue->devices.size(), 1u);
+  const Device& chip = catalogue->devices[0];
+  EXPECT_EQ(chip.bandwidth.value, 80e9);
+  EXPECT_EQ(chip.capacity.value, 100e9);
+  EXPECT_EQ(chip.flops.at("bf16").value, 10e12);
+  EXPECT_EQ(chip.flops.at("int8").value, 20e12);
+  EXPECT_NE(catalogue->FindLink("rope"), nullptr);
+  EXPECT_NE(catalogue->FindLink("wire"), nullptr);
+}
+
+TEST(OverlayTest, WhatCannotLieOverABaseIsNamed) {
+  const auto error = [](absl::string_view text) {
+    const absl::StatusOr<Catalogue> catalogue = OverSmall(text);
+    EXPECT_EQ(catalogue.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    return std::string(catalogue.status().message());
+  };
+  EXPECT_EQ(error("base: other.yaml\n"), "mine.yaml:1: base: cannot open 'other.yaml'");
+  EXPECT_THAT(error("base: small.yaml\ncurrency: EUR\n"),
+              HasSubstr("mine.yaml:2: currency: 'EUR' is not the base's, USD"));
+  EXPECT_THAT(error("base: small.yaml\nmachines: [{name: boxx, link: wire}]\n"),
+              HasSubstr("mine.yaml:2: machines.0.device: missing"));
+  EXPECT_THAT(error("base: small.yaml\nmachines: [{name: box, devises: 3}]\n"),
+              HasSubstr("mine.yaml:2: unknown key 'machines.0.devises'"));
+  EXPECT_THAT(error("base: small.yaml\nmachines: [{name: box, price: {kind: spot}}]\n"),
+              HasSubstr("machines.0.price.hour: missing"));
+  EXPECT_THAT(error("base: small.yaml\nmachines: [{name: box}, {name: box}]\n"),
+              HasSubstr("machines.1.name: 'box' is there twice"));
+  EXPECT_THAT(error("base: small.yaml\ndevices: [{name: chip, kind: gpu}]\n"),
+              HasSubstr("(of the base) machines.box.host: 'chip' is not under devices of kind"));
+  EXPECT_THAT(error("base: small.yaml\nformat: 2\n"), HasSubstr("is not 1, the only one"));
+  EXPECT_THAT(std::string(ParseCatalogue("base: default\n", "mine.yaml").status().message()),
+              HasSubstr("mine.yaml:1: base: no file is read here"));
 }
 
 TEST(CatalogueTest, OldPricesAreMarkedBySourceAndDate) {

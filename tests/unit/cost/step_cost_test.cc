@@ -193,6 +193,19 @@ TEST(StepCostTest, ProvenanceIsTheWorstOfTheInputs) {
             Provenance::kAssumed);
 }
 
+TEST(StepCostTest, HowManyTokensSparseWindowsAttendToIsAssumed) {
+  const ModelShape shape = ShapeOfTree("LLaMA-13B");
+  Cluster cluster = Simple();
+  cluster.policy = KvPolicy::kFetchHeads;
+  EXPECT_EQ(StepOf(shape, cluster, {.rows = 1, .context = 100}).step.provenance,
+            Provenance::kMeasured);
+  cluster.policy = KvPolicy::kFetchSparse;
+  const StepTimes times = StepOf(shape, cluster, {.rows = 1, .context = 100});
+  EXPECT_EQ(times.step.provenance, Provenance::kAssumed);
+  EXPECT_EQ(times.attention.provenance, Provenance::kAssumed);
+  EXPECT_EQ(times.network.provenance, Provenance::kAssumed);
+}
+
 TEST(StepCostTest, Table3OfThePaper) {
   const Catalogue catalogue = CatalogueOfTree("paper");
   const DeviceRates a100 = RatesOf(*catalogue.FindDevice("A100-40G"));

@@ -186,6 +186,10 @@ TEST(SensitivityTest, PriceOfTheOnlyMachineIsThePriceOfARequest) {
   EXPECT_NEAR(results->front().lower.cost, 0.75, 1e-9);
   EXPECT_NEAR(results->front().upper.cost, 1.25, 1e-9);
   EXPECT_FALSE(results->front().winner_changes_at.has_value());
+  EXPECT_EQ(results->front().by, "measured");
+  EXPECT_EQ(results->back().by, "load");
+  EXPECT_EQ(results->front().basis, cost::Provenance::kAssumed) << "the reserve of memory is";
+  EXPECT_EQ(results->front().lower.basis, cost::Provenance::kAssumed);
 }
 
 TEST(SensitivityTest, TheHitRateIsChangedByItself) {
@@ -258,6 +262,7 @@ TEST(ParetoTest, CostsAreThoseOfTheMeanLoad) {
       1e-6 *
       (problem.load.input * best.input_price + problem.load.output * best.output_price).value;
   EXPECT_NEAR(pareto.runnable.back().cost / cost, 1, 1e-6);
+  EXPECT_EQ(pareto.runnable.back().basis, WorstOf(best.basis));
 }
 
 TEST(ParetoTest, PointsGetCheaperAsTheyGetSlower) {

@@ -233,6 +233,7 @@ TEST(CalibrationPointsTest, AreSecondsOfALayerAndReadBack) {
   after.nodes[1].parts[0].second = 1.9;
   after.nodes[1].kv_bytes_read = 1000 + 90 * 64 * 128;
   after.links = {{.from = "c0", .to = "m0", .path = "shm", .latency_seconds = 1e-6}};
+  after.nodes[1].bandwidth_bytes_per_second = 2e10;
   after.attention = "pairs: every node is fast at pairs of bf16";
   CalibrationPoints points;
   CalibrationWindow(before, after, shape).AppendDecode(8, 1, points);
@@ -264,6 +265,7 @@ TEST(CalibrationPointsTest, AreSecondsOfALayerAndReadBack) {
   ASSERT_EQ(read->slices.size(), 1u);
   EXPECT_NEAR(read->slices[0].rows.slope, 0.5 / 90 / 8, 1e-12);
   EXPECT_EQ(json["links"][0]["to"], "m0");
+  EXPECT_EQ(json["reads"], Json::array({{{"node", "m0"}, {"bytes_per_second", 2e10}}}));
   EXPECT_EQ(json["t_attn"][0]["kernel"], "pairs");
   after.attention = "tensor, prompts canonical: as the cluster file says";
   EXPECT_EQ(CalibrationToJson("here", "2026-11-25T00:00:00Z", shape, points,
@@ -285,6 +287,34 @@ TEST(CalibrationPointsTest, AreSecondsOfALayerAndReadBack) {
               1e-12);
   shape.width = 128;
   EXPECT_EQ(cost::WithCalibration({}, *read, shape).times, nullptr);
+}
+
+TEST(CalibrationPointsTest, LinesAreFittedToPointsOfSeveralSizes) {
+  cost::ModelShape shape;
+  shape.query_heads = 4;
+  shape.kv_heads = 2;
+  const auto file = [&](const CalibrationPoints& points) {
+    return CalibrationToJson("here", "2026-11-25T00:00:00Z", shape, points, {});
+  };
+  CalibrationPoints points;
+  const std::vector<CalibrationPoint> by_rows = {{.rows = 8, .tokens = 8, .seconds = 0.2},
+                                                 {.rows = 8, .tokens = 8, .seconds = 0.2}};
+  points.slices = points.heads = points.attentions = points.exchanges = points.borders = by_rows;
+  points.prompt_attentions = {{.tokens = 32, .seconds = 0.02}};
+  const Json same = file(points);
+  for (auto* of_kind :
+       {&points.slices, &points.heads, &points.attentions, &points.exchanges, &points.borders}) {
+    of_kind->push_back({.rows = 16, .tokens = 16, .seconds = 0.4});
+  }
+  points.prompt_attentions.push_back({.tokens = 64, .seconds = 0.08});
+  const Json json = file(points);
+  for (const char* kind : {"t_slice", "t_head", "t_attn", "t_exchange", "t_border"}) {
+    EXPECT_FALSE(same[kind][0].contains("fit")) << kind;
+    EXPECT_NEAR(json[kind][0]["fit"]["slope_seconds"].get<double>(), 0.025, 1e-9) << kind;
+    EXPECT_NEAR(json[kind][0]["fit"]["r2"].get<double>(), 1, 1e-9) << kind;
+  }
+  EXPECT_FALSE(same["t_prompt_attn"][0].contains("fit"));
+  EXPECT_NEAR(json["t_prompt_attn"][0]["fit"]["slope_seconds"].get<double>(), 0.02 / 1024, 1e-12);
 }
 
 TEST(BenchReportTest, PercentilesAreNearestRanks) {

@@ -75,7 +75,8 @@ TEST_F(PlanFilesTest, PlansSayWhatTheyRestOnAndMarkOldPrices) {
   EXPECT_THAT(text, HasSubstr("measured: "));
   EXPECT_THAT(text, HasSubstr("rtx4090-1 on demand 2026-03-01 (OLD)"));
   EXPECT_THAT(PlansText(problem, *plans, "2026-04-01"), testing::Not(HasSubstr("(OLD)")));
-  EXPECT_THAT(ExplainText(problem, *plans), HasSubstr("A request costs"));
+  EXPECT_THAT(ExplainText(problem, *plans),
+              testing::AllOf(HasSubstr("A request costs"), HasSubstr("assumed: ")));
   const Json json = PlansToJson(problem, *plans, "2026-11-24");
   EXPECT_EQ(json["runnable"].size(), 3u);
   EXPECT_EQ(json["runnable"][0]["price_per_hour"]["by"], "assumed");
@@ -102,6 +103,84 @@ TEST_F(PlanFilesTest, APlanCarriesTheRateByItsSimulationOrItsBound) {
               testing::Not(HasSubstr("does not carry the rate")));
   plans->runnable[0].simulated = planner::SimulatedFigures{.goodput = 0.05, .carries = false};
   EXPECT_FALSE(carries());
+}
+
+TEST_F(PlanFilesTest, SimulatedFiguresSayWhatTheyRestOn) {
+  planner::Problem problem;
+  problem.catalogue = catalogue_;
+  problem.model = *catalogue_.FindModel("Llama-3-8B");
+  problem.load = {.rate = 0, .input = 512, .output = 128};
+  problem.machines_max = 1;
+  const planner::WhyNot runs = [](const auto&, const auto&) { return std::string(); };
+  absl::StatusOr<planner::Plans> plans =
+      planner::Optimise(problem, 1, runs, planner::Search::kBounded);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  const auto basis = [&] {
+    return PlansToJson(problem, *plans, "2026-11-24")["runnable"][0]["simulated"]["basis"];
+  };
+  plans->runnable[0].simulated = planner::SimulatedFigures{};
+  EXPECT_EQ(basis()["coordinator"], "assumed");
+  EXPECT_EQ(basis()["memory"], "assumed");
+  EXPECT_FALSE(basis().contains("lengths"));
+  EXPECT_THAT(PlansText(problem, *plans, "2026-11-24"),
+              HasSubstr("assumed too: the coordinator's time\n"));
+  plans->runnable[0].simulated->drawn_lengths = true;
+  EXPECT_EQ(basis()["lengths"], "assumed");
+  EXPECT_THAT(PlansText(problem, *plans, "2026-11-24"),
+              HasSubstr("assumed too: the coordinator's time, the spread of lengths\n"));
+}
+
+TEST(PlanViewTest, SensitivitiesAndPlotsSayTheWorstOfTheirFigures) {
+  const std::vector<planner::Sensitivity> results = {
+      {.what = "price of a",
+       .value = 3,
+       .unit = "USD/h",
+       .by = "datasheet",
+       .lower = {0.75, "1 x a", cost::Provenance::kDatasheet},
+       .upper = {1.25, "1 x a", cost::Provenance::kScaled},
+       .basis = cost::Provenance::kScaled}};
+  const Json json = SensitivityToJson(results)[0];
+  EXPECT_EQ(json["by"], "datasheet");
+  EXPECT_EQ(json["lower"]["basis"], "datasheet");
+  EXPECT_EQ(json["basis"], "scaled");
+  EXPECT_THAT(SensitivityText(results), HasSubstr("scaled    no\n"));
+
+  planner::Pareto pareto;
+  pareto.runnable = {{0.01, 2, "1 x a", cost::Provenance::kMeasured},
+                     {0.02, 1, "1 x b", cost::Provenance::kScaled}};
+  const std::string svg = ParetoSvg({}, pareto);
+  EXPECT_THAT(svg, HasSubstr("(formulas; figures scaled at worst)"));
+  EXPECT_THAT(svg, HasSubstr("1 x a, figures measured at worst"));
+}
+
+TEST_F(PlanFilesTest, ACatalogueLiesOverAFile) {
+  const std::string whole = test_support::SourcePath("cost/catalogues/default.yaml");
+  Write("mine.yaml",
+        absl::StrCat("base: ", whole,
+                     "\nmachines: [{name: h200-1, price: {kind: spot, hour: {value: 2.5 USD/h, by: "
+                     "assumed, source: cloud_2026_05}}}]\n"));
+  const std::string file = Write("again.yaml", "base: mine.yaml\neconomics: {spares: 1}\n");
+  const absl::StatusOr<cost::Catalogue> catalogue = LoadCatalogue(file);
+  ASSERT_TRUE(catalogue.ok()) << catalogue.status();
+  EXPECT_EQ(catalogue->FindMachine("h200-1")->price.hour.value, 2.5);
+  EXPECT_EQ(catalogue->FindMachine("h200-1")->device, "H200");
+  EXPECT_EQ(catalogue->economics.spares, 1u);
+  EXPECT_EQ(catalogue->models.size(), catalogue_.models.size());
+}
+
+TEST_F(PlanFilesTest, BasesThatLeadNowhereAreNamed) {
+  const std::string file = Write("absent.yaml", "base: nowhere.yaml\n");
+  const absl::Status absent = LoadCatalogue(file).status();
+  EXPECT_EQ(absent.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(absent.message()),
+              HasSubstr("absent.yaml:1: base: cannot open the catalogue"));
+  Write("first.yaml", "base: second.yaml\n");
+  const std::string circle = Write("second.yaml", "base: first.yaml\n");
+  const absl::Status status = LoadCatalogue(circle).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("first.yaml:1: base: "),
+                             HasSubstr("a base leads to no file twice")));
 }
 
 }  // namespace
