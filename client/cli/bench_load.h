@@ -21,6 +21,9 @@ struct Arrival {
   uint32_t input_tokens = 0;
   uint32_t output_tokens = 0;
   std::string text = {};  // The prompt; empty: random tokens.
+  // The next turn of the conversation whose last one is the arrival before this: it arrives when
+  // that has ended.
+  bool follows = false;
   // Prompts of the same prefix (not 0) begin with the same tokens, this many of them.
   uint32_t prefix = 0;
   uint32_t prefix_tokens = 0;

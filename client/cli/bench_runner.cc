@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
 namespace lamina::cli {
@@ -19,20 +20,25 @@ BenchRunner::BenchRunner(const BenchRunOptions& options, client::Client& client,
     : options_(options), client_(client), clock_(clock), report_(options.slo) {}
 
 void BenchRunner::Start(size_t index, const client::Cancellation& cancellation) {
-  const Arrival& arrival = options_.arrivals[index];
-  // An arrival of a closed loop is when there is room for it.
-  const Nanos arrived = arrival.at == 0 ? clock_.Now() : start_ + arrival.at;
-  const auto request = std::make_shared<Request>(
-      Request{.input_tokens = arrival.input_tokens, .times = RequestTimes(arrived)});
   {
     const absl::MutexLock lock(&mu_);
     ++in_flight_;
   }
+  Send(index, cancellation);
+}
+
+void BenchRunner::Send(size_t index, const client::Cancellation& cancellation) {
+  const Arrival& arrival = options_.arrivals[index];
+  // An arrival of a closed loop is when there is room for it, and a further turn's now.
+  const Nanos arrived = arrival.at == 0 ? clock_.Now() : start_ + arrival.at;
+  const auto request = std::make_shared<Request>(
+      Request{.input_tokens = arrival.input_tokens, .times = RequestTimes(arrived)});
   client::GenerateOptions options;
   if (arrival.text.empty()) {
     options.prompt = PromptOf(options_.prompt_seed, index, arrival, options_.vocabulary);
   } else {
     options.prompt = arrival.text;
+    options.cache_salt = absl::StrCat("bench ", options_.prompt_seed);
   }
   options.max_tokens = arrival.output_tokens;
   options.ignore_eos = true;
@@ -50,20 +56,30 @@ void BenchRunner::Start(size_t index, const client::Cancellation& cancellation) 
         const absl::MutexLock lock(&mu_);
         tokens_streamed_ += chunk.tokens.size();
       },
-      [this, request, cancellation](const absl::Status& status) {
-        Finish(*request, status, cancellation.cancelled());
+      [this, index, request, cancellation](const absl::Status& status) {
+        Finish(index, *request, status, cancellation);
       },
       cancellation);
 }
 
-void BenchRunner::Finish(const Request& request, const absl::Status& status, bool interrupted) {
-  const absl::MutexLock lock(&mu_);
-  if (status.ok()) {
-    report_.AddFinished(request.input_tokens, request.times);
-  } else if (!interrupted || !absl::IsCancelled(status)) {
-    report_.AddFailed(status);
+void BenchRunner::Finish(size_t index, const Request& request, const absl::Status& status,
+                         const client::Cancellation& cancellation) {
+  const bool interrupted = cancellation.cancelled();
+  const bool goes_on = Follows(index + 1) && !interrupted;
+  {
+    const absl::MutexLock lock(&mu_);
+    if (status.ok()) {
+      report_.AddFinished(request.input_tokens, request.times);
+    } else if (!interrupted || !absl::IsCancelled(status)) {
+      report_.AddFailed(status);
+    }
+    if (!goes_on) {
+      --in_flight_;  // At 0 the runner may be gone.
+    }
   }
-  --in_flight_;
+  if (goes_on) {
+    Send(index + 1, cancellation);
+  }
 }
 
 BenchProgress BenchRunner::Progress() {
@@ -102,6 +118,9 @@ void BenchRunner::Run(const std::function<void(const BenchProgress&)>& on_progre
     }
     if (ready) {
       Start(next++, cancellation);
+      while (Follows(next)) {
+        ++next;
+      }
     }
   }
   const absl::MutexLock lock(&mu_);

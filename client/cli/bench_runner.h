@@ -22,9 +22,10 @@ namespace lamina::cli {
 
 struct BenchRunOptions {
   std::vector<Arrival> arrivals;
-  uint32_t in_flight_max = 1;  // Closed loop: the concurrency. Open loop: a bound, reached = wait.
+  // Closed loop: the concurrency. Open loop: a bound, reached = wait. A conversation counts as one.
+  uint32_t in_flight_max = 1;
   uint32_t vocabulary = 1;
-  uint64_t prompt_seed = 0;
+  uint64_t prompt_seed = 0;  // Prompts of text are shared with those of the same seed only.
   // How tokens are drawn; none greedily. A request's seed is `seed` and its index, so that the same
   // load gets the same answers.
   uint64_t seed = 0;
@@ -60,8 +61,15 @@ class BenchRunner {
  private:
   struct Request;
   void Start(size_t index, const client::Cancellation& cancellation);
-  // `interrupted`: by the user of the benchmark, so that what was cancelled has not failed.
-  void Finish(const Request& request, const absl::Status& status, bool interrupted);
+  void Send(size_t index, const client::Cancellation& cancellation);
+  // Cancelled by the user of the benchmark, a request has not failed. Goes on with the next turn of
+  // its conversation.
+  void Finish(size_t index, const Request& request, const absl::Status& status,
+              const client::Cancellation& cancellation);
+  // Whether the arrival is a further turn of the conversation of the one before it.
+  bool Follows(size_t index) const {
+    return index < options_.arrivals.size() && options_.arrivals[index].follows;
+  }
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return in_flight_ < options_.in_flight_max;
   }

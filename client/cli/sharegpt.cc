@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/sharegpt.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -13,6 +15,20 @@ using nlohmann::json;
 std::string TextOf(const json& turn, const char* key) {
   const auto value = turn.find(key);
   return value != turn.end() && value->is_string() ? value->get<std::string>() : "";
+}
+
+Dialogue DialogueOf(const json& list) {
+  Dialogue dialogue;
+  for (size_t i = 0; i + 1 < list.size() && list[i].is_object() && list[i + 1].is_object();
+       i += 2) {
+    const std::string from = TextOf(list[i], "from");
+    Turn turn{TextOf(list[i], "value"), TextOf(list[i + 1], "value")};
+    if ((from != "human" && from != "user") || turn.question.empty() || turn.answer.empty()) {
+      break;
+    }
+    dialogue.turns.push_back(std::move(turn));
+  }
+  return dialogue;
 }
 
 }  // namespace
@@ -36,12 +52,8 @@ absl::StatusOr<std::vector<Dialogue>> ParseShareGpt(
       return absl::InvalidArgumentError(
           absl::StrCat("entry ", i + 1, " has no list 'conversations'"));
     }
-    if (turns->size() < 2 || !(*turns)[0].is_object() || !(*turns)[1].is_object()) {
-      continue;
-    }
-    const std::string from = TextOf((*turns)[0], "from");
-    Dialogue dialogue{TextOf((*turns)[0], "value"), TextOf((*turns)[1], "value")};
-    if ((from != "human" && from != "user") || dialogue.prompt.empty() || dialogue.answer.empty()) {
+    Dialogue dialogue = DialogueOf(*turns);
+    if (dialogue.turns.empty()) {
       continue;
     }
     any = true;
@@ -54,6 +66,14 @@ absl::StatusOr<std::vector<Dialogue>> ParseShareGpt(
     return absl::InvalidArgumentError("no dialogue begins with a question and its answer");
   }
   return dialogues;
+}
+
+std::string PromptOfTurn(const Dialogue& dialogue, size_t number) {
+  std::string text;
+  for (size_t i = 0; i < number; ++i) {
+    absl::StrAppend(&text, dialogue.turns[i].question, "\n\n", dialogue.turns[i].answer, "\n\n");
+  }
+  return text + dialogue.turns[number].question;
 }
 
 }  // namespace lamina::cli

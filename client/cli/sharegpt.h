@@ -15,10 +15,14 @@
 
 namespace lamina::cli {
 
-// The first turn of a dialogue, and its answer.
-struct Dialogue {
-  std::string prompt;
+struct Turn {
+  std::string question;
   std::string answer;
+};
+
+// The turns up to the first that is no question with an answer; one at least.
+struct Dialogue {
+  std::vector<Turn> turns;
 };
 
 // The first `most` dialogues that begin with a turn of "human" or "user" and an answer to it, and
@@ -29,5 +33,9 @@ struct Dialogue {
 absl::StatusOr<std::vector<Dialogue>> ParseShareGpt(
     absl::string_view text, size_t most,
     const std::function<absl::StatusOr<bool>(const Dialogue&)>& fits);
+
+// Text that asks turn `number` of the dialogue: everything said before, then the question.
+// Requires: number < dialogue.turns.size().
+std::string PromptOfTurn(const Dialogue& dialogue, size_t number);
 
 }  // namespace lamina::cli

@@ -23,11 +23,14 @@ sys.path.insert(0, str(REPO / "bench"))
 import all as all_suites  # noqa: E402
 import choice  # noqa: E402
 import cluster  # noqa: E402
+import conversations  # noqa: E402
+import int8  # noqa: E402
 import peer_systems  # noqa: E402
 import peers  # noqa: E402
 import predict  # noqa: E402
 import processor  # noqa: E402
 import remote  # noqa: E402
+import spill  # noqa: E402
 import tables  # noqa: E402
 
 BUILDS = """#!/usr/bin/env bash
@@ -88,7 +91,9 @@ print(json.dumps({
     "time_to_first_token": {"count": load},
     "nodes": [{"name": "m0", "role": "memory", "device": "cpu", "part_seconds": parts, "bytes_sent": 7}]}))
 """
-SUITES_OF_CLUSTERS = ("fetch", "decode", "overlap", "prefill", "chat", "pipeline", "local", "gateway", "trace", "predict", "peers")
+SUITES_OF_CLUSTERS = ("fetch", "decode", "overlap", "prefill", "chat", "conversations", "pipeline", "local", "gateway", "int8", "spill", "trace",
+                      "predict", "peers")
+SUITES_OF_THEIR_OWN = ("loss", "weights_int8", "packed", "policies", "choice", "long_prompt")
 
 CPUINFO = """processor : 0
 cpu family : 25
@@ -358,6 +363,47 @@ class ServerTest(SuiteTest):
     def test_every_suite_of_clusters_measures_one_that_serves(self):
         for suite in SUITES_OF_CLUSTERS:
             self.assertIn("--server HOST:PORT", self.run_suite(suite, "--", "--help").stdout, suite)
+
+    def test_the_help_names_these_suites_and_no_others(self):
+        text = " ".join(self.run_suite("--help").stdout.split())
+        self.assertEqual(re.search(r"-- --server HOST:PORT: ([\w, ]+)\.", text)[1].split(", "), list(SUITES_OF_CLUSTERS))
+        others = text[text.index("The others need clusters of their own"):]
+        for suite in SUITES_OF_THEIR_OWN:
+            self.assertNotIn("add_server", (REPO / f"bench/{suite}.py").read_text(), suite)
+            self.assertIn(suite, others)
+
+    def test_conversations_come_back_to_a_cluster_that_serves(self):
+        self.serve()
+        asked = []
+
+        def turn(_, prompt, tokens):
+            asked.append(prompt)
+            return {"text": "so", "prompt_tokens": len(prompt), "cached_tokens": tokens, "ttft_ms": 5}
+
+        arguments = mock.Mock(server="here:7400", people=2, rounds=2, new_tokens=22, answer_tokens=3, json=self.tree / "talks.json")
+        with mock.patch.object(conversations, "turn", turn), contextlib.redirect_stdout(io.StringIO()) as out:
+            conversations.on_one(arguments)
+        self.assertTrue(asked[2].startswith(asked[0] + "so "))
+        self.assertIn("| 2 | ", out.getvalue())
+        self.assertEqual([(row["round"], row["person"]) for row in json.loads(arguments.json.read_text())["rows"]], [(0, 0), (0, 1), (1, 0), (1, 1)])
+
+    def test_the_load_of_spill_and_the_text_of_int8_go_to_a_cluster_that_serves(self):
+        tiers = iter([None, {"sequences_out": 4, "sequences_in": 2, "bytes_out": 8e6, "bytes_in": 4e6, "seconds_in": 0.1}])
+        status = {"model": "SmolLM2-135M", "preemptions": 3, "policies": [{"kv": "bf16"}, {"kv": "int8"}]}
+        running = mock.Mock(address="here:7400", status=lambda: {**status, "nodes": [{"slots_total": 50, "spill": next(tiers, None)}]})
+        remotes = mock.patch.multiple(cluster, Remote=lambda _: contextlib.nullcontext(running), described=lambda _: "a cluster")
+        load = {"output_tokens_per_second": 7, "seconds": 1, "failed": 0}
+        arguments = mock.Mock(server="here:7400", rows=10, context=6, output=4, json=self.tree / "figures.json")
+        with remotes, mock.patch.object(spill, "load_on", lambda *_: load), contextlib.redirect_stdout(io.StringIO()) as out:
+            spill.on_one(arguments)
+        self.assertIn("2.00 times the 50 slots: 7.0 tokens/s, 0 preempted", out.getvalue())
+        self.assertIn("4 sequences out (8 MB), 2 back (4 MB), in 50.0 ms each", out.getvalue())
+        with remotes, mock.patch.object(int8, "scored_by", lambda *words: len(words)), contextlib.redirect_stdout(io.StringIO()) as out:
+            int8.on_one(arguments, [1, 2])
+        self.assertIn("| bf16 | 4.0000 |\n| int8 | 4.0000 |", out.getvalue())
+        status["model"] = "Llama"
+        with remotes, self.assertRaisesRegex(SystemExit, "serves Llama; the committed text is tokens of SmolLM2"):
+            int8.on_one(arguments, [1, 2])
 
     def test_steps_come_from_the_counters_of_status(self):
         self.serve()

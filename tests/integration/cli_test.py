@@ -110,6 +110,8 @@ class UsageTest(unittest.TestCase):
         self.assert_fails(run("bench", "--rate", "1", "--concurrency", "2"), 2, "only one of")
         for flag in ("--requests", "--input-tokens", "--output-tokens"):
             self.assert_fails(run("bench", "--trace", "-", flag, "2"), 2, flag, "excludes", "--trace")
+        for flag in ("--input-tokens", "--output-tokens"):
+            self.assert_fails(run("bench", "--sharegpt", "f", flag, "2"), 2, flag, "excludes", "--sharegpt")
         self.assert_fails(run("score", "--prompt", "x", "--decode-from", "010x"), 2, "--decode-from", "whole number")
         self.assert_fails(run("score", "--prompt", "x", "--decode-from", "-1"), 2, "--decode-from", "whole number")
         self.assert_fails(run("cancel"), 2, "ID")

@@ -5,6 +5,7 @@ What it asks of a cluster that serves, and makes of the answers, is seen by a pr
 
 import contextlib
 import csv
+import hashlib
 import io
 import json
 import os
@@ -106,6 +107,9 @@ class ExperimentTest(unittest.TestCase):
         for text, message in (
                 (FILE.replace("rate: 1,", "speed: 1,"), "loads.few: unknown key 'speed'"),
                 (FILE.replace("rate: 1,", ""), "loads.few: give one of rate, concurrency, trace"),
+                (FILE.replace("rate: 1,", "rate: 1, sharegpt: d.json,"), "loads.few: sharegpt has lengths of its own; leave out input"),
+                (FILE.replace("rate: 1,", "rate: 1, turns: 2,"), "loads.few: turns are those of sharegpt: FILE"),
+                ("clusters: [{name: a, file: CLUSTER, simulate: {compute: D}}]\nloads: [{name: b, rate: 1, sharegpt: d.json}]\n", "real text is for real clusters"),
                 (FILE.replace("rate: 1,", "concurrency: 4,").replace("rate: 8,", "concurrency: 8,"), "loads.few: a closed loop is not simulated"),
                 (FILE.replace("name: two", "name: one"), "clusters: every entry needs a name of its own"),
                 (FILE.replace("compute: EPYC-9654, ", ""), "clusters.one.simulate: needs a file, and compute"),
@@ -120,6 +124,11 @@ class ExperimentTest(unittest.TestCase):
 
 # One request fails at rate 8, and all at rate 9. A simulation has the same figures as a measurement.
 LAMINA = """#!/usr/bin/env bash
+if [[ $1 == status ]]; then
+  echo '{"version": "9.1", "nodes": [{"name": "c0", "role": "compute", "device": "cuda", "kernels": "sm_90"},
+    {"name": "m0", "role": "memory", "device": "cpu", "kernels": ""}]}'
+  exit 0
+fi
 echo "$*" >> "$(dirname "$0")/calls"
 failed=0
 case " $* " in
@@ -205,6 +214,25 @@ class AnsweredTest(unittest.TestCase):
         self.assertEqual(len({call[call.index("--prompt-seed") + 1] for call in calls}), 4)
         self.assertEqual([call[call.index("--seed") + 1] for call in calls], ["3", "4", "3", "4"])
 
+    def test_real_text_is_asked_for_as_such(self):
+        self.run_file("clusters: [{name: running, server: \"here:7400\"}]\n"
+                      "loads: [{name: text, rate: 1, sharegpt: some/d.json, requests: 7}, {name: talks, concurrency: 2, sharegpt: d.json, turns: all}]\n")
+        first, second = (" ".join(call) for call in self.calls())
+        self.assertIn("bench --sharegpt some/d.json --turns 1 --requests 7 --rate 1 ", first)
+        self.assertIn("bench --sharegpt d.json --turns all --requests 100 --concurrency 2 ", second)
+        self.assertNotIn("--input-tokens", first + second)
+        self.assertEqual([entry["shape"] for entry in experiment.done_of(self.out).values()], [{"text": "d.json", "turns": 1}, {"text": "d.json", "turns": "all"}])
+
+    def test_results_say_which_nodes_served(self):
+        self.run_file(SERVED)
+        with open(self.out / "results.csv", newline="", encoding="utf-8") as file:
+            row = next(csv.DictReader(file))
+        self.assertEqual((row["nodes"], row["version"], row["calibration"]), ("here:7400: c0 compute cuda (sm_90); m0 memory cpu", "9.1", ""))
+        self.assertIn("running was served by here:7400: c0 compute cuda (sm_90); m0 memory cpu; version 9.1.", self.report())
+        served = experiment.served_by("x", {"c0": "near", "m0": "far"})
+        self.assertEqual(served["nodes"][1], {"name": "m0", "role": "memory", "device": "cpu", "kernels": "", "host": "far"})
+        self.assertEqual(experiment.nodes_text({"served_by": served}), "c0 compute cuda (sm_90) at near; m0 memory cpu at far")
+
     def test_a_line_that_was_cut_off_is_passed_over(self):
         self.run_file(SERVED)
         results = self.out / "results.jsonl"
@@ -237,6 +265,9 @@ class AnsweredTest(unittest.TestCase):
         self.answer('{\\"met\\": false, \\"goodput\\": 0}')
         text = f"clusters: [{SIMULATED.replace('CALIBRATION', str(calibration))}]\nloads: [{{name: few, rate: 1}}]\n"
         self.assertNotIn("warning", self.run_file(text + "seeds: [0]\n")[1])
+        with open(self.out / "results.csv", newline="", encoding="utf-8") as file:
+            (row,) = csv.DictReader(file)
+        self.assertEqual((row["calibration"], row["nodes"]), (hashlib.sha256(b"1").hexdigest()[:16], ""))
         calibration.write_text("2")
         self.assertIn("warning: clusters.s: 1 runs that were made before have another calibration", self.run_file(text + "seeds: [0, 1]\n")[1])
         results = self.out / "results.jsonl"

@@ -124,8 +124,8 @@ TEST(ShareGptTest, TakesQuestionsAndTheirAnswers) {
       9, AllFit);
   ASSERT_TRUE(dialogues.ok()) << dialogues.status();
   ASSERT_EQ(dialogues->size(), 2u);
-  EXPECT_EQ(dialogues->at(0).answer, "so.");
-  EXPECT_EQ(dialogues->at(1).prompt, "2");
+  EXPECT_EQ(dialogues->at(0).turns[0].answer, "so.");
+  EXPECT_EQ(dialogues->at(1).turns[0].question, "2");
   EXPECT_THAT(std::string(ParseShareGpt("{}", 1, AllFit).status().message()),
               HasSubstr("not a JSON list"));
   EXPECT_THAT(std::string(ParseShareGpt("[{}]", 1, AllFit).status().message()),
@@ -141,12 +141,13 @@ TEST(ShareGptTest, ReadsOnWhereDialoguesDoNotFit) {
       {"conversations": [{"from": "human", "value": "long"}, {"value": "3"}]},
       {"conversations": [{"from": "human", "value": "b"}, {"value": "4"}]},
       {"conversations": [{"from": "human", "value": "c"}, {"value": "5"}]}])";
-  const auto dialogues = ParseShareGpt(
-      text, 2, [](const Dialogue& one) -> absl::StatusOr<bool> { return one.prompt != "long"; });
+  const auto dialogues = ParseShareGpt(text, 2, [](const Dialogue& one) -> absl::StatusOr<bool> {
+    return one.turns[0].question != "long";
+  });
   ASSERT_TRUE(dialogues.ok()) << dialogues.status();
   ASSERT_EQ(dialogues->size(), 2u);
-  EXPECT_EQ(dialogues->at(0).prompt, "a");
-  EXPECT_EQ(dialogues->at(1).answer, "4");
+  EXPECT_EQ(dialogues->at(0).turns[0].question, "a");
+  EXPECT_EQ(dialogues->at(1).turns[0].answer, "4");
 
   const auto none =
       ParseShareGpt(text, 2, [](const Dialogue&) -> absl::StatusOr<bool> { return false; });
@@ -156,6 +157,22 @@ TEST(ShareGptTest, ReadsOnWhereDialoguesDoNotFit) {
     return absl::UnavailableError("gone");
   });
   EXPECT_EQ(lost.status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(ShareGptTest, ATurnIsAskedBehindEarlierOnes) {
+  const auto dialogues = ParseShareGpt(
+      R"([{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"},
+                             {"from": "human", "value": "c"}, {"from": "gpt", "value": "d"},
+                             {"from": "gpt", "value": "e"}, {"from": "human", "value": "f"}]},
+          {"conversations": [{"from": "human", "value": "g"}, {"from": "gpt", "value": "h"},
+                             {"from": "human", "value": "i"}]}])",
+      9, AllFit);
+  ASSERT_TRUE(dialogues.ok()) << dialogues.status();
+  ASSERT_EQ(dialogues->size(), 2u);
+  ASSERT_EQ(dialogues->at(0).turns.size(), 2u) << "what follows is no question";
+  EXPECT_EQ(PromptOfTurn(dialogues->at(0), 0), "a");
+  EXPECT_EQ(PromptOfTurn(dialogues->at(0), 1), "a\n\nb\n\nc");
+  EXPECT_EQ(dialogues->at(1).turns.size(), 1u) << "the last question has no answer";
 }
 
 TEST(BenchReportTest, GoodputIsTheRateWhereTheShareKeepsBothLatencies) {
@@ -428,6 +445,40 @@ TEST_F(BenchRunnerTest, PromptsHaveASeedOfTheirOwn) {
   };
   EXPECT_EQ(prompt(1, 7), prompt(1, 8));
   EXPECT_NE(prompt(1, 7), prompt(2, 7));
+}
+
+// One conversation is in flight here, so that its turns come before the next one's first.
+TEST_F(BenchRunnerTest, TurnsOfAConversationComeOneAfterTheOther) {
+  const BenchRunOptions options = {
+      .arrivals = {{.input_tokens = 1, .output_tokens = 2, .text = "a"},
+                   {.input_tokens = 3, .output_tokens = 2, .text = "a b", .follows = true},
+                   {.input_tokens = 5, .output_tokens = 2, .text = "a b c", .follows = true},
+                   {.input_tokens = 1, .output_tokens = 2, .text = "d"},
+                   {.input_tokens = 3, .output_tokens = 2, .text = "d e", .follows = true}},
+      .in_flight_max = 1,
+      .vocabulary = 100,
+      .prompt_seed = 7};
+  BenchRunner runner(options, *client_, RealClock());
+  uint32_t most = 0;
+  runner.Run([&](const BenchProgress& p) { most = std::max(most, p.in_flight); }, {});
+  EXPECT_EQ(runner.report().finished(), 5u);
+  EXPECT_EQ(runner.report().output_tokens(), 10u);
+  EXPECT_LE(most, 1u);
+  const v1::GenerateRequest last = server_.inference.last_request();
+  EXPECT_EQ(last.text(), "d e");
+  EXPECT_EQ(last.cache_salt(), "bench 7") << "text is shared within a run's prompt seed";
+}
+
+// The file has the answer that the next turn builds on.
+TEST_F(BenchRunnerTest, ATurnThatFailsLeavesTheNextOnesTheirs) {
+  const BenchRunOptions options = {
+      .arrivals = {{.input_tokens = 1, .output_tokens = 1, .text = "fail 3"},
+                   {.input_tokens = 1, .output_tokens = 1, .text = "a", .follows = true}},
+      .vocabulary = 100};
+  BenchRunner runner(options, *client_, RealClock());
+  runner.Run([](const BenchProgress&) {}, {});
+  EXPECT_EQ(runner.report().failed(), 1u);
+  EXPECT_EQ(runner.report().finished(), 1u);
 }
 
 TEST_F(BenchRunnerTest, CountsWhatFailed) {

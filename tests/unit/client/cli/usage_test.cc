@@ -20,6 +20,7 @@ class UsageTest : public testing::Test {
     app.require_subcommand(1);
     AddGenerateCommand(app, invocation_);
     AddStatusCommand(app, invocation_);
+    AddBenchCommand(app, invocation_);
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
     int status = -1;  // Parsed.
@@ -78,6 +79,19 @@ TEST_F(UsageTest, RefusesWhatIsNoWholeNumber) {
     EXPECT_EQ(Parse({"generate", "--prompt", "x", flag, ""}), 2) << flag;
     EXPECT_THAT(error_, HasSubstr("'' is not a whole number in")) << flag;
   }
+}
+
+TEST_F(UsageTest, RealTextHasItsOwnLengths) {
+  for (const char* flag : {"--input-tokens", "--output-tokens"}) {
+    EXPECT_EQ(Parse({"bench", "--sharegpt", "f", flag, "2"}), 2) << flag;
+    EXPECT_THAT(error_, AllOf(HasSubstr(flag), HasSubstr("excludes"), HasSubstr("--sharegpt")));
+  }
+  EXPECT_EQ(Parse({"bench", "--turns", "2"}), 2);
+  EXPECT_THAT(error_, HasSubstr("--sharegpt"));
+  EXPECT_EQ(Parse({"bench", "--sharegpt", "f", "--turns", "0"}), 2);
+  EXPECT_THAT(error_, HasSubstr("'0' is not a whole number in"));
+  EXPECT_EQ(Parse({"bench", "--sharegpt", "f", "--turns", "all"}), -1);
+  EXPECT_EQ(Parse({"bench", "--sharegpt", "f", "--turns", "3"}), -1);
 }
 
 TEST_F(UsageTest, AsksForACommand) {
