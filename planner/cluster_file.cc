@@ -106,7 +106,7 @@ double SequenceRoom(const Problem& problem, const Configuration& configuration,
                           configuration.policy == KvPolicy::kFetchHybrid;
   const double token =
       model.KvBytesPerToken() + (recomputes ? cost::kElementBytes * model.layers * model.width : 0);
-  double share = 1;  // Of a token's bytes, on the node that has the most.
+  double share = 1;  // What the node with the most holds of a token.
   double room = kRoomOfNode;
   uint64_t bytes = 0;
   if (configuration.policy == KvPolicy::kLocal) {
