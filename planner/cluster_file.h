@@ -14,12 +14,13 @@
 
 namespace lamina::planner {
 
-// The longest sequence that a plan's cluster file allows: longer than the mean request, within the
-// model's positions.
+// The longest sequence that a plan's cluster file allows where its nodes have room for it: longer
+// than the mean request, within the model's positions.
 uint32_t SequenceTokensMax(const Problem& problem);
 
 // Each machine is a host of its own, named after its part and number (compute-0, memory-1), which
-// the user replaces by real ones. `model` is the path that daemons open.
+// the user replaces by real ones. `model` is the path that daemons open. Sequences are as long as
+// the nodes have room for, at most.
 ClusterConfig ClusterFileOf(const Problem& problem, const Configuration& configuration,
                             const Evaluation& evaluation, const std::string& model);
 

@@ -2,6 +2,7 @@
 #include "planner/evaluation.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "cost/price.h"
@@ -38,7 +39,10 @@ class Evaluator {
       : problem_(problem),
         configuration_(configuration),
         cluster_(rates.ClusterOf(configuration)),
-        hit_(KeepsPrefixes(problem, configuration) ? problem.load.hit() : 0) {}
+        hit_(KeepsPrefixes(problem, configuration) ? problem.load.hit() : 0),
+        service_(configuration.prompt_replicas > 0
+                     ? cost::PromptSeconds(problem.model, cluster_, problem.load.input)
+                     : Estimate{}) {}
 
   Evaluation Run();
 
@@ -66,7 +70,17 @@ class Evaluator {
   const Configuration& configuration_;
   const Cluster cluster_;
   const double hit_;
+  const Estimate service_;  // A prompt replica's time for one prompt.
 };
+
+// The least power of two that has room for so many tokens, within what a chunk may have.
+double ChunkTokensFor(double tokens) {
+  if (tokens >= kChunkTokensMax) {
+    return kChunkTokensMax;
+  }
+  const auto whole = static_cast<uint32_t>(std::ceil(std::max(kChunkTokensLeast, tokens)));
+  return cost::Real(std::bit_ceil(whole));
+}
 
 // What follows a found prefix is rows, and prompts of which nothing is found are chunks.
 cost::StepLoad Evaluator::StepLoadOf(double rows) const {
@@ -90,19 +104,17 @@ Operation Evaluator::OperateWith(double rows) const {
   operation.rate = rows / step.value / problem_.load.output;
   if (cluster_.prompt_replicas == 0) {
     const double needed = (load.prompt_tokens + load.prompt_rows) / cluster_.lanes;
-    const double power = std::exp2(std::ceil(std::log2(std::max(1.0, needed))));
-    operation.chunk_tokens = std::clamp(power, kChunkTokensLeast, kChunkTokensMax);
+    operation.chunk_tokens = ChunkTokensFor(needed);
     operation.prompt_share = needed / kChunkTokensMax;
     operation.ttft = std::ceil(Computed() / operation.chunk_tokens) * step;
     return operation;
   }
   // A prompt waits for those before it as in a queue with Poisson arrivals and equal service.
-  const Estimate service = cost::PromptSeconds(problem_.model, cluster_, problem_.load.input);
-  const double most = kPromptShareMax * cluster_.prompt_replicas / service.value;
+  const double most = kPromptShareMax * cluster_.prompt_replicas / service_.value;
   operation.prompt_share = operation.rate / most;
   operation.rate = std::min(operation.rate, most);
   const double busy = kPromptShareMax * std::min(1.0, operation.prompt_share);
-  operation.ttft = (1 + busy / (2 * (1 - busy))) * service + step;
+  operation.ttft = (1 + busy / (2 * (1 - busy))) * service_ + step;
   return operation;
 }
 

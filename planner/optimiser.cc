@@ -72,9 +72,21 @@ class Optimiser {
   absl::StatusOr<Plans> Run(Search search);
 
  private:
+  // An arrangement of the hardware at hand that holds the model and keeps the latencies.
+  struct Found {
+    Configuration configuration;
+    Evaluation evaluation;
+    Rank rank;
+  };
+
   std::vector<Candidate> Candidates() const;
   bool MayEnter(const Candidate& candidate) const;
+  void FindAll(const Hardware& hardware);
+  std::vector<const Found*> BestFirst() const;
   void LookAt(const Candidate& candidate);
+  Plan PlanOf(const Found& found) const {
+    return {found.configuration, found.evaluation, why_not_(found.configuration, found.evaluation)};
+  }
   void Remember(const Configuration& configuration, const Evaluation& evaluation);
   absl::Status NothingFits() const;
 
@@ -85,12 +97,15 @@ class Optimiser {
   Shortlist others_;
   Shortlist one_pool_;
   std::optional<Plan> nearest_;  // The nearest plan that is not feasible.
+  std::vector<Found> found_;     // FindAll() fills it for one choice of machines at a time.
   bool any_ = false;
 };
 
 std::vector<Candidate> Optimiser::Candidates() const {
+  const std::vector<Hardware> all = AllHardware(problem_);
   std::vector<Candidate> candidates;
-  for (const Hardware& hardware : AllHardware(problem_)) {
+  candidates.reserve(all.size());
+  for (const Hardware& hardware : all) {
     candidates.push_back(
         {hardware, BestPossibleRank(problem_, rates_, hardware), candidates.size()});
   }
@@ -120,43 +135,59 @@ void Optimiser::Remember(const Configuration& configuration, const Evaluation& e
   }
 }
 
-// The best arrangement that runs and the best that does not go to their lists.
-void Optimiser::LookAt(const Candidate& candidate) {
-  std::vector<Plan> plans;
-  for (const Configuration& configuration : AllConfigurations(problem_, candidate.hardware)) {
+void Optimiser::FindAll(const Hardware& hardware) {
+  found_.clear();
+  for (const Configuration& configuration : AllConfigurations(problem_, hardware)) {
     const Evaluation evaluation = Evaluate(problem_, rates_, configuration);
     if (evaluation.feasible) {
-      plans.push_back({configuration, evaluation, ""});
+      found_.push_back({configuration, evaluation, RankOf(problem_, evaluation)});
     } else {
       Remember(configuration, evaluation);
     }
   }
-  // Where prices are equal the arrangement with more goodput comes first.
-  std::stable_sort(plans.begin(), plans.end(), [&](const Plan& a, const Plan& b) {
-    const int compared = Compare(RankOf(problem_, a.evaluation), RankOf(problem_, b.evaluation));
+}
+
+// Where prices are equal the arrangement with more goodput comes first.
+std::vector<const Optimiser::Found*> Optimiser::BestFirst() const {
+  std::vector<const Found*> order;
+  order.reserve(found_.size());
+  for (const Found& found : found_) {
+    order.push_back(&found);
+  }
+  std::stable_sort(order.begin(), order.end(), [](const Found* a, const Found* b) {
+    const int compared = Compare(a->rank, b->rank);
     return compared < 0 ||
-           (compared == 0 && a.evaluation.goodput.value > b.evaluation.goodput.value);
+           (compared == 0 && a->evaluation.goodput.value > b->evaluation.goodput.value);
   });
-  if (plans.empty()) {
+  return order;
+}
+
+// The best arrangement that runs and the best that does not go to their lists. Whether one runs is
+// asked only of those that may enter: a whole cluster file is checked for that.
+void Optimiser::LookAt(const Candidate& candidate) {
+  FindAll(candidate.hardware);
+  const std::vector<const Found*> best_first = BestFirst();
+  if (best_first.empty()) {
     return;
   }
   any_ = true;
-  if (!candidate.hardware.two_pools()) {
-    Plan baseline = plans.front();
-    baseline.why_not = why_not_(baseline.configuration, baseline.evaluation);
-    one_pool_.Add(std::move(baseline), candidate.order);
+  const Found& best = *best_first.front();
+  if (!candidate.hardware.two_pools() && one_pool_.Admits(best.rank, candidate.order)) {
+    one_pool_.Add(PlanOf(best), candidate.order);
   }
   bool runs = false;
   bool does_not = false;
-  for (Plan& plan : plans) {
-    plan.why_not = why_not_(plan.configuration, plan.evaluation);
-    bool& there = plan.why_not.empty() ? runs : does_not;
-    if (!there) {
-      (plan.why_not.empty() ? runnable_ : others_).Add(plan, candidate.order);
-      there = true;
+  for (const Found* found : best_first) {
+    if ((runs || !runnable_.Admits(found->rank, candidate.order)) &&
+        (does_not || !others_.Admits(found->rank, candidate.order))) {
+      break;  // Those behind it rank no better.
     }
-    if (runs && does_not) {
-      break;
+    Plan plan = PlanOf(*found);
+    const bool it_runs = plan.why_not.empty();
+    bool& there = it_runs ? runs : does_not;
+    if (!there) {
+      (it_runs ? runnable_ : others_).Add(std::move(plan), candidate.order);
+      there = true;
     }
   }
 }

@@ -45,6 +45,8 @@ struct Plan {
   Evaluation evaluation;
   std::string why_not;  // Why this software does not run it; empty where it does.
   std::optional<SimulatedFigures> simulated = {};
+  // Why it has no figures of a simulation, where others of its list have; empty where it has some.
+  std::string why_not_simulated = {};
 };
 
 struct Plans {

@@ -6,7 +6,9 @@
 #include <functional>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "cost/price.h"
 
 namespace lamina::planner {
@@ -157,20 +159,23 @@ double CostOfRequest(const Problem& problem, const Evaluation& evaluation) {
   return evaluation.price_per_hour.value / 3600 / served;
 }
 
+Winner WinnerFrom(const Problem& problem, const Plan& plan) {
+  return {.machines = KindsOf(plan.configuration.hardware),
+          .name = HardwareName(plan.configuration.hardware),
+          .cost = CostOfRequest(problem, plan.evaluation),
+          .basis = WorstOf(plan.evaluation.basis)};
+}
+
+const std::vector<Plan>& ListOf(const Plans& plans, bool runnable) {
+  return runnable ? plans.runnable : plans.others;
+}
+
 std::optional<Winner> WinnerOf(const Problem& problem, const WhyNot& why_not, bool runnable) {
   const absl::StatusOr<Plans> plans = Optimise(problem, 1, why_not, Search::kBounded);
-  if (!plans.ok()) {
+  if (!plans.ok() || ListOf(*plans, runnable).empty()) {
     return std::nullopt;
   }
-  const std::vector<Plan>& list = runnable ? plans->runnable : plans->others;
-  if (list.empty()) {
-    return std::nullopt;
-  }
-  const Plan& best = list.front();
-  return Winner{.machines = KindsOf(best.configuration.hardware),
-                .name = HardwareName(best.configuration.hardware),
-                .cost = CostOfRequest(problem, best.evaluation),
-                .basis = WorstOf(best.evaluation.basis)};
+  return WinnerFrom(problem, ListOf(*plans, runnable).front());
 }
 
 class Study {
@@ -252,20 +257,26 @@ void AddPoint(const Problem& problem, double tpot, const std::vector<Plan>& plan
 
 }  // namespace
 
-absl::StatusOr<std::vector<Sensitivity>> SensitivityOf(const Problem& problem, const Plans& plans,
-                                                       const WhyNot& why_not) {
+absl::StatusOr<SensitivityStudy> SensitivityOf(const Problem& problem, const Plans& plans,
+                                               const WhyNot& why_not) {
   const bool runnable = !plans.runnable.empty();
-  const std::optional<Winner> now = WinnerOf(problem, why_not, runnable);
-  if (!now.has_value()) {
-    return Optimise(problem, 1, why_not, Search::kBounded).status();
+  LAMINA_ASSIGN_OR_RETURN(const Plans by_formula, Optimise(problem, 1, why_not, Search::kBounded));
+  const std::vector<Plan>& list = ListOf(by_formula, runnable);
+  if (list.empty()) {
+    return absl::NotFoundError("no plan to vary: none is there by the formulas alone");
   }
-  const std::vector<Plan>& list = runnable ? plans.runnable : plans.others;
-  const Study study(problem, why_not, *now, runnable);
-  std::vector<Sensitivity> results;
-  for (const Quantity& quantity : QuantitiesOf(problem, list.front().configuration.hardware)) {
-    results.push_back(study.Of(quantity));
+  const Configuration& best = list.front().configuration;
+  const Winner now = WinnerFrom(problem, list.front());
+  const std::vector<Plan>& first = ListOf(plans, runnable);
+  SensitivityStudy result{
+      .machines = now.name,
+      .arrangement = ArrangementName(best),
+      .is_first = first.empty() || HardwareName(first.front().configuration.hardware) == now.name};
+  const Study study(problem, why_not, now, runnable);
+  for (const Quantity& quantity : QuantitiesOf(problem, best.hardware)) {
+    result.quantities.push_back(study.Of(quantity));
   }
-  return results;
+  return result;
 }
 
 Pareto ParetoOf(const Problem& problem, const WhyNot& why_not) {

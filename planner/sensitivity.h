@@ -36,15 +36,25 @@ struct Sensitivity {
   End lower;
   End upper;
   cost::Provenance basis = cost::Provenance::kMeasured;  // The worst of the figures of all plans.
-  // The value nearest to the present one at which other machines win, within the span.
+  // The value nearest to the present one at which other machines win; beyond the span none is
+  // looked for.
   std::optional<double> winner_changes_at;
   std::string new_winner;
 };
 
-// Varies the best plan of `plans` (runnable ones first). Requires: Optimise() has made them.
+// All is about one plan: the best by the formulas, of which simulations may think less.
+struct SensitivityStudy {
+  std::string machines;
+  std::string arrangement;
+  bool is_first = true;  // It has the machines of the first of the plans that the study came with.
+  std::vector<Sensitivity> quantities = {};
+};
+
+// Varies what the formulas' best plan depends on: a runnable one where `plans` has one that is.
+// Requires: Optimise() or OptimiseAndSimulate() has made `plans` of the problem.
 // Errors: those of Optimise(), for the unchanged problem.
-absl::StatusOr<std::vector<Sensitivity>> SensitivityOf(const Problem& problem, const Plans& plans,
-                                                       const WhyNot& why_not);
+absl::StatusOr<SensitivityStudy> SensitivityOf(const Problem& problem, const Plans& plans,
+                                               const WhyNot& why_not);
 
 // The cheapest plan for a mean time per token, over a range of such times; only those that no other
 // beats in both.

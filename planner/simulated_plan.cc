@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/status_macros.h"
 #include "cost/price.h"
 #include "planner/cluster_file.h"
@@ -87,7 +88,7 @@ std::vector<TraceRequest> Simulator::RequestsAt(double rate) const {
                        .input = problem_.load.input,
                        .output = problem_.load.output,
                        .lengths = problem_.load.lengths,
-                       .tokens_max = SequenceTokensMax(problem_),
+                       .tokens_max = fleet_.cell.scheduler.sequence_tokens_max,
                        .prefix_tokens = static_cast<uint32_t>(problem_.load.prefix),
                        .prefixes = static_cast<uint32_t>(problem_.load.prefixes),
                        .seed = options_.seed});
@@ -127,7 +128,8 @@ SimulatedFigures Simulator::FiguresOf(const SimResult& result) const {
 }
 
 // The goodput lies between 0 and the formulas' bound, found by halving: more requests a second
-// never help. Figures are those at the load's rate, or at the goodput where there is none.
+// never help. Figures are those at the load's rate; where there is none at the goodput, or where
+// that is nothing at the lowest rate that was tried.
 absl::StatusOr<SimulatedFigures> Simulator::Run() {
   const double wanted = options_.trace.empty() ? problem_.load.rate : TraceRate();
   SimulatedFigures figures;
@@ -145,18 +147,30 @@ absl::StatusOr<SimulatedFigures> Simulator::Run() {
     LAMINA_ASSIGN_OR_RETURN(const SimResult result, At(middle));
     const bool holds = Holds(result);
     (holds ? good : bad) = middle;
-    if (holds && wanted == 0) {
+    if (wanted == 0 && (holds || good == 0)) {
       figures = FiguresOf(result);
-      figures.carries = true;
+      figures.carries = holds;
     }
   }
   figures.goodput = good;
   return figures;
 }
 
+// By how much the latencies are missed at the SLO's percentile; at most 1 where they are kept.
+double TtftMiss(const Problem& problem, const SimulatedFigures& figures) {
+  return figures.ttft_at / problem.slo.ttft_seconds;
+}
+double TpotMiss(const Problem& problem, const SimulatedFigures& figures) {
+  return figures.tpot_at / problem.slo.tpot_seconds;
+}
+
 // By what was found. Requires: it has been simulated.
 Rank RankOfSimulated(const Problem& problem, const Plan& plan) {
   const SimulatedFigures& figures = *plan.simulated;
+  if (figures.goodput <= 0) {  // Behind those that have some: their cost is below 0.
+    return {.carries = false,
+            .cost = std::max(TtftMiss(problem, figures), TpotMiss(problem, figures))};
+  }
   if (problem.load.rate > 0 && !figures.carries) {
     return {.carries = false, .cost = -figures.goodput};
   }
@@ -205,6 +219,7 @@ absl::Status SimulateOne(const Problem& problem, const WhyNot& why_not,
                          const PlanSimulationOptions& options, Plan& plan) {
   absl::StatusOr<SimulatedFigures> figures = SimulatePlan(problem, plan, options);
   if (absl::IsUnimplemented(figures.status())) {
+    plan.why_not_simulated = std::string(figures.status().message());
     return absl::OkStatus();
   }
   LAMINA_RETURN_IF_ERROR(figures.status());
@@ -221,11 +236,45 @@ absl::Status SimulateOne(const Problem& problem, const WhyNot& why_not,
 
 absl::Status SimulateList(const Problem& problem, const WhyNot& why_not,
                           const PlanSimulationOptions& options, std::vector<Plan>& plans) {
-  for (size_t i = 0; i < plans.size() && i < options.plans; ++i) {
-    LAMINA_RETURN_IF_ERROR(SimulateOne(problem, why_not, options, plans[i]));
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (i < options.plans) {
+      LAMINA_RETURN_IF_ERROR(SimulateOne(problem, why_not, options, plans[i]));
+    } else {
+      plans[i].why_not_simulated = absl::StrCat("by the formulas it is not among the best ",
+                                                options.plans, " of its list; raise --simulate");
+    }
   }
   Sort(problem, plans);
   return absl::OkStatus();
+}
+
+// Whether another margin would change nothing: there are no plans, or none that was simulated, no
+// rate, a plan that carries it, or none with a greater bound.
+bool IsSettled(const Problem& problem, const std::vector<Plan>& runnable) {
+  if (runnable.empty() || problem.load.rate == 0) {
+    return true;
+  }
+  const Plan& first = runnable.front();
+  return !first.simulated.has_value() || first.simulated->carries || !first.evaluation.carries;
+}
+
+Shortfall ShortfallBySimulation(const Problem& problem, const SimulatedFigures& figures) {
+  const double ttft = TtftMiss(problem, figures);
+  const double tpot = TpotMiss(problem, figures);
+  Shortfall shortfall{.limit = "goodput", .goodput = figures.goodput};
+  std::string why = absl::StrFormat(
+      "fewer than %g%% of the requests keep both latencies, or are answered as fast as they come",
+      100 * problem.slo.at);
+  if (std::max(ttft, tpot) > 1) {
+    const bool first = ttft >= tpot;
+    shortfall.limit = LimitName(first ? Limit::kTtft : Limit::kTpot);
+    why = absl::StrFormat("p%g is %.1f ms, %.2f times the SLO's", 100 * problem.slo.at,
+                          1e3 * (first ? figures.ttft_at : figures.tpot_at), std::max(ttft, tpot));
+  }
+  shortfall.text = absl::StrFormat(
+      "simulated, it answers %.2f requests/s within the SLO; at %.2f requests/s %s limits it: %s",
+      figures.goodput, figures.rate, shortfall.limit, why);
+  return shortfall;
 }
 
 }  // namespace
@@ -264,7 +313,9 @@ absl::StatusOr<SimulatedFigures> SimulatePlan(const Problem& problem, const Plan
   const KvPolicy policy = plan.configuration.policy;
   if (policy != KvPolicy::kLocal && policy != KvPolicy::kAttendRemote) {
     return absl::UnimplementedError(
-        absl::StrCat("policy ", cost::KvPolicyName(policy), " is not simulated"));
+        absl::StrCat("policy ", cost::KvPolicyName(policy),
+                     " sends K and V to compute nodes; the simulator knows only steps that attend "
+                     "where K and V lie"));
   }
   if (!options.trace.empty() && options.trace.front().at == options.trace.back().at) {
     return absl::InvalidArgumentError(
@@ -278,10 +329,7 @@ absl::StatusOr<Plans> OptimiseAndSimulate(Problem& problem, size_t count, const 
   for (int round = 1;; ++round) {
     LAMINA_ASSIGN_OR_RETURN(Plans plans, Optimise(problem, count, why_not, Search::kBounded));
     LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.runnable));
-    const bool carries =
-        plans.runnable.empty() || problem.load.rate == 0 ||
-        (plans.runnable.front().simulated.has_value() && plans.runnable.front().simulated->carries);
-    if (carries || round == kRounds || !plans.runnable.front().evaluation.carries) {
+    if (round == kRounds || IsSettled(problem, plans.runnable)) {
       LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.one_pool));
       LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.others));
       return plans;
@@ -289,6 +337,29 @@ absl::StatusOr<Plans> OptimiseAndSimulate(Problem& problem, size_t count, const 
     const double goodput = std::max(plans.runnable.front().simulated->goodput, 1e-6);
     problem.margin *= kAnotherMargin * std::clamp(problem.load.rate / goodput, 1.0, 2.0);
   }
+}
+
+std::optional<Shortfall> ShortfallOf(const Problem& problem, const std::vector<Plan>& plans) {
+  if (plans.empty()) {
+    return std::nullopt;
+  }
+  const Plan& first = plans.front();
+  if (first.simulated.has_value()) {
+    return first.simulated->carries
+               ? std::nullopt
+               : std::optional(ShortfallBySimulation(problem, *first.simulated));
+  }
+  const double goodput = first.evaluation.goodput.value;
+  if (goodput >= problem.load.rate) {
+    return std::nullopt;
+  }
+  const std::string limit = LimitName(first.evaluation.limit);
+  return Shortfall{
+      .limit = limit,
+      .goodput = goodput,
+      .text = absl::StrFormat(
+          "by the formulas it answers at most %.2f of the load's %.2f requests/s, and %s limits it",
+          goodput, problem.load.rate, limit)};
 }
 
 }  // namespace lamina::planner

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina plan: what to rent or buy for a model and a load. Local; no server needed.
+#include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +17,10 @@
 #include "client/cli/input.h"
 #include "client/cli/plan_files.h"
 #include "client/cli/plan_view.h"
+#include "client/cli/terminal.h"
+#include "common/host_memory.h"
 #include "common/status_macros.h"
+#include "common/units.h"
 #include "planner/cluster_file.h"
 #include "planner/optimiser.h"
 #include "planner/sensitivity.h"
@@ -143,8 +150,17 @@ absl::StatusOr<planner::PlanSimulationOptions> SimulationOf(const PlanFlags& fla
   return options;
 }
 
-// All nodes on this host, joined by shared memory.
+void Warn(const std::string& text) {
+  std::fflush(stdout);  // It stands behind the table.
+  std::fprintf(stderr, "%s %s\n", Terminal::Error().Yellow("warning:").c_str(), text.c_str());
+}
+
+// All nodes on this host, joined by shared memory. The cluster may be started from any folder.
 void PutOnOneHost(ClusterConfig& config) {
+  std::error_code error;
+  if (std::filesystem::exists(config.model, error)) {
+    config.model = std::filesystem::absolute(config.model, error).string();
+  }
   for (ComputeNodeConfig& node : config.compute) {
     node.host = "localhost";
   }
@@ -153,6 +169,23 @@ void PutOnOneHost(ClusterConfig& config) {
   }
   config.transport = {"shm"};
   config.coordinator_listen = "127.0.0.1:7400";
+}
+
+// The catalogue says what its devices hold; what this host holds is another matter.
+void WarnOfMemory(const ClusterConfig& config) {
+  uint64_t bytes = 0;
+  for (const ComputeNodeConfig& node : config.compute) {
+    bytes += node.device == "cpu" ? node.capacity_bytes : 0;
+  }
+  for (const MemoryNodeConfig& node : config.memory) {
+    bytes += node.device == "cpu" ? node.capacity_bytes : 0;
+  }
+  const HostMemory host = QueryHostMemory();
+  if (bytes > host.available_bytes) {
+    Warn(absl::StrCat("--one-host: K and V of the nodes take ", FormatBytes(bytes),
+                      ", and this host has ", FormatBytes(host.available_bytes), " (", host.limit,
+                      "); put what it has into the catalogue, or lower each `capacity`"));
+  }
 }
 
 absl::Status WriteClusterFile(const planner::Problem& problem, const planner::Plans& plans,
@@ -169,21 +202,25 @@ absl::Status WriteClusterFile(const planner::Problem& problem, const planner::Pl
     if (const absl::Status valid = config.Validate(); !valid.ok()) {
       return absl::Status(valid.code(), absl::StrCat("--one-host: ", valid.message()));
     }
+    WarnOfMemory(config);
   }
+  const std::string shortfall = ShortfallText(problem, plans);
   return WriteText(
       "--cluster-file", flags.cluster_file,
       absl::StrCat("# ", planner::HardwareName(best.configuration.hardware), ": ",
-                   planner::ArrangementName(best.configuration), ".\n# Written by lamina plan. ",
+                   planner::ArrangementName(best.configuration), ".\n",
+                   shortfall.empty() ? "" : absl::StrCat("# NOT ENOUGH: ", shortfall, ".\n"),
+                   "# Written by lamina plan. ",
                    flags.one_host ? "All nodes are on this host"
                                   : "Replace compute-N and memory-N by your hosts",
-                   "; replace model by the path of its files if it is a name.\n", ToYaml(config),
-                   "\n"));
+                   "; replace model by the path of its files if it is a name or a config.json.\n",
+                   ToYaml(config), "\n"));
 }
 
 absl::Status Print(const Invocation& invocation, const planner::Problem& problem,
                    const planner::Plans& plans, const planner::WhyNot& why_not,
                    const PlanFlags& flags) {
-  std::vector<planner::Sensitivity> sensitivity;
+  planner::SensitivityStudy sensitivity;
   if (flags.sensitivity) {
     LAMINA_ASSIGN_OR_RETURN(sensitivity, planner::SensitivityOf(problem, plans, why_not));
   }
@@ -195,6 +232,7 @@ absl::Status Print(const Invocation& invocation, const planner::Problem& problem
     }
     if (flags.sensitivity) {
       json["sensitivity"] = SensitivityToJson(sensitivity);
+      json["sensitivity_of"] = SensitivityPlanToJson(sensitivity);
     }
     PrintJson(json);
     return absl::OkStatus();
@@ -218,6 +256,9 @@ absl::Status PlanAndPrint(const Invocation& invocation, const PlanFlags& flags) 
           ? planner::Optimise(problem, flags.count, why_not, planner::Search::kBounded)
           : planner::OptimiseAndSimulate(problem, flags.count, why_not, simulation));
   LAMINA_RETURN_IF_ERROR(Print(invocation, problem, plans, why_not, flags));
+  if (const std::string shortfall = ShortfallText(problem, plans); !shortfall.empty()) {
+    Warn(absl::StrCat(shortfall, "; allow more latency, or raise --budget or --machines"));
+  }
   if (!flags.pareto.empty()) {
     LAMINA_RETURN_IF_ERROR(WriteText("--pareto", flags.pareto,
                                      ParetoSvg(problem, planner::ParetoOf(problem, why_not))));

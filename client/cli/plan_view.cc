@@ -2,6 +2,7 @@
 #include "client/cli/plan_view.h"
 
 #include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cost/price.h"
+#include "planner/simulated_plan.h"
 
 namespace lamina::cli {
 namespace {
@@ -132,6 +134,20 @@ bool Carries(const Problem& problem, const Plan& plan) {
                                      : plan.evaluation.goodput.value >= problem.load.rate);
 }
 
+// Null where the first plan that runs does what was asked for, or there is none.
+Json ShortfallToJson(const Problem& problem, const Plans& plans) {
+  const std::optional<planner::Shortfall> shortfall = planner::ShortfallOf(problem, plans.runnable);
+  if (!shortfall.has_value()) {
+    return nullptr;
+  }
+  const planner::Configuration& nearest = plans.runnable.front().configuration;
+  return {{"machines", planner::HardwareName(nearest.hardware)},
+          {"arrangement", planner::ArrangementName(nearest)},
+          {"limit", shortfall->limit},
+          {"goodput", shortfall->goodput},
+          {"why", shortfall->text}};
+}
+
 Json PlanToJson(const Problem& problem, const Plan& plan, const std::string& today) {
   const planner::Configuration& c = plan.configuration;
   const Evaluation& e = plan.evaluation;
@@ -159,6 +175,7 @@ Json PlanToJson(const Problem& problem, const Plan& plan, const std::string& tod
           {"basis", PartsToJson(PartsOf(e.basis))},
           {"prices", prices},
           {"why_not_runnable", plan.why_not},
+          {"why_not_simulated", plan.why_not_simulated},
           {"simulated", SimulatedToJson(plan)}};
 }
 
@@ -232,6 +249,9 @@ std::string PlanText(const Problem& problem, const Plan& plan, const std::string
                   BasisText(e.basis), "\n    prices: ", PricesText(problem, plan, today), "\n");
   if (plan.simulated.has_value()) {
     absl::StrAppend(&text, SimulatedText(problem, *plan.simulated));
+  } else if (!plan.why_not_simulated.empty()) {
+    absl::StrAppend(
+        &text, "    not simulated, and so behind those that were: ", plan.why_not_simulated, "\n");
   }
   if (!plan.why_not.empty()) {
     absl::StrAppend(&text, "    not runnable: ", plan.why_not, "\n");
@@ -267,6 +287,10 @@ std::string StepText(const Plan& plan) {
 std::string WhyItLost(const Problem& problem, const Plan& winner, const Plan& runner_up) {
   const Evaluation& a = winner.evaluation;
   const Evaluation& b = runner_up.evaluation;
+  if (winner.simulated.has_value() && !runner_up.simulated.has_value()) {
+    return absl::StrCat("It was not simulated, and stands behind those that were: ",
+                        runner_up.why_not_simulated, ".");
+  }
   if (winner.simulated.has_value() && runner_up.simulated.has_value() &&
       winner.simulated->carries && !runner_up.simulated->carries && problem.load.rate > 0) {
     return absl::StrFormat(
@@ -321,6 +345,7 @@ Json PlansToJson(const Problem& problem, const Plans& plans, const std::string& 
             {"input", problem.load.input},
             {"output", problem.load.output},
             {"hit", problem.load.hit()}}},
+          {"shortfall", ShortfallToJson(problem, plans)},
           {"hardware", plans.hardware},
           {"looked_at", plans.looked_at},
           {"runnable", ListToJson(problem, plans.runnable, today)},
@@ -345,6 +370,17 @@ std::string PlansText(const Problem& problem, const Plans& plans, const std::str
                            plans.one_pool, today),
                   ListText(problem, "Plans that this software does not run", plans.others, today));
   return text;
+}
+
+std::string ShortfallText(const Problem& problem, const Plans& plans) {
+  const std::optional<planner::Shortfall> shortfall = planner::ShortfallOf(problem, plans.runnable);
+  if (!shortfall.has_value()) {
+    return "";
+  }
+  const planner::Configuration& nearest = plans.runnable.front().configuration;
+  return absl::StrCat("no plan does what was asked for; the nearest that runs is ",
+                      planner::HardwareName(nearest.hardware), " (",
+                      planner::ArrangementName(nearest), "): ", shortfall->text);
 }
 
 std::string ExplainText(const Problem& problem, const Plans& plans) {

@@ -14,6 +14,7 @@ namespace {
 
 using planner::ParetoPoint;
 using planner::Sensitivity;
+using planner::SensitivityStudy;
 
 constexpr double kWidth = 640;
 constexpr double kHeight = 400;
@@ -100,9 +101,17 @@ std::string FrameSvg(const std::string& title, const std::string& y_label, const
 
 }  // namespace
 
-Json SensitivityToJson(const std::vector<Sensitivity>& results) {
+Json SensitivityPlanToJson(const SensitivityStudy& study) {
+  return {{"machines", study.machines},
+          {"arrangement", study.arrangement},
+          {"is_first_plan", study.is_first},
+          {"by", "formulas"},
+          {"span", planner::kSensitivitySpan}};
+}
+
+Json SensitivityToJson(const SensitivityStudy& study) {
   Json list = Json::array();
-  for (const Sensitivity& one : results) {
+  for (const Sensitivity& one : study.quantities) {
     list.push_back({{"what", one.what},
                     {"value", one.value},
                     {"unit", one.unit},
@@ -117,17 +126,20 @@ Json SensitivityToJson(const std::vector<Sensitivity>& results) {
   return list;
 }
 
-std::string SensitivityText(const std::vector<Sensitivity>& results) {
+std::string SensitivityText(const SensitivityStudy& study) {
+  const double percent = 100 * planner::kSensitivitySpan;
   std::string text = absl::StrFormat(
-      "\nSensitivity, by the formulas: the best plan's price of a request with each value %.0f%% "
-      "lower and higher; \"by\" says where the value is from, \"figures\" the worst of what "
-      "prices follow from\n%-34s %16s %-9s  %-38s %-38s %-9s winner changes\n",
-      100 * planner::kSensitivitySpan, "what", "now", "by", "lower", "higher", "figures");
-  for (const Sensitivity& one : results) {
+      "\nSensitivity, by the formulas alone: the price of a request of their best plan, %s (%s)%s, "
+      "with each value %.0f%% lower and higher; \"by\" says where the value is from, \"figures\" the "
+      "worst of what prices follow from\n%-34s %16s %-9s  %-38s %-38s %-9s winner changes\n",
+      study.machines, study.arrangement,
+      study.is_first ? "" : ", which is not the first above since simulations think less of it",
+      percent, "what", "now", "by", "lower", "higher", "figures");
+  for (const Sensitivity& one : study.quantities) {
     const std::string change =
         one.winner_changes_at.has_value()
             ? absl::StrFormat("at %.4g: %s", *one.winner_changes_at, one.new_winner)
-            : "no";
+            : absl::StrFormat("none within %.0f%%", percent);
     absl::StrAppendFormat(&text, "%-34s %16s %-9s  %-38s %-38s %-9s %s\n", one.what,
                           absl::StrFormat("%.4g %s", one.value, one.unit), one.by,
                           EndText(one.lower), EndText(one.upper), cost::ProvenanceName(one.basis),

@@ -116,6 +116,29 @@ TEST(ClusterFileTest, HostsAreMemoryNodesOfTheirMachines) {
   EXPECT_EQ(WhyNotRunnable(problem, configuration, evaluation), "node: no cores");
 }
 
+// A cluster does not form with a node on which its longest sequence has no room.
+TEST(ClusterFileTest, SequencesAreAsLongAsANodeHasRoomFor) {
+  Problem problem = SmallProblem();
+  const double kv = problem.model.KvBytesPerToken();
+  const Configuration two_pools = Shape(problem, 1, 1);
+  const auto limit = [&](const Configuration& configuration) {
+    const Evaluation evaluation = Evaluate(problem, Rates(problem), configuration);
+    return ClusterFileOf(problem, configuration, evaluation, "m").limits.sequence_tokens_max;
+  };
+  EXPECT_EQ(limit(two_pools), 8192u);
+  problem.catalogue.devices[0].capacity.value = (problem.model.WeightBytes() + 3000 * kv) / 0.9;
+  Configuration one_pool = Shape(problem, 1, 0);
+  one_pool.replicas = 2;
+  one_pool.lanes = 2;
+  EXPECT_GT(limit(one_pool), 1200u);
+  EXPECT_LE(limit(one_pool), 3000u);
+  EXPECT_EQ(limit(two_pools), 8192u) << "memory nodes have no weights";
+  problem.catalogue.devices[0].capacity.value = (problem.model.WeightBytes() + 800 * kv) / 0.9;
+  const Evaluation evaluation = Evaluate(problem, Rates(problem), one_pool);
+  EXPECT_THAT(WhyNotRunnable(problem, one_pool, evaluation),
+              HasSubstr("tokens of one sequence, and a request has 1200"));
+}
+
 TEST(ClusterFileTest, WhatTheClusterFileRefusesIsNotRunnable) {
   const Problem problem = SmallProblem();
   Configuration configuration = Shape(problem, 2, 2);

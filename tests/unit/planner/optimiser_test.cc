@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -108,6 +109,71 @@ TEST(OptimiserTest, IsEqualToBruteForce) {
     looked_at += bounded->looked_at;
   }
   EXPECT_LT(looked_at, hardware / 2) << "bounds rule out most machines";
+}
+
+TEST(OptimiserTest, TwentyKindsAreSearchedAsByBruteForce) {
+  Numbers numbers(7);
+  Problem problem;
+  problem.catalogue = EmptyCatalogue();
+  for (int i = 0; i < 20; ++i) {
+    AddKind(problem.catalogue, absl::StrCat("kind", i), numbers.Between(8, 600),
+            numbers.Between(100, 4000), numbers.Between(2, 1000), numbers.Next() < 0.7 ? 1 : 2,
+            numbers.Between(0.2, 5));
+    problem.catalogue.devices.back().runs.yes = i % 5 != 4;
+  }
+  problem.model = SmallModel();
+  problem.load = {.rate = 20, .input = 500, .output = 100};
+  problem.slo.tpot_seconds = 0.05;
+  problem.machines_max = 3;
+  const absl::StatusOr<Plans> exhaustive = PlansOf(problem, Search::kExhaustive);
+  ASSERT_TRUE(exhaustive.ok()) << exhaustive.status();
+
+  const absl::StatusOr<Plans> bounded = PlansOf(problem, Search::kBounded);
+
+  ASSERT_TRUE(bounded.ok()) << bounded.status();
+  EXPECT_EQ(Names(bounded->runnable), Names(exhaustive->runnable));
+  EXPECT_EQ(Names(bounded->others), Names(exhaustive->others));
+  EXPECT_EQ(bounded->hardware, 20u * 3 + 20u * 20 * 3);
+  EXPECT_LT(bounded->looked_at, bounded->hardware / 2);
+}
+
+// Whether a plan runs is asked where its rank is as good as the best of a list, or a list is empty.
+TEST(OptimiserTest, WhetherItRunsIsAskedOnlyOfWhatMayEnterAList) {
+  Problem problem;
+  problem.catalogue = EmptyCatalogue();
+  AddKind(problem.catalogue, "fast", 80, 2000, 300, 1, 2);
+  AddKind(problem.catalogue, "wide", 500, 400, 10, 1, 0.5);
+  problem.model = SmallModel();
+  problem.load = {.rate = 0, .input = 1000, .output = 200};
+  problem.machines_max = 4;
+  struct List {
+    std::optional<Rank> best;
+    bool Admits(const Rank& rank) const { return !best.has_value() || Compare(rank, *best) <= 0; }
+    void Add(const Rank& rank) { best = Admits(rank) ? rank : *best; }
+  };
+  List runs;
+  List others;
+  List one_pool;
+  const WhyNot why_not = [&](const Configuration& configuration,
+                             const Evaluation& evaluation) -> std::string {
+    const Rank rank = RankOf(problem, evaluation);
+    const bool pool = !configuration.hardware.two_pools();
+    EXPECT_TRUE(runs.Admits(rank) || others.Admits(rank) || (pool && one_pool.Admits(rank)))
+        << HardwareName(configuration.hardware) << ": " << ArrangementName(configuration);
+    if (pool) {
+      one_pool.Add(rank);
+    }
+    const bool it_runs = configuration.policy == cost::KvPolicy::kAttendRemote;
+    (it_runs ? runs : others).Add(rank);
+    return it_runs ? "" : "the test says so";
+  };
+
+  const absl::StatusOr<Plans> plans = Optimise(problem, 1, why_not, Search::kExhaustive);
+
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  EXPECT_EQ(plans->looked_at, plans->hardware);
+  ASSERT_EQ(plans->runnable.size(), 1u);
+  EXPECT_EQ(Compare(RankOf(problem, plans->runnable[0].evaluation), *runs.best), 0);
 }
 
 Problem SmallProblem() {

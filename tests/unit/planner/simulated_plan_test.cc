@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/simulated_plan.h"
 
+#include <algorithm>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -172,6 +173,77 @@ TEST(SimulatedPlanTest, PoliciesThatFetchAreNotSimulated) {
   EXPECT_EQ(figures.status().code(), absl::StatusCode::kUnimplemented);
 }
 
+WhyNot Only(cost::KvPolicy policy) {
+  return [policy](const Configuration& configuration, const Evaluation&) -> std::string {
+    return configuration.policy == policy ? "" : "the test is of another policy";
+  };
+}
+
+TEST(SimulatedPlanTest, PlansThatAreNotSimulatedSayWhy) {
+  Problem problem = SmallProblem();
+  problem.load.rate = 0.01;
+  const auto fetched = OptimiseAndSimulate(problem, 3, Only(cost::KvPolicy::kFetchHeads), Few());
+  ASSERT_TRUE(fetched.ok()) << fetched.status();
+  ASSERT_FALSE(fetched->runnable.empty());
+  for (const Plan& plan : fetched->runnable) {
+    EXPECT_FALSE(plan.simulated.has_value());
+    EXPECT_NE(plan.why_not_simulated, "");
+  }
+  EXPECT_THAT(fetched->runnable.front().why_not_simulated,
+              testing::HasSubstr("policy fetch_heads sends K and V to compute nodes"));
+
+  const auto more = OptimiseAndSimulate(problem, 3, WhyNotOf(problem), Few());
+
+  ASSERT_TRUE(more.ok()) << more.status();
+  ASSERT_EQ(more->runnable.size(), 3u);
+  EXPECT_EQ(more->runnable[0].why_not_simulated, "");
+  EXPECT_FALSE(more->runnable[2].simulated.has_value());
+  EXPECT_THAT(more->runnable[2].why_not_simulated,
+              testing::HasSubstr("not among the best 2 of its list"));
+}
+
+// By formula a request waits for one step alone. Simulated, a long prompt takes longer than the SLO
+// allows, on one machine more than on the other, which is the dearer one.
+TEST(SimulatedPlanTest, WhatNoPlanKeepsInTheSimulationNamesTheNearestAndItsLimit) {
+  for (const double rate : {0.0, 1.0}) {
+    SCOPED_TRACE(rate);
+    Problem problem = SmallProblem();
+    problem.load.lengths = Lengths::kShareGpt;
+    problem.load.rate = rate;
+    problem.slo = {.ttft_seconds = 0.013};
+    problem.machines_max = 1;
+
+    const auto plans = OptimiseAndSimulate(problem, 3, Only(cost::KvPolicy::kLocal), Few());
+
+    ASSERT_TRUE(plans.ok()) << plans.status();
+    const Plan& first = plans->runnable.front();
+    EXPECT_EQ(HardwareName(first.configuration.hardware), "1 x fast");
+    ASSERT_TRUE(first.simulated.has_value());
+    EXPECT_FALSE(first.simulated->carries);
+    EXPECT_GT(first.simulated->ttft_at, 0.013);
+    const auto shortfall = ShortfallOf(problem, plans->runnable);
+    ASSERT_TRUE(shortfall.has_value());
+    EXPECT_EQ(shortfall->limit, "TTFT");
+    EXPECT_EQ(shortfall->goodput, 0);
+    EXPECT_THAT(shortfall->text, testing::HasSubstr("requests/s TTFT limits it: p95 is"));
+  }
+}
+
+TEST(SimulatedPlanTest, ARateThatIsCarriedHasNoShortfall) {
+  Problem problem = SmallProblem();
+  problem.load.rate = 1;
+  const auto plans = OptimiseAndSimulate(problem, 3, WhyNotOf(problem), Few());
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  EXPECT_FALSE(ShortfallOf(problem, plans->runnable).has_value());
+  EXPECT_FALSE(ShortfallOf(problem, {}).has_value());
+  problem.load.rate = 1e6;
+  const auto formulas = Optimise(problem, 1, WhyNotOf(problem), Search::kBounded);
+  ASSERT_TRUE(formulas.ok());
+  const auto shortfall = ShortfallOf(problem, formulas->runnable);
+  ASSERT_TRUE(shortfall.has_value());
+  EXPECT_THAT(shortfall->text, testing::HasSubstr("by the formulas it answers at most"));
+}
+
 TEST(SensitivityTest, PriceOfTheOnlyMachineIsThePriceOfARequest) {
   Problem problem = SmallProblem();
   problem.catalogue.machines.pop_back();
@@ -182,14 +254,14 @@ TEST(SensitivityTest, PriceOfTheOnlyMachineIsThePriceOfARequest) {
   const auto results = SensitivityOf(problem, *plans, why_not);
 
   ASSERT_TRUE(results.ok()) << results.status();
-  ASSERT_EQ(results->front().what, "price of fast");
-  EXPECT_NEAR(results->front().lower.cost, 0.75, 1e-9);
-  EXPECT_NEAR(results->front().upper.cost, 1.25, 1e-9);
-  EXPECT_FALSE(results->front().winner_changes_at.has_value());
-  EXPECT_EQ(results->front().by, "measured");
-  EXPECT_EQ(results->back().by, "load");
-  EXPECT_EQ(results->front().basis, cost::Provenance::kAssumed) << "the reserve of memory is";
-  EXPECT_EQ(results->front().lower.basis, cost::Provenance::kAssumed);
+  ASSERT_EQ(results->quantities.front().what, "price of fast");
+  EXPECT_NEAR(results->quantities.front().lower.cost, 0.75, 1e-9);
+  EXPECT_NEAR(results->quantities.front().upper.cost, 1.25, 1e-9);
+  EXPECT_FALSE(results->quantities.front().winner_changes_at.has_value());
+  EXPECT_EQ(results->quantities.front().by, "measured");
+  EXPECT_EQ(results->quantities.back().by, "load");
+  EXPECT_EQ(results->quantities.front().basis, cost::Provenance::kAssumed) << "the reserve of memory is";
+  EXPECT_EQ(results->quantities.front().lower.basis, cost::Provenance::kAssumed);
 }
 
 TEST(SensitivityTest, TheHitRateIsChangedByItself) {
@@ -203,10 +275,10 @@ TEST(SensitivityTest, TheHitRateIsChangedByItself) {
   const auto results = SensitivityOf(problem, *plans, why_not);
 
   ASSERT_TRUE(results.ok());
-  EXPECT_EQ(results->back().what, "prefix hit rate");
-  EXPECT_DOUBLE_EQ(results->back().value, 0.8);
-  EXPECT_GT(results->back().lower.cost, 1.1);
-  EXPECT_LT(results->back().upper.cost, 0.9);  // Everything is found but the last token.
+  EXPECT_EQ(results->quantities.back().what, "prefix hit rate");
+  EXPECT_DOUBLE_EQ(results->quantities.back().value, 0.8);
+  EXPECT_GT(results->quantities.back().lower.cost, 1.1);
+  EXPECT_LT(results->quantities.back().upper.cost, 0.9);  // Everything is found but the last token.
 }
 
 // Two machines that differ in price alone: the dearer one wins once the other costs as much.
@@ -223,9 +295,39 @@ TEST(SensitivityTest, FindsTheValueAtWhichAnotherMachineWins) {
   const auto results = SensitivityOf(problem, *plans, why_not);
 
   ASSERT_TRUE(results.ok());
-  ASSERT_TRUE(results->front().winner_changes_at.has_value());
-  EXPECT_NEAR(*results->front().winner_changes_at, 2.2, 0.03);
-  EXPECT_EQ(results->front().new_winner, "1 x b");
+  ASSERT_TRUE(results->quantities.front().winner_changes_at.has_value());
+  EXPECT_NEAR(*results->quantities.front().winner_changes_at, 2.2, 0.03);
+  EXPECT_EQ(results->quantities.front().new_winner, "1 x b");
+}
+
+// Simulations put a plan of other machines first: prices and quantities are those of one plan,
+// which is named.
+TEST(SensitivityTest, IsOfTheFormulasBestPlanWhicheverStandsFirst) {
+  const Problem problem = SmallProblem();
+  const WhyNot why_not = WhyNotOf(problem);
+  auto plans = Optimise(problem, 20, why_not, Search::kBounded);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  const Hardware best = plans->runnable.front().configuration.hardware;
+  const auto other =
+      std::find_if(plans->runnable.begin(), plans->runnable.end(), [&](const Plan& plan) {
+        const Hardware& hardware = plan.configuration.hardware;
+        return hardware.compute != best.compute || hardware.memory != best.memory;
+      });
+  ASSERT_NE(other, plans->runnable.end());
+  const auto as_found = SensitivityOf(problem, *plans, why_not);
+  std::iter_swap(plans->runnable.begin(), other);
+
+  const auto results = SensitivityOf(problem, *plans, why_not);
+
+  ASSERT_TRUE(as_found.ok() && results.ok());
+  EXPECT_TRUE(as_found->is_first);
+  EXPECT_FALSE(results->is_first);
+  EXPECT_EQ(results->machines, HardwareName(best));
+  ASSERT_EQ(results->quantities.size(), as_found->quantities.size());
+  for (size_t i = 0; i < results->quantities.size(); ++i) {
+    EXPECT_EQ(results->quantities[i].what, as_found->quantities[i].what);
+    EXPECT_EQ(results->quantities[i].lower.cost, as_found->quantities[i].lower.cost);
+  }
 }
 
 TEST(SensitivityTest, MeasuredTimesDoNotFollowTheBandwidth) {
@@ -244,7 +346,7 @@ TEST(SensitivityTest, MeasuredTimesDoNotFollowTheBandwidth) {
   const auto results = SensitivityOf(problem, *plans, why_not);
 
   ASSERT_TRUE(results.ok()) << results.status();
-  for (const Sensitivity& result : *results) {
+  for (const Sensitivity& result : results->quantities) {
     EXPECT_NE(result.what, "memory bandwidth of fast");
   }
 }
