@@ -3,9 +3,9 @@
 
 The machine is offered as two kinds of machines, one core for 1 USD/h and both for 2 USD/h, calibrated by `lamina calibrate` on clusters that
 have them. For each load the plan may spend 2 USD/h. Measured are one node on one core, one node on both, two nodes of one core each with policy
-local, and two pools of one core each with one to four lanes. A closed load of 8, 16 and 32 requests at a time is put on each, and the best
-tokens a second and dollar counts that keeps the SLO's TPOT at p90; with --turns N the median of N turns. A choice is good within 5% of the best of these seven,
-which are not all that two cores can run. Another choice of the plan (two stages, a policy that fetches K and V) is named, and has no verdict. Leave the machine alone meanwhile: about fifteen minutes.
+local as replicas, stages and shards, two pools of one core each with one to four lanes, and such pools with K and V fetched. A closed load of 8, 16 and 32 requests at a time is put on each, and the best
+tokens a second and dollar counts that keeps the SLO's TPOT at p90; with --turns N the median of N turns. A choice is good within 5% of the best of these ten.
+Another choice of the plan is named, and has no verdict. Leave the machine alone meanwhile: about twenty minutes.
 """
 
 import argparse
@@ -31,10 +31,13 @@ CONFIGURATIONS = {
     "one core": (1, None, {"lanes": 1, "compute_cores": "0", "local": True}),
     "both cores": (2, "both", {"lanes": 1, "compute_cores": "0,1", "local": True}),
     "two nodes of one core each, local": (2, None, {"lanes": 2, "compute_cores": ("0", "1"), "local": True}),
+    "two stages of one core each, local": (2, None, {"lanes": 2, "compute_cores": ("0", "1"), "local": True, "parts": "stage"}),
+    "two shards of one core each, local": (2, None, {"lanes": 2, "compute_cores": ("0", "1"), "local": True, "parts": "shard"}),
     "two pools, 1 lane": (2, "core", {"lanes": 1, "memory_nodes": 1}),
     "two pools, 2 lanes": (2, None, {"lanes": 2, "memory_nodes": 1}),
     "two pools, 3 lanes": (2, None, {"lanes": 3, "memory_nodes": 1}),
     "two pools, 4 lanes": (2, None, {"lanes": 4, "memory_nodes": 1}),
+    "two pools, K and V fetched": (2, None, {"lanes": 1, "memory_nodes": 1, "fetch": ("fetch_heads", {})}),
 }
 MACHINE = """  - name: {name}
     device: {name}
@@ -76,10 +79,13 @@ def name_of(plan):
     """The configuration that a plan is, or its own words where that is not measured here."""
     lanes = re.search(r"(\d+) lanes?", plan["arrangement"])
     found = {("1 x core", "local"): "one core", ("1 x both", "local"): "both cores"}.get((plan["machines"], plan["policy"]))
-    if (plan["machines"], plan["arrangement"]) == ("2 x core", "2 replicas, local"):
-        found = "two nodes of one core each, local"
+    if plan["machines"] == "2 x core":
+        found = {"2 replicas, local": "two nodes of one core each, local",
+                 "1 replica of 2 stages, local": "two stages of one core each, local"}.get(plan["arrangement"])
     if plan["machines"] == "1 x core + 1 x core" and plan["policy"] == "attend_remote":
         found = f"two pools, {lanes[1]} lane{'s' if lanes[1] != '1' else ''}"
+    if plan["machines"] == "1 x core + 1 x core" and plan["policy"] == "fetch_heads":
+        found = "two pools, K and V fetched"
     return found or f"{plan['machines']}, {plan['arrangement']}"
 
 

@@ -176,8 +176,8 @@ class Cluster(Running):
                  query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
                  prefix_cache="off", fetch=None, sequence_tokens_max=SEQUENCE_TOKENS_MAX, scratch_tokens=None, memory_budget=None,
                  weights_budget=None, weights=None, kv_form=None, spill=None, attend=True,
-                 compute_capacity=None, partition=None):
-        """`compute_cores`: of the compute node, or a tuple, of a node each. `prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
+                 compute_capacity=None, partition=None, parts=None):
+        """`compute_cores`: of the compute node, or a tuple, of a node each, which with `parts` ("stage" or "shard") are those of one replica. `prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
         `auto_load`: policy auto, for (rows, context); `compute_cores` may have those of the memory nodes too.
         `fetch`: (policy, its keys of `fetch:`). `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights` (packed, bf16, int8): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
@@ -209,7 +209,8 @@ class Cluster(Running):
         prefill = "" if prefill_cores is None else (
             f'  - {{name: p0, role: prefill, cores: "{prefill_cores}", http: {ANY_PORT}}}\n')
         cores = [compute_cores] if isinstance(compute_cores, str) else compute_cores
-        computes = "".join(f'  - {{name: c{i}, cores: "{some}", http: {ANY_PORT}{kv}}}\n' for i, some in enumerate(cores))
+        part = f", replica: r0, {parts}: {{}}" if parts else ""
+        computes = "".join(f'  - {{name: c{i}, cores: "{some}", http: {ANY_PORT}{kv}{part.format(i)}}}\n' for i, some in enumerate(cores))
         self.config.write_text(
             f'model: {model}\ncoordinator: {{listen: {self.address}, http: {ANY_PORT}, cores: "{coordinator_cores}"}}\n'
             f'compute:\n{computes}{prefill}'

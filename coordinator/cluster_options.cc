@@ -78,9 +78,11 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
   // Half of a step's tokens at least are for prompts, so that full lanes do not starve them.
   const uint32_t step_tokens_max = std::max(config.prefill.chunk_tokens, 2 * rows_max);
   const uint32_t sequence_tokens_max = SequenceTokensMax(config, model);
-  const bool prompt_rows = ServesPromptRows(config);
-  // Nodes for prompts have no windows for rows.
-  const bool bounded = prompt_rows && config.prefill.mode == PrefillMode::kInline;
+  const bool with_decode = config.prefill.mode == PrefillMode::kInline;
+  // With nodes for prompts rows are behind found prefixes alone.
+  const bool prompt_rows = ServesPromptRows(config) &&
+                           (with_decode || config.prefix_cache == PrefixCacheMode::kAuto);
+  const bool bounded = prompt_rows && with_decode;
   const uint32_t scratch_tokens =
       bounded ? std::min(sequence_tokens_max, config.prefill.scratch_tokens) : sequence_tokens_max;
   core::SchedulerOptions options{

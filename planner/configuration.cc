@@ -210,6 +210,7 @@ bool KeepsPrefixes(const Problem& problem, const Configuration& configuration) {
     return device == nullptr || device->kind == cost::DeviceKind::kCpu;
   };
   const Hardware& hardware = configuration.hardware;
+  // With nodes for prompts who finds most of its prompt passes by them, which formulas leave out.
   return configuration.prompt_replicas == 0 && configuration.partition != Partition::kTokenRange &&
          on_processor(problem.catalogue.FindDevice(hardware.compute->device)) &&
          on_processor(hardware.MemoryDevice(problem.catalogue));

@@ -47,8 +47,10 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
     options.sequence_tokens_max = std::min(options.sequence_tokens_max, shape.positions_max);
   }
   options.waiting_max = config.limits.waiting_max;
-  const bool prompt_rows = ServesPromptRows(config);
-  const bool bounded = prompt_rows && config.prefill.mode == PrefillMode::kInline;
+  const bool with_decode = config.prefill.mode == PrefillMode::kInline;
+  const bool prompt_rows = ServesPromptRows(config) &&
+                           (with_decode || config.prefix_cache == PrefixCacheMode::kAuto);
+  const bool bounded = prompt_rows && with_decode;
   const uint32_t scratch =
       bounded ? std::min(options.sequence_tokens_max, config.prefill.scratch_tokens)
               : options.sequence_tokens_max;

@@ -41,12 +41,12 @@ void Admission::Admit(OpenSteps& open) {
   if (AdmitSurvivors(open)) {
     return;
   }
-  // Who waits for tokens that another sequence computes needs nothing meanwhile, and lets others
-  // pass.
+  // Who waits for tokens that another sequence computes, or for other lanes than those of prompts,
+  // lets others pass.
   std::vector<const Sequence*> passed;
   while (Sequence* const next = FirstOfQueue(passed)) {
     const Outcome outcome = TryJoin(*next, /*found_min=*/0, open);
-    if (outcome == Outcome::kWaitsForMaker) {
+    if (outcome == Outcome::kWaitsForMaker || outcome == Outcome::kWaitsForRows) {
       passed.push_back(next);
     } else if (outcome != Outcome::kJoined) {
       return;
@@ -129,7 +129,7 @@ void Admission::JoinSurvivors(OpenSteps& open) {
     }
     const Outcome outcome =
         IsStillSurvivor(*next) ? TryJoin(*next, FoundBySurvivor(*next), open) : Outcome::kLacks;
-    if (outcome == Outcome::kWaits) {
+    if (outcome == Outcome::kWaits || outcome == Outcome::kWaitsForRows) {
       waiting.push_back(path);
       left.push_back(id);
     } else if (outcome == Outcome::kJoined) {
@@ -172,12 +172,13 @@ Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenS
   if (!places_.lanes.has_prefill()) {
     return TryJoinIn(NewcomerLanes::kDecode, first, found_min, open);
   }
-  const uint32_t most = std::max(found_min, LeastWorthRows(first));
+  // Behind half of its tokens the others are rows, although there are nodes for prompts.
+  const uint32_t most = std::max(found_min, first.tokens() - first.tokens() / 2);
   const auto finds_most = [most](const auto& found) { return found.tokens >= most; };
   if (first.spill == 0 && absl::c_any_of(FoundOnNodes(first), finds_most)) {
     const Outcome outcome = TryJoinIn(NewcomerLanes::kDecode, first, most, open);
     if (outcome != Outcome::kLacks) {
-      return outcome;
+      return outcome == Outcome::kWaits ? Outcome::kWaitsForRows : outcome;
     }
   }
   return TryJoinIn(NewcomerLanes::kPrefill, first, found_min, open);
@@ -204,13 +205,14 @@ Admission::Outcome Admission::TryJoinIn(NewcomerLanes lanes, Sequence& first, ui
   if (found.away > 0 && !cost::ReadPays(places_.spills.RatesOf(nodes[0]), found.away)) {
     found.away = 0;
   }
-  if (lanes == NewcomerLanes::kPrefill) {
-    if (IsWorthWaiting(found, first)) {
-      return Outcome::kWaitsForMaker;
-    }
+  if (lanes == NewcomerLanes::kDecode) {
+    TakeOpenBlock(first, nodes[0], found);
+  } else if (IsWorthWaiting(found, first)) {
+    return Outcome::kWaitsForMaker;
+  } else {
     found = {};
+    places_.kept.Drop(first);
   }
-  TakeOpenBlock(first, nodes[0], found);
   const uint32_t there = places_.kept.NextMissing(first, found.tokens + found.away) +
                          places_.tails.TokensBehind(first, nodes[0], found.tokens + found.away);
   if (there > 0 && found.away == 0 && !maker_.HasRoom(step)) {
@@ -219,15 +221,12 @@ Admission::Outcome Admission::TryJoinIn(NewcomerLanes lanes, Sequence& first, ui
   if (IsWorthWaiting(found, first)) {
     return Outcome::kWaitsForMaker;
   }
-  if (!MakeRoomFor(first, nodes[0], found)) {
+  if (!MakeRoomFor(lanes, first, nodes[0], found)) {
     return Outcome::kLacks;
-  }
-  if (there == 0 && places_.lanes.has_prefill() && lanes != NewcomerLanes::kPrefill) {
-    return Outcome::kLacks;  // What it had found went for the room.
   }
   if (there == 0) {  // Else the rest of its prompt is rows.
     first.scratch_tokens = std::min(places_.kept.EndOfMissing(first, 0), options_.scratch_tokens);
-    if (first.request.decode_from > 0) {
+    if (first.request.decode_from > 0 && lanes == NewcomerLanes::kDecode) {
       first.scratch_tokens = std::min(first.scratch_tokens, first.request.decode_from);
     }
     const auto offset = places_.borders.TakeScratch(*lane, first.scratch_tokens);
@@ -239,12 +238,6 @@ Admission::Outcome Admission::TryJoinIn(NewcomerLanes lanes, Sequence& first, ui
   }
   Join(first, *lane, nodes, found.away, step);
   return Outcome::kJoined;
-}
-
-// Behind so many found tokens the rest are rows in a lane that decodes, although there are nodes
-// for prompts.
-uint32_t Admission::LeastWorthRows(const Sequence& sequence) {
-  return sequence.tokens() - sequence.tokens() / 2;
 }
 
 // Without the blocks before it, an open block takes slots from others and is of no use.
@@ -259,12 +252,17 @@ void Admission::TakeOpenBlock(const Sequence& sequence, uint32_t node, PrefixCac
   }
 }
 
-bool Admission::MakeRoomFor(Sequence& sequence, uint32_t node, const PrefixCache::Found& found) {
+bool Admission::MakeRoomFor(NewcomerLanes lanes, Sequence& sequence, uint32_t node,
+                            const PrefixCache::Found& found) {
   if (options_.span_tokens > 0) {
     return MakeRoomForSpans(sequence);
   }
   const uint64_t wanted = SlotsWanted(node, options_.SlotsAtOnce(sequence.tokens()), found);
-  places_.cache.MakeRoomFor(sequence, node, wanted);
+  if (lanes == NewcomerLanes::kPrefill) {
+    places_.cache.MakeRoom(node, wanted);  // It shares no block.
+  } else {
+    places_.cache.MakeRoomFor(sequence, node, wanted);
+  }
   places_.kept.MakeRoom(node, wanted, &sequence);
   return places_.kv.directory().SlotsFree(node) >= wanted;
 }
@@ -407,7 +405,6 @@ std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t
   // The context that it will decode with: of all lanes, if its lane is not decided yet.
   seen_ = lanes.IsPrefill(lane) ? lanes.context_tokens() : lanes[lane].context_tokens;
   taken_.assign(options_.memory_nodes.size(), 0);
-  // In a prefill lane it computes all of its prompt.
   const std::vector<PrefixCache::Found> kept = lanes.IsPrefill(lane)
                                                    ? std::vector<PrefixCache::Found>(taken_.size())
                                                    : FoundOnNodes(sequence);

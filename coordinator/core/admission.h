@@ -43,6 +43,7 @@ class Admission {
     kJoined,
     kWaits,          // For another step.
     kWaitsForMaker,  // For K and V of its first tokens, which another one computes.
+    kWaitsForRows,   // For a step of another lane than those of prompts.
     kLacks,          // Room that others have.
   };
   // Where prompts have lanes of their own, others take those alone that find most of theirs.
@@ -50,7 +51,6 @@ class Admission {
   // Lets the sequence in, unless something is missing. It joins where it finds so many tokens.
   Outcome TryJoin(Sequence& sequence, uint32_t found_min, OpenSteps& open);
   Outcome TryJoinIn(NewcomerLanes lanes, Sequence& sequence, uint32_t found_min, OpenSteps& open);
-  static uint32_t LeastWorthRows(const Sequence& sequence);
   // The first of those that wait but for these; null: there is none.
   Sequence* FirstOfQueue(const std::vector<const Sequence*>& passed) const;
   // Which of the waiting find nearly all of their tokens.
@@ -104,7 +104,8 @@ class Admission {
   void TakeOpenBlock(const Sequence& sequence, uint32_t node, PrefixCache::Found& found);
   // Has the cache, then what is kept of others that wait, give up slots that the sequence needs
   // besides those that it finds. Whether they are free now.
-  bool MakeRoomFor(Sequence& sequence, uint32_t node, const PrefixCache::Found& found);
+  bool MakeRoomFor(NewcomerLanes lanes, Sequence& sequence, uint32_t node,
+                   const PrefixCache::Found& found);
   // As above, on all nodes where PickNodesFor() has put its spans.
   bool MakeRoomForSpans(const Sequence& sequence);
   // It has `away` tokens read from the spill tier, behind those that it finds.

@@ -312,10 +312,13 @@ void PrefixCache::Announce(Sequence& sequence) {
       std::min(sequence.join_tokens, kv_.TokensOf(sequence.request.id)) / block_tokens;
   while (sequence.cached_blocks.size() < depth_max) {
     CachedBlock* const block = Next(sequence);
-    if (block != nullptr && block->has_slots) {
+    if (block == nullptr || !block->has_slots) {
+      Hold(sequence, block).maker = sequence.request.id;
+    } else if (block->stored() && sequence.cached_tokens == 0) {
+      Use(*block, sequence);  // It shares no slots, and computes the tokens anew.
+    } else {
       break;  // Somebody else makes it, or has made the last token's.
     }
-    Hold(sequence, block).maker = sequence.request.id;
   }
   KeepSlots(sequence, block_tokens, kv_);
 }

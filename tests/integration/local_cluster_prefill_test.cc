@@ -185,6 +185,7 @@ TEST(PrefillTest, OtherShardsAreCloseAndAWarningSaysSo) {
 // All nodes of a replica for prompts take part or none; prompts go on elsewhere.
 TEST(PrefillTest, AReplicaForPromptsTakesPartWholeOrNotAtAll) {
   LocalClusterOptions options = Shaped({1, 2}, {2, 2}, 1);
+  options.prefix_cache = false;  // Else whoever comes again passes by it.
   options.chunk_tokens = 16;
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
   ASSERT_NE(cluster, nullptr);
@@ -290,7 +291,8 @@ TEST(PrefillTest, SeveralChoicesAndScoresAreAsInline) {
 }
 
 TEST(PrefillTest, PreemptedRequestsComeAgainThroughPrefillNodes) {
-  LocalClusterOptions options{.model = SmallModel(), .lanes = 2, .chunk_tokens = 32};
+  LocalClusterOptions options{
+      .model = SmallModel(), .lanes = 2, .chunk_tokens = 32, .prefix_cache = false};
   const std::vector<GenerateSpec> specs = LongRequests(8);
   const std::vector<GenerateResult> wanted = MakeCluster(options)->GenerateMany(specs);
   options.prefill_nodes = 1;
@@ -309,7 +311,8 @@ TEST(PrefillTest, RequestsGoOnWhenPrefillNodesLeaveAndComeBack) {
                                                              .prefill_nodes = 2,
                                                              .memory_nodes = 2,
                                                              .lanes = 2,
-                                                             .chunk_tokens = 16});
+                                                             .chunk_tokens = 16,
+                                                             .prefix_cache = false});
   ASSERT_NE(cluster, nullptr);
   const std::vector<GenerateSpec> specs = LongRequests(10);
   const std::vector<GenerateResult> undisturbed = cluster->GenerateMany(specs);

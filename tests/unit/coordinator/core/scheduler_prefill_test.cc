@@ -22,8 +22,8 @@ class SchedulerPrefillTest : public SchedulerTest {
     Make(options);
   }
 
-  void MakeKeeping() {
-    SchedulerOptions options = SmallOptions();
+  void MakeKeeping(uint32_t slots = 1000) {
+    SchedulerOptions options = SmallOptions(slots);
     options.prefill_lanes = {.replicas = 1};
     options.prefix_cache = true;
     options.plan_ahead = 1;
@@ -222,6 +222,55 @@ TEST_F(SchedulerPrefillTest, WhoFindsLessThanHalfComputesAllOfItsPromptInAPrefil
   EXPECT_EQ(LaneOf(Behind(2, 32, 33, 6)), (Joined{1, 0}));
   // What is behind the common tokens is kept nevertheless.
   EXPECT_EQ(LaneOf(Behind(3, 32, 33, 6)), (Joined{0, 64}));
+}
+
+// Blocks that it does not share make room for it.
+TEST_F(SchedulerPrefillTest, WhoTakesNearlyAllSlotsMayTakeThoseOfWhatItFinds) {
+  MakeKeeping(/*slots=*/96);
+  EXPECT_EQ(LaneOf(Behind(1, 32, 0, 0)), (Joined{1, 0}));
+  EXPECT_EQ(LaneOf(Behind(2, 32, 33, 6)), (Joined{1, 0}));
+}
+
+TEST_F(SchedulerPrefillTest, OthersTakePrefillLanesWhileRowsWaitForALaneThatDecodes) {
+  MakeKeeping();
+  ASSERT_EQ(LaneOf(Behind(1, 64, 0, 0)), (Joined{1, 0}));
+  ASSERT_TRUE(scheduler_->Submit(Behind(2, 64, 40, 6)).ok());
+  ASSERT_TRUE(scheduler_->Submit(Behind(3, 64, 40, 7)).ok());
+  SequenceRequest other = Behind(4, 0, 40, 8);
+  ASSERT_TRUE(scheduler_->Submit(other).ok());
+  std::map<plan::SequenceId, uint32_t> lanes;
+  for (const plan::StepPlan& plan : Plan()) {
+    for (const plan::SequenceJoin& join : plan.joins) {
+      lanes[join.id] = plan.lane;
+    }
+  }
+  // The second one has taken the rows of the step.
+  EXPECT_EQ(lanes, (std::map<plan::SequenceId, uint32_t>{{2, 0}, {4, 1}}));
+  RunUntilIdle();
+  EXPECT_EQ(IndicesOf(3).size(), 3u);
+}
+
+// A part of a prompt that an epoch leaves is no reason for rows either.
+TEST_F(SchedulerPrefillTest, WhatAnEpochLeavesOfAPromptIsComputedAgainInAPrefillLane) {
+  SchedulerOptions options = SmallOptions();
+  options.prefill_lanes = {.replicas = 1};
+  options.prefix_cache = true;
+  options.plan_ahead = 1;
+  options.chunk_tokens = 7;
+  options.memory_nodes[0].arena = 1;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 100, 110).ok());
+  Plan();
+  ASSERT_TRUE(StepDone());
+  in_flight_.clear();
+  scheduler_->StartEpoch(
+      1, {{.name = "a", .slots = 1000, .arena = 1, .bandwidth_bytes_per_second = 1}}, {}, events_,
+      {.replicas = 1});
+  for (int step = 0; step < 200 && scheduler_->HasWork(); ++step) {
+    PlanOf(0, 1);
+    StepDone();
+  }
+  EXPECT_EQ(IndicesOf(1).size(), 10u);
 }
 
 TEST_F(SchedulerPrefillTest, APreemptedSequenceFindsItsOwnBlocks) {
