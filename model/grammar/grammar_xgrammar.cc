@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -19,6 +20,7 @@
 #include "common/status_macros.h"
 #include "model/grammar/grammar_budget.h"
 #include "model/grammar/grammar_speed.h"
+#include "model/grammar/repeated_rules.h"
 #include "model/grammar/schema_keywords.h"
 #include "model/grammar/xgrammar_warnings.h"
 
@@ -182,13 +184,16 @@ absl::Status XGrammar::CheckSpeed() const {
 class XGrammarCompiler final : public GrammarCompiler {
  public:
   XGrammarCompiler(const xgrammar::TokenizerInfo& tokens, size_t vocabulary)
-      : compiler_(tokens, /*max_threads=*/1, /*cache_enabled=*/false), vocabulary_(vocabulary) {}
+      : tokens_(tokens),
+        compiler_(tokens, /*max_threads=*/1, /*cache_enabled=*/false),
+        vocabulary_(vocabulary) {}
 
   absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const OutputForm& form) override {
     LAMINA_RETURN_IF_ERROR(CheckKeywords(form));
     TakeDropped();
     try {
-      auto grammar = std::make_shared<XGrammar>(CompileOrThrow(form), vocabulary_);
+      LAMINA_ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled, CompileOrThrow(form));
+      auto grammar = std::make_shared<XGrammar>(std::move(compiled), vocabulary_);
       if (const std::string dropped = TakeDropped(); !dropped.empty()) {
         return absl::InvalidArgumentError(
             absl::StrCat("part of it would not be obeyed: ", dropped));
@@ -211,14 +216,29 @@ class XGrammarCompiler final : public GrammarCompiler {
                                                       : CheckStructuralTagSchemas(json);
   }
 
-  xgrammar::CompiledGrammar CompileOrThrow(const OutputForm& form) {
+  // Compiles rules that a client wrote.
+  absl::StatusOr<xgrammar::CompiledGrammar> CompileRules(const xgrammar::Grammar& rules) {
+    LAMINA_RETURN_IF_ERROR(CheckRepeatedRules(rules.ToString()));
+    return compiler_.CompileGrammar(rules);
+  }
+
+  absl::StatusOr<xgrammar::CompiledGrammar> CompileStructuralTag(const std::string& text) {
+    const auto rules = xgrammar::Grammar::FromStructuralTag(text, tokens_);
+    if (const auto* error = std::get_if<xgrammar::StructuralTagError>(&rules)) {
+      return absl::InvalidArgumentError(
+          std::visit([](const std::exception& what) { return Reason(what); }, *error));
+    }
+    return CompileRules(std::get<xgrammar::Grammar>(rules));
+  }
+
+  absl::StatusOr<xgrammar::CompiledGrammar> CompileOrThrow(const OutputForm& form) {
     switch (form.kind) {
       case OutputForm::Kind::kRegex:
         return compiler_.CompileRegex(form.text);
       case OutputForm::Kind::kGrammar:
-        return compiler_.CompileGrammar(form.text);
+        return CompileRules(xgrammar::Grammar::FromEBNF(form.text));
       case OutputForm::Kind::kStructuralTag:
-        return compiler_.CompileStructuralTag(form.text);
+        return CompileStructuralTag(form.text);
       case OutputForm::Kind::kAny:
       case OutputForm::Kind::kJsonSchema:
         break;
@@ -230,6 +250,7 @@ class XGrammarCompiler final : public GrammarCompiler {
                                        /*strict_mode=*/true);
   }
 
+  const xgrammar::TokenizerInfo tokens_;
   xgrammar::GrammarCompiler compiler_;
   const size_t vocabulary_;
 };

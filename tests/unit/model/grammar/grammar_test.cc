@@ -98,6 +98,17 @@ bool Draw(GrammarState& state, std::mt19937& random, std::string& text, bool byt
   return !state.ended();
 }
 
+// Whether `text` is a whole output.
+bool Takes(const Grammar& grammar, const std::string& text) {
+  const auto state = grammar.Begin();
+  for (const char byte : text) {
+    if (!state->Accept(static_cast<TokenId>(1 + static_cast<unsigned char>(byte)))) {
+      return false;
+    }
+  }
+  return state->Accept(0);
+}
+
 class RegexTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RegexTest, AllowsWhatCanBecomeAMatchAndNothingElse) {
@@ -216,6 +227,28 @@ TEST(GrammarTest, WhatIsAmbiguousIsSlowToFollowAndNothingElse) {
   EXPECT_TRUE(speed_of(OutputForm::Kind::kRegex, "(ab|cd)*").ok());
   EXPECT_TRUE(speed_of(OutputForm::Kind::kRegex, "a{3}").ok()) << "it ends soon";
   EXPECT_TRUE(speed_of(OutputForm::Kind::kJsonSchema, R"({"type":"object"})").ok());
+}
+
+// They would be put in place of each other by recursion, until there is no stack.
+TEST(GrammarTest, RulesThatAreNothingButRepetitionsOfEachOtherAreRefused) {
+  for (const std::string& rules :
+       {std::string("root ::= root{2}"), std::string("root ::= (root){2}"),
+        std::string("root ::= a\na ::= b{2}\nb ::= a{2}"),
+        std::string("root ::= \"x\" a\na ::= b{200,}\nb ::= c\nc[capture] ::= a{0,3}")}) {
+    const Json tag = {{"format", {{"type", "grammar"}, {"grammar", rules}}}};
+    for (const OutputForm& form : {OutputForm{OutputForm::Kind::kGrammar, rules},
+                                   OutputForm{OutputForm::Kind::kStructuralTag, tag.dump()}}) {
+      const absl::Status status = Compiler().Compile(form).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << form.text;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("nothing but a repetition"))
+          << form.text;
+    }
+  }
+  const auto grammar = Compiler().Compile(
+      {OutputForm::Kind::kGrammar, "root ::= a{2}\na ::= b{2}\nb ::= \"12\" | \"(\" a \")\""});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  EXPECT_TRUE(Takes(**grammar, "121212(1212)"));
+  EXPECT_FALSE(Takes(**grammar, "121212"));
 }
 
 TEST(GrammarTest, ATokenThatDoesNotFitChangesNothing) {
