@@ -189,10 +189,10 @@ class XGrammarCompiler final : public GrammarCompiler {
         vocabulary_(vocabulary) {}
 
   absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const OutputForm& form) override {
-    LAMINA_RETURN_IF_ERROR(CheckKeywords(form));
+    LAMINA_ASSIGN_OR_RETURN(const OutputForm prepared, Prepared(form));
     TakeDropped();
     try {
-      LAMINA_ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled, CompileOrThrow(form));
+      LAMINA_ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled, CompileOrThrow(prepared));
       auto grammar = std::make_shared<XGrammar>(std::move(compiled), vocabulary_);
       if (const std::string dropped = TakeDropped(); !dropped.empty()) {
         return absl::InvalidArgumentError(
@@ -205,15 +205,23 @@ class XGrammarCompiler final : public GrammarCompiler {
   }
 
  private:
-  // Text that is no JSON is left to the compiler.
-  static absl::Status CheckKeywords(const OutputForm& form) {
-    if (form.kind != OutputForm::Kind::kJsonSchema &&
-        form.kind != OutputForm::Kind::kStructuralTag) {
-      return absl::OkStatus();
+  // The form as it is to be compiled.
+  static absl::StatusOr<OutputForm> Prepared(const OutputForm& form) {
+    const bool is_schema = form.kind == OutputForm::Kind::kJsonSchema;
+    if (!is_schema && form.kind != OutputForm::Kind::kStructuralTag) {
+      return form;
     }
-    const auto json = nlohmann::ordered_json::parse(form.text, nullptr, false);
-    return form.kind == OutputForm::Kind::kJsonSchema ? CheckSchemaKeywords(json)
-                                                      : CheckStructuralTagSchemas(json);
+    auto json = nlohmann::ordered_json::parse(form.text, nullptr, false);
+    if (json.is_discarded()) {
+      // The compiler takes text behind its end, and would see what is not looked at here.
+      return absl::InvalidArgumentError("it is not valid JSON");
+    }
+    LAMINA_ASSIGN_OR_RETURN(const bool changed,
+                            is_schema ? PrepareSchema(json) : PrepareStructuralTag(json));
+    if (!changed) {
+      return form;
+    }
+    return OutputForm{form.kind, json.dump()};
   }
 
   // Compiles rules that a client wrote.

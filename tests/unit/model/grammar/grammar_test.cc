@@ -287,6 +287,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, WrongFormTest,
     ::testing::Values(WrongForm{OutputForm::Kind::kJsonSchema, "{"},
                       WrongForm{OutputForm::Kind::kJsonSchema, ""},
+                      WrongForm{OutputForm::Kind::kJsonSchema, R"({"type":"null"} x)"},
                       WrongForm{OutputForm::Kind::kJsonSchema, R"({"type": "colour"})"},
                       WrongForm{OutputForm::Kind::kJsonSchema, R"({"$ref": "#/$defs/none"})"},
                       WrongForm{OutputForm::Kind::kRegex, "("},
@@ -356,6 +357,12 @@ INSTANTIATE_TEST_SUITE_P(
         Dropped{R"({"required":["a"]})", "required"},
         Dropped{R"({"$dynamicRef":"#x"})", "$dynamicRef"},
         Dropped{R"({"$ref":"https://example.org/schema"})", "$ref"},
+        Dropped{R"({"$ref":"#/$defs/none"})", "#/$defs/none is no place in this schema"},
+        Dropped{R"({"type":"string","pattern":"a++"})", "consecutive repetition modifiers"},
+        Dropped{R"({"type":"object","patternProperties":{"^a{1}{1}":{}}})",
+                "consecutive repetition modifiers"},
+        Dropped{R"({"type":"object","propertyNames":{"pattern":"a*?+"}})",
+                "consecutive repetition modifiers"},
         Dropped{R"({"$ref":"#","minLength":3})", "minLength"}));
 
 class ObeyedKeywordTest : public ::testing::TestWithParam<const char*> {};
@@ -383,7 +390,8 @@ INSTANTIATE_TEST_SUITE_P(
         R"({"type":"string","format":"date-time"})", R"({"type":"string","pattern":"^[a-z]+$"})",
         R"({"type":"object","properties":{"a":{"type":"null"}},"required":["a"],"additionalProperties":{"type":"integer"}})",
         R"({"type":"object","properties":{"a":{"$ref":"#"}}})",
-        R"({"type":"object","patternProperties":{"^a":{"type":"integer"}}})"));
+        R"({"type":"object","patternProperties":{"^a":{"type":"integer"}}})",
+        R"({"type":"string","pattern":"^(a+?b{2}?)+[*+]*\\+{2}$"})"));
 
 // Definitions d0, d1, ..., each so many arrays within each other, of which the innermost has the
 // next one.
