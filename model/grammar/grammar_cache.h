@@ -76,7 +76,7 @@ class GrammarCache {
   static void* Start(void* cache);
   void Run();
   // Guarded by mutex_, both.
-  absl::Status MakeRoom();  // For another form that waits; starts the thread.
+  absl::Status MakeRoom();  // Lets another form wait; starts the thread.
   static bool IsWanted(const Entry& entry);
   Result Compile(const OutputForm& form);
   void Finish(const std::shared_ptr<Entry>& entry, Result result);
