@@ -114,23 +114,55 @@ absl::Span<const uint32_t> WithoutEnds(size_t vocabulary, Sequence& sequence) {
   return bits;
 }
 
-// The token that was appended last. `whole`: its grammar has ended; `cut`: nothing may follow.
-plan::SampledToken Judged(const kernels::SampleResult& sampled, Sequence& sequence, bool whole,
-                          bool cut) {
+// What the form of an output makes of a token that was appended.
+enum class Fit : uint8_t {
+  kGoesOn,   // Others may follow; so it is where there is no form.
+  kWhole,    // The form is whole with it.
+  kLast,     // Nothing may follow.
+  kOutside,  // It does not fit: nothing did.
+};
+
+// The token that was appended last.
+plan::SampledToken Judged(const kernels::SampleResult& sampled, Sequence& sequence, Fit fit) {
   const plan::SequenceJoin& join = sequence.join;
   plan::SampledToken result{.sequence = join.id,
                             .position = static_cast<uint32_t>(sequence.tokens.size() - 1),
                             .token = sampled.token,
-                            .logprob = sampled.logprob};
+                            .logprob = sampled.logprob,
+                            .outside = fit == Fit::kOutside};
   const bool is_end = std::find(join.end_tokens.begin(), join.end_tokens.end(), sampled.token) !=
                       join.end_tokens.end();
-  if (whole || (is_end && sequence.tokens.size() >= join.tokens_min)) {
+  const bool may_end = !result.outside && sequence.tokens.size() >= join.tokens_min;
+  const bool cut = result.outside || fit == Fit::kLast;
+  if (fit == Fit::kWhole || (is_end && may_end)) {
     result.finish = plan::FinishReason::kStop;
   } else if (cut || sequence.tokens.size() >= join.tokens_max) {
     result.finish = plan::FinishReason::kLength;
   }
   sequence.finished = result.finish != plan::FinishReason::kNone;
   return result;
+}
+
+// Whether a sampler that was given `mask` (empty: all tokens) had leave to draw `token`. Where
+// nothing is left to draw from, its token is any.
+bool IsAllowed(TokenId token, absl::Span<const uint32_t> mask, const SamplingParams& sampling) {
+  const size_t word = static_cast<size_t>(token) / 32;
+  const uint32_t bits = word < mask.size() ? mask[word] : 0;
+  const bool in_mask = mask.empty() || ((bits >> (token % 32)) & 1) != 0;
+  const std::vector<TokenId>& listed = sampling.allowed_tokens;
+  return in_mask &&
+         (listed.empty() || std::find(listed.begin(), listed.end(), token) != listed.end());
+}
+
+// `could_fit`: the grammar had a mask, and the token has leave by it.
+Fit FitOf(bool could_fit, Sequence& sequence, model::GrammarCache& grammars) {
+  if (!could_fit) {
+    return Fit::kOutside;
+  }
+  if (!FollowGrammar(sequence, grammars)) {
+    return Fit::kLast;  // It takes too long.
+  }
+  return sequence.grammar->ended() ? Fit::kWhole : Fit::kGoesOn;
 }
 
 }  // namespace
@@ -175,19 +207,19 @@ plan::SampledToken SampleNext(absl::Span<const float> logits, Sequence& sequence
   const kernels::SampleResult sampled =
       kernels::Sample(logits, join.sampling, tokens.first(join.prompt_tokens),
                       tokens.subspan(join.prompt_tokens), position, scratch, allowed);
+  // If no token fits, because the vocabulary cannot spell what must come or allowed_tokens have
+  // none of it, or if the grammar takes too long, the output is cut off.
+  const bool could_fit = fits && IsAllowed(sampled.token, allowed, join.sampling);
   sequence.tokens.push_back(sampled.token);
-  // If no token fits, because the vocabulary cannot spell what must come, or if the grammar takes
-  // too long, the output is cut off.
-  const bool cut = formed && !(fits && FollowGrammar(sequence, grammars));
-  const bool whole = formed && !cut && sequence.grammar->ended();
-  plan::SampledToken result = Judged(sampled, sequence, whole, cut);
+  const Fit fit = formed ? FitOf(could_fit, sequence, grammars) : Fit::kGoesOn;
+  plan::SampledToken result = Judged(sampled, sequence, fit);
   result.top = ToCore(sampled.top);
   return result;
 }
 
 plan::SampledToken AppendSampled(TokenId token, Sequence& sequence) {
   sequence.tokens.push_back(token);
-  return Judged({.token = token}, sequence, /*whole=*/false, /*cut=*/false);
+  return Judged({.token = token}, sequence, Fit::kGoesOn);
 }
 
 plan::TokenRank RankOf(absl::Span<const float> logits, TokenId token, const Sequence& sequence,

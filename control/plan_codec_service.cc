@@ -305,6 +305,7 @@ void ToProto(const plan::StepResult& result, v1::StepResult* proto) {
       alternative->set_logprob(top.logprob);
     }
     entry->set_finish(static_cast<uint32_t>(token.finish));
+    entry->set_outside(token.outside);
   }
   for (const plan::ScoredTokens& scored : result.scores) {
     v1::ScoredTokens* entry = proto->add_scores();
@@ -336,7 +337,8 @@ plan::StepResult FromProto(const v1::StepResult& proto) {
         .logprob = entry.logprob(),
         .finish = entry.finish() <= static_cast<uint32_t>(plan::FinishReason::kError)
                       ? static_cast<plan::FinishReason>(entry.finish())
-                      : plan::FinishReason::kError};
+                      : plan::FinishReason::kError,
+        .outside = entry.outside()};
     for (const v1::TokenLogprob& top : entry.top()) {
       token.top.push_back({.token = top.token(), .logprob = top.logprob()});
     }

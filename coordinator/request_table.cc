@@ -327,6 +327,14 @@ std::vector<plan::SequenceId> RequestTable::Deliver(core::Events& events) {
 }
 
 void RequestTable::TakeToken(const Request& request, Choice& choice, core::TokenEvent& event) {
+  if (event.token.outside) {
+    // It is there to end the choice, and neither shown nor counted. Its prompt was worked on.
+    choice.cached_tokens = event.cached_tokens;
+    if (choice.completion_tokens == 0) {
+      metrics_.prompt_tokens.fetch_add(request.spec.prompt.size(), std::memory_order_relaxed);
+    }
+    return;
+  }
   const Nanos now = clock_.Now();
   if (choice.completion_tokens == 0) {
     choice.first_token = now;

@@ -60,10 +60,12 @@ Json FormatOf(const OutputForm& form) {
   return AnyText({"<think>"});
 }
 
-Json Thought(const std::string& begin, std::optional<uint32_t> tokens_max) {
-  Json content = AnyText({"</think>"});
-  if (tokens_max.has_value()) {
-    content["max_tokens"] = *tokens_max;
+Json Thought(const std::string& begin, const CompletionRequest& request) {
+  std::vector<std::string> excluded = request.bad_words;
+  excluded.emplace_back("</think>");
+  Json content = AnyText(excluded);
+  if (request.thinking_tokens_max.has_value()) {
+    content["max_tokens"] = *request.thinking_tokens_max;
   }
   Json end = {{"type", "const_string"}, {"value", "</think>"}};
   if (begin.empty()) {
@@ -88,8 +90,8 @@ void AddThought(bool whole, CompletionRequest& request) {
   }
   const Json space = {{"type", "regex"}, {"pattern", "\\n{0,2}"}};
   const Json rest = FormatOf(form);
-  const Json thought = Thought(request.thought == AnswerReader::Thought::kOpen ? "" : "<think>",
-                               request.thinking_tokens_max);
+  const Json thought =
+      Thought(request.thought == AnswerReader::Thought::kOpen ? "" : "<think>", request);
   const Json before = Sequence({thought, space});
   SetFormat(request.thought == AnswerReader::Thought::kOpen
                 ? Sequence({before, rest})

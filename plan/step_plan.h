@@ -204,6 +204,9 @@ struct SampledToken {
   std::vector<TokenLogprob> top;
   // The node's own judgement (end token, length); later rows of the sequence are discarded.
   FinishReason finish = FinishReason::kNone;
+  // Nothing that the form of the output allows could come, so that this ends the sequence, and is
+  // no part of the answer.
+  bool outside = false;
 };
 
 // A prompt token among all of the vocabulary.

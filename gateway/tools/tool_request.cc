@@ -2,11 +2,17 @@
 #include "gateway/tools/tool_request.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/output_form.h"
 #include "common/status_macros.h"
 #include "gateway/api_error.h"
@@ -127,12 +133,96 @@ absl::Status ReadChoice(const Json& value, ToolRequest& request) {
   return choice.RefuseUnknown();
 }
 
+// The place in `root` that "#/$defs/name" names, or null.
+const Json* PlaceOf(const std::string& reference, const Json& root) {
+  if (!absl::StartsWith(reference, "#")) {
+    return nullptr;
+  }
+  const Json* place = &root;
+  for (absl::string_view name : absl::StrSplit(reference.substr(1), '/', absl::SkipEmpty())) {
+    const auto found = place->is_object() ? place->find(std::string(name)) : place->end();
+    if (found == place->end()) {
+      return nullptr;
+    }
+    place = &*found;
+  }
+  return place;
+}
+
+// Adds the schemas that say what a value of `schema`, a part of `root`, is, where these are others.
+// False if it may be something that is no object.
+bool AddAlternatives(const Json& schema, const Json& root, std::vector<const Json*>& left) {
+  if (!schema.is_object()) {
+    return false;
+  }
+  const auto is_object = [](const Json& value) { return value.is_object(); };
+  if (const auto reference = schema.find("$ref"); reference != schema.end()) {
+    if (reference->is_string()) {
+      if (const Json* place = PlaceOf(reference->get<std::string>(), root); place != nullptr) {
+        left.push_back(place);
+      }
+    }
+    return true;  // The cluster refuses one that leads nowhere.
+  }
+  if (const auto value = schema.find("const"); value != schema.end()) {
+    return value->is_object();
+  }
+  if (const auto values = schema.find("enum"); values != schema.end()) {
+    return values->is_array() && std::all_of(values->begin(), values->end(), is_object);
+  }
+  for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
+    if (const auto list = schema.find(keyword); list != schema.end()) {
+      if (!list->is_array()) {
+        return false;
+      }
+      for (const Json& part : *list) {
+        left.push_back(&part);
+      }
+      return true;
+    }
+  }
+  if (const auto type = schema.find("type"); type != schema.end()) {
+    return *type == Json("object") || *type == Json::array({"object"});
+  }
+  return schema.contains("properties") || schema.contains("additionalProperties") ||
+         schema.contains("unevaluatedProperties");
+}
+
+bool IsOfObjects(const Json& root) {
+  std::vector<const Json*> left = {&root};
+  std::set<const Json*> seen;
+  while (!left.empty()) {
+    const Json* const schema = left.back();
+    left.pop_back();
+    if (seen.insert(schema).second && !AddAlternatives(*schema, root, left)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether a schema says what a value is.
+bool SaysWhatItIs(const Json& schema) {
+  constexpr const char* kWays[] = {"type",
+                                   "$ref",
+                                   "const",
+                                   "enum",
+                                   "anyOf",
+                                   "oneOf",
+                                   "allOf",
+                                   "properties",
+                                   "additionalProperties",
+                                   "unevaluatedProperties"};
+  return std::any_of(std::begin(kWays), std::end(kWays),
+                     [&schema](const char* keyword) { return schema.contains(keyword); });
+}
+
 // What a demanded call needs: arguments that are an object, and schemas that fit into the form of
-// the output.
-absl::Status CheckEnforced(const ToolRequest& request) {
+// the output. A schema that says nothing of them is of objects.
+absl::Status FitEnforced(ToolRequest& request) {
   size_t bytes = 0;
   for (size_t i = 0; i < request.functions.size(); ++i) {
-    const ToolFunction& function = request.functions[i];
+    ToolFunction& function = request.functions[i];
     if (request.choice == ToolChoice::kNamed && function.name != request.named) {
       continue;
     }
@@ -143,6 +233,16 @@ absl::Status CheckEnforced(const ToolRequest& request) {
                       absl::StrCat("'", path,
                                    ".type' must be 'object' where 'tool_choice' demands a call: "
                                    "arguments are an object"));
+    }
+    if (!SaysWhatItIs(function.parameters)) {
+      function.parameters["type"] = "object";
+    }
+    if (!IsOfObjects(function.parameters)) {
+      return BadField(path, "invalid_value",
+                      absl::StrCat("'", path,
+                                   "' must be a schema of objects alone, in each of its "
+                                   "alternatives, where 'tool_choice' demands a call: arguments "
+                                   "are an object"));
     }
     bytes += function.parameters.dump().size();
     if (bytes > kOutputFormBytesMax) {
@@ -180,7 +280,7 @@ absl::StatusOr<ToolRequest> ReadTools(JsonObject& body) {
     request.choice = ToolChoice::kNone;
   }
   if (request.enforced()) {
-    LAMINA_RETURN_IF_ERROR(CheckEnforced(request));
+    LAMINA_RETURN_IF_ERROR(FitEnforced(request));
   }
   LAMINA_ASSIGN_OR_RETURN(const std::optional<bool> parallel, body.Bool("parallel_tool_calls"));
   request.parallel = parallel.value_or(true);

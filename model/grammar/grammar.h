@@ -46,7 +46,7 @@ class Grammar {
   virtual size_t bytes() const = 0;
   // Follows one long text of the form, to find grammars whose outputs would be cut for the time
   // that they take. Errors: kInvalidArgument  it took too long; says how to write it.
-  // Cost: some milliseconds of processor time, at most half a second.
+  // Cost: some milliseconds of processor time, at most about two seconds.
   virtual absl::Status CheckSpeed() const { return absl::OkStatus(); }
 };
 

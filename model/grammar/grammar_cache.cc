@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <future>
 #include <utility>
 
@@ -13,6 +14,13 @@
 #include "model/grammar/grammar_budget.h"
 
 namespace lamina::model {
+namespace {
+
+// The compiler of forms recurses, by some hundred bytes for each byte of a form at worst. Only
+// pages that it touches take memory.
+constexpr size_t kStackBytes = MiB(256);
+
+}  // namespace
 
 GrammarCache::GrammarCache(Maker make, Options options)
     : make_(std::move(make)), options_(options) {}
@@ -25,8 +33,8 @@ GrammarCache::~GrammarCache() {
     left.swap(to_do_);
   }
   changed_.notify_all();
-  if (thread_.joinable()) {
-    thread_.join();
+  if (started_) {
+    pthread_join(thread_, nullptr);
   }
   for (const std::shared_ptr<Entry>& entry : left) {
     Finish(entry, absl::CancelledError("the program ends"));
@@ -43,16 +51,14 @@ void GrammarCache::Prepare(const OutputForm& form, std::function<void(const Resu
       entries_.splice(entries_.begin(), entries_, it);
     }
   }
-  if (entry == nullptr && options_.queue_max > 0 && to_do_.size() >= options_.queue_max) {
-    lock.unlock();
-    if (done != nullptr) {
-      done(absl::ResourceExhaustedError(absl::StrCat(options_.queue_max,
-                                                     " forms wait to be compiled, which is the "
-                                                     "limit; try again later")));
-    }
-    return;
-  }
   if (entry == nullptr) {
+    if (const absl::Status room = MakeRoom(); !room.ok()) {
+      lock.unlock();
+      if (done != nullptr) {
+        done(room);
+      }
+      return;
+    }
     entry = std::make_shared<Entry>();
     entry->form = form;
     entries_.push_front(entry);
@@ -60,9 +66,6 @@ void GrammarCache::Prepare(const OutputForm& form, std::function<void(const Resu
       entries_.pop_back();  // If it is still waited for, the queue holds it.
     }
     to_do_.push_back(entry);
-    if (!thread_.joinable()) {
-      thread_ = std::thread([this] { Run(); });
-    }
     changed_.notify_one();
   }
   if (done == nullptr) {
@@ -88,6 +91,31 @@ GrammarCache::Result GrammarCache::Get(const OutputForm& form, ThreadBeat* beat)
     }
   }
   return result.get();
+}
+
+absl::Status GrammarCache::MakeRoom() {
+  if (options_.queue_max > 0 && to_do_.size() >= options_.queue_max) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        options_.queue_max, " forms wait to be compiled, which is the limit; try again later"));
+  }
+  if (started_) {
+    return absl::OkStatus();
+  }
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  const int error = pthread_create(&thread_, &attributes, &GrammarCache::Start, this);
+  pthread_attr_destroy(&attributes);
+  started_ = error == 0;
+  return started_ ? absl::OkStatus()
+                  : absl::ResourceExhaustedError(absl::StrCat(
+                        "there is no thread to compile the form: ", std::strerror(error),
+                        "; try again later"));
+}
+
+void* GrammarCache::Start(void* cache) {
+  static_cast<GrammarCache*>(cache)->Run();
+  return nullptr;
 }
 
 void GrammarCache::Run() {

@@ -6,6 +6,8 @@
 
 #pragma once
 
+#include <pthread.h>
+
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -13,7 +15,6 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -50,7 +51,8 @@ class GrammarCache {
   // the cache's thread until `done` is, must not wait or call the cache, and once true stays so.
   // Errors: those of `make` and of Compile().
   //         kInvalidArgument    it is beyond a limit of the options.
-  //         kResourceExhausted  queue_max forms wait already; try again later.
+  //         kResourceExhausted  queue_max forms wait already, or the system has no thread left; try
+  //                             again later.
   //         kCancelled          all who waited are gone, or the cache ends.
   void Prepare(const OutputForm& form, std::function<void(const Result&)> done = nullptr,
                std::function<bool()> gone = nullptr);
@@ -71,8 +73,10 @@ class GrammarCache {
     std::vector<Waiter> waiting;
   };
 
+  static void* Start(void* cache);
   void Run();
-  // Guarded by mutex_.
+  // Guarded by mutex_, both.
+  absl::Status MakeRoom();  // Lets another form wait; starts the thread.
   static bool IsWanted(const Entry& entry);
   Result Compile(const OutputForm& form);
   void Finish(const std::shared_ptr<Entry>& entry, Result result);
@@ -87,7 +91,8 @@ class GrammarCache {
   std::list<std::shared_ptr<Entry>> entries_;  // The latest used first.
   std::deque<std::shared_ptr<Entry>> to_do_;
   bool stopped_ = false;
-  std::thread thread_;
+  bool started_ = false;
+  pthread_t thread_{};
 };
 
 }  // namespace lamina::model

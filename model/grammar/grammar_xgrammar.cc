@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -18,24 +19,23 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "model/grammar/grammar_budget.h"
+#include "model/grammar/grammar_speed.h"
+#include "model/grammar/repeated_rules.h"
 #include "model/grammar/schema_keywords.h"
 #include "model/grammar/xgrammar_warnings.h"
 
 namespace lamina::model {
 namespace {
 
-class XGrammarState final : public GrammarState {
+// A bit for each token.
+class TokenMask {
  public:
-  XGrammarState(const xgrammar::CompiledGrammar& grammar, size_t vocabulary)
-      : matcher_(grammar),
-        words_(static_cast<size_t>(xgrammar::GetBitmaskSize(static_cast<int>(vocabulary)))),
+  explicit TokenMask(size_t vocabulary)
+      : words_(static_cast<size_t>(xgrammar::GetBitmaskSize(static_cast<int>(vocabulary)))),
         shape_(static_cast<int64_t>(words_.size())) {}
 
-  absl::Span<const uint32_t> Allowed() override {
-    if (budget_.exhausted()) {
-      std::fill(words_.begin(), words_.end(), 0);
-      return words_;
-    }
+  // Sets what may come next, or throws. False if it is every token.
+  bool Fill(xgrammar::GrammarMatcher& matcher) {
     DLTensor mask{.data = words_.data(),
                   .device = {kDLCPU, 0},
                   .ndim = 1,
@@ -43,15 +43,35 @@ class XGrammarState final : public GrammarState {
                   .shape = &shape_,
                   .strides = nullptr,
                   .byte_offset = 0};
+    return matcher.FillNextTokenBitmask(&mask);
+  }
+  void Clear() { std::fill(words_.begin(), words_.end(), 0); }
+  absl::Span<const uint32_t> words() const { return words_; }
+
+ private:
+  std::vector<uint32_t> words_;
+  int64_t shape_;
+};
+
+class XGrammarState final : public GrammarState {
+ public:
+  XGrammarState(const xgrammar::CompiledGrammar& grammar, size_t vocabulary)
+      : matcher_(grammar), mask_(vocabulary) {}
+
+  absl::Span<const uint32_t> Allowed() override {
+    if (budget_.exhausted()) {
+      mask_.Clear();
+      return mask_.words();
+    }
     try {
       const Nanos began = ThreadTime();
-      const bool some_not = matcher_.FillNextTokenBitmask(&mask);
+      const bool some_not = mask_.Fill(matcher_);
       Spend(began);
-      return some_not ? absl::Span<const uint32_t>(words_) : absl::Span<const uint32_t>();
+      return some_not ? mask_.words() : absl::Span<const uint32_t>();
     } catch (const std::exception& error) {
       LogError("XGrammar finds no next tokens, so the output is cut: ", error.what());
-      std::fill(words_.begin(), words_.end(), 0);
-      return words_;
+      mask_.Clear();
+      return mask_.words();
     }
   }
 
@@ -85,8 +105,7 @@ class XGrammarState final : public GrammarState {
 
   xgrammar::GrammarMatcher matcher_;
   GrammarBudget budget_;
-  std::vector<uint32_t> words_;
-  int64_t shape_;
+  TokenMask mask_;
 };
 
 class XGrammar final : public Grammar {
@@ -124,37 +143,37 @@ std::string Reason(const std::exception& error) {
   return begin == std::string::npos ? text : text.substr(begin + 2);
 }
 
-// Goes on by `byte`, or, if that does not fit, by the first that does. False if none does.
-bool AcceptSome(xgrammar::GrammarMatcher& matcher, std::string& byte) {
-  if (matcher.AcceptString(byte)) {
-    return true;
-  }
-  // From 'a' on, so that texts go on with letters where they may.
-  for (int i = 0; i < 256; ++i) {
-    byte[0] = static_cast<char>('a' + i);
-    if (matcher.AcceptString(byte)) {
+class XGrammarWalk final : public GrammarWalk {
+ public:
+  XGrammarWalk(const xgrammar::CompiledGrammar& grammar, size_t vocabulary)
+      : matcher_(grammar), mask_(vocabulary) {}
+
+  // By the byte before, or, if that does not fit, by the first that does.
+  bool GoOn() override {
+    if (matcher_.AcceptString(byte_)) {
       return true;
     }
-  }
-  return false;
-}
-
-absl::Status XGrammar::CheckSpeed() const {
-  constexpr int kBytes = 1024;
-  constexpr Nanos kMax = Millis(500);  // Forms in use take some milliseconds.
-  try {
-    xgrammar::GrammarMatcher matcher(grammar_);
-    std::string byte = "a";
-    const Nanos began = ThreadTime();
-    for (int i = 0; i < kBytes && AcceptSome(matcher, byte); ++i) {
-      if (ThreadTime() - began > kMax) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the form is too complex: to follow ", i + 1,
-                         " bytes of an output took more than ", kMax / Millis(1),
-                         " ms of processor time. Write rules that can be read in one way only,"
-                         " 's ::= [a-z]+' instead of 's ::= s s | [a-z]'"));
+    // From 'a' on, so that texts go on with letters where they may.
+    for (int i = 0; i < 256; ++i) {
+      byte_[0] = static_cast<char>('a' + i);
+      if (matcher_.AcceptString(byte_)) {
+        return true;
       }
     }
+    return false;
+  }
+  void FindTokens() override { mask_.Fill(matcher_); }
+
+ private:
+  xgrammar::GrammarMatcher matcher_;
+  TokenMask mask_;
+  std::string byte_ = "a";
+};
+
+absl::Status XGrammar::CheckSpeed() const {
+  try {
+    XGrammarWalk walk(grammar_, vocabulary_);
+    return CheckGrammarSpeed(walk);
   } catch (const std::exception& error) {
     // An output would be cut there, which says nothing of its speed.
     LogWarning("XGrammar does not follow a form to its end: ", Reason(error));
@@ -165,13 +184,16 @@ absl::Status XGrammar::CheckSpeed() const {
 class XGrammarCompiler final : public GrammarCompiler {
  public:
   XGrammarCompiler(const xgrammar::TokenizerInfo& tokens, size_t vocabulary)
-      : compiler_(tokens, /*max_threads=*/1, /*cache_enabled=*/false), vocabulary_(vocabulary) {}
+      : tokens_(tokens),
+        compiler_(tokens, /*max_threads=*/1, /*cache_enabled=*/false),
+        vocabulary_(vocabulary) {}
 
   absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const OutputForm& form) override {
-    LAMINA_RETURN_IF_ERROR(CheckKeywords(form));
+    LAMINA_ASSIGN_OR_RETURN(const OutputForm prepared, Prepared(form));
     TakeDropped();
     try {
-      auto grammar = std::make_shared<XGrammar>(CompileOrThrow(form), vocabulary_);
+      LAMINA_ASSIGN_OR_RETURN(xgrammar::CompiledGrammar compiled, CompileOrThrow(prepared));
+      auto grammar = std::make_shared<XGrammar>(std::move(compiled), vocabulary_);
       if (const std::string dropped = TakeDropped(); !dropped.empty()) {
         return absl::InvalidArgumentError(
             absl::StrCat("part of it would not be obeyed: ", dropped));
@@ -183,25 +205,48 @@ class XGrammarCompiler final : public GrammarCompiler {
   }
 
  private:
-  // Text that is no JSON is left to the compiler.
-  static absl::Status CheckKeywords(const OutputForm& form) {
-    if (form.kind != OutputForm::Kind::kJsonSchema &&
-        form.kind != OutputForm::Kind::kStructuralTag) {
-      return absl::OkStatus();
+  // The form as it is to be compiled.
+  static absl::StatusOr<OutputForm> Prepared(const OutputForm& form) {
+    const bool is_schema = form.kind == OutputForm::Kind::kJsonSchema;
+    if (!is_schema && form.kind != OutputForm::Kind::kStructuralTag) {
+      return form;
     }
-    const auto json = nlohmann::ordered_json::parse(form.text, nullptr, false);
-    return form.kind == OutputForm::Kind::kJsonSchema ? CheckSchemaKeywords(json)
-                                                      : CheckStructuralTagSchemas(json);
+    auto json = nlohmann::ordered_json::parse(form.text, nullptr, false);
+    if (json.is_discarded()) {
+      // The compiler takes text behind its end, and would see what is not looked at here.
+      return absl::InvalidArgumentError("it is not valid JSON");
+    }
+    LAMINA_ASSIGN_OR_RETURN(const bool changed,
+                            is_schema ? PrepareSchema(json) : PrepareStructuralTag(json));
+    if (!changed) {
+      return form;
+    }
+    return OutputForm{form.kind, json.dump()};
   }
 
-  xgrammar::CompiledGrammar CompileOrThrow(const OutputForm& form) {
+  // Compiles rules that a client wrote.
+  absl::StatusOr<xgrammar::CompiledGrammar> CompileRules(const xgrammar::Grammar& rules) {
+    LAMINA_RETURN_IF_ERROR(CheckRepeatedRules(rules.ToString()));
+    return compiler_.CompileGrammar(rules);
+  }
+
+  absl::StatusOr<xgrammar::CompiledGrammar> CompileStructuralTag(const std::string& text) {
+    const auto rules = xgrammar::Grammar::FromStructuralTag(text, tokens_);
+    if (const auto* error = std::get_if<xgrammar::StructuralTagError>(&rules)) {
+      return absl::InvalidArgumentError(
+          std::visit([](const std::exception& what) { return Reason(what); }, *error));
+    }
+    return CompileRules(std::get<xgrammar::Grammar>(rules));
+  }
+
+  absl::StatusOr<xgrammar::CompiledGrammar> CompileOrThrow(const OutputForm& form) {
     switch (form.kind) {
       case OutputForm::Kind::kRegex:
         return compiler_.CompileRegex(form.text);
       case OutputForm::Kind::kGrammar:
-        return compiler_.CompileGrammar(form.text);
+        return CompileRules(xgrammar::Grammar::FromEBNF(form.text));
       case OutputForm::Kind::kStructuralTag:
-        return compiler_.CompileStructuralTag(form.text);
+        return CompileStructuralTag(form.text);
       case OutputForm::Kind::kAny:
       case OutputForm::Kind::kJsonSchema:
         break;
@@ -213,6 +258,7 @@ class XGrammarCompiler final : public GrammarCompiler {
                                        /*strict_mode=*/true);
   }
 
+  const xgrammar::TokenizerInfo tokens_;
   xgrammar::GrammarCompiler compiler_;
   const size_t vocabulary_;
 };

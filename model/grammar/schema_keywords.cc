@@ -3,15 +3,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "model/grammar/text_patterns.h"
 
 namespace lamina::model {
 namespace {
@@ -155,11 +159,34 @@ bool Takes(const Words& types, const std::string& type) {
   return types.contains(type) || (type == "integer" && types.contains("number"));
 }
 
+// A pattern for the lengths of a string; nothing if there are none, if they allow the empty string
+// alone, or if they are for the compiler to refuse.
+std::optional<std::string> PatternOfLengths(const Json& schema) {
+  constexpr uint64_t kBoundMax = INT32_MAX;  // The compiler's; what is above it is no bound.
+  const auto least = schema.find("minLength");
+  const auto most = schema.find("maxLength");
+  for (const auto& bound : {least, most}) {
+    if (bound != schema.end() && !bound->is_number_unsigned()) {
+      return std::nullopt;
+    }
+  }
+  const uint64_t low = least == schema.end() ? 0 : least->get<uint64_t>();
+  const uint64_t high = most == schema.end() ? UINT64_MAX : most->get<uint64_t>();
+  const bool bounded = high <= kBoundMax;
+  if (low > kBoundMax || low > high || high == 0 || (low == 0 && !bounded)) {
+    return std::nullopt;
+  }
+  return PatternOfLength(low, bounded ? std::optional<uint64_t>(high) : std::nullopt);
+}
+
 class Checker {
  public:
   explicit Checker(const Json& root) : root_(root) {}
 
   absl::Status Check(const Json& schema, const std::string& path);
+
+  // Schemas that were looked at whose strings have lengths that a pattern is to say.
+  const std::set<const Json*>& with_lengths() const { return with_lengths_; }
 
  private:
   // Refuses what is too deep.
@@ -177,8 +204,12 @@ class Checker {
   absl::Status CheckObject(const Json& schema, const std::string& path);
   absl::Status CheckArray(const Json& schema, const std::string& path);
   static absl::Status CheckNumber(const Json& schema, const std::string& path, bool whole);
-  static absl::Status CheckText(const Json& schema, const std::string& path);
+  absl::Status CheckText(const Json& schema, const std::string& path);
+  static absl::Status CheckPattern(const std::string& pattern, const std::string& path,
+                                   absl::string_view keyword);
   absl::Status CheckEach(const Json& schema, const std::string& path, const char* keyword);
+  // What was found in a copy, which may have more members, is true of `original`.
+  void MoveLengths(const Json& copy, const Json& original);
 
   const Json& root_;
   size_t depth_ = 0;    // Schemas that are being looked at.
@@ -186,6 +217,7 @@ class Checker {
   // References that were followed, and how many schemas within each other are behind each; 0 while
   // it is being followed, as one that leads back to itself is.
   std::map<std::string, size_t> heights_;
+  std::set<const Json*> with_lengths_;
 };
 
 absl::Status Checker::Refuse(const std::string& path, absl::string_view keyword,
@@ -264,8 +296,9 @@ absl::Status Checker::CheckReference(const Json& schema, const std::string& path
   for (size_t begin = 2; begin <= reference.size();) {
     const size_t end = std::min(reference.find('/', begin), reference.size());
     const std::string name = reference.substr(begin, end - begin);
-    if (!place->is_object() || !place->contains(name)) {
-      return absl::OkStatus();  // The compiler refuses this, too.
+    // The compiler passes over empty names, so that it would come to another place.
+    if (name.empty() || !place->is_object() || !place->contains(name)) {
+      return Refuse(path, "$ref", absl::StrCat(": ", reference, " is no place in this schema"));
     }
     place = &(*place)[name];
     begin = end + 1;
@@ -370,6 +403,11 @@ absl::Status Checker::CheckObject(const Json& schema, const std::string& path) {
   }
   LAMINA_RETURN_IF_ERROR(CheckEach(schema, path, "properties"));
   LAMINA_RETURN_IF_ERROR(CheckEach(schema, path, "patternProperties"));
+  if (schema.contains("patternProperties") && schema["patternProperties"].is_object()) {
+    for (const auto& [pattern, value] : schema["patternProperties"].items()) {
+      LAMINA_RETURN_IF_ERROR(CheckPattern(pattern, path, "patternProperties"));
+    }
+  }
   for (const char* keyword : {"additionalProperties", "unevaluatedProperties"}) {
     if (schema.contains(keyword)) {
       LAMINA_RETURN_IF_ERROR(Check(schema[keyword], absl::StrCat(path, ".", keyword)));
@@ -380,9 +418,25 @@ absl::Status Checker::CheckObject(const Json& schema, const std::string& path) {
     if (!names.contains("type")) {
       names["type"] = "string";
     }
-    return Check(names, absl::StrCat(path, ".propertyNames"));
+    LAMINA_RETURN_IF_ERROR(Check(names, absl::StrCat(path, ".propertyNames")));
+    MoveLengths(names, schema["propertyNames"]);
   }
   return absl::OkStatus();
+}
+
+void Checker::MoveLengths(const Json& copy, const Json& original) {
+  if (with_lengths_.erase(&copy) > 0) {
+    with_lengths_.insert(&original);
+  }
+  if (original.is_object()) {
+    for (const auto& [name, part] : original.items()) {
+      MoveLengths(copy[name], part);
+    }
+  } else if (original.is_array()) {
+    for (size_t i = 0; i < original.size(); ++i) {
+      MoveLengths(copy[i], original[i]);
+    }
+  }
 }
 
 absl::Status Checker::CheckArray(const Json& schema, const std::string& path) {
@@ -440,26 +494,75 @@ absl::Status Checker::CheckText(const Json& schema, const std::string& path) {
       return Refuse(path, keyword, has_format ? " together with format" : " together with pattern");
     }
   }
-  return absl::OkStatus();
+  if (PatternOfLengths(schema).has_value()) {
+    with_lengths_.insert(&schema);
+  }
+  return schema.contains("pattern") && schema["pattern"].is_string()
+             ? CheckPattern(schema["pattern"].get<std::string>(), path, "pattern")
+             : absl::OkStatus();
+}
+
+absl::Status Checker::CheckPattern(const std::string& pattern, const std::string& path,
+                                   absl::string_view keyword) {
+  return !RepeatsARepetition(pattern)
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   absl::StrCat("a regular expression in '", keyword, "' of the JSON schema at ",
+                                path.empty() ? "its root" : path,
+                                ": Two consecutive repetition modifiers are not allowed."));
+}
+
+// The innermost first, so that no schema moves before it was looked for.
+void WritePatterns(const std::set<const Json*>& with_lengths, Json& json) {
+  if (json.is_structured()) {
+    for (Json& part : json) {
+      WritePatterns(with_lengths, part);
+    }
+  }
+  if (with_lengths.contains(&json)) {
+    const std::string pattern = *PatternOfLengths(json);
+    json.erase("minLength");
+    json.erase("maxLength");
+    json["pattern"] = pattern;
+  }
+}
+
+absl::StatusOr<bool> Prepare(Json& schema, bool has_patterns) {
+  Checker checker(schema);
+  LAMINA_RETURN_IF_ERROR(checker.Check(schema, ""));
+  if (!has_patterns || checker.with_lengths().empty()) {
+    return false;
+  }
+  WritePatterns(checker.with_lengths(), schema);
+  return true;
+}
+
+// Whether the strings of a part with a schema are JSON, and no text is excluded from them.
+bool HasPlainStrings(const Json& part) {
+  const Json style = part.value("style", Json());
+  return part.value("type", Json()) != Json("qwen_xml_parameter") &&
+         (!style.is_string() || style == Json("json")) && part.value("excludes", Json()).empty();
 }
 
 }  // namespace
 
-absl::Status CheckSchemaKeywords(const Json& schema) { return Checker(schema).Check(schema, ""); }
+absl::StatusOr<bool> PrepareSchema(Json& schema) { return Prepare(schema, /*has_patterns=*/true); }
 
-absl::Status CheckStructuralTagSchemas(const Json& tag) {
-  if (tag.is_object()) {
-    const auto schema = tag.find("json_schema");
-    if (tag.value("type", Json()) == "json_schema" && schema != tag.end()) {
-      return CheckSchemaKeywords(*schema);
-    }
+// A part with a schema needs no type, so every object may be one.
+absl::StatusOr<bool> PrepareStructuralTag(Json& tag) {
+  bool changed = false;
+  if (!tag.is_structured()) {
+    return changed;
   }
-  if (tag.is_structured()) {
-    for (const Json& part : tag) {
-      LAMINA_RETURN_IF_ERROR(CheckStructuralTagSchemas(part));
-    }
+  const bool has_patterns = tag.is_object() && HasPlainStrings(tag);
+  for (auto& [name, part] : tag.items()) {
+    const bool is_schema =
+        tag.is_object() && name == "json_schema" && (part.is_object() || part.is_boolean());
+    LAMINA_ASSIGN_OR_RETURN(const bool is_new,
+                            is_schema ? Prepare(part, has_patterns) : PrepareStructuralTag(part));
+    changed = changed || is_new;
   }
-  return absl::OkStatus();
+  return changed;
 }
 
 }  // namespace lamina::model

@@ -79,7 +79,7 @@ TEST_F(SequenceTableTest, RefusesPlansThatMakeNoSense) {
 
 // --- SampleNext ---
 
-// Allows 0, then 1, then 2, which ends it.
+// Allows 0, then 1, then 2, which ends it. Tokens 3 and up fit nowhere.
 class CountingState final : public model::GrammarState {
  public:
   absl::Span<const uint32_t> Allowed() override {
@@ -190,8 +190,41 @@ TEST_F(SampleNextTest, AThreadThatFollowsAGrammarBeatsAtEachToken) {
 TEST_F(SampleNextTest, WithoutItsGrammarTheOutputIsCut) {
   sequence_.join.sampling.form = {OutputForm::Kind::kRegex, "other"};
 
-  EXPECT_EQ(Next(3).finish, plan::FinishReason::kLength);
+  const plan::SampledToken token = Next(3);
+
+  EXPECT_EQ(token.finish, plan::FinishReason::kLength);
+  EXPECT_TRUE(token.outside);
   EXPECT_TRUE(sequence_.finished);
+}
+
+// All logits are minus infinity there, so the sampler's token is 0, which may be one that ends.
+TEST_F(SampleNextTest, WhereNothingMayComeTheTokenIsOutsideAndNoStop) {
+  sequence_.join.sampling.form = {OutputForm::Kind::kRegex, "counting"};
+  sequence_.join.sampling.allowed_tokens = {0, 7};
+  sequence_.join.end_tokens = {0};
+  sequence_.join.tokens_min = 4;  // Else the first of the form would be a stop.
+
+  const plan::SampledToken first = Next(7);
+  EXPECT_EQ(first.token, 0);
+  EXPECT_FALSE(first.outside);
+  EXPECT_EQ(first.finish, plan::FinishReason::kNone);
+  const plan::SampledToken second = Next(7);
+
+  EXPECT_EQ(second.token, 0);
+  EXPECT_TRUE(second.outside);
+  EXPECT_EQ(second.finish, plan::FinishReason::kLength);
+}
+
+// The grammar would take it, and the list has it not.
+TEST_F(SampleNextTest, ATokenThatTheListHasNotIsOutsideThoughItFits) {
+  sequence_.join.sampling.form = {OutputForm::Kind::kRegex, "counting"};
+  sequence_.join.sampling.allowed_tokens = {5};
+
+  const plan::SampledToken token = Next(7);
+
+  EXPECT_EQ(token.token, 0);
+  EXPECT_TRUE(token.outside);
+  EXPECT_EQ(token.finish, plan::FinishReason::kLength);
 }
 
 TEST_F(SampleNextTest, AppendsTheTokenAndSaysWhereItStands) {

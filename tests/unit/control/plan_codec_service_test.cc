@@ -224,7 +224,8 @@ TEST(PlanCodecTest, AResultComesBackWhole) {
                   .token = 321,
                   .logprob = -0.125f,
                   .top = {{.token = 321, .logprob = -0.125f}, {.token = 5, .logprob = -3.0f}},
-                  .finish = plan::FinishReason::kLength},
+                  .finish = plan::FinishReason::kLength,
+                  .outside = true},
                  {.sequence = 5}},
       .scores = {{.sequence = 6,
                   .first_token = 3,
@@ -245,6 +246,8 @@ TEST(PlanCodecTest, AResultComesBackWhole) {
   EXPECT_EQ(back.tokens[0].top[1].token, 5);
   EXPECT_EQ(back.tokens[0].top[1].logprob, -3.0f);
   EXPECT_EQ(back.tokens[0].finish, plan::FinishReason::kLength);
+  EXPECT_TRUE(back.tokens[0].outside);
+  EXPECT_FALSE(back.tokens[1].outside);
   EXPECT_EQ(back.tokens[1].finish, plan::FinishReason::kNone);
   ASSERT_EQ(back.scores.size(), 1u);
   EXPECT_EQ(back.scores[0].sequence, 6u);

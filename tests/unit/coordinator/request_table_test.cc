@@ -261,6 +261,45 @@ TEST_F(RequestTableTest, AnEndTokenIsATokenOfTheAnswerButNotOfItsText) {
   EXPECT_EQ(sink_->outputs.back().tokens[0].token, 999);
 }
 
+// Nothing that the form of the output allows could come.
+TEST_F(RequestTableTest, ATokenOutsideTheFormEndsTheAnswerAndIsNoPartOfIt) {
+  const plan::SequenceId id = Admit({.prompt = {1, 2}})[0].id;
+  Token(id, 10);
+  core::Events events;
+  events.tokens.push_back(
+      {.sequence = id,
+       .token = {.sequence = id, .token = 11, .finish = FinishReason::kLength, .outside = true}});
+  events.finished.push_back({.sequence = id, .reason = FinishReason::kLength});
+
+  table_.Deliver(events);
+
+  EXPECT_EQ(sink_->text, " 10");
+  const ChoiceOutput& last = sink_->outputs.back();
+  EXPECT_THAT(last.tokens, IsEmpty());
+  EXPECT_EQ(last.finish, FinishReason::kLength);
+  EXPECT_EQ(last.usage.completion_tokens, 1u);
+  EXPECT_EQ(table_.tokens(), 1u);
+  EXPECT_EQ(table_.metrics().prompt_tokens, 2u);
+  EXPECT_THAT(sink_->done, ElementsAre(absl::OkStatus()));
+}
+
+TEST_F(RequestTableTest, AnAnswerOfNoTokensHasItsUsage) {
+  const plan::SequenceId id = Admit({.prompt = {1, 2}})[0].id;
+  core::Events events;
+  events.tokens.push_back(
+      {.sequence = id,
+       .cached_tokens = 1,
+       .token = {.sequence = id, .finish = FinishReason::kLength, .outside = true}});
+  events.finished.push_back({.sequence = id, .reason = FinishReason::kLength});
+
+  table_.Deliver(events);
+
+  EXPECT_EQ(sink_->text, "");
+  EXPECT_EQ(sink_->outputs.back().usage.completion_tokens, 0u);
+  EXPECT_EQ(sink_->outputs.back().usage.cached_tokens, 1u);
+  EXPECT_EQ(table_.metrics().prompt_tokens, 2u);
+}
+
 TEST_F(RequestTableTest, AStopStringEndsTheSequenceAndTellsTheScheduler) {
   const plan::SequenceId id = Admit({.prompt = {1}, .stop = {"0 11"}})[0].id;
 

@@ -431,6 +431,38 @@ TEST(CompletionRequestTest, ToolsAndTheirHistoryAreRead) {
             Json::parse(R"({"role":"tool","content":"43","name":"f"})"));
 }
 
+// Answers would end within arguments that are none.
+TEST(CompletionRequestTest, ArgumentsOfADemandedCallAreObjects) {
+  const auto demanded = [](const std::string& parameters) {
+    return Chat(std::string(kMessages) +
+                R"(,"tools":[{"type":"function","function":{"name":"f","parameters":)" +
+                parameters + R"(}}],"tool_choice":"required")");
+  };
+  const auto request = demanded(R"({"description":"d","required":["a"]})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->tools.functions[0].parameters,
+            Json::parse(R"({"description":"d","required":["a"],"type":"object"})"));
+  for (const char* parameters :
+       {R"({"properties":{"a":{}}})", R"({"const":{"a":1}})", R"({"enum":[{},{"a":1}]})",
+        R"({"anyOf":[{"$ref":"#/$defs/d"},{"type":"object"}],"$defs":{"d":{"properties":{}}}})",
+        R"({"$ref":"#/$defs/d","$defs":{"d":{"oneOf":[{"type":["object"]}]}}})",
+        R"({"$ref":"#/$defs/none"})", R"({"$ref":"#"})"}) {
+    const auto taken = demanded(parameters);
+    ASSERT_TRUE(taken.ok()) << taken.status();
+    EXPECT_EQ(taken->tools.functions[0].parameters, Json::parse(parameters)) << "as it was";
+  }
+  for (const char* parameters :
+       {R"({"const":1})", R"({"enum":[{},"a"]})",
+        R"({"anyOf":[{"type":"object"},{"type":"null"}]})", R"({"oneOf":[{"type":"object"},{}]})",
+        R"({"anyOf":[{"$ref":"#/$defs/d"}],"$defs":{"d":true}})"}) {
+    const absl::Status status = demanded(parameters).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << parameters;
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::HasSubstr("'tools[0].function.parameters' must be a schema of objects"))
+        << parameters;
+  }
+}
+
 TEST(CompletionRequestTest, WithoutAChoiceOfToolsTheTemplateGetsNone) {
   const auto request =
       Chat(std::string(kMessages) +

@@ -194,6 +194,14 @@ TEST(RequestFormTest, WordsAreAFormAndTokensAList) {
   CompletionRequest request = Parsed(R"(,"bad_words":["no"])");
   ASSERT_TRUE(Fit({}, request).ok());
   EXPECT_EQ(FormatOf(request)["excludes"], Json::parse(R"(["no"])"));
+  request = Parsed(R"(,"bad_words":["no"])");
+  ASSERT_TRUE(Fit({.chat_template = kOpener}, request).ok());
+  const Json thought = FormatOf(request)["elements"][0]["elements"][0]["elements"][0];
+  EXPECT_EQ(thought["excludes"], Json::parse(R"(["no","</think>"])")) << "nor in thoughts";
+  request = Parsed(R"(,"bad_words":["no"])");
+  ASSERT_TRUE(Fit({.chat_template = kThinker}, request).ok());
+  const Json tag = FormatOf(request)["elements"][0]["content"]["elements"][0];
+  EXPECT_EQ(tag["content"]["excludes"], Json::parse(R"(["no","</think>"])"));
   request = Parsed(R"(,"allowed_token_ids":[5,6],"logit_bias":{"6":2})");
   ASSERT_TRUE(Fit({}, request).ok());
   EXPECT_EQ(request.options.allowed_tokens, (std::vector<TokenId>{5, 6}));

@@ -37,8 +37,15 @@ class SizedGrammar final : public Grammar {
   bool is_slow_;
 };
 
+// Recurses by 16 KiB so many times, and returns that number.
+int Recurse(int depth) {
+  volatile char frame[16 * 1024];
+  frame[0] = 1;
+  return depth == 0 ? 0 : Recurse(depth - 1) + frame[0];
+}
+
 // "wrong" is refused, "ambiguous" is slow to follow, "large" is large, "slow" takes 30 ms of the
-// processor, "held" waits.
+// processor, "deep" needs 64 MiB of stack, "held" waits.
 class Fixture : public ::testing::Test {
  protected:
   class Compiler final : public GrammarCompiler {
@@ -48,6 +55,9 @@ class Fixture : public ::testing::Test {
       ++test_.compiled_;
       if (form.text == "wrong") {
         return absl::InvalidArgumentError("no such form");
+      }
+      if (form.text == "deep") {
+        EXPECT_EQ(Recurse(4096), 4096);
       }
       if (form.text == "held") {
         test_.begun_.set_value();
@@ -105,6 +115,12 @@ TEST_F(GrammarCacheTest, CompilesEachFormOnceAndWithOneCompiler) {
   EXPECT_NE(first->get(), schema->get());
   EXPECT_EQ(compiled_, 3);
   EXPECT_EQ(made_, 1);
+}
+
+// A pattern of quantifiers and the groups of a regular expression in a grammar are recursion.
+TEST_F(GrammarCacheTest, TheCompilerMayRecurse) {
+  GrammarCache cache(Make(), {});
+  EXPECT_TRUE(cache.Get(Form("deep")).ok());
 }
 
 TEST_F(GrammarCacheTest, WhoWaitsBeats) {

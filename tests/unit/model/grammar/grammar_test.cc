@@ -98,6 +98,17 @@ bool Draw(GrammarState& state, std::mt19937& random, std::string& text, bool byt
   return !state.ended();
 }
 
+// Whether `text` is a whole output.
+bool Takes(const Grammar& grammar, const std::string& text) {
+  const auto state = grammar.Begin();
+  for (const char byte : text) {
+    if (!state->Accept(static_cast<TokenId>(1 + static_cast<unsigned char>(byte)))) {
+      return false;
+    }
+  }
+  return state->Accept(0);
+}
+
 class RegexTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RegexTest, AllowsWhatCanBecomeAMatchAndNothingElse) {
@@ -218,6 +229,28 @@ TEST(GrammarTest, WhatIsAmbiguousIsSlowToFollowAndNothingElse) {
   EXPECT_TRUE(speed_of(OutputForm::Kind::kJsonSchema, R"({"type":"object"})").ok());
 }
 
+// They would be put in place of each other by recursion, until there is no stack.
+TEST(GrammarTest, RulesThatAreNothingButRepetitionsOfEachOtherAreRefused) {
+  for (const std::string& rules :
+       {std::string("root ::= root{2}"), std::string("root ::= (root){2}"),
+        std::string("root ::= a\na ::= b{2}\nb ::= a{2}"),
+        std::string("root ::= \"x\" a\na ::= b{200,}\nb ::= c\nc[capture] ::= a{0,3}")}) {
+    const Json tag = {{"format", {{"type", "grammar"}, {"grammar", rules}}}};
+    for (const OutputForm& form : {OutputForm{OutputForm::Kind::kGrammar, rules},
+                                   OutputForm{OutputForm::Kind::kStructuralTag, tag.dump()}}) {
+      const absl::Status status = Compiler().Compile(form).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << form.text;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("nothing but a repetition"))
+          << form.text;
+    }
+  }
+  const auto grammar = Compiler().Compile(
+      {OutputForm::Kind::kGrammar, "root ::= a{2}\na ::= b{2}\nb ::= \"12\" | \"(\" a \")\""});
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  EXPECT_TRUE(Takes(**grammar, "121212(1212)"));
+  EXPECT_FALSE(Takes(**grammar, "121212"));
+}
+
 TEST(GrammarTest, ATokenThatDoesNotFitChangesNothing) {
   const auto grammar = Compiler().Compile({OutputForm::Kind::kRegex, "ab"});
   ASSERT_TRUE(grammar.ok());
@@ -254,6 +287,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, WrongFormTest,
     ::testing::Values(WrongForm{OutputForm::Kind::kJsonSchema, "{"},
                       WrongForm{OutputForm::Kind::kJsonSchema, ""},
+                      WrongForm{OutputForm::Kind::kJsonSchema, R"({"type":"null"} x)"},
                       WrongForm{OutputForm::Kind::kJsonSchema, R"({"type": "colour"})"},
                       WrongForm{OutputForm::Kind::kJsonSchema, R"({"$ref": "#/$defs/none"})"},
                       WrongForm{OutputForm::Kind::kRegex, "("},
@@ -323,6 +357,12 @@ INSTANTIATE_TEST_SUITE_P(
         Dropped{R"({"required":["a"]})", "required"},
         Dropped{R"({"$dynamicRef":"#x"})", "$dynamicRef"},
         Dropped{R"({"$ref":"https://example.org/schema"})", "$ref"},
+        Dropped{R"({"$ref":"#/$defs/none"})", "#/$defs/none is no place in this schema"},
+        Dropped{R"({"type":"string","pattern":"a++"})", "consecutive repetition modifiers"},
+        Dropped{R"({"type":"object","patternProperties":{"^a{1}{1}":{}}})",
+                "consecutive repetition modifiers"},
+        Dropped{R"({"type":"object","propertyNames":{"pattern":"a*?+"}})",
+                "consecutive repetition modifiers"},
         Dropped{R"({"$ref":"#","minLength":3})", "minLength"}));
 
 class ObeyedKeywordTest : public ::testing::TestWithParam<const char*> {};
@@ -350,7 +390,8 @@ INSTANTIATE_TEST_SUITE_P(
         R"({"type":"string","format":"date-time"})", R"({"type":"string","pattern":"^[a-z]+$"})",
         R"({"type":"object","properties":{"a":{"type":"null"}},"required":["a"],"additionalProperties":{"type":"integer"}})",
         R"({"type":"object","properties":{"a":{"$ref":"#"}}})",
-        R"({"type":"object","patternProperties":{"^a":{"type":"integer"}}})"));
+        R"({"type":"object","patternProperties":{"^a":{"type":"integer"}}})",
+        R"({"type":"string","pattern":"^(a+?b{2}?)+[*+]*\\+{2}$"})"));
 
 // Definitions d0, d1, ..., each so many arrays within each other, of which the innermost has the
 // next one.
