@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long the scheduler takes: to let a sequence in, to plan a step of all rows, to encode the plan
-// for the network, once for all compute nodes and once for all memory nodes, and to take its result,
-// with many sequences running on many memory nodes, of which some may end in every step and make
-// place for others. Nothing is computed and nothing sent. In time of the processor, so that others
-// on the machine count for little.
+// How long the scheduler takes: to let a sequence in, to plan a step of all rows, to encode the
+// plan for the network, once for all compute nodes and once for all memory nodes, and to take its
+// result, with many sequences running on many memory nodes, of which some may end in every step and
+// make place for others. Nothing is computed and nothing sent. In time of the processor, so that
+// others on the machine count for little.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -145,6 +145,7 @@ Json ShortfallToJson(const Problem& problem, const Plans& plans) {
           {"arrangement", planner::ArrangementName(nearest)},
           {"limit", shortfall->limit},
           {"goodput", shortfall->goodput},
+          {"by", plans.runnable.front().simulated.has_value() ? "simulation" : "formulas"},
           {"why", shortfall->text}};
 }
 

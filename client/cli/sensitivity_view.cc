@@ -130,8 +130,8 @@ std::string SensitivityText(const SensitivityStudy& study) {
   const double percent = 100 * planner::kSensitivitySpan;
   std::string text = absl::StrFormat(
       "\nSensitivity, by the formulas alone: the price of a request of their best plan, %s (%s)%s, "
-      "with each value %.0f%% lower and higher; \"by\" says where the value is from, \"figures\" the "
-      "worst of what prices follow from\n%-34s %16s %-9s  %-38s %-38s %-9s winner changes\n",
+      "with each value %.0f%% lower and higher; \"by\" says where the value is from, \"figures\" "
+      "the worst of what prices follow from\n%-34s %16s %-9s  %-38s %-38s %-9s winner changes\n",
       study.machines, study.arrangement,
       study.is_first ? "" : ", which is not the first above since simulations think less of it",
       percent, "what", "now", "by", "lower", "higher", "figures");

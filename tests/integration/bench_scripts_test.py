@@ -434,10 +434,14 @@ class ChoiceTest(unittest.TestCase):
             ("1 x core", "local", "local"), ("1 x both", "local", "local"),
             ("1 x core + 1 x core", "attend_remote", "attend_remote by request, 1 lane"),
             ("1 x core + 1 x core", "attend_remote", "attend_remote by request, 4 lanes"))]
-        names.append(choice.name_of({"machines": "2 x core", "policy": "local", "arrangement": "2 replicas, local"}))
-        self.assertEqual(names, ["one core", "both cores", "two pools, 1 lane", "two pools, 4 lanes", "two nodes of one core each, local"])
+        for machines, policy, arrangement in (("2 x core", "local", "2 replicas, local"), ("2 x core", "local", "1 replica of 2 stages, local"),
+                                              ("1 x core + 1 x core", "fetch_heads", "1 replica, fetch_heads")):
+            names.append(choice.name_of({"machines": machines, "policy": policy, "arrangement": arrangement}))
+        self.assertEqual(names, ["one core", "both cores", "two pools, 1 lane", "two pools, 4 lanes", "two nodes of one core each, local",
+                                 "two stages of one core each, local", "two pools, K and V fetched"])
         self.assertLessEqual(set(names), set(choice.CONFIGURATIONS))
-        for machines, policy, arrangement in (("2 x core", "local", "1 replica of 2 stages, local"), ("1 x core + 1 x core", "fetch_heads", "1 replica, fetch_heads")):
+        for machines, policy, arrangement in (("3 x core", "local", "3 replicas, local"),
+                                              ("1 x core + 1 x core", "fetch_recompute", "1 replica, fetch_recompute")):
             self.assertNotIn(choice.name_of({"machines": machines, "policy": policy, "arrangement": arrangement}), choice.CONFIGURATIONS)
 
     def test_what_was_not_measured_has_no_verdict(self):
@@ -450,7 +454,7 @@ class ChoiceTest(unittest.TestCase):
         bad = choice.verdict([plan("1 x both")], here)
         self.assertEqual((bad["share"], bad["best"]), (0.8, "one core"))
         self.assertIn("NOT within 5%", bad["words"])
-        for plans, words in (([plan("2 x core", "1 replica of 2 stages, local")], "2 x core, 1 replica of 2 stages, local, was not measured: no verdict"),
+        for plans, words in (([plan("3 x core", "3 replicas, local")], "3 x core, 3 replicas, local, was not measured: no verdict"),
                              ([], "found nothing that runs here: no verdict")):
             found = choice.verdict(plans, here)
             self.assertIsNone(found["share"])

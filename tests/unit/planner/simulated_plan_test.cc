@@ -260,7 +260,8 @@ TEST(SensitivityTest, PriceOfTheOnlyMachineIsThePriceOfARequest) {
   EXPECT_FALSE(results->quantities.front().winner_changes_at.has_value());
   EXPECT_EQ(results->quantities.front().by, "measured");
   EXPECT_EQ(results->quantities.back().by, "load");
-  EXPECT_EQ(results->quantities.front().basis, cost::Provenance::kAssumed) << "the reserve of memory is";
+  EXPECT_EQ(results->quantities.front().basis, cost::Provenance::kAssumed)
+      << "the reserve of memory is";
   EXPECT_EQ(results->quantities.front().lower.basis, cost::Provenance::kAssumed);
 }
 

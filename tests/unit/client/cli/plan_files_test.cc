@@ -131,19 +131,21 @@ TEST_F(PlanFilesTest, SimulatedFiguresSayWhatTheyRestOn) {
 }
 
 TEST(PlanViewTest, SensitivitiesAndPlotsSayTheWorstOfTheirFigures) {
-  const std::vector<planner::Sensitivity> results = {
-      {.what = "price of a",
-       .value = 3,
-       .unit = "USD/h",
-       .by = "datasheet",
-       .lower = {0.75, "1 x a", cost::Provenance::kDatasheet},
-       .upper = {1.25, "1 x a", cost::Provenance::kScaled},
-       .basis = cost::Provenance::kScaled}};
-  const Json json = SensitivityToJson(results)[0];
+  const planner::SensitivityStudy study = {
+      .machines = "1 x a",
+      .arrangement = "1 replica, local",
+      .quantities = {{.what = "price of a",
+                      .value = 3,
+                      .unit = "USD/h",
+                      .by = "datasheet",
+                      .lower = {0.75, "1 x a", cost::Provenance::kDatasheet},
+                      .upper = {1.25, "1 x a", cost::Provenance::kScaled},
+                      .basis = cost::Provenance::kScaled}}};
+  const Json json = SensitivityToJson(study)[0];
   EXPECT_EQ(json["by"], "datasheet");
   EXPECT_EQ(json["lower"]["basis"], "datasheet");
   EXPECT_EQ(json["basis"], "scaled");
-  EXPECT_THAT(SensitivityText(results), HasSubstr("scaled    no\n"));
+  EXPECT_THAT(SensitivityText(study), HasSubstr("scaled    none within 25%\n"));
 
   planner::Pareto pareto;
   pareto.runnable = {{0.01, 2, "1 x a", cost::Provenance::kMeasured},
