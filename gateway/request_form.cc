@@ -89,7 +89,10 @@ void AddThought(bool whole, CompletionRequest& request) {
     return;
   }
   const Json space = {{"type", "regex"}, {"pattern", "\\n{0,2}"}};
-  const Json rest = FormatOf(form);
+  // Behind the thought there is none, as where nothing is asked for.
+  std::vector<std::string> excluded = request.bad_words;
+  excluded.emplace_back("<think>");
+  const Json rest = request.bad_words.empty() ? FormatOf(form) : AnyText(excluded);
   const Json thought =
       Thought(request.thought == AnswerReader::Thought::kOpen ? "" : "<think>", request);
   const Json before = Sequence({thought, space});

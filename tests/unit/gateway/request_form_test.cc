@@ -202,6 +202,7 @@ TEST(RequestFormTest, WordsAreAFormAndTokensAList) {
   ASSERT_TRUE(Fit({.chat_template = kThinker}, request).ok());
   const Json tag = FormatOf(request)["elements"][0]["content"]["elements"][0];
   EXPECT_EQ(tag["content"]["excludes"], Json::parse(R"(["no","</think>"])"));
+  EXPECT_EQ(FormatOf(request)["elements"][1]["excludes"], Json::parse(R"(["no","<think>"])"));
   request = Parsed(R"(,"allowed_token_ids":[5,6],"logit_bias":{"6":2})");
   ASSERT_TRUE(Fit({}, request).ok());
   EXPECT_EQ(request.options.allowed_tokens, (std::vector<TokenId>{5, 6}));
