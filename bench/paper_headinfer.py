@@ -4,7 +4,7 @@
 The paper's set-up is a GPU behind PCIe with KV in the host's memory; here a compute node on one core fetches from a memory node on another over a
 link of shared memory that is slowed down. Both windows together have the same size in all runs, so that a group of fewer heads leaves room for
 longer contexts. Prompts are prefilled in chunks throughout (the paper's head=8/group=1 is a whole layer with chunked prefill).
-What the compute node takes is what it accounts for itself (`lamina status`), checked against the resident set of its process.
+What the compute node takes is what it accounts for itself (`lamina status`), checked against the peak of the resident set of its process.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def run_tables(bench, groups, contexts):
     for heads in groups:
         longest = longest_of(bench.window, 1 if heads == "auto" else heads)
         times[heads] = {}
-        with bench.cluster(heads, longest) as running:
+        with bench.cluster(heads, longest) as running, node_memory.Peak(running, "c0") as peak:
             measure(running, KIB)  # Memory is touched for the first time.
             for context in contexts:
                 prompt = context * KIB - DECODED - 1 if context * KIB >= longest else context * KIB
@@ -103,7 +103,7 @@ def run_tables(bench, groups, contexts):
                     continue
                 times[heads][context] = measure(running, prompt)
                 print(f"  heads {heads}: {context}k tokens: prompt {times[heads][context][0]:.2f} s, token {1e3 * times[heads][context][1]:.1f} ms", flush=True)
-            nodes[heads] = node_memory.of(running, "c0")
+            nodes[heads] = node_memory.of(running, "c0", peak)
     return times, nodes
 
 
@@ -118,9 +118,9 @@ def print_times(times, contexts, which, unit):
 def check_resident(bench, nodes):
     """Peaks of the process over that of a node with little to account for, against what both account for."""
     longest = 2 * KIB
-    with Bench(bench.model, bench.link, 2 * longest * 2 * ELEMENT * SHAPE.head_dim).cluster(1, longest) as running:
+    with Bench(bench.model, bench.link, 2 * longest * 2 * ELEMENT * SHAPE.head_dim).cluster(1, longest) as running, node_memory.Peak(running, "c0") as peak:
         measure(running, KIB)
-        idle = node_memory.of(running, "c0")
+        idle = node_memory.of(running, "c0", peak)
     rows, near = [], True
     for name, node in nodes:
         grown, accounted = node.resident - idle.resident, node.accounted - idle.accounted

@@ -14,10 +14,10 @@ constexpr size_t kNameBytesMax = 200;
 
 std::string Name(const std::string& text) { return ForeignText(text, kNameBytesMax); }
 
-telemetry::BusCount FromProto(const v1::BusCount& proto) {
+telemetry::BusCount FromProto(const v1::BusCount& proto, ReportedFigures& figures) {
   telemetry::BusCount bus{.direction = Name(proto.direction()),
                           .bytes_per_second = proto.bytes_per_second(),
-                          .busy_seconds = proto.busy_seconds(),
+                          .busy_seconds = figures.Take("buses.busy_seconds", proto.busy_seconds()),
                           .bytes = {}};
   for (const auto& [kind, bytes] : proto.bytes()) {
     if (bus.bytes.size() < kEntriesMax) {
@@ -26,6 +26,36 @@ telemetry::BusCount FromProto(const v1::BusCount& proto) {
   }
   std::sort(bus.bytes.begin(), bus.bytes.end());
   return bus;
+}
+
+telemetry::SpillCount FromProto(const v1::SpillCount& proto, ReportedFigures& figures) {
+  return {.capacity_bytes = proto.capacity_bytes(),
+          .used_bytes = proto.used_bytes(),
+          .bytes_out = proto.bytes_out(),
+          .bytes_in = proto.bytes_in(),
+          .sequences_out = proto.sequences_out(),
+          .sequences_in = proto.sequences_in(),
+          .cached_tokens_out = proto.cached_tokens_out(),
+          .cached_tokens_in = proto.cached_tokens_in(),
+          .failures = proto.failures(),
+          .seconds_out = figures.Take("spill.seconds_out", proto.seconds_out()),
+          .seconds_in = figures.Take("spill.seconds_in", proto.seconds_in()),
+          .write_bytes_per_second =
+              figures.Take("spill.write_bytes_per_second", proto.write_bytes_per_second()),
+          .read_bytes_per_second =
+              figures.Take("spill.read_bytes_per_second", proto.read_bytes_per_second())};
+}
+
+telemetry::LinkCount FromProto(const v1::LinkCount& proto, ReportedFigures& figures) {
+  return {.peer = Name(proto.peer()),
+          .bytes = proto.bytes(),
+          .puts = proto.puts(),
+          .seconds = figures.Take("links.seconds", proto.seconds()),
+          .failures = proto.failures(),
+          .waited_seconds = figures.Take("links.waited_seconds", proto.waited_seconds()),
+          .exchange_seconds = figures.Take("links.exchange_seconds", proto.exchange_seconds()),
+          .exchange_bytes_per_second =
+              figures.Take("links.exchange_bytes_per_second", proto.exchange_bytes_per_second())};
 }
 
 }  // namespace
@@ -95,36 +125,18 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
   proto->set_data_thread_beats(counters.beats);
 }
 
-void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters) {
-  counters.spill = {.capacity_bytes = proto.spill().capacity_bytes(),
-                    .used_bytes = proto.spill().used_bytes(),
-                    .bytes_out = proto.spill().bytes_out(),
-                    .bytes_in = proto.spill().bytes_in(),
-                    .sequences_out = proto.spill().sequences_out(),
-                    .sequences_in = proto.spill().sequences_in(),
-                    .cached_tokens_out = proto.spill().cached_tokens_out(),
-                    .cached_tokens_in = proto.spill().cached_tokens_in(),
-                    .failures = proto.spill().failures(),
-                    .seconds_out = proto.spill().seconds_out(),
-                    .seconds_in = proto.spill().seconds_in(),
-                    .write_bytes_per_second = proto.spill().write_bytes_per_second(),
-                    .read_bytes_per_second = proto.spill().read_bytes_per_second()};
+void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters,
+               ReportedFigures& figures) {
+  counters.spill = FromProto(proto.spill(), figures);
   for (int i = 0; i < std::min(proto.parts_size(), kEntriesMax); ++i) {
-    counters.parts.emplace_back(Name(proto.parts(i).part()), proto.parts(i).seconds());
+    counters.parts.emplace_back(Name(proto.parts(i).part()),
+                                figures.Take("parts.seconds", proto.parts(i).seconds()));
   }
   for (int i = 0; i < std::min(proto.refusals_size(), kEntriesMax); ++i) {
     counters.refusals.emplace_back(Name(proto.refusals(i).reason()), proto.refusals(i).count());
   }
   for (int i = 0; i < std::min(proto.links_size(), kEntriesMax); ++i) {
-    const v1::LinkCount& link = proto.links(i);
-    counters.links.push_back({.peer = Name(link.peer()),
-                              .bytes = link.bytes(),
-                              .puts = link.puts(),
-                              .seconds = link.seconds(),
-                              .failures = link.failures(),
-                              .waited_seconds = link.waited_seconds(),
-                              .exchange_seconds = link.exchange_seconds(),
-                              .exchange_bytes_per_second = link.exchange_bytes_per_second()});
+    counters.links.push_back(FromProto(proto.links(i), figures));
   }
   counters.weight_bytes = proto.weight_bytes();
   for (const auto& [name, bytes] : proto.memory()) {
@@ -134,12 +146,13 @@ void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters) {
   }
   std::sort(counters.memory.begin(), counters.memory.end());
   for (int i = 0; i < std::min(proto.buses_size(), kEntriesMax); ++i) {
-    counters.buses.push_back(FromProto(proto.buses(i)));
+    counters.buses.push_back(FromProto(proto.buses(i), figures));
   }
   counters.memory_budget = proto.memory_budget();
-  counters.making = {.fixed = proto.making().fixed(),
-                     .slope = proto.making().slope(),
-                     .r_squared = proto.making().r_squared()};
+  counters.making = {
+      .fixed = figures.Take("making.fixed", proto.making().fixed()),
+      .slope = figures.Take("making.slope", proto.making().slope()),
+      .r_squared = figures.TakeSigned("making.r_squared", proto.making().r_squared())};
   counters.replayed_units = proto.replayed_units();
   counters.device_units = proto.device_units();
   counters.recomputed_tokens = proto.recomputed_tokens();

@@ -28,6 +28,7 @@
 #include "plan/streaming_tokens.h"
 #include "plan/token_sets.h"
 #include "plan/window_layout.h"
+#include "policy/sparse_phases.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -198,6 +199,46 @@ void UseActivations(EngineOptions& options) {
   }
 }
 
+// What stays on the compute node with all rows that may run, and why none is recomputed. Both
+// follow from bytes, which here stand for seconds of a link that has one a second.
+std::string PhaseWords(const ClusterConfig& config, uint32_t width, const EngineOptions& options) {
+  const auto layers = static_cast<double>(options.layers.size());
+  const policy::PhaseBytes bytes{
+      .kv = static_cast<double>(options.kv.SlotBytes(options.layers)) / layers,
+      .activation = static_cast<double>(width * sizeof(BFloat16))};
+  // Whole tiles stay.
+  const uint64_t tile_bytes = plan::kFetchTile * KvBytesPerToken(options.layers);
+  const uint64_t resident = config.fetch.resident_bytes / tile_bytes * plan::kFetchTile;
+  const uint32_t rows = options.scheduler.running_max;
+  const uint32_t tokens = options.scheduler.sequence_tokens_max;
+  const policy::PhaseProfile profile{
+      .output = tokens,
+      .ratio = options.fetch.sparse_ratio,
+      .resident = static_cast<uint32_t>(std::min<uint64_t>(resident / rows, tokens)),
+      .kv = bytes.kv,
+      .activation = bytes.activation};
+  return absl::StrCat("of each of ", rows, " rows ",
+                      policy::DescribePhases(profile, bytes, policy::SearchPhases(profile)));
+}
+
+// Among several policies steps of the others have words of their own.
+void SayPhases(const ClusterConfig& config, uint32_t width, EngineOptions& options) {
+  auto& planning = options.scheduler.strategies.fetch_planning;
+  const std::string phases = PhaseWords(config, width, options);
+  if (HasSeveralPolicies(options)) {
+    planning = [phases, others = planning] {
+      return core::MakeFetchByPath(plan::AttentionPath::kSparse, core::MakeFetchAllBecause(phases),
+                                   others());
+    };
+  } else if (config.policy == kPolicyFetchSparse) {
+    planning = [phases, words = SparseWord(config)] {
+      return core::MakeFetchSparse(words, phases);
+    };
+  } else {
+    planning = [phases] { return core::MakeFetchAllBecause(phases); };
+  }
+}
+
 std::string StreamingWord(const StreamingHeads& streaming) {
   return absl::StrCat(kPolicyFetchHeads, "-", streaming.Word());
 }
@@ -344,12 +385,9 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
     options.fetch.sparse_tokens = SparseTokens::kLocal;  // Without weights: none are summed.
     options.fetch.sparse_ratio = 1;
   }
-  // Among several policies its sequences leave the cache alone (SequenceRequest::lossy).
+  // Among several policies its sequences leave the cache alone (SequenceRequest::lossy). Sums begin
+  // with the rows of a prompt, and rows of a found prefix are not computed.
   if (config.policy == kPolicyFetchSparse && !HasSeveralPolicies(options)) {
-    options.scheduler.strategies.fetch_planning = [words = SparseWord(config)] {
-      return core::MakeFetchSparse(words);
-    };
-    // Sums begin with the rows of a prompt, and rows of a found prefix are not computed.
     options.scheduler.prefix_cache = false;
   }
   if (config.Spills()) {
@@ -362,6 +400,9 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
     options.kv = {.form = options.scheduler.kv,
                   .tails = options.scheduler.int8_tails,
                   .int8_percent = both ? config.kv_int8_percent : 0};
+  }
+  if (options.fetch.sparse_ratio > 0) {
+    SayPhases(config, model.width, options);
   }
   if (KeepsKvOnCompute(config)) {
     UseReplicaLanes(config, options);

@@ -9,6 +9,12 @@
 #include "common/version.h"
 #include "control/counters_codec_service.h"
 #include "control/epoch_codec_service.h"
+<<<<<<< HEAD
+=======
+#include "control/plan_codec_service.h"
+#include "control/reported_figures.h"
+#include "control/transport_fault.h"
+>>>>>>> alisa3
 #include "coordinator/coordinator_metrics.h"
 #include "coordinator/inference_service.h"
 #include "coordinator/member_change_service.h"
@@ -19,6 +25,311 @@ namespace lamina::coordinator {
 namespace {
 
 constexpr double kTraceSecondsMax = 60;
+<<<<<<< HEAD
+=======
+// The most bytes of a name, and of what a node says of itself.
+constexpr size_t kTextBytesMax = 1000;
+
+// One attached node: the queue of messages to it. The engine and the reactor share it.
+class NodeStream final : public NodePort {
+ public:
+  // `context` lives until Detach().
+  explicit NodeStream(grpc::CallbackServerContext* context)
+      : peer_(context->peer()), context_(context) {}
+
+  class Reactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::CoordinatorMessage> {
+   public:
+    Reactor(std::shared_ptr<NodeStream> stream, Engine& engine, LateStreams& streams,
+            std::unique_ptr<JoinGate::UnprovedStream> unproved)
+        : stream_(std::move(stream)),
+          engine_(engine),
+          streams_(streams),
+          unproved_(std::move(unproved)) {
+      v1::CoordinatorMessage message;
+      *message.mutable_challenge() = unproved_->challenge();
+      stream_->Send(std::move(message));
+      proof_due_.Set(
+          std::chrono::system_clock::now() + std::chrono::nanoseconds(JoinGate::kProofWait),
+          [waiting = stream_](bool expired) {
+            if (expired) {
+              waiting->Abort();
+            }
+          });
+      StartRead(&message_);
+    }
+
+    void OnReadDone(bool ok) override {
+      if (!ok) {
+        Leave();
+        stream_->End();
+        return;
+      }
+      Handle();
+      StartRead(&message_);
+    }
+    void OnWriteDone(bool ok) override { stream_->WriteDone(ok); }
+    void OnCancel() override {
+      Leave();
+      stream_->End();
+    }
+    void OnDone() override {
+      Leave();
+      streams_.Forget(stream_.get());
+      stream_->Detach();
+      delete this;
+    }
+
+   private:
+    void Handle();
+    void HandleHello(const v1::Hello& hello);
+    // Says what the node has reported that cannot be, once.
+    void WarnOf(const control::ReportedFigures& figures) {
+      if (source_.port != nullptr && !figures.refused().empty() && !std::exchange(warned_, true)) {
+        LogWarning("node ", source_.name, " reports ", figures.refused(),
+                   ", which it cannot have measured: it counts as not measured");
+      }
+    }
+    // Sends Welcome; an error refuses the node.
+    absl::Status Admit(const v1::Hello& hello);
+    void Leave() {
+      const std::lock_guard lock(leave_mutex_);
+      if (source_.port != nullptr && !std::exchange(left_, true)) {
+        engine_.NodeLeft(source_);
+      }
+    }
+
+    const std::shared_ptr<NodeStream> stream_;
+    Engine& engine_;
+    LateStreams& streams_;
+    std::unique_ptr<JoinGate::UnprovedStream> unproved_;  // Null once its node is welcome.
+    grpc::Alarm proof_due_;
+    v1::NodeMessage message_;
+    std::mutex leave_mutex_;
+    NodeSource source_;  // Set once by Hello.
+    bool greeted_ = false;
+    bool warned_ = false;
+    bool left_ = false;
+  };
+
+  void Attach(Reactor* reactor) {
+    const std::lock_guard lock(mutex_);
+    reactor_ = reactor;
+    Pump();
+  }
+
+  void LoadLayers(const plan::Stage& stage, bool measure) override {
+    v1::CoordinatorMessage message;
+    control::ToProto(stage, message.mutable_load_layers()->mutable_stage());
+    message.mutable_load_layers()->set_measure(measure);
+    Send(std::move(message));
+  }
+  void Configure(const plan::EpochConfig& config) override;
+  void Connect(const plan::EpochPeers& peers) override;
+  void Leave(const std::string& why) override {
+    v1::CoordinatorMessage message;
+    message.mutable_leave()->set_reason(why);
+    Send(std::move(message));
+  }
+  void Dismiss() override {
+    v1::CoordinatorMessage message;
+    message.mutable_leave()->set_for_good(true);
+    Send(std::move(message));
+    End();
+  }
+  void SendPlan(const plan::StepPlan& plan) override {
+    v1::CoordinatorMessage message;
+    control::ToProto(plan, message.mutable_plan());
+    Send(std::move(message));
+  }
+  void Refuse(const absl::Status& why) override {
+    v1::CoordinatorMessage message;
+    message.mutable_refused()->set_reason(std::string(why.message()));
+    message.mutable_refused()->set_code(static_cast<int32_t>(why.code()));
+    Send(std::move(message));
+    End();
+  }
+
+  void StartTrace(Nanos length) override {
+    v1::CoordinatorMessage message;
+    message.mutable_trace()->set_record_nanos(length);
+    Send(std::move(message));
+  }
+  void CollectTrace(uint64_t id) override {
+    v1::CoordinatorMessage message;
+    message.mutable_trace()->set_collect_id(id);
+    Send(std::move(message));
+  }
+  void PingClock() override {
+    v1::CoordinatorMessage message;
+    message.mutable_ping();  // Gets its time when it is written.
+    Send(std::move(message));
+  }
+
+  // Ends the stream at once, whether or not its peer reads.
+  void Abort() {
+    const std::lock_guard lock(mutex_);
+    if (reactor_ != nullptr) {
+      context_->TryCancel();
+    }
+  }
+
+  // Finishes the stream once everything queued has been written.
+  void End() override {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    Pump();
+  }
+
+ private:
+  friend class Reactor;
+
+  void Send(v1::CoordinatorMessage message) {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(message));
+    Pump();
+  }
+  void WriteDone(bool ok) {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (!ok) {
+      queue_.clear();
+      ending_ = true;
+    }
+    Pump();
+  }
+  void Detach() {
+    const std::lock_guard lock(mutex_);
+    reactor_ = nullptr;
+  }
+  void Pump() {
+    if (reactor_ == nullptr || writing_ || finishing_) {
+      return;
+    }
+    if (!queue_.empty()) {
+      current_ = std::move(queue_.front());
+      queue_.pop_front();
+      if (current_.has_ping()) {
+        current_.mutable_ping()->set_sent(RealClock().Now());
+      }
+      writing_ = true;
+      reactor_->StartWrite(&current_);
+    } else if (ending_) {
+      finishing_ = true;
+      reactor_->Finish(grpc::Status::OK);
+    }
+  }
+
+  const std::string peer_;
+  grpc::CallbackServerContext* const context_;
+  std::mutex mutex_;
+  std::deque<v1::CoordinatorMessage> queue_;  // Bounded by plan_ahead steps of each lane.
+  v1::CoordinatorMessage current_;
+  bool writing_ = false;
+  bool ending_ = false;
+  bool finishing_ = false;
+  Reactor* reactor_ = nullptr;
+};
+
+void NodeStream::Configure(const plan::EpochConfig& config) {
+  v1::CoordinatorMessage message;
+  control::ToProto(config, message.mutable_configure());
+  Send(std::move(message));
+}
+
+void NodeStream::Connect(const plan::EpochPeers& peers) {
+  v1::CoordinatorMessage message;
+  control::ToProto(peers, message.mutable_connect());
+  Send(std::move(message));
+}
+
+void NodeStream::Reactor::Handle() {
+  switch (message_.message_case()) {
+    case v1::NodeMessage::kHello:
+      return HandleHello(message_.hello());
+    case v1::NodeMessage::kPrepared:
+      return engine_.NodePrepared(
+          source_, message_.prepared().epoch(),
+          {.region = message_.prepared().region(),
+           .windows = ForeignText(message_.prepared().windows(), kTextBytesMax),
+           .kv_arena = message_.prepared().kv_arena()});
+    case v1::NodeMessage::kLayersLoaded:
+      return engine_.NodeLoaded(source_, FromProto(message_.layers_loaded()));
+    case v1::NodeMessage::kLeaving:
+      return engine_.NodeLeaving(source_);
+    case v1::NodeMessage::kReady:
+      return engine_.NodeReady(source_, message_.ready().epoch());
+    case v1::NodeMessage::kStepResult:
+      return engine_.StepDone(source_, control::FromProto(message_.step_result()));
+    case v1::NodeMessage::kSpill:
+      return engine_.NodeSpilled(source_, {.epoch = message_.spill().epoch(),
+                                           .spill = message_.spill().spill(),
+                                           .ok = message_.spill().ok()});
+    case v1::NodeMessage::kStatus: {
+      control::ReportedFigures figures;
+      const telemetry::NodeCounters counters = FromProto(message_.status(), figures);
+      const double busy_share = figures.Take("busy_share", message_.status().busy_share());
+      WarnOf(figures);
+      streams_.Heard({.source = source_,
+                      .peer = stream_->peer_,
+                      .busy_share = busy_share,
+                      .counters = counters});
+      return engine_.NodeStatus(source_, busy_share, counters);
+    }
+    case v1::NodeMessage::kFault: {
+      const v1::Fault& fault = message_.fault();
+      absl::Status status = control::Blame(
+          absl::Status(static_cast<absl::StatusCode>(fault.code()), ForeignText(fault.message())),
+          ForeignText(fault.peer(), kTextBytesMax));
+      return engine_.NodeFault(
+          source_, fault.epoch(),
+          fault.transport() ? control::TransportFault(std::move(status)) : std::move(status));
+    }
+    case v1::NodeMessage::kLinks: {
+      control::ReportedFigures figures;
+      std::vector<control::LinkReport> links = FromProto(message_.links(), figures);
+      WarnOf(figures);
+      return engine_.NodeLinks(source_, message_.links().epoch(), std::move(links));
+    }
+    case v1::NodeMessage::kTrace:
+      return engine_.NodeTrace(source_, control::FromProto(message_.trace()));
+    case v1::NodeMessage::kPong:
+      return engine_.NodeClock(source_, {.sent = message_.pong().ping_sent(),
+                                         .node_received = message_.pong().received(),
+                                         .node_sent = message_.pong().sent(),
+                                         .received = RealClock().Now()});
+    case v1::NodeMessage::MESSAGE_NOT_SET:
+      return;
+  }
+}
+
+absl::Status NodeStream::Reactor::Admit(const v1::Hello& hello) {
+  if (std::string problem = ProblemOf(hello); !problem.empty()) {
+    return absl::InvalidArgumentError(problem);
+  }
+  LAMINA_RETURN_IF_ERROR(unproved_->CheckCertificate(hello, *stream_->context_));
+  LAMINA_ASSIGN_OR_RETURN(v1::Welcome welcome, unproved_->Welcome(hello));
+  unproved_.reset();
+  proof_due_.Cancel();
+  v1::CoordinatorMessage message;
+  *message.mutable_welcome() = std::move(welcome);
+  stream_->Send(std::move(message));
+  return absl::OkStatus();
+}
+
+void NodeStream::Reactor::HandleHello(const v1::Hello& hello) {
+  if (std::exchange(greeted_, true)) {
+    return;  // A second Hello changes nothing.
+  }
+  if (const absl::Status admitted = Admit(hello); !admitted.ok()) {
+    LogWarning("refused a node: ", admitted.message());
+    return stream_->Refuse(admitted);
+  }
+  // The lock is held until it is posted: a cancelled stream would leave before it joined.
+  const std::lock_guard lock(leave_mutex_);
+  source_ = {.name = hello.name(), .port = stream_.get()};
+  engine_.NodeJoined(FromProto(hello), stream_);
+}
+>>>>>>> alisa3
 
 const char* Name(core::MemberState state) {
   switch (state) {

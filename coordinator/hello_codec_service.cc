@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/foreign_text.h"
+#include "control/counters_codec_service.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -65,6 +66,16 @@ std::string ProblemOf(const v1::Hello& hello) {
                           ", or control characters: ", ForeignText(*text, kTextBytesMax));
     }
   }
+  control::ReportedFigures figures;
+  figures.Take("bandwidth_bytes_per_second", hello.bandwidth_bytes_per_second());
+  figures.Take("dense_speed", hello.dense_speed());
+  figures.Take("spill.write_bytes_per_second", hello.spill().write_bytes_per_second());
+  figures.Take("spill.read_bytes_per_second", hello.spill().read_bytes_per_second());
+  if (!figures.refused().empty()) {
+    return absl::StrCat("a Hello with ", figures.refused(),
+                        ": a rate is finite and not negative; start the node again, so that "
+                        "it measures anew");
+  }
   if (HasTooMany(hello.policy_times())) {
     return absl::StrCat("a Hello with more than ", kPolicyTimesMax, " measured times");
   }
@@ -100,6 +111,34 @@ NodeHello FromProto(const v1::Hello& hello) {
                                  .read_bytes_per_second = hello.spill().read_bytes_per_second()}},
           .version = hello.version(),
           .pid = hello.pid()};
+}
+
+telemetry::NodeCounters FromProto(const v1::NodeStatus& status, control::ReportedFigures& figures) {
+  telemetry::NodeCounters counters{
+      .busy_seconds = figures.Take("busy_seconds", status.busy_seconds()),
+      .bytes_sent = status.bytes_sent(),
+      .bytes_received = status.bytes_received(),
+      .refused_messages = status.refused_messages(),
+      .kv_bytes_read = status.kv_bytes_read(),
+      .units = status.units(),
+      .unit_seconds_fixed = figures.Take("unit_seconds_fixed", status.unit_seconds_fixed()),
+      .unit_seconds_slope = figures.Take("unit_seconds_slope", status.unit_seconds_slope())};
+  control::FromProto(status.detail(), counters, figures);
+  return counters;
+}
+
+std::vector<control::LinkReport> FromProto(const v1::NodeLinks& links,
+                                           control::ReportedFigures& figures) {
+  std::vector<control::LinkReport> reports;
+  for (const v1::NodeLink& link : links.links()) {
+    reports.push_back(
+        {.peer = ForeignText(link.peer(), kTextBytesMax),
+         .path = ForeignText(link.path(), kTextBytesMax),
+         .latency_seconds = figures.Take("latency_seconds", link.latency_seconds()),
+         .bytes_per_second = figures.Take("bytes_per_second", link.bytes_per_second()),
+         .r_squared = figures.TakeSigned("r_squared", link.r_squared())});
+  }
+  return reports;
 }
 
 }  // namespace lamina::coordinator

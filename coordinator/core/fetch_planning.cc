@@ -68,8 +68,8 @@ class FetchRecomputeShare final : public FetchPlanning {
 // Which tokens come follows from elsewhere, and answers from these.
 class FetchLossy final : public FetchPlanning {
  public:
-  FetchLossy(absl::string_view rows, const std::string& lossy)
-      : why_(absl::StrCat("answers are lossy: ", rows, " (", lossy, ")")) {}
+  FetchLossy(absl::string_view rows, const std::string& lossy, absl::string_view more)
+      : why_(absl::StrCat("answers are lossy: ", rows, " (", lossy, ")", more)) {}
 
   FetchShare Plan(const FetchStep& /*step*/, const FetchRates& /*rates*/) const override {
     return {.why = why_};
@@ -79,14 +79,39 @@ class FetchLossy final : public FetchPlanning {
   const std::string why_;
 };
 
+class FetchByPath final : public FetchPlanning {
+ public:
+  FetchByPath(plan::AttentionPath path, std::unique_ptr<FetchPlanning> own,
+              std::unique_ptr<FetchPlanning> others)
+      : path_(path), own_(std::move(own)), others_(std::move(others)) {}
+
+  FetchShare Plan(const FetchStep& step, const FetchRates& rates) const override {
+    return (step.path == path_ ? own_ : others_)->Plan(step, rates);
+  }
+
+ private:
+  const plan::AttentionPath path_;
+  const std::unique_ptr<FetchPlanning> own_;
+  const std::unique_ptr<FetchPlanning> others_;
+};
+
 }  // namespace
 
-std::unique_ptr<FetchPlanning> MakeFetchSparse(const std::string& lossy) {
-  return std::make_unique<FetchLossy>("decode rows attend to a part of the tokens", lossy);
+std::unique_ptr<FetchPlanning> MakeFetchSparse(const std::string& lossy,
+                                               const std::string& phases) {
+  return std::make_unique<FetchLossy>("decode rows attend to a part of the tokens", lossy,
+                                      absl::StrCat("; ", phases));
 }
 
 std::unique_ptr<FetchPlanning> MakeFetchStreaming(const std::string& lossy) {
-  return std::make_unique<FetchLossy>("some heads attend to the first and the last tokens", lossy);
+  return std::make_unique<FetchLossy>("some heads attend to the first and the last tokens", lossy,
+                                      "");
+}
+
+std::unique_ptr<FetchPlanning> MakeFetchByPath(plan::AttentionPath path,
+                                               std::unique_ptr<FetchPlanning> own,
+                                               std::unique_ptr<FetchPlanning> others) {
+  return std::make_unique<FetchByPath>(path, std::move(own), std::move(others));
 }
 
 std::unique_ptr<FetchPlanning> MakeFetchAll() { return std::make_unique<FetchAll>(""); }

@@ -57,11 +57,15 @@ struct RecomputeBytes {
 // nothing is measured.
 std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes);
 // Policy fetch_sparse: the compute node chooses, and nothing is recomputed. `lossy` says how
-// answers differ, for people.
-std::unique_ptr<FetchPlanning> MakeFetchSparse(const std::string& lossy);
+// answers differ, `phases` what stays there and why nothing is recomputed, for people.
+std::unique_ptr<FetchPlanning> MakeFetchSparse(const std::string& lossy, const std::string& phases);
 // Policy fetch_heads with heads that stream, of which K and V of some tokens come. `lossy` as
 // above.
 std::unique_ptr<FetchPlanning> MakeFetchStreaming(const std::string& lossy);
+// Steps of this path by `own`, those of the others by `others`.
+std::unique_ptr<FetchPlanning> MakeFetchByPath(plan::AttentionPath path,
+                                               std::unique_ptr<FetchPlanning> own,
+                                               std::unique_ptr<FetchPlanning> others);
 // So many per cent of the tokens of such steps, whatever is measured.
 std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent);
 

@@ -66,7 +66,9 @@ class SparsePolicyTest(unittest.TestCase):
                 self.assertEqual(len(answers(self, cluster)), 4)
                 status = cluster.status()
                 word = f"fetch_sparse-{ratio}-window_sums"
-                self.assertIn(f"({word})", status["fetch_choice"])
+                self.assertIn(f"({word}); of each of ", status["fetch_choice"])
+                self.assertIn("none is recomputed (p2 = n): an activation has 1152 bytes in a layer, K and V 768", status["fetch_choice"])
+                self.assertIn(status["fetch_choice"], cluster.lamina("explain").stdout)
                 self.assertIn(word, cluster.lamina("status").stdout)
                 fingerprint, header = self.marks(cluster)
                 self.assertTrue(fingerprint.endswith(f"-{word}"), fingerprint)

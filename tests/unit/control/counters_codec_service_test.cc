@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace lamina::control {
 namespace {
 
@@ -10,7 +15,9 @@ telemetry::NodeCounters ThereAndBack(const telemetry::NodeCounters& sent) {
   v1::NodeDetail detail;
   ToProto(sent, &detail);
   telemetry::NodeCounters got;
-  FromProto(detail, got);
+  ReportedFigures figures;
+  FromProto(detail, got, figures);
+  EXPECT_EQ(figures.refused(), "");
   return got;
 }
 
@@ -74,13 +81,14 @@ TEST(CountersCodecTest, AFittedLineArrives) {
   v1::NodeDetail detail;
   ToProto(telemetry::NodeCounters{.making = {1e-6, 2e-9, 0.75}}, &detail);
   telemetry::NodeCounters got;
-  FromProto(detail, got);
+  ReportedFigures figures;
+  FromProto(detail, got, figures);
   EXPECT_EQ(got.making, (telemetry::FittedSeconds{1e-6, 2e-9, 0.75}));
 
   detail.Clear();
   ToProto(telemetry::NodeCounters(), &detail);
   EXPECT_FALSE(detail.has_making());
-  FromProto(detail, got);
+  FromProto(detail, got, figures);
   EXPECT_FALSE(got.making.fitted());
 }
 
@@ -95,8 +103,9 @@ TEST(CountersCodecTest, NamesAndTheirNumberAreBounded) {
   detail.mutable_refusals(0)->set_reason(std::string(1 << 20, 'x'));
   detail.mutable_links(0)->set_peer("m0\nm1");
   telemetry::NodeCounters counters;
+  ReportedFigures figures;
 
-  FromProto(detail, counters);
+  FromProto(detail, counters, figures);
 
   EXPECT_EQ(counters.parts.size(), 256u);
   EXPECT_EQ(counters.refusals.size(), 256u);
@@ -104,6 +113,49 @@ TEST(CountersCodecTest, NamesAndTheirNumberAreBounded) {
   EXPECT_LT(counters.parts[0].first.size(), 300u);
   EXPECT_LT(counters.refusals[0].first.size(), 300u);
   EXPECT_EQ(counters.links[0].peer, "m0\\nm1");
+}
+
+// A time or rate of each message, in turn.
+TEST(CountersCodecTest, FiguresThatCannotBeCountAsNotMeasured) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinite = std::numeric_limits<double>::infinity();
+  const telemetry::NodeCounters sound{
+      .spill = {.capacity_bytes = 1, .write_bytes_per_second = 2},
+      .buses = {{"to", 3, 4, {}}},
+      .making = {.fixed = 5, .slope = 6, .r_squared = -0.5},
+      .parts = {{"attend", 7}},
+      .links = {{.peer = "m0", .exchange_seconds = 8, .exchange_bytes_per_second = 9}}};
+  for (const auto& [set, refused] :
+       std::vector<std::pair<void (*)(telemetry::NodeCounters&, double), std::string>>{
+           {[](auto&c, double x) { c.spill.write_bytes_per_second = x; },
+            "spill.write_bytes_per_second"},
+           {[](auto&c, double x) { c.buses[0].busy_seconds = x; }, "buses.busy_seconds"},
+           {[](auto&c, double x) { c.making.slope = x; }, "making.slope"},
+           {[](auto&c, double x) { c.parts[0].second = x; }, "parts.seconds"},
+           {[](auto&c, double x) { c.links[0].exchange_bytes_per_second = x; },
+            "links.exchange_bytes_per_second"}}) {
+    SCOPED_TRACE(refused);
+    telemetry::NodeCounters wanted = sound;
+    set(wanted, 0);
+    for (const auto& [figure, word] : std::vector<std::pair<double, std::string>>{
+             {nan, "nan"}, {infinite, "inf"}, {-infinite, "-inf"}, {-1, "-1"}}) {
+      telemetry::NodeCounters sent = sound;
+      set(sent, figure);
+      v1::NodeDetail detail;
+      ToProto(sent, &detail);
+      detail.mutable_making()->set_fixed(sent.making.fixed);
+      detail.mutable_making()->set_slope(sent.making.slope);
+      detail.mutable_making()->set_r_squared(sent.making.r_squared);
+      telemetry::NodeCounters got;
+      ReportedFigures figures;
+
+      FromProto(detail, got, figures);
+
+      EXPECT_TRUE(got == wanted) << word;
+      EXPECT_EQ(figures.refused(), refused + " " + word);
+    }
+  }
+  EXPECT_TRUE(ThereAndBack(sound) == sound) << "R squared may be negative";
 }
 
 }  // namespace

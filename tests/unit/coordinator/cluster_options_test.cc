@@ -162,6 +162,49 @@ TEST(EngineOptionsOfTest, WithInt8NoActivationsAreKept) {
   }
 }
 
+// What is said of a step with rows of that path.
+std::string WordsOf(const std::string& lines, const std::vector<AttentionDescriptor>& layers,
+                    plan::AttentionPath path = plan::AttentionPath::kSparse) {
+  const auto options = OptionsOf(
+      kTwoNodes + "limits: {running_max: 16, sequence_tokens_max: 1024}\n" + lines, layers);
+  EXPECT_TRUE(options.ok()) << options.status();
+  if (!options.ok()) {
+    return "";
+  }
+  const auto planning = options->scheduler.strategies.fetch_planning();
+  const core::FetchShare share = planning->Plan({.path = path, .tokens = 1000}, {});
+  EXPECT_EQ(share.recomputed, 0u);
+  return share.why;
+}
+
+// 1280 tokens of 1 KiB stay, 80 of each row.
+TEST(EngineOptionsOfTest, SaysWhatStaysAndWhyNoneIsRecomputed) {
+  const std::vector<AttentionDescriptor> grouped(2, kLayer);
+  const std::string phases =
+      "of each of 16 rows 80 of 1024 tokens stay (p1 = 80, alpha = 0.922), none is recomputed "
+      "(p2 = n): an activation has 512 bytes in a layer, K and V 512";
+  EXPECT_EQ(
+      WordsOf("policy: fetch_sparse\nfetch: {caching_ratio: 0.2, resident: 1280KiB}\n", grouped),
+      "answers are lossy: decode rows attend to a part of the tokens "
+      "(fetch_sparse-0.2-window_sums); " +
+          phases);
+  EXPECT_EQ(WordsOf("policy: fetch_heads\nfetch: {resident: 1280KiB}\n", grouped), phases);
+  const std::string two = "policies: [attend_remote, fetch_sparse]\nfetch: {resident: 1280KiB}\n";
+  EXPECT_EQ(WordsOf(two, grouped), phases);
+  EXPECT_EQ(WordsOf(two, grouped, plan::AttentionPath::kRemote), "");
+
+  const std::vector<AttentionDescriptor> multi_head(
+      2, {.query_heads = 8, .kv_heads = 8, .head_dim = 32});
+  EXPECT_THAT(WordsOf("policy: fetch_sparse\n", multi_head),
+              HasSubstr("of each of 16 rows 0 of 1024 tokens stay (p1 = 0, alpha = 1), none is "
+                        "recomputed (p2 = n): memory nodes keep no activations, with which they "
+                        "would have room for 67% of the tokens; recomputing would save at most 50% "
+                        "of what comes (an activation has 512 bytes in a layer, K and V 1024)"));
+  EXPECT_THAT(WordsOf("policy: fetch_sparse\nkv: int8\n", multi_head),
+              HasSubstr("recomputing would save at most 11% of what comes (an activation has 512 "
+                        "bytes in a layer, K and V 576)"));
+}
+
 TEST(EngineOptionsOfTest, HeadsThatStreamAreAPathAndALossyWord) {
   const std::string path = ::testing::TempDir() + "/heads_that_stream.json";
   const auto options_of = [&path](const std::string& heads, const std::string& policies) {

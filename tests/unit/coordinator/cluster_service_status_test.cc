@@ -72,6 +72,34 @@ TEST_F(ClusterServiceTest, StatusAndLinksOfNodesAreShown) {
   }
 }
 
+TEST_F(ClusterServiceTest, FiguresThatCannotBeAreShownAsNotMeasured) {
+  NodeClient& compute = *Form().first;
+  v1::NodeMessage message;
+  message.mutable_links()->set_epoch(1);
+  v1::NodeLink& link = *message.mutable_links()->add_links();
+  link.set_peer("m0");
+  link.set_path("fake");
+  link.set_latency_seconds(-1e-5);
+  link.set_bytes_per_second(std::numeric_limits<double>::infinity());
+  ASSERT_TRUE(compute.Write(message));
+  v1::NodeStatus& counts = *message.mutable_status();
+  counts.set_busy_share(std::numeric_limits<double>::quiet_NaN());
+  counts.set_busy_seconds(std::numeric_limits<double>::quiet_NaN());
+  counts.set_units(9);
+  ASSERT_TRUE(compute.Write(message));
+
+  const v1::GetStatusResponse status = AwaitStatus(
+      [](const v1::GetStatusResponse& response) { return NodeOf(response, "c0").units() == 9; });
+  EXPECT_EQ(NodeOf(status, "c0").busy_share(), 0);
+  EXPECT_EQ(NodeOf(status, "c0").busy_seconds(), 0);
+  ASSERT_GE(status.links_size(), 1);
+  const v1::Link& shown = status.links(status.links_size() - 1);
+  EXPECT_EQ(shown.to(), "m0");
+  EXPECT_EQ(shown.latency_seconds(), 0);
+  EXPECT_EQ(shown.bytes_per_second(), 0);
+  EXPECT_EQ(status.state(), "serving");
+}
+
 // More askers than gRPC has threads: with all of them waiting, nobody's pings would be answered,
 // and clients and nodes would take the coordinator for gone.
 TEST_F(ClusterServiceTest, WhoAsksForStatusHoldsNobodyUpWhileTheEngineIsBusy) {

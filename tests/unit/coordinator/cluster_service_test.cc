@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -79,6 +80,11 @@ std::vector<WrongHello> WrongHellos() {
            absl::StatusCode::kInvalidArgument, "the device of a Hello has 1001 bytes"},
           {"ControlCharacters", [](v1::Hello& hello) { hello.set_kernels("a\nb"); },
            absl::StatusCode::kInvalidArgument, "the kernels of a Hello"},
+          {"Rate",
+           [](v1::Hello& hello) {
+             hello.set_bandwidth_bytes_per_second(std::numeric_limits<double>::quiet_NaN());
+           },
+           absl::StatusCode::kInvalidArgument, "a Hello with bandwidth_bytes_per_second nan"},
           {"Version", [](v1::Hello& hello) { hello.set_version("0.0"); },
            absl::StatusCode::kFailedPrecondition, "0.0"},
           {"Model", [](v1::Hello& hello) { hello.set_model_fingerprint("another"); },

@@ -4,7 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace lamina::coordinator {
 namespace {
@@ -61,6 +65,68 @@ TEST(LayersLoadedTest, MoreTimesThanCanBeAreRefused) {
     }
     EXPECT_EQ(FromProto(loaded).status().code(), absl::StatusCode::kInvalidArgument);
   }
+}
+
+TEST(HelloTest, RatesThatNothingCanHaveAreRefused) {
+  const double infinite = std::numeric_limits<double>::infinity();
+  for (const auto& [set, named] :
+       std::vector<std::pair<std::function<void(v1::Hello&)>, std::string>>{
+           {[](v1::Hello& hello) { hello.set_bandwidth_bytes_per_second(-1); },
+            "bandwidth_bytes_per_second -1"},
+           {[&](v1::Hello& hello) { hello.set_dense_speed(infinite); }, "dense_speed inf"},
+           {[&](v1::Hello& hello) { hello.mutable_spill()->set_write_bytes_per_second(infinite); },
+            "spill.write_bytes_per_second inf"},
+           {[&](v1::Hello& hello) { hello.mutable_spill()->set_read_bytes_per_second(-infinite); },
+            "spill.read_bytes_per_second -inf"}}) {
+    v1::Hello hello;
+    EXPECT_EQ(ProblemOf(hello), "");
+    set(hello);
+    EXPECT_THAT(ProblemOf(hello), HasSubstr("a Hello with " + named + ": "));
+  }
+}
+
+// What lanes, splits and policies are computed from.
+TEST(NodeStatusTest, TimesThatCannotBeCountAsNotMeasured) {
+  v1::NodeStatus status;
+  status.set_units(3);
+  status.set_unit_seconds_fixed(std::numeric_limits<double>::quiet_NaN());
+  status.set_unit_seconds_slope(0.5);
+  status.mutable_detail()->mutable_making()->set_slope(-1);
+  control::ReportedFigures figures;
+
+  const telemetry::NodeCounters counters = FromProto(status, figures);
+
+  EXPECT_EQ(counters.units, 3u);
+  EXPECT_EQ(counters.unit_seconds_fixed, 0);
+  EXPECT_EQ(counters.unit_seconds_slope, 0.5);
+  EXPECT_FALSE(counters.making.fitted());
+  EXPECT_EQ(figures.refused(), "unit_seconds_fixed nan") << "the first";
+}
+
+TEST(NodeLinksTest, FiguresThatCannotBeCountAsNotMeasured) {
+  v1::NodeLinks links;
+  v1::NodeLink& link = *links.add_links();
+  link.set_peer("m0\n");
+  link.set_latency_seconds(1e-5);
+  link.set_bytes_per_second(2e9);
+  link.set_r_squared(-0.5);
+  *links.add_links() = link;
+  links.mutable_links(1)->set_latency_seconds(-1);
+  links.mutable_links(1)->set_bytes_per_second(std::numeric_limits<double>::quiet_NaN());
+  links.mutable_links(1)->set_r_squared(-std::numeric_limits<double>::infinity());
+  control::ReportedFigures figures;
+
+  const std::vector<control::LinkReport> reports = FromProto(links, figures);
+
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_EQ(reports[0].peer, "m0\\n");
+  EXPECT_EQ(reports[0].latency_seconds, 1e-5);
+  EXPECT_EQ(reports[0].bytes_per_second, 2e9);
+  EXPECT_EQ(reports[0].r_squared, -0.5);
+  EXPECT_EQ(reports[1].latency_seconds, 0);
+  EXPECT_EQ(reports[1].bytes_per_second, 0);
+  EXPECT_EQ(reports[1].r_squared, 0);
+  EXPECT_EQ(figures.refused(), "latency_seconds -1");
 }
 
 }  // namespace
