@@ -106,7 +106,7 @@ def figure6(bench, models=tuple(MODELS), prompts=(256, 512, 1024), answers=(32, 
                 full, split = found["full", prompt], found["split", prompt]
                 lengths.append({"model": model, "prompt": prompt // SHORTER, "answer": mark, "full": COLUMN_ROWS * mark / full.seconds[mark], "split": COLUMN_ROWS * mark / split.seconds[mark],
                                 "kv_over_weights": full.sent["to", "kv"] / full.sent["to", "weights"], "bound": 100 * shared.streamed_gain(
-                                    full.sent["to", "kv"] / full.sent["to", "weights"], STREAMED_C * MODELS[model].width / MODELS[SMALLEST].width)})
+                                    full.sent["to", "kv"] / full.sent["to", "weights"], STREAMED_C * MODELS[model].width / MODELS[SMALLEST].width, shared.streamed_time_of_lanes)})
         for rows in batches:
             sizes.append({"model": model, "rows": rows, **{name: rows * marks[0] / found[name, "rows", rows].seconds[marks[0]] for name in ("full", "split")}})
         print(f"  {model} done", flush=True)

@@ -297,6 +297,7 @@ telemetry::NodeCounters ComputeNode::Counters() const {
       .device_units = counters_.device_units.load(std::memory_order_relaxed),
       .recomputed_tokens = counters_.recomputed_tokens.load(std::memory_order_relaxed),
       .weight_bytes = memory_.bytes(MemoryPart::kWeights),
+      .streamed_bytes = counters_.streamed_bytes.load(std::memory_order_relaxed),
       .memory = memory_.Parts(),
       .memory_budget = memory_.budget(),
       .activity = counters_.beat.activity(),

@@ -69,6 +69,7 @@ class StreamedWeights final : public HeldWeights {
                     const ModelWeights::Progress& progress) override;
   void Drop() override;
   uint64_t bytes() const override;
+  uint64_t streamed_bytes() const override { return stowed_bytes_; }
   std::string Describe() const override;
 
   const ModelWeights& weights() const override { return weights_; }

@@ -81,7 +81,8 @@ class HeldWeights : public WeightSource {
   // Gives all memory back.
   virtual void Drop() = 0;
 
-  virtual uint64_t bytes() const = 0;  // Bytes that weights take on the device.
+  virtual uint64_t bytes() const = 0;                    // Bytes that weights take on the device.
+  virtual uint64_t streamed_bytes() const { return 0; }  // Bytes that come in a step.
   // Says for people in which form weights are, or where else; may be empty.
   virtual std::string Describe() const = 0;
 };
