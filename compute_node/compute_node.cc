@@ -87,7 +87,8 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
                                          .lanes = options_.lanes,
                                          .form = form,
                                          .directory = options_.weights_store,
-                                         .bus = options_.bus});
+                                         .bus = options_.bus,
+                                         .kv_first = options_.kv_first});
   } else {
     weights_ = std::make_unique<ResidentWeights>(*device_, form);
   }

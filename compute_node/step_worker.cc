@@ -461,6 +461,8 @@ absl::Status StepWorker::TakeInputs(Lane& lane) {
     if (weights) {
       intervals_.EndIntervalOf(lane, telemetry::WorkKind::kWaitWeights, lane.slice);
       awaits.Remove(Awaited::kWeights);
+    } else {
+      LAMINA_RETURN_IF_ERROR(paths_.WhileWeightsCome(lane));
     }
   }
   if (awaits.empty()) {

@@ -15,6 +15,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -50,6 +51,11 @@ class WeightSource {
   // until as many calls of Release(slice) as of Ask(slice) that found them.
   // Errors: those of what brings weights. The slice can not run then.
   virtual absl::StatusOr<WeightWait> Ask(uint32_t slice) = 0;
+
+  // While Ask() does not find the weights of `slice`: whether what makes columns of q, k and v from
+  // `first_column` on has come before the others (SliceExecutor::RunKvOps()). It may be read until
+  // the next call of Ask(), SetEarliest() or Release().
+  virtual bool KvHere(uint32_t /*slice*/, size_t /*first_column*/) { return false; }
 
   // All work of `slice` has been given to the device, which may not have run it yet.
   virtual void Release(uint32_t slice) = 0;
@@ -112,6 +118,7 @@ class ResidentWeights final : public HeldWeights {
 
   const ModelWeights& weights() const override { return weights_; }
   absl::StatusOr<WeightWait> Ask(uint32_t /*slice*/) override { return WeightWait{}; }
+  bool KvHere(uint32_t /*slice*/, size_t /*first_column*/) override { return true; }
   void Release(uint32_t /*slice*/) override {}
 
  private:

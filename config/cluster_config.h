@@ -64,6 +64,9 @@ struct FetchConfig {
   // Policy fetch_recompute: of how many tokens K and V are made again from activations.
   uint32_t recompute_percent = 0;
   bool recompute_auto = true;  // By measured times.
+  // Policies fetch_recompute and fetch_hybrid, where weights stream: what makes k and v of a layer
+  // comes before its other weights.
+  bool kv_weights_first = true;
   // Policy fetch_hybrid: how many of a memory node's tokens are held as activations.
   uint32_t activation_percent = 0;
   bool activation_auto = true;  // By measured times.

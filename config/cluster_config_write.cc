@@ -327,6 +327,9 @@ std::string ToYaml(const ClusterConfig& config) {
       word("recompute_percent",
            config.fetch.recompute_auto ? "auto" : absl::StrCat(config.fetch.recompute_percent));
     }
+    if (!config.fetch.kv_weights_first) {
+      word("kv_weights_first", "false");
+    }
     if (config.Prepares(kPolicyFetchHybrid)) {
       word("activation_percent",
            config.fetch.activation_auto ? "auto" : absl::StrCat(config.fetch.activation_percent));

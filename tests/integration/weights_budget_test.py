@@ -50,7 +50,8 @@ class WeightsBudgetTest(unittest.TestCase):
         with harness.Cluster(policy="local", memory=[], attention=CANONICAL, **streaming(capacity="256MiB")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
         # K and V are made again with weights that come.
-        for policy, fetch in [("fetch_recompute", {"recompute_percent": 60}), ("fetch_hybrid", {"activation_percent": 60})]:
+        recompute, hybrid = ("fetch_recompute", {"recompute_percent": 60}), ("fetch_hybrid", {"activation_percent": 60})
+        for policy, fetch in [recompute, hybrid, (recompute[0], {**recompute[1], "kv_weights_first": "false"})]:
             with harness.Cluster(policy=policy, fetch={"window": "16MiB", **fetch}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
                 self.assertEqual(answers(self, cluster), expected)
         with harness.Cluster(policy="fetch_heads", fetch={"window": "16MiB"}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
