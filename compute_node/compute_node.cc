@@ -87,6 +87,7 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
                                          .lanes = options_.lanes,
                                          .form = form,
                                          .directory = options_.weights_store,
+                                         .ahead = options_.weights_ahead,
                                          .bus = options_.bus,
                                          .kv_first = options_.kv_first});
   } else {

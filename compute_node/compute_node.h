@@ -58,6 +58,7 @@ struct ComputeNodeOptions {
   // `weights_store`. 0: all weights stay.
   uint64_t weights_budget = 0;
   std::string weights_store = {};
+  uint32_t weights_ahead = 1;  // StreamedWeightsOptions::ahead
   // The bus in the direction to the node, which streamed weights come over (null: as fast as they
   // are read), and in the direction from it. Counters() has what they carried.
   std::shared_ptr<SharedBus> bus = nullptr;

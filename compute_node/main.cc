@@ -169,6 +169,7 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
                                .resident_bytes = config.fetch.resident_bytes,
                                .weights_budget = node.weights_budget_bytes,
                                .weights_store = node.weights_store,
+                               .weights_ahead = node.weights_ahead,
                                .bus = std::move(bus),
                                .bus_from = std::move(bus_from),
                                .kv_first = MakesKvAgain(config) && config.fetch.kv_weights_first,

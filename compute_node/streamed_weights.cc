@@ -28,6 +28,10 @@ std::byte* AtLine(std::byte* data) {
   return data + (kLine - reinterpret_cast<uintptr_t>(data) % kLine) % kLine;
 }
 
+std::string SlotsInWords(size_t slots) {
+  return slots == 1 ? "one slot" : absl::StrCat(slots, " slots");
+}
+
 bool IsFirstOf(absl::Span<const model::OpId> ops, model::OpId op) {
   return !ops.empty() && ops.front() == op;
 }
@@ -59,8 +63,8 @@ absl::StatusOr<std::vector<bool>> ChooseStreamed(absl::Span<const uint64_t> byte
   if (least > budget) {
     return absl::FailedPreconditionError(absl::StrCat(
         "weights_budget ", FormatBytes(budget), " is less than ", FormatBytes(least), ": ",
-        FormatBytes(fixed), " of embeddings, norms and LM head, which stay, and ", slots,
-        " slots of ", FormatBytes(largest), " for slices that come"));
+        FormatBytes(fixed), " of embeddings, norms and LM head, which stay, and ",
+        SlotsInWords(slots), " of ", FormatBytes(largest), " for slices that come"));
   }
   for (size_t count = 1; count <= may.size(); ++count) {
     streamed.assign(bytes.size(), false);
@@ -261,7 +265,7 @@ std::string StreamedWeights::Describe() const {
              ? DescribeForms(weights_)
              : absl::StrCat(streamed_.size(), " of ", slices_.size(), " slices come from ",
                             options_.directory, ", ", FormatBytes(stowed_bytes_),
-                            " in all, through ", slots_.size(), " slots; all are ",
+                            " in all, through ", SlotsInWords(slots_.size()), "; all are ",
                             DescribeForms(weights_));
 }
 
@@ -388,9 +392,13 @@ bool StreamedWeights::KvHere(uint32_t slice, size_t first_column) {
 }
 
 void StreamedWeights::Release(uint32_t slice) {
-  if (slices_[slice].streamed) {
-    LAMINA_CHECK(slices_[slice].slot != kNoSlot && slots_[slices_[slice].slot]->holders > 0);
-    --slots_[slices_[slice].slot]->holders;
+  if (!slices_[slice].streamed) {
+    return;
+  }
+  LAMINA_CHECK(slices_[slice].slot != kNoSlot && slots_[slices_[slice].slot]->holders > 0);
+  const uint32_t left = --slots_[slices_[slice].slot]->holders;
+  if (left == 0 && SlotCount() == 1) {
+    SetEarliest(slice + 1);  // The next one need not wait for the attention behind this one.
   }
 }
 

@@ -11,8 +11,10 @@
 // Slots hold the slices that are wanted next: as many as there are slots, from the earliest slice
 // that some lane has still to run on, and around. One lane needs two, so that one comes while the
 // other is read. Several lanes share three, whatever their number: all run a slice while it is
-// here, one that is ahead of the slots waits, and the slowest never does. What a product reads are
-// the bytes that were packed, so results have the bits of ResidentWeights of the same form.
+// here, one that is ahead of the slots waits, and the slowest never does. Either may do with one
+// less (`ahead` 0): one lane's next slice then comes when the last one is read no more. What a
+// product reads are the bytes that were packed, so results have the bits of ResidentWeights of the
+// same form.
 //
 // What makes k and v of a slice may come before its other weights (`kv_first`, transfer_order.h),
 // and can then be read meanwhile:
@@ -54,6 +56,7 @@ struct StreamedWeightsOptions {
   uint32_t lanes = 1;                   // Lanes that may hold a slice at the same time.
   WeightForm form = WeightForm::kBF16;  // Slices are stored, and come, in it.
   std::string directory = {};           // Folder of the store.
+  uint32_t ahead = 1;                   // Slots for slices that come while others are read.
   // What slices come over, with others' transfers; null: as fast as they are read.
   std::shared_ptr<SharedBus> bus = nullptr;
   bool kv_first = false;  // What makes k and v comes first.
@@ -124,7 +127,7 @@ class StreamedWeights final : public HeldWeights {
   absl::Status Stow(StowedLinear& stowed);
   // Has more slices stream where some turned out to be larger than they were expected to be.
   absl::Status StowMore();
-  uint32_t SlotCount() const { return options_.lanes == 1 ? 2 : 3; }
+  uint32_t SlotCount() const { return (options_.lanes == 1 ? 1u : 2u) + options_.ahead; }
   absl::Status MakeSlots();
   // How many slices that stream come before this one, from the earliest on and around.
   uint32_t StepsAhead(uint32_t slice) const;

@@ -115,6 +115,7 @@ struct ComputeNodeConfig {
   // `weights_store` when it is needed. 0: all weights stay.
   uint64_t weights_budget_bytes = 0;
   std::string weights_store = "/var/tmp";
+  uint32_t weights_ahead = 1;  // So many slices come ahead of those that run: 0 or 1.
   WeightsForm weights = WeightsForm::kAuto;
   double price_per_hour = 0;  // In a currency of the user's; 0: not known.
 };

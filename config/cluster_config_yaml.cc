@@ -399,6 +399,7 @@ std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
           {"weights", Choice(internal::kWeightsForms, node.weights)},
           {"weights_budget", Size(node.weights_budget_bytes)},
           {"weights_store", Text(node.weights_store)},
+          {"weights_ahead", Number(node.weights_ahead)},
           {"price", Price(node.price_per_hour)},
           {"role", Choice(internal::kComputeRoles, node.role)}};
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Weights that stream over a slow bus, with which K and V of many tokens are made again: answers
-// are those of weights that stay, to the bit, whatever comes first.
+// are those of weights that stay, to the bit, whatever comes first, and however far ahead.
 
 #include <unistd.h>
 
@@ -35,34 +35,42 @@ std::shared_ptr<SharedBus> Bus() {
   return *std::move(bus);
 }
 
+struct Way {
+  bool kv_first = true;
+  uint32_t lanes = 1;
+  uint32_t ahead = 1;
+  bool hybrid = false;
+};
+
 TEST(StreamedClusterTest, AnswersAreThoseOfWeightsThatStay) {
   const std::unique_ptr<LocalCluster> resident = MakeCluster(Options());
   ASSERT_NE(resident, nullptr);
   const std::vector<GenerateResult> expected = resident->GenerateMany(MixedLengths(16));
   EXPECT_EQ(resident->handler("c0").Counters().streamed_bytes, 0u);
-  for (const bool kv_first : {true, false}) {
-    for (const uint32_t lanes : {1u, 3u}) {
-      for (const bool hybrid : {false, true}) {
-        SCOPED_TRACE(absl::StrCat(kv_first ? "k and v first, " : "in order, ", lanes, " lanes",
-                                  hybrid ? ", hybrid" : ""));
-        LocalClusterOptions options = Options();
-        options.lanes = lanes;
-        if (hybrid) {
-          options.recompute_percent = std::nullopt;
-          options.activation_percent = 60;
-        }
-        options.streamed = {
-            .budget = resident->WeightBytes("c0") * 7 / 10, .bus = Bus(), .kv_first = kv_first};
-        const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
-        ASSERT_NE(cluster, nullptr);
-        ExpectSame(cluster->GenerateMany(MixedLengths(16)), expected);
-        const telemetry::NodeCounters counters = cluster->handler("c0").Counters();
-        EXPECT_GT(counters.streamed_bytes, 0u);
-        EXPECT_GT(counters.recomputed_tokens, 0u);
-        EXPECT_TRUE(cluster->WaitForNoSlots().ok());
-        EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);  // Nothing went wrong on the way.
-      }
+  for (const Way& way : {Way{.kv_first = true}, Way{.kv_first = false}, Way{.lanes = 3},
+                         Way{.kv_first = false, .lanes = 3}, Way{.ahead = 0},
+                         Way{.kv_first = false, .ahead = 0}, Way{.lanes = 3, .ahead = 0},
+                         Way{.hybrid = true}, Way{.lanes = 3, .ahead = 0, .hybrid = true}}) {
+    SCOPED_TRACE(absl::StrCat(way.kv_first ? "k and v first, " : "in order, ", way.lanes,
+                              " lanes, ", way.ahead, " ahead", way.hybrid ? ", hybrid" : ""));
+    LocalClusterOptions options = Options();
+    options.lanes = way.lanes;
+    if (way.hybrid) {
+      options.recompute_percent = std::nullopt;
+      options.activation_percent = 60;
     }
+    options.streamed = {.budget = resident->WeightBytes("c0") * 7 / 10,
+                        .bus = Bus(),
+                        .kv_first = way.kv_first,
+                        .ahead = way.ahead};
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(MixedLengths(16)), expected);
+    const telemetry::NodeCounters counters = cluster->handler("c0").Counters();
+    EXPECT_GT(counters.streamed_bytes, 0u);
+    EXPECT_GT(counters.recomputed_tokens, 0u);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);  // Nothing went wrong on the way.
   }
 }
 

@@ -335,6 +335,7 @@ absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model
                          .resident_bytes = options_.resident_bytes,
                          .weights_budget = options_.streamed.budget,
                          .weights_store = std::filesystem::temp_directory_path().string(),
+                         .weights_ahead = options_.streamed.ahead,
                          .bus = options_.streamed.bus,
                          .kv_first = options_.streamed.kv_first,
                          .lanes = options_.lanes,

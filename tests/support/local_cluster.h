@@ -81,6 +81,7 @@ struct LocalClusterOptions {
     uint64_t budget = 0;
     std::shared_ptr<SharedBus> bus = nullptr;
     bool kv_first = true;
+    uint32_t ahead = 1;
   } streamed = {};
   // What epochs prepare, the first for requests that name none; empty: the one of these keys alone.
   std::vector<std::string> policies = {};

@@ -15,6 +15,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -183,17 +184,20 @@ TEST_P(StreamedWeightsTest, StepsHaveTheBitsOfResidentWeights) {
     kernels::ComputeDevice& device = program.executor().device();
     const std::vector<float> expected = RunStep(program.executor());
     const uint64_t all = program.executor().weight_source().weights().bytes();
-    for (const auto& [percent, kv_first] :
-         {std::pair(70u, false), std::pair(50u, false), std::pair(50u, true)}) {
-      // Half of it is little more than the slots.
+    // Half of it is little more than two slots.
+    for (const auto& [percent, kv_first, ahead] :
+         {std::tuple(70u, false, 1u), std::tuple(50u, false, 1u), std::tuple(50u, true, 1u),
+          std::tuple(45u, true, 0u), std::tuple(45u, false, 0u)}) {
       const auto bus = *SharedBus::Open(absl::StrCat("weights-", getpid()), 1'000'000'000'000);
       StreamedWeights weights(device, {.budget = all * percent / 100,
                                        .directory = testing::TempDir(),
+                                       .ahead = ahead,
                                        .bus = bus,
                                        .kv_first = kv_first});
       const absl::Status loaded = Load(program, weights);
       ASSERT_TRUE(loaded.ok()) << loaded;
-      EXPECT_THAT(weights.Describe(), HasSubstr("through 2 slots"));
+      EXPECT_THAT(weights.Describe(),
+                  HasSubstr(ahead == 0 ? "through one slot; all are" : "through 2 slots; all are"));
       EXPECT_LE(weights.bytes(), all * percent / 100);
       const auto executor =
           SliceExecutor::Create(program.model().graph, weights, device, /*head_columns=*/64);
@@ -206,6 +210,33 @@ TEST_P(StreamedWeightsTest, StepsHaveTheBitsOfResidentWeights) {
       EXPECT_EQ(bus->Totals().bytes[static_cast<size_t>(BusKind::kWeights)], bus->bytes());
     }
   }
+}
+
+// In one slot the next slice comes when the last one has been given back, and not before.
+TEST_P(StreamedWeightsTest, NothingComesAheadOfASliceThatIsHeld) {
+  test_support::RandomModelSpec spec = Spec("llama");
+  spec.layers = 8;
+  Program program(spec, GetParam());
+  const uint64_t all = program.executor().weight_source().weights().bytes();
+  const auto bus = *SharedBus::Open(absl::StrCat("ahead-", getpid()), 20'000'000);
+  StreamedWeights weights(
+      program.executor().device(),
+      {.budget = all * 5 / 10, .directory = testing::TempDir(), .ahead = 0, .bus = bus});
+  ASSERT_TRUE(Load(program, weights).ok());
+  uint32_t slice = 0;
+  while (weights.Ask(slice)->here) {  // It stays.
+    weights.Release(slice++);
+  }
+  ASSERT_TRUE(AskAndWait(weights, slice).ok());
+  const uint64_t held = bus->bytes();
+  ASSERT_TRUE(AskAndWait(weights, slice).ok());
+  weights.Release(slice);
+  EXPECT_EQ(bus->bytes(), held) << "somebody holds it still";
+  weights.Release(slice);
+  const Nanos deadline = RealClock().Now() + Seconds(60);  // Only a failure waits for it.
+  while (bus->bytes() == held && RealClock().Now() < deadline) {
+  }
+  EXPECT_GT(bus->bytes(), held) << "though nobody has asked for the next one";
 }
 
 // K and V of some rows, by the products that make them again.
@@ -381,16 +412,8 @@ TEST_P(StreamedWeightsTest, LanesThatGoTogetherShareWhatComes) {
   }
 }
 
-// Each holds its slice while it waits for the next one.
-TEST_P(StreamedWeightsTest, LanesThatHoldSlicesDoNotStarve) {
-  test_support::RandomModelSpec spec = Spec("llama");
-  spec.layers = 8;
-  Program program(spec, GetParam());
-  const uint64_t all = program.executor().weight_source().weights().bytes();
-  StreamedWeights weights(program.executor().device(),
-                          {.budget = all * 7 / 10, .lanes = 2, .directory = testing::TempDir()});
-  ASSERT_TRUE(Load(program, weights).ok());
-  const uint32_t slices = program.executor().slice_count();
+// Two lanes, each of which holds its slice while it waits for the next one.
+void RunLanesThatHold(StreamedWeights& weights, uint32_t slices) {
   const auto await = [&](uint32_t slice, uint32_t earliest) {
     const Nanos deadline = RealClock().Now() + Seconds(60);  // Only a failure waits for it.
     weights.SetEarliest(earliest);
@@ -408,6 +431,20 @@ TEST_P(StreamedWeightsTest, LanesThatHoldSlicesDoNotStarve) {
       weights.Release(slice - 1);
     }
     weights.Release(slices - 1);
+  }
+}
+
+TEST_P(StreamedWeightsTest, LanesThatHoldSlicesDoNotStarve) {
+  test_support::RandomModelSpec spec = Spec("llama");
+  spec.layers = 8;
+  Program program(spec, GetParam());
+  const uint64_t all = program.executor().weight_source().weights().bytes();
+  for (const uint32_t ahead : {1u, 0u}) {
+    StreamedWeights weights(
+        program.executor().device(),
+        {.budget = all * 7 / 10, .lanes = 2, .directory = testing::TempDir(), .ahead = ahead});
+    ASSERT_TRUE(Load(program, weights).ok());
+    RunLanesThatHold(weights, program.executor().slice_count());
   }
 }
 

@@ -81,6 +81,20 @@ TEST(WeightsTest, WhatMakesKAndVComesFirstUnlessSaid) {
   }
 }
 
+TEST(WeightsTest, OneLayerComesAheadOrNone) {
+  EXPECT_EQ(ParseClusterConfig(kFetched, "test", {})->compute[0].weights_ahead, 1u);
+  const auto none = ParseClusterConfig(kFetched, "test", {"compute.0.weights_ahead=0"});
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->compute[0].weights_ahead, 0u);
+  EXPECT_EQ(ParseClusterConfig(ToYaml(*none), "test", {})->compute[0].weights_ahead, 0u);
+  EXPECT_THAT(
+      ParseClusterConfig(kFetched, "test", {"compute.0.weights_ahead=2"}).status().ToString(),
+      HasSubstr("compute.0.weights_ahead: 2 is neither 0 nor 1"));
+  EXPECT_THAT(Parse({"compute.0.weights_ahead=0"}).status().ToString(),
+              HasSubstr("compute.0.weights_ahead: says how far ahead weights come that exceed "
+                        "weights_budget, which the node has not"));
+}
+
 TEST(WeightsTest, AnOrderOfWhatDoesNotStreamIsRefused) {
   const auto error = [](const std::vector<std::string>& overrides) {
     std::vector<std::string> all = {"fetch={kv_weights_first: false}"};
