@@ -106,9 +106,9 @@ def geometric_mean(values):
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def weights_budget(shape, lanes):
+def weights_budget(shape, lanes, ahead=1):
     """Of a node on which all layers stream: the slots, and what never streams (tables, vectors, the last slice)."""
-    slots = 2 if lanes == 1 else 3
+    slots = (1 if lanes == 1 else 2) + ahead
     return slots * shape.layer_bytes() + shape.last_slice_bytes() + shape.table_bytes() + shape.vector_bytes() + MIB // 8
 
 

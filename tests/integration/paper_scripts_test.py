@@ -118,8 +118,8 @@ class ModelTest(unittest.TestCase):
     def test_a_budget_has_room_for_the_slots_and_not_for_the_model(self):
         for shape in shared.MODELS.values():
             whole = shape.layers * shape.layer_bytes() + shape.table_bytes()
-            for lanes, slots in ((1, 2), (4, 3)):
-                budget = shared.weights_budget(shape, lanes)
+            for lanes, ahead, slots in ((1, 1, 2), (4, 1, 3), (1, 0, 1), (4, 0, 2)):
+                budget = shared.weights_budget(shape, lanes, ahead)
                 self.assertLess(budget, whole)
                 self.assertGreater(budget, slots * shape.layer_bytes() + shape.last_slice_bytes() + shape.table_bytes())
                 # The first slice, which is the smallest, has no room beside.
@@ -224,12 +224,17 @@ class FiguresTest(unittest.TestCase):
 
     def test_table_2_is_lost_where_one_batch_is_slower(self):
         for slower, word in ((1.0, "reproduced (worst 1.000"), (1.2, "not reproduced (worst 0.833")):
-            self.with_steps(kvpr, lambda asked, rows, slow=slower: slow if asked[1] == "auto" and rows == 8 else 1.0)
+            # Without W_k and W_v first and without a layer ahead.
+            self.with_steps(kvpr, lambda asked, rows, slow=slower: slow if asked[1] == "auto" and asked[4:] == (False, 0) and rows == 8 else 1.0)
             found, text = printed(kvpr.table2, self.bench)
-            self.assertIn(f"within 3%: {word}", text)
-            self.assertIn("| KVPR, W_k and W_v first | not built |", text)
+            self.assertIn(f"all matrices first, room for one layer, within 3%: {word}", text)
+            for way in ("all matrices first, one layer ahead", "W_k and W_v first, one layer ahead", "W_k and W_v first, room for one layer"):
+                self.assertIn(f"{way}, within 3%: reproduced (worst 1.000", text)
             self.assertIn("| paper: full transfer | 1.761 | 3.488 |", text)
-            self.assertEqual(len(found), 12)
+            self.assertIn("nothing is left to hide, within 3%: reproduced (1.000", text)
+            self.assertEqual(len(found), 36)
+        self.assertIn("| room for one layer: all matrices first, over full transfer | 1.000 | 1.000 | 1.000 | 0.833 |", text)
+        self.assertIn("W_k and W_v first over all matrices first, room for one layer: 1.031 in the mean (paper: 1.016): reproduced", text)
         self.assertIn("</svg>", (self.folder / "kvpr_table2.svg").read_text())
 
     def test_figure_7_stands_next_to_tables_3_and_4(self):
