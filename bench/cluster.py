@@ -175,11 +175,11 @@ class Cluster(Running):
                  running_max=256, chunk_tokens=512, coordinator_cores="", transport="shm", chunks="auto",
                  query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
                  prefix_cache="off", fetch=None, sequence_tokens_max=SEQUENCE_TOKENS_MAX, scratch_tokens=None, memory_budget=None,
-                 weights_budget=None, weights=None, kv_form=None, spill=None, attend=True,
+                 weights_budget=None, weights_ahead=1, weights=None, kv_form=None, spill=None, attend=True,
                  compute_capacity=None, partition=None, parts=None):
         """`compute_cores`: of the compute node, or a tuple, of a node each, which with `parts` ("stage" or "shard") are those of one replica. `prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
         `auto_load`: policy auto, for (rows, context); `compute_cores` may have those of the memory nodes too.
-        `fetch`: (policy, its keys of `fetch:`). `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights` (packed, bf16, int8): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
+        `fetch`: (policy, its keys of `fetch:`). `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights_ahead` (with a budget), `weights` (packed, bf16, int8): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
         super().__init__(f"127.0.0.1:{free_port()}")
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
@@ -197,7 +197,7 @@ class Cluster(Running):
         if memory_budget:
             kv += f", memory_budget: {memory_budget}"
         if weights_budget:
-            kv += f", weights_budget: {weights_budget}"
+            kv += f", weights_budget: {weights_budget}, weights_ahead: {weights_ahead}"
         if weights:
             kv += f", weights: {weights}"
         scratch = f", scratch_tokens: {scratch_tokens}" if scratch_tokens else ""

@@ -74,28 +74,41 @@ def split_time(c):
     return min(1.0, (ACTIVATION + c) / (1 + c))
 
 
-def split_time_of_lanes(c):
-    """As above, where several lanes share the link: the longer of link and device is all that a step takes."""
-    return min(1.0, max(ACTIVATION, c / (c + 1 - ACTIVATION)))
-
-
 def split_share(c):
     """Of the tokens, recomputed at the best split."""
     return 1 / (1 + c) if split_time(c) < 1 else 0.0
 
 
-def streamed_gain(kv_over_weights, c, time=split_time):
+def streamed_time_of_the_paper(weights, c):
+    """Of a step at the best split of the paper's equation, which does not know of the weights that come over the link too, and of these."""
+    return weights + split_time(c)
+
+
+def streamed_time(weights, c):
+    """Of a step at the best split, if weights take so long on the same link: more is made again while they come."""
+    share = min(1.0, (weights + 1) / (c + 1))
+    return min(weights + 1, ACTIVATION * share + max(c * share, weights + 1 - share))
+
+
+def streamed_time_of_lanes(weights, c):
+    """As above, where several lanes share the link and the weights."""
+    share = min(1.0, (weights + 1) / (c + 1 - ACTIVATION))
+    return max(weights + 1 - share + ACTIVATION * share, c * share)
+
+
+def streamed_gain(kv_over_weights, c, time=streamed_time):
     """Most that throughput can rise by the best split where weights come over the same bus and nothing else takes time."""
-    return (kv_over_weights + 1) / (kv_over_weights * time(c) + 1) - 1
+    weights = 1 / kv_over_weights
+    return (weights + 1) / time(weights, c) - 1
 
 
 def geometric_mean(values):
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def weights_budget(shape, lanes):
+def weights_budget(shape, lanes, ahead=1):
     """Of a node on which all layers stream: the slots, and what never streams (tables, vectors, the last slice)."""
-    slots = 2 if lanes == 1 else 3
+    slots = (1 if lanes == 1 else 2) + ahead
     return slots * shape.layer_bytes() + shape.last_slice_bytes() + shape.table_bytes() + shape.vector_bytes() + MIB // 8
 
 

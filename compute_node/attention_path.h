@@ -7,7 +7,8 @@
 //
 //   Apply(plan)                                 every plan of the epoch
 //   BeginStep(lane, rows)                       a step with rows of this path
-//     BeforeSlice(lane)    slice k runs         on the node that runs slice k,
+//     WhileWeightsCome(lane)                    on the node that runs slice k, where they stream,
+//     BeforeSlice(lane)    slice k runs         on that node,
 //     Attend(lane)                              when q, k and v of slice k are there;
 //     Await(lane), Poll(lane) until true        on the node that runs slice k + 1
 //   EndStep(lane)                               the step's tokens are there
@@ -80,6 +81,11 @@ class AttentionPath {
   // The lane's step is laid out and has these rows. Also on nodes that run none of its slices.
   // Errors: kInternal  the plan does not follow from the tables, or does not fit the epoch.
   virtual absl::Status BeginStep(Lane& lane, const PathRows& rows) = 0;
+
+  // The lane is at its slice, behind Poll() of the one before, and the slice's weights are still
+  // coming: does some of what needs them in part, or not at all. Called again and again until they
+  // are here. Errors: those of the device; as Peers::CheckWindow(), Peers::Put().
+  virtual absl::Status WhileWeightsCome(Lane& /*lane*/) { return absl::OkStatus(); }
 
   // The thread has turned to the lane's slice, to begin it or to go on with it. False: something is
   // missing, for which the lane waits by Poll(). Errors: those of the device.

@@ -87,7 +87,9 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
                                          .lanes = options_.lanes,
                                          .form = form,
                                          .directory = options_.weights_store,
-                                         .bus = options_.bus});
+                                         .ahead = options_.weights_ahead,
+                                         .bus = options_.bus,
+                                         .kv_first = options_.kv_first});
   } else {
     weights_ = std::make_unique<ResidentWeights>(*device_, form);
   }
@@ -297,6 +299,7 @@ telemetry::NodeCounters ComputeNode::Counters() const {
       .device_units = counters_.device_units.load(std::memory_order_relaxed),
       .recomputed_tokens = counters_.recomputed_tokens.load(std::memory_order_relaxed),
       .weight_bytes = memory_.bytes(MemoryPart::kWeights),
+      .streamed_bytes = counters_.streamed_bytes.load(std::memory_order_relaxed),
       .memory = memory_.Parts(),
       .memory_budget = memory_.budget(),
       .activity = counters_.beat.activity(),

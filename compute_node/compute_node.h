@@ -58,10 +58,12 @@ struct ComputeNodeOptions {
   // `weights_store`. 0: all weights stay.
   uint64_t weights_budget = 0;
   std::string weights_store = {};
+  uint32_t weights_ahead = 1;  // StreamedWeightsOptions::ahead
   // The bus in the direction to the node, which streamed weights come over (null: as fast as they
   // are read), and in the direction from it. Counters() has what they carried.
   std::shared_ptr<SharedBus> bus = nullptr;
   std::shared_ptr<SharedBus> bus_from = nullptr;
+  bool kv_first = false;  // Of a streamed slice, what makes k and v comes first.
   WeightForm weight_form = WeightForm::kBF16;
   uint32_t lanes = 1;  // The most lanes of any epoch; for weights that come.
   // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of

@@ -67,6 +67,7 @@ void ComputeNode::DropWeights() {
   measured_.reset();
   weights_->Drop();
   memory_.Set(MemoryPart::kWeights, 0);
+  counters_.streamed_bytes.store(0, std::memory_order_relaxed);
 }
 
 absl::Status ComputeNode::MakeExecutor(const ShardPart& shard) {
@@ -101,6 +102,7 @@ absl::Status ComputeNode::LoadStage(const plan::Stage& stage) {
       }));
   loaded_ = wanted;
   memory_.Set(MemoryPart::kWeights, weights_->bytes());
+  counters_.streamed_bytes.store(weights_->streamed_bytes(), std::memory_order_relaxed);
   LogInfo("layers ", stage.first_layer, "-", end - 1, " of ", executor_->slice_count() - 1,
           stage.shard.count == 1
               ? ""

@@ -39,6 +39,7 @@ class FetchAttention final : public AttentionPath {
   absl::Status Open() override { return sender_.Open(); }
   absl::Status Apply(const plan::StepPlan& plan) override { return fetched_.Apply(plan); }
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
+  absl::Status WhileWeightsCome(Lane& lane) override { return fetched_.MakeAhead(lane); }
   absl::Status Attend(Lane& lane) override;
   bool Await(Lane& lane) override;
   absl::StatusOr<bool> Poll(Lane& lane) override;

@@ -67,6 +67,7 @@ void FetchedKv::NoteMade(uint32_t tokens, Nanos spent) {
 
 absl::Status FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
   LaneState& state = lanes_[lane.index];
+  state.begun_ahead = false;
   windows_.BeginStep(lane);
   size_t extents = 0;
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
@@ -101,17 +102,48 @@ void FetchedKv::ReleaseWeights(LaneState& state) {
   }
 }
 
-absl::Status FetchedKv::BeginLayer(const Lane& lane) {
+void FetchedKv::BeginPieces(const Lane& lane) {
   LaneState& state = lanes_[lane.index];
   state.layer = lane.slice;
   state.made_tokens = 0;
   state.made_nanos = 0;
+  for (uint32_t node = 0; node < state.streams.size(); ++node) {
+    windows_.BeginLayer(lane, node, state.layer, state.streams[node].runs);
+  }
+}
+
+// Both windows of the layer before have been given back, so that the piece behind the activations
+// has one that is this side's to write, as it is behind the slice.
+absl::Status FetchedKv::MakeAhead(Lane& lane) {
+  if (activation_width_ == 0 || lane.slice == context_.config.layers.size()) {
+    return absl::OkStatus();
+  }
+  LaneState& state = lanes_[lane.index];
+  if (!std::exchange(state.begun_ahead, true)) {
+    BeginPieces(lane);
+  }
+  for (uint32_t node = 0; node < state.streams.size(); ++node) {
+    if (!windows_.Ended(lane, node) && windows_.piece(lane, node).activations() &&
+        windows_.HasCome(lane, node)) {
+      if (!context_.executor.weight_source().KvHere(state.layer,
+                                                    recompute_.first_column(state.layer))) {
+        return absl::OkStatus();
+      }
+      context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kWaitWeights, state.layer);
+      return TakePiece(lane, node);  // One, since weights may have come when it has been made.
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FetchedKv::BeginLayer(const Lane& lane) {
+  LaneState& state = lanes_[lane.index];
+  if (!std::exchange(state.begun_ahead, false)) {
+    BeginPieces(lane);
+  }
   bool recomputes = false;
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
-    const Stream& stream = state.streams[node];
-    windows_.BeginLayer(lane, node, state.layer, stream.runs);
-    recomputes |= std::any_of(stream.runs.begin(), stream.runs.end(),
-                              [](const plan::FetchRun& run) { return run.recomputed > 0; });
+    recomputes |= windows_.AwaitsActivations(lane, node);
   }
   if (recomputes) {
     // They are here: the slice has just run with them.

@@ -6,7 +6,8 @@
 //
 // A piece holds whole sequences of some heads, so a head's outputs are complete with it, and have
 // the bits of any other path. Tokens that come as activations (fetch_splits.h) have their K and V
-// made here, while the piece with the others is on its way.
+// made here, while the piece with the others is on its way; where a layer's weights stream, before
+// its slice can run, as soon as those that make k and v are here.
 //
 // Threading: the data thread. Allocation: per epoch, and when a step begins.
 
@@ -56,6 +57,11 @@ class FetchedKv {
   // Errors: as FetchSplits::Of().
   absl::Status BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
 
+  // The weights of the lane's slice are coming. Makes K and V of the activations of one memory
+  // node, if they are here and WeightSource::KvHere() says that what makes them is. Poll() of the
+  // layer before was true. Errors: as Peers::CheckWindow(), Peers::Put(); those of the device.
+  absl::Status MakeAhead(Lane& lane);
+
   // q, k and v of the lane's slice are there: from now on Poll() attends its pieces. The slice's
   // weights stay as long as K and V are made with them.
   // Errors: as WeightSource::Ask().
@@ -77,12 +83,14 @@ class FetchedKv {
   };
   struct LaneState {
     uint32_t layer = 0;
+    bool begun_ahead = false;     // Its pieces have been begun, but its slice has not run.
     bool holds_weights = false;   // Those of the layer's slice.
     uint32_t made_tokens = 0;     // The layer's, whose K and V have been made,
     Nanos made_nanos = 0;         // and the time for it.
     std::vector<Stream> streams;  // [memory nodes]
   };
 
+  void BeginPieces(const Lane& lane);
   void ReleaseWeights(LaneState& state);
   absl::Status TakePiece(Lane& lane, uint32_t node);
   absl::Status Recompute(Lane& lane, uint32_t node);

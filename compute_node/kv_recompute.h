@@ -45,6 +45,10 @@ class KvRecompute {
   // Requires: rows in [1, kRows].   Errors: as Run().
   absl::Status Try(size_t rows);
 
+  // The first column of the layer's q, k and v that is computed: that of the queries, or of k as
+  // far as products begin there. After Prepare().
+  size_t first_column(uint32_t layer) const { return first_columns_[layer]; }
+
   // Tokens of a layer.
   // Shapes: activations  [positions, activation_width]
   struct Tokens {

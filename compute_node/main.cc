@@ -124,6 +124,11 @@ compute_node::WeightForm FormOf(WeightsForm form) {
   return compute_node::WeightForm::kBF16;
 }
 
+// Whether K and V of some tokens are made again from activations.
+bool MakesKvAgain(const ClusterConfig& config) {
+  return config.Prepares(kPolicyFetchRecompute) || config.Prepares(kPolicyFetchHybrid);
+}
+
 // Reads the model; its weights stay, unless the coordinator says which layers.
 absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNodeConfig& node,
                                     const NodeThreads& threads, const ClusterSecret& secret,
@@ -149,28 +154,30 @@ absl::StatusOr<OpenedNode> OpenNode(const ClusterConfig& config, const ComputeNo
   const uint32_t vocabulary = model.config.vocabulary;
   LogInfo("model ", model.config.name, " architecture ", model.config.architecture, " from ",
           config.model);
-  LAMINA_ASSIGN_OR_RETURN(
-      opened.node,
-      compute_node::ComputeNode::Create({.name = node.name,
-                                         .cores = threads.caller_cores,
-                                         .make_grammars = GrammarMaker(config.model, vocabulary),
-                                         .verbs_uri = config.VerbsUri(),
-                                         .secret = secret,
-                                         .window_memory = window_memory,
-                                         .is_stage = IsStage(config, node),
-                                         .layers = LayersOf(node),
-                                         .holds_kv = HoldsKv(config, node),
-                                         .memory_budget = node.memory_budget_bytes,
-                                         .resident_bytes = config.fetch.resident_bytes,
-                                         .weights_budget = node.weights_budget_bytes,
-                                         .weights_store = node.weights_store,
-                                         .bus = std::move(bus),
-                                         .bus_from = std::move(bus_from),
-                                         .weight_form = FormOf(node.weights),
-                                         .lanes = config.pipeline.lanes,
-                                         .pools_threads = threads.with_memory_nodes,
-                                         .shared_cores = threads.shared_cores},
-                                        std::move(model), std::move(device), pool, LogProgress()));
+  LAMINA_ASSIGN_OR_RETURN(opened.node,
+                          compute_node::ComputeNode::Create(
+                              {.name = node.name,
+                               .cores = threads.caller_cores,
+                               .make_grammars = GrammarMaker(config.model, vocabulary),
+                               .verbs_uri = config.VerbsUri(),
+                               .secret = secret,
+                               .window_memory = window_memory,
+                               .is_stage = IsStage(config, node),
+                               .layers = LayersOf(node),
+                               .holds_kv = HoldsKv(config, node),
+                               .memory_budget = node.memory_budget_bytes,
+                               .resident_bytes = config.fetch.resident_bytes,
+                               .weights_budget = node.weights_budget_bytes,
+                               .weights_store = node.weights_store,
+                               .weights_ahead = node.weights_ahead,
+                               .bus = std::move(bus),
+                               .bus_from = std::move(bus_from),
+                               .kv_first = MakesKvAgain(config) && config.fetch.kv_weights_first,
+                               .weight_form = FormOf(node.weights),
+                               .lanes = config.pipeline.lanes,
+                               .pools_threads = threads.with_memory_nodes,
+                               .shared_cores = threads.shared_cores},
+                              std::move(model), std::move(device), pool, LogProgress()));
   if (opened.node->weight_bytes() > 0) {
     LogInfo("weights ", FormatBytes(opened.node->weight_bytes()));
   }

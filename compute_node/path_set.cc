@@ -92,6 +92,11 @@ absl::Status PathSet::BeginStep(Lane& lane) {
   });
 }
 
+absl::Status PathSet::WhileWeightsCome(Lane& lane) {
+  return ForEachOf(
+      lane, [&lane](AttentionPath& path, const PathRows&) { return path.WhileWeightsCome(lane); });
+}
+
 absl::StatusOr<bool> PathSet::BeforeSlice(Lane& lane) {
   bool may_run = true;
   LAMINA_RETURN_IF_ERROR(ForEachOf(lane, [&](AttentionPath& path, const PathRows&) -> absl::Status {

@@ -42,6 +42,7 @@ class PathSet {
 
   absl::Status Apply(const plan::StepPlan& plan);
   absl::Status BeginStep(Lane& lane);
+  absl::Status WhileWeightsCome(Lane& lane);
   absl::StatusOr<bool> BeforeSlice(Lane& lane);
   absl::Status Attend(Lane& lane);
   bool Await(Lane& lane);

@@ -2,6 +2,7 @@
 #include "compute_node/piece_windows.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "common/status_macros.h"
@@ -43,6 +44,13 @@ bool PieceWindows::Ended(const Lane& lane) const {
   const std::vector<Stream>& streams = streams_[lane.index];
   return std::all_of(streams.begin(), streams.end(),
                      [](const Stream& stream) { return stream.piece == stream.pieces.size(); });
+}
+
+bool PieceWindows::AwaitsActivations(const Lane& lane, uint32_t node) const {
+  const Stream& stream = StreamOf(lane, node);
+  return std::any_of(stream.pieces.begin() + static_cast<std::ptrdiff_t>(stream.piece),
+                     stream.pieces.end(),
+                     [](const plan::FetchPiece& piece) { return piece.activations(); });
 }
 
 bool PieceWindows::HasCome(const Lane& lane, uint32_t node) const {

@@ -43,6 +43,8 @@ class PieceWindows {
   // What has not been given back of a layer.
   bool Ended(const Lane& lane, uint32_t node) const;
   bool Ended(const Lane& lane) const;
+  // Whether some of these are activations.
+  bool AwaitsActivations(const Lane& lane, uint32_t node) const;
   // Whether the next piece lies here. Requires: !Ended().
   bool HasCome(const Lane& lane, uint32_t node) const;
   void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const;

@@ -459,7 +459,10 @@ absl::Status StepWorker::TakeInputs(Lane& lane) {
   if (awaits.Has(Awaited::kWeights) && RealClock().Now() >= lane.weights_look_again) {
     LAMINA_ASSIGN_OR_RETURN(const bool weights, HoldWeights(lane));
     if (weights) {
+      intervals_.EndIntervalOf(lane, telemetry::WorkKind::kWaitWeights, lane.slice);
       awaits.Remove(Awaited::kWeights);
+    } else {
+      LAMINA_RETURN_IF_ERROR(paths_.WhileWeightsCome(lane));
     }
   }
   if (awaits.empty()) {

@@ -19,12 +19,26 @@ constexpr size_t kLine = 64;  // What packed weights are aligned to.
 constexpr Nanos kLookAgain = Micros(20);
 // Turn of a transfer on the bus; as memory nodes put at once.
 constexpr size_t kTurnBytes = size_t{256} << 10;
+constexpr size_t kFeaturesStep = 64;  // Features that products begin with are multiples of it.
 
 size_t Aligned(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 // The first line from there on.
 std::byte* AtLine(std::byte* data) {
   return data + (kLine - reinterpret_cast<uintptr_t>(data) % kLine) % kLine;
+}
+
+std::string SlotsInWords(size_t slots) {
+  return slots == 1 ? "one slot" : absl::StrCat(slots, " slots");
+}
+
+bool IsFirstOf(absl::Span<const model::OpId> ops, model::OpId op) {
+  return !ops.empty() && ops.front() == op;
+}
+
+// The feature of the matrix of q, k and v from which on products make k and v.
+size_t FirstOfKv(const SliceProgram& program, uint32_t slice) {
+  return program.attention(slice).descriptor.q_width() / kFeaturesStep * kFeaturesStep;
 }
 
 }  // namespace
@@ -49,8 +63,8 @@ absl::StatusOr<std::vector<bool>> ChooseStreamed(absl::Span<const uint64_t> byte
   if (least > budget) {
     return absl::FailedPreconditionError(absl::StrCat(
         "weights_budget ", FormatBytes(budget), " is less than ", FormatBytes(least), ": ",
-        FormatBytes(fixed), " of embeddings, norms and LM head, which stay, and ", slots,
-        " slots of ", FormatBytes(largest), " for slices that come"));
+        FormatBytes(fixed), " of embeddings, norms and LM head, which stay, and ",
+        SlotsInWords(slots), " of ", FormatBytes(largest), " for slices that come"));
   }
   for (size_t count = 1; count <= may.size(); ++count) {
     streamed.assign(bytes.size(), false);
@@ -71,6 +85,7 @@ absl::StatusOr<std::vector<bool>> ChooseStreamed(absl::Span<const uint64_t> byte
 StreamedWeights::StreamedWeights(kernels::ComputeDevice& device, StreamedWeightsOptions options)
     : device_(device),
       options_(std::move(options)),
+      transfer_order_(options_.kv_first ? MakeKvFirst() : MakeOpOrder()),
       forms_(options_.form, device.dense()),
       weights_(ModelWeights::None(device)) {}
 
@@ -121,9 +136,16 @@ absl::Status StreamedWeights::LoadAll(const SliceProgram& program,
   LAMINA_ASSIGN_OR_RETURN(weights_, ModelWeights::Load(
                                         program.graph(), source, device_, ops, progress,
                                         [&](model::OpId op, kernels::PackedLinear& linear) {
-                                          return slice_of[op] == UINT32_MAX
-                                                     ? absl::OkStatus()
-                                                     : Add(slices_[slice_of[op]], linear);
+                                          const uint32_t slice = slice_of[op];
+                                          if (slice == UINT32_MAX) {
+                                            return absl::OkStatus();
+                                          }
+                                          if (IsFirstOf(program.KvOps(slice), op)) {
+                                            slices_[slice].kv =
+                                                KvFeatures{.linear = slices_[slice].linears.size(),
+                                                           .first = FirstOfKv(program, slice)};
+                                          }
+                                          return Add(slices_[slice], linear);
                                         },
                                         &forms_));
   LAMINA_RETURN_IF_ERROR(StowMore());
@@ -151,7 +173,7 @@ absl::Status StreamedWeights::Choose(const SliceProgram& program, const model::W
 }
 
 absl::Status StreamedWeights::Add(Slice& slice, kernels::PackedLinear& linear) {
-  Linear added{.linear = &linear};
+  StowedLinear added{.linear = &linear, .pieces = {}};
   for (const absl::Span<std::byte> piece : linear.Pieces()) {
     added.pieces.push_back({.bytes = piece.size(), .at = slice.bytes});
     slice.bytes += Aligned(piece.size());
@@ -162,7 +184,7 @@ absl::Status StreamedWeights::Add(Slice& slice, kernels::PackedLinear& linear) {
   return slice.streamed ? Stow(slice.linears.back()) : absl::OkStatus();
 }
 
-absl::Status StreamedWeights::Stow(Linear& stowed) {
+absl::Status StreamedWeights::Stow(StowedLinear& stowed) {
   if (stowed.pieces.empty()) {
     return absl::UnimplementedError(
         absl::StrCat("weights_budget on ", device_.name(),
@@ -199,7 +221,7 @@ absl::Status StreamedWeights::StowMore() {
       continue;
     }
     slices_[slice].streamed = true;
-    for (Linear& linear : slices_[slice].linears) {
+    for (StowedLinear& linear : slices_[slice].linears) {
       LAMINA_RETURN_IF_ERROR(Stow(linear));
     }
   }
@@ -209,9 +231,10 @@ absl::Status StreamedWeights::StowMore() {
 absl::Status StreamedWeights::MakeSlots() {
   size_t largest = 0;
   for (uint32_t slice = 0; slice < slices_.size(); ++slice) {
-    if (slices_[slice].streamed) {
+    if (Slice& streamed = slices_[slice]; streamed.streamed) {
       streamed_.push_back(slice);
-      largest = std::max(largest, slices_[slice].bytes);
+      largest = std::max(largest, streamed.bytes);
+      streamed.transfers = transfer_order_->Of(streamed.linears, streamed.kv);
     }
   }
   if (streamed_.empty()) {
@@ -242,16 +265,20 @@ std::string StreamedWeights::Describe() const {
              ? DescribeForms(weights_)
              : absl::StrCat(streamed_.size(), " of ", slices_.size(), " slices come from ",
                             options_.directory, ", ", FormatBytes(stowed_bytes_),
-                            " in all, through ", slots_.size(), " slots; all are ",
+                            " in all, through ", SlotsInWords(slots_.size()), "; all are ",
                             DescribeForms(weights_));
 }
 
-void StreamedWeights::Place(Slice& slice, std::byte* begin) {
-  for (const Linear& linear : slice.linears) {
-    for (size_t i = 0; i < linear.pieces.size(); ++i) {
-      places_[i] = begin == nullptr ? nullptr : begin + linear.pieces[i].at;
-    }
-    linear.linear->Place(absl::MakeSpan(places_).first(linear.pieces.size()));
+void StreamedWeights::Place(const StowedLinear& linear, std::byte* begin) {
+  for (size_t i = 0; i < linear.pieces.size(); ++i) {
+    places_[i] = begin == nullptr ? nullptr : begin + linear.pieces[i].at;
+  }
+  linear.linear->Place(absl::MakeSpan(places_).first(linear.pieces.size()));
+}
+
+void StreamedWeights::Place(const Slice& slice, std::byte* begin) {
+  for (const StowedLinear& linear : slice.linears) {
+    Place(linear, begin);
   }
 }
 
@@ -268,7 +295,7 @@ uint32_t StreamedWeights::FreeSlot() const {
     const Slot& slot = *slots_[i];
     const SlotState state = slot.state.load(std::memory_order_acquire);
     if (state == SlotState::kEmpty ||
-        (state != SlotState::kOrdered && slot.holders == 0 && !IsWanted(slot.slice))) {
+        (!Comes(state) && slot.holders == 0 && !IsWanted(slot.slice))) {
       return i;
     }
   }
@@ -340,7 +367,7 @@ absl::StatusOr<WeightWait> StreamedWeights::Ask(uint32_t slice) {
     Clear(slot);  // Whoever asks again has it read again.
     return error;
   }
-  if (state == SlotState::kOrdered) {
+  if (Comes(state)) {
     return later;
   }
   if (state == SlotState::kLoaded) {
@@ -351,10 +378,27 @@ absl::StatusOr<WeightWait> StreamedWeights::Ask(uint32_t slice) {
   return WeightWait{};
 }
 
+bool StreamedWeights::KvHere(uint32_t slice, size_t first_column) {
+  const Slice& wanted = slices_[slice];
+  if (wanted.slot == kNoSlot || first_column < wanted.kv.value_or(KvFeatures{}).first) {
+    return false;
+  }
+  const Slot& slot = *slots_[wanted.slot];
+  if (slot.state.load(std::memory_order_acquire) != SlotState::kKv) {
+    return false;  // Where all have come Ask() finds them.
+  }
+  Place(wanted.linears[wanted.kv->linear], slot.data);
+  return true;
+}
+
 void StreamedWeights::Release(uint32_t slice) {
-  if (slices_[slice].streamed) {
-    LAMINA_CHECK(slices_[slice].slot != kNoSlot && slots_[slices_[slice].slot]->holders > 0);
-    --slots_[slices_[slice].slot]->holders;
+  if (!slices_[slice].streamed) {
+    return;
+  }
+  LAMINA_CHECK(slices_[slice].slot != kNoSlot && slots_[slices_[slice].slot]->holders > 0);
+  const uint32_t left = --slots_[slices_[slice].slot]->holders;
+  if (left == 0 && SlotCount() == 1) {
+    SetEarliest(slice + 1);  // The next one need not wait for the attention behind this one.
   }
 }
 
@@ -372,22 +416,24 @@ void StreamedWeights::Run() {
 }
 
 absl::Status StreamedWeights::Bring(Slot& slot) {
-  for (const Linear& linear : slices_[slot.slice].linears) {
-    for (const Piece& piece : linear.pieces) {
-      LAMINA_RETURN_IF_ERROR(Bring(piece, slot.data + piece.at));
+  const Transfers& transfers = slices_[slot.slice].transfers;
+  for (size_t i = 0; i < transfers.parts.size(); ++i) {
+    LAMINA_RETURN_IF_ERROR(Bring(transfers.parts[i], slot.data + transfers.parts[i].at));
+    if (i + 1 == transfers.kv_parts) {
+      slot.state.store(SlotState::kKv, std::memory_order_release);
     }
   }
   return absl::OkStatus();
 }
 
 // Others' transfers take their turns between.
-absl::Status StreamedWeights::Bring(const Piece& piece, std::byte* to) {
-  for (size_t done = 0; done < piece.bytes;) {
+absl::Status StreamedWeights::Bring(const StowedPiece& part, std::byte* to) {
+  for (size_t done = 0; done < part.bytes;) {
     const size_t bytes =
-        options_.bus == nullptr ? piece.bytes : std::min(kTurnBytes, piece.bytes - done);
+        options_.bus == nullptr ? part.bytes : std::min(kTurnBytes, part.bytes - done);
     const Nanos through =
         options_.bus == nullptr ? 0 : options_.bus->Take(bytes, RealClock().Now());
-    LAMINA_RETURN_IF_ERROR(store_->Read(piece.stored + done, absl::MakeSpan(to + done, bytes)));
+    LAMINA_RETURN_IF_ERROR(store_->Read(part.stored + done, absl::MakeSpan(to + done, bytes)));
     if (const Nanos early = through - RealClock().Now(); early > 0) {
       std::this_thread::sleep_for(std::chrono::nanoseconds(early));
     }

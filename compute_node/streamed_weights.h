@@ -11,8 +11,15 @@
 // Slots hold the slices that are wanted next: as many as there are slots, from the earliest slice
 // that some lane has still to run on, and around. One lane needs two, so that one comes while the
 // other is read. Several lanes share three, whatever their number: all run a slice while it is
-// here, one that is ahead of the slots waits, and the slowest never does. What a product reads are
-// the bytes that were packed, so results have the bits of ResidentWeights of the same form.
+// here, one that is ahead of the slots waits, and the slowest never does. Either may do with one
+// less (`ahead` 0): one lane's next slice then comes when the last one is read no more. What a
+// product reads are the bytes that were packed, so results have the bits of ResidentWeights of the
+// same form.
+//
+// What makes k and v of a slice may come before its other weights (`kv_first`, transfer_order.h),
+// and can then be read meanwhile:
+//
+//   empty --Order()--> ordered --> k and v --> loaded --Ask()--> placed --Order() of another-->
 //
 // Which slices stream is chosen by sizes that are known before anything is read (weight_sizes.h).
 // Where some turn out to be larger, more slices are stowed once all are there.
@@ -27,6 +34,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +43,7 @@
 #include "absl/status/statusor.h"
 #include "common/shared_bus.h"
 #include "compute_node/slice_program.h"
+#include "compute_node/transfer_order.h"
 #include "compute_node/weight_form.h"
 #include "compute_node/weight_source.h"
 #include "compute_node/weight_store.h"
@@ -47,8 +56,10 @@ struct StreamedWeightsOptions {
   uint32_t lanes = 1;                   // Lanes that may hold a slice at the same time.
   WeightForm form = WeightForm::kBF16;  // Slices are stored, and come, in it.
   std::string directory = {};           // Folder of the store.
+  uint32_t ahead = 1;                   // Slots for slices that come while others are read.
   // What slices come over, with others' transfers; null: as fast as they are read.
   std::shared_ptr<SharedBus> bus = nullptr;
+  bool kv_first = false;  // What makes k and v comes first.
 };
 
 // Chooses which of `slices` slices stream, as evenly spread as can be: as few as leave the others,
@@ -69,33 +80,32 @@ class StreamedWeights final : public HeldWeights {
                     const ModelWeights::Progress& progress) override;
   void Drop() override;
   uint64_t bytes() const override;
+  uint64_t streamed_bytes() const override { return stowed_bytes_; }
   std::string Describe() const override;
 
   const ModelWeights& weights() const override { return weights_; }
   absl::StatusOr<WeightWait> Ask(uint32_t slice) override;
+  bool KvHere(uint32_t slice, size_t first_column) override;
   void Release(uint32_t slice) override;
   bool comes_in_order() const override { return true; }
   void SetEarliest(uint32_t slice) override;
 
  private:
   static constexpr uint32_t kNoSlot = UINT32_MAX;
-  // Where some of a slice's packed weights lie in the store, and behind which byte of a slot.
-  struct Piece {
-    uint64_t stored = 0;
-    size_t bytes = 0;
-    size_t at = 0;
-  };
-  struct Linear {
-    kernels::PackedLinear* linear = nullptr;
-    std::vector<Piece> pieces;
-  };
   struct Slice {
-    std::vector<Linear> linears;
-    size_t bytes = 0;  // Bytes that it takes in a slot.
+    std::vector<StowedLinear> linears;
+    std::optional<KvFeatures> kv;
+    Transfers transfers;  // Where it streams.
+    size_t bytes = 0;     // Bytes that it takes in a slot.
     bool streamed = false;
     uint32_t slot = kNoSlot;
   };
-  enum class SlotState : uint32_t { kEmpty, kOrdered, kLoaded, kPlaced, kFailed };
+  // kKv: of what is ordered, what makes k and v has been loaded.
+  enum class SlotState : uint32_t { kEmpty, kOrdered, kKv, kLoaded, kPlaced, kFailed };
+  // The thread writes the slot.
+  static bool Comes(SlotState state) {
+    return state == SlotState::kOrdered || state == SlotState::kKv;
+  }
   struct Slot {
     kernels::Buffer buffer;
     std::byte* data = nullptr;  // In it, at the beginning of a line.
@@ -114,10 +124,10 @@ class StreamedWeights final : public HeldWeights {
   // Takes note of a matrix that has been loaded; stows it, if its slice streams.
   absl::Status Add(Slice& slice, kernels::PackedLinear& linear);
   // Into the store, and out of memory.
-  absl::Status Stow(Linear& stowed);
+  absl::Status Stow(StowedLinear& stowed);
   // Has more slices stream where some turned out to be larger than they were expected to be.
   absl::Status StowMore();
-  uint32_t SlotCount() const { return options_.lanes == 1 ? 2 : 3; }
+  uint32_t SlotCount() const { return (options_.lanes == 1 ? 1u : 2u) + options_.ahead; }
   absl::Status MakeSlots();
   // How many slices that stream come before this one, from the earliest on and around.
   uint32_t StepsAhead(uint32_t slice) const;
@@ -128,13 +138,15 @@ class StreamedWeights final : public HeldWeights {
   bool Order(uint32_t slice);
   void OrderWanted();
   void Clear(Slot& slot);
-  void Place(Slice& slice, std::byte* begin);
+  void Place(const StowedLinear& linear, std::byte* begin);
+  void Place(const Slice& slice, std::byte* begin);
   void Run();
   absl::Status Bring(Slot& slot);
-  absl::Status Bring(const Piece& piece, std::byte* to);
+  absl::Status Bring(const StowedPiece& part, std::byte* to);
 
   kernels::ComputeDevice& device_;
   const StreamedWeightsOptions options_;
+  const std::unique_ptr<TransferOrder> transfer_order_;
   WeightForms forms_;
   ModelWeights weights_;
   std::unique_ptr<WeightStore> store_;

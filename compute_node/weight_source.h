@@ -15,6 +15,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -51,6 +52,11 @@ class WeightSource {
   // Errors: those of what brings weights. The slice can not run then.
   virtual absl::StatusOr<WeightWait> Ask(uint32_t slice) = 0;
 
+  // While Ask() does not find the weights of `slice`: whether what makes columns of q, k and v from
+  // `first_column` on has come before the others (SliceExecutor::RunKvOps()). It may be read until
+  // the next call of Ask(), SetEarliest() or Release().
+  virtual bool KvHere(uint32_t /*slice*/, size_t /*first_column*/) { return false; }
+
   // All work of `slice` has been given to the device, which may not have run it yet.
   virtual void Release(uint32_t slice) = 0;
 
@@ -81,7 +87,8 @@ class HeldWeights : public WeightSource {
   // Gives all memory back.
   virtual void Drop() = 0;
 
-  virtual uint64_t bytes() const = 0;  // Bytes that weights take on the device.
+  virtual uint64_t bytes() const = 0;                    // Bytes that weights take on the device.
+  virtual uint64_t streamed_bytes() const { return 0; }  // Bytes that come in a step.
   // Says for people in which form weights are, or where else; may be empty.
   virtual std::string Describe() const = 0;
 };
@@ -111,6 +118,7 @@ class ResidentWeights final : public HeldWeights {
 
   const ModelWeights& weights() const override { return weights_; }
   absl::StatusOr<WeightWait> Ask(uint32_t /*slice*/) override { return WeightWait{}; }
+  bool KvHere(uint32_t /*slice*/, size_t /*first_column*/) override { return true; }
   void Release(uint32_t /*slice*/) override {}
 
  private:

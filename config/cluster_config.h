@@ -64,6 +64,9 @@ struct FetchConfig {
   // Policy fetch_recompute: of how many tokens K and V are made again from activations.
   uint32_t recompute_percent = 0;
   bool recompute_auto = true;  // By measured times.
+  // Policies fetch_recompute and fetch_hybrid, where weights stream: what makes k and v of a layer
+  // comes before its other weights.
+  bool kv_weights_first = true;
   // Policy fetch_hybrid: how many of a memory node's tokens are held as activations.
   uint32_t activation_percent = 0;
   bool activation_auto = true;  // By measured times.
@@ -112,6 +115,7 @@ struct ComputeNodeConfig {
   // `weights_store` when it is needed. 0: all weights stay.
   uint64_t weights_budget_bytes = 0;
   std::string weights_store = "/var/tmp";
+  uint32_t weights_ahead = 1;  // So many slices come ahead of those that run: 0 or 1.
   WeightsForm weights = WeightsForm::kAuto;
   double price_per_hour = 0;  // In a currency of the user's; 0: not known.
 };

@@ -109,6 +109,9 @@ void EmitNodes(YAML::Emitter& out, const ClusterConfig& config) {
           << FormatExactBytes(node.weights_budget_bytes) << YAML::Key << "weights_store"
           << YAML::Value << node.weights_store;
     }
+    if (node.weights_ahead != ComputeNodeConfig().weights_ahead) {
+      out << YAML::Key << "weights_ahead" << YAML::Value << node.weights_ahead;
+    }
     EmitPrice(out, node.price_per_hour);
     out << YAML::EndMap;
   }
@@ -326,6 +329,9 @@ std::string ToYaml(const ClusterConfig& config) {
     if (config.Prepares(kPolicyFetchRecompute)) {
       word("recompute_percent",
            config.fetch.recompute_auto ? "auto" : absl::StrCat(config.fetch.recompute_percent));
+    }
+    if (!config.fetch.kv_weights_first) {
+      word("kv_weights_first", "false");
     }
     if (config.Prepares(kPolicyFetchHybrid)) {
       word("activation_percent",

@@ -24,7 +24,6 @@
 #include "config/enum_names_internal.h"
 #include "config/override_internal.h"
 #include "config/policy_internal.h"
-#include "config/replicas.h"
 #include "config/verbs_keys_internal.h"
 #include "config/weights_internal.h"
 #include "yaml-cpp/yaml.h"
@@ -400,6 +399,7 @@ std::vector<Key> ClusterFileReader::ComputeKeys(ComputeNodeConfig& node) const {
           {"weights", Choice(internal::kWeightsForms, node.weights)},
           {"weights_budget", Size(node.weights_budget_bytes)},
           {"weights_store", Text(node.weights_store)},
+          {"weights_ahead", Number(node.weights_ahead)},
           {"price", Price(node.price_per_hour)},
           {"role", Choice(internal::kComputeRoles, node.role)}};
 }
@@ -493,6 +493,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                          {"heads", NumberOrAuto(c.fetch.heads, c.fetch.heads_auto)},
                          {"recompute_percent",
                           NumberOrAuto(c.fetch.recompute_percent, c.fetch.recompute_auto)},
+                         {"kv_weights_first", Choice(internal::kTruths, c.fetch.kv_weights_first)},
                          {"activation_percent",
                           NumberOrAuto(c.fetch.activation_percent, c.fetch.activation_auto)},
                          {"caching_ratio", Ratio(c.fetch.caching_ratio)},
@@ -518,21 +519,9 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   }
   c.pipeline.lanes = lanes.value_or(0);
   if (!lanes.has_value()) {
-    // One more than replicas, or two for each stage: the schedules that leave nobody idle. The
-    // shards of a stage are one place.
-    const uint32_t nodes = std::max(1u, c.CountCompute(ComputeRole::kCompute) / ShardsOf(c));
-    const std::vector<ReplicaConfig> replicas = ReplicasOf(c);
-    const bool several =
-        std::any_of(replicas.begin(), replicas.end(), [&](const ReplicaConfig& replica) {
-          return replica.nodes.size() > 1 && !IsForPrompts(c, replica);
-        });
-    const uint32_t wanted = several ? 2 * nodes : nodes + 1;
-    const bool streams = internal::StreamsWeights(c);  // Lanes would wait for others' weights.
-    c.pipeline.lanes = c.pipeline.mode == PipelineMode::kSequential ? 1
-                       : c.policy == kPolicyLocal                   ? LanesOfLocal(c)
-                       : streams                                    ? 1
-                                 : std::min({wanted, 8u, std::max(1u, c.limits.running_max)});
-    c.pipeline.lanes_auto = c.pipeline.mode != PipelineMode::kSequential && !streams;
+    c.pipeline.lanes = internal::DefaultLanes(c);
+    c.pipeline.lanes_auto =
+        c.pipeline.mode != PipelineMode::kSequential && !internal::StreamsWeights(c);
   }
   return absl::OkStatus();
 }

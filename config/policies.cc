@@ -106,6 +106,7 @@ ClusterConfig OfPolicy(const ClusterConfig& config, const std::string& policy) {
   if (policy != kPolicyFetchRecompute && config.Prepares(kPolicyFetchRecompute)) {
     alone.fetch.recompute_percent = defaults.recompute_percent;
     alone.fetch.recompute_auto = defaults.recompute_auto;
+    alone.fetch.kv_weights_first = defaults.kv_weights_first;
   }
   if (policy != kPolicyFetchHeads && config.Prepares(kPolicyFetchHeads)) {
     alone.fetch.streaming_heads = defaults.streaming_heads;

@@ -200,6 +200,21 @@ absl::Status CheckPercent(absl::string_view key, uint32_t percent) {
                                                        " is no number from 0 to 100, nor auto"));
 }
 
+absl::Status CheckKvWeights(const ClusterConfig& config) {
+  if (config.fetch.kv_weights_first) {
+    return absl::OkStatus();
+  }
+  if (config.policy != kPolicyFetchHybrid) {
+    LAMINA_RETURN_IF_ERROR(CheckKey(config, "kv_weights_first", /*is_set=*/true,
+                                    kPolicyFetchRecompute, "in which order streamed weights come"));
+  }
+  return StreamsWeights(config)
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   "fetch.kv_weights_first: says in which order streamed weights come, and no "
+                   "compute node has a weights_budget; remove it, or give one a budget");
+}
+
 absl::Status CheckKeys(const ClusterConfig& config) {
   const FetchConfig& fetch = config.fetch;
   const FetchConfig defaults;
@@ -219,6 +234,7 @@ absl::Status CheckKeys(const ClusterConfig& config) {
   }
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "recompute_percent", !fetch.recompute_auto,
                                   kPolicyFetchRecompute, "how many tokens are recomputed"));
+  LAMINA_RETURN_IF_ERROR(CheckKvWeights(config));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "activation_percent", !fetch.activation_auto,
                                   kPolicyFetchHybrid, "how many tokens are held as activations"));
   LAMINA_RETURN_IF_ERROR(CheckPercent("recompute_percent", fetch.recompute_percent));
@@ -323,7 +339,8 @@ absl::Status CheckFetchOfAuto(const ClusterConfig& config) {
   return absl::InvalidArgumentError(
       "fetch: with policy auto window and heads may be set; it settles recompute_percent and "
       "activation_percent itself, and takes no lossy policy, to which caching_ratio, sparse "
-      "and streaming_heads belong; nor does it weigh what resident saves; remove these");
+      "and streaming_heads belong; nor does it weigh what resident saves, or stream weights, to "
+      "which kv_weights_first belongs; remove these");
 }
 
 absl::Status CheckFetch(const ClusterConfig& config) {
@@ -350,6 +367,27 @@ absl::Status CheckFetch(const ClusterConfig& config) {
 }
 
 }  // namespace
+
+uint32_t DefaultLanes(const ClusterConfig& config) {
+  if (config.pipeline.mode == PipelineMode::kSequential) {
+    return 1;
+  }
+  if (config.policy == kPolicyLocal) {
+    return LanesOfLocal(config);
+  }
+  if (StreamsWeights(config)) {
+    return 1;  // Lanes would wait for others' weights.
+  }
+  // The shards of a stage are one place.
+  const uint32_t nodes =
+      std::max(1u, config.CountCompute(ComputeRole::kCompute) / ShardsOf(config));
+  const std::vector<ReplicaConfig> replicas = ReplicasOf(config);
+  const bool several =
+      std::any_of(replicas.begin(), replicas.end(), [&](const ReplicaConfig& replica) {
+        return replica.nodes.size() > 1 && !IsForPrompts(config, replica);
+      });
+  return std::min({several ? 2 * nodes : nodes + 1, 8u, std::max(1u, config.limits.running_max)});
+}
 
 absl::Status CheckPolicy(const ClusterConfig& config) {
   LAMINA_RETURN_IF_ERROR(CheckLoad(config));

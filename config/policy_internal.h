@@ -29,6 +29,10 @@ absl::Status CheckPolicy(const ClusterConfig& config);
 //                           with an attention of their own.
 absl::Status CheckStreamingHeads(const ClusterConfig& config);
 
+// Lanes of a cluster whose file says none: one more than replicas, or two for each stage, the
+// schedules that leave nobody idle; one where weights stream.
+uint32_t DefaultLanes(const ClusterConfig& config);
+
 // Checks the words of `policy` and `policies`.
 // Errors: kInvalidArgument  a word that is no policy, or comes twice; a `policy` that is not among
 //                           `policies`; local or auto among several.

@@ -39,6 +39,21 @@ absl::Status CheckBlocks(const ComputeNodeConfig& node, absl::string_view key) {
   return absl::OkStatus();
 }
 
+// `key` is how messages begin.
+absl::Status CheckAhead(const ComputeNodeConfig& node, absl::string_view key) {
+  const uint32_t usual = ComputeNodeConfig().weights_ahead;
+  if (node.weights_ahead > usual) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, node.weights_ahead, " is neither 0 nor 1: so many layers come ahead of ",
+                     "the one that runs, or none; set it to one of these"));
+  }
+  return node.weights_ahead == usual || node.weights_budget_bytes > 0
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat(
+                   key, "says how far ahead weights come that exceed weights_budget, which the ",
+                   "node has not; give it one, or remove this"));
+}
+
 // Weights of 8 bits make other K and V, which nodes go on with that another node has begun.
 absl::Status CheckAlike(const std::vector<ComputeNodeConfig>& nodes) {
   for (size_t i = 1; i < nodes.size(); ++i) {
@@ -67,6 +82,7 @@ absl::Status CheckWeights(const ClusterConfig& config) {
     if (node.weights == WeightsForm::kPacked || node.weights == WeightsForm::kInt8) {
       LAMINA_RETURN_IF_ERROR(CheckBlocks(node, absl::StrCat("compute.", i)));
     }
+    LAMINA_RETURN_IF_ERROR(CheckAhead(node, absl::StrCat("compute.", i, ".weights_ahead: ")));
     if (node.weights_budget_bytes > 0) {
       return CheckStreams(config, absl::StrCat("compute.", i, ".weights_budget"));
     }

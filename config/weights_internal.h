@@ -13,7 +13,8 @@ namespace lamina::internal {
 // Whether some compute node has a weights_budget.
 bool StreamsWeights(const ClusterConfig& config);
 
-// Errors: kInvalidArgument  several lanes; a store without a budget; packed or int8 weights in f32;
+// Errors: kInvalidArgument  a store, or a number of layers ahead, without a budget; packed or int8
+// weights in f32;
 //                           int8 on some compute nodes alone.
 //         kUnimplemented    with a budget several compute nodes, a device, policies auto and
 //                           fetch_sparse; packed or int8 weights with a budget or a device.

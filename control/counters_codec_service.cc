@@ -83,6 +83,7 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
     entry->set_exchange_bytes_per_second(link.exchange_bytes_per_second);
   }
   proto->set_weight_bytes(counters.weight_bytes);
+  proto->set_streamed_bytes(counters.streamed_bytes);
   for (const auto& [name, bytes] : counters.memory) {
     (*proto->mutable_memory())[name] = bytes;
   }
@@ -139,6 +140,7 @@ void FromProto(const v1::NodeDetail& proto, telemetry::NodeCounters& counters,
     counters.links.push_back(FromProto(proto.links(i), figures));
   }
   counters.weight_bytes = proto.weight_bytes();
+  counters.streamed_bytes = proto.streamed_bytes();
   for (const auto& [name, bytes] : proto.memory()) {
     if (counters.memory.size() < kEntriesMax) {
       counters.memory.emplace_back(Name(name), bytes);

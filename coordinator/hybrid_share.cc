@@ -82,7 +82,8 @@ bool HybridShare::Settle(Nanos now, const core::FetchRates& rates,
       .make = making.r_squared >= kRSquaredLeast
                   ? policy::TimeLine{.fixed = making.fixed, .slope = making.slope}
                   : policy::TimeLine{.slope = rates.recompute_seconds},
-      .attend = rates.attend_seconds};
+      .attend = rates.attend_seconds,
+      .load_weights = rates.weights_seconds};
   const uint32_t share = ShareInSteps(policy::AllocateHybrid(profile, bytes).share());
   const bool first = !settled_.has_value() || attention_is_new;
   settled_ = now;

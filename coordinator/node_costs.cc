@@ -93,7 +93,9 @@ core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& e
   if (epoch.config().activation_width == 0) {
     return rates;
   }
+  double streamed_bytes = 0;
   for (const AttachedNode* node : nodes.compute) {
+    streamed_bytes += static_cast<double>(node->counters.streamed_bytes);
     for (const core::KnownLink& link : KnownLinksOf(*node)) {
       rates.bytes_per_second += link.bytes_per_second > 0 ? core::BelievedBandwidth(link) : 0;
     }
@@ -110,6 +112,10 @@ core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& e
     }
   }
   rates.bytes_per_second = OverBus(options, rates.bytes_per_second);
+  if (options.bus_bytes_per_second > 0) {  // Else they are read, and no link has them.
+    rates.weights_seconds = streamed_bytes / static_cast<double>(epoch.config().layers.size()) /
+                            options.bus_bytes_per_second;
+  }
   return rates;
 }
 

@@ -20,6 +20,7 @@
 #include "control/counters_codec_service.h"
 #include "control/epoch_codec_service.h"
 #include "control/plan_codec_service.h"
+#include "control/reported_figures.h"
 #include "control/transport_fault.h"
 #include "coordinator/hello_codec_service.h"
 #include "lamina/v1/cluster.pb.h"
@@ -109,6 +110,13 @@ class NodeStream final : public NodePort {
    private:
     void Handle();
     void HandleHello(const v1::Hello& hello);
+    // Says what the node has reported that cannot be, once.
+    void WarnOf(const control::ReportedFigures& figures) {
+      if (source_.port != nullptr && !figures.refused().empty() && !std::exchange(warned_, true)) {
+        LogWarning("node ", source_.name, " reports ", figures.refused(),
+                   ", which it cannot have measured: it counts as not measured");
+      }
+    }
     // Sends Welcome; an error refuses the node.
     absl::Status Admit(const v1::Hello& hello);
     void Leave() {
@@ -128,6 +136,7 @@ class NodeStream final : public NodePort {
     std::mutex leave_mutex_;
     NodeSource source_;  // Set once by Hello.
     bool greeted_ = false;
+    bool warned_ = false;
     bool left_ = false;
   };
 
@@ -277,21 +286,15 @@ void NodeStream::Reactor::Handle() {
                                            .spill = message_.spill().spill(),
                                            .ok = message_.spill().ok()});
     case v1::NodeMessage::kStatus: {
-      const v1::NodeStatus& status = message_.status();
-      telemetry::NodeCounters counters = {.busy_seconds = status.busy_seconds(),
-                                          .bytes_sent = status.bytes_sent(),
-                                          .bytes_received = status.bytes_received(),
-                                          .refused_messages = status.refused_messages(),
-                                          .kv_bytes_read = status.kv_bytes_read(),
-                                          .units = status.units(),
-                                          .unit_seconds_fixed = status.unit_seconds_fixed(),
-                                          .unit_seconds_slope = status.unit_seconds_slope()};
-      control::FromProto(status.detail(), counters);
+      control::ReportedFigures figures;
+      const telemetry::NodeCounters counters = FromProto(message_.status(), figures);
+      const double busy_share = figures.Take("busy_share", message_.status().busy_share());
+      WarnOf(figures);
       streams_.Heard({.source = source_,
                       .peer = stream_->peer_,
-                      .busy_share = status.busy_share(),
+                      .busy_share = busy_share,
                       .counters = counters});
-      return engine_.NodeStatus(source_, status.busy_share(), counters);
+      return engine_.NodeStatus(source_, busy_share, counters);
     }
     case v1::NodeMessage::kFault: {
       const v1::Fault& fault = message_.fault();
@@ -303,14 +306,9 @@ void NodeStream::Reactor::Handle() {
           fault.transport() ? control::TransportFault(std::move(status)) : std::move(status));
     }
     case v1::NodeMessage::kLinks: {
-      std::vector<control::LinkReport> links;
-      for (const v1::NodeLink& link : message_.links().links()) {
-        links.push_back({.peer = ForeignText(link.peer(), kTextBytesMax),
-                         .path = ForeignText(link.path(), kTextBytesMax),
-                         .latency_seconds = link.latency_seconds(),
-                         .bytes_per_second = link.bytes_per_second(),
-                         .r_squared = link.r_squared()});
-      }
+      control::ReportedFigures figures;
+      std::vector<control::LinkReport> links = FromProto(message_.links(), figures);
+      WarnOf(figures);
       return engine_.NodeLinks(source_, message_.links().epoch(), std::move(links));
     }
     case v1::NodeMessage::kTrace:

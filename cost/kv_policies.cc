@@ -8,12 +8,13 @@ namespace {
 
 Estimate RecomputeSeconds(const FetchLayer& layer, double share) {
   return share * layer.activation_transfer +
-         Max(share * layer.kv_generation, (1 - share) * layer.kv_transfer);
+         Max(share * layer.kv_generation, layer.weights_transfer + (1 - share) * layer.kv_transfer);
 }
 
 // Link and device are busy at the same time.
 Estimate SharedSeconds(const FetchLayer& layer, double share) {
-  const Estimate link = share * layer.activation_transfer + (1 - share) * layer.kv_transfer;
+  const Estimate link =
+      layer.weights_transfer + share * layer.activation_transfer + (1 - share) * layer.kv_transfer;
   return Max(link, layer.dense + layer.attention + share * layer.kv_generation);
 }
 
@@ -32,7 +33,8 @@ FetchTime Best(std::initializer_list<double> shares, double share_max, Seconds s
 
 FetchTime BestShared(const FetchLayer& layer, double share_max) {
   // Link and device take equally long at this share.
-  const double lag = layer.kv_transfer.value - layer.dense.value - layer.attention.value;
+  const double lag = layer.weights_transfer.value + layer.kv_transfer.value - layer.dense.value -
+                     layer.attention.value;
   const double slope =
       layer.kv_generation.value + layer.kv_transfer.value - layer.activation_transfer.value;
   const double crossing = slope > 0 ? lag / slope : 0;
@@ -43,7 +45,8 @@ FetchTime BestShared(const FetchLayer& layer, double share_max) {
 }  // namespace
 
 FetchTime FetchHeads(const FetchLayer& layer) {
-  return {.layer = Max(layer.kv_transfer, layer.dense + layer.attention), .share = 1};
+  return {.layer = Max(layer.weights_transfer + layer.kv_transfer, layer.dense + layer.attention),
+          .share = 1};
 }
 
 FetchTime FetchRecompute(const FetchLayer& layer, double share_max, double lanes) {
@@ -51,7 +54,7 @@ FetchTime FetchRecompute(const FetchLayer& layer, double share_max, double lanes
     return BestShared(layer, share_max);
   }
   const double kv = layer.kv_transfer.value;
-  const double kink = kv / (layer.kv_generation.value + kv);
+  const double kink = (layer.weights_transfer.value + kv) / (layer.kv_generation.value + kv);
   FetchTime best = Best({kink, share_max}, share_max,
                         [&](double share) { return RecomputeSeconds(layer, share); });
   const Estimate arithmetic = layer.dense + layer.attention + best.share * layer.kv_generation;
@@ -62,7 +65,8 @@ FetchTime FetchRecompute(const FetchLayer& layer, double share_max, double lanes
 FetchTime FetchHybrid(const FetchLayer& layer) { return BestShared(layer, 1); }
 
 FetchTime FetchSparse(const FetchLayer& layer, double ratio) {
-  return {.layer = Max(ratio / 2 * layer.kv_transfer, layer.dense + ratio * layer.attention),
+  return {.layer = Max(layer.weights_transfer + ratio / 2 * layer.kv_transfer,
+                       layer.dense + ratio * layer.attention),
           .share = ratio};
 }
 

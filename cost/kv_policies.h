@@ -21,6 +21,8 @@ struct FetchLayer {
   Estimate kv_generation;  // Computing all K and V from these inputs.
   Estimate dense;          // The layer's dense part.
   Estimate attention;      // Over all K and V, on the compute node.
+  // The layer's weights over the same link, where they stream; several lanes: a lane's part.
+  Estimate weights_transfer = {};
 };
 
 struct FetchTime {
@@ -33,7 +35,7 @@ struct FetchTime {
 FetchTime FetchHeads(const FetchLayer& layer);
 
 // K and V of a share x of the tokens are computed again from their activations:
-// x A + max(x F, (1 - x) K), for x up to `share_max` (prompts, in the paper's setting); where
+// x A + max(x F, W + (1 - x) K), for x up to `share_max` (prompts, in the paper's setting); where
 // several lanes share the link the longer of link and device, as with FetchHybrid(). `share` is x.
 FetchTime FetchRecompute(const FetchLayer& layer, double share_max, double lanes);
 

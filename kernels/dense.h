@@ -58,6 +58,10 @@ class PackedLinear {
   // What products read, apart from biases, so that it can lie elsewhere between products. None: the
   // backend cannot move it.
   virtual std::vector<absl::Span<std::byte>> Pieces() { return {}; }
+  // Products of features from `first_out` on read no byte of the piece before this one, which is
+  // the piece's size where they read none of it. The default says that they may read all.
+  // Requires: first_out a multiple of 64, below out_features().
+  virtual size_t FirstByte(size_t /*piece*/, size_t /*first_out*/) const { return 0; }
   // From now on piece i is read at `at[i]`, which has its bytes and is aligned to a cache line; or
   // nowhere, where that is null: no product may run then. Memory of its own is given back.
   // Requires: as many as Pieces().

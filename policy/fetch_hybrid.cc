@@ -145,13 +145,16 @@ std::string DescribeHybrid(const HybridProfile& profile, double share) {
   }
   return absl::StrFormat(
       "%.0f%% of tokens held as activations: K and V of one take %.3g us on the link, its "
-      "activation %.3g us, making K and V of it %.3g us%s, and attention %.3g us",
+      "activation %.3g us, making K and V of it %.3g us%s, %sattention %.3g us%s",
       share * 100, profile.load_kv.slope * kMicro, profile.load_activations.slope * kMicro,
       profile.make.slope * kMicro,
       profile.make.fixed > 0
           ? absl::StrFormat(" behind %.3g us for a layer's first", profile.make.fixed * kMicro)
           : "",
-      profile.attend * kMicro);
+      profile.load_weights > 0 ? "" : "and ", profile.attend * kMicro,
+      profile.load_weights > 0
+          ? absl::StrFormat(", and the layer's weights %.3g us", profile.load_weights * kMicro)
+          : "");
 }
 
 }  // namespace lamina::policy

@@ -27,29 +27,37 @@ RecomputeSplit Best(const RecomputeProfile& profile, uint64_t tokens, double kin
   return best;
 }
 
+// What full transfer takes, of each token.
+double LinkSecondsOfAToken(const RecomputeProfile& profile, uint64_t tokens) {
+  return profile.kv + profile.weights / static_cast<double>(std::max<uint64_t>(tokens, 1));
+}
+
 }  // namespace
 
 double RecomputeSeconds(const RecomputeProfile& profile, uint64_t tokens, uint64_t recomputed) {
   const auto made = static_cast<double>(recomputed);
   const auto fetched = static_cast<double>(tokens - recomputed);
-  return profile.activation * made + std::max(profile.make * made, profile.kv * fetched);
+  return profile.activation * made +
+         std::max(profile.make * made, profile.weights + profile.kv * fetched);  // (1)
 }
 
 double RecomputeSecondsOfLanes(const RecomputeProfile& profile, uint64_t tokens,
                                uint64_t recomputed) {
   const auto made = static_cast<double>(recomputed);
   const auto fetched = static_cast<double>(tokens - recomputed);
-  return std::max(profile.activation * made + profile.kv * fetched, profile.make * made);
+  return std::max(profile.weights + profile.activation * made + profile.kv * fetched,
+                  profile.make * made);  // (2)
 }
 
 RecomputeSplit BestRecomputeSplit(const RecomputeProfile& profile, uint64_t tokens) {
-  return Best(profile, tokens, profile.kv / (profile.kv + profile.make), RecomputeSeconds);
+  const double kink = LinkSecondsOfAToken(profile, tokens) / (profile.kv + profile.make);
+  return Best(profile, tokens, kink, RecomputeSeconds);
 }
 
 RecomputeSplit BestRecomputeSplitOfLanes(const RecomputeProfile& profile, uint64_t tokens) {
   const double slope = profile.kv + profile.make - profile.activation;
   // Without one an activation takes no less than K and V, and nothing is gained.
-  const double kink = slope > 0 ? profile.kv / slope : 0;
+  const double kink = slope > 0 ? LinkSecondsOfAToken(profile, tokens) / slope : 0;
   return Best(profile, tokens, kink, RecomputeSecondsOfLanes);
 }
 
@@ -63,8 +71,12 @@ std::string DescribeRecompute(const RecomputeProfile& profile, double share) {
   }
   return absl::StrFormat(
       "%.0f%% of tokens recomputed: K and V of one take %.3g us on the link, its activation %.3g "
-      "us, and making them %.3g us",
-      share * 100, profile.kv * kMicro, profile.activation * kMicro, profile.make * kMicro);
+      "us, %smaking them %.3g us%s",
+      share * 100, profile.kv * kMicro, profile.activation * kMicro,
+      profile.weights > 0 ? "" : "and ", profile.make * kMicro,
+      profile.weights > 0
+          ? absl::StrFormat(", and the layer's weights %.3g us", profile.weights * kMicro)
+          : "");
 }
 
 }  // namespace lamina::policy

@@ -3,17 +3,20 @@
 // Policy fetch_recompute (KVPR, kvpr.txt 3): K and V of the first l of s tokens are computed again
 // from their activations, which come first, while K and V of the other s - l are on the link.
 //
-//   t(l) = A l + max(F l, K (s - l))        one lane; activations cross the link too
-//   t(l) = max(A l + K (s - l), F l)        several lanes
+//   t(l) = A l + max(F l, W + K (s - l))        one lane (1); activations cross the link too
+//   t(l) = max(W + A l + K (s - l), F l)        several lanes (2)
 //
-// with A, K the seconds that the link needs for the activation, or for K and V, of one token, and F
-// those that the device needs to make K and V of one. In the paper a layer's activations come
-// before anything is made of them, and the device waits for them. Where several lanes share the
-// link, those of one come while K and V of another are made, so that the longer of link and device
-// is all that a layer takes.
+// with A, K the seconds that the link needs for the activation, or for K and V, of one token, F
+// those that the device needs to make K and V of one, and W those that the link needs for the
+// weights of a layer that come over it (a lane's part of them, where lanes share what comes); W = 0
+// is the paper's equation. In the paper a layer's activations come before anything is made of them,
+// and the device waits for them; so it is here, while the weights of the next layer come behind
+// them. Where several lanes share the link, activations of one come while K and V of another are
+// made, so that the longer of link and device is all that a layer takes.
 //
-// If A < K, t falls up to the kink l = K s / (F + K), with several lanes K s / (F + K - A), and
-// grows behind it, so that the best integer is next to the kink, or at an end.
+// If A < K, t falls up to the kink l = (W + K s) / (F + K) of (1), (W + K s) / (F + K - A) of (2),
+// and grows behind it, so that the best integer is next to the kink, or at an end. With W >= F s
+// everything is made again.
 //
 // Where an activation has as many bytes as K and V (grouped queries), nothing is gained: l = 0.
 //
@@ -26,11 +29,12 @@
 
 namespace lamina::policy {
 
-// What one token takes in one layer, in seconds.
+// What one token takes in one layer, in seconds, and what comes for all of them.
 struct RecomputeProfile {
   double activation = 0;  // A
   double kv = 0;          // K
   double make = 0;        // F
+  double weights = 0;     // W, of a layer and not of a token.
 };
 
 // t(l) of one lane, or of each of several.  Requires: recomputed <= tokens.
@@ -49,7 +53,7 @@ RecomputeSplit BestRecomputeSplit(const RecomputeProfile& profile, uint64_t toke
 RecomputeSplit BestRecomputeSplitOfLanes(const RecomputeProfile& profile, uint64_t tokens);
 
 // For people: "38% of tokens recomputed: a token's K and V take 2.1 us on the link, its activation
-// 1.0 us, making them 1.3 us", or why none are.
+// 1.0 us, making them 1.3 us, and the layer's weights 310 us", or why none are.
 std::string DescribeRecompute(const RecomputeProfile& profile, double share);
 
 }  // namespace lamina::policy

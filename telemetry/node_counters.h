@@ -58,6 +58,7 @@ struct NodeCounters {
   uint64_t device_units = 0;       // Units for whose windows a device waited itself.
   uint64_t recomputed_tokens = 0;  // Tokens times layers whose K and V compute nodes made again.
   uint64_t weight_bytes = 0;       // Bytes of a compute node's weights, as it holds them.
+  uint64_t streamed_bytes = 0;     // Bytes of weights that come in a step (weights_budget).
   // Bytes of a compute node's device by what they are for, and their bound, 0 for none.
   std::vector<std::pair<std::string, uint64_t>> memory;
   uint64_t memory_budget = 0;

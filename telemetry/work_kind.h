@@ -25,6 +25,7 @@ enum class WorkKind : uint8_t {
   kTake,           // What others put here, copied to its place.
   kWaitAttention,  // For a memory node.
   kWaitReplica,    // For another compute node.
+  kWaitWeights,    // For weights that stream.
   kWaitPlan,       // For the coordinator: nothing is planned. Of memory nodes too.
   // Memory nodes.
   kStore,      // k and v copied into slots.

@@ -29,6 +29,8 @@ absl::string_view NameOf(WorkKind part) {
       return "wait_attention";
     case WorkKind::kWaitReplica:
       return "wait_replica";
+    case WorkKind::kWaitWeights:
+      return "wait_weights";
     case WorkKind::kWaitPlan:
       return "wait_plan";
     case WorkKind::kStore:
@@ -57,7 +59,8 @@ absl::string_view NameOf(WorkKind part) {
 
 bool IsWait(WorkKind part) {
   return part == WorkKind::kWaitAttention || part == WorkKind::kWaitReplica ||
-         part == WorkKind::kWaitPlan || part == WorkKind::kWaitQuery;
+         part == WorkKind::kWaitWeights || part == WorkKind::kWaitPlan ||
+         part == WorkKind::kWaitQuery;
 }
 
 LinkCounters* WorkMeter::Link(const std::string& peer) {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr char kWaitPlan[] = "wait_plan";
 constexpr char kWaitAttention[] = "wait_attention";
+constexpr char kWaitWeights[] = "wait_weights";
 // Below that nobody need look.
 constexpr double kShareLeast = 0.005;
 
@@ -57,6 +58,9 @@ std::string AwaitedPeer(const client::NodeStatus& before, const client::NodeStat
 std::string ReasonInWords(const std::string& part, const std::string& peer) {
   if (part == kWaitPlan) {
     return "for plans: there is nothing to do";
+  }
+  if (part == kWaitWeights) {
+    return "for weights that stream";
   }
   const std::string of = peer.empty() ? "others" : peer;
   if (part == kWaitAttention) {

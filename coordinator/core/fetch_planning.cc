@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/core/fetch_planning.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -34,9 +35,12 @@ class FetchRecompute final : public FetchPlanning {
     if (step.tokens == 0 || !rates.measured()) {
       return {.why = "nothing recomputed: links or recomputation are not measured yet"};
     }
-    const policy::RecomputeProfile profile{.activation = bytes_.activation / rates.bytes_per_second,
-                                           .kv = bytes_.kv / rates.bytes_per_second,
-                                           .make = rates.recompute_seconds};
+    // Lanes share the weights that come: each layer's come once for all of them.
+    const policy::RecomputeProfile profile{
+        .activation = bytes_.activation / rates.bytes_per_second,
+        .kv = bytes_.kv / rates.bytes_per_second,
+        .make = rates.recompute_seconds,
+        .weights = rates.weights_seconds / std::max(1u, step.lanes)};
     const policy::RecomputeSplit split =
         step.lanes > 1 ? policy::BestRecomputeSplitOfLanes(profile, step.tokens)
                        : policy::BestRecomputeSplit(profile, step.tokens);

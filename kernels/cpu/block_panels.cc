@@ -99,6 +99,9 @@ class BlockPanels final : public PanelWeights {
   std::vector<absl::Span<std::byte>> Pieces() override {
     return {{reinterpret_cast<std::byte*>(at_), byte_count_}};
   }
+  size_t FirstByte(size_t /*piece*/, size_t first_out) const override {
+    return panels_[first_out / kPanelFeatures].at;
+  }
   void Place(absl::Span<std::byte* const> at) override {
     bytes_.reset();
     at_ = reinterpret_cast<uint8_t*>(at[0]);

@@ -97,6 +97,11 @@ class OnednnWeights final : public EngineWeights {
     }
     return pieces;
   }
+  // A block is multiplied as a whole, wherever in it the features begin.
+  size_t FirstByte(size_t piece, size_t first_out) const override {
+    const Block& block = blocks[piece];
+    return block.first + block.features <= first_out ? block.weights.get_desc().get_size() : 0;
+  }
   void Place(absl::Span<std::byte* const> at) override {
     for (size_t i = 0; i < blocks.size(); ++i) {
       if (!blocks[i].moved) {  // oneDNN's own memory goes with the object that has it.

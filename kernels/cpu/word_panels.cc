@@ -73,6 +73,10 @@ class WordPanels final : public PanelWeights {
   std::vector<absl::Span<std::byte>> Pieces() override {
     return {{reinterpret_cast<std::byte*>(at_), word_count() * sizeof(uint32_t)}};
   }
+  // Panels follow each other.
+  size_t FirstByte(size_t /*piece*/, size_t first_out) const override {
+    return first_out * steps() * sizeof(uint32_t);
+  }
   void Place(absl::Span<std::byte* const> at) override {
     words_.reset();
     at_ = reinterpret_cast<uint32_t*>(at[0]);

@@ -59,6 +59,9 @@ class ReferenceLinear final : public PackedLinear {
   std::vector<absl::Span<std::byte>> Pieces() override {
     return {{reinterpret_cast<std::byte*>(at_), in_features_ * out_features_ * sizeof(float)}};
   }
+  size_t FirstByte(size_t /*piece*/, size_t first_out) const override {
+    return first_out * in_features_ * sizeof(float);
+  }
   void Place(absl::Span<std::byte* const> at) override {
     weights_ = {};
     at_ = reinterpret_cast<float*>(at[0]);

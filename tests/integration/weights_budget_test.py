@@ -50,8 +50,10 @@ class WeightsBudgetTest(unittest.TestCase):
         with harness.Cluster(policy="local", memory=[], attention=CANONICAL, **streaming(capacity="256MiB")) as cluster:
             self.assertEqual(answers(self, cluster), expected)
         # K and V are made again with weights that come.
-        for policy, fetch in [("fetch_recompute", {"recompute_percent": 60}), ("fetch_hybrid", {"activation_percent": 60})]:
-            with harness.Cluster(policy=policy, fetch={"window": "16MiB", **fetch}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
+        recompute, hybrid = ("fetch_recompute", {"recompute_percent": 60}), ("fetch_hybrid", {"activation_percent": 60})
+        in_order = (recompute[0], {**recompute[1], "kv_weights_first": "false"})
+        for (policy, fetch), keys in [(recompute, {}), (hybrid, {}), (in_order, {}), (recompute, {"weights_ahead": 0})]:
+            with harness.Cluster(policy=policy, fetch={"window": "16MiB", **fetch}, limits={"sequence_tokens_max": 256}, **streaming(**keys)) as cluster:
                 self.assertEqual(answers(self, cluster), expected)
         with harness.Cluster(policy="fetch_heads", fetch={"window": "16MiB"}, limits={"sequence_tokens_max": 256}, **streaming()) as cluster:
             self.assertEqual(answers(self, cluster), expected)
@@ -115,6 +117,7 @@ class WeightsBudgetTest(unittest.TestCase):
             ({"policy": "auto", "compute": [{"name": "c0", "capacity": "1GiB", "weights_budget": "160MiB"}]},
              "not served by this version with policy auto"),
             ({"compute": [{"name": "c0", "weights_store": "/nowhere"}]}, "compute.0.weights_store: says where"),
+            ({"compute": [{"name": "c0", "weights_ahead": 0}]}, "compute.0.weights_ahead: says how far"),
         ]:
             with self.subTest(why), tempfile.TemporaryDirectory() as directory:
                 path = Path(directory) / "cluster.yaml"

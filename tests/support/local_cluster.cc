@@ -333,6 +333,12 @@ absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model
                          .is_stage = is_stage,
                          .holds_kv = HoldsKv(),
                          .resident_bytes = options_.resident_bytes,
+                         .weights_budget = options_.streamed.budget,
+                         .weights_store = std::filesystem::temp_directory_path().string(),
+                         .weights_ahead = options_.streamed.ahead,
+                         .bus = options_.streamed.bus,
+                         .kv_first = options_.streamed.kv_first,
+                         .lanes = options_.lanes,
                          .pools_threads = options_.pools_threads},
                         std::move(model), std::move(device), *node.pool, [](double) {}));
   handler->SetReporter(node.reporter.get());

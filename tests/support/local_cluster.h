@@ -28,6 +28,7 @@
 #include "common/device_memory.h"
 #include "common/dtype.h"
 #include "common/kv_form.h"
+#include "common/shared_bus.h"
 #include "common/streaming_heads.h"
 #include "common/thread_pool.h"
 #include "common/window_place.h"
@@ -74,6 +75,14 @@ struct LocalClusterOptions {
   // With fetch_bytes: heads that stream under policy fetch_heads, by a file in the folder of
   // temporary files.
   StreamingHeads streaming = {};
+  // Weights of compute nodes stream (StreamedWeightsOptions), where there is a budget, from a file
+  // in the folder of temporary files.
+  struct StreamedWeights {
+    uint64_t budget = 0;
+    std::shared_ptr<SharedBus> bus = nullptr;
+    bool kv_first = true;
+    uint32_t ahead = 1;
+  } streamed = {};
   // What epochs prepare, the first for requests that name none; empty: the one of these keys alone.
   std::vector<std::string> policies = {};
   // Policy auto, in place of these: c0 may hold KV too, and says that it has measured these times.

@@ -51,6 +51,7 @@ struct Case {
   // With path streaming: what heads see, and by layer which stream, again from the first one on
   // behind the last.
   StreamingHeads streaming = {};
+  bool ahead = false;  // Activations are used before slices run, as while their weights come.
 };
 
 inline void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
@@ -126,6 +127,26 @@ inline std::vector<Case> Cases() {
        .kind = AttentionPath::kFetch,
        .fetch_bytes = 16 << 20,
        .activation_share = plan::SlotKinds::kUnit},
+      {.name = "RecomputeAhead",
+       .kind = AttentionPath::kRecompute,
+       .fetch_bytes = 16 << 20,
+       .recomputed = 400,
+       .ahead = true},
+      {.name = "RecomputeAheadInSmallWindows",
+       .kind = AttentionPath::kRecompute,
+       .fetch_bytes = 2 * kFetchLeast,
+       .recomputed = plan::kRecomputeUnit,
+       .ahead = true},
+      {.name = "FetchHybridAhead",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 16 << 20,
+       .activation_share = 600,
+       .ahead = true},
+      {.name = "FetchHybridAheadInSmallWindows",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20) * 2,
+       .activation_share = 300,
+       .ahead = true},
       {.name = "Sparse",
        .kind = AttentionPath::kSparse,
        .fetch_bytes = 16 << 20,
@@ -235,7 +256,14 @@ inline std::vector<Case> Cases() {
 // Those to which K and V, or activations, come in pieces.
 inline std::vector<Case> CasesThatFetch() {
   std::vector<Case> cases = Cases();
-  std::erase_if(cases, [](const Case& one) { return one.fetch_bytes == 0; });
+  std::erase_if(cases, [](const Case& one) { return one.fetch_bytes == 0 || one.ahead; });
+  return cases;
+}
+
+// Those that use activations before a slice runs.
+inline std::vector<Case> CasesAhead() {
+  std::vector<Case> cases = Cases();
+  std::erase_if(cases, [](const Case& one) { return !one.ahead; });
   return cases;
 }
 

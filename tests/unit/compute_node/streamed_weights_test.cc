@@ -8,12 +8,15 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -181,13 +184,20 @@ TEST_P(StreamedWeightsTest, StepsHaveTheBitsOfResidentWeights) {
     kernels::ComputeDevice& device = program.executor().device();
     const std::vector<float> expected = RunStep(program.executor());
     const uint64_t all = program.executor().weight_source().weights().bytes();
-    for (const uint64_t percent : {70u, 50u}) {  // Half of it is little more than the slots.
+    // Half of it is little more than two slots.
+    for (const auto& [percent, kv_first, ahead] :
+         {std::tuple(70u, false, 1u), std::tuple(50u, false, 1u), std::tuple(50u, true, 1u),
+          std::tuple(45u, true, 0u), std::tuple(45u, false, 0u)}) {
       const auto bus = *SharedBus::Open(absl::StrCat("weights-", getpid()), 1'000'000'000'000);
-      StreamedWeights weights(
-          device, {.budget = all * percent / 100, .directory = testing::TempDir(), .bus = bus});
+      StreamedWeights weights(device, {.budget = all * percent / 100,
+                                       .directory = testing::TempDir(),
+                                       .ahead = ahead,
+                                       .bus = bus,
+                                       .kv_first = kv_first});
       const absl::Status loaded = Load(program, weights);
       ASSERT_TRUE(loaded.ok()) << loaded;
-      EXPECT_THAT(weights.Describe(), HasSubstr("through 2 slots"));
+      EXPECT_THAT(weights.Describe(),
+                  HasSubstr(ahead == 0 ? "through one slot; all are" : "through 2 slots; all are"));
       EXPECT_LE(weights.bytes(), all * percent / 100);
       const auto executor =
           SliceExecutor::Create(program.model().graph, weights, device, /*head_columns=*/64);
@@ -195,9 +205,109 @@ TEST_P(StreamedWeightsTest, StepsHaveTheBitsOfResidentWeights) {
       for (int step = 0; step < 3; ++step) {
         EXPECT_EQ(RunStep(**executor), expected) << percent;
       }
+      weights.Drop();  // Nothing comes any more.
       EXPECT_GT(bus->bytes(), 0u);
       EXPECT_EQ(bus->Totals().bytes[static_cast<size_t>(BusKind::kWeights)], bus->bytes());
     }
+  }
+}
+
+// In one slot the next slice comes when the last one has been given back, and not before.
+TEST_P(StreamedWeightsTest, NothingComesAheadOfASliceThatIsHeld) {
+  test_support::RandomModelSpec spec = Spec("llama");
+  spec.layers = 8;
+  Program program(spec, GetParam());
+  const uint64_t all = program.executor().weight_source().weights().bytes();
+  const auto bus = *SharedBus::Open(absl::StrCat("ahead-", getpid()), 20'000'000);
+  StreamedWeights weights(
+      program.executor().device(),
+      {.budget = all * 5 / 10, .directory = testing::TempDir(), .ahead = 0, .bus = bus});
+  ASSERT_TRUE(Load(program, weights).ok());
+  uint32_t slice = 0;
+  while (weights.Ask(slice)->here) {  // It stays.
+    weights.Release(slice++);
+  }
+  ASSERT_TRUE(AskAndWait(weights, slice).ok());
+  const uint64_t held = bus->bytes();
+  ASSERT_TRUE(AskAndWait(weights, slice).ok());
+  weights.Release(slice);
+  EXPECT_EQ(bus->bytes(), held) << "somebody holds it still";
+  weights.Release(slice);
+  const Nanos deadline = RealClock().Now() + Seconds(60);  // Only a failure waits for it.
+  while (bus->bytes() == held && RealClock().Now() < deadline) {
+  }
+  EXPECT_GT(bus->bytes(), held) << "though nobody has asked for the next one";
+}
+
+// K and V of some rows, by the products that make them again.
+std::vector<BFloat16> MadeAgain(SliceExecutor& executor, uint32_t slice, size_t first_column) {
+  constexpr size_t kRows = 3;
+  ValueBuffers buffers = *executor.MakeBuffers(kRows);
+  const std::vector<uint32_t> ids(kRows, 1);
+  const std::vector<uint32_t> positions = {0, 7, 30};
+  EXPECT_TRUE(executor.SetRows({ids, positions}, buffers).ok());
+  const auto in = buffers.Activations(KvInputOf(executor.program(), slice), kRows);
+  std::mt19937_64 random(slice);
+  for (size_t row = 0; row < kRows; ++row) {
+    for (size_t col = 0; col < in.cols; ++col) {
+      const float value = static_cast<float>(random() % 2001) / 1000.0f - 1.0f;
+      if (in.dtype == DType::kBF16) {
+        (static_cast<BFloat16*>(in.data) + row * in.stride)[col] = ToBFloat16(value);
+      } else {
+        (static_cast<float*>(in.data) + row * in.stride)[col] = value;
+      }
+    }
+  }
+  executor.RunKvOps(slice, first_column, buffers);
+  std::vector<BFloat16> made;
+  const auto qkv = executor.QkvRows(slice, kRows, buffers);
+  for (size_t row = 0; row < kRows; ++row) {
+    made.insert(made.end(), qkv.row(row) + first_column, qkv.row(row) + qkv.cols);
+  }
+  return made;
+}
+
+bool SameBits(const std::vector<BFloat16>& a, const std::vector<BFloat16>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(BFloat16)) == 0;
+}
+
+// Over a bus so slow that nobody misses the time between.
+TEST_P(StreamedWeightsTest, KAndVCanBeMadeWhileTheRestComes) {
+  for (const auto& [type, kv_first] :
+       {std::pair("llama", true), std::pair("llama", false), std::pair("opt", true),
+        std::pair("gpt_neox_parallel", true)}) {
+    SCOPED_TRACE(absl::StrCat(type, kv_first ? ", k and v first" : ", in order"));
+    test_support::RandomModelSpec spec = Spec(type);
+    spec.layers = 8;
+    Program program(spec, GetParam());
+    SliceExecutor& resident = program.executor();
+    const auto bus = *SharedBus::Open(absl::StrCat("slow-", getpid()), 2'000'000);
+    StreamedWeights weights(resident.device(),
+                            {.budget = resident.weight_source().weights().bytes() * 6 / 10,
+                             .directory = testing::TempDir(),
+                             .bus = bus,
+                             .kv_first = kv_first});
+    ASSERT_TRUE(Load(program, weights).ok());
+    const auto executor =
+        SliceExecutor::Create(program.model().graph, weights, resident.device(), 64);
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    uint32_t seen = 0;
+    for (uint32_t slice = 0; slice + 1 < resident.slice_count() && seen < 2; ++slice) {
+      const size_t first = resident.attention(slice).descriptor.q_width() / 64 * 64;
+      const std::vector<BFloat16> expected = MadeAgain(resident, slice, first);
+      for (bool here = false, made = false; !here; here = weights.Ask(slice)->here) {
+        if (!made && weights.KvHere(slice, first)) {
+          EXPECT_FALSE(weights.KvHere(slice, 0)) << "queries come behind them";
+          EXPECT_TRUE(SameBits(MadeAgain(**executor, slice, first), expected));
+          made = true;
+          ++seen;
+        }
+      }
+      EXPECT_FALSE(weights.KvHere(slice, first)) << "Ask() has found all of them";
+      EXPECT_TRUE(SameBits(MadeAgain(**executor, slice, first), expected));
+      weights.Release(slice);
+    }
+    EXPECT_EQ(seen, kv_first ? 2u : 0u);
   }
 }
 
@@ -302,16 +412,8 @@ TEST_P(StreamedWeightsTest, LanesThatGoTogetherShareWhatComes) {
   }
 }
 
-// Each holds its slice while it waits for the next one.
-TEST_P(StreamedWeightsTest, LanesThatHoldSlicesDoNotStarve) {
-  test_support::RandomModelSpec spec = Spec("llama");
-  spec.layers = 8;
-  Program program(spec, GetParam());
-  const uint64_t all = program.executor().weight_source().weights().bytes();
-  StreamedWeights weights(program.executor().device(),
-                          {.budget = all * 7 / 10, .lanes = 2, .directory = testing::TempDir()});
-  ASSERT_TRUE(Load(program, weights).ok());
-  const uint32_t slices = program.executor().slice_count();
+// Two lanes, each of which holds its slice while it waits for the next one.
+void RunLanesThatHold(StreamedWeights& weights, uint32_t slices) {
   const auto await = [&](uint32_t slice, uint32_t earliest) {
     const Nanos deadline = RealClock().Now() + Seconds(60);  // Only a failure waits for it.
     weights.SetEarliest(earliest);
@@ -329,6 +431,20 @@ TEST_P(StreamedWeightsTest, LanesThatHoldSlicesDoNotStarve) {
       weights.Release(slice - 1);
     }
     weights.Release(slices - 1);
+  }
+}
+
+TEST_P(StreamedWeightsTest, LanesThatHoldSlicesDoNotStarve) {
+  test_support::RandomModelSpec spec = Spec("llama");
+  spec.layers = 8;
+  Program program(spec, GetParam());
+  const uint64_t all = program.executor().weight_source().weights().bytes();
+  for (const uint32_t ahead : {1u, 0u}) {
+    StreamedWeights weights(
+        program.executor().device(),
+        {.budget = all * 7 / 10, .lanes = 2, .directory = testing::TempDir(), .ahead = ahead});
+    ASSERT_TRUE(Load(program, weights).ok());
+    RunLanesThatHold(weights, program.executor().slice_count());
   }
 }
 

@@ -14,6 +14,12 @@ absl::Status ToyPath::BeginStep(Lane& lane, const PathRows& rows) {
   return store_.BeginStep(lane, rows);
 }
 
+absl::Status ToyPath::WhileWeightsCome(Lane& lane) {
+  EXPECT_FALSE(lanes_[lane.index].asked.has_value()) << "the layer before has ended";
+  ++*waits_;
+  return absl::OkStatus();
+}
+
 // New K and V go to the store at once; the rows attend when the sequences' KV has come.
 absl::Status ToyPath::Attend(Lane& lane) {
   const auto qkv = context_.executor.QkvRows(lane.slice, lane.positions.size(), lane.buffers);
@@ -50,7 +56,7 @@ absl::Status ToyPathMaker::Reserve(const plan::EpochConfig& config, const plan::
 }
 
 std::unique_ptr<AttentionPath> ToyPathMaker::Make(const WorkerContext& context) {
-  return std::make_unique<ToyPath>(context, *store_, &steps_ended_);
+  return std::make_unique<ToyPath>(context, *store_, &steps_ended_, &waits_);
 }
 
 }  // namespace lamina::compute_node

@@ -26,16 +26,18 @@ class ToyPath final : public AttentionPath {
   // Polls from asking for KV to its arrival.
   static constexpr int kPolls = 3;
 
-  // Adds the steps that have ended to `steps_ended`.
-  ToyPath(const WorkerContext& context, kernels::KvDevice& store, int* steps_ended)
+  // Adds the steps that have ended to `steps_ended`, and how often weights were awaited to `waits`.
+  ToyPath(const WorkerContext& context, kernels::KvDevice& store, int* steps_ended, int* waits)
       : context_(context),
         store_(context.config, plan::StageOf(context.config, context.node), store),
         lanes_(context.config.lanes),
-        steps_ended_(steps_ended) {}
+        steps_ended_(steps_ended),
+        waits_(waits) {}
 
   absl::Status Open() override { return store_.Begin(); }
   absl::Status Apply(const plan::StepPlan& plan) override { return store_.Apply(plan); }
   absl::Status BeginStep(Lane& lane, const PathRows& rows) override;
+  absl::Status WhileWeightsCome(Lane& lane) override;
   absl::Status Attend(Lane& lane) override;
   bool Await(Lane& lane) override;
   absl::StatusOr<bool> Poll(Lane& lane) override;
@@ -52,6 +54,7 @@ class ToyPath final : public AttentionPath {
   LocalKv store_;
   std::vector<LaneState> lanes_;
   int* const steps_ended_;
+  int* const waits_;
 };
 
 class ToyPathMaker final : public PathMaker {
@@ -66,11 +69,13 @@ class ToyPathMaker final : public PathMaker {
   std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
 
   int steps_ended() const { return steps_ended_; }
+  int waits() const { return waits_; }
 
  private:
   const kernels::KvDeviceMaker make_store_;
   std::unique_ptr<kernels::KvDevice> store_;
   int steps_ended_ = 0;
+  int waits_ = 0;
 };
 
 }  // namespace lamina::compute_node

@@ -61,6 +61,55 @@ TEST(WeightsTest, OneLaneWhereWeightsComeUnlessSaid) {
   EXPECT_EQ(four->pipeline.lanes, 4u);
 }
 
+constexpr char kFetched[] =
+    "model: m\npolicy: fetch_recompute\ncompute: [{name: c0, weights_budget: 1GiB}]\n"
+    "memory: [{name: m0, capacity: 1GiB}]\n";
+
+TEST(WeightsTest, WhatMakesKAndVComesFirstUnlessSaid) {
+  for (const std::string policy : {"policy=fetch_recompute", "policy=fetch_hybrid",
+                                   "policies=[attend_remote, fetch_recompute]"}) {
+    const auto first = ParseClusterConfig(kFetched, "test", {policy});
+    ASSERT_TRUE(first.ok()) << first.status();
+    EXPECT_TRUE(first->fetch.kv_weights_first);
+    EXPECT_THAT(ToYaml(*first), testing::Not(HasSubstr("kv_weights_first")));
+    const auto off = ParseClusterConfig(kFetched, "test", {policy, "fetch.kv_weights_first=false"});
+    ASSERT_TRUE(off.ok()) << off.status();
+    EXPECT_FALSE(off->fetch.kv_weights_first);
+    const auto again = ParseClusterConfig(ToYaml(*off), "test", {});
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_FALSE(again->fetch.kv_weights_first);
+  }
+}
+
+TEST(WeightsTest, OneLayerComesAheadOrNone) {
+  EXPECT_EQ(ParseClusterConfig(kFetched, "test", {})->compute[0].weights_ahead, 1u);
+  const auto none = ParseClusterConfig(kFetched, "test", {"compute.0.weights_ahead=0"});
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->compute[0].weights_ahead, 0u);
+  EXPECT_EQ(ParseClusterConfig(ToYaml(*none), "test", {})->compute[0].weights_ahead, 0u);
+  EXPECT_THAT(
+      ParseClusterConfig(kFetched, "test", {"compute.0.weights_ahead=2"}).status().ToString(),
+      HasSubstr("compute.0.weights_ahead: 2 is neither 0 nor 1"));
+  EXPECT_THAT(Parse({"compute.0.weights_ahead=0"}).status().ToString(),
+              HasSubstr("compute.0.weights_ahead: says how far ahead weights come that exceed "
+                        "weights_budget, which the node has not"));
+}
+
+TEST(WeightsTest, AnOrderOfWhatDoesNotStreamIsRefused) {
+  const auto error = [](const std::vector<std::string>& overrides) {
+    std::vector<std::string> all = {"fetch={kv_weights_first: false}"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return ParseClusterConfig(kFetched, "test", all).status().ToString();
+  };
+  EXPECT_THAT(error({"compute.0.weights_budget=null"}),
+              HasSubstr("no compute node has a weights_budget; remove it, or give one"));
+  EXPECT_THAT(error({"policy=fetch_heads"}),
+              HasSubstr("fetch.kv_weights_first: says in which order streamed weights come, and "
+                        "the policy is fetch_heads; remove it, or set policy to fetch_recompute"));
+  EXPECT_THAT(error({"policy=attend_remote"}), HasSubstr("fetch: says how K and V are fetched"));
+  EXPECT_THAT(error({"policy=auto"}), HasSubstr("to which kv_weights_first belongs"));
+}
+
 TEST(WeightsTest, AllFormsComeFromAStore) {
   for (const char* form : {"auto", "packed", "bf16", "int8"}) {
     const auto config =

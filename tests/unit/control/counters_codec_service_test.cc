@@ -28,6 +28,7 @@ TEST(CountersCodecTest, EveryFieldArrivesAsItWasCounted) {
       .device_units = 2,
       .recomputed_tokens = 3,
       .weight_bytes = 4,
+      .streamed_bytes = 42,
       .memory = {{"kv", 5}, {"weights", 6}},
       .memory_budget = 7,
       .spill = {.capacity_bytes = 8,

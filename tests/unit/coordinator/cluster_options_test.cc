@@ -130,6 +130,14 @@ TEST(EngineOptionsOfTest, RecomputationIsAPathOfItsOwn) {
   EXPECT_EQ(planning->Plan(step, quarter).recomputed, plan::kRecomputeUnit * 4 / 5);
   step.lanes = 2;  // Then one makes them while the other's come.
   EXPECT_EQ(planning->Plan(step, quarter).recomputed, plan::kRecomputeUnit);
+  // Weights on the link take as long as K and V of 400 tokens, of two lanes as 200 of each.
+  core::FetchRates streamed = {
+      .bytes_per_second = 1024, .recompute_seconds = 2, .weights_seconds = 400};
+  step = {.path = plan::AttentionPath::kRecompute, .tokens = 1000};
+  EXPECT_EQ(planning->Plan(step, streamed).recomputed, 1400u * plan::kRecomputeUnit / 3000);
+  EXPECT_THAT(planning->Plan(step, streamed).why, HasSubstr("and the layer's weights 4e+08 us"));
+  step.lanes = 2;
+  EXPECT_EQ(planning->Plan(step, streamed).recomputed, 480u * plan::kRecomputeUnit / 1000);
   for (const plan::AttentionPath other :
        {plan::AttentionPath::kRemote, plan::AttentionPath::kFetch}) {
     EXPECT_EQ(planning->Plan({.path = other, .tokens = 1000}, rates).recomputed, 0u);

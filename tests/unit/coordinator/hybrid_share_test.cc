@@ -94,6 +94,21 @@ TEST(HybridShareTest, ALineThatExplainsTheTimesCountsInsteadOfTheirMean) {
   }
 }
 
+// While weights come the device has nothing else to do: Algorithm 1's T_load_w. They take as long
+// here as all of the memory's tokens take as K and V.
+TEST(HybridShareTest, WeightsOnTheLinkHaveMoreHeldAsActivations) {
+  const EngineOptions options = Options(512, {.share = 512, .automatic = true});
+  for (const bool streamed : {false, true}) {
+    HybridShare share(options);
+    core::FetchRates rates = Rates(4);
+    rates.weights_seconds = streamed ? static_cast<double>(kCapacity) / 3 / 1e9 : 0;
+    EXPECT_TRUE(share.Settle(Seconds(1), rates, {}, kCapacity));
+    // 4 a = a / 2 + k + weights, of a / 2 + k = 1: in all 4 a = 2.
+    EXPECT_EQ(share.share(), ShareInSteps(streamed ? 0.5 / (0.5 + 0.75) : 2.0 / 9));
+    EXPECT_EQ(share.why().find("and the layer's weights") != std::string::npos, streamed);
+  }
+}
+
 TEST(HybridShareTest, WhereMakingIsSlowSomeAreStillHeldSoThatItIsMeasured) {
   const EngineOptions options = Options(512, {.share = 512, .automatic = true});
   HybridShare share(options);

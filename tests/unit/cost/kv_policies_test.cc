@@ -68,6 +68,24 @@ TEST(KvPoliciesTest, SparseFetchesHalfOfWhatItAttendsTo) {
   EXPECT_DOUBLE_EQ(FetchSparse(layer, 0.2).layer.value, 0.21);
 }
 
+// W + (1 - x) K = x F: more is made again while weights are on the link.
+TEST(KvPoliciesTest, StreamedWeightsTakeTheLink) {
+  FetchLayer layer = MultiHead(1);
+  layer.weights_transfer = {0.5};
+  EXPECT_DOUBLE_EQ(FetchHeads(layer).layer.value, 1.5);
+  const FetchTime recomputed = FetchRecompute(layer, 1, 1);
+  EXPECT_DOUBLE_EQ(recomputed.share, 0.75);
+  EXPECT_DOUBLE_EQ(recomputed.layer.value, 0.75 * 0.5 + 0.75);
+  const FetchTime hybrid = FetchHybrid(layer);  // 1.5 - x / 2 = x
+  EXPECT_DOUBLE_EQ(hybrid.share, 1);
+  EXPECT_DOUBLE_EQ(hybrid.layer.value, 1);
+  EXPECT_DOUBLE_EQ(FetchRecompute(layer, 1, 2).layer.value, 1);
+  EXPECT_DOUBLE_EQ(FetchSparse(layer, 0.5).layer.value, 0.75);
+  layer.weights_transfer = {3};
+  EXPECT_DOUBLE_EQ(FetchRecompute(layer, 1, 1).share, 1);
+  EXPECT_DOUBLE_EQ(FetchRecompute(layer, 1, 1).layer.value, 3.5);
+}
+
 TEST(KvPoliciesTest, ProvenanceIsTheWorstOfTheInputs) {
   FetchLayer layer = MultiHead(1);
   layer.kv_generation.provenance = Provenance::kAssumed;

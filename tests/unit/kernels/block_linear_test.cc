@@ -349,6 +349,31 @@ TEST_P(BlockLinearTest, ReadsItsBytesWhereTheyArePlaced) {
   EXPECT_EQ(std::memcmp(before.floats().data, after.floats().data, 3 * 80 * sizeof(float)), 0);
 }
 
+// What stands before may not be there yet.
+TEST_P(BlockLinearTest, FeaturesReadNothingBeforeTheirFirstByte) {
+  const std::unique_ptr<Dense> dense = Make();
+  if (!KeepsBlocks(*dense)) {
+    GTEST_SKIP() << dense->description() << " takes no blocks";
+  }
+  const BlockLayer layer({{info().type, 208}}, info().elements, false, 9);
+  const auto packed = layer.PackBlocks(*dense);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  const absl::Span<std::byte> piece = (*packed)->Pieces()[0];
+  for (const size_t first : {64, 128, 192}) {
+    Activations in = Activations::Random(3, layer.in_features(), DType::kBF16, 7);
+    Activations whole(3, 208 - first, DType::kF32);
+    Activations part(3, 208 - first, DType::kF32);
+    dense->Linear(**packed, in.view(), first, whole.floats());
+    const size_t end = (*packed)->FirstByte(0, first);
+    EXPECT_GT(end, piece.size() * (first - 64) / 208);
+    ASSERT_LT(end, piece.size());
+    std::fill_n(piece.begin(), end, std::byte{0xff});
+    dense->Linear(**packed, in.view(), first, part.floats());
+    EXPECT_EQ(std::memcmp(whole.floats().data, part.floats().data, 3 * (208 - first) * 4), 0)
+        << first;
+  }
+}
+
 TEST_P(BlockLinearTest, TakesTheFilesBytesAndLittleMore) {
   const std::unique_ptr<Dense> dense = Make();
   if (!KeepsBlocks(*dense)) {

@@ -5,8 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "kernels/cpu/linear_engine.h"
 #include "kernels/cpu/own_linear_tiles.h"
@@ -330,6 +333,39 @@ TEST_P(LinearTest, PacksBF16WeightsLikeTheSameValuesInF32) {
   dense->Linear(*from_f32, in.view(), 0, a.floats());
   dense->Linear(*from_bf16, in.view(), 0, b.floats());
   EXPECT_EQ(std::memcmp(a.floats().data, b.floats().data, 9 * layer.out * 4), 0);
+}
+
+// What stands before may not be there yet: it is NaN here.
+TEST_P(LinearTest, FeaturesReadNothingBeforeTheirFirstByte) {
+  const std::unique_ptr<Dense> dense = Make();
+  for (const Layer& layer : {Layer{101, 960, true}, Layer{64, 640, false}, Layer{301, 200, true}}) {
+    const auto packed = Pack(*dense, layer, Weights(layer, 5));
+    const std::vector<absl::Span<std::byte>> pieces = packed->Pieces();
+    ASSERT_FALSE(pieces.empty());
+    for (size_t first_out = 0; first_out < layer.out; first_out += first_out < 128 ? 64 : 448) {
+      for (const size_t rows : {1, 20}) {
+        Activations in = Activations::Random(rows, layer.in, type(), rows);
+        Activations whole(rows, layer.out - first_out, DType::kF32);
+        Activations part(rows, layer.out - first_out, DType::kF32);
+        dense->Linear(*packed, in.view(), first_out, whole.floats());
+        std::vector<std::vector<std::byte>> before;
+        for (size_t i = 0; i < pieces.size(); ++i) {
+          const size_t end = packed->FirstByte(i, first_out);
+          ASSERT_LE(end, pieces[i].size());
+          before.emplace_back(pieces[i].begin(), pieces[i].begin() + end);
+          std::fill_n(pieces[i].begin(), end, std::byte{0xff});
+        }
+        dense->Linear(*packed, in.view(), first_out, part.floats());
+        for (size_t i = 0; i < pieces.size(); ++i) {
+          std::copy(before[i].begin(), before[i].end(), pieces[i].begin());
+        }
+        EXPECT_EQ(std::memcmp(whole.floats().data, part.floats().data,
+                              rows * (layer.out - first_out) * sizeof(float)),
+                  0)
+            << dense->description() << ", " << rows << " rows from feature " << first_out;
+      }
+    }
+  }
 }
 
 TEST_P(LinearTest, TakesNoMoreThanItHasPrepared) {

@@ -23,7 +23,8 @@ void ExpectTheBestOfAll(const Seconds& seconds_of, const Best& best_of) {
     Prng random(seed);
     const RecomputeProfile profile{.activation = random.Below(4) == 0 ? 0 : Draw(random),
                                    .kv = Draw(random),
-                                   .make = Draw(random)};
+                                   .make = Draw(random),
+                                   .weights = random.Below(4) == 0 ? 0 : 100 * Draw(random)};
     const uint64_t tokens = random.Below(200);
     double best = seconds_of(profile, tokens, 0);
     for (uint64_t l = 1; l <= tokens; ++l) {
@@ -83,15 +84,59 @@ TEST(BestRecomputeSplitTest, NothingIsGainedWhereActivationsAreAsLarge) {
 }
 
 TEST(BestRecomputeSplitTest, NoTokensAreNoSplit) {
-  const RecomputeSplit split = BestRecomputeSplit({.activation = 1, .kv = 2, .make = 1}, 0);
-  EXPECT_EQ(split.recomputed, 0u);
-  EXPECT_EQ(split.seconds, 0);
+  for (const double weights : {0.0, 3.0}) {
+    const RecomputeProfile profile{.activation = 1, .kv = 2, .make = 1, .weights = weights};
+    for (const auto& split_of : {BestRecomputeSplit, BestRecomputeSplitOfLanes}) {
+      const RecomputeSplit split = split_of(profile, 0);
+      EXPECT_EQ(split.recomputed, 0u);
+      EXPECT_EQ(split.seconds, weights);
+    }
+  }
+}
+
+// As in the paper: A l + max(F l, K (s - l)).
+TEST(BestRecomputeSplitTest, WithoutWeightsItIsThePapersEquation) {
+  const RecomputeProfile profile{.activation = 0.375, .kv = 1, .make = 0.5};
+  const uint64_t tokens = 300;
+  for (uint64_t l = 0; l <= tokens; ++l) {
+    const auto made = static_cast<double>(l);
+    EXPECT_EQ(RecomputeSeconds(profile, tokens, l),
+              0.375 * made + std::max(0.5 * made, static_cast<double>(tokens) - made));
+  }
+  EXPECT_EQ(BestRecomputeSplit(profile, tokens).recomputed, tokens * 2 / 3);
+}
+
+// What is made again hides behind them: W + K (s - l) = F l.
+TEST(BestRecomputeSplitTest, WeightsOnTheLinkAreAReasonToMakeMore) {
+  RecomputeProfile profile{.activation = 0.5, .kv = 1, .make = 1};
+  EXPECT_EQ(BestRecomputeSplit(profile, 300).recomputed, 150u);
+  profile.weights = 100;
+  EXPECT_EQ(BestRecomputeSplit(profile, 300).recomputed, 200u);
+  EXPECT_DOUBLE_EQ(BestRecomputeSplit(profile, 300).seconds, 300);
+  EXPECT_EQ(BestRecomputeSplitOfLanes(profile, 300).recomputed, 266u);  // 400 / 1.5
+}
+
+TEST(BestRecomputeSplitTest, WeightsThatHideItHaveAllMadeAgain) {
+  for (const double weights : {300.0, 301.0, 1e6}) {
+    const RecomputeProfile profile{.activation = 0.5, .kv = 1, .make = 1, .weights = weights};
+    EXPECT_EQ(BestRecomputeSplit(profile, 300).recomputed, 300u) << weights;
+    EXPECT_DOUBLE_EQ(BestRecomputeSplit(profile, 300).seconds, 150 + weights) << weights;
+    EXPECT_EQ(BestRecomputeSplitOfLanes(profile, 300).recomputed, 300u) << weights;
+  }
+  // But an activation that takes as long as K and V is never worth it.
+  const RecomputeProfile grouped{.activation = 1, .kv = 1, .make = 0.1, .weights = 1e6};
+  EXPECT_EQ(BestRecomputeSplit(grouped, 300).recomputed, 0u);
+  EXPECT_EQ(BestRecomputeSplitOfLanes(grouped, 300).recomputed, 0u);
 }
 
 TEST(DescribeRecomputeTest, SaysWhatWasMeasured) {
   EXPECT_EQ(DescribeRecompute({.activation = 1e-6, .kv = 2e-6, .make = 0.5e-6}, 0.8),
             "80% of tokens recomputed: K and V of one take 2 us on the link, its activation 1 us, "
             "and making them 0.5 us");
+  EXPECT_EQ(
+      DescribeRecompute({.activation = 1e-6, .kv = 2e-6, .make = 0.5e-6, .weights = 310e-6}, 0.8),
+      "80% of tokens recomputed: K and V of one take 2 us on the link, its activation 1 us, "
+      "making them 0.5 us, and the layer's weights 310 us");
 }
 
 }  // namespace

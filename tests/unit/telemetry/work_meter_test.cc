@@ -120,8 +120,8 @@ TEST(WorkMeterTest, EveryMomentBelongsToOnePart) {
   for (const auto& [name, seconds] : counters.parts) {
     sum += seconds;
     EXPECT_TRUE(names.insert(name).second) << name;
-    EXPECT_EQ(name.rfind("wait_", 0) == 0,
-              name == "wait_attention" || name == "wait_replica" || name == "wait_plan");
+    EXPECT_EQ(name.rfind("wait_", 0) == 0, name == "wait_attention" || name == "wait_replica" ||
+                                               name == "wait_weights" || name == "wait_plan");
   }
   EXPECT_DOUBLE_EQ(sum, ToSeconds(interval - begin));
   EXPECT_DOUBLE_EQ(counters.busy_seconds, meter.Seconds(WorkKind::kDense));

@@ -67,6 +67,17 @@ TEST(BubblesTest, OneRequestAtATimeIsNoBubble) {
   EXPECT_NE(LargestBubble(before, after, 10), "busy: c0 40.0%");
 }
 
+TEST(BubblesTest, AWaitForWeightsIsForNobody) {
+  client::ClusterStatus before;
+  before.nodes = {Node("c0", 0, {{"dense", 0}, {"wait_weights", 0}}, {Link("m0", 0)})};
+  client::ClusterStatus after;
+  after.nodes = {Node("c0", 4, {{"dense", 4}, {"wait_weights", 6}}, {Link("m0", 1)})};
+
+  EXPECT_EQ(LargestBubble(before, after, 10),
+            "busy: c0 40.0%\n"
+            "largest bubble: c0 stands still 60.0% of the time for weights that stream");
+}
+
 TEST(BubblesTest, WithoutWorkThereAreNoPlans) {
   client::ClusterStatus before;
   before.nodes = {Node("c0", 0, {{"dense", 0}, {"wait_plan", 0}})};

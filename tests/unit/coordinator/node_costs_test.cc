@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/node_costs.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace lamina::coordinator {
+namespace {
+
+// Two layers of 1024 bytes of K and V a token, and of 512 bytes of its activation.
+EngineOptions Options(double bus) {
+  return {.layers =
+              std::vector(2, AttentionDescriptor{.query_heads = 8, .kv_heads = 8, .head_dim = 32}),
+          .bus_bytes_per_second = bus,
+          .fetch = {.bytes = 1 << 20, .heads = 8, .activation_width = 256},
+          .scheduler = {.lanes = 1,
+                        .rows_max = 4,
+                        .step_tokens_max = 16,
+                        .chunk_tokens = 8,
+                        .scratch_tokens = 64,
+                        .sequence_tokens_max = 64,
+                        .running_max = 8,
+                        .waiting_max = 4}};
+}
+
+FormedEpoch Epoch(const EngineOptions& options) {
+  auto formed =
+      EpochForming(options).Form({.epoch = 1,
+                                  .transport = "shm://",
+                                  .compute = {{.name = "c0"}},
+                                  .fetch = options.fetch,
+                                  .kv = {{.name = "m0", .slots = 100, .capacity_bytes = 1 << 20}},
+                                  .bandwidth = {.bytes_per_second = {1e9}, .words = ""}});
+  EXPECT_TRUE(formed.ok()) << formed.status();
+  return *std::move(formed);
+}
+
+// A link of 4 MB/s, over which the fastest exchange had 5 MB/s.
+AttachedNode Compute(uint64_t streamed_bytes) {
+  AttachedNode node;
+  node.links = {{.peer = "m0", .path = "shm", .latency_seconds = 1e-6, .bytes_per_second = 4e6}};
+  node.counters.recomputed_tokens = 1000;
+  node.counters.parts = {{"recompute", 0.5}};
+  node.counters.links = {{.peer = "m0", .exchange_bytes_per_second = 5e6}};
+  node.counters.streamed_bytes = streamed_bytes;
+  return node;
+}
+
+// What of tokens comes in a second is the link's by itself, whatever weights take of it.
+TEST(FetchRatesOfTest, WeightsThatComeOverTheBusAreSecondsOfALayer) {
+  const EngineOptions options = Options(/*bus=*/6e6);
+  const FormedEpoch epoch = Epoch(options);
+  for (const uint64_t bytes : {0u, 300'000u}) {
+    const AttachedNode node = Compute(bytes);
+    const core::FetchRates rates = FetchRatesOf(options, epoch, {.compute = {&node}, .memory = {}});
+    EXPECT_DOUBLE_EQ(rates.weights_seconds, static_cast<double>(bytes) / 2 / 6e6);
+    EXPECT_DOUBLE_EQ(rates.bytes_per_second, 5e6);
+    EXPECT_DOUBLE_EQ(rates.recompute_seconds, 0.5e-3);
+  }
+}
+
+// They are read from a file, and no link has them.
+TEST(FetchRatesOfTest, WithoutABusWeightsTakeNoTimeOfLinks) {
+  const EngineOptions options = Options(/*bus=*/0);
+  const AttachedNode node = Compute(300'000);
+  const core::FetchRates rates =
+      FetchRatesOf(options, Epoch(options), {.compute = {&node}, .memory = {}});
+  EXPECT_EQ(rates.weights_seconds, 0);
+  EXPECT_DOUBLE_EQ(rates.bytes_per_second, 5e6);
+}
+
+}  // namespace
+}  // namespace lamina::coordinator
