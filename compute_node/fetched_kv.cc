@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "compute_node/weight_source.h"
 #include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
@@ -45,7 +46,16 @@ absl::Status FetchedKv::Prepare() {
                      (activation_width_ * sizeof(BFloat16)));
   LAMINA_RETURN_IF_ERROR(recompute_.Prepare());
   LAMINA_RETURN_IF_ERROR(recompute_.Try(KvRecompute::kRows));  // Weights and caches are warm then.
-  // The profile that the coordinator splits by until recomputations tell more.
+  // Weights that come for others stay meanwhile: what is timed is no way of theirs.
+  WeightSource& weights = context_.executor.weight_source();
+  LAMINA_RETURN_IF_ERROR(AskAndWait(weights, 0));
+  const absl::Status timed = TimeRecomputation();
+  weights.Release(0);
+  return timed;
+}
+
+// The profile that the coordinator splits by until recomputations tell more.
+absl::Status FetchedKv::TimeRecomputation() {
   for (const size_t rows : {KvRecompute::kRows / 4, KvRecompute::kRows / 2, KvRecompute::kRows}) {
     const Nanos start = RealClock().Now();
     LAMINA_RETURN_IF_ERROR(recompute_.Try(rows));

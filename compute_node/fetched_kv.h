@@ -94,6 +94,7 @@ class FetchedKv {
   void ReleaseWeights(LaneState& state);
   absl::Status TakePiece(Lane& lane, uint32_t node);
   absl::Status Recompute(Lane& lane, uint32_t node);
+  absl::Status TimeRecomputation();
   void NoteMade(uint32_t tokens, Nanos spent);
   void Attend(Lane& lane, uint32_t node);
   absl::Status AttendInt8(Lane& lane, uint32_t node);

@@ -24,6 +24,7 @@
 #include "config/enum_names_internal.h"
 #include "config/override_internal.h"
 #include "config/policy_internal.h"
+#include "config/replicas.h"
 #include "config/verbs_keys_internal.h"
 #include "config/weights_internal.h"
 #include "yaml-cpp/yaml.h"

@@ -81,7 +81,38 @@ Json ShapeToJson(const cost::ModelShape& shape) {
           {"experts", shape.experts},   {"experts_per_token", shape.experts_per_token}};
 }
 
+void AppendMediansOf(std::vector<CalibrationPoint> CalibrationPoints::* list,
+                     const std::vector<CalibrationPoints>& windows, CalibrationPoints& points) {
+  const size_t count = (windows.front().*list).size();
+  const bool alike = std::all_of(windows.begin(), windows.end(), [&](const auto& window) {
+    return (window.*list).size() == count;
+  });
+  if (!alike) {
+    for (const CalibrationPoints& window : windows) {
+      (points.*list).insert((points.*list).end(), (window.*list).begin(), (window.*list).end());
+    }
+    return;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<CalibrationPoint> same;
+    for (const CalibrationPoints& window : windows) {
+      same.push_back((window.*list)[i]);
+    }
+    std::sort(same.begin(), same.end(),
+              [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+    (points.*list).push_back(same[same.size() / 2]);
+  }
+}
+
 }  // namespace
+
+void AppendMedians(const std::vector<CalibrationPoints>& windows, CalibrationPoints& points) {
+  using Points = CalibrationPoints;
+  for (const auto list : {&Points::slices, &Points::heads, &Points::attentions,
+                          &Points::prompt_attentions, &Points::exchanges, &Points::borders}) {
+    AppendMediansOf(list, windows, points);
+  }
+}
 
 // A node's counters between the two statuses.
 struct CalibrationWindow::Change {

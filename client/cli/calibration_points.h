@@ -30,6 +30,10 @@ struct CalibrationPoints {
   std::vector<CalibrationPoint> borders;            // A step's wait where lanes hide all others.
 };
 
+// Appends the points of the windows of one load: of each that all windows have, the median by
+// seconds; where windows differ in what they have, all points.
+void AppendMedians(const std::vector<CalibrationPoints>& windows, CalibrationPoints& points);
+
 // What nodes counted between two statuses while a load ran, as points of the file.
 class CalibrationWindow {
  public:

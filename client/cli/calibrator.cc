@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -20,6 +22,7 @@ constexpr uint32_t kAnswerMost = 4000;
 constexpr uint32_t kAnswerLeast = 200;
 constexpr uint32_t kChunkTokens = 512;  // The default of prefill.chunk_tokens: one chunk.
 constexpr absl::Duration kBetweenLooks = absl::Milliseconds(500);
+constexpr uint32_t kWindows = 3;  // Of a load: a machine may stand still in one of them.
 
 void LeaveOut(absl::string_view why) {
   std::fprintf(stderr, "  left out: %s\n", std::string(why).c_str());
@@ -191,19 +194,31 @@ absl::Status Calibrator::Decode(uint32_t rows, uint32_t context) {
   }
   LAMINA_RETURN_IF_ERROR(begun);
   absl::SleepFor(options_.settle);
-  LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus before, client_.Status());
-  absl::SleepFor(options_.measured);
-  LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, client_.Status());
+  std::vector<client::ClusterStatus> looks;
+  for (uint32_t window = 0; window <= kWindows; ++window) {
+    if (window > 0) {
+      absl::SleepFor(std::max(options_.window_min, options_.measured / kWindows));
+    }
+    LAMINA_ASSIGN_OR_RETURN(client::ClusterStatus look, client_.Status());
+    looks.push_back(std::move(look));
+  }
   if (load.open() < rows) {
     LeaveOut("some answers ended before the measurement did; lower --seconds");
     return absl::OkStatus();
   }
-  if (before.waiting > 0 || after.waiting > 0 || after.preemptions > before.preemptions) {
+  const client::ClusterStatus& last = looks.back();
+  const bool waits = absl::c_any_of(looks, [](const auto& look) { return look.waiting > 0; });
+  if (waits || last.preemptions > looks.front().preemptions) {
     LeaveOut("the cluster has no room for so many rows, and preempted some");
     return absl::OkStatus();
   }
-  const double lanes = std::max(1.0, LanesOf(after));
-  CalibrationWindow(before, after, shape_).AppendDecode(rows / lanes, lanes, points_);
+  const double lanes = std::max(1.0, LanesOf(last));
+  std::vector<CalibrationPoints> windows(kWindows);
+  for (uint32_t window = 0; window < kWindows; ++window) {
+    CalibrationWindow(looks[window], looks[window + 1], shape_)
+        .AppendDecode(rows / lanes, lanes, windows[window]);
+  }
+  AppendMedians(windows, points_);
   return absl::OkStatus();
 }
 
@@ -213,20 +228,26 @@ absl::Status Calibrator::Prompts(uint32_t tokens) {
     return absl::OkStatus();
   }
   absl::SleepFor(options_.settle);
-  LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus before, client_.Status());
-  const absl::Time end = absl::Now() + options_.measured;
+  LAMINA_ASSIGN_OR_RETURN(client::ClusterStatus before, client_.Status());
+  std::vector<CalibrationPoints> windows(kWindows);
   uint32_t index = 0;
-  do {
-    client::GenerateOptions options;
-    options.prompt = RandomPrompt(2 + tokens, index++, tokens, model_.vocabulary);
-    options.cache_salt = salt_;
-    options.max_tokens = 1;
-    LAMINA_RETURN_IF_ERROR(client_.Generate(options, [](const client::Chunk&) {}));
-  } while (absl::Now() < end);
-  absl::SleepFor(options_.settle);
-  LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, client_.Status());
-  CalibrationWindow(before, after, shape_)
-      .AppendPrompts(tokens, index, tokens <= kChunkTokens, points_);
+  for (CalibrationPoints& window : windows) {
+    const uint32_t first = index;
+    const absl::Time end = absl::Now() + options_.measured / kWindows;
+    do {
+      client::GenerateOptions options;
+      options.prompt = RandomPrompt(2 + tokens, index++, tokens, model_.vocabulary);
+      options.cache_salt = salt_;
+      options.max_tokens = 1;
+      LAMINA_RETURN_IF_ERROR(client_.Generate(options, [](const client::Chunk&) {}));
+    } while (absl::Now() < end);
+    absl::SleepFor(options_.settle);
+    LAMINA_ASSIGN_OR_RETURN(client::ClusterStatus after, client_.Status());
+    CalibrationWindow(before, after, shape_)
+        .AppendPrompts(tokens, index - first, tokens <= kChunkTokens, window);
+    before = std::move(after);
+  }
+  AppendMedians(windows, points_);
   return absl::OkStatus();
 }
 

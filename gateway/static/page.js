@@ -348,14 +348,14 @@ const SVG = "http://www.w3.org/2000/svg";
 const minutes = { compute: [], memory: [] };
 let before = null; // The last status, and when it came.
 
-// What share of the time since the last look a node stood still for the other pool, or for a replica.
+// What share of the time since the last look a node stood still for the other pool, a replica, or weights.
 function waitShare(node) {
   const earlier = before?.status.nodes.find((other) => other.name === node.name)?.part_seconds ?? {};
   let [waits, all] = [0, 0];
   for (const [part, seconds] of Object.entries(node.part_seconds)) {
     const grown = Math.max(0, seconds - (earlier[part] ?? seconds));
     all += grown;
-    waits += ["wait_attention", "wait_query", "wait_replica"].includes(part) ? grown : 0;
+    waits += ["wait_attention", "wait_query", "wait_replica", "wait_weights"].includes(part) ? grown : 0;
   }
   return all > 0 ? waits / all : 0;
 }

@@ -250,8 +250,10 @@ class GatewayPageTest(unittest.TestCase):
         self.assertEqual(self.browser.evaluate("""(() => {
             const node = (dense, attention) => ({name: 'c', part_seconds: {dense, wait_attention: attention, wait_plan: 1}});
             before = {status: {nodes: [node(10, 5)]}, time: 0};
-            return [waitShare(node(11.5, 5.5)), waitShare({...node(1, 1), name: 'new'}), waitShare(node(0, 0))];
-        })()"""), [0.25, 0, 0])
+            const weights = {name: 'c', part_seconds: {dense: 11.5, wait_attention: 5, wait_plan: 1, wait_weights: 1.5}};
+            before.status.nodes[0].part_seconds.wait_weights = 1;
+            return [waitShare(node(11.5, 5.5)), waitShare({...node(1, 1), name: 'new'}), waitShare(node(0, 0)), waitShare(weights)];
+        })()"""), [0.25, 0, 0, 0.25])
 
     def test_lanes_show_their_steps_of_the_last_minute(self):
         # Lane 0 makes 4 steps in 2 s, then 8; lane 1 rests, then begins anew. Heights are shares of the most.

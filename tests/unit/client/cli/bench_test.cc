@@ -334,6 +334,25 @@ TEST(CalibrationPointsTest, LinesAreFittedToPointsOfSeveralSizes) {
   EXPECT_NEAR(json["t_prompt_attn"][0]["fit"]["slope_seconds"].get<double>(), 0.02 / 1024, 1e-12);
 }
 
+TEST(CalibrationPointsTest, ALoadIsTheMedianOfItsWindows) {
+  std::vector<CalibrationPoints> windows(3);
+  windows[0].slices = {{.rows = 8, .seconds = 2}, {.rows = 8, .seconds = 5}};
+  windows[1].slices = {{.rows = 8, .seconds = 9}, {.rows = 8, .seconds = 4}};
+  windows[2].slices = {{.rows = 8, .seconds = 3}, {.rows = 8, .seconds = 1}};
+  windows[1].borders = {{.rows = 8, .seconds = 7}};  // The others hid it.
+  CalibrationPoints points;
+  points.slices = {{.rows = 1, .seconds = 1}};
+
+  AppendMedians(windows, points);
+
+  ASSERT_EQ(points.slices.size(), 3u);
+  EXPECT_EQ(points.slices[1].seconds, 3);
+  EXPECT_EQ(points.slices[2].seconds, 4);
+  ASSERT_EQ(points.borders.size(), 1u);
+  EXPECT_EQ(points.borders[0].seconds, 7);
+  EXPECT_TRUE(points.heads.empty());
+}
+
 TEST(BenchReportTest, PercentilesAreNearestRanks) {
   std::vector<float> values;
   for (int i = 100; i >= 1; --i) {
