@@ -63,7 +63,7 @@ struct ComputeNodeOptions {
   // are read), and in the direction from it. Counters() has what they carried.
   std::shared_ptr<SharedBus> bus = nullptr;
   std::shared_ptr<SharedBus> bus_from = nullptr;
-  bool kv_first = false;  // Of a streamed slice, what makes k and v comes first.
+  bool kv_first = false;  // What makes k and v comes first where a slice is streamed.
   WeightForm weight_form = WeightForm::kBF16;
   uint32_t lanes = 1;  // The most lanes of any epoch; for weights that come.
   // Policy auto: threads of the pool in use while KV is on memory nodes, which have the cores of

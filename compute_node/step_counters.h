@@ -24,7 +24,7 @@ struct StepCounters {
   std::atomic<uint64_t> replayed_units{0};
   std::atomic<uint64_t> device_units{0};
   std::atomic<uint64_t> recomputed_tokens{0};  // Times layers: K and V made from activations.
-  std::atomic<uint64_t> streamed_bytes{0};     // Of weights, in a step; written by who loads them.
+  std::atomic<uint64_t> streamed_bytes{0};     // Weights' in a step; written by who loads them.
   BusTally bus;                                // In the direction from the node.
   telemetry::SharedFit making;                 // K and V of a layer's tokens, over these.
   telemetry::UnitLine unit_line;

@@ -81,8 +81,8 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
   const uint32_t sequence_tokens_max = SequenceTokensMax(config, model);
   const bool with_decode = config.prefill.mode == PrefillMode::kInline;
   // With nodes for prompts rows are behind found prefixes alone.
-  const bool prompt_rows = ServesPromptRows(config) &&
-                           (with_decode || config.prefix_cache == PrefixCacheMode::kAuto);
+  const bool prompt_rows =
+      ServesPromptRows(config) && (with_decode || config.prefix_cache == PrefixCacheMode::kAuto);
   const bool bounded = prompt_rows && with_decode;
   const uint32_t scratch_tokens =
       bounded ? std::min(sequence_tokens_max, config.prefill.scratch_tokens) : sequence_tokens_max;

@@ -30,9 +30,8 @@ struct ModelNames {
 using ClusterMethods =
     v1::Cluster::WithRawCallbackMethod_Attach<v1::Cluster::WithCallbackMethod_ChangeMembers<
         v1::Cluster::WithCallbackMethod_GetStatus<v1::Cluster::WithCallbackMethod_GetRequestMetrics<
-            v1::Cluster::WithCallbackMethod_StartTrace<
-                v1::Cluster::WithCallbackMethod_CollectTrace<
-                    v1::Cluster::WithCallbackMethod_ReadTrace<v1::Cluster::Service>>>>>>>;
+            v1::Cluster::WithCallbackMethod_StartTrace<v1::Cluster::WithCallbackMethod_CollectTrace<
+                v1::Cluster::WithCallbackMethod_ReadTrace<v1::Cluster::Service>>>>>>>;
 
 class ClusterService final : public ClusterMethods {
  public:

@@ -20,7 +20,7 @@
 
 namespace lamina::coordinator {
 
-// Of encoded NodeMessage and CoordinatorMessage.
+// Reads encoded NodeMessages, writes encoded CoordinatorMessages.
 using NodeReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // The stream goes by itself when it has ended. The engine and `streams` must outlive it.

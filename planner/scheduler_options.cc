@@ -48,8 +48,8 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
   }
   options.waiting_max = config.limits.waiting_max;
   const bool with_decode = config.prefill.mode == PrefillMode::kInline;
-  const bool prompt_rows = ServesPromptRows(config) &&
-                           (with_decode || config.prefix_cache == PrefixCacheMode::kAuto);
+  const bool prompt_rows =
+      ServesPromptRows(config) && (with_decode || config.prefix_cache == PrefixCacheMode::kAuto);
   const bool bounded = prompt_rows && with_decode;
   const uint32_t scratch =
       bounded ? std::min(options.sequence_tokens_max, config.prefill.scratch_tokens)

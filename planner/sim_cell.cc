@@ -184,8 +184,8 @@ double SimCell::Plan(Nanos now, double spent) {
   for (const plan::StepPlan& plan : plans) {
     SimStep step = pricer_->Of(plan);
     const CoordinatorSeconds& costs = spec_.coordinator;
-    seconds += (costs.row_planned + costs.row_encoded) * step.work_rows +
-               costs.message * nodes_there_;
+    seconds +=
+        (costs.row_planned + costs.row_encoded) * step.work_rows + costs.message * nodes_there_;
     const double way = spent + seconds + spec_.coordinator.message_way;
     nodes_->Send(plan.lane, std::move(step), now + NanosOf(way));
   }

@@ -51,7 +51,7 @@ struct BenchFlags {
   std::optional<std::string> trace;
   bool skip_bad_lines = false;
   std::string sharegpt;
-  uint32_t turns = 1;  // Of each dialogue, at most.
+  uint32_t turns = 1;  // A dialogue has no more.
   std::string slo;
   std::optional<uint64_t> prompt_seed;
   client::GenerateOptions draws;  // --temperature, --top-k, --top-p, --policy and --kv.

@@ -81,7 +81,7 @@ Json ShapeToJson(const cost::ModelShape& shape) {
           {"experts", shape.experts},   {"experts_per_token", shape.experts_per_token}};
 }
 
-void AppendMediansOf(std::vector<CalibrationPoint> CalibrationPoints::* list,
+void AppendMediansOf(std::vector<CalibrationPoint> CalibrationPoints::*list,
                      const std::vector<CalibrationPoints>& windows, CalibrationPoints& points) {
   const size_t count = (windows.front().*list).size();
   const bool alike = std::all_of(windows.begin(), windows.end(), [&](const auto& window) {

@@ -22,7 +22,7 @@ constexpr uint32_t kAnswerMost = 4000;
 constexpr uint32_t kAnswerLeast = 200;
 constexpr uint32_t kChunkTokens = 512;  // The default of prefill.chunk_tokens: one chunk.
 constexpr absl::Duration kBetweenLooks = absl::Milliseconds(500);
-constexpr uint32_t kWindows = 3;  // Of a load: a machine may stand still in one of them.
+constexpr uint32_t kWindows = 3;  // A machine may stand still in one of them.
 
 void LeaveOut(absl::string_view why) {
   std::fprintf(stderr, "  left out: %s\n", std::string(why).c_str());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calibrator: puts steady loads on a running cluster, one after the other, and makes points of a
-// calibration file of what its nodes counted meanwhile: each is the median of three windows. A load that the cluster cannot carry is
-// left out, with the reason on stderr.
+// calibration file of what its nodes counted meanwhile: each is the median of three windows. A load
+// that the cluster cannot carry is left out, with the reason on stderr.
 //
 // Threading: one thread; each call blocks until its load has ended.
 // See:       docs/formats/calibration.md.
@@ -24,7 +24,7 @@ namespace lamina::cli {
 
 struct CalibratorOptions {
   absl::Duration measured = absl::Seconds(3);        // What each load is measured for.
-  absl::Duration window_min = absl::Seconds(1);      // Of the windows that it is measured in.
+  absl::Duration window_min = absl::Seconds(1);      // It is measured in windows.
   absl::Duration settle = absl::Milliseconds(1500);  // Counters come twice a second.
   // Until all rows of a load decode.
   absl::Duration first_tokens_max = absl::Seconds(120);

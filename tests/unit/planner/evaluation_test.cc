@@ -117,7 +117,7 @@ TEST(EvaluationTest, FoundTokensPayForTheSlotsThatAreKept) {
   ASSERT_TRUE(away.feasible);
   const double share = kept(two_pools, away);
   EXPECT_GT(share, 0.2);
-  // Of a row's steps three times as many prompt rows attend to 700 tokens, 400 of them found.
+  // In a row's steps three times as many prompt rows attend to 700 tokens, 400 of them found.
   const double found = 3 * 400 / (3 * 700 + 1100.0);
   const double memory = 2 * 0.5;
   EXPECT_NEAR(cached_per_hour(away), memory * (found + share) / (1 + share), 1e-9);

@@ -306,7 +306,7 @@ TEST(SimulationTest, PrefixesAreFoundAndHaveAPriceOfTheirOwn) {
   EXPECT_EQ(none.input_tokens, 19 * 1000);
 }
 
-// Of what the compute node does, attention to found tokens is theirs; kept slots are few.
+// Attention to found tokens is theirs; kept slots are few.
 TEST(SimulationTest, FoundTokensHaveTheirAttentionWhereComputeNodesHoldKv) {
   SimFleet fleet = KeepingPrefixes();
   SimCellSpec& cell = fleet.cell;
@@ -403,7 +403,7 @@ TEST(SimulationTest, TheCoordinatorsTimeIsCharged) {
   const std::vector<TraceRequest> requests = {{.at = 0, .input = 100, .output = 101}};
   const double without = Simulate(fleet, requests, {})->tpot[0];
   // Longer than a step, and one step is planned ahead: steps wait for it.
-  for (double CoordinatorSeconds::* const part :
+  for (double CoordinatorSeconds::*const part :
        {&CoordinatorSeconds::row_planned, &CoordinatorSeconds::row_encoded}) {
     SimFleet slow = fleet;
     slow.cell.coordinator.*part = 0.1;

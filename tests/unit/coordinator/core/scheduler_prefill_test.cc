@@ -234,20 +234,20 @@ TEST_F(SchedulerPrefillTest, WhoTakesNearlyAllSlotsMayTakeThoseOfWhatItFinds) {
 TEST_F(SchedulerPrefillTest, OthersTakePrefillLanesWhileRowsWaitForALaneThatDecodes) {
   MakeKeeping();
   ASSERT_EQ(LaneOf(Behind(1, 64, 0, 0)), (Joined{1, 0}));
-  ASSERT_TRUE(scheduler_->Submit(Behind(2, 64, 40, 6)).ok());
-  ASSERT_TRUE(scheduler_->Submit(Behind(3, 64, 40, 7)).ok());
-  SequenceRequest other = Behind(4, 0, 40, 8);
-  ASSERT_TRUE(scheduler_->Submit(other).ok());
+  for (plan::SequenceId id = 2; id <= 4; ++id) {
+    ASSERT_TRUE(scheduler_->Submit(Behind(id, 64, 40, static_cast<TokenId>(id + 4))).ok());
+  }
+  ASSERT_TRUE(scheduler_->Submit(Behind(5, 0, 40, 9)).ok());
   std::map<plan::SequenceId, uint32_t> lanes;
   for (const plan::StepPlan& plan : Plan()) {
     for (const plan::SequenceJoin& join : plan.joins) {
       lanes[join.id] = plan.lane;
     }
   }
-  // The second one has taken the rows of the step.
-  EXPECT_EQ(lanes, (std::map<plan::SequenceId, uint32_t>{{2, 0}, {4, 1}}));
+  // Two have taken the rows of the step, and the third one waits.
+  EXPECT_EQ(lanes, (std::map<plan::SequenceId, uint32_t>{{2, 0}, {3, 0}, {5, 1}}));
   RunUntilIdle();
-  EXPECT_EQ(IndicesOf(3).size(), 3u);
+  EXPECT_EQ(IndicesOf(4).size(), 3u);
 }
 
 // A part of a prompt that an epoch leaves is no reason for rows either.
