@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/node_stream_service.h"
 
+#include <google/protobuf/arena.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/support/slice.h>
 
@@ -354,9 +355,11 @@ void NodeStream::Reactor::HandleHello(const v1::Hello& hello) {
 }  // namespace
 
 std::string EncodePlan(const plan::StepPlan& plan) {
-  v1::CoordinatorMessage message;
-  control::ToProto(plan, message.mutable_plan());
-  return message.SerializeAsString();
+  // A plan of many rows has a message for each slot: they are freed together.
+  google::protobuf::Arena arena;
+  auto* const message = google::protobuf::Arena::CreateMessage<v1::CoordinatorMessage>(&arena);
+  control::ToProto(plan, message->mutable_plan());
+  return message->SerializeAsString();
 }
 
 NodeReactor* AttachNode(grpc::CallbackServerContext* context, Engine& engine, LateStreams& streams,

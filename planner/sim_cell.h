@@ -33,7 +33,7 @@ struct CoordinatorSeconds {
       100e-6;  // Reading one: those that come together are taken in one by one. Assumed.
   double turn = 20e-6;
   double row_planned = 0.12e-6;
-  double row_encoded = 0.04e-6;  // Once for compute nodes and once for memory nodes.
+  double row_encoded = 0.08e-6;  // Once for compute nodes and once for memory nodes; on Zen 4.
   double row_taken = 0.12e-6;
   double message = 5e-6;        // Sending encoded bytes, or taking a message.
   double message_way = 100e-6;  // Between coordinator and node, one way.
