@@ -6,6 +6,8 @@
 namespace lamina::cost {
 namespace {
 
+constexpr double kBetter = 1 - 1e-9;
+
 Estimate RecomputeSeconds(const FetchLayer& layer, double share) {
   return share * layer.activation_transfer +
          Max(share * layer.kv_generation, layer.weights_transfer + (1 - share) * layer.kv_transfer);
@@ -18,13 +20,15 @@ Estimate SharedSeconds(const FetchLayer& layer, double share) {
   return Max(link, layer.dense + layer.attention + share * layer.kv_generation);
 }
 
-// The smallest of a function of one share that is piecewise linear with one kink.
+// The smallest of a function of one share that is piecewise linear with one kink. Of shares that
+// are as good, but for rounding, the first: where tokens take as many bytes either way, recomputing
+// them gains nothing and takes the device's time.
 template <typename Seconds>
 FetchTime Best(std::initializer_list<double> shares, double share_max, Seconds seconds) {
   FetchTime best{.layer = seconds(0.0)};
   for (const double share : shares) {
     const double within = std::clamp(share, 0.0, share_max);
-    if (const Estimate time = seconds(within); time.value < best.layer.value) {
+    if (const Estimate time = seconds(within); time.value < kBetter * best.layer.value) {
       best = {.layer = time, .share = within};
     }
   }

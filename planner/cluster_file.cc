@@ -46,8 +46,9 @@ void AddCompute(const Problem& problem, const Configuration& configuration, Clus
   const uint32_t of_replica = configuration.stages * configuration.shards;
   const uint32_t all = (configuration.replicas + configuration.prompt_replicas) * of_replica;
   const double price = PriceOfDevice(problem, machine);
+  config.compute.resize(all);
   for (uint32_t i = 0; i < all; ++i) {
-    ComputeNodeConfig node;
+    ComputeNodeConfig& node = config.compute[i];
     node.name = absl::StrCat("c", i);
     node.host = absl::StrCat("compute-", i / machine.devices);
     node.device = DeviceName(device, i % machine.devices);
@@ -69,7 +70,6 @@ void AddCompute(const Problem& problem, const Configuration& configuration, Clus
       node.capacity_bytes = Capacity((1 - cost::kReserve.value) * device.capacity.value - weights);
     }
     node.price_per_hour = price;
-    config.compute.push_back(node);
   }
 }
 
@@ -82,14 +82,14 @@ void AddMemory(const Problem& problem, const Hardware& hardware, ClusterConfig& 
   const uint32_t of_machine =
       hardware.on_hosts ? hardware.compute->host_devices : hardware.memory->devices;
   const double price = hardware.on_hosts ? 0 : PriceOfDevice(problem, *hardware.memory);
+  config.memory.resize(hardware.memory_nodes());
   for (uint32_t i = 0; i < hardware.memory_nodes(); ++i) {
-    MemoryNodeConfig node;
+    MemoryNodeConfig& node = config.memory[i];
     node.name = absl::StrCat("m", i);
     node.host = absl::StrCat(hardware.on_hosts ? "compute-" : "memory-", i / of_machine);
     node.device = DeviceName(*device, i % of_machine);
     node.capacity_bytes = Capacity((1 - cost::kReserve.value) * device->capacity.value);
     node.price_per_hour = price;
-    config.memory.push_back(node);
   }
 }
 
@@ -179,6 +179,10 @@ std::string WhyNotRunnable(const Problem& problem, const Configuration& configur
   }
   if (problem.model.experts > 1 && compute.kind == DeviceKind::kGpu) {
     return absl::StrCat(problem.model.name, ": experts run on processors, not on ", compute.name);
+  }
+  if (configuration.lanes > plan::kLanesMax) {  // Of most that do not run; a file takes its time.
+    return absl::StrCat("it takes ", configuration.lanes, " lanes, and a cluster has at most ",
+                        plan::kLanesMax);
   }
   const ClusterConfig config = ClusterFileOf(problem, configuration, evaluation, "model");
   const double request = problem.load.input + problem.load.output;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "cost/price.h"
 #include "plan/limits.h"
@@ -18,6 +19,8 @@ using cost::KvPolicy;
 constexpr double kRunningMax = plan::kRunningMax;
 constexpr double kChunkTokensMax = plan::kChunkTokensMax;
 constexpr double kChunkTokensLeast = 512;
+// A bound is a little more than what it bounds, so that rounding prunes nothing that is as good.
+constexpr double kRounding = 1.000001;
 // Share of prompt replicas' time: beyond, queues grow long.
 constexpr double kPromptShareMax = 0.9;
 constexpr double kSecondsPerHour = 3600;
@@ -45,12 +48,21 @@ class Evaluator {
                      : Estimate{}) {}
 
   Evaluation Run();
+  Rank BestPossible() const;
 
  private:
   cost::StepLoad StepLoadOf(double rows) const;
   // Tokens of a prompt that are not found; the last one never is.
   double Computed() const { return std::max(1.0, (1 - hit_) * problem_.load.input); }
   Operation OperateWith(double rows) const;
+  // Sequences that fit into so many tokens of K and V.
+  double RowsWithin(Estimate kv_tokens) const {
+    return std::floor(kv_tokens.value / problem_.model.TokensHeld(problem_.load.context()));
+  }
+  // Of so many, those that limits.running_max allows.
+  double RowsMax(double fit) const {
+    return std::min(fit, std::max(kRunningMax, cost::Real(cluster_.lanes)));
+  }
   // The first limit that `rows` rows break; none if they are fine.
   bool Breaks(const Operation& operation, Limit& limit) const;
   double MostRows(double bound, Limit& limit) const;
@@ -72,6 +84,15 @@ class Evaluator {
   const double hit_;
   const Estimate service_;  // A prompt replica's time for one prompt.
 };
+
+// The rank of a bound on goodput, requests a second.
+Rank RankOfGoodput(const Problem& problem, const Hardware& hardware, double bound) {
+  Evaluation best;
+  best.price_per_hour = PricePerHour(problem, hardware);
+  best.goodput = {kRounding * bound};
+  best.carries = best.goodput.value >= problem.margin * problem.load.rate;
+  return RankOf(problem, best);
+}
 
 // The least power of two that has room for so many tokens, within what a chunk may have.
 double ChunkTokensFor(double tokens) {
@@ -264,9 +285,9 @@ Evaluation Evaluator::Run() {
   evaluation.hit = hit_;
   evaluation.price_per_hour = PricePerHour(problem_, configuration_.hardware);
   const Estimate kv_tokens = cost::KvTokensMax(problem_.model, cluster_);
-  const double held = problem_.model.TokensHeld(problem_.load.context());
-  const double fit = std::floor(kv_tokens.value / held);
+  const double fit = RowsWithin(kv_tokens);
   if (fit < cluster_.lanes) {
+    const double held = problem_.model.TokensHeld(problem_.load.context());
     const double weights = cost::WeightBytesOfNode(problem_.model, cluster_);
     const bool too_large = kv_tokens.value <= 0;
     evaluation.limit = too_large ? Limit::kWeights : Limit::kKvCapacity;
@@ -287,10 +308,22 @@ Evaluation Evaluator::Run() {
   }
   evaluation.feasible = true;
   evaluation.limit = fit > kRunningMax ? Limit::kRunningMax : Limit::kKvCapacity;
-  evaluation.rows =
-      MostRows(std::min(fit, std::max(kRunningMax, cost::Real(cluster_.lanes))), evaluation.limit);
+  evaluation.rows = MostRows(RowsMax(fit), evaluation.limit);
   Fill(OperateWith(evaluation.rows), kv_tokens.provenance, evaluation);
   return evaluation;
+}
+
+// A step by the rates takes no more seconds a row with more rows: its goodput with all that fit,
+// and without any latency to keep, is the most that there is.
+Rank Evaluator::BestPossible() const {
+  if (cluster_.compute.times != nullptr) {
+    return {.carries = true, .cost = -std::numeric_limits<double>::infinity()};
+  }
+  const double fit = RowsWithin(cost::KvTokensMax(problem_.model, cluster_));
+  if (fit < cluster_.lanes) {
+    return {.carries = false, .cost = std::numeric_limits<double>::infinity()};
+  }
+  return RankOfGoodput(problem_, configuration_.hardware, OperateWith(RowsMax(fit)).rate);
 }
 
 // Seconds that nothing on a compute node goes below.
@@ -379,8 +412,8 @@ int Compare(const Rank& a, const Rank& b) {
   return a.cost < b.cost ? -1 : a.cost > b.cost ? 1 : 0;
 }
 
-// Goodput is bounded by the arithmetic of all compute nodes, and by the rows that fit while every
-// step reads the weights.
+// Goodput is bounded by the arithmetic of all compute nodes, and by the rows that fit, or that
+// running_max allows, while every step reads the weights.
 Rank BestPossibleRank(const Problem& problem, const Rates& rates, const Hardware& hardware) {
   Configuration configuration;
   configuration.hardware = hardware;
@@ -397,15 +430,16 @@ Rank BestPossibleRank(const Problem& problem, const Rates& rates, const Hardware
   const double bytes = hardware.two_pools()
                            ? cluster.memory_nodes * cluster.memory.capacity.value
                            : devices * cluster.compute.capacity.value - problem.model.WeightBytes();
-  const double rows = std::max(0.0, bytes) / problem.model.KvBytesPerToken() /
-                      problem.model.TokensHeld(problem.load.context());
+  const double fit = std::max(0.0, bytes) / problem.model.KvBytesPerToken() /
+                     problem.model.TokensHeld(problem.load.context());
+  const double rows = std::min(fit, std::max(kRunningMax, devices));
   const double by_memory = rows / (layers * least.layer);
-  Evaluation best;
-  best.price_per_hour = PricePerHour(problem, hardware);
-  // A little more than the bound, so that rounding prunes nothing that is as good.
-  best.goodput = {1.000001 * std::min(by_arithmetic, by_memory) / problem.load.output};
-  best.carries = best.goodput.value >= problem.margin * problem.load.rate;
-  return RankOf(problem, best);
+  return RankOfGoodput(problem, hardware, std::min(by_arithmetic, by_memory) / problem.load.output);
+}
+
+Rank BestPossibleRank(const Problem& problem, const Rates& rates,
+                      const Configuration& configuration) {
+  return Evaluator(problem, rates, configuration).BestPossible();
 }
 
 }  // namespace lamina::planner

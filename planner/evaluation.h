@@ -85,4 +85,10 @@ int Compare(const Rank& a, const Rank& b);
 // No configuration of this hardware ranks before this.
 Rank BestPossibleRank(const Problem& problem, const Rates& rates, const Hardware& hardware);
 
+// Evaluate() does not rank this configuration before this. It takes the time of one step, where
+// Evaluate() searches for the most rows. Says nothing where the model was measured on the compute
+// nodes: a measured curve may have more tokens a second at fewer rows.
+Rank BestPossibleRank(const Problem& problem, const Rates& rates,
+                      const Configuration& configuration);
+
 }  // namespace lamina::planner

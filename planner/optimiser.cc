@@ -80,10 +80,11 @@ class Optimiser {
   };
 
   std::vector<Candidate> Candidates() const;
-  bool MayEnter(const Candidate& candidate) const;
-  void FindAll(const Hardware& hardware);
+  bool MayRun(const Hardware& hardware) const;
+  bool MayEnter(const Candidate& candidate, bool may_run, const Rank& best) const;
+  void FindAll(const Candidate& candidate, Search search);
   std::vector<const Found*> BestFirst() const;
-  void LookAt(const Candidate& candidate);
+  void LookAt(const Candidate& candidate, Search search);
   Plan PlanOf(const Found& found) const {
     return {found.configuration, found.evaluation, why_not_(found.configuration, found.evaluation)};
   }
@@ -114,14 +115,17 @@ std::vector<Candidate> Optimiser::Candidates() const {
   return candidates;
 }
 
-bool Optimiser::MayEnter(const Candidate& candidate) const {
-  const cost::Device* compute = problem_.catalogue.FindDevice(candidate.hardware.compute->device);
-  const cost::Device* memory = candidate.hardware.MemoryDevice(problem_.catalogue);
-  const bool may_run =
-      problem_.model.runs.yes && compute->runs.yes && (memory == nullptr || memory->runs.yes);
-  return others_.Admits(candidate.best, candidate.order) ||
-         (may_run && runnable_.Admits(candidate.best, candidate.order)) ||
-         (!candidate.hardware.two_pools() && one_pool_.Admits(candidate.best, candidate.order));
+bool Optimiser::MayRun(const Hardware& hardware) const {
+  const cost::Device* compute = problem_.catalogue.FindDevice(hardware.compute->device);
+  const cost::Device* memory = hardware.MemoryDevice(problem_.catalogue);
+  return problem_.model.runs.yes && compute->runs.yes && (memory == nullptr || memory->runs.yes);
+}
+
+// Whether an arrangement of these machines whose rank is no better than `best` may enter a list.
+bool Optimiser::MayEnter(const Candidate& candidate, bool may_run, const Rank& best) const {
+  return others_.Admits(best, candidate.order) ||
+         (may_run && runnable_.Admits(best, candidate.order)) ||
+         (!candidate.hardware.two_pools() && one_pool_.Admits(best, candidate.order));
 }
 
 void Optimiser::Remember(const Configuration& configuration, const Evaluation& evaluation) {
@@ -135,9 +139,14 @@ void Optimiser::Remember(const Configuration& configuration, const Evaluation& e
   }
 }
 
-void Optimiser::FindAll(const Hardware& hardware) {
+void Optimiser::FindAll(const Candidate& candidate, Search search) {
   found_.clear();
-  for (const Configuration& configuration : AllConfigurations(problem_, hardware)) {
+  const bool may_run = MayRun(candidate.hardware);
+  for (const Configuration& configuration : AllConfigurations(problem_, candidate.hardware)) {
+    if (search == Search::kBounded &&
+        !MayEnter(candidate, may_run, BestPossibleRank(problem_, rates_, configuration))) {
+      continue;
+    }
     const Evaluation evaluation = Evaluate(problem_, rates_, configuration);
     if (evaluation.feasible) {
       found_.push_back({configuration, evaluation, RankOf(problem_, evaluation)});
@@ -164,8 +173,8 @@ std::vector<const Optimiser::Found*> Optimiser::BestFirst() const {
 
 // The best arrangement that runs and the best that does not go to their lists. Whether one runs is
 // asked only of those that may enter: a whole cluster file is checked for that.
-void Optimiser::LookAt(const Candidate& candidate) {
-  FindAll(candidate.hardware);
+void Optimiser::LookAt(const Candidate& candidate, Search search) {
+  FindAll(candidate, search);
   const std::vector<const Found*> best_first = BestFirst();
   if (best_first.empty()) {
     return;
@@ -225,8 +234,9 @@ absl::StatusOr<Plans> Optimiser::Run(Search search) {
   const std::vector<Candidate> candidates = Candidates();
   plans.hardware = candidates.size();
   for (const Candidate& candidate : candidates) {
-    if (search == Search::kExhaustive || MayEnter(candidate)) {
-      LookAt(candidate);
+    if (search == Search::kExhaustive ||
+        MayEnter(candidate, MayRun(candidate.hardware), candidate.best)) {
+      LookAt(candidate, search);
       ++plans.looked_at;
     }
   }

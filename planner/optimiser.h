@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Optimise: the best plans for a problem. Hardware is looked at in the order of the best that it
-// could do; what cannot come before the plans that were found is left out.
+// could do; what cannot come before the plans that were found is left out, and so are arrangements
+// of what is looked at.
 //
 // Threading: pure.
 

@@ -20,9 +20,9 @@ using cost::KvPolicy;
 constexpr double kWarmUp = 0.3;
 constexpr double kLives = 5;  // A run takes so many times as long as a request.
 constexpr uint64_t kRequestsLeast = 200;
-constexpr double kKeepsUp = 0.9;  // Tokens a second over those that were asked for.
-constexpr int kHalvings = 6;      // How often the interval in which the goodput lies is halved.
-constexpr int kRounds = 6;        // How often it looks for plans with a greater bound.
+constexpr double kKeepsUp = 0.9;          // Tokens a second over those that were asked for.
+constexpr double kResolution = 1.0 / 64;  // Of the goodput, as a share of the formulas' bound.
+constexpr int kRounds = 6;                // How often it looks for plans with a greater bound.
 constexpr double kAnotherMargin = 1.1;
 
 double PriceOfDevice(const Problem& problem, const cost::Machine* machine) {
@@ -46,20 +46,34 @@ core::SchedulerOptions OptionsOf(const Problem& problem, const Configuration& co
 
 class Simulator {
  public:
+  // Rates of which the first is kept, as far as is known, and the second is not.
+  struct Goodput {
+    double good = 0;
+    double bad = 0;
+    // A run at the load's rate; without one at `good`. Nothing where that run was given up.
+    std::optional<SimResult> run = {};
+  };
+
   Simulator(const Problem& problem, const Plan& plan, const PlanSimulationOptions& options)
       : problem_(problem),
         plan_(plan),
         options_(options),
         fleet_(FleetOf(problem, plan.configuration, plan.evaluation, options.failures)) {}
 
-  absl::StatusOr<SimulatedFigures> Run();
+  // The goodput, as far as it is above `floor`; nothing where that rate is not kept. A rate that is
+  // not kept is given up early, so that this takes less time the fewer rates above `floor` are
+  // kept.
+  absl::StatusOr<std::optional<Goodput>> FindGoodput(double floor) const;
+  absl::StatusOr<SimulatedFigures> FiguresAt(const Goodput& goodput) const;
 
  private:
   std::vector<TraceRequest> RequestsAt(double rate) const;
-  absl::StatusOr<SimResult> At(double rate) const;
+  absl::StatusOr<SimResult> At(double rate, std::optional<Slo> give_up_beyond) const;
+  absl::StatusOr<bool> Try(double rate, Goodput& goodput) const;
   bool Holds(const SimResult& result) const;
   SimulatedFigures FiguresOf(const SimResult& result) const;
   double TraceRate() const;
+  double Wanted() const { return options_.trace.empty() ? problem_.load.rate : TraceRate(); }
 
   const Problem& problem_;
   const Plan& plan_;
@@ -94,11 +108,15 @@ std::vector<TraceRequest> Simulator::RequestsAt(double rate) const {
                        .seed = options_.seed});
 }
 
-absl::StatusOr<SimResult> Simulator::At(double rate) const {
-  return Simulate(fleet_, RequestsAt(rate), {.seed = options_.seed, .warm_up = kWarmUp});
+absl::StatusOr<SimResult> Simulator::At(double rate, std::optional<Slo> give_up_beyond) const {
+  return Simulate(fleet_, RequestsAt(rate),
+                  {.seed = options_.seed, .warm_up = kWarmUp, .give_up_beyond = give_up_beyond});
 }
 
 bool Simulator::Holds(const SimResult& result) const {
+  if (result.gave_up) {
+    return false;
+  }
   const double answered =
       static_cast<double>(result.answered) / static_cast<double>(result.requests);
   const bool keeps_up = result.tokens_per_second >= kKeepsUp * result.tokens_asked;
@@ -127,32 +145,58 @@ SimulatedFigures Simulator::FiguresOf(const SimResult& result) const {
           .drawn_lengths = options_.trace.empty() && problem_.load.lengths != Lengths::kFixed};
 }
 
-// The goodput lies between 0 and the formulas' bound, found by halving: more requests a second
-// never help. Figures are those at the load's rate; where there is none at the goodput, or where
-// that is nothing at the lowest rate that was tried.
-absl::StatusOr<SimulatedFigures> Simulator::Run() {
-  const double wanted = options_.trace.empty() ? problem_.load.rate : TraceRate();
-  SimulatedFigures figures;
-  double good = 0;
-  double bad = plan_.evaluation.goodput.value;
-  if (wanted > 0) {
-    LAMINA_ASSIGN_OR_RETURN(const SimResult result, At(wanted));
-    figures = FiguresOf(result);
-    figures.carries = Holds(result);
-    (figures.carries ? good : bad) = wanted;
-    bad = std::max(good, bad);
+// Tries a rate, and narrows the goodput by whether it is kept.
+absl::StatusOr<bool> Simulator::Try(double rate, Goodput& goodput) const {
+  LAMINA_ASSIGN_OR_RETURN(SimResult result, At(rate, problem_.slo));
+  const bool holds = Holds(result);
+  (holds ? goodput.good : goodput.bad) = rate;
+  if (Wanted() > 0 ? rate == Wanted() && !result.gave_up : holds) {
+    goodput.run = std::move(result);
   }
-  for (int i = 0; i < kHalvings && bad > good; ++i) {
-    const double middle = (good + bad) / 2;
-    LAMINA_ASSIGN_OR_RETURN(const SimResult result, At(middle));
-    const bool holds = Holds(result);
-    (holds ? good : bad) = middle;
-    if (wanted == 0 && (holds || good == 0)) {
-      figures = FiguresOf(result);
-      figures.carries = holds;
+  return holds;
+}
+
+// The goodput lies between 0 and the formulas' bound, found by halving: more requests a second
+// never help. The same rates are tried with every floor, but for those that it answers.
+absl::StatusOr<std::optional<Simulator::Goodput>> Simulator::FindGoodput(double floor) const {
+  const double bound = plan_.evaluation.goodput.value;
+  Goodput goodput;
+  if (floor > 0) {
+    LAMINA_ASSIGN_OR_RETURN(const bool holds, Try(floor, goodput));
+    if (!holds) {
+      return std::nullopt;
     }
   }
-  figures.goodput = good;
+  const auto narrow = [&](double rate) -> absl::Status {
+    if (rate > floor) {
+      return Try(rate, goodput).status();
+    }
+    goodput.good = rate;
+    return absl::OkStatus();
+  };
+  goodput.good = 0;
+  goodput.bad = bound;
+  if (Wanted() > 0) {
+    LAMINA_RETURN_IF_ERROR(narrow(Wanted()));
+    goodput.bad = std::max(goodput.good, std::min(goodput.bad, bound));
+  }
+  while (goodput.bad - goodput.good > kResolution * bound) {
+    LAMINA_RETURN_IF_ERROR(narrow((goodput.good + goodput.bad) / 2));
+  }
+  return goodput;
+}
+
+// Figures are those at the load's rate; where there is none at the goodput, or where that is
+// nothing at the lowest rate that was tried.
+absl::StatusOr<SimulatedFigures> Simulator::FiguresAt(const Goodput& goodput) const {
+  const double wanted = Wanted();
+  std::optional<SimResult> run = goodput.run;
+  if (!run.has_value()) {
+    LAMINA_ASSIGN_OR_RETURN(run, At(wanted > 0 ? wanted : goodput.bad, std::nullopt));
+  }
+  SimulatedFigures figures = FiguresOf(*run);
+  figures.carries = wanted > 0 ? goodput.good >= wanted : goodput.good > 0;
+  figures.goodput = goodput.good;
   return figures;
 }
 
@@ -213,8 +257,19 @@ void Sort(const Problem& problem, std::vector<Plan>& plans) {
   });
 }
 
-// A plan gives way to itself with fewer lanes where these do better; where they do as well too, if
-// they answer more.
+// What a plan with other lanes does, where it keeps a greater rate than `least`, or where that is
+// nothing.
+absl::StatusOr<std::optional<SimulatedFigures>> SimulateAbove(
+    double least, const Problem& problem, const Plan& plan, const PlanSimulationOptions& options) {
+  const Simulator simulator(problem, plan, options);
+  LAMINA_ASSIGN_OR_RETURN(const auto goodput, simulator.FindGoodput(least));
+  if (!goodput.has_value() || (least > 0 && goodput->good <= least)) {
+    return std::nullopt;
+  }
+  return simulator.FiguresAt(*goodput);
+}
+
+// A plan gives way to itself with fewer lanes where these do better.
 absl::Status SimulateOne(const Problem& problem, const WhyNot& why_not,
                          const PlanSimulationOptions& options, Plan& plan) {
   absl::StatusOr<SimulatedFigures> figures = SimulatePlan(problem, plan, options);
@@ -225,7 +280,11 @@ absl::Status SimulateOne(const Problem& problem, const WhyNot& why_not,
   LAMINA_RETURN_IF_ERROR(figures.status());
   plan.simulated = *figures;
   for (Plan& other : WithFewerLanes(problem, why_not, plan)) {
-    LAMINA_ASSIGN_OR_RETURN(other.simulated, SimulatePlan(problem, other, options));
+    LAMINA_ASSIGN_OR_RETURN(other.simulated,
+                            SimulateAbove(plan.simulated->goodput, problem, other, options));
+    if (!other.simulated.has_value()) {
+      continue;
+    }
     const int compared = Compare(RankOfSimulated(problem, other), RankOfSimulated(problem, plan));
     if (compared < 0 || (compared == 0 && other.simulated->goodput > plan.simulated->goodput)) {
       plan = std::move(other);
@@ -321,7 +380,9 @@ absl::StatusOr<SimulatedFigures> SimulatePlan(const Problem& problem, const Plan
     return absl::InvalidArgumentError(
         "all requests of the trace arrive at one instant; a rate needs arrivals that are apart");
   }
-  return Simulator(problem, plan, options).Run();
+  const Simulator simulator(problem, plan, options);
+  LAMINA_ASSIGN_OR_RETURN(const auto goodput, simulator.FindGoodput(0));
+  return simulator.FiguresAt(*goodput);
 }
 
 absl::StatusOr<Plans> OptimiseAndSimulate(Problem& problem, size_t count, const WhyNot& why_not,

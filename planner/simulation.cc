@@ -27,6 +27,42 @@ struct Record {
   enum class State : uint8_t { kOpen, kAnswered, kRefused, kFailed } state = State::kOpen;
 };
 
+// Seconds to the first token.
+float TtftOf(const Record& record, const TraceRequest& what) {
+  return static_cast<float>(ToSeconds(record.first - what.at));
+}
+
+// Seconds for each token behind the first; 0 where there is none.
+float TpotOf(const Record& record) {
+  return record.tokens > 1
+             ? static_cast<float>(ToSeconds(record.last - record.first) / (record.tokens - 1))
+             : 0;
+}
+
+// Counts requests that miss an SLO while they run.
+class SloWatch {
+ public:
+  SloWatch(const std::optional<Slo>& slo, uint64_t requests) : slo_(slo), requests_(requests) {}
+
+  bool IsLate(const Record& record, const TraceRequest& what) const {
+    return slo_.has_value() && TtftOf(record, what) > slo_->ttft_seconds;
+  }
+  bool IsSlow(const Record& record) const {
+    return slo_.has_value() && TpotOf(record) > slo_->tpot_seconds;
+  }
+  void OnMiss() { ++missed_; }
+  // As ShareWithin() will say, whatever the others do.
+  bool IsOutOfReach() const {
+    return slo_.has_value() &&
+           static_cast<double>(requests_ - missed_) / static_cast<double>(requests_) < slo_->at;
+  }
+
+ private:
+  const std::optional<Slo> slo_;
+  const uint64_t requests_;  // That are counted.
+  uint64_t missed_ = 0;
+};
+
 // The first request that is counted. Those that come with the last one have no warm-up: each of
 // them finds the fleet as empty.
 uint64_t FirstCounted(const std::vector<TraceRequest>& requests, double warm_up) {
@@ -56,6 +92,11 @@ class Fleet final : public SimListener {
   Nanos window_begin() const { return requests_[first_counted_].at; }
   // Requests that come at once leave no window between arrivals: it ends with the last answer.
   bool come_at_once() const { return window_begin() == requests_.back().at; }
+  void CountMiss(uint64_t request) {
+    if (request >= first_counted_) {
+      watch_.OnMiss();
+    }
+  }
   void CountRequests(SimResult& result) const;
   void CountWork(SimResult& result) const;
 
@@ -69,6 +110,7 @@ class Fleet final : public SimListener {
   std::vector<absl::flat_hash_set<uint32_t>> prefixes_;  // Had by cell; never walked through.
   std::vector<Nanos> reading_until_;                     // By cell: its coordinator reads requests.
   std::vector<Record> records_;
+  SloWatch watch_;
   uint64_t open_ = 0;
   uint64_t output_in_window_ = 0;
   uint64_t input_in_window_ = 0;
@@ -85,7 +127,8 @@ Fleet::Fleet(const SimFleet& fleet, const std::vector<TraceRequest>& requests,
       outstanding_(fleet.cells),
       prefixes_(fleet.cells),
       reading_until_(fleet.cells),
-      records_(requests.size()) {
+      records_(requests.size()),
+      watch_(options.give_up_beyond, requests.size() - first_counted_) {
   Prng seeds(options.seed);
   for (uint32_t i = 0; i < fleet.cells; ++i) {
     cells_.push_back(
@@ -134,6 +177,7 @@ void Fleet::Submit(uint64_t request) {
   Record& record = records_[request];
   if (!cells_[record.cell]->Submit(request, what, now_).ok()) {
     record.state = Record::State::kRefused;
+    CountMiss(request);
     outstanding_[record.cell] -= what.input + what.output;
     --open_;
   }
@@ -144,6 +188,9 @@ void Fleet::OnToken(uint64_t request, uint32_t cached, Nanos now) {
   const bool in_window = now > window_begin() && (come_at_once() || now <= requests_.back().at);
   if (record.tokens++ == 0) {
     record.first = now;
+    if (watch_.IsLate(record, requests_[request])) {
+      CountMiss(request);
+    }
     outstanding_[record.cell] -= requests_[request].input;
     input_in_window_ += in_window ? requests_[request].input - cached : 0;
     cached_in_window_ += in_window ? cached : 0;
@@ -157,6 +204,10 @@ void Fleet::OnEnd(uint64_t request, bool answered) {
   Record& record = records_[request];
   const TraceRequest& what = requests_[request];
   record.state = answered ? Record::State::kAnswered : Record::State::kFailed;
+  const bool was_late = record.tokens > 0 && watch_.IsLate(record, what);
+  if (!was_late && (!answered || watch_.IsSlow(record))) {
+    CountMiss(request);
+  }
   outstanding_[record.cell] -= what.output - record.tokens + (record.tokens == 0 ? what.input : 0);
   --open_;
 }
@@ -164,7 +215,7 @@ void Fleet::OnEnd(uint64_t request, bool answered) {
 absl::Status Fleet::Run() {
   uint64_t next = 0;
   uint64_t events = 0;
-  while (next < requests_.size() || open_ > 0) {
+  while ((next < requests_.size() || open_ > 0) && !watch_.IsOutOfReach()) {
     const bool arrival =
         next < requests_.size() && (events_.empty() || requests_[next].at <= events_.Next().time);
     if (arrival) {
@@ -205,11 +256,11 @@ void Fleet::CountRequests(SimResult& result) const {
       result.answer_tokens += record.tokens;
       result.answer_seconds =
           std::max(result.answer_seconds, ToSeconds(record.last - window_begin()));
-      ttft = static_cast<float>(ToSeconds(record.first - requests_[i].at));
+      ttft = TtftOf(record, requests_[i]);
       result.ttft.push_back(ttft);
     }
     if (answered && record.tokens > 1) {
-      tpot = static_cast<float>(ToSeconds(record.last - record.first) / (record.tokens - 1));
+      tpot = TpotOf(record);
       result.tpot.push_back(tpot);
     }
     result.ttft_each.push_back(ttft);
@@ -265,6 +316,10 @@ void Fleet::CountWork(SimResult& result) const {
 
 SimResult Fleet::Result() const {
   SimResult result;
+  if (watch_.IsOutOfReach()) {
+    result.gave_up = true;
+    return result;
+  }
   const Nanos window_end = come_at_once() ? now_ : requests_.back().at;
   result.seconds = std::max(1e-9, ToSeconds(window_end - window_begin()));
   result.tokens_per_second = static_cast<double>(output_in_window_) / result.seconds;

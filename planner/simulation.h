@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,10 +34,15 @@ struct SimOptions {
   // they are answered and not counted. Those that come at the time of the last one are counted.
   double warm_up = 0.1;
   uint64_t events_max = 2'000'000'000;
+  // Where it is given, the run ends as soon as so many of the counted requests have missed it that
+  // its share cannot keep it any more.
+  std::optional<Slo> give_up_beyond = {};
 };
 
 // What was counted. Times in seconds, sorted.
 struct SimResult {
+  // The run ended early (SimOptions::give_up_beyond), and nothing else was counted.
+  bool gave_up = false;
   uint64_t requests = 0;
   uint64_t answered = 0;
   uint64_t refused = 0;  // The queue was full, or no cell could ever hold them.

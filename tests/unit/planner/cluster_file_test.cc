@@ -156,7 +156,8 @@ TEST(ClusterFileTest, WhatTheClusterFileRefusesIsNotRunnable) {
             "policy fetch_sparse: answers are lossy, which no plan chooses by itself");
   configuration.policy = cost::KvPolicy::kAttendRemote;
   configuration.lanes = 16;
-  EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation), HasSubstr("pipeline.lanes"));
+  EXPECT_THAT(WhyNotRunnable(problem, configuration, evaluation),
+              HasSubstr("it takes 16 lanes, and a cluster has at most 8"));
 }
 
 }  // namespace

@@ -111,6 +111,34 @@ TEST(OptimiserTest, IsEqualToBruteForce) {
   EXPECT_LT(looked_at, hardware / 2) << "bounds rule out most machines";
 }
 
+// What prunes an arrangement is as good as what its evaluation says, or better, and says something.
+TEST(OptimiserTest, NoArrangementRanksBeforeItsBound) {
+  uint64_t near = 0;
+  uint64_t feasible = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const Problem problem = RandomProblem(seed);
+    const Rates rates(problem);
+    for (const Hardware& hardware : AllHardware(problem)) {
+      for (const Configuration& configuration : AllConfigurations(problem, hardware)) {
+        const Evaluation evaluation = Evaluate(problem, rates, configuration);
+        if (!evaluation.feasible) {
+          continue;
+        }
+        const Rank bound = BestPossibleRank(problem, rates, configuration);
+        const Rank rank = RankOf(problem, evaluation);
+        ASSERT_LE(Compare(bound, rank), 0) << "seed " << seed << " " << HardwareName(hardware)
+                                           << ": " << ArrangementName(configuration);
+        near += bound.carries == rank.carries && bound.cost >= (rank.cost < 0 ? 2 : 0.5) * rank.cost
+                    ? 1
+                    : 0;
+        ++feasible;
+      }
+    }
+  }
+  EXPECT_GT(feasible, 1000u);
+  EXPECT_GT(near, feasible / 2);
+}
+
 TEST(OptimiserTest, TwentyKindsAreSearchedAsByBruteForce) {
   Numbers numbers(7);
   Problem problem;

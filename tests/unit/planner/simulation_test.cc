@@ -232,6 +232,33 @@ TEST(SimulationTest, WhatNoCellCouldHoldIsRefused) {
   EXPECT_DOUBLE_EQ(ShareWithin(*result, {}), 0.5);
 }
 
+// One run in which an SLO's share is out of reach ends early; every other is as without one.
+TEST(SimulationTest, GivesUpWhereTheShareCannotBeKeptAndNowhereElse) {
+  int gave_up = 0;
+  int kept = 0;
+  for (const double rate : {2.0, 20.0, 60.0, 200.0}) {
+    for (const double ttft : {0.01, 0.1, 1.0}) {
+      SimFleet fleet = OneCell();
+      fleet.cell.scheduler.waiting_max = 100;  // Some are refused, which misses the SLO too.
+      const std::vector<TraceRequest> requests = MakeArrivals(
+          {.requests = 500, .rate = rate, .input = 500, .output = 50, .tokens_max = 4096});
+      const Slo slo = {.ttft_seconds = ttft, .tpot_seconds = 0.01, .at = 0.9};
+      const auto whole = Simulate(fleet, requests, {});
+      const auto watched = Simulate(fleet, requests, {.give_up_beyond = slo});
+      ASSERT_TRUE(whole.ok() && watched.ok());
+      const bool keeps = ShareWithin(*whole, slo) >= slo.at;
+      EXPECT_EQ(watched->gave_up, !keeps) << rate << " requests/s, " << ttft << " s";
+      if (keeps) {
+        EXPECT_EQ(watched->events, whole->events);
+        EXPECT_EQ(watched->ttft_each, whole->ttft_each);
+      }
+      ++(keeps ? kept : gave_up);
+    }
+  }
+  EXPECT_GT(gave_up, 2);
+  EXPECT_GT(kept, 2);
+}
+
 TEST(SimulationTest, TheBillIsWhatMachinesCostInTheWindow) {
   SimFleet fleet = OneCell();
   fleet.other_price = 0.5;
