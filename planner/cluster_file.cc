@@ -180,7 +180,7 @@ std::string WhyNotRunnable(const Problem& problem, const Configuration& configur
   if (problem.model.experts > 1 && compute.kind == DeviceKind::kGpu) {
     return absl::StrCat(problem.model.name, ": experts run on processors, not on ", compute.name);
   }
-  if (configuration.lanes > plan::kLanesMax) {  // Of most that do not run; a file takes its time.
+  if (configuration.lanes > plan::kLanesMax) {  // Most that do not run; a whole file takes time.
     return absl::StrCat("it takes ", configuration.lanes, " lanes, and a cluster has at most ",
                         plan::kLanesMax);
   }

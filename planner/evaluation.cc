@@ -59,7 +59,7 @@ class Evaluator {
   double RowsWithin(Estimate kv_tokens) const {
     return std::floor(kv_tokens.value / problem_.model.TokensHeld(problem_.load.context()));
   }
-  // Of so many, those that limits.running_max allows.
+  // How many of them limits.running_max allows.
   double RowsMax(double fit) const {
     return std::min(fit, std::max(kRunningMax, cost::Real(cluster_.lanes)));
   }

@@ -61,13 +61,13 @@ class Shortlist {
 
 class Optimiser {
  public:
-  Optimiser(const Problem& problem, size_t count, const WhyNot& why_not)
+  Optimiser(const Problem& problem, size_t count, size_t baselines, const WhyNot& why_not)
       : problem_(problem),
         rates_(problem),
         why_not_(why_not),
         runnable_(problem, count),
         others_(problem, count),
-        one_pool_(problem, 1) {}
+        one_pool_(problem, baselines) {}
 
   absl::StatusOr<Plans> Run(Search search);
 
@@ -252,8 +252,8 @@ absl::StatusOr<Plans> Optimiser::Run(Search search) {
 }  // namespace
 
 absl::StatusOr<Plans> Optimise(const Problem& problem, size_t count, const WhyNot& why_not,
-                               Search search) {
-  return Optimiser(problem, count, why_not).Run(search);
+                               Search search, size_t baselines) {
+  return Optimiser(problem, count, baselines, why_not).Run(search);
 }
 
 }  // namespace lamina::planner

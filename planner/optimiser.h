@@ -54,7 +54,7 @@ struct Plans {
   // The best arrangement of each choice of machines, best first.
   std::vector<Plan> runnable;
   std::vector<Plan> others;  // Plans that this software does not run.
-  // The best plan of one pool alone: the homogeneous baseline; at most one.
+  // The best plan of one pool alone: the homogeneous baseline.
   std::vector<Plan> one_pool;
   uint64_t hardware = 0;   // Choices of machines.
   uint64_t looked_at = 0;  // Choices looked at by the formulas; a bound ruled out the others.
@@ -66,11 +66,11 @@ enum class Search : uint8_t { kBounded, kExhaustive };
 // Why this software does not run a configuration; empty where it does.
 using WhyNot = std::function<std::string(const Configuration&, const Evaluation&)>;
 
-// Up to `count` plans of each list.
+// Up to `count` plans of each list, and up to `baselines` of one pool.
 //
 // Errors: kNotFound          no configuration within the budget, or none holds the model and the
 //                            latencies: names the nearest one, and what limits it.
 absl::StatusOr<Plans> Optimise(const Problem& problem, size_t count, const WhyNot& why_not,
-                               Search search);
+                               Search search, size_t baselines = 1);
 
 }  // namespace lamina::planner

@@ -21,7 +21,7 @@ constexpr double kWarmUp = 0.3;
 constexpr double kLives = 5;  // A run takes so many times as long as a request.
 constexpr uint64_t kRequestsLeast = 200;
 constexpr double kKeepsUp = 0.9;          // Tokens a second over those that were asked for.
-constexpr double kResolution = 1.0 / 64;  // Of the goodput, as a share of the formulas' bound.
+constexpr double kResolution = 1.0 / 64;  // The goodput is so exact, as a share of its bound.
 constexpr int kRounds = 6;                // How often it looks for plans with a greater bound.
 constexpr double kAnotherMargin = 1.1;
 
@@ -257,39 +257,62 @@ void Sort(const Problem& problem, std::vector<Plan>& plans) {
   });
 }
 
-// What a plan with other lanes does, where it keeps a greater rate than `least`, or where that is
-// nothing.
-absl::StatusOr<std::optional<SimulatedFigures>> SimulateAbove(
-    double least, const Problem& problem, const Plan& plan, const PlanSimulationOptions& options) {
-  const Simulator simulator(problem, plan, options);
-  LAMINA_ASSIGN_OR_RETURN(const auto goodput, simulator.FindGoodput(least));
-  if (!goodput.has_value() || (least > 0 && goodput->good <= least)) {
-    return std::nullopt;
+absl::Status CanSimulate(const Plan& plan, const PlanSimulationOptions& options) {
+  const KvPolicy policy = plan.configuration.policy;
+  if (policy != KvPolicy::kLocal && policy != KvPolicy::kAttendRemote) {
+    return absl::UnimplementedError(
+        absl::StrCat("policy ", cost::KvPolicyName(policy),
+                     " sends K and V to compute nodes; the simulator knows only steps that attend "
+                     "where K and V lie"));
   }
-  return simulator.FiguresAt(*goodput);
+  if (!options.trace.empty() && options.trace.front().at == options.trace.back().at) {
+    return absl::InvalidArgumentError(
+        "all requests of the trace arrive at one instant; a rate needs arrivals that are apart");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SimulatedFigures> FiguresOf(const Problem& problem, const Plan& plan,
+                                           const PlanSimulationOptions& options,
+                                           const Simulator::Goodput& goodput) {
+  return Simulator(problem, plan, options).FiguresAt(goodput);
+}
+
+// Whether a plan of which no rate is kept misses less than another such plan.
+absl::StatusOr<bool> ComesNearer(const Problem& problem, const PlanSimulationOptions& options,
+                                 Plan plan, const Simulator::Goodput& goodput, Plan than,
+                                 const Simulator::Goodput& than_goodput) {
+  LAMINA_ASSIGN_OR_RETURN(plan.simulated, FiguresOf(problem, plan, options, goodput));
+  LAMINA_ASSIGN_OR_RETURN(than.simulated, FiguresOf(problem, than, options, than_goodput));
+  return Compare(RankOfSimulated(problem, plan), RankOfSimulated(problem, than)) < 0;
 }
 
 // A plan gives way to itself with fewer lanes where these do better.
 absl::Status SimulateOne(const Problem& problem, const WhyNot& why_not,
                          const PlanSimulationOptions& options, Plan& plan) {
-  absl::StatusOr<SimulatedFigures> figures = SimulatePlan(problem, plan, options);
-  if (absl::IsUnimplemented(figures.status())) {
-    plan.why_not_simulated = std::string(figures.status().message());
+  const absl::Status can = CanSimulate(plan, options);
+  if (absl::IsUnimplemented(can)) {
+    plan.why_not_simulated = std::string(can.message());
     return absl::OkStatus();
   }
-  LAMINA_RETURN_IF_ERROR(figures.status());
-  plan.simulated = *figures;
+  LAMINA_RETURN_IF_ERROR(can);
+  LAMINA_ASSIGN_OR_RETURN(auto best, Simulator(problem, plan, options).FindGoodput(0));
   for (Plan& other : WithFewerLanes(problem, why_not, plan)) {
-    LAMINA_ASSIGN_OR_RETURN(other.simulated,
-                            SimulateAbove(plan.simulated->goodput, problem, other, options));
-    if (!other.simulated.has_value()) {
+    LAMINA_ASSIGN_OR_RETURN(const auto found,
+                            Simulator(problem, other, options).FindGoodput(best->good));
+    if (!found.has_value()) {
       continue;
     }
-    const int compared = Compare(RankOfSimulated(problem, other), RankOfSimulated(problem, plan));
-    if (compared < 0 || (compared == 0 && other.simulated->goodput > plan.simulated->goodput)) {
+    bool better = found->good > best->good;
+    if (best->good == 0 && found->good == 0) {
+      LAMINA_ASSIGN_OR_RETURN(better, ComesNearer(problem, options, other, *found, plan, *best));
+    }
+    if (better) {
       plan = std::move(other);
+      best = found;
     }
   }
+  LAMINA_ASSIGN_OR_RETURN(plan.simulated, FiguresOf(problem, plan, options, *best));
   return absl::OkStatus();
 }
 
@@ -304,6 +327,32 @@ absl::Status SimulateList(const Problem& problem, const WhyNot& why_not,
     }
   }
   Sort(problem, plans);
+  return absl::OkStatus();
+}
+
+// Leaves the best of the plans of one pool. The formulas' first may keep little of its bound where
+// requests queue: the next ones are simulated too, as long as their bounds are better than what was
+// found.
+absl::Status SimulateBaselines(const Problem& problem, const WhyNot& why_not,
+                               const PlanSimulationOptions& options, std::vector<Plan>& plans) {
+  const Plan* best = nullptr;
+  size_t simulated = 0;
+  for (Plan& plan : plans) {
+    if (best != nullptr &&
+        Compare(RankOfSimulated(problem, *best), RankOf(problem, plan.evaluation)) <= 0) {
+      break;
+    }
+    LAMINA_RETURN_IF_ERROR(SimulateOne(problem, why_not, options, plan));
+    ++simulated;
+    if (plan.simulated.has_value() &&
+        (best == nullptr ||
+         Compare(RankOfSimulated(problem, plan), RankOfSimulated(problem, *best)) < 0)) {
+      best = &plan;
+    }
+  }
+  plans.resize(simulated);
+  Sort(problem, plans);
+  plans.resize(std::min<size_t>(1, plans.size()));
   return absl::OkStatus();
 }
 
@@ -369,17 +418,7 @@ SimFleet FleetOf(const Problem& problem, const Configuration& configuration,
 
 absl::StatusOr<SimulatedFigures> SimulatePlan(const Problem& problem, const Plan& plan,
                                               const PlanSimulationOptions& options) {
-  const KvPolicy policy = plan.configuration.policy;
-  if (policy != KvPolicy::kLocal && policy != KvPolicy::kAttendRemote) {
-    return absl::UnimplementedError(
-        absl::StrCat("policy ", cost::KvPolicyName(policy),
-                     " sends K and V to compute nodes; the simulator knows only steps that attend "
-                     "where K and V lie"));
-  }
-  if (!options.trace.empty() && options.trace.front().at == options.trace.back().at) {
-    return absl::InvalidArgumentError(
-        "all requests of the trace arrive at one instant; a rate needs arrivals that are apart");
-  }
+  LAMINA_RETURN_IF_ERROR(CanSimulate(plan, options));
   const Simulator simulator(problem, plan, options);
   LAMINA_ASSIGN_OR_RETURN(const auto goodput, simulator.FindGoodput(0));
   return simulator.FiguresAt(*goodput);
@@ -388,10 +427,11 @@ absl::StatusOr<SimulatedFigures> SimulatePlan(const Problem& problem, const Plan
 absl::StatusOr<Plans> OptimiseAndSimulate(Problem& problem, size_t count, const WhyNot& why_not,
                                           const PlanSimulationOptions& options) {
   for (int round = 1;; ++round) {
-    LAMINA_ASSIGN_OR_RETURN(Plans plans, Optimise(problem, count, why_not, Search::kBounded));
+    LAMINA_ASSIGN_OR_RETURN(Plans plans,
+                            Optimise(problem, count, why_not, Search::kBounded, options.plans));
     LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.runnable));
     if (round == kRounds || IsSettled(problem, plans.runnable)) {
-      LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.one_pool));
+      LAMINA_RETURN_IF_ERROR(SimulateBaselines(problem, why_not, options, plans.one_pool));
       LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.others));
       return plans;
     }

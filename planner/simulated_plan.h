@@ -21,7 +21,7 @@
 namespace lamina::planner {
 
 struct PlanSimulationOptions {
-  uint32_t plans = 3;          // The most plans of each list.
+  uint32_t plans = 3;          // The most plans of each list, and baselines that are tried.
   uint64_t requests = 20'000;  // The most requests of one run.
   uint64_t seed = 0;
   SimFailures failures;

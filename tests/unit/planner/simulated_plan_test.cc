@@ -102,6 +102,40 @@ TEST(SimulatedPlanTest, ARateThatTheBoundCarriesAndQueuesDoNotGetsALargerPlan) {
   EXPECT_GE(plans->runnable.front().simulated->goodput, problem.load.rate);
 }
 
+// The baseline is the best of one pool by simulation, whatever the formulas put first: none of the
+// others that may be tried has a better price of a request.
+TEST(SimulatedPlanTest, TheBaselineIsTheBestOfOnePoolInTheSimulation) {
+  Problem problem = SmallProblem();
+  problem.load.lengths = Lengths::kShareGpt;
+  problem.machines_max = 4;
+  const WhyNot why_not = WhyNotOf(problem);
+  for (const double ttft : {0.05, 0.2, 5.0}) {
+    problem.slo = {.ttft_seconds = ttft, .tpot_seconds = 0.02};
+    PlanSimulationOptions options = Few();
+    options.plans = 5;
+
+    const auto plans = OptimiseAndSimulate(problem, 2, why_not, options);
+
+    ASSERT_TRUE(plans.ok()) << plans.status();
+    ASSERT_EQ(plans->one_pool.size(), 1u);
+    const Plan& baseline = plans->one_pool.front();
+    const auto price = [](const Plan& plan, const SimulatedFigures& figures) {
+      return plan.evaluation.price_per_hour.value / figures.goodput;
+    };
+    const auto all = Optimise(problem, 1, why_not, Search::kBounded, options.plans);
+    ASSERT_TRUE(all.ok());
+    ASSERT_EQ(all->one_pool.size(), options.plans);
+    for (const Plan& plan : all->one_pool) {
+      const auto figures = SimulatePlan(problem, plan, options);
+      ASSERT_TRUE(figures.ok());
+      if (figures->goodput > 0) {
+        EXPECT_LE(price(baseline, *baseline.simulated), price(plan, *figures))
+            << HardwareName(plan.configuration.hardware);
+      }
+    }
+  }
+}
+
 TEST(SimulatedPlanTest, OnePoolIsACellForEachReplica) {
   Problem problem = SmallProblem();
   const Configuration configuration = {
