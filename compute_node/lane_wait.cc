@@ -76,6 +76,7 @@ absl::Status LaneWait::WhileOthersRun(absl::Span<const Lane> lanes, Nanos now) {
   }
   look_at_ = now + ThreadBeat::kNapMost;
   ExpectSignals(lanes);
+  LAMINA_RETURN_IF_ERROR(signals_.CheckPeers());
   const absl::Status late = signals_.CheckDeadline();
   return std::exchange(found_late_, !late.ok()) ? late : absl::OkStatus();
 }

@@ -38,7 +38,8 @@ class LaneWait {
   absl::Status Run(absl::Span<const Lane> lanes, const transport::AbortWord& abort);
 
   // A slice of another lane is about to run. It does not wait.
-  // Errors: as Peers::NothingFrom(), once two looks in a row have found nothing.
+  // Errors: as Peers::NothingFrom(), once two looks in a row have found nothing; as
+  // SignalWait::CheckPeers().
   absl::Status WhileOthersRun(absl::Span<const Lane> lanes, Nanos now);
 
  private:

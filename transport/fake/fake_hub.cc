@@ -217,6 +217,9 @@ absl::Status FakeHub::Put(const std::shared_ptr<FakeView>& view, size_t offset,
   if (fate == FakeFate::kIsRefused) {
     return absl::UnavailableError("fake: the link to the peer is cut");
   }
+  if (source.empty() && signal == nullptr) {
+    return absl::OkStatus();
+  }
   Flight flight = {.view = view,
                    .offset = offset,
                    .source = source,

@@ -102,7 +102,7 @@ class StalledPath final : public AttentionPath {
   std::optional<Nanos> PollPause(const Lane&) const override { return 0; }
   void AppendAwaited(const Lane&, std::vector<AwaitedSignal>& awaited) const override {
     awaited.push_back(
-        {.peer = MemoryPeer(0), .word = context_.layout.compute_probe_word(0), .value = 1});
+        {.peer = ComputePeer(0), .word = context_.layout.compute_probe_word(0), .value = 1});
   }
 
  private:
@@ -336,7 +336,7 @@ TEST_F(ToyPathTest, ABusyLaneDoesNotHideThatAnotherWaitsInVain) {
   thread.join();
 
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-  EXPECT_EQ(control::BlamedIn(status), config_.memory_nodes[0]);
+  EXPECT_EQ(control::BlamedIn(status), config_.compute_nodes[0]);
 }
 
 // Weights that come from a file, through slots that all lanes share.
