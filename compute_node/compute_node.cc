@@ -160,6 +160,7 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
                           .node = own,
                           .vocabulary = model_.config.vocabulary,
                           .grammars = &grammars_,
+                          .peer_deadline = options_.peer_deadline,
                           .window_memory = options_.window_memory},
       *executor_, *transport_, *region_, paths_, pool_, *reporter_, counters_);
   LAMINA_RETURN_IF_ERROR(worker_->Prepare());

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/clock.h"
 #include "common/cluster_secret.h"
 #include "common/device_memory.h"
 #include "common/shared_bus.h"
@@ -70,6 +71,7 @@ struct ComputeNodeOptions {
   // the others; these cores. 0: all.
   size_t pools_threads = 0;
   std::vector<int> shared_cores = {};
+  Nanos peer_deadline = Seconds(60);  // Longest wait of the data thread for a peer.
 };
 
 class ComputeNode final : public control::NodeHandler {

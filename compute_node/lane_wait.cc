@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "common/clock.h"
 #include "common/status_macros.h"
@@ -40,12 +41,7 @@ void Pause(Nanos pause) {
 }  // namespace
 
 absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortWord& abort) {
-  signals_.Clear();
-  const PromptWork prompts = RunningPrompts(lanes);
-  const Nanos for_outputs = OutputsTimeout(prompts, context_.peer_deadline);
-  const Nanos for_nodes =
-      ReplicaTimeout(prompts, std::ssize(context_.config.layers), context_.peer_deadline);
-  const Nanos for_sums = ReplicaTimeout(prompts, /*layers=*/1, context_.peer_deadline);
+  ExpectSignals(lanes);
   Nanos nap = ThreadBeat::kNapMost;
   std::optional<Nanos> pause;  // The shortest pause of paths that have to be polled.
   for (const Lane& lane : lanes) {
@@ -55,7 +51,6 @@ absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortW
     if (lane.phase != LanePhase::kWaiting) {
       continue;
     }
-    ExpectSignalsOf(lane, for_outputs, for_sums, for_nodes);
     if (lane.awaits.Has(Awaited::kWeights)) {
       nap = std::clamp(lane.weights_look_again - RealClock().Now(), Nanos{0}, nap);
     }
@@ -72,6 +67,32 @@ absl::Status LaneWait::Run(absl::Span<const Lane> lanes, const transport::AbortW
   LAMINA_RETURN_IF_ERROR(signals_.CheckDeadline());
   Pause(std::min(*pause, nap));
   return absl::OkStatus();
+}
+
+// What came during a long slice may be here and not taken yet: one look is not enough.
+absl::Status LaneWait::WhileOthersRun(absl::Span<const Lane> lanes, Nanos now) {
+  if (now < look_at_) {
+    return absl::OkStatus();
+  }
+  look_at_ = now + ThreadBeat::kNapMost;
+  ExpectSignals(lanes);
+  LAMINA_RETURN_IF_ERROR(signals_.CheckPeers());
+  const absl::Status late = signals_.CheckDeadline();
+  return std::exchange(found_late_, !late.ok()) ? late : absl::OkStatus();
+}
+
+void LaneWait::ExpectSignals(absl::Span<const Lane> lanes) {
+  signals_.Clear();
+  const PromptWork prompts = RunningPrompts(lanes);
+  const Nanos for_outputs = OutputsTimeout(prompts, context_.peer_deadline);
+  const Nanos for_nodes =
+      ReplicaTimeout(prompts, std::ssize(context_.config.layers), context_.peer_deadline);
+  const Nanos for_sums = ReplicaTimeout(prompts, /*layers=*/1, context_.peer_deadline);
+  for (const Lane& lane : lanes) {
+    if (lane.phase == LanePhase::kWaiting) {
+      ExpectSignalsOf(lane, for_outputs, for_sums, for_nodes);
+    }
+  }
 }
 
 void LaneWait::ExpectSignalsOf(const Lane& lane, Nanos for_outputs, Nanos for_sums,

@@ -87,6 +87,17 @@ absl::Status Peers::Put(PeerId peer, size_t offset, absl::Span<const std::byte> 
   return control::Blame(std::move(put), Name(peer));
 }
 
+// A Put of nothing says whether the peer is gone.
+absl::Status Peers::CheckThere(PeerId peer) {
+  transport::RemoteRegion* const region = Region(peer);
+  if (region == nullptr) {
+    return absl::OkStatus();
+  }
+  absl::Status there = transport_.Put(*region, 0, {}, nullptr);
+  return absl::IsUnavailable(there) ? control::Blame(std::move(there), Name(peer))
+                                    : absl::OkStatus();
+}
+
 void Peers::CountSent(PeerId peer, const SentBytes& sent, Nanos spent) {
   telemetry::LinkCounters& link = Link(peer);
   const size_t bytes = sent.sum();

@@ -2,7 +2,9 @@
 #include "compute_node/signal_wait.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "common/thread_beat.h"
 #include "control/blame.h"
 
 namespace lamina::compute_node {
@@ -41,11 +43,26 @@ absl::Status SignalWait::Wait(Nanos pause, const transport::AbortWord& abort) {
     return absl::OkStatus();
   }
   if (absl::IsDeadlineExceeded(ready.status())) {
-    return RealClock().Now() < deadline_ ? absl::OkStatus()
+    return RealClock().Now() < deadline_ ? CheckPeers()
                                          : context_.peers.NothingFrom(peer_, timeout_);
   }
   return signals_.empty() ? ready.status()
                           : control::Blame(ready.status(), context_.peers.Name(peer_));
+}
+
+// Nothing is put to who is waited for, which would tell. Who leaves the epoch is gone too, and this
+// node is about to hear that it is over: one look is not enough.
+absl::Status SignalWait::CheckPeers() {
+  const Nanos now = RealClock().Now();
+  if (now < look_at_) {
+    return absl::OkStatus();
+  }
+  look_at_ = now + ThreadBeat::kNapMost;
+  absl::Status there;
+  for (const AwaitedSignal& signal : signals_) {
+    there.Update(context_.peers.CheckThere(signal.peer));
+  }
+  return std::exchange(found_gone_, !there.ok()) ? there : absl::OkStatus();
 }
 
 absl::Status SignalWait::CheckDeadline() const {

@@ -31,12 +31,17 @@ class SignalWait {
   void Expect(Nanos since, Nanos timeout);
 
   // Waits until a signal has come, `pause` is over or `abort` is raised.
-  // Errors: as Peers::NothingFrom(), of the first to be given up; kCancelled; the transport's.
+  // Errors: as Peers::NothingFrom(), of the first to be given up; as CheckPeers(); kCancelled; the
+  // transport's.
   absl::Status Wait(Nanos pause, const transport::AbortWord& abort);
 
   // Says whether somebody is to be given up now. It does not wait, and counts no time.
   // Errors: as Peers::NothingFrom().
   absl::Status CheckDeadline() const;
+
+  // Looks whether a peer whose signal is awaited is known to be gone, ten times a second at most.
+  // Errors: as Peers::CheckThere(), of what two looks in a row have found.
+  absl::Status CheckPeers();
 
  private:
   const WorkerContext& context_;
@@ -46,6 +51,8 @@ class SignalWait {
   Nanos deadline_ = INT64_MAX;
   Nanos timeout_ = 0;
   PeerId peer_ = 0;
+  Nanos look_at_ = 0;        // CheckPeers() looks next.
+  bool found_gone_ = false;  // Its last look has found somebody gone.
 };
 
 }  // namespace lamina::compute_node

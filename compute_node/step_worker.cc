@@ -124,6 +124,7 @@ absl::Status StepWorker::Loop() {
     LAMINA_RETURN_IF_ERROR(BeginSteps());  // After arrivals: these may have ended a lane's step.
     if (const auto next = order_->Next(); next.has_value()) {
       const Nanos start = RealClock().Now();
+      LAMINA_RETURN_IF_ERROR(wait_.WhileOthersRun(lanes_, start));
       LAMINA_RETURN_IF_ERROR(RunSlice(lanes_[*next]));
       NoteSlice(lanes_[*next], RealClock().Now() - start);
       continue;

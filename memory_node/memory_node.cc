@@ -58,6 +58,7 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
   const AttentionWorker::Options options = {
       .config = config,
       .node = node,
+      .peer_deadline = options_.peer_deadline,
       .spill = options_.spill,
       .report_spill =
           [reporter = reporter_](const plan::SpillReport& report) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/cluster_secret.h"
 #include "common/device_memory.h"
 #include "common/thread_pool.h"
@@ -35,7 +36,8 @@ struct MemoryNodeOptions {
   // Where query windows may lie next to the host's memory; null for none. Outlives the node.
   DeviceMemory* window_memory = nullptr;
   WindowPlace windows = WindowPlace::kAuto;
-  SpillTier* spill = nullptr;  // Null for none. Outlives the node.
+  SpillTier* spill = nullptr;         // Null for none. Outlives the node.
+  Nanos peer_deadline = Seconds(60);  // Longest wait of the data thread for a peer.
 };
 
 class MemoryNode final : public control::NodeHandler {

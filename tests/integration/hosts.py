@@ -91,6 +91,15 @@ class Hosts:
         route[1] = "del"
         _must("ip", "-n", self.namespace(name), *route)
 
+    def reset(self, name, to):
+        """Ends a host's TCP connections with another one, as a firewall does that has forgotten them.
+
+        Returns how many; 0 where this kernel cannot, or there are none.
+        """
+        words = ["ss", "--kill", "--tcp", "--numeric", "--no-header", "dst", self.addresses[to]]
+        result = subprocess.run([*self.prefix(name)[:4], *words], capture_output=True, text=True)
+        return len(result.stdout.splitlines()) if result.returncode == 0 else 0
+
     @contextlib.contextmanager
     def dropping_large(self, name):
         """Drops what is larger than 1400 bytes on the way to a host, without a word."""

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster over several hosts gives the tokens of one on a single host over shared memory.
 
-The hosts are namespaces (hosts.py); data goes by ucx over TCP, through links of limited bandwidth.
+The hosts are namespaces (hosts.py); data goes by ucx over TCP, through links of limited bandwidth. And no request is lost
+where the connections between two of them are reset.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import unittest
 
 import harness
 import hosts as namespaces
+import short_model
 
 # Enough that both memory nodes get some, whatever bandwidths they measured; one is several chunks long.
 PROMPTS = [f"Once upon a time there were {i} little dogs who" for i in range(11)]
@@ -231,6 +233,51 @@ class TwoHostsTest(unittest.TestCase):
             result = harness.run("doctor", "--cluster", file.name, "--peer", address, "--json",
                                  "--cluster-token-file", self.token_file, prefix=hosts.prefix("a"))
         return {finding["check"]: finding for finding in json.loads(result.stdout)}
+
+
+class ResetLinkTest(unittest.TestCase):
+    """Policies that fetch: the links between the compute node and memory nodes, all of which live, are reset while K and V come."""
+
+    def setUp(self):
+        harness.require_model(self)
+
+    def check(self, policy, window="16MiB", **fetch):
+        places = {"coordinator": "a", "c0": "b", "m0": "c", "m1": "c"}
+        with namespaces.Hosts(["a", "b", "c"]) as hosts:
+            with HostsCluster(hosts, places, transport=["ucx"], policy=policy, fetch={"window": window, **fetch},
+                              limits=short_model.LONG) as cluster:
+                alone = self.tokens(cluster.popen(*short_model.ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE), cluster)
+                before = cluster.status()
+                running = [cluster.popen(*short_model.ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
+                cluster.await_true(lambda: cluster.status()["tokens_generated"] > before["tokens_generated"] + 30, "tokens")
+                if hosts.reset("b", to="c") == 0:
+                    for process in running:
+                        process.communicate(timeout=harness.COMMAND_SECONDS)
+                    self.skipTest("ss(8) ends no connections here")
+                for process in running:
+                    harness.require_same_answer(self, self.tokens(process, cluster), alone)
+                cluster.await_state("serving")
+                self.assertGreater(cluster.status()["epoch"], before["epoch"], "nobody noticed")
+                again = cluster.popen(*short_model.ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                harness.require_same_answer(self, self.tokens(again, cluster), alone)
+
+    def tokens(self, process, cluster):
+        out, error = process.communicate(timeout=harness.COMMAND_SECONDS)
+        self.assertEqual(process.returncode, 0, error + cluster.logs())
+        return json.loads(out)["token_ids"]
+
+    def test_fetch_heads(self):
+        self.check("fetch_heads")
+
+    def test_fetch_recompute(self):
+        self.check("fetch_recompute", recompute_percent=40)
+
+    def test_fetch_hybrid(self):
+        self.check("fetch_hybrid", activation_percent=50)
+
+    def test_fetch_sparse(self):
+        # With all tokens what is computed again is what it was.
+        self.check("fetch_sparse", window="32MiB", caching_ratio=1)
 
 
 if __name__ == "__main__":

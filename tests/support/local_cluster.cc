@@ -339,7 +339,8 @@ absl::Status LocalCluster::MakeComputeNode(const std::string& name, model::Model
                          .bus = options_.streamed.bus,
                          .kv_first = options_.streamed.kv_first,
                          .lanes = options_.lanes,
-                         .pools_threads = options_.pools_threads},
+                         .pools_threads = options_.pools_threads,
+                         .peer_deadline = options_.peer_deadline},
                         std::move(model), std::move(device), *node.pool, [](double) {}));
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);
@@ -384,7 +385,8 @@ void LocalCluster::MakeMemoryNode(const std::string& name) {
           .device = DeviceOf(name),
           .window_memory = other ? options_.other_device.window_memory : nullptr,
           .windows = other ? options_.other_device.windows : WindowPlace::kAuto,
-          .spill = node.spill.get()},
+          .spill = node.spill.get(),
+          .peer_deadline = options_.peer_deadline},
       *node.pool);
   handler->SetReporter(node.reporter.get());
   node.handler = std::move(handler);

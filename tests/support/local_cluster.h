@@ -130,9 +130,10 @@ struct LocalClusterOptions {
     std::function<absl::StatusOr<std::unique_ptr<kernels::ComputeDevice>>(DType)> make;
     DeviceMemory* window_memory = nullptr;  // Where their windows may lie; null: the host's.
   } other_compute = {};
-  bool prefix_cache = true;     // On processors.
-  bool device_waits = false;    // Where the devices and the transport allow them.
-  Nanos memory_plan_delay = 0;  // Plans reach memory nodes this much late.
+  bool prefix_cache = true;           // On processors.
+  bool device_waits = false;          // Where the devices and the transport allow them.
+  Nanos memory_plan_delay = 0;        // Plans reach memory nodes this much late.
+  Nanos peer_deadline = Seconds(60);  // Longest wait of a data thread for a peer.
   // Stop there, before the nodes join.
   bool attach = true;
 };

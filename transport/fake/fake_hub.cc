@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -13,6 +14,7 @@ namespace lamina::transport {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
+constexpr uint64_t kNeverDue = UINT64_MAX;  // No step has this number.
 
 // Not reused within a process, so that a descriptor never means a later region.
 uint64_t NextNumber() {
@@ -41,6 +43,7 @@ uint64_t FakeHub::AddTransport() { return NextNumber(); }
 void FakeHub::RemoveTransport(uint64_t transport) {
   const std::lock_guard lock(mutex_);
   Drop(nullptr, transport);
+  names_.erase(transport);
   std::erase_if(sources_, [&](const Source& source) { return source.transport == transport; });
 }
 
@@ -48,6 +51,7 @@ std::shared_ptr<FakeMemory> FakeHub::AddRegion(uint64_t owner, const RegionOptio
                                                DeviceAllocation device) {
   auto memory = std::make_shared<FakeMemory>();
   memory->id = NextNumber();
+  memory->name = options.name;
   memory->owner = owner;
   memory->epoch = options.epoch;
   const size_t words_bytes = WholePages(options.signal_words * sizeof(std::atomic<uint64_t>));
@@ -70,6 +74,7 @@ std::shared_ptr<FakeMemory> FakeHub::AddRegion(uint64_t owner, const RegionOptio
   memory->signals = {words, options.signal_words};
   const std::lock_guard lock(mutex_);
   regions_[memory->id] = memory;
+  names_.try_emplace(owner, options.name);
   return memory;
 }
 
@@ -122,7 +127,7 @@ void FakeHub::RemoveView(const FakeView& view) {
   const std::lock_guard lock(mutex_);
   for (Flight& flight : flights_) {
     if (flight.view.get() == &view) {
-      LandData(flight, UINT64_MAX);
+      LandData(flight, kNeverDue - 1);
     }
   }
 }
@@ -181,6 +186,23 @@ absl::Status FakeHub::CheckPut(const FakeView& view, size_t offset,
   return absl::OkStatus();
 }
 
+void FakeHub::SetLinks(FakeLinks links) {
+  const std::lock_guard lock(mutex_);
+  links_ = std::move(links);
+}
+
+FakeFate FakeHub::FateOf(const FakeView& view, size_t bytes, bool raises) const {
+  if (!links_) {
+    return FakeFate::kArrives;
+  }
+  const auto from = names_.find(view.sender);
+  return links_({.from = from == names_.end() ? absl::string_view() : from->second,
+                 .to = view.target->name,
+                 .epoch = view.target->epoch,
+                 .bytes = bytes,
+                 .raises = raises});
+}
+
 uint64_t FakeHub::DrawDue() {
   return options_.delay_steps_max == 0 ? step_ : step_ + 1 + prng_.Below(options_.delay_steps_max);
 }
@@ -191,6 +213,13 @@ absl::Status FakeHub::Put(const std::shared_ptr<FakeView>& view, size_t offset,
   if (absl::Status status = CheckPut(*view, offset, source, signal); !status.ok()) {
     return status;
   }
+  const FakeFate fate = FateOf(*view, source.size(), signal != nullptr);
+  if (fate == FakeFate::kIsRefused) {
+    return absl::UnavailableError("fake: the link to the peer is cut");
+  }
+  if (source.empty() && signal == nullptr) {
+    return absl::OkStatus();
+  }
   Flight flight = {.view = view,
                    .offset = offset,
                    .source = source,
@@ -198,13 +227,18 @@ absl::Status FakeHub::Put(const std::shared_ptr<FakeView>& view, size_t offset,
   flight.data_due.first = DrawDue();
   flight.data_due.second = DrawDue();
   flight.signal_due = DrawDue();
+  if (fate == FakeFate::kHangs) {
+    flight.data_due = {kNeverDue, kNeverDue};
+    flight.signal_due = kNeverDue;
+  }
   ++view->pending;
   if (signal != nullptr) {
     flight.signal = *signal;
     view->raised[signal->word] = signal->value;
   }
   flights_.push_back(std::move(flight));
-  if (options_.delay_steps_max == 0 && !options_.target_must_progress) {
+  if (fate == FakeFate::kArrives && options_.delay_steps_max == 0 &&
+      !options_.target_must_progress) {
     LandData(flights_.back(), step_);
     if (signal != nullptr) {
       Raise(*view->target, *signal);

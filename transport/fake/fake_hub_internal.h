@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,8 @@ namespace lamina::transport {
 
 // The memory of one region. Outlives the Region while Puts to it are on their way.
 struct FakeMemory {
-  uint64_t id = 0;     // Unique within the process.
+  uint64_t id = 0;  // Unique within the process.
+  std::string name;
   uint64_t owner = 0;  // Number of the Transport that made it.
   uint64_t epoch = 0;
   // Whole pages of it are first `signals`, then, on pages of its own, `arrived`.
@@ -83,6 +85,8 @@ class FakeHub {
                    absl::Span<const std::byte> source, const SignalUpdate* signal);
   uint32_t Pending(const FakeView& view) const;
 
+  void SetLinks(FakeLinks links);
+
   // One step of time, seen from `transport`. Returns how many of its own Puts were completed.
   uint32_t Step(uint64_t transport);
 
@@ -113,6 +117,7 @@ class FakeHub {
   // What was registered and holds `bytes`; nothing where nothing does.
   std::optional<Source> FindSource(uint64_t transport, absl::Span<const std::byte> bytes) const;
   uint32_t InFlight(uint64_t sender) const;
+  FakeFate FateOf(const FakeView& view, size_t bytes, bool raises) const;
   uint64_t DrawDue();
   static void Raise(FakeMemory& memory, const SignalUpdate& signal);
   void LandData(Flight& flight, uint64_t step);
@@ -126,6 +131,8 @@ class FakeHub {
   Prng prng_;
   uint64_t step_ = 0;
   std::map<uint64_t, std::shared_ptr<FakeMemory>> regions_;
+  std::map<uint64_t, std::string> names_;  // By Transport, of its first region.
+  FakeLinks links_;
   std::vector<Source> sources_;
   std::deque<Flight> flights_;  // In the order of their Puts.
 };

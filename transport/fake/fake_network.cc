@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -313,6 +314,8 @@ std::shared_ptr<FakeNetwork> FakeNetwork::Named(absl::string_view name,
   }
   return std::shared_ptr<FakeNetwork>(new FakeNetwork(std::move(hub)));
 }
+
+void FakeNetwork::SetLinks(FakeLinks links) { hub_->SetLinks(std::move(links)); }
 
 std::unique_ptr<Transport> FakeNetwork::MakeTransport(DeviceMemory* device) {
   return std::make_unique<FakeTransport>(hub_, device);

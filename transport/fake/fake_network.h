@@ -13,13 +13,16 @@
 //              and allocates on the data path.
 // Peer death:  destroying a Transport drops what it had in flight. Puts to a destroyed Region are
 //              refused.
+// Cut links:   SetLinks() decides which Puts arrive, while both ends live.
 // Devices:     memory of one only where `reaches_devices`; then what has come is seen there only
 // once
 //              it has been landed, as with a NIC whose writes must be flushed.
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/strings/string_view.h"
@@ -52,6 +55,23 @@ struct FakeNetworkOptions {
   uint64_t put_bytes_max = MiB(64);
 };
 
+// One Put, as links are asked about it.
+struct FakePut {
+  absl::string_view
+      from;              // Name of the first Region of the sender's Transport; empty: it has none.
+  absl::string_view to;  // That of the target.
+  uint64_t epoch = 0;    // The target's.
+  size_t bytes = 0;
+  bool raises = false;  // It carries a signal.
+};
+
+enum class FakeFate : uint8_t {
+  kArrives,
+  kHangs,      // It stays on its way for ever, as where packets are dropped.
+  kIsRefused,  // Put() says that the peer is gone, as after a connection was reset.
+};
+using FakeLinks = std::function<FakeFate(const FakePut&)>;
+
 class FakeNetwork {
  public:
   // The network of that name, made with `options` if there is none. It lasts as long as the result
@@ -68,6 +88,11 @@ class FakeNetwork {
 
   // `device`, which may be null, outlives it.
   std::unique_ptr<Transport> MakeTransport(DeviceMemory* device = nullptr);
+
+  // Asks `links` about every Put from now on that would be accepted, also those of Transports that
+  // exist. They are called under a lock of the network, and must not use it. Null: all arrive.
+  // Threading: any thread.
+  void SetLinks(FakeLinks links);
 
  private:
   explicit FakeNetwork(std::shared_ptr<FakeHub> hub);

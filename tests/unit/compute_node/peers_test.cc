@@ -102,6 +102,20 @@ TEST_F(PeersTest, UnderPolicyLocalNodesOfTheReplicaHaveLinks) {
   EXPECT_THAT(LinkNames(), ElementsAre("c0"));
 }
 
+TEST_F(PeersTest, WhoIsGoneIsBlamedWithoutAPut) {
+  Make({.delay_steps_max = 5});
+
+  EXPECT_TRUE(peers_->CheckThere(MemoryPeer(0)).ok());
+  EXPECT_TRUE(peers_->CheckThere(ComputePeer(1)).ok()) << "the node itself";
+  EXPECT_FALSE(peers_->AnyPending());
+  memory_region_.reset();
+
+  const absl::Status gone = peers_->CheckThere(MemoryPeer(0));
+  EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
+  EXPECT_EQ(control::BlamedIn(gone), "m0");
+  EXPECT_TRUE(peers_->CheckThere(ComputePeer(0)).ok());
+}
+
 TEST_F(PeersTest, APutReachesThePeerThatItNames) {
   Make({.seed = 3, .delay_steps_max = 5});
   const transport::SignalUpdate signal{.word = 0, .value = 1};

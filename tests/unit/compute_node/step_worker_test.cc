@@ -351,6 +351,24 @@ TEST_P(StepWorkerTest, AMemoryNodeThatDoesNotAnswerIsBlamed) {
   EXPECT_EQ(results_.count(), 0u);
 }
 
+// Nothing is put to it while its outputs are awaited.
+TEST_P(StepWorkerTest, AMemoryNodeThatIsKnownToBeGoneIsNotWaitedFor) {
+  if (ByDevice()) {
+    GTEST_SKIP() << "the device waits";
+  }
+  const absl::Status status = RunUntilFault(
+      [this](uint32_t layer, plan::WindowHeader&) {
+        if (layer == 1) {
+          queries_.reset();
+        }
+        return layer == 0;
+      },
+      kLong);
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(control::BlamedIn(status), "m0");
+}
+
 TEST_P(StepWorkerTest, AWindowOfAnOlderEpochIsRefused) {
   const absl::Status status = RunUntilFault(
       [](uint32_t layer, plan::WindowHeader& header) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A whole worker whose rows attend by a path that it has never heard of: the tokens are those of
-// the path that needs nothing from elsewhere.
+// the path that needs nothing from elsewhere. And one that waits for a peer in vain, while there is
+// always something else to do.
 
 #include "tests/unit/compute_node/toy_path.h"
 
@@ -9,8 +10,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,6 +24,7 @@
 #include "compute_node/local_path_maker.h"
 #include "compute_node/step_worker.h"
 #include "compute_node/streamed_weights.h"
+#include "control/blame.h"
 #include "control/inbox.h"
 #include "plan/epoch_shape.h"
 #include "tests/unit/compute_node/slice_program.h"
@@ -75,6 +80,67 @@ class SlowWeights final : public WeightSource {
   std::map<uint32_t, int> asked_;
   std::map<uint32_t, int> held_;
   int released_ = 0;
+};
+
+// Rows of lane 0 wait for a signal that nobody raises; those of other lanes attend to nothing, at
+// once.
+class StalledPath final : public AttentionPath {
+ public:
+  explicit StalledPath(const WorkerContext& context) : context_(context) {}
+
+  absl::Status BeginStep(Lane&, const PathRows&) override { return absl::OkStatus(); }
+  absl::Status Attend(Lane& lane) override {
+    const auto out =
+        context_.executor.AttentionRows(lane.slice, lane.positions.size(), lane.buffers);
+    for (size_t row = 0; row < out.rows; ++row) {
+      std::fill_n(out.row(row), out.cols, BFloat16());
+    }
+    return absl::OkStatus();
+  }
+  bool Await(Lane& lane) override { return lane.index == 0; }
+  absl::StatusOr<bool> Poll(Lane&) override { return false; }
+  std::optional<Nanos> PollPause(const Lane&) const override { return 0; }
+  void AppendAwaited(const Lane&, std::vector<AwaitedSignal>& awaited) const override {
+    awaited.push_back(
+        {.peer = ComputePeer(0), .word = context_.layout.compute_probe_word(0), .value = 1});
+  }
+
+ private:
+  const WorkerContext& context_;
+};
+
+class StalledPathMaker final : public PathMaker {
+ public:
+  plan::AttentionPath kind() const override { return plan::AttentionPath::kLocal; }
+  absl::Status Reserve(const plan::EpochConfig&, const plan::Stage&) override {
+    return absl::OkStatus();
+  }
+  void Release() override {}
+  uint64_t kv_bytes() const override { return 0; }
+  std::string Describe() const override { return "waits in vain"; }
+  std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override {
+    return std::make_unique<StalledPath>(context);
+  }
+};
+
+// Plans a lane's next step while it reports that one is done.
+class EndlessPlans final : public control::NodeReporter {
+ public:
+  using Plan = plan::StepPlan (*)(uint32_t lane, uint64_t step);
+
+  explicit EndlessPlans(Plan plan) : plan_(plan) {}
+
+  void ReportResult(plan::StepResult result) override {
+    worker->PushPlan(plan_(result.lane, result.step + 1));
+  }
+  void ReportFault(uint64_t, const absl::Status& status) override { ADD_FAILURE() << status; }
+  void ReportSpill(const plan::SpillReport&) override {}
+  void ReportLinks(uint64_t, std::vector<control::LinkReport>) override {}
+
+  StepWorker* worker = nullptr;  // Set before it runs.
+
+ private:
+  const Plan plan_;
 };
 
 class ToyPathTest : public ::testing::Test {
@@ -173,6 +239,22 @@ class ToyPathTest : public ::testing::Test {
     return tokens;
   }
 
+  // Each step of the lane is the first one of a sequence that joins with three tokens.
+  static plan::StepPlan PlanOfNewSequence(uint32_t lane, uint64_t step) {
+    const plan::SequenceId id = 1000 * lane + step;
+    plan::StepPlan plan{.epoch = kEpoch, .lane = lane, .step = step};
+    if (step > 1) {
+      plan.leaves.push_back({.id = id - 1});
+    }
+    plan.joins.push_back({.id = id,
+                          .tokens = {3, 5, 8},
+                          .prompt_tokens = 3,
+                          .tokens_max = 60,
+                          .path = plan::AttentionPath::kLocal});
+    plan.rows.push_back({.sequence = id, .position = 2});
+    return plan;
+  }
+
   static test_support::RandomModelSpec Model() {
     test_support::RandomModelSpec spec = Spec("llama");
     spec.layers = 6;  // More than slots.
@@ -211,6 +293,50 @@ TEST_F(ToyPathTest, SlicesWaitForTheirWeights) {
       EXPECT_GT(toy.waits(), 0) << "a path hears of those who look in vain again";
     }
   }
+}
+
+// A lane that waits for a peer in vain is given up in time, though another lane keeps the thread
+// from ever sleeping.
+TEST_F(ToyPathTest, ABusyLaneDoesNotHideThatAnotherWaitsInVain) {
+  transport::FakeNetwork network(transport::FakeNetworkOptions{});
+  const auto transport = network.MakeTransport();
+  const plan::WindowShape shape = plan::WindowShapeOf(config_);
+  const plan::WindowLayout layout(shape);
+  const auto region = transport->CreateRegion({.name = "c0",
+                                               .bytes = layout.compute_region_bytes(),
+                                               .signal_words = layout.compute_region_words(),
+                                               .epoch = kEpoch});
+  ASSERT_TRUE(region.ok()) << region.status();
+  EndlessPlans plans(&PlanOfNewSequence);
+  StepCounters counters;
+  StalledPathMaker maker;
+  PathMaker* const makers[] = {&maker};
+  StepWorker worker({.config = config_,
+                     .shape = shape,
+                     .vocabulary = program_.model().config.vocabulary,
+                     .peer_deadline = Millis(1)},
+                    executor(), *transport, **region, makers, pool_, plans, counters);
+  plans.worker = &worker;
+  ASSERT_TRUE(worker.Prepare().ok());
+  worker.SetPeers({}, std::vector<std::unique_ptr<transport::RemoteRegion>>(1));
+  for (uint32_t lane = 0; lane < kLanes; ++lane) {
+    worker.PushPlan(PlanOfNewSequence(lane, 1));
+  }
+  absl::Status status;
+  std::atomic<bool> ended = false;
+  std::thread thread([&] {
+    status = worker.Run();
+    ended = true;
+  });
+  const Nanos deadline = RealClock().Now() + kLong;
+  while (!ended && RealClock().Now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  worker.Stop();
+  thread.join();
+
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(control::BlamedIn(status), config_.compute_nodes[0]);
 }
 
 // Weights that come from a file, through slots that all lanes share.

@@ -139,6 +139,48 @@ TEST(FakeNetworkTest, DestroyedSenderDropsWhatItHadInFlight) {
   EXPECT_EQ(pair.region->LoadSignal(0), 0u);
 }
 
+TEST(FakeNetworkTest, OnALinkThatHangsPutsNeitherArriveNorEnd) {
+  Pair pair({.in_flight_max = 2});
+  std::vector<std::string> asked;
+  pair.network.SetLinks([&asked](const FakePut& put) {
+    asked.push_back(
+        absl::StrCat(put.from, ">", put.to, " ", put.bytes, put.raises ? " raises" : ""));
+    return FakeFate::kHangs;
+  });
+  const SignalUpdate signal = {.word = 0, .value = 1};
+
+  EXPECT_TRUE(pair.sender->Put(*pair.remote, 0, pair.source, nullptr).ok());
+  EXPECT_TRUE(pair.sender->Put(*pair.remote, 0, {}, &signal).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(pair.sender->Put(*pair.remote, 0, pair.source, nullptr)));
+  for (int i = 0; i < 100; ++i) {
+    pair.sender->Progress();
+    pair.receiver->Progress();
+  }
+
+  EXPECT_THAT(asked, testing::ElementsAre(">r 1024", ">r 0 raises"));
+  EXPECT_EQ(pair.sender->Pending(*pair.remote), 2u);
+  EXPECT_EQ(pair.region->LoadSignal(0), 0u);
+  pair.remote.reset();
+  EXPECT_EQ(pair.region->bytes()[0], std::byte{0});
+}
+
+TEST(FakeNetworkTest, ALinkThatIsCutRefusesPutsUntilItIsMended) {
+  Pair pair({});
+  const auto own = pair.sender->CreateRegion({.name = "s", .bytes = 64}).value();
+  pair.network.SetLinks([](const FakePut& put) {
+    return put.from == "s" && put.to == "r" ? FakeFate::kIsRefused : FakeFate::kArrives;
+  });
+  const SignalUpdate signal = {.word = 0, .value = 1};
+
+  EXPECT_TRUE(absl::IsUnavailable(pair.sender->Put(*pair.remote, 0, pair.source, &signal)));
+  EXPECT_EQ(pair.sender->Pending(*pair.remote), 0u);
+  EXPECT_EQ(pair.region->LoadSignal(0), 0u);
+
+  pair.network.SetLinks(nullptr);
+  EXPECT_TRUE(pair.sender->Put(*pair.remote, 0, pair.source, &signal).ok());
+  EXPECT_EQ(pair.region->LoadSignal(0), 1u);
+}
+
 TEST(FakeNetworkTest, NamedNetworkIsSharedWithTheUriWhileItIsHeld) {
   const auto network = FakeNetwork::Named("shared", {.in_flight_max = 5});
 
