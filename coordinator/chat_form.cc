@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/json_bounds.h"
+#include "common/random_hex.h"
 #include "common/status_macros.h"
 
 namespace lamina::coordinator {
@@ -101,19 +102,50 @@ absl::StatusOr<Json> MessageOf(const ChatMessage& message, size_t index, bool ta
   return out;
 }
 
-// Cuts what the template puts behind the last message.
-absl::Status EndWithFinalMessage(const Json& messages, std::string* text) {
-  const Json& message = messages.empty() ? Json() : messages.back();
-  const Json content = message.is_object() ? message.value("content", Json()) : Json();
-  const std::string shown(absl::StripAsciiWhitespace(
-      content.is_array() ? JoinParts(content)
-                         : (content.is_string() ? content.get<std::string>() : std::string())));
-  const size_t place = shown.empty() ? std::string::npos : text->rfind(shown);
-  if (place == std::string::npos) {
-    return absl::InvalidArgumentError(
-        "continue_final_message: the last message has no text, or the chat template changes it");
+absl::Status NoFinalText() {
+  return absl::InvalidArgumentError(
+      "continue_final_message: the last message has no text, or the chat template changes it");
+}
+
+// What the last message ends with: its content, or the last part of that. Null unless it is text.
+std::string* LastText(Json* messages) {
+  if (messages->empty() || !messages->back().contains("content")) {
+    return nullptr;
   }
-  text->resize(place + shown.size());
+  Json* text = &messages->back()["content"];
+  if (text->is_array() && !text->empty()) {
+    text = &text->back();
+    text = text->is_object() ? &(*text)["text"] : text;
+  }
+  return text->get_ptr<std::string*>();
+}
+
+// Puts `mark` and a space behind the text that the last message ends with, and returns that text.
+absl::StatusOr<std::string> MarkEnd(absl::string_view mark, Json* messages) {
+  std::string* text = LastText(messages);
+  if (text == nullptr || absl::StripAsciiWhitespace(*text).empty()) {
+    return NoFinalText();
+  }
+  std::string unmarked = *text;
+  absl::StrAppend(text, mark, " ");
+  return unmarked;
+}
+
+// Ends what was rendered where the mark is, behind `last`, as transformers does. A template that
+// drops the space behind the mark would have dropped white space at the end of `last` as well.
+absl::Status CutAtMark(const std::string& mark, absl::string_view last, std::string* rendered) {
+  const size_t place = rendered->find(mark);
+  if (place == std::string::npos ||
+      rendered->find(mark, place + mark.size()) != std::string::npos) {
+    return NoFinalText();
+  }
+  const bool trimmed = rendered->compare(place + mark.size(), 1, " ") != 0;
+  rendered->resize(place);
+  const absl::string_view bare = absl::StripTrailingAsciiWhitespace(absl::string_view(*rendered));
+  if (!absl::EndsWith(bare, absl::StripAsciiWhitespace(last))) {
+    return NoFinalText();
+  }
+  rendered->resize(trimmed ? bare.size() : place);
   return absl::OkStatus();
 }
 
@@ -172,9 +204,16 @@ absl::StatusOr<std::string> ChatForm::Render(const ChatRequest& request, const s
       input.documents = std::exchange(input.arguments["documents"], nullptr);
     }
   }
+  // No client's text has the mark, and the outcome does not depend on it.
+  const std::string mark =
+      request.continue_final_message ? absl::StrCat("lamina-end-", RandomHex(32)) : "";
+  std::string last;
+  if (request.continue_final_message) {
+    LAMINA_ASSIGN_OR_RETURN(last, MarkEnd(mark, &input.messages));
+  }
   LAMINA_ASSIGN_OR_RETURN(std::string text, template_->Render(input, now));
   if (request.continue_final_message) {
-    LAMINA_RETURN_IF_ERROR(EndWithFinalMessage(input.messages, &text));
+    LAMINA_RETURN_IF_ERROR(CutAtMark(mark, last, &text));
   }
   return text + request.suffix;
 }

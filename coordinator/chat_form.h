@@ -34,8 +34,9 @@ struct ChatRequest {
   // A JSON object with further variables, `documents` among them; empty for none.
   std::string arguments_json;
   bool add_generation_prompt = true;
-  bool continue_final_message = false;  // The text ends with that of the last message.
-  std::string suffix;                   // Put behind the text.
+  // The text ends with that of the last message, white space too unless the template trims it.
+  bool continue_final_message = false;
+  std::string suffix;  // Put behind the text.
 };
 
 class ChatForm {

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -352,26 +353,49 @@ absl::Status CheckPlacement(const std::vector<TensorRecord>& tensors, uint64_t d
 
 struct GgufFile::Storage {
   struct Tensor {
-    size_t index = 0;
     const GgufTensorType* type = nullptr;
     const uint8_t* data = nullptr;
   };
-  std::optional<MappedFile> file;                          // Empty when the caller owns the bytes.
-  absl::flat_hash_map<absl::string_view, Tensor> by_name;  // Keys live in tensors_.
+  std::vector<MappedFile> files;                           // Empty when the caller owns the bytes.
+  std::vector<Tensor> tensors;                             // Parallel to tensors_.
+  absl::flat_hash_map<absl::string_view, size_t> by_name;  // Keys live in tensors_.
 };
 
 GgufFile::GgufFile() : storage_(std::make_unique<Storage>()) {}
 GgufFile::~GgufFile() = default;
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
+  LAMINA_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenOne(path));
+  LAMINA_RETURN_IF_ERROR(file->AddParts(path));
+  return file;
+}
+
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenOne(const std::string& path) {
   LAMINA_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
   absl::StatusOr<std::unique_ptr<GgufFile>> parsed = Parse(file.bytes());
   if (!parsed.ok()) {
     return absl::Status(parsed.status().code(),
                         absl::StrCat(path, ": ", parsed.status().message()));
   }
-  (*parsed)->storage_->file = std::move(file);
+  (*parsed)->storage_->files.push_back(std::move(file));
   return parsed;
+}
+
+void GgufFile::TakeTensors(GgufFile& part) {
+  Storage& from = *part.storage_;
+  std::move(part.tensors_.begin(), part.tensors_.end(), std::back_inserter(tensors_));
+  std::move(from.tensors.begin(), from.tensors.end(), std::back_inserter(storage_->tensors));
+  std::move(from.files.begin(), from.files.end(), std::back_inserter(storage_->files));
+}
+
+const TensorInfo* GgufFile::BuildIndex() {
+  storage_->by_name.clear();
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!storage_->by_name.emplace(tensors_[i].name, i).second) {
+      return &tensors_[i];
+    }
+  }
+  return nullptr;
 }
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Parse(absl::Span<const uint8_t> bytes) {
@@ -401,22 +425,18 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Parse(absl::Span<const uint8
   }
   for (TensorRecord& record : records) {
     file->tensors_.push_back(std::move(record.info));
+    file->storage_->tensors.push_back({record.type, bytes.data() + data_start + record.offset});
   }
-  for (size_t i = 0; i < records.size(); ++i) {
-    const Storage::Tensor tensor = {i, records[i].type,
-                                    bytes.data() + data_start + records[i].offset};
-    if (!file->storage_->by_name.emplace(file->tensors_[i].name, tensor).second) {
-      return DamagedGguf(
-          absl::StrCat("tensor \"", absl::CHexEscape(file->tensors_[i].name), "\" comes twice"),
-          data_start);
-    }
+  if (const TensorInfo* twice = file->BuildIndex()) {
+    return DamagedGguf(absl::StrCat("tensor \"", absl::CHexEscape(twice->name), "\" comes twice"),
+                       data_start);
   }
   return file;
 }
 
 const TensorInfo* GgufFile::Find(absl::string_view name) const {
   const auto found = storage_->by_name.find(name);
-  return found == storage_->by_name.end() ? nullptr : &tensors_[found->second.index];
+  return found == storage_->by_name.end() ? nullptr : &tensors_[found->second];
 }
 
 absl::Status GgufFile::Read(absl::string_view name, uint64_t first, absl::Span<float> out) const {
@@ -424,8 +444,8 @@ absl::Status GgufFile::Read(absl::string_view name, uint64_t first, absl::Span<f
   if (found == storage_->by_name.end()) {
     return absl::NotFoundError(absl::StrCat("no tensor \"", name, "\" in the file"));
   }
-  const Storage::Tensor& tensor = found->second;
-  const TensorInfo& info = tensors_[tensor.index];
+  const Storage::Tensor& tensor = storage_->tensors[found->second];
+  const TensorInfo& info = tensors_[found->second];
   const GgufTensorType& type = *tensor.type;
   if (first > info.elements || out.size() > info.elements - first) {
     return absl::InvalidArgumentError(absl::StrCat("elements ", first, " to ", first, " + ",
@@ -455,11 +475,11 @@ std::optional<StoredBlocks> GgufFile::Blocks(absl::string_view name) const {
   if (found == storage_->by_name.end()) {
     return std::nullopt;
   }
-  const GgufTensorType& type = *found->second.type;
-  return StoredBlocks{.type = type.name,
-                      .elements = type.block_elements,
-                      .bytes = type.block_bytes,
-                      .data = found->second.data};
+  const Storage::Tensor& tensor = storage_->tensors[found->second];
+  return StoredBlocks{.type = tensor.type->name,
+                      .elements = tensor.type->block_elements,
+                      .bytes = tensor.type->block_bytes,
+                      .data = tensor.data};
 }
 
 }  // namespace lamina::model

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GgufFile: a GGUF v2 or v3 file, mapped read-only: metadata and tensors.
+// GgufFile: a GGUF v2 or v3 file, or the parts of a split one, mapped read-only: metadata and
+// tensors.
 //
 // Every offset and count of the file is checked against its size before use; nothing is allocated
 // in proportion to a number that the file only claims.
@@ -29,12 +30,13 @@ using GgufValue = std::variant<uint64_t, int64_t, double, bool, std::string, std
 
 class GgufFile final : public WeightSource {
  public:
-  // Errors: kNotFound         no such file.
-  //         kDataLoss         truncated or inconsistent; says what, where (byte offset), and that
-  //         the
-  //                           file should be fetched again.
+  // The first part of a split file brings the others, which lie in the same folder.
+  // Errors: kNotFound         no such file, or no such part.
+  //         kInvalidArgument  no GGUF file, or a part that is not the first; names that one.
+  //         kDataLoss         truncated or inconsistent, or parts of two splits; says what, where
+  //                           (byte offset), and that the file should be fetched again.
   //         kUnimplemented    a version or tensor type that we do not read; names it and the known
-  //         ones.
+  //                           ones.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
   // Reads bytes in memory, which must outlive the object. For tests and fuzzing.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Parse(absl::Span<const uint8_t> bytes);
@@ -62,8 +64,17 @@ class GgufFile final : public WeightSource {
   std::optional<StoredBlocks> Blocks(absl::string_view name) const override;
 
  private:
-  struct Storage;  // The mapping, tensor types and offsets.
+  struct Storage;  // The mappings, and each tensor's type and place.
   GgufFile();
+  // One file, whatever it says of parts.
+  static absl::StatusOr<std::unique_ptr<GgufFile>> OpenOne(const std::string& path);
+  // Adds the tensors of the other parts if this file, at `path`, is one of several.
+  absl::Status AddParts(const std::string& path);
+  // Leaves the index of names to BuildIndex().
+  void TakeTensors(GgufFile& part);
+  // Returns a tensor whose name another one has, or nullptr.
+  const TensorInfo* BuildIndex();
+
   std::map<std::string, GgufValue> metadata_;
   std::vector<TensorInfo> tensors_;
   std::unique_ptr<Storage> storage_;

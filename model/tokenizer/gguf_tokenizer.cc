@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "model/tokenizer/bpe_tokenizer.h"
@@ -218,6 +220,24 @@ std::vector<AddedToken> MarksOfPhi3(const GgufVocabulary& read) {
   return marks;
 }
 
+// Converters write user-defined pieces with spaces, and the library looks for pieces in text where
+// each space is a mark. A piece whose marked name another one has keeps its own: the library takes
+// no two alike.
+void MarkSpaces(std::vector<SentencePieceEntry>* entries) {
+  absl::flat_hash_set<std::string> names;
+  for (const SentencePieceEntry& entry : *entries) {
+    names.insert(entry.text);
+  }
+  for (SentencePieceEntry& entry : *entries) {
+    if (entry.type == kTypeUserDefined) {
+      std::string marked = absl::StrReplaceAll(entry.text, {{" ", kSpaceMark}});
+      if (names.insert(marked).second) {
+        entry.text = std::move(marked);
+      }
+    }
+  }
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(const GgufFile& file,
                                                              GgufVocabulary read) {
   LAMINA_ASSIGN_OR_RETURN(const absl::Span<const double> scores, file.GetFloats(Key("scores")));
@@ -231,6 +251,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(const GgufFile& fil
   for (size_t i = 0; i < read.names.size(); ++i) {
     model.entries.push_back({read.names[i], static_cast<float>(scores[i]), read.types[i]});
   }
+  MarkSpaces(&model.entries);
   LAMINA_ASSIGN_OR_RETURN(model.add_space_prefix, ReadFlag(file, "add_space_prefix", true));
   LAMINA_ASSIGN_OR_RETURN(model.remove_extra_whitespaces,
                           ReadFlag(file, "remove_extra_whitespaces", false));

@@ -15,6 +15,9 @@
 
 namespace lamina::model {
 
+// How pieces spell a space: U+2581.
+inline constexpr absl::string_view kSpaceMark = "\xE2\x96\x81";
+
 struct SentencePieceEntry {
   std::string text;
   float score = 0.0f;

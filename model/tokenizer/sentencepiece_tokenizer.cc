@@ -13,8 +13,6 @@
 namespace lamina::model {
 namespace {
 
-constexpr absl::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581.
-
 absl::StatusOr<std::unique_ptr<SentencePieceLibrary>> LoadLibrary(const std::string& serialized) {
   std::string error;
   auto library = SentencePieceLibrary::Load(serialized, &error);
@@ -35,15 +33,17 @@ std::string ByteOf(const std::string& name) {
   return std::string(1, static_cast<char>(value));
 }
 
+// Special tokens are shown as templates write them.
+std::string TextOf(const std::string& name, bool special) {
+  return special ? name : absl::StrReplaceAll(name, {{kSpaceMark, " "}});
+}
+
 VocabularyEntry MakeEntry(const SentencePieceLibrary& library, TokenId id) {
   VocabularyEntry entry;
   entry.name = library.Name(id);
   const PieceKind kind = library.Kind(id);
   entry.special = kind == PieceKind::kSpecial;
-  entry.bytes = kind == PieceKind::kByte ? ByteOf(entry.name)
-                : kind == PieceKind::kSpecial
-                    ? entry.name
-                    : absl::StrReplaceAll(entry.name, {{kSpaceMark, " "}});
+  entry.bytes = kind == PieceKind::kByte ? ByteOf(entry.name) : TextOf(entry.name, entry.special);
   return entry;
 }
 
@@ -69,8 +69,8 @@ absl::Status FillVocabulary(const SentencePieceLibrary& library, SentencePieceOp
     LAMINA_RETURN_IF_ERROR(vocabulary->Put(id, std::move(entry)));
   }
   for (const AddedToken& token : options->added_tokens) {
-    LAMINA_RETURN_IF_ERROR(
-        vocabulary->Put(token.id, {token.content, token.content, token.special}));
+    LAMINA_RETURN_IF_ERROR(vocabulary->Put(
+        token.id, {token.content, TextOf(token.content, token.special), token.special}));
   }
   // The caller's come last, because the last of equal contents counts.
   options->added_tokens.insert(options->added_tokens.begin(), own.begin(), own.end());

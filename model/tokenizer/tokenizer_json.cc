@@ -133,8 +133,16 @@ absl::Status FillVocabulary(const BpeOptions& model, const std::vector<AddedToke
     LAMINA_ASSIGN_OR_RETURN(std::string bytes, BytesOf(name, decoding));
     LAMINA_RETURN_IF_ERROR(out->Put(id, {name, std::move(bytes)}));
   }
+  // The decoder goes over added tokens, too: Gemma's runs of U+2581 are spaces. Their names are
+  // text that no byte was spelled in, and special ones stay as templates write them.
+  TokenDecoding of_added = decoding;
+  of_added.byte_level = false;
   for (const AddedToken& token : added_tokens) {
-    LAMINA_RETURN_IF_ERROR(out->Put(token.id, {token.content, token.content, token.special}));
+    std::string bytes = token.content;
+    if (!token.special) {
+      LAMINA_ASSIGN_OR_RETURN(bytes, BytesOf(token.content, of_added));
+    }
+    LAMINA_RETURN_IF_ERROR(out->Put(token.id, {token.content, std::move(bytes), token.special}));
   }
   return absl::OkStatus();
 }

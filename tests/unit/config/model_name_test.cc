@@ -21,6 +21,13 @@ TEST(ModelNameTest, LosesTheEndingOfGgufAlone) {
   EXPECT_EQ(ModelNameOf("/models/Qwen2.5-0.5B.Q4_K_M.gguf"), "Qwen2.5-0.5B.Q4_K_M");
 }
 
+TEST(ModelNameTest, IsThatOfAllPartsForTheFirst) {
+  EXPECT_EQ(ModelNameOf("/models/Llama-70B-Q4_K_M-00001-of-00002.gguf"), "Llama-70B-Q4_K_M");
+  EXPECT_EQ(ModelNameOf("/models/L-00002-of-00002.gguf"), "L-00002-of-00002");
+  EXPECT_EQ(ModelNameOf("/models/L-00001-of-2.gguf"), "L-00001-of-2");
+  EXPECT_EQ(ModelNameOf("/models/L-00001-of-00002"), "L-00001-of-00002") << "a folder";
+}
+
 TEST(ModelNameTest, IsTheRepositorysForASnapshotOfHuggingFacesCache) {
   const std::string hub = "/models/hub/models--meta-llama--Llama-3.1-8B-Instruct/snapshots/";
   EXPECT_EQ(ModelNameOf(hub + "0e9e39f249a16976918f6564b8830bc894c89659"), "Llama-3.1-8B-Instruct");

@@ -55,9 +55,60 @@ TEST(ChatFormTest, ALastMessageMayGoOn) {
          .continue_final_message = true,
          .suffix = "!"});
   };
-  EXPECT_EQ(*continued("Because "), "<user>U<end><assistant>Because!");
+  EXPECT_EQ(*continued("Because "), "<user>U<end><assistant>Because !");
   EXPECT_EQ(continued("").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(continued("Because", true).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+absl::StatusOr<std::string> Continue(const char* chat_template, const ChatMessage& last) {
+  return Render(chat_template, {.messages = {{.role = "user", .content = "U"}, last},
+                                .add_generation_prompt = false,
+                                .continue_final_message = true});
+}
+
+// The text may be part of what the template writes behind it.
+TEST(ChatFormTest, ALastMessageGoesOnBehindItsOwnText) {
+  constexpr char kChatMl[] =
+      R"({% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' }}
+{% endfor %})";
+  constexpr char kLlama3[] =
+      R"({% for m in messages %}{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' +
+         m.content | trim + '<|eot_id|>' }}{% endfor %})";
+  for (const std::string text : {"<", "im", "end", "|", "a b", "a\n", " a \n "}) {
+    EXPECT_EQ(*Continue(kChatMl, {.role = "assistant", .content = text}),
+              "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n" + text);
+  }
+  EXPECT_EQ(Continue(kChatMl, {.role = "assistant", .content = "\n"}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  for (const std::string text : {"<", "id", "e", "_", "a b"}) {
+    EXPECT_EQ(*Continue(kLlama3, {.role = "assistant", .content = text}),
+              "<|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>"
+              "<|start_header_id|>assistant<|end_header_id|>\n\n" +
+                  text);
+  }
+  EXPECT_EQ(*Continue(kLlama3, {.role = "assistant", .content = " a \n"}),
+            *Continue(kLlama3, {.role = "assistant", .content = "a"}))
+      << "the template trims";
+}
+
+TEST(ChatFormTest, ALastMessageOfPartsGoesOnBehindTheLastOne) {
+  const ChatMessage last{.json = R"({"role":"assistant","content":
+      [{"type":"text","text":"a"},{"type":"text","text":"b "}]})"};
+
+  EXPECT_EQ(*Continue(kParts, last), "U[a][b ");
+  EXPECT_EQ(*Continue(kTexts, last), "<user>U<assistant>a\nb ");
+}
+
+TEST(ChatFormTest, ALastMessageThatTheTemplateChangesDoesNotGoOn) {
+  for (const char* chat_template :
+       {"{{ messages[0].content }}", "{{ messages[1].content | upper }}",
+        "{{ messages[1].content | replace('B', 'b') }}",
+        "{{ messages[1].content }}{{ messages[1].content }}"}) {
+    const absl::Status status =
+        Continue(chat_template, {.role = "assistant", .content = "Because"}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << chat_template;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the chat template changes it"));
+  }
 }
 
 TEST(ChatFormTest, DocumentsAndASuffixComeWithArguments) {

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/gguf_writer.h"
 
 namespace lamina::model {
@@ -232,6 +233,120 @@ TEST(GgufFileTest, OpenMapsAFileAndNamesTheOneThatIsMissing) {
   EXPECT_THAT(std::string(missing.message()), HasSubstr("gguf_file_test.gguf"));
   EXPECT_EQ(GgufFile::Open(::testing::TempDir()).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+template <typename T>
+std::string NumberBytes(T value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+// Part `number`, from 0, as llama.cpp's gguf-split writes it.
+GgufWriter PartOf(uint16_t number, uint16_t parts = 3, int32_t tensors = 3) {
+  GgufWriter writer;
+  writer.AddRaw("split.no", 2, NumberBytes(number));
+  writer.AddRaw("split.count", 2, NumberBytes(parts));
+  writer.AddRaw("split.tensors.count", 5, NumberBytes(tensors));
+  return writer;
+}
+
+class SplitGgufTest : public ::testing::Test {
+ protected:
+  // Three parts: all metadata, then "t1" with "t2", then "t3".
+  void SetUp() override {
+    std::filesystem::create_directories(folder_);
+    GgufWriter first = PartOf(0);
+    first.AddString("a.name", "whole");
+    Write(Name(1), first);
+    GgufWriter second = PartOf(1);
+    AddTensor("t1", 1.0f, second);
+    AddTensor("t2", 2.0f, second);
+    Write(Name(2), second);
+    WriteThird(PartOf(2), "t3");
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  static std::string Name(int part) { return absl::StrCat("m-0000", part, "-of-00003.gguf"); }
+  std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
+
+  static void AddTensor(const std::string& name, float value, GgufWriter& writer) {
+    writer.AddTensorF32(name, std::vector<uint64_t>{2}, std::vector<float>{value, -value});
+  }
+  void Write(const std::string& name, const GgufWriter& writer) const {
+    std::ofstream(Path(name), std::ios::binary) << writer.Finish();
+  }
+  void WriteThird(GgufWriter writer, const std::string& tensor) const {
+    AddTensor(tensor, 3.0f, writer);
+    Write(Name(3), writer);
+  }
+  void ExpectError(const std::string& name, absl::StatusCode code, const std::string& part) const {
+    const absl::Status status = GgufFile::Open(Path(name)).status();
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  }
+
+  const std::string folder_ = ::testing::TempDir() + "/split_gguf_test";
+};
+
+TEST_F(SplitGgufTest, TheFirstPartBringsTheOthers) {
+  const auto file = GgufFile::Open(Path(Name(1)));
+  ASSERT_TRUE(file.ok()) << file.status();
+
+  EXPECT_EQ(*(*file)->GetString("a.name"), "whole");
+  ASSERT_EQ((*file)->tensors().size(), 3u);
+  for (size_t i = 1; i <= 3; ++i) {
+    const std::string name = absl::StrCat("t", i);
+    const auto value = static_cast<float>(i);
+    EXPECT_EQ((*file)->tensors()[i - 1].name, name);
+    ASSERT_NE((*file)->Find(name), nullptr);
+    std::vector<float> values(2);
+    ASSERT_TRUE((*file)->Read(name, 0, absl::MakeSpan(values)).ok());
+    EXPECT_THAT(values, ElementsAre(value, -value));
+    ASSERT_TRUE((*file)->Blocks(name).has_value());
+  }
+}
+
+TEST_F(SplitGgufTest, AnotherPartNamesTheFirst) {
+  ExpectError(Name(2), absl::StatusCode::kInvalidArgument,
+              "is part 2 of 3 with 3 tensors in all: give the first, " + Path(Name(1)));
+}
+
+TEST_F(SplitGgufTest, AMissingPartIsNamed) {
+  std::filesystem::remove(Path(Name(3)));
+
+  ExpectError(Name(1), absl::StatusCode::kNotFound, Path(Name(3)) + " is missing");
+}
+
+TEST_F(SplitGgufTest, APartOfAnotherSplitIsRefused) {
+  for (const GgufWriter& other : {PartOf(1), PartOf(2, 4), PartOf(2, 3, 9)}) {
+    WriteThird(other, "t3");
+    ExpectError(Name(1), absl::StatusCode::kDataLoss,
+                "part 3 of 3 with 3 tensors in all was expected: it is of another split");
+  }
+  WriteThird(GgufWriter(), "t3");
+  ExpectError(Name(1), absl::StatusCode::kNotFound, Name(3) + ": the file has no metadata");
+}
+
+TEST_F(SplitGgufTest, TensorsAreThereOnceAndAll) {
+  WriteThird(PartOf(2), "t2");
+  ExpectError(Name(1), absl::StatusCode::kDataLoss, "tensor \"t2\" is in two of its parts");
+  Write(Name(3), PartOf(2));
+  ExpectError(Name(1), absl::StatusCode::kDataLoss,
+              "its 3 parts hold 2 tensors, and split.tensors.count is 3");
+}
+
+TEST_F(SplitGgufTest, APartOfAnotherNameIsRefused) {
+  std::filesystem::rename(Path(Name(1)), Path("m.gguf"));
+  ExpectError("m.gguf", absl::StatusCode::kInvalidArgument,
+              "does not end with \"-00001-of-00003.gguf\"");
+}
+
+TEST_F(SplitGgufTest, AFileThatWasPutTogetherIsWhole) {
+  for (const uint16_t parts : {uint16_t{0}, uint16_t{1}}) {
+    GgufWriter writer = PartOf(0, parts, 1);
+    AddTensor("t", 1.0f, writer);
+    Write("m.gguf", writer);
+    EXPECT_TRUE(GgufFile::Open(Path("m.gguf")).ok());
+  }
 }
 
 // An array of `length` bytes, as AddRaw() takes it.

@@ -185,6 +185,32 @@ TEST(GgufTokenizerTest, EncodesSentencePieceByScore) {
   EXPECT_EQ(*(*tokenizer)->Decode({1, 4, 4}, false), "<s> a a");
 }
 
+// Converters write Gemma's runs of U+2581 with spaces.
+TEST(GgufTokenizerTest, UserDefinedPiecesOfSpacesAreFound) {
+  const auto load = [](const std::string& piece, int32_t type) {
+    GgufWriter writer;
+    writer.AddString("tokenizer.ggml.model", "llama");
+    writer.AddStrings("tokenizer.ggml.tokens",
+                      {"<unk>", "<s>", "\u2581", "a", "  ", piece, "\u2581\u2581\u2581"});
+    writer.AddFloats("tokenizer.ggml.scores", {0, 0, -2, -3, -1000, -1000, -1});
+    writer.AddInts("tokenizer.ggml.token_type", {2, 3, 1, 1, 4, type, 1});
+    writer.AddUint("tokenizer.ggml.bos_token_id", 1);
+    writer.AddBool("tokenizer.ggml.add_space_prefix", false);
+    return Load(writer);
+  };
+  const auto tokenizer = load("   ", 4);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+
+  EXPECT_THAT(*(*tokenizer)->Encode("a  a", {.add_special = false}), ElementsAre(3, 4, 3));
+  EXPECT_EQ(*(*tokenizer)->Decode({3, 4, 3}, true), "a  a");
+  EXPECT_EQ((*tokenizer)->TokenBytes(5, true), "   ") << "its marked name is another's";
+
+  const auto twice = load("\u2581\u2581", 1);
+  ASSERT_TRUE(twice.ok()) << twice.status();
+  EXPECT_EQ((*twice)->TokenName(4), "  ");
+  EXPECT_EQ((*twice)->TokenBytes(4, true), (*twice)->TokenBytes(5, true));
+}
+
 // transformers' files of Phi-3 say so of each token; GGUF has no place for it.
 TEST(GgufTokenizerTest, Phi3sSpecialTokensTakeTheWhiteSpaceBehindThem) {
   const auto encode = [](const std::string& architecture, int32_t type) {

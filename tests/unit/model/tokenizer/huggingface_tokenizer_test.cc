@@ -303,6 +303,63 @@ TEST_F(HuggingFaceTokenizerTest, RefusesAddedTokensThatAreTexts) {
               HasSubstr("the added token with id 3 has 513 bytes; at most 512"));
 }
 
+// Gemma lists its runs of spaces so. Texts have spaces there, which the normalizer marks.
+TEST_F(HuggingFaceTokenizerTest, AddedTokensOfSpaceMarksAreSpaces) {
+  constexpr char kMarks[] = R"({
+      "added_tokens": [{"id": 0, "content": "<\u2581>", "special": true},
+                       {"id": 4, "content": "\u2581\u2581", "special": false, "normalized": false}],
+      "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+      "pre_tokenizer": null, "post_processor": null, "decoder": DECODER,
+      "model": {"type": "BPE", "merges": [["\u2581", "\u2581"]],
+                "vocab": {"<\u2581>": 0, "\u2581": 1, "a": 2, "b": 3, "\u2581\u2581": 4}}})";
+  for (const char* decoder :
+       {R"({"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}]})",
+        R"({"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "never"})"}) {
+    Write("tokenizer.json", absl::StrReplaceAll(kMarks, {{"DECODER", decoder}}));
+    const auto loaded = Load();
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    const Tokenizer& tokenizer = **loaded;
+
+    EXPECT_THAT(*tokenizer.Encode("a  b", {}), ElementsAre(2, 4, 3));
+    EXPECT_EQ(*tokenizer.Decode({2, 4, 3}, true), "a  b");
+    EXPECT_EQ(tokenizer.TokenBytes(4, true), "  ");
+    EXPECT_EQ(tokenizer.TokenBytes(0, false), "<\u2581>") << "special ones stay";
+    EXPECT_EQ(tokenizer.TokenName(4), "\u2581\u2581");
+    StreamDecoder stream(tokenizer, true);
+    EXPECT_EQ(stream.Push(2), "a");
+    EXPECT_EQ(stream.Push(4), "  ") << "which is what stop strings are compared with";
+  }
+}
+
+// The alphabet's letters stand for bytes in names of the model's own alone.
+TEST_F(HuggingFaceTokenizerTest, AddedTokensOfByteLevelOnesAreTheirText) {
+  ASSERT_TRUE(LoadChanged(R"({"id": 4,)",
+                          R"({"id": 5, "content": "\u00e9"}, {"id": 6, "content": " \u2581"},)"
+                          R"( {"id": 4,)")
+                  .ok());
+  const auto tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+
+  EXPECT_EQ((*tokenizer)->TokenBytes(5, true), "\u00e9");
+  EXPECT_EQ((*tokenizer)->TokenBytes(6, true), " \u2581");
+  EXPECT_EQ((*tokenizer)->TokenBytes(4, false), "<|im_end|>");
+}
+
+TEST_F(HuggingFaceTokenizerTest, TokensOfSpaceMarksAddedToSentencePieceAreSpaces) {
+  std::filesystem::copy_file(
+      test_support::SourcePath(absl::StrCat(kGoldens, "spm_bpe/tokenizer.model")),
+      directory_ + "/tokenizer.model");
+  Write("tokenizer_config.json", R"({"added_tokens_decoder": {
+      "1000": {"content": "\u2581\u2581", "special": false},
+      "1001": {"content": "<\u2581>", "special": true}}})");
+  const auto tokenizer = Load();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+
+  EXPECT_EQ((*tokenizer)->TokenBytes(1000, true), "  ");
+  EXPECT_EQ((*tokenizer)->TokenBytes(1001, false), "<\u2581>");
+}
+
 TEST_F(HuggingFaceTokenizerTest, ReadsSentencePieceWithAddedTokens) {
   std::filesystem::copy_file(
       test_support::SourcePath(absl::StrCat(kGoldens, "spm_bpe/tokenizer.model")),
