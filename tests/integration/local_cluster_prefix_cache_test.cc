@@ -118,8 +118,39 @@ TEST(PrefixCacheTest, ChoicesShareAPrefixThatIsKept) {
   }
 }
 
-// Another salt finds nothing, and neither does a score.
-TEST(PrefixCacheTest, OtherSaltsAndScoresFindNothing) {
+// A score of a prompt that is kept computes all of its tokens, and says what it says where nothing
+// is.
+TEST(PrefixCacheTest, ScoresFindNothing) {
+  LocalClusterOptions options = Base();
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  options.prefix_cache = false;
+  const std::unique_ptr<LocalCluster> forgetting = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ASSERT_NE(forgetting, nullptr);
+  const std::vector<TokenId> prompt = RandomPrompt(100, 4);
+  const GenerateResult cold = cluster->Generate(Greedy(prompt, 8));
+  const GenerateResult warm = cluster->Generate(Greedy(prompt, 8));
+  ASSERT_TRUE(cold.status.ok() && warm.status.ok()) << cold.status << warm.status;
+  ASSERT_EQ(warm.choices[0].usage.cached_tokens, 96u);
+  const coordinator::EngineStatus before = cluster->engine().GetStatus();
+
+  const GenerateResult score = cluster->Score(prompt);
+
+  const coordinator::EngineStatus after = cluster->engine().GetStatus();
+  const GenerateResult expected = forgetting->Score(prompt);
+  ASSERT_TRUE(score.status.ok() && expected.status.ok()) << score.status << expected.status;
+  EXPECT_EQ(score.scores.size(), 99u);
+  EXPECT_EQ(Bits(score.scores), Bits(expected.scores));
+  EXPECT_GE(after.tokens_prefilled - before.tokens_prefilled, 99u);
+  EXPECT_EQ(after.tokens_cached, before.tokens_cached);
+  EXPECT_EQ(after.scheduler.prefix_cache.tokens_found, before.scheduler.prefix_cache.tokens_found);
+  const GenerateResult again = cluster->Generate(Greedy(prompt, 8));
+  ASSERT_TRUE(again.status.ok()) << again.status;
+  ExpectSameChoice(again.choices[0], cold.choices[0]);
+  EXPECT_EQ(again.choices[0].usage.cached_tokens, 96u) << "what is kept stays through a score";
+}
+
+TEST(PrefixCacheTest, OtherSaltsFindNothing) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Base());
   ASSERT_NE(cluster, nullptr);
   GenerateSpec spec = Greedy(RandomPrompt(100, 4), 8);
