@@ -239,6 +239,34 @@ TEST(PrefixCacheTest, KvOfNodesThatStayOutlivesAnEpoch) {
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
+// K and V that compute nodes of another kind have made have other bits.
+TEST(PrefixCacheTest, KvOfAnotherKindOfComputeNodeIsNotFound) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Base());
+  ASSERT_NE(cluster, nullptr);
+  const GenerateSpec spec = Greedy(RandomPrompt(100, 4), 8);
+  const auto cached = [&] {
+    const GenerateResult result = cluster->Generate(spec);
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    return result.choices[0].usage.cached_tokens;
+  };
+  const auto come_back = [&](const std::string& kernels) {
+    cluster->Detach("c0");
+    cluster->SetKernels("c0", kernels);
+    cluster->Attach("c0");
+    const absl::Status serves = cluster->WaitForState("serving");
+    EXPECT_TRUE(serves.ok()) << serves;
+  };
+  EXPECT_EQ(cached(), 0u);
+  come_back("");
+  EXPECT_EQ(cached(), 96u);
+  come_back("loop B, weights packed");
+  EXPECT_EQ(cached(), 0u);
+  come_back("loop B, weights as they come");
+  EXPECT_EQ(cached(), 96u) << "how weights are held decides on no bit";
+  come_back("");
+  EXPECT_EQ(cached(), 0u) << "what it made itself was dropped when the other one came";
+}
+
 // Where heads are spread, all is there still if the same memory nodes have the same heads as
 // before, and nothing if not.
 TEST(PrefixCacheTest, KvOfSpreadHeadsOutlivesAnEpochOfTheSameMemoryNodes) {
