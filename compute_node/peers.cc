@@ -130,17 +130,28 @@ absl::Status Peers::CheckWindow(PeerId sender, const plan::WindowHeader& header,
   return control::Blame(std::move(checked), Name(sender));
 }
 
+absl::Status Peers::CheckSealedWindow(PeerId sender, const plan::WindowHeader& header,
+                                      const plan::WindowHeader& expected) {
+  if (absl::Status sealed = plan::CheckSeal(header, expected); !sealed.ok()) {
+    return Damaged(sender, std::move(sealed));
+  }
+  return CheckWindow(sender, header, expected);
+}
+
 absl::Status Peers::CheckData(PeerId sender, const plan::WindowHeader& header, uint64_t checksum) {
   if (header.data_checksum == checksum) {
     return absl::OkStatus();
   }
+  return Damaged(sender, absl::InternalError(absl::StrCat(
+                             "window of lane ", header.lane, " step ", header.step, " layer ",
+                             header.layer, ": its data changed on the way, their checksum is ",
+                             checksum, " and was ", header.data_checksum)));
+}
+
+absl::Status Peers::Damaged(PeerId sender, absl::Status why) {
   counters_.refusals.Count(telemetry::Refusal::kDamaged);
-  absl::Status refused = absl::InternalError(
-      absl::StrCat("window of lane ", header.lane, " step ", header.step, " layer ", header.layer,
-                   ": its data changed on the way, their checksum is ", checksum, " and was ",
-                   header.data_checksum));
-  LogWarning("refused a window of ", Name(sender), " ", refused.message());
-  return control::Blame(std::move(refused), Name(sender));
+  LogWarning("refused a window of ", Name(sender), " ", why.message());
+  return control::Blame(std::move(why), Name(sender));
 }
 
 absl::Status Peers::NothingFrom(PeerId peer, Nanos waited) const {

@@ -88,6 +88,10 @@ class Peers {
   // plan::CheckHeader(), blamed on the sender; it is then counted and logged.
   absl::Status CheckWindow(PeerId sender, const plan::WindowHeader& header,
                            const plan::WindowHeader& expected);
+  // Does that for a window whose header is sealed, and looks at the seal first. Errors: kInternal
+  // too where the header changed on the way: the fault that CheckData() finds.
+  absl::Status CheckSealedWindow(PeerId sender, const plan::WindowHeader& header,
+                                 const plan::WindowHeader& expected);
   // Compares the checksum of a window's data with the one that the header has, if it has any.
   // Errors: kInternal, marked as the sender's; logged and counted.
   absl::Status CheckData(PeerId sender, const plan::WindowHeader& header, uint64_t checksum);
@@ -97,6 +101,8 @@ class Peers {
 
  private:
   telemetry::LinkCounters& Link(PeerId peer) const;
+  // Counts and logs a window that changed on the way. Returns `why`, blamed on the sender.
+  absl::Status Damaged(PeerId sender, absl::Status why);
 
   const plan::EpochConfig& config_;
   const Nanos timeout_;

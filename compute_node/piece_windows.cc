@@ -87,7 +87,7 @@ absl::StatusOr<size_t> PieceWindows::Take(const Lane& lane, uint32_t node) {
   plan::WindowHeader expected =
       context_.HeaderOf(lane, stream.layer, static_cast<uint32_t>(stream.piece), node);
   expected.kv_rows = piece.activations() ? piece.recomputed : piece.slots;
-  LAMINA_RETURN_IF_ERROR(context_.peers.CheckWindow(MemoryPeer(node), header, expected));
+  LAMINA_RETURN_IF_ERROR(context_.peers.CheckSealedWindow(MemoryPeer(node), header, expected));
   if (header.data_checksum != 0) {
     LAMINA_RETURN_IF_ERROR(
         context_.peers.CheckData(MemoryPeer(node), header, Checksum(lane, node)));

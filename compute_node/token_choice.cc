@@ -125,8 +125,9 @@ void TokenChoice::Choose(uint32_t layer, const RowRun& run, absl::Span<uint64_t>
 absl::Status TokenChoice::Put(const Lane& lane, uint32_t node) {
   LaneState& state = lanes_[lane.index];
   const Part& part = state.nodes[node];
-  const plan::WindowHeader header =
+  plan::WindowHeader header =
       context_.HeaderOf(lane, /*slice=*/0, static_cast<uint32_t>(part.rows.size()), context_.node);
+  plan::Seal(header);
   uint64_t* const window = state.staged.data() + part.first_word - kHeaderWords;
   std::memcpy(window, &header, sizeof(header));
   const plan::TokenSetWindows windows(context_.layout);

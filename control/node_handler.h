@@ -72,6 +72,12 @@ struct NodeIdentity {
   SpillTier spill = {};  // Memory nodes alone have one.
 };
 
+// The loop of a compute node's dense layers: nodes with the same one make the same bits.
+inline absl::string_view LoopOf(const NodeIdentity& compute) {
+  const absl::string_view kernels = compute.kernels;
+  return kernels.substr(0, kernels.find(kWeightsWord));
+}
+
 // Threading: every call comes from the link's reader thread, except Counters() (any thread).
 class NodeHandler {
  public:

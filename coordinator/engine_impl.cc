@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "coordinator/cache_salt.h"
 #include "coordinator/engine_internal.h"
+#include "coordinator/kv_makers.h"
 #include "coordinator/node_costs.h"
 #include "coordinator/policy_request.h"
 
@@ -201,7 +202,9 @@ void Engine::Impl::EpochServes(const FormedEpoch& epoch) { scheduler.SetArenas(A
 
 // Arenas in which the nodes' slots have been since they were prepared last. Those of a share of
 // several nodes are one: what it keeps is there if all its nodes have kept theirs. Where heads are
-// spread, the name says which each has: an epoch may spread them in another way.
+// spread, the name says which each has: an epoch may spread them in another way. It says which
+// kinds of compute nodes have made what lies there, unless they hold it themselves: then the arena
+// is that of a process, whose kind stays.
 std::vector<uint64_t> Engine::Impl::ArenasOf(const FormedEpoch& epoch) const {
   std::vector<std::vector<uint64_t>> arenas(epoch.shares.size());
   for (uint32_t i = 0; i < epoch.share_of.size(); ++i) {
@@ -214,8 +217,15 @@ std::vector<uint64_t> Engine::Impl::ArenasOf(const FormedEpoch& epoch) const {
       }
     }
   }
+  const uint64_t makers = KvMakersOf(epoch.config(), [this](const std::string& name) {
+    const AttachedNode* node = members.nodes().Find(name);
+    return node == nullptr ? std::string() : std::string(control::LoopOf(node->hello.identity));
+  });
   std::vector<uint64_t> joined;
-  for (const std::vector<uint64_t>& of_share : arenas) {
+  for (std::vector<uint64_t>& of_share : arenas) {
+    if (!of_share.empty() && !epoch.homes().bound()) {
+      of_share.push_back(makers);
+    }
     joined.push_back(core::JoinArenas(of_share));
   }
   return joined;

@@ -16,13 +16,9 @@
 namespace lamina::coordinator {
 namespace {
 
-constexpr uint64_t kSlotsMax = uint64_t{1} << 31;
+using control::LoopOf;
 
-// The loop of a compute node's dense layers.
-absl::string_view LoopOf(const NodeHello& hello) {
-  const absl::string_view kernels = hello.identity.kernels;
-  return kernels.substr(0, kernels.find(control::kWeightsWord));
-}
+constexpr uint64_t kSlotsMax = uint64_t{1} << 31;
 
 }  // namespace
 
@@ -71,10 +67,12 @@ absl::Status NodeAdmission::CheckShards(const NodeHello& hello,
         static_cast<size_t>(found - replica.nodes.begin()) / replica.shards * replica.shards;
     for (size_t i = first; i < first + replica.shards && i < replica.nodes.size(); ++i) {
       const AttachedNode* other = attached.Find(replica.nodes[i]);
-      if (replica.nodes[i] != name && other != nullptr && LoopOf(other->hello) != LoopOf(hello)) {
+      if (replica.nodes[i] != name && other != nullptr &&
+          LoopOf(other->hello.identity) != LoopOf(hello.identity)) {
         return absl::FailedPreconditionError(absl::StrCat(
-            "compute node ", name, " has the kernels '", LoopOf(hello), "', and ", replica.nodes[i],
-            ", another shard of its stage of replica '", replica.name, "', '", LoopOf(other->hello),
+            "compute node ", name, " has the kernels '", LoopOf(hello.identity), "', and ",
+            replica.nodes[i], ", another shard of its stage of replica '", replica.name, "', '",
+            LoopOf(other->hello.identity),
             "': shards of a mixture of experts need processors of one class, since each chooses "
             "the experts of a row by itself; put both on such processors, or let one node hold "
             "the stage"));

@@ -33,7 +33,7 @@ struct WindowStamp {
   uint32_t sender = 0;
 };
 static_assert(sizeof(WindowStamp) == 40);
-inline constexpr size_t kWindowHeaderBytes = 64;  // The stamp, and zeros.
+inline constexpr size_t kWindowHeaderBytes = 64;  // The stamp, and what devices do not look at.
 
 // The stamp of a window's header.
 template <typename Header>

@@ -183,16 +183,16 @@ absl::Status PieceStream::PutData(size_t offset, size_t bytes) {
 // The header is of the whole piece, whose checksum is known now; the signal comes with the data.
 absl::Status PieceStream::PutLast(const Lane& lane, size_t offset, size_t bytes) {
   CheckData(offset, bytes);
-  const plan::WindowHeader header{
-      .lane = lane_,
-      .epoch = epoch_.config.epoch,
-      .step = lane.step,
-      .layer = layer_,
-      .rows = static_cast<uint32_t>(piece_),
-      .kv_rows = piece().activations() ? piece().recomputed : piece().slots,
-      .sender = epoch_.node,
-      .data_checksum = epoch_.checks_data ? checksum_.value() : 0};
+  plan::WindowHeader header{.lane = lane_,
+                            .epoch = epoch_.config.epoch,
+                            .step = lane.step,
+                            .layer = layer_,
+                            .rows = static_cast<uint32_t>(piece_),
+                            .kv_rows = piece().activations() ? piece().recomputed : piece().slots,
+                            .sender = epoch_.node,
+                            .data_checksum = epoch_.checks_data ? checksum_.value() : 0};
   checksum_ = {};
+  plan::Seal(header);
   std::memcpy(Gathered(), &header, sizeof(header));
   LAMINA_RETURN_IF_ERROR(Put(0, sizeof(header)));
   return Put(offset, bytes, /*with_signal=*/true);

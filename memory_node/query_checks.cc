@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory_node/query_checks.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -20,6 +22,15 @@ absl::Status QueryChecks::Header(const plan::WindowHeader& header,
   }
   LogWarning("refused a query window of ", epoch_.NameOf(expected.sender), " ", checked.message());
   return Refuse(telemetry::RefusalOf(header, expected), checked);
+}
+
+absl::Status QueryChecks::SealedHeader(const plan::WindowHeader& header,
+                                       const plan::WindowHeader& expected) const {
+  if (absl::Status sealed = plan::CheckSeal(header, expected); !sealed.ok()) {
+    LogWarning("refused a window of ", epoch_.NameOf(expected.sender), " ", sealed.message());
+    return Refuse(telemetry::Refusal::kDamaged, std::move(sealed));
+  }
+  return Header(header, expected);
 }
 
 absl::Status QueryChecks::BySignal(const plan::WindowHeader& header, uint32_t sender,

@@ -25,6 +25,11 @@ class QueryChecks {
   // Whether a header is the expected one. Errors: as plan::CheckHeader().
   absl::Status Header(const plan::WindowHeader& header, const plan::WindowHeader& expected) const;
 
+  // Whether a header is as it was sealed, and the expected one. Errors: as plan::CheckSeal() and
+  // plan::CheckHeader().
+  absl::Status SealedHeader(const plan::WindowHeader& header,
+                            const plan::WindowHeader& expected) const;
+
   // Whether it says what the signal value says that announced it.
   absl::Status BySignal(const plan::WindowHeader& header, uint32_t sender, const Lane& lane,
                         uint64_t value) const;

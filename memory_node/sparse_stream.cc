@@ -55,11 +55,12 @@ absl::Status SparseStream::TakeSets(const Lane& lane, Step& step) {
       plan::TokenSetWindows(epoch_.layout).Window(kComputeNode, lane.index);
   plan::WindowHeader header;
   std::memcpy(&header, window, sizeof(header));
-  LAMINA_RETURN_IF_ERROR(checks_.Header(header, {.lane = lane.index,
-                                                 .epoch = epoch_.config.epoch,
-                                                 .step = lane.step,
-                                                 .rows = static_cast<uint32_t>(step.rows.size()),
-                                                 .sender = kComputeNode}));
+  LAMINA_RETURN_IF_ERROR(
+      checks_.SealedHeader(header, {.lane = lane.index,
+                                    .epoch = epoch_.config.epoch,
+                                    .step = lane.step,
+                                    .rows = static_cast<uint32_t>(step.rows.size()),
+                                    .sender = kComputeNode}));
   const plan::TokenSets sets(epoch_.layout.layer_count(), step.rows);
   step.sets.resize(sets.bytes() / sizeof(uint64_t));
   std::memcpy(step.sets.data(), window + sizeof(header), sets.bytes());

@@ -1,11 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/window_header.h"
 
+#include <array>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "plan/mix_bits.h"
 
 namespace lamina::plan {
+namespace {
+
+// Each step is a bijection of what has been mixed so far, and of the word.
+uint64_t ChecksumOf(const WindowHeader& header) {
+  std::array<uint64_t, offsetof(WindowHeader, header_checksum) / sizeof(uint64_t)> words;
+  std::memcpy(words.data(), &header, sizeof(words));
+  uint64_t checksum = sizeof(words);
+  for (const uint64_t word : words) {
+    checksum = MixBits(checksum ^ word);
+  }
+  return checksum;
+}
+
+}  // namespace
 
 absl::Status CheckHeader(const WindowHeader& header, const WindowHeader& expected) {
   const auto differs = [](const char* field, uint64_t found, uint64_t wanted) {
@@ -46,6 +63,19 @@ absl::Status CheckHeader(const WindowHeader& header, const WindowHeader& expecte
     return absl::InternalError(differs("sender", header.sender, expected.sender));
   }
   return absl::OkStatus();
+}
+
+void Seal(WindowHeader& header) { header.header_checksum = ChecksumOf(header); }
+
+absl::Status CheckSeal(const WindowHeader& header, const WindowHeader& expected) {
+  const uint64_t checksum = ChecksumOf(header);
+  if (header.header_checksum == checksum) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat("window of lane ", expected.lane, " step ", expected.step,
+                                          " layer ", expected.layer,
+                                          ": its header changed on the way, the checksum is ",
+                                          checksum, " and was ", header.header_checksum));
 }
 
 }  // namespace lamina::plan

@@ -27,9 +27,11 @@ struct WindowHeader {
   uint64_t reduction = 0;
   // Windows of K and V: DataChecksum of what follows; 0: the sender has made none.
   uint64_t data_checksum = 0;
-  uint64_t reserved = 0;
+  // Windows of K and V, and of token sets: of all bytes before it (Seal). Else 0.
+  uint64_t header_checksum = 0;
 };
 static_assert(sizeof(WindowHeader) == 64);
+static_assert(offsetof(WindowHeader, header_checksum) == 56);
 
 // A sampled token, as replicas tell each other.
 struct TokenEntry {
@@ -52,5 +54,12 @@ struct ByteRange {
 // Compares a received header with what the plan says. Errors: kAborted  older (epoch or unit):
 // refuse and count; kInternal  anything else that differs: a fault of the sender.
 absl::Status CheckHeader(const WindowHeader& header, const WindowHeader& expected);
+
+// Gives a header its checksum, once all else is in it. Cost: seven words are mixed, some 20 ns.
+void Seal(WindowHeader& header);
+// Whether a header has the bytes that it was sealed with. Any one word that changed is found for
+// certain, the checksum too. Errors: kInternal  it was changed on its way, or never sealed; the
+// message names the unit of `expected`, since the header's own may be what changed.
+absl::Status CheckSeal(const WindowHeader& header, const WindowHeader& expected);
 
 }  // namespace lamina::plan

@@ -18,7 +18,7 @@
 namespace lamina::telemetry {
 
 enum class Refusal : uint8_t {
-  kDamaged,  // Not a header, or other data than were sent.
+  kDamaged,  // No header, or another header or other data than were sent.
   kStale,    // It belongs to an earlier epoch, step or layer.
   kEpoch,    // It belongs to a later epoch.
   kLane,

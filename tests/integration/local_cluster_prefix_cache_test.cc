@@ -118,8 +118,39 @@ TEST(PrefixCacheTest, ChoicesShareAPrefixThatIsKept) {
   }
 }
 
-// Another salt finds nothing, and neither does a score.
-TEST(PrefixCacheTest, OtherSaltsAndScoresFindNothing) {
+// A score of a prompt that is kept computes all of its tokens, and says what it says where nothing
+// is.
+TEST(PrefixCacheTest, ScoresFindNothing) {
+  LocalClusterOptions options = Base();
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  options.prefix_cache = false;
+  const std::unique_ptr<LocalCluster> forgetting = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ASSERT_NE(forgetting, nullptr);
+  const std::vector<TokenId> prompt = RandomPrompt(100, 4);
+  const GenerateResult cold = cluster->Generate(Greedy(prompt, 8));
+  const GenerateResult warm = cluster->Generate(Greedy(prompt, 8));
+  ASSERT_TRUE(cold.status.ok() && warm.status.ok()) << cold.status << warm.status;
+  ASSERT_EQ(warm.choices[0].usage.cached_tokens, 96u);
+  const coordinator::EngineStatus before = cluster->engine().GetStatus();
+
+  const GenerateResult score = cluster->Score(prompt);
+
+  const coordinator::EngineStatus after = cluster->engine().GetStatus();
+  const GenerateResult expected = forgetting->Score(prompt);
+  ASSERT_TRUE(score.status.ok() && expected.status.ok()) << score.status << expected.status;
+  EXPECT_EQ(score.scores.size(), 99u);
+  EXPECT_EQ(Bits(score.scores), Bits(expected.scores));
+  EXPECT_GE(after.tokens_prefilled - before.tokens_prefilled, 99u);
+  EXPECT_EQ(after.tokens_cached, before.tokens_cached);
+  EXPECT_EQ(after.scheduler.prefix_cache.tokens_found, before.scheduler.prefix_cache.tokens_found);
+  const GenerateResult again = cluster->Generate(Greedy(prompt, 8));
+  ASSERT_TRUE(again.status.ok()) << again.status;
+  ExpectSameChoice(again.choices[0], cold.choices[0]);
+  EXPECT_EQ(again.choices[0].usage.cached_tokens, 96u) << "what is kept stays through a score";
+}
+
+TEST(PrefixCacheTest, OtherSaltsFindNothing) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Base());
   ASSERT_NE(cluster, nullptr);
   GenerateSpec spec = Greedy(RandomPrompt(100, 4), 8);
@@ -206,6 +237,34 @@ TEST(PrefixCacheTest, KvOfNodesThatStayOutlivesAnEpoch) {
   ExpectSame(cluster->GenerateMany(specs), undisturbed);
   EXPECT_GE(cluster->engine().GetStatus().scheduler.prefix_cache.tokens_found - found, 3u * 288);
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+// K and V that compute nodes of another kind have made have other bits.
+TEST(PrefixCacheTest, KvOfAnotherKindOfComputeNodeIsNotFound) {
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(Base());
+  ASSERT_NE(cluster, nullptr);
+  const GenerateSpec spec = Greedy(RandomPrompt(100, 4), 8);
+  const auto cached = [&] {
+    const GenerateResult result = cluster->Generate(spec);
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    return result.choices[0].usage.cached_tokens;
+  };
+  const auto come_back = [&](const std::string& kernels) {
+    cluster->Detach("c0");
+    cluster->SetKernels("c0", kernels);
+    cluster->Attach("c0");
+    const absl::Status serves = cluster->WaitForState("serving");
+    EXPECT_TRUE(serves.ok()) << serves;
+  };
+  EXPECT_EQ(cached(), 0u);
+  come_back("");
+  EXPECT_EQ(cached(), 96u);
+  come_back("loop B, weights packed");
+  EXPECT_EQ(cached(), 0u);
+  come_back("loop B, weights as they come");
+  EXPECT_EQ(cached(), 96u) << "how weights are held decides on no bit";
+  come_back("");
+  EXPECT_EQ(cached(), 0u) << "what it made itself was dropped when the other one came";
 }
 
 // Where heads are spread, all is there still if the same memory nodes have the same heads as

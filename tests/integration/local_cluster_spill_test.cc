@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "tests/integration/cluster_test_util.h"
 #include "tests/support/memory_spill_disk.h"
 
@@ -200,6 +201,29 @@ TEST_P(SpillFaultTest, ABadDiskChangesNoToken) {
 
 INSTANTIATE_TEST_SUITE_P(Faults, SpillFaultTest, ::testing::Range(size_t{0}, DiskFaults().size()),
                          [](const auto& tested) { return DiskFaults()[tested.param].name; });
+
+// All of them are counted, and the log has one line until something goes well.
+TEST(SpillTest, ADiskThatTakesNothingIsWarnedOfOnce) {
+  LocalClusterOptions options = Cramped();
+  options.spill_disk = [] {
+    return std::make_unique<MemorySpillDisk>(
+        [](bool write, uint64_t) { return MemorySpillDisk::Fault{.error = write ? ENOSPC : 0}; });
+  };
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+
+  ::testing::internal::CaptureStderr();
+  const std::vector<GenerateResult> results = cluster->GenerateMany(Requests());
+  const absl::Status left = cluster->WaitForNoSlots();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+
+  ExpectSame(results, Expected());
+  EXPECT_TRUE(left.ok()) << left;
+  EXPECT_GT(CountOf(*cluster).failures, 1u);
+  const std::vector<std::string> parts = absl::StrSplit(log, ": sequences are recomputed");
+  EXPECT_EQ(parts.size(), 2u) << log;
+  EXPECT_THAT(parts[0], ::testing::HasSubstr("spill m0: cannot write"));
+}
 
 // A tier with room for few: others are recomputed.
 TEST(SpillTest, AFullTierIsNoError) {

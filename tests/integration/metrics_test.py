@@ -152,6 +152,29 @@ class MetricsTest(unittest.TestCase):
         self.assertEqual(self.value(after, "lamina_node_ready", 'node="m1"'), 1)
         self.assertGreater(self.value(after, "lamina_node_slots", 'node="m0"'), 0)
 
+    def test_the_coordinator_counts_what_prompts_find(self):
+        prompt = "What is counted here is seen by no other test. " * 8
+
+        def grown():
+            """The tokens that looked for K and V, those that found them, and the answer that says so to its client."""
+            before = self.page("coordinator")
+            result = self.cluster.lamina("generate", "--prompt", prompt, "--max-tokens", "3", "--ignore-eos",
+                                         "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            after = self.page("coordinator")
+            asked, found = (self.value(after, name, f'model_name="{MODEL.stem}"') - self.value(before, name)
+                            for name in ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"))
+            return asked, found, json.loads(result.stdout)
+
+        asked, found, answer = grown()
+        self.assertGreater(answer["prompt_tokens"], 64)
+        self.assertEqual((asked, found), (answer["prompt_tokens"], 0))
+        asked, found, answer = grown()
+        # Blocks of 16 tokens, and the last token is always computed.
+        self.assertEqual(asked, answer["prompt_tokens"])
+        self.assertEqual(found, (answer["prompt_tokens"] - 1) // 16 * 16)
+        self.assertEqual(found, answer["cached_tokens"])
+
     def test_nodes_count_their_work(self):
         compute = self.page("c0")
         self.assertGreater(self.value(compute, "lamina_busy_seconds_total", 'role="compute"'), 0)

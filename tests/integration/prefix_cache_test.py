@@ -9,6 +9,8 @@ import urllib.request
 import harness
 
 TURNS = ["Name a fruit.", "Another one, please.", "Which of them is sweeter?", "Thank you. Say goodbye."]
+LIST = "There are seven days in a week: " + ", ".join(
+    ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday") * 4)
 TOKENS = 40
 KEYS = ["first-key-0123456789", "second-key-012345678"]
 
@@ -18,12 +20,15 @@ class PrefixCacheTest(unittest.TestCase):
     def setUp(self):
         harness.require_model(self)
 
-    def post(self, cluster, messages, key=KEYS[0], **more):
-        body = {"model": harness.MODEL.stem, "messages": messages, "max_tokens": TOKENS, "temperature": 0, **more}
-        request = urllib.request.Request(f"http://{cluster.gateway}/v1/chat/completions", json.dumps(body).encode(),
+    def ask(self, cluster, path, body, key=KEYS[0]):
+        body = {"model": harness.MODEL.stem, "max_tokens": TOKENS, "temperature": 0, **body}
+        request = urllib.request.Request(f"http://{cluster.gateway}{path}", json.dumps(body).encode(),
                                          {"Content-Type": "application/json", "Authorization": f"Bearer {key}"})
         with urllib.request.urlopen(request, timeout=harness.COMMAND_SECONDS) as response:
             return json.load(response)
+
+    def post(self, cluster, messages, key=KEYS[0], **more):
+        return self.ask(cluster, "/v1/chat/completions", {"messages": messages, **more}, key)
 
     def chat(self, cluster, key=KEYS[0]):
         """The answers of all turns, and the usage of each."""
@@ -47,12 +52,29 @@ class PrefixCacheTest(unittest.TestCase):
         with self.cluster(prefix_cache="off") as cluster:
             expected, usages = self.chat(cluster)
             self.assertEqual([usage["prompt_tokens_details"]["cached_tokens"] for usage in usages], [0] * len(TURNS))
+            logprobs, cached = self.prompt_logprobs(cluster)
+            self.assertEqual(cached, 0)
         with self.cluster() as cluster:
             found, usages = self.chat(cluster)
             self.assertEqual(found, expected)
             self.check_usages(usages)
             self.check_status(cluster)
             self.check_salts(cluster, expected)
+            self.check_prompt_logprobs(cluster, logprobs)
+
+    def prompt_logprobs(self, cluster):
+        """Those of all tokens of a prompt, and how many the answer to it found."""
+        result = self.ask(cluster, "/v1/completions", {"prompt": LIST, "prompt_logprobs": 2})
+        return result["choices"][0]["prompt_logprobs"], result["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def check_prompt_logprobs(self, cluster, expected):
+        """They need every token computed, also those of a prompt that is kept."""
+        self.assertGreater(len(expected), 48)
+        self.assertTrue(all(expected[1:]))
+        for warm in (False, True):
+            found, cached = self.prompt_logprobs(cluster)
+            self.assertEqual(found, expected)
+            self.assertEqual(cached >= 48, warm)
 
     def check_usages(self, usages):
         before = None

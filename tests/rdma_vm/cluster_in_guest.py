@@ -32,6 +32,11 @@ def cluster_over(transport, memory_nodes=2, **keys):
                    prefill={"chunk_tokens": 32}, token="the-secret-of-the-guest", **keys)
 
 
+def few_tokens(**keys):
+    """Keys of a cluster for short sequences, few at once, in two lanes."""
+    return {"limits": {"sequence_tokens_max": 256, "running_max": 8}, "pipeline": {"lanes": 2}, **keys}
+
+
 class VerbsClusterTest(unittest.TestCase):
     """Few clusters: they start slowly on emulated processors."""
 
@@ -66,6 +71,33 @@ class VerbsClusterTest(unittest.TestCase):
             status = cluster.status()
         self.assertEqual((status["policy"], status["epoch"]), ("fetch_heads", 1))
         self.assertEqual({link["path"] for link in status["links"]}, {"verbs rxe0"})
+
+    def fetched(self, wanted, **keys):
+        """The status of a cluster whose windows hold little more than its longest sequence needs of a layer, after the wanted answers."""
+        with cluster_over("verbs", **few_tokens(**keys)) as cluster:
+            require_same_answer(self, tokens(cluster), wanted, f"with {keys}")
+            status = cluster.status()
+        self.assertEqual((status["policy"], status["epoch"]), (keys["policy"], 1))
+        self.assertEqual({link["path"] for link in status["links"]}, {"verbs rxe0"})
+        return status
+
+    def test_activations_that_are_fetched(self):
+        """K and V of half of the tokens are made again from what comes; those of the others come as they are."""
+        status = self.fetched(self.wanted, policy="fetch_recompute", fetch={"window": "1MiB", "recompute_percent": 50})
+        self.assertIn("50% of tokens recomputed", status["fetch_choice"])
+
+    def test_tokens_that_the_compute_node_names(self):
+        """Sets of tokens go to the memory nodes, and all tokens are in them: answers are exact."""
+        status = self.fetched(self.wanted, policy="fetch_sparse", fetch={"window": "1MiB", "caching_ratio": 1})
+        self.assertIn("fetch_sparse-1-window_sums", status["fetch_choice"])
+
+    def test_int8_that_is_fetched(self):
+        """Blocks of 64 tokens with their scales, and open ones; by the plan, and by sets of tokens."""
+        with cluster_over("shm", **few_tokens(kv="int8")) as cluster:
+            wanted = tokens(cluster)
+        for policy, fetch in (("fetch_heads", {}), ("fetch_sparse", {"caching_ratio": 1})):
+            with self.subTest(policy=policy):
+                self.fetched(wanted, kv="int8", policy=policy, fetch={"window": "1MiB", **fetch})
 
     def test_same_tokens_as_over_shared_memory_and_after_a_node_was_killed(self):
         with cluster_over(["verbs", "ucx"]) as cluster:

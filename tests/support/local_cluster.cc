@@ -427,6 +427,7 @@ void LocalCluster::Attach(const std::string& name) {
     }
   } else {
     identity.model_fingerprint = fingerprint_;
+    identity.kernels = node.kernels;
     if (options_.stages * options_.shards == 1) {  // Else when its layers are there.
       identity.policy_times = options_.policy_times;
     }

@@ -205,6 +205,10 @@ class LocalCluster {
   void Detach(const std::string& name);
   // A node of that name joins, with nothing of the life before.
   void Attach(const std::string& name);
+  // What the compute node says of its kernels when it attaches the next time.
+  void SetKernels(const std::string& name, const std::string& kernels) {
+    nodes_.at(name).kernels = kernels;
+  }
 
   // Errors: kDeadlineExceeded  with the state it stayed in.
   absl::Status WaitForState(const std::string& state);
@@ -229,6 +233,7 @@ class LocalCluster {
     std::unique_ptr<memory_node::SpillTier> spill;
     std::unique_ptr<control::NodeHandler> handler;
     std::shared_ptr<LocalLink> link;  // Null while detached.
+    std::string kernels;              // NodeIdentity::kernels
   };
 
   explicit LocalCluster(const LocalClusterOptions& options)

@@ -78,6 +78,24 @@ TEST_P(AttentionPathTest, AStepWithOneLaneAndOneRowRuns) {
 
 class WindowDataTest : public AttentionPathTest {
  protected:
+  // A prompt is there, and layer 0 of a step with one row of it has begun.
+  void BeginRow() {
+    plan::StepPlan plan;
+    Join(2, 90, plan);
+    AddRows(2, 90, plan);
+    RunSteps({plan});
+    plan = {};
+    AddRows(2, 1, plan);
+    BeginStep(0, plan);
+    BeginLayer(lanes_[0], 0);
+  }
+
+  void ExpectFound(const std::string& what) {
+    const auto found = paths_->Poll(lanes_[0]);
+    EXPECT_TRUE(absl::IsInternal(found.status())) << found.status();
+    EXPECT_THAT(std::string(found.status().message()), ::testing::HasSubstr(what));
+  }
+
   // The next piece of node m0 has come into the lane's window: where its data begin.
   std::byte* AwaitPiece(uint32_t lane, uint64_t piece) {
     const plan::FetchWindows windows(context_->layout);
@@ -92,20 +110,26 @@ class WindowDataTest : public AttentionPathTest {
 
 // Whatever comes: K and V, or activations.
 TEST_P(WindowDataTest, AByteThatChangedOnTheWayIsFound) {
-  plan::StepPlan plan;
-  Join(2, 90, plan);
-  AddRows(2, 90, plan);
-  RunSteps({plan});
-  plan = {};
-  AddRows(2, 1, plan);
-  BeginStep(0, plan);
-  BeginLayer(lanes_[0], 0);
+  BeginRow();
   ChangeBytes(GetParam(), AwaitPiece(0, 1));
-  const auto found = paths_->Poll(lanes_[0]);
-  EXPECT_TRUE(absl::IsInternal(found.status())) << found.status();
-  EXPECT_THAT(std::string(found.status().message()),
-              ::testing::HasSubstr("its data changed on the way"));
+  ExpectFound("its data changed on the way");
   EXPECT_EQ(counters_.refusals.total(), 1u);
+}
+
+// In any build. A bit of each word, one after the other.
+TEST_P(WindowDataTest, ABitOfTheHeaderThatChangedOnTheWayIsFound) {
+  BeginRow();
+  std::byte* const header = AwaitPiece(0, 1) - sizeof(plan::WindowHeader);
+  uint64_t found = 0;
+  for (size_t byte = 3; byte < sizeof(plan::WindowHeader); byte += sizeof(uint64_t)) {
+    SCOPED_TRACE(byte);
+    header[byte] ^= std::byte{16};
+    ExpectFound("its header changed on the way");
+    EXPECT_THAT(counters_.refusals.ByReason(),
+                ::testing::Contains(::testing::Pair("damaged", ++found)));
+    header[byte] ^= std::byte{16};
+  }
+  EXPECT_EQ(counters_.refusals.total(), found);
 }
 
 class MadeAheadTest : public AttentionPathTest {

@@ -8,6 +8,7 @@ namespace lamina::daemon {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(MetricsPageTest, MetricsOfOneNameStandTogether) {
   MetricsPage page;
@@ -67,6 +68,27 @@ TEST(MetricsPageTest, ShowsTheCountersOfANode) {
   EXPECT_THAT(page.Text(), HasSubstr("lamina_link_sent_bytes_total{node=\"m0\",peer=\"c0\"} 9\n"));
   EXPECT_THAT(page.Text(),
               HasSubstr("lamina_link_put_failures_total{node=\"m0\",peer=\"c0\"} 1\n"));
+}
+
+TEST(MetricsPageTest, ASpillTierHasItsFailures) {
+  MetricsPage page;
+  AddNodeCounters(page, "lamina_", {{"node", "m0"}},
+                  {.spill = {.capacity_bytes = 4096,
+                             .used_bytes = 1024,
+                             .bytes_out = 300,
+                             .bytes_in = 200,
+                             .failures = 3}});
+  MetricsPage without;
+  AddNodeCounters(without, "lamina_", {{"node", "m1"}}, {});
+
+  EXPECT_THAT(page.Text(), HasSubstr("lamina_spill_failures_total{node=\"m0\"} 3\n"));
+  EXPECT_THAT(page.Text(), HasSubstr("lamina_spill_capacity_bytes{node=\"m0\"} 4096\n"));
+  EXPECT_THAT(page.Text(), HasSubstr("lamina_spill_used_bytes{node=\"m0\"} 1024\n"));
+  EXPECT_THAT(page.Text(),
+              HasSubstr("lamina_spill_bytes_total{node=\"m0\",direction=\"out\"} 300\n"));
+  EXPECT_THAT(page.Text(),
+              HasSubstr("lamina_spill_bytes_total{node=\"m0\",direction=\"in\"} 200\n"));
+  EXPECT_THAT(without.Text(), Not(HasSubstr("spill")));
 }
 
 TEST(MetricsPageTest, ABusHasItsBytesByKind) {

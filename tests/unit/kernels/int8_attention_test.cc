@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention over INT8: the reference against plain double loops, and every fast kernel that this
-// processor can run against the reference, bit by bit.
+// Attention over INT8: the reference against the definition in double, and every fast kernel that
+// this processor can run against the reference, bit by bit.
+#include "kernels/reference/int8_attention.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,9 +15,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "kernels/cpu/int8_attention_internal.h"
 #include "kernels/cpu/int8_probe.h"
 #include "kernels/int8_arena.h"
+#include "kernels/int8_kv.h"
 #include "kernels/kv_arena.h"
 #include "tests/unit/kernels/attention_fixture.h"
 #include "tests/unit/kernels/instruction_sets.h"
@@ -70,16 +74,16 @@ class Int8Problem {
     return partials;
   }
 
-  // Values as rows see them, by the formulas in double.
+  // By the definition, in double.
   std::vector<double> Exact() const {
     const AttentionDescriptor& d = case_.descriptor;
-    const std::vector<double> k = Dequantised(rows_k_, /*by_channel=*/true);
-    const std::vector<double> v = Dequantised(rows_v_, /*by_channel=*/false);
+    const uint32_t first = case_.tokens - case_.queries;
+    const SeenKv seen = SeeFrom(d, first, rows_k_, rows_v_);
     std::vector<double> out;
     for (uint32_t i = 0; i < case_.queries; ++i) {
-      for (uint32_t head = 0; head < d.query_heads; ++head) {
-        ExactRow(i, head, k, v, out);
-      }
+      const std::vector<double> row = AttendSeen(
+          d, seen, first + i, absl::MakeConstSpan(q_).subspan(i * d.q_width(), d.q_width()));
+      out.insert(out.end(), row.begin(), row.end());
     }
     return out;
   }
@@ -155,74 +159,6 @@ class Int8Problem {
     return values;
   }
 
-  static double Largest(double a, double b) { return std::max(std::abs(a), std::abs(b)); }
-
-  // [tokens, kv_heads, head_dim]
-  std::vector<double> Dequantised(const std::vector<BFloat16>& rows, bool by_channel) const {
-    const AttentionDescriptor& d = case_.descriptor;
-    const size_t width = d.kv_width();
-    std::vector<double> values(rows.size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      values[i] = ToFloat(rows[i]);
-    }
-    const auto quantise = [&](size_t first, size_t count, size_t stride) {
-      double min = values[first];
-      double max = values[first];
-      for (size_t i = 0; i < count; ++i) {
-        min = std::min(min, values[first + i * stride]);
-        max = std::max(max, values[first + i * stride]);
-      }
-      double step = std::max((max - min) / 255, Largest(min, max) / 32767);
-      // Up to 8 bits of significand.
-      const double unit = std::exp2(std::floor(std::log2(step)) - 7);
-      step = step == 0 ? 1 : std::ceil(step / unit) * unit;
-      const double zero = std::nearbyint(-min / step);
-      for (size_t i = 0; i < count; ++i) {
-        double& x = values[first + i * stride];
-        x = step * (std::clamp(std::nearbyint(x / step) + zero, 0.0, 255.0) - zero);
-      }
-    };
-    for (size_t t = 0; t < int8_tokens_; t += by_channel ? kInt8BlockTokens : 1) {
-      for (size_t column = 0; column < width; column += by_channel ? 1 : d.head_dim) {
-        by_channel ? quantise(t * width + column, kInt8BlockTokens, width)
-                   : quantise(t * width + column, d.head_dim, 1);
-      }
-    }
-    return values;
-  }
-
-  void ExactRow(uint32_t query, uint32_t head, const std::vector<double>& k,
-                const std::vector<double>& v, std::vector<double>& out) const {
-    const AttentionDescriptor& d = case_.descriptor;
-    const size_t column = size_t{head} / d.group() * d.head_dim;
-    const size_t end = case_.tokens - case_.queries + query + 1;
-    const size_t begin = d.window != 0 && end > d.window ? end - d.window : 0;
-    const BFloat16* q = q_.data() + (size_t{query} * d.query_heads + head) * d.head_dim;
-    std::vector<double> scores;
-    for (size_t t = begin; t < end; ++t) {
-      double s = 0;
-      for (size_t i = 0; i < d.head_dim; ++i) {
-        s += double{ToFloat(q[i])} * k[t * d.kv_width() + column + i];
-      }
-      s *= double{d.scale};
-      scores.push_back(d.soft_cap > 0 ? d.soft_cap * std::tanh(s / d.soft_cap) : s);
-    }
-    double m = *std::max_element(scores.begin(), scores.end());
-    m = d.sinks.empty() ? m : std::max(m, double{d.sinks[head]});
-    double sum = d.sinks.empty() ? 0 : std::exp(double{d.sinks[head]} - m);
-    std::vector<double> row(d.head_dim, 0.0);
-    for (size_t t = begin; t < end; ++t) {
-      const double p = std::exp(scores[t - begin] - m);
-      sum += p;
-      for (size_t i = 0; i < d.head_dim; ++i) {
-        row[i] += p * v[t * d.kv_width() + column + i];
-      }
-    }
-    for (const double x : row) {
-      out.push_back(x / sum);
-    }
-  }
-
   const AttentionCase case_;
   std::mt19937 random_;
   uint32_t int8_tokens_ = 0;
@@ -264,6 +200,82 @@ std::string Words(const AttentionCase& c) {
                       " window ", c.descriptor.window, " cap ", c.descriptor.soft_cap, " sinks ",
                       c.descriptor.sinks.size(), " tokens ", c.tokens, " queries ", c.queries,
                       " run_max ", c.run_max);
+}
+
+// Random values, one channel of which lies far from 0.
+std::vector<BFloat16> RandomRows(const AttentionDescriptor& d, uint32_t tokens, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<BFloat16> rows(size_t{tokens} * d.kv_width());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = ToBFloat16(normal(random) + (i % d.kv_width() == 3 ? 40.0f : 0.0f));
+  }
+  return rows;
+}
+
+// At position 64 the first block is INT8, at 63 nothing is; tokens of the open block are exact.
+TEST(Int8DefinitionTest, AQuerySeesBlocksThatEndedBeforeItAsInt8) {
+  const AttentionDescriptor d = Descriptor(32, 2, 2);
+  const std::vector<BFloat16> k = RandomRows(d, 200, 1);
+  const std::vector<BFloat16> v = RandomRows(d, 200, 2);
+  const struct {
+    uint32_t position;
+    uint32_t int8_tokens;
+  } borders[] = {{0, 0}, {63, 0}, {64, 64}, {127, 64}, {128, 128}, {199, 192}};
+  for (const auto& border : borders) {
+    const SeenKv seen = SeeFrom(d, border.position, k, v);
+    ASSERT_EQ(seen.int8_tokens, border.int8_tokens) << border.position;
+    size_t rounded = 0;
+    for (size_t i = 0; i < k.size(); ++i) {
+      const bool exact = seen.k[i] == ToFloat(k[i]) && seen.v[i] == ToFloat(v[i]);
+      ASSERT_TRUE(exact || i / d.kv_width() < border.int8_tokens) << border.position << " " << i;
+      rounded += exact ? 0 : 1;
+    }
+    EXPECT_GE(rounded, size_t{border.int8_tokens} * d.kv_width() / 2) << border.position;
+  }
+}
+
+// The values that int8_kv.h keeps, by its functions in f32.
+TEST(Int8DefinitionTest, ValuesAreThoseThatAreKept) {
+  const AttentionDescriptor d = Descriptor(32, 2, 2);
+  const std::vector<BFloat16> k = RandomRows(d, 65, 3);
+  const std::vector<BFloat16> v = RandomRows(d, 65, 4);
+  const SeenKv seen = SeeFrom(d, 64, k, v);
+  const auto expect_group = [](const std::vector<BFloat16>& rows, const std::vector<double>& found,
+                               size_t first, size_t count, size_t stride) {
+    float min = ToFloat(rows[first]);
+    float max = min;
+    for (size_t i = 0; i < count; ++i) {
+      min = std::min(min, ToFloat(rows[first + i * stride]));
+      max = std::max(max, ToFloat(rows[first + i * stride]));
+    }
+    const Int8Scale scale = Int8ScaleOf(min, max);
+    for (size_t i = first; i < first + count * stride; i += stride) {
+      // A quotient may be rounded to the other side of a half.
+      EXPECT_NEAR(found[i], FromInt8(ToInt8(ToFloat(rows[i]), scale), scale), ToFloat(scale.step));
+    }
+  };
+  for (size_t channel = 0; channel < d.kv_width(); ++channel) {
+    expect_group(k, seen.k, channel, kInt8BlockTokens, d.kv_width());
+  }
+  for (size_t head = 0; head < size_t{kInt8BlockTokens} * d.kv_heads; ++head) {
+    expect_group(v, seen.v, head * d.head_dim, d.head_dim, 1);
+  }
+}
+
+TEST(Int8DefinitionTest, AGroupWithAValueThatIsNotFiniteIsNaN) {
+  const AttentionDescriptor d = Descriptor(32, 1, 1);
+  for (const float broken : {INFINITY, -INFINITY, NAN}) {
+    std::vector<BFloat16> k = RandomRows(d, 65, 5);
+    std::vector<BFloat16> v = RandomRows(d, 65, 6);
+    k[7 * d.kv_width() + 9] = ToBFloat16(broken);
+    v[7 * d.kv_width() + 9] = ToBFloat16(broken);
+    const SeenKv seen = SeeFrom(d, 64, k, v);
+    for (size_t i = 0; i < 64 * d.kv_width(); ++i) {
+      EXPECT_EQ(std::isnan(seen.k[i]), i % d.kv_width() == 9) << i;
+      EXPECT_EQ(std::isnan(seen.v[i]), i / d.kv_width() == 7) << i;
+    }
+  }
 }
 
 TEST(Int8AttentionTest, TheReferenceIsAttentionOverDequantisedValues) {

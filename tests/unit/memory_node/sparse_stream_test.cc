@@ -79,6 +79,7 @@ Chosen Choose(const UnitCluster& cluster, const Step& step, uint32_t node, doubl
                    .epoch = UnitCluster::kEpoch,
                    .step = step.spec.step,
                    .rows = static_cast<uint32_t>(chosen.runs.size())};
+  plan::Seal(chosen.header);
   return chosen;
 }
 
@@ -367,12 +368,20 @@ TEST_F(WrongSetsTest, SoManyThatTheyOverflowEndTheEpoch) {
 
 TEST_F(WrongSetsTest, SetsOfAnotherStepEndTheEpoch) {
   chosen_.header.step = 1;
+  plan::Seal(chosen_.header);
   ExpectRefused("step 1 where the plan says 2");
 }
 
 TEST_F(WrongSetsTest, SetsOfMoreRunsEndTheEpoch) {
   chosen_.header.rows = 2;
+  plan::Seal(chosen_.header);
   ExpectRefused("rows 2 where the plan says 1");
+}
+
+TEST_F(WrongSetsTest, AHeaderThatChangedOnTheWayEndsTheEpoch) {
+  chosen_.header.rows ^= 2;
+  ExpectRefused("window of lane 0 step 2 layer 0: its header changed on the way");
+  EXPECT_EQ(cluster_.Refused("damaged"), 1u);
 }
 
 }  // namespace

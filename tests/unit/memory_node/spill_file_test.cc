@@ -16,13 +16,16 @@
 #include <filesystem>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/status/status.h"
 #include "kernels/arena_memory.h"
 #include "memory_node/spill_io.h"
+#include "memory_node/spill_tier.h"
 #include "plan/spill_blocks.h"
 #include "tests/support/memory_spill_disk.h"
 
@@ -357,6 +360,25 @@ TEST_F(SpillDiskTest, AFolderThatIsNotThereIsNamed) {
   const absl::Status status = OpenSpillDisk(folder_ / "nowhere").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(status.message(), HasSubstr("nowhere"));
+}
+
+std::string LoggedOf(SpillTier& tier) {
+  ::testing::internal::CaptureStderr();
+  tier.Failed(absl::DataLossError("block 3 is not what was written there"));
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(SpillTierTest, WarnsOfTheFirstFailureSinceSomethingWentWell) {
+  SpillTier tier(MakeFile(), SpillSpeed{});
+  constexpr char kWarning[] = "block 3 is not what was written there: sequences are recomputed";
+
+  EXPECT_THAT(LoggedOf(tier), HasSubstr(kWarning));
+  EXPECT_EQ(LoggedOf(tier), "");
+  EXPECT_EQ(tier.Count().failures, 2u);
+  tier.WentWell();
+  EXPECT_THAT(LoggedOf(tier), HasSubstr(kWarning));
+  EXPECT_EQ(LoggedOf(tier), "");
+  EXPECT_EQ(tier.Count().failures, 4u);
 }
 
 }  // namespace

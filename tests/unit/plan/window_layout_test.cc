@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
 #include <set>
 #include <string>
 
@@ -359,6 +362,43 @@ TEST(WindowHeaderTest, ThatDiffersOtherwiseIsAFaultOfTheSender) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << words;
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(words));
   }
+}
+
+TEST(WindowHeaderTest, AsItWasSealedIsTaken) {
+  WindowHeader header = kExpected;
+  header.data_checksum = 0xfeed;
+  Seal(header);
+  EXPECT_TRUE(CheckSeal(header, kExpected).ok());
+  EXPECT_TRUE(CheckHeader(header, kExpected).ok());
+  header.kv_rows = 17;
+  EXPECT_FALSE(CheckSeal(header, kExpected).ok());
+  Seal(header);
+  EXPECT_TRUE(CheckSeal(header, kExpected).ok());
+}
+
+TEST(WindowHeaderTest, EachBitThatChangedSinceItWasSealedIsFound) {
+  WindowHeader sealed = kExpected;
+  sealed.data_checksum = 0xfeed;
+  Seal(sealed);
+  for (size_t bit = 0; bit < 8 * sizeof(sealed); ++bit) {
+    std::array<std::byte, sizeof(sealed)> bytes;
+    std::memcpy(bytes.data(), &sealed, sizeof(sealed));
+    bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+    WindowHeader header;
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    const absl::Status status = CheckSeal(header, kExpected);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << bit;
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::HasSubstr("window of lane 1 step 20 layer 2: its header changed"));
+  }
+}
+
+TEST(WindowHeaderTest, WithoutASealIsRefused) {
+  EXPECT_EQ(CheckSeal(kExpected, kExpected).code(), absl::StatusCode::kInternal);
+  const std::array<std::byte, sizeof(WindowHeader)> zeros = {};
+  WindowHeader header;
+  std::memcpy(&header, zeros.data(), sizeof(header));
+  EXPECT_EQ(CheckSeal(header, kExpected).code(), absl::StatusCode::kInternal);
 }
 
 }  // namespace
