@@ -45,7 +45,7 @@ class KeptTails {
   void Forget(uint32_t node);
   // The sequence has ended: nobody asks for its tail again.
   void Drop(const Sequence& sequence) { tails_.erase(sequence.request.id); }
-  // It has joined, on `sequence.node`.
+  // It has joined, on `sequence.node`, and has K and V of `sequence.chunked_tokens` tokens there.
   void Joined(const Sequence& sequence);
   // It has its next token, or runs no more.
   void Settled(const Sequence& sequence) { relied_on_.erase(sequence.request.id); }
