@@ -63,6 +63,11 @@ void KeptTails::Joined(const Sequence& sequence) {
   }
 }
 
+bool KeptTails::MayJoin(const Sequence& sequence, uint32_t node) const {
+  const auto own = tails_.find(sequence.request.id);
+  return may_take_any() || (own != tails_.end() && own->second.node == node);
+}
+
 uint32_t KeptTails::TokensBehind(const Sequence& sequence, uint32_t node, uint32_t tokens) const {
   const auto kept = tails_.find(sequence.request.id);
   return kept != tails_.end() && kept->second.node == node && kept->second.first == tokens

@@ -54,6 +54,8 @@ class KeptTails {
   bool Has(plan::SequenceId id) const { return tails_.contains(id); }
   // Whether a sequence that has none may join.
   bool may_take_any() const { return relied_on_.empty(); }
+  // Whether it may join on that node: a tail that it has on another one is none there.
+  bool MayJoin(const Sequence& sequence, uint32_t node) const;
 
   // How many tokens of its open block a sequence has there, right behind its first `tokens` tokens.
   uint32_t TokensBehind(const Sequence& sequence, uint32_t node, uint32_t tokens) const;

@@ -110,6 +110,16 @@ TEST_F(KeptTailsTest, WhoHasNoneWaitsForTheTokenOfWhoGoesOnFromIts) {
   EXPECT_TRUE(tails_.may_take_any());
 }
 
+TEST_F(KeptTailsTest, ATailOnAnotherNodeIsNone) {
+  Decoding(1, 5, 0);
+  const Sequence& elsewhere = Decoding(2, 6, 1);
+  BeginEpoch();
+  EXPECT_TRUE(tails_.MayJoin(elsewhere, 0));
+  Start(1, 0, 0, /*found=*/5);
+  EXPECT_FALSE(tails_.MayJoin(elsewhere, 0));
+  EXPECT_TRUE(tails_.MayJoin(elsewhere, 1));
+}
+
 TEST_F(KeptTailsTest, WhoLeavesReliesOnNothing) {
   Decoding(1, 5);
   BeginEpoch();
