@@ -410,6 +410,31 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
   return options;
 }
 
+// Whether spill tiers are served with the partition that `auto` chose. One by name has been refused
+// with the file.
+absl::Status CheckSpillOfAuto(const ClusterConfig& config, const EngineOptions& options) {
+  if (config.partition != Partition::kAuto || !config.Spills()) {
+    return absl::OkStatus();
+  }
+  if (options.partition == Partition::kTokenRange) {
+    return absl::UnimplementedError(
+        absl::StrCat("partition: auto chose token_range (", options.partition_why,
+                     "), which this version does not serve with memory.N.spill; set it to request "
+                     "or head, give memory nodes more capacity, or leave spill out"));
+  }
+  const bool all =
+      std::all_of(config.memory.begin(), config.memory.end(),
+                  [](const MemoryNodeConfig& node) { return !node.spill.path.empty(); });
+  if (options.partition == Partition::kHead && !all) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("partition: auto chose head (", options.partition_why,
+                     "), which spreads each token over all memory nodes, so all of them have a "
+                     "spill or none has; give each a memory.N.spill, leave it out of all, or set "
+                     "partition to request"));
+  }
+  return absl::OkStatus();
+}
+
 // Decides on the partition, and refuses one that cannot be served, by what the cluster file alone
 // tells: bandwidths are not known yet.
 absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options) {
@@ -451,6 +476,7 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
                      "), which this version does not serve with kv int8; set it to request or "
                      "head, or give memory nodes more capacity"));
   }
+  LAMINA_RETURN_IF_ERROR(CheckSpillOfAuto(config, options));
   if (options.partition == Partition::kTokenRange) {
     options.scheduler.span_tokens = core::SpanTokensFor(tokens_max);
     options.scheduler.prompt_rows_max = 0;  // A row there takes a partial for each span.

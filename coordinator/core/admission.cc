@@ -201,6 +201,9 @@ Admission::Outcome Admission::TryJoinIn(NewcomerLanes lanes, Sequence& first, ui
   if (nodes.empty()) {
     return Outcome::kLacks;
   }
+  if (HasInt8(first) && !places_.tails.MayJoin(first, nodes[0])) {
+    return Outcome::kWaits;  // Its tail is on another node, and one here is relied on.
+  }
   PrefixCache::Found found = places_.cache.Find(first, nodes[0]);
   if (found.away > 0 && !cost::ReadPays(places_.spills.RatesOf(nodes[0]), found.away)) {
     found.away = 0;

@@ -46,12 +46,14 @@ void KeptTails::Forget(uint32_t node) {
   std::erase_if(tails_, [node](const auto& kept) { return kept.second.node == node; });
 }
 
-// Who had no tail there may have taken that of anybody who has one and has not joined.
+// Who had no tail there may have taken that of anybody who has one and has not joined. Who goes on
+// elsewhere than right behind its open block writes over that.
 void KeptTails::Joined(const Sequence& sequence) {
   const auto own = tails_.find(sequence.request.id);
   const bool had = own != tails_.end() && own->second.node == sequence.node;
   if (own != tails_.end()) {
-    if (had && own->second.tokens > 0) {
+    const Tail& tail = own->second;
+    if (had && tail.tokens > 0 && sequence.chunked_tokens == tail.first + tail.tokens) {
       relied_on_.insert(sequence.request.id);
     }
     tails_.erase(own);
@@ -59,6 +61,11 @@ void KeptTails::Joined(const Sequence& sequence) {
   if (!had && block_tokens_[sequence.node] > 0) {
     Forget(sequence.node);
   }
+}
+
+bool KeptTails::MayJoin(const Sequence& sequence, uint32_t node) const {
+  const auto own = tails_.find(sequence.request.id);
+  return may_take_any() || (own != tails_.end() && own->second.node == node);
 }
 
 uint32_t KeptTails::TokensBehind(const Sequence& sequence, uint32_t node, uint32_t tokens) const {

@@ -45,7 +45,7 @@ class KeptTails {
   void Forget(uint32_t node);
   // The sequence has ended: nobody asks for its tail again.
   void Drop(const Sequence& sequence) { tails_.erase(sequence.request.id); }
-  // It has joined, on `sequence.node`.
+  // It has joined, on `sequence.node`, and has K and V of `sequence.chunked_tokens` tokens there.
   void Joined(const Sequence& sequence);
   // It has its next token, or runs no more.
   void Settled(const Sequence& sequence) { relied_on_.erase(sequence.request.id); }
@@ -54,6 +54,8 @@ class KeptTails {
   bool Has(plan::SequenceId id) const { return tails_.contains(id); }
   // Whether a sequence that has none may join.
   bool may_take_any() const { return relied_on_.empty(); }
+  // Whether it may join on that node: a tail that it has on another one is none there.
+  bool MayJoin(const Sequence& sequence, uint32_t node) const;
 
   // How many tokens of its open block a sequence has there, right behind its first `tokens` tokens.
   uint32_t TokensBehind(const Sequence& sequence, uint32_t node, uint32_t tokens) const;

@@ -513,12 +513,12 @@ void Scheduler::OnSpilled(const plan::SpillReport& report) {
   }
   if (!done.ok) {
     sequence->spill = 0;  // It is recomputed.
-    if (sequence->restoring) {
-      sequence->restoring = false;
+    if (std::exchange(sequence->restoring, false)) {
       impl_->life.Preempt(*sequence);
     }
   } else if (done.was_read && sequence->restoring) {
     sequence->restoring = false;
+    sequence->stored_tokens = sequence->cached_tokens;
     impl_->spills.Drop(*sequence);
   }
 }

@@ -478,6 +478,24 @@ TEST(EngineOptionsOfTest, PartitionAutoIsDecidedAndSaysWhy) {
   EXPECT_GT(spans->scheduler.span_tokens, 0u);
 }
 
+TEST(EngineOptionsOfTest, PartitionAutoChoosesNoneThatSpillTiersAreNotServedWith) {
+  const std::string spill = ", spill: {path: tier, capacity: 1GiB}";
+  ExpectRefused(OptionsOf(Nodes({"4MiB" + spill, "4MiB", "4MiB"}) + "partition: auto\n"),
+                absl::StatusCode::kUnimplemented,
+                AllOf(HasSubstr("auto chose token_range (chosen because a request of 8192 tokens"),
+                      HasSubstr("does not serve with memory.N.spill; set it to request or head")));
+  ExpectRefused(OptionsOf(Nodes({"6MiB" + spill, "6MiB"}) + "partition: auto\n"),
+                absl::StatusCode::kInvalidArgument,
+                AllOf(HasSubstr("auto chose head (chosen because"),
+                      HasSubstr("all of them have a spill or none has")));
+  const auto heads = OptionsOf(Nodes({"6MiB" + spill, "6MiB" + spill}) + "partition: auto\n");
+  ASSERT_TRUE(heads.ok()) << heads.status();
+  EXPECT_EQ(heads->partition, Partition::kHead);
+  const auto whole = OptionsOf(Nodes({"1GiB" + spill, "1GiB"}) + "partition: auto\n");
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->partition, Partition::kRequest);
+}
+
 TEST(EngineOptionsOfTest, PartitionAutoThatCannotBeServedIsRefused) {
   ExpectRefused(OptionsOf(Nodes({"1MiB", "1MiB"}) + "partition: auto\n"),
                 absl::StatusCode::kFailedPrecondition, HasSubstr("no partition can be served"));

@@ -104,16 +104,26 @@ TEST_F(KeptTailsTest, WhoHasNoneWaitsForTheTokenOfWhoGoesOnFromIts) {
   EXPECT_FALSE(tails_.Has(3));
   Start(2);
   EXPECT_TRUE(tails_.may_take_any()) << "nothing in its tail is of use";
-  Start(1);
+  Start(1, 0, 0, /*found=*/5);
   EXPECT_FALSE(tails_.may_take_any());
   tails_.Settled(first);
   EXPECT_TRUE(tails_.may_take_any());
 }
 
+TEST_F(KeptTailsTest, ATailOnAnotherNodeIsNone) {
+  Decoding(1, 5, 0);
+  const Sequence& elsewhere = Decoding(2, 6, 1);
+  BeginEpoch();
+  EXPECT_TRUE(tails_.MayJoin(elsewhere, 0));
+  Start(1, 0, 0, /*found=*/5);
+  EXPECT_FALSE(tails_.MayJoin(elsewhere, 0));
+  EXPECT_TRUE(tails_.MayJoin(elsewhere, 1));
+}
+
 TEST_F(KeptTailsTest, WhoLeavesReliesOnNothing) {
   Decoding(1, 5);
   BeginEpoch();
-  Start(1);
+  Start(1, 0, 0, /*found=*/5);
   ASSERT_FALSE(tails_.may_take_any());
   life_.Preempt(*life_.Find(1));
   EXPECT_TRUE(tails_.may_take_any());
@@ -124,10 +134,21 @@ TEST_F(KeptTailsTest, WhoLeavesReliesOnNothing) {
 TEST_F(KeptTailsTest, WhoJoinedAndHasNoTokenKeepsItsTail) {
   Sequence& sequence = Decoding(1, kBlock + 5);
   BeginEpoch();
-  Start(1);
+  Start(1, 0, 0, /*found=*/kBlock + 5);
   sequence.stored_tokens = kBlock + 5;
   BeginEpoch();
   EXPECT_EQ(tails_.TokensBehind(sequence, 0, kBlock), 5u);
+}
+
+// The block that is missing is computed in its tail, and the one behind it may have begun there.
+TEST_F(KeptTailsTest, WhoJoinsBehindFewerBlocksKeepsNothingInItsTail) {
+  Sequence& sequence = Decoding(1, 3 * kBlock + 5);
+  BeginEpoch();
+  Start(1, 0, 0, /*found=*/kBlock);
+  EXPECT_TRUE(tails_.may_take_any()) << "it relies on nothing there";
+  sequence.stored_tokens = kBlock + 5;
+  BeginEpoch();
+  EXPECT_EQ(tails_.TokensBehind(sequence, 0, kBlock), 0u);
 }
 
 TEST_F(KeptTailsTest, TailsGoWithTheirNodesAndSequences) {

@@ -63,9 +63,11 @@ class PartsTest : public testing::Test {
     Wait(id, prompt);
     return Start(id, lane, node);
   }
-  Sequence& Start(plan::SequenceId id, uint32_t lane = 0, uint32_t node = 0) {
+  // It finds K and V of so many tokens.
+  Sequence& Start(plan::SequenceId id, uint32_t lane = 0, uint32_t node = 0, uint32_t found = 0) {
     Sequence& sequence = *life_.Find(id);
     life_.Begin(sequence, lane, node);
+    sequence.chunked_tokens = found;
     kv_.Open(id);
     kv_.BeginSpan(id, node);
     EXPECT_TRUE(kv_.Append(id, sequence.join_tokens).ok());

@@ -496,6 +496,33 @@ TEST_F(SchedulerLossTest, NothingOfASurvivorInInt8IsComputedAgain) {
   }
 }
 
+// It goes to the other one's node, which is faster now and has the same prompt. That node may apply
+// its join first, and give it the tail which the other one goes on from.
+TEST_F(SchedulerLossTest, WhoseTailIsOnAnotherNodeWaitsForTheTokenOfWhoGoesOnFromIts) {
+  SchedulerOptions options = Int8(2, 600);
+  options.memory_nodes[0].bandwidth_bytes_per_second = 100;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 70, 120).ok());
+  Steps(5);
+  scheduler_->SetBandwidths({1, 100});
+  ASSERT_TRUE(Submit(2, 70, 120).ok());
+  Steps(10);
+  for (const plan::SequenceId id : {1, 2}) {
+    ASSERT_FALSE(IndicesOf(id).empty()) << id;
+    ASSERT_EQ(slots_[id][0].first, id - 1) << "they are on nodes of their own";
+  }
+  Lose(options, {});
+  PlanAndLook();
+  EXPECT_THAT(Computed(1), SizeIs(1));
+  EXPECT_TRUE(Computed(2).empty());
+  StepDone();
+  RunAll();
+  EXPECT_EQ(slots_[2][0].first, 0u);
+  for (const plan::SequenceId id : {1, 2}) {
+    EXPECT_THAT(IndicesOf(id), SizeIs(50)) << id;
+  }
+}
+
 // Steps under way may have filled the block of one, whose rows then wait for the others' tokens.
 TEST_F(SchedulerLossTest, RowsOfALostOpenBlockWaitForTheOtherSurvivors) {
   SchedulerOptions options = Int8(1, 600);

@@ -40,6 +40,48 @@ class SchedulerPrefixTest : public SchedulerTest {
   }
 };
 
+// Its tier has them no more, and the epoch ends before it has its next token.
+TEST_F(SchedulerPrefixTest, WhatHasJustComeBackFromATierIsNotComputedAgain) {
+  SchedulerOptions options = Keeping();
+  options.strategies.out_of_slots = MakeSpillLast;
+  MemoryNodeShare& node = options.memory_nodes[0];
+  node.slots = 100;
+  node.arena = 1;
+  node.spill = {
+      .blocks = 8,
+      .rates = {
+          .write_bytes_per_second = 1e9, .read_bytes_per_second = 1e9, .bytes_per_token = 1000}};
+  Make(options);
+  for (const plan::SequenceId id : {1, 2}) {  // They run out of slots together.
+    SequenceRequest request = Request(id, 40, 90);
+    request.cache_salt = std::to_string(id);
+    ASSERT_TRUE(scheduler_->Submit(std::move(request)).ok());
+  }
+  bool is_back = false;
+  for (int i = 0; i < 200 && !is_back; ++i) {
+    StepDone();
+    for (const plan::StepPlan& plan : Plan()) {
+      for (const plan::SpillOut& out : plan.spills_out) {
+        scheduler_->OnSpilled({.epoch = plan.epoch, .spill = out.spill, .ok = true});
+      }
+      for (const plan::SpillIn& in : plan.spills_in) {
+        EXPECT_EQ(in.sequence, 2u);
+        scheduler_->OnSpilled({.epoch = plan.epoch, .spill = in.spill, .ok = true});
+        is_back = true;
+      }
+    }
+  }
+  ASSERT_TRUE(is_back);
+  in_flight_.clear();
+  scheduler_->StartEpoch(1, options.memory_nodes, {}, events_);
+  scheduler_->SetArenas({node.arena});
+  const plan::StepPlan plan = PlanOfJoin(2);
+  EXPECT_TRUE(plan.chunks.empty());
+  ASSERT_EQ(plan.rows.size(), 1u);
+  EXPECT_EQ(plan.rows[0].position + 1, joins_[2].tokens.size());
+  EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
+}
+
 TEST_F(SchedulerPrefixTest, TheRestOfAPromptIsRowsAndTheLastOneSamples) {
   Make(Keeping());
   ASSERT_TRUE(Submit(1, 40, 42).ok());
