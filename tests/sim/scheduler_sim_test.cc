@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Some 12,900 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
+// Some 13,300 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
 // tokens, every slot has one owner, everything ends. On a failure the message names the seed to
 // replay; the test's options say which words go with it. night.py runs many more of them.
 
@@ -333,6 +333,36 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereSequencesAreCut) {
   }
 }
 
+// Requests have salts: no row reads what was stored for a request with another one, be it in slots,
+// read back from a tier, kept over an epoch's end or on another replica.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensAndFindsWhatItsSaltHasKept) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const SimReport report = SimWorld({.seed = seed,
+                                       .prefix_cache = true,
+                                       .windows = seed % 5 == 0,
+                                       .beams = seed % 7 == 0,
+                                       .int8 = seed % 3 == 0,
+                                       .spills = seed % 4 < 2,
+                                       .pool = seed % 11 == 0,
+                                       .salts = true})
+                                 .Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.tokens_kept, 1000);
+  EXPECT_GT(reach.reads_of_others, 1000);
+  EXPECT_GT(reach.blocks_outlived, 100);
+  EXPECT_GT(reach.preemptions, 100);
+  EXPECT_GT(reach.forks_shared, 100);
+  EXPECT_GT(reach.beams_shared, 100);
+  EXPECT_GT(reach.copied, 20);
+  EXPECT_GT(reach.copies_read, 0);
+  EXPECT_GT(reach.epochs, 100);
+}
+
 TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
   std::ifstream file(test_support::SourcePath("tests/sim/regression_seeds.txt"));
   ASSERT_TRUE(file.is_open());
@@ -344,11 +374,10 @@ TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
       continue;
     }
     const std::map<std::string, bool*> known = {
-        {"kept", &options.prefix_cache}, {"windows", &options.windows},
-        {"beams", &options.beams},       {"int8", &options.int8},
-        {"paths", &options.paths},       {"pool", &options.pool},
-        {"forms", &options.forms},       {"spans", &options.spans},
-        {"spills", &options.spills}};
+        {"kept", &options.prefix_cache}, {"windows", &options.windows}, {"beams", &options.beams},
+        {"int8", &options.int8},         {"paths", &options.paths},     {"pool", &options.pool},
+        {"forms", &options.forms},       {"spans", &options.spans},     {"spills", &options.spills},
+        {"salts", &options.salts}};
     for (std::string word; words >> word && known.contains(word);) {
       *known.at(word) = true;
     }
@@ -419,6 +448,23 @@ TEST(SchedulerSimTest, SlotsThatAreSaidToBeKeptAndAreNotAreReadByARow) {
     read += absl::StrContains(report.failure, "reads K and V of other tokens");
   }
   EXPECT_GT(read, 20u);
+}
+
+// Who may share with everybody reads what others asked for, in slots of either form.
+TEST(SchedulerSimTest, ASaltThatIsIgnoredIsFoundInWhatRowsRead) {
+  for (const bool int8 : {false, true}) {
+    uint64_t found = 0;
+    for (uint64_t seed = 1; seed <= kSeedsToFindABug && found <= 5u; ++seed) {
+      const SimReport report = SimWorld({.seed = seed,
+                                         .bug = PlantedBug::kSaltIgnored,
+                                         .prefix_cache = true,
+                                         .int8 = int8,
+                                         .salts = true})
+                                   .Run();
+      found += absl::StrContains(report.failure, "works for a request with another salt");
+    }
+    EXPECT_GT(found, 5u) << "int8 " << int8;
+  }
 }
 
 // Whose client has gone is found in the plan, before a token of it comes; beam searches too.

@@ -65,9 +65,13 @@ void SimAuditor::Cancelled(plan::SequenceId sequence) {
   client.cancelled = true;
 }
 
-bool SimAuditor::IsCancelled(plan::SequenceId sequence) const {
+plan::SequenceId SimAuditor::RequestOf(plan::SequenceId sequence) const {
   const auto works_for = works_for_.find(sequence);
-  const auto found = clients_.find(works_for == works_for_.end() ? sequence : works_for->second);
+  return works_for == works_for_.end() ? sequence : works_for->second;
+}
+
+bool SimAuditor::IsCancelled(plan::SequenceId sequence) const {
+  const auto found = clients_.find(RequestOf(sequence));
   if (found == clients_.end() || !found->second.cancelled) {
     return false;
   }
@@ -92,6 +96,16 @@ void SimAuditor::Planned(const plan::StepPlan& plan, const core::Scheduler& sche
   }
   for (const plan::PrefillChunk& chunk : plan.chunks) {
     check(chunk.sequence, "a chunk");
+  }
+}
+
+void SimAuditor::ReadOfOthers(plan::SequenceId reader, plan::SequenceId maker) {
+  const auto salt_of = [this](plan::SequenceId sequence) -> const std::string& {
+    return clients_.at(RequestOf(sequence)).request.cache_salt;
+  };
+  if (salt_of(reader) != salt_of(maker)) {
+    Fail(reader, absl::StrCat("reads K and V of sequence ", maker,
+                              ", which works for a request with another salt"));
   }
 }
 

@@ -25,6 +25,8 @@ class SimAuditor {
   // A plan that was made now: who has cancelled has no part in it. `scheduler` says for whom the
   // sequences of a beam search work.
   void Planned(const plan::StepPlan& plan, const core::Scheduler& scheduler);
+  // A row of one sequence reads K and V that another one has stored: their requests have one salt.
+  void ReadOfOthers(plan::SequenceId reader, plan::SequenceId maker);
   // Nodes were lost; the longest sequence that those left can hold takes so many slots. What this
   // ends with an error is told next.
   void NodesLost(const std::vector<std::string>& names, uint64_t slots_of_longest);
@@ -44,6 +46,8 @@ class SimAuditor {
     bool ended = false;
     bool cancelled = false;
   };
+  // The request that a sequence works for.
+  plan::SequenceId RequestOf(plan::SequenceId sequence) const;
   // Whether nobody waits any more for what this sequence works for.
   bool IsCancelled(plan::SequenceId sequence) const;
   void SearchedBeams(const core::SequenceRequest& request);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans as a scheduler with a planted bug would make them, and results as such nodes would.
+// Requests as a scheduler with a planted bug would understand them, plans as it would make them,
+// and results as such nodes would.
 
 #include <algorithm>
 
@@ -8,11 +9,18 @@
 
 namespace lamina::sim {
 
+void SimWorld::Mutate(core::SequenceRequest& request) const {
+  if (sim_.bug == PlantedBug::kSaltIgnored) {
+    request.cache_salt.clear();
+  }
+}
+
 void SimWorld::Mutate(plan::StepPlan& plan) {
   switch (sim_.bug) {
     case PlantedBug::kNone:
     case PlantedBug::kArenaWiped:
     case PlantedBug::kCancelLost:
+    case PlantedBug::kSaltIgnored:
     case PlantedBug::kTokenStale:
     case PlantedBug::kTokenMissing:
     case PlantedBug::kSpillNotAwaited:

@@ -11,9 +11,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/philox.h"
@@ -32,6 +34,10 @@ class SimNodes {
 
   // Lanes are bound to nodes, each of which has a scratch for them. Before the first plan.
   void BindLanes(const core::LaneHomes& homes);
+
+  // Is called for each token that a row of `reader` reads and another sequence has stored.
+  using Read = std::function<void(plan::SequenceId reader, plan::SequenceId maker)>;
+  void OnReadOfOthers(Read read) { read_of_others_ = std::move(read); }
 
   SimArenas Arenas() const;
 
@@ -100,6 +106,7 @@ class SimNodes {
   }
   void CheckActivations(const Entry& entry, uint32_t position);
   void EndRow(const plan::DecodeRow& row, plan::StepResult& result);
+  void CheckReads(const Entry& entry, uint32_t position);
   void EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& result);
   void Score(const Entry& entry, const plan::PrefillChunk& chunk, plan::StepResult& result);
   void Sample(Entry& entry, const FakeModel& model, plan::StepResult& result);
@@ -128,6 +135,7 @@ class SimNodes {
   // By replica for prompts, or by the node that lanes are bound to, or one of all lanes.
   std::vector<std::vector<TokenId>> scratch_;
   std::vector<uint64_t> step_started_;  // By lane.
+  Read read_of_others_;
   std::string failure_;
 };
 

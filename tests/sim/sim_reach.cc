@@ -40,6 +40,7 @@ void SimReach::Add(const SimReach& other) {
   releases += other.releases;
   releases_beyond_nodes += other.releases_beyond_nodes;
   tokens_kept += other.tokens_kept;
+  reads_of_others += other.reads_of_others;
   blocks_dropped += other.blocks_dropped;
   blocks_outlived += other.blocks_outlived;
   prompts_in_rows += other.prompts_in_rows;
@@ -77,14 +78,14 @@ std::string SimReach::ToString() const {
       ", on several nodes ", chunks_on_several_nodes, ", in several lanes ",
       prefill_lanes_side_by_side, ", preempted in prefill ", preempted_in_prefill, ", releases ",
       releases, " beyond nodes ", releases_beyond_nodes, ", tokens kept ", tokens_kept,
-      ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
-      ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
-      beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited, ", spilled ",
-      spilled, " restored ", restored, " copied ", copied, " copies read ", copies_read, " failed ",
-      spills_failed, ", path changes ", path_changes, ", lossy joins ", lossy_joins,
-      ", bare joins ", bare_joins, ", paths side by side ", paths_side_by_side, ", homes changed ",
-      homes_changed, ", replicas side by side ", replicas_side_by_side, ", kept behind holes ",
-      kept_behind_holes);
+      ", reads of others ", reads_of_others, ", blocks dropped ", blocks_dropped,
+      ", outlived an epoch ", blocks_outlived, ", prompts in rows ", prompts_in_rows,
+      ", beam answers ", beam_answers, ", beams shared ", beams_shared, " queued ", beams_queued,
+      ", tokens waited ", tokens_waited, ", spilled ", spilled, " restored ", restored, " copied ",
+      copied, " copies read ", copies_read, " failed ", spills_failed, ", path changes ",
+      path_changes, ", lossy joins ", lossy_joins, ", bare joins ", bare_joins,
+      ", paths side by side ", paths_side_by_side, ", homes changed ", homes_changed,
+      ", replicas side by side ", replicas_side_by_side, ", kept behind holes ", kept_behind_holes);
 }
 
 }  // namespace lamina::sim

@@ -42,6 +42,7 @@ struct SimReach {
   uint64_t prefill_lanes_side_by_side = 0;  // in another lane of which are chunks too.
   uint64_t preempted_in_prefill = 0;        // Left a prefill node, to come again.
   uint64_t tokens_kept = 0;                 // Tokens of joining sequences whose K and V were there.
+  uint64_t reads_of_others = 0;             // Tokens in rows that read what another one stored.
   uint64_t blocks_dropped = 0;              // For others' slots.
   uint64_t blocks_outlived = 0;             // That were there when an epoch began.
   uint64_t releases = 0;                    // Releases of slots behind a window,

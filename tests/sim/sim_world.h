@@ -60,6 +60,7 @@ enum class PlantedBug : uint8_t {
   kHomeOfAnother,      // A sequence lives on another replica than the one that runs its lane.
   kHoleLeft,           // Behind tokens that were kept, the first missing one is passed over.
   kCancelLost,         // The scheduler is not told that a client has gone.
+  kSaltIgnored,        // Nor which salt a request has.
 };
 
 struct SimOptions {
@@ -84,6 +85,8 @@ struct SimOptions {
   bool forms = false;
   // Sequences are cut into spans over memory nodes.
   bool spans = false;
+  // Requests have salts, and find what was kept for those with their own.
+  bool salts = false;
 };
 
 struct SimReport {
@@ -154,6 +157,8 @@ class SimWorld {
   void ObserveHomes(const plan::StepPlan& plan);
   void ObserveSpans(const plan::StepPlan& plan);
   void LeaveHoles(plan::StepPlan& plan) const;
+  void MakeNodes(const core::SchedulerOptions& options);
+  void Mutate(core::SequenceRequest& request) const;
   void Mutate(plan::StepPlan& plan);
   void Mutate(plan::StepResult& result);
   void CheckAll();
