@@ -21,6 +21,7 @@
 #include "common/philox.h"
 #include "coordinator/core/scheduler.h"
 #include "tests/sim/fake_model.h"
+#include "tests/sim/planted_bug.h"
 #include "tests/sim/sim_slots.h"
 #include "tests/sim/sim_tier.h"
 
@@ -38,6 +39,8 @@ class SimNodes {
   // Is called for each token that a row of `reader` reads and another sequence has stored.
   using Read = std::function<void(plan::SequenceId reader, plan::SequenceId maker)>;
   void OnReadOfOthers(Read read) { read_of_others_ = std::move(read); }
+  // The nodes have this bug, if it is one of theirs. Before the first plan.
+  void Plant(PlantedBug bug) { bug_ = bug; }
 
   SimArenas Arenas() const;
 
@@ -136,6 +139,7 @@ class SimNodes {
   std::vector<std::vector<TokenId>> scratch_;
   std::vector<uint64_t> step_started_;  // By lane.
   Read read_of_others_;
+  PlantedBug bug_ = PlantedBug::kNone;
   std::string failure_;
 };
 

@@ -3,10 +3,37 @@
 // How often plans had what is rare.
 
 #include <algorithm>
+#include <cstdint>
 
 #include "tests/sim/sim_world.h"
 
 namespace lamina::sim {
+namespace {
+
+// Where the work of a sequence begins in the plan; 0 if it has none there.
+uint32_t FirstTokenOf(const plan::StepPlan& plan, plan::SequenceId sequence) {
+  uint32_t first = UINT32_MAX;
+  for (const plan::DecodeRow& row : plan.rows) {
+    first = row.sequence == sequence ? std::min(first, row.position) : first;
+  }
+  for (const plan::PrefillChunk& chunk : plan.chunks) {
+    first = chunk.sequence == sequence ? std::min(first, chunk.first_token) : first;
+  }
+  return first == UINT32_MAX ? 0 : first;
+}
+
+// Tokens behind the last whole block that a sequence joins with, but for what beams share.
+uint32_t OpenTokensOf(const plan::StepPlan& plan, const plan::SequenceJoin& join,
+                      const core::SchedulerOptions& options) {
+  if (options.span_tokens > 0 || options.windows.longest() > 0) {
+    return 0;
+  }
+  const bool int8 = options.FormOf(join.path) == KvForm::kInt8;
+  return FirstTokenOf(plan, join.id) %
+         (int8 ? options.int8_block_tokens : options.cached_block_tokens);
+}
+
+}  // namespace
 
 void SimWorld::Observe(const plan::StepPlan& plan) {
   SimReach& reach = report_.reach;
@@ -30,6 +57,9 @@ void SimWorld::Observe(const plan::StepPlan& plan) {
     reach.forks_shared += join.parent != 0;
     const core::SequenceRequest& request = requests_.at(scheduler_.AnswerOf(join.id));
     reach.forks_unshared += join.parent == 0 && request.fork_of != 0;
+    if (request.beams.width == 0) {
+      reach.open_blocks_kept += OpenTokensOf(plan, join, workload_.options);
+    }
     if (request.beams.width > 0 && join.tokens.size() > join.prompt_tokens) {
       const bool row =
           std::any_of(plan.rows.begin(), plan.rows.end(), [&](const plan::DecodeRow& one) {

@@ -19,13 +19,17 @@ constexpr Nanos kMoveMax = Micros(400);
 
 void SimWorld::StartSpills(const plan::StepPlan& plan) {
   for (const plan::SpillOut& spill : plan.spills_out) {
-    ++(spill.sequence == 0 ? report_.reach.copied : report_.reach.spilled);
-    StartSpill(spill.spill, sim_.bug == PlantedBug::kSpillNotAwaited);
+    const bool is_copy = spill.sequence == 0;
+    ++(is_copy ? report_.reach.copied : report_.reach.spilled);
+    StartSpill(spill.spill, sim_.bug == PlantedBug::kSpillNotAwaited ||
+                                (is_copy && sim_.bug == PlantedBug::kCopyNotAwaited));
   }
   for (const plan::SpillIn& spill : plan.spills_in) {
     const bool is_copy = nodes_->IsCopy(spill.spill);
     ++(is_copy ? report_.reach.copies_read : report_.reach.restored);
-    StartSpill(spill.spill, sim_.bug == PlantedBug::kRestoreNotAwaited);
+    report_.reach.copies_read_in_part += is_copy && spill.skip > 0;
+    StartSpill(spill.spill, sim_.bug == PlantedBug::kRestoreNotAwaited ||
+                                (is_copy && sim_.bug == PlantedBug::kCopyReadNotAwaited));
   }
 }
 

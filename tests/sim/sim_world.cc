@@ -151,9 +151,16 @@ SimWorld::SimWorld(const SimOptions& options)
   ChangeReplicas();
 }
 
-// The nodes of an epoch.
-void SimWorld::MakeNodes(const core::SchedulerOptions& options) {
+// The nodes of an epoch. Those of the last one may have found something in its last steps.
+void SimWorld::MakeNodes(core::SchedulerOptions options) {
+  if (nodes_ != nullptr && !nodes_->failure().empty()) {
+    Fail(nodes_->failure());
+  }
+  if (sim_.bug == PlantedBug::kTailsUncounted && options.int8_tails > 1) {
+    --options.int8_tails;
+  }
   nodes_ = std::make_unique<SimNodes>(options, epoch_, random_(), arenas_);
+  nodes_->Plant(sim_.bug);
   nodes_->BindLanes(homes_);
   nodes_->OnReadOfOthers([this](plan::SequenceId reader, plan::SequenceId maker) {
     ++report_.reach.reads_of_others;
@@ -284,13 +291,14 @@ void SimWorld::Cancel(plan::SequenceId sequence) {
 // remains. Others are added.
 void SimWorld::ChangeEpoch() {
   std::vector<std::string> lost;
+  std::vector<core::MemoryNodeShare> drained;
   for (size_t i = 0; i < memory_nodes_.size();) {
     if (!random_.Chance(0.4)) {
       ++i;
       continue;
     }
-    const std::string name = memory_nodes_[i].name;
     memory_nodes_[i].arena = 0;
+    core::MemoryNodeShare node = memory_nodes_[i];
     const bool for_good = memory_nodes_.size() > 1 && random_.Chance(0.5);
     if (for_good) {
       memory_nodes_.erase(memory_nodes_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -299,8 +307,9 @@ void SimWorld::ChangeEpoch() {
     }
     if (for_good && members_random_.Chance(0.3)) {
       ++report_.reach.nodes_drained;
+      drained.push_back(std::move(node));
     } else {
-      lost.push_back(name);
+      lost.push_back(std::move(node.name));
     }
   }
   const bool has_lanes = !sim_.pool || memory_nodes_.size() < workload_.options.lanes;
@@ -320,7 +329,10 @@ void SimWorld::ChangeEpoch() {
   if (sim_.pool) {
     BindLanes();
   }
-  scheduler_.StartEpoch(++epoch_, Shares(), lost, events, prefill_lanes_, homes_);
+  std::vector<core::MemoryNodeShare> shares_told = Shares();
+  std::vector<std::string> lost_told = lost;
+  Mutate(drained, shares_told, lost_told);
+  scheduler_.StartEpoch(++epoch_, shares_told, lost_told, events, prefill_lanes_, homes_);
   Trace(absl::StrCat("epoch ", epoch_, " lost ", lost.size()));
   if (sim_.prefix_cache) {
     DrawArenas();
@@ -328,7 +340,7 @@ void SimWorld::ChangeEpoch() {
   core::SchedulerOptions options = workload_.options;
   options.memory_nodes = Shares();
   options.prefill_lanes = prefill_lanes_;
-  MakeNodes(options);
+  MakeNodes(std::move(options));
   links_.assign(workload_.options.lanes + prefill_lanes_.count(), {});
   ChangeReplicas();
   last_row_.clear();
@@ -362,6 +374,13 @@ void SimWorld::DrawArenas() {
       node.arena = ++arenas_drawn_;
     } else if (sim_.bug == PlantedBug::kArenaWiped) {
       arenas_.erase(node.arena);
+    }
+  }
+  if (sim_.bug == PlantedBug::kTailsWiped) {
+    for (auto& [memory, arena] : arenas_) {
+      for (std::vector<SimSlot>& block : arena.tails.blocks) {
+        block.assign(block.size(), SimSlot());
+      }
     }
   }
   std::vector<uint64_t> arenas;
