@@ -31,6 +31,7 @@ enum class PlantedBug : uint8_t {
   kHoleLeft,            // Behind tokens that were kept, the first missing one is passed over.
   kCancelLost,          // The scheduler is not told that a client has gone.
   kSaltIgnored,         // Nor which salt a request has.
+  kCachedMiscounted,    // Clients are told of a cached token too many.
   kTailShared,          // INT8: a sequence has its open block in the tail of another one.
   kTailsUncounted,      // A node has fewer tails than the scheduler counts on.
   kClosedTooEarly,      // INT8: a block is closed before its last token is there.

@@ -422,6 +422,7 @@ SimOptions WorldWith(PlantedBug bug, uint64_t seed) {
   switch (bug) {
     case PlantedBug::kPrefixTooLong:
     case PlantedBug::kArenaWiped:
+    case PlantedBug::kCachedMiscounted:
       world.prefix_cache = true;
       break;
     case PlantedBug::kHoleLeft:
@@ -512,11 +513,11 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedBug::kSpillNotAwaited, PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost,
         PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid, PlantedBug::kFormOfAnother,
         PlantedBug::kHomeOfAnother, PlantedBug::kHoleLeft, PlantedBug::kCancelLost,
-        PlantedBug::kSaltIgnored, PlantedBug::kTailShared, PlantedBug::kTailsUncounted,
-        PlantedBug::kClosedTooEarly, PlantedBug::kTailsWiped, PlantedBug::kCopyNotAwaited,
-        PlantedBug::kCopyReadNotAwaited, PlantedBug::kCopyShifted, PlantedBug::kCopySkipLost,
-        PlantedBug::kCopyDropLost, PlantedBug::kDrainUnnoticed, PlantedBug::kDrainIsLoss,
-        PlantedBug::kAddedTooLarge));
+        PlantedBug::kCachedMiscounted, PlantedBug::kSaltIgnored, PlantedBug::kTailShared,
+        PlantedBug::kTailsUncounted, PlantedBug::kClosedTooEarly, PlantedBug::kTailsWiped,
+        PlantedBug::kCopyNotAwaited, PlantedBug::kCopyReadNotAwaited, PlantedBug::kCopyShifted,
+        PlantedBug::kCopySkipLost, PlantedBug::kCopyDropLost, PlantedBug::kDrainUnnoticed,
+        PlantedBug::kDrainIsLoss, PlantedBug::kAddedTooLarge));
 
 // A node that has lost its slots and says that it has kept them is found out where sequences are
 // cut, too.

@@ -41,6 +41,7 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
     case PlantedBug::kArenaWiped:
     case PlantedBug::kCancelLost:
     case PlantedBug::kSaltIgnored:
+    case PlantedBug::kCachedMiscounted:
     case PlantedBug::kTailShared:
     case PlantedBug::kTailsUncounted:
     case PlantedBug::kClosedTooEarly:
@@ -142,6 +143,12 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
         join.tokens.back() ^= join.tokens.size() > join.prompt_tokens;
       }
       return;
+  }
+}
+
+void SimWorld::Mutate(core::Events& events) const {
+  for (core::TokenEvent& event : events.tokens) {
+    event.cached_tokens += sim_.bug == PlantedBug::kCachedMiscounted ? 1u : 0u;
   }
 }
 

@@ -22,6 +22,15 @@ uint32_t FirstTokenOf(const plan::StepPlan& plan, plan::SequenceId sequence) {
   return first == UINT32_MAX ? 0 : first;
 }
 
+// Tokens that a sequence which joins need not compute, those read back from a tier among them.
+uint32_t CachedTokensOf(const plan::StepPlan& plan, plan::SequenceId sequence) {
+  uint32_t tokens = FirstTokenOf(plan, sequence);
+  for (const plan::SpillIn& spill : plan.spills_in) {
+    tokens = spill.sequence == sequence ? std::max(tokens, spill.first + spill.tokens) : tokens;
+  }
+  return tokens;
+}
+
 // Tokens behind the last whole block that a sequence joins with, but for what beams share.
 uint32_t OpenTokensOf(const plan::StepPlan& plan, const plan::SequenceJoin& join,
                       const core::SchedulerOptions& options) {
@@ -59,6 +68,9 @@ void SimWorld::Observe(const plan::StepPlan& plan) {
     reach.forks_unshared += join.parent == 0 && request.fork_of != 0;
     if (request.beams.width == 0) {
       reach.open_blocks_kept += OpenTokensOf(plan, join, workload_.options);
+      if (workload_.options.span_tokens == 0) {
+        auditor_.Joined(join, CachedTokensOf(plan, join.id));
+      }
     }
     if (request.beams.width > 0 && join.tokens.size() > join.prompt_tokens) {
       const bool row =

@@ -510,6 +510,7 @@ void SimWorld::Report(plan::StepResult result) {
   if (!status.ok()) {
     Fail(absl::StrCat("OnStepDone answered ", status.ToString()));
   }
+  Mutate(events);
   Show(events);
 }
 

@@ -139,6 +139,7 @@ class SimWorld {
   void Mutate(plan::StepPlan& plan);
   void MutateCopies(plan::StepPlan& plan) const;
   void Mutate(plan::StepResult& result);
+  void Mutate(core::Events& events) const;
   void CheckAll();
   void CheckEnd();
 
