@@ -91,6 +91,7 @@ void MembershipOwner::Joined(const SimSource& from) {
   Audit({.call = MembershipCall::kJoin, .name = from.name, .done = joined.ok()});
   if (!joined.ok()) {
     ++counts_.refused;
+    counts_.unknown += absl::IsNotFound(joined) ? 1 : 0;
     return nodes_.End(from);
   }
   nodes_.Trace(absl::StrCat("joined ", from.name));
@@ -168,6 +169,7 @@ void MembershipOwner::Expect(const std::string& name) {
   nodes_.Trace(absl::StrCat("expects ", name));
   membership_.Expect({.name = name, .is_memory = true});
   Audit({.call = MembershipCall::kExpect, .name = name});
+  ++counts_.added;
 }
 
 // MemberChanges::Drain(), without the trial of what would be left.

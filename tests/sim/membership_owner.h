@@ -85,9 +85,11 @@ class MembershipOwner {
     uint64_t serving = 0;
     uint64_t steps = 0;
     uint64_t refused = 0;
+    uint64_t unknown = 0;  // Those that nobody expected any more.
     uint64_t silent = 0;
     uint64_t stuck = 0;
     uint64_t let_go = 0;
+    uint64_t added = 0;
     uint64_t drained = 0;
     uint64_t late_reports = 0;
     uint64_t passed_over = 0;  // Transports and policies.

@@ -40,9 +40,11 @@ TEST(MembershipSimTest, AllNodesServeOnceNothingFailsAndNoEpochHasAWrongMember) 
     all.serving += counts.serving;
     all.steps += counts.steps;
     all.refused += counts.refused;
+    all.unknown += counts.unknown;
     all.silent += counts.silent;
     all.stuck += counts.stuck;
     all.let_go += counts.let_go;
+    all.added += counts.added;
     all.drained += counts.drained;
     all.late_reports += counts.late_reports;
     all.passed_over += counts.passed_over;
@@ -56,20 +58,23 @@ TEST(MembershipSimTest, AllNodesServeOnceNothingFailsAndNoEpochHasAWrongMember) 
   }
   std::cout << kSeeds << " seeds, " << events << " events: epochs " << all.epochs << " local "
             << all.epochs_local << " serving " << all.serving << " steps " << all.steps
-            << " refused " << all.refused << " silent " << all.silent << " stuck " << all.stuck
-            << " let go " << all.let_go << " drained " << all.drained << " late reports "
-            << all.late_reports << " passed over " << all.passed_over << " tried again "
-            << all.tried_again << " cannot form " << all.cannot_form << " cluster waits "
-            << all.cluster_waits << " set aside " << set_aside << " held back " << held_back
-            << " without one " << without_one << "\n";
+            << " refused " << all.refused << " of these unknown " << all.unknown << " silent "
+            << all.silent << " stuck " << all.stuck << " let go " << all.let_go << " added "
+            << all.added << " drained " << all.drained << " late reports " << all.late_reports
+            << " passed over " << all.passed_over << " tried again " << all.tried_again
+            << " cannot form " << all.cannot_form << " cluster waits " << all.cluster_waits
+            << " set aside " << set_aside << " held back " << held_back << " without one "
+            << without_one << "\n";
 
   EXPECT_GT(all.serving, 3 * kSeeds);
   EXPECT_GT(all.epochs, all.serving);
   EXPECT_GT(all.epochs_local, 100);
   EXPECT_GT(all.steps, 10 * kSeeds);
   EXPECT_GT(all.refused, 20);
+  EXPECT_GT(all.unknown, 5);
   EXPECT_GT(all.silent, 50);
   EXPECT_GT(all.let_go, 100);
+  EXPECT_GT(all.added, 20);
   EXPECT_GT(all.drained, 20);
   EXPECT_GT(all.late_reports, 100);
   EXPECT_GT(all.passed_over, 20);
@@ -105,7 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(MembershipBug::kOldReportCounts, MembershipBug::kOldFaultCounts,
                     MembershipBug::kNeverTriedAgain, MembershipBug::kReporterBlamed,
                     MembershipBug::kServesTooSoon, MembershipBug::kLossUnnoticed,
-                    MembershipBug::kStageAlone, MembershipBug::kBeginsAnew));
+                    MembershipBug::kStageAlone, MembershipBug::kBeginsAnew, MembershipBug::kAddLost,
+                    MembershipBug::kDrainLost, MembershipBug::kDrainedComesBack));
 
 }  // namespace
 }  // namespace lamina::sim

@@ -189,6 +189,7 @@ void MembershipWorld::ChangeMembers() {
   Post([this, name = Any(/*memory_only=*/true)->role.name] {
     if (owner_.Drain(name)) {
       nodes_.at(name).gone = true;
+      At(now_ + Between(Seconds(1), Seconds(10)), [this, name] { Start(name, /*drained=*/true); });
     }
   });
 }

@@ -26,11 +26,23 @@ uint64_t MembershipUnderTest::TakenFor(uint64_t epoch, MembershipBug bug) const 
   return bug_ == bug && epoch + 1 == membership_.epoch() ? epoch + 1 : epoch;
 }
 
-void MembershipUnderTest::Expect(core::Member member) { membership_.Expect(std::move(member)); }
+void MembershipUnderTest::Expect(core::Member member) {
+  if (bug_ != MembershipBug::kAddLost) {
+    membership_.Expect(std::move(member));
+  }
+}
 
-void MembershipUnderTest::Dismiss(const std::string& name) { membership_.Dismiss(name); }
+void MembershipUnderTest::Dismiss(const std::string& name) {
+  if (bug_ != MembershipBug::kDrainLost) {
+    membership_.Dismiss(name);
+    drained_.insert(name);
+  }
+}
 
 absl::Status MembershipUnderTest::Join(const std::string& name, bool is_memory) {
+  if (bug_ == MembershipBug::kDrainedComesBack && drained_.erase(name) > 0) {
+    membership_.Expect({.name = name, .is_memory = is_memory});
+  }
   return membership_.Join(name, is_memory);
 }
 

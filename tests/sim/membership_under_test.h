@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,15 +21,18 @@ namespace lamina::sim {
 
 enum class MembershipBug : uint8_t {
   kNone,
-  kOldReportCounts,  // What a node says of the epoch before counts in this one: that it has
-                     // prepared, or opened its peers' regions;
-  kOldFaultCounts,   // or that it failed.
-  kNeverTriedAgain,  // What was set aside stays so.
-  kReporterBlamed,   // Whoever reports a fault is blamed for it.
-  kServesTooSoon,    // Nobody waits for the last node that is not ready.
-  kLossUnnoticed,    // A node that left is still there.
-  kStageAlone,       // Stages take part without the others of their replica.
-  kBeginsAnew,       // An epoch begins now and then for no reason.
+  kOldReportCounts,   // What a node says of the epoch before counts in this one: that it has
+                      // prepared, or opened its peers' regions;
+  kOldFaultCounts,    // or that it failed.
+  kNeverTriedAgain,   // What was set aside stays so.
+  kReporterBlamed,    // Whoever reports a fault is blamed for it.
+  kServesTooSoon,     // Nobody waits for the last node that is not ready.
+  kLossUnnoticed,     // A node that left is still there.
+  kStageAlone,        // Stages take part without the others of their replica.
+  kBeginsAnew,        // An epoch begins now and then for no reason.
+  kAddLost,           // A node that was added is not expected.
+  kDrainLost,         // A node that was drained is expected still,
+  kDrainedComesBack,  // or may join again.
 };
 
 class MembershipUnderTest {
@@ -61,6 +65,7 @@ class MembershipUnderTest {
 
   const MembershipBug bug_;
   core::Membership membership_;
+  std::set<std::string> drained_;
   Nanos anew_ = 0;  // When an epoch begins next for no reason.
 };
 

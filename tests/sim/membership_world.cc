@@ -126,9 +126,9 @@ void MembershipWorld::Hear(const SimSource& to, const std::function<void(SimNode
 
 // --- Nodes ---
 
-void MembershipWorld::Start(const std::string& name) {
+void MembershipWorld::Start(const std::string& name, bool drained) {
   SimNode& node = nodes_.at(name);
-  if (node.gone || node.stream != 0) {
+  if (node.gone != drained || node.stream != 0) {
     return;
   }
   node.stream = ++streams_;

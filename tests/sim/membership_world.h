@@ -93,7 +93,7 @@ class MembershipWorld : private SimPorts {
     uint64_t job = 0;     // What it does; what was begun before is dropped.
     uint64_t beats = 0;
     int64_t slow = 1;
-    bool gone = false;  // It was drained.
+    bool gone = false;  // It was drained. Its process may come again, and is refused.
     bool fails_late = false;
     Nanos told = 0;  // When the last words to it arrive,
     Nanos said = 0;  // and its own.
@@ -123,7 +123,8 @@ class MembershipWorld : private SimPorts {
   void Hear(const SimSource& to, const std::function<void(SimNode&)>& what);
 
   // --- Nodes ---
-  void Start(const std::string& name);
+  // A process of the node; one that was drained begins it in vain.
+  void Start(const std::string& name, bool drained = false);
   void Die(SimNode& node, Nanos down);
   void EndEpoch(SimNode& node);
   void Work(const SimSource& who, uint64_t job, Nanos at,

@@ -2,17 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs many seeds of every world of the scheduler's simulation, and says how to repeat those that fail.
 
-usage: tests/sim/night.py [--seeds N] [--first SEED] [--minutes M] [--jobs N] [--program PATH]
+usage: tests/sim/night.py [--seeds N] [--first SEED] [--minutes M] [--jobs N] [--state FILE] [--program PATH]
   --seeds N       of each world (default: 20,000)
   --first SEED    the first of them (default: 1)
   --minutes M     begin nothing new afterwards, and say how many seeds there were (default: no limit)
   --jobs N        so many side by side (default: 2)
+  --state FILE    write down there what has passed, and pass over what is written down: goes on with a night that was
+                  broken off, or that had its minutes (default: nothing is written down)
   --program PATH  scheduler_sim_replay (default: the one of build/release)
 
-A world that has failed is not gone on with. Exit status 1 if any did.
+Says once a minute how far it is and how long the rest takes. A world that has failed is not gone on with. Exit status 1
+if any did.
 """
 
 import argparse
+import hashlib
 import itertools
 import pathlib
 import subprocess
@@ -21,11 +25,17 @@ import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
-# What scheduler_sim_replay is told of a world: these in all combinations, others alone, with "kept", and with windows and beams.
+# What scheduler_sim_replay is told of a world: these in all combinations,
 WORDS = ("kept", "windows", "beams", "int8")
-OTHERS = (("spills",), ("spills", "int8"), ("paths",), ("pool",), ("forms",), ("spans",))
+# others alone, with "kept", and with windows and beams,
+OTHERS = (("spills",), ("spills", "int8"), ("paths",), ("paths", "int8"), ("pool",), ("pool", "int8"),
+          ("pool", "spills"), ("forms",), ("spans",))
+# and salts, which are of use to what is kept alone.
+SALTED = ((), ("windows", "beams"), ("int8",), ("spills",), ("spills", "int8"), ("paths",), ("pool",), ("forms",),
+          ("spans",))
 WORLDS = [tuple(itertools.compress(WORDS, chosen)) for chosen in itertools.product((0, 1), repeat=len(WORDS))]
 WORLDS += [(*other, *more) for other in OTHERS for more in ((), ("kept",), ("kept", "windows", "beams"))]
+WORLDS += [("salts", "kept", *more) for more in SALTED]
 SEEDS_AT_ONCE = 250
 TRACE_LINES = 20
 # A world that stands still is a failure too.
@@ -59,33 +69,87 @@ def batches(arguments):
             yield world, first, min(SEEDS_AT_ONCE, end - first)
 
 
+class State:
+    """What has passed, a line for each batch behind one that names the program. Without a path nothing is kept."""
+
+    def __init__(self, path, program):
+        self.path = path
+        self.passed = set()
+        if path is None:
+            return
+        title = f"passed by {hashlib.sha256(program.read_bytes()).hexdigest()}\n"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        if lines and lines[0] != title:
+            raise ValueError(f"--state: {path} is not of this {program}; name another file, or remove it")
+        whole = [line for line in lines[1:] if line.endswith("\n")]  # The last one may have been cut off.
+        self.passed = {tuple(line.rstrip("\n").split(" ")) for line in whole}
+        if lines != [title, *whole]:
+            path.write_text("".join([title, *whole]))
+
+    @staticmethod
+    def _key(world, first, count):
+        return (str(first), str(count), *world)
+
+    def has(self, batch):
+        return self._key(*batch) in self.passed
+
+    def add(self, *batch):
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(" ".join(self._key(*batch)) + "\n")
+
+
 class Night:
-    def __init__(self, arguments):
+    def __init__(self, arguments, state):
         self.arguments = arguments
+        self.state = state
         self.began = time.monotonic()
         self.passed = dict.fromkeys(WORLDS, 0)
+        self.passed_before = 0
         self.failed = {}
 
     def minutes(self):
         return (time.monotonic() - self.began) / 60
 
+    def todo(self):
+        """The batches that have not passed before, once those that have are counted."""
+        left = []
+        for batch in batches(self.arguments):
+            if self.state.has(batch):
+                self.passed[batch[0]] += batch[2]
+            else:
+                left.append(batch)
+        self.passed_before = sum(self.passed.values())
+        return iter(left)
+
     def take(self, world, first, count, failure):
         if failure is None:
             self.passed[world] += count
+            self.state.add(world, first, count)
             return
         self.failed.setdefault(world, failure)
         print(f"world {name_of(world)}, seeds {first} to {first + count - 1}: failed\n{failure}", flush=True)
 
+    def minutes_left(self):
+        """At the pace of this run, of worlds that have not failed; None before anything has passed."""
+        ran = sum(self.passed.values()) - self.passed_before
+        left = sum(self.arguments.seeds - self.passed[world] for world in WORLDS if world not in self.failed)
+        if left and not ran:
+            return None
+        return left * self.minutes() / ran if left else 0
+
     def tell(self):
         all_of_them = self.arguments.seeds * len(WORLDS)
+        left = self.minutes_left()
         print(f"{self.minutes():6.1f} min: {sum(self.passed.values()):,} of {all_of_them:,} seeds passed, "
-              f"{len(self.failed)} worlds failed", flush=True)
+              f"{len(self.failed)} worlds failed" + ("" if left is None else f"; the rest takes {left:.1f} min"),
+              flush=True)
 
     def run(self):
         running = {}
         told = 0
+        todo = self.todo()
         with ThreadPoolExecutor(self.arguments.jobs) as pool:
-            todo = batches(self.arguments)
             while True:
                 while len(running) < self.arguments.jobs and self.minutes() < self.arguments.minutes:
                     batch = next((one for one in todo if one[0] not in self.failed), None)
@@ -112,13 +176,18 @@ def main():
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--state", type=pathlib.Path)
     parser.add_argument("--program", type=pathlib.Path, default=REPO / "build/release/bin/scheduler_sim_replay")
     arguments = parser.parse_args()
     if min(arguments.seeds, arguments.jobs) < 1:
         parser.error("--seeds and --jobs are numbers from 1 on")
     if not arguments.program.exists():
         parser.error(f"{arguments.program} is missing; build it: ninja -C build/release scheduler_sim_replay")
-    return Night(arguments).run()
+    try:
+        state = State(arguments.state, arguments.program)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    return Night(arguments, state).run()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 // at the end says whether two versions of the scheduler plan alike. Words behind them choose the
 // kind of world, any of them together but `forms` with `int8`, each by its field of SimOptions
 // (sim_world.h): `kept` is prefix_cache; `windows`, `beams`, `int8`, `spills`, `paths`, `pool`,
-// `forms` and `spans` are those of their names.
+// `forms`, `spans` and `salts` are those of their names.
 
 #include <algorithm>
 #include <cstdlib>
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   if (argc < 2) {
     std::cerr << "usage: " << argv[0]
               << " SEED [COUNT [kept] [windows] [beams] [int8] [spills] [paths] [pool] [forms] "
-                 "[spans]]\n";
+                 "[spans] [salts]]\n";
     return 2;
   }
   const uint64_t first = std::strtoull(argv[1], nullptr, 10);
@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   const bool pool = asks("pool");
   const bool forms = asks("forms");
   const bool spans = asks("spans");
+  const bool salts = asks("salts");
   lamina::sim::SimReach reach;
   lamina::sim::PlanHash hash;
   for (uint64_t seed = first; seed < first + count; ++seed) {
@@ -48,7 +49,8 @@ int main(int argc, char** argv) {
                                                                  .paths = paths,
                                                                  .pool = pool,
                                                                  .forms = forms,
-                                                                 .spans = spans})
+                                                                 .spans = spans,
+                                                                 .salts = salts})
                                               .Run();
     reach.Add(report.reach);
     hash.Add(report.plan_hash);

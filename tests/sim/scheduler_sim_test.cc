@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Some 12,900 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
+// Some 13,300 worlds of a dozen kinds, hundreds of seeds of each: every client sees exactly its
 // tokens, every slot has one owner, everything ends. On a failure the message names the seed to
 // replay; the test's options say which words go with it. night.py runs many more of them.
 
@@ -23,7 +23,23 @@ namespace {
 // have every mixture of the options that are drawn by remainders of 2, 5, 7 and 11.
 constexpr uint64_t kSeeds = 400;
 constexpr uint64_t kSeedsOfBeams = 334;
+constexpr uint64_t kSeedsOfCopies = 2000;
+constexpr uint64_t kSeedsOfKeptSpans = 4 * kSeeds;
 constexpr uint64_t kSeedsToFindABug = 200;
+
+SimOptions WorldOfInt8(uint64_t seed, PlantedBug bug = PlantedBug::kNone) {
+  return {.seed = seed, .bug = bug, .prefix_cache = seed % 4 != 0, .int8 = true};
+}
+
+SimOptions WorldOfSpills(uint64_t seed, bool kept, PlantedBug bug = PlantedBug::kNone) {
+  return {.seed = seed,
+          .bug = bug,
+          .prefix_cache = kept,
+          .windows = seed % 5 == 0,
+          .beams = seed % 7 == 0,
+          .int8 = seed % 3 == 0,
+          .spills = true};
+}
 
 std::string HowToReplay(uint64_t seed, const SimReport& report) {
   std::string text = absl::StrCat("seed ", seed, ": ", report.failure,
@@ -90,6 +106,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsKept) {
   std::cout << kSeeds << " seeds: " << reach.ToString() << "\n";
 
   EXPECT_GT(reach.tokens_kept, 10'000);
+  EXPECT_GT(reach.open_blocks_kept, 20);
   EXPECT_GT(reach.blocks_dropped, 1000);
   EXPECT_GT(reach.blocks_outlived, 100);
   EXPECT_GT(reach.prompts_in_rows, 1000);
@@ -103,14 +120,15 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsKept) {
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsInt8) {
   SimReach reach;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    const SimReport report =
-        SimWorld({.seed = seed, .prefix_cache = seed % 4 != 0, .int8 = true}).Run();
+    const SimReport report = SimWorld(WorldOfInt8(seed)).Run();
     ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
     reach.Add(report.reach);
   }
   std::cout << kSeeds << " seeds: " << reach.ToString() << "\n";
 
   EXPECT_GT(reach.tokens_kept, 1000);
+  EXPECT_GT(reach.open_blocks_kept, 20) << "tails that outlive epochs";
+  EXPECT_GT(reach.blocks_outlived, 20);
   EXPECT_GT(reach.preemptions, 100);
   EXPECT_GT(reach.epochs, 100);
   EXPECT_EQ(reach.forks_shared, 0);
@@ -119,26 +137,31 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsInt8) {
 // K and V go to spill tiers that are small and fail at times, and come back.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereKvIsSpilled) {
   for (const bool kept : {false, true}) {
-    const uint64_t seeds = kept ? 2000 : 1000;
+    const uint64_t seeds = kept ? kSeedsOfCopies : 1000;
     SimReach reach;
+    SimReach of_int8;
     for (uint64_t seed = 1; seed <= seeds; ++seed) {
-      const SimReport report = SimWorld({.seed = seed,
-                                         .prefix_cache = kept,
-                                         .windows = seed % 5 == 0,
-                                         .beams = seed % 7 == 0,
-                                         .int8 = seed % 3 == 0,
-                                         .spills = true})
-                                   .Run();
+      const SimOptions world = WorldOfSpills(seed, kept);
+      const SimReport report = SimWorld(world).Run();
       ASSERT_EQ(report.failure, "") << "kept " << kept << " " << HowToReplay(seed, report);
       reach.Add(report.reach);
+      if (world.int8) {
+        of_int8.Add(report.reach);
+      }
     }
-    std::cout << seeds << " seeds: " << reach.ToString() << "\n";
+    std::cout << seeds << " seeds: " << reach.ToString() << "\nof INT8: " << of_int8.ToString()
+              << "\n";
 
     EXPECT_GT(reach.spilled, 1000);
     EXPECT_GT(reach.restored, 500);
+    EXPECT_GT(of_int8.spilled, 0);
+    EXPECT_GT(of_int8.restored, 0);
     if (kept) {
       EXPECT_GT(reach.copied, 2000);
       EXPECT_GT(reach.copies_read, 200);
+      EXPECT_GT(reach.copies_read_in_part, 0);
+      EXPECT_GT(of_int8.copied, 0);
+      EXPECT_GT(of_int8.copies_read, 0);
     }
     EXPECT_GT(reach.spills_failed, 100);
     EXPECT_GT(reach.preemptions, reach.spilled + 100) << "some are recomputed";
@@ -310,7 +333,7 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereReplicasKeepKv) {
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereSequencesAreCut) {
   for (const bool kept : {false, true}) {
     SimReach reach;
-    const uint64_t seeds = kept ? 4 * kSeeds : kSeeds;
+    const uint64_t seeds = kept ? kSeedsOfKeptSpans : kSeeds;
     for (uint64_t seed = 1; seed <= seeds; ++seed) {
       const SimReport report = SimWorld({.seed = seed,
                                          .prefix_cache = kept,
@@ -333,6 +356,36 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereSequencesAreCut) {
   }
 }
 
+// Requests have salts: no row reads what was stored for a request with another one, be it in slots,
+// read back from a tier, kept over an epoch's end or on another replica.
+TEST(SchedulerSimTest, EveryClientSeesItsTokensAndFindsWhatItsSaltHasKept) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const SimReport report = SimWorld({.seed = seed,
+                                       .prefix_cache = true,
+                                       .windows = seed % 5 == 0,
+                                       .beams = seed % 7 == 0,
+                                       .int8 = seed % 3 == 0,
+                                       .spills = seed % 4 < 2,
+                                       .pool = seed % 11 == 0,
+                                       .salts = true})
+                                 .Run();
+    ASSERT_EQ(report.failure, "") << HowToReplay(seed, report);
+    reach.Add(report.reach);
+  }
+  std::cout << kSeeds << " seeds: " << reach.ToString() << "\n";
+
+  EXPECT_GT(reach.tokens_kept, 1000);
+  EXPECT_GT(reach.reads_of_others, 1000);
+  EXPECT_GT(reach.blocks_outlived, 100);
+  EXPECT_GT(reach.preemptions, 100);
+  EXPECT_GT(reach.forks_shared, 100);
+  EXPECT_GT(reach.beams_shared, 100);
+  EXPECT_GT(reach.copied, 20);
+  EXPECT_GT(reach.copies_read, 0);
+  EXPECT_GT(reach.epochs, 100);
+}
+
 TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
   std::ifstream file(test_support::SourcePath("tests/sim/regression_seeds.txt"));
   ASSERT_TRUE(file.is_open());
@@ -344,11 +397,10 @@ TEST(SchedulerSimTest, SeedsThatOnceFailedPass) {
       continue;
     }
     const std::map<std::string, bool*> known = {
-        {"kept", &options.prefix_cache}, {"windows", &options.windows},
-        {"beams", &options.beams},       {"int8", &options.int8},
-        {"paths", &options.paths},       {"pool", &options.pool},
-        {"forms", &options.forms},       {"spans", &options.spans},
-        {"spills", &options.spills}};
+        {"kept", &options.prefix_cache}, {"windows", &options.windows}, {"beams", &options.beams},
+        {"int8", &options.int8},         {"paths", &options.paths},     {"pool", &options.pool},
+        {"forms", &options.forms},       {"spans", &options.spans},     {"spills", &options.spills},
+        {"salts", &options.salts}};
     for (std::string word; words >> word && known.contains(word);) {
       *known.at(word) = true;
     }
@@ -364,48 +416,108 @@ TEST(SchedulerSimTest, SameSeedGivesSameTrace) {
   EXPECT_NE(SimWorld({.seed = 1}).Run().trace_hash, SimWorld({.seed = 2}).Run().trace_hash);
 }
 
+// A kind of world in which the bug can be met.
+SimOptions WorldWith(PlantedBug bug, uint64_t seed) {
+  SimOptions world = {.seed = seed, .bug = bug};
+  switch (bug) {
+    case PlantedBug::kPrefixTooLong:
+    case PlantedBug::kArenaWiped:
+    case PlantedBug::kCachedMiscounted:
+      world.prefix_cache = true;
+      break;
+    case PlantedBug::kHoleLeft:
+    case PlantedBug::kDrainIsLoss:
+      world.prefix_cache = world.spans = true;
+      break;
+    case PlantedBug::kBareNotSaid:
+      world.prefix_cache = world.paths = true;
+      break;
+    case PlantedBug::kReleaseTooEarly:
+      world.windows = true;
+      break;
+    case PlantedBug::kBeamsSwapped:
+      world.beams = true;
+      break;
+    case PlantedBug::kSpillNotAwaited:
+    case PlantedBug::kRestoreNotAwaited:
+    case PlantedBug::kDropLost:
+      world.spills = true;
+      break;
+    case PlantedBug::kCopyNotAwaited:
+    case PlantedBug::kCopyReadNotAwaited:
+    case PlantedBug::kCopyShifted:
+    case PlantedBug::kCopySkipLost:
+    case PlantedBug::kCopyDropLost:
+      return WorldOfSpills(seed, /*kept=*/true, bug);
+    case PlantedBug::kPathOfAnother:
+      world.paths = true;
+      break;
+    case PlantedBug::kHomeOfAnother:
+      world.pool = true;
+      break;
+    case PlantedBug::kFormOfAnother:
+      world.forms = true;
+      break;
+    case PlantedBug::kTailShared:
+    case PlantedBug::kTailsUncounted:
+    case PlantedBug::kClosedTooEarly:
+    case PlantedBug::kTailsWiped:
+      return WorldOfInt8(seed, bug);
+    case PlantedBug::kSaltIgnored:
+      world.prefix_cache = world.salts = true;
+      break;
+    default:
+      break;
+  }
+  return world;
+}
+
+// The first so many seeds of that kind, as many as run without the bug above where it is rare.
+uint64_t SeedsToFind(PlantedBug bug) {
+  switch (bug) {
+    case PlantedBug::kCopyNotAwaited:
+    case PlantedBug::kCopyReadNotAwaited:
+    case PlantedBug::kCopyShifted:
+    case PlantedBug::kCopySkipLost:
+    case PlantedBug::kCopyDropLost:
+      return kSeedsOfCopies;
+    case PlantedBug::kTailsWiped:
+      return kSeeds;
+    case PlantedBug::kDrainIsLoss:
+      return kSeedsOfKeptSpans;
+    default:
+      return kSeedsToFindABug;
+  }
+}
+
 class PlantedBugTest : public testing::TestWithParam<PlantedBug> {};
 
 TEST_P(PlantedBugTest, IsFound) {
-  bool found = false;
-  for (uint64_t seed = 1; seed <= kSeedsToFindABug && !found; ++seed) {
-    const bool kept = GetParam() == PlantedBug::kPrefixTooLong ||
-                      GetParam() == PlantedBug::kArenaWiped ||
-                      GetParam() == PlantedBug::kHoleLeft || GetParam() == PlantedBug::kBareNotSaid;
-    const bool windows = GetParam() == PlantedBug::kReleaseTooEarly;
-    const bool beams = GetParam() == PlantedBug::kBeamsSwapped;
-    const bool spills = GetParam() == PlantedBug::kSpillNotAwaited ||
-                        GetParam() == PlantedBug::kRestoreNotAwaited ||
-                        GetParam() == PlantedBug::kDropLost;
-    found = !SimWorld({.seed = seed,
-                       .bug = GetParam(),
-                       .prefix_cache = kept,
-                       .windows = windows,
-                       .beams = beams,
-                       .spills = spills,
-                       .paths = GetParam() == PlantedBug::kPathOfAnother ||
-                                GetParam() == PlantedBug::kBareNotSaid,
-                       .pool = GetParam() == PlantedBug::kHomeOfAnother,
-                       .forms = GetParam() == PlantedBug::kFormOfAnother,
-                       .spans = GetParam() == PlantedBug::kHoleLeft})
-                 .Run()
-                 .failure.empty();
+  std::string failure;
+  for (uint64_t seed = 1; seed <= SeedsToFind(GetParam()) && failure.empty(); ++seed) {
+    failure = SimWorld(WorldWith(GetParam(), seed)).Run().failure;
+    if (!failure.empty()) {
+      std::cout << "seed " << seed << ": " << failure << "\n";
+    }
   }
-  EXPECT_TRUE(found);
+  EXPECT_NE(failure, "");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest,
-                         testing::Values(PlantedBug::kLeaveLost, PlantedBug::kLeaveLate,
-                                         PlantedBug::kSlotGivenTwice, PlantedBug::kScratchShared,
-                                         PlantedBug::kPositionOff, PlantedBug::kCommittedWrong,
-                                         PlantedBug::kTokenStale, PlantedBug::kTokenMissing,
-                                         PlantedBug::kPrefixTooLong, PlantedBug::kArenaWiped,
-                                         PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
-                                         PlantedBug::kSpillNotAwaited,
-                                         PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost,
-                                         PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid,
-                                         PlantedBug::kFormOfAnother, PlantedBug::kHomeOfAnother,
-                                         PlantedBug::kHoleLeft, PlantedBug::kCancelLost));
+INSTANTIATE_TEST_SUITE_P(
+    All, PlantedBugTest,
+    testing::Values(
+        PlantedBug::kLeaveLost, PlantedBug::kLeaveLate, PlantedBug::kSlotGivenTwice,
+        PlantedBug::kScratchShared, PlantedBug::kPositionOff, PlantedBug::kCommittedWrong,
+        PlantedBug::kTokenStale, PlantedBug::kTokenMissing, PlantedBug::kPrefixTooLong,
+        PlantedBug::kArenaWiped, PlantedBug::kReleaseTooEarly, PlantedBug::kBeamsSwapped,
+        PlantedBug::kSpillNotAwaited, PlantedBug::kRestoreNotAwaited, PlantedBug::kDropLost,
+        PlantedBug::kPathOfAnother, PlantedBug::kBareNotSaid, PlantedBug::kFormOfAnother,
+        PlantedBug::kHomeOfAnother, PlantedBug::kHoleLeft, PlantedBug::kCancelLost,
+        PlantedBug::kCachedMiscounted, PlantedBug::kSaltIgnored, PlantedBug::kTailShared,
+        PlantedBug::kTailsUncounted, PlantedBug::kClosedTooEarly, PlantedBug::kTailsWiped,
+        PlantedBug::kCopyNotAwaited, PlantedBug::kCopyReadNotAwaited, PlantedBug::kCopyShifted,
+        PlantedBug::kCopySkipLost, PlantedBug::kCopyDropLost, PlantedBug::kDrainUnnoticed,
+        PlantedBug::kDrainIsLoss, PlantedBug::kAddedTooLarge));
 
 // A node that has lost its slots and says that it has kept them is found out where sequences are
 // cut, too.
@@ -419,6 +531,23 @@ TEST(SchedulerSimTest, SlotsThatAreSaidToBeKeptAndAreNotAreReadByARow) {
     read += absl::StrContains(report.failure, "reads K and V of other tokens");
   }
   EXPECT_GT(read, 20u);
+}
+
+// Who may share with everybody reads what others asked for, in slots of either form.
+TEST(SchedulerSimTest, ASaltThatIsIgnoredIsFoundInWhatRowsRead) {
+  for (const bool int8 : {false, true}) {
+    uint64_t found = 0;
+    for (uint64_t seed = 1; seed <= kSeedsToFindABug && found <= 5u; ++seed) {
+      const SimReport report = SimWorld({.seed = seed,
+                                         .bug = PlantedBug::kSaltIgnored,
+                                         .prefix_cache = true,
+                                         .int8 = int8,
+                                         .salts = true})
+                                   .Run();
+      found += absl::StrContains(report.failure, "works for a request with another salt");
+    }
+    EXPECT_GT(found, 5u) << "int8 " << int8;
+  }
 }
 
 // Whose client has gone is found in the plan, before a token of it comes; beam searches too.

@@ -65,9 +65,13 @@ void SimAuditor::Cancelled(plan::SequenceId sequence) {
   client.cancelled = true;
 }
 
-bool SimAuditor::IsCancelled(plan::SequenceId sequence) const {
+plan::SequenceId SimAuditor::RequestOf(plan::SequenceId sequence) const {
   const auto works_for = works_for_.find(sequence);
-  const auto found = clients_.find(works_for == works_for_.end() ? sequence : works_for->second);
+  return works_for == works_for_.end() ? sequence : works_for->second;
+}
+
+bool SimAuditor::IsCancelled(plan::SequenceId sequence) const {
+  const auto found = clients_.find(RequestOf(sequence));
   if (found == clients_.end() || !found->second.cancelled) {
     return false;
   }
@@ -92,6 +96,26 @@ void SimAuditor::Planned(const plan::StepPlan& plan, const core::Scheduler& sche
   }
   for (const plan::PrefillChunk& chunk : plan.chunks) {
     check(chunk.sequence, "a chunk");
+  }
+}
+
+// A fork has found what its parent found.
+void SimAuditor::Joined(const plan::SequenceJoin& join, uint32_t cached_tokens) {
+  std::optional<uint32_t>& cached = clients_.at(join.id).cached_tokens;
+  if (join.parent != 0) {
+    cached = clients_.at(join.parent).cached_tokens;
+  } else if (!cached.has_value()) {
+    cached = cached_tokens;
+  }
+}
+
+void SimAuditor::ReadOfOthers(plan::SequenceId reader, plan::SequenceId maker) {
+  const auto salt_of = [this](plan::SequenceId sequence) -> const std::string& {
+    return clients_.at(RequestOf(sequence)).request.cache_salt;
+  };
+  if (salt_of(reader) != salt_of(maker)) {
+    Fail(reader, absl::StrCat("reads K and V of sequence ", maker,
+                              ", which works for a request with another salt"));
   }
 }
 
@@ -133,6 +157,11 @@ void SimAuditor::SawToken(const core::TokenEvent& event) {
       event.token.position != client.tokens.size()) {
     return Fail(event.sequence, absl::StrCat("token index ", event.index, " instead of ",
                                              client.tokens.size() - prompt));
+  }
+  if (event.cached_tokens != client.cached_tokens.value_or(event.cached_tokens)) {
+    return Fail(event.sequence,
+                absl::StrCat("is told of ", event.cached_tokens,
+                             " cached tokens, and joined behind ", *client.cached_tokens));
   }
   FakeModel model(client.request.sampling.seed, window_);
   for (const TokenId token : client.tokens) {

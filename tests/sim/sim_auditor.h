@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,10 @@ class SimAuditor {
   // A plan that was made now: who has cancelled has no part in it. `scheduler` says for whom the
   // sequences of a beam search work.
   void Planned(const plan::StepPlan& plan, const core::Scheduler& scheduler);
+  // A sequence joins behind so many tokens that it need not compute; the first time counts.
+  void Joined(const plan::SequenceJoin& join, uint32_t cached_tokens);
+  // A row of one sequence reads K and V that another one has stored: their requests have one salt.
+  void ReadOfOthers(plan::SequenceId reader, plan::SequenceId maker);
   // Nodes were lost; the longest sequence that those left can hold takes so many slots. What this
   // ends with an error is told next.
   void NodesLost(const std::vector<std::string>& names, uint64_t slots_of_longest);
@@ -40,10 +45,13 @@ class SimAuditor {
     std::vector<TokenId> expected;    // A beam search's answer: prompt and answer.
     std::vector<TokenId> tokens;      // Prompt and what was shown.
     std::vector<std::string> losses;  // Since the last token.
+    std::optional<uint32_t> cached_tokens;
     bool scored = false;
     bool ended = false;
     bool cancelled = false;
   };
+  // The request that a sequence works for.
+  plan::SequenceId RequestOf(plan::SequenceId sequence) const;
   // Whether nobody waits any more for what this sequence works for.
   bool IsCancelled(plan::SequenceId sequence) const;
   void SearchedBeams(const core::SequenceRequest& request);

@@ -1,18 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans as a scheduler with a planted bug would make them, and results as such nodes would.
+// Requests as a scheduler with a planted bug would understand them, plans as it would make them,
+// and results as such nodes would.
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "tests/sim/sim_world.h"
 
 namespace lamina::sim {
+
+void SimWorld::Mutate(core::SequenceRequest& request) const {
+  if (sim_.bug == PlantedBug::kSaltIgnored) {
+    request.cache_salt.clear();
+  }
+}
+
+void SimWorld::Mutate(const std::vector<core::MemoryNodeShare>& drained,
+                      std::vector<core::MemoryNodeShare>& shares,
+                      std::vector<std::string>& lost) const {
+  for (const core::MemoryNodeShare& node : drained) {
+    if (sim_.bug == PlantedBug::kDrainUnnoticed) {
+      shares.push_back(node);
+    } else if (sim_.bug == PlantedBug::kDrainIsLoss) {
+      lost.push_back(node.name);
+    }
+  }
+  for (core::MemoryNodeShare& share : shares) {
+    if (sim_.bug == PlantedBug::kAddedTooLarge && absl::StartsWith(share.name, "added")) {
+      share.slots *= 2;
+    }
+  }
+}
 
 void SimWorld::Mutate(plan::StepPlan& plan) {
   switch (sim_.bug) {
     case PlantedBug::kNone:
     case PlantedBug::kArenaWiped:
     case PlantedBug::kCancelLost:
+    case PlantedBug::kSaltIgnored:
+    case PlantedBug::kCachedMiscounted:
+    case PlantedBug::kTailShared:
+    case PlantedBug::kTailsUncounted:
+    case PlantedBug::kClosedTooEarly:
+    case PlantedBug::kTailsWiped:
+    case PlantedBug::kCopyNotAwaited:
+    case PlantedBug::kCopyReadNotAwaited:
+    case PlantedBug::kDrainUnnoticed:
+    case PlantedBug::kDrainIsLoss:
+    case PlantedBug::kAddedTooLarge:
     case PlantedBug::kTokenStale:
     case PlantedBug::kTokenMissing:
     case PlantedBug::kSpillNotAwaited:
@@ -51,6 +89,10 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
     case PlantedBug::kDropLost:
       plan.spill_drops.clear();
       return;
+    case PlantedBug::kCopyShifted:
+    case PlantedBug::kCopySkipLost:
+    case PlantedBug::kCopyDropLost:
+      return MutateCopies(plan);
     case PlantedBug::kLeaveLost:
       plan.leaves.clear();
       return;
@@ -101,6 +143,29 @@ void SimWorld::Mutate(plan::StepPlan& plan) {
         join.tokens.back() ^= join.tokens.size() > join.prompt_tokens;
       }
       return;
+  }
+}
+
+void SimWorld::Mutate(core::Events& events) const {
+  for (core::TokenEvent& event : events.tokens) {
+    event.cached_tokens += sim_.bug == PlantedBug::kCachedMiscounted ? 1u : 0u;
+  }
+}
+
+void SimWorld::MutateCopies(plan::StepPlan& plan) const {
+  for (plan::SpillOut& spill : plan.spills_out) {
+    if (sim_.bug == PlantedBug::kCopyShifted && spill.sequence == 0) {
+      uint32_t& first = spill.slots.front().first_slot;
+      first -= first > 0 ? 1u : 0u;
+    }
+  }
+  for (plan::SpillIn& spill : plan.spills_in) {
+    spill.skip = sim_.bug == PlantedBug::kCopySkipLost ? 0 : spill.skip;
+  }
+  // A plan that would be empty without its drops would be found by that.
+  if (sim_.bug == PlantedBug::kCopyDropLost && (!plan.rows.empty() || !plan.chunks.empty())) {
+    std::erase_if(plan.spill_drops,
+                  [this](const plan::SpillDrop& drop) { return nodes_->IsCopy(drop.spill); });
   }
 }
 

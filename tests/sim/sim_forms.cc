@@ -67,7 +67,7 @@ void SimNodes::CheckForm(Entry& entry) {
     return Fail(absl::StrCat("sequence ", join.id, " joins as the ", tails, "th of at most ",
                              options_.int8_tails, ", each with an open block of its own"));
   }
-  entry.tail = &node.blocks[*tail];
+  entry.tail = &node.blocks[bug_ == PlantedBug::kTailShared ? 0 : *tail];
 }
 
 const SimSlot& SimNodes::Seen(const Entry& entry, size_t token, size_t position) const {
@@ -82,9 +82,10 @@ void SimNodes::Store(Entry& entry, size_t token, const SimSlot& stored) {
     return SlotOf(entry, token).Store(stored);
   }
   const size_t block = options_.int8_block_tokens;
-  const size_t end = token + 1;
+  const size_t lacks = bug_ == PlantedBug::kClosedTooEarly ? 1 : 0;
+  const size_t end = token + 1 + lacks;
   (*entry.tail)[token % block].Store(stored);
-  for (size_t i = end - block; end % block == 0 && i < end; ++i) {
+  for (size_t i = end - block; end % block == 0 && i + lacks < end; ++i) {
     if (i >= entry.released) {
       SlotOf(entry, i).Store((*entry.tail)[i % block]);
     }

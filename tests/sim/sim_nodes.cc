@@ -135,57 +135,6 @@ void SimNodes::StartLane(const plan::StepPlan& plan) {
   }
 }
 
-// It leaves with the plan; what it has in slots are all tokens that it has had as inputs, with INT8
-// those of whole blocks.
-void SimNodes::SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill) {
-  if (spill.sequence == 0) {
-    return CopyOut(spill);
-  }
-  const Entry* entry = Find(plan, spill.sequence);
-  if (entry == nullptr) {
-    return;
-  }
-  const size_t block = entry->tail == nullptr ? 1 : options_.int8_block_tokens;
-  const size_t whole = entry->slots.size() / block * block;
-  if (spill.tokens != whole || entry->released > 0 ||
-      std::find(plan.leaves.begin(), plan.leaves.end(),
-                plan::SequenceLeave{.id = spill.sequence}) == plan.leaves.end()) {
-    return Fail(absl::StrCat("sequence ", spill.sequence, " is spilled in part, or stays"));
-  }
-  const uint32_t node = entry->join.memory_node;
-  const auto first = entry->slots.begin();
-  tier_.BeginOut(spill.spill, node, {first, first + static_cast<std::ptrdiff_t>(whole)},
-                 slots_[node]);
-}
-
-// Blocks of the prefix cache, which stay.
-void SimNodes::CopyOut(const plan::SpillOut& spill) {
-  std::vector<uint32_t> slots;
-  for (const Extent& extent : spill.slots) {
-    for (uint32_t i = 0; i < extent.tokens; ++i) {
-      slots.push_back(extent.first_slot + i);
-    }
-  }
-  if (slots.size() != spill.tokens || spill.tokens != options_.copied_run_tokens) {
-    return Fail(absl::StrCat("copy ", spill.spill, " is of ", slots.size(), " slots"));
-  }
-  copies_.insert(spill.spill);
-  tier_.BeginOut(spill.spill, spill.memory_node, slots, slots_[spill.memory_node]);
-}
-
-void SimNodes::SpillIn(const plan::StepPlan& plan, const plan::SpillIn& spill) {
-  const Entry* entry = Find(plan, spill.sequence);
-  if (entry == nullptr) {
-    return;
-  }
-  if (spill.first + spill.tokens >= entry->slots.size()) {
-    return Fail(absl::StrCat("sequence ", spill.sequence, " is to be read back whole"));
-  }
-  const uint32_t node = entry->join.memory_node;
-  const auto first = entry->slots.begin() + spill.first;
-  tier_.BeginIn(spill.spill, node, spill.skip, {first, first + spill.tokens}, slots_[node]);
-}
-
 // Prefill nodes have no rows, and where there are some the others have no chunks.
 void SimNodes::CheckRoles(const plan::StepPlan& plan) {
   if (options_.prefill_lanes.count() == 0) {
@@ -460,14 +409,12 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
   Store(entry, row.position,
         {.token = entry.tokens[row.position],
          .history = HistoryOf(entry.tokens, row.position + size_t{1}),
+         .maker = row.sequence,
          .bare = StoresBare(entry)});
   CheckActivations(entry, row.position);
-  for (uint32_t i = FirstSeen(row.position); i < row.position; ++i) {
-    if (i < entry.released ||
-        Seen(entry, i, row.position).history != HistoryOf(entry.tokens, i + size_t{1})) {
-      return Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
-                               " reads K and V of other tokens at ", i));
-    }
+  CheckReads(entry, row.position);
+  if (!failure_.empty()) {
+    return;
   }
   if (entry.join.score) {
     return ScoreRow(entry, row, result);
@@ -483,6 +430,21 @@ void SimNodes::EndRow(const plan::DecodeRow& row, plan::StepResult& result) {
     model.See(Seen(entry, i, row.position).token);
   }
   Sample(entry, model, result);
+}
+
+void SimNodes::CheckReads(const Entry& entry, uint32_t position) {
+  const plan::SequenceId reader = entry.join.id;
+  for (uint32_t i = FirstSeen(position); i < position; ++i) {
+    if (i < entry.released ||
+        Seen(entry, i, position).history != HistoryOf(entry.tokens, i + size_t{1})) {
+      return Fail(absl::StrCat("the row of sequence ", reader, " at ", position,
+                               " reads K and V of other tokens at ", i));
+    }
+    const plan::SequenceId maker = Seen(entry, i, position).maker;
+    if (maker != reader && read_of_others_) {
+      read_of_others_(reader, maker);
+    }
+  }
 }
 
 // Scores the token behind the row's, if there is one.
@@ -535,6 +497,7 @@ void SimNodes::EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& resul
     Store(entry, i,
           {.token = entry.tokens[i],
            .history = HistoryOf(entry.tokens, i + size_t{1}),
+           .maker = entry.join.id,
            .bare = StoresBare(entry)});
   }
   entry.chunked = end;

@@ -11,14 +11,17 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/philox.h"
 #include "coordinator/core/scheduler.h"
 #include "tests/sim/fake_model.h"
+#include "tests/sim/planted_bug.h"
 #include "tests/sim/sim_slots.h"
 #include "tests/sim/sim_tier.h"
 
@@ -32,6 +35,12 @@ class SimNodes {
 
   // Lanes are bound to nodes, each of which has a scratch for them. Before the first plan.
   void BindLanes(const core::LaneHomes& homes);
+
+  // Is called for each token that a row of `reader` reads and another sequence has stored.
+  using Read = std::function<void(plan::SequenceId reader, plan::SequenceId maker)>;
+  void OnReadOfOthers(Read read) { read_of_others_ = std::move(read); }
+  // The nodes have this bug, if it is one of theirs. Before the first plan.
+  void Plant(PlantedBug bug) { bug_ = bug; }
 
   SimArenas Arenas() const;
 
@@ -100,6 +109,7 @@ class SimNodes {
   }
   void CheckActivations(const Entry& entry, uint32_t position);
   void EndRow(const plan::DecodeRow& row, plan::StepResult& result);
+  void CheckReads(const Entry& entry, uint32_t position);
   void EndChunk(const plan::PrefillChunk& chunk, plan::StepResult& result);
   void Score(const Entry& entry, const plan::PrefillChunk& chunk, plan::StepResult& result);
   void Sample(Entry& entry, const FakeModel& model, plan::StepResult& result);
@@ -128,6 +138,8 @@ class SimNodes {
   // By replica for prompts, or by the node that lanes are bound to, or one of all lanes.
   std::vector<std::vector<TokenId>> scratch_;
   std::vector<uint64_t> step_started_;  // By lane.
+  Read read_of_others_;
+  PlantedBug bug_ = PlantedBug::kNone;
   std::string failure_;
 };
 

@@ -40,6 +40,8 @@ void SimReach::Add(const SimReach& other) {
   releases += other.releases;
   releases_beyond_nodes += other.releases_beyond_nodes;
   tokens_kept += other.tokens_kept;
+  open_blocks_kept += other.open_blocks_kept;
+  reads_of_others += other.reads_of_others;
   blocks_dropped += other.blocks_dropped;
   blocks_outlived += other.blocks_outlived;
   prompts_in_rows += other.prompts_in_rows;
@@ -50,6 +52,7 @@ void SimReach::Add(const SimReach& other) {
   spilled += other.spilled;
   copied += other.copied;
   copies_read += other.copies_read;
+  copies_read_in_part += other.copies_read_in_part;
   restored += other.restored;
   spills_failed += other.spills_failed;
   path_changes += other.path_changes;
@@ -77,14 +80,15 @@ std::string SimReach::ToString() const {
       ", on several nodes ", chunks_on_several_nodes, ", in several lanes ",
       prefill_lanes_side_by_side, ", preempted in prefill ", preempted_in_prefill, ", releases ",
       releases, " beyond nodes ", releases_beyond_nodes, ", tokens kept ", tokens_kept,
+      " in open blocks ", open_blocks_kept, ", reads of others ", reads_of_others,
       ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
       ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
       beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited, ", spilled ",
-      spilled, " restored ", restored, " copied ", copied, " copies read ", copies_read, " failed ",
-      spills_failed, ", path changes ", path_changes, ", lossy joins ", lossy_joins,
-      ", bare joins ", bare_joins, ", paths side by side ", paths_side_by_side, ", homes changed ",
-      homes_changed, ", replicas side by side ", replicas_side_by_side, ", kept behind holes ",
-      kept_behind_holes);
+      spilled, " restored ", restored, " copied ", copied, " copies read ", copies_read,
+      " in part ", copies_read_in_part, " failed ", spills_failed, ", path changes ", path_changes,
+      ", lossy joins ", lossy_joins, ", bare joins ", bare_joins, ", paths side by side ",
+      paths_side_by_side, ", homes changed ", homes_changed, ", replicas side by side ",
+      replicas_side_by_side, ", kept behind holes ", kept_behind_holes);
 }
 
 }  // namespace lamina::sim

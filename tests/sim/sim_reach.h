@@ -42,6 +42,8 @@ struct SimReach {
   uint64_t prefill_lanes_side_by_side = 0;  // in another lane of which are chunks too.
   uint64_t preempted_in_prefill = 0;        // Left a prefill node, to come again.
   uint64_t tokens_kept = 0;                 // Tokens of joining sequences whose K and V were there.
+  uint64_t open_blocks_kept = 0;            // Tokens that they had in open blocks of their own.
+  uint64_t reads_of_others = 0;             // Tokens in rows that read what another one stored.
   uint64_t blocks_dropped = 0;              // For others' slots.
   uint64_t blocks_outlived = 0;             // That were there when an epoch began.
   uint64_t releases = 0;                    // Releases of slots behind a window,
@@ -52,11 +54,12 @@ struct SimReach {
   uint64_t beams_queued = 0;   // and of those that had none to share.
   uint64_t tokens_waited = 0;  // Reports with tokens that were not the last of their step.
 
-  uint64_t spilled = 0;        // Sequences whose K and V went to a tier,
-  uint64_t restored = 0;       // and came back,
-  uint64_t copied = 0;         // Runs of cached blocks that were copied to one,
-  uint64_t copies_read = 0;    // and that were read back,
-  uint64_t spills_failed = 0;  // and of all these, those that failed.
+  uint64_t spilled = 0;              // Sequences whose K and V went to a tier,
+  uint64_t restored = 0;             // and came back,
+  uint64_t copied = 0;               // Runs of cached blocks that were copied to one,
+  uint64_t copies_read = 0;          // and that were read back,
+  uint64_t copies_read_in_part = 0;  // so many of these from behind their first token on,
+  uint64_t spills_failed = 0;        // and of all these, those that failed.
 
   uint64_t path_changes = 0;        // Joins of another path than the one before in the lane.
   uint64_t lossy_joins = 0;         // Joins that the prefix cache knows nothing of.

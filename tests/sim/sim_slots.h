@@ -19,14 +19,16 @@ namespace lamina::sim {
 struct SimSlot {
   std::vector<plan::SequenceId> owners;
   TokenId token = -1;
-  uint64_t history = 0;  // Hash of that token and those before it: what K and V follow from.
-  uint32_t moves = 0;    // That read or write it: to the spill tier, or from it.
-  bool bare = true;      // No activation lies with K and V.
+  uint64_t history = 0;        // Hash of that token and those before it: what K and V follow from.
+  plan::SequenceId maker = 0;  // That has stored K and V.
+  uint32_t moves = 0;          // That read or write it: to the spill tier, or from it.
+  bool bare = true;            // No activation lies with K and V.
 
   // Has its K and V, and stays who has it.
   void Store(const SimSlot& from) {
     token = from.token;
     history = from.history;
+    maker = from.maker;
     bare = from.bare;
   }
 };

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What plans spill, between the moment at which nodes hear of it and their reports. Disks fail at
-// random.
+// What plans spill: what nodes check of it, and when they have done it. Disks fail at random.
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/sim/sim_world.h"
 
 namespace lamina::sim {
@@ -18,13 +19,17 @@ constexpr Nanos kMoveMax = Micros(400);
 
 void SimWorld::StartSpills(const plan::StepPlan& plan) {
   for (const plan::SpillOut& spill : plan.spills_out) {
-    ++(spill.sequence == 0 ? report_.reach.copied : report_.reach.spilled);
-    StartSpill(spill.spill, sim_.bug == PlantedBug::kSpillNotAwaited);
+    const bool is_copy = spill.sequence == 0;
+    ++(is_copy ? report_.reach.copied : report_.reach.spilled);
+    StartSpill(spill.spill, sim_.bug == PlantedBug::kSpillNotAwaited ||
+                                (is_copy && sim_.bug == PlantedBug::kCopyNotAwaited));
   }
   for (const plan::SpillIn& spill : plan.spills_in) {
     const bool is_copy = nodes_->IsCopy(spill.spill);
     ++(is_copy ? report_.reach.copies_read : report_.reach.restored);
-    StartSpill(spill.spill, sim_.bug == PlantedBug::kRestoreNotAwaited);
+    report_.reach.copies_read_in_part += is_copy && spill.skip > 0;
+    StartSpill(spill.spill, sim_.bug == PlantedBug::kRestoreNotAwaited ||
+                                (is_copy && sim_.bug == PlantedBug::kCopyReadNotAwaited));
   }
 }
 
@@ -54,6 +59,57 @@ void SimWorld::StartSpill(uint64_t spill, bool early) {
       scheduler_.OnSpilled(report);
     });
   }
+}
+
+// It leaves with the plan; what it has in slots are all tokens that it has had as inputs, with INT8
+// those of whole blocks.
+void SimNodes::SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill) {
+  if (spill.sequence == 0) {
+    return CopyOut(spill);
+  }
+  const Entry* entry = Find(plan, spill.sequence);
+  if (entry == nullptr) {
+    return;
+  }
+  const size_t block = entry->tail == nullptr ? 1 : options_.int8_block_tokens;
+  const size_t whole = entry->slots.size() / block * block;
+  if (spill.tokens != whole || entry->released > 0 ||
+      std::find(plan.leaves.begin(), plan.leaves.end(),
+                plan::SequenceLeave{.id = spill.sequence}) == plan.leaves.end()) {
+    return Fail(absl::StrCat("sequence ", spill.sequence, " is spilled in part, or stays"));
+  }
+  const uint32_t node = entry->join.memory_node;
+  const auto first = entry->slots.begin();
+  tier_.BeginOut(spill.spill, node, {first, first + static_cast<std::ptrdiff_t>(whole)},
+                 slots_[node]);
+}
+
+// Blocks of the prefix cache, which stay.
+void SimNodes::CopyOut(const plan::SpillOut& spill) {
+  std::vector<uint32_t> slots;
+  for (const Extent& extent : spill.slots) {
+    for (uint32_t i = 0; i < extent.tokens; ++i) {
+      slots.push_back(extent.first_slot + i);
+    }
+  }
+  if (slots.size() != spill.tokens || spill.tokens != options_.copied_run_tokens) {
+    return Fail(absl::StrCat("copy ", spill.spill, " is of ", slots.size(), " slots"));
+  }
+  copies_.insert(spill.spill);
+  tier_.BeginOut(spill.spill, spill.memory_node, slots, slots_[spill.memory_node]);
+}
+
+void SimNodes::SpillIn(const plan::StepPlan& plan, const plan::SpillIn& spill) {
+  const Entry* entry = Find(plan, spill.sequence);
+  if (entry == nullptr) {
+    return;
+  }
+  if (spill.first + spill.tokens >= entry->slots.size()) {
+    return Fail(absl::StrCat("sequence ", spill.sequence, " is to be read back whole"));
+  }
+  const uint32_t node = entry->join.memory_node;
+  const auto first = entry->slots.begin() + spill.first;
+  tier_.BeginIn(spill.spill, node, spill.skip, {first, first + spill.tokens}, slots_[node]);
 }
 
 }  // namespace lamina::sim

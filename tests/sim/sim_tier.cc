@@ -80,8 +80,7 @@ void SimTier::End(uint64_t id, bool ok, std::vector<std::vector<SimSlot>>& arena
     if (spill.out) {
       spill.contents.push_back(slot);
     } else if (ok) {
-      slot.token = spill.contents[spill.skip + i].token;
-      slot.history = spill.contents[spill.skip + i].history;
+      slot.Store(spill.contents[spill.skip + i]);
     } else {
       slot.history = 0;  // Some of it may have been written.
     }

@@ -143,6 +143,16 @@ void ContinueConversations(Prng random, SimWorkload& workload) {
   }
 }
 
+void HaveSalts(Prng random, SimWorkload& workload) {
+  constexpr const char* kSalts[] = {"", "a", "b"};
+  for (SimArrival& arrival : workload.arrivals) {
+    for (core::SequenceRequest& request : arrival.requests) {
+      request.cache_salt =
+          request.fork_of != 0 ? (&request - 1)->cache_salt : kSalts[random.Below(3)];
+    }
+  }
+}
+
 void SearchBeams(Prng random, SimWorkload& workload) {
   plan::SequenceId last_id = 0;
   std::set<plan::SequenceId> parents;

@@ -62,6 +62,9 @@ void KeepKvOnReplicas(uint64_t seed, SimWorkload& workload);
 // Sequences are cut into spans over two to four memory nodes, which come and go.
 void CutIntoSpans(uint64_t seed, SimWorkload& workload);
 
+// Requests have one of three salts, of which one is empty; forks that of their parents.
+void HaveSalts(Prng random, SimWorkload& workload);
+
 // Many requests are beam searches.
 void SearchBeams(Prng random, SimWorkload& workload);
 

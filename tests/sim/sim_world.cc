@@ -80,6 +80,9 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   if (sim.spans) {
     CutIntoSpans(sim.seed, workload);
   }
+  if (sim.salts) {
+    HaveSalts(Prng(sim.seed + 15), workload);
+  }
   return workload;
 }
 
@@ -135,7 +138,6 @@ SimWorld::SimWorld(const SimOptions& options)
       prefill_lanes_(workload_.options.prefill_lanes),
       auditor_(workload_.options.windows.longest(),
                workload_.options.SlotsAtOnce(UINT32_MAX) - workload_.options.windows.longest()),
-      nodes_(std::make_unique<SimNodes>(workload_.options, 0, random_())),
       links_(workload_.options.lanes + prefill_lanes_.count()),
       memory_nodes_(workload_.options.memory_nodes) {
   std::erase_if(memory_nodes_, [](const auto& share) { return share.form == KvForm::kInt8; });
@@ -144,9 +146,26 @@ SimWorld::SimWorld(const SimOptions& options)
     BindLanes();
     core::Events none;
     scheduler_.StartEpoch(epoch_, memory_nodes_, {}, none, {}, homes_);
-    nodes_->BindLanes(homes_);
   }
+  MakeNodes(workload_.options);
   ChangeReplicas();
+}
+
+// The nodes of an epoch. Those of the last one may have found something in its last steps.
+void SimWorld::MakeNodes(core::SchedulerOptions options) {
+  if (nodes_ != nullptr && !nodes_->failure().empty()) {
+    Fail(nodes_->failure());
+  }
+  if (sim_.bug == PlantedBug::kTailsUncounted && options.int8_tails > 1) {
+    --options.int8_tails;
+  }
+  nodes_ = std::make_unique<SimNodes>(options, epoch_, random_(), arenas_);
+  nodes_->Plant(sim_.bug);
+  nodes_->BindLanes(homes_);
+  nodes_->OnReadOfOthers([this](plan::SequenceId reader, plan::SequenceId maker) {
+    ++report_.reach.reads_of_others;
+    auditor_.ReadOfOthers(reader, maker);
+  });
 }
 
 void SimWorld::At(Nanos time, std::function<void()> happen) {
@@ -223,7 +242,9 @@ void SimWorld::ScheduleWorkload() {
 
 void SimWorld::Arrive(const SimArrival& arrival) {
   for (const core::SequenceRequest& request : arrival.requests) {
-    const absl::Status status = scheduler_.Submit(request);
+    core::SequenceRequest asked = request;
+    Mutate(asked);
+    const absl::Status status = scheduler_.Submit(std::move(asked));
     Trace(absl::StrCat("submit ", request.id, " prompt ", request.prompt.size(), " tokens_max ",
                        request.tokens_max, " ", status.ToString()));
     switch (status.code()) {
@@ -270,13 +291,14 @@ void SimWorld::Cancel(plan::SequenceId sequence) {
 // remains. Others are added.
 void SimWorld::ChangeEpoch() {
   std::vector<std::string> lost;
+  std::vector<core::MemoryNodeShare> drained;
   for (size_t i = 0; i < memory_nodes_.size();) {
     if (!random_.Chance(0.4)) {
       ++i;
       continue;
     }
-    const std::string name = memory_nodes_[i].name;
     memory_nodes_[i].arena = 0;
+    core::MemoryNodeShare node = memory_nodes_[i];
     const bool for_good = memory_nodes_.size() > 1 && random_.Chance(0.5);
     if (for_good) {
       memory_nodes_.erase(memory_nodes_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -285,8 +307,9 @@ void SimWorld::ChangeEpoch() {
     }
     if (for_good && members_random_.Chance(0.3)) {
       ++report_.reach.nodes_drained;
+      drained.push_back(std::move(node));
     } else {
-      lost.push_back(name);
+      lost.push_back(std::move(node.name));
     }
   }
   const bool has_lanes = !sim_.pool || memory_nodes_.size() < workload_.options.lanes;
@@ -306,7 +329,10 @@ void SimWorld::ChangeEpoch() {
   if (sim_.pool) {
     BindLanes();
   }
-  scheduler_.StartEpoch(++epoch_, Shares(), lost, events, prefill_lanes_, homes_);
+  std::vector<core::MemoryNodeShare> shares_told = Shares();
+  std::vector<std::string> lost_told = lost;
+  Mutate(drained, shares_told, lost_told);
+  scheduler_.StartEpoch(++epoch_, shares_told, lost_told, events, prefill_lanes_, homes_);
   Trace(absl::StrCat("epoch ", epoch_, " lost ", lost.size()));
   if (sim_.prefix_cache) {
     DrawArenas();
@@ -314,8 +340,7 @@ void SimWorld::ChangeEpoch() {
   core::SchedulerOptions options = workload_.options;
   options.memory_nodes = Shares();
   options.prefill_lanes = prefill_lanes_;
-  nodes_ = std::make_unique<SimNodes>(options, epoch_, random_(), arenas_);
-  nodes_->BindLanes(homes_);
+  MakeNodes(std::move(options));
   links_.assign(workload_.options.lanes + prefill_lanes_.count(), {});
   ChangeReplicas();
   last_row_.clear();
@@ -349,6 +374,13 @@ void SimWorld::DrawArenas() {
       node.arena = ++arenas_drawn_;
     } else if (sim_.bug == PlantedBug::kArenaWiped) {
       arenas_.erase(node.arena);
+    }
+  }
+  if (sim_.bug == PlantedBug::kTailsWiped) {
+    for (auto& [memory, arena] : arenas_) {
+      for (std::vector<SimSlot>& block : arena.tails.blocks) {
+        block.assign(block.size(), SimSlot());
+      }
     }
   }
   std::vector<uint64_t> arenas;
@@ -401,70 +433,6 @@ void SimWorld::Plan() {
     }
     Trace(Describe(plan));
     Send(std::move(plan));
-  }
-}
-
-void SimWorld::Observe(const plan::StepPlan& plan) {
-  SimReach& reach = report_.reach;
-  reach.releases += plan.releases.size();
-  for (const plan::SlotRelease& release : plan.releases) {
-    reach.releases_beyond_nodes += release.tokens > SlotsOfLongest();
-  }
-  reach.leave_only_plans += plan.rows.empty() && plan.chunks.empty();
-  reach.chunks_with_rows += !plan.rows.empty() && !plan.chunks.empty();
-  reach.several_prompts_in_a_step += plan.chunks.size() > 1;
-  reach.rows_in_chunks += plan.chunking.chunks > 1 && !plan.chunking.by_heads;
-  reach.heads_in_chunks += plan.chunking.by_heads;
-  if (IsPrefillLane(plan.lane)) {
-    ObservePrefill(plan);
-  }
-  for (const auto& [id] : plan.leaves) {
-    reach.left_without_row += !last_row_.contains(id);
-    last_row_.erase(id);
-  }
-  for (const plan::SequenceJoin& join : plan.joins) {
-    reach.forks_shared += join.parent != 0;
-    const core::SequenceRequest& request = requests_.at(scheduler_.AnswerOf(join.id));
-    reach.forks_unshared += join.parent == 0 && request.fork_of != 0;
-    if (request.beams.width > 0 && join.tokens.size() > join.prompt_tokens) {
-      const bool row =
-          std::any_of(plan.rows.begin(), plan.rows.end(), [&](const plan::DecodeRow& one) {
-            return one.sequence == join.id && one.position + 1 == join.tokens.size();
-          });
-      ++(row ? reach.beams_shared : reach.beams_queued);
-    }
-  }
-  for (const plan::DecodeRow& row : plan.rows) {
-    const auto last = last_row_.find(row.sequence);
-    reach.prompts_in_rows += last != last_row_.end() && last->second == plan.step;
-    reach.rows_sat_out += last != last_row_.end() && last->second + 1 < plan.step;
-    last_row_[row.sequence] = plan.step;
-  }
-}
-
-void SimWorld::ObservePrefill(const plan::StepPlan& plan) {
-  SimReach& reach = report_.reach;
-  const auto busy = [&](uint32_t lane) { return links_[lane].busy && lane != plan.lane; };
-  const auto tail = [&](uint32_t lane) { return schedule_->HeadNodeOf(lane, 1, /*pinned=*/true); };
-  bool decodes = false;
-  bool prefills = false;
-  bool own = false;
-  for (uint32_t lane = 0; lane < links_.size(); ++lane) {
-    const bool same = IsPrefillLane(lane) && tail(lane) == tail(plan.lane);
-    (same ? own : IsPrefillLane(lane) ? prefills : decodes) |= busy(lane);
-  }
-  reach.chunks_dedicated += !plan.chunks.empty();
-  reach.chunks_with_lanes += !plan.chunks.empty() && decodes;
-  reach.prefill_nodes_side_by_side += !plan.chunks.empty() && prefills;
-  const plan::Stage& node = stages_[tail(plan.lane)];
-  const bool several = node.layers < kLayers || node.shard.count > 1;
-  reach.chunks_on_several_nodes += !plan.chunks.empty() && several;
-  reach.prefill_lanes_side_by_side += !plan.chunks.empty() && several && own;
-  for (const plan::SequenceJoin& join : plan.joins) {
-    reach.preempted_in_prefill += left_prefill_.erase(join.id);
-  }
-  for (const auto& [id] : plan.leaves) {
-    left_prefill_.insert(id);
   }
 }
 
@@ -542,6 +510,7 @@ void SimWorld::Report(plan::StepResult result) {
   if (!status.ok()) {
     Fail(absl::StrCat("OnStepDone answered ", status.ToString()));
   }
+  Mutate(events);
   Show(events);
 }
 

@@ -29,38 +29,13 @@
 #include "plan/pipeline_schedule.h"
 #include "plan/stages.h"
 #include "tests/sim/plan_hash.h"
+#include "tests/sim/planted_bug.h"
 #include "tests/sim/sim_auditor.h"
 #include "tests/sim/sim_nodes.h"
 #include "tests/sim/sim_reach.h"
 #include "tests/sim/sim_workload.h"
 
 namespace lamina::sim {
-
-// A bug put between the scheduler and the nodes, to see that the checkers bite.
-enum class PlantedBug : uint8_t {
-  kNone,
-  kLeaveLost,        // A leave does not reach the nodes.
-  kLeaveLate,        // A leave reaches the nodes a step later: as if quarantine ended a step early.
-  kSlotGivenTwice,   // A decode row's allocation names the slot before the right one.
-  kScratchShared,    // Every prompt is told to begin at 0 in the scratch.
-  kPositionOff,      // A row is told the next position.
-  kCommittedWrong,   // After a preemption, the last committed token is another one.
-  kTokenStale,       // The nodes report the token of the step before once more.
-  kTokenMissing,     // The nodes leave a token out.
-  kPrefixTooLong,    // Behind a kept prefix, a prompt's rows begin one too late.
-  kReleaseTooEarly,  // A sequence gives up slots that its next row still reads.
-  kBeamsSwapped,     // A beam is told that it continues with another one's last token.
-  kArenaWiped,       // A node says that it kept its slots over an epoch's end, and has not.
-  kSpillNotAwaited,  // A node says that it wrote what it is only about to read from slots,
-  kRestoreNotAwaited,  // or that it read what is not in slots yet.
-  kPathOfAnother,      // A sequence joins a lane with the path of other lanes.
-  kBareNotSaid,        // Tokens that others stored are said to have activations.
-  kDropLost,           // Nodes are not told to forget what they have spilled.
-  kFormOfAnother,      // A sequence is told to attend in slots of the other form.
-  kHomeOfAnother,      // A sequence lives on another replica than the one that runs its lane.
-  kHoleLeft,           // Behind tokens that were kept, the first missing one is passed over.
-  kCancelLost,         // The scheduler is not told that a client has gone.
-};
 
 struct SimOptions {
   uint64_t seed = 0;
@@ -84,6 +59,8 @@ struct SimOptions {
   bool forms = false;
   // Sequences are cut into spans over memory nodes.
   bool spans = false;
+  // Requests have salts, and find what was kept for those with their own.
+  bool salts = false;
 };
 
 struct SimReport {
@@ -154,8 +131,15 @@ class SimWorld {
   void ObserveHomes(const plan::StepPlan& plan);
   void ObserveSpans(const plan::StepPlan& plan);
   void LeaveHoles(plan::StepPlan& plan) const;
+  void MakeNodes(core::SchedulerOptions options);
+  void Mutate(core::SequenceRequest& request) const;
+  // What the scheduler is told of an epoch before which `drained` have left.
+  void Mutate(const std::vector<core::MemoryNodeShare>& drained,
+              std::vector<core::MemoryNodeShare>& shares, std::vector<std::string>& lost) const;
   void Mutate(plan::StepPlan& plan);
+  void MutateCopies(plan::StepPlan& plan) const;
   void Mutate(plan::StepResult& result);
+  void Mutate(core::Events& events) const;
   void CheckAll();
   void CheckEnd();
 
