@@ -183,7 +183,9 @@ uint32_t RowSlots::PickNextNode(const Sequence& sequence) const {
         {.lane_context_tokens = context[node],
          .bandwidth = share.bandwidth_bytes_per_second,
          .fits = room >= options_.span_tokens && places_.residents.Starving(node) == 0 &&
-                 places_.kv.directory().SlotsFree(node) + places_.kept.SlotsOn(node) > 0});
+                 uint64_t{places_.kv.directory().SlotsFree(node)} + places_.kept.SlotsOn(node) +
+                         places_.cache.UnusedOn(node) >
+                     0});
     if (room > room_most) {
       roomiest = node;
       room_most = room;
