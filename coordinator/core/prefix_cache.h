@@ -11,8 +11,9 @@
 //
 // Where sequences are cut into spans, a block lies where its span does: on the node of the block
 // above it, or on any where it begins a span. Below the last block of a span those with the same
-// tokens may be on several nodes. A sequence joins with the blocks of one way, whose nodes are those
-// of its spans. What is dropped takes along what is below it elsewhere, which was used no later.
+// tokens may be on several nodes. A sequence joins with the blocks of one way, whose nodes are then
+// those of its spans. A block that is dropped takes along what is below it on other nodes, which
+// was used no later.
 //
 // A block is pending from when the first sequence with it joins until its K and V are stored; a
 // newcomer with the same tokens may wait for it. Once no running sequence has it, it may be dropped
