@@ -304,9 +304,9 @@ void Admission::KeepLanesWithHome(const Sequence& sequence, uint32_t found_min,
     has_lane[node] = has_lane[node] || lanes[lane].has_room;
   }
   const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
-  std::vector<NodeLoad>& loads = nodes_.Loads(sequence, joins, found_min, work,
-                                              std::vector<uint32_t>(nodes),
-                                              nodes_.FoundOnNodes(sequence));
+  std::vector<NodeLoad>& loads =
+      nodes_.Loads(sequence, joins, found_min, work, std::vector<uint32_t>(nodes),
+                   nodes_.FoundOnNodes(sequence));
   for (uint32_t node = 0; node < nodes; ++node) {
     loads[node].fits =
         has_lane[node] &&

@@ -145,8 +145,8 @@ BlockFinder::FoundOfSpan BlockFinder::FollowSpan(const Sequence& sequence,
                                                  const CachedBlock& first) const {
   FoundOfSpan span;
   const uint32_t block_tokens = first.token_count();
-  const uint32_t end = std::min(DepthOf(sequence, block_tokens),
-                                first.depth + options_.span_tokens / block_tokens);
+  const uint32_t end =
+      std::min(DepthOf(sequence, block_tokens), first.depth + options_.span_tokens / block_tokens);
   const CachedBlock* block = &first;
   for (uint32_t depth = first.depth; depth < end && block != nullptr;) {
     if (!block->stored()) {
@@ -185,9 +185,8 @@ std::vector<BlockFinder::Found> BlockFinder::FindOnWay(const Sequence& sequence)
   for (uint32_t first = 0;; first += options_.span_tokens) {
     const std::vector<FoundOfSpan> spans = FindInSpan(sequence, above, first);
     const auto most = std::max_element(
-        spans.begin(), spans.end(), [](const FoundOfSpan& a, const FoundOfSpan& b) {
-          return a.found.tokens < b.found.tokens;
-        });
+        spans.begin(), spans.end(),
+        [](const FoundOfSpan& a, const FoundOfSpan& b) { return a.found.tokens < b.found.tokens; });
     if (most == spans.end()) {
       return way;
     }

@@ -26,7 +26,7 @@ struct CachedBlock {
   uint64_t id = 0;             // Above that of its parent.
   plan::SequenceId maker = 0;  // While it is pending.
   uint64_t last_used = 0;
-  uint32_t users = 0;  // Running sequences.
+  uint32_t users = 0;                // Running sequences.
   uint32_t children_with_slots = 0;  // On its node.
   uint32_t node = 0;
   uint32_t depth = 0;             // How many are above it.

@@ -11,7 +11,7 @@ namespace {
 
 // How many times as many steps as chunks the rows behind a found prefix may take, of one that is
 // cut. Each computes fewer tokens.
-constexpr uint64_t kRowStepsPerChunk = 4;
+constexpr uint64_t kRowStepsPerChunk = 8;
 
 void Add(PrefixCache::Found& sum, const PrefixCache::Found& found) {
   sum.tokens += found.tokens;
@@ -65,7 +65,7 @@ std::vector<uint32_t> NewcomerNodes::Pick(const Sequence& sequence, uint32_t lan
 
 // What is behind a found prefix are rows, of which a step has as many as the rows of others leave:
 // with few of them the whole prompt is sooner there in chunks, and so it is where most of it is
-// computed anyway.
+// computed anyway. Who has run lacks no more than a block.
 bool NewcomerNodes::IsWorthSharing(const Sequence& sequence, uint32_t lane) const {
   const uint64_t tokens = sequence.tokens();
   const uint64_t rest = tokens - shared_.tokens;
@@ -73,7 +73,8 @@ bool NewcomerNodes::IsWorthSharing(const Sequence& sequence, uint32_t lane) cons
   const uint64_t taken = places_.lanes[lane].running.size();
   const uint64_t rows = most > taken ? most - taken : 1;
   const uint64_t chunks = (tokens + options_.chunk_tokens - 1) / options_.chunk_tokens;
-  return rest <= shared_.tokens && rest <= kRowStepsPerChunk * rows * chunks;
+  return rest <= options_.cached_block_tokens ||
+         (rest <= shared_.tokens && rest <= kRowStepsPerChunk * rows * chunks);
 }
 
 PrefixCache::Found NewcomerNodes::FoundWherePicked(const Sequence& sequence, uint32_t node) const {
@@ -185,8 +186,7 @@ std::vector<uint32_t> NewcomerNodes::PickFor(const Sequence& sequence, uint32_t 
     if (finds) {
       here = places_.cache.finder().FindInSpan(sequence, above, first);
     }
-    const std::optional<uint32_t> picked =
-        PickOne(sequence, lane, first, tokens, found_min, here);
+    const std::optional<uint32_t> picked = PickOne(sequence, lane, first, tokens, found_min, here);
     if (!picked) {
       return {};
     }

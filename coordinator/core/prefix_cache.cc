@@ -29,6 +29,22 @@ uint32_t NodeAt(const Sequence& sequence, size_t depth, const BlockFinder& finde
   return HeldBy(sequence, kv).nodes[depth / span_blocks];
 }
 
+// Whether a sequence that is cut has the block's slots for the block's tokens.
+bool HasSlotsOf(const CachedBlock& block, const Sequence& sequence, uint32_t span_tokens,
+                const SequenceKv& kv) {
+  const uint32_t first = block.depth * block.token_count();
+  uint32_t behind = first % span_tokens;
+  for (const Extent& extent :
+       kv.directory().ExtentsOf(HeldSpan(sequence.request.id, first / span_tokens))) {
+    if (behind < extent.tokens) {
+      const uint32_t slot = KvDirectory::ExtentsOf(*block.slots).front().first_slot;
+      return extent.first_slot + behind == slot;
+    }
+    behind -= extent.tokens;
+  }
+  return false;
+}
+
 // Keeps slots of the sequence for its last blocks, which have none yet: all at once, since these
 // follow each other.
 void KeepSlots(const Sequence& sequence, uint32_t block_tokens, SequenceKv& kv) {
@@ -256,8 +272,10 @@ void PrefixCache::Announce(Sequence& sequence) {
     CachedBlock* const block = Next(sequence);
     if (block == nullptr || !block->has_slots) {
       Hold(sequence, block).maker = sequence.request.id;
-    } else if (block->stored() && sequence.cached_tokens == 0) {
-      Use(*block, sequence);  // It shares no slots, and computes the tokens anew.
+    } else if (block->stored() &&
+               (finder_.cuts() ? HasSlotsOf(*block, sequence, finder_.span_tokens(), kv_)
+                               : sequence.cached_tokens == 0)) {
+      Use(*block, sequence);  // It shares no slots, and computes the tokens anew; cut, it has them.
     } else {
       break;  // Somebody else makes it, or has made the last token's.
     }
@@ -276,7 +294,9 @@ void PrefixCache::JoinFork(Sequence& fork, const Sequence& parent) {
   }
 }
 
-void PrefixCache::Stored(Sequence& sequence, uint32_t tokens) {
+// One that is cut may join without what it finds. Used as well that would not come free before it
+// leaves, and it could never go on where it needs the room itself.
+void PrefixCache::Stored(Sequence& sequence, uint32_t tokens, bool leaves) {
   if (!finder_.Keeps(sequence)) {
     return;
   }
@@ -294,7 +314,8 @@ void PrefixCache::Stored(Sequence& sequence, uint32_t tokens) {
     CachedBlock* block = Next(sequence);
     if (block == nullptr || !block->has_slots) {
       Hold(sequence, block);
-    } else if (block->stored()) {
+    } else if (block->stored() && (!finder_.cuts() || leaves ||
+                                   HasSlotsOf(*block, sequence, finder_.span_tokens(), kv_))) {
       Use(*block, sequence);  // Somebody has stored the same tokens.
     } else {
       break;
@@ -386,8 +407,7 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
       const CachedBlock* block = sequence->cached_blocks[depth];
       ++users[block];
       if (block->parent != parent || block->node != NodeAt(*sequence, depth, finder_, kv_) ||
-          block->tokens !=
-              *TokensOfBlock(*sequence, depth, finder_.BlockTokensOn(block->node))) {
+          block->tokens != *TokensOfBlock(*sequence, depth, finder_.BlockTokensOn(block->node))) {
         return broken(block->id, "is used by a sequence with other tokens");
       }
       if (!block->stored() && block->maker != sequence->request.id) {

@@ -122,8 +122,8 @@ class PrefixCache {
   void Announce(Sequence& sequence);
   // The fork shares all that its parent has.
   void JoinFork(Sequence& fork, const Sequence& parent);
-  // K and V of its first `tokens` tokens are stored.
-  void Stored(Sequence& sequence, uint32_t tokens);
+  // K and V of its first `tokens` tokens are stored. It `leaves`: Leave() comes next.
+  void Stored(Sequence& sequence, uint32_t tokens, bool leaves = false);
   // It leaves; call before it gives up its slots.
   void Leave(Sequence& sequence);
   // It gives up its first tokens and runs on: call before. Blocks that no other sequence uses are

@@ -101,8 +101,7 @@ void SequenceKv::Keep(SlotHolder holder, const HeldSpans& held, uint32_t first, 
   for (size_t done = 0; done < kept.size();) {
     const uint32_t at = first + static_cast<uint32_t>(done) * tokens;
     const uint32_t in_span = at % span_tokens_;
-    const size_t count =
-        std::min<size_t>(kept.size() - done, (span_tokens_ - in_span) / tokens);
+    const size_t count = std::min<size_t>(kept.size() - done, (span_tokens_ - in_span) / tokens);
     directory_->Keep(*directory_->Get(At(holder, at / span_tokens_)), in_span, tokens,
                      kept.subspan(done, count));
     done += count;
