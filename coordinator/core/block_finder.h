@@ -80,7 +80,7 @@ class BlockFinder {
   // What a sequence that is cut finds of one span.
   struct FoundOfSpan {
     Found found;
-    const CachedBlock* last = nullptr;  // Of those that are stored.
+    const CachedBlock* last = nullptr;  // The last one that is stored.
   };
   // On every node, in the span that begins with token `first`: behind the block `above`, null for
   // the first span. What is pending goes on in the spans behind.

@@ -42,7 +42,7 @@ struct CachedBlock {
 
   uint32_t token_count() const { return static_cast<uint32_t>(tokens.size()); }
   bool stored() const { return has_slots && maker == 0; }
-  // With what is below it on other nodes, which nobody uses then.
+  // What is below it on other nodes, which nobody uses then, goes with it.
   bool droppable() const { return has_slots && users == 0 && children_with_slots == 0; }
 };
 

@@ -165,7 +165,7 @@ class PrefixCache {
   void UseFound(Sequence& sequence, uint32_t node, uint32_t tokens);
   std::vector<HeldExtent> Share(Sequence& sequence, uint32_t node, uint32_t tokens);
   void Use(CachedBlock& block, Sequence& sequence);
-  // With all below it that has slots. Requires: nobody uses these.
+  // All below it that has slots goes, too. Requires: nobody uses these.
   void Drop(CachedBlock& block);
 
   SequenceKv& kv_;
