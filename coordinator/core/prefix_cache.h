@@ -135,8 +135,8 @@ class PrefixCache {
   void MakeRoom(uint32_t node, uint64_t slots);
   // Makes room without dropping blocks that the sequence would find there.
   void MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots);
-  // As above for one that is cut, whose spans will be on these nodes, with so many tokens found: on
-  // each node as many slots as wanted there.
+  // Makes room for one that is cut: its spans will be on these nodes, it finds so many tokens
+  // there, and each node is to have as many slots as wanted.
   void MakeRoomForSpans(Sequence& sequence, absl::Span<const uint32_t> nodes, uint32_t tokens,
                         absl::Span<const uint64_t> wanted);
 

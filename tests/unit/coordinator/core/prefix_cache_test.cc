@@ -39,7 +39,7 @@ class PrefixCacheTest : public PartsTest {
 
   // Joins as Admission has it. Returns how many tokens it found.
   uint32_t Join(Sequence& sequence, uint32_t node = 0) { return JoinOn(sequence, {node}); }
-  // As above, cut: its spans are on these nodes, those behind on the last one.
+  // Its spans are on these nodes, those behind on the last one.
   uint32_t JoinOn(Sequence& sequence, const std::vector<uint32_t>& nodes, bool shares = true) {
     const plan::SequenceId id = sequence.request.id;
     life_.Begin(sequence, /*lane=*/0, nodes.front());
