@@ -210,8 +210,14 @@ bool KeepsPrefixes(const Problem& problem, const Configuration& configuration) {
     return device == nullptr || device->kind == cost::DeviceKind::kCpu;
   };
   const Hardware& hardware = configuration.hardware;
+  // Where sequences are cut, nothing is kept behind windows in every layer, and those share what
+  // they find that find half of their prompt.
+  const bool windows =
+      problem.model.window > 0 && problem.model.window_layers >= problem.model.layers;
+  const bool finds =
+      configuration.partition != Partition::kTokenRange || (!windows && problem.load.hit() >= 0.5);
   // With nodes for prompts who finds most of its prompt passes by them, which formulas leave out.
-  return configuration.prompt_replicas == 0 && configuration.partition != Partition::kTokenRange &&
+  return configuration.prompt_replicas == 0 && finds &&
          on_processor(problem.catalogue.FindDevice(hardware.compute->device)) &&
          on_processor(hardware.MemoryDevice(problem.catalogue));
 }

@@ -366,6 +366,9 @@ absl::StatusOr<SimResult> Simulate(const SimFleet& fleet, const std::vector<Trac
   SimFleet sized = fleet;
   uint32_t& block_tokens = sized.cell.scheduler.cached_block_tokens;
   block_tokens = KeptBlockTokens(requests, fleet.cell.failures, block_tokens);
+  if (const uint32_t span_tokens = fleet.cell.scheduler.span_tokens; span_tokens > 0) {
+    block_tokens = std::gcd(block_tokens, span_tokens);  // No block is in two spans.
+  }
   Fleet run(sized, requests, options);
   if (const absl::Status status = run.Run(); !status.ok()) {
     return status;

@@ -3,6 +3,7 @@
 #include "coordinator/core/admission.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -32,7 +33,8 @@ Admission::Admission(const SchedulerOptions& options, SequenceLife& life,
       places_(places),
       balance_(balance),
       maker_(maker),
-      placement_(placement) {}
+      placement_(placement),
+      nodes_(options, life, places, placement) {}
 
 void Admission::Admit(OpenSteps& open) {
   if (!survivors_known_) {
@@ -77,7 +79,7 @@ void Admission::FindSurvivors() {
       continue;
     }
     uint64_t found = 0;  // On all nodes where it is cut, else on one.
-    for (const PrefixCache::Found& there : FoundOnNodes(*sequence)) {
+    for (const PrefixCache::Found& there : nodes_.FoundOnNodes(*sequence)) {
       found =
           options_.span_tokens > 0 ? found + there.tokens : std::max<uint64_t>(found, there.tokens);
     }
@@ -107,7 +109,7 @@ uint32_t Admission::FoundBySurvivor(const Sequence& sequence) const {
 // Others may have taken the slots of its blocks since the epoch began.
 bool Admission::IsStillSurvivor(const Sequence& sequence) const {
   const uint32_t least = FoundBySurvivor(sequence);
-  return least == 0 || absl::c_any_of(FoundOnNodes(sequence),
+  return least == 0 || absl::c_any_of(nodes_.FoundOnNodes(sequence),
                                       [least](const auto& found) { return found.tokens >= least; });
 }
 
@@ -175,7 +177,7 @@ Admission::Outcome Admission::TryJoin(Sequence& first, uint32_t found_min, OpenS
   // Behind half of its tokens the others are rows, although there are nodes for prompts.
   const uint32_t most = std::max(found_min, first.tokens() - first.tokens() / 2);
   const auto finds_most = [most](const auto& found) { return found.tokens >= most; };
-  if (first.spill == 0 && absl::c_any_of(FoundOnNodes(first), finds_most)) {
+  if (first.spill == 0 && absl::c_any_of(nodes_.FoundOnNodes(first), finds_most)) {
     const Outcome outcome = TryJoinIn(NewcomerLanes::kDecode, first, most, open);
     if (outcome != Outcome::kLacks) {
       return outcome == Outcome::kWaits ? Outcome::kWaitsForRows : outcome;
@@ -197,19 +199,19 @@ Admission::Outcome Admission::TryJoinIn(NewcomerLanes lanes, Sequence& first, ui
   if (first.spill != 0) {
     return Restore(first, *lane, step) ? Outcome::kJoined : Outcome::kLacks;
   }
-  const std::vector<uint32_t> nodes = PickNodesFor(first, *lane, found_min);
+  const std::vector<uint32_t> nodes = nodes_.Pick(first, *lane, found_min);
   if (nodes.empty()) {
     return Outcome::kLacks;
   }
   if (HasInt8(first) && !places_.tails.MayJoin(first, nodes[0])) {
     return Outcome::kWaits;  // Its tail is on another node, and one here is relied on.
   }
-  PrefixCache::Found found = places_.cache.Find(first, nodes[0]);
+  PrefixCache::Found found = nodes_.FoundWherePicked(first, nodes[0]);
   if (found.away > 0 && !cost::ReadPays(places_.spills.RatesOf(nodes[0]), found.away)) {
     found.away = 0;
   }
   if (lanes == NewcomerLanes::kDecode) {
-    TakeOpenBlock(first, nodes[0], found);
+    nodes_.TakeOpenBlock(first, nodes[0], found);
   } else if (IsWorthWaiting(found, first)) {
     return Outcome::kWaitsForMaker;
   } else {
@@ -224,7 +226,7 @@ Admission::Outcome Admission::TryJoinIn(NewcomerLanes lanes, Sequence& first, ui
   if (IsWorthWaiting(found, first)) {
     return Outcome::kWaitsForMaker;
   }
-  if (!MakeRoomFor(lanes, first, nodes[0], found)) {
+  if (!nodes_.MakeRoomFor(first, nodes, found, /*shares=*/lanes == NewcomerLanes::kDecode)) {
     return Outcome::kLacks;
   }
   if (there == 0) {  // Else the rest of its prompt is rows.
@@ -239,64 +241,8 @@ Admission::Outcome Admission::TryJoinIn(NewcomerLanes lanes, Sequence& first, ui
     first.scratch_offset = *offset;
     first.has_scratch = true;
   }
-  Join(first, *lane, nodes, found.away, step);
+  Join(first, *lane, nodes, found, step);
   return Outcome::kJoined;
-}
-
-// Without the blocks before it, an open block takes slots from others and is of no use.
-void Admission::TakeOpenBlock(const Sequence& sequence, uint32_t node, PrefixCache::Found& found) {
-  if (options_.span_tokens > 0) {
-    return;
-  }
-  if (places_.kept.HasOpenBlockBehind(sequence, node, found.tokens)) {
-    found.tokens += places_.kept.PartsOf(sequence)[0].tokens;
-  } else {
-    places_.kept.Drop(sequence);
-  }
-}
-
-bool Admission::MakeRoomFor(NewcomerLanes lanes, Sequence& sequence, uint32_t node,
-                            const PrefixCache::Found& found) {
-  if (options_.span_tokens > 0) {
-    return MakeRoomForSpans(sequence);
-  }
-  const uint64_t wanted = SlotsWanted(node, options_.SlotsAtOnce(sequence.tokens()), found);
-  if (lanes == NewcomerLanes::kPrefill) {
-    places_.cache.MakeRoom(node, wanted);  // It shares no block.
-  } else {
-    places_.cache.MakeRoomFor(sequence, node, wanted);
-  }
-  places_.kept.MakeRoom(node, wanted, &sequence);
-  return places_.kv.directory().SlotsFree(node) >= wanted;
-}
-
-bool Admission::MakeRoomForSpans(const Sequence& sequence) {
-  const std::vector<PrefixCache::Found> found = FoundOnNodes(sequence);
-  for (uint32_t node = 0; node < found.size(); ++node) {
-    const uint64_t wanted = taken_[node] == 0 ? 0 : SlotsWanted(node, taken_[node], found[node]);
-    places_.kept.MakeRoom(node, wanted, &sequence);
-    if (places_.kv.directory().SlotsFree(node) < wanted) {
-      return false;
-    }
-  }
-  return true;
-}
-
-std::vector<PrefixCache::Found> Admission::FoundOnNodes(const Sequence& sequence) const {
-  std::vector<PrefixCache::Found> found = places_.cache.FindOnNodes(sequence);
-  for (const KeptSequences::Part& part : places_.kept.PartsOf(sequence)) {
-    PrefixCache::Found& there = found[part.node];
-    if (options_.span_tokens > 0 || there.tokens == part.first) {
-      there.tokens += part.tokens;
-      there.unused += part.tokens;
-    }
-  }
-  for (uint32_t node = 0; node < found.size(); ++node) {
-    const uint32_t in_tail = places_.tails.TokensBehind(sequence, node, found[node].tokens);
-    found[node].tokens += in_tail;
-    found[node].unused += in_tail;  // They take slots that are free.
-  }
-  return found;
 }
 
 std::optional<uint32_t> Admission::PickLaneToJoin(NewcomerLanes which, OpenSteps& open,
@@ -361,8 +307,9 @@ void Admission::KeepLanesWithHome(const Sequence& sequence, uint32_t found_min,
     has_lane[node] = has_lane[node] || lanes[lane].has_room;
   }
   const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
-  std::vector<NodeLoad>& loads = LoadsOfNodes(sequence, joins, found_min, work,
-                                              std::vector<uint32_t>(nodes), FoundOnNodes(sequence));
+  std::vector<NodeLoad>& loads =
+      nodes_.Loads(sequence, joins, found_min, work, std::vector<uint32_t>(nodes),
+                   nodes_.FoundOnNodes(sequence));
   for (uint32_t node = 0; node < nodes; ++node) {
     loads[node].fits =
         has_lane[node] &&
@@ -377,138 +324,40 @@ void Admission::KeepLanesWithHome(const Sequence& sequence, uint32_t found_min,
   }
 }
 
-// Room for the tokens, the next one, and a few for everybody who is already there: without these a
-// newcomer would be preempted, and recomputed, within a few steps.
-bool Admission::NodeHasRoom(uint32_t node, uint32_t tokens) const {
-  return HasSlots(node, SlotsWanted(node, tokens, {}), places_.kv.directory().SlotsFree(node), {});
-}
-
-bool Admission::HasSlots(uint32_t node, uint64_t wanted, uint32_t free,
-                         const PrefixCache::Found& found) const {
-  const uint64_t unused = uint64_t{places_.cache.UnusedOn(node)} + places_.kept.SlotsOn(node);
-  return places_.residents.Starving(node) == 0 && free + unused >= wanted + found.unused;
-}
-
-uint64_t Admission::SlotsWanted(uint32_t node, uint32_t tokens,
-                                const PrefixCache::Found& found) const {
-  const uint64_t headroom = uint64_t{options_.admission_headroom} * places_.residents.CountOn(node);
-  const uint64_t wanted =
-      std::min<uint64_t>(tokens + 1 + headroom, options_.memory_nodes[node].slots);
-  return wanted - std::min<uint64_t>(wanted, found.tokens);
-}
-
-// Span by span. What this sequence takes on a node counts for its next span: a node holds so many
-// whole spans of one sequence as fit side by side, so that the sequence can grow to its end
-// when it is alone. Spans of which something is kept are where they were, and take their places
-// before the others.
-std::vector<uint32_t> Admission::PickNodesFor(const Sequence& sequence, uint32_t lane,
-                                              uint32_t found_min) {
-  const Lanes& lanes = places_.lanes;
-  const uint32_t joins = options_.SlotsAtOnce(sequence.tokens());
-  // The context that it will decode with: of all lanes, if its lane is not decided yet.
-  seen_ = lanes.IsPrefill(lane) ? lanes.context_tokens() : lanes[lane].context_tokens;
-  taken_.assign(options_.memory_nodes.size(), 0);
-  const std::vector<PrefixCache::Found> kept = lanes.IsPrefill(lane)
-                                                   ? std::vector<PrefixCache::Found>(taken_.size())
-                                                   : FoundOnNodes(sequence);
-  const absl::Span<const KeptSequences::Part> parts = options_.span_tokens > 0
-                                                          ? places_.kept.PartsOf(sequence)
-                                                          : absl::Span<const KeptSequences::Part>();
-  for (const KeptSequences::Part& part : parts) {
-    taken_[part.node] += options_.span_tokens;
-    seen_[part.node] += std::min(options_.span_tokens, joins - part.first);
+// One that is cut and has parts that are kept leaves the cache alone.
+std::vector<HeldExtent> Admission::ShareSpan(Sequence& sequence, uint32_t lane, size_t span,
+                                             uint32_t node, const PrefixCache::Found& found) {
+  const bool cut = options_.span_tokens > 0;
+  std::vector<HeldExtent> slots;
+  if (!cut || places_.kept.PartsOf(sequence).empty()) {
+    const bool shares = cut ? found.tokens > 0 : !places_.lanes.IsPrefill(lane);
+    slots = span == 0 ? places_.cache.Join(sequence, node, shares)
+                      : places_.cache.JoinNextSpan(sequence);
   }
-  std::vector<uint32_t> nodes;
-  auto part = parts.begin();
-  for (uint32_t left = joins; left > 0;) {
-    const uint32_t tokens = options_.span_tokens == 0 ? left : std::min(left, options_.span_tokens);
-    if (part != parts.end() && part->first == joins - left) {
-      nodes.push_back(part->node);
-      left -= tokens;
-      ++part;
-      continue;
-    }
-    std::vector<NodeLoad>& loads = LoadsOfNodes(sequence, tokens, found_min, seen_, taken_, kept);
-    for (uint32_t node = 0; node < loads.size(); ++node) {
-      loads[node].fits &= lanes.homes().MayLive(lane, node);
-    }
-    const uint64_t first = joins - left;
-    const uint64_t reads = options_.windows.SeenIn(first, first + tokens, joins);
-    const auto picked = placement_.NodeOfNewcomer(loads, static_cast<uint32_t>(reads));
-    if (!picked) {
-      return {};
-    }
-    LAMINA_CHECK(loads[*picked].fits);
-    nodes.push_back(*picked);
-    taken_[*picked] += tokens;
-    seen_[*picked] += reads;
-    left -= tokens;
+  for (const HeldExtent& kept : places_.kept.JoinSpan(sequence)) {
+    slots.push_back(kept);
   }
-  return KeptHaveRoom(parts, joins, kept) ? nodes : std::vector<uint32_t>();
-}
-
-// The last span may not be full yet: from here on its tokens count alone.
-bool Admission::KeptHaveRoom(absl::Span<const KeptSequences::Part> parts, uint32_t joins,
-                             const std::vector<PrefixCache::Found>& kept) {
-  if (!parts.empty() && parts.back().first + options_.span_tokens > joins) {
-    taken_[parts.back().node] -= parts.back().first + options_.span_tokens - joins;
-  }
-  return std::all_of(parts.begin(), parts.end(), [&](const KeptSequences::Part& part) {
-    const PrefixCache::Found& found = kept[part.node];
-    return HasSlots(part.node, SlotsWanted(part.node, taken_[part.node], found),
-                    places_.kv.directory().SlotsFree(part.node), found);
-  });
-}
-
-std::vector<NodeLoad>& Admission::LoadsOfNodes(const Sequence& sequence, uint32_t tokens,
-                                               uint32_t found_min,
-                                               const std::vector<uint64_t>& seen,
-                                               const std::vector<uint32_t>& taken,
-                                               const std::vector<PrefixCache::Found>& kept) {
-  const uint32_t span_max =
-      options_.span_tokens == 0 ? options_.SlotsAtOnce(sequence.slots_max()) : options_.span_tokens;
-  const plan::AttentionPath path = life_.PathOf(sequence.request);
-  loads_.clear();
-  loads_.reserve(taken.size());
-  for (uint32_t node = 0; node < taken.size(); ++node) {
-    const MemoryNodeShare& share = options_.memory_nodes[node];
-    const PrefixCache::Found& found = kept[node];
-    const uint32_t free = places_.kv.directory().SlotsFree(node);
-    const uint64_t wanted = SlotsWanted(node, taken[node] + tokens, found);
-    loads_.push_back({.lane_context_tokens = seen[node],
-                      .bandwidth = share.bandwidth_bytes_per_second,
-                      .fits = options_.MayHold(share, path) && found.tokens >= found_min &&
-                              taken[node] + uint64_t{span_max} <= share.slots &&
-                              HasSlots(node, wanted, free, found),
-                      .kept_tokens = options_.span_tokens > 0 ? 0 : found.tokens + found.away,
-                      .drops_unused_for = free >= wanted ? NodeLoad::kDropsNothing
-                                                         : places_.cache.UnusedFor(node)});
-  }
-  return loads_;
+  return slots;
 }
 
 void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes,
-                     uint32_t away, OpenStep& open) {
+                     const PrefixCache::Found& found, OpenStep& open) {
   life_.Begin(sequence, lane, nodes.back());
   const plan::SequenceId id = sequence.request.id;
   SequenceKv& kv = places_.kv;
   kv.Open(id, BareOf(sequence));
   const uint32_t joins = options_.SlotsAtOnce(sequence.join_tokens);
   std::vector<HeldExtent> slots;
-  for (const uint32_t node : nodes) {
-    kv.BeginSpan(id, node);
-    if (slots.empty()) {
-      slots = places_.cache.Join(sequence, node, /*shares=*/!places_.lanes.IsPrefill(lane));
-    }
-    for (const HeldExtent& kept : places_.kept.JoinSpan(sequence)) {
-      slots.push_back(kept);
-    }
+  for (size_t span = 0; span < nodes.size(); ++span) {
+    kv.BeginSpan(id, nodes[span]);
+    const std::vector<HeldExtent> shared = ShareSpan(sequence, lane, span, nodes[span], found);
+    slots.insert(slots.end(), shared.begin(), shared.end());
     const uint32_t left = joins - std::min(joins, kv.TokensOf(id));
     const auto allocated = kv.Append(id, std::min(kv.RoomInSpan(id), left));
     LAMINA_CHECK(allocated.ok());
     slots.insert(slots.end(), allocated->begin(), allocated->end());
   }
-  const std::vector<PrefixCache::Read> reads = places_.cache.ReadBack(sequence, away);
+  const std::vector<PrefixCache::Read> reads = places_.cache.ReadBack(sequence, found.away);
   sequence.chunked_tokens =
       places_.kept.NextMissing(sequence, sequence.cached_tokens) +
       places_.tails.TokensBehind(sequence, sequence.node, sequence.cached_tokens);
@@ -518,6 +367,9 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
   places_.cache.Announce(sequence);
   maker_.AddJoin(sequence, slots, open);
   life_.Settle(sequence);
+  if (options_.span_tokens > 0) {
+    places_.kept.Stored(sequence, 0, sequence.cached_tokens);
+  }
   for (const PrefixCache::Read& read : reads) {
     open.plan.spills_in.push_back(
         places_.spills.InBlocks(read.copy, sequence, read.first, read.skip, read.tokens));
@@ -539,10 +391,10 @@ bool Admission::Restore(Sequence& sequence, uint32_t lane, OpenStep& open) {
   }
   const uint32_t node = spills.NodeOf(sequence);
   const uint32_t tokens = sequence.tokens();
-  if (!NodeHasRoom(node, tokens)) {
+  if (!nodes_.HasRoom(node, tokens)) {
     return false;
   }
-  const uint64_t wanted = SlotsWanted(node, tokens, {});
+  const uint64_t wanted = nodes_.SlotsWanted(node, tokens, {});
   places_.MakeRoom(node, wanted);
   if (places_.kv.directory().SlotsFree(node) < wanted) {
     return false;
@@ -570,7 +422,7 @@ bool Admission::MayJoinWith(const Sequence& fork, const Sequence& parent) const 
          life_.PathOf(fork.request) == parent.path &&
          options_.SlotsAtOnce(fork.slots_max()) <= slots_max &&
          places_.lanes.running() < options_.running_max && balance_.HasRoomForRow(parent.lane) &&
-         NodeHasRoom(parent.node, 0);
+         nodes_.HasRoom(parent.node, 0);
 }
 
 // Forks submitted by now join with their parent, as far as there is room for their rows. Those left

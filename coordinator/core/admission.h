@@ -10,14 +10,14 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <vector>
 
-#include "absl/types/span.h"
-#include "coordinator/core/kept_sequences.h"
 #include "coordinator/core/lane_balance.h"
+#include "coordinator/core/newcomer_nodes.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/scheduler_options.h"
 #include "coordinator/core/sequence_life.h"
@@ -76,41 +76,13 @@ class Admission {
   // are bound.
   void KeepLanesWithHome(const Sequence& sequence, uint32_t found_min,
                          std::vector<LaneLoad>& lanes);
-  // The memory nodes of the spans that a sequence joins with in this lane; empty when there is no
-  // room. What it finds kept on a node takes no room there.
-  std::vector<uint32_t> PickNodesFor(const Sequence& sequence, uint32_t lane, uint32_t found_min);
-  // Whether nodes with these parts of a newcomer have room for what it takes there (taken_, with
-  // the last span as if it were full).
-  bool KeptHaveRoom(absl::Span<const KeptSequences::Part> parts, uint32_t joins,
-                    const std::vector<PrefixCache::Found>& kept);
-  // The load of each node for the next `tokens` tokens of a newcomer, which has taken so many slots
-  // there and makes its lane see so many tokens. `kept`: what it finds on each; it has to find
-  // `found_min`. Valid until the next call.
-  std::vector<NodeLoad>& LoadsOfNodes(const Sequence& sequence, uint32_t tokens, uint32_t found_min,
-                                      const std::vector<uint64_t>& seen,
-                                      const std::vector<uint32_t>& taken,
-                                      const std::vector<PrefixCache::Found>& kept);
-  // Whether so many tokens of a newcomer have slots there.
-  bool NodeHasRoom(uint32_t node, uint32_t tokens) const;
-  // Whether so many slots are free there, or come free once the cache drops what the newcomer does
-  // not find, and nobody waits for them.
-  bool HasSlots(uint32_t node, uint64_t wanted, uint32_t free,
-                const PrefixCache::Found& found) const;
-  uint64_t SlotsWanted(uint32_t node, uint32_t tokens, const PrefixCache::Found& found) const;
-  // What a newcomer finds on each node.
-  std::vector<PrefixCache::Found> FoundOnNodes(const Sequence& sequence) const;
-  // Adds the open block that is kept of it on this node to what the cache has of a sequence, if
-  // that follows; else drops it.
-  void TakeOpenBlock(const Sequence& sequence, uint32_t node, PrefixCache::Found& found);
-  // Has the cache, then what is kept of others that wait, give up slots that the sequence needs
-  // besides those that it finds. Whether they are free now.
-  bool MakeRoomFor(NewcomerLanes lanes, Sequence& sequence, uint32_t node,
-                   const PrefixCache::Found& found);
-  // As above, on all nodes where PickNodesFor() has put its spans.
-  bool MakeRoomForSpans(const Sequence& sequence);
-  // It has `away` tokens read from the spill tier, behind those that it finds.
-  void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes, uint32_t away,
-            OpenStep& open);
+  // The sequence, which has begun its span `span` on the node, shares what is found there and what
+  // is kept of it.
+  std::vector<HeldExtent> ShareSpan(Sequence& sequence, uint32_t lane, size_t span, uint32_t node,
+                                    const PrefixCache::Found& found);
+  // `found`: what it shares on these nodes, and has read from the spill tier behind that.
+  void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes,
+            const PrefixCache::Found& found, OpenStep& open);
   // One whose K and V are in a spill tier joins once they are all there and there is room for them:
   // whether it has.
   bool Restore(Sequence& sequence, uint32_t lane, OpenStep& open);
@@ -123,16 +95,13 @@ class Admission {
   const LaneBalance& balance_;
   StepMaker& maker_;
   Placement& placement_;
+  NewcomerNodes nodes_;
   // They ran in the epoch before; in service order, but those with more than one token to compute
   // behind the others.
   std::deque<plan::SequenceId> survivors_;
   size_t survivors_now_ = 0;                   // The first ones, for which nobody has to wait.
   std::vector<plan::SequenceId> catching_up_;  // Those that joined and have no token since.
   bool survivors_known_ = true;
-  // Lists with an entry for each node, made anew for each newcomer in the memory of the last one's.
-  std::vector<NodeLoad> loads_;
-  std::vector<uint64_t> seen_;
-  std::vector<uint32_t> taken_;
 };
 
 }  // namespace lamina::core

@@ -71,10 +71,12 @@ void BlockTree::GainSlots(CachedBlock& block) {
   LAMINA_CHECK(!block.has_slots && block.users == 0 && block.children_with_slots == 0);
   if (CachedBlock* parent = block.parent; parent != nullptr) {
     LAMINA_CHECK(parent->has_slots);
-    if (parent->droppable()) {
-      nodes_[parent->node].droppable.erase(FromBelow(*parent));
+    if (parent->node == block.node) {
+      if (parent->droppable()) {
+        nodes_[parent->node].droppable.erase(FromBelow(*parent));
+      }
+      ++parent->children_with_slots;
     }
-    ++parent->children_with_slots;
   }
   block.has_slots = true;
   block.users = 1;
@@ -89,7 +91,7 @@ void BlockTree::LoseSlots(CachedBlock& block) {
   block.has_slots = false;
   List(block);
   --with_slots_;
-  if (CachedBlock* parent = block.parent; parent != nullptr) {
+  if (CachedBlock* parent = block.parent; parent != nullptr && parent->node == block.node) {
     --parent->children_with_slots;
     if (parent->droppable()) {
       node.droppable.emplace(FromBelow(*parent), parent);
@@ -177,11 +179,12 @@ absl::Status BlockTree::Audit() const {
   for (const auto& [id, block] : blocks_) {
     const CachedBlock* parent = block->parent;
     if ((parent == nullptr ? FirstOn(block->node, block->tokens, block->salt)
-                           : parent->children.Find(block->tokens)) != block) {
+                           : parent->children.Find(block->tokens, block->node)) != block) {
       return broken(id, "is not found by its tokens");
     }
     ++children[parent];
-    with_slots[parent] += block->has_slots ? 1 : 0;
+    const bool on_its_node = parent == nullptr || parent->node == block->node;
+    with_slots[parent] += block->has_slots && on_its_node ? 1 : 0;
     slots += block->has_slots ? 1 : 0;
     if (!block->stored() && block->has_slots && block->users != 1) {
       return broken(id, "is pending, and nobody makes it");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BlockTree: the cached blocks, one tree for each memory node and salt, and which of them were used
-// least recently.
+// BlockTree: the cached blocks, one tree for each first block, its memory node and salt, and which
+// of them were used least recently. Below a block that ends a span of a sequence that is cut there
+// may be blocks on other nodes.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 // Cost: a block that is looked for takes the logarithm of how many follow the same tokens; one that
@@ -49,7 +50,8 @@ class BlockTree {
   // One more uses a block with slots, or one less.
   void Use(CachedBlock& block);
   void Unuse(CachedBlock& block, uint64_t now);
-  void LoseSlots(CachedBlock& block);  // Requires: droppable().
+  // Requires: droppable(), and none below it has slots on another node, either.
+  void LoseSlots(CachedBlock& block);
   // One without slots has some again, and one that uses it. Requires: its parent has slots.
   void GainSlots(CachedBlock& block);
   // Requires: it has neither slots nor children.
@@ -69,7 +71,7 @@ class BlockTree {
   // The block that was used least recently: of those that may be dropped, of those that end a run
   // which could be copied and is not, and of those that end one that is copied. Of several used at
   // the same time the lowest, or of those not copied the highest: a copy is of use only with all
-  // above it. Null: none.
+  // above it. What is below one that may be dropped, on other nodes, was used no later. Null: none.
   CachedBlock* OldestDroppable(uint32_t node) const { return FirstIn(nodes_[node].droppable); }
   CachedBlock* OldestUncopied(uint32_t node) const { return FirstIn(nodes_[node].uncopied); }
   CachedBlock* OldestCopied(uint32_t node) const { return FirstIn(nodes_[node].copied); }

@@ -2,6 +2,8 @@
 
 #include "coordinator/core/blocks_below.h"
 
+#include <algorithm>
+#include <compare>
 #include <utility>
 
 #include "common/check.h"
@@ -9,22 +11,55 @@
 
 namespace lamina::core {
 
-bool BlocksBelow::ByTokens::operator()(const CachedBlock* a, const CachedBlock* b) const {
-  return a->tokens < b->tokens;
-}
-bool BlocksBelow::ByTokens::operator()(const CachedBlock* a, absl::Span<const TokenId> b) const {
-  return absl::MakeConstSpan(a->tokens) < b;
-}
-bool BlocksBelow::ByTokens::operator()(absl::Span<const TokenId> a, const CachedBlock* b) const {
-  return a < absl::MakeConstSpan(b->tokens);
+bool BlocksBelow::Key::operator<(const Key& other) const {
+  const auto order = std::lexicographical_compare_three_way(
+      tokens.begin(), tokens.end(), other.tokens.begin(), other.tokens.end());
+  return order != 0 ? order < 0 : node < other.node;
 }
 
-CachedBlock* BlocksBelow::Find(absl::Span<const TokenId> tokens) const {
+BlocksBelow::Key BlocksBelow::KeyOf(const CachedBlock& block) {
+  return {.tokens = block.tokens, .node = block.node};
+}
+
+bool BlocksBelow::ByKey::operator()(const CachedBlock* a, const CachedBlock* b) const {
+  return KeyOf(*a) < KeyOf(*b);
+}
+bool BlocksBelow::ByKey::operator()(const CachedBlock* a, const Key& b) const {
+  return KeyOf(*a) < b;
+}
+bool BlocksBelow::ByKey::operator()(const Key& a, const CachedBlock* b) const {
+  return a < KeyOf(*b);
+}
+
+CachedBlock* BlocksBelow::Find(absl::Span<const TokenId> tokens, uint32_t node) const {
+  if (only_ != nullptr) {
+    return only_->node == node && absl::MakeConstSpan(only_->tokens) == tokens ? only_ : nullptr;
+  }
+  const auto found = several_.find(Key{.tokens = tokens, .node = node});
+  return found == several_.end() ? nullptr : *found;
+}
+
+CachedBlock* BlocksBelow::FindAny(absl::Span<const TokenId> tokens) const {
   if (only_ != nullptr) {
     return absl::MakeConstSpan(only_->tokens) == tokens ? only_ : nullptr;
   }
-  const auto found = several_.find(tokens);
-  return found == several_.end() ? nullptr : *found;
+  const auto found = several_.lower_bound(Key{.tokens = tokens});
+  const bool there = found != several_.end() && absl::MakeConstSpan((*found)->tokens) == tokens;
+  return there ? *found : nullptr;
+}
+
+void BlocksBelow::Visit(absl::Span<const TokenId> tokens,
+                        absl::FunctionRef<void(const CachedBlock&)> visit) const {
+  if (only_ != nullptr) {
+    if (absl::MakeConstSpan(only_->tokens) == tokens) {
+      visit(*only_);
+    }
+    return;
+  }
+  for (auto block = several_.lower_bound(Key{.tokens = tokens});
+       block != several_.end() && absl::MakeConstSpan((*block)->tokens) == tokens; ++block) {
+    visit(**block);
+  }
 }
 
 void BlocksBelow::Insert(CachedBlock& block) {

@@ -26,8 +26,8 @@ struct CachedBlock {
   uint64_t id = 0;             // Above that of its parent.
   plan::SequenceId maker = 0;  // While it is pending.
   uint64_t last_used = 0;
-  uint32_t users = 0;  // Running sequences.
-  uint32_t children_with_slots = 0;
+  uint32_t users = 0;                // Running sequences.
+  uint32_t children_with_slots = 0;  // On its node.
   uint32_t node = 0;
   uint32_t depth = 0;             // How many are above it.
   CachedBlock* parent = nullptr;  // Null for the first one on its way.
@@ -42,6 +42,7 @@ struct CachedBlock {
 
   uint32_t token_count() const { return static_cast<uint32_t>(tokens.size()); }
   bool stored() const { return has_slots && maker == 0; }
+  // What is below it on other nodes, which nobody uses then, goes with it.
   bool droppable() const { return has_slots && users == 0 && children_with_slots == 0; }
 };
 

@@ -78,6 +78,7 @@ void KeptSequences::Stored(Sequence& sequence, uint32_t first, uint32_t tokens) 
     at = std::min(first + tokens, begin + span_tokens_);
     part->tokens = at - begin;
   }
+  sequence.stored_tokens = NextMissing(sequence, 0);
 }
 
 // A sequence that decodes has K and V of all tokens but the last, which was never an input.

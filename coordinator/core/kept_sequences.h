@@ -65,7 +65,7 @@ class KeptSequences {
   bool keeps() const { return keeps_; }
 
   // K and V of so many tokens of a sequence in prefill, from `first` on, are stored. Requires: it
-  // runs; those of its span before them are.
+  // runs; those of its span before them are. Its stored_tokens are then those without a hole.
   void Stored(Sequence& sequence, uint32_t first, uint32_t tokens);
   // The epoch of a sequence ends. Call before SequenceKv is reset.
   void Save(const Sequence& sequence);

@@ -16,37 +16,34 @@
 namespace lamina::core {
 namespace {
 
-// Tokens of a sequence's block, where they lie; put together if the block begins in the prompt and
-// ends behind it. Valid as long as this and the sequence are.
-class TokensAt {
- public:
-  TokensAt(const Sequence& sequence, uint32_t depth, uint32_t block_tokens) {
-    const std::vector<TokenId>& prompt = sequence.request.prompt;
-    const std::vector<TokenId>& committed = sequence.committed;
-    const size_t first = size_t{depth} * block_tokens;
-    if (first >= prompt.size()) {
-      tokens_ = absl::MakeConstSpan(committed).subspan(first - prompt.size(), block_tokens);
-    } else if (first + block_tokens <= prompt.size()) {
-      tokens_ = absl::MakeConstSpan(prompt).subspan(first, block_tokens);
-    } else {
-      const size_t behind = first + block_tokens - prompt.size();
-      LAMINA_CHECK(behind <= committed.size());
-      joined_.assign(prompt.begin() + static_cast<ptrdiff_t>(first), prompt.end());
-      joined_.insert(joined_.end(), committed.begin(),
-                     committed.begin() + static_cast<ptrdiff_t>(behind));
-      tokens_ = joined_;
-    }
-    LAMINA_CHECK(tokens_.size() == block_tokens);
+const HeldSpans& HeldBy(const Sequence& sequence, SequenceKv& kv) {
+  return sequence.held != nullptr ? *sequence.held : *kv.Get(sequence.request.id);
+}
+
+// The memory node of the sequence's block at `depth`.
+uint32_t NodeAt(const Sequence& sequence, size_t depth, const BlockFinder& finder, SequenceKv& kv) {
+  if (!finder.cuts()) {
+    return sequence.node;
   }
-  TokensAt(const TokensAt&) = delete;
-  TokensAt& operator=(const TokensAt&) = delete;
+  const size_t span_blocks = finder.span_tokens() / finder.BlockTokensOn(0);
+  return HeldBy(sequence, kv).nodes[depth / span_blocks];
+}
 
-  absl::Span<const TokenId> operator*() const { return tokens_; }
-
- private:
-  CachedBlock::Tokens joined_;
-  absl::Span<const TokenId> tokens_;
-};
+// Whether a sequence that is cut has the block's slots for the block's tokens.
+bool HasSlotsOf(const CachedBlock& block, const Sequence& sequence, uint32_t span_tokens,
+                const SequenceKv& kv) {
+  const uint32_t first = block.depth * block.token_count();
+  uint32_t behind = first % span_tokens;
+  for (const Extent& extent :
+       kv.directory().ExtentsOf(HeldSpan(sequence.request.id, first / span_tokens))) {
+    if (behind < extent.tokens) {
+      const uint32_t slot = KvDirectory::ExtentsOf(*block.slots).front().first_slot;
+      return extent.first_slot + behind == slot;
+    }
+    behind -= extent.tokens;
+  }
+  return false;
+}
 
 // Keeps slots of the sequence for its last blocks, which have none yet: all at once, since these
 // follow each other.
@@ -59,9 +56,10 @@ void KeepSlots(const Sequence& sequence, uint32_t block_tokens, SequenceKv& kv) 
   if (first == blocks.size()) {
     return;
   }
-  const HeldSpans& held = sequence.held != nullptr ? *sequence.held : *kv.Get(sequence.request.id);
+  const HeldSpans& held = HeldBy(sequence, kv);
   absl::InlinedVector<OpenSpan*, 16> kept(blocks.size() - first);
-  kv.Keep(held, static_cast<uint32_t>(first) * block_tokens, block_tokens, absl::MakeSpan(kept));
+  kv.Keep(sequence.request.id, held, static_cast<uint32_t>(first) * block_tokens, block_tokens,
+          absl::MakeSpan(kept));
   for (size_t i = 0; i < kept.size(); ++i) {
     blocks[first + i]->slots = kept[i];
     blocks[first + i]->bare =
@@ -72,19 +70,21 @@ void KeepSlots(const Sequence& sequence, uint32_t block_tokens, SequenceKv& kv) 
 }  // namespace
 
 PrefixCache::PrefixCache(SequenceKv& kv, Spills& spills, uint32_t run_tokens)
-    : kv_(kv), copies_(tree_, spills, run_tokens) {}
+    : kv_(kv), copies_(tree_, spills, run_tokens), finder_(tree_, copies_) {}
 
 void PrefixCache::Reset(std::vector<uint32_t> block_tokens, bool keeps, uint32_t found_max,
-                        bool copies) {
-  block_tokens_ = std::move(block_tokens);
-  found_max_ = found_max;
-  keeps_ = keeps;
-  const uint32_t first = block_tokens_.empty() ? kCachedBlockTokens : block_tokens_.front();
+                        bool copies, uint32_t span_tokens) {
+  const uint32_t first = block_tokens.empty() ? kCachedBlockTokens : block_tokens.front();
   const bool alike =
-      absl::c_all_of(block_tokens_, [first](uint32_t tokens) { return tokens == first; });
+      absl::c_all_of(block_tokens, [first](uint32_t tokens) { return tokens == first; });
+  const bool fits = span_tokens == 0 || (alike && span_tokens % first == 0);
   copies_.Reset(first);
-  tree_.Reset(static_cast<uint32_t>(block_tokens_.size()),
-              copies && keeps && alike ? copies_.RunBlocks() : 0);
+  tree_.Reset(static_cast<uint32_t>(block_tokens.size()),
+              copies && keeps && alike && span_tokens == 0 ? copies_.RunBlocks() : 0);
+  finder_.Reset({.block_tokens = std::move(block_tokens),
+                 .keeps = keeps && fits,
+                 .found_max = found_max,
+                 .span_tokens = span_tokens});
 }
 
 std::vector<PrefixCache::Saved> PrefixCache::Save() const {
@@ -111,7 +111,8 @@ void PrefixCache::Restore(const std::vector<Saved>& blocks,
     const std::optional<uint32_t> node = nodes[saved.node];
     CachedBlock* const parent = tree_.Find(saved.parent);
     const bool orphan = saved.parent != 0 && parent == nullptr;
-    if (!keeps_ || !node || orphan || saved.tokens.size() != block_tokens_[*node]) {
+    if (!finder_.keeps() || !node || orphan ||
+        saved.tokens.size() != finder_.BlockTokensOn(*node)) {
       continue;
     }
     CachedBlock& block = tree_.Insert(saved.id, *node, saved.salt, parent, saved.tokens);
@@ -127,90 +128,11 @@ void PrefixCache::Forget(uint32_t node) {
   }
 }
 
-bool PrefixCache::Keeps(const Sequence& sequence) const {
-  const bool whole = sequence.held == nullptr || sequence.held->released == 0;
-  return keeps_ && !sequence.request.score && !sequence.request.lossy && whole;
-}
-
-// The block with the sequence's tokens at `depth`; null: there is none.
-CachedBlock* PrefixCache::Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
-                                uint32_t depth) const {
-  const TokensAt tokens(sequence, depth, block_tokens_[node]);
-  return parent == nullptr ? tree_.FirstOn(node, *tokens, sequence.request.cache_salt)
-                           : parent->children.Find(*tokens);
-}
-
 // The block behind the last one that the sequence uses; null: there is none.
 CachedBlock* PrefixCache::Next(const Sequence& sequence) const {
   const std::vector<CachedBlock*>& used = sequence.cached_blocks;
-  return Below(sequence, sequence.node, used.empty() ? nullptr : used.back(),
-               static_cast<uint32_t>(used.size()));
-}
-
-// How many blocks of so many tokens a sequence may find.
-uint32_t PrefixCache::DepthOf(const Sequence& sequence, uint32_t block_tokens) const {
-  return std::min(sequence.tokens() - 1, found_max_) / block_tokens;
-}
-
-PrefixCache::Found PrefixCache::Find(const Sequence& sequence, uint32_t node) const {
-  if (!Keeps(sequence) || DepthOf(sequence, block_tokens_[node]) == 0) {
-    return {};
-  }
-  return FindFrom(sequence, Below(sequence, node, nullptr, 0));
-}
-
-std::vector<PrefixCache::Found> PrefixCache::FindOnNodes(const Sequence& sequence) const {
-  std::vector<Found> found(tree_.nodes());
-  if (!Keeps(sequence)) {
-    return found;
-  }
-  absl::InlinedVector<uint32_t, 2> sizes;
-  for (const uint32_t tokens : block_tokens_) {
-    if (!absl::c_linear_search(sizes, tokens)) {
-      sizes.push_back(tokens);
-    }
-  }
-  for (const uint32_t tokens : sizes) {
-    if (DepthOf(sequence, tokens) > 0) {
-      tree_.VisitFirsts(
-          *TokensAt(sequence, 0, tokens), sequence.request.cache_salt,
-          [&](const CachedBlock& first) { found[first.node] = FindFrom(sequence, &first); });
-    }
-  }
-  return found;
-}
-
-PrefixCache::Found PrefixCache::FindFrom(const Sequence& sequence, const CachedBlock* first) const {
-  Found found;
-  if (first == nullptr) {
-    return found;
-  }
-  const uint32_t block_tokens = first->token_count();
-  const uint32_t depth_max = DepthOf(sequence, block_tokens);
-  const CachedBlock* block = first;
-  for (uint32_t depth = 0; depth < depth_max; ++depth) {
-    if (depth > 0) {
-      block = block->children.Find(*TokensAt(sequence, depth, block_tokens));
-    }
-    if (block == nullptr) {
-      break;
-    }
-    if (!block->has_slots) {
-      if (found.pending > 0 || copies_.ReadableFor(*block) == 0) {
-        break;
-      }
-      found.away += block_tokens;
-      continue;
-    }
-    if (!block->stored()) {
-      found.pending += block_tokens;
-      continue;
-    }
-    LAMINA_CHECK(found.pending == 0 && "what is below a pending block is pending");
-    found.tokens += block_tokens;
-    found.unused += block->users == 0 ? block_tokens : 0;
-  }
-  return found;
+  return finder_.Below(sequence, NodeAt(sequence, used.size(), finder_, kv_),
+                       used.empty() ? nullptr : used.back(), static_cast<uint32_t>(used.size()));
 }
 
 void PrefixCache::Use(CachedBlock& block, Sequence& sequence) {
@@ -218,12 +140,26 @@ void PrefixCache::Use(CachedBlock& block, Sequence& sequence) {
   sequence.cached_blocks.push_back(&block);
 }
 
+// From the ends on, without a call for each block of a long way. Where sequences are cut no block
+// is away; else none has slots below one that is dropped.
 void PrefixCache::Drop(CachedBlock& block) {
-  tree_.LoseSlots(block);
-  block.maker = 0;
-  kv_.ReleaseKept(std::exchange(block.slots, nullptr));
-  ++stats_.blocks_dropped;
-  copies_.SlotsLost(block);
+  CachedBlock* last = &block;
+  for (;;) {
+    while (!last->children.empty() && last->children.first()->has_slots) {
+      last = last->children.first();
+    }
+    CachedBlock* const above = last->parent;
+    const bool is_it = last == &block;
+    tree_.LoseSlots(*last);
+    last->maker = 0;
+    kv_.ReleaseKept(std::exchange(last->slots, nullptr));
+    ++stats_.blocks_dropped;
+    copies_.SlotsLost(*last);
+    if (is_it) {
+      return;
+    }
+    last = above;
+  }
 }
 
 CachedBlock& PrefixCache::Hold(Sequence& sequence, CachedBlock* away) {
@@ -233,47 +169,69 @@ CachedBlock& PrefixCache::Hold(Sequence& sequence, CachedBlock* away) {
     tree_.GainSlots(*block);
   } else {
     CachedBlock* const parent = depth == 0 ? nullptr : sequence.cached_blocks.back();
-    block = &tree_.Insert(++ids_, sequence.node, sequence.request.cache_salt, parent,
-                          *TokensAt(sequence, depth, block_tokens_[sequence.node]));
+    const uint32_t node = NodeAt(sequence, depth, finder_, kv_);
+    block = &tree_.Insert(++ids_, node, sequence.request.cache_salt, parent,
+                          *TokensOfBlock(sequence, depth, finder_.BlockTokensOn(node)));
   }
   sequence.cached_blocks.push_back(block);
   return *block;
 }
 
+// Behind those that it uses already.
 void PrefixCache::UseFound(Sequence& sequence, uint32_t node, uint32_t tokens) {
-  for (uint32_t depth = 0; depth * block_tokens_[node] < tokens; ++depth) {
-    const CachedBlock* parent = depth == 0 ? nullptr : sequence.cached_blocks.back();
-    Use(*Below(sequence, node, parent, depth), sequence);
+  const std::vector<CachedBlock*>& used = sequence.cached_blocks;
+  for (uint32_t left = tokens; left > 0; left -= finder_.BlockTokensOn(node)) {
+    Use(*finder_.Below(sequence, node, used.empty() ? nullptr : used.back(),
+                       static_cast<uint32_t>(used.size())),
+        sequence);
   }
+}
+
+std::vector<HeldExtent> PrefixCache::Share(Sequence& sequence, uint32_t node, uint32_t tokens) {
+  std::vector<HeldExtent> slots;
+  const size_t used = sequence.cached_blocks.size();
+  UseFound(sequence, node, tokens);
+  for (size_t i = used; i < sequence.cached_blocks.size(); ++i) {
+    const CachedBlock& block = *sequence.cached_blocks[i];
+    for (const HeldExtent& held : kv_.ShareKept(*block.slots, sequence.request.id, block.bare)) {
+      slots.push_back(held);
+    }
+  }
+  sequence.cached_tokens += tokens;
+  if (sequence.times_joined == 1 && sequence.committed.empty()) {
+    sequence.cached_at_first = sequence.cached_tokens;
+    stats_.first_found += tokens;
+  }
+  stats_.tokens_found += tokens;
+  return slots;
 }
 
 std::vector<HeldExtent> PrefixCache::Join(Sequence& sequence, uint32_t node, bool shares) {
   LAMINA_CHECK(sequence.cached_blocks.empty() && kv_.TokensOf(sequence.request.id) == 0);
-  std::vector<HeldExtent> slots;
   sequence.cached_tokens = 0;
-  if (!Keeps(sequence)) {
-    return slots;
-  }
-  sequence.cached_tokens = shares ? Find(sequence, node).tokens : 0;
-  if (sequence.times_joined == 1 && sequence.committed.empty()) {
-    sequence.cached_at_first = sequence.cached_tokens;
-    stats_.first_asked += sequence.tokens();
-    stats_.first_found += sequence.cached_tokens;
-  }
-  UseFound(sequence, node, sequence.cached_tokens);
-  for (const CachedBlock* block : sequence.cached_blocks) {
-    for (const HeldExtent& held : kv_.ShareKept(*block->slots, sequence.request.id, block->bare)) {
-      slots.push_back(held);
-    }
+  if (!finder_.Keeps(sequence)) {
+    return {};
   }
   stats_.tokens_asked += sequence.tokens();
-  stats_.tokens_found += sequence.cached_tokens;
-  return slots;
+  if (sequence.times_joined == 1 && sequence.committed.empty()) {
+    stats_.first_asked += sequence.tokens();
+  }
+  return Share(sequence, node, shares ? Find(sequence, node).tokens : 0);
+}
+
+std::vector<HeldExtent> PrefixCache::JoinNextSpan(Sequence& sequence) {
+  const uint32_t there = kv_.TokensOf(sequence.request.id);
+  if (sequence.cached_tokens < there || !finder_.Keeps(sequence)) {
+    return {};
+  }
+  const uint32_t node = NodeAt(sequence, sequence.cached_blocks.size(), finder_, kv_);
+  const auto found = finder_.FindInSpan(sequence, sequence.cached_blocks.back(), there);
+  return Share(sequence, node, found[node].found.tokens);
 }
 
 std::vector<PrefixCache::Read> PrefixCache::ReadBack(Sequence& sequence, uint32_t away) {
   std::vector<Read> reads;
-  const uint32_t block_tokens = block_tokens_[sequence.node];
+  const uint32_t block_tokens = finder_.BlockTokensOn(sequence.node);
   for (uint32_t tokens = 0; tokens < away; tokens += block_tokens) {
     CachedBlock& block = *Next(sequence);
     const uint32_t in_run = block.depth % tree_.copied_blocks() * block_tokens;
@@ -303,19 +261,21 @@ std::vector<PrefixCache::Read> PrefixCache::ReadBack(Sequence& sequence, uint32_
 }
 
 void PrefixCache::Announce(Sequence& sequence) {
-  if (!Keeps(sequence)) {
+  if (!finder_.Keeps(sequence)) {
     return;
   }
   // Blocks behind the slots that it joins with are kept once they are stored.
-  const uint32_t block_tokens = block_tokens_[sequence.node];
+  const uint32_t block_tokens = finder_.BlockTokensOn(sequence.node);
   const uint32_t depth_max =
       std::min(sequence.join_tokens, kv_.TokensOf(sequence.request.id)) / block_tokens;
   while (sequence.cached_blocks.size() < depth_max) {
     CachedBlock* const block = Next(sequence);
     if (block == nullptr || !block->has_slots) {
       Hold(sequence, block).maker = sequence.request.id;
-    } else if (block->stored() && sequence.cached_tokens == 0) {
-      Use(*block, sequence);  // It shares no slots, and computes the tokens anew.
+    } else if (block->stored() &&
+               (finder_.cuts() ? HasSlotsOf(*block, sequence, finder_.span_tokens(), kv_)
+                               : sequence.cached_tokens == 0)) {
+      Use(*block, sequence);  // It shares no slots, and computes the tokens anew; cut, it has them.
     } else {
       break;  // Somebody else makes it, or has made the last token's.
     }
@@ -334,14 +294,16 @@ void PrefixCache::JoinFork(Sequence& fork, const Sequence& parent) {
   }
 }
 
-void PrefixCache::Stored(Sequence& sequence, uint32_t tokens) {
-  if (!Keeps(sequence)) {
+// One that is cut may join without what it finds. Used as well that would not come free before it
+// leaves, and it could never go on where it needs the room itself.
+void PrefixCache::Stored(Sequence& sequence, uint32_t tokens, bool leaves) {
+  if (!finder_.Keeps(sequence)) {
     return;
   }
   for (const CachedBlock* block : sequence.cached_blocks) {
     __builtin_prefetch(block);  // Each may have been left alone since it was made.
   }
-  const uint32_t block_tokens = block_tokens_[sequence.node];
+  const uint32_t block_tokens = finder_.BlockTokensOn(sequence.node);
   const uint32_t depth_max = tokens / block_tokens;
   for (uint32_t depth = 0; depth < depth_max; ++depth) {
     if (depth < sequence.cached_blocks.size()) {
@@ -352,7 +314,8 @@ void PrefixCache::Stored(Sequence& sequence, uint32_t tokens) {
     CachedBlock* block = Next(sequence);
     if (block == nullptr || !block->has_slots) {
       Hold(sequence, block);
-    } else if (block->stored()) {
+    } else if (block->stored() && (!finder_.cuts() || leaves ||
+                                   HasSlotsOf(*block, sequence, finder_.span_tokens(), kv_))) {
       Use(*block, sequence);  // Somebody has stored the same tokens.
     } else {
       break;
@@ -409,6 +372,20 @@ void PrefixCache::MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots)
   Leave(sequence);
 }
 
+void PrefixCache::MakeRoomForSpans(Sequence& sequence, absl::Span<const uint32_t> nodes,
+                                   uint32_t tokens, absl::Span<const uint64_t> wanted) {
+  uint32_t left = tokens;
+  for (size_t span = 0; left > 0; ++span) {
+    const uint32_t found = std::min(left, finder_.span_tokens());
+    UseFound(sequence, nodes[span], found);
+    left -= found;
+  }
+  for (uint32_t node = 0; node < wanted.size(); ++node) {
+    MakeRoom(node, wanted[node]);
+  }
+  Leave(sequence);
+}
+
 void PrefixCache::CopyOut(plan::StepPlan& plan) {
   if (tree_.copied_blocks() == 0) {
     return;
@@ -429,8 +406,8 @@ absl::Status PrefixCache::Audit(const std::vector<Sequence*>& running) const {
     for (uint32_t depth = 0; depth < sequence->cached_blocks.size(); ++depth) {
       const CachedBlock* block = sequence->cached_blocks[depth];
       ++users[block];
-      if (block->parent != parent || block->node != sequence->node ||
-          block->tokens != *TokensAt(*sequence, depth, block_tokens_[block->node])) {
+      if (block->parent != parent || block->node != NodeAt(*sequence, depth, finder_, kv_) ||
+          block->tokens != *TokensOfBlock(*sequence, depth, finder_.BlockTokensOn(block->node))) {
         return broken(block->id, "is used by a sequence with other tokens");
       }
       if (!block->stored() && block->maker != sequence->request.id) {

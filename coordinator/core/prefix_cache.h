@@ -9,6 +9,12 @@
 // block holds its slots by itself (slot_holder.h), besides the sequences that use them. That blocks
 // are kept is known here alone; of those that are copied nodes are told the slots.
 //
+// Where sequences are cut into spans, a block lies where its span does: on the node of the block
+// above it, or on any where it begins a span. Below the last block of a span those with the same
+// tokens may be on several nodes. A sequence joins with the blocks of one way, whose nodes are then
+// those of its spans. A block that is dropped takes along what is below it on other nodes, which
+// was used no later.
+//
 // A block is pending from when the first sequence with it joins until its K and V are stored; a
 // newcomer with the same tokens may wait for it. Once no running sequence has it, it may be dropped
 // for others' slots: the one that has been used least recently first, and none before those below
@@ -22,8 +28,7 @@
 //                    +--ReadBack-- away
 //
 // Threading: one thread.   Determinism: same calls, same answers.
-// Cost: O(tokens) for a sequence that looks, joins or leaves; each block on its way takes the
-// logarithm of the number of blocks that follow the same tokens.
+// Cost: that of BlockFinder for a sequence that looks, joins or leaves.
 
 #pragma once
 
@@ -33,7 +38,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "coordinator/core/block_copies.h"
+#include "coordinator/core/block_finder.h"
 #include "coordinator/core/block_tree.h"
 #include "coordinator/core/cached_block.h"
 #include "coordinator/core/sequence.h"
@@ -54,6 +61,7 @@ struct PrefixCacheStats {
 class PrefixCache {
  public:
   using Tokens = CachedBlock::Tokens;
+  using Found = BlockFinder::Found;
 
   // Runs of `run_tokens` tokens are copied to spill tiers together.
   PrefixCache(SequenceKv& kv, Spills& spills, uint32_t run_tokens = plan::kSpillBlockTokens);
@@ -63,8 +71,10 @@ class PrefixCache {
   // Nothing is kept any more; SequenceKv has been reset. Memory node i has blocks of
   // block_tokens[i] tokens. Without `keeps` nothing will be, nor found. With `copies` blocks may be
   // copied to spill tiers, if they are all alike. A sequence finds at most `found_max` tokens.
+  // With `span_tokens` sequences are cut: nothing is copied, nor kept unless blocks are alike and
+  // end where spans do.
   void Reset(std::vector<uint32_t> block_tokens, bool keeps, uint32_t found_max = UINT32_MAX,
-             bool copies = false);
+             bool copies = false, uint32_t span_tokens = 0);
 
   // The stored blocks with slots, those above others first, to be kept over a Reset().
   struct Saved {
@@ -84,23 +94,19 @@ class PrefixCache {
   // Drops all of a node, whose slots hold nothing any more. Requires: no sequence runs.
   void Forget(uint32_t node);
 
-  // What a sequence would find on a node.
-  struct Found {
-    uint32_t tokens = 0;   // Stored; the last token of a sequence is always computed.
-    uint32_t pending = 0;  // Tokens behind these, being made by another sequence.
-    uint32_t unused = 0;   // Tokens of `tokens` that count in UnusedOn() until it joins.
-    uint32_t away = 0;     // Tokens behind these, that can be read from the spill tier now.
-    friend bool operator==(const Found&, const Found&) = default;
-  };
-  Found Find(const Sequence& sequence, uint32_t node) const;
-  // What it would find on every node. Cost: O(nodes), and a look at those that keep its first
-  // block.
-  std::vector<Found> FindOnNodes(const Sequence& sequence) const;
+  Found Find(const Sequence& sequence, uint32_t node) const { return finder_.Find(sequence, node); }
+  std::vector<Found> FindOnNodes(const Sequence& sequence) const {
+    return finder_.FindOnNodes(sequence);
+  }
+  const BlockFinder& finder() const { return finder_; }
 
   // The sequence joins on the node, where it has opened a span without slots: it shares those of
   // the blocks that are found, which are returned. Its cached_tokens are then theirs. Unless it
   // `shares` it finds none, and computes all of its tokens.
   std::vector<HeldExtent> Join(Sequence& sequence, uint32_t node, bool shares = true);
+  // It is cut, and has begun the next of the spans that it joins with: it shares what is found
+  // there, too, if that was all in those before.
+  std::vector<HeldExtent> JoinNextSpan(Sequence& sequence);
   // A read from the spill tier.
   struct Read {
     uint64_t copy = 0;
@@ -116,8 +122,8 @@ class PrefixCache {
   void Announce(Sequence& sequence);
   // The fork shares all that its parent has.
   void JoinFork(Sequence& fork, const Sequence& parent);
-  // K and V of its first `tokens` tokens are stored.
-  void Stored(Sequence& sequence, uint32_t tokens);
+  // K and V of its first `tokens` tokens are stored. It `leaves`: Leave() comes next.
+  void Stored(Sequence& sequence, uint32_t tokens, bool leaves = false);
   // It leaves; call before it gives up its slots.
   void Leave(Sequence& sequence);
   // It gives up its first tokens and runs on: call before. Blocks that no other sequence uses are
@@ -129,6 +135,10 @@ class PrefixCache {
   void MakeRoom(uint32_t node, uint64_t slots);
   // Makes room without dropping blocks that the sequence would find there.
   void MakeRoomFor(Sequence& sequence, uint32_t node, uint64_t slots);
+  // Makes room for one that is cut: its spans will be on these nodes, it finds so many tokens
+  // there, and each node is to have as many slots as wanted.
+  void MakeRoomForSpans(Sequence& sequence, absl::Span<const uint32_t> nodes, uint32_t tokens,
+                        absl::Span<const uint64_t> wanted);
 
   // How many sequences have left since the block was used that would be dropped first; 0: none is.
   uint64_t UnusedFor(uint32_t node) const;
@@ -148,25 +158,20 @@ class PrefixCache {
   absl::Status Audit(const std::vector<Sequence*>& running) const;
 
  private:
-  bool Keeps(const Sequence& sequence) const;
-  uint32_t DepthOf(const Sequence& sequence, uint32_t block_tokens) const;
-  Found FindFrom(const Sequence& sequence, const CachedBlock* first) const;
-  CachedBlock* Below(const Sequence& sequence, uint32_t node, const CachedBlock* parent,
-                     uint32_t depth) const;
   CachedBlock* Next(const Sequence& sequence) const;
   // The sequence holds its next block with slots of its own: the one that is away, or a new one.
   // Slots are kept for all of them together (KeepSlots).
   CachedBlock& Hold(Sequence& sequence, CachedBlock* away);
   void UseFound(Sequence& sequence, uint32_t node, uint32_t tokens);
+  std::vector<HeldExtent> Share(Sequence& sequence, uint32_t node, uint32_t tokens);
   void Use(CachedBlock& block, Sequence& sequence);
+  // All below it that has slots goes, too. Requires: nobody uses these.
   void Drop(CachedBlock& block);
 
   SequenceKv& kv_;
-  std::vector<uint32_t> block_tokens_;  // [memory nodes]
-  bool keeps_ = false;
-  uint32_t found_max_ = UINT32_MAX;
   BlockTree tree_;
   BlockCopies copies_;
+  BlockFinder finder_;
   uint64_t ids_ = 0;
   uint64_t clock_ = 0;
   PrefixCacheStats stats_;

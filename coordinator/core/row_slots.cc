@@ -179,11 +179,13 @@ uint32_t RowSlots::PickNextNode(const Sequence& sequence) const {
   for (uint32_t node = 0; node < options_.memory_nodes.size(); ++node) {
     const MemoryNodeShare& share = options_.memory_nodes[node];
     const uint64_t room = share.slots - places_.kv.SlotsOn(sequence.request.id, node);
-    loads.push_back(
-        {.lane_context_tokens = context[node],
-         .bandwidth = share.bandwidth_bytes_per_second,
-         .fits = room >= options_.span_tokens && places_.residents.Starving(node) == 0 &&
-                 places_.kv.directory().SlotsFree(node) + places_.kept.SlotsOn(node) > 0});
+    loads.push_back({.lane_context_tokens = context[node],
+                     .bandwidth = share.bandwidth_bytes_per_second,
+                     .fits = room >= options_.span_tokens &&
+                             places_.residents.Starving(node) == 0 &&
+                             uint64_t{places_.kv.directory().SlotsFree(node)} +
+                                     places_.kept.SlotsOn(node) + places_.cache.UnusedOn(node) >
+                                 0});
     if (room > room_most) {
       roomiest = node;
       room_most = room;

@@ -202,8 +202,8 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   }
   spills.Reset(memory_nodes, spilled_tokens);
   tails.Reset(std::move(tail_tokens), options.plan_ahead);
-  cache.Reset(std::move(block_tokens), options.prefix_cache && !cuts,
-              options.SlotsAtOnce(UINT32_MAX) - 1, HasSpillTier(memory_nodes));
+  cache.Reset(std::move(block_tokens), keeps, options.SlotsAtOnce(UINT32_MAX) - 1,
+              HasSpillTier(memory_nodes), options.span_tokens);
   if (keeps && !cuts) {
     kept.ResetOpenBlocks(std::move(kept_tokens));
   } else {

@@ -32,7 +32,8 @@
 //
 // Parts: sequence_life.h (states, queue, forks), lanes.h and node_residents.h (who runs where, and
 // what that weighs), lane_balance.h (who changes lanes), step_maker.h with row_slots.h (what a step
-// is made of), admission.h (who joins it), beam_groups.h (beams), kept_sequences.h (what outlives
+// is made of), admission.h with newcomer_nodes.h (who joins it, and where), prefix_cache.h (what is
+// kept for others), beam_groups.h (beams), kept_sequences.h (what outlives
 // an epoch), planned_steps.h (under way), step_borders.h (what a step sets free). Strategies:
 // placement.h, out_of_slots.h, step_packing.h, service_order.h.
 //

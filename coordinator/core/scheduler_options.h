@@ -106,7 +106,7 @@ struct SchedulerOptions {
   // some.
   std::vector<MemoryNodeShare> memory_nodes;
   // K and V stay when their sequences have ended, for others with the same first tokens
-  // (prefix_cache.h); with span_tokens for their own next epoch. Not with prefill lanes.
+  // (prefix_cache.h). With span_tokens not with prefill lanes, or where each layer has a window.
   bool prefix_cache = false;
   SchedulerStrategies strategies;
 

@@ -58,7 +58,7 @@ struct alignas(64) Sequence {
   HeldSpans* held = nullptr;    // Owned by SequenceKv.
   uint32_t seat = 0;            // In SequenceLife, for as long as it is known.
   uint32_t cached_tokens = 0;   // The first ones, whose K and V were there when it joined.
-  uint32_t stored_tokens = 0;   // In prefill: chunks known to be stored end here.
+  uint32_t stored_tokens = 0;   // In prefill: so many of its first ones are known to be stored.
   // Tokens on nodes that its next row reads, the mean over the layers; those of one node together
   // as far as they follow each other.
   absl::InlinedVector<SeenTokens, 1> seen;

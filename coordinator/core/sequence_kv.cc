@@ -90,10 +90,22 @@ std::vector<HeldExtent> SequenceKv::Share(SlotHolder from, uint32_t first, uint3
   return held;
 }
 
-void SequenceKv::Keep(const HeldSpans& from, uint32_t first, uint32_t tokens,
+void SequenceKv::Keep(SlotHolder holder, const HeldSpans& held, uint32_t first, uint32_t tokens,
                       absl::Span<OpenSpan*> kept) {
-  LAMINA_CHECK(span_tokens_ == 0 && from.nodes.size() == 1);
-  directory_->Keep(*from.last, first, tokens, kept);
+  if (span_tokens_ == 0) {
+    LAMINA_CHECK(held.nodes.size() == 1);
+    directory_->Keep(*held.last, first, tokens, kept);
+    return;
+  }
+  LAMINA_CHECK(tokens > 0 && span_tokens_ % tokens == 0 && first % tokens == 0);
+  for (size_t done = 0; done < kept.size();) {
+    const uint32_t at = first + static_cast<uint32_t>(done) * tokens;
+    const uint32_t in_span = at % span_tokens_;
+    const size_t count = std::min<size_t>(kept.size() - done, (span_tokens_ - in_span) / tokens);
+    directory_->Keep(*directory_->Get(At(holder, at / span_tokens_)), in_span, tokens,
+                     kept.subspan(done, count));
+    done += count;
+  }
 }
 
 OpenSpan* SequenceKv::ClaimKept(uint32_t node, const std::vector<Extent>& slots) {

@@ -93,8 +93,10 @@ class SequenceKv {
   std::vector<HeldExtent> Share(SlotHolder from, uint32_t first, uint32_t tokens, SlotHolder to);
 
   // Spans of a holder's tokens that are kept without a holder, as those of KvDirectory are.
-  // Requires: what is shared from or with is open, its last span on the same node. Keep(): uncut.
-  void Keep(const HeldSpans& from, uint32_t first, uint32_t tokens, absl::Span<OpenSpan*> kept);
+  // Requires: what is shared from or with is open, its last span on the same node. Keep(): `held`
+  // is what the holder has; cut, none of them is in two of its spans.
+  void Keep(SlotHolder holder, const HeldSpans& held, uint32_t first, uint32_t tokens,
+            absl::Span<OpenSpan*> kept);
   OpenSpan* ClaimKept(uint32_t node, const std::vector<Extent>& slots);
   void ReleaseKept(OpenSpan* kept) { directory_->ReleaseKept(kept); }
   // The holder shares all slots of the kept span, as its next tokens', the first of them `bare`.

@@ -127,7 +127,8 @@ void SequenceLife::Keep(Sequence& sequence) {
   if (sequence.runs() && sequence.spill == 0) {
     const bool decodes = sequence.state == SequenceState::kDecoding;
     const uint32_t inputs = sequence.tokens() - 1;  // The last one was never an input.
-    places_.cache.Stored(sequence, decodes ? inputs : std::min(inputs, sequence.stored_tokens));
+    places_.cache.Stored(sequence, decodes ? inputs : std::min(inputs, sequence.stored_tokens),
+                         /*leaves=*/true);
   }
   places_.cache.Leave(sequence);
 }

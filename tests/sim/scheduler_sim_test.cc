@@ -328,8 +328,9 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereReplicasKeepKv) {
   EXPECT_GT(reach.nodes_added, 20);
 }
 
-// Sequences are cut over memory nodes. Of one that loses some the others keep what they have, also
-// behind tokens that are missing: no row ever reads a slot that was lost.
+// Sequences are cut over memory nodes, where others find the blocks of their spans. Of one that
+// loses some the others keep what they have, also behind tokens that are missing: no row ever reads
+// a slot that was lost, or that was made of other tokens.
 TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereSequencesAreCut) {
   for (const bool kept : {false, true}) {
     SimReach reach;
@@ -348,6 +349,8 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereSequencesAreCut) {
 
     EXPECT_EQ(reach.tokens_kept > 20'000, kept);
     EXPECT_EQ(reach.kept_behind_holes > 2000, kept);
+    EXPECT_EQ(reach.blocks_dropped > 1000, kept);
+    EXPECT_EQ(reach.blocks_outlived > 100, kept);
     EXPECT_GT(reach.preemptions, 100);
     EXPECT_GT(reach.requeued, 1000);
     EXPECT_GT(reach.forks_shared, 100);

@@ -157,10 +157,12 @@ TEST(EvaluationTest, FoundTokensAreNotComputed) {
   EXPECT_GT(with_hit(4000, 0.99).goodput.value, with_hit(4000, 0.5).goodput.value);
 }
 
-TEST(EvaluationTest, PrefixesAreKeptWhereTheSchedulerKeepsThem) {
+class KeptPrefixesTest : public ::testing::TestWithParam<double> {};
+
+TEST_P(KeptPrefixesTest, AreThoseThatTheSchedulerKeeps) {
   Problem problem = SmallProblem();
   problem.catalogue.devices[0].kind = cost::DeviceKind::kGpu;
-  problem.load.prefix = 400;
+  problem.load.prefix = GetParam() * problem.load.input;
   problem.machines_max = 3;
   const Rates rates(problem);
   int keep = 0;
@@ -170,7 +172,8 @@ TEST(EvaluationTest, PrefixesAreKeptWhereTheSchedulerKeepsThem) {
       const Evaluation e = Evaluate(problem, rates, configuration);
       const core::SchedulerOptions options =
           SchedulerOptionsOf(ClusterFileOf(problem, configuration, e, "model"), problem.model);
-      const bool kept = options.prefix_cache && options.span_tokens == 0 &&
+      const bool cut = options.span_tokens > 0;  // Those who find less than half share nothing.
+      const bool kept = options.prefix_cache && (!cut || GetParam() >= 0.5) &&
                         configuration.prompt_replicas == 0;  // Formulas leave out what passes by.
       EXPECT_EQ(KeepsPrefixes(problem, configuration), kept) << ArrangementName(configuration);
       EXPECT_EQ(e.hit > 0, kept);
@@ -181,6 +184,8 @@ TEST(EvaluationTest, PrefixesAreKeptWhereTheSchedulerKeepsThem) {
   EXPECT_GT(keep, 0);
   EXPECT_LT(keep, all);
 }
+
+INSTANTIATE_TEST_SUITE_P(Hits, KeptPrefixesTest, ::testing::Values(0.4, 0.75));
 
 // The cluster is the one with memory machines, but for the links: a bus that each card has for
 // itself on one machine, the network on several.

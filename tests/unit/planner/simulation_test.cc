@@ -333,6 +333,26 @@ TEST(SimulationTest, PrefixesAreFoundAndHaveAPriceOfTheirOwn) {
   EXPECT_EQ(none.input_tokens, 19 * 1000);
 }
 
+// Where sequences are cut, over both memory nodes, those who find less than half compute all.
+TEST(SimulationTest, PrefixesOfCutSequencesAreFoundWhereTheyAreHalfOrMore) {
+  SimFleet fleet = KeepingPrefixes();
+  fleet.cell.cluster.partition = Partition::kTokenRange;
+  fleet.cell.scheduler.span_tokens = 512;
+  for (const uint32_t prefix_tokens : {400u, 640u}) {
+    std::vector<TraceRequest> requests;
+    for (uint32_t i = 0; i < 20; ++i) {
+      requests.push_back({.at = Seconds(2) * i,
+                          .input = 1000,
+                          .output = 50,
+                          .prefix = 1,
+                          .prefix_tokens = prefix_tokens});
+    }
+    const SimResult result = *Simulate(fleet, requests, {.warm_up = 0});
+    EXPECT_EQ(result.answered, 20);
+    EXPECT_EQ(result.cached_tokens, prefix_tokens >= 500 ? 18 * prefix_tokens : 0) << prefix_tokens;
+  }
+}
+
 // Attention to found tokens is theirs; kept slots are few.
 TEST(SimulationTest, FoundTokensHaveTheirAttentionWhereComputeNodesHoldKv) {
   SimFleet fleet = KeepingPrefixes();

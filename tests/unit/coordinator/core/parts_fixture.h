@@ -38,7 +38,7 @@ class PartsTest : public testing::Test {
     }
     spills_.Reset(shares, std::vector<uint32_t>(shares.size(), spilled_tokens));
     cache_.Reset(std::vector<uint32_t>(nodes, kCachedBlockTokens), keeps_prefixes, UINT32_MAX,
-                 HasSpillTier(shares));
+                 HasSpillTier(shares), span_tokens);
     if (span_tokens == 0 && keeps_prefixes) {
       kept_.ResetOpenBlocks(std::vector<uint32_t>(nodes, kCachedBlockTokens));
     } else {

@@ -7,8 +7,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
@@ -35,13 +38,23 @@ class PrefixCacheTest : public PartsTest {
   }
 
   // Joins as Admission has it. Returns how many tokens it found.
-  uint32_t Join(Sequence& sequence, uint32_t node = 0) {
+  uint32_t Join(Sequence& sequence, uint32_t node = 0) { return JoinOn(sequence, {node}); }
+  // Its spans are on these nodes, those behind on the last one.
+  uint32_t JoinOn(Sequence& sequence, const std::vector<uint32_t>& nodes, bool shares = true) {
     const plan::SequenceId id = sequence.request.id;
-    life_.Begin(sequence, /*lane=*/0, node);
+    life_.Begin(sequence, /*lane=*/0, nodes.front());
     kv_.Open(id);
-    kv_.BeginSpan(id, node);
-    cache_.Join(sequence, node);
-    EXPECT_TRUE(kv_.Append(id, sequence.join_tokens - sequence.cached_tokens).ok());
+    for (size_t span = 0; kv_.TokensOf(id) < sequence.join_tokens; ++span) {
+      sequence.node = nodes[std::min(span, nodes.size() - 1)];
+      kv_.BeginSpan(id, sequence.node);
+      if (span == 0) {
+        cache_.Join(sequence, sequence.node, shares);
+      } else {
+        cache_.JoinNextSpan(sequence);
+      }
+      const uint32_t left = sequence.join_tokens - kv_.TokensOf(id);
+      EXPECT_TRUE(kv_.Append(id, std::min(left, kv_.RoomInSpan(id))).ok());
+    }
     cache_.Announce(sequence);
     life_.Settle(sequence);
     return sequence.cached_tokens;
@@ -55,6 +68,9 @@ class PrefixCacheTest : public PartsTest {
     sequence.planned_tokens = sequence.join_tokens + 1;
     life_.Decode(sequence);
     for (uint32_t i = 1; i < tokens; ++i) {
+      if (kv_.RoomInSpan(*sequence.held) == 0) {
+        kv_.BeginSpan(sequence.request.id, sequence.node);
+      }
       EXPECT_TRUE(kv_.AppendOne(*sequence.held).has_value());
       lanes_.Grow(sequence, sequence.node, 1, kv_);
       sequence.committed.push_back(2);
@@ -283,10 +299,12 @@ class PlainCache {
   uint64_t clock_ = 0;
 };
 
-// One after the other, each decoded before the next joins, so that nothing is pending for long.
+// One after the other, each decoded before the next joins, so that nothing is pending for long. Cut
+// or not, on one node that is the same.
 TEST_F(PrefixCacheTest, RandomHistoriesAreThoseOfAPlainModel) {
-  for (uint64_t seed = 1; seed <= 50; ++seed) {
-    MakeNodes({20000}, 2, 0, {}, /*keeps_prefixes=*/true);
+  for (uint64_t seed = 1; seed <= 75; ++seed) {
+    const uint32_t span_tokens = std::vector<uint32_t>{0, 32, 16}[seed % 3];
+    MakeNodes({20000}, 2, span_tokens, {}, /*keeps_prefixes=*/true);
     PlainCache plain;
     Prng random(seed);
     std::map<plan::SequenceId, std::string> running;
@@ -323,6 +341,220 @@ TEST_F(PrefixCacheTest, RandomHistoriesAreThoseOfAPlainModel) {
       life_.End(*life_.Find(id));
     }
     Recycle();
+  }
+}
+
+// Spans of two blocks, on three nodes.
+class CutPrefixCacheTest : public PrefixCacheTest {
+ protected:
+  CutPrefixCacheTest() { Make(); }
+  void Make() { MakeNodes({1000, 1000, 1000}, 2, /*span_tokens=*/32, {}, /*keeps_prefixes=*/true); }
+
+  void ServeOn(const std::string& blocks, const std::vector<uint32_t>& nodes) {
+    Sequence& sequence = Submit(blocks, 1);
+    JoinOn(sequence, nodes);
+    Decode(sequence);
+    life_.End(sequence);
+    Recycle();
+  }
+  // What a sequence finds on each node.
+  std::vector<uint32_t> TokensOnNodes(const std::string& blocks) {
+    Sequence& sequence = Submit(blocks, 1);
+    std::vector<uint32_t> tokens;
+    for (const PrefixCache::Found& found : cache_.FindOnNodes(sequence)) {
+      tokens.push_back(found.tokens);
+    }
+    life_.End(sequence);
+    return tokens;
+  }
+  void ExpectAllFree() {
+    for (const uint32_t node : {0u, 1u, 2u}) {
+      EXPECT_EQ(cache_.UnusedOn(node), 0u) << node;
+      EXPECT_EQ(kv_.directory().SlotsFree(node), 1000u) << node;
+    }
+  }
+};
+
+TEST_F(CutPrefixCacheTest, EachSpanIsFoundAndSharedWhereItLies) {
+  Sequence& first = Submit("abcde", 1);
+  JoinOn(first, {0, 1, 2});
+  Decode(first);
+  Sequence& next = Submit("abcdz", 1);
+  EXPECT_EQ(JoinOn(next, {0, 1, 2}), 64u);
+  for (const uint32_t span : {0u, 1u}) {
+    EXPECT_EQ(kv_.directory().ExtentsOf(HeldSpan(next.request.id, span)).front(),
+              kv_.directory().ExtentsOf(HeldSpan(first.request.id, span)).front());
+  }
+  EXPECT_TRUE(Audit().ok()) << Audit();
+  life_.End(first);
+  Decode(next);
+  EXPECT_EQ(cache_.blocks(), 6u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+  life_.End(next);
+  Recycle();
+  EXPECT_EQ(TokensOnNodes("abcde"), (std::vector<uint32_t>{32, 32, 16}));
+  EXPECT_EQ(TokensOnNodes("abcd"), (std::vector<uint32_t>{32, 32, 0}));
+  EXPECT_EQ(TokensOnNodes("ab"), (std::vector<uint32_t>{32, 0, 0}));
+  EXPECT_EQ(TokensOnNodes("b"), (std::vector<uint32_t>{0, 0, 0}));
+}
+
+TEST_F(CutPrefixCacheTest, WhoGoesElsewhereEndsItsWayAndBeginsAnotherOne) {
+  ServeOn("abcde", {0, 1, 2});
+  Sequence& other = Submit("abcde", 1);
+  EXPECT_EQ(JoinOn(other, {0, 2, 1}), 32u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+  Decode(other);
+  EXPECT_EQ(cache_.blocks(), 5u + 3);
+  life_.End(other);
+  Recycle();
+  EXPECT_TRUE(Audit().ok()) << Audit();
+  for (const std::vector<uint32_t>& nodes :
+       {std::vector<uint32_t>{0, 1, 2}, std::vector<uint32_t>{0, 2, 1}}) {
+    Sequence& again = Submit("abcde", 1);
+    EXPECT_EQ(JoinOn(again, nodes), 80u);
+    life_.End(again);
+    Recycle();
+  }
+  Sequence& apart = Submit("abcde", 1);
+  EXPECT_EQ(JoinOn(apart, {1, 1, 2}), 0u) << "its first span is found on another node";
+}
+
+// What is pending goes on in other spans, on other nodes.
+TEST_F(CutPrefixCacheTest, PendingTokensAreCountedOverSpans) {
+  Sequence& maker = Submit("abcde", 1);
+  JoinOn(maker, {0, 1, 2});
+  Sequence& other = Submit("abcdx", 1);
+  EXPECT_EQ(cache_.Find(other, 0).pending, 64u);
+  EXPECT_EQ(cache_.Find(other, 1).pending, 0u);
+  life_.End(maker);
+  EXPECT_EQ(cache_.blocks(), 0u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(CutPrefixCacheTest, WhatIsDroppedTakesAlongWhatIsBelowItElsewhere) {
+  ServeOn("abcde", {0, 1, 2});
+  ServeOn("ab", {0});
+  cache_.MakeRoom(1, 1000);
+  EXPECT_EQ(TokensOnNodes("abcde"), (std::vector<uint32_t>{32, 0, 0}));
+  EXPECT_EQ(kv_.directory().SlotsFree(2), 1000u) << "what was behind it";
+  cache_.MakeRoom(0, 1000);
+  EXPECT_EQ(cache_.blocks(), 0u);
+  ServeOn("abcdef", {0, 1, 0});
+  cache_.MakeRoom(0, 1000 - 48);
+  EXPECT_EQ(TokensOnNodes("abcdef"), (std::vector<uint32_t>{48, 32, 0})) << "from the end";
+  cache_.MakeRoom(0, 1000 - 16);
+  EXPECT_EQ(TokensOnNodes("abcdef"), (std::vector<uint32_t>{16, 0, 0}));
+  EXPECT_TRUE(Audit().ok()) << Audit();
+  cache_.Forget(0);
+  ExpectAllFree();
+}
+
+TEST_F(CutPrefixCacheTest, RoomForANewcomerIsNotMadeFromTheSpansThatItFinds) {
+  ServeOn("abcd", {0, 1});  // The oldest.
+  ServeOn("efgh", {0, 1});
+  Sequence& next = Submit("abcd", 20);
+  cache_.MakeRoomForSpans(next, std::vector<uint32_t>{0, 1, 1}, 64,
+                          std::vector<uint64_t>{1000 - 32, 1000 - 32, 0});
+  EXPECT_EQ(TokensOnNodes("abcd"), (std::vector<uint32_t>{32, 32, 0}));
+  EXPECT_EQ(TokensOnNodes("efgh"), (std::vector<uint32_t>{0, 0, 0}));
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+// Who computes anew what is there keeps nobody from dropping it, and leaves what is behind it.
+TEST_F(CutPrefixCacheTest, BlocksWithSlotsOfOthersAreNotUsedByWhoDoesNotShareThem) {
+  ServeOn("abcd", {0, 1});
+  Sequence& apart = Submit("abcdef", 1);
+  EXPECT_EQ(JoinOn(apart, {0, 1, 2}, /*shares=*/false), 0u);
+  Decode(apart);
+  EXPECT_EQ(cache_.UnusedOn(0), 32u);
+  EXPECT_EQ(cache_.UnusedOn(1), 32u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+  life_.End(apart);
+  Recycle();
+  EXPECT_EQ(cache_.blocks(), 6u);
+  EXPECT_EQ(TokensOnNodes("abcdef"), (std::vector<uint32_t>{32, 32, 32}));
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+TEST_F(CutPrefixCacheTest, OverAnEpochWaysAreKeptUpToTheFirstNodeThatIsLost) {
+  ServeOn("abcdef", {0, 1, 2});
+  ServeOn("ghijkl", {1, 2, 0});
+  const std::vector<PrefixCache::Saved> blocks = cache_.Save();
+  Make();
+  cache_.Restore(blocks, {1, 0, std::nullopt});
+  EXPECT_TRUE(Audit().ok()) << Audit();
+  EXPECT_EQ(TokensOnNodes("abcdef"), (std::vector<uint32_t>{32, 32, 0}));
+  EXPECT_EQ(TokensOnNodes("ghijkl"), (std::vector<uint32_t>{32, 0, 0}));
+  cache_.Forget(1);
+  EXPECT_EQ(TokensOnNodes("abcdef"), (std::vector<uint32_t>{0, 0, 0}));
+  EXPECT_EQ(TokensOnNodes("ghijkl"), (std::vector<uint32_t>{32, 0, 0}));
+  EXPECT_TRUE(Audit().ok()) << Audit();
+}
+
+// The longest way over these nodes, among the blocks as they would be saved.
+uint32_t FoundAmong(const std::vector<PrefixCache::Saved>& blocks, const std::string& path,
+                    const std::vector<uint32_t>& nodes) {
+  uint64_t above = 0;
+  uint32_t depth = 0;
+  while (depth < path.size()) {
+    const auto next = std::find_if(blocks.begin(), blocks.end(), [&](const auto& block) {
+      return block.parent == above && block.tokens[0] == path[depth] &&
+             block.node == nodes[std::min<size_t>(depth / 2, nodes.size() - 1)];
+    });
+    if (next == blocks.end()) {
+      break;
+    }
+    above = next->id;
+    ++depth;
+  }
+  return depth * kCachedBlockTokens;
+}
+
+TEST_F(CutPrefixCacheTest, RandomWaysOverNodesAreFoundAndDropped) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    Make();
+    Prng random(seed);
+    std::vector<plan::SequenceId> running;
+    for (int turn = 0; turn < 150; ++turn) {
+      if (running.size() < 5 && random.Chance(0.6)) {
+        std::string path;
+        for (uint64_t left = 1 + random.Below(7); left > 0; --left) {
+          path += static_cast<char>('a' + random.Below(2));
+        }
+        std::vector<uint32_t> nodes(4);
+        for (uint32_t& node : nodes) {
+          node = static_cast<uint32_t>(random.Below(3));
+        }
+        for (const uint32_t node : {0u, 1u, 2u}) {
+          cache_.MakeRoom(node, 500);
+        }
+        const bool shares = random.Chance(0.8);
+        const uint32_t expected = shares ? FoundAmong(cache_.Save(), path, nodes) : 0;
+        Sequence& sequence = Submit(path, 1);
+        ASSERT_EQ(JoinOn(sequence, nodes, shares), expected) << "seed " << seed << " " << turn;
+        Decode(sequence);
+        running.push_back(sequence.request.id);
+      } else if (!running.empty() && random.Chance(0.7)) {
+        const size_t leaving = random.Below(running.size());
+        life_.End(*life_.Find(running[leaving]));
+        running.erase(running.begin() + static_cast<ptrdiff_t>(leaving));
+        Recycle();
+      } else {
+        const auto node = static_cast<uint32_t>(random.Below(3));
+        cache_.MakeRoom(node, kv_.directory().SlotsFree(node) + 1 + random.Below(40));
+      }
+      ASSERT_TRUE(Audit().ok()) << Audit() << " seed " << seed << " turn " << turn;
+    }
+    for (const plan::SequenceId id : running) {
+      life_.End(*life_.Find(id));
+    }
+    Recycle();
+    for (const uint32_t node : {2u, 0u, 1u}) {
+      cache_.MakeRoom(node, 1000);
+      EXPECT_EQ(cache_.UnusedOn(node), 0u);
+    }
+    EXPECT_EQ(cache_.blocks(), 0u);
+    ExpectAllFree();
   }
 }
 

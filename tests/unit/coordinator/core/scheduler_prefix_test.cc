@@ -180,5 +180,108 @@ TEST_F(SchedulerPrefixTest, NewcomersGoWhereTheirPrefixIsUnlessThatIsCrowded) {
   RunUntilIdle();
 }
 
+// Sequences in spans of two blocks, over three nodes.
+class SchedulerCutPrefixTest : public SchedulerPrefixTest {
+ protected:
+  static SchedulerOptions Cut(uint32_t slots) {
+    SchedulerOptions options = Keeping();
+    options.span_tokens = 32;
+    options.memory_nodes.clear();
+    for (const char* name : {"a", "b", "c"}) {
+      options.memory_nodes.push_back(
+          {.name = name, .slots = slots, .bandwidth_bytes_per_second = 1});
+    }
+    return options;
+  }
+  // Node and slot of each token that the plan allocates.
+  static std::vector<std::pair<uint32_t, uint32_t>> SlotsIn(const plan::StepPlan& plan,
+                                                            plan::SequenceId id) {
+    std::vector<std::pair<uint32_t, uint32_t>> slots;
+    for (const plan::SlotAllocation& allocation : plan.allocations) {
+      for (uint32_t i = 0; allocation.sequence == id && i < allocation.extent.tokens; ++i) {
+        slots.emplace_back(allocation.memory_node, allocation.extent.first_slot + i);
+      }
+    }
+    return slots;
+  }
+};
+
+TEST_F(SchedulerCutPrefixTest, SpansAreSharedWhereTheyLieAndTheRestIsRows) {
+  Make(Cut(200));
+  ASSERT_TRUE(Submit(1, 90, 100).ok());
+  const auto first = SlotsIn(PlanOfJoin(1), 1);
+  RunUntilIdle();
+  ASSERT_TRUE(Submit(2, 95, 100).ok());
+  const plan::StepPlan plan = PlanOfJoin(2);
+  const auto second = SlotsIn(plan, 2);
+  ASSERT_EQ(first.size(), 90u);
+  ASSERT_EQ(second.size(), 95u);
+  std::vector<bool> on(3);
+  for (size_t token = 0; token < 80; ++token) {
+    EXPECT_EQ(second[token], first[token]) << token;
+    on[second[token].first] = true;
+  }
+  EXPECT_EQ(on, (std::vector<bool>{true, true, true}));
+  EXPECT_TRUE(plan.chunks.empty());
+  ASSERT_EQ(plan.rows.size(), 15u);
+  EXPECT_EQ(plan.rows.front().position, 80u);
+  RunUntilIdle();
+  EXPECT_EQ(IndicesOf(2), (std::vector<uint32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(events_.tokens.back().cached_tokens, 80u);
+}
+
+// Rows would take longer than chunks of everything.
+TEST_F(SchedulerCutPrefixTest, WhoFindsLessThanHalfComputesAllAndIsFoundLater) {
+  Make(Cut(200));
+  ASSERT_TRUE(Submit(1, 90, 100).ok());
+  RunUntilIdle();
+  SequenceRequest other = Request(2, 100, 104);
+  std::fill(other.prompt.begin() + 16, other.prompt.end(), 6);  // One block in common.
+  ASSERT_TRUE(scheduler_->Submit(other).ok());
+  const plan::StepPlan plan = PlanOfJoin(2);
+  EXPECT_TRUE(plan.rows.empty());
+  ASSERT_EQ(plan.chunks.size(), 1u);
+  EXPECT_EQ(plan.chunks[0].first_token, 0u);
+  RunUntilIdle();
+  other.id = 3;
+  ASSERT_TRUE(scheduler_->Submit(other).ok());
+  EXPECT_EQ(PlanOfJoin(3).rows.front().position, 96u);
+  RunUntilIdle();
+  EXPECT_EQ(IndicesOf(2).size(), 4u);
+  EXPECT_EQ(IndicesOf(3).size(), 4u);
+}
+
+// What waits for the same prompt waits for all of its spans.
+TEST_F(SchedulerCutPrefixTest, TheSamePromptIsComputedOnce) {
+  Make(Cut(200));
+  ASSERT_TRUE(Submit(1, 100, 104).ok());
+  ASSERT_TRUE(Submit(2, 100, 104).ok());
+  PlanOfJoin(1);
+  EXPECT_FALSE(joins_.contains(2));
+  const plan::StepPlan plan = PlanOfJoin(2);
+  EXPECT_TRUE(plan.chunks.empty());
+  EXPECT_EQ(RowsOf(plan, 2), 4u);
+  RunUntilIdle();
+  EXPECT_EQ(IndicesOf(2).size(), 4u);
+}
+
+// There is room for two sequences: each step is audited.
+TEST_F(SchedulerCutPrefixTest, BlocksOnAllNodesMakeRoomForWhatRuns) {
+  Make(Cut(96));
+  plan::SequenceId id = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t i = 0; i < 4; ++i) {
+      SequenceRequest request = Request(++id, 50 + 10 * i, 90 + 10 * i);
+      std::fill(request.prompt.begin(), request.prompt.end(), 5 + static_cast<TokenId>(i));
+      ASSERT_TRUE(scheduler_->Submit(std::move(request)).ok());
+    }
+    RunUntilIdle();
+  }
+  for (plan::SequenceId one = 1; one <= id; ++one) {
+    EXPECT_EQ(IndicesOf(one).size(), 40u) << one;
+  }
+  EXPECT_GT(scheduler_->prefix_cache().stats().blocks_dropped, 0u);
+}
+
 }  // namespace
 }  // namespace lamina::core

@@ -6,7 +6,10 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "tests/unit/coordinator/core/scheduler_fixture.h"
 
 namespace lamina::core {
@@ -151,6 +154,35 @@ TEST(SequenceKvTest, SpansLieWhereTheyBegan) {
   kv.Recycle(2);
   EXPECT_EQ(kv.directory().SlotsFree(1), 1000u);
   EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+}
+
+TEST(SequenceKvTest, WhatIsKeptOfSpansLiesWhereTheyDo) {
+  SequenceKv kv({.slots = {100, 100}}, 32);
+  kv.Open(7);
+  for (const uint32_t node : {0u, 1u}) {
+    kv.BeginSpan(7, node);
+    ASSERT_TRUE(kv.Append(7, 32).ok());
+  }
+  std::vector<OpenSpan*> kept(3);
+  kv.Keep(7, *kv.Get(7), /*first=*/16, /*tokens=*/16, absl::MakeSpan(kept));
+  const uint32_t second = kv.directory().ExtentsOf(HeldSpan(SlotHolder(7), 1)).front().first_slot;
+  const std::vector<uint32_t> nodes = {0, 1, 1};
+  for (size_t i = 0; i < kept.size(); ++i) {
+    EXPECT_EQ(KvDirectory::NodeOf(*kept[i]), nodes[i]) << i;
+    EXPECT_EQ(KvDirectory::TokensOf(*kept[i]), 16u) << i;
+  }
+  EXPECT_EQ(KvDirectory::ExtentsOf(*kept[1]).front().first_slot, second);
+  EXPECT_EQ(KvDirectory::ExtentsOf(*kept[2]).front().first_slot, second + 16);
+  kv.Release(7, 1);
+  kv.Recycle(1);
+  EXPECT_EQ(kv.directory().SlotsFree(0), 84u);
+  EXPECT_EQ(kv.directory().SlotsFree(1), 68u);
+  EXPECT_TRUE(kv.Audit().ok()) << kv.Audit();
+  for (OpenSpan* const span : kept) {
+    kv.ReleaseKept(span);
+  }
+  EXPECT_EQ(kv.directory().SlotsFree(0), 100u);
+  EXPECT_EQ(kv.directory().SlotsFree(1), 100u);
 }
 
 TEST(SequenceKvTest, HoldersOfOtherKindsShareSlotsWithSequences) {
