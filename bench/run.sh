@@ -34,7 +34,8 @@ Suites:
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   int8       perplexity with kv int8 next to bf16, on the committed text, and the tokens that fit
   weights_int8  perplexity and decoding with weights int8 next to bf16, in turns
-  spill      a load of twice the slots, with a spill tier and with recomputation alone, in turns
+  spill      a load of twice the slots, with a spill tier and with recomputation alone, in turns, next to what was predicted;
+             -- --find looks for a load for which 1.5 times the tokens a second are
   trace      a steady load with its timeline recorded, and not, in turns
   long_prompt  a prompt of 128k tokens through a bounded scratch: the process's memory against its bound, and the same bits
   paper      a paper's tables and figures next to its numbers: -- --only lamina (by the cost model), -- --only kvpr, headinfer, hybridserve or alisa
