@@ -20,7 +20,8 @@ Suites:
   plan       the scheduler's own time for a step and its result, with many sequences on many memory nodes
   transport  put and signal between two processes: shm against a raw cache-line ping-pong, ucx against bare UCP
              and ucx_perftest (Debian: ucx-utils)
-  fetch      K and V that come to the compute node (policy fetch_heads) against a plain copy
+  fetch      K and V that come to the compute node (policy fetch_heads) against a plain copy, with -- --link ucx or verbs against puts too;
+             -- --attending 8x1024: the attention of another lane next to them, against a copy of the same rate
   decode     steps of a running cluster against their floor, for rows x context
   overlap    network time hidden behind attention, on a link throttled to a third of the step
   prefill    time per output token of running requests while a long prompt arrives: prompts in steps with rows, and on a node

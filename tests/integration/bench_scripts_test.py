@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 import unittest
 from unittest import mock
 
@@ -427,34 +426,6 @@ class ServerTest(SuiteTest):
     def test_what_a_suite_needs_besides_the_server_is_named(self):
         self.assertIn("--gateway HOST:PORT", self.run_suite("gateway", "--", "--server", "here:7400").stderr)
         self.assertIn("--cluster FILE", self.run_suite("predict", "--", "--server", "here:7400").stderr)
-
-
-class SpillTest(unittest.TestCase):
-    def find(self, computed_again, loads):
-        """With ten seconds of recomputation for each load, and a tier that takes 46 us for a token."""
-        rates = {"write_bytes_per_second": 1e9, "read_bytes_per_second": 1e9}
-        again = iter(computed_again)
-
-        def turn(arguments, spills):
-            self.assertFalse(spills)
-            return {"seconds": 10, "computed_again": next(again), "prompt_tokens_per_second": 1000, "tokens_per_second": 5, "slots": 7000}
-
-        arguments = types.SimpleNamespace(times=2.0, loads=loads, kv="bf16", rows=1, context=1, output=1, capacity="1MiB")
-        with mock.patch.multiple(spill, turn=turn, tier_rates=lambda _: rates), contextlib.redirect_stdout(io.StringIO()) as out:
-            chosen, first = spill.find(arguments)
-        return chosen, first["computed_again"], out.getvalue()
-
-    def test_the_first_load_is_taken_for_which_enough_is_predicted(self):
-        chosen, again, out = self.find([3000, 4000, 5000], "14x600x400,28x60x460,64x40x300")
-        self.assertEqual((chosen.rows, chosen.context, chosen.output, again), (28, 60, 460, 4000))
-        self.assertEqual(chosen.capacity, f"{28 * 520 // 2 * 23040}B")
-        self.assertIn("| 14x600x400 | 2.00 | 1000 | 5.0 | 3000 | 1.40 |", out)
-        self.assertIn("| 28x60x460 | 2.08 | 1000 | 5.0 | 4000 | 1.62 |", out)
-        self.assertNotIn("64x40x300", out)
-
-    def test_the_load_with_most_is_taken_where_enough_is_predicted_for_none(self):
-        chosen, again, _ = self.find([1000, 2500, 2000], "14x600x400,28x60x460,64x40x300")
-        self.assertEqual((chosen.rows, again), (28, 2500))
 
 
 class ChoiceTest(unittest.TestCase):
