@@ -38,7 +38,7 @@ class AheadStream : public WorkSource {
   void AppendAwaited(std::vector<transport::SignalCondition>& conditions) final;
   Nanos LookAt(Nanos now) const final;
   absl::Status Look() final;
-  absl::Status Serve(size_t /*condition*/) final { return Look(); }
+  absl::Status Serve(size_t condition) final;
 
  protected:
   // Paths whose K and V come have one compute node (plan::CheckFetch()).
@@ -78,6 +78,7 @@ class AheadStream : public WorkSource {
   bool MayGoOn(uint32_t lane) const;
 
   StepFeed& feed_;
+  UnitMeter& meter_;
   std::vector<Stream> streams_;  // [lanes]
   uint32_t next_lane_ = 0;       // Lanes take turns.
 };

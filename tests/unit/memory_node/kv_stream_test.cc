@@ -9,12 +9,15 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <thread>
 #include <vector>
 
+#include "common/clock.h"
 #include "kernels/attention.h"
 #include "kernels/int8_arena.h"
 #include "plan/fetch_pieces.h"
 #include "plan/fetch_split.h"
+#include "telemetry/work_meter.h"
 #include "tests/unit/memory_node/unit_cluster.h"
 
 namespace lamina::memory_node {
@@ -388,6 +391,30 @@ TEST(KvStreamTest, AThirdPieceWaitsForTheFirstOnesCredit) {
 
   EXPECT_EQ(ExpectPieces(cluster, step, 0, 1), 6u);  // Three heads in each of two layers.
 
+  cluster.Stop();
+}
+
+// What a stream is measured by has no time in which it could not put.
+TEST(KvStreamTest, WaitingForACreditIsNoStreaming) {
+  UnitCluster cluster({.fetch_bytes = 2 * kLeast});
+  cluster.Start();
+  cluster.Run({.step = 1, .prompts = {{0, 700}}});
+  const Step step = cluster.MakeStep({.step = 2, .rows = {0}});
+  cluster.PushPlan(step);
+  cluster.AwaitFetched(0, 0, 2);
+  cluster.AwaitTurns();  // What was put has been counted.
+  const telemetry::WorkMeter& meter = cluster.counters().meter;
+  const double waited_before = meter.Seconds(telemetry::WorkKind::kWaitQuery);
+  const Nanos start = RealClock().Now();
+  while (RealClock().Now() - start < Millis(20)) {
+    std::this_thread::yield();
+  }
+  const double waited = ToSeconds(RealClock().Now() - start);
+
+  cluster.RaiseCredit(0, 0, 1);
+  cluster.AwaitFetched(0, 0, 3);
+
+  EXPECT_GE(meter.Seconds(telemetry::WorkKind::kWaitQuery) - waited_before, waited);
   cluster.Stop();
 }
 
