@@ -394,6 +394,34 @@ TEST(KvStreamTest, AThirdPieceWaitsForTheFirstOnesCredit) {
   cluster.Stop();
 }
 
+// A plan that comes during a step is begun when the step ends, not when its own first rows come.
+TEST(KvStreamTest, PiecesOfTheNextStepFollowTheEndOfTheOneBefore) {
+  UnitCluster cluster({.lanes = 2, .layers = 12, .fetch_bytes = 2 * kLeast});
+  const uint32_t last = 11;
+  cluster.Start();
+  cluster.Run({.lane = 0, .step = 1, .prompts = {{0, 40}}});
+  const Step others = cluster.MakeStep({.lane = 1, .step = 1, .prompts = {{1, 9}}});
+  const Step step = cluster.MakeStep({.lane = 0, .step = 2, .prompts = {{0, 9}}});
+  for (const Step* begun : {&others, &step}) {
+    cluster.PushPlan(*begun);
+    cluster.RunUnit(*begun, 0);
+  }
+  const Step next = cluster.MakeStep({.lane = 0, .step = 3, .rows = {0}});
+  cluster.PushPlan(next);
+  for (uint32_t layer = 1; layer <= last; ++layer) {
+    cluster.RunUnit(step, layer);
+  }
+  // The node is not idle, and no step begins.
+  for (uint32_t layer = 1; layer < last; ++layer) {
+    cluster.RunUnit(others, layer);
+  }
+
+  EXPECT_GE(cluster.LastFetched(0, 0), 1u);
+
+  ExpectPieces(cluster, next, 0, 1);
+  cluster.Stop();
+}
+
 // What a stream is measured by has no time in which it could not put.
 TEST(KvStreamTest, WaitingForACreditIsNoStreaming) {
   UnitCluster cluster({.fetch_bytes = 2 * kLeast});
