@@ -24,6 +24,7 @@ absl::StatusOr<bool> AheadStream::TakeStep(Lane& lane) {
   if (lane.fetched.empty() || !Serves(lane.fetched_by)) {
     return false;
   }
+  pieces(lane).BeginStep();
   LAMINA_RETURN_IF_ERROR(Begin(lane));
   streams_[lane.index].active = true;
   feed_.Join(lane);
@@ -73,6 +74,11 @@ absl::Status AheadStream::Look() {
     return control::Blame(feed_.EndStep(lane), epoch_.NameOf(kComputeNode));
   }
   return absl::OkStatus();
+}
+
+absl::Status AheadStream::BeforeStore(const Lane& lane, uint32_t layer) {
+  const bool unsent = streams_[lane.index].active && pieces(lane).layer() <= layer;
+  return unsent ? KeepTails(lane, layer) : absl::OkStatus();
 }
 
 // Until it came the node stood still: that time is none of the puts that follow.

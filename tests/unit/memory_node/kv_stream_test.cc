@@ -377,6 +377,37 @@ TEST(KvStreamTest, ClosedBlocksComeAsInt8AndTheOpenOneAsItIs) {
   }
 }
 
+// Rows that fill an open block and go on in its tail may come before it has been sent.
+TEST(KvStreamTest, OpenBlocksComeAsTheStepFoundThem) {
+  UnitCluster cluster({.layers = 4, .fetch_bytes = 16 * kLeast, .int8_tails = 4});
+  for (const uint64_t turn : {0, 1}) {
+    cluster.FillFetched(0, 0, turn, kMine);
+  }
+  cluster.Start();
+  cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 190}}});
+  const Step step = cluster.MakeStep({.step = 2, .rows = {0, 0, 0, 0, 1, 1, 1}});
+  Runs runs;
+  runs.runs = {{.before = 62, .tokens = 4}, {.before = 190, .tokens = 3}};
+  runs.sequences = {0, 1};
+  cluster.PushPlan(step);
+  cluster.AwaitFetched(0, 0, 2);  // The others wait for credits, and rows for nothing.
+  for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+    cluster.RunUnit(step, layer);
+  }
+  uint64_t next = 1;
+  std::vector<plan::FetchPiece> pieces;
+  for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+    plan::PiecesOf(cluster.config().layers[layer], runs.runs, plan::FetchLimitsOf(cluster.config()),
+                   pieces);
+    ASSERT_EQ(pieces.size(), 1u);
+    cluster.AwaitFetched(0, 0, next);
+    const std::vector<std::byte> wanted = Int8PieceOf(cluster, pieces[0], runs, layer);
+    EXPECT_EQ(std::memcmp(cluster.Fetched(0, 0, next), wanted.data(), wanted.size()), 0) << layer;
+    cluster.RaiseCredit(0, 0, next++);
+  }
+  cluster.Stop();
+}
+
 // Two windows take turns, and other lanes are served while a credit is awaited.
 TEST(KvStreamTest, AThirdPieceWaitsForTheFirstOnesCredit) {
   UnitCluster cluster({.lanes = 2, .fetch_bytes = 2 * kLeast});
