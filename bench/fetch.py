@@ -44,13 +44,13 @@ def copy_rate(mebibytes):
     return size / best
 
 
-def put_rate(link):
-    """Bytes a second of many puts after each other; None: the link is none of a network."""
+def put_rate(link, messages):
+    """Bytes a second of so many puts after each other; None: the link is none of a network."""
     if link not in ("ucx", "verbs"):
         return None
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        subprocess.run([program("lamina-bench-transport"), "--transport", f"{link}://", "--cores", "two", "--rounds", str(PUT_ROUNDS), "--json", file.name],
-                       check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([program("lamina-bench-transport"), "--transport", f"{link}://", "--cores", "two", "--rounds", str(PUT_ROUNDS),
+                        "--messages", str(messages), "--json", file.name], check=True, stdout=subprocess.DEVNULL)
         with open(file.name, encoding="utf-8") as rows:
             return max(row["stream_bytes_per_second"] for row in json.load(rows) if "stream_bytes" in row)
 
@@ -87,7 +87,8 @@ class FetchingRemote(Fetching, cluster.Remote):
 def measure(arguments, form, resident, rows, context):
     server = arguments.server
     fetch = {"window": WINDOW} if resident == "0" else {"window": WINDOW, "resident": resident}
-    keys = {"memory_nodes": 1, "fetch": ("fetch_heads", fetch), "transport": arguments.link, "kv_form": form}
+    keys = {"memory_nodes": 1, "fetch": ("fetch_heads", fetch), "transport": arguments.link, "kv_form": form,
+            "model": arguments.model, "capacity": arguments.capacity}
     with FetchingRemote(server) if server else FetchingCluster(1, **keys) as running:
         best = running.decode_rate(rows, context)
         return {"kv": form, "resident": resident, "rows": rows, "context": context,
@@ -123,6 +124,9 @@ def main():
     parser.add_argument("--kv", default="bf16", help="bf16, int8 or both: bf16,int8")
     parser.add_argument("--resident", default="0", help="fetch.resident, one size after the other; 0: nothing stays")
     parser.add_argument("--link", default="shm", help="transport of the data")
+    parser.add_argument("--put-messages", type=int, default=200, help="puts of each size in a round, with --link ucx or verbs")
+    parser.add_argument("--model", default=cluster.MODEL, help="a GGUF file, or a folder")
+    parser.add_argument("--capacity", default="2GiB", help="of the memory node")
     parser.add_argument("--copy", type=int, default=384, help="MiB of the buffers that are copied")
     parser.add_argument("--attending", metavar="ROWSxCONTEXT", help="of rows that memory nodes attend while the points' streams run")
     cluster.add_server(parser)
@@ -138,7 +142,7 @@ def main():
         write(arguments.json, {"points": points})
         return
     link = "" if arguments.server else arguments.link
-    before, puts_before = copy_rate(arguments.copy), put_rate(link)
+    before, puts_before = copy_rate(arguments.copy), put_rate(link, arguments.put_messages)
     points = [
         measure(arguments, form, resident, *point)
         for point in rows_and_contexts
@@ -146,7 +150,7 @@ def main():
         for resident in arguments.resident.split(",")
     ]
     copy = max(before, copy_rate(arguments.copy))
-    puts = max(puts_before, put_rate(link)) if puts_before else None
+    puts = max(puts_before, put_rate(link, arguments.put_messages)) if puts_before else None
     report(points, copy, puts)
     write(arguments.json, {"copy_bytes_per_second": copy, "put_bytes_per_second": puts, "points": points})
 

@@ -24,11 +24,12 @@ class FetchTest(unittest.TestCase):
             rows = [{"bytes": 8, "bare_ns": 1}, {"stream_bytes": 4096, "stream_bytes_per_second": 2e9},
                     {"stream_bytes": 65536, "stream_bytes_per_second": 10e9}]
             self.assertEqual(command[1:3], ["--transport", "ucx://"])
+            self.assertIn("--messages 7 ", " ".join(map(str, command)))
             pathlib.Path(command[-1]).write_text(json.dumps(rows))
 
         with mock.patch.object(fetch.subprocess, "run", measured), mock.patch.object(fetch, "program", lambda name: name):
-            self.assertEqual(fetch.put_rate("ucx"), 10e9)
-            self.assertIsNone(fetch.put_rate("shm"))
+            self.assertEqual(fetch.put_rate("ucx", 7), 10e9)
+            self.assertIsNone(fetch.put_rate("shm", 7))
         point = {"kv": "bf16", "resident": "0", "rows": 4, "context": 1024, "tokens_per_second": 100, "step_s": 0.04, "streaming": 0.5,
                  "bytes_per_second": 9e9}
         with contextlib.redirect_stdout(io.StringIO()) as out:
