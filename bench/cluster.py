@@ -60,13 +60,14 @@ class Running:
                               capture_output=True, text=True, check=False)
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
-    def begin_load(self, rows, context):
-        """A closed load of `rows` requests, whose answers outlast all prompts and the measurement."""
+    def begin_load(self, rows, context, policy=None):
+        """A closed load of `rows` requests, whose answers outlast all prompts and the measurement. `policy`: of a cluster with several."""
         self.load_rows = rows
         self.first_tokens_before = self.first_tokens()
         self.load = subprocess.Popen(
             [BIN / "lamina", "bench", "--json", "--server", self.address, "--concurrency", str(rows), "--requests",
-             str(rows), "--input-tokens", str(context), "--output-tokens", str(self.answer_tokens(context))],
+             str(rows), "--input-tokens", str(context), "--output-tokens", str(self.answer_tokens(context)),
+             *(["--policy", policy] if policy else [])],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def check_load(self):
@@ -176,10 +177,10 @@ class Cluster(Running):
                  query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
                  prefix_cache="off", fetch=None, sequence_tokens_max=SEQUENCE_TOKENS_MAX, scratch_tokens=None, memory_budget=None,
                  weights_budget=None, weights_ahead=1, weights=None, kv_form=None, spill=None, attend=True,
-                 compute_capacity=None, partition=None, parts=None):
+                 compute_capacity=None, partition=None, parts=None, policies=None):
         """`compute_cores`: of the compute node, or a tuple, of a node each, which with `parts` ("stage" or "shard") are those of one replica. `prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
         `auto_load`: policy auto, for (rows, context); `compute_cores` may have those of the memory nodes too.
-        `fetch`: (policy, its keys of `fetch:`). `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights_ahead` (with a budget), `weights` (packed, bf16, int8): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
+        `fetch`: (policy, its keys of `fetch:`). `policies`: a list that requests choose from; the first is that of those that name none. `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights_ahead` (with a budget), `weights` (packed, bf16, int8): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
         super().__init__(f"127.0.0.1:{free_port()}")
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
@@ -201,11 +202,13 @@ class Cluster(Running):
         if weights:
             kv += f", weights: {weights}"
         scratch = f", scratch_tokens: {scratch_tokens}" if scratch_tokens else ""
-        policy = "local" if local else "auto" if auto_load else fetch[0] if fetch else "attend_remote"
+        policy = policies[0] if policies else "local" if local else "auto" if auto_load else fetch[0] if fetch else "attend_remote"
         spread = f"partition: {partition}\n" if partition else ""
         load = "policy_load: {{rows: {}, context: {}}}\n".format(*auto_load) if auto_load else ""
         if fetch:
             load += f"fetch: {json.dumps(fetch[1])}\n"
+        if policies:
+            load += f"policies: {json.dumps(policies)}\n"
         prefill = "" if prefill_cores is None else (
             f'  - {{name: p0, role: prefill, cores: "{prefill_cores}", http: {ANY_PORT}}}\n')
         cores = [compute_cores] if isinstance(compute_cores, str) else compute_cores

@@ -6,20 +6,28 @@ which its thread gathered and put it (part `reply`); a copy is memmove() between
 the cluster has run. A step's time stands next to what the stream alone would take.
 
 --kv measures with K and V in these forms, one after the other. --link puts the nodes on a link, `throttle(bandwidth=500MB)+shm`, where the
-time of a step is that of its bytes. --resident keeps K and V of recent tokens on the compute node, in so many bytes, one after the other:
+time of a step is that of its bytes; with `ucx` and `verbs` the stream is compared with puts over the same link too, of the size for which
+lamina-bench-transport has most, before and after the cluster has run. --attending 8x1024 measures something else: how fast the attention of so
+many rows in another lane reads while the stream runs, against a copy of the same rate in its place (fetch_attention.py). --resident keeps K and V of recent tokens on the compute node, in so many bytes, one after the other:
 --resident 0,32MiB.
 """
 
 import argparse
 import ctypes
 import json
+import subprocess
+import tempfile
 import time
 
 import cluster
+import fetch_attention
 import processor
+from programs import program
 
 WINDOW = "64MiB"
 COPIES = 5
+PUT_ROUNDS = 3
+SHARE = 0.85  # Of the copy, and of puts over ucx and verbs.
 
 
 def copy_rate(mebibytes):
@@ -34,6 +42,17 @@ def copy_rate(mebibytes):
         ctypes.memmove(target, source, size)
         best = min(best, time.perf_counter() - begin)
     return size / best
+
+
+def put_rate(link, messages):
+    """Bytes a second of so many puts after each other; None: the link is none of a network."""
+    if link not in ("ucx", "verbs"):
+        return None
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        subprocess.run([program("lamina-bench-transport"), "--transport", f"{link}://", "--cores", "two", "--rounds", str(PUT_ROUNDS),
+                        "--messages", str(messages), "--json", file.name], check=True, stdout=subprocess.DEVNULL)
+        with open(file.name, encoding="utf-8") as rows:
+            return max(row["stream_bytes_per_second"] for row in json.load(rows) if "stream_bytes" in row)
 
 
 class Fetching:
@@ -68,11 +87,34 @@ class FetchingRemote(Fetching, cluster.Remote):
 def measure(arguments, form, resident, rows, context):
     server = arguments.server
     fetch = {"window": WINDOW} if resident == "0" else {"window": WINDOW, "resident": resident}
-    keys = {"memory_nodes": 1, "fetch": ("fetch_heads", fetch), "transport": arguments.link, "kv_form": form}
+    keys = {"memory_nodes": 1, "fetch": ("fetch_heads", fetch), "transport": arguments.link, "kv_form": form,
+            "model": arguments.model, "capacity": arguments.capacity}
     with FetchingRemote(server) if server else FetchingCluster(1, **keys) as running:
         best = running.decode_rate(rows, context)
         return {"kv": form, "resident": resident, "rows": rows, "context": context,
                 "tokens_per_second": best.tokens_per_second, "step_s": rows / best.tokens_per_second, "streaming": best.shares[("m0", "reply")], "bytes_per_second": max(running.rates)}
+
+
+def report(points, copy, puts):
+    """Of points that have been measured; adds their shares of the bounds."""
+    print(f"plain copy {copy / 1e9:.1f} GB/s" + (f", puts {puts / 1e9:.1f} GB/s" if puts else "") + "\n")
+    columns = ["kv", "resident", "rows", "context", "tokens/s", "ms a step", "of it streaming", "stream, GB/s", "of a copy"] + (["of puts"] if puts else [])
+    print(f"| {' | '.join(columns)} |\n" + "|---" * len(columns) + "|")
+    for point in points:
+        point["of_copy"] = point["bytes_per_second"] / copy
+        row = [point["kv"], point["resident"], point["rows"], point["context"], f"{point['tokens_per_second']:.1f}", f"{1e3 * point['step_s']:.1f}",
+               f"{point['streaming']:.2f}", f"{point['bytes_per_second'] / 1e9:.1f}", f"{point['of_copy']:.2f}"]
+        if puts:
+            point["of_puts"] = point["bytes_per_second"] / puts
+            row.append(f"{point['of_puts']:.2f}")
+        print(f"| {' | '.join(map(str, row))} |")
+    print(f"\nAsked: {SHARE} of {'puts' if puts else 'a copy'}.")
+
+
+def write(path, figures):
+    if path:
+        with open(path, "w", encoding="utf-8") as out:
+            json.dump({"machine": processor.machine(), **figures}, out, indent=1)
 
 
 def main():
@@ -82,27 +124,35 @@ def main():
     parser.add_argument("--kv", default="bf16", help="bf16, int8 or both: bf16,int8")
     parser.add_argument("--resident", default="0", help="fetch.resident, one size after the other; 0: nothing stays")
     parser.add_argument("--link", default="shm", help="transport of the data")
+    parser.add_argument("--put-messages", type=int, default=200, help="puts of each size in a round, with --link ucx or verbs")
+    parser.add_argument("--model", default=cluster.MODEL, help="a GGUF file, or a folder")
+    parser.add_argument("--capacity", default="2GiB", help="of the memory node")
     parser.add_argument("--copy", type=int, default=384, help="MiB of the buffers that are copied")
+    parser.add_argument("--attending", metavar="ROWSxCONTEXT", help="of rows that memory nodes attend while the points' streams run")
     cluster.add_server(parser)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    before = copy_rate(arguments.copy)
+    rows_and_contexts = [tuple(map(int, point.split("x"))) for point in arguments.points.split(",")]
+    if arguments.attending:
+        if arguments.server or (arguments.kv, arguments.resident, arguments.link) != ("bf16", "0", "shm"):
+            parser.error("--attending is of a cluster of its own, with bf16 over shm")
+        attending = tuple(map(int, arguments.attending.split("x")))
+        points = [fetch_attention.measure(attending, point, WINDOW) for point in rows_and_contexts]
+        fetch_attention.report(points)
+        write(arguments.json, {"points": points})
+        return
+    link = "" if arguments.server else arguments.link
+    before, puts_before = copy_rate(arguments.copy), put_rate(link, arguments.put_messages)
     points = [
-        measure(arguments, form, resident, *map(int, point.split("x")))
-        for point in arguments.points.split(",")
+        measure(arguments, form, resident, *point)
+        for point in rows_and_contexts
         for form in arguments.kv.split(",")
         for resident in arguments.resident.split(",")
     ]
     copy = max(before, copy_rate(arguments.copy))
-    print(f"plain copy {copy / 1e9:.1f} GB/s\n\n| kv | resident | rows | context | tokens/s | ms a step | of it streaming | stream, GB/s | of a copy |\n" +
-          "|---" * 9 + "|")
-    for point in points:
-        point["of_copy"] = point["bytes_per_second"] / copy
-        print(f"| {point['kv']} | {point['resident']} | {point['rows']} | {point['context']} | {point['tokens_per_second']:.1f} | {1e3 * point['step_s']:.1f} | {point['streaming']:.2f} | "
-              f"{point['bytes_per_second'] / 1e9:.1f} | {point['of_copy']:.2f} |")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": processor.machine(), "copy_bytes_per_second": copy, "points": points}, out, indent=1)
+    puts = max(puts_before, put_rate(link, arguments.put_messages)) if puts_before else None
+    report(points, copy, puts)
+    write(arguments.json, {"copy_bytes_per_second": copy, "put_bytes_per_second": puts, "points": points})
 
 
 if __name__ == "__main__":

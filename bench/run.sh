@@ -20,7 +20,8 @@ Suites:
   plan       the scheduler's own time for a step and its result, with many sequences on many memory nodes
   transport  put and signal between two processes: shm against a raw cache-line ping-pong, ucx against bare UCP
              and ucx_perftest (Debian: ucx-utils)
-  fetch      K and V that come to the compute node (policy fetch_heads) against a plain copy
+  fetch      K and V that come to the compute node (policy fetch_heads) against a plain copy, with -- --link ucx or verbs against puts too;
+             -- --attending 8x1024: the attention of another lane next to them, against a copy of the same rate
   decode     steps of a running cluster against their floor, for rows x context
   overlap    network time hidden behind attention, on a link throttled to a third of the step
   prefill    time per output token of running requests while a long prompt arrives: prompts in steps with rows, and on a node
@@ -34,7 +35,8 @@ Suites:
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   int8       perplexity with kv int8 next to bf16, on the committed text, and the tokens that fit
   weights_int8  perplexity and decoding with weights int8 next to bf16, in turns
-  spill      a load of twice the slots, with a spill tier and with recomputation alone, in turns
+  spill      a load of twice the slots, with a spill tier and with recomputation alone, in turns, next to what was predicted;
+             -- --find looks for a load for which 1.5 times the tokens a second are
   trace      a steady load with its timeline recorded, and not, in turns
   long_prompt  a prompt of 128k tokens through a bounded scratch: the process's memory against its bound, and the same bits
   paper      a paper's tables and figures next to its numbers: -- --only lamina (by the cost model), -- --only kvpr, headinfer, hybridserve or alisa

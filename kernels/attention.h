@@ -155,7 +155,8 @@ void StoreKv(const AttentionDescriptor& descriptor, const BFloat16* k, const BFl
 // Shapes: arena_k, arena_v, k, v  one head's planes as in KvView on the host, from slot 0 on.
 // `extents` name the arena's slots of tokens 0, 1, 2, ...
 // Requires: they name first + tokens of them (CHECKed).
-// Cost: a memcpy where tiles lie alike in both, else some 30 times as much for K.
+// Cost: a memcpy where whole tiles lie alike in both. Else every line of a tile of K for up to 12
+// tokens, where their slots differ by a multiple of four, or for up to three.
 void LoadKv(size_t head_dim, const BFloat16* arena_k, const BFloat16* arena_v,
             absl::Span<const Extent> extents, uint32_t first, uint32_t tokens, BFloat16* k,
             BFloat16* v);

@@ -9,34 +9,83 @@
 namespace lamina::kernels {
 namespace {
 
-// One token of K from tile to tile.
-void MoveToken(const BFloat16* from, size_t from_slot, BFloat16* to, size_t to_slot,
-               size_t head_dim) {
-  const BFloat16* const source = from + from_slot / kTileSlots * kTileSlots * head_dim +
-                                 PlaceInLine(from_slot % kTileSlots, 0);
-  BFloat16* const target =
-      to + to_slot / kTileSlots * kTileSlots * head_dim + PlaceInLine(to_slot % kTileSlots, 0);
-  constexpr size_t kOdd = PlaceInLine(0, 1) - PlaceInLine(0, 0);
-  for (size_t line = 0; line < head_dim / 2 * kTileLine; line += kTileLine) {
-    target[line] = source[line];
-    target[line + kOdd] = source[line + kOdd];
+// Tokens whose even elements lie next to each other in a line, and whose odd ones do behind them.
+constexpr size_t kQuad = 4;
+static_assert(PlaceInLine(1, 0) == 1 && PlaceInLine(0, 1) == kQuad &&
+              PlaceInLine(kQuad, 0) == 2 * kQuad);
+
+// Whole quads of K that are neighbours on both sides. `lines`: elements of a tile.
+template <size_t kQuads>
+void MoveQuads(const BFloat16* source, BFloat16* target, size_t lines) {
+  for (size_t line = 0; line < lines; line += kTileLine) {
+    std::memcpy(target + line, source + line, kQuads * 2 * kQuad * sizeof(BFloat16));
   }
+}
+
+// Tokens of one quad.
+template <size_t kTokens>
+void MoveFew(const BFloat16* source, BFloat16* target, size_t lines) {
+  for (size_t line = 0; line < lines; line += kTileLine) {
+    std::memcpy(target + line, source + line, kTokens * sizeof(BFloat16));
+    std::memcpy(target + line + kQuad, source + line + kQuad, kTokens * sizeof(BFloat16));
+  }
+}
+
+// As many of `tokens` as are neighbours in a tile, but not all of it, on both sides: whole quads,
+// or some of one. No other slot is read or written. Returns how many these are.
+size_t MovePart(const BFloat16* from, size_t from_slot, BFloat16* to, size_t to_slot, size_t tokens,
+                size_t head_dim) {
+  const size_t from_place = from_slot % kTileSlots;
+  const size_t to_place = to_slot % kTileSlots;
+  const BFloat16* const source =
+      from + (from_slot - from_place) * head_dim + PlaceInLine(from_place, 0);
+  BFloat16* const target = to + (to_slot - to_place) * head_dim + PlaceInLine(to_place, 0);
+  const size_t lines = head_dim / 2 * kTileLine;
+  if (from_place % kQuad == 0 && to_place % kQuad == 0 && tokens >= kQuad) {
+    const size_t quads = std::min({tokens, kTileSlots - from_place, kTileSlots - to_place}) / kQuad;
+    switch (quads) {
+      case 1:
+        MoveQuads<1>(source, target, lines);
+        break;
+      case 2:
+        MoveQuads<2>(source, target, lines);
+        break;
+      default:
+        MoveQuads<3>(source, target, lines);
+        break;
+    }
+    return quads * kQuad;
+  }
+  const size_t few = std::min({tokens, kQuad - from_place % kQuad, kQuad - to_place % kQuad});
+  switch (few) {
+    case 1:
+      MoveFew<1>(source, target, lines);
+      break;
+    case 2:
+      MoveFew<2>(source, target, lines);
+      break;
+    default:
+      MoveFew<3>(source, target, lines);
+      break;
+  }
+  return few;
 }
 
 // `tokens` slots of K of one head. Whole tiles that lie alike are copied as they are.
 void MoveTiles(const BFloat16* from, size_t from_slot, BFloat16* to, size_t to_slot, size_t tokens,
                size_t head_dim) {
-  const size_t end = to_slot + tokens;
-  while (to_slot < end) {
-    const bool whole = from_slot % kTileSlots == 0 && to_slot % kTileSlots == 0;
-    if (const size_t tiles = whole ? (end - to_slot) / kTileSlots : 0; tiles > 0) {
+  while (tokens > 0) {
+    const bool alike = from_slot % kTileSlots == 0 && to_slot % kTileSlots == 0;
+    size_t moved = alike ? tokens / kTileSlots * kTileSlots : 0;
+    if (moved > 0) {
       std::memcpy(to + to_slot * head_dim, from + from_slot * head_dim,
-                  tiles * kTileSlots * head_dim * sizeof(BFloat16));
-      from_slot += tiles * kTileSlots;
-      to_slot += tiles * kTileSlots;
-      continue;
+                  moved * head_dim * sizeof(BFloat16));
+    } else {
+      moved = MovePart(from, from_slot, to, to_slot, tokens, head_dim);
     }
-    MoveToken(from, from_slot++, to, to_slot++, head_dim);
+    from_slot += moved;
+    to_slot += moved;
+    tokens -= moved;
   }
 }
 

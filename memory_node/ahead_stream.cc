@@ -7,7 +7,7 @@
 namespace lamina::memory_node {
 
 AheadStream::AheadStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter)
-    : epoch_(epoch), feed_(feed) {
+    : epoch_(epoch), feed_(feed), meter_(meter) {
   for (uint32_t lane = 0; lane < epoch.config.lanes; ++lane) {
     streams_.push_back({.pieces = PieceStream(epoch, meter, lane)});
   }
@@ -24,6 +24,7 @@ absl::StatusOr<bool> AheadStream::TakeStep(Lane& lane) {
   if (lane.fetched.empty() || !Serves(lane.fetched_by)) {
     return false;
   }
+  pieces(lane).BeginStep();
   LAMINA_RETURN_IF_ERROR(Begin(lane));
   streams_[lane.index].active = true;
   feed_.Join(lane);
@@ -73,6 +74,20 @@ absl::Status AheadStream::Look() {
     return control::Blame(feed_.EndStep(lane), epoch_.NameOf(kComputeNode));
   }
   return absl::OkStatus();
+}
+
+absl::Status AheadStream::BeforeStore(const Lane& lane, uint32_t layer) {
+  const bool unsent = streams_[lane.index].active && pieces(lane).layer() <= layer;
+  return unsent ? KeepTails(lane, layer) : absl::OkStatus();
+}
+
+// Until it came the node stood still: that time is none of the puts that follow.
+absl::Status AheadStream::Serve(size_t /*condition*/) {
+  const Nanos before = meter_.end();
+  meter_.LapIdle();
+  telemetry::AddTo(meter_.link(kComputeNode).waited_nanos,
+                   static_cast<uint64_t>(meter_.end() - before));
+  return Look();
 }
 
 bool AheadStream::BeginNextLayer(const Lane& lane) {

@@ -38,7 +38,13 @@ class AheadStream : public WorkSource {
   void AppendAwaited(std::vector<transport::SignalCondition>& conditions) final;
   Nanos LookAt(Nanos now) const final;
   absl::Status Look() final;
-  absl::Status Serve(size_t /*condition*/) final { return Look(); }
+  absl::Status Serve(size_t condition) final;
+
+  // Rows of the lane's step are stored in a layer next. What is yet to be sent of it, and these
+  // overwrite, is copied first. Errors: the device's.
+  // Cost: 64 tokens of one layer for each sequence that goes on behind its open block, which is
+  // less than closing it.
+  absl::Status BeforeStore(const Lane& lane, uint32_t layer);
 
  protected:
   // Paths whose K and V come have one compute node (plan::CheckFetch()).
@@ -52,6 +58,10 @@ class AheadStream : public WorkSource {
 
   // The lane's step begins, with lane.fetched. Errors end the epoch.
   virtual absl::Status Begin(const Lane& lane) = 0;
+  // Copies what the lane's step sends of a layer out of tails of INT8 that its rows go on in.
+  virtual absl::Status KeepTails(const Lane& /*lane*/, uint32_t /*layer*/) {
+    return absl::OkStatus();  // There are none.
+  }
   // The pieces of a layer are to be sent.
   virtual void BeginLayer(const Lane& lane, uint32_t layer) = 0;
   // What the lane's step needs before GoOn().
@@ -78,6 +88,7 @@ class AheadStream : public WorkSource {
   bool MayGoOn(uint32_t lane) const;
 
   StepFeed& feed_;
+  UnitMeter& meter_;
   std::vector<Stream> streams_;  // [lanes]
   uint32_t next_lane_ = 0;       // Lanes take turns.
 };

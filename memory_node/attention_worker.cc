@@ -66,6 +66,15 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
     streaming_stream_.emplace(epoch_, feed_, meter_, *device.reads());
     sources_.push_back(&*streaming_stream_);
   }
+  if (device.int8() != nullptr && (kv_stream_.has_value() || sparse_stream_.has_value())) {
+    host_queries_.SetBeforeStore([this](const Lane& lane, uint32_t layer) -> absl::Status {
+      if (kv_stream_.has_value()) {
+        LAMINA_RETURN_IF_ERROR(kv_stream_->BeforeStore(lane, layer));
+      }
+      return sparse_stream_.has_value() ? sparse_stream_->BeforeStore(lane, layer)
+                                        : absl::OkStatus();
+    });
+  }
   if (options.spill != nullptr) {
     spills_.emplace(epoch_, meter_, *options.spill, options.report_spill);
     feed_.SetMover([this](std::vector<plan::SlotMove> moves) { spills_->Take(std::move(moves)); });

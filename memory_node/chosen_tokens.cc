@@ -35,10 +35,10 @@ class ChosenBF16 final : public ChosenTokens {
  public:
   explicit ChosenBF16(kernels::KvReads& kv) : kv_(kv) {}
 
-  absl::Status Begin(absl::Span<const FetchedRun> fetched) override {
+  void Begin(absl::Span<const FetchedRun> fetched) override {
     slots_.resize(std::max(slots_.size(), fetched.size()));
-    return absl::OkStatus();
   }
+  absl::Status KeepTails(uint32_t /*layer*/) override { return absl::OkStatus(); }
 
   absl::Status Check(const plan::FetchRun& run, absl::Span<const uint64_t> set, uint64_t kept,
                      const std::string& of) const override {
@@ -74,15 +74,22 @@ class ChosenInt8 final : public ChosenTokens {
  public:
   ChosenInt8(const NodeEpoch& epoch, kernels::KvReads& kv) : epoch_(epoch), kv_(kv) {}
 
-  absl::Status Begin(absl::Span<const FetchedRun> fetched) override {
+  void Begin(absl::Span<const FetchedRun> fetched) override {
     places_.resize(std::max(places_.size(), fetched.size()));
     copies_.resize(std::max(copies_.size(), fetched.size()));
+    passing_.clear();
     for (size_t run = 0; run < fetched.size(); ++run) {
       if (PassesTail(fetched[run].run)) {
-        LAMINA_RETURN_IF_ERROR(copies_[run].Take(epoch_.layers, kv_,
-                                                 TailOf(*fetched[run].sequence).first_slot,
-                                                 fetched[run].run.tail_fetched()));
+        copies_[run].Begin(TailOf(*fetched[run].sequence).first_slot,
+                           fetched[run].run.tail_fetched());
+        passing_.push_back(run);
       }
+    }
+  }
+
+  absl::Status KeepTails(uint32_t layer) override {
+    for (const size_t run : passing_) {
+      LAMINA_RETURN_IF_ERROR(copies_[run].Take(layer, epoch_.layers[layer], kv_));
     }
     return absl::OkStatus();
   }
@@ -144,7 +151,8 @@ class ChosenInt8 final : public ChosenTokens {
   const NodeEpoch& epoch_;
   kernels::KvReads& kv_;
   std::vector<Places> places_;         // By run.
-  std::vector<TailCopy> copies_;       // By run, of those that pass a tail.
+  std::vector<TailCopy> copies_;       // By run, of those that pass a tail:
+  std::vector<size_t> passing_;        // these.
   std::vector<Int8RunTokens> tokens_;  // The layer's runs so far.
   std::vector<uint64_t> blocks_;
 };

@@ -26,8 +26,11 @@ class ChosenTokens {
  public:
   virtual ~ChosenTokens() = default;
 
-  // A step of these runs begins; their own rows have not come yet. Errors: the device's.
-  virtual absl::Status Begin(absl::Span<const FetchedRun> fetched) = 0;
+  // A step of these runs begins; their own rows have not come yet.
+  virtual void Begin(absl::Span<const FetchedRun> fetched) = 0;
+
+  // Their rows are stored in a layer next, of which not all has been sent. Errors: the device's.
+  virtual absl::Status KeepTails(uint32_t layer) = 0;
 
   // Whether rows of the run may attend to `set`, and to `kept` tokens that the compute node has.
   // `of` names it in errors: kInternal, of a set that this form does not send.

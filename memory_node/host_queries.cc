@@ -198,6 +198,9 @@ absl::Status HostQueries::ServePiece(const From& from, uint64_t last) {
   LAMINA_RETURN_IF_ERROR(rows_->Land(epoch_.layout.QueryWindow(sender, lane.index, value),
                                      part.header_due ? 0 : chunk.queries.ByteOf(chunk.in.begin())));
   if (!queries) {
+    if (before_store_ != nullptr) {
+      LAMINA_RETURN_IF_ERROR(before_store_(lane, chunk.layer));
+    }
     LAMINA_RETURN_IF_ERROR(AttentionOf(lane).Store(lane, chunk));
     meter_.EndInterval(telemetry::WorkKind::kStore, lane, value, sender);
   }

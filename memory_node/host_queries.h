@@ -19,8 +19,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,6 +47,11 @@ class HostQueries final : public WorkSource {
 
   // Where rows lie; else in the host's memory. Call before Open().
   void SetRows(std::unique_ptr<QueryRows> rows);
+
+  // Who still sends what rows of a lane's step are stored over; told before they are, layer by
+  // layer, maybe more than once. Call before Open().
+  using BeforeStore = std::function<absl::Status(const Lane& lane, uint32_t layer)>;
+  void SetBeforeStore(BeforeStore before) { before_store_ = std::move(before); }
 
   // Registers what is put. Errors: the transport's, marked as its.
   absl::Status Open() override;
@@ -93,6 +100,7 @@ class HostQueries final : public WorkSource {
   UnitMeter& meter_;
   QueryParts& parts_;
   std::unique_ptr<QueryRows> rows_;
+  BeforeStore before_store_;  // Null: there is nobody.
   UnitAttention attention_;
   std::optional<UnitAttention> int8_attention_;  // Rows of path remote_int8, if the epoch has it.
   std::vector<uint32_t> awaited_;                // Words of the conditions that were appended last.

@@ -39,20 +39,30 @@ void Clear(T* plane, size_t first, size_t end, size_t width) {
 
 }  // namespace
 
-absl::Status TailCopy::Take(absl::Span<const AttentionDescriptor> layers, kernels::KvReads& reads,
-                            uint32_t tail_slot, uint32_t tokens) {
-  const Extent tail{.first_slot = tail_slot, .tokens = kInt8BlockTokens};
-  layers_.resize(layers.size());
-  for (uint32_t layer = 0; layer < layers.size(); ++layer) {
-    Layer& copy = layers_[layer];
-    copy.head_dim = layers[layer].head_dim;
-    const size_t plane = size_t{kInt8BlockTokens} * copy.head_dim;
-    copy.data.resize(2 * plane * layers[layer].kv_heads);
-    for (uint32_t head = 0; head < layers[layer].kv_heads; ++head) {
-      BFloat16* const k = copy.data.data() + 2 * plane * head;
-      LAMINA_RETURN_IF_ERROR(reads.Load(layer, head, {&tail, 1}, 0, tokens, k, k + plane));
-    }
+void TailCopy::Begin(uint32_t tail_slot, uint32_t tokens) {
+  tail_slot_ = tail_slot;
+  tokens_ = tokens;
+  for (Layer& layer : layers_) {
+    layer.taken = false;
   }
+}
+
+absl::Status TailCopy::Take(uint32_t layer, const AttentionDescriptor& part,
+                            kernels::KvReads& reads) {
+  if (Has(layer)) {
+    return absl::OkStatus();
+  }
+  layers_.resize(std::max<size_t>(layers_.size(), layer + 1));
+  Layer& copy = layers_[layer];
+  copy.head_dim = part.head_dim;
+  const size_t plane = size_t{kInt8BlockTokens} * part.head_dim;
+  copy.data.resize(2 * plane * part.kv_heads);
+  const Extent tail{.first_slot = tail_slot_, .tokens = kInt8BlockTokens};
+  for (uint32_t head = 0; head < part.kv_heads; ++head) {
+    BFloat16* const k = copy.data.data() + 2 * plane * head;
+    LAMINA_RETURN_IF_ERROR(reads.Load(layer, head, {&tail, 1}, 0, tokens_, k, k + plane));
+  }
+  copy.taken = true;
   return absl::OkStatus();
 }
 
@@ -144,7 +154,7 @@ absl::Status Int8Gather::Tails(kernels::KvReads& reads, size_t first, size_t end
         const uint32_t kv_head = piece_.heads.first + head;
         BFloat16* const run_k = k + slot * head_dim_;
         BFloat16* const run_v = v + slot * head_dim_;
-        if (tokens.copy != nullptr) {
+        if (tokens.copy != nullptr && tokens.copy->Has(layer_)) {
           tokens.copy->Load(layer_, kv_head, begin, count, run_k, run_v);
           return absl::OkStatus();
         }

@@ -35,25 +35,31 @@ inline bool PassesTail(const plan::FetchRun& run) {
   return open > 0 && open + run.tokens > kInt8BlockTokens;
 }
 
-// The open block of a sequence as it was when a step began, in all layers: rows of the step that
-// fill it go on in the same tail, maybe before it has been sent.
+// The open block of a sequence as it was when a step began, in those layers whose rows of the step
+// came before it had been sent: they fill it and go on in the same tail.
 class TailCopy {
  public:
-  // Copies the tail's first `tokens`. Errors: the device's.
-  absl::Status Take(absl::Span<const AttentionDescriptor> layers, kernels::KvReads& reads,
-                    uint32_t tail_slot, uint32_t tokens);
+  // A step begins, with so many tokens in the tail. No layer is copied.
+  void Begin(uint32_t tail_slot, uint32_t tokens);
 
-  // Copies tokens of the tail, as KvReads::Load() does.
+  // Copies a layer, over the heads that are here, unless it has been. Errors: the device's.
+  absl::Status Take(uint32_t layer, const AttentionDescriptor& part, kernels::KvReads& reads);
+  bool Has(uint32_t layer) const { return layer < layers_.size() && layers_[layer].taken; }
+
+  // Copies tokens of the tail, as KvReads::Load() does. Requires: Has(layer).
   void Load(uint32_t layer, uint32_t head, uint32_t first, uint32_t tokens, BFloat16* k,
             BFloat16* v) const;
 
  private:
   // Shapes: [kv_heads, 2, kInt8BlockTokens, head_dim], K in tiles
   struct Layer {
+    bool taken = false;
     uint32_t head_dim = 0;
     std::vector<BFloat16> data;
   };
-  std::vector<Layer> layers_;
+  uint32_t tail_slot_ = 0;
+  uint32_t tokens_ = 0;
+  std::vector<Layer> layers_;  // Up to the last one that has been taken in any step.
 };
 
 // Where a run has the tokens that come, in order.
@@ -62,7 +68,7 @@ struct Int8RunTokens {
   absl::Span<const Extent> scale_slots;  // All slots of the blocks of these.
   uint32_t hidden = 0;             // The first ones, which lie nowhere any more: no row sees them.
   absl::Span<const Extent> open;   // bf16, in the tail.
-  const TailCopy* copy = nullptr;  // When set, in place of the tail.
+  const TailCopy* copy = nullptr;  // In place of the tail, in layers that it has.
 };
 
 // Gathers one piece of a layer. References must outlive this.

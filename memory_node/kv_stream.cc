@@ -21,7 +21,7 @@ absl::Status KvStream::Begin(const Lane& lane) {
         {.slots = fetched.slots.activations, .hidden = fetched.hidden_activations});
   }
   if (stored_.int8) {
-    LAMINA_RETURN_IF_ERROR(TakeInt8(lane, step));
+    TakeInt8(lane, step);
   }
   BeginLayer(lane, 0);
   return absl::OkStatus();
@@ -31,7 +31,7 @@ void KvStream::BeginLayer(const Lane& lane, uint32_t layer) {
   pieces(lane).BeginLayer(layer, steps_[lane.index].runs);
 }
 
-absl::Status KvStream::TakeInt8(const Lane& lane, Step& step) {
+void KvStream::TakeInt8(const Lane& lane, Step& step) {
   step.int8.clear();
   step.tails.clear();
   step.copies.clear();
@@ -45,10 +45,15 @@ absl::Status KvStream::TakeInt8(const Lane& lane, Step& step) {
                                                                  .open = {&step.tails.back(), 1}});
     if (PassesTail(fetched.run)) {
       TailCopy& copy = step.copies.emplace_back();
-      LAMINA_RETURN_IF_ERROR(copy.Take(epoch_.layers, stored_.kv, step.tails.back().first_slot,
-                                       fetched.run.tail_fetched()));
+      copy.Begin(step.tails.back().first_slot, fetched.run.tail_fetched());
       tokens.copy = &copy;
     }
+  }
+}
+
+absl::Status KvStream::KeepTails(const Lane& lane, uint32_t layer) {
+  for (TailCopy& copy : steps_[lane.index].copies) {
+    LAMINA_RETURN_IF_ERROR(copy.Take(layer, epoch_.layers[layer], stored_.kv));
   }
   return absl::OkStatus();
 }

@@ -8,7 +8,8 @@
 // begins (ahead_stream.h). Tokens that come as activations (plan/fetch_split.h) go ahead of the K
 // and V of the others.
 //
-// Threading: the data thread. Allocation: in Open(), and when a step begins.
+// Threading: the data thread. Allocation: in Open(), when a step begins, and for tails that rows
+// are stored over before they have been sent.
 
 #pragma once
 
@@ -48,7 +49,7 @@ class KvStream final : public AheadStream {
     std::vector<RunTokens> activations;
     std::vector<Int8RunTokens> int8;  // In place of both.
     std::vector<Extent> tails;        // By run.
-    std::vector<TailCopy> copies;     // One for each run that needs it.
+    std::vector<TailCopy> copies;     // One for each run that passes its tail.
   };
 
   bool Serves(plan::AttentionPath path) const override {
@@ -57,7 +58,8 @@ class KvStream final : public AheadStream {
   absl::Status Begin(const Lane& lane) override;
   void BeginLayer(const Lane& lane, uint32_t layer) override;
   absl::StatusOr<bool> GoOn(Lane& lane) override;
-  absl::Status TakeInt8(const Lane& lane, Step& step);
+  absl::Status KeepTails(const Lane& lane, uint32_t layer) override;
+  static void TakeInt8(const Lane& lane, Step& step);
   absl::Status PutPart(Lane& lane);
 
   const Stored stored_;

@@ -48,6 +48,13 @@ absl::Status PieceStream::Open() {
       epoch_.transport.RegisterSource(staged_, transport::MemoryKind::kHost));
 }
 
+void PieceStream::BeginStep() {
+  layer_ = 0;
+  pieces_.clear();
+  piece_ = 0;
+  done_ = 0;
+}
+
 void PieceStream::BeginHeads(uint32_t layer, HeadRange heads,
                              absl::Span<const plan::FetchRun> runs) {
   layer_ = layer;

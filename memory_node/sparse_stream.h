@@ -58,6 +58,9 @@ class SparseStream final : public AheadStream {
     return path == plan::AttentionPath::kSparse;
   }
   absl::Status Begin(const Lane& lane) override;
+  absl::Status KeepTails(const Lane& lane, uint32_t layer) override {
+    return steps_[lane.index].chosen->KeepTails(layer);
+  }
   void BeginLayer(const Lane& lane, uint32_t layer) override;
   // The token sets, as long as there are none; then credits.
   transport::SignalCondition Awaited(const Lane& lane) const override;

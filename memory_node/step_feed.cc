@@ -60,7 +60,10 @@ absl::Status StepFeed::EndStep(Lane& lane) {
   }
   lane.step = 0;
   lane.server = nullptr;
-  return Advance(lane);
+  LAMINA_RETURN_IF_ERROR(Advance(lane));
+  // One that has come during the step, in which nobody looked. Sources that run ahead would begin
+  // with the next step's first rows only.
+  return lane.step == 0 ? TakePlans() : absl::OkStatus();
 }
 
 // Applies plans of a lane whose step is done, up to the next one that has rows here.

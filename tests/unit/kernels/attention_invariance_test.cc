@@ -396,6 +396,43 @@ TEST(LoadKvTest, TokensLieAsIfTheyHadBeenStoredThere) {
   }
 }
 
+// Parts of tiles come from every place in a tile to every other, and leave alone what is there.
+TEST(LoadKvTest, PartsOfTilesGoFromAnyPlaceToAnyOther) {
+  std::mt19937 random(7);
+  for (const size_t head_dim : {16u, 48u}) {
+    const AttentionDescriptor d = Descriptor(static_cast<uint32_t>(head_dim), 1, 1);
+    constexpr uint32_t kTokens = 56;
+    constexpr size_t kSlots = 80;
+    std::vector<BFloat16> k(kTokens * head_dim), v(k), there(kSlots * head_dim);
+    for (std::vector<BFloat16>* plane : {&k, &v, &there}) {
+      for (BFloat16& element : *plane) {
+        element.bits = static_cast<uint16_t>(random());
+      }
+    }
+    for (uint32_t place = 0; place < 16; ++place) {
+      const Extent extent = {.first_slot = place, .tokens = kTokens};
+      std::vector<BFloat16> arena_k(there), arena_v(there);
+      StoreKv(d, k.data(), v.data(), head_dim, {&extent, 1}, arena_k.data(), arena_v.data(),
+              kSlots * head_dim);
+      for (uint32_t first = 0; first < 16; ++first) {
+        for (const uint32_t tokens : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 11u, 12u, 15u, 16u, 17u, 39u}) {
+          std::vector<BFloat16> wanted_k(there), wanted_v(there), found_k(there), found_v(there);
+          const Extent to = {.first_slot = first, .tokens = tokens};
+          StoreKv(d, k.data() + first * head_dim, v.data() + first * head_dim, head_dim, {&to, 1},
+                  wanted_k.data(), wanted_v.data(), kSlots * head_dim);
+          LoadKv(head_dim, arena_k.data(), arena_v.data(), {&extent, 1}, first, tokens,
+                 found_k.data(), found_v.data());
+          const auto same = [](const BFloat16& a, const BFloat16& b) { return a.bits == b.bits; };
+          ASSERT_TRUE(std::equal(found_k.begin(), found_k.end(), wanted_k.begin(), same) &&
+                      std::equal(found_v.begin(), found_v.end(), wanted_v.begin(), same))
+              << "head size " << head_dim << " slot " << place + first << " to " << first << ", "
+              << tokens << " tokens";
+        }
+      }
+    }
+  }
+}
+
 // What was brought out and comes back to other slots lies there as if it had been stored there;
 // what is beside it stays.
 TEST(UnloadKvTest, TokensLieAsIfTheyHadBeenStoredThere) {

@@ -9,12 +9,15 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <thread>
 #include <vector>
 
+#include "common/clock.h"
 #include "kernels/attention.h"
 #include "kernels/int8_arena.h"
 #include "plan/fetch_pieces.h"
 #include "plan/fetch_split.h"
+#include "telemetry/work_meter.h"
 #include "tests/unit/memory_node/unit_cluster.h"
 
 namespace lamina::memory_node {
@@ -374,6 +377,37 @@ TEST(KvStreamTest, ClosedBlocksComeAsInt8AndTheOpenOneAsItIs) {
   }
 }
 
+// Rows that fill an open block and go on in its tail may come before it has been sent.
+TEST(KvStreamTest, OpenBlocksComeAsTheStepFoundThem) {
+  UnitCluster cluster({.layers = 4, .fetch_bytes = 16 * kLeast, .int8_tails = 4});
+  for (const uint64_t turn : {0, 1}) {
+    cluster.FillFetched(0, 0, turn, kMine);
+  }
+  cluster.Start();
+  cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 190}}});
+  const Step step = cluster.MakeStep({.step = 2, .rows = {0, 0, 0, 0, 1, 1, 1}});
+  Runs runs;
+  runs.runs = {{.before = 62, .tokens = 4}, {.before = 190, .tokens = 3}};
+  runs.sequences = {0, 1};
+  cluster.PushPlan(step);
+  cluster.AwaitFetched(0, 0, 2);  // The others wait for credits, and rows for nothing.
+  for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+    cluster.RunUnit(step, layer);
+  }
+  uint64_t next = 1;
+  std::vector<plan::FetchPiece> pieces;
+  for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+    plan::PiecesOf(cluster.config().layers[layer], runs.runs, plan::FetchLimitsOf(cluster.config()),
+                   pieces);
+    ASSERT_EQ(pieces.size(), 1u);
+    cluster.AwaitFetched(0, 0, next);
+    const std::vector<std::byte> wanted = Int8PieceOf(cluster, pieces[0], runs, layer);
+    EXPECT_EQ(std::memcmp(cluster.Fetched(0, 0, next), wanted.data(), wanted.size()), 0) << layer;
+    cluster.RaiseCredit(0, 0, next++);
+  }
+  cluster.Stop();
+}
+
 // Two windows take turns, and other lanes are served while a credit is awaited.
 TEST(KvStreamTest, AThirdPieceWaitsForTheFirstOnesCredit) {
   UnitCluster cluster({.lanes = 2, .fetch_bytes = 2 * kLeast});
@@ -388,6 +422,58 @@ TEST(KvStreamTest, AThirdPieceWaitsForTheFirstOnesCredit) {
 
   EXPECT_EQ(ExpectPieces(cluster, step, 0, 1), 6u);  // Three heads in each of two layers.
 
+  cluster.Stop();
+}
+
+// A plan that comes during a step is begun when the step ends, not when its own first rows come.
+TEST(KvStreamTest, PiecesOfTheNextStepFollowTheEndOfTheOneBefore) {
+  UnitCluster cluster({.lanes = 2, .layers = 12, .fetch_bytes = 2 * kLeast});
+  const uint32_t last = 11;
+  cluster.Start();
+  cluster.Run({.lane = 0, .step = 1, .prompts = {{0, 40}}});
+  const Step others = cluster.MakeStep({.lane = 1, .step = 1, .prompts = {{1, 9}}});
+  const Step step = cluster.MakeStep({.lane = 0, .step = 2, .prompts = {{0, 9}}});
+  for (const Step* begun : {&others, &step}) {
+    cluster.PushPlan(*begun);
+    cluster.RunUnit(*begun, 0);
+  }
+  const Step next = cluster.MakeStep({.lane = 0, .step = 3, .rows = {0}});
+  cluster.PushPlan(next);
+  for (uint32_t layer = 1; layer <= last; ++layer) {
+    cluster.RunUnit(step, layer);
+  }
+  // The node is not idle, and no step begins.
+  for (uint32_t layer = 1; layer < last; ++layer) {
+    cluster.RunUnit(others, layer);
+  }
+
+  EXPECT_GE(cluster.LastFetched(0, 0), 1u);
+
+  ExpectPieces(cluster, next, 0, 1);
+  cluster.Stop();
+}
+
+// What a stream is measured by has no time in which it could not put.
+TEST(KvStreamTest, WaitingForACreditIsNoStreaming) {
+  UnitCluster cluster({.fetch_bytes = 2 * kLeast});
+  cluster.Start();
+  cluster.Run({.step = 1, .prompts = {{0, 700}}});
+  const Step step = cluster.MakeStep({.step = 2, .rows = {0}});
+  cluster.PushPlan(step);
+  cluster.AwaitFetched(0, 0, 2);
+  cluster.AwaitTurns();  // What was put has been counted.
+  const telemetry::WorkMeter& meter = cluster.counters().meter;
+  const double waited_before = meter.Seconds(telemetry::WorkKind::kWaitQuery);
+  const Nanos start = RealClock().Now();
+  while (RealClock().Now() - start < Millis(20)) {
+    std::this_thread::yield();
+  }
+  const double waited = ToSeconds(RealClock().Now() - start);
+
+  cluster.RaiseCredit(0, 0, 1);
+  cluster.AwaitFetched(0, 0, 3);
+
+  EXPECT_GE(meter.Seconds(telemetry::WorkKind::kWaitQuery) - waited_before, waited);
   cluster.Stop();
 }
 
