@@ -26,6 +26,7 @@
 #include "common/status_macros.h"
 #include "model/gguf/byte_reader_internal.h"
 #include "model/gguf/dequantize.h"
+#include "model/gguf/gguf_split_internal.h"
 #include "model/mapped_file.h"
 
 namespace lamina::model {
@@ -379,6 +380,35 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenOne(const std::string& p
   }
   (*parsed)->storage_->files.push_back(std::move(file));
   return parsed;
+}
+
+absl::Status GgufFile::AddParts(const std::string& path) {
+  LAMINA_ASSIGN_OR_RETURN(const Split split, FindSplit(*this, path));
+  for (uint64_t number = 1; number < split.parts; ++number) {
+    const std::string part_path = split.PathOf(number);
+    absl::StatusOr<std::unique_ptr<GgufFile>> part = OpenOne(part_path);
+    if (absl::IsNotFound(part.status())) {
+      return absl::NotFoundError(absl::StrCat(part_path, " is missing: ", path, " is the first of ",
+                                              split.parts,
+                                              " parts, which lie in one folder; fetch it too"));
+    }
+    LAMINA_RETURN_IF_ERROR(part.status());
+    LAMINA_RETURN_IF_ERROR(CheckPart(**part, {number, split.parts, split.tensors}, part_path));
+    TakeTensors(**part);
+  }
+  if (split.parts == 1) {
+    return absl::OkStatus();
+  }
+  if (tensors_.size() != split.tensors) {
+    return absl::DataLossError(absl::StrCat(
+        path, ": its ", split.parts, " parts hold ", tensors_.size(),
+        " tensors, and split.tensors.count is ", split.tensors, "; fetch all parts again"));
+  }
+  if (const TensorInfo* twice = BuildIndex()) {
+    return absl::DataLossError(absl::StrCat(path, ": tensor \"", absl::CHexEscape(twice->name),
+                                            "\" is in two of its parts; fetch all parts again"));
+  }
+  return absl::OkStatus();
 }
 
 void GgufFile::TakeTensors(GgufFile& part) {

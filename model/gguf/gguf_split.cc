@@ -1,30 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Files in parts, as llama.cpp's gguf-split and converters write them:
-//
-//   NAME-00001-of-00003.gguf   all metadata; some tensors, or none
-//   NAME-00002-of-00003.gguf   tensors
-//   NAME-00003-of-00003.gguf   tensors
-//
-// Each part is a GGUF file of its own. It says which one it is (split.no, from 0), how many there
-// are (split.count), and how many tensors all have together (split.tensors.count).
-
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
-#include "model/gguf/gguf_file.h"
+#include "model/gguf/gguf_split_internal.h"
 
 namespace lamina::model {
 namespace {
-
-// What a part says of itself.
-struct SplitPlace {
-  uint64_t number = 0;
-  uint64_t parts = 0;
-  uint64_t tensors = 0;
-};
 
 absl::StatusOr<SplitPlace> ReadPlace(const GgufFile& file) {
   SplitPlace place;
@@ -43,7 +25,9 @@ std::string TextOf(const SplitPlace& place) {
                       " tensors in all");
 }
 
-absl::Status CheckPlace(const GgufFile& part, const SplitPlace& expected, absl::string_view path) {
+}  // namespace
+
+absl::Status CheckPart(const GgufFile& part, const SplitPlace& expected, absl::string_view path) {
   const absl::StatusOr<SplitPlace> place = ReadPlace(part);
   if (!place.ok()) {
     return absl::Status(place.status().code(), absl::StrCat(path, ": ", place.status().message()));
@@ -58,14 +42,12 @@ absl::Status CheckPlace(const GgufFile& part, const SplitPlace& expected, absl::
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status GgufFile::AddParts(const std::string& path) {
+absl::StatusOr<Split> FindSplit(const GgufFile& file, const std::string& path) {
   // Files whose parts were put together say 0.
-  if (!Has("split.count") || GetUint("split.count").value_or(0) <= 1) {
-    return absl::OkStatus();
+  if (!file.Has("split.count") || file.GetUint("split.count").value_or(0) <= 1) {
+    return Split{};
   }
-  const absl::StatusOr<SplitPlace> first = ReadPlace(*this);
+  const absl::StatusOr<SplitPlace> first = ReadPlace(file);
   if (!first.ok()) {
     return absl::Status(first.status().code(), absl::StrCat(path, ": ", first.status().message()));
   }
@@ -80,28 +62,11 @@ absl::Status GgufFile::AddParts(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, " is ", TextOf(*first), ": give the first, ", name, EndingOf(0, first->parts)));
   }
-  for (uint64_t number = 1; number < first->parts; ++number) {
-    const std::string part_path = absl::StrCat(name, EndingOf(number, first->parts));
-    absl::StatusOr<std::unique_ptr<GgufFile>> part = OpenOne(part_path);
-    if (absl::IsNotFound(part.status())) {
-      return absl::NotFoundError(absl::StrCat(part_path, " is missing: ", path, " is the first of ",
-                                              first->parts,
-                                              " parts, which lie in one folder; fetch it too"));
-    }
-    LAMINA_RETURN_IF_ERROR(part.status());
-    LAMINA_RETURN_IF_ERROR(CheckPlace(**part, {number, first->parts, first->tensors}, part_path));
-    TakeTensors(**part);
-  }
-  if (tensors_.size() != first->tensors) {
-    return absl::DataLossError(absl::StrCat(
-        path, ": its ", first->parts, " parts hold ", tensors_.size(),
-        " tensors, and split.tensors.count is ", first->tensors, "; fetch all parts again"));
-  }
-  if (const TensorInfo* twice = BuildIndex()) {
-    return absl::DataLossError(absl::StrCat(path, ": tensor \"", absl::CHexEscape(twice->name),
-                                            "\" is in two of its parts; fetch all parts again"));
-  }
-  return absl::OkStatus();
+  return Split{.name = std::string(name), .parts = first->parts, .tensors = first->tensors};
+}
+
+std::string Split::PathOf(uint64_t number) const {
+  return absl::StrCat(name, EndingOf(number, parts));
 }
 
 }  // namespace lamina::model
