@@ -182,7 +182,12 @@ absl::Status MemberChanges::CheckJoin(const NodeHello& hello) const {
       members_.membership().IsThere(identity.name)) {
     return absl::OkStatus();
   }
-  if (identity.device != "cpu" && options_.scheduler.prompt_rows_max > 0) {
+  // With token_range steps have no room of their own for rows of prompts, and still have some:
+  // behind what is found, and behind what the scratch holds.
+  const core::SchedulerOptions& limits = options_.scheduler;
+  const bool prompt_rows = limits.prompt_rows_max > 0 || limits.prefix_cache ||
+                           limits.scratch_tokens < limits.sequence_tokens_max;
+  if (identity.device != "cpu" && prompt_rows) {
     return absl::FailedPreconditionError(
         absl::StrCat(identity.name, " holds K and V on ", identity.device,
                      ", and this cluster serves prompts in a way that needs all on processors; "

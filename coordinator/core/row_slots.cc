@@ -57,17 +57,23 @@ RowSlots::RowSlots(const SchedulerOptions& options, SequenceLife& life,
 
 bool RowSlots::Allocate(Sequence& sequence, plan::StepPlan& plan) {
   const bool new_span = places_.kv.RoomInSpan(*sequence.held) == 0;
-  if (new_span) {
+  const auto has_room = [&] {
+    const size_t ahead = places_.residents.StarvingBefore(sequence);
+    if (places_.kv.directory().SlotsFree(sequence.node) <= ahead) {
+      places_.MakeRoom(sequence.node, ahead + 1);
+    }
+    return places_.kv.directory().SlotsFree(sequence.node) > ahead;
+  };
+  // What the cache drops may have slots that others hold still: then it looks for a node once more.
+  bool room = !new_span && has_room();
+  for (int looks = 0; new_span && !room && looks < 2; ++looks) {
     const uint32_t node = PickNextNode(sequence);
     if (node != sequence.node) {
       places_.residents.SetNode(sequence, node, places_.kv);
     }
+    room = has_room();
   }
-  const size_t ahead = places_.residents.StarvingBefore(sequence);
-  if (places_.kv.directory().SlotsFree(sequence.node) <= ahead) {
-    places_.MakeRoom(sequence.node, ahead + 1);
-  }
-  if (places_.kv.directory().SlotsFree(sequence.node) <= ahead) {
+  if (!room) {
     places_.residents.Starve(sequence);
     MakeRoom(sequence);
     return false;

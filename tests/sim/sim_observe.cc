@@ -68,9 +68,7 @@ void SimWorld::Observe(const plan::StepPlan& plan) {
     reach.forks_unshared += join.parent == 0 && request.fork_of != 0;
     if (request.beams.width == 0) {
       reach.open_blocks_kept += OpenTokensOf(plan, join, workload_.options);
-      if (workload_.options.span_tokens == 0) {
-        auditor_.Joined(join, CachedTokensOf(plan, join.id));
-      }
+      auditor_.Joined(join, CachedTokensOf(plan, join.id));
     }
     if (request.beams.width > 0 && join.tokens.size() > join.prompt_tokens) {
       const bool row =

@@ -275,6 +275,18 @@ TEST_F(MemberChangesTest, AnAddedNodeIsOnAProcessorWherePromptsAreRows) {
               HasSubstr("m2 holds K and V on cuda:0"));
 }
 
+// With token_range there are no rows for prompts alone, and what is found leaves some.
+TEST_F(MemberChangesTest, AnAddedNodeIsOnAProcessorWhereFoundPrefixesLeaveRows) {
+  EngineOptions options = Options();
+  options.scheduler.prompt_rows_max = 0;
+  options.scheduler.prefix_cache = true;
+  SetOptions(options);
+  Serve();
+  ASSERT_TRUE(Add("m2").ok());
+  EXPECT_THAT(std::string(Join("m2", uint64_t{1} << 20, "cuda:0").message()),
+              HasSubstr("m2 holds K and V on cuda:0"));
+}
+
 TEST_F(MemberChangesTest, BeforeTheFirstEpochAnAddedNodeIsWaitedForAndADrainedOneIsNot) {
   SetOptions(Options());
   ASSERT_TRUE(Join("c0").ok());
