@@ -2,6 +2,7 @@
 #include "planner/configuration.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@ using cost::KvPolicy;
 using cost::Machine;
 
 constexpr uint32_t kPromptReplicasMax = 4;
+constexpr double kBlockTokens = 16;  // The prefix cache finds whole blocks.
 // The most that the formula knows; the cluster file allows fewer.
 constexpr uint32_t kLanesMax = 64;
 
@@ -214,8 +216,9 @@ bool KeepsPrefixes(const Problem& problem, const Configuration& configuration) {
   // they find that find half of their prompt.
   const bool windows =
       problem.model.window > 0 && problem.model.window_layers >= problem.model.layers;
-  const bool finds =
-      configuration.partition != Partition::kTokenRange || (!windows && problem.load.hit() >= 0.5);
+  const double found = std::floor(problem.load.prefix / kBlockTokens) * kBlockTokens;
+  const bool finds = configuration.partition != Partition::kTokenRange ||
+                     (!windows && 2 * found >= problem.load.input);
   // With nodes for prompts who finds most of its prompt passes by them, which formulas leave out.
   return configuration.prompt_replicas == 0 && finds &&
          on_processor(problem.catalogue.FindDevice(hardware.compute->device)) &&

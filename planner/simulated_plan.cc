@@ -20,9 +20,10 @@ using cost::KvPolicy;
 constexpr double kWarmUp = 0.3;
 constexpr double kLives = 5;  // A run takes so many times as long as a request.
 constexpr uint64_t kRequestsLeast = 200;
-constexpr double kKeepsUp = 0.9;          // Tokens a second over those that were asked for.
-constexpr double kResolution = 1.0 / 64;  // The goodput is so exact, as a share of its bound.
-constexpr int kRounds = 6;                // How often it looks for plans with a greater bound.
+constexpr double kKeepsUp = 0.9;  // Tokens a second over those that were asked for.
+// The goodput is so exact, as a share of the most that it may be.
+constexpr double kResolution = 1.0 / 64;
+constexpr int kRounds = 6;  // How often it looks for plans with a greater bound.
 constexpr double kAnotherMargin = 1.1;
 
 double PriceOfDevice(const Problem& problem, const cost::Machine* machine) {
@@ -180,7 +181,8 @@ absl::StatusOr<std::optional<Simulator::Goodput>> Simulator::FindGoodput(double 
     LAMINA_RETURN_IF_ERROR(narrow(Wanted()));
     goodput.bad = std::max(goodput.good, std::min(goodput.bad, bound));
   }
-  while (goodput.bad - goodput.good > kResolution * bound) {
+  const double resolution = kResolution * goodput.bad;
+  while (goodput.bad - goodput.good > resolution) {
     LAMINA_RETURN_IF_ERROR(narrow((goodput.good + goodput.bad) / 2));
   }
   return goodput;
@@ -431,7 +433,7 @@ absl::StatusOr<Plans> OptimiseAndSimulate(Problem& problem, size_t count, const 
                             Optimise(problem, count, why_not, Search::kBounded, options.plans));
     LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.runnable));
     if (round == kRounds || IsSettled(problem, plans.runnable)) {
-      LAMINA_RETURN_IF_ERROR(SimulateBaselines(problem, why_not, options, plans.one_pool));
+      plans.one_pool = std::move(baseline);
       LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.others));
       return plans;
     }

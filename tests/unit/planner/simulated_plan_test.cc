@@ -136,6 +136,41 @@ TEST(SimulatedPlanTest, TheBaselineIsTheBestOfOnePoolInTheSimulation) {
   }
 }
 
+// A rate that plans of two pools carry only with a greater bound leaves the baseline the cheapest
+// of one pool that carries it.
+TEST(SimulatedPlanTest, TheBaselineIsNotDearerForWhatOthersNeed) {
+  Problem problem = SmallProblem();
+  problem.machines_max = 8;
+  problem.slo.ttft_seconds = 0.2;
+  PlanSimulationOptions options = Few();
+  options.plans = 4;
+  const WhyNot why_not = [runs = WhyNotOf(problem)](const Configuration& configuration,
+                                                    const Evaluation& evaluation) -> std::string {
+    return configuration.policy == cost::KvPolicy::kLocal ? "the test's plans are of two pools"
+                                                          : runs(configuration, evaluation);
+  };
+  const auto free = Optimise(problem, 1, why_not, Search::kBounded);
+  ASSERT_TRUE(free.ok());
+  problem.load.rate = 0.97 * free->runnable.front().evaluation.goodput.value;
+  const auto all = Optimise(problem, 1, why_not, Search::kBounded, options.plans);
+  ASSERT_TRUE(all.ok());
+
+  const auto plans = OptimiseAndSimulate(problem, 2, why_not, options);
+
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  ASSERT_EQ(plans->one_pool.size(), 1u);
+  for (const Plan& plan : all->one_pool) {
+    const auto figures = SimulatePlan(problem, plan, options);
+    ASSERT_TRUE(figures.ok());
+    if (figures->carries) {
+      EXPECT_TRUE(plans->one_pool.front().simulated->carries);
+      EXPECT_LE(plans->one_pool.front().evaluation.price_per_hour.value,
+                plan.evaluation.price_per_hour.value)
+          << HardwareName(plan.configuration.hardware);
+    }
+  }
+}
+
 TEST(SimulatedPlanTest, OnePoolIsACellForEachReplica) {
   Problem problem = SmallProblem();
   const Configuration configuration = {
