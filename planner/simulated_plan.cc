@@ -428,10 +428,19 @@ absl::StatusOr<SimulatedFigures> SimulatePlan(const Problem& problem, const Plan
 
 absl::StatusOr<Plans> OptimiseAndSimulate(Problem& problem, size_t count, const WhyNot& why_not,
                                           const PlanSimulationOptions& options) {
+  std::vector<Plan> baseline;  // That of the first margin with which one pool carries the rate.
   for (int round = 1;; ++round) {
     LAMINA_ASSIGN_OR_RETURN(Plans plans,
                             Optimise(problem, count, why_not, Search::kBounded, options.plans));
     LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.runnable));
+    if (round == 1 || !IsSettled(problem, baseline)) {
+      LAMINA_RETURN_IF_ERROR(SimulateBaselines(problem, why_not, options, plans.one_pool));
+      if (baseline.empty() ||
+          (!plans.one_pool.empty() && Compare(RankOfSimulated(problem, plans.one_pool.front()),
+                                              RankOfSimulated(problem, baseline.front())) < 0)) {
+        baseline = std::move(plans.one_pool);
+      }
+    }
     if (round == kRounds || IsSettled(problem, plans.runnable)) {
       plans.one_pool = std::move(baseline);
       LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.others));
