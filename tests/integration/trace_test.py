@@ -19,7 +19,8 @@ class TraceTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         require_model(cls("test_rows_nest"))
-        cls.cluster = Cluster(model=MODEL, memory_nodes=2, pipeline={"lanes": LANES})
+        # Heads are spread, so that both memory nodes have work whatever reads they measure.
+        cls.cluster = Cluster(model=MODEL, memory_nodes=2, partition="head", pipeline={"lanes": LANES})
         cls.cluster.__enter__()
         cls.requests = []
         try:
