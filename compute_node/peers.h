@@ -72,7 +72,7 @@ class Peers {
   absl::Status Put(PeerId peer, size_t offset, absl::Span<const std::byte> source,
                    const transport::SignalUpdate* signal);
 
-  // Errors: kUnavailable, blamed on the peer  it is known to be gone.
+  // Errors: kUnavailable, blamed on the peer, where it is known to be gone.
   absl::Status CheckThere(PeerId peer);
 
   // `sent` has gone to the peer in `spent`.

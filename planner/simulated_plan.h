@@ -46,6 +46,8 @@ absl::StatusOr<SimulatedFigures> SimulatePlan(const Problem& problem, const Plan
 // say why. Plans of two pools are simulated with fewer lanes too, and keep the number that does
 // best. Where none of the runnable ones carries the rate, it looks again for plans with a greater
 // bound (Problem::margin), a few times.
+// The baseline is the plan of one pool that does best in the simulation, with the margin that it
+// needs itself.
 // Errors: as of Optimise() and SimulatePlan().
 absl::StatusOr<Plans> OptimiseAndSimulate(Problem& problem, size_t count, const WhyNot& why_not,
                                           const PlanSimulationOptions& options);

@@ -57,10 +57,9 @@ struct FakeNetworkOptions {
 
 // One Put, as links are asked about it.
 struct FakePut {
-  absl::string_view
-      from;              // Name of the first Region of the sender's Transport; empty: it has none.
-  absl::string_view to;  // That of the target.
-  uint64_t epoch = 0;    // The target's.
+  absl::string_view from;  // The sender's: its Transport's first Region names it. May be empty.
+  absl::string_view to;    // The target's name.
+  uint64_t epoch = 0;      // The target's.
   size_t bytes = 0;
   bool raises = false;  // It carries a signal.
 };
