@@ -291,10 +291,14 @@ TEST_P(BitsTest, OneReplicaIsAsTwoAndThree) {
   }
 }
 
-TEST_P(BitsTest, OneThreadIsAsTwo) {
-  LocalClusterOptions options = Plain();
-  options.threads = 2;
-  ExpectSameTogether(options);
+// Sixteen are more than there are cores, on the compute node and on the memory node.
+TEST_P(BitsTest, OneThreadIsAsTwoAndSixteen) {
+  for (const size_t threads : {2u, 16u}) {
+    SCOPED_TRACE(absl::StrCat(threads, " threads"));
+    LocalClusterOptions options = Plain();
+    options.threads = threads;
+    ExpectSameTogether(options);
+  }
 }
 
 TEST_P(BitsTest, EverythingAtOnceIsAsNothing) {

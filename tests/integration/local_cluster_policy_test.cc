@@ -44,7 +44,7 @@ TEST_P(LocalPolicyTest, HasTheBitsOfTwoPools) {
   ASSERT_NE(pools, nullptr);
   const std::vector<GenerateResult> expected = pools->GenerateMany(MixedRequests());
   for (const auto& [chunk, threads, lanes] :
-       {std::tuple{512u, 1u, 1u}, {16u, 2u, 1u}, {64u, 1u, 2u}}) {
+       {std::tuple{512u, 1u, 1u}, {16u, 2u, 1u}, {64u, 1u, 2u}, {64u, 16u, 1u}}) {
     SCOPED_TRACE(absl::StrCat("chunks of ", chunk, ", ", threads, " threads, ", lanes, " lanes"));
     LocalClusterOptions options = Local(Plain());
     options.chunk_tokens = chunk;
