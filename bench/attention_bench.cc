@@ -28,6 +28,7 @@
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/k_tiles.h"
 #include "kernels/pair_attention.h"
+#include "kernels/processor_attention.h"
 #include "kernels/tile_attention.h"
 
 namespace lamina::bench {
@@ -42,7 +43,7 @@ struct Options {
   size_t threads = 2;
   int repeats = 7;
   size_t kv_mib = 768;
-  std::string kernel;  // Part of a name; empty: the best.
+  std::string kernel;  // The end of a name, or auto; empty: the best canonical one.
   std::string only;    // Part of a section's name; empty: all.
   std::string json;
   std::vector<uint32_t> head_dims = {64, 128};
@@ -212,6 +213,11 @@ class Bench {
 
  private:
   static const AttentionKernel& ChooseKernel(const std::string& part) {
+    if (part == "auto") {
+      const auto served =
+          kernels::AttentionOfProcessor(kernels::FastAttention(), kernels::CpuAttention());
+      return served.ok() ? **served : kernels::CpuAttention();
+    }
     for (const auto variants :
          {kernels::CpuAttentionVariants(), kernels::CpuPairAttentionVariants(),
           kernels::CpuTileAttentionVariants()}) {
@@ -523,8 +529,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(64, 1 << 20));
   app.add_option(
       "--kernel", options.kernel,
-      "AVX2, AVX3, AVX3_DL, AVX512_BF16 (pairs), AMX_BF16 (tiles); the best canonical one if "
-      "not given or not here");
+      "AVX2, AVX3, AVX3_DL, AVX512_BF16 (pairs), AMX_BF16 (tiles), or auto: what nodes on this "
+      "processor take with attention auto; the best canonical one if not given or not here");
   app.add_option("--only", options.only, "One section")
       ->check(CLI::IsMember({"decode", "l3", "churn", "prefill", "weights", "int8"}));
   app.add_option("--head-dims", options.head_dims, "Head sizes, except of churn")
