@@ -2,9 +2,9 @@
 """The suites of docs/performance.md's tables, one after the other, into one JSON; half an hour at most.
 
 Programs that are missing are built before the first suite. A suite has a limit of its own and is ended when it exceeds that, with all that
-it has started; what it lacks then is said, and the others go on. With --only some
-suites run, and the others' figures in the file stay: a machine that is quiet for minutes only can be measured in parts. Afterwards
-bench/tables.py makes the tables.
+it has started; what it wrote until then is taken, what it lacks is said, and the others go on. The peers, the last, have what the
+others leave of the half hour. With --only some suites run, and the others' figures in the file stay: a machine that is quiet for minutes
+only can be measured in parts. Afterwards bench/tables.py makes the tables.
 """
 
 import argparse
@@ -24,18 +24,24 @@ from programs import ROOT, end_on_signals, need
 
 END_SECONDS = 30  # For a suite that has been told to end its clusters.
 # Name: (the most seconds, arguments). All limits together are half an hour.
+DECODE_ATTENTION = ["--only", "decode", "--kv-mib", "256", "--repeats", "5", "--contexts", "1024,4096"]
 SUITES = {
-    "attention": (120, ["--only", "decode", "--kv-mib", "256", "--repeats", "5", "--contexts", "1024,4096"]),
+    "attention": (75, DECODE_ATTENTION),
+    "attention_auto": (75, ["--kernel", "auto", *DECODE_ATTENTION]),
     "dense": (120, ["--only", "smollm2", "--rounds", "5"]),
     "weights_int8": (240, []),
-    "decode": (120, ["--rows", "1,16", "--context", "1024"]),
-    "peers": (1080, ["--points", "1:1024,16:1024"]),
+    "decode": (150, ["--points", "1:1024,16:1024"]),
+    "peers": (1140, ["--points", "1:1024,16:1024"]),
 }
+LAST = "peers"  # It is told how many seconds there are, and begins no turn for which these do not suffice.
 SECONDS_MAX = 1800
+# What bench/run.sh calls a suite, where it is another name.
+CALLED = {"attention_auto": "attention"}
 DAEMONS = ("lamina", "lamina-coordinator", "lamina-compute", "lamina-memory")
 # What a suite runs: builds do not count against its limit.
 PROGRAMS = {
     "attention": ("lamina-bench-attention",),
+    "attention_auto": ("lamina-bench-attention",),
     "dense": ("lamina-bench-dense",),
     "weights_int8": DAEMONS,
     "decode": (*DAEMONS, "lamina-bench-bounds"),
@@ -68,14 +74,15 @@ def end(process):
 
 
 def run(name, seconds_max, arguments):
-    """What is written of a suite; without "result" where it failed."""
-    command = ["bench/run.sh", name, *(["--", *arguments] if arguments else [])]
+    """What is written of a suite; with "problem" where it failed, and without "result" where it wrote nothing before it did."""
+    called = CALLED.get(name, name)
+    command = ["bench/run.sh", called, *(["--", *arguments] if arguments else [])]
     print(f"== {' '.join(command)}", flush=True)
     begin = time.monotonic()
     # Temporary folders of a suite lie in this one, and go with it.
     with tempfile.TemporaryDirectory(prefix="lamina-all-", ignore_cleanup_errors=True) as folder:
         path = pathlib.Path(folder) / "result.json"
-        process = subprocess.Popen([ROOT / "bench/run.sh", name, "--json", path, *arguments], start_new_session=True,
+        process = subprocess.Popen([ROOT / "bench/run.sh", called, "--json", path, *arguments], start_new_session=True,
                                    env={**os.environ, "TMPDIR": folder})
         try:
             code = process.wait(seconds_max)
@@ -85,12 +92,22 @@ def run(name, seconds_max, arguments):
         finally:
             end(process)
         found = {"command": " ".join(command), "date": str(datetime.date.today()), "seconds": round(time.monotonic() - begin, 1)}
-        if not problem and path.exists():
+        with contextlib.suppress(OSError, ValueError):  # It was ended before it wrote, or while it did.
             found["result"] = json.loads(path.read_text())
-        else:
+        if problem or "result" not in found:
             found["problem"] = problem or "it wrote no figures"
-            print(f"{name}: {found['problem']}; going on", flush=True)
+            kept = "; what it wrote before is kept" if "result" in found else ""
+            print(f"{name}: {found['problem']}{kept}; going on", flush=True)
     return found
+
+
+def limits_of(name, spent):
+    """The most seconds of a suite when so many are spent, and its arguments."""
+    seconds_max, arguments = SUITES[name]
+    if name != LAST:
+        return seconds_max, arguments
+    seconds_max = max(seconds_max, int(SECONDS_MAX - spent))
+    return seconds_max, [*arguments, "--seconds", str(seconds_max - END_SECONDS)]
 
 
 def read(path):
@@ -112,14 +129,19 @@ def main():
     kept = read(arguments.json)
     need(*dict.fromkeys(program for name in arguments.only for program in PROGRAMS[name]))
     end_on_signals()
+    spent = 0.0
     for name in arguments.only:
-        kept[name] = run(name, *SUITES[name])
+        kept[name] = run(name, *limits_of(name, spent))
+        spent += kept[name]["seconds"]
         if arguments.json:  # At once: a later one may be cut off.
             arguments.json.write_text(json.dumps({"machine": processor.machine(), "class": processor.machine_class(), "suites": kept},
                                                  indent=1) + "\n")
     problems = [name for name in arguments.only if "problem" in kept[name]]
-    print(f"{len(arguments.only)} suites in {sum(kept[name]['seconds'] for name in arguments.only):.0f} s" +
-          (f"; without figures: {', '.join(problems)}" if problems else ""))
+    words = f"{len(arguments.only)} suites in {spent:.0f} s"
+    for what, names in (("without figures", [name for name in problems if "result" not in kept[name]]),
+                        ("with a part of their figures", [name for name in problems if "result" in kept[name]])):
+        words += f"; {what}: {', '.join(names)}" if names else ""
+    print(words)
     sys.exit(1 if problems else 0)
 
 

@@ -26,10 +26,10 @@ constexpr size_t kRows = 256;
 constexpr size_t kFeatures = 1536;
 constexpr int kRounds = 20;
 
-double ReadBandwidth(size_t threads) {
+double ReadBandwidth(size_t threads, int repeats) {
   ThreadPool pool({.threads = threads});
   double best = 0;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < repeats; ++i) {
     best = std::max(best, kernels::MeasureReadBandwidth(pool));
   }
   return best;
@@ -74,12 +74,6 @@ double GemmFlops() {
   return std::max(own, FlopsPerSecond([&] { peer->Run(in.data(), out.data()); }));
 }
 
-nlohmann::json BoundsOfCore(int core) {
-  return {{"core", core},
-          {"read_bytes_per_second", ReadBandwidth(1)},
-          {"gemm_flops_per_second", GemmFlops()}};
-}
-
 }  // namespace
 }  // namespace lamina
 
@@ -87,20 +81,30 @@ int main(int argc, char** argv) {
   CLI::App app("Measures plain read bandwidth on all cores and bf16 GEMM on one core.");
   std::string file;
   std::vector<int> cores;
+  int repeats = 5;
+  bool reads_alone = false;
   app.add_option("--json", file, "Write the figures here");
   app.add_option("--cores", cores, "Measure both on each of these cores by itself too")
       ->delimiter(',');
+  app.add_option("--repeats", repeats, "Measurements of each bandwidth; the best counts")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_flag("--reads-alone", reads_alone, "Leave out the GEMM, whose figures are 0 then");
   CLI11_PARSE(app, argc, argv);
-  const double bandwidth = lamina::ReadBandwidth(std::max(1u, std::thread::hardware_concurrency()));
-  double flops = cores.empty() ? lamina::GemmFlops() : 0;
+  const double bandwidth =
+      lamina::ReadBandwidth(std::max(1u, std::thread::hardware_concurrency()), repeats);
+  double flops = cores.empty() && !reads_alone ? lamina::GemmFlops() : 0;
   nlohmann::json of_cores = nlohmann::json::array();
   for (const int core : cores) {
     if (!lamina::PinThisThread({core})) {
       std::fprintf(stderr, "--cores: this process may not run on core %d\n", core);
       return 1;
     }
-    of_cores.push_back(lamina::BoundsOfCore(core));
-    flops = std::max(flops, of_cores.back()["gemm_flops_per_second"].get<double>());
+    const double read = lamina::ReadBandwidth(1, repeats);
+    const double gemm = reads_alone ? 0 : lamina::GemmFlops();
+    of_cores.push_back(
+        {{"core", core}, {"read_bytes_per_second", read}, {"gemm_flops_per_second", gemm}});
+    flops = std::max(flops, gemm);
   }
   std::printf("read %.1f GB/s on all cores, bf16 GEMM %.3f TFLOP/s on one core\n", bandwidth * 1e-9,
               flops * 1e-12);

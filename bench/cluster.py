@@ -9,6 +9,7 @@ import re
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -16,6 +17,7 @@ import urllib.request
 from programs import BIN, ROOT, end_on_signals, need
 
 MODEL = ROOT / "models/smollm2-135m-instruct.gguf"
+GET_MODEL = "deploy/get_model.sh"
 START_SECONDS_MAX = 180
 STRETCH_SECONDS = 2.0
 STRETCHES = 3
@@ -38,6 +40,12 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def need_model(path):
+    """Returns where it is there, or ends the benchmark with the command that gets the quick start's."""
+    if not pathlib.Path(path).exists():
+        sys.exit(f"{path} is missing" + (f": {GET_MODEL}" if path == MODEL else ""))
+
+
 @dataclasses.dataclass
 class Stretch:
     tokens_per_second: float
@@ -53,6 +61,7 @@ class Running:
         self.load = None
         self.load_rows = 0
         self.chunk_choice = ""  # When a rate was measured.
+        self.lane_choice = ""
         self.first_tokens_before = 0.0
 
     def status(self):
@@ -60,14 +69,15 @@ class Running:
                               capture_output=True, text=True, check=False)
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
-    def begin_load(self, rows, context, policy=None):
-        """A closed load of `rows` requests, whose answers outlast all prompts and the measurement. `policy`: of a cluster with several."""
+    def begin_load(self, rows, context, policy=None, draws=()):
+        """A closed load of `rows` requests, whose answers outlast all prompts and the measurement. `policy`: of a cluster with several.
+        `draws`: flags of `lamina bench` that say how tokens are drawn."""
         self.load_rows = rows
         self.first_tokens_before = self.first_tokens()
         self.load = subprocess.Popen(
             [BIN / "lamina", "bench", "--json", "--server", self.address, "--concurrency", str(rows), "--requests",
              str(rows), "--input-tokens", str(context), "--output-tokens", str(self.answer_tokens(context)),
-             *(["--policy", policy] if policy else [])],
+             *(["--policy", policy] if policy else []), *draws],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def check_load(self):
@@ -164,7 +174,8 @@ class Running:
         """Of the load that decodes; ends it."""
         time.sleep(SETTLE_SECONDS)
         stretches = [self.stretch(STRETCH_SECONDS) for _ in range(STRETCHES)]
-        self.chunk_choice = self.status().get("chunk_choice", "")
+        status = self.status()
+        self.chunk_choice, self.lane_choice = status.get("chunk_choice", ""), status.get("lane_choice", "")
         self.end_load()
         return stretches
 
@@ -177,10 +188,10 @@ class Cluster(Running):
                  query_first="auto", prefill_cores=None, local=False, auto_load=None, model=MODEL,
                  prefix_cache="off", fetch=None, sequence_tokens_max=SEQUENCE_TOKENS_MAX, scratch_tokens=None, memory_budget=None,
                  weights_budget=None, weights_ahead=1, weights=None, kv_form=None, spill=None, attend=True,
-                 compute_capacity=None, partition=None, parts=None, policies=None):
+                 compute_capacity=None, partition=None, parts=None, policies=None, threads=None):
         """`compute_cores`: of the compute node, or a tuple, of a node each, which with `parts` ("stage" or "shard") are those of one replica. `prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
         `auto_load`: policy auto, for (rows, context); `compute_cores` may have those of the memory nodes too.
-        `fetch`: (policy, its keys of `fetch:`). `policies`: a list that requests choose from; the first is that of those that name none. `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights_ahead` (with a budget), `weights` (packed, bf16, int8): of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
+        `fetch`: (policy, its keys of `fetch:`). `policies`: a list that requests choose from; the first is that of those that name none. `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights_ahead` (with a budget), `weights` (packed, bf16, int8), `threads`: of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
         super().__init__(f"127.0.0.1:{free_port()}")
         self.folder = tempfile.TemporaryDirectory(prefix="lamina-bench-")
@@ -201,6 +212,8 @@ class Cluster(Running):
             kv += f", weights_budget: {weights_budget}, weights_ahead: {weights_ahead}"
         if weights:
             kv += f", weights: {weights}"
+        if threads:
+            kv += f", threads: {threads}"
         scratch = f", scratch_tokens: {scratch_tokens}" if scratch_tokens else ""
         policy = policies[0] if policies else "local" if local else "auto" if auto_load else fetch[0] if fetch else "attend_remote"
         spread = f"partition: {partition}\n" if partition else ""
@@ -226,6 +239,7 @@ class Cluster(Running):
         self.nodes = compute + names
         self.names = [("lamina-coordinator", "coordinator")] + [("lamina-compute", name) for name in compute]
         self.names += [("lamina-memory", name) for name in names]
+        self.model_path = model
 
     def process(self, name):
         return self.processes[[node for _, node in self.names].index(name)]
@@ -240,6 +254,7 @@ class Cluster(Running):
 
     def __enter__(self):
         need("lamina", *{program for program, _ in self.names})
+        need_model(self.model_path)
         for program, name in self.names:
             log = open(pathlib.Path(self.folder.name) / f"{name}.log", "wb")
             self.processes.append(subprocess.Popen(

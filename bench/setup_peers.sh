@@ -22,9 +22,9 @@ mkdir -p "$peers"
 cd "$peers"
 
 if [[ $wanted == *" llama.cpp "* && ! -x $peers/llama-batched-bench ]]; then
-  python3 -m pip download --quiet --no-deps --no-binary :all: --dest sdist llama-cpp-python
+  python3 -m pip download --quiet --no-deps --no-binary :all: --dest sdist llama-cpp-python==0.3.36
   rm -rf llama && mkdir llama
-  tar xzf sdist/llama_cpp_python-*.tar.gz -C llama --strip-components 1
+  tar xzf sdist/llama_cpp_python-0.3.36.tar.gz -C llama --strip-components 1
   # With its own loops for AMX it dies by SIGSEGV on Q4_1: there it gets those for AVX-512.
   loops=()
   if grep -q amx_tile /proc/cpuinfo; then

@@ -19,7 +19,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/performance.md"
 TABLE = re.compile(r"(<!-- table (?P<suite>\S+) (?P<file>\S+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-NAMES = {"lamina": "two pools", "local": "one node (`local`)", "auto": "`auto`"}
+NAMES = {"lamina": "two pools", "local": "one node (`local`)", "local_bf16": "one node, weights bf16", "auto": "`auto`"}
 
 
 def markdown(head, rows):
@@ -36,9 +36,14 @@ def attention(result):
     groups = {}
     for row in result["decode"]:
         groups.setdefault((row["head_dim"], row["group"]), {})[row["context"]] = row["share"]
-    return markdown(["head size, group", *(f"share of reads at {context:,}" for context in contexts)],
-                    [[f"{head}, {group}", *(number(of.get(context), "{:.2f}") for context in contexts)]
-                     for (head, group), of in sorted(groups.items())])
+    kernel = result.get("kernel", "not named")
+    return f"Kernel {kernel}.\n\n" + markdown(["head size, group", *(f"share of reads at {context:,}" for context in contexts)],
+                                              [[f"{head}, {group}", *(number(of.get(context), "{:.2f}") for context in contexts)]
+                                               for (head, group), of in sorted(groups.items())])
+
+
+def attention_auto(result):
+    return f"What nodes take with `attention: auto`. {attention(result)}"
 
 
 def dense(result):
@@ -63,9 +68,10 @@ def weights_int8(result):
 
 
 def decode(result):
-    return markdown(["rows x context", "a step, ms", "floor, ms", "floor / step", "tokens/s"], [
-        [f"{row['rows']} x {row['context']}", number(row["step_ms"], "{:.1f}"), number(row["floor_ms"], "{:.1f}"),
-         number(row["ratio"], "{:.2f}"), number(row["tokens_per_second"])] for row in result["rows"]])
+    return markdown(["cluster", "rows x context", "lanes", "weights, MiB", "reads, GB/s", "a step, ms", "floor, ms", "floor / step", "tokens/s"], [
+        ["two pools" if row["policy"] == "pools" else "one node (`local`)", f"{row['rows']} x {row['context']}", str(row["lanes"]),
+         number(row["weight_bytes"] / 2**20), number(row["bounds"]["read_bytes_per_second"] / 1e9, "{:.1f}"), number(row["step_ms"], "{:.1f}"),
+         number(row["floor_ms"], "{:.1f}"), number(row["ratio"], "{:.2f}"), number(row["tokens_per_second"])] for row in result["rows"]])
 
 
 def peers(result):
@@ -80,7 +86,16 @@ def peers(result):
             for name in others:
                 cells += [number(median[name]), number(row[f"{kind}_ratio"].get(name), "{:.2f}")]
             rows.append([words, f"{row['rows']} x {row['context']}", *cells])
-    return markdown(head, rows)
+    return f"{markdown(head, rows)}\n{turns_words(result)}\n"
+
+
+def turns_words(result):
+    """Of how many turns the medians are, and of what versions the peers."""
+    counts = [one["turns"] for row in result["rows"] for kind in ("decode", "prompt") for one in row[kind].values() if one is not None]
+    least, most = min(counts, default=0), max(counts, default=0)
+    words = f"Medians of {least if least == most else f'{least} to {most}'} turn{'' if most == 1 else 's'}."
+    versions = ", ".join(f"{name} {version}" for name, version in result.get("versions", {}).items())
+    return f"{words} Versions: {versions}." if versions else words
 
 
 def auto_words(row):
@@ -89,7 +104,7 @@ def auto_words(row):
     return f" (took `{row['auto_took']}`, loses {100 * max(0.0, row['auto_loss']):.1f}%)"
 
 
-TABLES = {"attention": attention, "dense": dense, "weights_int8": weights_int8, "decode": decode, "peers": peers}
+TABLES = {"attention": attention, "attention_auto": attention_auto, "dense": dense, "weights_int8": weights_int8, "decode": decode, "peers": peers}
 
 
 def table(suite, path):
@@ -100,7 +115,8 @@ def table(suite, path):
     found = figures["suites"].get(suite, {})
     if "result" not in found:
         raise ValueError(f"{path} has no figures of {suite}")
-    return f"`{found['command']}`, {figures['machine'].removeprefix('class ')}, {found['date']}:\n\n{TABLES[suite](found['result'])}"
+    part = f" ({found['problem']}; what it wrote before)" if "problem" in found else ""
+    return f"`{found['command']}`{part}, {figures['machine'].removeprefix('class ')}, {found['date']}:\n\n{TABLES[suite](found['result'])}"
 
 
 def remade(text):

@@ -130,6 +130,7 @@ def model():
     source = cluster.MODEL
     target = cluster.ROOT / "build/bench" / f"{pathlib.Path(source).stem}-bf16.gguf"
     if not target.exists():
+        cluster.need_model(source)
         target.parent.mkdir(parents=True, exist_ok=True)
         print(f"making {target}, once", flush=True)
         write(pathlib.Path(source), target)

@@ -13,9 +13,12 @@ from unittest import mock
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "bench"))
+import decode  # noqa: E402
 import fetch  # noqa: E402
 import fetch_attention  # noqa: E402
+import floor  # noqa: E402
 import spill  # noqa: E402
+import tables  # noqa: E402
 
 
 class FetchTest(unittest.TestCase):
@@ -82,6 +85,66 @@ class SpillTest(unittest.TestCase):
     def test_the_load_with_most_is_taken_where_enough_is_predicted_for_none(self):
         chosen, again, _ = self.find([1000, 2500, 2000], "14x600x400,28x60x460,64x40x300")
         self.assertEqual((chosen.rows, again), (28, 2500))
+
+
+class FloorTest(unittest.TestCase):
+    """A machine that reads 60 GB/s, 20 on one core, and multiplies at 0.2 TFLOP/s a core. Figures by hand."""
+
+    LIMITS = {"read_bytes_per_second": 60e9, "gemm_flops_per_second": 0.2e12,
+              "cores": [{"core": core, "read_bytes_per_second": 20e9, "gemm_flops_per_second": 0.2e12} for core in (0, 1)]}
+
+    def test_one_node_adds_what_binds_each_op(self):
+        bf16 = floor.Arrangement(269e6)
+        # One row reads 269 MB and K and V of 1,000 tokens, 23.04 MB.
+        self.assertAlmostEqual(floor.floor_ms(self.LIMITS, 1, 1000, bf16), 4.483 + 0.384, places=3)
+        # 32 rows multiply 134.5e6 parameters 32 times on two cores, and read 768 MB of K and V next.
+        self.assertAlmostEqual(floor.floor_ms(self.LIMITS, 32, 32000, bf16), 21.517 + 12.288, places=3)
+
+    def test_weights_count_as_they_lie(self):
+        packed = floor.Arrangement(97.4e6)
+        self.assertAlmostEqual(floor.floor_ms(self.LIMITS, 1, 0, packed), 1.623, places=3)
+        embedding = 2 * 576 * 49152
+        for kernels, unread in (("pairs, weights bf16 257.3 MiB", 0), ("pairs, weights bf16 54.0 MiB, int8 137.0 MiB", embedding),
+                                ("pairs, weights Q4_1 63.4 MiB, Q8_0 28.7 MiB", 0), ("int8 of old", 0)):
+            self.assertEqual(floor.read_weights({"kernels": kernels, "weight_bytes": 200_000_000}), 200_000_000 - unread)
+
+    def test_two_pools_have_the_larger_sum_on_their_own_cores(self):
+        # The compute node's core reads 269 MB for each lane in use: 13.45 ms; the other one K and V.
+        for rows, tokens, lanes, ms in ((1, 1000, 2, 13.45), (16, 16000, 2, 26.9), (16, 16000, 1, 21.517), (16, 65536, 1, 75.497)):
+            two = floor.Arrangement(269e6, lanes, "attend_remote")
+            self.assertAlmostEqual(floor.floor_ms(self.LIMITS, rows, tokens, two), ms, places=2)
+
+    def test_lanes_are_those_in_use(self):
+        for choice, lanes in (("1 of 2 lanes: 1 row, times not measured yet", 1), ("2, as configured", 2), ("", 1)):
+            self.assertEqual(floor.lanes_of(choice), lanes)
+        status = {"policy": "attend_remote", "nodes": [{"role": "memory"}, {"role": "compute", "kernels": "pairs", "weight_bytes": 5}],
+                  "lanes": [{}, {}]}
+        running = types.SimpleNamespace(status=lambda: status, lane_choice="1 of 2 lanes: 1 row")
+        self.assertEqual(floor.arrangement_of(running), floor.Arrangement(5, 1, "attend_remote"))
+        self.assertTrue(floor.arrangement_of(running).pools)
+        status["policy"] = "local"
+        self.assertFalse(floor.arrangement_of(running).pools)
+
+    def test_the_better_reads_next_to_a_point_count(self):
+        slow = {"read_bytes_per_second": 35e9, "cores": [{"read_bytes_per_second": 23e9}, {"read_bytes_per_second": 19e9}]}
+        with mock.patch.object(floor, "measured", lambda *_: slow):
+            before = floor.reads_now(self.LIMITS)
+        self.assertEqual(before["cores"][0], {"core": 0, "read_bytes_per_second": 23e9, "gemm_flops_per_second": 0.2e12})
+        self.assertEqual(before["gemm_flops_per_second"], 0.2e12)
+        best = floor.better_reads(before, self.LIMITS)
+        self.assertEqual(best["read_bytes_per_second"], 60e9)
+        self.assertEqual([core["read_bytes_per_second"] for core in best["cores"]], [23e9, 20e9])
+
+    def test_a_point_is_judged_and_written(self):
+        stretch = types.SimpleNamespace(tokens_per_second=100, context_tokens=1000, shares={})
+        status = {"policy": "local", "nodes": [{"role": "compute", "kernels": "", "weight_bytes": 269e6}]}
+        running = types.SimpleNamespace(decode_rate=lambda *_: stretch, status=lambda: status, lane_choice="1, for none is away")
+        with mock.patch.object(decode, "reads_now", lambda limits: limits):
+            row = decode.measure(running, "local", (1, 1024), self.LIMITS)
+        self.assertAlmostEqual(row["ratio"], 0.487, places=3)
+        self.assertIn(" 0.49  0.55  missed   60.0 ", decode.words(row))
+        table = tables.decode({"rows": [row]})
+        self.assertIn("| one node (`local`) | 1 x 1024 | 1 | 257 | 60.0 | 10.0 | 4.9 | 0.49 | 100 |", table)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/run.sh does before and around a measurement: programs that are missing, systems that nobody knows, peers that
-crash, the class of the processor. Nothing is measured here."""
+"""What bench/run.sh does before and around a measurement: programs that are missing, systems that nobody knows, suites that fail
+or take too long, the class of the processor. Nothing is measured here."""
 
 import contextlib
 import io
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -25,8 +24,6 @@ import choice  # noqa: E402
 import cluster  # noqa: E402
 import conversations  # noqa: E402
 import int8  # noqa: E402
-import peer_systems  # noqa: E402
-import peers  # noqa: E402
 import predict  # noqa: E402
 import processor  # noqa: E402
 import remote  # noqa: E402
@@ -41,21 +38,11 @@ echo "built $*"
 """
 BUILDS_NOTHING = "#!/usr/bin/env bash\necho 'no compiler' >&2\nexit 1\n"
 
-# Fails as a program does that reads past its memory, at 16 rows.
-LLAMA = """#!/usr/bin/env bash
-while [[ $# -gt 0 ]]; do [[ $1 == -npl ]] && rows=$2; shift; done
-[[ $rows == 16 ]] && kill -SEGV $$
-echo "{\\"speed_pp\\": 900, \\"speed_tg\\": $rows.5}"
-"""
-VLLM = """#!/usr/bin/env bash
-echo '{"rows": 1, "context": 1024, "prompt_tokens_per_second": 1000, "tokens_per_second": 40}'
-kill -SEGV $$
-"""
-
-# A suite that fails, one that takes long, and one that does well.
+# A suite that fails, one that takes long behind its first figures, one that takes long before, and one that does well.
 RUNS = """#!/usr/bin/env bash
 case $1 in
   dense) exit 3 ;;
+  weights_int8) echo '{"rows": 2}' > "$3"; exec sleep 60 ;;
   attention) exec sleep 60 ;;
   *) echo '{"rows": 1}' > "$3" ;;
 esac
@@ -148,140 +135,15 @@ class RunScriptTest(SuiteTest):
         for systems in ("vllm", "lamina,gpu", ""):
             done = self.run_suite("peers", "--", "--systems", systems)
             self.assertEqual(done.returncode, 2, done.stdout)
-            self.assertIn("known: lamina, local, auto, llama.cpp, vLLM", done.stderr)
+            self.assertIn("known: lamina, local, local_bf16, auto, llama.cpp, vLLM", done.stderr)
 
-
-class PeersTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        for name, value in (("PEERS", self.folder), ("CORES", ",".join(map(str, os.sched_getaffinity(0))))):
-            patch = mock.patch.object(peer_systems, name, value)
-            patch.start()
-            self.addCleanup(patch.stop)
-
-    def printed(self, run, *arguments):
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            found = run(*arguments)
-        return found, out.getvalue()
-
-    def test_goes_on_behind_a_point_at_which_llama_cpp_crashes(self):
-        write_program(self.folder / "llama-batched-bench", LLAMA)
-
-        figures, text = self.printed(peer_systems.llama, [(1, 1024), (16, 1024), (64, 512)], 64)
-
-        self.assertEqual(figures, {(1, 1024): peer_systems.Figures(900, 1.5), (64, 512): peer_systems.Figures(900, 64.5)})
-        self.assertIn("llama.cpp ended by SIGSEGV", text)
-
-    def test_peers_are_bound_to_the_cores_of_the_others(self):
-        (self.folder / "llama-batched-bench").touch()
-        with mock.patch.object(peer_systems, "CORES", "0-1"), mock.patch.object(peer_systems, "run_peer", return_value="") as ran:
-            self.printed(peer_systems.llama, [(1, 1024)], 64)
-        self.assertEqual(ran.call_args[0][1][:3], ["taskset", "-c", "0-1"])
-
-    def test_keeps_what_vllm_measured_before_it_crashed(self):
-        write_program(self.folder / "vllm/bin/python", VLLM)
-
-        figures, text = self.printed(peer_systems.vllm, [(1, 1024), (16, 1024)], 64, "bfloat16")
-
-        self.assertEqual(figures, {(1, 1024): peer_systems.Figures(1000, 40)})
-        self.assertIn("SIGSEGV", text)
-
-    def test_names_what_installs_a_peer(self):
-        for run in (lambda: peer_systems.llama([(1, 1)], 1), lambda: peer_systems.vllm([(1, 1)], 1, "float32")):
-            figures, text = self.printed(run)
-            self.assertEqual(figures, {})
-            self.assertIn("bench/setup_peers.sh", text)
-        self.assertFalse(peer_systems.installed("vLLM"))
-        self.assertTrue(peer_systems.installed("auto"))
-
-    def test_a_program_that_hangs_is_ended(self):
-        write_program(self.folder / "llama-batched-bench", "#!/usr/bin/env bash\nexec sleep 60\n")
-        with mock.patch.object(peer_systems, "PEER_SECONDS_MAX", 0.1):
-            figures, text = self.printed(peer_systems.llama, [(1, 1024)], 64)
-        self.assertEqual(figures, {})
-        self.assertIn("ended after 0.1 s", text)
-
-    def test_a_cluster_that_does_not_start_leaves_the_others_their_turns(self):
-        class Broken:
-            def __init__(self, **_):
-                raise RuntimeError("the cluster did not start")
-
-        arguments = mock.Mock(lanes="2")
-        with mock.patch.object(peer_systems.cluster, "Cluster", Broken):
-            figures, text = self.printed(peer_systems.run, "auto", [(1, 1024), (16, 1024)], arguments, {})
-        self.assertEqual(figures, {})
-        self.assertEqual(text.count("auto gave up: the cluster did not start"), 2)
-
-
-class TurnsTest(unittest.TestCase):
-    """Two points in three turns. In the second vLLM gives nothing at 16 rows; policy auto is never as fast as two pools there."""
-
-    POINTS = [(1, 1024), (16, 1024)]
-    NAMES = ["lamina", "local", "auto", "vLLM"]
-
-    def setUp(self):
-        self.order = []
-        with contextlib.redirect_stdout(io.StringIO()):
-            self.found = peers.in_turns(self.NAMES, self.POINTS, 3, self.measure)
-        self.rows = [peers.row_of(self.found, self.NAMES, point) for point in self.POINTS]
-
-    def measure(self, name):
-        turn = len(self.order) // len(self.NAMES)
-        self.order.append(name)
-        base = {"lamina": 100, "local": 150, "auto": 150, "vLLM": 50}[name] * (1 + turn)
-        took = "local" if name == "auto" else ""
-        figures = {(1, 1024): peer_systems.Figures(10 * base, base, took),
-                   (16, 1024): peer_systems.Figures(10 * base, {"lamina": 2.0, "auto": 1.2}.get(name, 1) * base, took)}
-        if name == "vLLM" and turn == 1:
-            del figures[16, 1024]
-        return figures
-
-    def test_all_systems_have_each_turn_in_turning_order(self):
-        self.assertEqual(self.order, [*self.NAMES, *self.NAMES[::-1], *self.NAMES])
-
-    def test_figures_are_medians_and_ratios_those_of_turns(self):
-        one, sixteen = self.rows
-        self.assertEqual(one["decode"]["vLLM"], {"median": 100, "least": 50, "most": 150, "turns": 3})
-        self.assertEqual(one["prompt"]["local"]["median"], 3000)
-        self.assertEqual(sixteen["decode"]["vLLM"]["turns"], 2)
-        self.assertAlmostEqual(one["decode_ratio"]["vLLM"], 3)
-        self.assertAlmostEqual(sixteen["decode_ratio"]["vLLM"], 3.6)
-
-    def test_the_loss_of_auto_is_to_the_better_fixed_mode(self):
-        one, sixteen = self.rows
-        self.assertEqual((one["auto_took"], one["auto_loss"]), ("local", 0))
-        self.assertAlmostEqual(sixteen["auto_loss"], 0.1)
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            peers.print_losses(self.rows)
-        self.assertIn("at 1 rows of 1024 takes local: loses 0.0% of decoding to the better fixed mode, within 5%", out.getvalue())
-        self.assertIn("loses 10.0% of decoding to the better fixed mode, more than 5%", out.getvalue())
-
-    def test_tables_of_the_page_come_from_the_figures(self):
-        with tempfile.TemporaryDirectory() as folder, mock.patch.object(tables, "ROOT", pathlib.Path(folder)), \
-                mock.patch.object(tables, "PAGE", pathlib.Path(folder) / "page.md"), mock.patch.object(sys, "argv", ["tables.py", "--check"]):
-            (tables.ROOT / "all.json").write_text(json.dumps({"machine": "class AVX2: one", "suites": {"peers": {
-                "command": "bench/run.sh peers", "date": "2026-11-27", "result": {"systems": self.NAMES, "rows": self.rows}}}}))
-            tables.PAGE.write_text("before\n<!-- table peers all.json -->\nold\n<!-- end of table -->\nbehind\n")
-            with self.assertRaisesRegex(SystemExit, "not what the figures give: peers of all.json"):
-                tables.main()
-            with mock.patch.object(sys, "argv", ["tables.py"]):
-                tables.main()
-            page = tables.PAGE.read_text()
-            tables.main()  # Now it is.
-
-        self.assertIn("`bench/run.sh peers`, AVX2: one, 2026-11-27:\n\n| tokens/s | rows x context | two pools |", page)
-        self.assertIn("| decoding | 16 x 1024 | 400 | 300 | 360 (took `local`, loses 10.0%) | 100 | 3.60 |", page)
-        self.assertIn("| prompts | 1 x 1024 | 2,000 | 3,000 | 3,000 | 1,000 | 3.00 |", page)
-        self.assertTrue(page.startswith("before\n") and page.endswith("behind\n"))
-
-    def test_a_table_without_figures_is_named(self):
-        with tempfile.TemporaryDirectory() as folder, mock.patch.object(tables, "ROOT", pathlib.Path(folder)):
-            (tables.ROOT / "all.json").write_text(json.dumps({"machine": "m", "suites": {"decode": {"problem": "late"}}}))
-            for suite, why in (("decode", "all.json has no figures of decode"), ("plan", "suite plan has no table")):
-                with self.assertRaisesRegex(ValueError, why):
-                    tables.table(suite, "all.json")
+    def test_names_the_command_that_gets_the_model(self):
+        for name in ("lamina", "lamina-coordinator", "lamina-compute", "lamina-memory"):
+            write_program(self.tree / "build/release/bin" / name, "")
+        done = self.run_suite("chat")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("models/smollm2-135m-instruct.gguf is missing: deploy/get_model.sh", done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
 
 
 class AllTest(SuiteTest):
@@ -294,10 +156,10 @@ class AllTest(SuiteTest):
         write_program(self.tree / "bench/run.sh", RUNS)
         path = self.tree / "all.json"
         path.write_text(json.dumps({"machine": processor.machine(), "suites": {"peers": {"result": "kept"}}}))
-        limits = {"dense": (60, []), "attention": (0.2, []), "decode": (60, ["--rows", "1"]), "peers": (60, [])}
+        limits = {"dense": (60, []), "attention": (0.2, []), "weights_int8": (2, []), "decode": (60, ["--rows", "1"]), "peers": (60, [])}
         needed = mock.Mock()
         with mock.patch.multiple(all_suites, ROOT=self.tree, SUITES=limits, need=needed), \
-                mock.patch.object(sys, "argv", ["all.py", "--json", str(path), "--only", "dense,attention,decode"]), \
+                mock.patch.object(sys, "argv", ["all.py", "--json", str(path), "--only", "dense,attention,weights_int8,decode"]), \
                 contextlib.redirect_stdout(io.StringIO()) as out, self.assertRaises(SystemExit) as ended:
             all_suites.main()
 
@@ -306,11 +168,25 @@ class AllTest(SuiteTest):
         self.assertEqual(found["dense"]["problem"], "exit status 3")
         self.assertEqual(found["attention"]["problem"], "not done in 0.2 s")
         self.assertEqual((found["decode"]["result"], found["decode"]["command"]), ({"rows": 1}, "bench/run.sh decode -- --rows 1"))
+        self.assertEqual((found["weights_int8"]["problem"], found["weights_int8"]["result"]), ("not done in 2 s", {"rows": 2}))
         self.assertEqual(found["peers"]["result"], "kept")
-        self.assertIn("without figures: dense, attention", out.getvalue())
+        self.assertIn("without figures: dense, attention; with a part of their figures: weights_int8\n", out.getvalue())
         # What is missing is built before any limit counts.
         needed.assert_called_once()
         self.assertLessEqual({"lamina-bench-dense", "lamina-bench-attention", "lamina-compute"}, set(needed.call_args[0]))
+
+    def test_the_peers_have_what_the_others_leave(self):
+        self.assertEqual(all_suites.limits_of("dense", 500), all_suites.SUITES["dense"])
+        self.assertEqual(all_suites.limits_of("peers", 250.4), (1549, ["--points", "1:1024,16:1024", "--seconds", "1519"]))
+        self.assertEqual(all_suites.limits_of("peers", 5000)[0], all_suites.SUITES["peers"][0])
+
+    def test_attention_is_measured_by_what_serves_too(self):
+        write_program(self.tree / "bench/run.sh", "#!/usr/bin/env bash\necho '{\"decode\": [], \"kernel\": \"'$1 $4 $5'\"}' > \"$3\"\n")
+        with mock.patch.object(all_suites, "ROOT", self.tree), contextlib.redirect_stdout(io.StringIO()):
+            found = all_suites.run("attention_auto", *all_suites.SUITES["attention_auto"])
+        self.assertTrue(found["command"].startswith("bench/run.sh attention -- --kernel auto "))
+        self.assertTrue(tables.attention_auto(found["result"]).startswith(
+            "What nodes take with `attention: auto`. Kernel attention --kernel auto.\n"))
 
     def assert_nothing_is_left(self):
         child = int((self.tree / "bench/child").read_text())
