@@ -32,6 +32,8 @@ Suites:
              layers and attention take from each other
   local      memory nodes against policy local on the same cores, in turns: what the other process costs, and which wins where
   loss       how long running requests pause when a memory node is lost, and how many tokens are computed again
+  sampling   decoding at temperature 1 and top-p 0.9 against greedy decoding, in turns
+  threads    a node of 16 threads on two cores against one of two, in turns
   gateway    a load over the gateway's HTTP against the same over gRPC; --batch: `lamina batch` against `lamina bench`
   int8       perplexity with kv int8 next to bf16, on the committed text, and the tokens that fit
   weights_int8  perplexity and decoding with weights int8 next to bf16, in turns
@@ -52,8 +54,8 @@ Suites:
 These start clusters of their own, or measure the one that serves already with -- --server HOST:PORT: fetch, decode, overlap, prefill, chat,
 conversations, pipeline, local, gateway, int8, spill, trace, predict, peers. That cluster is taken as it is: its own figures, without those
 of another setting and without this machine's bounds. `lamina` has to be here; gateway wants --gateway too, and predict --cluster. A file of
-experiment names servers itself. The others need clusters of their own: loss ends a node, weights_int8, packed, policies, choice and the
-papers' measurements compare settings that a start decides, and long_prompt reads its process's memory.
+experiment names servers itself. The others need clusters of their own: loss ends a node, weights_int8, packed, policies, choice, threads and
+the papers' measurements compare settings that a start decides, sampling has two take turns, and long_prompt reads its process's memory.
 
 Programs of a suite that are missing are built first, by deploy/build.sh. Leave the machine alone while it runs.
 
@@ -111,11 +113,11 @@ case "$suite" in
       *) exec python3 "$root/bench/paper.py" "${json[@]}" "$@" ;;
     esac
     ;;
-  all | chat | choice | conversations | decode | fetch | gateway | int8 | local | long_prompt | loss | overlap | packed | peers | pipeline | plan_search | policies | predict | prefill | spill | trace | transport | weights_int8)
+  all | chat | choice | conversations | decode | fetch | gateway | int8 | local | long_prompt | loss | overlap | packed | peers | pipeline | plan_search | policies | predict | prefill | sampling | spill | threads | trace | transport | weights_int8)
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt loss chat conversations choice pipeline local gateway int8 weights_int8 spill trace paper experiment plan_search policies predict peers all" >&2
+    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt loss chat conversations choice pipeline local sampling threads gateway int8 weights_int8 spill trace paper experiment plan_search policies predict peers all" >&2
     exit 2
     ;;
 esac

@@ -31,10 +31,11 @@ def points(text):
 class Side:
     """A cluster that runs in its turns alone."""
 
-    def __init__(self, name, row_share=1.0, **keys):
-        """`row_share`: of a comparison's rows, how many its load has."""
+    def __init__(self, name, row_share=1.0, draws=(), **keys):
+        """`row_share`: of a comparison's rows, how many its load has. `draws`: flags of `lamina bench` that say how it draws tokens."""
         self.name = name
         self.row_share = row_share
+        self.draws = draws
         self.running = cluster.Cluster(**keys)
 
     def __enter__(self):
@@ -72,7 +73,7 @@ def begin(sides, rows, context):
         for side in sides:
             side.resume()
             if side.running.load is None:
-                side.running.begin_load(max(1, round(rows * side.row_share)), context)
+                side.running.begin_load(max(1, round(rows * side.row_share)), context, draws=side.draws)
             end = time.monotonic() + (ALIVE_SECONDS if side in ready else slice_seconds)
             while time.monotonic() < end:
                 time.sleep(0.1)

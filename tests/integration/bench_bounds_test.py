@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What suites compare their figures with: bounds of the same run, and predictions. Nothing is measured here."""
+"""What suites compare their figures with: bounds of the same run, predictions, and sides in turns. Nothing is measured here."""
 
 import contextlib
 import io
@@ -13,12 +13,16 @@ from unittest import mock
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "bench"))
+import cluster  # noqa: E402
 import decode  # noqa: E402
 import fetch  # noqa: E402
 import fetch_attention  # noqa: E402
 import floor  # noqa: E402
+import sampling  # noqa: E402
 import spill  # noqa: E402
 import tables  # noqa: E402
+import threads  # noqa: E402
+import turns  # noqa: E402
 
 
 class FetchTest(unittest.TestCase):
@@ -145,6 +149,44 @@ class FloorTest(unittest.TestCase):
         self.assertIn(" 0.49  0.55  missed   60.0 ", decode.words(row))
         table = tables.decode({"rows": [row]})
         self.assertIn("| one node (`local`) | 1 x 1024 | 1 | 257 | 60.0 | 10.0 | 4.9 | 0.49 | 100 |", table)
+
+
+class SidesTest(unittest.TestCase):
+    """What two sides of a comparison are, and how it is judged."""
+
+    def side(self, **keys):
+        side = turns.Side("one", lanes="auto", local=True, **keys)
+        self.addCleanup(side.running.folder.cleanup)
+        return side
+
+    def test_a_load_draws_as_its_side_says(self):
+        side = self.side(draws=("--temperature", "1"))
+        side.running.all_decode = lambda: True
+        metrics = mock.patch.object(cluster.Cluster, "metrics", lambda *_: {})
+        with metrics, mock.patch.object(cluster.subprocess, "Popen") as started, mock.patch.object(turns, "SILENCE_SECONDS", 0.2):
+            started.return_value.poll.return_value = None
+            turns.begin([side], 16, 1024)
+        self.assertEqual(started.call_args[0][0][-2:], ["--temperature", "1"])
+
+    def test_a_side_has_its_threads(self):
+        self.assertIn(", threads: 16}", self.side(threads=16).running.config.read_text())
+        self.assertNotIn("threads:", self.side().running.config.read_text())
+
+    def test_draws_are_judged_by_turns(self):
+        found = {"rows": 16, "context": 1024, "drawn": {"tokens_per_second": 490, "ratio": 1.02, "ratios": [1.01, 1.02, 1.04]},
+                 "greedy": {"tokens_per_second": 500}}
+        slower, words = sampling.verdict(found)
+        self.assertAlmostEqual(slower, 0.02)
+        self.assertIn("slower by 2.0% (1.0 to 4.0), within 3%", words)
+        found["drawn"]["ratio"] = 1.04
+        self.assertIn("slower by 4.0% (1.0 to 4.0), more than 3%", sampling.verdict(found)[1])
+
+    def test_many_threads_are_judged_by_their_rows(self):
+        for rows, words in ((1, "within 40%"), (64, "more than 10%")):
+            found = {"rows": rows, "context": 1024, "many": {"tokens_per_second": 80, "ratio": 1.25, "ratios": [1.25]},
+                     "few": {"tokens_per_second": 100}}
+            self.assertAlmostEqual(threads.verdict(found)[0], 0.2)
+            self.assertIn(f"lost 20.0% (20.0 to 20.0), {words}", threads.verdict(found)[1])
 
 
 if __name__ == "__main__":

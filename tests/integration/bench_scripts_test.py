@@ -80,7 +80,7 @@ print(json.dumps({
 """
 SUITES_OF_CLUSTERS = ("fetch", "decode", "overlap", "prefill", "chat", "conversations", "pipeline", "local", "gateway", "int8", "spill", "trace",
                       "predict", "peers")
-SUITES_OF_THEIR_OWN = ("loss", "weights_int8", "packed", "policies", "choice", "long_prompt")
+SUITES_OF_THEIR_OWN = ("loss", "weights_int8", "packed", "policies", "choice", "long_prompt", "sampling", "threads")
 
 CPUINFO = """processor : 0
 cpu family : 25
