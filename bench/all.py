@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suites of docs/performance.md's tables, one after the other, into one JSON; half an hour at most.
+"""The suites of docs/performance.md's tables, one after the other, into one JSON; half an hour at most. With --long all points and shapes
+for which a figure is asked for, in six hours at most: bench/summary.py makes one table of them.
 
 Programs that are missing are built before the first suite. A suite has a limit of its own and is ended when it exceeds that, with all that
 it has started; what it wrote until then is taken, what it lacks is said, and the others go on. The peers, the last, have what the
-others leave of the half hour. With --only some suites run, and the others' figures in the file stay: a machine that is quiet for minutes
-only can be measured in parts. Afterwards bench/tables.py makes the tables.
+others leave of the time. With --only some suites run, and the others' figures in the file stay: a machine that is quiet for minutes
+only can be measured in parts. Afterwards bench/tables.py makes the page's tables.
 """
 
 import argparse
@@ -33,8 +34,19 @@ SUITES = {
     "decode": (150, ["--points", "1:1024,16:1024"]),
     "peers": (1140, ["--points", "1:1024,16:1024"]),
 }
+LONG_SUITES = {
+    "attention": (300, DECODE_ATTENTION),
+    "attention_auto": (300, ["--kernel", "auto", *DECODE_ATTENTION]),
+    "dense": (1200, ["--rounds", "5"]),
+    "weights_int8": (600, []),
+    "sampling": (600, []),
+    "threads": (900, []),
+    "decode": (2400, []),
+    "peers": (14400, ["--points", "1:1024,4:1024,16:1024,64:512,64:1024,32:2048,1:4096,16:4096",
+                      "--systems", "lamina,local,local_bf16,auto,llama.cpp,vLLM"]),
+}
 LAST = "peers"  # It is told how many seconds there are, and begins no turn for which these do not suffice.
-SECONDS_MAX = 1800
+SECONDS_MAX, LONG_SECONDS_MAX = 1800, 6 * 3600
 # What bench/run.sh calls a suite, where it is another name.
 CALLED = {"attention_auto": "attention"}
 DAEMONS = ("lamina", "lamina-coordinator", "lamina-compute", "lamina-memory")
@@ -44,17 +56,11 @@ PROGRAMS = {
     "attention_auto": ("lamina-bench-attention",),
     "dense": ("lamina-bench-dense",),
     "weights_int8": DAEMONS,
+    "sampling": DAEMONS,
+    "threads": DAEMONS,
     "decode": (*DAEMONS, "lamina-bench-bounds"),
     "peers": (*DAEMONS, "lamina-bench-bounds"),
 }
-
-
-def suites(text):
-    names = text.split(",")
-    unknown = [name for name in names if name not in SUITES]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"unknown suite {', '.join(unknown)}; known: {', '.join(SUITES)}")
-    return names
 
 
 def signal_group(process, number):
@@ -101,12 +107,12 @@ def run(name, seconds_max, arguments):
     return found
 
 
-def limits_of(name, spent):
+def limits_of(suites, name, spent):
     """The most seconds of a suite when so many are spent, and its arguments."""
-    seconds_max, arguments = SUITES[name]
+    seconds_max, arguments = suites[name]
     if name != LAST:
         return seconds_max, arguments
-    seconds_max = max(seconds_max, int(SECONDS_MAX - spent))
+    seconds_max = max(seconds_max, int(sum(limit for limit, _ in suites.values()) - spent))
     return seconds_max, [*arguments, "--seconds", str(seconds_max - END_SECONDS)]
 
 
@@ -123,24 +129,30 @@ def read(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=pathlib.Path, help="the file with all figures")
-    parser.add_argument("--only", type=suites, default=list(SUITES), help=f"of {','.join(SUITES)}")
+    parser.add_argument("--long", action="store_true", help="all points and shapes for which a figure is asked for")
+    parser.add_argument("--only", help=f"of {','.join(SUITES)}; with --long of {','.join(LONG_SUITES)} (default: all of these)")
     arguments = parser.parse_args()
+    suites = LONG_SUITES if arguments.long else SUITES
+    names = arguments.only.split(",") if arguments.only is not None else list(suites)
+    unknown = [name for name in names if name not in suites]
+    if unknown:
+        parser.error(f"--only: unknown suite {', '.join(unknown)}; known: {', '.join(suites)}")
     print(f"machine {processor.machine()}", flush=True)
     kept = read(arguments.json)
-    need(*dict.fromkeys(program for name in arguments.only for program in PROGRAMS[name]))
+    need(*dict.fromkeys(program for name in names for program in PROGRAMS[name]))
     end_on_signals()
     spent = 0.0
-    for name in arguments.only:
-        kept[name] = run(name, *limits_of(name, spent))
+    for name in names:
+        kept[name] = run(name, *limits_of(suites, name, spent))
         spent += kept[name]["seconds"]
         if arguments.json:  # At once: a later one may be cut off.
             arguments.json.write_text(json.dumps({"machine": processor.machine(), "class": processor.machine_class(), "suites": kept},
                                                  indent=1) + "\n")
-    problems = [name for name in arguments.only if "problem" in kept[name]]
-    words = f"{len(arguments.only)} suites in {spent:.0f} s"
-    for what, names in (("without figures", [name for name in problems if "result" not in kept[name]]),
+    problems = [name for name in names if "problem" in kept[name]]
+    words = f"{len(names)} suites in {spent:.0f} s"
+    for what, some in (("without figures", [name for name in problems if "result" not in kept[name]]),
                         ("with a part of their figures", [name for name in problems if "result" in kept[name]])):
-        words += f"; {what}: {', '.join(names)}" if names else ""
+        words += f"; {what}: {', '.join(some)}" if some else ""
     print(words)
     sys.exit(1 if problems else 0)
 

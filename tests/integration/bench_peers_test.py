@@ -20,6 +20,7 @@ REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "bench"))
 import peer_systems  # noqa: E402
 import peers  # noqa: E402
+import summary  # noqa: E402
 import tables  # noqa: E402
 
 # Fails as a program does that reads past its memory, at 16 rows.
@@ -209,6 +210,32 @@ class TurnsTest(unittest.TestCase):
         self.assertIn("| decoding | 16 x 1024 | 400 | 300 | 360 (took `local`, loses 10.0%) | 100 | 3.60 |", page)
         self.assertIn("| prompts | 1 x 1024 | 2,000 | 3,000 | 3,000 | 1,000 | 3.00 |", page)
         self.assertTrue(page.startswith("before\n") and page.endswith("behind\n"))
+
+    def test_one_table_has_all_figures_next_to_what_is_asked_for(self):
+        suites = {
+            "peers": {"result": {"rows": self.rows}},
+            "decode": {"result": {"rows": [{"policy": "local", "rows": 16, "context": 1024, "ratio": 0.66, "bar": 0.75, "step_ms": 30.94}]}},
+            "dense": {"result": {"rows": [{"shape": "smollm2.o", "rows": rows, "share_of_onednn": share} for rows, share in ((1, 1.1), (2, 0.96))]}},
+            "attention": {"result": {"decode": [{"head_dim": 64, "group": group, "context": 1024, "share": 0.8} for group in (1, 8)]}},
+            "sampling": {"result": {"rows": [{"rows": 16, "context": 1024, "slower": 0.012}]}}}
+        figures = {"machine": "class AVX-512 BF16: AMD EPYC (family 25, model 17), 2 cores",
+                   "suites": {name: {**suite, "date": "2026-11-30"} for name, suite in suites.items()}}
+        text = summary.table(figures)
+        for line in ("`bench/run.sh all -- --long`, AVX-512 BF16: AMD EPYC (family 25, model 17), 2 cores, 2026-11-30:",
+                     "| prompts, 1 x 1,024: one node over vLLM | 3.00 (local 3,000, vLLM 1,000) | >= 1.25 | reached |",
+                     "| prompts, 16 x 4,096: one node over vLLM | not measured | >= 1.40 |  |",
+                     "| prompts, 1 x 1,024: two pools over vLLM, a core | 4.00 (lamina 2,000) | >= 1.00 | reached |",
+                     "| decoding, 1 x 1,024: the file's weights over vLLM | 3.00 (lamina 200, local 300, auto 300) | >= 2.20 | reached |",
+                     "| decoding, 16 x 1,024: what `auto` loses to the better fixed mode | 10.0% | <= 5.0% | missed |",
+                     "| floor / step, 16 x 1,024: one node | 0.66 (30.9 ms) | >= 0.75 | missed |",
+                     "| dense layers of smollm2, share of oneDNN, the lowest | 0.96 (on average 1.03) | >= 0.90 | reached |",
+                     "| canonical attention, head size 64, share of reads, the lowest | 0.80 (group 1 0.80) | >= 0.85 | missed |",
+                     "| temperature 1 and top-p 0.9, 16 x 1,024: slower than greedy | 1.2% | <= 3.0% | reached |"):
+            self.assertIn(f"{line}\n", text)
+        figures["machine"] = "class AVX2: AMD EPYC (family 25, model 1), 2 cores"
+        self.assertIn("| prompts, 1 x 1,024: one node over vLLM | 3.00 (local 3,000, vLLM 1,000) | no bar |  |\n", summary.table(figures))
+        self.assertEqual(summary.kind_of("class AVX-512 BF16: AMD EPYC (family 26, model 2), 2 cores"), "Zen 5")
+        self.assertEqual(summary.kind_of("class AMX: Intel(R) Xeon(R) (family 6, model 143), 2 cores"), "AMX")
 
     def test_a_table_without_figures_is_named(self):
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(tables, "ROOT", pathlib.Path(folder)):

@@ -149,8 +149,16 @@ class RunScriptTest(SuiteTest):
 class AllTest(SuiteTest):
     def test_its_suites_take_half_an_hour_and_have_tables(self):
         self.assertLessEqual(sum(limit for limit, _ in all_suites.SUITES.values()), all_suites.SECONDS_MAX)
-        self.assertEqual(set(all_suites.SUITES), set(tables.TABLES))
-        self.assertEqual(set(all_suites.SUITES), set(all_suites.PROGRAMS))
+        self.assertLessEqual(sum(limit for limit, _ in all_suites.LONG_SUITES.values()), all_suites.LONG_SECONDS_MAX)
+        self.assertLessEqual(set(all_suites.SUITES), set(all_suites.LONG_SUITES))
+        self.assertEqual(set(all_suites.LONG_SUITES), set(tables.TABLES))
+        self.assertEqual(set(all_suites.LONG_SUITES), set(all_suites.PROGRAMS))
+
+    def test_suites_that_nobody_knows_are_named(self):
+        for words, known in ((("--only", "decode,sampling"), "peers"), (("--long", "--only", "samples"), "sampling, threads")):
+            done = self.run_suite("all", "--", *words)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertRegex(done.stderr, f"--only: unknown suite sampl(ing|es); known: attention, .*{known}")
 
     def test_goes_on_behind_a_suite_that_fails_or_takes_too_long(self):
         write_program(self.tree / "bench/run.sh", RUNS)
@@ -176,9 +184,10 @@ class AllTest(SuiteTest):
         self.assertLessEqual({"lamina-bench-dense", "lamina-bench-attention", "lamina-compute"}, set(needed.call_args[0]))
 
     def test_the_peers_have_what_the_others_leave(self):
-        self.assertEqual(all_suites.limits_of("dense", 500), all_suites.SUITES["dense"])
-        self.assertEqual(all_suites.limits_of("peers", 250.4), (1549, ["--points", "1:1024,16:1024", "--seconds", "1519"]))
-        self.assertEqual(all_suites.limits_of("peers", 5000)[0], all_suites.SUITES["peers"][0])
+        suites = all_suites.SUITES
+        self.assertEqual(all_suites.limits_of(suites, "dense", 500), suites["dense"])
+        self.assertEqual(all_suites.limits_of(suites, "peers", 250.4), (1549, ["--points", "1:1024,16:1024", "--seconds", "1519"]))
+        self.assertEqual(all_suites.limits_of(suites, "peers", 5000)[0], suites["peers"][0])
 
     def test_attention_is_measured_by_what_serves_too(self):
         write_program(self.tree / "bench/run.sh", "#!/usr/bin/env bash\necho '{\"decode\": [], \"kernel\": \"'$1 $4 $5'\"}' > \"$3\"\n")
