@@ -24,8 +24,8 @@ import processor
 from programs import ROOT, end_on_signals, need
 
 END_SECONDS = 30  # For a suite that has been told to end its clusters.
-# Name: (the most seconds, arguments). All limits together are half an hour.
 DECODE_ATTENTION = ["--only", "decode", "--kv-mib", "256", "--repeats", "5", "--contexts", "1024,4096"]
+# Name: (the most seconds, arguments). All limits together are half an hour, those of LONG_SUITES six.
 SUITES = {
     "attention": (75, DECODE_ATTENTION),
     "attention_auto": (75, ["--kernel", "auto", *DECODE_ATTENTION]),

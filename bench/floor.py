@@ -18,16 +18,16 @@ import tempfile
 from programs import program
 
 LAYERS = 30  # SmolLM2-135M.
-# Of the matrices of a step: how many there are, inputs, features. The LM head is the embedding.
+# Matrices of a step: how many there are, inputs, features. The LM head is the embedding.
 MATRICES = ((LAYERS, 576, 960), (LAYERS, 576, 576), (LAYERS, 576, 3072), (LAYERS, 1536, 576), (1, 576, 49152))
 PARAMETERS = sum(count * inputs * features for count, inputs, features in MATRICES)
-EMBEDDING_BYTES = 2 * 576 * 49152  # As bf16.
+EMBEDDING_BYTES = 2 * 576 * 49152  # In bf16.
 KV_BYTES = 23040  # A token, in all layers.
 ATTENTION_FLOPS = 4 * 9 * 64 * LAYERS  # A token of context: 9 query heads of 64.
 COMPUTE_CORE, MEMORY_CORE = 0, 1  # Where the two pools run, and the one node on both.
-REPEATS = 2  # Of reads next to a point.
+REPEATS = 2  # Measurements of reads next to a point.
 ROWS_OF_MANY = 16
-# Of floor / step, asked for from ROWS_OF_MANY rows on, and below.
+# The floor / step that is asked for from ROWS_OF_MANY rows on, and below.
 BAR_OF_MANY, BAR_OF_FEW = 0.75, 0.55
 
 
@@ -66,7 +66,7 @@ def reads_now(limits):
 
 
 def better_reads(before, after):
-    """Of what was measured before a point and behind it the better reads."""
+    """The better reads of what was measured before a point and behind it."""
     cores = [max(pair, key=lambda core: core["read_bytes_per_second"]) for pair in zip(before["cores"], after["cores"])]
     return {**after, "read_bytes_per_second": max(before["read_bytes_per_second"], after["read_bytes_per_second"]), "cores": cores}
 
@@ -91,7 +91,7 @@ def lanes_of(choice):
 
 
 def arrangement_of(running):
-    """Of a cluster that has been measured; `lane_choice` is of the load."""
+    """What a cluster is that has been measured; `lane_choice` is of the load."""
     status = running.status()
     node = next(node for node in status["nodes"] if node["role"] == "compute")
     lanes = 1 if status["policy"] == "local" else lanes_of(running.lane_choice)

@@ -43,8 +43,8 @@ class Figures:
     prompt: float  # Tokens a second.
     decode: float
     took: str = ""  # Policy auto: what it took.
-    floor: float | None = None  # Of ours: the floor of a decode step over the step.
-    weight_bytes: int | None = None  # Of ours: that a pass reads.
+    floor: float | None = None  # The floor of a decode step of ours over the step.
+    weight_bytes: int | None = None  # Weights of ours that a pass reads.
 
 
 def ending(code):

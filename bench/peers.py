@@ -130,7 +130,7 @@ def over(ratios):
 
 
 def print_own(rows):
-    """Of each of ours its floor and its ratios."""
+    """The floor and the ratios of each of ours."""
     for row in rows:
         for name, floor in row["floor"].items():
             if floor is None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of the figures that `bench/run.sh all --json FILE -- --long` wrote, one table: each next to what is asked for on that class of processor.
+"""One table of the figures that `bench/run.sh all --json FILE -- --long` wrote, each next to what is asked for on that class of processor.
 
-As a command: prints it. In docs/performance.md it is the table `summary` (tables.py). What was not measured is said to be so.
+By itself this prints it. In docs/performance.md it is the table `summary` (tables.py). What was not measured is said to be so.
 """
 
 import argparse

@@ -92,7 +92,7 @@ def peers(result):
 
 
 def turns_words(result):
-    """Of how many turns the medians are, and of what versions the peers."""
+    """How many turns the medians are of, and the versions of the peers."""
     counts = [one["turns"] for row in result["rows"] for kind in ("decode", "prompt") for one in row[kind].values() if one is not None]
     least, most = min(counts, default=0), max(counts, default=0)
     words = f"Medians of {least if least == most else f'{least} to {most}'} turn{'' if most == 1 else 's'}."
