@@ -45,16 +45,16 @@ TEST(NodeAdmissionTest, NodesOfTheClusterAreTaken) {
   EXPECT_EQ(admission.SlotsOf(Memory(uint64_t{1} << 60)), uint32_t{1} << 31);
 }
 
-// Policy fetch_hybrid: slots are whole blocks of 64, so that 100 tokens take two.
+// Policy fetch_hybrid: slots are whole blocks of 16, so that 100 tokens take seven.
 TEST(NodeAdmissionTest, SlotsOfTwoKindsAreWholeBlocks) {
   EngineOptions options = Options();
   options.scheduler.sequence_tokens_max = 100;
   options.fetch.hybrid = HybridOptions{.share = 10};
   const NodeAdmission admission(options);
-  ExpectRefused(admission.Check(Memory(127 * 512), /*holds_kv=*/true),
-                "room for 64 tokens, but one request may have 100");
-  ExpectRefused(admission.Check(Memory(127 * 512), /*holds_kv=*/true), "to 64.0 KiB");
-  EXPECT_TRUE(admission.Check(Memory(128 * 512), /*holds_kv=*/true).ok());
+  ExpectRefused(admission.Check(Memory(111 * 512), /*holds_kv=*/true),
+                "room for 96 tokens, but one request may have 100");
+  ExpectRefused(admission.Check(Memory(111 * 512), /*holds_kv=*/true), "to 56.0 KiB");
+  EXPECT_TRUE(admission.Check(Memory(112 * 512), /*holds_kv=*/true).ok());
 }
 
 // INT8: 2 * 32 + 8 bytes a head, 288 a token, and 3 open blocks of bf16.
