@@ -22,11 +22,10 @@ import cluster
 import paper_hybridserve_figures
 import processor
 import random_llama
-from paper_shared import IMAGES, add_parts, draw, link, parts_asked, run_parts, verdict, wait_for_share
+from paper_shared import IMAGES, add_parts, draw, link, parts_asked, run_parts, settle_share, verdict
 
 SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
 WINDOW = "512MiB"
-IDLE_SECONDS = 2  # In which it may settle on another one.
 AT_LEAST = 1.35  # Times both, at c = 1.
 NEAR = 0.10  # Of the formula.
 
@@ -54,10 +53,7 @@ class Bench:
         with cluster.Cluster(self.lanes, memory_nodes=1, transport=transport, model=self.model,
                              fetch=("fetch_hybrid", {"window": WINDOW, "activation_percent": percent})) as running:
             if percent == "auto":
-                wait_for_share(running)
-                running.decode_stretches(self.rows, self.context)  # Attention is measured by use.
-                time.sleep(IDLE_SECONDS)
-                words = wait_for_share(running)
+                words = settle_share(running, lambda: running.decode_stretches(self.rows, self.context))
             else:
                 words = running.status()["fetch_choice"]
             before, start = running.metrics("c0"), time.monotonic()

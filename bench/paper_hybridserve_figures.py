@@ -9,7 +9,6 @@ Prompts are a quarter, answers a sixteenth of the paper's.
 import json
 import statistics
 import subprocess
-import time
 
 import paper_shared as shared
 from paper_shared import MODELS, NOT_BUILT, Cluster, generate, geometric_mean, verdict
@@ -23,7 +22,6 @@ BATCHES = (4, 8, 16)
 BATCH_LENGTH = 128
 COMPARED = ("OPT-6.7B", "OPT-30B")
 WAYS = {"K and V alone": 0, "activations alone": 100, "half of each": 50, "chosen": "auto"}
-IDLE_SECONDS = 2  # In which another share may be settled on.
 NO_LAYER = ("head", "lay_out")  # Parts of a step that no layer takes.
 
 PAPER_TOKENS = {0: 1.0, 0.5: 1.45}  # Figure 4, OPT-30B, of the latency without recomputation.
@@ -50,10 +48,7 @@ class Bench(shared.Bench):
 
 def settle(running):
     """Waits for the share that the policy chooses, by a load of its own; returns it in words."""
-    shared.wait_for_share(running)
-    generate(running, ROWS, BATCH_LENGTH, [ANSWER])  # Attention is measured by use.
-    time.sleep(IDLE_SECONDS)
-    return shared.wait_for_share(running)
+    return shared.settle_share(running, lambda: generate(running, ROWS, BATCH_LENGTH, [ANSWER]))
 
 
 def share_of(words):

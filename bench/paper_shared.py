@@ -27,6 +27,7 @@ LONGEST = 2048  # Tokens of a sequence.
 MIB = 1 << 20
 WINDOW = "256MiB"
 SETTLED_SECONDS = 20  # For the share that a cluster settles on.
+IDLE_SECONDS = 2  # In which another share may be settled on.
 BUS_BYTES = re.compile(r'lamina_bus_bytes_total\{.*direction="(to|from)",kind="(\w+)"\}')
 BUSES = itertools.count()
 
@@ -122,6 +123,14 @@ def wait_for_share(running):
             return words
         time.sleep(0.1)
     raise RuntimeError(f"the cluster settled on no share in {SETTLED_SECONDS} s")
+
+
+def settle_share(running, load):
+    """What the cluster says of the share that fetch_hybrid has settled on behind a load, load(), by whose use attention is measured."""
+    wait_for_share(running)
+    load()
+    time.sleep(IDLE_SECONDS)
+    return wait_for_share(running)
 
 
 class Cluster(cluster.Cluster):
