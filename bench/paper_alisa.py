@@ -112,8 +112,19 @@ def judge_form(form, all_points):
                   if other["pattern"] != "window_sums" and (other["first"], other["ratio"]) == (point["first"], point["ratio"]))
     if len(points) > len(sums):
         print(f"Window sums are better than the most recent tokens and than a stride at every ratio: {verdict(ordered)}.")
+    print_order(points)
     worst = max(abs(point["perplexity"] / point["float64"] - 1) for point in sums)
     print(f"Farthest from Algorithm 1 in float64: {100 * worst:.2f}% (asked: {100 * NEAR}%): {verdict(worst <= NEAR)}.")
+
+
+def print_order(points):
+    """Which of the other two patterns is the better one, by ratio, here and in float64."""
+    def better(which):
+        recent, strided = ({(point["first"], point["ratio"]): point[which] for point in points if point["pattern"] == pattern} for pattern in ("local", "strided"))
+        return ", ".join(f"{100 * ratio:g}% {'the most recent' if recent[first, ratio] < strided[first, ratio] else 'a stride'}" for first, ratio in recent if (first, ratio) in strided)
+
+    if better("perplexity"):
+        print(f"Of the other two the better one: {better('perplexity')}; in float64: {better('float64')}.")
 
 
 def judge(points):

@@ -20,7 +20,7 @@ import headinfer_streaming
 import node_memory
 import processor
 import random_llama
-from paper_shared import IMAGES, NOT_BUILT, draw, table, verdict
+from paper_shared import IMAGES, NOT_BUILT, draw, requests, table, verdict
 from programs import BIN
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -76,11 +76,7 @@ class Bench:
 
 def measure(running, context):
     """Seconds of the prompt, and of a decoded token behind it."""
-    done = subprocess.run([BIN / "lamina", "bench", "--json", "--server", running.address, "--concurrency", "1", "--requests", "1",
-                           "--input-tokens", str(context), "--output-tokens", str(DECODED)], capture_output=True, text=True, check=True)
-    report = json.loads(done.stdout)
-    if report["failed"]:
-        raise RuntimeError(f"the request of {context} tokens failed: {report['errors']}")
+    report = requests(running, 1, context, DECODED)
     return report["ttft_ms"]["p50"] / 1e3, report["tpot_ms"]["p50"] / 1e3
 
 

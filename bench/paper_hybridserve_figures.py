@@ -6,13 +6,10 @@ model the c asked for, 1 by default, on a core of its own. Figures 12 to 15 come
 Prompts are a quarter, answers a sixteenth of the paper's.
 """
 
-import json
 import statistics
-import subprocess
 
 import paper_shared as shared
 from paper_shared import MODELS, NOT_BUILT, Cluster, generate, geometric_mean, verdict
-from programs import BIN
 
 C = 1.0
 ROWS, LANES = 16, 2
@@ -177,10 +174,7 @@ def layer_seconds(parts):
 def prompt_seconds(running, rows, context):
     """What the compute node computed in layers for `rows` prompts."""
     before = shared.counters(running.metrics("c0"))[0]
-    done = subprocess.run([BIN / "lamina", "bench", "--json", "--server", running.address, "--concurrency", str(rows), "--requests", str(rows),
-                           "--input-tokens", str(context), "--output-tokens", "1"], capture_output=True, text=True, check=True)
-    if json.loads(done.stdout)["failed"]:
-        raise RuntimeError(f"prompts of {context} tokens failed")
+    shared.requests(running, rows, context, 1)
     after = shared.counters(running.metrics("c0"))[0]
     return layer_seconds({part: seconds - before.get(part, 0.0) for part, seconds in after.items()})
 

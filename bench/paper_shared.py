@@ -7,6 +7,7 @@ tokens take on the link; an activation has half of their bytes.
 
 import dataclasses
 import itertools
+import json
 import math
 import os
 import pathlib
@@ -18,6 +19,7 @@ import time
 import cluster
 import random_opt
 import svg
+from programs import BIN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 IMAGES = os.path.join(ROOT, "docs", "experiments", "images")
@@ -179,6 +181,16 @@ def counters(metrics):
     parts = {match.group(2): value for name, value in metrics.items() for match in [cluster.PART.match(name)] if match}
     recomputed = sum(value for name, value in metrics.items() if name.startswith("lamina_recomputed_tokens_total"))
     return parts, bus_bytes(metrics), recomputed
+
+
+def requests(running, rows, tokens_in, tokens_out):
+    """The report of so many whole requests, all at once."""
+    done = subprocess.run([BIN / "lamina", "bench", "--json", "--server", running.address, "--concurrency", str(rows), "--requests", str(rows),
+                           "--input-tokens", str(tokens_in), "--output-tokens", str(tokens_out)], capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    if report["failed"]:
+        raise RuntimeError(f"{report['failed']} of {rows} requests of {tokens_in} tokens failed: {report['errors']}")
+    return report
 
 
 def all_decoding(running, rows, context):
