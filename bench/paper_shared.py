@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -53,8 +54,16 @@ def table(head, rows):
     print(flush=True)
 
 
-def progress(number, count, text):
-    print(f"[{number}/{count}] {text}", flush=True)
+def progress(number, count, text, out=None):
+    print(f"[{number}/{count}] {text}", file=out or sys.stdout, flush=True)
+
+
+def each(values, words):
+    """Yields the values, each behind a line of progress, words(value), on stderr: rows of a table are printed meanwhile."""
+    values = list(values)
+    for number, value in enumerate(values, 1):
+        progress(number, len(values), words(value), sys.stderr)
+        yield value
 
 
 def draw(images, name, title, x_label, y_label, series, **axes):
@@ -271,6 +280,17 @@ def add_parts(parser, names):
 def parts_asked(arguments):
     """The parts that were asked for; none: all of them."""
     return [f"{kind} {number}" for kind in ("figure", "table") for number in getattr(arguments, kind, None) or ()]
+
+
+def run_asked(arguments, parts, make_bench, run_claims):
+    """The claims, or the parts that were asked for. None were: all parts, and how to have the claims is said."""
+    if arguments.claims:
+        return run_claims(arguments)
+    asked = parts_asked(arguments)
+    found = {"parts": run_parts(parts, asked or list(parts), make_bench, arguments.images)}
+    if not asked:
+        print(f"These are the figures in shape. The claims: bench/run.sh paper -- --only {arguments.only} --claims", flush=True)
+    return found
 
 
 def run_parts(parts, names, make_bench, images):

@@ -3,6 +3,7 @@
 """What bench/run.sh paper computes around its measurements: formulas against brute force, sizes of models against their files, counters,
 tables and verdicts of figures that are given. No cluster runs."""
 
+import argparse
 import contextlib
 import io
 import json
@@ -380,6 +381,25 @@ class FiguresTest(unittest.TestCase):
         self.assertIn("[2/2] figure 2", text)
 
 
+    def test_all_figures_end_with_how_to_have_the_claims(self):
+        arguments = argparse.Namespace(only="alisa", claims=False, figure=None, images=self.folder)
+        parts = {f"figure {i}": lambda _, i=i: i for i in (1, 2)}
+        for asked, found in ((None, {"figure 1": 1, "figure 2": 2}), (["2"], {"figure 2": 2})):
+            arguments.figure = asked
+            result, text = printed(shared.run_asked, arguments, parts, shared.Bench, None)
+            self.assertEqual(result, {"parts": found})
+            self.assertEqual("bench/run.sh paper -- --only alisa --claims" in text, asked is None)
+        arguments.claims = True
+        self.assertEqual(shared.run_asked(arguments, parts, None, lambda _: "claims"), "claims")
+
+    def test_progress_of_the_claims_is_no_row_of_their_tables(self):
+        arguments = argparse.Namespace(forms=["bf16"], ratios=[0.5], rows=4, context=1024, link="shm")
+        with mock.patch.object(paper_alisa, "step_seconds", lambda fetch, *_: 0.2 * fetch[1].get("caching_ratio", 1.0)), contextlib.redirect_stderr(io.StringIO()) as progress:
+            _, text = printed(paper_alisa.speed, arguments)
+        self.assertIn("| bf16 | 100% | 200 | 1.00 |\n| bf16 | 50% | 100 | 0.50 |\n", text)
+        self.assertEqual(progress.getvalue(), "[1/2] steps, bf16, 100% of the tokens\n[2/2] steps, bf16, 50% of the tokens\n")
+
+
 class AccountingTest(unittest.TestCase):
     MODEL = headinfer_models.Model(8, 1000, random_llama.Shape(layers=2, width=64, hidden=128, heads=4, kv_heads=2), tables=1)
 
@@ -408,7 +428,9 @@ class AccountingTest(unittest.TestCase):
         parts = {"kv": 64 << 20, "activations": 2048 * 24 * 1024, "windows": 2 * headinfer_models.TOKENS * 2 * 2 * 128 + 8192}
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(headinfer_models, "node_parts", lambda *_: parts):
             found, text = printed(paper_headinfer.table3, folder)
+            self.assertIn("</svg>", (pathlib.Path(folder) / "headinfer_table3.svg").read_text())
         self.assertEqual(found["Llama-2-7B"]["head by head"], (512 << 30) // (512 << 10))
+        self.assertIn("[5/5] Gemma-2-9b", text)
         self.assertIn("| 4-bit KV | not built (45k) |", text)
         self.assertIn("Head by head has the longest context of every model: reproduced", text)
 
@@ -529,7 +551,7 @@ class OptionsTest(unittest.TestCase):
 
 class CommandTest(unittest.TestCase):
     def test_each_paper_names_its_figures(self):
-        for name, words in (("kvpr", ("{6,7,9,10,12,14}", "--table {2}", "--claims")), ("hybridserve", ("{4,6,12,13,14,15}",)), ("alisa", ("{9,10,11,12}",)), ("headinfer", ("{3,14}",))):
+        for name, words in (("kvpr", ("{6,7,9,10,12,14}", "--table {2}", "--claims")), ("hybridserve", ("{4,6,12,13,14,15}",)), ("alisa", ("{9,10,11,12}",)), ("headinfer", ("{3,14}", "--long"))):
             done = subprocess.run([REPO / "bench/run.sh", "paper", "--", "--only", name, "--help"], capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             for word in words:
