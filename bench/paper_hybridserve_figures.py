@@ -157,7 +157,7 @@ def figure15(bench):
     means = {(name, way): geometric_mean([gains[way][name, length] for length in LENGTHS]) for name in COMPARED for way in gains}
     shared.table(("model", "activations alone", "+ hybrid, half of each", "paper", "+ allocation by Algorithm 1", "+ packing of mini-batches", "paper, with both"),
                  [(name, "1", f"{means[name, 'half of each']:.2f}", PAPER_STEPS[name][0], f"{means[name, 'chosen']:.2f}", NOT_BUILT, PAPER_STEPS[name][1]) for name in COMPARED])
-    print(f"Packing: {NOT_BUILT}: requests of one ratio are in balance in any order; PackMiniBatches() is tested, and no lane is filled by it.")
+    print(f"Packing: {NOT_BUILT}: requests of one ratio are in balance in any order, though short ones have it only roughly; PackMiniBatches() is tested, and no lane is filled by it.")
     print(f"Half of each is faster than activations alone: {verdict(min(means[name, 'half of each'] for name in COMPARED) > 1)}; "
           f"allocation adds to it: {verdict(all(means[name, 'chosen'] >= means[name, 'half of each'] for name in COMPARED))}, "
           f"more for the wider model: {verdict(means[COMPARED[1], 'chosen'] > means[COMPARED[0], 'chosen'])}.")
