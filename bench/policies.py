@@ -6,7 +6,7 @@ rows and tokens of context; a bus that slows down what is fetched; memory nodes 
 or none; lanes, `auto` where a point names none. Each policy is measured by itself, in --turns turns, every second one backwards, and so is auto with
 the point as `policy_load`. fetch_hybrid by itself has settled on its share behind a load of its own before it is measured. Contexts grow while
 answers are measured: a step is that at the point's context, by a line through three stretches. A choice holds if its policy's steps, auto's own or
-by itself, are within 10% of the shortest. Leave the machine alone meanwhile: a turn takes 13 minutes.
+by itself, are within 10% of the shortest. Leave the machine alone meanwhile: a turn takes some 15 minutes.
 """
 
 import argparse
