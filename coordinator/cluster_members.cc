@@ -43,6 +43,14 @@ uint64_t CapacityOf(const core::Membership& membership, const AttachedNodes& nod
   return capacity;
 }
 
+HybridMeasures HybridMeasuresOf(const EngineOptions& options, const ClusterMembers& members) {
+  const MeasuredNodes nodes = MeasuredNodesOf(members);
+  return {.rates = FetchRatesOf(options, *members.epoch(), nodes),
+          .making = FetchFitsOf(nodes).making,
+          .slice = MeanUnit(nodes.compute),
+          .capacity = CapacityOf(members.membership(), members.nodes())};
+}
+
 // Slots were counted for K and V alone.
 void UsePolicy(const EngineOptions& options, const EpochPolicy& policy, EpochMembers& members) {
   members.fetch = policy.fetch;
@@ -115,25 +123,29 @@ void ClusterMembers::LeaveOut(const AttachedNodes::Lost& lost) {
 }
 
 void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
-  if (hybrid_.has_value() && serving() && !membership_.epoch_ended() && !works) {
-    const MeasuredNodes nodes = MeasuredNodesOf(*this);
-    const core::FetchRates rates = FetchRatesOf(options_, *epoch_, nodes);
-    if (hybrid_->Settle(clock_.Now(), rates, FetchFitsOf(nodes).making,
-                        CapacityOf(membership_, nodes_)) &&
-        membership_.StartAnew()) {
+  if (!serving()) {
+    return;
+  }
+  const Nanos now = clock_.Now();
+  if (hybrid_.has_value() && works && hybrid_->WantsLoad(now)) {
+    const Load seen = load();
+    hybrid_->SawLoad(
+        now, {.rows = seen.rows, .lanes = seen.lanes, .context_tokens = seen.context_tokens});
+  } else if (hybrid_.has_value() && !works && !membership_.epoch_ended()) {
+    if (hybrid_->Settle(now, HybridMeasuresOf(options_, *this)) && membership_.StartAnew()) {
       LogInfo("nothing runs: an epoch begins with ", hybrid_->why());
     }
     epoch_->fetch_why = hybrid_->why();
   }
-  if (!policy_.has_value() || !serving()) {
+  if (!policy_.has_value()) {
     return;
   }
-  const Nanos now = clock_.Now();
   if (works) {
     if (policy_->SawWork(now)) {
       const Load seen = load();
       policy_->SawLoad(now, seen.rows, seen.context_tokens);
       policy_->SawSteps(now, {.policy = epoch_->policy,
+                              .activation_share = epoch_->config().activation_share,
                               .rows = seen.rows,
                               .context_tokens = seen.context_tokens,
                               .tokens = seen.tokens,
@@ -146,7 +158,8 @@ void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
     return;
   }
   const core::PolicyChoice& choice = policy_->Choose(epoch_->policy, measures);
-  if (choice.policy != epoch_->policy && membership_.StartAnew()) {
+  if (policy_->WorthAnEpoch(epoch_->policy, epoch_->config().activation_share) &&
+      membership_.StartAnew()) {
     LogInfo("nothing runs: an epoch of policy ", cost::KvPolicyName(choice.policy), " begins");
   }
 }

@@ -39,7 +39,7 @@ void PolicyAuto::SawLoad(Nanos now, uint32_t rows, uint64_t context_tokens) {
 
 void PolicyAuto::SawSteps(Nanos now, const ServedLoad& served) {
   if (!served_.has_value() || served.prompts != served_->prompts ||
-      served.policy != served_->policy) {
+      served.policy != served_->policy || served.activation_share != served_->activation_share) {
     settled_ = now + kSettle;
   } else if (served_seen_ >= settled_ && served.rows > 0 && served.rows == served_->rows) {
     steps_[served.policy].Add(ToSeconds(now - served_seen_), served.rows, served.context_tokens,
@@ -71,14 +71,37 @@ const core::PolicyChoice& PolicyAuto::Choose(std::optional<cost::KvPolicy> curre
                                    .lanes_auto = options_.scheduler.lanes_auto,
                                    .link = LinkOf(measures)};
   parts_ = measures.parts.bytes_per_second > 0 ? measures.parts : parts_;
-  choice_ = core::ChoosePolicy(InputsAt(measures, pools, load.context), Candidates(measures), load,
-                               current, Corrections(measures, pools));
+  const core::PolicyInputs inputs = InputsAt(measures, pools, load.context);
+  SettleShare(core::ChoosePolicy(inputs, Candidates(measures), load));
+  choice_ =
+      core::ChoosePolicy(inputs, Candidates(measures), load, current, Corrections(measures, pools));
   absl::StrAppend(&choice_->why, seen ? "; the load of late" : "; the load of the cluster file");
   return *choice_;
 }
 
 std::optional<cost::KvPolicy> PolicyAuto::current() const {
   return choice_.has_value() ? std::optional(choice_->policy) : std::nullopt;
+}
+
+bool PolicyAuto::WorthAnEpoch(cost::KvPolicy served, uint32_t activation_share) const {
+  LAMINA_CHECK(choice_.has_value());
+  return choice_->policy != served || (served == cost::KvPolicy::kFetchHybrid &&
+                                       share_.has_value() && *share_ != activation_share);
+}
+
+// The share that is best for the load, where it differs enough from that of before. Steps of that
+// one say nothing of it.
+void PolicyAuto::SettleShare(const core::PolicyChoice& predicted) {
+  for (const core::PolicyFigure& figure : predicted.figures) {
+    if (figure.candidate.policy != cost::KvPolicy::kFetchHybrid || figure.seconds == 0) {
+      continue;
+    }
+    const uint32_t best = ShareInSteps(figure.step.share);
+    if (!share_.has_value() || IsWorthAnEpoch(best, *share_)) {
+      share_ = best;
+      steps_.erase(cost::KvPolicy::kFetchHybrid);
+    }
+  }
 }
 
 bool PolicyAuto::PassOver(const std::string& why) {
@@ -100,14 +123,24 @@ EpochPolicy PolicyAuto::Epoch() const {
       epoch.fetch = policy.fetch;
     }
   }
-  for (const core::PolicyFigure& figure : choice_->figures) {
-    if (figure.candidate.policy == epoch.policy && epoch.fetch.hybrid.has_value()) {
-      epoch.activation_share = ShareInSteps(figure.step.share);
-      epoch.words = absl::StrCat(*epoch.activation_share * 100 / plan::SlotKinds::kUnit,
-                                 "% of tokens held as activations, by policy auto");
-    }
+  if (epoch.fetch.hybrid.has_value()) {
+    epoch.activation_share = share_.value_or(epoch.fetch.hybrid->share);
+    epoch.words = absl::StrCat(*epoch.activation_share * 100 / plan::SlotKinds::kUnit,
+                               "% of tokens held as activations, by policy auto");
   }
   return epoch;
+}
+
+// How many tokens have slots on memory nodes: with fetch_hybrid some of either kind, by the share
+// that its epochs have.
+double PolicyAuto::TokensOnMemoryNodes(const FetchOptions& fetch, uint64_t memory) const {
+  const size_t layers = options_.layers.size();
+  const uint64_t kv = KvBytesPerToken(options_.layers);
+  if (!fetch.hybrid.has_value()) {
+    return static_cast<double>(memory / SlotBytes(fetch, layers, kv));
+  }
+  return SlotsOfKinds({.kv = kv, .activation = ActivationBytesPerToken(fetch, layers)},
+                      plan::SlotKinds(share_.value_or(fetch.hybrid->share)), memory);
 }
 
 // Whether each can be had, and of how many tokens it keeps K and V.
@@ -115,7 +148,6 @@ std::vector<core::PolicyCandidate> PolicyAuto::Candidates(const PolicyMeasures& 
   const LocalRoom room = LocalRoomOf(measures, options_.layers);
   const plan::PolicyTimes& times =
       measures.compute.front().times;  // Where one fetches, it is alone.
-  const uint64_t kv = KvBytesPerToken(options_.layers);
   const uint32_t least = options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max);
   std::vector<core::PolicyCandidate> candidates;
   for (const WeighedPolicy& policy : options_.policy_auto->policies) {
@@ -126,8 +158,7 @@ std::vector<core::PolicyCandidate> PolicyAuto::Candidates(const PolicyMeasures& 
       candidate.why_not = failed->second;
     }
     const bool local = policy.policy == cost::KvPolicy::kLocal;
-    const uint64_t slot = SlotBytes(policy.fetch, options_.layers.size(), kv);
-    candidate.tokens_max = local ? room.tokens : static_cast<double>(measures.memory / slot);
+    candidate.tokens_max = local ? room.tokens : TokensOnMemoryNodes(policy.fetch, measures.memory);
     if (local && candidate.why_not.empty() && !room.least_node.empty() && room.least < least) {
       candidate.why_not =
           absl::StrCat("compute node ", room.least_node, " has room for ", room.least,

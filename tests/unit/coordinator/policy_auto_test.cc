@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "coordinator/hybrid_share.h"
 #include "plan/slot_kinds.h"
 
 namespace lamina::coordinator {
@@ -14,6 +15,7 @@ namespace {
 
 using cost::KvPolicy;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Few rows are faster with memory nodes, many with KV on the compute node.
 PolicyMeasures Measures() {
@@ -203,6 +205,72 @@ TEST(PolicyAutoTest, AnEpochHasWhatItsPolicyAsksFor) {
   EXPECT_EQ(policy.current(), KvPolicy::kFetchRecompute) << policy.choice()->why;
   EXPECT_EQ(policy.Epoch().fetch.activation_width, 16u);
   EXPECT_EQ(policy.Epoch().activation_share, std::nullopt);
+}
+
+// Making K and V takes as long as a link of 1 MB/s for them.
+PolicyMeasures MeasuresOfHybrid(double link) {
+  PolicyMeasures measures = FetchingMeasures();
+  measures.compute[0].times.make_seconds = 64 / 1e6;
+  measures.link = link;
+  return measures;
+}
+
+TEST(PolicyAutoTest, AnotherShareIsWorthAnEpoch) {
+  EngineOptions options = OptionsThatFetch();
+  options.policy_auto->policies[3].why_not = "as fast as the one behind it";
+  PolicyAuto policy(options);
+  policy.Choose(std::nullopt, MeasuresOfHybrid(1e7));
+  ASSERT_EQ(policy.current(), KvPolicy::kFetchHybrid) << policy.choice()->why;
+  EXPECT_EQ(policy.Epoch().activation_share, 2 * 64u);  // 1 / (10 + 1 / 2)
+  EXPECT_FALSE(policy.WorthAnEpoch(KvPolicy::kFetchHybrid, 2 * 64));
+  EXPECT_TRUE(policy.WorthAnEpoch(KvPolicy::kFetchHeads, 0)) << "another policy";
+  policy.Choose(KvPolicy::kFetchHybrid, MeasuresOfHybrid(1e6));
+  ASSERT_EQ(policy.current(), KvPolicy::kFetchHybrid) << policy.choice()->why;
+  EXPECT_TRUE(policy.WorthAnEpoch(KvPolicy::kFetchHybrid, 2 * 64));
+  EXPECT_EQ(policy.Epoch().activation_share, 11 * 64u);  // 1 / (1 + 1 / 2)
+  policy.Choose(KvPolicy::kFetchHybrid, MeasuresOfHybrid(0.8e6));
+  EXPECT_FALSE(policy.WorthAnEpoch(KvPolicy::kFetchHybrid, 11 * 64)) << "one sixteenth";
+  EXPECT_EQ(policy.Epoch().activation_share, 11 * 64u);
+}
+
+TEST(PolicyAutoTest, StepsOfAnotherShareSayNothing) {
+  EngineOptions options = OptionsThatFetch();
+  options.policy_auto->policies[3].why_not = "as fast as the one behind it";
+  PolicyAuto policy(options);
+  const double predicted =
+      policy.Choose(std::nullopt, MeasuresOfHybrid(1e7)).SecondsOf(KvPolicy::kFetchHybrid);
+  Nanos now = Seconds(100);
+  for (uint64_t tokens = 8; tokens < 8 * 1000; tokens += 8) {
+    now += static_cast<Nanos>(1.2e9 * predicted);
+    policy.SawSteps(now, {.policy = KvPolicy::kFetchHybrid,
+                          .activation_share = 2 * 64,
+                          .rows = 8,
+                          .context_tokens = 800,
+                          .tokens = tokens});
+  }
+  EXPECT_THAT(policy.Choose(KvPolicy::kFetchHybrid, MeasuresOfHybrid(1e7)).why,
+              HasSubstr("steps with fetch_hybrid took 1.20 of what was predicted"));
+  EXPECT_THAT(policy.Choose(KvPolicy::kFetchHybrid, MeasuresOfHybrid(1e6)).why,
+              Not(HasSubstr("was predicted")));
+}
+
+// K and V of a token take 64 bytes, its activation half of them.
+TEST(PolicyAutoTest, RoomIsThatOfTheShare) {
+  const EngineOptions options = OptionsThatFetch();
+  PolicyAuto policy(options);
+  for (const double link : {1e7, 1e6}) {
+    policy.Choose(std::nullopt, MeasuresOfHybrid(link));
+    const uint32_t share = link > 1e6 ? 2 * 64 : 11 * 64;
+    for (const core::PolicyFigure& figure : policy.choice()->figures) {
+      if (figure.candidate.policy == KvPolicy::kFetchHeads) {
+        EXPECT_EQ(figure.candidate.tokens_max, 16384);
+      } else if (figure.candidate.policy == KvPolicy::kFetchHybrid) {
+        EXPECT_EQ(figure.candidate.tokens_max,
+                  SlotsOfKinds({.kv = 64, .activation = 32}, plan::SlotKinds(share), 1 << 20));
+        EXPECT_GT(figure.candidate.tokens_max, share == 11 * 64 ? 24000 : 17000);
+      }
+    }
+  }
 }
 
 TEST(PolicyAutoTest, WhatNodesCannotDoIsNotTaken) {
