@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/log.h"
-#include "common/status_macros.h"
 #include "common/units.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
@@ -53,8 +52,10 @@ HybridMeasures HybridMeasuresOf(const EngineOptions& options, const ClusterMembe
 
 // Slots were counted for K and V alone.
 void UsePolicy(const EngineOptions& options, const EpochPolicy& policy, EpochMembers& members) {
+  members.policy = policy.policy;
   members.fetch = policy.fetch;
   members.activation_share = policy.activation_share;
+  members.fetch_why = policy.words;
   const uint64_t slot =
       SlotBytes(policy.fetch, options.layers.size(), KvBytesPerToken(options.layers));
   for (EpochMember& member : members.kv) {
@@ -185,7 +186,9 @@ void ClusterMembers::Advance() {
 
 void ClusterMembers::Configure() {
   SettlePolicy();
-  absl::StatusOr<FormedEpoch> formed = Form();
+  const absl::Status split = loading_.Split();
+  absl::StatusOr<FormedEpoch> formed =
+      split.ok() ? forming_.Form(MembersFor(membership_)) : absl::StatusOr<FormedEpoch>(split);
   if (!formed.ok()) {
     LogError("cannot serve: ", formed.status().message());
     membership_.CannotServe(formed.status().message());
@@ -201,22 +204,17 @@ void ClusterMembers::Configure() {
   TellMembers();
 }
 
-absl::StatusOr<FormedEpoch> ClusterMembers::Form() {
-  LAMINA_RETURN_IF_ERROR(loading_.Split());
-  EpochMembers members = EpochMembersOf(membership_, nodes_, splits_, transport_.uri());
+EpochMembers ClusterMembers::MembersFor(const core::Membership& membership) const {
+  EpochMembers members = EpochMembersOf(membership, nodes_, splits_, transport_.uri());
   members.fetch = options_.fetch;
   if (hybrid_.has_value()) {
     members.activation_share = hybrid_->share();
+    members.fetch_why = hybrid_->why();
   }
-  EpochPolicy policy;
-  if (policy_.has_value()) {
-    policy = policy_->Epoch();
-    UsePolicy(options_, policy, members);
+  if (policy_.has_value() && policy_->choice().has_value()) {
+    UsePolicy(options_, policy_->Epoch(), members);
   }
-  LAMINA_ASSIGN_OR_RETURN(FormedEpoch formed, forming_.Form(members));
-  formed.policy = policy.policy;
-  formed.fetch_why = hybrid_.has_value() ? hybrid_->why() : policy.words;
-  return formed;
+  return members;
 }
 
 // Members get the configuration; who is attached and has no part is told so.

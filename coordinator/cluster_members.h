@@ -106,10 +106,13 @@ class ClusterMembers {
   const FormedEpoch* epoch() const { return epoch_.has_value() ? &*epoch_ : nullptr; }
   // Null without policy auto.
   const PolicyAuto* policy() const { return policy_.has_value() ? &*policy_ : nullptr; }
+  // What an epoch of this membership is formed of, with what its policy asks for; under policy auto
+  // the one that was chosen last. `membership` is membership(), or a copy of it in which nodes are
+  // missing. Requires: replicas are split.
+  EpochMembers MembersFor(const core::Membership& membership) const;
 
  private:
   void Configure();
-  absl::StatusOr<FormedEpoch> Form();
   void TellMembers();
   void Connect();
   // With policy auto, for the epoch that is being formed.

@@ -27,7 +27,7 @@ ClusterMembers::Load LoadOf(const core::SchedulerStats& stats, uint64_t tokens, 
   for (const core::SchedulerStats::LaneStats& lane : stats.lanes) {
     load.rows += lane.rows;
     load.lanes += lane.rows > 0 ? 1 : 0;
-    load.context_tokens += lane.context_tokens;
+    load.context_tokens += lane.tokens;
   }
   return load;
 }

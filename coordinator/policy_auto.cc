@@ -21,6 +21,12 @@ constexpr double kPartSeconds = 20e-6;
 // What is assumed of a link where its node has not said what it reads.
 constexpr double kPartBytesPerSecond = 1e9;
 
+// Tokens that the windows of all layers hide have no slots: nobody reads or sends them.
+cost::PolicyLoad Held(cost::PolicyLoad load, const core::SchedulerOptions& limits) {
+  load.context = std::min<double>(load.context, limits.SlotsAtOnce(UINT32_MAX));
+  return load;
+}
+
 }  // namespace
 
 PolicyAuto::PolicyAuto(const EngineOptions& options) : options_(options) {
@@ -65,7 +71,8 @@ bool PolicyAuto::SawNothing(Nanos now, const PolicyMeasures& measures) {
 const core::PolicyChoice& PolicyAuto::Choose(std::optional<cost::KvPolicy> current,
                                              const PolicyMeasures& measures) {
   const bool seen = meter_.seconds() >= kServiceSecondsMin;
-  const cost::PolicyLoad load = seen ? meter_.load() : options_.policy_auto->load;
+  const cost::PolicyLoad load =
+      Held(seen ? meter_.load() : options_.policy_auto->load, options_.scheduler);
   const cost::PolicyPools pools = {.attention = AttentionOfPools(measures),
                                    .lanes_max = options_.scheduler.lanes,
                                    .lanes_auto = options_.scheduler.lanes_auto,
@@ -174,9 +181,9 @@ std::vector<core::PolicyCandidate> PolicyAuto::Candidates(const PolicyMeasures& 
       candidate.why_not = "the compute node has not measured how fast it attends there";
     } else if (policy.fetch.activation_width > 0 && times.make_seconds == 0) {
       candidate.why_not = "the compute node cannot make K and V again";
-    } else if (policy.fetch.activation_width > 0 && candidate.tokens_max < least) {
-      candidate.why_not = absl::StrCat("memory nodes have no room for one request of ", least,
-                                       " tokens with activations");
+    } else if (policy.fetch.activation_width > 0 && measures.largest_memory / slot < least) {
+      candidate.why_not = absl::StrCat("no memory node has room for one request of ", least,
+                                       " tokens with activations (limits.sequence_tokens_max)");
     }
   }
   return candidates;
@@ -189,14 +196,16 @@ core::PolicyInputs PolicyAuto::InputsAt(const PolicyMeasures& measures,
     width = std::max(width, policy.fetch.activation_width);
   }
   const size_t layers = options_.layers.size();
-  return {.compute = {.replicas = ReplicasOf(measures, options_.layers, std::max(1.0, context)),
+  const auto kv = static_cast<double>(KvBytesPerToken(options_.layers));
+  context = std::max(1.0, context);
+  return {.compute = {.replicas = ReplicasOf(measures, options_.layers, context),
                       .link = PartsOf(measures),
                       .lanes_each = options_.replica_lanes},
           .model = {.layers = static_cast<uint32_t>(layers),
-                    .kv_bytes_per_token =
-                        core::KvBytesReadPerToken(options_.layers, std::max(1.0, context)),
+                    .kv_bytes_per_token = kv,
                     .activation_bytes_per_token = static_cast<double>(
-                        ActivationBytesPerToken({.activation_width = width}, layers))},
+                        ActivationBytesPerToken({.activation_width = width}, layers)),
+                    .read_share = core::KvBytesReadPerToken(options_.layers, context) / kv},
           .pools = pools};
 }
 
@@ -208,7 +217,7 @@ core::PolicyCorrections PolicyAuto::Corrections(const PolicyMeasures& measures,
     if (!meter.measured() || (policy != cost::KvPolicy::kLocal && pools.attention <= 0)) {
       continue;
     }
-    const cost::PolicyLoad load = meter.load();
+    const cost::PolicyLoad load = Held(meter.load(), options_.scheduler);
     corrections[policy] =
         meter.step_seconds() /
         core::StepOf(policy, InputsAt(measures, pools, load.context), load).seconds;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "coordinator/hybrid_share.h"
+#include "cost/layer_windows.h"
 #include "plan/slot_kinds.h"
 
 namespace lamina::coordinator {
@@ -178,6 +179,7 @@ PolicyMeasures FetchingMeasures() {
   measures.compute[0].times.attention_pools = 1e12;
   measures.compute[0].times.make_seconds = 1e-9;
   measures.memory = 1 << 20;
+  measures.largest_memory = measures.memory;
   measures.link = 1e6;
   return measures;
 }
@@ -290,14 +292,46 @@ TEST(PolicyAutoTest, WhatNodesCannotDoIsNotTaken) {
   EXPECT_THAT(why_not(measures, KvPolicy::kFetchRecompute), HasSubstr("cannot make K and V"));
   EXPECT_EQ(why_not(measures, KvPolicy::kFetchHeads), "");
   measures = FetchingMeasures();
-  measures.memory = 100 * 80;  // K and V take 64 bytes, with an activation 96.
+  measures.largest_memory = 100 * 80;  // K and V take 64 bytes, with an activation 96.
+  measures.memory = 2 * measures.largest_memory;
   EXPECT_THAT(why_not(measures, KvPolicy::kFetchRecompute),
-              HasSubstr("no room for one request of 100 tokens with activations"));
+              HasSubstr("no memory node has room for one request of 100 tokens with activations"))
+      << "two that have it together do not count";
+  measures.largest_memory = 100 * 96;
+  EXPECT_EQ(why_not(measures, KvPolicy::kFetchRecompute), "");
   measures.compute[0].times.attention_pools = 0;
   EXPECT_THAT(why_not(measures, KvPolicy::kFetchHeads), HasSubstr("has not measured"));
   measures.bandwidth.clear();
   EXPECT_EQ(why_not(measures, KvPolicy::kFetchHeads), "no memory node is there");
   EXPECT_EQ(why_not(measures, KvPolicy::kLocal), "no capacity");
+}
+
+// One layer sees all of 400 tokens and the other the last 100.
+TEST(PolicyAutoTest, TokensThatAWindowHidesAreHeldAndSentAndNotRead) {
+  EngineOptions options = OptionsThatFetch();
+  options.layers.push_back(options.layers[0]);
+  options.layers[1].window = 100;
+  options.scheduler.windows = cost::LayerWindows(options.layers);
+  options.policy_auto->load = {.rows = 8, .context = 400};
+  PolicyMeasures measures = FetchingMeasures();
+  measures.compute[0].stage.layers = 2;
+  measures.memory = 4 * 400 * 128;
+  PolicyAuto policy(options);
+  const cost::PolicyStep step = policy.Choose(std::nullopt, measures).figures[2].step;
+  EXPECT_DOUBLE_EQ(step.transfer, 4 * 400 * 128 / 1e6) << "four rows at a time";
+  EXPECT_DOUBLE_EQ(step.attention, 4 * (400 + 100) * 64 / 1e12);
+}
+
+TEST(PolicyAutoTest, TokensThatAllWindowsHideCountNowhere) {
+  EngineOptions options = OptionsThatFetch();
+  options.layers[0].window = 100;
+  options.scheduler.windows = cost::LayerWindows(options.layers);
+  options.scheduler.release_tokens = 50;
+  options.policy_auto->load = {.rows = 8, .context = 10'000};
+  PolicyAuto policy(options);
+  const cost::PolicyStep step = policy.Choose(std::nullopt, FetchingMeasures()).figures[2].step;
+  EXPECT_DOUBLE_EQ(step.transfer, 8 * 150 * 64 / 1e6);
+  EXPECT_DOUBLE_EQ(step.attention, 8 * 100 * 64 / 1e12);
 }
 
 TEST(PolicyAutoTest, LinksThatWereAssumedAreChosenByAgainOnceMeasured) {
