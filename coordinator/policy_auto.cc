@@ -181,7 +181,8 @@ std::vector<core::PolicyCandidate> PolicyAuto::Candidates(const PolicyMeasures& 
       candidate.why_not = "the compute node has not measured how fast it attends there";
     } else if (policy.fetch.activation_width > 0 && times.make_seconds == 0) {
       candidate.why_not = "the compute node cannot make K and V again";
-    } else if (policy.fetch.activation_width > 0 && measures.largest_memory / slot < least) {
+    } else if (policy.fetch.activation_width > 0 &&
+               TokensOnMemoryNodes(policy.fetch, measures.largest_memory) < least) {
       candidate.why_not = absl::StrCat("no memory node has room for one request of ", least,
                                        " tokens with activations (limits.sequence_tokens_max)");
     }
