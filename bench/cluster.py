@@ -3,6 +3,7 @@
 or one that serves already (--server)."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import re
@@ -53,6 +54,15 @@ class Stretch:
     context_tokens: float  # Of all rows, in the middle.
 
 
+def step_at(points, context):
+    """Seconds of a step at a context, by the median line through [(context, seconds)], in which contexts grew. No less than nothing and no more
+    than all of a step grows with them."""
+    slopes = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in itertools.combinations(points, 2) if before[0] != after[0]]
+    most = statistics.median(seconds for _, seconds in points) / statistics.median(tokens for tokens, _ in points)
+    slope = min(max(statistics.median(slopes or [0.0]), 0.0), most)
+    return statistics.median(seconds + slope * (context - tokens) for tokens, seconds in points)
+
+
 class Running:
     """Puts loads on a cluster that serves, and measures how it does. Where the counters come from is the subclass's."""
 
@@ -60,6 +70,7 @@ class Running:
         self.address = address
         self.load = None
         self.load_rows = 0
+        self.begun_rows = 0.0  # That decode while stretches are measured.
         self.chunk_choice = ""  # When a rate was measured.
         self.lane_choice = ""
         self.first_tokens_before = 0.0
@@ -106,9 +117,10 @@ class Running:
         return status
 
     def row_seconds(self, rows, context):
-        """Seconds in which each of so many rows gets a token, rows that take turns included. Answers grow while they are measured."""
+        """Seconds in which each of so many rows gets a token at the context asked for, rows that take turns included. Answers grow while they are
+        measured, and those of fast steps grow more."""
         stretches = self.decode_stretches(rows, context, wait_for_all=False)
-        return rows / statistics.median(one.tokens_per_second for one in stretches)
+        return step_at([(one.context_tokens, rows / one.tokens_per_second) for one in stretches], self.begun_rows * context)
 
     def end_load(self):
         """No request is left when it returns."""
@@ -168,6 +180,7 @@ class Running:
                 seen, since = begun, time.monotonic()
             if not wait_for_all and begun > 0 and time.monotonic() - since > NOBODY_BEGINS_SECONDS:
                 break
+        self.begun_rows = self.first_tokens() - self.first_tokens_before
         return self.stretches()
 
     def stretches(self):

@@ -9,7 +9,7 @@ import tempfile
 import cluster
 import node_memory
 import random_llama
-from paper_shared import NOT_BUILT
+from paper_shared import NOT_BUILT, progress
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 ELEMENT = 2
@@ -115,7 +115,8 @@ def order(values):
 def table3():
     """(head and rows of the table, {model: {way: tokens}}, {model: whether the order is the paper's})."""
     found = {}
-    for name, model in MODELS.items():
+    for number, (name, model) in enumerate(MODELS.items(), 1):
+        progress(number, len(MODELS), name)
         counted = accounting(model, node_parts(model, TOKENS), TOKENS)
         contexts = counted.contexts(groups=(1,))
         found[name] = {way: contexts[way] for way in ("standard", "chunked prefill", "layer by layer")}

@@ -8,10 +8,9 @@ used says whether it was. Every second head streams: a choice that costs the tim
 import json
 import pathlib
 import re
-import subprocess
 import time
 
-from programs import BIN
+from paper_shared import progress, requests
 
 KIB = 2**10
 PAPER = {"prompt": (2054, 1152), "token": (6.51, 3.28)}  # Seconds at 1M tokens.
@@ -39,12 +38,8 @@ def sent(running):
 def measure(running, context, decoded):
     """Seconds of the prompt and of a token, and bytes a second that came over all of it."""
     before, start = sent(running), time.monotonic()
-    done = subprocess.run([BIN / "lamina", "bench", "--json", "--server", running.address, "--concurrency", "1", "--requests", "1",
-                           "--input-tokens", str(context), "--output-tokens", str(decoded)], capture_output=True, text=True, check=True)
+    report = requests(running, 1, context, decoded)
     seconds = time.monotonic() - start
-    report = json.loads(done.stdout)
-    if report["failed"]:
-        raise RuntimeError(f"the request of {context} tokens failed: {report['errors']}")
     time.sleep(1)  # Nodes report twice a second.
     return {"prompt": report["ttft_ms"]["p50"] / 1e3, "token": report["tpot_ms"]["p50"] / 1e3,
             "rate": (sent(running) - before) / seconds}
@@ -57,7 +52,8 @@ def run(make_cluster, folder, shape, context, decoded, bandwidth):
     longest = context * KIB + 2 * decoded
     streaming = {"streaming_heads": str(heads), "streaming_sink": SINK, "streaming_window": WINDOW}
     found = {}
-    for name, keys in (("whole", {}), ("half", streaming)):
+    for number, (name, keys) in enumerate((("whole", {}), ("half", streaming)), 1):
+        progress(number, 2, {"whole": "all heads whole", "half": "half streaming"}[name])
         with make_cluster("auto", longest, more=keys, transport=f"throttle(bandwidth={bandwidth})+shm", chunk_tokens=CHUNK, scratch_tokens=CHUNK) as running:
             measure(running, KIB, decoded)  # Memory is touched for the first time.
             found[name] = measure(running, context * KIB, decoded)

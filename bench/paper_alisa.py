@@ -10,6 +10,7 @@ That is Figure 8 and the claims: --claims. Figures 9 to 12, as far as they are b
 """
 
 import argparse
+import itertools
 import json
 import math
 import pathlib
@@ -19,7 +20,7 @@ import subprocess
 import cluster
 import paper_alisa_figures
 import processor
-from paper_shared import IMAGES, add_parts, draw as chart, parts_asked, run_parts, verdict
+from paper_shared import IMAGES, add_parts, draw as chart, each, run_asked, verdict
 from programs import BIN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -63,13 +64,13 @@ def quality(arguments):
             if "bf16" not in dense:
                 dense["bf16"] = perplexity(fetching("fetch_heads"), tokens, prompt, "bf16")
             print(row(form, "dense", 1.0, dense[form], dense["bf16"], reference.get(("dense", 1.0, form), math.nan)), flush=True)
-            for pattern in arguments.patterns:
-                for ratio in arguments.ratios:
-                    found = perplexity(fetching("fetch_sparse", caching_ratio=ratio, sparse=pattern), tokens, prompt, form)
-                    wanted = reference.get((pattern, ratio, form), math.nan)
-                    points.append({"first": passage["first"], "kv": form, "pattern": pattern, "ratio": ratio, "perplexity": found,
-                                   "dense": dense["bf16"], "float64": wanted})
-                    print(row(form, pattern, ratio, found, dense["bf16"], wanted), flush=True)
+            runs = itertools.product(arguments.patterns, arguments.ratios)
+            for pattern, ratio in each(runs, lambda run, form=form: f"{form}, {run[0]}, {100 * run[1]:g}% of the tokens"):
+                found = perplexity(fetching("fetch_sparse", caching_ratio=ratio, sparse=pattern), tokens, prompt, form)
+                wanted = reference.get((pattern, ratio, form), math.nan)
+                points.append({"first": passage["first"], "kv": form, "pattern": pattern, "ratio": ratio, "perplexity": found,
+                               "dense": dense["bf16"], "float64": wanted})
+                print(row(form, pattern, ratio, found, dense["bf16"], wanted), flush=True)
     return points
 
 
@@ -87,11 +88,11 @@ def speed(arguments):
     points = [{"ratio": None, "kv": "bf16", "step_s": whole}]
     print(f"\n{arguments.rows} rows at {arguments.context} tokens, link {arguments.link}\n\n| K and V | tokens kept | ms a step | of whole attention |\n|---|---|---|---|")
     print(f"| bf16 | all, fetch_heads | {1e3 * whole:.0f} | 1 |", flush=True)
-    for form in arguments.forms:
-        for ratio in (1.0, *arguments.ratios):
-            seconds = step_seconds(fetching("fetch_sparse", caching_ratio=ratio), arguments, form)
-            points.append({"ratio": ratio, "kv": form, "step_s": seconds})
-            print(f"| {form} | {100 * ratio:g}% | {1e3 * seconds:.0f} | {seconds / whole:.2f} |", flush=True)
+    runs = itertools.product(arguments.forms, (1.0, *arguments.ratios))
+    for form, ratio in each(runs, lambda run: f"steps, {run[0]}, {100 * run[1]:g}% of the tokens"):
+        seconds = step_seconds(fetching("fetch_sparse", caching_ratio=ratio), arguments, form)
+        points.append({"ratio": ratio, "kv": form, "step_s": seconds})
+        print(f"| {form} | {100 * ratio:g}% | {1e3 * seconds:.0f} | {seconds / whole:.2f} |", flush=True)
     return points
 
 
@@ -112,8 +113,19 @@ def judge_form(form, all_points):
                   if other["pattern"] != "window_sums" and (other["first"], other["ratio"]) == (point["first"], point["ratio"]))
     if len(points) > len(sums):
         print(f"Window sums are better than the most recent tokens and than a stride at every ratio: {verdict(ordered)}.")
+    print_order(points)
     worst = max(abs(point["perplexity"] / point["float64"] - 1) for point in sums)
     print(f"Farthest from Algorithm 1 in float64: {100 * worst:.2f}% (asked: {100 * NEAR}%): {verdict(worst <= NEAR)}.")
+
+
+def print_order(points):
+    """Which of the other two patterns is the better one, by ratio, here and in float64."""
+    def better(which):
+        recent, strided = ({(point["first"], point["ratio"]): point[which] for point in points if point["pattern"] == pattern} for pattern in ("local", "strided"))
+        return ", ".join(f"{100 * ratio:g}% {'the most recent' if recent[first, ratio] < strided[first, ratio] else 'a stride'}" for first, ratio in recent if (first, ratio) in strided)
+
+    if better("perplexity"):
+        print(f"Of the other two the better one: {better('perplexity')}; in float64: {better('float64')}.")
 
 
 def judge(points):
@@ -162,7 +174,7 @@ def main():
     add_parts(parser, names)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    found = run_claims(arguments) if arguments.claims else {"parts": run_parts(names, parts_asked(arguments) or list(names), paper_alisa_figures.Bench, arguments.images)}
+    found = run_asked(arguments, names, paper_alisa_figures.Bench, run_claims)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

@@ -2,8 +2,9 @@
 """ALISA's Figures 9 to 12 in shape, as far as they are built: throughput by batch, what a layer's attention takes, and what each technique brings.
 
 The model is an OPT of random weights, a sixteenth as wide and an eighth as deep as OPT-6.7B. The paper's requests have 128 tokens in and 512 out;
-here steps at 384 tokens, their mean, are measured. The compute node keeps K and V of as many recent tokens as two such requests have (fetch.resident). FlexGen's static split
-is attention to all tokens with as much on the device; policy local has everything there.
+here steps at 384 tokens, their mean, are measured, and whole requests of two batches. The compute node keeps K and V of as many recent tokens as two
+such requests have (fetch.resident). FlexGen's static split is attention to all tokens with as much on the device, by fetch_sparse, whose attention
+gives out weights too, or by fetch_heads, which has none: gains are over the faster of these. Policy local has everything there.
 """
 
 import json
@@ -18,13 +19,19 @@ CONTEXT = 384
 ANSWER = 8
 BATCHES = (4, 8, 16, 32, 64)
 SPARSE = 0.2  # Of the tokens, kept.
-RESIDENT_TOKENS = 2 * (128 + 512)  # Two whole requests.
+REQUEST = (128, 512)  # Tokens in and out.
+WHOLE_ROWS = (4, 16)  # Whole requests at once.
+RESIDENT_TOKENS = 2 * sum(REQUEST)  # Two whole requests.
 PHASE_ROWS, PHASE_CONTEXTS = 16, (32, 64, 128, 256, 512, 1024)
 RATIOS = (0.8, 0.5, 0.2)
 ABLATION_ROWS = 16
 ATTENTION_ROWS, ATTENTION_CONTEXT = 64, 128
 
 STORE, STATIC = "dense, all on the store", "dense, split statically between device and store"
+HEADS = "dense, split statically, without weights (fetch_heads)"
+KEPT = f"{100 * SPARSE:g}% of the tokens"
+KEPT_STORE, KEPT_RECENT, KEPT_INT8 = (f"{KEPT}, {where}" for where in ("all on the store", "recent ones on the device", "all on the store, INT8"))
+LOCAL = "dense, all on the device"
 
 PAPER_OVER_FLEXGEN = (1.4, 3.0)  # Figure 9, at 80% sparsity.
 PAPER_OVER_VLLM = 1.9  # At best, at large batches.
@@ -37,16 +44,18 @@ class Bench(shared.Bench):
         super().__init__(folder, images)
         self.rates = {}
 
-    def dense(self, transport, form="bf16"):
-        return Cluster(1, model=self.model(SMALLEST), transport=transport, capacity="2GiB", kv_form=form, fetch=("fetch_heads", {"window": shared.WINDOW}))
-
-    def sparse(self, ratio, transport, form="bf16", resident=0):
+    def fetching(self, policy, transport, form, resident, **options):
         """With so many tokens' K and V on the device."""
         shape = shared.MODELS[SMALLEST]
-        options = {"window": shared.WINDOW, "caching_ratio": ratio, "sparse": "window_sums"}
         if resident:
             options["resident"] = f"{resident * shape.layers * 2 * shape.width * 2}B"
-        return Cluster(1, model=self.model(SMALLEST), transport=transport, capacity="2GiB", kv_form=form, fetch=("fetch_sparse", options))
+        return Cluster(1, model=self.model(SMALLEST), transport=transport, capacity="2GiB", kv_form=form, fetch=(policy, {"window": shared.WINDOW, **options}))
+
+    def dense(self, transport, form="bf16", resident=0):
+        return self.fetching("fetch_heads", transport, form, resident)
+
+    def sparse(self, ratio, transport, form="bf16", resident=0):
+        return self.fetching("fetch_sparse", transport, form, resident, caching_ratio=ratio, sparse="window_sums")
 
     def local(self):
         return Cluster(1, model=self.model(SMALLEST), local=True, capacity="2GiB")
@@ -64,25 +73,48 @@ class Bench(shared.Bench):
 def ways(bench):
     """{name: what starts its cluster}, of Figure 9."""
     transport = shared.link(BANDWIDTH)
-    kept = f"{100 * SPARSE:g}% of the tokens"
     return {STORE: lambda: bench.dense(transport), STATIC: lambda: bench.sparse(1.0, transport, resident=RESIDENT_TOKENS),
-            f"{kept}, all on the store": lambda: bench.sparse(SPARSE, transport), f"{kept}, recent ones on the device": lambda: bench.sparse(SPARSE, transport, resident=RESIDENT_TOKENS),
-            f"{kept}, all on the store, INT8": lambda: bench.sparse(SPARSE, transport, "int8"), "dense, all on the device": bench.local}
+            HEADS: lambda: bench.dense(transport, resident=RESIDENT_TOKENS), KEPT_STORE: lambda: bench.sparse(SPARSE, transport),
+            KEPT_RECENT: lambda: bench.sparse(SPARSE, transport, resident=RESIDENT_TOKENS), KEPT_INT8: lambda: bench.sparse(SPARSE, transport, "int8"), LOCAL: bench.local}
+
+
+def whole_requests(make):
+    """{rows: tokens of answers a second} of requests of the paper's lengths, all at once, prompts included."""
+    with make() as running:
+        shared.requests(running, 1, REQUEST[0], ANSWER)  # Memory is touched for the first time.
+        return {rows: shared.requests(running, rows, *REQUEST)["output_tokens_per_second"] for rows in WHOLE_ROWS}
+
+
+def gains_of(rates, way):
+    """{rows: rate of `way` over the faster static split}"""
+    return {rows: rate / max(rates[STATIC][rows], rates[HEADS][rows]) for rows, rate in rates[way].items()}
+
+
+def print_rates(head, rates, ways_over):
+    gains = {way: gains_of(rates, way) for way in ways_over}
+    shared.table((head, *next(iter(rates.values()))), [(way, *(f"{rate:.0f}" for rate in of.values())) for way, of in rates.items()] +
+                 [(f"{way}, over the faster static split", *(f"{gain:.2f}" for gain in of.values())) for way, of in gains.items()])
+
+
+def judge_gains(gains):
+    print(f"At least {PAPER_OVER_FLEXGEN[0]} times the faster static split at batch {min(gains)}: {verdict(gains[min(gains)] >= PAPER_OVER_FLEXGEN[0])} ({gains[min(gains)]:.2f}); "
+          f"{PAPER_OVER_FLEXGEN[1]:g} times at the best batch: {verdict(max(gains.values()) >= PAPER_OVER_FLEXGEN[1])} ({max(gains.values()):.2f}).")
 
 
 def figure9(bench):
     """Throughput by batch at 80% sparsity."""
     rates = {way: bench.rate(way, make, BATCHES) for way, make in ways(bench).items()}
-    names = list(rates)
     print(f"Figure 9: tokens/s of decode steps at {CONTEXT} tokens by batch, link {BANDWIDTH / 1e6:.0f} MB/s, {RESIDENT_TOKENS} tokens on the device where some are")
-    shared.table(("batch", *BATCHES), [(way, *(f"{of[rows]:.0f}" for rows in BATCHES)) for way, of in rates.items()] +
-                 [(f"{way}, over the static split", *(f"{rates[way][rows] / rates[STATIC][rows]:.2f}" for rows in BATCHES)) for way in names[2:5]])
+    print_rates("batch", rates, (KEPT_STORE, KEPT_RECENT, KEPT_INT8))
     print(f"INT8 of which some stays on the device: {NOT_BUILT}. DeepSpeed, Accelerate and vLLM: other engines; the last row has room for everything, and no link to wait for.")
-    gains = [rates[names[3]][rows] / rates[STATIC][rows] for rows in BATCHES]
-    print(f"At least {PAPER_OVER_FLEXGEN[0]} times the static split at batch 4: {verdict(gains[0] >= PAPER_OVER_FLEXGEN[0])} ({gains[0]:.2f}); {PAPER_OVER_FLEXGEN[1]:g} times at the best batch: "
-          f"{verdict(max(gains) >= PAPER_OVER_FLEXGEN[1])} ({max(gains):.2f}). Over vLLM up to {PAPER_OVER_VLLM} times: not tried: no memory bounds policy local here.")
+    judge_gains(gains_of(rates, KEPT_RECENT))
+    print(f"Over vLLM up to {PAPER_OVER_VLLM} times: not tried: no memory bounds policy local here.")
+    whole = {way: whole_requests(ways(bench)[way]) for way in (STATIC, HEADS, KEPT_RECENT)}
+    print(f"\nWhole requests of {REQUEST[0]} tokens in and {REQUEST[1]} out, all at once: tokens/s of answers, prompts included")
+    print_rates("requests", whole, (KEPT_RECENT,))
+    judge_gains(gains_of(whole, KEPT_RECENT))
     shared.draw(bench.images, "alisa_figure9", "ALISA, Figure 9: throughput by batch", "batch", "tokens/s", [(way, list(of.items())) for way, of in rates.items()], y_log=True)
-    return {way: of for way, of in rates.items()}
+    return {"steps": rates, "requests": whole}
 
 
 def figure10(bench):

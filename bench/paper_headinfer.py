@@ -5,6 +5,7 @@ The paper's set-up is a GPU behind PCIe with KV in the host's memory; here a com
 link of shared memory that is slowed down. Both windows together have the same size in all runs, so that a group of fewer heads leaves room for
 longer contexts. Prompts are prefilled in chunks throughout (the paper's head=8/group=1 is a whole layer with chunked prefill).
 What the compute node takes is what it accounts for itself (`lamina status`), checked against the peak of the resident set of its process.
+--long has a context of 128k tokens, one head a group, in a model of two layers of width 128.
 """
 
 import argparse
@@ -20,12 +21,14 @@ import headinfer_streaming
 import node_memory
 import processor
 import random_llama
-from paper_shared import IMAGES, NOT_BUILT, draw, table, verdict
+from paper_shared import IMAGES, NOT_BUILT, draw, progress, requests, table, verdict
 from programs import BIN
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 SHAPE = random_llama.Shape(layers=4, width=256, hidden=512, heads=8, kv_heads=8)
 LONGEST = 64 * KIB  # Tokens that fit with one head to a group.
+LONG_SHAPE = random_llama.Shape(layers=2, width=128, hidden=256, heads=8, kv_heads=8)
+LONG = 128 * KIB  # Tokens that fit into as large windows with one head of half the width.
 CHUNK = 1024
 DECODED = 17
 GROUPS = (8, 4, 2, 1)
@@ -46,13 +49,13 @@ def tokens(count):
 
 
 class Bench:
-    def __init__(self, model, link, window):
-        self.model, self.link, self.window = model, link, window
+    def __init__(self, model, link, window, shape=SHAPE):
+        self.model, self.link, self.window, self.shape = model, link, window, shape
 
     def cluster(self, heads, longest, more=None, **keys):
         """`more`: further keys of `fetch:`."""
         options = {"transport": self.link, "model": self.model, "memory_nodes": 1, "running_max": 1, "chunk_tokens": CHUNK, "scratch_tokens": CHUNK,
-                   "sequence_tokens_max": longest, "capacity": f"{2 * longest * SHAPE.layers * SHAPE.kv_bytes()}B",
+                   "sequence_tokens_max": longest, "capacity": f"{2 * longest * self.shape.layers * self.shape.kv_bytes()}B",
                    "fetch": ("fetch_heads", {"window": f"{self.window}B", "heads": heads} | (more or {})), **keys}
         return cluster.Cluster(1, **options)
 
@@ -76,25 +79,27 @@ class Bench:
 
 def measure(running, context):
     """Seconds of the prompt, and of a decoded token behind it."""
-    done = subprocess.run([BIN / "lamina", "bench", "--json", "--server", running.address, "--concurrency", "1", "--requests", "1",
-                           "--input-tokens", str(context), "--output-tokens", str(DECODED)], capture_output=True, text=True, check=True)
-    report = json.loads(done.stdout)
-    if report["failed"]:
-        raise RuntimeError(f"the request of {context} tokens failed: {report['errors']}")
+    report = requests(running, 1, context, DECODED)
     return report["ttft_ms"]["p50"] / 1e3, report["tpot_ms"]["p50"] / 1e3
 
 
-def longest_of(window, heads):
+def windows_of(count, shape):
+    """Bytes of two windows that hold K and V of a head and so many tokens each."""
+    return 2 * count * 2 * ELEMENT * shape.head_dim
+
+
+def longest_of(window, heads, shape=SHAPE):
     """By the layout of windows: two, each with a header's page, of whole tiles."""
-    return window // 2 // (2 * ELEMENT * SHAPE.head_dim * heads) // TILE * TILE
+    return window // 2 // (2 * ELEMENT * shape.head_dim * heads) // TILE * TILE
 
 
 def run_tables(bench, groups, contexts):
     """{heads: {context: (prefill, decode)}}, and the memory of the nodes that served the longest."""
     times, nodes = {}, {}
-    for heads in groups:
-        longest = longest_of(bench.window, 1 if heads == "auto" else heads)
+    for number, heads in enumerate(groups, 1):
+        longest = longest_of(bench.window, 1 if heads == "auto" else heads, bench.shape)
         times[heads] = {}
+        progress(number, len(groups), f"heads {heads}: contexts of up to {tokens(longest)} tokens")
         with bench.cluster(heads, longest) as running, node_memory.Peak(running, "c0") as peak:
             measure(running, KIB)  # Memory is touched for the first time.
             for context in contexts:
@@ -118,7 +123,7 @@ def print_times(times, contexts, which, unit):
 def check_resident(bench, nodes):
     """Peaks of the process over that of a node with little to account for, against what both account for."""
     longest = 2 * KIB
-    with Bench(bench.model, bench.link, 2 * longest * 2 * ELEMENT * SHAPE.head_dim).cluster(1, longest) as running, node_memory.Peak(running, "c0") as peak:
+    with Bench(bench.model, bench.link, windows_of(longest, bench.shape), bench.shape).cluster(1, longest) as running, node_memory.Peak(running, "c0") as peak:
         measure(running, KIB)
         idle = node_memory.of(running, "c0", peak)
     rows, near = [], True
@@ -132,7 +137,38 @@ def check_resident(bench, nodes):
     return near, rows
 
 
-def print_llama(counted, windows):
+def draw_ways(images, name, title, labels, ways, series, **axes):
+    """`series`: {line: {way: value}}. Ways are told by their numbers, from 1 on."""
+    draw(images, name, title, *labels, [(line, [(i, of[way]) for i, way in enumerate(ways, 1)]) for line, of in series.items()],
+         x_log=False, x_ticks=range(1, len(ways) + 1), **axes)
+
+
+def draw_table10(images, ours):
+    """`ours`: {way: GiB of weights, K and V, activations}"""
+    parts = {part: {way: of[i] for way, of in ours.items()} for i, part in enumerate(("weights", "K and V", "activations"))}
+    whole = {"all": {way: sum(of) for way, of in ours.items()}, "all, paper": {way: of[3] for way, of in PAPER_TABLE10.items()}}
+    labels = ", ".join(f"{i} {way}" for i, way in enumerate(ours, 1)), "GiB"
+    draw_ways(images, "headinfer_table10", "HeadInfer, Table 10: Llama-3-8B at 1M tokens", labels, ours, whole | parts, y_log=True)
+
+
+def draw_table5(images, contexts):
+    """`contexts`: {way, or heads a group: tokens}"""
+    labels = "1 standard, 2 layer by layer, 3 chunked prefill, then 8, 4, 2, 1 heads", "tokens"
+    paper = {way: 1000 * thousands for way, thousands in PAPER_TABLE5.items()}
+    draw_ways(images, "headinfer_table5", "HeadInfer, Table 5: Llama-3-8B in 24 GiB", labels, ("standard", "layer by layer", "chunked prefill", *GROUPS), {"ours": contexts, "paper": paper}, y_log=True)
+
+
+def draw_table14(images, found):
+    """`found`: {"whole" or "half": {"prompt" and "token": seconds}}"""
+    series = {}
+    for which, label in (("prompt", "prompt"), ("token", "decoded token")):
+        whole, half = headinfer_streaming.PAPER[which]
+        series[label] = {way: of[which] / found["whole"][which] for way, of in found.items()}
+        series[f"{label}, paper"] = {"whole": 1.0, "half": half / whole}
+    draw_ways(images, "headinfer_table14", "HeadInfer, Table 14: half of the heads streaming", ("1 all heads whole, 2 half streaming", "of all heads whole"), ("whole", "half"), series)
+
+
+def print_llama(counted, windows, images):
     """Tables 10 and 5; `windows`: bytes at 1M tokens, one head a group."""
     shape, head = LLAMA.shape, counted.head
     ours = {"standard": (counted.weights, counted.token_kv * MIB, counted.token * MIB), "chunked prefill": (counted.weights, counted.token_kv * MIB, counted.activations),
@@ -142,6 +178,8 @@ def print_llama(counted, windows):
           [[name, *(f"{part / GIB:.2f}" for part in of), f"{sum(of) / GIB:.1f}", " / ".join(f"{part:g}" for part in PAPER_TABLE10[name])] for name, of in ours.items()])
     contexts = counted.contexts(GROUPS)
     table(["", "tokens in 24 GiB", "paper"], [[f"{name} heads a group" if name in GROUPS else name, f"{contexts[name] / 1000:,.0f}k", f"{PAPER_TABLE5[name]:,}k"] for name in contexts])
+    draw_table10(images, {name: [part / GIB for part in of] for name, of in ours.items()})
+    draw_table5(images, contexts)
     order = headinfer_models.order
     same = {"Table 10": order({name: sum(of) for name, of in ours.items()}) == order({name: of[3] for name, of in PAPER_TABLE10.items()}),
             "Table 5": order(contexts) == order({name: PAPER_TABLE5[name] for name in contexts}),
@@ -160,16 +198,33 @@ def table3(images):
     print(f"Head by head has the longest context of every model: {verdict(all(max(of, key=of.get) == 'head by head' for of in found.values()))}; over layer by layer "
           f"{min(gain.values()):.0f} to {max(gain.values()):.0f} times (paper: 17 to 91): {verdict(min(gain.values()) >= 17)}.")
     print(f"Order of Table 3 by model: {', '.join(f'{name} {verdict(holds)}' for name, holds in same.items())}.")
-    draw(images, "headinfer_table3", "HeadInfer, Table 3: longest contexts in 24 GiB", f"model ({', '.join(f'{i} {name}' for i, name in enumerate(found, 1))})", "tokens",
-         [(way, [(i, of[way]) for i, of in enumerate(found.values(), 1)]) for way in next(iter(found.values()))], x_log=False, y_log=True)
+    draw_ways(images, "headinfer_table3", "HeadInfer, Table 3: longest contexts in 24 GiB", (f"model ({', '.join(f'{i} {name}' for i, name in enumerate(found, 1))})", "tokens"), found,
+              {way: {name: of[way] for name, of in found.items()} for way in next(iter(found.values()))}, y_log=True)
     return found
 
 
-def table14(bench, folder, context, bandwidth):
+def long_context(folder, link):
+    """Tables 6 and 7 at 128k tokens, and the memory of the node that had them."""
+    random_llama.write(pathlib.Path(folder), LONG_SHAPE)
+    bench = Bench(folder, link, windows_of(LONG, LONG_SHAPE), LONG_SHAPE)
+    print(f"{LONG_SHAPE.layers} layers, width {LONG_SHAPE.width}, {LONG_SHAPE.kv_heads} KV heads of {LONG_SHAPE.head_dim}; both windows {bench.window / MIB:.0f} MiB, "
+          f"in which whole layers have room for {tokens(longest_of(bench.window, LONG_SHAPE.kv_heads, LONG_SHAPE))} tokens; chunks of {CHUNK} tokens; {link}", flush=True)
+    contexts = (1, LONG // KIB)
+    times, nodes = run_tables(bench, (1,), contexts)
+    for which, unit, words in ((0, 1, "Seconds of a prompt (Table 6):"), (1, 1e3, "Milliseconds of a decoded token (Table 7):")):
+        print(words)
+        print_times(times, contexts, which, unit)
+    near, rows = check_resident(bench, [(f"1 head, {tokens(LONG)}", nodes[1])])
+    print(f"The process has what is accounted for, within 5% or 32 MiB: {'yes' if near else 'no'}.")
+    return {"times": times, "resident": rows}
+
+
+def table14(bench, folder, context, bandwidth, images):
     print(f"Half of the heads streaming (Table 14), sink {headinfer_streaming.SINK}, window {headinfer_streaming.WINDOW}, "
           f"{context}k tokens, prompts in steps of {headinfer_streaming.CHUNK} rows, link {bandwidth}/s:", flush=True)
     found = headinfer_streaming.run(bench.cluster, folder, SHAPE, context, DECODED, bandwidth)
     table(["", "all heads whole", "half streaming", "times", "paper", "asked", ""], headinfer_streaming.rows_and_verdicts(found))
+    draw_table14(images, found)
     return found
 
 
@@ -188,19 +243,24 @@ def main():
     parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
     parser.add_argument("--streaming-bandwidth", default="100MB", help="of the link for Table 14, which is to be what steps wait for")
     parser.add_argument("--streaming-context", type=int, default=8, help="Ki tokens, for Table 14")
-    parser.add_argument("--table", choices=["3", "14"], help="this table alone")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--table", choices=["3", "14"], help="this table alone")
+    which.add_argument("--long", action="store_true", help="a context of 128k tokens alone, in a model of two layers of width 128")
     arguments = parser.parse_args()
     contexts = [int(text) for text in arguments.contexts.split(",")]
     print(f"machine {processor.machine()}")
     if arguments.table == "3":
         write(arguments, table3=table3(arguments.images))
         return
-    window = 2 * LONGEST * 2 * ELEMENT * SHAPE.head_dim
+    window, link = windows_of(LONGEST, SHAPE), f"throttle(bandwidth={arguments.bandwidth})+shm"
     with tempfile.TemporaryDirectory(prefix="lamina-headinfer-") as folder:
+        if arguments.long:
+            write(arguments, long=long_context(folder, link))
+            return
         random_llama.write(pathlib.Path(folder), SHAPE)
-        bench = Bench(folder, f"throttle(bandwidth={arguments.bandwidth})+shm", window)
+        bench = Bench(folder, link, window)
         print(f"{SHAPE.layers} layers, width {SHAPE.width}, {SHAPE.kv_heads} KV heads of {SHAPE.head_dim}; both windows {window / MIB:.0f} MiB; chunks of {CHUNK} tokens; link {arguments.bandwidth}/s")
-        streaming = table14(bench, folder, arguments.streaming_context, arguments.streaming_bandwidth)
+        streaming = table14(bench, folder, arguments.streaming_context, arguments.streaming_bandwidth, arguments.images)
         if arguments.table == "14":
             write(arguments, streaming=streaming)
             return
@@ -221,7 +281,7 @@ def main():
     print(f"Llama-3-8B's shape by the same accounting, chunks of {headinfer_models.CHUNK} tokens:")
     parts = headinfer_models.node_parts(LLAMA, MIB)
     counted = headinfer_models.accounting(LLAMA, parts, MIB)
-    total, same, llama_contexts = print_llama(counted, parts["windows"])
+    total, same, llama_contexts = print_llama(counted, parts["windows"], arguments.images)
     models = table3(arguments.images)
     gain = longest[1] / longest[8]
     both = [context for context in contexts if context in times[8]]

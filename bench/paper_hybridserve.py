@@ -22,11 +22,10 @@ import cluster
 import paper_hybridserve_figures
 import processor
 import random_llama
-from paper_shared import IMAGES, add_parts, draw, link, parts_asked, run_parts, verdict, wait_for_share
+from paper_shared import IMAGES, add_parts, draw, each, link, run_asked, settle_share, verdict
 
 SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
 WINDOW = "512MiB"
-IDLE_SECONDS = 2  # In which it may settle on another one.
 AT_LEAST = 1.35  # Times both, at c = 1.
 NEAR = 0.10  # Of the formula.
 
@@ -54,10 +53,7 @@ class Bench:
         with cluster.Cluster(self.lanes, memory_nodes=1, transport=transport, model=self.model,
                              fetch=("fetch_hybrid", {"window": WINDOW, "activation_percent": percent})) as running:
             if percent == "auto":
-                wait_for_share(running)
-                running.decode_stretches(self.rows, self.context)  # Attention is measured by use.
-                time.sleep(IDLE_SECONDS)
-                words = wait_for_share(running)
+                words = settle_share(running, lambda: running.decode_stretches(self.rows, self.context))
             else:
                 words = running.status()["fetch_choice"]
             before, start = running.metrics("c0"), time.monotonic()
@@ -93,7 +89,7 @@ def run_claims(arguments):
               f"{arguments.rows} rows at {arguments.context} tokens, {arguments.lanes} lanes")
         print("\n| c | link, MB/s | K and V alone, ms a step | activations alone | half of each | chosen | held as activations | over K and V alone (formula) | over activations alone |"
               "\n|---|---|---|---|---|---|---|---|---|")
-        for c in [float(text) for text in arguments.ratios.split(",")]:
+        for c in each([float(text) for text in arguments.ratios.split(",")], lambda c: f"c = {c:g}: K and V alone, activations alone, half of each, chosen"):
             transport = link(c * SHAPE.kv_bytes() / make)
             kv, act, half, chosen = (bench.run(percent, transport) for percent in (0, 100, 50, "auto"))
             points.append({"c": c, "bandwidth": c * SHAPE.kv_bytes() / make, "formula": formula(c, kv.other / (1e6 * kv.megabytes / (c * SHAPE.kv_bytes() / make))),
@@ -136,7 +132,7 @@ def main():
     add_parts(parser, names)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    found = run_claims(arguments) if arguments.claims else {"parts": run_parts(names, parts_asked(arguments) or list(names), lambda folder, images: paper_hybridserve_figures.Bench(folder, images, arguments.c), arguments.images)}
+    found = run_asked(arguments, names, lambda folder, images: paper_hybridserve_figures.Bench(folder, images, arguments.c), run_claims)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

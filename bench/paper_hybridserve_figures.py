@@ -6,14 +6,10 @@ model the c asked for, 1 by default, on a core of its own. Figures 12 to 15 come
 Prompts are a quarter, answers a sixteenth of the paper's.
 """
 
-import json
 import statistics
-import subprocess
-import time
 
 import paper_shared as shared
 from paper_shared import MODELS, NOT_BUILT, Cluster, generate, geometric_mean, verdict
-from programs import BIN
 
 C = 1.0
 ROWS, LANES = 16, 2
@@ -23,7 +19,6 @@ BATCHES = (4, 8, 16)
 BATCH_LENGTH = 128
 COMPARED = ("OPT-6.7B", "OPT-30B")
 WAYS = {"K and V alone": 0, "activations alone": 100, "half of each": 50, "chosen": "auto"}
-IDLE_SECONDS = 2  # In which another share may be settled on.
 NO_LAYER = ("head", "lay_out")  # Parts of a step that no layer takes.
 
 PAPER_TOKENS = {0: 1.0, 0.5: 1.45}  # Figure 4, OPT-30B, of the latency without recomputation.
@@ -50,10 +45,7 @@ class Bench(shared.Bench):
 
 def settle(running):
     """Waits for the share that the policy chooses, by a load of its own; returns it in words."""
-    shared.wait_for_share(running)
-    generate(running, ROWS, BATCH_LENGTH, [ANSWER])  # Attention is measured by use.
-    time.sleep(IDLE_SECONDS)
-    return shared.wait_for_share(running)
+    return shared.settle_share(running, lambda: generate(running, ROWS, BATCH_LENGTH, [ANSWER]))
 
 
 def share_of(words):
@@ -165,7 +157,7 @@ def figure15(bench):
     means = {(name, way): geometric_mean([gains[way][name, length] for length in LENGTHS]) for name in COMPARED for way in gains}
     shared.table(("model", "activations alone", "+ hybrid, half of each", "paper", "+ allocation by Algorithm 1", "+ packing of mini-batches", "paper, with both"),
                  [(name, "1", f"{means[name, 'half of each']:.2f}", PAPER_STEPS[name][0], f"{means[name, 'chosen']:.2f}", NOT_BUILT, PAPER_STEPS[name][1]) for name in COMPARED])
-    print(f"Packing: {NOT_BUILT}: requests of one ratio are in balance in any order; PackMiniBatches() is tested, and no lane is filled by it.")
+    print(f"Packing: {NOT_BUILT}: requests of one ratio are in balance in any order, though short ones have it only roughly; PackMiniBatches() is tested, and no lane is filled by it.")
     print(f"Half of each is faster than activations alone: {verdict(min(means[name, 'half of each'] for name in COMPARED) > 1)}; "
           f"allocation adds to it: {verdict(all(means[name, 'chosen'] >= means[name, 'half of each'] for name in COMPARED))}, "
           f"more for the wider model: {verdict(means[COMPARED[1], 'chosen'] > means[COMPARED[0], 'chosen'])}.")
@@ -182,10 +174,7 @@ def layer_seconds(parts):
 def prompt_seconds(running, rows, context):
     """What the compute node computed in layers for `rows` prompts."""
     before = shared.counters(running.metrics("c0"))[0]
-    done = subprocess.run([BIN / "lamina", "bench", "--json", "--server", running.address, "--concurrency", str(rows), "--requests", str(rows),
-                           "--input-tokens", str(context), "--output-tokens", "1"], capture_output=True, text=True, check=True)
-    if json.loads(done.stdout)["failed"]:
-        raise RuntimeError(f"prompts of {context} tokens failed")
+    shared.requests(running, rows, context, 1)
     after = shared.counters(running.metrics("c0"))[0]
     return layer_seconds({part: seconds - before.get(part, 0.0) for part, seconds in after.items()})
 

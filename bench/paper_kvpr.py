@@ -21,7 +21,7 @@ import cluster
 import paper_kvpr_figures
 import processor
 import random_llama
-from paper_shared import IMAGES, add_parts, bus, draw, link, parts_asked, run_parts, split_time, streamed_gain, streamed_time, streamed_time_of_lanes, streamed_time_of_the_paper, verdict
+from paper_shared import IMAGES, add_parts, bus, draw, each, link, run_asked, split_time, streamed_gain, streamed_time, streamed_time_of_lanes, streamed_time_of_the_paper, verdict
 
 SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
 # With weights that come over the same bus, a layer's of which are an eighth of its K and V of 8 rows.
@@ -71,7 +71,7 @@ def streamed(folder, make, ratios, rows, lanes):
     print("| c | bus, MB/s | full transfer, ms a step | split by the policy | ms a step | throughput | the paper's bound | bound of these lanes |\n"
           "|---|---|---|---|---|---|---|---|")
     points = []
-    for c in ratios:
+    for c in each(ratios, lambda c: f"weights streamed, c = {c:g}"):
         bandwidth = c * STREAMED.kv_bytes() / make
         full, _, _ = bench.run(0, bus(bandwidth))
         step, _, words = bench.run("auto", bus(bandwidth))
@@ -92,7 +92,7 @@ def run_claims(arguments):
         print(f"K and V of a token in a layer: {1e6 * make:.1f} us to make, {SHAPE.kv_bytes()} bytes; its activation {SHAPE.activation_bytes()} bytes")
         points = []
         print("\n| c | link, MB/s | full transfer, ms a step | split by the policy | ms a step | ratio | formula |\n|---|---|---|---|---|---|---|")
-        for c in [float(text) for text in arguments.ratios.split(",")]:
+        for c in each([float(text) for text in arguments.ratios.split(",")], lambda c: f"c = {c:g}"):
             bandwidth = c * SHAPE.kv_bytes() / make
             full, _, _ = bench.run(0, link(bandwidth))
             step, _, words = bench.run("auto", link(bandwidth))
@@ -101,7 +101,7 @@ def run_claims(arguments):
         bandwidth = 0.25 * SHAPE.kv_bytes() / make
         print("\n| recomputed at c = 1/4 | ms a step |\n|---|---|")
         sweep = []
-        for percent in [int(text) for text in arguments.sweep.split(",")]:
+        for percent in each([int(text) for text in arguments.sweep.split(",")], lambda percent: f"{percent}% recomputed"):
             step, _, _ = bench.run(percent, link(bandwidth))
             sweep.append((percent, step))
             print(f"| {percent}% | {1e3 * step:.0f} |", flush=True)
@@ -142,7 +142,7 @@ def main():
     add_parts(parser, names)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
-    found = run_claims(arguments) if arguments.claims else {"parts": run_parts(names, parts_asked(arguments) or list(names), paper_kvpr_figures.Bench, arguments.images)}
+    found = run_asked(arguments, names, paper_kvpr_figures.Bench, run_claims)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"machine": processor.machine(), "arguments": vars(arguments), **found}, out, indent=1)

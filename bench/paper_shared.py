@@ -7,17 +7,20 @@ tokens take on the link; an activation has half of their bytes.
 
 import dataclasses
 import itertools
+import json
 import math
 import os
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 import time
 
 import cluster
 import random_opt
 import svg
+from programs import BIN
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 IMAGES = os.path.join(ROOT, "docs", "experiments", "images")
@@ -27,6 +30,7 @@ LONGEST = 2048  # Tokens of a sequence.
 MIB = 1 << 20
 WINDOW = "256MiB"
 SETTLED_SECONDS = 20  # For the share that a cluster settles on.
+IDLE_SECONDS = 2  # In which another share may be settled on.
 BUS_BYTES = re.compile(r'lamina_bus_bytes_total\{.*direction="(to|from)",kind="(\w+)"\}')
 BUSES = itertools.count()
 
@@ -50,8 +54,16 @@ def table(head, rows):
     print(flush=True)
 
 
-def progress(number, count, text):
-    print(f"[{number}/{count}] {text}", flush=True)
+def progress(number, count, text, out=None):
+    print(f"[{number}/{count}] {text}", file=out or sys.stdout, flush=True)
+
+
+def each(values, words):
+    """Yields the values, each behind a line of progress, words(value), on stderr: rows of a table are printed meanwhile."""
+    values = list(values)
+    for number, value in enumerate(values, 1):
+        progress(number, len(values), words(value), sys.stderr)
+        yield value
 
 
 def draw(images, name, title, x_label, y_label, series, **axes):
@@ -124,6 +136,14 @@ def wait_for_share(running):
     raise RuntimeError(f"the cluster settled on no share in {SETTLED_SECONDS} s")
 
 
+def settle_share(running, load):
+    """What the cluster says of the share that fetch_hybrid has settled on behind a load, load(), by whose use attention is measured."""
+    wait_for_share(running)
+    load()
+    time.sleep(IDLE_SECONDS)
+    return wait_for_share(running)
+
+
 class Cluster(cluster.Cluster):
     """One whose sequences are as short as a random model's positions."""
 
@@ -170,6 +190,16 @@ def counters(metrics):
     parts = {match.group(2): value for name, value in metrics.items() for match in [cluster.PART.match(name)] if match}
     recomputed = sum(value for name, value in metrics.items() if name.startswith("lamina_recomputed_tokens_total"))
     return parts, bus_bytes(metrics), recomputed
+
+
+def requests(running, rows, tokens_in, tokens_out):
+    """The report of so many whole requests, all at once."""
+    done = subprocess.run([BIN / "lamina", "bench", "--json", "--server", running.address, "--concurrency", str(rows), "--requests", str(rows),
+                           "--input-tokens", str(tokens_in), "--output-tokens", str(tokens_out)], capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    if report["failed"]:
+        raise RuntimeError(f"{report['failed']} of {rows} requests of {tokens_in} tokens failed: {report['errors']}")
+    return report
 
 
 def all_decoding(running, rows, context):
@@ -250,6 +280,17 @@ def add_parts(parser, names):
 def parts_asked(arguments):
     """The parts that were asked for; none: all of them."""
     return [f"{kind} {number}" for kind in ("figure", "table") for number in getattr(arguments, kind, None) or ()]
+
+
+def run_asked(arguments, parts, make_bench, run_claims):
+    """The claims, or the parts that were asked for. None were: all parts, and how to have the claims is said."""
+    if arguments.claims:
+        return run_claims(arguments)
+    asked = parts_asked(arguments)
+    found = {"parts": run_parts(parts, asked or list(parts), make_bench, arguments.images)}
+    if not asked:
+        print(f"These are the figures in shape. The claims: bench/run.sh paper -- --only {arguments.only} --claims", flush=True)
+    return found
 
 
 def run_parts(parts, names, make_bench, images):

@@ -2,10 +2,11 @@
 """How well policy auto chooses: decode steps of what it takes against those of each exact policy that the cluster can have.
 
 A compute node on core 0 and a memory node on core 1, at the points of policy_points.json: SmolLM2, or a multi-head LLaMA of random weights;
-rows and tokens of context, which grows while answers are measured; a bus that slows down what is fetched; memory nodes that are stores; a compute
-node with room for K and V, or little, or none. Each policy is measured by itself, in --turns turns, and so is auto with the point as `policy_load`.
-fetch_hybrid by itself holds half of the tokens as activations, since it has measured nothing yet. A choice holds if its policy's steps, auto's
-own or by itself, are within 10% of the shortest. Leave the machine alone meanwhile: a turn takes 12 minutes.
+rows and tokens of context; a bus that slows down what is fetched; memory nodes that are stores; a compute node with room for K and V, or little,
+or none; lanes, `auto` where a point names none. Each policy is measured by itself, in --turns turns, every second one backwards, and so is auto with
+the point as `policy_load`. fetch_hybrid by itself has settled on its share behind a load of its own before it is measured. Contexts grow while
+answers are measured: a step is that at the point's context, by a line through three stretches. A choice holds if its policy's steps, auto's own or
+by itself, are within 10% of the shortest. Leave the machine alone meanwhile: a turn takes some 15 minutes.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import statistics
 import tempfile
 
 import cluster
+import paper_shared
 import processor
 import random_llama
 
@@ -40,19 +42,23 @@ class Sweep:
     def cluster(self, point, policy):
         self.clusters += 1
         keys = {"memory_nodes": 1, "transport": transport(point, self.clusters), "model": self.models[point["model"]]}
+        lanes = point.get("lanes", "auto")
         if policy == "local":
             return cluster.Cluster(1, local=True, compute_capacity=point["compute"], **keys)
         if policy == "auto":
-            return cluster.Cluster("auto", auto_load=(point["rows"], point["context"]), compute_capacity=point.get("compute"),
+            return cluster.Cluster(lanes, auto_load=(point["rows"], point["context"]), compute_capacity=point.get("compute"),
                                    attend=point.get("attend", True), fetch=(None, {"window": WINDOW}), **keys)
         fetch = None if policy == "attend_remote" else (policy, {"window": WINDOW})
-        return cluster.Cluster("auto", attend=point.get("attend", True), fetch=fetch, **keys)
+        return cluster.Cluster(lanes, attend=point.get("attend", True), fetch=fetch, **keys)
 
     def seconds(self, point, policy):
         """Seconds in which each of the point's rows gets a token, and the cluster's status before."""
+        rows, context = point["rows"], point["context"]
         with self.cluster(point, policy) as running:
+            if policy == "fetch_hybrid":
+                paper_shared.settle_share(running, lambda: running.row_seconds(rows, context))
             status = running.settled(START_IDLE_SECONDS) if policy == "auto" else running.status()
-            return running.row_seconds(point["rows"], point["context"]), status
+            return running.row_seconds(rows, context), status
 
 
 def can_have(point, policy):
@@ -68,18 +74,23 @@ def words(point):
     parts += [f"bus {point['bus_mb']} MB/s"] if "bus_mb" in point else []
     parts += ["stores"] if not point.get("attend", True) else []
     parts += [f"room for {point['compute']} on the compute node"] if "compute" in point else []
+    parts += [f"{point['lanes']} lanes"] if "lanes" in point else []
     return ", ".join(parts)
 
 
 def measure(sweep, point, turns):
     times = {policy: [] for policy in POLICIES if can_have(point, policy)}
     took, predicted = [], {}
-    for _ in range(turns):
-        for policy in times:
-            times[policy].append(sweep.seconds(point, policy)[0])
-        seconds, status = sweep.seconds(point, "auto")
-        took.append((status["policy"], seconds))
-        predicted = {figure["policy"]: figure["seconds"] for figure in status["policy_figures"] if figure["seconds"] > 0}
+    asked = [*times, "auto"]
+    for turn in range(turns):
+        # Forth and back: a machine that becomes slower or faster favours none.
+        for policy in asked if turn % 2 == 0 else reversed(asked):
+            seconds, status = sweep.seconds(point, policy)
+            if policy != "auto":
+                times[policy].append(seconds)
+                continue
+            took.append((status["policy"], seconds))
+            predicted = {figure["policy"]: figure["seconds"] for figure in status["policy_figures"] if figure["seconds"] > 0}
     steps = {policy: statistics.median(values) for policy, values in times.items()}
     return {"point": point, "steps": steps, "took": took, "predicted": predicted}
 

@@ -5,7 +5,7 @@ import math
 
 WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP, BOTTOM = 60, 150, 30, 45
-COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2")
 
 
 def _axis(values, log):
@@ -23,7 +23,7 @@ def _ticks(values, log):
     return [high * i / 4 for i in range(5)]
 
 
-def chart(path, title, x_label, y_label, series, x_log=True, y_log=False):
+def chart(path, title, x_label, y_label, series, x_log=True, y_log=False, x_ticks=None):
     """`series`: list of (name, [(x, y), ...]); writes one chart to `path`."""
     xs = [x for _, points in series for x, _ in points]
     ys = [y for _, points in series for _, y in points]
@@ -41,7 +41,7 @@ def chart(path, title, x_label, y_label, series, x_log=True, y_log=False):
         f'<text x="{LEFT + width / 2}" y="{HEIGHT - 8}" text-anchor="middle">{x_label}</text>',
         f'<text transform="translate(12 {TOP + height / 2}) rotate(-90)" text-anchor="middle">{y_label}</text>',
     ]
-    for tick in _ticks(xs, x_log):
+    for tick in x_ticks or _ticks(xs, x_log):
         x = place(tick, ys[0])[0]
         out.append(f'<text x="{x:.1f}" y="{TOP + height + 14}" text-anchor="middle">{tick:.4g}</text>')
     for tick in _ticks(ys, y_log):

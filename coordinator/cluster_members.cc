@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/log.h"
-#include "common/status_macros.h"
 #include "common/units.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
@@ -43,10 +42,20 @@ uint64_t CapacityOf(const core::Membership& membership, const AttachedNodes& nod
   return capacity;
 }
 
+HybridMeasures HybridMeasuresOf(const EngineOptions& options, const ClusterMembers& members) {
+  const MeasuredNodes nodes = MeasuredNodesOf(members);
+  return {.rates = FetchRatesOf(options, *members.epoch(), nodes),
+          .making = FetchFitsOf(nodes).making,
+          .slice = MeanUnit(nodes.compute),
+          .capacity = CapacityOf(members.membership(), members.nodes())};
+}
+
 // Slots were counted for K and V alone.
 void UsePolicy(const EngineOptions& options, const EpochPolicy& policy, EpochMembers& members) {
+  members.policy = policy.policy;
   members.fetch = policy.fetch;
   members.activation_share = policy.activation_share;
+  members.fetch_why = policy.words;
   const uint64_t slot =
       SlotBytes(policy.fetch, options.layers.size(), KvBytesPerToken(options.layers));
   for (EpochMember& member : members.kv) {
@@ -115,25 +124,29 @@ void ClusterMembers::LeaveOut(const AttachedNodes::Lost& lost) {
 }
 
 void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
-  if (hybrid_.has_value() && serving() && !membership_.epoch_ended() && !works) {
-    const MeasuredNodes nodes = MeasuredNodesOf(*this);
-    const core::FetchRates rates = FetchRatesOf(options_, *epoch_, nodes);
-    if (hybrid_->Settle(clock_.Now(), rates, FetchFitsOf(nodes).making,
-                        CapacityOf(membership_, nodes_)) &&
-        membership_.StartAnew()) {
+  if (!serving()) {
+    return;
+  }
+  const Nanos now = clock_.Now();
+  if (hybrid_.has_value() && works && hybrid_->WantsLoad(now)) {
+    const Load seen = load();
+    hybrid_->SawLoad(
+        now, {.rows = seen.rows, .lanes = seen.lanes, .context_tokens = seen.context_tokens});
+  } else if (hybrid_.has_value() && !works && !membership_.epoch_ended()) {
+    if (hybrid_->Settle(now, HybridMeasuresOf(options_, *this)) && membership_.StartAnew()) {
       LogInfo("nothing runs: an epoch begins with ", hybrid_->why());
     }
     epoch_->fetch_why = hybrid_->why();
   }
-  if (!policy_.has_value() || !serving()) {
+  if (!policy_.has_value()) {
     return;
   }
-  const Nanos now = clock_.Now();
   if (works) {
     if (policy_->SawWork(now)) {
       const Load seen = load();
       policy_->SawLoad(now, seen.rows, seen.context_tokens);
       policy_->SawSteps(now, {.policy = epoch_->policy,
+                              .activation_share = epoch_->config().activation_share,
                               .rows = seen.rows,
                               .context_tokens = seen.context_tokens,
                               .tokens = seen.tokens,
@@ -146,7 +159,8 @@ void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
     return;
   }
   const core::PolicyChoice& choice = policy_->Choose(epoch_->policy, measures);
-  if (choice.policy != epoch_->policy && membership_.StartAnew()) {
+  if (policy_->WorthAnEpoch(epoch_->policy, epoch_->config().activation_share) &&
+      membership_.StartAnew()) {
     LogInfo("nothing runs: an epoch of policy ", cost::KvPolicyName(choice.policy), " begins");
   }
 }
@@ -172,7 +186,9 @@ void ClusterMembers::Advance() {
 
 void ClusterMembers::Configure() {
   SettlePolicy();
-  absl::StatusOr<FormedEpoch> formed = Form();
+  const absl::Status split = loading_.Split();
+  absl::StatusOr<FormedEpoch> formed =
+      split.ok() ? forming_.Form(MembersFor(membership_)) : absl::StatusOr<FormedEpoch>(split);
   if (!formed.ok()) {
     LogError("cannot serve: ", formed.status().message());
     membership_.CannotServe(formed.status().message());
@@ -188,22 +204,17 @@ void ClusterMembers::Configure() {
   TellMembers();
 }
 
-absl::StatusOr<FormedEpoch> ClusterMembers::Form() {
-  LAMINA_RETURN_IF_ERROR(loading_.Split());
-  EpochMembers members = EpochMembersOf(membership_, nodes_, splits_, transport_.uri());
+EpochMembers ClusterMembers::MembersFor(const core::Membership& membership) const {
+  EpochMembers members = EpochMembersOf(membership, nodes_, splits_, transport_.uri());
   members.fetch = options_.fetch;
   if (hybrid_.has_value()) {
     members.activation_share = hybrid_->share();
+    members.fetch_why = hybrid_->why();
   }
-  EpochPolicy policy;
-  if (policy_.has_value()) {
-    policy = policy_->Epoch();
-    UsePolicy(options_, policy, members);
+  if (policy_.has_value() && policy_->choice().has_value()) {
+    UsePolicy(options_, policy_->Epoch(), members);
   }
-  LAMINA_ASSIGN_OR_RETURN(FormedEpoch formed, forming_.Form(members));
-  formed.policy = policy.policy;
-  formed.fetch_why = hybrid_.has_value() ? hybrid_->why() : policy.words;
-  return formed;
+  return members;
 }
 
 // Members get the configuration; who is attached and has no part is told so.

@@ -47,9 +47,10 @@ class EpochOwner {
 
 class ClusterMembers {
  public:
-  // Decode rows and all their tokens of context.
+  // Decode rows, lanes that have some, and all their tokens of context.
   struct Load {
     uint32_t rows = 0;
+    uint32_t lanes = 0;
     uint64_t context_tokens = 0;
     // Since the coordinator started: tokens generated, and steps planned with rows of prompts.
     uint64_t tokens = 0;
@@ -64,9 +65,10 @@ class ClusterMembers {
   void BeginTurn();
   // After them: leaves out who is silent or stuck,
   void DropLostNodes();
-  // with policy auto sees the load, and begins an epoch of another policy when nothing has run
-  // for long enough; `load` is asked for while requests run; with fetch_hybrid begins one of the
-  // share that has been measured to be best, when nothing runs,
+  // with policy auto sees the load, and begins an epoch of another policy, or of another share of
+  // fetch_hybrid, when nothing has run for long enough; with fetch_hybrid sees it too, and begins
+  // one of the share that has been measured to be best for it, when nothing runs; `load` is asked
+  // for while requests run,
   void WatchLoad(bool works, const std::function<Load()>& load);
   // and forms the epochs that are due.
   void Advance();
@@ -104,10 +106,13 @@ class ClusterMembers {
   const FormedEpoch* epoch() const { return epoch_.has_value() ? &*epoch_ : nullptr; }
   // Null without policy auto.
   const PolicyAuto* policy() const { return policy_.has_value() ? &*policy_ : nullptr; }
+  // What an epoch of this membership is formed of, with what its policy asks for; under policy auto
+  // the one that was chosen last. `membership` is membership(), or a copy of it in which nodes are
+  // missing. Requires: replicas are split.
+  EpochMembers MembersFor(const core::Membership& membership) const;
 
  private:
   void Configure();
-  absl::StatusOr<FormedEpoch> Form();
   void TellMembers();
   void Connect();
   // With policy auto, for the epoch that is being formed.

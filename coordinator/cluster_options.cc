@@ -2,7 +2,6 @@
 #include "coordinator/cluster_options.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 #include <variant>
@@ -355,10 +354,6 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
   }
   if (config.policy == kPolicyAuto) {
     options.policy_auto = PolicyAutoOptionsOf(config);
-    // Lanes count a context as the layers see it, and so does the policy.
-    double& context = options.policy_auto->load.context;
-    context = static_cast<double>(
-        options.scheduler.windows.SeenOf(static_cast<uint64_t>(std::llround(context))));
   }
   if (config.Fetches()) {
     options.fetch.bytes = config.fetch.window_bytes;

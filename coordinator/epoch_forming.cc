@@ -69,7 +69,9 @@ absl::StatusOr<FormedEpoch> EpochForming::Form(const EpochMembers& members) cons
                      .share_of = std::move(placement.share_of),
                      .partition = DescribePartition(members, placement.words),
                      .shares_by = members.bandwidth.words,
-                     .attention = ChooseAttention(options_, members).words};
+                     .attention = ChooseAttention(options_, members).words,
+                     .fetch_why = members.fetch_why,
+                     .policy = members.policy};
 }
 
 absl::StatusOr<EpochForming::Placement> EpochForming::Place(const EpochMembers& members) const {

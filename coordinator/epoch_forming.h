@@ -50,6 +50,9 @@ struct EpochMembers {
   FetchOptions fetch;  // What the epoch's policies ask for, on memory nodes.
   // Policy fetch_hybrid: share of the slots that hold activations.
   std::optional<uint32_t> activation_share;
+  // The members of these names in FormedEpoch.
+  std::string fetch_why = {};
+  cost::KvPolicy policy = cost::KvPolicy::kAttendRemote;
   std::vector<EpochMember> kv;       // Nodes that hold KV.
   core::ServingBandwidth bandwidth;  // How fast each of these attends.
 };

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
 #include "policy/fetch_hybrid.h"
 
 namespace lamina::coordinator {
@@ -14,13 +12,37 @@ namespace {
 
 constexpr uint64_t kSlotsMax = uint64_t{1} << 31;
 
-// Shares are chosen in sixteenths; one that differs by less than two is not worth a new epoch, in
-// which what the prefix cache keeps is gone.
+// Shares are chosen in sixteenths; one that differs by less than two is not worth a new epoch.
 constexpr uint32_t kStep = plan::SlotKinds::kUnit / 16;
 constexpr uint32_t kWorthAnEpoch = 2 * kStep;
 // A line that explains less of the times' variance is no better than their mean.
 constexpr double kRSquaredLeast = 0.8;
 constexpr Nanos kSettledFor = Seconds(60);
+// The load is looked at so often while requests run, and counts once they have decoded for so long:
+// a request by which somebody tries the cluster is none.
+constexpr Nanos kLoadEvery = Millis(5);
+constexpr double kLoadSecondsMin = 0.25;
+// No turn of the engine's is longer, but for one in which it stood still.
+constexpr double kTurnSecondsMax = 1;
+
+// `dense`: seconds of a step's dense layers, in one layer.
+policy::HybridProfile ProfileOf(const EngineOptions& options, const HybridMeasures& measures,
+                                double dense) {
+  const size_t layers = options.layers.size();
+  // A layer's part of a byte that a token has in all of them.
+  const double byte_seconds = 1 / (static_cast<double>(layers) * measures.rates.bytes_per_second);
+  const auto kv = static_cast<double>(KvBytesPerToken(options.layers));
+  const auto activation = static_cast<double>(ActivationBytesPerToken(options.fetch, layers));
+  const telemetry::FittedSeconds& making = measures.making;
+  return {.load_kv = {.slope = kv * byte_seconds},
+          .load_activations = {.slope = activation * byte_seconds},
+          .make = making.r_squared >= kRSquaredLeast
+                      ? policy::TimeLine{.fixed = making.fixed, .slope = making.slope}
+                      : policy::TimeLine{.slope = measures.rates.recompute_seconds},
+          .attend = measures.rates.attend_seconds,
+          .load_weights = measures.rates.weights_seconds,
+          .dense = dense};
+}
 
 }  // namespace
 
@@ -44,6 +66,10 @@ uint32_t ShareInSteps(double share) {
   return std::clamp(steps * kStep, kStep, plan::SlotKinds::kUnit);
 }
 
+bool IsWorthAnEpoch(uint32_t share, uint32_t other) {
+  return std::max(share, other) - std::min(share, other) >= kWorthAnEpoch;
+}
+
 HybridShare::HybridShare(const EngineOptions& options)
     : options_(options), share_(options.fetch.hybrid->share) {
   const uint32_t percent = share_ * 100 / plan::SlotKinds::kUnit;
@@ -62,40 +88,51 @@ HybridShare::HybridShare(const EngineOptions& options)
   }
 }
 
-bool HybridShare::Settle(Nanos now, const core::FetchRates& rates,
-                         const telemetry::FittedSeconds& making, uint64_t capacity) {
-  const bool attention_is_new = rates.attend_seconds > 0 && !with_attention_;
-  if (!options_.fetch.hybrid->automatic || share_ == 0 || !rates.measured() ||
-      (settled_.has_value() && now - *settled_ < kSettledFor && !attention_is_new)) {
-    return false;
+bool HybridShare::WantsLoad(Nanos now) const { return now - load_seen_ >= kLoadEvery; }
+
+void HybridShare::SawLoad(Nanos now, const HybridLoad& load) {
+  meter_.Add(std::min(kTurnSecondsMax, ToSeconds(now - load_seen_)), load.rows, load.context_tokens,
+             load.lanes);
+  load_seen_ = now;
+}
+
+// Lanes share the link, the weights that come and the device, so that a step is that of all of
+// them. Slices are those of layers and the tail.
+HybridShare::Step HybridShare::StepOf(const HybridMeasures& measures) const {
+  const cost::UnitTimes& slice = measures.slice;
+  if (meter_.seconds() < kLoadSecondsMin || slice.fixed + slice.slope <= 0) {
+    return {.tokens = static_cast<double>(measures.capacity) /
+                      static_cast<double>(KvBytesPerToken(options_.layers))};
   }
+  const cost::PolicyLoad load = meter_.load();
   const auto layers = static_cast<double>(options_.layers.size());
-  const policy::HybridBytes bytes{
-      .kv = static_cast<double>(KvBytesPerToken(options_.layers)) / layers,
-      .activation =
-          static_cast<double>(ActivationBytesPerToken(options_.fetch, options_.layers.size())) /
-          layers,
-      .memory = static_cast<double>(capacity) / layers};
-  const policy::HybridProfile profile{
-      .load_kv = {.slope = bytes.kv / rates.bytes_per_second},
-      .load_activations = {.slope = bytes.activation / rates.bytes_per_second},
-      .make = making.r_squared >= kRSquaredLeast
-                  ? policy::TimeLine{.fixed = making.fixed, .slope = making.slope}
-                  : policy::TimeLine{.slope = rates.recompute_seconds},
-      .attend = rates.attend_seconds,
-      .load_weights = rates.weights_seconds};
-  const uint32_t share = ShareInSteps(policy::AllocateHybrid(profile, bytes).share());
-  const bool first = !settled_.has_value() || attention_is_new;
-  settled_ = now;
-  with_attention_ = rates.attend_seconds > 0;
-  const uint32_t differs = share > share_ ? share - share_ : share_ - share;
-  if (differs < (first ? kStep : kWorthAnEpoch)) {
-    why_ = policy::DescribeHybrid(profile, static_cast<double>(share_) / plan::SlotKinds::kUnit);
+  return {.tokens = load.rows * load.context,
+          .dense = (slice.fixed * meter_.lanes() + slice.slope * load.rows) * (layers + 1) / layers,
+          .seen = true};
+}
+
+bool HybridShare::Settle(Nanos now, const HybridMeasures& measures) {
+  load_seen_ = now;
+  if (!options_.fetch.hybrid->automatic || share_ == 0 || !measures.rates.measured()) {
     return false;
   }
-  share_ = share;
-  why_ = policy::DescribeHybrid(profile, static_cast<double>(share) / plan::SlotKinds::kUnit);
-  return true;
+  const Step step = StepOf(measures);
+  const bool attention = measures.rates.attend_seconds > 0;
+  const bool news = (attention && !with_attention_) || (step.seen && !with_load_);
+  if (settled_.has_value() && now - *settled_ < kSettledFor && !news) {
+    return false;
+  }
+  const policy::HybridProfile profile = ProfileOf(options_, measures, step.dense);
+  const uint32_t best = ShareInSteps(policy::AllocateHybrid(profile, step.tokens).share());
+  const bool first = !settled_.has_value() || news;
+  settled_ = now;
+  with_attention_ = attention;
+  with_load_ = step.seen;
+  const bool begins = first ? best != share_ : IsWorthAnEpoch(best, share_);
+  share_ = begins ? best : share_;
+  why_ = policy::DescribeHybrid(profile, static_cast<double>(share_) / plan::SlotKinds::kUnit,
+                                step.tokens);
+  return begins;
 }
 
 }  // namespace lamina::coordinator

@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "coordinator/epoch_members.h"
 #include "plan/window_layout.h"
 
 namespace lamina::coordinator {
@@ -21,7 +20,7 @@ core::Membership MemberTrial::Without(const std::vector<std::string>& names, boo
 bool MemberTrial::CanServeWithout(const std::vector<std::string>& names) const {
   bool serves = false;
   const core::Membership without = Without(names, serves);
-  return serves && forming_.Form(MembersOf(without)).ok();
+  return serves && forming_.Form(members_.MembersFor(without)).ok();
 }
 
 absl::Status MemberTrial::CheckWithout(const std::string& name) const {
@@ -31,21 +30,16 @@ absl::Status MemberTrial::CheckWithout(const std::string& name) const {
     return absl::UnavailableError(
         absl::StrCat("the nodes that are there cannot serve without ", name));
   }
-  return forming_.Form(MembersOf(without)).status();
+  return forming_.Form(members_.MembersFor(without)).status();
 }
 
 absl::Status MemberTrial::CheckWith(const EpochMember& node) const {
-  EpochMembers members = MembersOf(members_.membership());
+  EpochMembers members = members_.MembersFor(members_.membership());
   members.kv.push_back(node);
   // Until it is measured, as fast as another one.
   members.bandwidth.bytes_per_second.push_back(members.bandwidth.bytes_per_second.front());
   LAMINA_ASSIGN_OR_RETURN(const FormedEpoch formed, forming_.Form(members));
   return plan::WindowLayout::Check(formed.topology.window_shape());
-}
-
-EpochMembers MemberTrial::MembersOf(const core::Membership& membership) const {
-  return EpochMembersOf(membership, members_.nodes(), members_.splits(),
-                        members_.transport().uri());
 }
 
 }  // namespace lamina::coordinator

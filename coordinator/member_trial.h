@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // MemberTrial: whether the cluster could serve with other members, before they change. It asks the
-// membership's own state machine and the forming of epochs, so that no second rule can differ.
+// membership's own state machine, ClusterMembers for what an epoch is formed of, and the forming of
+// epochs, so that no second rule can differ.
 //
 // Threading: the engine's thread.
 
@@ -38,7 +39,6 @@ class MemberTrial {
  private:
   // The membership without them; `serves`: whether it would serve.
   core::Membership Without(const std::vector<std::string>& names, bool& serves) const;
-  EpochMembers MembersOf(const core::Membership& membership) const;
 
   const ClusterMembers& members_;
   const EpochForming forming_;

@@ -21,6 +21,12 @@ constexpr double kPartSeconds = 20e-6;
 // What is assumed of a link where its node has not said what it reads.
 constexpr double kPartBytesPerSecond = 1e9;
 
+// Tokens that the windows of all layers hide have no slots: nobody reads or sends them.
+cost::PolicyLoad Held(cost::PolicyLoad load, const core::SchedulerOptions& limits) {
+  load.context = std::min<double>(load.context, limits.SlotsAtOnce(UINT32_MAX));
+  return load;
+}
+
 }  // namespace
 
 PolicyAuto::PolicyAuto(const EngineOptions& options) : options_(options) {
@@ -39,7 +45,7 @@ void PolicyAuto::SawLoad(Nanos now, uint32_t rows, uint64_t context_tokens) {
 
 void PolicyAuto::SawSteps(Nanos now, const ServedLoad& served) {
   if (!served_.has_value() || served.prompts != served_->prompts ||
-      served.policy != served_->policy) {
+      served.policy != served_->policy || served.activation_share != served_->activation_share) {
     settled_ = now + kSettle;
   } else if (served_seen_ >= settled_ && served.rows > 0 && served.rows == served_->rows) {
     steps_[served.policy].Add(ToSeconds(now - served_seen_), served.rows, served.context_tokens,
@@ -65,20 +71,44 @@ bool PolicyAuto::SawNothing(Nanos now, const PolicyMeasures& measures) {
 const core::PolicyChoice& PolicyAuto::Choose(std::optional<cost::KvPolicy> current,
                                              const PolicyMeasures& measures) {
   const bool seen = meter_.seconds() >= kServiceSecondsMin;
-  const cost::PolicyLoad load = seen ? meter_.load() : options_.policy_auto->load;
+  const cost::PolicyLoad load =
+      Held(seen ? meter_.load() : options_.policy_auto->load, options_.scheduler);
   const cost::PolicyPools pools = {.attention = AttentionOfPools(measures),
                                    .lanes_max = options_.scheduler.lanes,
                                    .lanes_auto = options_.scheduler.lanes_auto,
                                    .link = LinkOf(measures)};
   parts_ = measures.parts.bytes_per_second > 0 ? measures.parts : parts_;
-  choice_ = core::ChoosePolicy(InputsAt(measures, pools, load.context), Candidates(measures), load,
-                               current, Corrections(measures, pools));
+  const core::PolicyInputs inputs = InputsAt(measures, pools, load.context);
+  SettleShare(core::ChoosePolicy(inputs, Candidates(measures), load));
+  choice_ =
+      core::ChoosePolicy(inputs, Candidates(measures), load, current, Corrections(measures, pools));
   absl::StrAppend(&choice_->why, seen ? "; the load of late" : "; the load of the cluster file");
   return *choice_;
 }
 
 std::optional<cost::KvPolicy> PolicyAuto::current() const {
   return choice_.has_value() ? std::optional(choice_->policy) : std::nullopt;
+}
+
+bool PolicyAuto::WorthAnEpoch(cost::KvPolicy served, uint32_t activation_share) const {
+  LAMINA_CHECK(choice_.has_value());
+  return choice_->policy != served || (served == cost::KvPolicy::kFetchHybrid &&
+                                       share_.has_value() && *share_ != activation_share);
+}
+
+// The share that is best for the load, where it differs enough from that of before. Steps of that
+// one say nothing of it.
+void PolicyAuto::SettleShare(const core::PolicyChoice& predicted) {
+  for (const core::PolicyFigure& figure : predicted.figures) {
+    if (figure.candidate.policy != cost::KvPolicy::kFetchHybrid || figure.seconds == 0) {
+      continue;
+    }
+    const uint32_t best = ShareInSteps(figure.step.share);
+    if (!share_.has_value() || IsWorthAnEpoch(best, *share_)) {
+      share_ = best;
+      steps_.erase(cost::KvPolicy::kFetchHybrid);
+    }
+  }
 }
 
 bool PolicyAuto::PassOver(const std::string& why) {
@@ -100,14 +130,24 @@ EpochPolicy PolicyAuto::Epoch() const {
       epoch.fetch = policy.fetch;
     }
   }
-  for (const core::PolicyFigure& figure : choice_->figures) {
-    if (figure.candidate.policy == epoch.policy && epoch.fetch.hybrid.has_value()) {
-      epoch.activation_share = ShareInSteps(figure.step.share);
-      epoch.words = absl::StrCat(*epoch.activation_share * 100 / plan::SlotKinds::kUnit,
-                                 "% of tokens held as activations, by policy auto");
-    }
+  if (epoch.fetch.hybrid.has_value()) {
+    epoch.activation_share = share_.value_or(epoch.fetch.hybrid->share);
+    epoch.words = absl::StrCat(*epoch.activation_share * 100 / plan::SlotKinds::kUnit,
+                               "% of tokens held as activations, by policy auto");
   }
   return epoch;
+}
+
+// How many tokens have slots on memory nodes: with fetch_hybrid some of either kind, by the share
+// that its epochs have.
+double PolicyAuto::TokensOnMemoryNodes(const FetchOptions& fetch, uint64_t memory) const {
+  const size_t layers = options_.layers.size();
+  const uint64_t kv = KvBytesPerToken(options_.layers);
+  if (!fetch.hybrid.has_value()) {
+    return static_cast<double>(memory / SlotBytes(fetch, layers, kv));
+  }
+  return SlotsOfKinds({.kv = kv, .activation = ActivationBytesPerToken(fetch, layers)},
+                      plan::SlotKinds(share_.value_or(fetch.hybrid->share)), memory);
 }
 
 // Whether each can be had, and of how many tokens it keeps K and V.
@@ -115,7 +155,6 @@ std::vector<core::PolicyCandidate> PolicyAuto::Candidates(const PolicyMeasures& 
   const LocalRoom room = LocalRoomOf(measures, options_.layers);
   const plan::PolicyTimes& times =
       measures.compute.front().times;  // Where one fetches, it is alone.
-  const uint64_t kv = KvBytesPerToken(options_.layers);
   const uint32_t least = options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max);
   std::vector<core::PolicyCandidate> candidates;
   for (const WeighedPolicy& policy : options_.policy_auto->policies) {
@@ -126,8 +165,7 @@ std::vector<core::PolicyCandidate> PolicyAuto::Candidates(const PolicyMeasures& 
       candidate.why_not = failed->second;
     }
     const bool local = policy.policy == cost::KvPolicy::kLocal;
-    const uint64_t slot = SlotBytes(policy.fetch, options_.layers.size(), kv);
-    candidate.tokens_max = local ? room.tokens : static_cast<double>(measures.memory / slot);
+    candidate.tokens_max = local ? room.tokens : TokensOnMemoryNodes(policy.fetch, measures.memory);
     if (local && candidate.why_not.empty() && !room.least_node.empty() && room.least < least) {
       candidate.why_not =
           absl::StrCat("compute node ", room.least_node, " has room for ", room.least,
@@ -143,9 +181,10 @@ std::vector<core::PolicyCandidate> PolicyAuto::Candidates(const PolicyMeasures& 
       candidate.why_not = "the compute node has not measured how fast it attends there";
     } else if (policy.fetch.activation_width > 0 && times.make_seconds == 0) {
       candidate.why_not = "the compute node cannot make K and V again";
-    } else if (policy.fetch.activation_width > 0 && candidate.tokens_max < least) {
-      candidate.why_not = absl::StrCat("memory nodes have no room for one request of ", least,
-                                       " tokens with activations");
+    } else if (policy.fetch.activation_width > 0 &&
+               TokensOnMemoryNodes(policy.fetch, measures.largest_memory) < least) {
+      candidate.why_not = absl::StrCat("no memory node has room for one request of ", least,
+                                       " tokens with activations (limits.sequence_tokens_max)");
     }
   }
   return candidates;
@@ -158,14 +197,16 @@ core::PolicyInputs PolicyAuto::InputsAt(const PolicyMeasures& measures,
     width = std::max(width, policy.fetch.activation_width);
   }
   const size_t layers = options_.layers.size();
-  return {.compute = {.replicas = ReplicasOf(measures, options_.layers, std::max(1.0, context)),
+  const auto kv = static_cast<double>(KvBytesPerToken(options_.layers));
+  context = std::max(1.0, context);
+  return {.compute = {.replicas = ReplicasOf(measures, options_.layers, context),
                       .link = PartsOf(measures),
                       .lanes_each = options_.replica_lanes},
           .model = {.layers = static_cast<uint32_t>(layers),
-                    .kv_bytes_per_token =
-                        core::KvBytesReadPerToken(options_.layers, std::max(1.0, context)),
+                    .kv_bytes_per_token = kv,
                     .activation_bytes_per_token = static_cast<double>(
-                        ActivationBytesPerToken({.activation_width = width}, layers))},
+                        ActivationBytesPerToken({.activation_width = width}, layers)),
+                    .read_share = core::KvBytesReadPerToken(options_.layers, context) / kv},
           .pools = pools};
 }
 
@@ -177,7 +218,7 @@ core::PolicyCorrections PolicyAuto::Corrections(const PolicyMeasures& measures,
     if (!meter.measured() || (policy != cost::KvPolicy::kLocal && pools.attention <= 0)) {
       continue;
     }
-    const cost::PolicyLoad load = meter.load();
+    const cost::PolicyLoad load = Held(meter.load(), options_.scheduler);
     corrections[policy] =
         meter.step_seconds() /
         core::StepOf(policy, InputsAt(measures, pools, load.context), load).seconds;

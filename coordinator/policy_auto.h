@@ -26,6 +26,7 @@ namespace lamina::coordinator {
 // What an epoch serves now, and what has come of it since the coordinator started.
 struct ServedLoad {
   cost::KvPolicy policy = cost::KvPolicy::kAttendRemote;
+  uint32_t activation_share = 0;  // With fetch_hybrid, in plan::SlotKinds::kUnit-ths.
   uint32_t rows = 0;
   uint64_t context_tokens = 0;
   uint64_t tokens = 0;   // Generated.
@@ -63,6 +64,9 @@ class PolicyAuto {
   const std::optional<core::PolicyChoice>& choice() const { return choice_; }
   // What the last choice made of the policy; nothing before the first.
   std::optional<cost::KvPolicy> current() const;
+  // Whether the last choice is worth another epoch than one of that policy, and with fetch_hybrid
+  // of that share. Requires: a choice.
+  bool WorthAnEpoch(cost::KvPolicy served, uint32_t activation_share) const;
   // The last choice could not be prepared, as one of its nodes said. It is left out until
   // ForgetFailures(). False, and nothing changes, where no other policy can be had.
   bool PassOver(const std::string& why);
@@ -72,9 +76,11 @@ class PolicyAuto {
   EpochPolicy Epoch() const;
 
  private:
+  void SettleShare(const core::PolicyChoice& predicted);
   double AttentionOfPools(const PolicyMeasures& measures) const;
   double LinkOf(const PolicyMeasures& measures);
   cost::PartLink PartsOf(const PolicyMeasures& measures) const;
+  double TokensOnMemoryNodes(const FetchOptions& fetch, uint64_t memory) const;
   std::vector<core::PolicyCandidate> Candidates(const PolicyMeasures& measures) const;
   core::PolicyCorrections Corrections(const PolicyMeasures& measures,
                                       const cost::PolicyPools& pools) const;
@@ -86,6 +92,7 @@ class PolicyAuto {
   std::map<cost::KvPolicy, std::string> failed_;  // Why no epoch of it could be prepared.
   core::PolicyLoadMeter meter_;
   std::map<cost::KvPolicy, core::PolicyStepMeter> steps_;  // What each took, while it served.
+  std::optional<uint32_t> share_;  // That epochs of fetch_hybrid have; none before it was weighed.
   // As they were measured last: bytes a second over all links to memory nodes; the slowest link
   // within a replica.
   double link_ = 0;

@@ -52,6 +52,7 @@ PolicyMeasures MeasuresOf(const core::Membership& membership, const AttachedNode
       const control::NodeIdentity& identity = nodes.at(member.name).hello.identity;
       measures.bandwidth[member.name] = identity.bandwidth_bytes_per_second;
       measures.memory += identity.capacity_bytes;
+      measures.largest_memory = std::max(measures.largest_memory, identity.capacity_bytes);
       if (identity.policy_times.attention_local > 0) {
         measures.attention[member.name] = identity.policy_times.attention_local;
       }

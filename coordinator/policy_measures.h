@@ -37,7 +37,8 @@ struct PolicyMeasures {
   double link = 0;  // Bytes a second over all links to memory nodes; 0: not measured of late.
   cost::PartLink
       parts;  // The slowest link within a replica; 0 bytes a second: not measured of late.
-  uint64_t memory = 0;  // Bytes for K and V of all memory nodes that are there.
+  uint64_t memory = 0;          // Bytes for K and V of all memory nodes that are there,
+  uint64_t largest_memory = 0;  // and of the one that has most.
 };
 
 PolicyMeasures MeasuresOf(const core::Membership& membership, const AttachedNodes& nodes,

@@ -2,6 +2,7 @@
 #include "cost/policy_step.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/check.h"
 #include "cost/kv_policies.h"
@@ -29,8 +30,15 @@ FetchTime FetchTimeOf(KvPolicy policy, const FetchLayer& layer, double lanes) {
   }
 }
 
-double BytesOf(const PolicyModel& model, const PolicyLoad& load) {
-  return load.rows * load.context * model.kv_bytes_per_token;
+// Bytes of K and V that attention reads.
+double ReadBytes(const PolicyModel& model, const PolicyLoad& load) {
+  return load.rows * load.context * model.kv_bytes_per_token * model.read_share;
+}
+
+// The most lanes that have a row each. Rows are a mean of many steps: the nearest whole number.
+uint32_t LanesWithRows(const PolicyPools& pools, const PolicyLoad& load) {
+  const double most = std::max(1.0, std::round(load.rows));
+  return static_cast<uint32_t>(std::min<double>(pools.lanes_max, most));
 }
 
 }  // namespace
@@ -59,11 +67,9 @@ PolicyStep LocalStep(const PolicyCompute& compute, const PolicyLoad& load) {
 PolicyStep PoolsStep(const PolicyCompute& compute, const PolicyModel& model,
                      const PolicyPools& pools, const PolicyLoad& load) {
   const auto replicas = static_cast<uint32_t>(compute.replicas.size());
+  const uint32_t lanes_max = LanesWithRows(pools, load);
   PolicyStep best;
-  for (uint32_t lanes = pools.lanes_auto ? 1 : pools.lanes_max; lanes <= pools.lanes_max; ++lanes) {
-    if (best.seconds > 0 && lanes > load.rows) {
-      break;  // A lane has a row at least.
-    }
+  for (uint32_t lanes = pools.lanes_auto ? 1 : lanes_max; lanes <= lanes_max; ++lanes) {
     double path = 0;
     double busiest = 0;
     for (const MeasuredReplica& replica : compute.replicas) {
@@ -73,7 +79,7 @@ PolicyStep PoolsStep(const PolicyCompute& compute, const PolicyModel& model,
       busiest = std::max(busiest, lane.busiest.dense);
     }
     const double attention =
-        BytesOf(model, load) / lanes / pools.attention + model.layers * kExchangeSeconds;
+        ReadBytes(model, load) / lanes / pools.attention + model.layers * kExchangeSeconds;
     PolicyStep step{.seconds = path + attention,
                     .dense = lanes == 1 ? path : lanes * busiest / std::min(lanes, replicas),
                     .attention = lanes * attention,
@@ -97,13 +103,13 @@ PolicyStep FetchStep(KvPolicy policy, const PolicyCompute& compute, const Policy
   const plan::PolicyTimes& times = replica.stages.front().shards.front().times;
   const double tokens = load.rows * load.context;
   // More lanes read the weights more often, and hide nothing that one does not.
-  const uint32_t lanes = pools.lanes_auto ? 1 : pools.lanes_max;
+  const uint32_t lanes = pools.lanes_auto ? 1 : LanesWithRows(pools, load);
   const double rows = std::max(1.0, load.rows / lanes);
   PolicyStep step{.dense = lanes * DenseSeconds(replica, compute.link, rows).path.dense,
-                  .attention = BytesOf(model, load) / times.attention_pools,
+                  .attention = ReadBytes(model, load) / times.attention_pools,
                   .lanes = lanes};
   const double layers = model.layers;
-  const double kv = BytesOf(model, load) / pools.link;
+  const double kv = tokens * model.kv_bytes_per_token / pools.link;
   const double activations = tokens * model.activation_bytes_per_token / pools.link;
   const double making = tokens * layers * times.make_seconds;
   const FetchTime time = FetchTimeOf(policy,

@@ -10,9 +10,9 @@
 //
 //   max(P, n * B)                    of one node, which has one lane: slices, tail and attention
 //
-// A step of `attend_remote` over n lanes of rows / n each, where P and B are what their dense
-// layers take, on the threads that are left to compute, and A the attention of one, on memory
-// nodes:
+// A step of `attend_remote` over n lanes of rows / n each, no more lanes than rows, since one
+// without rows makes no step; where P and B are what their dense layers take, on the threads that
+// are left to compute, and A the attention of one, on memory nodes:
 //
 //   max(n * B / min(n, R), n * A, P + A), and with several lanes a part of the shorter side
 //   (kUnhidden)
@@ -39,7 +39,8 @@
 
 namespace lamina::cost {
 
-// Decode rows of a step, and tokens of context of each.
+// Decode rows of a step, and tokens of context of each: all that have slots, also those that
+// windows hide.
 struct PolicyLoad {
   double rows = 0;
   double context = 0;
@@ -47,8 +48,9 @@ struct PolicyLoad {
 
 struct PolicyModel {
   uint32_t layers = 0;
-  double kv_bytes_per_token = 0;          // Bytes of a token in all layers.
+  double kv_bytes_per_token = 0;          // Bytes of a token in all layers; links carry them all.
   double activation_bytes_per_token = 0;  // Bytes of what its K and V are made from; 0: not kept.
+  double read_share = 1;  // Which share of K and V a row reads: less where layers have windows.
 };
 
 // The compute nodes of a cluster, by replica.

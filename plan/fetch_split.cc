@@ -8,6 +8,9 @@
 namespace lamina::plan {
 namespace {
 
+// The slots of a tile of K are of one kind.
+static_assert(SlotKinds::kBlockSlots % kFetchTile == 0);
+
 void Append(FetchSplit& split, uint32_t tokens, bool activations) {
   if (tokens == 0) {
     return;

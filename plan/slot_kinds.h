@@ -7,8 +7,9 @@
 //
 // with s the share. So kinds alternate as evenly as whole blocks can, and the tokens of a request,
 // which lie in slots that follow each other, have the ratio of the node (equation 11 there) up to a
-// block for each run of slots. The slot tables, the prefix cache and the scheduler know nothing of
-// kinds: what a token is held as follows from its slot.
+// block for each run of slots. A block is a tile of K (kFetchTile), so that tiles are whole in
+// arenas of one kind, and requests of two tiles may have both kinds. The slot tables, the prefix
+// cache and the scheduler know nothing of kinds: what a token is held as follows from its slot.
 //
 // Threading: plain values, pure functions.
 
@@ -23,7 +24,7 @@ namespace lamina::plan {
 
 class SlotKinds {
  public:
-  static constexpr uint32_t kBlockSlots = 64;
+  static constexpr uint32_t kBlockSlots = 16;
   // What shares are counted in.
   static constexpr uint32_t kUnit = 1024;
 

@@ -360,12 +360,32 @@ absl::Status SimulateBaselines(const Problem& problem, const WhyNot& why_not,
 
 // Whether another margin would change nothing: there are no plans, or none that was simulated, no
 // rate, a plan that carries it, or none with a greater bound.
-bool IsSettled(const Problem& problem, const std::vector<Plan>& runnable) {
-  if (runnable.empty() || problem.load.rate == 0) {
+bool IsSettled(const Problem& problem, const std::vector<Plan>& plans) {
+  if (plans.empty() || problem.load.rate == 0) {
     return true;
   }
-  const Plan& first = runnable.front();
+  const Plan& first = plans.front();
   return !first.simulated.has_value() || first.simulated->carries || !first.evaluation.carries;
+}
+
+// The best plan of one pool with the margins so far.
+struct Baseline {
+  std::vector<Plan> plans;  // One, or none where there are none.
+  bool settled = false;
+};
+
+// Looks at those of another margin.
+absl::Status ImproveBaseline(const Problem& problem, const WhyNot& why_not,
+                             const PlanSimulationOptions& options, std::vector<Plan> one_pool,
+                             Baseline& baseline) {
+  LAMINA_RETURN_IF_ERROR(SimulateBaselines(problem, why_not, options, one_pool));
+  baseline.settled = IsSettled(problem, one_pool);
+  if (baseline.plans.empty() ||
+      (!one_pool.empty() && Compare(RankOfSimulated(problem, one_pool.front()),
+                                    RankOfSimulated(problem, baseline.plans.front())) < 0)) {
+    baseline.plans = std::move(one_pool);
+  }
+  return absl::OkStatus();
 }
 
 Shortfall ShortfallBySimulation(const Problem& problem, const SimulatedFigures& figures) {
@@ -428,27 +448,34 @@ absl::StatusOr<SimulatedFigures> SimulatePlan(const Problem& problem, const Plan
 
 absl::StatusOr<Plans> OptimiseAndSimulate(Problem& problem, size_t count, const WhyNot& why_not,
                                           const PlanSimulationOptions& options) {
-  std::vector<Plan> baseline;  // That of the first margin with which one pool carries the rate.
+  Baseline baseline;               // That of the first margin with which one pool carries the rate.
+  Plans found;                     // Those of the first margin with which a runnable one does,
+  double margin = problem.margin;  // and that margin.
+  bool settled = false;
   for (int round = 1;; ++round) {
-    LAMINA_ASSIGN_OR_RETURN(Plans plans,
-                            Optimise(problem, count, why_not, Search::kBounded, options.plans));
-    LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.runnable));
-    if (round == 1 || !IsSettled(problem, baseline)) {
-      LAMINA_RETURN_IF_ERROR(SimulateBaselines(problem, why_not, options, plans.one_pool));
-      if (baseline.empty() ||
-          (!plans.one_pool.empty() && Compare(RankOfSimulated(problem, plans.one_pool.front()),
-                                              RankOfSimulated(problem, baseline.front())) < 0)) {
-        baseline = std::move(plans.one_pool);
-      }
+    LAMINA_ASSIGN_OR_RETURN(Plans plans, Optimise(problem, settled ? size_t{1} : count, why_not,
+                                                  Search::kBounded, options.plans));
+    if (!baseline.settled) {
+      LAMINA_RETURN_IF_ERROR(
+          ImproveBaseline(problem, why_not, options, std::move(plans.one_pool), baseline));
     }
-    if (round == kRounds || IsSettled(problem, plans.runnable)) {
-      plans.one_pool = std::move(baseline);
-      LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, plans.others));
-      return plans;
+    if (!settled) {
+      found = std::move(plans);
+      margin = problem.margin;
+      LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, found.runnable));
+      settled = round == kRounds || IsSettled(problem, found.runnable);
     }
-    const double goodput = std::max(plans.runnable.front().simulated->goodput, 1e-6);
+    if (settled && (baseline.settled || round == kRounds)) {
+      break;
+    }
+    const Plan& behind = settled ? baseline.plans.front() : found.runnable.front();
+    const double goodput = std::max(behind.simulated->goodput, 1e-6);
     problem.margin *= kAnotherMargin * std::clamp(problem.load.rate / goodput, 1.0, 2.0);
   }
+  problem.margin = margin;
+  found.one_pool = std::move(baseline.plans);
+  LAMINA_RETURN_IF_ERROR(SimulateList(problem, why_not, options, found.others));
+  return found;
 }
 
 std::optional<Shortfall> ShortfallOf(const Problem& problem, const std::vector<Plan>& plans) {

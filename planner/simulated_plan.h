@@ -45,9 +45,9 @@ absl::StatusOr<SimulatedFigures> SimulatePlan(const Problem& problem, const Plan
 // within the SLO come behind them, the nearest first, and then those that were not simulated, which
 // say why. Plans of two pools are simulated with fewer lanes too, and keep the number that does
 // best. Where none of the runnable ones carries the rate, it looks again for plans with a greater
-// bound (Problem::margin), a few times.
-// The baseline is the plan of one pool that does best in the simulation, with the margin that it
-// needs itself.
+// bound (Problem::margin), a few times; the problem keeps the margin of those that it returns.
+// The baseline is the plan of one pool that does best in the simulation. It is looked for with
+// greater margins as long as it does not carry the rate, whether or not others do.
 // Errors: as of Optimise() and SimulatePlan().
 absl::StatusOr<Plans> OptimiseAndSimulate(Problem& problem, size_t count, const WhyNot& why_not,
                                           const PlanSimulationOptions& options);

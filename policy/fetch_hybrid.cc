@@ -6,13 +6,16 @@
 #include <limits>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace lamina::policy {
 namespace {
 
-// The tokens at which a line takes so long; 0 if it takes longer with the first.
-double TokensIn(const TimeLine& line, double seconds) {
-  return line.slope > 0 ? std::max(0.0, (seconds - line.fixed) / line.slope) : 0;
+// Of splits that are as good but for rounding the one with fewer activations is taken.
+constexpr double kBetter = 1 - 1e-9;
+
+double LongerSide(const HybridProfile& profile, const HybridTokens& tokens) {
+  return std::max(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens));
 }
 
 // Equation 13; a mini-batch in which the device makes nothing is out of balance beyond measure.
@@ -67,44 +70,26 @@ double LinkSeconds(const HybridProfile& profile, const HybridTokens& tokens) {
 
 double DeviceSeconds(const HybridProfile& profile, const HybridTokens& tokens) {
   return profile.make.At(profile.resident + tokens.activations) +
-         profile.attend * (profile.resident + tokens.activations + tokens.kv);
+         profile.attend * (profile.resident + tokens.activations + tokens.kv) + profile.dense;
 }
 
-HybridTokens AllocateHybrid(const HybridProfile& profile, const HybridBytes& bytes) {
-  // How much more the device has to do for an activation than the link, and the link for K and V
-  // than the device.
-  const double gain = profile.make.slope + profile.attend - profile.load_activations.slope;
-  const double kv_gain = profile.load_kv.slope - profile.attend;
-  if (profile.load_activations.slope >= profile.load_kv.slope || kv_gain <= 0) {
-    return {.kv = bytes.memory / bytes.kv};
+HybridTokens AllocateHybrid(const HybridProfile& profile, double tokens) {
+  // With tokens of both kinds each side is a straight line over `a`, so that the longer one is
+  // shortest where they cross, or at an end.
+  const double lag = profile.load_weights + profile.load_activations.fixed + profile.load_kv.fixed +
+                     profile.load_kv.slope * tokens - profile.make.fixed -
+                     profile.make.slope * profile.resident -
+                     profile.attend * (profile.resident + tokens) - profile.dense;
+  const double closes = profile.make.slope + profile.load_kv.slope - profile.load_activations.slope;
+  const double crossing = closes > 0 ? std::clamp(lag / closes, 0.0, tokens) : 0;
+  HybridTokens best{.kv = tokens};
+  for (const double activations : {crossing, tokens}) {
+    const HybridTokens other{.activations = activations, .kv = tokens - activations};
+    if (LongerSide(profile, other) < kBetter * LongerSide(profile, best)) {
+      best = other;
+    }
   }
-  const double most = bytes.memory / bytes.activation;
-  HybridTokens first;
-  const double resident = profile.make.At(profile.resident) + profile.attend * profile.resident;
-  if (resident < profile.load_weights) {
-    // T_kv_gen(a0 + a) + attend (a0 + a) = T_load_w + T_load_act(a)
-    const double behind = profile.load_weights + profile.load_activations.fixed -
-                          profile.make.fixed -
-                          (profile.make.slope + profile.attend) * profile.resident;
-    first.activations = gain > 0 ? std::max(0.0, behind / gain) : most;
-  } else {
-    // T_load_kv(k) = T_kv_gen(a0) + attend (a0 + k) - T_load_w
-    first.kv = TokensIn({.fixed = profile.load_kv.fixed, .slope = kv_gain},
-                        resident - profile.load_weights);
-  }
-  first.activations = std::min(first.activations, most);
-  first.kv = std::min(first.kv, bytes.memory / bytes.kv);
-  const double left = bytes.memory - first.activations * bytes.activation - first.kv * bytes.kv;
-  // The device's time grows by as much as the link's.
-  if (gain <= 0) {
-    first.activations += left / bytes.activation;
-    return first;
-  }
-  // gain * a = kv_gain * k;  a * bytes + k * bytes = what is left
-  const double kv_for_activation = gain / kv_gain;
-  const double activations = left / (bytes.activation + kv_for_activation * bytes.kv);
-  return {.activations = first.activations + activations,
-          .kv = first.kv + activations * kv_for_activation};
+  return best;
 }
 
 std::vector<std::vector<uint32_t>> PackMiniBatches(absl::Span<const HybridRequest> requests,
@@ -135,7 +120,7 @@ std::vector<std::vector<uint32_t>> PackMiniBatches(absl::Span<const HybridReques
   return batches;
 }
 
-std::string DescribeHybrid(const HybridProfile& profile, double share) {
+std::string DescribeHybrid(const HybridProfile& profile, double share, double tokens) {
   constexpr double kMicro = 1e6;
   if (profile.load_activations.slope >= profile.load_kv.slope) {
     return absl::StrFormat(
@@ -143,18 +128,25 @@ std::string DescribeHybrid(const HybridProfile& profile, double share) {
         "%.3g us",
         profile.load_activations.slope * kMicro, profile.load_kv.slope * kMicro);
   }
-  return absl::StrFormat(
-      "%.0f%% of tokens held as activations: K and V of one take %.3g us on the link, its "
-      "activation %.3g us, making K and V of it %.3g us%s, %sattention %.3g us%s",
-      share * 100, profile.load_kv.slope * kMicro, profile.load_activations.slope * kMicro,
-      profile.make.slope * kMicro,
-      profile.make.fixed > 0
-          ? absl::StrFormat(" behind %.3g us for a layer's first", profile.make.fixed * kMicro)
-          : "",
-      profile.load_weights > 0 ? "" : "and ", profile.attend * kMicro,
-      profile.load_weights > 0
-          ? absl::StrFormat(", and the layer's weights %.3g us", profile.load_weights * kMicro)
-          : "");
+  std::vector<std::string> times = {
+      absl::StrFormat("K and V of one take %.3g us on the link", profile.load_kv.slope * kMicro),
+      absl::StrFormat("its activation %.3g us", profile.load_activations.slope * kMicro),
+      absl::StrFormat("making K and V of it %.3g us", profile.make.slope * kMicro),
+      absl::StrFormat("attention %.3g us", profile.attend * kMicro)};
+  if (profile.make.fixed > 0) {
+    absl::StrAppendFormat(&times[2], " behind %.3g us for a layer's first",
+                          profile.make.fixed * kMicro);
+  }
+  if (profile.load_weights > 0) {
+    times.push_back(absl::StrFormat("the layer's weights %.3g us", profile.load_weights * kMicro));
+  }
+  if (profile.dense > 0) {
+    times.push_back(absl::StrFormat("a layer's dense part %.3g us in a step of %.0f tokens",
+                                    profile.dense * kMicro, tokens));
+  }
+  times.back().insert(0, "and ");
+  return absl::StrFormat("%.0f%% of tokens held as activations: %s", share * 100,
+                         absl::StrJoin(times, ", "));
 }
 
 }  // namespace lamina::policy

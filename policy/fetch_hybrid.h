@@ -4,14 +4,15 @@
 // and V, the others as the activations that K and V are made from. Both cross the link, and only
 // the latter keep the device busy, so that a mix can keep both sides busy equally long.
 //
-// The times of one layer in seconds, with a activations and k tokens of K and V in the host, a0
-// activations on the device, and T_load_w to bring the layer's weights:
+// The times of one layer of a step in seconds, with a activations and k tokens of K and V in the
+// host, a0 activations on the device, T_load_w to bring the layer's weights, and `dense` for its
+// dense layers:
 //
 //   link    T_load_w + T_load_act(a) + T_load_kv(k)
-//   device  T_kv_gen(a0 + a) + attend (a0 + a + k)
+//   device  T_kv_gen(a0 + a) + attend (a0 + a + k) + dense
 //
-// each T a straight line over tokens, fitted to samples. The paper leaves attention out, which its
-// device does in no time; `attend` 0 is its algorithm.
+// each T a straight line over tokens, fitted to samples. The paper leaves out attention and dense
+// layers, which its device does in no time; `attend` and `dense` 0 are its model.
 //
 // Threading: pure functions.
 
@@ -53,12 +54,7 @@ struct HybridProfile {
   double attend = 0;        // Seconds to attend one token.
   double load_weights = 0;  // T_load_w
   double resident = 0;      // a0
-};
-
-struct HybridBytes {
-  double kv = 0;          // Bytes of a token's K and V.
-  double activation = 0;  // Bytes of a token's activation.
-  double memory = 0;      // Bytes of the host for both.
+  double dense = 0;         // Seconds of a step's dense layers.
 };
 
 struct HybridTokens {
@@ -72,11 +68,12 @@ struct HybridTokens {
 double LinkSeconds(const HybridProfile& profile, const HybridTokens& tokens);
 double DeviceSeconds(const HybridProfile& profile, const HybridTokens& tokens);
 
-// Algorithm 1. First as many activations, or as much K and V, as keep the side busy that would wait
-// for the other one (weights against resident activations); the rest of the memory so that both
-// sides grow alike. Where an activation takes no less time on the link than K and V, as in models
-// of strongly grouped queries, or attention alone takes as long as the link, all is K and V.
-HybridTokens AllocateHybrid(const HybridProfile& profile, const HybridBytes& bytes);
+// How so many tokens are held with which the longer side is as short as it can be. Algorithm 1's
+// balance of both sides, of the tokens that a step reads (a + k is theirs) where the paper fills a
+// memory, which is seldom full here: what does not grow with tokens counts against those that come
+// with it. Where an activation takes no less time on the link than K and V, as in models of
+// strongly grouped queries, or the device is the longer side with K and V alone, all is K and V.
+HybridTokens AllocateHybrid(const HybridProfile& profile, double tokens);
 
 // A request's tokens of either kind.
 struct HybridRequest {
@@ -92,7 +89,8 @@ std::vector<std::vector<uint32_t>> PackMiniBatches(absl::Span<const HybridReques
                                                    const HybridProfile& profile,
                                                    const HybridRequest& buffers);
 
-// For people: "62% of tokens held as activations: ...", or why none are.
-std::string DescribeHybrid(const HybridProfile& profile, double share);
+// For people: "62% of tokens held as activations: ...", or why none are; `tokens` are those of a
+// step, said with its dense layers.
+std::string DescribeHybrid(const HybridProfile& profile, double share, double tokens);
 
 }  // namespace lamina::policy

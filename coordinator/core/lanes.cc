@@ -59,6 +59,7 @@ void Lanes::Add(Sequence& sequence, const SequenceKv& kv) {
   paths_[sequence.next_lane] = sequence.path;
   sequence.seen = SeenBy(sequence, kv);
   Weigh(sequence, /*add=*/true);
+  lane.tokens += sequence.slots;
   ++loads_[sequence.next_lane].rows;
   ++running_;
   if (sequence.state == SequenceState::kPrefilling) {
@@ -79,6 +80,7 @@ void Lanes::Remove(Sequence& sequence) {
   LaneSequences& lane = lanes_[sequence.lane];
   LAMINA_CHECK(lane.running.erase(&sequence) == 1);
   Weigh(sequence, /*add=*/false);
+  lane.tokens -= sequence.slots;
   --loads_[sequence.next_lane].rows;
   --running_;
   if (sequence.state == SequenceState::kPrefilling) {
@@ -115,6 +117,7 @@ void Lanes::Move(Sequence& sequence, const SequenceKv& kv) {
 
 void Lanes::Grow(Sequence& sequence, uint32_t node, uint32_t slots, const SequenceKv& kv) {
   sequence.slots += slots;
+  lanes_[sequence.lane].tokens += slots;
   if (!windows_.empty()) {
     Weigh(sequence, /*add=*/false);
     sequence.seen = SeenBy(sequence, kv);
@@ -135,6 +138,7 @@ absl::Status Lanes::AuditLane(uint32_t index, const SequenceKv& kv) const {
   };
   std::vector<uint64_t> context(lane.context_tokens.size());
   uint64_t all = 0;
+  uint64_t tokens = 0;
   size_t moving = 0;
   size_t prefilling = 0;
   for (Sequence* sequence : lane.running) {
@@ -166,6 +170,7 @@ absl::Status Lanes::AuditLane(uint32_t index, const SequenceKv& kv) const {
       context[seen.node] += seen.tokens;
     }
     all += sequence->seen_tokens();
+    tokens += sequence->slots;
     moving += sequence->moving() ? 1 : 0;
     if (sequence->moving() != lane.moving.contains(sequence)) {
       return broken("miscounts those that move");
@@ -176,7 +181,7 @@ absl::Status Lanes::AuditLane(uint32_t index, const SequenceKv& kv) const {
       return broken("miscounts those with a prompt left");
     }
   }
-  if (context != lane.context_tokens || all != lane.context_tokens_all) {
+  if (context != lane.context_tokens || all != lane.context_tokens_all || tokens != lane.tokens) {
     return broken("miscounts its context");
   }
   if (prefilling != lane.prefilling.size()) {

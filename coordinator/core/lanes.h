@@ -34,6 +34,7 @@ class Lanes {
     // windows what these hide does not count.
     std::vector<uint64_t> context_tokens;
     uint64_t context_tokens_all = 0;
+    uint64_t tokens = 0;  // All tokens of their contexts, those that windows hide too.
   };
 
   explicit Lanes(ServiceBefore before) : before_(before) {}

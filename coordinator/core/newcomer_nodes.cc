@@ -3,6 +3,7 @@
 #include "coordinator/core/newcomer_nodes.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "common/check.h"
 
@@ -116,6 +117,9 @@ bool NewcomerNodes::MakeRoomForSpans(Sequence& sequence, const std::vector<uint3
     wanted[node] = taken_[node] == 0 ? 0 : SlotsWanted(node, taken_[node], found_[node]);
   }
   places_.cache.MakeRoomForSpans(sequence, nodes, shared_.tokens, wanted);
+  if (!HaveSlotsWithParts(sequence, wanted)) {
+    return false;
+  }
   for (uint32_t node = 0; node < wanted.size(); ++node) {
     places_.kept.MakeRoom(node, wanted[node], &sequence);
     if (places_.kv.directory().SlotsFree(node) < wanted[node]) {
@@ -123,6 +127,20 @@ bool NewcomerNodes::MakeRoomForSpans(Sequence& sequence, const std::vector<uint3
     }
   }
   return true;
+}
+
+// HasSlots() counts slots twice that a cached block and a part of the same sequence hold, and looks
+// at each node by itself: parts that go although they do not suffice would be computed for nothing.
+bool NewcomerNodes::HaveSlotsWithParts(const Sequence& sequence,
+                                       absl::Span<const uint64_t> wanted) const {
+  std::vector<uint64_t> slots(wanted.size());
+  for (uint32_t node = 0; node < slots.size(); ++node) {
+    slots[node] = uint64_t{places_.kv.directory().SlotsFree(node)} + places_.kept.SlotsOn(node);
+  }
+  for (const KeptSequences::Part& part : places_.kept.PartsOf(sequence)) {
+    slots[part.node] -= part.tokens;
+  }
+  return std::equal(slots.begin(), slots.end(), wanted.begin(), std::greater_equal<>());
 }
 
 // Room for the tokens, the next one, and a few for everybody who is already there: without these a

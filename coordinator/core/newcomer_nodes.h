@@ -72,6 +72,8 @@ class NewcomerNodes {
   bool HasSlots(uint32_t node, uint64_t wanted, uint32_t free,
                 const PrefixCache::Found& found) const;
   bool MakeRoomForSpans(Sequence& sequence, const std::vector<uint32_t>& nodes);
+  // Whether each node has as many slots as wanted that are free, or that parts of others hold.
+  bool HaveSlotsWithParts(const Sequence& sequence, absl::Span<const uint64_t> wanted) const;
 
   const SchedulerOptions& options_;
   const SequenceLife& life_;

@@ -199,7 +199,7 @@ cost::PolicyLoad PolicyStepMeter::load() const {
   return {.rows = row_seconds_ / seconds_, .context = context_seconds_ / row_seconds_};
 }
 
-void PolicyLoadMeter::Add(double seconds, uint32_t rows, uint64_t context_tokens) {
+void PolicyLoadMeter::Add(double seconds, uint32_t rows, uint64_t context_tokens, uint32_t lanes) {
   if (rows == 0 || seconds <= 0) {
     return;
   }
@@ -208,6 +208,7 @@ void PolicyLoadMeter::Add(double seconds, uint32_t rows, uint64_t context_tokens
                                                  1 - std::exp2(-seconds / kForgetSeconds));
   seconds_ += seconds;
   rows_ += weight * (rows - rows_);
+  lanes_ += weight * (lanes - lanes_);
   context_tokens_ += weight * (static_cast<double>(context_tokens) - context_tokens_);
 }
 

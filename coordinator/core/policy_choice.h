@@ -112,15 +112,17 @@ class PolicyStepMeter {
 // The load of late: means over the seconds in which rows ran, which forget.
 class PolicyLoadMeter {
  public:
-  // Rows and all their tokens of context, for so long. Nothing for no rows.
-  void Add(double seconds, uint32_t rows, uint64_t context_tokens);
+  // Rows in so many lanes and all their tokens of context, for so long. Nothing for no rows.
+  void Add(double seconds, uint32_t rows, uint64_t context_tokens, uint32_t lanes = 1);
 
   double seconds() const { return seconds_; }  // So far.
   cost::PolicyLoad load() const;               // Requires: seconds() > 0.
+  double lanes() const { return lanes_; }      // That had rows.
 
  private:
   double seconds_ = 0;
   double rows_ = 0;
+  double lanes_ = 0;
   double context_tokens_ = 0;
 };
 

@@ -562,6 +562,7 @@ SchedulerStats Scheduler::Stats() const {
   for (uint32_t lane = 0; lane < impl.lanes.size(); ++lane) {
     stats.lanes.push_back({.rows = static_cast<uint32_t>(impl.lanes[lane].running.size()),
                            .context_tokens = impl.lanes[lane].context_tokens_all,
+                           .tokens = impl.lanes[lane].tokens,
                            .step_planned = impl.steps.planned(lane),
                            .step_done = impl.steps.done(lane),
                            .prefill = impl.lanes.IsPrefill(lane)});

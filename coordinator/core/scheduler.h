@@ -81,7 +81,8 @@ struct SchedulerStats {
   SpillStats spills;
   struct LaneStats {
     uint32_t rows = 0;
-    uint64_t context_tokens = 0;
+    uint64_t context_tokens = 0;  // What layers see of their contexts,
+    uint64_t tokens = 0;          // and all tokens of these.
     uint64_t step_planned = 0;
     uint64_t step_done = 0;
     bool prefill = false;

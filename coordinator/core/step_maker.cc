@@ -405,8 +405,7 @@ void StepMaker::PlanFetching(OpenStep& open) {
     lanes += !places_.lanes[lane].running.empty() && places_.lanes.PathOf(lane) == path ? 1 : 0;
   }
   const FetchShare share = fetching_->Plan(
-      {.path = path, .tokens = places_.lanes[open.plan.lane].context_tokens_all, .lanes = lanes},
-      fetch_rates_);
+      {.path = path, .tokens = places_.lanes[open.plan.lane].tokens, .lanes = lanes}, fetch_rates_);
   open.plan.recomputed = share.recomputed;
   if (!share.why.empty()) {
     fetch_share_ = share;

@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shlex
 import subprocess
 import threading
@@ -189,17 +190,19 @@ def send(host, command, source, total, what):
 
 # --- the model -----------------------------------------------------------------------------------
 
-# Prints the SHA-256 of a file, or of a folder's files with their names; remembered while sizes and times stay. Files may be links, as in
-# Hugging Face's cache.
+# Prints the SHA-256 of a file, of a split's parts in turn, or of a folder's files with their names; remembered while sizes and times
+# stay. Files may be links, as in Hugging Face's cache.
 _HASH = r"""set -e
-list() { if [ -d "$p" ]; then cd "$p" && find -L . -type f -printf "%P %s %T@\n" | LC_ALL=C sort; else stat -L -c "%s %.Y %i" "$p"; fi; }
-memory="$HOME/.lamina/hashes/$(printf "%s\n%s" "$p" "$(list)" | sha256sum | cut -c1-32)"
+list() { if [ -d "$1" ]; then cd "$1" && find -L . -type f -printf "%P %s %T@\n" | LC_ALL=C sort; else stat -L -c "%s %.Y %i" "$@"; fi; }
+memory="$HOME/.lamina/hashes/$(printf "%s\n%s" "$*" "$(list "$@")" | sha256sum | cut -c1-32)"
 if [ ! -s "$memory" ]; then
   mkdir -p "$HOME/.lamina/hashes"
-  if [ -d "$p" ]; then
-    (cd "$p" && find -L . -type f | LC_ALL=C sort | while read -r f; do sha256sum "$f"; done | sha256sum) > "$memory.$$"
+  if [ -d "$1" ]; then
+    (cd "$1" && find -L . -type f | LC_ALL=C sort | while read -r f; do sha256sum "$f"; done | sha256sum) > "$memory.$$"
+  elif [ $# = 1 ]; then
+    sha256sum < "$1" > "$memory.$$"
   else
-    sha256sum < "$p" > "$memory.$$"
+    for f; do sha256sum < "$f"; done | sha256sum > "$memory.$$"
   fi
   mv "$memory.$$" "$memory"
 fi
@@ -207,15 +210,29 @@ cut -c1-64 "$memory"
 """
 
 
-def hash_of(host, path, count):
-    """The SHA-256 of the model at that path of the host, which has about `count` bytes."""
-    return host.command(f"p={shlex.quote(path)}\n{_HASH}", timeout=COMMAND_SECONDS + count / HASH_BYTES_PER_SECOND).strip()
+# The first part of a GGUF file that is split (docs/models.md), whose name has those of the others.
+_FIRST_PART = re.compile(r"(.+)-00001-of-(\d{5})\.gguf", re.DOTALL)
+
+
+def parts_of(path):
+    """What a model has where it lies: its file, or the parts of one that is split, as far as they are there; or its folder."""
+    first = _FIRST_PART.fullmatch(str(path))
+    if first is None or path.is_dir():
+        return [path]
+    name, count = first.groups()
+    others = (Path(f"{name}-{number:05}-of-{count}.gguf") for number in range(2, int(count) + 1))
+    return [path, *filter(Path.is_file, others)]
+
+
+def hash_of(host, paths, count):
+    """The SHA-256 of the model at those paths of the host, which has about `count` bytes."""
+    return host.command(f"set -- {shlex.join(paths)}\n{_HASH}", timeout=COMMAND_SECONDS + count / HASH_BYTES_PER_SECOND).strip()
 
 
 def files_of(path):
     """The files of a model, sorted: those that the hash is of, also behind links."""
     if not path.is_dir():
-        return [path]
+        return parts_of(path)
     found = []
     for folder, folders, names in os.walk(path, followlinks=True):
         # A link to a folder that it lies in is not followed.
@@ -226,13 +243,14 @@ def files_of(path):
 
 
 class Model:
-    """The model of this host, a file or a folder. Its hash is taken once for all other hosts, by the first that wants it.
+    """The model of this host: a file, all parts of a split, or a folder. Its hash is taken once for all other hosts, by the first to ask.
 
     Threading: any thread.
     """
 
     def __init__(self, local, path):
         self.path = str(path)
+        self.parts = [str(part) for part in parts_of(Path(path))]
         self.files = files_of(Path(path))
         self.bytes = sum(file.stat().st_size for file in self.files)
         self._local = local
@@ -241,41 +259,45 @@ class Model:
 
     def hash(self):
         with self._lock:
-            self._hash = self._hash or hash_of(self._local, self.path, self.bytes)
+            self._hash = self._hash or hash_of(self._local, self.parts, self.bytes)
             return self._hash
 
 
 def put_model(host, model):
     """Where the host has the same model: at the same path, or else copied there. Errors: HostFailure."""
     path, count = model.path, model.bytes
-    there = host.command(f"p={shlex.quote(path)}; if [ -d \"$p\" ]; then echo folder; elif [ -e \"$p\" ]; then wc -c < \"$p\"; "
-                         "else echo none; fi").strip()
+    there = host.command(f"set -- {shlex.join(model.parts)}; if [ -d \"$1\" ]; then echo folder; elif [ -e \"$1\" ]; then "
+                         "n=0; for f; do [ ! -e \"$f\" ] || n=$((n + $(wc -c < \"$f\"))); done; echo $n; else echo none; fi").strip()
+    what = path if len(model.parts) == 1 else f"{path}, with its other parts,"
     if there != "none":
         if there not in ("folder", str(count)):
-            raise HostFailure(host.name, f"{path} has {there} bytes there and {count} here: another model, or a copy that was cut "
+            raise HostFailure(host.name, f"{what} has {there} bytes there and {count} here: another model, or a copy that was cut "
                               "short; copy it again, or remove it there and it is copied")
-        if model.hash() != hash_of(host, path, count):
-            raise HostFailure(host.name, f"{path} is another file there, of the same size: copy it again, or remove it there and it "
+        if model.hash() != hash_of(host, model.parts, count):
+            raise HostFailure(host.name, f"{what} is another file there, of the same size: copy it again, or remove it there and it "
                               "is copied")
         return path
-    name = Path(path).name
+    names = [Path(part).name for part in model.parts]
     folder = f"{host.home}/.lamina/models/{model.hash()[:DIGEST_LETTERS]}"
-    target = f"{folder}/{name}"
+    target = f"{folder}/{names[0]}"
     if host.command(f"test -e {shlex.quote(target)} && echo there || true").strip() == "there":
         return target
-    _copy_model(host, model, f"{folder}/partial/{name}")
-    if hash_of(host, f"{folder}/partial/{name}", count) != model.hash():
+    partial = f"{folder}/partial"
+    copies = [f"{partial}/{name}" for name in names]
+    _copy_model(host, model, partial)
+    if hash_of(host, copies, count) != model.hash():
         host.command(f"rm -rf {shlex.quote(folder)}")
-        raise HostFailure(host.name, f"the copy of {name} differs from the original: the network or the disk damaged it; try again")
-    host.command(f"mv {shlex.quote(folder)}/partial/{shlex.quote(name)} {shlex.quote(folder)} && rmdir {shlex.quote(folder)}/partial")
+        raise HostFailure(host.name, f"the copy of {names[0]} differs from the original: the network or the disk damaged it; try again")
+    # The first part goes last: where it is, all are.
+    host.command(f"mv {shlex.join(reversed(copies))} {shlex.quote(folder)} && rmdir {shlex.quote(partial)}")
     return target
 
 
-def _copy_model(host, model, target):
+def _copy_model(host, model, folder):
     """Goes on where a copy that was cut short has ended."""
     parts = []  # (file, its size, its place there, how much of it is there).
     for file in model.files:
-        at = target if file == Path(model.path) else f"{target}/{file.relative_to(model.path)}"
+        at = f"{folder}/{file.relative_to(Path(model.path).parent)}"
         place = shlex.quote(at)
         had = int(host.command(f"mkdir -p {shlex.quote(os.path.dirname(at))}; wc -c < {place} 2> /dev/null || echo 0"))
         size = file.stat().st_size

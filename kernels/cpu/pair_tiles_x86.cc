@@ -111,12 +111,12 @@ HWY_INLINE void MultiplyAllRows(const Task& task, size_t passes, Fetcher fetcher
   }
 }
 
-template <size_t kRows>
+template <size_t kRows, FetchInto kInto>
 HWY_INLINE void MultiplyHalves(const Task& task) {
   const uint32_t* const second = task.words + kHalfStrips * task.strip_words;
-  StripFetcher<kHalfStrips> fetcher(task, task.words, second);
+  StripFetcher<kHalfStrips, kInto> fetcher(task, task.words, second);
   MultiplyTile<kRows, kHalfStrips>(task, 0, 0, fetcher);
-  fetcher = StripFetcher<kHalfStrips>(task, second, task.next);
+  fetcher = StripFetcher<kHalfStrips, kInto>(task, second, task.next);
   MultiplyTile<kRows, kHalfStrips>(task, 0, kHalfStrips, fetcher);
 }
 
@@ -125,10 +125,10 @@ HWY_INLINE void MultiplyHalves(const Task& task) {
 template <size_t kStrips>
 constexpr size_t kNarrowRows = 24 / kStrips;
 
-template <size_t kRows, size_t kStrips>
+template <size_t kRows, size_t kStrips, FetchInto kInto>
 void MultiplyNarrowTile(const Task& task, size_t row) {
   if (row == 0) {
-    StripFetcher<kStrips> fetcher(task, task.words, nullptr);
+    StripFetcher<kStrips, kInto> fetcher(task, task.words, nullptr);
     MultiplyTile<kRows, kStrips>(task, row, 0, fetcher);
   } else {
     NoFetcher fetcher;
@@ -136,10 +136,10 @@ void MultiplyNarrowTile(const Task& task, size_t row) {
   }
 }
 
-template <size_t kStrips, size_t... kRowsLess1>
+template <size_t kStrips, FetchInto kInto, size_t... kRowsLess1>
 void MultiplyNarrow(const Task& task, std::index_sequence<kRowsLess1...>) {
   using Multiply = void (*)(const Task&, size_t);
-  static constexpr Multiply kByRows[] = {MultiplyNarrowTile<kRowsLess1 + 1, kStrips>...};
+  static constexpr Multiply kByRows[] = {MultiplyNarrowTile<kRowsLess1 + 1, kStrips, kInto>...};
   constexpr size_t kRows = kNarrowRows<kStrips>;
   for (size_t row = 0, passes = (task.rows + kRows - 1) / kRows; row < task.rows; --passes) {
     const size_t rows = (task.rows - row + passes - 1) / passes;
@@ -148,24 +148,26 @@ void MultiplyNarrow(const Task& task, std::index_sequence<kRowsLess1...>) {
   }
 }
 
+template <FetchInto kInto>
 void MultiplyPanel(const Task& task) {
   if (task.strips != kVectors) {
-    return task.strips == 1 ? MultiplyNarrow<1>(task, std::make_index_sequence<kNarrowRows<1>>())
-                            : MultiplyNarrow<2>(task, std::make_index_sequence<kNarrowRows<2>>());
+    return task.strips == 1
+               ? MultiplyNarrow<1, kInto>(task, std::make_index_sequence<kNarrowRows<1>>())
+               : MultiplyNarrow<2, kInto>(task, std::make_index_sequence<kNarrowRows<2>>());
   }
   switch (task.rows) {
     case 7:
-      return MultiplyHalves<7>(task);
+      return MultiplyHalves<7, kInto>(task);
     case 8:
-      return MultiplyHalves<8>(task);
+      return MultiplyHalves<8, kInto>(task);
     case 9:
-      return MultiplyHalves<9>(task);
+      return MultiplyHalves<9, kInto>(task);
     case 10:
-      return MultiplyHalves<10>(task);
+      return MultiplyHalves<10, kInto>(task);
     case 11:
-      return MultiplyHalves<11>(task);
+      return MultiplyHalves<11, kInto>(task);
     case kHalfRows:
-      return MultiplyHalves<kHalfRows>(task);
+      return MultiplyHalves<kHalfRows, kInto>(task);
     default:
       break;
   }
@@ -173,7 +175,7 @@ void MultiplyPanel(const Task& task) {
   if (passes > 1) {
     MultiplyAllRows(task, passes, PanelFetcher(task.next, passes));
   } else if (task.rows > kFewRows) {
-    MultiplyAllRows(task, passes, StripFetcher<kVectors>(task, task.words, task.next));
+    MultiplyAllRows(task, passes, StripFetcher<kVectors, kInto>(task, task.words, task.next));
   } else if (task.rows > 0) {
     MultiplyAllRows(task, passes, NoFetcher());
   }
@@ -189,6 +191,11 @@ bool HasPairTiles() {
   return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
 }
 
-void MultiplyPanelPairs(const PanelTask<BFloat16>& task) { MultiplyPanel(task); }
+void MultiplyPanelPairs(const PanelTask<BFloat16>& task) {
+  // Zen 3 and Zen 4, of which the latter has the instruction.
+  static const bool kIsZen4 = __builtin_cpu_is("amdfam19h") != 0;
+  return kIsZen4 ? MultiplyPanel<FetchInto::kSecondCache>(task)
+                 : MultiplyPanel<FetchInto::kFirstCache>(task);
+}
 
 }  // namespace lamina::kernels::cpu

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """deploy/hosts: models, bundles and commands on another host, which is a folder of this one here."""
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -73,6 +74,54 @@ class BundleCopyTest(unittest.TestCase):
         self.assertTrue(path.is_relative_to(self.home / ".lamina/models"))
         self.assertEqual(self.put(), str(path))
         self.assertEqual(self.sent, [3 << 20])
+        self.assertEqual(bundle.Model(self.here, self.model).hash(), hashlib.sha256(self.model.read_bytes()).hexdigest())
+
+    def split(self):
+        """The three parts of a model."""
+        parts = [self.folder / f"model's split-{number:05}-of-00003.gguf" for number in (1, 2, 3)]
+        for part in parts:
+            part.write_bytes(os.urandom(1000))
+        return parts
+
+    def test_all_parts_of_a_split_model_are_copied(self):
+        parts = self.split()
+        path = Path(self.put(parts[0]))
+        self.assertEqual(path.name, parts[0].name)
+        self.assertEqual([(path.parent / part.name).read_bytes() for part in parts], [part.read_bytes() for part in parts])
+        self.assertFalse((path.parent / "partial").exists())
+        self.assertEqual(self.put(parts[0]), str(path))
+        self.assertEqual(self.sent, [1000] * 3)
+
+        parts[2].write_bytes(os.urandom(1000))
+        other = Path(self.put(parts[0]))
+        self.assertNotEqual(other, path)
+        self.assertEqual((other.parent / parts[2].name).read_bytes(), parts[2].read_bytes())
+
+    def test_a_copy_of_parts_that_was_cut_short_goes_on_where_it_ended(self):
+        parts = self.split()
+        digest = bundle.Model(self.here, parts[0]).hash()[:bundle.DIGEST_LETTERS]
+        folder = self.home / ".lamina/models" / digest
+        (folder / "partial").mkdir(parents=True)
+        (folder / "partial" / parts[0].name).write_bytes(parts[0].read_bytes())
+        (folder / "partial" / parts[1].name).write_bytes(parts[1].read_bytes()[:400])
+        (folder / parts[2].name).write_bytes(b"moved already")
+        path = Path(self.put(parts[0]))
+        self.assertEqual(self.sent, [0, 600, 1000])
+        self.assertEqual([(path.parent / part.name).read_bytes() for part in parts], [part.read_bytes() for part in parts])
+
+    def test_all_parts_at_the_same_path_are_looked_at(self):
+        parts = self.split()
+        self.assertEqual(self.put(parts[0], there="same"), str(parts[0]))
+        self.assertEqual(self.sent, [])
+        model = bundle.Model(self.here, parts[0])
+        digest = model.hash()
+        parts[1].write_bytes(os.urandom(1000))
+        with self.assertRaisesRegex(HostFailure, "00001-of-00003.gguf, with its other parts, is another file there, of the same size"):
+            bundle.put_model(self.host, model)
+        parts[1].unlink()
+        with self.assertRaisesRegex(HostFailure, "has 2000 bytes there and 3000 here"):
+            bundle.put_model(self.host, model)
+        self.assertEqual(model.hash(), digest)
 
     def test_the_same_file_at_the_same_path_is_taken(self):
         self.assertEqual(self.put(there="same"), str(self.model))
@@ -138,7 +187,7 @@ class BundleCopyTest(unittest.TestCase):
 
     def test_the_hash_of_a_large_model_has_the_time_that_it_takes(self):
         with mock.patch.object(self.here, "command", return_value="hash\n") as command:
-            self.assertEqual(bundle.hash_of(self.here, "model", 140 << 30), "hash")
+            self.assertEqual(bundle.hash_of(self.here, ["model"], 140 << 30), "hash")
         self.assertGreater(command.call_args.kwargs["timeout"], 3600)
 
     def test_a_command_that_takes_too_long_is_a_failure_of_its_host(self):

@@ -93,7 +93,7 @@ class FetchPolicyTest(unittest.TestCase):
         expected = self.expected()
         limits = {"sequence_tokens_max": 256}
         # Slots are few; an activation of this model is larger than K and V.
-        small = hybrid(50, limits=limits, memory=[{"name": "m0", "capacity": "2MiB"}])
+        small = hybrid(50, limits=limits, memory=[{"name": "m0", "capacity": "1728KiB"}])
         with harness.Cluster(**small) as cluster:
             harness.require_same_answer(self, answers(self, cluster), expected)
             status = cluster.status()

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
+#include "tests/integration/cluster_modes.h"
 #include "tests/integration/cluster_test_util.h"
 #include "transport/fake/fake_network.h"
 
@@ -30,7 +31,8 @@ using ::testing::StartsWith;
 using transport::FakeFate;
 using transport::FakePut;
 
-// A tile of K or V of one head of SmallModel(). Headers are smaller.
+// A tile of K or V of one head of SmallModel(): a piece has one of bf16 at least, with room for the
+// rows' own tokens. Headers are smaller.
 constexpr size_t kPartBytes = 1024;
 // So many parts of pieces are some of the hundred steps and more that requests take.
 constexpr uint32_t kParts = 25;
@@ -109,36 +111,62 @@ struct FetchMode {
   bool exact = true;
 };
 
+// The modes of all suites that fetch, which have the same bits, and some that have others, or whose
+// requests name their policies.
 const std::vector<FetchMode>& FetchModes() {
-  static const std::vector<FetchMode> modes = {
-      {"fetch_heads", [](LocalClusterOptions& options) { options.fetch_bytes = 2 << 20; }},
-      {"fetch_heads_by_head",
-       [](LocalClusterOptions& options) {
-         options.fetch_bytes = 2 << 20;
-         options.partition = Partition::kHead;
-       }},
-      {"fetch_recompute",
-       [](LocalClusterOptions& options) {
-         options.fetch_bytes = 8 << 20;
-         options.recompute_percent = 40;
-       }},
-      {"fetch_hybrid",
-       [](LocalClusterOptions& options) {
-         options.fetch_bytes = 8 << 20;
-         options.activation_percent = 60;
-       }},
-      {"fetch_sparse_with_all",
-       [](LocalClusterOptions& options) {
-         options.fetch_bytes = 8 << 20;
-         options.sparse_ratio = 1;
-       }},
-      {"fetch_sparse",
-       [](LocalClusterOptions& options) {
-         options.fetch_bytes = 8 << 20;
-         options.sparse_ratio = 0.3;
-       },
-       /*exact=*/false}};
+  static const std::vector<FetchMode> modes = [] {
+    std::vector<FetchMode> all = {
+        {"fetch_heads_int8",
+         [](LocalClusterOptions& options) {
+           options.fetch_bytes = 2 << 20;
+           options.int8 = true;
+         }},
+        {"fetch_heads_streaming",
+         [](LocalClusterOptions& options) {
+           options.fetch_bytes = 2 << 20;
+           options.streaming = {.sink = 5, .window = 37, .layers = {{1}, {0, 1}}};
+         }},
+        {"several_policies",
+         [](LocalClusterOptions& options) {
+           options.fetch_bytes = 8 << 20;
+           options.recompute_percent = 40;
+           options.policies = {"fetch_heads", "fetch_recompute", "attend_remote"};
+           options.lanes = 3;
+         }},
+        {"fetch_sparse",
+         [](LocalClusterOptions& options) {
+           options.fetch_bytes = 8 << 20;
+           options.sparse_ratio = 0.3;
+         },
+         /*exact=*/false},
+        {"fetch_sparse_int8",
+         [](LocalClusterOptions& options) {
+           options.fetch_bytes = 8 << 20;
+           options.sparse_ratio = 0.3;
+           options.int8 = true;
+         },
+         /*exact=*/false}};
+    for (const ClusterMode& mode : ClusterModes()) {
+      LocalClusterOptions options;
+      mode.apply(options);
+      if (options.fetch_bytes > 0) {
+        all.push_back({mode.name, mode.apply});
+      }
+    }
+    return all;
+  }();
   return modes;
+}
+
+// Where there are several policies requests name them in turn.
+std::vector<GenerateSpec> RequestsOf(const FetchMode& mode) {
+  LocalClusterOptions options;
+  mode.apply(options);
+  std::vector<GenerateSpec> specs = LongRequests(4);
+  for (size_t i = 0; i < specs.size() && !options.policies.empty(); ++i) {
+    specs[i].policy = options.policies[i % options.policies.size()];
+  }
+  return specs;
 }
 
 LocalClusterOptions OptionsOf(const FetchMode& mode, const LinkCutter& cutter) {
@@ -202,7 +230,7 @@ class CutLinkTest : public ::testing::TestWithParam<size_t> {
     EXPECT_TRUE(cluster->WaitForNoSlots().ok());
   }
 
-  const std::vector<GenerateSpec> specs_ = LongRequests(4);
+  const std::vector<GenerateSpec> specs_ = RequestsOf(mode());
 };
 
 INSTANTIATE_TEST_SUITE_P(Policies, CutLinkTest, ::testing::Range(size_t{0}, FetchModes().size()),

@@ -3,6 +3,7 @@
 """What bench/run.sh paper computes around its measurements: formulas against brute force, sizes of models against their files, counters,
 tables and verdicts of figures that are given. No cluster runs."""
 
+import argparse
 import contextlib
 import io
 import json
@@ -309,6 +310,45 @@ class FiguresTest(unittest.TestCase):
         self.assertEqual(found["phases"]["all on the store"][512], 512)
         self.assertIn("recomputation (1.2 to 1.3 times, Figure 12(b)): not reproduced: of each of 16 rows 80 stay, none is recomputed (p2 = n)", text)
 
+    def test_gains_are_over_the_faster_static_split_and_of_whole_requests_too(self):
+        rates = {alisa.STORE: 100, alisa.STATIC: 200, alisa.HEADS: 250, alisa.KEPT_STORE: 300, alisa.KEPT_RECENT: 500, alisa.KEPT_INT8: 400, alisa.LOCAL: 1000}
+        self.bench.rate = lambda way, _, rows: {count: rates[way] for count in rows}
+        self.bench.dense = self.bench.local = None
+        whole = iter(({4: 100, 16: 50}, {4: 80, 16: 60}, {4: 130, 16: 240}))
+        with mock.patch.object(alisa, "whole_requests", lambda _: next(whole)):
+            found, text = printed(alisa.figure9, self.bench)
+        self.assertIn("| 20% of the tokens, recent ones on the device, over the faster static split | 2.00 |", text)
+        self.assertIn("| 20% of the tokens, all on the store, INT8, over the faster static split | 1.60 |", text)
+        self.assertIn("at batch 4: reproduced (2.00); 3 times at the best batch: not reproduced (2.00).", text)
+        self.assertIn("at batch 4: not reproduced (1.30); 3 times at the best batch: reproduced (4.00).", text)
+        self.assertEqual(found["requests"][alisa.HEADS], {4: 80, 16: 60})
+
+    def test_whole_requests_have_the_papers_lengths_and_none_may_fail(self):
+        def load(*words, **_):
+            asked.append([words[0][i + 1] for i, word in enumerate(words[0]) if word in ("--requests", "--input-tokens", "--output-tokens")])
+            return mock.Mock(stdout=json.dumps({"failed": failed, "errors": {"gone": failed}, "output_tokens_per_second": 7.0}))
+
+        asked, failed = [], 0
+        running = mock.Mock(address="here")
+        with mock.patch.object(shared.subprocess, "run", load):
+            self.assertEqual(alisa.whole_requests(lambda: contextlib.nullcontext(running)), {4: 7, 16: 7})
+            failed = 2
+            with self.assertRaisesRegex(RuntimeError, "2 of 4 requests of 128 tokens failed: {'gone': 2}"):
+                shared.requests(running, 4, 128, 512)
+        self.assertEqual(asked, [["1", "128", "8"], ["4", "128", "512"], ["16", "128", "512"], ["4", "128", "512"]])
+
+    def test_both_static_splits_keep_as_many_bytes(self):
+        bench = alisa.Bench(self.folder, self.folder)
+        bench.model = lambda name: name
+        with mock.patch.object(alisa, "Cluster") as made:
+            found = {}
+            for way in (alisa.STATIC, alisa.HEADS):
+                alisa.ways(bench)[way]()
+                found[way] = made.call_args.kwargs["fetch"]
+        self.assertEqual({policy for policy, _ in found.values()}, {"fetch_sparse", "fetch_heads"})
+        # Of 1,280 tokens, 4 layers of width 256.
+        self.assertEqual({keys["resident"] for _, keys in found.values()}, {f"{1280 * 4 * 2 * 256 * 2}B"})
+
     def test_a_layers_attention_is_that_at_the_context_asked_for(self):
         def serving(seconds):
             """Attention takes half of a step, whose context has become twice what was asked for."""
@@ -341,6 +381,25 @@ class FiguresTest(unittest.TestCase):
         self.assertIn("[2/2] figure 2", text)
 
 
+    def test_all_figures_end_with_how_to_have_the_claims(self):
+        arguments = argparse.Namespace(only="alisa", claims=False, figure=None, images=self.folder)
+        parts = {f"figure {i}": lambda _, i=i: i for i in (1, 2)}
+        for asked, found in ((None, {"figure 1": 1, "figure 2": 2}), (["2"], {"figure 2": 2})):
+            arguments.figure = asked
+            result, text = printed(shared.run_asked, arguments, parts, shared.Bench, None)
+            self.assertEqual(result, {"parts": found})
+            self.assertEqual("bench/run.sh paper -- --only alisa --claims" in text, asked is None)
+        arguments.claims = True
+        self.assertEqual(shared.run_asked(arguments, parts, None, lambda _: "claims"), "claims")
+
+    def test_progress_of_the_claims_is_no_row_of_their_tables(self):
+        arguments = argparse.Namespace(forms=["bf16"], ratios=[0.5], rows=4, context=1024, link="shm")
+        with mock.patch.object(paper_alisa, "step_seconds", lambda fetch, *_: 0.2 * fetch[1].get("caching_ratio", 1.0)), contextlib.redirect_stderr(io.StringIO()) as progress:
+            _, text = printed(paper_alisa.speed, arguments)
+        self.assertIn("| bf16 | 100% | 200 | 1.00 |\n| bf16 | 50% | 100 | 0.50 |\n", text)
+        self.assertEqual(progress.getvalue(), "[1/2] steps, bf16, 100% of the tokens\n[2/2] steps, bf16, 50% of the tokens\n")
+
+
 class AccountingTest(unittest.TestCase):
     MODEL = headinfer_models.Model(8, 1000, random_llama.Shape(layers=2, width=64, hidden=128, heads=4, kv_heads=2), tables=1)
 
@@ -369,7 +428,9 @@ class AccountingTest(unittest.TestCase):
         parts = {"kv": 64 << 20, "activations": 2048 * 24 * 1024, "windows": 2 * headinfer_models.TOKENS * 2 * 2 * 128 + 8192}
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(headinfer_models, "node_parts", lambda *_: parts):
             found, text = printed(paper_headinfer.table3, folder)
+            self.assertIn("</svg>", (pathlib.Path(folder) / "headinfer_table3.svg").read_text())
         self.assertEqual(found["Llama-2-7B"]["head by head"], (512 << 30) // (512 << 10))
+        self.assertIn("[5/5] Gemma-2-9b", text)
         self.assertIn("| 4-bit KV | not built (45k) |", text)
         self.assertIn("Head by head has the longest context of every model: reproduced", text)
 
@@ -479,10 +540,18 @@ class OptionsTest(unittest.TestCase):
         _, text = printed(paper_alisa.judge, [point])
         self.assertIn("Window sums were not measured (--patterns): no verdict.", text)
 
+    def test_the_order_of_the_other_patterns_is_said_by_ratio(self):
+        points = [{"first": 0, "kv": "bf16", "pattern": pattern, "ratio": ratio, "perplexity": found, "dense": 1.0, "float64": wanted}
+                  for pattern, ratio, found, wanted in (("window_sums", 0.8, 1.0, 1.0), ("local", 0.8, 3.0, 3.0), ("strided", 0.8, 2.0, 4.0), ("window_sums", 0.5, 1.0, 1.0),
+                                                        ("local", 0.5, 3.0, 3.0), ("strided", 0.5, 6.0, 6.0))]
+        _, text = printed(paper_alisa.judge, points)
+        self.assertIn("than a stride at every ratio: reproduced.", text)
+        self.assertIn("Of the other two the better one: 80% a stride, 50% the most recent; in float64: 80% the most recent, 50% the most recent.", text)
+
 
 class CommandTest(unittest.TestCase):
     def test_each_paper_names_its_figures(self):
-        for name, words in (("kvpr", ("{6,7,9,10,12,14}", "--table {2}", "--claims")), ("hybridserve", ("{4,6,12,13,14,15}",)), ("alisa", ("{9,10,11,12}",)), ("headinfer", ("{3,14}",))):
+        for name, words in (("kvpr", ("{6,7,9,10,12,14}", "--table {2}", "--claims")), ("hybridserve", ("{4,6,12,13,14,15}",)), ("alisa", ("{9,10,11,12}",)), ("headinfer", ("{3,14}", "--long"))):
             done = subprocess.run([REPO / "bench/run.sh", "paper", "--", "--only", name, "--help"], capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             for word in words:

@@ -61,7 +61,9 @@ class WeightsBudgetTest(unittest.TestCase):
     def test_lanes_share_what_comes(self):
         with harness.Cluster(attention=CANONICAL, compute=[{"name": "c0", "weights": "packed"}]) as cluster:
             expected = answers(self, cluster)
-        for keys in ({"attention": CANONICAL}, {"policy": "fetch_heads", "fetch": {"window": "16MiB"}, "limits": {"sequence_tokens_max": 256}}):
+        short = {"limits": {"sequence_tokens_max": 256}}
+        for keys in ({"attention": CANONICAL}, {"policy": "fetch_heads", "fetch": {"window": "16MiB"}, **short},
+                     {"policy": "fetch_hybrid", "fetch": {"window": "16MiB", "activation_percent": 60}, **short}):
             with harness.Cluster(pipeline={"lanes": 3}, **keys, **streaming("38MiB", weights="packed")) as cluster:
                 found = answers(self, cluster)
                 self.assertEqual([tokens for tokens, _ in found], [tokens for tokens, _ in expected])

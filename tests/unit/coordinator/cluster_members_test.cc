@@ -74,7 +74,8 @@ class ClusterMembersTest : public ::testing::Test {
                                    .capacity_bytes = uint64_t{1} << 20,
                                    .bandwidth_bytes_per_second = 1e9,
                                    .kernels = kernels,
-                                   .model_fingerprint = is_memory ? "" : "model"},
+                                   .model_fingerprint = is_memory ? "" : "model",
+                                   .policy_times = is_memory ? plan::PolicyTimes() : times_},
                       .version = std::string(kVersion)},
                      ports_[name]);
     members_->Advance();
@@ -109,6 +110,7 @@ class ClusterMembersTest : public ::testing::Test {
   }
 
   EngineOptions options_;
+  plan::PolicyTimes times_;  // Of compute nodes that join.
   ManualClock clock_;
   NotingOwner owner_;
   std::map<std::string, std::shared_ptr<StubPort>> ports_;
@@ -420,6 +422,76 @@ TEST_F(AutoMembersTest, UnderPolicyAutoAPartThatComesBackIsMeasuredAgain) {
   ASSERT_THAT(owner_.begun, SizeIs(2));
   EXPECT_EQ(members_->policy()->current(), cost::KvPolicy::kAttendRemote);
   EXPECT_THAT(owner_.begun[1].memory_nodes, ElementsAre("m0"));
+}
+
+// A token's K and V have 128 bytes, its activation half of them.
+FetchOptions Hybrid() {
+  return {.bytes = 1 << 20,
+          .heads = 2,
+          .activation_width = 32,
+          .hybrid = HybridOptions{.share = 512, .automatic = true}};
+}
+
+// Links are assumed to be as fast as copies, 500 MB/s, and turn out to have a tenth.
+TEST_F(AutoMembersTest, UnderPolicyAutoAnotherShareOfActivationsIsAnotherEpoch) {
+  EngineOptions options = Options();
+  options.nodes = {{.name = "c0"}, {.name = "m0", .is_memory = true}};
+  options.policy_auto =
+      PolicyAutoOptions{.load = {.rows = 4, .context = 64},
+                        .memory = {{.names = {"m0"}}},
+                        .policies = {{.policy = cost::KvPolicy::kFetchHybrid, .fetch = Hybrid()}}};
+  times_ = Measured(1);
+  times_.pools = {{.rows = 1, .slice_seconds = 1e-9, .tail_seconds = 1e-9}};
+  times_.attention_pools = 1e12;
+  times_.make_seconds = 7.5 * 128 / 5e8;
+  SetOptions(options);
+  ServeAll();
+  EXPECT_EQ(owner_.begun.back().activation_share, 2 * 64u);
+  members_->Links("c0", 1, {{.peer = "m0", .bytes_per_second = 5e7}});
+  members_->WatchLoad(false, nullptr);
+  members_->Advance();
+  ASSERT_THAT(owner_.begun, SizeIs(2));
+  EXPECT_EQ(owner_.begun[1].activation_share, 13 * 64u);
+  Serve();
+  members_->Links("c0", 2, {{.peer = "m0", .bytes_per_second = 5.5e7}});
+  clock_.now += Seconds(100);
+  members_->WatchLoad(false, nullptr);
+  clock_.now += Seconds(100);
+  members_->WatchLoad(false, nullptr);
+  members_->Advance();
+  EXPECT_THAT(owner_.begun, SizeIs(2)) << "a sixteenth is not worth it";
+}
+
+TEST_F(ClusterMembersTest, WithFetchHybridTheShareOfActivationsFollowsTheLoad) {
+  EngineOptions options = Options();
+  options.fetch = Hybrid();
+  SetOptions(options);
+  ServeAll();
+  EXPECT_EQ(owner_.begun.back().activation_share, 512u);
+  // K and V of a token take a microsecond either way, and in two slices of a step, the tail one of
+  // them, four rows as long as K and V of half of 400 tokens.
+  members_->TakeStatus(
+      "c0", 0,
+      {.recomputed_tokens = 1000, .unit_seconds_slope = 25e-6, .parts = {{"recompute", 1e-3}}});
+  members_->Links("c0", 1, {{.peer = "m0", .bytes_per_second = 128e6}});
+  members_->WatchLoad(false, nullptr);
+  members_->Advance();
+  ASSERT_THAT(owner_.begun, SizeIs(2));
+  EXPECT_EQ(owner_.begun[1].activation_share, 11 * 64u);
+  Serve();
+  members_->Links("c0", 2, {{.peer = "m0", .bytes_per_second = 128e6}});
+  members_->WatchLoad(false, nullptr);
+  for (int i = 0; i < 100; ++i) {
+    clock_.now += Millis(10);
+    members_->WatchLoad(
+        true, [] { return ClusterMembers::Load{.rows = 4, .lanes = 1, .context_tokens = 400}; });
+  }
+  EXPECT_TRUE(members_->serving()) << "something runs";
+  members_->WatchLoad(false, nullptr);
+  members_->Advance();
+  ASSERT_THAT(owner_.begun, SizeIs(3));
+  EXPECT_EQ(owner_.begun[2].activation_share, 5 * 64u);
+  EXPECT_THAT(members_->epoch()->fetch_why, HasSubstr("200 us in a step of 400 tokens"));
 }
 
 TEST_F(ClusterMembersTest, APartThatNeverSaysWhatItHasMeasuredIsLeftOut) {

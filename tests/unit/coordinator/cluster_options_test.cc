@@ -381,6 +381,17 @@ TEST(EngineOptionsOfTest, PolicyAutoHasRoomForAllRowsInOneLaneAndKnowsWhoSharesC
   EXPECT_EQ(options->partition, Partition::kRequest);
 }
 
+TEST(EngineOptionsOfTest, PolicyAutoCountsTheTokensOfItsLoadThatWindowsHide) {
+  AttentionDescriptor windowed = kLayer;
+  windowed.window = 100;
+  const auto options = OptionsOf(
+      "compute: [{name: c0, capacity: 1GiB}]\nmemory: [{name: m0, capacity: 1GiB}]\n"
+      "policy: auto\npolicy_load: {rows: 9, context: 700}\n",
+      {kLayer, windowed});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->policy_auto->load.context, 700);
+}
+
 std::string WhyNot(const EngineOptions& options, cost::KvPolicy wanted) {
   for (const WeighedPolicy& policy : options.policy_auto->policies) {
     if (policy.policy == wanted) {

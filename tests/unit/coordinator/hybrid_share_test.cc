@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 #include "common/philox.h"
@@ -30,6 +31,20 @@ core::FetchRates Rates(double c) {
   return {.bytes_per_second = 1e9, .recompute_seconds = c * kv_bytes / 1e9};
 }
 
+HybridMeasures Measured(const core::FetchRates& rates) {
+  return {.rates = rates, .capacity = kCapacity};
+}
+
+// So many seconds of that load.
+void Serve(HybridShare& share, Nanos& now, double seconds, const HybridLoad& load) {
+  for (int turns = static_cast<int>(std::lround(100 * seconds)); turns > 0; --turns) {
+    now += Millis(10);
+    EXPECT_TRUE(share.WantsLoad(now));
+    share.SawLoad(now, load);
+    EXPECT_FALSE(share.WantsLoad(now + Millis(1)));
+  }
+}
+
 TEST(SlotsOfKindsTest, AsManyWholeBlocksAsFit) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     Prng random(seed);
@@ -49,7 +64,7 @@ TEST(SlotsOfKindsTest, AsManyWholeBlocksAsFit) {
 TEST(HybridShareTest, AConfiguredShareStays) {
   const EngineOptions options = Options(512, {.share = 256});
   HybridShare share(options);
-  EXPECT_FALSE(share.Settle(Seconds(1), Rates(1), {}, kCapacity));
+  EXPECT_FALSE(share.Settle(Seconds(1), Measured(Rates(1))));
   EXPECT_EQ(share.share(), 256u);
   EXPECT_EQ(share.why(), "25% of tokens held as activations, as configured");
 }
@@ -59,15 +74,15 @@ TEST(HybridShareTest, AMeasuredShareTakesAnEpochOnce) {
   const EngineOptions options = Options(512, {.share = 512, .automatic = true});
   HybridShare share(options);
   EXPECT_THAT(share.why(), HasSubstr("until links are measured"));
-  EXPECT_FALSE(share.Settle(Seconds(1), {}, {}, kCapacity));
+  EXPECT_FALSE(share.Settle(Seconds(1), {}));
   EXPECT_EQ(share.share(), 512u);
-  EXPECT_TRUE(share.Settle(Seconds(2), Rates(1), {}, kCapacity));
+  EXPECT_TRUE(share.Settle(Seconds(2), Measured(Rates(1))));
   EXPECT_EQ(share.share(), 11 * 64u);
   EXPECT_THAT(share.why(), HasSubstr("69% of tokens held as activations: K and V of one take"));
-  EXPECT_FALSE(share.Settle(Seconds(3), Rates(4), {}, kCapacity)) << "it has just been settled";
-  EXPECT_FALSE(share.Settle(Seconds(70), Rates(1.1), {}, kCapacity)) << "not worth an epoch";
+  EXPECT_FALSE(share.Settle(Seconds(3), Measured(Rates(4)))) << "it has just been settled";
+  EXPECT_FALSE(share.Settle(Seconds(70), Measured(Rates(1.1)))) << "not worth an epoch";
   EXPECT_EQ(share.share(), 11 * 64u);
-  EXPECT_TRUE(share.Settle(Seconds(200), Rates(4), {}, kCapacity));
+  EXPECT_TRUE(share.Settle(Seconds(200), Measured(Rates(4))));
   EXPECT_EQ(share.share(), 4 * 64u);
 }
 
@@ -75,12 +90,12 @@ TEST(HybridShareTest, AMeasuredShareTakesAnEpochOnce) {
 TEST(HybridShareTest, MeasuredAttentionIsWorthAnEpochAtOnce) {
   const EngineOptions options = Options(512, {.share = 512, .automatic = true});
   HybridShare share(options);
-  EXPECT_TRUE(share.Settle(Seconds(1), Rates(1), {}, kCapacity));
+  EXPECT_TRUE(share.Settle(Seconds(1), Measured(Rates(1))));
   core::FetchRates rates = Rates(1);
   rates.attend_seconds = rates.recompute_seconds / 2;
-  EXPECT_TRUE(share.Settle(Seconds(2), rates, {}, kCapacity));
+  EXPECT_TRUE(share.Settle(Seconds(2), Measured(rates)));
   EXPECT_EQ(share.share(), 5 * 64u);  // 0.5 k = a
-  EXPECT_FALSE(share.Settle(Seconds(3), Rates(4), {}, kCapacity));
+  EXPECT_FALSE(share.Settle(Seconds(3), Measured(Rates(4))));
 }
 
 // The line's slope is what a further token takes; the mean has a share of what every layer takes.
@@ -89,30 +104,88 @@ TEST(HybridShareTest, ALineThatExplainsTheTimesCountsInsteadOfTheirMean) {
   const double per_token = Rates(1).recompute_seconds;
   for (const double r_squared : {0.5, 0.99}) {
     HybridShare share(options);
-    EXPECT_TRUE(share.Settle(Seconds(1), Rates(4), {1e-9, per_token, r_squared}, kCapacity));
+    HybridMeasures measures = Measured(Rates(4));
+    measures.making = {1e-9, per_token, r_squared};
+    EXPECT_TRUE(share.Settle(Seconds(1), measures));
     EXPECT_EQ(share.share(), (r_squared > 0.8 ? 11 : 4) * 64u);
   }
 }
 
 // While weights come the device has nothing else to do: Algorithm 1's T_load_w. They take as long
-// here as all of the memory's tokens take as K and V.
+// here as all tokens that the memory has room for take as K and V; no load has been seen.
 TEST(HybridShareTest, WeightsOnTheLinkHaveMoreHeldAsActivations) {
   const EngineOptions options = Options(512, {.share = 512, .automatic = true});
   for (const bool streamed : {false, true}) {
     HybridShare share(options);
     core::FetchRates rates = Rates(4);
     rates.weights_seconds = streamed ? static_cast<double>(kCapacity) / 3 / 1e9 : 0;
-    EXPECT_TRUE(share.Settle(Seconds(1), rates, {}, kCapacity));
-    // 4 a = a / 2 + k + weights, of a / 2 + k = 1: in all 4 a = 2.
-    EXPECT_EQ(share.share(), ShareInSteps(streamed ? 0.5 / (0.5 + 0.75) : 2.0 / 9));
+    EXPECT_TRUE(share.Settle(Seconds(1), Measured(rates)));
+    // 4 a = a / 2 + k + weights, of a + k = 1.
+    EXPECT_EQ(share.share(), ShareInSteps(streamed ? 4.0 / 9 : 2.0 / 9));
     EXPECT_EQ(share.why().find("and the layer's weights") != std::string::npos, streamed);
   }
+}
+
+// The memory holds 43 times the tokens that a step reads, with which the weights come.
+TEST(HybridShareTest, WeightsCountAgainstTheTokensOfAStep) {
+  const EngineOptions options = Options(512, {.share = 512, .automatic = true});
+  HybridShare share(options);
+  const HybridLoad load{.rows = 8, .lanes = 1, .context_tokens = 8 * 512};
+  HybridMeasures measures = Measured(Rates(3.5));
+  measures.rates.weights_seconds = 8 * 512 * 2048 / 1e9;  // As K and V of the load.
+  Nanos now = Seconds(1);
+  EXPECT_TRUE(share.Settle(now, measures));
+  EXPECT_EQ(share.share(), ShareInSteps(1.0 / 4)) << "next to so many the weights are little";
+  Serve(share, now, 1, load);
+  EXPECT_FALSE(share.Settle(now, measures)) << "what dense layers take is not measured";
+  measures.slice = {.slope = 1e-9};
+  EXPECT_TRUE(share.Settle(now, measures)) << "at once";
+  EXPECT_EQ(share.share(), ShareInSteps(2.0 / 4));
+  EXPECT_THAT(share.why(), HasSubstr("in a step of 4096 tokens"));
+}
+
+// In units of the load's K and V on the link. Three layers have four slices, the tail among them.
+TEST(HybridShareTest, WhatTheDeviceDoesInDenseLayersIsNotThereForMaking) {
+  const EngineOptions options = Options(512, {.share = 512, .automatic = true});
+  const double unit = 8 * 512 * 2048 / 1e9;
+  for (const uint32_t lanes : {1u, 2u}) {
+    HybridShare share(options);
+    HybridMeasures measures = Measured(Rates(1));
+    measures.slice = {.fixed = 0.75 * 0.3 * unit, .slope = 0.75 * 0.025 * unit};
+    Nanos now = Seconds(1);
+    EXPECT_TRUE(share.Settle(now, measures));
+    EXPECT_EQ(share.share(), ShareInSteps(1 / 1.5));
+    Serve(share, now, 1, {.rows = 8, .lanes = lanes, .context_tokens = 8 * 512});
+    EXPECT_TRUE(share.Settle(now, measures));
+    // 0.3 of each lane, and 0.2 of eight rows.
+    EXPECT_EQ(share.share(), ShareInSteps((1 - 0.3 * lanes - 0.2) / 1.5));
+  }
+}
+
+TEST(HybridShareTest, ALoadOfAnotherSizeIsWorthAnEpochOnceAMinuteHasPassed) {
+  const EngineOptions options = Options(512, {.share = 512, .automatic = true});
+  HybridShare share(options);
+  HybridMeasures measures = Measured(Rates(1));
+  measures.slice = {.fixed = 1e-3};  // In a layer as long as K and V of 651 tokens on the link.
+  Nanos now = Seconds(1);
+  EXPECT_TRUE(share.Settle(now, measures));
+  EXPECT_EQ(share.share(), 11 * 64u);
+  Serve(share, now, 0.1, {.rows = 1, .lanes = 1, .context_tokens = 10});
+  EXPECT_FALSE(share.Settle(now, measures)) << "one request that was over soon is no load";
+  Serve(share, now, 10, {.rows = 1, .lanes = 1, .context_tokens = 400});
+  EXPECT_TRUE(share.Settle(now, measures));
+  EXPECT_EQ(share.share(), 64u);
+  Serve(share, now, 50, {.rows = 8, .lanes = 1, .context_tokens = 64 * 512});
+  EXPECT_FALSE(share.Settle(now, measures)) << "it has just been settled";
+  Serve(share, now, 100, {.rows = 8, .lanes = 1, .context_tokens = 64 * 512});
+  EXPECT_TRUE(share.Settle(now, measures));
+  EXPECT_GE(share.share(), 10 * 64u);
 }
 
 TEST(HybridShareTest, WhereMakingIsSlowSomeAreStillHeldSoThatItIsMeasured) {
   const EngineOptions options = Options(512, {.share = 512, .automatic = true});
   HybridShare share(options);
-  EXPECT_TRUE(share.Settle(Seconds(1), Rates(1000), {}, kCapacity));
+  EXPECT_TRUE(share.Settle(Seconds(1), Measured(Rates(1000))));
   EXPECT_EQ(share.share(), 64u);
 }
 
@@ -123,7 +196,7 @@ TEST(HybridShareTest, LargeActivationsAreNotHeld) {
   EXPECT_EQ(share.why(),
             "no token held as an activation: one has 2048 bytes in a layer, no fewer than K and V "
             "with 2048");
-  EXPECT_FALSE(share.Settle(Seconds(1), Rates(1), {}, kCapacity));
+  EXPECT_FALSE(share.Settle(Seconds(1), Measured(Rates(1))));
   EXPECT_EQ(share.share(), 0u);
 }
 

@@ -12,6 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/version.h"
+#include "coordinator/member_trial.h"
+#include "plan/attention_paths.h"
 #include "tests/unit/coordinator/small_limits.h"
 #include "tests/unit/coordinator/stub_port.h"
 
@@ -263,6 +265,48 @@ TEST_F(MemberChangesTest, AnAddedNodeIsRefusedWhereTheClusterCouldNotServeWithIt
   EXPECT_THAT(std::string(refused.message()), HasSubstr("could not serve with memory node m2"));
   EXPECT_TRUE(members_->serving());
   EXPECT_TRUE(Join("m2").ok());
+}
+
+// Requests name attend_remote or fetch_heads. A window needs room for one KV head of the longest
+// request: 64 tokens of 64 bytes.
+EngineOptions OptionsThatFetch(uint64_t window_bytes) {
+  EngineOptions options = Options();
+  options.policies = {{.name = "attend_remote", .path = plan::AttentionPath::kRemote},
+                      {.name = "fetch_heads", .path = plan::AttentionPath::kFetch}};
+  options.fetch.bytes = window_bytes;
+  return options;
+}
+
+TEST_F(MemberChangesTest, NodesComeAndGoWhereOneOfSeveralPoliciesFetches) {
+  SetOptions(OptionsThatFetch(/*window_bytes=*/12 << 16));
+  Serve();
+  const MemberTrial trial(options_, *members_);
+  EXPECT_TRUE(trial.CanServeWithout({"m1"}));
+  const absl::Status added = Add("m2");
+  ASSERT_TRUE(added.ok()) << added;
+  ASSERT_TRUE(Join("m2").ok());
+  Settle();
+  EXPECT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m0", "m1", "m2"));
+  const absl::Status drained = Drain("m0");
+  ASSERT_TRUE(drained.ok()) << drained;
+  Settle();
+  EXPECT_THAT(owner_.begun.back().memory_nodes, ElementsAre("m1", "m2"));
+  EXPECT_EQ(owner_.begun.back().fetch_bytes, uint64_t{12} << 16);
+  EXPECT_THAT(owner_.stopped, IsEmpty());
+}
+
+// Two windows for each memory node: two nodes leave 5 KiB for each, three 3.3 KiB.
+TEST_F(MemberChangesTest, ANodeWithWhichWindowsNoLongerHoldARequestIsNotAdded) {
+  EngineOptions options = OptionsThatFetch(/*window_bytes=*/20 << 10);
+  options.policies.erase(options.policies.begin());
+  SetOptions(options);
+  Serve();
+  const absl::Status refused = Add("m2");
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("could not serve with"), HasSubstr("fetch.window: 20")));
+  EXPECT_TRUE(members_->serving());
+  EXPECT_THAT(owner_.stopped, IsEmpty());
 }
 
 TEST_F(MemberChangesTest, AnAddedNodeIsOnAProcessorWherePromptsAreRows) {

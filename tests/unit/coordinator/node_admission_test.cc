@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
+#include <vector>
 
 #include "common/version.h"
+#include "plan/policy_times.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -45,16 +48,16 @@ TEST(NodeAdmissionTest, NodesOfTheClusterAreTaken) {
   EXPECT_EQ(admission.SlotsOf(Memory(uint64_t{1} << 60)), uint32_t{1} << 31);
 }
 
-// Policy fetch_hybrid: slots are whole blocks of 64, so that 100 tokens take two.
+// Policy fetch_hybrid: slots are whole blocks of 16, so that 100 tokens take seven.
 TEST(NodeAdmissionTest, SlotsOfTwoKindsAreWholeBlocks) {
   EngineOptions options = Options();
   options.scheduler.sequence_tokens_max = 100;
   options.fetch.hybrid = HybridOptions{.share = 10};
   const NodeAdmission admission(options);
-  ExpectRefused(admission.Check(Memory(127 * 512), /*holds_kv=*/true),
-                "room for 64 tokens, but one request may have 100");
-  ExpectRefused(admission.Check(Memory(127 * 512), /*holds_kv=*/true), "to 64.0 KiB");
-  EXPECT_TRUE(admission.Check(Memory(128 * 512), /*holds_kv=*/true).ok());
+  ExpectRefused(admission.Check(Memory(111 * 512), /*holds_kv=*/true),
+                "room for 96 tokens, but one request may have 100");
+  ExpectRefused(admission.Check(Memory(111 * 512), /*holds_kv=*/true), "to 56.0 KiB");
+  EXPECT_TRUE(admission.Check(Memory(112 * 512), /*holds_kv=*/true).ok());
 }
 
 // INT8: 2 * 32 + 8 bytes a head, 288 a token, and 3 open blocks of bf16.
@@ -194,6 +197,42 @@ TEST(NodeAdmissionTest, TimesThatCannotBeAreRefusedUnderPolicyAuto) {
   NodeHello hello = Compute();
   hello.identity.policy_times.local = {{.rows = 1, .slice_seconds = -1, .tail_seconds = 1}};
   EXPECT_EQ(NodeAdmission(options).Check(hello, false).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// Each of them alone, in times that are taken without it.
+TEST(NodeAdmissionTest, NoTimeOrRateMayBeWhatNothingHas) {
+  EngineOptions options = Options();
+  options.policy_auto.emplace();
+  const NodeAdmission admission(options);
+  const std::vector<plan::SliceTimes> slices = {
+      {.rows = 1, .slice_seconds = 1e-3, .tail_seconds = 1e-3}};
+  NodeHello sound = Compute();
+  sound.identity.policy_times = {.local = slices, .pools = slices, .attention_local = 1e9};
+  ASSERT_TRUE(admission.Check(sound, /*holds_kv=*/false).ok());
+  using Field = double& (*)(plan::PolicyTimes&);
+  const std::vector<Field> fields = {
+      [](plan::PolicyTimes& times) -> double& { return times.local[0].slice_seconds; },
+      [](plan::PolicyTimes& times) -> double& { return times.local[0].tail_seconds; },
+      [](plan::PolicyTimes& times) -> double& { return times.pools[0].slice_seconds; },
+      [](plan::PolicyTimes& times) -> double& { return times.pools[0].tail_seconds; },
+      [](plan::PolicyTimes& times) -> double& { return times.attention_local; },
+      [](plan::PolicyTimes& times) -> double& { return times.attention_shared; },
+      [](plan::PolicyTimes& times) -> double& { return times.attention_pools; },
+      [](plan::PolicyTimes& times) -> double& { return times.read_bandwidth; },
+      [](plan::PolicyTimes& times) -> double& { return times.make_seconds; }};
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double value :
+       {std::numeric_limits<double>::quiet_NaN(), kInfinity, -kInfinity, -1e-9}) {
+    for (size_t i = 0; i < fields.size(); ++i) {
+      NodeHello hello = sound;
+      fields[i](hello.identity.policy_times) = value;
+      EXPECT_EQ(admission.Check(hello, /*holds_kv=*/false).code(),
+                absl::StatusCode::kInvalidArgument)
+          << "field " << i << " is " << value;
+    }
+  }
+  sound.identity.policy_times.local[0].slice_seconds = 0;
+  EXPECT_EQ(admission.Check(sound, /*holds_kv=*/false).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(NodeAdmissionTest, ARateThatCannotBeIsRefusedOfAMemoryNode) {

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "coordinator/hybrid_share.h"
+#include "cost/layer_windows.h"
 #include "plan/slot_kinds.h"
 
 namespace lamina::coordinator {
@@ -14,6 +16,7 @@ namespace {
 
 using cost::KvPolicy;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Few rows are faster with memory nodes, many with KV on the compute node.
 PolicyMeasures Measures() {
@@ -176,6 +179,7 @@ PolicyMeasures FetchingMeasures() {
   measures.compute[0].times.attention_pools = 1e12;
   measures.compute[0].times.make_seconds = 1e-9;
   measures.memory = 1 << 20;
+  measures.largest_memory = measures.memory;
   measures.link = 1e6;
   return measures;
 }
@@ -205,6 +209,72 @@ TEST(PolicyAutoTest, AnEpochHasWhatItsPolicyAsksFor) {
   EXPECT_EQ(policy.Epoch().activation_share, std::nullopt);
 }
 
+// Making K and V takes as long as a link of 1 MB/s for them.
+PolicyMeasures MeasuresOfHybrid(double link) {
+  PolicyMeasures measures = FetchingMeasures();
+  measures.compute[0].times.make_seconds = 64 / 1e6;
+  measures.link = link;
+  return measures;
+}
+
+TEST(PolicyAutoTest, AnotherShareIsWorthAnEpoch) {
+  EngineOptions options = OptionsThatFetch();
+  options.policy_auto->policies[3].why_not = "as fast as the one behind it";
+  PolicyAuto policy(options);
+  policy.Choose(std::nullopt, MeasuresOfHybrid(1e7));
+  ASSERT_EQ(policy.current(), KvPolicy::kFetchHybrid) << policy.choice()->why;
+  EXPECT_EQ(policy.Epoch().activation_share, 2 * 64u);  // 1 / (10 + 1 / 2)
+  EXPECT_FALSE(policy.WorthAnEpoch(KvPolicy::kFetchHybrid, 2 * 64));
+  EXPECT_TRUE(policy.WorthAnEpoch(KvPolicy::kFetchHeads, 0)) << "another policy";
+  policy.Choose(KvPolicy::kFetchHybrid, MeasuresOfHybrid(1e6));
+  ASSERT_EQ(policy.current(), KvPolicy::kFetchHybrid) << policy.choice()->why;
+  EXPECT_TRUE(policy.WorthAnEpoch(KvPolicy::kFetchHybrid, 2 * 64));
+  EXPECT_EQ(policy.Epoch().activation_share, 11 * 64u);  // 1 / (1 + 1 / 2)
+  policy.Choose(KvPolicy::kFetchHybrid, MeasuresOfHybrid(0.8e6));
+  EXPECT_FALSE(policy.WorthAnEpoch(KvPolicy::kFetchHybrid, 11 * 64)) << "one sixteenth";
+  EXPECT_EQ(policy.Epoch().activation_share, 11 * 64u);
+}
+
+TEST(PolicyAutoTest, StepsOfAnotherShareSayNothing) {
+  EngineOptions options = OptionsThatFetch();
+  options.policy_auto->policies[3].why_not = "as fast as the one behind it";
+  PolicyAuto policy(options);
+  const double predicted =
+      policy.Choose(std::nullopt, MeasuresOfHybrid(1e7)).SecondsOf(KvPolicy::kFetchHybrid);
+  Nanos now = Seconds(100);
+  for (uint64_t tokens = 8; tokens < 8 * 1000; tokens += 8) {
+    now += static_cast<Nanos>(1.2e9 * predicted);
+    policy.SawSteps(now, {.policy = KvPolicy::kFetchHybrid,
+                          .activation_share = 2 * 64,
+                          .rows = 8,
+                          .context_tokens = 800,
+                          .tokens = tokens});
+  }
+  EXPECT_THAT(policy.Choose(KvPolicy::kFetchHybrid, MeasuresOfHybrid(1e7)).why,
+              HasSubstr("steps with fetch_hybrid took 1.20 of what was predicted"));
+  EXPECT_THAT(policy.Choose(KvPolicy::kFetchHybrid, MeasuresOfHybrid(1e6)).why,
+              Not(HasSubstr("was predicted")));
+}
+
+// K and V of a token take 64 bytes, its activation half of them.
+TEST(PolicyAutoTest, RoomIsThatOfTheShare) {
+  const EngineOptions options = OptionsThatFetch();
+  PolicyAuto policy(options);
+  for (const double link : {1e7, 1e6}) {
+    policy.Choose(std::nullopt, MeasuresOfHybrid(link));
+    const uint32_t share = link > 1e6 ? 2 * 64 : 11 * 64;
+    for (const core::PolicyFigure& figure : policy.choice()->figures) {
+      if (figure.candidate.policy == KvPolicy::kFetchHeads) {
+        EXPECT_EQ(figure.candidate.tokens_max, 16384);
+      } else if (figure.candidate.policy == KvPolicy::kFetchHybrid) {
+        EXPECT_EQ(figure.candidate.tokens_max,
+                  SlotsOfKinds({.kv = 64, .activation = 32}, plan::SlotKinds(share), 1 << 20));
+        EXPECT_GT(figure.candidate.tokens_max, share == 11 * 64 ? 24000 : 17000);
+      }
+    }
+  }
+}
+
 TEST(PolicyAutoTest, WhatNodesCannotDoIsNotTaken) {
   const EngineOptions options = OptionsThatFetch();
   PolicyAuto policy(options);
@@ -222,14 +292,46 @@ TEST(PolicyAutoTest, WhatNodesCannotDoIsNotTaken) {
   EXPECT_THAT(why_not(measures, KvPolicy::kFetchRecompute), HasSubstr("cannot make K and V"));
   EXPECT_EQ(why_not(measures, KvPolicy::kFetchHeads), "");
   measures = FetchingMeasures();
-  measures.memory = 100 * 80;  // K and V take 64 bytes, with an activation 96.
+  measures.largest_memory = 100 * 80;  // K and V take 64 bytes, with an activation 96.
+  measures.memory = 2 * measures.largest_memory;
   EXPECT_THAT(why_not(measures, KvPolicy::kFetchRecompute),
-              HasSubstr("no room for one request of 100 tokens with activations"));
+              HasSubstr("no memory node has room for one request of 100 tokens with activations"))
+      << "two that have it together do not count";
+  measures.largest_memory = 100 * 96;
+  EXPECT_EQ(why_not(measures, KvPolicy::kFetchRecompute), "");
   measures.compute[0].times.attention_pools = 0;
   EXPECT_THAT(why_not(measures, KvPolicy::kFetchHeads), HasSubstr("has not measured"));
   measures.bandwidth.clear();
   EXPECT_EQ(why_not(measures, KvPolicy::kFetchHeads), "no memory node is there");
   EXPECT_EQ(why_not(measures, KvPolicy::kLocal), "no capacity");
+}
+
+// One layer sees all of 400 tokens and the other the last 100.
+TEST(PolicyAutoTest, TokensThatAWindowHidesAreHeldAndSentAndNotRead) {
+  EngineOptions options = OptionsThatFetch();
+  options.layers.push_back(options.layers[0]);
+  options.layers[1].window = 100;
+  options.scheduler.windows = cost::LayerWindows(options.layers);
+  options.policy_auto->load = {.rows = 8, .context = 400};
+  PolicyMeasures measures = FetchingMeasures();
+  measures.compute[0].stage.layers = 2;
+  measures.memory = 4 * 400 * 128;
+  PolicyAuto policy(options);
+  const cost::PolicyStep step = policy.Choose(std::nullopt, measures).figures[2].step;
+  EXPECT_DOUBLE_EQ(step.transfer, 4 * 400 * 128 / 1e6) << "four rows at a time";
+  EXPECT_DOUBLE_EQ(step.attention, 4 * (400 + 100) * 64 / 1e12);
+}
+
+TEST(PolicyAutoTest, TokensThatAllWindowsHideCountNowhere) {
+  EngineOptions options = OptionsThatFetch();
+  options.layers[0].window = 100;
+  options.scheduler.windows = cost::LayerWindows(options.layers);
+  options.scheduler.release_tokens = 50;
+  options.policy_auto->load = {.rows = 8, .context = 10'000};
+  PolicyAuto policy(options);
+  const cost::PolicyStep step = policy.Choose(std::nullopt, FetchingMeasures()).figures[2].step;
+  EXPECT_DOUBLE_EQ(step.transfer, 8 * 150 * 64 / 1e6);
+  EXPECT_DOUBLE_EQ(step.attention, 8 * 100 * 64 / 1e12);
 }
 
 TEST(PolicyAutoTest, LinksThatWereAssumedAreChosenByAgainOnceMeasured) {

@@ -84,6 +84,7 @@ TEST_F(PolicyMeasuresTest, KnowsWhatEachComputeNodeRunsAndMemoryNodesReach) {
   EXPECT_THAT(measures.bandwidth, SizeIs(2));
   EXPECT_THAT(measures.attention, ElementsAre(std::pair("m1", 5e9)));
   EXPECT_EQ(measures.memory, 2000 * kLayerBytes);
+  EXPECT_EQ(measures.largest_memory, 1000 * kLayerBytes);
   EXPECT_EQ(measures.link, 0);
   EXPECT_EQ(measures.parts.bytes_per_second, 0);
   std::vector<std::string> names;

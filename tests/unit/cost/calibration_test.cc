@@ -173,6 +173,16 @@ TEST(CalibrationTest, BadFilesAreNamed) {
               HasSubstr("t_attn.1: \"kernel\" should be a text"));
   EXPECT_THAT(error("\"t_attn\":", R"("t_border": [{"points": []}], "t_attn":)"),
               HasSubstr("t_border.0: \"points\" should be a list"));
+  for (const absl::string_view value : {"0", "-0.0003", "\"NaN\"", "null"}) {
+    EXPECT_THAT(error("0.0003}", absl::StrCat(value, "}")),
+                HasSubstr("t_slice.0: \"seconds\" should be a number above 0"))
+        << value;
+  }
+  // JSON has no words for these, and no number beyond those of a double.
+  for (const absl::string_view value : {"NaN", "Infinity", "1e999"}) {
+    EXPECT_THAT(error("0.0003}", absl::StrCat(value, "}")), HasSubstr("c.json: not a JSON object"))
+        << value;
+  }
   EXPECT_THAT(std::string(ParseCalibration("{", "c.json").status().message()),
               HasSubstr("not a JSON object"));
 }

@@ -45,12 +45,42 @@ TEST(PolicyStepTest, MemoryNodesHideWhatIsShorterAndTwoLanesReadTheWeightsTwice)
   EXPECT_NEAR(one.seconds, one.dense + one.attention, 1e-12);
 }
 
-TEST(PolicyStepTest, ARowRunsInOneLaneUnlessTheFileSaysOtherwise) {
-  EXPECT_EQ(PoolsStep(Whole(TwoCores()), kModel, kPools, {.rows = 1, .context = 100}).lanes, 1u);
-  EXPECT_EQ(PoolsStep(Whole(TwoCores()), kModel, {.attention = 8e9, .lanes_max = 2},
-                      {.rows = 1, .context = 100})
-                .lanes,
-            2u);
+TEST(PolicyStepTest, ALaneWithoutRowsMakesNoStep) {
+  const PolicyCompute compute = Whole(TwoCores());
+  const PolicyPools four = {.attention = 8e9, .lanes_max = 4};
+  const PolicyStep automatic = PoolsStep(compute, kModel, kPools, {.rows = 1, .context = 100});
+  const PolicyStep fixed = PoolsStep(compute, kModel, four, {.rows = 1, .context = 100});
+  EXPECT_EQ(automatic.lanes, 1u);
+  EXPECT_EQ(fixed.lanes, 1u);
+  EXPECT_DOUBLE_EQ(fixed.seconds, automatic.seconds);
+  EXPECT_EQ(PoolsStep(compute, kModel, four, {.rows = 0.2, .context = 100}).lanes, 1u);
+  EXPECT_EQ(PoolsStep(compute, kModel, four, {.rows = 2.9, .context = 100}).lanes, 3u);
+  EXPECT_EQ(PoolsStep(compute, kModel, four, {.rows = 9, .context = 100}).lanes, 4u);
+}
+
+// A compute node that fetches at 10 GB/s, in so many lanes.
+PolicyStep Fetched(const PolicyModel& model, uint32_t lanes, const PolicyLoad& load) {
+  plan::PolicyTimes times = TwoCores();
+  times.attention_pools = 15e9;
+  return FetchStep(KvPolicy::kFetchHeads, Whole(times), model,
+                   {.attention = 8e9, .lanes_max = lanes, .link = 10e9}, load);
+}
+
+TEST(PolicyStepTest, NorDoesOneOfAPolicyThatFetches) {
+  const PolicyLoad load = {.rows = 2, .context = 1000};
+  EXPECT_DOUBLE_EQ(Fetched(kModel, 8, load).dense, Fetched(kModel, 2, load).dense);
+  EXPECT_DOUBLE_EQ(Fetched(kModel, 8, load).seconds, Fetched(kModel, 2, load).seconds);
+  EXPECT_EQ(Fetched(kModel, 8, load).lanes, 2u);
+}
+
+TEST(PolicyStepTest, LinksCarryWhatWindowsHideAndAttentionDoesNotReadIt) {
+  const PolicyLoad load = {.rows = 8, .context = 1000};
+  PolicyModel windowed = kModel;
+  windowed.read_share = 0.25;
+  EXPECT_DOUBLE_EQ(Fetched(windowed, 1, load).transfer, 8 * 1000 * 23040 / 10e9);
+  EXPECT_DOUBLE_EQ(Fetched(windowed, 1, load).attention, Fetched(kModel, 1, load).attention / 4);
+  EXPECT_NEAR(PoolsStep(Whole(TwoCores()), windowed, {.attention = 8e9}, load).attention,
+              8 * 250 * 23040 / 8e9 + 30 * 40e-6, 1e-12);
 }
 
 PolicyCompute Replicas(uint32_t count) {

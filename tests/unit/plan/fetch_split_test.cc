@@ -27,13 +27,13 @@ TEST(SlotKindsTest, WithoutAShareEverySlotHasKAndV) {
 
 TEST(SlotKindsTest, HalfOfTheBlocksTakeTurns) {
   const SlotKinds kinds(SlotKinds::kUnit / 2);
-  EXPECT_FALSE(kinds.HoldsActivation(63));
-  EXPECT_TRUE(kinds.HoldsActivation(64));
-  EXPECT_TRUE(kinds.HoldsActivation(127));
-  EXPECT_FALSE(kinds.HoldsActivation(128));
-  EXPECT_EQ(kinds.IndexOf(130), 66u);
-  EXPECT_EQ(kinds.IndexOf(200), 72u);
-  EXPECT_EQ(kinds.ActivationsOf(70), 6u);
+  EXPECT_FALSE(kinds.HoldsActivation(15));
+  EXPECT_TRUE(kinds.HoldsActivation(16));
+  EXPECT_TRUE(kinds.HoldsActivation(31));
+  EXPECT_FALSE(kinds.HoldsActivation(32));
+  EXPECT_EQ(kinds.IndexOf(34), 18u);
+  EXPECT_EQ(kinds.IndexOf(50), 18u);
+  EXPECT_EQ(kinds.ActivationsOf(22), 6u);
 }
 
 // Every slot has a place of its own among those of its kind, without gaps.
@@ -41,7 +41,7 @@ TEST(SlotKindsTest, SlotsOfAKindAreNumberedInOrder) {
   for (const uint32_t share : {0u, 1u, 100u, 333u, 512u, 700u, 1023u, 1024u}) {
     const SlotKinds kinds(share);
     uint32_t of_kind[2] = {0, 0};
-    for (uint32_t slot = 0; slot < 64 * 1100; ++slot) {
+    for (uint32_t slot = 0; slot < SlotKinds::kBlockSlots * 1100; ++slot) {
       const bool activation = kinds.HoldsActivation(slot);
       ASSERT_EQ(kinds.IndexOf(slot), of_kind[activation]) << "share " << share << " slot " << slot;
       ++of_kind[activation];
@@ -50,7 +50,7 @@ TEST(SlotKindsTest, SlotsOfAKindAreNumberedInOrder) {
         ASSERT_EQ(kinds.KvOf(slot + 1), of_kind[0]);
       }
     }
-    EXPECT_EQ(of_kind[1] / 64, 1100 * share / SlotKinds::kUnit);
+    EXPECT_EQ(of_kind[1] / SlotKinds::kBlockSlots, 1100 * share / SlotKinds::kUnit);
   }
 }
 
@@ -64,6 +64,15 @@ TEST(SlotKindsTest, RunsOfSlotsHaveTheShareUpToABlock) {
     const double activations = kinds.ActivationsOf(first + tokens) - kinds.ActivationsOf(first);
     const double wanted = tokens * (kinds.share() / static_cast<double>(SlotKinds::kUnit));
     EXPECT_LE(std::abs(activations - wanted), 2 * SlotKinds::kBlockSlots) << "seed " << seed;
+  }
+}
+
+// Extents begin with a tile where there is room (core/kv_directory.h).
+TEST(SlotKindsTest, RequestsOfTwoTilesHaveBothKinds) {
+  const SlotKinds kinds(SlotKinds::kUnit / 2);
+  for (uint32_t first = 0; first < 1000; first += kFetchTile) {
+    EXPECT_EQ(kinds.ActivationsOf(first + 2 * kFetchTile) - kinds.ActivationsOf(first), kFetchTile)
+        << "first slot " << first;
   }
 }
 
@@ -106,13 +115,16 @@ TEST(FetchSplitTest, SlotsSayWhatTheyHold) {
   const SlotKinds kinds(SlotKinds::kUnit / 2);
   const SlotTables::Sequence sequence{.extents = {{60, 10}, {200, 60}}, .tokens = 70};
   const FetchSplit split = SplitBySlots(69, 1, sequence, kinds);
-  EXPECT_THAT(split.stretches, ElementsAre(FetchStretch{.tokens = 4},
-                                           FetchStretch{.tokens = 62, .activations = true},
-                                           FetchStretch{.tokens = 3}));
-  EXPECT_EQ(split.run.recomputed, 62u);
+  EXPECT_THAT(
+      split.stretches,
+      ElementsAre(FetchStretch{.tokens = 4, .activations = true}, FetchStretch{.tokens = 14},
+                  FetchStretch{.tokens = 16, .activations = true}, FetchStretch{.tokens = 16},
+                  FetchStretch{.tokens = 16, .activations = true}, FetchStretch{.tokens = 3}));
+  EXPECT_EQ(split.run.recomputed, 36u);
+  // Blocks of one kind lie next to each other among their like.
   const FetchSlots slots = SlotsOf(split, sequence.extents, kinds);
-  EXPECT_THAT(slots.kv, ElementsAre(Extent{60, 4}, Extent{128, 3}));
-  EXPECT_THAT(slots.activations, ElementsAre(Extent{0, 6}, Extent{72, 56}));
+  EXPECT_THAT(slots.kv, ElementsAre(Extent{32, 6}, Extent{104, 27}));
+  EXPECT_THAT(slots.activations, ElementsAre(Extent{28, 4}, Extent{96, 32}));
 }
 
 // Tokens that have given up their slots are not sent as activations: nothing is computed of them.

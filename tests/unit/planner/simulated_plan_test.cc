@@ -171,6 +171,48 @@ TEST(SimulatedPlanTest, TheBaselineIsNotDearerForWhatOthersNeed) {
   }
 }
 
+// By the formulas one machine carries the rate. Requests that come in bursts take two, or more: the
+// plans that run have four, and carry them at once.
+TEST(SimulatedPlanTest, TheBaselineIsLookedForWhenOthersAreFound) {
+  Problem problem = SmallProblem();
+  problem.catalogue.machines.pop_back();
+  problem.slo.ttft_seconds = 0.3;
+  PlanSimulationOptions options = Few();
+  options.plans = 1;
+  for (int burst = 0; burst < 5; ++burst) {
+    options.trace.insert(options.trace.end(), 40,
+                         TraceRequest{.at = burst * Seconds(10), .input = 500, .output = 1});
+  }
+  options.trace.push_back({.at = Seconds(50), .input = 500, .output = 1});
+  const WhyNot why_not = [](const Configuration& configuration, const Evaluation&) -> std::string {
+    return configuration.policy == cost::KvPolicy::kLocal &&
+                   configuration.hardware.compute_machines == 4
+               ? ""
+               : "the test's plans have four machines in one pool";
+  };
+  problem.machines_max = 1;
+  const auto one = Optimise(problem, 1, why_not, Search::kBounded);
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_EQ(one->one_pool.size(), 1u);
+  const auto figures = SimulatePlan(problem, one->one_pool.front(), options);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  ASSERT_FALSE(figures->carries);
+  problem.load.rate = 0.9 * one->one_pool.front().evaluation.goodput.value;
+  problem.machines_max = 4;
+
+  const auto plans = OptimiseAndSimulate(problem, 1, why_not, options);
+
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  ASSERT_EQ(plans->runnable.size(), 1u);
+  ASSERT_TRUE(plans->runnable.front().simulated.has_value());
+  EXPECT_TRUE(plans->runnable.front().simulated->carries);
+  EXPECT_EQ(problem.margin, 1) << "the one of the runnable plans";
+  ASSERT_EQ(plans->one_pool.size(), 1u);
+  EXPECT_TRUE(plans->one_pool.front().simulated->carries);
+  EXPECT_LE(plans->one_pool.front().evaluation.price_per_hour.value,
+            plans->runnable.front().evaluation.price_per_hour.value);
+}
+
 TEST(SimulatedPlanTest, OnePoolIsACellForEachReplica) {
   Problem problem = SmallProblem();
   const Configuration configuration = {

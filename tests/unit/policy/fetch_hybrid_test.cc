@@ -23,7 +23,7 @@ using testing::HasSubstr;
 HybridProfile Profile(double c) {
   return {.load_kv = {.slope = 1}, .load_activations = {.slope = 0.5}, .make = {.slope = c}};
 }
-constexpr HybridBytes kBytes = {.kv = 2, .activation = 1, .memory = 1000};
+constexpr double kTokens = 600;
 
 double StepSeconds(const HybridProfile& profile, const HybridTokens& tokens) {
   return std::max(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens));
@@ -62,74 +62,84 @@ TEST(FitLineTest, NoiseIsSaidAndNothingIsNegative) {
 // With resident weights the share is K / (G + K - A), and a step is 1.5 times as fast as with
 // either kind alone where making takes as long as sending.
 TEST(AllocateHybridTest, BothSidesAreBusyEquallyLong) {
-  const HybridTokens tokens = AllocateHybrid(Profile(1), kBytes);
+  const HybridTokens tokens = AllocateHybrid(Profile(1), kTokens);
   EXPECT_NEAR(tokens.share(), 1 / 1.5, 1e-9);
-  EXPECT_NEAR(tokens.activations * 1 + tokens.kv * 2, 1000, 1e-6);
+  EXPECT_NEAR(tokens.activations + tokens.kv, kTokens, 1e-9);
   EXPECT_NEAR(LinkSeconds(Profile(1), tokens), DeviceSeconds(Profile(1), tokens), 1e-6);
-  const double per_token = StepSeconds(Profile(1), tokens) / (tokens.activations + tokens.kv);
-  EXPECT_NEAR(per_token, 1 / 1.5, 1e-9);
+  EXPECT_NEAR(StepSeconds(Profile(1), tokens), kTokens / 1.5, 1e-6);
 }
 
 TEST(AllocateHybridTest, WhereMakingIsFreeAllAreActivations) {
-  EXPECT_NEAR(AllocateHybrid(Profile(0.5), kBytes).share(), 1, 1e-9);
-  EXPECT_NEAR(AllocateHybrid(Profile(0.1), kBytes).share(), 1, 1e-9);
+  EXPECT_NEAR(AllocateHybrid(Profile(0.5), kTokens).share(), 1, 1e-9);
+  EXPECT_NEAR(AllocateHybrid(Profile(0.1), kTokens).share(), 1, 1e-9);
 }
 
 TEST(AllocateHybridTest, ActivationsThatAreAsLargeAsKAndVAreNotHeld) {
   HybridProfile profile = Profile(1);
   profile.load_activations.slope = 1;
-  EXPECT_EQ(AllocateHybrid(profile, kBytes).share(), 0);
+  EXPECT_EQ(AllocateHybrid(profile, kTokens).share(), 0);
 }
 
-// Against every split of the memory: no other makes a token's share of the step shorter.
-TEST(AllocateHybridTest, NoOtherSplitOfTheMemoryIsFaster) {
+// Against every split of the tokens, with all that a step may have.
+TEST(AllocateHybridTest, NoOtherSplitOfTheTokensIsFaster) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Prng random(seed);
     const auto up_to = [&random](double most) {
       return most * static_cast<double>(random.Below(1001)) / 1000;
     };
+    const auto either = [&](double most) { return random.Below(2) == 0 ? 0 : up_to(most); };
     HybridProfile profile = Profile(0.1 + up_to(5));
-    profile.load_activations.slope = 0.05 + up_to(0.9);
-    profile.attend = seed % 2 == 0 ? 0 : up_to(1.2);
-    const HybridBytes bytes{
-        .kv = 2, .activation = 2 * profile.load_activations.slope, .memory = 200 + up_to(2000)};
-    const auto per_token = [&](const HybridTokens& tokens) {
-      return StepSeconds(profile, tokens) / (tokens.activations + tokens.kv);
-    };
-    const double chosen = per_token(AllocateHybrid(profile, bytes));
+    profile.load_activations.slope = 0.05 + up_to(1.2);
+    profile.attend = either(1.2);
+    profile.load_weights = either(1500);
+    profile.dense = either(1500);
+    profile.resident = either(300);
+    profile.make.fixed = either(100);
+    profile.load_kv.fixed = either(100);
+    profile.load_activations.fixed = either(100);
+    const double tokens = 100 + up_to(1000);
+    const double chosen = StepSeconds(profile, AllocateHybrid(profile, tokens));
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i <= 10'000; ++i) {
-      const double memory = bytes.memory * i / 10'000;
-      best = std::min(best, per_token({.activations = memory / bytes.activation,
-                                       .kv = (bytes.memory - memory) / bytes.kv}));
+      const double activations = tokens * i / 10'000;
+      best = std::min(
+          best, StepSeconds(profile, {.activations = activations, .kv = tokens - activations}));
     }
-    EXPECT_LE(chosen, best * (1 + 1e-9)) << "seed " << seed;
+    EXPECT_LE(chosen, best * (1 + 1e-8)) << "seed " << seed;
   }
 }
 
-// Algorithm 1's first step: what one side waits for is filled before the rest is shared.
+// Algorithm 1's first step: what one side waits for is made up for by the other.
 TEST(AllocateHybridTest, WeightsAndResidentActivationsAreMadeUpForFirst) {
   HybridProfile profile = Profile(1);
   profile.load_weights = 50;
-  HybridTokens tokens = AllocateHybrid(profile, kBytes);
+  HybridTokens tokens = AllocateHybrid(profile, kTokens);
   EXPECT_NEAR(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens), 1e-6);
   EXPECT_GT(tokens.share(), 1 / 1.5);
   profile.load_weights = 0;
   profile.resident = 50;
-  tokens = AllocateHybrid(profile, kBytes);
+  tokens = AllocateHybrid(profile, kTokens);
   EXPECT_NEAR(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens), 1e-6);
   EXPECT_LT(tokens.share(), 1 / 1.5);
-  // Weights that take longer than all memory of activations can hide.
+  // Weights that take longer than making K and V of all tokens can hide.
   profile = Profile(1);
   profile.load_weights = 1e6;
-  EXPECT_NEAR(AllocateHybrid(profile, kBytes).share(), 1, 1e-9);
-  // Fixed parts of the lines count in the first step.
+  EXPECT_NEAR(AllocateHybrid(profile, kTokens).share(), 1, 1e-9);
+  // While dense layers run, nothing is made.
+  profile = Profile(1);
+  profile.dense = 50;
+  tokens = AllocateHybrid(profile, kTokens);
+  EXPECT_NEAR(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens), 1e-6);
+  EXPECT_LT(tokens.share(), 1 / 1.5);
+  profile.dense = 1e6;
+  EXPECT_EQ(AllocateHybrid(profile, kTokens).share(), 0);
+  // Fixed parts of the lines count.
   profile = Profile(1);
   profile.load_weights = 50;
   profile.make.fixed = 10;
   profile.load_activations.fixed = 4;
   profile.load_kv.fixed = 0;
-  tokens = AllocateHybrid(profile, kBytes);
+  tokens = AllocateHybrid(profile, kTokens);
   EXPECT_NEAR(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens), 1e-6);
 }
 
@@ -174,10 +184,17 @@ TEST(DescribeHybridTest, SaysWhatItIsChosenBy) {
   HybridProfile profile = Profile(1e-6);
   profile.load_kv.slope = 2e-6;
   profile.load_activations.slope = 1e-6;
-  EXPECT_THAT(DescribeHybrid(profile, 0.625),
-              HasSubstr("62% of tokens held as activations: K and V of one take 2 us"));
+  EXPECT_EQ(DescribeHybrid(profile, 0.625, 1000),
+            "62% of tokens held as activations: K and V of one take 2 us on the link, its "
+            "activation 1 us, making K and V of it 1 us, and attention 0 us");
+  profile.load_weights = 5e-6;
+  profile.dense = 7e-6;
+  EXPECT_THAT(
+      DescribeHybrid(profile, 0.625, 1000),
+      HasSubstr("attention 0 us, the layer's weights 5 us, and a layer's dense part 7 us in "
+                "a step of 1000 tokens"));
   profile.load_activations.slope = 3e-6;
-  EXPECT_THAT(DescribeHybrid(profile, 0), HasSubstr("no token held as an activation"));
+  EXPECT_THAT(DescribeHybrid(profile, 0, 1000), HasSubstr("no token held as an activation"));
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ TEST_F(LanesTest, WhatWindowsHideDoesNotWeigh) {
   MakeNodes({1000}, /*lanes=*/2, 0, {}, false, cost::LayerWindows(kHalfWindows));
   Sequence& sequence = Run(1, 300);
   EXPECT_EQ(lanes_[0].context_tokens_all, 200u);
+  EXPECT_EQ(lanes_[0].tokens, 300u);
 
   ASSERT_TRUE(kv_.Append(1, 100).ok());
   lanes_.Grow(sequence, 0, 100, kv_);
@@ -42,10 +43,13 @@ TEST_F(LanesTest, WhatWindowsHideDoesNotWeigh) {
   EXPECT_THAT(lanes_[0].context_tokens, ElementsAre(250));
   EXPECT_EQ(lanes_.loads()[0].context_tokens, 250u);
   EXPECT_EQ(sequence.slots, 400u);
+  EXPECT_EQ(lanes_[0].tokens, 400u);
   EXPECT_TRUE(lanes_.Audit(kv_).ok()) << lanes_.Audit(kv_);
   lanes_.Aim(sequence, 1);
   lanes_.Move(sequence, kv_);
   EXPECT_EQ(lanes_[0].context_tokens_all, 0u);
+  EXPECT_EQ(lanes_[0].tokens, 0u);
+  EXPECT_EQ(lanes_[1].tokens, 400u);
   EXPECT_EQ(lanes_.loads()[1].context_tokens, 250u);
 }
 

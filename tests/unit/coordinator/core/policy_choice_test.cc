@@ -232,8 +232,10 @@ TEST(PolicyLoadMeterTest, IsTheMeanOverTheTimeInWhichRowsRan) {
   EXPECT_EQ(meter.seconds(), 1);
   EXPECT_EQ(meter.load().rows, 4);
   EXPECT_EQ(meter.load().context, 100);
-  meter.Add(1, 8, 1600);
+  EXPECT_EQ(meter.lanes(), 1);
+  meter.Add(1, 8, 1600, /*lanes=*/2);
   EXPECT_EQ(meter.seconds(), 2);
+  EXPECT_NEAR(meter.lanes(), 1.5, 1e-9);
   EXPECT_NEAR(meter.load().rows, 6, 1e-9);
   EXPECT_NEAR(meter.load().context, 1000.0 / 6, 1e-9);
 }

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and drawings of bench/run.sh paper -- --only headinfer, of figures that are given. No cluster runs."""
+
+import contextlib
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "bench"))
+import headinfer_models  # noqa: E402
+import paper_headinfer  # noqa: E402
+from paper_scripts_test import printed  # noqa: E402
+
+
+class HeadInferTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def drawn(self, table):
+        return (self.folder / f"headinfer_table{table}.svg").read_text()
+
+    def test_tables_5_and_10_are_drawn(self):
+        model = paper_headinfer.LLAMA
+        parts = {"kv": 64 << 20, "activations": 2048 * 24 * 1024, "windows": 2 * headinfer_models.MIB * 2 * 2 * 128 + 8192}
+        _, text = printed(paper_headinfer.print_llama, headinfer_models.accounting(model, parts, headinfer_models.MIB), parts["windows"], self.folder)
+        self.assertIn("| 1 heads a group |", text)
+        # As many lines as series, with a point for each way.
+        for table, lines, ways in ((5, 2, 7), (10, 5, 4)):
+            self.assertEqual((self.drawn(table).count("<polyline"), self.drawn(table).count("<circle")), (lines, lines * ways), table)
+            self.assertIn(f'text-anchor="middle">{ways}</text>', self.drawn(table))
+
+    def test_table_14_is_drawn_over_whole_heads(self):
+        found = {"whole": {"prompt": 40.0, "token": 0.4}, "half": {"prompt": 20.0, "token": 0.1}}
+        with mock.patch.object(paper_headinfer.headinfer_streaming, "run", lambda *_: found):
+            _, text = printed(paper_headinfer.table14, mock.Mock(), self.folder, 8, "100MB", self.folder)
+        self.assertIn("| decoded token | 0.4 s | 0.1 s | 4.00 | 1.98 | 1.8 | reproduced |", text)
+        # From the bottom at 255 to the top at 30: half, and a quarter.
+        for end in ("310.0,142.5", "310.0,198.8"):
+            self.assertIn(f'points="185.0,30.0 {end}"', self.drawn(14))
+
+    def test_a_context_of_128k_has_windows_of_one_head(self):
+        asked = []
+
+        def cluster(bench, heads, longest):
+            asked.append((heads, longest, bench.window))
+            return contextlib.nullcontext("running")
+
+        memory = {"weights": 1 << 20, "windows": 1 << 24, "kv": 1 << 20, "activations": 1 << 20}
+        prompts = []
+        with mock.patch.object(paper_headinfer.Bench, "cluster", cluster), \
+                mock.patch.object(paper_headinfer.node_memory, "Peak", lambda *_: contextlib.nullcontext()), \
+                mock.patch.object(paper_headinfer.node_memory, "of", lambda *_: paper_headinfer.node_memory.NodeMemory(memory, 1 << 26)), \
+                mock.patch.object(paper_headinfer, "measure", lambda _, prompt: prompts.append(prompt) or (70.0, 0.3)):
+            found, text = printed(paper_headinfer.long_context, self.folder, "shm")
+        # The node that is measured, and one of 2k tokens that it is compared with.
+        self.assertEqual(asked, [(1, 1 << 17, 16 << 20), (1, 1 << 11, 256 << 10)])
+        self.assertEqual(prompts, [1024, 1024, (1 << 17) - paper_headinfer.DECODED - 1, 1024])
+        self.assertEqual(found["times"], {1: {1: (70.0, 0.3), 128: (70.0, 0.3)}})
+        self.assertIn("both windows 16 MiB, in which whole layers have room for 16k tokens", text)
+        self.assertIn("|  | 1k | 128k |\n|---|---|---|\n| 1 heads a group | 300 | 300 |", text)
+        self.assertIn("| 1 head, 128k |", text)
+        shape = paper_headinfer.LONG_SHAPE
+        self.assertEqual(json.loads((self.folder / "config.json").read_text())["num_hidden_layers"], shape.layers)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What bench/run.sh policies does around its measurements: points, clusters, turns, steps at the context asked for. No cluster runs."""
+
+import contextlib
+import json
+import pathlib
+import sys
+import unittest
+from unittest import mock
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "bench"))
+import cluster  # noqa: E402
+import paper_shared  # noqa: E402
+import policies  # noqa: E402
+
+POINTS = json.loads((REPO / "bench/policy_points.json").read_text())["points"]
+STORES = {"model": "multi_head", "rows": 8, "context": 512, "attend": False, "bus_mb": 600}
+
+
+class PointsTest(unittest.TestCase):
+    def test_each_policy_can_be_had_at_two_points_at_least(self):
+        self.assertEqual(len(POINTS), 12)
+        for policy in policies.POLICIES:
+            self.assertGreaterEqual(sum(policies.can_have(point, policy) for point in POINTS), 2, policy)
+        # With one lane the model prefers fetch_hybrid to fetch_recompute at any load.
+        self.assertGreaterEqual(sum(point.get("lanes", 1) > 1 and policies.can_have(point, "fetch_recompute") for point in POINTS), 2)
+
+    def test_a_point_says_all_that_sets_it_apart(self):
+        words = [policies.words(point) for point in POINTS]
+        self.assertEqual(len(set(words)), len(words))
+        self.assertIn("multi_head, 4 x 1024, bus 300 MB/s, stores, 2 lanes", words)
+        self.assertIn("multi_head, 4 x 1024, bus 300 MB/s, stores", words)
+
+
+class SweepTest(unittest.TestCase):
+    def setUp(self):
+        self.sweep = policies.Sweep("folder")
+
+    def test_lanes_of_a_point_are_those_of_its_clusters(self):
+        with mock.patch.object(cluster, "Cluster") as made:
+            for point, lanes in ((STORES, "auto"), (STORES | {"lanes": 2}, 2)):
+                for policy in ("fetch_recompute", "auto"):
+                    self.sweep.cluster(point, policy)
+                    self.assertEqual(made.call_args.args, (lanes,), policy)
+            self.sweep.cluster(STORES | {"lanes": 2, "compute": "1GiB"}, "local")
+        self.assertEqual(made.call_args.args, (1,))
+
+    def test_fetch_hybrid_settles_on_its_share_before_it_is_measured(self):
+        done = []
+        running = mock.Mock(row_seconds=lambda *_: done.append("measured") or 0.1, status=lambda: {}, settled=lambda _: {})
+        self.sweep.cluster = lambda *_: contextlib.nullcontext(running)
+        with mock.patch.object(paper_shared, "wait_for_share", lambda _: done.append("settled")), mock.patch.object(paper_shared.time, "sleep"):
+            self.sweep.seconds(STORES, "fetch_hybrid")
+            self.assertEqual(done, ["settled", "measured", "settled", "measured"])
+            done.clear()
+            self.sweep.seconds(STORES, "fetch_recompute")
+            self.assertEqual(done, ["measured"])
+
+    def test_every_second_turn_goes_backwards(self):
+        asked = []
+        status = {"policy": "fetch_heads", "policy_figures": [{"policy": "fetch_heads", "seconds": 0.2}, {"policy": "local", "seconds": 0}]}
+        self.sweep.seconds = lambda _, policy: (0.1 * len(asked), (asked.append(policy), status)[1])
+        found = policies.measure(self.sweep, STORES, 3)
+        turn = ["fetch_heads", "fetch_recompute", "fetch_hybrid", "auto"]
+        self.assertEqual(asked, [*turn, *reversed(turn), *turn])
+        # The first, the eighth and the ninth call.
+        self.assertAlmostEqual(found["steps"]["fetch_heads"], 0.7)
+        self.assertEqual([policy for policy, _ in found["took"]], ["fetch_heads"] * 3)
+        self.assertEqual(found["predicted"], {"fetch_heads": 0.2})
+
+
+class StepTest(unittest.TestCase):
+    def test_a_step_is_that_at_the_context_asked_for(self):
+        contexts = (1200, 1500, 1800)
+        for name, seconds in (("grows with them", lambda tokens: 1e-4 * tokens), ("does not grow", lambda _: 0.1), ("grows in part", lambda tokens: 0.05 + 2e-5 * tokens)):
+            self.assertAlmostEqual(cluster.step_at([(tokens, seconds(tokens)) for tokens in contexts], 1000), seconds(1000), msg=name)
+
+    def test_one_stretch_that_others_disturbed_does_not_count(self):
+        self.assertAlmostEqual(cluster.step_at([(1200, 0.12), (1500, 0.25), (1800, 0.18)], 1000), 0.10)
+
+    def test_what_grows_is_between_nothing_and_all(self):
+        self.assertAlmostEqual(cluster.step_at([(1200, 0.14), (1500, 0.12), (1800, 0.10)], 1000), 0.12)
+        self.assertAlmostEqual(cluster.step_at([(1200, 0.01), (1500, 0.10), (1800, 0.19)], 1500), 0.10)
+        self.assertGreater(cluster.step_at([(1200, 0.01), (1500, 0.10), (1800, 0.19)], 1000), 0)
+        self.assertAlmostEqual(cluster.step_at([(1000, 0.1)] * 3, 1000), 0.1)
+
+    def test_rows_that_take_turns_have_their_own_context(self):
+        """Eight of sixteen rows decode, each of 100 tokens and more."""
+        running = cluster.Running("here")
+        running.first_tokens = lambda: 8.0
+        running.check_load = lambda: None
+        running.begin_load = lambda rows, _: setattr(running, "load_rows", rows)
+        running.stretches = lambda: [cluster.Stretch(160.0 / (1 + grown), {}, 800.0 * (1 + grown)) for grown in (0.1, 0.2, 0.3)]
+        with mock.patch.object(cluster, "NOBODY_BEGINS_SECONDS", -1.0), mock.patch.object(cluster.time, "sleep"):
+            self.assertAlmostEqual(running.row_seconds(16, 100), 0.1)
+        self.assertEqual(running.begun_rows, 8)
+
+
+if __name__ == "__main__":
+    unittest.main()
