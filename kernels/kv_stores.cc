@@ -10,8 +10,8 @@
 namespace lamina::kernels {
 namespace {
 
-// Where pieces end. Of one tile of K each line has elements of many tokens, so that two threads
-// would take it from each other.
+// Pieces end at multiples of this. Lines of a tile of K have elements of many tokens, so that two
+// threads of one tile would take them from each other.
 constexpr uint32_t kPieceSlots = 4 * kTileSlots;
 
 // Elements of K below which one thread stores all: eight rows of three heads of 64, some 10 us. A

@@ -17,6 +17,12 @@ namespace lamina::kernels {
 // called, which takes up to 70 ms.
 AttentionArithmetic FastAttention();
 
+// Asks the system for the tiles of AMX, where the processor has them; FastAttention() does so too.
+// For nodes without dense layers, whose AskForTiles() (kernels/dense.h) is the same. To be called
+// before threads start: the system refuses where one of them has a signal stack on which tiles have
+// no room.
+void AskForAttentionTiles();
+
 // What a processor attends by in that arithmetic, where `canonical` is its canonical kernel. Warns
 // once of each that is emulated.
 // Errors: kInvalidArgument  an arithmetic of other devices.
