@@ -52,9 +52,12 @@ class Layer {
     for (uint8_t& byte : bytes_) {
       byte = static_cast<uint8_t>(prng.Below(64));  // Small scales stay finite.
     }
-    for (size_t block = 0; type == kernels::BlockType::kInt8 && block < bytes_.size();
-         block += info_.bytes) {
-      bytes_[block + 1] = 0x3c;  // No scale of bf16 is subnormal, which would take longer.
+    for (size_t block = 0; block < bytes_.size(); block += info_.bytes) {
+      if (type == kernels::BlockType::kInt8) {  // No scale is subnormal, which would take longer.
+        bytes_[block + 1] = 0x3c;
+      } else if (type == kernels::BlockType::kMxfp4) {
+        bytes_[block] = 120;
+      }
     }
     const size_t row_bytes = shape.inputs / info_.elements * info_.bytes;
     for (size_t row = 0; row < shape.features; ++row) {

@@ -143,6 +143,23 @@ TEST(FormThatFitsTest, AutoPacksWhatWouldNotFitAsBF16) {
   EXPECT_EQ(FormThatFits(WeightForm::kBF16, 101, 100), WeightForm::kBF16);
 }
 
+// Models have no subnormal weights, whose products take many times as long on some processors.
+TEST(BlocksToMeasureTest, WeightsAreFiniteAndNormal) {
+  for (const kernels::BlockTypeInfo& info : kernels::FileBlockTypes()) {
+    const model::GgufTensorType* type = model::FindGgufTensorType(info.name);
+    ASSERT_NE(type, nullptr) << info.name;
+    constexpr size_t kBlocks = 100;
+    const std::vector<uint8_t> bytes = BlocksToMeasure(info, kBlocks);
+    std::vector<float> weights(info.elements);
+    for (size_t block = 0; block < kBlocks; ++block) {
+      type->dequantize(bytes.data() + block * info.bytes, weights.data());
+      for (const float weight : weights) {
+        ASSERT_TRUE(weight == 0 || std::isnormal(weight)) << info.name << " " << weight;
+      }
+    }
+  }
+}
+
 TEST(PackedPaysTest, WhereDecodingTakesNoLonger) {
   EXPECT_TRUE(PackedPays({.packed = {1, 1, 4}, .bf16 = {2, 2, 2}}));
   EXPECT_FALSE(PackedPays({.packed = {1, 1, 4.1}, .bf16 = {2, 2, 2}}));
