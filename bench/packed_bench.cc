@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bench/best_times.h"
+#include "bench/pinned_cores.h"
 #include "common/check.h"
 #include "common/philox.h"
 #include "kernels/block_type.h"
@@ -85,6 +86,7 @@ class Bench {
  public:
   explicit Bench(const Options& options) : options_(options) {
     auto dense = kernels::MakeCpuDense({.threads = options.threads,
+                                        .cores = PinnedCores(options.threads),
                                         .loop = options.fallback ? kernels::DenseLoop::kFallbackGemm
                                                                  : kernels::DenseLoop::kFastest});
     LAMINA_CHECK(dense.ok());
