@@ -98,7 +98,7 @@ std::vector<uint8_t> BlocksToMeasure(const kernels::BlockTypeInfo& info, size_t 
   for (size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<uint8_t>(i * 37 % 61);
   }
-  if (info.type == kernels::BlockType::kMxfp4) {  // Its scales are exponents.
+  if (info.type == kernels::BlockType::kMxfp4) {  // Scales are exponents.
     for (size_t at = 0; at < bytes.size(); at += info.bytes) {
       bytes[at] = static_cast<uint8_t>(bytes[at] + 100);
     }

@@ -43,7 +43,7 @@ class KvStores {
 
   ThreadPool& pool_;
   std::vector<Piece> pieces_;
-  size_t tokens_ = 0;  // Of all pieces.
+  size_t tokens_ = 0;  // In all pieces.
 };
 
 }  // namespace lamina::kernels

@@ -18,9 +18,8 @@ namespace lamina::kernels {
 AttentionArithmetic FastAttention();
 
 // Asks the system for the tiles of AMX, where the processor has them; FastAttention() does so too.
-// For nodes without dense layers, whose AskForTiles() (kernels/dense.h) is the same. To be called
-// before threads start: the system refuses where one of them has a signal stack on which tiles have
-// no room.
+// To be called before threads start: the system refuses where one of them has a signal stack on
+// which tiles have no room. A node with dense layers calls AskForTiles() instead (kernels/dense.h).
 void AskForAttentionTiles();
 
 // What a processor attends by in that arithmetic, where `canonical` is its canonical kernel. Warns

@@ -198,7 +198,7 @@ class PeersTest(unittest.TestCase):
         self.assertTrue(peer_systems.installed("auto"))
 
     def test_an_installation_that_was_cut_off_is_none(self):
-        write_program(self.folder / "vllm/bin/python", VLLM)  # Of an environment that is still empty.
+        write_program(self.folder / "vllm/bin/python", VLLM)  # The environment is there, and empty.
         figures, text = self.printed(peer_systems.vllm, [(1, 1)], 1, "float32")
         self.assertEqual(figures, {})
         self.assertIn("vLLM is not installed: bench/setup_peers.sh", text)
