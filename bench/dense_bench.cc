@@ -3,15 +3,21 @@
 // lamina-bench-dense: Dense::Linear against oneDNN called directly and against what the machine can
 // do, over the shapes of two models; and what a sampled token costs.
 //
+// The bound is the lower of the GEMM peak, the most that either side reaches over two square
+// layers, and what a plain read of the weights from memory allows: layers that stay in a cache may
+// be faster than that.
+//
 // Every figure is taken in turns with the ones it is compared with, the best of several rounds,
-// because other work on the machine disturbs them. With --cold the weights of a call are not those
-// of the call before, as in a model: copies enough to overflow the last cache take turns.
+// because other work on the machine disturbs them. With --cold-mib the weights of a call are not
+// those of the call before, as in a model: copies enough to overflow the last cache take turns.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -19,9 +25,12 @@
 
 #include "bench/best_times.h"
 #include "bench/onednn_peer.h"
+#include "bench/pinned_cores.h"
 #include "common/check.h"
 #include "common/philox.h"
+#include "common/thread_pool.h"
 #include "kernels/dense.h"
+#include "kernels/read_bandwidth.h"
 #include "kernels/sampling.h"
 
 namespace lamina::bench {
@@ -51,31 +60,26 @@ constexpr Shape kShapes[] = {
 };
 constexpr size_t kRows[] = {1, 2, 4, 8, 16, 17, 32, 64, 100, 128, 512};
 
-// Bytes per second that `threads` threads read from a buffer far larger than the caches.
-double ReadBandwidth(size_t threads) {
-  std::vector<uint64_t> words(size_t{256} << 17, 1);
+// Layers whose best on either side is the GEMM peak, and rows of both.
+constexpr Shape kPeakShapes[] = {{"square", 1536, 1536}, {"square", 4096, 4096}};
+constexpr size_t kPeakRows[] = {128, 256};
+
+// Products that take a part of a second by themselves have fewer rounds.
+constexpr double kLongFlops = 40e9;
+constexpr int kLongRounds = 5;
+
+// OpenMP's threads look for more work for some milliseconds, on the cores where ours are next.
+constexpr auto kRest = std::chrono::milliseconds(10);
+
+// Bytes per second that the pool reads from a buffer far larger than the caches.
+double ReadBandwidth(ThreadPool& pool) {
+  const kernels::PlainReads reads;
+  LAMINA_CHECK(reads.ok());
   double best = 1e9;
   for (int round = 0; round < 5; ++round) {
-    best = std::min(best, Seconds([&] {
-                      std::vector<std::thread> readers;
-                      std::vector<uint64_t> sums(threads * 8);
-                      const size_t share = words.size() / threads;
-                      for (size_t t = 0; t < threads; ++t) {
-                        readers.emplace_back([&, t] {
-                          uint64_t sum = 0;
-                          for (size_t i = t * share; i < (t + 1) * share; ++i) {
-                            sum += words[i];
-                          }
-                          sums[t * 8] = sum;
-                        });
-                      }
-                      for (std::thread& reader : readers) {
-                        reader.join();
-                      }
-                      LAMINA_CHECK(sums[0] == share);
-                    }));
+    best = std::min(best, Seconds([&] { reads.Read(pool); }));
   }
-  return static_cast<double>(words.size() * sizeof(uint64_t)) / best;
+  return static_cast<double>(reads.bytes()) / best;
 }
 
 std::vector<char> RandomElements(size_t count, DType dtype) {
@@ -93,49 +97,71 @@ std::vector<char> RandomElements(size_t count, DType dtype) {
   return bytes;
 }
 
+// What the machine does at best.
+struct Bounds {
+  double read = 0;  // Bytes per second.
+  double gemm = 0;  // FLOP per second.
+};
+
+using Copies = std::vector<std::unique_ptr<kernels::PackedLinear>>;
+
 class Bench {
  public:
   explicit Bench(const Options& options)
-      : options_(options), dtype_(options.type == "f32" ? DType::kF32 : DType::kBF16) {
+      : options_(options),
+        dtype_(options.type == "f32" ? DType::kF32 : DType::kBF16),
+        cores_(PinnedCores(options.threads)),
+        pool_({.threads = options.threads, .cores = cores_}) {
     ours_ = Make(false);
     own_ = Make(true);
   }
 
   nlohmann::json RunAll() {
-    const double bandwidth = ReadBandwidth(options_.threads);
+    const Bounds bounds = {.read = ReadBandwidth(pool_), .gemm = GemmPeak()};
     std::printf(
-        "best loop: %s   fallback GEMM: %s   type %s   threads %zu   plain read %.1f GB/s\n",
+        "best loop: %s   fallback GEMM: %s   type %s   threads %zu   plain read %.1f GB/s   GEMM "
+        "peak %.1f GFLOP/s\n",
         ours_->description().c_str(), own_->description().c_str(), options_.type.c_str(),
-        options_.threads, bandwidth / 1e9);
-    std::printf("%-18s %5s %9s %10s %8s %9s %10s %8s\n", "shape", "rows", "us", "GFLOP/s", "GB/s",
-                "of-onednn", "of-reading", "own/best");
-    nlohmann::json results = {{"loop", ours_->description()},  {"own_loop", own_->description()},
-                              {"type", options_.type},         {"threads", options_.threads},
-                              {"read_bytes_per_s", bandwidth}, {"rows", nlohmann::json::array()}};
+        options_.threads, bounds.read / 1e9, bounds.gemm / 1e9);
+    std::printf("%-18s %5s %9s %10s %8s %9s %10s %9s %8s\n", "shape", "rows", "us", "GFLOP/s",
+                "GB/s", "of-onednn", "of-reading", "of-better", "own/best");
+    nlohmann::json results = {{"loop", ours_->description()},
+                              {"own_loop", own_->description()},
+                              {"type", options_.type},
+                              {"threads", options_.threads},
+                              {"cores", cores_},
+                              {"read_bytes_per_s", bounds.read},
+                              {"gemm_flops_per_s", bounds.gemm},
+                              {"rows", nlohmann::json::array()}};
     for (const Shape& shape : kShapes) {
       if (std::string(shape.name).find(options_.only) != std::string::npos) {
-        RunShape(shape, bandwidth, results["rows"]);
+        RunShape(shape, bounds, results["rows"]);
       }
     }
+    ReportWorst(results);
     return results;
   }
 
  private:
-  std::unique_ptr<kernels::Dense> Make(bool fallback_gemm) const {
+  // Seconds of one product on each side.
+  struct Times {
+    double ours = 0;
+    double own = 0;
+    double onednn = 0;  // 0: it does not know the type here.
+  };
+
+  std::unique_ptr<kernels::Dense> Make(bool fallback_gemm) {
     auto dense = kernels::MakeCpuDense(
         {.compute_type = dtype_,
-         .threads = options_.threads,
+         .pool = &pool_,
          .loop = fallback_gemm ? kernels::DenseLoop::kFallbackGemm : kernels::DenseLoop::kFastest});
     LAMINA_CHECK(dense.ok());
     return *std::move(dense);
   }
 
-  // As many packed copies as it takes to exceed the cache; one when that is not asked for.
-  std::vector<std::unique_ptr<kernels::PackedLinear>> Pack(kernels::Dense& dense,
-                                                           const Shape& shape,
-                                                           const std::vector<char>& weights) {
-    const size_t copies = 1 + (options_.cold_mib << 20) / weights.size();
-    std::vector<std::unique_ptr<kernels::PackedLinear>> packed;
+  Copies Pack(kernels::Dense& dense, const Shape& shape, const std::vector<char>& weights,
+              size_t copies) const {
+    Copies packed;
     for (size_t i = 0; i < copies; ++i) {
       auto one = dense.Pack(weights.data(), dtype_, shape.features, shape.inputs, {});
       LAMINA_CHECK(one.ok());
@@ -144,54 +170,109 @@ class Bench {
     return packed;
   }
 
-  void RunShape(const Shape& shape, double bandwidth, nlohmann::json& results) {
+  static double FlopsOf(const Shape& shape, size_t rows) {
+    return 2.0 * static_cast<double>(rows * shape.inputs * shape.features);
+  }
+
+  Times Measure(const Shape& shape, size_t rows, const std::vector<char>& weights,
+                const Copies& ours, const Copies& own) {
+    std::vector<std::unique_ptr<OnednnPeer>> peers;
+    for (size_t i = 0; i < ours.size(); ++i) {
+      peers.push_back(OnednnPeer::Create({rows, shape.inputs, shape.features}, dtype_,
+                                         weights.data(), options_.threads));
+    }
+    OnednnPeer::PinThreads(cores_);
+    std::vector<char> in = RandomElements(rows * shape.inputs, dtype_);
+    std::vector<float> out(rows * shape.features);
+    const kernels::ActivationView view = {in.data(), rows, shape.inputs, shape.inputs, dtype_};
+    const auto result = kernels::Packed(out.data(), rows, shape.features);
+    std::vector<std::function<void(size_t)>> bodies = {
+        [&](size_t call) { ours_->Linear(*ours[call % ours.size()], view, 0, result); },
+        [&](size_t call) { own_->Linear(*own[call % own.size()], view, 0, result); }};
+    const bool has_peer = peers[0] != nullptr;
+    if (has_peer) {
+      bodies.emplace_back(
+          [&](size_t call) { peers[call % peers.size()]->Run(in.data(), out.data()); });
+    }
+    if (has_peer && options_.threads > 1) {
+      bodies.emplace_back([](size_t) { std::this_thread::sleep_for(kRest); });
+    }
+    const int rounds = FlopsOf(shape, rows) > kLongFlops ? std::min(options_.rounds, kLongRounds)
+                                                         : options_.rounds;
+    const std::vector<double> best = BestTimes(bodies, rounds);
+    return {.ours = best[0], .own = best[1], .onednn = has_peer ? best[2] : 0};
+  }
+
+  double GemmPeak() {
+    double peak = 0;
+    for (const Shape& shape : kPeakShapes) {
+      const std::vector<char> weights = RandomElements(shape.inputs * shape.features, dtype_);
+      const Copies ours = Pack(*ours_, shape, weights, 1);
+      const Copies own = Pack(*own_, shape, weights, 1);
+      for (const size_t rows : kPeakRows) {
+        const Times times = Measure(shape, rows, weights, ours, own);
+        for (const double seconds : {times.ours, times.own, times.onednn}) {
+          peak = seconds > 0 ? std::max(peak, FlopsOf(shape, rows) / seconds) : peak;
+        }
+      }
+    }
+    return peak;
+  }
+
+  // Packs as many copies as it takes to exceed the cache; one when that is not asked for.
+  void RunShape(const Shape& shape, const Bounds& bounds, nlohmann::json& results) {
     const std::vector<char> weights = RandomElements(shape.inputs * shape.features, dtype_);
-    const auto ours = Pack(*ours_, shape, weights);
-    const auto own = Pack(*own_, shape, weights);
+    const size_t copies = 1 + (options_.cold_mib << 20) / weights.size();
+    const Copies ours = Pack(*ours_, shape, weights, copies);
+    const Copies own = Pack(*own_, shape, weights, copies);
     for (const size_t rows : kRows) {
-      const double flops = 2.0 * static_cast<double>(rows * shape.inputs * shape.features);
-      if (flops > 40e9) {
-        continue;
-      }
-      std::vector<std::unique_ptr<OnednnPeer>> peers;
-      for (size_t i = 0; i < ours.size(); ++i) {
-        peers.push_back(OnednnPeer::Create({rows, shape.inputs, shape.features}, dtype_,
-                                           weights.data(), options_.threads));
-      }
-      std::vector<char> in = RandomElements(rows * shape.inputs, dtype_);
-      std::vector<float> out(rows * shape.features);
-      const kernels::ActivationView view = {in.data(), rows, shape.inputs, shape.inputs, dtype_};
-      const auto result = kernels::Packed(out.data(), rows, shape.features);
-      std::vector<std::function<void(size_t)>> bodies = {
-          [&](size_t call) { ours_->Linear(*ours[call % ours.size()], view, 0, result); },
-          [&](size_t call) { own_->Linear(*own[call % own.size()], view, 0, result); }};
-      if (peers[0] != nullptr) {
-        bodies.emplace_back(
-            [&](size_t call) { peers[call % peers.size()]->Run(in.data(), out.data()); });
-      }
-      const std::vector<double> times = BestTimes(bodies, options_.rounds);
-      Report(shape, rows, flops, static_cast<double>(weights.size()), bandwidth, times, results);
+      Report(shape, rows, static_cast<double>(weights.size()), bounds,
+             Measure(shape, rows, weights, ours, own), results);
     }
   }
 
-  static void Report(const Shape& shape, size_t rows, double flops, double bytes, double bandwidth,
-                     const std::vector<double>& times, nlohmann::json& results) {
-    const double of_onednn = times.size() > 2 ? times[2] / times[0] : 0;
-    std::printf("%-18s %5zu %9.1f %10.1f %8.1f %9.2f %10.2f %8.2f\n", shape.name, rows,
-                times[0] * 1e6, flops / times[0] / 1e9, bytes / times[0] / 1e9, of_onednn,
-                bytes / times[0] / bandwidth, times[0] / times[1]);
+  static void Report(const Shape& shape, size_t rows, double bytes, const Bounds& bounds,
+                     const Times& times, nlohmann::json& results) {
+    const double flops = FlopsOf(shape, rows);
+    const double bound = std::max(flops / bounds.gemm, bytes / bounds.read);  // Seconds.
+    const double better = times.onednn > 0 ? std::min(times.onednn, bound) : bound;
+    const double of_onednn = times.onednn / times.ours;
+    const double of_reading = bytes / times.ours / bounds.read;
+    const double of_better = better / times.ours;
+    std::printf("%-18s %5zu %9.1f %10.1f %8.1f %9.2f %10.2f %9.2f %8.2f\n", shape.name, rows,
+                times.ours * 1e6, flops / times.ours / 1e9, bytes / times.ours / 1e9, of_onednn,
+                of_reading, of_better, times.ours / times.own);
     results.push_back({{"shape", shape.name},
                        {"rows", rows},
-                       {"us", times[0] * 1e6},
-                       {"gflops_per_s", flops / times[0] / 1e9},
-                       {"gbytes_per_s", bytes / times[0] / 1e9},
+                       {"us", times.ours * 1e6},
+                       {"gflops_per_s", flops / times.ours / 1e9},
+                       {"gbytes_per_s", bytes / times.ours / 1e9},
                        {"share_of_onednn", of_onednn},
-                       {"share_of_read_bandwidth", bytes / times[0] / bandwidth},
-                       {"own_loop_us", times[1] * 1e6}});
+                       {"share_of_read_bandwidth", of_reading},
+                       {"share_of_better", of_better},
+                       {"own_loop_us", times.own * 1e6}});
+  }
+
+  static void ReportWorst(nlohmann::json& results) {
+    const nlohmann::json& rows = results["rows"];
+    const auto worst = std::min_element(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+      return a["share_of_better"] < b["share_of_better"];
+    });
+    if (worst == rows.end()) {
+      return;
+    }
+    std::printf("the least of the better of oneDNN and the bound: %.2f, %s, %zu rows\n",
+                worst->at("share_of_better").get<double>(),
+                worst->at("shape").get<std::string>().c_str(), worst->at("rows").get<size_t>());
+    results["worst"] = {{"shape", worst->at("shape")},
+                        {"rows", worst->at("rows")},
+                        {"share_of_better", worst->at("share_of_better")}};
   }
 
   Options options_;
   DType dtype_;
+  std::vector<int> cores_;  // Empty: no thread is pinned.
+  ThreadPool pool_;
   std::unique_ptr<kernels::Dense> ours_;
   std::unique_ptr<kernels::Dense> own_;
 };
@@ -240,7 +321,8 @@ nlohmann::json SampleTimes(int rounds) {
 int main(int argc, char** argv) {
   lamina::bench::Options options;
   CLI::App app("Dense layers against oneDNN and the machine's bounds", "lamina-bench-dense");
-  app.add_option("--threads", options.threads, "Threads of each side")->capture_default_str();
+  app.add_option("--threads", options.threads, "Threads of each side, several with a core for each")
+      ->capture_default_str();
   app.add_option("--type", options.type, "Compute type")
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/pinned_cores.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/philox.h"
@@ -133,8 +134,10 @@ class Bench {
   explicit Bench(const Options& options)
       : options_(options),
         dtype_(options.type == "f32" ? DType::kF32 : DType::kBF16),
-        pool_({.threads = options.threads}) {
-    auto dense = kernels::MakeCpuDense({.compute_type = dtype_, .threads = options.threads});
+        cores_(PinnedCores(options.threads)),
+        pool_({.threads = options.threads, .cores = cores_}) {
+    auto dense = kernels::MakeCpuDense(
+        {.compute_type = dtype_, .threads = options.threads, .cores = cores_});
     LAMINA_CHECK(dense.ok() && reads_.ok());
     dense_ = *std::move(dense);
   }
@@ -253,7 +256,8 @@ class Bench {
 
   Options options_;
   DType dtype_;
-  ThreadPool pool_;  // Threads of the plain reads.
+  std::vector<int> cores_;  // Empty: no thread is pinned.
+  ThreadPool pool_;         // Threads of the plain reads.
   kernels::PlainReads reads_;
   std::unique_ptr<kernels::Dense> dense_;
 };

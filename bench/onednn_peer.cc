@@ -5,6 +5,8 @@
 
 #include <dnnl.hpp>
 
+#include "common/thread_pool.h"
+
 namespace lamina::bench {
 namespace {
 
@@ -51,6 +53,15 @@ class Peer final : public OnednnPeer {
 };
 
 }  // namespace
+
+void OnednnPeer::PinThreads(const std::vector<int>& cores) {
+  if (cores.empty()) {
+    return;
+  }
+  omp_set_num_threads(static_cast<int>(cores.size()));
+#pragma omp parallel
+  PinThisThread({cores[static_cast<size_t>(omp_get_thread_num())]});
+}
 
 std::unique_ptr<OnednnPeer> OnednnPeer::Create(const PeerShape& shape, DType dtype,
                                                const void* weights, size_t threads) {

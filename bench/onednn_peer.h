@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "common/dtype.h"
 
@@ -24,6 +25,10 @@ class OnednnPeer {
   static std::unique_ptr<OnednnPeer> Create(const PeerShape& shape, DType dtype,
                                             const void* weights, size_t threads);
   virtual ~OnednnPeer() = default;
+
+  // Pins OpenMP's threads, of which the caller is the first, to these cores, until a product takes
+  // fewer of them and a later one more. No cores: they are left alone.
+  static void PinThreads(const std::vector<int>& cores);
 
   // Shapes: in [rows, inputs] of `dtype`, out [rows, features] f32.
   virtual void Run(const void* in, float* out) = 0;

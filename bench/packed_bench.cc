@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bench/best_times.h"
+#include "bench/pinned_cores.h"
 #include "common/check.h"
 #include "common/philox.h"
 #include "kernels/block_type.h"
@@ -52,9 +53,12 @@ class Layer {
     for (uint8_t& byte : bytes_) {
       byte = static_cast<uint8_t>(prng.Below(64));  // Small scales stay finite.
     }
-    for (size_t block = 0; type == kernels::BlockType::kInt8 && block < bytes_.size();
-         block += info_.bytes) {
-      bytes_[block + 1] = 0x3c;  // No scale of bf16 is subnormal, which would take longer.
+    for (size_t block = 0; block < bytes_.size(); block += info_.bytes) {
+      if (type == kernels::BlockType::kInt8) {  // No scale is subnormal, which would take longer.
+        bytes_[block + 1] = 0x3c;
+      } else if (type == kernels::BlockType::kMxfp4) {
+        bytes_[block] = 120;
+      }
     }
     const size_t row_bytes = shape.inputs / info_.elements * info_.bytes;
     for (size_t row = 0; row < shape.features; ++row) {
@@ -82,6 +86,7 @@ class Bench {
  public:
   explicit Bench(const Options& options) : options_(options) {
     auto dense = kernels::MakeCpuDense({.threads = options.threads,
+                                        .cores = PinnedCores(options.threads),
                                         .loop = options.fallback ? kernels::DenseLoop::kFallbackGemm
                                                                  : kernels::DenseLoop::kFastest});
     LAMINA_CHECK(dense.ok());

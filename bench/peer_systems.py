@@ -25,7 +25,9 @@ import cluster
 from floor import arrangement_of, better_reads, floor_ms, parts_of, parts_text, reads_now
 
 PEERS = cluster.ROOT / "build/peers"
-PEERS_NAMES = ("llama.cpp", "vLLM")
+# What comes last when a peer is installed (bench/setup_peers.sh).
+PEER_FILES = {"llama.cpp": "llama-batched-bench", "vLLM": "vllm/bin/vllm"}
+PEERS_NAMES = tuple(PEER_FILES)
 FIXED = ("lamina", "local")
 OWN = (*FIXED, "local_bf16", "auto")
 SYSTEMS = (*OWN, *PEERS_NAMES)
@@ -111,7 +113,7 @@ def lamina(name, points, arguments, limits):
 
 
 def llama(points, tokens):
-    program = PEERS / "llama-batched-bench"
+    program = PEERS / PEER_FILES["llama.cpp"]
     if not program.exists():
         print(f"  llama.cpp is not installed: {SETUP}", flush=True)
         return {}
@@ -127,7 +129,7 @@ def llama(points, tokens):
 
 def vllm(points, tokens, dtype):
     python = PEERS / "vllm/bin/python"
-    if not python.exists():
+    if not installed("vLLM"):
         print(f"  vLLM is not installed: {SETUP}", flush=True)
         return {}
     environment = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="4", VLLM_CPU_OMP_THREADS_BIND=CORES, HF_HUB_OFFLINE="1")
@@ -140,7 +142,7 @@ def vllm(points, tokens, dtype):
 
 def installed(name):
     """Whether there is anything to run: of ours always."""
-    return name in OWN or ((PEERS / "llama-batched-bench") if name == "llama.cpp" else (PEERS / "vllm/bin/python")).exists()
+    return name in OWN or (PEERS / PEER_FILES[name]).exists()
 
 
 def versions(names):

@@ -13,7 +13,8 @@ Usage: bench/run.sh SUITE [--json FILE] [-- ARGUMENTS OF THE SUITE]
 
 Suites:
   attention  decode attention against the read bandwidth measured next to it
-  dense      linear layers against oneDNN called directly, and against the GEMM peak
+  dense      linear layers against oneDNN called directly, and against the GEMM peak or the reads of their weights; the last
+             line says which is least of the better of these
   packed     weights in the blocks of their GGUF file against bf16: layers, and decoding of the quick start's model in turns
   experts    the experts of one layer of a mixture at 1, 16 and 64 rows: bytes of those hit over the read bandwidth
   cores      how work is shared among 2 to 128 threads, by the code that cuts it; --measure: what a thread costs here

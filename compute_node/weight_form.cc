@@ -56,18 +56,9 @@ class Copies {
   std::vector<std::byte*> places_;  // [copies * pieces]
 };
 
-// Blocks whose scales are small and finite, and not alike.
-std::vector<uint8_t> MakeBlocks(const kernels::BlockTypeInfo& info) {
-  std::vector<uint8_t> bytes(kFeatures * kInputs / info.elements * info.bytes);
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = static_cast<uint8_t>(i * 37 % 61);
-  }
-  return bytes;
-}
-
 absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> PackBlocks(
     const kernels::BlockTypeInfo& info, kernels::Dense& dense) {
-  const std::vector<uint8_t> bytes = MakeBlocks(info);
+  const std::vector<uint8_t> bytes = BlocksToMeasure(info, kFeatures * kInputs / info.elements);
   std::vector<const uint8_t*> rows(kFeatures);
   for (size_t row = 0; row < kFeatures; ++row) {
     rows[row] = bytes.data() + row * (bytes.size() / kFeatures);
@@ -100,6 +91,19 @@ double PackedOverBF16(const FormTimes& times) {
 
 WeightForm FormThatFits(WeightForm wanted, uint64_t bf16_bytes, uint64_t memory_bytes) {
   return wanted == WeightForm::kAuto && bf16_bytes > memory_bytes ? WeightForm::kPacked : wanted;
+}
+
+std::vector<uint8_t> BlocksToMeasure(const kernels::BlockTypeInfo& info, size_t blocks) {
+  std::vector<uint8_t> bytes(blocks * info.bytes);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<uint8_t>(i * 37 % 61);
+  }
+  if (info.type == kernels::BlockType::kMxfp4) {  // Scales are exponents.
+    for (size_t at = 0; at < bytes.size(); at += info.bytes) {
+      bytes[at] = static_cast<uint8_t>(bytes[at] + 100);
+    }
+  }
+  return bytes;
 }
 
 bool PackedPays(const FormTimes& times) { return PackedOverBF16(times) <= 1; }

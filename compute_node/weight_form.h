@@ -10,9 +10,11 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "kernels/block_type.h"
 #include "kernels/dense.h"
@@ -38,6 +40,10 @@ struct FormTimes {
 
 // Whether decoding, at numbers of rows that are equally likely, is as fast with packed weights.
 bool PackedPays(const FormTimes& times);
+
+// So many blocks of a type of files for it to multiply. Their scales are finite and not alike, and
+// no weight is subnormal: products of these take several times as long on some processors.
+std::vector<uint8_t> BlocksToMeasure(const kernels::BlockTypeInfo& info, size_t blocks);
 
 // Measures a layer of its own. Errors: those of Dense::PackBlocks().
 // Cost: 0.1 to 0.5 s, less where one form is clearly faster, and 100 MB for as long.

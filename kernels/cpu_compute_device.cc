@@ -7,6 +7,7 @@
 #include "kernels/compute_device.h"
 #include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
+#include "kernels/kv_stores.h"
 #include "kernels/processor_attention.h"
 #include "kernels/read_bandwidth.h"
 
@@ -17,7 +18,11 @@ class CpuChunkAttention final : public ChunkAttention {
  public:
   CpuChunkAttention(const ChunkAttentionOptions& options, const AttentionKernel& kernel,
                     ThreadPool& pool, KvArena arena)
-      : layers_(options.layers), kernel_(kernel), pool_(pool), arena_(std::move(arena)) {
+      : layers_(options.layers),
+        kernel_(kernel),
+        pool_(pool),
+        arena_(std::move(arena)),
+        stores_(pool, options.query_tokens_max) {
     // Scratch of the layer with most to a row serves all.
     const auto widest =
         std::max_element(layers_.begin(), layers_.end(), [](const auto& a, const auto& b) {
@@ -37,8 +42,7 @@ class CpuChunkAttention final : public ChunkAttention {
       const BFloat16* k = qkv.row(item.first_row) + shape.q_width();
       const Extent own{.first_slot = item.sequence.first_slot + item.first_position,
                        .tokens = item.tokens};
-      StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&own, 1}, arena_.k(layer),
-              arena_.v(layer), arena_.head_stride(layer));
+      stores_.Add({.k = k, .v = k + shape.kv_width(), .stride = qkv.stride, .slots = {&own, 1}});
       items_.push_back({.extents = {&item.sequence, 1},
                         .first_position = item.first_position,
                         .query_tokens = item.tokens,
@@ -47,6 +51,9 @@ class CpuChunkAttention final : public ChunkAttention {
                         .out = out.row(item.first_row),
                         .out_stride = out.stride});
     }
+    stores_.Run(
+        AllHeads(shape), shape.head_dim,
+        {.k = arena_.k(layer), .v = arena_.v(layer), .head_stride = arena_.head_stride(layer)});
     kernel_.Attend(shape, arena_.View(layer), items_, *scratch_, pool_);
     return absl::OkStatus();
   }
@@ -56,6 +63,7 @@ class CpuChunkAttention final : public ChunkAttention {
   const AttentionKernel& kernel_;
   ThreadPool& pool_;
   KvArena arena_;
+  KvStores stores_;
   std::unique_ptr<AttentionScratch> scratch_;
   std::vector<AttentionItem> items_;
 };
@@ -70,6 +78,7 @@ class CpuInt8ChunkAttention final : public ChunkAttention {
         kernel_(kernel),
         pool_(pool),
         arena_(std::move(arena)),
+        stores_(pool, options.query_tokens_max),
         int8_(std::move(int8)) {
     const auto widest =
         std::max_element(layers_.begin(), layers_.end(), [](const auto& a, const auto& b) {
@@ -90,8 +99,7 @@ class CpuInt8ChunkAttention final : public ChunkAttention {
       const BFloat16* k = qkv.row(item.first_row) + shape.q_width();
       const Extent own{.first_slot = item.sequence.first_slot + item.first_position,
                        .tokens = item.tokens};
-      StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&own, 1}, arena_.k(layer),
-              arena_.v(layer), arena_.head_stride(layer));
+      stores_.Add({.k = k, .v = k + shape.kv_width(), .stride = qkv.stride, .slots = {&own, 1}});
       const uint32_t end = item.first_position + item.tokens;
       for (uint32_t at = item.first_position; at < end;) {
         const uint32_t first = Int8TokensOf(at);
@@ -114,6 +122,9 @@ class CpuInt8ChunkAttention final : public ChunkAttention {
         at = next;
       }
     }
+    stores_.Run(
+        AllHeads(shape), shape.head_dim,
+        {.k = arena_.k(layer), .v = arena_.v(layer), .head_stride = arena_.head_stride(layer)});
     Int8View int8 = int8_.View(layer);
     KvView view = arena_.View(layer);
     pool_.Run(blocks_.size(), [&](size_t i, size_t) {
@@ -129,6 +140,7 @@ class CpuInt8ChunkAttention final : public ChunkAttention {
   const AttentionKernel& kernel_;
   ThreadPool& pool_;
   KvArena arena_;
+  KvStores stores_;
   Int8Arena int8_;
   std::unique_ptr<AttentionScratch> scratch_;
   std::vector<AttentionItem> items_;

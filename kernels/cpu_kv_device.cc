@@ -10,6 +10,7 @@
 #include "kernels/int8_arena.h"
 #include "kernels/kv_arena.h"
 #include "kernels/kv_device.h"
+#include "kernels/kv_stores.h"
 #include "kernels/processor_attention.h"
 
 namespace lamina::kernels {
@@ -32,6 +33,7 @@ class CpuKvDevice final : public KvDevice, public KvReads, public KvWrites, publ
         name_(kernel.name()),
         query_tokens_max_(options.query_tokens_max),
         arena_(std::move(arenas.kv)),
+        stores_(pool, options.store_tokens_max),
         activations_(std::move(arenas.activations)),
         int8_(std::move(arenas.int8)) {
     // Scratch of the layer with most to a row serves all.
@@ -53,11 +55,12 @@ class CpuKvDevice final : public KvDevice, public KvReads, public KvWrites, publ
   absl::Status Begin() override { return absl::OkStatus(); }
 
   absl::Status Store(uint32_t layer, HeadRange heads, absl::Span<const KvRows> rows) override {
-    const size_t first = heads.first * arena_.head_stride(layer);
     for (const KvRows& row : rows) {
-      StoreKv(PartOf(layers_[layer], heads), row.k, row.v, row.stride, row.slots,
-              arena_.k(layer) + first, arena_.v(layer) + first, arena_.head_stride(layer));
+      stores_.Add(row);
     }
+    stores_.Run(
+        heads, layers_[layer].head_dim,
+        {.k = arena_.k(layer), .v = arena_.v(layer), .head_stride = arena_.head_stride(layer)});
     return absl::OkStatus();
   }
 
@@ -130,6 +133,7 @@ class CpuKvDevice final : public KvDevice, public KvReads, public KvWrites, publ
   const std::string name_;
   const uint32_t query_tokens_max_;
   KvArena arena_;
+  KvStores stores_;
   std::optional<ActivationArena> activations_;
   std::optional<Int8Arena> int8_;
   std::unique_ptr<AttentionScratch> scratch_;

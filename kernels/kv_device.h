@@ -206,6 +206,7 @@ class KvDevice {
   virtual absl::Status Begin() = 0;
 
   // Copies all rows of these KV heads into their slots. They may be overwritten when it returns.
+  // Requires: no slot is there twice.
   // Errors: kInternal  the device failed and is not usable() any more; says how.
   virtual absl::Status Store(uint32_t layer, HeadRange heads, absl::Span<const KvRows> rows) = 0;
 

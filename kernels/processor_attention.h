@@ -17,6 +17,11 @@ namespace lamina::kernels {
 // called, which takes up to 70 ms.
 AttentionArithmetic FastAttention();
 
+// Asks the system for the tiles of AMX, where the processor has them; FastAttention() does so too.
+// To be called before threads start: the system refuses where one of them has a signal stack on
+// which tiles have no room. A node with dense layers calls AskForTiles() instead (kernels/dense.h).
+void AskForAttentionTiles();
+
 // What a processor attends by in that arithmetic, where `canonical` is its canonical kernel. Warns
 // once of each that is emulated.
 // Errors: kInvalidArgument  an arithmetic of other devices.

@@ -23,6 +23,7 @@
 #include "daemon/http_server.h"
 #include "daemon/metrics_page.h"
 #include "daemon/service_manager.h"
+#include "kernels/processor_attention.h"
 #include "memory_node/attention_rate.h"
 #include "memory_node/memory_node.h"
 #include "memory_node/node_device.h"
@@ -66,6 +67,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   LAMINA_RETURN_IF_ERROR(daemon::RequireCores(node->cores));
   daemon::TakeMemoryNear(node->cores);
   const ThreadPoolOptions pinning = {.threads = threads, .cores = node->cores};
+  kernels::AskForAttentionTiles();
   ThreadPool pool(pinning);
   LAMINA_ASSIGN_OR_RETURN(const bool dependent,
                           ParseCudaLaunches(std::getenv(kCudaLaunchesVariable)));

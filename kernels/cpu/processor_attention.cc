@@ -5,6 +5,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/log.h"
+#include "kernels/cpu/tile_products.h"
 #include "kernels/pair_attention.h"
 #include "kernels/tile_attention.h"
 
@@ -26,6 +27,12 @@ AttentionArithmetic FastAttention() {
     return AttentionArithmetic::kTiles;
   }
   return HasFastPairAttention() ? AttentionArithmetic::kPairs : AttentionArithmetic::kCanonical;
+}
+
+void AskForAttentionTiles() {
+  if (cpu::HasTileInstructions()) {
+    cpu::TilePermission().IgnoreError();  // FastAttention() tells of it.
+  }
 }
 
 absl::StatusOr<const AttentionKernel*> AttentionOfProcessor(AttentionArithmetic arithmetic,

@@ -66,6 +66,7 @@ class PeersTest(unittest.TestCase):
 
     def test_keeps_what_vllm_measured_before_it_crashed(self):
         write_program(self.folder / "vllm/bin/python", VLLM)
+        write_program(self.folder / "vllm/bin/vllm", "")
 
         figures, text = self.printed(peer_systems.vllm, [(1, 1024), (16, 1024)], 64, "bfloat16")
 
@@ -79,6 +80,13 @@ class PeersTest(unittest.TestCase):
             self.assertIn("bench/setup_peers.sh", text)
         self.assertFalse(peer_systems.installed("vLLM"))
         self.assertTrue(peer_systems.installed("auto"))
+
+    def test_an_installation_that_was_cut_off_is_none(self):
+        write_program(self.folder / "vllm/bin/python", VLLM)  # The environment is there, and empty.
+        figures, text = self.printed(peer_systems.vllm, [(1, 1)], 1, "float32")
+        self.assertEqual(figures, {})
+        self.assertIn("vLLM is not installed: bench/setup_peers.sh", text)
+        self.assertFalse(peer_systems.installed("vLLM"))
 
     def test_a_program_that_hangs_is_ended(self):
         write_program(self.folder / "llama-batched-bench", "#!/usr/bin/env bash\nexec sleep 60\n")

@@ -63,7 +63,7 @@ class BlockSource final : public model::WeightSource {
   }
 
  private:
-  // The high bytes of the scales that are binary16.
+  // The high bytes of the scales that are binary16; none of MXFP4's is.
   std::vector<size_t> ScaleBytes() const {
     if (type_.name == "Q6_K") {
       return {209};
@@ -71,10 +71,15 @@ class BlockSource final : public model::WeightSource {
     if (type_.name == "Q2_K") {
       return {81, 83};
     }
-    return type_.name == "Q4_1" || type_.name == "Q4_K" ? std::vector<size_t>{1, 3}
-                                                        : std::vector<size_t>{1};
+    if (type_.name == "MXFP4") {
+      return {};
+    }
+    const bool has_minimum = type_.name == "Q4_1" || type_.name == "Q5_1" || type_.name == "Q4_K" ||
+                             type_.name == "Q5_K";
+    return has_minimum ? std::vector<size_t>{1, 3} : std::vector<size_t>{1};
   }
 
+  // Requires: scales of binary16.
   void Spoil(std::vector<uint8_t>& bytes) const {
     const size_t high = ScaleBytes().front();
     for (size_t block = 0; block < bytes.size(); block += type_.block_bytes) {
@@ -83,13 +88,16 @@ class BlockSource final : public model::WeightSource {
     }
   }
 
-  // Returns blocks with scales below 2^-8.
+  // Returns blocks with scales below 2^-6.
   std::vector<uint8_t> RandomBlocks(uint64_t count, Prng& prng) const {
     std::vector<uint8_t> bytes(count * type_.block_bytes);
     for (uint8_t& byte : bytes) {
       byte = static_cast<uint8_t>(prng.Below(256));
     }
     for (uint64_t block = 0; block < count; ++block) {
+      if (type_.name == "MXFP4") {
+        bytes[block * type_.block_bytes] = static_cast<uint8_t>(110 + prng.Below(11));
+      }
       for (const size_t byte : ScaleBytes()) {
         bytes[block * type_.block_bytes + byte] &= 0x9b;
       }

@@ -82,7 +82,8 @@ class WeightFormTest : public testing::TestWithParam<const char*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Types, WeightFormTest,
-                         testing::Values("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "Q2_K"),
+                         testing::Values("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4",
+                                         "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "Q2_K"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 TEST_P(WeightFormTest, PackedWeightsGiveTheLogitsOfBF16) {
@@ -140,6 +141,23 @@ TEST(FormThatFitsTest, AutoPacksWhatWouldNotFitAsBF16) {
   EXPECT_EQ(FormThatFits(WeightForm::kAuto, 100, 100), WeightForm::kAuto);
   EXPECT_EQ(FormThatFits(WeightForm::kAuto, 101, 100), WeightForm::kPacked);
   EXPECT_EQ(FormThatFits(WeightForm::kBF16, 101, 100), WeightForm::kBF16);
+}
+
+// Models have no subnormal weights, whose products take many times as long on some processors.
+TEST(BlocksToMeasureTest, WeightsAreFiniteAndNormal) {
+  for (const kernels::BlockTypeInfo& info : kernels::FileBlockTypes()) {
+    const model::GgufTensorType* type = model::FindGgufTensorType(info.name);
+    ASSERT_NE(type, nullptr) << info.name;
+    constexpr size_t kBlocks = 100;
+    const std::vector<uint8_t> bytes = BlocksToMeasure(info, kBlocks);
+    std::vector<float> weights(info.elements);
+    for (size_t block = 0; block < kBlocks; ++block) {
+      type->dequantize(bytes.data() + block * info.bytes, weights.data());
+      for (const float weight : weights) {
+        ASSERT_TRUE(weight == 0 || std::isnormal(weight)) << info.name << " " << weight;
+      }
+    }
+  }
 }
 
 TEST(PackedPaysTest, WhereDecodingTakesNoLonger) {

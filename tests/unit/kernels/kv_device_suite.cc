@@ -211,6 +211,25 @@ TEST_P(KvDeviceTest, ManyItemsShareSlots) {
   Attend(items, std::vector<bool>(16, true));
 }
 
+// More than one thread stores them: a prompt's piece that begins and ends inside tiles, in slots of
+// two runs, next to single rows that share tiles with each other.
+TEST_P(KvDeviceTest, ManyRowsOfOneCallAreStored) {
+  Store({Grow(sequences_[0], 256)}, 0);
+  std::vector<Sequence> rows(13);
+  std::vector<Extent> slots;
+  for (Sequence& row : rows) {
+    slots.push_back(Grow(row, 1));
+  }
+  slots.push_back(Grow(sequences_[0], 141));
+  slots.push_back(Grow(sequences_[0], 70));
+  Store(slots, 32);
+  std::vector<AttentionItem> items = {LastTokenOf(sequences_[0])};
+  for (const Sequence& row : rows) {
+    items.push_back(LastTokenOf(row));
+  }
+  Attend(items, std::vector<bool>(items.size(), false));
+}
+
 TEST_P(KvDeviceTest, SlotsAreOverwritten) {
   Sequence& sequence = sequences_[0];
   const Extent first = Grow(sequence, 200);

@@ -20,6 +20,14 @@ TEST(ProcessorAttentionTest, EachArithmeticOfProcessorsHasItsKernel) {
   }
 }
 
+// Where the processor has no tiles nothing is asked, so that there is nothing to warn of.
+TEST(ProcessorAttentionTest, AskingForTilesChangesNoChoice) {
+  const AttentionArithmetic before = FastAttention();
+  AskForAttentionTiles();
+  EXPECT_EQ(FastAttention(), before);
+  EXPECT_EQ(before == AttentionArithmetic::kTiles, HasTileAttention());
+}
+
 TEST(ProcessorAttentionTest, WhatIsEmulatedIsNotFast) {
   switch (FastAttention()) {
     case AttentionArithmetic::kTiles:

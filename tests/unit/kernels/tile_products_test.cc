@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/log.h"
 #include "common/philox.h"
 #include "kernels/cpu/dense_tiles.h"
 #include "kernels/cpu/tile_choice.h"
@@ -296,6 +297,30 @@ TEST(TileChoiceTest, OtherBitsAreAFailedPrecondition) {
   const absl::Status status = CheckTiles(host);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("row 1 of 2"), std::string::npos) << status;
+}
+
+// The log of a host that makes dense layers.
+std::string LogOfDense(ToyHost& host) {
+  const AnswerOfOtherHost answer(CheckTiles(host));
+  SetUpLogging("c0", LogLevel::kWarning);
+  testing::internal::CaptureStderr();
+  MakeDense(DType::kBF16, false, 1);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(TileChoiceTest, ARefusalIsAWarningThatSaysWhatIsTaken) {
+  ToyHost host;
+  host.permission = absl::UnavailableError("the system refuses: 28");
+  const std::string log = LogOfDense(host);
+  EXPECT_NE(log.find("dense layers are slow: AMX is there, but "), std::string::npos) << log;
+  EXPECT_NE(log.find(" is taken instead: the system refuses: 28\n"), std::string::npos) << log;
+}
+
+TEST(TileChoiceTest, WithoutTilesThereIsNoWarning) {
+  ToyHost host;
+  host.has_instructions = false;
+  const std::string log = LogOfDense(host);
+  EXPECT_EQ(log.find("AMX is there"), std::string::npos) << log;
 }
 
 TEST(TileChoiceTest, TheSystemAnswersOnceForAll) {
