@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/link_options.h"
 #include "common/log.h"
+#include "common/memlock.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "compute_node/fetch_path_maker.h"
@@ -214,6 +215,11 @@ absl::Status ComputeNode::MakeWindows(const plan::EpochConfig& config, uint32_t 
   const std::string uri = WithBusDirection(plan::TransportUri(config, options_.verbs_uri), "from");
   LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<SharedBus> bus, OpenBusOf(uri));
   counters_.bus.Use(std::move(bus));
+  if (config.attention_paths.fetch()) {
+    LAMINA_RETURN_IF_ERROR(
+        CheckMemlock(uri, absl::StrCat("fetch.window: ", FormatBytes(config.fetch_bytes)),
+                     layout.compute_region_bytes(), MemlockLimit()));
+  }
   LAMINA_ASSIGN_OR_RETURN(OwnWindows windows, MakeOwnWindows(config, own, layout,
                                                              {.node = options_.name,
                                                               .transport_uri = uri,

@@ -37,6 +37,7 @@ Peers::Peers(const plan::EpochConfig& config, uint32_t node, Nanos timeout,
   for (telemetry::LinkCounters* link : memory_links_) {
     if (link != nullptr) {
       link->exchange.Forget();  // The epoch may have another transport.
+      link->fetched.Begin(config.lanes);
     }
   }
   compute_links_.resize(config.compute_nodes.size());

@@ -19,6 +19,7 @@
 #include "compute_node/step_counters.h"
 #include "control/node_handler.h"
 #include "plan/window_layout.h"
+#include "telemetry/fetched_bandwidth.h"
 #include "telemetry/trace_ring.h"
 #include "transport/transport.h"
 
@@ -80,6 +81,11 @@ class Peers {
 
   // What left at `began` was answered by the peer and taken at `ended`, `bytes` both ways together.
   void CountExchange(PeerId peer, Nanos began, Nanos ended, size_t bytes);
+
+  // What comes of K and V from a memory node, of all lanes. Requires: a path on memory nodes.
+  telemetry::FetchedBandwidth& Fetched(uint32_t memory_node) {
+    return memory_links_[memory_node]->fetched;
+  }
 
   // The thread has stood still for the peer.
   void CountWait(PeerId peer, Nanos waited);

@@ -5,20 +5,49 @@
 #include <cstddef>
 #include <cstring>
 
+#include "common/clock.h"
 #include "common/status_macros.h"
 #include "plan/data_checksum.h"
 
 namespace lamina::compute_node {
+namespace {
+
+// Those of a lane and memory node, which take turns.
+constexpr size_t kWindows = 2;
+
+}  // namespace
 
 PieceWindows::PieceWindows(const WorkerContext& context)
     : context_(context),
-      streams_(context.config.lanes, std::vector<Stream>(context.config.memory_nodes.size())) {}
+      streams_(context.config.lanes, std::vector<Stream>(context.config.memory_nodes.size())),
+      come_(context.config.lanes) {}
 
 void PieceWindows::BeginStep(const Lane& lane) {
-  for (Stream& stream : streams_[lane.index]) {
-    stream.pieces.clear();
-    stream.piece = 0;
+  for (uint32_t node = 0; node < streams_[lane.index].size(); ++node) {
+    streams_[lane.index][node].pieces.clear();
+    streams_[lane.index][node].piece = 0;
+    // The memory node begins when it has the plan.
+    Look(node).Expect(lane.index, Taken(lane, node) + kWindows, /*sure=*/false);
   }
+}
+
+telemetry::FetchedBandwidth& PieceWindows::Look(uint32_t node) {
+  for (uint32_t lane = 0; lane < come_.size(); ++lane) {
+    come_[lane] = context_.region.LoadSignal(windows().word(node, lane));
+  }
+  telemetry::FetchedBandwidth& link = context_.peers.Fetched(node);
+  link.Look(RealClock().Now(), come_);
+  return link;
+}
+
+// The memory node sends the pieces of the layers behind without waiting for this one's rows.
+void PieceWindows::ExpectPieces(const Lane& lane, uint32_t node) {
+  const Stream& stream = StreamOf(lane, node);
+  const size_t left = stream.pieces.size() - stream.piece;
+  const size_t coming = stream.pieces.empty() ? 0
+                        : stream.ends_step    ? std::min(left, kWindows)
+                                              : kWindows;
+  Look(node).Expect(lane.index, Taken(lane, node) + coming, /*sure=*/true);
 }
 
 void PieceWindows::BeginLayer(const Lane& lane, uint32_t node, uint32_t layer,
@@ -33,6 +62,9 @@ void PieceWindows::BeginHeads(const Lane& lane, uint32_t node, uint32_t layer, H
   plan::PiecesOf(context_.PartOf(layer, node), heads, runs, plan::FetchLimitsOf(context_.config),
                  stream.pieces);
   stream.piece = 0;
+  stream.ends_step = layer + 1 == context_.config.layers.size() &&
+                     heads.first + heads.count == context_.HeadsOf(layer, node).count;
+  ExpectPieces(lane, node);
 }
 
 bool PieceWindows::Ended(const Lane& lane, uint32_t node) const {
@@ -100,6 +132,7 @@ absl::StatusOr<size_t> PieceWindows::Take(const Lane& lane, uint32_t node) {
           ? size_t{piece.recomputed} * context_.config.activation_width * sizeof(BFloat16)
           : plan::PlanesOf(piece, head_dim).end - missing * sizeof(BFloat16);
   telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
+  Look(node).Count(bytes);
   return bytes;
 }
 
@@ -132,6 +165,7 @@ absl::Status PieceWindows::GiveBack(const Lane& lane, uint32_t node) {
   ++streams_[lane.index][node].piece;
   const transport::SignalUpdate credit{.word = windows().credit_word(context_.node, lane.index),
                                        .value = ++Taken(lane, node)};
+  ExpectPieces(lane, node);
   return context_.peers.Put(MemoryPeer(node), 0, {}, &credit);
 }
 

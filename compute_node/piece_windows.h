@@ -23,6 +23,7 @@
 #include "compute_node/piece_rows.h"
 #include "compute_node/worker_context.h"
 #include "plan/fetch_pieces.h"
+#include "telemetry/fetched_bandwidth.h"
 
 namespace lamina::compute_node {
 
@@ -81,6 +82,7 @@ class PieceWindows {
     uint32_t layer = 0;
     std::vector<plan::FetchPiece> pieces;  // The pieces of that.
     size_t piece = 0;                      // Next of these.
+    bool ends_step = false;                // None of the step's comes behind these.
   };
 
   plan::FetchWindows windows() const { return plan::FetchWindows(context_.layout); }
@@ -93,9 +95,14 @@ class PieceWindows {
   const Stream& StreamOf(const Lane& lane, uint32_t node) const {
     return streams_[lane.index][node];
   }
+  // How the link from the memory node is used, which all lanes share: what of their pieces has come
+  // by now, and what of this lane's may come from now on.
+  telemetry::FetchedBandwidth& Look(uint32_t node);
+  void ExpectPieces(const Lane& lane, uint32_t node);
 
   const WorkerContext& context_;
   std::vector<std::vector<Stream>> streams_;  // [lanes][memory nodes]
+  std::vector<uint64_t> come_;                // [lanes]
 };
 
 }  // namespace lamina::compute_node

@@ -55,7 +55,11 @@ telemetry::LinkCount FromProto(const v1::LinkCount& proto, ReportedFigures& figu
           .waited_seconds = figures.Take("links.waited_seconds", proto.waited_seconds()),
           .exchange_seconds = figures.Take("links.exchange_seconds", proto.exchange_seconds()),
           .exchange_bytes_per_second =
-              figures.Take("links.exchange_bytes_per_second", proto.exchange_bytes_per_second())};
+              figures.Take("links.exchange_bytes_per_second", proto.exchange_bytes_per_second()),
+          .fetched_bytes_per_second_least = figures.Take("links.fetched_bytes_per_second_least",
+                                                         proto.fetched_bytes_per_second_least()),
+          .fetched_bytes_per_second_most = figures.Take("links.fetched_bytes_per_second_most",
+                                                        proto.fetched_bytes_per_second_most())};
 }
 
 }  // namespace
@@ -81,6 +85,8 @@ void ToProto(const telemetry::NodeCounters& counters, v1::NodeDetail* proto) {
     entry->set_waited_seconds(link.waited_seconds);
     entry->set_exchange_seconds(link.exchange_seconds);
     entry->set_exchange_bytes_per_second(link.exchange_bytes_per_second);
+    entry->set_fetched_bytes_per_second_least(link.fetched_bytes_per_second_least);
+    entry->set_fetched_bytes_per_second_most(link.fetched_bytes_per_second_most);
   }
   proto->set_weight_bytes(counters.weight_bytes);
   proto->set_streamed_bytes(counters.streamed_bytes);

@@ -18,6 +18,8 @@ std::vector<core::KnownLink> KnownLinksOf(const AttachedNode& node) {
       if (used.peer == link.peer) {
         known.back().exchange_seconds = used.exchange_seconds;
         known.back().exchange_bytes_per_second = used.exchange_bytes_per_second;
+        known.back().fetched_bytes_per_second_least = used.fetched_bytes_per_second_least;
+        known.back().fetched_bytes_per_second_most = used.fetched_bytes_per_second_most;
       }
     }
   }

@@ -97,7 +97,10 @@ core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& e
   for (const AttachedNode* node : nodes.compute) {
     streamed_bytes += static_cast<double>(node->counters.streamed_bytes);
     for (const core::KnownLink& link : KnownLinksOf(*node)) {
-      rates.bytes_per_second += link.bytes_per_second > 0 ? core::BelievedBandwidth(link) : 0;
+      if (link.bytes_per_second > 0) {
+        rates.bytes_per_second += options.bus_bytes_per_second > 0 ? core::BelievedBandwidth(link)
+                                                                   : core::FetchBandwidth(link);
+      }
     }
     const auto made = static_cast<double>(node->counters.recomputed_tokens);
     const double fetched =
@@ -109,6 +112,11 @@ core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& e
       if (fetched > 0 && part == telemetry::NameOf(telemetry::WorkKind::kAttend)) {
         rates.attend_seconds = seconds / (fetched + made);
       }
+    }
+    if (const telemetry::FittedSeconds& line = node->counters.making;
+        made > 0 && line.explains() && line.slope > 0) {
+      rates.recompute_seconds = line.slope;
+      rates.recompute_fixed_seconds = line.fixed;
     }
   }
   rates.bytes_per_second = OverBus(options, rates.bytes_per_second);

@@ -48,11 +48,13 @@ cost::UnitTimes MeanAttention(const FormedEpoch& epoch, const ReplicaSplits& spl
 cost::LinkCosts CostsOfLinks(const FormedEpoch& epoch, const MeasuredNodes& nodes);
 
 // What of tokens comes over all links from memory nodes together in a second, and how long the
-// compute node takes to make K and V of one in a layer: since it started, from the profile that it
-// makes then on; what a layer's streamed weights take on the emulated bus, where they come over
-// one. Zeros: not known, or an epoch that keeps no activations.
-// What comes of tokens is of the bus by itself (a probe, or the fastest exchange), so that weights
-// on it do not count twice.
+// compute node takes to make K and V of one in a layer: by the line of its latest times, where that
+// explains them, else the mean since it started, from the profile that it makes then on; what a
+// layer's streamed weights take on the emulated bus, where they come over one. Zeros: not known, or
+// an epoch that keeps no activations.
+// What comes of tokens follows how links were used of late (core::FetchBandwidth()). On an emulated
+// bus, whose bandwidth does not change, it is of the bus by itself (a probe, or the fastest
+// exchange), so that weights on it do not count twice.
 core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& epoch,
                               const MeasuredNodes& nodes);
 

@@ -8,12 +8,14 @@
 #include "common/kv_form.h"
 #include "common/link_options.h"
 #include "common/log.h"
+#include "common/memlock.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "control/kv_arena.h"
 #include "control/transport_fault.h"
 #include "memory_node/device_queries.h"
 #include "plan/epoch_shape.h"
+#include "plan/fetch_pieces.h"
 
 namespace lamina::memory_node {
 namespace {}  // namespace
@@ -123,6 +125,14 @@ absl::Status MemoryNode::MakeWindows() {
   const std::string uri = WithBusDirection(plan::TransportUri(*config_, options_.verbs_uri), "to");
   LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<SharedBus> bus, OpenBusOf(uri));
   counters_.bus.Use(std::move(bus));
+  if (config_->attention_paths.fetch()) {
+    // Pieces are gathered in as many windows as they have at the compute node.
+    const plan::WindowLayout layout(plan::WindowShapeOf(*config_));
+    const uint64_t gathered = 2 * config_->lanes * plan::FetchWindowBytes(*config_);
+    LAMINA_RETURN_IF_ERROR(
+        CheckMemlock(uri, absl::StrCat("fetch.window: ", FormatBytes(config_->fetch_bytes)),
+                     layout.query_region_bytes() + gathered, MemlockLimit()));
+  }
   LAMINA_ASSIGN_OR_RETURN(windows_,
                           MakeQueryWindows(*config_, {.node = options_.name,
                                                       .transport_uri = uri,

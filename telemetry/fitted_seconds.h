@@ -15,6 +15,8 @@ struct FittedSeconds {
   double slope = 0;
   double r_squared = 0;
   bool fitted() const { return fixed + slope > 0; }
+  // A line that explains less of the times' variance is no better than their mean.
+  bool explains() const { return fitted() && r_squared >= 0.8; }
   friend bool operator==(const FittedSeconds&, const FittedSeconds&) = default;
 };
 

@@ -86,7 +86,9 @@ std::vector<LinkCount> WorkMeter::Links() const {
                      .failures = read(link->failures),
                      .waited_seconds = ToSeconds(static_cast<Nanos>(read(link->waited_nanos))),
                      .exchange_seconds = link->exchange.seconds(),
-                     .exchange_bytes_per_second = link->exchange.bytes_per_second()});
+                     .exchange_bytes_per_second = link->exchange.bytes_per_second(),
+                     .fetched_bytes_per_second_least = link->fetched.least(),
+                     .fetched_bytes_per_second_most = link->fetched.most()});
   }
   return links;
 }

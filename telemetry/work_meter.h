@@ -21,6 +21,7 @@
 
 #include "common/clock.h"
 #include "telemetry/fastest_exchange.h"
+#include "telemetry/fetched_bandwidth.h"
 #include "telemetry/trace_ring.h"
 #include "telemetry/work_kind.h"
 
@@ -39,6 +40,7 @@ struct LinkCounters {
   std::atomic<uint64_t> failures{0};  // Puts that ended with an error.
   std::atomic<uint64_t> waited_nanos{0};
   FastestExchange exchange;
+  FetchedBandwidth fetched;
 };
 
 // What a reader sees of them.
@@ -49,8 +51,10 @@ struct LinkCount {
   double seconds = 0;
   uint64_t failures = 0;
   double waited_seconds = 0;
-  double exchange_seconds = 0;           // FastestExchange; 0: there was none.
-  double exchange_bytes_per_second = 0;  // From FastestExchange, too.
+  double exchange_seconds = 0;                // FastestExchange; 0: there was none.
+  double exchange_bytes_per_second = 0;       // From FastestExchange, too.
+  double fetched_bytes_per_second_least = 0;  // FetchedBandwidth; 0: not known.
+  double fetched_bytes_per_second_most = 0;   // From FetchedBandwidth, too.
   friend bool operator==(const LinkCount&, const LinkCount&) = default;
 };
 

@@ -36,7 +36,12 @@ Finding CheckMemlock(const HostFacts& facts, const ClusterConfig* cluster) {
     return finding;
   }
   finding.found = absl::StrCat("limit ", FormatBytes(facts.memlock_bytes));
-  if (facts.memlock_bytes < kMemlockLeast) {
+  uint64_t least = kMemlockLeast;
+  if (cluster != nullptr && cluster->Fetches()) {  // In addition to what any cluster has.
+    least += cluster->fetch.window_bytes;
+    absl::StrAppend(&finding.found, ", fetch.window is ", FormatBytes(cluster->fetch.window_bytes));
+  }
+  if (facts.memlock_bytes < least) {
     const bool needed = Wants(cluster, "verbs") || !facts.ports.empty();
     finding.state = needed ? State::kWarn : State::kOk;
     finding.fix = "ulimit -l unlimited   # systemd: LimitMEMLOCK=infinity";

@@ -39,7 +39,8 @@ class FetchRecompute final : public FetchPlanning {
     const policy::RecomputeProfile profile{
         .activation = bytes_.activation / rates.bytes_per_second,
         .kv = bytes_.kv / rates.bytes_per_second,
-        .make = rates.recompute_seconds,
+        .make = rates.recompute_seconds +
+                rates.recompute_fixed_seconds / static_cast<double>(step.tokens),
         .weights = rates.weights_seconds / std::max(1u, step.lanes)};
     const policy::RecomputeSplit split =
         step.lanes > 1 ? policy::BestRecomputeSplitOfLanes(profile, step.tokens)

@@ -18,9 +18,10 @@ namespace lamina::core {
 
 // What nodes have measured. Zeros: nothing yet.
 struct FetchRates {
-  double bytes_per_second = 0;   // Over all links from memory nodes together.
-  double recompute_seconds = 0;  // Time to make K and V of a token in one layer.
-  double attend_seconds = 0;     // Time to attend to one; 0: not measured.
+  double bytes_per_second = 0;         // Over all links from memory nodes together.
+  double recompute_seconds = 0;        // Time to make K and V of a token in one layer,
+  double recompute_fixed_seconds = 0;  // and what a layer takes in addition.
+  double attend_seconds = 0;           // Time to attend to one; 0: not measured.
   // Over the links for the weights of a layer that come, on average over layers; 0: they stay, or
   // come another way.
   double weights_seconds = 0;

@@ -49,6 +49,13 @@ double BelievedBandwidth(const KnownLink& link) {
   return std::max(link.bytes_per_second, link.exchange_bytes_per_second);
 }
 
+double FetchBandwidth(const KnownLink& link) {
+  const double believed = std::max(BelievedBandwidth(link), link.fetched_bytes_per_second_least);
+  return link.fetched_bytes_per_second_most > 0
+             ? std::min(believed, link.fetched_bytes_per_second_most)
+             : believed;
+}
+
 std::vector<std::string> OddLinks(absl::Span<const KnownLink> links) {
   std::map<std::string, double> fastest = {{"shm", kSharedMemorySeconds}};
   for (const KnownLink& link : links) {

@@ -477,6 +477,10 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     for (uint32_t i = 0; i < plans.size(); ++i) {
       paths_->EndStep(lanes_[i]);
     }
+    const bool fetches = config_.attention_paths.fetch();
+    for (uint32_t node = 0; fetches && node < config_.memory_nodes.size(); ++node) {
+      EXPECT_FALSE(peers_->Fetched(node).MayCome()) << "every piece of the steps has come";
+    }
   }
 
   Program program_{Spec("llama"), DType::kBF16};

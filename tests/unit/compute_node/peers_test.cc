@@ -239,6 +239,17 @@ TEST_F(PeersTest, AnEpochBeginsWithoutTheExchangesOfTheOneBefore) {
   EXPECT_EQ(LinkTo("m0").bytes, 30u) << "bytes count on";
 }
 
+TEST_F(PeersTest, AnEpochBeginsWithoutWhatWasFetchedInTheOneBefore) {
+  config_.lanes = 1;
+  Make({});
+  peers_->Fetched(0).Expect(0, 2, /*sure=*/true);
+  EXPECT_TRUE(peers_->Fetched(0).MayCome());
+
+  Make({});
+
+  EXPECT_FALSE(peers_->Fetched(0).MayCome());
+}
+
 TEST_F(PeersTest, AWindowAsItMustBeIsTaken) {
   Make({});
   const plan::WindowHeader header{.lane = 1, .epoch = 7, .step = 3, .rows = 2};

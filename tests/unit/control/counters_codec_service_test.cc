@@ -57,7 +57,9 @@ TEST(CountersCodecTest, EveryFieldArrivesAsItWasCounted) {
                  .failures = 37,
                  .waited_seconds = 38.5,
                  .exchange_seconds = 39.5,
-                 .exchange_bytes_per_second = 40.5},
+                 .exchange_bytes_per_second = 40.5,
+                 .fetched_bytes_per_second_least = 42.5,
+                 .fetched_bytes_per_second_most = 43.5},
                 {.peer = "m1", .bytes = 41}}};
 
   const telemetry::NodeCounters got = ThereAndBack(sent);
@@ -120,12 +122,14 @@ TEST(CountersCodecTest, NamesAndTheirNumberAreBounded) {
 TEST(CountersCodecTest, FiguresThatCannotBeCountAsNotMeasured) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double infinite = std::numeric_limits<double>::infinity();
-  const telemetry::NodeCounters sound{
-      .spill = {.capacity_bytes = 1, .write_bytes_per_second = 2},
-      .buses = {{"to", 3, 4, {}}},
-      .making = {.fixed = 5, .slope = 6, .r_squared = -0.5},
-      .parts = {{"attend", 7}},
-      .links = {{.peer = "m0", .exchange_seconds = 8, .exchange_bytes_per_second = 9}}};
+  const telemetry::NodeCounters sound{.spill = {.capacity_bytes = 1, .write_bytes_per_second = 2},
+                                      .buses = {{"to", 3, 4, {}}},
+                                      .making = {.fixed = 5, .slope = 6, .r_squared = -0.5},
+                                      .parts = {{"attend", 7}},
+                                      .links = {{.peer = "m0",
+                                                 .exchange_seconds = 8,
+                                                 .exchange_bytes_per_second = 9,
+                                                 .fetched_bytes_per_second_most = 10}}};
   for (const auto& [set, refused] :
        std::vector<std::pair<void (*)(telemetry::NodeCounters&, double), std::string>>{
            {[](auto&c, double x) { c.spill.write_bytes_per_second = x; },
@@ -134,7 +138,9 @@ TEST(CountersCodecTest, FiguresThatCannotBeCountAsNotMeasured) {
            {[](auto&c, double x) { c.making.slope = x; }, "making.slope"},
            {[](auto&c, double x) { c.parts[0].second = x; }, "parts.seconds"},
            {[](auto&c, double x) { c.links[0].exchange_bytes_per_second = x; },
-            "links.exchange_bytes_per_second"}}) {
+            "links.exchange_bytes_per_second"},
+           {[](auto&c, double x) { c.links[0].fetched_bytes_per_second_most = x; },
+            "links.fetched_bytes_per_second_most"}}) {
     SCOPED_TRACE(refused);
     telemetry::NodeCounters wanted = sound;
     set(wanted, 0);

@@ -130,6 +130,13 @@ TEST(EngineOptionsOfTest, RecomputationIsAPathOfItsOwn) {
   EXPECT_EQ(planning->Plan(step, quarter).recomputed, plan::kRecomputeUnit * 4 / 5);
   step.lanes = 2;  // Then one makes them while the other's come.
   EXPECT_EQ(planning->Plan(step, quarter).recomputed, plan::kRecomputeUnit);
+  step.lanes = 1;  // What a layer takes by itself is shared by its tokens.
+  EXPECT_EQ(planning
+                ->Plan(step, {.bytes_per_second = 1024,
+                              .recompute_seconds = 0.125,
+                              .recompute_fixed_seconds = 125})
+                .recomputed,
+            plan::kRecomputeUnit * 4 / 5);
   // Weights on the link take as long as K and V of 400 tokens, of two lanes as 200 of each.
   core::FetchRates streamed = {
       .bytes_per_second = 1024, .recompute_seconds = 2, .weights_seconds = 400};

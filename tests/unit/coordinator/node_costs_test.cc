@@ -70,5 +70,35 @@ TEST(FetchRatesOfTest, WithoutABusWeightsTakeNoTimeOfLinks) {
   EXPECT_DOUBLE_EQ(rates.bytes_per_second, 5e6);
 }
 
+// K and V have come with a quarter of what the link was measured to have.
+TEST(FetchRatesOfTest, ALinkIsAsItWasUsedOfLate) {
+  AttachedNode node = Compute(/*streamed_bytes=*/0);
+  node.counters.links[0].fetched_bytes_per_second_least = 0.9e6;
+  node.counters.links[0].fetched_bytes_per_second_most = 1e6;
+  for (const double bus : {0.0, 6e6}) {
+    const EngineOptions options = Options(bus);
+    const core::FetchRates rates =
+        FetchRatesOf(options, Epoch(options), {.compute = {&node}, .memory = {}});
+    EXPECT_DOUBLE_EQ(rates.bytes_per_second, bus > 0 ? 5e6 : 1e6)
+        << "a bus does not change, and weights may take a part of it";
+  }
+}
+
+// A processor that has become half as fast is so on average much later.
+TEST(FetchRatesOfTest, MakingKAndVTakesWhatItTookOfLate) {
+  const EngineOptions options = Options(/*bus=*/0);
+  const FormedEpoch epoch = Epoch(options);
+  AttachedNode node = Compute(/*streamed_bytes=*/0);
+  node.counters.making = {.fixed = 0.01, .slope = 1e-3, .r_squared = 0.9};
+  core::FetchRates rates = FetchRatesOf(options, epoch, {.compute = {&node}, .memory = {}});
+  EXPECT_DOUBLE_EQ(rates.recompute_seconds, 1e-3);
+  EXPECT_DOUBLE_EQ(rates.recompute_fixed_seconds, 0.01);
+
+  node.counters.making.r_squared = 0.7;  // It explains too little.
+  rates = FetchRatesOf(options, epoch, {.compute = {&node}, .memory = {}});
+  EXPECT_DOUBLE_EQ(rates.recompute_seconds, 0.5e-3);
+  EXPECT_EQ(rates.recompute_fixed_seconds, 0);
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

@@ -7,8 +7,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <condition_variable>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -18,6 +21,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/memlock.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
 #include "kernels/attention.h"
@@ -270,6 +274,29 @@ TEST_F(WholeMemoryNodeTest, WindowsTooLargeForARegionAreRefused) {
   config.rows_max = 4096;
 
   EXPECT_EQ(Make().Configure(config).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(WholeMemoryNodeTest, WindowsThatVerbsCannotPinAreTheTransportsFault) {
+  plan::EpochConfig config = Config(1);
+  config.attention_paths = plan::AttentionPaths({plan::AttentionPath::kFetch});
+  config.fetch_bytes = uint64_t{1} << 20;
+  config.fetch_heads = 1;
+  config.transport = "verbs://";
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  const rlimit small = {.rlim_cur = std::min<rlim_t>(65536, before.rlim_max),
+                        .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &small), 0);
+  if (MemlockLimit() == UINT64_MAX) {
+    setrlimit(RLIMIT_MEMLOCK, &before);
+    GTEST_SKIP() << "this process may pin past the limit";
+  }
+
+  const absl::Status status = Make().Configure(config).status();
+
+  setrlimit(RLIMIT_MEMLOCK, &before);
+  EXPECT_TRUE(control::IsTransportFault(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("fetch.window: 1.0 MiB makes windows of"));
 }
 
 TEST_F(WholeMemoryNodeTest, ATransportThatIsNotThereIsTheTransportsFault) {

@@ -135,6 +135,13 @@ TEST(WorkMeterTest, LinksGoByNameAndStay) {
   AddTo(link->bytes, 5);
   AddTo(link->waited_nanos, 2'000'000'000);
   link->exchange.Note(Seconds(1), Millis(1), 1'000);
+  link->fetched.Begin(1);
+  for (int i = 0; i < 100; ++i) {  // A MiB in 10 ms, always with another one behind it.
+    const auto come = static_cast<uint64_t>(i);
+    link->fetched.Look(Seconds(1) + Millis(10 * i), {&come, 1});
+    link->fetched.Expect(0, come + 2, /*sure=*/true);
+    link->fetched.Count(size_t{1} << 20);
+  }
   const auto links = meter.Links();
   ASSERT_EQ(links.size(), 2u);
   EXPECT_EQ(links[0].peer, "m0");
@@ -142,7 +149,10 @@ TEST(WorkMeterTest, LinksGoByNameAndStay) {
   EXPECT_EQ(links[0].waited_seconds, 2.0);
   EXPECT_DOUBLE_EQ(links[0].exchange_seconds, 1e-3);
   EXPECT_DOUBLE_EQ(links[0].exchange_bytes_per_second, 1e6);
+  EXPECT_NEAR(links[0].fetched_bytes_per_second_least, 104.9e6, 5e6);
+  EXPECT_NEAR(links[0].fetched_bytes_per_second_most, 104.9e6, 5e6);
   EXPECT_EQ(links[1].exchange_seconds, 0);
+  EXPECT_EQ(links[1].fetched_bytes_per_second_most, 0);
 }
 
 TEST(FastestExchangeTest, ShowsTheShortestOfLateAndTheMostBytes) {

@@ -92,6 +92,23 @@ TEST(DoctorTest, SmallMemlockLimitIsFound) {
   EXPECT_THAT(finding.fix, HasSubstr("ulimit -l"));
 }
 
+TEST(DoctorTest, MemlockLimitBelowTheFetchWindowIsFound) {
+  HostFacts facts = FakeRoot().Collect();
+  facts.memlock_bytes = uint64_t{128} << 20;
+  ClusterConfig cluster = Cluster();
+  cluster.transport = {"verbs"};
+  cluster.fetch.window_bytes = uint64_t{1} << 30;
+  EXPECT_EQ(Find(CheckHost(facts, &cluster), "memlock").state, State::kOk) << "nothing fetches";
+  cluster.policy = std::string(kPolicyFetchHeads);
+
+  const Finding finding = Find(CheckHost(facts, &cluster), "memlock");
+
+  ExpectExplained(finding, State::kWarn);
+  EXPECT_THAT(finding.found, HasSubstr("limit 128.0 MiB, fetch.window is 1.0 GiB"));
+  cluster.fetch.window_bytes = uint64_t{64} << 20;
+  EXPECT_EQ(Find(CheckHost(facts, &cluster), "memlock").state, State::kOk);
+}
+
 TEST(DoctorTest, HugePagesThatAreOffAreFound) {
   const FakeRoot root;
   root.Write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]");

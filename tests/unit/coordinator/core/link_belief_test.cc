@@ -36,6 +36,20 @@ TEST(LinkBeliefTest, ALongExchangeSaysNothingAgainstALink) {
   EXPECT_EQ(BelievedBandwidth(used), 5e9);
 }
 
+TEST(LinkBeliefTest, WhatComesIsWithinTheBoundsOfItsUse) {
+  KnownLink link = Used(kGood, 3e-3, 1e6);
+  EXPECT_EQ(FetchBandwidth(link), 5e9);
+  link.fetched_bytes_per_second_most = 2e9;  // The link has become slower.
+  EXPECT_EQ(FetchBandwidth(link), 2e9);
+  EXPECT_EQ(BelievedBandwidth(link), 5e9) << "of other uses nothing is known";
+  link.fetched_bytes_per_second_least = 1.5e9;
+  EXPECT_EQ(FetchBandwidth(link), 2e9);
+  link.bytes_per_second = 1e8;  // It was measured at a bad moment.
+  EXPECT_EQ(FetchBandwidth(link), 1.5e9);
+  link.fetched_bytes_per_second_most = 0;
+  EXPECT_EQ(FetchBandwidth(link), 1.5e9);
+}
+
 TEST(LinkBeliefTest, AMeasurementThatUseDisprovedIsOdd) {
   const KnownLink slow = {
       .path = "verbs mlx5_0/1", .latency_seconds = 3e-6, .bytes_per_second = 1e8};

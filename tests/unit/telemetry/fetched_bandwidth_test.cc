@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "telemetry/fetched_bandwidth.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace lamina::telemetry {
+namespace {
+
+constexpr size_t kPiece = size_t{1} << 20;
+constexpr double kFast = 1e9;
+
+// A sender of pieces of all lanes in turn, over one link into two windows of each, and a thread
+// that uses them in turn, looking when one has come and when one has been used up.
+class Stream {
+ public:
+  Stream(size_t lanes, double bytes_per_second, size_t piece = kPiece)
+      : piece_(piece), rate_(bytes_per_second), come_(lanes), taken_(lanes) {
+    bandwidth_.Begin(lanes);
+    Expect(2, /*sure=*/true);
+    Send();
+  }
+
+  FetchedBandwidth& bandwidth() { return bandwidth_; }
+  void set_rate(double bytes_per_second) { rate_ = bytes_per_second; }
+
+  // Uses so many pieces of each lane, each for so long.
+  void Use(int pieces, Nanos each) {
+    for (int i = 0; i < pieces; ++i) {
+      for (size_t lane = 0; lane < taken_.size(); ++lane) {
+        while (come_[lane] == taken_[lane]) {
+          PassUntil(arrives_);
+        }
+        bandwidth_.Look(now_, come_);
+        bandwidth_.Count(piece_);
+        PassUntil(now_ + each);
+        ++taken_[lane];
+        bandwidth_.Look(now_, come_);
+        bandwidth_.Expect(lane, taken_[lane] + 2, /*sure=*/true);
+        Send();
+      }
+    }
+  }
+
+  // The lanes' steps end with what is in the windows, and the next ones begin this much later.
+  // Until then nothing comes; it may be that it could.
+  void Rest(Nanos pause, bool may_come) {
+    taken_ = come_;
+    sending_ = false;
+    Expect(may_come ? 2 : 0, /*sure=*/!may_come);
+    now_ += pause;
+    Expect(2, /*sure=*/true);
+    Send();
+  }
+
+ private:
+  void Expect(uint64_t windows, bool sure) {
+    bandwidth_.Look(now_, come_);
+    for (size_t lane = 0; lane < taken_.size(); ++lane) {
+      bandwidth_.Expect(lane, taken_[lane] + windows, sure);
+    }
+  }
+
+  void Send() {
+    for (size_t i = 0; i < come_.size() && !sending_; ++i) {
+      lane_ = (lane_ + 1) % come_.size();
+      sending_ = come_[lane_] < taken_[lane_] + 2;
+      arrives_ = now_ + static_cast<Nanos>(static_cast<double>(piece_) / rate_ * 1e9);
+    }
+  }
+
+  void PassUntil(Nanos time) {
+    while (sending_ && arrives_ <= time) {
+      now_ = arrives_;
+      ++come_[lane_];
+      sending_ = false;
+      Send();
+    }
+    now_ = time;
+  }
+
+  const size_t piece_;
+  double rate_;
+  FetchedBandwidth bandwidth_;
+  std::vector<uint64_t> come_;
+  std::vector<uint64_t> taken_;
+  Nanos now_ = Seconds(7);
+  Nanos arrives_ = 0;
+  size_t lane_ = 0;
+  bool sending_ = false;
+};
+
+void ExpectNear(const FetchedBandwidth& bandwidth, double bytes_per_second) {
+  EXPECT_NEAR(bandwidth.least(), bytes_per_second, 0.06 * bytes_per_second);
+  EXPECT_NEAR(bandwidth.most(), bytes_per_second, 0.06 * bytes_per_second);
+  EXPECT_LE(bandwidth.least(), bandwidth.most());
+}
+
+TEST(FetchedBandwidthTest, ALinkThatRowsWaitForIsKnownWhateverLanesShareIt) {
+  for (const size_t lanes : {1u, 2u, 8u}) {
+    SCOPED_TRACE(lanes);
+    Stream stream(lanes, kFast);
+    stream.Use(20, Micros(50));
+    EXPECT_EQ(stream.bandwidth().least(), 0) << "too little has come";
+    EXPECT_EQ(stream.bandwidth().most(), 0);
+    stream.Use(200, Micros(50));
+    ExpectNear(stream.bandwidth(), kFast);
+  }
+}
+
+TEST(FetchedBandwidthTest, ItFollowsALinkThatBecomesSlowerAndFasterAgain) {
+  Stream stream(2, kFast);
+  stream.Use(200, Micros(50));
+  stream.set_rate(kFast / 4);
+  stream.Use(200, Micros(50));
+  ExpectNear(stream.bandwidth(), kFast / 4);
+  stream.set_rate(kFast / 2);
+  stream.Use(200, Micros(50));
+  ExpectNear(stream.bandwidth(), kFast / 2);
+}
+
+// What comes is then what is used, and not what could come.
+TEST(FetchedBandwidthTest, ALinkThatWaitsForRowsIsNoSlowerThanWhatComes) {
+  for (const size_t lanes : {1u, 3u}) {
+    SCOPED_TRACE(lanes);
+    Stream stream(lanes, kFast);
+    stream.Use(200, Millis(5));
+    const double used = static_cast<double>(kPiece) / 5e-3;
+    EXPECT_NEAR(stream.bandwidth().least(), used, 0.06 * used);
+    EXPECT_TRUE(stream.bandwidth().most() == 0 || stream.bandwidth().most() > kFast);
+  }
+}
+
+TEST(FetchedBandwidthTest, WhatIsKnownStaysWhileRowsTakeLonger) {
+  Stream stream(1, kFast);
+  stream.Use(200, Micros(50));
+  stream.Use(200, Micros(1200));
+  ExpectNear(stream.bandwidth(), kFast);
+}
+
+TEST(FetchedBandwidthTest, ALinkThatBecameFasterThanItWasKnownToBeIsBelievedSo) {
+  Stream stream(1, kFast / 8);
+  stream.Use(200, Micros(50));
+  stream.set_rate(kFast);
+  stream.Use(200, Millis(4));  // Twice as fast as it was.
+  EXPECT_GT(stream.bandwidth().least(), 1.5 * kFast / 8);
+  EXPECT_TRUE(stream.bandwidth().most() == 0 || stream.bandwidth().most() > kFast);
+}
+
+TEST(FetchedBandwidthTest, ARestBetweenStepsIsNoTimeOfTheLink) {
+  Stream stream(2, kFast);
+  for (int step = 0; step < 20; ++step) {
+    stream.Use(40, Micros(50));
+    stream.Rest(Seconds(100), /*may_come=*/false);
+  }
+  EXPECT_GT(stream.bandwidth().least(), 0.9 * kFast);
+}
+
+// Until its plan is there a memory node sends nothing.
+TEST(FetchedBandwidthTest, WhatMayComeAndNeedNotIsNoReasonToBelieveInLess) {
+  Stream stream(1, kFast);
+  for (int step = 0; step < 10; ++step) {
+    stream.Use(40, Micros(50));
+    stream.Rest(Millis(40), /*may_come=*/true);
+  }
+  EXPECT_TRUE(stream.bandwidth().most() == 0 || stream.bandwidth().most() > 0.94 * kFast);
+}
+
+TEST(FetchedBandwidthTest, PiecesOfAStepThatBeganUnseenAreNotOfARest) {
+  FetchedBandwidth bandwidth;
+  bandwidth.Begin(1);
+  std::vector<uint64_t> come = {0};
+  Nanos now = Seconds(1);
+  for (int step = 0; step < 40; ++step) {
+    bandwidth.Look(now, come);
+    bandwidth.Expect(0, come[0], /*sure=*/true);  // Nothing is to come,
+    now += Millis(10);
+    come[0] += 2;  // and two pieces did.
+    bandwidth.Look(now, come);
+    bandwidth.Count(kPiece);
+    bandwidth.Count(kPiece);
+  }
+  EXPECT_NEAR(bandwidth.least(), 2 * kPiece / 10e-3, 0.1 * kPiece / 10e-3);
+  EXPECT_EQ(bandwidth.most(), 0);
+}
+
+TEST(FetchedBandwidthTest, SmallPiecesSayNothing) {
+  Stream stream(1, kFast, /*piece=*/FetchedBandwidth::kPieceBytesLeast - 1);
+  stream.Use(2000, Micros(50));
+  EXPECT_EQ(stream.bandwidth().least(), 0);
+  EXPECT_EQ(stream.bandwidth().most(), 0);
+}
+
+TEST(FetchedBandwidthTest, AnEpochBeginsWithNothingKnown) {
+  Stream stream(1, kFast);
+  EXPECT_TRUE(stream.bandwidth().MayCome());
+  stream.Use(200, Micros(50));
+
+  stream.bandwidth().Begin(2);
+
+  EXPECT_EQ(stream.bandwidth().least(), 0);
+  EXPECT_EQ(stream.bandwidth().most(), 0);
+  EXPECT_FALSE(stream.bandwidth().MayCome());
+}
+
+}  // namespace
+}  // namespace lamina::telemetry
