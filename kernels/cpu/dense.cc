@@ -257,6 +257,16 @@ class CpuDense final : public Dense {
     });
   }
 
+  void LinearGated(const PackedLinear& weights, const ActivationView& in, Activation activation,
+                   MatrixView<float> gate_up, const ActivationView& out) override {
+    const EngineProduct product = ProductOf(weights, in, 0, gate_up);
+    LAMINA_CHECK(gate_up.cols == weights.out_features() && gate_up.cols == 2 * out.cols);
+    LAMINA_CHECK(in.rows == out.rows);
+    if (!product.weights->engine().MultiplyGated({product.weights, in, activation, out})) {
+      Dense::LinearGated(weights, in, activation, gate_up, out);
+    }
+  }
+
   void Activate(Activation activation, MatrixView<const float> x,
                 const ActivationView& out) override {
     LAMINA_CHECK(x.rows == out.rows && x.cols == out.cols);
