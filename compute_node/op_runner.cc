@@ -57,7 +57,7 @@ OpRunner::OpRunner(const SliceProgram& program, const ModelWeights& weights, ker
 
 void OpRunner::Run(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const {
   while (!ops.empty()) {
-    if (RunAddNorm(ops, buffers) || RunNormRope(ops, buffers)) {
+    if (RunAddNorm(ops, buffers) || RunLinearGated(ops, buffers) || RunNormRope(ops, buffers)) {
       ops.remove_prefix(2);
     } else {
       RunOp(ops.front(), buffers);
@@ -82,6 +82,26 @@ bool OpRunner::RunAddNorm(absl::Span<const model::OpId> ops, ValueBuffers& buffe
   dense_.AddRmsNorm(buffers.Floats(add.inputs[0], rows), buffers.Floats(add.inputs[1], rows),
                     buffers.Floats(add.output, rows), weights_.vector(norm->weight), norm->epsilon,
                     buffers.Activations(next.output, rows));
+  return true;
+}
+
+bool OpRunner::RunLinearGated(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const {
+  if (ops.size() < 2) {
+    return false;
+  }
+  const model::Op& linear = program_.graph().ops[ops[0]];
+  const model::Op& next = program_.graph().ops[ops[1]];
+  const auto* const activation = std::get_if<model::ActivationOp>(&next.body);
+  if (!std::holds_alternative<model::LinearOp>(linear.body) || activation == nullptr ||
+      !activation->gated || next.inputs[0] != linear.output || readers_[linear.output] != 1 ||
+      // One call reads the first while it writes the last.
+      buffers.data(linear.inputs[0]) == buffers.data(next.output)) {
+    return false;
+  }
+  const size_t rows = buffers.rows().positions.size();
+  dense_.LinearGated(*weights_.linear(ops[0]), buffers.Activations(linear.inputs[0], rows),
+                     ToKernel(activation->kind), buffers.Floats(linear.output, rows),
+                     buffers.Activations(next.output, rows));
   return true;
 }
 

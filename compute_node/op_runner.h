@@ -35,9 +35,9 @@ class OpRunner {
     }
   }
 
-  // Runs these ops on all rows of the buffers: in one call each a sum and the RMS norm of it; norms
-  // of heads, rope, and where the buffers have it so, the store of k and v. Requires:
-  // the linear ones' weights are here; no attention, no reduction.
+  // Runs these ops on all rows of the buffers: in one call each a sum and the RMS norm of it; gates
+  // and ups and their activation; norms of heads, rope, and where the buffers have it so, the store
+  // of k and v. Requires: the linear ones' weights are here; no attention, no reduction.
   void Run(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const;
 
   // Runs ops of which the first is a linear one, and makes of its output only columns from
@@ -49,6 +49,9 @@ class OpRunner {
   void RunOp(model::OpId id, ValueBuffers& buffers) const;
   // Whether `ops` begin with a sum of two and the RMS norm of that sum, which are then run.
   bool RunAddNorm(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const;
+  // Whether `ops` begin with a linear one that a gated activation alone reads, and it, which are
+  // then run.
+  bool RunLinearGated(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const;
   // Whether `ops` begin with norms of heads that rope alone reads, and it, which are then run.
   bool RunNormRope(absl::Span<const model::OpId> ops, ValueBuffers& buffers) const;
   void RunLinear(model::OpId id, size_t rows, size_t first_column, ValueBuffers& buffers) const;

@@ -43,6 +43,9 @@ struct ActivationView {
     return {static_cast<std::byte*>(data) + first * stride * DTypeBytes(dtype), count, cols, stride,
             dtype};
   }
+  ActivationView Cols(size_t first, size_t count) const {
+    return {static_cast<std::byte*>(data) + first * DTypeBytes(dtype), rows, count, stride, dtype};
+  }
 };
 
 // Weights in a layout of the backend's choosing; their values are immutable, shareable between
@@ -218,6 +221,16 @@ class Dense {
   // out = act(gate) * up, gate = x[:, 0:n], up = x[:, n:2n].
   virtual void GatedActivation(Activation activation, MatrixView<const float> x,
                                const ActivationView& out) = 0;
+
+  // Linear() of all features into `gate_up`, then GatedActivation() of these: with the bits of both
+  // calls. What `gate_up` holds afterwards is not said.
+  // Requires: `out` shares no memory with `in` or `gate_up`.
+  virtual void LinearGated(const PackedLinear& weights, const ActivationView& in,
+                           Activation activation, MatrixView<float> gate_up,
+                           const ActivationView& out) {
+    Linear(weights, in, 0, gate_up);
+    GatedActivation(activation, gate_up, out);
+  }
 
   // out = act(x).
   virtual void Activate(Activation activation, MatrixView<const float> x,

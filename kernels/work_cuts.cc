@@ -17,6 +17,12 @@ bool IsEven(size_t largest, size_t tasks, size_t threads) {
   return 8 * largest * threads <= 9 * tasks;
 }
 
+// What the busiest thread has of a product, in features times rows.
+size_t LargestShare(const DenseCut& cut, const DenseWork& product) {
+  return CeilDiv(cut.Tasks(product), cut.threads) * cut.strips * kCutFeatures *
+         cut.RowsEach(product.rows);
+}
+
 }  // namespace
 
 DenseCut CutDense(absl::Span<const DenseWork> products, size_t rows_max, size_t threads) {
@@ -58,6 +64,17 @@ DenseCut CutDense(absl::Span<const DenseWork> products, size_t rows_max, size_t 
     }
   }
   return best;
+}
+
+std::optional<DenseCut> CutGated(const DenseWork& product, size_t rows_max, size_t threads) {
+  // A gate and its up are like one feature of twice as many inputs.
+  const DenseWork pairs = {product.rows, 2 * product.inputs, product.features / 2};
+  const DenseCut cut = CutDense({&pairs, 1}, rows_max, threads);
+  const DenseCut apart = CutDense({&product, 1}, rows_max, threads);
+  if (cut.strips != kCutStripsMax || 2 * LargestShare(cut, pairs) > LargestShare(apart, product)) {
+    return std::nullopt;
+  }
+  return cut;
 }
 
 AttentionCut CutAttention(const AttentionLoad& load, size_t threads, size_t tasks_max) {

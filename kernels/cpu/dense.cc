@@ -201,6 +201,22 @@ class CpuDense final : public Dense {
     });
   }
 
+  // Row by row, so that a sum is still in the first cache when its norm is taken.
+  void AddRmsNorm(MatrixView<const float> a, MatrixView<const float> b, MatrixView<float> sum,
+                  absl::Span<const float> weight, float epsilon,
+                  const ActivationView& out) override {
+    LAMINA_CHECK(a.rows == b.rows && a.rows == sum.rows && a.rows == out.rows);
+    LAMINA_CHECK(a.cols == b.cols && a.cols == sum.cols && a.cols == out.cols);
+    LAMINA_CHECK(weight.size() == a.cols);
+    ForRows(a.rows, a.cols, [&](size_t first, size_t count) {
+      for (size_t row = first; row < first + count; ++row) {
+        const MatrixView<float> added = sum.Rows(row, 1);
+        AddRows(a.Rows(row, 1), b.Rows(row, 1), added);
+        RmsNormRows({added, weight.data(), nullptr, epsilon, out.Rows(row, 1)});
+      }
+    });
+  }
+
   void LayerNorm(MatrixView<const float> x, absl::Span<const float> weight,
                  absl::Span<const float> bias, float epsilon, const ActivationView& out) override {
     LAMINA_CHECK(weight.size() == x.cols && bias.size() == x.cols);
@@ -239,6 +255,16 @@ class CpuDense final : public Dense {
       ActivateRows(
           {activation, x.Rows(first, count), x.row(first) + out.cols, out.Rows(first, count)});
     });
+  }
+
+  void LinearGated(const PackedLinear& weights, const ActivationView& in, Activation activation,
+                   MatrixView<float> gate_up, const ActivationView& out) override {
+    const EngineProduct product = ProductOf(weights, in, 0, gate_up);
+    LAMINA_CHECK(gate_up.cols == weights.out_features() && gate_up.cols == 2 * out.cols);
+    LAMINA_CHECK(in.rows == out.rows);
+    if (!product.weights->engine().MultiplyGated({product.weights, in, activation, out})) {
+      Dense::LinearGated(weights, in, activation, gate_up, out);
+    }
   }
 
   void Activate(Activation activation, MatrixView<const float> x,

@@ -64,6 +64,14 @@ struct EngineProduct {
   MatrixView<float> out;
 };
 
+// Dense::LinearGated() without a place for the products.
+struct GatedProduct {
+  const EngineWeights* weights = nullptr;  // [gates, then as many ups]
+  ActivationView in;
+  Activation activation = Activation::kSilu;
+  ActivationView out;
+};
+
 class LinearEngine {
  public:
   virtual ~LinearEngine() = default;
@@ -88,6 +96,9 @@ class LinearEngine {
   // All of them in one run of the pool. Each is of weights that this engine packed, has rows and
   // columns, and writes what no other reads or writes.
   virtual void Multiply(absl::Span<const EngineProduct> products) = 0;
+  // Makes `out`, with the bits of Multiply() and of the activation of what that makes, in one run
+  // of the pool; or does nothing and returns false, where this does not pay. The default does so.
+  virtual bool MultiplyGated(const GatedProduct& /*product*/) { return false; }
 };
 
 // Multiplies panels of 64 features by f32 fused multiply-adds in the order of the input features;

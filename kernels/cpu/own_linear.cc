@@ -4,9 +4,13 @@
 // panels where there are too few for all threads (work_cuts.h). What is multiplied how is the
 // arithmetic's: f32 multiply-adds (own_linear_tiles.h), pairs of bf16 (pair_tiles.h), or tiles of
 // bf16 (tile_products.h).
+//
+// Where a gated activation follows, a task multiplies a panel of gates and the panel of their ups,
+// and activates the sums while they are in the second cache.
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,6 +25,7 @@
 #include "kernels/cpu/own_linear_tiles.h"
 #include "kernels/cpu/pair_tiles.h"
 #include "kernels/cpu/panel_weights.h"
+#include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/tile_products.h"
 #include "kernels/work_cuts.h"
 
@@ -127,17 +132,21 @@ constexpr size_t kWidenedRowsFew = 8;
 constexpr size_t kWidenedStepsFew = PanelWeights::kStepsTogether;
 constexpr size_t kWidenedSteps = 4 * PanelWeights::kStepsTogether;
 
+// Fewer rows have few sums, and all that counts there is how weights are read.
+constexpr size_t kGatedRowsMin = 9;
+
 template <class Arithmetic>
 class OwnLinearEngine final : public LinearEngine {
   using Input = typename Arithmetic::Input;
   static constexpr size_t kInputsPerStep = Arithmetic::kType == DType::kBF16 ? 2 : 1;
   static constexpr size_t kRowsAtOnce = Arithmetic::kRowsAtOnce;
+  static constexpr size_t kPanelSums = kRowsAtOnce * kPanelFeatures;
 
  public:
   explicit OwnLinearEngine(ThreadPool& pool) : pool_(pool) {
     for (size_t worker = 0; worker < pool.threads(); ++worker) {
-      partly_.push_back(hwy::AllocateAligned<float>(kRowsAtOnce * kPanelFeatures));
-      LAMINA_CHECK(partly_.back() != nullptr);
+      sums_.push_back(hwy::AllocateAligned<float>(2 * kPanelSums));
+      LAMINA_CHECK(sums_.back() != nullptr);
     }
   }
 
@@ -151,7 +160,7 @@ class OwnLinearEngine final : public LinearEngine {
     if (Arithmetic::kType == DType::kF32) {
       return absl::UnimplementedError("packed weights are rounded to bf16, and f32 is asked for");
     }
-    while (scratch_.size() < partly_.size()) {
+    while (scratch_.size() < sums_.size()) {
       scratch_.push_back(hwy::AllocateAligned<uint32_t>(kWidenedSteps * kPanelFeatures));
       LAMINA_CHECK(scratch_.back() != nullptr);
     }
@@ -167,8 +176,7 @@ class OwnLinearEngine final : public LinearEngine {
   }
 
   uint64_t scratch_bytes() const override {
-    return copies_.size() * sizeof(Input) +
-           partly_.size() * kRowsAtOnce * kPanelFeatures * sizeof(float) +
+    return copies_.size() * sizeof(Input) + sums_.size() * 2 * kPanelSums * sizeof(float) +
            scratch_.size() * kWidenedSteps * kPanelFeatures * sizeof(uint32_t);
   }
 
@@ -194,11 +202,34 @@ class OwnLinearEngine final : public LinearEngine {
     }
     const DenseCut cut = CutDense(work_, kRowsAtOnce, pool_.threads_in_use());
     threads_ = cut.threads;
+    in_turn_ = 1;
     for (size_t i = 0; i < products.size(); ++i) {
       ListTasks(products[i], inputs_[i], cut);
     }
     const auto body = [&](size_t index, size_t worker) { Run(index, worker); };
     pool_.Run(tasks_.size(), threads_, std::ref(body));
+  }
+
+  bool MultiplyGated(const GatedProduct& product) override {
+    const size_t hidden = product.out.cols;
+    if (product.in.rows < kGatedRowsMin || hidden % kPanelFeatures != 0) {
+      return false;
+    }
+    const std::optional<DenseCut> cut = CutGated({product.in.rows, product.in.cols, 2 * hidden},
+                                                 kRowsAtOnce, pool_.threads_in_use());
+    if (!cut.has_value()) {
+      return false;
+    }
+    const EngineProduct both = {.weights = product.weights, .in = product.in};
+    TakeInputs({&both, 1});
+    threads_ = cut->threads;
+    in_turn_ = 2;
+    ListGated(product, inputs_[0], cut->RowsEach(product.in.rows));
+    const auto body = [&](size_t index, size_t worker) {
+      RunGated(product.activation, index, worker);
+    };
+    pool_.Run(activated_.size(), threads_, std::ref(body));
+    return true;
   }
 
  private:
@@ -297,9 +328,32 @@ class OwnLinearEngine final : public LinearEngine {
     }
   }
 
+  // Tasks of gates, each followed by that of its ups, and where both go.
+  void ListGated(const GatedProduct& product, MatrixView<const Input> x, size_t rows_each) {
+    const auto& weights = static_cast<const PanelWeights&>(*product.weights);
+    tasks_.clear();
+    activated_.clear();
+    for (size_t row = 0; row < x.rows; row += rows_each) {
+      const size_t rows = std::min(rows_each, x.rows - row);
+      for (size_t col = 0; col < product.out.cols; col += kPanelFeatures) {
+        for (const size_t feature : {col, product.out.cols + col}) {
+          tasks_.push_back(
+              {&weights, {.panel = feature / kPanelFeatures}, x.Rows(row, rows), /*out=*/{}});
+        }
+        activated_.push_back(product.out.Rows(row, rows).Cols(col, kPanelFeatures));
+      }
+    }
+  }
+
+  // The task that the worker of this one will probably take next.
+  size_t Next(size_t index) const {
+    const size_t behind = index + 1;
+    return behind % in_turn_ != 0 ? behind : behind + in_turn_ * (threads_ - 1);
+  }
+
   // What the worker will probably multiply next, if it is as long; else null.
   const uint32_t* Ahead(size_t index) const {
-    const size_t next = index + threads_;
+    const size_t next = Next(index);
     if (next >= tasks_.size() || !tasks_[next].part.whole() ||
         tasks_[next].weights->steps() != tasks_[index].weights->steps()) {
       return nullptr;
@@ -315,11 +369,21 @@ class OwnLinearEngine final : public LinearEngine {
       MultiplyPanel(task, index, task.out, worker);
       return;
     }
-    const MatrixView<float> whole = Packed(partly_[worker].get(), task.out.rows, features);
+    const MatrixView<float> whole = Packed(sums_[worker].get(), task.out.rows, features);
     MultiplyPanel(task, index, whole, worker);
     for (size_t i = 0; i < whole.rows; ++i) {
       std::copy_n(whole.row(i), task.out.cols, task.out.row(i));
     }
+  }
+
+  // A task of gates, and that of their ups.
+  void RunGated(Activation activation, size_t index, size_t worker) const {
+    const ActivationView& out = activated_[index];
+    const MatrixView<float> gates = Packed(sums_[worker].get(), out.rows, kPanelFeatures);
+    const MatrixView<float> ups = Packed(gates.data + kPanelSums, out.rows, kPanelFeatures);
+    MultiplyPanel(tasks_[2 * index], 2 * index, gates, worker);
+    MultiplyPanel(tasks_[2 * index + 1], 2 * index + 1, ups, worker);
+    ActivateRows({activation, gates, ups.data, out});
   }
 
   static size_t StepsAtOnce(const Task& task) {
@@ -360,7 +424,7 @@ class OwnLinearEngine final : public LinearEngine {
 
   // Asks ahead as Ahead() does, in a panel of blocks.
   const uint8_t* BlocksAhead(size_t index) const {
-    const size_t next = index + threads_;
+    const size_t next = Next(index);
     if (next >= tasks_.size() || !tasks_[index].part.whole() || !tasks_[next].part.whole() ||
         tasks_[next].weights != tasks_[index].weights) {
       return nullptr;
@@ -399,8 +463,11 @@ class OwnLinearEngine final : public LinearEngine {
   std::vector<MatrixView<const Input>> inputs_;
   std::vector<DenseWork> work_;  // The products'.
   std::vector<Task> tasks_;
-  size_t threads_ = 1;                                          // That take them.
-  std::vector<hwy::AlignedFreeUniquePtr<float[]>> partly_;      // [workers][rows at once x 64]
+  std::vector<ActivationView> activated_;  // What gated tasks make, of two of tasks_ each.
+  size_t threads_ = 1;                     // That take the tasks.
+  size_t in_turn_ = 1;                     // Tasks that one of them runs one after the other.
+  // [workers][2][rows at once x 64]: sums on their way to where they go.
+  std::vector<hwy::AlignedFreeUniquePtr<float[]>> sums_;
   std::vector<hwy::AlignedFreeUniquePtr<uint32_t[]>> scratch_;  // [workers][steps x 64]; of blocks.
 };
 

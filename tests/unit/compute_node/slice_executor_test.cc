@@ -12,9 +12,12 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
+#include "kernels/attention.h"
+#include "kernels/dense.h"
 #include "tests/support/reference_model.h"
 #include "tests/unit/compute_node/slice_program.h"
 
@@ -225,6 +228,44 @@ INSTANTIATE_TEST_SUITE_P(Models, SliceExecutorTest,
                            return absl::StrCat(std::get<0>(test.param), "_",
                                                DTypeName(std::get<1>(test.param)));
                          });
+
+// Products of few rows are not activated where they are made, and have the same bits. Where an
+// activation is as wide as what its gates are made from, it lies in the same place.
+TEST(SliceExecutorTest, GatesAndTheirActivationInOneCallHaveTheBitsOfTwo) {
+  for (const uint32_t ffn_width : {128u, 256u}) {
+    test_support::RandomModelSpec spec = Spec("llama");
+    spec.kv_heads = 4;  // Nothing else has rows as long.
+    spec.width = 128;
+    spec.ffn_width = ffn_width;
+    Program program(spec, DType::kBF16, UINT32_MAX, [](ThreadPool& pool) {
+      return kernels::MakeCpuComputeDevice(
+          *kernels::MakeCpuDense({.compute_type = DType::kBF16,
+                                  .pool = &pool,
+                                  .loop = kernels::DenseLoop::kEmulatedTiles}),
+          kernels::CpuAttention(), pool);
+    });
+    const model::Graph& graph = program.model().graph;
+    ValueBuffers buffers = *program.executor().MakeBuffers(4);
+    size_t gated = 0;
+    for (const model::Op& op : graph.ops) {
+      const auto* const activation = std::get_if<model::ActivationOp>(&op.body);
+      if (activation != nullptr && activation->gated && buffers.data(op.output) != nullptr) {
+        const model::Op& linear = graph.ops[graph.values[op.inputs[0]].producer];
+        EXPECT_EQ(buffers.data(linear.inputs[0]) == buffers.data(op.output), ffn_width == 128);
+        ++gated;
+      }
+    }
+    EXPECT_EQ(gated, spec.layers - 1);  // The last layer's are in the tail.
+    std::vector<TokenId> tokens(40);
+    std::iota(tokens.begin(), tokens.end(), TokenId{17});
+    const std::vector<std::vector<float>> all = WholeRun(program, tokens).Logits();
+    tokens.resize(8);
+    const std::vector<std::vector<float>> few = WholeRun(program, tokens).Logits();
+    for (size_t row = 0; row < few.size(); ++row) {
+      EXPECT_EQ(all[row], few[row]) << "row " << row << ", " << ffn_width << " gates";
+    }
+  }
+}
 
 TEST(SliceExecutorTest, HasOneSliceMoreThanAttentions) {
   Program program(Spec("llama"), DType::kF32);

@@ -246,6 +246,20 @@ TEST_P(BlockLinearTest, HasTheBitsOfTheWidenedLayer) {
   }
 }
 
+TEST_P(BlockLinearTest, WithItsActivationHasTheBitsOfBothCalls) {
+  const std::unique_ptr<Dense> dense = Make();
+  if (!KeepsBlocks(*dense)) {
+    GTEST_SKIP() << dense->description() << " takes no blocks";
+  }
+  const BlockLayer layer({{info().type, 2 * 192}}, 2 * info().elements, true, 17);
+  const auto packed = layer.PackBlocks(*dense);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  for (const size_t rows : {3, 9, 16, 65, 130}) {
+    ExpectGatedBits(*dense, **packed, Activation::kSilu, rows, rows % 3);
+    ASSERT_FALSE(HasFatalFailure());
+  }
+}
+
 // Strips of panels, which are widened without their neighbours.
 TEST_P(BlockLinearTest, CutsForManyThreadsDoNotChangeBits) {
   const std::unique_ptr<Dense> one = Make();

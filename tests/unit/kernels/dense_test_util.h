@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -106,6 +107,29 @@ inline void ExpectClose(float got, float expected, double relative, double absol
   ASSERT_LE(std::abs(double{got} - double{expected}),
             absolute + relative * std::abs(double{expected}))
       << where << ": got " << got << ", expected " << expected;
+}
+
+// LinearGated() against the two calls that it stands for, bit by bit, and what it takes besides.
+inline void ExpectGatedBits(Dense& dense, const PackedLinear& packed, Activation activation,
+                            size_t rows, size_t gap) {
+  const DType type = dense.compute_type();
+  const size_t hidden = packed.out_features() / 2;
+  Activations in = Activations::Random(rows, packed.in_features(), type, rows, gap);
+  Activations gate_up(rows, 2 * hidden, DType::kF32, gap);
+  Activations expected(rows, hidden, type, gap);
+  Activations got(rows, hidden, type, gap);
+  dense.Linear(packed, in.view(), 0, gate_up.floats());
+  dense.GatedActivation(activation, gate_up.floats(), expected.view());
+  const uint64_t bytes = dense.scratch_bytes();
+
+  dense.LinearGated(packed, in.view(), activation, gate_up.floats(), got.view());
+
+  EXPECT_EQ(dense.scratch_bytes(), bytes);
+  ASSERT_EQ(
+      std::memcmp(got.view().data, expected.view().data, rows * (hidden + gap) * DTypeBytes(type)),
+      0)
+      << dense.description() << ", " << rows << " rows of " << packed.in_features() << ", "
+      << hidden << " gates";
 }
 
 }  // namespace lamina::kernels

@@ -219,6 +219,43 @@ TEST_P(LinearTest, EachOfSeveralHasTheBitsThatItHasAlone) {
   dense->LinearEach({});
 }
 
+// Where gates and ups are whole panels, and where they are not, in 1 to 130 rows and some more.
+TEST_P(LinearTest, WithItsActivationHasTheBitsOfBothCalls) {
+  constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh,
+                                         Activation::kClampedSwiglu};
+  const std::unique_ptr<Dense> dense = Make();
+  const Layer small = {33, 2 * 64, true};
+  const auto packed = Pack(*dense, small, Weights(small, 3));
+  for (size_t rows = 0; rows <= 130; ++rows) {
+    ExpectGatedBits(*dense, *packed, kActivations[rows % 3], rows, rows % 2 * 5);
+    ASSERT_FALSE(HasFatalFailure());
+  }
+  for (const Layer& layer : {Layer{101, 2 * 192, false}, Layer{577, 2 * 320, true},
+                             Layer{64, 2 * 100, true}, Layer{37, 2, true}}) {
+    const auto larger = Pack(*dense, layer, Weights(layer, layer.in));
+    for (const size_t rows : {1, 8, 9, 12, 13, 40, 64, 65, 128, 130, 257, 300}) {
+      ExpectGatedBits(*dense, *larger, kActivations[rows % 3], rows, rows % 2 * 3);
+      ASSERT_FALSE(HasFatalFailure());
+    }
+  }
+}
+
+TEST_P(LinearTest, WithItsActivationHasTheSameBitsOnManyThreads) {
+  if (std::get<2>(GetParam()) != 1) {
+    GTEST_SKIP() << "once for each loop";
+  }
+  const Layer layer = {100, 2 * 960, true};
+  const Weights weights(layer, 7);
+  for (const size_t threads : {3, 16, 64}) {
+    const std::unique_ptr<Dense> dense = Make(threads);
+    const auto packed = Pack(*dense, layer, weights);
+    for (const size_t rows : {9, 40, 270}) {
+      ExpectGatedBits(*dense, *packed, Activation::kSilu, rows, 0);
+      ASSERT_FALSE(HasFatalFailure()) << threads << " threads";
+    }
+  }
+}
+
 TEST_P(LinearTest, ThreadsDoNotChangeBits) {
   const Layer layer = {576, 1600, true};
   const Weights weights(layer, 23);

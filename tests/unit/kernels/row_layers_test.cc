@@ -78,6 +78,49 @@ TEST_F(RowLayersTest, RmsNormMatches) {
   });
 }
 
+// Both calls' bits, whatever of what is read is written over.
+TEST_F(RowLayersTest, SumsWithTheirNormsHaveTheBitsOfBothCallsAlsoInPlace) {
+  enum class Place : uint8_t { kApart, kA, kB };
+  struct Case {
+    Place sum;
+    Place out;
+  };
+  for (const Case& c :
+       {Case{Place::kApart, Place::kApart}, Case{Place::kA, Place::kApart},
+        Case{Place::kB, Place::kApart}, Case{Place::kApart, Place::kA},
+        Case{Place::kApart, Place::kB}, Case{Place::kA, Place::kB}, Case{Place::kB, Place::kA}}) {
+    OverSizes([&](size_t rows, size_t cols, DType dtype) {
+      if (dtype != DType::kF32 && c.out != Place::kApart) {
+        return;  // Rows of bf16 are not as long as those that are read.
+      }
+      Activations a = Activations::Random(rows, cols, DType::kF32, cols, 3);
+      Activations b = Activations::Random(rows, cols, DType::kF32, cols + 1, 3);
+      const std::vector<float> weight = RandomFloats(cols, 2);
+      Activations expected_sum(rows, cols, DType::kF32, 3);
+      Activations expected_norm(rows, cols, dtype, 3);
+      cpu_->Add(a.floats(), b.floats(), expected_sum.floats());
+      cpu_->RmsNorm(expected_sum.floats(), weight, 1e-5f, expected_norm.view());
+
+      Activations sum_apart(rows, cols, DType::kF32, 3);
+      Activations out_apart(rows, cols, dtype, 3);
+      const auto at = [&](Place place, Activations& apart) -> Activations& {
+        return place == Place::kA ? a : place == Place::kB ? b : apart;
+      };
+      Activations& sum = at(c.sum, sum_apart);
+      Activations& norm = at(c.out, out_apart);
+      cpu_->AddRmsNorm(a.floats(), b.floats(), sum.floats(), weight, 1e-5f, norm.view());
+
+      for (size_t i = 0; i < rows; ++i) {
+        for (size_t j = 0; j < cols; ++j) {
+          ASSERT_TRUE(SameBits(sum.Get(i, j), expected_sum.Get(i, j))) << "sum, row " << i;
+          ASSERT_TRUE(SameBits(norm.Get(i, j), expected_norm.Get(i, j))) << "norm, row " << i;
+        }
+      }
+    });
+    ASSERT_FALSE(HasFatalFailure());
+  }
+}
+
 // The centred value carries 2^-24 of itself and of the mean's low part; then as above, and the sum
 // with the bias cancels at most down to the last places of the product (weights reach about 4).
 TEST_F(RowLayersTest, LayerNormMatches) {

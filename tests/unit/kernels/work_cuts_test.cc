@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace lamina::kernels {
@@ -57,6 +59,45 @@ TEST(DenseCutTest, SharesAreEven) {
       }
     }
   }
+}
+
+// In one task with their ups they give no thread more to do; up to eight threads they always are.
+TEST(DenseCutTest, GatesWithTheirUpsLeaveSharesAsEven) {
+  for (const Products& model : kModels) {
+    for (const size_t rows_max : {kCutRowsOfPairs, kCutRowsOfFloats}) {
+      for (size_t rows = 9; rows <= 512; rows += rows < 16 ? 1 : rows / 5) {
+        for (const size_t threads : kThreads) {
+          const DenseWork work = {
+              .rows = rows, .inputs = model.width, .features = 2 * model.hidden};
+          const std::string where = std::string(model.model) + ", " + std::to_string(rows) +
+                                    " rows, " + std::to_string(threads) + " threads";
+          const std::optional<DenseCut> cut = CutGated(work, rows_max, threads);
+          if (!cut.has_value()) {
+            EXPECT_GT(threads, 8u) << where;
+            continue;
+          }
+          EXPECT_EQ(cut->strips, kCutStripsMax) << where;
+          const Shares together =
+              DenseShares({.rows = rows, .inputs = 2 * model.width, .features = model.hidden},
+                          rows_max, threads);
+          const Shares apart = DenseShares(work, rows_max, threads);
+          EXPECT_GE(together.speedup * 1.02, apart.speedup) << where;
+          ExpectEven(together, where);
+        }
+      }
+    }
+  }
+}
+
+TEST(DenseCutTest, GatesAreApartFromTheirUpsWhereThatIsMoreEven) {
+  const DenseWork odd = {.rows = 16, .inputs = 4096, .features = 2 * 23 * 64};
+  EXPECT_FALSE(CutGated(odd, kCutRowsOfPairs, 2).has_value());
+  EXPECT_TRUE(CutGated(odd, kCutRowsOfPairs, 1).has_value());
+  DenseWork many = odd;
+  many.rows = 512;
+  EXPECT_TRUE(CutGated(many, kCutRowsOfPairs, 2).has_value());
+  const DenseWork narrow = {.rows = 16, .inputs = 576, .features = 2 * 1536};
+  EXPECT_FALSE(CutGated(narrow, kCutRowsOfPairs, 128).has_value());
 }
 
 TEST(DenseCutTest, PanelsStayWholeWhereThereAreEnough) {
