@@ -130,8 +130,9 @@ void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
   const Nanos now = clock_.Now();
   if (hybrid_.has_value() && works && hybrid_->WantsLoad(now)) {
     const Load seen = load();
-    hybrid_->SawLoad(
-        now, {.rows = seen.rows, .lanes = seen.lanes, .context_tokens = seen.context_tokens});
+    const uint32_t rows = seen.rows > seen.prefilling ? seen.rows : 0;  // Else none decodes.
+    hybrid_->SawLoad(now,
+                     {.rows = rows, .lanes = seen.lanes, .context_tokens = seen.context_tokens});
   } else if (hybrid_.has_value() && !works && !membership_.epoch_ended()) {
     if (hybrid_->Settle(now, HybridMeasuresOf(options_, *this)) && membership_.StartAnew()) {
       LogInfo("nothing runs: an epoch begins with ", hybrid_->why());

@@ -26,6 +26,7 @@ ClusterMembers::Load LoadOf(const core::SchedulerStats& stats, uint64_t tokens, 
   ClusterMembers::Load load{.tokens = tokens, .prompts = prompts};
   for (const core::SchedulerStats::LaneStats& lane : stats.lanes) {
     load.rows += lane.rows;
+    load.prefilling += lane.prefilling;
     load.lanes += lane.rows > 0 ? 1 : 0;
     load.context_tokens += lane.tokens;
   }

@@ -15,8 +15,6 @@ constexpr uint64_t kSlotsMax = uint64_t{1} << 31;
 // Shares are chosen in sixteenths; one that differs by less than two is not worth a new epoch.
 constexpr uint32_t kStep = plan::SlotKinds::kUnit / 16;
 constexpr uint32_t kWorthAnEpoch = 2 * kStep;
-// A line that explains less of the times' variance is no better than their mean.
-constexpr double kRSquaredLeast = 0.8;
 constexpr Nanos kSettledFor = Seconds(60);
 // The load is looked at so often while requests run, and counts once they have decoded for so long:
 // a request by which somebody tries the cluster is none.
@@ -25,9 +23,9 @@ constexpr double kLoadSecondsMin = 0.25;
 // No turn of the engine's is longer, but for one in which it stood still.
 constexpr double kTurnSecondsMax = 1;
 
-// `dense`: seconds of a step's dense layers, in one layer.
+// `dense`: seconds of a step's dense layers, in one layer. Each of `lanes` makes K and V by itself.
 policy::HybridProfile ProfileOf(const EngineOptions& options, const HybridMeasures& measures,
-                                double dense) {
+                                double dense, double lanes) {
   const size_t layers = options.layers.size();
   // A layer's part of a byte that a token has in all of them.
   const double byte_seconds = 1 / (static_cast<double>(layers) * measures.rates.bytes_per_second);
@@ -36,8 +34,8 @@ policy::HybridProfile ProfileOf(const EngineOptions& options, const HybridMeasur
   const telemetry::FittedSeconds& making = measures.making;
   return {.load_kv = {.slope = kv * byte_seconds},
           .load_activations = {.slope = activation * byte_seconds},
-          .make = making.r_squared >= kRSquaredLeast
-                      ? policy::TimeLine{.fixed = making.fixed, .slope = making.slope}
+          .make = making.explains()
+                      ? policy::TimeLine{.fixed = making.fixed * lanes, .slope = making.slope}
                       : policy::TimeLine{.slope = measures.rates.recompute_seconds},
           .attend = measures.rates.attend_seconds,
           .load_weights = measures.rates.weights_seconds,
@@ -106,7 +104,11 @@ HybridShare::Step HybridShare::StepOf(const HybridMeasures& measures) const {
   }
   const cost::PolicyLoad load = meter_.load();
   const auto layers = static_cast<double>(options_.layers.size());
-  return {.tokens = load.rows * load.context,
+  // Tokens that every layer's window hides have no slots.
+  const double held =
+      std::min(load.context, static_cast<double>(options_.scheduler.SlotsAtOnce(UINT32_MAX)));
+  return {.tokens = load.rows * held,
+          .lanes = std::max(1.0, meter_.lanes()),
           .dense = (slice.fixed * meter_.lanes() + slice.slope * load.rows) * (layers + 1) / layers,
           .seen = true};
 }
@@ -122,7 +124,7 @@ bool HybridShare::Settle(Nanos now, const HybridMeasures& measures) {
   if (settled_.has_value() && now - *settled_ < kSettledFor && !news) {
     return false;
   }
-  const policy::HybridProfile profile = ProfileOf(options_, measures, step.dense);
+  const policy::HybridProfile profile = ProfileOf(options_, measures, step.dense, step.lanes);
   const uint32_t best = ShareInSteps(policy::AllocateHybrid(profile, step.tokens).share());
   const bool first = !settled_.has_value() || news;
   settled_ = now;

@@ -75,6 +75,7 @@ class HybridShare {
   // A step, as far as its load is known.
   struct Step {
     double tokens = 0;
+    double lanes = 1;  // That have rows.
     double dense = 0;  // Seconds of its dense layers, in one layer.
     bool seen = false;
   };

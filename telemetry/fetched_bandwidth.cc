@@ -2,6 +2,7 @@
 #include "telemetry/fetched_bandwidth.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -11,6 +12,9 @@ namespace {
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 // Bounds that miss those before by less than this factor do so for the pieces that are cut.
 constexpr double kNear = 1.1;
+// In so long an upper bound doubles that nothing confirms: rows that no longer wait for a link that
+// was slow say nothing of how fast it has become.
+constexpr double kDoublesInSeconds = 60;
 
 }  // namespace
 
@@ -55,7 +59,8 @@ void FetchedBandwidth::Count(size_t bytes) {
   }
   if (bytes_ >= pieces_ * kPieceBytesLeast) {
     const auto came = static_cast<double>(bytes_);
-    Bound(came / ToSeconds(longest), at_work_ > 0 ? came / ToSeconds(at_work_) : kUnbounded);
+    Bound(came / ToSeconds(longest), at_work_ > 0 ? came / ToSeconds(at_work_) : kUnbounded,
+          longest);
   }
   at_work_ = 0;
   either_ = 0;
@@ -71,10 +76,13 @@ bool FetchedBandwidth::MayCome() const {
 // What both say is true of a link that has not changed. One that has changed a little is as near
 // to what it was as it can be. Where it has changed more only the new bounds are true, and these
 // only until there are others: it may have changed while they were taken.
-void FetchedBandwidth::Bound(double least, double most) {
+void FetchedBandwidth::Bound(double least, double most, Nanos taken_in) {
   const double before_least = least_.load(std::memory_order_relaxed);
   const double shown = most_.load(std::memory_order_relaxed);
-  const double before_most = shown > 0 ? shown : kUnbounded;
+  double before_most = shown > 0 ? shown : kUnbounded;
+  if (most > kNear * before_most) {
+    before_most *= std::exp2(ToSeconds(taken_in) / kDoublesInSeconds);
+  }
   if (std::exchange(has_changed_, false)) {
     Show(least, most);
   } else if (std::max(least, before_least) <= std::min(most, before_most)) {

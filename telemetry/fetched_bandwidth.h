@@ -66,7 +66,7 @@ class FetchedBandwidth {
   };
 
   // Within these bounds, in bytes a second, by what has come since the last ones.
-  void Bound(double least, double most);
+  void Bound(double least, double most, Nanos taken_in);
   void Show(double least, double most);
 
   std::vector<Lane> lanes_;

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "client/doctor/files.h"
 #include "client/doctor/interfaces.h"
+#include "common/memlock.h"
 #include "config/cluster_config.h"
 
 namespace lamina::doctor {
@@ -125,9 +126,7 @@ std::vector<std::string> HostNames() {
 HostFacts CollectHostFacts(const std::string& root) {
   HostFacts facts;
   facts.names = HostNames();
-  rlimit limit = {};
-  getrlimit(RLIMIT_MEMLOCK, &limit);
-  facts.memlock_bytes = limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+  facts.memlock_bytes = MemlockLimit();
   facts.memory_available_bytes = MemoryAvailable(root);
   facts.huge_pages = Chosen(FirstLine(root + "/sys/kernel/mm/transparent_hugepage/enabled"));
   facts.cores_online = CoresIn(root + "/sys/devices/system/cpu/online");
@@ -135,6 +134,7 @@ HostFacts CollectHostFacts(const std::string& root) {
   facts.cores_allowed = AllowedCores();
   CollectNuma(root, facts);
   facts.dev_shm_bytes = SizeOfFileSystem(root + "/dev/shm");
+  rlimit limit = {};
   getrlimit(RLIMIT_FSIZE, &limit);
   facts.file_size_max = limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
   facts.memfd = CanMakeSharedMemory();

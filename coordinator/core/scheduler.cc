@@ -560,9 +560,11 @@ SchedulerStats Scheduler::Stats() const {
   stats.prefix_cache.tokens_asked += impl.kept.tokens_asked();
   stats.prefix_cache.tokens_found += impl.kept.tokens_found();
   for (uint32_t lane = 0; lane < impl.lanes.size(); ++lane) {
-    stats.lanes.push_back({.rows = static_cast<uint32_t>(impl.lanes[lane].running.size()),
-                           .context_tokens = impl.lanes[lane].context_tokens_all,
-                           .tokens = impl.lanes[lane].tokens,
+    const Lanes::LaneSequences& here = impl.lanes[lane];
+    stats.lanes.push_back({.rows = static_cast<uint32_t>(here.running.size()),
+                           .prefilling = static_cast<uint32_t>(here.prefilling.size()),
+                           .context_tokens = here.context_tokens_all,
+                           .tokens = here.tokens,
                            .step_planned = impl.steps.planned(lane),
                            .step_done = impl.steps.done(lane),
                            .prefill = impl.lanes.IsPrefill(lane)});
@@ -573,10 +575,8 @@ SchedulerStats Scheduler::Stats() const {
 uint32_t Scheduler::RunningBy(plan::AttentionPath path) const {
   uint32_t running = 0;
   for (uint32_t lane = 0; lane < impl_->lanes.size(); ++lane) {
-    // All sequences of a lane have one path.
-    running += impl_->lanes.PathOf(lane) == path
-                   ? static_cast<uint32_t>(impl_->lanes[lane].running.size())
-                   : 0;
+    const bool counts = impl_->lanes.PathOf(lane) == path;  // All sequences of a lane have one.
+    running += counts ? static_cast<uint32_t>(impl_->lanes[lane].running.size()) : 0;
   }
   return running;
 }

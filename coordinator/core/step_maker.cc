@@ -404,8 +404,11 @@ void StepMaker::PlanFetching(OpenStep& open) {
   for (uint32_t lane = 0; lane < places_.lanes.size(); ++lane) {
     lanes += !places_.lanes[lane].running.empty() && places_.lanes.PathOf(lane) == path ? 1 : 0;
   }
+  // Tokens that every layer's window hides have no slots.
+  const Lanes::LaneSequences& lane = places_.lanes[open.plan.lane];
+  const uint64_t held = lane.running.size() * uint64_t{options_.SlotsAtOnce(UINT32_MAX)};
   const FetchShare share = fetching_->Plan(
-      {.path = path, .tokens = places_.lanes[open.plan.lane].tokens, .lanes = lanes}, fetch_rates_);
+      {.path = path, .tokens = std::min(lane.tokens, held), .lanes = lanes}, fetch_rates_);
   open.plan.recomputed = share.recomputed;
   if (!share.why.empty()) {
     fetch_share_ = share;

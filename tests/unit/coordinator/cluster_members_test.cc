@@ -481,11 +481,16 @@ TEST_F(ClusterMembersTest, WithFetchHybridTheShareOfActivationsFollowsTheLoad) {
   Serve();
   members_->Links("c0", 2, {{.peer = "m0", .bytes_per_second = 128e6}});
   members_->WatchLoad(false, nullptr);
-  for (int i = 0; i < 100; ++i) {
-    clock_.now += Millis(10);
-    members_->WatchLoad(
-        true, [] { return ClusterMembers::Load{.rows = 4, .lanes = 1, .context_tokens = 400}; });
-  }
+  const auto run = [&](ClusterMembers::Load load) {
+    for (int i = 0; i < 100; ++i) {
+      clock_.now += Millis(10);
+      members_->WatchLoad(true, [&] { return load; });
+    }
+  };
+  run({.rows = 4, .prefilling = 4, .lanes = 1, .context_tokens = 400});
+  members_->WatchLoad(false, nullptr);
+  EXPECT_TRUE(members_->serving()) << "none of the rows decoded";
+  run({.rows = 4, .lanes = 1, .context_tokens = 400});
   EXPECT_TRUE(members_->serving()) << "something runs";
   members_->WatchLoad(false, nullptr);
   members_->Advance();

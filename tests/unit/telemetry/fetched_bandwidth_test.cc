@@ -150,6 +150,19 @@ TEST(FetchedBandwidthTest, ALinkThatBecameFasterThanItWasKnownToBeIsBelievedSo) 
   EXPECT_TRUE(stream.bandwidth().most() == 0 || stream.bandwidth().most() > kFast);
 }
 
+// Rows that are as slow as the link was hide that it no longer is.
+TEST(FetchedBandwidthTest, ALinkThatWasSlowForAWhileIsNotBelievedSoForever) {
+  Stream stream(1, kFast / 4);
+  stream.Use(200, Micros(50));
+  ExpectNear(stream.bandwidth(), kFast / 4);
+  stream.set_rate(kFast);
+  const Nanos as_slow = static_cast<Nanos>(4 * kPiece / kFast * 1e9);
+  stream.Use(200, as_slow);
+  ExpectNear(stream.bandwidth(), kFast / 4);
+  stream.Use(50'000, as_slow);
+  EXPECT_TRUE(stream.bandwidth().most() == 0 || stream.bandwidth().most() > kFast);
+}
+
 TEST(FetchedBandwidthTest, ARestBetweenStepsIsNoTimeOfTheLink) {
   Stream stream(2, kFast);
   for (int step = 0; step < 20; ++step) {
