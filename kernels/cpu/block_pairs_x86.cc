@@ -128,6 +128,10 @@ MultiplyFewRows PairsOfBlocks(BlockType type) {
       return MultiplyRows<BlockType::kIq4Nl>;
     case BlockType::kMxfp4:
       return MultiplyRows<BlockType::kMxfp4>;
+    case BlockType::kQ2K:
+      return MultiplyRows<BlockType::kQ2K>;
+    case BlockType::kQ3K:
+      return MultiplyRows<BlockType::kQ3K>;
     case BlockType::kQ4K:
       return MultiplyRows<BlockType::kQ4K>;
     case BlockType::kQ5K:
