@@ -183,12 +183,12 @@ class GroupWidener {
   HWY_INLINE GroupWidener(const uint8_t* block, size_t group)
       : quanta_(block), scales_(GroupScales<kType>(block, group)), first_(2 * group * kSteps) {}
 
-  // The words of step `step` of the group; where they go is aligned to a cache line.
-  HWY_INLINE void Widen(size_t step, uint32_t* words) const {
+  // The words of step `step` of the group.
+  HWY_INLINE __m512bh WordsOf(size_t step) const {
     const size_t n = first_ + 2 * step;
     const __m512 low = Value<kType>(quanta_.At(n), scales_.d.low, scales_.m.low);
     const __m512 high = Value<kType>(quanta_.At(n + 1), scales_.d.high, scales_.m.high);
-    _mm512_store_si512(words, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+    return _mm512_cvtne2ps_pbh(high, low);
   }
 
  private:
@@ -203,7 +203,8 @@ HWY_INLINE void WidenGroup(const uint8_t* block, size_t group, uint32_t* words) 
   const GroupWidener<kType> widener(block, group);
 #pragma GCC unroll 16
   for (size_t step = 0; step < GroupWidener<kType>::kSteps; ++step) {
-    widener.Widen(step, words + step * kStripFeatures);
+    _mm512_store_si512(words + step * kStripFeatures,
+                       reinterpret_cast<__m512i>(widener.WordsOf(step)));
   }
 }
 
