@@ -24,6 +24,8 @@ enum class BlockType : uint8_t {
   kQ80,
   kIq4Nl,
   kMxfp4,
+  kQ2K,
+  kQ3K,
   kQ4K,
   kQ5K,
   kQ6K,

@@ -8,14 +8,14 @@
 //   d     16 x u16   scales: binary16, of MXFP4 and int8 bf16
 //   m     16 x u16   minima, where the type has them
 //   subs  groups x 16 x u8   of types with groups inside a block: the groups' scales,
-//   mins  groups x 16 x u8   and their minima
-//   low   the quanta's low 4 bits, or all 8
+//   mins  groups x 16 x u8   and their minima; not where subs have both, of 4 bits each
+//   low   the quanta's low 2 or 4 bits, or all 8
 //   high  their other 1 or 2 bits
 //
 // A quantum has a lane (0 to 15) and a number n (0 to the block's elements), by an order that
-// depends on who widens it. Its low 4 bits are nibble n % 8 of 32-bit word [n / 8][lane]; 8 bits
-// are byte [n][lane]; one high bit is bit n % 32 of word [n / 32][lane]; two are bits 2 (n % 16) of
-// word [n / 16][lane].
+// depends on who widens it. Its 8 bits are byte [n][lane]. Fewer are in 32-bit words, 32 / bits
+// quanta in each: those of n are the n % (32 / bits)-th, from the lowest on, of word
+// [n / (32 / bits)][lane].
 
 #pragma once
 
@@ -44,27 +44,36 @@ constexpr StripPlace PlaceOf(LaneOrder order, size_t lane, size_t n) {
              : StripPlace{.feature = n % 2 * 8 + lane / 2, .input = n / 2 * 2 + lane % 2};
 }
 
-enum class SubScale : uint8_t { kNone, kUnsigned, kSigned };
+enum class SubScale : uint8_t {
+  kNone,
+  kUnsigned,
+  kSigned,
+  kNibbles,  // Unsigned in the low 4 bits; the high ones are the minimum.
+};
 
 // The parts of a strip block.
 struct BlockFormat {
   size_t elements = 32;  // Inputs of a block.
   size_t group = 32;     // Inputs that share a scale.
-  size_t low_bits = 4;   // 4 or 8.
+  size_t low_bits = 4;   // 2, 4 or 8.
   size_t high_bits = 0;  // 0, 1 or 2.
-  bool minima = false;   // Whether m, and mins, are there.
+  bool minima = false;   // Whether m is there, and with groups their minima.
   SubScale sub = SubScale::kNone;
   bool brain_scale = false;  // d is bf16.
 
   constexpr size_t groups() const { return elements / group; }
   constexpr size_t steps() const { return elements / 2; }
+  constexpr size_t quantum_bits() const { return low_bits + high_bits; }
+  constexpr bool has_mins() const {
+    return minima && (sub == SubScale::kUnsigned || sub == SubScale::kSigned);
+  }
   constexpr size_t at_m() const { return 2 * kStripFeatures; }
   constexpr size_t at_subs() const { return at_m() * (minima ? 2 : 1); }
   constexpr size_t at_mins() const {
     return at_subs() + (sub == SubScale::kNone ? 0 : groups() * kStripFeatures);
   }
   constexpr size_t at_low() const {
-    return at_mins() + (sub == SubScale::kNone || !minima ? 0 : groups() * kStripFeatures);
+    return at_mins() + (has_mins() ? groups() * kStripFeatures : 0);
   }
   constexpr size_t at_high() const { return at_low() + elements * kStripFeatures * low_bits / 8; }
   constexpr size_t bytes() const { return at_high() + elements * kStripFeatures * high_bits / 8; }
@@ -85,6 +94,12 @@ constexpr BlockFormat FormatOf(BlockType type) {
       return {.low_bits = 8};
     case BlockType::kMxfp4:
       return {.brain_scale = true};
+    case BlockType::kQ2K:
+      return {
+          .elements = 256, .group = 16, .low_bits = 2, .minima = true, .sub = SubScale::kNibbles};
+    case BlockType::kQ3K:
+      return {
+          .elements = 256, .group = 16, .low_bits = 2, .high_bits = 1, .sub = SubScale::kSigned};
     case BlockType::kQ4K:
       return {.elements = 256, .minima = true, .sub = SubScale::kUnsigned};
     case BlockType::kQ5K:
@@ -99,10 +114,11 @@ constexpr BlockFormat FormatOf(BlockType type) {
   return {};
 }
 
-// What four, five or eight bits of a quantum mean, before the scale.
+// What the bits of a quantum mean, before the scale.
 enum class Quantum : uint8_t {
   kPlain,   // Itself.
-  kLess8,   // Less 8,
+  kLess4,   // Less 4,
+  kLess8,   // 8,
   kLess16,  // 16,
   kLess32,  // or 32.
   kSigned,  // A signed byte.
@@ -112,6 +128,8 @@ enum class Quantum : uint8_t {
 
 constexpr Quantum QuantumOf(BlockType type) {
   switch (type) {
+    case BlockType::kQ3K:
+      return Quantum::kLess4;
     case BlockType::kQ40:
       return Quantum::kLess8;
     case BlockType::kQ50:
@@ -128,6 +146,7 @@ constexpr Quantum QuantumOf(BlockType type) {
       return Quantum::kFloat4;
     case BlockType::kQ41:
     case BlockType::kQ51:
+    case BlockType::kQ2K:
     case BlockType::kQ4K:
     case BlockType::kQ5K:
       return Quantum::kPlain;
@@ -141,13 +160,15 @@ inline constexpr float kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -1
 inline constexpr float kFloat4Doubled[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                              0, -1, -2, -3, -4, -6, -8, -12};
 
-// What a quantum of four or five bits means.
+// What a quantum of fewer than eight bits means.
 constexpr float MeaningOf(Quantum quantum, size_t bits) {
   switch (quantum) {
     case Quantum::kIq4:
       return kIq4Values[bits % 16];
     case Quantum::kFloat4:
       return kFloat4Doubled[bits % 16];
+    case Quantum::kLess4:
+      return static_cast<float>(bits) - 4.0f;
     case Quantum::kLess8:
       return static_cast<float>(bits) - 8.0f;
     case Quantum::kLess16:

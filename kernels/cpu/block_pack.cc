@@ -62,6 +62,27 @@ void OpenSixBits(const uint8_t* scales, OpenBlock& open) {
   }
 }
 
+// Bytes 32h .. 32h+31 hold elements 128h .. 128h+127, two bits for each 32 of them.
+void OpenTwoBits(const uint8_t* qs, OpenBlock& open) {
+  for (size_t i = 0; i < 256; ++i) {
+    open.quanta[i] = (qs[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2)) & 3;
+  }
+}
+
+void OpenQ3K(const uint8_t* block, OpenBlock& open) {
+  OpenTwoBits(block + 32, open);
+  for (size_t i = 0; i < 256; ++i) {
+    const int third = (block[i % 32] >> (i / 32)) & 1;
+    open.quanta[i] = static_cast<uint8_t>(open.quanta[i] | third << 2);
+  }
+  for (size_t group = 0; group < 16; ++group) {
+    const int low = (block[96 + group % 8] >> (group / 8 * 4)) & 15;
+    const int high = (block[104 + group % 4] >> (group / 4 * 2)) & 3;
+    open.subs[group] = static_cast<uint8_t>((low | high << 4) - 32);
+  }
+  open.d = Load<uint16_t>(block + 108);
+}
+
 // Bytes 32h .. 32h+31 hold elements 64h .. 64h+63.
 void OpenLongNibbles(const uint8_t* qs, OpenBlock& open) {
   for (size_t i = 0; i < 256; ++i) {
@@ -125,6 +146,15 @@ OpenBlock Open(BlockType type, const uint8_t* block) {
     case BlockType::kMxfp4:
       open.d = ToBFloat16(std::ldexp(1.0f, static_cast<int>(block[0]) - 128)).bits;
       OpenNibbles(block + 1, 1, open);
+      break;
+    case BlockType::kQ2K:
+      std::copy_n(block, 16, open.subs.begin());
+      OpenTwoBits(block + 16, open);
+      open.d = Load<uint16_t>(block + 80);
+      open.m = Load<uint16_t>(block + 82);
+      break;
+    case BlockType::kQ3K:
+      OpenQ3K(block, open);
       break;
     case BlockType::kQ4K:
       open.m = Load<uint16_t>(block + 2);
@@ -205,7 +235,7 @@ bool PackStripBlock(BlockType type, LaneOrder order, const uint8_t* const* block
     }
     for (size_t group = 0; format.sub != SubScale::kNone && group < format.groups(); ++group) {
       to[format.at_subs() + group * kStripFeatures + f] = open[f].subs[group];
-      if (format.minima) {
+      if (format.has_mins()) {
         to[format.at_mins() + group * kStripFeatures + f] = open[f].mins[group];
       }
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Few rows times a panel of blocks (block_panels.h), or one or two of its strips, by pairs of bf16:
-// a block of inputs is widened into the first cache and multiplied before the next, so that the
-// processor widens one while it adds up another, and reads memory meanwhile. The same bits as
-// widening first (pair_tiles.h).
+// a group of inputs is widened into the first cache, for one row into registers, and multiplied
+// before the next, so that the processor widens one while it adds up another, and reads memory
+// meanwhile. The same bits as widening first (pair_tiles.h).
 
 #pragma once
 

@@ -35,12 +35,84 @@ HWY_INLINE void AddSteps(const uint32_t* words, const BFloat16* in, size_t in_st
   }
 }
 
+// One group of inputs of the strips of a chunk.
+struct StripGroup {
+  const uint8_t* chunk;  // The first strip's block; the next one's is behind it.
+  const uint8_t* ahead;  // What to ask memory for meanwhile, likewise.
+  size_t group;
+
+  // A little with each group: many at once would wait for memory, and the arithmetic with them.
+  template <BlockType kType>
+  HWY_INLINE void Fetch(size_t strip) const {
+    constexpr size_t kFetchBytes = FormatOf(kType).bytes() / FormatOf(kType).groups();
+    FetchFrom(ahead + strip * FormatOf(kType).bytes() + group * kFetchBytes, kFetchBytes);
+  }
+};
+
+// Adds the products of a group, whose words lie in the first cache, for all rows.
+template <BlockType kType, size_t kRows, size_t kStrips>
+HWY_INLINE void AddGroup(const StripGroup& from, const BFloat16* in, size_t in_stride,
+                         Sums<kRows, kStrips>& sums) {
+  constexpr size_t kSteps = GroupWidener<kType>::kSteps;
+  alignas(64) uint32_t words[kStrips * kStripFeatures * kSteps];
+  for (size_t s = 0; s < kStrips; ++s) {
+    from.Fetch<kType>(s);
+    WidenGroup<kType>(from.chunk + s * FormatOf(kType).bytes(), from.group,
+                      words + s * kSteps * kStripFeatures);
+  }
+  AddSteps<kSteps, kRows, kStrips>(words, in, in_stride, sums);
+}
+
+// Adds the products of a group of one strip for one row; its words stay in registers.
+template <BlockType kType>
+HWY_INLINE void AddStrip(const StripGroup& from, size_t strip, const BFloat16* in, __m512& sum) {
+  from.Fetch<kType>(strip);
+  const GroupWidener<kType> widener(from.chunk + strip * FormatOf(kType).bytes(), from.group);
+  __m512 added = sum;
+#pragma GCC unroll 16
+  for (size_t step = 0; step < GroupWidener<kType>::kSteps; ++step) {
+    added = _mm512_dpbf16_ps(added, PairAt(in, step), widener.WordsOf(step));
+  }
+  sum = added;
+}
+
+// Adds those of two strips, in turns: a product waits for the one before it in its sum.
+template <BlockType kType>
+HWY_INLINE void AddTwoStrips(const StripGroup& from, size_t strip, const BFloat16* in,
+                             __m512* sums) {
+  from.Fetch<kType>(strip);
+  from.Fetch<kType>(strip + 1);
+  const uint8_t* const block = from.chunk + strip * FormatOf(kType).bytes();
+  const GroupWidener<kType> first(block, from.group);
+  const GroupWidener<kType> second(block + FormatOf(kType).bytes(), from.group);
+  __m512 added_first = sums[0];
+  __m512 added_second = sums[1];
+#pragma GCC unroll 16
+  for (size_t step = 0; step < GroupWidener<kType>::kSteps; ++step) {
+    const __m512bh pair = PairAt(in, step);
+    added_first = _mm512_dpbf16_ps(added_first, pair, first.WordsOf(step));
+    added_second = _mm512_dpbf16_ps(added_second, pair, second.WordsOf(step));
+  }
+  sums[0] = added_first;
+  sums[1] = added_second;
+}
+
+template <BlockType kType, size_t kStrips>
+HWY_INLINE void AddGroupToOneRow(const StripGroup& from, const BFloat16* in,
+                                 Sums<1, kStrips>& sums) {
+  if constexpr (kStrips == 1) {
+    AddStrip<kType>(from, 0, in, sums[0][0]);
+  } else {
+    static_assert(kStrips % 2 == 0);
+    for (size_t s = 0; s < kStrips; s += 2) {
+      AddTwoStrips<kType>(from, s, in, &sums[0][s]);
+    }
+  }
+}
+
 template <BlockType kType, size_t kRows, size_t kStrips>
 HWY_INLINE void Multiply(const FewRowsTask& task) {
   constexpr BlockFormat kFormat = FormatOf(kType);
-  constexpr size_t kSteps = kFormat.group / 2;
-  constexpr size_t kFetchBytes = kFormat.bytes() / kFormat.groups();
-  alignas(64) uint32_t words[kStrips * kStripFeatures * kSteps];
   Sums<kRows, kStrips> sums;
   for (size_t row = 0; row < kRows; ++row) {
     for (size_t s = 0; s < kStrips; ++s) {
@@ -56,13 +128,12 @@ HWY_INLINE void Multiply(const FewRowsTask& task) {
     const uint8_t* ahead = chunk + kAheadBytes;
     ahead += ahead < end ? 0 : to_next;
     for (size_t group = 0; group < kFormat.groups(); ++group) {
-      for (size_t s = 0; s < kStrips; ++s) {
-        // A little with each group: many at once would wait for memory, and the arithmetic with
-        // them.
-        FetchFrom(ahead + s * kFormat.bytes() + group * kFetchBytes, kFetchBytes);
-        WidenGroup<kType>(chunk + s * kFormat.bytes(), group, words + s * kSteps * kStripFeatures);
+      const StripGroup from = {.chunk = chunk, .ahead = ahead, .group = group};
+      if constexpr (kRows == 1) {
+        AddGroupToOneRow<kType, kStrips>(from, in, sums);
+      } else {
+        AddGroup<kType, kRows, kStrips>(from, in, task.in_stride, sums);
       }
-      AddSteps<kSteps, kRows, kStrips>(words, in, task.in_stride, sums);
       in += kFormat.group;
     }
     chunk += kPanelStrips * kFormat.bytes();
@@ -128,6 +199,10 @@ MultiplyFewRows PairsOfBlocks(BlockType type) {
       return MultiplyRows<BlockType::kIq4Nl>;
     case BlockType::kMxfp4:
       return MultiplyRows<BlockType::kMxfp4>;
+    case BlockType::kQ2K:
+      return MultiplyRows<BlockType::kQ2K>;
+    case BlockType::kQ3K:
+      return MultiplyRows<BlockType::kQ3K>;
     case BlockType::kQ4K:
       return MultiplyRows<BlockType::kQ4K>;
     case BlockType::kQ5K:

@@ -40,9 +40,35 @@ HWY_INLINE hn::Vec<Floats> LoadSubs(const uint8_t* from) {
     const auto bytes = hn::LoadU(d8, reinterpret_cast<const int8_t*>(from));
     return hn::ConvertTo(Floats(), hn::PromoteTo(Ints(), bytes));
   } else {
-    return hn::ConvertTo(Floats(),
-                         hn::PromoteTo(Ints(), hn::LoadU(hn::Rebind<uint8_t, Floats>(), from)));
+    auto subs = hn::PromoteTo(Ints(), hn::LoadU(hn::Rebind<uint8_t, Floats>(), from));
+    if constexpr (kSub == SubScale::kNibbles) {
+      subs = hn::And(subs, hn::Set(Ints(), 15));
+    }
+    return hn::ConvertTo(Floats(), subs);
   }
+}
+
+// The minima of a group; `at` is where its scales are in subs.
+template <BlockType kType>
+HWY_INLINE hn::Vec<Floats> LoadMins(const uint8_t* block, size_t at) {
+  constexpr BlockFormat kFormat = FormatOf(kType);
+  if constexpr (kFormat.sub == SubScale::kNibbles) {
+    const auto subs = hn::LoadU(hn::Rebind<uint8_t, Floats>(), block + kFormat.at_subs() + at);
+    return hn::ConvertTo(Floats(), hn::ShiftRight<4>(hn::PromoteTo(Ints(), subs)));
+  } else {
+    return LoadSubs<kFormat.sub>(block + kFormat.at_mins() + at);
+  }
+}
+
+// kBits of quantum n of kLanes features, of the part of a block that begins at `part`.
+template <size_t kBits>
+HWY_INLINE hn::Vec<Words> BitsAt(const uint8_t* part, size_t lane, size_t n) {
+  constexpr size_t kInWord = 32 / kBits;
+  const Words d;
+  const auto* line = reinterpret_cast<const uint32_t*>(part) + n / kInWord * kStripFeatures;
+  return hn::And(
+      hn::ShiftRightSame(hn::LoadU(d, line + lane), static_cast<int>(n % kInWord * kBits)),
+      hn::Set(d, (1u << kBits) - 1));
 }
 
 // Quantum n of kLanes features from `lane` on, as f32, before the scale.
@@ -50,24 +76,13 @@ template <BlockType kType>
 HWY_INLINE hn::Vec<Floats> QuantumAt(const uint8_t* block, size_t lane, size_t n) {
   constexpr BlockFormat kFormat = FormatOf(kType);
   constexpr Quantum kQuantum = QuantumOf(kType);
-  constexpr size_t kLine = kStripFeatures * sizeof(uint32_t);
   if constexpr (kFormat.low_bits == 8) {
     return LoadSubs<SubScale::kSigned>(block + kFormat.at_low() + n * kStripFeatures + lane);
   } else {
-    const Words dw;
-    const auto word = [&](size_t part, size_t line) HWY_ATTR {
-      return hn::LoadU(dw, reinterpret_cast<const uint32_t*>(block + part + line * kLine) + lane);
-    };
-    auto bits =
-        hn::And(hn::ShiftRightSame(word(kFormat.at_low(), n / 8), static_cast<int>(n % 8 * 4)),
-                hn::Set(dw, 15u));
+    auto bits = BitsAt<kFormat.low_bits>(block + kFormat.at_low(), lane, n);
     if constexpr (kFormat.high_bits != 0) {
-      constexpr size_t kInWord = 32 / kFormat.high_bits;
-      const auto high =
-          hn::And(hn::ShiftRightSame(word(kFormat.at_high(), n / kInWord),
-                                     static_cast<int>(n % kInWord * kFormat.high_bits)),
-                  hn::Set(dw, (1u << kFormat.high_bits) - 1));
-      bits = hn::Or(bits, hn::ShiftLeft<4>(high));
+      const auto high = BitsAt<kFormat.high_bits>(block + kFormat.at_high(), lane, n);
+      bits = hn::Or(bits, hn::ShiftLeft<static_cast<int>(kFormat.low_bits)>(high));
     }
     const auto index = hn::BitCast(Ints(), bits);
     if constexpr (kQuantum == Quantum::kIq4) {
@@ -103,7 +118,7 @@ HWY_INLINE void WidenGroup(const uint8_t* block, size_t group, size_t lane, uint
     const size_t at = group * kStripFeatures + lane;
     d = hn::Mul(d, LoadSubs<kFormat.sub>(block + kFormat.at_subs() + at));
     if constexpr (kFormat.minima) {
-      m = hn::Neg(hn::Mul(m, LoadSubs<kFormat.sub>(block + kFormat.at_mins() + at)));
+      m = hn::Neg(hn::Mul(m, LoadMins<kType>(block, at)));
     }
   }
   const auto value = [&](size_t n) HWY_ATTR {
@@ -154,6 +169,10 @@ WidenStrip WidenerOf(BlockType type) {
       return Widen<BlockType::kIq4Nl>;
     case BlockType::kMxfp4:
       return Widen<BlockType::kMxfp4>;
+    case BlockType::kQ2K:
+      return Widen<BlockType::kQ2K>;
+    case BlockType::kQ3K:
+      return Widen<BlockType::kQ3K>;
     case BlockType::kQ4K:
       return Widen<BlockType::kQ4K>;
     case BlockType::kQ5K:

@@ -21,10 +21,12 @@ namespace {
 // Strips are read in order, so far ahead of what is widened: a memory's latency, at its speed.
 constexpr size_t kAheadBytes = 8192;
 
-constexpr std::array<float, 32> MeaningsOf(Quantum quantum) {
+// Indexed by a quantum's bits, whatever stands above these.
+constexpr std::array<float, 32> MeaningsOf(BlockType type) {
+  const size_t quanta = size_t{1} << FormatOf(type).quantum_bits();
   std::array<float, 32> meanings = {};
   for (size_t bits = 0; bits < meanings.size(); ++bits) {
-    meanings[bits] = MeaningOf(quantum, bits);
+    meanings[bits] = MeaningOf(QuantumOf(type), bits % quanta);
   }
   return meanings;
 }
@@ -60,20 +62,36 @@ HWY_INLINE __m512 LoadBrain(const uint8_t* from) {
 template <SubScale kSub>
 HWY_INLINE __m512 LoadSubs(const uint8_t* from) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  return _mm512_cvtepi32_ps(kSub == SubScale::kSigned ? _mm512_cvtepi8_epi32(bytes)
-                                                      : _mm512_cvtepu8_epi32(bytes));
+  if constexpr (kSub == SubScale::kSigned) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+  } else if constexpr (kSub == SubScale::kNibbles) {
+    return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(15)));
+  } else {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
+  }
+}
+
+// The minima of a group; `at` is where its scales are in subs.
+template <BlockType kType>
+HWY_INLINE __m512 LoadMins(const uint8_t* block, size_t at) {
+  constexpr BlockFormat kFormat = FormatOf(kType);
+  if constexpr (kFormat.sub == SubScale::kNibbles) {
+    const auto* subs = reinterpret_cast<const __m128i*>(block + kFormat.at_subs() + at);
+    return _mm512_cvtepi32_ps(_mm512_srli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(subs)), 4));
+  } else {
+    return LoadSubs<kFormat.sub>(block + kFormat.at_mins() + at);
+  }
 }
 
 // Quantum n of all lanes, as f32, before the scale.
 template <BlockType kType>
 class Quanta {
   static constexpr BlockFormat kFormat = FormatOf(kType);
-  static constexpr Quantum kQuantum = QuantumOf(kType);
   static constexpr size_t kLine = 64;
 
  public:
   explicit HWY_INLINE Quanta(const uint8_t* block) : block_(block) {
-    static constexpr std::array<float, 32> kMeanings = MeaningsOf(kQuantum);
+    static constexpr std::array<float, 32> kMeanings = MeaningsOf(kType);
     low_table_ = _mm512_loadu_ps(kMeanings.data());
     high_table_ = _mm512_loadu_ps(kMeanings.data() + 16);
   }
@@ -84,8 +102,10 @@ class Quanta {
           reinterpret_cast<const __m128i*>(block_ + kFormat.at_low() + n * kStripFeatures);
       return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes)));
     } else {
-      const __m512i low = _mm512_srlv_epi32(Line(kFormat.at_low(), n / 8),
-                                            _mm512_set1_epi32(static_cast<int>(n % 8 * 4)));
+      constexpr size_t kInWord = 32 / kFormat.low_bits;
+      const size_t bit = n % kInWord * kFormat.low_bits;
+      const __m512i low = _mm512_srlv_epi32(Line(kFormat.at_low(), n / kInWord),
+                                            _mm512_set1_epi32(static_cast<int>(bit)));
       if constexpr (kFormat.high_bits == 0) {
         return _mm512_permutexvar_ps(low, low_table_);
       } else {
@@ -99,16 +119,19 @@ class Quanta {
     return _mm512_loadu_si512(block_ + part + line * kLine);
   }
 
-  // The low four bits of `low`, and above them the high ones.
+  // The low bits of `low`, and above them the high ones.
   HWY_INLINE __m512 WithHigh(__m512i low, size_t n) const {
     constexpr size_t kInWord = 32 / kFormat.high_bits;
+    constexpr int kLowMask = (1 << kFormat.low_bits) - 1;
     constexpr int kSelect = 0xca;  // a ? b : c
     const size_t bit = n % kInWord * kFormat.high_bits;
-    const __m512i high =
-        _mm512_rorv_epi32(Line(kFormat.at_high(), n / kInWord),
-                          _mm512_set1_epi32(static_cast<int>((bit + 32 - 4) % 32)));
-    const __m512i both = _mm512_ternarylogic_epi32(_mm512_set1_epi32(15), low, high, kSelect);
-    if constexpr (kFormat.high_bits == 1) {
+    const size_t rotation = (bit + 32 - kFormat.low_bits) % 32;
+    const __m512i high = _mm512_rorv_epi32(Line(kFormat.at_high(), n / kInWord),
+                                           _mm512_set1_epi32(static_cast<int>(rotation)));
+    const __m512i both = _mm512_ternarylogic_epi32(_mm512_set1_epi32(kLowMask), low, high, kSelect);
+    if constexpr (kFormat.quantum_bits() <= 4) {
+      return _mm512_permutexvar_ps(both, low_table_);
+    } else if constexpr (kFormat.quantum_bits() == 5) {
       return _mm512_permutex2var_ps(low_table_, both, high_table_);
     } else {
       const __m512i six = _mm512_and_si512(both, _mm512_set1_epi32(63));
@@ -145,8 +168,7 @@ HWY_INLINE Scales GroupScales(const uint8_t* block, size_t group) {
     const size_t at = group * kStripFeatures;
     d = _mm512_mul_ps(d, LoadSubs<kFormat.sub>(block + kFormat.at_subs() + at));
     if constexpr (kFormat.minima) {
-      const __m512 sub = LoadSubs<kFormat.sub>(block + kFormat.at_mins() + at);
-      m = _mm512_xor_ps(_mm512_mul_ps(m, sub), _mm512_set1_ps(-0.0f));
+      m = _mm512_xor_ps(_mm512_mul_ps(m, LoadMins<kType>(block, at)), _mm512_set1_ps(-0.0f));
     }
   }
   return {SplitHalves(d), SplitHalves(m)};
@@ -161,12 +183,12 @@ class GroupWidener {
   HWY_INLINE GroupWidener(const uint8_t* block, size_t group)
       : quanta_(block), scales_(GroupScales<kType>(block, group)), first_(2 * group * kSteps) {}
 
-  // The words of step `step` of the group; where they go is aligned to a cache line.
-  HWY_INLINE void Widen(size_t step, uint32_t* words) const {
+  // The words of step `step` of the group.
+  HWY_INLINE __m512bh WordsOf(size_t step) const {
     const size_t n = first_ + 2 * step;
     const __m512 low = Value<kType>(quanta_.At(n), scales_.d.low, scales_.m.low);
     const __m512 high = Value<kType>(quanta_.At(n + 1), scales_.d.high, scales_.m.high);
-    _mm512_store_si512(words, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+    return _mm512_cvtne2ps_pbh(high, low);
   }
 
  private:
@@ -181,7 +203,8 @@ HWY_INLINE void WidenGroup(const uint8_t* block, size_t group, uint32_t* words) 
   const GroupWidener<kType> widener(block, group);
 #pragma GCC unroll 16
   for (size_t step = 0; step < GroupWidener<kType>::kSteps; ++step) {
-    widener.Widen(step, words + step * kStripFeatures);
+    _mm512_store_si512(words + step * kStripFeatures,
+                       reinterpret_cast<__m512i>(widener.WordsOf(step)));
   }
 }
 

@@ -40,6 +40,10 @@ WidenStrip PairWidener(BlockType type) {
       return Widen<BlockType::kIq4Nl>;
     case BlockType::kMxfp4:
       return Widen<BlockType::kMxfp4>;
+    case BlockType::kQ2K:
+      return Widen<BlockType::kQ2K>;
+    case BlockType::kQ3K:
+      return Widen<BlockType::kQ3K>;
     case BlockType::kQ4K:
       return Widen<BlockType::kQ4K>;
     case BlockType::kQ5K:

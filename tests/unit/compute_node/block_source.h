@@ -71,6 +71,9 @@ class BlockSource final : public model::WeightSource {
     if (type_.name == "Q2_K") {
       return {81, 83};
     }
+    if (type_.name == "Q3_K") {
+      return {109};
+    }
     if (type_.name == "MXFP4") {
       return {};
     }

@@ -83,7 +83,7 @@ class WeightFormTest : public testing::TestWithParam<const char*> {
 
 INSTANTIATE_TEST_SUITE_P(Types, WeightFormTest,
                          testing::Values("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4",
-                                         "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "Q2_K"),
+                                         "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "F16"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 TEST_P(WeightFormTest, PackedWeightsGiveTheLogitsOfBF16) {

@@ -50,6 +50,13 @@ std::vector<uint8_t> RandomRow(const BlockTypeInfo& info, size_t in_features, Pr
         bytes[block] =
             static_cast<uint8_t>(prng.Below(16) == 0 ? prng.Below(3) : 115 + prng.Below(20));
         break;
+      case BlockType::kQ2K:
+        SetHalf(bytes, block + 80, prng);
+        SetHalf(bytes, block + 82, prng);
+        break;
+      case BlockType::kQ3K:
+        SetHalf(bytes, block + 108, prng);
+        break;
       case BlockType::kQ6K:
         SetHalf(bytes, block + 208, prng);
         break;
@@ -484,15 +491,24 @@ TEST_F(BlocksTest, TypesThatChangeInsideAStripAreUnimplemented) {
 }
 
 TEST_F(BlocksTest, AScaleThatIsNotFiniteIsUnimplemented) {
-  std::vector<uint8_t> row(34);
-  row[1] = 0x7c;  // Infinity.
-  const uint8_t* const pointer = row.data();
-  const BlockRows rows = {.type = BlockType::kQ80, .rows = {&pointer, 1}};
-  const absl::Status status = dense_->PackBlocks({&rows, 1}, 32, {}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_NE(status.message().find("not finite"), std::string::npos) << status;
-  EXPECT_FALSE(
-      dense_->EmbedsBlocks({.type = BlockType::kQ80, .data = row.data(), .rows = 1, .width = 32}));
+  struct Place {
+    BlockType type;
+    size_t high_byte;
+  };
+  for (const Place& place : {Place{BlockType::kQ80, 1}, Place{BlockType::kQ2K, 81},
+                             Place{BlockType::kQ2K, 83}, Place{BlockType::kQ3K, 109}}) {
+    const BlockTypeInfo& info = InfoOf(place.type);
+    std::vector<uint8_t> row(info.bytes);
+    row[place.high_byte] = 0x7c;  // Infinity.
+    const uint8_t* const pointer = row.data();
+    const BlockRows rows = {.type = place.type, .rows = {&pointer, 1}};
+    const absl::Status status = dense_->PackBlocks({&rows, 1}, info.elements, {}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << info.name;
+    EXPECT_NE(status.message().find("not finite"), std::string::npos) << status;
+    EXPECT_FALSE(dense_->EmbedsBlocks(
+        {.type = place.type, .data = row.data(), .rows = 1, .width = info.elements}))
+        << info.name;
+  }
 }
 
 TEST_F(BlocksTest, F32IsUnimplemented) {
