@@ -5,6 +5,13 @@
 #include "control/blame.h"
 
 namespace lamina::memory_node {
+namespace {
+
+// How soon a link without room is looked at again: a turn takes as long at 5 GB/s, and one is still
+// under way.
+constexpr Nanos kRoomLook = Micros(50);
+
+}  // namespace
 
 AheadStream::AheadStream(const NodeEpoch& epoch, StepFeed& feed, UnitMeter& meter)
     : epoch_(epoch), feed_(feed), meter_(meter) {
@@ -31,7 +38,7 @@ absl::StatusOr<bool> AheadStream::TakeStep(Lane& lane) {
   return false;
 }
 
-bool AheadStream::MayGoOn(uint32_t lane) const {
+bool AheadStream::IsReady(uint32_t lane) const {
   if (!streams_[lane].active) {
     return false;
   }
@@ -41,22 +48,30 @@ bool AheadStream::MayGoOn(uint32_t lane) const {
 
 void AheadStream::AppendAwaited(std::vector<transport::SignalCondition>& conditions) {
   for (uint32_t lane = 0; lane < streams_.size(); ++lane) {
-    if (streams_[lane].active && !MayGoOn(lane)) {
+    if (!streams_[lane].active) {
+      continue;
+    }
+    if (!IsReady(lane)) {
       conditions.push_back(Awaited(feed_.lanes()[lane]));
+    } else if (!streams_[lane].pieces.HasRoom()) {
+      stood_still_ = true;
     }
   }
 }
 
 Nanos AheadStream::LookAt(Nanos now) const {
   for (uint32_t lane = 0; lane < streams_.size(); ++lane) {
-    if (MayGoOn(lane)) {
-      return now;
+    if (IsReady(lane)) {  // The link is that of all lanes.
+      return streams_[lane].pieces.HasRoom() ? now : now + kRoomLook;
     }
   }
   return kNever;
 }
 
 absl::Status AheadStream::Look() {
+  if (stood_still_) {
+    CountStandstill();
+  }
   const auto lanes = static_cast<uint32_t>(streams_.size());
   for (uint32_t i = 0; i < lanes; ++i) {
     const uint32_t index = (next_lane_ + i) % lanes;
@@ -81,13 +96,18 @@ absl::Status AheadStream::BeforeStore(const Lane& lane, uint32_t layer) {
   return unsent ? KeepTails(lane, layer) : absl::OkStatus();
 }
 
-// Until it came the node stood still: that time is none of the puts that follow.
 absl::Status AheadStream::Serve(size_t /*condition*/) {
+  stood_still_ = true;
+  return Look();
+}
+
+// That time is none of the puts that follow.
+void AheadStream::CountStandstill() {
+  stood_still_ = false;
   const Nanos before = meter_.end();
   meter_.LapIdle();
   telemetry::AddTo(meter_.link(kComputeNode).waited_nanos,
                    static_cast<uint64_t>(meter_.end() - before));
-  return Look();
 }
 
 bool AheadStream::BeginNextLayer(const Lane& lane) {

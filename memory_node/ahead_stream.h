@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AheadStream: what sources have in common that send the pieces of a step (piece_stream.h) without
-// waiting for the step's own rows, as far ahead as windows go. Lanes take turns, one turn of a
-// piece each. A step is joined when it begins, and ended when its last piece has left.
+// waiting for the step's own rows, as far ahead as windows go and the link has room. Lanes take
+// turns, one turn of a piece each. A step is joined when it begins, and ended when its last piece
+// has been put.
 //
 // To add one: say in Begin() what the step sends, in BeginLayer() what of it a layer does, and put
 // it in GoOn(); and add the source to the list in attention_worker.cc.
@@ -34,7 +35,8 @@ class AheadStream : public WorkSource {
   uint32_t share() const final { return 1; }
   // Takes part in a step with rows that it serves, and leaves its units to others.
   absl::StatusOr<bool> TakeStep(Lane& lane) final;
-  // What lanes wait for that cannot go on: Awaited().
+  // What lanes wait for that cannot go on: Awaited(). Those that have it and wait for room on the
+  // link wait for a time alone.
   void AppendAwaited(std::vector<transport::SignalCondition>& conditions) final;
   Nanos LookAt(Nanos now) const final;
   absl::Status Look() final;
@@ -85,12 +87,16 @@ class AheadStream : public WorkSource {
     PieceStream pieces;
   };
 
-  bool MayGoOn(uint32_t lane) const;
+  void CountStandstill();
+  // Whether the lane's step has what it waits for.
+  bool IsReady(uint32_t lane) const;
+  bool MayGoOn(uint32_t lane) const { return IsReady(lane) && streams_[lane].pieces.HasRoom(); }
 
   StepFeed& feed_;
   UnitMeter& meter_;
   std::vector<Stream> streams_;  // [lanes]
   uint32_t next_lane_ = 0;       // Lanes take turns.
+  bool stood_still_ = false;     // Before the turn to come, for the compute node or the link.
 };
 
 }  // namespace lamina::memory_node

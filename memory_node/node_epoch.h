@@ -13,6 +13,7 @@
 #include "common/attention_descriptor.h"
 #include "common/clock.h"
 #include "kernels/kv_device.h"
+#include "memory_node/bytes_under_way.h"
 #include "memory_node/lane.h"
 #include "memory_node/peer_regions.h"
 #include "memory_node/worker_counters.h"
@@ -41,6 +42,10 @@ struct NodeEpoch {
   const std::string& NameOf(uint32_t compute_node) const {
     return config.compute_nodes[compute_node];
   }
+  // Where pieces of K and V go: the only compute node's region.
+  transport::RemoteRegion& pieces_to() const {
+    return peers.pieces != nullptr ? *peers.pieces : *peers.compute[0];
+  }
   // The first signal value behind the lane's step: it belongs to none of its units.
   uint64_t StepEnd(const Lane& lane) const {
     return layout.SignalValue(lane.step, layout.layer_count() - 1) + 1;
@@ -61,6 +66,8 @@ struct NodeEpoch {
   // How many pieces of K and V have left in the epoch, by lane: sources that send them share the
   // windows (piece_stream.h). Of the data thread.
   mutable std::vector<uint64_t> pieces_sent;
+  // How large their puts were. Of the data thread.
+  mutable BytesUnderWay pieces_under_way;
   PeerRegions peers;  // Until the epoch's end: sources of puts are read as long.
   transport::AbortWord abort{0};
 };

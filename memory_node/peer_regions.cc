@@ -46,15 +46,17 @@ absl::StatusOr<PeerRegions> OpenPeerRegions(transport::Transport& transport,
                                             const plan::EpochPeers& peers, ThreadBeat* beat) {
   const plan::WindowLayout layout(plan::WindowShapeOf(config));
   const plan::EpochNodes opens = plan::MemoryNodeView(config, node).opens();
+  const Role compute = {.descriptors = peers.compute_regions,
+                        .names = config.compute_nodes,
+                        .opened = opens.compute,
+                        .least = {.bytes = layout.reply_region_bytes(),
+                                  .signal_words = layout.compute_region_words()}};
   PeerRegions opened;
-  LAMINA_ASSIGN_OR_RETURN(opened.compute,
-                          Open(transport, config.epoch,
-                               {.descriptors = peers.compute_regions,
-                                .names = config.compute_nodes,
-                                .opened = opens.compute,
-                                .least = {.bytes = layout.reply_region_bytes(),
-                                          .signal_words = layout.compute_region_words()}},
-                               beat));
+  LAMINA_ASSIGN_OR_RETURN(opened.compute, Open(transport, config.epoch, compute, beat));
+  if (config.attention_paths.fetch() && config.attention_paths.remote()) {
+    LAMINA_ASSIGN_OR_RETURN(Regions pieces, Open(transport, config.epoch, compute, beat));
+    opened.pieces = std::move(pieces.front());
+  }
   LAMINA_ASSIGN_OR_RETURN(opened.memory,
                           Open(transport, config.epoch,
                                {.descriptors = peers.memory_regions,

@@ -70,9 +70,10 @@ transport::SignalCondition PieceStream::Credit() const {
           .at_least = sent() < 2 ? 0 : sent() - 1};
 }
 
-bool PieceStream::MayPut() const {
-  const transport::SignalCondition credit = Credit();
-  return epoch_.region.LoadSignal(credit.word) >= credit.at_least;
+bool PieceStream::HasRoom() const {
+  const transport::RemoteRegion* const paced = epoch_.peers.pieces.get();
+  return paced == nullptr ||
+         epoch_.pieces_under_way.Of(epoch_.transport.Pending(*paced)) <= kTurnBytes;
 }
 
 std::byte* PieceStream::Gathered() {
@@ -221,12 +222,13 @@ absl::Status PieceStream::Put(size_t offset, size_t bytes, bool with_signal) {
   const transport::SignalUpdate signal = {.word = windows().word(epoch_.node, lane_),
                                           .value = sent() + 1};
   LAMINA_RETURN_IF_ERROR(
-      transport::PutAll(epoch_.transport, *epoch_.peers.compute[kComputeNode],
+      transport::PutAll(epoch_.transport, epoch_.pieces_to(),
                         windows().Window(epoch_.node, lane_, sent() + 1) + offset, put,
                         with_signal ? &signal : nullptr,
                         {.deadline = RealClock().Now() + epoch_.peer_deadline,
                          .abort = &epoch_.abort,
                          .beat = &epoch_.counters.beat}));
+  epoch_.pieces_under_way.Add(put.size());
   const BusKind data = piece().activations() ? BusKind::kActivations : BusKind::kKv;
   epoch_.counters.bus.Count(offset == 0 ? BusKind::kRows : data, put.size());
   return absl::OkStatus();

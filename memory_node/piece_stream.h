@@ -11,6 +11,9 @@
 // shared memory it gathers into the window itself, elsewhere into a copy from which it puts. What
 // leaves is K and V, or activations, of the piece's tokens and zeros, of no other sequence.
 //
+// Where rows of other lanes attend here, their replies go the same way as pieces and leave behind
+// what is under way: no more than two turns then, of all streams together.
+//
 // Threading: the data thread. Allocation: in Open(), and when a layer begins.
 
 #pragma once
@@ -58,9 +61,10 @@ class PieceStream {
   // As above, some of the layer's heads that lie here: LayerEnded() is then of these.
   void BeginHeads(uint32_t layer, HeadRange heads, absl::Span<const plan::FetchRun> runs);
 
-  // The signal that lets the next piece out, and whether it has come.
+  // The signal that lets the next piece out.
   transport::SignalCondition Credit() const;
-  bool MayPut() const;
+  // Whether the link has room for one more turn. No signal says when that changes.
+  bool HasRoom() const;
 
   // One turn of the piece at hand. `tokens`: of each run, those that come as K and V.
   // Errors: the transport's.

@@ -49,9 +49,9 @@ class AttentionPaths {
   // The one path of a set of one. Requires: one, that this version knows.
   AttentionPath only() const { return static_cast<AttentionPath>(std::countr_zero(bits_)); }
   // Whether K and V are at memory nodes, with which compute nodes exchange windows.
-  bool on_memory_nodes() const {
-    return Has(AttentionPath::kRemote) || Has(AttentionPath::kRemoteInt8) || fetch();
-  }
+  bool on_memory_nodes() const { return remote() || fetch(); }
+  // Whether rows attend at memory nodes, which reply with outputs.
+  bool remote() const { return Has(AttentionPath::kRemote) || Has(AttentionPath::kRemoteInt8); }
   // Whether memory nodes send K and V into windows of the compute node.
   bool fetch() const {
     return Has(AttentionPath::kFetch) || Has(AttentionPath::kSparse) ||

@@ -194,7 +194,8 @@ class Transport {
   virtual absl::Status Put(RemoteRegion& target, size_t offset, absl::Span<const std::byte> source,
                            const SignalUpdate* signal) = 0;
 
-  // Puts to `target` whose source may still be read.
+  // Puts by this view of a target whose source may still be read. A backend that makes several
+  // operations of a Put counts these.
   virtual uint32_t Pending(const RemoteRegion& target) const = 0;
 
   // Drives the backend; never blocks. Returns the completions it ran.

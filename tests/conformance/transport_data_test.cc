@@ -207,6 +207,32 @@ TEST_P(TransportTest, SourceMayBeOverwrittenOncePendingIsZero) {
   }
 }
 
+// What one view has under way is none of another's, and a signal by either covers both.
+TEST_P(TransportTest, ViewsOfOneRegionCountTheirOwnPuts) {
+  constexpr uint64_t kPuts = 16;
+  constexpr size_t kSlot = 4096;
+  const Link link = MakeLink(kPuts * kSlot, 2);
+  const auto other = Open(*link.sender, *link.region);
+  const absl::Span<std::byte> source = MakeSource(*link.sender, kPuts * kSlot, 12);
+  for (uint64_t i = 0; i < kPuts; ++i) {
+    const SignalUpdate own = Signal(1, i + 1);
+    ASSERT_TRUE(
+        PutAll(*link.sender, *other, i * kSlot, source.subspan(i * kSlot, kSlot), &own).ok());
+    EXPECT_EQ(link.sender->Pending(*link.remote), 0u);
+  }
+  const SignalUpdate covering = Signal(0, 1);
+  ASSERT_TRUE(PutAll(*link.sender, *link.remote, 0, {}, &covering).ok());
+
+  ASSERT_TRUE(link.Await(0, 1));
+  EXPECT_TRUE(Equal(Arrived(*link.region), Seen(source))) << kNeverRetried;
+  ASSERT_TRUE(link.Await(1, kPuts));
+  for (const Nanos deadline = Soon(); link.sender->Pending(*other) > 0;) {
+    ASSERT_LT(RealClock().Now(), deadline);
+    link.sender->Progress();
+    link.receiver->Progress();
+  }
+}
+
 TEST_P(TransportTest, DestroyedRemoteRegionReadsNoSourceAnyMore) {
   Link link = MakeLink(64, 1);
   const absl::Span<std::byte> source = MakeSource(*link.sender, 64, 7);

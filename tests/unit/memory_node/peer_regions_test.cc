@@ -30,6 +30,21 @@ TEST(PeerRegionsTest, AreThoseOfAllComputeNodesAndOfNoMemoryNode) {
   EXPECT_EQ(regions->memory[1], nullptr);
 }
 
+// Whose puts are counted by themselves.
+TEST(PeerRegionsTest, HaveAViewForPiecesWhereRowsOfOtherLanesAttend) {
+  for (const bool attends_too : {false, true}) {
+    UnitCluster cluster({.lanes = 2, .fetch_bytes = uint64_t{1} << 20, .attends_too = attends_too});
+
+    ThreadBeat beat;
+    const auto regions =
+        OpenPeerRegions(cluster.transport_of(0), cluster.config(), 0, cluster.Descriptors(), &beat);
+
+    ASSERT_TRUE(regions.ok()) << regions.status();
+    EXPECT_EQ(regions->pieces != nullptr, attends_too);
+    EXPECT_EQ(beat.beats(), attends_too ? 2u : 1u);
+  }
+}
+
 TEST(PeerRegionsTest, ThatCannotBeOpenedAreBlamedOnTheirNode) {
   UnitCluster cluster({.compute_nodes = 2, .mode = PipelineMode::kRotational});
   plan::EpochPeers peers = cluster.Descriptors();

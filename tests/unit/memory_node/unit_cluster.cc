@@ -43,6 +43,9 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
                               : !options.streaming.empty() ? plan::AttentionPath::kStreaming
                               : both                       ? plan::AttentionPath::kRecompute
                                                            : plan::AttentionPath::kFetch};
+    if (options.attends_too) {
+      config.attention_paths.Add(plan::AttentionPath::kRemote);
+    }
     config.streaming = options.streaming;
     config.sparse_ratio = options.sparse ? 0.5 : 0;
   }
@@ -246,6 +249,17 @@ uint64_t UnitCluster::Refused(const std::string& reason, uint32_t node) const {
 
 // --- Steps ---
 
+// That of all its rows.
+plan::AttentionPath UnitCluster::PathOf(uint32_t lane) const {
+  using plan::AttentionPaths;
+  if (!options_.attends_too) {
+    return config_.attention_paths.only();
+  }
+  const AttentionPaths remote = {plan::AttentionPath::kRemote};
+  const uint32_t others = config_.attention_paths.bits() & ~remote.bits();
+  return (lane + 1 == config_.lanes ? remote : AttentionPaths::FromBits(others)).only();
+}
+
 uint32_t UnitCluster::HomeOf(uint32_t sequence) const {
   return sequence % static_cast<uint32_t>(nodes_.size());
 }
@@ -318,7 +332,7 @@ UnitCluster::Step UnitCluster::MakeStep(const StepSpec& spec) {
                                  .prompt_tokens = tokens,
                                  .tokens_max = kContext,
                                  .memory_node = HomeOf(sequence),
-                                 .path = config_.attention_paths.only(),
+                                 .path = PathOf(spec.lane),
                                  .bare_tokens = options_.bare_tokens});
     }
     Grow(sequence, tokens, step.plan);

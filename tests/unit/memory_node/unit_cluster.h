@@ -26,6 +26,7 @@
 #include "common/thread_pool.h"
 #include "kernels/kv_device.h"
 #include "memory_node/attention_worker.h"
+#include "plan/attention_paths.h"
 #include "plan/epoch_config.h"
 #include "plan/query_window.h"
 #include "plan/step_plan.h"
@@ -47,6 +48,7 @@ struct UnitClusterOptions {
   uint32_t span_tokens = 0;       // Partition token_range.
   std::vector<uint32_t> shards;   // KV heads of each shard of the one replica.
   uint64_t fetch_bytes = 0;       // Rows attend at the compute node, with windows of so many bytes.
+  bool attends_too = false;       // With fetch_bytes: those of the last lane at the memory nodes.
   uint32_t activation_width = 0;  // With fetch_bytes: tokens bring activations,
   uint32_t activation_share = 0;  // which slots hold besides K and V, or so many in their place.
   uint32_t bare_tokens = 0;       // So many first tokens of each sequence are said to be bare.
@@ -193,6 +195,7 @@ class UnitCluster {
   void MakeNode(uint32_t index);
   void MakeComputeNode(uint32_t index);
   void Grow(uint32_t sequence, uint32_t tokens, plan::StepPlan& plan);
+  plan::AttentionPath PathOf(uint32_t lane) const;
   uint32_t HomeOf(uint32_t sequence) const;
   uint32_t NodeOfToken(uint32_t sequence, uint32_t token) const;
   bool HoldsRow(uint32_t node, uint32_t sequence, uint32_t position) const;

@@ -65,7 +65,7 @@ std::vector<UnitCluster::Window> UnitCluster::MakeWindows(const Step& step, uint
   for (uint32_t node = 0; node < nodes_.size(); ++node) {
     uint32_t own = 0;
     // Rows that attend at the compute node come as prompt tokens do.
-    const bool fetched = config_.attention_paths.fetch();
+    const bool fetched = plan::Fetches(PathOf(step.spec.lane));
     const std::vector<uint32_t> listed =
         fetched ? std::vector<uint32_t>() : RowsFor(step, node, own);
     std::vector<uint32_t> prompts;
@@ -295,7 +295,7 @@ void UnitCluster::ExpectReplies(const Step& step, uint32_t layer,
       TakeRows(step, window, reply, out);
     }
   }
-  if (config_.attention_paths.fetch()) {
+  if (plan::Fetches(PathOf(step.spec.lane))) {
     return;  // Empty replies.
   }
   MergePartials(shape, partials, out);
