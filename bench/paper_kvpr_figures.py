@@ -309,7 +309,7 @@ def table2(bench, prompt=32, answer=16, batches=PAPER_BATCHES, turns=3):
                  [("K and V over the matrices of attention, bytes (paper: 3/128 to 64/128)", *(f"{found[1, FULL, rows]['kv_over_attention']:.2f}" for rows in batches)),
                   *(row for ahead in AHEAD for row in table2_rows(found, batches, ahead)),
                   *((f"paper: {name}", *values) for name, values in PAPER_TABLE2.items())])
-    print("The split is in whole tiles of 16 tokens.")
+    print("The split is in whole tiles of 16 tokens, unless it is all of them.")
     for (ahead, way), ratios in over.items():
         if way != FULL:
             print(f"Never slower than full transfer, {way}, {AHEAD[ahead]}, within {100 * NOISE:.0f}%: {verdict(min(ratios) >= 1 - NOISE)} (worst {min(ratios):.3f} of its throughput).")

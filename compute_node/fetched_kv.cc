@@ -254,7 +254,7 @@ void FetchedKv::AppendExtents(const Stream& stream, uint32_t run, uint32_t recom
     append(from, stretch.tokens);
     from += stretch.tokens;
   }
-  append(slot, stream.runs[run].tokens);
+  append(stream.runs[run].all_recomputed() ? recomputed_slot : slot, stream.runs[run].tokens);
 }
 
 void FetchedKv::Attend(Lane& lane, uint32_t node) {
@@ -268,7 +268,8 @@ void FetchedKv::Attend(Lane& lane, uint32_t node) {
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
     const plan::FetchRun& run = stream.runs[i];
     const uint32_t row = stream.rows[i].first_row;
-    rows.Store(row, {.first_slot = slot + run.fetched(), .tokens = run.tokens});
+    const uint32_t own = run.all_recomputed() ? recomputed + run.recomputed : slot + run.fetched();
+    rows.Store(row, {.first_slot = own, .tokens = run.tokens});
     const auto first_extent = extents_.size();
     AppendExtents(stream, i, recomputed, slot);
     recomputed += run.filled_slots();

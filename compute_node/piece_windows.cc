@@ -132,7 +132,10 @@ absl::StatusOr<size_t> PieceWindows::Take(const Lane& lane, uint32_t node) {
           ? size_t{piece.recomputed} * context_.config.activation_width * sizeof(BFloat16)
           : plan::PlanesOf(piece, head_dim).end - missing * sizeof(BFloat16);
   telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
-  Look(node).Count(bytes);
+  telemetry::FetchedBandwidth& link = Look(node);
+  if (bytes > 0) {  // A header alone says nothing of the link.
+    link.Count(bytes);
+  }
   return bytes;
 }
 

@@ -89,6 +89,11 @@ absl::Status PieceStream::PutTiles(Lane& lane, kernels::KvReads& kv,
   const size_t tile_bytes = plan::kFetchTile * size_t{head_dim} * sizeof(BFloat16);
   const size_t per_head = (piece().slots - piece().filled) / plan::kFetchTile;
   const size_t tiles = piece().heads.count * per_head;
+  if (tiles == 0) {  // The compute node fills all slots.
+    LAMINA_RETURN_IF_ERROR(PutLast(lane, sizeof(plan::WindowHeader), 0));
+    EndTurn(lane, 0, 1, 0, 0);
+    return absl::OkStatus();
+  }
   const size_t first = done_;
   size_t end = std::min(tiles, first + std::max<size_t>(1, kTurnBytes / (2 * tile_bytes)));
   if (piece().filled > 0) {

@@ -33,7 +33,9 @@
 // Nor do those come that the compute node keeps (path sparse, compute_node/resident_kv.h). Slots of
 // tokens that it puts into a window itself, recomputed or kept, are the first ones of each head,
 // whole tiles for each run: it writes them while the others come, those of recomputed tokens into
-// the window behind the one of the activations.
+// the window behind the one of the activations. A run whose tokens all come as activations has its
+// own tokens behind these, and no other slots: the piece behind is a header alone where all runs
+// are so.
 //
 // Threading:   plain values.   Allocation: when a list grows.
 // Determinism: pure functions.
@@ -72,10 +74,14 @@ struct FetchRun {
 
   // Tokens whose K and V come.
   uint32_t fetched() const { return before - recomputed - kept; }
+  // Whether all come as activations: own tokens lie behind them, and nothing comes as K and V.
+  bool all_recomputed() const { return recomputed > 0 && fetched() == 0; }
   // In a window: of the tokens that are fetched, and the own ones.
-  uint32_t slots() const { return WholeTiles(fetched() + tokens); }
+  uint32_t slots() const { return all_recomputed() ? 0 : WholeTiles(fetched() + tokens); }
   // In a window: what those take that the compute node puts there itself.
-  uint32_t filled_slots() const { return WholeTiles(recomputed + kept); }
+  uint32_t filled_slots() const {
+    return WholeTiles(recomputed + kept + (all_recomputed() ? tokens : 0));
+  }
 
   // Where K and V are INT8: tokens that come so, and bf16 of the open block behind them.
   uint32_t int8_fetched() const { return chosen ? chosen_closed : Int8TokensOf(before); }

@@ -37,7 +37,9 @@ FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32
   FetchSplit split{.run = {.before = before, .tokens = tokens}, .stretches = {}};
   const uint32_t first = std::min(bare, before);
   const auto wanted = static_cast<uint32_t>(uint64_t{before} * share / kRecomputeUnit);
-  const uint32_t made = std::min(wanted, before - first) / kFetchTile * kFetchTile;
+  const uint32_t made = wanted == before && first == 0
+                            ? before
+                            : std::min(wanted, before - first) / kFetchTile * kFetchTile;
   Append(split, first, false);
   Append(split, made, true);
   Append(split, before - first - made, false);

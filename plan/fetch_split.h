@@ -35,7 +35,8 @@ struct FetchSplit {
 };
 
 // `share` kRecomputeUnit-ths of the tokens (StepPlan::recomputed), in whole tiles: the first ones
-// behind `bare` that have no activations, as far as there are so many.
+// behind `bare` that have no activations, as far as there are so many. All of them, where none is
+// bare, are not cut to tiles, since a tile of K and V less comes then.
 FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32_t bare = 0);
 
 // By the slots of the sequence. Tokens without slots come as K and V, which nobody reads.

@@ -4,6 +4,8 @@
 
 import os
 import re
+import subprocess
+import time
 import unittest
 import urllib.request
 
@@ -82,6 +84,24 @@ class BusTest(unittest.TestCase):
             self.assertGreater(found["to"]["bytes"]["rows"], 0)
             self.assertGreater(found["from"]["bytes"]["rows"], 0)
             self.assertGreater(found["from"]["bytes"]["kv"], 0)  # Of prompts.
+
+    def test_nothing_comes_before_the_clock_allows_it(self):
+        """Bytes that requests waited for, over the bandwidth, against their time. A busy machine only takes longer than these."""
+        bandwidth = 20e6
+        keys = on_a_bus("clock", "20MB", policy="fetch_heads", fetch={"window": "16MiB"})
+        with harness.Cluster(memory_nodes=2, **keys) as cluster:
+            # One to each memory node, which share the bus: either may have half of it.
+            start = time.monotonic()
+            running = [cluster.popen("generate", "--prompt", prompt, "--max-tokens", "40", "--ignore-eos", stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.PIPE) for prompt in (PROMPT, f"Others. {PROMPT}")]
+            for process in running:
+                _, error = process.communicate(timeout=harness.COMMAND_SECONDS)
+                self.assertEqual(process.returncode, 0, error)
+            seconds = time.monotonic() - start
+            # Every step has waited for all K and V of its rows, but for one or two of 40 that were planned before the last token was known.
+            come = self.check_sums(cluster)["to"]["bytes"]["kv"]
+            self.assertGreater(come, bandwidth)  # Else there is no time to compare with.
+            self.assertLessEqual(0.9 * come / bandwidth, seconds)
 
     def test_a_cluster_without_one_has_none(self):
         with harness.Cluster(model=harness.MODEL, memory_nodes=1) as cluster:

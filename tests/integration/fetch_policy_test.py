@@ -88,6 +88,13 @@ class FetchPolicyTest(unittest.TestCase):
                 return cluster.status()["fetch_choice"].startswith("nothing recomputed: an activation takes")
 
             cluster.await_true(explained, "the reason")
+            self.assertIn("nothing recomputed: an activation takes", cluster.lamina("explain").stdout)
+
+    def test_activations_in_f32_cannot_pay_and_status_says_so(self):
+        for keys in (recomputing(30), hybrid(50)):
+            with harness.Cluster(wait=False, **keys, limits={"sequence_tokens_max": 256}, compute=[{"name": "c0", "compute_type": "f32"}]) as cluster:
+                why = "c0 failed: compute_type f32: activations of 4 bytes an element are no fewer bytes than K and V"
+                cluster.await_true(lambda: cluster.status().get("state", "").startswith(why), "the reason")
 
     def test_tokens_held_as_activations_do_not_show(self):
         expected = self.expected()

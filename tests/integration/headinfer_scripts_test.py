@@ -48,7 +48,7 @@ class HeadInferTest(unittest.TestCase):
     def test_a_context_of_128k_has_windows_of_one_head(self):
         asked = []
 
-        def cluster(bench, heads, longest):
+        def cluster(bench, heads, longest, **_):
             asked.append((heads, longest, bench.window))
             return contextlib.nullcontext("running")
 
@@ -59,15 +59,50 @@ class HeadInferTest(unittest.TestCase):
                 mock.patch.object(paper_headinfer.node_memory, "of", lambda *_: paper_headinfer.node_memory.NodeMemory(memory, 1 << 26)), \
                 mock.patch.object(paper_headinfer, "measure", lambda _, prompt: prompts.append(prompt) or (70.0, 0.3)):
             found, text = printed(paper_headinfer.long_context, self.folder, "shm")
-        # The node that is measured, and one of 2k tokens that it is compared with.
-        self.assertEqual(asked, [(1, 1 << 17, 16 << 20), (1, 1 << 11, 256 << 10)])
-        self.assertEqual(prompts, [1024, 1024, (1 << 17) - paper_headinfer.DECODED - 1, 1024])
+        # The node that is measured, one of 2k tokens that it is compared with, and one whose memory is many times the tolerance.
+        self.assertEqual(asked, [(1, 1 << 17, 16 << 20), (1, 1 << 11, 256 << 10), (8, 1 << 15, 32 << 20)])
+        self.assertEqual(prompts, [1024, 1024, (1 << 17) - paper_headinfer.DECODED - 1, 1024, (1 << 15) - paper_headinfer.DECODED - 1])
         self.assertEqual(found["times"], {1: {1: (70.0, 0.3), 128: (70.0, 0.3)}})
         self.assertIn("both windows 16 MiB, in which whole layers have room for 16k tokens", text)
         self.assertIn("|  | 1k | 128k |\n|---|---|---|\n| 1 heads a group | 300 | 300 |", text)
         self.assertIn("| 1 head, 128k |", text)
         shape = paper_headinfer.LONG_SHAPE
         self.assertEqual(json.loads((self.folder / "config.json").read_text())["num_hidden_layers"], shape.layers)
+
+    def check_resident(self, heavy_accounted, heavy_resident, resident):
+        """The verdict and the table, for MiB that a heavy node accounts for and has, and that another one has of which 60 are accounted for."""
+        def memory(windows, of_process):
+            return paper_headinfer.node_memory.NodeMemory({"weights": 5 << 20, "windows": (windows - 10) << 20, "kv": 1 << 20, "activations": 4 << 20}, of_process << 20)
+
+        found = iter([memory(20, 60), memory(heavy_accounted, heavy_resident)])
+        options = []
+        with mock.patch.object(paper_headinfer.Bench, "cluster", lambda *_, **keys: options.append(keys) or contextlib.nullcontext("running")), \
+                mock.patch.object(paper_headinfer.node_memory, "Peak", lambda *_: contextlib.nullcontext()), \
+                mock.patch.object(paper_headinfer.node_memory, "of", lambda *_: next(found)), \
+                mock.patch.object(paper_headinfer, "measure", lambda *_: (1.0, 0.1)):
+            bench = paper_headinfer.Bench("folder", "shm", 1 << 20)
+            (near, rows), text = printed(paper_headinfer.check_resident, bench, [("small", memory(60, resident))])
+        self.assertEqual(options, [{}, {"chunk_tokens": 8192, "scratch_tokens": 8192}])
+        self.assertEqual([row[0] for row in rows], ["small", "8 heads, 32k, chunks of 8k"])
+        return near, text
+
+    def test_a_node_that_accounts_for_nothing_is_found_out(self):
+        near, text = self.check_resident(heavy_accounted=220, heavy_resident=270, resident=105)
+        self.assertTrue(near)
+        self.assertIn("| 40.0 | 45.0 | +5.0 | 32.0 | too little to tell |", text)
+        self.assertIn("| 200.0 | 210.0 | +10.0 | 32.0 | yes |", text)
+        # It has what the one before has, and says that it has no more than the idle one.
+        near, text = self.check_resident(heavy_accounted=20, heavy_resident=270, resident=105)
+        self.assertFalse(near)
+        self.assertIn("| 0.0 | 210.0 | +210.0 | 32.0 | no |", text)
+        # It accounts for what it does not have.
+        self.assertFalse(self.check_resident(heavy_accounted=220, heavy_resident=100, resident=105)[0])
+        # The heavy one is near, and the other one is not.
+        self.assertFalse(self.check_resident(heavy_accounted=220, heavy_resident=270, resident=150)[0])
+        # Nobody weighs enough to say anything.
+        near, text = self.check_resident(heavy_accounted=80, heavy_resident=120, resident=105)
+        self.assertFalse(near)
+        self.assertIn("| 60.0 | 60.0 | +0.0 | 32.0 | too little to tell |", text)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ inline std::vector<Case> Cases() {
        .kind = AttentionPath::kRecompute,
        .fetch_bytes = 16 << 20,
        .recomputed = 400},
-      // All that fills tiles, in windows in which the longest sequence just fits.
+      // All of it, in windows in which the longest sequence just fits.
       {.name = "RecomputeInSmallWindows",
        .kind = AttentionPath::kRecompute,
        .fetch_bytes = 2 * kFetchLeast,

@@ -170,6 +170,21 @@ TEST(PolicyTest, AStoreDoesNotAttend) {
               HasSubstr("policies has attend_remote"));
 }
 
+TEST(PolicyTest, PoliciesThatFetchAreRefusedOnGpusByName) {
+  for (const std::string policy :
+       {"fetch_heads", "fetch_recompute", "fetch_hybrid", "fetch_sparse"}) {
+    const std::string text =
+        "model: m\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: 1GiB}]\npolicy: " + policy +
+        "\n";
+    EXPECT_TRUE(Parse(text).ok()) << Parse(text).status();
+    for (const std::string node : {"compute.0", "memory.0"}) {
+      EXPECT_THAT(Parse(text, {node + ".device=cuda"}).status().ToString(),
+                  AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr(node + ".device: 'cuda'"),
+                        HasSubstr("cpu, with policy " + policy)));
+    }
+  }
+}
+
 TEST(PolicyTest, TheDefaultLoadOfAutoNeedsNoLargerLimits) {
   EXPECT_TRUE(
       Parse(kAuto, {"limits={sequence_tokens_max: 256, running_max: 8}", "partition=auto"}).ok());

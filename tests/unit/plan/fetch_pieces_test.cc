@@ -192,6 +192,21 @@ TEST(FetchPiecesTest, ActivationsGoAheadOfAllHeadsOfTheirRuns) {
                   FetchPiece{.heads = {0, 3}, .first_run = 1, .runs_end = 2, .slots = 16}));
 }
 
+TEST(FetchPiecesTest, RunsThatAreRecomputedWholeHaveNoSlotsOfTheirOwn) {
+  const std::vector<FetchRun> runs = {{.before = 40, .tokens = 1, .recomputed = 40},
+                                      {.before = 47, .tokens = 2, .recomputed = 47}};
+  EXPECT_THAT(Pieces(runs, 3 * 112),
+              testing::ElementsAre(
+                  FetchPiece{.runs_end = 2, .recomputed = 87},
+                  FetchPiece{.heads = {0, 3}, .runs_end = 2, .slots = 112, .filled = 112}));
+  // Runs of both kinds share a piece.
+  const std::vector<FetchRun> mixed = {runs[0], {.before = 10, .tokens = 6}};
+  EXPECT_THAT(
+      Pieces(mixed, 3 * 64),
+      testing::ElementsAre(FetchPiece{.runs_end = 2, .recomputed = 40},
+                           FetchPiece{.heads = {0, 3}, .runs_end = 2, .slots = 64, .filled = 48}));
+}
+
 // Nothing goes ahead of tokens that the compute node keeps, and heads come as they fit.
 TEST(FetchPiecesTest, TokensThatAreKeptLeaveSlotsInFrontOfThoseThatCome) {
   const std::vector<FetchRun> runs = {{.before = 40, .tokens = 1, .kept = 20},

@@ -83,14 +83,29 @@ TEST(FetchSplitTest, AShareOfTheTokensComesAsActivationsInWholeTiles) {
   EXPECT_EQ(half.run.slots(), 64u);
   EXPECT_THAT(half.stretches, ElementsAre(FetchStretch{.tokens = 48, .activations = true},
                                           FetchStretch{.tokens = 52}));
-  const FetchSplit all = SplitByShare(96, 3, kRecomputeUnit);
-  EXPECT_EQ(all.run.slots(), 16u);
-  EXPECT_THAT(all.stretches, ElementsAre(FetchStretch{.tokens = 96, .activations = true}));
-  EXPECT_EQ(SplitByShare(UINT32_MAX - 16, 1, kRecomputeUnit).run.recomputed, UINT32_MAX - 31);
+  EXPECT_EQ(SplitByShare(UINT32_MAX - 16, 1, kRecomputeUnit - 1).run.recomputed % 16, 0u);
   EXPECT_THAT(SplitByShare(0, 1, 512).stretches, IsEmpty());
   const FetchSlots slots = SlotsOf(half, std::vector<Extent>{{5, 40}, {100, 100}}, SlotKinds());
   EXPECT_THAT(slots.activations, ElementsAre(Extent{5, 40}, Extent{100, 8}));
   EXPECT_THAT(slots.kv, ElementsAre(Extent{108, 52}));
+}
+
+// Nothing comes as K and V: own tokens lie behind those that are made again.
+TEST(FetchSplitTest, AllTokensComeAsActivationsWithoutATileOfKAndV) {
+  for (const uint32_t before : {1u, 40u, 47u, 48u, 96u, 1001u}) {
+    for (const uint32_t tokens : {1u, 3u, 40u}) {
+      const FetchSplit all = SplitByShare(before, tokens, kRecomputeUnit);
+      EXPECT_THAT(all.stretches, ElementsAre(FetchStretch{.tokens = before, .activations = true}));
+      EXPECT_EQ(all.run.recomputed, before);
+      EXPECT_EQ(all.run.slots(), 0u);
+      EXPECT_EQ(all.run.filled_slots(), FetchRun::WholeTiles(before + tokens));
+    }
+  }
+  EXPECT_EQ(SplitByShare(UINT32_MAX - 16, 1, kRecomputeUnit).run.recomputed, UINT32_MAX - 16);
+  EXPECT_THAT(SplitByShare(0, 1, kRecomputeUnit).stretches, IsEmpty());
+  EXPECT_EQ(SplitByShare(0, 1, kRecomputeUnit).run.slots(), 16u);
+  // With a bare token the others are cut, since two kinds may take a tile more than the sequence.
+  EXPECT_EQ(SplitByShare(40, 1, kRecomputeUnit, 1).run.recomputed, 32u);
 }
 
 TEST(FetchSplitTest, BareTokensComeAsKAndVAndThoseBehindThemAsActivations) {
