@@ -19,8 +19,8 @@
 //   M_total = M_weights + 2 g S_on + C (D + 2 I) e     (A.3)
 //
 // The group is the largest that fits, for each piece has a fixed cost on the link; one head where
-// contexts are long. plan::PiecesOf() cuts pieces by the same rule, with what is on the link in
-// place of the memory; a test holds them equal.
+// contexts are long. plan::PiecesOf(), which both sides of the link use, cuts pieces by the same
+// rule, with windows in place of the memory; a test holds the groups equal.
 //
 // Threading: pure functions.   Units: bytes.
 
