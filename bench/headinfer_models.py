@@ -3,17 +3,22 @@
 3, 5 and 10. Weights and scratch are scaled to all layers and the whole vocabulary; windows grow with the context."""
 
 import dataclasses
+import functools
+import math
 import pathlib
+import subprocess
 import tempfile
 
 import cluster
 import node_memory
 import random_llama
 from paper_shared import NOT_BUILT, progress
+from programs import program
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 ELEMENT = 2
-CHUNK = 2048
+TRIED_CHUNK = 1024  # Tokens, of the node by which the chunk is chosen.
+ALL = 17 * GIB  # At most, of Llama-3-8B at 1M tokens, as the paper measured its own.
 LOGIT_ROWS = 64  # That are there at once.
 CARD = 24 * GIB
 STORES = 512 * GIB  # The paper's, for K and V.
@@ -58,6 +63,7 @@ class Accounting:
     scratch: float  # K and V of a chunk, in all layers.
     activations: float  # Of a chunk.
     headers: float  # Of windows, whatever they hold.
+    chunk: int  # Tokens.
 
     @property
     def head(self):
@@ -71,7 +77,7 @@ class Accounting:
     @property
     def token(self):
         """Activations of a token of a prompt that is not cut into chunks."""
-        return self.activations / CHUNK
+        return self.activations / self.chunk
 
     def contexts(self, groups=()):
         """Tokens that fit into the card: {way: tokens}, with ways and so many heads a group."""
@@ -90,22 +96,42 @@ def weights_of(model):
     return ELEMENT * (model.layers * layer + model.tables * model.vocabulary * shape.width)
 
 
-def accounting(model, parts, tokens):
-    """`parts`: bytes by name of a node with two layers, windows of one head a group for contexts of so many tokens."""
+def accounting(model, parts, tokens, chunk):
+    """`parts`: bytes by name of a node with two layers, windows of one head a group for contexts of so many tokens, and chunks of so many."""
     head = 2 * ELEMENT * model.shape.head_dim
     return Accounting(model, weights_of(model), parts["kv"] * model.layers / model.shape.layers,
-                      parts["activations"] + 4 * LOGIT_ROWS * (model.vocabulary - random_llama.BYTES - 1), parts["windows"] - 2 * tokens * head)
+                      parts["activations"] + 4 * LOGIT_ROWS * (model.vocabulary - random_llama.BYTES - 1), parts["windows"] - 2 * tokens * head, chunk)
 
 
-def node_parts(model, tokens):
+def node_parts(model, tokens, chunk):
     """What a real node of such a shape accounts for, by name."""
     shape = model.shape
     with tempfile.TemporaryDirectory(prefix="lamina-headinfer-") as folder:
         random_llama.write(pathlib.Path(folder), shape)
         window = 2 * tokens * 2 * ELEMENT * shape.head_dim
-        with cluster.Cluster(1, memory_nodes=1, model=folder, running_max=1, chunk_tokens=CHUNK, scratch_tokens=CHUNK, sequence_tokens_max=tokens,
+        with cluster.Cluster(1, memory_nodes=1, model=folder, running_max=1, chunk_tokens=chunk, scratch_tokens=chunk, sequence_tokens_max=tokens,
                              capacity=f"{2 * tokens * shape.layers * shape.kv_bytes()}B", fetch=("fetch_heads", {"window": f"{window}B", "heads": 1})) as running:
             return node_memory.of(running, "c0").parts
+
+
+def largest_chunk(counted, budget, tokens):
+    """By policy fetch_heads (policy/fetch_heads.h): the largest power of two with which a context of so many tokens, one head a group, fits into so many
+    bytes, with what a token of another chunk takes."""
+    taken = {"budget": budget, "weights": math.ceil(counted.weights + counted.headers), "head_token": counted.head,
+             "chunk_token": math.ceil((counted.activations + counted.scratch) / counted.chunk), "tokens": tokens, "group": 1}
+    command = [program("lamina-bench-heads"), *(f"--{name}={value}" for name, value in taken.items())]
+    chunk = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    if chunk == 0:
+        raise RuntimeError(f"no chunk fits: {taken}")
+    return chunk
+
+
+@functools.cache
+def chosen_chunk():
+    """One for all models, as the paper has one."""
+    model = MODELS["Llama-3-8B"]
+    counted = accounting(model, node_parts(model, TOKENS, TRIED_CHUNK), TOKENS, TRIED_CHUNK)
+    return largest_chunk(counted, ALL, MIB)
 
 
 def order(values):
@@ -114,10 +140,10 @@ def order(values):
 
 def table3():
     """(head and rows of the table, {model: {way: tokens}}, {model: whether the order is the paper's})."""
-    found = {}
+    found, chunk = {}, chosen_chunk()
     for number, (name, model) in enumerate(MODELS.items(), 1):
         progress(number, len(MODELS), name)
-        counted = accounting(model, node_parts(model, TOKENS), TOKENS)
+        counted = accounting(model, node_parts(model, TOKENS, chunk), TOKENS, chunk)
         contexts = counted.contexts(groups=(1,))
         found[name] = {way: contexts[way] for way in ("standard", "chunked prefill", "layer by layer")}
         found[name]["head by head"] = min(contexts[1], STORES // counted.token_kv)

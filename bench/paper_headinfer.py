@@ -22,7 +22,7 @@ import node_memory
 import processor
 import random_llama
 from paper_shared import IMAGES, NOT_BUILT, draw, progress, requests, table, verdict
-from programs import BIN
+from programs import BIN, need
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 SHAPE = random_llama.Shape(layers=4, width=256, hidden=512, heads=8, kv_heads=8)
@@ -204,7 +204,7 @@ def print_llama(counted, windows, images):
 
 def table3(images):
     """Longest contexts of five models, by accounting."""
-    print(f"Longest contexts of real models' shapes in 24 GiB (Table 3), by accounting of nodes with two layers of each, chunks of {headinfer_models.CHUNK} tokens, "
+    print(f"Longest contexts of real models' shapes in 24 GiB (Table 3), by accounting of nodes with two layers of each, chunks of {headinfer_models.chosen_chunk()} tokens, "
           f"at most what {headinfer_models.STORES // GIB} GiB of stores hold; all run as a LLaMA:", flush=True)
     head, rows, found, same = headinfer_models.table3()
     table(head, rows)
@@ -275,6 +275,8 @@ def main():
         random_llama.write(pathlib.Path(folder), SHAPE)
         bench = Bench(folder, link, window)
         print(f"{SHAPE.layers} layers, width {SHAPE.width}, {SHAPE.kv_heads} KV heads of {SHAPE.head_dim}; both windows {window / MIB:.0f} MiB; chunks of {CHUNK} tokens; link {arguments.bandwidth}/s")
+        if arguments.table is None:
+            need("lamina-bench-heads")  # Not built between measurements.
         streaming = table14(bench, folder, arguments.streaming_context, arguments.streaming_bandwidth, arguments.images)
         if arguments.table == "14":
             write(arguments, streaming=streaming)
@@ -293,9 +295,10 @@ def main():
         print_times(times, contexts, 1, 1e3)
         print("Memory of the compute node, as it accounts for it and as its process has it:")
         near, resident = check_resident(bench, [(f"{heads} heads, {tokens(longest[heads])}", nodes[heads]) for heads in (2, 1)])
-    print(f"Llama-3-8B's shape by the same accounting, chunks of {headinfer_models.CHUNK} tokens:")
-    parts = headinfer_models.node_parts(LLAMA, MIB)
-    counted = headinfer_models.accounting(LLAMA, parts, MIB)
+    chunk = headinfer_models.chosen_chunk()
+    print(f"Llama-3-8B's shape by the same accounting, chunks of {chunk} tokens, the largest with which {headinfer_models.ALL // GIB} GiB have room for 1M tokens:")
+    parts = headinfer_models.node_parts(LLAMA, MIB, chunk)
+    counted = headinfer_models.accounting(LLAMA, parts, MIB, chunk)
     total, same, llama_contexts = print_llama(counted, parts["windows"], arguments.images)
     models = table3(arguments.images)
     gain = longest[1] / longest[8]

@@ -247,6 +247,14 @@ struct BusStatus {
   std::vector<std::pair<std::string, uint64_t>> bytes;
 };
 
+// A compute node's memory by HeadInfer's formula, where K and V come to it by groups of heads.
+struct MemoryFormula {
+  uint64_t weights = 0;
+  uint64_t windows = 0;
+  uint64_t activations = 0;
+  uint32_t heads = 0;  // KV heads of a group. 0: the formula says nothing of the node.
+};
+
 struct NodeStatus {
   std::string name;
   std::string role;
@@ -283,8 +291,9 @@ struct NodeStatus {
   // "windows"), and their bound, 0 for none.
   std::vector<std::pair<std::string, uint64_t>> memory;
   uint64_t memory_budget = 0;
-  uint64_t replayed_units = 0;  // Slices that a device had captured as a graph: one call each.
-  uint64_t device_units = 0;    // Units for whose windows a device waited itself.
+  MemoryFormula memory_formula;  // Next to `memory`.
+  uint64_t replayed_units = 0;   // Slices that a device had captured as a graph: one call each.
+  uint64_t device_units = 0;     // Units for whose windows a device waited itself.
   double mean_extent_tokens = 0;
   SpillStatus spill;
   std::vector<BusStatus> buses;          // Those that a compute node is on.

@@ -99,6 +99,13 @@ SpillStatus FromProto(const v1::SpillCount& spill) {
           .read_bytes_per_second = spill.read_bytes_per_second()};
 }
 
+MemoryFormula FromProto(const v1::MemoryFormula& formula) {
+  return {.weights = formula.weights(),
+          .windows = formula.windows(),
+          .activations = formula.activations(),
+          .heads = formula.heads()};
+}
+
 std::vector<NodeStatus::SlotForm> SlotFormsOf(const v1::Node& node) {
   std::vector<NodeStatus::SlotForm> forms;
   for (const v1::SlotForm& form : node.slot_forms()) {
@@ -133,6 +140,7 @@ NodeStatus FromProto(const v1::Node& node) {
                        .units = node.units(),
                        .weight_bytes = node.detail().weight_bytes(),
                        .memory_budget = node.detail().memory_budget(),
+                       .memory_formula = FromProto(node.detail().memory_formula()),
                        .replayed_units = node.detail().replayed_units(),
                        .device_units = node.detail().device_units(),
                        .mean_extent_tokens = node.mean_extent_tokens(),

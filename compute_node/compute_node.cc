@@ -13,6 +13,7 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "compute_node/fetch_path_maker.h"
+#include "compute_node/heads_formula.h"
 #include "compute_node/local_path_maker.h"
 #include "compute_node/own_windows.h"
 #include "compute_node/remote_path_maker.h"
@@ -180,6 +181,7 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
 }
 
 absl::Status ComputeNode::CountMemory() {
+  memory_.SetFormula(FormulaOf(*config_, model_.config, memory_.bytes(MemoryPart::kWeights)));
   uint64_t kv = 0;
   for (const PathMaker* const path : paths_) {
     kv += path->kv_bytes();
@@ -309,6 +311,7 @@ telemetry::NodeCounters ComputeNode::Counters() const {
       .streamed_bytes = counters_.streamed_bytes.load(std::memory_order_relaxed),
       .memory = memory_.Parts(),
       .memory_budget = memory_.budget(),
+      .memory_formula = memory_.formula(),
       .activity = counters_.beat.activity(),
       .beats = counters_.beat.beats() + pool_.caller_steps()};
   counters.making = counters_.making.Get();

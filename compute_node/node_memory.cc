@@ -27,6 +27,20 @@ std::vector<std::pair<std::string, uint64_t>> NodeMemory::Parts() const {
   return parts;
 }
 
+void NodeMemory::SetFormula(const telemetry::FormulaMemory& formula) {
+  formula_weights_.store(formula.weights, std::memory_order_relaxed);
+  formula_windows_.store(formula.windows, std::memory_order_relaxed);
+  formula_activations_.store(formula.activations, std::memory_order_relaxed);
+  formula_heads_.store(formula.heads, std::memory_order_relaxed);
+}
+
+telemetry::FormulaMemory NodeMemory::formula() const {
+  return {.weights = formula_weights_.load(std::memory_order_relaxed),
+          .windows = formula_windows_.load(std::memory_order_relaxed),
+          .activations = formula_activations_.load(std::memory_order_relaxed),
+          .heads = formula_heads_.load(std::memory_order_relaxed)};
+}
+
 absl::Status NodeMemory::Check() const {
   if (budget_ == 0 || total() <= budget_) {
     return absl::OkStatus();

@@ -4,7 +4,7 @@
 // budget that bounds them (`compute.N.memory_budget`). Counted as they are allocated, by those who
 // allocate them; the program itself, its threads and the file of the model are not among them.
 //
-// Threading: Set() on one thread, reading on any.
+// Threading: Set() and SetFormula() on one thread, reading on any.
 
 #pragma once
 
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "telemetry/node_counters.h"
 
 namespace lamina::compute_node {
 
@@ -45,6 +46,11 @@ class NodeMemory {
   // By name: "weights", "windows", "kv", "activations".
   std::vector<std::pair<std::string, uint64_t>> Parts() const;
 
+  // What a formula says next to it (heads_formula.h). Whoever reads while it is set may see numbers
+  // of both.
+  void SetFormula(const telemetry::FormulaMemory& formula);
+  telemetry::FormulaMemory formula() const;
+
   // Errors: kFailedPrecondition  the parts exceed the budget; says each, and what makes it smaller.
   absl::Status Check() const;
 
@@ -52,6 +58,10 @@ class NodeMemory {
   static constexpr size_t kParts = 4;
   const uint64_t budget_;
   std::array<std::atomic<uint64_t>, kParts> bytes_ = {};
+  std::atomic<uint64_t> formula_weights_{0};
+  std::atomic<uint64_t> formula_windows_{0};
+  std::atomic<uint64_t> formula_activations_{0};
+  std::atomic<uint32_t> formula_heads_{0};
 };
 
 }  // namespace lamina::compute_node

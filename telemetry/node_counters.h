@@ -46,6 +46,16 @@ struct BusCount {
 };
 BusCount BusCountOf(std::string direction, const BusTotals& totals);
 
+// The memory of a compute node to which K and V come by groups of heads, by HeadInfer's formula
+// (compute_node/heads_formula.h), in bytes.
+struct FormulaMemory {
+  uint64_t weights = 0;
+  uint64_t windows = 0;
+  uint64_t activations = 0;
+  uint32_t heads = 0;  // KV heads of a group. 0: the formula says nothing of the node.
+  friend bool operator==(const FormulaMemory&, const FormulaMemory&) = default;
+};
+
 struct NodeCounters {
   double busy_seconds = 0;  // Time in all kinds of work that are not waits.
   uint64_t bytes_sent = 0;
@@ -62,6 +72,7 @@ struct NodeCounters {
   // Bytes of a compute node's device by what they are for, and their bound, 0 for none.
   std::vector<std::pair<std::string, uint64_t>> memory;
   uint64_t memory_budget = 0;
+  FormulaMemory memory_formula;  // Next to `memory`.
   SpillCount spill;
   std::vector<BusCount> buses;  // Those that a compute node is on.
   FittedSeconds making;         // K and V of a layer's tokens from activations, over tokens.

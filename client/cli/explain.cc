@@ -23,7 +23,8 @@ policy:    where K and V are, and who attends; with policy auto a line for each 
 KV:        how sequences are spread over memory nodes, and the bandwidth each reached in attention
 lanes:     batches in flight
 rows:      in how many chunks the rows of a batch leave for attention
-memory:    what compute nodes take of their devices' memory, where it is bounded or K and V are fetched
+memory:    what compute nodes take of their devices' memory, where it is bounded or K and V are fetched,
+           and what HeadInfer's formula gives where they come by groups of heads
 transport: what carries data between nodes, and how fast it was when the epoch began
 What is not set to `auto` in the cluster file is what the file says. docs/configuration.md has each key.
 )";

@@ -21,6 +21,15 @@ std::string Line(const client::NodeStatus& node) {
       node.memory_budget == 0 ? "" : absl::StrCat(" of ", FormatBytes(node.memory_budget)));
 }
 
+std::string FormulaLine(const client::NodeStatus& node) {
+  const client::MemoryFormula& formula = node.memory_formula;
+  return absl::StrCat(node.name, " by the paper's formula (HeadInfer) activations ",
+                      FormatBytes(formula.activations), ", weights ", FormatBytes(formula.weights),
+                      ", windows ", FormatBytes(formula.windows), " with ", formula.heads,
+                      formula.heads == 1 ? " KV head" : " KV heads", " a group: ",
+                      FormatBytes(formula.activations + formula.weights + formula.windows));
+}
+
 }  // namespace
 
 std::vector<std::string> MemoryLines(const client::ClusterStatus& status) {
@@ -32,6 +41,9 @@ std::vector<std::string> MemoryLines(const client::ClusterStatus& status) {
   for (const client::NodeStatus& node : status.nodes) {
     if (!node.memory.empty() && (node.memory_budget > 0 || fetches)) {
       lines.push_back(Line(node));
+      if (node.memory_formula.heads > 0) {
+        lines.push_back(FormulaLine(node));
+      }
     }
   }
   return lines;

@@ -56,6 +56,16 @@ Json ToJson(const client::BusStatus& bus) {
           {"bytes", ObjectOf(bus.bytes)}};
 }
 
+Json ToJson(const client::MemoryFormula& formula) {
+  if (formula.heads == 0) {
+    return nullptr;
+  }
+  return {{"weights", formula.weights},
+          {"windows", formula.windows},
+          {"activations", formula.activations},
+          {"heads", formula.heads}};
+}
+
 Json ToJson(const client::NodeStatus& node) {
   Json buses = Json::array();
   for (const client::BusStatus& bus : node.buses) {
@@ -97,6 +107,7 @@ Json ToJson(const client::NodeStatus& node) {
           {"weight_bytes", node.weight_bytes},
           {"memory_bytes", ObjectOf(node.memory)},
           {"memory_budget", node.memory_budget},
+          {"memory_formula", ToJson(node.memory_formula)},
           {"mean_extent_tokens", node.mean_extent_tokens},
           {"spill", ToJson(node.spill)},
           {"buses", buses},

@@ -157,7 +157,16 @@ class FetchPolicyTest(unittest.TestCase):
             self.assertEqual(node["memory_bytes"]["weights"], node["weight_bytes"])
             self.assertGreater(node["memory_bytes"]["windows"], 16 << 20)
             self.assertGreater(node["memory_bytes"]["activations"], 0)
-            self.assertIn("of 2.0 GiB", cluster.lamina("status").stdout)
+            formula = node["memory_formula"]
+            self.assertEqual(formula["weights"], node["weight_bytes"])
+            # All 3 KV heads of 256 tokens have room in the windows, which are larger.
+            self.assertEqual(formula["heads"], 3)
+            self.assertLess(formula["windows"], node["memory_bytes"]["windows"])
+            self.assertGreater(formula["activations"], 0)
+            printed = cluster.lamina("status").stdout
+            self.assertIn("of 2.0 GiB", printed)
+            self.assertIn("c0 by the paper's formula (HeadInfer) activations ", printed)
+            self.assertIn(" with 3 KV heads a group: ", printed)
         small = [{"name": "c0", "memory_budget": "64MiB"}]
         with harness.Cluster(wait=False, **fetching(limits=limits), compute=small) as cluster:
             cluster.await_true(lambda: cluster.status().get("state", "").startswith("c0 failed: memory_budget 64.0 MiB is less than the"),

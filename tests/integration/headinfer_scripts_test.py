@@ -14,6 +14,7 @@ REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "bench"))
 import headinfer_models  # noqa: E402
 import paper_headinfer  # noqa: E402
+import places  # noqa: E402
 from paper_scripts_test import printed  # noqa: E402
 
 
@@ -29,12 +30,33 @@ class HeadInferTest(unittest.TestCase):
     def test_tables_5_and_10_are_drawn(self):
         model = paper_headinfer.LLAMA
         parts = {"kv": 64 << 20, "activations": 2048 * 24 * 1024, "windows": 2 * headinfer_models.MIB * 2 * 2 * 128 + 8192}
-        _, text = printed(paper_headinfer.print_llama, headinfer_models.accounting(model, parts, headinfer_models.MIB), parts["windows"], self.folder)
+        _, text = printed(paper_headinfer.print_llama, headinfer_models.accounting(model, parts, headinfer_models.MIB, 2048), parts["windows"], self.folder)
         self.assertIn("| 1 heads a group |", text)
         # As many lines as series, with a point for each way.
         for table, lines, ways in ((5, 2, 7), (10, 5, 4)):
             self.assertEqual((self.drawn(table).count("<polyline"), self.drawn(table).count("<circle")), (lines, lines * ways), table)
             self.assertIn(f'text-anchor="middle">{ways}</text>', self.drawn(table))
+
+    def test_the_chunk_is_the_largest_that_fits(self):
+        program = places.BIN / "lamina-bench-heads"
+        if not program.exists():
+            self.skipTest("benchmarks are not built")
+        model, tried = paper_headinfer.LLAMA, headinfer_models.TRIED_CHUNK
+        for token_kib, largest in ((264, 2048), (100, 4096), (900, 1024)):
+            parts = {"kv": 2 * tried * 4096, "activations": tried * token_kib * 1024, "windows": 2 * headinfer_models.TOKENS * 2 * 2 * 128 + 8192}
+            headinfer_models.chosen_chunk.cache_clear()
+            self.addCleanup(headinfer_models.chosen_chunk.cache_clear)
+            with mock.patch.object(headinfer_models, "node_parts", lambda *_: parts), mock.patch.object(headinfer_models, "program", lambda _: program):
+                chunk = headinfer_models.chosen_chunk()
+            self.assertEqual(chunk, largest, token_kib)
+            counted = headinfer_models.accounting(model, parts, headinfer_models.TOKENS, tried)
+            whole = [counted.weights + counted.headers + 2 * headinfer_models.MIB * counted.head + many * (counted.activations + counted.scratch) / tried
+                     for many in (chunk, 2 * chunk)]
+            self.assertLessEqual(whole[0], headinfer_models.ALL)
+            self.assertGreater(whole[1], headinfer_models.ALL)
+        counted.weights = headinfer_models.ALL
+        with mock.patch.object(headinfer_models, "program", lambda _: program), self.assertRaisesRegex(RuntimeError, "no chunk fits"):
+            headinfer_models.largest_chunk(counted, headinfer_models.ALL, headinfer_models.MIB)
 
     def test_table_14_is_drawn_over_whole_heads(self):
         found = {"whole": {"prompt": 40.0, "token": 0.4}, "half": {"prompt": 20.0, "token": 0.1}}

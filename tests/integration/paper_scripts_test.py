@@ -414,8 +414,8 @@ class AccountingTest(unittest.TestCase):
     def test_contexts_are_what_fits(self):
         tokens, head = 1024, 2 * 2 * 16
         parts = {"kv": 1000, "activations": 500000, "windows": 2 * tokens * head + 8192}
-        counted = headinfer_models.accounting(self.MODEL, parts, tokens)
-        self.assertEqual((counted.scratch, counted.headers), (4000, 8192))
+        counted = headinfer_models.accounting(self.MODEL, parts, tokens, 500)
+        self.assertEqual((counted.scratch, counted.headers, counted.token), (4000, 8192, (500000 + 4 * 64 * (1000 - 257)) / 500))
         found = counted.contexts((1, 2))
         for heads in (1, 2):
             self.assertAlmostEqual(counted.weights + counted.activations + counted.scratch + counted.headers + 2 * head * heads * found[heads], headinfer_models.CARD, delta=2 * head * heads)
@@ -426,7 +426,8 @@ class AccountingTest(unittest.TestCase):
     def test_table_3_stops_at_what_stores_hold(self):
         # Activations of 24 KiB a token: K and V of a chunked prompt need more than that.
         parts = {"kv": 64 << 20, "activations": 2048 * 24 * 1024, "windows": 2 * headinfer_models.TOKENS * 2 * 2 * 128 + 8192}
-        with tempfile.TemporaryDirectory() as folder, mock.patch.object(headinfer_models, "node_parts", lambda *_: parts):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(headinfer_models, "node_parts", lambda *_: parts), \
+                mock.patch.object(headinfer_models, "chosen_chunk", lambda: 2048):
             found, text = printed(paper_headinfer.table3, folder)
             self.assertIn("</svg>", (pathlib.Path(folder) / "headinfer_table3.svg").read_text())
         self.assertEqual(found["Llama-2-7B"]["head by head"], (512 << 30) // (512 << 10))

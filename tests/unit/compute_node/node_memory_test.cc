@@ -29,6 +29,16 @@ TEST(NodeMemoryTest, PartsHaveNamesAndASum) {
                                           Pair("kv", 4 * kMiB), Pair("activations", kMiB)));
 }
 
+TEST(NodeMemoryTest, TheFormulaIsThatOfTheLatestEpoch) {
+  NodeMemory memory(0);
+  EXPECT_EQ(memory.formula(), telemetry::FormulaMemory());
+  const telemetry::FormulaMemory formula{.weights = 1, .windows = 2, .activations = 3, .heads = 4};
+  memory.SetFormula(formula);
+  EXPECT_EQ(memory.formula(), formula);
+  memory.SetFormula({});
+  EXPECT_EQ(memory.formula(), telemetry::FormulaMemory());
+}
+
 TEST(NodeMemoryTest, WithoutABudgetAnythingFits) {
   NodeMemory memory(0);
   memory.Set(MemoryPart::kWindows, uint64_t{1} << 60);

@@ -31,6 +31,7 @@ TEST(CountersCodecTest, EveryFieldArrivesAsItWasCounted) {
       .streamed_bytes = 42,
       .memory = {{"kv", 5}, {"weights", 6}},
       .memory_budget = 7,
+      .memory_formula = {.weights = 44, .windows = 45, .activations = 46, .heads = 47},
       .spill = {.capacity_bytes = 8,
                 .used_bytes = 9,
                 .bytes_out = 10,
