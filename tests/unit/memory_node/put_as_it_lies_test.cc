@@ -36,7 +36,7 @@ using Step = UnitCluster::Step;
 
 constexpr uint32_t kHeadDim = 64;
 constexpr uint32_t kLayers = 2;
-constexpr size_t kSlotBytes = kHeadDim * sizeof(BFloat16);  // Of K, or of V.
+constexpr size_t kSlotBytes = kHeadDim * sizeof(BFloat16);  // K's, or V's.
 constexpr size_t kTileBytes = plan::kFetchTile * kSlotBytes;
 constexpr uint64_t kWindows = uint64_t{4} << 20;  // A layer of all runs is one piece.
 constexpr BFloat16 kCanary = {.bits = 0xabcd};
@@ -229,7 +229,7 @@ TEST_P(PutAsItLiesTest, WholeTilesAreAndTheRestIsGathered) {
   EXPECT_EQ(BytesThatLay(), Tiles(62 + 10 + 9));
   EXPECT_EQ(BytesGathered(), Tiles(1 + 22 + 1 + 3));
 
-  // The last tile but one of sequence 0 is a turn of its own, and no longer enough.
+  // The last whole tile of sequence 0 is in the next turn now, and too little by itself.
   TakeStep({.step = 5, .rows = {3, 0}});  // 3 and 63 tiles.
 
   EXPECT_EQ(BytesThatLay(), Tiles(62 + 10 + 9 + 61));
