@@ -117,7 +117,7 @@ class KvReads {
   // The memory that has all these views. Constant. Empty: there are none.
   virtual absl::Span<const std::byte> memory() { return {}; }
 
-  // As Load(), for INT8 of closed blocks, or scales of K alone, like kernels::LoadInt8().
+  // Load() of INT8 of closed blocks, or of scales of K alone, like kernels::LoadInt8().
   // Requires: KvDevice::int8().
   virtual absl::Status LoadClosed(uint32_t layer, uint32_t head, absl::Span<const Extent> extents,
                                   uint32_t first, uint32_t tokens, const Int8View& to) = 0;

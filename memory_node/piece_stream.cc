@@ -36,7 +36,7 @@ void Clear(BFloat16* begin, size_t first, size_t end, size_t head_dim) {
 template <typename Lies>
 void VisitTilesThatLie(absl::Span<const Extent> extents, size_t first, size_t end, size_t least,
                        Lies lies) {
-  size_t extent_begin = 0;  // Its first token.
+  size_t extent_begin = 0;  // The extent's first token.
   for (const Extent& extent : extents) {
     if (extent_begin >= end) {
       return;
