@@ -7,7 +7,8 @@ the cluster has run. A step's time stands next to what the stream alone would ta
 
 --kv measures with K and V in these forms, one after the other. --link puts the nodes on a link, `throttle(bandwidth=500MB)+shm`, where the
 time of a step is that of its bytes; with `ucx` and `verbs` the stream is compared with puts over the same link too, of the size for which
-lamina-bench-transport has most, before and after the cluster has run. --attending 8x1024 measures something else: how fast the attention of so
+lamina-bench-transport has most, before and after the cluster has run: with puts of bytes that come from memory, out of --copy MiB, as the
+stream's do, and with puts of bytes that stay in the last cache. --attending 8x1024 measures something else: how fast the attention of so
 many rows in another lane reads while the stream runs, against a copy of the same rate in its place (fetch_attention.py). --resident keeps K and V of recent tokens on the compute node, in so many bytes, one after the other:
 --resident 0,32MiB.
 """
@@ -24,10 +25,11 @@ import fetch_attention
 import processor
 from programs import program
 
-WINDOW = "64MiB"
+WINDOW_MIB = 64
+WINDOW = f"{WINDOW_MIB}MiB"
 COPIES = 5
 PUT_ROUNDS = 3
-SHARE = 0.85  # Of the copy, and of puts over ucx and verbs.
+SHARE = 0.85  # Of the copy, and of puts from memory over ucx and verbs.
 
 
 def copy_rate(mebibytes):
@@ -44,15 +46,19 @@ def copy_rate(mebibytes):
     return size / best
 
 
-def put_rate(link, messages):
-    """Bytes a second of so many puts after each other; None: the link is none of a network."""
+def put_rates(link, mebibytes, messages):
+    """Bytes a second of so many puts after each other, out of so much memory into a window, and of bytes that stay in the last cache; None:
+    the link is none of a network."""
     if link not in ("ucx", "verbs"):
         return None
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         subprocess.run([program("lamina-bench-transport"), "--transport", f"{link}://", "--cores", "two", "--rounds", str(PUT_ROUNDS),
+                        "--source-mib", str(mebibytes), "--window-mib", str(min(mebibytes, WINDOW_MIB)),
                         "--messages", str(messages), "--json", file.name], check=True, stdout=subprocess.DEVNULL)
-        with open(file.name, encoding="utf-8") as rows:
-            return max(row["stream_bytes_per_second"] for row in json.load(rows) if "stream_bytes" in row)
+        with open(file.name, encoding="utf-8") as text:
+            rows = json.load(text)
+    return {"memory": max(row["walk_bytes_per_second"] for row in rows if "walk_bytes" in row),
+            "cache": max(row["stream_bytes_per_second"] for row in rows if "stream_bytes" in row)}
 
 
 class Fetching:
@@ -97,18 +103,20 @@ def measure(arguments, form, resident, rows, context):
 
 def report(points, copy, puts):
     """Of points that have been measured; adds their shares of the bounds."""
-    print(f"plain copy {copy / 1e9:.1f} GB/s" + (f", puts {puts / 1e9:.1f} GB/s" if puts else "") + "\n")
-    columns = ["kv", "resident", "rows", "context", "tokens/s", "ms a step", "of it streaming", "stream, GB/s", "of a copy"] + (["of puts"] if puts else [])
+    of_puts = f", puts {puts['memory'] / 1e9:.1f} GB/s from memory and {puts['cache'] / 1e9:.1f} from the last cache" if puts else ""
+    print(f"plain copy {copy / 1e9:.1f} GB/s{of_puts}\n")
+    columns = ["kv", "resident", "rows", "context", "tokens/s", "ms a step", "of it streaming", "stream, GB/s", "of a copy"] + (["of puts", "of puts from the cache"] if puts else [])
     print(f"| {' | '.join(columns)} |\n" + "|---" * len(columns) + "|")
     for point in points:
         point["of_copy"] = point["bytes_per_second"] / copy
         row = [point["kv"], point["resident"], point["rows"], point["context"], f"{point['tokens_per_second']:.1f}", f"{1e3 * point['step_s']:.1f}",
                f"{point['streaming']:.2f}", f"{point['bytes_per_second'] / 1e9:.1f}", f"{point['of_copy']:.2f}"]
         if puts:
-            point["of_puts"] = point["bytes_per_second"] / puts
-            row.append(f"{point['of_puts']:.2f}")
+            point["of_puts"] = point["bytes_per_second"] / puts["memory"]
+            point["of_cached_puts"] = point["bytes_per_second"] / puts["cache"]
+            row += [f"{point['of_puts']:.2f}", f"{point['of_cached_puts']:.2f}"]
         print(f"| {' | '.join(map(str, row))} |")
-    print(f"\nAsked: {SHARE} of {'puts' if puts else 'a copy'}.")
+    print(f"\nAsked: {SHARE} of {'puts from memory' if puts else 'a copy'}.")
 
 
 def write(path, figures):
@@ -127,7 +135,7 @@ def main():
     parser.add_argument("--put-messages", type=int, default=200, help="puts of each size in a round, with --link ucx or verbs")
     parser.add_argument("--model", default=cluster.MODEL, help="a GGUF file, or a folder")
     parser.add_argument("--capacity", default="2GiB", help="of the memory node")
-    parser.add_argument("--copy", type=int, default=384, help="MiB of the buffers that are copied")
+    parser.add_argument("--copy", type=int, default=384, help="MiB of the buffers that are copied, and that puts come from")
     parser.add_argument("--attending", metavar="ROWSxCONTEXT", help="of rows that memory nodes attend while the points' streams run")
     cluster.add_server(parser)
     arguments = parser.parse_args()
@@ -142,7 +150,7 @@ def main():
         write(arguments.json, {"points": points})
         return
     link = "" if arguments.server else arguments.link
-    before, puts_before = copy_rate(arguments.copy), put_rate(link, arguments.put_messages)
+    before, puts = copy_rate(arguments.copy), put_rates(link, arguments.copy, arguments.put_messages)
     points = [
         measure(arguments, form, resident, *point)
         for point in rows_and_contexts
@@ -150,7 +158,9 @@ def main():
         for resident in arguments.resident.split(",")
     ]
     copy = max(before, copy_rate(arguments.copy))
-    puts = max(puts_before, put_rate(link, arguments.put_messages)) if puts_before else None
+    if puts:
+        after = put_rates(link, arguments.copy, arguments.put_messages)
+        puts = {source: max(rate, after[source]) for source, rate in puts.items()}
     report(points, copy, puts)
     write(arguments.json, {"copy_bytes_per_second": copy, "put_bytes_per_second": puts, "points": points})
 

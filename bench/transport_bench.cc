@@ -3,7 +3,8 @@
 // lamina-bench-transport: put and signal, one way, between two processes, against the least that
 // the machine needs for it: a memcpy into shared memory and one cache line back and forth; over
 // ucx:// against the least that UCX needs, two puts with a fence between. And the bandwidth of many
-// puts after each other.
+// puts after each other: from one place to another, which stay in the last cache, and with
+// --source-mib from place after place of memory that is larger than any cache.
 //
 // Both are taken in turns, the best of several rounds, because other work on the machine disturbs
 // them. With both processes on one core the bare version yields while it waits, or it would wait
@@ -27,6 +28,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -54,6 +56,8 @@ struct Options {
   int rounds = 7;
   int messages = 0;
   std::string cores;
+  size_t source_mib = 0;
+  size_t window_mib = 64;
 };
 
 constexpr std::array<size_t, 9> kSizes = {8,        64,       256,       1 << 10, 4 << 10,
@@ -63,6 +67,8 @@ constexpr uint32_t kIdlePeers = 64;
 // Behind those that IdlePoll() looks at.
 constexpr uint32_t kStreamWord = kIdlePeers + 1;
 constexpr std::array<size_t, 3> kStreamSizes = {4 << 10, 64 << 10, 1 << 20};
+constexpr size_t kMiB = 1 << 20;
+constexpr size_t kMiBMax = size_t{1} << 20;  // What options may ask for: 1 TiB.
 constexpr absl::string_view kUcx = "ucx://";
 
 // What both processes see without any transport: the bare link, and descriptors on their way.
@@ -77,15 +83,21 @@ struct BareLink {
   alignas(64) std::array<std::array<std::byte, kBytesMax>, 2> bytes;
 };
 
-// One of the two processes; side 0 measures.
+// One of the two processes; side 0 measures, and has what streams walk through at its end.
 class Side {
  public:
   Side(BareLink& link, size_t side, const Options& options)
-      : link_(link), side_(side), transport_(MakeTransport(options.uri).value()) {
-    region_ =
-        transport_
-            ->CreateRegion({.name = "bench", .bytes = kBytesMax, .signal_words = kIdlePeers + 2})
-            .value();
+      : link_(link),
+        side_(side),
+        transport_(MakeTransport(options.uri).value()),
+        source_(side == 0 ? std::max(kBytesMax, options.source_mib * kMiB) : kBytesMax,
+                std::byte{1}) {
+    const size_t window = options.source_mib > 0 ? options.window_mib * kMiB : 0;
+    region_ = transport_
+                  ->CreateRegion({.name = "bench",
+                                  .bytes = side == 0 ? kBytesMax : std::max(kBytesMax, window),
+                                  .signal_words = kIdlePeers + 2})
+                  .value();
     LAMINA_CHECK(transport_->RegisterSource(source_, transport::MemoryKind::kHost).ok());
     remote_ = transport_->OpenRegion(Exchange(region_->Descriptor()), 0).value();
     if (absl::StartsWith(options.uri, kUcx) && UcpPeer::IsBuilt()) {
@@ -142,9 +154,10 @@ class Side {
   }
 
   // Bytes a second from side 0 to side 1, until the last of `messages` has been answered. The last
-  // alone carries a signal, as ucx_perftest has it.
-  double Stream(size_t bytes, int messages) {
-    const absl::Span<const std::byte> source(source_.data(), bytes);
+  // alone carries a signal, as ucx_perftest has it. All go from one place to another, or they walk:
+  // each begins where the one before ended, in the source and in the target, over all calls.
+  // Requires: `bytes` divides both, where they walk.
+  double Stream(size_t bytes, int messages, bool walks = false) {
     const uint64_t first = streamed_ + 1;
     streamed_ += static_cast<uint64_t>(messages);
     Meet();
@@ -152,11 +165,16 @@ class Side {
     if (side_ == 0) {
       for (uint64_t value = first; value <= streamed_;) {
         const SignalUpdate signal = {.word = kStreamWord, .value = value};
+        const absl::Span<const std::byte> source(
+            source_.data() + (walks ? walked_ % source_.size() : 0), bytes);
         const absl::Status status =
-            transport_->Put(*remote_, 0, source, value == streamed_ ? &signal : nullptr);
+            transport_->Put(*remote_, walks ? walked_ % remote_->size_bytes() : 0, source,
+                            value == streamed_ ? &signal : nullptr);
         LAMINA_CHECK(status.ok() || absl::IsResourceExhausted(status));
-        value += status.ok() ? 1 : 0;
-        if (!status.ok()) {
+        if (status.ok()) {
+          ++value;
+          walked_ += walks ? bytes : 0;
+        } else {
           transport_->Progress();
         }
       }
@@ -226,7 +244,7 @@ class Side {
   BareLink& link_;
   const size_t side_;
   const std::unique_ptr<Transport> transport_;
-  std::vector<std::byte> source_ = std::vector<std::byte>(kBytesMax, std::byte{1});
+  const std::vector<std::byte> source_;
   std::unique_ptr<Region> region_;
   std::unique_ptr<RemoteRegion> remote_;
   std::unique_ptr<UcpPeer> ucp_;  // Over ucx:// only.
@@ -236,6 +254,7 @@ class Side {
   uint64_t sent_ = 0;
   uint64_t seen_ = 0;
   uint64_t streamed_ = 0;
+  uint64_t walked_ = 0;  // A multiple of the size of messages.
 };
 
 // Nanoseconds to look at one of 64 idle words that lie `stride` words apart.
@@ -286,6 +305,27 @@ nlohmann::json Measure(Side& side, size_t core_of_peer, bool same_core, const Op
   return rows;
 }
 
+// Streams from memory that is in no cache, for the walk comes back to a place behind all others.
+nlohmann::json Walk(Side& side, bool same_core, const Options& options) {
+  // Each page of the target is there before the first measurement.
+  side.Stream(kBytesMax, static_cast<int>(options.window_mib * kMiB / kBytesMax), /*walks=*/true);
+  nlohmann::json rows = nlohmann::json::array();
+  // From large to small, so that each begins at a multiple of its size.
+  for (auto bytes = kStreamSizes.rbegin(); bytes != kStreamSizes.rend(); ++bytes) {
+    double best = 0;
+    for (int round = 0; round < options.rounds; ++round) {
+      best = std::max(best,
+                      side.Stream(*bytes, MessagesFor(*bytes, same_core, options), /*walks=*/true));
+    }
+    rows.push_back({{"cores", same_core ? "one" : "two"},
+                    {"walk_bytes", *bytes},
+                    {"source_mib", options.source_mib},
+                    {"window_mib", options.window_mib},
+                    {"walk_bytes_per_second", best}});
+  }
+  return rows;
+}
+
 // Runs both sides, this process on core 0, the other on `core_of_peer`.
 nlohmann::json RunPair(int core_of_peer, const Options& options) {
   void* memory = mmap(nullptr, sizeof(BareLink), PROT_READ | PROT_WRITE,
@@ -314,6 +354,11 @@ nlohmann::json RunPair(int core_of_peer, const Options& options) {
       rows.push_back({{"cores", same_core ? "one" : "two"},
                       {"stream_bytes", bytes},
                       {"stream_bytes_per_second", best}});
+    }
+    if (options.source_mib > 0) {
+      for (nlohmann::json& row : Walk(side, same_core, options)) {
+        rows.push_back(std::move(row));
+      }
     }
   }
   if (child == 0) {
@@ -347,6 +392,14 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--messages", options.messages, "Messages in a round; 0: as many as take a while");
   app.add_option("--cores", options.cores, "Only \"one\" or \"two\" cores");
+  app.add_option("--source-mib", options.source_mib,
+                 "Also puts from place after place of so much memory; 0: none")
+      ->check(CLI::Range(size_t{0}, kMiBMax))
+      ->capture_default_str();
+  app.add_option("--window-mib", options.window_mib,
+                 "Where these go, to place after place: the peer's region")
+      ->check(CLI::Range(size_t{1}, kMiBMax))
+      ->capture_default_str();
   app.add_option("--json", options.json, "Write the rows to this file");
   CLI11_PARSE(app, argc, argv);
 

@@ -100,6 +100,10 @@ class CpuKvDevice final : public KvDevice, public KvReads, public KvWrites, publ
     LoadKv(layers_[layer].head_dim, arena.k, arena.v, extents, first, tokens, k, v);
     return absl::OkStatus();
   }
+  std::optional<KvView> View(uint32_t layer, uint32_t head) override {
+    return arena_.View(layer, head);
+  }
+  absl::Span<const std::byte> memory() override { return arena_.memory(); }
 
   KvWrites* writes() override { return this; }
   absl::Status Unload(uint32_t layer, uint32_t head, const BFloat16* k, const BFloat16* v,

@@ -37,6 +37,7 @@ class KvArena {
 
   uint32_t slots() const { return slots_; }
   uint64_t bytes() const { return memory_.bytes(); }
+  absl::Span<const std::byte> memory() const { return {memory_.data(), memory_.bytes()}; }
 
   BFloat16* k(uint32_t layer) { return data() + planes_[layer].k; }
   BFloat16* v(uint32_t layer) { return data() + planes_[layer].v; }

@@ -110,7 +110,14 @@ class KvReads {
   virtual absl::Status Load(uint32_t layer, uint32_t head, absl::Span<const Extent> extents,
                             uint32_t first, uint32_t tokens, BFloat16* k, BFloat16* v) = 0;
 
-  // As above, for INT8 of closed blocks, or scales of K alone, like kernels::LoadInt8().
+  // Where K and V of a KV head lie in the host's memory: what Load() copies, slot by slot, so that
+  // whole tiles of K need no copy. They are as they were stored until somebody stores to their
+  // slots again. Nothing: they do not lie in the host's memory.
+  virtual std::optional<KvView> View(uint32_t /*layer*/, uint32_t /*head*/) { return std::nullopt; }
+  // The memory that has all these views. Constant. Empty: there are none.
+  virtual absl::Span<const std::byte> memory() { return {}; }
+
+  // Load() of INT8 of closed blocks, or of scales of K alone, like kernels::LoadInt8().
   // Requires: KvDevice::int8().
   virtual absl::Status LoadClosed(uint32_t layer, uint32_t head, absl::Span<const Extent> extents,
                                   uint32_t first, uint32_t tokens, const Int8View& to) = 0;

@@ -102,6 +102,7 @@ class AttentionWorker {
   void Stop();
 
  private:
+  void RegisterArena();
   absl::Status AnswerLinks();
   absl::Status Serve();
 

@@ -19,7 +19,7 @@ namespace lamina::memory_node {
 class BytesUnderWay {
  public:
   // Sizes of so many puts are known.
-  static constexpr uint32_t kPuts = 64;
+  static constexpr uint32_t kPuts = 128;
 
   void Add(size_t bytes) { sizes_[next_++ % kPuts] = bytes; }
 

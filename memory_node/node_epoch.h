@@ -63,6 +63,8 @@ struct NodeEpoch {
   kernels::KvDevice* const int8_device;  // Null without path remote_int8.
   WorkerCounters& counters;
   bool checks_data = false;  // Windows of K and V get checksums (data_checks.h).
+  // Puts may read K and V where the device has them (kernels::KvReads::memory()).
+  bool puts_arena = false;
   // How many pieces of K and V have left in the epoch, by lane: sources that send them share the
   // windows (piece_stream.h). Of the data thread.
   mutable std::vector<uint64_t> pieces_sent;

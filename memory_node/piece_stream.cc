@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "common/kv_form.h"
@@ -30,12 +31,34 @@ void Clear(BFloat16* begin, size_t first, size_t end, size_t head_dim) {
   std::fill(begin + first * head_dim, begin + end * head_dim, BFloat16());
 }
 
+// Calls lies(token, slot, tokens) for whole tiles of tokens [first, end) that are whole tiles of
+// one extent too, `least` tokens of them or more. `extents` have the slots of tokens 0, 1, 2, ...
+template <typename Lies>
+void VisitTilesThatLie(absl::Span<const Extent> extents, size_t first, size_t end, size_t least,
+                       Lies lies) {
+  size_t extent_begin = 0;  // The extent's first token.
+  for (const Extent& extent : extents) {
+    if (extent_begin >= end) {
+      return;
+    }
+    const size_t extent_end = extent_begin + extent.tokens;
+    const size_t from = kernels::WholeTiles(std::max(first, extent_begin));
+    const size_t to = std::min(end, extent_end) / plan::kFetchTile * plan::kFetchTile;
+    const size_t slot = extent.first_slot + (from - extent_begin);
+    if (from + least <= to && slot % plan::kFetchTile == 0) {
+      lies(from, slot, to - from);
+    }
+    extent_begin = extent_end;
+  }
+}
+
 }  // namespace
 
 PieceStream::PieceStream(const NodeEpoch& epoch, UnitMeter& meter, uint32_t lane)
     : epoch_(epoch), meter_(meter), lane_(lane) {}
 
 absl::Status PieceStream::Open() {
+  stretches_.reserve(2 * (kTurnBytes / 2 / kLyingBytesMin) + 1);
   if (IsPlainSharedMemory(epoch_.config.transport)) {
     const transport::DirectMemory region = epoch_.peers.compute[kComputeNode]->direct();
     if (!region.empty()) {
@@ -99,20 +122,68 @@ absl::Status PieceStream::PutTiles(Lane& lane, kernels::KvReads& kv,
   if (piece().filled > 0) {
     end = std::min(end, (first / per_head + 1) * per_head);
   }
+  CutIntoStretches(kv, tokens, first, end);
   auto* const k = reinterpret_cast<BFloat16*>(Gathered() + sizeof(plan::WindowHeader));
-  LAMINA_RETURN_IF_ERROR(GatherTiles(kv, tokens, first, end, k, k + piece().elements(head_dim)));
   const size_t before = (first / per_head + 1) * (piece().filled / plan::kFetchTile);
-  const size_t k_begin = sizeof(plan::WindowHeader) + (before + first) * tile_bytes;
-  const size_t v_begin = k_begin + piece().elements(head_dim) * sizeof(BFloat16);
-  const size_t bytes = (end - first) * tile_bytes;
-  LAMINA_RETURN_IF_ERROR(PutData(k_begin, bytes));
-  if (end < tiles) {
-    LAMINA_RETURN_IF_ERROR(PutData(v_begin, bytes));
-  } else {
-    LAMINA_RETURN_IF_ERROR(PutLast(lane, v_begin, bytes));
+  const auto k_of = [&](const Stretch& stretch) {
+    return sizeof(plan::WindowHeader) + (before + stretch.first) * tile_bytes;
+  };
+  const auto bytes_of = [&](const Stretch& stretch) {
+    return (stretch.end - stretch.first) * tile_bytes;
+  };
+  for (const Stretch& stretch : stretches_) {
+    if (stretch.k == nullptr) {
+      LAMINA_RETURN_IF_ERROR(
+          GatherTiles(kv, tokens, stretch.first, stretch.end, k, k + piece().elements(head_dim)));
+    }
+    LAMINA_RETURN_IF_ERROR(PutData(k_of(stretch), bytes_of(stretch), stretch.k));
   }
-  EndTurn(lane, 2 * bytes, 2, end, tiles);
+  for (const Stretch& stretch : stretches_) {
+    const size_t v_begin = k_of(stretch) + piece().elements(head_dim) * sizeof(BFloat16);
+    if (stretch.end < tiles) {
+      LAMINA_RETURN_IF_ERROR(PutData(v_begin, bytes_of(stretch), stretch.v));
+    } else {
+      LAMINA_RETURN_IF_ERROR(PutLast(lane, v_begin, bytes_of(stretch), stretch.v));
+    }
+  }
+  EndTurn(lane, 2 * (end - first) * tile_bytes, 2 * static_cast<uint32_t>(stretches_.size()), end,
+          tiles);
   return absl::OkStatus();
+}
+
+void PieceStream::CutIntoStretches(kernels::KvReads& kv, absl::Span<const RunTokens> tokens,
+                                   size_t first_tile, size_t end_tile) {
+  stretches_.clear();
+  size_t reached = first_tile;
+  const auto reach = [&](const Stretch& lying) {
+    if (reached < lying.first) {
+      stretches_.push_back({.first = reached, .end = lying.first});
+    }
+    reached = lying.end;
+    if (lying.first < lying.end) {
+      stretches_.push_back(lying);
+    }
+  };
+  if (direct_ == nullptr && epoch_.puts_arena) {
+    const size_t slot_bytes = epoch_.layers[layer_].head_dim * sizeof(BFloat16);
+    const size_t least = std::max<size_t>(plan::kFetchTile, kLyingBytesMin / slot_bytes);
+    VisitRunParts(tokens, first_tile, end_tile, [&](const RunPart& part) {
+      const std::optional<kernels::KvView> arena = kv.View(layer_, piece().heads.first + part.head);
+      if (arena.has_value()) {
+        VisitTilesThatLie(tokens[part.run].slots, part.tokens_begin - part.run_begin,
+                          part.tokens_end - part.run_begin, least,
+                          [&](size_t token, size_t slot, size_t count) {
+                            const size_t tile = (part.run_begin + token) / plan::kFetchTile;
+                            const size_t element = slot * epoch_.layers[layer_].head_dim;
+                            reach({.first = tile,
+                                   .end = tile + count / plan::kFetchTile,
+                                   .k = arena->k + element,
+                                   .v = arena->v + element});
+                          });
+      }
+    });
+  }
+  reach({.first = end_tile, .end = end_tile});
 }
 
 // First INT8 of all heads, then scales of K, then open blocks. Every run has some of these, for its
@@ -188,14 +259,21 @@ absl::Status PieceStream::PutActivations(Lane& lane, kernels::KvActivations& act
   return absl::OkStatus();
 }
 
-absl::Status PieceStream::PutData(size_t offset, size_t bytes) {
-  CheckData(offset, bytes);
-  return Put(offset, bytes);
+const std::byte* PieceStream::SourceOf(size_t offset, const BFloat16* lying) {
+  return lying == nullptr ? Gathered() + offset : reinterpret_cast<const std::byte*>(lying);
+}
+
+absl::Status PieceStream::PutData(size_t offset, size_t bytes, const BFloat16* lying) {
+  const absl::Span<const std::byte> source(SourceOf(offset, lying), bytes);
+  CheckData(offset, source);
+  return Put(offset, source);
 }
 
 // The header is of the whole piece, whose checksum is known now; the signal comes with the data.
-absl::Status PieceStream::PutLast(const Lane& lane, size_t offset, size_t bytes) {
-  CheckData(offset, bytes);
+absl::Status PieceStream::PutLast(const Lane& lane, size_t offset, size_t bytes,
+                                  const BFloat16* lying) {
+  const absl::Span<const std::byte> source(SourceOf(offset, lying), bytes);
+  CheckData(offset, source);
   plan::WindowHeader header{.lane = lane_,
                             .epoch = epoch_.config.epoch,
                             .step = lane.step,
@@ -207,23 +285,22 @@ absl::Status PieceStream::PutLast(const Lane& lane, size_t offset, size_t bytes)
   checksum_ = {};
   plan::Seal(header);
   std::memcpy(Gathered(), &header, sizeof(header));
-  LAMINA_RETURN_IF_ERROR(Put(0, sizeof(header)));
-  return Put(offset, bytes, /*with_signal=*/true);
+  LAMINA_RETURN_IF_ERROR(Put(0, {Gathered(), sizeof(header)}));
+  return Put(offset, source, /*with_signal=*/true);
 }
 
-void PieceStream::CheckData(size_t offset, size_t bytes) {
+void PieceStream::CheckData(size_t offset, absl::Span<const std::byte> source) {
   if (epoch_.checks_data) {
-    checksum_.Add(offset, {Gathered() + offset, bytes});
+    checksum_.Add(offset, source);
   }
 }
 
-absl::Status PieceStream::Put(size_t offset, size_t bytes, bool with_signal) {
+absl::Status PieceStream::Put(size_t offset, absl::Span<const std::byte> source, bool with_signal) {
   if (direct_ != nullptr && !with_signal) {
     return absl::OkStatus();
   }
   const absl::Span<const std::byte> put =
-      direct_ != nullptr ? absl::Span<const std::byte>()
-                         : absl::Span<const std::byte>(Gathered() + offset, bytes);
+      direct_ != nullptr ? absl::Span<const std::byte>() : source;
   const transport::SignalUpdate signal = {.word = windows().word(epoch_.node, lane_),
                                           .value = sent() + 1};
   LAMINA_RETURN_IF_ERROR(
@@ -256,21 +333,14 @@ void PieceStream::EndTurn(Lane& lane, size_t bytes, uint32_t puts, size_t done, 
   }
 }
 
-// Tiles [first_tile, end_tile) of those that the piece sends, counted over its heads. Slots without
-// a token that lies here are zero: what an earlier piece left there is another sequence's.
-absl::Status PieceStream::GatherTiles(kernels::KvReads& kv, absl::Span<const RunTokens> tokens,
-                                      size_t first_tile, size_t end_tile, BFloat16* k,
-                                      BFloat16* v) {
-  const size_t head_dim = epoch_.layers[layer_].head_dim;
+void PieceStream::VisitRunParts(absl::Span<const RunTokens> tokens, size_t first_tile,
+                                size_t end_tile,
+                                absl::FunctionRef<void(const RunPart&)> visit) const {
   const size_t per_head = piece().slots - piece().filled;  // Slots that are sent.
   const size_t begin = first_tile * plan::kFetchTile;      // In these, over all heads.
   const size_t end = end_tile * plan::kFetchTile;
   size_t slot = begin / per_head * per_head;
   for (auto head = static_cast<uint32_t>(begin / per_head); slot < end; ++head) {
-    // Slot 0 would lie here, had no head slots that the compute node fills.
-    const size_t skipped = (head + size_t{1}) * piece().filled;
-    BFloat16* const head_k = k + skipped * head_dim;
-    BFloat16* const head_v = v + skipped * head_dim;
     for (uint32_t run = piece().first_run; run < piece().runs_end && slot < end; ++run) {
       // Takes the run's slots in the range, of these those with a token, and of these those
       // whose token lies here.
@@ -278,25 +348,47 @@ absl::Status PieceStream::GatherTiles(kernels::KvReads& kv, absl::Span<const Run
       const size_t to = std::min(slot + runs_[run].slots(), end);
       if (from < to) {
         const size_t tokens_end = std::clamp(slot + runs_[run].fetched(), from, to);
-        const size_t first = std::clamp(slot + tokens[run].hidden, from, tokens_end);
-        // K of a tile with some tokens is cleared whole before these come.
-        Clear(head_k, std::max(tokens_end / plan::kFetchTile * plan::kFetchTile, from), to,
-              head_dim);
-        Clear(head_v, tokens_end, to, head_dim);
-        Clear(head_k, from, first, head_dim);
-        Clear(head_v, from, first, head_dim);
-        if (first < tokens_end) {
-          // Tokens go to slots of their numbers among those that come as K and V.
-          LAMINA_RETURN_IF_ERROR(kv.Load(layer_, piece().heads.first + head, tokens[run].slots,
-                                         static_cast<uint32_t>(first - slot),
-                                         static_cast<uint32_t>(tokens_end - first),
-                                         head_k + slot * head_dim, head_v + slot * head_dim));
-        }
+        visit({.head = head,
+               .run = run,
+               .run_begin = slot,
+               .begin = from,
+               .tokens_begin = std::clamp(slot + tokens[run].hidden, from, tokens_end),
+               .tokens_end = tokens_end,
+               .end = to});
       }
       slot += runs_[run].slots();
     }
   }
-  return absl::OkStatus();
+}
+
+// Tiles [first_tile, end_tile) of those that the piece sends, counted over its heads. Slots without
+// a token that lies here are zero: what an earlier piece left there is another sequence's.
+absl::Status PieceStream::GatherTiles(kernels::KvReads& kv, absl::Span<const RunTokens> tokens,
+                                      size_t first_tile, size_t end_tile, BFloat16* k,
+                                      BFloat16* v) {
+  const size_t head_dim = epoch_.layers[layer_].head_dim;
+  absl::Status status;
+  VisitRunParts(tokens, first_tile, end_tile, [&](const RunPart& part) {
+    // Slot 0 would lie here, had no head slots that the compute node fills.
+    const size_t skipped = (part.head + size_t{1}) * piece().filled;
+    BFloat16* const head_k = k + skipped * head_dim;
+    BFloat16* const head_v = v + skipped * head_dim;
+    // K of a tile with some tokens is cleared whole before these come.
+    Clear(head_k, std::max(part.tokens_end / plan::kFetchTile * plan::kFetchTile, part.begin),
+          part.end, head_dim);
+    Clear(head_v, part.tokens_end, part.end, head_dim);
+    Clear(head_k, part.begin, part.tokens_begin, head_dim);
+    Clear(head_v, part.begin, part.tokens_begin, head_dim);
+    if (part.tokens_begin < part.tokens_end) {
+      // Tokens go to slots of their numbers among those that come as K and V.
+      status.Update(kv.Load(layer_, piece().heads.first + part.head, tokens[part.run].slots,
+                            static_cast<uint32_t>(part.tokens_begin - part.run_begin),
+                            static_cast<uint32_t>(part.tokens_end - part.tokens_begin),
+                            head_k + part.run_begin * head_dim,
+                            head_v + part.run_begin * head_dim));
+    }
+  });
+  return status;
 }
 
 // Tokens [first, end) of the piece's, counted over its runs.

@@ -29,20 +29,23 @@ class FetchTest(unittest.TestCase):
     def test_a_stream_over_a_network_is_compared_with_puts(self):
         def measured(command, **_):
             rows = [{"bytes": 8, "bare_ns": 1}, {"stream_bytes": 4096, "stream_bytes_per_second": 2e9},
-                    {"stream_bytes": 65536, "stream_bytes_per_second": 10e9}]
+                    {"stream_bytes": 65536, "stream_bytes_per_second": 50e9}, {"walk_bytes": 4096, "walk_bytes_per_second": 1e9},
+                    {"walk_bytes": 65536, "walk_bytes_per_second": 10e9}]
             self.assertEqual(command[1:3], ["--transport", "ucx://"])
-            self.assertIn("--messages 7 ", " ".join(map(str, command)))
+            self.assertIn("--source-mib 384 --window-mib 64 --messages 7 ", " ".join(map(str, command)))
             pathlib.Path(command[-1]).write_text(json.dumps(rows))
 
         with mock.patch.object(fetch.subprocess, "run", measured), mock.patch.object(fetch, "program", lambda name: name):
-            self.assertEqual(fetch.put_rate("ucx", 7), 10e9)
-            self.assertIsNone(fetch.put_rate("shm", 7))
+            puts = fetch.put_rates("ucx", 384, 7)
+            self.assertEqual(puts, {"memory": 10e9, "cache": 50e9})
+            self.assertIsNone(fetch.put_rates("shm", 384, 7))
         point = {"kv": "bf16", "resident": "0", "rows": 4, "context": 1024, "tokens_per_second": 100, "step_s": 0.04, "streaming": 0.5,
                  "bytes_per_second": 9e9}
         with contextlib.redirect_stdout(io.StringIO()) as out:
-            fetch.report([point], copy=12e9, puts=10e9)
-        self.assertIn("| 9.0 | 0.75 | 0.90 |", out.getvalue())
-        self.assertIn("Asked: 0.85 of puts.", out.getvalue())
+            fetch.report([point], copy=12e9, puts=puts)
+        self.assertIn("puts 10.0 GB/s from memory and 50.0 from the last cache", out.getvalue())
+        self.assertIn("| 9.0 | 0.75 | 0.90 | 0.18 |", out.getvalue())
+        self.assertIn("Asked: 0.85 of puts from memory.", out.getvalue())
 
     def test_a_copy_has_the_rate_that_the_stream_had(self):
         begun, rates = [], []

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -237,6 +238,38 @@ TEST_P(KvDeviceTest, SlotsAreOverwritten) {
   Attend({LastTokenOf(sequence)}, {false});
   Store({first}, 16);
   Attend({LastTokenOf(sequence)}, {false});
+}
+
+// Who puts whole tiles from where they lie sends what a copy of them would have.
+TEST_P(KvDeviceTest, TilesThatLieAlikeAreWhatIsLoaded) {
+  KvReads* const reads = device_->reads();
+  if (reads == nullptr || reads->memory().empty()) {
+    GTEST_SKIP() << "K and V of this device do not lie in the host's memory";
+  }
+  constexpr uint32_t kTokens = 48;
+  const Extent slots{.first_slot = 1024, .tokens = kTokens};  // Whole tiles.
+  Store({slots}, 0);
+  const absl::Span<const std::byte> memory = reads->memory();
+  for (uint32_t layer = 0; layer < layers().size(); ++layer) {
+    const uint32_t head_dim = layers()[layer].head_dim;
+    for (uint32_t head = 0; head < layers()[layer].kv_heads; ++head) {
+      std::vector<BFloat16> k(kTokens * head_dim);
+      std::vector<BFloat16> v(k.size());
+      ASSERT_TRUE(reads->Load(layer, head, {&slots, 1}, 0, kTokens, k.data(), v.data()).ok());
+      const std::optional<KvView> view = reads->View(layer, head);
+      ASSERT_TRUE(view.has_value());
+      const auto expect = [&](const BFloat16* plane, const std::vector<BFloat16>& loaded) {
+        const auto* const there =
+            reinterpret_cast<const std::byte*>(plane + size_t{slots.first_slot} * head_dim);
+        const size_t bytes = loaded.size() * sizeof(BFloat16);
+        EXPECT_EQ(std::memcmp(there, loaded.data(), bytes), 0) << "layer " << layer;
+        EXPECT_GE(there, memory.data());
+        EXPECT_LE(there + bytes, memory.data() + memory.size());
+      };
+      expect(view->k, k);
+      expect(view->v, v);
+    }
+  }
 }
 
 // As rows that come in groups of heads: stored group by group, and attended so, whole and in part,

@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "kernels/attention.h"
 #include "plan/epoch_shape.h"
+#include "plan/fetch_pieces.h"
 #include "transport/link_probe.h"
 
 namespace lamina::memory_node {
@@ -296,10 +297,11 @@ void UnitCluster::Grow(uint32_t sequence, uint32_t tokens, plan::StepPlan& plan)
     const uint32_t node = NodeOfToken(sequence, grown.tokens);
     // Spread over all nodes, the slots are the same on each.
     uint32_t& next = next_slot_[config_.partition == Partition::kHead ? 0 : node];
+    const uint32_t first = options_.whole_tiles ? plan::FetchRun::WholeTiles(next + 1) : next + 1;
     plan.allocations.push_back({.sequence = sequence + 1,
-                                .extent = {.first_slot = next + 1, .tokens = here},
+                                .extent = {.first_slot = first, .tokens = here},
                                 .memory_node = node});
-    next += here + 1;
+    next = first + here;
     grown.tokens += here;
     tokens -= here;
   }
