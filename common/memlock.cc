@@ -40,6 +40,11 @@ uint64_t MemlockLimit() {
   return limit.rlim_cur == RLIM_INFINITY || PinsPastTheLimit() ? UINT64_MAX : limit.rlim_cur;
 }
 
+bool PinsMemory(absl::string_view uri) {
+  return absl::StrContains(uri, "verbs://") ||
+         (absl::StrContains(uri, "ucx://") && HasRdmaDevice());
+}
+
 absl::Status CheckMemlock(absl::string_view uri, absl::string_view key, uint64_t bytes,
                           uint64_t limit) {
   const bool verbs = absl::StrContains(uri, "verbs://");

@@ -15,6 +15,10 @@ namespace lamina {
 // limit (CAP_IPC_LOCK).
 uint64_t MemlockLimit();
 
+// Whether the transport of `uri` pins what peers write into and what is put: verbs always, ucx
+// where the host has an RDMA device.
+bool PinsMemory(absl::string_view uri);
+
 // Whether windows of so many bytes can be pinned within `limit` where the transport of `uri` pins
 // them: verbs always, ucx over RDMA, which a host without an RDMA device does not have. `key` is
 // what they follow from, like "fetch.window: 1.0 GiB".

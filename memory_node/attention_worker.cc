@@ -148,7 +148,6 @@ absl::Status AttentionWorker::Run() {
     }
   }
   if (served.ok()) {
-    RegisterArena();
     served = Serve();
   }
   for (WorkSource* source : sources_) {
@@ -164,17 +163,12 @@ absl::Status AttentionWorker::Serve() {
   return SourceLoop(epoch_, feed_, meter_, sources_).Run();
 }
 
-// Pieces of bf16 are put from where K and V lie, if the transport takes all of the arena as a
-// source. It comes behind the sources' own memory, which has to be registered: what may be pinned
-// must do for that.
 void AttentionWorker::RegisterArena() {
   const bool sends =
       kv_stream_.has_value() || sparse_stream_.has_value() || streaming_stream_.has_value();
   if (!sends || epoch_.device.int8() != nullptr || epoch_.device.reads()->memory().empty()) {
     return;
   }
-  // Where memory is pinned it takes a while.
-  const ActivityScope preparing(epoch_.counters.beat, ThreadActivity::kPreparing);
   const absl::Status registered = epoch_.transport.RegisterSource(epoch_.device.reads()->memory(),
                                                                   transport::MemoryKind::kHost);
   epoch_.puts_arena = registered.ok();

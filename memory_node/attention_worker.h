@@ -95,6 +95,11 @@ class AttentionWorker {
                                                 std::vector<AttentionDescriptor> layers,
                                                 KvForm form, uint32_t slots);
 
+  // Pieces of bf16 are put from where K and V lie from then on, if there are any and the transport
+  // takes all of the arena as a source; else the log warns. Where memory is pinned it takes a
+  // while: call it before Run(), while no peer waits for answers.
+  void RegisterArena();
+
   // Works until Stop() (OK) or until something is wrong: an error that names the peer it blames.
   absl::Status Run();
 
@@ -102,7 +107,6 @@ class AttentionWorker {
   void Stop();
 
  private:
-  void RegisterArena();
   absl::Status AnswerLinks();
   absl::Status Serve();
 

@@ -90,6 +90,7 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
   worker_ = std::make_unique<AttentionWorker>(options, *windows_.transport, *windows_.region,
                                               *kept_.device, pool_, counters_, std::move(channel));
   LAMINA_RETURN_IF_ERROR(UseDeviceWindows());
+  RegisterArena();
   const std::string windows = absl::StrCat(transport::DescribeMemory(windows_.memory),
                                            on_device ? DescribeUse(waits, obstacle) : "");
   LogInfo("epoch ", config.epoch, " device ", kept_.device->name(), " slots ",
@@ -100,6 +101,20 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
           windows_.transport->scheme());
   return control::PreparedNode{
       .region = windows_.region->Descriptor(), .windows = windows, .kv_arena = arena_};
+}
+
+// What may be pinned has to do for the windows and the copies of pieces, which come later.
+void MemoryNode::RegisterArena() {
+  const uint64_t arena = kept_.device->bytes();
+  if (!config_->attention_paths.fetch() ||
+      !PinsMemory(plan::TransportUri(*config_, options_.verbs_uri)) ||
+      arena <= MemlockLimit() - std::min(MemlockLimit(), pinned_bytes_)) {
+    worker_->RegisterArena();
+    return;
+  }
+  LogWarning("K and V are copied before they are put: RDMA would pin all of the arena, ",
+             FormatBytes(arena), ", and the memlock limit is ", FormatBytes(MemlockLimit()),
+             ": raise it by `ulimit -l unlimited` or LimitMEMLOCK=infinity");
 }
 
 // While nobody waits on the device, since it takes memory. Whether the driver takes the windows of
@@ -129,9 +144,10 @@ absl::Status MemoryNode::MakeWindows() {
     // Pieces are gathered in as many windows as they have at the compute node.
     const plan::WindowLayout layout(plan::WindowShapeOf(*config_));
     const uint64_t gathered = 2 * config_->lanes * plan::FetchWindowBytes(*config_);
+    pinned_bytes_ = layout.query_region_bytes() + gathered;
     LAMINA_RETURN_IF_ERROR(
         CheckMemlock(uri, absl::StrCat("fetch.window: ", FormatBytes(config_->fetch_bytes)),
-                     layout.query_region_bytes() + gathered, MemlockLimit()));
+                     pinned_bytes_, MemlockLimit()));
   }
   LAMINA_ASSIGN_OR_RETURN(windows_,
                           MakeQueryWindows(*config_, {.node = options_.name,

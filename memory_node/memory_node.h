@@ -71,6 +71,7 @@ class MemoryNode final : public control::NodeHandler {
   absl::Status MakeInt8Device(uint32_t node);
   absl::Status MakeWindows();
   absl::Status UseDeviceWindows();
+  void RegisterArena();
   absl::Status OpenPeers(const plan::EpochPeers& peers);
   absl::StatusOr<std::unique_ptr<kernels::WindowChannel>> OpenChannel(Nanos silence_max);
   std::string DescribeUse(bool waits, const std::string& obstacle) const;
@@ -84,6 +85,7 @@ class MemoryNode final : public control::NodeHandler {
   std::optional<plan::EpochConfig> config_;
   DeviceAllocation device_replies_;  // Where query windows lie in the device's memory.
   QueryWindows windows_;
+  uint64_t pinned_bytes_ = 0;  // Of windows and of copies of pieces, where K and V are sent.
   KeptDevice kept_;
   KeptDevice kept_int8_;  // Path remote_int8.
   uint64_t arena_ = 0;    // PreparedNode::kv_arena of both.

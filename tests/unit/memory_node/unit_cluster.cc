@@ -194,6 +194,7 @@ void UnitCluster::Start(bool measure) {
         OpenPeerRegions(*node->transport, config_, node->worker->epoch().node, Descriptors());
     ASSERT_TRUE(regions.ok()) << regions.status();
     node->worker->SetPeers(*std::move(regions));
+    node->worker->RegisterArena();
     node->thread = std::thread([node = node.get()] {
       node->status = node->worker->Run();
       node->over = true;
