@@ -105,7 +105,8 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
 
 // What may be pinned has to do for the windows and the copies of pieces, which come later.
 void MemoryNode::RegisterArena() {
-  const uint64_t arena = kept_.device->bytes();
+  kernels::KvReads* const reads = kept_.device->reads();
+  const uint64_t arena = reads == nullptr ? 0 : reads->memory().size();
   if (!config_->attention_paths.fetch() ||
       !PinsMemory(plan::TransportUri(*config_, options_.verbs_uri)) ||
       arena <= MemlockLimit() - std::min(MemlockLimit(), pinned_bytes_)) {
