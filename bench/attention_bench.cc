@@ -23,6 +23,7 @@
 #include "bench/churn.h"
 #include "bench/fma_peak.h"
 #include "bench/int8_batch.h"
+#include "bench/pinned_cores.h"
 #include "common/check.h"
 #include "common/kv_form.h"
 #include "kernels/cpu/attention_internal.h"
@@ -190,7 +191,8 @@ class Bench {
  public:
   explicit Bench(const Options& options)
       : options_(options),
-        pool_({.threads = options.threads, .spin_us = 1000}),
+        cores_(PinnedCores(options.threads)),
+        pool_({.threads = options.threads, .cores = cores_, .spin_us = 1000}),
         arena_(options.kv_mib << 20),
         kernel_(ChooseKernel(options.kernel)) {}
 
@@ -199,6 +201,7 @@ class Bench {
                 arena_.bytes() >> 20);
     result_["kernel"] = kernel_.name();
     result_["threads"] = pool_.threads();
+    result_["cores"] = cores_;
     Section("decode", [this] { Decode(); });
     Section("l3", [this] { InCache(); });
     Section("churn", [this] { Churn(); });
@@ -507,6 +510,7 @@ class Bench {
   }
 
   const Options options_;
+  const std::vector<int> cores_;  // Empty: no thread is pinned.
   ThreadPool pool_;
   Arena arena_;
   const AttentionKernel& kernel_;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lamina-bench-bounds: what this machine can do at best, for suites that need a bound: plain read
-// bandwidth on all cores, and bf16 GEMM on one core; with --cores both on each of some cores too.
+// bandwidth on all cores, and bf16 GEMM on one core. With --cores the bandwidth is that of these
+// cores together, a pinned thread on each, and both are measured on each of them by itself too.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -26,8 +27,8 @@ constexpr size_t kRows = 256;
 constexpr size_t kFeatures = 1536;
 constexpr int kRounds = 20;
 
-double ReadBandwidth(size_t threads, int repeats) {
-  ThreadPool pool({.threads = threads});
+double ReadBandwidth(const ThreadPoolOptions& options, int repeats) {
+  ThreadPool pool(options);
   double best = 0;
   for (int i = 0; i < repeats; ++i) {
     best = std::max(best, kernels::MeasureReadBandwidth(pool));
@@ -74,6 +75,15 @@ double GemmFlops() {
   return std::max(own, FlopsPerSecond([&] { peer->Run(in.data(), out.data()); }));
 }
 
+// Moves this thread to a core; says so where it may not run there.
+bool Pin(int core) {
+  if (PinThisThread({core})) {
+    return true;
+  }
+  std::fprintf(stderr, "--cores: this process may not run on core %d\n", core);
+  return false;
+}
+
 }  // namespace
 }  // namespace lamina
 
@@ -84,30 +94,35 @@ int main(int argc, char** argv) {
   int repeats = 5;
   bool reads_alone = false;
   app.add_option("--json", file, "Write the figures here");
-  app.add_option("--cores", cores, "Measure both on each of these cores by itself too")
+  app.add_option("--cores", cores,
+                 "Read on these cores, not on all, and measure both on each by itself too")
       ->delimiter(',');
   app.add_option("--repeats", repeats, "Measurements of each bandwidth; the best counts")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   app.add_flag("--reads-alone", reads_alone, "Leave out the GEMM, whose figures are 0 then");
   CLI11_PARSE(app, argc, argv);
-  const double bandwidth =
-      lamina::ReadBandwidth(std::max(1u, std::thread::hardware_concurrency()), repeats);
   double flops = cores.empty() && !reads_alone ? lamina::GemmFlops() : 0;
   nlohmann::json of_cores = nlohmann::json::array();
   for (const int core : cores) {
-    if (!lamina::PinThisThread({core})) {
-      std::fprintf(stderr, "--cores: this process may not run on core %d\n", core);
+    if (!lamina::Pin(core)) {
       return 1;
     }
-    const double read = lamina::ReadBandwidth(1, repeats);
+    const double read = lamina::ReadBandwidth({.threads = 1}, repeats);
     const double gemm = reads_alone ? 0 : lamina::GemmFlops();
     of_cores.push_back(
         {{"core", core}, {"read_bytes_per_second", read}, {"gemm_flops_per_second", gemm}});
     flops = std::max(flops, gemm);
   }
-  std::printf("read %.1f GB/s on all cores, bf16 GEMM %.3f TFLOP/s on one core\n", bandwidth * 1e-9,
-              flops * 1e-12);
+  lamina::ThreadPoolOptions together = {.threads = cores.size(), .cores = cores};
+  if (cores.empty()) {
+    together.threads = std::max(1u, std::thread::hardware_concurrency());
+  } else if (!lamina::Pin(cores.front())) {
+    return 1;
+  }
+  const double bandwidth = lamina::ReadBandwidth(together, repeats);
+  std::printf("read %.1f GB/s on %s cores, bf16 GEMM %.3f TFLOP/s on one core\n", bandwidth * 1e-9,
+              cores.empty() ? "all" : "these", flops * 1e-12);
   if (!file.empty()) {
     std::ofstream(file) << nlohmann::json{{"read_bytes_per_second", bandwidth},
                                           {"gemm_flops_per_second", flops},

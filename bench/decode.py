@@ -8,6 +8,7 @@ same stretch, in ms of a step, from the nodes' own counters; what a node takes f
 
 import argparse
 import datetime
+import sys
 
 import cluster
 import processor
@@ -82,11 +83,14 @@ def main():
     found = {"machine": processor.machine(), "date": str(datetime.date.today()), "bounds": limits, "rows": []}
     for policy in arguments.policies:
         lanes = arguments.lanes if policy == "pools" else "auto"
-        with cluster.Cluster(lanes, weights=arguments.weights, **POLICIES[policy]) as running:
-            for point in where:
-                found["rows"].append(measure(running, policy, point, limits))
-                print(words(found["rows"][-1]), flush=True)
-                write(arguments.json, found)
+        try:
+            with cluster.Cluster(lanes, weights=arguments.weights, **POLICIES[policy]) as running:
+                for point in where:
+                    found["rows"].append(measure(running, policy, point, limits))
+                    print(words(found["rows"][-1]), flush=True)
+                    write(arguments.json, found)
+        except RuntimeError as error:
+            sys.exit(f"{policy} gave up: {error}")
 
 
 if __name__ == "__main__":

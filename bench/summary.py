@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One table of the figures that `bench/run.sh all --json FILE -- --long` wrote, each next to what is asked for on that class of processor.
 
-By itself this prints it. In docs/performance.md it is the table `summary` (tables.py). What was not measured is said to be so.
+By itself this prints it. In docs/performance.md it is the table `summary` (tables.py). What was not measured is said to be so, and suites that
+were cut off are named.
 """
 
 import argparse
@@ -10,11 +11,16 @@ import pathlib
 import re
 import sys
 
+from floor import bar_of
+
 ARROW = {">=": lambda value, asked: value >= asked, "<=": lambda value, asked: value <= asked}
 # Prompts on one node over vLLM by tokens of a prompt, for a kind of processor; others have no bar.
 PROMPTS_ASKED = {"AMX": {1024: 1.2, 4096: 1.2}, "Zen 5": {1024: 1.05, 4096: 1.2}, "Zen 4": {1024: 1.25, 4096: 1.4}}
 PROMPT_POINTS = ((1, 1024), (16, 1024), (1, 4096), (16, 4096))
 DECODE_POINTS = ((1, 1024), (4, 1024), (16, 1024), (64, 512), (64, 1024), (32, 2048), (16, 4096))
+# What bench/run.sh decode measures by default, and the other suites of a few points.
+FLOOR_POINTS = ((1, 1024), (16, 1024), (64, 512), (64, 1024), (32, 2048), (16, 4096))
+SAMPLING_POINTS, THREADS_POINTS = ((16, 1024),), ((1, 1024), (64, 1024))
 CORES_OF_VLLM = 2  # The prompts of two pools run on one.
 OVER_VLLM_BF16, OVER_VLLM, OVER_LLAMA = 1.5, 2.0, 4.0
 FEW_OVER_VLLM = {(1, 1024): 2.2}
@@ -91,17 +97,27 @@ def decoding(lines, peers, kind):
         lines.add(f"{where}: what `auto` loses to the better fixed mode", (row or {}).get("auto_loss"), LOSS_ASKED, "<=", "{:.1%}")
 
 
+def at_points(rows, points):
+    """{(rows, context): its row} of these points, None where there is none, and of the others that were measured."""
+    there = {(row["rows"], row["context"]): row for row in rows}
+    return {point: there.get(point) for point in (*points, *there)}
+
+
 def floors(lines, result):
-    for row in result.get("rows", []):
-        name = "two pools" if row["policy"] == "pools" else "one node"
-        lines.add(f"floor / step, {row['rows']} x {row['context']:,}: {name}", row["ratio"], row["bar"], detail=f"{row['step_ms']:.1f} ms")
+    for policy, name in (("pools", "two pools"), ("local", "one node")):
+        rows = [row for row in result.get("rows", []) if row["policy"] == policy]
+        for (count, context), row in at_points(rows, FLOOR_POINTS).items():
+            lines.add(f"floor / step, {count} x {context:,}: {name}", row and row["ratio"], bar_of(count), detail=f"{row['step_ms']:.1f} ms" if row else "")
 
 
 def dense(lines, result):
     for model in ("smollm2", "llama3-8b"):
-        shares = [row["share_of_onednn"] for row in result.get("rows", []) if row["shape"].startswith(model) and row["share_of_onednn"] > 0]
+        rows = [row for row in result.get("rows", []) if row["shape"].startswith(model)]
+        # Files of before have the share of oneDNN alone, 0 where it does not know the type.
+        key, whose = ("share_of_onednn", "oneDNN") if rows and "share_of_better" not in rows[0] else ("share_of_better", "the better of oneDNN and the bound")
+        shares = [row[key] for row in rows if row[key] > 0]
         mean = f"on average {sum(shares) / len(shares):.2f}" if shares else ""
-        lines.add(f"dense layers of {model}, share of oneDNN, the lowest", min(shares, default=None), DENSE_ASKED, detail=mean)
+        lines.add(f"dense layers of {model}, share of {whose}, the lowest", min(shares, default=None), DENSE_ASKED, detail=mean)
 
 
 def attention(lines, result, what, groups, asked):
@@ -117,12 +133,13 @@ def rest(lines, result_of):
     int8 = result_of("weights_int8")
     first = next((row for row in int8.get("rows", []) if (row["rows"], row["context"]) == (1, 1024)), None)
     lines.add("INT8 weights over bf16, 1 x 1,024", None if first is None else 1 / first["int8"]["ratio"], INT8_ASKED)
-    for one in int8.get("perplexity", [])[:1]:
-        lines.add(f"INT8 weights, perplexity of {one['text']} next to bf16", abs(one["ratio"] - 1), PERPLEXITY_ASKED, "<=", "{:.2%}")
-    for row in result_of("sampling").get("rows", [{"rows": 16, "context": 1024, "slower": None}]):
-        lines.add(f"temperature 1 and top-p 0.9, {row['rows']} x {row['context']:,}: slower than greedy", row["slower"], SLOWER_ASKED, "<=", "{:.1%}")
-    for row in result_of("threads").get("rows", [{"rows": rows, "context": 1024, "lost": None} for rows in LOST_ASKED]):
-        lines.add(f"16 threads on two cores, {row['rows']} x {row['context']:,}: lost", row["lost"], LOST_ASKED.get(row["rows"]), "<=", "{:.1%}")
+    one = next(iter(int8.get("perplexity", [])), None)
+    lines.add(f"INT8 weights, perplexity of {one['text'] if one else 'the committed text'} next to bf16", one and abs(one["ratio"] - 1),
+              PERPLEXITY_ASKED, "<=", "{:.2%}")
+    for (rows, context), row in at_points(result_of("sampling").get("rows", []), SAMPLING_POINTS).items():
+        lines.add(f"temperature 1 and top-p 0.9, {rows} x {context:,}: slower than greedy", row and row["slower"], SLOWER_ASKED, "<=", "{:.1%}")
+    for (rows, context), row in at_points(result_of("threads").get("rows", []), THREADS_POINTS).items():
+        lines.add(f"16 threads on two cores, {rows} x {context:,}: lost", row and row["lost"], LOST_ASKED.get(rows), "<=", "{:.1%}")
 
 
 def lines_of(figures):
@@ -143,11 +160,24 @@ def lines_of(figures):
     return lines.rows
 
 
+def heading(figures):
+    """Which suites the file has figures of, where and when they ran, and which of them were cut off."""
+    machine = figures["machine"].removeprefix("class ")
+    there = {name: suite for name, suite in figures["suites"].items() if "result" in suite}
+    if there:
+        dates = sorted(suite["date"] for suite in there.values())
+        dtype = there.get("peers", {}).get("result", {}).get("vllm_dtype")
+        words = f"`bench/run.sh all`, {', '.join(there)}, {machine}, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}{f', vLLM in {dtype}' if dtype else ''}"
+    else:
+        words = f"`bench/run.sh all`, {machine}: nothing was measured"
+    cut = ", ".join(f"{name} ({suite['problem']}; {'what it wrote before counts' if name in there else 'no figures'})"
+                    for name, suite in figures["suites"].items() if "problem" in suite)
+    return f"{words}.{f' Cut off: {cut}.' if cut else ''}"
+
+
 def table(figures):
-    dates = sorted({suite["date"] for suite in figures["suites"].values()})
-    when = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "nothing measured"
     rows = "".join(f"| {' | '.join(row)} |\n" for row in lines_of(figures))
-    return f"`bench/run.sh all -- --long`, {figures['machine'].removeprefix('class ')}, {when}:\n\n| | measured | asked | |\n|---|---|---|---|\n{rows}"
+    return f"{heading(figures)}\n\n| | measured | asked | |\n|---|---|---|---|\n{rows}"
 
 
 def main():

@@ -49,12 +49,16 @@ def attention_auto(result):
 
 
 def dense(result):
-    shares = {}
+    shares, better = {}, {}
     for row in result["rows"]:
         shares.setdefault(row["shape"], {})[row["rows"]] = row["share_of_onednn"]
+        if "share_of_better" in row:
+            better.setdefault(row["shape"], []).append(row["share_of_better"])
     counts = sorted({row["rows"] for row in result["rows"]})
-    return markdown(["share of oneDNN", *(f"{count} row{'s' if count > 1 else ''}" for count in counts)],
-                    [[shape, *(number(of.get(count), "{:.2f}") for count in counts)] for shape, of in shares.items()])
+    last = ["the lowest share of the better of oneDNN and the bound"] if better else []
+    return markdown(["share of oneDNN", *(f"{count} row{'s' if count > 1 else ''}" for count in counts), *last],
+                    [[shape, *(number(of.get(count), "{:.2f}") for count in counts),
+                      *([number(min(better.get(shape, []), default=None), "{:.2f}")] if last else [])] for shape, of in shares.items()])
 
 
 def weights_int8(result):
@@ -92,11 +96,12 @@ def peers(result):
 
 
 def turns_words(result):
-    """How many turns the medians are of, and the versions of the peers."""
+    """How many turns the medians are of, the versions of the peers, and the type in which vLLM computed."""
     counts = [one["turns"] for row in result["rows"] for kind in ("decode", "prompt") for one in row[kind].values() if one is not None]
     least, most = min(counts, default=0), max(counts, default=0)
     words = f"Medians of {least if least == most else f'{least} to {most}'} turn{'' if most == 1 else 's'}."
-    versions = ", ".join(f"{name} {version}" for name, version in result.get("versions", {}).items())
+    forms = {"vLLM": f" in {result['vllm_dtype']}"} if "vllm_dtype" in result else {}
+    versions = ", ".join(f"{name} {version}{forms.get(name, '')}" for name, version in result.get("versions", {}).items())
     return f"{words} Versions: {versions}." if versions else words
 
 

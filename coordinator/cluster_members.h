@@ -50,7 +50,7 @@ class ClusterMembers {
   // Decode rows, lanes that have some, and all their tokens of context.
   struct Load {
     uint32_t rows = 0;
-    uint32_t prefilling = 0;  // Of these rows.
+    uint32_t prefilling = 0;  // So many of the rows are at their prompts.
     uint32_t lanes = 0;
     uint64_t context_tokens = 0;
     // Since the coordinator started: tokens generated, and steps planned with rows of prompts.

@@ -11,7 +11,8 @@
 namespace lamina::policy {
 namespace {
 
-// Of splits that are as good but for rounding the one with fewer activations is taken.
+// Two splits within this factor are as good but for rounding: the one with fewer activations is
+// taken.
 constexpr double kBetter = 1 - 1e-9;
 
 double LongerSide(const HybridProfile& profile, const HybridTokens& tokens) {

@@ -81,7 +81,7 @@ struct SchedulerStats {
   SpillStats spills;
   struct LaneStats {
     uint32_t rows = 0;
-    uint32_t prefilling = 0;      // Of these rows.
+    uint32_t prefilling = 0;      // So many of the rows are at their prompts.
     uint64_t context_tokens = 0;  // What layers see of their contexts,
     uint64_t tokens = 0;          // and all tokens of these.
     uint64_t step_planned = 0;

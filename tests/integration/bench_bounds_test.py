@@ -18,6 +18,7 @@ import decode  # noqa: E402
 import fetch  # noqa: E402
 import fetch_attention  # noqa: E402
 import floor  # noqa: E402
+import peer_systems  # noqa: E402
 import sampling  # noqa: E402
 import spill  # noqa: E402
 import tables  # noqa: E402
@@ -141,6 +142,16 @@ class FloorTest(unittest.TestCase):
         best = floor.better_reads(before, self.LIMITS)
         self.assertEqual(best["read_bytes_per_second"], 60e9)
         self.assertEqual([core["read_bytes_per_second"] for core in best["cores"]], [23e9, 20e9])
+
+    def test_reads_that_fail_cost_a_point_and_bounds_that_fail_the_suite(self):
+        for fails, error in ((lambda: floor.reads_now(self.LIMITS), RuntimeError), (floor.bounds, SystemExit)):
+            with mock.patch.object(floor, "program", lambda _: "false"), self.assertRaisesRegex(error, "lamina-bench-bounds ended with exit status 1"):
+                fails()
+        running = contextlib.nullcontext(mock.Mock())
+        with mock.patch.object(floor, "program", lambda _: "false"), mock.patch.object(cluster, "Cluster", lambda **_: running), \
+                contextlib.redirect_stdout(io.StringIO()) as out:
+            self.assertEqual(peer_systems.lamina("local", [(1, 1024)], None, self.LIMITS), {})
+        self.assertIn("local gave up: lamina-bench-bounds ended with exit status 1", out.getvalue())
 
     def test_a_point_is_judged_and_written(self):
         stretch = types.SimpleNamespace(tokens_per_second=100, context_tokens=1000, shares={})

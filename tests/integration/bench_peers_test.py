@@ -18,6 +18,7 @@ from bench_scripts_test import write_program
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "bench"))
+import decode  # noqa: E402
 import peer_systems  # noqa: E402
 import peers  # noqa: E402
 import summary  # noqa: E402
@@ -72,6 +73,17 @@ class PeersTest(unittest.TestCase):
 
         self.assertEqual(figures, {(1, 1024): peer_systems.Figures(1000, 40)})
         self.assertIn("SIGSEGV", text)
+
+    def test_one_start_of_vllm_has_time_for_all_points(self):
+        write_program(self.folder / "vllm/bin/vllm", "")
+        with mock.patch.object(peer_systems, "run_peer", return_value="") as ran:
+            for points in ([(1, 1024)], [(1, 1024)] * 8):
+                peer_systems.vllm(points, 64, "bfloat16")
+        self.assertEqual([call[0][2] for call in ran.call_args_list], [1080, 2340])
+
+    def test_vllm_computes_in_what_is_faster_on_the_processor(self):
+        for name, dtype in (("AMX", "bfloat16"), ("AVX-512 BF16", "bfloat16"), ("AVX-512", "float32"), ("AVX2", "float32")):
+            self.assertEqual(peer_systems.vllm_dtype(name), dtype, name)
 
     def test_names_what_installs_a_peer(self):
         for run in (lambda: peer_systems.llama([(1, 1)], 1), lambda: peer_systems.vllm([(1, 1)], 1, "float32")):
@@ -176,13 +188,14 @@ class TurnsTest(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()), self.assertRaises(SystemExit), \
                 mock.patch.multiple(peers, installed=lambda _: True, bounds=dict, bounds_text=str, versions=lambda _: {"vLLM": "0.32.0"},
                                     run=lambda name, *_: measure(name)), \
+                mock.patch.object(peers.processor, "machine_class", lambda: "AVX2"), \
                 mock.patch.object(sys, "argv", ["peers.py", "--systems", ",".join(self.NAMES), "--points", "1:1024,16:1024",
                                                 "--json", str(path)]):
             peers.main()
         found = json.loads(path.read_text())
         self.assertEqual((found["turns"], found["rows"][0]["decode"]["vLLM"]["turns"]), (2, 2))
         self.assertEqual([file.name for file in path.parent.iterdir()], ["peers.json"])
-        self.assertTrue(tables.peers(found).endswith("\nMedians of 1 to 2 turns. Versions: vLLM 0.32.0.\n"))
+        self.assertTrue(tables.peers(found).endswith("\nMedians of 1 to 2 turns. Versions: vLLM 0.32.0 in float32.\n"))
 
     def test_no_turn_is_begun_for_which_there_is_no_time(self):
         now = iter([0, 0, 40, 40, 70, 70])  # Begins; begins and ends each turn.
@@ -221,29 +234,55 @@ class TurnsTest(unittest.TestCase):
 
     def test_one_table_has_all_figures_next_to_what_is_asked_for(self):
         suites = {
-            "peers": {"result": {"rows": self.rows}},
+            "peers": {"result": {"rows": self.rows, "vllm_dtype": "bfloat16"}, "problem": "not done in 14400 s"},
+            "packed": {"problem": "exit status 1"},
             "decode": {"result": {"rows": [{"policy": "local", "rows": 16, "context": 1024, "ratio": 0.66, "bar": 0.75, "step_ms": 30.94}]}},
-            "dense": {"result": {"rows": [{"shape": "smollm2.o", "rows": rows, "share_of_onednn": share} for rows, share in ((1, 1.1), (2, 0.96))]}},
+            "dense": {"result": {"rows": [{"shape": "smollm2.o", "rows": rows, "share_of_onednn": share, "share_of_better": better}
+                                          for rows, share, better in ((1, 1.1, 0.98), (2, 0.96, 0.86))]}},
             "attention": {"result": {"decode": [{"head_dim": 64, "group": group, "context": 1024, "share": 0.8} for group in (1, 8)]}},
+            "threads": {"result": {"rows": [{"rows": 1, "context": 1024, "lost": 0.3}]}},
             "sampling": {"result": {"rows": [{"rows": 16, "context": 1024, "slower": 0.012}]}}}
         figures = {"machine": "class AVX-512 BF16: AMD EPYC (family 25, model 17), 2 cores",
                    "suites": {name: {**suite, "date": "2026-11-30"} for name, suite in suites.items()}}
         text = summary.table(figures)
-        for line in ("`bench/run.sh all -- --long`, AVX-512 BF16: AMD EPYC (family 25, model 17), 2 cores, 2026-11-30:",
-                     "| prompts, 1 x 1,024: one node over vLLM | 3.00 (local 3,000, vLLM 1,000) | >= 1.25 | reached |",
+        self.assertTrue(text.startswith(
+            "`bench/run.sh all`, peers, decode, dense, attention, threads, sampling, AVX-512 BF16: AMD EPYC (family 25, model 17), 2 cores, 2026-11-30, "
+            "vLLM in bfloat16. Cut off: peers (not done in 14400 s; what it wrote before counts), packed (exit status 1; no figures).\n\n| "))
+        for line in ("| prompts, 1 x 1,024: one node over vLLM | 3.00 (local 3,000, vLLM 1,000) | >= 1.25 | reached |",
                      "| prompts, 16 x 4,096: one node over vLLM | not measured | >= 1.40 |  |",
                      "| prompts, 1 x 1,024: two pools over vLLM, a core | 4.00 (lamina 2,000) | >= 1.00 | reached |",
                      "| decoding, 1 x 1,024: the file's weights over vLLM | 3.00 (lamina 200, local 300, auto 300) | >= 2.20 | reached |",
                      "| decoding, 16 x 1,024: what `auto` loses to the better fixed mode | 10.0% | <= 5.0% | missed |",
                      "| floor / step, 16 x 1,024: one node | 0.66 (30.9 ms) | >= 0.75 | missed |",
-                     "| dense layers of smollm2, share of oneDNN, the lowest | 0.96 (on average 1.03) | >= 0.90 | reached |",
+                     "| floor / step, 1 x 1,024: one node | not measured | >= 0.55 |  |",
+                     "| floor / step, 16 x 4,096: two pools | not measured | >= 0.75 |  |",
+                     "| dense layers of smollm2, share of the better of oneDNN and the bound, the lowest | 0.86 (on average 0.92) | >= 0.90 | missed |",
+                     "| dense layers of llama3-8b, share of the better of oneDNN and the bound, the lowest | not measured | >= 0.90 |  |",
+                     "| INT8 weights, perplexity of the committed text next to bf16 | not measured | <= 0.20% |  |",
+                     "| 16 threads on two cores, 64 x 1,024: lost | not measured | <= 10.0% |  |",
+                     "| 16 threads on two cores, 1 x 1,024: lost | 30.0% | <= 40.0% | reached |",
                      "| canonical attention, head size 64, share of reads, the lowest | 0.80 (group 1 0.80) | >= 0.85 | missed |",
                      "| temperature 1 and top-p 0.9, 16 x 1,024: slower than greedy | 1.2% | <= 3.0% | reached |"):
             self.assertIn(f"{line}\n", text)
         figures["machine"] = "class AVX2: AMD EPYC (family 25, model 1), 2 cores"
         self.assertIn("| prompts, 1 x 1,024: one node over vLLM | 3.00 (local 3,000, vLLM 1,000) | no bar |  |\n", summary.table(figures))
+        del figures["suites"]["dense"]["result"]["rows"][0]["share_of_better"]
+        self.assertIn("| dense layers of smollm2, share of oneDNN, the lowest | 0.96 (on average 1.03) |", summary.table(figures))
+        self.assertTrue(summary.table({**figures, "suites": {}}).startswith("`bench/run.sh all`, AVX2: AMD EPYC (family 25, model 1), 2 cores: nothing was measured.\n\n| "))
         self.assertEqual(summary.kind_of("class AVX-512 BF16: AMD EPYC (family 26, model 2), 2 cores"), "Zen 5")
         self.assertEqual(summary.kind_of("class AMX: Intel(R) Xeon(R) (family 6, model 143), 2 cores"), "AMX")
+
+    def test_points_of_the_table_are_those_that_suites_measure(self):
+        measured = {tuple(point) for point in peers.points(decode.POINTS)}
+        self.assertEqual(measured, set(summary.FLOOR_POINTS))
+        self.assertEqual(set(summary.LOST_ASKED), {rows for rows, _ in summary.THREADS_POINTS})
+
+    def test_dense_layers_have_their_share_of_the_better(self):
+        rows = [{"shape": shape, "rows": count, "share_of_onednn": 1.0, "share_of_better": better}
+                for shape, count, better in (("o", 1, 0.97), ("o", 2, 0.91), ("qkv", 1, 0.99))]
+        self.assertIn("| o | 1.00 | 1.00 | 0.91 |\n| qkv | 1.00 |  | 0.99 |\n", tables.dense({"rows": rows}))
+        of_before = [{key: value for key, value in row.items() if key != "share_of_better"} for row in rows]
+        self.assertIn("| o | 1.00 | 1.00 |\n", tables.dense({"rows": of_before}))
 
     def test_a_table_without_figures_is_named(self):
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(tables, "ROOT", pathlib.Path(folder)):

@@ -164,7 +164,7 @@ class AllTest(SuiteTest):
         write_program(self.tree / "bench/run.sh", RUNS)
         path = self.tree / "all.json"
         path.write_text(json.dumps({"machine": processor.machine(), "suites": {"peers": {"result": "kept"}}}))
-        limits = {"dense": (60, []), "attention": (0.2, []), "weights_int8": (2, []), "decode": (60, ["--rows", "1"]), "peers": (60, [])}
+        limits = {"dense": (60, []), "attention": (0.2, []), "weights_int8": (10, []), "decode": (60, ["--rows", "1"]), "peers": (60, [])}
         needed = mock.Mock()
         with mock.patch.multiple(all_suites, ROOT=self.tree, SUITES=limits, need=needed), \
                 mock.patch.object(sys, "argv", ["all.py", "--json", str(path), "--only", "dense,attention,weights_int8,decode"]), \
@@ -176,7 +176,7 @@ class AllTest(SuiteTest):
         self.assertEqual(found["dense"]["problem"], "exit status 3")
         self.assertEqual(found["attention"]["problem"], "not done in 0.2 s")
         self.assertEqual((found["decode"]["result"], found["decode"]["command"]), ({"rows": 1}, "bench/run.sh decode -- --rows 1"))
-        self.assertEqual((found["weights_int8"]["problem"], found["weights_int8"]["result"]), ("not done in 2 s", {"rows": 2}))
+        self.assertEqual((found["weights_int8"]["problem"], found["weights_int8"]["result"]), ("not done in 10 s", {"rows": 2}))
         self.assertEqual(found["peers"]["result"], "kept")
         self.assertIn("without figures: dense, attention; with a part of their figures: weights_int8\n", out.getvalue())
         # What is missing is built before any limit counts.
@@ -213,8 +213,8 @@ class AllTest(SuiteTest):
     def test_a_suite_that_takes_too_long_leaves_nothing(self):
         write_program(self.tree / "bench/run.sh", LEAVES)
         with mock.patch.object(all_suites, "ROOT", self.tree), contextlib.redirect_stdout(io.StringIO()):
-            found = all_suites.run("attention", 3, [])
-        self.assertEqual(found["problem"], "not done in 3 s")
+            found = all_suites.run("attention", 10, [])
+        self.assertEqual(found["problem"], "not done in 10 s")
         self.assert_nothing_is_left()
 
     def test_it_ends_its_suite_when_it_is_ended(self):

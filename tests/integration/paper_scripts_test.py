@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -548,6 +549,24 @@ class OptionsTest(unittest.TestCase):
         _, text = printed(paper_alisa.judge, points)
         self.assertIn("than a stride at every ratio: reproduced.", text)
         self.assertIn("Of the other two the better one: 80% a stride, 50% the most recent; in float64: 80% the most recent, 50% the most recent.", text)
+
+
+    def test_what_float64_has_no_figure_of_is_left_out(self):
+        points = [{"first": first, "kv": "bf16", "pattern": pattern, "ratio": ratio, "perplexity": found, "dense": 1.0, "float64": wanted}
+                  for first, pattern, ratio, found, wanted in (
+                      (0, "window_sums", 0.7, 1.0, math.nan), (0, "window_sums", 0.5, 1.0, 1.002), (1536, "window_sums", 0.5, 1.0, 1.001),
+                      (0, "local", 0.7, 3.0, math.nan), (0, "strided", 0.7, 4.0, math.nan),
+                      (1536, "local", 0.5, 3.0, 3.0), (1536, "strided", 0.5, 2.0, 2.0))]
+        _, text = printed(paper_alisa.judge, points)
+        self.assertIn("Of the other two the better one, from token 0: 70% the most recent; in float64: not computed.\n", text)
+        self.assertIn("Of the other two the better one, from token 1536: 50% a stride; in float64: 50% a stride.\n", text)
+        self.assertIn("Farthest from Algorithm 1 in float64: 0.20% (asked: 0.5%): reproduced.", text)
+        _, text = printed(paper_alisa.judge, points[:1])
+        self.assertIn("Algorithm 1 was not computed in float64 at these ratios: no verdict.", text)
+        self.assertTrue(paper_alisa.row("bf16", "local", 0.7, 3.0, 1.0, math.nan).endswith("| 3.000 | not computed |  |"))
+        with tempfile.TemporaryDirectory() as folder:
+            paper_alisa.draw_quality(points[:2], folder)
+            self.assertNotIn("nan", (pathlib.Path(folder) / "alisa_quality.svg").read_text())
 
 
 class CommandTest(unittest.TestCase):

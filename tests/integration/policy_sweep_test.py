@@ -3,9 +3,11 @@
 """What bench/run.sh policies does around its measurements: points, clusters, turns, steps at the context asked for. No cluster runs."""
 
 import contextlib
+import io
 import json
 import pathlib
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -37,6 +39,7 @@ class PointsTest(unittest.TestCase):
 class SweepTest(unittest.TestCase):
     def setUp(self):
         self.sweep = policies.Sweep("folder")
+        self.report = policies.report
 
     def test_lanes_of_a_point_are_those_of_its_clusters(self):
         with mock.patch.object(cluster, "Cluster") as made:
@@ -69,6 +72,38 @@ class SweepTest(unittest.TestCase):
         self.assertAlmostEqual(found["steps"]["fetch_heads"], 0.7)
         self.assertEqual([policy for policy, _ in found["took"]], ["fetch_heads"] * 3)
         self.assertEqual(found["predicted"], {"fetch_heads": 0.2})
+
+
+    def test_the_sweep_goes_on_behind_clusters_that_fail_and_keeps_each_point(self):
+        written = []
+
+        def seconds(_, point, policy):
+            if (point["context"], policy) in ((512, "fetch_heads"), (1024, "auto")):
+                raise RuntimeError("the cluster did not start")
+            return 0.2, {"policy": "fetch_heads", "policy_figures": []}
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "sweep.json"
+            points = pathlib.Path(folder) / "policy_points.json"
+            points.write_text(json.dumps({"points": [STORES, STORES | {"context": 1024}]}))
+            arguments = ["policies.py", "--json", str(path)]
+
+            def report(result):
+                written.append(len(json.loads(path.read_text())["results"]))
+                return self.report(result)
+
+            with mock.patch.object(policies.Sweep, "seconds", seconds), mock.patch.object(policies.random_llama, "write"), \
+                    mock.patch.multiple(policies, HERE=points.parent, report=report), mock.patch.object(sys, "argv", arguments), \
+                    contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors, \
+                    self.assertRaisesRegex(SystemExit, "2 clusters failed"):
+                policies.main()
+            results = json.loads(path.read_text())["results"]
+        self.assertEqual(written, [1, 2])
+        self.assertEqual([result["failed"] for result in results], [["fetch_heads"], ["auto"]])
+        self.assertIn("multi_head, 8 x 512, bus 600 MB/s, stores: fetch_heads gave up: the cluster did not start", errors.getvalue())
+        self.assertIn("| failed | 200.0, 0.0 | 200.0, 0.0 | fetch_heads, 200.0 | ", out.getvalue())
+        self.assertIn("| 200.0, 0.0 | 200.0, 0.0 | 200.0, 0.0 | failed |  |  |\n", out.getvalue())
+        self.assertIn("1 of 1 choices are within 10%", out.getvalue())
 
 
 class StepTest(unittest.TestCase):

@@ -110,7 +110,7 @@ class ClusterMembersTest : public ::testing::Test {
   }
 
   EngineOptions options_;
-  plan::PolicyTimes times_;  // Of compute nodes that join.
+  plan::PolicyTimes times_;  // Compute nodes that join have measured these.
   ManualClock clock_;
   NotingOwner owner_;
   std::map<std::string, std::shared_ptr<StubPort>> ports_;

@@ -43,7 +43,7 @@ class SetClock final : public Clock {
 // What the test knows of a link, and does to it: while it is held nothing leaves.
 struct LinkState {
   std::atomic<bool> held{false};
-  std::atomic<uint64_t> bytes{0};  // Of puts since it is held.
+  std::atomic<uint64_t> bytes{0};  // Puts since it is held have so many.
 };
 
 class HeldLink final : public transport::LinkModel {
