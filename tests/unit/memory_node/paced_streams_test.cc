@@ -209,13 +209,13 @@ TEST(BytesUnderWayTest, AreThoseOfTheLastPuts) {
   BytesUnderWay under_way;
   EXPECT_EQ(under_way.Of(2), 0u) << "there were none";
 
-  for (size_t bytes = 1; bytes <= 100; ++bytes) {
+  for (size_t bytes = 1; bytes <= 200; ++bytes) {
     under_way.Add(bytes);
   }
 
   EXPECT_EQ(under_way.Of(0), 0u);
-  EXPECT_EQ(under_way.Of(3), 98u + 99u + 100u);
-  EXPECT_EQ(under_way.Of(BytesUnderWay::kPuts), 4384u);  // 37 to 100.
+  EXPECT_EQ(under_way.Of(3), 198u + 199u + 200u);
+  EXPECT_EQ(under_way.Of(BytesUnderWay::kPuts), 17472u);  // 73 to 200.
   EXPECT_EQ(under_way.Of(BytesUnderWay::kPuts + 1), std::numeric_limits<size_t>::max());
 }
 

@@ -12,6 +12,7 @@
 
 #include "client/doctor/host_checks.h"
 #include "client/doctor/reach_checks.h"
+#include "common/memlock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/client/doctor/findings.h"
@@ -85,9 +86,12 @@ TEST(DoctorTest, SmallMemlockLimitIsFound) {
   ClusterConfig cluster = Cluster();
   cluster.transport = {"verbs"};
 
-  const Finding finding = Find(CheckHost(FakeRoot().Collect(), &cluster), "memlock");
+  HostFacts facts = FakeRoot().Collect();
 
+  EXPECT_EQ(facts.memlock_bytes, MemlockLimit()) << "none for who may pin past it";
   setrlimit(RLIMIT_MEMLOCK, &before);
+  facts.memlock_bytes = small.rlim_cur;
+  const Finding finding = Find(CheckHost(facts, &cluster), "memlock");
   ExpectExplained(finding, State::kWarn);
   EXPECT_THAT(finding.fix, HasSubstr("ulimit -l"));
 }
