@@ -27,6 +27,7 @@ class CommandTest : public testing::Test {
     AddTokenizeCommand(app, invocation);
     AddStatusCommand(app, invocation);
     AddCancelCommand(app, invocation);
+    AddBenchCommand(app, invocation);
     AddCalibrateCommand(app, invocation);
     AddSimulateCommand(app, invocation);
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
@@ -94,6 +95,19 @@ TEST_F(CommandTest, CancelsEachAndNamesThoseThatAreNotThere) {
   EXPECT_EQ(output_,
             "{\"request_id\":\"gone\",\"cancelled\":false}\n"
             "{\"request_id\":\"r1\",\"cancelled\":true}\n");
+}
+
+TEST_F(CommandTest, ABenchmarkKeepsItsTimesWhereTheClusterDoesNotAnswerAtTheEnd) {
+  server_.cluster.answers_max = 1;
+  EXPECT_EQ(Run({"bench", "--requests", "2", "--input-tokens", "4", "--output-tokens", "3",
+                 "--concurrency", "2", "--json"}),
+            kExitFailed);
+  EXPECT_THAT(error_, HasSubstr("it does not answer"));
+  const Json report = Json::parse(output_);
+  EXPECT_EQ(report["requests"], 2);
+  EXPECT_EQ(report["failed"], 0);
+  EXPECT_EQ(report["output_tokens"], 6);
+  EXPECT_EQ(report["nodes"], Json::array());
 }
 
 TEST_F(CommandTest, ACalibrationThatCannotBeWrittenIsNotMeasured) {
