@@ -150,6 +150,12 @@ class DeployScriptsTest(unittest.TestCase):
         self.assertIn("An answer.", kept.stdout)
         self.assertIn("export LAMINA_SERVER=127.0.0.1:7999", kept.stdout)
         self.assertRegex(kept.stdout, "curl http://127.0.0.1:[0-9]+/v1/chat/completions")
+
+        again = self.run_script("quickstart.sh")
+
+        self.assertEqual(again.returncode, 0, "one that runs keeps its settings: " + again.stderr)
+        self.assertIn("An answer.", again.stdout)
+        self.assertIn("The cluster runs at 127.0.0.1:7999", again.stdout)
         self.assertEqual(self.run_script("cluster.sh", "down", "--grace", "1").returncode, 0)
 
     def builds(self, repository=None, **variables):
