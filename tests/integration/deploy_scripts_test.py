@@ -231,6 +231,29 @@ class DeployScriptsTest(unittest.TestCase):
         self.assertIn("lamina-memory is not built, and left out", done.stderr)
         self.assertEqual(subprocess.run([str(out / "run"), "bin/lamina-gateway"]).returncode, 0)
 
+    def test_a_bundle_from_which_a_cluster_runs_is_not_made_again(self):
+        build = self.repository / "build/cuda"
+        for name in ("tests/cuda_gpu_test", "tests/cuda_node_gpu_test", "tests/cuda_ipc_gpu_test", "bin/lamina-gpu-bench"):
+            self.write(build / name, "")
+            shutil.copy("/bin/true", build / name)
+        out = self.folder / "out"
+        for name in ("BUNDLE", "bin/lamina", "state/mine/cluster.token", "state/mine/m0.pid"):
+            self.write(out / name, "of before")
+
+        refused = self.run_script("bundle.sh", "--cuda", "--out", str(out))
+
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn(f"{out}/state/mine/m0.pid", refused.stderr)
+        self.assertTrue((out / "bin/lamina").exists())
+
+        (out / "state/mine/m0.pid").unlink()
+        done = self.run_script("bundle.sh", "--cuda", "--out", str(out))
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual((out / "state/mine/cluster.token").read_text(), "of before")
+        self.assertNotEqual((out / "BUNDLE").read_text(), "of before")
+        self.assertFalse((out / "bin/lamina").exists())
+
     def test_a_bundle_of_this_build_runs_where_it_is_moved(self):
         build = self.repository / "build/release"
         shutil.copytree(BIN.parent / "lib", build / "lib")
