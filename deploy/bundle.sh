@@ -13,7 +13,8 @@
 #               a processor of another class does (docs/testing.md)
 #   --model FILE  also this model file, as models/NAME (default: none)
 #   --build DIR  the build whose programs it takes (default: build/release, or with --cuda build/cuda)
-#   --out DIR   default: build/bundle; it must not exist, or be a bundle
+#   --out DIR   default: build/bundle; it must not exist, or be a bundle from which no
+#               cluster runs; state/ there, with clusters' logs and secrets, stays
 # Then, on another machine: DIR/bin/lamina, DIR/deploy/cluster.sh, with --cuda DIR/deploy/gpu_check.sh, and
 # with --bench DIR/bin/lamina-bench-dense and DIR/run tests/linear_test
 set -euo pipefail
@@ -63,11 +64,14 @@ done
 [[ -z $model || -f $model ]] || fail "$model is no file; deploy/get_model.sh gets the quick start's model"
 if [[ -e $out ]]; then
   [[ -f $out/BUNDLE ]] || fail "$out exists and is no bundle; choose another --out"
-  rm -rf "$out"
+  pid_file=$(compgen -G "$out/state/*/*.pid" | head -n 1) || true
+  [[ -z $pid_file ]] || fail "a cluster was started from $out ($pid_file); stop it first: $out/deploy/cluster.sh down"
+  # BUNDLE stays too, so that what an interruption leaves is known as a bundle.
+  find "$out/" -mindepth 1 -maxdepth 1 ! -name BUNDLE ! -name state -exec rm -rf {} +
 fi
 
 mkdir -p "$out/bin" "$out/libexec" "$out/lib/ucx" "$out/deploy"
-# First, so that what an interruption leaves is known as a bundle.
+# First, for the same reason.
 git -C "$REPO" describe --always --dirty > "$out/BUNDLE" 2> /dev/null || echo "not from a clone" > "$out/BUNDLE"
 if $cuda; then
   mkdir "$out/gpu"

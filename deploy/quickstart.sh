@@ -41,27 +41,38 @@ first_cores() {
   echo "${cores[0]} ${cores[1]:-${cores[0]}}"
 }
 
-# What this machine needs said differently from the cluster file.
-fit=()
-read -r core_a core_b < <(first_cores)
-if [[ "$core_a $core_b" != "0 1" ]]; then
-  fit+=(--set "compute.c0.cores=$core_a" --set "memory.m0.cores=$core_b" --set "memory.m1.cores=$core_b")
-fi
-if (($(awk '/MemAvailable/ {print int($2 / 1e6)}' /proc/meminfo) < 7)); then
-  say "little memory is free: the memory nodes get 512 MiB each"
-  fit+=(--set memory.m0.capacity=512MiB --set memory.m1.capacity=512MiB)
-fi
+# bring_up: starts the cluster, with what this machine needs said differently from the cluster file.
+bring_up() {
+  local fit=() core_a core_b
+  read -r core_a core_b < <(first_cores)
+  if [[ "$core_a $core_b" != "0 1" ]]; then
+    fit+=(--set "compute.c0.cores=$core_a" --set "memory.m0.cores=$core_b" --set "memory.m1.cores=$core_b")
+  fi
+  if (($(awk '/MemAvailable/ {print int($2 / 1e6)}' /proc/meminfo) < 7)); then
+    say "little memory is free: the memory nodes get 512 MiB each"
+    fit+=(--set memory.m0.capacity=512MiB --set memory.m1.capacity=512MiB)
+  fi
+  "$REPO/deploy/cluster.sh" up --cluster "$cluster" "${fit[@]}" "${overrides[@]}"
+}
 
 "$REPO/deploy/install_packages.sh"
 "$REPO/deploy/get_model.sh"
 "$REPO/deploy/build.sh" --target lamina --target lamina-coordinator --target lamina-compute \
   --target lamina-memory --target lamina-gateway
 
-say "starting the cluster"
+runs=false
 if "$REPO/deploy/cluster.sh" status --cluster "$cluster" > /dev/null 2>&1; then
+  runs=true
   keep=true # It ran before us: it is not ours to stop.
 fi
-"$REPO/deploy/cluster.sh" up --cluster "$cluster" "${fit[@]}" "${overrides[@]}"
+# One that runs keeps its settings, unless others are asked for: by the memory that is free now, less what it
+# took itself, they would be others.
+if $runs && ((${#overrides[@]} == 0)); then
+  say "the cluster runs already"
+else
+  say "starting the cluster"
+  bring_up
+fi
 if ! $keep; then
   trap '"$REPO/deploy/cluster.sh" down --cluster "$cluster"' EXIT
 fi

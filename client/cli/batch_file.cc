@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -251,6 +252,12 @@ absl::StatusOr<Json> ParseLine(absl::string_view line, size_t number) {
   return out;
 }
 
+// Whether a result line that was cut off may be this text; Envelope() says how it begins.
+bool MayBeginResult(absl::string_view text) {
+  constexpr absl::string_view kBegin = R"({"id":"batch_req_)";
+  return absl::StartsWith(text, kBegin) || absl::StartsWith(kBegin, text);
+}
+
 Json Envelope(const BatchRequest& request, int status_code, const std::string& request_id,
               Json body) {
   return {{"id", absl::StrCat("batch_req_", request.custom_id)},
@@ -298,8 +305,8 @@ void CheckModels(const std::vector<std::string>& names, std::vector<BatchRequest
 absl::StatusOr<BatchDone> ReadBatchResults(std::istream& in) {
   BatchDone out;
   std::string line;
-  // A last line without its end is of a run that was cut off.
-  for (size_t number = 1; std::getline(in, line) && !in.eof(); ++number) {
+  size_t number = 1;
+  for (; std::getline(in, line) && !in.eof(); ++number) {
     out.bytes += line.size() + 1;
     if (IsBlank(line)) {
       continue;
@@ -310,8 +317,15 @@ absl::StatusOr<BatchDone> ReadBatchResults(std::istream& in) {
     }
     out.custom_ids.insert(json["custom_id"].get<std::string>());
   }
-  return in.bad() ? absl::DataLossError("the results cannot be read")
-                  : absl::StatusOr<BatchDone>(std::move(out));
+  if (in.bad()) {
+    return absl::DataLossError("the results cannot be read");
+  }
+  // A last line without its end is of a run that was cut off, or the file has other contents.
+  if (!IsBlank(line) && !MayBeginResult(line)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("line ", number, ", which has no line end, is not the beginning of a result"));
+  }
+  return out;
 }
 
 Json BatchResult(const BatchRequest& request, const std::string& model,

@@ -48,7 +48,8 @@ struct BatchDone {
   uint64_t bytes = 0;  // Bytes of its whole lines; what is behind is of a run that was cut off.
 };
 // Keeps one line at a time.
-// Errors: kInvalidArgument  a whole line that is no result; names the line.
+// Errors: kInvalidArgument  a whole line that is no result, or what is behind them is not the
+//                           beginning of one; names the line.
 //         kDataLoss         it cannot be read.
 absl::StatusOr<BatchDone> ReadBatchResults(std::istream& in);
 

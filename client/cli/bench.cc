@@ -72,11 +72,12 @@ absl::StatusOr<std::vector<Arrival>> TraceArrivals(const BenchFlags& flags) {
 // Dialogues' questions as the arrivals' prompts, for as many tokens as their answers have; behind a
 // first question the next turns of its dialogue, as far as asked for. Dialogues whose first turn is
 // longer than the server takes are left out, and the next ones of the file taken; others end before
-// the turn that is.
+// the turn that is. Errors: kCancelled, and those of the file and of the server.
 absl::StatusOr<std::vector<Arrival>> DialogueArrivals(const BenchFlags& flags,
                                                       const client::ModelInfo& model,
                                                       std::vector<Arrival> arrivals,
-                                                      client::Client& client) {
+                                                      client::Client& client,
+                                                      const client::Cancellation& cancellation) {
   LAMINA_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.sharegpt, kLoadBytesMax));
   std::vector<Arrival> used;
   size_t begun = 0;  // Dialogues.
@@ -86,6 +87,9 @@ absl::StatusOr<std::vector<Arrival>> DialogueArrivals(const BenchFlags& flags,
     const size_t turns =
         std::min<size_t>({flags.turns, dialogue.turns.size(), arrivals.size() - first});
     for (size_t turn = 0; turn < turns; ++turn) {
+      if (cancellation.cancelled()) {
+        return absl::CancelledError("interrupted");
+      }
       std::string prompt = PromptOfTurn(dialogue, turn);
       LAMINA_ASSIGN_OR_RETURN(const auto asked, client.Tokenize(prompt, true));
       LAMINA_ASSIGN_OR_RETURN(const auto said, client.Tokenize(dialogue.turns[turn].answer, false));
@@ -129,15 +133,18 @@ absl::StatusOr<std::vector<Arrival>> DialogueArrivals(const BenchFlags& flags,
 
 absl::StatusOr<std::vector<Arrival>> Arrivals(const BenchFlags& flags,
                                               const client::ModelInfo& model,
-                                              client::Client& client) {
+                                              client::Client& client,
+                                              const client::Cancellation& cancellation) {
   if (flags.trace.has_value()) {
     return TraceArrivals(flags);
   }
   LoadOptions load = flags.load;
   load.rate = flags.rate.value_or(0);
   std::vector<Arrival> arrivals = MakeArrivals(load);
-  return flags.sharegpt.empty() ? std::move(arrivals)
-                                : DialogueArrivals(flags, model, std::move(arrivals), client);
+  if (flags.sharegpt.empty()) {
+    return arrivals;
+  }
+  return DialogueArrivals(flags, model, std::move(arrivals), client, cancellation);
 }
 
 void ShowProgress(ProgressLine& line, const BenchProgress& progress, size_t requests) {
@@ -173,7 +180,7 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
     return absl::FailedPreconditionError("the server names no model with a vocabulary");
   }
   options.vocabulary = models[0].vocabulary;
-  LAMINA_ASSIGN_OR_RETURN(options.arrivals, Arrivals(flags, models[0], client));
+  LAMINA_ASSIGN_OR_RETURN(options.arrivals, Arrivals(flags, models[0], client, cancellation));
   LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus before, client.Status());
   BenchRunner runner(options, client, RealClock());
   {
@@ -184,9 +191,12 @@ absl::StatusOr<Json> Measure(const BenchFlags& flags, client::Client& client,
         },
         cancellation);
   }
-  LAMINA_ASSIGN_OR_RETURN(const client::ClusterStatus after, CountedStatus(client, cancellation));
+  const absl::StatusOr<client::ClusterStatus> after = CountedStatus(client, cancellation);
   first_error = runner.report().first_error();
-  Json report = runner.report().ToJson(runner.seconds(), before, after, options.in_flight_max > 1);
+  first_error.Update(after.status());
+  // Without the second look there are no figures of nodes, and times are as good as ever.
+  Json report = runner.report().ToJson(
+      runner.seconds(), before, after.value_or(client::ClusterStatus()), options.in_flight_max > 1);
   report["model"] = models[0].id;
   report["load"] = closed_loop              ? Json{{"concurrency", options.in_flight_max}}
                    : flags.rate.has_value() ? Json{{"rate", *flags.rate}}
@@ -246,7 +256,9 @@ int Run(const Invocation& invocation, const BenchFlags& flags) {
   absl::Status first_error;
   const absl::StatusOr<Json> report = Measure(flags, **client, cancellation, first_error);
   if (!report.ok()) {
-    return FailInForm(invocation, report.status());
+    return cancellation.cancelled() && absl::IsCancelled(report.status())
+               ? kExitInterrupted
+               : FailInForm(invocation, report.status());
   }
   if (!first_error.ok() && (*report)["failed"] == (*report)["requests"]) {
     return FailInForm(invocation, first_error);  // There is nothing to report.

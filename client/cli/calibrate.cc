@@ -47,6 +47,7 @@ absl::StatusOr<Json> Measure(const CalibrateFlags& flags, client::Client& client
   if (models.empty() || models[0].vocabulary == 0) {
     return absl::FailedPreconditionError("the server names no model with a vocabulary");
   }
+  LAMINA_RETURN_IF_ERROR(CheckServed(shape, models[0]));
   Calibrator calibrator(client, models[0], shape, {.measured = absl::Seconds(flags.seconds)});
   constexpr std::pair<uint32_t, uint32_t> kDecode[] = {
       {1, 64}, {1, 2000}, {2, 256}, {4, 512}, {8, 128}, {16, 128}, {16, 1500}, {32, 64}, {64, 64}};

@@ -24,6 +24,9 @@ constexpr uint32_t kChunkTokens = 512;  // The default of prefill.chunk_tokens: 
 constexpr absl::Duration kBetweenLooks = absl::Milliseconds(500);
 constexpr uint32_t kWindows = 3;  // A machine may stand still in one of them.
 
+// Embeddings may be padded to a round number of rows: by less than this share.
+constexpr double kPaddingMax = 0.05;
+
 void LeaveOut(absl::string_view why) {
   std::fprintf(stderr, "  left out: %s\n", std::string(why).c_str());
 }
@@ -153,6 +156,22 @@ absl::Status AwaitAll(SteadyLoad& load, client::Client& client, const Calibrator
 }
 
 }  // namespace
+
+absl::Status CheckServed(const cost::ModelShape& shape, const client::ModelInfo& served) {
+  const auto [fewer, more] = std::minmax({shape.vocabulary, served.vocabulary});
+  // What the cluster says of K and V is of the form in which it holds them.
+  const bool padded = fewer >= (1 - kPaddingMax) * more &&
+                      served.kv_bytes_per_token == static_cast<uint64_t>(shape.KvBytesPerToken());
+  if (shape.layers == served.layers && (fewer == more || padded)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--model: ", shape.name, " is not the model that is served: it has ", shape.layers,
+      " layers, a vocabulary of ", shape.vocabulary, " and ",
+      static_cast<uint64_t>(shape.KvBytesPerToken()), " bytes of K and V for a token, and ",
+      served.id, " has ", served.layers, ", ", served.vocabulary, " and ",
+      served.kv_bytes_per_token, "; give the files of that one"));
+}
 
 Calibrator::Calibrator(client::Client& client, const client::ModelInfo& model,
                        const cost::ModelShape& shape, const CalibratorOptions& options)

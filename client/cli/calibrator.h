@@ -32,6 +32,10 @@ struct CalibratorOptions {
   absl::Duration no_more_after = absl::Seconds(5);
 };
 
+// Whether this is the shape of the model that the cluster serves, as far as it says what it serves.
+// Errors: kInvalidArgument with the numbers of both.
+absl::Status CheckServed(const cost::ModelShape& shape, const client::ModelInfo& served);
+
 class Calibrator {
  public:
   // All but the options must outlive it.

@@ -138,7 +138,12 @@ _lamina() {
     _files
   fi
 }
-compdef _lamina lamina
+# From a folder of $fpath this file is the function's first call, else it is sourced.
+if [[ $funcstack[1] == _lamina ]]; then
+  _lamina "$@"
+else
+  compdef _lamina lamina
+fi
 )");
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -27,7 +28,8 @@ constexpr size_t kFileBytesMax = 4 << 20;
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, absl::string_view what) {
   std::ifstream file(path, std::ios::binary);
-  if (!file || fs::is_directory(path)) {
+  std::error_code error;
+  if (!file || fs::is_directory(path, error)) {
     return absl::NotFoundError(absl::StrCat("cannot open the ", what, " '", path, "'"));
   }
   std::string text(kFileBytesMax + 1, '\0');
@@ -76,12 +78,23 @@ absl::StatusOr<cost::ModelShape> ShapeOfConfigFile(const fs::path& config) {
 
 bool HasWeights(const fs::path& folder) {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".safetensors") {
+  for (fs::directory_iterator entry(folder, error); entry != fs::directory_iterator();
+       entry.increment(error)) {
+    if (entry->path().extension() == ".safetensors") {
       return true;
     }
   }
   return false;
+}
+
+// Whether there is such a file, for --model. Errors: it cannot be told.
+absl::StatusOr<bool> Exists(const fs::path& path, const std::string& model) {
+  std::error_code error;
+  const bool exists = fs::exists(path, error);
+  if (error) {
+    return absl::ErrnoToStatus(error.value(), absl::StrCat("--model: '", model, "'"));
+  }
+  return exists;
 }
 
 }  // namespace
@@ -114,13 +127,15 @@ absl::StatusOr<cost::ModelShape> LoadShape(const cost::Catalogue& catalogue,
     return *shape;
   }
   const fs::path path(model);
-  if (path.filename() == "config.json" && fs::exists(path)) {
+  LAMINA_ASSIGN_OR_RETURN(const bool exists, Exists(path, model));
+  if (exists && path.filename() == "config.json") {
     return ShapeOfConfigFile(path);
   }
-  if (fs::exists(path / "config.json") && !HasWeights(path)) {
+  LAMINA_ASSIGN_OR_RETURN(const bool has_config, Exists(path / "config.json", model));
+  if (has_config && !HasWeights(path)) {
     return ShapeOfConfigFile(path / "config.json");
   }
-  if (fs::exists(path)) {
+  if (exists) {
     LAMINA_ASSIGN_OR_RETURN(const model::Model opened, model::OpenModel(model));
     return cost::ShapeOf(opened.config);
   }

@@ -30,7 +30,8 @@ absl::StatusOr<DeviceCalibration> LoadCalibration(const cost::Catalogue& catalog
 
 // A model of the catalogue by name, or from a GGUF file, a Hugging Face folder, or a config.json
 // without weights (the file, or its folder).
-// Errors: kNotFound where it is none of these, with the nearest name of the catalogue.
+// Errors: kNotFound where it is none of these, with the nearest name of the catalogue; the system's
+// where it cannot be told.
 absl::StatusOr<cost::ModelShape> LoadShape(const cost::Catalogue& catalogue,
                                            const std::string& model);
 

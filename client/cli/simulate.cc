@@ -82,6 +82,11 @@ absl::StatusOr<planner::ClusterDevices> DevicesOf(const SimulateFlags& flags,
   for (const std::string& assignment : flags.calibrations) {
     LAMINA_ASSIGN_OR_RETURN(const DeviceCalibration calibration,
                             LoadCalibration(catalogue, assignment));
+    if (calibration.device != flags.compute && calibration.device != memory_name) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--calibration: ", calibration.device, " is the device of no node; compute nodes are ",
+          flags.compute, ", memory nodes ", memory_name, " (--compute, --memory)"));
+    }
     if (calibration.device == flags.compute) {
       devices.compute = cost::WithCalibration(devices.compute, calibration.calibration, shape);
     }

@@ -87,6 +87,8 @@ class UsageTest(unittest.TestCase):
         self.assertTrue(zsh.startswith("#compdef lamina\n"))
         self.assertIn("'generate:Generate text for a prompt, streamed'", zsh)
         self.assertIn("'--prompt-file:", zsh)
+        autoloaded = "if [[ $funcstack[1] == _lamina ]]; then\n  _lamina \"$@\"\nelse\n  compdef _lamina lamina\nfi\n"
+        self.assertTrue(zsh.endswith(autoloaded), "a file of $fpath completes at the first TAB")
         self.assert_fails(run("completion", "fish"), 2, "neither bash nor zsh")
 
     def test_version(self):

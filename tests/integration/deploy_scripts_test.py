@@ -71,6 +71,7 @@ sys.exit(8 if failed else 0)
 # As of Slurm 22.05. Host n1 has two GPUs of the job, n2 has one, n3 none.
 SCONTROL = """#!/bin/bash
 [[ $1 != --details ]] || exec cat '{folder}/job'
+[[ $2 != job ]] || exec echo '   Command={folder}/deploy/slurm/lamina.sbatch'
 case $3 in
   'n[1-3]') printf '%s\\n' n1 n2 n3 ;;
   'n[4-5]') printf '%s\\n' n4 n5 ;;
@@ -90,6 +91,36 @@ JobId=8 HetJobId=7 HetJobOffset=1 JobName=lamina
    NodeList=n[4-5]
    JOB_GRES=gpu:8
      Nodes=n[4-5] CPU_IDs=0-7 Mem=1000 GRES=gpu:4(IDX:0-3)
+"""
+
+# A step ends with its program. All that are told to stop are nodes.
+SRUN = """#!/bin/bash
+export SLURM_PROCID=0
+while [[ $1 == --* ]]; do
+  shift
+done
+exec "$@"
+"""
+SCANCEL = """#!/bin/bash
+xargs kill -TERM < '{folder}/nodes'
+"""
+# It fails once all nodes run; they wait for another one, and here not for ever.
+SLURM_COORDINATOR = """#!/bin/bash
+echo n1:7400 > "${{@: -1}}"
+for ((i = 0; i < 400 && $(wc -l < '{folder}/nodes') < 5; ++i)); do
+  sleep 0.05
+done
+exit 3
+"""
+SLURM_NODE = """#!/bin/bash
+trap 'exit 0' TERM
+echo $$ >> '{folder}/nodes'
+for ((i = 0; i < 400; ++i)); do
+  sleep 0.05
+done
+"""
+SLURM_LAMINA = """#!/bin/bash
+[[ $1 == config ]] && exec cat "$3"
 """
 
 # The C library and the C++ runtime.
@@ -150,6 +181,12 @@ class DeployScriptsTest(unittest.TestCase):
         self.assertIn("An answer.", kept.stdout)
         self.assertIn("export LAMINA_SERVER=127.0.0.1:7999", kept.stdout)
         self.assertRegex(kept.stdout, "curl http://127.0.0.1:[0-9]+/v1/chat/completions")
+
+        again = self.run_script("quickstart.sh")
+
+        self.assertEqual(again.returncode, 0, "one that runs keeps its settings: " + again.stderr)
+        self.assertIn("An answer.", again.stdout)
+        self.assertIn("The cluster runs at 127.0.0.1:7999", again.stdout)
         self.assertEqual(self.run_script("cluster.sh", "down", "--grace", "1").returncode, 0)
 
     def builds(self, repository=None, **variables):
@@ -224,6 +261,29 @@ class DeployScriptsTest(unittest.TestCase):
         self.assertFalse((out / "bin/lamina-memory").exists())
         self.assertIn("lamina-memory is not built, and left out", done.stderr)
         self.assertEqual(subprocess.run([str(out / "run"), "bin/lamina-gateway"]).returncode, 0)
+
+    def test_a_bundle_from_which_a_cluster_runs_is_not_made_again(self):
+        build = self.repository / "build/cuda"
+        for name in ("tests/cuda_gpu_test", "tests/cuda_node_gpu_test", "tests/cuda_ipc_gpu_test", "bin/lamina-gpu-bench"):
+            self.write(build / name, "")
+            shutil.copy("/bin/true", build / name)
+        out = self.folder / "out"
+        for name in ("BUNDLE", "bin/lamina", "state/mine/cluster.token", "state/mine/m0.pid"):
+            self.write(out / name, "of before")
+
+        refused = self.run_script("bundle.sh", "--cuda", "--out", str(out))
+
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn(f"{out}/state/mine/m0.pid", refused.stderr)
+        self.assertTrue((out / "bin/lamina").exists())
+
+        (out / "state/mine/m0.pid").unlink()
+        done = self.run_script("bundle.sh", "--cuda", "--out", str(out))
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual((out / "state/mine/cluster.token").read_text(), "of before")
+        self.assertNotEqual((out / "BUNDLE").read_text(), "of before")
+        self.assertFalse((out / "bin/lamina").exists())
 
     def test_a_bundle_of_this_build_runs_where_it_is_moved(self):
         build = self.repository / "build/release"
@@ -352,15 +412,33 @@ class DeployScriptsTest(unittest.TestCase):
             self.assertEqual(done.returncode, status)
             self.assertIn("no-such-program missing: deploy/install_packages.sh --cluster-tests", done.stdout)
 
-    def slurm_cluster_file(self, job, **more):
+    def slurm_allocation(self, job, **more):
+        """The environment of the job, which scontrol knows."""
         self.write(self.path / "scontrol", SCONTROL.format(folder=self.folder))
         (self.folder / "job").write_text(job)
         allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST_HET_GROUP_0": "n[1-3]", "SLURM_JOB_NODELIST_HET_GROUP_1": "n[4-5]",
                       "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_0": "4(x3)", "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_1": "8(x2)",
                       "SLURM_MEM_PER_NODE_HET_GROUP_1": "1000", **more}
+        return {**os.environ, "PATH": f"{self.path}:{os.environ['PATH']}", **allocation}
+
+    def slurm_cluster_file(self, job, **more):
         return subprocess.run([sys.executable, "-B", str(self.repository / "deploy/slurm/cluster_file.py"), "--model", "m", "--token", "t"],
-                              env={**os.environ, "PATH": f"{self.path}:{os.environ['PATH']}", **allocation}, capture_output=True, text=True,
-                              timeout=120)
+                              env=self.slurm_allocation(job, **more), capture_output=True, text=True, timeout=120)
+
+    def test_a_slurm_job_ends_with_its_coordinator(self):
+        (self.folder / "deploy").symlink_to(self.repository / "deploy")  # Without a space, as scontrol prints paths.
+        (self.folder / "nodes").touch()
+        programs = self.folder / "bin"
+        for path, text in ((self.path / "srun", SRUN), (self.path / "scancel", SCANCEL), (programs / "lamina", SLURM_LAMINA),
+                           (programs / "lamina-coordinator", SLURM_COORDINATOR), (programs / "lamina-compute", SLURM_NODE),
+                           (programs / "lamina-memory", SLURM_NODE)):
+            self.write(path, text.format(folder=self.folder))
+        job = subprocess.run([str(self.folder / "deploy/slurm/lamina.sbatch"), "m"], capture_output=True, text=True, timeout=120,
+                             env=self.slurm_allocation(SLURM_JOB, LAMINA_BIN=str(programs), LAMINA_DIR=str(self.folder / "kept")))
+
+        self.assertEqual(job.returncode, 3, job.stdout + job.stderr)
+        self.assertIn("the coordinator has ended, with status 3; stopping the others", job.stderr)
+        self.assertTrue(job.stdout.endswith("lamina: ended\n"), job.stdout)
 
     def test_each_gpu_of_a_slurm_job_has_a_compute_node(self):
         made = self.slurm_cluster_file(SLURM_JOB, SLURM_GPUS_HET_GROUP_0="3")

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real cluster that serves the quick start's model: the command against real daemons."""
 
+import errno
 import fcntl
 import json
 import os
@@ -215,6 +216,29 @@ class ServingTest(unittest.TestCase):
         self.assertEqual((report["input_tokens"], report["output_tokens"]), (128, 32))
         self.assertGreater(report["ttft_ms"]["p50"], 0)
         self.assertIn("m1", [node["name"] for node in report["nodes"]])
+
+    def test_ctrl_c_ends_a_bench_that_still_prepares_its_dialogues(self):
+        path = self.cluster.directory / "dialogues.fifo"
+        os.mkfifo(path)
+        process = self.cluster.popen("bench", "--sharegpt", str(path), "--requests", "20000", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        opened = []
+
+        def reads():  # Its handler is set by then.
+            try:
+                opened.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError as error:
+                self.assertEqual(error.errno, errno.ENXIO)
+            return opened
+
+        self.cluster.await_true(reads, "a reader of the dialogues")
+        process.send_signal(signal.SIGINT)
+        os.set_blocking(opened[0], True)
+        turns = {"conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}]}
+        with os.fdopen(opened[0], "w", encoding="utf-8") as dialogues:
+            json.dump([turns] * 20000, dialogues)
+        output, errors = process.communicate(timeout=COMMAND_SECONDS)
+        self.assertEqual((process.returncode, output), (130, ""), errors)
 
     def test_an_empty_prompt_is_refused_and_the_cluster_goes_on(self):
         result = self.cluster.lamina("generate", "--prompt", "")

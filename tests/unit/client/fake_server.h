@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -184,6 +185,9 @@ class FakeCluster : public v1::Cluster::Service {
  public:
   grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
                          v1::GetStatusResponse* response) override {
+    if (calls >= answers_max) {
+      return {grpc::StatusCode::UNAVAILABLE, "it does not answer"};
+    }
     response->set_state(calls < waits ? "waiting for m0" : "serving");
     response->set_epoch(3);
     response->set_running(running);
@@ -212,6 +216,7 @@ class FakeCluster : public v1::Cluster::Service {
   }
 
   std::atomic<uint64_t> calls = 0;
+  std::atomic<uint64_t> answers_max = UINT64_MAX;
   std::atomic<uint64_t> waits = 0;  // The first so many answers are those of one that waits.
   std::atomic<uint32_t> running = 0;
   std::atomic<uint32_t> waiting = 0;

@@ -147,7 +147,7 @@ TEST(BatchFileTest, ResultsTellWhatIsDoneAndWhereTheyWereCutOff) {
           .dump() +
       "\n";
 
-  std::istringstream cut_off("\n" + line + R"({"custom_id":"z","resp)");
+  std::istringstream cut_off("\n" + line + line.substr(0, line.size() / 2));
   std::istringstream other("something else\n");
   std::istringstream empty;
 
@@ -158,6 +158,23 @@ TEST(BatchFileTest, ResultsTellWhatIsDoneAndWhereTheyWereCutOff) {
   EXPECT_EQ(done->bytes, 1 + line.size());
   EXPECT_FALSE(ReadBatchResults(other).ok());
   EXPECT_EQ(ReadBatchResults(empty)->bytes, 0u);
+}
+
+TEST(BatchFileTest, AFileWithoutALineEndIsNoResultThatWasCutOff) {
+  const std::string whole = BatchError(One(kText), absl::InvalidArgumentError("no")).dump();
+  for (size_t bytes = 0; bytes < whole.size(); bytes += 3) {
+    std::istringstream cut_off(whole.substr(0, bytes));
+    const auto done = ReadBatchResults(cut_off);
+    ASSERT_TRUE(done.ok()) << bytes << ": " << done.status();
+    EXPECT_EQ(done->bytes, 0u);
+  }
+
+  std::istringstream other(whole + "\n{\"weights\": [1, 2]}");
+
+  const absl::Status status = ReadBatchResults(other).status();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("line 2, which has no line end"));
 }
 
 TEST(BatchFileTest, ResultsHaveOpenAisForm) {

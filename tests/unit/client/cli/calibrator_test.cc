@@ -79,6 +79,35 @@ TEST_F(CalibratorTest, RowsThatWerePreemptedAreNoPoint) {
   EXPECT_THAT(Decode(calibrator, 1, 64), HasSubstr("left out: the cluster has no room"));
 }
 
+TEST(CheckServedTest, AnotherModelIsRefused) {
+  const auto model = [](uint32_t layers, uint32_t vocabulary, uint32_t kv_heads) {
+    cost::ModelShape shape;
+    shape.name = "mine";
+    shape.layers = layers;
+    shape.vocabulary = vocabulary;
+    shape.kv_heads = kv_heads;
+    shape.head_dim = 128;
+    return shape;
+  };
+  client::ModelInfo served;
+  served.id = "theirs";
+  served.layers = 28;
+  served.vocabulary = 152064;
+  served.kv_bytes_per_token = 28 * 2 * 2 * 4 * 128;
+
+  EXPECT_TRUE(CheckServed(model(28, 152064, 4), served).ok());
+  EXPECT_TRUE(CheckServed(model(28, 151665, 4), served).ok()) << "padded embeddings";
+  const absl::Status layers = CheckServed(model(32, 152064, 4), served);
+  EXPECT_EQ(layers.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(layers.message()),
+              testing::AllOf(HasSubstr("mine is not the model that is served: it has 32 layers"),
+                             HasSubstr("theirs has 28, 152064 and 57344")));
+  EXPECT_FALSE(CheckServed(model(28, 151936, 2), served).ok()) << "a smaller model of the family";
+  EXPECT_FALSE(CheckServed(model(28, 32000, 4), served).ok()) << "one of another family";
+  served.kv_bytes_per_token /= 2;
+  EXPECT_TRUE(CheckServed(model(28, 152064, 4), served).ok()) << "K and V in another form";
+}
+
 TEST_F(CalibratorTest, FailedRequestsAreErrors) {
   server_.inference.refuses_with = grpc::StatusCode::INVALID_ARGUMENT;
   Calibrator calibrator(*client_, model_, shape_, options_);

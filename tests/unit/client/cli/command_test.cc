@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "tests/support/source_path.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace lamina::cli {
@@ -26,7 +27,9 @@ class CommandTest : public testing::Test {
     AddTokenizeCommand(app, invocation);
     AddStatusCommand(app, invocation);
     AddCancelCommand(app, invocation);
+    AddBenchCommand(app, invocation);
     AddCalibrateCommand(app, invocation);
+    AddSimulateCommand(app, invocation);
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
@@ -94,6 +97,19 @@ TEST_F(CommandTest, CancelsEachAndNamesThoseThatAreNotThere) {
             "{\"request_id\":\"r1\",\"cancelled\":true}\n");
 }
 
+TEST_F(CommandTest, ABenchmarkKeepsItsTimesWhereTheClusterDoesNotAnswerAtTheEnd) {
+  server_.cluster.answers_max = 1;
+  EXPECT_EQ(Run({"bench", "--requests", "2", "--input-tokens", "4", "--output-tokens", "3",
+                 "--concurrency", "2", "--json"}),
+            kExitFailed);
+  EXPECT_THAT(error_, HasSubstr("it does not answer"));
+  const Json report = Json::parse(output_);
+  EXPECT_EQ(report["requests"], 2);
+  EXPECT_EQ(report["failed"], 0);
+  EXPECT_EQ(report["output_tokens"], 6);
+  EXPECT_EQ(report["nodes"], Json::array());
+}
+
 TEST_F(CommandTest, ACalibrationThatCannotBeWrittenIsNotMeasured) {
   EXPECT_EQ(Run({"calibrate", "--model", "no-such-model", "--out", "/nowhere/calibration.json"}),
             kExitFailed);
@@ -102,6 +118,21 @@ TEST_F(CommandTest, ACalibrationThatCannotBeWrittenIsNotMeasured) {
   const std::string out = testing::TempDir() + "/calibration.json";
   EXPECT_EQ(Run({"calibrate", "--model", "no-such-model", "--out", out}), kExitFailed);
   EXPECT_FALSE(std::ifstream(out).good()) << "nothing was measured, and nothing lies there";
+}
+
+TEST_F(CommandTest, ACalibrationOfADeviceThatNoNodeIsIsRefused) {
+  const std::string file = testing::TempDir() + "/of_h200.json";
+  std::ofstream(file) << R"({"format": 1, "device": "x", "date": "2026"})";
+  const auto simulate = [&](const std::string& memory) {
+    return Run({"simulate", "--cluster", test_support::SourcePath("deploy/clusters/local.yaml"),
+                "--catalogue", test_support::SourcePath("cost/catalogues/default.yaml"), "--model",
+                "SmolLM2-135M", "--compute", "EPYC-9654", "--memory", memory, "--calibration",
+                "H200=" + file, "--load", "input=64,output=4", "--requests", "1"});
+  };
+
+  EXPECT_EQ(simulate("EPYC-9654"), kExitFailed);
+  EXPECT_THAT(error_, HasSubstr("--calibration: H200 is the device of no node"));
+  EXPECT_EQ(simulate("H200"), kExitOk) << error_;
 }
 
 }  // namespace

@@ -51,6 +51,12 @@ TEST_F(PlanFilesTest, WhatIsNoModelIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("did you mean 'Llama-3-8B'?"));
 }
 
+TEST_F(PlanFilesTest, AModelThatNoFileCanBeIsAnError) {
+  const absl::Status status = LoadShape(catalogue_, std::string(300, 'm')).status();
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(testing::StartsWith("--model: 'mmm"), HasSubstr("name too long")));
+}
+
 TEST_F(PlanFilesTest, CalibrationsNameADevice) {
   const std::string file = Write("c.json", R"({"format": 1, "device": "x", "date": "2026"})");
   EXPECT_EQ(LoadCalibration(catalogue_, "H200=" + file)->device, "H200");
