@@ -386,6 +386,7 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
     options.scheduler.prefix_cache = false;
   }
   if (config.Spills()) {
+    options.spills = true;
     options.scheduler.strategies.out_of_slots = core::MakeSpillLast;
   }
   if (config.KeepsInt8()) {

@@ -81,6 +81,7 @@ struct EngineOptions {
   plan::ShardCosts shard_costs;          // For replicas of several shards.
   double part_row_bytes = 0;             // Bytes of a row between nodes of `replicas`.
   bool has_experts = false;              // The model is a mixture of experts.
+  bool spills = false;                   // Memory nodes may have spill tiers.
   uint32_t vocabulary = 0;
   std::string model_fingerprint;
   std::vector<std::string> transports = {"shm://"};  // URIs; the first that works for all nodes.

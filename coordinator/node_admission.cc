@@ -48,6 +48,12 @@ absl::Status NodeAdmission::Check(const NodeHello& hello, bool holds_kv) const {
   if (identity.is_memory) {
     LAMINA_RETURN_IF_ERROR(plan::CheckPolicyTimes(identity.policy_times));
     LAMINA_RETURN_IF_ERROR(CheckDevice(identity));
+    // What a policy, a partition or a form makes of tiers was checked with the file alone.
+    if (identity.spill.capacity_bytes > 0 && !options_.spills) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "memory node ", identity.name, " has a spill tier, and no memory node has one in the ",
+          "coordinator's cluster file; start it with that file"));
+    }
   }
   return CheckRoom(hello, holds_kv);
 }

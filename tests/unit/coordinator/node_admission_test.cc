@@ -60,6 +60,17 @@ TEST(NodeAdmissionTest, SlotsOfTwoKindsAreWholeBlocks) {
   EXPECT_TRUE(admission.Check(Memory(112 * 512), /*holds_kv=*/true).ok());
 }
 
+TEST(NodeAdmissionTest, ASpillTierThatTheCoordinatorsFileDoesNotHaveIsRefused) {
+  EngineOptions options = Options();
+  NodeHello hello = Memory(64 * 512);
+  hello.identity.spill.capacity_bytes = 1 << 20;
+  ExpectRefused(
+      NodeAdmission(options).Check(hello, /*holds_kv=*/true),
+      "m0 has a spill tier, and no memory node has one in the coordinator's cluster file");
+  options.spills = true;
+  EXPECT_TRUE(NodeAdmission(options).Check(hello, /*holds_kv=*/true).ok());
+}
+
 // INT8: 2 * 32 + 8 bytes a head, 288 a token, and 3 open blocks of bf16.
 TEST(NodeAdmissionTest, TailsComeWithTheSlotsOfInt8) {
   EngineOptions options = Options();
