@@ -11,10 +11,11 @@
 //   B / (at work + either)  <=  bandwidth  <=  B / at work
 //
 // Where rows wait for what comes both are the same, and where the link waits for the rows they are
-// far from each other: an upper bound of before that is not confirmed then grows, by a factor of two
-// in a minute, since the link may have become faster unseen. Lanes share the link, and none is measured by itself. What it does for
-// others meanwhile (rows, replies) is not in it, and what the sender does before it sends is. Small
-// pieces, which take a latency each rather than a bandwidth, say nothing.
+// far from each other: an upper bound of before that is not confirmed then grows, by a factor of
+// two in a minute, since the link may have become faster unseen. Lanes share the link, and none is
+// measured by itself. What it does for others meanwhile (rows, replies) is not in it, and what the
+// sender does before it sends is. Small pieces, which take a latency each rather than a bandwidth,
+// say nothing.
 //
 // Threading: one thread at a time; least() and most() from any.   Allocation: in Begin().
 // Cost: Look() O(lanes).
