@@ -278,9 +278,11 @@ class FiguresTest(unittest.TestCase):
             return {0: 1.0, 100: 1.2, 50: 0.9, "auto": 0.5}[asked[1]]
 
         self.with_steps(hybridserve, seconds)
-        self.set(hybridserve, ANSWER=16, settle=lambda _: "62% of tokens held as activations: so many")
+        settled = []
+        self.set(hybridserve, ANSWER=16, settle=lambda _, length: settled.append(length) or "62% of tokens held as activations: so many")
         found, text = printed(lambda: [hybridserve.PARTS[name](self.bench) for name in ("figure 12", "figure 13", "figure 14", "figure 15")])
         self.assertEqual(len(made), len(hybridserve.COMPARED) * (4 * len(hybridserve.LENGTHS) + 2 * (len(hybridserve.BATCHES) - 1)))
+        self.assertEqual(settled, len(hybridserve.COMPARED) * list(hybridserve.LENGTHS))
         # Sixteen tokens of sixteen rows in 1 + 16 x 0.5 seconds, over 1 + 16 and over 1 + 16 x 1.2.
         self.assertIn("| OPT-6.7B, 32 | 15.1 | 12.7 | 16.6 | 28.4 | 62% | 1.89 | 2.24 |", text)
         self.assertIn("Over K and V alone 1.89 times in the mean, 1.89 to 1.89 (paper 2.19): not reproduced.", text)
