@@ -185,7 +185,8 @@ struct NodeLink::Impl {
     return connected ? context : nullptr;
   }
 
-  // The only writer of the stream: messages in order, and a status twice a second.
+  // The only writer of the stream: messages in order, and a status twice a second. One comes before
+  // Ready, so that what the node holds is known once the cluster serves.
   void WriteLoop(Stream& stream, NodeHandler& handler) {
     telemetry::NodeCounters before = handler.Counters();
     auto status_due = std::chrono::steady_clock::now() + kStatusInterval;
@@ -195,9 +196,12 @@ struct NodeLink::Impl {
       std::deque<v1::NodeMessage> batch;
       batch.swap(outgoing);
       lock.unlock();
-      if (std::chrono::steady_clock::now() >= status_due) {
+      const bool ready = std::any_of(batch.begin(), batch.end(), [](const v1::NodeMessage& message) {
+        return message.has_ready();
+      });
+      if (ready || std::chrono::steady_clock::now() >= status_due) {
         const telemetry::NodeCounters now = handler.Counters();
-        batch.push_back(
+        batch.push_front(
             StatusMessage(now, before, std::chrono::duration<double>(kStatusInterval).count()));
         before = now;
         status_due = std::chrono::steady_clock::now() + kStatusInterval;

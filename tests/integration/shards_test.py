@@ -58,8 +58,6 @@ class ShardsTest(unittest.TestCase):
 
     def test_status_says_who_holds_what(self):
         self.tokens(self.cluster)
-        self.cluster.await_true(lambda: all(node["weight_bytes"] > 0 for node in self.cluster.status()["nodes"][:2]),
-                                "reports of both")
         status = self.cluster.status()
         # Three KV heads: c1 has one, and more of the MLP.
         self.assertEqual(status["stages"], "r0: c0 0-29, c1 0-29, all layers; shards of 3 KV heads and 1536 MLP "
