@@ -196,9 +196,9 @@ struct NodeLink::Impl {
       std::deque<v1::NodeMessage> batch;
       batch.swap(outgoing);
       lock.unlock();
-      const bool ready = std::any_of(batch.begin(), batch.end(), [](const v1::NodeMessage& message) {
-        return message.has_ready();
-      });
+      const bool ready =
+          std::any_of(batch.begin(), batch.end(),
+                      [](const v1::NodeMessage& message) { return message.has_ready(); });
       if (ready || std::chrono::steady_clock::now() >= status_due) {
         const telemetry::NodeCounters now = handler.Counters();
         batch.push_front(
