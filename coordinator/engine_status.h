@@ -82,8 +82,8 @@ struct EngineStatus {
   std::string prefill;    // "inline"; "dedicated: p0"
   double tokens_per_second = 0;
   uint64_t tokens_generated = 0;
-  uint64_t tokens_prefilled = 0;  // Prompt tokens that were computed.
-  uint64_t tokens_cached = 0;     // Prompt tokens that were found computed.
+  uint64_t tokens_prefilled = 0;  // Prompt tokens that were computed; again after a preemption.
+  uint64_t tokens_cached = 0;     // Prompt tokens that new sequences found computed.
   cost::PoolWork token_work;      // What nodes' time went to (token_work.h).
   cost::PoolPrices pool_prices;   // As the cluster file has them.
   uint64_t requests_finished = 0;

@@ -20,27 +20,13 @@ cost::StepShares SharesOf(const cost::UnitTimes& times, double prompts, double r
 
 }  // namespace
 
-// Whatever comes before a sequence's first token of work was found computed.
 void TokenWork::Join(const plan::StepPlan& plan) {
   for (const plan::SequenceLeave& leave : plan.leaves) {
     joined_.erase(leave.id);
   }
   for (const plan::SequenceJoin& join : plan.joins) {
-    const auto tokens = static_cast<uint32_t>(join.tokens.size());
-    uint32_t first = tokens;
-    for (const plan::PrefillChunk& chunk : plan.chunks) {
-      first = chunk.sequence == join.id ? std::min(first, chunk.first_token) : first;
-    }
-    for (const plan::DecodeRow& row : plan.rows) {
-      first = row.sequence == join.id ? std::min(first, row.position) : first;
-    }
-    uint32_t read = 0;  // From a spill tier, the last of them behind all others.
-    for (const plan::SpillIn& spill : plan.spills_in) {
-      read = spill.sequence == join.id ? std::max(read, spill.first + spill.tokens) : read;
-    }
-    first = read > 0 ? std::min(first, read) : first;
-    joined_[join.id] = {.tokens = tokens, .cached = first};
-    cached_tokens_ += join.parent == 0 ? first : 0;  // A fork's are its parent's.
+    joined_[join.id] = {.inputs = join.input_tokens(), .cached = join.cached_tokens};
+    cached_tokens_ += join.cached_tokens;
   }
 }
 
@@ -58,7 +44,7 @@ TokenWork::Load TokenWork::LoadOf(const plan::StepPlan& plan) const {
     const plan::DecodeRow& row = plan.rows[i];
     const auto joined = joined_.find(row.sequence);
     const double context = row.position + 1.0;
-    if (joined != joined_.end() && row.position < joined->second.tokens) {
+    if (joined != joined_.end() && row.position < joined->second.inputs) {
       ++load.prompt_tokens;
       load.cached_context += joined->second.cached;
       load.prompt_context += context - joined->second.cached;

@@ -42,16 +42,17 @@ class TokenWork {
 
   Nanos held_until() const { return held_until_; }
 
-  // Tokens of prompts that were computed, and that were found computed; again after a preemption.
+  // Tokens of prompts that were computed, again after a preemption; and that were found computed
+  // when their sequences joined for the first time.
   uint64_t input_tokens() const { return input_tokens_; }
   uint64_t cached_tokens() const { return cached_tokens_; }
   // Seconds of a node of either pool in the mean.
   const cost::PoolWork& work() const { return work_; }
 
  private:
-  // What a sequence joined with.
+  // What SequenceJoin says.
   struct Joined {
-    uint32_t tokens = 0;
+    uint32_t inputs = 0;
     uint32_t cached = 0;
   };
   // Tokens of a step, and tokens of context that its rows attend to.
@@ -61,7 +62,9 @@ class TokenWork {
     double prompt_context = 0;  // Without cached tokens,
     double cached_context = 0;  // and these.
     double generated_context = 0;
-    double prompt_read = 0;  // What nodes read for it: once for all rows of a prompt.
+    // What nodes read for it: once for all rows of a prompt, and not at all where an answer's row
+    // comes behind these.
+    double prompt_read = 0;
 
     // Share of what prompts attend to that was found computed.
     double cached_share() const;

@@ -130,6 +130,15 @@ struct SequenceJoin {
   bool score = false;
   // What logs call the request that the sequence is of. Nothing depends on it.
   std::string request_id;
+  // How many of its first tokens were found computed. Each counts once: 0 if it has joined before,
+  // or continues a beam, and for a fork, whose tokens are its parent's. No message has it.
+  uint32_t cached_tokens = 0;
+
+  // Those of its tokens that are computed for a prompt's sake, or once more. The one sampled last
+  // was never an input: computing it is part of the answer.
+  uint32_t input_tokens() const {
+    return static_cast<uint32_t>(tokens.size()) - (tokens.size() > prompt_tokens ? 1 : 0);
+  }
   friend bool operator==(const SequenceJoin&, const SequenceJoin&) = default;
 };
 

@@ -25,35 +25,21 @@ double StepPricer::AttendedOf(const plan::DecodeRow& row) const {
   return shape_.AttendedTokens(row.position + 1.0) / shape_.layers;
 }
 
-// What comes before a sequence's first token of work was found computed.
 void StepPricer::Join(const plan::StepPlan& plan) {
   for (const plan::SequenceLeave& leave : plan.leaves) {
     joined_.erase(leave.id);
   }
   for (const plan::SequenceJoin& join : plan.joins) {
-    const auto tokens = static_cast<uint32_t>(join.tokens.size());
-    joined_[join.id] = {.memory_node = join.memory_node, .tokens = tokens, .cached = tokens};
-  }
-  if (plan.joins.empty()) {
-    return;
-  }
-  // Sequences that joined before have done no less by now.
-  const auto begins_at = [this](plan::SequenceId sequence, uint32_t position) {
-    if (const auto joined = joined_.find(sequence); joined != joined_.end()) {
-      joined->second.cached = std::min(joined->second.cached, position);
-    }
-  };
-  for (const plan::PrefillChunk& chunk : plan.chunks) {
-    begins_at(chunk.sequence, chunk.first_token);
-  }
-  for (const plan::DecodeRow& row : plan.rows) {
-    begins_at(row.sequence, row.position);
+    joined_[join.id] = {.memory_node = join.memory_node,
+                        .tokens = static_cast<uint32_t>(join.tokens.size()),
+                        .inputs = join.input_tokens(),
+                        .cached = join.cached_tokens};
   }
 }
 
 bool StepPricer::IsPrompt(const plan::DecodeRow& row) const {
   const auto joined = joined_.find(row.sequence);
-  return joined != joined_.end() && row.position < joined->second.tokens;
+  return joined != joined_.end() && row.position < joined->second.inputs;
 }
 
 // All do but prompt rows before the last one.

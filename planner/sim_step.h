@@ -59,6 +59,7 @@ class StepPricer {
   struct Joined {
     uint32_t memory_node = 0;
     uint32_t tokens = 0;
+    uint32_t inputs = 0;  // SequenceJoin::input_tokens()
     uint32_t cached = 0;
   };
   struct Load {

@@ -198,7 +198,7 @@ std::vector<HeldExtent> PrefixCache::Share(Sequence& sequence, uint32_t node, ui
     }
   }
   sequence.cached_tokens += tokens;
-  if (sequence.times_joined == 1 && sequence.committed.empty()) {
+  if (sequence.is_new()) {
     sequence.cached_at_first = sequence.cached_tokens;
     stats_.first_found += tokens;
   }
@@ -213,7 +213,7 @@ std::vector<HeldExtent> PrefixCache::Join(Sequence& sequence, uint32_t node, boo
     return {};
   }
   stats_.tokens_asked += sequence.tokens();
-  if (sequence.times_joined == 1 && sequence.committed.empty()) {
+  if (sequence.is_new()) {
     stats_.first_asked += sequence.tokens();
   }
   return Share(sequence, node, shares ? Find(sequence, node).tokens : 0);
@@ -251,7 +251,7 @@ std::vector<PrefixCache::Read> PrefixCache::ReadBack(Sequence& sequence, uint32_
     copies_.BeginRead(read.copy);
   }
   sequence.cached_tokens += away;
-  if (sequence.times_joined == 1 && sequence.committed.empty()) {
+  if (sequence.is_new()) {
     sequence.cached_at_first = sequence.cached_tokens;
     stats_.first_found += away;
   }

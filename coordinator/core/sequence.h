@@ -107,6 +107,8 @@ struct alignas(64) Sequence {
     return tokens;
   }
   bool moving() const { return next_lane != lane; }
+  // Whether it has joined for the first time, and not to continue a beam.
+  bool is_new() const { return times_joined == 1 && committed.empty(); }
   uint32_t tokens() const {
     return static_cast<uint32_t>(request.prompt.size() + committed.size());
   }

@@ -358,7 +358,8 @@ void StepMaker::AddJoin(const Sequence& sequence, const std::vector<HeldExtent>&
                           .path = sequence.path,
                           .decode_from = request.decode_from,
                           .bare_tokens = keeps_activations ? places_.kv.BareOf(request.id) : 0,
-                          .score = request.score};
+                          .score = request.score,
+                          .cached_tokens = sequence.is_new() ? sequence.cached_tokens : 0};
   join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
   open.path = sequence.path;
   open.plan.joins.push_back(std::move(join));

@@ -58,7 +58,7 @@ class StepMaker {
 
   // Whether the step takes one more row.
   bool HasRoom(const OpenStep& open) const { return open.tokens_left > 0 && RoomForRows(open) > 0; }
-  // A sequence joins with these slots.
+  // A sequence joins with these slots. Requires: cached_tokens is known of one that finds some.
   void AddJoin(const Sequence& sequence, const std::vector<HeldExtent>& slots,
                OpenStep& open) const;
   // The first tokens of one that joins and shares slots of all before them. Requires: HasRoom(),

@@ -429,6 +429,7 @@ class CutSequencesTest : public ::testing::TestWithParam<uint32_t> {
       return cache.tokens_asked - cache.tokens_found;
     };
     missed_ = missed(after) - missed(before);
+    epochs_ = after.epoch - before.epoch;
     return after.tokens_prefilled - before.tokens_prefilled;
   }
 
@@ -436,6 +437,7 @@ class CutSequencesTest : public ::testing::TestWithParam<uint32_t> {
   std::vector<GenerateSpec> specs_;
   std::vector<GenerateResult> undisturbed_;
   uint64_t missed_ = 0;  // Tokens of sequences that joined again, and did not find them.
+  uint64_t epochs_ = 0;  // How often each of them did.
   int times_ = 0;
 };
 
@@ -447,7 +449,8 @@ TEST_P(CutSequencesTest, OnlyWhatLayOnALostNodeIsComputedAgain) {
   });
   RecordProperty("lost", static_cast<int>(lost));
   RecordProperty("computed", static_cast<int>(computed));
-  EXPECT_EQ(computed, missed_);
+  EXPECT_LE(computed, missed_);
+  EXPECT_LE(missed_, computed + epochs_ * specs_.size()) << "that which is sampled from";
   // Slots of rows that were planned and not done are held, and sequences grow meanwhile.
   ASSERT_GT(lost, 4u * 100);
   EXPECT_GE(computed + 4 * 8, lost);
@@ -461,14 +464,15 @@ TEST_P(CutSequencesTest, AllIsComputedAgainWhereNothingIsKept) {
   EXPECT_EQ(missed_, 0u) << "nobody looks for anything";
 }
 
-// Nothing is lost with a node that joins: the token that is sampled from is computed, and no other.
+// Nothing is lost with a node that joins: the token that is sampled from is the next row's, as if
+// nothing had happened, and no other one is missing.
 TEST_P(CutSequencesTest, NothingIsComputedAgainWhereANodeJoins) {
   cluster_->Detach("m1");
   ASSERT_TRUE(cluster_->WaitForState("serving; without m1").ok());
   const uint64_t computed = ComputedAgain([&] { cluster_->Attach("m1"); });
-  EXPECT_GT(computed, 0u);
-  EXPECT_LE(computed, specs_.size());
-  EXPECT_EQ(computed, missed_);
+  EXPECT_EQ(computed, 0u);
+  EXPECT_GT(missed_, 0u);
+  EXPECT_LE(missed_, specs_.size());
 }
 
 TEST_P(CutSequencesTest, ANodeThatComesBackEmptyIsFilledAgain) {

@@ -9,8 +9,8 @@ namespace {
 constexpr plan::SequenceId kA = 7;
 constexpr plan::SequenceId kB = 8;
 
-plan::SequenceJoin JoinOf(plan::SequenceId id, size_t tokens) {
-  plan::SequenceJoin join{.id = id};
+plan::SequenceJoin JoinOf(plan::SequenceId id, uint32_t tokens, uint32_t cached = 0) {
+  plan::SequenceJoin join{.id = id, .prompt_tokens = tokens, .cached_tokens = cached};
   join.tokens.resize(tokens);
   return join;
 }
@@ -46,7 +46,7 @@ TEST(TokenWorkTest, RowsOfPromptsAreInputAndWhatTheyFindIsCached) {
   TokenWork work(1);
   work.SetTimes({.slice = {.slope = 1}, .attention = {.slope = 1}, .memory_nodes = 2});
   plan::StepPlan plan = Rows(kA, 32, 8);
-  plan.joins = {JoinOf(kA, 40)};
+  plan.joins = {JoinOf(kA, 40, 32)};
   work.Add(plan, false);
   work.Add(Rows(kA, 40, 1), false);
 
@@ -67,7 +67,7 @@ TEST(TokenWorkTest, ComputeNodesThatHoldKvAttendToFoundTokensForTheCached) {
   TokenWork work(2);
   work.SetTimes({.slice = {.slope = 10}, .attention = {.slope = 0.5}});
   plan::StepPlan plan = Rows(kA, 32, 8);
-  plan.joins = {JoinOf(kA, 40)};
+  plan.joins = {JoinOf(kA, 40, 32)};
   plan.rows.push_back({.sequence = kB, .position = 59});
   work.Add(plan, false);
 
@@ -84,6 +84,42 @@ TEST(TokenWorkTest, ComputeNodesThatHoldKvAttendToFoundTokensForTheCached) {
   work.SetTimes({.slice = {.slope = 10}, .attention = {.slope = 100}});
   work.Add(Rows(kB, 60, 1), false);
   EXPECT_NEAR(work.work().compute.output - compute.output, 2 * 10, 1e-9);
+}
+
+// A beam, or one that was preempted, joins with 30 tokens of a prompt and 10 of its answer. The
+// last of these was never an input.
+TEST(TokenWorkTest, WhatJoinsAgainGoesOnWithARowOfItsAnswer) {
+  plan::SequenceJoin join = JoinOf(kA, 40);
+  join.prompt_tokens = 30;
+  for (const uint32_t first : {39u, 35u}) {  // K and V of so many tokens are there.
+    SCOPED_TRACE(first);
+    TokenWork work(1);
+    work.SetTimes({.slice = {.slope = 1}, .attention = {.slope = 1}, .memory_nodes = 2});
+    plan::StepPlan plan = Rows(kA, first, 40 - first);
+    plan.joins = {join};
+    work.Add(plan, false);
+
+    EXPECT_EQ(work.input_tokens(), 39 - first);
+    EXPECT_EQ(work.cached_tokens(), 0u);
+    EXPECT_DOUBLE_EQ(work.work().compute.input, 39 - first);
+    EXPECT_DOUBLE_EQ(work.work().compute.output, 1);
+    EXPECT_DOUBLE_EQ(work.work().memory.output, 40 / 2.0) << "which it reads for all of them";
+    EXPECT_EQ(work.work().memory.input, 0);
+    EXPECT_EQ(work.work().memory.cached, 0);
+  }
+}
+
+// One that was preempted in the middle of its prompt finds what it had itself.
+TEST(TokenWorkTest, RowsBehindWhatASequenceHadItselfAreInputAlone) {
+  TokenWork work(1);
+  work.SetTimes({.slice = {.slope = 1}, .attention = {.slope = 1}, .memory_nodes = 1});
+  plan::StepPlan plan = Rows(kA, 32, 8);
+  plan.joins = {JoinOf(kA, 40)};
+  work.Add(plan, false);
+  EXPECT_EQ(work.input_tokens(), 8u);
+  EXPECT_EQ(work.cached_tokens(), 0u);
+  EXPECT_EQ(work.work().memory.cached, 0);
+  EXPECT_DOUBLE_EQ(work.work().memory.input, 40);
 }
 
 TEST(TokenWorkTest, ASequenceThatLeftOrAnEpochThatEndedIsForgotten) {

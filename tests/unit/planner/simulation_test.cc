@@ -382,7 +382,7 @@ TEST(StepPricerTest, FoundTokensAreCachedOnTheNodeThatAttends) {
   SimFleet fleet = OneCell();
   cost::Cluster& cluster = fleet.cell.cluster;
   plan::StepPlan plan{.epoch = 1};
-  plan.joins = {{.id = 7}};
+  plan.joins = {{.id = 7, .prompt_tokens = 1000, .cached_tokens = 640}};
   plan.joins[0].tokens.resize(1000);
   for (uint32_t position = 640; position < 1000; ++position) {
     plan.rows.push_back({.sequence = 7, .position = position});
@@ -403,6 +403,25 @@ TEST(StepPricerTest, FoundTokensAreCachedOnTheNodeThatAttends) {
   EXPECT_NEAR(here.cached_share, fleet.cell.shape.layers * found / whole, 1e-3);
   EXPECT_NEAR(here.input_share + here.cached_share, 1, 1e-9);
   EXPECT_GT(here.cached_share, 0.1);
+}
+
+// One that was preempted joins with 700 tokens of a prompt and 301 of its answer, of which it finds
+// all but 11 as they were: 10 are computed again, and the one sampled last is its answer's.
+TEST(StepPricerTest, WhatASequenceHadItselfIsNotCached) {
+  const SimFleet fleet = OneCell();
+  plan::StepPlan plan{.epoch = 1};
+  plan.joins = {{.id = 7, .prompt_tokens = 700}};
+  plan.joins[0].tokens.resize(1001);
+  for (uint32_t position = 990; position < 1001; ++position) {
+    plan.rows.push_back({.sequence = 7, .position = position});
+  }
+  const SimStep step = StepPricer(fleet.cell.shape, fleet.cell.cluster).Of(plan);
+  ASSERT_EQ(step.attentions.size(), 1u);
+  EXPECT_EQ(step.attentions[0].cached_share, 0);
+  EXPECT_NEAR(step.attentions[0].input_share, 9955 / 10956.0, 1e-9);  // 991 + ... + 1000.
+  EXPECT_LT(step.input_share, 1);
+  ASSERT_EQ(step.result.tokens.size(), 1u);
+  EXPECT_EQ(step.result.tokens[0].position, 1001u);
 }
 
 TEST(SimulationTest, TheRouterKnowsWhichCellHadAPrefix) {

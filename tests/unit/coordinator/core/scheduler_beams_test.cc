@@ -174,6 +174,27 @@ TEST_F(SchedulerBeamsTest, WithInt8BeamsShareClosedBlocksAlone) {
   EXPECT_EQ(scheduler_->KvStats(0).slots_free, 1000u);
 }
 
+TEST_F(SchedulerBeamsTest, WhatASearchFindsInTheCacheCountsOnce) {
+  SchedulerOptions options = SmallOptions();
+  options.prefix_cache = true;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 40, 42).ok());
+  Run();
+  ASSERT_TRUE(scheduler_->Submit(Search(2, 40, 44, 3)).ok());
+  uint32_t cached = 0;
+  uint32_t continued = 0;
+  for (const plan::StepPlan& plan : Run()) {
+    for (const plan::SequenceJoin& join : plan.joins) {
+      cached += join.cached_tokens;
+      continued += join.input_tokens() < join.tokens.size() ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(continued, 9u);
+  EXPECT_EQ(cached, 32u);  // Two blocks of 16.
+  ASSERT_NE(EndOf(2), nullptr);
+  EXPECT_EQ(events_.tokens.back().cached_tokens, cached);
+}
+
 TEST_F(SchedulerBeamsTest, ANodeThatIsLostCostsOnlyTime) {
   Make(SmallOptions());
   ASSERT_TRUE(scheduler_->Submit(Search(1, 8, 20, 3)).ok());

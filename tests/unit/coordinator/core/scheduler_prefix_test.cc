@@ -97,6 +97,53 @@ TEST_F(SchedulerPrefixTest, TheRestOfAPromptIsRowsAndTheLastOneSamples) {
   EXPECT_EQ(IndicesOf(2), (std::vector<uint32_t>{0, 1, 2}));
 }
 
+// The epoch ends in the middle of its prompt, and again in its answer: it joins with what it had.
+TEST_F(SchedulerPrefixTest, WhatASequenceFindsCountsWhenItJoinsForTheFirstTime) {
+  SchedulerOptions options = Keeping();
+  options.memory_nodes[0].arena = 1;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 40, 42).ok());
+  RunUntilIdle();
+  ASSERT_TRUE(Submit(2, 100, 110).ok());
+  PlanOfJoin(2);
+  EXPECT_EQ(joins_[2].cached_tokens, 32u);
+  StepDone();
+  for (const uint64_t epoch : {1, 2}) {
+    SCOPED_TRACE(epoch);
+    in_flight_.clear();
+    scheduler_->StartEpoch(epoch, options.memory_nodes, {}, events_);
+    scheduler_->SetArenas({1});
+    const plan::StepPlan plan = PlanOfJoin(2);
+    ASSERT_FALSE(plan.rows.empty());
+    EXPECT_GE(plan.rows.front().position, 32u) << "it finds as much";
+    EXPECT_EQ(joins_[2].cached_tokens, 0u);
+    const uint32_t sampled_last = IndicesOf(2).empty() ? 0 : 1;
+    EXPECT_EQ(sampled_last, epoch - 1);
+    EXPECT_EQ(joins_[2].input_tokens() + sampled_last, joins_[2].tokens.size());
+    for (int i = 0; i < 50 && IndicesOf(2).size() < 3; ++i) {
+      StepDone();
+      Plan();
+    }
+  }
+  RunUntilIdle();
+  EXPECT_EQ(IndicesOf(2).size(), 10u);
+}
+
+// Answers to the same prompt join with what the first of them finds.
+TEST_F(SchedulerPrefixTest, WhatForksFindIsTheirParents) {
+  Make(Keeping());
+  ASSERT_TRUE(Submit(1, 40, 42).ok());
+  RunUntilIdle();
+  ASSERT_TRUE(Submit(2, 45, 48).ok());
+  SequenceRequest fork = Request(3, 45, 48);
+  fork.fork_of = 2;
+  ASSERT_TRUE(scheduler_->Submit(std::move(fork)).ok());
+  PlanOfJoin(3);
+  EXPECT_EQ(joins_[3].parent, 2u);
+  EXPECT_EQ(joins_[2].cached_tokens, 32u);
+  EXPECT_EQ(joins_[3].cached_tokens, 0u);
+}
+
 // The second one needs nothing while the first one computes what both have.
 TEST_F(SchedulerPrefixTest, WhoWaitsForTheSamePromptLetsOthersPass) {
   SchedulerOptions options = Keeping();
