@@ -119,13 +119,13 @@ constexpr BlockFormat FormatOf(BlockType type) {
 
 // Whether a byte moves into a float with its offset (block_widen_x86-inl.h), which takes the place
 // of a conversion. It wants scales that are not negative, or weights of 0 would change their sign,
-// and below 2^112.
+// and below 2^113.
 constexpr bool IsRaised(BlockType type, LaneOrder order) {
   return type == BlockType::kInt8 && order == LaneOrder::kPairs;
 }
 
 // The bits of the first scale, as bf16, that raised quanta cannot have.
-inline constexpr uint16_t kRaisedScalesEnd = 0x7780;
+inline constexpr uint16_t kRaisedScalesEnd = 0x7800;
 
 // What the bits of a quantum mean, before the scale.
 enum class Quantum : uint8_t {

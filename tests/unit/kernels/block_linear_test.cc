@@ -497,7 +497,7 @@ struct BytesOfInt8 {
 TEST_F(BlocksTest, BytesOfInt8AreExactWithEveryScale) {
   // From the least normal number to the largest that pairs take, and one that they leave as bf16.
   const std::vector<uint16_t> scales = {0x0000, 0x0080, 0x0081, 0x00ff, 0x3c55,
-                                        0x3f80, 0x3fff, 0x777f, 0x7780};
+                                        0x3f80, 0x3fff, 0x77ff, 0x7800};
   for (const uint16_t scale : scales) {
     const BytesOfInt8 row(scale);
     const uint8_t* const pointer = row.blocks.data();
@@ -509,7 +509,7 @@ TEST_F(BlocksTest, BytesOfInt8AreExactWithEveryScale) {
         continue;
       }
       const auto packed = dense->PackBlocks({&rows, 1}, BytesOfInt8::kInputs, {});
-      if (scale == 0x7780 && !packed.ok()) {
+      if (scale == 0x7800 && !packed.ok()) {
         EXPECT_EQ(packed.status().code(), absl::StatusCode::kUnimplemented) << packed.status();
         EXPECT_NE(packed.status().message().find("too large"), std::string::npos);
         continue;
