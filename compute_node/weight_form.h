@@ -38,7 +38,8 @@ struct FormTimes {
   std::array<double, 3> bf16 = {};
 };
 
-// Whether decoding, at numbers of rows that are equally likely, is as fast with packed weights.
+// Whether decoding, at numbers of rows that are equally likely, is as fast with packed weights: by
+// the sum of times, in which 16 rows count most.
 bool PackedPays(const FormTimes& times);
 
 // So many blocks of a type of files for it to multiply. Their scales are finite and not alike, and

@@ -8,9 +8,9 @@
 //   value = bf16(q * scale)           what is multiplied
 //
 // in f32, each operation rounded to nearest and even; q * scale is exact. So values depend on the
-// row's floats alone. A block of BlockType::kInt8 is the scale's 16 bits and then 32 signed bytes:
-// two blocks are a group, and say its scale twice, so that a product reads memory in order. A last
-// block of fewer inputs is completed by zeros.
+// row's floats alone; a scale is never negative. A block of BlockType::kInt8 is the scale's 16 bits
+// and then 32 signed bytes: two blocks are a group, and say its scale twice, so that a product
+// reads memory in order. A last block of fewer inputs is completed by zeros.
 //
 // Threading: pure functions.
 

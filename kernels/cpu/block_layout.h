@@ -16,6 +16,9 @@
 // depends on who widens it. Its 8 bits are byte [n][lane]. Fewer are in 32-bit words, 32 / bits
 // quanta in each: those of n are the n % (32 / bits)-th, from the lowest on, of word
 // [n / (32 / bits)][lane].
+//
+// Quanta of int8 in the order of pairs are raised (IsRaised()): in words, four in each, and 128
+// above what they mean.
 
 #pragma once
 
@@ -114,6 +117,16 @@ constexpr BlockFormat FormatOf(BlockType type) {
   return {};
 }
 
+// Whether a byte moves into a float with its offset (block_widen_x86-inl.h), which takes the place
+// of a conversion. It wants scales that are not negative, or weights of 0 would change their sign,
+// and below 2^113.
+constexpr bool IsRaised(BlockType type, LaneOrder order) {
+  return type == BlockType::kInt8 && order == LaneOrder::kPairs;
+}
+
+// The bits of the first scale, as bf16, that raised quanta cannot have.
+inline constexpr uint16_t kRaisedScalesEnd = 0x7800;
+
 // What the bits of a quantum mean, before the scale.
 enum class Quantum : uint8_t {
   kPlain,   // Itself.
@@ -183,7 +196,7 @@ constexpr float MeaningOf(Quantum quantum, size_t bits) {
 }
 
 // Writes the strip block of 16 features' file blocks; a null one is of zeros. False: a scale is not
-// finite, so that rounding to bf16 would not be the file's.
+// finite, so that rounding to bf16 would not be the file's, or none that raised quanta can have.
 // Shapes: blocks  [16]
 bool PackStripBlock(BlockType type, LaneOrder order, const uint8_t* const* blocks, uint8_t* to);
 

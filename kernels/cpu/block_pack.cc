@@ -199,8 +199,9 @@ void PlaceWords(const OpenStrip& open, size_t elements, size_t bits, size_t shif
 }
 
 template <LaneOrder kOrder>
-void PlaceQuanta(const OpenStrip& open, const BlockFormat& format, uint8_t* to) {
-  if (format.low_bits == 8) {
+void PlaceQuanta(const OpenStrip& open, BlockType type, uint8_t* to) {
+  const BlockFormat format = FormatOf(type);
+  if (format.low_bits == 8 && !IsRaised(type, kOrder)) {
     for (size_t n = 0; n < format.elements; ++n) {
       for (size_t lane = 0; lane < kStripFeatures; ++lane) {
         const StripPlace place = PlaceOf(kOrder, lane, n);
@@ -216,10 +217,21 @@ void PlaceQuanta(const OpenStrip& open, const BlockFormat& format, uint8_t* to) 
   }
 }
 
+void Raise(size_t elements, OpenBlock& open) {
+  for (size_t i = 0; i < elements; ++i) {
+    open.quanta[i] = static_cast<uint8_t>(open.quanta[i] ^ 0x80);
+  }
+}
+
+bool TakesScale(const BlockFormat& format, bool raised, uint16_t d) {
+  return format.brain_scale ? !raised || d < kRaisedScalesEnd : IsFinite(d);
+}
+
 }  // namespace
 
 bool PackStripBlock(BlockType type, LaneOrder order, const uint8_t* const* blocks, uint8_t* to) {
   const BlockFormat format = FormatOf(type);
+  const bool raised = IsRaised(type, order);
   std::fill_n(to, format.at_low(), uint8_t{0});
   OpenStrip open;
   bool finite = true;
@@ -228,7 +240,10 @@ bool PackStripBlock(BlockType type, LaneOrder order, const uint8_t* const* block
       continue;
     }
     open[f] = Open(type, blocks[f]);
-    finite = finite && (format.brain_scale || IsFinite(open[f].d)) && IsFinite(open[f].m);
+    if (raised) {
+      Raise(format.elements, open[f]);
+    }
+    finite = finite && TakesScale(format, raised, open[f].d) && IsFinite(open[f].m);
     std::memcpy(to + 2 * f, &open[f].d, 2);
     if (format.minima) {
       std::memcpy(to + format.at_m() + 2 * f, &open[f].m, 2);
@@ -241,9 +256,9 @@ bool PackStripBlock(BlockType type, LaneOrder order, const uint8_t* const* block
     }
   }
   if (order == LaneOrder::kPairs) {
-    PlaceQuanta<LaneOrder::kPairs>(open, format, to);
+    PlaceQuanta<LaneOrder::kPairs>(open, type, to);
   } else {
-    PlaceQuanta<LaneOrder::kFeatures>(open, format, to);
+    PlaceQuanta<LaneOrder::kFeatures>(open, type, to);
   }
   return finite;
 }

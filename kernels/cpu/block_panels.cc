@@ -180,7 +180,7 @@ class BlockPanels final : public PanelWeights {
       }
       if (!PackStripBlock(strip.type, order, blocks.data(), to)) {
         return absl::UnimplementedError(
-            absl::StrCat("a scale of type ", info.name, " is not finite"));
+            absl::StrCat("a scale of type ", info.name, " is not finite, or too large"));
       }
       to += FormatOf(strip.type).bytes();
     }

@@ -21,7 +21,7 @@ namespace lamina::kernels::cpu {
 
 // Errors: kResourceExhausted  no memory.
 //         kUnimplemented      16 features that stand together are of several types; a scale is not
-//                             finite.
+//                             finite, or one that raised quanta cannot have.
 absl::StatusOr<std::unique_ptr<PanelWeights>> PackBlockPanels(LinearEngine& engine,
                                                               const BlockView& weights,
                                                               LaneOrder order);

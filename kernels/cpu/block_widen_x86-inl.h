@@ -31,6 +31,15 @@ constexpr std::array<float, 32> MeaningsOf(BlockType type) {
   return meanings;
 }
 
+template <BlockType kType>
+constexpr bool kIsRaised = IsRaised(kType, LaneOrder::kPairs);
+
+// Raised quanta become bits 8 to 15 of 2^15, which is then a float kRaise above what they mean: it
+// is taken off with the scale in one multiply-add, which is exact, since kRaise has 9 bits and a
+// scale 8.
+constexpr int kRaiseBits = 0x47000000;
+constexpr float kRaise = 32768 + 128;
+
 }  // namespace
 }  // namespace lamina::kernels::cpu
 
@@ -83,7 +92,7 @@ HWY_INLINE __m512 LoadMins(const uint8_t* block, size_t at) {
   }
 }
 
-// Quantum n of all lanes, as f32, before the scale.
+// Quantum n of all lanes, as f32, before the scale; a raised one kRaise above that.
 template <BlockType kType>
 class Quanta {
   static constexpr BlockFormat kFormat = FormatOf(kType);
@@ -97,7 +106,9 @@ class Quanta {
   }
 
   HWY_INLINE __m512 At(size_t n) const {
-    if constexpr (kFormat.low_bits == 8) {
+    if constexpr (kIsRaised<kType>) {
+      return Raised(n);
+    } else if constexpr (kFormat.low_bits == 8) {
       const auto* bytes =
           reinterpret_cast<const __m128i*>(block_ + kFormat.at_low() + n * kStripFeatures);
       return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes)));
@@ -117,6 +128,15 @@ class Quanta {
  private:
   HWY_INLINE __m512i Line(size_t part, size_t line) const {
     return _mm512_loadu_si512(block_ + part + line * kLine);
+  }
+
+  HWY_INLINE __m512 Raised(size_t n) const {
+    constexpr __mmask64 kSecondBytes = 0x2222222222222222;
+    // To each word's second byte, its byte n % 4.
+    const __m512i bytes = _mm512_add_epi32(_mm512_set4_epi32(12 << 8, 8 << 8, 4 << 8, 0),
+                                           _mm512_set1_epi32(static_cast<int>(n % 4) << 8));
+    return _mm512_castsi512_ps(_mm512_mask_shuffle_epi8(_mm512_set1_epi32(kRaiseBits), kSecondBytes,
+                                                        Line(kFormat.at_low(), n / 4), bytes));
   }
 
   // The low bits of `low`, and above them the high ones.
@@ -146,14 +166,14 @@ class Quanta {
 
 template <BlockType kType>
 HWY_INLINE __m512 Value(__m512 quantum, __m512 scale, __m512 minimum) {
-  if constexpr (FormatOf(kType).minima) {
+  if constexpr (FormatOf(kType).minima || kIsRaised<kType>) {
     return _mm512_fmadd_ps(quantum, scale, minimum);
   } else {
     return _mm512_mul_ps(quantum, scale);
   }
 }
 
-// A group's scale, and its minimum as it is added.
+// A group's scale, and its minimum as it is added; of raised quanta what takes kRaise off.
 struct Scales {
   Halves d;
   Halves m;
@@ -163,7 +183,8 @@ template <BlockType kType>
 HWY_INLINE Scales GroupScales(const uint8_t* block, size_t group) {
   constexpr BlockFormat kFormat = FormatOf(kType);
   __m512 d = kFormat.brain_scale ? LoadBrain(block) : LoadHalves(block);
-  __m512 m = kFormat.minima ? LoadHalves(block + kFormat.at_m()) : _mm512_setzero_ps();
+  [[maybe_unused]] __m512 m =
+      kFormat.minima ? LoadHalves(block + kFormat.at_m()) : _mm512_setzero_ps();
   if constexpr (kFormat.sub != SubScale::kNone) {
     const size_t at = group * kStripFeatures;
     d = _mm512_mul_ps(d, LoadSubs<kFormat.sub>(block + kFormat.at_subs() + at));
@@ -171,7 +192,13 @@ HWY_INLINE Scales GroupScales(const uint8_t* block, size_t group) {
       m = _mm512_xor_ps(_mm512_mul_ps(m, LoadMins<kType>(block, at)), _mm512_set1_ps(-0.0f));
     }
   }
-  return {SplitHalves(d), SplitHalves(m)};
+  const Halves scale = SplitHalves(d);
+  if constexpr (kIsRaised<kType>) {
+    const __m512 raise = _mm512_set1_ps(-kRaise);
+    return {scale, {_mm512_mul_ps(scale.low, raise), _mm512_mul_ps(scale.high, raise)}};
+  } else {
+    return {scale, SplitHalves(m)};
+  }
 }
 
 // Widens the steps of one group, each by itself.

@@ -401,12 +401,13 @@ class OwnLinearEngine final : public LinearEngine {
   }
 
   // False where it takes other weights, or fewer rows.
-  static bool MultiplyAsItLies(const Task& task, const uint8_t* next, MatrixView<float> out) {
+  bool MultiplyAsItLies(const Task& task, size_t index, MatrixView<float> out) const {
     if constexpr (Arithmetic::kAsTheyLie) {
       const PanelWeights::FewRows few = task.weights->FewRowsOf(task.part.panel);
       if (few.multiply != nullptr && task.in.rows <= kFewBlockRows) {
         few.multiply({.panel = few.panel,
-                      .next = next,
+                      .next = BlocksAhead(index),
+                      .asked = AskedFor(index),
                       .strip = task.part.strip,
                       .strips = task.part.strips,
                       .steps = task.weights->steps(),
@@ -432,8 +433,13 @@ class OwnLinearEngine final : public LinearEngine {
     return tasks_[next].weights->FewRowsOf(tasks_[next].part.panel).panel;
   }
 
+  // Whether the worker has probably asked for some of the task's blocks with its task before.
+  bool AskedFor(size_t index) const {
+    return in_turn_ == 1 && index >= threads_ && BlocksAhead(index - threads_) != nullptr;
+  }
+
   void MultiplyPanel(const Task& task, size_t index, MatrixView<float> out, size_t worker) const {
-    if (MultiplyAsItLies(task, BlocksAhead(index), out)) {
+    if (MultiplyAsItLies(task, index, out)) {
       return;
     }
     const uint32_t* const ahead = Ahead(index);
