@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "hwy/aligned_allocator.h"
 #include "kernels/cpu/block_widen.h"
+#include "kernels/cpu/weight_memory.h"
 
 namespace lamina::kernels::cpu {
 namespace {
@@ -74,11 +74,11 @@ class BlockPanels final : public PanelWeights {
         byte_count_ += strip.BytesOf(steps());
       }
     }
-    bytes_ = hwy::AllocateAligned<uint8_t>(byte_count_);
-    at_ = bytes_.get();
+    bytes_ = WeightMemory(byte_count_);
+    at_ = reinterpret_cast<uint8_t*>(bytes_.data());
   }
 
-  bool allocated() const { return bytes_ != nullptr; }
+  bool allocated() const { return at_ != nullptr; }
 
   absl::Status Fill(const std::vector<StripRows>& strips, LaneOrder order) {
     uint8_t* to = at_;
@@ -103,7 +103,7 @@ class BlockPanels final : public PanelWeights {
     return panels_[first_out / kPanelFeatures].at;
   }
   void Place(absl::Span<std::byte* const> at) override {
-    bytes_.reset();
+    bytes_ = WeightMemory();
     at_ = reinterpret_cast<uint8_t*>(at[0]);
   }
 
@@ -190,8 +190,8 @@ class BlockPanels final : public PanelWeights {
   std::vector<Panel> panels_;
   bool words_are_exact_ = true;
   size_t byte_count_ = 0;
-  hwy::AlignedFreeUniquePtr<uint8_t[]> bytes_;  // None where moved.
-  uint8_t* at_ = nullptr;                       // Where these are now.
+  WeightMemory bytes_;     // None where moved.
+  uint8_t* at_ = nullptr;  // Where these are now.
 };
 
 }  // namespace

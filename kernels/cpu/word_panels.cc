@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "hwy/aligned_allocator.h"
 #include "kernels/cpu/panel_weights.h"
+#include "kernels/cpu/weight_memory.h"
 
 namespace lamina::kernels::cpu {
 namespace {
@@ -50,13 +50,13 @@ class WordPanels final : public PanelWeights {
                       .bias = weights.bias,
                       .steps_together = steps_together},
                      compute_type == DType::kBF16 ? 2 : 1),
-        words_(hwy::AllocateAligned<uint32_t>(std::max<size_t>(1, word_count()))),
-        at_(words_.get()) {}
+        words_(word_count() * sizeof(uint32_t)),
+        at_(reinterpret_cast<uint32_t*>(words_.data())) {}
 
-  bool allocated() const { return words_ != nullptr; }
+  bool allocated() const { return at_ != nullptr; }
 
   void Fill(const WeightView& weights, DType compute_type) {
-    uint32_t* strip = words_.get();
+    uint32_t* strip = at_;
     for (size_t first = 0; first < panels() * kPanelFeatures; first += kStripFeatures) {
       for (size_t step = 0; step < steps(); step += kStepsAtOnce) {
         const size_t end = std::min(step + kStepsAtOnce, steps());
@@ -78,7 +78,7 @@ class WordPanels final : public PanelWeights {
     return first_out * steps() * sizeof(uint32_t);
   }
   void Place(absl::Span<std::byte* const> at) override {
-    words_.reset();
+    words_ = WeightMemory();
     at_ = reinterpret_cast<uint32_t*>(at[0]);
   }
 
@@ -115,8 +115,8 @@ class WordPanels final : public PanelWeights {
   }
   size_t word_count() const { return panels() * steps() * kPanelFeatures; }
 
-  hwy::AlignedFreeUniquePtr<uint32_t[]> words_;  // [panels][4][steps][16]; none where moved.
-  uint32_t* at_;                                 // Where these are now.
+  WeightMemory words_;  // [panels][4][steps][16]; none where moved.
+  uint32_t* at_;        // Where these are now.
 };
 
 }  // namespace
