@@ -204,7 +204,7 @@ class OwnLinearEngine final : public LinearEngine {
     threads_ = cut.threads;
     in_turn_ = 1;
     for (size_t i = 0; i < products.size(); ++i) {
-      ListTasks(products[i], inputs_[i], cut);
+      ListTasks(products[i], work_[i], inputs_[i], cut, i + 1 == products.size());
     }
     const auto body = [&](size_t index, size_t worker) { Run(index, worker); };
     pool_.Run(tasks_.size(), threads_, std::ref(body));
@@ -224,7 +224,7 @@ class OwnLinearEngine final : public LinearEngine {
     TakeInputs({&both, 1});
     threads_ = cut->threads;
     in_turn_ = 2;
-    ListGated(product, inputs_[0], cut->RowsEach(product.in.rows));
+    ListGated(product, inputs_[0], *cut);
     const auto body = [&](size_t index, size_t worker) {
       RunGated(product.activation, index, worker);
     };
@@ -308,41 +308,39 @@ class OwnLinearEngine final : public LinearEngine {
     return to;
   }
 
-  void ListTasks(const EngineProduct& product, MatrixView<const Input> x, const DenseCut& cut) {
+  void ListTasks(const EngineProduct& product, const DenseWork& work, MatrixView<const Input> x,
+                 const DenseCut& cut, bool last) {
     LAMINA_CHECK(product.first_out % kPanelFeatures == 0);
     const MatrixView<float>& out = product.out;
     const size_t features = cut.strips * kStripFeatures;
-    const size_t rows_each = cut.RowsEach(x.rows);
-    for (size_t row = 0; row < x.rows; row += rows_each) {
-      const size_t rows = std::min(rows_each, x.rows - row);
-      for (size_t col = 0; col < out.cols; col += features) {
-        const size_t feature = product.first_out + col;
-        tasks_.push_back(
-            {&WeightsOf(product),
-             {.panel = feature / kPanelFeatures,
-              .strip = feature % kPanelFeatures / kStripFeatures,
-              .strips = cut.strips},
-             x.Rows(row, rows),
-             {out.row(row) + col, rows, std::min(features, out.cols - col), out.stride}});
-      }
-    }
+    ForDenseTasks(work, cut, cut.RowsEach(x.rows), last, [&](size_t row, size_t rows, size_t col) {
+      const size_t feature = product.first_out + col;
+      tasks_.push_back(
+          {&WeightsOf(product),
+           {.panel = feature / kPanelFeatures,
+            .strip = feature % kPanelFeatures / kStripFeatures,
+            .strips = cut.strips},
+           x.Rows(row, rows),
+           {out.row(row) + col, rows, std::min(features, out.cols - col), out.stride}});
+    });
   }
 
   // Tasks of gates, each followed by that of its ups, and where both go.
-  void ListGated(const GatedProduct& product, MatrixView<const Input> x, size_t rows_each) {
+  void ListGated(const GatedProduct& product, MatrixView<const Input> x, const DenseCut& cut) {
     const auto& weights = static_cast<const PanelWeights&>(*product.weights);
+    const size_t hidden = product.out.cols;
     tasks_.clear();
     activated_.clear();
-    for (size_t row = 0; row < x.rows; row += rows_each) {
-      const size_t rows = std::min(rows_each, x.rows - row);
-      for (size_t col = 0; col < product.out.cols; col += kPanelFeatures) {
-        for (const size_t feature : {col, product.out.cols + col}) {
-          tasks_.push_back(
-              {&weights, {.panel = feature / kPanelFeatures}, x.Rows(row, rows), /*out=*/{}});
-        }
-        activated_.push_back(product.out.Rows(row, rows).Cols(col, kPanelFeatures));
-      }
-    }
+    ForDenseTasks({x.rows, x.cols, hidden}, cut, cut.RowsEach(x.rows), /*last=*/true,
+                  [&](size_t row, size_t rows, size_t col) {
+                    for (const size_t feature : {col, hidden + col}) {
+                      tasks_.push_back({&weights,
+                                        {.panel = feature / kPanelFeatures},
+                                        x.Rows(row, rows),
+                                        /*out=*/{}});
+                    }
+                    activated_.push_back(product.out.Rows(row, rows).Cols(col, kPanelFeatures));
+                  });
   }
 
   // The task that the worker of this one will probably take next.
