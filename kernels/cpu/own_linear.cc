@@ -135,12 +135,17 @@ constexpr size_t kWidenedSteps = 4 * PanelWeights::kStepsTogether;
 // Fewer rows have few sums, and all that counts there is how weights are read.
 constexpr size_t kGatedRowsMin = 9;
 
+// Tasks for each thread from which on panels of blocks have twice the rows, of which the last ones
+// go in quarters.
+constexpr size_t kTasksOfTwice = kCutTasksBefore + 1;
+
 template <class Arithmetic>
 class OwnLinearEngine final : public LinearEngine {
   using Input = typename Arithmetic::Input;
   static constexpr size_t kInputsPerStep = Arithmetic::kType == DType::kBF16 ? 2 : 1;
   static constexpr size_t kRowsAtOnce = Arithmetic::kRowsAtOnce;
   static constexpr size_t kPanelSums = kRowsAtOnce * kPanelFeatures;
+  static constexpr size_t kPanelWords = kWidenedSteps * kPanelFeatures;
 
  public:
   explicit OwnLinearEngine(ThreadPool& pool) : pool_(pool) {
@@ -161,7 +166,7 @@ class OwnLinearEngine final : public LinearEngine {
       return absl::UnimplementedError("packed weights are rounded to bf16, and f32 is asked for");
     }
     while (scratch_.size() < sums_.size()) {
-      scratch_.push_back(hwy::AllocateAligned<uint32_t>(kWidenedSteps * kPanelFeatures));
+      scratch_.push_back(hwy::AllocateAligned<uint32_t>(2 * kPanelWords));
       LAMINA_CHECK(scratch_.back() != nullptr);
     }
     return PackBlockPanels(*this, weights, Arithmetic::Order());
@@ -177,7 +182,7 @@ class OwnLinearEngine final : public LinearEngine {
 
   uint64_t scratch_bytes() const override {
     return copies_.size() * sizeof(Input) + sums_.size() * 2 * kPanelSums * sizeof(float) +
-           scratch_.size() * kWidenedSteps * kPanelFeatures * sizeof(uint32_t);
+           scratch_.size() * 2 * kPanelWords * sizeof(uint32_t);
   }
 
   bool LooksUp(const EngineWeights& weights) const override {
@@ -253,7 +258,7 @@ class OwnLinearEngine final : public LinearEngine {
     }
   }
 
-  // One panel, or a part of one, for at most kRowsAtOnce rows.
+  // One panel, or a part of one, for at most kRowsAtOnce rows, or twice as many.
   struct Task {
     const PanelWeights* weights;
     PanelPart part;
@@ -308,21 +313,34 @@ class OwnLinearEngine final : public LinearEngine {
     return to;
   }
 
+  // Rows of a task: those of the cut, or where words are made of blocks twice as many, so that they
+  // are made half as often.
+  static size_t RowsEach(const PanelWeights& weights, const DenseWork& work, const DenseCut& cut) {
+    const size_t each = cut.RowsEach(work.rows);
+    if (!weights.widens() || cut.strips != kCutStripsMax || each == work.rows) {
+      return each;
+    }
+    const size_t pieces = (work.rows + 2 * each - 1) / (2 * each);
+    const size_t tasks = pieces * ((work.features + kPanelFeatures - 1) / kPanelFeatures);
+    return cut.threads == 1 || tasks >= kTasksOfTwice * cut.threads ? 2 * each : each;
+  }
+
   void ListTasks(const EngineProduct& product, const DenseWork& work, MatrixView<const Input> x,
                  const DenseCut& cut, bool last) {
     LAMINA_CHECK(product.first_out % kPanelFeatures == 0);
     const MatrixView<float>& out = product.out;
     const size_t features = cut.strips * kStripFeatures;
-    ForDenseTasks(work, cut, cut.RowsEach(x.rows), last, [&](size_t row, size_t rows, size_t col) {
-      const size_t feature = product.first_out + col;
-      tasks_.push_back(
-          {&WeightsOf(product),
-           {.panel = feature / kPanelFeatures,
-            .strip = feature % kPanelFeatures / kStripFeatures,
-            .strips = cut.strips},
-           x.Rows(row, rows),
-           {out.row(row) + col, rows, std::min(features, out.cols - col), out.stride}});
-    });
+    ForDenseTasks(work, cut, RowsEach(WeightsOf(product), work, cut), last,
+                  [&](size_t row, size_t rows, size_t col) {
+                    const size_t feature = product.first_out + col;
+                    tasks_.push_back({&WeightsOf(product),
+                                      {.panel = feature / kPanelFeatures,
+                                       .strip = feature % kPanelFeatures / kStripFeatures,
+                                       .strips = cut.strips},
+                                      x.Rows(row, rows),
+                                      {out.row(row) + col, rows, std::min(features, out.cols - col),
+                                       out.stride}});
+                  });
   }
 
   // Tasks of gates, each followed by that of its ups, and where both go.
@@ -331,16 +349,19 @@ class OwnLinearEngine final : public LinearEngine {
     const size_t hidden = product.out.cols;
     tasks_.clear();
     activated_.clear();
-    ForDenseTasks({x.rows, x.cols, hidden}, cut, cut.RowsEach(x.rows), /*last=*/true,
-                  [&](size_t row, size_t rows, size_t col) {
-                    for (const size_t feature : {col, hidden + col}) {
-                      tasks_.push_back({&weights,
-                                        {.panel = feature / kPanelFeatures},
-                                        x.Rows(row, rows),
-                                        /*out=*/{}});
-                    }
-                    activated_.push_back(product.out.Rows(row, rows).Cols(col, kPanelFeatures));
-                  });
+    const DenseWork work = {x.rows, x.cols, hidden};
+    // Words of both panels have to lie next to each other.
+    const size_t rows_each =
+        weights.steps() <= kWidenedSteps ? RowsEach(weights, work, cut) : cut.RowsEach(x.rows);
+    ForDenseTasks(work, cut, rows_each, /*last=*/true, [&](size_t row, size_t rows, size_t col) {
+      for (const size_t feature : {col, hidden + col}) {
+        tasks_.push_back({&weights,
+                          {.panel = feature / kPanelFeatures},
+                          x.Rows(row, rows),
+                          /*out=*/{}});
+      }
+      activated_.push_back(product.out.Rows(row, rows).Cols(col, kPanelFeatures));
+    });
   }
 
   // The task that the worker of this one will probably take next.
@@ -377,11 +398,49 @@ class OwnLinearEngine final : public LinearEngine {
   // A task of gates, and that of their ups.
   void RunGated(Activation activation, size_t index, size_t worker) const {
     const ActivationView& out = activated_[index];
+    if (out.rows > kRowsAtOnce) {
+      return RunGatedInPieces(activation, index, worker);
+    }
     const MatrixView<float> gates = Packed(sums_[worker].get(), out.rows, kPanelFeatures);
     const MatrixView<float> ups = Packed(gates.data + kPanelSums, out.rows, kPanelFeatures);
     MultiplyPanel(tasks_[2 * index], 2 * index, gates, worker);
     MultiplyPanel(tasks_[2 * index + 1], 2 * index + 1, ups, worker);
     ActivateRows({activation, gates, ups.data, out});
+  }
+
+  // More rows than have room for their sums, by panels of blocks: words of both are made, and some
+  // rows after the others multiply them.
+  void RunGatedInPieces(Activation activation, size_t index, size_t worker) const {
+    const Task& gate = tasks_[2 * index];
+    const Task& up = tasks_[2 * index + 1];
+    const ActivationView& out = activated_[index];
+    const size_t steps = gate.weights->steps();
+    uint32_t* const scratch = scratch_[worker].get();
+    const PanelWords words_of_gates = gate.weights->Words(gate.part, 0, steps, scratch);
+    const PanelWords words_of_ups = up.weights->Words(up.part, 0, steps, scratch + kPanelWords);
+    for (size_t row = 0; row < out.rows; row += kRowsAtOnce) {
+      const size_t rows = std::min(kRowsAtOnce, out.rows - row);
+      const MatrixView<float> gates = Packed(sums_[worker].get(), rows, kPanelFeatures);
+      const MatrixView<float> ups = Packed(gates.data + kPanelSums, rows, kPanelFeatures);
+      MultiplyAllSteps(gate, row, words_of_gates, gates);
+      MultiplyAllSteps(up, row, words_of_ups, ups);
+      ActivateRows({activation, gates, ups.data, out.Rows(row, rows)});
+    }
+  }
+
+  // Rows of a task from `row` on, as many as `out` has, by words of all steps.
+  static void MultiplyAllSteps(const Task& task, size_t row, const PanelWords& words,
+                               MatrixView<float> out) {
+    Arithmetic::Multiply({.words = words.words,
+                          .strip_words = words.strip_words,
+                          .strips = task.part.strips,
+                          .steps = task.weights->steps(),
+                          .in = task.in.row(row),
+                          .in_stride = task.in.stride,
+                          .rows = out.rows,
+                          .bias = BiasOf(task),
+                          .out = out.data,
+                          .out_stride = out.stride});
   }
 
   static size_t StepsAtOnce(const Task& task) {
@@ -466,7 +525,7 @@ class OwnLinearEngine final : public LinearEngine {
   size_t in_turn_ = 1;                     // Tasks that one of them runs one after the other.
   // [workers][2][rows at once x 64]: sums on their way to where they go.
   std::vector<hwy::AlignedFreeUniquePtr<float[]>> sums_;
-  std::vector<hwy::AlignedFreeUniquePtr<uint32_t[]>> scratch_;  // [workers][steps x 64]; of blocks.
+  std::vector<hwy::AlignedFreeUniquePtr<uint32_t[]>> scratch_;  // [workers][2][steps x 64]; blocks.
 };
 
 }  // namespace
