@@ -135,6 +135,10 @@ constexpr size_t kWidenedSteps = 4 * PanelWeights::kStepsTogether;
 // Fewer rows have few sums, and all that counts there is how weights are read.
 constexpr size_t kGatedRowsMin = 9;
 
+// Features that one thread looks up: some 1 us each where they come from memory. With fewer of them
+// no other thread is woken.
+constexpr size_t kLookUpsEach = 16;
+
 // Tasks for each thread from which on panels of blocks have twice the rows, of which the last ones
 // go in quarters.
 constexpr size_t kTasksOfTwice = kCutTasksBefore + 1;
@@ -193,9 +197,13 @@ class OwnLinearEngine final : public LinearEngine {
   void LookUp(const EngineWeights& weights, absl::Span<const uint32_t> ids,
               MatrixView<float> out) override {
     const auto& panels = static_cast<const PanelWeights&>(weights);
-    for (size_t i = 0; i < ids.size(); ++i) {
-      LookUpOne(panels, ids[i], out.row(i));
-    }
+    const auto body = [&](size_t index, size_t worker) {
+      const size_t end = std::min(ids.size(), (index + 1) * kLookUpsEach);
+      for (size_t i = index * kLookUpsEach; i < end; ++i) {
+        LookUpOne(panels, ids[i], worker, out.row(i));
+      }
+    };
+    pool_.Run((ids.size() + kLookUpsEach - 1) / kLookUpsEach, std::ref(body));
   }
 
   void Multiply(absl::Span<const EngineProduct> products) override {
@@ -238,16 +246,16 @@ class OwnLinearEngine final : public LinearEngine {
   }
 
  private:
-  // The weights of one feature, as f32.
-  void LookUpOne(const PanelWeights& weights, size_t feature, float* to) const {
-    const size_t in_panel = feature % kPanelFeatures;
-    uint32_t* const scratch = weights.widens() ? scratch_[0].get() : nullptr;
+  // The weights of one feature, as f32: of its strip alone.
+  void LookUpOne(const PanelWeights& weights, size_t feature, size_t worker, float* to) const {
+    const PanelPart part = {.panel = feature / kPanelFeatures,
+                            .strip = feature % kPanelFeatures / kStripFeatures,
+                            .strips = 1};
+    uint32_t* const scratch = weights.widens() ? scratch_[worker].get() : nullptr;
     for (size_t first = 0; first < weights.steps(); first += kWidenedSteps) {
       const size_t count = std::min(kWidenedSteps, weights.steps() - first);
-      const PanelWords words =
-          weights.Words({.panel = feature / kPanelFeatures}, first, count, scratch);
       const uint32_t* word =
-          words.words + in_panel / kStripFeatures * words.strip_words + in_panel % kStripFeatures;
+          weights.Words(part, first, count, scratch).words + feature % kStripFeatures;
       for (size_t k = 2 * first; k < std::min(2 * (first + count), weights.in_features());
            k += 2, word += kStripFeatures) {
         to[k] = ToFloat({static_cast<uint16_t>(*word)});
