@@ -135,8 +135,8 @@ constexpr size_t kWidenedSteps = 4 * PanelWeights::kStepsTogether;
 // Fewer rows have few sums, and all that counts there is how weights are read.
 constexpr size_t kGatedRowsMin = 9;
 
-// Features that one thread looks up: some 1 us each where they come from memory. With fewer of them
-// no other thread is woken.
+// Features that one thread looks up: some 1 us each where they come from memory. Fewer of them wake
+// no other thread.
 constexpr size_t kLookUpsEach = 16;
 
 // Tasks for each thread from which on panels of blocks have twice the rows, of which the last ones
