@@ -60,6 +60,9 @@ struct ThreadPool::Shared {
   // Written by the caller alone; away from what workers write.
   alignas(64) std::atomic<uint64_t> caller_steps{0};
 
+  // Half a microsecond or so, before the caller looks at a clock or, where nobody spins, sleeps.
+  static constexpr int kLooks = 2000;
+
   static constexpr int kCountShift = 32;
   static constexpr uint64_t kIndexMask = (uint64_t{1} << kCountShift) - 1;
   static bool HasIndex(uint64_t t) { return (t & kIndexMask) < t >> kCountShift; }
@@ -150,15 +153,26 @@ struct ThreadPool::Shared {
     WakeChildren(0, end);
   }
 
+  // The caller waits as workers do, for most often one of them has a last index to end: to sleep
+  // and be woken takes longer than that.
   void AwaitIndices(uint32_t count) {
+    const auto all_done = [&] { return done.load(std::memory_order_acquire) == count; };
+    for (int look = 0; look < kLooks; ++look) {
+      if (all_done()) {
+        return;
+      }
+    }
+    if (spin_us > 0) {
+      const auto give_up = std::chrono::steady_clock::now() + std::chrono::microseconds(spin_us);
+      while (std::chrono::steady_clock::now() < give_up) {
+        if (all_done()) {
+          return;
+        }
+      }
+    }
     for (uint32_t now = done.load(std::memory_order_acquire); now != count;
          now = done.load(std::memory_order_acquire)) {
-      for (int spin = 0; spin < 2000 && done.load(std::memory_order_acquire) != count; ++spin) {
-      }
-      now = done.load(std::memory_order_acquire);
-      if (now != count) {
-        done.wait(now, std::memory_order_acquire);
-      }
+      done.wait(now, std::memory_order_acquire);
     }
   }
 };

@@ -12,8 +12,9 @@
 //            indices, not for threads, so that one that has not been scheduled yet delays nobody.
 //            The counts from any thread.
 // Waiting:   a worker spins for `spin_us`, then sleeps on a futex until a Run() wants it. Sleepers
-//            are woken along a binary tree, each by one that is awake. Where there are more threads
-//            than cores, nobody spins: it would take time from those that work.
+//            are woken along a binary tree, each by one that is awake. The caller spins as long for
+//            the last indices. Where there are more threads than cores, nobody spins: it would take
+//            time from those that work.
 
 #pragma once
 

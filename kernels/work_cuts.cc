@@ -7,9 +7,6 @@
 namespace lamina::kernels {
 namespace {
 
-// Tasks of fewer rows make weights come from cache too often.
-constexpr size_t kCutRowsMin = 32;
-
 size_t CeilDiv(size_t a, size_t b) { return (a + b - 1) / b; }
 
 // Whether the largest share of n tasks on t threads is at most an eighth above the mean.
@@ -125,13 +122,11 @@ Shares DenseShares(const DenseWork& product, size_t rows_max, size_t threads) {
   const DenseCut cut = CutDense({&product, 1}, rows_max, threads);
   const size_t features = cut.strips * kCutFeatures;
   std::vector<double> tasks;
-  for (size_t row = 0; row < product.rows; row += cut.RowsEach(product.rows)) {
-    const size_t rows = std::min(cut.RowsEach(product.rows), product.rows - row);
-    for (size_t first = 0; first < product.features; first += features) {
-      tasks.push_back(static_cast<double>(
-          WorkOf({rows, product.inputs, std::min(features, product.features - first)})));
-    }
-  }
+  ForDenseTasks(product, cut, cut.RowsEach(product.rows), /*last=*/true,
+                [&](size_t /*row*/, size_t rows, size_t first) {
+                  const size_t wide = std::min(features, product.features - first);
+                  tasks.push_back(static_cast<double>(WorkOf({rows, product.inputs, wide})));
+                });
   return ShareOut(tasks, cut.threads);
 }
 

@@ -48,6 +48,12 @@ inline constexpr size_t kCutStripsMax = 4;
 inline constexpr size_t kCutRowsOfPairs = 256;
 inline constexpr size_t kCutRowsOfFloats = 64;
 
+// Tasks of fewer rows make weights come from cache too often.
+inline constexpr size_t kCutRowsMin = 32;
+
+// Tasks for each thread from which on the last ones go in quarters.
+inline constexpr size_t kCutTasksBefore = 3;
+
 // One product of a call: [rows, inputs] times [inputs, features].
 struct DenseWork {
   size_t rows = 0;
@@ -80,6 +86,30 @@ struct DenseCut {
 
 // `rows_max`: the most rows that one task should have, a power of two.
 DenseCut CutDense(absl::Span<const DenseWork> products, size_t rows_max, size_t threads);
+
+// Calls `add(row, rows, feature)` for the tasks of a product, each of as many features as the cut
+// says, in the order in which threads take them: pieces of about even rows, `rows_each` at most,
+// and of each piece all features. `last`: no other product's tasks follow. The last tasks then, one
+// for each thread, go in quarters of their rows where these are many: threads end closer to each
+// other, for weights that come from a cache four times. Requires: rows; rows_each.
+template <class Add>
+void ForDenseTasks(const DenseWork& product, const DenseCut& cut, size_t rows_each, bool last,
+                   Add add) {
+  const size_t features = cut.strips * kCutFeatures;
+  size_t left =
+      (product.rows + rows_each - 1) / rows_each * ((product.features + features - 1) / features);
+  const bool enough = cut.threads > 1 && left >= kCutTasksBefore * cut.threads;
+  const size_t in_quarters = last && enough ? cut.threads : 0;
+  for (size_t row = 0; row < product.rows; row += rows_each) {
+    const size_t rows = std::min(rows_each, product.rows - row);
+    for (size_t feature = 0; feature < product.features; feature += features, --left) {
+      const size_t each = left <= in_quarters && rows >= 4 * kCutRowsMin ? (rows + 3) / 4 : rows;
+      for (size_t done = 0; done < rows; done += each) {
+        add(row + done, std::min(each, rows - done), feature);
+      }
+    }
+  }
+}
 
 // How a product is cut whose features are gates and, behind them, as many ups, where each task has
 // 64 of the gates and the ups of these. None where its busiest thread would have more to do than

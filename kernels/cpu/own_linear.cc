@@ -135,12 +135,21 @@ constexpr size_t kWidenedSteps = 4 * PanelWeights::kStepsTogether;
 // Fewer rows have few sums, and all that counts there is how weights are read.
 constexpr size_t kGatedRowsMin = 9;
 
+// Features that one thread looks up: some 1 us each where they come from memory. Fewer of them wake
+// no other thread.
+constexpr size_t kLookUpsEach = 16;
+
+// Tasks for each thread from which on panels of blocks have twice the rows, of which the last ones
+// go in quarters.
+constexpr size_t kTasksOfTwice = kCutTasksBefore + 1;
+
 template <class Arithmetic>
 class OwnLinearEngine final : public LinearEngine {
   using Input = typename Arithmetic::Input;
   static constexpr size_t kInputsPerStep = Arithmetic::kType == DType::kBF16 ? 2 : 1;
   static constexpr size_t kRowsAtOnce = Arithmetic::kRowsAtOnce;
   static constexpr size_t kPanelSums = kRowsAtOnce * kPanelFeatures;
+  static constexpr size_t kPanelWords = kWidenedSteps * kPanelFeatures;
 
  public:
   explicit OwnLinearEngine(ThreadPool& pool) : pool_(pool) {
@@ -161,7 +170,7 @@ class OwnLinearEngine final : public LinearEngine {
       return absl::UnimplementedError("packed weights are rounded to bf16, and f32 is asked for");
     }
     while (scratch_.size() < sums_.size()) {
-      scratch_.push_back(hwy::AllocateAligned<uint32_t>(kWidenedSteps * kPanelFeatures));
+      scratch_.push_back(hwy::AllocateAligned<uint32_t>(2 * kPanelWords));
       LAMINA_CHECK(scratch_.back() != nullptr);
     }
     return PackBlockPanels(*this, weights, Arithmetic::Order());
@@ -177,7 +186,7 @@ class OwnLinearEngine final : public LinearEngine {
 
   uint64_t scratch_bytes() const override {
     return copies_.size() * sizeof(Input) + sums_.size() * 2 * kPanelSums * sizeof(float) +
-           scratch_.size() * kWidenedSteps * kPanelFeatures * sizeof(uint32_t);
+           scratch_.size() * 2 * kPanelWords * sizeof(uint32_t);
   }
 
   bool LooksUp(const EngineWeights& weights) const override {
@@ -188,9 +197,13 @@ class OwnLinearEngine final : public LinearEngine {
   void LookUp(const EngineWeights& weights, absl::Span<const uint32_t> ids,
               MatrixView<float> out) override {
     const auto& panels = static_cast<const PanelWeights&>(weights);
-    for (size_t i = 0; i < ids.size(); ++i) {
-      LookUpOne(panels, ids[i], out.row(i));
-    }
+    const auto body = [&](size_t index, size_t worker) {
+      const size_t end = std::min(ids.size(), (index + 1) * kLookUpsEach);
+      for (size_t i = index * kLookUpsEach; i < end; ++i) {
+        LookUpOne(panels, ids[i], worker, out.row(i));
+      }
+    };
+    pool_.Run((ids.size() + kLookUpsEach - 1) / kLookUpsEach, std::ref(body));
   }
 
   void Multiply(absl::Span<const EngineProduct> products) override {
@@ -204,7 +217,7 @@ class OwnLinearEngine final : public LinearEngine {
     threads_ = cut.threads;
     in_turn_ = 1;
     for (size_t i = 0; i < products.size(); ++i) {
-      ListTasks(products[i], inputs_[i], cut);
+      ListTasks(products[i], work_[i], inputs_[i], cut, i + 1 == products.size());
     }
     const auto body = [&](size_t index, size_t worker) { Run(index, worker); };
     pool_.Run(tasks_.size(), threads_, std::ref(body));
@@ -224,7 +237,7 @@ class OwnLinearEngine final : public LinearEngine {
     TakeInputs({&both, 1});
     threads_ = cut->threads;
     in_turn_ = 2;
-    ListGated(product, inputs_[0], cut->RowsEach(product.in.rows));
+    ListGated(product, inputs_[0], *cut);
     const auto body = [&](size_t index, size_t worker) {
       RunGated(product.activation, index, worker);
     };
@@ -233,16 +246,16 @@ class OwnLinearEngine final : public LinearEngine {
   }
 
  private:
-  // The weights of one feature, as f32.
-  void LookUpOne(const PanelWeights& weights, size_t feature, float* to) const {
-    const size_t in_panel = feature % kPanelFeatures;
-    uint32_t* const scratch = weights.widens() ? scratch_[0].get() : nullptr;
+  // The weights of one feature, as f32: of its strip alone.
+  void LookUpOne(const PanelWeights& weights, size_t feature, size_t worker, float* to) const {
+    const PanelPart part = {.panel = feature / kPanelFeatures,
+                            .strip = feature % kPanelFeatures / kStripFeatures,
+                            .strips = 1};
+    uint32_t* const scratch = weights.widens() ? scratch_[worker].get() : nullptr;
     for (size_t first = 0; first < weights.steps(); first += kWidenedSteps) {
       const size_t count = std::min(kWidenedSteps, weights.steps() - first);
-      const PanelWords words =
-          weights.Words({.panel = feature / kPanelFeatures}, first, count, scratch);
       const uint32_t* word =
-          words.words + in_panel / kStripFeatures * words.strip_words + in_panel % kStripFeatures;
+          weights.Words(part, first, count, scratch).words + feature % kStripFeatures;
       for (size_t k = 2 * first; k < std::min(2 * (first + count), weights.in_features());
            k += 2, word += kStripFeatures) {
         to[k] = ToFloat({static_cast<uint16_t>(*word)});
@@ -253,7 +266,7 @@ class OwnLinearEngine final : public LinearEngine {
     }
   }
 
-  // One panel, or a part of one, for at most kRowsAtOnce rows.
+  // One panel, or a part of one, for at most kRowsAtOnce rows, or twice as many.
   struct Task {
     const PanelWeights* weights;
     PanelPart part;
@@ -308,41 +321,55 @@ class OwnLinearEngine final : public LinearEngine {
     return to;
   }
 
-  void ListTasks(const EngineProduct& product, MatrixView<const Input> x, const DenseCut& cut) {
+  // Rows of a task: those of the cut, or where words are made of blocks twice as many, so that they
+  // are made half as often.
+  static size_t RowsEach(const PanelWeights& weights, const DenseWork& work, const DenseCut& cut) {
+    const size_t each = cut.RowsEach(work.rows);
+    if (!weights.widens() || cut.strips != kCutStripsMax || each == work.rows) {
+      return each;
+    }
+    const size_t pieces = (work.rows + 2 * each - 1) / (2 * each);
+    const size_t tasks = pieces * ((work.features + kPanelFeatures - 1) / kPanelFeatures);
+    return cut.threads == 1 || tasks >= kTasksOfTwice * cut.threads ? 2 * each : each;
+  }
+
+  void ListTasks(const EngineProduct& product, const DenseWork& work, MatrixView<const Input> x,
+                 const DenseCut& cut, bool last) {
     LAMINA_CHECK(product.first_out % kPanelFeatures == 0);
     const MatrixView<float>& out = product.out;
     const size_t features = cut.strips * kStripFeatures;
-    const size_t rows_each = cut.RowsEach(x.rows);
-    for (size_t row = 0; row < x.rows; row += rows_each) {
-      const size_t rows = std::min(rows_each, x.rows - row);
-      for (size_t col = 0; col < out.cols; col += features) {
-        const size_t feature = product.first_out + col;
-        tasks_.push_back(
-            {&WeightsOf(product),
-             {.panel = feature / kPanelFeatures,
-              .strip = feature % kPanelFeatures / kStripFeatures,
-              .strips = cut.strips},
-             x.Rows(row, rows),
-             {out.row(row) + col, rows, std::min(features, out.cols - col), out.stride}});
-      }
-    }
+    ForDenseTasks(work, cut, RowsEach(WeightsOf(product), work, cut), last,
+                  [&](size_t row, size_t rows, size_t col) {
+                    const size_t feature = product.first_out + col;
+                    tasks_.push_back({&WeightsOf(product),
+                                      {.panel = feature / kPanelFeatures,
+                                       .strip = feature % kPanelFeatures / kStripFeatures,
+                                       .strips = cut.strips},
+                                      x.Rows(row, rows),
+                                      {out.row(row) + col, rows, std::min(features, out.cols - col),
+                                       out.stride}});
+                  });
   }
 
   // Tasks of gates, each followed by that of its ups, and where both go.
-  void ListGated(const GatedProduct& product, MatrixView<const Input> x, size_t rows_each) {
+  void ListGated(const GatedProduct& product, MatrixView<const Input> x, const DenseCut& cut) {
     const auto& weights = static_cast<const PanelWeights&>(*product.weights);
+    const size_t hidden = product.out.cols;
     tasks_.clear();
     activated_.clear();
-    for (size_t row = 0; row < x.rows; row += rows_each) {
-      const size_t rows = std::min(rows_each, x.rows - row);
-      for (size_t col = 0; col < product.out.cols; col += kPanelFeatures) {
-        for (const size_t feature : {col, product.out.cols + col}) {
-          tasks_.push_back(
-              {&weights, {.panel = feature / kPanelFeatures}, x.Rows(row, rows), /*out=*/{}});
-        }
-        activated_.push_back(product.out.Rows(row, rows).Cols(col, kPanelFeatures));
+    const DenseWork work = {x.rows, x.cols, hidden};
+    // Words of both panels have to lie next to each other.
+    const size_t rows_each =
+        weights.steps() <= kWidenedSteps ? RowsEach(weights, work, cut) : cut.RowsEach(x.rows);
+    ForDenseTasks(work, cut, rows_each, /*last=*/true, [&](size_t row, size_t rows, size_t col) {
+      for (const size_t feature : {col, hidden + col}) {
+        tasks_.push_back({&weights,
+                          {.panel = feature / kPanelFeatures},
+                          x.Rows(row, rows),
+                          /*out=*/{}});
       }
-    }
+      activated_.push_back(product.out.Rows(row, rows).Cols(col, kPanelFeatures));
+    });
   }
 
   // The task that the worker of this one will probably take next.
@@ -379,11 +406,49 @@ class OwnLinearEngine final : public LinearEngine {
   // A task of gates, and that of their ups.
   void RunGated(Activation activation, size_t index, size_t worker) const {
     const ActivationView& out = activated_[index];
+    if (out.rows > kRowsAtOnce) {
+      return RunGatedInPieces(activation, index, worker);
+    }
     const MatrixView<float> gates = Packed(sums_[worker].get(), out.rows, kPanelFeatures);
     const MatrixView<float> ups = Packed(gates.data + kPanelSums, out.rows, kPanelFeatures);
     MultiplyPanel(tasks_[2 * index], 2 * index, gates, worker);
     MultiplyPanel(tasks_[2 * index + 1], 2 * index + 1, ups, worker);
     ActivateRows({activation, gates, ups.data, out});
+  }
+
+  // More rows than have room for their sums, by panels of blocks: words of both are made, and some
+  // rows after the others multiply them.
+  void RunGatedInPieces(Activation activation, size_t index, size_t worker) const {
+    const Task& gate = tasks_[2 * index];
+    const Task& up = tasks_[2 * index + 1];
+    const ActivationView& out = activated_[index];
+    const size_t steps = gate.weights->steps();
+    uint32_t* const scratch = scratch_[worker].get();
+    const PanelWords words_of_gates = gate.weights->Words(gate.part, 0, steps, scratch);
+    const PanelWords words_of_ups = up.weights->Words(up.part, 0, steps, scratch + kPanelWords);
+    for (size_t row = 0; row < out.rows; row += kRowsAtOnce) {
+      const size_t rows = std::min(kRowsAtOnce, out.rows - row);
+      const MatrixView<float> gates = Packed(sums_[worker].get(), rows, kPanelFeatures);
+      const MatrixView<float> ups = Packed(gates.data + kPanelSums, rows, kPanelFeatures);
+      MultiplyAllSteps(gate, row, words_of_gates, gates);
+      MultiplyAllSteps(up, row, words_of_ups, ups);
+      ActivateRows({activation, gates, ups.data, out.Rows(row, rows)});
+    }
+  }
+
+  // Rows of a task from `row` on, as many as `out` has, by words of all steps.
+  static void MultiplyAllSteps(const Task& task, size_t row, const PanelWords& words,
+                               MatrixView<float> out) {
+    Arithmetic::Multiply({.words = words.words,
+                          .strip_words = words.strip_words,
+                          .strips = task.part.strips,
+                          .steps = task.weights->steps(),
+                          .in = task.in.row(row),
+                          .in_stride = task.in.stride,
+                          .rows = out.rows,
+                          .bias = BiasOf(task),
+                          .out = out.data,
+                          .out_stride = out.stride});
   }
 
   static size_t StepsAtOnce(const Task& task) {
@@ -474,7 +539,7 @@ class OwnLinearEngine final : public LinearEngine {
   size_t in_turn_ = 1;                     // Tasks that one of them runs one after the other.
   // [workers][2][rows at once x 64]: sums on their way to where they go.
   std::vector<hwy::AlignedFreeUniquePtr<float[]>> sums_;
-  std::vector<hwy::AlignedFreeUniquePtr<uint32_t[]>> scratch_;  // [workers][steps x 64]; of blocks.
+  std::vector<hwy::AlignedFreeUniquePtr<uint32_t[]>> scratch_;  // [workers][2][steps x 64]; blocks.
 };
 
 }  // namespace

@@ -46,10 +46,14 @@ class PairTiles {
   }
 
   static void AttendBlock(const Tile& tile, const Block& block, Workspace& work) {
-    const bool few = FewPairs<M>::Takes(tile);
-    few ? FewPairs<M>::Scores(tile, block, work) : PackedPairs<M>::Scores(tile, block, work);
-    PairRows<M>::FindWeights(tile, block, work);
-    few ? FewPairs<M>::Values(tile, block, work) : PackedPairs<M>::Values(tile, block, work);
+    if (FewPairs<M>::Takes(tile)) {
+      FewPairs<M>::Scores(tile, block, work);
+      PairRows<M>::FindWeights(tile, block, work);
+      FewPairs<M>::Values(tile, block, work);
+    } else {
+      PackedPairs<M>::Weights(tile, block, work);
+      PackedPairs<M>::Values(tile, block, work);
+    }
     PairRows<M>::Merge().close(tile, block, work);
   }
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scores and values in pairs of bf16 of many rows: K and V of the block are packed into words of
+// Weights and values in pairs of bf16 of many rows: K and V of the block are packed into words of
 // pairs once, and a tile of up to six rows by four vectors multiplies them from the cache.
 
 #pragma once
@@ -12,6 +12,7 @@
 #include "hwy/base.h"
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/cpu/pair_pack-inl.h"
+#include "kernels/cpu/pair_rows-inl.h"
 #include "kernels/cpu/pair_values-inl.h"
 
 namespace lamina::kernels::internal {
@@ -23,22 +24,14 @@ class PackedPairs {
   using Floats = typename M::Floats;
   using Words = typename M::Words;
 
-  static void Scores(const Tile& tile, const Block& block, Workspace& work) {
-    const uint32_t lines = tile.head_dim / 2;
-    const size_t strip_words = size_t{lines} * kPairLanes;
-    Packing::PackK(tile, block, lines, work);
-    constexpr uint32_t kPanel = kStripsAtOnce * kRunTokens;
-    for (uint32_t t = block.begin / kPanel * kPanel; t < block.end; t += kPanel) {
-      ForRows<kRowsAtOnce>(
-          tile, block, 0, tile.rows(), [&](uint32_t row, uint32_t rows, TokenRange range) {
-            const uint32_t from = std::max(t, range.begin / kRunTokens * kRunTokens);
-            const uint32_t to = std::min(t + kPanel, range.end);
-            if (from < to) {
-              Multiply(rows, (to - from + kRunTokens - 1) / kRunTokens, work.pairs.q + row * lines,
-                       lines, work.pairs.k + from / kRunTokens * strip_words, strip_words, lines,
-                       work.scores + size_t{row} * kScoreStride + from, kScoreStride);
-            }
-          });
+  // Weights of all rows. Scores of some rows lie in the first cache until they have become weights,
+  // next to a panel of K; the next rows' take their place.
+  static void Weights(const Tile& tile, const Block& block, Workspace& work) {
+    Packing::PackK(tile, block, tile.head_dim / 2, work);
+    for (uint32_t first = 0; first < tile.rows(); first += kRowsTogether) {
+      const uint32_t end = std::min(first + kRowsTogether, tile.rows());
+      Scores(tile, block, first, end, work);
+      PairRows<M>::FindWeights(tile, block, first, end, work);
     }
   }
 
@@ -55,6 +48,27 @@ class PackedPairs {
   // each can always be under way.
   static constexpr uint32_t kRowsAtOnce = 6;
   static constexpr uint32_t kStripsAtOnce = 4;
+  static constexpr uint32_t kRowsTogether = 2 * kRowsAtOnce;
+
+  // Scores of rows [first, end), by K that is packed.
+  static void Scores(const Tile& tile, const Block& block, uint32_t first, uint32_t end,
+                     Workspace& work) {
+    const uint32_t lines = tile.head_dim / 2;
+    const size_t strip_words = size_t{lines} * kPairLanes;
+    constexpr uint32_t kPanel = kStripsAtOnce * kRunTokens;
+    for (uint32_t t = block.begin / kPanel * kPanel; t < block.end; t += kPanel) {
+      ForRows<kRowsAtOnce>(
+          tile, block, first, end, [&](uint32_t row, uint32_t rows, TokenRange range) {
+            const uint32_t from = std::max(t, range.begin / kRunTokens * kRunTokens);
+            const uint32_t to = std::min(t + kPanel, range.end);
+            if (from < to) {
+              Multiply(rows, (to - from + kRunTokens - 1) / kRunTokens, work.pairs.q + row * lines,
+                       lines, work.pairs.k + from / kRunTokens * strip_words, strip_words, lines,
+                       work.scores + size_t{row - first} * kScoreStride + from, kScoreStride);
+            }
+          });
+    }
+  }
 
   // kRows rows of words times kStrips strips, `steps` words of a row each. Scores end as sums of
   // values do: the sign of their zeros vanishes in weights and lse.

@@ -39,27 +39,33 @@ class PairRows {
   }
 
   // Weights of all rows from their scores; those of tokens that a row does not see, but another row
-  // of the tile may, are zeros. Rows follow each other in both loops: of a single one, each step
-  // would wait for the last.
+  // of the tile may, are zeros.
   static void FindWeights(const Tile& tile, const Block& block, Workspace& work) {
-    for (uint32_t row = 0; row < tile.rows(); ++row) {
+    FindWeights(tile, block, 0, tile.rows(), work);
+  }
+
+  // Those of rows [first, end), whose scores lie in the first rows of `work.scores`. Rows follow
+  // each other in both loops: of a single one, each step would wait for the last.
+  static void FindWeights(const Tile& tile, const Block& block, uint32_t first, uint32_t end,
+                          Workspace& work) {
+    for (uint32_t row = first; row < end; ++row) {
       const TokenRange range = SeenInBlock(tile, block, row);
-      float* s = work.scores + size_t{row} * kScoreStride;
+      float* s = work.scores + size_t{row - first} * kScoreStride;
       if (tile.soft_cap > 0.0f) {
         CapScores(tile, block, s);
       }
       work.peak[row] = range.empty() ? -std::numeric_limits<float>::infinity() : Peak(range, s);
     }
     const float power = Factor(tile) * canonical::kLog2E;
-    for (uint32_t row = 0; row < tile.rows(); ++row) {
+    for (uint32_t row = first; row < end; ++row) {
       const TokenRange range = SeenInBlock(tile, block, row);
       uint32_t* p = work.pairs.p + size_t{row} * kPairStride;
       if (range.empty()) {
         std::fill(p + block.begin / 32 * 16, p + (block.end + 31) / 32 * 16, 0u);
         work.sum[row] = 1.0f;
       } else {
-        work.sum[row] =
-            Weigh(block, range, work.scores + size_t{row} * kScoreStride, work.peak[row], power, p);
+        work.sum[row] = Weigh(block, range, work.scores + size_t{row - first} * kScoreStride,
+                              work.peak[row], power, p);
         work.peak[row] *= Factor(tile);
       }
     }

@@ -49,13 +49,16 @@ struct PanelTask {
 
 // The weights of a model come from memory at every step, and a few rows' arithmetic takes about as
 // long as that. So while one panel is multiplied, the next is asked for: every step of every pass
-// over the words asks for as much as lets the last step of the last pass ask for the end.
+// over the words asks for as much as lets the last step of the last pass ask for the end, or for
+// some bytes behind it: 256 rows are 43 passes, of whose steps each asks for 6 bytes of 256.
 class PanelFetcher {
  public:
   // `steps`: how many of them Step() stands for.
   PanelFetcher(const uint32_t* next, size_t passes, size_t steps = 1)
       : next_(reinterpret_cast<const char*>(next)),
-        bytes_each_(next == nullptr ? 0 : steps * kPanelFeatures * sizeof(uint32_t) / passes) {}
+        bytes_each_(next == nullptr
+                        ? 0
+                        : (steps * kPanelFeatures * sizeof(uint32_t) + passes - 1) / passes) {}
 
   void Step() {
     for (size_t byte = 0; byte < bytes_each_; byte += kCacheLine) {

@@ -2,8 +2,12 @@
 #include "common/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <thread>
 
 namespace lamina {
@@ -107,6 +111,40 @@ TEST_P(ThreadPoolTest, EndsWhileThreadsSleep) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8, 40));
+
+// How often this thread has gone to sleep.
+int64_t Sleeps() {
+  rusage usage = {};
+  EXPECT_EQ(getrusage(RUSAGE_THREAD, &usage), 0);
+  return usage.ru_nvcsw;
+}
+
+// A worker's last index takes longer than a few looks, and less than the time to spin.
+TEST(ThreadPoolWaitTest, TheCallerSpinsForTheLastIndex) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  ASSERT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+  if (CPU_COUNT(&set) < 2) {
+    GTEST_SKIP() << "nobody spins where threads outnumber cores";
+  }
+  ThreadPool pool({.threads = 2, .spin_us = 60'000'000});
+  std::atomic<int> arrived = 0;
+  int64_t before = 0;
+  pool.Run(2, [&](size_t, size_t worker) {
+    arrived.fetch_add(1);
+    while (arrived.load() < 2) {  // Each has one.
+      std::this_thread::yield();
+    }
+    if (worker == 0) {
+      before = Sleeps();
+      return;
+    }
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+  });
+  EXPECT_EQ(Sleeps(), before);
+}
 
 // Workers 1, 2, ... have cores[1], cores[2], ...
 TEST(CallerCoresTest, AreThoseThatNoWorkerHas) {

@@ -268,6 +268,28 @@ TEST_P(BlockLinearTest, WithItsActivationHasTheBitsOfBothCalls) {
   }
 }
 
+// A panel is widened once for twice the rows of a task; the last panels go in quarters.
+TEST_P(BlockLinearTest, ManyRowsHaveTheBitsOfTheWidenedLayer) {
+  const auto [type, loop, threads] = GetParam();
+  if (threads != 1 || (loop == DenseLoop::kEmulatedTiles && info().elements > 32)) {
+    GTEST_SKIP() << "once for each loop, and the emulation is slow";
+  }
+  for (const size_t workers : {1, 2}) {
+    const std::unique_ptr<Dense> dense = MakeDense(DType::kBF16, loop, workers);
+    if (!KeepsBlocks(*dense)) {
+      GTEST_SKIP() << dense->description() << " takes no blocks";
+    }
+    const BlockLayer layer({{info().type, 2 * 8 * 64}}, info().elements, true, 19);
+    const auto packed = layer.PackBlocks(*dense);
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    for (const size_t rows : {130, 270}) {
+      ExpectSameBits(*dense, layer, rows, 1);
+      ExpectGatedBits(*dense, **packed, Activation::kSilu, rows, 2);
+      ASSERT_FALSE(HasFatalFailure()) << workers << " threads";
+    }
+  }
+}
+
 // Strips of panels, which are widened without their neighbours.
 TEST_P(BlockLinearTest, CutsForManyThreadsDoNotChangeBits) {
   const std::unique_ptr<Dense> one = Make();

@@ -136,6 +136,41 @@ TEST(DenseCutTest, RowsAreCutEvenly) {
   EXPECT_EQ(cut.Tasks({.rows = 0, .inputs = 1, .features = 65}), 0u);
 }
 
+// Nine panels of 2 times 255 rows are 16 tasks and, for two threads, 8 quarters.
+TEST(DenseCutTest, TheLastTasksGoInQuarters) {
+  struct Task {
+    size_t row, rows, feature;
+  };
+  const auto tasks_of = [](const DenseWork& work, size_t threads, bool last) {
+    const DenseCut cut = {.rows = 256, .threads = threads};
+    std::vector<Task> tasks;
+    ForDenseTasks(work, cut, cut.RowsEach(work.rows), last,
+                  [&](size_t row, size_t rows, size_t feature) {
+                    tasks.push_back({row, rows, feature});
+                  });
+    return tasks;
+  };
+  const DenseWork work = {.rows = 510, .inputs = 576, .features = 576};
+  const std::vector<Task> tasks = tasks_of(work, 2, /*last=*/true);
+  ASSERT_EQ(tasks.size(), 24u);
+  std::vector<size_t> rows_of_feature(work.features);
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    EXPECT_EQ(tasks[i].rows, i < 16 ? 255u : i % 4 == 3 ? 63u : 64u) << i;
+    EXPECT_EQ(tasks[i].row, (i < 9 ? 0u : 255u) + (i < 16 ? 0u : i % 4 * 64)) << i;
+    rows_of_feature[tasks[i].feature] += tasks[i].rows;
+  }
+  for (size_t feature = 0; feature < work.features; ++feature) {
+    EXPECT_EQ(rows_of_feature[feature], feature % 64 == 0 ? 510u : 0u) << feature;
+  }
+  EXPECT_EQ(tasks_of(work, 1, true).size(), 18u);
+  EXPECT_EQ(tasks_of(work, 2, false).size(), 18u);
+  EXPECT_EQ(tasks_of(work, 7, true).size(), 18u);  // There are too few.
+  EXPECT_EQ(tasks_of({.rows = 127, .inputs = 576, .features = 576}, 2, true).size(), 9u);
+  // Threads end closer to each other: 13 panels of 256 rows are 7 and 6, or 6.5 each.
+  const Shares shares = DenseShares({.rows = 256, .inputs = 576, .features = 13 * 64}, 256, 2);
+  EXPECT_LT(shares.largest_of_mean, 1.03);
+}
+
 TEST(ShareOutTest, EachTakesTheNextTaskWhenItIsDone) {
   const std::vector<double> tasks = {4, 1, 1, 1, 1, 1};
   const Shares shares = ShareOut(tasks, 2);
