@@ -26,6 +26,7 @@
 #include "bench/pinned_cores.h"
 #include "common/check.h"
 #include "common/kv_form.h"
+#include "compute_node/weighed_attention.h"
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/k_tiles.h"
 #include "kernels/pair_attention.h"
@@ -351,11 +352,12 @@ class Bench {
     }
   }
 
-  // Rows by fours, as they come in a step, with their weights and without, in turns.
+  // Rows by fours, as a compute node attends those of a step, with their weights and without, in
+  // turns.
   void Weights() {
     std::printf(
-        "\ndecode of 4 rows at a time from DRAM: time over that without weights, median (best); of "
-        "it the sum over heads\n");
+        "\ndecode of 4 rows at a time from DRAM, with weights summed over heads: time over that "
+        "without them, median (best)\n");
     for (const uint32_t head_dim : options_.head_dims) {
       for (const uint32_t group : options_.groups) {
         for (const uint32_t context : options_.contexts) {
@@ -370,52 +372,39 @@ class Bench {
     const AttentionDescriptor d = Describe(head_dim, group == 3 ? 3 : 4, group);
     const size_t slots = Slots(d, arena_.bytes());
     const std::vector<uint32_t> tokens(slots / context / kRows * kRows, context);
-    Batch batch = MakeBatch(arena_, d, slots, Contiguous(tokens), 1);
-    const auto scratch = kernel_.MakeScratch(d, 1, context, pool_.threads());
-    std::vector<float> memory(kRows * kernels::AttentionWeights::FloatsOf(d.query_heads, context));
+    const Batch batch = MakeBatch(arena_, d, slots, Contiguous(tokens), 1);
+    compute_node::WeighedAttention attention(kernel_, pool_, {&d, 1}, 1, context);
     std::vector<float> summed(kRows * size_t{context});
-    std::vector<kernels::AttentionWeights> weights;
-    for (size_t row = 0; row < kRows; ++row) {
-      weights.push_back(kernels::AttentionWeights::Over(memory.data() + row * memory.size() / kRows,
-                                                        1, d.query_heads, context));
-    }
-    double sum_seconds = 0;
+    std::vector<compute_node::WeighedAttention::Item> items(kRows);
     const auto run = [&](bool weighed) {
       return Seconds([&] {
         for (size_t first = 0; first < batch.items.size(); first += kRows) {
           for (size_t row = 0; row < kRows; ++row) {
-            batch.items[first + row].weights = weighed ? &weights[row] : nullptr;
+            items[row] = {.attention = batch.items[first + row],
+                          .weights = weighed ? summed.data() + row * context : nullptr,
+                          .stride = context};
           }
-          kernel_.Attend(d, batch.kv, absl::MakeConstSpan(batch.items).subspan(first, kRows),
-                         *scratch, pool_);
           if (weighed) {
             std::fill(summed.begin(), summed.end(), 0.0f);
-            sum_seconds += Seconds([&] {
-              pool_.Run(kRows, [&](size_t row, size_t) {
-                kernels::SumWeights(weights[row], 0, context, summed.data() + row * context);
-              });
-            });
           }
+          attention.Attend(d, batch.kv, items);
         }
       });
     };
+    run(true);  // Its memory is there afterwards.
     std::vector<double> ratios;
-    double all = 0;
     for (int i = 0; i < options_.repeats; ++i) {
       const double before = run(false);
       const double with = run(true);
       ratios.push_back(2 * with / (before + run(false)));
-      all += with;
     }
     const double best = *std::min_element(ratios.begin(), ratios.end());
-    std::printf("%9u %6u %8u %8.3f (%.3f) %8.3f\n", head_dim, group, context, Median(ratios), best,
-                sum_seconds / all);
+    std::printf("%9u %6u %8u %8.3f (%.3f)\n", head_dim, group, context, Median(ratios), best);
     result_["weights"].push_back({{"head_dim", head_dim},
                                   {"group", group},
                                   {"context", context},
                                   {"ratio", Median(ratios)},
-                                  {"ratio_best", best},
-                                  {"share_of_sum", sum_seconds / all}});
+                                  {"ratio_best", best}});
   }
 
   double MeasureOnce(const Batch& batch) {

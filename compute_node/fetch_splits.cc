@@ -39,7 +39,7 @@ class ByShare final : public FetchSplits {
                                               ", which is not in the tables"));
     }
     return plan::SplitByShare(run.first_token, run.tokens, plan.recomputed,
-                              sequence->join.bare_tokens);
+                              sequence->join.bare_tokens, sequence->released);
   }
 
  private:

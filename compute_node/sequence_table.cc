@@ -32,8 +32,12 @@ absl::Status SequenceTable::ApplyChange(const plan::SequenceLeave& leave, const 
   return absl::OkStatus();
 }
 
-// Slots are the holders' business, and a span without any still sends its partial.
-absl::Status SequenceTable::ApplyChange(const plan::SlotRelease&, const Limits&) {
+// Tokens without slots are not made again (plan/fetch_split.h). Slots themselves are the holders'
+// business, and a span without any still sends its partial.
+absl::Status SequenceTable::ApplyChange(const plan::SlotRelease& release, const Limits&) {
+  if (Sequence* sequence = Find(release.sequence); sequence != nullptr) {
+    sequence->released = release.tokens;
+  }
   return absl::OkStatus();
 }
 

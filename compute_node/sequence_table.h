@@ -31,6 +31,7 @@ struct Sequence {
   std::vector<uint32_t> without_ends;            // A bit for each token that does not end it.
   std::vector<uint32_t> spans;  // Partition token_range: the memory node of each span.
   uint32_t slots = 0;           // Partition token_range: tokens that have slots.
+  uint32_t released = 0;        // The first ones, whose slots are released.
 
   // Whether the next token is not to end it, since it would have too few.
   bool may_not_end() const {
@@ -59,7 +60,7 @@ class SequenceTable {
   static absl::Status ApplyChange(const plan::SpillOut& spill, const Limits& limits);
   static absl::Status ApplyChange(const plan::SpillIn& spill, const Limits& limits);
   absl::Status ApplyChange(const plan::SequenceLeave& leave, const Limits& limits);
-  static absl::Status ApplyChange(const plan::SlotRelease& release, const Limits& limits);
+  absl::Status ApplyChange(const plan::SlotRelease& release, const Limits& limits);
   absl::Status ApplyChange(const plan::SequenceJoin& join, const Limits& limits);
   absl::Status ApplyChange(const plan::SlotAllocation& allocation, const Limits& limits);
 

@@ -16,9 +16,15 @@ WeighedAttention::WeighedAttention(const kernels::AttentionKernel& kernel, Threa
   scratch_ = kernel.MakeScratch(*widest, query_tokens_max, context_tokens_max, pool.threads());
 }
 
+size_t WeighedAttention::Piece::floats(uint32_t query_heads) const {
+  const size_t all = kernels::AttentionWeights::FloatsOf(query_heads, row_floats()) * count;
+  return (all + kLineFloats - 1) / kLineFloats * kLineFloats;
+}
+
 void WeighedAttention::Attend(const AttentionDescriptor& shape, const kernels::KvView& kv,
                               absl::Span<const Item> items) {
   pieces_.clear();
+  const size_t floats_max = kFloatsOfThread * pool_.threads_in_use();
   size_t floats = 0;
   for (const Item& item : items) {
     const uint32_t queries = item.attention.query_tokens;
@@ -29,9 +35,8 @@ void WeighedAttention::Attend(const AttentionDescriptor& shape, const kernels::K
     for (uint32_t first = 0; first < queries; first += kQueriesAtOnce) {
       Piece piece{
           .item = &item, .first = first, .count = std::min(kQueriesAtOnce, queries - first)};
-      const size_t more =
-          kernels::AttentionWeights::FloatsOf(shape.query_heads, piece.tokens()) * piece.count;
-      if (floats > 0 && floats + more > kFloatsAtOnce) {
+      const size_t more = piece.floats(shape.query_heads);
+      if (floats > 0 && floats + more > floats_max) {
         Run(shape, kv, floats);
         floats = 0;
       }
@@ -48,27 +53,27 @@ void WeighedAttention::Run(const AttentionDescriptor& shape, const kernels::KvVi
   calls_.clear();
   weights_.clear();
   weights_.reserve(pieces_.size());
-  memory_.resize(std::max(memory_.size(), floats));
+  memory_.resize(std::max(memory_.size(), floats + kLineFloats));
+  void* memory = memory_.data();
+  size_t bytes = memory_.size() * sizeof(float);
+  auto* const lines = static_cast<float*>(
+      std::align(kLineFloats * sizeof(float), floats * sizeof(float), memory, bytes));
   for (const Piece& piece : pieces_) {
     kernels::AttentionItem call = piece.item->attention;
     call.first_position += piece.first;
     call.query_tokens = piece.count;
     call.q += piece.first * call.q_stride;
     call.out += piece.first * call.out_stride;
-    weights_.push_back(kernels::AttentionWeights::Over(memory_.data() + piece.memory, piece.count,
-                                                       shape.query_heads, piece.tokens()));
-    call.weights = piece.item->weights == nullptr ? nullptr : &weights_.back();
+    if (piece.item->weights != nullptr) {
+      kernels::AttentionWeights& weights = weights_.emplace_back(kernels::AttentionWeights::Over(
+          lines + piece.memory, piece.count, shape.query_heads, piece.row_floats()));
+      weights.summed = piece.item->weights + piece.first * piece.item->stride;
+      weights.summed_stride = piece.item->stride;
+      call.weights = &weights;
+    }
     calls_.push_back(call);
   }
   kernel_.Attend(shape, kv, calls_, *scratch_, pool_);
-  pool_.Run(pieces_.size(), [this](size_t index, size_t) {
-    const Piece& piece = pieces_[index];
-    for (uint32_t i = 0; piece.item->weights != nullptr && i < piece.count; ++i) {
-      kernels::SumWeights(weights_[index], i,
-                          piece.item->attention.first_position + piece.first + i + 1,
-                          piece.item->weights + (piece.first + i) * piece.item->stride);
-    }
-  });
   pieces_.clear();
 }
 

@@ -4,7 +4,7 @@
 // token, over all query heads (kernels/attention_weights.h).
 //
 // Threading: the data thread; the pool is the only parallelism. Allocation: working memory grows up
-// to what a call needs, some MiB.
+// to what a call needs, half a MiB a thread or one piece.
 
 #pragma once
 
@@ -23,7 +23,8 @@ class WeighedAttention {
   struct Item {
     kernels::AttentionItem attention;
     // Not null: the weights of the tokens that each of its queries sees are added here.
-    // Shape: [query_tokens, up to the tokens that it sees], `stride` floats between queries.
+    // Shape: [query_tokens, up to the tokens that it sees], `stride` floats between queries. Items
+    // do not share them.
     float* weights = nullptr;
     size_t stride = 0;
   };
@@ -41,8 +42,12 @@ class WeighedAttention {
  private:
   // Queries of a weighed item that attend in one call of the kernel.
   static constexpr uint32_t kQueriesAtOnce = 16;
-  // Floats of weights in one call, unless a single piece has more.
-  static constexpr size_t kFloatsAtOnce = size_t{1} << 20;
+  static constexpr uint32_t kLineFloats = 64 / sizeof(float);
+  // Floats of weights in one call for each thread, unless a single piece has more. Calls take turns
+  // in the same memory: with much more of it, K and V of a call would drive it out of the last
+  // cache; with much less, threads would wait for each other and begin without prefetches more
+  // often.
+  static constexpr size_t kFloatsOfThread = size_t{1} << 17;
 
   // Consecutive queries of an item.
   struct Piece {
@@ -50,7 +55,15 @@ class WeighedAttention {
     uint32_t first = 0;
     uint32_t count = 0;
     size_t memory = 0;  // Where its weights begin.
-    uint32_t tokens() const { return item->attention.first_position + first + count; }
+
+    // Floats between rows of weights: an odd number of lines, so that rows share neither lines nor
+    // cache sets.
+    uint32_t row_floats() const {
+      const uint32_t tokens = item->attention.first_position + first + count;
+      return ((tokens + kLineFloats - 1) / kLineFloats | 1) * kLineFloats;
+    }
+    // Whole lines that hold all that is kept of it.
+    size_t floats(uint32_t query_heads) const;
   };
 
   // The pieces, whose weights take so many floats.
@@ -61,8 +74,8 @@ class WeighedAttention {
   std::unique_ptr<kernels::AttentionScratch> scratch_;
   std::vector<Piece> pieces_;  // Pieces of one call of the kernel.
   std::vector<kernels::AttentionItem> calls_;
-  std::vector<kernels::AttentionWeights> weights_;  // By piece.
-  std::vector<float> memory_;
+  std::vector<kernels::AttentionWeights> weights_;  // By piece that has some.
+  std::vector<float> memory_;  // With a line more than is needed, to begin at a border of lines.
 };
 
 }  // namespace lamina::compute_node

@@ -77,7 +77,7 @@ struct AttentionItem {
   // tree. A window counts from first_position, so that `first_seen` says what it hides here.
   float* partial = nullptr;
   // When set: what softmax gives each token goes there too, which changes no output. On processors
-  // alone; without `first_seen` and a window.
+  // alone; without `first_seen` and a window. Items do not share AttentionWeights::summed.
   const AttentionWeights* weights = nullptr;
   // Where KvView has INT8: the first so many tokens are kept so, in the slots that `extents` name,
   // which cover these alone. The others are bf16, in slots from `tail_slot` on, in order.

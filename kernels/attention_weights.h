@@ -11,7 +11,7 @@
 //
 // Sinks of a layer are left out: weights of a head sum up to 1 over its tokens.
 //
-// Threading: plain values; see SumWeights().
+// Threading: plain values.
 
 #pragma once
 
@@ -31,6 +31,10 @@ struct AttentionWeights {
   float* sums = nullptr;
   uint32_t query_heads = 0;
   uint32_t tokens_max = 0;  // At least those of the item.
+  // When set, the kernel adds the sum over heads here, with the bits of SumWeights().
+  // Shape: [query_tokens, tokens that the query sees], `summed_stride` floats between queries.
+  float* summed = nullptr;
+  size_t summed_stride = 0;
 
   size_t blocks() const;
   size_t row(uint32_t token, uint32_t head) const { return size_t{token} * query_heads + head; }
@@ -42,7 +46,8 @@ struct AttentionWeights {
 };
 
 // Adds the weights of all heads of query token `token`, which sees `tokens` tokens from 0 on, to
-// `to`. Requires: a kernel has written them; a head sees all of them.
+// `to`, head by head: plain loops, the definition of the bits.
+// Requires: a kernel has written them; a head sees all of them.
 // Shapes: to  [tokens]
 // Cost: a pass over query_heads * tokens floats.
 void SumWeights(const AttentionWeights& weights, uint32_t token, uint32_t tokens, float* to);

@@ -126,7 +126,7 @@ void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, Fetch
       kinds.share() > 0
           ? plan::SplitBySlots(fetched.run.before, fetched.run.tokens, sequence, kinds)
           : plan::SplitByShare(fetched.run.before, fetched.run.tokens, plan.recomputed,
-                               sequence.bare);
+                               sequence.bare, sequence.released);
   fetched.run = split.run;
   fetched.slots = plan::SlotsOf(split, sequence.extents, kinds);
   uint32_t released = sequence.released;

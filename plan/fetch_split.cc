@@ -33,10 +33,12 @@ void AppendSlots(std::vector<Extent>& extents, Extent extent) {
 
 }  // namespace
 
-FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32_t bare) {
+FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32_t bare,
+                        uint32_t released) {
   FetchSplit split{.run = {.before = before, .tokens = tokens}, .stretches = {}};
-  const uint32_t first = std::min(bare, before);
-  const auto wanted = static_cast<uint32_t>(uint64_t{before} * share / kRecomputeUnit);
+  const uint32_t hidden = std::min(released, before);
+  const uint32_t first = std::max(std::min(bare, before), hidden);
+  const auto wanted = static_cast<uint32_t>(uint64_t{before - hidden} * share / kRecomputeUnit);
   const uint32_t made = wanted == before && first == 0
                             ? before
                             : std::min(wanted, before - first) / kFetchTile * kFetchTile;

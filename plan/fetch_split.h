@@ -4,7 +4,8 @@
 // node makes K and V again, and which as K and V. Both sides compute the same.
 //
 // - Path recompute: memory nodes keep both, but of bare tokens (SequenceJoin::bare_tokens) K and V
-//   alone. The step's plan says how many come as activations: the first ones that have some.
+//   alone. The step's plan says how many of those that have slots come as activations: the first
+//   ones that have some. What a window has released is neither counted nor made again.
 // - Path fetch: where a slot holds one of them (policy fetch_hybrid), the token's slot says it.
 //
 // Threading: plain values.   Allocation: the lists.
@@ -34,10 +35,12 @@ struct FetchSplit {
   std::vector<FetchStretch> stretches;  // Cover the tokens before the run, in order.
 };
 
-// `share` kRecomputeUnit-ths of the tokens (StepPlan::recomputed), in whole tiles: the first ones
-// behind `bare` that have no activations, as far as there are so many. All of them, where none is
-// bare, are not cut to tiles, since a tile of K and V less comes then.
-FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32_t bare = 0);
+// `share` kRecomputeUnit-ths of the tokens that have slots (StepPlan::recomputed), in whole tiles:
+// the first ones behind `bare` that have no activations, as far as there are so many. All of them,
+// where none is bare, are not cut to tiles, since a tile of K and V less comes then. The first
+// `released` tokens have no slots, and come as K and V, which nobody reads.
+FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32_t bare = 0,
+                        uint32_t released = 0);
 
 // By the slots of the sequence. Tokens without slots come as K and V, which nobody reads.
 // Requires: it has slots for `before` tokens at least.

@@ -192,8 +192,9 @@ struct StepPlan {
   std::vector<DecodeRow> rows;
   std::vector<PrefillChunk> chunks;
   Chunking chunking;  // In which chunks the rows go to a memory node.
-  // Path recompute: of the tokens before each run of rows so many kRecomputeUnit-ths come as
-  // activations, from which the compute node makes K and V again (fetch_split.h).
+  // Path recompute: of the tokens before each run of rows that have slots so many
+  // kRecomputeUnit-ths come as activations, from which the compute node makes K and V again
+  // (fetch_split.h).
   uint32_t recomputed = 0;
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };

@@ -17,6 +17,7 @@
 #include "kernels/cpu/attention_kept.h"
 #include "kernels/cpu/attention_probe.h"
 #include "kernels/cpu/attention_tasks.h"
+#include "kernels/cpu/weight_sums.h"
 
 namespace lamina::kernels {
 namespace {
@@ -100,7 +101,8 @@ class CpuScratch final : public AttentionScratch {
         query_tokens(std::min(query_tokens_max, TileTokens(ops, d.group()))),
         context_tokens(context_tokens_max),
         workers(threads),
-        partials(RowsOf(query_tokens, d), (d.head_dim + 31) / 32 * 32, threads) {
+        partials(RowsOf(query_tokens, d), (d.head_dim + 31) / 32 * 32, threads),
+        sums(context_tokens_max, threads) {
     const size_t blocks = (size_t{context_tokens_max} + kBlockTokens - 1) / kBlockTokens;
     // One partial for each bit of the block count, and the one being pushed.
     const size_t levels = static_cast<size_t>(std::bit_width(blocks)) + 1;
@@ -117,6 +119,7 @@ class CpuScratch final : public AttentionScratch {
   const uint32_t context_tokens;
   std::vector<Worker> workers;
   internal::RunPartials partials;
+  internal::WeightSums sums;
 
  private:
   static size_t RowsOf(uint32_t query_tokens, const AttentionDescriptor& d) {
@@ -322,11 +325,12 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
       block.next_begin = blocks.block().begin;
       call.ops.block(tile, block, mine.work);
       if (tile.weights != nullptr) {
-        internal::KeepWeights(tile, block, mine.work);
+        internal::KeepSums(tile, block, mine.work);
       }
     }
     if (call.scratch.partials.EndRun(task, index, tile, call.ops.merge.merge_top_two, mine.work)) {
       call.ops.end(tile, mine.work);
+      call.scratch.sums.End(task, tile, worker);
     }
     call.pool.CountStep(worker);
     if (!next.valid()) {
@@ -358,6 +362,7 @@ class CpuKernel final : public AttentionKernel {
     const AttentionTasks tasks(descriptor, items, TileTokens(ops_, descriptor.group()),
                                pool.threads_in_use(), mine.partials.tasks_max());
     const size_t workers = std::min(tasks.threads(), tasks.count());
+    mine.sums.Begin(descriptor, items, TileTokens(ops_, descriptor.group()));
     Call call = {.ops = ops_,
                  .descriptor = descriptor,
                  .kv = kv,

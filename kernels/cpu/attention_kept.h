@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a kernel keeps of a block for those who rank tokens (kernels/attention_weights.h).
+//
+// Softmax (attention_softmax-inl.h) stores the weights as it makes them, so that their lines come
+// from further caches while it computes; the drivers add the rest when the block is done.
 
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,20 +14,30 @@
 
 namespace lamina::kernels::internal {
 
-// Copies the block's weights as the vector code has left them: `work.sum` has the inverses.
+// Which of the kept rows a row of the tile is. Requires: tile.weights.
+inline size_t KeptRow(const Tile& tile, uint32_t row) {
+  return tile.weights_row + row / tile.group * tile.weights->query_heads + row % tile.group;
+}
+
+// Where the weights of a row's tokens of the block go; null if nobody wants them.
+inline float* KeptWeights(const Tile& tile, const Block& block, uint32_t row) {
+  return tile.weights == nullptr
+             ? nullptr
+             : tile.weights->weights + KeptRow(tile, row) * tile.weights->tokens_max +
+                   size_t{block.index} * kBlockTokens;
+}
+
+// Keeps the block's peaks and sums as the vector code has left them: `work.sum` has the inverses.
 // Requires: tile.weights.
-inline void KeepWeights(const Tile& tile, const Block& block, const Workspace& work) {
+inline void KeepSums(const Tile& tile, const Block& block, const Workspace& work) {
   const AttentionWeights& kept = *tile.weights;
   for (uint32_t row = 0; row < tile.rows(); ++row) {
-    const TokenRange range = SeenInBlock(tile, block, row);
-    if (range.empty()) {
+    if (SeenInBlock(tile, block, row).empty()) {
       continue;
     }
-    const size_t to = tile.weights_row + row / tile.group * kept.query_heads + row % tile.group;
-    std::copy_n(work.scores + row * kScoreStride + range.begin, range.end - range.begin,
-                kept.weights + to * kept.tokens_max + block.index * kBlockTokens + range.begin);
-    kept.peaks[to * kept.blocks() + block.index] = work.peak[row];
-    kept.sums[to * kept.blocks() + block.index] = 1.0f / work.sum[row];
+    const size_t to = KeptRow(tile, row) * kept.blocks() + block.index;
+    kept.peaks[to] = work.peak[row];
+    kept.sums[to] = 1.0f / work.sum[row];
   }
 }
 

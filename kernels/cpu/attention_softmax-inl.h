@@ -17,7 +17,9 @@
 
 #include "hwy/highway.h"
 #include "kernels/canonical_math.h"
+#include "kernels/cpu/attention_ahead.h"
 #include "kernels/cpu/attention_internal.h"
+#include "kernels/cpu/attention_kept.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lamina::kernels::internal::HWY_NAMESPACE {
@@ -113,8 +115,8 @@ struct Softmax {
   static constexpr size_t kAtOnce = 4;
   static constexpr float kEmptyLse = -std::numeric_limits<float>::infinity();
 
-  // Turns each row's scores into weights; leaves their largest in work.peak, and the weights' sum.
-  // Rows that see nothing of the block get the peak -inf.
+  // Turns each row's scores into weights, and keeps those that are wanted; leaves the largest score
+  // in work.peak, and the weights' sum. Rows that see nothing of the block get the peak -inf.
   static void Run(const Tile& tile, const Block& block, Workspace& work) {
     const uint32_t rows = tile.rows();
     for (uint32_t row = 0; row < rows; ++row) {
@@ -123,7 +125,7 @@ struct Softmax {
         work.sum[row] = 1.0f;
         work.peak[row] = kEmptyLse;
       } else {
-        RunRow(tile, range, row, work);
+        RunRow(tile, range, row, KeptWeights(tile, block, row), work);
       }
     }
   }
@@ -206,7 +208,8 @@ struct Softmax {
     Store(IfThenElse(Eq(b, empty), a, IfThenElse(a_empty, b, lse)), d, lse_a);
   }
 
-  static HWY_INLINE void RunRow(const Tile& tile, TokenRange range, uint32_t row, Workspace& work) {
+  static HWY_INLINE void RunRow(const Tile& tile, TokenRange range, uint32_t row, float* kept,
+                                Workspace& work) {
     float* s = work.scores + size_t{row} * kScoreStride;
     const uint32_t from = range.begin / 16 * 16;
     const uint32_t to = (range.end + 15) / 16 * 16;
@@ -216,13 +219,14 @@ struct Softmax {
     for (size_t part = 0; part < kParts; ++part) {
       lanes[part] = Zero(D());
     }
-    constexpr uint32_t kStep = std::max<size_t>(canonical::kLanes, kAtOnce * kN);
     uint32_t t = from;
-    for (; t + kStep <= to; t += kStep) {
-      Weights<kStep / kN>(m, s + t, lanes);
-    }
-    for (; t < to; t += canonical::kLanes) {
-      Weights<kParts>(m, s + t, lanes);
+    if (kept != nullptr) {
+      const uint32_t whole = range.end / 16 * 16;
+      t = WeightsOf<true>(m, from, whole, s, kept, lanes);
+      WeightsOf<false>(m, t, to, s, nullptr, lanes);
+      std::copy(s + t, s + range.end, kept + t);
+    } else {
+      WeightsOf<false>(m, from, to, s, nullptr, lanes);
     }
     HWY_ALIGN float sums[canonical::kLanes];
     for (size_t part = 0; part < kParts; ++part) {
@@ -267,9 +271,25 @@ struct Softmax {
     return GetLane(MaxOfLanes(d, peaks[0]));
   }
 
-  // Scores of kCount vectors of tokens to their weights, which are added to the lanes.
-  template <int kCount>
-  static HWY_INLINE void Weights(V m, float* s, V (&lanes)[kParts]) {
+  // Scores of tokens [from, to), whole groups of kLanes, to their weights. Returns `to`.
+  template <bool kKeep>
+  static HWY_INLINE uint32_t WeightsOf(V m, uint32_t from, uint32_t to, float* s, float* kept,
+                                       V (&lanes)[kParts]) {
+    constexpr uint32_t kStep = std::max<size_t>(canonical::kLanes, kAtOnce * kN);
+    uint32_t t = from;
+    for (; t + kStep <= to; t += kStep) {
+      Weights<kStep / kN, kKeep>(m, s + t, kKeep ? kept + t : nullptr, lanes);
+    }
+    for (; t < to; t += canonical::kLanes) {
+      Weights<kParts, kKeep>(m, s + t, kKeep ? kept + t : nullptr, lanes);
+    }
+    return t;
+  }
+
+  // Scores of kCount vectors of tokens to their weights, which are added to the lanes. Keeps them,
+  // and asks for the lines of the same tokens of the next block.
+  template <int kCount, bool kKeep>
+  static HWY_INLINE void Weights(V m, float* s, float* kept, V (&lanes)[kParts]) {
     const D d;
     V p[kCount];
 #pragma GCC unroll 4
@@ -281,6 +301,12 @@ struct Softmax {
     for (int i = 0; i < kCount; ++i) {
       lanes[i % kParts] = Add(lanes[i % kParts], p[i]);
       Store(p[i], d, s + i * kN);
+      if (kKeep) {
+        StoreU(p[i], d, kept + i * kN);
+        if (i % kParts == 0) {
+          PrefetchLine(kept + kBlockTokens + i * kN);
+        }
+      }
     }
   }
 };

@@ -15,6 +15,7 @@
 #include "kernels/cpu/attention_tasks.h"
 #include "kernels/cpu/int8_attention_internal.h"
 #include "kernels/cpu/int8_probe.h"
+#include "kernels/cpu/weight_sums.h"
 
 namespace lamina::kernels {
 namespace {
@@ -52,7 +53,8 @@ class Int8Scratch final : public AttentionScratch {
         query_tokens(std::min(query_tokens_max, TileTokens(d.group()))),
         context_tokens(context_tokens_max),
         workers(threads),
-        partials(RowsOf(query_tokens, group), (head_dim + 31) / 32 * 32, threads) {
+        partials(RowsOf(query_tokens, group), (head_dim + 31) / 32 * 32, threads),
+        sums(context_tokens_max, threads) {
     const size_t blocks = (size_t{context_tokens_max} + kBlockTokens - 1) / kBlockTokens;
     // One partial for each bit of the block count, and the one being pushed.
     const size_t levels = static_cast<size_t>(std::bit_width(blocks)) + 1;
@@ -67,6 +69,7 @@ class Int8Scratch final : public AttentionScratch {
   const uint32_t context_tokens;
   std::vector<Worker> workers;
   internal::RunPartials partials;
+  internal::WeightSums sums;
 
  private:
   static size_t RowsOf(uint32_t query_tokens, uint32_t group) {
@@ -327,11 +330,12 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
       }
       call.ops.block(tile, block, mine.work);
       if (item.weights != nullptr) {
-        internal::KeepWeights(tile.tile, block.all, work);
+        internal::KeepSums(tile.tile, block.all, work);
       }
     }
     if (call.scratch.partials.EndRun(task, own_index, tile.tile, call.ops.merge_top_two, work)) {
       call.ops.end(tile.tile, work);
+      call.scratch.sums.End(task, tile.tile, worker);
     }
     call.pool.CountStep(worker);
   }
@@ -358,6 +362,7 @@ class Int8Kernel final : public AttentionKernel {
     const AttentionTasks tasks(descriptor, items, TileTokens(descriptor.group()),
                                pool.threads_in_use(), mine.partials.tasks_max());
     const size_t workers = std::min(tasks.threads(), tasks.count());
+    mine.sums.Begin(descriptor, items, TileTokens(descriptor.group()));
     Call call = {.descriptor = descriptor,
                  .kv = kv,
                  .items = items,

@@ -237,6 +237,10 @@ class ReferenceKernel final : public AttentionKernel {
         for (uint32_t head = 0; head < descriptor.query_heads; ++head) {
           AttendOne(descriptor, kv, item, token, head, mine);
         }
+        if (item.weights != nullptr && item.weights->summed != nullptr) {
+          SumWeights(*item.weights, token, item.first_position + token + 1,
+                     item.weights->summed + token * item.weights->summed_stride);
+        }
       }
     }
   }

@@ -44,6 +44,18 @@ TEST_F(SequenceTableTest, KnowsWhoJoinedAndForgetsWhoLeft) {
   EXPECT_NE(table_.Find(2), nullptr);
 }
 
+TEST_F(SequenceTableTest, KnowsHowManyTokensHaveNoSlotsAnyMore) {
+  ASSERT_TRUE(Apply(Joins({Join(1, {3, 4}), Join(2, {5})})).ok());
+  ASSERT_TRUE(Apply({.releases = {{.sequence = 1, .tokens = 256}}}).ok());
+  // Sequences of other lanes are unknown here.
+  ASSERT_TRUE(Apply({.releases = {{.sequence = 77, .tokens = 256}}}).ok());
+
+  ASSERT_TRUE(Apply({.releases = {{.sequence = 1, .tokens = 512}}}).ok());
+
+  EXPECT_EQ(table_.Find(1)->released, 512u);
+  EXPECT_EQ(table_.Find(2)->released, 0u);
+}
+
 TEST_F(SequenceTableTest, ASequenceMayLeaveAndJoinAgainInOnePlan) {
   ASSERT_TRUE(Apply(Joins({Join(1, {3})})).ok());
   plan::StepPlan plan = Joins({Join(1, {3, 6})});

@@ -97,6 +97,24 @@ class AttentionProblem {
     return out;
   }
 
+  // Attends all queries and has the kernel add the sums over heads to `summed`, [queries, tokens].
+  std::vector<BFloat16> AttendSummed(const AttentionKernel& kernel, ThreadPool& pool,
+                                     std::vector<float>& summed) const {
+    const AttentionDescriptor& d = case_.descriptor;
+    std::vector<float> memory(
+        AttentionWeights::FloatsOf(d.query_heads, case_.tokens) * case_.queries, NAN);
+    AttentionWeights weights =
+        AttentionWeights::Over(memory.data(), case_.queries, d.query_heads, case_.tokens);
+    weights.summed = summed.data();
+    weights.summed_stride = case_.tokens;
+    std::vector<BFloat16> out(size_t{case_.queries} * d.q_width());
+    AttentionItem item = Item(0, case_.queries, out.data());
+    item.weights = &weights;
+    const auto scratch = kernel.MakeScratch(d, case_.queries, case_.tokens, pool.threads());
+    kernel.Attend(d, kv(), {&item, 1}, *scratch, pool);
+    return out;
+  }
+
   AttentionItem Item(uint32_t first, uint32_t count, BFloat16* out) const {
     const size_t width = case_.descriptor.q_width();
     return {.extents = extents_,

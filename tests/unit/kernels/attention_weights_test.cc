@@ -7,9 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
 #include <vector>
 
 #include "kernels/cpu/attention_internal.h"
+#include "kernels/cpu/weight_sums.h"
 #include "tests/unit/kernels/attention_fixture.h"
 
 namespace lamina::kernels {
@@ -36,10 +40,19 @@ std::vector<AttentionCase> Cases() {
   return cases;
 }
 
-TEST(AttentionWeightsTest, AreThoseOfSoftmaxSummedOverHeads) {
-  ThreadPool pool({.threads = 2});
+std::vector<const AttentionKernel*> Kernels() {
   std::vector<const AttentionKernel*> kernels = {&ReferenceAttention()};
   kernels.insert(kernels.end(), CpuAttentionVariants().begin(), CpuAttentionVariants().end());
+  return kernels;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST(AttentionWeightsTest, AreThoseOfSoftmaxSummedOverHeads) {
+  ThreadPool pool({.threads = 2});
+  const std::vector<const AttentionKernel*> kernels = Kernels();
   for (const AttentionCase& c : Cases()) {
     const AttentionProblem problem(c);
     const std::vector<double> want = problem.ExactWeights();
@@ -53,6 +66,99 @@ TEST(AttentionWeightsTest, AreThoseOfSoftmaxSummedOverHeads) {
         // them.
         ASSERT_NEAR(summed[i], want[i], 1e-5 * c.descriptor.query_heads)
             << kernel->name() << " token " << i << " of " << c.tokens << " queries " << c.queries;
+      }
+    }
+  }
+}
+
+// A KV head that is done before the one that is next waits for it, whichever thread has that one.
+TEST(AttentionWeightsTest, KernelsAddThemToTheBitAsPlainLoopsDo) {
+  struct Heads {
+    uint32_t kv;
+    uint32_t group;
+  };
+  constexpr Heads kHeads[] = {{1, 1}, {2, 1}, {1, 3}, {4, 1}, {5, 1},
+                              {2, 3}, {7, 1}, {2, 4}, {1, 9}};
+  constexpr uint32_t kTokens[] = {1, 15, 17, 255, 256, 257, 600, 1000};
+  uint32_t seed = 0;
+  for (const size_t threads : {1, 4}) {
+    ThreadPool pool({.threads = threads});
+    for (const Heads& heads : kHeads) {
+      for (const uint32_t tokens : kTokens) {
+        ++seed;
+        const AttentionCase c{.descriptor = Descriptor(16, heads.kv, heads.group),
+                              .tokens = tokens,
+                              .queries = 1 + seed * 13 % std::min(tokens, 20u),
+                              .run_max = 64,
+                              .seed = seed};
+        const AttentionProblem problem(c);
+        for (const AttentionKernel* kernel : Kernels()) {
+          std::vector<float> want;
+          const std::vector<uint16_t> out = Bits(problem.Attend(*kernel, pool, want));
+          std::vector<float> got(want.size());
+          EXPECT_EQ(Bits(problem.AttendSummed(*kernel, pool, got)), out) << kernel->name();
+          EXPECT_TRUE(SameBits(got, want))
+              << kernel->name() << ", " << threads << " threads, " << heads.kv << " KV heads of "
+              << heads.group << ", " << tokens << " tokens";
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionWeightsTest, VectorsAddHeadsToTheBitAsPlainLoopsDo) {
+  constexpr uint32_t kHeadsMax = 9;
+  constexpr uint32_t kTokensMax = 1000;
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> uniform;
+  const auto draw = [&] { return uniform(random); };
+  std::vector<float> memory(AttentionWeights::FloatsOf(kHeadsMax, kTokensMax));
+  std::generate(memory.begin(), memory.end(), draw);
+  AttentionWeights weights = AttentionWeights::Over(memory.data(), 1, kHeadsMax, kTokensMax);
+  for (size_t i = 0; i < kHeadsMax * weights.blocks(); ++i) {
+    weights.peaks[i] *= 20.0f;
+    weights.sums[i] += 1.0f;
+  }
+  std::vector<float> start(kTokensMax);
+  std::generate(start.begin(), start.end(), draw);
+  std::vector<float> shares(internal::kHeadsAdded * weights.blocks());
+  for (weights.query_heads = 1; weights.query_heads <= kHeadsMax; ++weights.query_heads) {
+    for (uint32_t tokens = 1; tokens <= kTokensMax; ++tokens) {
+      std::vector<float> want = start;
+      SumWeights(weights, 0, tokens, want.data());
+
+      std::vector<float> got = start;
+      internal::AddHeads(weights, 0, 0, weights.query_heads, tokens, shares.data(), got.data());
+
+      ASSERT_TRUE(SameBits(got, want)) << weights.query_heads << " heads, " << tokens << " tokens";
+    }
+  }
+}
+
+TEST(AttentionWeightsTest, NothingIsWrittenBehindWhatAQuerySees) {
+  ThreadPool pool({.threads = 2});
+  const AttentionCase c{
+      .descriptor = Descriptor(16, 2, 2), .tokens = 300, .queries = 60, .run_max = 64};
+  const AttentionProblem problem(c);
+  const AttentionDescriptor& d = c.descriptor;
+  for (const AttentionKernel* kernel : Kernels()) {
+    std::vector<float> memory(AttentionWeights::FloatsOf(d.query_heads, c.tokens) * c.queries, NAN);
+    const AttentionWeights weights =
+        AttentionWeights::Over(memory.data(), c.queries, d.query_heads, c.tokens);
+    std::vector<BFloat16> out(c.queries * d.q_width());
+    AttentionItem item = problem.Item(0, c.queries, out.data());
+    item.weights = &weights;
+    const auto scratch = kernel->MakeScratch(d, c.queries, c.tokens, pool.threads());
+    kernel->Attend(d, problem.kv(), {&item, 1}, *scratch, pool);
+
+    for (uint32_t query = 0; query < c.queries; ++query) {
+      const uint32_t seen = c.tokens - c.queries + query + 1;
+      for (uint32_t head = 0; head < d.query_heads; ++head) {
+        const float* const row = weights.weights + weights.row(query, head) * c.tokens;
+        for (uint32_t i = 0; i < c.tokens; ++i) {
+          ASSERT_EQ(std::isnan(row[i]), i >= seen)
+              << kernel->name() << " query " << query << " head " << head << " token " << i;
+        }
       }
     }
   }

@@ -129,13 +129,16 @@ class ChosenProblem {
     item.out_stride = d_.q_width();
     const uint32_t seen = item.first_position + 1;
     std::vector<float> memory(AttentionWeights::FloatsOf(d_.query_heads, seen));
-    const auto kept = AttentionWeights::Over(memory.data(), 1, d_.query_heads, seen);
+    auto kept = AttentionWeights::Over(memory.data(), 1, d_.query_heads, seen);
+    std::vector<float> summed(seen);
+    kept.summed = summed.data();
     item.weights = weights == nullptr ? nullptr : &kept;
     const auto scratch = kernel.MakeScratch(d_, 1, seen, pool.threads());
     kernel.Attend(d_, view, {&item, 1}, *scratch, pool);
     if (weights != nullptr) {
       weights->assign(seen, 0.0f);
       SumWeights(kept, 0, seen, weights->data());
+      EXPECT_EQ(summed, *weights) << kernel.name();
     }
     return Bits(out);
   }

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -37,18 +38,24 @@ struct Runs {
   std::vector<uint32_t> sequences;
 };
 
-// Kinds of slots are those of `tables`, or of the plan without them, with so many bare tokens.
+// The first tokens of a sequence that have no activation, or no slot.
+struct FirstTokens {
+  uint32_t bare = 0;
+  uint32_t released = 0;
+};
+
+// Kinds of slots are those of `tables`, or of the plan without them, behind the first tokens.
 Runs RunsOf(const Step& step, uint32_t node, uint32_t nodes, const plan::EpochConfig& config,
-            const plan::SlotTables* tables, uint32_t bare = 0) {
+            const plan::SlotTables* tables, FirstTokens first = {}) {
   Runs runs;
   for (size_t row = 0; row < step.plan.rows.size(); ++row) {
     if (nodes == 1 || step.sequences[row] % nodes == node) {
       const uint32_t before = step.positions[row];
-      runs.splits.push_back(tables == nullptr
-                                ? plan::SplitByShare(before, 1, step.plan.recomputed, bare)
-                                : plan::SplitBySlots(before, 1,
-                                                     *tables->Find(step.plan.rows[row].sequence),
-                                                     plan::SlotKinds(config.activation_share)));
+      runs.splits.push_back(
+          tables == nullptr
+              ? plan::SplitByShare(before, 1, step.plan.recomputed, first.bare, first.released)
+              : plan::SplitBySlots(before, 1, *tables->Find(step.plan.rows[row].sequence),
+                                   plan::SlotKinds(config.activation_share)));
       runs.runs.push_back(runs.splits.back().run);
       runs.sequences.push_back(step.sequences[row]);
     }
@@ -97,7 +104,7 @@ constexpr BFloat16 kMine = {.bits = 0xabcd};
 
 // The first slots of each head are the compute node's to write: they are as it left them.
 void ExpectBehindRecomputed(UnitCluster& cluster, const Place& at, const plan::FetchPiece& piece,
-                            const Runs& runs, uint32_t layer) {
+                            const Runs& runs, uint32_t layer, uint32_t released) {
   const uint32_t head_dim = cluster.config().layers[layer].head_dim;
   const BFloat16* const come = cluster.Fetched(at.node, at.lane, at.piece);
   for (uint32_t head = 0; head < piece.heads.count; ++head) {
@@ -125,7 +132,10 @@ void ExpectBehindRecomputed(UnitCluster& cluster, const Place& at, const plan::F
                      whole[1].data());
       kernels::LoadKv(head_dim, whole[0].data(), whole[1].data(), TokensOf(runs.splits[run], false),
                       0, tokens.fetched(), wanted[0].data(), wanted[1].data());
+      // Whole tiles of zeros come in place of tokens without slots.
+      const size_t zeros = size_t{std::min(released, tokens.fetched())} * head_dim;
       for (int plane = 0; plane < 2; ++plane) {
+        std::fill_n(wanted[plane].begin(), zeros, BFloat16());
         EXPECT_EQ(std::memcmp(slots[plane] + slot * head_dim, wanted[plane].data(),
                               wanted[plane].size() * sizeof(BFloat16)),
                   0)
@@ -139,11 +149,11 @@ void ExpectBehindRecomputed(UnitCluster& cluster, const Place& at, const plan::F
 // Takes the pieces of a step from `first` on, and gives each window back. A window has K and V of
 // the piece's tokens and zeros: not a byte of another sequence. Returns how many pieces there were.
 uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uint64_t first,
-                      const plan::SlotTables* tables = nullptr, uint32_t bare = 0) {
+                      const plan::SlotTables* tables = nullptr, FirstTokens first_tokens = {}) {
   const plan::EpochConfig& config = cluster.config();
   const auto nodes =
       config.partition == Partition::kHead ? 1 : static_cast<uint32_t>(config.memory_nodes.size());
-  const Runs runs = RunsOf(step, node, nodes, config, tables, bare);
+  const Runs runs = RunsOf(step, node, nodes, config, tables, first_tokens);
   std::vector<plan::FetchPiece> pieces;
   uint64_t next = first;
   for (uint32_t layer = 0; layer < config.layers.size(); ++layer) {
@@ -159,7 +169,8 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uin
         continue;
       }
       if (piece.filled > 0) {
-        ExpectBehindRecomputed(cluster, {node, step.spec.lane, next}, piece, runs, layer);
+        ExpectBehindRecomputed(cluster, {node, step.spec.lane, next}, piece, runs, layer,
+                               first_tokens.released);
         cluster.FillFetched(node, step.spec.lane, next, kMine);
         cluster.RaiseCredit(node, step.spec.lane, next++);
         continue;
@@ -268,7 +279,7 @@ TEST(KvStreamTest, BareTokensComeAsKAndV) {
       const Step step = cluster.MakeStep(
           {.step = number, .rows = {1, 0, 2}, .recomputed = static_cast<uint32_t>(number) * 250});
       cluster.PushPlan(step);
-      pieces += ExpectPieces(cluster, step, 0, pieces + 1, nullptr, bare);
+      pieces += ExpectPieces(cluster, step, 0, pieces + 1, nullptr, {.bare = bare});
       for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
         cluster.RunUnit(step, layer);
       }
@@ -277,6 +288,28 @@ TEST(KvStreamTest, BareTokensComeAsKAndV) {
     EXPECT_EQ(pieces, (bare < 700 ? 2 : 1) * 3 * cluster.config().layers.size());
     cluster.Stop();
   }
+}
+
+// Half of the tokens that still have slots come as activations, none of those before them.
+TEST(KvStreamTest, ReleasedTokensComeAsZerosOfKAndV) {
+  constexpr uint32_t kReleased = 512;
+  UnitCluster cluster({.fetch_bytes = 16 * kLeast, .activation_width = 40});
+  for (const uint64_t turn : {0, 1}) {
+    cluster.FillFetched(0, 0, turn, kMine);
+  }
+  cluster.Start();
+  cluster.Run({.step = 1, .prompts = {{1, 700}}});
+  Step step = cluster.MakeStep({.step = 2, .rows = {1}, .recomputed = plan::kRecomputeUnit / 2});
+  step.plan.releases = {{.sequence = 2, .tokens = kReleased}};
+
+  cluster.PushPlan(step);
+
+  EXPECT_EQ(ExpectPieces(cluster, step, 0, 1, nullptr, {.released = kReleased}),
+            2 * cluster.config().layers.size());
+  for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+    cluster.RunUnit(step, layer);
+  }
+  cluster.Stop();
 }
 
 // Slots hold K and V or an activation: each token comes as what is there, however its slots lie.

@@ -126,6 +126,47 @@ TEST(FetchSplitTest, BareTokensComeAsKAndVAndThoseBehindThemAsActivations) {
   EXPECT_THAT(slots.activations, ElementsAre(Extent{37, 8}, Extent{100, 88}));
 }
 
+// All layers have windows, shorter than the context: of what they have left behind nothing is made
+// again, and the share is that of the others.
+TEST(FetchSplitTest, ReleasedTokensAreNeitherCountedNorMadeAgain) {
+  const FetchSplit half = SplitByShare(1000, 1, kRecomputeUnit / 2, 0, 768);
+  EXPECT_THAT(half.stretches, ElementsAre(FetchStretch{.tokens = 768},
+                                          FetchStretch{.tokens = 112, .activations = true},
+                                          FetchStretch{.tokens = 120}));
+  EXPECT_EQ(half.run.recomputed, 112u);
+  const FetchSlots slots =
+      SlotsOf(half, std::vector<Extent>{{0, 768}, {400, 32}, {5000, 300}}, SlotKinds());
+  EXPECT_THAT(slots.kv, ElementsAre(Extent{0, 768}, Extent{5080, 120}));
+  EXPECT_THAT(slots.activations, ElementsAre(Extent{400, 32}, Extent{5000, 80}));
+
+  EXPECT_EQ(SplitByShare(1000, 1, kRecomputeUnit, 0, 768).run.recomputed, 224u);
+  for (const uint32_t released : {1000u, 1024u}) {
+    EXPECT_THAT(SplitByShare(1000, 1, kRecomputeUnit, 0, released).stretches,
+                ElementsAre(FetchStretch{.tokens = 1000}));
+  }
+}
+
+TEST(FetchSplitTest, BareTokensBehindReleasedOnesComeAsKAndV) {
+  EXPECT_THAT(
+      SplitByShare(1000, 1, kRecomputeUnit / 2, 800, 768).stretches,
+      ElementsAre(FetchStretch{.tokens = 800}, FetchStretch{.tokens = 112, .activations = true},
+                  FetchStretch{.tokens = 88}));
+  // Those that are released themselves change nothing.
+  EXPECT_EQ(SplitByShare(1000, 1, kRecomputeUnit / 2, 300, 768).stretches,
+            SplitByShare(1000, 1, kRecomputeUnit / 2, 0, 768).stretches);
+}
+
+// With a layer that has no window nothing is released, however short the windows of the others are.
+TEST(FetchSplitTest, WithoutReleasedTokensTheShareIsThatOfAll) {
+  for (const uint32_t before : {0u, 15u, 40u, 1000u}) {
+    for (const uint32_t share : {0u, 100u, kRecomputeUnit / 2, kRecomputeUnit}) {
+      const FetchSplit split = SplitByShare(before, 1, share, 0, 0);
+      EXPECT_EQ(split.run.recomputed,
+                share == kRecomputeUnit ? before : before * share / kRecomputeUnit / 16 * 16);
+    }
+  }
+}
+
 TEST(FetchSplitTest, SlotsSayWhatTheyHold) {
   const SlotKinds kinds(SlotKinds::kUnit / 2);
   const SlotTables::Sequence sequence{.extents = {{60, 10}, {200, 60}}, .tokens = 70};
