@@ -83,7 +83,7 @@ absl::Status StepFeed::Advance(Lane& lane) {
 
 absl::Status StepFeed::ApplyChanges(const plan::StepPlan& plan) {
   LAMINA_RETURN_IF_ERROR(tables_.Apply(plan));
-  std::vector<plan::SlotMove> moves = tables_.TakeMoves();
+  const std::vector<plan::SlotMove> moves = tables_.TakeMoves();
   if (mover_ == nullptr) {
     const bool drops = std::all_of(moves.begin(), moves.end(), [](const plan::SlotMove& move) {
       return move.kind == plan::SlotMove::Kind::kDrop;  // Another node's.
@@ -91,10 +91,7 @@ absl::Status StepFeed::ApplyChanges(const plan::StepPlan& plan) {
     return drops ? absl::OkStatus()
                  : absl::InternalError("the plan spills, and this node has no spill tier");
   }
-  if (!moves.empty()) {
-    mover_(std::move(moves));
-  }
-  return absl::OkStatus();
+  return moves.empty() ? absl::OkStatus() : mover_(moves);
 }
 
 absl::Status StepFeed::Begin(const plan::StepPlan& plan, Lane& lane) {

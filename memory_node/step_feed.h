@@ -45,7 +45,8 @@ class StepFeed {
   void SetSources(std::vector<WorkSource*> sources) { sources_ = std::move(sources); }
 
   // Who is told what plans move to and from the spill tier. Without one plans must not.
-  using Mover = std::function<void(std::vector<plan::SlotMove>)>;
+  // Errors end the epoch.
+  using Mover = std::function<absl::Status(const std::vector<plan::SlotMove>&)>;
   void SetMover(Mover mover) { mover_ = std::move(mover); }
 
   void PushPlan(plan::StepPlan plan) { inbox_.Push(std::move(plan)); }
