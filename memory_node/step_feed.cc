@@ -49,6 +49,9 @@ absl::Status StepFeed::TakePlans() {
       Lane& lane = lanes_[plan.lane];
       lane.plans.push_back(std::move(plan));
       LAMINA_RETURN_IF_ERROR(Advance(lane));
+      if (!lane.plans.empty()) {
+        LAMINA_RETURN_IF_ERROR(ReadAhead(lane.plans.back()));
+      }
     }
   }
   return absl::OkStatus();
@@ -92,6 +95,15 @@ absl::Status StepFeed::ApplyChanges(const plan::StepPlan& plan) {
                  : absl::InternalError("the plan spills, and this node has no spill tier");
   }
   return moves.empty() ? absl::OkStatus() : mover_(moves);
+}
+
+// The plan waits for the step before it.
+absl::Status StepFeed::ReadAhead(plan::StepPlan& plan) {
+  if (mover_ == nullptr || plan.spills_in.empty()) {
+    return absl::OkStatus();
+  }
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<plan::SlotMove> reads, tables_.TakeReads(plan));
+  return reads.empty() ? absl::OkStatus() : mover_(reads);
 }
 
 absl::Status StepFeed::Begin(const plan::StepPlan& plan, Lane& lane) {

@@ -7,6 +7,9 @@
 // of one with rows the sources are asked who serves it (WorkSource::TakeStep), and it lasts until
 // EndStep().
 //
+// What a plan has read back from the spill tier does not wait for its step: nobody uses these slots
+// before (SlotTables::TakeReads()).
+//
 // A query window may come before its plan: shared memory outruns gRPC. Whoever finds one calls
 // Await(), and goes on with other lanes: the lane is then awaited, and Look() says whether its plan
 // came in time.
@@ -92,6 +95,7 @@ class StepFeed {
 
   absl::Status Advance(Lane& lane);
   absl::Status ApplyChanges(const plan::StepPlan& plan);
+  absl::Status ReadAhead(plan::StepPlan& plan);
   absl::Status Begin(const plan::StepPlan& plan, Lane& lane);
   absl::Status CheckWaits(Nanos now);
 

@@ -20,12 +20,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/clock.h"
 #include "common/dtype.h"
 #include "common/extent.h"
 #include "kernels/k_tiles.h"
 #include "memory_node/spill_file.h"
 #include "memory_node/spill_tier.h"
+#include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
 #include "plan/slot_tables.h"
 #include "plan/step_plan.h"
@@ -228,6 +230,37 @@ TEST_F(SpillSourceTest, WhatHasOtherBytesIsReportedAndStays) {
   Take(SlotMove::Kind::kIn, 1, to);
   ExpectReport(1, true);
   EXPECT_EQ(KvIn(to), kv);
+}
+
+// A step is under way when the plan of the next one comes.
+TEST(StepFeedTest, WhatIsReadBackDoesNotWaitForItsStep) {
+  UnitCluster cluster(UnitClusterOptions{});
+  StepFeed& feed = cluster.worker().feed();
+  std::vector<SlotMove> moves;
+  feed.SetMover([&moves](const std::vector<SlotMove>& of_plan) {
+    moves.insert(moves.end(), of_plan.begin(), of_plan.end());
+    return absl::OkStatus();
+  });
+  feed.PushPlan(cluster.MakeStep({.step = 1, .prompts = {{0, 40}}}).plan);
+  ASSERT_TRUE(feed.TakePlans().ok());
+  ASSERT_EQ(feed.lanes()[0].step, 1u);
+
+  constexpr plan::SequenceId kBack = 9999;
+  plan::StepPlan next{.epoch = UnitCluster::kEpoch, .step = 2};
+  next.joins = {{.id = kBack, .tokens = std::vector<TokenId>(kTokens, 1)}};
+  next.allocations = {{.sequence = kBack, .extent = {.first_slot = 4096, .tokens = kTokens}}};
+  next.spills_in = {{.spill = 3, .sequence = kBack, .tokens = kTokens - 1}};
+  feed.PushPlan(next);
+  ASSERT_TRUE(feed.TakePlans().ok());
+  ASSERT_EQ(moves.size(), 1u);
+  EXPECT_EQ(moves[0].kind, SlotMove::Kind::kIn);
+  EXPECT_EQ(moves[0].spill, 3u);
+  EXPECT_EQ(moves[0].slots, (std::vector<Extent>{{.first_slot = 4096, .tokens = kTokens - 1}}));
+  EXPECT_EQ(feed.tables().Find(kBack), nullptr) << "its step has begun";
+
+  ASSERT_TRUE(feed.EndStep(feed.lanes()[0]).ok());
+  EXPECT_NE(feed.tables().Find(kBack), nullptr);
+  EXPECT_EQ(moves.size(), 1u) << "it is read twice";
 }
 
 }  // namespace
