@@ -79,7 +79,8 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
   }
   if (options.spill != nullptr) {
     spills_.emplace(epoch_, meter_, *options.spill, options.report_spill);
-    feed_.SetMover([this](std::vector<plan::SlotMove> moves) { spills_->Take(std::move(moves)); });
+    feed_.SetMover(
+        [this](const std::vector<plan::SlotMove>& moves) { return spills_->Take(moves); });
     sources_.push_back(&*spills_);
   }
   sources_.push_back(&host_queries_);

@@ -54,7 +54,8 @@ class AttentionWorker {
     uint32_t node = 0;                  // Own index among the memory nodes.
     bool checks_data = ChecksData();    // NodeEpoch's.
     Nanos peer_deadline = Seconds(60);  // Longest wait inside a started unit, and for its plan.
-    // What plans spill goes there, and `report_spill` is told. Outlives the worker; null: none.
+    // What plans spill goes there, and `report_spill` is told, by any thread. Outlives the worker;
+    // null: none.
     SpillTier* spill = nullptr;
     SpillSource::Report report_spill = {};
     // With path remote_int8: the device that holds and attends the slots of that path. Outlives the

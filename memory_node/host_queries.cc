@@ -339,7 +339,9 @@ absl::Status HostQueries::EndUnit(const From& from) {
   const std::vector<Part>& parts = parts_.of(lane);
   if (!std::all_of(parts.begin(), parts.end(),
                    [&](const Part& p) { return p.layer == epoch_.layout.layer_count(); })) {
-    return absl::OkStatus();  // The tables are still those of the others' step.
+    // The tables are still those of the others' step. Plans of later ones may have been sent, and
+    // have something read back meanwhile.
+    return feed_.TakePlans();
   }
   const absl::Status ended = feed_.EndStep(lane);
   meter_.EndInterval(telemetry::WorkKind::kTables, lane, value, sender);

@@ -37,21 +37,29 @@ absl::Status SpillIo::Open() {
 void SpillIo::Close() { buffers_ = {}; }
 
 void SpillIo::Order(SpillOrder order) {
-  {
-    const std::lock_guard lock(mutex_);
-    orders_.push_back(std::move(order));
+  std::unique_lock lock(mutex_);
+  const Entry entry = under_way_.insert(under_way_.end(), UnderWay{.order = std::move(order)});
+  if (entry->order.blocks.empty()) {
+    return End(entry, lock);
   }
-  wake_.notify_one();
+  const bool for_one = entry->order.blocks.size() == 1;
+  lock.unlock();
+  if (for_one) {
+    wake_.notify_one();
+  } else {
+    wake_.notify_all();
+  }
 }
 
-size_t SpillIo::Cancel() {
-  const std::lock_guard lock(mutex_);
-  const size_t dropped = orders_.size();
-  orders_.clear();
-  if (working_ == 0) {
-    idle_.notify_all();
+void SpillIo::Cancel() {
+  std::unique_lock lock(mutex_);
+  for (Entry next = under_way_.begin(); next != under_way_.end();) {
+    const Entry entry = next++;
+    GiveUp(*entry, absl::CancelledError("the tier is closed"));
+    if (entry->working == 0) {
+      End(entry, lock);
+    }
   }
-  return dropped;
 }
 
 void SpillIo::Take(std::vector<SpillOrder>& done) {
@@ -63,36 +71,83 @@ void SpillIo::Take(std::vector<SpillOrder>& done) {
 
 void SpillIo::Wait() {
   std::unique_lock lock(mutex_);
-  idle_.wait(lock, [this] { return orders_.empty() && working_ == 0; });
+  idle_.wait(lock, [this] { return under_way_.empty() && telling_ == 0; });
 }
 
-absl::Status SpillIo::Run(const SpillOrder& order, absl::Span<std::byte> bytes) {
+absl::Status SpillIo::Run(const SpillOrder& order, size_t index, absl::Span<std::byte> bytes) {
+  const uint32_t block = order.blocks[index];
   if (order.write) {
-    LAMINA_RETURN_IF_ERROR(order.copy(bytes));
-    return file_.Write(order.block, bytes);
+    LAMINA_RETURN_IF_ERROR(order.copy(index, bytes));
+    return file_.Write(block, bytes);
   }
-  LAMINA_RETURN_IF_ERROR(file_.Read(order.block, bytes));
-  return order.copy(bytes);
+  LAMINA_RETURN_IF_ERROR(file_.Read(block, bytes));
+  return order.copy(index, bytes);
+}
+
+SpillIo::Entry SpillIo::Next() {
+  Entry first_write = under_way_.end();
+  for (Entry entry = under_way_.begin(); entry != under_way_.end(); ++entry) {
+    if (entry->begun == entry->order.blocks.size()) {
+      continue;
+    }
+    if (!entry->order.write) {
+      return entry;
+    }
+    if (first_write == under_way_.end()) {
+      first_write = entry;
+    }
+  }
+  return first_write;
+}
+
+void SpillIo::GiveUp(UnderWay& entry, const absl::Status& why) {
+  entry.order.status.Update(why);
+  entry.begun = entry.order.blocks.size();
+}
+
+// It is among those done before anybody is told, who may want it.
+void SpillIo::End(Entry entry, std::unique_lock<std::mutex>& lock) {
+  SpillOrder order = std::move(entry->order);
+  under_way_.erase(entry);
+  order.ended = RealClock().Now();
+  std::function<void()> tell;
+  if (order.status.ok()) {
+    tell = std::move(order.went_well);
+  }
+  done_.push_back(std::move(order));
+  done_count_.store(done_.size(), std::memory_order_release);
+  if (tell != nullptr) {
+    ++telling_;
+    lock.unlock();
+    tell();
+    lock.lock();
+    --telling_;
+  }
+  if (under_way_.empty() && telling_ == 0) {
+    idle_.notify_all();
+  }
 }
 
 void SpillIo::Work(int thread) {
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return ends_ || !orders_.empty(); });
-    if (orders_.empty()) {
+    wake_.wait(lock, [this] { return ends_ || Next() != under_way_.end(); });
+    const Entry entry = Next();
+    if (entry == under_way_.end()) {
       return;
     }
-    SpillOrder order = std::move(orders_.front());
-    orders_.pop_front();
-    ++working_;
+    const size_t index = entry->begun++;
+    ++entry->working;
     lock.unlock();
-    order.status = Run(order, {buffers_[thread].data(), file_.block_bytes()});
+    const absl::Status status =
+        Run(entry->order, index, {buffers_[thread].data(), file_.block_bytes()});
     lock.lock();
-    --working_;
-    done_.push_back(std::move(order));
-    done_count_.store(done_.size(), std::memory_order_release);
-    if (orders_.empty() && working_ == 0) {
-      idle_.notify_all();
+    --entry->working;
+    if (!status.ok()) {
+      GiveUp(*entry, status);
+    }
+    if (entry->working == 0 && entry->begun == entry->order.blocks.size()) {
+      End(entry, lock);
     }
   }
 }

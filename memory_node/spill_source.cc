@@ -14,9 +14,8 @@ namespace {
 
 using plan::kSpillBlockTokens;
 
-// How often the disk is looked at while there is nothing else to do, and the inbox of plans while
-// something is stored, which a plan may want back.
-constexpr Nanos kDiskLook = Micros(200);
+// How often the inbox of plans is looked at while something is stored or under way, which a plan
+// may want back.
 constexpr Nanos kPlanLook = Millis(1);
 
 uint32_t TokensIn(const std::vector<Extent>& slots) {
@@ -46,107 +45,91 @@ void SpillSource::Close() {
   tier_.io().Cancel();
   tier_.io().Wait();
   tier_.io().Take(done_);
+  done_.clear();
   tier_.io().Close();
-  move_.reset();
-  moves_.clear();
+  under_way_.clear();
   stored_.clear();
   tier_.counters().used_bytes.store(0, std::memory_order_relaxed);
 }
 
-void SpillSource::Take(std::vector<plan::SlotMove> moves) {
-  for (plan::SlotMove& move : moves) {
-    moves_.emplace_back(std::move(move), RealClock().Now());
+absl::Status SpillSource::Take(const std::vector<plan::SlotMove>& moves) {
+  TakeDone();  // What has been reported may be wanted back.
+  for (const plan::SlotMove& move : moves) {
+    switch (move.kind) {
+      case plan::SlotMove::Kind::kDrop:
+        Drop(move.spill);
+        break;
+      case plan::SlotMove::Kind::kOut:
+        LAMINA_RETURN_IF_ERROR(BeginOut(move));
+        break;
+      case plan::SlotMove::Kind::kIn:
+        LAMINA_RETURN_IF_ERROR(BeginIn(move));
+        break;
+    }
   }
-}
-
-bool SpillSource::HasWork() const {
-  return tier_.io().has_done() || (!move_.has_value() && !moves_.empty());
+  return absl::OkStatus();
 }
 
 Nanos SpillSource::LookAt(Nanos now) const {
-  if (HasWork()) {
+  if (tier_.io().has_done()) {
     return now;
   }
-  if (move_.has_value()) {
-    return now + kDiskLook;
-  }
-  return stored_.empty() ? kNever : now + kPlanLook;
+  return stored_.empty() && under_way_.empty() ? kNever : now + kPlanLook;
 }
 
 absl::Status SpillSource::Look() {
   meter_.LapIdle();
   TakeDone();
-  if (!move_.has_value() && !moves_.empty()) {
-    LAMINA_RETURN_IF_ERROR(Begin());
-  }
   meter_.Lap(telemetry::WorkKind::kSpill);
   return absl::OkStatus();
 }
 
-// Behind an error nothing of the move is of use any more.
 void SpillSource::TakeDone() {
   if (!tier_.io().has_done()) {
     return;
   }
   tier_.io().Take(done_);
   for (const SpillOrder& order : done_) {
-    move_->status.Update(order.status);
+    auto move = under_way_.extract(order.number);
+    End(move.mapped(), order);
   }
-  move_->ordered -= done_.size();
-  if (!move_->status.ok()) {
-    move_->ordered -= tier_.io().Cancel();
-  }
-  if (move_->ordered == 0) {
-    End();
-  }
+  done_.clear();
 }
 
-absl::Status SpillSource::Begin() {
-  plan::SlotMove& move = moves_.front().first;
-  switch (move.kind) {
-    case plan::SlotMove::Kind::kDrop:
-      Drop(move.spill);
-      moves_.pop_front();
-      break;
-    case plan::SlotMove::Kind::kOut:
-      BeginOut(move);
-      break;
-    case plan::SlotMove::Kind::kIn:
-      BeginIn(move);
-      break;
-  }
-  return move_.has_value() ? OrderBlocks() : absl::OkStatus();
-}
-
-void SpillSource::BeginOut(plan::SlotMove& move) {
+absl::Status SpillSource::BeginOut(const plan::SlotMove& move) {
   const uint32_t tokens = TokensIn(move.slots);
   absl::StatusOr<std::vector<uint32_t>> blocks = tier_.file().Take(plan::SpillBlocksOf(tokens));
   if (!blocks.ok()) {
     Fail(move.spill, blocks.status());
-    moves_.pop_front();
-    return;
+    return absl::OkStatus();
   }
-  move_ = Move{.blocks = *std::move(blocks), .tokens = tokens, .of_blocks = move.of_blocks};
   CountUsed();
+  return OrderBlocks({.out = true,
+                      .spill = move.spill,
+                      .blocks = *std::move(blocks),
+                      .tokens = tokens,
+                      .of_blocks = move.of_blocks},
+                     move.slots);
 }
 
-void SpillSource::BeginIn(plan::SlotMove& move) {
+absl::Status SpillSource::BeginIn(const plan::SlotMove& move) {
   const auto found = stored_.find(move.spill);
   const uint32_t tokens = TokensIn(move.slots);
   if (found == stored_.end() || uint64_t{move.skip} + tokens > found->second.tokens) {
     Fail(move.spill,
          absl::InternalError(absl::StrCat("the plan wants ", tokens, " tokens of spill ",
                                           move.spill, " back, ", "of which there are fewer")));
-    moves_.pop_front();
-    return;
+    return absl::OkStatus();
   }
   const std::vector<uint32_t>& blocks = found->second.blocks;
   const uint32_t skipped = move.skip / kSpillBlockTokens;
-  move_ = Move{.blocks = {blocks.begin() + skipped,
-                          blocks.begin() + plan::SpillBlocksOf(move.skip + tokens)},
-               .tokens = tokens,
-               .skip = move.skip % kSpillBlockTokens,
-               .of_blocks = found->second.of_blocks};
+  return OrderBlocks({.spill = move.spill,
+                      .blocks = {blocks.begin() + skipped,
+                                 blocks.begin() + plan::SpillBlocksOf(move.skip + tokens)},
+                      .tokens = tokens,
+                      .skip = move.skip % kSpillBlockTokens,
+                      .of_blocks = found->second.of_blocks},
+                     move.slots);
 }
 
 void SpillSource::Drop(uint64_t spill) {
@@ -158,37 +141,46 @@ void SpillSource::Drop(uint64_t spill) {
   }
 }
 
-absl::Status SpillSource::OrderBlocks() {
-  const bool out = moves_.front().first.kind == plan::SlotMove::Kind::kOut;
-  for (uint32_t block = 0; block < move_->blocks.size(); ++block) {
-    LAMINA_ASSIGN_OR_RETURN(Slots slots, SlotsOf(block));
-    tier_.io().Order({.write = out,
-                      .block = move_->blocks[block],
-                      .copy = [this, out, slots = std::move(slots)](absl::Span<std::byte> bytes) {
-                        return Copy(out, slots, bytes.data());
-                      }});
-    ++move_->ordered;
+absl::Status SpillSource::OrderBlocks(Move move, absl::Span<const Extent> slots) {
+  std::vector<Slots> of_blocks;
+  for (uint32_t block = 0; block < move.blocks.size(); ++block) {
+    LAMINA_ASSIGN_OR_RETURN(Slots of_block, SlotsOf(move, slots, block));
+    of_blocks.push_back(std::move(of_block));
   }
-  if (move_->ordered == 0) {
-    End();
-  }
+  SpillOrder order{.write = move.out,
+                   .blocks = move.blocks,
+                   .copy =
+                       [this, out = move.out, of_blocks = std::move(of_blocks)](
+                           size_t index, absl::Span<std::byte> bytes) {
+                         return Copy(out, of_blocks[index], bytes.data());
+                       },
+                   .went_well =
+                       [this, spill = move.spill] {
+                         report_({.epoch = epoch_.config.epoch, .spill = spill, .ok = true});
+                       },
+                   .number = ++orders_};
+  move.taken = RealClock().Now();
+  under_way_.emplace(order.number, std::move(move));
+  tier_.io().Order(std::move(order));
   return absl::OkStatus();
 }
 
-absl::StatusOr<SpillSource::Slots> SpillSource::SlotsOf(uint32_t block) const {
-  const Move& move = *move_;
+absl::StatusOr<SpillSource::Slots> SpillSource::SlotsOf(const Move& move,
+                                                        absl::Span<const Extent> slots,
+                                                        uint32_t block) {
   // Slots are of the tokens behind those that are passed over.
   const uint32_t begin = block * kSpillBlockTokens;
   const uint32_t first = begin - std::min(begin, move.skip);
   const uint32_t end = std::min(begin + kSpillBlockTokens - move.skip, move.tokens);
-  Slots slots;
-  LAMINA_ASSIGN_OR_RETURN(slots.extents, plan::SlotTables::Part(moves_.front().first.slots,
-                                                                move.tokens, first, end - first));
-  slots.passed = begin == 0 ? move.skip : 0;
-  if (slots.passed > 0) {
-    slots.extents.insert(slots.extents.begin(), Extent{.first_slot = 0, .tokens = slots.passed});
+  Slots of_block;
+  LAMINA_ASSIGN_OR_RETURN(of_block.extents,
+                          plan::SlotTables::Part(slots, move.tokens, first, end - first));
+  of_block.passed = begin == 0 ? move.skip : 0;
+  if (of_block.passed > 0) {
+    of_block.extents.insert(of_block.extents.begin(),
+                            Extent{.first_slot = 0, .tokens = of_block.passed});
   }
-  return slots;
+  return of_block;
 }
 
 absl::Status SpillSource::Copy(bool out, const Slots& slots, std::byte* block) const {
@@ -197,34 +189,31 @@ absl::Status SpillSource::Copy(bool out, const Slots& slots, std::byte* block) c
              : form_->Unload(block, slots.extents, slots.passed, tokens);
 }
 
-void SpillSource::End() {
-  const auto [done, taken] = std::move(moves_.front());
-  moves_.pop_front();
-  Move move = *std::exchange(move_, std::nullopt);
-  const bool out = done.kind == plan::SlotMove::Kind::kOut;
-  if (!move.status.ok()) {
-    if (out) {
+// The thread that was the last at it has reported what went well.
+void SpillSource::End(Move& move, const SpillOrder& order) {
+  if (!order.status.ok()) {
+    if (move.out) {
       tier_.file().GiveBack(move.blocks);
       CountUsed();
     }
-    return Fail(done.spill, move.status);
+    return Fail(move.spill, order.status);
   }
-  const uint64_t bytes = move.blocks.size() * tier_.file().block_bytes();
-  telemetry::AddTo(out ? tier_.counters().bytes_out : tier_.counters().bytes_in, bytes);
   SpillTier::Counters& counters = tier_.counters();
+  const uint64_t bytes = move.blocks.size() * tier_.file().block_bytes();
+  telemetry::AddTo(move.out ? counters.bytes_out : counters.bytes_in, bytes);
   if (move.of_blocks) {
-    telemetry::AddTo(out ? counters.cached_tokens_out : counters.cached_tokens_in, move.tokens);
+    telemetry::AddTo(move.out ? counters.cached_tokens_out : counters.cached_tokens_in,
+                     move.tokens);
   } else {
-    telemetry::AddTo(out ? counters.sequences_out : counters.sequences_in, 1);
+    telemetry::AddTo(move.out ? counters.sequences_out : counters.sequences_in, 1);
   }
-  telemetry::AddTo(out ? tier_.counters().nanos_out : tier_.counters().nanos_in,
-                   static_cast<uint64_t>(RealClock().Now() - taken));
+  telemetry::AddTo(move.out ? counters.nanos_out : counters.nanos_in,
+                   static_cast<uint64_t>(order.ended - move.taken));
   tier_.WentWell();
-  if (out) {
-    stored_[done.spill] = {
+  if (move.out) {
+    stored_[move.spill] = {
         .blocks = std::move(move.blocks), .tokens = move.tokens, .of_blocks = move.of_blocks};
   }
-  report_({.epoch = epoch_.config.epoch, .spill = done.spill, .ok = true});
 }
 
 void SpillSource::Fail(uint64_t spill, const absl::Status& why) {

@@ -7,27 +7,27 @@
 // tokens, in the form that the device keeps (spill_form.h). Threads of the tier copy blocks between
 // slots and buffers of theirs, and write and read these, several at once
 // (docs/adr/0209-threads-of-the-tier-copy.md).
-// One move after the other, in the order of plans.
+// Moves begin with their plan, and the thread that does the last block of one reports it: none
+// waits for the data thread to come back from attention
+// (docs/adr/0231-threads-of-the-tier-report.md).
 //
 // What goes wrong is reported to the coordinator, and ends neither the step nor the epoch.
 //
-// Threading: the data thread, but for Copy(). Allocation: buffers in Open(), orders and lists of
-// extents for each block.
+// Threading: the data thread, but for Copy() and reports of what went well. Allocation: buffers in
+// Open(), orders and lists of extents for each block.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/extent.h"
 #include "memory_node/node_epoch.h"
@@ -42,14 +42,15 @@ namespace lamina::memory_node {
 
 class SpillSource final : public WorkSource {
  public:
-  // Told once for each SpillOut and SpillIn, when it is done or has failed.
+  // Told once for each SpillOut and SpillIn, when it is done or has failed, by any thread.
   using Report = std::function<void(const plan::SpillReport&)>;
 
   // References must outlive this. Requires: the device has reads() and writes().
   SpillSource(const NodeEpoch& epoch, UnitMeter& meter, SpillTier& tier, Report report);
 
-  // What a plan moves. SpillOuts of slots that nobody writes any more before the report.
-  void Take(std::vector<plan::SlotMove> moves);
+  // Begins what a plan moves. SpillOuts of slots that nobody writes any more before the report.
+  // Errors: kInternal  a move has fewer slots than tokens.
+  absl::Status Take(const std::vector<plan::SlotMove>& moves);
 
   absl::Status Open() override;
   // Waits for what the disk is at. Nothing is stored any more.
@@ -72,30 +73,30 @@ class SpillSource final : public WorkSource {
     std::vector<Extent> extents;
     uint32_t passed = 0;  // The first of these tokens, which have no slots and are not copied.
   };
-  // The move at the front of moves_.
   struct Move {
+    bool out = false;
+    uint64_t spill = 0;
     std::vector<uint32_t> blocks;
     uint32_t tokens = 0;
     uint32_t skip = 0;  // Tokens of the first block that are passed over.
     bool of_blocks = false;
-    size_t ordered = 0;  // Blocks that threads have still to do.
-    absl::Status status;
+    Nanos taken = 0;  // When it began.
   };
 
-  bool HasWork() const;
   void TakeDone();
-  absl::Status Begin();
-  void BeginOut(plan::SlotMove& move);
-  void BeginIn(plan::SlotMove& move);
+  absl::Status BeginOut(const plan::SlotMove& move);
+  absl::Status BeginIn(const plan::SlotMove& move);
   void Drop(uint64_t spill);
-  // Orders all blocks of the move. Errors: kInternal  it has fewer slots than tokens.
-  absl::Status OrderBlocks();
-  // The slots of the move's block of this number.
-  absl::StatusOr<Slots> SlotsOf(uint32_t block) const;
+  // Orders all blocks of the move, whose tokens have these slots.
+  // Errors: kInternal  they are fewer than its tokens.
+  absl::Status OrderBlocks(Move move, absl::Span<const Extent> slots);
+  // Those of the move's block with this index.
+  static absl::StatusOr<Slots> SlotsOf(const Move& move, absl::Span<const Extent> slots,
+                                       uint32_t block);
   // Copies the block between slots and its buffer. By a thread of the tier: nobody else reads or
   // writes these slots meanwhile, and no others are touched.
   absl::Status Copy(bool out, const Slots& slots, std::byte* block) const;
-  void End();
+  void End(Move& move, const SpillOrder& order);
   void Fail(uint64_t spill, const absl::Status& why);
   void CountUsed();
 
@@ -105,9 +106,8 @@ class SpillSource final : public WorkSource {
   const Report report_;
   const std::unique_ptr<SpillForm> form_;
   std::vector<SpillOrder> done_;
-  // What is to be done, each with the time at which it was taken.
-  std::deque<std::pair<plan::SlotMove, Nanos>> moves_;
-  std::optional<Move> move_;
+  uint64_t orders_ = 0;
+  std::map<uint64_t, Move> under_way_;  // By the number of its order.
   std::map<uint64_t, Stored> stored_;
 };
 

@@ -49,6 +49,9 @@ absl::Status StepFeed::TakePlans() {
       Lane& lane = lanes_[plan.lane];
       lane.plans.push_back(std::move(plan));
       LAMINA_RETURN_IF_ERROR(Advance(lane));
+      if (!lane.plans.empty()) {
+        LAMINA_RETURN_IF_ERROR(ReadAhead(lane.plans.back()));
+      }
     }
   }
   return absl::OkStatus();
@@ -83,7 +86,7 @@ absl::Status StepFeed::Advance(Lane& lane) {
 
 absl::Status StepFeed::ApplyChanges(const plan::StepPlan& plan) {
   LAMINA_RETURN_IF_ERROR(tables_.Apply(plan));
-  std::vector<plan::SlotMove> moves = tables_.TakeMoves();
+  const std::vector<plan::SlotMove> moves = tables_.TakeMoves();
   if (mover_ == nullptr) {
     const bool drops = std::all_of(moves.begin(), moves.end(), [](const plan::SlotMove& move) {
       return move.kind == plan::SlotMove::Kind::kDrop;  // Another node's.
@@ -91,10 +94,16 @@ absl::Status StepFeed::ApplyChanges(const plan::StepPlan& plan) {
     return drops ? absl::OkStatus()
                  : absl::InternalError("the plan spills, and this node has no spill tier");
   }
-  if (!moves.empty()) {
-    mover_(std::move(moves));
+  return moves.empty() ? absl::OkStatus() : mover_(moves);
+}
+
+// The plan waits for the step before it.
+absl::Status StepFeed::ReadAhead(plan::StepPlan& plan) {
+  if (mover_ == nullptr || plan.spills_in.empty()) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  LAMINA_ASSIGN_OR_RETURN(const std::vector<plan::SlotMove> reads, tables_.TakeReads(plan));
+  return reads.empty() ? absl::OkStatus() : mover_(reads);
 }
 
 absl::Status StepFeed::Begin(const plan::StepPlan& plan, Lane& lane) {

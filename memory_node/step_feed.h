@@ -7,6 +7,9 @@
 // of one with rows the sources are asked who serves it (WorkSource::TakeStep), and it lasts until
 // EndStep().
 //
+// What a plan has read back from the spill tier does not wait for its step: nobody uses these slots
+// before (SlotTables::TakeReads()).
+//
 // A query window may come before its plan: shared memory outruns gRPC. Whoever finds one calls
 // Await(), and goes on with other lanes: the lane is then awaited, and Look() says whether its plan
 // came in time.
@@ -45,7 +48,8 @@ class StepFeed {
   void SetSources(std::vector<WorkSource*> sources) { sources_ = std::move(sources); }
 
   // Who is told what plans move to and from the spill tier. Without one plans must not.
-  using Mover = std::function<void(std::vector<plan::SlotMove>)>;
+  // Errors end the epoch.
+  using Mover = std::function<absl::Status(const std::vector<plan::SlotMove>&)>;
   void SetMover(Mover mover) { mover_ = std::move(mover); }
 
   void PushPlan(plan::StepPlan plan) { inbox_.Push(std::move(plan)); }
@@ -91,6 +95,7 @@ class StepFeed {
 
   absl::Status Advance(Lane& lane);
   absl::Status ApplyChanges(const plan::StepPlan& plan);
+  absl::Status ReadAhead(plan::StepPlan& plan);
   absl::Status Begin(const plan::StepPlan& plan, Lane& lane);
   absl::Status CheckWaits(Nanos now);
 

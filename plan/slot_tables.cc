@@ -96,6 +96,37 @@ absl::Status SlotTables::Apply(const SpillIn& spill) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<SlotMove>> SlotTables::TakeReads(StepPlan& plan) const {
+  std::vector<SlotMove> reads;
+  std::vector<SpillIn> left;
+  for (const SpillIn& spill : plan.spills_in) {
+    const auto join =
+        std::find_if(plan.joins.begin(), plan.joins.end(),
+                     [&](const SequenceJoin& one) { return one.id == spill.sequence; });
+    if (spans() || join == plan.joins.end() || !IsHere(*join)) {
+      left.push_back(spill);
+      continue;
+    }
+    std::vector<Extent> extents;
+    uint32_t tokens = 0;
+    for (const SlotAllocation& allocation : plan.allocations) {
+      if (allocation.sequence == spill.sequence) {
+        LAMINA_RETURN_IF_ERROR(CheckExtent(allocation.extent, SlotsOfPath(join->path)));
+        Append(extents, allocation.extent);
+        tokens += allocation.extent.tokens;
+      }
+    }
+    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
+                            Part(extents, tokens, spill.first, spill.tokens));
+    reads.push_back({.kind = SlotMove::Kind::kIn,
+                     .spill = spill.spill,
+                     .skip = spill.skip,
+                     .slots = std::move(slots)});
+  }
+  plan.spills_in = std::move(left);
+  return reads;
+}
+
 absl::Status SlotTables::Apply(const SequenceLeave& leave) {
   const auto found = sequences_.find(leave.id);
   if (found != sequences_.end()) {
@@ -132,7 +163,7 @@ absl::Status SlotTables::Apply(const SlotRelease& release) {
 }
 
 absl::Status SlotTables::Apply(const SequenceJoin& join) {
-  if (!options_.holds_all && join.memory_node != options_.node) {
+  if (!IsHere(join)) {
     return absl::OkStatus();
   }
   Sequence joined{.path = join.path, .bare = join.bare_tokens};
@@ -155,9 +186,7 @@ absl::Status SlotTables::Apply(const SlotAllocation& allocation) {
     return absl::OkStatus();  // The sequence is another node's.
   }
   if (!spans() || allocation.memory_node == options_.node) {
-    const bool apart = IsApart(found->second.path);
-    LAMINA_RETURN_IF_ERROR(
-        CheckExtent(allocation.extent, apart ? options_.int8_slots : options_.slots));
+    LAMINA_RETURN_IF_ERROR(CheckExtent(allocation.extent, SlotsOfPath(found->second.path)));
   }
   if (spans()) {
     return AllocateToSpan(found->second, allocation);

@@ -79,6 +79,12 @@ class SlotTables {
   // out, but for drops.
   std::vector<SlotMove> TakeMoves() { return std::exchange(moves_, {}); }
 
+  // What a plan that is still to be applied reads from the spill tier to this node, which is not
+  // among the plan's changes any more: these slots come with joins of the plan, and all steps that
+  // used them are over, so that reading need not wait.
+  // Errors: kInternal  a sequence has no slots for what it reads.
+  absl::StatusOr<std::vector<SlotMove>> TakeReads(StepPlan& plan) const;
+
   // Null: it is not here. Stays where it is until it leaves.
   const Sequence* Find(SequenceId id) const;
 
@@ -104,6 +110,13 @@ class SlotTables {
   // Whether slots of this path have a form of their own, next to those of the others.
   bool IsApart(AttentionPath path) const {
     return options_.int8_slots > 0 && path == AttentionPath::kRemoteInt8;
+  }
+  // How many there are for this path.
+  uint32_t SlotsOfPath(AttentionPath path) const {
+    return IsApart(path) ? options_.int8_slots : options_.slots;
+  }
+  bool IsHere(const SequenceJoin& join) const {
+    return options_.holds_all || join.memory_node == options_.node;
   }
   bool HasTail(AttentionPath path) const {
     return options_.tails > 0 && (options_.int8_slots == 0 || IsApart(path));

@@ -79,8 +79,8 @@ struct SpillOut {
   friend bool operator==(const SpillOut&, const SpillOut&) = default;
 };
 
-// They are read back into the slots that the sequence has now. What the tier has stays there until
-// it is dropped.
+// They are read back into the slots that the sequence has now: as soon as a node has the plan, since
+// no step before this one uses the slots. What the tier has stays there until it is dropped.
 struct SpillIn {
   uint64_t spill = 0;
   SequenceId sequence = 0;  // It joins in the same plan.

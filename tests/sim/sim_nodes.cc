@@ -228,7 +228,8 @@ void SimNodes::Allocate(const plan::StepPlan& plan, const plan::SlotAllocation& 
     // What others have stored of the same tokens.
     const bool kept = index < entry->join.tokens.size() &&
                       slots[slot].history == HistoryOf(entry->join.tokens, index + 1);
-    const bool taken = !slots[slot].owners.empty() || slots[slot].moves > 0;
+    const bool own_move = ahead_slots_.erase(std::pair(allocation.sequence, slot)) > 0;
+    const bool taken = !slots[slot].owners.empty() || (slots[slot].moves > 0 && !own_move);
     if (prefix != shared || (!shared && !kept && taken)) {
       return Fail(absl::StrCat("slot ", slot, " of node ", node, " is given to sequence ",
                                allocation.sequence, " while another one holds it"));

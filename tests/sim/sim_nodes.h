@@ -15,6 +15,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,11 @@ class SimNodes {
 
   void Start(const plan::StepPlan& plan);
   plan::StepResult End(const plan::StepPlan& plan);
+  // What a plan whose step is still to start reads back, into slots that it gives to its joins.
+  void ReadAhead(const plan::StepPlan& plan);
+  bool WasReadAhead(const plan::StepPlan& plan, uint64_t spill) const {
+    return ahead_.contains({plan.lane, plan.step, spill});
+  }
   // What a plan has spilled has been written or read.
   void EndSpill(uint64_t spill, bool ok) { tier_.End(spill, ok, slots_); }
 
@@ -134,6 +140,8 @@ class SimNodes {
   std::vector<SimTails> tails_;           // As well.
   std::set<uint64_t> copies_;             // Spills that are copies of cached blocks.
   SimTier tier_;
+  std::set<std::tuple<uint32_t, uint64_t, uint64_t>> ahead_;     // (lane, step, spill)
+  std::set<std::pair<plan::SequenceId, uint32_t>> ahead_slots_;  // Until it gets them.
   core::LaneHomes homes_;
   // By replica for prompts, or by the node that lanes are bound to, or one of all lanes.
   std::vector<std::vector<TokenId>> scratch_;

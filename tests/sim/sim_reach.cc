@@ -54,6 +54,7 @@ void SimReach::Add(const SimReach& other) {
   copies_read += other.copies_read;
   copies_read_in_part += other.copies_read_in_part;
   restored += other.restored;
+  read_ahead += other.read_ahead;
   spills_failed += other.spills_failed;
   path_changes += other.path_changes;
   lossy_joins += other.lossy_joins;
@@ -84,11 +85,11 @@ std::string SimReach::ToString() const {
       ", blocks dropped ", blocks_dropped, ", outlived an epoch ", blocks_outlived,
       ", prompts in rows ", prompts_in_rows, ", beam answers ", beam_answers, ", beams shared ",
       beams_shared, " queued ", beams_queued, ", tokens waited ", tokens_waited, ", spilled ",
-      spilled, " restored ", restored, " copied ", copied, " copies read ", copies_read,
-      " in part ", copies_read_in_part, " failed ", spills_failed, ", path changes ", path_changes,
-      ", lossy joins ", lossy_joins, ", bare joins ", bare_joins, ", paths side by side ",
-      paths_side_by_side, ", homes changed ", homes_changed, ", replicas side by side ",
-      replicas_side_by_side, ", kept behind holes ", kept_behind_holes);
+      spilled, " restored ", restored, " read ahead ", read_ahead, " copied ", copied,
+      " copies read ", copies_read, " in part ", copies_read_in_part, " failed ", spills_failed,
+      ", path changes ", path_changes, ", lossy joins ", lossy_joins, ", bare joins ", bare_joins,
+      ", paths side by side ", paths_side_by_side, ", homes changed ", homes_changed,
+      ", replicas side by side ", replicas_side_by_side, ", kept behind holes ", kept_behind_holes);
 }
 
 }  // namespace lamina::sim

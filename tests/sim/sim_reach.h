@@ -56,6 +56,7 @@ struct SimReach {
 
   uint64_t spilled = 0;              // Sequences whose K and V went to a tier,
   uint64_t restored = 0;             // and came back,
+  uint64_t read_ahead = 0;           // reads of either kind that began before their step,
   uint64_t copied = 0;               // Runs of cached blocks that were copied to one,
   uint64_t copies_read = 0;          // and that were read back,
   uint64_t copies_read_in_part = 0;  // so many of these from behind their first token on,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@ namespace lamina::sim {
 namespace {
 
 constexpr double kFails = 0.1;
+constexpr double kFoundInTime = 0.5;
 constexpr Nanos kMoveMax = Micros(400);
 
 }  // namespace
@@ -25,11 +27,31 @@ void SimWorld::StartSpills(const plan::StepPlan& plan) {
                                 (is_copy && sim_.bug == PlantedBug::kCopyNotAwaited));
   }
   for (const plan::SpillIn& spill : plan.spills_in) {
-    const bool is_copy = nodes_->IsCopy(spill.spill);
-    ++(is_copy ? report_.reach.copies_read : report_.reach.restored);
-    report_.reach.copies_read_in_part += is_copy && spill.skip > 0;
-    StartSpill(spill.spill, sim_.bug == PlantedBug::kRestoreNotAwaited ||
-                                (is_copy && sim_.bug == PlantedBug::kCopyReadNotAwaited));
+    if (!nodes_->WasReadAhead(plan, spill.spill)) {
+      StartRead(spill);
+    }
+  }
+}
+
+void SimWorld::StartRead(const plan::SpillIn& spill) {
+  const bool is_copy = nodes_->IsCopy(spill.spill);
+  ++(is_copy ? report_.reach.copies_read : report_.reach.restored);
+  report_.reach.copies_read_in_part += is_copy && spill.skip > 0;
+  StartSpill(spill.spill, sim_.bug == PlantedBug::kRestoreNotAwaited ||
+                              (is_copy && sim_.bug == PlantedBug::kCopyReadNotAwaited));
+}
+
+// Nodes may find the plan while the step before it is under way, or when that is over.
+void SimWorld::ReadAhead(const plan::StepPlan& plan) {
+  if (plan.spills_in.empty() || !spill_random_.Chance(kFoundInTime)) {
+    return;
+  }
+  nodes_->ReadAhead(plan);
+  for (const plan::SpillIn& spill : plan.spills_in) {
+    if (nodes_->WasReadAhead(plan, spill.spill)) {
+      ++report_.reach.read_ahead;
+      StartRead(spill);
+    }
   }
 }
 
@@ -99,7 +121,42 @@ void SimNodes::CopyOut(const plan::SpillOut& spill) {
   tier_.BeginOut(spill.spill, spill.memory_node, slots, slots_[spill.memory_node]);
 }
 
+void SimNodes::ReadAhead(const plan::StepPlan& plan) {
+  for (const plan::SpillIn& spill : plan.spills_in) {
+    const auto join = std::find_if(plan.joins.begin(), plan.joins.end(),
+                                   [&](const auto& one) { return one.id == spill.sequence; });
+    if (join == plan.joins.end() || join->memory_node >= slots_.size()) {
+      return Fail(absl::StrCat("spill ", spill.spill, " is read for nobody who joins"));
+    }
+    const uint32_t node = join->memory_node;
+    std::vector<uint32_t> slots;
+    for (const plan::SlotAllocation& allocation : plan.allocations) {
+      for (uint32_t i = 0; allocation.sequence == join->id && i < allocation.extent.tokens; ++i) {
+        slots.push_back(allocation.extent.first_slot + i);
+      }
+    }
+    if (spill.first + spill.tokens >= slots.size()) {
+      return Fail(absl::StrCat("sequence ", join->id, " is to be read back whole"));
+    }
+    const auto first = slots.begin() + spill.first;
+    slots = std::vector<uint32_t>(first, first + spill.tokens);
+    for (const uint32_t slot : slots) {
+      if (slot >= slots_[node].size() || !slots_[node][slot].owners.empty() ||
+          slots_[node][slot].moves > 0) {
+        return Fail(absl::StrCat("slot ", slot, " of node ", node, " is read into for sequence ",
+                                 join->id, " while another one holds it"));
+      }
+      ahead_slots_.emplace(join->id, slot);
+    }
+    ahead_.emplace(plan.lane, plan.step, spill.spill);
+    tier_.BeginIn(spill.spill, node, spill.skip, std::move(slots), slots_[node]);
+  }
+}
+
 void SimNodes::SpillIn(const plan::StepPlan& plan, const plan::SpillIn& spill) {
+  if (WasReadAhead(plan, spill.spill)) {
+    return;
+  }
   const Entry* entry = Find(plan, spill.sequence);
   if (entry == nullptr) {
     return;

@@ -444,6 +444,9 @@ void SimWorld::Send(plan::StepPlan plan) {
     if (plan.epoch == epoch_) {
       links_[lane].plans.push_back(plan);
       StartStep(lane);
+      if (links_[lane].plans.size() > 1) {  // The first one's step is under way.
+        ReadAhead(links_[lane].plans.back());
+      }
     }
   });
 }

@@ -119,6 +119,8 @@ class SimWorld {
   void Observe(const plan::StepPlan& plan);
   void StartStep(uint32_t lane);
   void StartSpills(const plan::StepPlan& plan);
+  void StartRead(const plan::SpillIn& spill);
+  void ReadAhead(const plan::StepPlan& plan);
   void StartSpill(uint64_t spill, bool early);
   void EndStep(uint32_t lane);
   void TakeReport(uint32_t node, plan::StepResult report);

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -183,16 +184,34 @@ class SpillIoTest : public ::testing::Test {
     ASSERT_TRUE(io_->Open().ok());
   }
   void Write(uint32_t block, int first) {
-    io_->Order({.write = true, .block = block, .copy = [first](absl::Span<std::byte> bytes) {
-                  absl::c_copy(Bytes(first), bytes.begin());
-                  return absl::OkStatus();
-                }});
+    io_->Order(
+        {.write = true, .blocks = {block}, .copy = [first](size_t, absl::Span<std::byte> bytes) {
+           absl::c_copy(Bytes(first), bytes.begin());
+           return absl::OkStatus();
+         }});
   }
   void Read(uint32_t block, std::vector<std::byte>& to) {
-    io_->Order({.block = block, .copy = [&to](absl::Span<std::byte> bytes) {
+    io_->Order({.blocks = {block}, .copy = [&to](size_t, absl::Span<std::byte> bytes) {
                   to.assign(bytes.begin(), bytes.end());
                   return absl::OkStatus();
                 }});
+  }
+  // Has all threads at it until LetGo().
+  void HoldThreads() {
+    std::vector<uint32_t> blocks(SpillIo::kThreads);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    io_->Order({.write = true, .blocks = blocks, .copy = [this](size_t, absl::Span<std::byte>) {
+                  ++held_;
+                  go_.wait(false);
+                  return absl::OkStatus();
+                }});
+    while (held_ < SpillIo::kThreads) {
+      std::this_thread::yield();
+    }
+  }
+  void LetGo() {
+    go_ = true;
+    go_.notify_all();
   }
   std::vector<SpillOrder> Done() {
     io_->Wait();
@@ -202,6 +221,8 @@ class SpillIoTest : public ::testing::Test {
     return done;
   }
 
+  std::atomic<int> held_ = 0;
+  std::atomic<bool> go_ = false;
   std::unique_ptr<SpillFile> file_;
   std::unique_ptr<SpillIo> io_;
 };
@@ -231,7 +252,7 @@ TEST_F(SpillIoTest, ACopyThatFailsIsTheOrders) {
   Write(1, 3);
   EXPECT_EQ(Done().size(), 1u);
   for (const bool write : {false, true}) {
-    io_->Order({.write = write, .block = 1, .copy = [](absl::Span<std::byte>) {
+    io_->Order({.write = write, .blocks = {1}, .copy = [](size_t, absl::Span<std::byte>) {
                   return absl::InternalError("no slots");
                 }});
     EXPECT_EQ(Done().at(0).status.code(), absl::StatusCode::kInternal);
@@ -253,27 +274,123 @@ TEST_F(SpillIoTest, NothingIsCopiedOfABlockThatCannotBeRead) {
 // All threads are held up while more is ordered.
 TEST_F(SpillIoTest, WhatNoThreadHasBegunCanBeDropped) {
   Make();
-  std::atomic<int> held = 0;
-  std::atomic<bool> go = false;
-  for (uint32_t i = 0; i < SpillIo::kThreads; ++i) {
-    io_->Order({.write = true, .block = i, .copy = [&](absl::Span<std::byte>) {
-                  ++held;
-                  go.wait(false);
-                  return absl::OkStatus();
-                }});
-  }
-  while (held < SpillIo::kThreads) {
-    std::this_thread::yield();
-  }
+  HoldThreads();
   std::vector<std::byte> read;
   Read(0, read);
   Read(1, read);
-  EXPECT_EQ(io_->Cancel(), 2u);
-  go = true;
-  go.notify_all();
-  EXPECT_EQ(Done().size(), static_cast<size_t>(SpillIo::kThreads));
+  io_->Cancel();
+  LetGo();
+  const std::vector<SpillOrder> done = Done();
+  EXPECT_EQ(done.size(), 3u);
+  for (const SpillOrder& order : done) {
+    EXPECT_EQ(order.status.code(), absl::StatusCode::kCancelled);
+  }
   EXPECT_TRUE(read.empty());
-  EXPECT_EQ(io_->Cancel(), 0u);
+}
+
+TEST_F(SpillIoTest, BlocksOfAnOrderAreDoneTogether) {
+  constexpr uint32_t kBlocks = 5 * SpillIo::kThreads;
+  Make({}, kBlocks);
+  std::vector<uint32_t> blocks(kBlocks);
+  std::iota(blocks.rbegin(), blocks.rend(), 0);
+  io_->Order(
+      {.write = true, .blocks = blocks, .copy = [](size_t index, absl::Span<std::byte> bytes) {
+         absl::c_copy(Bytes(static_cast<int>(index)), bytes.begin());
+         return absl::OkStatus();
+       }});
+  EXPECT_EQ(Done().size(), 1u);
+  std::vector<std::vector<std::byte>> read(kBlocks);
+  io_->Order({.blocks = blocks,
+              .copy =
+                  [&read](size_t index, absl::Span<std::byte> bytes) {
+                    read[index].assign(bytes.begin(), bytes.end());
+                    return absl::OkStatus();
+                  },
+              .number = 7});
+  const std::vector<SpillOrder> done = Done();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_TRUE(done[0].status.ok()) << done[0].status;
+  EXPECT_EQ(done[0].number, 7u);
+  for (uint32_t index = 0; index < kBlocks; ++index) {
+    EXPECT_EQ(read[index], Bytes(static_cast<int>(index))) << index;
+  }
+}
+
+// Whoever orders it may be away.
+TEST_F(SpillIoTest, TheLastThreadAtAnOrderTellsThatItWentWell) {
+  Make();
+  std::atomic<int> copied = 0;
+  std::atomic<int> copied_when_told = -1;
+  std::atomic<bool> done_when_told = false;
+  io_->Order({.write = true,
+              .blocks = {0, 1, 2, 3},
+              .copy =
+                  [&](size_t, absl::Span<std::byte>) {
+                    ++copied;
+                    return absl::OkStatus();
+                  },
+              .went_well =
+                  [&] {
+                    done_when_told = io_->has_done();
+                    copied_when_told = copied.load();
+                    copied_when_told.notify_all();
+                  }});
+  copied_when_told.wait(-1);
+  EXPECT_EQ(copied_when_told.load(), 4);
+  EXPECT_TRUE(done_when_told.load()) << "Take() would not have brought it";
+  EXPECT_EQ(Done().size(), 1u);
+}
+
+TEST_F(SpillIoTest, BehindAnErrorNothingIsBegunAndNobodyIsTold) {
+  constexpr uint32_t kBlocks = 5 * SpillIo::kThreads;
+  Make([](bool, uint64_t) { return MemorySpillDisk::Fault{.error = EIO}; }, kBlocks);
+  std::vector<uint32_t> blocks(kBlocks);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  std::atomic<uint32_t> begun = 0;
+  std::atomic<bool> told = false;
+  io_->Order({.write = true,
+              .blocks = blocks,
+              .copy =
+                  [&](size_t, absl::Span<std::byte>) {
+                    ++begun;
+                    return absl::OkStatus();
+                  },
+              .went_well = [&] { told = true; }});
+  const std::vector<SpillOrder> done = Done();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_THAT(done[0].status.message(), HasSubstr("cannot write: Input/output error"));
+  EXPECT_LE(begun.load(), static_cast<uint32_t>(SpillIo::kThreads));
+  EXPECT_FALSE(told.load());
+}
+
+TEST_F(SpillIoTest, ReadsGoBeforeWrites) {
+  constexpr uint32_t kEach = 40;
+  Make({}, 2 * kEach + SpillIo::kThreads);
+  std::vector<uint32_t> stored(kEach);
+  std::iota(stored.begin(), stored.end(), SpillIo::kThreads);
+  std::vector<uint32_t> others(kEach);
+  std::iota(others.begin(), others.end(), SpillIo::kThreads + kEach);
+  std::mutex mutex;
+  std::string copied;
+  const auto note = [&](char what) {
+    return [&mutex, &copied, what](size_t, absl::Span<std::byte>) {
+      const std::lock_guard lock(mutex);
+      copied += what;
+      return absl::OkStatus();
+    };
+  };
+  io_->Order({.write = true, .blocks = stored, .copy = note('s')});
+  EXPECT_EQ(Done().size(), 1u);
+  copied.clear();
+  HoldThreads();
+  io_->Order({.write = true, .blocks = others, .copy = note('w')});
+  io_->Order({.blocks = stored, .copy = note('r')});
+  LetGo();
+  EXPECT_EQ(Done().size(), 3u);
+  ASSERT_EQ(copied.size(), 2 * kEach);
+  // The last reads may be copied behind what other threads write first.
+  constexpr uint32_t kSure = kEach - SpillIo::kThreads;
+  EXPECT_EQ(copied.substr(0, kSure), std::string(kSure, 'r'));
 }
 
 class SpillDiskTest : public ::testing::Test {

@@ -98,6 +98,33 @@ TEST(SlotTablesTest, SpillsNameTheSlotsOfTheirTokens) {
       << "more than has slots";
 }
 
+TEST(SlotTablesTest, ReadsOfAPlanMayBeTakenBeforeItIsApplied) {
+  SlotTables tables({.node = 1, .slots = 100});
+  StepPlan plan = Joining(2, 1, {{50, 9}, {70, 20}});
+  const StepPlan others = Joining(3, 0, {{10, 5}});
+  plan.joins.push_back(others.joins[0]);
+  plan.allocations.push_back(others.allocations[0]);
+  plan.spills_in = {{.spill = 3, .sequence = 2, .tokens = 8, .first = 5, .skip = 2},
+                    {.spill = 4, .sequence = 3, .tokens = 4}};
+
+  const absl::StatusOr<std::vector<SlotMove>> reads = tables.TakeReads(plan);
+  ASSERT_TRUE(reads.ok()) << reads.status();
+  ASSERT_EQ(reads->size(), 1u) << "the other one is of another node";
+  EXPECT_EQ((*reads)[0].kind, SlotMove::Kind::kIn);
+  EXPECT_EQ((*reads)[0].spill, 3u);
+  EXPECT_EQ((*reads)[0].skip, 2u);
+  EXPECT_EQ(Words((*reads)[0].slots), "55+4, 70+4");
+  EXPECT_EQ(tables.Find(2), nullptr);
+
+  ASSERT_TRUE(tables.Apply(plan).ok());
+  EXPECT_NE(tables.Find(2), nullptr);
+  EXPECT_TRUE(tables.TakeMoves().empty()) << "it is read twice";
+
+  StepPlan wrong = Joining(5, 1, {{30, 4}});
+  wrong.spills_in = {{.spill = 6, .sequence = 5, .tokens = 5}};
+  EXPECT_EQ(tables.TakeReads(wrong).status().code(), absl::StatusCode::kInternal);
+}
+
 TEST(SlotTablesTest, SequencesOfOtherNodesAreNotKept) {
   SlotTables tables({.node = 1, .slots = 100});
   ASSERT_TRUE(tables.Apply(Joining(1, 0, {{400, 5}})).ok());  // These slots are not here.

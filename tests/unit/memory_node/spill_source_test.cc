@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What plans move to a spill tier and back, while the data thread is away.
+
+#include "memory_node/spill_source.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "common/dtype.h"
+#include "common/extent.h"
+#include "kernels/k_tiles.h"
+#include "memory_node/spill_file.h"
+#include "memory_node/spill_tier.h"
+#include "memory_node/step_feed.h"
+#include "memory_node/unit_meter.h"
+#include "plan/slot_tables.h"
+#include "plan/step_plan.h"
+#include "tests/support/memory_spill_disk.h"
+#include "tests/unit/memory_node/unit_cluster.h"
+
+namespace lamina::memory_node {
+namespace {
+
+using plan::SlotMove;
+using test_support::MemorySpillDisk;
+
+constexpr uint32_t kTokens = 200;  // Three blocks and a part of one.
+
+// By any thread.
+class Reports {
+ public:
+  void Add(const plan::SpillReport& report) {
+    const std::lock_guard lock(mutex_);
+    reports_.push_back(report);
+    came_.notify_all();
+  }
+  // Waits for it; nothing if none comes.
+  std::optional<plan::SpillReport> Next() {
+    std::unique_lock lock(mutex_);
+    came_.wait_for(lock, std::chrono::nanoseconds(UnitCluster::kLong),
+                   [this] { return !reports_.empty(); });
+    if (reports_.empty()) {
+      return std::nullopt;
+    }
+    const plan::SpillReport report = reports_.front();
+    reports_.pop_front();
+    return report;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::deque<plan::SpillReport> reports_;
+};
+
+class SpillSourceTest : public ::testing::Test {
+ protected:
+  void Make(MemorySpillDisk::Faults faults = {}) {
+    auto file = SpillFile::Create(std::make_unique<MemorySpillDisk>(std::move(faults)),
+                                  uint64_t{1} << 20, "tier");
+    ASSERT_TRUE(file.ok()) << file.status();
+    tier_ = std::make_unique<SpillTier>(*std::move(file), SpillSpeed{});
+    source_ = std::make_unique<SpillSource>(
+        epoch(), meter_, *tier_, [this](const plan::SpillReport& report) { reports_.Add(report); });
+    meter_.Start();
+    ASSERT_TRUE(source_->Open().ok());
+  }
+  void TearDown() override {
+    if (source_ != nullptr) {
+      source_->Close();
+    }
+  }
+
+  const NodeEpoch& epoch() { return cluster_.worker().epoch(); }
+
+  // K and V of all layers and heads in these slots.
+  std::vector<uint16_t> KvIn(const std::vector<Extent>& slots) {
+    std::vector<uint16_t> all;
+    for (uint32_t layer = 0; layer < epoch().layers.size(); ++layer) {
+      const size_t plane = kernels::WholeTiles(kTokens) * epoch().layers[layer].head_dim;
+      for (uint32_t head = 0; head < epoch().layers[layer].kv_heads; ++head) {
+        std::vector<BFloat16> k(plane), v(plane);
+        EXPECT_TRUE(
+            epoch().device.reads()->Load(layer, head, slots, 0, kTokens, k.data(), v.data()).ok());
+        for (const std::vector<BFloat16>& one : {k, v}) {
+          for (const BFloat16 element : one) {
+            all.push_back(element.bits);
+          }
+        }
+      }
+    }
+    return all;
+  }
+  // Other values in each element.
+  void Fill(const std::vector<Extent>& slots) {
+    uint16_t next = 1;
+    for (uint32_t layer = 0; layer < epoch().layers.size(); ++layer) {
+      const size_t plane = kernels::WholeTiles(kTokens) * epoch().layers[layer].head_dim;
+      for (uint32_t head = 0; head < epoch().layers[layer].kv_heads; ++head) {
+        std::vector<BFloat16> k(plane), v(plane);
+        for (size_t i = 0; i < plane; ++i) {
+          k[i] = {next++};
+          v[i] = {next++};
+        }
+        ASSERT_TRUE(epoch()
+                        .device.writes()
+                        ->Unload(layer, head, k.data(), v.data(), slots, 0, kTokens)
+                        .ok());
+      }
+    }
+  }
+  void Take(SlotMove::Kind kind, uint64_t spill, std::vector<Extent> slots) {
+    ASSERT_TRUE(
+        source_->Take({SlotMove{.kind = kind, .spill = spill, .slots = std::move(slots)}}).ok());
+  }
+  void ExpectReport(uint64_t spill, bool ok) {
+    const std::optional<plan::SpillReport> report = reports_.Next();
+    ASSERT_TRUE(report.has_value());
+    EXPECT_EQ(report->epoch, UnitCluster::kEpoch);
+    EXPECT_EQ(report->spill, spill);
+    EXPECT_EQ(report->ok, ok);
+  }
+  // The data thread comes back when there is work for it.
+  void LookWhenDue() {
+    const Nanos now = RealClock().Now();
+    while (source_->LookAt(now) > now) {
+      std::this_thread::yield();
+    }
+    ASSERT_TRUE(source_->Look().ok());
+  }
+
+  UnitCluster cluster_{{}};
+  UnitMeter meter_{cluster_.worker().epoch()};
+  Reports reports_;
+  std::unique_ptr<SpillTier> tier_;
+  std::unique_ptr<SpillSource> source_;
+};
+
+TEST_F(SpillSourceTest, MovesBeginWithTheirPlanAndAreReportedWithoutTheDataThread) {
+  Make();
+  const std::vector<Extent> from = {{.first_slot = 16, .tokens = kTokens}};
+  const std::vector<Extent> to = {{.first_slot = 1024, .tokens = 150},
+                                  {.first_slot = 2051, .tokens = kTokens - 150}};
+  Fill(from);
+  const std::vector<uint16_t> kv = KvIn(from);
+
+  Take(SlotMove::Kind::kOut, 5, from);
+  ExpectReport(5, true);
+  Take(SlotMove::Kind::kIn, 5, to);
+  ExpectReport(5, true);
+
+  EXPECT_EQ(KvIn(to), kv);
+  LookWhenDue();
+  const telemetry::SpillCount count = tier_->Count();
+  EXPECT_EQ(count.sequences_out, 1u);
+  EXPECT_EQ(count.sequences_in, 1u);
+  EXPECT_GT(count.used_bytes, 0u);
+  Take(SlotMove::Kind::kDrop, 5, {});
+  EXPECT_EQ(tier_->Count().used_bytes, 0u);
+}
+
+// The disk is at the first one's only block.
+TEST_F(SpillSourceTest, NoMoveWaitsForTheOneBefore) {
+  std::atomic<bool> go = false;
+  Make([&go](bool, uint64_t number) {
+    if (number == 0) {
+      go.wait(false);
+    }
+    return MemorySpillDisk::Fault{};
+  });
+
+  Take(SlotMove::Kind::kOut, 1, {{.first_slot = 0, .tokens = 64}});
+  Take(SlotMove::Kind::kOut, 2, {{.first_slot = 64, .tokens = 64}});
+  // One of the two is held up, whichever comes to the disk first.
+  const std::optional<plan::SpillReport> first = reports_.Next();
+  go = true;
+  go.notify_all();
+
+  ASSERT_TRUE(first.has_value());
+  EXPECT_TRUE(first->ok);
+  ExpectReport(3 - first->spill, true);
+}
+
+TEST_F(SpillSourceTest, WhatCouldNotBeWrittenIsReportedAndLeavesNoBlocks) {
+  Make([](bool write, uint64_t number) {
+    return MemorySpillDisk::Fault{.error = write && number == 1 ? EIO : 0};
+  });
+
+  Take(SlotMove::Kind::kOut, 1, {{.first_slot = 0, .tokens = kTokens}});
+  LookWhenDue();
+  ExpectReport(1, false);
+
+  EXPECT_EQ(tier_->file().blocks_free(), tier_->file().blocks());
+  EXPECT_EQ(tier_->Count().failures, 1u);
+  EXPECT_EQ(tier_->Count().sequences_out, 0u);
+}
+
+TEST_F(SpillSourceTest, WhatHasOtherBytesIsReportedAndStays) {
+  Make([](bool write, uint64_t number) {
+    return MemorySpillDisk::Fault{.flips = !write && number == 2};
+  });
+  const std::vector<Extent> slots = {{.first_slot = 0, .tokens = kTokens}};
+  Fill(slots);
+  const std::vector<uint16_t> kv = KvIn(slots);
+  Take(SlotMove::Kind::kOut, 1, slots);
+  ExpectReport(1, true);
+
+  const std::vector<Extent> to = {{.first_slot = 512, .tokens = kTokens}};
+  Take(SlotMove::Kind::kIn, 1, to);
+  LookWhenDue();
+  ExpectReport(1, false);
+
+  EXPECT_EQ(tier_->Count().failures, 1u);
+  Take(SlotMove::Kind::kIn, 1, to);
+  ExpectReport(1, true);
+  EXPECT_EQ(KvIn(to), kv);
+}
+
+// A step is under way when the plan of the next one comes.
+TEST(StepFeedTest, WhatIsReadBackDoesNotWaitForItsStep) {
+  UnitCluster cluster(UnitClusterOptions{});
+  StepFeed& feed = cluster.worker().feed();
+  std::vector<SlotMove> moves;
+  feed.SetMover([&moves](const std::vector<SlotMove>& of_plan) {
+    moves.insert(moves.end(), of_plan.begin(), of_plan.end());
+    return absl::OkStatus();
+  });
+  feed.PushPlan(cluster.MakeStep({.step = 1, .prompts = {{0, 40}}}).plan);
+  ASSERT_TRUE(feed.TakePlans().ok());
+  ASSERT_EQ(feed.lanes()[0].step, 1u);
+
+  constexpr plan::SequenceId kBack = 9999;
+  plan::StepPlan next{.epoch = UnitCluster::kEpoch, .step = 2};
+  next.joins = {{.id = kBack, .tokens = std::vector<TokenId>(kTokens, 1)}};
+  next.allocations = {{.sequence = kBack, .extent = {.first_slot = 4096, .tokens = kTokens}}};
+  next.spills_in = {{.spill = 3, .sequence = kBack, .tokens = kTokens - 1}};
+  feed.PushPlan(next);
+  ASSERT_TRUE(feed.TakePlans().ok());
+  ASSERT_EQ(moves.size(), 1u);
+  EXPECT_EQ(moves[0].kind, SlotMove::Kind::kIn);
+  EXPECT_EQ(moves[0].spill, 3u);
+  EXPECT_EQ(moves[0].slots, (std::vector<Extent>{{.first_slot = 4096, .tokens = kTokens - 1}}));
+  EXPECT_EQ(feed.tables().Find(kBack), nullptr) << "its step has begun";
+
+  ASSERT_TRUE(feed.EndStep(feed.lanes()[0]).ok());
+  EXPECT_NE(feed.tables().Find(kBack), nullptr);
+  EXPECT_EQ(moves.size(), 1u) << "it is read twice";
+}
+
+}  // namespace
+}  // namespace lamina::memory_node
