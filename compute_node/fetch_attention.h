@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchAttention: rows attend here, over K and V that lie at memory nodes and come here layer by
-// layer (HeadInfer: groups of KV heads through two windows; KVPR, with path recompute: some tokens
+// layer (HeadInfer: groups of KV heads through windows; KVPR, with path recompute: some tokens
 // as activations). Their own k and v go to the memory nodes, so that a lost compute node loses
 // nothing. Prompt chunks attend over the scratch KV.
 //

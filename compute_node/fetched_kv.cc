@@ -122,8 +122,8 @@ void FetchedKv::BeginPieces(const Lane& lane) {
   }
 }
 
-// Both windows of the layer before have been given back, so that the piece behind the activations
-// has one that is this side's to write, as it is behind the slice.
+// All pieces of the layer before have been given back, so that the piece behind the activations is
+// this side's to write, as it is behind the slice.
 absl::Status FetchedKv::MakeAhead(Lane& lane) {
   if (activation_width_ == 0 || lane.slice == context_.config.layers.size()) {
     return absl::OkStatus();
@@ -205,8 +205,8 @@ absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
   return windows_.GiveBack(lane, node);
 }
 
-// Into the first slots of the piece behind, whose window is this side's to write: what was there
-// has been used up, and the memory node writes none of these slots.
+// Into the first slots of the piece behind, which are this side's to write: what lay there has been
+// used up, and the memory node writes none of these slots.
 absl::Status FetchedKv::Recompute(Lane& lane, uint32_t node) {
   const uint32_t layer = lanes_[lane.index].layer;
   const Stream& stream = lanes_[lane.index].streams[node];

@@ -156,10 +156,15 @@ std::string SparseWord(const ClusterConfig& config) {
                       SparseTokensName(config.fetch.sparse));
 }
 
-core::RecomputeBytes BytesOf(uint32_t width, const EngineOptions& options) {
+// Pieces of half a window leave room for two more (plan/fetch_ring.h).
+core::RecomputeBytes BytesOf(const FetchOptions& fetch, const EngineOptions& options) {
+  const auto nodes = std::count_if(options.nodes.begin(), options.nodes.end(),
+                                   [](const auto& node) { return node.is_memory; });
+  const double windows = 2.0 * options.scheduler.lanes * static_cast<double>(nodes);
   return {.kv = static_cast<double>(KvBytesPerToken(options.layers)) /
                 static_cast<double>(options.layers.size()),
-          .activation = static_cast<double>(width * sizeof(BFloat16))};
+          .activation = static_cast<double>(fetch.activation_width * sizeof(BFloat16)),
+          .room = static_cast<double>(fetch.bytes) / windows / 2};
 }
 
 // With INT8 an activation has about as many bytes as K and V of its token, which are there anyway.
@@ -174,7 +179,7 @@ void UseNoActivations(uint32_t width, EngineOptions& options) {
 
 void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& options) {
   options.fetch.activation_width = width;
-  const core::RecomputeBytes bytes = BytesOf(width, options);
+  const core::RecomputeBytes bytes = BytesOf(options.fetch, options);
   if (config.fetch.recompute_auto) {
     options.scheduler.strategies.fetch_planning = [bytes] {
       return core::MakeFetchRecompute(bytes);
@@ -190,10 +195,9 @@ void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& op
 void UseActivations(EngineOptions& options) {
   for (const WeighedPolicy& policy : options.policy_auto->policies) {
     if (policy.fetch.activation_width > 0 && !policy.fetch.hybrid.has_value()) {
-      options.scheduler.strategies.fetch_planning =
-          [bytes = BytesOf(policy.fetch.activation_width, options)] {
-            return core::MakeFetchRecompute(bytes);
-          };
+      options.scheduler.strategies.fetch_planning = [bytes = BytesOf(policy.fetch, options)] {
+        return core::MakeFetchRecompute(bytes);
+      };
     }
   }
 }

@@ -170,6 +170,11 @@ FetchPlanes PlanesOf(const FetchPiece& piece, uint32_t head_dim) {
   return planes;
 }
 
+size_t PieceBytes(const FetchPiece& piece, uint32_t head_dim, uint32_t activation_width) {
+  return piece.activations() ? size_t{piece.recomputed} * activation_width * sizeof(BFloat16)
+                             : PlanesOf(piece, head_dim).end;
+}
+
 uint64_t FetchWindowBytes(const EpochConfig& config) {
   return config.attention_paths.fetch() ? config.fetch_bytes / WindowsOf(config) : 0;
 }

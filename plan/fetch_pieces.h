@@ -33,7 +33,7 @@
 // Nor do those come that the compute node keeps (path sparse, compute_node/resident_kv.h). Slots of
 // tokens that it puts into a window itself, recomputed or kept, are the first ones of each head,
 // whole tiles for each run: it writes them while the others come, those of recomputed tokens into
-// the window behind the one of the activations. A run whose tokens all come as activations has its
+// the piece behind the one of the activations. A run whose tokens all come as activations has its
 // own tokens behind these, and no other slots: the piece behind is a header alone where all runs
 // are so.
 //
@@ -43,6 +43,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -52,7 +53,9 @@
 #include "common/attention_descriptor.h"
 #include "common/kv_form.h"
 #include "plan/epoch_config.h"
+#include "plan/fetch_ring.h"
 #include "plan/step_plan.h"
+#include "plan/window_header.h"
 #include "plan/window_layout.h"
 
 namespace lamina::plan {
@@ -133,6 +136,9 @@ struct FetchPlanes {
 };
 FetchPlanes PlanesOf(const FetchPiece& piece, uint32_t head_dim);
 
+// Bytes of a piece behind its header, slots that the compute node fills among them.
+size_t PieceBytes(const FetchPiece& piece, uint32_t head_dim, uint32_t activation_width);
+
 // What pieces are cut for.
 struct FetchLimits {
   uint64_t window_bytes = 0;      // Bytes of one window.
@@ -156,8 +162,9 @@ void PiecesOf(const AttentionDescriptor& part, HeadRange heads, absl::Span<const
               const FetchLimits& limits, std::vector<FetchPiece>& pieces);
 
 // Where pieces lie and which words tell of them. Pieces count from 1 in each (memory node, lane),
-// over the whole epoch, and windows take turns. The word of a credit shows how many pieces have
-// been used up: the window of the last but one may be written again then.
+// over the whole epoch. The two windows of these are one ring, of which a piece takes the parts
+// that it needs (fetch_ring.h): a window whole if it is larger than half of one. The word of a
+// credit shows how many pieces have been used up.
 class FetchWindows {
  public:
   // The layout must outlive this.
@@ -171,10 +178,22 @@ class FetchWindows {
   uint32_t word(uint32_t memory_node, uint32_t lane) const {
     return layout_.Word(WindowKind::kFetched, memory_node, lane);
   }
-  size_t Window(uint32_t memory_node, uint32_t lane, uint64_t piece) const {
-    return layout_.Window(WindowKind::kFetched, memory_node, lane, piece);
-  }
   size_t window_bytes() const { return layout_.group(WindowKind::kFetched).window_bytes; }
+  // Bytes of the ring of a (memory node, lane), and of a part of it.
+  size_t ring_bytes() const { return layout_.group(WindowKind::kFetched).turns * window_bytes(); }
+  size_t part_bytes() const { return ring_bytes() / FetchRing::kParts; }
+  // Parts of a piece with so many bytes behind its header.   Requires: it fits into a window.
+  uint32_t Parts(size_t bytes) const {
+    const size_t whole = (sizeof(WindowHeader) + bytes + part_bytes() - 1) / part_bytes();
+    return std::bit_ceil(static_cast<uint32_t>(whole));
+  }
+  // Where the next piece of so many parts begins, in the ring, and in the compute node's region.
+  size_t Offset(const FetchRing& ring, uint32_t parts) const {
+    return ring.First(parts) * part_bytes();
+  }
+  size_t Window(uint32_t memory_node, uint32_t lane, const FetchRing& ring, uint32_t parts) const {
+    return layout_.Window(WindowKind::kFetched, memory_node, lane, 0) + Offset(ring, parts);
+  }
 
  private:
   const WindowLayout& layout_;

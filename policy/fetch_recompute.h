@@ -4,7 +4,7 @@
 // from their activations, which come first, while K and V of the other s - l are on the link.
 //
 //   t(l) = A l + max(F l, W + K (s - l))        one lane (1); activations cross the link too
-//   t(l) = max(W + A l + K (s - l), F l)        several lanes (2)
+//   t(l) = max(W + A l + K (s - l), F l)        several lanes, or one that is a layer ahead (2)
 //
 // with A, K the seconds that the link needs for the activation, or for K and V, of one token, F
 // those that the device needs to make K and V of one, and W those that the link needs for the
@@ -12,7 +12,9 @@
 // is the paper's equation. In the paper a layer's activations come before anything is made of them,
 // and the device waits for them; so it is here, while the weights of the next layer come behind
 // them. Where several lanes share the link, activations of one come while K and V of another are
-// made, so that the longer of link and device is all that a layer takes.
+// made, so that the longer of link and device is all that a layer takes. So it is with one lane
+// whose windows have room for the activations of the next layer as well, but for the first layer of
+// a step.
 //
 // If A < K, t falls up to the kink l = (W + K s) / (F + K) of (1), (W + K s) / (F + K - A) of (2),
 // and grows behind it, so that the best integer is next to the kink, or at an end. With W >= F s

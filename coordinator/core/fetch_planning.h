@@ -55,10 +55,15 @@ std::unique_ptr<FetchPlanning> MakeFetchAllBecause(const std::string& why);
 struct RecomputeBytes {
   double kv = 0;
   double activation = 0;
+  // If K and V of a step have no more in a layer, windows have room for the next layer meanwhile,
+  // with all tokens on one memory node.
+  double room = 0;
 };
 
 // Policy fetch_recompute by measured rates, for steps of path recompute; K and V alone while
-// nothing is measured.
+// nothing is measured. One lane is split as several are where the next layer's activations come
+// while K and V of one are made: windows have room for them, and no weights are on the link, which
+// come between them in an order that nobody plans.
 std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes);
 // Policy fetch_sparse: the compute node chooses, and nothing is recomputed. `lossy` says how
 // answers differ, `phases` what stays there and why nothing is recomputed, for people.

@@ -33,6 +33,7 @@
 #include "kernels/kv_arena.h"
 #include "memory_node/attention_worker.h"
 #include "plan/epoch_shape.h"
+#include "plan/fetch_ring.h"
 #include "tests/unit/compute_node/attention_path_cases.h"
 #include "tests/unit/compute_node/chosen_int8.h"
 #include "tests/unit/compute_node/slice_program.h"
@@ -81,7 +82,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                                          .signal_words = layout.compute_region_words(),
                                          .epoch = kEpoch});
     windows_.emplace(*region_, nullptr);
-    pieces_taken_.assign(config_.lanes, std::vector<uint64_t>(config_.memory_nodes.size()));
+    pieces_taken_.assign(config_.lanes, std::vector<plan::FetchRing>(config_.memory_nodes.size()));
     peers_.emplace(config_, 0, kLong, *transport_, abort_, counters_);
     context_.emplace(WorkerContext{.config = config_,
                                    .node = 0,

@@ -151,7 +151,8 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uin
     const uint32_t first_head = config.partition == Partition::kHead ? config.heads[node].first : 0;
     plan::PiecesOf(part, runs.runs, plan::FetchLimitsOf(config), pieces);
     for (const plan::FetchPiece& piece : pieces) {
-      cluster.AwaitFetched(node, step.spec.lane, next);
+      cluster.AwaitPiece(node, step.spec.lane, next,
+                         plan::PieceBytes(piece, part.head_dim, config.activation_width));
       if (piece.activations()) {
         ExpectActivations(cluster, {node, step.spec.lane, next}, piece, runs, layer);
         cluster.FillFetched(node, step.spec.lane, next, kMine);
@@ -178,6 +179,7 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uin
                             wanted.size() * sizeof(BFloat16)),
                 0)
           << "layer " << layer << " piece " << next;
+      cluster.FillFetched(node, step.spec.lane, next, kMine);
       cluster.RaiseCredit(node, step.spec.lane, next++);
     }
   }
@@ -231,9 +233,7 @@ TEST(KvStreamTest, RecomputedTokensComeAsActivations) {
   // Windows with all heads of the longest sequence; then of several.
   for (const uint64_t bytes : {3 * kLeast, 16 * kLeast}) {
     UnitCluster cluster({.fetch_bytes = bytes, .activation_width = kWidth});
-    for (const uint64_t turn : {0, 1}) {
-      cluster.FillFetched(0, 0, turn, kMine);
-    }
+    cluster.FillWindows(0, 0, kMine);
     cluster.Start();
     cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}}});
     uint64_t pieces = 0;
@@ -258,9 +258,7 @@ TEST(KvStreamTest, RecomputedTokensComeAsActivations) {
 TEST(KvStreamTest, BareTokensComeAsKAndV) {
   for (const uint32_t bare : {16u, 40u, 300u, 5000u}) {
     UnitCluster cluster({.fetch_bytes = 16 * kLeast, .activation_width = 40, .bare_tokens = bare});
-    for (const uint64_t turn : {0, 1}) {
-      cluster.FillFetched(0, 0, turn, kMine);
-    }
+    cluster.FillWindows(0, 0, kMine);
     cluster.Start();
     cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}}});
     uint64_t pieces = 0;
@@ -285,9 +283,7 @@ TEST(KvStreamTest, TokensComeAsTheirSlotsHoldThem) {
   for (const uint32_t share : {1u, 300u, 700u, 1024u}) {
     UnitCluster cluster(
         {.fetch_bytes = 16 * kLeast, .activation_width = kWidth, .activation_share = share});
-    for (const uint64_t turn : {0, 1}) {
-      cluster.FillFetched(0, 0, turn, kMine);
-    }
+    cluster.FillWindows(0, 0, kMine);
     plan::SlotTables tables({.slots = UnitCluster::kSlots});
     cluster.Start();
     const Step prompts =
@@ -353,9 +349,7 @@ std::vector<std::byte> Int8PieceOf(UnitCluster& cluster, const plan::FetchPiece&
 TEST(KvStreamTest, ClosedBlocksComeAsInt8AndTheOpenOneAsItIs) {
   for (const uint64_t bytes : {kLeast, 16 * kLeast}) {
     UnitCluster cluster({.fetch_bytes = bytes, .int8_tails = 4});
-    for (const uint64_t turn : {0, 1}) {
-      cluster.FillFetched(0, 0, turn, kMine);
-    }
+    cluster.FillWindows(0, 0, kMine);
     cluster.Start();
     cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 700}, {2, 16}}});
     uint64_t next = 1;
@@ -368,8 +362,8 @@ TEST(KvStreamTest, ClosedBlocksComeAsInt8AndTheOpenOneAsItIs) {
         plan::PiecesOf(cluster.config().layers[layer], runs.runs,
                        plan::FetchLimitsOf(cluster.config()), pieces);
         for (const plan::FetchPiece& piece : pieces) {
-          cluster.AwaitFetched(0, 0, next);
           const std::vector<std::byte> wanted = Int8PieceOf(cluster, piece, runs, layer);
+          cluster.AwaitPiece(0, 0, next, wanted.size());
           EXPECT_EQ(std::memcmp(cluster.Fetched(0, 0, next), wanted.data(), wanted.size()), 0)
               << "step " << number << " layer " << layer << " piece " << next;
           cluster.FillFetched(0, 0, next, kMine);
@@ -386,10 +380,9 @@ TEST(KvStreamTest, ClosedBlocksComeAsInt8AndTheOpenOneAsItIs) {
 
 // Rows that fill an open block and go on in its tail may come before it has been sent.
 TEST(KvStreamTest, OpenBlocksComeAsTheStepFoundThem) {
-  UnitCluster cluster({.layers = 4, .fetch_bytes = 16 * kLeast, .int8_tails = 4});
-  for (const uint64_t turn : {0, 1}) {
-    cluster.FillFetched(0, 0, turn, kMine);
-  }
+  // A layer takes most of a window.
+  UnitCluster cluster({.layers = 4, .fetch_bytes = kLeast, .int8_tails = 4});
+  cluster.FillWindows(0, 0, kMine);
   cluster.Start();
   cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 190}}});
   const Step step = cluster.MakeStep({.step = 2, .rows = {0, 0, 0, 0, 1, 1, 1}});
@@ -397,7 +390,9 @@ TEST(KvStreamTest, OpenBlocksComeAsTheStepFoundThem) {
   runs.runs = {{.before = 62, .tokens = 4}, {.before = 190, .tokens = 3}};
   runs.sequences = {0, 1};
   cluster.PushPlan(step);
-  cluster.AwaitFetched(0, 0, 2);  // The others wait for credits, and rows for nothing.
+  cluster.AwaitFetched(0, 0, 2);
+  cluster.AwaitTurns();
+  EXPECT_EQ(cluster.LastFetched(0, 0), 2u);  // The others wait for credits, and rows for nothing.
   for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
     cluster.RunUnit(step, layer);
   }
@@ -407,15 +402,56 @@ TEST(KvStreamTest, OpenBlocksComeAsTheStepFoundThem) {
     plan::PiecesOf(cluster.config().layers[layer], runs.runs, plan::FetchLimitsOf(cluster.config()),
                    pieces);
     ASSERT_EQ(pieces.size(), 1u);
-    cluster.AwaitFetched(0, 0, next);
     const std::vector<std::byte> wanted = Int8PieceOf(cluster, pieces[0], runs, layer);
+    cluster.AwaitPiece(0, 0, next, wanted.size());
     EXPECT_EQ(std::memcmp(cluster.Fetched(0, 0, next), wanted.data(), wanted.size()), 0) << layer;
     cluster.RaiseCredit(0, 0, next++);
   }
   cluster.Stop();
 }
 
-// Two windows take turns, and other lanes are served while a credit is awaited.
+// Pieces leave as long as windows have room for them, and not one of them is written over before
+// its credit, which lets one more of its size out.
+TEST(KvStreamTest, AsManyPiecesLeaveAsThereIsRoomFor) {
+  struct Ahead {
+    uint32_t tokens = 0;
+    uint64_t pieces = 0;
+  };
+  // A layer is a piece of 9, 21 and 39 KiB, in two windows of 68 KiB: one, two and four of eight
+  // parts of 17 KiB.
+  for (const auto& [tokens, pieces] : {Ahead{40, 8}, Ahead{100, 4}, Ahead{200, 2}}) {
+    SCOPED_TRACE(tokens);
+    UnitCluster cluster({.layers = 12, .fetch_bytes = kLeast});
+    cluster.FillWindows(0, 0, kMine);
+    cluster.Start();
+    cluster.Run({.step = 1, .prompts = {{0, tokens}}});
+    const Step step = cluster.MakeStep({.step = 2, .rows = {0}});
+    cluster.PushPlan(step);
+    cluster.AwaitFetched(0, 0, pieces);
+    cluster.AwaitTurns();
+    EXPECT_EQ(cluster.LastFetched(0, 0), pieces);
+
+    // Each of them is as it came, however long it lies there.
+    EXPECT_EQ(ExpectPieces(cluster, step, 0, 1), 12u);
+
+    for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+      cluster.RunUnit(step, layer);
+    }
+    const Step next = cluster.MakeStep({.step = 3, .rows = {0}});
+    cluster.PushPlan(next);
+    cluster.AwaitFetched(0, 0, 12 + pieces);
+    for (uint64_t used_up = 12; used_up < 12 + 3; ++used_up) {
+      cluster.AwaitTurns();
+      EXPECT_EQ(cluster.LastFetched(0, 0), used_up + pieces);
+      cluster.RaiseCredit(0, 0, used_up + 1);
+      cluster.AwaitFetched(0, 0, used_up + 1 + pieces);
+    }
+    cluster.Stop();
+  }
+}
+
+// Two pieces of more than half a window take turns, and other lanes are served while a credit is
+// awaited.
 TEST(KvStreamTest, AThirdPieceWaitsForTheFirstOnesCredit) {
   UnitCluster cluster({.lanes = 2, .fetch_bytes = 2 * kLeast});
   cluster.Start();
