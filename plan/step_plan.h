@@ -99,6 +99,16 @@ struct SlotRelease {
   friend bool operator==(const SlotRelease&, const SlotRelease&) = default;
 };
 
+// Tokens of a sequence whose activations stay on the compute node that makes them, in consecutive
+// places of EpochConfig::resident_tokens, which are nobody else's until every node has reported the
+// step with the leave.
+struct ResidentTokens {
+  uint32_t first = 0;   // The first one; it and those behind it are computed after the join.
+  uint32_t tokens = 0;  // So many at most. 0: none.
+  uint32_t place = 0;   // That of the first one.
+  friend bool operator==(const ResidentTokens&, const ResidentTokens&) = default;
+};
+
 // A sequence enters the tables of the lane's nodes.
 struct SequenceJoin {
   SequenceId id = 0;
@@ -125,6 +135,7 @@ struct SequenceJoin {
   // Path recompute: the first so many tokens are bare, K and V that are there without activations,
   // since rows of other paths stored them. Each token behind them has its own.
   uint32_t bare_tokens = 0;
+  ResidentTokens resident = {};  // Path recompute.
   // Report the log-probability of every token given those before it (Score), and its rank if
   // sampling.logprobs is not negative; nothing is sampled.
   bool score = false;
@@ -183,8 +194,9 @@ struct StepPlan {
   std::vector<DecodeRow> rows;
   std::vector<PrefillChunk> chunks;
   Chunking chunking;  // In which chunks the rows go to a memory node.
-  // Path recompute: of the tokens before each run of rows so many kRecomputeUnit-ths come as
-  // activations, from which the compute node makes K and V again (fetch_split.h).
+  // Path recompute: of the tokens before each run of rows so many kRecomputeUnit-ths have their K
+  // and V made again by the compute node, from activations that it has or that come
+  // (fetch_split.h).
   uint32_t recomputed = 0;
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };

@@ -41,7 +41,8 @@ class FetchRecompute final : public FetchPlanning {
         .kv = bytes_.kv / rates.bytes_per_second,
         .make = rates.recompute_seconds +
                 rates.recompute_fixed_seconds / static_cast<double>(step.tokens),
-        .weights = rates.weights_seconds / std::max(1u, step.lanes)};
+        .weights = rates.weights_seconds / std::max(1u, step.lanes),
+        .resident = step.resident};
     const bool ahead =
         rates.weights_seconds == 0 && static_cast<double>(step.tokens) * bytes_.kv <= bytes_.room;
     const policy::RecomputeSplit split =

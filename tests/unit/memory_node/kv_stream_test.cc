@@ -37,18 +37,20 @@ struct Runs {
   std::vector<uint32_t> sequences;
 };
 
-// Kinds of slots are those of `tables`, or of the plan without them, with so many bare tokens.
+// Kinds of slots are those of `tables`, or of the plan without them, with so many bare tokens, and
+// some whose activations are on the compute node.
 Runs RunsOf(const Step& step, uint32_t node, uint32_t nodes, const plan::EpochConfig& config,
-            const plan::SlotTables* tables, uint32_t bare = 0) {
+            const plan::SlotTables* tables, uint32_t bare = 0,
+            const plan::ResidentTokens& resident = {}) {
   Runs runs;
   for (size_t row = 0; row < step.plan.rows.size(); ++row) {
     if (nodes == 1 || step.sequences[row] % nodes == node) {
       const uint32_t before = step.positions[row];
-      runs.splits.push_back(tables == nullptr
-                                ? plan::SplitByShare(before, 1, step.plan.recomputed, bare)
-                                : plan::SplitBySlots(before, 1,
-                                                     *tables->Find(step.plan.rows[row].sequence),
-                                                     plan::SlotKinds(config.activation_share)));
+      runs.splits.push_back(
+          tables == nullptr
+              ? plan::SplitByShare(before, 1, step.plan.recomputed, bare, resident)
+              : plan::SplitBySlots(before, 1, *tables->Find(step.plan.rows[row].sequence),
+                                   plan::SlotKinds(config.activation_share)));
       runs.runs.push_back(runs.splits.back().run);
       runs.sequences.push_back(step.sequences[row]);
     }
@@ -61,7 +63,7 @@ std::vector<Extent> TokensOf(const plan::FetchSplit& split, bool activations) {
   std::vector<Extent> tokens;
   uint32_t first = 0;
   for (const plan::FetchStretch& stretch : split.stretches) {
-    if (stretch.activations == activations) {
+    if (stretch.activations == activations && !stretch.here) {
       tokens.push_back({.first_slot = first, .tokens = stretch.tokens});
     }
     first += stretch.tokens;
@@ -139,11 +141,12 @@ void ExpectBehindRecomputed(UnitCluster& cluster, const Place& at, const plan::F
 // Takes the pieces of a step from `first` on, and gives each window back. A window has K and V of
 // the piece's tokens and zeros: not a byte of another sequence. Returns how many pieces there were.
 uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uint64_t first,
-                      const plan::SlotTables* tables = nullptr, uint32_t bare = 0) {
+                      const plan::SlotTables* tables = nullptr, uint32_t bare = 0,
+                      const plan::ResidentTokens& resident = {}) {
   const plan::EpochConfig& config = cluster.config();
   const auto nodes =
       config.partition == Partition::kHead ? 1 : static_cast<uint32_t>(config.memory_nodes.size());
-  const Runs runs = RunsOf(step, node, nodes, config, tables, bare);
+  const Runs runs = RunsOf(step, node, nodes, config, tables, bare, resident);
   std::vector<plan::FetchPiece> pieces;
   uint64_t next = first;
   for (uint32_t layer = 0; layer < config.layers.size(); ++layer) {
@@ -274,6 +277,44 @@ TEST(KvStreamTest, BareTokensComeAsKAndV) {
     // With activations there are two pieces to a layer.
     EXPECT_EQ(pieces, (bare < 700 ? 2 : 1) * 3 * cluster.config().layers.size());
     cluster.Stop();
+  }
+}
+
+// Nothing comes of tokens whose activations stay on the compute node, and not a byte into the slots
+// in which it puts their K and V.
+TEST(KvStreamTest, TokensWithActivationsThereDoNotCome) {
+  using plan::ResidentTokens;
+  for (const ResidentTokens& resident :
+       {ResidentTokens{.first = 0, .tokens = 1000}, ResidentTokens{.first = 50, .tokens = 90},
+        ResidentTokens{.first = 40, .tokens = 37}}) {
+    for (const uint64_t bytes : {3 * kLeast, 16 * kLeast}) {
+      UnitCluster cluster({.fetch_bytes = bytes,
+                           .activation_width = 40,
+                           .bare_tokens = resident.first > 0 ? 40u : 0,
+                           .resident = resident});
+      const uint32_t bare = resident.first > 0 ? 40 : 0;
+      for (const uint64_t turn : {0, 1}) {
+        cluster.FillFetched(0, 0, turn, kMine);
+      }
+      cluster.Start();
+      cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}}});
+      uint64_t pieces = 0;
+      for (uint64_t number = 2; number <= 5; ++number) {
+        const Step step = cluster.MakeStep(
+            {.step = number,
+             .rows = {1, 0, 2},
+             .recomputed = static_cast<uint32_t>(number) * 200 + plan::kRecomputeUnit - 1000});
+        cluster.PushPlan(step);
+        pieces += ExpectPieces(cluster, step, 0, pieces + 1, nullptr, bare, resident);
+        for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+          cluster.RunUnit(step, layer);
+        }
+      }
+      if (resident.tokens == 1000 && bytes > 3 * kLeast) {  // No piece of activations.
+        EXPECT_EQ(pieces, 4 * cluster.config().layers.size());
+      }
+      cluster.Stop();
+    }
   }
 }
 

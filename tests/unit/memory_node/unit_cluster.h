@@ -53,11 +53,12 @@ struct UnitClusterOptions {
   bool attends_too = false;       // With fetch_bytes: those of the last lane at the memory nodes.
   uint32_t activation_width = 0;  // With fetch_bytes: tokens bring activations,
   uint32_t activation_share = 0;  // which slots hold besides K and V, or so many in their place.
-  uint32_t bare_tokens = 0;       // So many first tokens of each sequence are said to be bare.
-  bool sparse = false;            // With fetch_bytes: the compute node names tokens.
-  StreamingHeads streaming = {};  // With fetch_bytes: heads that stream.
-  uint32_t int8_tails = 0;        // K and V are INT8, of so many sequences at most.
-  bool whole_tiles = false;       // Each extent begins with a tile of its own.
+  uint32_t bare_tokens = 0;       // So many first tokens of each sequence are said to be bare,
+  plan::ResidentTokens resident = {};  // and these to have activations on the compute node.
+  bool sparse = false;                 // With fetch_bytes: the compute node names tokens.
+  StreamingHeads streaming = {};       // With fetch_bytes: heads that stream.
+  uint32_t int8_tails = 0;             // K and V are INT8, of so many sequences at most.
+  bool whole_tiles = false;            // Each extent begins with a tile of its own.
   Nanos peer_deadline = Seconds(60);
   bool device_waits = false;
   // Where K and V lie; the processor's if not set. Query windows lie in `window_memory` if it is.
