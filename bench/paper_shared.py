@@ -91,6 +91,11 @@ def split_share(c):
     return 1 / (1 + c) if split_time(c) < 1 else 0.0
 
 
+def ahead_share(c):
+    """As above, where the activations of the next layer come while those of one are used, as they do with room for them in the windows (ADR 0228)."""
+    return min(1.0, 1 / (1 + c - ACTIVATION))
+
+
 def streamed_time_of_the_paper(weights, c):
     """Of a step at the best split of the paper's equation, which does not know of the weights that come over the link too, and of these."""
     return weights + split_time(c)

@@ -10,12 +10,14 @@ absl::Status FetchAttention::BeginStep(Lane& lane, const PathRows& rows) {
   LAMINA_ASSIGN_OR_RETURN(runs_, RunsOf(context_.sequences, lane, rows));
   LAMINA_RETURN_IF_ERROR(fetched_.BeginStep(lane, runs_));
   LAMINA_RETURN_IF_ERROR(AppendChunkRuns(context_.config, context_.sequences, lane, rows, runs_));
+  LAMINA_RETURN_IF_ERROR(resident_.BeginStep(lane, runs_));
   chunks_.BeginStep(lane, rows);
   return sender_.BeginStep(lane, runs_);
 }
 
 absl::Status FetchAttention::Attend(Lane& lane) {
   LAMINA_RETURN_IF_ERROR(sender_.Send(lane));
+  LAMINA_RETURN_IF_ERROR(resident_.Store(lane));  // Rows of the step may read each other's.
   LAMINA_RETURN_IF_ERROR(fetched_.BeginLayer(lane));
   return chunks_.Attend(lane);
 }

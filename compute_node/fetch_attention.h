@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchAttention: rows attend here, over K and V that lie at memory nodes and come here layer by
-// layer (HeadInfer: groups of KV heads through two windows; KVPR, with path recompute: some tokens
-// as activations). Their own k and v go to the memory nodes, so that a lost compute node loses
-// nothing. Prompt chunks attend over the scratch KV.
+// layer (HeadInfer: groups of KV heads through windows; KVPR, with path recompute: some tokens as
+// activations, or made here from those that stay). Their own k and v go to the memory nodes, so
+// that a lost compute node loses nothing. Prompt chunks attend over the scratch KV.
 //
 // The pieces of a layer may have come long before its slice runs: memory nodes send as far ahead
 // as windows go.
@@ -17,8 +17,10 @@
 #include "compute_node/attention_path.h"
 #include "compute_node/fetched_kv.h"
 #include "compute_node/kv_sender.h"
+#include "compute_node/resident_activations.h"
 #include "compute_node/scratch_attention.h"
 #include "compute_node/worker_context.h"
+#include "kernels/activation_arena.h"
 #include "kernels/attention.h"
 
 namespace lamina::compute_node {
@@ -26,13 +28,15 @@ namespace lamina::compute_node {
 class FetchAttention final : public AttentionPath {
  public:
   // The path `kind`, fetch or recompute. `chunks` attends prompt chunks, `kernel` the other rows.
-  // References must outlive this.
+  // `resident` is for activations that stay, or null. References must outlive this.
   FetchAttention(const WorkerContext& context, plan::AttentionPath kind,
-                 const ScratchAttention& chunks, const kernels::AttentionKernel& kernel)
+                 const ScratchAttention& chunks, const kernels::AttentionKernel& kernel,
+                 kernels::ActivationArena* resident)
       : context_(context),
         chunks_(chunks),
         sender_(context, kind),
-        fetched_(context, kind, kernel) {}
+        resident_(context, resident),
+        fetched_(context, kind, kernel, resident_) {}
 
   absl::Status Prepare() override { return fetched_.Prepare(); }
   uint64_t buffer_bytes() const override { return sender_.bytes() + fetched_.buffer_bytes(); }
@@ -49,6 +53,7 @@ class FetchAttention final : public AttentionPath {
   const WorkerContext& context_;
   ScratchAttention chunks_;
   KvSender sender_;
+  ResidentActivations resident_;
   FetchedKv fetched_;
   std::vector<RowRun> runs_;  // Runs of the step that begins.
 };

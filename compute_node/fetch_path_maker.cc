@@ -2,6 +2,7 @@
 #include "compute_node/fetch_path_maker.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "common/units.h"
 #include "compute_node/fetch_attention.h"
 
@@ -14,16 +15,39 @@ absl::Status FetchPathMaker::Reserve(const plan::EpochConfig& config, const plan
                      " is not served by this version; it serves processors with attention exact"));
   }
   windows_bytes_ = config.fetch_bytes;
+  LAMINA_RETURN_IF_ERROR(ReserveResident(config));
   return scratch_.Reserve(config, stage, config.KvFormOf(kind()));
 }
 
+absl::Status FetchPathMaker::ReserveResident(const plan::EpochConfig& config) {
+  const uint32_t places = kind_ == plan::AttentionPath::kRecompute ? config.resident_tokens : 0;
+  const auto layers = static_cast<uint32_t>(config.layers.size());
+  if (resident_.has_value() && resident_->slots() == places && resident_layers_ == layers &&
+      resident_width_ == config.activation_width) {
+    return absl::OkStatus();
+  }
+  resident_.reset();
+  if (places > 0) {
+    LAMINA_ASSIGN_OR_RETURN(
+        resident_, kernels::ActivationArena::Create(layers, places, config.activation_width));
+    resident_layers_ = layers;
+    resident_width_ = config.activation_width;
+  }
+  return absl::OkStatus();
+}
+
 std::string FetchPathMaker::Describe() const {
-  return absl::StrCat("scratch ", FormatBytes(scratch_.bytes()), " windows for K and V ",
+  const std::string resident = resident_.has_value()
+                                   ? absl::StrCat(" resident ", FormatBytes(resident_bytes()), " (",
+                                                  resident_->slots(), " activations)")
+                                   : "";
+  return absl::StrCat("scratch ", FormatBytes(scratch_.bytes()), resident, " windows for K and V ",
                       FormatBytes(windows_bytes_), " attention ", kernel_.name());
 }
 
 std::unique_ptr<AttentionPath> FetchPathMaker::Make(const WorkerContext& context) {
-  return std::make_unique<FetchAttention>(context, kind_, scratch_.Make(context), kernel_);
+  return std::make_unique<FetchAttention>(context, kind_, scratch_.Make(context), kernel_,
+                                          resident_.has_value() ? &*resident_ : nullptr);
 }
 
 }  // namespace lamina::compute_node

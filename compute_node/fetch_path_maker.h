@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchPathMaker: attention here, over K and V that memory nodes send, of which path recompute
-// makes some here. Keeps the scratch KV of prompts between epochs.
+// makes some here. Keeps the scratch KV of prompts between epochs, and the memory of activations
+// that stay here.
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "compute_node/path_maker.h"
 #include "compute_node/scratch_kv.h"
+#include "kernels/activation_arena.h"
 #include "kernels/attention.h"
 #include "kernels/compute_device.h"
 
@@ -26,16 +30,26 @@ class FetchPathMaker final : public PathMaker {
 
   plan::AttentionPath kind() const override { return kind_; }
   absl::Status Reserve(const plan::EpochConfig& config, const plan::Stage& stage) override;
-  void Release() override { scratch_.Release(); }
-  uint64_t kv_bytes() const override { return scratch_.bytes(); }
+  void Release() override {
+    scratch_.Release();
+    resident_.reset();
+  }
+  uint64_t kv_bytes() const override { return scratch_.bytes() + resident_bytes(); }
   std::string Describe() const override;
   std::unique_ptr<AttentionPath> Make(const WorkerContext& context) override;
 
  private:
+  uint64_t resident_bytes() const { return resident_.has_value() ? resident_->bytes() : 0; }
+  // Activations that stay with path recompute. Errors: as kernels::ActivationArena::Create().
+  absl::Status ReserveResident(const plan::EpochConfig& config);
+
   const plan::AttentionPath kind_;
   kernels::ComputeDevice& device_;
   const kernels::AttentionKernel& kernel_;
   ScratchKv scratch_;
+  std::optional<kernels::ActivationArena> resident_;
+  uint32_t resident_layers_ = 0;
+  uint32_t resident_width_ = 0;
   uint64_t windows_bytes_ = 0;
 };
 

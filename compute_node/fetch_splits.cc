@@ -26,7 +26,8 @@ class AsKv final : public FetchSplits {
 
 class ByShare final : public FetchSplits {
  public:
-  explicit ByShare(SequenceTable& sequences) : sequences_(sequences) {}
+  ByShare(const plan::EpochConfig& config, SequenceTable& sequences)
+      : places_(config.resident_tokens), sequences_(sequences) {}
 
   absl::Status Apply(const plan::StepPlan& /*plan*/) override { return absl::OkStatus(); }
 
@@ -38,11 +39,18 @@ class ByShare final : public FetchSplits {
                                               " fetches tokens of sequence ", run.sequence,
                                               ", which is not in the tables"));
     }
-    return plan::SplitByShare(run.first_token, run.tokens, plan.recomputed,
-                              sequence->join.bare_tokens, sequence->released);
+    const plan::SequenceJoin& join = sequence->join;
+    if (uint64_t{join.resident.place} + join.resident.tokens > places_) {
+      return absl::InternalError(absl::StrCat(
+          "plan has activations of sequence ", run.sequence, " in places ", join.resident.place,
+          " to ", uint64_t{join.resident.place} + join.resident.tokens, " of ", places_));
+    }
+    return plan::SplitByShare(run.first_token, run.tokens, plan.recomputed, join.bare_tokens,
+                              sequence->released, join.resident);
   }
 
  private:
+  const uint32_t places_;  // For activations on this node.
   SequenceTable& sequences_;
 };
 
@@ -78,7 +86,7 @@ class BySlots final : public FetchSplits {
 std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
                                              plan::AttentionPath path, SequenceTable& sequences) {
   if (path == plan::AttentionPath::kRecompute) {
-    return std::make_unique<ByShare>(sequences);
+    return std::make_unique<ByShare>(config, sequences);
   }
   if (config.activation_share > 0) {
     return std::make_unique<BySlots>(config);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchSplits: paths fetch and recompute: which of the tokens before a run of rows come as
-// activations (plan/fetch_split.h), as the compute node knows it from plans.
+// activations, or have them here (plan/fetch_split.h), as the compute node knows it from plans.
 //
 // Threading: the data thread. Allocation: when sequences join or get slots, and the answers.
 

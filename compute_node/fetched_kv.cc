@@ -12,10 +12,11 @@
 namespace lamina::compute_node {
 
 FetchedKv::FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
-                     const kernels::AttentionKernel& kernel)
+                     const kernels::AttentionKernel& kernel, const ResidentActivations& resident)
     : context_(context),
       activation_width_(plan::ActivationWidthOf(context.config, kind)),
       kernel_(kernel),
+      resident_(resident),
       recompute_(context.config, context.executor),
       splits_(MakeFetchSplits(context.config, kind, context.sequences)),
       windows_(context),
@@ -42,8 +43,6 @@ absl::Status FetchedKv::Prepare() {
   if (activation_width_ == 0) {
     return absl::OkStatus();
   }
-  positions_.reserve(plan::FetchWindows(context_.layout).window_bytes() /
-                     (activation_width_ * sizeof(BFloat16)));
   LAMINA_RETURN_IF_ERROR(recompute_.Prepare());
   LAMINA_RETURN_IF_ERROR(recompute_.Try(KvRecompute::kRows));  // Weights and caches are warm then.
   // Weights that come for others stay meanwhile: what is timed is no way of theirs.
@@ -80,11 +79,14 @@ absl::Status FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> run
   state.begun_ahead = false;
   windows_.BeginStep(lane);
   size_t extents = 0;
+  size_t made_most = 0;  // Tokens of one memory node.
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
     Stream& stream = state.streams[node];
     stream.rows.clear();
     stream.runs.clear();
     stream.stretches.clear();
+    stream.resident.clear();
+    size_t made = 0;
     for (const RowRun& run : runs) {
       if (plan::Holds(context_.config, node, run.memory_node)) {
         LAMINA_ASSIGN_OR_RETURN(plan::FetchSplit split, splits_->Of(run, lane.plan));
@@ -92,11 +94,18 @@ absl::Status FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> run
         stream.runs.push_back(split.run);
         extents += split.stretches.size() + 1;
         stream.stretches.push_back(std::move(split.stretches));
+        stream.resident.push_back(split.run.remade > 0
+                                      ? context_.sequences.Find(run.sequence)->join.resident
+                                      : plan::ResidentTokens());
+        made += split.run.made();
       }
     }
+    made_most = std::max(made_most, made);
   }
   extents_.reserve(extents);
-  recomputed_.reserve(runs.size());
+  recomputed_.reserve(extents);
+  positions_.reserve(made_most);
+  from_.reserve(made_most);
   return absl::OkStatus();
 }
 
@@ -118,12 +127,13 @@ void FetchedKv::BeginPieces(const Lane& lane) {
   state.made_tokens = 0;
   state.made_nanos = 0;
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
+    state.streams[node].remade_runs = 0;
     windows_.BeginLayer(lane, node, state.layer, state.streams[node].runs);
   }
 }
 
-// Both windows of the layer before have been given back, so that the piece behind the activations
-// has one that is this side's to write, as it is behind the slice.
+// All pieces of the layer before have been given back, so that the piece behind the activations is
+// this side's to write, as it is behind the slice.
 absl::Status FetchedKv::MakeAhead(Lane& lane) {
   if (activation_width_ == 0 || lane.slice == context_.config.layers.size()) {
     return absl::OkStatus();
@@ -153,7 +163,10 @@ absl::Status FetchedKv::BeginLayer(const Lane& lane) {
   }
   bool recomputes = false;
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
-    recomputes |= windows_.AwaitsActivations(lane, node);
+    const std::vector<plan::FetchRun>& runs = state.streams[node].runs;
+    recomputes |= windows_.AwaitsActivations(lane, node) ||
+                  std::any_of(runs.begin(), runs.end(),
+                              [](const plan::FetchRun& run) { return run.remade > 0; });
   }
   if (recomputes) {
     // They are here: the slice has just run with them.
@@ -162,6 +175,9 @@ absl::Status FetchedKv::BeginLayer(const Lane& lane) {
     LAMINA_CHECK(weights.here);
     state.holds_weights = true;
   }
+  for (uint32_t node = 0; node < state.streams.size(); ++node) {
+    LAMINA_RETURN_IF_ERROR(Remake(lane, node));
+  }
   return absl::OkStatus();
 }
 
@@ -169,6 +185,7 @@ absl::StatusOr<bool> FetchedKv::Poll(Lane& lane) {
   for (uint32_t node = 0; node < context_.config.memory_nodes.size(); ++node) {
     if (!windows_.Ended(lane, node) && windows_.HasCome(lane, node)) {
       LAMINA_RETURN_IF_ERROR(TakePiece(lane, node));
+      LAMINA_RETURN_IF_ERROR(Remake(lane, node));
     }
   }
   if (!windows_.Ended(lane)) {
@@ -205,37 +222,83 @@ absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
   return windows_.GiveBack(lane, node);
 }
 
-// Into the first slots of the piece behind, whose window is this side's to write: what was there
-// has been used up, and the memory node writes none of these slots.
-absl::Status FetchedKv::Recompute(Lane& lane, uint32_t node) {
-  const uint32_t layer = lanes_[lane.index].layer;
-  const Stream& stream = lanes_[lane.index].streams[node];
-  const plan::FetchPiece& piece = windows_.piece(lane, node);
-  const plan::FetchPiece& rest = windows_.piece(lane, node, 1);
-  const uint32_t head_dim = context_.config.layers[layer].head_dim;
+void FetchedKv::CollectMade(const Stream& stream, const plan::FetchPiece& piece, bool here) {
   positions_.clear();
   recomputed_.clear();
-  uint32_t slot = 0;
+  uint32_t first_slot = 0;
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
     uint32_t position = 0;
+    uint32_t slot = first_slot;
     for (const plan::FetchStretch& stretch : stream.stretches[i]) {
-      for (uint32_t token = 0; stretch.activations && token < stretch.tokens; ++token) {
-        positions_.push_back(position + token);
+      if (stretch.activations && stretch.here == here) {
+        recomputed_.push_back({.first_slot = slot, .tokens = stretch.tokens});
+        for (uint32_t token = 0; token < stretch.tokens; ++token) {
+          positions_.push_back(position + token);
+        }
       }
+      slot += stretch.activations ? stretch.tokens : 0;
       position += stretch.tokens;
     }
-    if (stream.runs[i].recomputed > 0) {
-      recomputed_.push_back({.first_slot = slot, .tokens = stream.runs[i].recomputed});
-    }
-    slot += stream.runs[i].filled_slots();
+    first_slot += stream.runs[i].filled_slots();
   }
-  BFloat16* const k = windows_.elements(lane, node, 1);
-  return recompute_.Run(layer,
-                        {.activations = windows_.elements(lane, node), .positions = positions_},
+}
+
+absl::Status FetchedKv::Make(const Lane& lane, uint32_t node, size_t behind) {
+  const uint32_t layer = lanes_[lane.index].layer;
+  const plan::FetchPiece& piece = windows_.piece(lane, node, behind);
+  const uint32_t head_dim = context_.config.layers[layer].head_dim;
+  BFloat16* const k = windows_.elements(lane, node, behind);
+  return recompute_.Run(layer, {.activations = from_, .positions = positions_},
                         {.slots = recomputed_,
                          .k = k,
-                         .v = k + rest.elements(head_dim),
-                         .head_stride = size_t{rest.slots} * head_dim});
+                         .v = k + piece.elements(head_dim),
+                         .head_stride = size_t{piece.slots} * head_dim});
+}
+
+// Into the first slots of the piece behind, which are this side's to write: what lay there has been
+// used up, and the memory node writes none of these slots.
+absl::Status FetchedKv::Recompute(Lane& lane, uint32_t node) {
+  CollectMade(lanes_[lane.index].streams[node], windows_.piece(lane, node), /*here=*/false);
+  from_.clear();
+  for (size_t i = 0; i < positions_.size(); ++i) {
+    from_.push_back(windows_.elements(lane, node) + i * activation_width_);
+  }
+  return Make(lane, node, /*behind=*/1);
+}
+
+// Into such slots too, of the current piece of K and V or of the one behind current activations, as
+// soon as it is that one's turn: nothing of it has to have come.
+absl::Status FetchedKv::Remake(const Lane& lane, uint32_t node) {
+  LaneState& state = lanes_[lane.index];
+  Stream& stream = state.streams[node];
+  if (!resident_.any() || windows_.Ended(lane, node)) {
+    return absl::OkStatus();
+  }
+  const size_t behind = windows_.piece(lane, node).activations() ? 1 : 0;
+  const plan::FetchPiece& piece = windows_.piece(lane, node, behind);
+  if (piece.runs_end <= stream.remade_runs) {
+    return absl::OkStatus();
+  }
+  stream.remade_runs = piece.runs_end;
+  CollectMade(stream, piece, /*here=*/true);
+  if (positions_.empty()) {
+    return absl::OkStatus();
+  }
+  from_.clear();
+  size_t next = 0;
+  for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
+    const plan::ResidentTokens& resident = stream.resident[i];
+    for (const size_t end = next + stream.runs[i].remade; next < end; ++next) {
+      from_.push_back(
+          resident_.Row(state.layer, resident.place + positions_[next] - resident.first));
+    }
+  }
+  LAMINA_RETURN_IF_ERROR(Make(lane, node, behind));
+  telemetry::AddTo(context_.counters.recomputed_tokens, positions_.size());
+  state.made_tokens += static_cast<uint32_t>(positions_.size());
+  state.made_nanos +=
+      context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kRecompute, state.layer);
+  return absl::OkStatus();
 }
 
 // Extents that touch are one: tiles are read whole.
@@ -268,7 +331,7 @@ void FetchedKv::Attend(Lane& lane, uint32_t node) {
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
     const plan::FetchRun& run = stream.runs[i];
     const uint32_t row = stream.rows[i].first_row;
-    const uint32_t own = run.all_recomputed() ? recomputed + run.recomputed : slot + run.fetched();
+    const uint32_t own = run.all_recomputed() ? recomputed + run.made() : slot + run.fetched();
     rows.Store(row, {.first_slot = own, .tokens = run.tokens});
     const auto first_extent = extents_.size();
     AppendExtents(stream, i, recomputed, slot);

@@ -7,7 +7,9 @@
 // A piece holds whole sequences of some heads, so a head's outputs are complete with it, and have
 // the bits of any other path. Tokens that come as activations (fetch_splits.h) have their K and V
 // made here, while the piece with the others is on its way; where a layer's weights stream, before
-// its slice can run, as soon as those that make k and v are here.
+// its slice can run, as soon as those that make k and v are here. Those whose activations are here
+// (resident_activations.h) have them made once the slice has run, since rows of the step may be
+// among them, while pieces come.
 //
 // Threading: the data thread. Allocation: per epoch, and when a step begins.
 
@@ -28,6 +30,7 @@
 #include "compute_node/making_line.h"
 #include "compute_node/peers.h"
 #include "compute_node/piece_windows.h"
+#include "compute_node/resident_activations.h"
 #include "compute_node/step_layout.h"
 #include "compute_node/worker_context.h"
 #include "kernels/attention.h"
@@ -40,7 +43,7 @@ class FetchedKv {
  public:
   // For rows of the path `kind`, fetch or recompute. References must outlive this.
   FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
-            const kernels::AttentionKernel& kernel);
+            const kernels::AttentionKernel& kernel, const ResidentActivations& resident);
   ~FetchedKv();
   FetchedKv(const FetchedKv&) = delete;
   FetchedKv& operator=(const FetchedKv&) = delete;
@@ -62,9 +65,10 @@ class FetchedKv {
   // layer before was true. Errors: as Peers::CheckWindow(), Peers::Put(); those of the device.
   absl::Status MakeAhead(Lane& lane);
 
-  // q, k and v of the lane's slice are there: from now on Poll() attends its pieces. The slice's
-  // weights stay as long as K and V are made with them.
-  // Errors: as WeightSource::Ask().
+  // q, k and v of the lane's slice are there, and activations of its rows that stay have been
+  // stored: from now on Poll() attends its pieces. Makes K and V for the next piece of each memory
+  // node. The slice's weights stay as long as K and V are made with them.
+  // Errors: as WeightSource::Ask(); those of the device.
   absl::Status BeginLayer(const Lane& lane);
 
   // Attends at most one piece of each memory node that has come, and gives its window back. Whether
@@ -79,7 +83,9 @@ class FetchedKv {
   struct Stream {
     std::vector<RowRun> rows;
     std::vector<plan::FetchRun> runs;                        // The step's, too.
-    std::vector<std::vector<plan::FetchStretch>> stretches;  // The tokens before each.
+    std::vector<std::vector<plan::FetchStretch>> stretches;  // The tokens before each,
+    std::vector<plan::ResidentTokens> resident;              // and which have activations here.
+    uint32_t remade_runs = 0;  // Runs whose K and V have been made from these in the layer.
   };
   struct LaneState {
     uint32_t layer = 0;
@@ -94,6 +100,12 @@ class FetchedKv {
   void ReleaseWeights(LaneState& state);
   absl::Status TakePiece(Lane& lane, uint32_t node);
   absl::Status Recompute(Lane& lane, uint32_t node);
+  absl::Status Remake(const Lane& lane, uint32_t node);
+  // Lists the tokens of the piece's runs that are made again of activations that are here, or that
+  // have come, and where these tokens' K and V go.
+  void CollectMade(const Stream& stream, const plan::FetchPiece& piece, bool here);
+  // Makes K and V of these, from `from_`, in the window of a piece behind the node's current one.
+  absl::Status Make(const Lane& lane, uint32_t node, size_t behind);
   absl::Status TimeRecomputation();
   void NoteMade(uint32_t tokens, Nanos spent);
   void Attend(Lane& lane, uint32_t node);
@@ -107,14 +119,16 @@ class FetchedKv {
   const kernels::AttentionKernel& kernel_;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
   std::unique_ptr<Int8Window> int8_;  // Where K and V come as INT8.
+  const ResidentActivations& resident_;
   KvRecompute recompute_;
   MakingLine making_;
   std::unique_ptr<FetchSplits> splits_;
   PieceWindows windows_;
   std::vector<LaneState> lanes_;
-  std::vector<Extent> extents_;      // Slots that the items name.
-  std::vector<uint32_t> positions_;  // Positions of tokens that are recomputed,
-  std::vector<Extent> recomputed_;   // and their slots.
+  std::vector<Extent> extents_;        // Slots that the items name.
+  std::vector<uint32_t> positions_;    // Positions of tokens that are recomputed,
+  std::vector<const BFloat16*> from_;  // their activations,
+  std::vector<Extent> recomputed_;     // and their slots.
   std::vector<kernels::AttentionItem> items_;
   kernels::Int8Runs int8_runs_;
   std::vector<kernels::Int8Run> runs_;

@@ -73,9 +73,13 @@ absl::Status KvRecompute::RunTry(uint32_t layer, absl::Span<const BFloat16> acti
   const size_t rows = activations.size() / config_.activation_width;
   std::vector<uint32_t> positions(rows);
   std::iota(positions.begin(), positions.end(), 0);
+  std::vector<const BFloat16*> from(rows);
+  for (size_t row = 0; row < rows; ++row) {
+    from[row] = activations.data() + row * config_.activation_width;
+  }
   const Extent slots{.first_slot = 0, .tokens = static_cast<uint32_t>(rows)};
   LAMINA_RETURN_IF_ERROR(AskAndWait(executor_.weight_source(), layer));
-  const absl::Status run = Run(layer, {.activations = activations.data(), .positions = positions},
+  const absl::Status run = Run(layer, {.activations = from, .positions = positions},
                                {.slots = {&slots, 1},
                                 .k = kv.data(),
                                 .v = kv.data() + rows * shape.kv_width(),
@@ -103,7 +107,7 @@ absl::Status KvRecompute::Run(uint32_t layer, const Tokens& tokens, const Planes
     const kernels::ActivationView in =
         buffers_.Activations(KvInputOf(executor_.program(), layer), rows);
     for (size_t i = 0; i < rows; ++i) {
-      std::copy_n(tokens.activations + (first + i) * width, width,
+      std::copy_n(tokens.activations[first + i], width,
                   static_cast<BFloat16*>(in.data) + i * in.stride);
     }
     executor_.RunKvOps(layer, first_columns_[layer], buffers_);

@@ -50,9 +50,9 @@ class KvRecompute {
   size_t first_column(uint32_t layer) const { return first_columns_[layer]; }
 
   // Tokens of a layer.
-  // Shapes: activations  [positions, activation_width]
+  // Shapes: activations  [positions], each of activation_width elements
   struct Tokens {
-    const BFloat16* activations = nullptr;
+    absl::Span<const BFloat16* const> activations;
     absl::Span<const uint32_t> positions;
   };
   // Where their K and V go: the slots of one token after the other.

@@ -10,12 +10,6 @@
 #include "plan/data_checksum.h"
 
 namespace lamina::compute_node {
-namespace {
-
-// Those of a lane and memory node, which take turns.
-constexpr size_t kWindows = 2;
-
-}  // namespace
 
 PieceWindows::PieceWindows(const WorkerContext& context)
     : context_(context),
@@ -27,7 +21,8 @@ void PieceWindows::BeginStep(const Lane& lane) {
     streams_[lane.index][node].pieces.clear();
     streams_[lane.index][node].piece = 0;
     // The memory node begins when it has the plan.
-    Look(node).Expect(lane.index, Taken(lane, node) + kWindows, /*sure=*/false);
+    const uint64_t taken = Taken(lane, node).pieces();
+    Look(node).Expect(lane.index, {.sure = taken, .possible = taken + plan::FetchRing::kParts});
   }
 }
 
@@ -40,14 +35,40 @@ telemetry::FetchedBandwidth& PieceWindows::Look(uint32_t node) {
   return link;
 }
 
-// The memory node sends the pieces of the layers behind without waiting for this one's rows.
-void PieceWindows::ExpectPieces(const Lane& lane, uint32_t node) {
+uint32_t PieceWindows::PartsOf(const Stream& stream, size_t piece) const {
+  return windows().Parts(plan::PieceBytes(stream.pieces[piece],
+                                          context_.config.layers[stream.layer].head_dim,
+                                          context_.config.activation_width));
+}
+
+size_t PieceWindows::SentAhead(const Lane& lane, uint32_t node) const {
   const Stream& stream = StreamOf(lane, node);
-  const size_t left = stream.pieces.size() - stream.piece;
-  const size_t coming = stream.pieces.empty() ? 0
-                        : stream.ends_step    ? std::min(left, kWindows)
-                                              : kWindows;
-  Look(node).Expect(lane.index, Taken(lane, node) + coming, /*sure=*/true);
+  plan::FetchRing ring = Taken(lane, node);
+  const uint64_t given_back = ring.pieces();
+  size_t ahead = 0;
+  for (; ahead < stream.left(); ++ahead) {
+    const uint32_t parts = PartsOf(stream, stream.piece + ahead);
+    if (ring.Before(parts) > given_back) {
+      break;
+    }
+    ring.Add(parts);
+  }
+  return ahead;
+}
+
+// The memory node sends the pieces of the layers behind without waiting for this one's rows. How
+// large these are is not known yet: two fit in any case.
+void PieceWindows::ExpectPieces(const Lane& lane, uint32_t node) {
+  constexpr size_t kAnyTwo = 2;
+  const Stream& stream = StreamOf(lane, node);
+  const uint64_t taken = Taken(lane, node).pieces();
+  telemetry::FetchedBandwidth::Pieces expected{.sure = taken, .possible = taken};
+  if (!stream.pieces.empty()) {
+    const size_t ahead = SentAhead(lane, node);
+    expected.sure += stream.ends_step ? ahead : std::max(ahead, kAnyTwo);
+    expected.possible += stream.ends_step ? ahead : plan::FetchRing::kParts;
+  }
+  Look(node).Expect(lane.index, expected);
 }
 
 void PieceWindows::BeginLayer(const Lane& lane, uint32_t node, uint32_t layer,
@@ -86,7 +107,7 @@ bool PieceWindows::AwaitsActivations(const Lane& lane, uint32_t node) const {
 }
 
 bool PieceWindows::HasCome(const Lane& lane, uint32_t node) const {
-  return context_.region.LoadSignal(windows().word(node, lane.index)) > Taken(lane, node);
+  return context_.region.LoadSignal(windows().word(node, lane.index)) > Taken(lane, node).pieces();
 }
 
 void PieceWindows::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
@@ -94,7 +115,7 @@ void PieceWindows::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& a
     if (!Ended(lane, node)) {
       awaited.push_back({.peer = MemoryPeer(node),
                          .word = windows().word(node, lane.index),
-                         .value = Taken(lane, node) + 1});
+                         .value = Taken(lane, node).pieces() + 1});
     }
   }
 }
@@ -105,7 +126,13 @@ const plan::FetchPiece& PieceWindows::piece(const Lane& lane, uint32_t node, siz
 }
 
 BFloat16* PieceWindows::elements(const Lane& lane, uint32_t node, size_t behind) const {
-  const size_t window = windows().Window(node, lane.index, Taken(lane, node) + 1 + behind);
+  const Stream& stream = StreamOf(lane, node);
+  plan::FetchRing ring = Taken(lane, node);
+  for (size_t i = 0; i < behind; ++i) {
+    ring.Add(PartsOf(stream, stream.piece + i));
+  }
+  const size_t window =
+      windows().Window(node, lane.index, ring, PartsOf(stream, stream.piece + behind));
   return reinterpret_cast<BFloat16*>(context_.region.bytes().data() + window +
                                      sizeof(plan::WindowHeader));
 }
@@ -127,10 +154,8 @@ absl::StatusOr<size_t> PieceWindows::Take(const Lane& lane, uint32_t node) {
   // Slots that this node fills do not come.
   const uint32_t head_dim = context_.config.layers[stream.layer].head_dim;
   const size_t missing = 2 * size_t{piece.heads.count} * piece.filled * head_dim;
-  const size_t bytes =
-      piece.activations()
-          ? size_t{piece.recomputed} * context_.config.activation_width * sizeof(BFloat16)
-          : plan::PlanesOf(piece, head_dim).end - missing * sizeof(BFloat16);
+  const size_t bytes = plan::PieceBytes(piece, head_dim, context_.config.activation_width) -
+                       missing * sizeof(BFloat16);
   telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
   telemetry::FetchedBandwidth& link = Look(node);
   if (bytes > 0) {  // A header alone says nothing of the link.
@@ -165,9 +190,12 @@ uint64_t PieceWindows::Checksum(const Lane& lane, uint32_t node) const {
 }
 
 absl::Status PieceWindows::GiveBack(const Lane& lane, uint32_t node) {
-  ++streams_[lane.index][node].piece;
+  Stream& stream = streams_[lane.index][node];
+  plan::FetchRing& taken = Taken(lane, node);
+  taken.Add(PartsOf(stream, stream.piece));
+  ++stream.piece;
   const transport::SignalUpdate credit{.word = windows().credit_word(context_.node, lane.index),
-                                       .value = ++Taken(lane, node)};
+                                       .value = taken.pieces()};
   ExpectPieces(lane, node);
   return context_.peers.Put(MemoryPeer(node), 0, {}, &credit);
 }

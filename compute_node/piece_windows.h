@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // PieceWindows: the pieces of K and V, or of activations, that memory nodes put into this node's
-// windows (plan/fetch_pieces.h), two for each lane and memory node. Whoever attends takes a piece
-// that has come, uses it where it lies, and gives its window back. Paths that fetch have one of
-// these each and share the windows: a step has rows of one of them.
+// windows (plan/fetch_pieces.h): as many at once as these hold. Whoever attends takes a piece that
+// has come, uses it where it lies, and gives back what it took of the windows. Paths that fetch
+// have one of these each and share the windows: a step has rows of one of them.
 //
 // Threading: the data thread. Allocation: per epoch, and when a layer begins.
 
@@ -53,7 +53,9 @@ class PieceWindows {
   // The piece at hand, and the one behind it.
   const plan::FetchPiece& piece(const Lane& lane, uint32_t node, size_t behind = 0) const;
   // Where its elements begin, behind the header: K of its heads and V of them, or activations;
-  // where K and V are INT8, its planes (plan::PlanesOf()).
+  // where K and V are INT8, its planes (plan::PlanesOf()). The piece behind is this side's to write
+  // as far as the memory node does not: it takes nothing of the piece at hand, and the others have
+  // been given back.
   BFloat16* elements(const Lane& lane, uint32_t node, size_t behind = 0) const;
 
   // The lane's rows that attend to the piece at hand, and the arena that it is. Requires: it has K
@@ -66,7 +68,7 @@ class PieceWindows {
   // Checks that the piece at hand is what the plan says, and counts it: how many bytes came.
   // Requires: HasCome(). Errors: as Peers::CheckWindow().
   absl::StatusOr<size_t> Take(const Lane& lane, uint32_t node);
-  // The memory node may write the window of the piece at hand again; the next piece is at hand.
+  // The memory node may write where the piece at hand lies; the next piece is at hand.
   // Errors: as Peers::Put().
   absl::Status GiveBack(const Lane& lane, uint32_t node);
 
@@ -83,18 +85,24 @@ class PieceWindows {
     std::vector<plan::FetchPiece> pieces;  // The pieces of that.
     size_t piece = 0;                      // Next of these.
     bool ends_step = false;                // None of the step's comes behind these.
+
+    size_t left() const { return pieces.size() - piece; }
   };
 
   plan::FetchWindows windows() const { return plan::FetchWindows(context_.layout); }
   // Over the data of the piece at hand.
   uint64_t Checksum(const Lane& lane, uint32_t node) const;
-  // How many pieces have been given back in the epoch, by any path.
-  uint64_t& Taken(const Lane& lane, uint32_t node) const {
+  // The pieces that have been given back in the epoch, by any path.
+  plan::FetchRing& Taken(const Lane& lane, uint32_t node) const {
     return context_.pieces_taken[lane.index][node];
   }
   const Stream& StreamOf(const Lane& lane, uint32_t node) const {
     return streams_[lane.index][node];
   }
+  // What one of the stream's pieces takes of the ring.
+  uint32_t PartsOf(const Stream& stream, size_t piece) const;
+  // How many of the stream's pieces, from the one at hand on, may have been sent by now.
+  size_t SentAhead(const Lane& lane, uint32_t node) const;
   // How the link from the memory node is used, which all lanes share: what of their pieces has come
   // by now, and what of this lane's may come from now on.
   telemetry::FetchedBandwidth& Look(uint32_t node);

@@ -12,6 +12,7 @@
 #include "compute_node/step_layout.h"
 #include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
+#include "plan/fetch_ring.h"
 
 namespace lamina::compute_node {
 namespace {
@@ -38,7 +39,7 @@ StepWorker::StepWorker(const Options& options, SliceExecutor& executor,
       windows_(region, options.window_memory),
       intervals_(counters.meter),
       pieces_taken_(options.config.lanes,
-                    std::vector<uint64_t>(options.config.memory_nodes.size())),
+                    std::vector<plan::FetchRing>(options.config.memory_nodes.size())),
       peers_(options_.config, options.node, options.peer_deadline, transport, abort_, counters),
       context_{.config = options_.config,
                .node = options.node,

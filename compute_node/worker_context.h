@@ -21,6 +21,7 @@
 #include "compute_node/step_counters.h"
 #include "control/node_handler.h"
 #include "plan/epoch_shape.h"
+#include "plan/fetch_ring.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/window_layout.h"
 #include "transport/transport.h"
@@ -35,9 +36,9 @@ inline bool BySpan(const plan::EpochConfig& config) {
   return config.partition == Partition::kTokenRange;
 }
 
-// How many pieces of K and V have been given back in the epoch, [lanes][memory nodes]: paths that
+// The pieces of K and V that have been given back in the epoch, [lanes][memory nodes]: paths that
 // fetch share the windows (piece_windows.h).
-using PiecesTaken = std::vector<std::vector<uint64_t>>;
+using PiecesTaken = std::vector<std::vector<plan::FetchRing>>;
 
 // What the parts of a worker share in an epoch, and what follows from that alone.
 struct WorkerContext {

@@ -227,7 +227,7 @@ absl::Status CheckKeys(const ClusterConfig& config) {
                                   "to which tokens rows attend"));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "sparse", fetch.sparse != defaults.sparse,
                                   kPolicyFetchSparse, "to which tokens rows attend"));
-  if (config.policy != kPolicyFetchHeads) {
+  if (config.policy != kPolicyFetchHeads && config.policy != kPolicyFetchRecompute) {
     LAMINA_RETURN_IF_ERROR(CheckKey(config, "resident",
                                     fetch.resident_bytes != defaults.resident_bytes,
                                     kPolicyFetchSparse, "how much of K and V stays"));
@@ -312,6 +312,14 @@ absl::Status CheckHeads(const ClusterConfig& config) {
   return CheckNamedTokens(config);
 }
 
+absl::Status CheckActivationsThatStay(const ClusterConfig& config) {
+  return config.KeepsActivations() && config.KeepsInt8()
+             ? absl::UnimplementedError(
+                   "fetch.resident: not served by this version with policy fetch_recompute and kv "
+                   "int8, where nothing is recomputed; remove it, or set kv to bf16")
+             : absl::OkStatus();
+}
+
 absl::Status CheckBudgets(const ClusterConfig& config) {
   for (size_t i = 0; i < config.compute.size(); ++i) {
     const ComputeNodeConfig& node = config.compute[i];
@@ -363,6 +371,7 @@ absl::Status CheckFetch(const ClusterConfig& config) {
   LAMINA_RETURN_IF_ERROR(CheckKeys(config));
   LAMINA_RETURN_IF_ERROR(CheckStreamingHeads(config));
   LAMINA_RETURN_IF_ERROR(CheckHeads(config));
+  LAMINA_RETURN_IF_ERROR(CheckActivationsThatStay(config));
   return config.policy == kPolicyFetchSparse ? CheckSparse(config) : CheckFetchPartition(config);
 }
 

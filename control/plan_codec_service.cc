@@ -105,6 +105,9 @@ void ToProto(const plan::SequenceJoin& join, v1::SequenceJoin* proto) {
   proto->set_decode_from(join.decode_from);
   proto->set_attention_path(static_cast<uint32_t>(join.path));
   proto->set_bare_tokens(join.bare_tokens);
+  proto->set_resident_first(join.resident.first);
+  proto->set_resident_tokens(join.resident.tokens);
+  proto->set_resident_place(join.resident.place);
 }
 
 plan::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
@@ -124,6 +127,9 @@ plan::SequenceJoin FromProto(const v1::SequenceJoin& proto) {
   // A path that this version does not know is none of the epoch's, which the node refuses.
   join.path = static_cast<plan::AttentionPath>(std::min(proto.attention_path(), 255u));
   join.bare_tokens = proto.bare_tokens();
+  join.resident = {.first = proto.resident_first(),
+                   .tokens = proto.resident_tokens(),
+                   .place = proto.resident_place()};
   return join;
 }
 

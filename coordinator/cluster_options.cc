@@ -17,6 +17,7 @@
 #include "config/replicas.h"
 #include "coordinator/core/partition_choice.h"
 #include "coordinator/core/sequence_kv.h"
+#include "coordinator/recompute_options.h"
 #include "coordinator/stage_options.h"
 #include "coordinator/streaming_file.h"
 #include "coordinator/weighed_policies.h"
@@ -156,12 +157,6 @@ std::string SparseWord(const ClusterConfig& config) {
                       SparseTokensName(config.fetch.sparse));
 }
 
-core::RecomputeBytes BytesOf(uint32_t width, const EngineOptions& options) {
-  return {.kv = static_cast<double>(KvBytesPerToken(options.layers)) /
-                static_cast<double>(options.layers.size()),
-          .activation = static_cast<double>(width * sizeof(BFloat16))};
-}
-
 // With INT8 an activation has about as many bytes as K and V of its token, which are there anyway.
 void UseNoActivations(uint32_t width, EngineOptions& options) {
   const auto layers = static_cast<double>(options.layers.size());
@@ -172,28 +167,14 @@ void UseNoActivations(uint32_t width, EngineOptions& options) {
   options.scheduler.strategies.fetch_planning = [why] { return core::MakeFetchAllBecause(why); };
 }
 
-void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& options) {
-  options.fetch.activation_width = width;
-  const core::RecomputeBytes bytes = BytesOf(width, options);
-  if (config.fetch.recompute_auto) {
-    options.scheduler.strategies.fetch_planning = [bytes] {
-      return core::MakeFetchRecompute(bytes);
-    };
-  } else {
-    options.scheduler.strategies.fetch_planning = [percent = config.fetch.recompute_percent] {
-      return core::MakeFetchRecomputeShare(percent);
-    };
-  }
-}
-
 // Where an epoch of policy auto keeps activations of every token, a step's plan says how many come.
 void UseActivations(EngineOptions& options) {
   for (const WeighedPolicy& policy : options.policy_auto->policies) {
     if (policy.fetch.activation_width > 0 && !policy.fetch.hybrid.has_value()) {
-      options.scheduler.strategies.fetch_planning =
-          [bytes = BytesOf(policy.fetch.activation_width, options)] {
-            return core::MakeFetchRecompute(bytes);
-          };
+      options.scheduler.strategies.fetch_planning = [bytes =
+                                                         RecomputeBytesOf(policy.fetch, options)] {
+        return core::MakeFetchRecompute(bytes);
+      };
     }
   }
 }
@@ -573,6 +554,7 @@ absl::StatusOr<EngineOptions> EngineOptionsOf(const ClusterConfig& config,
                                               const model::ModelConfig& model) {
   LAMINA_ASSIGN_OR_RETURN(const StreamingHeads streaming, StreamingHeadsOf(config, graph, model));
   EngineOptions options = MakeOptions(config, streaming, graph, model);
+  LAMINA_RETURN_IF_ERROR(CheckResidentActivations(config, options));
   LAMINA_RETURN_IF_ERROR(SettleStages(config, graph, options));
   LAMINA_RETURN_IF_ERROR(SettlePartition(config, options));
   LAMINA_RETURN_IF_ERROR(CheckWindows(config, options, model.width));

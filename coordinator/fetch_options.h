@@ -34,6 +34,8 @@ struct FetchOptions {
   uint32_t heads = 0;  // EpochConfig::fetch_heads
   // Policies fetch_recompute and fetch_hybrid: elements of a token's activation. Else 0.
   uint32_t activation_width = 0;
+  // Policy fetch_recompute: EpochConfig::resident_tokens. Else 0.
+  uint32_t resident_tokens = 0;
   // Policy fetch_sparse: of EpochConfig; fetch_heads with tokens that stay: all of them. Else 0.
   SparseTokens sparse_tokens = SparseTokens::kWindowSums;
   double sparse_ratio = 0;

@@ -28,6 +28,10 @@ class ActivationArena final : public KvActivations {
   static absl::StatusOr<ActivationArena> Create(uint32_t layers, uint32_t slots, uint32_t width);
 
   uint64_t bytes() const { return memory_.bytes(); }
+  uint32_t slots() const { return slots_; }
+
+  // The activation that was stored last.
+  const BFloat16* Row(uint32_t layer, uint32_t slot) const { return At(layer, slot); }
 
   absl::Status Store(uint32_t layer, absl::Span<const ActivationRows> rows) override;
   absl::Status Load(uint32_t layer, absl::Span<const Extent> extents, uint32_t first,

@@ -18,6 +18,7 @@
 #include "memory_node/peer_regions.h"
 #include "memory_node/worker_counters.h"
 #include "plan/epoch_shape.h"
+#include "plan/fetch_ring.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/window_layout.h"
 #include "transport/transport.h"
@@ -65,9 +66,9 @@ struct NodeEpoch {
   bool checks_data = false;  // Windows of K and V get checksums (data_checks.h).
   // Puts may read K and V where the device has them (kernels::KvReads::memory()).
   bool puts_arena = false;
-  // How many pieces of K and V have left in the epoch, by lane: sources that send them share the
+  // The pieces of K and V that have left in the epoch, by lane: sources that send them share the
   // windows (piece_stream.h). Of the data thread.
-  mutable std::vector<uint64_t> pieces_sent;
+  mutable std::vector<plan::FetchRing> pieces_sent;
   // How large their puts were. Of the data thread.
   mutable BytesUnderWay pieces_under_way;
   PeerRegions peers;  // Until the epoch's end: sources of puts are read as long.

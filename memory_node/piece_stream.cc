@@ -66,7 +66,7 @@ absl::Status PieceStream::Open() {
       return absl::OkStatus();
     }
   }
-  staged_.resize(2 * windows().window_bytes());
+  staged_.resize(windows().ring_bytes());
   return control::TransportFault(
       epoch_.transport.RegisterSource(staged_, transport::MemoryKind::kHost));
 }
@@ -87,10 +87,13 @@ void PieceStream::BeginHeads(uint32_t layer, HeadRange heads,
   done_ = 0;
 }
 
-// With two windows, the last but one piece's must have been used up.
+uint32_t PieceStream::Parts() const {
+  return windows().Parts(
+      plan::PieceBytes(piece(), epoch_.layers[layer_].head_dim, epoch_.config.activation_width));
+}
+
 transport::SignalCondition PieceStream::Credit() const {
-  return {.word = windows().credit_word(kComputeNode, lane_),
-          .at_least = sent() < 2 ? 0 : sent() - 1};
+  return {.word = windows().credit_word(kComputeNode, lane_), .at_least = sent().Before(Parts())};
 }
 
 bool PieceStream::HasRoom() const {
@@ -100,8 +103,8 @@ bool PieceStream::HasRoom() const {
 }
 
 std::byte* PieceStream::Gathered() {
-  return direct_ != nullptr ? direct_ + windows().Window(epoch_.node, lane_, sent() + 1)
-                            : staged_.data() + (sent() + 1) % 2 * windows().window_bytes();
+  return direct_ != nullptr ? direct_ + windows().Window(epoch_.node, lane_, sent(), Parts())
+                            : staged_.data() + windows().Offset(sent(), Parts());
 }
 
 // The slots that are sent of all heads follow each other, in K and in V, unless each head begins
@@ -302,10 +305,10 @@ absl::Status PieceStream::Put(size_t offset, absl::Span<const std::byte> source,
   const absl::Span<const std::byte> put =
       direct_ != nullptr ? absl::Span<const std::byte>() : source;
   const transport::SignalUpdate signal = {.word = windows().word(epoch_.node, lane_),
-                                          .value = sent() + 1};
+                                          .value = sent().pieces() + 1};
   LAMINA_RETURN_IF_ERROR(
       transport::PutAll(epoch_.transport, epoch_.pieces_to(),
-                        windows().Window(epoch_.node, lane_, sent() + 1) + offset, put,
+                        windows().Window(epoch_.node, lane_, sent(), Parts()) + offset, put,
                         with_signal ? &signal : nullptr,
                         {.deadline = RealClock().Now() + epoch_.peer_deadline,
                          .abort = &epoch_.abort,
@@ -327,7 +330,7 @@ void PieceStream::EndTurn(Lane& lane, size_t bytes, uint32_t puts, size_t done, 
                                    telemetry::WorkKind::kReply, lane, value, kComputeNode, bytes)));
   done_ = done;
   if (done == all) {
-    ++epoch_.pieces_sent[lane_];
+    sent().Add(Parts());
     ++piece_;
     done_ = 0;
   }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PieceStream: the way of one lane's pieces (plan/fetch_pieces.h) from this node into the two
-// windows that it has at the compute node. Sources of streams (kv_stream.h, sparse_stream.h) say
+// PieceStream: the way of one lane's pieces (plan/fetch_pieces.h) from this node into the windows
+// that it has at the compute node. Sources of streams (kv_stream.h, sparse_stream.h) say
 // which tokens a layer's pieces have; this knows where in the pieces it is.
 //
 // Several sources may have a stream of one lane, in turns: a step is of one of them.
 //
-// Windows take turns: a piece goes out when the compute node has given back the last but one. A
-// turn gathers and puts at most kTurnBytes, so that attention of other lanes waits no longer. Over
-// shared memory it gathers into the window itself, elsewhere into a copy from which it puts. What
-// leaves is K and V, or activations, of the piece's tokens and zeros, of no other sequence.
+// A piece goes out when the compute node has given back those that lay where it is to lie
+// (plan/fetch_ring.h). A turn gathers and puts at most kTurnBytes, so that attention of other lanes
+// waits no longer. Over shared memory it gathers into the window itself, elsewhere into a copy from
+// which it puts. What leaves is K and V, or activations, of the piece's tokens and zeros, of no
+// other sequence.
 //
 // Elsewhere runs of whole tiles of bf16 that lie in the arena as they are to lie in the window are
 // put from there instead, if the arena is a source of puts (NodeEpoch::puts_arena). It may be read
@@ -72,7 +73,7 @@ class PieceStream {
   // As above, some of the layer's heads that lie here: LayerEnded() is then of these.
   void BeginHeads(uint32_t layer, HeadRange heads, absl::Span<const plan::FetchRun> runs);
 
-  // The signal that lets the next piece out.
+  // The signal that lets the next piece out.   Requires: !LayerEnded().
   transport::SignalCondition Credit() const;
   // Whether the link has room for one more turn. No signal says when that changes.
   bool HasRoom() const;
@@ -115,7 +116,9 @@ class PieceStream {
 
   plan::FetchWindows windows() const { return plan::FetchWindows(epoch_.layout); }
   // Whole pieces of the lane in the epoch, from this source or another one.
-  uint64_t sent() const { return epoch_.pieces_sent[lane_]; }
+  plan::FetchRing& sent() const { return epoch_.pieces_sent[lane_]; }
+  // What the piece at hand takes of the ring.
+  uint32_t Parts() const;
   std::byte* Gathered();  // Where the piece at hand is gathered.
   // Calls `visit` with what tiles [first_tile, end_tile) have of runs, in order.
   void VisitRunParts(absl::Span<const RunTokens> tokens, size_t first_tile, size_t end_tile,
@@ -143,8 +146,8 @@ class PieceStream {
   UnitMeter& meter_;
   const uint32_t lane_;
   std::byte* direct_ = nullptr;  // The compute node's region, where it is shared memory.
-  // Two windows as they are to lie at the compute node. A source of puts, until its credit. Empty
-  // over shared memory.
+  // The ring as it is to lie at the compute node. A piece in it is a source of puts until its
+  // credit. Empty over shared memory.
   std::vector<std::byte> staged_;
   uint32_t layer_ = 0;
   absl::Span<const plan::FetchRun> runs_;

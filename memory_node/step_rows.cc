@@ -126,13 +126,15 @@ void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, Fetch
       kinds.share() > 0
           ? plan::SplitBySlots(fetched.run.before, fetched.run.tokens, sequence, kinds)
           : plan::SplitByShare(fetched.run.before, fetched.run.tokens, plan.recomputed,
-                               sequence.bare, sequence.released);
+                               sequence.bare, sequence.released, sequence.resident);
   fetched.run = split.run;
   fetched.slots = plan::SlotsOf(split, sequence.extents, kinds);
   uint32_t released = sequence.released;
   for (const plan::FetchStretch& stretch : split.stretches) {
     const uint32_t hidden = std::min(released, stretch.tokens);
-    (stretch.activations ? fetched.hidden_activations : fetched.hidden_kv) += hidden;
+    if (!stretch.here) {
+      (stretch.activations ? fetched.hidden_activations : fetched.hidden_kv) += hidden;
+    }
     released -= hidden;
   }
 }

@@ -83,17 +83,17 @@ void AddByRuns(HeadRange heads, absl::Span<const FetchRun> runs, Measure measure
   add(piece);
 }
 
-// All heads of some runs, behind the activations of these.
+// All heads of some runs, behind the activations of these that come.
 void AddWithActivations(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
                         uint64_t slots_max, std::vector<FetchPiece>& pieces) {
   const uint64_t bytes_max = slots_max * KvHeadBytes(part.head_dim, KvForm::kBF16);
   const Measure measure{.head_dim = part.head_dim};
   AddByRuns({.count = part.kv_heads}, runs, measure, bytes_max, [&](const FetchPiece& piece) {
-    if (piece.filled > 0) {
-      FetchPiece activations{.first_run = piece.first_run, .runs_end = piece.runs_end};
-      for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
-        activations.recomputed += runs[run].recomputed;
-      }
+    FetchPiece activations{.first_run = piece.first_run, .runs_end = piece.runs_end};
+    for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
+      activations.recomputed += runs[run].recomputed;
+    }
+    if (activations.recomputed > 0) {
       pieces.push_back(activations);
     }
     pieces.push_back(piece);
@@ -123,7 +123,7 @@ void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
     bytes += HeadBytes(run, part.head_dim, limits.int8);
   }
   const bool recomputes =
-      std::any_of(runs.begin(), runs.end(), [](const FetchRun& run) { return run.recomputed > 0; });
+      std::any_of(runs.begin(), runs.end(), [](const FetchRun& run) { return run.made() > 0; });
   if (recomputes) {
     const uint64_t slots_max =
         limits.window_bytes / KvHeadBytes(part.head_dim, KvForm::kBF16) / part.kv_heads;
@@ -170,6 +170,11 @@ FetchPlanes PlanesOf(const FetchPiece& piece, uint32_t head_dim) {
   return planes;
 }
 
+size_t PieceBytes(const FetchPiece& piece, uint32_t head_dim, uint32_t activation_width) {
+  return piece.activations() ? size_t{piece.recomputed} * activation_width * sizeof(BFloat16)
+                             : PlanesOf(piece, head_dim).end;
+}
+
 uint64_t FetchWindowBytes(const EpochConfig& config) {
   return config.attention_paths.fetch() ? config.fetch_bytes / WindowsOf(config) : 0;
 }
@@ -197,6 +202,11 @@ absl::Status CheckFetch(const EpochConfig& config) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the configuration of epoch ", config.epoch,
         " has path recompute, and slots without room for both K and V and an activation"));
+  }
+  if (config.resident_tokens > 0 && !config.attention_paths.Has(AttentionPath::kRecompute)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration of epoch ", config.epoch, " has places for activations of ",
+                     config.resident_tokens, " tokens on the compute node, and no path recompute"));
   }
   if (config.activation_width > 0 && config.partition != Partition::kRequest) {
     return absl::InvalidArgumentError(

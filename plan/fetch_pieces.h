@@ -30,12 +30,12 @@
 // Where tokens are chosen (plan/token_sets.h) these lie one behind the other, and scales of K come
 // once for each block that has one of them, in slots of their own.
 //
-// Nor do those come that the compute node keeps (path sparse, compute_node/resident_kv.h). Slots of
-// tokens that it puts into a window itself, recomputed or kept, are the first ones of each head,
-// whole tiles for each run: it writes them while the others come, those of recomputed tokens into
-// the window behind the one of the activations. A run whose tokens all come as activations has its
-// own tokens behind these, and no other slots: the piece behind is a header alone where all runs
-// are so.
+// Nor do those come that the compute node keeps (path sparse, compute_node/resident_kv.h), or whose
+// activations it keeps (path recompute). Slots of tokens that it puts into a window itself,
+// recomputed or kept, are the first ones of each head, whole tiles for each run: it writes them
+// while the others come, those of recomputed tokens into the piece behind the one of the
+// activations. A run whose K and V are all made again has its own tokens behind these, and no other
+// slots: the piece behind is a header alone where all runs are so.
 //
 // Threading:   plain values.   Allocation: when a list grows.
 // Determinism: pure functions.
@@ -43,6 +43,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -52,7 +53,9 @@
 #include "common/attention_descriptor.h"
 #include "common/kv_form.h"
 #include "plan/epoch_config.h"
+#include "plan/fetch_ring.h"
 #include "plan/step_plan.h"
+#include "plan/window_header.h"
 #include "plan/window_layout.h"
 
 namespace lamina::plan {
@@ -65,7 +68,8 @@ struct FetchRun {
   uint32_t before = 0;  // Tokens of the sequence in front of them: what is fetched.
   uint32_t tokens = 0;
   uint32_t recomputed = 0;  // How many of those before come as activations,
-  uint32_t kept = 0;        // and of how many the compute node has K and V.
+  uint32_t remade = 0;      // of how many the compute node has the activations,
+  uint32_t kept = 0;        // and of how many K and V.
   // Where K and V are INT8: `before` are the tokens that a row has chosen, so many of them from
   // closed blocks, of so many of these.
   bool chosen = false;
@@ -73,14 +77,16 @@ struct FetchRun {
   uint32_t chosen_blocks = 0;
 
   // Tokens whose K and V come.
-  uint32_t fetched() const { return before - recomputed - kept; }
-  // Whether all come as activations: own tokens lie behind them, and nothing comes as K and V.
-  bool all_recomputed() const { return recomputed > 0 && fetched() == 0; }
+  uint32_t fetched() const { return before - made() - kept; }
+  // Tokens whose K and V are made again.
+  uint32_t made() const { return recomputed + remade; }
+  // Whether those of all are: own tokens lie behind them, and nothing comes as K and V.
+  bool all_recomputed() const { return made() > 0 && fetched() == 0; }
   // In a window: of the tokens that are fetched, and the own ones.
   uint32_t slots() const { return all_recomputed() ? 0 : WholeTiles(fetched() + tokens); }
   // In a window: what those take that the compute node puts there itself.
   uint32_t filled_slots() const {
-    return WholeTiles(recomputed + kept + (all_recomputed() ? tokens : 0));
+    return WholeTiles(made() + kept + (all_recomputed() ? tokens : 0));
   }
 
   // Where K and V are INT8: tokens that come so, and bf16 of the open block behind them.
@@ -133,6 +139,9 @@ struct FetchPlanes {
 };
 FetchPlanes PlanesOf(const FetchPiece& piece, uint32_t head_dim);
 
+// Bytes of a piece behind its header, slots that the compute node fills among them.
+size_t PieceBytes(const FetchPiece& piece, uint32_t head_dim, uint32_t activation_width);
+
 // What pieces are cut for.
 struct FetchLimits {
   uint64_t window_bytes = 0;      // Bytes of one window.
@@ -146,8 +155,8 @@ FetchLimits FetchLimitsOf(const EpochConfig& config);
 // The pieces of one layer, heads in order and runs in order.
 // Shapes: part  the layer over the heads that the memory node holds
 // Requires: every run fits with as many heads as a piece has at least (CheckFetch()), and where
-// something is recomputed with all heads, and its activations. No tokens are kept where some are
-// recomputed.
+// something is made again with all heads, and its activations. No K and V are kept where some are
+// made again.
 void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
               const FetchLimits& limits, std::vector<FetchPiece>& pieces);
 
@@ -156,8 +165,9 @@ void PiecesOf(const AttentionDescriptor& part, HeadRange heads, absl::Span<const
               const FetchLimits& limits, std::vector<FetchPiece>& pieces);
 
 // Where pieces lie and which words tell of them. Pieces count from 1 in each (memory node, lane),
-// over the whole epoch, and windows take turns. The word of a credit shows how many pieces have
-// been used up: the window of the last but one may be written again then.
+// over the whole epoch. The two windows of these are one ring, of which a piece takes the parts
+// that it needs (fetch_ring.h): a window whole if it is larger than half of one. The word of a
+// credit shows how many pieces have been used up.
 class FetchWindows {
  public:
   // The layout must outlive this.
@@ -171,10 +181,22 @@ class FetchWindows {
   uint32_t word(uint32_t memory_node, uint32_t lane) const {
     return layout_.Word(WindowKind::kFetched, memory_node, lane);
   }
-  size_t Window(uint32_t memory_node, uint32_t lane, uint64_t piece) const {
-    return layout_.Window(WindowKind::kFetched, memory_node, lane, piece);
-  }
   size_t window_bytes() const { return layout_.group(WindowKind::kFetched).window_bytes; }
+  // Bytes of the ring of a (memory node, lane), and of a part of it.
+  size_t ring_bytes() const { return layout_.group(WindowKind::kFetched).turns * window_bytes(); }
+  size_t part_bytes() const { return ring_bytes() / FetchRing::kParts; }
+  // Parts of a piece with so many bytes behind its header.   Requires: it fits into a window.
+  uint32_t Parts(size_t bytes) const {
+    const size_t whole = (sizeof(WindowHeader) + bytes + part_bytes() - 1) / part_bytes();
+    return std::bit_ceil(static_cast<uint32_t>(whole));
+  }
+  // Where the next piece of so many parts begins, in the ring, and in the compute node's region.
+  size_t Offset(const FetchRing& ring, uint32_t parts) const {
+    return ring.First(parts) * part_bytes();
+  }
+  size_t Window(uint32_t memory_node, uint32_t lane, const FetchRing& ring, uint32_t parts) const {
+    return layout_.Window(WindowKind::kFetched, memory_node, lane, 0) + Offset(ring, parts);
+  }
 
  private:
   const WindowLayout& layout_;
@@ -187,7 +209,8 @@ uint64_t FetchWindowBytes(const EpochConfig& config);
 //                           in which one KV head of the longest sequence does not fit, or as many
 //                           as the epoch fixes, or where activations are kept all: says how many
 //                           bytes would do; activations with partition head, or with INT8; path
-//                           recompute without activations in addition to K and V.
+//                           recompute without activations in addition to K and V; activations
+//                           that stay on the compute node without path recompute.
 absl::Status CheckFetch(const EpochConfig& config);
 
 }  // namespace lamina::plan

@@ -11,17 +11,22 @@ namespace {
 // The slots of a tile of K are of one kind.
 static_assert(SlotKinds::kBlockSlots % kFetchTile == 0);
 
-void Append(FetchSplit& split, uint32_t tokens, bool activations) {
-  if (tokens == 0) {
+void Append(FetchSplit& split, const FetchStretch& next) {
+  if (next.tokens == 0) {
     return;
   }
-  split.run.recomputed += activations ? tokens : 0;
-  if (!split.stretches.empty() && split.stretches.back().activations == activations) {
-    split.stretches.back().tokens += tokens;
+  if (next.activations) {
+    (next.here ? split.run.remade : split.run.recomputed) += next.tokens;
+  }
+  if (!split.stretches.empty() && split.stretches.back().activations == next.activations &&
+      split.stretches.back().here == next.here) {
+    split.stretches.back().tokens += next.tokens;
   } else {
-    split.stretches.push_back({.tokens = tokens, .activations = activations});
+    split.stretches.push_back(next);
   }
 }
+
+uint32_t WholeTilesIn(uint32_t tokens) { return tokens / kFetchTile * kFetchTile; }
 
 void AppendSlots(std::vector<Extent>& extents, Extent extent) {
   if (!extents.empty() && extents.back().first_slot + extents.back().tokens == extent.first_slot) {
@@ -34,17 +39,31 @@ void AppendSlots(std::vector<Extent>& extents, Extent extent) {
 }  // namespace
 
 FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32_t bare,
-                        uint32_t released) {
+                        uint32_t released, const ResidentTokens& resident) {
   FetchSplit split{.run = {.before = before, .tokens = tokens}, .stretches = {}};
   const uint32_t hidden = std::min(released, before);
   const uint32_t first = std::max(std::min(bare, before), hidden);
   const auto wanted = static_cast<uint32_t>(uint64_t{before - hidden} * share / kRecomputeUnit);
-  const uint32_t made = wanted == before && first == 0
-                            ? before
-                            : std::min(wanted, before - first) / kFetchTile * kFetchTile;
-  Append(split, first, false);
-  Append(split, made, true);
-  Append(split, before - first - made, false);
+  // Tokens [kept, kept_end) have their activations on the compute node.
+  const uint32_t kept = std::clamp(resident.first, first, before);
+  const auto kept_end = static_cast<uint32_t>(
+      std::clamp<uint64_t>(uint64_t{resident.first} + resident.tokens, kept, before));
+  uint32_t here = kept_end - kept;
+  uint32_t ahead = kept - first;        // Come as activations in front of these,
+  uint32_t behind = before - kept_end;  // and behind them.
+  if (wanted < before || first > 0) {
+    here = WholeTilesIn(std::min(wanted, here));
+    const uint32_t come = WholeTilesIn(std::min(wanted - here, ahead + behind));
+    ahead = std::min(come, ahead);
+    behind = come - ahead;
+  }
+  Append(split, {.tokens = first});
+  Append(split, {.tokens = ahead, .activations = true});
+  Append(split, {.tokens = kept - first - ahead});
+  Append(split, {.tokens = here, .activations = true, .here = true});
+  Append(split, {.tokens = kept_end - kept - here});
+  Append(split, {.tokens = behind, .activations = true});
+  Append(split, {.tokens = before - kept_end - behind});
   return split;
 }
 
@@ -56,10 +75,11 @@ FetchSplit SplitBySlots(uint32_t before, uint32_t tokens, const SlotTables::Sequ
   for (const Extent& extent : sequence.extents) {
     const uint32_t seen = std::min(left, extent.tokens);
     const uint32_t hidden = std::min(released, seen);
-    Append(split, hidden, false);
-    kinds.VisitParts(
-        {.first_slot = extent.first_slot + hidden, .tokens = seen - hidden},
-        [&split](Extent part, bool activations) { Append(split, part.tokens, activations); });
+    Append(split, {.tokens = hidden});
+    kinds.VisitParts({.first_slot = extent.first_slot + hidden, .tokens = seen - hidden},
+                     [&split](Extent part, bool activations) {
+                       Append(split, {.tokens = part.tokens, .activations = activations});
+                     });
     left -= seen;
     released -= hidden;
   }
@@ -82,6 +102,9 @@ FetchSlots SlotsOf(const FetchSplit& split, absl::Span<const Extent> extents, Sl
       if (taken == extent->tokens) {
         ++extent;
         taken = 0;
+      }
+      if (stretch.here) {
+        continue;
       }
       // Blocks of a kind follow each other in its arena, so each part is one run there.
       kinds.VisitParts(part, [&](Extent same, bool /*activations*/) {

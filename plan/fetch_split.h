@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchSplit: which of the tokens before a run of rows come as activations, from which the compute
-// node makes K and V again, and which as K and V. Both sides compute the same.
+// node makes K and V again, which do not come, since it has their activations, and which come as K
+// and V. Both sides compute the same.
 //
 // - Path recompute: memory nodes keep both, but of bare tokens (SequenceJoin::bare_tokens) K and V
-//   alone. The step's plan says how many of those that have slots come as activations: the first
-//   ones that have some. What a window has released is neither counted nor made again.
+//   alone. The step's plan says of how many of those that have slots K and V are made again: first
+//   of those whose activations the compute node keeps (SequenceJoin::resident), then of the first
+//   ones that have some at the memory node. What a window has released is neither counted nor made
+//   again.
 // - Path fetch: where a slot holds one of them (policy fetch_hybrid), the token's slot says it.
 //
 // Threading: plain values.   Allocation: the lists.
@@ -20,13 +23,15 @@
 #include "plan/fetch_pieces.h"
 #include "plan/slot_kinds.h"
 #include "plan/slot_tables.h"
+#include "plan/step_plan.h"
 
 namespace lamina::plan {
 
-// Consecutive tokens that come alike.
+// Consecutive tokens that come alike, or do not come.
 struct FetchStretch {
   uint32_t tokens = 0;
-  bool activations = false;
+  bool activations = false;  // K and V are made again from these,
+  bool here = false;         // which the compute node has: nothing of these tokens comes.
   friend bool operator==(const FetchStretch&, const FetchStretch&) = default;
 };
 
@@ -35,19 +40,21 @@ struct FetchSplit {
   std::vector<FetchStretch> stretches;  // Cover the tokens before the run, in order.
 };
 
-// `share` kRecomputeUnit-ths of the tokens that have slots (StepPlan::recomputed), in whole tiles:
-// the first ones behind `bare` that have no activations, as far as there are so many. All of them,
+// K and V of `share` kRecomputeUnit-ths of the tokens that have slots (StepPlan::recomputed) are
+// made again, in whole tiles: of those that are `resident`, and as far as these are fewer, of the
+// first others behind `bare` that have no activations, as far as there are so many. All of them,
 // where none is bare, are not cut to tiles, since a tile of K and V less comes then. The first
 // `released` tokens have no slots, and come as K and V, which nobody reads.
 FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32_t bare = 0,
-                        uint32_t released = 0);
+                        uint32_t released = 0, const ResidentTokens& resident = {});
 
 // By the slots of the sequence. Tokens without slots come as K and V, which nobody reads.
 // Requires: it has slots for `before` tokens at least.
 FetchSplit SplitBySlots(uint32_t before, uint32_t tokens, const SlotTables::Sequence& sequence,
                         SlotKinds kinds);
 
-// Where a memory node has what comes: the slots of the tokens of each kind, in order. `kinds`
+// Where a memory node has what comes: the slots of the tokens of each kind, in order; none of those
+// that do not come. `kinds`
 // numbers the slots of a kind among themselves.
 struct FetchSlots {
   std::vector<Extent> kv;

@@ -166,7 +166,7 @@ absl::Status SlotTables::Apply(const SequenceJoin& join) {
   if (!IsHere(join)) {
     return absl::OkStatus();
   }
-  Sequence joined{.path = join.path, .bare = join.bare_tokens};
+  Sequence joined{.path = join.path, .bare = join.bare_tokens, .resident = join.resident};
   LAMINA_RETURN_IF_ERROR(Apply(SequenceLeave{.id = join.id}));
   if (HasTail(join.path)) {
     const std::optional<uint32_t> tail = tails_.Join(join.id);

@@ -61,6 +61,7 @@ class SlotTables {
     uint32_t released = 0;                        // The first ones of these.
     AttentionPath path = AttentionPath::kRemote;  // By which its rows attend.
     uint32_t bare = 0;                            // SequenceJoin::bare_tokens
+    ResidentTokens resident = {};                 // SequenceJoin::resident
     std::vector<Span> spans;  // With spans, in place of `extents`: those that lie here.
     uint32_t tail = 0;        // Which of the tails is its own, if it has one.
   };

@@ -79,8 +79,8 @@ struct SpillOut {
   friend bool operator==(const SpillOut&, const SpillOut&) = default;
 };
 
-// They are read back into the slots that the sequence has now: as soon as a node has the plan, since
-// no step before this one uses the slots. What the tier has stays there until it is dropped.
+// They are read back into the slots that the sequence has now: as soon as a node has the plan,
+// since no step before this one uses the slots. What the tier has stays there until it is dropped.
 struct SpillIn {
   uint64_t spill = 0;
   SequenceId sequence = 0;  // It joins in the same plan.
@@ -97,6 +97,16 @@ struct SlotRelease {
   SequenceId sequence = 0;
   uint32_t tokens = 0;  // From token 0 on; more than with the release before.
   friend bool operator==(const SlotRelease&, const SlotRelease&) = default;
+};
+
+// Tokens of a sequence whose activations stay on the compute node that makes them, in consecutive
+// places of EpochConfig::resident_tokens, which are nobody else's until every node has reported the
+// step with the leave.
+struct ResidentTokens {
+  uint32_t first = 0;   // The first one; it and those behind it are computed after the join.
+  uint32_t tokens = 0;  // So many at most. 0: none.
+  uint32_t place = 0;   // That of the first one.
+  friend bool operator==(const ResidentTokens&, const ResidentTokens&) = default;
 };
 
 // A sequence enters the tables of the lane's nodes.
@@ -125,6 +135,7 @@ struct SequenceJoin {
   // Path recompute: the first so many tokens are bare, K and V that are there without activations,
   // since rows of other paths stored them. Each token behind them has its own.
   uint32_t bare_tokens = 0;
+  ResidentTokens resident = {};  // Path recompute.
   // Report the log-probability of every token given those before it (Score), and its rank if
   // sampling.logprobs is not negative; nothing is sampled.
   bool score = false;
@@ -193,7 +204,8 @@ struct StepPlan {
   std::vector<PrefillChunk> chunks;
   Chunking chunking;  // In which chunks the rows go to a memory node.
   // Path recompute: of the tokens before each run of rows that have slots so many
-  // kRecomputeUnit-ths come as activations, from which the compute node makes K and V again
+  // kRecomputeUnit-ths have their K and V made again by the compute node, from activations that it
+  // has or that come
   // (fetch_split.h).
   uint32_t recomputed = 0;
   friend bool operator==(const StepPlan&, const StepPlan&) = default;

@@ -44,7 +44,9 @@ struct WindowGroup {
   bool to_memory_node = false;  // Receivers are memory nodes; else compute nodes.
   uint32_t senders = 0;
   uint32_t lanes = 1;
-  uint32_t turns = 0;      // Windows of a (sender, lane), which alternate by parity, or by step.
+  // Windows of a (sender, lane), which alternate by parity, or by step; those for K and V are one
+  // ring of parts (fetch_ring.h).
+  uint32_t turns = 0;
   double payload_max = 0;  // Bytes behind the header.
   // Fixed by the groups before:
   size_t window_bytes = 0;

@@ -2,7 +2,8 @@
 #include "policy/fetch_recompute.h"
 
 #include <algorithm>
-#include <cmath>
+#include <initializer_list>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 
@@ -12,13 +13,21 @@ namespace {
 
 using Seconds = double (*)(const RecomputeProfile&, uint64_t, uint64_t);
 
-// Next to the kink, or at an end.
-RecomputeSplit Best(const RecomputeProfile& profile, uint64_t tokens, double kink,
-                    Seconds seconds_of) {
-  const auto below =
-      static_cast<uint64_t>(std::clamp(kink, 0.0, 1.0) * static_cast<double>(tokens));
+// The number of tokens that close a gap of so many seconds, if each closes some of it.
+double Crossing(double seconds, double closes) { return closes > 0 ? seconds / closes : 0; }
+
+// Next to one of these kinks, or at an end.
+RecomputeSplit Best(const RecomputeProfile& profile, uint64_t tokens,
+                    std::initializer_list<double> kinks, Seconds seconds_of) {
+  std::vector<uint64_t> candidates = {tokens};
+  for (const double kink : kinks) {
+    const auto below = static_cast<uint64_t>(std::clamp(kink, 0.0, static_cast<double>(tokens)));
+    candidates.push_back(below);
+    candidates.push_back(std::min(tokens, below + 1));
+  }
+  std::sort(candidates.begin(), candidates.end());  // The least of several that are as good.
   RecomputeSplit best{.seconds = seconds_of(profile, tokens, 0)};
-  for (const uint64_t candidate : {below, std::min(tokens, below + 1), tokens}) {
+  for (const uint64_t candidate : candidates) {
     const double seconds = seconds_of(profile, tokens, candidate);
     if (seconds < best.seconds) {
       best = {.recomputed = candidate, .seconds = seconds};
@@ -27,38 +36,53 @@ RecomputeSplit Best(const RecomputeProfile& profile, uint64_t tokens, double kin
   return best;
 }
 
-// What full transfer takes, of each token.
-double LinkSecondsOfAToken(const RecomputeProfile& profile, uint64_t tokens) {
-  return profile.kv + profile.weights / static_cast<double>(std::max<uint64_t>(tokens, 1));
+// What full transfer takes on the link.
+double FullTransferSeconds(const RecomputeProfile& profile, uint64_t tokens) {
+  return profile.weights + profile.kv * static_cast<double>(tokens);
+}
+
+// How many of the tokens that are made again have activations that come.
+double ComingOf(const RecomputeProfile& profile, uint64_t recomputed) {
+  return static_cast<double>(recomputed - std::min(recomputed, profile.resident));
 }
 
 }  // namespace
 
 double RecomputeSeconds(const RecomputeProfile& profile, uint64_t tokens, uint64_t recomputed) {
-  const auto made = static_cast<double>(recomputed);
+  const double coming = ComingOf(profile, recomputed);
   const auto fetched = static_cast<double>(tokens - recomputed);
-  return profile.activation * made +
-         std::max(profile.make * made, profile.weights + profile.kv * fetched);  // (1)
+  const double activations = profile.activation * coming;
+  const double kept = profile.make * (static_cast<double>(recomputed) - coming);
+  return std::max(std::max(kept, activations) + profile.make * coming,
+                  activations + (profile.weights + profile.kv * fetched));  // (4)
 }
 
 double RecomputeSecondsOfLanes(const RecomputeProfile& profile, uint64_t tokens,
                                uint64_t recomputed) {
-  const auto made = static_cast<double>(recomputed);
   const auto fetched = static_cast<double>(tokens - recomputed);
-  return std::max(profile.weights + profile.activation * made + profile.kv * fetched,
-                  profile.make * made);  // (2)
+  return std::max(
+      profile.weights + profile.activation * ComingOf(profile, recomputed) + profile.kv * fetched,
+      profile.make * static_cast<double>(recomputed));  // (5)
 }
 
 RecomputeSplit BestRecomputeSplit(const RecomputeProfile& profile, uint64_t tokens) {
-  const double kink = LinkSecondsOfAToken(profile, tokens) / (profile.kv + profile.make);
-  return Best(profile, tokens, kink, RecomputeSeconds);
+  const double link = FullTransferSeconds(profile, tokens);
+  const auto resident = static_cast<double>(profile.resident);
+  const double closes = profile.kv + profile.make;
+  return Best(profile, tokens,
+              {resident, Crossing(link, closes), Crossing(link + profile.make * resident, closes),
+               Crossing(link - profile.activation * resident, closes - profile.activation)},
+              RecomputeSeconds);
 }
 
 RecomputeSplit BestRecomputeSplitOfLanes(const RecomputeProfile& profile, uint64_t tokens) {
-  const double slope = profile.kv + profile.make - profile.activation;
-  // Without one an activation takes no less than K and V, and nothing is gained.
-  const double kink = slope > 0 ? LinkSecondsOfAToken(profile, tokens) / slope : 0;
-  return Best(profile, tokens, kink, RecomputeSecondsOfLanes);
+  const double link = FullTransferSeconds(profile, tokens);
+  const auto resident = static_cast<double>(profile.resident);
+  const double closes = profile.kv + profile.make;
+  return Best(profile, tokens,
+              {resident, Crossing(link, closes),
+               Crossing(link - profile.activation * resident, closes - profile.activation)},
+              RecomputeSecondsOfLanes);
 }
 
 std::string DescribeRecompute(const RecomputeProfile& profile, double share) {
@@ -71,11 +95,14 @@ std::string DescribeRecompute(const RecomputeProfile& profile, double share) {
   }
   return absl::StrFormat(
       "%.0f%% of tokens recomputed: K and V of one take %.3g us on the link, its activation %.3g "
-      "us, %smaking them %.3g us%s",
+      "us, %smaking them %.3g us%s%s",
       share * 100, profile.kv * kMicro, profile.activation * kMicro,
       profile.weights > 0 ? "" : "and ", profile.make * kMicro,
       profile.weights > 0
           ? absl::StrFormat(", and the layer's weights %.3g us", profile.weights * kMicro)
+          : "",
+      profile.resident > 0
+          ? absl::StrFormat("; activations of %d tokens are on the compute node", profile.resident)
           : "");
 }
 

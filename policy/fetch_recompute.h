@@ -4,7 +4,8 @@
 // from their activations, which come first, while K and V of the other s - l are on the link.
 //
 //   t(l) = A l + max(F l, W + K (s - l))        one lane (1); activations cross the link too
-//   t(l) = max(W + A l + K (s - l), F l)        several lanes (2)
+//   t(l) = max(W + A l + K (s - l), F l)        several lanes, or one that is a layer ahead (2)
+//   t(l) = max(F l, W + K (s - l))              activations stay on the device: row by row (3)
 //
 // with A, K the seconds that the link needs for the activation, or for K and V, of one token, F
 // those that the device needs to make K and V of one, and W those that the link needs for the
@@ -12,13 +13,26 @@
 // is the paper's equation. In the paper a layer's activations come before anything is made of them,
 // and the device waits for them; so it is here, while the weights of the next layer come behind
 // them. Where several lanes share the link, activations of one come while K and V of another are
-// made, so that the longer of link and device is all that a layer takes.
+// made, so that the longer of link and device is all that a layer takes. So it is with one lane
+// whose windows have room for the activations of the next layer as well, but for the first layer of
+// a step.
 //
-// If A < K, t falls up to the kink l = (W + K s) / (F + K) of (1), (W + K s) / (F + K - A) of (2),
-// and grows behind it, so that the best integer is next to the kink, or at an end. With W >= F s
-// everything is made again.
+// Where those of r tokens stay, K and V of these are made first, while the activations of the other
+// m = max(0, l - r) come:
 //
-// Where an activation has as many bytes as K and V (grouped queries), nothing is gained: l = 0.
+//   t(l) = max(max(F (l - m), A m) + F m, A m + W + K (s - l))       one lane (4)
+//   t(l) = max(W + A m + K (s - l), F l)                             several lanes (5)
+//
+// which are (1) and (2) with r = 0, and (3) up to l = r. Each is the longest of lines over l that
+// have a bend at r, and convex, so that the best integer is next to r, to where the falling one
+// crosses a rising one, or at an end.
+//
+// If r = 0 and A < K, t falls up to the kink l = (W + K s) / (F + K) of (1), (W + K s) / (F + K -
+// A) of (2), and grows behind it. With W >= F s everything is made again.
+//
+// Where an activation has as many bytes as K and V (grouped queries), nothing is gained: l = 0. Nor
+// is by activations that stay, since K and V of as many tokens have room in the same bytes, and
+// none of these has to be made: r = 0 then.
 //
 // Threading: pure functions.
 
@@ -35,6 +49,7 @@ struct RecomputeProfile {
   double kv = 0;          // K
   double make = 0;        // F
   double weights = 0;     // W, of a layer and not of a token.
+  uint64_t resident = 0;  // r, tokens.
 };
 
 // t(l) of one lane, or of each of several.  Requires: recomputed <= tokens.

@@ -33,7 +33,7 @@ void FetchedBandwidth::Look(Nanos now, absl::Span<const uint64_t> come) {
   bool at_work = false;
   bool at_rest = !MayCome();
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    at_work |= lanes_[i].sure && come[i] < lanes_[i].sendable;
+    at_work |= come[i] < lanes_[i].expected.sure;
     at_rest &= come[i] == lanes_[i].come;  // Else the lane's next step has begun there.
     lanes_[i].come = come[i];
   }
@@ -45,10 +45,7 @@ void FetchedBandwidth::Look(Nanos now, absl::Span<const uint64_t> come) {
   looked_ = now;
 }
 
-void FetchedBandwidth::Expect(size_t lane, uint64_t sendable, bool sure) {
-  lanes_[lane].sendable = sendable;
-  lanes_[lane].sure = sure;
-}
+void FetchedBandwidth::Expect(size_t lane, const Pieces& pieces) { lanes_[lane].expected = pieces; }
 
 void FetchedBandwidth::Count(size_t bytes) {
   bytes_ += bytes;
@@ -70,7 +67,7 @@ void FetchedBandwidth::Count(size_t bytes) {
 
 bool FetchedBandwidth::MayCome() const {
   return std::any_of(lanes_.begin(), lanes_.end(),
-                     [](const Lane& lane) { return lane.come < lane.sendable; });
+                     [](const Lane& lane) { return lane.come < lane.expected.possible; });
 }
 
 // What both say is true of a link that has not changed. One that has changed a little is as near

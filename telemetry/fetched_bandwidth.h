@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchedBandwidth: between which bounds the bandwidth of a link lies, by the pieces of K and V
-// that come over it from one memory node into two windows of each lane (plan/fetch_pieces.h).
+// that come over it from one memory node into the windows of each lane (plan/fetch_pieces.h).
 //
-// The sender goes on by itself as long as a lane has a window that it may write. So between two
-// looks the link was surely at work if at the second one some lane still had room for a piece that
-// was its to send at the first one; surely at rest if none had at the first one; else it may have
-// been either. With B the bytes that came, over many pieces of all lanes together,
+// The sender goes on by itself as long as a lane has room that it may write. So between two looks
+// the link was surely at work if at the second one some lane still had room for a piece that was
+// its to send at the first one; surely at rest if none had at the first one; else it may have been
+// either. With B the bytes that came, over many pieces of all lanes together,
 //
 //   B / (at work + either)  <=  bandwidth  <=  B / at work
 //
@@ -46,9 +46,14 @@ class FetchedBandwidth {
   // At `now` so many pieces of each lane have come in the epoch. [lanes]
   void Look(Nanos now, absl::Span<const uint64_t> come);
 
-  // From the last look on the lane's first `sendable` pieces may come, and will if `sure`; behind
-  // these the sender waits for a window, or has nothing to send.
-  void Expect(size_t lane, uint64_t sendable, bool sure);
+  // How many pieces of a lane in the epoch come by themselves, and how many may: behind these the
+  // sender waits for room, or has nothing to send. Those between go by how large they are.
+  struct Pieces {
+    uint64_t sure = 0;
+    uint64_t possible = 0;
+  };
+  // What holds from the last look on.   Requires: sure <= possible.
+  void Expect(size_t lane, const Pieces& pieces);
 
   // One of the pieces that have come had so many bytes. Call it behind Look().
   void Count(size_t bytes);
@@ -63,8 +68,7 @@ class FetchedBandwidth {
  private:
   struct Lane {
     uint64_t come = 0;
-    uint64_t sendable = 0;
-    bool sure = false;
+    Pieces expected;
   };
 
   // Within these bounds, in bytes a second, by what has come since the last ones.

@@ -340,6 +340,23 @@ std::vector<HeldExtent> Admission::ShareSpan(Sequence& sequence, uint32_t lane, 
   return slots;
 }
 
+// The first tokens that it computes itself, as many as its share has room for; those that it found
+// were another one's, whose activations are gone. None, while the places of those that have left
+// are not free yet.
+plan::ResidentTokens Admission::TakeResident(const Sequence& sequence) {
+  const uint32_t computed =
+      sequence.slots_max() - std::min(sequence.slots_max(), sequence.chunked_tokens);
+  const uint32_t tokens = std::min(options_.ResidentOfEach(), computed);
+  if (tokens == 0 || sequence.path != plan::AttentionPath::kRecompute) {
+    return {};
+  }
+  const std::optional<uint32_t> place = places_.borders.TakeResident(tokens);
+  return place.has_value() ? plan::ResidentTokens{.first = sequence.chunked_tokens,
+                                                  .tokens = tokens,
+                                                  .place = *place}
+                           : plan::ResidentTokens();
+}
+
 void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes,
                      const PrefixCache::Found& found, OpenStep& open) {
   life_.Begin(sequence, lane, nodes.back());
@@ -365,6 +382,7 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
     sequence.stored_tokens = sequence.chunked_tokens;
   }
   places_.cache.Announce(sequence);
+  sequence.resident = TakeResident(sequence);
   maker_.AddJoin(sequence, slots, open);
   life_.Settle(sequence);
   if (options_.span_tokens > 0) {

@@ -81,6 +81,7 @@ class Admission {
   std::vector<HeldExtent> ShareSpan(Sequence& sequence, uint32_t lane, size_t span, uint32_t node,
                                     const PrefixCache::Found& found);
   // `found`: what it shares on these nodes, and has read from the spill tier behind that.
+  plan::ResidentTokens TakeResident(const Sequence& sequence);
   void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes,
             const PrefixCache::Found& found, OpenStep& open);
   // One whose K and V are in a spill tier joins once they are all there and there is room for them:

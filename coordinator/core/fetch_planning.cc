@@ -41,10 +41,13 @@ class FetchRecompute final : public FetchPlanning {
         .kv = bytes_.kv / rates.bytes_per_second,
         .make = rates.recompute_seconds +
                 rates.recompute_fixed_seconds / static_cast<double>(step.tokens),
-        .weights = rates.weights_seconds / std::max(1u, step.lanes)};
+        .weights = rates.weights_seconds / std::max(1u, step.lanes),
+        .resident = step.resident};
+    const bool ahead =
+        rates.weights_seconds == 0 && static_cast<double>(step.tokens) * bytes_.kv <= bytes_.room;
     const policy::RecomputeSplit split =
-        step.lanes > 1 ? policy::BestRecomputeSplitOfLanes(profile, step.tokens)
-                       : policy::BestRecomputeSplit(profile, step.tokens);
+        step.lanes > 1 || ahead ? policy::BestRecomputeSplitOfLanes(profile, step.tokens)
+                                : policy::BestRecomputeSplit(profile, step.tokens);
     const double share = static_cast<double>(split.recomputed) / static_cast<double>(step.tokens);
     return {.recomputed = static_cast<uint32_t>(share * plan::kRecomputeUnit),
             .why = policy::DescribeRecompute(profile, share)};

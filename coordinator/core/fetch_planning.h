@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FetchPlanning: which of a step's tokens come to the compute node as K and V, and which as
-// activations, to be computed again. A strategy, one for each policy that fetches, or for that of
-// several which has something to choose; the arithmetic is in policy/.
+// FetchPlanning: which of a step's tokens come to the compute node as K and V, and which are
+// computed again, from activations that come or that it has. A strategy, one for each policy that
+// fetches, or for that of several which has something to choose; the arithmetic is in policy/.
 //
 // Determinism: same calls, same answers.
 
@@ -36,8 +36,9 @@ struct FetchShare {
 // A step with rows.
 struct FetchStep {
   plan::AttentionPath path = plan::AttentionPath::kRemote;  // Their path.
-  uint64_t tokens = 0;                                      // What they see together.
-  uint32_t lanes = 1;  // Lanes of the path that have rows, this one among them.
+  uint64_t tokens = 0;                                      // What they see together,
+  uint64_t resident = 0;  // of which so many have their activations on the compute node.
+  uint32_t lanes = 1;     // Lanes of the path that have rows, this one among them.
 };
 
 class FetchPlanning {
@@ -55,10 +56,15 @@ std::unique_ptr<FetchPlanning> MakeFetchAllBecause(const std::string& why);
 struct RecomputeBytes {
   double kv = 0;
   double activation = 0;
+  // If K and V of a step have no more in a layer, windows have room for the next layer meanwhile,
+  // with all tokens on one memory node.
+  double room = 0;
 };
 
 // Policy fetch_recompute by measured rates, for steps of path recompute; K and V alone while
-// nothing is measured.
+// nothing is measured. One lane is split as several are where the next layer's activations come
+// while K and V of one are made: windows have room for them, and no weights are on the link, which
+// come between them in an order that nobody plans.
 std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes);
 // Policy fetch_sparse: the compute node chooses, and nothing is recomputed. `lossy` says how
 // answers differ, `phases` what stays there and why nothing is recomputed, for people.

@@ -182,7 +182,7 @@ void Scheduler::Impl::ResetNodes(const std::vector<MemoryNodeShare>& memory_node
   const auto nodes = static_cast<uint32_t>(memory_nodes.size());
   lanes.Reset(options.lanes, prefill_lanes, nodes, options.windows, homes);
   residents.Reset(nodes);
-  borders.Reset(options.lanes, prefill_lanes, options.scratch_tokens, homes);
+  borders.Reset(options, homes);
   steps.Reset(lanes.size());
   std::vector<uint32_t> block_tokens;
   std::vector<uint32_t> kept_tokens(nodes);  // Open blocks in slots,
@@ -349,8 +349,8 @@ absl::Status Scheduler::Impl::Audit() const {
   if (kv.holders() != lanes.running() + beams.holders() + spills.holders()) {
     return absl::InternalError("slots are held by one who does not run");
   }
-  if (lanes.running() == 0 && !borders.scratch_empty() && steps.empty() && borders.empty()) {
-    return absl::InternalError("scratch is held by nobody");
+  if (lanes.running() == 0 && !borders.rooms_empty() && steps.empty() && borders.empty()) {
+    return absl::InternalError("scratch, or places for activations, are held by nobody");
   }
   return absl::OkStatus();
 }

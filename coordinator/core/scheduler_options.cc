@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "coordinator/core/scratch_space.h"
 
 namespace lamina::core {
 namespace {
@@ -63,6 +64,10 @@ uint32_t SchedulerOptions::SlotsAtOnce(uint32_t tokens) const {
     reach = ((reach + span_tokens - 1) / span_tokens + 2) * span_tokens;
   }
   return static_cast<uint32_t>(std::min<uint64_t>(tokens, reach));
+}
+
+uint32_t SchedulerOptions::ResidentOfEach() const {
+  return resident_tokens / running_max / ScratchSpace::kAlignment * ScratchSpace::kAlignment;
 }
 
 uint32_t SchedulerOptions::SlotsOfLongest(plan::AttentionPath path) const {

@@ -76,6 +76,9 @@ struct SchedulerOptions {
   // Room on a compute node for all prompts in prefill of all lanes, or of its replica's prefill
   // lanes. What a prompt has beyond it attends where K and V lie, as rows; not in prefill lanes.
   uint32_t scratch_tokens = 8192;
+  // Path recompute: places on the compute node for the activations of so many tokens, which are
+  // shared out over running_max sequences. 0: none stay there.
+  uint32_t resident_tokens = 0;
   uint32_t sequence_tokens_max = 8192;
   uint32_t running_max = 256;
   uint32_t waiting_max = 1024;
@@ -120,6 +123,9 @@ struct SchedulerOptions {
 
   // Tokens of the longest sequence of the path that the memory nodes can hold when it is alone.
   uint32_t SlotsOfLongest(plan::AttentionPath path) const;
+
+  // The most tokens of one sequence whose activations stay: whole tiles.
+  uint32_t ResidentOfEach() const;
 
   // The form of K and V of sequences by the path.
   KvForm FormOf(plan::AttentionPath path) const {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ScratchSpace: which part of the compute node's scratch KV belongs to which prompt in prefill.
-// First fit, one contiguous range for each prompt.
+// ScratchSpace: which part of the compute node's scratch KV belongs to which prompt in prefill, or
+// of its places for activations that stay to which sequence. First fit, one contiguous range for
+// each.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 

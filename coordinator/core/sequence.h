@@ -23,6 +23,7 @@
 #include "coordinator/core/sequence_request.h"
 #include "coordinator/core/service_order.h"
 #include "plan/attention_paths.h"
+#include "plan/step_plan.h"
 
 namespace lamina::core {
 
@@ -84,6 +85,7 @@ struct alignas(64) Sequence {
   uint32_t scratch_offset = 0;
   uint32_t scratch_tokens =
       0;  // How many of its first tokens are there; those behind them are rows.
+  plan::ResidentTokens resident;       // Whose activations stay on the compute node.
   std::vector<float> logprobs;         // Score.
   std::vector<plan::TokenRank> ranks;  // One for each of these.
 

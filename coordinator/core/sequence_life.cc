@@ -242,6 +242,7 @@ void SequenceLife::LeaveEpoch(const std::string& lost, Events& events) {
     sequence->reading.clear();
     sequence->starving = false;
     sequence->has_scratch = false;
+    sequence->resident = {};
     sequence->parent = 0;
     sequence->attached.clear();
     sequence->lives_on.clear();
@@ -316,7 +317,8 @@ absl::Status SequenceLife::AuditSequence(const Sequence& sequence) const {
     return broken("goes on beyond its last token");
   }
   if (!runs) {
-    return !sequence.has_scratch && !sequence.starving && sequence.lives_on.empty()
+    return !sequence.has_scratch && sequence.resident.tokens == 0 && !sequence.starving &&
+                   sequence.lives_on.empty()
                ? absl::OkStatus()
                : broken("waits, and holds something");
   }

@@ -9,13 +9,14 @@
 
 namespace lamina::core {
 
-void StepBorders::Reset(uint32_t decode_lanes, const plan::PrefillLanes& prefill,
-                        uint32_t scratch_tokens, const LaneHomes& homes) {
-  decode_lanes_ = decode_lanes;
-  prefill_ = prefill;
+void StepBorders::Reset(const SchedulerOptions& options, const LaneHomes& homes) {
+  decode_lanes_ = options.lanes;
+  prefill_ = options.prefill_lanes;
   homes_ = homes;
-  scratch_.assign(std::max(homes.groups(), prefill.replicas), ScratchSpace(scratch_tokens));
-  lanes_.assign(decode_lanes + prefill.count(), {});
+  scratch_.assign(std::max(homes.groups(), prefill_.replicas),
+                  ScratchSpace(options.scratch_tokens));
+  resident_ = ScratchSpace(options.resident_tokens);
+  lanes_.assign(decode_lanes_ + prefill_.count(), {});
   leaving_ = 0;
   making_.reset();
 }
@@ -64,6 +65,10 @@ void StepBorders::Leave(Sequence& sequence) {
     border.scratch.push_back(sequence.scratch_offset);
     sequence.has_scratch = false;
   }
+  if (sequence.resident.tokens > 0) {
+    border.resident.push_back(sequence.resident.place);
+    sequence.resident = {};
+  }
 }
 
 void StepBorders::Spill(const Sequence& sequence, const plan::SpillOut& spill) {
@@ -82,6 +87,9 @@ void StepBorders::Pass(uint32_t lane, const StepBorder& border) {
   for (const uint32_t offset : border.scratch) {
     ScratchOf(lane).Free(offset);
   }
+  for (const uint32_t place : border.resident) {
+    resident_.Free(place);
+  }
 }
 
 bool StepBorders::empty() const {
@@ -90,9 +98,9 @@ bool StepBorders::empty() const {
   });
 }
 
-bool StepBorders::scratch_empty() const {
-  return std::all_of(scratch_.begin(), scratch_.end(),
-                     [](const ScratchSpace& space) { return space.empty(); });
+bool StepBorders::rooms_empty() const {
+  return resident_.empty() && std::all_of(scratch_.begin(), scratch_.end(),
+                                          [](const ScratchSpace& space) { return space.empty(); });
 }
 
 }  // namespace lamina::core

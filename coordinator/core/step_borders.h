@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StepBorders: what comes free once a step is done. A sequence leaves with the next plan of its
-// lane; its slots and its scratch are nobody's until every node has done that step, and if it was
-// preempted it may join again from then on.
+// lane; its slots, its scratch and its places for activations are nobody's until every node has
+// done that step, and if it was preempted it may join again from then on.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/core/lane_homes.h"
+#include "coordinator/core/scheduler_options.h"
 #include "coordinator/core/scratch_space.h"
 #include "coordinator/core/sequence.h"
 #include "coordinator/core/sequence_kv.h"
@@ -28,6 +29,7 @@ struct StepBorder {
   std::vector<plan::SpillDrop> drops;
   uint64_t ticket = 0;                     // Ticket of SequenceKv; 0 is none.
   std::vector<uint32_t> scratch;           // Offsets in the scratch.
+  std::vector<uint32_t> resident;          // Places of activations that stayed.
   std::vector<plan::SequenceId> draining;  // They wait again.
 };
 
@@ -36,12 +38,14 @@ class StepBorders {
   explicit StepBorders(SequenceKv& kv) : kv_(kv) {}
 
   // Nothing is held. One scratch for all decode lanes, or for those of each node that lanes are
-  // bound to, or one for each replica for prompts.
-  void Reset(uint32_t decode_lanes, const plan::PrefillLanes& prefill, uint32_t scratch_tokens,
-             const LaneHomes& homes = {});
+  // bound to, or one for each replica for prompts; and places for so many tokens' activations.
+  void Reset(const SchedulerOptions& options, const LaneHomes& homes = {});
 
   // The offset of so many places in the scratch that the lane's prompts use; nothing: no room.
   std::optional<uint32_t> TakeScratch(uint32_t lane, uint32_t tokens);
+
+  // The first of so many places for activations; nothing: no room.  Requires: tokens > 0.
+  std::optional<uint32_t> TakeResident(uint32_t tokens) { return resident_.Take(tokens); }
 
   // The lane's next step is being made from here to Seal(). Who leaves meanwhile leaves with it, or
   // with the one behind it if this step has work of it already.
@@ -49,7 +53,7 @@ class StepBorders {
   // What the step that is being made sets free.
   StepBorder Seal(uint32_t lane);
 
-  // The sequence leaves its lane, and gives up its slots and its scratch.
+  // The sequence leaves its lane, and gives up its slots, its scratch and its places.
   void Leave(Sequence& sequence);
   // The sequence gives up the slots of its first tokens with the step that is being made, which has
   // no work of it yet.
@@ -59,7 +63,7 @@ class StepBorders {
   // One that has just left waits again afterwards.
   void WaitAfter(const Sequence& sequence);
 
-  // The step is done everywhere: slots and scratch are free.
+  // The step is done everywhere: slots, scratch and places are free.
   void Pass(uint32_t lane, const StepBorder& border);
 
   // Sequences that have left, and may be in tables of nodes still.
@@ -67,7 +71,8 @@ class StepBorders {
 
   // Whether no leave is to be planned.
   bool empty() const;
-  bool scratch_empty() const;
+  // Whether nobody has scratch or places.
+  bool rooms_empty() const;
 
  private:
   struct Making {
@@ -88,6 +93,7 @@ class StepBorders {
   plan::PrefillLanes prefill_;
   LaneHomes homes_;
   std::vector<ScratchSpace> scratch_;
+  ScratchSpace resident_{0};
   std::vector<LaneBorders> lanes_;
   std::optional<Making> making_;
   uint64_t tickets_ = 0;

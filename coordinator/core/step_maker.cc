@@ -358,6 +358,7 @@ void StepMaker::AddJoin(const Sequence& sequence, const std::vector<HeldExtent>&
                           .path = sequence.path,
                           .decode_from = request.decode_from,
                           .bare_tokens = keeps_activations ? places_.kv.BareOf(request.id) : 0,
+                          .resident = sequence.resident,
                           .score = request.score,
                           .cached_tokens = sequence.is_new() ? sequence.cached_tokens : 0};
   join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
@@ -408,8 +409,20 @@ void StepMaker::PlanFetching(OpenStep& open) {
   // Tokens that every layer's window hides have no slots.
   const Lanes::LaneSequences& lane = places_.lanes[open.plan.lane];
   const uint64_t held = lane.running.size() * uint64_t{options_.SlotsAtOnce(UINT32_MAX)};
+  uint64_t resident = 0;
+  if (options_.resident_tokens > 0) {
+    for (const Sequence* sequence : lane.running) {
+      if (sequence->state == SequenceState::kDecoding) {
+        const uint32_t seen = sequence->planned_tokens - 1;  // By its next row.
+        const plan::ResidentTokens& kept = sequence->resident;
+        resident += std::min(kept.tokens, seen - std::min(seen, kept.first));
+      }
+    }
+  }
+  const uint64_t tokens = std::min(lane.tokens, held);
   const FetchShare share = fetching_->Plan(
-      {.path = path, .tokens = std::min(lane.tokens, held), .lanes = lanes}, fetch_rates_);
+      {.path = path, .tokens = tokens, .resident = std::min(resident, tokens), .lanes = lanes},
+      fetch_rates_);
   open.plan.recomputed = share.recomputed;
   if (!share.why.empty()) {
     fetch_share_ = share;

@@ -34,6 +34,13 @@ inline const std::vector<ClusterMode>& ClusterModes() {
          options.fetch_bytes = 8 << 20;
          options.recompute_percent = 40;
        }},
+      // Activations of fewer tokens stay than most sequences have.
+      {"fetch_recompute_with_resident",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 8 << 20;
+         options.recompute_percent = 60;
+         options.resident_bytes = 512 << 10;
+       }},
       {"fetch_hybrid",
        [](LocalClusterOptions& options) {
          options.fetch_bytes = 8 << 20;

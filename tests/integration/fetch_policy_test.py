@@ -80,6 +80,20 @@ class FetchPolicyTest(unittest.TestCase):
             harness.require_same_answer(self, answers(self, cluster), expected)
             self.check_kill(cluster)
 
+    def test_activations_that_stay_make_what_was_there(self):
+        expected = self.expected()
+        # Room for those of 32 tokens of each of 8 sequences.
+        stays = recomputing(60, limits={"sequence_tokens_max": 256, "running_max": 8})
+        stays["fetch"]["resident"] = "9MiB"
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **stays) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), expected)
+            self.assertEqual(cluster.status()["policy"], "fetch_recompute")
+        stays["fetch"]["recompute_percent"] = "auto"
+        with harness.Cluster(**stays) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), expected)
+            self.assertIn("nothing kept in fetch.resident: an activation has 1152 bytes in a layer, no less than K and V with 768",
+                          cluster.lamina("explain").stdout)
+
     def test_a_model_with_grouped_queries_says_why_nothing_is_recomputed(self):
         with harness.Cluster(**recomputing("auto", limits=short_model.LONG)) as cluster:
             cluster.lamina(*short_model.ENDLESS)

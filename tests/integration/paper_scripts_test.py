@@ -65,6 +65,7 @@ class FormulaTest(unittest.TestCase):
         for c in RATIOS:
             times = [max(0.5 * split + self.TOKENS - split, c * split) / self.TOKENS for split in range(self.TOKENS + 1)]
             self.assertAlmostEqual(shared.streamed_time_of_lanes(0, c), min(times), places=3)
+            self.assertAlmostEqual(shared.ahead_share(c), times.index(min(times)) / self.TOKENS, places=3)
 
     def test_the_gain_with_streamed_weights_is_that_of_brute_force(self):
         splits = range(self.TOKENS + 1)

@@ -194,6 +194,16 @@ void SimNodes::Join(const plan::StepPlan& plan, const plan::SequenceJoin& join) 
       return Fail(absl::StrCat("sequence ", join.id, " cannot be a fork of ", join.parent));
     }
   }
+  const plan::ResidentTokens& places = join.resident;
+  if (places.place + places.tokens > options_.resident_tokens) {
+    return Fail(absl::StrCat("sequence ", join.id, " leaves the places for activations"));
+  }
+  for (const auto& [id, other] : table_) {
+    const plan::ResidentTokens& taken = other.join.resident;
+    if (places.place < taken.place + taken.tokens && taken.place < places.place + places.tokens) {
+      return Fail(absl::StrCat("sequences ", join.id, " and ", id, " share places"));
+    }
+  }
   const auto [joined, fresh] =
       table_.emplace(join.id, Entry{.join = join, .lane = plan.lane, .tokens = join.tokens});
   if (!fresh) {

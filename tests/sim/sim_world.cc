@@ -30,6 +30,7 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
                              const SimOptions& sim) {
   workload.options.prefill_lanes = DrawPrefillLanes(random, stages);
   workload.options.strategies = sim.strategies;
+  workload.options.resident_tokens = static_cast<uint32_t>(sim.seed % 4 * 200);
   if (sim.windows) {
     // What is kept is found in blocks of 16 tokens.
     const std::vector<AttentionDescriptor> layers = {

@@ -69,7 +69,7 @@ struct LocalClusterOptions {
   // With fetch_bytes: policy fetch_hybrid, with so many per cent of the tokens held as activations.
   std::optional<uint32_t> activation_percent;
   // With fetch_bytes: policy fetch_sparse, with so many of the tokens; and so many bytes for K and
-  // V that stay, with fetch_heads too.
+  // V that stay, with fetch_heads too, or with fetch_recompute for activations.
   double sparse_ratio = 0;
   uint64_t resident_bytes = 0;
   // With fetch_bytes: heads that stream under policy fetch_heads, by a file in the folder of

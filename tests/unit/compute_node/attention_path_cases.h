@@ -47,6 +47,8 @@ struct Case {
   uint32_t activation_share = 0;  // Share of the slots; activations are kept then.
   double sparse_ratio = 0;        // With path sparse,
   uint32_t resident_tokens = 0;   // and of all sequences so many tokens that stay.
+  uint32_t activations_here = 0;  // With path recompute: of each sequence so many stay,
+  uint32_t first_here = 0;        // from this token on.
   bool int8 = false;              // K and V are.
   // With path streaming: what heads see, and by layer which stream, again from the first one on
   // behind the last.
@@ -59,7 +61,8 @@ inline void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 // Changes a byte of a piece; where tokens stay, slots of which do not come, one of each tile.
 inline void ChangeBytes(const Case& one, std::byte* piece) {
   constexpr size_t kTileBytes = size_t{16} * kHeadDim * 2;
-  const size_t end = one.resident_tokens > 0 ? 2 * kTokensMax / 16 * kTileBytes : kTileBytes;
+  const bool stay = one.resident_tokens > 0 || one.activations_here > 0;
+  const size_t end = stay ? 2 * kTokensMax / 16 * kTileBytes : kTileBytes;
   for (size_t tile = 0; tile < end; tile += kTileBytes) {
     piece[tile + 200] ^= std::byte{4};
   }
@@ -115,6 +118,31 @@ inline std::vector<Case> Cases() {
        .fetch_bytes = 2 * kFetchLeast,
        .recomputed = plan::kRecomputeUnit,
        .bare = 37},
+      // K and V of tokens with activations here are made from these, and of others from some that
+      // come: none of these, some, and all.
+      {.name = "RecomputeWhatIsHere",
+       .kind = AttentionPath::kRecompute,
+       .fetch_bytes = 16 << 20,
+       .recomputed = 400,
+       .activations_here = kTokensMax},
+      {.name = "RecomputeWhatIsHereAndComes",
+       .kind = AttentionPath::kRecompute,
+       .fetch_bytes = 16 << 20,
+       .recomputed = 700,
+       .bare = 21,
+       .activations_here = 40,
+       .first_here = 30},
+      {.name = "RecomputeAllInSmallWindowsSomeHere",
+       .kind = AttentionPath::kRecompute,
+       .fetch_bytes = 2 * kFetchLeast,
+       .recomputed = plan::kRecomputeUnit,
+       .activations_here = 37},
+      {.name = "RecomputeAheadOfWhatIsHere",
+       .kind = AttentionPath::kRecompute,
+       .fetch_bytes = 2 * kFetchLeast,
+       .recomputed = 950,
+       .activations_here = 32,
+       .ahead = true},
       {.name = "FetchHybrid",
        .kind = AttentionPath::kFetch,
        .fetch_bytes = 16 << 20,

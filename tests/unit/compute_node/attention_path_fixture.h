@@ -33,6 +33,7 @@
 #include "kernels/kv_arena.h"
 #include "memory_node/attention_worker.h"
 #include "plan/epoch_shape.h"
+#include "plan/fetch_ring.h"
 #include "tests/unit/compute_node/attention_path_cases.h"
 #include "tests/unit/compute_node/chosen_int8.h"
 #include "tests/unit/compute_node/slice_program.h"
@@ -81,7 +82,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                                          .signal_words = layout.compute_region_words(),
                                          .epoch = kEpoch});
     windows_.emplace(*region_, nullptr);
-    pieces_taken_.assign(config_.lanes, std::vector<uint64_t>(config_.memory_nodes.size()));
+    pieces_taken_.assign(config_.lanes, std::vector<plan::FetchRing>(config_.memory_nodes.size()));
     peers_.emplace(config_, 0, kLong, *transport_, abort_, counters_);
     context_.emplace(WorkerContext{.config = config_,
                                    .node = 0,
@@ -154,6 +155,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
         .activation_width = GetParam().recomputed + GetParam().activation_share == 0
                                 ? 0
                                 : executor().program().Width(KvInputOf(executor().program(), 0)),
+        .resident_tokens = (kSequences + 1) * GetParam().activations_here,
         .activation_share = GetParam().activation_share,
         .int8_tails = GetParam().int8 ? kSequences + 1 : 0,
         .sparse_ratio = GetParam().sparse_ratio,
@@ -262,13 +264,17 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
 
   // A sequence of so many prompt tokens joins.
   void Join(plan::SequenceId id, uint32_t tokens, plan::StepPlan& plan) {
-    plan.joins.push_back({.id = id,
-                          .tokens = std::vector<TokenId>(tokens, 1),
-                          .prompt_tokens = tokens,
-                          .tokens_max = kTokensMax,
-                          .memory_node = NodeOf(id),
-                          .path = GetParam().kind,
-                          .bare_tokens = GetParam().bare});
+    plan.joins.push_back(
+        {.id = id,
+         .tokens = std::vector<TokenId>(tokens, 1),
+         .prompt_tokens = tokens,
+         .tokens_max = kTokensMax,
+         .memory_node = NodeOf(id),
+         .path = GetParam().kind,
+         .bare_tokens = GetParam().bare,
+         .resident = {.first = GetParam().first_here,
+                      .tokens = GetParam().activations_here,
+                      .place = static_cast<uint32_t>(id) * GetParam().activations_here}});
     Allocate(id, 0, tokens, plan);
     prompt_[id] = tokens;
     done_[id] = 0;

@@ -96,22 +96,23 @@ class WindowDataTest : public AttentionPathTest {
     EXPECT_THAT(std::string(found.status().message()), ::testing::HasSubstr(what));
   }
 
-  // The next piece of node m0 has come into the lane's window: where its data begin.
-  std::byte* AwaitPiece(uint32_t lane, uint64_t piece) {
+  // The first piece of node m0 has come into the lane's windows: where its data begin.
+  std::byte* AwaitFirstPiece(uint32_t lane) {
     const plan::FetchWindows windows(context_->layout);
     const Nanos deadline = RealClock().Now() + kLong;
-    while (region_->LoadSignal(windows.word(0, lane)) < piece && RealClock().Now() < deadline) {
+    while (region_->LoadSignal(windows.word(0, lane)) < 1 && RealClock().Now() < deadline) {
       transport_->Progress();
     }
-    EXPECT_GE(region_->LoadSignal(windows.word(0, lane)), piece);
-    return region_->bytes().data() + windows.Window(0, lane, piece) + sizeof(plan::WindowHeader);
+    EXPECT_GE(region_->LoadSignal(windows.word(0, lane)), 1u);
+    return region_->bytes().data() + windows.Window(0, lane, plan::FetchRing(), /*parts=*/1) +
+           sizeof(plan::WindowHeader);
   }
 };
 
 // Whatever comes: K and V, or activations.
 TEST_P(WindowDataTest, AByteThatChangedOnTheWayIsFound) {
   BeginRow();
-  ChangeBytes(GetParam(), AwaitPiece(0, 1));
+  ChangeBytes(GetParam(), AwaitFirstPiece(0));
   ExpectFound("its data changed on the way");
   EXPECT_EQ(counters_.refusals.total(), 1u);
 }
@@ -119,7 +120,7 @@ TEST_P(WindowDataTest, AByteThatChangedOnTheWayIsFound) {
 // In any build. A bit of each word, one after the other.
 TEST_P(WindowDataTest, ABitOfTheHeaderThatChangedOnTheWayIsFound) {
   BeginRow();
-  std::byte* const header = AwaitPiece(0, 1) - sizeof(plan::WindowHeader);
+  std::byte* const header = AwaitFirstPiece(0) - sizeof(plan::WindowHeader);
   uint64_t found = 0;
   for (size_t byte = 3; byte < sizeof(plan::WindowHeader); byte += sizeof(uint64_t)) {
     SCOPED_TRACE(byte);

@@ -242,7 +242,7 @@ TEST_F(PeersTest, AnEpochBeginsWithoutTheExchangesOfTheOneBefore) {
 TEST_F(PeersTest, AnEpochBeginsWithoutWhatWasFetchedInTheOneBefore) {
   config_.lanes = 1;
   Make({});
-  peers_->Fetched(0).Expect(0, 2, /*sure=*/true);
+  peers_->Fetched(0).Expect(0, {.sure = 2, .possible = 2});
   EXPECT_TRUE(peers_->Fetched(0).MayCome());
 
   Make({});

@@ -74,6 +74,15 @@ TEST(FetchSparseConfigTest, FetchHeadsHasTokensThatStayToo) {
   EXPECT_THAT(error_of({"fetch.streaming_heads=heads.json"}), HasSubstr("heads that stream"));
   EXPECT_THAT(error_of({"policy=auto"}), HasSubstr("nor does it weigh what resident saves"));
 
+  // Under fetch_recompute activations stay.
+  const auto recompute =
+      ParseClusterConfig(kSparse, "test", {"fetch={resident: 96MiB}", "policy=fetch_recompute"});
+  ASSERT_TRUE(recompute.ok()) << recompute.status();
+  EXPECT_TRUE(recompute->KeepsActivations());
+  EXPECT_FALSE(recompute->KeepsRecent());
+  EXPECT_THAT(ErrorOf({"fetch={resident: 96MiB}", "policy=fetch_recompute", "kv=int8"}),
+              HasSubstr("fetch.resident: not served by this version with policy fetch_recompute"));
+
   // Next to fetch_sparse it is that one's.
   EXPECT_EQ(error_of({"policies=[attend_remote, fetch_heads]"}), "no error");
   EXPECT_EQ(error_of({"policies=[fetch_heads, fetch_recompute]"}), "no error");
@@ -92,7 +101,7 @@ TEST(FetchSparseConfigTest, WhatContradictsItIsRefusedByName) {
   EXPECT_THAT(ErrorOf({"fetch.caching_ratio=most"}), HasSubstr("'most' is no number like 0.5"));
   EXPECT_THAT(ErrorOf({"fetch.sparse=random"}), HasSubstr("window_sums, local, strided"));
   EXPECT_THAT(ErrorOf({"fetch.recompute_percent=1"}), HasSubstr("the policy is fetch_sparse"));
-  EXPECT_THAT(ErrorOf({"fetch={resident: 1MiB}", "policy=fetch_recompute"}),
+  EXPECT_THAT(ErrorOf({"fetch={resident: 1MiB}", "policy=fetch_hybrid"}),
               HasSubstr("fetch.resident: says how much of K and V stays, and the policy is"));
   EXPECT_THAT(ErrorOf({"fetch.heads=0"}), HasSubstr("fetch.heads: 0 KV heads"));
   EXPECT_THAT(

@@ -82,6 +82,7 @@ class Draw {
             .fetch_bytes = random_(),
             .fetch_heads = Number(),
             .activation_width = Number(),
+            .resident_tokens = Number(),
             .activation_share = Number(),
             .int8_tails = Number(),
             .sparse_tokens = Flag() ? SparseTokens::kLocal : SparseTokens::kStrided,

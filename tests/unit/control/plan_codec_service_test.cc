@@ -102,6 +102,7 @@ plan::StepPlan FullPlan() {
                  .memory_node = 2,
                  .path = plan::AttentionPath::kLocal,
                  .bare_tokens = 48,
+                 .resident = {.first = 64, .tokens = 32, .place = 16},
                  .score = true},
                 {.id = 10, .tokens = {0}, .prompt_tokens = 1}},
       .allocations = {{.sequence = 9, .extent = {.first_slot = 4096, .tokens = 3}},
@@ -149,6 +150,9 @@ void Draw(Prng& random, plan::SequenceJoin& join) {
           .path = random.Chance(0.5) ? plan::AttentionPath::kLocal : plan::AttentionPath::kRemote,
           .decode_from = static_cast<uint32_t>(random.Below(100)),
           .bare_tokens = Below(random, 100),
+          .resident = {.first = Below(random, 100),
+                       .tokens = Below(random, 100),
+                       .place = Below(random, 1'000'000)},
           .score = random.Chance(0.5),
           .request_id = std::string(random.Below(3), 'r')};
   join.sampling = random.Chance(0.5) ? kSampling : SamplingParams{};

@@ -126,7 +126,7 @@ TEST(EngineOptionsOfTest, RecomputationIsAPathOfItsOwn) {
   EXPECT_GT(share.recomputed, 0u);
   // Making K and V of a token takes a quarter of what they take on the link.
   const core::FetchRates quarter = {.bytes_per_second = 1024, .recompute_seconds = 0.25};
-  core::FetchStep step = {.path = plan::AttentionPath::kRecompute, .tokens = 1000};
+  core::FetchStep step = {.path = plan::AttentionPath::kRecompute, .tokens = 1'000'000};
   EXPECT_EQ(planning->Plan(step, quarter).recomputed, plan::kRecomputeUnit * 4 / 5);
   step.lanes = 2;  // Then one makes them while the other's come.
   EXPECT_EQ(planning->Plan(step, quarter).recomputed, plan::kRecomputeUnit);
@@ -134,9 +134,12 @@ TEST(EngineOptionsOfTest, RecomputationIsAPathOfItsOwn) {
   EXPECT_EQ(planning
                 ->Plan(step, {.bytes_per_second = 1024,
                               .recompute_seconds = 0.125,
-                              .recompute_fixed_seconds = 125})
+                              .recompute_fixed_seconds = 125'000})
                 .recomputed,
             plan::kRecomputeUnit * 4 / 5);
+  // A layer of fewer tokens takes so little of the windows that the next one comes meanwhile.
+  step.tokens = 1000;
+  EXPECT_EQ(planning->Plan(step, quarter).recomputed, plan::kRecomputeUnit);
   // Weights on the link take as long as K and V of 400 tokens, of two lanes as 200 of each.
   core::FetchRates streamed = {
       .bytes_per_second = 1024, .recompute_seconds = 2, .weights_seconds = 400};

@@ -38,24 +38,27 @@ struct Runs {
   std::vector<uint32_t> sequences;
 };
 
-// The first tokens of a sequence that have no activation, or no slot.
+// The first tokens of a sequence that have no activation, or no slot, and those whose activations
+// are on the compute node.
 struct FirstTokens {
   uint32_t bare = 0;
   uint32_t released = 0;
+  plan::ResidentTokens resident;
 };
 
 // Kinds of slots are those of `tables`, or of the plan without them, behind the first tokens.
 Runs RunsOf(const Step& step, uint32_t node, uint32_t nodes, const plan::EpochConfig& config,
-            const plan::SlotTables* tables, FirstTokens first = {}) {
+            const plan::SlotTables* tables, const FirstTokens& first = {}) {
   Runs runs;
   for (size_t row = 0; row < step.plan.rows.size(); ++row) {
     if (nodes == 1 || step.sequences[row] % nodes == node) {
       const uint32_t before = step.positions[row];
-      runs.splits.push_back(
-          tables == nullptr
-              ? plan::SplitByShare(before, 1, step.plan.recomputed, first.bare, first.released)
-              : plan::SplitBySlots(before, 1, *tables->Find(step.plan.rows[row].sequence),
-                                   plan::SlotKinds(config.activation_share)));
+      runs.splits.push_back(tables == nullptr
+                                ? plan::SplitByShare(before, 1, step.plan.recomputed, first.bare,
+                                                     first.released, first.resident)
+                                : plan::SplitBySlots(before, 1,
+                                                     *tables->Find(step.plan.rows[row].sequence),
+                                                     plan::SlotKinds(config.activation_share)));
       runs.runs.push_back(runs.splits.back().run);
       runs.sequences.push_back(step.sequences[row]);
     }
@@ -68,7 +71,7 @@ std::vector<Extent> TokensOf(const plan::FetchSplit& split, bool activations) {
   std::vector<Extent> tokens;
   uint32_t first = 0;
   for (const plan::FetchStretch& stretch : split.stretches) {
-    if (stretch.activations == activations) {
+    if (stretch.activations == activations && !stretch.here) {
       tokens.push_back({.first_slot = first, .tokens = stretch.tokens});
     }
     first += stretch.tokens;
@@ -149,7 +152,8 @@ void ExpectBehindRecomputed(UnitCluster& cluster, const Place& at, const plan::F
 // Takes the pieces of a step from `first` on, and gives each window back. A window has K and V of
 // the piece's tokens and zeros: not a byte of another sequence. Returns how many pieces there were.
 uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uint64_t first,
-                      const plan::SlotTables* tables = nullptr, FirstTokens first_tokens = {}) {
+                      const plan::SlotTables* tables = nullptr,
+                      const FirstTokens& first_tokens = {}) {
   const plan::EpochConfig& config = cluster.config();
   const auto nodes =
       config.partition == Partition::kHead ? 1 : static_cast<uint32_t>(config.memory_nodes.size());
@@ -161,7 +165,8 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uin
     const uint32_t first_head = config.partition == Partition::kHead ? config.heads[node].first : 0;
     plan::PiecesOf(part, runs.runs, plan::FetchLimitsOf(config), pieces);
     for (const plan::FetchPiece& piece : pieces) {
-      cluster.AwaitFetched(node, step.spec.lane, next);
+      cluster.AwaitPiece(node, step.spec.lane, next,
+                         plan::PieceBytes(piece, part.head_dim, config.activation_width));
       if (piece.activations()) {
         ExpectActivations(cluster, {node, step.spec.lane, next}, piece, runs, layer);
         cluster.FillFetched(node, step.spec.lane, next, kMine);
@@ -189,6 +194,7 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uin
                             wanted.size() * sizeof(BFloat16)),
                 0)
           << "layer " << layer << " piece " << next;
+      cluster.FillFetched(node, step.spec.lane, next, kMine);
       cluster.RaiseCredit(node, step.spec.lane, next++);
     }
   }
@@ -242,9 +248,7 @@ TEST(KvStreamTest, RecomputedTokensComeAsActivations) {
   // Windows with all heads of the longest sequence; then of several.
   for (const uint64_t bytes : {3 * kLeast, 16 * kLeast}) {
     UnitCluster cluster({.fetch_bytes = bytes, .activation_width = kWidth});
-    for (const uint64_t turn : {0, 1}) {
-      cluster.FillFetched(0, 0, turn, kMine);
-    }
+    cluster.FillWindows(0, 0, kMine);
     cluster.Start();
     cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}}});
     uint64_t pieces = 0;
@@ -269,9 +273,7 @@ TEST(KvStreamTest, RecomputedTokensComeAsActivations) {
 TEST(KvStreamTest, BareTokensComeAsKAndV) {
   for (const uint32_t bare : {16u, 40u, 300u, 5000u}) {
     UnitCluster cluster({.fetch_bytes = 16 * kLeast, .activation_width = 40, .bare_tokens = bare});
-    for (const uint64_t turn : {0, 1}) {
-      cluster.FillFetched(0, 0, turn, kMine);
-    }
+    cluster.FillWindows(0, 0, kMine);
     cluster.Start();
     cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}}});
     uint64_t pieces = 0;
@@ -294,9 +296,7 @@ TEST(KvStreamTest, BareTokensComeAsKAndV) {
 TEST(KvStreamTest, ReleasedTokensComeAsZerosOfKAndV) {
   constexpr uint32_t kReleased = 512;
   UnitCluster cluster({.fetch_bytes = 16 * kLeast, .activation_width = 40});
-  for (const uint64_t turn : {0, 1}) {
-    cluster.FillFetched(0, 0, turn, kMine);
-  }
+  cluster.FillWindows(0, 0, kMine);
   cluster.Start();
   cluster.Run({.step = 1, .prompts = {{1, 700}}});
   Step step = cluster.MakeStep({.step = 2, .rows = {1}, .recomputed = plan::kRecomputeUnit / 2});
@@ -312,15 +312,50 @@ TEST(KvStreamTest, ReleasedTokensComeAsZerosOfKAndV) {
   cluster.Stop();
 }
 
+// Nothing comes of tokens whose activations stay on the compute node, and not a byte into the slots
+// in which it puts their K and V.
+TEST(KvStreamTest, TokensWithActivationsThereDoNotCome) {
+  using plan::ResidentTokens;
+  for (const ResidentTokens& resident :
+       {ResidentTokens{.first = 0, .tokens = 1000}, ResidentTokens{.first = 50, .tokens = 90},
+        ResidentTokens{.first = 40, .tokens = 37}}) {
+    for (const uint64_t bytes : {3 * kLeast, 16 * kLeast}) {
+      UnitCluster cluster({.fetch_bytes = bytes,
+                           .activation_width = 40,
+                           .bare_tokens = resident.first > 0 ? 40u : 0,
+                           .resident = resident});
+      const uint32_t bare = resident.first > 0 ? 40 : 0;
+      cluster.FillWindows(0, 0, kMine);
+      cluster.Start();
+      cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}}});
+      uint64_t pieces = 0;
+      for (uint64_t number = 2; number <= 5; ++number) {
+        const Step step = cluster.MakeStep(
+            {.step = number,
+             .rows = {1, 0, 2},
+             .recomputed = static_cast<uint32_t>(number) * 200 + plan::kRecomputeUnit - 1000});
+        cluster.PushPlan(step);
+        pieces += ExpectPieces(cluster, step, 0, pieces + 1, nullptr,
+                               {.bare = bare, .resident = resident});
+        for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+          cluster.RunUnit(step, layer);
+        }
+      }
+      if (resident.tokens == 1000 && bytes > 3 * kLeast) {  // No piece of activations.
+        EXPECT_EQ(pieces, 4 * cluster.config().layers.size());
+      }
+      cluster.Stop();
+    }
+  }
+}
+
 // Slots hold K and V or an activation: each token comes as what is there, however its slots lie.
 TEST(KvStreamTest, TokensComeAsTheirSlotsHoldThem) {
   constexpr uint32_t kWidth = 40;
   for (const uint32_t share : {1u, 300u, 700u, 1024u}) {
     UnitCluster cluster(
         {.fetch_bytes = 16 * kLeast, .activation_width = kWidth, .activation_share = share});
-    for (const uint64_t turn : {0, 1}) {
-      cluster.FillFetched(0, 0, turn, kMine);
-    }
+    cluster.FillWindows(0, 0, kMine);
     plan::SlotTables tables({.slots = UnitCluster::kSlots});
     cluster.Start();
     const Step prompts =
@@ -386,9 +421,7 @@ std::vector<std::byte> Int8PieceOf(UnitCluster& cluster, const plan::FetchPiece&
 TEST(KvStreamTest, ClosedBlocksComeAsInt8AndTheOpenOneAsItIs) {
   for (const uint64_t bytes : {kLeast, 16 * kLeast}) {
     UnitCluster cluster({.fetch_bytes = bytes, .int8_tails = 4});
-    for (const uint64_t turn : {0, 1}) {
-      cluster.FillFetched(0, 0, turn, kMine);
-    }
+    cluster.FillWindows(0, 0, kMine);
     cluster.Start();
     cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 700}, {2, 16}}});
     uint64_t next = 1;
@@ -401,8 +434,8 @@ TEST(KvStreamTest, ClosedBlocksComeAsInt8AndTheOpenOneAsItIs) {
         plan::PiecesOf(cluster.config().layers[layer], runs.runs,
                        plan::FetchLimitsOf(cluster.config()), pieces);
         for (const plan::FetchPiece& piece : pieces) {
-          cluster.AwaitFetched(0, 0, next);
           const std::vector<std::byte> wanted = Int8PieceOf(cluster, piece, runs, layer);
+          cluster.AwaitPiece(0, 0, next, wanted.size());
           EXPECT_EQ(std::memcmp(cluster.Fetched(0, 0, next), wanted.data(), wanted.size()), 0)
               << "step " << number << " layer " << layer << " piece " << next;
           cluster.FillFetched(0, 0, next, kMine);
@@ -419,10 +452,9 @@ TEST(KvStreamTest, ClosedBlocksComeAsInt8AndTheOpenOneAsItIs) {
 
 // Rows that fill an open block and go on in its tail may come before it has been sent.
 TEST(KvStreamTest, OpenBlocksComeAsTheStepFoundThem) {
-  UnitCluster cluster({.layers = 4, .fetch_bytes = 16 * kLeast, .int8_tails = 4});
-  for (const uint64_t turn : {0, 1}) {
-    cluster.FillFetched(0, 0, turn, kMine);
-  }
+  // A layer takes most of a window.
+  UnitCluster cluster({.layers = 4, .fetch_bytes = kLeast, .int8_tails = 4});
+  cluster.FillWindows(0, 0, kMine);
   cluster.Start();
   cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 190}}});
   const Step step = cluster.MakeStep({.step = 2, .rows = {0, 0, 0, 0, 1, 1, 1}});
@@ -430,7 +462,9 @@ TEST(KvStreamTest, OpenBlocksComeAsTheStepFoundThem) {
   runs.runs = {{.before = 62, .tokens = 4}, {.before = 190, .tokens = 3}};
   runs.sequences = {0, 1};
   cluster.PushPlan(step);
-  cluster.AwaitFetched(0, 0, 2);  // The others wait for credits, and rows for nothing.
+  cluster.AwaitFetched(0, 0, 2);
+  cluster.AwaitTurns();
+  EXPECT_EQ(cluster.LastFetched(0, 0), 2u);  // The others wait for credits, and rows for nothing.
   for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
     cluster.RunUnit(step, layer);
   }
@@ -440,15 +474,56 @@ TEST(KvStreamTest, OpenBlocksComeAsTheStepFoundThem) {
     plan::PiecesOf(cluster.config().layers[layer], runs.runs, plan::FetchLimitsOf(cluster.config()),
                    pieces);
     ASSERT_EQ(pieces.size(), 1u);
-    cluster.AwaitFetched(0, 0, next);
     const std::vector<std::byte> wanted = Int8PieceOf(cluster, pieces[0], runs, layer);
+    cluster.AwaitPiece(0, 0, next, wanted.size());
     EXPECT_EQ(std::memcmp(cluster.Fetched(0, 0, next), wanted.data(), wanted.size()), 0) << layer;
     cluster.RaiseCredit(0, 0, next++);
   }
   cluster.Stop();
 }
 
-// Two windows take turns, and other lanes are served while a credit is awaited.
+// Pieces leave as long as windows have room for them, and not one of them is written over before
+// its credit, which lets one more of its size out.
+TEST(KvStreamTest, AsManyPiecesLeaveAsThereIsRoomFor) {
+  struct Ahead {
+    uint32_t tokens = 0;
+    uint64_t pieces = 0;
+  };
+  // A layer is a piece of 9, 21 and 39 KiB, in two windows of 68 KiB: one, two and four of eight
+  // parts of 17 KiB.
+  for (const auto& [tokens, pieces] : {Ahead{40, 8}, Ahead{100, 4}, Ahead{200, 2}}) {
+    SCOPED_TRACE(tokens);
+    UnitCluster cluster({.layers = 12, .fetch_bytes = kLeast});
+    cluster.FillWindows(0, 0, kMine);
+    cluster.Start();
+    cluster.Run({.step = 1, .prompts = {{0, tokens}}});
+    const Step step = cluster.MakeStep({.step = 2, .rows = {0}});
+    cluster.PushPlan(step);
+    cluster.AwaitFetched(0, 0, pieces);
+    cluster.AwaitTurns();
+    EXPECT_EQ(cluster.LastFetched(0, 0), pieces);
+
+    // Each of them is as it came, however long it lies there.
+    EXPECT_EQ(ExpectPieces(cluster, step, 0, 1), 12u);
+
+    for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+      cluster.RunUnit(step, layer);
+    }
+    const Step next = cluster.MakeStep({.step = 3, .rows = {0}});
+    cluster.PushPlan(next);
+    cluster.AwaitFetched(0, 0, 12 + pieces);
+    for (uint64_t used_up = 12; used_up < 12 + 3; ++used_up) {
+      cluster.AwaitTurns();
+      EXPECT_EQ(cluster.LastFetched(0, 0), used_up + pieces);
+      cluster.RaiseCredit(0, 0, used_up + 1);
+      cluster.AwaitFetched(0, 0, used_up + 1 + pieces);
+    }
+    cluster.Stop();
+  }
+}
+
+// Two pieces of more than half a window take turns, and other lanes are served while a credit is
+// awaited.
 TEST(KvStreamTest, AThirdPieceWaitsForTheFirstOnesCredit) {
   UnitCluster cluster({.lanes = 2, .fetch_bytes = 2 * kLeast});
   cluster.Start();

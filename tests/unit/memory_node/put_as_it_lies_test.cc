@@ -116,8 +116,7 @@ class PutAsItLiesTest : public testing::TestWithParam<uint32_t> {
 
   // Sequence 0 has one extent, 1 and 2 have two; that of 1 begins within a tile of its tokens.
   void Start() {
-    cluster_.FillFetched(0, 0, 1, kCanary);
-    cluster_.FillFetched(0, 0, 2, kCanary);
+    cluster_.FillWindows(0, 0, kCanary);
     cluster_.Start();
     TakeStep({.step = 1, .prompts = {{0, 1000}}});
     TakeStep({.step = 2, .prompts = {{1, 37}, {2, 160}, {3, 40}}});
@@ -141,12 +140,12 @@ class PutAsItLiesTest : public testing::TestWithParam<uint32_t> {
 
   void ExpectPiece(const Step& step, uint32_t layer) {
     const uint64_t piece = ++pieces_;
-    cluster_.AwaitFetched(0, 0, piece);
     size_t slots = 0;
     for (const uint32_t before : step.positions) {
       slots += plan::FetchRun::WholeTiles(before + 1);
     }
     std::vector<BFloat16> wanted(2 * slots * kHeadDim);
+    cluster_.AwaitPiece(0, 0, piece, wanted.size() * sizeof(BFloat16));
     BFloat16* k = wanted.data();
     for (size_t row = 0; row < step.positions.size(); ++row) {
       cluster_.CopyKv(step.sequences[row], layer, 0, step.positions[row], k, k + slots * kHeadDim);
@@ -155,7 +154,7 @@ class PutAsItLiesTest : public testing::TestWithParam<uint32_t> {
     const BFloat16* const come = cluster_.Fetched(0, 0, piece);
     EXPECT_EQ(std::memcmp(come, wanted.data(), wanted.size() * sizeof(BFloat16)), 0)
         << "layer " << layer << " piece " << piece;
-    const BFloat16* const end = come + (WindowBytes() - sizeof(plan::WindowHeader)) / 2;
+    const BFloat16* const end = come + cluster_.FetchedRoom(0, 0, piece) / sizeof(BFloat16);
     EXPECT_EQ(
         std::count_if(come + wanted.size(), end, [](BFloat16 x) { return x.bits != kCanary.bits; }),
         0)

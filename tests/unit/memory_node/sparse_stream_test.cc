@@ -117,7 +117,8 @@ uint64_t ExpectPieces(UnitCluster& cluster, const Step& step, const Chosen& chos
     std::vector<plan::FetchPiece> pieces;
     plan::PiecesOf(shape, runs, plan::FetchLimitsOf(cluster.config()), pieces);
     for (const plan::FetchPiece& piece : pieces) {
-      cluster.AwaitFetched(node, step.spec.lane, next);
+      cluster.AwaitPiece(node, step.spec.lane, next,
+                         plan::PieceBytes(piece, kDim, /*activation_width=*/0));
       const BFloat16* const come = cluster.Fetched(node, step.spec.lane, next);
       size_t slot = 0;
       for (uint32_t head = 0; head < piece.heads.count; ++head) {
@@ -151,9 +152,7 @@ TEST(SparseStreamTest, PiecesHaveTheChosenTokensAndZeros) {
   for (const uint64_t bytes : {kLeast, 3 * kLeast, 16 * kLeast}) {
     UnitCluster cluster({.memory_nodes = 2, .fetch_bytes = 2 * bytes, .sparse = true});
     for (const uint32_t node : {0, 1}) {
-      for (const uint64_t turn : {0, 1}) {  // What is not overwritten shows.
-        cluster.FillFetched(node, 0, turn, kMine);
-      }
+      cluster.FillWindows(node, 0, kMine);  // What is not overwritten shows.
     }
     cluster.Start();
     cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}, {3, 129}}});
@@ -257,7 +256,8 @@ uint64_t ExpectInt8Pieces(UnitCluster& cluster, const Step& step, const Chosen& 
     std::vector<plan::FetchPiece> pieces;
     plan::PiecesOf(shape, runs, plan::FetchLimitsOf(cluster.config()), pieces);
     for (const plan::FetchPiece& piece : pieces) {
-      cluster.AwaitFetched(0, step.spec.lane, next);
+      cluster.AwaitPiece(0, step.spec.lane, next,
+                         plan::PieceBytes(piece, shape.head_dim, /*activation_width=*/0));
       Int8Wanted wanted(piece, shape.head_dim);
       for (uint32_t head = 0; head < piece.heads.count; ++head) {
         for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
@@ -284,9 +284,7 @@ TEST(SparseStreamTest, ChosenTokensOfClosedBlocksComeAsInt8) {
   std::mt19937 random(4);
   for (const uint64_t bytes : {2 * kLeast, 16 * kLeast}) {
     UnitCluster cluster({.fetch_bytes = bytes, .sparse = true, .int8_tails = 5});
-    for (const uint64_t turn : {0, 1}) {
-      cluster.FillFetched(0, 0, turn, kMine);
-    }
+    cluster.FillWindows(0, 0, kMine);
     cluster.Start();
     cluster.Run({.step = 1, .prompts = {{0, 62}, {1, 700}, {2, 16}, {3, 129}}});
     uint64_t pieces = 0;

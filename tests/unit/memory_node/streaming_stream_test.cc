@@ -91,7 +91,8 @@ Sent ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uint64_
                      plan::FetchLimitsOf(config), pieces);
       for (const plan::FetchPiece& piece : pieces) {
         const uint64_t number = first + sent.pieces++;
-        cluster.AwaitFetched(node, step.spec.lane, number);
+        cluster.AwaitPiece(node, step.spec.lane, number,
+                           plan::PieceBytes(piece, kDim, /*activation_width=*/0));
         const BFloat16* const k = cluster.Fetched(node, step.spec.lane, number);
         size_t slot = 0;
         for (uint32_t head = 0; head < piece.heads.count; ++head) {
@@ -112,9 +113,7 @@ Sent ExpectPieces(UnitCluster& cluster, const Step& step, uint32_t node, uint64_
 uint64_t RunSteps(UnitCluster& cluster) {
   const auto nodes = static_cast<uint32_t>(cluster.config().memory_nodes.size());
   for (uint32_t node = 0; node < nodes; ++node) {
-    for (const uint64_t turn : {0, 1}) {  // What is not overwritten shows.
-      cluster.FillFetched(node, 0, turn, {.bits = 0xabcd});
-    }
+    cluster.FillWindows(node, 0, {.bits = 0xabcd});  // What is not overwritten shows.
   }
   cluster.Start();
   cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}, {3, 129}}});

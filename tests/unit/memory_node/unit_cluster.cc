@@ -336,7 +336,8 @@ UnitCluster::Step UnitCluster::MakeStep(const StepSpec& spec) {
                                  .tokens_max = kContext,
                                  .memory_node = HomeOf(sequence),
                                  .path = PathOf(spec.lane),
-                                 .bare_tokens = options_.bare_tokens});
+                                 .bare_tokens = options_.bare_tokens,
+                                 .resident = options_.resident});
     }
     Grow(sequence, tokens, step.plan);
     step.plan.chunks.push_back(

@@ -22,12 +22,14 @@
 #include <thread>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/device_memory.h"
 #include "common/thread_pool.h"
 #include "kernels/kv_device.h"
 #include "memory_node/attention_worker.h"
 #include "plan/attention_paths.h"
 #include "plan/epoch_config.h"
+#include "plan/fetch_ring.h"
 #include "plan/query_window.h"
 #include "plan/step_plan.h"
 #include "plan/window_layout.h"
@@ -51,11 +53,12 @@ struct UnitClusterOptions {
   bool attends_too = false;       // With fetch_bytes: those of the last lane at the memory nodes.
   uint32_t activation_width = 0;  // With fetch_bytes: tokens bring activations,
   uint32_t activation_share = 0;  // which slots hold besides K and V, or so many in their place.
-  uint32_t bare_tokens = 0;       // So many first tokens of each sequence are said to be bare.
-  bool sparse = false;            // With fetch_bytes: the compute node names tokens.
-  StreamingHeads streaming = {};  // With fetch_bytes: heads that stream.
-  uint32_t int8_tails = 0;        // K and V are INT8, of so many sequences at most.
-  bool whole_tiles = false;       // Each extent begins with a tile of its own.
+  uint32_t bare_tokens = 0;       // So many first tokens of each sequence are said to be bare,
+  plan::ResidentTokens resident = {};  // and these to have activations on the compute node.
+  bool sparse = false;                 // With fetch_bytes: the compute node names tokens.
+  StreamingHeads streaming = {};       // With fetch_bytes: heads that stream.
+  uint32_t int8_tails = 0;             // K and V are INT8, of so many sequences at most.
+  bool whole_tiles = false;            // Each extent begins with a tile of its own.
   Nanos peer_deadline = Seconds(60);
   bool device_waits = false;
   // Where K and V lie; the processor's if not set. Query windows lie in `window_memory` if it is.
@@ -137,9 +140,14 @@ class UnitCluster {
   uint32_t spare_word() const { return layout_.query_region_words(); }
   void RaiseSpareWord(uint32_t memory_node, uint64_t value);
 
-  // The payload of a window for K and V of compute node c0, and waiting for its piece.
-  const BFloat16* Fetched(uint32_t memory_node, uint32_t lane, uint64_t piece) const;
+  // Waits for a piece that comes to compute node c0.
   void AwaitFetched(uint32_t memory_node, uint32_t lane, uint64_t piece);
+  // And takes note of where it lies, with so many bytes behind its header: pieces of a memory node
+  // and lane are noted in order, all of them.
+  void AwaitPiece(uint32_t memory_node, uint32_t lane, uint64_t piece, size_t bytes);
+  // A noted piece: where its bytes begin behind its header, and for how many there is room.
+  const BFloat16* Fetched(uint32_t memory_node, uint32_t lane, uint64_t piece) const;
+  size_t FetchedRoom(uint32_t memory_node, uint32_t lane, uint64_t piece) const;
   // The last piece that has come.
   uint64_t LastFetched(uint32_t memory_node, uint32_t lane) const;
   // Puts the window of token sets of a step, as it is, to the memory node; c0 is the sender.
@@ -147,8 +155,10 @@ class UnitCluster {
                     const std::vector<uint64_t>& sets);
   // c0 has used up so many pieces.
   void RaiseCredit(uint32_t memory_node, uint32_t lane, uint64_t pieces);
-  // Fills the whole window of the piece. Before its credit, or that of the last but one.
+  // Fills all that a noted piece takes of its windows. Before its credit.
   void FillFetched(uint32_t memory_node, uint32_t lane, uint64_t piece, BFloat16 value);
+  // Fills both windows of a memory node and lane. Before any piece.
+  void FillWindows(uint32_t memory_node, uint32_t lane, BFloat16 value);
   // What tokens bring with `activation_width`.
   static BFloat16 Activation(uint32_t sequence, uint32_t position, uint32_t layer,
                              uint32_t element);
@@ -192,6 +202,11 @@ class UnitCluster {
   struct Sequence {
     uint32_t tokens = 0;
   };
+  // The pieces of a memory node and lane that have been noted: where in the region.
+  struct Noted {
+    plan::FetchRing ring;
+    std::vector<absl::Span<std::byte>> places;
+  };
 
   void MakeNode(uint32_t index);
   void MakeComputeNode(uint32_t index);
@@ -225,6 +240,7 @@ class UnitCluster {
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::unique_ptr<ComputeNode>> compute_;
   std::map<uint32_t, Sequence> sequences_;
+  std::map<std::pair<uint32_t, uint32_t>, Noted> noted_;  // By memory node and lane.
   std::list<std::vector<std::byte>> token_sets_;
   std::vector<uint32_t> next_slot_;  // [memory nodes]
   // The unit made last for each (lane, layer): its rows, and the outputs of decode rows.

@@ -11,6 +11,7 @@
 #include "kernels/canonical_math.h"
 #include "kernels/partial.h"
 #include "plan/epoch_shape.h"
+#include "plan/fetch_pieces.h"
 #include "plan/reply_window.h"
 #include "plan/token_sets.h"
 #include "tests/unit/memory_node/unit_cluster.h"
@@ -330,16 +331,36 @@ BFloat16 UnitCluster::Activation(uint32_t sequence, uint32_t position, uint32_t 
 }
 
 void UnitCluster::FillFetched(uint32_t memory_node, uint32_t lane, uint64_t piece, BFloat16 value) {
+  const absl::Span<std::byte> place = noted_.at({memory_node, lane}).places.at(piece - 1);
+  std::fill_n(reinterpret_cast<BFloat16*>(place.data()), place.size() / sizeof(BFloat16), value);
+}
+
+void UnitCluster::FillWindows(uint32_t memory_node, uint32_t lane, BFloat16 value) {
   const plan::FetchWindows windows(layout_);
-  auto* const window = reinterpret_cast<BFloat16*>(compute_[0]->region->bytes().data() +
-                                                   windows.Window(memory_node, lane, piece));
-  std::fill_n(window, windows.window_bytes() / sizeof(BFloat16), value);
+  auto* const first = reinterpret_cast<BFloat16*>(
+      compute_[0]->region->bytes().data() +
+      windows.Window(memory_node, lane, plan::FetchRing(), /*parts=*/1));
+  std::fill_n(first, windows.ring_bytes() / sizeof(BFloat16), value);
+}
+
+void UnitCluster::AwaitPiece(uint32_t memory_node, uint32_t lane, uint64_t piece, size_t bytes) {
+  const plan::FetchWindows windows(layout_);
+  Noted& noted = noted_[{memory_node, lane}];
+  ASSERT_EQ(noted.places.size() + 1, piece) << "pieces are noted in order";
+  const uint32_t parts = windows.Parts(bytes);
+  noted.places.push_back(compute_[0]->region->bytes().subspan(
+      windows.Window(memory_node, lane, noted.ring, parts), parts * windows.part_bytes()));
+  noted.ring.Add(parts);
+  AwaitFetched(memory_node, lane, piece);
 }
 
 const BFloat16* UnitCluster::Fetched(uint32_t memory_node, uint32_t lane, uint64_t piece) const {
   return reinterpret_cast<const BFloat16*>(
-      compute_[0]->region->bytes().data() +
-      plan::FetchWindows(layout_).Window(memory_node, lane, piece) + sizeof(plan::WindowHeader));
+      noted_.at({memory_node, lane}).places.at(piece - 1).data() + sizeof(plan::WindowHeader));
+}
+
+size_t UnitCluster::FetchedRoom(uint32_t memory_node, uint32_t lane, uint64_t piece) const {
+  return noted_.at({memory_node, lane}).places.at(piece - 1).size() - sizeof(plan::WindowHeader);
 }
 
 uint64_t UnitCluster::LastFetched(uint32_t memory_node, uint32_t lane) const {

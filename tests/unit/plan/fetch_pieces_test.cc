@@ -192,6 +192,21 @@ TEST(FetchPiecesTest, ActivationsGoAheadOfAllHeadsOfTheirRuns) {
                   FetchPiece{.heads = {0, 3}, .first_run = 1, .runs_end = 2, .slots = 16}));
 }
 
+// Activations that are on the compute node do not come, and their tokens have slots all the same.
+TEST(FetchPiecesTest, TokensThatAreMadeAgainFromWhatIsHereLeaveSlotsInAllHeads) {
+  const std::vector<FetchRun> runs = {{.before = 40, .tokens = 1, .remade = 32},
+                                      {.before = 10, .tokens = 6}};
+  EXPECT_THAT(
+      Pieces(runs, 3 * 64),
+      testing::ElementsAre(FetchPiece{.heads = {0, 3}, .runs_end = 2, .slots = 64, .filled = 32}));
+  const std::vector<FetchRun> both = {{.before = 40, .tokens = 1, .recomputed = 16, .remade = 16},
+                                      {.before = 20, .tokens = 1, .remade = 20}};
+  EXPECT_THAT(
+      Pieces(both, 3 * 80),
+      testing::ElementsAre(FetchPiece{.runs_end = 2, .recomputed = 16},
+                           FetchPiece{.heads = {0, 3}, .runs_end = 2, .slots = 80, .filled = 64}));
+}
+
 TEST(FetchPiecesTest, RunsThatAreRecomputedWholeHaveNoSlotsOfTheirOwn) {
   const std::vector<FetchRun> runs = {{.before = 40, .tokens = 1, .recomputed = 40},
                                       {.before = 47, .tokens = 2, .recomputed = 47}};

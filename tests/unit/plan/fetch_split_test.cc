@@ -108,6 +108,69 @@ TEST(FetchSplitTest, AllTokensComeAsActivationsWithoutATileOfKAndV) {
   EXPECT_EQ(SplitByShare(40, 1, kRecomputeUnit, 1).run.recomputed, 32u);
 }
 
+// Nothing comes of tokens whose activations stay, and they are the first ones to be made again.
+TEST(FetchSplitTest, TokensWithActivationsHereDoNotCome) {
+  const ResidentTokens resident{.first = 40, .tokens = 70};
+  const FetchSplit half = SplitByShare(200, 1, kRecomputeUnit / 2, 16, 0, resident);
+  EXPECT_THAT(
+      half.stretches,
+      ElementsAre(FetchStretch{.tokens = 16}, FetchStretch{.tokens = 24, .activations = true},
+                  FetchStretch{.tokens = 64, .activations = true, .here = true},
+                  FetchStretch{.tokens = 6}, FetchStretch{.tokens = 8, .activations = true},
+                  FetchStretch{.tokens = 82}));
+  EXPECT_EQ(half.run.remade, 64u);
+  EXPECT_EQ(half.run.recomputed, 32u);
+  EXPECT_EQ(half.run.fetched(), 104u);
+  EXPECT_EQ(half.run.filled_slots(), 96u);
+  const FetchSlots slots = SlotsOf(half, std::vector<Extent>{{5, 50}, {100, 160}}, SlotKinds());
+  EXPECT_THAT(slots.activations, ElementsAre(Extent{21, 24}, Extent{160, 8}));
+  EXPECT_THAT(slots.kv, ElementsAre(Extent{5, 16}, Extent{154, 6}, Extent{168, 82}));
+
+  // Fewer than stay: the first ones of these alone.
+  EXPECT_THAT(SplitByShare(200, 1, kRecomputeUnit / 4, 16, 0, resident).stretches,
+              ElementsAre(FetchStretch{.tokens = 40},
+                          FetchStretch{.tokens = 48, .activations = true, .here = true},
+                          FetchStretch{.tokens = 112}));
+  // All of them, cut nowhere.
+  const FetchSplit all = SplitByShare(41, 3, kRecomputeUnit, 0, 0, {.first = 3, .tokens = 5});
+  EXPECT_THAT(all.stretches,
+              ElementsAre(FetchStretch{.tokens = 3, .activations = true},
+                          FetchStretch{.tokens = 5, .activations = true, .here = true},
+                          FetchStretch{.tokens = 33, .activations = true}));
+  EXPECT_EQ(all.run.slots(), 0u);
+  EXPECT_EQ(all.run.filled_slots(), 48u);
+}
+
+TEST(FetchSplitTest, WhateverStaysTheTokensAreCoveredAndWindowsAreAsLarge) {
+  Prng random(/*seed=*/7);
+  const auto below = [&random](uint32_t end) { return static_cast<uint32_t>(random.Below(end)); };
+  for (int round = 0; round < 2000; ++round) {
+    const uint32_t before = below(200);
+    const uint32_t share = below(5) == 0 ? kRecomputeUnit : below(kRecomputeUnit + 1);
+    const uint32_t bare = below(2) * below(250);
+    const ResidentTokens resident{.first = bare + below(100), .tokens = below(200)};
+    const FetchSplit split = SplitByShare(before, 2, share, bare, 0, resident);
+    uint32_t token = 0;
+    uint32_t made = 0;
+    for (const FetchStretch& stretch : split.stretches) {
+      const uint32_t end = token + stretch.tokens;
+      EXPECT_TRUE(!stretch.activations || token >= bare);
+      EXPECT_TRUE(!stretch.here || (stretch.activations && token >= resident.first &&
+                                    end <= resident.first + resident.tokens));
+      made += stretch.activations ? stretch.tokens : 0;
+      token = end;
+    }
+    EXPECT_EQ(token, before);
+    EXPECT_EQ(made, split.run.made());
+    EXPECT_LE(made, before * share / kRecomputeUnit);
+    if (share < kRecomputeUnit) {
+      EXPECT_GT(made + 2 * kFetchTile,
+                std::min(before * share / kRecomputeUnit, before - std::min(before, bare)));
+    }
+    EXPECT_EQ(split.run.filled_slots() + split.run.slots(), FetchRun::WholeTiles(before + 2));
+  }
+}
+
 TEST(FetchSplitTest, BareTokensComeAsKAndVAndThoseBehindThemAsActivations) {
   const FetchSplit half = SplitByShare(200, 1, kRecomputeUnit / 2, 32);
   EXPECT_THAT(half.stretches, ElementsAre(FetchStretch{.tokens = 32},

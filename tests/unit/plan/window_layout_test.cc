@@ -111,9 +111,9 @@ TEST(WindowLayoutTest, ReplyWindowsAndThoseForKvNeverOverlap) {
         for (const uint64_t unit : {8u, 9u}) {
           const size_t first = layout.ReplyWindow(node, lane, unit * kSubBatchesMax);
           windows.emplace_back(first, first + layout.reply_window_bytes());
-          const size_t fetched = FetchWindows(layout).Window(node, lane, unit);
+          const size_t fetched = layout.Window(WindowKind::kFetched, node, lane, unit);
           windows.emplace_back(fetched, fetched + FetchWindows(layout).window_bytes());
-          EXPECT_EQ(FetchWindows(layout).Window(node, lane, unit + 2), fetched);
+          EXPECT_EQ(layout.Window(WindowKind::kFetched, node, lane, unit + 2), fetched);
         }
       }
     }

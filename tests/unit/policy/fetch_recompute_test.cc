@@ -24,7 +24,8 @@ void ExpectTheBestOfAll(const Seconds& seconds_of, const Best& best_of) {
     const RecomputeProfile profile{.activation = random.Below(4) == 0 ? 0 : Draw(random),
                                    .kv = Draw(random),
                                    .make = Draw(random),
-                                   .weights = random.Below(4) == 0 ? 0 : 100 * Draw(random)};
+                                   .weights = random.Below(4) == 0 ? 0 : 100 * Draw(random),
+                                   .resident = random.Below(3) == 0 ? 0 : random.Below(250)};
     const uint64_t tokens = random.Below(200);
     double best = seconds_of(profile, tokens, 0);
     for (uint64_t l = 1; l <= tokens; ++l) {
@@ -59,6 +60,25 @@ TEST(BestRecomputeSplitTest, SeveralLanesHideOneAnother) {
       BestRecomputeSplitOfLanes({.activation = 0.5, .kv = 1, .make = 1}, tokens);
   EXPECT_EQ(split.recomputed, tokens / 3 * 2);
   EXPECT_NEAR(split.seconds, tokens / 1.5, 1);
+}
+
+// Row by row: neither K and V nor activations of what is made again cross the link.
+TEST(BestRecomputeSplitTest, ActivationsThatStayCostTheLinkNothing) {
+  for (const double c : {0.125, 0.25, 0.5, 1.0, 2.0, 4.0}) {
+    const RecomputeProfile profile{.activation = 0.5, .kv = 1, .make = c, .resident = 1000000};
+    const RecomputeSplit split = BestRecomputeSplit(profile, 1000000);
+    EXPECT_NEAR(split.seconds / 1e6, c / (1 + c), 1e-5) << "c " << c;
+    EXPECT_EQ(BestRecomputeSplitOfLanes(profile, 1000000).recomputed, split.recomputed);
+  }
+  // Fewer stay: activations of 100 others come while K and V of these 400 are made.
+  const RecomputeProfile some{.activation = 0.5, .kv = 1, .make = 1, .resident = 400};
+  EXPECT_DOUBLE_EQ(RecomputeSeconds(some, 1000, 400), 600);
+  EXPECT_DOUBLE_EQ(RecomputeSeconds(some, 1000, 500), 550);
+  EXPECT_DOUBLE_EQ(RecomputeSeconds(some, 1000, 600), 600);
+  EXPECT_EQ(BestRecomputeSplit(some, 1000).recomputed, 533u);  // 1000 - 400 / 2 over 1.5
+  EXPECT_EQ(RecomputeSeconds({.activation = 0.5, .kv = 1, .make = 1}, 1000, 400), 800);
+  EXPECT_THAT(DescribeRecompute(some, 0.5),
+              testing::EndsWith("; activations of 400 tokens are on the compute node"));
 }
 
 // Closed forms of multi-head models, whose activations have half the bytes of K and V: with c the

@@ -39,7 +39,7 @@ class Stream {
         PassUntil(now_ + each);
         ++taken_[lane];
         bandwidth_.Look(now_, come_);
-        bandwidth_.Expect(lane, taken_[lane] + 2, /*sure=*/true);
+        bandwidth_.Expect(lane, {.sure = taken_[lane] + 2, .possible = taken_[lane] + 2});
         Send();
       }
     }
@@ -60,7 +60,8 @@ class Stream {
   void Expect(uint64_t windows, bool sure) {
     bandwidth_.Look(now_, come_);
     for (size_t lane = 0; lane < taken_.size(); ++lane) {
-      bandwidth_.Expect(lane, taken_[lane] + windows, sure);
+      const uint64_t possible = taken_[lane] + windows;
+      bandwidth_.Expect(lane, {.sure = sure ? possible : 0, .possible = possible});
     }
   }
 
@@ -189,7 +190,7 @@ TEST(FetchedBandwidthTest, PiecesOfAStepThatBeganUnseenAreNotOfARest) {
   Nanos now = Seconds(1);
   for (int step = 0; step < 40; ++step) {
     bandwidth.Look(now, come);
-    bandwidth.Expect(0, come[0], /*sure=*/true);  // Nothing is to come,
+    bandwidth.Expect(0, {.sure = come[0], .possible = come[0]});  // Nothing is to come,
     now += Millis(10);
     come[0] += 2;  // and two pieces did.
     bandwidth.Look(now, come);
@@ -198,6 +199,27 @@ TEST(FetchedBandwidthTest, PiecesOfAStepThatBeganUnseenAreNotOfARest) {
   }
   EXPECT_NEAR(bandwidth.least(), 2 * kPiece / 10e-3, 0.1 * kPiece / 10e-3);
   EXPECT_EQ(bandwidth.most(), 0);
+}
+
+// How far ahead the sender is goes by pieces of layers that have not begun: the third one of a
+// layer may be on its way, and nobody knows.
+TEST(FetchedBandwidthTest, PiecesBehindTheSureOnesAreOfNoRest) {
+  FetchedBandwidth bandwidth;
+  bandwidth.Begin(1);
+  std::vector<uint64_t> come = {0};
+  Nanos now = Seconds(1);
+  for (int piece = 0; piece < 40; ++piece) {
+    for (const Nanos part : {Millis(6), Millis(4)}) {  // Looks in the middle of a piece, too.
+      bandwidth.Look(now, come);
+      bandwidth.Expect(0, {.sure = come[0], .possible = come[0] + 8});
+      now += part;
+    }
+    ++come[0];
+    bandwidth.Look(now, come);
+    bandwidth.Count(kPiece);
+  }
+  EXPECT_NEAR(bandwidth.least(), kPiece / 10e-3, 0.05 * kPiece / 10e-3);
+  EXPECT_EQ(bandwidth.most(), 0) << "it was never surely at work";
 }
 
 TEST(FetchedBandwidthTest, SmallPiecesSayNothing) {

@@ -139,7 +139,7 @@ TEST(WorkMeterTest, LinksGoByNameAndStay) {
   for (int i = 0; i < 100; ++i) {  // A MiB in 10 ms, always with another one behind it.
     const auto come = static_cast<uint64_t>(i);
     link->fetched.Look(Seconds(1) + Millis(10 * i), {&come, 1});
-    link->fetched.Expect(0, come + 2, /*sure=*/true);
+    link->fetched.Expect(0, {.sure = come + 2, .possible = come + 2});
     link->fetched.Count(size_t{1} << 20);
   }
   const auto links = meter.Links();

@@ -31,7 +31,7 @@ class PartsTest : public testing::Test {
     kv_.Reset({.slots = slots}, span_tokens);
     lanes_.Reset(lanes, prefill, nodes, windows);
     residents_.Reset(nodes);
-    borders_.Reset(lanes, prefill, /*scratch_tokens=*/1000);
+    borders_.Reset({.lanes = lanes, .prefill_lanes = prefill, .scratch_tokens = 1000});
     std::vector<MemoryNodeShare> shares;
     for (const uint32_t count : slots) {
       shares.push_back({.slots = count, .spill = spill});

@@ -209,6 +209,31 @@ TEST_F(SchedulerPathsTest, ThePrefixCacheKnowsNothingOfLossyRequests) {
   EXPECT_EQ(found(), 32u);
 }
 
+// Tokens that it computes itself, in places that nobody else has until its leave is done.
+TEST_F(SchedulerPathsTest, ARequestThatRecomputesHasPlacesForActivations) {
+  SchedulerOptions options = SmallOptions();
+  options.prefix_cache = true;
+  options.prompt_rows_max = 64;
+  options.running_max = 2;
+  options.resident_tokens = 70;
+  Make(options);
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 1, 20, 90).ok());
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 2, 20, 40).ok());
+  Steps(8);
+  EXPECT_EQ(joins_[1].resident, (plan::ResidentTokens{.first = 0, .tokens = 32, .place = 0}));
+  EXPECT_EQ(joins_[2].resident.tokens, joins_[2].resident.first == 0 ? 32u : 23u);
+  EXPECT_EQ(joins_[2].resident.place, 32u);
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRemote, 3, 20, 30).ok());
+  RunUntilIdle();
+  EXPECT_EQ(joins_[3].resident, plan::ResidentTokens()) << "its path makes nothing again";
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 4, 40, 90).ok());
+  RunUntilIdle();
+  EXPECT_GE(joins_[4].resident.first, 16u) << "what it found another one made";
+  EXPECT_EQ(joins_[4].resident.tokens, 32u);
+  EXPECT_EQ(joins_[4].resident.place, 0u) << "all have left";
+  EXPECT_TRUE(scheduler_->Audit().ok());
+}
+
 // K and V are everybody's; activations are there of those tokens alone that path recompute stored.
 TEST_F(SchedulerPathsTest, ARequestThatRecomputesIsToldWhatOthersStored) {
   SchedulerOptions options = SmallOptions();

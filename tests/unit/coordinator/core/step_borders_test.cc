@@ -28,11 +28,11 @@ TEST_F(StepBordersTest, SlotsAndScratchAreFreeOnceTheStepIsDone) {
   EXPECT_THAT(border.leaves, ElementsAre(plan::SequenceLeave{1}));
   EXPECT_TRUE(borders_.empty());
   EXPECT_EQ(kv_.directory().SlotsFree(0), 90u);
-  EXPECT_FALSE(borders_.scratch_empty());
+  EXPECT_FALSE(borders_.rooms_empty());
 
   borders_.Pass(0, border);
   EXPECT_EQ(kv_.directory().SlotsFree(0), 100u);
-  EXPECT_TRUE(borders_.scratch_empty());
+  EXPECT_TRUE(borders_.rooms_empty());
 }
 
 TEST_F(StepBordersTest, WhoLeavesWhileAStepIsMadeLeavesWithIt) {

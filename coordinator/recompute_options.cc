@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/recompute_options.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/units.h"
+#include "plan/attention_paths.h"
+#include "plan/fetch_pieces.h"
+
+namespace lamina::coordinator {
+namespace {
+
+// Whether activations stay; by `auto` only where they take fewer bytes than K and V.
+bool KeepsActivations(const ClusterConfig& config, const core::RecomputeBytes& bytes) {
+  return config.KeepsActivations() && (bytes.activation < bytes.kv || !config.fetch.recompute_auto);
+}
+
+// Places for activations that stay, as many as there are bytes for and running sequences need.
+void UseResident(const ClusterConfig& config, EngineOptions& options) {
+  const core::SchedulerOptions& limits = options.scheduler;
+  const uint64_t needed =
+      uint64_t{limits.running_max} * plan::FetchRun::WholeTiles(limits.sequence_tokens_max);
+  const uint64_t room =
+      config.fetch.resident_bytes / ActivationBytesPerToken(options.fetch, options.layers.size());
+  options.fetch.resident_tokens =
+      static_cast<uint32_t>(std::min<uint64_t>({needed, room, UINT32_MAX}));
+  options.scheduler.resident_tokens = options.fetch.resident_tokens;
+}
+
+// K and V of as many tokens have room in the bytes of activations, and none of these has to be
+// made.
+void KeepNoActivations(const core::RecomputeBytes& bytes, EngineOptions& options) {
+  const std::string why = absl::StrFormat(
+      "nothing recomputed, and nothing kept in fetch.resident: an activation has %.0f bytes in a "
+      "layer, no less than K and V with %.0f, which policy fetch_heads keeps there",
+      bytes.activation, bytes.kv);
+  options.scheduler.strategies.fetch_planning = [why] {
+    return core::MakeFetchByPath(plan::AttentionPath::kRecompute, core::MakeFetchAllBecause(why),
+                                 core::MakeFetchAll());
+  };
+}
+
+}  // namespace
+
+core::RecomputeBytes RecomputeBytesOf(const FetchOptions& fetch, const EngineOptions& options) {
+  const auto nodes = std::count_if(options.nodes.begin(), options.nodes.end(),
+                                   [](const auto& node) { return node.is_memory; });
+  const double windows = 2.0 * options.scheduler.lanes * static_cast<double>(nodes);
+  return {.kv = static_cast<double>(KvBytesPerToken(options.layers)) /
+                static_cast<double>(options.layers.size()),
+          .activation = static_cast<double>(fetch.activation_width * sizeof(BFloat16)),
+          .room = static_cast<double>(fetch.bytes) / windows / 2};
+}
+
+void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& options) {
+  options.fetch.activation_width = width;
+  const core::RecomputeBytes bytes = RecomputeBytesOf(options.fetch, options);
+  if (KeepsActivations(config, bytes)) {
+    UseResident(config, options);
+  } else if (config.KeepsActivations()) {
+    return KeepNoActivations(bytes, options);
+  }
+  if (config.fetch.recompute_auto) {
+    options.scheduler.strategies.fetch_planning = [bytes] {
+      return core::MakeFetchRecompute(bytes);
+    };
+  } else {
+    options.scheduler.strategies.fetch_planning = [percent = config.fetch.recompute_percent] {
+      return core::MakeFetchRecomputeShare(percent);
+    };
+  }
+}
+
+absl::Status CheckResidentActivations(const ClusterConfig& config, const EngineOptions& options) {
+  if (!KeepsActivations(config, RecomputeBytesOf(options.fetch, options)) ||
+      options.scheduler.ResidentOfEach() > 0) {
+    return absl::OkStatus();
+  }
+  const uint32_t sequences = options.scheduler.running_max;
+  return absl::InvalidArgumentError(
+      absl::StrCat("fetch.resident: ", FormatBytes(config.fetch.resident_bytes),
+                   " has no room for activations of ", plan::kFetchTile, " tokens of each of ",
+                   sequences, " sequences, which take ",
+                   FormatBytes(uint64_t{plan::kFetchTile} * sequences *
+                               ActivationBytesPerToken(options.fetch, options.layers.size())),
+                   "; raise it, or lower limits.running_max"));
+}
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Policy fetch_recompute, alone or one of several: what the cluster file asks of an epoch and of
+// the scheduler, of the activations that stay on the compute node too.
+//
+// Threading: pure functions.
+
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "config/cluster_config.h"
+#include "coordinator/core/fetch_planning.h"
+#include "coordinator/engine_options.h"
+
+namespace lamina::coordinator {
+
+// Bytes of a token in a layer, and what windows have room for: pieces of half a window leave room
+// for two more (plan/fetch_ring.h).
+core::RecomputeBytes RecomputeBytesOf(const FetchOptions& fetch, const EngineOptions& options);
+
+// Has the options recompute, by activations of so many elements.
+// Requires: layers, and limits of the scheduler.
+void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& options);
+
+// Errors: kInvalidArgument  fetch.resident has no room for a tile of each running sequence's
+// tokens.
+absl::Status CheckResidentActivations(const ClusterConfig& config, const EngineOptions& options);
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/recompute_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "coordinator/cluster_options.h"
+#include "plan/step_plan.h"
+
+namespace lamina::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kNodes[] = "model: m\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: 1GiB}]\n";
+
+// K and V of 512 bytes a layer.
+const std::vector<AttentionDescriptor> kGrouped(2,
+                                                {.query_heads = 8, .kv_heads = 4, .head_dim = 32});
+
+// Activations have 512.
+absl::StatusOr<EngineOptions> OptionsOf(const std::string& lines,
+                                        const std::vector<AttentionDescriptor>& layers) {
+  const auto config = ParseClusterConfig(lines, "test", {});
+  EXPECT_TRUE(config.ok()) << config.status();
+  model::Graph graph;
+  for (const AttentionDescriptor& layer : layers) {
+    graph.ops.push_back({.body = model::AttentionOp{.descriptor = layer}});
+  }
+  return EngineOptionsOf(*config, graph, {.width = 256, .vocabulary = 100});
+}
+
+// Places are shared out over the sequences that may run, and the split knows what stays.
+TEST(RecomputeOptionsTest, ActivationsStayOnTheComputeNode) {
+  const std::string lines =
+      std::string(kNodes) + "policy: fetch_recompute\nlimits: {running_max: 4}\nfetch: {resident: ";
+  // K and V of 1024 bytes in a layer, and activations of 512.
+  const std::vector<AttentionDescriptor> layers(3,
+                                                {.query_heads = 8, .kv_heads = 8, .head_dim = 32});
+  const auto options = OptionsOf(lines + "192KiB}\n", layers);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->fetch.resident_tokens, 128u);
+  EXPECT_EQ(options->scheduler.resident_tokens, 128u);
+  EXPECT_EQ(options->scheduler.ResidentOfEach(), 32u);
+  const auto planning = options->scheduler.strategies.fetch_planning();
+  const core::FetchShare share =
+      planning->Plan({.path = plan::AttentionPath::kRecompute, .tokens = 1000, .resident = 400},
+                     {.bytes_per_second = 1024, .recompute_seconds = 0.25});
+  EXPECT_EQ(share.recomputed, plan::kRecomputeUnit * 880 / 1000);
+  EXPECT_THAT(share.why, HasSubstr("activations of 400 tokens are on the compute node"));
+
+  const absl::Status refused = OptionsOf(lines + "64KiB}\n", layers).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("has no room for activations of 16 tokens of each of 4 sequences"));
+
+  // With grouped queries the same bytes have room for K and V of as many tokens.
+  const auto grouped = OptionsOf(lines + "192KiB}\n", kGrouped);
+  ASSERT_TRUE(grouped.ok()) << grouped.status();
+  EXPECT_EQ(grouped->fetch.resident_tokens, 0u);
+  EXPECT_THAT(grouped->scheduler.strategies.fetch_planning()
+                  ->Plan({.path = plan::AttentionPath::kRecompute, .tokens = 10}, {})
+                  .why,
+              AllOf(HasSubstr("nothing recomputed, and nothing kept in fetch.resident"),
+                    HasSubstr("has 512 bytes in a layer, no less than K and V with 512")));
+  const auto asked = OptionsOf(lines + "192KiB, recompute_percent: 50}\n", kGrouped);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_EQ(asked->fetch.resident_tokens, 192u);
+
+  // Next to fetch_heads it is that one's.
+  const auto both = OptionsOf(std::string(kNodes) +
+                                  "policies: [fetch_heads, fetch_recompute]\n"
+                                  "fetch: {resident: 192KiB}\n",
+                              layers);
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->fetch.resident_tokens, 0u);
+}
+
+}  // namespace
+}  // namespace lamina::coordinator
