@@ -391,7 +391,7 @@ class Bench {
         }
       });
     };
-    run(true);  // Its memory is there afterwards.
+    run(true);  // Memory of weights has grown afterwards.
     std::vector<double> ratios;
     for (int i = 0; i < options_.repeats; ++i) {
       const double before = run(false);

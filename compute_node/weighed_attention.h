@@ -75,7 +75,7 @@ class WeighedAttention {
   std::vector<Piece> pieces_;  // Pieces of one call of the kernel.
   std::vector<kernels::AttentionItem> calls_;
   std::vector<kernels::AttentionWeights> weights_;  // By piece that has some.
-  std::vector<float> memory_;  // With a line more than is needed, to begin at a border of lines.
+  std::vector<float> memory_;  // A line more than is needed, to begin at a border of lines.
 };
 
 }  // namespace lamina::compute_node

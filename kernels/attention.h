@@ -16,7 +16,8 @@
 // extents, threads, or the instruction set.
 //
 // Threading: pure functions; the ThreadPool is the only parallelism.
-// Allocation: none, given a large enough AttentionScratch.
+// Allocation: none, given a large enough AttentionScratch; with AttentionWeights::summed lists of
+// what is summed grow up to what a call needs.
 
 #pragma once
 

@@ -8,7 +8,8 @@
 // added in order, each by whichever worker ends the one that is next: a token's sum has the bits of
 // SumWeights().
 //
-// Threading: Begin() between calls; End() by any workers of a call.
+// Threading: Begin() between calls; End() by any workers of a call. Allocation: Begin(), where its
+// lists grow; none in calls without sums.
 
 #pragma once
 
@@ -36,7 +37,8 @@ void AddHeads(const AttentionWeights& weights, uint32_t token, uint32_t first_he
 
 class WeightSums {
  public:
-  // For sequences of at most `context_tokens_max` tokens and pools of at most `threads` threads.
+  // Calls have sequences of at most `context_tokens_max` tokens and pools of at most `threads`
+  // threads.
   WeightSums(uint32_t context_tokens_max, size_t threads);
 
   // A call in tiles of `tile_tokens` query tokens begins.

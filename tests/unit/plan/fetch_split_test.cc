@@ -219,7 +219,7 @@ TEST(FetchSplitTest, BareTokensBehindReleasedOnesComeAsKAndV) {
             SplitByShare(1000, 1, kRecomputeUnit / 2, 0, 768).stretches);
 }
 
-// With a layer that has no window nothing is released, however short the windows of the others are.
+// Nothing is released where a layer has no window, however short the windows of the others are.
 TEST(FetchSplitTest, WithoutReleasedTokensTheShareIsThatOfAll) {
   for (const uint32_t before : {0u, 15u, 40u, 1000u}) {
     for (const uint32_t share : {0u, 100u, kRecomputeUnit / 2, kRecomputeUnit}) {
