@@ -6,7 +6,8 @@ of shared memory that is slowed down, a multi-head LLaMA of random weights, acti
 streamed over the same bus, where lanes share each layer that comes: the paper's batches, one after the other through a layer.
 c is the time to make K and V of a token over the time to send them; the link is set for each c from the time that the compute node takes.
 With activations of half the bytes of K and V the best step takes (1/2 + c) / (1 + c) of full transfer, if nothing else takes time; with several
-lanes, which transfer while another one makes K and V, the larger of 1/2 and c / (c + 1/2).
+lanes, which transfer while another one makes K and V, the larger of 1/2 and c / (c + 1/2). One lane whose windows have room for the next layer
+is between the two: the first layer of a step has nothing to transfer behind (ADR 0228).
 
 That is the paper's claims by c: --claims. Its figures and its Table 2 in shape are in paper_kvpr_figures.py; some of them alone: --figure or --table.
 """
@@ -30,7 +31,7 @@ STREAMED_CONTEXT = 1792
 WINDOW = "512MiB"
 PAPER_LATENCY = 35.8  # Per cent lower, weights resident, at best.
 PAPER_THROUGHPUT = 46.2  # Per cent higher, weights streamed, at best.
-NEAR = 0.10  # Of the formula.
+NEAR = 0.10  # Of the formulas.
 NEAR_SWEEP = 0.05  # Of the best of the sweep.
 
 
@@ -83,6 +84,11 @@ def streamed(folder, make, ratios, rows, lanes):
     return points
 
 
+def off_formulas(point):
+    """By which share a ratio is above the paper's equation, or below that of a lane which is a layer ahead all the time; not above 0 between them."""
+    return max(point["ratio"] / point["formula"], point["ahead"] / point["ratio"]) - 1
+
+
 def run_claims(arguments):
     """{what: figures} of the claims by c."""
     with tempfile.TemporaryDirectory(prefix="lamina-kvpr-") as folder:
@@ -91,13 +97,15 @@ def run_claims(arguments):
         _, make, _ = bench.run(100, "shm")
         print(f"K and V of a token in a layer: {1e6 * make:.1f} us to make, {SHAPE.kv_bytes()} bytes; its activation {SHAPE.activation_bytes()} bytes")
         points = []
-        print("\n| c | link, MB/s | full transfer, ms a step | split by the policy | ms a step | ratio | formula |\n|---|---|---|---|---|---|---|")
+        print("\n| c | link, MB/s | full transfer, ms a step | split by the policy | ms a step | ratio | formula | a layer ahead |\n|---|---|---|---|---|---|---|---|")
         for c in each([float(text) for text in arguments.ratios.split(",")], lambda c: f"c = {c:g}"):
             bandwidth = c * SHAPE.kv_bytes() / make
             full, _, _ = bench.run(0, link(bandwidth))
             step, _, words = bench.run("auto", link(bandwidth))
-            points.append({"c": c, "bandwidth": bandwidth, "full_s": full, "step_s": step, "ratio": step / full, "formula": split_time(c), "words": words})
-            print(f"| {c:g} | {bandwidth / 1e6:.0f} | {1e3 * full:.0f} | {words.split(':')[0]} | {1e3 * step:.0f} | {step / full:.3f} | {split_time(c):.3f} |", flush=True)
+            ahead = streamed_time_of_lanes(0, c)
+            points.append({"c": c, "bandwidth": bandwidth, "full_s": full, "step_s": step, "ratio": step / full, "formula": split_time(c), "ahead": ahead, "words": words})
+            print(f"| {c:g} | {bandwidth / 1e6:.0f} | {1e3 * full:.0f} | {words.split(':')[0]} | {1e3 * step:.0f} | {step / full:.3f} | {split_time(c):.3f} | {ahead:.3f} |",
+                  flush=True)
         bandwidth = 0.25 * SHAPE.kv_bytes() / make
         print("\n| recomputed at c = 1/4 | ms a step |\n|---|---|")
         sweep = []
@@ -116,14 +124,15 @@ def run_claims(arguments):
     if quarter:
         lower = 100 * (1 - quarter["ratio"])
         best = min(step for _, step in sweep)
-        print(f"At c = 1/4 a step is {lower:.1f}% shorter than full transfer (the paper's best {PAPER_LATENCY}%, the bound 40%): {verdict(lower >= PAPER_LATENCY)}.")
+        print(f"At c = 1/4 a step is {lower:.1f}% shorter than full transfer (the paper's best {PAPER_LATENCY}%, its equation 40%, a layer ahead 50%): {verdict(lower >= PAPER_LATENCY)}.")
         print(f"The chosen split takes {quarter['step_s'] / best:.3f} of the best of the sweep (asked: {1 + NEAR_SWEEP}): "
               f"{verdict(quarter['step_s'] <= best * (1 + NEAR_SWEEP))}.")
-    worst = max(points, key=lambda point: abs(point["ratio"] / point["formula"] - 1))
-    print(f"Farthest from the formula: c = {worst['c']:g}, {worst['ratio']:.3f} for {worst['formula']:.3f} (asked: within {100 * NEAR:.0f}%): "
-          f"{verdict(abs(worst['ratio'] / worst['formula'] - 1) <= NEAR)}.")
+    worst = max(points, key=off_formulas)
+    print(f"Farthest off the formulas: c = {worst['c']:g}, {worst['ratio']:.3f} for {worst['ahead']:.3f} to {worst['formula']:.3f} "
+          f"(asked: within {100 * NEAR:.0f}%): {verdict(off_formulas(worst) <= NEAR)}.")
     draw(arguments.images, "kvpr_latency", "KVPR: a step over full transfer", "c", "ratio",
-         [("measured", [(point["c"], point["ratio"]) for point in points]), ("formula", [(point["c"], point["formula"]) for point in points])])
+         [("measured", [(point["c"], point["ratio"]) for point in points]), ("formula", [(point["c"], point["formula"]) for point in points]),
+          ("a layer ahead", [(point["c"], point["ahead"]) for point in points])])
     return {"make_s": make, "points": points, "sweep": sweep, "streamed": with_weights}
 
 

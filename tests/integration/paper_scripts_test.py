@@ -23,6 +23,7 @@ import paper_alisa  # noqa: E402
 import paper_alisa_figures as alisa  # noqa: E402
 import paper_headinfer  # noqa: E402
 import paper_hybridserve_figures as hybridserve  # noqa: E402
+import paper_kvpr  # noqa: E402
 import paper_kvpr_figures as kvpr  # noqa: E402
 import paper_shared as shared  # noqa: E402
 import random_llama  # noqa: E402
@@ -66,6 +67,11 @@ class FormulaTest(unittest.TestCase):
             times = [max(0.5 * split + self.TOKENS - split, c * split) / self.TOKENS for split in range(self.TOKENS + 1)]
             self.assertAlmostEqual(shared.streamed_time_of_lanes(0, c), min(times), places=3)
             self.assertAlmostEqual(shared.ahead_share(c), times.index(min(times)) / self.TOKENS, places=3)
+
+    def test_a_lane_that_is_a_layer_ahead_is_off_no_formula(self):
+        point = {"formula": 0.6, "ahead": 0.5}
+        for ratio, off in ((0.66, 0.1), (0.6, 0), (0.55, -1 / 12), (0.5, 0), (0.4, 0.25)):
+            self.assertAlmostEqual(paper_kvpr.off_formulas({**point, "ratio": ratio}), off)
 
     def test_the_gain_with_streamed_weights_is_that_of_brute_force(self):
         splits = range(self.TOKENS + 1)
