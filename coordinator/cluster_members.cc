@@ -197,6 +197,9 @@ void ClusterMembers::Configure() {
         absl::UnavailableError(absl::StrCat("cannot serve: ", formed.status().message())));
   }
   epoch_ = *std::move(formed);
+  if (hybrid_.has_value()) {
+    hybrid_->BeginEpoch();
+  }
   owner_.BeginEpoch(*epoch_, std::exchange(lost_, {}));
   const plan::EpochConfig& config = epoch_->config();
   LogInfo("configuring epoch ", config.epoch, " compute ", absl::StrJoin(config.compute_nodes, ","),

@@ -89,8 +89,9 @@ HybridShare::HybridShare(const EngineOptions& options)
 bool HybridShare::WantsLoad(Nanos now) const { return now - load_seen_ >= kLoadEvery; }
 
 void HybridShare::SawLoad(Nanos now, const HybridLoad& load) {
-  meter_.Add(std::min(kTurnSecondsMax, ToSeconds(now - load_seen_)), load.rows, load.context_tokens,
-             load.lanes);
+  const double seconds = std::min(kTurnSecondsMax, ToSeconds(now - load_seen_));
+  meter_.Add(seconds, load.rows, load.context_tokens, load.lanes);
+  served_seconds_ += load.rows > 0 ? seconds : 0;
   load_seen_ = now;
 }
 
@@ -113,21 +114,35 @@ HybridShare::Step HybridShare::StepOf(const HybridMeasures& measures) const {
           .seen = true};
 }
 
-bool HybridShare::Settle(Nanos now, const HybridMeasures& measures) {
+void HybridShare::Complete(HybridMeasures& measures) {
+  double& attend_seconds = measures.rates.attend_seconds;
+  attend_seconds_ = attend_seconds > 0 ? attend_seconds : attend_seconds_;
+  attend_seconds = attend_seconds_;
+  slice_ = measures.slice.fixed + measures.slice.slope > 0 ? measures.slice : slice_;
+  measures.slice = slice_;
+}
+
+bool HybridShare::Settle(Nanos now, HybridMeasures measures) {
   load_seen_ = now;
   if (!options_.fetch.hybrid->automatic || share_ == 0 || !measures.rates.measured()) {
     return false;
   }
+  Complete(measures);
   const Step step = StepOf(measures);
   const bool attention = measures.rates.attend_seconds > 0;
   const bool news = (attention && !with_attention_) || (step.seen && !with_load_);
-  if (settled_.has_value() && now - *settled_ < kSettledFor && !news) {
+  // An epoch that has served nothing knows of its links what was probed, which must not overrule
+  // what the one before measured.
+  const bool may_change =
+      now - settled_.value_or(now) >= kSettledFor && served_seconds_ >= kLoadSecondsMin;
+  if (settled_.has_value() && !may_change && !news) {
     return false;
   }
   const policy::HybridProfile profile = ProfileOf(options_, measures, step.dense, step.lanes);
   const uint32_t best = ShareInSteps(policy::AllocateHybrid(profile, step.tokens).share());
   const bool first = !settled_.has_value() || news;
   settled_ = now;
+  served_seconds_ = 0;
   with_attention_ = attention;
   with_load_ = step.seen;
   const bool begins = first ? best != share_ : IsWorthAnEpoch(best, share_);

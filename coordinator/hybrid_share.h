@@ -64,12 +64,15 @@ class HybridShare {
   uint32_t share() const { return share_; }
   const std::string& why() const { return why_; }
 
+  // An epoch begins, which has yet to measure its links as they are used.
+  void BeginEpoch() { served_seconds_ = 0; }
   // Requests run: whether the load is to be told, every few milliseconds.
   bool WantsLoad(Nanos now) const;
   void SawLoad(Nanos now, const HybridLoad& load);
   // Nothing runs in an epoch of this share, which has measured so much. Whether another epoch is to
-  // begin. While no load has been seen, a step is taken to read all that the memory holds.
-  bool Settle(Nanos now, const HybridMeasures& measures);
+  // begin. While no load has been seen, a step is taken to read all that the memory holds. What was
+  // measured once holds until it is measured anew.
+  bool Settle(Nanos now, HybridMeasures measures);
 
  private:
   // A step, as far as its load is known.
@@ -80,6 +83,8 @@ class HybridShare {
     bool seen = false;
   };
   Step StepOf(const HybridMeasures& measures) const;
+  // Fills in what a node that started again has not measured since.
+  void Complete(HybridMeasures& measures);
 
   const EngineOptions& options_;
   uint32_t share_ = 0;
@@ -89,6 +94,9 @@ class HybridShare {
   std::optional<Nanos> settled_;  // When a measured share was taken last,
   bool with_attention_ = false;   // whether attention had been measured too,
   bool with_load_ = false;        // and a load been seen.
+  double served_seconds_ = 0;     // In which rows decoded, since then and in this epoch.
+  double attend_seconds_ = 0;     // The last that were measured, of attention
+  cost::UnitTimes slice_;         // and of a slice.
 };
 
 }  // namespace lamina::coordinator

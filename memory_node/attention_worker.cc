@@ -17,6 +17,7 @@
 #include "kernels/attention.h"
 #include "memory_node/source_loop.h"
 #include "plan/epoch_shape.h"
+#include "plan/fetch_pieces.h"
 #include "plan/slot_kinds.h"
 #include "transport/link_probe.h"
 
@@ -111,6 +112,18 @@ kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const plan::EpochConfig&
           .activation_slots = kinds.share() > 0 ? kinds.ActivationsOf(slots) : slots,
           .int8_slots = int8 ? slots : 0,
           .slot_layout = kinds.share()};
+}
+
+// Who fetches has one compute node, so that each lane has one part (query_parts.h).
+uint64_t AttentionWorker::SourceBytes(const plan::EpochConfig& config) {
+  using plan::AttentionPath;
+  const plan::AttentionPaths& paths = config.attention_paths;
+  const bool sends_kv = paths.Has(AttentionPath::kFetch) || paths.Has(AttentionPath::kRecompute);
+  const uint64_t streams = (sends_kv ? 1 : 0) + (paths.Has(AttentionPath::kSparse) ? 1 : 0) +
+                           (paths.Has(AttentionPath::kStreaming) ? 1 : 0);
+  const plan::WindowLayout layout(plan::WindowShapeOf(config));
+  return config.lanes *
+         (streams * 2 * plan::FetchWindows(layout).window_bytes() + layout.reply_window_bytes());
 }
 
 size_t AttentionWorker::device_reply_bytes() const {

@@ -96,6 +96,10 @@ class AttentionWorker {
                                                 std::vector<AttentionDescriptor> layers,
                                                 KvForm form, uint32_t slots);
 
+  // Bytes of all that sources of such an epoch register for puts when they open: the copies of each
+  // that sends pieces, and replies. The arena is not among them. Requires: a path that fetches.
+  static uint64_t SourceBytes(const plan::EpochConfig& config);
+
   // Pieces of bf16 are put from where K and V lie from then on, if there are any and the transport
   // takes all of the arena as a source; else the log warns. Where memory is pinned it takes a
   // while: call it before Run(), while no peer waits for answers.

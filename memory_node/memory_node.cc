@@ -15,7 +15,6 @@
 #include "control/transport_fault.h"
 #include "memory_node/device_queries.h"
 #include "plan/epoch_shape.h"
-#include "plan/fetch_pieces.h"
 
 namespace lamina::memory_node {
 namespace {}  // namespace
@@ -103,7 +102,8 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
       .region = windows_.region->Descriptor(), .windows = windows, .kv_arena = arena_};
 }
 
-// What may be pinned has to do for the windows and the copies of pieces, which come later.
+// What may be pinned has to do for the windows, copies of pieces and replies; the last two come
+// later.
 void MemoryNode::RegisterArena() {
   kernels::KvReads* const reads = kept_.device->reads();
   const uint64_t arena = reads == nullptr ? 0 : reads->memory().size();
@@ -142,10 +142,8 @@ absl::Status MemoryNode::MakeWindows() {
   LAMINA_ASSIGN_OR_RETURN(std::shared_ptr<SharedBus> bus, OpenBusOf(uri));
   counters_.bus.Use(std::move(bus));
   if (config_->attention_paths.fetch()) {
-    // Pieces are gathered in as many windows as they have at the compute node.
     const plan::WindowLayout layout(plan::WindowShapeOf(*config_));
-    const uint64_t gathered = 2 * config_->lanes * plan::FetchWindowBytes(*config_);
-    pinned_bytes_ = layout.query_region_bytes() + gathered;
+    pinned_bytes_ = layout.query_region_bytes() + AttentionWorker::SourceBytes(*config_);
     LAMINA_RETURN_IF_ERROR(
         CheckMemlock(uri, absl::StrCat("fetch.window: ", FormatBytes(config_->fetch_bytes)),
                      pinned_bytes_, MemlockLimit()));

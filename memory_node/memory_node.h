@@ -85,7 +85,7 @@ class MemoryNode final : public control::NodeHandler {
   std::optional<plan::EpochConfig> config_;
   DeviceAllocation device_replies_;  // Where query windows lie in the device's memory.
   QueryWindows windows_;
-  uint64_t pinned_bytes_ = 0;  // Windows and copies of pieces, where K and V are sent.
+  uint64_t pinned_bytes_ = 0;  // All but the arena, where K and V are sent.
   KeptDevice kept_;
   KeptDevice kept_int8_;  // Path remote_int8.
   uint64_t arena_ = 0;    // PreparedNode::kv_arena of both.

@@ -79,7 +79,7 @@ class SpillIo {
  private:
   struct UnderWay {
     SpillOrder order;
-    size_t begun = 0;    // Of its blocks, and those that are not to be.
+    size_t begun = 0;    // Blocks of it that were begun, or are not to be.
     size_t working = 0;  // Threads that are at it.
   };
   using Entry = std::list<UnderWay>::iterator;

@@ -35,6 +35,8 @@ HybridMeasures Measured(const core::FetchRates& rates) {
   return {.rates = rates, .capacity = kCapacity};
 }
 
+constexpr HybridLoad kLoad = {.rows = 8, .lanes = 1, .context_tokens = 8 * 512};
+
 // So many seconds of that load.
 void Serve(HybridShare& share, Nanos& now, double seconds, const HybridLoad& load) {
   for (int turns = static_cast<int>(std::lround(100 * seconds)); turns > 0; --turns) {
@@ -80,10 +82,61 @@ TEST(HybridShareTest, AMeasuredShareTakesAnEpochOnce) {
   EXPECT_EQ(share.share(), 11 * 64u);
   EXPECT_THAT(share.why(), HasSubstr("69% of tokens held as activations: K and V of one take"));
   EXPECT_FALSE(share.Settle(Seconds(3), Measured(Rates(4)))) << "it has just been settled";
-  EXPECT_FALSE(share.Settle(Seconds(70), Measured(Rates(1.1)))) << "not worth an epoch";
+  Nanos now = Seconds(70);
+  Serve(share, now, 1, kLoad);
+  EXPECT_FALSE(share.Settle(now, Measured(Rates(1.1)))) << "not worth an epoch";
   EXPECT_EQ(share.share(), 11 * 64u);
-  EXPECT_TRUE(share.Settle(Seconds(200), Measured(Rates(4))));
+  now = Seconds(200);
+  Serve(share, now, 1, kLoad);
+  EXPECT_TRUE(share.Settle(now, Measured(Rates(4))));
   EXPECT_EQ(share.share(), 4 * 64u);
+}
+
+// The link has 250 MB/s where rows use it. Its probe says 1 GB/s, which is all that an epoch knows
+// before it has served.
+TEST(HybridShareTest, AnEpochThatHasServedNothingDoesNotOverruleWhatWasMeasured) {
+  const EngineOptions options = Options(512, {.share = 512, .automatic = true});
+  HybridShare share(options);
+  const core::FetchRates probed = Rates(4);
+  core::FetchRates used = probed;
+  used.bytes_per_second = 250e6;
+  Nanos now = Seconds(1);
+  Serve(share, now, 1, kLoad);
+  EXPECT_TRUE(share.Settle(now, Measured(used)));
+  EXPECT_EQ(share.share(), 11 * 64u);
+  share.BeginEpoch();
+  now += Seconds(61);
+  EXPECT_FALSE(share.Settle(now, Measured(probed))) << "nothing has run";
+  Serve(share, now, 0.1, kLoad);
+  EXPECT_FALSE(share.Settle(now, Measured(probed))) << "one request that was over soon is no load";
+  Serve(share, now, 1, kLoad);
+  share.BeginEpoch();
+  EXPECT_FALSE(share.Settle(now, Measured(probed))) << "that was another epoch";
+  EXPECT_EQ(share.share(), 11 * 64u);
+  Serve(share, now, 1, kLoad);
+  EXPECT_TRUE(share.Settle(now, Measured(probed)));
+  EXPECT_EQ(share.share(), 4 * 64u);
+}
+
+// It says nothing of attention and of slices until it has run some.
+TEST(HybridShareTest, AComputeNodeThatStartsAnewDoesNotOverruleWhatWasMeasured) {
+  const EngineOptions options = Options(512, {.share = 512, .automatic = true});
+  HybridShare share(options);
+  const double unit = 8 * 512 * 2048 / 1e9;
+  HybridMeasures measures = Measured(Rates(1));
+  measures.rates.attend_seconds = measures.rates.recompute_seconds / 4;
+  measures.slice = {.fixed = 0.75 * 0.5 * unit};
+  Nanos now = Seconds(1);
+  Serve(share, now, 1, kLoad);
+  EXPECT_TRUE(share.Settle(now, measures));
+  const uint32_t settled = share.share();
+  EXPECT_LE(settled, 4 * 64u);
+  share.BeginEpoch();
+  now += Seconds(61);
+  Serve(share, now, 1, kLoad);
+  EXPECT_FALSE(share.Settle(now, Measured(Rates(1))));
+  EXPECT_FALSE(share.Settle(now, measures)) << "it is no news";
+  EXPECT_EQ(share.share(), settled);
 }
 
 // Attention is measured once requests have run, and counts for the device.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -20,7 +21,9 @@
 #include "common/dtype.h"
 #include "common/extent.h"
 #include "kernels/kv_device.h"
+#include "memory_node/attention_worker.h"
 #include "memory_node/piece_stream.h"
+#include "plan/attention_paths.h"
 #include "plan/fetch_pieces.h"
 #include "plan/step_plan.h"
 #include "plan/window_header.h"
@@ -248,6 +251,40 @@ TEST_P(PutAsItLiesTest, AnArenaThatIsNoSourceIsCopied) {
   EXPECT_EQ(BytesThatLay(), 0u);
   EXPECT_EQ(BytesGathered(), Tiles(63 + 22 + 20 + 3));
   cluster_.Stop();
+}
+
+// What a node registers, the arena aside, is what it says that it will pin for it.
+TEST(SourceBytesTest, AreThoseThatAreRegistered) {
+  using plan::AttentionPath;
+  for (const plan::AttentionPaths also :
+       {plan::AttentionPaths(), plan::AttentionPaths({AttentionPath::kFetch}),
+        plan::AttentionPaths({AttentionPath::kFetch, AttentionPath::kStreaming})}) {
+    std::list<Asked> asked;  // By node, the memory node first.
+    transport::FakeNetwork network(transport::FakeNetworkOptions{.seed = 3});
+    UnitClusterOptions options = {.lanes = 2,
+                                  .fetch_bytes = kWindows,
+                                  .sparse = true,
+                                  .also = also,
+                                  .make_transport = [&](DeviceMemory* device) {
+                                    return std::make_unique<NotingTransport>(
+                                        network.MakeTransport(device), asked.emplace_back());
+                                  }};
+    if (also.Has(AttentionPath::kStreaming)) {
+      options.streaming = {.sink = 16, .window = 64, .layers = {{0, 2}, {1}}};
+    }
+    UnitCluster cluster(options);
+    cluster.Start();  // It has answered, and has registered all before.
+    const Bytes arena = cluster.worker().epoch().device.reads()->memory();
+    uint64_t bytes = 0;
+    {
+      const std::lock_guard lock(asked.front().mutex);
+      for (const Bytes source : asked.front().registered) {
+        bytes += source.data() == arena.data() ? 0 : source.size();
+      }
+    }
+    EXPECT_EQ(bytes, AttentionWorker::SourceBytes(cluster.config())) << "paths " << also.bits();
+    cluster.Stop();
+  }
 }
 
 // At once, and where puts read their source late.

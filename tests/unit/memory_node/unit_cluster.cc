@@ -47,6 +47,8 @@ plan::EpochConfig ConfigOf(const UnitClusterOptions& options) {
     if (options.attends_too) {
       config.attention_paths.Add(plan::AttentionPath::kRemote);
     }
+    const uint32_t all = config.attention_paths.bits() | options.also.bits();
+    config.attention_paths = plan::AttentionPaths::FromBits(all);
     config.streaming = options.streaming;
     config.sparse_ratio = options.sparse ? 0.5 : 0;
   }

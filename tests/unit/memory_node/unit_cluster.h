@@ -59,6 +59,8 @@ struct UnitClusterOptions {
   StreamingHeads streaming = {};       // With fetch_bytes: heads that stream.
   uint32_t int8_tails = 0;             // K and V are INT8, of so many sequences at most.
   bool whole_tiles = false;            // Each extent begins with a tile of its own.
+  // With fetch_bytes: paths in addition, of which no steps are made.
+  plan::AttentionPaths also = {};
   Nanos peer_deadline = Seconds(60);
   bool device_waits = false;
   // Where K and V lie; the processor's if not set. Query windows lie in `window_memory` if it is.
