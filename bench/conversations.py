@@ -100,7 +100,7 @@ def main():
     spill = node["spill"]
     print(f"\nprompt tokens a second from the second turn on: {total['plain']:.0f} without, {total['tier']:.0f} with: {total['tier'] / total['plain']:.2f}")
     print(f"the tier: {spill['cached_tokens_out']} tokens out, {spill['cached_tokens_in']} back, {spill['failures']} failures; read at "
-          f"{spill['read_bytes_per_second'] / 1e9:.2f} GB/s when measured; the data thread copied for {node['part_seconds'].get('spill', 0):.2f} s")
+          f"{spill['read_bytes_per_second'] / 1e9:.2f} GB/s when measured; the data thread took note of it for {node['part_seconds'].get('spill', 0):.2f} s")
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump({"rows": rows, "rates": total, "spill": spill}, file, indent=2)

@@ -87,7 +87,7 @@ def turn(arguments, spills):
             "prompt_tokens_per_second": rate, "computed_again": max(0, computed - arguments.rows * arguments.context),
             "preemptions": after["preemptions"] - before["preemptions"], "slots": node["slots_total"],
             "attend_bytes_per_second": node["kv_bytes_read"] / max(node["part_seconds"].get("attend", 0), 1e-9),
-            "copy_seconds": node["part_seconds"].get("spill", 0.0), "spill": node["spill"]}
+            "tier_seconds": node["part_seconds"].get("spill", 0.0), "spill": node["spill"]}
 
 
 def tier_counts(status):
@@ -130,7 +130,7 @@ def report(spilled, recomputed, arguments):
     tiers = [one["spill"] for one in spilled]
     out, back = (sum(tier[key] for tier in tiers) for key in ("sequences_out", "sequences_in"))
     print(f"\n{out} sequences out ({sum(tier['bytes_out'] for tier in tiers) / 1e6:.0f} MB), {back} back "
-          f"({sum(tier['bytes_in'] for tier in tiers) / 1e6:.0f} MB); the data thread copied for {mean(spilled, 'copy_seconds'):.2f} s of "
+          f"({sum(tier['bytes_in'] for tier in tiers) / 1e6:.0f} MB); the data thread took note of them for {mean(spilled, 'tier_seconds'):.2f} s of "
           f"{mean(spilled, 'seconds'):.1f} s")
     rates = {key: mean(tiers, key) for key in ("write_bytes_per_second", "read_bytes_per_second")}
     ratios = {"tokens_per_second_ratio": mean(spilled, "tokens_per_second") / mean(recomputed, "tokens_per_second"),

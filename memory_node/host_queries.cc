@@ -337,15 +337,17 @@ absl::Status HostQueries::EndUnit(const From& from) {
   meter_.NoteUnit(lane, part.layer, part.unit_nanos);
   ++part.layer;
   const std::vector<Part>& parts = parts_.of(lane);
-  if (!std::all_of(parts.begin(), parts.end(),
-                   [&](const Part& p) { return p.layer == epoch_.layout.layer_count(); })) {
-    // The tables are still those of the others' step. Plans of later ones may have been sent, and
-    // have something read back meanwhile.
-    return feed_.TakePlans();
+  const bool ends = std::all_of(parts.begin(), parts.end(), [&](const Part& p) {
+    return p.layer == epoch_.layout.layer_count();
+  });
+  // Else the tables are still those of the others' step. Plans of later ones may have been sent,
+  // and have something read back meanwhile.
+  if (!ends && !feed_.has_plans()) {
+    return absl::OkStatus();
   }
-  const absl::Status ended = feed_.EndStep(lane);
+  const absl::Status taken = ends ? feed_.EndStep(lane) : feed_.TakePlans();
   meter_.EndInterval(telemetry::WorkKind::kTables, lane, value, sender);
-  return ended;
+  return taken;
 }
 
 }  // namespace lamina::memory_node

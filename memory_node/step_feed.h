@@ -57,6 +57,8 @@ class StepFeed {
   std::vector<Lane>& lanes() { return lanes_; }
   const plan::SlotTables& tables() const { return tables_; }
 
+  // Whether TakePlans() would take any.
+  bool has_plans() const { return !inbox_.empty(); }
   // Takes what has come, in the order of its coming: a sequence may leave one lane and join
   // another. Errors: kInternal  a plan that does not follow from the tables; those of TakeStep().
   absl::Status TakePlans();

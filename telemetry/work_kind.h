@@ -31,8 +31,8 @@ enum class WorkKind : uint8_t {
   kStore,      // k and v copied into slots.
   kAttend,     // Attention.
   kReply,      // Outputs put out.
-  kTables,     // Plans applied.
-  kSpill,      // Blocks ordered from and for the spill tier.
+  kTables,     // Plans applied, and moves of the spill tier ordered.
+  kSpill,      // Moves of the spill tier that are over taken note of.
   kWaitQuery,  // For a compute node.
   // On a link, for rows that a device sends by itself: in timelines alone.
   kPost,      // From the device's raised word until the put was posted.

@@ -7,6 +7,9 @@
 
 #include <vector>
 
+#include "common/clock.h"
+#include "telemetry/trace_ring.h"
+#include "telemetry/work_kind.h"
 #include "tests/unit/memory_node/unit_cluster.h"
 
 namespace lamina::memory_node {
@@ -103,6 +106,36 @@ TEST(ArrivalsTest, PlansMayComeAheadOfManySteps) {
     cluster.RunUnit(step, 0);
     cluster.RunUnit(step, 1);
   }
+  cluster.Stop();
+}
+
+// What they have read back from a spill tier begins then. A thread to which nothing comes for a
+// while takes them too, so that one step may show nothing.
+TEST(ArrivalsTest, PlansAreTakenBehindUnitsThatEndNoStep) {
+  UnitCluster cluster({.lanes = 2, .layers = 3});
+  telemetry::TraceRing& ring = cluster.counters().meter.ring();
+  ring.Start(RealClock().Now() + UnitCluster::kLong);
+  cluster.Start();
+  bool taken = false;
+  for (uint64_t number = 1; number <= 20 && !taken; ++number) {
+    const Step step = cluster.MakeStep({.lane = 0, .step = number, .prompts = {{0, 5}}});
+    cluster.PushPlan(step);
+    cluster.RunUnit(step, 0);
+    const Step other = cluster.MakeStep({.lane = 1, .step = number, .prompts = {{1, 5}}});
+
+    cluster.PushPlan(other);
+    cluster.RunUnit(step, 1);
+
+    cluster.RunUnit(step, 2);
+    for (uint32_t layer = 0; layer < 3; ++layer) {
+      cluster.RunUnit(other, layer);
+    }
+    uint64_t dropped = 0;
+    for (const telemetry::TraceEvent& event : ring.Take(dropped)) {
+      taken |= event.part == telemetry::WorkKind::kTables && event.layer < 2;
+    }
+  }
+  EXPECT_TRUE(taken);
   cluster.Stop();
 }
 
