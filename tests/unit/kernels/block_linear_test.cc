@@ -182,9 +182,6 @@ void ExpectSameBits(Dense& dense, const BlockLayer& layer, size_t rows, size_t g
   }
 }
 
-// False where products go to oneDNN, whose loops take no blocks.
-bool KeepsBlocks(Dense& dense) { return dense.description().find("onednn") == std::string::npos; }
-
 void ExpectLookUps(Dense& dense, const PackedLinear& head, absl::Span<const uint32_t> ids,
                    const Activations& expected) {
   ASSERT_TRUE(dense.LooksUp(head));
@@ -494,55 +491,6 @@ TEST_F(BlocksTest, RowsOfInt8HaveTheSameBitsInAnyBatch) {
           ASSERT_TRUE(SameBits(part.Get(i, j), whole.Get(kRows - count + i, j)))
               << count << " rows";
         }
-      }
-    }
-  }
-}
-
-// All bytes with a scale of these bits, and the values that they mean.
-struct BytesOfInt8 {
-  static constexpr size_t kInputs = 256;
-
-  explicit BytesOfInt8(uint16_t scale) : blocks(Int8RowBytes(kInputs)), values(kInputs) {
-    for (size_t i = 0; i < kInputs; ++i) {
-      uint8_t* const block = blocks.data() + i / kInt8Block * kInt8BlockBytes;
-      std::memcpy(block, &scale, sizeof(scale));
-      block[2 + i % kInt8Block] = static_cast<uint8_t>(scale == 0 ? 0 : i);
-    }
-    Int8Values(blocks.data(), absl::MakeSpan(values));
-  }
-
-  std::vector<uint8_t> blocks;
-  std::vector<float> values;
-};
-
-TEST_F(BlocksTest, BytesOfInt8AreExactWithEveryScale) {
-  // From the least normal number to the largest that pairs take, and one that they leave as bf16.
-  const std::vector<uint16_t> scales = {0x0000, 0x0080, 0x0081, 0x00ff, 0x3c55,
-                                        0x3f80, 0x3fff, 0x77ff, 0x7800};
-  for (const uint16_t scale : scales) {
-    const BytesOfInt8 row(scale);
-    const uint8_t* const pointer = row.blocks.data();
-    const BlockRows rows = {.type = BlockType::kInt8, .rows = {&pointer, 1}};
-    for (const DenseLoop loop :
-         {DenseLoop::kFastest, DenseLoop::kFallbackGemm, DenseLoop::kEmulatedTiles}) {
-      const std::unique_ptr<Dense> dense = MakeDense(DType::kBF16, loop, 1);
-      if (!KeepsBlocks(*dense)) {
-        continue;
-      }
-      const auto packed = dense->PackBlocks({&rows, 1}, BytesOfInt8::kInputs, {});
-      if (scale == 0x7800 && !packed.ok()) {
-        EXPECT_EQ(packed.status().code(), absl::StatusCode::kUnimplemented) << packed.status();
-        EXPECT_NE(packed.status().message().find("too large"), std::string::npos);
-        continue;
-      }
-      ASSERT_TRUE(packed.ok()) << packed.status();
-      Activations got(1, BytesOfInt8::kInputs, DType::kF32);
-      const uint32_t ids[] = {0};
-      dense->LookUp(**packed, ids, got.floats());
-      for (size_t i = 0; i < BytesOfInt8::kInputs; ++i) {
-        ASSERT_TRUE(SameBits(got.Get(0, i), row.values[i]))
-            << dense->description() << ", scale " << scale << ", byte " << i;
       }
     }
   }

@@ -92,6 +92,11 @@ inline std::unique_ptr<Dense> MakeDense(DType compute_type, bool fallback_gemm, 
                    threads);
 }
 
+// False where products go to oneDNN, whose loops take no blocks.
+inline bool KeepsBlocks(Dense& dense) {
+  return dense.description().find("onednn") == std::string::npos;
+}
+
 inline bool SameBits(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
