@@ -293,9 +293,7 @@ TEST(KvStreamTest, TokensWithActivationsThereDoNotCome) {
                            .bare_tokens = resident.first > 0 ? 40u : 0,
                            .resident = resident});
       const uint32_t bare = resident.first > 0 ? 40 : 0;
-      for (const uint64_t turn : {0, 1}) {
-        cluster.FillFetched(0, 0, turn, kMine);
-      }
+      cluster.FillWindows(0, 0, kMine);
       cluster.Start();
       cluster.Run({.step = 1, .prompts = {{0, 40}, {1, 700}, {2, 16}}});
       uint64_t pieces = 0;
