@@ -260,8 +260,9 @@ absl::Status FetchedKv::Make(const Lane& lane, uint32_t node, size_t behind) {
 absl::Status FetchedKv::Recompute(Lane& lane, uint32_t node) {
   CollectMade(lanes_[lane.index].streams[node], windows_.piece(lane, node), /*here=*/false);
   from_.clear();
+  const BFloat16* const come = windows_.elements(lane, node);
   for (size_t i = 0; i < positions_.size(); ++i) {
-    from_.push_back(windows_.elements(lane, node) + i * activation_width_);
+    from_.push_back(come + i * activation_width_);
   }
   return Make(lane, node, /*behind=*/1);
 }

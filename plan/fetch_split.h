@@ -54,8 +54,7 @@ FetchSplit SplitBySlots(uint32_t before, uint32_t tokens, const SlotTables::Sequ
                         SlotKinds kinds);
 
 // Where a memory node has what comes: the slots of the tokens of each kind, in order; none of those
-// that do not come. `kinds`
-// numbers the slots of a kind among themselves.
+// that do not come. `kinds` numbers the slots of a kind among themselves.
 struct FetchSlots {
   std::vector<Extent> kv;
   std::vector<Extent> activations;

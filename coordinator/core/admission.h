@@ -80,8 +80,9 @@ class Admission {
   // is kept of it.
   std::vector<HeldExtent> ShareSpan(Sequence& sequence, uint32_t lane, size_t span, uint32_t node,
                                     const PrefixCache::Found& found);
-  // `found`: what it shares on these nodes, and has read from the spill tier behind that.
+  // Places for activations that stay, of a sequence that joins.
   plan::ResidentTokens TakeResident(const Sequence& sequence);
+  // `found`: what it shares on these nodes, and has read from the spill tier behind that.
   void Join(Sequence& sequence, uint32_t lane, const std::vector<uint32_t>& nodes,
             const PrefixCache::Found& found, OpenStep& open);
   // One whose K and V are in a spill tier joins once they are all there and there is room for them:

@@ -198,6 +198,9 @@ void SimNodes::Join(const plan::StepPlan& plan, const plan::SequenceJoin& join) 
   if (places.place + places.tokens > options_.resident_tokens) {
     return Fail(absl::StrCat("sequence ", join.id, " leaves the places for activations"));
   }
+  if (places.tokens > 0 && (join.path != plan::AttentionPath::kRecompute || join.parent != 0)) {
+    return Fail(absl::StrCat("sequence ", join.id, " has places, and stores no activations there"));
+  }
   for (const auto& [id, other] : table_) {
     const plan::ResidentTokens& taken = other.join.resident;
     if (places.place < taken.place + taken.tokens && taken.place < places.place + places.tokens) {
@@ -331,6 +334,11 @@ void SimNodes::StartRow(Entry& entry, const plan::DecodeRow& row) {
        (cut ? row.position < entry.chunk_started : row.position != entry.chunk_started))) {
     Fail(absl::StrCat("the row of sequence ", row.sequence, " at ", row.position,
                       " does not continue the one before"));
+  }
+  if (const plan::ResidentTokens& resident = entry.join.resident;
+      entry.chunk_started == 0 && resident.tokens > 0 && resident.first < row.position) {
+    Fail(absl::StrCat("sequence ", row.sequence, " computes tokens from ", row.position,
+                      " on, and activations from ", resident.first, " on are said to stay"));
   }
   entry.chunk_started = row.position + 1;
 }

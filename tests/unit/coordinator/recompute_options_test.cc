@@ -47,11 +47,17 @@ TEST(RecomputeOptionsTest, ActivationsStayOnTheComputeNode) {
   EXPECT_EQ(options->scheduler.resident_tokens, 128u);
   EXPECT_EQ(options->scheduler.ResidentOfEach(), 32u);
   const auto planning = options->scheduler.strategies.fetch_planning();
-  const core::FetchShare share =
-      planning->Plan({.path = plan::AttentionPath::kRecompute, .tokens = 1000, .resident = 400},
-                     {.bytes_per_second = 1024, .recompute_seconds = 0.25});
+  const core::FetchShare share = planning->Plan(
+      {.path = plan::AttentionPath::kRecompute, .tokens = 1'000'000, .resident = 400'000},
+      {.bytes_per_second = 1024, .recompute_seconds = 0.25});
   EXPECT_EQ(share.recomputed, plan::kRecomputeUnit * 880 / 1000);
-  EXPECT_THAT(share.why, HasSubstr("activations of 400 tokens are on the compute node"));
+  EXPECT_THAT(share.why, HasSubstr("activations of 400000 tokens are on the compute node"));
+  // Windows have room for the next layer of fewer tokens: the longer of link and device counts.
+  EXPECT_EQ(planning
+                ->Plan({.path = plan::AttentionPath::kRecompute, .tokens = 1000, .resident = 400},
+                       {.bytes_per_second = 1024, .recompute_seconds = 1})
+                .recomputed,
+            plan::kRecomputeUnit * 533 / 1000);
 
   const absl::Status refused = OptionsOf(lines + "64KiB}\n", layers).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
