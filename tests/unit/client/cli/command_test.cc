@@ -111,12 +111,14 @@ TEST_F(CommandTest, ABenchmarkKeepsItsTimesWhereTheClusterDoesNotAnswerAtTheEnd)
 }
 
 TEST_F(CommandTest, ACalibrationThatCannotBeWrittenIsNotMeasured) {
-  EXPECT_EQ(Run({"calibrate", "--model", "no-such-model", "--out", "/nowhere/calibration.json"}),
-            kExitFailed);
-  EXPECT_THAT(error_, HasSubstr("--out: cannot write '/nowhere/calibration.json'"));
+  for (const char* flag : {"--output", "--out"}) {
+    EXPECT_EQ(Run({"calibrate", "--model", "no-such-model", flag, "/nowhere/calibration.json"}),
+              kExitFailed);
+    EXPECT_THAT(error_, HasSubstr("--output: cannot write '/nowhere/calibration.json'"));
+  }
 
   const std::string out = testing::TempDir() + "/calibration.json";
-  EXPECT_EQ(Run({"calibrate", "--model", "no-such-model", "--out", out}), kExitFailed);
+  EXPECT_EQ(Run({"calibrate", "--model", "no-such-model", "--output", out}), kExitFailed);
   EXPECT_FALSE(std::ifstream(out).good()) << "nothing was measured, and nothing lies there";
 }
 
