@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experiments: a matrix of clusters, models, loads and seeds, on real clusters or in the simulator.
 
-  bench/run.sh experiment -- run FILE.yaml --out DIR      runs what is missing in DIR; again after an interruption: goes on
-  bench/run.sh experiment -- report DIR                   tables and plots of what is there
+  lamina experiment FILE.yaml --out DIR      runs what is missing in DIR; again after an interruption: goes on
+  lamina experiment report DIR               tables and plots of what is there
+
+bench/run.sh experiment [--json FILE] -- run FILE.yaml --out DIR, and -- report DIR, do the same.
 
 FILE.yaml:
 
@@ -27,6 +29,7 @@ results.csv, and from report: report.md and *.svg.
 """
 
 import argparse
+import contextlib
 import csv
 import hashlib
 import json
@@ -36,7 +39,10 @@ import subprocess
 import sys
 import time
 
-import yaml
+try:
+    import yaml
+except ModuleNotFoundError:
+    sys.exit("Python has no package yaml: apt-get install python3-yaml")
 
 import cluster
 import processor
@@ -417,11 +423,26 @@ def mean(values):
     return sum(known) / len(known) if known else None
 
 
-def report(out):
+def current_of(out):
+    """(The runs that the file means now, with their results; how many others are there)."""
     done = done_of(out)
     current = out / "current.json"
     keys = set(json.loads(current.read_text(encoding="utf-8"))) if current.exists() else set(done)
     entries = [entry for key, entry in done.items() if key in keys]
+    return entries, len(done) - len(entries)
+
+
+def write_json(path, out):
+    entries, _ = current_of(out)
+    if path == "-":
+        for entry in entries:
+            print(json.dumps(entry))
+    else:
+        pathlib.Path(path).write_text(json.dumps({"runs": entries}, indent=1) + "\n", encoding="utf-8")
+
+
+def report(out):
+    entries, older = current_of(out)
     if not entries:
         raise Refused(f"{out}: no results; run an experiment there first")
     groups = {}
@@ -438,7 +459,6 @@ def report(out):
                     " | ".join("" if cell is None else f"{cell:.4g}" for cell in cells) +
                     f" | {source}, {' and '.join(sorted({entry['commit'] for entry in group}))} |")
     machines = sorted({entry["machine"] for entry in entries})
-    older = len(done) - len(entries)
     left_out = f" {older} runs of other settings are left out." if older else ""
     text += ["", "Means over seeds. The script, which sends loads and simulates, ran on: " + "; ".join(machines) + "." + left_out, ""]
     for name in sorted({entry["cluster"] for entry in entries}):
@@ -485,6 +505,7 @@ def series_of(entries, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="the runs that the file means now, with their results; -: one a line on stdout, and words on stderr")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run")
     run.add_argument("file")
@@ -492,15 +513,22 @@ def main():
     commands.add_parser("report").add_argument("out", type=pathlib.Path)
     arguments = parser.parse_args()
     try:
-        if arguments.command == "run":
-            plan = read_plan(arguments.file)
-            need("lamina")
-            return 1 if run_all(plan, arguments.out) else 0
-        report(arguments.out)
+        failed = 0
+        with contextlib.redirect_stdout(sys.stderr if arguments.json == "-" else sys.stdout):
+            if arguments.command == "run":
+                plan = read_plan(arguments.file)
+                need("lamina")
+                failed = run_all(plan, arguments.out)
+            else:
+                report(arguments.out)
+        if arguments.json:
+            write_json(arguments.json, arguments.out)
     except (Refused, RuntimeError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
-    return 0
+    except KeyboardInterrupt:
+        return 130
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ Suites:
   decode     steps of a running cluster against their floor, for rows x context, with two pools and on one node
   overlap    network time hidden behind attention, on a link throttled to a third of the step
   prefill    time per output token of running requests while a long prompt arrives: prompts in steps with rows, and on a node
-             of their own
+             of their own; prompts is another name of it
   chat       time to the first token of each turn of a chat, with K and V of the turns before kept and without
   conversations  conversations that come back when their K and V have lost their slots: read from a spill tier, or computed again
   pipeline   two lanes against one, next to the bound of an event simulation with the measured times, and with what dense
@@ -83,6 +83,7 @@ if [[ "${1:-}" == "--json" ]]; then
   shift 2
 fi
 [[ "${1:-}" == "--" ]] && shift
+[[ "$suite" != prompts ]] || suite=prefill
 
 bin=$root/build/release/bin
 
@@ -103,8 +104,7 @@ case "$suite" in
     exec "$bin/lamina-bench-plan" "$@"
     ;;
   experiment)
-    [[ ${#json[@]} -eq 0 ]] || { echo "experiment writes into its --out and has no --json" >&2; exit 2; }
-    exec python3 "$root/bench/experiment.py" "$@"
+    exec python3 "$root/bench/experiment.py" "${json[@]}" "$@"
     ;;
   paper)
     case " $* " in
@@ -119,7 +119,7 @@ case "$suite" in
     exec python3 "$root/bench/$suite.py" "${json[@]}" "$@"
     ;;
   *)
-    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill long_prompt loss chat conversations choice pipeline local sampling threads gateway int8 weights_int8 spill trace paper experiment plan_search policies predict peers all" >&2
+    echo "unknown suite $suite; known: attention dense packed experts cores plan transport fetch decode overlap prefill prompts long_prompt loss chat conversations choice pipeline local sampling threads gateway int8 weights_int8 spill trace paper experiment plan_search policies predict peers all" >&2
     exit 2
     ;;
 esac

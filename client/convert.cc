@@ -203,7 +203,7 @@ void FillMetadata(const GenerateOptions& options, grpc::ClientContext& context) 
     context.AddMetadata(kRequestIdHeader, options.followed_id);
   }
   if (ParseTraceParent(options.trace_parent).has_value()) {
-    context.AddMetadata(kTraceParentHeader, options.trace_parent);
+    context.AddMetadata(kTraceParentHeader, TraceParentToPassOn(options.trace_parent));
     if (IsTraceState(options.trace_state)) {
       context.AddMetadata(kTraceStateHeader, options.trace_state);
     }

@@ -49,6 +49,7 @@ void AddCommands(CLI::App& app, Invocation& invocation) {
   AddConfigCommand(app, invocation);
   AddPlanCommand(app, invocation);
   AddSimulateCommand(app, invocation);
+  AddExperimentCommand(app, invocation);
   AddDoctorCommand(app, invocation);
   AddVersionCommand(app, invocation);
   AddCompletionCommand(app, invocation);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 
 namespace lamina {
 namespace {
@@ -52,6 +53,10 @@ std::optional<TraceContext> ParseTraceParent(absl::string_view header) {
   return TraceContext{.trace_id = std::string(trace_id),
                       .span_id = std::string(span_id),
                       .sampled = (digit & 1) != 0};
+}
+
+std::string TraceParentToPassOn(absl::string_view header) {
+  return absl::StrCat("00", header.substr(kTraceIdAt - 1, kLength - (kTraceIdAt - 1)));
 }
 
 bool IsTraceState(absl::string_view text) {

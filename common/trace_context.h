@@ -33,6 +33,11 @@ struct TraceContext {
 // What a header says; nothing if it is not of the standard's form: then a trace begins here.
 std::optional<TraceContext> ParseTraceParent(absl::string_view header);
 
+// The header as it is passed on: in version 00, without what a later version has behind it, which
+// may be any bytes, also those that metadata of gRPC cannot have.
+// Requires: ParseTraceParent() takes `header`.
+std::string TraceParentToPassOn(absl::string_view header);
+
 // Whether a tracestate is passed on: 1 to kTraceStateBytesMax bytes that ASCII can show, or spaces.
 bool IsTraceState(absl::string_view text);
 

@@ -451,6 +451,15 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
   ClusterConfig& c = config_;
   std::optional<uint32_t> lanes;
   std::string policy;  // Not given: the first of `policies`, if any.
+  const ReadValue decode = Choice(internal::kAttentions, c.attention.decode);
+  const ReadValue prefill = Choice(internal::kAttentions, c.attention.prefill);
+  const ReadValue attention = [&](const YAML::Node& node, const std::string& path) {
+    if (!node.IsScalar()) {
+      return ReadKeys(node, path, {{"decode", decode}, {"prefill", prefill}});
+    }
+    const absl::Status read = decode(node, path);
+    return read.ok() ? prefill(node, path) : read;
+  };
   const std::vector<Key> keys = {
       {"model", Text(c.model)},
       {"chat_template", Text(c.chat_template)},
@@ -482,8 +491,7 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                 {"query_first", Choice(internal::kQueryFirst, c.pipeline.query_first)},
                 {"device_waits", Choice(internal::kDeviceWaits, c.pipeline.device_waits)}})},
       {"partition", Choice(internal::kPartitions, c.partition)},
-      {"attention", Section({{"decode", Choice(internal::kAttentions, c.attention.decode)},
-                             {"prefill", Choice(internal::kAttentions, c.attention.prefill)}})},
+      {"attention", attention},
       {"kv", Choices(internal::kKvForms, c.kv, c.kv_forms)},
       {"kv_int8_percent", Number(c.kv_int8_percent)},
       {"policy", Text(policy)},

@@ -204,13 +204,16 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
   flags.name = default_name;
   CLI::App app(purpose);
   app.set_version_flag("--version", std::string(kVersion));
-  app.add_option("--cluster", flags.cluster_file, "Cluster file (YAML); see docs/configuration.md")
-      ->required();
+  const auto* cluster =
+      app.add_option("--cluster", flags.cluster_file,
+                     "Cluster file (YAML); see docs/configuration.md. Not needed where --set has "
+                     "every key that is wanted");
   auto* name = app.add_option("--name", flags.name, "This daemon's name in the cluster file");
   if (default_name.empty()) {
     name->required();
   }
-  app.add_option("--set", flags.overrides, "Override a key of the cluster file: pipeline.lanes=1")
+  app.add_option("--set", flags.overrides,
+                 "Override a key of the cluster file, or set it without one: pipeline.lanes=1")
       ->take_all();
   app.add_option("--coordinator", flags.coordinator,
                  "Coordinator's address; default: coordinator.advertise of the cluster file, else "
@@ -231,6 +234,9 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
       ->check(CLI::IsMember({"text", "json"}));
   try {
     app.parse(argc, argv);
+    if (flags.cluster_file.empty() && (cluster->count() > 0 || flags.overrides.empty())) {
+      throw CLI::RequiredError("--cluster");
+    }
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     parsed.exit_status = code == 0 ? 0 : 2;
@@ -246,7 +252,9 @@ ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
 }
 
 absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags) {
-  absl::StatusOr<ClusterConfig> config = LoadClusterConfig(flags.cluster_file, flags.overrides);
+  absl::StatusOr<ClusterConfig> config =
+      flags.cluster_file.empty() ? ParseClusterConfig("{}", "--set", flags.overrides)
+                                 : LoadClusterConfig(flags.cluster_file, flags.overrides);
   if (config.ok()) {
     SetUpLogging(flags.name,
                  flags.log_level.empty() ? config->log.level : ToLogLevel(flags.log_level));

@@ -20,7 +20,7 @@
 namespace lamina::daemon {
 
 struct DaemonFlags {
-  std::string cluster_file;
+  std::string cluster_file;  // Empty: none, and `overrides` have every key.
   std::string name;
   std::vector<std::string> overrides;  // --set key=value
   std::string coordinator;             // host:port; empty: the cluster file's.
@@ -42,8 +42,8 @@ struct ParsedFlags {
 ParsedFlags ParseDaemonFlags(int argc, char** argv, const std::string& purpose,
                              const std::string& default_name);
 
-// Loads the cluster file, sets up logging as it says where no flag does, and logs the effective
-// configuration.
+// Loads the cluster file, or without one what --set says, sets up logging as it says where no flag
+// does, and logs the effective configuration.
 absl::StatusOr<ClusterConfig> LoadDaemonConfig(const DaemonFlags& flags);
 
 // The secret of the cluster's members: of the file that the flag names, else of the cluster file's.

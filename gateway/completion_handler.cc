@@ -48,6 +48,11 @@ bool IsScored(const CompletionRequest& request) {
          (request.no_tokens && (!request.options.policy.empty() || !request.options.kv.empty()));
 }
 
+// Whether the ids of the prompt are shown and no generation tells them.
+bool ShowsIdsAlone(const CompletionRequest& request) {
+  return request.no_tokens && request.return_ids;
+}
+
 // What truncate_prompt_tokens leaves, as the coordinator cuts it.
 std::vector<TokenId> Kept(std::vector<TokenId> tokens, const client::GenerateOptions& options) {
   const size_t most = options.prompt_tokens_max.value_or(UINT32_MAX);
@@ -124,6 +129,9 @@ void CompletionHandler::TokenizePrompt(size_t index) {
         }
         Prompt& prompt = self->prompts_[index];
         const std::vector<TokenId> kept = Kept(result->tokens, self->request_.options);
+        if (ShowsIdsAlone(self->request_)) {
+          prompt.ids = kept;
+        }
         if (kept.size() < result->tokens.size()) {
           prompt.echo.clear();
         } else if (!IsScored(self->request_)) {
@@ -141,6 +149,9 @@ void CompletionHandler::PrepareTokens(size_t index, const std::vector<TokenId>& 
     return;
   }
   prompts_[index].tokens = static_cast<uint32_t>(tokens.size());
+  if (ShowsIdsAlone(request_)) {
+    prompts_[index].ids = tokens;
+  }
   backend_.Detokenize(tokens,
                       [self = shared_from_this(), index](const absl::StatusOr<std::string>& text) {
                         if (text.ok()) {
@@ -183,6 +194,9 @@ void CompletionHandler::TakeScore(size_t index, const client::ScoreResult& score
     prompt.echo_tokens.push_back(std::move(token));
   }
   prompt.tokens = static_cast<uint32_t>(score.tokens.size());
+  if (ShowsIdsAlone(request_)) {
+    prompt.ids = score.tokens;
+  }
   prompt.echo = prompt.echo.empty() ? text : prompt.echo;
 }
 
@@ -211,6 +225,10 @@ void CompletionHandler::FinishWithoutTokens() {
       choice.finish = client::FinishReason::kLength;
       if (request_.stream) {
         Begin(i, c);
+        if (!prompts_[i].ids.empty()) {
+          Send(format_.IdsEvent(IndexOf(i, c), {}, std::exchange(prompts_[i].ids, {}),
+                                usage_of_events(), Counts()));
+        }
         Send(format_.FinishEvent(IndexOf(i, c), choice.finish, /*called=*/false, usage_of_events(),
                                  Counts()));
       }

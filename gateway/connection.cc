@@ -234,7 +234,8 @@ bool Connection::OnHead() {
   }
   head_only_ = head.method() == http::verb::head;
   chunked_ = head.version() >= 11;
-  close_after_ = !head.keep_alive();
+  // A client of HTTP/1.0 takes the end of the connection for the end of its answer.
+  close_after_ = head.version() < 11 || !head.keep_alive();
   request_headers_ = router_.HeadersFor(request_);
   route_ = router_.RouteOf(request_.path);
   if (const std::string problem = FramingProblem(head); !problem.empty()) {

@@ -124,6 +124,18 @@ HttpResponse ErrorFor(const std::string& path, const absl::Status& status) {
   return response;
 }
 
+// A header that names something of the cluster. The coordinator judges the name; bytes that are no
+// text would not get there.
+absl::Status CheckName(absl::string_view header, const std::string& name) {
+  return std::all_of(name.begin(), name.end(),
+                     [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); })
+             ? absl::OkStatus()
+             : BadField(header, "invalid_value",
+                        absl::StrCat("the header '", header,
+                                     "' has bytes that are no printable ASCII; it names what the "
+                                     "cluster prepares, see lamina status"));
+}
+
 std::shared_ptr<RequestHandler> Answer(ResponseWriter& writer, HttpResponse response) {
   writer.Respond(std::move(response));
   return nullptr;
@@ -328,6 +340,11 @@ std::shared_ptr<RequestHandler> Router::Detokenize(HttpRequest& request, Respons
 }
 
 std::shared_ptr<RequestHandler> Router::Completion(HttpRequest& request, ResponseWriter& writer) {
+  absl::Status named = CheckName("x-lamina-policy", request.policy);
+  named.Update(CheckName("x-lamina-kv", request.kv));
+  if (!named.ok()) {
+    return Answer(writer, ErrorFor(request.path, named));
+  }
   const size_t bytes = request.body.size();
   const auto handler = std::make_shared<DeferredHandler>(writer);
   const absl::Status begun = side_work_.Do(

@@ -131,14 +131,25 @@ absl::Status ReadIgnoreEos(const Json& value, const std::string& name, BatchRequ
   return absl::OkStatus();
 }
 
-absl::Status ReadResponseFormat(const Json& value, const std::string&, BatchRequest* request) {
-  LAMINA_ASSIGN_OR_RETURN(request->options.form, client::ResponseFormat(value));
+// One of the two fields may have a form, in whichever order they come, as at the gateway.
+absl::Status TakeForm(absl::StatusOr<OutputForm> form, BatchRequest* request) {
+  if (!form.ok() || form->any()) {
+    return form.status();
+  }
+  if (!request->options.form.any()) {
+    return absl::InvalidArgumentError(
+        "response_format and structured_outputs exclude each other: leave one of them out");
+  }
+  request->options.form = *std::move(form);
   return absl::OkStatus();
 }
 
+absl::Status ReadResponseFormat(const Json& value, const std::string&, BatchRequest* request) {
+  return TakeForm(client::ResponseFormat(value), request);
+}
+
 absl::Status ReadStructuredOutputs(const Json& value, const std::string&, BatchRequest* request) {
-  LAMINA_ASSIGN_OR_RETURN(request->options.form, client::StructuredOutputs(value));
-  return absl::OkStatus();
+  return TakeForm(client::StructuredOutputs(value), request);
 }
 
 absl::Status ReadModel(const Json& value, const std::string& name, BatchRequest* request) {

@@ -25,7 +25,7 @@ namespace lamina::cli {
 namespace {
 
 constexpr char kExamples[] =
-    R"(  lamina calibrate --model models/smollm2-135m-instruct.gguf --out calibration.json
+    R"(  lamina calibrate --model models/smollm2-135m-instruct.gguf --output calibration.json
   lamina plan --model M --load rate=5,input=512,output=128 --calibration DEVICE=calibration.json
 The cluster should have nothing else to do. Rows decode at several numbers and lengths, and prompts
 run by themselves; what nodes counted meanwhile becomes the curves of the file: slices, LM head,
@@ -69,7 +69,8 @@ absl::StatusOr<Json> Measure(const CalibrateFlags& flags, client::Client& client
                            shape, calibrator.points(), status);
 }
 
-// The file of --out. It is opened before anything is measured, and what was in it stays until then.
+// The file of --output. It is opened before anything is measured, and what was in it stays until
+// then.
 class OutFile {
  public:
   // A new file goes away again until there is something to write, whatever ends the command.
@@ -79,7 +80,7 @@ class OutFile {
     file_.open(path, std::ios::app);
     if (!file_) {
       status_ = absl::UnavailableError(
-          absl::StrCat("--out: cannot write '", path, "': ", std::strerror(errno)));
+          absl::StrCat("--output: cannot write '", path, "': ", std::strerror(errno)));
     } else if (is_new) {
       file_.close();
       std::filesystem::remove(path, none);
@@ -99,7 +100,7 @@ class OutFile {
     file_.close();
     return file_.good() && !error
                ? absl::OkStatus()
-               : absl::DataLossError(absl::StrCat("--out: cannot write '", path_, "'"));
+               : absl::DataLossError(absl::StrCat("--output: cannot write '", path_, "'"));
   }
 
  private:
@@ -144,7 +145,7 @@ void AddCalibrateCommand(CLI::App& app, Invocation& invocation) {
       ->type_name("MODEL");
   command->add_option("--device", flags->device, "What the file calls the device")
       ->type_name("NAME");
-  command->add_option("--out", flags->out, "Write the file here (default: stdout)")
+  command->add_option("--output,--out", flags->out, "Write the file here (default: stdout)")
       ->type_name("FILE");
   command->add_option("--seconds", flags->seconds, "Of each measurement (default: 3)")
       ->check(Within(0.5, 60))

@@ -90,6 +90,7 @@ void AddCompletionCommand(CLI::App& app, Invocation& invocation);
 void AddConfigCommand(CLI::App& app, Invocation& invocation);
 void AddDetokenizeCommand(CLI::App& app, Invocation& invocation);
 void AddDoctorCommand(CLI::App& app, Invocation& invocation);
+void AddExperimentCommand(CLI::App& app, Invocation& invocation);
 void AddExplainCommand(CLI::App& app, Invocation& invocation);
 void AddGenerateCommand(CLI::App& app, Invocation& invocation);
 void AddHelpCommand(CLI::App& app, Invocation& invocation);

@@ -35,6 +35,17 @@ class RefusedStartsTest(unittest.TestCase):
             self.assertIn("is no regular file", ended.stderr)
             self.assertTrue(stat.S_ISFIFO(pipe.stat().st_mode))
 
+    def test_neither_a_cluster_file_nor_settings(self):
+        for program, name in [(program, name) for program, name, _ in NODES] + [("lamina-gateway", "gateway"),
+                                                                                ("lamina-coordinator", "coordinator")]:
+            for words in ([], ["--cluster", ""], ["--cluster", "", "--set", "model=m"]):
+                ended = harness.run("--name", name, *words, program=program)
+                self.assertEqual(ended.returncode, 2, program)
+                self.assertIn("--cluster is required", ended.stderr)
+            ended = harness.run("--name", name, "--set", "modle=m", program=program)
+            self.assertEqual(ended.returncode, 1, ended.stderr)
+            self.assertIn("--set modle=m: unknown key 'modle'; did you mean 'model'?", ended.stderr)
+
     def test_more_threads_than_the_host_is_for(self):
         cores = len(os.sched_getaffinity(0))
         if cores >= 256:

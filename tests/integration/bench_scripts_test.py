@@ -124,7 +124,7 @@ class RunScriptTest(SuiteTest):
     def test_names_the_command_when_it_cannot_be_built(self):
         write_program(self.tree / "deploy/build.sh", BUILDS_NOTHING)
         for suite, target in (("dense", "lamina_bench_dense"), ("plan", "lamina_bench_plan"),
-                              ("peers", "lamina_bench_bounds"), ("chat", "lamina-coordinator")):
+                              ("peers", "lamina_bench_bounds"), ("chat", "lamina-coordinator"), ("prompts", "lamina-coordinator")):
             done = self.run_suite(suite)
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertIn(f"--target {target}", done.stderr)

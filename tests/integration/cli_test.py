@@ -16,7 +16,7 @@ from pathlib import Path
 from harness import BIN, MODEL, REPO, cluster_file, require_model, run, write_token
 
 COMMANDS = ["generate", "chat", "score", "tokenize", "detokenize", "status", "explain", "top", "cancel", "node", "trace", "bench", "batch",
-            "split", "inspect", "config", "plan", "simulate", "calibrate", "doctor", "version", "completion", "help"]
+            "split", "inspect", "config", "plan", "simulate", "calibrate", "experiment", "doctor", "version", "completion", "help"]
 
 
 def unused_port():

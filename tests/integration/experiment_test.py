@@ -9,12 +9,15 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
+
+import harness
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "bench"))
@@ -121,6 +124,37 @@ class ExperimentTest(unittest.TestCase):
             done = self.run_file(text)
             self.assertEqual(done.returncode, 1, text)
             self.assertIn(message, done.stderr)
+
+    def lamina(self, *arguments, program=harness.BIN / "lamina"):
+        return subprocess.run([program, "experiment", *map(str, arguments)], cwd=self.folder, capture_output=True, text=True, check=False)
+
+    def test_the_command_runs_and_reports(self):
+        text = FILE.replace("seeds: [0, 1]", "seeds: [0]")
+        done = self.lamina(self.write(text), "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("4 runs, 0 done before", done.stderr)
+        runs = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual(sorted((run["cluster"], run["load"]) for run in runs),
+                         [("one", "few"), ("one", "many"), ("two", "few"), ("two", "many")])
+        report = self.lamina("report", "experiment-results")
+        self.assertEqual(report.returncode, 0, report.stderr)
+        self.assertIn("| two |", report.stdout)
+        path = self.folder / "figures.json"
+        done = subprocess.run([REPO / "bench/run.sh", "experiment", "--json", path, "--", "report", self.folder / "experiment-results"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(path.read_text())["runs"], runs)
+        none = self.lamina("report", "none")
+        self.assertEqual(none.returncode, 1)
+        self.assertIn("none: no results", none.stderr)
+
+    def test_the_command_says_where_experiments_are(self):
+        (self.folder / "bin").mkdir()
+        copy = shutil.copy(harness.BIN / "lamina", self.folder / "bin")
+        done = self.lamina(self.write(FILE), program=copy)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no checkout with bench/experiment.py is around", done.stderr)
+
 
 # One request fails at rate 8, and all at rate 9. A simulation has the same figures as a measurement.
 LAMINA = """#!/usr/bin/env bash

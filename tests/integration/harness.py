@@ -198,12 +198,16 @@ class Cluster:
         del name
         return []
 
+    def configuration(self):
+        """The words of a daemon's command line that describe the cluster; for tests that describe it otherwise."""
+        return ["--cluster", str(self.file)]
+
     def start(self, name):
         """Starts a daemon. The coordinator and the gateway are awaited, for their addresses."""
         role = self.roles[name]
         ready = self.directory / f"{name}.ready"
         ready.unlink(missing_ok=True)
-        command = [*self.prefix(name), str(BIN / f"lamina-{role}"), "--cluster", str(self.file), "--name", name,
+        command = [*self.prefix(name), str(BIN / f"lamina-{role}"), *self.configuration(), "--name", name,
                    "--ready-file", str(ready), *self.overrides]
         if role == "coordinator" and self.server is not None:
             command += ["--set", f"coordinator.listen={self.server}"]

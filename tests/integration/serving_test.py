@@ -18,6 +18,23 @@ import unittest
 from harness import COMMAND_SECONDS, Cluster, json_lines, require_model
 
 
+class WithoutFile(Cluster):
+    """Daemons that read no cluster file: each key is a --set."""
+
+    def configuration(self):
+        keys = json.loads(self.file.read_text())
+        return [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+
+
+class SettingsTest(unittest.TestCase):
+    def test_a_cluster_serves_from_settings_alone(self):
+        require_model(self)
+        with WithoutFile(memory_nodes=1, gateway={"listen": "127.0.0.1:0"}) as cluster:
+            result = cluster.lamina("generate", "--prompt", "Dogs", "--max-tokens", "4", "--ignore-eos", "--json")
+            self.assertEqual(result.returncode, 0, result.stderr + cluster.logs())
+            self.assertEqual(json_lines(result.stdout)[0]["completion_tokens"], 4)
+
+
 class ServingTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "client/member_change.h"
@@ -78,6 +79,17 @@ TEST_F(ClientTest, GenerateReturnsTheServersErrorAfterWhatItSent) {
   EXPECT_EQ(status.message(), "as asked");
   EXPECT_EQ(std::string(*status.GetPayload("x-request-id")), "followed");
   EXPECT_EQ(chunks, 1);
+}
+
+TEST_F(ClientTest, ATraceParentOfALaterVersionIsPassedOnWithoutItsTail) {
+  const std::string parent = "-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+  const absl::Status status = client_->Generate(
+      {.prompt = "x", .max_tokens = 1, .trace_parent = absl::StrCat("01", parent, "-\xff\t")},
+      [](const Chunk&) {});
+
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(server_.inference.last_trace_parent(), absl::StrCat("00", parent));
 }
 
 TEST_F(ClientTest, CancellationEndsAGenerationAtTheServerToo) {

@@ -32,6 +32,10 @@ class FakeInference : public v1::Inference::Service {
     {
       const absl::MutexLock lock(&mu_);
       last_request_ = *request;
+      const auto parent = context->client_metadata().find("traceparent");
+      last_trace_parent_ = parent == context->client_metadata().end()
+                               ? ""
+                               : std::string(parent->second.data(), parent->second.size());
     }
     if (refuses_with != grpc::StatusCode::OK) {
       return {refuses_with, "as asked"};
@@ -142,6 +146,10 @@ class FakeInference : public v1::Inference::Service {
     const absl::MutexLock lock(&mu_);
     return last_request_;
   }
+  std::string last_trace_parent() {
+    const absl::MutexLock lock(&mu_);
+    return last_trace_parent_;
+  }
   v1::ScoreRequest last_score() {
     const absl::MutexLock lock(&mu_);
     return last_score_;
@@ -161,6 +169,7 @@ class FakeInference : public v1::Inference::Service {
 
   absl::Mutex mu_;
   v1::GenerateRequest last_request_ ABSL_GUARDED_BY(mu_);
+  std::string last_trace_parent_ ABSL_GUARDED_BY(mu_);  // Empty: the last request had none.
   v1::ScoreRequest last_score_ ABSL_GUARDED_BY(mu_);
 
   static void WriteChoice(const v1::GenerateRequest& request, uint32_t index,

@@ -32,6 +32,13 @@ TEST(TraceContextTest, LaterVersionsMayAddFields) {
   EXPECT_FALSE(ParseTraceParent(Header("cc", kTrace, kSpan, "01.what")).has_value());
 }
 
+TEST(TraceContextTest, WhatIsPassedOnHasNothingOfLaterVersions) {
+  const std::string own = Header("00", kTrace, kSpan, "01");
+  EXPECT_EQ(TraceParentToPassOn(own), own);
+  EXPECT_EQ(TraceParentToPassOn(Header("01", kTrace, kSpan, "01-\xff\t")), own);
+  EXPECT_EQ(TraceParentToPassOn(Header("cc", kTrace, kSpan, "01")), own);
+}
+
 TEST(TraceContextTest, OtherFormsAreNotRead) {
   const std::string upper = "4BF92F3577B34DA6A3CE929D0E0E4736";
   for (const std::string& header :

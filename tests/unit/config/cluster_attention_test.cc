@@ -40,6 +40,19 @@ TEST(ClusterAttentionTest, WhatIsWrittenReadsBackAsTheSame) {
   EXPECT_EQ(again->attention, config->attention);
 }
 
+TEST(ClusterAttentionTest, OneWordIsForBoth) {
+  const auto word = Parse({"attention=tensor"});
+  const auto both = Parse({"attention={decode: tensor, prefill: tensor}"});
+  ASSERT_TRUE(word.ok()) << word.status();
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(word->attention, both->attention);
+  EXPECT_EQ(ToYaml(*word), ToYaml(*both));
+
+  const auto chosen = Parse({"attention=auto"});
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_TRUE(chosen->attention.automatic());
+}
+
 TEST(ClusterAttentionTest, OnlyThoseWhoAttendMustHaveTensorCores) {
   EXPECT_TRUE(Parse({"attention={decode: tensor, prefill: tensor}"}).ok());
   EXPECT_TRUE(Parse({"attention.decode=tensor", "compute.0.device=cpu"}).ok());
@@ -85,7 +98,10 @@ TEST(ClusterAttentionTest, PairsAreNotServedWherePoliciesFetch) {
 TEST(ClusterAttentionTest, UnknownWordsNameTheKnownOnes) {
   EXPECT_THAT(Parse({"attention.decode=fast"}).status().message(),
               HasSubstr("'fast' is not one of auto, canonical, pairs, tiles, tensor"));
-  EXPECT_FALSE(Parse({"attention=tensor"}).ok());
+  EXPECT_THAT(Parse({"attention=fast"}).status().message(),
+              HasSubstr("attention: 'fast' is not one of auto, canonical, pairs, tiles, tensor"));
+  EXPECT_THAT(Parse({"attention=[tensor]"}).status().message(),
+              HasSubstr("attention: wants keys and values"));
 }
 
 }  // namespace

@@ -419,6 +419,34 @@ TEST_F(CompletionHandlerTest, EchoWithoutTokensAsksForNone) {
   EXPECT_EQ(whole["usage"]["completion_tokens"], 0);
 }
 
+TEST_F(CompletionHandlerTest, EchoWithoutTokensShowsTheIdsOfThePrompt) {
+  backend_.score = client::ScoreResult{.tokens = {4, 5}, .logprobs = {-0.25f}, .texts = {"x", "y"}};
+  const std::pair<std::string, std::string> prompts[] = {
+      {R"("prompt":"xy")", "[1,2]"},
+      {R"("prompt":[7,8,9])", "[7,8,9]"},
+      {R"("prompt":"xy","logprobs":0)", "[4,5]"}};
+  for (const auto& [prompt, ids] : prompts) {
+    SCOPED_TRACE(prompt);
+    const std::string fields = prompt + R"(,"max_tokens":0,"echo":true,"return_token_ids":true)";
+    Start(fields);
+    const Json choice = Json::parse(writer_.response->body)["choices"][0];
+    EXPECT_EQ(choice["prompt_token_ids"], Json::parse(ids));
+    EXPECT_EQ(choice["token_ids"], Json::array());
+
+    writer_.stream.clear();
+    Start(fields + R"(,"stream":true)");
+    std::vector<Json> shown;
+    for (const Json& event : Events()) {
+      if (event["choices"][0].contains("prompt_token_ids")) {
+        shown.push_back(event["choices"][0]["prompt_token_ids"]);
+      }
+    }
+    ASSERT_EQ(shown.size(), 1u);
+    EXPECT_EQ(shown[0], Json::parse(ids));
+  }
+  EXPECT_THAT(backend_.generations, IsEmpty());
+}
+
 TEST_F(CompletionHandlerTest, EchoAndPromptLogprobsShowAsManyAlternativesAsEachAskedFor) {
   backend_.score =
       client::ScoreResult{.tokens = {4, 5},

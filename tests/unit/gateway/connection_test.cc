@@ -228,6 +228,14 @@ TEST_F(ConnectionTest, ChunkedIsReadInAnyCaseAndNotInOlderHttp) {
   EXPECT_THAT(wire_->to_client, StartsWith("HTTP/1.1 400 "));
 }
 
+TEST_F(ConnectionTest, OlderHttpIsClosedBehindItsAnswer) {
+  Open();
+  Send("GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  EXPECT_THAT(wire_->to_client, HasSubstr("Connection: close\r\n"));
+  EXPECT_THAT(wire_->to_client, EndsWith("GET /a? "));
+  EXPECT_TRUE(closed_);
+}
+
 TEST_F(ConnectionTest, StreamsAreChunkedAndEnd) {
   Open();
   Send(Post("/stream", ""));

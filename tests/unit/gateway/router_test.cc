@@ -234,6 +234,23 @@ TEST_F(RouterTest, CompletionsReachTheBackend) {
   EXPECT_EQ(writer_.response->status, 503);
 }
 
+TEST_F(RouterTest, HeadersThatNameNothingAreRefusedByName) {
+  Router router(backend_, side_work_, {});
+  for (const std::string path : {"/v1/completions", "/v1/messages"}) {
+    for (const std::string header : {"x-lamina-policy", "x-lamina-kv"}) {
+      SCOPED_TRACE(absl::StrCat(path, " ", header));
+      RecordingWriter writer;
+      HttpRequest request = Post(path, R"({"model":"m","prompt":"x"})");
+      (header == "x-lamina-kv" ? request.kv : request.policy) = "caf\xe9";
+      EXPECT_EQ(router.Handle(std::move(request), writer), nullptr);
+      ASSERT_TRUE(writer.response.has_value());
+      EXPECT_EQ(writer.response->status, 400);
+      EXPECT_THAT(writer.response->body, HasSubstr(header));
+    }
+  }
+  EXPECT_TRUE(backend_.generations.empty());
+}
+
 // The policy of the request decides whether its answer is called lossy.
 TEST_F(RouterTest, APolicyOfTheHeaderReachesTheBackendAndItsWordTheAnswer) {
   backend_.models = std::vector<client::ModelInfo>{

@@ -85,6 +85,22 @@ TEST(BatchFileTest, ACompletionEndsWhereTheGatewayEndsIt) {
   EXPECT_EQ(One(Body(R"({"prompt":"x","max_tokens":600})")).options.max_tokens, 600u);
 }
 
+TEST(BatchFileTest, OneFieldHasTheForm) {
+  const std::string regex = R"("structured_outputs":{"regex":"[0-9]+"})";
+  const std::string text = R"("response_format":{"type":"text"})";
+  const std::string json = R"("response_format":{"type":"json_object"})";
+  for (const std::string& fields : {regex + "," + text, text + "," + regex}) {
+    const BatchRequest request = One(Body(R"({"prompt":"x",)" + fields + "}"));
+    ASSERT_TRUE(request.status.ok()) << request.status;
+    EXPECT_EQ(request.options.form.kind, OutputForm::Kind::kRegex) << fields;
+  }
+  for (const std::string& fields : {regex + "," + json, json + "," + regex}) {
+    const absl::Status refused = One(Body(R"({"prompt":"x",)" + fields + "}")).status;
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << fields;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("exclude each other"));
+  }
+}
+
 TEST(BatchFileTest, NumbersAreTakenWholeOrRefused) {
   const std::string prompt = R"({"prompt":"x",)";
 

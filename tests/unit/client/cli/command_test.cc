@@ -30,6 +30,7 @@ class CommandTest : public testing::Test {
     AddBenchCommand(app, invocation);
     AddCalibrateCommand(app, invocation);
     AddSimulateCommand(app, invocation);
+    AddExperimentCommand(app, invocation);
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
@@ -111,13 +112,24 @@ TEST_F(CommandTest, ABenchmarkKeepsItsTimesWhereTheClusterDoesNotAnswerAtTheEnd)
 }
 
 TEST_F(CommandTest, ACalibrationThatCannotBeWrittenIsNotMeasured) {
-  EXPECT_EQ(Run({"calibrate", "--model", "no-such-model", "--out", "/nowhere/calibration.json"}),
-            kExitFailed);
-  EXPECT_THAT(error_, HasSubstr("--out: cannot write '/nowhere/calibration.json'"));
+  for (const char* flag : {"--output", "--out"}) {
+    EXPECT_EQ(Run({"calibrate", "--model", "no-such-model", flag, "/nowhere/calibration.json"}),
+              kExitFailed);
+    EXPECT_THAT(error_, HasSubstr("--output: cannot write '/nowhere/calibration.json'"));
+  }
 
   const std::string out = testing::TempDir() + "/calibration.json";
-  EXPECT_EQ(Run({"calibrate", "--model", "no-such-model", "--out", out}), kExitFailed);
+  EXPECT_EQ(Run({"calibrate", "--model", "no-such-model", "--output", out}), kExitFailed);
   EXPECT_FALSE(std::ifstream(out).good()) << "nothing was measured, and nothing lies there";
+}
+
+TEST_F(CommandTest, AnExperimentIsAFileOrAReport) {
+  EXPECT_EQ(Run({"experiment", "report"}), kExitUsage);
+  EXPECT_THAT(error_, HasSubstr("report wants DIR"));
+  EXPECT_EQ(Run({"experiment", "report", "results", "--out", "x"}), kExitUsage);
+  EXPECT_THAT(error_, HasSubstr("--out is for runs"));
+  EXPECT_EQ(Run({"experiment", "a.yaml", "b.yaml"}), kExitUsage);
+  EXPECT_THAT(error_, HasSubstr("'b.yaml' is one word too many"));
 }
 
 TEST_F(CommandTest, ACalibrationOfADeviceThatNoNodeIsIsRefused) {
