@@ -177,7 +177,7 @@ struct Shares {
 };
 Shares ShareOut(absl::Span<const double> tasks, size_t threads);
 
-// Those of a call as CutDense() cuts it, in the order of the dense layers' tasks.
+// Those of a call as CutDense() cuts it, in the order of the dense layers' tasks. Requires: rows.
 Shares DenseShares(const DenseWork& product, size_t rows_max, size_t threads);
 
 }  // namespace lamina::kernels

@@ -140,7 +140,7 @@ constexpr size_t kGatedRowsMin = 9;
 constexpr size_t kLookUpsEach = 16;
 
 // Tasks for each thread from which on panels of blocks have twice the rows, of which the last ones
-// go in quarters.
+// go in quarters. One thread alone always has them.
 constexpr size_t kTasksOfTwice = kCutTasksBefore + 1;
 
 template <class Arithmetic>
