@@ -108,15 +108,28 @@ void AddGenerationFlags(CLI::App* command, client::GenerateOptions& o) {
 }
 
 void AddPolicyFlags(CLI::App* command, std::string& policy, std::string& kv) {
+  // The coordinator judges the name; bytes that are no text would not get there.
+  const CLI::Validator printable(
+      [](std::string& text) -> std::string {
+        const bool all = std::all_of(text.begin(), text.end(), [](char c) {
+          return absl::ascii_isprint(static_cast<unsigned char>(c));
+        });
+        return all ? ""
+                   : "the name has bytes that are no printable ASCII; see `lamina status` for what "
+                     "the cluster prepares";
+      },
+      "");
   command
       ->add_option("--policy", policy,
                    "By which KV policy it is served, one that the cluster prepares; see `lamina "
                    "status` (default: the cluster's own)")
+      ->check(printable)
       ->type_name("NAME");
   command
       ->add_option("--kv", kv,
                    "The form of its K and V, bf16 or int8, where the cluster prepares several "
                    "(default: the cluster's own)")
+      ->check(printable)
       ->type_name("NAME");
 }
 

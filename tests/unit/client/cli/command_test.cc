@@ -66,6 +66,14 @@ TEST_F(CommandTest, TextThatIsNotUtf8IsRefusedWithItsPlace) {
   }
 }
 
+TEST_F(CommandTest, PoliciesAndFormsAreNamedInAscii) {
+  for (const char* flag : {"--policy", "--kv"}) {
+    for (const char* command : {"generate", "score", "bench"}) {
+      EXPECT_THROW(Run({command, flag, "caf\xe9"}), CLI::ValidationError) << command << flag;
+    }
+  }
+}
+
 TEST_F(CommandTest, AServerWithoutAPortIsNoAddress) {
   EXPECT_EQ(Run({"status", "--server", "localhost"}), kExitUsage);
   EXPECT_THAT(error_, HasSubstr("'localhost' is not an address like 127.0.0.1:7400"));
