@@ -26,8 +26,8 @@ size_t PagesOf(const std::byte* data, size_t bytes) {
   const uintptr_t end = (AddressOf(data) + bytes) / page * page;
   std::vector<unsigned char> there((end - first) / page);
   EXPECT_EQ(mincore(reinterpret_cast<void*>(first), end - first, there.data()), 0);
-  return static_cast<size_t>(
-      std::count_if(there.begin(), there.end(), [](unsigned char page) { return page & 1; }));
+  return static_cast<size_t>(std::count_if(there.begin(), there.end(),
+                                           [](unsigned char state) { return (state & 1) != 0; }));
 }
 
 // The flags of the mapping that has the address, as /proc/self/smaps writes them.
