@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of a compute node, whatever the policy: as it accounts for it, and the most that its process has had.
+"""The memory of a compute node on processors, whatever the policy: as it accounts for it, and the most that its process has had.
 
     with cluster.Cluster(...) as running, node_memory.Peak(running, "c0") as peak:
         ...  # The load.
@@ -7,33 +7,66 @@
 """
 
 import dataclasses
+import os
 import pathlib
 import threading
 import time
 
 KIB = 2**10
+WINDOW = "/memfd:lamina"  # Regions of transport shm.
 REPORT_SECONDS = 0.2  # Nodes report at times of their own.
 SAMPLE_SECONDS = 0.02  # What weighs lives for a step or an epoch.
 
 
-def resident(status):
-    """Bytes by a process's status, without pages of files: the program's text and the model's file stay in the page cache, whoever reads them."""
+def fields_of(status):
+    """(Anonymous memory, shared memory) in bytes by a process's status, without pages of files: the program's text and the model's file stay in the page
+    cache, whoever reads them."""
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    return sum(KIB * int(fields[key].split()[0]) for key in ("RssAnon", "RssShmem"))
+    return tuple(KIB * int(fields[key].split()[0]) for key in ("RssAnon", "RssShmem"))
+
+
+def others_windows(process):
+    """Bytes of other nodes' windows that a process has mapped whole, to put into them over shm. The memory is their owners', who hold its files open, as a
+    sender does not."""
+    own = set()
+    for file in (process / "fd").iterdir():
+        try:
+            if os.readlink(file).startswith(WINDOW):
+                own.add(file.stat().st_ino)
+        except OSError:  # It has been closed.
+            pass
+    windows = 0
+    for line in (process / "maps").read_text().splitlines():
+        span, mode, _, _, file, *name = line.split(maxsplit=5)
+        if mode.endswith("s") and name and name[0].startswith(WINDOW) and int(file) not in own:
+            begin, end = (int(address, 16) for address in span.split("-"))
+            windows += end - begin
+    return windows
 
 
 class Peak:
-    """The most that a node's process has had resident since this was entered, by samples: the kernel's own peak (VmHWM) has the pages of files in it, and
-    those that were mapped while the model was loaded."""
+    """The most that a node's process has had resident of its own since this was entered, by samples: the kernel's own peak (VmHWM) has the pages of files
+    in it, those that were mapped while the model was loaded, and other nodes' windows."""
 
     def __init__(self, running, name):
-        self.path = pathlib.Path(f"/proc/{running.pid(name)}/status")
+        self.process = pathlib.Path(f"/proc/{running.pid(name)}")
         self.bytes = 0
+        self.shared = None  # Bytes of shared memory when others' windows were added up.
+        self.others = 0
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.watch, daemon=True)
 
+    def fields(self):
+        return fields_of((self.process / "status").read_text())
+
     def sample(self):
-        self.bytes = max(self.bytes, resident(self.path.read_text()))
+        anonymous, shared = self.fields()
+        if shared != self.shared:  # Windows have come or gone. A list of mappings takes far longer to read.
+            others = others_windows(self.process)
+            if self.fields()[1] != shared:
+                return  # Or do so now: the next sample tells.
+            self.shared, self.others = shared, others
+        self.bytes = max(self.bytes, anonymous + shared - self.others)
 
     def watch(self):
         while not self.ended.wait(SAMPLE_SECONDS):

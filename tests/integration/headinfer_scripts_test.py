@@ -3,7 +3,10 @@
 """Tables and drawings of bench/run.sh paper -- --only headinfer, of figures that are given. No cluster runs."""
 
 import contextlib
+import ctypes
 import json
+import mmap
+import os
 import pathlib
 import sys
 import tempfile
@@ -13,6 +16,7 @@ from unittest import mock
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "bench"))
 import headinfer_models  # noqa: E402
+import node_memory  # noqa: E402
 import paper_headinfer  # noqa: E402
 import places  # noqa: E402
 from paper_scripts_test import printed  # noqa: E402
@@ -125,6 +129,37 @@ class HeadInferTest(unittest.TestCase):
         near, text = self.check_resident(heavy_accounted=80, heavy_resident=120, resident=105)
         self.assertFalse(near)
         self.assertIn("| 60.0 | 60.0 | +0.0 | 32.0 | too little to tell |", text)
+
+    def test_windows_of_other_nodes_are_not_the_process_s_own(self):
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+
+        def window(size):
+            """A region of shm that is mapped whole: its file, and what unmaps it."""
+            file = os.memfd_create("lamina")
+            os.ftruncate(file, size)
+            address = libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | mmap.MAP_POPULATE, file, ctypes.c_long(0))
+            self.assertNotEqual(address, ctypes.c_void_p(-1).value)
+            return file, lambda: libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
+
+        process = pathlib.Path("/proc/self")
+        peak = node_memory.Peak(mock.Mock(pid=lambda _: "self"), "c0")
+        peak.sample()
+        before = peak.bytes
+        own, unmap_own = window(16 << 20)
+        self.addCleanup(unmap_own)
+        self.addCleanup(os.close, own)
+        others, unmap_others = window(64 << 20)
+        os.close(others)
+        peak.sample()
+        self.assertEqual(node_memory.others_windows(process), 64 << 20)
+        self.assertGreater(node_memory.fields_of((process / "status").read_text())[1], 72 << 20)
+        most = peak.bytes
+        self.assertTrue(12 << 20 < most - before < 32 << 20, most - before)
+        unmap_others()
+        peak.sample()
+        self.assertEqual(node_memory.others_windows(process), 0)
+        self.assertLess(peak.bytes - most, 8 << 20)
 
 
 if __name__ == "__main__":
