@@ -16,11 +16,13 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "bench/churn.h"
+#include "bench/flags.h"
 #include "bench/fma_peak.h"
 #include "bench/int8_batch.h"
 #include "bench/pinned_cores.h"
@@ -536,6 +538,8 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--json", options.json, "Also write the figures to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = lamina::bench::ParseFlags(app, argc, argv)) {
+    return *status;
+  }
   return lamina::bench::Bench(options).Run();
 }

@@ -10,10 +10,12 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/flags.h"
 #include "bench/onednn_peer.h"
 #include "common/clock.h"
 #include "common/thread_pool.h"
@@ -101,7 +103,9 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   app.add_flag("--reads-alone", reads_alone, "Leave out the GEMM, whose figures are 0 then");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = lamina::bench::ParseFlags(app, argc, argv)) {
+    return *status;
+  }
   double flops = cores.empty() && !reads_alone ? lamina::GemmFlops() : 0;
   nlohmann::json of_cores = nlohmann::json::array();
   for (const int core : cores) {

@@ -17,11 +17,13 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "bench/flags.h"
 #include "common/check.h"
 #include "common/thread_pool.h"
 #include "kernels/attention.h"
@@ -269,6 +271,8 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(0.01, 60.0));
   app.add_option("--json", options.json, "Also write the figures to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = lamina::bench::ParseFlags(app, argc, argv)) {
+    return *status;
+  }
   return lamina::bench::Run(options);
 }

@@ -12,10 +12,12 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/best_times.h"
+#include "bench/flags.h"
 #include "common/thread_pool.h"
 #include "kernels/cpu/attention_tasks.h"
 #include "kernels/dense.h"
@@ -183,7 +185,9 @@ int main(int argc, char** argv) {
   std::string json;
   app.add_flag("--measure", measure, "Also measure what a thread costs here, on cores 0 and 1");
   app.add_option("--json", json, "Write the results to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = lamina::bench::ParseFlags(app, argc, argv)) {
+    return *status;
+  }
   nlohmann::json results = {{"shares", lamina::bench::PrintTable()}};
   if (measure && lamina::PinThisThread({0})) {
     for (const size_t threads : {1, 2, 4, 16}) {

@@ -19,11 +19,13 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "bench/best_times.h"
+#include "bench/flags.h"
 #include "bench/onednn_peer.h"
 #include "bench/pinned_cores.h"
 #include "common/check.h"
@@ -330,7 +332,9 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "Rounds to take the best of")->capture_default_str();
   app.add_option("--cold-mib", options.cold_mib, "Turn over this much of weights between calls");
   app.add_option("--json", options.json, "Write the results to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = lamina::bench::ParseFlags(app, argc, argv)) {
+    return *status;
+  }
 
   nlohmann::json results;
   if (options.only != "sample") {

@@ -15,11 +15,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/flags.h"
 #include "bench/pinned_cores.h"
 #include "common/check.h"
 #include "common/clock.h"
@@ -278,7 +280,9 @@ int main(int argc, char** argv) {
   app.add_option("--rows", options.rows, "Rows of a step")->delimiter(',')->capture_default_str();
   app.add_option("--rounds", options.rounds, "Rounds to take the best of")->capture_default_str();
   app.add_option("--json", options.json, "Write the results to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = lamina::bench::ParseFlags(app, argc, argv)) {
+    return *status;
+  }
 
   const nlohmann::json results = lamina::bench::Bench(options).RunAll();
   if (!options.json.empty()) {

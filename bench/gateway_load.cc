@@ -12,6 +12,7 @@
 #include <boost/asio/write.hpp>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "bench/flags.h"
 #include "client/cli/bench_load.h"
 #include "client/cli/bench_report.h"
 #include "common/clock.h"
@@ -159,7 +161,9 @@ int main(int argc, char** argv) {
   app.add_option("--input-tokens", load.input_tokens, "of each prompt");
   app.add_option("--output-tokens", load.output_tokens, "of each answer");
   app.add_option("--vocabulary", load.vocabulary, "token ids are below");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = lamina::bench::ParseFlags(app, argc, argv)) {
+    return *status;
+  }
   load.host = server.substr(0, server.rfind(':'));
   load.port = server.substr(server.rfind(':') + 1);
 

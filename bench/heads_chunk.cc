@@ -7,7 +7,9 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 
+#include "bench/flags.h"
 #include "policy/fetch_heads.h"
 
 int main(int argc, char** argv) {
@@ -25,7 +27,9 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   app.add_option("--tokens", use.tokens, "tokens of the context")->required();
   app.add_option("--group", use.group, "KV heads of a group");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = lamina::bench::ParseFlags(app, argc, argv)) {
+    return *status;
+  }
   std::printf("%llu\n",
               static_cast<unsigned long long>(lamina::policy::LargestChunk(profile, budget, use)));
   return 0;

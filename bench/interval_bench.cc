@@ -3,9 +3,12 @@
 // What an interval of a data thread costs (telemetry/work_meter.h), with the timeline off and on,
 // besides the reading of the clock that it cannot do without.
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
+#include "bench/flags.h"
 #include "common/clock.h"
 #include "telemetry/work_meter.h"
 
@@ -47,7 +50,11 @@ void Run() {
 }  // namespace
 }  // namespace lamina
 
-int main() {
+int main(int argc, char** argv) {
+  CLI::App app("What an interval of a data thread costs, with the timeline off and on");
+  if (const std::optional<int> status = lamina::bench::ParseFlags(app, argc, argv)) {
+    return *status;
+  }
   lamina::Run();
   return 0;
 }

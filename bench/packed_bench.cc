@@ -9,10 +9,12 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/best_times.h"
+#include "bench/flags.h"
 #include "bench/pinned_cores.h"
 #include "common/check.h"
 #include "common/philox.h"
@@ -175,7 +177,9 @@ int main(int argc, char** argv) {
                  "Turn over this much of bf16 weights between calls")
       ->capture_default_str();
   app.add_option("--json", options.json, "Write the results to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = lamina::bench::ParseFlags(app, argc, argv)) {
+    return *status;
+  }
   const nlohmann::json results = lamina::bench::Bench(options).RunAll();
   if (!options.json.empty()) {
     std::ofstream(options.json) << results.dump(2) << '\n';

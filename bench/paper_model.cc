@@ -3,13 +3,17 @@
 // lamina-bench-paper CATALOGUE: the paper's tables and figures by the cost model, as JSON. The
 // paper's own numbers stand in bench/paper.py, which prints both.
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
+#include <string>
 
+#include "bench/flags.h"
 #include "cost/catalogue.h"
 #include "cost/rates.h"
 #include "cost/step_cost.h"
@@ -291,7 +295,7 @@ Json Paper::Links() const {
   return rows;
 }
 
-int Main(const char* path) {
+int Main(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
@@ -314,9 +318,11 @@ int Main(const char* path) {
 }  // namespace lamina::cost
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: lamina-bench-paper CATALOGUE\n");
-    return 2;
+  CLI::App app("The paper's tables and figures by the cost model, as JSON", "lamina-bench-paper");
+  std::string catalogue;
+  app.add_option("CATALOGUE", catalogue, "catalogue of devices (YAML)")->required();
+  if (const std::optional<int> status = lamina::bench::ParseFlags(app, argc, argv)) {
+    return *status;
   }
-  return lamina::cost::Main(argv[1]);
+  return lamina::cost::Main(catalogue);
 }

@@ -11,9 +11,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "bench/flags.h"
 #include "common/malloc_pages.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/node_stream_service.h"
@@ -215,7 +217,9 @@ int main(int argc, char** argv) {
   app.add_flag("--prefix_cache", options.prefix_cache, "keep K and V of prompts");
   app.add_option("--span_tokens", options.span_tokens, "partition token_range: tokens of a span");
   app.add_option("--slots_percent", options.slots_percent, "slots, of what prompts and steps take");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = lamina::bench::ParseFlags(app, argc, argv)) {
+    return *status;
+  }
   lamina::Run(options);
   return 0;
 }

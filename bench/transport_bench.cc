@@ -27,6 +27,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "bench/allocation_counter.h"
+#include "bench/flags.h"
 #include "bench/ucp_peer.h"
 #include "common/check.h"
 #include "common/clock.h"
@@ -401,7 +403,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(size_t{1}, kMiBMax))
       ->capture_default_str();
   app.add_option("--json", options.json, "Write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = ParseFlags(app, argc, argv)) {
+    return *status;
+  }
 
   nlohmann::json rows = nlohmann::json::array();
   for (const int core_of_peer : {1, 0}) {

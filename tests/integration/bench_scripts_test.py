@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What bench/run.sh does before and around a measurement: programs that are missing, systems that nobody knows, suites that fail
-or take too long, the class of the processor. Nothing is measured here."""
+or take too long, the class of the processor; and the exit status of programs' flags. Nothing is measured here."""
 
 import contextlib
 import io
@@ -24,6 +24,7 @@ import choice  # noqa: E402
 import cluster  # noqa: E402
 import conversations  # noqa: E402
 import int8  # noqa: E402
+import places  # noqa: E402
 import predict  # noqa: E402
 import processor  # noqa: E402
 import remote  # noqa: E402
@@ -144,6 +145,22 @@ class RunScriptTest(SuiteTest):
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("models/smollm2-135m-instruct.gguf is missing: deploy/get_model.sh", done.stderr)
         self.assertNotIn("Traceback", done.stderr)
+
+
+class ProgramsTest(unittest.TestCase):
+    def test_wrong_usage_ends_with_2_and_help_and_version_with_0(self):
+        names = re.findall(r"OUTPUT (lamina-bench-\w+)", (REPO / "bench/CMakeLists.txt").read_text())
+        programs = [places.BIN / name for name in names if (places.BIN / name).exists()]
+        if not programs:
+            self.skipTest("benchmarks are not built")
+        for program in programs:
+            for word, status, stdout, stderr in (("--no-such-flag", 2, r"^$", "--help"), ("--help", 0, "--version", r"^$"),
+                                                 ("--version", 0, r"^\d+\.\d+\.\d+\n$", r"^$")):
+                with self.subTest(program=program.name, word=word):
+                    done = subprocess.run([program, word], capture_output=True, text=True, timeout=60, check=False)
+                    self.assertEqual(done.returncode, status, done.stderr)
+                    self.assertRegex(done.stdout, stdout)
+                    self.assertRegex(done.stderr, stderr)
 
 
 class AllTest(SuiteTest):
