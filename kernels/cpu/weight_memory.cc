@@ -42,8 +42,12 @@ class WeightMemory::Mapping {
     const auto start = reinterpret_cast<uintptr_t>(data);
     mapping->next_ = static_cast<std::byte*>(data) + (RoundedUp(start, kHugePageBytes) - start);
     mapping->end_ = mapping->next_ + RoundedUp(bytes, kPageBytes);
+    const size_t huge = bytes / kHugePageBytes * kHugePageBytes;
+    const std::byte* const end = static_cast<std::byte*>(data) + taken;
     // Advice: where the system has none of them pages are small.
-    madvise(mapping->next_, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
+    madvise(mapping->next_, huge, MADV_HUGEPAGE);
+    madvise(mapping->next_ + huge, static_cast<size_t>(end - mapping->next_) - huge,
+            MADV_NOHUGEPAGE);
     ASAN_POISON_MEMORY_REGION(data, taken);
     return mapping;
   }

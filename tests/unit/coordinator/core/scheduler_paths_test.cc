@@ -234,6 +234,25 @@ TEST_F(SchedulerPathsTest, ARequestThatRecomputesHasPlacesForActivations) {
   EXPECT_TRUE(scheduler_->Audit().ok());
 }
 
+// Between shares of their own size a third request would find 32 places twice, and never 48.
+TEST_F(SchedulerPathsTest, ShortRequestsLeaveNoGapsThatAreTooSmall) {
+  SchedulerOptions options = SmallOptions();
+  options.running_max = 2;
+  options.resident_tokens = 96;
+  Make(options);
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 1, 10, 10).ok());
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 2, 4, 24).ok());
+  Steps(16);
+  EXPECT_LT(joins_[1].resident.tokens, 32u);
+  EXPECT_LT(joins_[2].resident.tokens, 32u);
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 3, 20, 40).ok());
+  Steps(4);
+  EXPECT_EQ(joins_[3].resident.tokens, 48u);
+  EXPECT_EQ(joins_[3].resident.place, joins_[1].resident.place);
+  RunUntilIdle();
+  EXPECT_TRUE(scheduler_->Audit().ok());
+}
+
 // K and V are everybody's; activations are there of those tokens alone that path recompute stored.
 TEST_F(SchedulerPathsTest, ARequestThatRecomputesIsToldWhatOthersStored) {
   SchedulerOptions options = SmallOptions();
