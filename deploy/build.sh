@@ -86,7 +86,8 @@ if [[ -t 1 ]]; then
   "${build[@]}" || fail "the build failed; the error is above"
 else
   "${build[@]}" > "$log" 2>&1 || {
-    grep -E -A 8 'FAILED|error' "$log" | tail -n 60 >&2
+    # A build that was ended has no error in its log.
+    grep -iE -A 8 'failed|error[: ]|fatal' "$log" | tail -n 60 >&2 || tail -n 30 "$log" >&2
     fail "the build failed; the whole output is in $log"
   }
 fi

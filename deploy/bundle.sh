@@ -144,11 +144,11 @@ candidates() {
   [[ -z ${CUDA_HOME:-} ]] || printf '%s\n' "$CUDA_HOME/lib64"
   printf '%s\n' /usr/local/cuda/lib64 /usr/local/cuda-13*/lib64 /usr/lib/x86_64-linux-gnu
   local site
-  while read -r site; do
-    printf '%s\n' "$site/nvidia/cu13/lib" "$site/nvidia/cublas/lib"
-  done < <(python3 -c 'import site, sysconfig
+  { python3 -c 'import site, sysconfig
 print(sysconfig.get_paths()["purelib"])
-print(*site.getsitepackages(), sep="\n")' 2> /dev/null || true)
+print(*site.getsitepackages(), sep="\n")' 2> /dev/null || true; } | while read -r site; do
+    printf '%s\n' "$site/nvidia/cu13/lib" "$site/nvidia/cublas/lib"
+  done
 }
 
 [[ $# -ge 1 ]] || { echo "usage: run PROGRAM [ARGUMENT]..." >&2; exit 2; }
@@ -156,12 +156,16 @@ print(*site.getsitepackages(), sep="\n")' 2> /dev/null || true)
 found=
 looked=()
 needs=$(ldd "$here/$1" 2> /dev/null | grep -E '^\s*(libcublas|libcuda)' || true)
-while [[ -n $needs ]] && read -r folder; do
-  looked+=("$folder")
-  if [[ -z $found && -f $folder/$wanted ]]; then
+if [[ -n $needs ]]; then
+  # No `< <(candidates)`: nobody waits for that process, and the program, which takes this one's place, would have it as a zombie.
+  mapfile -t looked <<< "$(candidates)"
+fi
+for folder in "${looked[@]}"; do
+  if [[ -f $folder/$wanted ]]; then
     found=$folder
+    break
   fi
-done < <(candidates)
+done
 if [[ -z $found && $needs == *"$wanted => not found"* ]]; then
   echo "run: $1 needs $wanted, which is in none of: ${looked[*]}; name its folder in LAMINA_CUDA_LIBRARIES" >&2
   exit 1

@@ -25,7 +25,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # Build and tests from a fresh clone, on two idle cores.
-readonly TOTAL_MINUTES_MAX=38
+readonly TOTAL_MINUTES_MAX=60
 
 known_labels=(unit conformance fidelity sim integration hostile rdma_vm style)
 preset=release

@@ -53,7 +53,7 @@ Finding CheckHugePages(const HostFacts& facts) {
   Finding finding = {.check = "huge_pages",
                      .found = absl::StrCat("transparent huge pages: ",
                                            facts.huge_pages.empty() ? "none" : facts.huge_pages),
-                     .why = "attention streams the KV cache; small pages cost up to 15% of it"};
+                     .why = "K, V and weights are streamed; small pages cost up to 15% of it"};
   if (facts.huge_pages != "always" && facts.huge_pages != "madvise") {
     finding.state = State::kWarn;
     finding.fix = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";

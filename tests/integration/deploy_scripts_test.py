@@ -68,6 +68,15 @@ if failed:
 sys.exit(8 if failed else 0)
 """
 
+# Has it a child, it says how that one ended.
+WAITS_FOR_A_CHILD = """#!{python}
+import os
+try:
+    print(os.waitpid(-1, 0))
+except ChildProcessError:
+    print("none")
+"""
+
 # As of Slurm 22.05. Host n1 has two GPUs of the job, n2 has one, n3 none.
 SCONTROL = """#!/bin/bash
 [[ $1 != --details ]] || exec cat '{folder}/job'
@@ -227,6 +236,15 @@ class DeployScriptsTest(unittest.TestCase):
             ninja.write("build verbs_transport.cc.o: CXX verbs_transport.cc\n")
         self.assertEqual(self.builds(LAMINA_REQUIRE_VERBS="1"), [])
 
+    def test_a_build_that_fails_says_why_whatever_its_log_has(self):
+        self.write(self.repository / "deploy/get_xgrammar.sh", "#!/bin/sh\nexit 1\n")
+        for last in ("ninja: build stopped: interrupted by user.", "Error: could not load cache", "a.cc:1:1: error: expected ';'"):
+            self.write(self.path / "cmake", CMAKE.format(folder=self.folder).replace("|| exit 0", f'|| {{ echo "{last}"; exit 1; }}'))
+            done = self.run_script("build.sh")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(last, done.stderr)
+            self.assertIn("the whole output is in build/release-build.log", done.stderr)
+
     def test_continuous_integration_requires_what_groups_of_tests_need(self):
         required = set(re.findall(r"^export (LAMINA_REQUIRE_\w+)=1$", (REPO / ".ci/run").read_text(), re.MULTILINE))
         self.assertLessEqual({f"LAMINA_REQUIRE_{what}" for what in ("MODEL", "RDMA_VM", "NAMESPACES", "CLUSTER_TESTS", "XGRAMMAR", "VERBS")},
@@ -261,6 +279,42 @@ class DeployScriptsTest(unittest.TestCase):
         self.assertFalse((out / "bin/lamina-memory").exists())
         self.assertIn("lamina-memory is not built, and left out", done.stderr)
         self.assertEqual(subprocess.run([str(out / "run"), "bin/lamina-gateway"]).returncode, 0)
+
+        # A program takes the place of `run`, so that what that one started and did not wait for would be the program's.
+        self.write(out / "libexec/waits", WAITS_FOR_A_CHILD.format(python=sys.executable))
+        for library in ("libm.so.6", "libcublasLt.so.13"):
+            self.write(self.path / "ldd", f"#!/bin/sh\nprintf '\\t{library} => found\\n'\n")
+            for _ in range(5):
+                done = subprocess.run([str(out / "run"), "libexec/waits"], capture_output=True, text=True,
+                                      env={**os.environ, "PATH": f"{self.path}:{os.environ['PATH']}"})
+                self.assertEqual(done.stdout, "none\n", done.stderr)
+
+    def test_a_program_of_a_bundle_finds_cuda_where_it_is_named(self):
+        build = self.repository / "build/cuda"
+        for name in ("tests/cuda_gpu_test", "tests/cuda_node_gpu_test", "tests/cuda_ipc_gpu_test", "bin/lamina-gpu-bench"):
+            self.write(build / name, "")
+            shutil.copy("/bin/true", build / name)
+        out = self.folder / "out"
+        done = self.run_script("bundle.sh", "--cuda", "--out", str(out))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.write(out / "libexec/says", '#!/bin/sh\necho "$LD_LIBRARY_PATH"\n')
+        self.write(self.path / "ldd", "#!/bin/sh\nprintf '\\tlibcublasLt.so.13 => not found\\n'\n")
+        libraries = self.folder / "libraries of CUDA"
+        libraries.mkdir()
+        environment = {**os.environ, "PATH": f"{self.path}:{os.environ['PATH']}", "LAMINA_CUDA_LIBRARIES": str(libraries)}
+        environment.pop("CUDA_HOME", None)
+
+        def start():
+            return subprocess.run([str(out / "run"), "libexec/says"], capture_output=True, text=True, env=environment)
+
+        without = start()
+        (libraries / "libcublasLt.so.13").touch()
+        found = start()
+
+        if without.returncode != 0:  # Not where this machine has CUDA.
+            self.assertRegex(without.stderr, f"libexec/says needs libcublasLt.so.13, which is in none of: {libraries} /usr/local/cuda/lib64 ")
+        self.assertEqual(found.returncode, 0, found.stderr)
+        self.assertEqual(found.stdout.strip().split(":")[:2], [str(out / "lib"), str(libraries)])
 
     def test_a_bundle_from_which_a_cluster_runs_is_not_made_again(self):
         build = self.repository / "build/cuda"
