@@ -240,12 +240,12 @@ TEST_F(SchedulerPathsTest, ShortRequestsLeaveNoGapsThatAreTooSmall) {
   options.running_max = 2;
   options.resident_tokens = 96;
   Make(options);
-  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 1, 10, 10).ok());
-  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 2, 4, 24).ok());
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 1, 10, 20).ok());
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 2, 4, 28).ok());
   Steps(16);
   EXPECT_LT(joins_[1].resident.tokens, 32u);
   EXPECT_LT(joins_[2].resident.tokens, 32u);
-  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 3, 20, 40).ok());
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 3, 20, 60).ok());
   Steps(4);
   EXPECT_EQ(joins_[3].resident.tokens, 48u);
   EXPECT_EQ(joins_[3].resident.place, joins_[1].resident.place);
