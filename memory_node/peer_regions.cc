@@ -53,7 +53,7 @@ absl::StatusOr<PeerRegions> OpenPeerRegions(transport::Transport& transport,
                                   .signal_words = layout.compute_region_words()}};
   PeerRegions opened;
   LAMINA_ASSIGN_OR_RETURN(opened.compute, Open(transport, config.epoch, compute, beat));
-  if (config.attention_paths.fetch() && config.attention_paths.remote()) {
+  if (config.attention_paths.fetch()) {
     LAMINA_ASSIGN_OR_RETURN(Regions pieces, Open(transport, config.epoch, compute, beat));
     opened.pieces = std::move(pieces.front());
   }

@@ -23,14 +23,13 @@ namespace lamina::memory_node {
 struct PeerRegions {
   std::vector<std::unique_ptr<transport::RemoteRegion>> compute;
   std::vector<std::unique_ptr<transport::RemoteRegion>> memory;
-  // A second view of the only compute node's, by which pieces of K and V go where rows of other
-  // lanes attend here: what it counts as under way is theirs alone. Null: no reply waits for
-  // pieces.
+  // A second view of the only compute node's, by which pieces of K and V go: what it counts as
+  // under way is theirs alone. Null: none are sent.
   std::unique_ptr<transport::RemoteRegion> pieces;
 };
 
-// Opens those that plan::MemoryNodeView::opens() names, and `pieces` in an epoch that attends here
-// and sends pieces, with a beat before each.
+// Opens those that plan::MemoryNodeView::opens() names, and `pieces` in an epoch that sends some,
+// with a beat before each.
 // Errors: as transport::OpenRegionOf(), blamed on the peer, and marked as the transport's.
 absl::StatusOr<PeerRegions> OpenPeerRegions(transport::Transport& transport,
                                             const plan::EpochConfig& config, uint32_t node,

@@ -31,17 +31,17 @@ TEST(PeerRegionsTest, AreThoseOfAllComputeNodesAndOfNoMemoryNode) {
 }
 
 // Whose puts are counted by themselves.
-TEST(PeerRegionsTest, HaveAViewForPiecesWhereRowsOfOtherLanesAttend) {
-  for (const bool attends_too : {false, true}) {
-    UnitCluster cluster({.lanes = 2, .fetch_bytes = uint64_t{1} << 20, .attends_too = attends_too});
+TEST(PeerRegionsTest, HaveAViewForPiecesWhereSomeAreSent) {
+  for (const bool sends : {false, true}) {
+    UnitCluster cluster({.lanes = 2, .fetch_bytes = sends ? uint64_t{1} << 20 : 0});
 
     ThreadBeat beat;
     const auto regions =
         OpenPeerRegions(cluster.transport_of(0), cluster.config(), 0, cluster.Descriptors(), &beat);
 
     ASSERT_TRUE(regions.ok()) << regions.status();
-    EXPECT_EQ(regions->pieces != nullptr, attends_too);
-    EXPECT_EQ(beat.beats(), attends_too ? 2u : 1u);
+    EXPECT_EQ(regions->pieces != nullptr, sends);
+    EXPECT_EQ(beat.beats(), sends ? 2u : 1u);
   }
 }
 
