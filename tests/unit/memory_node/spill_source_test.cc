@@ -42,7 +42,7 @@ using test_support::MemorySpillDisk;
 
 constexpr uint32_t kTokens = 200;  // Three blocks and a part of one.
 
-// By any thread.
+// Any thread adds to them.
 class Reports {
  public:
   void Add(const plan::SpillReport& report) {
