@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "coordinator/hybrid_share.h"
+#include "coordinator/recompute_options.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -25,6 +26,17 @@ constexpr double kPartBytesPerSecond = 1e9;
 cost::PolicyLoad Held(cost::PolicyLoad load, const core::SchedulerOptions& limits) {
   load.context = std::min<double>(load.context, limits.SlotsAtOnce(UINT32_MAX));
   return load;
+}
+
+// Bytes of K and V of a layer with which windows of fetch_recompute have room for the next one; 0:
+// it cannot be had.
+double RoomOfRecompute(const EngineOptions& options) {
+  for (const WeighedPolicy& policy : options.policy_auto->policies) {
+    if (policy.policy == cost::KvPolicy::kFetchRecompute && policy.fetch.bytes > 0) {
+      return RecomputeBytesOf(policy.fetch, options).room;
+    }
+  }
+  return 0;
 }
 
 }  // namespace
@@ -76,7 +88,8 @@ const core::PolicyChoice& PolicyAuto::Choose(std::optional<cost::KvPolicy> curre
   const cost::PolicyPools pools = {.attention = AttentionOfPools(measures),
                                    .lanes_max = options_.scheduler.lanes,
                                    .lanes_auto = options_.scheduler.lanes_auto,
-                                   .link = LinkOf(measures)};
+                                   .link = LinkOf(measures),
+                                   .room = RoomOfRecompute(options_)};
   parts_ = measures.parts.bytes_per_second > 0 ? measures.parts : parts_;
   const core::PolicyInputs inputs = InputsAt(measures, pools, load.context);
   SettleShare(core::ChoosePolicy(inputs, Candidates(measures), load));

@@ -16,8 +16,7 @@
 
 namespace lamina::coordinator {
 
-// Bytes of a token in a layer, and what windows have room for: pieces of half a window leave room
-// for two more (plan/fetch_ring.h).
+// Bytes of a token in a layer, and what windows have room for.
 core::RecomputeBytes RecomputeBytesOf(const FetchOptions& fetch, const EngineOptions& options);
 
 // Has the options recompute, by activations of so many elements.

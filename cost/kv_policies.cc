@@ -2,16 +2,14 @@
 #include "cost/kv_policies.h"
 
 #include <algorithm>
+#include <vector>
+
+#include "absl/types/span.h"
 
 namespace lamina::cost {
 namespace {
 
 constexpr double kBetter = 1 - 1e-9;
-
-Estimate RecomputeSeconds(const FetchLayer& layer, double share) {
-  return share * layer.activation_transfer +
-         Max(share * layer.kv_generation, layer.weights_transfer + (1 - share) * layer.kv_transfer);
-}
 
 // Link and device are busy at the same time.
 Estimate SharedSeconds(const FetchLayer& layer, double share) {
@@ -20,11 +18,11 @@ Estimate SharedSeconds(const FetchLayer& layer, double share) {
   return Max(link, layer.dense + layer.attention + share * layer.kv_generation);
 }
 
-// The smallest of a function of one share that is piecewise linear with one kink. Of shares that
-// are as good, but for rounding, the first: where tokens take as many bytes either way, recomputing
-// them gains nothing and takes the device's time.
+// The smallest of a function of one share that is piecewise linear, with kinks at some of these. Of
+// shares that are as good, but for rounding, the first: where tokens take as many bytes either way,
+// recomputing them gains nothing and takes the device's time.
 template <typename Seconds>
-FetchTime Best(std::initializer_list<double> shares, double share_max, Seconds seconds) {
+FetchTime Best(absl::Span<const double> shares, double share_max, Seconds seconds) {
   FetchTime best{.layer = seconds(0.0)};
   for (const double share : shares) {
     const double within = std::clamp(share, 0.0, share_max);
@@ -35,17 +33,6 @@ FetchTime Best(std::initializer_list<double> shares, double share_max, Seconds s
   return best;
 }
 
-FetchTime BestShared(const FetchLayer& layer, double share_max) {
-  // Link and device take equally long at this share.
-  const double lag = layer.weights_transfer.value + layer.kv_transfer.value - layer.dense.value -
-                     layer.attention.value;
-  const double slope =
-      layer.kv_generation.value + layer.kv_transfer.value - layer.activation_transfer.value;
-  const double crossing = slope > 0 ? lag / slope : 0;
-  return Best({crossing, share_max}, share_max,
-              [&](double share) { return SharedSeconds(layer, share); });
-}
-
 }  // namespace
 
 FetchTime FetchHeads(const FetchLayer& layer) {
@@ -53,20 +40,35 @@ FetchTime FetchHeads(const FetchLayer& layer) {
           .share = 1};
 }
 
-FetchTime FetchRecompute(const FetchLayer& layer, double share_max, double lanes) {
-  if (lanes > 1) {
-    return BestShared(layer, share_max);
-  }
-  const double kv = layer.kv_transfer.value;
-  const double kink = (layer.weights_transfer.value + kv) / (layer.kv_generation.value + kv);
-  FetchTime best = Best({kink, share_max}, share_max,
-                        [&](double share) { return RecomputeSeconds(layer, share); });
-  const Estimate arithmetic = layer.dense + layer.attention + best.share * layer.kv_generation;
-  best.layer = Max(best.layer, arithmetic);
+FetchTime FetchRecompute(const FetchLayer& layer, double share_max, ActivationsCome come) {
+  const RecomputeProfile profile{.activation = layer.activation_transfer.value,
+                                 .kv = layer.kv_transfer.value,
+                                 .make = layer.kv_generation.value,
+                                 .weights = layer.weights_transfer.value,
+                                 .resident = layer.resident};
+  const Provenance provenance =
+      (layer.activation_transfer + layer.kv_transfer + layer.kv_generation + layer.weights_transfer)
+          .provenance;
+  std::vector<double> shares = RecomputeKinks(profile, /*tokens=*/1, come);
+  shares.push_back(share_max);
+  std::sort(shares.begin(), shares.end());
+  FetchTime best = Best(shares, share_max, [&](double share) {
+    return Estimate{RecomputeLayerSeconds(profile, /*tokens=*/1, share, come), provenance};
+  });
+  best.layer = Max(best.layer, layer.dense + layer.attention + best.share * layer.kv_generation);
   return best;
 }
 
-FetchTime FetchHybrid(const FetchLayer& layer) { return BestShared(layer, 1); }
+FetchTime FetchHybrid(const FetchLayer& layer) {
+  // Link and device take equally long at this share.
+  const double lag = layer.weights_transfer.value + layer.kv_transfer.value - layer.dense.value -
+                     layer.attention.value;
+  const double slope =
+      layer.kv_generation.value + layer.kv_transfer.value - layer.activation_transfer.value;
+  const double crossing = slope > 0 ? lag / slope : 0;
+  return Best({crossing, 1.0}, /*share_max=*/1,
+              [&](double share) { return SharedSeconds(layer, share); });
+}
 
 FetchTime FetchSparse(const FetchLayer& layer, double ratio) {
   return {.layer = Max(layer.weights_transfer + ratio / 2 * layer.kv_transfer,

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "cost/estimate.h"
+#include "cost/recompute_layer.h"
 
 namespace lamina::cost {
 
@@ -23,6 +24,8 @@ struct FetchLayer {
   Estimate attention;      // Over all K and V, on the compute node.
   // The layer's weights over the same link, where they stream; several lanes: a lane's part.
   Estimate weights_transfer = {};
+  // Policy fetch_recompute: share of the tokens whose activations stay on the compute node.
+  double resident = 0;
 };
 
 struct FetchTime {
@@ -34,10 +37,11 @@ struct FetchTime {
 // All K and V cross the link in every step; heads are fetched while others attend.
 FetchTime FetchHeads(const FetchLayer& layer);
 
-// K and V of a share x of the tokens are computed again from their activations:
-// x A + max(x F, W + (1 - x) K), for x up to `share_max` (prompts, in the paper's setting); where
-// several lanes share the link the longer of link and device, as with FetchHybrid(). `share` is x.
-FetchTime FetchRecompute(const FetchLayer& layer, double share_max, double lanes);
+// K and V of a share x of the tokens are computed again from their activations, for x up to
+// `share_max` (prompts, in the paper's setting): the one that the policy chooses for a step
+// (recompute_layer.h), which knows nothing of dense layers and attention. These are in the time all
+// the same, so that more tokens may be made again than would be best. `share` is x.
+FetchTime FetchRecompute(const FetchLayer& layer, double share_max, ActivationsCome come);
 
 // A share x of the tokens is held as activations, chosen so that link and device are busy equally
 // long. `share` is x.

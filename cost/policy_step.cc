@@ -19,10 +19,10 @@ constexpr double kExchangeSeconds = 40e-6;
 // bound at 16 rows of 1024 tokens, 6% at 1536 (docs/lab/2026-11.md, pipeline).
 constexpr double kUnhidden = 0.2;
 
-FetchTime FetchTimeOf(KvPolicy policy, const FetchLayer& layer, double lanes) {
+FetchTime FetchTimeOf(KvPolicy policy, const FetchLayer& layer, const RecomputeLane& lane) {
   switch (policy) {
     case KvPolicy::kFetchRecompute:
-      return FetchRecompute(layer, /*share_max=*/1, lanes);
+      return FetchRecompute(layer, /*share_max=*/1, ActivationsComeOf(lane));
     case KvPolicy::kFetchHybrid:
       return FetchHybrid(layer);
     default:
@@ -102,7 +102,8 @@ PolicyStep FetchStep(KvPolicy policy, const PolicyCompute& compute, const Policy
   const MeasuredReplica& replica = compute.replicas.front();
   const plan::PolicyTimes& times = replica.stages.front().shards.front().times;
   const double tokens = load.rows * load.context;
-  // More lanes read the weights more often, and hide nothing that one does not.
+  // More lanes read the weights more often, and hide nothing that one with room in its windows does
+  // not.
   const uint32_t lanes = pools.lanes_auto ? 1 : LanesWithRows(pools, load);
   const double rows = std::max(1.0, load.rows / lanes);
   PolicyStep step{.dense = lanes * DenseSeconds(replica, compute.link, rows).path.dense,
@@ -118,7 +119,9 @@ PolicyStep FetchStep(KvPolicy policy, const PolicyCompute& compute, const Policy
                                       .kv_generation = {making / layers},
                                       .dense = {step.dense / layers},
                                       .attention = {step.attention / layers}},
-                                     std::min<double>(lanes, load.rows));
+                                     {.lanes = std::min<double>(lanes, load.rows),
+                                      .kv_bytes = tokens * model.kv_bytes_per_token / layers,
+                                      .room = pools.room});
   step.seconds = layers * (time.layer.value + kExchangeSeconds);
   step.share = time.share;
   step.transfer = time.share * activations + (1 - time.share) * kv;

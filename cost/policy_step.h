@@ -20,7 +20,8 @@
 // A step of the policies that fetch, of which one lane suffices, since the transfer of a layer's KV
 // overlaps with the layer before: by the equations of kv_policies.h for each layer, with dense
 // layers and attention on the threads that the compute node has while memory nodes have theirs; and
-// the exchange. One compute node alone has them.
+// the exchange. One compute node alone has them. With fetch_recompute one lane's activations come
+// while K and V of the layer before are made if windows have room for both.
 //
 // Attention and slices that share a memory are measured side by side, so that what they take from
 // each other is in the figures; that memory nodes attend as fast as the compute node does with as
@@ -66,6 +67,7 @@ struct PolicyPools {
   uint32_t lanes_max = 1;  // With `lanes_auto` any number up to it.
   bool lanes_auto = false;
   double link = 0;  // Bytes a second that all memory nodes send to the compute node.
+  double room = 0;  // RoomForNextLayer(), with fetch_recompute.
 };
 
 // Seconds of a step, and of its parts.

@@ -112,11 +112,16 @@ StepTimes RemoteStep(const ModelShape& shape, const Cluster& cluster, const Step
   return times;
 }
 
-FetchTime FetchSeconds(KvPolicy policy, const FetchLayer& layer, double prompt_share,
-                       double lanes) {
-  switch (policy) {
+FetchTime FetchSeconds(const Cluster& cluster, const FetchLayer& layer, double prompt_share,
+                       double kv_bytes) {
+  const double room = RoomForNextLayer({.bytes = cluster.fetch_window,
+                                        .lanes = Real(cluster.lanes),
+                                        .memory_nodes = Real(cluster.memory_nodes)});
+  switch (cluster.policy) {
     case KvPolicy::kFetchRecompute:
-      return FetchRecompute(layer, prompt_share, lanes);
+      return FetchRecompute(
+          layer, prompt_share,
+          ActivationsComeOf({.lanes = Real(cluster.lanes), .kv_bytes = kv_bytes, .room = room}));
     case KvPolicy::kFetchHybrid:
       return FetchHybrid(layer);
     case KvPolicy::kFetchSparse:
@@ -131,21 +136,21 @@ StepTimes FetchStep(const ModelShape& shape, const Cluster& cluster, const StepL
                   .head = HeadSeconds(shape, cluster, lane.rows)};
   const double share = 1.0 / cluster.shards;
   const double attended = TokensAttended(shape, lane);
+  const double kv_bytes = KvBytesRead(shape, lane) * share;
   // All replicas draw on the same memory nodes.
   const Estimate byte = Max(cluster.compute_link.seconds_per_byte,
                             Real(cluster.replicas) * cluster.shards *
                                 cluster.memory_link.seconds_per_byte / Real(cluster.memory_nodes));
   const double generation = 4.0 * shape.width * shape.kv_heads * shape.head_dim * attended * share;
   const FetchLayer layer = {
-      .kv_transfer = attended * shape.KvBytesPerTokenLayer() * share * byte,
+      .kv_transfer = kv_bytes * byte,
       .activation_transfer = attended * kElementBytes * shape.width * byte,
       .kv_generation = generation * cluster.compute.dense.seconds_per_flop,
       .dense = times.slice,
-      .attention = AttentionSeconds(cluster.compute.attention, lane.all_rows(),
-                                    KvBytesRead(shape, lane) * share)};
+      .attention = AttentionSeconds(cluster.compute.attention, lane.all_rows(), kv_bytes)};
   const double prompt_share =
       lane.context > 0 ? std::min(1.0, lane.prompt_length / lane.context) : 0;
-  FetchTime fetched = FetchSeconds(cluster.policy, layer, prompt_share, cluster.lanes);
+  FetchTime fetched = FetchSeconds(cluster, layer, prompt_share, kv_bytes);
   times.attention = layer.attention;
   times.network = layer.kv_transfer;
   if (cluster.policy == KvPolicy::kFetchSparse) {  // How much of both is assumed.

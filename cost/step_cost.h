@@ -58,6 +58,7 @@ struct Cluster {
   uint32_t lanes = 1;
   Partition partition = Partition::kRequest;
   KvPolicy policy = KvPolicy::kAttendRemote;
+  double fetch_window = 0;  // Bytes of the cluster file's fetch.window.
 };
 
 // What a step has to do, over all lanes.

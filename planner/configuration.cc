@@ -6,6 +6,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "config/cluster_config.h"
 #include "planner/evaluation.h"
 
 namespace lamina::planner {
@@ -134,7 +135,9 @@ cost::Cluster Rates::ClusterOf(const Configuration& configuration) const {
                            .prompt_replicas = configuration.prompt_replicas,
                            .lanes = configuration.lanes,
                            .partition = configuration.partition,
-                           .policy = configuration.policy};
+                           .policy = configuration.policy,
+                           // The file that a plan writes leaves it as it is.
+                           .fetch_window = static_cast<double>(FetchConfig().window_bytes)};
   if (configuration.hardware.memory != nullptr) {
     const MachineRates& memory = machines_.at(configuration.hardware.memory);
     cluster.memory = memory.device;

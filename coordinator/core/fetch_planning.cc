@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cost/recompute_layer.h"
 #include "plan/fetch_pieces.h"
 #include "policy/fetch_recompute.h"
 
@@ -35,20 +36,21 @@ class FetchRecompute final : public FetchPlanning {
     if (step.tokens == 0 || !rates.measured()) {
       return {.why = "nothing recomputed: links or recomputation are not measured yet"};
     }
+    const auto tokens = static_cast<double>(step.tokens);
     // Lanes share the weights that come: each layer's come once for all of them.
-    const policy::RecomputeProfile profile{
+    const cost::RecomputeProfile profile{
         .activation = bytes_.activation / rates.bytes_per_second,
         .kv = bytes_.kv / rates.bytes_per_second,
-        .make = rates.recompute_seconds +
-                rates.recompute_fixed_seconds / static_cast<double>(step.tokens),
+        .make = rates.recompute_seconds + rates.recompute_fixed_seconds / tokens,
         .weights = rates.weights_seconds / std::max(1u, step.lanes),
-        .resident = step.resident};
-    const bool ahead =
-        rates.weights_seconds == 0 && static_cast<double>(step.tokens) * bytes_.kv <= bytes_.room;
-    const policy::RecomputeSplit split =
-        step.lanes > 1 || ahead ? policy::BestRecomputeSplitOfLanes(profile, step.tokens)
-                                : policy::BestRecomputeSplit(profile, step.tokens);
-    const double share = static_cast<double>(split.recomputed) / static_cast<double>(step.tokens);
+        .resident = static_cast<double>(step.resident)};
+    const cost::ActivationsCome come =
+        cost::ActivationsComeOf({.lanes = static_cast<double>(step.lanes),
+                                 .weights = rates.weights_seconds,
+                                 .kv_bytes = tokens * bytes_.kv,
+                                 .room = bytes_.room});
+    const policy::RecomputeSplit split = policy::BestRecomputeSplit(profile, step.tokens, come);
+    const double share = static_cast<double>(split.recomputed) / tokens;
     return {.recomputed = static_cast<uint32_t>(share * plan::kRecomputeUnit),
             .why = policy::DescribeRecompute(profile, share)};
   }

@@ -56,9 +56,7 @@ std::unique_ptr<FetchPlanning> MakeFetchAllBecause(const std::string& why);
 struct RecomputeBytes {
   double kv = 0;
   double activation = 0;
-  // If K and V of a step have no more in a layer, windows have room for the next layer meanwhile,
-  // with all tokens on one memory node.
-  double room = 0;
+  double room = 0;  // cost::RoomForNextLayer()
 };
 
 // Policy fetch_recompute by measured rates, for steps of path recompute; K and V alone while

@@ -31,6 +31,7 @@ struct PolicyCandidate {
 struct PolicyFigure {
   PolicyCandidate candidate;
   cost::PolicyStep step;  // With as many of the load's rows as fit.
+  double rows = 0;        // How many these are.
   // Seconds in which each row of the load gets a token: the step's, as far as steps were corrected,
   // times the turns that rows take where they do not all fit. 0: the policy cannot be had.
   double seconds = 0;
@@ -74,9 +75,9 @@ cost::PolicyStep StepOf(cost::KvPolicy policy, const PolicyInputs& inputs,
                         const cost::PolicyLoad& load);
 
 // The fastest one, by predictions as far as they were corrected; of those within 1% of each other
-// the first. The current one, if any, stays unless another is faster by kWorthAnEpoch, or
-// kWorthATry. Where no candidate can be had it is the first, and `why` says that. Requires:
-// inputs as StepOf() takes them, load of at least one row, at least one candidate.
+// the first with room for the most rows. The current one, if any, stays unless another is faster by
+// kWorthAnEpoch, or kWorthATry. Where no candidate can be had it is the first, and `why` says that.
+// Requires: inputs as StepOf() takes them, load of at least one row, at least one candidate.
 PolicyChoice ChoosePolicy(const PolicyInputs& inputs,
                           const std::vector<PolicyCandidate>& candidates,
                           const cost::PolicyLoad& load,

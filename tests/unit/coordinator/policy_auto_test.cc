@@ -209,6 +209,21 @@ TEST(PolicyAutoTest, AnEpochHasWhatItsPolicyAsksFor) {
   EXPECT_EQ(policy.Epoch().activation_share, std::nullopt);
 }
 
+// K and V of 8 rows of 100 tokens have 51,200 bytes in the one layer, and half of each of two
+// windows is a quarter of all.
+TEST(PolicyAutoTest, WindowsOfOneLaneHaveRoomForTheNextLayerOrNot) {
+  PolicyMeasures measures = FetchingMeasures();
+  measures.compute[0].times.make_seconds = 64 / 1e6 / 4;
+  const auto seconds = [&](uint64_t window) {
+    EngineOptions options = OptionsThatFetch();
+    options.policy_auto->policies[3].fetch.bytes = window;
+    PolicyAuto policy(options);
+    return policy.Choose(std::nullopt, measures).SecondsOf(KvPolicy::kFetchRecompute);
+  };
+  EXPECT_NEAR(seconds(4 * 51'200), 0.5 * 51'200 / 1e6 + 40e-6, 1e-5);
+  EXPECT_NEAR(seconds(4 * 51'200 - 4), 0.6 * 51'200 / 1e6 + 40e-6, 1e-5);
+}
+
 // Making K and V takes as long as a link of 1 MB/s for them.
 PolicyMeasures MeasuresOfHybrid(double link) {
   PolicyMeasures measures = FetchingMeasures();

@@ -83,6 +83,30 @@ TEST(PolicyStepTest, LinksCarryWhatWindowsHideAndAttentionDoesNotReadIt) {
               8 * 250 * 23040 / 8e9 + 30 * 40e-6, 1e-12);
 }
 
+// A slow link, on which K and V of all tokens take four times as long as making them.
+TEST(PolicyStepTest, OneLaneRecomputesALayerAheadWhereWindowsHaveRoom) {
+  const PolicyLoad load = {.rows = 8, .context = 1000};
+  PolicyModel model = kModel;
+  model.activation_bytes_per_token = kModel.kv_bytes_per_token / 2;
+  PolicyPools pools = {.attention = 8e9, .link = 1e8};
+  const double kv_bytes = 8 * 1000 * kModel.kv_bytes_per_token;
+  const double kv = kv_bytes / pools.link;
+  plan::PolicyTimes times = TwoCores();
+  times.attention_pools = 15e9;
+  times.make_seconds = kv / 4 / (8 * 1000 * kModel.layers);
+  const auto seconds = [&](KvPolicy policy) {
+    return FetchStep(policy, Whole(times), model, pools, load).seconds;
+  };
+  const double exchange = 30 * 40e-6;
+  EXPECT_NEAR(seconds(KvPolicy::kFetchRecompute), 0.6 * kv + exchange, 1e-9);
+  pools.room = kv_bytes / kModel.layers + 1;
+  EXPECT_NEAR(seconds(KvPolicy::kFetchRecompute), 0.5 * kv + exchange, 1e-9);
+  EXPECT_NEAR(seconds(KvPolicy::kFetchHybrid), 0.5 * kv + exchange, 1e-9);
+  pools.room = 0;
+  pools.lanes_max = 2;
+  EXPECT_NEAR(seconds(KvPolicy::kFetchRecompute), 0.5 * kv + exchange, 1e-9);
+}
+
 PolicyCompute Replicas(uint32_t count) {
   PolicyCompute compute = Whole(TwoCores());
   compute.replicas.resize(count, compute.replicas.front());

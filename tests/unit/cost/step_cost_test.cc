@@ -165,6 +165,28 @@ TEST(StepCostTest, FetchingIsBoundByTheLink) {
   EXPECT_EQ(times.bottleneck, Bottleneck::kNetwork);
 }
 
+// Layers are so long on the link that nothing else of the device counts.
+TEST(StepCostTest, OneLaneRecomputesALayerAheadWhereWindowsHaveRoom) {
+  const ModelShape shape = ShapeOfTree("LLaMA-13B");
+  Cluster cluster = Simple();
+  cluster.policy = KvPolicy::kFetchRecompute;
+  cluster.compute_link.seconds_per_byte = {1e-8};
+  const StepLoad load = {.rows = 32, .context = 4096, .prompt_length = 4096};
+  const double bytes = 32 * 4096 * shape.KvBytesPerToken();
+  const double make = 4.0 * 5120 * 5120 * 32 * 4096;
+  // Making them takes a quarter of the time that they take on the link.
+  cluster.compute.dense.seconds_per_flop = {1e-8 * bytes / shape.layers / 4 / make};
+  const auto layers = [&] {
+    const StepTimes times = StepOf(shape, cluster, load);
+    return times.step.value - times.head.value;
+  };
+  EXPECT_NEAR(layers() / (1e-8 * bytes), 0.6, 1e-6);
+  cluster.fetch_window = 4 * bytes / shape.layers;
+  EXPECT_NEAR(layers() / (1e-8 * bytes), 0.5, 1e-6);
+  cluster.fetch_window *= 0.99;
+  EXPECT_NEAR(layers() / (1e-8 * bytes), 0.6, 1e-6);
+}
+
 TEST(StepCostTest, MemoryIsWhatTheWeightsLeave) {
   const ModelShape shape = ShapeOfTree("LLaMA-13B");
   Cluster cluster = Simple();

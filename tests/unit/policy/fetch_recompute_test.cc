@@ -12,38 +12,48 @@
 namespace lamina::policy {
 namespace {
 
+using cost::ActivationsCome;
+using cost::RecomputeProfile;
+
+constexpr ActivationsCome kWithinLayer = ActivationsCome::kWithinLayer;
+constexpr ActivationsCome kAhead = ActivationsCome::kAhead;
+
+double SecondsOf(const RecomputeProfile& profile, uint64_t tokens, uint64_t recomputed,
+                 ActivationsCome come) {
+  return cost::RecomputeLayerSeconds(profile, static_cast<double>(tokens),
+                                     static_cast<double>(recomputed), come);
+}
+
 double Draw(Prng& random) {  // From 1e-3 to 1e3.
   return std::exp((static_cast<double>(random.Below(1000001)) / 1e6 - 0.5) * 13.8);
 }
 
 // Every l is tried.
-template <typename Seconds, typename Best>
-void ExpectTheBestOfAll(const Seconds& seconds_of, const Best& best_of) {
+void ExpectTheBestOfAll(ActivationsCome come) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     Prng random(seed);
-    const RecomputeProfile profile{.activation = random.Below(4) == 0 ? 0 : Draw(random),
-                                   .kv = Draw(random),
-                                   .make = Draw(random),
-                                   .weights = random.Below(4) == 0 ? 0 : 100 * Draw(random),
-                                   .resident = random.Below(3) == 0 ? 0 : random.Below(250)};
+    const RecomputeProfile profile{
+        .activation = random.Below(4) == 0 ? 0 : Draw(random),
+        .kv = Draw(random),
+        .make = Draw(random),
+        .weights = random.Below(4) == 0 ? 0 : 100 * Draw(random),
+        .resident = random.Below(3) == 0 ? 0 : static_cast<double>(random.Below(250))};
     const uint64_t tokens = random.Below(200);
-    double best = seconds_of(profile, tokens, 0);
+    double best = SecondsOf(profile, tokens, 0, come);
     for (uint64_t l = 1; l <= tokens; ++l) {
-      best = std::min(best, seconds_of(profile, tokens, l));
+      best = std::min(best, SecondsOf(profile, tokens, l, come));
     }
-    const RecomputeSplit split = best_of(profile, tokens);
+    const RecomputeSplit split = BestRecomputeSplit(profile, tokens, come);
     ASSERT_LE(split.recomputed, tokens);
-    EXPECT_EQ(split.seconds, seconds_of(profile, tokens, split.recomputed));
+    EXPECT_EQ(split.seconds, SecondsOf(profile, tokens, split.recomputed, come));
     EXPECT_LE(split.seconds, best) << "seed " << seed << " tokens " << tokens;
   }
 }
 
-TEST(BestRecomputeSplitTest, IsTheBestOfAll) {
-  ExpectTheBestOfAll(RecomputeSeconds, BestRecomputeSplit);
-}
+TEST(BestRecomputeSplitTest, IsTheBestOfAll) { ExpectTheBestOfAll(kWithinLayer); }
 
-TEST(BestRecomputeSplitTest, IsTheBestOfAllWithSeveralLanes) {
-  ExpectTheBestOfAll(RecomputeSecondsOfLanes, BestRecomputeSplitOfLanes);
+TEST(BestRecomputeSplitTest, IsTheBestOfAllWhereActivationsComeAhead) {
+  ExpectTheBestOfAll(kAhead);
 }
 
 // Link and device are busy at once: everything is made again where that takes no longer than
@@ -52,12 +62,12 @@ TEST(BestRecomputeSplitTest, SeveralLanesHideOneAnother) {
   const uint64_t tokens = 999999;
   for (const double c : {0.125, 0.25, 0.5}) {
     const RecomputeSplit split =
-        BestRecomputeSplitOfLanes({.activation = 0.5, .kv = 1, .make = c}, tokens);
+        BestRecomputeSplit({.activation = 0.5, .kv = 1, .make = c}, tokens, kAhead);
     EXPECT_EQ(split.recomputed, tokens) << "c " << c;
     EXPECT_DOUBLE_EQ(split.seconds, 0.5 * tokens) << "c " << c;
   }
   const RecomputeSplit split =
-      BestRecomputeSplitOfLanes({.activation = 0.5, .kv = 1, .make = 1}, tokens);
+      BestRecomputeSplit({.activation = 0.5, .kv = 1, .make = 1}, tokens, kAhead);
   EXPECT_EQ(split.recomputed, tokens / 3 * 2);
   EXPECT_NEAR(split.seconds, tokens / 1.5, 1);
 }
@@ -66,17 +76,18 @@ TEST(BestRecomputeSplitTest, SeveralLanesHideOneAnother) {
 TEST(BestRecomputeSplitTest, ActivationsThatStayCostTheLinkNothing) {
   for (const double c : {0.125, 0.25, 0.5, 1.0, 2.0, 4.0}) {
     const RecomputeProfile profile{.activation = 0.5, .kv = 1, .make = c, .resident = 1000000};
-    const RecomputeSplit split = BestRecomputeSplit(profile, 1000000);
+    const RecomputeSplit split = BestRecomputeSplit(profile, 1000000, kWithinLayer);
     EXPECT_NEAR(split.seconds / 1e6, c / (1 + c), 1e-5) << "c " << c;
-    EXPECT_EQ(BestRecomputeSplitOfLanes(profile, 1000000).recomputed, split.recomputed);
+    EXPECT_EQ(BestRecomputeSplit(profile, 1000000, kAhead).recomputed, split.recomputed);
   }
   // Fewer stay: activations of 100 others come while K and V of these 400 are made.
   const RecomputeProfile some{.activation = 0.5, .kv = 1, .make = 1, .resident = 400};
-  EXPECT_DOUBLE_EQ(RecomputeSeconds(some, 1000, 400), 600);
-  EXPECT_DOUBLE_EQ(RecomputeSeconds(some, 1000, 500), 550);
-  EXPECT_DOUBLE_EQ(RecomputeSeconds(some, 1000, 600), 600);
-  EXPECT_EQ(BestRecomputeSplit(some, 1000).recomputed, 533u);  // 1000 - 400 / 2 over 1.5
-  EXPECT_EQ(RecomputeSeconds({.activation = 0.5, .kv = 1, .make = 1}, 1000, 400), 800);
+  EXPECT_DOUBLE_EQ(SecondsOf(some, 1000, 400, kWithinLayer), 600);
+  EXPECT_DOUBLE_EQ(SecondsOf(some, 1000, 500, kWithinLayer), 550);
+  EXPECT_DOUBLE_EQ(SecondsOf(some, 1000, 600, kWithinLayer), 600);
+  // Both sides take equally long at (1000 - 400 / 2) / 1.5.
+  EXPECT_EQ(BestRecomputeSplit(some, 1000, kWithinLayer).recomputed, 533u);
+  EXPECT_EQ(SecondsOf({.activation = 0.5, .kv = 1, .make = 1}, 1000, 400, kWithinLayer), 800);
   EXPECT_THAT(DescribeRecompute(some, 0.5),
               testing::EndsWith("; activations of 400 tokens are on the compute node"));
 }
@@ -87,27 +98,30 @@ TEST(BestRecomputeSplitTest, HasTheBoundsOfThePaper) {
   for (const double c : {0.125, 0.25, 0.5, 1.0, 2.0, 4.0}) {
     const RecomputeProfile profile{.activation = 0.5, .kv = 1, .make = c};
     const uint64_t tokens = 1000000;
-    const double full = RecomputeSeconds(profile, tokens, 0);
+    const double full = SecondsOf(profile, tokens, 0, kWithinLayer);
     const double wanted = std::min(1.0, (0.5 + c) / (1 + c));
-    EXPECT_NEAR(BestRecomputeSplit(profile, tokens).seconds / full, wanted, 1e-5) << "c " << c;
+    EXPECT_NEAR(BestRecomputeSplit(profile, tokens, kWithinLayer).seconds / full, wanted, 1e-5)
+        << "c " << c;
   }
   // Without activations on the link (row by row) it is c / (1 + c).
-  EXPECT_NEAR(BestRecomputeSplit({.activation = 0, .kv = 1, .make = 0.25}, 1000000).seconds / 1e6,
-              0.2, 1e-5);
+  const RecomputeSplit by_rows =
+      BestRecomputeSplit({.activation = 0, .kv = 1, .make = 0.25}, 1000000, kWithinLayer);
+  EXPECT_NEAR(by_rows.seconds / 1e6, 0.2, 1e-5);
 }
 
 TEST(BestRecomputeSplitTest, NothingIsGainedWhereActivationsAreAsLarge) {
   const RecomputeProfile grouped{.activation = 576, .kv = 384, .make = 0.001};
-  EXPECT_EQ(BestRecomputeSplit(grouped, 1000).recomputed, 0u);
+  EXPECT_EQ(BestRecomputeSplit(grouped, 1000, kWithinLayer).recomputed, 0u);
   EXPECT_THAT(DescribeRecompute(grouped, 0), testing::StartsWith("nothing recomputed: "));
-  EXPECT_EQ(BestRecomputeSplit({.activation = 1, .kv = 1, .make = 0.1}, 7).recomputed, 0u);
+  const RecomputeProfile as_large{.activation = 1, .kv = 1, .make = 0.1};
+  EXPECT_EQ(BestRecomputeSplit(as_large, 7, kWithinLayer).recomputed, 0u);
 }
 
 TEST(BestRecomputeSplitTest, NoTokensAreNoSplit) {
   for (const double weights : {0.0, 3.0}) {
     const RecomputeProfile profile{.activation = 1, .kv = 2, .make = 1, .weights = weights};
-    for (const auto& split_of : {BestRecomputeSplit, BestRecomputeSplitOfLanes}) {
-      const RecomputeSplit split = split_of(profile, 0);
+    for (const ActivationsCome come : {kWithinLayer, kAhead}) {
+      const RecomputeSplit split = BestRecomputeSplit(profile, 0, come);
       EXPECT_EQ(split.recomputed, 0u);
       EXPECT_EQ(split.seconds, weights);
     }
@@ -120,33 +134,34 @@ TEST(BestRecomputeSplitTest, WithoutWeightsItIsThePapersEquation) {
   const uint64_t tokens = 300;
   for (uint64_t l = 0; l <= tokens; ++l) {
     const auto made = static_cast<double>(l);
-    EXPECT_EQ(RecomputeSeconds(profile, tokens, l),
+    EXPECT_EQ(SecondsOf(profile, tokens, l, kWithinLayer),
               0.375 * made + std::max(0.5 * made, static_cast<double>(tokens) - made));
   }
-  EXPECT_EQ(BestRecomputeSplit(profile, tokens).recomputed, tokens * 2 / 3);
+  EXPECT_EQ(BestRecomputeSplit(profile, tokens, kWithinLayer).recomputed, tokens * 2 / 3);
 }
 
 // What is made again hides behind them: W + K (s - l) = F l.
 TEST(BestRecomputeSplitTest, WeightsOnTheLinkAreAReasonToMakeMore) {
   RecomputeProfile profile{.activation = 0.5, .kv = 1, .make = 1};
-  EXPECT_EQ(BestRecomputeSplit(profile, 300).recomputed, 150u);
+  EXPECT_EQ(BestRecomputeSplit(profile, 300, kWithinLayer).recomputed, 150u);
   profile.weights = 100;
-  EXPECT_EQ(BestRecomputeSplit(profile, 300).recomputed, 200u);
-  EXPECT_DOUBLE_EQ(BestRecomputeSplit(profile, 300).seconds, 300);
-  EXPECT_EQ(BestRecomputeSplitOfLanes(profile, 300).recomputed, 266u);  // 400 / 1.5
+  EXPECT_EQ(BestRecomputeSplit(profile, 300, kWithinLayer).recomputed, 200u);
+  EXPECT_DOUBLE_EQ(BestRecomputeSplit(profile, 300, kWithinLayer).seconds, 300);
+  EXPECT_EQ(BestRecomputeSplit(profile, 300, kAhead).recomputed, 266u);  // 400 / 1.5
 }
 
 TEST(BestRecomputeSplitTest, WeightsThatHideItHaveAllMadeAgain) {
   for (const double weights : {300.0, 301.0, 1e6}) {
     const RecomputeProfile profile{.activation = 0.5, .kv = 1, .make = 1, .weights = weights};
-    EXPECT_EQ(BestRecomputeSplit(profile, 300).recomputed, 300u) << weights;
-    EXPECT_DOUBLE_EQ(BestRecomputeSplit(profile, 300).seconds, 150 + weights) << weights;
-    EXPECT_EQ(BestRecomputeSplitOfLanes(profile, 300).recomputed, 300u) << weights;
+    const RecomputeSplit split = BestRecomputeSplit(profile, 300, kWithinLayer);
+    EXPECT_EQ(split.recomputed, 300u) << weights;
+    EXPECT_DOUBLE_EQ(split.seconds, 150 + weights) << weights;
+    EXPECT_EQ(BestRecomputeSplit(profile, 300, kAhead).recomputed, 300u) << weights;
   }
   // But an activation that takes as long as K and V is never worth it.
   const RecomputeProfile grouped{.activation = 1, .kv = 1, .make = 0.1, .weights = 1e6};
-  EXPECT_EQ(BestRecomputeSplit(grouped, 300).recomputed, 0u);
-  EXPECT_EQ(BestRecomputeSplitOfLanes(grouped, 300).recomputed, 0u);
+  EXPECT_EQ(BestRecomputeSplit(grouped, 300, kWithinLayer).recomputed, 0u);
+  EXPECT_EQ(BestRecomputeSplit(grouped, 300, kAhead).recomputed, 0u);
 }
 
 TEST(DescribeRecomputeTest, SaysWhatWasMeasured) {

@@ -197,6 +197,22 @@ TEST_F(FetchChoiceTest, SlowLinksAreWorthMakingKAndV) {
   EXPECT_THAT(choice.why, AllOf(HasSubstr(", links "), HasSubstr("making K and V of ")));
 }
 
+// Both have the longer of link and device a layer: one keeps K and V and activations, the other one
+// of them.
+TEST_F(FetchChoiceTest, OfThoseAsFastTheFirstWithRoomForAllRowsIsTaken) {
+  inputs_.pools.link = 1e8;
+  inputs_.pools.room = 1e9;
+  PolicyCandidate both = {.policy = KvPolicy::kFetchRecompute, .tokens_max = 8000};
+  const PolicyCandidate either = {.policy = KvPolicy::kFetchHybrid, .tokens_max = 16000};
+  const PolicyChoice choice = Choose({both, either});
+  EXPECT_EQ(choice.policy, KvPolicy::kFetchRecompute) << choice.why;
+  EXPECT_NEAR(choice.SecondsOf(KvPolicy::kFetchHybrid), choice.SecondsOf(KvPolicy::kFetchRecompute),
+              1e-6);
+  both.tokens_max = 7999;
+  EXPECT_EQ(Choose({both, either}).policy, KvPolicy::kFetchHybrid);
+  EXPECT_EQ(Choose({either, both}).policy, KvPolicy::kFetchHybrid);
+}
+
 TEST_F(FetchChoiceTest, LossyOnesAreNeverTaken) {
   const PolicyChoice choice = Choose({all_.back(), all_[1]});
   EXPECT_TRUE(choice.local());

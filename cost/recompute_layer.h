@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RecomputeLayer: what a layer of a lane takes where K and V of the first l of its s tokens are
+// made again from their activations (policy fetch_recompute; KVPR, kvpr.txt 3). Splits are chosen
+// by it (policy/fetch_recompute.h), and steps predicted (kv_policies.h).
+//
+//   t(l) = A l + max(F l, W + K (s - l))        activations come within the layer (1)
+//   t(l) = max(W + A l + K (s - l), F l)        they come ahead of it (2)
+//   t(l) = max(F l, W + K (s - l))              activations stay on the device: row by row (3)
+//
+// with A, K the seconds that the link needs for the activation, or for K and V, of one token, F
+// those that the device needs to make K and V of one, and W those that the link needs for the
+// weights of a layer that come over it (a lane's part of them, where lanes share what comes); W = 0
+// is the paper's equation. In the paper a layer's activations come before anything is made of them,
+// and the device waits for them; so it is here, while the weights of the next layer come behind
+// them. Where several lanes share the link, activations of one come while K and V of another are
+// made, so that the longer of link and device is all that a layer takes. So it is with one lane
+// whose windows have room for the activations of the next layer as well, but for the first layer of
+// a step.
+//
+// Where those of r tokens stay, K and V of these are made first, while the activations of the other
+// m = max(0, l - r) come:
+//
+//   t(l) = max(max(F (l - m), A m) + F m, A m + W + K (s - l))       within the layer (4)
+//   t(l) = max(W + A m + K (s - l), F l)                             ahead of it (5)
+//
+// which are (1) and (2) with r = 0, and (3) up to l = r. Each is the longest of lines over l that
+// have a bend at r, and convex, so that it is least at r, where the falling one crosses a rising
+// one, or at an end.
+//
+// If r = 0 and A < K, t falls up to the kink l = (W + K s) / (F + K) of (1), (W + K s) / (F + K -
+// A) of (2), and grows behind it. With W >= F s everything is made again.
+//
+// Attention and dense layers of the device are not in it.
+//
+// Determinism: pure functions of their arguments.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace lamina::cost {
+
+// What one token takes in one layer, in seconds, and what comes for all of them.
+struct RecomputeProfile {
+  double activation = 0;  // A
+  double kv = 0;          // K
+  double make = 0;        // F
+  double weights = 0;     // W, of a layer and not of a token.
+  double resident = 0;    // r, tokens.
+};
+
+// When activations come.
+enum class ActivationsCome : uint8_t { kWithinLayer, kAhead };  // (4), (5)
+
+// A lane, as far as that depends on it.
+struct RecomputeLane {
+  double lanes = 1;     // That have rows, this one among them.
+  double weights = 0;   // W: no link's order is planned in which they come too.
+  double kv_bytes = 0;  // K and V of a step in a layer.
+  double room = 0;      // RoomForNextLayer()
+};
+ActivationsCome ActivationsComeOf(const RecomputeLane& lane);
+
+// What shares the bytes of fetch.window.
+struct RecomputeWindows {
+  double bytes = 0;
+  double lanes = 1;
+  double memory_nodes = 1;
+};
+
+// If K and V of a step have no more bytes in a layer, windows have room for the next layer
+// meanwhile, with all tokens on one memory node: pieces of half a window leave room for two more
+// (plan/fetch_ring.h).
+double RoomForNextLayer(const RecomputeWindows& windows);
+
+// t(l).  Requires: recomputed <= tokens. Tokens may be shares of all of them.
+double RecomputeLayerSeconds(const RecomputeProfile& profile, double tokens, double recomputed,
+                             ActivationsCome come);
+
+// Where t(l) is least, unless it is at an end: at one of these, some of which may lie outside of
+// [0, tokens].
+std::vector<double> RecomputeKinks(const RecomputeProfile& profile, double tokens,
+                                   ActivationsCome come);
+
+}  // namespace lamina::cost
