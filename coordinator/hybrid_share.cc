@@ -27,7 +27,7 @@ constexpr double kTurnSecondsMax = 1;
 std::string WordsOfResident(const EngineOptions& options) {
   const uint32_t each = options.scheduler.ResidentOfEach();
   return each == 0 ? ""
-                   : absl::StrCat("; those of the first ", each,
+                   : absl::StrCat("; activations of the first ", each,
                                   " tokens of a sequence stay on the compute node");
 }
 

@@ -79,7 +79,7 @@ class HybridShare {
   // A step, as far as its load is known.
   struct Step {
     double tokens = 0;
-    double resident = 0;  // Of which so many have places for activations on the compute node.
+    double resident = 0;  // So many of these have places for activations on the compute node.
     double lanes = 1;     // That have rows.
     double dense = 0;     // Seconds of its dense layers, in one layer.
     bool seen = false;

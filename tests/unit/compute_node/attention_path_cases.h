@@ -47,7 +47,7 @@ struct Case {
   uint32_t activation_share = 0;  // Share of the slots; activations are kept then.
   double sparse_ratio = 0;        // With path sparse,
   uint32_t resident_tokens = 0;   // and of all sequences so many tokens that stay.
-  uint32_t activations_here = 0;  // With those: of each sequence so many stay,
+  uint32_t activations_here = 0;  // So many of each sequence stay on the compute node,
   uint32_t first_here = 0;        // from this token on.
   bool int8 = false;              // K and V are.
   // With path streaming: what heads see, and by layer which stream, again from the first one on

@@ -246,7 +246,7 @@ TEST(FetchSplitTest, SlotsSayWhatTheyHold) {
   EXPECT_THAT(slots.activations, ElementsAre(Extent{28, 4}, Extent{96, 32}));
 }
 
-// Of those of them whose activations stay nothing comes; a place for a token of K and V is unused.
+// Nothing comes of those whose activations stay; a place for a token of K and V is not read.
 TEST(FetchSplitTest, ActivationsOfSlotsThatAreHereDoNotCome) {
   const SlotKinds kinds(SlotKinds::kUnit / 2);
   SlotTables::Sequence sequence{.extents = {{60, 10}, {200, 60}}, .tokens = 70};

@@ -141,8 +141,8 @@ TEST(AllocateHybridTest, WeightsAndResidentActivationsAreMadeUpForFirst) {
   EXPECT_NEAR(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens), 1e-6);
 }
 
-// With room for all the link has K and V alone: (1 - s) K = s G, so that a step is (G + K) / G times
-// as fast as with K and V alone, where it is 1 + K / (2 G) without any.
+// (1 - s) K = s G, so that a step is (G + K) / G times as fast as with K and V alone, where it is
+// 1 + K / (2 G) times without room on the device.
 TEST(AllocateHybridTest, WhereAllActivationsStayTheLinkHasTheOthersAlone) {
   for (const double c : {0.5, 1.0, 2.0, 4.0}) {
     HybridProfile profile = Profile(c);
