@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchAttention: rows attend here, over K and V that lie at memory nodes and come here layer by
-// layer (HeadInfer: groups of KV heads through windows; KVPR, with path recompute: some tokens as
-// activations, or made here from those that stay). Their own k and v go to the memory nodes, so
-// that a lost compute node loses nothing. Prompt chunks attend over the scratch KV.
+// layer (HeadInfer: groups of KV heads through windows; KVPR, with path recompute, and HybridServe,
+// with slots of two kinds: some tokens as activations, or made here from those that stay). Their
+// own k and v go to the memory nodes, so that a lost compute node loses nothing. Prompt chunks
+// attend over the scratch KV.
 //
 // The pieces of a layer may have come long before its slice runs: memory nodes send as far ahead
 // as windows go.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FetchPathMaker: attention here, over K and V that memory nodes send, of which path recompute
-// makes some here. Keeps the scratch KV of prompts between epochs, and the memory of activations
-// that stay here.
+// FetchPathMaker: attention here, over K and V that memory nodes send, of which path recompute, or
+// path fetch with slots of two kinds, makes some here. Keeps the scratch KV of prompts between
+// epochs, and the memory of activations that stay here.
 
 #pragma once
 
@@ -40,7 +40,7 @@ class FetchPathMaker final : public PathMaker {
 
  private:
   uint64_t resident_bytes() const { return resident_.has_value() ? resident_->bytes() : 0; }
-  // Activations that stay with path recompute. Errors: as kernels::ActivationArena::Create().
+  // Activations that stay. Errors: as kernels::ActivationArena::Create().
   absl::Status ReserveResident(const plan::EpochConfig& config);
 
   const plan::AttentionPath kind_;

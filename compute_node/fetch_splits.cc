@@ -24,6 +24,16 @@ class AsKv final : public FetchSplits {
   }
 };
 
+// Errors: kInternal  the plan keeps activations of the sequence in places that are not there.
+absl::Status CheckPlaces(plan::SequenceId sequence, const plan::ResidentTokens& resident,
+                         uint32_t places) {
+  const uint64_t end = uint64_t{resident.place} + resident.tokens;
+  return end <= places ? absl::OkStatus()
+                       : absl::InternalError(absl::StrCat("plan has activations of sequence ",
+                                                          sequence, " in places ", resident.place,
+                                                          " to ", end, " of ", places));
+}
+
 class ByShare final : public FetchSplits {
  public:
   ByShare(const plan::EpochConfig& config, SequenceTable& sequences)
@@ -40,11 +50,7 @@ class ByShare final : public FetchSplits {
                                               ", which is not in the tables"));
     }
     const plan::SequenceJoin& join = sequence->join;
-    if (uint64_t{join.resident.place} + join.resident.tokens > places_) {
-      return absl::InternalError(absl::StrCat(
-          "plan has activations of sequence ", run.sequence, " in places ", join.resident.place,
-          " to ", uint64_t{join.resident.place} + join.resident.tokens, " of ", places_));
-    }
+    LAMINA_RETURN_IF_ERROR(CheckPlaces(run.sequence, join.resident, places_));
     return plan::SplitByShare(run.first_token, run.tokens, plan.recomputed, join.bare_tokens,
                               sequence->released, join.resident);
   }
@@ -58,7 +64,8 @@ class BySlots final : public FetchSplits {
  public:
   // Slots of all memory nodes: which of them a sequence's are follows from where it lives.
   explicit BySlots(const plan::EpochConfig& config)
-      : kinds_(config.activation_share),
+      : places_(config.resident_tokens),
+        kinds_(config.activation_share),
         tables_({.slots = *std::max_element(config.slots.begin(), config.slots.end()),
                  .holds_all = true}) {}
 
@@ -73,10 +80,12 @@ class BySlots final : public FetchSplits {
           " tokens of sequence ", run.sequence, ", which has slots for ",
           sequence == nullptr ? 0 : sequence->tokens, ", and recomputes ", plan.recomputed));
     }
+    LAMINA_RETURN_IF_ERROR(CheckPlaces(run.sequence, sequence->resident, places_));
     return plan::SplitBySlots(run.first_token, run.tokens, *sequence, kinds_);
   }
 
  private:
+  const uint32_t places_;  // For activations on this node.
   const plan::SlotKinds kinds_;
   plan::SlotTables tables_;
 };

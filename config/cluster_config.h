@@ -74,9 +74,9 @@ struct FetchConfig {
   double caching_ratio = 0.5;
   SparseTokens sparse = SparseTokens::kWindowSums;
   // Policies fetch_heads and fetch_sparse: of each compute node, for K and V of recent tokens,
-  // which do not come. Policy fetch_recompute: for activations of first tokens, of which neither
-  // these come nor K and V. Of a cluster with several it is for rows of fetch_sparse, else of
-  // fetch_heads.
+  // which do not come. Policies fetch_recompute and fetch_hybrid: for activations of first tokens,
+  // of which neither these come nor K and V. Of a cluster with several it is for rows of
+  // fetch_sparse, else of fetch_heads.
   uint64_t resident_bytes = 0;
   // Policy fetch_heads: a file that names KV heads which stream (docs/formats/streaming_heads.md),
   // a path as of `model`. Rows of these see the first and the last so many tokens. Empty: no head
@@ -283,9 +283,10 @@ struct ClusterConfig {
   bool KeepsRecent() const {
     return fetch.resident_bytes > 0 && Prepares(kPolicyFetchHeads) && !Prepares(kPolicyFetchSparse);
   }
-  // Whether rows of fetch_recompute find activations of their first tokens there.
+  // Whether rows of fetch_recompute or fetch_hybrid find activations of their first tokens there.
   bool KeepsActivations() const {
-    return fetch.resident_bytes > 0 && Prepares(kPolicyFetchRecompute) &&
+    return fetch.resident_bytes > 0 &&
+           (Prepares(kPolicyFetchRecompute) || Prepares(kPolicyFetchHybrid)) &&
            !Prepares(kPolicyFetchHeads) && !Prepares(kPolicyFetchSparse);
   }
   // The policies that requests may ask for.

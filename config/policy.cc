@@ -227,11 +227,6 @@ absl::Status CheckKeys(const ClusterConfig& config) {
                                   "to which tokens rows attend"));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "sparse", fetch.sparse != defaults.sparse,
                                   kPolicyFetchSparse, "to which tokens rows attend"));
-  if (config.policy != kPolicyFetchHeads && config.policy != kPolicyFetchRecompute) {
-    LAMINA_RETURN_IF_ERROR(CheckKey(config, "resident",
-                                    fetch.resident_bytes != defaults.resident_bytes,
-                                    kPolicyFetchSparse, "how much of K and V stays"));
-  }
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "recompute_percent", !fetch.recompute_auto,
                                   kPolicyFetchRecompute, "how many tokens are recomputed"));
   LAMINA_RETURN_IF_ERROR(CheckKvWeights(config));
@@ -313,11 +308,22 @@ absl::Status CheckHeads(const ClusterConfig& config) {
 }
 
 absl::Status CheckActivationsThatStay(const ClusterConfig& config) {
-  return config.KeepsActivations() && config.KeepsInt8()
-             ? absl::UnimplementedError(
-                   "fetch.resident: not served by this version with policy fetch_recompute and kv "
-                   "int8, where nothing is recomputed; remove it, or set kv to bf16")
-             : absl::OkStatus();
+  if (!config.KeepsActivations()) {
+    return absl::OkStatus();
+  }
+  const bool hybrid = config.Prepares(kPolicyFetchHybrid);
+  if (config.KeepsInt8()) {
+    return absl::UnimplementedError(
+        absl::StrCat("fetch.resident: not served by this version with policy ",
+                     hybrid ? kPolicyFetchHybrid : kPolicyFetchRecompute,
+                     " and kv int8, where nothing is recomputed; remove it, or set kv to bf16"));
+  }
+  if (hybrid && !config.fetch.activation_auto && config.fetch.activation_percent == 0) {
+    return absl::InvalidArgumentError(
+        "fetch.resident: is for activations, and with activation_percent 0 no token is held as "
+        "one; remove it, or set activation_percent to auto");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckBudgets(const ClusterConfig& config) {

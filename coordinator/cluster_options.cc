@@ -285,6 +285,7 @@ void UseHybrid(const ClusterConfig& config, uint32_t width, EngineOptions& optio
       config.fetch.activation_auto
           ? HybridOptions{.share = kHalf, .automatic = true}
           : HybridOptions{.share = config.fetch.activation_percent * plan::SlotKinds::kUnit / 100};
+  UseResidentOfHybrid(config, options);
 }
 
 // The heads that the file names, with what they see.

@@ -24,6 +24,8 @@ namespace lamina::coordinator {
 struct HybridOptions {
   uint32_t share = 0;      // As configured, or the first epoch's.
   bool automatic = false;  // By measured times, once there are any.
+  // There are bytes for activations on the compute node, and K and V would take no more.
+  bool keeps_nothing = false;
   friend bool operator==(const HybridOptions&, const HybridOptions&) = default;
 };
 
@@ -34,7 +36,7 @@ struct FetchOptions {
   uint32_t heads = 0;  // EpochConfig::fetch_heads
   // Policies fetch_recompute and fetch_hybrid: elements of a token's activation. Else 0.
   uint32_t activation_width = 0;
-  // Policy fetch_recompute: EpochConfig::resident_tokens. Else 0.
+  // Policies fetch_recompute and fetch_hybrid: EpochConfig::resident_tokens. Else 0.
   uint32_t resident_tokens = 0;
   // Policy fetch_sparse: of EpochConfig; fetch_heads with tokens that stay: all of them. Else 0.
   SparseTokens sparse_tokens = SparseTokens::kWindowSums;

@@ -23,9 +23,18 @@ constexpr double kLoadSecondsMin = 0.25;
 // No turn of the engine's is longer, but for one in which it stood still.
 constexpr double kTurnSecondsMax = 1;
 
+// For people: what stays on the compute node.
+std::string WordsOfResident(const EngineOptions& options) {
+  const uint32_t each = options.scheduler.ResidentOfEach();
+  return each == 0 ? ""
+                   : absl::StrCat("; activations of the first ", each,
+                                  " tokens of a sequence stay on the compute node");
+}
+
 // `dense`: seconds of a step's dense layers, in one layer. Each of `lanes` makes K and V by itself.
+// `resident`: tokens that have places for activations on the compute node.
 policy::HybridProfile ProfileOf(const EngineOptions& options, const HybridMeasures& measures,
-                                double dense, double lanes) {
+                                double dense, double lanes, double resident) {
   const size_t layers = options.layers.size();
   // A layer's part of a byte that a token has in all of them.
   const double byte_seconds = 1 / (static_cast<double>(layers) * measures.rates.bytes_per_second);
@@ -39,6 +48,7 @@ policy::HybridProfile ProfileOf(const EngineOptions& options, const HybridMeasur
                       : policy::TimeLine{.slope = measures.rates.recompute_seconds},
           .attend = measures.rates.attend_seconds,
           .load_weights = measures.rates.weights_seconds,
+          .resident = resident,
           .dense = dense};
 }
 
@@ -74,12 +84,15 @@ HybridShare::HybridShare(const EngineOptions& options)
   why_ = options.fetch.hybrid->automatic
              ? absl::StrCat(percent, "% of tokens held as activations until links are measured")
              : absl::StrCat(percent, "% of tokens held as activations, as configured");
+  absl::StrAppend(&why_, WordsOfResident(options));
   if (options.fetch.hybrid->automatic &&
       ActivationBytesPerToken(options.fetch, options.layers.size()) >=
           KvBytesPerToken(options.layers)) {
     share_ = 0;
     why_ = absl::StrCat(
-        "no token held as an activation: one has ",
+        "no token held as an activation",
+        options.fetch.hybrid->keeps_nothing ? ", and nothing kept in fetch.resident" : "",
+        ": one has ",
         ActivationBytesPerToken(options.fetch, options.layers.size()) / options.layers.size(),
         " bytes in a layer, no fewer than K and V with ",
         KvBytesPerToken(options.layers) / options.layers.size());
@@ -100,15 +113,20 @@ void HybridShare::SawLoad(Nanos now, const HybridLoad& load) {
 HybridShare::Step HybridShare::StepOf(const HybridMeasures& measures) const {
   const cost::UnitTimes& slice = measures.slice;
   if (meter_.seconds() < kLoadSecondsMin || slice.fixed + slice.slope <= 0) {
-    return {.tokens = static_cast<double>(measures.capacity) /
-                      static_cast<double>(KvBytesPerToken(options_.layers))};
+    const double tokens = static_cast<double>(measures.capacity) /
+                          static_cast<double>(KvBytesPerToken(options_.layers));
+    return {.tokens = tokens,
+            .resident = std::min<double>(tokens, options_.scheduler.resident_tokens)};
   }
   const cost::PolicyLoad load = meter_.load();
   const auto layers = static_cast<double>(options_.layers.size());
   // Tokens that every layer's window hides have no slots.
   const double held =
       std::min(load.context, static_cast<double>(options_.scheduler.SlotsAtOnce(UINT32_MAX)));
+  // Each has its own places, for its first tokens.
+  const double places = std::min<double>(held, options_.scheduler.ResidentOfEach());
   return {.tokens = load.rows * held,
+          .resident = load.rows * places,
           .lanes = std::max(1.0, meter_.lanes()),
           .dense = (slice.fixed * meter_.lanes() + slice.slope * load.rows) * (layers + 1) / layers,
           .seen = true};
@@ -138,7 +156,8 @@ bool HybridShare::Settle(Nanos now, HybridMeasures measures) {
   if (settled_.has_value() && !may_change && !news) {
     return false;
   }
-  const policy::HybridProfile profile = ProfileOf(options_, measures, step.dense, step.lanes);
+  const policy::HybridProfile profile =
+      ProfileOf(options_, measures, step.dense, step.lanes, step.resident);
   const uint32_t best = ShareInSteps(policy::AllocateHybrid(profile, step.tokens).share());
   const bool first = !settled_.has_value() || news;
   settled_ = now;
@@ -147,8 +166,10 @@ bool HybridShare::Settle(Nanos now, HybridMeasures measures) {
   with_load_ = step.seen;
   const bool begins = first ? best != share_ : IsWorthAnEpoch(best, share_);
   share_ = begins ? best : share_;
-  why_ = policy::DescribeHybrid(profile, static_cast<double>(share_) / plan::SlotKinds::kUnit,
-                                step.tokens);
+  why_ =
+      absl::StrCat(policy::DescribeHybrid(
+                       profile, static_cast<double>(share_) / plan::SlotKinds::kUnit, step.tokens),
+                   WordsOfResident(options_));
   return begins;
 }
 

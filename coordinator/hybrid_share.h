@@ -2,7 +2,8 @@
 //
 // HybridShare: policy fetch_hybrid: which share of the memory nodes' slots holds activations. It is
 // settled by the cluster file, or by what an epoch has measured of its links and of making K and V,
-// and by the load of late; a new share takes a new epoch, which begins when nothing runs.
+// by how much stays on the compute node, and by the load of late; a new share takes a new epoch,
+// which begins when nothing runs.
 //
 // Threading: the engine's thread; time is passed in.
 
@@ -78,8 +79,9 @@ class HybridShare {
   // A step, as far as its load is known.
   struct Step {
     double tokens = 0;
-    double lanes = 1;  // That have rows.
-    double dense = 0;  // Seconds of its dense layers, in one layer.
+    double resident = 0;  // So many of these have places for activations on the compute node.
+    double lanes = 1;     // That have rows.
+    double dense = 0;     // Seconds of its dense layers, in one layer.
     bool seen = false;
   };
   Step StepOf(const HybridMeasures& measures) const;

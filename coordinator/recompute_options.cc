@@ -16,7 +16,8 @@ namespace {
 
 // Whether activations stay; by `auto` only where they take fewer bytes than K and V.
 bool KeepsActivations(const ClusterConfig& config, const core::RecomputeBytes& bytes) {
-  return config.KeepsActivations() && (bytes.activation < bytes.kv || !config.fetch.recompute_auto);
+  const bool by_number = !config.fetch.recompute_auto || !config.fetch.activation_auto;
+  return config.KeepsActivations() && (bytes.activation < bytes.kv || by_number);
 }
 
 // Places for activations that stay, as many as there are bytes for and running sequences need.
@@ -73,6 +74,15 @@ void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& op
     options.scheduler.strategies.fetch_planning = [percent = config.fetch.recompute_percent] {
       return core::MakeFetchRecomputeShare(percent);
     };
+  }
+}
+
+void UseResidentOfHybrid(const ClusterConfig& config, EngineOptions& options) {
+  if (KeepsActivations(config, RecomputeBytesOf(options.fetch, options))) {
+    UseResident(config, options);
+    options.scheduler.resident_path = plan::AttentionPath::kFetch;
+  } else {
+    options.fetch.hybrid->keeps_nothing = config.KeepsActivations();
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Policy fetch_recompute, alone or one of several: what the cluster file asks of an epoch and of
-// the scheduler, of the activations that stay on the compute node too.
+// the scheduler, of the activations that stay on the compute node too, also those of fetch_hybrid.
 //
 // Threading: pure functions.
 
@@ -22,6 +22,10 @@ core::RecomputeBytes RecomputeBytesOf(const FetchOptions& fetch, const EngineOpt
 // Has the options recompute, by activations of so many elements.
 // Requires: layers, and limits of the scheduler.
 void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& options);
+
+// Policy fetch_hybrid: the activations that stay, where the cluster file has bytes for some.
+// Requires: as UseRecompute(); options.fetch has the policy, and the width of its activations.
+void UseResidentOfHybrid(const ClusterConfig& config, EngineOptions& options);
 
 // Errors: kInvalidArgument  fetch.resident has no room for a tile of each running sequence's
 // tokens.

@@ -52,8 +52,8 @@ struct EpochConfig {
   // which memory nodes have room: path recompute in addition to K and V in each slot, path fetch as
   // `activation_share` says. 0: they keep none.
   uint32_t activation_width = 0;
-  // Path recompute: places for a token's activations in all layers on the compute node
-  // (SequenceJoin::resident). 0: none stay there.
+  // Path recompute, and path fetch where slots are of kinds: places for a token's activations in
+  // all layers on the compute node (SequenceJoin::resident). 0: none stay there.
   uint32_t resident_tokens = 0;
   // Path fetch: of SlotKinds::kUnit slots so many hold a token's activation in place of its K and V
   // (slot_kinds.h). 0: slots have K and V, and with path recompute room for the activation.

@@ -203,10 +203,13 @@ absl::Status CheckFetch(const EpochConfig& config) {
         "the configuration of epoch ", config.epoch,
         " has path recompute, and slots without room for both K and V and an activation"));
   }
-  if (config.resident_tokens > 0 && !config.attention_paths.Has(AttentionPath::kRecompute)) {
+  if (config.resident_tokens > 0 && config.activation_share == 0 &&
+      !config.attention_paths.Has(AttentionPath::kRecompute)) {
     return absl::InvalidArgumentError(
         absl::StrCat("the configuration of epoch ", config.epoch, " has places for activations of ",
-                     config.resident_tokens, " tokens on the compute node, and no path recompute"));
+                     config.resident_tokens,
+                     " tokens on the compute node, and neither path recompute nor slots that hold "
+                     "activations"));
   }
   if (config.activation_width > 0 && config.partition != Partition::kRequest) {
     return absl::InvalidArgumentError(

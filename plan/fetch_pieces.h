@@ -31,7 +31,7 @@
 // once for each block that has one of them, in slots of their own.
 //
 // Nor do those come that the compute node keeps (path sparse, compute_node/resident_kv.h), or whose
-// activations it keeps (path recompute). Slots of tokens that it puts into a window itself,
+// activations it keeps (fetch_split.h). Slots of tokens that it puts into a window itself,
 // recomputed or kept, are the first ones of each head, whole tiles for each run: it writes them
 // while the others come, those of recomputed tokens into the piece behind the one of the
 // activations. A run whose K and V are all made again has its own tokens behind these, and no other
@@ -210,7 +210,7 @@ uint64_t FetchWindowBytes(const EpochConfig& config);
 //                           as the epoch fixes, or where activations are kept all: says how many
 //                           bytes would do; activations with partition head, or with INT8; path
 //                           recompute without activations in addition to K and V; activations
-//                           that stay on the compute node without path recompute.
+//                           that stay on the compute node where nothing is made of them.
 absl::Status CheckFetch(const EpochConfig& config);
 
 }  // namespace lamina::plan

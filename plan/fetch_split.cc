@@ -2,6 +2,7 @@
 #include "plan/fetch_split.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "common/check.h"
 
@@ -70,15 +71,28 @@ FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32
 FetchSplit SplitBySlots(uint32_t before, uint32_t tokens, const SlotTables::Sequence& sequence,
                         SlotKinds kinds) {
   FetchSplit split{.run = {.before = before, .tokens = tokens}, .stretches = {}};
+  // Tokens [kept, kept_end) have places on the compute node for activations.
+  const uint32_t kept = sequence.resident.first;
+  const auto kept_end = static_cast<uint32_t>(
+      std::min<uint64_t>(uint64_t{kept} + sequence.resident.tokens, UINT32_MAX));
   uint32_t left = before;
   uint32_t released = sequence.released;
+  uint32_t token = 0;  // The next one.
   for (const Extent& extent : sequence.extents) {
     const uint32_t seen = std::min(left, extent.tokens);
     const uint32_t hidden = std::min(released, seen);
     Append(split, {.tokens = hidden});
+    token += hidden;
     kinds.VisitParts({.first_slot = extent.first_slot + hidden, .tokens = seen - hidden},
-                     [&split](Extent part, bool activations) {
-                       Append(split, {.tokens = part.tokens, .activations = activations});
+                     [&](Extent part, bool activations) {
+                       const uint32_t end = token + part.tokens;
+                       const uint32_t here = activations ? std::clamp(kept, token, end) : end;
+                       const uint32_t here_end = std::clamp(kept_end, here, end);
+                       Append(split, {.tokens = here - token, .activations = activations});
+                       Append(split,
+                              {.tokens = here_end - here, .activations = true, .here = true});
+                       Append(split, {.tokens = end - here_end, .activations = true});
+                       token = end;
                      });
     left -= seen;
     released -= hidden;

@@ -9,7 +9,8 @@
 //   of those whose activations the compute node keeps (SequenceJoin::resident), then of the first
 //   ones that have some at the memory node. What a window has released is neither counted nor made
 //   again.
-// - Path fetch: where a slot holds one of them (policy fetch_hybrid), the token's slot says it.
+// - Path fetch: where a slot holds one of them (policy fetch_hybrid), the token's slot says it. Of
+//   activations that the compute node keeps nothing comes.
 //
 // Threading: plain values.   Allocation: the lists.
 
@@ -48,7 +49,8 @@ struct FetchSplit {
 FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32_t bare = 0,
                         uint32_t released = 0, const ResidentTokens& resident = {});
 
-// By the slots of the sequence. Tokens without slots come as K and V, which nobody reads.
+// By the slots of the sequence: of those that hold activations, the ones of its resident tokens do
+// not come. Tokens without slots come as K and V, which nobody reads.
 // Requires: it has slots for `before` tokens at least.
 FetchSplit SplitBySlots(uint32_t before, uint32_t tokens, const SlotTables::Sequence& sequence,
                         SlotKinds kinds);

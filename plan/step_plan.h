@@ -101,7 +101,8 @@ struct SlotRelease {
 
 // Tokens of a sequence whose activations stay on the compute node that makes them, in consecutive
 // places of EpochConfig::resident_tokens, which are nobody else's until every node has reported the
-// step with the leave.
+// step with the leave. Where slots are of kinds (slot_kinds.h), those alone are read there whose
+// slots hold activations.
 struct ResidentTokens {
   uint32_t first = 0;   // The first one; it and those behind it are computed after the join.
   uint32_t tokens = 0;  // So many at most. 0: none.
@@ -135,7 +136,7 @@ struct SequenceJoin {
   // Path recompute: the first so many tokens are bare, K and V that are there without activations,
   // since rows of other paths stored them. Each token behind them has its own.
   uint32_t bare_tokens = 0;
-  ResidentTokens resident = {};  // Path recompute.
+  ResidentTokens resident = {};  // Path recompute, and path fetch where slots are of kinds.
   // Report the log-probability of every token given those before it (Score), and its rank if
   // sampling.logprobs is not negative; nothing is sampled.
   bool score = false;

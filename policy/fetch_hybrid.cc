@@ -70,22 +70,29 @@ double LinkSeconds(const HybridProfile& profile, const HybridTokens& tokens) {
 }
 
 double DeviceSeconds(const HybridProfile& profile, const HybridTokens& tokens) {
-  return profile.make.At(profile.resident + tokens.activations) +
-         profile.attend * (profile.resident + tokens.activations + tokens.kv) + profile.dense;
+  return profile.make.At(tokens.resident + tokens.activations) + profile.attend * tokens.all() +
+         profile.dense;
+}
+
+HybridTokens WithShare(const HybridProfile& profile, double tokens, double share) {
+  const double room = std::min(profile.resident, tokens);
+  return {
+      .activations = share * (tokens - room), .kv = (1 - share) * tokens, .resident = share * room};
 }
 
 HybridTokens AllocateHybrid(const HybridProfile& profile, double tokens) {
-  // With tokens of both kinds each side is a straight line over `a`, so that the longer one is
-  // shortest where they cross, or at an end.
-  const double lag = profile.load_weights + profile.load_activations.fixed + profile.load_kv.fixed +
-                     profile.load_kv.slope * tokens - profile.make.fixed -
-                     profile.make.slope * profile.resident -
-                     profile.attend * (profile.resident + tokens) - profile.dense;
-  const double closes = profile.make.slope + profile.load_kv.slope - profile.load_activations.slope;
-  const double crossing = closes > 0 ? std::clamp(lag / closes, 0.0, tokens) : 0;
+  // With tokens of both kinds each side is a straight line over the share, so that the longer one
+  // is shortest where they cross, or at an end.
+  const double come = tokens - std::min(profile.resident, tokens);  // If all are activations.
+  const double lag = profile.load_weights + (come > 0 ? profile.load_activations.fixed : 0) +
+                     profile.load_kv.fixed + profile.load_kv.slope * tokens - profile.make.fixed -
+                     profile.attend * tokens - profile.dense;
+  const double closes =
+      (profile.make.slope + profile.load_kv.slope) * tokens - profile.load_activations.slope * come;
+  const double crossing = closes > 0 ? std::clamp(lag / closes, 0.0, 1.0) : 0;
   HybridTokens best{.kv = tokens};
-  for (const double activations : {crossing, tokens}) {
-    const HybridTokens other{.activations = activations, .kv = tokens - activations};
+  for (const double share : {crossing, 1.0}) {
+    const HybridTokens other = WithShare(profile, tokens, share);
     if (LongerSide(profile, other) < kBetter * LongerSide(profile, best)) {
       best = other;
     }

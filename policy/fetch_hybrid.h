@@ -8,11 +8,16 @@
 // host, a0 activations on the device, T_load_w to bring the layer's weights, and `dense` for its
 // dense layers:
 //
-//   link    T_load_w + T_load_act(a) + T_load_kv(k)
-//   device  T_kv_gen(a0 + a) + attend (a0 + a + k) + dense
+//   link    T_load_w + T_load_act(a) + T_load_kv(k)         (equation 9)
+//   device  T_kv_gen(a0 + a) + attend (a0 + a + k) + dense  (equation 10)
 //
-// each T a straight line over tokens, fitted to samples. The paper leaves out attention and dense
-// layers, which its device does in no time; `attend` and `dense` 0 are its model.
+// each T a straight line over tokens, fitted to samples. Kinds take turns over all tokens alike, so
+// that with a share s of activations in N tokens, for r of which the device has room,
+//
+//   a0 = s r    a = s (N - r)    k = (1 - s) N
+//
+// Host memory has the a0 too, so that a lost device loses nothing. The paper leaves out attention
+// and dense layers, which its device does in no time; `attend` and `dense` 0 are its model.
 //
 // Threading: pure functions.
 
@@ -53,26 +58,32 @@ struct HybridProfile {
   TimeLine make;            // T_kv_gen
   double attend = 0;        // Seconds to attend one token.
   double load_weights = 0;  // T_load_w
-  double resident = 0;      // a0
+  double resident = 0;      // r: tokens of a step for whose activations the device has room.
   double dense = 0;         // Seconds of a step's dense layers.
 };
 
 struct HybridTokens {
-  double activations = 0;
-  double kv = 0;
+  double activations = 0;  // a
+  double kv = 0;           // k
+  double resident = 0;     // a0
+  double all() const { return resident + activations + kv; }
   // Share of activations in all tokens.
-  double share() const { return activations + kv > 0 ? activations / (activations + kv) : 0; }
+  double share() const { return all() > 0 ? (resident + activations) / all() : 0; }
 };
+
+// So many tokens with this share of activations.
+HybridTokens WithShare(const HybridProfile& profile, double tokens, double share);
 
 // What either side is busy for.
 double LinkSeconds(const HybridProfile& profile, const HybridTokens& tokens);
 double DeviceSeconds(const HybridProfile& profile, const HybridTokens& tokens);
 
 // How so many tokens are held with which the longer side is as short as it can be. Algorithm 1's
-// balance of both sides, of the tokens that a step reads (a + k is theirs) where the paper fills a
-// memory, which is seldom full here: what does not grow with tokens counts against those that come
-// with it. Where an activation takes no less time on the link than K and V, as in models of
-// strongly grouped queries, or the device is the longer side with K and V alone, all is K and V.
+// balance of both sides (equation 8), of the tokens that a step reads (a0 + a + k is theirs) where
+// the paper fills a memory, which is seldom full here: what does not grow with tokens counts
+// against those that come with it. Where the device is the longer side with K and V alone, or an
+// activation takes no less time on the link than K and V and none stays, as in models of strongly
+// grouped queries, all is K and V.
 HybridTokens AllocateHybrid(const HybridProfile& profile, double tokens);
 
 // A request's tokens of either kind.

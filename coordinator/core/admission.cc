@@ -348,7 +348,7 @@ plan::ResidentTokens Admission::TakeResident(const Sequence& sequence) {
   const uint32_t computed =
       sequence.slots_max() - std::min(sequence.slots_max(), sequence.chunked_tokens);
   const uint32_t tokens = std::min(options_.ResidentOfEach(), computed);
-  if (tokens == 0 || sequence.path != plan::AttentionPath::kRecompute) {
+  if (tokens == 0 || sequence.path != options_.resident_path) {
     return {};
   }
   const std::optional<uint32_t> place = places_.borders.TakeResident(options_.ResidentOfEach());

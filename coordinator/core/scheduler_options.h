@@ -76,9 +76,10 @@ struct SchedulerOptions {
   // Room on a compute node for all prompts in prefill of all lanes, or of its replica's prefill
   // lanes. What a prompt has beyond it attends where K and V lie, as rows; not in prefill lanes.
   uint32_t scratch_tokens = 8192;
-  // Path recompute: places on the compute node for the activations of so many tokens, which are
-  // shared out over running_max sequences. 0: none stay there.
+  // Places on the compute node for the activations of so many tokens, which are shared out over
+  // running_max sequences of the path. 0: none stay there.
   uint32_t resident_tokens = 0;
+  plan::AttentionPath resident_path = plan::AttentionPath::kRecompute;
   uint32_t sequence_tokens_max = 8192;
   uint32_t running_max = 256;
   uint32_t waiting_max = 1024;

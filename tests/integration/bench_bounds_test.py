@@ -18,6 +18,7 @@ import decode  # noqa: E402
 import fetch  # noqa: E402
 import fetch_attention  # noqa: E402
 import floor  # noqa: E402
+import paper_hybridserve  # noqa: E402
 import peer_systems  # noqa: E402
 import sampling  # noqa: E402
 import spill  # noqa: E402
@@ -65,6 +66,28 @@ class FetchTest(unittest.TestCase):
         self.assertEqual(rates, [0, 3e9, 0])
         self.assertEqual(begun, [(4, 1024, "fetch_heads"), (1, 16, "fetch_heads"), (1, 16, "fetch_heads")])
         self.assertEqual(list(found), ["stream", "copy", "alone"])
+
+
+class HybridServeTest(unittest.TestCase):
+    def test_activations_on_the_device_are_held_against_the_paper(self):
+        for c in (0.125, 0.5, 1, 4):
+            for other in (0, 0.3, 1.5):
+                best = min(max(1 - share / 1000, share / 1000 * c + other) for share in range(1001)) / max(1, other)
+                self.assertAlmostEqual(paper_hybridserve.resident_formula(c, other), best, delta=2e-3)
+            self.assertAlmostEqual(1 / paper_hybridserve.resident_formula(c, 0), 1 + 1 / c)
+
+        def said(*steps):
+            points = [{"c": c, "kv": {"step": 0.1}, "hybrid": {"step": 0.06}, "resident": {"step": step, "share": 50.0, "megabytes": 17},
+                       "resident_formula": paper_hybridserve.resident_formula(c, 0)} for c, step in steps]
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                paper_hybridserve.print_resident(points)
+            return out.getvalue()
+
+        text = said((0.5, 0.04), (1, 0.055))
+        self.assertIn("| 1 | 55 | 50% | 1.82 (2.00; 2.00) | 1.09 | 17 |", text)
+        self.assertIn("for c up to 0.84: 2.50 times K and V alone at c = 0.5: reproduced.", text)
+        self.assertIn("2.00 times K and V alone at c = 0.5: not reproduced.", said((0.5, 0.05)))
+        self.assertIn("of which none was asked for: not measured.", said((1, 0.055)))
 
 
 class SpillTest(unittest.TestCase):

@@ -46,6 +46,12 @@ inline const std::vector<ClusterMode>& ClusterModes() {
          options.fetch_bytes = 8 << 20;
          options.activation_percent = 60;
        }},
+      {"fetch_hybrid_with_resident",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 8 << 20;
+         options.activation_percent = 60;
+         options.resident_bytes = 512 << 10;
+       }},
       {"rotational",
        [](LocalClusterOptions& options) {
          options.compute_nodes = 2;

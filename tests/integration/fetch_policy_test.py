@@ -125,6 +125,12 @@ class FetchPolicyTest(unittest.TestCase):
         with harness.Cluster(memory_nodes=2, transport=["ucx"], **hybrid(100, limits=short_model.LONG)) as cluster:
             harness.require_same_answer(self, answers(self, cluster), expected)
             self.check_kill(cluster)
+        # Room for those of 32 tokens of each of 8 sequences.
+        stays = hybrid(60, limits={"sequence_tokens_max": 256, "running_max": 8})
+        stays["fetch"]["resident"] = "9MiB"
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **stays) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), expected)
+            self.assertIn("activations of the first 32 tokens of a sequence stay on the compute node", cluster.status()["fetch_choice"])
         with harness.Cluster(**hybrid("auto", limits=limits)) as cluster:
             harness.require_same_answer(self, answers(self, cluster), expected)
             self.assertIn("no token held as an activation: one has 1152 bytes in a layer, no fewer than K and V with 768",

@@ -166,7 +166,7 @@ class SparsePolicyTest(unittest.TestCase):
             ({"fetch": {"sparse": "random"}}, "window_sums, local, strided"),
             ({"fetch": {"recompute_percent": 10}}, "and the policy is fetch_sparse"),
             ({"fetch": {"resident": "1GiB"}, "kv": "int8"}, "fetch.resident: not served by this version with kv int8"),
-            ({"policy": "fetch_hybrid", "fetch": {"resident": "1MiB"}}, "fetch.resident: says how much of K and V stays"),
+            ({"policy": "fetch_hybrid", "fetch": {"resident": "1MiB", "activation_percent": 0}}, "with activation_percent 0 no token is held as one"),
             ({"policy": "fetch_heads", "fetch": {"caching_ratio": 0.2}}, "fetch.caching_ratio: says to which tokens rows attend"),
             ({"policy": "fetch_heads", "fetch": {"sparse": "local"}}, "fetch.sparse: says to which tokens rows attend"),
             ({"policy": "attend_remote"}, "fetch: says how K and V are fetched, and the policy is attend_remote"),

@@ -47,7 +47,7 @@ struct Case {
   uint32_t activation_share = 0;  // Share of the slots; activations are kept then.
   double sparse_ratio = 0;        // With path sparse,
   uint32_t resident_tokens = 0;   // and of all sequences so many tokens that stay.
-  uint32_t activations_here = 0;  // With path recompute: of each sequence so many stay,
+  uint32_t activations_here = 0;  // So many of each sequence stay on the compute node,
   uint32_t first_here = 0;        // from this token on.
   bool int8 = false;              // K and V are.
   // With path streaming: what heads see, and by layer which stream, again from the first one on
@@ -155,6 +155,18 @@ inline std::vector<Case> Cases() {
        .kind = AttentionPath::kFetch,
        .fetch_bytes = 16 << 20,
        .activation_share = plan::SlotKinds::kUnit},
+      // Nothing comes of activations that are here: of some, or of all.
+      {.name = "FetchHybridSomeHere",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = 16 << 20,
+       .activation_share = 600,
+       .activations_here = 40,
+       .first_here = 21},
+      {.name = "FetchHybridAllHereInSmallWindows",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20) * 2,
+       .activation_share = 300,
+       .activations_here = kTokensMax},
       {.name = "RecomputeAhead",
        .kind = AttentionPath::kRecompute,
        .fetch_bytes = 16 << 20,
@@ -174,6 +186,12 @@ inline std::vector<Case> Cases() {
        .kind = AttentionPath::kFetch,
        .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20) * 2,
        .activation_share = 300,
+       .ahead = true},
+      {.name = "FetchHybridAheadSomeHere",
+       .kind = AttentionPath::kFetch,
+       .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20) * 2,
+       .activation_share = 700,
+       .activations_here = 37,
        .ahead = true},
       {.name = "Sparse",
        .kind = AttentionPath::kSparse,

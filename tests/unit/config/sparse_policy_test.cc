@@ -82,6 +82,16 @@ TEST(FetchSparseConfigTest, FetchHeadsHasTokensThatStayToo) {
   EXPECT_FALSE(recompute->KeepsRecent());
   EXPECT_THAT(ErrorOf({"fetch={resident: 96MiB}", "policy=fetch_recompute", "kv=int8"}),
               HasSubstr("fetch.resident: not served by this version with policy fetch_recompute"));
+  // So they do under fetch_hybrid.
+  const auto hybrid =
+      ParseClusterConfig(kSparse, "test", {"fetch={resident: 96MiB}", "policy=fetch_hybrid"});
+  ASSERT_TRUE(hybrid.ok()) << hybrid.status();
+  EXPECT_TRUE(hybrid->KeepsActivations());
+  EXPECT_FALSE(hybrid->KeepsRecent());
+  EXPECT_THAT(ErrorOf({"fetch={resident: 96MiB}", "policy=fetch_hybrid", "kv=int8"}),
+              HasSubstr("fetch.resident: not served by this version with policy fetch_hybrid"));
+  EXPECT_THAT(ErrorOf({"fetch={resident: 1MiB, activation_percent: 0}", "policy=fetch_hybrid"}),
+              HasSubstr("with activation_percent 0 no token is held as one"));
 
   // Next to fetch_sparse it is that one's.
   EXPECT_EQ(error_of({"policies=[attend_remote, fetch_heads]"}), "no error");
@@ -101,8 +111,6 @@ TEST(FetchSparseConfigTest, WhatContradictsItIsRefusedByName) {
   EXPECT_THAT(ErrorOf({"fetch.caching_ratio=most"}), HasSubstr("'most' is no number like 0.5"));
   EXPECT_THAT(ErrorOf({"fetch.sparse=random"}), HasSubstr("window_sums, local, strided"));
   EXPECT_THAT(ErrorOf({"fetch.recompute_percent=1"}), HasSubstr("the policy is fetch_sparse"));
-  EXPECT_THAT(ErrorOf({"fetch={resident: 1MiB}", "policy=fetch_hybrid"}),
-              HasSubstr("fetch.resident: says how much of K and V stays, and the policy is"));
   EXPECT_THAT(ErrorOf({"fetch.heads=0"}), HasSubstr("fetch.heads: 0 KV heads"));
   EXPECT_THAT(
       ErrorOf({"partition=head"}),

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "common/philox.h"
@@ -235,6 +237,38 @@ TEST(HybridShareTest, ALoadOfAnotherSizeIsWorthAnEpochOnceAMinuteHasPassed) {
   EXPECT_GE(share.share(), 10 * 64u);
 }
 
+// A row reads 512 tokens, and places are shared out over the rows that may run.
+TEST(HybridShareTest, ActivationsThatStayCostTheLinkNothing) {
+  for (const uint32_t each : {0u, 256u, 512u, 4096u}) {
+    EngineOptions options = Options(512, {.share = 512, .automatic = true});
+    options.scheduler.running_max = 16;
+    options.scheduler.resident_tokens = 16 * each;
+    HybridShare share(options);
+    HybridMeasures measures = Measured(Rates(1));
+    measures.slice = {.slope = 1e-9};
+    Nanos now = Seconds(1);
+    Serve(share, now, 1, kLoad);
+    EXPECT_TRUE(share.Settle(now, measures) || each == 512 || each == 4096);
+    // s = s (1 - r) / 2 + 1 - s, with room for r of the tokens.
+    const double room = std::min(1.0, each / 512.0);
+    EXPECT_EQ(share.share(), ShareInSteps(1 / (1.5 + room / 2))) << each;
+    EXPECT_EQ(share.why().find("; activations of the first ") != std::string::npos, each > 0);
+  }
+}
+
+// Without a load a step reads all that the memory holds, of which there is room for a seventeenth.
+TEST(HybridShareTest, WhatStaysIsSaidWithoutALoadToo) {
+  EngineOptions options = Options(512, {.share = 256});
+  options.scheduler.resident_tokens = 256 * 40;
+  EXPECT_THAT(HybridShare(options).why(),
+              HasSubstr("as configured; activations of the first 32 tokens of a sequence stay"));
+  options.fetch.hybrid = HybridOptions{.share = 512, .automatic = true};
+  HybridShare share(options);
+  EXPECT_TRUE(share.Settle(Seconds(1), Measured(Rates(1))));
+  EXPECT_EQ(share.share(), ShareInSteps(1 / (1.5 + 0.5 / 17)));
+  EXPECT_THAT(share.why(), HasSubstr(" us; activations of the first 32 tokens of a sequence stay"));
+}
+
 TEST(HybridShareTest, WhereMakingIsSlowSomeAreStillHeldSoThatItIsMeasured) {
   const EngineOptions options = Options(512, {.share = 512, .automatic = true});
   HybridShare share(options);
@@ -251,6 +285,10 @@ TEST(HybridShareTest, LargeActivationsAreNotHeld) {
             "with 2048");
   EXPECT_FALSE(share.Settle(Seconds(1), Measured(Rates(1))));
   EXPECT_EQ(share.share(), 0u);
+  const EngineOptions asked =
+      Options(1024, {.share = 512, .automatic = true, .keeps_nothing = true});
+  EXPECT_THAT(HybridShare(asked).why(),
+              HasSubstr("held as an activation, and nothing kept in fetch.resident: one has 2048"));
 }
 
 }  // namespace

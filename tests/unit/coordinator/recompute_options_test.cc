@@ -86,5 +86,31 @@ TEST(RecomputeOptionsTest, ActivationsStayOnTheComputeNode) {
   EXPECT_EQ(both->fetch.resident_tokens, 0u);
 }
 
+// Places are those of sequences whose slots hold one or the other.
+TEST(RecomputeOptionsTest, ActivationsOfHybridSlotsStayToo) {
+  const std::string lines =
+      std::string(kNodes) + "policy: fetch_hybrid\nlimits: {running_max: 4}\nfetch: {resident: ";
+  const std::vector<AttentionDescriptor> layers(3,
+                                                {.query_heads = 8, .kv_heads = 8, .head_dim = 32});
+  const auto options = OptionsOf(lines + "192KiB}\n", layers);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->fetch.resident_tokens, 128u);
+  EXPECT_EQ(options->scheduler.ResidentOfEach(), 32u);
+  EXPECT_EQ(options->scheduler.resident_path, plan::AttentionPath::kFetch);
+  EXPECT_EQ(options->policies.front().path, plan::AttentionPath::kFetch);
+  EXPECT_FALSE(options->fetch.hybrid->keeps_nothing);
+  EXPECT_THAT(std::string(OptionsOf(lines + "64KiB}\n", layers).status().message()),
+              HasSubstr("has no room for activations of 16 tokens of each of 4 sequences"));
+
+  // With grouped queries nothing is held as an activation, unless a number says so.
+  const auto grouped = OptionsOf(lines + "192KiB}\n", kGrouped);
+  ASSERT_TRUE(grouped.ok()) << grouped.status();
+  EXPECT_EQ(grouped->scheduler.resident_tokens, 0u);
+  EXPECT_TRUE(grouped->fetch.hybrid->keeps_nothing);
+  const auto asked = OptionsOf(lines + "192KiB, activation_percent: 50}\n", kGrouped);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_EQ(asked->scheduler.resident_tokens, 192u);
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

@@ -349,12 +349,16 @@ TEST(KvStreamTest, TokensWithActivationsThereDoNotCome) {
   }
 }
 
-// Slots hold K and V or an activation: each token comes as what is there, however its slots lie.
+// Slots hold K and V or an activation: each token comes as what is there, however its slots lie,
+// but for those whose activations are on the compute node, of which nothing comes.
 TEST(KvStreamTest, TokensComeAsTheirSlotsHoldThem) {
   constexpr uint32_t kWidth = 40;
-  for (const uint32_t share : {1u, 300u, 700u, 1024u}) {
-    UnitCluster cluster(
-        {.fetch_bytes = 16 * kLeast, .activation_width = kWidth, .activation_share = share});
+  for (const auto& [share, here] :
+       {std::pair{1u, 0u}, {300u, 0u}, {700u, 0u}, {1024u, 0u}, {300u, 90u}, {1024u, 90u}}) {
+    UnitCluster cluster({.fetch_bytes = 16 * kLeast,
+                         .activation_width = kWidth,
+                         .activation_share = share,
+                         .resident = {.first = 20, .tokens = here}});
     cluster.FillWindows(0, 0, kMine);
     plan::SlotTables tables({.slots = UnitCluster::kSlots});
     cluster.Start();

@@ -340,6 +340,11 @@ TEST(CheckFetchTest, KindsOfSlotsAreAShareOfActivations) {
   config.fetch_bytes = 3 * 8 * (1008 + kFetchTile) * kSlotBytes;
   config.activation_share = SlotKinds::kUnit;
   EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.resident_tokens = 100;  // Windows are as large.
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.activation_share = 0;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("nor slots that hold activations"));
+  config.activation_share = SlotKinds::kUnit;
   config.fetch_bytes -= 8;
   EXPECT_FALSE(CheckFetch(config).ok());
   config.fetch_bytes += 8;

@@ -246,6 +246,32 @@ TEST(FetchSplitTest, SlotsSayWhatTheyHold) {
   EXPECT_THAT(slots.activations, ElementsAre(Extent{28, 4}, Extent{96, 32}));
 }
 
+// Nothing comes of those whose activations stay; a place for a token of K and V is not read.
+TEST(FetchSplitTest, ActivationsOfSlotsThatAreHereDoNotCome) {
+  const SlotKinds kinds(SlotKinds::kUnit / 2);
+  SlotTables::Sequence sequence{.extents = {{60, 10}, {200, 60}}, .tokens = 70};
+  sequence.resident = {.first = 2, .tokens = 20};
+  const FetchSplit split = SplitBySlots(69, 1, sequence, kinds);
+  EXPECT_THAT(
+      split.stretches,
+      ElementsAre(FetchStretch{.tokens = 2, .activations = true},
+                  FetchStretch{.tokens = 2, .activations = true, .here = true},
+                  FetchStretch{.tokens = 14},
+                  FetchStretch{.tokens = 4, .activations = true, .here = true},
+                  FetchStretch{.tokens = 12, .activations = true}, FetchStretch{.tokens = 16},
+                  FetchStretch{.tokens = 16, .activations = true}, FetchStretch{.tokens = 3}));
+  EXPECT_EQ(split.run.recomputed, 30u);
+  EXPECT_EQ(split.run.remade, 6u);
+  EXPECT_EQ(split.run.fetched(), 33u);
+  const FetchSlots slots = SlotsOf(split, sequence.extents, kinds);
+  EXPECT_THAT(slots.kv, ElementsAre(Extent{32, 6}, Extent{104, 27}));
+  EXPECT_THAT(slots.activations, ElementsAre(Extent{28, 2}, Extent{100, 28}));
+  // All of them.
+  sequence.resident = {.first = 0, .tokens = UINT32_MAX};
+  EXPECT_EQ(SplitBySlots(69, 1, sequence, kinds).run.recomputed, 0u);
+  EXPECT_EQ(SplitBySlots(69, 1, sequence, kinds).run.remade, 36u);
+}
+
 // Tokens that have given up their slots are not sent as activations: nothing is computed of them.
 TEST(FetchSplitTest, TokensWithoutSlotsComeAsKAndV) {
   const SlotKinds kinds(SlotKinds::kUnit);
@@ -254,9 +280,15 @@ TEST(FetchSplitTest, TokensWithoutSlotsComeAsKAndV) {
   EXPECT_THAT(
       SplitBySlots(290, 1, sequence, kinds).stretches,
       ElementsAre(FetchStretch{.tokens = 256}, FetchStretch{.tokens = 34, .activations = true}));
+  SlotTables::Sequence stays = sequence;
+  stays.resident = {.first = 100, .tokens = 170};
+  EXPECT_THAT(SplitBySlots(290, 1, stays, kinds).stretches,
+              ElementsAre(FetchStretch{.tokens = 256},
+                          FetchStretch{.tokens = 14, .activations = true, .here = true},
+                          FetchStretch{.tokens = 20, .activations = true}));
 }
 
-// Token by token over random sequences: what it comes as, and from where.
+// Token by token over random sequences: what it comes as, and from where, or that it is here.
 TEST(FetchSplitTest, AnySequenceIsSplitAsItsSlotsSay) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     Prng random(seed);
@@ -272,6 +304,9 @@ TEST(FetchSplitTest, AnySequenceIsSplitAsItsSlotsSay) {
       }
     }
     sequence.tokens = static_cast<uint32_t>(slots.size());
+    sequence.resident = {.first = static_cast<uint32_t>(random() % 300),
+                         .tokens = static_cast<uint32_t>(random() % 2 * (random() % 300))};
+    const uint32_t kept_end = sequence.resident.first + sequence.resident.tokens;
     const auto before = static_cast<uint32_t>(random() % (slots.size() + 1));
     const FetchSplit split = SplitBySlots(before, 1, sequence, kinds);
     const FetchSlots where = SlotsOf(split, sequence.extents, kinds);
@@ -284,10 +319,17 @@ TEST(FetchSplitTest, AnySequenceIsSplitAsItsSlotsSay) {
       }
     }
     size_t seen[2] = {0, 0};
+    uint32_t here = 0;
     uint32_t token = 0;
     for (const FetchStretch& stretch : split.stretches) {
       for (uint32_t i = 0; i < stretch.tokens; ++i, ++token) {
         ASSERT_EQ(kinds.HoldsActivation(slots[token]), stretch.activations) << "seed " << seed;
+        const bool stays = token >= sequence.resident.first && token < kept_end;
+        ASSERT_EQ(stretch.here, stretch.activations && stays) << "seed " << seed;
+        if (stretch.here) {
+          ++here;
+          continue;
+        }
         ASSERT_EQ(of_kind[stretch.activations].at(seen[stretch.activations]++),
                   kinds.IndexOf(slots[token]))
             << "seed " << seed << " token " << token;
@@ -295,6 +337,7 @@ TEST(FetchSplitTest, AnySequenceIsSplitAsItsSlotsSay) {
     }
     EXPECT_EQ(token, before);
     EXPECT_EQ(split.run.recomputed, seen[1]);
+    EXPECT_EQ(split.run.remade, here);
   }
 }
 

@@ -101,9 +101,7 @@ TEST(AllocateHybridTest, NoOtherSplitOfTheTokensIsFaster) {
     const double chosen = StepSeconds(profile, AllocateHybrid(profile, tokens));
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i <= 10'000; ++i) {
-      const double activations = tokens * i / 10'000;
-      best = std::min(
-          best, StepSeconds(profile, {.activations = activations, .kv = tokens - activations}));
+      best = std::min(best, StepSeconds(profile, WithShare(profile, tokens, i / 10'000.0)));
     }
     EXPECT_LE(chosen, best * (1 + 1e-8)) << "seed " << seed;
   }
@@ -141,6 +139,54 @@ TEST(AllocateHybridTest, WeightsAndResidentActivationsAreMadeUpForFirst) {
   profile.load_kv.fixed = 0;
   tokens = AllocateHybrid(profile, kTokens);
   EXPECT_NEAR(LinkSeconds(profile, tokens), DeviceSeconds(profile, tokens), 1e-6);
+}
+
+// (1 - s) K = s G, so that a step is (G + K) / G times as fast as with K and V alone, where it is
+// 1 + K / (2 G) times without room on the device.
+TEST(AllocateHybridTest, WhereAllActivationsStayTheLinkHasTheOthersAlone) {
+  for (const double c : {0.5, 1.0, 2.0, 4.0}) {
+    HybridProfile profile = Profile(c);
+    profile.resident = kTokens;
+    const HybridTokens tokens = AllocateHybrid(profile, kTokens);
+    EXPECT_NEAR(tokens.share(), 1 / (1 + c), 1e-9);
+    EXPECT_EQ(tokens.activations, 0);
+    EXPECT_NEAR(kTokens / StepSeconds(profile, tokens), 1 + 1 / c, 1e-9);
+    const HybridProfile without = Profile(c);
+    EXPECT_NEAR(kTokens / StepSeconds(without, AllocateHybrid(without, kTokens)), 1 + 1 / (2 * c),
+                1e-9);
+  }
+}
+
+// What the link is relieved of, the device need not make up for. A step is the shorter the more
+// stays, and those that stay grow.
+TEST(AllocateHybridTest, TheMoreActivationsStayTheFasterIsAStep) {
+  HybridProfile profile = Profile(1);
+  HybridTokens before = AllocateHybrid(profile, kTokens);
+  double seconds = StepSeconds(profile, before);
+  for (const double room : {60.0, 150.0, 300.0, 450.0, 600.0, 9000.0}) {
+    profile.resident = room;
+    const HybridTokens tokens = AllocateHybrid(profile, kTokens);
+    EXPECT_NEAR(tokens.all(), kTokens, 1e-9);
+    EXPECT_NEAR(tokens.resident, tokens.share() * std::min(room, kTokens), 1e-9);
+    EXPECT_GE(tokens.resident, before.resident);
+    EXPECT_LE(tokens.share(), before.share());
+    EXPECT_LE(StepSeconds(profile, tokens), seconds);
+    before = tokens;
+    seconds = StepSeconds(profile, tokens);
+  }
+  EXPECT_NEAR(seconds, kTokens / 2, 1e-9);
+}
+
+// One that stays costs the link nothing, however large it is.
+TEST(AllocateHybridTest, LargeActivationsAreHeldWhereTheyStay) {
+  HybridProfile profile = Profile(1);
+  profile.load_activations.slope = 1.5;
+  EXPECT_EQ(AllocateHybrid(profile, kTokens).share(), 0);
+  profile.resident = 0.9 * kTokens;
+  const double most = AllocateHybrid(profile, kTokens).share();
+  EXPECT_NEAR(most, 1 / (2 - 0.15), 1e-9);
+  profile.resident = kTokens;
+  EXPECT_NEAR(AllocateHybrid(profile, kTokens).share(), 0.5, 1e-9);
 }
 
 TEST(PackMiniBatchesTest, RequestsThatBalanceEachOtherGoTogether) {

@@ -234,6 +234,21 @@ TEST_F(SchedulerPathsTest, ARequestThatRecomputesHasPlacesForActivations) {
   EXPECT_TRUE(scheduler_->Audit().ok());
 }
 
+TEST_F(SchedulerPathsTest, PlacesAreThoseOfOnePath) {
+  SchedulerOptions options = SmallOptions();
+  options.running_max = 2;
+  options.resident_tokens = 64;
+  options.resident_path = AttentionPath::kFetch;
+  Make(options);
+  ASSERT_TRUE(SubmitTo(AttentionPath::kFetch, 1, 20, 90).ok());
+  Steps(2);
+  EXPECT_EQ(joins_[1].resident, (plan::ResidentTokens{.first = 0, .tokens = 32, .place = 0}));
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 2, 20, 40).ok());
+  RunUntilIdle();
+  EXPECT_EQ(joins_[2].resident, plan::ResidentTokens());
+  EXPECT_TRUE(scheduler_->Audit().ok());
+}
+
 // Between shares of their own size a third request would find 32 places twice, and never 48.
 TEST_F(SchedulerPathsTest, ShortRequestsLeaveNoGapsThatAreTooSmall) {
   SchedulerOptions options = SmallOptions();
