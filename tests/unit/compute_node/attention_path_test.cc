@@ -180,6 +180,23 @@ TEST_P(MadeAheadTest, ActivationsAreUsedWhileWeightsCome) {
   EXPECT_EQ(made % config_.layers.size(), 0u);
 }
 
+// 96 TiB.
+TEST(FetchPathMakerTest, MoreThatStaysThanTheHostHasNamesTheKey) {
+  ThreadPool pool{{}};
+  const auto device = kernels::SuiteComputeDevice(DType::kBF16, pool);
+  FetchPathMaker maker(plan::AttentionPath::kRecompute, "c0", *device, kernels::CpuAttention());
+  plan::EpochConfig config;
+  config.layers.resize(3);
+  config.activation_width = 1 << 20;
+  config.resident_tokens = 1 << 24;
+
+  const absl::Status reserved = maker.Reserve(config, {.layers = 3});
+
+  EXPECT_EQ(reserved.code(), absl::StatusCode::kResourceExhausted) << reserved;
+  EXPECT_THAT(std::string(reserved.message()),
+              ::testing::StartsWith("fetch.resident: no room for 96.0 TiB of KV"));
+}
+
 // All weights are here, and those that are held are counted.
 class HeldWeightsCount final : public WeightSource {
  public:
