@@ -339,6 +339,10 @@ void FetchedKv::AppendExtents(const Stream& stream, uint32_t run, uint32_t recom
     }
   };
   for (const plan::FetchStretch& stretch : stream.stretches[run]) {
+    if (stretch.hidden) {  // Slots that are not looked at: tokens keep their numbers.
+      append(0, stretch.tokens);
+      continue;
+    }
     uint32_t& from = stretch.activations ? recomputed_slot : slot;
     append(from, stretch.tokens);
     from += stretch.tokens;
