@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute_node/fetch_path_maker.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/units.h"
@@ -29,8 +31,11 @@ absl::Status FetchPathMaker::ReserveResident(const plan::EpochConfig& config) {
   }
   resident_.reset();
   if (places > 0) {
-    LAMINA_ASSIGN_OR_RETURN(
-        resident_, kernels::ActivationArena::Create(layers, places, config.activation_width));
+    auto resident = kernels::ActivationArena::Create(layers, places, config.activation_width);
+    if (!resident.ok()) {
+      return ErrorOfResident(resident.status());
+    }
+    resident_ = *std::move(resident);
     resident_layers_ = layers;
     resident_width_ = config.activation_width;
   }

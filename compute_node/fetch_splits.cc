@@ -11,8 +11,23 @@
 namespace lamina::compute_node {
 namespace {
 
+// Errors: kInternal  the tables do not have it.
+absl::StatusOr<const Sequence*> Find(SequenceTable& sequences, const RowRun& run,
+                                     const plan::StepPlan& plan) {
+  const Sequence* const sequence = sequences.Find(run.sequence);
+  if (sequence == nullptr) {
+    return absl::InternalError(absl::StrCat("plan of lane ", plan.lane, " step ", plan.step,
+                                            " fetches tokens of sequence ", run.sequence,
+                                            ", which is not in the tables"));
+  }
+  return sequence;
+}
+
 class AsKv final : public FetchSplits {
  public:
+  AsKv(const plan::EpochConfig& config, SequenceTable& sequences)
+      : config_(config), sequences_(sequences) {}
+
   absl::Status Apply(const plan::StepPlan& /*plan*/) override { return absl::OkStatus(); }
 
   absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
@@ -20,8 +35,15 @@ class AsKv final : public FetchSplits {
     if (plan.recomputed > 0) {
       return absl::InternalError("plan recomputes from activations of a path that keeps none");
     }
-    return plan::SplitByShare(run.first_token, run.tokens, 0);
+    LAMINA_ASSIGN_OR_RETURN(const Sequence* const sequence, Find(sequences_, run, plan));
+    return plan::SplitByShare(
+        run.first_token, run.tokens, /*share=*/0, /*bare=*/0,
+        plan::HiddenOf(config_, plan::AttentionPath::kFetch, sequence->released));
   }
+
+ private:
+  const plan::EpochConfig& config_;
+  SequenceTable& sequences_;
 };
 
 // Errors: kInternal  the plan keeps activations of the sequence in places that are not there.
@@ -43,12 +65,7 @@ class ByShare final : public FetchSplits {
 
   absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
                                       const plan::StepPlan& plan) const override {
-    const Sequence* const sequence = sequences_.Find(run.sequence);
-    if (sequence == nullptr) {
-      return absl::InternalError(absl::StrCat("plan of lane ", plan.lane, " step ", plan.step,
-                                              " fetches tokens of sequence ", run.sequence,
-                                              ", which is not in the tables"));
-    }
+    LAMINA_ASSIGN_OR_RETURN(const Sequence* const sequence, Find(sequences_, run, plan));
     const plan::SequenceJoin& join = sequence->join;
     LAMINA_RETURN_IF_ERROR(CheckPlaces(run.sequence, join.resident, places_));
     return plan::SplitByShare(run.first_token, run.tokens, plan.recomputed, join.bare_tokens,
@@ -100,7 +117,7 @@ std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
   if (config.activation_share > 0) {
     return std::make_unique<BySlots>(config);
   }
-  return std::make_unique<AsKv>();
+  return std::make_unique<AsKv>(config, sequences);
 }
 
 }  // namespace lamina::compute_node

@@ -34,7 +34,8 @@ class FetchSplits {
 };
 
 // Path recompute: by the step's plan. Path fetch: by the tokens' slots where these are of kinds,
-// else all tokens come as K and V. The table of the node's sequences must outlive it.
+// else all tokens come as K and V. The epoch's configuration and the table of the node's sequences
+// must outlive it.
 std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
                                              plan::AttentionPath path, SequenceTable& sequences);
 

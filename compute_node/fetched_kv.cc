@@ -10,6 +10,15 @@
 #include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
+namespace {
+
+// Whether some of runs [first, end) have tokens whose K and V are made of activations here.
+bool AnyRemade(absl::Span<const plan::FetchRun> runs, size_t first, size_t end) {
+  return first < end && std::any_of(runs.begin() + first, runs.begin() + end,
+                                    [](const plan::FetchRun& run) { return run.remade > 0; });
+}
+
+}  // namespace
 
 FetchedKv::FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
                      const kernels::AttentionKernel& kernel, const ResidentActivations& resident)
@@ -133,7 +142,8 @@ void FetchedKv::BeginPieces(const Lane& lane) {
 }
 
 // All pieces of the layer before have been given back, so that the piece behind the activations is
-// this side's to write, as it is behind the slice.
+// this side's to write, as it is behind the slice. Tokens before a run are of steps before this
+// one: activations of these that stay have been stored.
 absl::Status FetchedKv::MakeAhead(Lane& lane) {
   if (activation_width_ == 0 || lane.slice == context_.config.layers.size()) {
     return absl::OkStatus();
@@ -143,15 +153,18 @@ absl::Status FetchedKv::MakeAhead(Lane& lane) {
     BeginPieces(lane);
   }
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
-    if (!windows_.Ended(lane, node) && windows_.piece(lane, node).activations() &&
-        windows_.HasCome(lane, node)) {
-      if (!context_.executor.weight_source().KvHere(state.layer,
-                                                    recompute_.first_column(state.layer))) {
-        return absl::OkStatus();
-      }
-      context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kWaitWeights, state.layer);
-      return TakePiece(lane, node);  // One, since weights may have come when it has been made.
+    const bool come = !windows_.Ended(lane, node) && windows_.piece(lane, node).activations() &&
+                      windows_.HasCome(lane, node);
+    if (!come && !RemakesNext(lane, node)) {
+      continue;
     }
+    if (!context_.executor.weight_source().KvHere(state.layer,
+                                                  recompute_.first_column(state.layer))) {
+      return absl::OkStatus();
+    }
+    context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kWaitWeights, state.layer);
+    // One piece's, since weights may have come when it has been made.
+    return come ? TakePiece(lane, node) : Remake(lane, node);
   }
   return absl::OkStatus();
 }
@@ -161,14 +174,7 @@ absl::Status FetchedKv::BeginLayer(const Lane& lane) {
   if (!std::exchange(state.begun_ahead, false)) {
     BeginPieces(lane);
   }
-  bool recomputes = false;
-  for (uint32_t node = 0; node < state.streams.size(); ++node) {
-    const std::vector<plan::FetchRun>& runs = state.streams[node].runs;
-    recomputes |= windows_.AwaitsActivations(lane, node) ||
-                  std::any_of(runs.begin(), runs.end(),
-                              [](const plan::FetchRun& run) { return run.remade > 0; });
-  }
-  if (recomputes) {
+  if (IsToMake(lane)) {
     // They are here: the slice has just run with them.
     LAMINA_ASSIGN_OR_RETURN(const WeightWait weights,
                             context_.executor.weight_source().Ask(state.layer));
@@ -178,7 +184,22 @@ absl::Status FetchedKv::BeginLayer(const Lane& lane) {
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
     LAMINA_RETURN_IF_ERROR(Remake(lane, node));
   }
+  if (state.holds_weights && !IsToMake(lane)) {
+    ReleaseWeights(state);  // Others may come in their place while K and V do.
+  }
   return absl::OkStatus();
+}
+
+bool FetchedKv::IsToMake(const Lane& lane) const {
+  const std::vector<Stream>& streams = lanes_[lane.index].streams;
+  for (uint32_t node = 0; node < streams.size(); ++node) {
+    const Stream& stream = streams[node];
+    if (windows_.AwaitsActivations(lane, node) ||
+        AnyRemade(stream.runs, stream.remade_runs, stream.runs.size())) {
+      return true;
+    }
+  }
+  return false;
 }
 
 absl::StatusOr<bool> FetchedKv::Poll(Lane& lane) {
@@ -188,11 +209,13 @@ absl::StatusOr<bool> FetchedKv::Poll(Lane& lane) {
       LAMINA_RETURN_IF_ERROR(Remake(lane, node));
     }
   }
+  LaneState& state = lanes_[lane.index];
+  if (state.holds_weights && !IsToMake(lane)) {
+    ReleaseWeights(state);
+  }
   if (!windows_.Ended(lane)) {
     return false;
   }
-  LaneState& state = lanes_[lane.index];
-  ReleaseWeights(state);
   if (state.made_tokens > 0) {
     NoteMade(std::exchange(state.made_tokens, 0), state.made_nanos);
   }
@@ -267,24 +290,26 @@ absl::Status FetchedKv::Recompute(Lane& lane, uint32_t node) {
   return Make(lane, node, /*behind=*/1);
 }
 
-// Into such slots too, of the current piece of K and V or of the one behind current activations, as
-// soon as it is that one's turn: nothing of it has to have come.
+bool FetchedKv::RemakesNext(const Lane& lane, uint32_t node) const {
+  if (!resident_.any() || windows_.Ended(lane, node)) {
+    return false;
+  }
+  const Stream& stream = lanes_[lane.index].streams[node];
+  const plan::FetchPiece& piece = windows_.piece(lane, node, BehindActivations(lane, node));
+  return AnyRemade(stream.runs, stream.remade_runs, piece.runs_end);
+}
+
+// Into such slots too: nothing of the piece has to have come.
 absl::Status FetchedKv::Remake(const Lane& lane, uint32_t node) {
+  if (!RemakesNext(lane, node)) {
+    return absl::OkStatus();
+  }
   LaneState& state = lanes_[lane.index];
   Stream& stream = state.streams[node];
-  if (!resident_.any() || windows_.Ended(lane, node)) {
-    return absl::OkStatus();
-  }
-  const size_t behind = windows_.piece(lane, node).activations() ? 1 : 0;
+  const size_t behind = BehindActivations(lane, node);
   const plan::FetchPiece& piece = windows_.piece(lane, node, behind);
-  if (piece.runs_end <= stream.remade_runs) {
-    return absl::OkStatus();
-  }
   stream.remade_runs = piece.runs_end;
   CollectMade(stream, piece, /*here=*/true);
-  if (positions_.empty()) {
-    return absl::OkStatus();
-  }
   from_.clear();
   size_t next = 0;
   for (uint32_t i = piece.first_run; i < piece.runs_end; ++i) {
@@ -314,6 +339,10 @@ void FetchedKv::AppendExtents(const Stream& stream, uint32_t run, uint32_t recom
     }
   };
   for (const plan::FetchStretch& stretch : stream.stretches[run]) {
+    if (stretch.hidden) {  // Slots that are not looked at: tokens keep their numbers.
+      append(0, stretch.tokens);
+      continue;
+    }
     uint32_t& from = stretch.activations ? recomputed_slot : slot;
     append(from, stretch.tokens);
     from += stretch.tokens;

@@ -5,11 +5,10 @@
 // the rows' own K and V are stored into the slots that the piece leaves for them.
 //
 // A piece holds whole sequences of some heads, so a head's outputs are complete with it, and have
-// the bits of any other path. Tokens that come as activations (fetch_splits.h) have their K and V
-// made here, while the piece with the others is on its way; where a layer's weights stream, before
-// its slice can run, as soon as those that make k and v are here. Those whose activations are here
-// (resident_activations.h) have them made once the slice has run, since rows of the step may be
-// among them, while pieces come.
+// the bits of any other path. Tokens that come as activations (fetch_splits.h), or have theirs here
+// (resident_activations.h), have their K and V made here, while the piece with the others is on its
+// way; where a layer's weights stream, before its slice can run, as soon as those that make k and v
+// are here.
 //
 // Threading: the data thread. Allocation: per epoch, and when a step begins.
 
@@ -60,14 +59,15 @@ class FetchedKv {
   // Errors: as FetchSplits::Of().
   absl::Status BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
 
-  // The weights of the lane's slice are coming. Makes K and V of the activations of one memory
-  // node, if they are here and WeightSource::KvHere() says that what makes them is. Poll() of the
-  // layer before was true. Errors: as Peers::CheckWindow(), Peers::Put(); those of the device.
+  // The weights of the lane's slice are coming. Makes K and V for the next piece of one memory
+  // node, if activations for it are here and WeightSource::KvHere() says that what makes them is.
+  // Poll() of the layer before was true. Errors: as Peers::CheckWindow(), Peers::Put(); those of
+  // the device.
   absl::Status MakeAhead(Lane& lane);
 
   // q, k and v of the lane's slice are there, and activations of its rows that stay have been
   // stored: from now on Poll() attends its pieces. Makes K and V for the next piece of each memory
-  // node. The slice's weights stay as long as K and V are made with them.
+  // node. The slice's weights stay until the last K and V have been made with them.
   // Errors: as WeightSource::Ask(); those of the device.
   absl::Status BeginLayer(const Lane& lane);
 
@@ -100,7 +100,16 @@ class FetchedKv {
   void ReleaseWeights(LaneState& state);
   absl::Status TakePiece(Lane& lane, uint32_t node);
   absl::Status Recompute(Lane& lane, uint32_t node);
+  // Makes K and V of activations that stay for the node's next piece of K and V,
   absl::Status Remake(const Lane& lane, uint32_t node);
+  // if there are some that have not been made,
+  bool RemakesNext(const Lane& lane, uint32_t node) const;
+  // which is the current piece, or behind one of activations.  Requires: the node's have not ended.
+  size_t BehindActivations(const Lane& lane, uint32_t node) const {
+    return windows_.piece(lane, node).activations() ? 1 : 0;
+  }
+  // Whether K and V of the layer are still to be made, from what is here or comes.
+  bool IsToMake(const Lane& lane) const;
   // Lists the tokens of the piece's runs that are made again of activations that are here, or that
   // have come, and where these tokens' K and V go.
   void CollectMade(const Stream& stream, const plan::FetchPiece& piece, bool here);

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "compute_node/attention_path.h"
 #include "compute_node/worker_context.h"
 #include "plan/attention_paths.h"
@@ -50,5 +51,10 @@ class PathMaker {
   // Requires: Reserve() for the context's epoch. The context outlives the path.
   virtual std::unique_ptr<AttentionPath> Make(const WorkerContext& context) = 0;
 };
+
+// The error of memory that was wanted for what stays on the node, with the key that asks for it.
+inline absl::Status ErrorOfResident(const absl::Status& error) {
+  return {error.code(), absl::StrCat("fetch.resident: ", error.message())};
+}
 
 }  // namespace lamina::compute_node

@@ -2,6 +2,7 @@
 #include "compute_node/sparse_path_maker.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -39,11 +40,13 @@ absl::Status SparsePathMaker::Reserve(const plan::EpochConfig& config,
   // Whole tiles (resident_kv.h).
   const uint64_t tile_bytes = plan::kFetchTile * kernels::KvArena::SlotBytes(config.layers);
   if (const uint64_t tiles = resident_bytes_ / tile_bytes; tiles > 0) {
-    LAMINA_ASSIGN_OR_RETURN(
-        resident_,
-        kernels::KvArena::Create(config.layers, static_cast<uint32_t>(std::min<uint64_t>(
-                                                    tiles, UINT32_MAX / plan::kFetchTile)) *
-                                                    plan::kFetchTile));
+    const auto kept =
+        static_cast<uint32_t>(std::min<uint64_t>(tiles, UINT32_MAX / plan::kFetchTile));
+    auto resident = kernels::KvArena::Create(config.layers, kept * plan::kFetchTile);
+    if (!resident.ok()) {
+      return ErrorOfResident(resident.status());
+    }
+    resident_ = *std::move(resident);
   } else if (resident_bytes_ > 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "fetch.resident ", FormatBytes(resident_bytes_), " has no room for ", plan::kFetchTile,

@@ -29,10 +29,11 @@ constexpr uint64_t kPopulateBytes = uint64_t{64} << 20;
 constexpr uint64_t kBytesPerThread = uint64_t{256} << 20;
 constexpr uint64_t kThreadsMax = 16;
 
-// A compute node has an arena for prompts, as long as the longest request.
+// A compute node has an arena for prompts, as long as the longest request, and one for what stays
+// there.
 constexpr char kRemedy[] =
     "; free memory, or lower the capacity of this memory node, of a compute node "
-    "limits.sequence_tokens_max";
+    "limits.sequence_tokens_max, or fetch.resident where the error names it";
 
 // Asked before memory is taken: Linux would kill somebody later instead.
 absl::Status CheckRoom(uint64_t bytes, uint64_t all) {

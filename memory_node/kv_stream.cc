@@ -16,9 +16,8 @@ absl::Status KvStream::Begin(const Lane& lane) {
   step.activations.clear();
   for (const FetchedRun& fetched : lane.fetched) {
     step.runs.push_back(fetched.run);
-    step.kv.push_back({.slots = fetched.slots.kv, .hidden = fetched.hidden_kv});
-    step.activations.push_back(
-        {.slots = fetched.slots.activations, .hidden = fetched.hidden_activations});
+    step.kv.push_back({.slots = fetched.slots.kv});
+    step.activations.push_back({.slots = fetched.slots.activations});
   }
   if (stored_.int8) {
     TakeInt8(lane, step);
@@ -41,7 +40,7 @@ void KvStream::TakeInt8(const Lane& lane, Step& step) {
     step.tails.push_back(TailOf(*fetched.sequence));
     Int8RunTokens& tokens = step.int8.emplace_back(Int8RunTokens{.slots = fetched.slots.kv,
                                                                  .scale_slots = fetched.slots.kv,
-                                                                 .hidden = fetched.hidden_kv,
+                                                                 .hidden = fetched.unseen,
                                                                  .open = {&step.tails.back(), 1}});
     if (PassesTail(fetched.run)) {
       TailCopy& copy = step.copies.emplace_back();

@@ -71,9 +71,7 @@ struct FetchedRun {
   const plan::SlotTables::Sequence* sequence = nullptr;
   plan::FetchRun run;
   plan::FetchSlots slots;  // Where the tokens before it lie.
-  // The first of each kind that have no slots any more.
-  uint32_t hidden_kv = 0;
-  uint32_t hidden_activations = 0;
+  uint32_t unseen = 0;     // The first ones of these that have no slots any more.
 };
 
 struct Lane {

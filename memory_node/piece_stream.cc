@@ -170,10 +170,10 @@ void PieceStream::CutIntoStretches(kernels::KvReads& kv, absl::Span<const RunTok
   if (direct_ == nullptr && epoch_.puts_arena) {
     const size_t slot_bytes = epoch_.layers[layer_].head_dim * sizeof(BFloat16);
     const size_t least = std::max<size_t>(plan::kFetchTile, kLyingBytesMin / slot_bytes);
-    VisitRunParts(tokens, first_tile, end_tile, [&](const RunPart& part) {
+    VisitRunParts(first_tile, end_tile, [&](const RunPart& part) {
       const std::optional<kernels::KvView> arena = kv.View(layer_, piece().heads.first + part.head);
       if (arena.has_value()) {
-        VisitTilesThatLie(tokens[part.run].slots, part.tokens_begin - part.run_begin,
+        VisitTilesThatLie(tokens[part.run].slots, part.begin - part.run_begin,
                           part.tokens_end - part.run_begin, least,
                           [&](size_t token, size_t slot, size_t count) {
                             const size_t tile = (part.run_begin + token) / plan::kFetchTile;
@@ -336,8 +336,7 @@ void PieceStream::EndTurn(Lane& lane, size_t bytes, uint32_t puts, size_t done, 
   }
 }
 
-void PieceStream::VisitRunParts(absl::Span<const RunTokens> tokens, size_t first_tile,
-                                size_t end_tile,
+void PieceStream::VisitRunParts(size_t first_tile, size_t end_tile,
                                 absl::FunctionRef<void(const RunPart&)> visit) const {
   const size_t per_head = piece().slots - piece().filled;  // Slots that are sent.
   const size_t begin = first_tile * plan::kFetchTile;      // In these, over all heads.
@@ -345,18 +344,15 @@ void PieceStream::VisitRunParts(absl::Span<const RunTokens> tokens, size_t first
   size_t slot = begin / per_head * per_head;
   for (auto head = static_cast<uint32_t>(begin / per_head); slot < end; ++head) {
     for (uint32_t run = piece().first_run; run < piece().runs_end && slot < end; ++run) {
-      // Takes the run's slots in the range, of these those with a token, and of these those
-      // whose token lies here.
+      // Takes the run's slots in the range, and of these those with a token.
       const size_t from = std::max(slot, begin);
       const size_t to = std::min(slot + runs_[run].slots(), end);
       if (from < to) {
-        const size_t tokens_end = std::clamp(slot + runs_[run].fetched(), from, to);
         visit({.head = head,
                .run = run,
                .run_begin = slot,
                .begin = from,
-               .tokens_begin = std::clamp(slot + tokens[run].hidden, from, tokens_end),
-               .tokens_end = tokens_end,
+               .tokens_end = std::clamp(slot + runs_[run].fetched(), from, to),
                .end = to});
       }
       slot += runs_[run].slots();
@@ -365,13 +361,13 @@ void PieceStream::VisitRunParts(absl::Span<const RunTokens> tokens, size_t first
 }
 
 // Tiles [first_tile, end_tile) of those that the piece sends, counted over its heads. Slots without
-// a token that lies here are zero: what an earlier piece left there is another sequence's.
+// a token are zero: what an earlier piece left there is another sequence's.
 absl::Status PieceStream::GatherTiles(kernels::KvReads& kv, absl::Span<const RunTokens> tokens,
                                       size_t first_tile, size_t end_tile, BFloat16* k,
                                       BFloat16* v) {
   const size_t head_dim = epoch_.layers[layer_].head_dim;
   absl::Status status;
-  VisitRunParts(tokens, first_tile, end_tile, [&](const RunPart& part) {
+  VisitRunParts(first_tile, end_tile, [&](const RunPart& part) {
     // Slot 0 would lie here, had no head slots that the compute node fills.
     const size_t skipped = (part.head + size_t{1}) * piece().filled;
     BFloat16* const head_k = k + skipped * head_dim;
@@ -380,13 +376,11 @@ absl::Status PieceStream::GatherTiles(kernels::KvReads& kv, absl::Span<const Run
     Clear(head_k, std::max(part.tokens_end / plan::kFetchTile * plan::kFetchTile, part.begin),
           part.end, head_dim);
     Clear(head_v, part.tokens_end, part.end, head_dim);
-    Clear(head_k, part.begin, part.tokens_begin, head_dim);
-    Clear(head_v, part.begin, part.tokens_begin, head_dim);
-    if (part.tokens_begin < part.tokens_end) {
+    if (part.begin < part.tokens_end) {
       // Tokens go to slots of their numbers among those that come as K and V.
       status.Update(kv.Load(layer_, piece().heads.first + part.head, tokens[part.run].slots,
-                            static_cast<uint32_t>(part.tokens_begin - part.run_begin),
-                            static_cast<uint32_t>(part.tokens_end - part.tokens_begin),
+                            static_cast<uint32_t>(part.begin - part.run_begin),
+                            static_cast<uint32_t>(part.tokens_end - part.begin),
                             head_k + part.run_begin * head_dim,
                             head_v + part.run_begin * head_dim));
     }
@@ -405,12 +399,10 @@ absl::Status PieceStream::GatherActivations(kernels::KvActivations& activations,
     const size_t from = std::max(token, first);
     const size_t upto = std::min(run_end, end);
     if (from < upto) {
-      const size_t kept = std::clamp<size_t>(token + tokens[run].hidden, from, upto);
-      to = std::fill_n(to, (kept - from) * width, BFloat16());
       LAMINA_RETURN_IF_ERROR(activations.Load(layer_, tokens[run].slots,
-                                              static_cast<uint32_t>(kept - token),
-                                              static_cast<uint32_t>(upto - kept), to));
-      to += (upto - kept) * width;
+                                              static_cast<uint32_t>(from - token),
+                                              static_cast<uint32_t>(upto - from), to));
+      to += (upto - from) * width;
     }
     token = run_end;
   }

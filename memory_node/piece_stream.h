@@ -46,7 +46,6 @@ namespace lamina::memory_node {
 // Where the tokens of one kind lie that a run sends.
 struct RunTokens {
   absl::Span<const Extent> slots;  // In order.
-  uint32_t hidden = 0;             // The first ones, which lie nowhere any more: no row sees them.
 };
 
 class PieceStream {
@@ -107,9 +106,8 @@ class PieceStream {
     uint32_t head = 0;  // Among the piece's.
     uint32_t run = 0;
     size_t run_begin = 0;  // The run's first slot in this head.
-    // Slots [begin, end), of which [tokens_begin, tokens_end) have a token that lies here.
+    // Slots [begin, end), of which those before tokens_end have a token.
     size_t begin = 0;
-    size_t tokens_begin = 0;
     size_t tokens_end = 0;
     size_t end = 0;
   };
@@ -121,7 +119,7 @@ class PieceStream {
   uint32_t Parts() const;
   std::byte* Gathered();  // Where the piece at hand is gathered.
   // Calls `visit` with what tiles [first_tile, end_tile) have of runs, in order.
-  void VisitRunParts(absl::Span<const RunTokens> tokens, size_t first_tile, size_t end_tile,
+  void VisitRunParts(size_t first_tile, size_t end_tile,
                      absl::FunctionRef<void(const RunPart&)> visit) const;
   // Cuts the tiles into stretches_.
   void CutIntoStretches(kernels::KvReads& kv, absl::Span<const RunTokens> tokens, size_t first_tile,

@@ -111,11 +111,8 @@ void CollectFetchedRow(const plan::SlotTables::Sequence& sequence, uint32_t posi
       return;
     }
   }
-  lane.fetched.push_back({.sequence = &sequence,
-                          .run = {.before = position, .tokens = 1},
-                          .slots = {},
-                          .hidden_kv = 0,
-                          .hidden_activations = 0});
+  lane.fetched.push_back(
+      {.sequence = &sequence, .run = {.before = position, .tokens = 1}, .slots = {}, .unseen = 0});
 }
 
 // Which of the tokens before a run come as what, and where they lie.
@@ -125,18 +122,12 @@ void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, Fetch
   const plan::FetchSplit split =
       kinds.share() > 0
           ? plan::SplitBySlots(fetched.run.before, fetched.run.tokens, sequence, kinds)
-          : plan::SplitByShare(fetched.run.before, fetched.run.tokens, plan.recomputed,
-                               sequence.bare, sequence.released, sequence.resident);
+          : plan::SplitByShare(
+                fetched.run.before, fetched.run.tokens, plan.recomputed, sequence.bare,
+                plan::HiddenOf(config, sequence.path, sequence.released), sequence.resident);
   fetched.run = split.run;
   fetched.slots = plan::SlotsOf(split, sequence.extents, kinds);
-  uint32_t released = sequence.released;
-  for (const plan::FetchStretch& stretch : split.stretches) {
-    const uint32_t hidden = std::min(released, stretch.tokens);
-    if (!stretch.here) {
-      (stretch.activations ? fetched.hidden_activations : fetched.hidden_kv) += hidden;
-    }
-    released -= hidden;
-  }
+  fetched.unseen = std::min(sequence.released, fetched.run.before) - fetched.run.hidden;
 }
 
 }  // namespace

@@ -31,7 +31,8 @@
 // once for each block that has one of them, in slots of their own.
 //
 // Nor do those come that the compute node keeps (path sparse, compute_node/resident_kv.h), or whose
-// activations it keeps (fetch_split.h). Slots of tokens that it puts into a window itself,
+// activations it keeps (fetch_split.h), or that the windows of all layers have left behind: these
+// have no slots in a piece either. Slots of tokens that it puts into a window itself,
 // recomputed or kept, are the first ones of each head, whole tiles for each run: it writes them
 // while the others come, those of recomputed tokens into the piece behind the one of the
 // activations. A run whose K and V are all made again has its own tokens behind these, and no other
@@ -69,7 +70,8 @@ struct FetchRun {
   uint32_t tokens = 0;
   uint32_t recomputed = 0;  // How many of those before come as activations,
   uint32_t remade = 0;      // of how many the compute node has the activations,
-  uint32_t kept = 0;        // and of how many K and V.
+  uint32_t kept = 0;        // of how many K and V,
+  uint32_t hidden = 0;      // and of how many nothing comes, since no row sees them.
   // Where K and V are INT8: `before` are the tokens that a row has chosen, so many of them from
   // closed blocks, of so many of these.
   bool chosen = false;
@@ -77,7 +79,7 @@ struct FetchRun {
   uint32_t chosen_blocks = 0;
 
   // Tokens whose K and V come.
-  uint32_t fetched() const { return before - made() - kept; }
+  uint32_t fetched() const { return before - made() - kept - hidden; }
   // Tokens whose K and V are made again.
   uint32_t made() const { return recomputed + remade; }
   // Whether those of all are: own tokens lie behind them, and nothing comes as K and V.

@@ -16,11 +16,12 @@ void Append(FetchSplit& split, const FetchStretch& next) {
   if (next.tokens == 0) {
     return;
   }
+  split.run.hidden += next.hidden ? next.tokens : 0;
   if (next.activations) {
     (next.here ? split.run.remade : split.run.recomputed) += next.tokens;
   }
   if (!split.stretches.empty() && split.stretches.back().activations == next.activations &&
-      split.stretches.back().here == next.here) {
+      split.stretches.back().here == next.here && split.stretches.back().hidden == next.hidden) {
     split.stretches.back().tokens += next.tokens;
   } else {
     split.stretches.push_back(next);
@@ -58,7 +59,8 @@ FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32
     ahead = std::min(come, ahead);
     behind = come - ahead;
   }
-  Append(split, {.tokens = first});
+  Append(split, {.tokens = hidden, .hidden = true});
+  Append(split, {.tokens = first - hidden});
   Append(split, {.tokens = ahead, .activations = true});
   Append(split, {.tokens = kept - first - ahead});
   Append(split, {.tokens = here, .activations = true, .here = true});
@@ -81,7 +83,7 @@ FetchSplit SplitBySlots(uint32_t before, uint32_t tokens, const SlotTables::Sequ
   for (const Extent& extent : sequence.extents) {
     const uint32_t seen = std::min(left, extent.tokens);
     const uint32_t hidden = std::min(released, seen);
-    Append(split, {.tokens = hidden});
+    Append(split, {.tokens = hidden, .hidden = true});
     token += hidden;
     kinds.VisitParts({.first_slot = extent.first_slot + hidden, .tokens = seen - hidden},
                      [&](Extent part, bool activations) {
@@ -117,7 +119,7 @@ FetchSlots SlotsOf(const FetchSplit& split, absl::Span<const Extent> extents, Sl
         ++extent;
         taken = 0;
       }
-      if (stretch.here) {
+      if (stretch.here || stretch.hidden) {
         continue;
       }
       // Blocks of a kind follow each other in its arena, so each part is one run there.

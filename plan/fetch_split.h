@@ -7,10 +7,12 @@
 // - Path recompute: memory nodes keep both, but of bare tokens (SequenceJoin::bare_tokens) K and V
 //   alone. The step's plan says of how many of those that have slots K and V are made again: first
 //   of those whose activations the compute node keeps (SequenceJoin::resident), then of the first
-//   ones that have some at the memory node. What a window has released is neither counted nor made
-//   again.
+//   ones that have some at the memory node.
 // - Path fetch: where a slot holds one of them (policy fetch_hybrid), the token's slot says it. Of
 //   activations that the compute node keeps nothing comes.
+//
+// Tokens that the windows of all layers have left behind have no slots, and no row sees them:
+// nothing of them comes, and they are neither counted nor made again.
 //
 // Threading: plain values.   Allocation: the lists.
 
@@ -21,6 +23,9 @@
 
 #include "absl/types/span.h"
 #include "common/extent.h"
+#include "common/kv_form.h"
+#include "plan/attention_paths.h"
+#include "plan/epoch_config.h"
 #include "plan/fetch_pieces.h"
 #include "plan/slot_kinds.h"
 #include "plan/slot_tables.h"
@@ -32,7 +37,8 @@ namespace lamina::plan {
 struct FetchStretch {
   uint32_t tokens = 0;
   bool activations = false;  // K and V are made again from these,
-  bool here = false;         // which the compute node has: nothing of these tokens comes.
+  bool here = false;         // which the compute node has: nothing of these tokens comes;
+  bool hidden = false;       // nor of these, which have no slots.
   friend bool operator==(const FetchStretch&, const FetchStretch&) = default;
 };
 
@@ -45,15 +51,21 @@ struct FetchSplit {
 // made again, in whole tiles: of those that are `resident`, and as far as these are fewer, of the
 // first others behind `bare` that have no activations, as far as there are so many. All of them,
 // where none is bare, are not cut to tiles, since a tile of K and V less comes then. The first
-// `released` tokens have no slots, and come as K and V, which nobody reads.
+// `released` tokens have no slots.
 FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32_t bare = 0,
                         uint32_t released = 0, const ResidentTokens& resident = {});
 
 // By the slots of the sequence: of those that hold activations, the ones of its resident tokens do
-// not come. Tokens without slots come as K and V, which nobody reads.
-// Requires: it has slots for `before` tokens at least.
+// not come.   Requires: it has had slots for `before` tokens at least.
 FetchSplit SplitBySlots(uint32_t before, uint32_t tokens, const SlotTables::Sequence& sequence,
                         SlotKinds kinds);
+
+// How many of a sequence's first tokens do not come by the path, where `released` of them have no
+// slots. Tokens that are chosen, heads that stream and INT8 have rules of their own: 0 there.
+inline uint32_t HiddenOf(const EpochConfig& config, AttentionPath path, uint32_t released) {
+  const bool split = path == AttentionPath::kFetch || path == AttentionPath::kRecompute;
+  return split && config.KvFormOf(path) == KvForm::kBF16 ? released : 0;
+}
 
 // Where a memory node has what comes: the slots of the tokens of each kind, in order; none of those
 // that do not come. `kinds` numbers the slots of a kind among themselves.

@@ -343,7 +343,7 @@ std::vector<HeldExtent> Admission::ShareSpan(Sequence& sequence, uint32_t lane, 
 // The first tokens that it computes itself, as many as its share has room for; those that it found
 // were another one's, whose activations are gone. Short ones take a whole share too, since what is
 // free between smaller ones would have room for nobody. None, while the places of those that have
-// left are not free yet.
+// left other lanes are not free yet.
 plan::ResidentTokens Admission::TakeResident(const Sequence& sequence) {
   const uint32_t computed =
       sequence.slots_max() - std::min(sequence.slots_max(), sequence.chunked_tokens);
@@ -351,7 +351,8 @@ plan::ResidentTokens Admission::TakeResident(const Sequence& sequence) {
   if (tokens == 0 || sequence.path != options_.resident_path) {
     return {};
   }
-  const std::optional<uint32_t> place = places_.borders.TakeResident(options_.ResidentOfEach());
+  const std::optional<uint32_t> place =
+      places_.borders.TakeResident(sequence.lane, options_.ResidentOfEach());
   return place.has_value() ? plan::ResidentTokens{.first = sequence.chunked_tokens,
                                                   .tokens = tokens,
                                                   .place = *place}

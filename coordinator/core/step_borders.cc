@@ -30,10 +30,23 @@ std::optional<uint32_t> StepBorders::TakeScratch(uint32_t lane, uint32_t tokens)
   return ScratchOf(lane).Take(tokens);
 }
 
+std::optional<uint32_t> StepBorders::TakeResident(uint32_t lane, uint32_t tokens) {
+  LaneBorders& borders = lanes_[lane];
+  if (borders.leaving.empty()) {
+    return resident_.Take(tokens);
+  }
+  const uint32_t place = borders.leaving.back();
+  borders.leaving.pop_back();
+  borders.taken_over.push_back(place);
+  return place;
+}
+
 StepBorder StepBorders::Seal(uint32_t lane) {
   making_.reset();
-  StepBorder sealed = std::exchange(lanes_[lane].next, {});
-  lanes_[lane].next = std::exchange(lanes_[lane].later, {});
+  LaneBorders& borders = lanes_[lane];
+  StepBorder sealed = std::exchange(borders.next, {});
+  borders.next = std::exchange(borders.later, {});
+  borders.leaving.insert(borders.leaving.end(), sealed.resident.begin(), sealed.resident.end());
   return sealed;
 }
 
@@ -87,7 +100,14 @@ void StepBorders::Pass(uint32_t lane, const StepBorder& border) {
   for (const uint32_t offset : border.scratch) {
     ScratchOf(lane).Free(offset);
   }
+  LaneBorders& borders = lanes_[lane];
   for (const uint32_t place : border.resident) {
+    const auto other = std::find(borders.taken_over.begin(), borders.taken_over.end(), place);
+    if (other != borders.taken_over.end()) {
+      borders.taken_over.erase(other);  // The last of those who have had it frees it.
+      continue;
+    }
+    std::erase(borders.leaving, place);
     resident_.Free(place);
   }
 }

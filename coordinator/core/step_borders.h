@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StepBorders: what comes free once a step is done. A sequence leaves with the next plan of its
-// lane; its slots, its scratch and its places for activations are nobody's until every node has
-// done that step, and if it was preempted it may join again from then on.
+// lane; its slots and its scratch are nobody's until every node has done that step, and if it was
+// preempted it may join again from then on. So are its places for activations, but for one that
+// joins in the same lane: the compute node alone has them, and runs a lane's steps in turn.
 //
 // Threading: one thread.   Determinism: same calls, same answers.
 
@@ -44,8 +45,11 @@ class StepBorders {
   // The offset of so many places in the scratch that the lane's prompts use; nothing: no room.
   std::optional<uint32_t> TakeScratch(uint32_t lane, uint32_t tokens);
 
-  // The first of so many places for activations; nothing: no room.  Requires: tokens > 0.
-  std::optional<uint32_t> TakeResident(uint32_t tokens) { return resident_.Take(tokens); }
+  // The first of so many places for activations, of one that joins with the lane's next plan; those
+  // first that one gives up whose leave is in that plan, or in one of the lane that is not done:
+  // the lane's steps have done with them when they come to the join. Nothing: no room.
+  // Requires: tokens > 0, and as many in each call.
+  std::optional<uint32_t> TakeResident(uint32_t lane, uint32_t tokens);
 
   // The lane's next step is being made from here to Seal(). Who leaves meanwhile leaves with it, or
   // with the one behind it if this step has work of it already.
@@ -63,7 +67,7 @@ class StepBorders {
   // One that has just left waits again afterwards.
   void WaitAfter(const Sequence& sequence);
 
-  // The step is done everywhere: slots, scratch and places are free.
+  // The step is done everywhere: slots and scratch are free, and places that nobody has taken over.
   void Pass(uint32_t lane, const StepBorder& border);
 
   // Sequences that have left, and may be in tables of nodes still.
@@ -82,6 +86,10 @@ class StepBorders {
   struct LaneBorders {
     StepBorder next;   // Goes out with the lane's next plan,
     StepBorder later;  // and with the one behind it.
+    // Places in its borders that are sealed and not passed: those that are nobody's,
+    std::vector<uint32_t> leaving;
+    // and, once for each such border, those that another sequence has taken over.
+    std::vector<uint32_t> taken_over;
   };
   uint64_t TicketOf(StepBorder& border);
   StepBorder& BorderOf(const Sequence& sequence);

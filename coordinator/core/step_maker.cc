@@ -415,7 +415,9 @@ void StepMaker::PlanFetching(OpenStep& open) {
       if (sequence->state == SequenceState::kDecoding) {
         const uint32_t seen = sequence->planned_tokens - 1;  // By its next row.
         const plan::ResidentTokens& kept = sequence->resident;
-        resident += std::min(kept.tokens, seen - std::min(seen, kept.first));
+        const uint32_t first = std::max(kept.first, sequence->held->released);
+        const uint32_t end = std::min(seen, kept.first + kept.tokens);
+        resident += end - std::min(end, first);
       }
     }
   }

@@ -23,6 +23,10 @@ uint64_t HistoryOf(const std::vector<TokenId>& tokens, size_t count) {
   return history;
 }
 
+bool Overlap(const plan::ResidentTokens& a, const plan::ResidentTokens& b) {
+  return a.place < b.place + b.tokens && b.place < a.place + a.tokens;
+}
+
 }  // namespace
 
 SimNodes::SimNodes(const core::SchedulerOptions& options, uint64_t epoch, uint64_t seed,
@@ -157,6 +161,7 @@ void SimNodes::Leave(const plan::StepPlan& plan, plan::SequenceId id) {
   if (entry->tail != nullptr) {
     tails_[entry->join.memory_node].owners.Leave(id);
   }
+  left_places_.push_back({.lane = plan.lane, .step = plan.step, .places = entry->join.resident});
   table_.erase(id);
 }
 
@@ -202,9 +207,14 @@ void SimNodes::Join(const plan::StepPlan& plan, const plan::SequenceJoin& join) 
     return Fail(absl::StrCat("sequence ", join.id, " has places, and stores no activations there"));
   }
   for (const auto& [id, other] : table_) {
-    const plan::ResidentTokens& taken = other.join.resident;
-    if (places.place < taken.place + taken.tokens && taken.place < places.place + places.tokens) {
+    if (Overlap(places, other.join.resident)) {
       return Fail(absl::StrCat("sequences ", join.id, " and ", id, " share places"));
+    }
+  }
+  for (const LeftPlaces& left : left_places_) {
+    if (left.lane != plan.lane && Overlap(places, left.places)) {
+      return Fail(absl::StrCat("sequence ", join.id, " has places that lane ", left.lane,
+                               " gives up in step ", left.step));
     }
   }
   const auto [joined, fresh] =
@@ -391,6 +401,9 @@ plan::StepResult SimNodes::End(const plan::StepPlan& plan) {
   for (const plan::PrefillChunk& chunk : plan.chunks) {
     EndChunk(chunk, result);
   }
+  std::erase_if(left_places_, [&](const LeftPlaces& left) {
+    return left.lane == plan.lane && left.step <= plan.step;
+  });
   return result;
 }
 

@@ -79,6 +79,13 @@ class SimNodes {
     uint32_t scratch_offset = 0;
   };
   using Table = std::map<plan::SequenceId, Entry>;
+  // Places for activations of one that has left with a step. Until it ends, the lane's own joins
+  // alone may have them.
+  struct LeftPlaces {
+    uint32_t lane = 0;
+    uint64_t step = 0;
+    plan::ResidentTokens places;
+  };
 
   void Fail(const std::string& what);
   void StartLane(const plan::StepPlan& plan);
@@ -129,6 +136,7 @@ class SimNodes {
   uint64_t epoch_;
   Prng random_;
   Table table_;
+  std::vector<LeftPlaces> left_places_;
   using Slot = SimSlot;
   const Slot& SlotOf(const Entry& entry, size_t token) const {
     return slots_[entry.nodes[token]][entry.slots[token]];

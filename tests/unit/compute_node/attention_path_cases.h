@@ -313,4 +313,11 @@ inline std::vector<Case> CasesAhead() {
   return cases;
 }
 
+// Those of them where activations stay on the compute node.
+inline std::vector<Case> CasesAheadOfWhatIsHere() {
+  std::vector<Case> cases = CasesAhead();
+  std::erase_if(cases, [](const Case& one) { return one.activations_here == 0; });
+  return cases;
+}
+
 }  // namespace lamina::compute_node

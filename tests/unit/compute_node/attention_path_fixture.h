@@ -236,7 +236,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     ASSERT_TRUE(MeasureLinks(*context_, abort_, reports).ok());
   }
 
-  SliceExecutor& executor() { return program_.executor(); }
+  virtual SliceExecutor& executor() { return program_.executor(); }
 
   // Slots for tokens [first, first + tokens) of the sequence; spans lie on the nodes in turn.
   void Allocate(plan::SequenceId id, uint32_t first, uint32_t tokens, plan::StepPlan& plan) {

@@ -10,7 +10,10 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "tests/unit/compute_node/attention_path_cases.h"
 #include "tests/unit/compute_node/attention_path_fixture.h"
@@ -177,6 +180,98 @@ TEST_P(MadeAheadTest, ActivationsAreUsedWhileWeightsCome) {
   EXPECT_EQ(made % config_.layers.size(), 0u);
 }
 
+// 96 TiB.
+TEST(FetchPathMakerTest, MoreThatStaysThanTheHostHasNamesTheKey) {
+  ThreadPool pool{{}};
+  const auto device = kernels::SuiteComputeDevice(DType::kBF16, pool);
+  FetchPathMaker maker(plan::AttentionPath::kRecompute, "c0", *device, kernels::CpuAttention());
+  plan::EpochConfig config;
+  config.layers.resize(3);
+  config.activation_width = 1 << 20;
+  config.resident_tokens = 1 << 24;
+
+  const absl::Status reserved = maker.Reserve(config, {.layers = 3});
+
+  EXPECT_EQ(reserved.code(), absl::StatusCode::kResourceExhausted) << reserved;
+  EXPECT_THAT(std::string(reserved.message()),
+              ::testing::StartsWith("fetch.resident: no room for 96.0 TiB of KV"));
+}
+
+// All weights are here, and those that are held are counted.
+class HeldWeightsCount final : public WeightSource {
+ public:
+  explicit HeldWeightsCount(const ModelWeights& weights) : weights_(weights) {}
+
+  const ModelWeights& weights() const override { return weights_; }
+  absl::StatusOr<WeightWait> Ask(uint32_t /*slice*/) override {
+    ++held_;
+    return WeightWait{};
+  }
+  bool KvHere(uint32_t /*slice*/, size_t /*first_column*/) override { return true; }
+  void Release(uint32_t /*slice*/) override { --held_; }
+
+  int held() const { return held_; }
+
+ private:
+  const ModelWeights& weights_;
+  int held_ = 0;
+};
+
+class MadeAheadOfTheSliceTest : public MadeAheadTest {
+ protected:
+  void SetUp() override {
+    weights_.emplace(program_.executor().weight_source().weights());
+    auto executor = SliceExecutor::Create(program_.model().graph, *weights_,
+                                          program_.executor().device(), /*head_columns=*/64);
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    executor_ = *std::move(executor);
+    MadeAheadTest::SetUp();
+  }
+  void TearDown() override {
+    MadeAheadTest::TearDown();
+    paths_.reset();  // Before the executor.
+  }
+  SliceExecutor& executor() override { return *executor_; }
+
+  std::optional<HeldWeightsCount> weights_;
+  std::unique_ptr<SliceExecutor> executor_;
+};
+
+// All that comes and all that stays, so that others' weights may come while K and V do.
+TEST_P(MadeAheadOfTheSliceTest, NothingIsLeftThatHoldsItsWeights) {
+  plan::StepPlan plan;
+  Join(1, 290, plan);
+  AddRows(1, 290, plan);
+  RunSteps({plan});
+  const uint64_t of_layer = RunLateStep() / config_.layers.size();
+  EXPECT_EQ(weights_->held(), 0);
+
+  plan = {};
+  AddRows(1, 1, plan);
+  BeginStep(0, plan);
+  Lane& lane = lanes_[0];
+  lane.slice = 0;
+  const uint64_t all = counters_.recomputed_tokens.load() + of_layer;
+  const Nanos deadline = RealClock().Now() + Seconds(10);
+  while (counters_.recomputed_tokens.load() < all && RealClock().Now() < deadline) {
+    transport_->Progress();
+    ASSERT_TRUE(paths_->WhileWeightsCome(lane).ok());
+  }
+  EXPECT_EQ(counters_.recomputed_tokens.load(), all);
+  BeginLayer(lane, 0);
+  EXPECT_EQ(weights_->held(), 0);
+  EndLayer(lane, 0);
+  for (uint32_t layer = 1; layer < config_.layers.size(); ++layer) {
+    BeginLayer(lane, layer);
+    EndLayer(lane, layer);
+  }
+  paths_->EndStep(lane);
+  EXPECT_EQ(weights_->held(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, MadeAheadOfTheSliceTest,
+                         ::testing::ValuesIn(CasesAheadOfWhatIsHere()),
+                         [](const auto& test) { return std::string(test.param.name); });
 INSTANTIATE_TEST_SUITE_P(Paths, MadeAheadTest, ::testing::ValuesIn(CasesAhead()),
                          [](const auto& test) { return std::string(test.param.name); });
 INSTANTIATE_TEST_SUITE_P(Paths, WindowDataTest, ::testing::ValuesIn(CasesThatFetch()),

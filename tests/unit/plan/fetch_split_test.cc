@@ -189,31 +189,33 @@ TEST(FetchSplitTest, BareTokensComeAsKAndVAndThoseBehindThemAsActivations) {
   EXPECT_THAT(slots.activations, ElementsAre(Extent{37, 8}, Extent{100, 88}));
 }
 
-// All layers have windows, shorter than the context: of what they have left behind nothing is made
-// again, and the share is that of the others.
-TEST(FetchSplitTest, ReleasedTokensAreNeitherCountedNorMadeAgain) {
+// All layers have windows, shorter than the context: of what they have left behind nothing comes
+// and nothing is made again, and the share is that of the others.
+TEST(FetchSplitTest, ReleasedTokensDoNotComeAndAreNeitherCountedNorMadeAgain) {
   const FetchSplit half = SplitByShare(1000, 1, kRecomputeUnit / 2, 0, 768);
-  EXPECT_THAT(half.stretches, ElementsAre(FetchStretch{.tokens = 768},
+  EXPECT_THAT(half.stretches, ElementsAre(FetchStretch{.tokens = 768, .hidden = true},
                                           FetchStretch{.tokens = 112, .activations = true},
                                           FetchStretch{.tokens = 120}));
   EXPECT_EQ(half.run.recomputed, 112u);
+  EXPECT_EQ(half.run.fetched(), 120u);
+  EXPECT_EQ(half.run.slots(), 128u);
   const FetchSlots slots =
       SlotsOf(half, std::vector<Extent>{{0, 768}, {400, 32}, {5000, 300}}, SlotKinds());
-  EXPECT_THAT(slots.kv, ElementsAre(Extent{0, 768}, Extent{5080, 120}));
+  EXPECT_THAT(slots.kv, ElementsAre(Extent{5080, 120}));
   EXPECT_THAT(slots.activations, ElementsAre(Extent{400, 32}, Extent{5000, 80}));
 
   EXPECT_EQ(SplitByShare(1000, 1, kRecomputeUnit, 0, 768).run.recomputed, 224u);
   for (const uint32_t released : {1000u, 1024u}) {
     EXPECT_THAT(SplitByShare(1000, 1, kRecomputeUnit, 0, released).stretches,
-                ElementsAre(FetchStretch{.tokens = 1000}));
+                ElementsAre(FetchStretch{.tokens = 1000, .hidden = true}));
   }
 }
 
 TEST(FetchSplitTest, BareTokensBehindReleasedOnesComeAsKAndV) {
   EXPECT_THAT(
       SplitByShare(1000, 1, kRecomputeUnit / 2, 800, 768).stretches,
-      ElementsAre(FetchStretch{.tokens = 800}, FetchStretch{.tokens = 112, .activations = true},
-                  FetchStretch{.tokens = 88}));
+      ElementsAre(FetchStretch{.tokens = 768, .hidden = true}, FetchStretch{.tokens = 32},
+                  FetchStretch{.tokens = 112, .activations = true}, FetchStretch{.tokens = 88}));
   // Those that are released themselves change nothing.
   EXPECT_EQ(SplitByShare(1000, 1, kRecomputeUnit / 2, 300, 768).stretches,
             SplitByShare(1000, 1, kRecomputeUnit / 2, 0, 768).stretches);
@@ -272,18 +274,19 @@ TEST(FetchSplitTest, ActivationsOfSlotsThatAreHereDoNotCome) {
   EXPECT_EQ(SplitBySlots(69, 1, sequence, kinds).run.remade, 36u);
 }
 
-// Tokens that have given up their slots are not sent as activations: nothing is computed of them.
-TEST(FetchSplitTest, TokensWithoutSlotsComeAsKAndV) {
+// Tokens that have given up their slots are sent neither as K and V nor as activations.
+TEST(FetchSplitTest, TokensWithoutSlotsDoNotCome) {
   const SlotKinds kinds(SlotKinds::kUnit);
   // The second extent touches what stands for the released tokens.
   const SlotTables::Sequence sequence{.extents = {{0, 300}}, .tokens = 300, .released = 256};
   EXPECT_THAT(
       SplitBySlots(290, 1, sequence, kinds).stretches,
-      ElementsAre(FetchStretch{.tokens = 256}, FetchStretch{.tokens = 34, .activations = true}));
+      ElementsAre(FetchStretch{.tokens = 256, .hidden = true},
+                  FetchStretch{.tokens = 34, .activations = true}));
   SlotTables::Sequence stays = sequence;
   stays.resident = {.first = 100, .tokens = 170};
   EXPECT_THAT(SplitBySlots(290, 1, stays, kinds).stretches,
-              ElementsAre(FetchStretch{.tokens = 256},
+              ElementsAre(FetchStretch{.tokens = 256, .hidden = true},
                           FetchStretch{.tokens = 14, .activations = true, .here = true},
                           FetchStretch{.tokens = 20, .activations = true}));
 }

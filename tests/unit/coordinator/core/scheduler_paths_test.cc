@@ -268,6 +268,48 @@ TEST_F(SchedulerPathsTest, ShortRequestsLeaveNoGapsThatAreTooSmall) {
   EXPECT_TRUE(scheduler_->Audit().ok());
 }
 
+// Each wave joins with the plan that has the leaves of the one before.
+TEST_F(SchedulerPathsTest, RequestsThatJoinAsOthersLeaveHaveTheirPlaces) {
+  SchedulerOptions options = SmallOptions();
+  options.running_max = 2;
+  options.resident_tokens = 64;
+  Make(options);
+  for (plan::SequenceId id = 1; id <= 6; ++id) {
+    ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, id, 10, 20).ok());
+  }
+  RunUntilIdle();
+  for (plan::SequenceId id = 1; id <= 6; ++id) {
+    EXPECT_EQ(joins_[id].resident.tokens, 19u) << id;
+  }
+  EXPECT_NE(joins_[3].resident.place, joins_[4].resident.place);
+  EXPECT_NE(joins_[5].resident.place, joins_[6].resident.place);
+}
+
+// The client sends it when it has the answer before, while the plan with that one's leave runs.
+TEST_F(SchedulerPathsTest, ARequestThatJoinsAPlanLaterHasThePlacesOfOneThatLeft) {
+  SchedulerOptions options = SmallOptions();
+  options.running_max = 2;
+  options.resident_tokens = 64;
+  Make(options);
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 1, 10, 20).ok());
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 2, 10, 90).ok());
+  while (EndOf(1) == nullptr) {
+    Plan();
+    ASSERT_TRUE(StepDone());
+  }
+  const std::vector<plan::StepPlan> leaving = Plan();
+  ASSERT_EQ(leaving.size(), 1u);
+  EXPECT_EQ(leaving[0].leaves.size(), 1u);
+  ASSERT_TRUE(SubmitTo(AttentionPath::kRecompute, 3, 10, 20).ok());
+  ASSERT_TRUE(StepDone());
+  ASSERT_EQ(in_flight_.size(), 1u) << "the step with the leave is not done";
+  Plan();
+  EXPECT_EQ(joins_[3].resident.tokens, 19u);
+  EXPECT_EQ(joins_[3].resident.place, joins_[1].resident.place);
+  RunUntilIdle();
+  EXPECT_TRUE(scheduler_->Audit().ok());
+}
+
 // K and V are everybody's; activations are there of those tokens alone that path recompute stored.
 TEST_F(SchedulerPathsTest, ARequestThatRecomputesIsToldWhatOthersStored) {
   SchedulerOptions options = SmallOptions();

@@ -4,6 +4,11 @@
 
 #include <gmock/gmock.h>
 
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/fetch_planning.h"
 #include "tests/unit/coordinator/core/scheduler_fixture.h"
 
 namespace lamina::core {
@@ -24,6 +29,39 @@ SchedulerOptions WindowOptions(uint32_t slots) {
 }
 
 class SchedulerWindowsTest : public SchedulerTest {};
+
+// Remembers what it was asked.
+class StepsAsked final : public FetchPlanning {
+ public:
+  explicit StepsAsked(std::vector<FetchStep>& steps) : steps_(steps) {}
+  FetchShare Plan(const FetchStep& step, const FetchRates& /*rates*/) const override {
+    steps_.push_back(step);
+    return {};
+  }
+
+ private:
+  std::vector<FetchStep>& steps_;
+};
+
+// What stays of them is not made again.
+TEST_F(SchedulerWindowsTest, ReleasedTokensDoNotCountAsThoseThatStay) {
+  std::vector<FetchStep> steps;
+  SchedulerOptions options = WindowOptions(100);
+  options.running_max = 1;
+  options.resident_tokens = 16;
+  options.strategies.fetch_planning = [&steps] { return std::make_unique<StepsAsked>(steps); };
+  Make(options);
+  SequenceRequest request = Request(1, 5, 40);
+  request.path = plan::AttentionPath::kRecompute;
+  ASSERT_TRUE(scheduler_->Submit(std::move(request)).ok());
+
+  RunUntilIdle();
+
+  EXPECT_EQ(joins_[1].resident.tokens, 16u);
+  ASSERT_FALSE(steps.empty());
+  EXPECT_GT(steps.front().resident, 0u);
+  EXPECT_EQ(steps.back().resident, 0u) << "the window is behind all 16";
+}
 
 TEST_F(SchedulerWindowsTest, ARowThatReachesABlockNoMoreReleasesIt) {
   Make(WindowOptions(100));

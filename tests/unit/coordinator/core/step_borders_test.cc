@@ -80,6 +80,35 @@ TEST_F(StepBordersTest, WorkInAnotherLaneDoesNotDelayALeave) {
   EXPECT_THAT(borders_.Seal(1).leaves, ElementsAre(plan::SequenceLeave{1}));
 }
 
+// Twice, before the first of the two leaves is done.
+TEST_F(StepBordersTest, PlacesGoToThoseThatJoinInTheSameLane) {
+  MakeNodes({100});
+  borders_.Reset({.lanes = 2, .scratch_tokens = 1000, .resident_tokens = 32});
+  const auto leave = [&](plan::SequenceId id) {
+    Sequence& sequence = Run(id, 10);
+    sequence.resident = {.tokens = 32};
+    life_.End(sequence);
+    borders_.Begin(0, id);
+    return borders_.Seal(0);
+  };
+  ASSERT_EQ(borders_.TakeResident(0, 32), 0u);
+
+  const StepBorder first = leave(1);
+  EXPECT_EQ(borders_.TakeResident(1, 32), std::nullopt) << "its steps may come earlier";
+  EXPECT_EQ(borders_.TakeResident(0, 32), 0u);
+  EXPECT_EQ(borders_.TakeResident(0, 32), std::nullopt);
+
+  const StepBorder second = leave(2);
+  borders_.Pass(0, first);
+  EXPECT_FALSE(borders_.rooms_empty());
+  EXPECT_EQ(borders_.TakeResident(1, 32), std::nullopt);
+
+  borders_.Pass(0, second);
+  EXPECT_TRUE(borders_.rooms_empty());
+  EXPECT_EQ(borders_.TakeResident(0, 32), 0u);
+  EXPECT_EQ(borders_.TakeResident(1, 32), std::nullopt);
+}
+
 TEST_F(StepBordersTest, ReplicasForPromptsHaveScratchOfTheirOwn) {
   MakeNodes({100}, /*lanes=*/1, 0, {.replicas = 2, .each = 2});
   EXPECT_EQ(borders_.TakeScratch(1, 900), 0u);
