@@ -296,6 +296,23 @@ class FiguresTest(unittest.TestCase):
         self.assertIn("| OPT-30B | 1 | 1.31 | 1.33 (mean) | 2.24 | not built | 1.6 |", text)
         json.dumps(found)
 
+    def test_a_step_with_tokens_is_composed_of_what_was_measured(self):
+        # Of a second 0.03 s are the link's, 0.25 s the compute node's, and the rest nobody's; prompts take a second for half of the tokens.
+        self.with_steps(hybridserve, lambda asked, rows: {0: 1.0, 12: 0.95, 25: 0.9, 50: 0.8}[asked[1]])
+        self.set(hybridserve, Cluster=lambda *_, **__: contextlib.nullcontext("local"), prompt_seconds=lambda running, rows, context: context / 128)
+        with contextlib.redirect_stderr(io.StringIO()) as progress:
+            found, text = printed(hybridserve.figure4, self.bench)
+        self.assertIn("| step with tokens, over that without: measured prefill + measured fetch (composed) | 1.25 | 1.50 | 2.00 |", text)
+        self.assertIn("| step with as many held as activations, over that without: measured | 0.95 | 0.90 | 0.80 |", text)
+        self.assertIn("2.00 times at 50% (paper: 1.45 at 50%), composed: reproduced; as much longer as in the paper: reproduced.", text)
+        self.assertIn("at every share, 1.32 to 2.50 times: reproduced, tokens composed.", text)
+        self.assertIn("[3/3] 50% held as activations", progress.getvalue())
+        self.assertAlmostEqual(found["tokens_composed_s"][0.5], 2.0)
+        self.assertIn("tokens (composed)", (self.folder / "hybridserve_figure4_step.svg").read_text())
+        # Where the link is the busier side, K and V of the tokens that are recomputed are saved.
+        busy = generation(4, 0.1, [1])
+        self.assertAlmostEqual(hybridserve.composed_step(busy, 3e7, 0.5, 0.0), 0.1 - 0.5e6 / 3e7)
+
     def test_layers_are_all_but_waits_and_the_head(self):
         self.assertAlmostEqual(hybridserve.layer_seconds({"dense": 1, "attend": 2, "head": 4, "lay_out": 8, "wait_plan": 16}), 3)
         self.assertEqual((hybridserve.share_of("62% of tokens"), hybridserve.share_of("no token held")), (62, 0))
