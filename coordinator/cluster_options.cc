@@ -285,6 +285,11 @@ void UseHybrid(const ClusterConfig& config, uint32_t width, EngineOptions& optio
       config.fetch.activation_auto
           ? HybridOptions{.share = kHalf, .automatic = true}
           : HybridOptions{.share = config.fetch.activation_percent * plan::SlotKinds::kUnit / 100};
+  if (config.fetch.packing) {
+    options.scheduler.strategies.lane_packing = [bytes = RecomputeBytesOf(options.fetch, options)] {
+      return core::MakeMiniBatches(bytes);
+    };
+  }
 }
 
 // The heads that the file names, with what they see.
