@@ -70,6 +70,8 @@ struct FetchConfig {
   // Policy fetch_hybrid: how many of a memory node's tokens are held as activations.
   uint32_t activation_percent = 0;
   bool activation_auto = true;  // By measured times.
+  // Policy fetch_hybrid: requests of lanes change places so that link and compute node are busy.
+  bool packing = false;
   // Policy fetch_sparse: of the tokens before a decode row it attends to so many, and to which.
   double caching_ratio = 0.5;
   SparseTokens sparse = SparseTokens::kWindowSums;

@@ -232,6 +232,8 @@ absl::Status CheckKeys(const ClusterConfig& config) {
   LAMINA_RETURN_IF_ERROR(CheckKvWeights(config));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "activation_percent", !fetch.activation_auto,
                                   kPolicyFetchHybrid, "how many tokens are held as activations"));
+  LAMINA_RETURN_IF_ERROR(CheckKey(config, "packing", fetch.packing, kPolicyFetchHybrid,
+                                  "that requests of lanes change places"));
   LAMINA_RETURN_IF_ERROR(CheckPercent("recompute_percent", fetch.recompute_percent));
   LAMINA_RETURN_IF_ERROR(CheckPercent("activation_percent", fetch.activation_percent));
   return fetch.heads_auto || fetch.heads > 0
@@ -353,8 +355,8 @@ absl::Status CheckFetchOfAuto(const ClusterConfig& config) {
   return absl::InvalidArgumentError(
       "fetch: with policy auto window and heads may be set; it settles recompute_percent and "
       "activation_percent itself, and takes no lossy policy, to which caching_ratio, sparse "
-      "and streaming_heads belong; nor does it weigh what resident saves, or stream weights, to "
-      "which kv_weights_first belongs; remove these");
+      "and streaming_heads belong; nor does it weigh what resident saves, or packing, or stream "
+      "weights, to which kv_weights_first belongs; remove these");
 }
 
 absl::Status CheckFetch(const ClusterConfig& config) {

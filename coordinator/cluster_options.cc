@@ -286,6 +286,11 @@ void UseHybrid(const ClusterConfig& config, uint32_t width, EngineOptions& optio
           ? HybridOptions{.share = kHalf, .automatic = true}
           : HybridOptions{.share = config.fetch.activation_percent * plan::SlotKinds::kUnit / 100};
   UseResidentOfHybrid(config, options);
+  if (config.fetch.packing) {
+    options.scheduler.strategies.lane_packing = [bytes = RecomputeBytesOf(options.fetch, options)] {
+      return core::MakeMiniBatches(bytes);
+    };
+  }
 }
 
 // The heads that the file names, with what they see.

@@ -33,12 +33,6 @@ ClusterMembers::Load LoadOf(const core::SchedulerStats& stats, uint64_t tokens, 
   return load;
 }
 
-// Where a slot holds a token's K and V or its activation, nothing is left for plans to choose.
-core::FetchRates RatesForPlans(const EngineOptions& options, const FormedEpoch& epoch,
-                               const MeasuredNodes& nodes) {
-  return epoch.plans_fetching() ? FetchRatesOf(options, epoch, nodes) : core::FetchRates{};
-}
-
 }  // namespace
 
 Engine::Impl::Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, const Clock& c)
@@ -185,7 +179,7 @@ void Engine::Impl::BeginEpoch(const FormedEpoch& epoch, const std::vector<std::s
   schedule = epoch.topology.Schedule();
   shares_by = epoch.shares_by;
   scheduler.SetLinkCosts(CostsOfLinks(epoch, MeasuredNodesOf(members)));
-  scheduler.SetFetchRates(RatesForPlans(options, epoch, MeasuredNodesOf(members)));
+  scheduler.SetFetchRates(FetchRatesOf(options, epoch, MeasuredNodesOf(members)));
   chunks_planned.assign(config.lanes, {});
   prompt_rate.Reset(config.lanes);
   reports.Reset(epoch.topology.compute_nodes(), config.lanes, *schedule);
@@ -373,7 +367,7 @@ void Engine::Impl::UseCosts() {
   const MeasuredNodes nodes = MeasuredNodesOf(members);
   scheduler.SetLaneCosts(CostsOfLanes(*epoch, members.splits(), nodes));
   scheduler.SetLinkCosts(CostsOfLinks(*epoch, nodes));
-  scheduler.SetFetchRates(RatesForPlans(options, *epoch, nodes));
+  scheduler.SetFetchRates(FetchRatesOf(options, *epoch, nodes));
   token_work.SetTimes({.slice = MeanUnit(nodes.compute),
                        .attention = nodes.memory.empty()
                                         ? MeanAttention(*epoch, members.splits(), nodes.compute)

@@ -132,7 +132,8 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceSequences(
          .bandwidth_bytes_per_second = members.bandwidth.bytes_per_second[i],
          .spill =
              SpillShareOf({{.tier = members.kv[i].spill,
-                            .bytes_per_token = KvSlotBytes(options_.layers, options_.kv.form)}})});
+                            .bytes_per_token = KvSlotBytes(options_.layers, options_.kv.form)}}),
+         .activation_share = members.activation_share.value_or(0)});
     placement.slots.push_back(slots);
   }
   if (const uint32_t span_tokens = options_.scheduler.span_tokens; span_tokens > 0) {

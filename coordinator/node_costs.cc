@@ -93,6 +93,7 @@ core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& e
   if (epoch.config().activation_width == 0) {
     return rates;
   }
+  rates.slice = MeanUnit(nodes.compute);
   double streamed_bytes = 0;
   for (const AttachedNode* node : nodes.compute) {
     streamed_bytes += static_cast<double>(node->counters.streamed_bytes);

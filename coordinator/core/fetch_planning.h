@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "cost/layer_seconds.h"
 #include "plan/attention_paths.h"
 
 namespace lamina::core {
@@ -25,6 +26,7 @@ struct FetchRates {
   // Over the links for the weights of a layer that come, on average over layers; 0: they stay, or
   // come another way.
   double weights_seconds = 0;
+  cost::UnitTimes slice;  // A lane's slice over its rows, without attention. Zeros: not measured.
   bool measured() const { return bytes_per_second > 0 && recompute_seconds > 0; }
 };
 

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "plan/slot_kinds.h"
 
 namespace lamina::core {
 namespace {
@@ -85,7 +87,7 @@ bool LaneBalance::MayMove(const Sequence& sequence) const {
           sequence.planned_tokens + kTokensLeftMin <= sequence.request.tokens_max);
 }
 
-void LaneBalance::Balance(size_t waits) {
+void LaneBalance::Balance(size_t waits, const FetchRates& rates) {
   UpdateCount(waits);
   for (uint32_t lane = active_; lane < lanes_.size(); ++lane) {
     LeaveLane(lane);
@@ -97,6 +99,9 @@ void LaneBalance::Balance(size_t waits) {
     for (const plan::AttentionPath path : paths_.InUse()) {
       for (uint32_t group = 0; group < lanes_.homes().groups(); ++group) {
         EvenOut(path, group);
+        if (lanes_.moving() == 0) {
+          Exchange(path, group, rates);
+        }
       }
     }
   }
@@ -175,6 +180,53 @@ void LaneBalance::EvenOut(plan::AttentionPath path, uint32_t group) {
   }
   if (best != nullptr && pays(best_left)) {
     lanes_.Aim(*best, static_cast<uint32_t>(least - loads.begin()));
+  }
+}
+
+// What of a sequence is held as which kind follows from its slots; none is cut where slots are of
+// two kinds. One that has come into its lane has a row there before it may change again, so that
+// everyone gets on whatever a strategy says.
+PackedRow LaneBalance::RowOf(const Sequence& sequence) const {
+  const OpenSpan& span = *sequence.held->last;
+  const plan::SlotKinds kinds(options_.memory_nodes[KvDirectory::NodeOf(span)].activation_share);
+  PackedRow row{.may_move = MayMove(sequence) && sequence.last_step > 0};
+  for (const Extent& extent : KvDirectory::ExtentsOf(span)) {
+    const uint32_t end = extent.first_slot + extent.tokens;
+    const uint32_t activations = kinds.ActivationsOf(end) - kinds.ActivationsOf(extent.first_slot);
+    row.activations += activations;
+    row.kv += extent.tokens - activations;
+  }
+  return row;
+}
+
+// Has rows of the path change places between the group's lanes. Requires: none of them moves.
+void LaneBalance::Exchange(plan::AttentionPath path, uint32_t group, const FetchRates& rates) {
+  std::vector<std::vector<Sequence*>> rows;
+  const auto count = [&] {
+    std::vector<PackedLane> lanes;
+    rows.clear();
+    for (uint32_t lane = 0; lane < active_; ++lane) {
+      if (lanes_.PathOf(lane) != path || lanes_.homes().GroupOf(lane) != group) {
+        continue;
+      }
+      PackedLane& packed = lanes.emplace_back();
+      std::vector<Sequence*>& sequences = rows.emplace_back();
+      for (Sequence* sequence : lanes_[lane].running) {
+        if (sequence->state == SequenceState::kDecoding) {
+          packed.push_back(RowOf(*sequence));
+          sequences.push_back(sequence);
+        }
+      }
+    }
+    return lanes;
+  };
+  for (const LaneExchange& exchange : packing_->Choose({.path = path, .lanes = count}, rates)) {
+    Sequence& one = *rows[exchange.lane][exchange.row];
+    Sequence& other = *rows[exchange.other_lane][exchange.other_row];
+    LAMINA_CHECK(!one.moving() && !other.moving());
+    const uint32_t lane = one.lane;
+    lanes_.Aim(one, other.lane);
+    lanes_.Aim(other, lane);
   }
 }
 

@@ -23,8 +23,9 @@
 // pause, never a token twice.
 //
 // Lanes: newcomers join the lane with the least work (placement.h); a sequence changes lanes when
-// the work becomes uneven, or when other rows of its lane have left and fewer lanes are faster
-// (lane_balance.h). All sequences of a lane attend by one path (lane_paths.h).
+// the work becomes uneven, when other rows of its lane have left and fewer lanes are faster
+// (lane_balance.h), or when it changes places with one of another lane (lane_packing.h). All
+// sequences of a lane attend by one path (lane_paths.h).
 //
 // With prefill lanes (prefill.mode dedicated) newcomers join the one of these with the most room in
 // its next step. It plans chunks only, at its own pace; a sequence whose prompt is done goes on in
@@ -35,7 +36,7 @@
 // is made of), admission.h with newcomer_nodes.h (who joins it, and where), prefix_cache.h (what is
 // kept for others), beam_groups.h (beams), kept_sequences.h (what outlives
 // an epoch), planned_steps.h (under way), step_borders.h (what a step sets free). Strategies:
-// placement.h, out_of_slots.h, step_packing.h, service_order.h.
+// placement.h, out_of_slots.h, step_packing.h, lane_packing.h, service_order.h.
 //
 // The decode of a sequence is planned when the step of its last chunk is done, that is, when its
 // memory node has confirmed the K and V of the whole prompt.
@@ -134,7 +135,7 @@ class Scheduler {
   // As above, for links; decides in how many chunks rows leave.
   void SetLinkCosts(const cost::LinkCosts& costs);
 
-  // What nodes have measured of fetching. Used by later steps (fetch_planning.h).
+  // What nodes have measured of fetching. Used by later steps (fetch_planning.h, lane_packing.h).
   void SetFetchRates(const FetchRates& rates);
 
   // Rows run in the first so many lanes from now on, `why` in words; 0: as the options say. Between

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "common/kv_form.h"
 #include "coordinator/core/fetch_planning.h"
+#include "coordinator/core/lane_packing.h"
 #include "coordinator/core/out_of_slots.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/step_packing.h"
@@ -45,6 +46,8 @@ struct MemoryNodeShare {
   SpillShare spill;
   // The form of K and V in its slots. Nothing: sequences of every path live there.
   std::optional<KvForm> form;
+  // Policy fetch_hybrid: so many of plan::SlotKinds::kUnit slots hold activations.
+  uint32_t activation_share = 0;
 };
 
 // The name of several memories as one, in this order: another one if any is another. 0 if one is
@@ -60,6 +63,7 @@ struct SchedulerStrategies {
   std::function<std::unique_ptr<OutOfSlots>()> out_of_slots = MakePreemptLast;
   std::function<std::unique_ptr<StepPacking>()> step_packing = MakeRowsFirst;
   std::function<std::unique_ptr<FetchPlanning>()> fetch_planning = MakeFetchAll;  // Path fetch.
+  std::function<std::unique_ptr<LanePacking>()> lane_packing = MakeRowsStay;
 };
 
 struct SchedulerOptions {

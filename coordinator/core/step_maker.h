@@ -75,6 +75,7 @@ class StepMaker {
 
   // What steps with rows are closed with from now on.
   void SetFetchRates(const FetchRates& rates) { fetch_rates_ = rates; }
+  const FetchRates& fetch_rates() const { return fetch_rates_; }
   // Both are of the last step with rows; the first one of a path with something to choose.
   const FetchShare& fetch_share() const { return fetch_share_; }
   const SubBatchCount& sub_batches() const { return sub_batches_; }

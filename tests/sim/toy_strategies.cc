@@ -63,6 +63,31 @@ class PromptsGetHalf final : public core::StepPacking {
   }
 };
 
+class FirstRowsChange final : public core::LanePacking {
+ public:
+  absl::string_view name() const override { return "first rows change"; }
+  std::vector<core::LaneExchange> Choose(const core::LanesToPack& to_pack,
+                                         const core::FetchRates& /*rates*/) override {
+    const std::vector<core::PackedLane> lanes = to_pack.lanes();
+    std::optional<core::LaneExchange> half;
+    for (uint32_t lane = 0; lane < lanes.size(); ++lane) {
+      const auto row = std::find_if(lanes[lane].begin(), lanes[lane].end(),
+                                    [](const core::PackedRow& one) { return one.may_move; });
+      if (row == lanes[lane].end()) {
+        continue;
+      }
+      const auto index = static_cast<uint32_t>(row - lanes[lane].begin());
+      if (half.has_value()) {
+        half->other_lane = lane;
+        half->other_row = index;
+        return {*half};
+      }
+      half = core::LaneExchange{.lane = lane, .row = index};
+    }
+    return {};
+  }
+};
+
 class InTurn final : public core::Placement {
  public:
   absl::string_view name() const override { return "in turn"; }
@@ -103,6 +128,9 @@ std::unique_ptr<core::OutOfSlots> MakeLargestGivesUp() {
 std::unique_ptr<core::OutOfSlots> MakeNeedyGivesUp() { return std::make_unique<NeedyGivesUp>(); }
 std::unique_ptr<core::StepPacking> MakePromptsGetHalf() {
   return std::make_unique<PromptsGetHalf>();
+}
+std::unique_ptr<core::LanePacking> MakeFirstRowsChange() {
+  return std::make_unique<FirstRowsChange>();
 }
 std::unique_ptr<core::Placement> MakeInTurn() { return std::make_unique<InTurn>(); }
 

@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "coordinator/core/lane_packing.h"
 #include "coordinator/core/out_of_slots.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/step_packing.h"
@@ -22,6 +23,9 @@ std::unique_ptr<core::OutOfSlots> MakeNeedyGivesUp();
 
 // Prompts come first, and get half of the step's budget, rows the other.
 std::unique_ptr<core::StepPacking> MakePromptsGetHalf();
+
+// The first two rows of different lanes that may change places always do.
+std::unique_ptr<core::LanePacking> MakeFirstRowsChange();
 
 // Lanes and nodes in turn, those with room.
 std::unique_ptr<core::Placement> MakeInTurn();

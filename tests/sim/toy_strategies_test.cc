@@ -28,10 +28,12 @@ std::vector<Toy> Toys() {
           {"NeedyGivesUp", {.out_of_slots = MakeNeedyGivesUp}},
           {"PromptsGetHalf", {.step_packing = MakePromptsGetHalf}},
           {"InTurn", {.placement = MakeInTurn}},
+          {"FirstRowsChange", {.lane_packing = MakeFirstRowsChange}},
           {"Together",
            {.placement = MakeInTurn,
             .out_of_slots = MakeLargestGivesUp,
-            .step_packing = MakePromptsGetHalf}}};
+            .step_packing = MakePromptsGetHalf,
+            .lane_packing = MakeFirstRowsChange}}};
 }
 
 class ToyStrategiesTest : public testing::TestWithParam<Toy> {};

@@ -81,6 +81,34 @@ TEST(PolicyTest, LanesOfReplicasInPartsAreAsManyForEach) {
               HasSubstr("set it to a multiple of 2, or auto"));
 }
 
+constexpr char kHybrid[] =
+    "model: m\npolicy: fetch_hybrid\ncompute: [{name: c0}]\n"
+    "memory: [{name: m0, capacity: 1GiB}]\n";
+
+TEST(PolicyTest, PackingIsOffUnlessSaid) {
+  const auto off = Parse(kHybrid);
+  ASSERT_TRUE(off.ok()) << off.status();
+  EXPECT_FALSE(off->fetch.packing);
+  EXPECT_THAT(ToYaml(*off), ::testing::Not(HasSubstr("packing")));
+  const auto on = Parse(kHybrid, {"fetch.packing=true"});
+  ASSERT_TRUE(on.ok()) << on.status();
+  EXPECT_TRUE(on->fetch.packing);
+  const auto again = Parse(ToYaml(*on));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(again->fetch.packing);
+}
+
+TEST(PolicyTest, PackingIsOfFetchHybridAlone) {
+  const auto error = [](const std::string& policy) {
+    return Parse(kHybrid, {"fetch.packing=true", "policy=" + policy}).status().ToString();
+  };
+  EXPECT_THAT(error("fetch_recompute"),
+              HasSubstr("fetch.packing: says that requests of lanes change places, and the policy "
+                        "is fetch_recompute; remove it, or set policy to fetch_hybrid"));
+  EXPECT_THAT(error("auto"), HasSubstr("nor does it weigh what resident saves, or packing"));
+  EXPECT_THAT(error("attend_remote"), HasSubstr("fetch: says how K and V are fetched"));
+}
+
 TEST(PolicyTest, WhatIsWrittenReadsBackAsTheSame) {
   const auto config = Parse(kLocal);
   ASSERT_TRUE(config.ok()) << config.status();

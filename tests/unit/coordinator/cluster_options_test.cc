@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/model.h"
@@ -161,6 +162,15 @@ TEST(EngineOptionsOfTest, RecomputationIsAPathOfItsOwn) {
   EXPECT_EQ(half->Plan({.path = plan::AttentionPath::kRecompute, .tokens = 10}, {}).recomputed,
             512u);
   EXPECT_EQ(half->Plan({.path = plan::AttentionPath::kRemote, .tokens = 10}, {}).recomputed, 0u);
+}
+
+TEST(EngineOptionsOfTest, PackingIsAStrategyOfTheScheduler) {
+  for (const auto& [lines, name] :
+       {std::pair("", "rows stay"), {"fetch: {packing: true}\n", "mini-batches"}}) {
+    const auto options = OptionsOf(kTwoNodes + "policy: fetch_hybrid\n" + lines);
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->scheduler.strategies.lane_packing()->name(), name);
+  }
 }
 
 // An activation is as good as its K and V: all are fetched as these.

@@ -67,6 +67,24 @@ TEST(EpochFormingTest, SequencesArePlacedOnEachNodeByItsBandwidth) {
   EXPECT_EQ(formed->shares_by, "by attention of late");
 }
 
+TEST(EpochFormingTest, SharesSayHowManyOfTheirSlotsHoldActivations) {
+  const EngineOptions options = Options();
+  EpochMembers members = Members();
+  const auto without = EpochForming(options).Form(members);
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(without->shares[1].activation_share, 0u);
+
+  members.compute.pop_back();
+  members.fetch = {
+      .bytes = 1 << 20, .heads = 3, .activation_width = 64, .hybrid = HybridOptions{.share = 512}};
+  members.activation_share = 256;
+  const auto formed = EpochForming(options).Form(members);
+  ASSERT_TRUE(formed.ok()) << formed.status();
+  EXPECT_EQ(formed->config().activation_share, 256u);
+  EXPECT_EQ(formed->shares[0].activation_share, 256u);
+  EXPECT_EQ(formed->shares[1].activation_share, 256u);
+}
+
 ClusterAttention Both(AttentionArithmetic arithmetic) {
   return {.decode = arithmetic, .prefill = arithmetic};
 }

@@ -100,5 +100,16 @@ TEST(FetchRatesOfTest, MakingKAndVTakesWhatItTookOfLate) {
   EXPECT_EQ(rates.recompute_fixed_seconds, 0);
 }
 
+TEST(FetchRatesOfTest, ASliceIsAsTheNodeMeasuredIt) {
+  const EngineOptions options = Options(/*bus=*/0);
+  AttachedNode node = Compute(/*streamed_bytes=*/0);
+  node.counters.unit_seconds_fixed = 2e-3;
+  node.counters.unit_seconds_slope = 1e-4;
+  const core::FetchRates rates =
+      FetchRatesOf(options, Epoch(options), {.compute = {&node}, .memory = {}});
+  EXPECT_DOUBLE_EQ(rates.slice.fixed, 2e-3);
+  EXPECT_DOUBLE_EQ(rates.slice.slope, 1e-4);
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

@@ -2,6 +2,9 @@
 
 #include "coordinator/core/lane_balance.h"
 
+#include <memory>
+#include <vector>
+
 #include "tests/unit/coordinator/core/parts_fixture.h"
 
 namespace lamina::core {
@@ -25,6 +28,84 @@ class LaneBalanceTest : public PartsTest {
   LanePaths paths_{lanes_, life_};
   LaneBalance balance_{options_, lanes_, paths_, steps_, kv_};
 };
+
+// Notes what it is shown, and has the first rows of two lanes change places.
+class FirstRowsChange final : public LanePacking {
+ public:
+  explicit FirstRowsChange(std::vector<PackedLane>& seen) : seen_(seen) {}
+  absl::string_view name() const override { return "first rows change"; }
+  std::vector<LaneExchange> Choose(const LanesToPack& to_pack, const FetchRates& rates) override {
+    seen_ = to_pack.lanes();
+    return rates.measured() ? std::vector<LaneExchange>{{.lane = 0, .other_lane = 1}}
+                            : std::vector<LaneExchange>();
+  }
+
+ private:
+  std::vector<PackedLane>& seen_;
+};
+
+class LanePackingTest : public LaneBalanceTest {
+ protected:
+  // Slots 16 to 31 of every 32 hold activations.
+  SchedulerOptions WithPacking() {
+    SchedulerOptions options{
+        .lanes = 2, .rows_max = 2, .memory_nodes = {{.activation_share = 512}}};
+    options.strategies.lane_packing = [this] { return std::make_unique<FirstRowsChange>(seen_); };
+    return options;
+  }
+  // It has had a row in the first step of its lane, which is done.
+  Sequence& DecodeOn(plan::SequenceId id, uint32_t prompt, uint32_t lane) {
+    Sequence& sequence = Decode(id, prompt, lane);
+    sequence.last_step = 1;
+    return sequence;
+  }
+
+  static constexpr FetchRates kRates = {.bytes_per_second = 1, .recompute_seconds = 1};
+  std::vector<PackedLane> seen_;
+  SchedulerOptions packed_ = WithPacking();
+  LaneBalance packing_{packed_, lanes_, paths_, steps_, kv_};
+};
+
+TEST_F(LanePackingTest, RowsChangePlacesAndAreCountedByTheKindOfTheirSlots) {
+  const Sequence& one = DecodeOn(1, 40, 0);
+  const Sequence& other = DecodeOn(2, 40, 1);
+  DecodeOn(3, 30, 0);
+  DecodeOn(4, 30, 1);
+  for (const uint32_t lane : {0u, 1u}) {
+    steps_.Add(lane, {.step = 1});
+    steps_.TakeOldest(lane);
+  }
+  packing_.Balance(0, kRates);
+
+  EXPECT_EQ(packing_.moves(), 2u);
+  EXPECT_EQ(one.lane, 1u);
+  EXPECT_EQ(other.lane, 0u);
+  EXPECT_TRUE(Audit().ok()) << Audit();
+  ASSERT_EQ(seen_.size(), 2u);
+  ASSERT_EQ(seen_[0].size(), 2u);
+  ASSERT_EQ(seen_[1].size(), 2u);
+  // Its slots are the first forty: one block of activations, and two of K and V, half of the last.
+  EXPECT_EQ(seen_[0][0].activations, 16u);
+  EXPECT_EQ(seen_[0][0].kv, 24u);
+  uint32_t tokens = 0;
+  for (const PackedLane& lane : seen_) {
+    for (const PackedRow& row : lane) {
+      EXPECT_TRUE(row.may_move);
+      tokens += row.activations + row.kv;
+    }
+  }
+  EXPECT_EQ(tokens, 2 * (40u + 30u));
+}
+
+TEST_F(LanePackingTest, WhoHasJustComeHasARowFirst) {
+  Decode(1, 40, 0);
+  DecodeOn(2, 40, 1);
+  packing_.Balance(0);
+  ASSERT_EQ(seen_.size(), 2u);
+  EXPECT_FALSE(seen_[0][0].may_move);
+  EXPECT_TRUE(seen_[1][0].may_move);
+  EXPECT_EQ(packing_.moves(), 0u);
+}
 
 TEST_F(LaneBalanceTest, ASequenceMovesFromTheLaneWithMostWorkToTheOneWithLeast) {
   Decode(1, 4000, 0);

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include "coordinator/core/lane_packing.h"
 #include "coordinator/core/out_of_slots.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/step_packing.h"
@@ -15,6 +16,7 @@ namespace lamina::core {
 namespace {
 
 using testing::ElementsAre;
+using testing::IsEmpty;
 using testing::SizeIs;
 
 class FakeFullNode final : public FullNode {
@@ -145,6 +147,73 @@ TEST_F(StrategiesTest, PlacementSaysWhoLivesWhere) {
   }
   EXPECT_THAT(nodes, testing::UnorderedElementsAre(0, 0, 1, 1));
   RunUntilIdle();
+}
+
+TEST_F(StrategiesTest, LanePackingSaysWhoChangesLanes) {
+  for (const bool toy : {false, true}) {
+    SchedulerOptions options = SmallOptions();
+    options.lanes = 2;
+    if (toy) {
+      options.strategies.lane_packing = sim::MakeFirstRowsChange;
+    }
+    Make(options);
+    in_flight_.clear();
+    events_ = {};
+    for (plan::SequenceId id = 1; id <= 4; ++id) {
+      ASSERT_TRUE(Submit(id, 5, 40).ok());
+    }
+    RunUntilIdle();
+    for (plan::SequenceId id = 1; id <= 4; ++id) {
+      ASSERT_NE(EndOf(id), nullptr);
+      EXPECT_EQ(EndOf(id)->reason, plan::FinishReason::kLength);
+    }
+    if (toy) {
+      EXPECT_GT(scheduler_->Stats().lane_moves, 4u);
+    } else {
+      EXPECT_EQ(scheduler_->Stats().lane_moves, 0u);
+    }
+  }
+}
+
+// K and V of a token take 2 seconds on the link, its activation 1, making them 3.
+constexpr RecomputeBytes kTokenBytes = {.kv = 2, .activation = 1};
+constexpr FetchRates kFetchRates = {.bytes_per_second = 1, .recompute_seconds = 3};
+
+class MiniBatchesTest : public testing::Test {
+ protected:
+  // Two lanes, the activations of both in one.
+  std::vector<LaneExchange> Choose(LanePacking& packing, const FetchRates& rates,
+                                   plan::AttentionPath path = plan::AttentionPath::kFetch) {
+    const auto lanes = [this] {
+      ++counted_;
+      return std::vector<PackedLane>{PackedLane(4, PackedRow{.activations = 16}),
+                                     PackedLane(4, PackedRow{.kv = 16})};
+    };
+    return packing.Choose({.path = path, .lanes = lanes}, rates);
+  }
+
+  std::unique_ptr<LanePacking> packing_ = MakeMiniBatches(kTokenBytes);
+  uint32_t counted_ = 0;
+};
+
+TEST_F(MiniBatchesTest, RowsChangeWhereLinkOrDeviceWouldWait) {
+  const std::vector<LaneExchange> exchanges = Choose(*packing_, kFetchRates);
+  ASSERT_THAT(exchanges, SizeIs(2));
+  EXPECT_NE(exchanges[0].lane, exchanges[0].other_lane);
+  // The device is busy with dense layers, or the link with weights, whatever is where.
+  FetchRates dense = kFetchRates;
+  dense.slice.slope = 1000;
+  EXPECT_THAT(Choose(*packing_, dense), IsEmpty());
+  FetchRates weights = kFetchRates;
+  weights.weights_seconds = 1000;
+  EXPECT_THAT(Choose(*packing_, weights), IsEmpty());
+}
+
+TEST_F(MiniBatchesTest, RowsOfOtherPathsStayAndAllUntilRatesAreMeasured) {
+  EXPECT_THAT(Choose(*packing_, {}), IsEmpty());
+  EXPECT_THAT(Choose(*packing_, kFetchRates, plan::AttentionPath::kRemote), IsEmpty());
+  EXPECT_THAT(Choose(*MakeRowsStay(), kFetchRates), IsEmpty());
+  EXPECT_EQ(counted_, 0u);
 }
 
 TEST(LeastAttentionTimeTest, PromptsGoToThePrefillLaneWithMostTokensLeft) {
