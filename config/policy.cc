@@ -247,18 +247,11 @@ absl::Status CheckKeys(const ClusterConfig& config) {
 }
 
 absl::Status CheckFetchPartition(const ClusterConfig& config) {
-  if (config.policy == kPolicyFetchHeads) {
-    return config.partition != Partition::kTokenRange
-               ? absl::OkStatus()
-               : absl::UnimplementedError(
-                     "partition: token_range is not served by this version with policy "
-                     "fetch_heads; it serves request, head and auto");
-  }
-  return config.partition == Partition::kRequest || config.partition == Partition::kAuto
+  return config.partition != Partition::kTokenRange
              ? absl::OkStatus()
-             : absl::UnimplementedError(absl::StrCat(
-                   "partition: only request is served by this version with policy ", config.policy,
-                   ", since activations are kept where all heads are; set it to request or auto"));
+             : absl::UnimplementedError(
+                   absl::StrCat("partition: token_range is not served by this version with policy ",
+                                config.policy, "; it serves request, head and auto"));
 }
 
 // What compute nodes that name the tokens they want are not served with.

@@ -219,8 +219,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                                                    .epoch = kEpoch});
       node.device = *kernels::CpuKvDevices(
           kernels::CpuAttention(), memory_pool_)(memory_node::AttentionWorker::DeviceOptions(
-          config_, plan::LayersOf(config_, i), config_.KvFormOf(plan::AttentionPath::kRemote),
-          kSlots));
+          config_, i, config_.KvFormOf(plan::AttentionPath::kRemote), kSlots));
       node.worker = std::make_unique<memory_node::AttentionWorker>(
           memory_node::AttentionWorker::Options{.config = config_, .node = i, .checks_data = true},
           *node.transport, *node.region, *node.device, memory_pool_, node.counters);
