@@ -103,12 +103,18 @@ inline const std::vector<ClusterMode>& ClusterModes() {
        [](LocalClusterOptions& options) {
          options.fetch_bytes = 8 << 20;
          options.recompute_percent = 60;
-         options.resident_bytes = 256 << 10;
+         options.resident_bytes = 512 << 10;
          options.partition = Partition::kHead;
        }},
-      {"fetch_hybrid_by_head", [](LocalClusterOptions& options) {
+      {"fetch_hybrid_by_head",
+       [](LocalClusterOptions& options) {
          options.fetch_bytes = 8 << 20;
          options.activation_percent = 60;
+         options.partition = Partition::kHead;
+       }},
+      {"fetch_heads_with_resident_by_head", [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.resident_bytes = 256 << 10;
          options.partition = Partition::kHead;
        }}};
   return modes;

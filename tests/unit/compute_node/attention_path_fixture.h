@@ -158,6 +158,9 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
         .resident_tokens = (kSequences + 1) * GetParam().activations_here,
         .activation_share = GetParam().activation_share,
         .int8_tails = GetParam().int8 ? kSequences + 1 : 0,
+        // Weights are summed where all heads are.
+        .sparse_tokens =
+            GetParam().heads.empty() ? SparseTokens::kWindowSums : SparseTokens::kLocal,
         .sparse_ratio = GetParam().sparse_ratio,
         .memory_nodes = {"m0", "m1"},
         .slots = {kSlots, kSlots},

@@ -130,7 +130,7 @@ TEST(PoliciesTest, WhatASinglePolicyRefusesIsRefused) {
   EXPECT_THAT(ErrorOf(both, {"attention.decode=pairs"}), HasSubstr("policy fetch_heads"));
   EXPECT_THAT(ErrorOf(both, {"fetch.caching_ratio=0.2"}), HasSubstr("fetch.caching_ratio: says"));
   EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_sparse]\npartition: head\n"),
-              HasSubstr("which names tokens for all heads"));
+              HasSubstr("which are summed over all heads"));
   const auto replicas = ParseClusterConfig(
       "model: m\ncompute: [{name: c0}, {name: c1}]\nmemory: [{name: m0, capacity: 1GiB}]\n" + both,
       "test", {});

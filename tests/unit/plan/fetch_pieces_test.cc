@@ -382,7 +382,7 @@ TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
 TEST(ActivationPartTest, PartsFollowTheHeadsAndAreAllOfIt) {
   for (const uint32_t width : {3u, 40u, 200u, 576u, 4096u}) {
     for (const std::vector<uint32_t>& counts :
-         {std::vector<uint32_t>{3}, {1, 2}, {2, 1}, {1, 1, 1}}) {
+         std::vector<std::vector<uint32_t>>{{3}, {1, 2}, {2, 1}, {1, 1, 1}}) {
       uint32_t next = 0;
       for (const HeadRange& heads : ConsecutiveRanges(counts)) {
         const ActivationPart part = ActivationPartOf(width, heads, 3);
