@@ -234,23 +234,20 @@ bool FetchedKv::MayTake(const Lane& lane, uint32_t node) const {
   return all;
 }
 
-// Who is ahead of others waits for these, and not for its next piece, which may be here.
+// Who is ahead of others waits for these, and not for its next piece, which may be here. What may
+// be taken by now is no more waited for.
 void FetchedKv::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
   if (!lanes_[lane.index].together) {
     windows_.AppendAwaited(lane, awaited);
     return;
   }
-  const size_t before = awaited.size();
   const Nodes nodes = GroupOf(lane, 0);
   const size_t turn = GivenBackByAll(lane, nodes);
   for (uint32_t node = nodes.first; node < nodes.end; ++node) {
     if (!windows_.Ended(lane, node) && windows_.GivenBack(lane, node) == turn &&
-        !windows_.HasCome(lane, node)) {
+        (!windows_.HasCome(lane, node) || MayTake(lane, node))) {
       windows_.AppendAwaited(lane, node, awaited);
     }
-  }
-  if (awaited.size() == before) {  // What was missing has come since it was looked for.
-    windows_.AppendAwaited(lane, awaited);
   }
 }
 
