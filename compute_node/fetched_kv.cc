@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "compute_node/weight_source.h"
+#include "plan/activation_part.h"
 #include "plan/epoch_shape.h"
 
 namespace lamina::compute_node {
@@ -41,6 +42,10 @@ FetchedKv::FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
     scratch_ = kernel.MakeScratch(*widest, config.rows_max, config.sequence_tokens_max,
                                   context.pool.threads());
   }
+  for (uint32_t node = 0; node < config.memory_nodes.size(); ++node) {
+    widths_.push_back(plan::ActivationPartOf(config, node).count);
+  }
+  planes_.reserve(config.memory_nodes.size());
   runs_.reserve(config.rows_max);
   items_.reserve(config.rows_max);
   for (LaneState& lane : lanes_) {
@@ -111,10 +116,11 @@ absl::Status FetchedKv::BeginStep(const Lane& lane, absl::Span<const RowRun> run
     }
     made_most = std::max(made_most, made);
   }
+  state.together = ByHead(context_.config) && made_most > 0;
   extents_.reserve(extents);
   recomputed_.reserve(extents);
   positions_.reserve(made_most);
-  from_.reserve(made_most);
+  from_.reserve(made_most * (state.together ? state.streams.size() : 1));
   return absl::OkStatus();
 }
 
@@ -153,8 +159,7 @@ absl::Status FetchedKv::MakeAhead(Lane& lane) {
     BeginPieces(lane);
   }
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
-    const bool come = !windows_.Ended(lane, node) && windows_.piece(lane, node).activations() &&
-                      windows_.HasCome(lane, node);
+    const bool come = MayTake(lane, node) && windows_.piece(lane, node).activations();
     if (!come && !RemakesNext(lane, node)) {
       continue;
     }
@@ -193,7 +198,7 @@ absl::Status FetchedKv::BeginLayer(const Lane& lane) {
 bool FetchedKv::IsToMake(const Lane& lane) const {
   const std::vector<Stream>& streams = lanes_[lane.index].streams;
   for (uint32_t node = 0; node < streams.size(); ++node) {
-    const Stream& stream = streams[node];
+    const Stream& stream = streams[GroupOf(lane, node).first];  // Which counts for all of them.
     if (windows_.AwaitsActivations(lane, node) ||
         AnyRemade(stream.runs, stream.remade_runs, stream.runs.size())) {
       return true;
@@ -204,7 +209,7 @@ bool FetchedKv::IsToMake(const Lane& lane) const {
 
 absl::StatusOr<bool> FetchedKv::Poll(Lane& lane) {
   for (uint32_t node = 0; node < context_.config.memory_nodes.size(); ++node) {
-    if (!windows_.Ended(lane, node) && windows_.HasCome(lane, node)) {
+    if (MayTake(lane, node)) {
       LAMINA_RETURN_IF_ERROR(TakePiece(lane, node));
       LAMINA_RETURN_IF_ERROR(Remake(lane, node));
     }
@@ -222,27 +227,86 @@ absl::StatusOr<bool> FetchedKv::Poll(Lane& lane) {
   return true;
 }
 
-absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
-  const uint32_t layer = lanes_[lane.index].layer;
-  const plan::FetchPiece& piece = windows_.piece(lane, node);
-  LAMINA_ASSIGN_OR_RETURN(const size_t bytes, windows_.Take(lane, node));
-  if (piece.activations()) {
-    LAMINA_RETURN_IF_ERROR(Recompute(lane, node));
-    telemetry::AddTo(context_.counters.recomputed_tokens, piece.recomputed);
-    lanes_[lane.index].made_tokens += piece.recomputed;
-    lanes_[lane.index].made_nanos += context_.intervals.EndIntervalOf(
-        lane, telemetry::WorkKind::kRecompute, layer, MemoryPeer(node), bytes);
-  } else {
-    if (int8_ != nullptr) {
-      LAMINA_RETURN_IF_ERROR(AttendInt8(lane, node));
-    } else {
-      Attend(lane, node);
-    }
-    telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
-    context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kAttend, layer, MemoryPeer(node),
-                                     bytes);
+FetchedKv::Nodes FetchedKv::GroupOf(const Lane& lane, uint32_t node) const {
+  const LaneState& state = lanes_[lane.index];
+  return state.together ? Nodes{.first = 0, .end = static_cast<uint32_t>(state.streams.size())}
+                        : Nodes{.first = node, .end = node + 1};
+}
+
+size_t FetchedKv::GivenBackByAll(const Lane& lane, Nodes nodes) const {
+  size_t least = windows_.GivenBack(lane, nodes.first);
+  for (uint32_t node = nodes.first; node < nodes.end; ++node) {
+    least = std::min(least, windows_.GivenBack(lane, node));
   }
+  return least;
+}
+
+// Nodes that go together have as many pieces, each of the same kind as the others' one.
+bool FetchedKv::MayTake(const Lane& lane, uint32_t node) const {
+  if (windows_.Ended(lane, node) || !windows_.HasCome(lane, node)) {
+    return false;
+  }
+  const Nodes nodes = GroupOf(lane, node);
+  if (windows_.GivenBack(lane, node) > GivenBackByAll(lane, nodes)) {
+    return false;
+  }
+  bool all = true;  // None of them is further: activations are given back together.
+  for (uint32_t i = nodes.first; i < nodes.end && windows_.piece(lane, node).activations(); ++i) {
+    all = all && windows_.HasCome(lane, i);
+  }
+  return all;
+}
+
+// Who is ahead of others waits for these, and not for its next piece, which may be here. What may
+// be taken by now is no more waited for.
+void FetchedKv::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
+  if (!lanes_[lane.index].together) {
+    windows_.AppendAwaited(lane, awaited);
+    return;
+  }
+  const Nodes nodes = GroupOf(lane, 0);
+  const size_t turn = GivenBackByAll(lane, nodes);
+  for (uint32_t node = nodes.first; node < nodes.end; ++node) {
+    if (!windows_.Ended(lane, node) && windows_.GivenBack(lane, node) == turn &&
+        (!windows_.HasCome(lane, node) || MayTake(lane, node))) {
+      windows_.AppendAwaited(lane, node, awaited);
+    }
+  }
+}
+
+absl::Status FetchedKv::TakePiece(Lane& lane, uint32_t node) {
+  if (windows_.piece(lane, node).activations()) {
+    return TakeActivations(lane, GroupOf(lane, node));
+  }
+  LAMINA_ASSIGN_OR_RETURN(const size_t bytes, windows_.Take(lane, node));
+  if (int8_ != nullptr) {
+    LAMINA_RETURN_IF_ERROR(AttendInt8(lane, node));
+  } else {
+    Attend(lane, node);
+  }
+  telemetry::AddTo(context_.counters.kv_bytes_read, bytes);
+  context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kAttend, lanes_[lane.index].layer,
+                                   MemoryPeer(node), bytes);
   return windows_.GiveBack(lane, node);
+}
+
+absl::Status FetchedKv::TakeActivations(Lane& lane, Nodes nodes) {
+  LaneState& state = lanes_[lane.index];
+  const uint32_t tokens = windows_.piece(lane, nodes.first).recomputed;
+  size_t bytes = 0;
+  for (uint32_t node = nodes.first; node < nodes.end; ++node) {
+    LAMINA_ASSIGN_OR_RETURN(const size_t part, windows_.Take(lane, node));
+    bytes += part;
+  }
+  LAMINA_RETURN_IF_ERROR(Recompute(lane, nodes));
+  telemetry::AddTo(context_.counters.recomputed_tokens, tokens);
+  state.made_tokens += tokens;
+  state.made_nanos += context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kRecompute,
+                                                       state.layer, MemoryPeer(nodes.first), bytes);
+  for (uint32_t node = nodes.first; node < nodes.end; ++node) {
+    LAMINA_RETURN_IF_ERROR(windows_.GiveBack(lane, node));
+  }
+  return absl::OkStatus();
 }
 
 void FetchedKv::CollectMade(const Stream& stream, const plan::FetchPiece& piece, bool here) {
@@ -266,48 +330,71 @@ void FetchedKv::CollectMade(const Stream& stream, const plan::FetchPiece& piece,
   }
 }
 
-absl::Status FetchedKv::Make(const Lane& lane, uint32_t node, size_t behind) {
+absl::Status FetchedKv::Make(const Lane& lane, Nodes nodes, size_t behind,
+                             absl::Span<const uint32_t> widths) {
   const uint32_t layer = lanes_[lane.index].layer;
-  const plan::FetchPiece& piece = windows_.piece(lane, node, behind);
   const uint32_t head_dim = context_.config.layers[layer].head_dim;
-  BFloat16* const k = windows_.elements(lane, node, behind);
-  return recompute_.Run(layer, {.activations = from_, .positions = positions_},
-                        {.slots = recomputed_,
-                         .k = k,
-                         .v = k + piece.elements(head_dim),
-                         .head_stride = size_t{piece.slots} * head_dim});
-}
-
-// Into the first slots of the piece behind, which are this side's to write: what lay there has been
-// used up, and the memory node writes none of these slots.
-absl::Status FetchedKv::Recompute(Lane& lane, uint32_t node) {
-  CollectMade(lanes_[lane.index].streams[node], windows_.piece(lane, node), /*here=*/false);
-  from_.clear();
-  const BFloat16* const come = windows_.elements(lane, node);
-  for (size_t i = 0; i < positions_.size(); ++i) {
-    from_.push_back(come + i * activation_width_);
+  planes_.clear();
+  for (uint32_t node = nodes.first; node < nodes.end; ++node) {
+    const plan::FetchPiece& piece = windows_.piece(lane, node, behind);
+    BFloat16* const k = windows_.elements(lane, node, behind);
+    planes_.push_back({.heads = context_.HeadsOf(layer, node),
+                       .k = k,
+                       .v = k + piece.elements(head_dim),
+                       .head_stride = size_t{piece.slots} * head_dim});
   }
-  return Make(lane, node, /*behind=*/1);
+  return recompute_.Run(
+      layer,
+      {.widths = widths, .activations = from_, .positions = positions_, .slots = recomputed_},
+      planes_);
 }
 
+// Into the first slots of the pieces behind, which are this side's to write: what lay there has
+// been used up, and memory nodes write none of these slots.
+absl::Status FetchedKv::Recompute(const Lane& lane, Nodes nodes) {
+  CollectMade(lanes_[lane.index].streams[nodes.first], windows_.piece(lane, nodes.first),
+              /*here=*/false);
+  const size_t parts = nodes.end - nodes.first;
+  from_.resize(positions_.size() * parts);
+  for (size_t part = 0; part < parts; ++part) {
+    const auto node = static_cast<uint32_t>(nodes.first + part);
+    const BFloat16* come = windows_.elements(lane, node);
+    for (size_t i = part; i < from_.size(); i += parts) {
+      from_[i] = come;
+      come += widths_[node];
+    }
+  }
+  return Make(lane, nodes, /*behind=*/1, absl::MakeConstSpan(widths_).subspan(nodes.first, parts));
+}
+
+// Where nodes go together, once it is the turn of all of them, before any takes it.
 bool FetchedKv::RemakesNext(const Lane& lane, uint32_t node) const {
-  if (!resident_.any() || windows_.Ended(lane, node)) {
+  const Nodes nodes = GroupOf(lane, node);
+  const size_t turn = windows_.GivenBack(lane, nodes.first);
+  for (uint32_t i = nodes.first; i < nodes.end; ++i) {
+    if (windows_.GivenBack(lane, i) != turn) {
+      return false;
+    }
+  }
+  if (!resident_.any() || windows_.Ended(lane, nodes.first)) {
     return false;
   }
-  const Stream& stream = lanes_[lane.index].streams[node];
-  const plan::FetchPiece& piece = windows_.piece(lane, node, BehindActivations(lane, node));
+  const Stream& stream = lanes_[lane.index].streams[nodes.first];
+  const plan::FetchPiece& piece =
+      windows_.piece(lane, nodes.first, BehindActivations(lane, nodes.first));
   return AnyRemade(stream.runs, stream.remade_runs, piece.runs_end);
 }
 
-// Into such slots too: nothing of the piece has to have come.
 absl::Status FetchedKv::Remake(const Lane& lane, uint32_t node) {
   if (!RemakesNext(lane, node)) {
     return absl::OkStatus();
   }
   LaneState& state = lanes_[lane.index];
-  Stream& stream = state.streams[node];
-  const size_t behind = BehindActivations(lane, node);
-  const plan::FetchPiece& piece = windows_.piece(lane, node, behind);
+  const Nodes nodes = GroupOf(lane, node);
+  LaneState& state = lanes_[lane.index];
+  Stream& stream = state.streams[nodes.first];
+  const size_t behind = BehindActivations(lane, nodes.first);
+  const plan::FetchPiece& piece = windows_.piece(lane, nodes.first, behind);
   stream.remade_runs = piece.runs_end;
   CollectMade(stream, piece, /*here=*/true);
   from_.clear();
@@ -319,7 +406,7 @@ absl::Status FetchedKv::Remake(const Lane& lane, uint32_t node) {
           resident_.Row(state.layer, resident.place + positions_[next] - resident.first));
     }
   }
-  LAMINA_RETURN_IF_ERROR(Make(lane, node, behind));
+  LAMINA_RETURN_IF_ERROR(Make(lane, nodes, behind, {&activation_width_, 1}));
   telemetry::AddTo(context_.counters.recomputed_tokens, positions_.size());
   state.made_tokens += static_cast<uint32_t>(positions_.size());
   state.made_nanos +=

@@ -10,6 +10,10 @@
 // way; where a layer's weights stream, before its slice can run, as soon as those that make k and v
 // are here.
 //
+// Where heads are spread over memory nodes (partition head) an activation comes in parts, one from
+// each, and what is made of it goes to pieces of all of them. Their pieces are of the same runs
+// then, and nodes take turns: a piece is taken when no other node is behind it.
+//
 // Threading: the data thread. Allocation: per epoch, and when a step begins.
 
 #pragma once
@@ -74,11 +78,14 @@ class FetchedKv {
   // Attends at most one piece of each memory node that has come, and gives its window back. Whether
   // none is missing. Errors: as Peers::CheckWindow(), Peers::Put().
   absl::StatusOr<bool> Poll(Lane& lane);
-  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
-    windows_.AppendAwaited(lane, awaited);
-  }
+  void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const;
 
  private:
+  // Memory nodes [first, end), into whose pieces K and V are made together.
+  struct Nodes {
+    uint32_t first = 0;
+    uint32_t end = 0;
+  };
   // What one memory node sends of one lane.
   struct Stream {
     std::vector<RowRun> rows;
@@ -89,6 +96,7 @@ class FetchedKv {
   };
   struct LaneState {
     uint32_t layer = 0;
+    bool together = false;        // What the step makes goes to pieces of all memory nodes.
     bool begun_ahead = false;     // Its pieces have been begun, but its slice has not run.
     bool holds_weights = false;   // Those of the layer's slice.
     uint32_t made_tokens = 0;     // The layer's, whose K and V have been made,
@@ -98,8 +106,16 @@ class FetchedKv {
 
   void BeginPieces(const Lane& lane);
   void ReleaseWeights(LaneState& state);
+  // The memory nodes that go together with this one.
+  Nodes GroupOf(const Lane& lane, uint32_t node) const;
+  // Whether the node's next piece has come and it is its turn: those of activations take it
+  // together.
+  bool MayTake(const Lane& lane, uint32_t node) const;
+  // How many pieces of the layer all of them have given back.
+  size_t GivenBackByAll(const Lane& lane, Nodes nodes) const;
   absl::Status TakePiece(Lane& lane, uint32_t node);
-  absl::Status Recompute(Lane& lane, uint32_t node);
+  absl::Status TakeActivations(Lane& lane, Nodes nodes);
+  absl::Status Recompute(const Lane& lane, Nodes nodes);
   // Makes K and V of activations that stay for the node's next piece of K and V,
   absl::Status Remake(const Lane& lane, uint32_t node);
   // if there are some that have not been made,
@@ -113,8 +129,10 @@ class FetchedKv {
   // Lists the tokens of the piece's runs that are made again of activations that are here, or that
   // have come, and where these tokens' K and V go.
   void CollectMade(const Stream& stream, const plan::FetchPiece& piece, bool here);
-  // Makes K and V of these, from `from_`, in the window of a piece behind the node's current one.
-  absl::Status Make(const Lane& lane, uint32_t node, size_t behind);
+  // Makes K and V of these, from `from_`, whose parts are so wide, in the windows of pieces behind
+  // the nodes' current ones.
+  absl::Status Make(const Lane& lane, Nodes nodes, size_t behind,
+                    absl::Span<const uint32_t> widths);
   absl::Status TimeRecomputation();
   void NoteMade(uint32_t tokens, Nanos spent);
   void Attend(Lane& lane, uint32_t node);
@@ -125,6 +143,7 @@ class FetchedKv {
 
   const WorkerContext& context_;
   const uint32_t activation_width_;  // Elements of what some tokens come as; 0: none do.
+  std::vector<uint32_t> widths_;     // [memory nodes]: elements of each one's part of that.
   const kernels::AttentionKernel& kernel_;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
   std::unique_ptr<Int8Window> int8_;  // Where K and V come as INT8.
@@ -134,10 +153,11 @@ class FetchedKv {
   std::unique_ptr<FetchSplits> splits_;
   PieceWindows windows_;
   std::vector<LaneState> lanes_;
-  std::vector<Extent> extents_;        // Slots that the items name.
-  std::vector<uint32_t> positions_;    // Positions of tokens that are recomputed,
-  std::vector<const BFloat16*> from_;  // their activations,
-  std::vector<Extent> recomputed_;     // and their slots.
+  std::vector<Extent> extents_;              // Slots that the items name.
+  std::vector<uint32_t> positions_;          // Positions of tokens that are recomputed,
+  std::vector<const BFloat16*> from_;        // the parts of their activations,
+  std::vector<Extent> recomputed_;           // their slots,
+  std::vector<KvRecompute::Planes> planes_;  // and the planes that have these.
   std::vector<kernels::AttentionItem> items_;
   kernels::Int8Runs int8_runs_;
   std::vector<kernels::Int8Run> runs_;

@@ -79,11 +79,16 @@ absl::Status KvRecompute::RunTry(uint32_t layer, absl::Span<const BFloat16> acti
   }
   const Extent slots{.first_slot = 0, .tokens = static_cast<uint32_t>(rows)};
   LAMINA_RETURN_IF_ERROR(AskAndWait(executor_.weight_source(), layer));
-  const absl::Status run = Run(layer, {.activations = from, .positions = positions},
-                               {.slots = {&slots, 1},
-                                .k = kv.data(),
-                                .v = kv.data() + rows * shape.kv_width(),
-                                .head_stride = rows * shape.head_dim});
+  const Planes planes{.heads = AllHeads(shape),
+                      .k = kv.data(),
+                      .v = kv.data() + rows * shape.kv_width(),
+                      .head_stride = rows * shape.head_dim};
+  const absl::Status run = Run(layer,
+                               {.widths = {&config_.activation_width, 1},
+                                .activations = from,
+                                .positions = positions,
+                                .slots = {&slots, 1}},
+                               {&planes, 1});
   executor_.weight_source().Release(layer);
   return run;
 }
@@ -95,10 +100,11 @@ absl::Status KvRecompute::Try(size_t rows) {
   return RunTry(0, activations, absl::MakeSpan(kv));
 }
 
-absl::Status KvRecompute::Run(uint32_t layer, const Tokens& tokens, const Planes& planes) {
+absl::Status KvRecompute::Run(uint32_t layer, const Tokens& tokens,
+                              absl::Span<const Planes> planes) {
   const AttentionDescriptor& shape = config_.layers[layer];
-  const size_t width = config_.activation_width;
-  auto extent = planes.slots.begin();
+  const BFloat16* const* from = tokens.activations.data();
+  auto extent = tokens.slots.begin();
   uint32_t taken = 0;  // Tokens of the extent that are taken.
   for (size_t first = 0; first < tokens.positions.size(); first += kRows) {
     const size_t rows = std::min(kRows, tokens.positions.size() - first);
@@ -107,8 +113,10 @@ absl::Status KvRecompute::Run(uint32_t layer, const Tokens& tokens, const Planes
     const kernels::ActivationView in =
         buffers_.Activations(KvInputOf(executor_.program(), layer), rows);
     for (size_t i = 0; i < rows; ++i) {
-      std::copy_n(tokens.activations[first + i], width,
-                  static_cast<BFloat16*>(in.data) + i * in.stride);
+      BFloat16* to = static_cast<BFloat16*>(in.data) + i * in.stride;
+      for (const uint32_t width : tokens.widths) {
+        to = std::copy_n(*from++, width, to);
+      }
     }
     executor_.RunKvOps(layer, first_columns_[layer], buffers_);
     const auto qkv = executor_.QkvRows(layer, rows, buffers_);
@@ -116,9 +124,12 @@ absl::Status KvRecompute::Run(uint32_t layer, const Tokens& tokens, const Planes
       const Extent slots{
           .first_slot = extent->first_slot + taken,
           .tokens = std::min(static_cast<uint32_t>(rows) - row, extent->tokens - taken)};
-      const BFloat16* const k = qkv.row(row) + shape.q_width();
-      kernels::StoreKv(shape, k, k + shape.kv_width(), qkv.stride, {&slots, 1}, planes.k, planes.v,
-                       planes.head_stride);
+      for (const Planes& to : planes) {
+        const BFloat16* const k =
+            qkv.row(row) + shape.q_width() + size_t{to.heads.first} * shape.head_dim;
+        kernels::StoreKv({.kv_heads = to.heads.count, .head_dim = shape.head_dim}, k,
+                         k + shape.kv_width(), qkv.stride, {&slots, 1}, to.k, to.v, to.head_stride);
+      }
       row += slots.tokens;
       taken += slots.tokens;
       if (taken == extent->tokens) {

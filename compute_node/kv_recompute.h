@@ -49,26 +49,30 @@ class KvRecompute {
   // far as products begin there. After Prepare().
   size_t first_column(uint32_t layer) const { return first_columns_[layer]; }
 
-  // Tokens of a layer.
-  // Shapes: activations  [positions], each of activation_width elements
+  // Tokens of a layer. An activation lies in parts, each by itself.
+  // Shapes: widths       [parts], elements of each part, together activation_width
+  //         activations  [positions, parts], each of widths[part] elements
+  //         slots        of one token after the other
   struct Tokens {
+    absl::Span<const uint32_t> widths;
     absl::Span<const BFloat16* const> activations;
     absl::Span<const uint32_t> positions;
-  };
-  // Where their K and V go: the slots of one token after the other.
-  // Shapes: k, v  as kernels::KvView of the host
-  struct Planes {
     absl::Span<const Extent> slots;
+  };
+  // Where K and V of some heads go.
+  // Shapes: k, v  as kernels::KvView of the host, of these heads
+  struct Planes {
+    HeadRange heads;
     BFloat16* k = nullptr;
     BFloat16* v = nullptr;
     size_t head_stride = 0;
   };
 
-  // Stores K and V of the layer's tokens, with the weights of its slice (WeightSource), which the
-  // caller holds.
+  // Stores K and V of the layer's tokens in the same slots of all planes, with the weights of its
+  // slice (WeightSource), which the caller holds.
   // Errors: those of the device.   Requires: a slot for each token.
   // Cost: 4 * activation_width * kv_width flops for each token, or with queries as much more.
-  absl::Status Run(uint32_t layer, const Tokens& tokens, const Planes& planes);
+  absl::Status Run(uint32_t layer, const Tokens& tokens, absl::Span<const Planes> planes);
 
  private:
   absl::StatusOr<bool> SameWithoutQueries(uint32_t layer);

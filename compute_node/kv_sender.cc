@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "control/transport_fault.h"
+#include "plan/activation_part.h"
 #include "plan/epoch_shape.h"
 #include "plan/query_window.h"
 
@@ -77,10 +78,13 @@ absl::Status KvSender::Send(Lane& lane) {
 
 absl::Status KvSender::SendTo(Lane& lane, uint32_t node, std::byte*& staged) {
   const Part& part = lanes_[lane.index].nodes[node];
+  const plan::ActivationPart activation = activation_width_ == 0
+                                              ? plan::ActivationPart()
+                                              : plan::ActivationPartOf(context_.config, node);
   const plan::QueryWindowWriter window({.part = context_.PartOf(lane.slice, node),
                                         .pieces = plan::PiecesOf(lane.plan.chunking, 0, 1),
                                         .prompt_tokens = part.tokens,
-                                        .activation_width = activation_width_},
+                                        .activation_width = activation.count},
                                        context_.HeadsOf(lane.slice, node).first);
   plan::WindowHeader header = context_.HeaderOf(lane, lane.slice, 0, context_.node);
   header.kv_rows = part.tokens;
@@ -99,9 +103,9 @@ absl::Status KvSender::SendTo(Lane& lane, uint32_t node, std::byte*& staged) {
     for (uint32_t i = 0; i < range.count; ++i) {
       window.GatherPrompt(rows, range.first + i, token, tokens);
       if (activations.data != nullptr) {
-        window.GatherActivation(
-            static_cast<const BFloat16*>(activations.data) + (range.first + i) * activations.stride,
-            token, tokens);
+        const auto* const row =
+            static_cast<const BFloat16*>(activations.data) + (range.first + i) * activations.stride;
+        window.GatherActivation(row + activation.first, token, tokens);
       }
       ++token;
     }
@@ -113,7 +117,7 @@ absl::Status KvSender::SendTo(Lane& lane, uint32_t node, std::byte*& staged) {
   const PeerId peer = MemoryPeer(node);
   LAMINA_RETURN_IF_ERROR(context_.peers.Put(
       peer, context_.layout.QueryWindow(context_.node, lane.index, value), bytes, &signal));
-  const size_t activation_bytes = size_t{part.tokens} * activation_width_ * sizeof(BFloat16);
+  const size_t activation_bytes = size_t{part.tokens} * activation.count * sizeof(BFloat16);
   context_.peers.CountSent(peer,
                            {.rows = sizeof(header),
                             .kv = bytes.size() - sizeof(header) - activation_bytes,

@@ -62,7 +62,8 @@ class KvSender {
   absl::Status SendTo(Lane& lane, uint32_t node, std::byte*& staged);
 
   const WorkerContext& context_;
-  const uint32_t activation_width_;  // Elements of the activation that goes with k and v; 0: none.
+  // Elements of the activation that goes with k and v, to each memory node its part; 0: none.
+  const uint32_t activation_width_;
   std::vector<LaneState> lanes_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "plan/activation_part.h"
 #include "plan/data_checksum.h"
 
 namespace lamina::compute_node {
@@ -35,10 +36,9 @@ telemetry::FetchedBandwidth& PieceWindows::Look(uint32_t node) {
   return link;
 }
 
-uint32_t PieceWindows::PartsOf(const Stream& stream, size_t piece) const {
-  return windows().Parts(plan::PieceBytes(stream.pieces[piece],
-                                          context_.config.layers[stream.layer].head_dim,
-                                          context_.config.activation_width));
+size_t PieceWindows::BytesOf(uint32_t node, const Stream& stream, size_t piece) const {
+  return plan::PieceBytes(stream.pieces[piece], context_.config.layers[stream.layer].head_dim,
+                          plan::ActivationPartOf(context_.config, node).count);
 }
 
 size_t PieceWindows::SentAhead(const Lane& lane, uint32_t node) const {
@@ -47,7 +47,7 @@ size_t PieceWindows::SentAhead(const Lane& lane, uint32_t node) const {
   const uint64_t given_back = ring.pieces();
   size_t ahead = 0;
   for (; ahead < stream.left(); ++ahead) {
-    const uint32_t parts = PartsOf(stream, stream.piece + ahead);
+    const uint32_t parts = PartsOf(node, stream, stream.piece + ahead);
     if (ring.Before(parts) > given_back) {
       break;
     }
@@ -112,11 +112,16 @@ bool PieceWindows::HasCome(const Lane& lane, uint32_t node) const {
 
 void PieceWindows::AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const {
   for (uint32_t node = 0; node < streams_[lane.index].size(); ++node) {
-    if (!Ended(lane, node)) {
-      awaited.push_back({.peer = MemoryPeer(node),
-                         .word = windows().word(node, lane.index),
-                         .value = Taken(lane, node).pieces() + 1});
-    }
+    AppendAwaited(lane, node, awaited);
+  }
+}
+
+void PieceWindows::AppendAwaited(const Lane& lane, uint32_t node,
+                                 std::vector<AwaitedSignal>& awaited) const {
+  if (!Ended(lane, node)) {
+    awaited.push_back({.peer = MemoryPeer(node),
+                       .word = windows().word(node, lane.index),
+                       .value = Taken(lane, node).pieces() + 1});
   }
 }
 
@@ -129,10 +134,10 @@ BFloat16* PieceWindows::elements(const Lane& lane, uint32_t node, size_t behind)
   const Stream& stream = StreamOf(lane, node);
   plan::FetchRing ring = Taken(lane, node);
   for (size_t i = 0; i < behind; ++i) {
-    ring.Add(PartsOf(stream, stream.piece + i));
+    ring.Add(PartsOf(node, stream, stream.piece + i));
   }
   const size_t window =
-      windows().Window(node, lane.index, ring, PartsOf(stream, stream.piece + behind));
+      windows().Window(node, lane.index, ring, PartsOf(node, stream, stream.piece + behind));
   return reinterpret_cast<BFloat16*>(context_.region.bytes().data() + window +
                                      sizeof(plan::WindowHeader));
 }
@@ -154,8 +159,7 @@ absl::StatusOr<size_t> PieceWindows::Take(const Lane& lane, uint32_t node) {
   // Slots that this node fills do not come.
   const uint32_t head_dim = context_.config.layers[stream.layer].head_dim;
   const size_t missing = 2 * size_t{piece.heads.count} * piece.filled * head_dim;
-  const size_t bytes = plan::PieceBytes(piece, head_dim, context_.config.activation_width) -
-                       missing * sizeof(BFloat16);
+  const size_t bytes = BytesOf(node, stream, stream.piece) - missing * sizeof(BFloat16);
   telemetry::AddTo(context_.counters.bytes_received, sizeof(header) + bytes);
   telemetry::FetchedBandwidth& link = Look(node);
   if (bytes > 0) {  // A header alone says nothing of the link.
@@ -175,7 +179,7 @@ uint64_t PieceWindows::Checksum(const Lane& lane, uint32_t node) const {
     checksum.Add(sizeof(plan::WindowHeader) + offset, {data + offset, count * sizeof(BFloat16)});
   };
   if (piece.activations()) {
-    add(0, size_t{piece.recomputed} * context_.config.activation_width);
+    add(0, BytesOf(node, stream, stream.piece) / sizeof(BFloat16));
     return checksum.value();
   }
   const uint32_t head_dim = context_.config.layers[stream.layer].head_dim;
@@ -192,7 +196,7 @@ uint64_t PieceWindows::Checksum(const Lane& lane, uint32_t node) const {
 absl::Status PieceWindows::GiveBack(const Lane& lane, uint32_t node) {
   Stream& stream = streams_[lane.index][node];
   plan::FetchRing& taken = Taken(lane, node);
-  taken.Add(PartsOf(stream, stream.piece));
+  taken.Add(PartsOf(node, stream, stream.piece));
   ++stream.piece;
   const transport::SignalUpdate credit{.word = windows().credit_word(context_.node, lane.index),
                                        .value = taken.pieces()};

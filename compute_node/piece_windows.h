@@ -44,11 +44,14 @@ class PieceWindows {
   // What has not been given back of a layer.
   bool Ended(const Lane& lane, uint32_t node) const;
   bool Ended(const Lane& lane) const;
-  // Whether some of these are activations.
+  // How many of a layer have been given back.
+  size_t GivenBack(const Lane& lane, uint32_t node) const { return StreamOf(lane, node).piece; }
+  // Whether some of these that have not are activations.
   bool AwaitsActivations(const Lane& lane, uint32_t node) const;
   // Whether the next piece lies here. Requires: !Ended().
   bool HasCome(const Lane& lane, uint32_t node) const;
   void AppendAwaited(const Lane& lane, std::vector<AwaitedSignal>& awaited) const;
+  void AppendAwaited(const Lane& lane, uint32_t node, std::vector<AwaitedSignal>& awaited) const;
 
   // The piece at hand, and the one behind it.
   const plan::FetchPiece& piece(const Lane& lane, uint32_t node, size_t behind = 0) const;
@@ -99,8 +102,12 @@ class PieceWindows {
   const Stream& StreamOf(const Lane& lane, uint32_t node) const {
     return streams_[lane.index][node];
   }
-  // What one of the stream's pieces takes of the ring.
-  uint32_t PartsOf(const Stream& stream, size_t piece) const;
+  // Bytes of one of the stream's pieces, which are the memory node's, and what it takes of the
+  // ring.
+  size_t BytesOf(uint32_t node, const Stream& stream, size_t piece) const;
+  uint32_t PartsOf(uint32_t node, const Stream& stream, size_t piece) const {
+    return windows().Parts(BytesOf(node, stream, piece));
+  }
   // How many of the stream's pieces, from the one at hand on, may have been sent by now.
   size_t SentAhead(const Lane& lane, uint32_t node) const;
   // How the link from the memory node is used, which all lanes share: what of their pieces has come

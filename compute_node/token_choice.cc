@@ -35,14 +35,15 @@ uint32_t MoveFrom(uint32_t first, absl::Span<uint64_t> from, absl::Span<uint64_t
 
 }  // namespace
 
-// Over all nodes no more runs than sequences have rows in a step, and a header for each.
+// Over all nodes no more runs than sequences have rows in a step, and a header for each; where
+// heads are spread each node has all runs.
 TokenChoice::TokenChoice(const WorkerContext& context, SparseSums& sums, const ResidentKv& resident)
     : context_(context), sums_(sums), resident_(resident), lanes_(context.config.lanes) {
   const size_t nodes = context.config.memory_nodes.size();
+  const size_t sets = plan::TokenSetsBytesMax(context.config) / sizeof(uint64_t);
   for (LaneState& lane : lanes_) {
     lane.nodes.resize(nodes);
-    lane.staged.resize(nodes * kHeaderWords +
-                       plan::TokenSetsBytesMax(context.config) / sizeof(uint64_t));
+    lane.staged.resize(nodes * kHeaderWords + (ByHead(context.config) ? nodes : 1) * sets);
     lane.kept.resize(lane.staged.size());
   }
 }

@@ -5,6 +5,8 @@
 // attend to all tokens; others to those that the pattern names, of which window sums know the rows
 // up to the step before.
 //
+// Where heads are spread over memory nodes each of them is told the same.
+//
 // Tokens that are chosen and stay here (resident_kv.h) are in no set: memory nodes are told how
 // many these are.
 //

@@ -244,18 +244,11 @@ absl::Status CheckKeys(const ClusterConfig& config) {
 }
 
 absl::Status CheckFetchPartition(const ClusterConfig& config) {
-  if (config.policy == kPolicyFetchHeads) {
-    return config.partition != Partition::kTokenRange
-               ? absl::OkStatus()
-               : absl::UnimplementedError(
-                     "partition: token_range is not served by this version with policy "
-                     "fetch_heads; it serves request, head and auto");
-  }
-  return config.partition == Partition::kRequest || config.partition == Partition::kAuto
+  return config.partition != Partition::kTokenRange
              ? absl::OkStatus()
-             : absl::UnimplementedError(absl::StrCat(
-                   "partition: only request is served by this version with policy ", config.policy,
-                   ", since activations are kept where all heads are; set it to request or auto"));
+             : absl::UnimplementedError(
+                   absl::StrCat("partition: token_range is not served by this version with policy ",
+                                config.policy, "; it serves request, head and auto"));
 }
 
 // What compute nodes that name the tokens they want are not served with.
@@ -275,11 +268,19 @@ absl::Status CheckNamedTokens(const ClusterConfig& config) {
                      "is served by this version with ",
                      policy));
   }
-  return config.partition == Partition::kRequest || config.partition == Partition::kAuto
+  const bool sums =
+      config.policy == kPolicyFetchSparse && fetch.sparse == SparseTokens::kWindowSums;
+  if (config.partition == Partition::kHead && sums) {
+    return absl::UnimplementedError(absl::StrCat(
+        "partition: only request is served by this version with ", policy,
+        " and window sums, which are summed over all heads in their order; set it to request or "
+        "auto, or fetch.sparse to local or strided"));
+  }
+  return config.partition != Partition::kTokenRange
              ? absl::OkStatus()
              : absl::UnimplementedError(
-                   absl::StrCat("partition: only request is served by this version with ", policy,
-                                ", which names tokens for all heads; set it to request or auto"));
+                   absl::StrCat("partition: token_range is not served by this version with ",
+                                policy, "; set it to request or auto", sums ? "" : ", or to head"));
 }
 
 absl::Status CheckSparse(const ClusterConfig& config) {

@@ -435,8 +435,16 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
     needs.nodes.push_back({.name = node.name, .capacity_bytes = node.capacity_bytes});
   }
   options.partition = config.partition;
-  // Activations are where all heads are, and so are the weights of all heads.
-  if (options.fetch.activation_width > 0 || options.fetch.sparse_ratio > 0) {
+  // Activations, and tokens that are named, are spread where the file says so alone: what is made
+  // again needs all nodes, and all of them are told of a token.
+  const bool activations = options.fetch.activation_width > 0;
+  if (activations) {
+    needs.slot_block = WholeSlots(options.fetch, 1);
+    needs.more_bytes =
+        HeadBytesBesidesKv(options.fetch, options.layers.size(), KvBytesPerToken(options.layers),
+                           options.layers[0].kv_heads);
+  }
+  if ((activations || options.fetch.sparse_ratio > 0) && config.partition == Partition::kAuto) {
     options.partition = Partition::kRequest;
   } else if (config.partition == Partition::kAuto) {
     LAMINA_ASSIGN_OR_RETURN(const core::PartitionChoice choice, core::ChoosePartition(needs));

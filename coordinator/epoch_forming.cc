@@ -13,7 +13,9 @@
 #include "coordinator/core/sequence_kv.h"
 #include "coordinator/hybrid_share.h"
 #include "coordinator/spill_shares.h"
+#include "plan/activation_part.h"
 #include "plan/prefill_lanes.h"
+#include "plan/slot_kinds.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -48,6 +50,32 @@ uint32_t PrefillLanesOf(const EpochMembers& members) {
         std::max(each, plan::PrefillLanesOf(static_cast<uint32_t>(replica.size()) / count, count));
   }
   return static_cast<uint32_t>(replicas.size()) * each;
+}
+
+// The slots that all nodes have room for with their heads and their parts of activations, to the
+// byte, now that it is settled whose they are.
+void CountWithActivations(const std::vector<AttentionDescriptor>& layers,
+                          const EpochMembers& members, core::HeadSplit& split) {
+  uint64_t slots = kSlotsMax;
+  for (size_t i = 0; i < members.kv.size(); ++i) {
+    TokenBytes bytes;
+    for (const AttentionDescriptor& layer : layers) {
+      const plan::ActivationPart part =
+          plan::ActivationPartOf(members.fetch.activation_width, split.heads[i], layer.kv_heads);
+      bytes.kv += split.heads[i].count * KvHeadBytes(layer.head_dim, KvForm::kBF16);
+      bytes.activation += part.count * sizeof(BFloat16);
+    }
+    const uint64_t capacity = members.kv[i].capacity_bytes;
+    const uint64_t own =
+        members.activation_share.has_value()
+            ? SlotsOfKinds(bytes, plan::SlotKinds(*members.activation_share), capacity)
+            : capacity / (bytes.kv + bytes.activation);
+    if (own < slots) {
+      slots = own;
+      split.tightest = static_cast<uint32_t>(i);
+    }
+  }
+  split.slots = static_cast<uint32_t>(slots);
 }
 
 }  // namespace
@@ -92,18 +120,25 @@ absl::StatusOr<EpochForming::Placement> EpochForming::PlaceHeads(
                      .capacity_bytes = members.kv[i].capacity_bytes});
     bandwidth += nodes.back().bandwidth;
   }
+  const std::vector<AttentionDescriptor>& layers = options_.layers;
+  const uint32_t least = options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max);
+  const bool activations = members.fetch.activation_width > 0;
   LAMINA_ASSIGN_OR_RETURN(
-      const core::HeadSplit split,
-      core::ShareHeads(options_.layers, nodes,
-                       options_.scheduler.SlotsAtOnce(options_.scheduler.sequence_tokens_max),
-                       options_.kv));
+      core::HeadSplit split,
+      core::ShareHeads(layers, nodes, WholeSlots(members.fetch, least), options_.kv,
+                       activations ? HeadBytesBesidesKv(members.fetch, layers.size(),
+                                                        KvBytesPerToken(layers), layers[0].kv_heads)
+                                   : 0));
+  if (activations) {
+    CountWithActivations(layers, members, split);
+  }
   for (size_t i = 0; i < members.kv.size(); ++i) {
-    std::vector<AttentionDescriptor> layers;
-    for (const AttentionDescriptor& layer : options_.layers) {
-      layers.push_back(PartOf(layer, split.heads[i]));
+    std::vector<AttentionDescriptor> parts;
+    for (const AttentionDescriptor& layer : layers) {
+      parts.push_back(PartOf(layer, split.heads[i]));
     }
     tiers.push_back(
-        {.tier = members.kv[i].spill, .bytes_per_token = KvSlotBytes(layers, options_.kv.form)});
+        {.tier = members.kv[i].spill, .bytes_per_token = KvSlotBytes(parts, options_.kv.form)});
   }
   return Placement{.shares = {{.name = absl::StrJoin(NamesOf(members.kv), "+"),
                                .slots = split.slots,

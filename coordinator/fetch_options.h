@@ -16,6 +16,7 @@
 #include "common/sparse_tokens.h"
 #include "common/streaming_heads.h"
 #include "plan/attention_paths.h"
+#include "plan/slot_kinds.h"
 
 namespace lamina::coordinator {
 
@@ -67,6 +68,23 @@ inline uint64_t ActivationBytesPerToken(const FetchOptions& fetch, size_t layers
 inline uint64_t SlotBytes(const FetchOptions& fetch, size_t layers, uint64_t kv) {
   const uint64_t activations = ActivationBytesPerToken(fetch, layers);
   return fetch.hybrid.has_value() ? std::max(kv, activations) : kv + activations;
+}
+
+// So many slots or more that a node may have: those of two kinds are whole blocks.
+inline uint32_t WholeSlots(const FetchOptions& fetch, uint32_t slots) {
+  const uint32_t block = fetch.hybrid.has_value() ? plan::SlotKinds::kBlockSlots : 1;
+  return (slots + block - 1) / block * block;
+}
+
+// Partition head: what of that one KV head of `kv_heads` takes besides its K and V: its part of an
+// activation (plan/activation_part.h), or by how much that is more than they are. At most: parts
+// are whole elements.
+inline uint64_t HeadBytesBesidesKv(const FetchOptions& fetch, size_t layers, uint64_t kv,
+                                   uint32_t kv_heads) {
+  const uint64_t elements = (uint64_t{fetch.activation_width} + kv_heads - 1) / kv_heads;
+  const uint64_t activations = layers * elements * sizeof(BFloat16);
+  return fetch.hybrid.has_value() ? activations - std::min(activations, kv / kv_heads)
+                                  : activations;
 }
 
 }  // namespace lamina::coordinator

@@ -121,9 +121,10 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
     return core::CheckSpans({{.name = identity.name, .slots = SlotsOf(hello)}},
                             options_.scheduler.span_tokens, options_.scheduler.span_tokens);
   }
+  const uint32_t wanted = WholeSlots(options_.fetch, least);
   if (identity.is_memory && options_.partition == Partition::kHead) {
     // One head at least; whether all have room for all heads, only all of them tell.
-    const uint64_t least_bytes = CapacityFor(least) / options_.layers[0].kv_heads;
+    const uint64_t least_bytes = BytesOfHead(wanted);
     return identity.capacity_bytes >= least_bytes
                ? absl::OkStatus()
                : absl::FailedPreconditionError(absl::StrCat(
@@ -141,7 +142,6 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
   // Slots of two kinds are whole blocks.
   const uint64_t block = options_.fetch.hybrid.has_value() ? plan::SlotKinds::kBlockSlots : 1;
   const uint64_t slots = SlotsIn(identity.capacity_bytes) / block * block;
-  const uint64_t wanted = (least + block - 1) / block * block;
   return !holds_kv || slots >= least
              ? absl::OkStatus()
              : absl::FailedPreconditionError(absl::StrCat(
@@ -151,6 +151,16 @@ absl::Status NodeAdmission::CheckRoom(const NodeHello& hello, bool holds_kv) con
                    ", but one request may have ", least,
                    " (limits.sequence_tokens_max); raise its capacity to ",
                    FormatBytes(CapacityFor(wanted)), " or lower the limit"));
+}
+
+uint64_t NodeAdmission::BytesOfHead(uint64_t slots) const {
+  const std::vector<AttentionDescriptor>& layers = options_.layers;
+  const uint32_t heads = layers[0].kv_heads;
+  if (options_.fetch.activation_width == 0) {
+    return CapacityFor(slots) / heads;
+  }
+  const uint64_t kv = KvBytesPerToken(layers);
+  return slots * (kv / heads + HeadBytesBesidesKv(options_.fetch, layers.size(), kv, heads));
 }
 
 bool NodeAdmission::IsPart(const std::string& name) const {

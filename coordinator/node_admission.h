@@ -57,6 +57,8 @@ class NodeAdmission {
     return options_.kv.has_both() ? options_.kv.CapacityFor(slots, options_.layers)
                                   : tail_bytes_ + slot_bytes_ * slots;
   }
+  // Partition head: of one KV head of so many slots.
+  uint64_t BytesOfHead(uint64_t slots) const;
   // Slots that fit into the capacity next to the tails; with both forms so many of each.
   uint64_t SlotsIn(uint64_t capacity_bytes) const {
     if (options_.kv.has_both()) {

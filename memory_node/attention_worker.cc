@@ -16,6 +16,7 @@
 #include "control/transport_fault.h"
 #include "kernels/attention.h"
 #include "memory_node/source_loop.h"
+#include "plan/activation_part.h"
 #include "plan/epoch_shape.h"
 #include "plan/fetch_pieces.h"
 #include "plan/slot_kinds.h"
@@ -92,8 +93,8 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
 AttentionWorker::~AttentionWorker() { epoch_.peers = {}; }
 
 kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const plan::EpochConfig& config,
-                                                        std::vector<AttentionDescriptor> layers,
-                                                        KvForm form, uint32_t slots) {
+                                                        uint32_t node, KvForm form,
+                                                        uint32_t slots) {
   const uint32_t blocks =
       (config.sequence_tokens_max + kernels::kBlockTokens - 1) / kernels::kBlockTokens;
   // A row's spans, or its full blocks as aligned spans and the rest.
@@ -101,14 +102,14 @@ kernels::KvDeviceOptions AttentionWorker::DeviceOptions(const plan::EpochConfig&
                                          static_cast<uint32_t>(std::bit_width(blocks)) + 1);
   const plan::SlotKinds kinds(config.activation_share);
   const bool int8 = form == KvForm::kInt8;
-  return {.layers = std::move(layers),
+  return {.layers = plan::LayersOf(config, node),
           .arithmetic = config.attention.decode,
           .slots = int8 ? config.int8_tails * kInt8BlockTokens : kinds.KvOf(slots),
           .context_tokens_max = config.sequence_tokens_max,
           .items_max = config.rows_max * items_of_row,
           .query_tokens_max = config.rows_max,
           .store_tokens_max = config.rows_max + config.chunk_tokens_max,
-          .activation_width = config.activation_width,
+          .activation_width = plan::ActivationPartOf(config, node).count,
           .activation_slots = kinds.share() > 0 ? kinds.ActivationsOf(slots) : slots,
           .int8_slots = int8 ? slots : 0,
           .slot_layout = kinds.share()};

@@ -91,9 +91,8 @@ class AttentionWorker {
   StepFeed& feed() { return feed_; }
   const NodeEpoch& epoch() const { return epoch_; }
 
-  // What a device is asked for at most in this epoch, with `slots` of `layers` in this form.
-  static kernels::KvDeviceOptions DeviceOptions(const plan::EpochConfig& config,
-                                                std::vector<AttentionDescriptor> layers,
+  // What a device of the node is asked for at most in this epoch, with `slots` in this form.
+  static kernels::KvDeviceOptions DeviceOptions(const plan::EpochConfig& config, uint32_t node,
                                                 KvForm form, uint32_t slots);
 
   // Bytes of all that sources of such an epoch register for puts when they open: the copies of each

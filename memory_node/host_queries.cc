@@ -177,7 +177,7 @@ void HostQueries::Shape(const From& from, uint32_t layer) {
                      .pieces = pieces,
                      .own_rows = lane.own_rows,
                      .prompt_tokens = lane.chunk_tokens,
-                     .activation_width = lane.activation_width};
+                     .activation_width = lane.activation_width > 0 ? epoch_.activation_width : 0};
   from.part.outputs = {
       .part = shape,
       .pieces = pieces,

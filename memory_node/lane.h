@@ -87,9 +87,9 @@ struct Lane {
   uint32_t own_rows = 0;
   uint32_t partials = 0;  // With spans: of all rows.
   std::vector<Chunk> chunks;
-  uint32_t chunk_tokens = 0;      // Tokens of `chunks`.
-  uint32_t activation_width = 0;  // Elements of the activation that each of these brings; 0: none.
-  std::vector<FetchedRun> fetched;                               // In the order of the plan's rows.
+  uint32_t chunk_tokens = 0;        // Tokens of `chunks`.
+  uint32_t activation_width = 0;    // Elements of an activation of theirs; 0: they bring none.
+  std::vector<FetchedRun> fetched;  // In the order of the plan's rows.
   plan::AttentionPath fetched_by = plan::AttentionPath::kFetch;  // The path of these.
 
   // How many tokens the rows see together. Consecutive rows of one sequence, a prompt's, read K and

@@ -36,8 +36,7 @@ absl::StatusOr<control::PreparedNode> MemoryNode::Configure(const plan::EpochCon
   config_ = config;
   LAMINA_RETURN_IF_ERROR(control::TransportFault(MakeWindows()));
   kernels::KvDeviceOptions wanted = AttentionWorker::DeviceOptions(
-      config, plan::LayersOf(config, node), config.KvFormOf(plan::AttentionPath::kRemote),
-      config.slots[node]);
+      config, node, config.KvFormOf(plan::AttentionPath::kRemote), config.slots[node]);
   const bool on_device = options_.device != "cpu";
   const bool waits_wanted = on_device && config.memory_waits;
   std::string obstacle = waits_wanted ? DeviceQueries::Obstacle(config, *windows_.region) : "";
@@ -190,9 +189,9 @@ absl::Status MemoryNode::MakeInt8Device(uint32_t node) {
     kept_int8_.device.reset();
     return absl::OkStatus();
   }
-  return MakeDevice(AttentionWorker::DeviceOptions(*config_, plan::LayersOf(*config_, node),
-                                                   KvForm::kInt8, config_->int8_slots[node]),
-                    kept_int8_);
+  return MakeDevice(
+      AttentionWorker::DeviceOptions(*config_, node, KvForm::kInt8, config_->int8_slots[node]),
+      kept_int8_);
 }
 
 absl::Status MemoryNode::Connect(const plan::EpochPeers& peers) {

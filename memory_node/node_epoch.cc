@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory_node/node_epoch.h"
 
+#include "plan/activation_part.h"
+
 namespace lamina::memory_node {
 namespace {
 
@@ -21,6 +23,7 @@ NodeEpoch::NodeEpoch(const plan::EpochConfig& epoch_config, uint32_t own_index, 
       node(own_index),
       peer_deadline(deadline),
       layers(plan::LayersOf(epoch_config, own_index)),
+      activation_width(plan::ActivationPartOf(epoch_config, own_index).count),
       layout(plan::WindowShapeOf(epoch_config)),
       schedules(SchedulesOf(epoch_config)),
       transport(epoch_transport),

@@ -56,6 +56,7 @@ struct NodeEpoch {
   const uint32_t node;        // Own index among the memory nodes.
   const Nanos peer_deadline;  // Longest wait inside a started unit, and for a window's plan.
   const std::vector<AttentionDescriptor> layers;  // Over the heads that are here.
+  const uint32_t activation_width;  // Elements of a token's activation that are kept here.
   const plan::WindowLayout layout;
   const std::vector<plan::PipelineSchedule> schedules;  // By shard.
   transport::Transport& transport;

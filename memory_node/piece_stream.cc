@@ -89,7 +89,7 @@ void PieceStream::BeginHeads(uint32_t layer, HeadRange heads,
 
 uint32_t PieceStream::Parts() const {
   return windows().Parts(
-      plan::PieceBytes(piece(), epoch_.layers[layer_].head_dim, epoch_.config.activation_width));
+      plan::PieceBytes(piece(), epoch_.layers[layer_].head_dim, epoch_.activation_width));
 }
 
 transport::SignalCondition PieceStream::Credit() const {
@@ -245,7 +245,7 @@ absl::Status PieceStream::PutInt8(Lane& lane, kernels::KvReads& reads,
 
 absl::Status PieceStream::PutActivations(Lane& lane, kernels::KvActivations& activations,
                                          absl::Span<const RunTokens> tokens) {
-  const size_t token_bytes = epoch_.config.activation_width * sizeof(BFloat16);
+  const size_t token_bytes = epoch_.activation_width * sizeof(BFloat16);
   const size_t all = piece().recomputed;
   const size_t first = done_;
   const size_t end = std::min(all, first + std::max<size_t>(1, kTurnBytes / token_bytes));
@@ -392,7 +392,7 @@ absl::Status PieceStream::GatherTiles(kernels::KvReads& kv, absl::Span<const Run
 absl::Status PieceStream::GatherActivations(kernels::KvActivations& activations,
                                             absl::Span<const RunTokens> tokens, size_t first,
                                             size_t end, BFloat16* to) {
-  const size_t width = epoch_.config.activation_width;
+  const size_t width = epoch_.activation_width;
   size_t token = 0;
   for (uint32_t run = piece().first_run; run < piece().runs_end && token < end; ++run) {
     const size_t run_end = token + runs_[run].recomputed;

@@ -50,7 +50,8 @@ struct EpochConfig {
   uint32_t fetch_heads = 0;
   // Elements of a token's activation in every layer, the input of the layer that makes k and v, for
   // which memory nodes have room: path recompute in addition to K and V in each slot, path fetch as
-  // `activation_share` says. 0: they keep none.
+  // `activation_share` says; with partition head each a part of it (activation_part.h). 0: they
+  // keep none.
   uint32_t activation_width = 0;
   // Path recompute, and path fetch where slots are of kinds: places for a token's activations in
   // all layers on the compute node (SequenceJoin::resident). 0: none stay there.

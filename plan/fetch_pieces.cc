@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/dtype.h"
 #include "common/units.h"
+#include "plan/activation_part.h"
 #include "plan/slot_kinds.h"
 
 namespace lamina::plan {
@@ -83,6 +84,15 @@ void AddByRuns(HeadRange heads, absl::Span<const FetchRun> runs, Measure measure
   add(piece);
 }
 
+// Partition head: KV heads of the memory node with most. Else 0.
+uint32_t HeadsMost(const EpochConfig& config) {
+  uint32_t most = 0;
+  for (const HeadRange& range : config.heads) {
+    most = std::max(most, range.count);
+  }
+  return most;
+}
+
 // All heads of some runs, behind the activations of these that come.
 void AddWithActivations(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
                         uint64_t slots_max, std::vector<FetchPiece>& pieces) {
@@ -105,7 +115,8 @@ void AddWithActivations(const AttentionDescriptor& part, absl::Span<const FetchR
 FetchLimits FetchLimitsOf(const EpochConfig& config) {
   return {.window_bytes = FetchWindowBytes(config),
           .heads = config.fetch_heads,
-          .activation_width = config.activation_width,
+          .activation_width = ActivationPartMost(config),
+          .heads_most = HeadsMost(config),
           .int8 = config.int8_tails > 0};
 }
 
@@ -125,8 +136,8 @@ void PiecesOf(const AttentionDescriptor& part, absl::Span<const FetchRun> runs,
   const bool recomputes =
       std::any_of(runs.begin(), runs.end(), [](const FetchRun& run) { return run.made() > 0; });
   if (recomputes) {
-    const uint64_t slots_max =
-        limits.window_bytes / KvHeadBytes(part.head_dim, KvForm::kBF16) / part.kv_heads;
+    const uint64_t slots_max = limits.window_bytes / KvHeadBytes(part.head_dim, KvForm::kBF16) /
+                               std::max(limits.heads_most, part.kv_heads);
     const uint64_t tokens_max = limits.window_bytes / (limits.activation_width * sizeof(BFloat16));
     AddWithActivations(part, runs, std::min(slots_max, tokens_max), pieces);
     return;
@@ -211,12 +222,15 @@ absl::Status CheckFetch(const EpochConfig& config) {
                      " tokens on the compute node, and neither path recompute nor slots that hold "
                      "activations"));
   }
-  if (config.activation_width > 0 && config.partition != Partition::kRequest) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the configuration of epoch ", config.epoch,
-                     " keeps activations in addition to some heads of a sequence; this version "
-                     "keeps them where all "
-                     "heads are: set partition to request"));
+  if (config.activation_width > 0 && config.partition == Partition::kHead &&
+      std::any_of(config.layers.begin(), config.layers.end(),
+                  [&config](const AttentionDescriptor& layer) {
+                    return config.activation_width < layer.kv_heads;
+                  })) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the configuration of epoch ", config.epoch, " spreads activations of ",
+        config.activation_width, " elements over memory nodes as it does the KV heads of a layer, ",
+        "of which there are more; set partition to request"));
   }
   if (config.activation_width > 0 && config.int8_tails > 0) {
     return absl::InvalidArgumentError(

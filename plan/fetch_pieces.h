@@ -38,6 +38,10 @@
 // activations. A run whose K and V are all made again has its own tokens behind these, and no other
 // slots: the piece behind is a header alone where all runs are so.
 //
+// Where the heads of a layer are spread over memory nodes, so are activations (activation_part.h),
+// and K and V that are made again go to pieces of all nodes. So their pieces are of the same runs
+// where a step recomputes: all are cut for the node with most heads.
+//
 // Threading:   plain values.   Allocation: when a list grows.
 // Determinism: pure functions.
 
@@ -149,7 +153,10 @@ struct FetchLimits {
   uint64_t window_bytes = 0;      // Bytes of one window.
   uint32_t heads = 0;             // KV heads of a piece, or the layer's if these are fewer; 0: any.
   uint32_t activation_width = 0;  // Elements of a token's activation; 0: nothing is recomputed.
-  bool int8 = false;              // K and V are; nothing is recomputed then.
+  // Where heads are spread over memory nodes: how many of them the one with most has, and
+  // `activation_width` is the largest part. 0: each has those that its pieces are of.
+  uint32_t heads_most = 0;
+  bool int8 = false;  // K and V are; nothing is recomputed then.
 };
 
 FetchLimits FetchLimitsOf(const EpochConfig& config);
@@ -210,9 +217,10 @@ uint64_t FetchWindowBytes(const EpochConfig& config);
 // Errors: kInvalidArgument  path fetch with several compute nodes or partition token_range; windows
 //                           in which one KV head of the longest sequence does not fit, or as many
 //                           as the epoch fixes, or where activations are kept all: says how many
-//                           bytes would do; activations with partition head, or with INT8; path
-//                           recompute without activations in addition to K and V; activations
-//                           that stay on the compute node where nothing is made of them.
+//                           bytes would do; activations of fewer elements than there are KV heads
+//                           with partition head, or any with INT8; path recompute without
+//                           activations in addition to K and V; activations that stay on the
+//                           compute node where nothing is made of them.
 absl::Status CheckFetch(const EpochConfig& config);
 
 }  // namespace lamina::plan

@@ -78,11 +78,14 @@ absl::Status CheckSparse(const EpochConfig& config) {
                      static_cast<uint32_t>(config.sparse_tokens), "; this version knows 0 to ",
                      static_cast<uint32_t>(SparseTokens::kStrided)));
   }
-  if (sparse && config.partition != Partition::kRequest) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the configuration of epoch ", config.epoch,
-        " names tokens for all heads, of which memory nodes have some; this version serves "
-        "partition request"));
+  const bool sums = config.sparse_tokens == SparseTokens::kWindowSums;
+  if (sparse && (config.partition == Partition::kTokenRange ||
+                 (config.partition == Partition::kHead && sums))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration of epoch ", config.epoch,
+                     sums ? " chooses tokens by sums over all heads" : " names tokens",
+                     ", of which each memory node has some; this version serves partition request",
+                     sums ? "" : " or head"));
   }
   const bool windows =
       std::any_of(config.layers.begin(), config.layers.end(),

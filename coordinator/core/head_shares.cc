@@ -73,13 +73,14 @@ absl::StatusOr<std::vector<uint64_t>> RoomOf(absl::Span<const HeadNode> nodes, u
 
 absl::StatusOr<HeadSplit> ShareHeads(absl::Span<const AttentionDescriptor> layers,
                                      absl::Span<const HeadNode> nodes, uint32_t tokens_least,
-                                     const KvLayout& layout) {
+                                     const KvLayout& layout, uint64_t more_bytes) {
   LAMINA_RETURN_IF_ERROR(CheckCounts(layers, nodes.size()));
   const uint32_t heads = layers[0].kv_heads;
   const std::vector<AttentionDescriptor> head = OneHead(layers);
   LAMINA_ASSIGN_OR_RETURN(
       const std::vector<uint64_t> room,
-      RoomOf(nodes, layout.CapacityFor(tokens_least, head), heads, tokens_least));
+      RoomOf(nodes, layout.CapacityFor(tokens_least, head) + tokens_least * more_bytes, heads,
+             tokens_least));
   std::vector<uint32_t> counts(nodes.size(), 1);
   const auto time_with = [&](size_t node, uint32_t count) { return count / Speed(nodes[node]); };
   for (size_t given = nodes.size(); given < heads; ++given) {
@@ -97,7 +98,9 @@ absl::StatusOr<HeadSplit> ShareHeads(absl::Span<const AttentionDescriptor> layer
   double longest = 0;
   double speed = 0;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (const uint64_t own = layout.SlotsIn(nodes[i].capacity_bytes / counts[i], head);
+    const uint64_t capacity = nodes[i].capacity_bytes / counts[i];
+    if (const uint64_t own = more_bytes == 0 ? layout.SlotsIn(capacity, head)
+                                             : capacity / (layout.SlotBytes(head) + more_bytes);
         own < slots) {
       slots = own;
       split.tightest = static_cast<uint32_t>(i);

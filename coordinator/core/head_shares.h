@@ -37,12 +37,13 @@ struct HeadSplit {
 
 // Gives each node one head, then head after head to the node that is done first with it, as long as
 // it has room for sequences of `tokens_least`. That is the least longest time there is.
+// A slot takes `more_bytes` for each head besides K and V.
 // Errors: kInvalidArgument     the layers differ in KV heads, or there are more nodes than heads.
 //         kFailedPrecondition  too little room: for one head on a node (its name, what it has, what
 //                              it needs), or for all heads on all nodes.
 absl::StatusOr<HeadSplit> ShareHeads(absl::Span<const AttentionDescriptor> layers,
                                      absl::Span<const HeadNode> nodes, uint32_t tokens_least,
-                                     const KvLayout& layout = {});
+                                     const KvLayout& layout = {}, uint64_t more_bytes = 0);
 
 // "m0 2, m1 1 of 3 KV heads; the slowest takes 1.33 times an even split's time".
 std::string DescribeSplit(const HeadSplit& split, absl::Span<const HeadNode> nodes);

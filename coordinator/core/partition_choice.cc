@@ -50,7 +50,9 @@ absl::Status CheckTokenRanges(const PartitionNeeds& needs) {
 }
 
 absl::StatusOr<HeadSplit> SplitHeads(const PartitionNeeds& needs) {
-  return ShareHeads(needs.layers, needs.nodes, SlotsOfLongest(needs, 0), needs.layout);
+  const uint32_t slots = SlotsOfLongest(needs, 0) + needs.slot_block - 1;
+  return ShareHeads(needs.layers, needs.nodes, slots / needs.slot_block * needs.slot_block,
+                    needs.layout, needs.more_bytes);
 }
 
 }  // namespace

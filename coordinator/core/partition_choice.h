@@ -24,6 +24,10 @@ struct PartitionNeeds {
   uint32_t sequence_tokens_max = 0;
   uint32_t running_max = 0;
   KvLayout layout;
+  // Partition head: slots of a node are a multiple of this, and each takes so much for each head
+  // besides K and V.
+  uint32_t slot_block = 1;
+  uint64_t more_bytes = 0;
 };
 
 // Whether that partition can be served. kAuto: whether any can.

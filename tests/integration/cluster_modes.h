@@ -103,7 +103,26 @@ inline const std::vector<ClusterMode>& ClusterModes() {
          options.fetch_bytes = 2 << 20;
          options.resident_bytes = 256 << 10;
        }},
-      {"dedicated", [](LocalClusterOptions& options) { options.prefill_nodes = 1; }}};
+      {"dedicated", [](LocalClusterOptions& options) { options.prefill_nodes = 1; }},
+      // Activations are spread as heads are; those of some tokens stay.
+      {"fetch_recompute_by_head",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 8 << 20;
+         options.recompute_percent = 60;
+         options.resident_bytes = 512 << 10;
+         options.partition = Partition::kHead;
+       }},
+      {"fetch_hybrid_by_head",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 8 << 20;
+         options.activation_percent = 60;
+         options.partition = Partition::kHead;
+       }},
+      {"fetch_heads_with_resident_by_head", [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.resident_bytes = 256 << 10;
+         options.partition = Partition::kHead;
+       }}};
   return modes;
 }
 

@@ -80,6 +80,23 @@ class FetchPolicyTest(unittest.TestCase):
             harness.require_same_answer(self, answers(self, cluster), expected)
             self.check_kill(cluster)
 
+    def test_activations_are_spread_as_heads_are(self):
+        expected = self.expected()
+        spread = {"memory_nodes": 2, "transport": ["ucx"], "partition": "head"}
+        with harness.Cluster(**spread, **recomputing(60, limits=short_model.LONG)) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), expected)
+            self.assertIn(" of 3 KV heads", cluster.status()["partition"])
+            self.check_kill(cluster)
+        with harness.Cluster(**spread, **hybrid(50, limits={"sequence_tokens_max": 256})) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), expected)
+            self.assertEqual(cluster.status()["policy"], "fetch_hybrid")
+
+    def test_tokens_that_stay_are_named_to_all_nodes_that_share_heads(self):
+        stays = {"policy": "fetch_heads", "fetch": {"window": "16MiB", "resident": "600KiB"}, "limits": short_model.LONG}
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], partition="head", **stays) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), self.expected())
+            self.check_kill(cluster)
+
     def test_activations_that_stay_make_what_was_there(self):
         expected = self.expected()
         # Room for those of 32 tokens of each of 8 sequences.
@@ -207,12 +224,12 @@ class FetchPolicyTest(unittest.TestCase):
             ({"fetch": {"recompute_percent": 10}}, "and the policy is fetch_heads"),
             ({"compute": [{"name": "c0", "memory_budget": "8MiB"}]}, "compute.0.memory_budget: 8.0 MiB has no room for fetch.window, 16.0 MiB"),
             ({"fetch": {"heads": 0}}, "fetch.heads: 0 KV heads cannot come together"),
-            ({"fetch": {"resident": "1MiB"}, "partition": "head"}, "with policy fetch_heads and fetch.resident, which names tokens"),
+            ({"fetch": {"resident": "1MiB"}, "partition": "token_range"}, "with policy fetch_heads and fetch.resident; set it to request or auto, or to head"),
             ({"policy": "fetch_recompute", "fetch": {"heads": 1}}, "fetch.heads: says how many KV heads come together"),
-            ({**hybrid(10), "partition": "head"}, "only request is served by this version with policy fetch_hybrid"),
+            ({**hybrid(10), "partition": "token_range"}, "token_range is not served by this version with policy fetch_hybrid"),
             (hybrid(101), "fetch.activation_percent: 101 is no number from 0 to 100"),
             ({"fetch": {"activation_percent": 10}}, "how many tokens are held as activations, and the policy is fetch_heads"),
-            ({**recomputing(10), "partition": "head"}, "only request is served by this version with policy fetch_recompute"),
+            ({**recomputing(10), "partition": "token_range"}, "token_range is not served by this version with policy fetch_recompute"),
             (recomputing(101), "fetch.recompute_percent: 101 is no number from 0 to 100"),
             ({"policy": "attend_remote"}, "fetch: says how K and V are fetched, and the policy is attend_remote"),
         ]:

@@ -268,6 +268,7 @@ TEST(PoliciesClusterTest, WithRecomputationAmongThemEachHasTheBitsOfAttendRemote
     options.scratch_tokens = variation < 3 ? 8192 : 64;
     options.threads = 1 + variation % 2;
     options.memory_nodes = 1 + variation / 2 % 2;
+    options.partition = variation == 3 ? Partition::kHead : Partition::kRequest;
     options.recompute_percent = variation < 4 ? 30 + 20 * variation : 100;
     options.transports = {variation % 3 == 0 ? "ucx://" : "shm://"};
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);

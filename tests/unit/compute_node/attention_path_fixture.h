@@ -158,6 +158,9 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
         .resident_tokens = (kSequences + 1) * GetParam().activations_here,
         .activation_share = GetParam().activation_share,
         .int8_tails = GetParam().int8 ? kSequences + 1 : 0,
+        // Weights are summed where all heads are.
+        .sparse_tokens =
+            GetParam().heads.empty() ? SparseTokens::kWindowSums : SparseTokens::kLocal,
         .sparse_ratio = GetParam().sparse_ratio,
         .memory_nodes = {"m0", "m1"},
         .slots = {kSlots, kSlots},
@@ -219,8 +222,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
                                                    .epoch = kEpoch});
       node.device = *kernels::CpuKvDevices(
           kernels::CpuAttention(), memory_pool_)(memory_node::AttentionWorker::DeviceOptions(
-          config_, plan::LayersOf(config_, i), config_.KvFormOf(plan::AttentionPath::kRemote),
-          kSlots));
+          config_, i, config_.KvFormOf(plan::AttentionPath::kRemote), kSlots));
       node.worker = std::make_unique<memory_node::AttentionWorker>(
           memory_node::AttentionWorker::Options{.config = config_, .node = i, .checks_data = true},
           *node.transport, *node.region, *node.device, memory_pool_, node.counters);

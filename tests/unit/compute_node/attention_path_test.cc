@@ -99,14 +99,18 @@ class WindowDataTest : public AttentionPathTest {
     EXPECT_THAT(std::string(found.status().message()), ::testing::HasSubstr(what));
   }
 
-  // The first piece of node m0 has come into the lane's windows: where its data begin.
+  // The first piece of node m0 has come into the lane's windows: where its data begin. Where heads
+  // are spread those of the others have come too: parts of activations are taken together.
   std::byte* AwaitFirstPiece(uint32_t lane) {
     const plan::FetchWindows windows(context_->layout);
     const Nanos deadline = RealClock().Now() + kLong;
-    while (region_->LoadSignal(windows.word(0, lane)) < 1 && RealClock().Now() < deadline) {
-      transport_->Progress();
+    const size_t nodes = ByHead(config_) ? config_.memory_nodes.size() : 1;
+    for (uint32_t node = 0; node < nodes; ++node) {
+      while (region_->LoadSignal(windows.word(node, lane)) < 1 && RealClock().Now() < deadline) {
+        transport_->Progress();
+      }
+      EXPECT_GE(region_->LoadSignal(windows.word(node, lane)), 1u);
     }
-    EXPECT_GE(region_->LoadSignal(windows.word(0, lane)), 1u);
     return region_->bytes().data() + windows.Window(0, lane, plan::FetchRing(), /*parts=*/1) +
            sizeof(plan::WindowHeader);
   }

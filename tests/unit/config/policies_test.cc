@@ -103,8 +103,9 @@ TEST(PoliciesTest, RecomputationMayBeOneOfSeveral) {
               HasSubstr("fetch.heads: says"));
   EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_heads]\n", {"fetch.recompute_percent=1"}),
               HasSubstr("fetch.recompute_percent: says"));
-  EXPECT_THAT(ErrorOf("policies: [fetch_heads, fetch_recompute]\n", {"partition=head"}),
-              AllOf(HasSubstr("policy fetch_recompute"), HasSubstr("activations are kept where")));
+  EXPECT_EQ(ErrorOf("policies: [fetch_heads, fetch_recompute]\n", {"partition=head"}), "no error");
+  EXPECT_THAT(ErrorOf("policies: [fetch_recompute, fetch_heads]\n", {"partition=token_range"}),
+              AllOf(HasSubstr("token_range is not served"), HasSubstr("request, head and auto")));
   EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_recompute]\nkv: int8\n"),
               HasSubstr("fetch_recompute"));
 }
@@ -129,7 +130,7 @@ TEST(PoliciesTest, WhatASinglePolicyRefusesIsRefused) {
   EXPECT_THAT(ErrorOf(both, {"attention.decode=pairs"}), HasSubstr("policy fetch_heads"));
   EXPECT_THAT(ErrorOf(both, {"fetch.caching_ratio=0.2"}), HasSubstr("fetch.caching_ratio: says"));
   EXPECT_THAT(ErrorOf("policies: [attend_remote, fetch_sparse]\npartition: head\n"),
-              HasSubstr("which names tokens for all heads"));
+              HasSubstr("which are summed over all heads"));
   const auto replicas = ParseClusterConfig(
       "model: m\ncompute: [{name: c0}, {name: c1}]\nmemory: [{name: m0, capacity: 1GiB}]\n" + both,
       "test", {});

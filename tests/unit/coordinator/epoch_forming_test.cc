@@ -302,6 +302,31 @@ TEST(EpochFormingTest, HeadsAreSpreadOverAllNodesAsOne) {
   EXPECT_THAT(formed->partition, HasSubstr("; chosen because"));
 }
 
+// An activation has 100 elements in a layer, of which m0 has 66 with two heads and m1 34 with one.
+TEST(EpochFormingTest, ActivationsAreSpreadAsHeadsAre) {
+  EngineOptions options = Options();
+  options.partition = Partition::kHead;
+  EpochMembers members = Members();
+  members.compute.pop_back();
+  members.fetch = {.bytes = uint64_t{1} << 20, .activation_width = 100};
+  const auto both = EpochForming(options).Form(members);
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->config().activation_width, 100u);
+  EXPECT_EQ(both->config().heads[0].count, 2u);
+  const uint64_t slot = 2 * (2 * 128 + 2 * 66);
+  EXPECT_THAT(both->config().slots, ElementsAre(76800 / slot, 76800 / slot));
+  EXPECT_THAT(both->partition, HasSubstr("m0 has the least room"));
+  EXPECT_EQ(both->shares[0].slots, both->config().slots[0]);
+
+  // One of the two: half of the blocks of 16 slots each, of which 12 fit.
+  members.fetch.hybrid = HybridOptions{.share = 512};
+  members.activation_share = 512;
+  const auto either = EpochForming(options).Form(members);
+  ASSERT_TRUE(either.ok()) << either.status();
+  EXPECT_EQ(either->config().activation_share, 512u);
+  EXPECT_THAT(either->config().slots, ElementsAre(192, 192));
+}
+
 TEST(EpochFormingTest, HeadsThatDoNotFitTheNodesThatAreThereAreRefused) {
   EngineOptions options = Options();
   options.partition = Partition::kHead;

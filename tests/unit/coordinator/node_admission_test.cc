@@ -60,6 +60,21 @@ TEST(NodeAdmissionTest, SlotsOfTwoKindsAreWholeBlocks) {
   EXPECT_TRUE(admission.Check(Memory(112 * 512), /*holds_kv=*/true).ok());
 }
 
+// An activation has 33 elements in a layer, of which one head's part is 17 at most.
+TEST(NodeAdmissionTest, AHeadsPartOfActivationsComesWithItsKAndV) {
+  EngineOptions options = Options();
+  options.partition = Partition::kHead;
+  options.fetch = {.bytes = 1 << 20, .activation_width = 33};
+  const uint64_t least = 64 * 2 * (128 + 2 * 17);
+  EXPECT_TRUE(NodeAdmission(options).Check(Memory(least), /*holds_kv=*/true).ok());
+  ExpectRefused(NodeAdmission(options).Check(Memory(least - 1), /*holds_kv=*/true),
+                "one KV head of one request of 64 tokens");
+  options.fetch.hybrid = HybridOptions{.share = 10};  // They take less than K and V.
+  EXPECT_TRUE(NodeAdmission(options).Check(Memory(64 * 256), /*holds_kv=*/true).ok());
+  ExpectRefused(NodeAdmission(options).Check(Memory(64 * 256 - 1), /*holds_kv=*/true),
+                "one KV head of one request of 64 tokens");
+}
+
 TEST(NodeAdmissionTest, ASpillTierThatTheCoordinatorsFileDoesNotHaveIsRefused) {
   EngineOptions options = Options();
   NodeHello hello = Memory(64 * 512);

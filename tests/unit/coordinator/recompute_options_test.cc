@@ -112,5 +112,27 @@ TEST(RecomputeOptionsTest, ActivationsOfHybridSlotsStayToo) {
   EXPECT_EQ(asked->scheduler.resident_tokens, 192u);
 }
 
+// K and V of one head of a longest request take 2 MiB, and its part of activations as many.
+TEST(RecomputeOptionsTest, ActivationsAreSpreadWhereTheFileSpreadsHeads) {
+  const auto of_two = [](const std::string& capacity, const std::string& lines) {
+    return OptionsOf("model: m\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: " + capacity +
+                         "}, {name: m1, capacity: " + capacity + "}]\n" + lines,
+                     kGrouped);
+  };
+  for (const std::string policy : {"fetch_recompute", "fetch_hybrid"}) {
+    const auto heads = of_two("1GiB", "partition: head\npolicy: " + policy + "\n");
+    ASSERT_TRUE(heads.ok()) << heads.status();
+    EXPECT_EQ(heads->partition, Partition::kHead);
+    const auto chosen = of_two("1GiB", "partition: auto\npolicy: " + policy + "\n");
+    ASSERT_TRUE(chosen.ok()) << chosen.status();
+    EXPECT_EQ(chosen->partition, Partition::kRequest);
+  }
+  const auto hybrid = of_two("6MiB", "partition: head\npolicy: fetch_hybrid\n");
+  ASSERT_TRUE(hybrid.ok()) << hybrid.status();
+  const auto both = of_two("6MiB", "partition: head\npolicy: fetch_recompute\n");
+  EXPECT_EQ(both.status().code(), absl::StatusCode::kFailedPrecondition) << both.status();
+  EXPECT_THAT(std::string(both.status().message()), HasSubstr("room for 2 of 4 KV heads"));
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

@@ -93,9 +93,13 @@ UnitCluster::UnitCluster(const UnitClusterOptions& options)
   plan::EpochConfig every_slot_has_kv = config_;
   every_slot_has_kv.activation_share = 0;
   every_slot_has_kv.int8_tails = 0;
+  if (config_.partition == Partition::kHead) {  // It has all heads.
+    every_slot_has_kv.partition = Partition::kRequest;
+    every_slot_has_kv.heads.clear();
+  }
   auto reference =
       kernels::CpuKvDevices(kernels::CpuAttention(), pool_)(AttentionWorker::DeviceOptions(
-          every_slot_has_kv, config_.layers, KvForm::kBF16, kSequences * kContext));
+          every_slot_has_kv, /*node=*/0, KvForm::kBF16, kSequences * kContext));
   EXPECT_TRUE(reference.ok()) << reference.status();
   reference_ = *std::move(reference);
   EXPECT_TRUE(reference_->Begin().ok());
@@ -122,8 +126,7 @@ void UnitCluster::MakeNode(uint32_t index) {
   ASSERT_TRUE(region.ok()) << region.status();
   node.region = *std::move(region);
   kernels::KvDeviceOptions wanted = AttentionWorker::DeviceOptions(
-      config_, plan::LayersOf(config_, index), config_.KvFormOf(plan::AttentionPath::kRemote),
-      config_.slots[index]);
+      config_, index, config_.KvFormOf(plan::AttentionPath::kRemote), config_.slots[index]);
   if (options_.device_waits) {
     wanted.step_lanes = config_.lanes;
     wanted.step_rows_max = config_.rows_max;

@@ -10,6 +10,7 @@
 #include "kernels/attention.h"
 #include "kernels/canonical_math.h"
 #include "kernels/partial.h"
+#include "plan/activation_part.h"
 #include "plan/epoch_shape.h"
 #include "plan/fetch_pieces.h"
 #include "plan/reply_window.h"
@@ -95,11 +96,12 @@ std::vector<UnitCluster::Window> UnitCluster::MakeWindows(const Step& step, uint
                        .rows = static_cast<uint32_t>(listed.size()),
                        .kv_rows = static_cast<uint32_t>(prompts.size()),
                        .sender = sender};
+      const plan::ActivationPart brought = plan::ActivationPartOf(config_, node);
       window.shape = {.part = PartOf(shape, heads),
                       .pieces = plan::PiecesOf(step.spec.chunking, window.header.rows, heads.count),
                       .own_rows = own,
                       .prompt_tokens = window.header.kv_rows,
-                      .activation_width = config_.activation_width};
+                      .activation_width = brought.count};
       const plan::QueryWindowWriter writer(window.shape, heads.first);
       std::vector<BFloat16> staged(writer.staged_elements() + writer.prompt_elements());
       writer.Gather(rows, {.listed = listed}, staged.data());
@@ -110,7 +112,8 @@ std::vector<UnitCluster::Window> UnitCluster::MakeWindows(const Step& step, uint
           activation[element] =
               Activation(step.sequences[prompts[i]], step.positions[prompts[i]], layer, element);
         }
-        writer.GatherActivation(activation.data(), i, staged.data() + writer.staged_elements());
+        writer.GatherActivation(activation.data() + brought.first, i,
+                                staged.data() + writer.staged_elements());
       }
       window.bytes.resize(writer.bytes());
       std::memcpy(window.bytes.data(), &window.header, sizeof(window.header));

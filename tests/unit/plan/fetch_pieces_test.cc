@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/philox.h"
+#include "plan/activation_part.h"
 #include "plan/slot_kinds.h"
 
 namespace lamina::plan {
@@ -363,10 +364,13 @@ TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
   config.partition = Partition::kTokenRange;
   EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("with spans of sequences"));
   config = Fetching();
+  config.fetch_bytes *= 3;
   config.activation_width = kWidth;
   config.partition = Partition::kHead;
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.activation_width = 2;  // There are three heads.
   EXPECT_THAT(CheckFetch(config).ToString(),
-              testing::HasSubstr("keeps activations in addition to some"));
+              testing::HasSubstr("spreads activations of 2 elements over memory nodes"));
   config.attention_paths = {AttentionPath::kRemote};
   EXPECT_TRUE(CheckFetch(config).ok());
   EXPECT_EQ(FetchWindowBytes(config), 0u);
@@ -378,6 +382,66 @@ TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
   EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
   config.activation_share = 1;
   EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("has path recompute, and slots"));
+}
+
+TEST(ActivationPartTest, PartsFollowTheHeadsAndAreAllOfIt) {
+  for (const uint32_t width : {3u, 40u, 200u, 576u, 4096u}) {
+    for (const std::vector<uint32_t>& counts :
+         std::vector<std::vector<uint32_t>>{{3}, {1, 2}, {2, 1}, {1, 1, 1}}) {
+      uint32_t next = 0;
+      for (const HeadRange& heads : ConsecutiveRanges(counts)) {
+        const ActivationPart part = ActivationPartOf(width, heads, 3);
+        EXPECT_EQ(part.first, next);
+        EXPECT_GE(part.count, width / 3 * heads.count);
+        EXPECT_LE(part.count, (width + 2) / 3 * heads.count);
+        next += part.count;
+      }
+      EXPECT_EQ(next, width);
+    }
+  }
+}
+
+// K and V that are made again go to pieces of both nodes, which have one head and two of three.
+TEST(FetchPiecesTest, WhereHeadsAreSpreadPiecesAreOfTheSameRuns) {
+  EpochConfig config = Fetching();
+  config.fetch_bytes *= 3;
+  config.activation_width = kWidth;
+  config.partition = Partition::kHead;
+  config.heads = {{.first = 0, .count = 1}, {.first = 1, .count = 2}};
+  ASSERT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  const FetchLimits limits = FetchLimitsOf(config);
+  EXPECT_EQ(limits.heads_most, 2u);
+  EXPECT_EQ(limits.activation_width, 134u);
+  size_t pieces_most = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Prng random(seed);
+    std::vector<FetchRun> runs(1 + random.Below(8));
+    for (FetchRun& run : runs) {
+      run = {.before = static_cast<uint32_t>(random.Below(1000)), .tokens = 1};
+      run.recomputed = static_cast<uint32_t>(random.Below(run.before + 1));
+    }
+    std::vector<FetchPiece> pieces[2];
+    for (uint32_t node = 0; node < 2; ++node) {
+      PiecesOf(PartOf(kLayer, config.heads[node]), runs, limits, pieces[node]);
+    }
+    const bool makes = std::any_of(runs.begin(), runs.end(),
+                                   [](const FetchRun& run) { return run.recomputed > 0; });
+    if (!makes) {
+      continue;  // Then each has as many pieces as it needs.
+    }
+    ASSERT_EQ(pieces[0].size(), pieces[1].size()) << "seed " << seed;
+    pieces_most = std::max(pieces_most, pieces[0].size());
+    for (size_t i = 0; i < pieces[0].size(); ++i) {
+      FetchPiece of_one_head = pieces[1][i];
+      of_one_head.heads.count = std::min(of_one_head.heads.count, 1u);
+      EXPECT_EQ(pieces[0][i], of_one_head) << "seed " << seed << " piece " << i;
+      for (uint32_t node = 0; node < 2; ++node) {
+        const ActivationPart part = ActivationPartOf(config, node);
+        EXPECT_LE(PieceBytes(pieces[node][i], kLayer.head_dim, part.count), limits.window_bytes);
+      }
+    }
+  }
+  EXPECT_GT(pieces_most, 2u);
 }
 
 }  // namespace

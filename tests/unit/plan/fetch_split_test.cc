@@ -279,10 +279,9 @@ TEST(FetchSplitTest, TokensWithoutSlotsDoNotCome) {
   const SlotKinds kinds(SlotKinds::kUnit);
   // The second extent touches what stands for the released tokens.
   const SlotTables::Sequence sequence{.extents = {{0, 300}}, .tokens = 300, .released = 256};
-  EXPECT_THAT(
-      SplitBySlots(290, 1, sequence, kinds).stretches,
-      ElementsAre(FetchStretch{.tokens = 256, .hidden = true},
-                  FetchStretch{.tokens = 34, .activations = true}));
+  EXPECT_THAT(SplitBySlots(290, 1, sequence, kinds).stretches,
+              ElementsAre(FetchStretch{.tokens = 256, .hidden = true},
+                          FetchStretch{.tokens = 34, .activations = true}));
   SlotTables::Sequence stays = sequence;
   stays.resident = {.first = 100, .tokens = 170};
   EXPECT_THAT(SplitBySlots(290, 1, stays, kinds).stretches,

@@ -83,6 +83,14 @@ TEST(ShareHeadsTest, OpenBlocksOfInt8AreSharedLikeTheirHeads) {
   EXPECT_FALSE(ShareHeads(layers, nodes, 1001, layout).ok());
 }
 
+TEST(ShareHeadsTest, WhatASlotTakesBesidesKAndVCounts) {
+  const std::vector<HeadNode> nodes = {{"m0", 1e9, 30 * kHeadBytes}, {"m1", 1e9, 30 * kHeadBytes}};
+  const auto split = ShareHeads(Layers(4), nodes, 10, {}, kHeadBytes / 2);
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->slots, 10u);
+  EXPECT_FALSE(ShareHeads(Layers(4), nodes, 11, {}, kHeadBytes / 2).ok());
+}
+
 TEST(ShareHeadsTest, MoreNodesThanHeadsIsAnError) {
   const std::vector<HeadNode> nodes(4, {"m", 1e9, 1 << 20});
   const auto split = ShareHeads(Layers(3), nodes, 1);
