@@ -164,15 +164,6 @@ TEST(EngineOptionsOfTest, RecomputationIsAPathOfItsOwn) {
   EXPECT_EQ(half->Plan({.path = plan::AttentionPath::kRemote, .tokens = 10}, {}).recomputed, 0u);
 }
 
-TEST(EngineOptionsOfTest, PackingIsAStrategyOfTheScheduler) {
-  for (const auto& [lines, name] :
-       {std::pair("", "rows stay"), {"fetch: {packing: true}\n", "mini-batches"}}) {
-    const auto options = OptionsOf(kTwoNodes + "policy: fetch_hybrid\n" + lines);
-    ASSERT_TRUE(options.ok()) << options.status();
-    EXPECT_EQ(options->scheduler.strategies.lane_packing()->name(), name);
-  }
-}
-
 // An activation is as good as its K and V: all are fetched as these.
 TEST(EngineOptionsOfTest, WithInt8NoActivationsAreKept) {
   for (const std::string policy : {"fetch_recompute", "fetch_hybrid"}) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/cluster_options.h"
@@ -132,6 +133,15 @@ TEST(RecomputeOptionsTest, ActivationsAreSpreadWhereTheFileSpreadsHeads) {
   const auto both = of_two("6MiB", "partition: head\npolicy: fetch_recompute\n");
   EXPECT_EQ(both.status().code(), absl::StatusCode::kFailedPrecondition) << both.status();
   EXPECT_THAT(std::string(both.status().message()), HasSubstr("room for 2 of 4 KV heads"));
+}
+
+TEST(RecomputeOptionsTest, PackingIsAStrategyOfTheScheduler) {
+  for (const auto& [lines, name] :
+       {std::pair("", "rows stay"), {"fetch: {packing: true}\n", "mini-batches"}}) {
+    const auto options = OptionsOf(std::string(kNodes) + "policy: fetch_hybrid\n" + lines, kGrouped);
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->scheduler.strategies.lane_packing()->name(), name);
+  }
 }
 
 }  // namespace
