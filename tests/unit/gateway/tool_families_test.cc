@@ -133,6 +133,10 @@ INSTANTIATE_TEST_SUITE_P(
             "|Well.|@time{}|@weather{}"},
         Answer{"mistral", R"([TOOL_CALLS]time[ARGS]{"city": "x"}[TOOL_CALLS]weather{})",
                R"(|@time{"city":"x"}|@weather{})"},
+        Answer{"mistral",
+               R"([TOOL_CALLS]time[CALL_ID]abc123456[ARGS]{"city": "x"})"
+               R"([TOOL_CALLS]weather[CALL_ID]def123456[ARGS]{})",
+               R"(|@time{"city":"x"}|@weather{})"},
         Answer{"mistral", R"([TOOL_CALLS][{"name": "rm", "arguments": {}}])",
                R"(|[TOOL_CALLS][{"name": "rm", "arguments": {}}])"},
         Answer{"mistral", R"([TOOL_CALLS][{"name": "time")", R"(|[TOOL_CALLS][{"name": "time")"},
