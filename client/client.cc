@@ -270,7 +270,6 @@ absl::StatusOr<ScoreResult> Client::Score(const Prompt& prompt, const ScoreProgr
                                           const ScoreOptions& options) {
   const v1::ScoreRequest request = internal::ToProto(prompt, options);
   grpc::ClientContext context;
-  context.set_deadline(After(impl_->call_deadline));
   const auto updates = impl_->inference->ScoreStream(&context, request);
   v1::ScoreUpdate update;
   std::optional<ScoreResult> result;
@@ -302,7 +301,7 @@ absl::StatusOr<TokenizeResult> Client::Tokenize(const Prompt& prompt, bool add_s
   request.set_add_special(add_special);
   LAMINA_ASSIGN_OR_RETURN(const v1::TokenizeResponse response,
                           impl_->Call(*impl_->inference, &v1::Inference::Stub::Tokenize, request,
-                                      impl_->call_deadline / 10));
+                                      impl_->call_deadline));
   return TokenizeResult{.tokens = {response.tokens().begin(), response.tokens().end()},
                         .pieces = {response.pieces().begin(), response.pieces().end()}};
 }
@@ -314,22 +313,21 @@ absl::StatusOr<std::string> Client::Detokenize(const std::vector<TokenId>& token
   request.set_skip_special(skip_special);
   LAMINA_ASSIGN_OR_RETURN(const v1::DetokenizeResponse response,
                           impl_->Call(*impl_->inference, &v1::Inference::Stub::Detokenize, request,
-                                      impl_->call_deadline / 10));
+                                      impl_->call_deadline));
   return response.text();
 }
 
 absl::Status Client::Cancel(const std::string& request_id) {
   v1::CancelRequest request;
   request.set_request_id(request_id);
-  return impl_
-      ->Call(*impl_->inference, &v1::Inference::Stub::Cancel, request, impl_->call_deadline / 10)
+  return impl_->Call(*impl_->inference, &v1::Inference::Stub::Cancel, request, impl_->call_deadline)
       .status();
 }
 
 absl::StatusOr<std::vector<ModelInfo>> Client::ListModels() {
   LAMINA_ASSIGN_OR_RETURN(const v1::ListModelsResponse response,
                           impl_->Call(*impl_->inference, &v1::Inference::Stub::ListModels,
-                                      v1::ListModelsRequest(), impl_->call_deadline / 10));
+                                      v1::ListModelsRequest(), impl_->call_deadline));
   std::vector<ModelInfo> models;
   for (const v1::Model& model : response.models()) {
     models.push_back(FromProto(model));
@@ -340,7 +338,7 @@ absl::StatusOr<std::vector<ModelInfo>> Client::ListModels() {
 absl::StatusOr<ClusterStatus> Client::Status() {
   LAMINA_ASSIGN_OR_RETURN(const v1::GetStatusResponse response,
                           impl_->Call(*impl_->cluster, &v1::Cluster::Stub::GetStatus,
-                                      v1::GetStatusRequest(), impl_->call_deadline / 10));
+                                      v1::GetStatusRequest(), impl_->call_deadline));
   return FromProto(response);
 }
 

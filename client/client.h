@@ -6,7 +6,8 @@
 //
 // Threading: every method from any thread, many at once. Blocking, save StartGenerate().
 // Limits:    messages up to 64 MiB; a bounded wait on every call but Generate, whose end the caller
-//            decides by max_tokens, a deadline, or a Cancellation.
+//            decides by max_tokens, a deadline, or a Cancellation, and Score, which takes as long
+//            as its prompt: both end with kUnavailable where the server's host no longer answers.
 // Errors:    the server's, code for code, with its message. kUnavailable means that the cluster is
 //            not serving or lost the request: retry the whole request. Those of generations name
 //            the request as logs do, in the payload "x-request-id".
@@ -410,7 +411,7 @@ struct ConnectOptions {
   std::string server = "127.0.0.1:7400";
   TlsFiles tls = {};  // The server's CA; no certificate is asked for.
   Nanos connect_deadline = Seconds(5);
-  Nanos call_deadline = Seconds(600);  // Deadline of Score, the longest; other calls have a tenth.
+  Nanos call_deadline = Seconds(60);  // None of Generate and Score.
 };
 
 using ChunkFunction = std::function<void(const Chunk& chunk)>;

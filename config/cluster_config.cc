@@ -197,8 +197,9 @@ absl::Status CheckGateway(const GatewayConfig& gateway) {
       return Invalid("gateway.model_names", name, "a list of names that are not empty");
     }
   }
-  LAMINA_RETURN_IF_ERROR(CheckWord("gateway.tool_parser", gateway.tool_parser,
-                                   {"auto", "none", "harmony", "hermes", "llama3", "mistral"}));
+  LAMINA_RETURN_IF_ERROR(
+      CheckWord("gateway.tool_parser", gateway.tool_parser,
+                {"auto", "none", "harmony", "hermes", "llama3", "mistral", "qwen3_coder"}));
   LAMINA_RETURN_IF_ERROR(
       CheckWord("gateway.reasoning_parser", gateway.reasoning_parser, {"auto", "none", "think"}));
   LAMINA_RETURN_IF_ERROR(CheckRange("gateway.body_bytes_max", gateway.body_bytes_max,

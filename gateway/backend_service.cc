@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/backend_service.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -39,11 +41,34 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server, const TlsF
   return grpc::CreateCustomChannel(server, control::ChannelCredentials(tls), arguments);
 }
 
+// How the library begins what it says itself of a server that is not there, or has gone. The
+// coordinator's own words may have these anywhere else: it says why a node is not reachable.
+constexpr absl::string_view kLibrarysWords[] = {"failed to connect to all addresses",
+                                                "connections to all backends failing",
+                                                "no reachable subchannels",
+                                                "empty address list",
+                                                "DNS resolution failed",
+                                                "Failed to connect to remote host",
+                                                "Connection reset by peer",
+                                                "Connection refused",
+                                                "Connection timed out",
+                                                "Broken pipe",
+                                                "Socket closed",
+                                                "Transport closed",
+                                                "Endpoint closing",
+                                                "Endpoint read failed",
+                                                "GOAWAY",
+                                                "recvmsg",
+                                                "sendmsg"};
+
 // What the library says of a coordinator that is not there is of no use to an HTTP client.
 absl::Status Explain(const grpc::Status& status) {
   absl::Status result = FromGrpc(status);
-  if (absl::IsUnavailable(result) && (absl::StrContains(result.message(), "onnect") ||
-                                      absl::StrContains(result.message(), "ocket"))) {
+  const auto begins = [&result](absl::string_view words) {
+    return absl::StartsWith(result.message(), words);
+  };
+  if (absl::IsUnavailable(result) &&
+      std::any_of(std::begin(kLibrarysWords), std::end(kLibrarysWords), begins)) {
     return absl::UnavailableError("the coordinator cannot be reached; try again later");
   }
   return result;

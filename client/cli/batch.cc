@@ -315,6 +315,7 @@ int Run(const Invocation& invocation, const BatchFlags& flags) {
   std::vector<std::string> names = models->front().names;
   names.push_back(models->front().id);
   CheckModels(names, *requests);
+  CheckAnswers(models->front(), *requests);
   const client::Cancellation cancellation;
   const Interrupts::Scoped scoped(*invocation.interrupts,
                                   [&cancellation] { cancellation.Cancel(); });

@@ -2,6 +2,7 @@
 #include "client/cli/batch_file.h"
 
 #include <algorithm>
+#include <ctime>
 #include <limits>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "client/output_form_json.h"
 #include "common/status_macros.h"
+#include "model/chat_template.h"
 
 namespace lamina::cli {
 namespace {
@@ -263,6 +265,25 @@ absl::StatusOr<Json> ParseLine(absl::string_view line, size_t number) {
   return out;
 }
 
+// Whether the prompt of a chat ends within a thought, which the template has opened.
+bool OpensThought(const client::ModelInfo& model) {
+  const absl::StatusOr<model::ChatTemplate> chat_template =
+      model::ChatTemplate::Create(model.chat_template, model.bos_token, model.eos_token);
+  if (!chat_template.ok()) {
+    return false;  // The server says what is wrong with it.
+  }
+  const absl::StatusOr<std::string> text = chat_template->Render(
+      {.messages = Json::array({Json{{"role", "user"}, {"content", "x"}}})}, std::tm{});
+  const size_t open = text.ok() ? text->rfind("<think>") : std::string::npos;
+  return open != std::string::npos && text->find("</think>", open) == std::string::npos;
+}
+
+// Whether a form binds from the first token on where the gateway lets a thought come first. A
+// structural tag is of the whole output there, too.
+bool LeavesThoughtOut(const OutputForm& form) {
+  return !form.any() && form.kind != OutputForm::Kind::kStructuralTag;
+}
+
 // Whether a result line that was cut off may be this text; Envelope() says how it begins.
 bool MayBeginResult(absl::string_view text) {
   constexpr absl::string_view kBegin = R"({"id":"batch_req_)";
@@ -309,6 +330,28 @@ void CheckModels(const std::vector<std::string>& names, std::vector<BatchRequest
       request.status = absl::NotFoundError(
           absl::StrCat("the model '", request.model,
                        "' is not served here; served: ", absl::StrJoin(names, ", ")));
+    }
+  }
+}
+
+void CheckAnswers(const client::ModelInfo& model, std::vector<BatchRequest>& requests) {
+  // Its marks are special tokens, without which thought and answer cannot be told apart.
+  const bool channels = absl::StrContains(model.chat_template, "<|channel|>") &&
+                        absl::StrContains(model.chat_template, "<|message|>");
+  const bool opens_thought = OpensThought(model);
+  for (BatchRequest& request : requests) {
+    if (!request.chat || !request.status.ok()) {
+      continue;
+    }
+    if (channels) {
+      request.status = absl::InvalidArgumentError(
+          "this model answers in channels, which are not read in batches; send the request to the "
+          "gateway");
+    } else if (opens_thought && LeavesThoughtOut(request.options.form)) {
+      request.status = absl::InvalidArgumentError(
+          "response_format and structured_outputs are not served in batches with this model, whose "
+          "answers begin with a thought: the thought would have the form; send the request to the "
+          "gateway");
     }
   }
 }

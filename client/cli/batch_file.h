@@ -42,6 +42,10 @@ BatchFile ParseBatch(absl::string_view text);
 // Has requests for another model than the one of these names fail.
 void CheckModels(const std::vector<std::string>& names, std::vector<BatchRequest>& requests);
 
+// Has chats fail whose answers batches would spoil, since they are not read for thoughts: all of a
+// model that answers in channels, and those of a form where the model's thought would have it.
+void CheckAnswers(const client::ModelInfo& model, std::vector<BatchRequest>& requests);
+
 // What a result file already has.
 struct BatchDone {
   std::set<std::string> custom_ids;

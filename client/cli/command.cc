@@ -180,7 +180,7 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invoca
   client::ConnectOptions options{.server = invocation.server, .tls = tls};
   if (wait > 0) {
     options.connect_deadline = std::min(options.connect_deadline, wait);
-    options.call_deadline = std::min(options.call_deadline, 10 * wait);
+    options.call_deadline = std::min(options.call_deadline, wait);
   }
   return client::Client::Connect(options);
 }

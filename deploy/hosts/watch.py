@@ -105,8 +105,11 @@ def await_serving(cluster, seconds, name=""):
             raise GaveUp(list(failed_nodes(state)) or ["coordinator"], f"the cluster cannot serve: {state}")
         if time.monotonic() >= end:
             waited = re.match(r"waiting for ([A-Za-z0-9_-]+)", last)
+            still = ", ".join(f"{node} ({share})" for node, share in loading(cluster, last).items())
+            longer = f"; weights are still loaded by {still}: give it more time with --wait {max(600, 2 * seconds)}"
             raise GaveUp([waited[1] if waited else "coordinator"],
-                         f"the cluster does not serve after {seconds} s: {last or f'no answer from {cluster.client.address}'}")
+                         f"the cluster does not serve after {seconds} s: {last or f'no answer from {cluster.client.address}'}"
+                         + (longer if still else ""))
         time.sleep(PAUSE)
 
 

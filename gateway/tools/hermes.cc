@@ -16,6 +16,8 @@ namespace {
 
 constexpr absl::string_view kOpen = "<tool_call>";
 constexpr absl::string_view kClose = "</tool_call>";
+// GLM's calls stand in the same tags, and are no JSON.
+constexpr absl::string_view kGlmsKey = "<arg_key>";
 
 class HermesReader final : public PartReader {
  public:
@@ -84,7 +86,10 @@ class HermesReader final : public PartReader {
 const ToolFamily& HermesFamily() {
   static const auto* const family =
       new ToolFamily{.name = "hermes",
-                     .matches = [](absl::string_view t) { return absl::StrContains(t, kOpen); },
+                     .matches =
+                         [](absl::string_view t) {
+                           return absl::StrContains(t, kOpen) && !absl::StrContains(t, kGlmsKey);
+                         },
                      .syntax = {.before = "<tool_call>\n{\"name\": \"",
                                 .between = "\", \"arguments\": ",
                                 .end = "}\n</tool_call>",

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mistral: calls behind a special token, as one array, or with newer tokenizers each by itself:
+// Mistral: calls behind a special token, as one array, or with newer tokenizers each by itself,
+// where an id that may stand behind the name is left out:
 // [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}, ...]
 // [TOOL_CALLS]f[ARGS]{"x": 1}
+// [TOOL_CALLS]f[CALL_ID]abc123456[ARGS]{"x": 1}
 
 #include <algorithm>
 #include <utility>
@@ -18,6 +20,7 @@ namespace lamina::gateway {
 namespace {
 
 constexpr absl::string_view kMark = "[TOOL_CALLS]";
+constexpr absl::string_view kId = "[CALL_ID]";
 constexpr absl::string_view kArguments = "[ARGS]";
 constexpr size_t kNameBytesMax = 128;  // With what may stand around it.
 
@@ -113,6 +116,7 @@ class MistralReader final : public PartReader {
 
   bool AddNamed(absl::string_view name, const std::string& arguments,
                 std::vector<AnswerPart>& parts) {
+    name = name.substr(0, name.find(kId));
     name =
         absl::StripAsciiWhitespace(absl::StripSuffix(absl::StripAsciiWhitespace(name), kArguments));
     std::optional<ReadCall> call =

@@ -10,8 +10,8 @@
 namespace lamina::gateway {
 
 const ToolFamily* ChooseToolFamily(absl::string_view name, absl::string_view chat_template) {
-  for (const ToolFamily* family :
-       {&HarmonyFamily(), &MistralFamily(), &HermesFamily(), &Llama3Family()}) {
+  for (const ToolFamily* family : {&HarmonyFamily(), &MistralFamily(), &Qwen3CoderFamily(),
+                                   &HermesFamily(), &Llama3Family()}) {
     if (name == "auto" ? family->matches(chat_template) : family->name == name) {
       return family;
     }

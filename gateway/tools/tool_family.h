@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ToolFamily: how a family of models writes calls of functions. One file each: harmony.cc
-// (gpt-oss), hermes.cc (Hermes, Qwen), llama3.cc, mistral.cc. Which one a model belongs to is read
-// from its chat template.
+// (gpt-oss), hermes.cc (Hermes, Qwen), llama3.cc, mistral.cc, qwen3_coder.cc. Which one a model
+// belongs to is read from its chat template.
 //
 // Calls come about in two ways. A model that may call writes them in its own words, and the
 // family's reader finds them; what is no whole, well-formed call of a function that was offered
@@ -58,6 +58,7 @@ const ToolFamily& HarmonyFamily();
 const ToolFamily& HermesFamily();
 const ToolFamily& Llama3Family();
 const ToolFamily& MistralFamily();
+const ToolFamily& Qwen3CoderFamily();
 
 // "auto": by the template. Null when that fits none, and with "none".
 const ToolFamily* ChooseToolFamily(absl::string_view name, absl::string_view chat_template);

@@ -133,22 +133,6 @@ absl::Status ReadChoice(const Json& value, ToolRequest& request) {
   return choice.RefuseUnknown();
 }
 
-// The place in `root` that "#/$defs/name" names, or null.
-const Json* PlaceOf(const std::string& reference, const Json& root) {
-  if (!absl::StartsWith(reference, "#")) {
-    return nullptr;
-  }
-  const Json* place = &root;
-  for (absl::string_view name : absl::StrSplit(reference.substr(1), '/', absl::SkipEmpty())) {
-    const auto found = place->is_object() ? place->find(std::string(name)) : place->end();
-    if (found == place->end()) {
-      return nullptr;
-    }
-    place = &*found;
-  }
-  return place;
-}
-
 // Adds the schemas that say what a value of `schema`, a part of `root`, is, where these are others.
 // False if it may be something that is no object.
 bool AddAlternatives(const Json& schema, const Json& root, std::vector<const Json*>& left) {
@@ -257,6 +241,21 @@ absl::Status FitEnforced(ToolRequest& request) {
 }
 
 }  // namespace
+
+const Json* PlaceOf(const std::string& reference, const Json& root) {
+  if (!absl::StartsWith(reference, "#")) {
+    return nullptr;
+  }
+  const Json* place = &root;
+  for (absl::string_view name : absl::StrSplit(reference.substr(1), '/', absl::SkipEmpty())) {
+    const auto found = place->is_object() ? place->find(std::string(name)) : place->end();
+    if (found == place->end()) {
+      return nullptr;
+    }
+    place = &*found;
+  }
+  return place;
+}
 
 bool ToolRequest::Has(const std::string& name) const {
   return std::any_of(functions.begin(), functions.end(),

@@ -31,6 +31,9 @@ struct ToolRequest {
   bool enforced() const { return choice == ToolChoice::kRequired || choice == ToolChoice::kNamed; }
 };
 
+// The place in a schema that "#/$defs/name" names, or null.
+const Json* PlaceOf(const std::string& reference, const Json& root);
+
 // Reads `tools`, `tool_choice` and `parallel_tool_calls` of a chat.
 // Errors: kInvalidArgument  with the place and OpenAI's code for the mistake.
 absl::StatusOr<ToolRequest> ReadTools(JsonObject& body);

@@ -290,7 +290,7 @@ class ClusterScriptTest(unittest.TestCase):
         (self.directory / "state").write_text("waiting for m1")
         result = self.script("up", "--wait", "1")
         self.assertEqual(result.returncode, 1)
-        self.assertIn("does not serve after 1 s: waiting for m1", result.stderr)
+        self.assertRegex(result.stderr, "does not serve after 1 s: waiting for m1\n")
         self.assertIn("m1 begins", result.stderr)
         self.assertEqual(self.pids(), {})
 
@@ -301,6 +301,8 @@ class ClusterScriptTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertEqual(result.stderr.count("c0 loads weights: 40% 12 s left"), 1, result.stderr)
         self.assertNotIn("m1 loads", result.stderr)
+        self.assertIn("does not serve after 4 s: waiting for c0, m1; weights are still loaded by c0 (40% 12 s left): "
+                      "give it more time with --wait 600", result.stderr)
 
     def test_a_coordinator_that_is_not_ready_in_time(self):
         (self.directory / "coordinator.fault").write_text("slow")

@@ -193,6 +193,13 @@ TEST_F(ClientTest, AScoreTellsHowFarItIs) {
   EXPECT_THAT(told, ElementsAre(std::pair(3u, 5u)));
 }
 
+TEST_F(ClientTest, AScoreTakesAsLongAsItsPrompt) {
+  const auto client = Client::Connect({.server = server_.address(), .call_deadline = Millis(100)});
+  ASSERT_TRUE(client.ok()) << client.status();
+  const absl::StatusOr<ScoreResult> score = (*client)->Score(std::string("late"));
+  EXPECT_TRUE(score.ok()) << score.status();
+}
+
 TEST_F(ClientTest, AnswersTheOtherCalls) {
   EXPECT_EQ(client_->Score(std::vector<TokenId>{1, 2, 3})->logprobs.size(), 2u);
   EXPECT_THAT(client_->Tokenize("ab", true)->tokens, ElementsAre('a', 'b'));

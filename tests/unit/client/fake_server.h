@@ -22,9 +22,9 @@
 namespace lamina::client {
 
 // Answers each choice with max_tokens tokens 0, 1, 2, ..., then LENGTH. The prompt text "fail N"
-// ends with status code N after one token; "hang" sends one token and waits for the client to
-// cancel, and so does the score of that text. With `runs_max` every prompt hangs, and the first so
-// many alone send their token.
+// ends with status code N after one token, "fail N WORDS" with these words; "hang" sends one token
+// and waits for the client to cancel, and so does the score of that text; that of "late" takes half
+// a second. With `runs_max` every prompt hangs, and the first so many alone send their token.
 class FakeInference : public v1::Inference::Service {
  public:
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
@@ -46,7 +46,9 @@ class FakeInference : public v1::Inference::Service {
       response.add_tokens()->set_token(0);
       writer->Write(response);
       context->AddTrailingMetadata("x-request-id", "followed");
-      return {static_cast<grpc::StatusCode>(std::stoi(request->text().substr(5))), "as asked"};
+      const size_t words = request->text().find(' ', 5);
+      return {static_cast<grpc::StatusCode>(std::stoi(request->text().substr(5))),
+              words == std::string::npos ? "as asked" : request->text().substr(words + 1)};
     }
     if (request->text() == "hang" || runs_max >= 0) {
       if (runs_max < 0 || running++ < runs_max) {
@@ -70,6 +72,9 @@ class FakeInference : public v1::Inference::Service {
     if (request->text() == "hang") {
       ++hanging;
       return AwaitCancel(*context);
+    }
+    if (request->text() == "late") {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
     }
     *response->mutable_tokens() = request->tokens().ids();
     for (int i = 1; i < request->tokens().ids_size(); ++i) {

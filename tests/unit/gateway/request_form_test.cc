@@ -82,6 +82,19 @@ TEST(RequestFormTest, ARequiredCallIsAFormOfTheOutput) {
   EXPECT_TRUE(request.options.keep_special);
 }
 
+TEST(RequestFormTest, ACallWithArgumentsInTagsIsJsonWhereItIsRequired) {
+  const client::ModelInfo model = {.chat_template =
+                                       "{{ tools }}<tool_call>\n<function=f>\n<parameter=p>"};
+  CompletionRequest request = Parsed(kTools);
+  ASSERT_TRUE(Fit(model, request).ok());
+  EXPECT_EQ(request.family, &Qwen3CoderFamily());
+  EXPECT_TRUE(request.options.form.any());
+  request = Parsed(std::string(kTools) + R"(,"tool_choice":"required")");
+  ASSERT_TRUE(Fit(model, request).ok());
+  EXPECT_EQ(FormatOf(request)["tags"][0]["begin"],
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": ");
+}
+
 // A form that binds from the first token on would keep the model from ever calling.
 TEST(RequestFormTest, AnswersOfAFormMayBeCallsInstead) {
   const std::string form = R"(,"response_format":{"type":"json_object"})";

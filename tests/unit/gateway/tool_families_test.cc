@@ -133,11 +133,121 @@ INSTANTIATE_TEST_SUITE_P(
             "|Well.|@time{}|@weather{}"},
         Answer{"mistral", R"([TOOL_CALLS]time[ARGS]{"city": "x"}[TOOL_CALLS]weather{})",
                R"(|@time{"city":"x"}|@weather{})"},
+        Answer{"mistral",
+               R"([TOOL_CALLS]time[CALL_ID]abc123456[ARGS]{"city": "x"})"
+               R"([TOOL_CALLS]weather[CALL_ID]def123456[ARGS]{})",
+               R"(|@time{"city":"x"}|@weather{})"},
         Answer{"mistral", R"([TOOL_CALLS][{"name": "rm", "arguments": {}}])",
                R"(|[TOOL_CALLS][{"name": "rm", "arguments": {}}])"},
         Answer{"mistral", R"([TOOL_CALLS][{"name": "time")", R"(|[TOOL_CALLS][{"name": "time")"},
         Answer{"mistral", "[TOOL_CALLS]" + std::string(300, 'a'),
                "|[TOOL_CALLS]" + std::string(300, 'a')}));
+
+std::string Argument(const std::string& name, const std::string& value) {
+  return "<parameter=" + name + ">\n" + value + "\n</parameter>\n";
+}
+
+std::string InTags(const std::string& function, const std::string& arguments) {
+  return Tagged("<function=" + function + ">\n" + arguments + "</function>");
+}
+
+const char kShownInTags[] = R"(|@time{"city":"x"})";
+
+INSTANTIATE_TEST_SUITE_P(
+    Qwen3Coder, ToolFamiliesTest,
+    ::testing::Values(
+        Answer{"qwen3_coder", "Just text, 1 < 2 <tool", "|Just text, 1 < 2 <tool"},
+        Answer{"qwen3_coder", "Text <function", "|Text <function"}, Answer{"qwen3_coder", "", ""},
+        Answer{"qwen3_coder", " \n", "| \n"},
+        Answer{"qwen3_coder", InTags("weather", Argument("city", "Pa\"}ris")), kShownCall},
+        Answer{"qwen3_coder", InTags("time", ""), "|@time{}"},
+        Answer{"qwen3_coder", InTags("time", Argument("city", "a\n\n</b>\n")),
+               R"(|@time{"city":"a\n\n</b>\n"})"},
+        Answer{"qwen3_coder", InTags("time", Argument("city", "a") + Argument("zone", "1")),
+               R"(|@time{"city":"a","zone":"1"})"},
+        Answer{"qwen3_coder", "<tool_call><function=time><parameter=city>x</parameter></function>",
+               kShownInTags},
+        Answer{"qwen3_coder",
+               "Let me see.\n" + InTags("time", Argument("city", "x")) + "\n" +
+                   InTags("time", Argument("city", "x")) + "\n",
+               std::string("|Let me see.") + kShownInTags + kShownInTags},
+        Answer{"qwen3_coder", InTags("time", Argument("city", "x")) + "\n" + InTags("weather", ""),
+               kShownInTags,
+               /*parallel=*/false},
+        Answer{"qwen3_coder", InTags("time", Argument("city", "x")) + " Done.",
+               std::string(kShownInTags) + "| Done."},
+        // Without one or both of the outer tags, or with a last one that was cut.
+        Answer{"qwen3_coder",
+               "<function=time>\n" + Argument("city", "x") + "</function>\n<function=weather>\n" +
+                   Argument("city", "y") + "</function>\n</tool_call>",
+               std::string(kShownInTags) + R"(|@weather{"city":"y"})"},
+        Answer{"qwen3_coder",
+               "<tool_call>\n<function=time>\n" + Argument("city", "x") + "</function>\n</tool_",
+               kShownInTags},
+        // As a grammar makes them.
+        Answer{"qwen3_coder", Tagged(kCall), kShownCall},
+        Answer{"qwen3_coder", Tagged("{'name': 'weather'}"), "|" + Tagged("{'name': 'weather'}")},
+        // Tags that are no call, an unknown function, words between the tags, a call that was cut.
+        Answer{"qwen3_coder", "A <tool_call> is a tag.", "|A <tool_call> is a tag."},
+        Answer{"qwen3_coder", InTags("rm", Argument("path", "/")),
+               "|" + InTags("rm", Argument("path", "/"))},
+        Answer{"qwen3_coder", InTags("time", "London"), "|" + InTags("time", "London")},
+        Answer{"qwen3_coder", "<tool_call>\n<function=time>\n<parameter=city>\nLon",
+               "|<tool_call>\n<function=time>\n<parameter=city>\nLon"},
+        Answer{"qwen3_coder", "<function=" + std::string(300, 'a'),
+               "|<function=" + std::string(300, 'a')}));
+
+TEST(Qwen3CoderTest, ArgumentsAreWhatTheSchemaSays) {
+  ToolRequest tools{.choice = ToolChoice::kAuto};
+  tools.functions.push_back({.name = "set", .parameters = Json::parse(R"({
+      "type": "object",
+      "properties": {
+        "text": {"type": "string"}, "count": {"type": "integer"}, "share": {"type": "number"},
+        "on": {"type": "boolean"}, "list": {"type": "array"}, "map": {"type": "object"},
+        "nothing": {"type": ["string", "null"]}, "level": {"enum": [1, 2, "high"]}, "any": {},
+        "some": {"anyOf": [{"$ref": "#/$defs/count"}, {"$ref": "#/$defs/again"}]}},
+      "$defs": {
+        "count": {"type": "integer"}, "again": {"anyOf": [{"$ref": "#/$defs/again"}]}}})")});
+  struct Case {
+    const char* name;
+    const char* value;
+    const char* shown;
+  };
+  for (const Case& c : {Case{"text", "5", R"("5")"},
+                        Case{"text", "null", R"("null")"},
+                        Case{"text", R"({"a": 1})", R"("{\"a\": 1}")"},
+                        Case{"text", "", R"("")"},
+                        Case{"count", "5", "5"},
+                        Case{"count", " -5 ", "-5"},
+                        Case{"count", "5.0", "5.0"},
+                        Case{"count", "5.5", R"("5.5")"},
+                        Case{"count", "five", R"("five")"},
+                        Case{"count", R"("5")", R"("\"5\"")"},
+                        Case{"share", "0.5", "0.5"},
+                        Case{"share", "2", "2"},
+                        Case{"on", "true", "true"},
+                        Case{"on", "False", "false"},
+                        Case{"on", "None", R"("None")"},
+                        Case{"list", "[1, {\"a\": []}]", R"([1,{"a":[]}])"},
+                        Case{"list", "[1", R"("[1")"},
+                        Case{"list", "{}", R"("{}")"},
+                        Case{"map", R"({"a": [1]})", R"({"a":[1]})"},
+                        Case{"nothing", "null", "null"},
+                        Case{"nothing", "None", "null"},
+                        Case{"nothing", "5", R"("5")"},
+                        Case{"level", "2", "2"},
+                        Case{"level", "3", R"("3")"},
+                        Case{"level", "high", R"("high")"},
+                        Case{"any", "5", R"("5")"},
+                        Case{"some", "7", "7"},
+                        Case{"some", "x", R"("x")"},
+                        Case{"unknown", "5", R"("5")"}}) {
+    const auto reader = Qwen3CoderFamily().make_reader(tools);
+    EXPECT_EQ(ReadAll(*reader, InTags("set", Argument(c.name, c.value)), 7),
+              std::string("|@set{\"") + c.name + "\":" + c.shown + "}")
+        << c.name << " " << c.value;
+  }
+}
 
 // Scanned anew with each byte it would take 20 billion steps.
 TEST(ToolFamilyTest, ALongCallIsReadOnceOverManyCuts) {
@@ -145,7 +255,8 @@ TEST(ToolFamilyTest, ALongCallIsReadOnceOverManyCuts) {
   const std::string city(200000, 'x');
   for (const auto& [family, answer] : std::vector<std::pair<std::string, std::string>>{
            {"llama3", R"({"name": "time", "parameters": {"city": ")" + city + R"("}})"},
-           {"mistral", R"([TOOL_CALLS]time[ARGS]{"city": ")" + city + R"("})"}}) {
+           {"mistral", R"([TOOL_CALLS]time[ARGS]{"city": ")" + city + R"("})"},
+           {"qwen3_coder", InTags("time", Argument("city", city))}}) {
     const auto reader = ChooseToolFamily(family, "")->make_reader(tools);
     EXPECT_EQ(ReadAll(*reader, answer, 1), R"(|@time{"city":")" + city + R"("})") << family;
   }
@@ -198,8 +309,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 // What the grammar makes is read byte by byte: each as soon as it is there.
 TEST(EnforcedCallsTest, ArgumentsArePassedOnAsTheyCome) {
-  for (const ToolFamily* family :
-       {&HarmonyFamily(), &HermesFamily(), &Llama3Family(), &MistralFamily()}) {
+  for (const ToolFamily* family : {&HarmonyFamily(), &HermesFamily(), &Llama3Family(),
+                                   &MistralFamily(), &Qwen3CoderFamily()}) {
     const CallSyntax& s = family->syntax;
     const auto call = [&s](const std::string& name, const std::string& arguments) {
       return s.before + name + s.between + arguments + s.end;
@@ -236,6 +347,10 @@ TEST(EnforcedCallsTest, TheFormatHasWhatTheChoiceDemands) {
 
 TEST(ToolFamilyTest, IsChosenByTheTemplateOrByName) {
   EXPECT_EQ(ChooseToolFamily("auto", "...<tool_call>..."), &HermesFamily());
+  EXPECT_EQ(ChooseToolFamily("auto", "<tool_call>\n{\"name\": <function-name>"), &HermesFamily());
+  EXPECT_EQ(ChooseToolFamily("auto", "<tool_call>\n<function=f>\n<parameter=p>"),
+            &Qwen3CoderFamily());
+  EXPECT_EQ(ChooseToolFamily("auto", "<tool_call>f\n<arg_key>a</arg_key>"), nullptr);
   EXPECT_EQ(ChooseToolFamily("auto", "...<|python_tag|>..."), &Llama3Family());
   EXPECT_EQ(ChooseToolFamily("auto", "...[TOOL_CALLS]..."), &MistralFamily());
   EXPECT_EQ(ChooseToolFamily("auto", "...<|channel|>final<|message|>..."), &HarmonyFamily());

@@ -155,6 +155,41 @@ TEST(BatchFileTest, ARequestForAnotherModelIsNotAnswered) {
   EXPECT_EQ(error["response"]["body"]["error"]["code"], "model_not_found");
 }
 
+TEST(BatchFileTest, AModelThatAnswersInChannelsIsForTheGateway) {
+  BatchFile file = ParseBatch(std::string(kChat) + "\n" + kText);
+  CheckAnswers({.chat_template = "{{ messages[0].content }}<|channel|>final<|message|>"},
+               file.requests);
+
+  EXPECT_EQ(file.requests[0].status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(file.requests[0].status.message()), HasSubstr("send the request to the"));
+  EXPECT_TRUE(file.requests[1].status.ok()) << "a completion is the text as it comes";
+}
+
+TEST(BatchFileTest, AFormDoesNotBeginWithinAThought) {
+  const client::ModelInfo thinks = {
+      .chat_template =
+          "{{ messages[0].content }}{% if add_generation_prompt %}<think>\n{% endif %}"};
+  const client::ModelInfo may_think = {
+      .chat_template = "{{ messages[0].content.split('</think>')[-1] }}<think>\n\n</think>\n\n"};
+  const auto status = [](const client::ModelInfo& model, const std::string& url,
+                         const std::string& body) {
+    BatchFile file =
+        ParseBatch(R"({"custom_id":"c","url":")" + url + R"(","body":{)" + body + "}}");
+    CheckAnswers(model, file.requests);
+    return file.requests.at(0).status;
+  };
+  const std::string messages = R"("messages":[{"role":"user","content":"x"}])";
+  const std::string json = R"(,"response_format":{"type":"json_object"})";
+  const absl::Status refused = status(thinks, "/v1/chat/completions", messages + json);
+
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("begin with a thought"));
+  EXPECT_TRUE(status(thinks, "/v1/chat/completions", messages).ok());
+  EXPECT_TRUE(status(thinks, "/v1/completions", R"("prompt":"x")" + json).ok());
+  EXPECT_TRUE(status(may_think, "/v1/chat/completions", messages + json).ok());
+  EXPECT_TRUE(status({}, "/v1/chat/completions", messages + json).ok());
+}
+
 TEST(BatchFileTest, ResultsTellWhatIsDoneAndWhereTheyWereCutOff) {
   const BatchRequest request = One(kText);
   const std::string line =
