@@ -476,6 +476,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                                {"advertise", Text(c.coordinator_advertise)},
                                {"http", Text(c.coordinator_http)},
                                {"spans", Text(c.coordinator_spans)},
+                               {"journal", Text(c.coordinator_journal)},
+                               {"journal_keep", Duration(c.coordinator_journal_keep)},
                                {"cores", Cores(c.coordinator_cores)}})},
       {"gateway", Section(GatewayKeys(c.gateway))},
       {"compute", List<ComputeNodeConfig>(
