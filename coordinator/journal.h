@@ -107,7 +107,7 @@ class Journal {
 // Threading: one thread at a time; is_recorded() any.
 class JournaledRequest {
  public:
-  // Of a new request; its id is still to be given.
+  // A new request, whose id is still to be given.
   JournaledRequest(Journal& journal, AcceptedRecord record)
       : journal_(journal), record_(std::move(record)) {}
   // One that the journal has, with so many tokens.

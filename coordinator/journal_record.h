@@ -25,7 +25,7 @@ struct AcceptedRecord {
 
 struct CommittedRecord {
   uint64_t number = 0;
-  uint32_t index = 0;  // Of the first of these tokens in the answer.
+  uint32_t index = 0;  // The place of the first token in the answer.
   // Their sequence and position are not told.
   std::vector<plan::SampledToken> tokens;
   plan::FinishReason finish = plan::FinishReason::kNone;  // The answer ends behind them.

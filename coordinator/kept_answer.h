@@ -68,7 +68,7 @@ class KeptAnswer final : public RequestSink {
   std::function<bool()> gone_;
   ReceivedTokens received_;
   uint32_t passed_ = 0;  // Tokens passed on, or over.
-  Fnv1a digest_;         // Of those that were passed over.
+  Fnv1a digest_;         // Those that were passed over.
 };
 
 }  // namespace lamina::coordinator

@@ -42,7 +42,7 @@ struct AnswerPlace {
 class AnswerStreams {
  public:
   virtual ~AnswerStreams() = default;
-  // As Backend::Generate().
+  // Does what Backend::Generate() does.
   virtual std::shared_ptr<Generation> Begin(const client::GenerateOptions& options,
                                             client::ChunkFunction on_chunk, EndFunction on_end) = 0;
   virtual std::shared_ptr<Generation> Attach(const AnswerPlace& place,

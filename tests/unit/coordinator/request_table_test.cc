@@ -566,7 +566,7 @@ TEST_F(RequestTableTest, ARequestGoesOnBehindTokensOfTheCoordinatorBefore) {
   EXPECT_EQ(sink_->text, " 3");
   EXPECT_EQ(sink_->outputs.back().finish, FinishReason::kStop);
   EXPECT_EQ(sink_->outputs.back().usage.completion_tokens, 3u);
-  EXPECT_EQ(table_.tokens(), 1u);  // Of this coordinator.
+  EXPECT_EQ(table_.tokens(), 1u);  // This coordinator has made one.
 }
 
 TEST_F(RequestTableTest, ARequestThatComesWithAllOfItsTokensEndsAtOnce) {

@@ -23,7 +23,7 @@ struct FakeStream final : public Generation {
   void Next() override { ++asked; }
   void Cancel() override { cancelled = true; }
 
-  AnswerPlace place;  // Of one that was attached.
+  AnswerPlace place;  // Where it was attached.
   client::ChunkFunction on_chunk;
   EndFunction on_end;
   int asked = 0;
