@@ -18,7 +18,7 @@ class Fnv1a {
       AddByte(static_cast<uint8_t>(byte));
     }
   }
-  // Its four bytes, the lowest first.
+  // Adds the four bytes, the lowest first.
   void AddWord(uint32_t word) {
     for (int shift = 0; shift < 32; shift += 8) {
       AddByte(static_cast<uint8_t>(word >> shift));

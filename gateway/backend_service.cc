@@ -188,8 +188,9 @@ class GrpcBackend final : public Backend, private AnswerStreams {
   std::shared_ptr<Generation> Generate(const client::GenerateOptions& options,
                                        client::ChunkFunction on_chunk,
                                        client::DoneFunction on_done) override {
-    auto generation = std::make_shared<ResumingGeneration>(*this, RealClock(), std::move(on_chunk),
-                                                           std::move(on_done));
+    AnswerStreams& streams = *this;
+    auto generation = std::make_shared<ResumingGeneration>(streams, RealClock(),
+                                                           std::move(on_chunk), std::move(on_done));
     generation->Start(options);
     return generation;
   }

@@ -82,7 +82,7 @@ class ResumingGeneration final : public Generation,
   client::ChunkFunction on_chunk_;
   client::DoneFunction on_done_;
   std::shared_ptr<Generation> stream_;  // Null while a coordinator is waited for.
-  bool asked_ = false;                  // For a chunk that has not come.
+  bool asked_ = false;                  // The chunk has not come yet.
   bool cancelled_ = false;
   bool has_finish_ = false;  // The last chunk of the answer has come.
   AnswerPlace place_;

@@ -74,7 +74,7 @@ TEST_F(RequestsTest, EndsWithAnEndTokenOfTheModel) {
   ExpectNoSlots();
 }
 
-// As after a restart of the coordinator: what it has generated so far comes with the request.
+// What a coordinator has generated comes with the request after a restart.
 TEST_F(RequestsTest, GoesOnBehindItsFirstTokensAsIfItHadNotBeenInterrupted) {
   const GenerateSpec whole[] = {Greedy(RandomPrompt(10, 77), 40), Spec(),
                                 Sampled(RandomPrompt(300, 78), 40, 6)};
