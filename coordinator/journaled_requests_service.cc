@@ -101,7 +101,8 @@ void JournaledRequests::Take(UnfinishedRequest unfinished, const SpecFunction& s
   left.spec.ended = unfinished.finish;
   left.answer = std::make_shared<KeptAnswer>(
       accepted.id, [&engine = engine_, key = left.key] { engine.Cancel(key); });
-  left_.emplace(accepted.id, std::move(left));
+  // One of an id that is free again may still be on its way to its client: the later one counts.
+  left_.insert_or_assign(accepted.id, std::move(left));
 }
 
 size_t JournaledRequests::Room() const {
