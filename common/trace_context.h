@@ -15,6 +15,8 @@ namespace lamina {
 inline constexpr char kRequestIdHeader[] = "x-request-id";
 inline constexpr char kTraceParentHeader[] = "traceparent";
 inline constexpr char kTraceStateHeader[] = "tracestate";
+// Initial metadata of a stream of tokens: the id by which Inference.Attach goes on with it.
+inline constexpr char kJournaledHeader[] = "lamina-journaled";
 inline constexpr size_t kFollowedIdBytesMax = 128;
 inline constexpr size_t kTraceStateBytesMax = 512;
 

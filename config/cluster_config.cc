@@ -35,6 +35,8 @@ constexpr int kCoreMax = 4095;          // Linux's CPU_SETSIZE allows 1024; big 
 constexpr uint32_t kThreadsMax = 1024;  // The most threads of one node.
 constexpr Nanos kStuckAfterMin = Seconds(2);  // Nodes report twice a second.
 constexpr Nanos kStuckAfterMax = Seconds(3600);
+constexpr Nanos kJournalKeepMin = Seconds(1);
+constexpr Nanos kJournalKeepMax = Seconds(3600);
 constexpr uint64_t kBodyBytesLeast = 1 << 10;
 constexpr uint64_t kBodyBytesMost = 64 << 20;  // What a gRPC message of ours may have.
 constexpr uint32_t kConnectionsMax = 1u << 16;
@@ -301,6 +303,10 @@ absl::Status CheckValues(const ClusterConfig& config) {
   LAMINA_RETURN_IF_ERROR(CheckCores("coordinator.cores", config.coordinator_cores));
   if (!config.coordinator_http.empty()) {
     LAMINA_RETURN_IF_ERROR(CheckListen("coordinator.http", config.coordinator_http));
+  }
+  if (const Nanos keep = config.coordinator_journal_keep;
+      keep < kJournalKeepMin || keep > kJournalKeepMax) {
+    return Invalid("coordinator.journal_keep", absl::StrCat(ToSeconds(keep), "s"), "in [1s, 1h]");
   }
   LAMINA_RETURN_IF_ERROR(CheckGateway(config.gateway));
   LAMINA_RETURN_IF_ERROR(CheckWord("generation_config", config.generation_config,

@@ -211,8 +211,11 @@ struct ClusterConfig {
   std::string coordinator_listen = "127.0.0.1:7400";  // host:port; port 0 picks one.
   // Where others find it, when that is not where it listens. Empty: it is.
   std::string coordinator_advertise;
-  std::string coordinator_http;        // Where /metrics and /health are served. Empty: nowhere.
-  std::string coordinator_spans;       // File of spans. Empty: none.
+  std::string coordinator_http;     // Where /metrics and /health are served. Empty: nowhere.
+  std::string coordinator_spans;    // File of spans. Empty: none.
+  std::string coordinator_journal;  // File of accepted requests and their tokens. Empty: none.
+  // How long a coordinator that has restarted keeps requests of the journal for their clients.
+  Nanos coordinator_journal_keep = Seconds(60);
   std::vector<int> coordinator_cores;  // As of nodes; empty pins nothing.
   GatewayConfig gateway;
   std::vector<ComputeNodeConfig> compute;

@@ -259,6 +259,10 @@ std::string ToYaml(const ClusterConfig& config) {
   if (!config.coordinator_spans.empty()) {
     word("spans", config.coordinator_spans);
   }
+  if (!config.coordinator_journal.empty()) {
+    word("journal", config.coordinator_journal);
+    word("journal_keep", FormatExactDuration(config.coordinator_journal_keep));
+  }
   if (!config.coordinator_cores.empty()) {
     EmitCores(out, config.coordinator_cores);
   }

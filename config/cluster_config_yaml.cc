@@ -3,9 +3,6 @@
 // Reading of the cluster file. Each section is a table of keys and of what reads their
 // value, so that unknown keys, duplicates and bad values are told apart in one place.
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <set>
@@ -32,7 +29,6 @@
 namespace lamina {
 namespace {
 
-constexpr size_t kFileBytesMax = 1 << 20;
 constexpr double kPricePerHourMax = 1e6;
 
 // What is wrong with what cannot be read as a uint32_t.
@@ -476,6 +472,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
                                {"advertise", Text(c.coordinator_advertise)},
                                {"http", Text(c.coordinator_http)},
                                {"spans", Text(c.coordinator_spans)},
+                               {"journal", Text(c.coordinator_journal)},
+                               {"journal_keep", Duration(c.coordinator_journal_keep)},
                                {"cores", Cores(c.coordinator_cores)}})},
       {"gateway", Section(GatewayKeys(c.gateway))},
       {"compute", List<ComputeNodeConfig>(
@@ -573,27 +571,6 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(absl::string_view text, absl::s
                         absl::StrCat(reader.OriginOf(valid.message()), ": ", valid.message()));
   }
   return config;
-}
-
-absl::StatusOr<ClusterConfig> LoadClusterConfig(const std::string& path,
-                                                const std::vector<std::string>& overrides) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kFileBytesMax + 1, '\0');
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat("cannot open the cluster file '", path,
-                                            "': ", std::strerror(errno),
-                                            "; examples are in deploy/clusters/"));
-  }
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (file.fail() && !file.eof())) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read the cluster file '", path, "'"));
-  }
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kFileBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": larger than ", FormatBytes(kFileBytesMax), ", not a cluster file"));
-  }
-  return ParseClusterConfig(text, path, overrides);
 }
 
 }  // namespace lamina

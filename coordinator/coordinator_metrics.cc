@@ -263,6 +263,18 @@ std::string MetricsText(Engine& engine, const std::string& model_name, const Clo
   return page.Text();
 }
 
+std::string JournalMetricsText(const JournalCounts& counts) {
+  MetricsPage page;
+  page.Gauge("lamina_journal_on", "1 while requests are recorded; 0 once the disk has failed.", {},
+             counts.on ? 1 : 0);
+  page.Counter("lamina_journal_bytes_total", "Bytes written to the journal.", {},
+               static_cast<double>(counts.bytes_written));
+  page.Counter("lamina_journal_resumed_total",
+               "Requests of the coordinator before, which the journal had.", {},
+               static_cast<double>(counts.resumed));
+  return page.Text();
+}
+
 std::string HealthProblem(Engine& engine) {
   const EngineStatus status = engine.GetStatus();
   return IsServing(status) ? "" : status.state;

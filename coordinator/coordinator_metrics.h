@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "common/clock.h"
@@ -21,6 +22,14 @@ std::string MetricsText(Engine& engine, const std::string& model_name, const Clo
 // The metrics vllm:* of the page, for a gateway to pass on. `status`: of the engine.
 std::string RequestMetricsText(const Engine& engine, const EngineStatus& status,
                                const std::string& model_name);
+
+struct JournalCounts {
+  bool on = false;             // The disk has not failed.
+  uint64_t bytes_written = 0;  // Since the start, as the next.
+  uint64_t resumed = 0;        // Requests of the coordinator before.
+};
+// Metrics of the journal, to follow the page.
+std::string JournalMetricsText(const JournalCounts& counts);
 
 // Empty when the cluster serves, else what it waits for.
 std::string HealthProblem(Engine& engine);

@@ -142,6 +142,9 @@ void GenerateCall::SubmitUnlessCancelled(Engine& engine, GenerateSpec spec,
   if (spec.best > 0) {
     self = std::make_shared<BestChoices>(std::move(self), spec.best);
   }
+  if (journaled_ != nullptr) {
+    self = std::make_shared<JournalingSink>(std::move(self), journaled_);
+  }
   std::unique_lock lock(mutex_);
   if (!cancelled_) {
     engine.Submit(std::move(spec), key_, std::move(self));
@@ -161,6 +164,14 @@ void GenerateCall::OnAccepted(const std::string& request_id) {
   request_id_ = request_id;
   if (followed_id_.empty()) {
     followed_id_ = request_id;
+  }
+  if (journaled_ == nullptr || !journaled_->is_recorded()) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (reactor_ != nullptr && !writing_ && !finishing_) {
+    context_->AddInitialMetadata(kJournaledHeader, request_id);
+    reactor_->StartSendInitialMetadata();
   }
 }
 

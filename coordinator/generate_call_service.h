@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "coordinator/engine.h"
+#include "coordinator/journal.h"
 #include "lamina/v1/inference.grpc.pb.h"
 #include "model/grammar/grammar_cache.h"
 #include "model/tokenizer/tokenizer.h"
@@ -30,10 +31,10 @@ void ToProto(const plan::TokenLogprob& token, const model::Tokenizer& tokenizer,
 
 class GenerateCall final : public RequestSink {
  public:
-  // `context` must live until the call is done.
+  // `context` must live until the call is done. `key`: by which the engine knows the request.
   GenerateCall(bool with_logprobs, const model::Tokenizer& tokenizer,
-               grpc::CallbackServerContext* context)
-      : with_logprobs_(with_logprobs), tokenizer_(tokenizer), context_(context) {}
+               grpc::CallbackServerContext* context, uint64_t key = Engine::NewKey())
+      : with_logprobs_(with_logprobs), tokenizer_(tokenizer), context_(context), key_(key) {}
 
   // The reactor of the call, which keeps it. A client that goes cancels the request.
   static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(
@@ -44,6 +45,10 @@ class GenerateCall final : public RequestSink {
   void SetPromptTokens(size_t tokens) { prompt_tokens_ = static_cast<uint32_t>(tokens); }
   // The first message with output has them.
   void ReturnPrompt(std::vector<TokenId> prompt) { returned_ = std::move(prompt); }
+  // The request's part of the journal, or null. It is kept until the client has its whole answer.
+  void SetJournaled(std::shared_ptr<JournaledRequest> journaled) {
+    journaled_ = std::move(journaled);
+  }
 
   // Ends the call of a request that is not submitted, and has the engine note it. After Start().
   static void Refuse(const std::shared_ptr<GenerateCall>& call, Engine& engine,
@@ -77,7 +82,8 @@ class GenerateCall final : public RequestSink {
   const bool with_logprobs_;
   const model::Tokenizer& tokenizer_;
   grpc::CallbackServerContext* const context_;
-  const uint64_t key_ = Engine::NewKey();
+  const uint64_t key_;
+  std::shared_ptr<JournaledRequest> journaled_;
   uint32_t prompt_tokens_ = 0;
   std::vector<TokenId> returned_;  // Engine's thread once submitted; empty when sent.
   std::string request_id_;         // Engine's thread.

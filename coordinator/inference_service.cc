@@ -278,6 +278,9 @@ void InferenceService::Submit(const std::shared_ptr<GenerateCall>& call,
   if (request.return_prompt()) {
     call->ReturnPrompt(spec->prompt);
   }
+  if (journaled_ != nullptr) {
+    call->SetJournaled(journaled_->Begin(request, *spec));
+  }
   GenerateCall::Submit(call, engine_, grammars_, *std::move(spec));
 }
 
@@ -308,6 +311,22 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   if (!added.ok()) {
     GenerateCall::Refuse(call, engine_, added);
   }
+  return reactor;
+}
+
+void InferenceService::UseJournal(JournaledRequests& journaled) {
+  journaled_ = &journaled;
+  journaled.Resume([this](const v1::GenerateRequest& request) { return SpecOf(request); });
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Attach(
+    grpc::CallbackServerContext* context, const v1::AttachRequest* request) {
+  if (journaled_ != nullptr) {
+    return journaled_->Attach(context, *request);
+  }
+  const auto call = std::make_shared<GenerateCall>(false, tokenizer_, context);
+  grpc::ServerWriteReactor<v1::GenerateResponse>* reactor = GenerateCall::Start(call, engine_);
+  call->OnDone(absl::NotFoundError("the coordinator has no journal (coordinator.journal)"));
   return reactor;
 }
 

@@ -20,6 +20,7 @@
 #include "coordinator/chat_form.h"
 #include "coordinator/engine.h"
 #include "coordinator/generate_call_service.h"
+#include "coordinator/journaled_requests_service.h"
 #include "coordinator/score_call_service.h"
 #include "coordinator/text_pool.h"
 #include "lamina/v1/inference.grpc.pb.h"
@@ -44,8 +45,14 @@ class InferenceService final : public v1::Inference::CallbackService {
                    const model::ModelConfig& config, uint64_t kv_bytes_per_token,
                    ChatAdvice advice = {});
 
+  // Requests are recorded from now on, and those that are left are gone on with. Before the first
+  // call; they outlive the service.
+  void UseJournal(JournaledRequests& journaled);
+
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Attach(grpc::CallbackServerContext* context,
+                                                         const v1::AttachRequest* request) override;
   grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
                                   const v1::ScoreRequest* request,
                                   v1::ScoreResponse* response) override;
@@ -94,7 +101,8 @@ class InferenceService final : public v1::Inference::CallbackService {
   const model::ModelConfig& config_;
   const uint64_t kv_bytes_per_token_;
   model::GrammarCache grammars_;
-  TextPool texts_;  // Ends first: its jobs use all others.
+  JournaledRequests* journaled_ = nullptr;  // Without a journal.
+  TextPool texts_;                          // Ends first: its jobs use all others.
 };
 
 }  // namespace lamina::coordinator

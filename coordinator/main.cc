@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/cluster_secret.h"
 #include "common/host_port.h"
+#include "common/kv_form.h"
 #include "common/log.h"
 #include "common/malloc_pages.h"
 #include "common/name_lookup.h"
@@ -30,6 +31,9 @@
 #include "coordinator/engine.h"
 #include "coordinator/front_door_service.h"
 #include "coordinator/inference_service.h"
+#include "coordinator/journal.h"
+#include "coordinator/journal_disk.h"
+#include "coordinator/journaled_requests_service.h"
 #include "coordinator/late_streams.h"
 #include "coordinator/span_file.h"
 #include "daemon/daemon.h"
@@ -97,6 +101,25 @@ absl::StatusOr<coordinator::ChatAdvice> AdviceOf(const ClusterConfig& config) {
   return advice;
 }
 
+// What the tokens of a request depend on besides its message.
+std::string IdentityOf(const coordinator::EngineOptions& options) {
+  std::string identity = absl::StrCat(options.model_fingerprint, " ", options.lossy);
+  for (const coordinator::PreparedPolicy& policy : options.policies) {
+    absl::StrAppend(&identity, " ", policy.name, " ", KvFormName(policy.kv), " ", policy.lossy);
+  }
+  return identity;
+}
+
+// Empty without a journal.
+std::string JournalMetrics(const coordinator::Journal* journal,
+                           const coordinator::JournaledRequests* journaled) {
+  return journal == nullptr
+             ? ""
+             : coordinator::JournalMetricsText({.on = journal->on(),
+                                                .bytes_written = journal->bytes_written(),
+                                                .resumed = journaled->resumed()});
+}
+
 absl::Status Serve(const daemon::DaemonFlags& flags) {
   daemon::EndOnTermination();
   LAMINA_ASSIGN_OR_RETURN(const ClusterConfig config, daemon::LoadDaemonConfig(flags));
@@ -123,6 +146,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
       spans->Write(record);
     };
   }
+  std::unique_ptr<coordinator::Journal> journal;  // Outlives the requests of the engine.
   coordinator::Engine engine(options, *tokenizer, RealClock());
   const std::string& listen = config.coordinator_listen;
   const auto door = OpenWithin(config.ports, listen, [&config](const std::string& address) {
@@ -132,6 +156,16 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
     return absl::UnavailableError(
         absl::StrCat("could not listen on ", listen, ": ", door.status().message(),
                      "; is another coordinator running there? Choose another coordinator.listen"));
+  }
+  std::unique_ptr<coordinator::JournaledRequests> journaled;
+  if (const std::string& path = config.coordinator_journal; !path.empty()) {
+    // Not before it listens: the file may be that of one that does.
+    LAMINA_ASSIGN_OR_RETURN(journal, coordinator::Journal::Open(coordinator::MakeJournalFile(path),
+                                                                {.identity = IdentityOf(options)}));
+    journaled = std::make_unique<coordinator::JournaledRequests>(
+        *journal, engine, *tokenizer, RealClock(),
+        coordinator::JournaledRequests::Limits{.keep = config.coordinator_journal_keep,
+                                               .waiting_max = config.limits.waiting_max});
   }
   coordinator::LateStreams streams(
       [&door](const std::string& peer) { return (*door)->SinceLastByte(peer); },
@@ -144,6 +178,9 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
   const coordinator::ModelNames names{.own = model.config.name, .served = advice.names.front()};
   coordinator::InferenceService inference(engine, *tokenizer, model.config,
                                           options.kv.SlotBytes(options.layers), std::move(advice));
+  if (journaled != nullptr) {
+    inference.UseJournal(*journaled);
+  }
   coordinator::ClusterService cluster(engine, streams, names, RealClock(), std::move(secret),
                                       config.tls);
 
@@ -165,15 +202,17 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
           options.nodes.size(), " nodes");
   std::unique_ptr<daemon::HttpServer> http;
   if (!config.coordinator_http.empty()) {
-    LAMINA_ASSIGN_OR_RETURN(http, daemon::HttpServer::Start(
-                                      config.coordinator_http,
-                                      daemon::DaemonPages(
-                                          [&engine, &names, started = RealClock().Now()] {
-                                            return coordinator::MetricsText(engine, names.served,
-                                                                            RealClock(), started);
-                                          },
-                                          [&engine] { return coordinator::HealthProblem(engine); }),
-                                      config.ports));
+    LAMINA_ASSIGN_OR_RETURN(
+        http, daemon::HttpServer::Start(
+                  config.coordinator_http,
+                  daemon::DaemonPages(
+                      [&engine, &names, &journal, &journaled, started = RealClock().Now()] {
+                        return absl::StrCat(
+                            coordinator::MetricsText(engine, names.served, RealClock(), started),
+                            JournalMetrics(journal.get(), journaled.get()));
+                      },
+                      [&engine] { return coordinator::HealthProblem(engine); }),
+                  config.ports));
   }
   LAMINA_RETURN_IF_ERROR(daemon::WriteReadyFile(flags, address));
   coordinator::DrainedServer drained(engine, *server);

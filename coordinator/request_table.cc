@@ -125,8 +125,32 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
   }
   LAMINA_RETURN_IF_ERROR(CheckSampledTokens(spec.sampling, vocabulary));
   LAMINA_RETURN_IF_ERROR(CheckAllowedEnds(spec, tokenizer_.end_tokens()));
+  if (!spec.generated.empty()) {
+    LAMINA_RETURN_IF_ERROR(CheckGenerated(spec));
+  }
   if (!spec.request_id.empty() && ids_.contains(spec.request_id)) {
     return absl::AlreadyExistsError(absl::StrCat("request_id ", spec.request_id, " is in use"));
+  }
+  return absl::OkStatus();
+}
+
+// They were tokens of such a request, unless the model or its limits have changed since.
+absl::Status RequestTable::CheckGenerated(const GenerateSpec& spec) const {
+  if (spec.choices != 1 || spec.beams.width > 0 || spec.score) {
+    return absl::InvalidArgumentError("only a request of one choice goes on behind tokens");
+  }
+  const size_t tokens = spec.prompt.size() + spec.generated.size();
+  if (tokens > sequence_tokens_max_) {
+    return absl::InvalidArgumentError(absl::StrCat("the request goes on behind ", tokens,
+                                                   " tokens; at most ", sequence_tokens_max_,
+                                                   " fit (limits.sequence_tokens_max)"));
+  }
+  const auto vocabulary = static_cast<TokenId>(tokenizer_.vocabulary_size());
+  for (const plan::SampledToken& token : spec.generated) {
+    if (token.token < 0 || token.token >= vocabulary) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "token ", token.token, " is not in the vocabulary of ", vocabulary, " tokens"));
+    }
   }
   return absl::OkStatus();
 }
@@ -165,7 +189,11 @@ absl::StatusOr<std::vector<core::SequenceRequest>> RequestTable::Admit(
   }
   LogAdmitted(RecordOf(request, absl::OkStatus()), request.choices[0].sequence);
   request.sink->OnAccepted(request.id);
-  requests_.emplace(key, std::move(request));
+  Request& admitted = requests_.emplace(key, std::move(request)).first->second;
+  if (!admitted.spec.generated.empty() && TellGenerated(admitted)) {
+    Flush(key);
+    sequences.clear();
+  }
   return sequences;
 }
 
@@ -196,6 +224,9 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
       .cache_salt = spec.cache_salt,
       .submitted = request.arrived};
   sequence.sampling.seed = request.choices[choice].seed;
+  for (const plan::SampledToken& token : spec.generated) {
+    sequence.generated.push_back(token.token);
+  }
   if (!spec.ignore_eos) {
     sequence.end_tokens.insert(sequence.end_tokens.end(), tokenizer_.end_tokens().begin(),
                                tokenizer_.end_tokens().end());
@@ -345,17 +376,48 @@ void RequestTable::TakeToken(const Request& request, Choice& choice, core::Token
   }
   choice.last_token = now;
   choice.cached_tokens = event.cached_tokens;
-  ++choice.completion_tokens;
   ++tokens_;
   metrics_.generated_tokens.fetch_add(1, std::memory_order_relaxed);
+  AddToken(request, choice, std::move(event.token));
+}
+
+void RequestTable::AddToken(const Request& request, Choice& choice, plan::SampledToken token) {
+  ++choice.completion_tokens;
   // The text of an end token is not part of the answer, unless the client named it and asked.
-  if (event.token.finish != plan::FinishReason::kStop) {
-    AddText(request, choice, choice.decoder.Push(event.token.token));
-  } else if (request.spec.include_stop && IsStopToken(request.spec, event.token.token)) {
-    AddText(request, choice, choice.decoder.Push(event.token.token));
+  if (token.finish != plan::FinishReason::kStop) {
+    AddText(request, choice, choice.decoder.Push(token.token));
+  } else if (request.spec.include_stop && IsStopToken(request.spec, token.token)) {
+    AddText(request, choice, choice.decoder.Push(token.token));
   }
-  choice.pending.tokens.push_back(std::move(event.token));
+  choice.pending.tokens.push_back(std::move(token));
   choice.has_pending = true;
+}
+
+// Times count from now on: those of the coordinator before are not known.
+bool RequestTable::TellGenerated(Request& request) {
+  Choice& choice = request.choices[0];
+  choice.started = choice.first_token = choice.last_token = request.arrived;
+  plan::FinishReason finish = request.spec.ended;
+  for (plan::SampledToken& token : std::exchange(request.spec.generated, {})) {
+    AddToken(request, choice, std::move(token));
+    if (choice.stops.stopped()) {
+      finish = plan::FinishReason::kStop;
+      break;
+    }
+    request.sink->OnOutput(std::exchange(choice.pending, {}));
+    choice.has_pending = false;
+  }
+  const GenerateSpec& spec = request.spec;
+  const uint32_t wanted = spec.max_tokens != 0 ? spec.max_tokens : kMaxTokensDefault;
+  const bool is_full = choice.completion_tokens >= wanted ||
+                       spec.prompt.size() + choice.completion_tokens >= sequence_tokens_max_;
+  if (finish == plan::FinishReason::kNone && is_full) {
+    finish = plan::FinishReason::kLength;
+  }
+  if (finish != plan::FinishReason::kNone) {
+    Close(request, choice, finish);
+  }
+  return choice.done;
 }
 
 // No stop string ends within the text of the first min_tokens tokens, as in vLLM.

@@ -39,7 +39,8 @@ class RequestTable {
   // Called for every request that was taken in, when it has ended. Before the first.
   void SetOnEnd(RequestEndFunction on_end) { on_end_ = std::move(on_end); }
 
-  // Takes a request in and returns the sequences to submit, in order. On error nothing was taken.
+  // Takes a request in and returns the sequences to submit, in order; none where it came with all
+  // of its tokens, and has ended. On error nothing was taken.
   // Errors: kInvalidArgument  names the field and its bound; the prompt's length and the limit.
   //         kAlreadyExists    the request id is in use.
   absl::StatusOr<std::vector<core::SequenceRequest>> Admit(GenerateSpec spec, uint64_t key,
@@ -104,9 +105,13 @@ class RequestTable {
   };
 
   absl::Status Check(const GenerateSpec& spec) const;
+  absl::Status CheckGenerated(const GenerateSpec& spec) const;
   std::string NewId() const;
   core::SequenceRequest MakeSequence(const Request& request, uint32_t choice) const;
   Choice* Find(plan::SequenceId sequence, Request** request);
+  // Tells the tokens that the request came with. Whether it has ended with them.
+  bool TellGenerated(Request& request);
+  static void AddToken(const Request& request, Choice& choice, plan::SampledToken token);
   void TakeToken(const Request& request, Choice& choice, core::TokenEvent& event);
   static void AddText(const Request& request, Choice& choice, absl::string_view text);
   void Close(Request& request, Choice& choice, plan::FinishReason reason);

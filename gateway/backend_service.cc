@@ -10,8 +10,12 @@
 #include "client/convert_internal.h"
 #include "client/open_calls.h"
 #include "common/check.h"
+#include "common/clock.h"
+#include "common/trace_context.h"
 #include "control/reconnect_service.h"
 #include "control/tls_service.h"
+#include "gateway/resuming_generation.h"
+#include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
 #include "lamina/v1/cluster.grpc.pb.h"
 #include "lamina/v1/inference.grpc.pb.h"
@@ -74,37 +78,40 @@ absl::Status Explain(const grpc::Status& status) {
   return result;
 }
 
-// One Generate call. The hold keeps it alive at the library while no read is under way; it is given
-// back when the stream has ended, or with Cancel().
+// One call with a stream of an answer. The hold keeps it alive at the library while no read is
+// under way; it is given back when the stream has ended, or with Cancel().
 //
-// Threading: OnReadDone and OnDone in threads of the library, all else in the gateway's.
-class GrpcGeneration final : public grpc::ClientReadReactor<v1::GenerateResponse>,
-                             public Generation,
-                             public std::enable_shared_from_this<GrpcGeneration> {
+// Threading: functions On...() in threads of the library, all else in the gateway's.
+template <typename Request>
+class GrpcStream final : public grpc::ClientReadReactor<v1::GenerateResponse>,
+                         public Generation,
+                         public std::enable_shared_from_this<GrpcStream<Request>> {
  public:
-  GrpcGeneration(const client::GenerateOptions& options, client::ChunkFunction on_chunk,
-                 client::DoneFunction on_done, const PostFunction& post,
-                 std::shared_ptr<client::OpenCalls> open_calls)
-      : request_(client::internal::ToProto(options)),
-        on_chunk_(std::move(on_chunk)),
-        on_done_(std::move(on_done)),
-        post_(post),
-        open_calls_(std::move(open_calls)) {
-    client::internal::FillMetadata(options, context_);
-  }
+  using Method = void (v1::Inference::Stub::async::*)(
+      grpc::ClientContext*, const Request*, grpc::ClientReadReactor<v1::GenerateResponse>*);
 
-  void Start(v1::Inference::Stub& stub) {
-    self_ = shared_from_this();
+  GrpcStream(Request request, client::ChunkFunction on_chunk, EndFunction on_end,
+             const PostFunction& post, std::shared_ptr<client::OpenCalls> open_calls)
+      : request_(std::move(request)),
+        on_chunk_(std::move(on_chunk)),
+        on_end_(std::move(on_end)),
+        post_(post),
+        open_calls_(std::move(open_calls)) {}
+
+  grpc::ClientContext& context() { return context_; }
+
+  void Start(v1::Inference::Stub& stub, Method method) {
+    self_ = this->shared_from_this();
     open_calls_->Add(1);
-    stub.async()->Generate(&context_, &request_, this);
-    AddHold();
-    StartCall();
+    (stub.async()->*method)(&context_, &request_, this);
+    this->AddHold();
+    this->StartCall();
   }
 
   void Next() override {
     LAMINA_CHECK(!reading_);
     reading_ = true;
-    StartRead(&response_);
+    this->StartRead(&response_);
   }
 
   void Cancel() override {
@@ -113,7 +120,7 @@ class GrpcGeneration final : public grpc::ClientReadReactor<v1::GenerateResponse
     }
     cancelled_ = true;
     on_chunk_ = nullptr;
-    on_done_ = nullptr;
+    on_end_ = nullptr;
     context_.TryCancel();
     if (!reading_) {
       LetGo();
@@ -121,9 +128,19 @@ class GrpcGeneration final : public grpc::ClientReadReactor<v1::GenerateResponse
   }
 
  private:
+  void OnReadInitialMetadataDone(bool ok) override {
+    if (!ok) {
+      return;
+    }
+    const auto& metadata = context_.GetServerInitialMetadata();
+    if (const auto id = metadata.find(kJournaledHeader); id != metadata.end()) {
+      journaled_id_ = std::string(id->second.data(), id->second.size());
+    }
+  }
+
   void OnReadDone(bool ok) override {
     if (!ok) {
-      RemoveHold();
+      this->RemoveHold();
       return;
     }
     // `reading_` stays true until the chunk is delivered, so that nobody else lets go meanwhile.
@@ -141,31 +158,36 @@ class GrpcGeneration final : public grpc::ClientReadReactor<v1::GenerateResponse
 
   void LetGo() {
     reading_ = true;
-    RemoveHold();
+    this->RemoveHold();
   }
 
   void OnDone(const grpc::Status& status) override {
     const std::shared_ptr<client::OpenCalls> open_calls = open_calls_;
+    // A coordinator that ends a stream says which request it was of.
+    const bool broke_off = status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+                           context_.GetServerTrailingMetadata().count(kRequestIdHeader) == 0;
     // The last owner is the gateway's thread: the context's channel must not go in the library's.
-    post_([self = std::exchange(self_, nullptr), result = Explain(status)] {
-      if (const client::DoneFunction done = std::exchange(self->on_done_, nullptr);
-          done != nullptr) {
-        done(result);
+    post_([self = std::exchange(self_, nullptr),
+           end = StreamEnd{
+               .status = Explain(status), .broke_off = broke_off, .journaled_id = journaled_id_}] {
+      if (const EndFunction on_end = std::exchange(self->on_end_, nullptr); on_end != nullptr) {
+        on_end(end);
       }
     });
     open_calls->Add(-1);
   }
 
-  const v1::GenerateRequest request_;
+  const Request request_;
   client::ChunkFunction on_chunk_;
-  client::DoneFunction on_done_;
+  EndFunction on_end_;
   const PostFunction& post_;
   const std::shared_ptr<client::OpenCalls> open_calls_;
   grpc::ClientContext context_;
   v1::GenerateResponse response_;
+  std::string journaled_id_;
   bool reading_ = false;
   bool cancelled_ = false;
-  std::shared_ptr<GrpcGeneration> self_;  // Until OnDone.
+  std::shared_ptr<GrpcStream> self_;  // Until OnDone.
 };
 
 template <typename Request, typename Response>
@@ -176,7 +198,7 @@ struct UnaryCall {
   bool cancelled = false;  // The gateway's thread.
 };
 
-class GrpcBackend final : public Backend {
+class GrpcBackend final : public Backend, private AnswerStreams {
  public:
   GrpcBackend(const std::string& server, PostFunction post, const TlsFiles& tls,
               const control::Keepalive& keepalive)
@@ -191,10 +213,11 @@ class GrpcBackend final : public Backend {
   std::shared_ptr<Generation> Generate(const client::GenerateOptions& options,
                                        client::ChunkFunction on_chunk,
                                        client::DoneFunction on_done) override {
-    auto call = std::make_shared<GrpcGeneration>(options, std::move(on_chunk), std::move(on_done),
-                                                 post_, open_calls_);
-    call->Start(*inference_);
-    return call;
+    AnswerStreams& streams = *this;
+    auto generation = std::make_shared<ResumingGeneration>(streams, RealClock(),
+                                                           std::move(on_chunk), std::move(on_done));
+    generation->Start(options);
+    return generation;
   }
 
   CancelFunction Score(const client::Prompt& prompt, const client::ScoreOptions& options,
@@ -260,6 +283,44 @@ class GrpcBackend final : public Backend {
   }
 
  private:
+  std::shared_ptr<Generation> Begin(const client::GenerateOptions& options,
+                                    client::ChunkFunction on_chunk, EndFunction on_end) override {
+    auto call = std::make_shared<GrpcStream<v1::GenerateRequest>>(
+        client::internal::ToProto(options), std::move(on_chunk), std::move(on_end), post_,
+        open_calls_);
+    client::internal::FillMetadata(options, call->context());
+    call->Start(*inference_, &v1::Inference::Stub::async::Generate);
+    return call;
+  }
+
+  std::shared_ptr<Generation> Attach(const AnswerPlace& place, client::ChunkFunction on_chunk,
+                                     EndFunction on_end) override {
+    v1::AttachRequest request;
+    request.set_request_id(place.request_id);
+    request.set_index(place.index);
+    request.set_digest(place.digest);
+    auto call = std::make_shared<GrpcStream<v1::AttachRequest>>(
+        std::move(request), std::move(on_chunk), std::move(on_end), post_, open_calls_);
+    call->Start(*inference_, &v1::Inference::Stub::async::Attach);
+    return call;
+  }
+
+  void After(Nanos wait, std::function<void()> work) override {
+    struct Waiting {
+      std::function<void()> work;
+      grpc::Alarm alarm;
+    };
+    // An alarm keeps what it calls, and so must not be kept by it.
+    auto* const waiting = new Waiting;
+    waiting->work = std::move(work);
+    open_calls_->Add(1);
+    waiting->alarm.Set(std::chrono::system_clock::now() + std::chrono::nanoseconds(wait),
+                       [this, open_calls = open_calls_, waiting](bool) {
+                         post_([owned = std::shared_ptr<Waiting>(waiting)] { owned->work(); });
+                         open_calls->Add(-1);
+                       });
+  }
+
   // One call with one answer.
   template <typename Response, typename Stub, typename Request, typename Answer, typename Convert>
   CancelFunction Call(Stub& stub,

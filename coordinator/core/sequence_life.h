@@ -71,7 +71,10 @@ class SequenceLife {
   }
 
   // A new sequence, which waits. Requires: the id is not 0 and unknown.
-  void Submit(SequenceRequest request) { Enter(std::move(request), ReserveArrivals(1), {}); }
+  void Submit(SequenceRequest request) {
+    std::vector<TokenId> generated = std::exchange(request.generated, {});
+    Enter(std::move(request), ReserveArrivals(1), std::move(generated));
+  }
   // So many places in the order of arrival that follow each other; the first one.
   uint64_t ReserveArrivals(uint32_t count);
   // One that waits at a place reserved for it, with tokens that another one has generated.

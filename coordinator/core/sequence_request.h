@@ -45,6 +45,9 @@ struct SequenceRequest {
   // Its K and V are not those of whole attention. The prefix cache neither keeps nor finds them.
   bool lossy = false;
   Nanos submitted = 0;  // For metrics; not used in decisions.
+  // Tokens that it has generated before it was submitted, fewer than tokens_max has room for: it
+  // goes on behind them.
+  std::vector<TokenId> generated = {};
 };
 
 struct TokenEvent {

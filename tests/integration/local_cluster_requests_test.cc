@@ -74,6 +74,30 @@ TEST_F(RequestsTest, EndsWithAnEndTokenOfTheModel) {
   ExpectNoSlots();
 }
 
+// What a coordinator has generated comes with the request after a restart.
+TEST_F(RequestsTest, GoesOnBehindItsFirstTokensAsIfItHadNotBeenInterrupted) {
+  const GenerateSpec whole[] = {Greedy(RandomPrompt(10, 77), 40), Spec(),
+                                Sampled(RandomPrompt(300, 78), 40, 6)};
+  for (const GenerateSpec& spec : whole) {
+    const GenerateResult expected = cluster_->Generate(spec);
+    ASSERT_TRUE(expected.status.ok()) << expected.status;
+    const ChoiceResult& choice = expected.choices[0];
+    for (const size_t count : {size_t{1}, size_t{17}, size_t{39}}) {
+      SCOPED_TRACE(absl::StrCat("behind ", count, " tokens"));
+      GenerateSpec rest = spec;
+      for (size_t i = 0; i < count; ++i) {
+        rest.generated.push_back({.token = choice.tokens[i], .logprob = choice.logprobs[i]});
+      }
+
+      const GenerateResult found = cluster_->Generate(rest);
+
+      ASSERT_TRUE(found.status.ok()) << found.status;
+      ExpectSameChoice(found.choices[0], choice);
+    }
+  }
+  ExpectNoSlots();
+}
+
 TEST_F(RequestsTest, EndsWithAStopTokenOfTheRequest) {
   const std::vector<TokenId> tokens = AllTokens();
   for (const size_t at : {size_t{0}, size_t{1}, size_t{9}}) {

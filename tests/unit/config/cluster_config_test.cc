@@ -525,6 +525,21 @@ TEST(ClusterConfigTest, WritesWhatItReadsBackAsTheSame) {
   EXPECT_THAT(again->gateway.cores, ElementsAre(5));
 }
 
+TEST(ClusterConfigTest, TheJournalIsOffUnlessAFileIsNamed) {
+  const auto plain = Parse(kSmall);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->coordinator_journal, "");
+  const auto with = Parse(kSmall, {"coordinator.journal=j", "coordinator.journal_keep=90s"});
+  ASSERT_TRUE(with.ok()) << with.status();
+
+  const auto again = Parse(ToYaml(*with));
+
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->coordinator_journal, "j");
+  EXPECT_EQ(again->coordinator_journal_keep, Seconds(90));
+  EXPECT_THAT(ErrorOf(kSmall, {"coordinator.journal_keep=10ms"}), HasSubstr("in [1s, 1h]"));
+}
+
 TEST(ClusterConfigTest, SaysWhenTheFileIsMissing) {
   const auto config = LoadClusterConfig("/nonexistent/cluster.yaml", {});
   EXPECT_EQ(config.status().code(), absl::StatusCode::kNotFound);

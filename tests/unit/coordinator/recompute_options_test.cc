@@ -138,7 +138,8 @@ TEST(RecomputeOptionsTest, ActivationsAreSpreadWhereTheFileSpreadsHeads) {
 TEST(RecomputeOptionsTest, PackingIsAStrategyOfTheScheduler) {
   for (const auto& [lines, name] :
        {std::pair("", "rows stay"), {"fetch: {packing: true}\n", "mini-batches"}}) {
-    const auto options = OptionsOf(std::string(kNodes) + "policy: fetch_hybrid\n" + lines, kGrouped);
+    const auto options =
+        OptionsOf(std::string(kNodes) + "policy: fetch_hybrid\n" + lines, kGrouped);
     ASSERT_TRUE(options.ok()) << options.status();
     EXPECT_EQ(options->scheduler.strategies.lane_packing()->name(), name);
   }

@@ -548,5 +548,40 @@ TEST_F(RequestTableTest, ABeamSearchRefusesWhatItWouldNotObey) {
   Admit(plain);
 }
 
+// Texts and stop strings go on across the tokens that it comes with.
+TEST_F(RequestTableTest, ARequestGoesOnBehindTokensOfTheCoordinatorBefore) {
+  const auto sequences = Admit({.prompt = {1},
+                                .max_tokens = 9,
+                                .stop = {" 5 6"},
+                                .generated = {{.token = 3, .logprob = -1.0f}, {.token = 5}}});
+  ASSERT_EQ(sequences.size(), 1u);
+  EXPECT_THAT(sequences[0].generated, ElementsAre(3, 5));
+  EXPECT_EQ(sequences[0].tokens_max, 10u);
+  ASSERT_EQ(sink_->outputs.size(), 2u);
+  EXPECT_EQ(sink_->outputs[0].tokens[0].logprob, -1.0f);
+  EXPECT_EQ(sink_->text, " 3");
+
+  EXPECT_THAT(Token(sequences[0].id, 6), ElementsAre(sequences[0].id));
+
+  EXPECT_EQ(sink_->text, " 3");
+  EXPECT_EQ(sink_->outputs.back().finish, FinishReason::kStop);
+  EXPECT_EQ(sink_->outputs.back().usage.completion_tokens, 3u);
+  EXPECT_EQ(table_.tokens(), 1u);  // This coordinator has made one.
+}
+
+TEST_F(RequestTableTest, ARequestThatComesWithAllOfItsTokensEndsAtOnce) {
+  EXPECT_THAT(Admit({.prompt = {1}, .max_tokens = 2, .generated = {{.token = 3}, {.token = 4}}}),
+              IsEmpty());
+  ASSERT_EQ(sink_->done.size(), 1u);
+  EXPECT_TRUE(sink_->done[0].ok());
+  EXPECT_EQ(sink_->text, " 3 4");
+  EXPECT_EQ(sink_->outputs.back().finish, FinishReason::kLength);
+  EXPECT_TRUE(table_.empty());
+
+  EXPECT_THAT(Admit({.prompt = {1}, .generated = {{.token = 3}}, .ended = FinishReason::kStop}),
+              IsEmpty());
+  EXPECT_EQ(sink_->outputs.back().finish, FinishReason::kStop);
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

@@ -497,6 +497,27 @@ TEST_F(SchedulerTest, FailAllEndsEverythingWithTheStatus) {
   EXPECT_EQ(scheduler_->kv().SlotsFree(0), 1000u);
 }
 
+TEST_F(SchedulerTest, ASequenceThatComesWithTokensGoesOnBehindThem) {
+  Make(SmallOptions());
+  SequenceRequest request = Request(1, 10, 14);
+  request.generated = {110, 111};
+  ASSERT_TRUE(scheduler_->Submit(request).ok());
+  const plan::SequenceJoin join = Plan().at(0).joins.at(0);
+  EXPECT_EQ(join.prompt_tokens, 10u);
+  ASSERT_THAT(join.tokens, SizeIs(12));
+  EXPECT_EQ(join.tokens[10], 110);
+  EXPECT_EQ(join.tokens[11], 111);
+  EXPECT_EQ(join.cached_tokens, 0u);
+
+  RunUntilIdle();
+
+  EXPECT_THAT(IndicesOf(1), ElementsAre(2, 3));
+  EXPECT_EQ(events_.tokens[0].token.token, 112);
+  ASSERT_NE(EndOf(1), nullptr);
+  EXPECT_EQ(EndOf(1)->reason, plan::FinishReason::kLength);
+  EXPECT_EQ(scheduler_->kv().SlotsFree(0), 1000u);
+}
+
 TEST_F(SchedulerTest, NamesOfTheOrders) {
   EXPECT_EQ(MakeFirstComeFirstServed()->name(), "fcfs");
   EXPECT_EQ(MakePriorityOrder()->name(), "priority");

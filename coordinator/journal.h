@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Journal: the requests that the coordinator has accepted, and the tokens that it has committed, in
+// a file, so that a coordinator that is killed goes on with them when it is back.
+//
+// Records are gathered for `gather`, then written and made durable together, by a thread of its
+// own: what a coordinator that dies has committed in that time is not told, and is computed again.
+// The file is made anew with what is unfinished when the journal is opened, and whenever it has
+// grown to four times that.
+//
+// A disk that fails, is full, or does not keep up turns the journal off, with one warning: the file
+// is removed, so that nobody goes on from what it does not tell, and requests are served without.
+//
+// Threading: any thread records, and never waits for the disk. The journal outlives its requests.
+// Limits: queue_bytes_max of records that are not written yet.
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "coordinator/journal_disk.h"
+#include "coordinator/journal_record.h"
+#include "coordinator/request.h"
+
+namespace lamina::coordinator {
+
+struct JournalOptions {
+  // What answers depend on besides requests: the model, and how it is served. Requests in a file
+  // of another identity are not gone on with.
+  std::string identity;
+  Nanos gather = Millis(20);
+  size_t queue_bytes_max = size_t{64} << 20;
+  size_t file_bytes_min = size_t{64} << 20;  // A file of less is not made anew.
+};
+
+class Journal {
+ public:
+  // Errors: kInvalidArgument  the file cannot be read, or not be written; says why.
+  static absl::StatusOr<std::unique_ptr<Journal>> Open(std::unique_ptr<JournalDisk> disk,
+                                                       JournalOptions options);
+  // Writes what is left.
+  ~Journal();
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+
+  // What the coordinator before has left; once.
+  std::vector<UnfinishedRequest> TakeUnfinished();
+
+  // False for good once the disk has failed: nothing is recorded any more.
+  bool on() const { return on_.load(std::memory_order_relaxed); }
+  uint64_t bytes_written() const { return bytes_written_.load(std::memory_order_relaxed); }
+
+  uint64_t NewNumber() { return next_number_.fetch_add(1, std::memory_order_relaxed); }
+  void Accepted(const AcceptedRecord& record);
+  void Committed(const CommittedRecord& record);
+  void Ended(uint64_t number);
+
+ private:
+  struct Entry {
+    uint64_t number = 0;
+    std::string bytes;
+    bool ends = false;
+  };
+
+  Journal(std::unique_ptr<JournalDisk> disk, JournalOptions options);
+  void Add(Entry entry);
+  void Run();
+  // The thread's:
+  absl::Status Write(const std::vector<Entry>& entries);
+  absl::Status MakeAnew();
+  void TurnOff(const absl::Status& why);
+
+  const std::unique_ptr<JournalDisk> disk_;
+  const JournalOptions options_;
+  std::vector<UnfinishedRequest> unfinished_;
+  std::atomic<uint64_t> next_number_ = 1;
+  std::atomic<bool> on_ = true;
+  std::atomic<uint64_t> bytes_written_ = 0;
+
+  // The thread's once it runs: records of each request that has not ended, and the file's size.
+  std::map<uint64_t, std::string> live_;
+  size_t file_bytes_ = 0;
+  size_t file_bytes_max_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Entry> queue_;
+  size_t queue_bytes_ = 0;
+  bool overflown_ = false;
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+// A request's part of the journal: from its acceptance to its end, which is when this goes.
+//
+// Threading: one thread at a time; is_recorded() any.
+class JournaledRequest {
+ public:
+  // A new request, whose id is still to be given.
+  JournaledRequest(Journal& journal, AcceptedRecord record)
+      : journal_(journal), record_(std::move(record)) {}
+  // One that the journal has, with so many tokens.
+  JournaledRequest(Journal& journal, uint64_t number, size_t tokens)
+      : journal_(journal),
+        record_{.number = number},
+        recorded_(true),
+        written_(static_cast<uint32_t>(tokens)) {}
+  ~JournaledRequest();
+  JournaledRequest(const JournaledRequest&) = delete;
+  JournaledRequest& operator=(const JournaledRequest&) = delete;
+
+  // Without effect on one that the journal has.
+  void Accepted(const std::string& id);
+  // The next tokens. Those that the journal has are passed over.
+  void Committed(const ChoiceOutput& output);
+  // It stays unfinished when this goes.
+  void LeaveOpen() { recorded_ = false; }
+
+  // Whether a coordinator that comes after this one may go on with it.
+  bool is_recorded() const { return recorded_ && journal_.on(); }
+
+ private:
+  Journal& journal_;
+  AcceptedRecord record_;
+  std::atomic<bool> recorded_ = false;
+  uint32_t index_ = 0;    // Tokens told so far,
+  uint32_t written_ = 0;  // and how many the journal has.
+};
+
+// Records what it passes on.
+class JournalingSink final : public RequestSink {
+ public:
+  JournalingSink(std::shared_ptr<RequestSink> sink, std::shared_ptr<JournaledRequest> request)
+      : sink_(std::move(sink)), request_(std::move(request)) {}
+
+  void OnAccepted(const std::string& request_id) override {
+    request_->Accepted(request_id);
+    sink_->OnAccepted(request_id);
+  }
+  void OnOutput(ChoiceOutput output) override {
+    request_->Committed(output);
+    sink_->OnOutput(std::move(output));
+  }
+  void OnProgress(uint32_t tokens_done) override { sink_->OnProgress(tokens_done); }
+  void OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) override {
+    sink_->OnScores(std::move(logprobs), std::move(ranks));
+  }
+  void OnDone(const absl::Status& status) override { sink_->OnDone(status); }
+
+ private:
+  const std::shared_ptr<RequestSink> sink_;
+  const std::shared_ptr<JournaledRequest> request_;
+};
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/journaled_requests_service.h"
+
+#include <chrono>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+
+namespace lamina::coordinator {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(100);
+// So long they wait for all nodes of the cluster file, and then for as many as serve: a new epoch
+// for each node that comes would compute them again.
+constexpr Nanos kAllNodesWait = Seconds(5);
+
+// The message as the journal has it: nothing of it depends on when it is read.
+std::string MessageOf(const v1::GenerateRequest& message, const GenerateSpec& spec) {
+  v1::GenerateRequest resolved = message;
+  v1::Tokens& prompt = *resolved.mutable_tokens();
+  prompt.clear_ids();
+  prompt.mutable_ids()->Add(spec.prompt.begin(), spec.prompt.end());
+  resolved.mutable_sampling()->set_seed(spec.sampling.seed);
+  resolved.clear_prompt_tokens_max();
+  resolved.clear_truncate_end();
+  resolved.clear_request_id();  // The record has the one that it was given.
+  return resolved.SerializeAsString();
+}
+
+}  // namespace
+
+JournaledRequests::~JournaledRequests() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  for (auto& [id, left] : left_) {
+    if (!left.submitted) {
+      left.journaled->LeaveOpen();
+    }
+  }
+}
+
+std::shared_ptr<JournaledRequest> JournaledRequests::Begin(const v1::GenerateRequest& message,
+                                                           const GenerateSpec& spec) {
+  if (!journal_.on() || spec.choices != 1 || spec.best > 0 || spec.beams.width > 0) {
+    return nullptr;
+  }
+  return std::make_shared<JournaledRequest>(journal_,
+                                            AcceptedRecord{.number = journal_.NewNumber(),
+                                                           .followed_id = spec.followed_id,
+                                                           .message = MessageOf(message, spec)});
+}
+
+void JournaledRequests::Resume(const SpecFunction& spec_of) {
+  began_ = clock_.Now();
+  for (UnfinishedRequest& unfinished : journal_.TakeUnfinished()) {
+    Take(std::move(unfinished), spec_of);
+  }
+  if (!left_.empty()) {
+    resumed_ = left_.size();
+    LogInfo("coordinator.journal: ", left_.size(),
+            " requests of the coordinator before go on once the cluster serves, and are kept for ",
+            ToSeconds(limits_.keep), " s");
+    thread_ = std::thread([this] { Run(); });
+  }
+}
+
+void JournaledRequests::Take(UnfinishedRequest unfinished, const SpecFunction& spec_of) {
+  const AcceptedRecord& accepted = unfinished.accepted;
+  auto journaled =
+      std::make_shared<JournaledRequest>(journal_, accepted.number, unfinished.tokens.size());
+  v1::GenerateRequest message;
+  const absl::StatusOr<GenerateSpec> spec =
+      message.ParseFromString(accepted.message)
+          ? spec_of(message)
+          : absl::StatusOr<GenerateSpec>(absl::DataLossError("it is no message of lamina.v1"));
+  if (!spec.ok()) {
+    LogWarning("coordinator.journal: request ", accepted.id,
+               " cannot be gone on with: ", spec.status().message());
+    return;
+  }
+  Left left{.key = Engine::NewKey(),
+            .spec = *spec,
+            .followed_id = accepted.followed_id.empty() ? accepted.id : accepted.followed_id,
+            .prompt = spec->prompt,
+            .with_logprobs = message.sampling().has_logprobs(),
+            .return_prompt = message.return_prompt(),
+            .journaled = std::move(journaled)};
+  left.spec.request_id = accepted.id;
+  left.spec.followed_id = left.followed_id;
+  left.spec.generated = std::move(unfinished.tokens);
+  left.spec.ended = unfinished.finish;
+  left.answer = std::make_shared<KeptAnswer>(
+      accepted.id, [&engine = engine_, key = left.key] { engine.Cancel(key); });
+  // One of an id that is free again may still be on its way to its client: the later one counts.
+  left_.insert_or_assign(accepted.id, std::move(left));
+}
+
+size_t JournaledRequests::Room() const {
+  const EngineStatus status = engine_.GetStatus();
+  const bool serves = status.state == "serving" || (absl::StartsWith(status.state, "serving") &&
+                                                    clock_.Now() - began_ >= kAllNodesWait);
+  const uint32_t waiting = status.scheduler.waiting;
+  return serves && waiting < limits_.waiting_max ? limits_.waiting_max - waiting : 0;
+}
+
+void JournaledRequests::Run() {
+  for (bool has_unsubmitted = true;;) {
+    size_t room = has_unsubmitted ? Room() : 0;
+    has_unsubmitted = false;
+    const bool too_late = clock_.Now() - began_ >= limits_.keep;
+    std::unique_lock lock(mutex_);
+    for (auto it = left_.begin(); it != left_.end();) {
+      Left& left = it->second;
+      if (room > 0 && !left.submitted) {
+        --room;
+        Submit(left);
+      }
+      has_unsubmitted = has_unsubmitted || !left.submitted;
+      it = IsOver(left, too_late) ? left_.erase(it) : std::next(it);
+    }
+    if (left_.empty() || changed_.wait_for(lock, kLook, [this] { return stopped_; })) {
+      return;
+    }
+  }
+}
+
+void JournaledRequests::Submit(Left& left) {
+  left.submitted = true;
+  engine_.Submit(std::move(left.spec), left.key,
+                 std::make_shared<JournalingSink>(left.answer, left.journaled));
+}
+
+bool JournaledRequests::IsOver(Left& left, bool too_late) {
+  if (left.submitted) {
+    if (left.answer->connected()) {
+      return true;
+    }
+    if (too_late) {
+      engine_.Cancel(left.key);
+    }
+    return too_late;
+  }
+  if (left.answer->gone()) {
+    left.answer->OnDone(absl::CancelledError("the client has gone"));
+    return true;
+  }
+  if (too_late) {
+    left.answer->OnDone(absl::UnavailableError(
+        absl::StrCat("the cluster had no room for it within ", ToSeconds(limits_.keep),
+                     " s of the coordinator's start (coordinator.journal_keep)")));
+  }
+  return too_late;
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* JournaledRequests::Attach(
+    grpc::CallbackServerContext* context, const v1::AttachRequest& request) {
+  std::unique_lock lock(mutex_);
+  const auto found = left_.find(request.request_id());
+  if (found == left_.end() || found->second.answer->connected()) {
+    lock.unlock();
+    const auto call = std::make_shared<GenerateCall>(false, tokenizer_, context);
+    auto* const reactor = GenerateCall::Start(call, engine_);
+    call->OnDone(absl::NotFoundError("no request of that id waits for its client"));
+    return reactor;
+  }
+  const Left& left = found->second;
+  const auto call =
+      std::make_shared<GenerateCall>(left.with_logprobs, tokenizer_, context, left.key);
+  auto* const reactor = GenerateCall::Start(call, engine_);
+  call->SetFollowedId(left.followed_id);
+  call->SetPromptTokens(left.prompt.size());
+  call->SetJournaled(left.journaled);
+  if (left.return_prompt && request.index() == 0) {
+    call->ReturnPrompt(left.prompt);
+  }
+  ReceivedTokens received{.count = request.index()};
+  if (request.has_digest()) {
+    received.digest = request.digest();
+  }
+  // Under the lock, nobody else connects.
+  left.answer->Connect(
+      call, [call] { return call->IsCancelled(); }, received);
+  return reactor;
+}
+
+}  // namespace lamina::coordinator

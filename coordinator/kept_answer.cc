@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/kept_answer.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace lamina::coordinator {
+
+bool KeptAnswer::Connect(std::shared_ptr<RequestSink> sink, std::function<bool()> gone,
+                         const ReceivedTokens& received) {
+  const std::lock_guard lock(mutex_);
+  if (connected_) {
+    return false;
+  }
+  connected_ = true;
+  sink_ = std::move(sink);
+  gone_ = std::move(gone);
+  received_ = received;
+  sink_->OnAccepted(id_);
+  for (ChoiceOutput& output : std::exchange(outputs_, {})) {
+    Pass(std::move(output));
+  }
+  if (done_.has_value() && sink_ != nullptr) {
+    std::exchange(sink_, nullptr)->OnDone(*done_);
+  }
+  return true;
+}
+
+bool KeptAnswer::connected() const {
+  const std::lock_guard lock(mutex_);
+  return connected_;
+}
+
+bool KeptAnswer::gone() const {
+  const std::lock_guard lock(mutex_);
+  return gone_ != nullptr && gone_();
+}
+
+// The engine forgets a cancellation that comes before the request.
+void KeptAnswer::OnAccepted(const std::string&) {
+  if (gone()) {
+    cancel_();
+  }
+}
+
+void KeptAnswer::OnOutput(ChoiceOutput output) {
+  const std::lock_guard lock(mutex_);
+  if (connected_) {
+    Pass(std::move(output));
+  } else {
+    outputs_.push_back(std::move(output));
+  }
+}
+
+void KeptAnswer::OnProgress(uint32_t tokens_done) {
+  const std::lock_guard lock(mutex_);
+  if (sink_ != nullptr) {
+    sink_->OnProgress(tokens_done);
+  }
+}
+
+void KeptAnswer::OnDone(const absl::Status& status) {
+  const std::lock_guard lock(mutex_);
+  done_ = status;
+  if (sink_ != nullptr) {
+    std::exchange(sink_, nullptr)->OnDone(status);
+  }
+}
+
+void KeptAnswer::Pass(ChoiceOutput output) {
+  if (sink_ == nullptr) {
+    return;
+  }
+  const uint32_t wanted = received_.count;
+  const bool was_short = passed_ < wanted;
+  for (const plan::SampledToken& token : output.tokens) {
+    if (++passed_ <= wanted) {
+      digest_.AddWord(static_cast<uint32_t>(token.token));
+    }
+  }
+  const bool ends = output.finish != plan::FinishReason::kNone;
+  if (!was_short) {
+    sink_->OnOutput(std::move(output));
+    return;
+  }
+  const bool has_all = passed_ == wanted;
+  const bool is_same = !received_.digest.has_value() || *received_.digest == digest_.value();
+  if (passed_ > wanted || (has_all && !is_same) || (ends && !has_all)) {
+    Refuse();
+  } else if (ends) {
+    output.tokens.clear();
+    output.text.clear();
+    sink_->OnOutput(std::move(output));
+  }
+}
+
+void KeptAnswer::Refuse() {
+  std::exchange(sink_, nullptr)
+      ->OnDone(absl::AbortedError(
+          absl::StrCat("request ", id_, " cannot go on where it broke off: its first ",
+                       received_.count, " tokens are not those that the client has; ask again")));
+  cancel_();
+}
+
+}  // namespace lamina::coordinator

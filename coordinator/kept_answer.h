@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// KeptAnswer: the answer to a request that a coordinator has gone on with after a restart, kept
+// until its client has come back, who says how much of it has been received, and passed on from
+// there.
+//
+// Threading: any; one call of the engine's thread at a time.
+// Limits: at most one entry per token of the request is kept.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/fnv1a.h"
+#include "coordinator/request.h"
+
+namespace lamina::coordinator {
+
+// What a client has of an answer.
+struct ReceivedTokens {
+  uint32_t count = 0;
+  std::optional<uint64_t> digest;  // FNV-1a of their ids (Fnv1a::AddWord()); nothing: not checked.
+};
+
+class KeptAnswer final : public RequestSink {
+ public:
+  // `cancel` ends the request at the engine, and does not wait.
+  KeptAnswer(std::string id, std::function<void()> cancel)
+      : id_(std::move(id)), cancel_(std::move(cancel)) {}
+
+  // Passes on what the client does not have, now and from now on. A client that has received what
+  // the answer does not say is told so, and the request cancelled. `gone` says whether the client
+  // has gone: who was gone before the engine knew the request is cancelled then.
+  // False, and nothing happens, where somebody else has come before.
+  bool Connect(std::shared_ptr<RequestSink> sink, std::function<bool()> gone,
+               const ReceivedTokens& received);
+  bool connected() const;
+  // Connected, and the client has gone since.
+  bool gone() const;
+
+  void OnAccepted(const std::string& request_id) override;
+  void OnOutput(ChoiceOutput output) override;
+  void OnProgress(uint32_t tokens_done) override;
+  void OnScores(std::vector<float>, std::vector<plan::TokenRank>) override {}
+  void OnDone(const absl::Status& status) override;
+
+ private:
+  // Guarded by mutex_.
+  void Pass(ChoiceOutput output);
+  void Refuse();
+
+  const std::string id_;
+  const std::function<void()> cancel_;
+
+  mutable std::mutex mutex_;
+  std::vector<ChoiceOutput> outputs_;  // Until somebody comes.
+  std::optional<absl::Status> done_;
+  bool connected_ = false;
+  std::shared_ptr<RequestSink> sink_;  // Null before, and once the end is told.
+  std::function<bool()> gone_;
+  ReceivedTokens received_;
+  uint32_t passed_ = 0;  // Tokens passed on, or over.
+  Fnv1a digest_;         // Those that were passed over.
+};
+
+}  // namespace lamina::coordinator

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/journaled_requests_service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/fnv1a.h"
+#include "common/trace_context.h"
+#include "common/version.h"
+#include "coordinator/inference_service.h"
+#include "tests/support/id_tokenizer.h"
+#include "tests/unit/coordinator/small_limits.h"
+
+namespace lamina::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr uint32_t kVocabulary = 100;
+
+EngineOptions MakeOptions() {
+  return {.nodes = {{.name = "c0", .holds_kv = true}},
+          .layers = {{.query_heads = 1, .kv_heads = 1, .head_dim = 16}},
+          .vocabulary = kVocabulary,
+          .model_fingerprint = "model",
+          .scheduler = SmallLimits()};
+}
+
+// A node that takes part, and never does a step.
+class IdleNode final : public NodePort {
+ public:
+  explicit IdleNode(Engine& engine) : engine_(engine) {}
+
+  void LoadLayers(const plan::Stage&, bool) override {}
+  void Configure(const plan::EpochConfig& config) override {
+    epoch_ = config.epoch;
+    engine_.NodePrepared({.name = "c0", .port = this}, epoch_, {.region = "region"});
+  }
+  void Connect(const plan::EpochPeers&) override {
+    engine_.NodeReady({.name = "c0", .port = this}, epoch_);
+  }
+  void Leave(const std::string&) override {}
+  void Dismiss() override {}
+  void SendPlan(const OutgoingPlan&) override {}
+  void StartTrace(Nanos) override {}
+  void CollectTrace(uint64_t) override {}
+  void PingClock() override {}
+  void Refuse(const absl::Status& why) override { ADD_FAILURE() << why; }
+  void End() override {}
+
+ private:
+  Engine& engine_;
+  uint64_t epoch_ = 0;
+};
+
+// The journal's file, in memory.
+class MemoryFile {
+ public:
+  MemoryFile() = default;
+  explicit MemoryFile(std::string bytes) : bytes_(std::move(bytes)) {}
+
+  std::string Copy() const {
+    const std::lock_guard lock(mutex_);
+    return bytes_;
+  }
+  void Write(absl::string_view bytes, bool behind) {
+    const std::lock_guard lock(mutex_);
+    bytes_ = absl::StrCat(behind ? bytes_ : "", bytes);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string bytes_;
+};
+
+class MemoryJournalDisk final : public JournalDisk {
+ public:
+  explicit MemoryJournalDisk(MemoryFile& file) : file_(file) {}
+
+  absl::StatusOr<std::string> Read() override { return file_.Copy(); }
+  absl::Status Replace(absl::string_view bytes) override {
+    file_.Write(bytes, /*behind=*/false);
+    return absl::OkStatus();
+  }
+  absl::Status Append(absl::string_view bytes) override {
+    file_.Write(bytes, /*behind=*/true);
+    return absl::OkStatus();
+  }
+  absl::Status Sync() override { return absl::OkStatus(); }
+  void Remove() override {}
+
+ private:
+  MemoryFile& file_;
+};
+
+std::vector<UnfinishedRequest> UnfinishedIn(const MemoryFile& file) {
+  return ReadJournal(file.Copy()).unfinished;
+}
+
+// A coordinator from its start to its end, whose node never does a step.
+class Coordinator {
+ public:
+  explicit Coordinator(MemoryFile& file, Nanos keep = Seconds(60))
+      : journal_(*Journal::Open(std::make_unique<MemoryJournalDisk>(file),
+                                {.identity = "model", .gather = 0})),
+        journaled_(*journal_, engine_, tokenizer_, RealClock(),
+                   {.keep = keep, .waiting_max = SmallLimits().waiting_max}) {
+    service_.UseJournal(journaled_);
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    stub_ = v1::Inference::NewStub(server_->InProcessChannel({}));
+  }
+  ~Coordinator() { server_->Shutdown(); }
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  void Serve() {
+    engine_.NodeJoined({.identity = {.name = "c0",
+                                     .capacity_bytes = 1 << 20,
+                                     .bandwidth_bytes_per_second = 1e9,
+                                     .model_fingerprint = "model"},
+                        .version = std::string(kVersion)},
+                       std::make_shared<IdleNode>(engine_));
+    Await([](const EngineStatus& status) { return status.state == "serving"; });
+  }
+  template <typename Condition>
+  void Await(Condition condition) {
+    while (!condition(engine_.GetStatus())) {
+      std::this_thread::yield();
+    }
+  }
+  v1::Inference::Stub& stub() { return *stub_; }
+  JournaledRequests& journaled() { return journaled_; }
+
+ private:
+  const test_support::IdTokenizer tokenizer_{kVocabulary};
+  const model::ModelConfig config_{.vocabulary = kVocabulary};
+  const std::unique_ptr<Journal> journal_;
+  Engine engine_{MakeOptions(), tokenizer_, RealClock()};
+  JournaledRequests journaled_;
+  InferenceService service_{engine_, tokenizer_, config_, 64};
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+struct Answer {
+  grpc::Status status;
+  std::vector<TokenId> tokens;
+  std::string text;
+  v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;
+  std::string journaled;
+};
+
+Answer Attach(Coordinator& coordinator, const v1::AttachRequest& request) {
+  grpc::ClientContext context;
+  const auto stream = coordinator.stub().Attach(&context, request);
+  Answer answer;
+  v1::GenerateResponse response;
+  while (stream->Read(&response)) {
+    for (const v1::TokenOutput& token : response.tokens()) {
+      answer.tokens.push_back(token.token());
+    }
+    answer.text += response.text();
+    answer.finish = response.finish_reason();
+  }
+  answer.status = stream->Finish();
+  const auto& metadata = context.GetServerInitialMetadata();
+  if (const auto id = metadata.find(kJournaledHeader); id != metadata.end()) {
+    answer.journaled = std::string(id->second.data(), id->second.size());
+  }
+  return answer;
+}
+
+v1::AttachRequest From(uint32_t index, std::vector<TokenId> tokens) {
+  v1::AttachRequest request;
+  request.set_request_id("mine");
+  request.set_index(index);
+  Fnv1a digest;
+  for (const TokenId token : tokens) {
+    digest.AddWord(static_cast<uint32_t>(token));
+  }
+  request.set_digest(digest.value());
+  return request;
+}
+
+// A journal with a request for three tokens that has them all, and whose client does not.
+std::string JournalOfWholeAnswer() {
+  v1::GenerateRequest message;
+  message.mutable_tokens()->add_ids(7);
+  message.set_max_tokens(3);
+  message.mutable_sampling()->set_seed(5);
+  return absl::StrCat(
+      JournalHead("model"),
+      Encode(AcceptedRecord{.number = 1, .id = "mine", .message = message.SerializeAsString()}),
+      Encode(
+          CommittedRecord{.number = 1, .tokens = {{.token = 10}, {.token = 11}, {.token = 12}}}));
+}
+
+TEST(JournaledRequestsTest, AClientThatComesBackGetsWhatItDoesNotHave) {
+  for (const uint32_t index : {0u, 2u, 3u}) {
+    MemoryFile file(JournalOfWholeAnswer());
+    const std::vector<TokenId> all = {10, 11, 12};
+    const auto behind = all.begin() + index;
+    Coordinator coordinator(file);
+    EXPECT_EQ(coordinator.journaled().resumed(), 1u);
+    std::thread nodes([&coordinator] { coordinator.Serve(); });
+
+    const Answer answer = Attach(coordinator, From(index, {all.begin(), behind}));
+
+    nodes.join();
+    EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+    EXPECT_EQ(answer.tokens, std::vector<TokenId>(behind, all.end()));
+    EXPECT_EQ(answer.finish, v1::FINISH_REASON_LENGTH);
+    EXPECT_EQ(answer.journaled, "mine");
+    EXPECT_EQ(answer.text, index == 0 ? " 10 11 12" : index == 2 ? " 12" : "");
+    EXPECT_EQ(Attach(coordinator, From(0, {})).status.error_code(), grpc::StatusCode::NOT_FOUND);
+  }
+}
+
+TEST(JournaledRequestsTest, OtherTokensThanThoseOfTheAnswerAreNotGoneOnWith) {
+  for (const v1::AttachRequest& request : {From(2, {10, 99}), From(4, {10, 11, 12, 13})}) {
+    MemoryFile file(JournalOfWholeAnswer());
+    Coordinator coordinator(file);
+    coordinator.Serve();
+
+    const Answer answer = Attach(coordinator, request);
+
+    EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::ABORTED);
+    EXPECT_TRUE(answer.tokens.empty());
+  }
+}
+
+TEST(JournaledRequestsTest, RequestsThatNobodyComesForEnd) {
+  MemoryFile file(JournalOfWholeAnswer());
+  {
+    Coordinator coordinator(file, Millis(1));
+    while (!UnfinishedIn(file).empty()) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(Attach(coordinator, From(0, {})).status.error_code(), grpc::StatusCode::NOT_FOUND);
+  }
+}
+
+TEST(JournaledRequestsTest, ARequestThatRunsIsFoundByTheCoordinatorBehind) {
+  MemoryFile file;
+  {
+    Coordinator coordinator(file);
+    coordinator.Serve();
+    grpc::ClientContext context;
+    v1::GenerateRequest request;
+    request.set_text(" 1 2 3");
+    request.set_request_id("mine");
+    request.mutable_sampling()->set_temperature(1);
+    const auto stream = coordinator.stub().Generate(&context, request);
+    stream->WaitForInitialMetadata();
+    EXPECT_EQ(context.GetServerInitialMetadata().count(kJournaledHeader), 1u);
+    while (UnfinishedIn(file).empty()) {
+      std::this_thread::yield();
+    }
+    const UnfinishedRequest found = UnfinishedIn(file).at(0);
+    EXPECT_EQ(found.accepted.id, "mine");
+    v1::GenerateRequest message;
+    ASSERT_TRUE(message.ParseFromString(found.accepted.message));
+    EXPECT_THAT(message.tokens().ids(), ElementsAre(1, 2, 3));
+    EXPECT_TRUE(message.sampling().has_seed());
+    context.TryCancel();
+    stream->Finish();
+    coordinator.Await([](const EngineStatus& status) { return status.scheduler.running == 0; });
+  }
+  EXPECT_TRUE(UnfinishedIn(file).empty());
+}
+
+TEST(JournaledRequestsTest, RequestsOfSeveralChoicesAreNotRecorded) {
+  MemoryFile file;
+  Coordinator coordinator(file);
+  v1::GenerateRequest message;
+  EXPECT_NE(coordinator.journaled().Begin(message, {.prompt = {1}}), nullptr);
+  EXPECT_EQ(coordinator.journaled().Begin(message, {.prompt = {1}, .choices = 2}), nullptr);
+  EXPECT_EQ(coordinator.journaled().Begin(message, {.prompt = {1}, .beams = {.width = 2}}),
+            nullptr);
+}
+
+}  // namespace
+}  // namespace lamina::coordinator
