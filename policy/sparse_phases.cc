@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "policy/fetch_recompute.h"
+#include "cost/recompute_layer.h"
 #include "policy/fetch_sparse.h"
 
 namespace lamina::policy {
@@ -32,9 +32,9 @@ bool HasRoom(const PhaseProfile& profile, const SparsePhases& phases) {
 
 // T_j^m or T_j^r of so many tokens that come.
 double ComingSeconds(const PhaseProfile& profile, uint32_t coming, double beta) {
-  return RecomputeSeconds(
+  return cost::RecomputeLayerSeconds(
       {.activation = profile.activation, .kv = profile.kv, .make = profile.make}, coming,
-      static_cast<uint64_t>(std::floor(beta * coming)));
+      std::floor(beta * coming), cost::ActivationsCome::kWithinLayer);
 }
 
 // p1 and alpha by the room that there is.
