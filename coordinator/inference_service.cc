@@ -113,8 +113,9 @@ void FillDefaults(const model::SamplingDefaults& defaults, v1::Sampling& samplin
   set(defaults.repetition_penalty, &v1::Sampling::set_repetition_penalty);
 }
 
+// A request for 0 choices is refused later, as every other one, whatever it chooses them from.
 absl::Status ReadBestOf(const v1::GenerateRequest& request, GenerateSpec& spec) {
-  if (!request.has_best_of() || request.best_of() == spec.choices) {
+  if (!request.has_best_of() || spec.choices == 0 || request.best_of() == spec.choices) {
     return absl::OkStatus();
   }
   if (request.best_of() < spec.choices) {

@@ -246,6 +246,21 @@ TEST_F(InferenceServiceTest, CountsRequestsThatItRefusesItself) {
   }
 }
 
+TEST_F(InferenceServiceTest, TheBestNoneOfSeveralAreRefused) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  v1::GenerateRequest request;
+  request.set_text(" 1");
+  request.set_n(0);
+  request.set_best_of(2);
+  v1::GenerateResponse response;
+  const auto stream = stub_->Generate(&context, request);
+  EXPECT_FALSE(stream->Read(&response));
+  const grpc::Status refused = stream->Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused.error_message(), "n is 0; it must be in [1, 128]");
+}
+
 TEST_F(InferenceServiceTest, ARequestIdThatIsTooLongIsRefusedAndLoggedNowhere) {
   SetUpLogging("coordinator", LogLevel::kInfo);
   testing::internal::CaptureStderr();
