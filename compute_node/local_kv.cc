@@ -14,19 +14,19 @@
 namespace lamina::compute_node {
 
 kernels::KvDeviceOptions LocalKv::DeviceOptions(const plan::EpochConfig& config,
-                                                const plan::Stage& stage) {
+                                                const plan::Stage& stage, uint32_t node) {
   const auto layers = absl::MakeConstSpan(config.layers).subspan(stage.first_layer, stage.layers);
   // As many chunks as tokens at most: each has one.
   const uint32_t rows_max = plan::StepRowsMax(config);
   const bool int8 = config.int8_tails > 0;
   return {.layers = {layers.begin(), layers.end()},
           .arithmetic = config.attention.decode,
-          .slots = int8 ? config.int8_tails * kInt8BlockTokens : config.slots[0],
+          .slots = int8 ? config.int8_tails * kInt8BlockTokens : config.slots[node],
           .context_tokens_max = config.sequence_tokens_max,
           .items_max = rows_max,
           .query_tokens_max = config.chunk_tokens_max,
           .store_tokens_max = rows_max,
-          .int8_slots = int8 ? config.slots[0] : 0};
+          .int8_slots = int8 ? config.slots[node] : 0};
 }
 
 LocalKv::LocalKv(const plan::EpochConfig& config, const plan::Stage& stage,

@@ -38,10 +38,10 @@ namespace lamina::compute_node {
 
 class LocalKv {
  public:
-  // What a device is asked for in this epoch by a node that runs `stage`. `config` is as the node's
-  // shard works with it.
+  // What a device is asked for in this epoch by a node that runs `stage` and has this index among
+  // those that hold KV: replicas differ in slots. `config` is as the node's shard works with it.
   static kernels::KvDeviceOptions DeviceOptions(const plan::EpochConfig& config,
-                                                const plan::Stage& stage);
+                                                const plan::Stage& stage, uint32_t node);
 
   // The device is one that was made for `config` and `stage`, and must outlive this. `tails`: as
   // SlotTables has it.

@@ -6,6 +6,7 @@
 #include "common/units.h"
 #include "compute_node/local_attention.h"
 #include "control/kv_arena.h"
+#include "plan/epoch_topology.h"
 
 namespace lamina::compute_node {
 
@@ -17,7 +18,9 @@ absl::Status LocalPathMaker::Reserve(const plan::EpochConfig& config, const plan
   }
   plan::Stage part = stage;
   part.replica = 0;  // A number of the epoch, and not what is kept here.
-  const kernels::KvDeviceOptions options = LocalKv::DeviceOptions(config, stage);
+  LAMINA_ASSIGN_OR_RETURN(const uint32_t own,
+                          plan::OwnIndex(config.memory_nodes, node_, config.epoch));
+  const kernels::KvDeviceOptions options = LocalKv::DeviceOptions(config, stage, own);
   stage_ = stage;
   if (kv_ != nullptr && options_ == options && part_ == part && kv_->usable()) {
     tails_.BeginEpoch();

@@ -190,9 +190,7 @@ void Engine::Drain(std::function<void()> done) {
 
 const RequestMetrics& Engine::metrics() const { return impl_->requests.metrics(); }
 
-uint32_t Engine::sequence_tokens_max() const {
-  return impl_->options.scheduler.sequence_tokens_max;
-}
+const core::SchedulerOptions& Engine::limits() const { return impl_->options.scheduler; }
 
 const std::string& Engine::lossy() const { return impl_->options.lossy; }
 

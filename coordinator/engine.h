@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/clock.h"
+#include "coordinator/core/scheduler_options.h"
 #include "coordinator/engine_options.h"
 #include "coordinator/engine_status.h"
 #include "coordinator/node_port.h"
@@ -99,7 +100,7 @@ class Engine {
   // Safe to read from any thread.
   const RequestMetrics& metrics() const;
 
-  uint32_t sequence_tokens_max() const;
+  const core::SchedulerOptions& limits() const;
   const std::string& lossy() const;  // EngineOptions::lossy
   bool has_both_forms() const;       // Requests may choose the form of K and V.
   const std::vector<PreparedPolicy>& policies() const;

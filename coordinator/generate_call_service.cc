@@ -6,9 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/trace_context.h"
 #include "coordinator/best_choices.h"
+#include "coordinator/waiting_calls.h"
 
 namespace lamina::coordinator {
 namespace {
+
+constexpr char kCancelledById[] = "cancelled by its id";
 
 v1::FinishReason ToProto(plan::FinishReason reason) {
   switch (reason) {
@@ -107,6 +110,26 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateCall::Start(
   return reactor;
 }
 
+void GenerateCall::Wait(const std::shared_ptr<GenerateCall>& call,
+                        std::shared_ptr<WaitingCalls> calls, const std::string& request_id) {
+  if (!request_id.empty()) {
+    call->waiting_id_ = request_id;
+    calls->Enter(request_id, call->key_, [waits = std::weak_ptr<GenerateCall>(call)] {
+      if (const std::shared_ptr<GenerateCall> cancelled = waits.lock(); cancelled != nullptr) {
+        cancelled->CancelById();
+      }
+    });
+  }
+  call->waiting_calls_ = std::move(calls);
+}
+
+// By whoever has the request: the engine's thread once it was submitted.
+void GenerateCall::StopWaiting() {
+  if (!waiting_id_.empty()) {
+    waiting_calls_->Leave(std::exchange(waiting_id_, {}), key_);
+  }
+}
+
 void GenerateCall::Refuse(const std::shared_ptr<GenerateCall>& call, Engine& engine,
                           const absl::Status& status) {
   engine.NoteRefused(call->followed_id_, status);
@@ -121,10 +144,20 @@ void GenerateCall::Submit(const std::shared_ptr<GenerateCall>& call, Engine& eng
     call->SubmitUnlessCancelled(engine, std::move(spec), call);
     return;
   }
+  if (!call->AwaitForm()) {
+    call->EndCancelled();
+    return;
+  }
+  const std::shared_ptr<WaitingCalls> calls = call->waiting_calls_;
+  if (const absl::Status room = calls->BeginForm(); !room.ok()) {
+    Refuse(call, engine, room);
+    return;
+  }
   const auto waiting = std::make_shared<GenerateSpec>(std::move(spec));
   grammars.Prepare(
       waiting->sampling.form,
-      [call, &engine, waiting](const model::GrammarCache::Result& grammar) {
+      [call, &engine, calls, waiting](const model::GrammarCache::Result& grammar) {
+        calls->EndForm();
         if (grammar.ok() || call->IsCancelled()) {
           call->SubmitUnlessCancelled(engine, std::move(*waiting), call);
         } else {
@@ -146,6 +179,7 @@ void GenerateCall::SubmitUnlessCancelled(Engine& engine, GenerateSpec spec,
     self = std::make_shared<JournalingSink>(std::move(self), journaled_);
   }
   std::unique_lock lock(mutex_);
+  awaits_form_ = false;
   if (!cancelled_) {
     engine.Submit(std::move(spec), key_, std::move(self));
     return;
@@ -161,6 +195,7 @@ void GenerateCall::Attach(Reactor* reactor) {
 }
 
 void GenerateCall::OnAccepted(const std::string& request_id) {
+  StopWaiting();
   request_id_ = request_id;
   if (followed_id_.empty()) {
     followed_id_ = request_id;
@@ -196,6 +231,7 @@ void GenerateCall::OnProgress(uint32_t tokens_done) {
 }
 
 void GenerateCall::OnDone(const absl::Status& status) {
+  StopWaiting();
   const std::lock_guard lock(mutex_);
   final_ = status;
   Pump();
@@ -215,6 +251,31 @@ void GenerateCall::Detach() {
 void GenerateCall::SetCancelled() {
   const std::lock_guard lock(mutex_);
   cancelled_ = true;
+}
+
+// The client is told at once where a form is waited for, which may take minutes; else when its text
+// has been read, or by the engine, which may have the request by now.
+void GenerateCall::CancelById() {
+  const std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  cancelled_by_id_ = true;
+  if (awaits_form_) {
+    final_ = absl::CancelledError(kCancelledById);
+    Pump();
+  }
+}
+
+bool GenerateCall::AwaitForm() {
+  const std::lock_guard lock(mutex_);
+  awaits_form_ = !cancelled_;
+  return awaits_form_;
+}
+
+void GenerateCall::EndCancelled() {
+  std::unique_lock lock(mutex_);
+  const bool by_id = cancelled_by_id_;
+  lock.unlock();
+  OnDone(absl::CancelledError(by_id ? kCancelledById : "the client has gone"));
 }
 
 bool GenerateCall::IsCancelled() {

@@ -23,6 +23,8 @@
 
 namespace lamina::coordinator {
 
+class WaitingCalls;
+
 grpc::Status ToGrpc(const absl::Status& status);
 
 // With its text.
@@ -54,12 +56,17 @@ class GenerateCall final : public RequestSink {
   static void Refuse(const std::shared_ptr<GenerateCall>& call, Engine& engine,
                      const absl::Status& status);
 
-  // Ends the call of a client that has gone before its request was submitted. After Start().
-  void EndCancelled() { OnDone(absl::CancelledError("the client has gone")); }
+  // The call is one of `calls`, by its request's id, until the engine knows the request or the call
+  // ends. Once, before what follows.
+  static void Wait(const std::shared_ptr<GenerateCall>& call, std::shared_ptr<WaitingCalls> calls,
+                   const std::string& request_id);
+
+  // Ends the call that was cancelled before its request was submitted. After Start().
+  void EndCancelled();
   bool IsCancelled();
 
   // Gives the request to the engine, one with structured output when its form is compiled: what is
-  // wrong with a form ends the call. After Start().
+  // wrong with a form ends the call. After Start() and Wait().
   static void Submit(const std::shared_ptr<GenerateCall>& call, Engine& engine,
                      model::GrammarCache& grammars, GenerateSpec spec);
 
@@ -77,6 +84,9 @@ class GenerateCall final : public RequestSink {
   void Detach();
   void WriteDone();
   void SetCancelled();
+  void CancelById();
+  bool AwaitForm();  // False: it is cancelled.
+  void StopWaiting();
   void Pump();
 
   const bool with_logprobs_;
@@ -88,6 +98,8 @@ class GenerateCall final : public RequestSink {
   std::vector<TokenId> returned_;  // Engine's thread once submitted; empty when sent.
   std::string request_id_;         // Engine's thread.
   std::string followed_id_;        // Engine's thread, until `final_` is set.
+  std::shared_ptr<WaitingCalls> waiting_calls_;
+  std::string waiting_id_;  // By which it is one of these; as request_id_.
 
   std::mutex mutex_;
   std::deque<v1::GenerateResponse> queue_;  // At most one entry per token of the request.
@@ -96,6 +108,8 @@ class GenerateCall final : public RequestSink {
   bool writing_ = false;
   bool finishing_ = false;
   bool cancelled_ = false;
+  bool cancelled_by_id_ = false;
+  bool awaits_form_ = false;  // And nobody needs the client's message any more.
   Reactor* reactor_ = nullptr;
 };
 

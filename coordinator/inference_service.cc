@@ -113,8 +113,9 @@ void FillDefaults(const model::SamplingDefaults& defaults, v1::Sampling& samplin
   set(defaults.repetition_penalty, &v1::Sampling::set_repetition_penalty);
 }
 
+// A request for 0 choices is refused later, as every other one, whatever it chooses them from.
 absl::Status ReadBestOf(const v1::GenerateRequest& request, GenerateSpec& spec) {
-  if (!request.has_best_of() || request.best_of() == spec.choices) {
+  if (!request.has_best_of() || spec.choices == 0 || request.best_of() == spec.choices) {
     return absl::OkStatus();
   }
   if (request.best_of() < spec.choices) {
@@ -153,6 +154,9 @@ InferenceService::InferenceService(Engine& engine, const model::Tokenizer& token
       chat_form_(tokenizer, advice_.chat_template),
       config_(config),
       kv_bytes_per_token_(kv_bytes_per_token),
+      // No fewer than the engine would take.
+      waiting_(std::make_shared<WaitingCalls>(size_t{engine.limits().running_max} +
+                                              engine.limits().waiting_max)),
       grammars_([this] { return model::MakeGrammarCompiler(tokenizer_, config_.vocabulary); },
                 {.forms_max = kFormsMax,
                  .cpu_max = kFormCpuMax,
@@ -171,7 +175,7 @@ absl::Status InferenceService::CheckText(absl::string_view text, bool score) con
 // In the words of RequestTable, which looks at those that may fit.
 absl::Status InferenceService::CheckTokens(size_t tokens, bool score,
                                            absl::string_view before) const {
-  const size_t limit = engine_.sequence_tokens_max();
+  const size_t limit = engine_.limits().sequence_tokens_max;
   const size_t room = limit - (score ? 0 : 1);
   if (tokens <= room) {
     return absl::OkStatus();
@@ -294,6 +298,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   GenerateSpec followed{.request_id = named.ok() ? request->request_id() : std::string()};
   TakeHeaders(*context, followed);
   call->SetFollowedId(followed.followed_id);
+  GenerateCall::Wait(call, waiting_, followed.request_id);
   const absl::Status fits =
       !named.ok()                        ? named
       : request->has_prompt_tokens_max() ? CheckTokenizeBytes(BytesOf(*request))
@@ -302,12 +307,13 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
           : CheckTokens(static_cast<size_t>(request->tokens().ids_size()), /*score=*/false);
   // The request lives until the call has ended, which it does not before the job.
   const absl::Status added =
-      !fits.ok() ? fits
-                 : texts_.Add({.bytes = BytesOf(*request),
-                               .run = [this, call, request,
-                                       followed] { Submit(call, *request, followed); },
-                               .gone = [context] { return context->IsCancelled(); },
-                               .drop = [call] { call->EndCancelled(); }});
+      !fits.ok()
+          ? fits
+          : texts_.Add(
+                {.bytes = BytesOf(*request),
+                 .run = [this, call, request, followed] { Submit(call, *request, followed); },
+                 .gone = [context, call] { return context->IsCancelled() || call->IsCancelled(); },
+                 .drop = [call] { call->EndCancelled(); }});
   if (!added.ok()) {
     GenerateCall::Refuse(call, engine_, added);
   }
@@ -472,8 +478,11 @@ grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* 
     return FinishWith(context, named);
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  engine_.CancelById(request->request_id(),
-                     [reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); });
+  // The engine is asked too: one that waited may have come to it meanwhile.
+  const bool waited = waiting_->Cancel(request->request_id());
+  engine_.CancelById(request->request_id(), [reactor, waited](const absl::Status& status) {
+    reactor->Finish(waited ? grpc::Status() : ToGrpc(status));
+  });
   return reactor;
 }
 
@@ -485,7 +494,7 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
   model->set_architecture(config_.architecture);
   model->set_layers(config_.layers);
   model->set_vocabulary(config_.vocabulary);
-  model->set_sequence_tokens_max(engine_.sequence_tokens_max());
+  model->set_sequence_tokens_max(engine_.limits().sequence_tokens_max);
   model->set_kv_bytes_per_token(kv_bytes_per_token_);
   model->set_lossy(engine_.lossy());
   for (const PreparedPolicy& policy : engine_.policies()) {

@@ -23,6 +23,7 @@
 #include "coordinator/journaled_requests_service.h"
 #include "coordinator/score_call_service.h"
 #include "coordinator/text_pool.h"
+#include "coordinator/waiting_calls.h"
 #include "lamina/v1/inference.grpc.pb.h"
 #include "model/generation_config.h"
 #include "model/grammar/grammar_cache.h"
@@ -100,6 +101,7 @@ class InferenceService final : public v1::Inference::CallbackService {
   const ChatForm chat_form_;
   const model::ModelConfig& config_;
   const uint64_t kv_bytes_per_token_;
+  const std::shared_ptr<WaitingCalls> waiting_;  // Calls may outlive this.
   model::GrammarCache grammars_;
   JournaledRequests* journaled_ = nullptr;  // Without a journal.
   TextPool texts_;                          // Ends first: its jobs use all others.

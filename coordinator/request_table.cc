@@ -19,6 +19,10 @@ constexpr size_t kStopsMax = 16;
 constexpr size_t kStopTokensMax = 128;
 constexpr size_t kStopBytesMax = 256;
 constexpr size_t kRequestIdBytesMax = 256;
+// A score's answer is one message, of which clients take so many bytes. A token has its number, its
+// log-probability and its text in it, and so has each of its alternatives.
+constexpr uint64_t kScoreBytesMax = uint64_t{64} << 20;
+constexpr uint64_t kScoredTokenBytes = 20;
 
 absl::Status CheckStops(const GenerateSpec& spec) {
   if (spec.stop.size() > kStopsMax) {
@@ -37,6 +41,18 @@ absl::Status CheckStops(const GenerateSpec& spec) {
                                                    " are allowed"));
   }
   return absl::OkStatus();
+}
+
+// Before the work is done, and not when its answer cannot be sent.
+absl::Status CheckScoreBytes(const GenerateSpec& spec) {
+  const auto alternatives = static_cast<uint64_t>(std::max(spec.sampling.logprobs, 0));
+  const uint64_t bytes = spec.prompt.size() * kScoredTokenBytes * (1 + alternatives);
+  return bytes <= kScoreBytesMax
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat(
+                   "the scores of ", spec.prompt.size(), " tokens with ", alternatives,
+                   " alternatives each (logprobs) would take some ", bytes, " bytes; at most ",
+                   kScoreBytesMax, " are sent. Ask for fewer alternatives, or score parts"));
 }
 
 absl::Status CheckSampledTokens(const SamplingParams& sampling, TokenId vocabulary) {
@@ -113,6 +129,9 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
         absl::StrCat("the prompt has ", spec.prompt.size(), " tokens; at most ", room,
                      " fit: this model's maximum context length is ", sequence_tokens_max_,
                      " tokens (limits.sequence_tokens_max)"));
+  }
+  if (spec.score) {
+    LAMINA_RETURN_IF_ERROR(CheckScoreBytes(spec));
   }
   const auto vocabulary = static_cast<TokenId>(tokenizer_.vocabulary_size());
   for (const std::vector<TokenId>* list : {&spec.prompt, &spec.stop_tokens}) {

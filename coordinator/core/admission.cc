@@ -196,6 +196,9 @@ Admission::Outcome Admission::TryJoinIn(NewcomerLanes lanes, Sequence& first, ui
   if (maker_.TokensForNewcomer(step) == 0) {
     return Outcome::kWaits;  // Prompts before it have taken this step; the next one is soon.
   }
+  if (!maker_.TakesJoin(first.tokens(), step)) {
+    return Outcome::kWaits;  // Those that join before it bring all that a plan may have.
+  }
   if (first.spill != 0) {
     return Restore(first, *lane, step) ? Outcome::kJoined : Outcome::kLacks;
   }
@@ -457,7 +460,7 @@ void Admission::JoinForks(Sequence& parent, OpenStep& open) {
   }
   for (const plan::SequenceId id : parent.forks) {
     Sequence* fork = life_.Find(id);
-    if (fork == nullptr || !MayJoinWith(*fork, parent)) {
+    if (fork == nullptr || !MayJoinWith(*fork, parent) || !maker_.TakesJoin(fork->tokens(), open)) {
       continue;
     }
     places_.kept.Drop(*fork);  // It has all that its parent has.

@@ -308,9 +308,11 @@ bool BeamGroups::JoinsHere(const Group& group, size_t index, const OpenStep& ope
   const plan::AttentionPath path = life_.PathOf(group.request);
   const uint32_t node = Find(group.before, group.members[index].continues)->node;
   const LaneHomes& homes = places_.lanes.homes();
+  const size_t tokens = group.request.prompt.size() + group.search.beams()[index].tokens.size();
   return homes.MayLive(open.plan.lane, node) && places_.lanes.running() < options_.running_max &&
-         HasTail(options_, places_, path, /*id=*/0) && maker_.HasRoom(open) &&
-         balance_.HasRoomForRow(open.plan.lane) && paths_.Takes(open.plan.lane, path) &&
+         maker_.TakesJoin(tokens, open) && HasTail(options_, places_, path, /*id=*/0) &&
+         maker_.HasRoom(open) && balance_.HasRoomForRow(open.plan.lane) &&
+         paths_.Takes(open.plan.lane, path) &&
          (open.plan.lane == group.lane || !balance_.HasRoomForRow(group.lane) ||
           !paths_.Takes(group.lane, path) || !homes.MayLive(group.lane, node));
 }

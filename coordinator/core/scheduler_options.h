@@ -87,6 +87,9 @@ struct SchedulerOptions {
   uint32_t sequence_tokens_max = 8192;
   uint32_t running_max = 256;
   uint32_t waiting_max = 1024;
+  // Tokens of all that join in one step, if there are several: each brings all of its own, and
+  // nodes receive messages of 256 MiB at most.
+  uint32_t join_tokens_max = 32U << 20;
   // Slots that must be free for each sequence already on the memory node before another one joins.
   // More of them: fewer preemptions, less of the memory used.
   uint32_t admission_headroom = 16;

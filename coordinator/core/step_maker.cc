@@ -363,6 +363,7 @@ void StepMaker::AddJoin(const Sequence& sequence, const std::vector<HeldExtent>&
                           .cached_tokens = sequence.is_new() ? sequence.cached_tokens : 0};
   join.tokens.insert(join.tokens.end(), sequence.committed.begin(), sequence.committed.end());
   open.path = sequence.path;
+  open.join_tokens += join.tokens.size();
   open.plan.joins.push_back(std::move(join));
   for (const HeldExtent& held : slots) {
     open.plan.allocations.push_back(

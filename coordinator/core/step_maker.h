@@ -41,6 +41,7 @@ struct OpenStep {
   bool has_prompt_rows = false;
   // Sequences with rows; some may have been taken out of the lane meanwhile.
   uint32_t row_sequences = 0;
+  uint64_t join_tokens = 0;  // Those that join bring so many.
 };
 using OpenSteps = std::map<uint32_t, OpenStep>;  // By lane.
 
@@ -58,6 +59,10 @@ class StepMaker {
 
   // Whether the step takes one more row.
   bool HasRoom(const OpenStep& open) const { return open.tokens_left > 0 && RoomForRows(open) > 0; }
+  // Whether the plan has room for a sequence that joins with so many tokens.
+  bool TakesJoin(uint64_t tokens, const OpenStep& open) const {
+    return open.plan.joins.empty() || open.join_tokens + tokens <= options_.join_tokens_max;
+  }
   // A sequence joins with these slots. Requires: cached_tokens is known of one that finds some.
   void AddJoin(const Sequence& sequence, const std::vector<HeldExtent>& slots,
                OpenStep& open) const;

@@ -292,6 +292,39 @@ TEST(PoolTest, ReplicasShareTheRows) {
   EXPECT_TRUE(cluster->WaitForNoSlots().ok());
 }
 
+// Each serves with all of its own room, whichever comes first.
+TEST(PoolTest, ReplicasOfUnlikeCapacityHaveTheBitsOfTwoPools) {
+  const Pool pool = {.replicas = 2, .lanes = 2};
+  const std::vector<GenerateSpec> specs = LongRequests(16);
+  LocalClusterOptions plain = TwoPools(pool);
+  plain.sequence_tokens_max = 256;
+  const std::unique_ptr<LocalCluster> pools = MakeCluster(plain);
+  ASSERT_NE(pools, nullptr);
+  const std::vector<GenerateResult> expected = pools->GenerateMany(specs);
+  const std::vector<std::vector<uint32_t>> both_ways = {{1, 8}, {8, 1}};
+  for (const std::vector<uint32_t>& capacities : both_ways) {
+    SCOPED_TRACE(absl::StrCat("c0 has ", capacities[0], " parts"));
+    LocalClusterOptions options = OptionsOf(pool);
+    options.sequence_tokens_max = 256;
+    options.slots = 320;
+    options.compute_capacities = capacities;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+
+    ExpectSame(cluster->GenerateMany(specs), expected);
+
+    const coordinator::EngineStatus status = cluster->engine().GetStatus();
+    EXPECT_EQ(status.epoch, 1u);  // Every slot that was handed out was there.
+    const bool second = capacities[1] > capacities[0];
+    const core::KvPoolStats& larger = status.nodes.at(second ? 1 : 0).kv;
+    const core::KvPoolStats& smaller = status.nodes.at(second ? 0 : 1).kv;
+    EXPECT_EQ(larger.slots_total, 8 * smaller.slots_total);
+    // The prefix cache keeps blocks for which the smaller one has no slots.
+    EXPECT_GT(larger.slots_total - larger.slots_free, smaller.slots_total);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+  }
+}
+
 TEST(PoolTest, AShardWithoutRoomForOneRequestIsNamed) {
   const Pool pool = {.shards = 2};
   LocalClusterOptions options = OptionsOf(pool);

@@ -195,6 +195,11 @@ uint64_t LocalCluster::CapacityBytes() const {
           (options_.recompute_percent.has_value() ? layers_.size() * 2 * width_ : 0));
 }
 
+uint64_t LocalCluster::ComputeCapacityBytes(size_t index) const {
+  const std::vector<uint32_t>& capacities = options_.compute_capacities;
+  return CapacityBytes() * (index < capacities.size() ? capacities[index] : 1);
+}
+
 ClusterConfig LocalCluster::MakeConfig() const {
   ClusterConfig config;
   config.model = "of the test";
@@ -303,7 +308,7 @@ void LocalCluster::AddComputeNodes(ComputeRole role, ClusterConfig& config) cons
       ConsecutiveRanges(prefill ? std::vector<uint32_t>() : options_.stage_layers);
   for (uint32_t i = 0; i < count; ++i) {
     ComputeNodeConfig node{.name = absl::StrCat(prefill ? "p" : "c", i), .role = role};
-    node.capacity_bytes = HoldsKv() ? CapacityBytes() : 0;
+    node.capacity_bytes = HoldsKv() ? ComputeCapacityBytes(i) : 0;
     if (nodes > 1) {
       const uint32_t stage = i % nodes / shards;
       node.replica = absl::StrCat(prefill ? "q" : "r", i / nodes);
@@ -413,10 +418,11 @@ void LocalCluster::Attach(const std::string& name) {
                                           options_.policy_times);
   node.reporter->set_port(node.link.get());
   control::NodeIdentity identity{.name = name, .is_memory = is_memory, .device = DeviceOf(name)};
-  if (is_memory || HoldsKv()) {
-    identity.capacity_bytes = CapacityBytes();
+  if (!is_memory && HoldsKv()) {
+    identity.capacity_bytes = ComputeCapacityBytes(std::stoul(name.substr(1)));
   }
   if (is_memory) {
+    identity.capacity_bytes = CapacityBytes();
     identity.threads = static_cast<uint32_t>(options_.threads);
     const size_t index = std::stoul(name.substr(1));
     const auto& bandwidths = options_.memory_bandwidths;

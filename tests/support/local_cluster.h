@@ -59,6 +59,8 @@ struct LocalClusterOptions {
   // Prefill nodes have their own.
   uint32_t prefill_stages = 1;
   uint32_t prefill_shards = 1;
+  // Where compute nodes hold KV: the capacity of each, relative; those left out are 1.
+  std::vector<uint32_t> compute_capacities = {};
   // What compute nodes say they have measured, each; empty: nothing.
   std::vector<double> dense_speeds = {};
   PipelineMode mode = PipelineMode::kRotational;
@@ -250,6 +252,7 @@ class LocalCluster {
   // What a cluster file would say of this cluster.
   ClusterConfig MakeConfig() const;
   uint64_t CapacityBytes() const;
+  uint64_t ComputeCapacityBytes(size_t index) const;
   absl::StatusOr<coordinator::EngineOptions> MakeEngineOptions(const model::Model& model) const;
   template <typename Condition>
   absl::Status WaitUntil(const Condition& condition);

@@ -5,8 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
 #include <random>
 
+#include "compute_node/local_path_maker.h"
+#include "kernels/attention.h"
+#include "kernels/compute_device.h"
+#include "kernels/dense.h"
 #include "kernels/kv_arena.h"
 
 namespace lamina::compute_node {
@@ -34,7 +39,7 @@ class LocalKvTest : public ::testing::Test {
         .memory_nodes = {"c0"},
         .slots = {kSlots}};
     auto device = kernels::CpuKvDevices(kernels::CpuAttention(),
-                                        pool_)(LocalKv::DeviceOptions(config_, stage_));
+                                        pool_)(LocalKv::DeviceOptions(config_, stage_, /*node=*/0));
     EXPECT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
     kv_ = std::make_unique<LocalKv>(config_, stage_, *device_);
@@ -150,7 +155,7 @@ TEST_F(LocalKvTest, AStageHasItsLayersAlone) {
   const std::vector<AttentionDescriptor> all = config_.layers;
   config_.layers.insert(config_.layers.begin(), {.query_heads = 2, .kv_heads = 1, .head_dim = 64});
   const plan::Stage stage{.replica = 3, .first_layer = 1, .layers = 2};
-  EXPECT_EQ(LocalKv::DeviceOptions(config_, stage).layers, all);
+  EXPECT_EQ(LocalKv::DeviceOptions(config_, stage, /*node=*/0).layers, all);
   LocalKv of_stage(config_, stage, *device_);
   ASSERT_TRUE(of_stage
                   .Apply({.joins = {{.id = 1, .tokens = {1, 2}, .memory_node = 3}},
@@ -184,6 +189,57 @@ TEST_F(LocalKvTest, APlanThatDoesNotFitIsRefused) {
   EXPECT_THAT(kv_->AddRows(0, 1, 0, 0, 1).ToString(), HasSubstr("slots for 0"));
   EXPECT_THAT(kv_->Apply({.joins = {{.id = 2}}, .allocations = {{2, {kSlots - 1, 2}}}}).ToString(),
               HasSubstr("of an arena of 700"));
+}
+
+// What a node has room for does not depend on its place among the nodes of an epoch.
+TEST(LocalPathMakerTest, EveryReplicaReservesSlotsOfItsOwn) {
+  ThreadPool pool({.threads = 1});
+  const std::unique_ptr<kernels::ComputeDevice> device = kernels::MakeCpuComputeDevice(
+      kernels::MakeReferenceDense(DType::kBF16), kernels::CpuAttention(), pool);
+  plan::EpochConfig config = {
+      .epoch = 1,
+      .lanes = 2,
+      .rows_max = 8,
+      .chunk_tokens_max = 16,
+      .sequence_tokens_max = 64,
+      .layers = {{.query_heads = 2, .kv_heads = 1, .head_dim = 32, .scale = 0.2f}},
+      .compute_nodes = {"c0", "c1"},
+      .memory_nodes = {"c0", "c1"},
+      .slots = {128, 256}};
+  LocalPathMaker first("c0", *device, /*holds_kv=*/true);
+  LocalPathMaker second("c1", *device, /*holds_kv=*/true);
+
+  ASSERT_TRUE(first.Reserve(config, {.replica = 0, .layers = 1}).ok());
+  ASSERT_TRUE(second.Reserve(config, {.replica = 1, .layers = 1}).ok());
+
+  EXPECT_THAT(first.Describe(), HasSubstr("slots 128 "));
+  EXPECT_THAT(second.Describe(), HasSubstr("slots 256 "));
+
+  // The first one leaves: what the other one holds stays.
+  const uint64_t arena = second.kv_arena();
+  config.epoch = 2;
+  config.lanes = 1;
+  config.compute_nodes = {"c1"};
+  config.memory_nodes = {"c1"};
+  config.slots = {256};
+  ASSERT_TRUE(second.Reserve(config, {.replica = 0, .layers = 1}).ok());
+  EXPECT_EQ(second.kv_arena(), arena);
+}
+
+TEST(LocalPathMakerTest, ReplicasInInt8ReserveSlotsOfTheirOwn) {
+  const plan::EpochConfig config = {
+      .epoch = 1,
+      .rows_max = 8,
+      .chunk_tokens_max = 16,
+      .sequence_tokens_max = 64,
+      .layers = {{.query_heads = 2, .kv_heads = 1, .head_dim = 32, .scale = 0.2f}},
+      .compute_nodes = {"c0", "c1"},
+      .int8_tails = 2,
+      .memory_nodes = {"c0", "c1"},
+      .slots = {128, 256}};
+
+  EXPECT_EQ(LocalKv::DeviceOptions(config, {.layers = 1}, /*node=*/0).int8_slots, 128u);
+  EXPECT_EQ(LocalKv::DeviceOptions(config, {.layers = 1}, /*node=*/1).int8_slots, 256u);
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ absl::StatusOr<bool> ToyPath::Poll(Lane& lane) {
 }
 
 absl::Status ToyPathMaker::Reserve(const plan::EpochConfig& config, const plan::Stage& stage) {
-  LAMINA_ASSIGN_OR_RETURN(store_, make_store_(LocalKv::DeviceOptions(config, stage)));
+  LAMINA_ASSIGN_OR_RETURN(store_, make_store_(LocalKv::DeviceOptions(config, stage, /*node=*/0)));
   return absl::OkStatus();
 }
 

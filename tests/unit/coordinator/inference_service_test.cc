@@ -16,6 +16,9 @@
 #include "absl/strings/match.h"
 #include "common/log.h"
 #include "common/version.h"
+#include "coordinator/generate_call_service.h"
+#include "coordinator/waiting_calls.h"
+#include "model/grammar/grammar_cache.h"
 #include "model/tokenizer/text_bound.h"
 #include "tests/support/id_tokenizer.h"
 #include "tests/unit/coordinator/small_limits.h"
@@ -246,6 +249,21 @@ TEST_F(InferenceServiceTest, CountsRequestsThatItRefusesItself) {
   }
 }
 
+TEST_F(InferenceServiceTest, TheBestNoneOfSeveralAreRefused) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  v1::GenerateRequest request;
+  request.set_text(" 1");
+  request.set_n(0);
+  request.set_best_of(2);
+  v1::GenerateResponse response;
+  const auto stream = stub_->Generate(&context, request);
+  EXPECT_FALSE(stream->Read(&response));
+  const grpc::Status refused = stream->Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused.error_message(), "n is 0; it must be in [1, 128]");
+}
+
 TEST_F(InferenceServiceTest, ARequestIdThatIsTooLongIsRefusedAndLoggedNowhere) {
   SetUpLogging("coordinator", LogLevel::kInfo);
   testing::internal::CaptureStderr();
@@ -393,6 +411,122 @@ TEST_F(InferenceServiceTest, BoundsWhatBecomesTokensOrTextAtOnce) {
   const grpc::Status too_many = stub_->Detokenize(&detokenizing, many, &back);
   EXPECT_EQ(too_many.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_TRUE(absl::StrContains(too_many.error_message(), "1048577 tokens; at most 1048576"));
+}
+
+grpc::Status CancelById(v1::Inference::Stub& stub, const std::string& request_id) {
+  grpc::ClientContext context;
+  v1::CancelRequest request;
+  request.set_request_id(request_id);
+  v1::CancelResponse response;
+  return stub.Cancel(&context, request, &response);
+}
+
+void ExpectCancelledById(grpc::ClientReader<v1::GenerateResponse>& stream) {
+  v1::GenerateResponse response;
+  EXPECT_FALSE(stream.Read(&response));
+  const grpc::Status status = stream.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(status.error_message(), "cancelled by its id");
+}
+
+TEST_F(InferenceServiceTest, ARequestIsCancelledByItsIdBeforeTheEngineKnowsIt) {
+  v1::GenerateRequest request;
+  request.set_request_id("a");
+  request.set_prompt_tokens_max(4);
+  while (request.text().size() <= GatedTokenizer::kWidth) {
+    request.mutable_text()->append(" 1");
+  }
+  grpc::ClientContext context;
+  const auto stream = stub_->Generate(&context, request);
+  while (tokenizer_.long_texts() == 0) {
+    std::this_thread::yield();
+  }
+
+  EXPECT_EQ(CancelById(*stub_, "b").error_code(), grpc::StatusCode::NOT_FOUND);
+  const grpc::Status cancelled = CancelById(*stub_, "a");
+  EXPECT_TRUE(cancelled.ok()) << cancelled.error_message();
+  EXPECT_EQ(CancelById(*stub_, "a").error_code(), grpc::StatusCode::NOT_FOUND);
+
+  tokenizer_.Open();
+  ExpectCancelledById(*stream);
+  EXPECT_EQ(engine_.GetStatus().scheduler.running, 0u);
+}
+
+TEST_F(InferenceServiceTest, ARunningRequestIsCancelledByItsId) {
+  v1::GenerateRequest request;
+  request.set_request_id("a");
+  request.set_text(" 1 2");
+  grpc::ClientContext context;
+  const auto stream = stub_->Generate(&context, request);
+  AwaitStatus([](const EngineStatus& status) { return status.scheduler.running == 1; });
+
+  EXPECT_TRUE(CancelById(*stub_, "a").ok());
+
+  ExpectCancelledById(*stream);
+  EXPECT_EQ(CancelById(*stub_, "a").error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+// Every request has a form that is not compiled before the test says so.
+class SlowFormService final : public v1::Inference::CallbackService {
+ public:
+  SlowFormService(Engine& engine, const model::Tokenizer& tokenizer)
+      : engine_(engine), tokenizer_(tokenizer) {}
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override {
+    const auto call = std::make_shared<GenerateCall>(false, tokenizer_, context);
+    auto* const reactor = GenerateCall::Start(call, engine_);
+    GenerateCall::Wait(call, waiting_, request->request_id());
+    GenerateSpec spec{.request_id = request->request_id(), .prompt = {1}};
+    spec.sampling.form = {.kind = OutputForm::Kind::kRegex, .text = "1"};
+    GenerateCall::Submit(call, engine_, grammars_, std::move(spec));
+    return reactor;
+  }
+
+  WaitingCalls& waiting() { return *waiting_; }
+  void AwaitCompiler() { asked_.get_future().wait(); }
+  void GoOn() { go_on_.set_value(); }
+
+ private:
+  Engine& engine_;
+  const model::Tokenizer& tokenizer_;
+  std::promise<void> asked_;
+  std::promise<void> go_on_;
+  const std::shared_ptr<WaitingCalls> waiting_ = std::make_shared<WaitingCalls>(1);
+  model::GrammarCache grammars_{
+      [this]() -> absl::StatusOr<std::unique_ptr<model::GrammarCompiler>> {
+        asked_.set_value();
+        go_on_.get_future().wait();
+        return absl::UnimplementedError("no forms here");
+      },
+      {}};
+};
+
+TEST_F(InferenceServiceTest, WhoWaitsForAFormIsCancelledAtOnce) {
+  SlowFormService service(engine_, tokenizer_);
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const auto stub = v1::Inference::NewStub(server->InProcessChannel({}));
+  v1::GenerateRequest request;
+  request.set_request_id("a");
+  grpc::ClientContext context;
+  const auto stream = stub->Generate(&context, request);
+  service.AwaitCompiler();
+
+  EXPECT_TRUE(service.waiting().Cancel("a"));
+
+  ExpectCancelledById(*stream);
+
+  // The place is free when the form has had its turn.
+  grpc::ClientContext of_another;
+  request.set_request_id("b");
+  const auto another = stub->Generate(&of_another, request);
+  v1::GenerateResponse response;
+  EXPECT_FALSE(another->Read(&response));
+  EXPECT_EQ(another->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  service.GoOn();
+  server->Shutdown();
 }
 
 }  // namespace

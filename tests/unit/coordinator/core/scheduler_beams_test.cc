@@ -70,6 +70,25 @@ TEST_F(SchedulerBeamsTest, BeamsShareTheSlotsOfThoseThatTheyContinue) {
   EXPECT_EQ(scheduler_->KvStats(0).slots_free, 1000u);
 }
 
+TEST_F(SchedulerBeamsTest, BeamsThatAreTooLongForOnePlanJoinInSeveral) {
+  SchedulerOptions options = SmallOptions();
+  options.join_tokens_max = 45;
+  Make(options);
+  ASSERT_TRUE(scheduler_->Submit(Search(1, 20, 24, 3)).ok());
+
+  for (const plan::StepPlan& plan : Run()) {
+    size_t tokens = 0;
+    for (const plan::SequenceJoin& join : plan.joins) {
+      tokens += join.tokens.size();
+    }
+    EXPECT_TRUE(plan.joins.size() <= 1 || tokens <= 45) << tokens;
+  }
+
+  EXPECT_EQ(IndicesOf(1), (std::vector<uint32_t>{0, 1, 2, 3}));
+  EXPECT_FALSE(scheduler_->HasWork());
+  EXPECT_EQ(scheduler_->KvStats(0).slots_free, 1000u);
+}
+
 TEST_F(SchedulerBeamsTest, AnswersComeBestFirstEachUnderItsId) {
   Make(SmallOptions());
   SequenceRequest request = Search(1, 4, 7, 2);

@@ -124,6 +124,64 @@ TEST_F(SchedulerLimitsTest, ScoreWithGapsOrTooManyPartsIsInternal) {
   EXPECT_TRUE(scheduler_->OnStepDone(right, events_).ok());
 }
 
+uint64_t TokensOfJoins(const plan::StepPlan& plan) {
+  uint64_t tokens = 0;
+  for (const plan::SequenceJoin& join : plan.joins) {
+    tokens += join.tokens.size();
+  }
+  return tokens;
+}
+
+TEST_F(SchedulerLimitsTest, APlanBringsNoMoreTokensThanNodesReceive) {
+  SchedulerOptions options = SmallOptions();
+  options.join_tokens_max = 25;
+  Make(options);
+  for (const plan::SequenceId id : {1, 2, 3}) {
+    ASSERT_TRUE(Submit(id, 10, 14).ok());
+  }
+  ASSERT_TRUE(Submit(4, 40, 44).ok());  // Alone it may be longer.
+  ASSERT_TRUE(Submit(5, 10, 14).ok());
+  size_t joined = 0;
+  do {
+    for (const plan::StepPlan& plan : Plan()) {
+      EXPECT_TRUE(plan.joins.size() <= 1 || TokensOfJoins(plan) <= 25) << plan.joins.size();
+      joined += plan.joins.size();
+    }
+  } while (StepDone());
+  EXPECT_EQ(joined, 5u);
+  EXPECT_FALSE(scheduler_->HasWork());
+}
+
+TEST_F(SchedulerLimitsTest, ForksThatDoNotFitThePlanOfTheirParentJoinLater) {
+  SchedulerOptions options = SmallOptions();
+  options.join_tokens_max = 25;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 10, 14).ok());
+  for (const plan::SequenceId id : {2, 3, 4}) {
+    SequenceRequest fork = Request(id, 10, 14);
+    fork.fork_of = 1;
+    ASSERT_TRUE(scheduler_->Submit(fork).ok());
+  }
+
+  const std::vector<plan::StepPlan> plans = Plan();
+
+  ASSERT_FALSE(plans.empty());
+  ASSERT_EQ(plans[0].joins.size(), 2u);
+  EXPECT_EQ(plans[0].joins[1].parent, 1u);
+  for (const plan::StepPlan& plan : plans) {
+    EXPECT_LE(TokensOfJoins(plan), 25u);
+  }
+  while (StepDone()) {
+    for (const plan::StepPlan& plan : Plan()) {
+      EXPECT_LE(TokensOfJoins(plan), 25u);
+    }
+  }
+  for (const plan::SequenceId id : {1, 2, 3, 4}) {
+    EXPECT_EQ(IndicesOf(id), (std::vector<uint32_t>{0, 1, 2, 3})) << id;
+  }
+  EXPECT_FALSE(scheduler_->HasWork());
+}
+
 TEST(SchedulerOptionsTest, ValidateNamesWhatIsWrong) {
   EXPECT_TRUE(SmallOptions().Validate().ok());
   SchedulerOptions options = SmallOptions();
