@@ -389,7 +389,6 @@ absl::Status FetchedKv::Remake(const Lane& lane, uint32_t node) {
   if (!RemakesNext(lane, node)) {
     return absl::OkStatus();
   }
-  LaneState& state = lanes_[lane.index];
   const Nodes nodes = GroupOf(lane, node);
   LaneState& state = lanes_[lane.index];
   Stream& stream = state.streams[nodes.first];

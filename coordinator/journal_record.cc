@@ -31,7 +31,7 @@ class Writer {
   void Float(float value) { Word(std::bit_cast<uint32_t>(value)); }
   void Text(absl::string_view text) {
     Word(static_cast<uint32_t>(text.size()));
-    bytes_.append(text);
+    absl::StrAppend(&bytes_, text);
   }
 
   // The record: its size and checksum, then what was written.

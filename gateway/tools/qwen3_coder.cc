@@ -152,9 +152,9 @@ class Qwen3CoderReader final : public PartReader {
     kText,
     kOpened,      // Behind <tool_call>, or before a function that has none.
     kJson,        // In a call of hermes.cc.
-    kFunction,    // In a function's name,
+    kName,        // In a function's name,
     kParameters,  // behind it, or behind an argument;
-    kParameter,   // in an argument's name,
+    kKey,         // in an argument's name,
     kValue,       // and in its value.
     kBehind,      // Where a call may be closed.
   };
@@ -178,11 +178,11 @@ class Qwen3CoderReader final : public PartReader {
         return TakeBegin();
       case Place::kJson:
         return TakeJson(parts);
-      case Place::kFunction:
+      case Place::kName:
         return TakeFunction();
       case Place::kParameters:
         return TakeParameters(parts);
-      case Place::kParameter:
+      case Place::kKey:
         return TakeName(Place::kValue);
       case Place::kValue:
         return TakeValue();
@@ -211,7 +211,7 @@ class Qwen3CoderReader final : public PartReader {
   Found TakeBegin() {
     const Found function = Take(kFunction);
     if (function == Found::kYes) {
-      place_ = Place::kFunction;
+      place_ = Place::kName;
     }
     if (function != Found::kNo) {
       return function;
@@ -261,7 +261,7 @@ class Qwen3CoderReader final : public PartReader {
   Found TakeParameters(std::vector<AnswerPart>& parts) {
     const Found parameter = Take(kParameter);
     if (parameter == Found::kYes) {
-      place_ = Place::kParameter;
+      place_ = Place::kKey;
     }
     if (parameter != Found::kNo) {
       return parameter;

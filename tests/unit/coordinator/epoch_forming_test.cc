@@ -324,6 +324,7 @@ TEST(EpochFormingTest, ActivationsAreSpreadAsHeadsAre) {
   const auto either = EpochForming(options).Form(members);
   ASSERT_TRUE(either.ok()) << either.status();
   EXPECT_EQ(either->config().activation_share, 512u);
+  EXPECT_EQ(either->shares[0].activation_share, 512u);
   EXPECT_THAT(either->config().slots, ElementsAre(192, 192));
 }
 
