@@ -14,10 +14,9 @@ constexpr double kBetter = 1 - 1e-9;
 // as each other. Lanes are evened out where they differ by a quarter.
 constexpr double kLengthParts = 8;
 
-double TokensOf(const HybridTokens& tokens) { return tokens.activations + tokens.kv; }
-
 bool AreTheSame(const HybridRequest& one, const HybridRequest& other) {
-  return one.activations == other.activations && one.kv == other.kv;
+  return one.activations == other.activations && one.kv == other.kv &&
+         one.resident == other.resident;
 }
 
 std::vector<HybridTokens> TokensOf(absl::Span<const MiniBatch> batches) {
@@ -27,6 +26,7 @@ std::vector<HybridTokens> TokensOf(absl::Span<const MiniBatch> batches) {
     for (const BatchRequest& request : batch) {
       tokens.activations += request.tokens.activations;
       tokens.kv += request.tokens.kv;
+      tokens.resident += request.tokens.resident;
     }
   }
   return all;
@@ -36,14 +36,15 @@ std::vector<HybridTokens> TokensOf(absl::Span<const MiniBatch> batches) {
 HybridTokens Instead(const HybridTokens& batch, const HybridRequest& goes,
                      const HybridRequest& comes) {
   return {.activations = batch.activations - goes.activations + comes.activations,
-          .kv = batch.kv - goes.kv + comes.kv};
+          .kv = batch.kv - goes.kv + comes.kv,
+          .resident = batch.resident - goes.resident + comes.resident};
 }
 
 bool KeepsLengths(const HybridTokens& one, const HybridTokens& other, const HybridTokens& new_one,
                   const HybridTokens& new_other) {
-  const double apart = std::abs(TokensOf(new_one) - TokensOf(new_other));
-  return apart <= std::abs(TokensOf(one) - TokensOf(other)) ||
-         kLengthParts * apart <= std::max(TokensOf(new_one), TokensOf(new_other));
+  const double apart = std::abs(new_one.all() - new_other.all());
+  return apart <= std::abs(one.all() - other.all()) ||
+         kLengthParts * apart <= std::max(new_one.all(), new_other.all());
 }
 
 // E2. The fixed parts of lines are left out: a mini-batch without tokens of a kind has none.

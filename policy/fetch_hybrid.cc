@@ -113,7 +113,8 @@ std::vector<std::vector<uint32_t>> PackMiniBatches(absl::Span<const HybridReques
         continue;
       }
       const HybridTokens with{.activations = tokens.activations + requests[i].activations,
-                              .kv = tokens.kv + requests[i].kv};
+                              .kv = tokens.kv + requests[i].kv,
+                              .resident = tokens.resident + requests[i].resident};
       const bool fits = with.activations <= buffers.activations && with.kv <= buffers.kv;
       // The first one goes anywhere.
       if (!batch.empty() && (!fits || Imbalance(profile, with) >= Imbalance(profile, tokens))) {

@@ -88,13 +88,14 @@ HybridTokens AllocateHybrid(const HybridProfile& profile, double tokens);
 
 // A request's tokens of either kind.
 struct HybridRequest {
-  uint32_t activations = 0;
+  uint32_t activations = 0;  // That come.
   uint32_t kv = 0;
+  uint32_t resident = 0;  // Whose activations are on the device.
 };
 
 // Mini-batches (equations 12, 13): requests are taken in order into the open one as long as both
-// kinds fit into the device's buffers and the imbalance |1 - link / device| falls; when none can
-// be added the next one begins. Indices of requests, each once.
+// kinds that come fit into the device's buffers and the imbalance |1 - link / device| falls; when
+// none can be added the next one begins. Indices of requests, each once.
 // Requires: each request fits by itself.
 std::vector<std::vector<uint32_t>> PackMiniBatches(absl::Span<const HybridRequest> requests,
                                                    const HybridProfile& profile,

@@ -183,18 +183,28 @@ void LaneBalance::EvenOut(plan::AttentionPath path, uint32_t group) {
   }
 }
 
-// What of a sequence is held as which kind follows from its slots; none is cut where slots are of
-// two kinds. One that has come into its lane has a row there before it may change again, so that
-// everyone gets on whatever a strategy says.
+// What of a sequence is held as which kind follows from its slots, and which activations stay from
+// its places; none is cut where slots are of two kinds. One that has come into its lane has a row
+// there before it may change again, so that everyone gets on whatever a strategy says.
 PackedRow LaneBalance::RowOf(const Sequence& sequence) const {
   const OpenSpan& span = *sequence.held->last;
   const plan::SlotKinds kinds(options_.memory_nodes[KvDirectory::NodeOf(span)].activation_share);
+  const auto activations_in = [&kinds](uint32_t first_slot, uint32_t slots) {
+    return kinds.ActivationsOf(first_slot + slots) - kinds.ActivationsOf(first_slot);
+  };
+  const plan::ResidentTokens& kept = sequence.resident;
   PackedRow row{.may_move = MayMove(sequence) && sequence.last_step > 0};
+  uint32_t token = sequence.held->released;  // The first one of the extent.
   for (const Extent& extent : KvDirectory::ExtentsOf(span)) {
-    const uint32_t end = extent.first_slot + extent.tokens;
-    const uint32_t activations = kinds.ActivationsOf(end) - kinds.ActivationsOf(extent.first_slot);
-    row.activations += activations;
+    const uint32_t end = token + extent.tokens;
+    const uint32_t first = std::clamp(kept.first, token, end);
+    const uint32_t placed = std::clamp(kept.first + kept.tokens, first, end) - first;
+    const uint32_t activations = activations_in(extent.first_slot, extent.tokens);
+    const uint32_t resident = activations_in(extent.first_slot + (first - token), placed);
+    row.activations += activations - resident;
     row.kv += extent.tokens - activations;
+    row.resident += resident;
+    token = end;
   }
   return row;
 }

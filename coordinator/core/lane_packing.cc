@@ -34,7 +34,8 @@ class MiniBatches final : public LanePacking {
       policy::MiniBatch& batch = batches.emplace_back();
       for (const PackedRow& row : lane) {
         batch.push_back(
-            {.tokens = {.activations = row.activations, .kv = row.kv}, .may_move = row.may_move});
+            {.tokens = {.activations = row.activations, .kv = row.kv, .resident = row.resident},
+             .may_move = row.may_move});
       }
       rows += lane.size();
     }

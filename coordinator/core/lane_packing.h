@@ -21,8 +21,9 @@ namespace lamina::core {
 
 // A sequence that decodes: tokens of it that are held as activations, and as K and V.
 struct PackedRow {
-  uint32_t activations = 0;
+  uint32_t activations = 0;  // Those that come.
   uint32_t kv = 0;
+  uint32_t resident = 0;  // Tokens whose activations stay on the compute node.
   bool may_move = true;
 };
 // Rows of one lane, in service order.

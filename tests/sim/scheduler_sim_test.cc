@@ -258,6 +258,8 @@ TEST(SchedulerSimTest, EveryClientSeesItsTokensWhereRequestsChooseTheirPath) {
 
   EXPECT_GT(reach.path_changes, 1000);
   EXPECT_GT(reach.paths_side_by_side, 1000);
+  EXPECT_GT(reach.fetch_placed, 100);
+  EXPECT_GT(reach.placed_moved, 50);
   EXPECT_GT(reach.lossy_joins, 1000);
   EXPECT_GT(reach.bare_joins, 500);
   EXPECT_GT(reach.tokens_kept, 1000);

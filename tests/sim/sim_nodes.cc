@@ -203,7 +203,7 @@ void SimNodes::Join(const plan::StepPlan& plan, const plan::SequenceJoin& join) 
   if (places.place + places.tokens > options_.resident_tokens) {
     return Fail(absl::StrCat("sequence ", join.id, " leaves the places for activations"));
   }
-  if (places.tokens > 0 && (join.path != plan::AttentionPath::kRecompute || join.parent != 0)) {
+  if (places.tokens > 0 && (join.path != options_.resident_path || join.parent != 0)) {
     return Fail(absl::StrCat("sequence ", join.id, " has places, and stores no activations there"));
   }
   for (const auto& [id, other] : table_) {

@@ -81,7 +81,14 @@ void SimNodes::CheckActivations(const Entry& entry, uint32_t position) {
 }
 
 void SimWorld::ObservePaths(const plan::StepPlan& plan) {
+  for (const auto& [id] : plan.leaves) {
+    placed_in_.erase(id);
+  }
   for (const plan::SequenceJoin& join : plan.joins) {
+    if (join.resident.tokens > 0) {
+      placed_in_[join.id] = plan.lane;
+      report_.reach.fetch_placed += join.path == plan::AttentionPath::kFetch ? 1 : 0;
+    }
     const core::SequenceRequest& request = requests_.at(scheduler_.AnswerOf(join.id));
     const plan::AttentionPath wanted = request.path.value_or(plan::AttentionPath::kRemote);
     if (join.path != wanted) {
@@ -93,6 +100,13 @@ void SimWorld::ObservePaths(const plan::StepPlan& plan) {
     plan::AttentionPath& last = lane_paths_[plan.lane];
     report_.reach.path_changes += last != join.path;
     last = join.path;
+  }
+  for (const plan::DecodeRow& row : plan.rows) {
+    const auto placed = placed_in_.find(row.sequence);
+    if (placed != placed_in_.end() && placed->second != plan.lane) {
+      ++report_.reach.placed_moved;
+      placed->second = plan.lane;
+    }
   }
   const auto other = [&](const auto& entry) {
     return entry.first != plan.lane && entry.second != lane_paths_[plan.lane] &&

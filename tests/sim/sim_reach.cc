@@ -60,6 +60,8 @@ void SimReach::Add(const SimReach& other) {
   lossy_joins += other.lossy_joins;
   bare_joins += other.bare_joins;
   paths_side_by_side += other.paths_side_by_side;
+  fetch_placed += other.fetch_placed;
+  placed_moved += other.placed_moved;
   homes_changed += other.homes_changed;
   replicas_side_by_side += other.replicas_side_by_side;
   kept_behind_holes += other.kept_behind_holes;
@@ -88,7 +90,8 @@ std::string SimReach::ToString() const {
       spilled, " restored ", restored, " read ahead ", read_ahead, " copied ", copied,
       " copies read ", copies_read, " in part ", copies_read_in_part, " failed ", spills_failed,
       ", path changes ", path_changes, ", lossy joins ", lossy_joins, ", bare joins ", bare_joins,
-      ", paths side by side ", paths_side_by_side, ", homes changed ", homes_changed,
+      ", paths side by side ", paths_side_by_side, ", fetch with places ", fetch_placed,
+      ", places moved ", placed_moved, ", homes changed ", homes_changed,
       ", replicas side by side ", replicas_side_by_side, ", kept behind holes ", kept_behind_holes);
 }
 

@@ -66,6 +66,8 @@ struct SimReach {
   uint64_t lossy_joins = 0;         // Joins that the prefix cache knows nothing of.
   uint64_t bare_joins = 0;          // Joins that found tokens without activations, and read some.
   uint64_t paths_side_by_side = 0;  // Steps of lanes, while another path has one in another lane.
+  uint64_t fetch_placed = 0;        // Joins of path fetch with places for activations.
+  uint64_t placed_moved = 0;        // Changes of lanes of sequences that have places.
 
   uint64_t homes_changed = 0;          // Joins on another replica than the one before,
   uint64_t replicas_side_by_side = 0;  // and lanes of other replicas that have steps meanwhile.

@@ -71,6 +71,8 @@ SimWorkload WithPrefillLanes(SimWorkload workload, Prng random, Prng stages,
   }
   if (sim.paths) {
     ChoosePaths(Prng(sim.seed + 13), workload);
+    workload.options.resident_path =
+        sim.seed / 4 % 2 == 0 ? plan::AttentionPath::kRecompute : plan::AttentionPath::kFetch;
   }
   if (sim.forms) {
     KeepTwoForms(Prng(sim.seed + 14), workload);
@@ -345,6 +347,7 @@ void SimWorld::ChangeEpoch() {
   links_.assign(workload_.options.lanes + prefill_lanes_.count(), {});
   ChangeReplicas();
   last_row_.clear();
+  placed_in_.clear();
   left_prefill_.clear();
   last_token_.clear();
   leaves_late_.clear();

@@ -174,6 +174,7 @@ class SimWorld {
   std::set<plan::SequenceId> left_prefill_;        // Left a prefill lane.
   std::map<plan::SequenceId, TokenId> last_token_;
   std::map<uint32_t, plan::AttentionPath> lane_paths_;  // The path of who joined a lane last.
+  std::map<plan::SequenceId, uint32_t> placed_in_;      // Lanes of who has places for activations.
   core::LaneHomes homes_;                               // Lanes of each replica of one pool.
   std::map<plan::SequenceId, uint32_t> home_of_;        // The replica that it joined last.
   std::map<uint32_t, std::vector<plan::SequenceLeave>> leaves_late_;  // By lane; kLeaveLate.

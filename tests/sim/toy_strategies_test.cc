@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,21 @@ TEST_P(ToyStrategiesTest, SpansAndChangingBandwidthsAreNoTrouble) {
 
 INSTANTIATE_TEST_SUITE_P(All, ToyStrategiesTest, testing::ValuesIn(Toys()),
                          [](const auto& toy) { return toy.param.name; });
+
+// Nobody's activations come to lie where those of another lane do.
+TEST(ToyPathsTest, PlacesGoWithTheRowsThatChangeLanes) {
+  SimReach reach;
+  for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
+    const SimReport report =
+        SimWorld({.seed = seed, .strategies = {.lane_packing = MakeFirstRowsChange}, .paths = true})
+            .Run();
+    ASSERT_EQ(report.failure, "") << "seed " << seed;
+    reach.Add(report.reach);
+  }
+  std::cout << 2 * kSeeds << " seeds: " << reach.ToString() << "\n";
+  EXPECT_GT(reach.fetch_placed, 50);
+  EXPECT_GT(reach.placed_moved, 20);
+}
 
 }  // namespace
 }  // namespace lamina::sim

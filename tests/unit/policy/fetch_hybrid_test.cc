@@ -199,6 +199,16 @@ TEST(PackMiniBatchesTest, RequestsThatBalanceEachOtherGoTogether) {
               ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
 }
 
+TEST(PackMiniBatchesTest, WhatStaysKeepsTheDeviceBusyAlone) {
+  // The device takes 10 for what it has, which needs no buffer, the link 10 for K and V of five.
+  const HybridProfile profile{
+      .load_kv = {.slope = 2}, .load_activations = {.slope = 1}, .make = {.slope = 1}};
+  const std::vector<HybridRequest> requests = {
+      {.resident = 10}, {.resident = 10}, {.kv = 5}, {.kv = 5}};
+  EXPECT_THAT(PackMiniBatches(requests, profile, {.activations = 5, .kv = 5}),
+              ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
+}
+
 TEST(PackMiniBatchesTest, EveryRequestIsInOneThatFits) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Prng random(seed);

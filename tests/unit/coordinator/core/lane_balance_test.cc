@@ -97,6 +97,31 @@ TEST_F(LanePackingTest, RowsChangePlacesAndAreCountedByTheKindOfTheirSlots) {
   EXPECT_EQ(tokens, 2 * (40u + 30u));
 }
 
+// The second block of its slots holds activations, of tokens 16 to 31.
+TEST_F(LanePackingTest, ActivationsThatStayAreCountedApart) {
+  Sequence& one = DecodeOn(1, 40, 0);
+  DecodeOn(2, 40, 1);
+  const auto expect_row = [this](uint32_t activations, uint32_t kv, uint32_t resident) {
+    packing_.Balance(0);
+    ASSERT_EQ(seen_.size(), 2u);
+    EXPECT_EQ(seen_[0][0].activations, activations);
+    EXPECT_EQ(seen_[0][0].kv, kv);
+    EXPECT_EQ(seen_[0][0].resident, resident);
+  };
+  one.resident = {.first = 0, .tokens = 16};
+  expect_row(16, 24, 0);
+  one.resident = {.first = 0, .tokens = 20};
+  expect_row(12, 24, 4);
+  one.resident = {.first = 20, .tokens = 100};
+  expect_row(4, 24, 12);
+  one.resident = {.first = 40, .tokens = 100};
+  expect_row(16, 24, 0);
+  // Places are those of tokens, which keep their numbers when a window has left the first behind.
+  one.resident = {.first = 20, .tokens = 6};
+  kv_.ReleaseFirst(1, 18, /*ticket=*/1);
+  expect_row(8, 8, 6);
+}
+
 TEST_F(LanePackingTest, WhoHasJustComeHasARowFirst) {
   Decode(1, 40, 0);
   DecodeOn(2, 40, 1);

@@ -181,17 +181,19 @@ constexpr FetchRates kFetchRates = {.bytes_per_second = 1, .recompute_seconds = 
 
 class MiniBatchesTest : public testing::Test {
  protected:
-  // Two lanes, the activations of both in one.
+  // Two lanes with four rows each.
   std::vector<LaneExchange> Choose(LanePacking& packing, const FetchRates& rates,
                                    plan::AttentionPath path = plan::AttentionPath::kFetch) {
     const auto lanes = [this] {
       ++counted_;
-      return std::vector<PackedLane>{PackedLane(4, PackedRow{.activations = 16}),
-                                     PackedLane(4, PackedRow{.kv = 16})};
+      return std::vector<PackedLane>{PackedLane(4, row_), PackedLane(4, other_row_)};
     };
     return packing.Choose({.path = path, .lanes = lanes}, rates);
   }
 
+  // The activations of both are in one.
+  PackedRow row_{.activations = 16};
+  PackedRow other_row_{.kv = 16};
   std::unique_ptr<LanePacking> packing_ = MakeMiniBatches(kTokenBytes);
   uint32_t counted_ = 0;
 };
@@ -207,6 +209,16 @@ TEST_F(MiniBatchesTest, RowsChangeWhereLinkOrDeviceWouldWait) {
   FetchRates weights = kFetchRates;
   weights.weights_seconds = 1000;
   EXPECT_THAT(Choose(*packing_, weights), IsEmpty());
+}
+
+// 192 seconds of the compute node next to 128 of the link, and nothing next to nothing.
+TEST_F(MiniBatchesTest, ActivationsThatStayTakeNoTimeOnTheLink) {
+  row_ = {.resident = 16};
+  EXPECT_THAT(Choose(*packing_, kFetchRates), IsEmpty());
+  // From 192 next to 448 and 192 next to 0 to twice 192 next to 224, by way of 192 next to 336 and
+  // 192 next to 112.
+  other_row_ = {.activations = 16, .kv = 48};
+  EXPECT_THAT(Choose(*packing_, kFetchRates), SizeIs(2));
 }
 
 TEST_F(MiniBatchesTest, RowsOfOtherPathsStayAndAllUntilRatesAreMeasured) {
