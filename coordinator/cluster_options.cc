@@ -17,6 +17,7 @@
 #include "config/replicas.h"
 #include "coordinator/core/partition_choice.h"
 #include "coordinator/core/sequence_kv.h"
+#include "coordinator/recompute_bytes.h"
 #include "coordinator/recompute_options.h"
 #include "coordinator/stage_options.h"
 #include "coordinator/streaming_file.h"

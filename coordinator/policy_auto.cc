@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "coordinator/hybrid_share.h"
-#include "coordinator/recompute_options.h"
+#include "coordinator/recompute_bytes.h"
 
 namespace lamina::coordinator {
 namespace {

@@ -7,7 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/units.h"
-#include "cost/recompute_layer.h"
+#include "coordinator/core/fetch_planning.h"
+#include "coordinator/recompute_bytes.h"
 #include "plan/attention_paths.h"
 #include "plan/fetch_pieces.h"
 
@@ -46,17 +47,6 @@ void KeepNoActivations(const core::RecomputeBytes& bytes, EngineOptions& options
 }
 
 }  // namespace
-
-core::RecomputeBytes RecomputeBytesOf(const FetchOptions& fetch, const EngineOptions& options) {
-  const auto nodes = std::count_if(options.nodes.begin(), options.nodes.end(),
-                                   [](const auto& node) { return node.is_memory; });
-  return {.kv = static_cast<double>(KvBytesPerToken(options.layers)) /
-                static_cast<double>(options.layers.size()),
-          .activation = static_cast<double>(fetch.activation_width * sizeof(BFloat16)),
-          .room = cost::RoomForNextLayer({.bytes = static_cast<double>(fetch.bytes),
-                                          .lanes = static_cast<double>(options.scheduler.lanes),
-                                          .memory_nodes = static_cast<double>(nodes)})};
-}
 
 void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& options) {
   options.fetch.activation_width = width;

@@ -11,13 +11,9 @@
 
 #include "absl/status/status.h"
 #include "config/cluster_config.h"
-#include "coordinator/core/fetch_planning.h"
 #include "coordinator/engine_options.h"
 
 namespace lamina::coordinator {
-
-// Bytes of a token in a layer, and what windows have room for.
-core::RecomputeBytes RecomputeBytesOf(const FetchOptions& fetch, const EngineOptions& options);
 
 // Has the options recompute, by activations of so many elements.
 // Requires: layers, and limits of the scheduler.
