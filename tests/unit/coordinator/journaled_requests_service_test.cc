@@ -158,6 +158,7 @@ struct Answer {
   std::vector<TokenId> tokens;
   std::string text;
   v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;
+  double ttft_ms = 0;
   std::string journaled;
 };
 
@@ -172,6 +173,7 @@ Answer Attach(Coordinator& coordinator, const v1::AttachRequest& request) {
     }
     answer.text += response.text();
     answer.finish = response.finish_reason();
+    answer.ttft_ms = response.usage().ttft_ms();
   }
   answer.status = stream->Finish();
   const auto& metadata = context.GetServerInitialMetadata();
@@ -221,6 +223,7 @@ TEST(JournaledRequestsTest, AClientThatComesBackGetsWhatItDoesNotHave) {
     EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
     EXPECT_EQ(answer.tokens, std::vector<TokenId>(behind, all.end()));
     EXPECT_EQ(answer.finish, v1::FINISH_REASON_LENGTH);
+    EXPECT_EQ(answer.ttft_ms, 0) << "this coordinator has made none of its tokens";
     EXPECT_EQ(answer.journaled, "mine");
     EXPECT_EQ(answer.text, index == 0 ? " 10 11 12" : index == 2 ? " 12" : "");
     EXPECT_EQ(Attach(coordinator, From(0, {})).status.error_code(), grpc::StatusCode::NOT_FOUND);
