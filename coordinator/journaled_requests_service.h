@@ -71,7 +71,8 @@ class JournaledRequests {
  private:
   struct Left {
     uint64_t key = 0;
-    GenerateSpec spec;  // Empty once it is submitted.
+    uint64_t number = 0;  // The journal's.
+    GenerateSpec spec;    // Empty once it is submitted.
     std::string followed_id;
     std::vector<TokenId> prompt;
     bool with_logprobs = false;
@@ -85,6 +86,8 @@ class JournaledRequests {
   void Run();
   // How many the engine can be given now.
   size_t Room() const;
+  // Guarded by mutex_: those that the engine was not given yet, in the order of their acceptance.
+  std::vector<Left*> Waiting();
   // Guarded by mutex_.
   void Submit(Left& left);
   // Guarded by mutex_: whether nothing is left to do for it here.

@@ -241,6 +241,7 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
       .decode_from = spec.decode_from,
       .beams = spec.beams,
       .cache_salt = spec.cache_salt,
+      .accepted_before = spec.accepted_before,
       .submitted = request.arrived};
   sequence.sampling.seed = request.choices[choice].seed;
   for (const plan::SampledToken& token : spec.generated) {

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -109,11 +110,13 @@ std::vector<UnfinishedRequest> UnfinishedIn(const MemoryFile& file) {
 // A coordinator from its start to its end, whose node never does a step.
 class Coordinator {
  public:
-  explicit Coordinator(MemoryFile& file, Nanos keep = Seconds(60))
+  // `given`: so many requests that wait are given to the engine at once.
+  explicit Coordinator(MemoryFile& file, Nanos keep = Seconds(60),
+                       uint32_t given = SmallLimits().waiting_max)
       : journal_(*Journal::Open(std::make_unique<MemoryJournalDisk>(file),
                                 {.identity = "model", .gather = 0})),
         journaled_(*journal_, engine_, tokenizer_, RealClock(),
-                   {.keep = keep, .waiting_max = SmallLimits().waiting_max}) {
+                   {.keep = keep, .waiting_max = given}) {
     service_.UseJournal(journaled_);
     grpc::ServerBuilder builder;
     builder.RegisterService(&service_);
@@ -141,6 +144,7 @@ class Coordinator {
   }
   v1::Inference::Stub& stub() { return *stub_; }
   JournaledRequests& journaled() { return journaled_; }
+  const Engine& engine() const { return engine_; }
 
  private:
   const test_support::IdTokenizer tokenizer_{kVocabulary};
@@ -206,6 +210,59 @@ std::string JournalOfWholeAnswer() {
       Encode(AcceptedRecord{.number = 1, .id = "mine", .message = message.SerializeAsString()}),
       Encode(
           CommittedRecord{.number = 1, .tokens = {{.token = 10}, {.token = 11}, {.token = 12}}}));
+}
+
+// A journal with requests that have no tokens yet; the first of them has the last id.
+std::string JournalOfRequests(uint64_t count) {
+  v1::GenerateRequest message;
+  message.mutable_tokens()->add_ids(7);
+  message.set_max_tokens(20);
+  message.mutable_sampling()->set_seed(5);
+  std::string bytes = JournalHead("model");
+  for (uint64_t number = 1; number <= count; ++number) {
+    bytes += Encode(AcceptedRecord{.number = number,
+                                   .id = absl::StrCat("id", 100 - number),
+                                   .message = message.SerializeAsString()});
+  }
+  return bytes;
+}
+
+TEST(JournaledRequestsTest, AFullQueueDoesNotRefuseThem) {
+  constexpr uint32_t kRequests = 12;
+  static_assert(kRequests > 8, "more than SmallLimits() let run and wait");
+  MemoryFile file(JournalOfRequests(kRequests));
+  Coordinator coordinator(file, Seconds(60), kRequests);
+  coordinator.Serve();
+
+  uint64_t refused = 0;
+  coordinator.Await([&coordinator, &refused](const EngineStatus& status) {
+    refused = coordinator.engine().metrics().failures(absl::StatusCode::kResourceExhausted);
+    return status.scheduler.running + status.scheduler.waiting + refused >= kRequests;
+  });
+
+  EXPECT_EQ(refused, 0u);
+}
+
+TEST(JournaledRequestsTest, TheyQueueInTheOrderInWhichTheyWereAccepted) {
+  constexpr uint32_t kRequests = 9;  // The last one waits until others have ended.
+  MemoryFile file(JournalOfRequests(kRequests));
+  {
+    Coordinator coordinator(file);
+    coordinator.Serve();
+    coordinator.Await([](const EngineStatus& status) {
+      return status.scheduler.running + status.scheduler.waiting > 0;
+    });
+  }
+
+  std::vector<uint64_t> left;
+  for (const UnfinishedRequest& unfinished : UnfinishedIn(file)) {
+    left.push_back(unfinished.accepted.number);
+  }
+
+  ASSERT_FALSE(left.empty());
+  std::vector<uint64_t> last(left.size());
+  std::iota(last.begin(), last.end(), kRequests + 1 - left.size());
+  EXPECT_EQ(left, last);
 }
 
 TEST(JournaledRequestsTest, AClientThatComesBackGetsWhatItDoesNotHave) {
