@@ -206,4 +206,17 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* JournaledRequests::Attach(
   return reactor;
 }
 
+bool JournaledRequests::Cancel(const std::string& request_id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = left_.find(request_id);
+  if (found == left_.end() || found->second.submitted) {
+    return false;
+  }
+  Left& left = found->second;
+  left.submitted = true;
+  left.journaled.reset();  // No coordinator goes on with it.
+  left.answer->OnDone(absl::CancelledError("cancelled by its id"));
+  return true;
+}
+
 }  // namespace lamina::coordinator

@@ -68,6 +68,10 @@ class JournaledRequests {
   grpc::ServerWriteReactor<v1::GenerateResponse>* Attach(grpc::CallbackServerContext* context,
                                                          const v1::AttachRequest& request);
 
+  // Ends the request of that id if the engine was not given it yet; its client is told, also if it
+  // comes later. Whether there was one.
+  bool Cancel(const std::string& request_id);
+
  private:
   struct Left {
     uint64_t key = 0;
@@ -77,9 +81,9 @@ class JournaledRequests {
     std::vector<TokenId> prompt;
     bool with_logprobs = false;
     bool return_prompt = false;
-    std::shared_ptr<JournaledRequest> journaled;
+    std::shared_ptr<JournaledRequest> journaled;  // Null once it is cancelled.
     std::shared_ptr<KeptAnswer> answer;
-    bool submitted = false;
+    bool submitted = false;  // Or cancelled: it does not wait.
   };
 
   void Take(UnfinishedRequest unfinished, const SpecFunction& spec_of);

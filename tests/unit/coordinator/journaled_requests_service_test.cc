@@ -311,6 +311,43 @@ TEST(JournaledRequestsTest, RequestsThatNobodyComesForEnd) {
   }
 }
 
+grpc::StatusCode CancelById(Coordinator& coordinator, const std::string& id) {
+  grpc::ClientContext context;
+  v1::CancelRequest request;
+  request.set_request_id(id);
+  v1::CancelResponse response;
+  return coordinator.stub().Cancel(&context, request, &response).error_code();
+}
+
+TEST(JournaledRequestsTest, OneThatWaitsForTheClusterIsCancelledByItsId) {
+  MemoryFile file(JournalOfWholeAnswer());
+  Coordinator coordinator(file);
+
+  EXPECT_EQ(CancelById(coordinator, "mine"), grpc::StatusCode::OK);
+
+  EXPECT_EQ(CancelById(coordinator, "mine"), grpc::StatusCode::NOT_FOUND);
+  const grpc::Status told = Attach(coordinator, From(3, {10, 11, 12})).status;
+  EXPECT_EQ(told.error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(told.error_message(), "cancelled by its id");
+  while (!UnfinishedIn(file).empty()) {
+    std::this_thread::yield();
+  }
+}
+
+TEST(JournaledRequestsTest, AClientThatWaitsForTheClusterIsToldThatItsRequestIsCancelled) {
+  MemoryFile file(JournalOfWholeAnswer());
+  Coordinator coordinator(file);
+  grpc::ClientContext context;
+  const auto stream = coordinator.stub().Attach(&context, From(0, {}));
+  stream->WaitForInitialMetadata();
+
+  EXPECT_EQ(CancelById(coordinator, "mine"), grpc::StatusCode::OK);
+
+  v1::GenerateResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST(JournaledRequestsTest, ARequestThatRunsIsFoundByTheCoordinatorBehind) {
   MemoryFile file;
   {
