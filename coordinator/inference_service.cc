@@ -479,8 +479,10 @@ grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* 
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   // The engine is asked too: one that waited may have come to it meanwhile.
-  const bool waited = waiting_->Cancel(request->request_id());
-  engine_.CancelById(request->request_id(), [reactor, waited](const absl::Status& status) {
+  const std::string& id = request->request_id();
+  const bool was_left = journaled_ != nullptr && journaled_->Cancel(id);
+  const bool waited = waiting_->Cancel(id) || was_left;
+  engine_.CancelById(id, [reactor, waited](const absl::Status& status) {
     reactor->Finish(waited ? grpc::Status() : ToGrpc(status));
   });
   return reactor;

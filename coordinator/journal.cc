@@ -18,7 +18,7 @@ constexpr size_t kGrowth = 4;  // The file may have so many times what is unfini
 absl::Status Unusable(const absl::Status& why) {
   return absl::InvalidArgumentError(
       absl::StrCat("coordinator.journal: ", why.message(),
-                   "; choose a file that this user may write, or leave the key out"));
+                   "; choose another file that this user may write, or leave the key out"));
 }
 
 }  // namespace

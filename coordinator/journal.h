@@ -46,7 +46,8 @@ struct JournalOptions {
 
 class Journal {
  public:
-  // Errors: kInvalidArgument  the file cannot be read, or not be written; says why.
+  // Errors: kInvalidArgument  the file cannot be read, or not be written, or is that of another
+  //                           coordinator, which runs; says why.
   static absl::StatusOr<std::unique_ptr<Journal>> Open(std::unique_ptr<JournalDisk> disk,
                                                        JournalOptions options);
   // Writes what is left.

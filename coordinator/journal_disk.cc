@@ -2,6 +2,7 @@
 #include "coordinator/journal_disk.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -76,6 +77,7 @@ class JournalFile final : public JournalDisk {
   explicit JournalFile(std::string path) : path_(std::move(path)) {}
 
   absl::StatusOr<std::string> Read() override {
+    LAMINA_RETURN_IF_ERROR(Lock());
     const OpenFile file(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
     if (!file.is_open() && errno == ENOENT) {
       return std::string();
@@ -137,7 +139,28 @@ class JournalFile final : public JournalDisk {
   }
 
  private:
+  // The kernel lets go of it when this process ends, however it does. A file of its own, which
+  // stays: that of the records is replaced.
+  absl::Status Lock() {
+    if (lock_.is_open()) {
+      return absl::OkStatus();
+    }
+    const std::string path = absl::StrCat(path_, ".lock");
+    OpenFile lock(open(path.c_str(), O_RDONLY | O_CREAT | O_CLOEXEC, 0600));
+    if (!lock.is_open()) {
+      return Failed("open", path);
+    }
+    if (flock(lock.fd(), LOCK_EX | LOCK_NB) != 0) {
+      return errno == EWOULDBLOCK ? absl::FailedPreconditionError(absl::StrCat(
+                                        path_, " is another coordinator's, which runs"))
+                                  : Failed("flock", path);
+    }
+    lock_ = std::move(lock);
+    return absl::OkStatus();
+  }
+
   const std::string path_;
+  OpenFile lock_;
   OpenFile file_;
 };
 

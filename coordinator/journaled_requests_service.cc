@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/journaled_requests_service.h"
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <utility>
@@ -89,6 +90,7 @@ void JournaledRequests::Take(UnfinishedRequest unfinished, const SpecFunction& s
     return;
   }
   Left left{.key = Engine::NewKey(),
+            .number = accepted.number,
             .spec = *spec,
             .followed_id = accepted.followed_id.empty() ? accepted.id : accepted.followed_id,
             .prompt = spec->prompt,
@@ -97,6 +99,7 @@ void JournaledRequests::Take(UnfinishedRequest unfinished, const SpecFunction& s
             .journaled = std::move(journaled)};
   left.spec.request_id = accepted.id;
   left.spec.followed_id = left.followed_id;
+  left.spec.accepted_before = true;
   left.spec.generated = std::move(unfinished.tokens);
   left.spec.ended = unfinished.finish;
   left.answer = std::make_shared<KeptAnswer>(
@@ -113,20 +116,30 @@ size_t JournaledRequests::Room() const {
   return serves && waiting < limits_.waiting_max ? limits_.waiting_max - waiting : 0;
 }
 
+std::vector<JournaledRequests::Left*> JournaledRequests::Waiting() {
+  std::vector<Left*> waiting;
+  for (auto& [id, left] : left_) {
+    if (!left.submitted) {
+      waiting.push_back(&left);
+    }
+  }
+  std::sort(waiting.begin(), waiting.end(),
+            [](const Left* a, const Left* b) { return a->number < b->number; });
+  return waiting;
+}
+
 void JournaledRequests::Run() {
   for (bool has_unsubmitted = true;;) {
-    size_t room = has_unsubmitted ? Room() : 0;
-    has_unsubmitted = false;
+    const size_t room = has_unsubmitted ? Room() : 0;
     const bool too_late = clock_.Now() - began_ >= limits_.keep;
     std::unique_lock lock(mutex_);
+    const std::vector<Left*> waiting = Waiting();
+    has_unsubmitted = waiting.size() > room;
+    for (size_t i = 0; i < std::min(room, waiting.size()); ++i) {
+      Submit(*waiting[i]);
+    }
     for (auto it = left_.begin(); it != left_.end();) {
-      Left& left = it->second;
-      if (room > 0 && !left.submitted) {
-        --room;
-        Submit(left);
-      }
-      has_unsubmitted = has_unsubmitted || !left.submitted;
-      it = IsOver(left, too_late) ? left_.erase(it) : std::next(it);
+      it = IsOver(it->second, too_late) ? left_.erase(it) : std::next(it);
     }
     if (left_.empty() || changed_.wait_for(lock, kLook, [this] { return stopped_; })) {
       return;
@@ -191,6 +204,19 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* JournaledRequests::Attach(
   left.answer->Connect(
       call, [call] { return call->IsCancelled(); }, received);
   return reactor;
+}
+
+bool JournaledRequests::Cancel(const std::string& request_id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = left_.find(request_id);
+  if (found == left_.end() || found->second.submitted) {
+    return false;
+  }
+  Left& left = found->second;
+  left.submitted = true;
+  left.journaled.reset();  // No coordinator goes on with it.
+  left.answer->OnDone(absl::CancelledError("cancelled by its id"));
+  return true;
 }
 
 }  // namespace lamina::coordinator

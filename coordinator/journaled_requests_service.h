@@ -68,23 +68,30 @@ class JournaledRequests {
   grpc::ServerWriteReactor<v1::GenerateResponse>* Attach(grpc::CallbackServerContext* context,
                                                          const v1::AttachRequest& request);
 
+  // Ends the request of that id if the engine was not given it yet; its client is told, also if it
+  // comes later. Whether there was one.
+  bool Cancel(const std::string& request_id);
+
  private:
   struct Left {
     uint64_t key = 0;
-    GenerateSpec spec;  // Empty once it is submitted.
+    uint64_t number = 0;  // The journal's.
+    GenerateSpec spec;    // Empty once it is submitted.
     std::string followed_id;
     std::vector<TokenId> prompt;
     bool with_logprobs = false;
     bool return_prompt = false;
-    std::shared_ptr<JournaledRequest> journaled;
+    std::shared_ptr<JournaledRequest> journaled;  // Null once it is cancelled.
     std::shared_ptr<KeptAnswer> answer;
-    bool submitted = false;
+    bool submitted = false;  // Or cancelled: it does not wait.
   };
 
   void Take(UnfinishedRequest unfinished, const SpecFunction& spec_of);
   void Run();
   // How many the engine can be given now.
   size_t Room() const;
+  // Guarded by mutex_: those that the engine was not given yet, in the order of their acceptance.
+  std::vector<Left*> Waiting();
   // Guarded by mutex_.
   void Submit(Left& left);
   // Guarded by mutex_: whether nothing is left to do for it here.

@@ -42,6 +42,7 @@ struct GenerateSpec {
   std::string lossy;         // ChoiceUsage::lossy; the engine sets it.
   bool score = false;        // Log-probabilities of the prompt; generates nothing.
   uint32_t decode_from = 0;  // SequenceJoin::decode_from of a score.
+  bool accepted_before = false;  // By the coordinator before: a full queue takes it nonetheless.
   // What the coordinator before this one has generated: the request, of one choice and no search,
   // goes on behind these tokens, which the sink is told first, each by itself.
   std::vector<plan::SampledToken> generated;

@@ -241,6 +241,7 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
       .decode_from = spec.decode_from,
       .beams = spec.beams,
       .cache_salt = spec.cache_salt,
+      .accepted_before = spec.accepted_before,
       .submitted = request.arrived};
   sequence.sampling.seed = request.choices[choice].seed;
   for (const plan::SampledToken& token : spec.generated) {
@@ -380,13 +381,13 @@ void RequestTable::TakeToken(const Request& request, Choice& choice, core::Token
   if (event.token.outside) {
     // It is there to end the choice, and neither shown nor counted. Its prompt was worked on.
     choice.cached_tokens = event.cached_tokens;
-    if (choice.completion_tokens == 0) {
+    if (choice.completion_tokens == choice.told) {
       metrics_.prompt_tokens.fetch_add(request.spec.prompt.size(), std::memory_order_relaxed);
     }
     return;
   }
   const Nanos now = clock_.Now();
-  if (choice.completion_tokens == 0) {
+  if (choice.completion_tokens == choice.told) {
     choice.first_token = now;
     metrics_.time_to_first_token.Observe(ToSeconds(now - request.arrived));
     metrics_.prompt_tokens.fetch_add(request.spec.prompt.size(), std::memory_order_relaxed);
@@ -412,10 +413,8 @@ void RequestTable::AddToken(const Request& request, Choice& choice, plan::Sample
   choice.has_pending = true;
 }
 
-// Times count from now on: those of the coordinator before are not known.
 bool RequestTable::TellGenerated(Request& request) {
   Choice& choice = request.choices[0];
-  choice.started = choice.first_token = choice.last_token = request.arrived;
   plan::FinishReason finish = request.spec.ended;
   for (plan::SampledToken& token : std::exchange(request.spec.generated, {})) {
     AddToken(request, choice, std::move(token));
@@ -426,6 +425,7 @@ bool RequestTable::TellGenerated(Request& request) {
     request.sink->OnOutput(std::exchange(choice.pending, {}));
     choice.has_pending = false;
   }
+  choice.told = choice.completion_tokens;
   const GenerateSpec& spec = request.spec;
   const uint32_t wanted = spec.max_tokens != 0 ? spec.max_tokens : kMaxTokensDefault;
   const bool is_full = choice.completion_tokens >= wanted ||
@@ -450,14 +450,14 @@ void RequestTable::Close(Request& request, Choice& choice, plan::FinishReason re
     AddText(request, choice, choice.decoder.Finish());
     choice.pending.text += choice.stops.Finish();
   }
-  const uint32_t tokens = choice.completion_tokens;
+  const uint32_t timed = choice.completion_tokens - choice.told;
   choice.pending.finish = reason;
   choice.pending.usage = {
       .prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size()),
-      .completion_tokens = tokens,
-      .ttft_ms = tokens == 0 ? 0 : ToSeconds(choice.first_token - request.arrived) * 1e3,
+      .completion_tokens = choice.completion_tokens,
+      .ttft_ms = timed == 0 ? 0 : ToSeconds(choice.first_token - request.arrived) * 1e3,
       .tpot_ms =
-          tokens < 2 ? 0 : ToSeconds(choice.last_token - choice.first_token) * 1e3 / (tokens - 1),
+          timed < 2 ? 0 : ToSeconds(choice.last_token - choice.first_token) * 1e3 / (timed - 1),
       .seed = choice.seed,
       .preemptions = choice.preemptions,
       .cached_tokens = choice.cached_tokens,
@@ -484,7 +484,7 @@ void RequestTable::Measure(const Request& request, const Choice& choice,
     (reason == plan::FinishReason::kStop ? metrics_.stopped : metrics_.reached_length)
         .fetch_add(1, std::memory_order_relaxed);
   }
-  if (choice.completion_tokens == 0) {
+  if (choice.completion_tokens == choice.told) {
     return;
   }
   metrics_.end_to_end.Observe(ToSeconds(choice.last_token - request.arrived));

@@ -84,6 +84,7 @@ class RequestTable {
     bool has_pending = false;
     bool done = false;
     uint32_t completion_tokens = 0;
+    uint32_t told = 0;  // So many of these the request came with: times are those of the others.
     uint32_t cached_tokens = 0;
     uint32_t preemptions = 0;
     uint64_t seed = 0;

@@ -71,8 +71,8 @@ void ResumingGeneration::TakeEnd(const StreamEnd& end) {
     return Finish(absl::OkStatus());  // Only the word that nothing follows is missing.
   }
   if (!can_attach) {
-    // An attached stream that brought nothing: what broke off the one before says more.
-    return Finish(!end.status.ok() && broken_.has_value() ? *broken_ : end.status);
+    // The next coordinator does not know it: what broke off the stream before says more.
+    return Finish(absl::IsNotFound(end.status) && broken_.has_value() ? *broken_ : end.status);
   }
   if (!broken_.has_value()) {
     LogInfo("request ", place_.request_id, " broke off behind ", place_.index,

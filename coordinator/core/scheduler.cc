@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
@@ -101,9 +102,7 @@ plan::FinishReason Judge(const Sequence& sequence, const plan::SampledToken& tok
   }
   const SequenceRequest& request = sequence.request;
   const uint32_t tokens = token.position + 1;
-  const auto& ends = request.end_tokens;
-  if (tokens >= request.tokens_min &&
-      std::find(ends.begin(), ends.end(), token.token) != ends.end()) {
+  if (tokens >= request.tokens_min && absl::c_linear_search(request.end_tokens, token.token)) {
     return plan::FinishReason::kStop;
   }
   return tokens >= request.tokens_max ? plan::FinishReason::kLength : plan::FinishReason::kNone;
@@ -324,16 +323,16 @@ absl::Status Scheduler::Impl::Audit() const {
   LAMINA_RETURN_IF_ERROR(lanes.Audit(kv));
   LAMINA_RETURN_IF_ERROR(life.Audit());
   LAMINA_RETURN_IF_ERROR(residents.Audit(life.Running(), kv));
-  const std::vector<LaneLoad>& loads = lanes.loads();
-  if (std::any_of(loads.begin(), loads.end(),
-                  [this](const LaneLoad& load) { return load.rows > options.rows_max; })) {
+  if (absl::c_any_of(lanes.loads(),
+                     [this](const LaneLoad& load) { return load.rows > options.rows_max; })) {
     return absl::InternalError("a lane has more rows than rows_max");
   }
   if (lanes.running() > options.running_max) {
     return absl::InternalError("more sequences run than running_max");
   }
   LAMINA_RETURN_IF_ERROR(beams.Audit());
-  if (Waits() > options.waiting_max + options.running_max + beams.members()) {
+  if (Waits() > options.waiting_max + options.running_max + beams.members() +
+                    AcceptedBefore(life.waiting())) {
     return absl::InternalError("more sequences wait than can have been let in");
   }
   LAMINA_RETURN_IF_ERROR(cache.Audit(life.Running()));
@@ -376,7 +375,7 @@ absl::Status Scheduler::Submit(SequenceRequest request) {
                                               : "the memory nodes have room for ",
                      slots_max));
   }
-  if (impl_->Waits() >= options.waiting_max) {
+  if (!request.accepted_before && impl_->Waits() >= options.waiting_max) {
     return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", options.waiting_max,
                                                      " sequences wait; try again later"));
   }

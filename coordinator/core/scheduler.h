@@ -102,7 +102,7 @@ class Scheduler {
   // Errors: kInvalidArgument    empty prompt; prompt or tokens_max beyond the limit (both numbers);
   //                             tokens_max that leaves nothing to generate; a request that no
   //                             memory node could ever hold (slots needed and slots there).
-  //         kResourceExhausted  waiting_max reached; says the limit.
+  //         kResourceExhausted  waiting_max reached; says the limit. Not for accepted_before.
   //         kUnavailable        no memory node has joined.
   //         kUnimplemented      a beam search where prompts run on nodes of their own.
   // Requires: the id is not 0 and was never used. Those of a beam search's answers too.

@@ -7,12 +7,14 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "coordinator/core/kept_sequences.h"
@@ -143,6 +145,12 @@ class SequenceLife {
   uint64_t arrivals_ = 0;
   uint64_t preemptions_ = 0;
 };
+
+// How many of the queue another coordinator had accepted.
+inline size_t AcceptedBefore(const SequenceQueue& queue) {
+  const auto is_one = [](const Sequence* waits) { return waits->request.accepted_before; };
+  return static_cast<size_t>(absl::c_count_if(queue, is_one));
+}
 
 // Whether sequence `id`, of the path, may join as far as tails of open blocks go, if its K and V
 // are INT8: nodes may not have given up those of sequences that have left, and it must not take one

@@ -44,7 +44,8 @@ struct SequenceRequest {
   std::optional<plan::AttentionPath> path;
   // Its K and V are not those of whole attention. The prefix cache neither keeps nor finds them.
   bool lossy = false;
-  Nanos submitted = 0;  // For metrics; not used in decisions.
+  bool accepted_before = false;  // By another coordinator: a full queue takes it nonetheless.
+  Nanos submitted = 0;           // For metrics; not used in decisions.
   // Tokens that it has generated before it was submitted, fewer than tokens_max has room for: it
   // goes on behind them.
   std::vector<TokenId> generated = {};

@@ -295,7 +295,10 @@ TEST(JournalTest, MoreThanTheQueueTakesTurnsItOff) {
 
 class JournalFileTest : public ::testing::Test {
  protected:
-  void TearDown() override { MakeJournalFile(path_)->Remove(); }
+  void TearDown() override {
+    MakeJournalFile(path_)->Remove();
+    unlink(absl::StrCat(path_, ".lock").c_str());
+  }
 
   const std::string path_ = absl::StrCat(testing::TempDir(), "/journal_test.", getpid());
 };
@@ -308,12 +311,28 @@ TEST_F(JournalFileTest, AFileIsItsUsersAloneAndKeepsWhatIsAppended) {
   ASSERT_TRUE(disk->Append(" and more").ok());
   ASSERT_TRUE(disk->Sync().ok());
 
-  EXPECT_EQ(MakeJournalFile(path_)->Read().value(), "new and more");
+  EXPECT_EQ(disk->Read().value(), "new and more");
   struct stat status = {};
   ASSERT_EQ(stat(path_.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
   disk->Remove();
-  EXPECT_EQ(MakeJournalFile(path_)->Read().value(), "");
+  EXPECT_EQ(disk->Read().value(), "");
+}
+
+TEST_F(JournalFileTest, AFileIsOneCoordinatorsForAsLongAsThatRuns) {
+  {
+    const auto first = Journal::Open(MakeJournalFile(path_), Options());
+    ASSERT_TRUE(first.ok()) << first.status();
+    const auto second = Journal::Open(MakeJournalFile(path_), Options("another model"));
+    EXPECT_EQ(second.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(second.status().message()),
+                AllOf(HasSubstr("coordinator.journal"), HasSubstr(path_),
+                      HasSubstr("another coordinator")));
+  }
+
+  const auto next = Journal::Open(MakeJournalFile(path_), Options());
+
+  EXPECT_TRUE(next.ok()) << next.status();
 }
 
 TEST_F(JournalFileTest, AFolderThatIsNotThereIsNamed) {

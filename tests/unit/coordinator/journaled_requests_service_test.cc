@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -109,11 +110,13 @@ std::vector<UnfinishedRequest> UnfinishedIn(const MemoryFile& file) {
 // A coordinator from its start to its end, whose node never does a step.
 class Coordinator {
  public:
-  explicit Coordinator(MemoryFile& file, Nanos keep = Seconds(60))
+  // `given`: so many requests that wait are given to the engine at once.
+  explicit Coordinator(MemoryFile& file, Nanos keep = Seconds(60),
+                       uint32_t given = SmallLimits().waiting_max)
       : journal_(*Journal::Open(std::make_unique<MemoryJournalDisk>(file),
                                 {.identity = "model", .gather = 0})),
         journaled_(*journal_, engine_, tokenizer_, RealClock(),
-                   {.keep = keep, .waiting_max = SmallLimits().waiting_max}) {
+                   {.keep = keep, .waiting_max = given}) {
     service_.UseJournal(journaled_);
     grpc::ServerBuilder builder;
     builder.RegisterService(&service_);
@@ -141,6 +144,7 @@ class Coordinator {
   }
   v1::Inference::Stub& stub() { return *stub_; }
   JournaledRequests& journaled() { return journaled_; }
+  const Engine& engine() const { return engine_; }
 
  private:
   const test_support::IdTokenizer tokenizer_{kVocabulary};
@@ -158,6 +162,7 @@ struct Answer {
   std::vector<TokenId> tokens;
   std::string text;
   v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;
+  double ttft_ms = 0;
   std::string journaled;
 };
 
@@ -172,6 +177,7 @@ Answer Attach(Coordinator& coordinator, const v1::AttachRequest& request) {
     }
     answer.text += response.text();
     answer.finish = response.finish_reason();
+    answer.ttft_ms = response.usage().ttft_ms();
   }
   answer.status = stream->Finish();
   const auto& metadata = context.GetServerInitialMetadata();
@@ -206,6 +212,59 @@ std::string JournalOfWholeAnswer() {
           CommittedRecord{.number = 1, .tokens = {{.token = 10}, {.token = 11}, {.token = 12}}}));
 }
 
+// A journal with requests that have no tokens yet; the first of them has the last id.
+std::string JournalOfRequests(uint64_t count) {
+  v1::GenerateRequest message;
+  message.mutable_tokens()->add_ids(7);
+  message.set_max_tokens(20);
+  message.mutable_sampling()->set_seed(5);
+  std::string bytes = JournalHead("model");
+  for (uint64_t number = 1; number <= count; ++number) {
+    bytes += Encode(AcceptedRecord{.number = number,
+                                   .id = absl::StrCat("id", 100 - number),
+                                   .message = message.SerializeAsString()});
+  }
+  return bytes;
+}
+
+TEST(JournaledRequestsTest, AFullQueueDoesNotRefuseThem) {
+  constexpr uint32_t kRequests = 12;
+  static_assert(kRequests > 8, "more than SmallLimits() let run and wait");
+  MemoryFile file(JournalOfRequests(kRequests));
+  Coordinator coordinator(file, Seconds(60), kRequests);
+  coordinator.Serve();
+
+  uint64_t refused = 0;
+  coordinator.Await([&coordinator, &refused](const EngineStatus& status) {
+    refused = coordinator.engine().metrics().failures(absl::StatusCode::kResourceExhausted);
+    return status.scheduler.running + status.scheduler.waiting + refused >= kRequests;
+  });
+
+  EXPECT_EQ(refused, 0u);
+}
+
+TEST(JournaledRequestsTest, TheyQueueInTheOrderInWhichTheyWereAccepted) {
+  constexpr uint32_t kRequests = 9;  // The last one waits until others have ended.
+  MemoryFile file(JournalOfRequests(kRequests));
+  {
+    Coordinator coordinator(file);
+    coordinator.Serve();
+    coordinator.Await([](const EngineStatus& status) {
+      return status.scheduler.running + status.scheduler.waiting > 0;
+    });
+  }
+
+  std::vector<uint64_t> left;
+  for (const UnfinishedRequest& unfinished : UnfinishedIn(file)) {
+    left.push_back(unfinished.accepted.number);
+  }
+
+  ASSERT_FALSE(left.empty());
+  std::vector<uint64_t> last(left.size());
+  std::iota(last.begin(), last.end(), kRequests + 1 - left.size());
+  EXPECT_EQ(left, last);
+}
+
 TEST(JournaledRequestsTest, AClientThatComesBackGetsWhatItDoesNotHave) {
   for (const uint32_t index : {0u, 2u, 3u}) {
     MemoryFile file(JournalOfWholeAnswer());
@@ -221,6 +280,7 @@ TEST(JournaledRequestsTest, AClientThatComesBackGetsWhatItDoesNotHave) {
     EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
     EXPECT_EQ(answer.tokens, std::vector<TokenId>(behind, all.end()));
     EXPECT_EQ(answer.finish, v1::FINISH_REASON_LENGTH);
+    EXPECT_EQ(answer.ttft_ms, 0) << "this coordinator has made none of its tokens";
     EXPECT_EQ(answer.journaled, "mine");
     EXPECT_EQ(answer.text, index == 0 ? " 10 11 12" : index == 2 ? " 12" : "");
     EXPECT_EQ(Attach(coordinator, From(0, {})).status.error_code(), grpc::StatusCode::NOT_FOUND);
@@ -249,6 +309,43 @@ TEST(JournaledRequestsTest, RequestsThatNobodyComesForEnd) {
     }
     EXPECT_EQ(Attach(coordinator, From(0, {})).status.error_code(), grpc::StatusCode::NOT_FOUND);
   }
+}
+
+grpc::StatusCode CancelById(Coordinator& coordinator, const std::string& id) {
+  grpc::ClientContext context;
+  v1::CancelRequest request;
+  request.set_request_id(id);
+  v1::CancelResponse response;
+  return coordinator.stub().Cancel(&context, request, &response).error_code();
+}
+
+TEST(JournaledRequestsTest, OneThatWaitsForTheClusterIsCancelledByItsId) {
+  MemoryFile file(JournalOfWholeAnswer());
+  Coordinator coordinator(file);
+
+  EXPECT_EQ(CancelById(coordinator, "mine"), grpc::StatusCode::OK);
+
+  EXPECT_EQ(CancelById(coordinator, "mine"), grpc::StatusCode::NOT_FOUND);
+  const grpc::Status told = Attach(coordinator, From(3, {10, 11, 12})).status;
+  EXPECT_EQ(told.error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(told.error_message(), "cancelled by its id");
+  while (!UnfinishedIn(file).empty()) {
+    std::this_thread::yield();
+  }
+}
+
+TEST(JournaledRequestsTest, AClientThatWaitsForTheClusterIsToldThatItsRequestIsCancelled) {
+  MemoryFile file(JournalOfWholeAnswer());
+  Coordinator coordinator(file);
+  grpc::ClientContext context;
+  const auto stream = coordinator.stub().Attach(&context, From(0, {}));
+  stream->WaitForInitialMetadata();
+
+  EXPECT_EQ(CancelById(coordinator, "mine"), grpc::StatusCode::OK);
+
+  v1::GenerateResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST(JournaledRequestsTest, ARequestThatRunsIsFoundByTheCoordinatorBehind) {

@@ -569,6 +569,17 @@ TEST_F(RequestTableTest, ARequestGoesOnBehindTokensOfTheCoordinatorBefore) {
   EXPECT_EQ(table_.tokens(), 1u);  // This coordinator has made one.
 }
 
+TEST_F(RequestTableTest, TimesOfOneThatGoesOnAreThoseOfItsNewTokens) {
+  const auto sequences = Admit({.prompt = {1}, .generated = {{.token = 3}, {.token = 5}}});
+  clock_.now += Seconds(8);
+  Token(sequences[0].id, 6);
+  clock_.now += Millis(50);
+  Token(sequences[0].id, 7, FinishReason::kLength);
+  EXPECT_NEAR(sink_->outputs.back().usage.ttft_ms, 8000, 0.01);
+  EXPECT_NEAR(sink_->outputs.back().usage.tpot_ms, 50, 0.01);
+  EXPECT_NEAR(table_.metrics().inter_token_latency.Take().sum, 0.05, 1e-6);
+}
+
 TEST_F(RequestTableTest, ARequestThatComesWithAllOfItsTokensEndsAtOnce) {
   EXPECT_THAT(Admit({.prompt = {1}, .max_tokens = 2, .generated = {{.token = 3}, {.token = 4}}}),
               IsEmpty());

@@ -159,6 +159,14 @@ TEST_F(ResumingGenerationTest, ARequestThatTheNextCoordinatorDoesNotHaveEndsAsIt
   EXPECT_THAT(ends_, ElementsAre(absl::UnavailableError("gone")));
 }
 
+TEST_F(ResumingGenerationTest, WhyTheNextCoordinatorDoesNotGoOnIsPassedOn) {
+  Chunk(7);
+  BreakOff();
+  streams_.Wait();
+  streams_.last().on_end({.status = absl::AbortedError("other tokens"), .journaled_id = "mine"});
+  EXPECT_THAT(ends_, ElementsAre(absl::AbortedError("other tokens")));
+}
+
 TEST_F(ResumingGenerationTest, AnAnswerThatIsWholeHasEnded) {
   Chunk(7, client::FinishReason::kStop);
   BreakOff();

@@ -60,6 +60,23 @@ TEST_F(SchedulerLimitsTest, FullQueueIsResourceExhaustedAndSaysTheLimit) {
   EXPECT_TRUE(Submit(3, 10, 20).ok());
 }
 
+TEST_F(SchedulerLimitsTest, FullQueueTakesWhatAnotherCoordinatorHadAccepted) {
+  SchedulerOptions options = SmallOptions();
+  options.waiting_max = 1;
+  options.running_max = 1;
+  Make(options);
+  ASSERT_TRUE(Submit(1, 10, 20).ok());
+  for (plan::SequenceId id = 2; id < 5; ++id) {
+    SequenceRequest request = Request(id, 10, 20);
+    request.accepted_before = true;
+    EXPECT_TRUE(scheduler_->Submit(request).ok());
+  }
+  ExpectError(Submit(5, 10, 20), absl::StatusCode::kResourceExhausted, "1 sequences wait");
+  EXPECT_TRUE(scheduler_->Audit().ok()) << scheduler_->Audit();
+  RunUntilIdle();
+  EXPECT_EQ(IndicesOf(4).size(), 10u);
+}
+
 TEST_F(SchedulerLimitsTest, SubmitWithoutMemoryNodesIsUnavailable) {
   SchedulerOptions options = SmallOptions();
   options.memory_nodes.clear();
