@@ -9,6 +9,9 @@ With activations of half the bytes of K and V the best step takes (1/2 + c) / (1
 lanes, which transfer while another one makes K and V, the larger of 1/2 and c / (c + 1/2). One lane whose windows have room for the next layer
 is between the two: the first layer of a step has nothing to transfer behind (ADR 0228).
 
+With --resident activations stay on the compute node (fetch.resident, room for all): the paper's row-by-row schedule, next to full transfer with
+K and V of other tokens kept in the same bytes (fetch_heads), of half as many, since these have twice the bytes.
+
 That is the paper's claims by c: --claims. Its figures and its Table 2 in shape are in paper_kvpr_figures.py; some of them alone: --figure or --table.
 """
 
@@ -39,13 +42,20 @@ class Bench:
     def __init__(self, model, rows, context, lanes=1, budget=None):
         self.model, self.rows, self.context, self.lanes, self.budget = model, rows, context, lanes, budget
 
-    def run(self, percent, transport):
-        """Seconds of a step at the context, seconds to make K and V of a token in a layer, and the split in words."""
+    def run(self, percent, transport, resident=0):
+        """Seconds of a step at the context, seconds to make K and V of a token in a layer, and the split in words.
+        `percent` None: nothing is recomputed, by fetch_heads. `resident`: bytes that stay on the compute node, activations or K and V."""
+        keys, limits = {"window": WINDOW}, {}
+        if percent is not None:
+            keys["recompute_percent"] = percent
+        if resident:
+            keys["resident"] = f"{resident}B"
+            limits["running_max"] = self.rows  # Who may run has an equal share of the room.
         with cluster.Cluster(self.lanes, memory_nodes=1, transport=transport, model=self.model, weights_budget=self.budget,
-                             fetch=("fetch_recompute", {"window": WINDOW, "recompute_percent": percent})) as running:
+                             fetch=("fetch_heads" if percent is None else "fetch_recompute", keys), **limits) as running:
             stretches = running.decode_stretches(self.rows, self.context)
             metrics = running.metrics("c0")
-            words = running.status()["fetch_choice"]
+            words = running.status().get("fetch_choice", "")
         # Answers grow while they are measured.
         asked = self.rows * self.context
         step = statistics.median(self.rows / one.tokens_per_second * asked / one.context_tokens for one in stretches)
@@ -84,6 +94,23 @@ def streamed(folder, make, ratios, rows, lanes):
     return points
 
 
+def row_by_row(bench, make, ratios):
+    """Activations of all tokens on the compute node, K and V of half of them in the same bytes, and neither."""
+    room = bench.rows * bench.context * SHAPE.layers * SHAPE.activation_bytes() * 5 // 4  # Answers grow while they are measured.
+    print(f"\nRow by row: {room / 2**20:.0f} MiB on the compute node, activations or K and V\n")
+    print("| c | full transfer, ms a step | K and V in these bytes | activations in them | split by the policy | over full transfer (formula) | over K and V in these bytes |\n"
+          "|---|---|---|---|---|---|---|")
+    points = []
+    for c in each(ratios, lambda c: f"row by row, c = {c:g}"):
+        bandwidth = c * SHAPE.kv_bytes() / make
+        full, _, _ = bench.run(0, link(bandwidth))
+        kept, _, _ = bench.run(None, link(bandwidth), room)
+        step, _, words = bench.run("auto", link(bandwidth), room)
+        points.append({"c": c, "bandwidth": bandwidth, "full_s": full, "kv_kept_s": kept, "step_s": step, "formula": c / (1 + c), "words": words})
+        print(f"| {c:g} | {1e3 * full:.0f} | {1e3 * kept:.0f} | {1e3 * step:.0f} | {words.split(':')[0]} | {step / full:.3f} ({c / (1 + c):.3f}) | {step / kept:.3f} |", flush=True)
+    return points
+
+
 def off_formulas(point):
     """By which share a ratio is above the paper's equation, or below that of a lane which is a layer ahead all the time; not above 0 between them."""
     return max(point["ratio"] / point["formula"], point["ahead"] / point["ratio"]) - 1
@@ -113,6 +140,7 @@ def run_claims(arguments):
             step, _, _ = bench.run(percent, link(bandwidth))
             sweep.append((percent, step))
             print(f"| {percent}% | {1e3 * step:.0f} |", flush=True)
+        kept = row_by_row(bench, make, (0.25, 1)) if arguments.resident else []
     with tempfile.TemporaryDirectory(prefix="lamina-kvpr-") as folder:
         with_weights = streamed(folder, make, [float(text) for text in arguments.streamed_ratios.split(",") if text], arguments.rows, arguments.streamed_lanes)
     quarter = next((point for point in points if point["c"] == 0.25), None)
@@ -133,7 +161,7 @@ def run_claims(arguments):
     draw(arguments.images, "kvpr_latency", "KVPR: a step over full transfer", "c", "ratio",
          [("measured", [(point["c"], point["ratio"]) for point in points]), ("formula", [(point["c"], point["formula"]) for point in points]),
           ("a layer ahead", [(point["c"], point["ahead"]) for point in points])])
-    return {"make_s": make, "points": points, "sweep": sweep, "streamed": with_weights}
+    return {"make_s": make, "points": points, "sweep": sweep, "row_by_row": kept, "streamed": with_weights}
 
 
 def main():
@@ -146,10 +174,13 @@ def main():
     parser.add_argument("--streamed-ratios", default="0.25,1", help="values of c with streamed weights")
     parser.add_argument("--streamed-lanes", type=int, default=8, help="lanes with streamed weights: the paper's batches")
     parser.add_argument("--sweep", default="0,20,40,60,80,100", help="per cent of tokens recomputed, at c = 1/4")
+    parser.add_argument("--resident", action="store_true", help="with --claims: activations on the compute node, too")
     parser.add_argument("--images", default=IMAGES, help="folder of the SVG figures")
     names = paper_kvpr_figures.PARTS
     add_parts(parser, names)
     arguments = parser.parse_args()
+    if arguments.resident and not arguments.claims:
+        parser.error("--resident is a set-up of --claims: give both")
     print(f"machine {processor.machine()}")
     found = run_asked(arguments, names, paper_kvpr_figures.Bench, run_claims)
     if arguments.json:

@@ -101,7 +101,7 @@ class FetchPolicyTest(unittest.TestCase):
         expected = self.expected()
         # Room for those of 32 tokens of each of 8 sequences.
         stays = recomputing(60, limits={"sequence_tokens_max": 256, "running_max": 8})
-        stays["fetch"]["resident"] = "9MiB"
+        stays["fetch"]["resident"] = "2MiB"
         with harness.Cluster(memory_nodes=2, transport=["ucx"], **stays) as cluster:
             harness.require_same_answer(self, answers(self, cluster), expected)
             self.assertEqual(cluster.status()["policy"], "fetch_recompute")
@@ -144,7 +144,7 @@ class FetchPolicyTest(unittest.TestCase):
             self.check_kill(cluster)
         # Room for those of 32 tokens of each of 8 sequences.
         stays = hybrid(60, limits={"sequence_tokens_max": 256, "running_max": 8})
-        stays["fetch"]["resident"] = "9MiB"
+        stays["fetch"]["resident"] = "2MiB"
         with harness.Cluster(memory_nodes=2, transport=["ucx"], **stays) as cluster:
             harness.require_same_answer(self, answers(self, cluster), expected)
             self.assertIn("activations of the first 32 tokens of a sequence stay on the compute node", cluster.status()["fetch_choice"])
