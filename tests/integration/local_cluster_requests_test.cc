@@ -77,7 +77,7 @@ TEST_F(RequestsTest, EndsWithAnEndTokenOfTheModel) {
 // What a coordinator has generated comes with the request after a restart.
 TEST_F(RequestsTest, GoesOnBehindItsFirstTokensAsIfItHadNotBeenInterrupted) {
   const GenerateSpec whole[] = {Greedy(RandomPrompt(10, 77), 40), Spec(),
-                                Sampled(RandomPrompt(300, 78), 40, 6)};
+                                Sampled(RandomPrompt(150, 78), 40, 6)};
   for (const GenerateSpec& spec : whole) {
     const GenerateResult expected = cluster_->Generate(spec);
     ASSERT_TRUE(expected.status.ok()) << expected.status;
