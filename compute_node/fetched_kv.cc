@@ -174,7 +174,7 @@ absl::Status FetchedKv::MakeAhead(Lane& lane) {
   return absl::OkStatus();
 }
 
-absl::Status FetchedKv::BeginLayer(const Lane& lane) {
+absl::Status FetchedKv::BeginLayer(Lane& lane) {
   LaneState& state = lanes_[lane.index];
   if (!std::exchange(state.begun_ahead, false)) {
     BeginPieces(lane);
@@ -186,9 +186,12 @@ absl::Status FetchedKv::BeginLayer(const Lane& lane) {
     LAMINA_CHECK(weights.here);
     state.holds_weights = true;
   }
+  const Nanos made_before = state.made_nanos;
   for (uint32_t node = 0; node < state.streams.size(); ++node) {
     LAMINA_RETURN_IF_ERROR(Remake(lane, node));
   }
+  // It is no part of what a slice takes: the coordinator knows of it by itself.
+  lane.slices_nanos -= state.made_nanos - made_before;
   if (state.holds_weights && !IsToMake(lane)) {
     ReleaseWeights(state);  // Others may come in their place while K and V do.
   }

@@ -73,7 +73,7 @@ class FetchedKv {
   // stored: from now on Poll() attends its pieces. Makes K and V for the next piece of each memory
   // node. The slice's weights stay until the last K and V have been made with them.
   // Errors: as WeightSource::Ask(); those of the device.
-  absl::Status BeginLayer(const Lane& lane);
+  absl::Status BeginLayer(Lane& lane);
 
   // Attends at most one piece of each memory node that has come, and gives its window back. Whether
   // none is missing. Errors: as Peers::CheckWindow(), Peers::Put().

@@ -381,4 +381,11 @@ inline std::vector<Case> CasesAheadOfWhatIsHere() {
   return cases;
 }
 
+// Those that fetch, where activations stay on the compute node.
+inline std::vector<Case> CasesBehindWhatIsHere() {
+  std::vector<Case> cases = CasesThatFetch();
+  std::erase_if(cases, [](const Case& one) { return one.activations_here == 0; });
+  return cases;
+}
+
 }  // namespace lamina::compute_node

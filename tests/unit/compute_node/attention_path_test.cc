@@ -273,6 +273,30 @@ TEST_P(MadeAheadOfTheSliceTest, NothingIsLeftThatHoldsItsWeights) {
   EXPECT_EQ(weights_->held(), 0);
 }
 
+using MadeBehindTheSliceTest = AttentionPathTest;
+
+// The coordinator knows of it by itself.
+TEST_P(MadeBehindTheSliceTest, IsNoPartOfTheSlicesTime) {
+  plan::StepPlan plan;
+  Join(1, 290, plan);
+  AddRows(1, 290, plan);
+  RunSteps({plan});
+  plan = {};
+  AddRows(1, 1, plan);
+  BeginStep(0, plan);
+  Lane& lane = lanes_[0];
+  lane.slices_nanos = 0;
+  for (uint32_t layer = 0; layer < config_.layers.size(); ++layer) {
+    BeginLayer(lane, layer);
+    EXPECT_LT(lane.slices_nanos, 0) << "layer " << layer;
+    EndLayer(lane, layer);
+  }
+  paths_->EndStep(lane);
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, MadeBehindTheSliceTest,
+                         ::testing::ValuesIn(CasesBehindWhatIsHere()),
+                         [](const auto& test) { return std::string(test.param.name); });
 INSTANTIATE_TEST_SUITE_P(Paths, MadeAheadOfTheSliceTest,
                          ::testing::ValuesIn(CasesAheadOfWhatIsHere()),
                          [](const auto& test) { return std::string(test.param.name); });
