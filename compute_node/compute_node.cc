@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute_node/compute_node.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -38,15 +36,11 @@ uint64_t WidenedBytes(const model::Graph& graph) {
   return elements * sizeof(BFloat16);
 }
 
-// What weights may take: their budget, else the node's, else all of the host's. Weights that exceed
-// it come anew with each step, so that their bytes count more than the time it takes to widen them.
-uint64_t WeightRoom(const ComputeNodeOptions& options) {
-  if (options.weights_budget > 0) {
-    return options.weights_budget;
-  }
-  return options.memory_budget > 0
-             ? options.memory_budget
-             : static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+// What bounds the bytes of weights: their own budget, else the node's; 0 without either. Weights
+// that exceed it come anew with each step, so that their bytes count more than the time it takes to
+// widen them.
+uint64_t BudgetOfWeights(const ComputeNodeOptions& options) {
+  return options.weights_budget > 0 ? options.weights_budget : options.memory_budget;
 }
 
 }  // namespace
@@ -81,8 +75,8 @@ ComputeNode::ComputeNode(ComputeNodeOptions options, model::Model model,
       progress_(std::move(progress)),
       memory_(options_.memory_budget),
       grammars_(options_.make_grammars, {}) {
-  const WeightForm form =
-      FormThatFits(options_.weight_form, WidenedBytes(model_.graph), WeightRoom(options_));
+  const WeightForm form = FormThatFits(options_.weight_form, WidenedBytes(model_.graph),
+                                       WeightRoom(BudgetOfWeights(options_)));
   if (options_.weights_budget > 0) {
     weights_ = std::make_unique<StreamedWeights>(
         *device_, StreamedWeightsOptions{.budget = options_.weights_budget,

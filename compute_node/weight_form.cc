@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "common/host_memory.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 
@@ -88,6 +89,10 @@ double PackedOverBF16(const FormTimes& times) {
 }
 
 }  // namespace
+
+uint64_t WeightRoom(uint64_t budget, absl::string_view root) {
+  return budget > 0 ? budget : QueryHostMemory(root).available_bytes;
+}
 
 WeightForm FormThatFits(WeightForm wanted, uint64_t bf16_bytes, uint64_t memory_bytes) {
   return wanted == WeightForm::kAuto && bf16_bytes > memory_bytes ? WeightForm::kPacked : wanted;

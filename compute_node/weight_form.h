@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "kernels/block_type.h"
 #include "kernels/dense.h"
 
@@ -27,6 +28,10 @@ enum class WeightForm : uint8_t {
   kBF16,
   kInt8,  // Floats as 8 bits (kernels/int8_weights.h); the rest as with kPacked.
 };
+
+// Bytes that weights may take: the budget, or where that is 0, none, what this process may still
+// take of the host's memory (common/host_memory.h). `root` is put before every path, for tests.
+uint64_t WeightRoom(uint64_t budget, absl::string_view root = "");
 
 // What is wanted where weights would take `bf16_bytes` when all are widened, and there are
 // `memory_bytes`: auto packs what it can where they would not fit.

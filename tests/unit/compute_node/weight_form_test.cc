@@ -7,8 +7,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -141,6 +144,20 @@ TEST(FormThatFitsTest, AutoPacksWhatWouldNotFitAsBF16) {
   EXPECT_EQ(FormThatFits(WeightForm::kAuto, 100, 100), WeightForm::kAuto);
   EXPECT_EQ(FormThatFits(WeightForm::kAuto, 101, 100), WeightForm::kPacked);
   EXPECT_EQ(FormThatFits(WeightForm::kBF16, 101, 100), WeightForm::kBF16);
+}
+
+// Linux kills a node that takes more than its control group has, however much the host has.
+TEST(WeightRoomTest, IsTheBudgetElseWhatTheProcessMayStillTake) {
+  const std::string root = testing::TempDir() + "weight_room_" + std::to_string(getpid());
+  std::filesystem::create_directories(root + "/proc/self");
+  std::filesystem::create_directories(root + "/sys/fs/cgroup/pod");
+  std::ofstream(root + "/proc/meminfo") << "MemTotal: 64000 kB\nMemAvailable: 100 kB\n";
+  EXPECT_EQ(WeightRoom(5000, root), 5000u);
+  EXPECT_EQ(WeightRoom(0, root), 100u << 10);
+  std::ofstream(root + "/proc/self/cgroup") << "0::/pod\n";
+  std::ofstream(root + "/sys/fs/cgroup/pod/memory.max") << "7000\n";
+  EXPECT_EQ(WeightRoom(0, root), 7000u);
+  std::filesystem::remove_all(root);
 }
 
 // Models have no subnormal weights, whose products take many times as long on some processors.
