@@ -12,7 +12,8 @@ namespace {
 
 class ThisHost final : public TileHost {
  public:
-  bool HasInstructions() const override { return HasTileInstructions(); }
+  bool HasInstructions() const override { return ProcessorHasTiles(); }
+  bool SystemKeepsTiles() const override { return HasTileInstructions(); }
   bool IsHeldBack() const override { return !MayUseTiles(); }
   absl::Status Permission() override { return TilePermission(); }
   absl::Status Probe() override { return ProbeTiles(MultiplyPanelTiles); }

@@ -17,6 +17,7 @@ namespace {
 class AttentionTileHost final : public cpu::TileHost {
  public:
   bool HasInstructions() const override { return internal::HardwareTileOps() != nullptr; }
+  bool SystemKeepsTiles() const override { return cpu::HasTileInstructions(); }
   bool IsHeldBack() const override { return false; }  // oneDNN has no part in attention.
   absl::Status Permission() override { return cpu::TilePermission(); }
   absl::Status Probe() override {
@@ -50,7 +51,8 @@ std::vector<const AttentionKernel*> MakeVariants() {
       variants.push_back(internal::MakeAttentionKernel(*ops).release());  // Lives as long as we do.
     }
   };
-  if (internal::HardwareTileOps() != nullptr && cpu::TilePermission().ok()) {
+  if (internal::HardwareTileOps() != nullptr && cpu::HasTileInstructions() &&
+      cpu::TilePermission().ok()) {
     add(internal::HardwareTileOps());
   }
   add(internal::EmulatedTileOps());

@@ -9,7 +9,8 @@
 namespace lamina::kernels::internal {
 
 // By the tiles of AMX, with vectors of AVX-512 BF16; null where this processor or this build lacks
-// any of them. Requires: where it is used, cpu::TilePermission() is OK.
+// any of them, whatever the system does with tiles. Requires: where it is used,
+// cpu::HasTileInstructions(), and cpu::TilePermission() is OK.
 const AttentionOps* HardwareTileOps();
 
 // By the tiles of AMX, with plain vectors, for tests, which may emulate each instruction of tiles

@@ -37,7 +37,7 @@ HWY_POP_ATTRIBUTES
 namespace lamina::kernels::internal {
 
 const AttentionOps* HardwareTileOps() {
-  if (SupportedAttentionOps().empty() || !cpu::HasTileInstructions() ||
+  if (SupportedAttentionOps().empty() || !cpu::ProcessorHasTiles() ||
       __builtin_cpu_supports("avx512bw") == 0 || __builtin_cpu_supports("avx512vl") == 0 ||
       __builtin_cpu_supports("avx512dq") == 0 || __builtin_cpu_supports("avx512bf16") == 0) {
     return nullptr;

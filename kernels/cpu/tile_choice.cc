@@ -124,6 +124,10 @@ absl::Status CheckTiles(TileHost& host) {
   if (!host.HasInstructions()) {
     return absl::UnimplementedError("this processor has no AMX for bf16");
   }
+  if (!host.SystemKeepsTiles()) {
+    return absl::FailedPreconditionError(
+        "the system refuses AMX's tiles: it keeps none for threads, as Linux does from 5.16 on");
+  }
   // Before oneDNN is asked what it may use, which finds no tiles where the system refuses them.
   const absl::Status permission = host.Permission();
   if (!permission.ok()) {

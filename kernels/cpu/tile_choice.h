@@ -17,7 +17,10 @@ namespace lamina::kernels::cpu {
 class TileHost {
  public:
   virtual ~TileHost() = default;
+  // Whether the processor has them, whatever the system does with them.
   virtual bool HasInstructions() const = 0;
+  // Whether the system keeps tiles for threads at all; else nobody may be granted any.
+  virtual bool SystemKeepsTiles() const = 0;
   // Whether oneDNN is told to leave them alone, and so are we (DNNL_MAX_CPU_ISA).
   virtual bool IsHeldBack() const = 0;
   virtual absl::Status Permission() = 0;

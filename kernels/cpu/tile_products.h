@@ -25,8 +25,12 @@ inline constexpr size_t kTileRowsOnce = 2 * kTileRows;
 // Words of bf16 times rows of bf16.
 using MultiplyTiles = void (*)(const PanelTask<BFloat16>& task);
 
-// Whether this processor has tiles and their products of bf16, and the system keeps them for
-// threads, and this build has the loops.
+// Whether this processor has tiles and their products of bf16, whatever the system does with them,
+// and this build has the loops.
+bool ProcessorHasTiles();
+
+// Whether it has, and the system keeps tiles for threads, which Linux does since 5.16. Elsewhere
+// their instructions are illegal.
 bool HasTileInstructions();
 
 // Asks the system for the tiles, which it keeps for the threads of a process only when asked. Asks

@@ -5,6 +5,8 @@
 
 namespace lamina::kernels::cpu {
 
+bool ProcessorHasTiles() { return false; }
+
 bool HasTileInstructions() { return false; }
 
 absl::Status TilePermission() { return absl::UnimplementedError("this is no x86-64 processor"); }

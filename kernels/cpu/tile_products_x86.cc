@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <asm/prctl.h>
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,6 +18,10 @@ namespace {
 // Linux's number of the tiles' state.
 constexpr int kTileData = 18;
 
+// What CPUID says in EDX of its leaf 7.
+constexpr unsigned kAmxBF16 = 1u << 22;
+constexpr unsigned kAmxTile = 1u << 24;
+
 absl::Status AskForTileData() {
   if (syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, kTileData) == 0) {
     return absl::OkStatus();
@@ -26,6 +31,15 @@ absl::Status AskForTileData() {
 
 }  // namespace
 
+bool ProcessorHasTiles() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmxTile) != 0 && (d & kAmxBF16) != 0;
+}
+
+// What the compiler asks includes what the system has enabled (XCR0).
 bool HasTileInstructions() {
   return __builtin_cpu_supports("amx-tile") != 0 && __builtin_cpu_supports("amx-bf16") != 0;
 }

@@ -243,6 +243,7 @@ TEST(AmxTilesTest, ALoopWithOtherBitsIsNamed) {
 
 struct ToyHost final : TileHost {
   bool HasInstructions() const override { return has_instructions; }
+  bool SystemKeepsTiles() const override { return system_keeps_tiles; }
   bool IsHeldBack() const override { return held_back; }
   absl::Status Permission() override { return permission; }
   absl::Status Probe() override {
@@ -251,6 +252,7 @@ struct ToyHost final : TileHost {
   }
 
   bool has_instructions = true;
+  bool system_keeps_tiles = true;
   bool held_back = false;
   absl::Status permission;
   absl::Status probe;
@@ -266,6 +268,7 @@ TEST(TileChoiceTest, TilesAreTakenWhereAllSayYes) {
 TEST(TileChoiceTest, WithoutTilesThereIsNothingToTell) {
   ToyHost host;
   host.has_instructions = false;
+  host.system_keeps_tiles = false;
   host.permission = absl::PermissionDeniedError("not asked");
   EXPECT_EQ(CheckTiles(host).code(), absl::StatusCode::kUnimplemented);
   EXPECT_FALSE(host.probed);
@@ -288,6 +291,18 @@ TEST(TileChoiceTest, ARefusalOfTheSystemIsAFailedPrecondition) {
   const absl::Status status = CheckTiles(host);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("the system refuses: 28"), std::string::npos) << status;
+  EXPECT_FALSE(host.probed);
+}
+
+// As before Linux 5.16. oneDNN finds no tiles then.
+TEST(TileChoiceTest, ASystemThatKeepsNoTilesIsAFailedPrecondition) {
+  ToyHost host;
+  host.system_keeps_tiles = false;
+  host.held_back = true;
+  host.permission = absl::InvalidArgumentError("not asked");
+  const absl::Status status = CheckTiles(host);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("as Linux does from 5.16 on"), std::string::npos) << status;
   EXPECT_FALSE(host.probed);
 }
 
@@ -316,6 +331,14 @@ TEST(TileChoiceTest, ARefusalIsAWarningThatSaysWhatIsTaken) {
   EXPECT_NE(log.find(" is taken instead: the system refuses: 28\n"), std::string::npos) << log;
 }
 
+TEST(TileChoiceTest, ASystemThatKeepsNoTilesIsAWarning) {
+  ToyHost host;
+  host.system_keeps_tiles = false;
+  const std::string log = LogOfDense(host);
+  EXPECT_NE(log.find(" is taken instead: the system refuses AMX's tiles: "), std::string::npos)
+      << log;
+}
+
 TEST(TileChoiceTest, WithoutTilesThereIsNoWarning) {
   ToyHost host;
   host.has_instructions = false;
@@ -324,8 +347,10 @@ TEST(TileChoiceTest, WithoutTilesThereIsNoWarning) {
 }
 
 TEST(TileChoiceTest, TheSystemAnswersOnceForAll) {
+  EXPECT_TRUE(ProcessorHasTiles() || !HasTileInstructions());
   if (!HasTileInstructions()) {
-    EXPECT_FALSE(TilesOfThisHost().ok());
+    EXPECT_EQ(TilesOfThisHost().code(), ProcessorHasTiles() ? absl::StatusCode::kFailedPrecondition
+                                                            : absl::StatusCode::kUnimplemented);
   }
   AskForTiles();
   EXPECT_EQ(&TilesOfThisHost(), &TilesOfThisHost());
