@@ -14,7 +14,7 @@ class ThisHost final : public TileHost {
  public:
   bool HasInstructions() const override { return ProcessorHasTiles(); }
   bool SystemKeepsTiles() const override { return HasTileInstructions(); }
-  bool IsHeldBack() const override { return !MayUseTiles(); }
+  bool IsHeldBack() const override { return TilesAreHeldBack(); }
   absl::Status Permission() override { return TilePermission(); }
   absl::Status Probe() override { return ProbeTiles(MultiplyPanelTiles); }
 };

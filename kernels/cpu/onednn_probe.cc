@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/philox.h"
 #include "kernels/cpu/onednn_probe_internal.h"
+#include "kernels/cpu/tile_products.h"
 
 namespace lamina::kernels::cpu {
 namespace {
@@ -215,9 +216,9 @@ absl::StatusOr<ProbedShape> ProbeCandidates(Probe& probe, const Candidates& cand
   return refused;
 }
 
-bool MayUse(dnnl::cpu_isa wanted) {
+bool Includes(dnnl::cpu_isa used, dnnl::cpu_isa wanted) {
   const auto bits = static_cast<unsigned>(wanted);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+  return (static_cast<unsigned>(used) & bits) == bits;
 }
 
 }  // namespace
@@ -244,10 +245,18 @@ absl::StatusOr<ProbedShape> ProbeShape(const MatmulShape& shape, DType compute_t
 }
 
 bool HasFastLoop(DType compute_type) {
-  return MayUse(compute_type == DType::kBF16 ? dnnl::cpu_isa::avx512_core_bf16
-                                             : dnnl::cpu_isa::avx512_core);
+  return Includes(dnnl::get_effective_cpu_isa(), compute_type == DType::kBF16
+                                                     ? dnnl::cpu_isa::avx512_core_bf16
+                                                     : dnnl::cpu_isa::avx512_core);
 }
 
-bool MayUseTiles() { return MayUse(dnnl::cpu_isa::avx512_core_amx); }
+bool HoldsTilesBack(dnnl::cpu_isa used, bool tiles_have_int8) {
+  return !Includes(
+      used, tiles_have_int8 ? dnnl::cpu_isa::avx512_core_amx : dnnl::cpu_isa::avx512_core_bf16);
+}
+
+bool TilesAreHeldBack() {
+  return HoldsTilesBack(dnnl::get_effective_cpu_isa(), ProcessorHasInt8Tiles());
+}
 
 }  // namespace lamina::kernels::cpu

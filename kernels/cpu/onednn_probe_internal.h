@@ -35,7 +35,12 @@ absl::StatusOr<ProbedShape> ProbeShape(const MatmulShape& shape, DType compute_t
 // speed: bf16 with AVX-512 BF16 or AMX, f32 with AVX-512.
 bool HasFastLoop(DType compute_type);
 
-// Whether oneDNN may use the tiles of AMX here, for what DNNL_MAX_CPU_ISA says.
-bool MayUseTiles();
+// Whether oneDNN, which uses no more than `used` on a processor with tiles of bf16, is told to
+// leave these alone (DNNL_MAX_CPU_ISA). Where the tiles have no products of INT8 it uses none of
+// its own accord, and AVX-512 BF16 in their place; only less than that is then a sign.
+bool HoldsTilesBack(dnnl::cpu_isa used, bool tiles_have_int8);
+
+// What that says of this process. Requires: ProcessorHasTiles().
+bool TilesAreHeldBack();
 
 }  // namespace lamina::kernels::cpu

@@ -33,6 +33,9 @@ bool ProcessorHasTiles();
 // their instructions are illegal.
 bool HasTileInstructions();
 
+// Whether this processor has products of INT8 in tiles, which oneDNN takes no tiles without.
+bool ProcessorHasInt8Tiles();
+
 // Asks the system for the tiles, which it keeps for the threads of a process only when asked. Asks
 // once, and always says the same. Errors: the system's.
 absl::Status TilePermission();

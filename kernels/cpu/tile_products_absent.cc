@@ -7,6 +7,8 @@ namespace lamina::kernels::cpu {
 
 bool ProcessorHasTiles() { return false; }
 
+bool ProcessorHasInt8Tiles() { return false; }
+
 bool HasTileInstructions() { return false; }
 
 absl::Status TilePermission() { return absl::UnimplementedError("this is no x86-64 processor"); }

@@ -21,6 +21,15 @@ constexpr int kTileData = 18;
 // What CPUID says in EDX of its leaf 7.
 constexpr unsigned kAmxBF16 = 1u << 22;
 constexpr unsigned kAmxTile = 1u << 24;
+constexpr unsigned kAmxInt8 = 1u << 25;
+
+bool ProcessorHas(unsigned wanted) {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & wanted) == wanted;
+}
 
 absl::Status AskForTileData() {
   if (syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, kTileData) == 0) {
@@ -31,13 +40,9 @@ absl::Status AskForTileData() {
 
 }  // namespace
 
-bool ProcessorHasTiles() {
-  unsigned a = 0;
-  unsigned b = 0;
-  unsigned c = 0;
-  unsigned d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmxTile) != 0 && (d & kAmxBF16) != 0;
-}
+bool ProcessorHasTiles() { return ProcessorHas(kAmxTile | kAmxBF16); }
+
+bool ProcessorHasInt8Tiles() { return ProcessorHas(kAmxTile | kAmxInt8); }
 
 // What the compiler asks includes what the system has enabled (XCR0).
 bool HasTileInstructions() {

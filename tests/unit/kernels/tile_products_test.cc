@@ -18,6 +18,7 @@
 #include "common/log.h"
 #include "common/philox.h"
 #include "kernels/cpu/dense_tiles.h"
+#include "kernels/cpu/onednn_probe_internal.h"
 #include "kernels/cpu/tile_choice.h"
 #include "kernels/pair_math.h"
 #include "tests/unit/kernels/amx_trap.h"
@@ -281,6 +282,14 @@ TEST(TileChoiceTest, TilesThatAreHeldBackAreNotProbed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_NE(status.message().find("DNNL_MAX_CPU_ISA"), std::string::npos) << status;
   EXPECT_FALSE(host.probed);
+}
+
+// oneDNN takes no tiles without INT8, though nobody told it so.
+TEST(TileChoiceTest, TilesWithoutInt8AreNotHeldBack) {
+  EXPECT_FALSE(HoldsTilesBack(dnnl::cpu_isa::avx512_core_amx, /*tiles_have_int8=*/true));
+  EXPECT_TRUE(HoldsTilesBack(dnnl::cpu_isa::avx512_core_bf16, /*tiles_have_int8=*/true));
+  EXPECT_FALSE(HoldsTilesBack(dnnl::cpu_isa::avx512_core_bf16, /*tiles_have_int8=*/false));
+  EXPECT_TRUE(HoldsTilesBack(dnnl::cpu_isa::avx512_core, /*tiles_have_int8=*/false));
 }
 
 // oneDNN, which asks the system too, then says that AMX is held back.
