@@ -11,6 +11,21 @@
 
 namespace lamina {
 
+std::vector<int> CoresOfThread() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> allowed;
+  if (pthread_getaffinity_np(pthread_self(), sizeof(set), &set) != 0) {
+    return allowed;
+  }
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(static_cast<size_t>(core), &set)) {
+      allowed.push_back(core);
+    }
+  }
+  return allowed;
+}
+
 std::vector<int> CoresMissing(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -13,6 +13,10 @@
 
 namespace lamina {
 
+// Returns the cores that the calling thread may run on, ascending. Empty where the kernel does not
+// say.
+std::vector<int> CoresOfThread();
+
 // Returns those of `cores` that the calling thread may not run on, in their order: such as the host
 // does not have, or that its mask leaves out. Empty where the kernel does not say.
 std::vector<int> CoresMissing(const std::vector<int>& cores);

@@ -8,19 +8,24 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "common/cores.h"
 #include "common/host_memory.h"
+#include "common/last_cache.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 
 namespace lamina::compute_node {
 namespace {
 
-// A layer as models have it, inputs a multiple of every block, and copies enough that those of
-// bf16, 63 MB, do not stay in the last cache of most processors. The best of the rounds counts;
-// where one form takes kClear times as long as the other, that of the first few.
+// A layer as models have it, inputs a multiple of every block. A round has kProducts, which go on
+// in the copies where the one before ended, so that it takes as long however many there are; the
+// fewest have 63 MB as bf16. The best of the rounds counts; where one form takes kClear times as
+// long as the other, that of the first few.
 constexpr size_t kInputs = 1536;
 constexpr size_t kFeatures = 4096;
-constexpr size_t kCopies = 5;
+constexpr size_t kProducts = 5;
+constexpr uint64_t kCopiesMin = kProducts;
+constexpr uint64_t kCopiesMax = 40;
 constexpr std::array<size_t, 3> kRows = {1, 4, 16};
 constexpr int kRounds = 6;
 constexpr int kFewRounds = 2;
@@ -29,32 +34,42 @@ constexpr double kClear = 1.25;
 // One packed layer, whose bytes lie in several places that take turns.
 class Copies {
  public:
-  explicit Copies(std::unique_ptr<kernels::PackedLinear> linear) : linear_(std::move(linear)) {
+  Copies(std::unique_ptr<kernels::PackedLinear> linear, size_t copies)
+      : linear_(std::move(linear)), copies_(copies) {
     const std::vector<absl::Span<std::byte>> pieces = linear_->Pieces();
-    for (size_t copy = 0; copy < kCopies; ++copy) {
+    size_t copy_bytes = 0;
+    for (const absl::Span<std::byte> piece : pieces) {
+      copy_bytes += InLines(piece.size());
+    }
+    bytes_ = std::make_unique_for_overwrite<std::byte[]>(copies_ * copy_bytes + kLine);
+    auto* at = reinterpret_cast<std::byte*>(InLines(reinterpret_cast<uintptr_t>(bytes_.get())));
+    for (size_t copy = 0; copy < copies_; ++copy) {
       for (const absl::Span<std::byte> piece : pieces) {
-        bytes_.emplace_back(piece.size() + kLine);
-        auto* const at = reinterpret_cast<std::byte*>(
-            (reinterpret_cast<uintptr_t>(bytes_.back().data()) + kLine - 1) / kLine * kLine);
         std::copy(piece.begin(), piece.end(), at);
         places_.push_back(at);
+        at += InLines(piece.size());
       }
     }
     pieces_ = pieces.size();
   }
 
-  // The layer with copy `index` of its bytes.
-  const kernels::PackedLinear& At(size_t index) {
-    linear_->Place(absl::MakeSpan(places_).subspan(index * pieces_, pieces_));
+  // The layer with the next copy of its bytes.
+  const kernels::PackedLinear& Next() {
+    linear_->Place(absl::MakeSpan(places_).subspan(next_ * pieces_, pieces_));
+    next_ = (next_ + 1) % copies_;
     return *linear_;
   }
 
  private:
   static constexpr size_t kLine = 64;
+  static constexpr size_t InLines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
   std::unique_ptr<kernels::PackedLinear> linear_;
+  const size_t copies_;
+  size_t next_ = 0;
   size_t pieces_ = 0;
-  std::vector<std::vector<std::byte>> bytes_;
-  std::vector<std::byte*> places_;  // [copies * pieces]
+  std::unique_ptr<std::byte[]> bytes_;  // All in one, which the system has back at the end.
+  std::vector<std::byte*> places_;      // [copies * pieces]
 };
 
 absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> PackBlocks(
@@ -68,18 +83,18 @@ absl::StatusOr<std::unique_ptr<kernels::PackedLinear>> PackBlocks(
   return dense.PackBlocks({&part, 1}, kInputs, {});
 }
 
-// Seconds of one product of a round through all copies.
+// Seconds of one product of a round.
 double RoundSeconds(Copies& copies, const std::vector<BFloat16>& in, std::vector<float>& out,
                     kernels::Dense& dense) {
   const size_t rows = in.size() / kInputs;
   const auto start = std::chrono::steady_clock::now();
-  for (size_t copy = 0; copy < kCopies; ++copy) {
-    dense.Linear(copies.At(copy),
+  for (size_t product = 0; product < kProducts; ++product) {
+    dense.Linear(copies.Next(),
                  {const_cast<BFloat16*>(in.data()), rows, kInputs, kInputs, DType::kBF16}, 0,
                  kernels::Packed(out.data(), rows, kFeatures));
   }
   const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
-  return all.count() / static_cast<double>(kCopies);
+  return all.count() / static_cast<double>(kProducts);
 }
 
 // Times of steps at numbers of rows that are equally likely.
@@ -111,6 +126,13 @@ std::vector<uint8_t> BlocksToMeasure(const kernels::BlockTypeInfo& info, size_t 
   return bytes;
 }
 
+size_t CopiesToMeasure(uint64_t cache_bytes, uint64_t available_bytes) {
+  constexpr uint64_t kBytes = kInputs * kFeatures * sizeof(BFloat16);
+  const uint64_t room = available_bytes / 4 / (2 * kBytes);  // Packed ones have no more bytes.
+  const uint64_t most = std::clamp(room, kCopiesMin, kCopiesMax);
+  return std::clamp(2 * cache_bytes / kBytes, kCopiesMin, most);
+}
+
 bool PackedPays(const FormTimes& times) { return PackedOverBF16(times) <= 1; }
 
 absl::StatusOr<FormTimes> MeasureForms(kernels::BlockType type, kernels::Dense& dense) {
@@ -118,8 +140,10 @@ absl::StatusOr<FormTimes> MeasureForms(kernels::BlockType type, kernels::Dense& 
   const std::vector<BFloat16> values(kFeatures * kInputs, ToBFloat16(0.01f));
   LAMINA_ASSIGN_OR_RETURN(auto widened,
                           dense.Pack(values.data(), DType::kBF16, kFeatures, kInputs, {}));
-  Copies packed(std::move(blocks));
-  Copies bf16(std::move(widened));
+  const size_t copies =
+      CopiesToMeasure(LastCacheBytes(CoresOfThread()), QueryHostMemory().available_bytes);
+  Copies packed(std::move(blocks), copies);
+  Copies bf16(std::move(widened), copies);
   FormTimes times;
   times.packed.fill(1e9);
   times.bf16.fill(1e9);

@@ -51,8 +51,14 @@ bool PackedPays(const FormTimes& times);
 // no weight is subnormal: products of these take several times as long on some processors.
 std::vector<uint8_t> BlocksToMeasure(const kernels::BlockTypeInfo& info, size_t blocks);
 
+// How many copies of a layer take turns in a measurement: so many that those of bf16 are twice the
+// last caches of the cores and no weight is met there again, but no more than 40, and no more than
+// take a quarter of the bytes that the process may still take.
+size_t CopiesToMeasure(uint64_t cache_bytes, uint64_t available_bytes);
+
 // Measures a layer of its own. Errors: those of Dense::PackBlocks().
-// Cost: 0.1 to 0.5 s, less where one form is clearly faster, and 100 MB for as long.
+// Cost: 0.1 to 0.5 s, less where one form is clearly faster, and 100 MB for as long; with last
+// caches of more than 36 MB in all up to 0.8 GB, and the time to write them.
 absl::StatusOr<FormTimes> MeasureForms(kernels::BlockType type, kernels::Dense& dense);
 
 class WeightForms {

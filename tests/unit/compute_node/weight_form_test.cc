@@ -177,6 +177,19 @@ TEST(BlocksToMeasureTest, WeightsAreFiniteAndNormal) {
   }
 }
 
+// 12.6 MB each as bf16.
+TEST(CopiesToMeasureTest, AreMoreThanTheLastCachesHave) {
+  EXPECT_EQ(CopiesToMeasure(0, UINT64_MAX), 5u);
+  EXPECT_EQ(CopiesToMeasure(uint64_t{32} << 20, UINT64_MAX), 5u);
+  EXPECT_EQ(CopiesToMeasure(uint64_t{105} << 20, UINT64_MAX), 17u);
+  EXPECT_EQ(CopiesToMeasure(uint64_t{1152} << 20, UINT64_MAX), 40u);
+}
+
+TEST(CopiesToMeasureTest, AreFewerWhereMemoryIsScarce) {
+  EXPECT_EQ(CopiesToMeasure(uint64_t{1152} << 20, uint64_t{1} << 30), 10u);
+  EXPECT_EQ(CopiesToMeasure(uint64_t{1152} << 20, 0), 5u);
+}
+
 TEST(PackedPaysTest, WhereDecodingTakesNoLonger) {
   EXPECT_TRUE(PackedPays({.packed = {1, 1, 4}, .bf16 = {2, 2, 2}}));
   EXPECT_FALSE(PackedPays({.packed = {1, 1, 4.1}, .bf16 = {2, 2, 2}}));
