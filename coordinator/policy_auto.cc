@@ -2,6 +2,7 @@
 #include "coordinator/policy_auto.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -26,6 +27,18 @@ constexpr double kPartBytesPerSecond = 1e9;
 cost::PolicyLoad Held(cost::PolicyLoad load, const core::SchedulerOptions& limits) {
   load.context = std::min<double>(load.context, limits.SlotsAtOnce(UINT32_MAX));
   return load;
+}
+
+// What measures are of: compute nodes in the order of their parts, and memory nodes.
+std::vector<std::string> MembersIn(const PolicyMeasures& measures) {
+  std::vector<std::string> members;
+  for (const MeasuredNode& node : measures.compute) {
+    members.push_back(node.name);
+  }
+  for (const auto& [name, bandwidth] : measures.bandwidth) {
+    members.push_back(name);
+  }
+  return members;
 }
 
 // Bytes of K and V of a layer with which windows of fetch_recompute have room for the next one; 0:
@@ -82,6 +95,7 @@ bool PolicyAuto::SawNothing(Nanos now, const PolicyMeasures& measures) {
 
 const core::PolicyChoice& PolicyAuto::Choose(std::optional<cost::KvPolicy> current,
                                              const PolicyMeasures& measures) {
+  ForgetOtherMembers(measures);
   const bool seen = meter_.seconds() >= kServiceSecondsMin;
   const cost::PolicyLoad load =
       Held(seen ? meter_.load() : options_.policy_auto->load, options_.scheduler);
@@ -107,6 +121,17 @@ bool PolicyAuto::WorthAnEpoch(cost::KvPolicy served, uint32_t activation_share) 
   LAMINA_CHECK(choice_.has_value());
   return choice_->policy != served || (served == cost::KvPolicy::kFetchHybrid &&
                                        share_.has_value() && *share_ != activation_share);
+}
+
+// Steps with other members say nothing of those with these. An epoch begins, or nothing runs: what
+// was served last is no beginning of an interval.
+void PolicyAuto::ForgetOtherMembers(const PolicyMeasures& measures) {
+  std::vector<std::string> members = MembersIn(measures);
+  if (members != members_) {
+    steps_.clear();
+    members_ = std::move(members);
+  }
+  served_.reset();
 }
 
 // The share that is best for the load, where it differs enough from that of before. Steps of that

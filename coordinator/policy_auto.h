@@ -76,6 +76,7 @@ class PolicyAuto {
   EpochPolicy Epoch() const;
 
  private:
+  void ForgetOtherMembers(const PolicyMeasures& measures);
   void SettleShare(const core::PolicyChoice& predicted);
   double AttentionOfPools(const PolicyMeasures& measures) const;
   double LinkOf(const PolicyMeasures& measures);
@@ -91,7 +92,8 @@ class PolicyAuto {
   std::optional<core::PolicyChoice> choice_;
   std::map<cost::KvPolicy, std::string> failed_;  // Why no epoch of it could be prepared.
   core::PolicyLoadMeter meter_;
-  std::map<cost::KvPolicy, core::PolicyStepMeter> steps_;  // What each took, while it served.
+  std::map<cost::KvPolicy, core::PolicyStepMeter> steps_;  // What each took, while it served,
+  std::vector<std::string> members_;                       // with these nodes.
   std::optional<uint32_t> share_;  // That epochs of fetch_hybrid have; none before it was weighed.
   // As they were measured last: bytes a second over all links to memory nodes; the slowest link
   // within a replica.
