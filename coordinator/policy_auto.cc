@@ -16,6 +16,9 @@ namespace {
 constexpr Nanos kLoadEvery = Millis(5);
 // After a step with rows of prompts was planned: until it has run, with those planned before.
 constexpr Nanos kSettle = Millis(500);
+// Longer than this, and than so many steps, nothing is one: something stood still.
+constexpr double kStepSecondsMax = 2;
+constexpr double kStepsMax = 4;
 // So much service has to pass before the load seen counts instead of the cluster file's.
 constexpr double kServiceSecondsMin = 1;
 // One way between two processes of a host that poll. Assumed, until links are measured.
@@ -72,12 +75,25 @@ void PolicyAuto::SawSteps(Nanos now, const ServedLoad& served) {
   if (!served_.has_value() || served.prompts != served_->prompts ||
       served.policy != served_->policy || served.activation_share != served_->activation_share) {
     settled_ = now + kSettle;
+  } else if (served.rows == served_->rows && served.tokens == served_->tokens) {
+    return;  // The step goes on.
+  } else if (ToSeconds(now - served_seen_) > SecondsMax(served.policy)) {
+    settled_ = now + kSettle;
   } else if (served_seen_ >= settled_ && served.rows > 0 && served.rows == served_->rows) {
     steps_[served.policy].Add(ToSeconds(now - served_seen_), served.rows, served.context_tokens,
                               served.tokens - served_->tokens);
   }
   served_ = served;
   served_seen_ = now;
+}
+
+// How long no token may come: a few steps as measured, or predicted, whichever are longer.
+double PolicyAuto::SecondsMax(cost::KvPolicy policy) const {
+  double step = choice_.has_value() ? choice_->SecondsOf(policy) : 0;
+  if (const auto meter = steps_.find(policy); meter != steps_.end() && meter->second.measured()) {
+    step = std::max(step, meter->second.step_seconds());
+  }
+  return std::max(kStepSecondsMax, kStepsMax * step);
 }
 
 bool PolicyAuto::SawNothing(Nanos now, const PolicyMeasures& measures) {
