@@ -229,9 +229,9 @@ cost::Calibration WithABend(const cost::ModelShape& model) {
   return calibration;
 }
 
-// Windows have room for the next layer of one row of 1,100 tokens, and not of two. The device makes
-// K and V in about half of the time that they take on the link, so that a layer ahead saves a
-// fifth.
+// Windows have room for the next layer of three rows of 1,100 tokens, and not of all that fit. The
+// device makes K and V in about half of the time that they take on the link, so that a layer ahead
+// saves an eighth.
 TEST(OptimiserTest, BoundsHoldWhereOnlyFewRowsAreRecomputedALayerAhead) {
   Problem problem;
   problem.catalogue = EmptyCatalogue();
