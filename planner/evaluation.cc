@@ -400,11 +400,14 @@ Rank RankOf(const Problem& problem, const Evaluation& evaluation) {
   if (problem.load.rate > 0 && !evaluation.carries) {
     return {.carries = false, .cost = -evaluation.goodput.value};
   }
-  // With a rate all that carry it serve the same requests.
-  return {.carries = true,
-          .cost = problem.load.rate > 0
-                      ? evaluation.price_per_hour.value
-                      : evaluation.price_per_hour.value / evaluation.goodput.value};
+  // With a rate all that carry it serve the same requests. What costs nothing comes first, and of
+  // that whatever answers most.
+  const double price = evaluation.price_per_hour.value;
+  if (problem.load.rate > 0) {
+    return {.carries = true, .cost = price};
+  }
+  const double goodput = evaluation.goodput.value;
+  return {.carries = true, .cost = price > 0 ? price / goodput : -goodput};
 }
 
 int Compare(const Rank& a, const Rank& b) {

@@ -338,6 +338,32 @@ TEST(OptimiserTest, ARateThatNothingCarriesGivesTheMostGoodput) {
             plans->runnable[1].evaluation.goodput.value);
 }
 
+// The model has no room on the first kind, and the last one answers more than the second.
+TEST(OptimiserTest, OfMachinesThatCostNothingTheBestAnswerMost) {
+  Problem problem = SmallProblem();
+  problem.load.rate = 0;
+  problem.machines_max = 2;
+  problem.catalogue = EmptyCatalogue();
+  AddKind(problem.catalogue, "tiny", 1, 100, 1, 1, 0);
+  AddKind(problem.catalogue, "slow", 80, 200, 30, 1, 0);
+  AddKind(problem.catalogue, "fast", 80, 2000, 300, 1, 0);
+  const absl::StatusOr<Plans> plans = PlansOf(problem, Search::kBounded);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  ASSERT_FALSE(plans->runnable.empty());
+  const Plan& best = plans->runnable.front();
+  EXPECT_EQ(best.configuration.hardware.compute->name, "fast");
+  const Rates rates(problem);
+  for (const Hardware& hardware : AllHardware(problem)) {
+    for (const Configuration& configuration : AllConfigurations(problem, hardware)) {
+      const Evaluation evaluation = Evaluate(problem, rates, configuration);
+      if (evaluation.feasible && WhyNotRunnable(problem, configuration, evaluation).empty()) {
+        EXPECT_LE(evaluation.goodput.value, best.evaluation.goodput.value)
+            << HardwareName(hardware) << ": " << ArrangementName(configuration);
+      }
+    }
+  }
+}
+
 TEST(OptimiserTest, AnSloThatNothingMeetsNamesTheNearest) {
   Problem problem = SmallProblem();
   problem.slo.tpot_seconds = 1e-5;
