@@ -142,7 +142,7 @@ TEST(ClusterFileTest, SequencesAreAsLongAsANodeHasRoomFor) {
               HasSubstr("tokens of one sequence, and a request has 1200"));
 }
 
-// As the coordinator checks it before it serves.
+// The coordinator checks it before it serves, by plan::CheckFetch().
 TEST(ClusterFileTest, WindowsOfPoliciesThatFetchHoldTheLongestSequence) {
   Problem problem = SmallProblem();
   problem.catalogue.machines[0].devices = 1;
