@@ -24,7 +24,7 @@ constexpr double kRoomOfNode = 0.9;
 constexpr double kRoomOfStage = 0.75;
 constexpr double kBlockTokens = 16;
 constexpr uint64_t kMebibyte = uint64_t{1} << 20;
-constexpr double kWindowsOfEach = 2;  // Of each lane and memory node, where K and V are fetched.
+constexpr double kWindowsOfEach = 2;  // Lane and memory node have so many, where K and V come.
 
 std::string DeviceName(const cost::Device& device, uint32_t index) {
   return device.kind == DeviceKind::kGpu ? absl::StrCat("cuda:", index) : "cpu";
