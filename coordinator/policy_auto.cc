@@ -2,6 +2,7 @@
 #include "coordinator/policy_auto.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -15,6 +16,9 @@ namespace {
 constexpr Nanos kLoadEvery = Millis(5);
 // After a step with rows of prompts was planned: until it has run, with those planned before.
 constexpr Nanos kSettle = Millis(500);
+// Longer than this, and than so many steps, nothing is one: something stood still.
+constexpr double kStepSecondsMax = 2;
+constexpr double kStepsMax = 4;
 // So much service has to pass before the load seen counts instead of the cluster file's.
 constexpr double kServiceSecondsMin = 1;
 // One way between two processes of a host that poll. Assumed, until links are measured.
@@ -26,6 +30,18 @@ constexpr double kPartBytesPerSecond = 1e9;
 cost::PolicyLoad Held(cost::PolicyLoad load, const core::SchedulerOptions& limits) {
   load.context = std::min<double>(load.context, limits.SlotsAtOnce(UINT32_MAX));
   return load;
+}
+
+// What measures are of: compute nodes in the order of their parts, and memory nodes.
+std::vector<std::string> MembersIn(const PolicyMeasures& measures) {
+  std::vector<std::string> members;
+  for (const MeasuredNode& node : measures.compute) {
+    members.push_back(node.name);
+  }
+  for (const auto& [name, bandwidth] : measures.bandwidth) {
+    members.push_back(name);
+  }
+  return members;
 }
 
 // Bytes of K and V of a layer with which windows of fetch_recompute have room for the next one; 0:
@@ -59,12 +75,25 @@ void PolicyAuto::SawSteps(Nanos now, const ServedLoad& served) {
   if (!served_.has_value() || served.prompts != served_->prompts ||
       served.policy != served_->policy || served.activation_share != served_->activation_share) {
     settled_ = now + kSettle;
+  } else if (served.rows == served_->rows && served.tokens == served_->tokens) {
+    return;  // The step goes on.
+  } else if (ToSeconds(now - served_seen_) > SecondsMax(served.policy)) {
+    settled_ = now + kSettle;
   } else if (served_seen_ >= settled_ && served.rows > 0 && served.rows == served_->rows) {
     steps_[served.policy].Add(ToSeconds(now - served_seen_), served.rows, served.context_tokens,
                               served.tokens - served_->tokens);
   }
   served_ = served;
   served_seen_ = now;
+}
+
+// How long no token may come: a few steps as measured, or predicted, whichever are longer.
+double PolicyAuto::SecondsMax(cost::KvPolicy policy) const {
+  double step = choice_.has_value() ? choice_->SecondsOf(policy) : 0;
+  if (const auto meter = steps_.find(policy); meter != steps_.end() && meter->second.measured()) {
+    step = std::max(step, meter->second.step_seconds());
+  }
+  return std::max(kStepSecondsMax, kStepsMax * step);
 }
 
 bool PolicyAuto::SawNothing(Nanos now, const PolicyMeasures& measures) {
@@ -82,6 +111,7 @@ bool PolicyAuto::SawNothing(Nanos now, const PolicyMeasures& measures) {
 
 const core::PolicyChoice& PolicyAuto::Choose(std::optional<cost::KvPolicy> current,
                                              const PolicyMeasures& measures) {
+  ForgetOtherMembers(measures);
   const bool seen = meter_.seconds() >= kServiceSecondsMin;
   const cost::PolicyLoad load =
       Held(seen ? meter_.load() : options_.policy_auto->load, options_.scheduler);
@@ -107,6 +137,17 @@ bool PolicyAuto::WorthAnEpoch(cost::KvPolicy served, uint32_t activation_share) 
   LAMINA_CHECK(choice_.has_value());
   return choice_->policy != served || (served == cost::KvPolicy::kFetchHybrid &&
                                        share_.has_value() && *share_ != activation_share);
+}
+
+// Steps with other members say nothing of those with these. An epoch begins, or nothing runs: what
+// was served last is no beginning of an interval.
+void PolicyAuto::ForgetOtherMembers(const PolicyMeasures& measures) {
+  std::vector<std::string> members = MembersIn(measures);
+  if (members != members_) {
+    steps_.clear();
+    members_ = std::move(members);
+  }
+  served_.reset();
 }
 
 // The share that is best for the load, where it differs enough from that of before. Steps of that

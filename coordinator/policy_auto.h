@@ -51,7 +51,8 @@ class PolicyAuto {
   bool SawWork(Nanos now);
   // Decode rows and all their tokens of context, as they are now.
   void SawLoad(Nanos now, uint32_t rows, uint64_t context_tokens);
-  // What came of that load. Only time in which no rows of prompts ran counts as steps.
+  // What came of that load. Only time in which no rows of prompts ran counts as steps, from one
+  // token to the next, and not while something stood still.
   void SawSteps(Nanos now, const ServedLoad& served);
   // Nothing runs. True when that has been so for long enough to begin another epoch; then anew. At
   // once where links have been measured that the last choice had to assume.
@@ -76,6 +77,8 @@ class PolicyAuto {
   EpochPolicy Epoch() const;
 
  private:
+  void ForgetOtherMembers(const PolicyMeasures& measures);
+  double SecondsMax(cost::KvPolicy policy) const;
   void SettleShare(const core::PolicyChoice& predicted);
   double AttentionOfPools(const PolicyMeasures& measures) const;
   double LinkOf(const PolicyMeasures& measures);
@@ -91,7 +94,8 @@ class PolicyAuto {
   std::optional<core::PolicyChoice> choice_;
   std::map<cost::KvPolicy, std::string> failed_;  // Why no epoch of it could be prepared.
   core::PolicyLoadMeter meter_;
-  std::map<cost::KvPolicy, core::PolicyStepMeter> steps_;  // What each took, while it served.
+  std::map<cost::KvPolicy, core::PolicyStepMeter> steps_;  // What each took, while it served,
+  std::vector<std::string> members_;                       // with these nodes.
   std::optional<uint32_t> share_;  // That epochs of fetch_hybrid have; none before it was weighed.
   // As they were measured last: bytes a second over all links to memory nodes; the slowest link
   // within a replica.

@@ -26,6 +26,13 @@ double TokensAttended(const ModelShape& shape, const StepLoad& lane) {
          lane.prompt_rows * MeanAttended(shape, lane.prompt_row_context);
 }
 
+// Those that links carry where K and V are fetched: whatever has a slot, also in layers whose
+// window hides it.
+double TokensFetched(const ModelShape& shape, const StepLoad& lane) {
+  return lane.rows * shape.TokensHeld(lane.context) +
+         lane.prompt_rows * shape.TokensHeld(lane.prompt_row_context);
+}
+
 double KvBytesRead(const ModelShape& shape, const StepLoad& lane) {
   return TokensAttended(shape, lane) * shape.KvBytesPerTokenLayer();
 }
@@ -135,19 +142,21 @@ StepTimes FetchStep(const ModelShape& shape, const Cluster& cluster, const StepL
   StepTimes times{.slice = SliceSeconds(shape, cluster, lane),
                   .head = HeadSeconds(shape, cluster, lane.rows)};
   const double share = 1.0 / cluster.shards;
-  const double attended = TokensAttended(shape, lane);
-  const double kv_bytes = KvBytesRead(shape, lane) * share;
+  const double fetched_tokens = TokensFetched(shape, lane);
+  const double kv_bytes = fetched_tokens * shape.KvBytesPerTokenLayer() * share;
   // All replicas draw on the same memory nodes.
   const Estimate byte = Max(cluster.compute_link.seconds_per_byte,
                             Real(cluster.replicas) * cluster.shards *
                                 cluster.memory_link.seconds_per_byte / Real(cluster.memory_nodes));
-  const double generation = 4.0 * shape.width * shape.kv_heads * shape.head_dim * attended * share;
+  const double generation =
+      4.0 * shape.width * shape.kv_heads * shape.head_dim * fetched_tokens * share;
   const FetchLayer layer = {
       .kv_transfer = kv_bytes * byte,
-      .activation_transfer = attended * kElementBytes * shape.width * byte,
+      .activation_transfer = fetched_tokens * kElementBytes * shape.width * byte,
       .kv_generation = generation * cluster.compute.dense.seconds_per_flop,
       .dense = times.slice,
-      .attention = AttentionSeconds(cluster.compute.attention, lane.all_rows(), kv_bytes)};
+      .attention = AttentionSeconds(cluster.compute.attention, lane.all_rows(),
+                                    KvBytesRead(shape, lane) * share)};
   const double prompt_share =
       lane.context > 0 ? std::min(1.0, lane.prompt_length / lane.context) : 0;
   FetchTime fetched = FetchSeconds(cluster, layer, prompt_share, kv_bytes);

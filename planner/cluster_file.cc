@@ -23,6 +23,8 @@ constexpr double kSlack = 8;
 constexpr double kRoomOfNode = 0.9;
 constexpr double kRoomOfStage = 0.75;
 constexpr double kBlockTokens = 16;
+constexpr uint64_t kMebibyte = uint64_t{1} << 20;
+constexpr double kWindowsOfEach = 2;  // Lane and memory node have so many, where K and V come.
 
 std::string DeviceName(const cost::Device& device, uint32_t index) {
   return device.kind == DeviceKind::kGpu ? absl::StrCat("cuda:", index) : "cpu";
@@ -36,7 +38,6 @@ double PriceOfDevice(const Problem& problem, const cost::Machine& machine) {
 }
 
 uint64_t Capacity(double bytes) {
-  constexpr uint64_t kMebibyte = uint64_t{1} << 20;
   return static_cast<uint64_t>(std::max(0.0, bytes)) / kMebibyte * kMebibyte;
 }
 
@@ -98,14 +99,17 @@ double GreatestShare(uint32_t whole, uint32_t parts) {
   return std::ceil(cost::Real(whole) / parts) / whole;
 }
 
+bool KeepsActivations(KvPolicy policy) {
+  return policy == KvPolicy::kFetchRecompute || policy == KvPolicy::kFetchHybrid;
+}
+
 // Tokens of one sequence for whose K and V there is room, where every node holds what it has to.
 double SequenceRoom(const Problem& problem, const Configuration& configuration,
                     const ClusterConfig& config) {
   const cost::ModelShape& model = problem.model;
-  const bool recomputes = configuration.policy == KvPolicy::kFetchRecompute ||
-                          configuration.policy == KvPolicy::kFetchHybrid;
+  const double activation = cost::kElementBytes * model.layers * model.width;
   const double token =
-      model.KvBytesPerToken() + (recomputes ? cost::kElementBytes * model.layers * model.width : 0);
+      model.KvBytesPerToken() + (KeepsActivations(configuration.policy) ? activation : 0);
   double share = 1;  // What the node with the most holds of a token.
   double room = kRoomOfNode;
   uint64_t bytes = 0;
@@ -136,6 +140,24 @@ uint32_t SequenceTokensMax(const Problem& problem) {
                   std::min(problem.model.positions_max, static_cast<uint32_t>(tokens)));
 }
 
+uint64_t FetchWindowOf(const Problem& problem, const Configuration& configuration) {
+  const uint64_t usual = FetchConfig().window_bytes;
+  if (configuration.policy == KvPolicy::kLocal || configuration.policy == KvPolicy::kAttendRemote) {
+    return usual;
+  }
+  const cost::ModelShape& model = problem.model;
+  // Slots of a window come in blocks, those of activations and of K and V by themselves.
+  const double slots = SequenceTokensMax(problem) + 2 * kBlockTokens;
+  const double heads = slots * model.KvBytesPerTokenLayer();
+  const double window = KeepsActivations(configuration.policy)
+                            ? std::max(heads, slots * cost::kElementBytes * model.width)
+                            : heads / model.kv_heads;
+  const double bytes =
+      kWindowsOfEach * configuration.lanes * configuration.hardware.memory_nodes() * window;
+  return std::max(
+      usual, static_cast<uint64_t>(std::ceil(bytes / static_cast<double>(kMebibyte))) * kMebibyte);
+}
+
 ClusterConfig ClusterFileOf(const Problem& problem, const Configuration& configuration,
                             const Evaluation& evaluation, const std::string& model) {
   ClusterConfig config;
@@ -147,6 +169,7 @@ ClusterConfig ClusterFileOf(const Problem& problem, const Configuration& configu
   config.pipeline.lanes = configuration.lanes;
   config.partition = configuration.partition;
   config.policy = std::string(cost::KvPolicyName(configuration.policy));
+  config.fetch.window_bytes = FetchWindowOf(problem, configuration);
   config.prefill.mode =
       configuration.prompt_replicas > 0 ? PrefillMode::kDedicated : PrefillMode::kInline;
   config.prefill.chunk_tokens = evaluation.chunk_tokens;

@@ -2,6 +2,7 @@
 #include "planner/cluster_simulation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "common/status_macros.h"
 #include "config/replicas.h"
 #include "planner/scheduler_options.h"
+#include "planner/sim_cell.h"
 
 namespace lamina::planner {
 namespace {
@@ -79,6 +81,15 @@ void TakeReplicasForCells(SimFleet& fleet) {
   cluster.replicas = 1;
 }
 
+// Which part of a token's K and V the node keeps that keeps most of it, where stages and shards
+// keep those of their own layers and heads alone: it is full first.
+double GreatestPart(const cost::ModelShape& shape, const cost::Cluster& cluster) {
+  const std::vector<uint32_t> layers = LayersOfStages(shape, cluster.stages);
+  const double heads = std::ceil(cost::Real(shape.kv_heads) / cluster.shards);
+  return cost::Real(*std::max_element(layers.begin(), layers.end())) / shape.layers * heads /
+         shape.kv_heads;
+}
+
 template <typename Node>
 double PriceOf(const std::vector<Node>& nodes) {
   double price = 0;
@@ -105,6 +116,11 @@ absl::StatusOr<SimFleet> FleetOfClusterFile(const ClusterConfig& config,
   }
   LAMINA_ASSIGN_OR_RETURN(cluster.policy, PolicyOf(config));
   LAMINA_RETURN_IF_ERROR(CountNodes(config, cluster));
+  if (cluster.stages > shape.layers) {
+    return absl::InvalidArgumentError(absl::StrCat("compute: a replica of ", cluster.stages,
+                                                   " stages wants a model of as many layers; ",
+                                                   shape.name, " has ", shape.layers));
+  }
   cluster.compute = devices.compute;
   cluster.memory = devices.memory;
   cluster.compute_link = devices.link;
@@ -116,9 +132,7 @@ absl::StatusOr<SimFleet> FleetOfClusterFile(const ClusterConfig& config,
   const bool local = cluster.policy == KvPolicy::kLocal;
   const uint64_t capacity =
       local ? config.compute.front().capacity_bytes : config.memory.front().capacity_bytes;
-  // Stages and shards keep K and V of their own layers and heads alone.
-  const double parts = local ? cost::Real(cluster.stages) * cluster.shards : 1;
-  const double token_bytes = shape.KvBytesPerToken() / parts;
+  const double token_bytes = shape.KvBytesPerToken() * (local ? GreatestPart(shape, cluster) : 1);
   cell.kv_tokens = static_cast<uint64_t>(static_cast<double>(capacity) / token_bytes);
   if (cell.kv_tokens == 0) {
     return absl::InvalidArgumentError(absl::StrCat("capacity: ", capacity,

@@ -29,7 +29,7 @@ struct ClusterDevices {
 // Errors: kUnimplemented    policy auto: name one; a policy that fetches K and V; replicas that
 //                           differ in stages or shards, nodes for K and V that differ in
 //                           capacity.
-//         kInvalidArgument  K and V of not one token fit.
+//         kInvalidArgument  K and V of not one token fit; more stages than the model has layers.
 absl::StatusOr<SimFleet> FleetOfClusterFile(const ClusterConfig& config,
                                             const cost::ModelShape& shape,
                                             const ClusterDevices& devices,

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "config/cluster_config.h"
+#include "planner/cluster_file.h"
 #include "planner/evaluation.h"
 
 namespace lamina::planner {
@@ -96,7 +96,7 @@ const cost::Device* Hardware::MemoryDevice(const cost::Catalogue& catalogue) con
   return two_pools() ? catalogue.FindDevice(on_hosts ? compute->host : memory->device) : nullptr;
 }
 
-Rates::Rates(const Problem& problem) {
+Rates::Rates(const Problem& problem) : problem_(problem) {
   for (const Machine& machine : problem.catalogue.machines) {
     const cost::Device* device = problem.catalogue.FindDevice(machine.device);
     MachineRates rates = {
@@ -126,18 +126,18 @@ Rates::Rates(const Problem& problem) {
 
 cost::Cluster Rates::ClusterOf(const Configuration& configuration) const {
   const MachineRates& compute = machines_.at(configuration.hardware.compute);
-  cost::Cluster cluster = {.compute = compute.device,
-                           .compute_link = compute.link,
-                           .shard_link = compute.between,
-                           .replicas = configuration.replicas,
-                           .stages = configuration.stages,
-                           .shards = configuration.shards,
-                           .prompt_replicas = configuration.prompt_replicas,
-                           .lanes = configuration.lanes,
-                           .partition = configuration.partition,
-                           .policy = configuration.policy,
-                           // The file that a plan writes leaves it as it is.
-                           .fetch_window = static_cast<double>(FetchConfig().window_bytes)};
+  cost::Cluster cluster = {
+      .compute = compute.device,
+      .compute_link = compute.link,
+      .shard_link = compute.between,
+      .replicas = configuration.replicas,
+      .stages = configuration.stages,
+      .shards = configuration.shards,
+      .prompt_replicas = configuration.prompt_replicas,
+      .lanes = configuration.lanes,
+      .partition = configuration.partition,
+      .policy = configuration.policy,
+      .fetch_window = static_cast<double>(FetchWindowOf(problem_, configuration))};
   if (configuration.hardware.memory != nullptr) {
     const MachineRates& memory = machines_.at(configuration.hardware.memory);
     cluster.memory = memory.device;

@@ -64,6 +64,7 @@ struct Configuration {
 };
 
 // Seconds and bytes of every device and link that the catalogue's machines have, worked out once.
+// The problem must outlive this.
 class Rates {
  public:
   explicit Rates(const Problem& problem);
@@ -81,6 +82,8 @@ class Rates {
   };
   static void PutOnHosts(const Hardware& hardware, const MachineRates& machine,
                          cost::Cluster& cluster);
+
+  const Problem& problem_;
   std::map<const cost::Machine*, MachineRates> machines_;
 };
 

@@ -48,7 +48,7 @@ class Evaluator {
                      : Estimate{}) {}
 
   Evaluation Run();
-  Rank BestPossible() const;
+  Rank BestPossible();
 
  private:
   cost::StepLoad StepLoadOf(double rows) const;
@@ -80,7 +80,7 @@ class Evaluator {
 
   const Problem& problem_;
   const Configuration& configuration_;
-  const Cluster cluster_;
+  Cluster cluster_;
   const double hit_;
   const Estimate service_;  // A prompt replica's time for one prompt.
 };
@@ -313,9 +313,10 @@ Evaluation Evaluator::Run() {
   return evaluation;
 }
 
-// A step by the rates takes no more seconds a row with more rows: its goodput with all that fit,
-// and without any latency to keep, is the most that there is.
-Rank Evaluator::BestPossible() const {
+// A step by the rates takes no more seconds a row with more rows, but where windows have no room
+// for the next layer of so many; so here they have it. Its goodput with all rows that fit, and
+// without any latency to keep, is the most that there is.
+Rank Evaluator::BestPossible() {
   if (cluster_.compute.times != nullptr) {
     return {.carries = true, .cost = -std::numeric_limits<double>::infinity()};
   }
@@ -323,6 +324,7 @@ Rank Evaluator::BestPossible() const {
   if (fit < cluster_.lanes) {
     return {.carries = false, .cost = std::numeric_limits<double>::infinity()};
   }
+  cluster_.fetch_window = std::numeric_limits<double>::infinity();
   return RankOfGoodput(problem_, configuration_.hardware, OperateWith(RowsMax(fit)).rate);
 }
 
@@ -398,11 +400,14 @@ Rank RankOf(const Problem& problem, const Evaluation& evaluation) {
   if (problem.load.rate > 0 && !evaluation.carries) {
     return {.carries = false, .cost = -evaluation.goodput.value};
   }
-  // With a rate all that carry it serve the same requests.
-  return {.carries = true,
-          .cost = problem.load.rate > 0
-                      ? evaluation.price_per_hour.value
-                      : evaluation.price_per_hour.value / evaluation.goodput.value};
+  // With a rate all that carry it serve the same requests. What costs nothing comes first, and of
+  // that whatever answers most.
+  const double price = evaluation.price_per_hour.value;
+  if (problem.load.rate > 0) {
+    return {.carries = true, .cost = price};
+  }
+  const double goodput = evaluation.goodput.value;
+  return {.carries = true, .cost = price > 0 ? price / goodput : -goodput};
 }
 
 int Compare(const Rank& a, const Rank& b) {

@@ -74,7 +74,8 @@ cost::Estimate PricePerHour(const Problem& problem, const Hardware& hardware);
 
 // Says which of two evaluations is the better plan. Plans that carry the rate come first, the
 // cheapest before the others; those that do not come by goodput. Without a rate: by price of a
-// request. Returns below 0 where `a` is better, above 0 where `b` is, 0 where neither is.
+// request, and by goodput where that is 0. Returns below 0 where `a` is better, above 0 where `b`
+// is, 0 where neither is.
 struct Rank {
   bool carries = false;
   double cost = 0;  // Lower is better.

@@ -218,9 +218,11 @@ class Study {
     return WinnerOf(changed, why_not, runnable_);
   }
   Sensitivity::End EndOf(const std::optional<Winner>& winner) const {
-    return winner.has_value() ? Sensitivity::End{winner->cost / now_.cost, winner->name,
-                                                 Worse(winner->basis, now_.basis)}
-                              : Sensitivity::End{};
+    if (!winner.has_value()) {
+      return {};
+    }
+    const bool alike = winner->cost == now_.cost;  // Both may be 0.
+    return {alike ? 1 : winner->cost / now_.cost, winner->name, Worse(winner->basis, now_.basis)};
   }
   double ChangeBetween(const Quantity& quantity, double end) const {
     double same = 1;

@@ -52,17 +52,16 @@ core::SchedulerOptions WithoutNodes(core::SchedulerOptions options) {
   return options;
 }
 
-// Layers of each stage, the LM head counted as of the last.
+}  // namespace
+
 std::vector<uint32_t> LayersOfStages(const cost::ModelShape& shape, uint32_t stages) {
   std::vector<double> costs(shape.layers, shape.LayerWeights());
   costs.push_back(shape.HeadWeights());
   std::vector<plan::StageNode> nodes(stages);
   const auto split = plan::SplitLayers(costs, nodes);
-  LAMINA_CHECK(split.ok());  // The planner proposes no more stages than layers.
+  LAMINA_CHECK(split.ok());
   return split->layers;
 }
-
-}  // namespace
 
 SimCell::SimCell(const SimCellSpec& spec, uint32_t index, uint64_t seed, Nanos failing_until,
                  SimEvents& events, SimListener& listener)

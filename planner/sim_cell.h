@@ -45,6 +45,10 @@ struct SimFailures {
   double repair_seconds = 120;
 };
 
+// Layers of each stage, as the coordinator cuts them where all nodes are alike: by cost, the LM
+// head counted as of the last. Requires: 1 <= stages <= shape.layers.
+std::vector<uint32_t> LayersOfStages(const cost::ModelShape& shape, uint32_t stages);
+
 struct SimCellSpec {
   cost::ModelShape shape;
   cost::Cluster cluster;

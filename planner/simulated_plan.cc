@@ -221,8 +221,10 @@ Rank RankOfSimulated(const Problem& problem, const Plan& plan) {
     return {.carries = false, .cost = -figures.goodput};
   }
   const double price = plan.evaluation.price_per_hour.value;
-  return {.carries = true,
-          .cost = problem.load.rate > 0 ? price : price / std::max(1e-12, figures.goodput)};
+  if (problem.load.rate > 0) {
+    return {.carries = true, .cost = price};
+  }
+  return {.carries = true, .cost = price > 0 ? price / figures.goodput : -figures.goodput};
 }
 
 // The plan with fewer lanes: one for each compute node, and one more. The formulas choose lanes for

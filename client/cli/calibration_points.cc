@@ -6,11 +6,16 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace lamina::cli {
 namespace {
 
 // With so many times attention's seconds in slices of other lanes, a lane does not wait for it.
 constexpr double kHidingSlices = 2;
+
+// Prompts that ran in one chunk each have about one step each; in more, at least two.
+constexpr double kStepsOfOneChunk = 1.5;
 
 // These parts of a compute node's time, besides waits, belong to no slice.
 const std::set<std::string>& NotOfASlice() {
@@ -117,6 +122,7 @@ void AppendMedians(const std::vector<CalibrationPoints>& windows, CalibrationPoi
 // A node's counters between the two statuses.
 struct CalibrationWindow::Change {
   bool memory = false;
+  std::string part;  // The replica and the layers that it runs: those of shards are the same.
   double units = 0;
   double kv_bytes = 0;
   std::map<std::string, double> parts;
@@ -149,7 +155,9 @@ std::vector<CalibrationWindow::Change> CalibrationWindow::Changes() const {
     if (old == before_.nodes.end() || now.units <= old->units) {
       continue;
     }
+    const std::string& replica = now.replica.empty() ? now.name : now.replica;
     Change change{.memory = now.role == "memory",
+                  .part = absl::StrCat(replica, " ", now.layers.substr(0, now.layers.find(','))),
                   .units = static_cast<double>(now.units - old->units),
                   .kv_bytes = static_cast<double>(now.kv_bytes_read - old->kv_bytes_read)};
     for (const auto& [part, seconds] : now.parts) {
@@ -201,10 +209,26 @@ void CalibrationWindow::AppendDecode(double rows, double lanes, CalibrationPoint
   }
 }
 
-void CalibrationWindow::AppendPrompts(double tokens, double prompts, bool one_chunk,
+bool CalibrationWindow::RanInOneChunk(const std::vector<Change>& changes, double prompts) const {
+  std::map<std::string, double> units;
+  for (const Change& change : changes) {
+    if (!change.memory) {
+      units[change.part] = std::max(units[change.part], change.units);
+    }
+  }
+  double all = 0;
+  for (const auto& [part, of_part] : units) {
+    all += of_part;
+  }
+  return all <= kStepsOfOneChunk * prompts * (shape_.layers + 1.0);
+}
+
+bool CalibrationWindow::AppendPrompts(double tokens, double prompts,
                                       CalibrationPoints& points) const {
+  const std::vector<Change> changes = Changes();
+  const bool one_chunk = RanInOneChunk(changes, prompts);
   double attention = 0;
-  for (const Change& change : Changes()) {
+  for (const Change& change : changes) {
     if (change.memory) {
       continue;
     }
@@ -217,6 +241,7 @@ void CalibrationWindow::AppendPrompts(double tokens, double prompts, bool one_ch
     points.prompt_attentions.push_back(
         {.tokens = tokens, .seconds = attention / (prompts * shape_.layers)});
   }
+  return one_chunk;
 }
 
 Json CalibrationToJson(const std::string& device, const std::string& date,

@@ -50,14 +50,14 @@ class CalibrationWindow {
   void AppendDecode(double rows, double lanes, CalibrationPoints& points) const;
 
   // While `prompts` prompts of `tokens` tokens ran one after the other. Their slices count where
-  // the prompt is `one_chunk`.
-  void AppendPrompts(double tokens, double prompts, bool one_chunk,
-                     CalibrationPoints& points) const;
+  // each ran in one chunk, as nodes' units say. Returns whether it did.
+  bool AppendPrompts(double tokens, double prompts, CalibrationPoints& points) const;
 
  private:
   struct Change;
 
   std::vector<Change> Changes() const;
+  bool RanInOneChunk(const std::vector<Change>& changes, double prompts) const;
 
   const client::ClusterStatus& before_;
   const client::ClusterStatus& after_;

@@ -20,7 +20,6 @@ namespace {
 
 constexpr uint32_t kAnswerMost = 4000;
 constexpr uint32_t kAnswerLeast = 200;
-constexpr uint32_t kChunkTokens = 512;  // The default of prefill.chunk_tokens: one chunk.
 constexpr absl::Duration kBetweenLooks = absl::Milliseconds(500);
 constexpr uint32_t kWindows = 3;  // A machine may stand still in one of them.
 
@@ -250,6 +249,7 @@ absl::Status Calibrator::Prompts(uint32_t tokens) {
   LAMINA_ASSIGN_OR_RETURN(client::ClusterStatus before, client_.Status());
   std::vector<CalibrationPoints> windows(kWindows);
   uint32_t index = 0;
+  bool in_one_chunk = true;
   for (CalibrationPoints& window : windows) {
     const uint32_t first = index;
     const absl::Time end = absl::Now() + options_.measured / kWindows;
@@ -262,9 +262,12 @@ absl::Status Calibrator::Prompts(uint32_t tokens) {
     } while (absl::Now() < end);
     absl::SleepFor(options_.settle);
     LAMINA_ASSIGN_OR_RETURN(client::ClusterStatus after, client_.Status());
-    CalibrationWindow(before, after, shape_)
-        .AppendPrompts(tokens, index - first, tokens <= kChunkTokens, window);
+    const CalibrationWindow counted(before, after, shape_);
+    in_one_chunk = counted.AppendPrompts(tokens, index - first, window) && in_one_chunk;
     before = std::move(after);
+  }
+  if (!in_one_chunk) {
+    LeaveOut("their slices, since a prompt ran in several chunks (prefill.chunk_tokens)");
   }
   AppendMedians(windows, points_);
   return absl::OkStatus();

@@ -316,6 +316,10 @@ std::string WhyItLost(const Problem& problem, const Plan& winner, const Plan& ru
     return absl::StrFormat("It answers %.2f requests/s, fewer than the %.2f of the load: %s.",
                            b.goodput.value, problem.load.rate, Constraint(b));
   }
+  if (problem.load.rate > 0 && a.carries && a.price_per_hour.value == 0) {
+    return absl::StrFormat("Both carry the load; it costs %.2f by the hour, the winner nothing.",
+                           b.price_per_hour.value);
+  }
   if (problem.load.rate > 0 && a.carries) {
     return absl::StrFormat("Both carry the load; it costs %.1f%% more by the hour.",
                            100 * (b.price_per_hour.value / a.price_per_hour.value - 1));
@@ -323,6 +327,12 @@ std::string WhyItLost(const Problem& problem, const Plan& winner, const Plan& ru
   if (problem.load.rate > 0) {
     return absl::StrFormat("Neither carries the load; it answers %.1f%% fewer requests: %s.",
                            100 * (1 - b.goodput.value / a.goodput.value), Constraint(b));
+  }
+  if (a.price_per_hour.value == 0) {
+    return absl::StrFormat(
+        "It answers %.2f times the requests for %.2f by the hour, and the winner costs nothing "
+        "(%s).",
+        b.goodput.value / a.goodput.value, b.price_per_hour.value, Constraint(b));
   }
   return absl::StrFormat(
       "A request costs %.1f%% more: it answers %.2f times the requests for %.2f times the price "

@@ -126,6 +126,71 @@ TEST(PolicyAutoTest, StepsThatTakeLongerThanPredictedAreCounted) {
   EXPECT_THAT(choice.why, HasSubstr("steps on memory nodes took 1.20 of what was predicted"));
 }
 
+// From `now` on one row of 100 tokens gets 2,000 with attend_remote, one each so many seconds.
+void ServeOneRow(PolicyAuto& policy, double step_seconds, Nanos& now, uint64_t& tokens) {
+  for (int i = 0; i < 2000; ++i) {
+    now += static_cast<Nanos>(1e9 * step_seconds);
+    policy.SawSteps(now, {.rows = 1, .context_tokens = 100, .tokens = ++tokens});
+  }
+}
+
+TEST(PolicyAutoTest, StepsWithOtherMembersSayNothing) {
+  EngineOptions options = Options(1);
+  options.policy_auto->memory = {{.names = {"m0"}}, {.names = {"m1"}}};
+  PolicyMeasures two = Measures();
+  two.bandwidth["m1"] = 1e10;
+  PolicyAuto policy(options);
+  const double predicted = policy.Choose(std::nullopt, two).SecondsOf(KvPolicy::kAttendRemote);
+  Nanos now = Seconds(100);
+  uint64_t tokens = 0;
+  ServeOneRow(policy, 1.2 * predicted, now, tokens);
+  EXPECT_THAT(policy.Choose(KvPolicy::kAttendRemote, two).why,
+              HasSubstr("steps on memory nodes took 1.20 of what was predicted"));
+  EXPECT_THAT(policy.Choose(KvPolicy::kAttendRemote, Measures()).why,
+              Not(HasSubstr("was predicted")));
+  EXPECT_THAT(policy.Choose(KvPolicy::kAttendRemote, two).why, Not(HasSubstr("was predicted")))
+      << "the node is back, and all begins anew";
+}
+
+TEST(PolicyAutoTest, TimeInWhichSomethingStoodStillIsNoStep) {
+  const EngineOptions options = Options(1);
+  PolicyAuto policy(options);
+  const double predicted =
+      policy.Choose(std::nullopt, Measures()).SecondsOf(KvPolicy::kAttendRemote);
+  Nanos now = Seconds(100);
+  uint64_t tokens = 0;
+  const auto seconds = [&] {
+    return policy.Choose(KvPolicy::kAttendRemote, Measures()).SecondsOf(KvPolicy::kAttendRemote);
+  };
+  ServeOneRow(policy, predicted, now, tokens);
+  now += Seconds(30);  // The coordinator, or all of its host.
+  ServeOneRow(policy, predicted, now, tokens);
+  EXPECT_NEAR(seconds(), predicted, 0.01 * predicted);
+
+  ServeOneRow(policy, predicted, now, tokens);
+  for (const Nanos end = now + Seconds(10); now < end; now += Millis(5)) {  // A memory node.
+    policy.SawSteps(now, {.rows = 1, .context_tokens = 100, .tokens = tokens});
+  }
+  ServeOneRow(policy, predicted, now, tokens);
+  EXPECT_NEAR(seconds(), predicted, 0.01 * predicted);
+}
+
+TEST(PolicyAutoTest, StepsOfManyLooksCountAsAWhole) {
+  const EngineOptions options = Options(1);
+  PolicyAuto policy(options);
+  const double predicted =
+      policy.Choose(std::nullopt, Measures()).SecondsOf(KvPolicy::kAttendRemote);
+  Nanos now = Seconds(100);
+  uint64_t tokens = 0;
+  for (int look = 0; look < 12'000; ++look) {
+    now += static_cast<Nanos>(0.2e9 * predicted);
+    tokens += look % 6 == 0 ? 1 : 0;
+    policy.SawSteps(now, {.rows = 1, .context_tokens = 100, .tokens = tokens});
+  }
+  EXPECT_THAT(policy.Choose(KvPolicy::kAttendRemote, Measures()).why,
+              HasSubstr("steps on memory nodes took 1.20 of what was predicted"));
+}
+
 TEST(PolicyAutoTest, WithoutMemoryNodesKvStaysOnTheComputeNode) {
   const EngineOptions options = Options(1);
   PolicyAuto policy(options);

@@ -165,6 +165,25 @@ TEST(StepCostTest, FetchingIsBoundByTheLink) {
   EXPECT_EQ(times.bottleneck, Bottleneck::kNetwork);
 }
 
+TEST(StepCostTest, LinksCarryWhatWindowsHide) {
+  ModelShape shape = ShapeOfTree("LLaMA-13B");
+  Cluster cluster = Simple();
+  cluster.policy = KvPolicy::kFetchHeads;
+  cluster.compute_link.seconds_per_byte = {1e-8};
+  const StepLoad load = {.rows = 32, .context = 4096};
+  const StepTimes whole = StepOf(shape, cluster, load);
+  shape.window = 1024;
+  shape.window_layers = shape.layers / 2;
+  const StepTimes half = StepOf(shape, cluster, load);
+  EXPECT_NEAR(half.network.value, whole.network.value, 1e-12);
+  EXPECT_NEAR(half.step.value, whole.step.value, 1e-9);
+  EXPECT_NEAR(half.attention.value / whole.attention.value, (4096 + 1024) / 2.0 / 4096, 1e-9);
+  shape.window_layers = shape.layers;
+  const StepTimes all = StepOf(shape, cluster, load);
+  EXPECT_NEAR(all.network.value / whole.network.value, (1024 + 256) / 4096.0, 1e-9)
+      << "slots behind the windows of all layers are free";
+}
+
 // Layers are so long on the link that nothing else of the device counts.
 TEST(StepCostTest, OneLaneRecomputesALayerAheadWhereWindowsHaveRoom) {
   const ModelShape shape = ShapeOfTree("LLaMA-13B");

@@ -6,6 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "plan/epoch_config.h"
+#include "plan/fetch_pieces.h"
+#include "plan/slot_kinds.h"
 #include "tests/unit/planner/problems.h"
 
 namespace lamina::planner {
@@ -137,6 +140,47 @@ TEST(ClusterFileTest, SequencesAreAsLongAsANodeHasRoomFor) {
   const Evaluation evaluation = Evaluate(problem, Rates(problem), one_pool);
   EXPECT_THAT(WhyNotRunnable(problem, one_pool, evaluation),
               HasSubstr("tokens of one sequence, and a request has 1200"));
+}
+
+// The coordinator checks it before it serves, by plan::CheckFetch().
+TEST(ClusterFileTest, WindowsOfPoliciesThatFetchHoldTheLongestSequence) {
+  Problem problem = SmallProblem();
+  problem.catalogue.machines[0].devices = 1;
+  for (const auto& [policy, memory, mebibytes] : {std::tuple{cost::KvPolicy::kFetchHeads, 1u, 64u},
+                                                  {cost::KvPolicy::kFetchHeads, 12u, 97u},
+                                                  {cost::KvPolicy::kFetchRecompute, 1u, 65u},
+                                                  {cost::KvPolicy::kFetchRecompute, 3u, 193u},
+                                                  {cost::KvPolicy::kFetchHybrid, 3u, 193u}}) {
+    SCOPED_TRACE(absl::StrCat(cost::KvPolicyName(policy), " ", memory));
+    Configuration configuration = Shape(problem, 1, memory);
+    configuration.policy = policy;
+    const Rates rates(problem);
+    const Evaluation evaluation = Evaluate(problem, rates, configuration);
+    ASSERT_EQ(WhyNotRunnable(problem, configuration, evaluation), "");
+    const ClusterConfig config = ClusterFileOf(problem, configuration, evaluation, "m");
+    EXPECT_EQ(config.fetch.window_bytes, uint64_t{mebibytes} << 20);
+    EXPECT_EQ(rates.ClusterOf(configuration).fetch_window, config.fetch.window_bytes);
+
+    const cost::ModelShape& model = problem.model;
+    const bool activations = policy != cost::KvPolicy::kFetchHeads;
+    const bool hybrid = policy == cost::KvPolicy::kFetchHybrid;
+    plan::EpochConfig epoch;
+    epoch.lanes = config.pipeline.lanes;
+    epoch.sequence_tokens_max = config.limits.sequence_tokens_max;
+    epoch.layers = {
+        {.query_heads = model.query_heads, .kv_heads = model.kv_heads, .head_dim = model.head_dim}};
+    epoch.compute_nodes = {"c0"};
+    epoch.attention_paths = {policy == cost::KvPolicy::kFetchRecompute
+                                 ? plan::AttentionPath::kRecompute
+                                 : plan::AttentionPath::kFetch};
+    epoch.fetch_bytes = config.fetch.window_bytes;
+    epoch.activation_width = activations ? model.width : 0;
+    epoch.activation_share = hybrid ? plan::SlotKinds::kUnit / 2 : 0;
+    for (const MemoryNodeConfig& node : config.memory) {
+      epoch.memory_nodes.push_back(node.name);
+    }
+    EXPECT_TRUE(plan::CheckFetch(epoch).ok()) << plan::CheckFetch(epoch);
+  }
 }
 
 TEST(ClusterFileTest, WhatTheClusterFileRefusesIsNotRunnable) {

@@ -2,7 +2,9 @@
 #include "planner/cluster_simulation.h"
 
 #include <cmath>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/planner/problems.h"
@@ -60,7 +62,8 @@ TEST(ClusterSimulationTest, HasTheFilesNodesLimitsAndPrices) {
   EXPECT_EQ(result->answered, result->requests);
 }
 
-// Two stages have half of the layers each, so that a replica has the room of both nodes.
+// The LM head takes as long as a layer, so that the first of two stages has 13 of the 24 layers,
+// and is full first.
 TEST(ClusterSimulationTest, ReplicasThatKeepKvAreCells) {
   const auto fleet = FleetOfText(R"(
 model: small
@@ -81,11 +84,40 @@ limits: {sequence_tokens_max: 8192, running_max: 64}
   EXPECT_EQ(cell.cluster.lanes, 2);
   EXPECT_EQ(cell.scheduler.lanes, 2);
   EXPECT_EQ(cell.scheduler.running_max, 32);
-  EXPECT_EQ(cell.kv_tokens, std::floor((uint64_t{2} << 30) / SmallModel().KvBytesPerToken()));
+  EXPECT_EQ(cell.kv_tokens,
+            std::floor((uint64_t{1} << 30) / (SmallModel().KvBytesPerToken() * 13 / 24)));
   const std::vector<TraceRequest> requests(20, {.at = 0, .input = 100, .output = 20});
   const auto result = Simulate(*fleet, requests, {});
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->answered, 20);
+}
+
+// One of three shards has 3 of the 8 KV heads, or 2 of them.
+TEST(ClusterSimulationTest, TheShardWithTheMostHeadsIsFullFirst) {
+  const auto fleet = FleetOfText(R"(
+model: small
+policy: local
+compute:
+  - {name: c0, capacity: 1GiB, replica: r0, shard: 0}
+  - {name: c1, capacity: 1GiB, replica: r0, shard: 1}
+  - {name: c2, capacity: 1GiB, replica: r0, shard: 2}
+)");
+
+  ASSERT_TRUE(fleet.ok()) << fleet.status();
+  EXPECT_EQ(fleet->cell.cluster.shards, 3);
+  EXPECT_EQ(fleet->cell.kv_tokens,
+            std::floor((uint64_t{1} << 30) / (SmallModel().KvBytesPerToken() * 3 / 8)));
+}
+
+TEST(ClusterSimulationTest, MoreStagesThanLayersAreRefused) {
+  std::string text = "model: small\nmemory: [{name: m0, capacity: 1GiB}]\ncompute:\n";
+  for (uint32_t stage = 0; stage <= SmallModel().layers; ++stage) {
+    absl::StrAppend(&text, "- {name: c", stage, ", replica: r0, stage: ", stage, "}\n");
+  }
+  const absl::Status refused = FleetOfText(text).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(),
+            "compute: a replica of 25 stages wants a model of as many layers; small has 24");
 }
 
 // The memory node has 5,461 slots.

@@ -272,7 +272,7 @@ TEST(CalibrationPointsTest, AreSecondsOfALayerAndReadBack) {
   ASSERT_EQ(points.borders.size(), 1u);
   EXPECT_NEAR(points.borders[0].seconds, 0.18, 1e-12);
   after.nodes[0].parts[3].second = 2.9;
-  CalibrationWindow(before, after, shape).AppendPrompts(32, 5, false, points);
+  CalibrationWindow(before, after, shape).AppendPrompts(32, 5, points);
   ASSERT_EQ(points.prompt_attentions.size(), 1u);
   EXPECT_NEAR(points.prompt_attentions[0].seconds, 0.02, 1e-12);
 
@@ -304,6 +304,39 @@ TEST(CalibrationPointsTest, AreSecondsOfALayerAndReadBack) {
               1e-12);
   shape.width = 128;
   EXPECT_EQ(cost::WithCalibration({}, *read, shape).times, nullptr);
+}
+
+// A step of nine layers has ten units.
+TEST(CalibrationPointsTest, SlicesOfPromptsCountWhereEachRanInOneChunk) {
+  cost::ModelShape shape;
+  shape.layers = 9;
+  client::ClusterStatus before;
+  before.nodes = {{.name = "c0", .role = "compute"}};
+  const auto slices = [&](uint64_t units) {
+    client::ClusterStatus after = before;
+    for (client::NodeStatus& node : after.nodes) {
+      node.units = node.role == "compute" ? units : 1000;
+      node.parts = {{"dense", 1.8}};
+    }
+    CalibrationPoints points;
+    EXPECT_EQ(CalibrationWindow(before, after, shape).AppendPrompts(256, 5, points),
+              !points.slices.empty());
+    return points.slices;
+  };
+  ASSERT_EQ(slices(50).size(), 1u);
+  EXPECT_EQ(slices(50)[0].rows, 256);
+  EXPECT_NEAR(slices(50)[0].seconds, 1.8 / 45, 1e-12);
+  EXPECT_TRUE(slices(100).empty()) << "two chunks of 128";
+
+  before.nodes = {{.name = "c0", .role = "compute", .replica = "r0", .layers = "0-8, KV heads 0-0"},
+                  {.name = "c1", .role = "compute", .replica = "r0", .layers = "0-8, KV heads 1-1"},
+                  {.name = "m0", .role = "memory"}};
+  EXPECT_EQ(slices(50).size(), 2u) << "shards run the same steps";
+  EXPECT_TRUE(slices(100).empty());
+  before.nodes[0].layers = "0-3";
+  before.nodes[1].layers = "4-8";
+  EXPECT_EQ(slices(25).size(), 2u) << "stages share them";
+  EXPECT_TRUE(slices(50).empty());
 }
 
 TEST(CalibrationPointsTest, LinesAreFittedToPointsOfSeveralSizes) {

@@ -88,6 +88,27 @@ TEST_F(PlanFilesTest, PlansSayWhatTheyRestOnAndMarkOldPrices) {
   EXPECT_EQ(json["runnable"][0]["price_per_hour"]["by"], "assumed");
 }
 
+TEST_F(PlanFilesTest, MachinesThatCostNothingAreExplainedWithoutQuotients) {
+  planner::Problem problem;
+  problem.catalogue = catalogue_;
+  for (cost::Machine& machine : problem.catalogue.machines) {
+    machine.price = {.kind = cost::PriceKind::kOnDemand};
+  }
+  problem.model = *catalogue_.FindModel("Llama-3-8B");
+  problem.machines_max = 1;
+  const planner::WhyNot runs = [](const auto&, const auto&) { return std::string(); };
+  for (const double rate : {0.0, 0.1}) {
+    problem.load = {.rate = rate, .input = 512, .output = 128};
+    const absl::StatusOr<planner::Plans> plans =
+        planner::Optimise(problem, 2, runs, planner::Search::kBounded);
+    ASSERT_TRUE(plans.ok()) << plans.status();
+    EXPECT_THAT(ExplainText(problem, *plans),
+                testing::AllOf(HasSubstr(rate > 0 ? "by the hour, the winner nothing"
+                                                  : "and the winner costs nothing"),
+                               testing::Not(HasSubstr("nan%"))));
+  }
+}
+
 // The margin is for finding larger plans, where those before did not carry the rate.
 TEST_F(PlanFilesTest, APlanCarriesTheRateByItsSimulationOrItsBound) {
   planner::Problem problem;
