@@ -122,7 +122,7 @@ void AppendMedians(const std::vector<CalibrationPoints>& windows, CalibrationPoi
 // A node's counters between the two statuses.
 struct CalibrationWindow::Change {
   bool memory = false;
-  std::string part;  // The replica and the layers that it runs: those of shards are the same.
+  std::string runs;  // The replica and the layers that it runs: those of shards are the same.
   double units = 0;
   double kv_bytes = 0;
   std::map<std::string, double> parts;
@@ -157,7 +157,7 @@ std::vector<CalibrationWindow::Change> CalibrationWindow::Changes() const {
     }
     const std::string& replica = now.replica.empty() ? now.name : now.replica;
     Change change{.memory = now.role == "memory",
-                  .part = absl::StrCat(replica, " ", now.layers.substr(0, now.layers.find(','))),
+                  .runs = absl::StrCat(replica, " ", now.layers.substr(0, now.layers.find(','))),
                   .units = static_cast<double>(now.units - old->units),
                   .kv_bytes = static_cast<double>(now.kv_bytes_read - old->kv_bytes_read)};
     for (const auto& [part, seconds] : now.parts) {
@@ -213,12 +213,12 @@ bool CalibrationWindow::RanInOneChunk(const std::vector<Change>& changes, double
   std::map<std::string, double> units;
   for (const Change& change : changes) {
     if (!change.memory) {
-      units[change.part] = std::max(units[change.part], change.units);
+      units[change.runs] = std::max(units[change.runs], change.units);
     }
   }
   double all = 0;
-  for (const auto& [part, of_part] : units) {
-    all += of_part;
+  for (const auto& [runs, of_these] : units) {
+    all += of_these;
   }
   return all <= kStepsOfOneChunk * prompts * (shape_.layers + 1.0);
 }

@@ -319,8 +319,8 @@ TEST(CalibrationPointsTest, SlicesOfPromptsCountWhereEachRanInOneChunk) {
       node.parts = {{"dense", 1.8}};
     }
     CalibrationPoints points;
-    EXPECT_EQ(CalibrationWindow(before, after, shape).AppendPrompts(256, 5, points),
-              !points.slices.empty());
+    const bool one_chunk = CalibrationWindow(before, after, shape).AppendPrompts(256, 5, points);
+    EXPECT_EQ(one_chunk, !points.slices.empty());
     return points.slices;
   };
   ASSERT_EQ(slices(50).size(), 1u);
