@@ -184,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(
         Answer{"qwen3_coder",
                "<tool_call>\n<function=time>\n" + Argument("city", "x") + "</function>\n</tool_",
                kShownInTags},
-        // As a grammar makes them.
+        // A grammar makes them so.
         Answer{"qwen3_coder", Tagged(kCall), kShownCall},
         Answer{"qwen3_coder", Tagged("{'name': 'weather'}"), "|" + Tagged("{'name': 'weather'}")},
         // Tags that are no call, an unknown function, words between the tags, a call that was cut.
