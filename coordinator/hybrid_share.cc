@@ -23,7 +23,7 @@ constexpr double kLoadSecondsMin = 0.25;
 // No turn of the engine's is longer, but for one in which it stood still.
 constexpr double kTurnSecondsMax = 1;
 
-// For people: what stays on the compute node.
+// Says to people what stays on the compute node.
 std::string WordsOfResident(const EngineOptions& options) {
   const uint32_t each = options.scheduler.ResidentOfEach();
   return each == 0 ? ""

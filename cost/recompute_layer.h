@@ -51,7 +51,7 @@ struct RecomputeProfile {
   double resident = 0;    // r, tokens.
 };
 
-// When activations come.
+// Says when activations come: within the layer that needs them, or ahead of it.
 enum class ActivationsCome : uint8_t { kWithinLayer, kAhead };  // (4), (5)
 
 // A lane, as far as that depends on it.

@@ -53,7 +53,7 @@ class LanePacking {
   virtual std::vector<LaneExchange> Choose(const LanesToPack& to_pack, const FetchRates& rates) = 0;
 };
 
-// None do.
+// No request changes its lane.
 std::unique_ptr<LanePacking> MakeRowsStay();
 // Policy fetch_hybrid by measured rates, for lanes of path fetch (policy/batch_exchange.h); while
 // nothing is measured none do.
