@@ -393,7 +393,8 @@ TEST_F(RequestTableTest, EndReturnsWhatStillRunsAndFreesTheId) {
 TEST_F(RequestTableTest, WhatIsRefusedForWhatItAsksHasNotFailed) {
   uint64_t key = 0;
   for (const absl::Status& status :
-       {absl::InvalidArgumentError("too long"), absl::ResourceExhaustedError("queue full")}) {
+       {absl::InvalidArgumentError("too long"), absl::UnimplementedError("no beams here"),
+        absl::ResourceExhaustedError("queue full")}) {
     Admit({.prompt = {1}}, ++key);
     table_.End(key, status);
     EXPECT_EQ(table_.metrics().failures(status.code()), 1u) << status;
