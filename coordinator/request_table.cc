@@ -238,13 +238,14 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
   const GenerateSpec& spec = request.spec;
   const auto prompt = static_cast<uint32_t>(spec.prompt.size());
   const uint32_t wanted = spec.max_tokens != 0 ? spec.max_tokens : kMaxTokensDefault;
+  const uint32_t least = std::min(spec.min_tokens, sequence_tokens_max_ - prompt);
   core::SequenceRequest sequence{
       .id = request.choices[choice].sequence,
       .fork_of = choice == 0 ? 0 : request.choices[0].sequence,
       .prompt = spec.prompt,
       .sampling = spec.sampling,
       .tokens_max = prompt + std::min(wanted, sequence_tokens_max_ - prompt),
-      .tokens_min = prompt + std::min(spec.min_tokens, sequence_tokens_max_ - prompt),
+      .tokens_min = prompt + least + (least > 0 ? 1 : 0),  // The end comes behind these.
       .end_tokens = spec.stop_tokens,
       .priority = spec.priority,
       .score = spec.score,
