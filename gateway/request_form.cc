@@ -187,10 +187,13 @@ absl::Status FitToModel(const client::ModelInfo& model, const ChatShape& shape,
   TakeAdvice(model.sampling, request.options);
   const bool whole = request.options.form.kind == OutputForm::Kind::kStructuralTag;
   if (request.truncate_to_fit) {
+    // At most half is kept free: some clients always ask for more than the model has, and a prompt
+    // that fits would be cut to nothing. The answer is cut to what fits behind it.
     const uint32_t wanted =
         request.max_tokens_given ? *request.options.max_tokens : kTokensKeptFree;
-    request.options.prompt_tokens_max = std::max<uint32_t>(
-        1, model.sequence_tokens_max - std::min(model.sequence_tokens_max, std::max(wanted, 1u)));
+    const uint32_t kept_free = std::clamp(wanted, 1u, std::max(1u, model.sequence_tokens_max / 2));
+    request.options.prompt_tokens_max =
+        std::max(1u, model.sequence_tokens_max - std::min(model.sequence_tokens_max, kept_free));
   }
   if (request.chat) {
     request.thought = shape.ThoughtOf(request.options.chat);

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace lamina::gateway {
 namespace {
 
@@ -234,8 +236,21 @@ TEST(RequestFormTest, APromptIsCutToWhatLeavesRoom) {
   CompletionRequest request = Parsed(R"(,"truncate_prompt_tokens":-1,"max_tokens":30)");
   ASSERT_TRUE(Fit({.sequence_tokens_max = 100}, request).ok());
   EXPECT_EQ(request.options.prompt_tokens_max, 70u);
-  request = Parsed(R"(,"truncate_prompt_tokens":-1,"max_tokens":3000)");
+  request = Parsed(R"(,"truncate_prompt_tokens":-1)");
   ASSERT_TRUE(Fit({.sequence_tokens_max = 100}, request).ok());
+  EXPECT_EQ(request.options.prompt_tokens_max, 84u);
+}
+
+// An answer of so many tokens is cut to what fits behind the prompt.
+TEST(RequestFormTest, AnAnswerThatFitsNowhereLeavesThePromptHalf) {
+  for (const char* wanted : {"51", "100", "3000", "2147483647"}) {
+    CompletionRequest request =
+        Parsed(absl::StrCat(R"(,"truncate_prompt_tokens":-1,"max_tokens":)", wanted));
+    ASSERT_TRUE(Fit({.sequence_tokens_max = 100}, request).ok());
+    EXPECT_EQ(request.options.prompt_tokens_max, 50u) << wanted;
+  }
+  CompletionRequest request = Parsed(R"(,"truncate_prompt_tokens":-1,"max_tokens":3000)");
+  ASSERT_TRUE(Fit({.sequence_tokens_max = 1}, request).ok());
   EXPECT_EQ(request.options.prompt_tokens_max, 1u);
 }
 
