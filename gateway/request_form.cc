@@ -107,7 +107,7 @@ void AddThought(bool whole, CompletionRequest& request) {
 // place for calls, or there are none.
 absl::Status AddCallsToForm(CompletionRequest& request) {
   OutputForm& form = request.options.form;
-  if (!request.form_of_text || form.kind == OutputForm::Kind::kStructuralTag) {
+  if (request.form_field != "response_format" || form.kind == OutputForm::Kind::kStructuralTag) {
     return absl::OkStatus();
   }
   const CallSyntax& syntax = request.family->syntax;
@@ -153,6 +153,7 @@ absl::Status AddTools(const ChatShape& shape, CompletionRequest& request) {
                     "'ignore_eos' cannot be: an answer that must be calls ends with them");
   }
   SetFormat(CallsFormat(tools, request.family->syntax), options.form);
+  request.form_field = "tools";
   if (request.thought == AnswerReader::Thought::kNone) {
     options.chat.suffix = request.family->syntax.in_prompt;
   }
@@ -176,6 +177,7 @@ void AddMarks(const ChatShape& shape, CompletionRequest& request) {
 void KeepWordsOut(CompletionRequest& request) {
   if (!request.bad_words.empty()) {
     SetFormat(AnyText(request.bad_words), request.options.form);
+    request.form_field = "bad_words";
   }
 }
 
@@ -183,7 +185,8 @@ void KeepWordsOut(CompletionRequest& request) {
 
 absl::Status FitToModel(const client::ModelInfo& model, const ChatShape& shape,
                         CompletionRequest& request) {
-  LAMINA_RETURN_IF_ERROR(CheckOutputForm(request.options.form));  // Before it is parsed.
+  // Before it is parsed.
+  LAMINA_RETURN_IF_ERROR(NameForm(CheckOutputForm(request.options.form), request.form_field));
   TakeAdvice(model.sampling, request.options);
   const bool whole = request.options.form.kind == OutputForm::Kind::kStructuralTag;
   if (request.truncate_to_fit) {

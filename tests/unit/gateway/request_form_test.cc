@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gateway/api_error.h"
 
 namespace lamina::gateway {
 namespace {
@@ -73,6 +74,7 @@ TEST(RequestFormTest, ARequiredCallIsAFormOfTheOutput) {
   CompletionRequest request = Parsed(std::string(kTools) + R"(,"tool_choice":"required")");
   ASSERT_TRUE(Fit({.chat_template = kHermes}, request).ok());
   EXPECT_EQ(FormatOf(request)["type"], "tags_with_separator");
+  EXPECT_EQ(request.form_field, "tools");
   request = Parsed(std::string(kTools) +
                    R"(,"tool_choice":"required","response_format":{"type":"json_object"})");
   EXPECT_FALSE(Fit({.chat_template = kHermes}, request).ok());
@@ -228,8 +230,9 @@ TEST(RequestFormTest, WordsAreAFormAndTokensAList) {
 TEST(RequestFormTest, AFormThatIsTooDeepIsRefusedUnparsed) {
   CompletionRequest request =
       Parsed(R"(,"structured_outputs":{"json":")" + std::string(65, '[') + R"("})");
-  EXPECT_THAT(std::string(Fit({.chat_template = kThinker}, request).message()),
-              ::testing::HasSubstr("deeper than 64"));
+  const absl::Status refused = Fit({.chat_template = kThinker}, request);
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("deeper than 64"));
+  EXPECT_EQ(ToApiError(refused).param, "structured_outputs");
 }
 
 TEST(RequestFormTest, APromptIsCutToWhatLeavesRoom) {
