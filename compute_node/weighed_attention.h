@@ -44,7 +44,7 @@ class WeighedAttention {
   const kernels::AttentionKernel& kernel_;
   ThreadPool& pool_;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
-  // Of one call of the kernel.
+  // What one call of the kernel attends.
   std::vector<kernels::AttentionItem> calls_;
   std::vector<kernels::AttentionWeights> weights_;  // By item that has some.
 };

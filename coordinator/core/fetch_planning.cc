@@ -60,8 +60,8 @@ class FetchRecompute final : public FetchPlanning {
   }
 
  private:
-  // What sequences are cut to whole tiles of, down from: half a tile more, so that those which are
-  // somewhat shorter or longer than others have as many tiles, or as many on average.
+  // StepPlan::recomputed. Sequences are cut down to whole tiles, from half a tile more: so those
+  // which are somewhat shorter or longer than others have as many tiles, or as many on average.
   static uint32_t UnitsOf(uint64_t recomputed, uint64_t tokens, uint64_t tile) {
     if (recomputed == 0 || recomputed == tokens) {
       return recomputed == 0 ? 0 : plan::kRecomputeUnit;

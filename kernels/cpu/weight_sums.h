@@ -90,7 +90,7 @@ class WeightSums {
   std::vector<uint8_t> ended_;  // [orders, kv_heads]
   std::vector<Kept*> kept_;     // [orders, kv_heads]; null: it has not begun.
   std::vector<std::unique_ptr<Kept>> all_;
-  std::vector<Kept*> free_;  // Of all, in the order in which they came back.
+  std::vector<Kept*> free_;  // Those that no tile has, in the order in which they came back.
 };
 
 }  // namespace lamina::kernels::internal

@@ -107,7 +107,7 @@ TEST(AttentionWeightsTest, KernelsAddThemToTheBitAsPlainLoopsDo) {
   }
 }
 
-// Tiles of all sizes, several items in a call, and calls one after the other with one scratch.
+// Tiles have several sizes, items of a call share its memory, and calls with one scratch do.
 TEST(AttentionWeightsTest, TilesUseTheMemoryOfOthersAgain) {
   constexpr uint32_t kQueries = 40;
   constexpr uint32_t kCuts[] = {0, 1, 17, kQueries};

@@ -204,7 +204,7 @@ TEST(BestRecomputeSplitTest, WhereTheLinkTakesLongestOtherWorkChangesNothing) {
   EXPECT_EQ(BestRecomputeSplit(busy, 300, kAhead).recomputed, 300u);
 }
 
-// Eight sequences of 512 tokens, in tiles of 16.
+// Eight sequences have 512 tokens each, in tiles of 16.
 TEST(BestRecomputeSplitTest, WholeTilesAreTakenDownOrUp) {
   constexpr uint64_t kTokens = 8 * 512;
   constexpr uint64_t kTile = 8 * 16;
@@ -214,7 +214,7 @@ TEST(BestRecomputeSplitTest, WholeTilesAreTakenDownOrUp) {
   profile.make = 0.51;
   EXPECT_EQ(BestRecomputeSplit(profile, kTokens, kAhead).recomputed, 4055u);
   EXPECT_EQ(BestRecomputeSplit(profile, kTokens, kAhead, kTile).recomputed, kTokens);
-  // No whole tile of each, and all, can be had of the last ones.
+  // Fewer tokens than a tile of each: none or all can be had.
   EXPECT_EQ(
       BestRecomputeSplit({.activation = 0.5, .kv = 1, .make = 4}, 100, kAhead, kTile).recomputed,
       0u);
