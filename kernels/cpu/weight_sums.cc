@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "common/check.h"
+#include "kernels/cpu/attention_ahead.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/weight_sums.cc"
@@ -20,7 +21,9 @@ HWY_BEFORE_NAMESPACE();
 namespace lamina::kernels::internal {
 namespace HWY_NAMESPACE {
 
-// to[i] += shares[0][i / kBlockTokens] * from[0][i], and so on for all heads.
+// to[i] += shares[0][i / kBlockTokens] * from[0][i], and so on for all heads. The first weights of
+// long rows have left the second-level cache: lines of all heads are asked for some time before
+// they are added, about as many as a core can have under way.
 // Shapes: from  [kHeads] rows of `tokens`; shares  [kHeads] rows of a block each
 template <size_t kHeads>
 void AddHeadRows(const float* const* from, const float* const* shares, uint32_t tokens, float* to) {
@@ -28,6 +31,8 @@ void AddHeadRows(const float* const* from, const float* const* shares, uint32_t 
   using D = hn::CappedTag<float, 16>;
   using Vector = hn::Vec<D>;
   constexpr auto kLanes = static_cast<uint32_t>(hn::MaxLanes(D()));
+  constexpr uint32_t kLineFloats = 64 / sizeof(float);
+  constexpr uint32_t kAhead = 48 / kHeads * kLineFloats;
   const D d;
   for (uint32_t first = 0, block = 0; first < tokens; first += kBlockTokens, ++block) {
     const uint32_t end = std::min(tokens, first + kBlockTokens);
@@ -41,6 +46,9 @@ void AddHeadRows(const float* const* from, const float* const* shares, uint32_t 
       Vector sum = hn::LoadU(d, to + i);
 #pragma GCC unroll 8
       for (size_t head = 0; head < kHeads; ++head) {
+        if (kLanes >= kLineFloats || i % kLineFloats == 0) {
+          PrefetchLine(from[head] + i + kAhead);
+        }
         sum = hn::Add(sum, hn::Mul(factors[head], hn::LoadU(d, from[head] + i)));
       }
       hn::StoreU(sum, d, to + i);
