@@ -54,6 +54,13 @@ absl::Status CheckScoreBytes(const GenerateSpec& spec) {
                    kScoreBytesMax, " are sent. Ask for fewer alternatives, or score parts"));
 }
 
+absl::Status CheckToken(TokenId token, TokenId vocabulary) {
+  return token >= 0 && token < vocabulary
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat(
+                   "token ", token, " is not in the vocabulary of ", vocabulary, " tokens"));
+}
+
 absl::Status CheckSampledTokens(const SamplingParams& sampling, TokenId vocabulary) {
   const auto check = [vocabulary](const char* field, TokenId token) {
     return token >= 0 && token < vocabulary
@@ -71,9 +78,11 @@ absl::Status CheckSampledTokens(const SamplingParams& sampling, TokenId vocabula
   return absl::OkStatus();
 }
 
-// Whether a request was refused for what it asks, or because the queue is full: it did not fail.
+// Whether a request was refused for what it asks, which this cluster may not serve, or because the
+// queue is full: it did not fail.
 bool IsRefusal(const absl::Status& status) {
-  return absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status);
+  return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
+         absl::IsResourceExhausted(status);
 }
 
 bool IsStopToken(const GenerateSpec& spec, TokenId token) {
@@ -107,6 +116,15 @@ absl::Status CheckRequestId(absl::string_view request_id) {
                                                        " are allowed"));
 }
 
+RequestTable::RequestTable(const model::Tokenizer& tokenizer, const Clock& clock,
+                           uint32_t sequence_tokens_max, uint32_t vocabulary)
+    : tokenizer_(tokenizer),
+      clock_(clock),
+      sequence_tokens_max_(sequence_tokens_max),
+      vocabulary_(static_cast<TokenId>(
+          vocabulary == 0 ? tokenizer.vocabulary_size()
+                          : std::min<size_t>(tokenizer.vocabulary_size(), vocabulary))) {}
+
 absl::Status RequestTable::Check(const GenerateSpec& spec) const {
   LAMINA_RETURN_IF_ERROR(spec.sampling.Validate());
   LAMINA_RETURN_IF_ERROR(CheckStops(spec));
@@ -132,16 +150,12 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
   if (spec.score) {
     LAMINA_RETURN_IF_ERROR(CheckScoreBytes(spec));
   }
-  const auto vocabulary = static_cast<TokenId>(tokenizer_.vocabulary_size());
   for (const std::vector<TokenId>* list : {&spec.prompt, &spec.stop_tokens}) {
     for (const TokenId token : *list) {
-      if (token < 0 || token >= vocabulary) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("token ", token, " is not in the vocabulary of ", vocabulary, " tokens"));
-      }
+      LAMINA_RETURN_IF_ERROR(CheckToken(token, vocabulary_));
     }
   }
-  LAMINA_RETURN_IF_ERROR(CheckSampledTokens(spec.sampling, vocabulary));
+  LAMINA_RETURN_IF_ERROR(CheckSampledTokens(spec.sampling, vocabulary_));
   LAMINA_RETURN_IF_ERROR(CheckAllowedEnds(spec, tokenizer_.end_tokens()));
   if (!spec.generated.empty()) {
     LAMINA_RETURN_IF_ERROR(CheckGenerated(spec));
@@ -159,7 +173,6 @@ absl::Status RequestTable::CheckGenerated(const GenerateSpec& spec) const {
         absl::StrCat("a request of ", spec.choices, " choices cannot go on behind tokens of ",
                      spec.generated.size(), ", and no beam search or score goes on at all"));
   }
-  const auto vocabulary = static_cast<TokenId>(tokenizer_.vocabulary_size());
   for (const GeneratedChoice& choice : spec.generated) {
     const size_t tokens = spec.prompt.size() + choice.tokens.size();
     if (tokens > sequence_tokens_max_) {
@@ -168,10 +181,7 @@ absl::Status RequestTable::CheckGenerated(const GenerateSpec& spec) const {
                                                      " fit (limits.sequence_tokens_max)"));
     }
     for (const plan::SampledToken& token : choice.tokens) {
-      if (token.token < 0 || token.token >= vocabulary) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "token ", token.token, " is not in the vocabulary of ", vocabulary, " tokens"));
-      }
+      LAMINA_RETURN_IF_ERROR(CheckToken(token.token, vocabulary_));
     }
   }
   return absl::OkStatus();
@@ -234,6 +244,7 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
   const GenerateSpec& spec = request.spec;
   const auto prompt = static_cast<uint32_t>(spec.prompt.size());
   const uint32_t wanted = spec.max_tokens != 0 ? spec.max_tokens : kMaxTokensDefault;
+  const uint32_t least = std::min(spec.min_tokens, sequence_tokens_max_ - prompt);
   // What goes on behind tokens of its own cannot begin with another one's prompt.
   const bool begins =
       std::all_of(spec.generated.begin(), spec.generated.end(),
@@ -244,7 +255,7 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
       .prompt = spec.prompt,
       .sampling = spec.sampling,
       .tokens_max = prompt + std::min(wanted, sequence_tokens_max_ - prompt),
-      .tokens_min = prompt + std::min(spec.min_tokens, sequence_tokens_max_ - prompt),
+      .tokens_min = prompt + least + (least > 0 ? 1 : 0),  // The end comes behind these.
       .end_tokens = spec.stop_tokens,
       .priority = spec.priority,
       .score = spec.score,
