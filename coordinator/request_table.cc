@@ -13,7 +13,6 @@
 namespace lamina::coordinator {
 namespace {
 
-constexpr uint32_t kChoicesMax = 128;
 constexpr size_t kStopsMax = 16;
 // They travel with every plan that begins a sequence, which must stay below what nodes receive.
 constexpr size_t kStopTokensMax = 128;
@@ -169,17 +168,21 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
 
 // They were tokens of such a request, unless the model or its limits have changed since.
 absl::Status RequestTable::CheckGenerated(const GenerateSpec& spec) const {
-  if (spec.choices != 1 || spec.beams.width > 0 || spec.score) {
-    return absl::InvalidArgumentError("only a request of one choice goes on behind tokens");
+  if (spec.generated.size() != spec.choices || spec.beams.width > 0 || spec.score) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a request of ", spec.choices, " choices cannot go on behind tokens of ",
+                     spec.generated.size(), ", and no beam search or score goes on at all"));
   }
-  const size_t tokens = spec.prompt.size() + spec.generated.size();
-  if (tokens > sequence_tokens_max_) {
-    return absl::InvalidArgumentError(absl::StrCat("the request goes on behind ", tokens,
-                                                   " tokens; at most ", sequence_tokens_max_,
-                                                   " fit (limits.sequence_tokens_max)"));
-  }
-  for (const plan::SampledToken& token : spec.generated) {
-    LAMINA_RETURN_IF_ERROR(CheckToken(token.token, vocabulary_));
+  for (const GeneratedChoice& choice : spec.generated) {
+    const size_t tokens = spec.prompt.size() + choice.tokens.size();
+    if (tokens > sequence_tokens_max_) {
+      return absl::InvalidArgumentError(absl::StrCat("the request goes on behind ", tokens,
+                                                     " tokens; at most ", sequence_tokens_max_,
+                                                     " fit (limits.sequence_tokens_max)"));
+    }
+    for (const plan::SampledToken& token : choice.tokens) {
+      LAMINA_RETURN_IF_ERROR(CheckToken(token.token, vocabulary_));
+    }
   }
   return absl::OkStatus();
 }
@@ -219,9 +222,12 @@ absl::StatusOr<std::vector<core::SequenceRequest>> RequestTable::Admit(
   LogAdmitted(RecordOf(request, absl::OkStatus()), request.choices[0].sequence);
   request.sink->OnAccepted(request.id);
   Request& admitted = requests_.emplace(key, std::move(request)).first->second;
-  if (!admitted.spec.generated.empty() && TellGenerated(admitted)) {
+  if (!admitted.spec.generated.empty()) {
+    TellGenerated(admitted);
+    std::erase_if(sequences, [&](const core::SequenceRequest& sequence) {
+      return admitted.choices[places_.at(sequence.id).choice].done;
+    });
     Flush(key);
-    sequences.clear();
   }
   return sequences;
 }
@@ -239,9 +245,13 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
   const auto prompt = static_cast<uint32_t>(spec.prompt.size());
   const uint32_t wanted = spec.max_tokens != 0 ? spec.max_tokens : kMaxTokensDefault;
   const uint32_t least = std::min(spec.min_tokens, sequence_tokens_max_ - prompt);
+  // What goes on behind tokens of its own cannot begin with another one's prompt.
+  const bool begins =
+      std::all_of(spec.generated.begin(), spec.generated.end(),
+                  [](const GeneratedChoice& generated) { return generated.tokens.empty(); });
   core::SequenceRequest sequence{
       .id = request.choices[choice].sequence,
-      .fork_of = choice == 0 ? 0 : request.choices[0].sequence,
+      .fork_of = choice == 0 || !begins ? 0 : request.choices[0].sequence,
       .prompt = spec.prompt,
       .sampling = spec.sampling,
       .tokens_max = prompt + std::min(wanted, sequence_tokens_max_ - prompt),
@@ -255,8 +265,10 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
       .accepted_before = spec.accepted_before,
       .submitted = request.arrived};
   sequence.sampling.seed = request.choices[choice].seed;
-  for (const plan::SampledToken& token : spec.generated) {
-    sequence.generated.push_back(token.token);
+  if (!spec.generated.empty()) {
+    for (const plan::SampledToken& token : spec.generated[choice].tokens) {
+      sequence.generated.push_back(token.token);
+    }
   }
   if (!spec.ignore_eos) {
     sequence.end_tokens.insert(sequence.end_tokens.end(), tokenizer_.end_tokens().begin(),
@@ -424,15 +436,23 @@ void RequestTable::AddToken(const Request& request, Choice& choice, plan::Sample
   choice.has_pending = true;
 }
 
-bool RequestTable::TellGenerated(Request& request) {
-  Choice& choice = request.choices[0];
-  plan::FinishReason finish = request.spec.ended;
-  for (plan::SampledToken& token : std::exchange(request.spec.generated, {})) {
+void RequestTable::TellGenerated(Request& request) {
+  std::vector<GeneratedChoice> generated = std::exchange(request.spec.generated, {});
+  for (uint32_t i = 0; i < generated.size(); ++i) {
+    TellGenerated(request, i, std::move(generated[i]));
+  }
+}
+
+void RequestTable::TellGenerated(Request& request, uint32_t index, GeneratedChoice generated) {
+  Choice& choice = request.choices[index];
+  plan::FinishReason finish = generated.ended;
+  for (plan::SampledToken& token : generated.tokens) {
     AddToken(request, choice, std::move(token));
     if (choice.stops.stopped()) {
       finish = plan::FinishReason::kStop;
       break;
     }
+    choice.pending.index = index;
     request.sink->OnOutput(std::exchange(choice.pending, {}));
     choice.has_pending = false;
   }
@@ -447,7 +467,6 @@ bool RequestTable::TellGenerated(Request& request) {
   if (finish != plan::FinishReason::kNone) {
     Close(request, choice, finish);
   }
-  return choice.done;
 }
 
 // No stop string ends within the text of the first min_tokens tokens, as in vLLM.

@@ -41,8 +41,8 @@ class RequestTable {
   // Called for every request that was taken in, when it has ended. Before the first.
   void SetOnEnd(RequestEndFunction on_end) { on_end_ = std::move(on_end); }
 
-  // Takes a request in and returns the sequences to submit, in order; none where it came with all
-  // of its tokens, and has ended. On error nothing was taken.
+  // Takes a request in and returns the sequences to submit, in order; not those of choices that
+  // came with all of their tokens, and have ended. On error nothing was taken.
   // Errors: kInvalidArgument  names the field and its bound; the prompt's length and the limit.
   //         kAlreadyExists    the request id is in use.
   absl::StatusOr<std::vector<core::SequenceRequest>> Admit(GenerateSpec spec, uint64_t key,
@@ -112,8 +112,9 @@ class RequestTable {
   std::string NewId() const;
   core::SequenceRequest MakeSequence(const Request& request, uint32_t choice) const;
   Choice* Find(plan::SequenceId sequence, Request** request);
-  // Tells the tokens that the request came with. Whether it has ended with them.
-  bool TellGenerated(Request& request);
+  // Tells the tokens that the request came with. Ends of choices are left to Flush().
+  void TellGenerated(Request& request);
+  void TellGenerated(Request& request, uint32_t index, GeneratedChoice generated);
   static void AddToken(const Request& request, Choice& choice, plan::SampledToken token);
   void TakeToken(const Request& request, Choice& choice, core::TokenEvent& event);
   static void AddText(const Request& request, Choice& choice, absl::string_view text);

@@ -43,7 +43,7 @@ TEST_F(RequestVocabularyTest, ATokenThatTheModelDoesNotHaveIsRefused) {
         GenerateSpec{.prompt = {1}, .stop_tokens = {900}},
         GenerateSpec{.prompt = {1}, .sampling = {.logit_bias = {{900, 1.0f}}}},
         GenerateSpec{.prompt = {1}, .sampling = {.allowed_tokens = {900}}},
-        GenerateSpec{.prompt = {1}, .generated = {{.token = 900}}}}) {
+        GenerateSpec{.prompt = {1}, .generated = {{.tokens = {{.token = 900}}}}}}) {
     const absl::Status refused = Admitted(spec, 900);
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
     EXPECT_THAT(std::string(refused.message()),
