@@ -56,8 +56,8 @@ std::string FetchPathMaker::Describe() const {
                                    : "";
   return absl::StrCat("scratch ", FormatBytes(scratch_.bytes()), resident, " windows for K and V ",
                       FormatBytes(windows_bytes_),
-                      made_tokens_ > 0 ? absl::StrCat(" of up to ", made_tokens_,
-                                                      " tokens of a step made from their numbers")
+                      made_tokens_ > 0 ? absl::StrCat(", made from numbers for up to ",
+                                                      made_tokens_, " tokens of a lane's step,")
                                        : "",
                       " attention ", kernel_.name());
 }

@@ -55,8 +55,8 @@ class FetchPathMaker final : public PathMaker {
   uint32_t resident_layers_ = 0;
   uint32_t resident_width_ = 0;
   uint64_t windows_bytes_ = 0;
-  uint32_t made_tokens_ =
-      0;  // Of a lane's step, at most, whose K and V are made from their numbers.
+  // Of so many tokens of a lane's step K and V are made from their numbers, at most.
+  uint32_t made_tokens_ = 0;
 };
 
 }  // namespace lamina::compute_node

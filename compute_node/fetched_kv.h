@@ -74,9 +74,9 @@ class FetchedKv {
   absl::Status MakeAhead(Lane& lane);
 
   // q, k and v of the lane's slice are there, and activations of its rows that stay have been
-  // stored, and K and V of the layer's tokens made that are made from their numbers before Poll():
-  // from now on it attends its pieces. Makes K and V for the next piece of each memory
-  // node. The slice's weights stay until the last K and V have been made with them.
+  // stored: from now on Poll() attends its pieces; before, K and V that are made from token numbers
+  // have to be there too. Makes K and V for the next piece of each memory node. The slice's weights
+  // stay until the last K and V have been made with them.
   // Errors: as WeightSource::Ask(); those of the device.
   absl::Status BeginLayer(Lane& lane);
 
