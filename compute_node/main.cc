@@ -289,7 +289,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
       [&opened, watch = daemon::ProgressWatch()]() mutable {
         return watch.Alive(opened.node->Counters());
       });
-  daemon::OnTermination(
+  const daemon::TerminationHandlers handlers(
       [&link, &manager, grace = Seconds(config.drain_seconds)] {
         manager->Stopping();
         link.Drain(grace);

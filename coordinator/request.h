@@ -25,7 +25,7 @@ struct GenerateSpec {
   std::vector<TokenId> prompt;
   SamplingParams sampling;  // Choice i uses seed + i.
   uint32_t max_tokens = 0;  // 0: as many as fit, at most kMaxTokensDefault.
-  uint32_t min_tokens = 0;
+  uint32_t min_tokens = 0;  // So many come before one that ends a choice.
   std::vector<std::string> stop;
   std::vector<TokenId> stop_tokens;
   bool ignore_eos = false;

@@ -55,6 +55,13 @@ absl::Status CheckScoreBytes(const GenerateSpec& spec) {
                    kScoreBytesMax, " are sent. Ask for fewer alternatives, or score parts"));
 }
 
+absl::Status CheckToken(TokenId token, TokenId vocabulary) {
+  return token >= 0 && token < vocabulary
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat(
+                   "token ", token, " is not in the vocabulary of ", vocabulary, " tokens"));
+}
+
 absl::Status CheckSampledTokens(const SamplingParams& sampling, TokenId vocabulary) {
   const auto check = [vocabulary](const char* field, TokenId token) {
     return token >= 0 && token < vocabulary
@@ -72,9 +79,11 @@ absl::Status CheckSampledTokens(const SamplingParams& sampling, TokenId vocabula
   return absl::OkStatus();
 }
 
-// Whether a request was refused for what it asks, or because the queue is full: it did not fail.
+// Whether a request was refused for what it asks, which this cluster may not serve, or because the
+// queue is full: it did not fail.
 bool IsRefusal(const absl::Status& status) {
-  return absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status);
+  return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
+         absl::IsResourceExhausted(status);
 }
 
 bool IsStopToken(const GenerateSpec& spec, TokenId token) {
@@ -108,6 +117,15 @@ absl::Status CheckRequestId(absl::string_view request_id) {
                                                        " are allowed"));
 }
 
+RequestTable::RequestTable(const model::Tokenizer& tokenizer, const Clock& clock,
+                           uint32_t sequence_tokens_max, uint32_t vocabulary)
+    : tokenizer_(tokenizer),
+      clock_(clock),
+      sequence_tokens_max_(sequence_tokens_max),
+      vocabulary_(static_cast<TokenId>(
+          vocabulary == 0 ? tokenizer.vocabulary_size()
+                          : std::min<size_t>(tokenizer.vocabulary_size(), vocabulary))) {}
+
 absl::Status RequestTable::Check(const GenerateSpec& spec) const {
   LAMINA_RETURN_IF_ERROR(spec.sampling.Validate());
   LAMINA_RETURN_IF_ERROR(CheckStops(spec));
@@ -133,16 +151,12 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
   if (spec.score) {
     LAMINA_RETURN_IF_ERROR(CheckScoreBytes(spec));
   }
-  const auto vocabulary = static_cast<TokenId>(tokenizer_.vocabulary_size());
   for (const std::vector<TokenId>* list : {&spec.prompt, &spec.stop_tokens}) {
     for (const TokenId token : *list) {
-      if (token < 0 || token >= vocabulary) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("token ", token, " is not in the vocabulary of ", vocabulary, " tokens"));
-      }
+      LAMINA_RETURN_IF_ERROR(CheckToken(token, vocabulary_));
     }
   }
-  LAMINA_RETURN_IF_ERROR(CheckSampledTokens(spec.sampling, vocabulary));
+  LAMINA_RETURN_IF_ERROR(CheckSampledTokens(spec.sampling, vocabulary_));
   LAMINA_RETURN_IF_ERROR(CheckAllowedEnds(spec, tokenizer_.end_tokens()));
   if (!spec.generated.empty()) {
     LAMINA_RETURN_IF_ERROR(CheckGenerated(spec));
@@ -164,12 +178,8 @@ absl::Status RequestTable::CheckGenerated(const GenerateSpec& spec) const {
                                                    " tokens; at most ", sequence_tokens_max_,
                                                    " fit (limits.sequence_tokens_max)"));
   }
-  const auto vocabulary = static_cast<TokenId>(tokenizer_.vocabulary_size());
   for (const plan::SampledToken& token : spec.generated) {
-    if (token.token < 0 || token.token >= vocabulary) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "token ", token.token, " is not in the vocabulary of ", vocabulary, " tokens"));
-    }
+    LAMINA_RETURN_IF_ERROR(CheckToken(token.token, vocabulary_));
   }
   return absl::OkStatus();
 }
@@ -228,13 +238,14 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
   const GenerateSpec& spec = request.spec;
   const auto prompt = static_cast<uint32_t>(spec.prompt.size());
   const uint32_t wanted = spec.max_tokens != 0 ? spec.max_tokens : kMaxTokensDefault;
+  const uint32_t least = std::min(spec.min_tokens, sequence_tokens_max_ - prompt);
   core::SequenceRequest sequence{
       .id = request.choices[choice].sequence,
       .fork_of = choice == 0 ? 0 : request.choices[0].sequence,
       .prompt = spec.prompt,
       .sampling = spec.sampling,
       .tokens_max = prompt + std::min(wanted, sequence_tokens_max_ - prompt),
-      .tokens_min = prompt + std::min(spec.min_tokens, sequence_tokens_max_ - prompt),
+      .tokens_min = prompt + least + (least > 0 ? 1 : 0),  // The end comes behind these.
       .end_tokens = spec.stop_tokens,
       .priority = spec.priority,
       .score = spec.score,

@@ -33,8 +33,10 @@ absl::Status CheckRequestId(absl::string_view request_id);
 
 class RequestTable {
  public:
-  RequestTable(const model::Tokenizer& tokenizer, const Clock& clock, uint32_t sequence_tokens_max)
-      : tokenizer_(tokenizer), clock_(clock), sequence_tokens_max_(sequence_tokens_max) {}
+  // `vocabulary`: how many tokens the model has, which may be fewer than its tokenizer has; 0: not
+  // known, taken for as many.
+  RequestTable(const model::Tokenizer& tokenizer, const Clock& clock, uint32_t sequence_tokens_max,
+               uint32_t vocabulary = 0);
 
   // Called for every request that was taken in, when it has ended. Before the first.
   void SetOnEnd(RequestEndFunction on_end) { on_end_ = std::move(on_end); }
@@ -123,6 +125,7 @@ class RequestTable {
   const model::Tokenizer& tokenizer_;
   const Clock& clock_;
   const uint32_t sequence_tokens_max_;
+  const TokenId vocabulary_;  // Tokens that both the tokenizer and the model have.
   plan::SequenceId next_sequence_ = 1;
   std::map<uint64_t, Request> requests_;  // By key.
   std::map<std::string, uint64_t> ids_;

@@ -44,19 +44,33 @@ class FetchRecompute final : public FetchPlanning {
         .kv = bytes_.kv / rates.bytes_per_second,
         .make = rates.recompute_seconds + rates.recompute_fixed_seconds / tokens,
         .weights = rates.weights_seconds / std::max(1u, step.lanes),
-        .resident = static_cast<double>(step.resident)};
+        .resident = static_cast<double>(step.resident),
+        .other_work = rates.attend_seconds * tokens + rates.slice.fixed +
+                      rates.slice.slope * static_cast<double>(step.rows)};
     const cost::ActivationsCome come =
         cost::ActivationsComeOf({.lanes = static_cast<double>(step.lanes),
                                  .weights = rates.weights_seconds,
                                  .kv_bytes = tokens * bytes_.kv,
                                  .room = bytes_.room});
-    const policy::RecomputeSplit split = policy::BestRecomputeSplit(profile, step.tokens, come);
-    const double share = static_cast<double>(split.recomputed) / tokens;
-    return {.recomputed = static_cast<uint32_t>(share * plan::kRecomputeUnit),
-            .why = policy::DescribeRecompute(profile, share)};
+    const uint64_t tile = uint64_t{plan::kFetchTile} * step.sequences;  // One of each.
+    const policy::RecomputeSplit split =
+        policy::BestRecomputeSplit(profile, step.tokens, come, std::max<uint64_t>(1, tile));
+    return {
+        .recomputed = UnitsOf(split.recomputed, step.tokens, tile),
+        .why = policy::DescribeRecompute(profile, static_cast<double>(split.recomputed) / tokens)};
   }
 
  private:
+  // StepPlan::recomputed. Sequences are cut down to whole tiles, from half a tile more: so those
+  // which are somewhat shorter or longer than others have as many tiles, or as many on average.
+  static uint32_t UnitsOf(uint64_t recomputed, uint64_t tokens, uint64_t tile) {
+    if (recomputed == 0 || recomputed == tokens) {
+      return recomputed == 0 ? 0 : plan::kRecomputeUnit;
+    }
+    const uint64_t units = (recomputed + tile / 2) * plan::kRecomputeUnit / tokens;
+    return static_cast<uint32_t>(std::min<uint64_t>(units, plan::kRecomputeUnit - 1));
+  }
+
   const RecomputeBytes bytes_;
 };
 
@@ -90,18 +104,18 @@ class FetchTokens final : public FetchPlanning {
                  .why = absl::StrCat(*making_.percent,
                                      "% of tokens made from their numbers, as configured")});
     }
-    if (step.tokens == 0 || step.rows == 0 || !rates.measured()) {
+    if (step.tokens == 0 || step.sequences == 0 || !rates.measured()) {
       return {.why = "no tokens made from their numbers: links or making are not measured yet"};
     }
     const auto tokens = static_cast<double>(step.tokens);
-    const auto rows = static_cast<double>(step.rows);
     const policy::TokenProfile profile{
         .kv = making_.kv_bytes / rates.bytes_per_second,
         .make = rates.recompute_seconds + rates.recompute_fixed_seconds / tokens,
         .attend = rates.attend_seconds,
-        .other = rates.slice.fixed + rates.slice.slope * rows + rates.attend_seconds * tokens};
-    const policy::TokenLoad load{.rows = step.rows,
-                                 .context = static_cast<uint32_t>(step.tokens / step.rows)};
+        .other = rates.attend_seconds * tokens + rates.slice.fixed +
+                 rates.slice.slope * static_cast<double>(step.rows)};
+    const policy::TokenLoad load{.rows = step.sequences,
+                                 .context = static_cast<uint32_t>(step.tokens / step.sequences)};
     const uint32_t made = policy::BestTokenSplit(profile, load).made;
     if (made == 0) {
       return {.why = policy::DescribeTokens(profile, 0)};

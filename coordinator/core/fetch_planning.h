@@ -43,8 +43,10 @@ struct FetchStep {
   uint64_t tokens = 0;                                      // What they see together,
   uint64_t resident = 0;  // of which so many have their activations on the compute node.
   uint32_t lanes = 1;     // Lanes of the path that have rows, this one among them.
-  uint32_t rows = 1;      // Sequences that run in the lane,
-  uint64_t contexts = 0;  // and all tokens of these, what windows hide too.
+  uint32_t rows = 0;
+  // Whose tokens they are, each with about as many; 0: any number of tokens can be recomputed.
+  uint32_t sequences = 0;
+  uint64_t contexts = 0;  // All tokens of these, what windows hide too.
 };
 
 class FetchPlanning {
@@ -66,9 +68,11 @@ struct RecomputeBytes {
 };
 
 // Policy fetch_recompute by measured rates, for steps of path recompute; K and V alone while
-// nothing is measured. One lane is split as several are where the next layer's activations come
-// while K and V of one are made: windows have room for them, and no weights are on the link, which
-// come between them in an order that nobody plans.
+// nothing is measured. What a lane's slice takes by its rows, and attention by its tokens, take the
+// compute node too; the tail counts for nothing, since nothing comes meanwhile. Sequences recompute
+// whole tiles. One lane is split as several are where the next layer's activations come while K and
+// V of one are made: windows have room for them, and no weights are on the link, which come between
+// them in an order that nobody plans.
 std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes);
 // Policy fetch_sparse: the compute node chooses, and nothing is recomputed. `lossy` says how
 // answers differ, `phases` what stays there and why nothing is recomputed, for people.

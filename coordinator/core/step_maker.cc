@@ -427,7 +427,8 @@ void StepMaker::PlanFetching(OpenStep& open) {
                                             .tokens = tokens,
                                             .resident = std::min(resident, tokens),
                                             .lanes = lanes,
-                                            .rows = static_cast<uint32_t>(lane.running.size()),
+                                            .rows = static_cast<uint32_t>(open.plan.rows.size()),
+                                            .sequences = static_cast<uint32_t>(lane.running.size()),
                                             .contexts = lane.tokens},
                                            fetch_rates_);
   open.plan.recomputed = share.recomputed;

@@ -48,8 +48,11 @@ TEST(RecomputeOptionsTest, TokenNumbersAreOfPathFetchAndSlotsHaveKAndVAlone) {
   EXPECT_EQ(options->fetch.activation_width, 0u);
   EXPECT_EQ(options->fetch.made_tokens_max, 4096u);
   const auto planning = options->scheduler.strategies.fetch_planning();
-  core::FetchStep step = {
-      .path = plan::AttentionPath::kFetch, .tokens = 4096, .rows = 2, .contexts = 4096};
+  core::FetchStep step = {.path = plan::AttentionPath::kFetch,
+                          .tokens = 4096,
+                          .rows = 2,
+                          .sequences = 2,
+                          .contexts = 4096};
   EXPECT_THAT(planning->Plan(step, {}).why, HasSubstr("not measured yet"));
   // An idle device that takes three times as long makes a quarter.
   core::FetchRates rates = {.bytes_per_second = 512, .recompute_seconds = 3};
@@ -75,8 +78,11 @@ TEST(RecomputeOptionsTest, OfNoMoreTokensThanThereMayBe) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->fetch.made_tokens_max, 160u);
   const auto planning = options->scheduler.strategies.fetch_planning();
-  core::FetchStep step = {
-      .path = plan::AttentionPath::kFetch, .tokens = 320, .rows = 1, .contexts = 320};
+  core::FetchStep step = {.path = plan::AttentionPath::kFetch,
+                          .tokens = 320,
+                          .rows = 1,
+                          .sequences = 1,
+                          .contexts = 320};
   EXPECT_EQ(planning->Plan(step, {}).recomputed, plan::kRecomputeUnit / 2);
   EXPECT_EQ(planning->Plan(step, {}).why, "50% of tokens made from their numbers, as configured");
   step.contexts = 1600;  // What windows hide counts: nobody knows which rows see it still.
