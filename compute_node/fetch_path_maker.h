@@ -55,7 +55,7 @@ class FetchPathMaker final : public PathMaker {
   uint32_t resident_layers_ = 0;
   uint32_t resident_width_ = 0;
   uint64_t windows_bytes_ = 0;
-  // Of so many tokens of a lane's step K and V are made from their numbers, at most.
+  // So many tokens of a lane's step at most have K and V made from their numbers.
   uint32_t made_tokens_ = 0;
 };
 

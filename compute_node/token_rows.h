@@ -46,8 +46,8 @@ class TokenRows {
   // Rows that run together.
   static constexpr uint32_t kRows = 256;
 
-  // For lanes of the context's epoch, each with room for its `made_tokens_max` tokens. `kernel` has
-  // the bits by which prompts attend. References must outlive this.
+  // Each lane of the context's epoch has room for `made_tokens_max` tokens. `kernel` has the bits
+  // by which prompts attend. References must outlive this.
   TokenRows(const WorkerContext& context, const kernels::AttentionKernel& kernel);
 
   // Takes the memory, and times a layer for the coordinator.
@@ -74,15 +74,15 @@ class TokenRows {
   // The first tokens of a sequence: rows, and slots, [first, first + tokens).
   struct Part {
     plan::SequenceId sequence = 0;
-    uint32_t before = 0;  // Of its run.
+    uint32_t before = 0;  // Tokens in front of its run.
     uint32_t first = 0;
     uint32_t tokens = 0;
   };
   struct LaneState {
     kernels::ArenaMemory memory;  // K and V, then what rows carry on.
     std::vector<Part> parts;
-    std::vector<uint32_t> ids;        // Of all rows,
-    std::vector<uint32_t> positions;  // likewise.
+    std::vector<uint32_t> ids;        // Numbers of the tokens of all rows,
+    std::vector<uint32_t> positions;  // and where they stand.
   };
   // Rows that run together.
   struct Block {
@@ -114,8 +114,8 @@ class TokenRows {
   const WorkerContext& context_;
   const kernels::AttentionKernel& kernel_;
   const uint32_t slots_;      // Rows of a lane at most.
-  size_t kv_bytes_ = 0;       // Of K and V of a layer, for all slots.
-  size_t carried_bytes_ = 0;  // Of what a row carries on.
+  size_t kv_bytes_ = 0;       // K and V of a layer, for all slots.
+  size_t carried_bytes_ = 0;  // What a row carries on.
   ValueBuffers buffers_;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
   MakingLine making_;

@@ -65,8 +65,8 @@ FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32
 FetchSplit SplitBySlots(uint32_t before, uint32_t tokens, const SlotTables::Sequence& sequence,
                         SlotKinds kinds);
 
-// Of how many of the first `before` tokens K and V are made from token numbers: `share`
-// kRecomputeUnit-ths of them, in whole tiles. Of none where some are `released`: all behind them
+// How many of the first `before` tokens have K and V made from token numbers: `share`
+// kRecomputeUnit-ths of them, in whole tiles. None where some are `released`: all behind them
 // depend on these.
 uint32_t MadeFromTokens(uint32_t before, uint32_t share, uint32_t released);
 

@@ -88,9 +88,9 @@ std::unique_ptr<FetchPlanning> MakeFetchByPath(plan::AttentionPath path,
 std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent);
 
 struct TokenMaking {
-  double kv_bytes = 0;              // Of a token's K and V in a layer, on average over layers.
-  uint32_t tokens_max = 0;          // Of a step of a lane.
-  std::optional<uint32_t> percent;  // Of the tokens, whatever is measured. Nothing: by rates.
+  double kv_bytes = 0;              // A token's K and V in a layer, on average over layers.
+  uint32_t tokens_max = 0;          // Tokens of a step of a lane.
+  std::optional<uint32_t> percent;  // Whatever is measured. Nothing: by rates.
 };
 // Policy fetch_recompute from token numbers, for steps of path fetch: of no more tokens than there
 // may be.
