@@ -126,7 +126,8 @@ compute_node::WeightForm FormOf(WeightsForm form) {
 
 // Whether K and V of some tokens are made again from activations.
 bool MakesKvAgain(const ClusterConfig& config) {
-  return config.Prepares(kPolicyFetchRecompute) || config.Prepares(kPolicyFetchHybrid);
+  return (config.Prepares(kPolicyFetchRecompute) && !config.RecomputesFromTokens()) ||
+         config.Prepares(kPolicyFetchHybrid);
 }
 
 // Reads the model; its weights stay, unless the coordinator says which layers.

@@ -251,9 +251,12 @@ plan::AttentionPath PathOf(const ClusterConfig& config, const StreamingHeads& st
   if (policy == kPolicyFetchHeads && config.KeepsRecent()) {
     return plan::AttentionPath::kSparse;
   }
+  if (policy == kPolicyFetchRecompute) {
+    const bool by_path = !config.KeepsInt8() && !config.RecomputesFromTokens();
+    return by_path ? plan::AttentionPath::kRecompute : plan::AttentionPath::kFetch;
+  }
   return policy == kPolicyLocal                                   ? plan::AttentionPath::kLocal
          : policy == kPolicyFetchSparse                           ? plan::AttentionPath::kSparse
-         : policy == kPolicyFetchRecompute && !config.KeepsInt8() ? plan::AttentionPath::kRecompute
          : policy == kPolicyAttendRemote || policy == kPolicyAuto ? plan::AttentionPath::kRemote
                                                                   : plan::AttentionPath::kFetch;
 }
@@ -356,6 +359,8 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
   const bool recomputes = config.Prepares(kPolicyFetchRecompute);
   if (config.KeepsInt8() && (recomputes || config.policy == kPolicyFetchHybrid)) {
     UseNoActivations(model.width, options);
+  } else if (config.RecomputesFromTokens()) {
+    UseTokens(config, options);
   } else if (recomputes) {
     UseRecompute(config, model.width, options);
   } else if (config.policy == kPolicyFetchHybrid) {
@@ -500,6 +505,7 @@ plan::EpochConfig FetchingEpoch(const ClusterConfig& config, const EngineOptions
                           .fetch_heads = options.fetch.heads,
                           .activation_width = options.fetch.activation_width,
                           .activation_share = options.fetch.hybrid.has_value() ? kHalf : 0,
+                          .made_tokens_max = options.fetch.made_tokens_max,
                           .partition = options.partition};
   epoch.int8_tails = options.kv.tails;
   if (options.fetch.bytes > 0) {

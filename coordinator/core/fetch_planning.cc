@@ -9,6 +9,7 @@
 #include "cost/recompute_layer.h"
 #include "plan/fetch_pieces.h"
 #include "policy/fetch_recompute.h"
+#include "policy/token_recompute.h"
 
 namespace lamina::core {
 namespace {
@@ -89,6 +90,61 @@ class FetchRecomputeShare final : public FetchPlanning {
   const uint32_t percent_;
 };
 
+class FetchTokens final : public FetchPlanning {
+ public:
+  explicit FetchTokens(const TokenMaking& making) : making_(making) {}
+
+  FetchShare Plan(const FetchStep& step, const FetchRates& rates) const override {
+    if (step.path != plan::AttentionPath::kFetch) {
+      return {};
+    }
+    if (making_.percent.has_value()) {
+      return NoMoreThanMay(
+          step, {.recomputed = *making_.percent * plan::kRecomputeUnit / 100,
+                 .why = absl::StrCat(*making_.percent,
+                                     "% of tokens made from their numbers, as configured")});
+    }
+    if (step.tokens == 0 || step.sequences == 0 || !rates.measured()) {
+      return {.why = "no tokens made from their numbers: links or making are not measured yet"};
+    }
+    const auto tokens = static_cast<double>(step.tokens);
+    const policy::TokenProfile profile{
+        .kv = making_.kv_bytes / rates.bytes_per_second,
+        .make = rates.recompute_seconds + rates.recompute_fixed_seconds / tokens,
+        .attend = rates.attend_seconds,
+        .other = rates.attend_seconds * tokens + rates.slice.fixed +
+                 rates.slice.slope * static_cast<double>(step.rows)};
+    const policy::TokenLoad load{.rows = step.sequences,
+                                 .context = static_cast<uint32_t>(step.tokens / step.sequences)};
+    const uint32_t made = policy::BestTokenSplit(profile, load).made;
+    if (made == 0) {
+      return {.why = policy::DescribeTokens(profile, 0)};
+    }
+    // Rounded up, so that rows of this context have as many whole tiles.
+    const auto share = static_cast<uint32_t>(
+        (uint64_t{made} * plan::kRecomputeUnit + load.context - 1) / load.context);
+    return NoMoreThanMay(
+        step, {.recomputed = share,
+               .why = policy::DescribeTokens(profile, static_cast<double>(made) / load.context)});
+  }
+
+ private:
+  // Each run of rows has no more than its share, so that together they have no more either.
+  FetchShare NoMoreThanMay(const FetchStep& step, FetchShare share) const {
+    const uint64_t tokens = std::max(step.tokens, step.contexts);
+    const uint64_t most = uint64_t{making_.tokens_max} * plan::kRecomputeUnit;
+    if (share.recomputed * tokens <= most) {
+      return share;
+    }
+    share.recomputed = static_cast<uint32_t>(most / tokens);
+    absl::StrAppend(&share.why, "; at most fetch.recompute_tokens_max ", making_.tokens_max,
+                    " of a step's ", tokens);
+    return share;
+  }
+
+  const TokenMaking making_;
+};
+
 // Which tokens come follows from elsewhere, and answers from these.
 class FetchLossy final : public FetchPlanning {
  public:
@@ -150,6 +206,10 @@ std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes) {
 
 std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent) {
   return std::make_unique<FetchRecomputeShare>(percent);
+}
+
+std::unique_ptr<FetchPlanning> MakeFetchTokens(const TokenMaking& making) {
+  return std::make_unique<FetchTokens>(making);
 }
 
 }  // namespace lamina::core

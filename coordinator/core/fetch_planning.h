@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchPlanning: which of a step's tokens come to the compute node as K and V, and which are
-// computed again, from activations that come or that it has. A strategy, one for each policy that
-// fetches, or for that of several which has something to choose; the arithmetic is in policy/.
+// computed again, from activations that come or that it has, or from token numbers. A strategy, one
+// for each policy that fetches, or for that of several which has something to choose; the
+// arithmetic is in policy/.
 //
 // Determinism: same calls, same answers.
 
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cost/layer_seconds.h"
@@ -44,6 +46,7 @@ struct FetchStep {
   uint32_t rows = 0;
   // Whose tokens they are, each with about as many; 0: any number of tokens can be recomputed.
   uint32_t sequences = 0;
+  uint64_t contexts = 0;  // All tokens of these, what windows hide too.
 };
 
 class FetchPlanning {
@@ -83,5 +86,14 @@ std::unique_ptr<FetchPlanning> MakeFetchByPath(plan::AttentionPath path,
                                                std::unique_ptr<FetchPlanning> others);
 // So many per cent of the tokens of such steps, whatever is measured.
 std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent);
+
+struct TokenMaking {
+  double kv_bytes = 0;              // A token's K and V in a layer, on average over layers.
+  uint32_t tokens_max = 0;          // Tokens of a step of a lane.
+  std::optional<uint32_t> percent;  // Whatever is measured. Nothing: by rates.
+};
+// Policy fetch_recompute from token numbers, for steps of path fetch: of no more tokens than there
+// may be.
+std::unique_ptr<FetchPlanning> MakeFetchTokens(const TokenMaking& making);
 
 }  // namespace lamina::core
