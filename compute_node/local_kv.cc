@@ -2,6 +2,7 @@
 #include "compute_node/local_kv.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -59,6 +60,7 @@ absl::Status LocalKv::BeginStep(const Lane& lane, const PathRows& rows) {
     LAMINA_RETURN_IF_ERROR(AddRows(lane.index, chunk.plan.sequence, chunk.first_row,
                                    chunk.plan.first_token, chunk.plan.tokens));
   }
+  FindRead(lane);
   return absl::OkStatus();
 }
 
@@ -75,8 +77,21 @@ absl::Status LocalKv::AddRows(uint32_t lane, plan::SequenceId id, uint32_t first
                           .first_row = first_row,
                           .first_token = first_token,
                           .tokens = tokens,
-                          .slots = std::move(slots)});
+                          .slots = std::move(slots),
+                          .read = tokens});
   return absl::OkStatus();
+}
+
+// From the first to the last row of the step's tail, which are in order.
+void LocalKv::FindRead(const Lane& lane) {
+  const auto before = [](const TailRow& tail, uint32_t row) { return tail.row < row; };
+  for (Rows& rows : steps_[lane.index]) {
+    const auto first =
+        std::lower_bound(lane.tail.begin(), lane.tail.end(), rows.first_row, before);
+    const auto end = std::lower_bound(first, lane.tail.end(), rows.first_row + rows.tokens, before);
+    rows.read_from = first == end ? 0 : first->row - rows.first_row;
+    rows.read = first == end ? 0 : std::prev(end)->row - first->row + 1;
+  }
 }
 
 std::optional<kernels::KvPlanes> LocalKv::Planes(uint32_t layer) const {
@@ -115,19 +130,28 @@ absl::StatusOr<uint64_t> LocalKv::Attend(uint32_t lane, uint32_t layer,
   if (device_.int8() != nullptr) {
     return AttendInt8(lane, layer, qkv, out);
   }
+  const bool last = layer + 1 == layers_.size();
   uint64_t context = 0;
   items_.clear();
   for (const Rows& rows : steps_[lane]) {
+    const uint32_t tokens = last ? rows.read : rows.tokens;
+    if (tokens == 0) {
+      continue;
+    }
+    const uint32_t skipped = last ? rows.read_from : 0;
+    const uint32_t position = rows.first_token + skipped;
     items_.push_back({.extents = rows.sequence->extents,
-                      .first_position = rows.first_token,
-                      .query_tokens = rows.tokens,
-                      .q = qkv.row(rows.first_row),
+                      .first_position = position,
+                      .query_tokens = tokens,
+                      .q = qkv.row(rows.first_row + skipped),
                       .q_stride = qkv.stride,
-                      .out = out.row(rows.first_row),
+                      .out = out.row(rows.first_row + skipped),
                       .out_stride = out.stride});
     const uint32_t window = layers_[layer].window;
-    context +=
-        rows.tokens + (window == 0 ? rows.first_token : std::min(rows.first_token, window - 1));
+    context += tokens + (window == 0 ? position : std::min(position, window - 1));
+  }
+  if (items_.empty()) {
+    return 0;
   }
   LAMINA_RETURN_IF_ERROR(device_.Attend(layer - first_layer_, AllHeads(layers_[layer]), items_));
   return context * 2 * layers_[layer].kv_width() * sizeof(BFloat16);

@@ -54,8 +54,9 @@ class LocalKv {
   // The plan's changes to the tables. Errors: kInternal  they do not fit the tables.
   absl::Status Apply(const plan::StepPlan& plan) { return tables_.Apply(plan); }
 
-  // The lane's next step begins, without rows so far, or with these of a step that is laid out.
-  // Errors: as AddRows().
+  // The lane's next step begins, without rows so far, or with these of a step that is laid out: what
+  // the model's last layer makes of rows of prompts that are neither sampled nor scored is not read
+  // by anyone, so that they do not attend there. Errors: as AddRows().
   void BeginStep(uint32_t lane) { steps_[lane].clear(); }
   absl::Status BeginStep(const Lane& lane, const PathRows& rows);
 
@@ -77,7 +78,8 @@ class LocalKv {
   // Shapes: qkv  [rows, q | k | v], of the layer. Errors: those of the device.
   absl::Status Store(uint32_t lane, uint32_t layer, const kernels::MatrixView<BFloat16>& qkv);
 
-  // Attends all rows of the lane's step. Returns how many bytes of K and V that read.
+  // Attends all rows of the lane's step whose outputs are read; others' are left as they are.
+  // Returns how many bytes of K and V that read.
   // Shapes: out  [rows, query heads * head_dim]. Errors: those of the device.
   // Cost: as AttentionKernel::Attend.
   absl::StatusOr<uint64_t> Attend(uint32_t lane, uint32_t layer,
@@ -92,7 +94,10 @@ class LocalKv {
     uint32_t first_token = 0;
     uint32_t tokens = 0;
     std::vector<Extent> slots;  // Slots of these tokens.
+    uint32_t read_from = 0;     // Of these tokens, those whose outputs of the last layer are read.
+    uint32_t read = 0;
   };
+  void FindRead(const Lane& lane);
 
   absl::StatusOr<uint64_t> AttendInt8(uint32_t lane, uint32_t layer,
                                       const kernels::MatrixView<BFloat16>& qkv,

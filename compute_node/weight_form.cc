@@ -30,6 +30,7 @@ constexpr std::array<size_t, 3> kRows = {1, 4, 16};
 constexpr int kRounds = 6;
 constexpr int kFewRounds = 2;
 constexpr double kClear = 1.25;
+constexpr double kGivenForMemory = 1.1;
 
 // One packed layer, whose bytes lie in several places that take turns.
 class Copies {
@@ -133,7 +134,7 @@ size_t CopiesToMeasure(uint64_t cache_bytes, uint64_t available_bytes) {
   return std::clamp(2 * cache_bytes / kBytes, kCopiesMin, most);
 }
 
-bool PackedPays(const FormTimes& times) { return PackedOverBF16(times) <= 1; }
+bool PackedPays(const FormTimes& times) { return PackedOverBF16(times) <= kGivenForMemory; }
 
 absl::StatusOr<FormTimes> MeasureForms(kernels::BlockType type, kernels::Dense& dense) {
   LAMINA_ASSIGN_OR_RETURN(auto blocks, PackBlocks(kernels::InfoOf(type), dense));

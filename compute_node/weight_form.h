@@ -23,7 +23,7 @@
 namespace lamina::compute_node {
 
 enum class WeightForm : uint8_t {
-  kAuto,    // Packed where decoding loses nothing by it, as measured, or bf16 does not fit.
+  kAuto,    // Packed where decoding loses little by it, as measured, or bf16 does not fit.
   kPacked,  // Wherever the device can.
   kBF16,
   kInt8,  // Floats as 8 bits (kernels/int8_weights.h); the rest as with kPacked.
@@ -43,8 +43,10 @@ struct FormTimes {
   std::array<double, 3> bf16 = {};
 };
 
-// Whether decoding, at numbers of rows that are equally likely, is as fast with packed weights: by
-// the sum of times, in which 16 rows count most.
+// Whether decoding, at numbers of rows that are equally likely, is about as fast with packed
+// weights, which take a third to a half of the memory: by the sum of times, in which 16 rows count
+// most. A tenth is given for the memory, so that what is held does not change with the noise of a
+// measurement where both take as long.
 bool PackedPays(const FormTimes& times);
 
 // So many blocks of a type of files for it to multiply. Their scales are finite and not alike, and

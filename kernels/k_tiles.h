@@ -19,9 +19,11 @@ namespace lamina::kernels {
 inline constexpr size_t kTileSlots = 16;
 inline constexpr size_t kTileLine = 2 * kTileSlots;  // Elements: a pair of each token.
 
+// A lane has so many of 16 pairs, that is 32 elements; they stay next to each other.
+inline constexpr size_t kLanePairs = 4;
+
 // The place of pair `pair` among a tile's head_dim / 2 pairs.
 constexpr size_t PlaceOfPair(size_t pair, size_t head_dim) {
-  constexpr size_t kLanePairs = 4;  // A lane has so many of 16 pairs, that is 32 elements.
   const size_t lane = pair % 16 / kLanePairs;
   const size_t whole = head_dim / 32;
   // If heads end with 16 elements, these are in the first two lanes.

@@ -32,14 +32,16 @@ class PairTiles {
   static void Begin(const Tile& tile, Workspace& work) {
     const size_t words = tile.head_dim / 2;
     const bool few = FewPairs<M>::Takes(tile);
-    const size_t row_words = few ? 1 : words;
-    const size_t step = few ? tile.rows() : 1;
     for (uint32_t row = 0; row < tile.rows(); ++row) {
       const BFloat16* from =
           tile.q + row / tile.group * tile.q_stride + size_t{row % tile.group} * tile.head_dim;
-      uint32_t* to = work.pairs.q + row * row_words;
-      for (size_t pair = 0; pair < words; ++pair) {
-        std::memcpy(to + PlaceOfPair(pair, tile.head_dim) * step, from + 2 * pair, sizeof(*to));
+      for (size_t pair = 0; pair < words; pair += kLanePairs, from += 2 * kLanePairs) {
+        const size_t place = PlaceOfPair(pair, tile.head_dim);
+        if (few) {
+          Scatter(from, tile.rows(), work.pairs.q + place * tile.rows() + row);
+        } else {
+          std::memcpy(work.pairs.q + row * words + place, from, kLanePairs * sizeof(uint32_t));
+        }
       }
     }
     work.depth = 0;
@@ -55,6 +57,14 @@ class PairTiles {
       PackedPairs<M>::Values(tile, block, work);
     }
     PairRows<M>::Merge().close(tile, block, work);
+  }
+
+ private:
+  // The pairs of a lane, `stride` words apart.
+  static HWY_INLINE void Scatter(const BFloat16* from, size_t stride, uint32_t* to) {
+    for (size_t i = 0; i < kLanePairs; ++i) {
+      std::memcpy(to + i * stride, from + 2 * i, sizeof(*to));
+    }
   }
 };
 

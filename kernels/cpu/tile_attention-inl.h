@@ -37,8 +37,9 @@ class TileAttention {
       const BFloat16* from =
           tile.q + row / tile.group * tile.q_stride + size_t{row % tile.group} * tile.head_dim;
       uint32_t* to = work.pairs.q + row * words;
-      for (size_t pair = 0; pair < tile.head_dim / 2; ++pair) {
-        std::memcpy(to + PlaceOfPair(pair, tile.head_dim), from + 2 * pair, sizeof(*to));
+      for (size_t pair = 0; pair < tile.head_dim / 2; pair += kLanePairs) {
+        std::memcpy(to + PlaceOfPair(pair, tile.head_dim), from + 2 * pair,
+                    kLanePairs * sizeof(*to));
       }
       std::fill(to + tile.head_dim / 2, to + words, 0u);
     }

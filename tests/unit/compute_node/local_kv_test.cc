@@ -150,6 +150,40 @@ TEST_F(LocalKvTest, SlotsMayBeShared) {
        {{2, 50, 1}});
 }
 
+// Rows of prompts that are neither sampled nor scored do not attend in the last layer.
+TEST_F(LocalKvTest, TheLastLayerAttendsForRowsThatAreReadAlone) {
+  Lane lane;
+  lane.plan = {.lane = 0,
+               .joins = {{.id = 1}, {.id = 2}, {.id = 3}},
+               .allocations = {{1, {0, 1}}, {2, {20, 3}}, {3, {40, 4}}},
+               .rows = {{.sequence = 1, .position = 0}}};
+  lane.positions = {0, 0, 1, 2, 0, 1, 2, 3};
+  lane.decode_rows = 1;
+  lane.chunks = {{.plan = {.sequence = 2, .tokens = 3}, .first_row = 1},
+                 {.plan = {.sequence = 3, .tokens = 4, .last = true}, .first_row = 4}};
+  lane.tail = {{.row = 0, .sequence = 1}, {.row = 6, .sequence = 3}, {.row = 7, .sequence = 3}};
+  ASSERT_TRUE(kv_->Apply(lane.plan).ok());
+  ASSERT_TRUE(kv_->BeginStep(lane, {.decode = {0, 1}, .chunks = {0, 2}}).ok());
+  const BFloat16 untouched = ToBFloat16(-77.0f);
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    const AttentionDescriptor& shape = config_.layers[layer];
+    std::vector<BFloat16> qkv(8 * shape.qkv_width(), ToBFloat16(1.0f));
+    std::vector<BFloat16> out(8 * shape.q_width(), untouched);
+    const auto qkv_rows = kernels::Packed(qkv.data(), 8, shape.qkv_width());
+    ASSERT_TRUE(kv_->Store(0, layer, qkv_rows).ok());
+    const auto read =
+        kv_->Attend(0, layer, qkv_rows, kernels::Packed(out.data(), 8, shape.q_width()));
+    ASSERT_TRUE(read.ok()) << read.status();
+    for (uint32_t row = 0; row < 8; ++row) {
+      const bool attends = layer == 0 || row == 0 || row >= 6;
+      EXPECT_EQ(ToFloat(out[row * shape.q_width()]), attends ? 1.0f : -77.0f)
+          << "layer " << layer << " row " << row;
+    }
+    const uint64_t tokens = layer == 0 ? 1 + 3 + 4 : 1 + 4;
+    EXPECT_EQ(*read, tokens * 2 * shape.kv_width() * sizeof(BFloat16));
+  }
+}
+
 // The device holds K and V of its layers alone; the model's layers keep their numbers.
 TEST_F(LocalKvTest, AStageHasItsLayersAlone) {
   const std::vector<AttentionDescriptor> all = config_.layers;

@@ -190,9 +190,9 @@ TEST(CopiesToMeasureTest, AreFewerWhereMemoryIsScarce) {
   EXPECT_EQ(CopiesToMeasure(uint64_t{1152} << 20, 0), 5u);
 }
 
-TEST(PackedPaysTest, WhereDecodingTakesNoLonger) {
-  EXPECT_TRUE(PackedPays({.packed = {1, 1, 4}, .bf16 = {2, 2, 2}}));
-  EXPECT_FALSE(PackedPays({.packed = {1, 1, 4.1}, .bf16 = {2, 2, 2}}));
+TEST(PackedPaysTest, WhereDecodingTakesAtMostATenthLonger) {
+  EXPECT_TRUE(PackedPays({.packed = {1, 1, 4.5}, .bf16 = {2, 2, 2}}));
+  EXPECT_FALSE(PackedPays({.packed = {1, 1, 4.7}, .bf16 = {2, 2, 2}}));
 }
 
 }  // namespace
