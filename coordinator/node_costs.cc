@@ -110,7 +110,8 @@ core::FetchRates FetchRatesOf(const EngineOptions& options, const FormedEpoch& e
       if (made > 0 && part == telemetry::NameOf(telemetry::WorkKind::kRecompute)) {
         rates.recompute_seconds = seconds / made;
       }
-      if (fetched > 0 && part == telemetry::NameOf(telemetry::WorkKind::kAttend)) {
+      // Where all K and V are made again none are read from what came.
+      if (fetched + made > 0 && part == telemetry::NameOf(telemetry::WorkKind::kAttend)) {
         rates.attend_seconds = seconds / (fetched + made);
       }
     }

@@ -69,7 +69,7 @@ struct RecomputeBytes {
 
 // Policy fetch_recompute by measured rates, for steps of path recompute; K and V alone while
 // nothing is measured. What a lane's slice takes by its rows, and attention by its tokens, take the
-// compute node too; the tail counts for nothing, since nothing comes meanwhile. Sequences recompute
+// compute node too; nodes report the mean slice of a step, the tail among them. Sequences recompute
 // whole tiles. One lane is split as several are where the next layer's activations come while K and
 // V of one are made: windows have room for them, and no weights are on the link, which come between
 // them in an order that nobody plans.

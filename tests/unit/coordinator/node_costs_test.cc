@@ -100,6 +100,25 @@ TEST(FetchRatesOfTest, MakingKAndVTakesWhatItTookOfLate) {
   EXPECT_EQ(rates.recompute_fixed_seconds, 0);
 }
 
+// Where all K and V are made again none come.
+TEST(FetchRatesOfTest, TokensThatAreMadeAgainAreAttendedToo) {
+  const EngineOptions options = Options(/*bus=*/0);
+  const FormedEpoch epoch = Epoch(options);
+  AttachedNode node = Compute(/*streamed_bytes=*/0);
+  const auto attend_seconds = [&] {
+    return FetchRatesOf(options, epoch, {.compute = {&node}, .memory = {}}).attend_seconds;
+  };
+  EXPECT_EQ(attend_seconds(), 0) << "not measured";
+  node.counters.parts.emplace_back("attend", 0.03);
+  EXPECT_DOUBLE_EQ(attend_seconds(), 30e-6);
+  node.counters.kv_bytes_read = 500 * 1024;
+  EXPECT_DOUBLE_EQ(attend_seconds(), 20e-6);
+  node.counters.recomputed_tokens = 0;
+  EXPECT_DOUBLE_EQ(attend_seconds(), 60e-6);
+  node.counters.kv_bytes_read = 0;
+  EXPECT_EQ(attend_seconds(), 0);
+}
+
 TEST(FetchRatesOfTest, ASliceIsAsTheNodeMeasuredIt) {
   const EngineOptions options = Options(/*bus=*/0);
   AttachedNode node = Compute(/*streamed_bytes=*/0);
