@@ -25,6 +25,7 @@ STRETCHES = 3
 SETTLE_SECONDS = 1.0
 NOBODY_BEGINS_SECONDS = 4.0
 POLL_SECONDS = 0.003
+LOOK_SECONDS = 0.05  # While prompts are measured: a look takes a millisecond and more of the cores that compute them.
 SEQUENCE_TOKENS_MAX = 8192
 ANSWER_TOKENS_MAX = 6000  # More than is needed: a load is ended when it has been measured.
 REMOTE_ANSWER_TOKENS = 2000  # The limit of a cluster that was started elsewhere is not known here.
@@ -159,14 +160,17 @@ class Running:
 
     def prompt_and_decode_rates(self, rows, context):
         """Tokens of prompts a second, from the first request's coming to the last one's first token, and decode_rate()."""
+        waited = self.first_token_seconds()
         self.begin_load(rows, context)
         while self.requests_inside() == 0:
             self.check_load()
             time.sleep(POLL_SECONDS)
         begin = time.monotonic()
         while not self.all_decode():
-            time.sleep(POLL_SECONDS)
-        prompt = rows * context / (time.monotonic() - begin)
+            time.sleep(LOOK_SECONDS)
+        # The coordinator's own time of one request is exact, where looks are not.
+        seconds = self.first_token_seconds() - waited if rows == 1 else time.monotonic() - begin
+        prompt = rows * context / seconds
         return prompt, max(self.stretches(), key=lambda one: one.tokens_per_second)
 
     def decode_stretches(self, rows, context, wait_for_all=True):
@@ -335,6 +339,11 @@ class Cluster(Running):
         return sum(value for name, value in self.metrics().items()
                    if name.startswith("vllm:time_to_first_token_seconds_count"))
 
+    def first_token_seconds(self):
+        """The sum of all requests' times from their coming to their first token."""
+        return sum(value for name, value in self.metrics().items()
+                   if name.startswith("vllm:time_to_first_token_seconds_sum"))
+
     def context_tokens(self):
         return sum(value for name, value in self.metrics().items() if name.startswith("lamina_lane_context_tokens"))
 
@@ -380,6 +389,9 @@ class Remote(Running):
 
     def first_tokens(self):
         return self.status()["time_to_first_token"]["count"]
+
+    def first_token_seconds(self):
+        return self.status()["time_to_first_token"]["seconds_sum"]
 
     def context_tokens(self):
         return sum(lane["context_tokens"] for lane in self.status()["lanes"])

@@ -7,15 +7,14 @@
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "client/convert_internal.h"
+#include "client/generation_internal.h"
 #include "client/open_calls.h"
 #include "common/check.h"
 #include "common/status_macros.h"
-#include "common/trace_context.h"
 #include "control/keepalive_service.h"
 #include "control/reconnect_service.h"
 #include "control/tls_service.h"
@@ -30,6 +29,8 @@ using internal::FromGrpc;
 using internal::FromProto;
 
 constexpr int kMessageBytesMax = 64 << 20;
+// A coordinator that comes back is found within about a second.
+constexpr int kReconnectMillisMax = 1000;
 
 std::chrono::system_clock::time_point After(Nanos wait) {
   return std::chrono::system_clock::now() + std::chrono::nanoseconds(wait);
@@ -41,6 +42,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server, const TlsF
   control::SetKeepalive(control::Keepalive(), arguments);
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   arguments.SetMaxSendMessageSize(kMessageBytesMax);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMillisMax);
   return grpc::CreateCustomChannel(server, control::ChannelCredentials(tls), arguments);
 }
 
@@ -74,65 +76,6 @@ absl::Status ExplainFailure(const std::shared_ptr<grpc::Channel>& channel,
   return absl::UnavailableError(absl::StrCat("cannot reach the server at ", server, ": ",
                                              status.error_message(), "; check --server HOST:PORT"));
 }
-
-// One Generate call. Owns itself through `self_` until OnDone, which the library calls last.
-class GenerateCall : public grpc::ClientReadReactor<v1::GenerateResponse>,
-                     public std::enable_shared_from_this<GenerateCall> {
- public:
-  GenerateCall(const GenerateOptions& options, ChunkFunction on_chunk, DoneFunction on_done,
-               const Cancellation& cancellation)
-      : request_(internal::ToProto(options)),
-        on_chunk_(std::move(on_chunk)),
-        on_done_(std::move(on_done)),
-        cancellation_(cancellation) {
-    internal::FillMetadata(options, context_);
-    if (options.deadline > 0) {
-      context_.set_deadline(After(options.deadline));
-    }
-  }
-
-  void Start(v1::Inference::Stub& stub) {
-    self_ = shared_from_this();
-    stub.async()->Generate(&context_, &request_, this);
-    // The listener shares ownership, so that a late cancel still finds a context.
-    listener_ = cancellation_.Listen([call = self_] { call->context_.TryCancel(); });
-    StartRead(&response_);
-    StartCall();
-  }
-
- private:
-  void OnReadDone(bool ok) override {
-    if (!ok) {
-      return;
-    }
-    on_chunk_(FromProto(response_));
-    StartRead(&response_);
-  }
-
-  void OnDone(const grpc::Status& status) override {
-    cancellation_.Remove(listener_);
-    const DoneFunction on_done = on_done_;
-    absl::Status result = FromGrpc(status);
-    const auto& trailers = context_.GetServerTrailingMetadata();
-    if (const auto id = trailers.find(kRequestIdHeader); !result.ok() && id != trailers.end()) {
-      result.SetPayload(kRequestIdHeader,
-                        absl::Cord(absl::string_view(id->second.data(), id->second.size())));
-    }
-    // The context keeps the channel. It goes before on_done lets the client's destructor return:
-    // were this thread to drop the channel last, the library would join the thread with itself.
-    std::exchange(self_, nullptr).reset();  // Deletes this.
-    on_done(result);
-  }
-
-  const v1::GenerateRequest request_;
-  const ChunkFunction on_chunk_;
-  const DoneFunction on_done_;
-  const Cancellation cancellation_;
-  grpc::ClientContext context_;
-  v1::GenerateResponse response_;
-  uint64_t listener_ = 0;
-  std::shared_ptr<GenerateCall> self_;
-};
 
 // Hands chunks from the library's threads to the thread that asked.
 class ChunkQueue {
@@ -174,8 +117,9 @@ class ChunkQueue {
 }  // namespace
 
 struct Client::Impl {
-  explicit Impl(const std::shared_ptr<grpc::Channel>& channel, Nanos deadline)
-      : call_deadline(deadline),
+  Impl(const std::shared_ptr<grpc::Channel>& channel, const ConnectOptions& options)
+      : call_deadline(options.call_deadline),
+        waiting(options.on_wait),
         inference(v1::Inference::NewStub(channel)),
         cluster(v1::Cluster::NewStub(channel)) {}
 
@@ -196,6 +140,7 @@ struct Client::Impl {
   }
 
   const Nanos call_deadline;
+  internal::WaitingGenerations waiting;
   const std::unique_ptr<v1::Inference::Stub> inference;
   const std::unique_ptr<v1::Cluster::Stub> cluster;
 
@@ -226,8 +171,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& op
   for (;;) {
     const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) {
-      return std::unique_ptr<Client>(
-          new Client(std::make_unique<Impl>(channel, options.call_deadline)));
+      return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(channel, options)));
     }
     // The first failure is final: a caller that wants to wait for a server calls again.
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
@@ -249,8 +193,8 @@ void Client::StartGenerate(const GenerateOptions& options, ChunkFunction on_chun
     on_done(status);
     open_calls->Add(-1);
   };
-  std::make_shared<GenerateCall>(options, std::move(on_chunk), finish, cancellation)
-      ->Start(*impl_->inference);
+  internal::StartGeneration(*impl_->inference, impl_->waiting, options, std::move(on_chunk), finish,
+                            cancellation);
 }
 
 absl::Status Client::Generate(const GenerateOptions& options, const ChunkFunction& on_chunk,

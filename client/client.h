@@ -11,6 +11,10 @@
 // Errors:    the server's, code for code, with its message. kUnavailable means that the cluster is
 //            not serving or lost the request: retry the whole request. Those of generations name
 //            the request as logs do, in the payload "x-request-id".
+//
+// A generation whose coordinator dies pauses, where that has a journal (coordinator.journal) with
+// the request: up to 30 s for a coordinator with the same journal, then it goes on with the tokens
+// that have not come yet (resumption.h). Elsewhere it ends with kUnavailable at once.
 
 #pragma once
 
@@ -412,6 +416,9 @@ struct ConnectOptions {
   TlsFiles tls = {};  // The server's CA; no certificate is asked for.
   Nanos connect_deadline = Seconds(5);
   Nanos call_deadline = Seconds(60);  // None of Generate and Score.
+  // Called when a generation begins to wait for its coordinator, and no other one of this client
+  // waits yet: in a thread of the RPC library, which must not block.
+  std::function<void()> on_wait = {};
 };
 
 using ChunkFunction = std::function<void(const Chunk& chunk)>;

@@ -2,6 +2,7 @@
 #include "absl/strings/match.h"
 #include "client/convert_internal.h"
 #include "common/check.h"
+#include "common/fnv1a.h"
 #include "common/trace_context.h"
 
 namespace lamina::client::internal {
@@ -270,6 +271,24 @@ v1::GenerateRequest ToProto(const GenerateOptions& o) {
   request.set_policy(o.policy);
   request.set_kv(o.kv);
   FillSampling(o, *request.mutable_sampling());
+  return request;
+}
+
+v1::AttachRequest ToProto(const AnswerPlace& place) {
+  v1::AttachRequest request;
+  request.set_request_id(place.request_id);
+  request.set_digest(Fnv1a().value());
+  for (size_t i = 0; i < place.choices.size(); ++i) {
+    const ReceivedChoice& choice = place.choices[i];
+    if (i == 0) {
+      request.set_index(choice.tokens);
+      request.set_digest(choice.digest.value());
+    } else {
+      v1::ReceivedChoice& further = *request.add_further();
+      further.set_index(choice.tokens);
+      further.set_digest(choice.digest.value());
+    }
+  }
   return request;
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "client/client.h"
+#include "client/resumption.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/status.h"
 #include "lamina/v1/cluster.pb.h"
@@ -18,6 +19,7 @@ namespace lamina::client::internal {
 absl::Status FromGrpc(const grpc::Status& status);
 
 v1::GenerateRequest ToProto(const GenerateOptions& options);
+v1::AttachRequest ToProto(const AnswerPlace& place);
 // The names by which the request is followed, as metadata of the call.
 void FillMetadata(const GenerateOptions& options, grpc::ClientContext& context);
 void FillChat(const std::vector<ChatMessage>& messages, const ChatOptions& options, v1::Chat& chat);

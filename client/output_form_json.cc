@@ -70,7 +70,7 @@ absl::StatusOr<OutputForm> StructuredOutputs(const Json& value) {
   const Json none = Json::object();
   for (const auto& [key, entry] : (value.is_object() ? value : none).items()) {
     const bool known = key == "json" || key == "regex" || key == "choice" || key == "grammar";
-    if (known && entry.is_null()) {
+    if (entry.is_null()) {
       continue;
     }
     if (found != nullptr || !known) {

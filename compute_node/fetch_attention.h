@@ -37,7 +37,7 @@ class FetchAttention final : public AttentionPath {
         chunks_(chunks),
         sender_(context, kind),
         resident_(context, resident),
-        fetched_(context, kind, kernel, resident_) {}
+        fetched_(context, kind, kernel, resident_, /*tokens=*/nullptr) {}
 
   absl::Status Prepare() override { return fetched_.Prepare(); }
   uint64_t buffer_bytes() const override { return sender_.bytes() + fetched_.buffer_bytes(); }

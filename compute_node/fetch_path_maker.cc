@@ -8,6 +8,7 @@
 #include "common/units.h"
 #include "compute_node/fetch_attention.h"
 #include "compute_node/spanned_attention.h"
+#include "compute_node/token_attention.h"
 
 namespace lamina::compute_node {
 
@@ -17,7 +18,13 @@ absl::Status FetchPathMaker::Reserve(const plan::EpochConfig& config, const plan
         absl::StrCat("a policy that fetches K and V with compute on ", device_.name(),
                      " is not served by this version; it serves processors with attention exact"));
   }
+  if (MakesFromTokens(config) && config.attention.prefill != config.attention.decode) {
+    return absl::UnimplementedError(
+        "fetch.recompute: tokens is not served by this version with an attention of prompts of its "
+        "own, for K and V would not be those that are stored; set attention to canonical");
+  }
   windows_bytes_ = config.fetch_bytes;
+  made_tokens_ = MakesFromTokens(config) ? config.made_tokens_max : 0;
   LAMINA_RETURN_IF_ERROR(ReserveResident(config));
   return scratch_.Reserve(config, stage, config.KvFormOf(kind()));
 }
@@ -49,10 +56,17 @@ std::string FetchPathMaker::Describe() const {
                                                   resident_->slots(), " activations)")
                                    : "";
   return absl::StrCat("scratch ", FormatBytes(scratch_.bytes()), resident, " windows for K and V ",
-                      FormatBytes(windows_bytes_), " attention ", kernel_.name());
+                      FormatBytes(windows_bytes_),
+                      made_tokens_ > 0 ? absl::StrCat(", made from numbers for up to ",
+                                                      made_tokens_, " tokens of a lane's step,")
+                                       : "",
+                      " attention ", kernel_.name());
 }
 
 std::unique_ptr<AttentionPath> FetchPathMaker::Make(const WorkerContext& context) {
+  if (MakesFromTokens(context.config)) {
+    return std::make_unique<TokenAttention>(context, scratch_.Make(context), kernel_);
+  }
   if (BySpan(context.config)) {
     return std::make_unique<SpannedAttention>(context, scratch_.Make(context), kernel_);
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchPathMaker: attention here, over K and V that memory nodes send, of which path recompute, or
-// path fetch with slots of two kinds, makes some here; with partition token_range they come span by
-// span. Keeps the scratch KV of prompts between epochs, and the memory of activations that stay
-// here.
+// path fetch with slots of two kinds or with token numbers, makes some here; with partition
+// token_range they come span by span. Keeps the scratch KV of prompts between epochs, and the
+// memory of activations that stay here.
 
 #pragma once
 
@@ -41,6 +41,10 @@ class FetchPathMaker final : public PathMaker {
 
  private:
   uint64_t resident_bytes() const { return resident_.has_value() ? resident_->bytes() : 0; }
+  // Whether K and V of some tokens are made from their numbers.
+  bool MakesFromTokens(const plan::EpochConfig& config) const {
+    return kind_ == plan::AttentionPath::kFetch && config.made_tokens_max > 0;
+  }
   // Activations that stay. Errors: as kernels::ActivationArena::Create().
   absl::Status ReserveResident(const plan::EpochConfig& config);
 
@@ -52,6 +56,8 @@ class FetchPathMaker final : public PathMaker {
   uint32_t resident_layers_ = 0;
   uint32_t resident_width_ = 0;
   uint64_t windows_bytes_ = 0;
+  // So many tokens of a lane's step at most have K and V made from their numbers.
+  uint32_t made_tokens_ = 0;
 };
 
 }  // namespace lamina::compute_node

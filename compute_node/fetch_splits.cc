@@ -77,6 +77,22 @@ class ByShare final : public FetchSplits {
   SequenceTable& sequences_;
 };
 
+class ByTokens final : public FetchSplits {
+ public:
+  explicit ByTokens(SequenceTable& sequences) : sequences_(sequences) {}
+
+  absl::Status Apply(const plan::StepPlan& /*plan*/) override { return absl::OkStatus(); }
+
+  absl::StatusOr<plan::FetchSplit> Of(const RowRun& run,
+                                      const plan::StepPlan& plan) const override {
+    LAMINA_ASSIGN_OR_RETURN(const Sequence* const sequence, Find(sequences_, run, plan));
+    return plan::SplitByTokens(run.first_token, run.tokens, plan.recomputed, sequence->released);
+  }
+
+ private:
+  SequenceTable& sequences_;
+};
+
 class BySlots final : public FetchSplits {
  public:
   // Slots of all memory nodes: which of them a sequence's are follows from where it lives.
@@ -116,6 +132,9 @@ std::unique_ptr<FetchSplits> MakeFetchSplits(const plan::EpochConfig& config,
   }
   if (config.activation_share > 0) {
     return std::make_unique<BySlots>(config);
+  }
+  if (path == plan::AttentionPath::kFetch && config.made_tokens_max > 0) {
+    return std::make_unique<ByTokens>(sequences);
   }
   return std::make_unique<AsKv>(config, sequences);
 }

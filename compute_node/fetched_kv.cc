@@ -22,11 +22,13 @@ bool AnyRemade(absl::Span<const plan::FetchRun> runs, size_t first, size_t end) 
 }  // namespace
 
 FetchedKv::FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
-                     const kernels::AttentionKernel& kernel, const ResidentActivations& resident)
+                     const kernels::AttentionKernel& kernel, const ResidentActivations& resident,
+                     const TokenRows* tokens)
     : context_(context),
       activation_width_(plan::ActivationWidthOf(context.config, kind)),
       kernel_(kernel),
       resident_(resident),
+      tokens_(tokens),
       recompute_(context.config, context.executor),
       splits_(MakeFetchSplits(context.config, kind, context.sequences)),
       windows_(context),
@@ -432,7 +434,7 @@ void FetchedKv::AppendExtents(const Stream& stream, uint32_t run, uint32_t recom
       append(0, stretch.tokens);
       continue;
     }
-    uint32_t& from = stretch.activations ? recomputed_slot : slot;
+    uint32_t& from = stretch.activations || stretch.here ? recomputed_slot : slot;
     append(from, stretch.tokens);
     from += stretch.tokens;
   }
@@ -452,6 +454,11 @@ void FetchedKv::Attend(Lane& lane, uint32_t node) {
     const uint32_t row = stream.rows[i].first_row;
     const uint32_t own = run.all_recomputed() ? recomputed + run.made() : slot + run.fetched();
     rows.Store(row, {.first_slot = own, .tokens = run.tokens});
+    if (run.kept > 0) {
+      const Extent made = tokens_->SlotsOf(lane.index, stream.rows[i]);
+      rows.Fill(tokens_->View(lane.index, lanes_[lane.index].layer), {&made, 1},
+                {.first_slot = recomputed, .tokens = run.kept});
+    }
     const auto first_extent = extents_.size();
     AppendExtents(stream, i, recomputed, slot);
     recomputed += run.filled_slots();

@@ -8,7 +8,8 @@
 // the bits of any other path. Tokens that come as activations (fetch_splits.h), or have theirs here
 // (resident_activations.h), have their K and V made here, while the piece with the others is on its
 // way; where a layer's weights stream, before its slice can run, as soon as those that make k and v
-// are here.
+// are here. K and V of tokens that were made from their numbers (token_rows.h) are copied into the
+// piece that has the others.
 //
 // Where heads are spread over memory nodes (partition head) an activation comes in parts, one from
 // each, and what is made of it goes to pieces of all of them. Their pieces are of the same runs
@@ -35,6 +36,7 @@
 #include "compute_node/piece_windows.h"
 #include "compute_node/resident_activations.h"
 #include "compute_node/step_layout.h"
+#include "compute_node/token_rows.h"
 #include "compute_node/worker_context.h"
 #include "kernels/attention.h"
 #include "kernels/int8_runs.h"
@@ -44,9 +46,11 @@ namespace lamina::compute_node {
 
 class FetchedKv {
  public:
-  // For rows of the path `kind`, fetch or recompute. References must outlive this.
+  // For rows of the path `kind`, fetch or recompute. `tokens` makes K and V from token numbers;
+  // null where none are. References must outlive this.
   FetchedKv(const WorkerContext& context, plan::AttentionPath kind,
-            const kernels::AttentionKernel& kernel, const ResidentActivations& resident);
+            const kernels::AttentionKernel& kernel, const ResidentActivations& resident,
+            const TokenRows* tokens);
   ~FetchedKv();
   FetchedKv(const FetchedKv&) = delete;
   FetchedKv& operator=(const FetchedKv&) = delete;
@@ -70,8 +74,9 @@ class FetchedKv {
   absl::Status MakeAhead(Lane& lane);
 
   // q, k and v of the lane's slice are there, and activations of its rows that stay have been
-  // stored: from now on Poll() attends its pieces. Makes K and V for the next piece of each memory
-  // node. The slice's weights stay until the last K and V have been made with them.
+  // stored: from now on Poll() attends its pieces; before, K and V that are made from token numbers
+  // have to be there too. Makes K and V for the next piece of each memory node. The slice's weights
+  // stay until the last K and V have been made with them.
   // Errors: as WeightSource::Ask(); those of the device.
   absl::Status BeginLayer(Lane& lane);
 
@@ -148,6 +153,7 @@ class FetchedKv {
   std::unique_ptr<kernels::AttentionScratch> scratch_;
   std::unique_ptr<Int8Window> int8_;  // Where K and V come as INT8.
   const ResidentActivations& resident_;
+  const TokenRows* const tokens_;
   KvRecompute recompute_;
   MakingLine making_;
   std::unique_ptr<FetchSplits> splits_;

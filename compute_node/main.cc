@@ -126,7 +126,8 @@ compute_node::WeightForm FormOf(WeightsForm form) {
 
 // Whether K and V of some tokens are made again from activations.
 bool MakesKvAgain(const ClusterConfig& config) {
-  return config.Prepares(kPolicyFetchRecompute) || config.Prepares(kPolicyFetchHybrid);
+  return (config.Prepares(kPolicyFetchRecompute) && !config.RecomputesFromTokens()) ||
+         config.Prepares(kPolicyFetchHybrid);
 }
 
 // Reads the model; its weights stay, unless the coordinator says which layers.
@@ -288,7 +289,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
       [&opened, watch = daemon::ProgressWatch()]() mutable {
         return watch.Alive(opened.node->Counters());
       });
-  daemon::OnTermination(
+  const daemon::TerminationHandlers handlers(
       [&link, &manager, grace = Seconds(config.drain_seconds)] {
         manager->Stopping();
         link.Drain(grace);

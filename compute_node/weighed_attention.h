@@ -3,8 +3,9 @@
 // WeighedAttention: attends items, and of those that ask for it adds up what softmax gave each
 // token, over all query heads (kernels/attention_weights.h).
 //
-// Threading: the data thread; the pool is the only parallelism. Allocation: working memory grows up
-// to what a call needs, half a MiB a thread or one piece.
+// Threading: the data thread; the pool is the only parallelism. Allocation: lists grow up to what a
+// call needs, and so does the kernel's memory of weights: of the tiles that threads are at, and of
+// those that wait for their turn to be added.
 
 #pragma once
 
@@ -40,42 +41,12 @@ class WeighedAttention {
               absl::Span<const Item> items);
 
  private:
-  // Queries of a weighed item that attend in one call of the kernel.
-  static constexpr uint32_t kQueriesAtOnce = 16;
-  static constexpr uint32_t kLineFloats = 64 / sizeof(float);
-  // Floats of weights in one call for each thread, unless a single piece has more. Calls take turns
-  // in the same memory: with much more of it, K and V of a call would drive it out of the last
-  // cache; with much less, threads would wait for each other and begin without prefetches more
-  // often.
-  static constexpr size_t kFloatsOfThread = size_t{1} << 17;
-
-  // Consecutive queries of an item.
-  struct Piece {
-    const Item* item = nullptr;
-    uint32_t first = 0;
-    uint32_t count = 0;
-    size_t memory = 0;  // Where its weights begin.
-
-    // Floats between rows of weights: an odd number of lines, so that rows share neither lines nor
-    // cache sets.
-    uint32_t row_floats() const {
-      const uint32_t tokens = item->attention.first_position + first + count;
-      return ((tokens + kLineFloats - 1) / kLineFloats | 1) * kLineFloats;
-    }
-    // Whole lines that hold all that is kept of it.
-    size_t floats(uint32_t query_heads) const;
-  };
-
-  // The pieces, whose weights take so many floats.
-  void Run(const AttentionDescriptor& shape, const kernels::KvView& kv, size_t floats);
-
   const kernels::AttentionKernel& kernel_;
   ThreadPool& pool_;
   std::unique_ptr<kernels::AttentionScratch> scratch_;
-  std::vector<Piece> pieces_;  // Pieces of one call of the kernel.
+  // What one call of the kernel attends.
   std::vector<kernels::AttentionItem> calls_;
-  std::vector<kernels::AttentionWeights> weights_;  // By piece that has some.
-  std::vector<float> memory_;  // A line more than is needed, to begin at a border of lines.
+  std::vector<kernels::AttentionWeights> weights_;  // By item that has some.
 };
 
 }  // namespace lamina::compute_node

@@ -54,6 +54,9 @@ inline constexpr absl::string_view kPolicyFetchRecompute = "fetch_recompute";
 inline constexpr absl::string_view kPolicyFetchHybrid = "fetch_hybrid";
 inline constexpr absl::string_view kPolicyFetchSparse = "fetch_sparse";
 
+// What policy fetch_recompute makes K and V from again.
+enum class RecomputeFrom : uint8_t { kActivations, kTokens };
+
 // With a policy that fetches: of each compute node, for all its lanes and memory nodes.
 struct FetchConfig {
   uint64_t window_bytes = uint64_t{64} << 20;
@@ -61,9 +64,12 @@ struct FetchConfig {
   // all of it. With auto as many as a window has room for.
   uint32_t heads = 0;
   bool heads_auto = true;
-  // Policy fetch_recompute: of how many tokens K and V are made again from activations.
+  // Policy fetch_recompute: from what K and V of tokens are made again, and of how many.
+  RecomputeFrom recompute = RecomputeFrom::kActivations;
   uint32_t recompute_percent = 0;
   bool recompute_auto = true;  // By measured times.
+  // From token numbers: of how many tokens of a lane's step at most.
+  uint32_t recompute_tokens_max = 4096;
   // Policies fetch_recompute and fetch_hybrid, where weights stream: what makes k and v of a layer
   // comes before its other weights.
   bool kv_weights_first = true;
@@ -293,6 +299,10 @@ struct ClusterConfig {
     return fetch.resident_bytes > 0 &&
            (Prepares(kPolicyFetchRecompute) || Prepares(kPolicyFetchHybrid)) &&
            !Prepares(kPolicyFetchHeads) && !Prepares(kPolicyFetchSparse);
+  }
+  // Whether rows of fetch_recompute have K and V made again from token numbers.
+  bool RecomputesFromTokens() const {
+    return fetch.recompute == RecomputeFrom::kTokens && Prepares(kPolicyFetchRecompute);
   }
   // The policies that requests may ask for.
   std::vector<std::string> Prepared() const {

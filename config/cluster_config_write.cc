@@ -334,6 +334,10 @@ std::string ToYaml(const ClusterConfig& config) {
       word("recompute_percent",
            config.fetch.recompute_auto ? "auto" : absl::StrCat(config.fetch.recompute_percent));
     }
+    if (config.RecomputesFromTokens()) {
+      word("recompute", EnumName(internal::kRecomputeFrom, config.fetch.recompute));
+      number("recompute_tokens_max", config.fetch.recompute_tokens_max);
+    }
     if (!config.fetch.kv_weights_first) {
       word("kv_weights_first", "false");
     }

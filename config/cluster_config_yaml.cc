@@ -498,6 +498,8 @@ absl::Status ClusterFileReader::Read(const YAML::Node& root) {
        Section({{"rows", Number(c.policy_load.rows)}, {"context", Number(c.policy_load.context)}})},
       {"fetch", Section({{"window", Size(c.fetch.window_bytes)},
                          {"heads", NumberOrAuto(c.fetch.heads, c.fetch.heads_auto)},
+                         {"recompute", Choice(internal::kRecomputeFrom, c.fetch.recompute)},
+                         {"recompute_tokens_max", Number(c.fetch.recompute_tokens_max)},
                          {"recompute_percent",
                           NumberOrAuto(c.fetch.recompute_percent, c.fetch.recompute_auto)},
                          {"kv_weights_first", Choice(internal::kTruths, c.fetch.kv_weights_first)},

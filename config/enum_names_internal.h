@@ -54,6 +54,8 @@ inline constexpr EnumNames<SparseTokens, 3> kSparseTokens = {
     {{"window_sums", SparseTokens::kWindowSums},
      {"local", SparseTokens::kLocal},
      {"strided", SparseTokens::kStrided}}};
+inline constexpr EnumNames<RecomputeFrom, 2> kRecomputeFrom = {
+    {{"activations", RecomputeFrom::kActivations}, {"tokens", RecomputeFrom::kTokens}}};
 inline constexpr EnumNames<LogLevel, 4> kLogLevels = {{{"debug", LogLevel::kDebug},
                                                        {"info", LogLevel::kInfo},
                                                        {"warning", LogLevel::kWarning},

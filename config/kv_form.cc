@@ -73,7 +73,7 @@ absl::Status CheckActivations(const ClusterConfig& config) {
                      " asks for activations, which with kv int8 have about as many bytes as K and "
                      "V, so that none are kept; set it to auto or 0, or kv to bf16"));
   };
-  if (config.policy == kPolicyFetchRecompute) {
+  if (config.policy == kPolicyFetchRecompute && !config.RecomputesFromTokens()) {
     return none("recompute_percent", config.fetch.recompute_auto, config.fetch.recompute_percent);
   }
   return config.policy == kPolicyFetchHybrid

@@ -81,6 +81,11 @@ absl::Status CheckPolicies(const ClusterConfig& config) {
         "policies: fetch_recompute is not served by this version next to fetch_heads with heads "
         "that stream; remove it, or fetch.streaming_heads");
   }
+  if (config.RecomputesFromTokens()) {
+    return absl::UnimplementedError(
+        "policies: fetch_recompute with fetch.recompute tokens is not served by this version as "
+        "one of several; name it alone, or set fetch.recompute to activations");
+  }
   if (config.Prepares(kPolicyFetchRecompute) && config.KeepsInt8()) {
     return absl::UnimplementedError(
         "policies: fetch_recompute is not served by this version as one of several with kv int8, "
@@ -104,6 +109,8 @@ ClusterConfig OfPolicy(const ClusterConfig& config, const std::string& policy) {
     alone.fetch.resident_bytes = defaults.resident_bytes;
   }
   if (policy != kPolicyFetchRecompute && config.Prepares(kPolicyFetchRecompute)) {
+    alone.fetch.recompute = defaults.recompute;
+    alone.fetch.recompute_tokens_max = defaults.recompute_tokens_max;
     alone.fetch.recompute_percent = defaults.recompute_percent;
     alone.fetch.recompute_auto = defaults.recompute_auto;
     alone.fetch.kv_weights_first = defaults.kv_weights_first;

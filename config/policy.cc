@@ -9,6 +9,7 @@
 #include "config/policy_internal.h"
 #include "config/replicas.h"
 #include "config/weights_internal.h"
+#include "plan/fetch_pieces.h"
 #include "plan/limits.h"
 
 namespace lamina::internal {
@@ -215,6 +216,39 @@ absl::Status CheckKvWeights(const ClusterConfig& config) {
                    "compute node has a weights_budget; remove it, or give one a budget");
 }
 
+// Whether K and V may be made again from token numbers: they have to be those that are stored.
+absl::Status CheckTokens(const ClusterConfig& config) {
+  const FetchConfig& fetch = config.fetch;
+  if (!config.RecomputesFromTokens()) {
+    return fetch.recompute_tokens_max == FetchConfig().recompute_tokens_max
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(
+                     "fetch.recompute_tokens_max: says of how many tokens K and V are made from "
+                     "their numbers, and fetch.recompute is activations; remove it, or set "
+                     "fetch.recompute to tokens");
+  }
+  if (fetch.recompute_tokens_max == 0 || fetch.recompute_tokens_max % plan::kFetchTile != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "fetch.recompute_tokens_max: ", fetch.recompute_tokens_max, " is not a multiple of ",
+        plan::kFetchTile, " from ", plan::kFetchTile, " on, as K and V are made in whole tiles"));
+  }
+  if (fetch.resident_bytes > 0) {
+    return absl::InvalidArgumentError(
+        "fetch.resident: is for activations, and with fetch.recompute tokens there are none; "
+        "remove it, or set fetch.recompute to activations");
+  }
+  if (config.KeepsInt8()) {
+    return absl::UnimplementedError(
+        "fetch.recompute: tokens is not served by this version with kv int8, which closes blocks "
+        "where all of a sequence's tokens are; set kv to bf16, or policy to fetch_heads");
+  }
+  return config.attention.Named().decode == config.attention.Named().prefill
+             ? absl::OkStatus()
+             : absl::UnimplementedError(
+                   "fetch.recompute: tokens is served by this version with one attention for "
+                   "prompts and decode rows; set attention.prefill to what attention.decode is");
+}
+
 absl::Status CheckKeys(const ClusterConfig& config) {
   const FetchConfig& fetch = config.fetch;
   const FetchConfig defaults;
@@ -229,6 +263,9 @@ absl::Status CheckKeys(const ClusterConfig& config) {
                                   kPolicyFetchSparse, "to which tokens rows attend"));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "recompute_percent", !fetch.recompute_auto,
                                   kPolicyFetchRecompute, "how many tokens are recomputed"));
+  LAMINA_RETURN_IF_ERROR(CheckKey(config, "recompute", fetch.recompute != defaults.recompute,
+                                  kPolicyFetchRecompute, "from what K and V are made again"));
+  LAMINA_RETURN_IF_ERROR(CheckTokens(config));
   LAMINA_RETURN_IF_ERROR(CheckKvWeights(config));
   LAMINA_RETURN_IF_ERROR(CheckKey(config, "activation_percent", !fetch.activation_auto,
                                   kPolicyFetchHybrid, "how many tokens are held as activations"));
@@ -362,8 +399,9 @@ absl::Status CheckFetchOfAuto(const ClusterConfig& config) {
   return absl::InvalidArgumentError(
       "fetch: with policy auto window and heads may be set; it settles recompute_percent and "
       "activation_percent itself, and takes no lossy policy, to which caching_ratio, sparse "
-      "and streaming_heads belong; nor does it weigh what resident saves, or packing, or stream "
-      "weights, to which kv_weights_first belongs; remove these");
+      "and streaming_heads belong; nor does it weigh what resident saves, or packing, or "
+      "recomputation from tokens, or stream weights, to which kv_weights_first belongs; remove "
+      "these");
 }
 
 absl::Status CheckFetch(const ClusterConfig& config) {

@@ -50,6 +50,7 @@ void ToProto(const plan::EpochConfig& config, v1::Configure* proto) {
   proto->set_activation_width(config.activation_width);
   proto->set_activation_share(config.activation_share);
   proto->set_resident_tokens(config.resident_tokens);
+  proto->set_made_tokens_max(config.made_tokens_max);
   proto->set_int8_tails(config.int8_tails);
   proto->set_fetch_heads(config.fetch_heads);
   proto->set_sparse_tokens(static_cast<uint32_t>(config.sparse_tokens));
@@ -83,6 +84,7 @@ plan::EpochConfig FromProto(const v1::Configure& proto) {
       .activation_width = proto.activation_width(),
       .resident_tokens = proto.resident_tokens(),
       .activation_share = proto.activation_share(),
+      .made_tokens_max = proto.made_tokens_max(),
       .int8_tails = proto.int8_tails(),
       // A pattern that this version does not know stays unknown, and is refused.
       .sparse_tokens = static_cast<SparseTokens>(std::min(proto.sparse_tokens(), 255u)),

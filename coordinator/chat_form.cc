@@ -62,6 +62,17 @@ std::string JoinParts(const Json& parts) {
   return out;
 }
 
+// Templates look for the type of a part, and pass over what has none.
+Json TypedParts(const Json& parts) {
+  Json out = Json::array();
+  for (const Json& part : parts) {
+    Json typed = part.is_string() ? Json({{"type", "text"}, {"text", part}}) : part;
+    typed["type"] = "text";
+    out.push_back(std::move(typed));
+  }
+  return out;
+}
+
 // Templates write the arguments of a call with tojson.
 absl::Status ReadArguments(Json* message, absl::string_view what) {
   if (!message->contains("tool_calls") || !(*message)["tool_calls"].is_array()) {
@@ -94,9 +105,7 @@ absl::StatusOr<Json> MessageOf(const ChatMessage& message, size_t index, bool ta
   LAMINA_ASSIGN_OR_RETURN(Json out, ParseJson(message.json, what, Json::value_t::object));
   if (out.contains("content") && out["content"].is_array()) {
     LAMINA_RETURN_IF_ERROR(CheckParts(out["content"], index));
-    if (!takes_parts) {
-      out["content"] = JoinParts(out["content"]);
-    }
+    out["content"] = takes_parts ? TypedParts(out["content"]) : Json(JoinParts(out["content"]));
   }
   LAMINA_RETURN_IF_ERROR(ReadArguments(&out, what));
   return out;

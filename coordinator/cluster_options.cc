@@ -251,9 +251,12 @@ plan::AttentionPath PathOf(const ClusterConfig& config, const StreamingHeads& st
   if (policy == kPolicyFetchHeads && config.KeepsRecent()) {
     return plan::AttentionPath::kSparse;
   }
+  if (policy == kPolicyFetchRecompute) {
+    const bool by_path = !config.KeepsInt8() && !config.RecomputesFromTokens();
+    return by_path ? plan::AttentionPath::kRecompute : plan::AttentionPath::kFetch;
+  }
   return policy == kPolicyLocal                                   ? plan::AttentionPath::kLocal
          : policy == kPolicyFetchSparse                           ? plan::AttentionPath::kSparse
-         : policy == kPolicyFetchRecompute && !config.KeepsInt8() ? plan::AttentionPath::kRecompute
          : policy == kPolicyAttendRemote || policy == kPolicyAuto ? plan::AttentionPath::kRemote
                                                                   : plan::AttentionPath::kFetch;
 }
@@ -356,6 +359,8 @@ EngineOptions MakeOptions(const ClusterConfig& config, const StreamingHeads& str
   const bool recomputes = config.Prepares(kPolicyFetchRecompute);
   if (config.KeepsInt8() && (recomputes || config.policy == kPolicyFetchHybrid)) {
     UseNoActivations(model.width, options);
+  } else if (config.RecomputesFromTokens()) {
+    UseTokens(config, options);
   } else if (recomputes) {
     UseRecompute(config, model.width, options);
   } else if (config.policy == kPolicyFetchHybrid) {
@@ -455,7 +460,8 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
     LAMINA_RETURN_IF_ERROR(core::CheckPartition(config.partition, needs));
   }
   if (options.partition == Partition::kTokenRange && options.fetch.bytes > 0 &&
-      !plan::ServesSpans(PathsOnMemoryNodes(options, options.fetch))) {
+      (options.fetch.made_tokens_max > 0 ||
+       !plan::ServesSpans(PathsOnMemoryNodes(options, options.fetch)))) {
     return absl::UnimplementedError(
         absl::StrCat("partition: auto chose token_range (", options.partition_why,
                      "), which this version does not serve with policy ",
@@ -501,6 +507,7 @@ plan::EpochConfig FetchingEpoch(const ClusterConfig& config, const EngineOptions
                           .fetch_heads = options.fetch.heads,
                           .activation_width = options.fetch.activation_width,
                           .activation_share = options.fetch.hybrid.has_value() ? kHalf : 0,
+                          .made_tokens_max = options.fetch.made_tokens_max,
                           .partition = options.partition,
                           .span_tokens = options.scheduler.span_tokens};
   epoch.int8_tails = options.kv.tails;

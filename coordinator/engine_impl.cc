@@ -39,7 +39,7 @@ Engine::Impl::Impl(const EngineOptions& o, const model::Tokenizer& tokenizer, co
     : options(o),
       clock(c),
       scheduler(o.scheduler, MakeOrder(o.priority_order)),
-      requests(tokenizer, c, o.scheduler.sequence_tokens_max),
+      requests(tokenizer, c, o.scheduler.sequence_tokens_max, o.vocabulary),
       members(options, c, *this),
       trial(options, members),
       changes(options, members),

@@ -52,7 +52,9 @@ EngineStatus StatusBuilder::Build(const StatusSources& sources) const {
     status.scheduler.fetch_share.why = sources.epoch->fetch_why;
   }
   if (std::string& why = status.scheduler.fetch_share.why;
-      !why.empty() && sources.epoch != nullptr && sources.epoch->config().activation_width > 0) {
+      !why.empty() && sources.epoch != nullptr &&
+      (sources.epoch->config().activation_width > 0 ||
+       sources.epoch->config().made_tokens_max > 0)) {
     MeasuredNodes nodes;
     for (const core::Member* member : membership.compute_members()) {
       if (const AttachedNode* node = sources.nodes.Find(member->name); node != nullptr) {

@@ -298,6 +298,7 @@ plan::EpochConfig EpochForming::ConfigOf(const EpochMembers& members,
     config.fetch_heads = members.fetch.heads;
     config.activation_width = members.fetch.activation_width;
     config.resident_tokens = members.fetch.resident_tokens;
+    config.made_tokens_max = members.fetch.made_tokens_max;
     if (members.activation_share.has_value()) {
       config.activation_share = *members.activation_share;
       config.activation_width = config.activation_share > 0 ? members.fetch.activation_width : 0;

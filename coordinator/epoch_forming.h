@@ -74,9 +74,11 @@ struct FormedEpoch {
   cost::KvPolicy policy = cost::KvPolicy::kAttendRemote;
 
   const plan::EpochConfig& config() const { return topology.config(); }
-  // Whether a step's plan says which tokens come as activations (core/fetch_planning.h).
+  // Whether a step's plan says which tokens come as activations, or are made from their numbers
+  // (core/fetch_planning.h).
   bool plans_fetching() const {
-    return config().activation_width > 0 && config().activation_share == 0;
+    return (config().activation_width > 0 && config().activation_share == 0) ||
+           config().made_tokens_max > 0;
   }
   // How many shares there are of each form of K and V.
   uint32_t shares_of_form() const {

@@ -39,6 +39,8 @@ struct FetchOptions {
   uint32_t activation_width = 0;
   // Policies fetch_recompute and fetch_hybrid: EpochConfig::resident_tokens. Else 0.
   uint32_t resident_tokens = 0;
+  // Policy fetch_recompute from token numbers: EpochConfig::made_tokens_max. Else 0.
+  uint32_t made_tokens_max = 0;
   // Policy fetch_sparse: of EpochConfig; fetch_heads with tokens that stay: all of them. Else 0.
   SparseTokens sparse_tokens = SparseTokens::kWindowSums;
   double sparse_ratio = 0;

@@ -44,10 +44,14 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(std::unique_ptr<JournalDi
   journal->next_number_ = contents.number_max + 1;
   for (const UnfinishedRequest& request : contents.unfinished) {
     const uint64_t number = request.accepted.number;
-    journal->live_[number] =
-        absl::StrCat(Encode(request.accepted),
-                     Encode(CommittedRecord{
-                         .number = number, .tokens = request.tokens, .finish = request.finish}));
+    std::string& records = journal->live_[number];
+    records = Encode(request.accepted);
+    for (uint32_t i = 0; i < request.choices.size(); ++i) {
+      absl::StrAppend(&records, Encode(CommittedRecord{.number = number,
+                                                       .choice = i,
+                                                       .tokens = request.choices[i].tokens,
+                                                       .finish = request.choices[i].ended}));
+    }
   }
   journal->unfinished_ = std::move(contents.unfinished);
   if (const absl::Status made = journal->MakeAnew(); !made.ok()) {
@@ -170,6 +174,14 @@ void Journal::TurnOff(const absl::Status& why) {
              "it dies are lost with it");
 }
 
+JournaledRequest::JournaledRequest(Journal& journal, uint64_t number,
+                                   const std::vector<uint32_t>& tokens)
+    : journal_(journal), record_{.number = number}, recorded_(true) {
+  for (const uint32_t written : tokens) {
+    choices_.push_back({.written = written});
+  }
+}
+
 JournaledRequest::~JournaledRequest() {
   if (recorded_) {
     journal_.Ended(record_.number);
@@ -188,15 +200,20 @@ void JournaledRequest::Accepted(const std::string& id) {
 }
 
 void JournaledRequest::Committed(const ChoiceOutput& output) {
-  const uint32_t first = index_;
-  index_ += static_cast<uint32_t>(output.tokens.size());
-  if (!recorded_ || index_ < written_) {
+  choices_.resize(std::max(choices_.size(), size_t{output.index} + 1));
+  Choice& choice = choices_[output.index];
+  const uint32_t first = choice.told;
+  choice.told += static_cast<uint32_t>(output.tokens.size());
+  if (!recorded_ || choice.told < choice.written) {
     return;
   }
-  CommittedRecord record{.number = record_.number, .index = written_, .finish = output.finish};
-  const auto known = static_cast<std::ptrdiff_t>(std::max(first, written_) - first);
+  CommittedRecord record{.number = record_.number,
+                         .choice = output.index,
+                         .index = choice.written,
+                         .finish = output.finish};
+  const auto known = static_cast<std::ptrdiff_t>(std::max(first, choice.written) - first);
   record.tokens.assign(output.tokens.begin() + known, output.tokens.end());
-  written_ = index_;
+  choice.written = choice.told;
   if (!record.tokens.empty() || record.finish != plan::FinishReason::kNone) {
     journal_.Committed(record);
   }

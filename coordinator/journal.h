@@ -111,19 +111,15 @@ class JournaledRequest {
   // A new request, whose id is still to be given.
   JournaledRequest(Journal& journal, AcceptedRecord record)
       : journal_(journal), record_(std::move(record)) {}
-  // One that the journal has, with so many tokens.
-  JournaledRequest(Journal& journal, uint64_t number, size_t tokens)
-      : journal_(journal),
-        record_{.number = number},
-        recorded_(true),
-        written_(static_cast<uint32_t>(tokens)) {}
+  // One that the journal has, with so many tokens of each choice.
+  JournaledRequest(Journal& journal, uint64_t number, const std::vector<uint32_t>& tokens);
   ~JournaledRequest();
   JournaledRequest(const JournaledRequest&) = delete;
   JournaledRequest& operator=(const JournaledRequest&) = delete;
 
   // Without effect on one that the journal has.
   void Accepted(const std::string& id);
-  // The next tokens. Those that the journal has are passed over.
+  // The next tokens of a choice. Those that the journal has are passed over.
   void Committed(const ChoiceOutput& output);
   // It stays unfinished when this goes.
   void LeaveOpen() { recorded_ = false; }
@@ -132,11 +128,15 @@ class JournaledRequest {
   bool is_recorded() const { return recorded_ && journal_.on(); }
 
  private:
+  struct Choice {
+    uint32_t told = 0;     // Tokens told so far,
+    uint32_t written = 0;  // and how many the journal has.
+  };
+
   Journal& journal_;
   AcceptedRecord record_;
   std::atomic<bool> recorded_ = false;
-  uint32_t index_ = 0;    // Tokens told so far,
-  uint32_t written_ = 0;  // and how many the journal has.
+  std::vector<Choice> choices_;  // Up to the last one that was told or written.
 };
 
 // Records what it passes on.

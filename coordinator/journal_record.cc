@@ -14,7 +14,7 @@
 namespace lamina::coordinator {
 namespace {
 
-constexpr absl::string_view kMagic = "LMNJRNL1";
+constexpr absl::string_view kMagic = "LMNJRNL2";
 constexpr size_t kFrameBytes = 12;  // Size and checksum.
 
 enum class Kind : uint8_t { kIdentity = 1, kAccepted = 2, kCommitted = 3, kEnded = 4 };
@@ -176,6 +176,7 @@ class Replay {
 
   bool TakeCommitted(Reader& in) {
     const uint64_t number = in.Long();
+    const uint32_t choice = in.Word();
     const uint32_t index = in.Word();
     const std::optional<plan::FinishReason> finish = ReadFinish(in);
     const uint32_t count = in.Word();
@@ -185,17 +186,22 @@ class Replay {
         return false;
       }
     }
-    if (!in.ok() || !finish.has_value()) {
+    if (!in.ok() || !finish.has_value() || choice >= kChoicesMax) {
       return false;
     }
     const auto request = requests_.find(number);
-    if (request == requests_.end() || request->second.tokens.size() != index) {
-      return true;  // It has ended, or has these tokens.
+    if (request == requests_.end()) {
+      return true;  // It has ended.
     }
-    request->second.tokens.insert(request->second.tokens.end(),
-                                  std::make_move_iterator(tokens.begin()),
-                                  std::make_move_iterator(tokens.end()));
-    request->second.finish = *finish;
+    std::vector<GeneratedChoice>& choices = request->second.choices;
+    choices.resize(std::max<size_t>(choices.size(), choice + 1));
+    GeneratedChoice& generated = choices[choice];
+    if (generated.tokens.size() != index) {
+      return true;  // It has these tokens.
+    }
+    generated.tokens.insert(generated.tokens.end(), std::make_move_iterator(tokens.begin()),
+                            std::make_move_iterator(tokens.end()));
+    generated.ended = *finish;
     return true;
   }
 
@@ -223,6 +229,7 @@ std::string Encode(const AcceptedRecord& record) {
 std::string Encode(const CommittedRecord& record) {
   Writer out(Kind::kCommitted);
   out.Long(record.number);
+  out.Word(record.choice);
   out.Word(record.index);
   out.Byte(static_cast<uint8_t>(record.finish));
   out.Word(static_cast<uint32_t>(record.tokens.size()));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "coordinator/request.h"
 #include "plan/step_plan.h"
 
 namespace lamina::coordinator {
@@ -25,10 +26,11 @@ struct AcceptedRecord {
 
 struct CommittedRecord {
   uint64_t number = 0;
-  uint32_t index = 0;  // The place of the first token in the answer.
+  uint32_t choice = 0;
+  uint32_t index = 0;  // The place of the first token in the choice.
   // Their sequence and position are not told.
   std::vector<plan::SampledToken> tokens;
-  plan::FinishReason finish = plan::FinishReason::kNone;  // The answer ends behind them.
+  plan::FinishReason finish = plan::FinishReason::kNone;  // The choice ends behind them.
 };
 
 // How a file begins. The identity names what answers depend on besides requests.
@@ -41,8 +43,7 @@ std::string EncodeEnded(uint64_t number);
 // A request whose end the file does not tell.
 struct UnfinishedRequest {
   AcceptedRecord accepted;
-  std::vector<plan::SampledToken> tokens;
-  plan::FinishReason finish = plan::FinishReason::kNone;
+  std::vector<GeneratedChoice> choices;  // Up to the last one that has anything.
 };
 
 struct JournalContents {

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "coordinator/best_choices.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -32,7 +33,65 @@ std::string MessageOf(const v1::GenerateRequest& message, const GenerateSpec& sp
   return resolved.SerializeAsString();
 }
 
+std::vector<uint32_t> TokensOf(const std::vector<GeneratedChoice>& choices) {
+  std::vector<uint32_t> tokens;
+  for (const GeneratedChoice& choice : choices) {
+    tokens.push_back(static_cast<uint32_t>(choice.tokens.size()));
+  }
+  return tokens;
+}
+
+// By choice.
+std::vector<ReceivedTokens> ReceivedOf(const v1::AttachRequest& request) {
+  std::vector<ReceivedTokens> received(1);
+  received[0].count = request.index();
+  if (request.has_digest()) {
+    received[0].digest = request.digest();
+  }
+  for (const v1::ReceivedChoice& further : request.further()) {
+    ReceivedTokens& choice = received.emplace_back();
+    choice.count = further.index();
+    if (further.has_digest()) {
+      choice.digest = further.digest();
+    }
+  }
+  return received;
+}
+
+bool HasAny(const std::vector<ReceivedTokens>& received) {
+  return std::any_of(received.begin(), received.end(),
+                     [](const ReceivedTokens& choice) { return choice.count > 0; });
+}
+
 }  // namespace
+
+class JournaledRequests::EnginesWord final : public RequestSink {
+ public:
+  EnginesWord(std::shared_ptr<RequestSink> sink, std::shared_ptr<std::atomic<Given>> given)
+      : sink_(std::move(sink)), given_(std::move(given)) {}
+
+  void OnAccepted(const std::string& request_id) override {
+    *given_ = Given::kTaken;
+    sink_->OnAccepted(request_id);
+  }
+  void OnOutput(ChoiceOutput output) override { sink_->OnOutput(std::move(output)); }
+  void OnProgress(uint32_t tokens_done) override { sink_->OnProgress(tokens_done); }
+  void OnScores(std::vector<float> logprobs, std::vector<plan::TokenRank> ranks) override {
+    sink_->OnScores(std::move(logprobs), std::move(ranks));
+  }
+  void OnDone(const absl::Status& status) override {
+    if (*given_ == Given::kAsked && absl::IsUnavailable(status)) {
+      *given_ = Given::kRefused;
+      return;
+    }
+    *given_ = Given::kTaken;
+    sink_->OnDone(status);
+  }
+
+ private:
+  const std::shared_ptr<RequestSink> sink_;
+  const std::shared_ptr<std::atomic<Given>> given_;
+};
 
 JournaledRequests::~JournaledRequests() {
   {
@@ -44,7 +103,7 @@ JournaledRequests::~JournaledRequests() {
     thread_.join();
   }
   for (auto& [id, left] : left_) {
-    if (!left.submitted) {
+    if (left.waits()) {
       left.journaled->LeaveOpen();
     }
   }
@@ -52,7 +111,7 @@ JournaledRequests::~JournaledRequests() {
 
 std::shared_ptr<JournaledRequest> JournaledRequests::Begin(const v1::GenerateRequest& message,
                                                            const GenerateSpec& spec) {
-  if (!journal_.on() || spec.choices != 1 || spec.best > 0 || spec.beams.width > 0) {
+  if (!journal_.on() || spec.beams.width > 0) {
     return nullptr;
   }
   return std::make_shared<JournaledRequest>(journal_,
@@ -78,12 +137,16 @@ void JournaledRequests::Resume(const SpecFunction& spec_of) {
 void JournaledRequests::Take(UnfinishedRequest unfinished, const SpecFunction& spec_of) {
   const AcceptedRecord& accepted = unfinished.accepted;
   auto journaled =
-      std::make_shared<JournaledRequest>(journal_, accepted.number, unfinished.tokens.size());
+      std::make_shared<JournaledRequest>(journal_, accepted.number, TokensOf(unfinished.choices));
   v1::GenerateRequest message;
-  const absl::StatusOr<GenerateSpec> spec =
+  absl::StatusOr<GenerateSpec> spec =
       message.ParseFromString(accepted.message)
           ? spec_of(message)
           : absl::StatusOr<GenerateSpec>(absl::DataLossError("it is no message of lamina.v1"));
+  if (spec.ok() && (spec->choices > kChoicesMax || spec->choices < unfinished.choices.size())) {
+    spec = absl::DataLossError(absl::StrCat("it asks for ", spec->choices, " choices, and has ",
+                                            unfinished.choices.size()));
+  }
   if (!spec.ok()) {
     LogWarning("coordinator.journal: request ", accepted.id,
                " cannot be gone on with: ", spec.status().message());
@@ -100,8 +163,8 @@ void JournaledRequests::Take(UnfinishedRequest unfinished, const SpecFunction& s
   left.spec.request_id = accepted.id;
   left.spec.followed_id = left.followed_id;
   left.spec.accepted_before = true;
-  left.spec.generated = std::move(unfinished.tokens);
-  left.spec.ended = unfinished.finish;
+  left.spec.generated = std::move(unfinished.choices);
+  left.spec.generated.resize(left.spec.choices);
   left.answer = std::make_shared<KeptAnswer>(
       accepted.id, [&engine = engine_, key = left.key] { engine.Cancel(key); });
   // One of an id that is free again may still be on its way to its client: the later one counts.
@@ -119,7 +182,7 @@ size_t JournaledRequests::Room() const {
 std::vector<JournaledRequests::Left*> JournaledRequests::Waiting() {
   std::vector<Left*> waiting;
   for (auto& [id, left] : left_) {
-    if (!left.submitted) {
+    if (left.waits()) {
       waiting.push_back(&left);
     }
   }
@@ -129,12 +192,11 @@ std::vector<JournaledRequests::Left*> JournaledRequests::Waiting() {
 }
 
 void JournaledRequests::Run() {
-  for (bool has_unsubmitted = true;;) {
-    const size_t room = has_unsubmitted ? Room() : 0;
+  for (bool some_wait = true;;) {
+    const size_t room = some_wait ? Room() : 0;
     const bool too_late = clock_.Now() - began_ >= limits_.keep;
     std::unique_lock lock(mutex_);
     const std::vector<Left*> waiting = Waiting();
-    has_unsubmitted = waiting.size() > room;
     for (size_t i = 0; i < std::min(room, waiting.size()); ++i) {
       Submit(*waiting[i]);
     }
@@ -144,17 +206,25 @@ void JournaledRequests::Run() {
     if (left_.empty() || changed_.wait_for(lock, kLook, [this] { return stopped_; })) {
       return;
     }
+    some_wait = !Waiting().empty();
   }
 }
 
 void JournaledRequests::Submit(Left& left) {
-  left.submitted = true;
-  engine_.Submit(std::move(left.spec), left.key,
-                 std::make_shared<JournalingSink>(left.answer, left.journaled));
+  *left.given = Given::kAsked;
+  std::shared_ptr<RequestSink> sink = left.answer;
+  if (left.spec.best > 0) {
+    sink = std::make_shared<BestChoices>(std::move(sink), left.spec.best);
+  }
+  sink = std::make_shared<JournalingSink>(std::move(sink), left.journaled);
+  engine_.Submit(left.spec, left.key, std::make_shared<EnginesWord>(std::move(sink), left.given));
 }
 
 bool JournaledRequests::IsOver(Left& left, bool too_late) {
-  if (left.submitted) {
+  if (*left.given == Given::kAsked) {
+    return false;  // It may have to wait again.
+  }
+  if (!left.waits()) {
     if (left.answer->connected()) {
       return true;
     }
@@ -177,13 +247,21 @@ bool JournaledRequests::IsOver(Left& left, bool too_late) {
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* JournaledRequests::Attach(
     grpc::CallbackServerContext* context, const v1::AttachRequest& request) {
+  const std::vector<ReceivedTokens> received = ReceivedOf(request);
   std::unique_lock lock(mutex_);
   const auto found = left_.find(request.request_id());
+  absl::Status refused;
   if (found == left_.end() || found->second.answer->connected()) {
+    refused = absl::NotFoundError("no request of that id waits for its client");
+  } else if (const uint32_t choices = found->second.spec.choices; received.size() > choices) {
+    refused = absl::InvalidArgumentError(absl::StrCat("the client has tokens of ", received.size(),
+                                                      " choices (further); there are ", choices));
+  }
+  if (!refused.ok()) {
     lock.unlock();
     const auto call = std::make_shared<GenerateCall>(false, tokenizer_, context);
     auto* const reactor = GenerateCall::Start(call, engine_);
-    call->OnDone(absl::NotFoundError("no request of that id waits for its client"));
+    call->OnDone(refused);
     return reactor;
   }
   const Left& left = found->second;
@@ -193,12 +271,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* JournaledRequests::Attach(
   call->SetFollowedId(left.followed_id);
   call->SetPromptTokens(left.prompt.size());
   call->SetJournaled(left.journaled);
-  if (left.return_prompt && request.index() == 0) {
+  if (left.return_prompt && !HasAny(received)) {
     call->ReturnPrompt(left.prompt);
-  }
-  ReceivedTokens received{.count = request.index()};
-  if (request.has_digest()) {
-    received.digest = request.digest();
   }
   // Under the lock, nobody else connects.
   left.answer->Connect(
@@ -209,11 +283,11 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* JournaledRequests::Attach(
 bool JournaledRequests::Cancel(const std::string& request_id) {
   const std::lock_guard lock(mutex_);
   const auto found = left_.find(request_id);
-  if (found == left_.end() || found->second.submitted) {
+  if (found == left_.end() || !found->second.waits()) {
     return false;
   }
   Left& left = found->second;
-  left.submitted = true;
+  *left.given = Given::kTaken;
   left.journaled.reset();  // No coordinator goes on with it.
   left.answer->OnDone(absl::CancelledError("cancelled by its id"));
   return true;

@@ -5,8 +5,9 @@
 // again.
 //
 // A request that was left waits until the cluster serves; then the engine prefills its prompt and
-// its committed tokens, and goes on. Its answer is kept until its client comes, or for `keep` after
-// the start: then the request ends.
+// its committed tokens, and goes on. One that comes to the engine when nodes have just been lost
+// waits again. Its answer is kept until its client comes, or for `keep` after the start: then the
+// request ends.
 //
 // Threading: any; a thread of its own until nothing is left to go on with. Does not wait.
 // Limits: what the journal has, which are requests that ran or waited at once.
@@ -55,8 +56,8 @@ class JournaledRequests {
   JournaledRequests(const JournaledRequests&) = delete;
   JournaledRequests& operator=(const JournaledRequests&) = delete;
 
-  // The part of the journal that a new request has; null where it has none: of several choices, or
-  // a beam search, or where the journal is off. `spec` is what the message was made.
+  // The part of the journal that a new request has; null where it has none: a beam search, or where
+  // the journal is off. `spec` is what the message was made.
   std::shared_ptr<JournaledRequest> Begin(const v1::GenerateRequest& message,
                                           const GenerateSpec& spec);
 
@@ -73,24 +74,33 @@ class JournaledRequests {
   bool Cancel(const std::string& request_id);
 
  private:
+  // What the engine says to a request; between it and the answer.
+  class EnginesWord;
+
+  // Whether the engine has it. Refused: the cluster had stopped serving, so that it waits again.
+  enum class Given : uint8_t { kNo, kAsked, kTaken, kRefused };
+
   struct Left {
     uint64_t key = 0;
     uint64_t number = 0;  // The journal's.
-    GenerateSpec spec;    // Empty once it is submitted.
+    GenerateSpec spec;
     std::string followed_id;
     std::vector<TokenId> prompt;
     bool with_logprobs = false;
     bool return_prompt = false;
     std::shared_ptr<JournaledRequest> journaled;  // Null once it is cancelled.
     std::shared_ptr<KeptAnswer> answer;
-    bool submitted = false;  // Or cancelled: it does not wait.
+    // kTaken also once it is cancelled. The engine's thread changes it from kAsked.
+    std::shared_ptr<std::atomic<Given>> given = std::make_shared<std::atomic<Given>>(Given::kNo);
+
+    bool waits() const { return *given == Given::kNo || *given == Given::kRefused; }
   };
 
   void Take(UnfinishedRequest unfinished, const SpecFunction& spec_of);
   void Run();
   // How many the engine can be given now.
   size_t Room() const;
-  // Guarded by mutex_: those that the engine was not given yet, in the order of their acceptance.
+  // Guarded by mutex_: those that the engine does not have, in the order of their acceptance.
   std::vector<Left*> Waiting();
   // Guarded by mutex_.
   void Submit(Left& left);

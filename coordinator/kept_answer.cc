@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/kept_answer.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace lamina::coordinator {
 
 bool KeptAnswer::Connect(std::shared_ptr<RequestSink> sink, std::function<bool()> gone,
-                         const ReceivedTokens& received) {
+                         const std::vector<ReceivedTokens>& received) {
   const std::lock_guard lock(mutex_);
   if (connected_) {
     return false;
@@ -14,7 +16,9 @@ bool KeptAnswer::Connect(std::shared_ptr<RequestSink> sink, std::function<bool()
   connected_ = true;
   sink_ = std::move(sink);
   gone_ = std::move(gone);
-  received_ = received;
+  for (const ReceivedTokens& of_choice : received) {
+    choices_.push_back({.received = of_choice});
+  }
   sink_->OnAccepted(id_);
   for (ChoiceOutput& output : std::exchange(outputs_, {})) {
     Pass(std::move(output));
@@ -70,11 +74,13 @@ void KeptAnswer::Pass(ChoiceOutput output) {
   if (sink_ == nullptr) {
     return;
   }
-  const uint32_t wanted = received_.count;
-  const bool was_short = passed_ < wanted;
+  choices_.resize(std::max(choices_.size(), size_t{output.index} + 1));
+  Choice& choice = choices_[output.index];
+  const uint32_t wanted = choice.received.count;
+  const bool was_short = choice.passed < wanted;
   for (const plan::SampledToken& token : output.tokens) {
-    if (++passed_ <= wanted) {
-      digest_.AddWord(static_cast<uint32_t>(token.token));
+    if (++choice.passed <= wanted) {
+      choice.digest.AddWord(static_cast<uint32_t>(token.token));
     }
   }
   const bool ends = output.finish != plan::FinishReason::kNone;
@@ -82,10 +88,11 @@ void KeptAnswer::Pass(ChoiceOutput output) {
     sink_->OnOutput(std::move(output));
     return;
   }
-  const bool has_all = passed_ == wanted;
-  const bool is_same = !received_.digest.has_value() || *received_.digest == digest_.value();
-  if (passed_ > wanted || (has_all && !is_same) || (ends && !has_all)) {
-    Refuse();
+  const bool has_all = choice.passed == wanted;
+  const std::optional<uint64_t>& digest = choice.received.digest;
+  const bool is_same = !digest.has_value() || *digest == choice.digest.value();
+  if (choice.passed > wanted || (has_all && !is_same) || (ends && !has_all)) {
+    Refuse(output.index);
   } else if (ends) {
     output.tokens.clear();
     output.text.clear();
@@ -93,11 +100,12 @@ void KeptAnswer::Pass(ChoiceOutput output) {
   }
 }
 
-void KeptAnswer::Refuse() {
+void KeptAnswer::Refuse(uint32_t index) {
   std::exchange(sink_, nullptr)
       ->OnDone(absl::AbortedError(
-          absl::StrCat("request ", id_, " cannot go on where it broke off: its first ",
-                       received_.count, " tokens are not those that the client has; ask again")));
+          absl::StrCat("request ", id_, " cannot go on where it broke off: the first ",
+                       choices_[index].received.count, " tokens of its choice ", index,
+                       " are not those that the client has; ask again")));
   cancel_();
 }
 

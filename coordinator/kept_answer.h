@@ -24,7 +24,7 @@
 
 namespace lamina::coordinator {
 
-// What a client has of an answer.
+// What a client has of a choice.
 struct ReceivedTokens {
   uint32_t count = 0;
   std::optional<uint64_t> digest;  // FNV-1a of their ids (Fnv1a::AddWord()); nothing: not checked.
@@ -36,12 +36,13 @@ class KeptAnswer final : public RequestSink {
   KeptAnswer(std::string id, std::function<void()> cancel)
       : id_(std::move(id)), cancel_(std::move(cancel)) {}
 
-  // Passes on what the client does not have, now and from now on. A client that has received what
-  // the answer does not say is told so, and the request cancelled. `gone` says whether the client
-  // has gone: who was gone before the engine knew the request is cancelled then.
-  // False, and nothing happens, where somebody else has come before.
+  // Passes on what the client does not have, now and from now on. `received` is of choices 0, 1,
+  // ...; nothing was of those beyond. A client that has received what the answer does not say is
+  // told so, and the request cancelled. `gone` says whether the client has gone: who was gone
+  // before the engine knew the request is cancelled then. False, and nothing happens, where
+  // somebody else has come before.
   bool Connect(std::shared_ptr<RequestSink> sink, std::function<bool()> gone,
-               const ReceivedTokens& received);
+               const std::vector<ReceivedTokens>& received);
   bool connected() const;
   // Connected, and the client has gone since.
   bool gone() const;
@@ -53,9 +54,15 @@ class KeptAnswer final : public RequestSink {
   void OnDone(const absl::Status& status) override;
 
  private:
+  struct Choice {
+    ReceivedTokens received;
+    uint32_t passed = 0;  // Tokens passed on, or over.
+    Fnv1a digest;         // Those that were passed over.
+  };
+
   // Guarded by mutex_.
   void Pass(ChoiceOutput output);
-  void Refuse();
+  void Refuse(uint32_t index);
 
   const std::string id_;
   const std::function<void()> cancel_;
@@ -66,9 +73,7 @@ class KeptAnswer final : public RequestSink {
   bool connected_ = false;
   std::shared_ptr<RequestSink> sink_;  // Null before, and once the end is told.
   std::function<bool()> gone_;
-  ReceivedTokens received_;
-  uint32_t passed_ = 0;  // Tokens passed on, or over.
-  Fnv1a digest_;         // Those that were passed over.
+  std::vector<Choice> choices_;  // Up to the last one that was received or passed on.
 };
 
 }  // namespace lamina::coordinator

@@ -223,7 +223,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                    engine.GetStatus();  // An answer of its thread.
                    return true;
                  });
-  daemon::OnTermination(
+  const daemon::TerminationHandlers handlers(
       [&drained, &manager] {
         manager->Stopping();
         drained.Stop();

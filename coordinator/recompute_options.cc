@@ -2,6 +2,7 @@
 #include "coordinator/recompute_options.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -65,6 +66,16 @@ void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& op
       return core::MakeFetchRecomputeShare(percent);
     };
   }
+}
+
+void UseTokens(const ClusterConfig& config, EngineOptions& options) {
+  options.fetch.made_tokens_max = config.fetch.recompute_tokens_max;
+  const core::TokenMaking making{.kv_bytes = RecomputeBytesOf(options.fetch, options).kv,
+                                 .tokens_max = config.fetch.recompute_tokens_max,
+                                 .percent = config.fetch.recompute_auto
+                                                ? std::nullopt
+                                                : std::optional(config.fetch.recompute_percent)};
+  options.scheduler.strategies.fetch_planning = [making] { return core::MakeFetchTokens(making); };
 }
 
 void UseResidentOfHybrid(const ClusterConfig& config, EngineOptions& options) {

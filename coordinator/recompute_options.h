@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Policy fetch_recompute, alone or one of several: what the cluster file asks of an epoch and of
-// the scheduler, of the activations that stay on the compute node too, also those of fetch_hybrid.
+// the scheduler, from activations or from token numbers; of the activations that stay on the
+// compute node too, also those of fetch_hybrid.
 //
 // Threading: pure functions.
 
@@ -18,6 +19,10 @@ namespace lamina::coordinator {
 // Has the options recompute, by activations of so many elements.
 // Requires: layers, and limits of the scheduler.
 void UseRecompute(const ClusterConfig& config, uint32_t width, EngineOptions& options);
+
+// Has the options recompute from token numbers, as the cluster file says.
+// Requires: layers, and the form of K and V.
+void UseTokens(const ClusterConfig& config, EngineOptions& options);
 
 // Policy fetch_hybrid: the activations that stay, where the cluster file has bytes for some.
 // Requires: as UseRecompute(); options.fetch has the policy, and the width of its activations.

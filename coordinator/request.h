@@ -18,6 +18,15 @@
 
 namespace lamina::coordinator {
 
+// So many may be asked for a prompt.
+inline constexpr uint32_t kChoicesMax = 128;
+
+// What the coordinator before this one has generated of a choice.
+struct GeneratedChoice {
+  std::vector<plan::SampledToken> tokens;
+  plan::FinishReason ended = plan::FinishReason::kNone;  // It has ended with these already.
+};
+
 struct GenerateSpec {
   std::string request_id;   // Empty: the engine makes one.
   std::string followed_id;  // What logs of all daemons call it. Empty: the request id.
@@ -25,7 +34,7 @@ struct GenerateSpec {
   std::vector<TokenId> prompt;
   SamplingParams sampling;  // Choice i uses seed + i.
   uint32_t max_tokens = 0;  // 0: as many as fit, at most kMaxTokensDefault.
-  uint32_t min_tokens = 0;
+  uint32_t min_tokens = 0;  // So many come before one that ends a choice.
   std::vector<std::string> stop;
   std::vector<TokenId> stop_tokens;
   bool ignore_eos = false;
@@ -43,10 +52,9 @@ struct GenerateSpec {
   bool score = false;        // Log-probabilities of the prompt; generates nothing.
   uint32_t decode_from = 0;  // SequenceJoin::decode_from of a score.
   bool accepted_before = false;  // By the coordinator before: a full queue takes it nonetheless.
-  // What the coordinator before this one has generated: the request, of one choice and no search,
-  // goes on behind these tokens, which the sink is told first, each by itself.
-  std::vector<plan::SampledToken> generated;
-  plan::FinishReason ended = plan::FinishReason::kNone;  // It has ended with these already.
+  // One for each choice, or empty: the request, no search, goes on behind these tokens, which the
+  // sink is told first, each by itself.
+  std::vector<GeneratedChoice> generated;
 };
 
 struct ChoiceUsage {

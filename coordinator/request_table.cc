@@ -13,7 +13,6 @@
 namespace lamina::coordinator {
 namespace {
 
-constexpr uint32_t kChoicesMax = 128;
 constexpr size_t kStopsMax = 16;
 // They travel with every plan that begins a sequence, which must stay below what nodes receive.
 constexpr size_t kStopTokensMax = 128;
@@ -55,6 +54,13 @@ absl::Status CheckScoreBytes(const GenerateSpec& spec) {
                    kScoreBytesMax, " are sent. Ask for fewer alternatives, or score parts"));
 }
 
+absl::Status CheckToken(TokenId token, TokenId vocabulary) {
+  return token >= 0 && token < vocabulary
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat(
+                   "token ", token, " is not in the vocabulary of ", vocabulary, " tokens"));
+}
+
 absl::Status CheckSampledTokens(const SamplingParams& sampling, TokenId vocabulary) {
   const auto check = [vocabulary](const char* field, TokenId token) {
     return token >= 0 && token < vocabulary
@@ -72,9 +78,11 @@ absl::Status CheckSampledTokens(const SamplingParams& sampling, TokenId vocabula
   return absl::OkStatus();
 }
 
-// Whether a request was refused for what it asks, or because the queue is full: it did not fail.
+// Whether a request was refused for what it asks, which this cluster may not serve, or because the
+// queue is full: it did not fail.
 bool IsRefusal(const absl::Status& status) {
-  return absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status);
+  return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
+         absl::IsResourceExhausted(status);
 }
 
 bool IsStopToken(const GenerateSpec& spec, TokenId token) {
@@ -108,6 +116,15 @@ absl::Status CheckRequestId(absl::string_view request_id) {
                                                        " are allowed"));
 }
 
+RequestTable::RequestTable(const model::Tokenizer& tokenizer, const Clock& clock,
+                           uint32_t sequence_tokens_max, uint32_t vocabulary)
+    : tokenizer_(tokenizer),
+      clock_(clock),
+      sequence_tokens_max_(sequence_tokens_max),
+      vocabulary_(static_cast<TokenId>(
+          vocabulary == 0 ? tokenizer.vocabulary_size()
+                          : std::min<size_t>(tokenizer.vocabulary_size(), vocabulary))) {}
+
 absl::Status RequestTable::Check(const GenerateSpec& spec) const {
   LAMINA_RETURN_IF_ERROR(spec.sampling.Validate());
   LAMINA_RETURN_IF_ERROR(CheckStops(spec));
@@ -133,16 +150,12 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
   if (spec.score) {
     LAMINA_RETURN_IF_ERROR(CheckScoreBytes(spec));
   }
-  const auto vocabulary = static_cast<TokenId>(tokenizer_.vocabulary_size());
   for (const std::vector<TokenId>* list : {&spec.prompt, &spec.stop_tokens}) {
     for (const TokenId token : *list) {
-      if (token < 0 || token >= vocabulary) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("token ", token, " is not in the vocabulary of ", vocabulary, " tokens"));
-      }
+      LAMINA_RETURN_IF_ERROR(CheckToken(token, vocabulary_));
     }
   }
-  LAMINA_RETURN_IF_ERROR(CheckSampledTokens(spec.sampling, vocabulary));
+  LAMINA_RETURN_IF_ERROR(CheckSampledTokens(spec.sampling, vocabulary_));
   LAMINA_RETURN_IF_ERROR(CheckAllowedEnds(spec, tokenizer_.end_tokens()));
   if (!spec.generated.empty()) {
     LAMINA_RETURN_IF_ERROR(CheckGenerated(spec));
@@ -155,20 +168,20 @@ absl::Status RequestTable::Check(const GenerateSpec& spec) const {
 
 // They were tokens of such a request, unless the model or its limits have changed since.
 absl::Status RequestTable::CheckGenerated(const GenerateSpec& spec) const {
-  if (spec.choices != 1 || spec.beams.width > 0 || spec.score) {
-    return absl::InvalidArgumentError("only a request of one choice goes on behind tokens");
+  if (spec.generated.size() != spec.choices || spec.beams.width > 0 || spec.score) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a request of ", spec.choices, " choices cannot go on behind tokens of ",
+                     spec.generated.size(), ", and no beam search or score goes on at all"));
   }
-  const size_t tokens = spec.prompt.size() + spec.generated.size();
-  if (tokens > sequence_tokens_max_) {
-    return absl::InvalidArgumentError(absl::StrCat("the request goes on behind ", tokens,
-                                                   " tokens; at most ", sequence_tokens_max_,
-                                                   " fit (limits.sequence_tokens_max)"));
-  }
-  const auto vocabulary = static_cast<TokenId>(tokenizer_.vocabulary_size());
-  for (const plan::SampledToken& token : spec.generated) {
-    if (token.token < 0 || token.token >= vocabulary) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "token ", token.token, " is not in the vocabulary of ", vocabulary, " tokens"));
+  for (const GeneratedChoice& choice : spec.generated) {
+    const size_t tokens = spec.prompt.size() + choice.tokens.size();
+    if (tokens > sequence_tokens_max_) {
+      return absl::InvalidArgumentError(absl::StrCat("the request goes on behind ", tokens,
+                                                     " tokens; at most ", sequence_tokens_max_,
+                                                     " fit (limits.sequence_tokens_max)"));
+    }
+    for (const plan::SampledToken& token : choice.tokens) {
+      LAMINA_RETURN_IF_ERROR(CheckToken(token.token, vocabulary_));
     }
   }
   return absl::OkStatus();
@@ -209,9 +222,12 @@ absl::StatusOr<std::vector<core::SequenceRequest>> RequestTable::Admit(
   LogAdmitted(RecordOf(request, absl::OkStatus()), request.choices[0].sequence);
   request.sink->OnAccepted(request.id);
   Request& admitted = requests_.emplace(key, std::move(request)).first->second;
-  if (!admitted.spec.generated.empty() && TellGenerated(admitted)) {
+  if (!admitted.spec.generated.empty()) {
+    TellGenerated(admitted);
+    std::erase_if(sequences, [&](const core::SequenceRequest& sequence) {
+      return admitted.choices[places_.at(sequence.id).choice].done;
+    });
     Flush(key);
-    sequences.clear();
   }
   return sequences;
 }
@@ -228,13 +244,18 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
   const GenerateSpec& spec = request.spec;
   const auto prompt = static_cast<uint32_t>(spec.prompt.size());
   const uint32_t wanted = spec.max_tokens != 0 ? spec.max_tokens : kMaxTokensDefault;
+  const uint32_t least = std::min(spec.min_tokens, sequence_tokens_max_ - prompt);
+  // What goes on behind tokens of its own cannot begin with another one's prompt.
+  const bool begins =
+      std::all_of(spec.generated.begin(), spec.generated.end(),
+                  [](const GeneratedChoice& generated) { return generated.tokens.empty(); });
   core::SequenceRequest sequence{
       .id = request.choices[choice].sequence,
-      .fork_of = choice == 0 ? 0 : request.choices[0].sequence,
+      .fork_of = choice == 0 || !begins ? 0 : request.choices[0].sequence,
       .prompt = spec.prompt,
       .sampling = spec.sampling,
       .tokens_max = prompt + std::min(wanted, sequence_tokens_max_ - prompt),
-      .tokens_min = prompt + std::min(spec.min_tokens, sequence_tokens_max_ - prompt),
+      .tokens_min = prompt + least + (least > 0 ? 1 : 0),  // The end comes behind these.
       .end_tokens = spec.stop_tokens,
       .priority = spec.priority,
       .score = spec.score,
@@ -244,8 +265,10 @@ core::SequenceRequest RequestTable::MakeSequence(const Request& request, uint32_
       .accepted_before = spec.accepted_before,
       .submitted = request.arrived};
   sequence.sampling.seed = request.choices[choice].seed;
-  for (const plan::SampledToken& token : spec.generated) {
-    sequence.generated.push_back(token.token);
+  if (!spec.generated.empty()) {
+    for (const plan::SampledToken& token : spec.generated[choice].tokens) {
+      sequence.generated.push_back(token.token);
+    }
   }
   if (!spec.ignore_eos) {
     sequence.end_tokens.insert(sequence.end_tokens.end(), tokenizer_.end_tokens().begin(),
@@ -413,15 +436,23 @@ void RequestTable::AddToken(const Request& request, Choice& choice, plan::Sample
   choice.has_pending = true;
 }
 
-bool RequestTable::TellGenerated(Request& request) {
-  Choice& choice = request.choices[0];
-  plan::FinishReason finish = request.spec.ended;
-  for (plan::SampledToken& token : std::exchange(request.spec.generated, {})) {
+void RequestTable::TellGenerated(Request& request) {
+  std::vector<GeneratedChoice> generated = std::exchange(request.spec.generated, {});
+  for (uint32_t i = 0; i < generated.size(); ++i) {
+    TellGenerated(request, i, std::move(generated[i]));
+  }
+}
+
+void RequestTable::TellGenerated(Request& request, uint32_t index, GeneratedChoice generated) {
+  Choice& choice = request.choices[index];
+  plan::FinishReason finish = generated.ended;
+  for (plan::SampledToken& token : generated.tokens) {
     AddToken(request, choice, std::move(token));
     if (choice.stops.stopped()) {
       finish = plan::FinishReason::kStop;
       break;
     }
+    choice.pending.index = index;
     request.sink->OnOutput(std::exchange(choice.pending, {}));
     choice.has_pending = false;
   }
@@ -436,7 +467,6 @@ bool RequestTable::TellGenerated(Request& request) {
   if (finish != plan::FinishReason::kNone) {
     Close(request, choice, finish);
   }
-  return choice.done;
 }
 
 // No stop string ends within the text of the first min_tokens tokens, as in vLLM.

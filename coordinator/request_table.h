@@ -33,14 +33,16 @@ absl::Status CheckRequestId(absl::string_view request_id);
 
 class RequestTable {
  public:
-  RequestTable(const model::Tokenizer& tokenizer, const Clock& clock, uint32_t sequence_tokens_max)
-      : tokenizer_(tokenizer), clock_(clock), sequence_tokens_max_(sequence_tokens_max) {}
+  // `vocabulary`: how many tokens the model has, which may be fewer than its tokenizer has; 0: not
+  // known, taken for as many.
+  RequestTable(const model::Tokenizer& tokenizer, const Clock& clock, uint32_t sequence_tokens_max,
+               uint32_t vocabulary = 0);
 
   // Called for every request that was taken in, when it has ended. Before the first.
   void SetOnEnd(RequestEndFunction on_end) { on_end_ = std::move(on_end); }
 
-  // Takes a request in and returns the sequences to submit, in order; none where it came with all
-  // of its tokens, and has ended. On error nothing was taken.
+  // Takes a request in and returns the sequences to submit, in order; not those of choices that
+  // came with all of their tokens, and have ended. On error nothing was taken.
   // Errors: kInvalidArgument  names the field and its bound; the prompt's length and the limit.
   //         kAlreadyExists    the request id is in use.
   absl::StatusOr<std::vector<core::SequenceRequest>> Admit(GenerateSpec spec, uint64_t key,
@@ -110,8 +112,9 @@ class RequestTable {
   std::string NewId() const;
   core::SequenceRequest MakeSequence(const Request& request, uint32_t choice) const;
   Choice* Find(plan::SequenceId sequence, Request** request);
-  // Tells the tokens that the request came with. Whether it has ended with them.
-  bool TellGenerated(Request& request);
+  // Tells the tokens that the request came with. Ends of choices are left to Flush().
+  void TellGenerated(Request& request);
+  void TellGenerated(Request& request, uint32_t index, GeneratedChoice generated);
   static void AddToken(const Request& request, Choice& choice, plan::SampledToken token);
   void TakeToken(const Request& request, Choice& choice, core::TokenEvent& event);
   static void AddText(const Request& request, Choice& choice, absl::string_view text);
@@ -123,6 +126,7 @@ class RequestTable {
   const model::Tokenizer& tokenizer_;
   const Clock& clock_;
   const uint32_t sequence_tokens_max_;
+  const TokenId vocabulary_;  // Tokens that both the tokenizer and the model have.
   plan::SequenceId next_sequence_ = 1;
   std::map<uint64_t, Request> requests_;  // By key.
   std::map<std::string, uint64_t> ids_;

@@ -24,13 +24,15 @@ class TokenRate {
     if (counts_.empty() || now - counts_.back().at > kWindow / 100) {
       counts_.push_back({.at = now, .tokens = tokens});
     }
+    counted_ = now;
     Forget(now);
   }
 
-  // Tokens a second. In the first second the rate is as if it had passed.
+  // Tokens a second; 0 where none was counted in the window, whatever came right behind the last
+  // entry. In the first second the rate is as if it had passed.
   double PerSecond(Nanos now, uint64_t tokens) {
     Forget(now);
-    if (counts_.empty() || now <= counts_.front().at) {
+    if (counts_.empty() || now <= counts_.front().at || now - counted_ > kWindow) {
       return 0;
     }
     return static_cast<double>(tokens - counts_.front().tokens) /
@@ -50,6 +52,7 @@ class TokenRate {
   }
 
   std::deque<Entry> counts_;
+  Nanos counted_ = 0;  // The last time.
 };
 
 }  // namespace lamina::coordinator

@@ -45,18 +45,18 @@ FetchTime FetchRecompute(const FetchLayer& layer, double share_max, ActivationsC
                                  .kv = layer.kv_transfer.value,
                                  .make = layer.kv_generation.value,
                                  .weights = layer.weights_transfer.value,
-                                 .resident = layer.resident};
+                                 .resident = layer.resident,
+                                 .other_work = (layer.dense + layer.attention).value};
   const Provenance provenance =
-      (layer.activation_transfer + layer.kv_transfer + layer.kv_generation + layer.weights_transfer)
+      (layer.activation_transfer + layer.kv_transfer + layer.kv_generation +
+       layer.weights_transfer + layer.dense + layer.attention)
           .provenance;
   std::vector<double> shares = RecomputeKinks(profile, /*tokens=*/1, come);
   shares.push_back(share_max);
   std::sort(shares.begin(), shares.end());
-  FetchTime best = Best(shares, share_max, [&](double share) {
+  return Best(shares, share_max, [&](double share) {
     return Estimate{RecomputeLayerSeconds(profile, /*tokens=*/1, share, come), provenance};
   });
-  best.layer = Max(best.layer, layer.dense + layer.attention + best.share * layer.kv_generation);
-  return best;
 }
 
 FetchTime FetchHybrid(const FetchLayer& layer) {

@@ -38,9 +38,8 @@ struct FetchTime {
 FetchTime FetchHeads(const FetchLayer& layer);
 
 // K and V of a share x of the tokens are computed again from their activations, for x up to
-// `share_max` (prompts, in the paper's setting): the one that the policy chooses for a step
-// (recompute_layer.h), which knows nothing of dense layers and attention. These are in the time all
-// the same, so that more tokens may be made again than would be best. `share` is x.
+// `share_max` (prompts, in the paper's setting): the one that the policy chooses for a step, with
+// dense layers and attention next to what is made again (recompute_layer.h). `share` is x.
 FetchTime FetchRecompute(const FetchLayer& layer, double share_max, ActivationsCome come);
 
 // A share x of the tokens is held as activations, chosen so that link and device are busy equally

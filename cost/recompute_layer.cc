@@ -30,20 +30,22 @@ double RecomputeLayerSeconds(const RecomputeProfile& profile, double tokens, dou
   const double activations = profile.activation * coming;
   const double fetched = profile.kv * (tokens - recomputed);
   if (come == ActivationsCome::kAhead) {
-    return std::max(profile.weights + activations + fetched, profile.make * recomputed);  // (5)
+    return std::max(profile.weights + activations + fetched,
+                    profile.other_work + profile.make * recomputed);  // (5)
   }
-  const double kept = profile.make * (recomputed - coming);
-  return std::max(std::max(kept, activations) + profile.make * coming,
+  const double ahead = profile.other_work + profile.make * (recomputed - coming);
+  return std::max(std::max(ahead, activations) + profile.make * coming,
                   activations + (profile.weights + fetched));  // (4)
 }
 
 std::vector<double> RecomputeKinks(const RecomputeProfile& profile, double tokens,
                                    ActivationsCome come) {
   const double link = profile.weights + profile.kv * tokens;  // All K and V come.
+  const double lag = link - profile.other_work;
   const double closes = profile.kv + profile.make;
   std::vector<double> kinks = {
-      profile.resident, Crossing(link, closes),
-      Crossing(link - profile.activation * profile.resident, closes - profile.activation)};
+      profile.resident, Crossing(lag, closes),
+      Crossing(lag - profile.activation * profile.resident, closes - profile.activation)};
   if (come == ActivationsCome::kWithinLayer) {
     kinks.push_back(Crossing(link + profile.make * profile.resident, closes));
   }

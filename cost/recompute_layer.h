@@ -19,19 +19,21 @@
 // a step.
 //
 // Where those of r tokens stay, K and V of these are made first, while the activations of the other
-// m = max(0, l - r) come:
+// m = max(0, l - r) come. Besides, the device attends to all s tokens and computes the dense layers
+// of the rows, in D seconds, which it does while the activations of the next layer come:
 //
-//   t(l) = max(max(F (l - m), A m) + F m, A m + W + K (s - l))       within the layer (4)
-//   t(l) = max(W + A m + K (s - l), F l)                             ahead of it (5)
+//   t(l) = max(max(D + F (l - m), A m) + F m, A m + W + K (s - l))   within the layer (4)
+//   t(l) = max(W + A m + K (s - l), D + F l)                         ahead of it (5)
 //
-// which are (1) and (2) with r = 0, and (3) up to l = r. Each is the longest of lines over l that
-// have a bend at r, and convex, so that it is least at r, where the falling one crosses a rising
-// one, or at an end.
+// which with D = 0 are (1) and (2) for r = 0, and (3) up to l = r. In both t is the longer of what
+// it is with D = 0 and of D + F l, all that the device does. Each is the longest of lines over l
+// that have a bend at r, and convex, so that it is least at r, where the falling one crosses a
+// rising one, or at an end.
 //
-// If r = 0 and A < K, t falls up to the kink l = (W + K s) / (F + K) of (1), (W + K s) / (F + K -
-// A) of (2), and grows behind it. With W >= F s everything is made again.
-//
-// Attention and dense layers of the device are not in it.
+// If r = 0 and A < K, t falls up to the kink l = (W + K s - D) / (F + K - A) of (5), and grows
+// behind it; (4) also has the one of the paper, l = (W + K s) / (F + K), and the first of both
+// counts. With W >= F s + D everything is made again. With D >= W + K s nothing is: the device is
+// what takes longest without it.
 //
 // Determinism: pure functions of their arguments.
 
@@ -49,6 +51,7 @@ struct RecomputeProfile {
   double make = 0;        // F
   double weights = 0;     // W, of a layer and not of a token.
   double resident = 0;    // r, tokens.
+  double other_work = 0;  // D, of a layer: attention and dense layers.
 };
 
 // Says when activations come: within the layer that needs them, or ahead of it.

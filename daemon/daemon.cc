@@ -133,6 +133,7 @@ class Signals {
     const absl::MutexLock lock(&mu_);
     first_ = std::move(first);
     second_ = std::move(second);
+    had_handlers_ = true;
   }
 
   void SetHangupHandler(std::function<void()> handler) {
@@ -141,21 +142,22 @@ class Signals {
   }
 
  private:
+  // A handler runs under the lock: once it has been replaced, what it used may go.
   void Await(bool again) {
     const int number = AwaitEnd();
-    const std::function<void()> handler = Handler(again);
+    const absl::MutexLock lock(&mu_);
+    const std::function<void()>& handler = again ? second_ : first_;
     if (handler == nullptr) {
-      LogInfo("signal ", number, " before it serves; stopping at once");
+      LogInfo("signal ", number, had_handlers_ ? " while it ends" : " before it serves",
+              "; stopping at once");
       FlushLog();
-      _exit(0);
+      _exit(again ? 1 : 0);
     }
     if (again) {
       LogWarning("signal ", number, " again; stopping at once");
+      FlushLog();  // The handler may end the process.
     } else {
       LogInfo("signal ", number, "; stopping");
-    }
-    if (again) {
-      FlushLog();  // The handler may end the process.
     }
     handler();
   }
@@ -173,7 +175,6 @@ class Signals {
     }
   }
 
-  // The handler runs under the lock: once it has been replaced, what it used may go.
   void HangUp() {
     const absl::MutexLock lock(&mu_);
     if (hangup_ != nullptr) {
@@ -183,15 +184,11 @@ class Signals {
     }
   }
 
-  std::function<void()> Handler(bool again) {
-    const absl::MutexLock lock(&mu_);
-    return again ? second_ : first_;
-  }
-
   absl::Mutex mu_;
   std::function<void()> first_ ABSL_GUARDED_BY(mu_);
   std::function<void()> second_ ABSL_GUARDED_BY(mu_);
   std::function<void()> hangup_ ABSL_GUARDED_BY(mu_);
+  bool had_handlers_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace
@@ -333,9 +330,12 @@ void EndOnTermination() {
   Signals::Get().Watch();
 }
 
-void OnTermination(std::function<void()> first, std::function<void()> second) {
+TerminationHandlers::TerminationHandlers(std::function<void()> first,
+                                         std::function<void()> second) {
   Signals::Get().SetHandlers(std::move(first), std::move(second));
 }
+
+TerminationHandlers::~TerminationHandlers() { Signals::Get().SetHandlers(nullptr, nullptr); }
 
 void OnHangup(std::function<void()> handler) {
   Signals::Get().SetHangupHandler(std::move(handler));

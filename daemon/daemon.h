@@ -73,15 +73,22 @@ absl::Status KeepToCores(const std::vector<int>& cores);
 // A host that refuses is a warning.
 void TakeMemoryNear(const std::vector<int>& cores);
 
-// Has SIGTERM and SIGINT end the process at once, with exit status 0, until OnTermination():
-// reading weights may take minutes. Call it once, first of all that takes time. SIGHUP is no more
-// than a line in the log until OnHangup(). Ignores SIGPIPE, and has logs written by a thread from
-// now on.
+// Has SIGTERM and SIGINT end the process at once, with exit status 0 (1 if it is not the first),
+// while there are no TerminationHandlers: reading weights may take minutes, and giving memory back
+// seconds. Call it once, first of all that takes time. SIGHUP is no more than a line in the log
+// until OnHangup(). Ignores SIGPIPE, and has logs written by a thread from now on.
 void EndOnTermination();
 
-// From now on calls `first` on the first SIGTERM or SIGINT and `second` on the next, from the
-// thread that EndOnTermination() started. Requires: EndOnTermination() was called.
-void OnTermination(std::function<void()> first, std::function<void()> second);
+// While it lives, `first` is called on the first SIGTERM or SIGINT and `second` on the next, from
+// the thread that EndOnTermination() started. Its end waits for a handler that runs: then what they
+// use may go. One at a time. Requires: EndOnTermination() was called.
+class TerminationHandlers {
+ public:
+  TerminationHandlers(std::function<void()> first, std::function<void()> second);
+  ~TerminationHandlers();
+  TerminationHandlers(const TerminationHandlers&) = delete;
+  TerminationHandlers& operator=(const TerminationHandlers&) = delete;
+};
 
 // From now on calls `handler` on each SIGHUP, from that same thread; nullptr: none. No handler runs
 // any more that an earlier call named. Requires: EndOnTermination() was called.

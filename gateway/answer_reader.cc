@@ -107,7 +107,7 @@ void AnswerReader::TakeText(const std::string& text, std::vector<AnswerPart>& pa
 void AnswerReader::Finish(std::vector<AnswerPart>& parts) {
   if (place_ == Place::kInside && !held_.empty()) {
     parts.push_back({AnswerPart::Kind::kReasoning, std::exchange(held_, {})});
-  } else if (!held_.empty()) {
+  } else if (!held_.empty() && place_ != Place::kBehind) {  // Behind a thought it is white space.
     TakeText(std::exchange(held_, {}), parts);
   }
   if (calls_ != nullptr) {

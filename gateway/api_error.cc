@@ -98,6 +98,14 @@ absl::Status HttpError(int http_status, absl::string_view code, absl::string_vie
   return status;
 }
 
+absl::Status NameForm(absl::Status status, absl::string_view field) {
+  if (!field.empty() && absl::StartsWith(status.message(), "the form of the output")) {
+    status.SetPayload(kParam, absl::Cord(field));
+    status.SetPayload(kCode, absl::Cord("invalid_value"));
+  }
+  return status;
+}
+
 absl::Status UnknownModel(absl::string_view model, absl::string_view served) {
   absl::Status status = absl::NotFoundError(
       absl::StrCat("the model '", model, "' is not served here; served: ", served));

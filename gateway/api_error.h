@@ -34,6 +34,10 @@ absl::Status BadField(absl::string_view param, absl::string_view code, absl::str
 // Something else that only HTTP knows: `http_status` is kept as given.
 absl::Status HttpError(int http_status, absl::string_view code, absl::string_view message);
 
+// An error about the form of the output, with the field of the request that the form comes from.
+// All others, and with an empty field all, stay as they are.
+absl::Status NameForm(absl::Status status, absl::string_view field);
+
 // The model that was asked for is not served here: HTTP 404.
 absl::Status UnknownModel(absl::string_view model, absl::string_view served);
 

@@ -214,8 +214,8 @@ class GrpcBackend final : public Backend, private AnswerStreams {
                                        client::ChunkFunction on_chunk,
                                        client::DoneFunction on_done) override {
     AnswerStreams& streams = *this;
-    auto generation = std::make_shared<ResumingGeneration>(streams, RealClock(),
-                                                           std::move(on_chunk), std::move(on_done));
+    auto generation = std::make_shared<ResumingGeneration>(
+        streams, RealClock(), options.n.value_or(1), std::move(on_chunk), std::move(on_done));
     generation->Start(options);
     return generation;
   }
@@ -295,12 +295,9 @@ class GrpcBackend final : public Backend, private AnswerStreams {
 
   std::shared_ptr<Generation> Attach(const AnswerPlace& place, client::ChunkFunction on_chunk,
                                      EndFunction on_end) override {
-    v1::AttachRequest request;
-    request.set_request_id(place.request_id);
-    request.set_index(place.index);
-    request.set_digest(place.digest);
     auto call = std::make_shared<GrpcStream<v1::AttachRequest>>(
-        std::move(request), std::move(on_chunk), std::move(on_end), post_, open_calls_);
+        client::internal::ToProto(place), std::move(on_chunk), std::move(on_end), post_,
+        open_calls_);
     call->Start(*inference_, &v1::Inference::Stub::async::Attach);
     return call;
   }

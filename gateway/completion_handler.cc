@@ -541,7 +541,8 @@ void CompletionHandler::CompleteWhole() {
       });
 }
 
-void CompletionHandler::Fail(const absl::Status& status) {
+void CompletionHandler::Fail(const absl::Status& error) {
+  const absl::Status status = NameForm(error, request_.form_field);
   HttpResponse response = ErrorResponse(status);
   if (other_format_ != nullptr) {
     response.body = other_format_->ErrorBody(ToApiError(status));

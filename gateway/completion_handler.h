@@ -112,7 +112,7 @@ class CompletionHandler final : public RequestHandler,
 
   HttpHeaders LossyHeader() const;
   void Send(const std::string& event);
-  void Fail(const absl::Status& status);
+  void Fail(const absl::Status& error);
   void Complete();
   void CompleteWhole();
   void End(const absl::Status& status);

@@ -150,7 +150,7 @@ absl::Status ReadForm(JsonObject& body, CompletionRequest& request) {
     }
     if (!form->any()) {
       options.form = *std::move(form);
-      request.form_of_text = absl::string_view(name) == "response_format";
+      request.form_field = name;
     }
   }
   if (!options.form.any() && options.ignore_eos) {

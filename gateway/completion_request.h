@@ -44,8 +44,9 @@ struct CompletionRequest {
   bool return_ids = false;       // Show ids of tokens, and of the prompt's.
   bool tokens_as_ids = false;    // Log-probabilities name tokens by their ids.
 
-  // The form is response_format's, of what the model says; its calls have a form of their own.
-  bool form_of_text = false;
+  // The field that the form comes from; empty without one. That of response_format is of what the
+  // model says; its calls have a form of their own.
+  std::string form_field;
 
   ToolRequest tools;
   bool include_reasoning = true;

@@ -16,7 +16,6 @@
 #include "absl/time/time.h"
 #include "common/trace_context.h"
 #include "gateway/api_error.h"
-#include "gateway/deferred_handler.h"
 
 namespace lamina::gateway {
 namespace {
@@ -44,17 +43,16 @@ absl::string_view ReasonOf(int status) {
   }
 }
 
-HttpResponse ParseErrorResponse(const error_code& error) {
+absl::Status ParseError(const error_code& error) {
   if (error == http::error::header_limit) {
-    return ErrorResponse(HttpError(431, "headers_too_large",
-                                   absl::StrCat("the head of the request has more than ",
-                                                Connection::kHeadBytesMax, " bytes")));
+    return HttpError(431, "headers_too_large",
+                     absl::StrCat("the head of the request has more than ",
+                                  Connection::kHeadBytesMax, " bytes"));
   }
   if (error == http::error::body_limit) {
-    return ErrorResponse(HttpError(413, "body_too_large", "the body of the request is too large"));
+    return HttpError(413, "body_too_large", "the body of the request is too large");
   }
-  return ErrorResponse(
-      HttpError(400, "bad_http", absl::StrCat("this is not HTTP/1.1: ", error.message())));
+  return HttpError(400, "bad_http", absl::StrCat("this is not HTTP/1.1: ", error.message()));
 }
 
 // What is wrong with how the head says where the body ends; empty if nothing. A coding that is
@@ -116,6 +114,7 @@ void Connection::NextRequest() {
   parser_->body_limit(settings_.body_bytes_max);
   parser_->eager(true);
   head_seen_ = false;
+  head_only_ = false;
   request_ = {};
   route_.clear();
   request_headers_.clear();
@@ -183,21 +182,27 @@ void Connection::Parse() {
   if (error == http::error::need_more) {
     error = {};
   }
-  if (error) {
-    RefuseRequest(ParseErrorResponse(error));
+  // Where a Content-Length is too large the parser has read the head, and does not call it done.
+  const bool head_came =
+      !head_seen_ && (parser_->is_header_done() || error == http::error::body_limit);
+  if (head_came && !OnHead()) {
     return;
   }
-  if (parser_->is_header_done() && !head_seen_ && !OnHead()) {
+  if (error) {
+    RefuseRequest(ParseError(error));
     return;
+  }
+  if (head_came && !parser_->is_done() && chunked_ &&
+      absl::EqualsIgnoreCase(View(parser_->get()[http::field::expect]), "100-continue")) {
+    Append(kContinue);
   }
   if (parser_->is_done()) {
     OnRequest();
   } else if (head_seen_ && unparsed_.size() > kHeadBytesMax) {
     // The parser takes a body's data as it comes: what is left is an extension or the trailer.
-    RefuseRequest(ErrorResponse(
-        HttpError(431, "headers_too_large",
-                  absl::StrCat("the extension of a chunk, or the trailer, has more than ",
-                               kHeadBytesMax, " bytes"))));
+    RefuseRequest(HttpError(431, "headers_too_large",
+                            absl::StrCat("the extension of a chunk, or the trailer, has more than ",
+                                         kHeadBytesMax, " bytes")));
   } else {
     Read();
   }
@@ -239,7 +244,7 @@ bool Connection::OnHead() {
   request_headers_ = router_.HeadersFor(request_);
   route_ = router_.RouteOf(request_.path);
   if (const std::string problem = FramingProblem(head); !problem.empty()) {
-    RefuseRequest(ErrorResponse(HttpError(400, "bad_http", problem)));
+    RefuseRequest(HttpError(400, "bad_http", problem));
     return false;
   }
   if (std::optional<HttpResponse> refusal = router_.Refuse(request_); refusal.has_value()) {
@@ -253,10 +258,6 @@ bool Connection::OnHead() {
       RefuseRequest(*std::move(refusal));
     }
     return false;
-  }
-  if (!parser_->is_done() && chunked_ &&
-      absl::EqualsIgnoreCase(View(head[http::field::expect]), "100-continue")) {
-    Append(kContinue);
   }
   return true;
 }
@@ -280,6 +281,10 @@ void Connection::RefuseRequest(HttpResponse response) {
   close_after_ = true;
   linger_after_ = true;
   Respond(std::move(response));
+}
+
+void Connection::RefuseRequest(const absl::Status& status) {
+  RefuseRequest(router_.ErrorOf(request_.path, status));
 }
 
 // --- Answering ---
@@ -445,8 +450,7 @@ void Connection::Tick(TimePoint now) {
 void Connection::OnDeadline() {
   // A connection on which a request has begun is told why it ends.
   if (state_ == State::kReading && parser_.has_value()) {
-    RefuseRequest(
-        ErrorResponse(HttpError(408, "request_timeout", "the request did not arrive in time")));
+    RefuseRequest(HttpError(408, "request_timeout", "the request did not arrive in time"));
   } else {
     Close();
   }

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gateway/byte_stream.h"
 #include "gateway/gateway_metrics.h"
 #include "gateway/response_writer.h"
@@ -52,6 +53,9 @@ class RequestRouter {
   virtual ~RequestRouter() = default;
   // When the head is there and the body is not: what can be refused without reading on.
   virtual std::optional<HttpResponse> Refuse(const HttpRequest& head) = 0;
+  // What a request for `path` is told of an error, in the form of its API. Empty: the head did not
+  // come.
+  virtual HttpResponse ErrorOf(const std::string& path, const absl::Status& status) const = 0;
   // Headers for every response to the request. Gives it a request_id if it has none.
   virtual std::vector<std::pair<std::string, std::string>> HeadersFor(HttpRequest& head) = 0;
   // The name that requests of `path` are counted under.
@@ -110,6 +114,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   bool OnHead();
   void OnRequest();
   void RefuseRequest(HttpResponse response);
+  void RefuseRequest(const absl::Status& status);
   void Answered();
   // Counts how the answer ended: by itself, or because the client is gone.
   void CountEnd(bool gone);

@@ -125,7 +125,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
                    boost::asio::post(io, [turn] { turn->set_value(); });
                    return turn->get_future().wait_for(kTurnMax) == std::future_status::ready;
                  });
-  daemon::OnTermination(
+  const daemon::TerminationHandlers handlers(
       [&] {
         manager->Stopping();
         boost::asio::post(io, [&] {

@@ -107,7 +107,7 @@ void AddThought(bool whole, CompletionRequest& request) {
 // place for calls, or there are none.
 absl::Status AddCallsToForm(CompletionRequest& request) {
   OutputForm& form = request.options.form;
-  if (!request.form_of_text || form.kind == OutputForm::Kind::kStructuralTag) {
+  if (request.form_field != "response_format" || form.kind == OutputForm::Kind::kStructuralTag) {
     return absl::OkStatus();
   }
   const CallSyntax& syntax = request.family->syntax;
@@ -153,6 +153,7 @@ absl::Status AddTools(const ChatShape& shape, CompletionRequest& request) {
                     "'ignore_eos' cannot be: an answer that must be calls ends with them");
   }
   SetFormat(CallsFormat(tools, request.family->syntax), options.form);
+  request.form_field = "tools";
   if (request.thought == AnswerReader::Thought::kNone) {
     options.chat.suffix = request.family->syntax.in_prompt;
   }
@@ -176,6 +177,7 @@ void AddMarks(const ChatShape& shape, CompletionRequest& request) {
 void KeepWordsOut(CompletionRequest& request) {
   if (!request.bad_words.empty()) {
     SetFormat(AnyText(request.bad_words), request.options.form);
+    request.form_field = "bad_words";
   }
 }
 
@@ -183,14 +185,18 @@ void KeepWordsOut(CompletionRequest& request) {
 
 absl::Status FitToModel(const client::ModelInfo& model, const ChatShape& shape,
                         CompletionRequest& request) {
-  LAMINA_RETURN_IF_ERROR(CheckOutputForm(request.options.form));  // Before it is parsed.
+  // Before it is parsed.
+  LAMINA_RETURN_IF_ERROR(NameForm(CheckOutputForm(request.options.form), request.form_field));
   TakeAdvice(model.sampling, request.options);
   const bool whole = request.options.form.kind == OutputForm::Kind::kStructuralTag;
   if (request.truncate_to_fit) {
+    // At most half is kept free: some clients always ask for more than the model has, and a prompt
+    // that fits would be cut to nothing. The answer is cut to what fits behind it.
     const uint32_t wanted =
         request.max_tokens_given ? *request.options.max_tokens : kTokensKeptFree;
-    request.options.prompt_tokens_max = std::max<uint32_t>(
-        1, model.sequence_tokens_max - std::min(model.sequence_tokens_max, std::max(wanted, 1u)));
+    const uint32_t kept_free = std::clamp(wanted, 1u, std::max(1u, model.sequence_tokens_max / 2));
+    request.options.prompt_tokens_max =
+        std::max(1u, model.sequence_tokens_max - std::min(model.sequence_tokens_max, kept_free));
   }
   if (request.chat) {
     request.thought = shape.ThoughtOf(request.options.chat);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/resuming_generation.h"
 
+#include <optional>
+
 #include "common/log.h"
 
 namespace lamina::gateway {
@@ -17,9 +19,8 @@ void ResumingGeneration::Attach() {
     return;
   }
   const auto self = shared_from_this();
-  place_.digest = digest_.value();
   stream_ = streams_.Attach(
-      place_, [self](const client::Chunk& chunk) { self->TakeChunk(chunk); },
+      resumption_.place(), [self](const client::Chunk& chunk) { self->TakeChunk(chunk); },
       [self](const StreamEnd& end) { self->TakeEnd(end); });
   if (asked_) {
     stream_->Next();
@@ -46,13 +47,11 @@ void ResumingGeneration::TakeChunk(const client::Chunk& chunk) {
   if (cancelled_) {
     return;
   }
-  asked_ = false;
-  broken_.reset();
-  for (const client::TokenOutput& token : chunk.tokens) {
-    digest_.AddWord(static_cast<uint32_t>(token.token));
-    ++place_.index;
+  if (!resumption_.Take(chunk)) {
+    stream_->Next();
+    return;
   }
-  has_finish_ = has_finish_ || chunk.finish_reason != client::FinishReason::kNotFinished;
+  asked_ = false;
   // A copy: what it calls may cancel this.
   const client::ChunkFunction on_chunk = on_chunk_;
   on_chunk(chunk);
@@ -63,31 +62,15 @@ void ResumingGeneration::TakeEnd(const StreamEnd& end) {
   if (cancelled_) {
     return;
   }
-  if (!end.journaled_id.empty()) {
-    place_.request_id = end.journaled_id;
+  const bool waited = resumption_.waits();
+  if (const std::optional<absl::Status> status = resumption_.End(end); status.has_value()) {
+    return Finish(*status);
   }
-  const bool can_attach = end.broke_off && !place_.request_id.empty();
-  if (can_attach && has_finish_) {
-    return Finish(absl::OkStatus());  // Only the word that nothing follows is missing.
-  }
-  if (!can_attach) {
-    // The next coordinator does not know it: what broke off the stream before says more.
-    return Finish(absl::IsNotFound(end.status) && broken_.has_value() ? *broken_ : end.status);
-  }
-  if (!broken_.has_value()) {
-    LogInfo("request ", place_.request_id, " broke off behind ", place_.index,
+  if (!waited) {
+    LogInfo("request ", resumption_.place().request_id, " broke off behind ", resumption_.tokens(),
             " tokens; waiting for the coordinator");
-    broken_ = end.status;
-    wait_until_ = clock_.Now() + kWaitMax;
   }
-  Retry();
-}
-
-void ResumingGeneration::Retry() {
-  if (clock_.Now() >= wait_until_) {
-    return Finish(*broken_);
-  }
-  streams_.After(kRetry, [self = shared_from_this()] { self->Attach(); });
+  streams_.After(resumption_.Pause(), [self = shared_from_this()] { self->Attach(); });
 }
 
 void ResumingGeneration::Finish(const absl::Status& status) {

@@ -5,38 +5,24 @@
 // to come back, and goes on behind the tokens that it has. Who reads the answer sees a pause.
 //
 // Threading: the gateway's thread.
-// Limits:    the coordinator is waited for up to kWaitMax, then the generation ends with the error
-//            with which the stream broke off.
+// Limits:    those of client::Resumption.
 
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 
+#include "client/resumption.h"
 #include "common/clock.h"
-#include "common/fnv1a.h"
 #include "gateway/backend.h"
 
 namespace lamina::gateway {
 
-// How a stream has ended.
-struct StreamEnd {
-  absl::Status status;
-  bool broke_off = false;    // The coordinator did not end it.
-  std::string journaled_id;  // By which one may attach; empty: one may not.
-};
+using client::AnswerPlace;
+using client::StreamEnd;
 using EndFunction = std::function<void(const StreamEnd& end)>;
-
-// Where an answer goes on.
-struct AnswerPlace {
-  std::string request_id;
-  uint32_t index = 0;   // Tokens that there are.
-  uint64_t digest = 0;  // FNV-1a of their ids.
-};
 
 // What a generation asks of the way to the coordinator.
 class AnswerStreams {
@@ -55,14 +41,11 @@ class AnswerStreams {
 class ResumingGeneration final : public Generation,
                                  public std::enable_shared_from_this<ResumingGeneration> {
  public:
-  static constexpr Nanos kWaitMax = Seconds(30);
-  static constexpr Nanos kRetry = Millis(250);
-
-  // `streams` and `clock` outlive it.
-  ResumingGeneration(AnswerStreams& streams, const Clock& clock, client::ChunkFunction on_chunk,
-                     client::DoneFunction on_done)
+  // `streams` and `clock` outlive it. `choices`: so many come.
+  ResumingGeneration(AnswerStreams& streams, const Clock& clock, uint32_t choices,
+                     client::ChunkFunction on_chunk, client::DoneFunction on_done)
       : streams_(streams),
-        clock_(clock),
+        resumption_(clock, choices),
         on_chunk_(std::move(on_chunk)),
         on_done_(std::move(on_done)) {}
 
@@ -74,22 +57,15 @@ class ResumingGeneration final : public Generation,
   void Attach();
   void TakeChunk(const client::Chunk& chunk);
   void TakeEnd(const StreamEnd& end);
-  void Retry();
   void Finish(const absl::Status& status);
 
   AnswerStreams& streams_;
-  const Clock& clock_;
+  client::Resumption resumption_;
   client::ChunkFunction on_chunk_;
   client::DoneFunction on_done_;
   std::shared_ptr<Generation> stream_;  // Null while a coordinator is waited for.
   bool asked_ = false;                  // The chunk has not come yet.
   bool cancelled_ = false;
-  bool has_finish_ = false;  // The last chunk of the answer has come.
-  AnswerPlace place_;
-  Fnv1a digest_;
-  // Since the stream broke off, until the next chunk: the error, and how long to wait.
-  std::optional<absl::Status> broken_;
-  Nanos wait_until_ = 0;
 };
 
 }  // namespace lamina::gateway

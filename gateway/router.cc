@@ -222,6 +222,10 @@ std::optional<HttpResponse> Router::Refuse(const HttpRequest& head) {
   return std::nullopt;
 }
 
+HttpResponse Router::ErrorOf(const std::string& path, const absl::Status& status) const {
+  return ErrorFor(path, status);
+}
+
 std::vector<std::pair<std::string, std::string>> Router::HeadersFor(HttpRequest& head) {
   if (!IsRequestId(head.request_id)) {
     head.request_id = absl::StrCat("req-", RandomHex(24));

@@ -45,6 +45,7 @@ class Router final : public RequestRouter {
   void Drain() { draining_ = true; }
 
   std::optional<HttpResponse> Refuse(const HttpRequest& head) override;
+  HttpResponse ErrorOf(const std::string& path, const absl::Status& status) const override;
   std::vector<std::pair<std::string, std::string>> HeadersFor(HttpRequest& head) override;
   std::string RouteOf(const std::string& path) const override;
   GatewayMetrics& metrics() override { return metrics_; }

@@ -11,7 +11,6 @@
 #include "common/host_port.h"
 #include "common/log.h"
 #include "common/status_macros.h"
-#include "gateway/deferred_handler.h"
 
 namespace lamina::gateway {
 namespace {
@@ -37,11 +36,14 @@ class FullRouter final : public RequestRouter {
  public:
   explicit FullRouter(RequestRouter& router) : router_(router) {}
 
-  std::optional<HttpResponse> Refuse(const HttpRequest&) override {
+  std::optional<HttpResponse> Refuse(const HttpRequest& head) override {
     HttpResponse response =
-        ErrorResponse(absl::UnavailableError("too many connections; try again later"));
+        ErrorOf(head.path, absl::UnavailableError("too many connections; try again later"));
     response.headers = {{"Retry-After", "1"}};
     return response;
+  }
+  HttpResponse ErrorOf(const std::string& path, const absl::Status& status) const override {
+    return router_.ErrorOf(path, status);
   }
   HttpHeaders HeadersFor(HttpRequest& head) override { return router_.HeadersFor(head); }
   std::string RouteOf(const std::string& path) const override { return router_.RouteOf(path); }

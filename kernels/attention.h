@@ -17,7 +17,7 @@
 //
 // Threading: pure functions; the ThreadPool is the only parallelism.
 // Allocation: none, given a large enough AttentionScratch; with AttentionWeights::summed lists of
-// what is summed grow up to what a call needs.
+// what is summed, and memory for it, grow up to what a call needs.
 
 #pragma once
 

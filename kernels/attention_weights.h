@@ -31,7 +31,8 @@ struct AttentionWeights {
   float* sums = nullptr;
   uint32_t query_heads = 0;
   uint32_t tokens_max = 0;  // At least those of the item.
-  // When set, the kernel adds the sum over heads here, with the bits of SumWeights().
+  // When set, the kernel adds the sum over heads here, with the bits of SumWeights(), and writes
+  // nowhere else: it has memory of its own for the others, which are not looked at then.
   // Shape: [query_tokens, tokens that the query sees], `summed_stride` floats between queries.
   float* summed = nullptr;
   size_t summed_stride = 0;

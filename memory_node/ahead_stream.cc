@@ -86,7 +86,7 @@ absl::Status AheadStream::Look() {
       return control::Blame(sent.status(), epoch_.NameOf(kComputeNode));
     }
     streams_[index].active = false;
-    return control::Blame(feed_.EndStep(lane), epoch_.NameOf(kComputeNode));
+    return feed_.EndStep(lane);
   }
   return absl::OkStatus();
 }

@@ -182,8 +182,8 @@ absl::Status DeviceQueries::EnqueueUnit(const Lane& lane, uint32_t layer) {
                               .bytes = lane.rows.size() * shape.qkv_width() * sizeof(BFloat16),
                               .word = layout.query_word(query.sender, lane.index),
                               .value = value};
-  LAMINA_RETURN_IF_ERROR(channel_->Take(lane.index, unit, {&in, 1}));
-  LAMINA_RETURN_IF_ERROR(attention_.Attend(lane.index, layer));
+  LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(channel_->Take(lane.index, unit, {&in, 1})));
+  LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(attention_.Attend(lane.index, layer)));
   const uint32_t receiver = RunnerOf(lane, layer + 1);
   return control::Blame(
       channel_->Send(lane.index, unit,
@@ -240,8 +240,9 @@ absl::Status DeviceQueries::LookAtLane(Lane& lane, uint32_t& sender) {
       return Failure(lane, *failed);
     }
     if (!nanos.has_value()) {
-      return RealClock().Now() - progressed_ > kDoubtful ? channel_->Check(lane.index)
-                                                         : absl::OkStatus();
+      return RealClock().Now() - progressed_ > kDoubtful
+                 ? epoch_.OwnFault(channel_->Check(lane.index))
+                 : absl::OkStatus();
     }
     NoteUnit(lane, *nanos);
     if (++progress.seen < epoch_.layout.layer_count()) {
@@ -356,9 +357,9 @@ absl::Status DeviceQueries::Failure(const Lane& lane, const kernels::FailedTake&
     return absl::CancelledError(absl::StrCat(where, ": stopped while the device waited"));
   }
   if (outcome == kernels::WaitOutcome::kTimeout) {
-    return absl::DeadlineExceededError(absl::StrCat(where,
-                                                    ": the device has not heard of the worker for ",
-                                                    ToSeconds(epoch_.peer_deadline), " s"));
+    return epoch_.OwnFault(absl::DeadlineExceededError(
+        absl::StrCat(where, ": the device has not heard of the worker for ",
+                     ToSeconds(epoch_.peer_deadline), " s")));
   }
   // What the device saw: behind these words a header has zeros.
   const uint32_t sender = RunnerOf(lane, layer);

@@ -145,7 +145,9 @@ absl::StatusOr<bool> HostQueries::BeginUnit(const From& from, uint64_t value) {
   part.header_due = rows_->header_comes_with_rows() && lane.step != 0;
   if (!part.header_due) {
     const size_t window = epoch_.layout.QueryWindow(sender, lane.index, value);
-    LAMINA_ASSIGN_OR_RETURN(header, rows_->ReadHeader(window));
+    const absl::StatusOr<plan::WindowHeader> read = rows_->ReadHeader(window);
+    LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(read.status()));
+    header = *read;
     LAMINA_RETURN_IF_ERROR(checks_.BySignal(header, sender, lane, value));
   }
   if (lane.step == 0) {
@@ -195,21 +197,23 @@ absl::Status HostQueries::ServePiece(const From& from, uint64_t last) {
   const uint32_t index = part.pieces_done - (pieces.query_first && !queries ? 1 : 0);
   const uint64_t value = plan::PieceValue(last, part.pieces_done, pieces.count());
   const SubBatch chunk = ChunkOf(from, index, value);
-  LAMINA_RETURN_IF_ERROR(rows_->Land(epoch_.layout.QueryWindow(sender, lane.index, value),
-                                     part.header_due ? 0 : chunk.queries.ByteOf(chunk.in.begin())));
+  LAMINA_RETURN_IF_ERROR(
+      epoch_.OwnFault(rows_->Land(epoch_.layout.QueryWindow(sender, lane.index, value),
+                                  part.header_due ? 0 : chunk.queries.ByteOf(chunk.in.begin()))));
   if (!queries) {
     if (before_store_ != nullptr) {
-      LAMINA_RETURN_IF_ERROR(before_store_(lane, chunk.layer));
+      LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(before_store_(lane, chunk.layer)));
     }
-    LAMINA_RETURN_IF_ERROR(AttentionOf(lane).Store(lane, chunk));
+    LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(AttentionOf(lane).Store(lane, chunk)));
     meter_.EndInterval(telemetry::WorkKind::kStore, lane, value, sender);
   }
-  LAMINA_ASSIGN_OR_RETURN(const uint64_t read,
-                          AttentionOf(lane).Attend(chunk, queries             ? Tokens::kClosed
-                                                          : chunk.query_first ? Tokens::kOpen
-                                                                              : Tokens::kAll));
+  const absl::StatusOr<uint64_t> read =
+      AttentionOf(lane).Attend(chunk, queries             ? Tokens::kClosed
+                                      : chunk.query_first ? Tokens::kOpen
+                                                          : Tokens::kAll);
+  LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(read.status()));
   LAMINA_RETURN_IF_ERROR(Settle(from, value));
-  meter_.EndInterval(telemetry::WorkKind::kAttend, lane, value, sender, read);
+  meter_.EndInterval(telemetry::WorkKind::kAttend, lane, value, sender, *read);
   if (!queries) {
     LAMINA_RETURN_IF_ERROR(Reply(from, chunk));
   }
@@ -250,7 +254,7 @@ SubBatch HostQueries::ChunkOf(const From& from, uint32_t index, uint64_t value) 
 // Before a piece is answered: the device is done with its rows, and the header is as it should be.
 absl::Status HostQueries::Settle(const From& from, uint64_t value) {
   const auto& [sender, lane, part] = from;
-  LAMINA_RETURN_IF_ERROR(rows_->Settle());
+  LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(rows_->Settle()));
   if (!part.header_due) {
     return absl::OkStatus();
   }
@@ -275,7 +279,7 @@ absl::Status HostQueries::Reply(const From& from, const SubBatch& chunk) {
   if (absl::Status sent = PutOutputs(from, chunk, outputs, *epoch_.peers.compute[runner]);
       !sent.ok()) {
     telemetry::AddTo(link.failures, absl::IsCancelled(sent) ? 0 : 1);
-    return sent;
+    return control::Blame(std::move(sent), epoch_.NameOf(runner));
   }
   epoch_.transport
       .Progress();  // Much of it leaves before another lane's attention keeps the thread.

@@ -135,7 +135,7 @@ absl::Status Serve(const daemon::DaemonFlags& flags) {
       [&handler, watch = daemon::ProgressWatch()]() mutable {
         return watch.Alive(handler.Counters());
       });
-  daemon::OnTermination(
+  const daemon::TerminationHandlers handlers(
       [&link, &manager, grace = Seconds(config->drain_seconds)] {
         manager->Stopping();
         link.Drain(grace);

@@ -8,10 +8,13 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/attention_descriptor.h"
 #include "common/clock.h"
+#include "control/blame.h"
 #include "kernels/kv_device.h"
 #include "memory_node/bytes_under_way.h"
 #include "memory_node/lane.h"
@@ -42,6 +45,11 @@ struct NodeEpoch {
   bool by_span() const { return config.partition == Partition::kTokenRange; }
   const std::string& NameOf(uint32_t compute_node) const {
     return config.compute_nodes[compute_node];
+  }
+  // What no compute node is to be blamed for, as a device that fails or a plan that cannot be: it
+  // counts as this node's own. One that names a node already keeps it.
+  absl::Status OwnFault(absl::Status why) const {
+    return control::Blame(std::move(why), config.memory_nodes, node);
   }
   // Where pieces of K and V go: the only compute node's region.
   transport::RemoteRegion& pieces_to() const {

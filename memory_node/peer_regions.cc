@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
@@ -51,6 +52,11 @@ absl::StatusOr<PeerRegions> OpenPeerRegions(transport::Transport& transport,
                         .opened = opens.compute,
                         .least = {.bytes = layout.reply_region_bytes(),
                                   .signal_words = layout.compute_region_words()}};
+  if (peers.compute_regions.size() != config.compute_nodes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("epoch ", peers.epoch, " has regions of ", peers.compute_regions.size(),
+                     " of ", config.compute_nodes.size(), " compute nodes"));
+  }
   PeerRegions opened;
   LAMINA_ASSIGN_OR_RETURN(opened.compute, Open(transport, config.epoch, compute, beat));
   if (config.attention_paths.fetch()) {

@@ -50,7 +50,7 @@ absl::Status StepFeed::TakePlans() {
       lane.plans.push_back(std::move(plan));
       LAMINA_RETURN_IF_ERROR(Advance(lane));
       if (!lane.plans.empty()) {
-        LAMINA_RETURN_IF_ERROR(ReadAhead(lane.plans.back()));
+        LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(ReadAhead(lane.plans.back())));
       }
     }
   }
@@ -74,10 +74,10 @@ absl::Status StepFeed::Advance(Lane& lane) {
   size_t applied = 0;
   while (lane.step == 0 && applied < lane.plans.size()) {
     const plan::StepPlan& plan = lane.plans[applied++];
-    LAMINA_RETURN_IF_ERROR(ApplyChanges(plan));
-    LAMINA_RETURN_IF_ERROR(CollectRows(epoch_.config, tables_, plan, lane));
+    LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(ApplyChanges(plan)));
+    LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(CollectRows(epoch_.config, tables_, plan, lane)));
     if (!lane.rows.empty() || lane.chunk_tokens > 0 || !lane.fetched.empty()) {
-      LAMINA_RETURN_IF_ERROR(Begin(plan, lane));
+      LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(Begin(plan, lane)));
     }
   }
   lane.plans.erase(lane.plans.begin(), lane.plans.begin() + static_cast<std::ptrdiff_t>(applied));

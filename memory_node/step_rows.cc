@@ -139,6 +139,11 @@ std::vector<FetchedRun> CutBySpan(const plan::EpochConfig& config,
   return cut;
 }
 
+// Whether the compute node makes K and V of some tokens of the path from their numbers.
+bool MakesFromTokens(const plan::EpochConfig& config, plan::AttentionPath path) {
+  return path == plan::AttentionPath::kFetch && config.made_tokens_max > 0;
+}
+
 // Which of the tokens before a run come as what, and where they lie.
 void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, FetchedRun& fetched) {
   const plan::SlotTables::Sequence& sequence = *fetched.sequence;
@@ -146,6 +151,9 @@ void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, Fetch
   const plan::FetchSplit split =
       kinds.share() > 0
           ? plan::SplitBySlots(fetched.run.before, fetched.run.tokens, sequence, kinds)
+      : MakesFromTokens(config, sequence.path)
+          ? plan::SplitByTokens(fetched.run.before, fetched.run.tokens, plan.recomputed,
+                                plan::HiddenOf(config, sequence.path, sequence.released))
           : plan::SplitByShare(
                 fetched.run.before, fetched.run.tokens, plan.recomputed, sequence.bare,
                 plan::HiddenOf(config, sequence.path, sequence.released), sequence.resident);
@@ -225,10 +233,11 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     lane.partials += row.partials;
   }
   if (plan.recomputed > 0 && !lane.fetched.empty() &&
-      lane.fetched_by != plan::AttentionPath::kRecompute) {
+      lane.fetched_by != plan::AttentionPath::kRecompute &&
+      !MakesFromTokens(config, lane.fetched_by)) {
     return absl::InternalError(
         "plan says how many tokens are recomputed, of rows whose path keeps no activations in "
-        "addition to K and V");
+        "addition to K and V, and makes none from token numbers");
   }
   if (by_span) {
     lane.fetched = CutBySpan(config, lane.fetched);

@@ -3,6 +3,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
 namespace lamina::plan {
 
 bool IsPrefillNode(const EpochConfig& config, const std::string& name) {
@@ -40,6 +44,12 @@ uint32_t QkvWidthMax(const std::vector<AttentionDescriptor>& layers) {
     widest = std::max(widest, layer.qkv_width());
   }
   return widest;
+}
+
+std::string TransportUri(const EpochConfig& config, const std::string& verbs_uri) {
+  absl::string_view in_front = config.transport;
+  return absl::ConsumeSuffix(&in_front, "verbs://") ? absl::StrCat(in_front, verbs_uri)
+                                                    : config.transport;
 }
 
 }  // namespace lamina::plan

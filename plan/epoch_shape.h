@@ -93,9 +93,8 @@ inline uint32_t ActivationWidthOf(const EpochConfig& config, AttentionPath path)
   return brings ? config.activation_width : 0;
 }
 
-// The URI to make the epoch's transport from: the options of verbs:// are each host's own.
-inline const std::string& TransportUri(const EpochConfig& config, const std::string& verbs_uri) {
-  return config.transport == "verbs://" ? verbs_uri : config.transport;
-}
+// The URI to make the epoch's transport from: the options of verbs:// are each host's own, with
+// something in front of it too ("throttle(latency=20us)+verbs://").
+std::string TransportUri(const EpochConfig& config, const std::string& verbs_uri);
 
 }  // namespace lamina::plan

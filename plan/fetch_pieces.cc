@@ -211,12 +211,14 @@ absl::Status CheckFetch(const EpochConfig& config) {
                      config.compute_nodes.size(), " compute nodes; this version serves one"));
   }
   if (config.partition == Partition::kTokenRange &&
-      (!ServesSpans(config.attention_paths) || config.activation_width > 0)) {
+      (!ServesSpans(config.attention_paths) || config.activation_width > 0 ||
+       config.made_tokens_max > 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the configuration of epoch ", config.epoch, " has spans of sequences with paths ",
-        config.attention_paths.bits(), " and activations of ", config.activation_width,
-        " elements; of paths that fetch this version serves path fetch there, without "
-        "activations"));
+        config.attention_paths.bits(), ", activations of ", config.activation_width,
+        " elements and K and V of ", config.made_tokens_max,
+        " tokens made from their numbers; of paths that fetch this version serves path fetch "
+        "there, and makes nothing"));
   }
   if (config.activation_share > SlotKinds::kUnit ||
       (config.activation_share > 0 && config.activation_width == 0)) {
@@ -253,6 +255,18 @@ absl::Status CheckFetch(const EpochConfig& config) {
     return absl::InvalidArgumentError(
         absl::StrCat("the configuration of epoch ", config.epoch,
                      " keeps activations in addition to INT8, which this version does not serve"));
+  }
+  if (config.made_tokens_max > 0 && (!config.attention_paths.Has(AttentionPath::kFetch) ||
+                                     config.activation_width > 0 || config.int8_tails > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the configuration of epoch ", config.epoch, " makes K and V of ", config.made_tokens_max,
+        " tokens from their numbers, which this version serves with path fetch alone, without "
+        "activations and INT8"));
+  }
+  if (config.made_tokens_max % kFetchTile != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the configuration of epoch ", config.epoch, " makes K and V of ", config.made_tokens_max,
+        " tokens from their numbers, which is not a multiple of ", kFetchTile));
   }
   // INT8 takes as much as its next row needs.
   const FetchRun longest{.before = RunTokensMax(config),

@@ -30,13 +30,14 @@
 // Where tokens are chosen (plan/token_sets.h) these lie one behind the other, and scales of K come
 // once for each block that has one of them, in slots of their own.
 //
-// Nor do those come that the compute node keeps (path sparse, compute_node/resident_kv.h), or whose
-// activations it keeps (fetch_split.h), or that the windows of all layers have left behind: these
-// have no slots in a piece either. Slots of tokens that it puts into a window itself,
-// recomputed or kept, are the first ones of each head, whole tiles for each run: it writes them
-// while the others come, those of recomputed tokens into the piece behind the one of the
-// activations. A run whose K and V are all made again has its own tokens behind these, and no other
-// slots: the piece behind is a header alone where all runs are so.
+// Nor do those come that the compute node keeps (path sparse, compute_node/resident_kv.h) or has
+// made for the step from token numbers (compute_node/token_rows.h), or whose activations it keeps
+// (fetch_split.h), or that the windows of all layers have left behind: these have no slots in a
+// piece either. Slots of tokens that it puts into a window itself, recomputed or kept, are the
+// first ones of each head, whole tiles for each run: it writes them while the others come, those of
+// recomputed tokens into the piece behind the one of the activations. A run whose K and V are all
+// made again has its own tokens behind these, and no other slots: the piece behind is a header
+// alone where all runs are so.
 //
 // Where the heads of a layer are spread over memory nodes, so are activations (activation_part.h),
 // and K and V that are made again go to pieces of all nodes. So their pieces are of the same runs
@@ -221,15 +222,15 @@ uint64_t FetchWindowBytes(const EpochConfig& config);
 // Whether rows of all these paths are served where sequences are cut into spans.
 bool ServesSpans(AttentionPaths paths);
 
-// Errors: kInvalidArgument  path fetch with several compute nodes; partition token_range with a
-// path
-//                           that is not served with it, or activations; windows in which one KV
-//                           head of the longest sequence, or span, does not fit, or as many as the
-//                           epoch fixes, or where activations are kept all: says how many bytes
-//                           would do; activations of fewer elements than there are KV heads with
-//                           partition head, or any with INT8; path recompute without activations in
-//                           addition to K and V; activations that stay on the compute node where
-//                           nothing is made of them.
+// Errors: kInvalidArgument  path fetch with several compute nodes; partition token_range with paths
+//                           that are not served with it, activations, or K and V from token
+//                           numbers; windows in which one KV head of the longest sequence, or span,
+//                           does not fit, or as many as the epoch fixes, or where activations are
+//                           kept all: says how many bytes would do; activations of fewer elements
+//                           than there are KV heads with partition head, or any with INT8; path
+//                           recompute without activations in addition to K and V; activations that
+//                           stay on the compute node where nothing is made of them; K and V from
+//                           token numbers without path fetch, or with activations or INT8.
 absl::Status CheckFetch(const EpochConfig& config);
 
 }  // namespace lamina::plan

@@ -19,6 +19,8 @@ void Append(FetchSplit& split, const FetchStretch& next) {
   split.run.hidden += next.hidden ? next.tokens : 0;
   if (next.activations) {
     (next.here ? split.run.remade : split.run.recomputed) += next.tokens;
+  } else if (next.here) {
+    split.run.kept += next.tokens;
   }
   if (!split.stretches.empty() && split.stretches.back().activations == next.activations &&
       split.stretches.back().here == next.here && split.stretches.back().hidden == next.hidden) {
@@ -109,6 +111,22 @@ FetchSplit SplitBySpan(uint32_t before, uint32_t tokens, uint32_t released, cons
   };
   return SplitByShare(in_span(before), in_span(before + tokens) - in_span(before), /*share=*/0,
                       /*bare=*/0, in_span(released));
+}
+
+uint32_t MadeFromTokens(uint32_t before, uint32_t share, uint32_t released) {
+  return released > 0
+             ? 0
+             : WholeTilesIn(static_cast<uint32_t>(uint64_t{before} * share / kRecomputeUnit));
+}
+
+FetchSplit SplitByTokens(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released) {
+  FetchSplit split{.run = {.before = before, .tokens = tokens}, .stretches = {}};
+  const uint32_t hidden = std::min(released, before);
+  const uint32_t made = MadeFromTokens(before, share, released);
+  Append(split, {.tokens = hidden, .hidden = true});
+  Append(split, {.tokens = made, .here = true});
+  Append(split, {.tokens = before - hidden - made});
+  return split;
 }
 
 FetchSlots SlotsOf(const FetchSplit& split, absl::Span<const Extent> extents, SlotKinds kinds) {

@@ -10,6 +10,9 @@
 //   ones that have some at the memory node.
 // - Path fetch: where a slot holds one of them (policy fetch_hybrid), the token's slot says it. Of
 //   activations that the compute node keeps nothing comes.
+// - Path fetch where K and V are made from token numbers (EpochConfig::made_tokens_max): of how
+// many
+//   the step's plan says, of each run alike. Nothing of these comes.
 //
 // Tokens that the windows of all layers have left behind have no slots, and no row sees them:
 // nothing of them comes, and they are neither counted nor made again.
@@ -39,9 +42,11 @@ namespace lamina::plan {
 // Consecutive tokens that come alike, or do not come.
 struct FetchStretch {
   uint32_t tokens = 0;
-  bool activations = false;  // K and V are made again from these,
-  bool here = false;         // which the compute node has: nothing of these tokens comes;
-  bool hidden = false;       // nor of these, which have no slots.
+  bool activations = false;  // K and V are made again from these.
+  // The compute node has these, or of tokens without any makes K and V from their numbers: nothing
+  // of such tokens comes.
+  bool here = false;
+  bool hidden = false;  // Nothing comes of these either, which have no slots.
   friend bool operator==(const FetchStretch&, const FetchStretch&) = default;
 };
 
@@ -72,6 +77,14 @@ struct TokenSpan {
 // What of the tokens before a run, and of the run's own, is of the span: K and V come of all that
 // have slots. The first `released` tokens of the sequence have none.
 FetchSplit SplitBySpan(uint32_t before, uint32_t tokens, uint32_t released, const TokenSpan& span);
+
+// How many of the first `before` tokens have K and V made from token numbers: `share`
+// kRecomputeUnit-ths of them, in whole tiles. None where some are `released`: all behind them
+// depend on these.
+uint32_t MadeFromTokens(uint32_t before, uint32_t share, uint32_t released);
+
+// K and V of the first MadeFromTokens() are made, and kept for the step (FetchRun::kept).
+FetchSplit SplitByTokens(uint32_t before, uint32_t tokens, uint32_t share, uint32_t released);
 
 // How many of a sequence's first tokens do not come by the path, where `released` of them have no
 // slots. Tokens that are chosen, heads that stream and INT8 have rules of their own: 0 there.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -117,7 +118,8 @@ absl::Status CheckShards(absl::Span<const Stage> nodes, uint32_t kv_heads) {
   }
   const uint32_t count = nodes.front().shard.count;
   std::vector<ShardPart> parts(std::min<size_t>(count, nodes.size()));
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> nodes_of;  // By replica and first layer.
+  // By replica and first layer.
+  std::map<std::pair<uint32_t, uint32_t>, std::set<uint32_t>> shards_of;
   bool fits = parts.size() == count;
   for (const Stage& node : nodes) {
     const ShardPart& shard = node.shard;
@@ -128,10 +130,10 @@ absl::Status CheckShards(absl::Span<const Stage> nodes, uint32_t kv_heads) {
     ShardPart& known = parts[shard.index];
     fits = known == ShardPart() || known == shard;
     known = shard;
-    nodes_of[{node.replica, node.first_layer}] |= 1u << std::min(shard.index, 31u);
+    shards_of[{node.replica, node.first_layer}].insert(shard.index);
   }
-  for (const auto& [place, there] : nodes_of) {
-    fits = fits && there + 1 == 1u << std::min(count, 31u);
+  for (const auto& [place, there] : shards_of) {
+    fits = fits && there.size() == count;
   }
   uint64_t head = 0;
   uint64_t column = 0;

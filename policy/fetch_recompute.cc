@@ -2,24 +2,26 @@
 #include "policy/fetch_recompute.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace lamina::policy {
 
 // Next to a kink, or at an end.
 RecomputeSplit BestRecomputeSplit(const cost::RecomputeProfile& profile, uint64_t tokens,
-                                  cost::ActivationsCome come) {
+                                  cost::ActivationsCome come, uint64_t grain) {
   const auto all = static_cast<double>(tokens);
   const auto seconds_of = [&](uint64_t recomputed) {
     return cost::RecomputeLayerSeconds(profile, all, static_cast<double>(recomputed), come);
   };
   std::vector<uint64_t> candidates = {tokens};
   for (const double kink : cost::RecomputeKinks(profile, all, come)) {
-    const auto below = static_cast<uint64_t>(std::clamp(kink, 0.0, all));
+    const uint64_t below = static_cast<uint64_t>(std::clamp(kink, 0.0, all)) / grain * grain;
     candidates.push_back(below);
-    candidates.push_back(std::min(tokens, below + 1));
+    candidates.push_back(std::min(tokens, below + grain));
   }
   std::sort(candidates.begin(), candidates.end());  // The least of several that are as good.
   RecomputeSplit best{.seconds = seconds_of(0)};
@@ -39,17 +41,25 @@ std::string DescribeRecompute(const cost::RecomputeProfile& profile, double shar
         "%.3g us",
         profile.activation * kMicro, profile.kv * kMicro);
   }
-  return absl::StrFormat(
-      "%.0f%% of tokens recomputed: K and V of one take %.3g us on the link, its activation %.3g "
-      "us, %smaking them %.3g us%s%s",
-      share * 100, profile.kv * kMicro, profile.activation * kMicro,
-      profile.weights > 0 ? "" : "and ", profile.make * kMicro,
-      profile.weights > 0
-          ? absl::StrFormat(", and the layer's weights %.3g us", profile.weights * kMicro)
-          : "",
-      profile.resident > 0 ? absl::StrFormat("; activations of %.0f tokens are on the compute node",
-                                             profile.resident)
-                           : "");
+  std::vector<std::string> times = {
+      absl::StrFormat("K and V of one take %.3g us on the link", profile.kv * kMicro),
+      absl::StrFormat("its activation %.3g us", profile.activation * kMicro),
+      absl::StrFormat("making them %.3g us", profile.make * kMicro)};
+  if (profile.weights > 0) {
+    times.push_back(absl::StrFormat("the layer's weights %.3g us", profile.weights * kMicro));
+  }
+  if (profile.other_work > 0) {
+    times.push_back(absl::StrFormat("attention and dense layers %.3g us of a layer",
+                                    profile.other_work * kMicro));
+  }
+  times.back().insert(0, "and ");
+  std::string words =
+      absl::StrFormat("%.0f%% of tokens recomputed: %s", share * 100, absl::StrJoin(times, ", "));
+  if (profile.resident > 0) {
+    absl::StrAppendFormat(&words, "; activations of %.0f tokens are on the compute node",
+                          profile.resident);
+  }
+  return words;
 }
 
 }  // namespace lamina::policy

@@ -2,7 +2,11 @@
 //
 // Policy fetch_recompute (KVPR, kvpr.txt 3): K and V of the first l of s tokens are computed again
 // from their activations, while K and V of the other s - l are on the link: as many as the least
-// time of a layer has, by the equations of cost/recompute_layer.h.
+// time of a layer has, by the equations of cost/recompute_layer.h, with attention and dense layers,
+// which the paper leaves out: they take the same device.
+//
+// Rows are cut to whole tiles of their tokens, so that not every l can be had: of the sequences of
+// a step together only multiples of some number, and all.
 //
 // Where an activation has as many bytes as K and V (grouped queries), nothing is gained: l = 0. Nor
 // is by activations that stay, since K and V of as many tokens have room in the same bytes, and
@@ -24,13 +28,15 @@ struct RecomputeSplit {
   double seconds = 0;       // t(l)
 };
 
-// The l in [0, tokens] with the least t(l); of several the least.
-// Requires: profile.kv + profile.make > 0.
+// The l with the least t(l) of all multiples of `grain` in [0, tokens], and of `tokens`; of several
+// the least.
+// Requires: profile.kv + profile.make > 0; grain > 0.
 RecomputeSplit BestRecomputeSplit(const cost::RecomputeProfile& profile, uint64_t tokens,
-                                  cost::ActivationsCome come);
+                                  cost::ActivationsCome come, uint64_t grain = 1);
 
-// For people: "38% of tokens recomputed: a token's K and V take 2.1 us on the link, its activation
-// 1.0 us, making them 1.3 us, and the layer's weights 310 us", or why none are.
+// For people: "38% of tokens recomputed: K and V of one take 2.1 us on the link, its activation 1.0
+// us, making them 1.3 us, the layer's weights 310 us, and attention and dense layers 810 us of a
+// layer", or why none are.
 std::string DescribeRecompute(const cost::RecomputeProfile& profile, double share);
 
 }  // namespace lamina::policy

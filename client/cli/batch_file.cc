@@ -58,8 +58,11 @@ absl::Status ReadMessages(const Json& value, const std::string& name, BatchReque
   }
   std::vector<client::ChatMessage> messages;
   for (Json message : value) {
-    if (message.is_object() && message.value("role", Json()) == "developer") {
-      message["role"] = "system";  // OpenAI's newer word, which templates do not know.
+    // OpenAI's newer word for the system's part, and its older one for a tool's, which templates do
+    // not know.
+    const Json role = message.is_object() ? message.value("role", Json()) : Json();
+    if (role == "developer" || role == "function") {
+      message["role"] = role == "developer" ? "system" : "tool";
     }
     messages.push_back({.json = message.dump()});
   }
@@ -225,6 +228,11 @@ absl::Status ReadBody(const Json& body, BatchRequest* request) {
     if (!value.is_null()) {
       LAMINA_RETURN_IF_ERROR(field->read(value, name, request));
     }
+  }
+  // The newer of the two names counts, in whichever order they come, as at the gateway.
+  if (const auto newer = body.find("max_completion_tokens");
+      newer != body.end() && !newer->is_null()) {
+    return Number(*newer, "max_completion_tokens", &request->options.max_tokens);
   }
   return absl::OkStatus();
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/resumption.h"
 #include "common/host_port.h"
 #include "common/sampling_params.h"
 #include "common/status_macros.h"
@@ -26,6 +27,16 @@ namespace {
 constexpr char kUsagePayload[] = "lamina/usage";
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kSmallest = 1e-6;  // What "above 0" means for a flag.
+
+// On a terminal the answer may stand in this line.
+void TellOfTheWait() {
+  std::fprintf(stderr,
+               "%slamina: the coordinator is gone; its journal has what runs: waiting up to %.0f s "
+               "for it to come back\n",
+               Terminal::Error().interactive() ? "\n" : "",
+               ToSeconds(client::Resumption::kWaitMax));
+}
+
 }  // namespace
 
 CLI::App* AddCommand(CLI::App& app, Invocation& invocation, const std::string& name,
@@ -177,7 +188,7 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(const Invocation& invoca
   }
   const TlsFiles tls = {.ca = invocation.tls_ca};
   LAMINA_RETURN_IF_ERROR(CheckTlsFiles(tls));
-  client::ConnectOptions options{.server = invocation.server, .tls = tls};
+  client::ConnectOptions options{.server = invocation.server, .tls = tls, .on_wait = TellOfTheWait};
   if (wait > 0) {
     options.connect_deadline = std::min(options.connect_deadline, wait);
     options.call_deadline = std::min(options.call_deadline, wait);

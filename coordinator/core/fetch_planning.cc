@@ -9,6 +9,7 @@
 #include "cost/recompute_layer.h"
 #include "plan/fetch_pieces.h"
 #include "policy/fetch_recompute.h"
+#include "policy/token_recompute.h"
 
 namespace lamina::core {
 namespace {
@@ -43,19 +44,33 @@ class FetchRecompute final : public FetchPlanning {
         .kv = bytes_.kv / rates.bytes_per_second,
         .make = rates.recompute_seconds + rates.recompute_fixed_seconds / tokens,
         .weights = rates.weights_seconds / std::max(1u, step.lanes),
-        .resident = static_cast<double>(step.resident)};
+        .resident = static_cast<double>(step.resident),
+        .other_work = rates.attend_seconds * tokens + rates.slice.fixed +
+                      rates.slice.slope * static_cast<double>(step.rows)};
     const cost::ActivationsCome come =
         cost::ActivationsComeOf({.lanes = static_cast<double>(step.lanes),
                                  .weights = rates.weights_seconds,
                                  .kv_bytes = tokens * bytes_.kv,
                                  .room = bytes_.room});
-    const policy::RecomputeSplit split = policy::BestRecomputeSplit(profile, step.tokens, come);
-    const double share = static_cast<double>(split.recomputed) / tokens;
-    return {.recomputed = static_cast<uint32_t>(share * plan::kRecomputeUnit),
-            .why = policy::DescribeRecompute(profile, share)};
+    const uint64_t tile = uint64_t{plan::kFetchTile} * step.sequences;  // One of each.
+    const policy::RecomputeSplit split =
+        policy::BestRecomputeSplit(profile, step.tokens, come, std::max<uint64_t>(1, tile));
+    return {
+        .recomputed = UnitsOf(split.recomputed, step.tokens, tile),
+        .why = policy::DescribeRecompute(profile, static_cast<double>(split.recomputed) / tokens)};
   }
 
  private:
+  // StepPlan::recomputed. Sequences are cut down to whole tiles, from half a tile more: so those
+  // which are somewhat shorter or longer than others have as many tiles, or as many on average.
+  static uint32_t UnitsOf(uint64_t recomputed, uint64_t tokens, uint64_t tile) {
+    if (recomputed == 0 || recomputed == tokens) {
+      return recomputed == 0 ? 0 : plan::kRecomputeUnit;
+    }
+    const uint64_t units = (recomputed + tile / 2) * plan::kRecomputeUnit / tokens;
+    return static_cast<uint32_t>(std::min<uint64_t>(units, plan::kRecomputeUnit - 1));
+  }
+
   const RecomputeBytes bytes_;
 };
 
@@ -73,6 +88,61 @@ class FetchRecomputeShare final : public FetchPlanning {
 
  private:
   const uint32_t percent_;
+};
+
+class FetchTokens final : public FetchPlanning {
+ public:
+  explicit FetchTokens(const TokenMaking& making) : making_(making) {}
+
+  FetchShare Plan(const FetchStep& step, const FetchRates& rates) const override {
+    if (step.path != plan::AttentionPath::kFetch) {
+      return {};
+    }
+    if (making_.percent.has_value()) {
+      return NoMoreThanMay(
+          step, {.recomputed = *making_.percent * plan::kRecomputeUnit / 100,
+                 .why = absl::StrCat(*making_.percent,
+                                     "% of tokens made from their numbers, as configured")});
+    }
+    if (step.tokens == 0 || step.sequences == 0 || !rates.measured()) {
+      return {.why = "no tokens made from their numbers: links or making are not measured yet"};
+    }
+    const auto tokens = static_cast<double>(step.tokens);
+    const policy::TokenProfile profile{
+        .kv = making_.kv_bytes / rates.bytes_per_second,
+        .make = rates.recompute_seconds + rates.recompute_fixed_seconds / tokens,
+        .attend = rates.attend_seconds,
+        .other = rates.attend_seconds * tokens + rates.slice.fixed +
+                 rates.slice.slope * static_cast<double>(step.rows)};
+    const policy::TokenLoad load{.rows = step.sequences,
+                                 .context = static_cast<uint32_t>(step.tokens / step.sequences)};
+    const uint32_t made = policy::BestTokenSplit(profile, load).made;
+    if (made == 0) {
+      return {.why = policy::DescribeTokens(profile, 0)};
+    }
+    // Rounded up, so that rows of this context have as many whole tiles.
+    const auto share = static_cast<uint32_t>(
+        (uint64_t{made} * plan::kRecomputeUnit + load.context - 1) / load.context);
+    return NoMoreThanMay(
+        step, {.recomputed = share,
+               .why = policy::DescribeTokens(profile, static_cast<double>(made) / load.context)});
+  }
+
+ private:
+  // Each run of rows has no more than its share, so that together they have no more either.
+  FetchShare NoMoreThanMay(const FetchStep& step, FetchShare share) const {
+    const uint64_t tokens = std::max(step.tokens, step.contexts);
+    const uint64_t most = uint64_t{making_.tokens_max} * plan::kRecomputeUnit;
+    if (share.recomputed * tokens <= most) {
+      return share;
+    }
+    share.recomputed = static_cast<uint32_t>(most / tokens);
+    absl::StrAppend(&share.why, "; at most fetch.recompute_tokens_max ", making_.tokens_max,
+                    " of a step's ", tokens);
+    return share;
+  }
+
+  const TokenMaking making_;
 };
 
 // Which tokens come follows from elsewhere, and answers from these.
@@ -136,6 +206,10 @@ std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes) {
 
 std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent) {
   return std::make_unique<FetchRecomputeShare>(percent);
+}
+
+std::unique_ptr<FetchPlanning> MakeFetchTokens(const TokenMaking& making) {
+  return std::make_unique<FetchTokens>(making);
 }
 
 }  // namespace lamina::core

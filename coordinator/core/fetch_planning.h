@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchPlanning: which of a step's tokens come to the compute node as K and V, and which are
-// computed again, from activations that come or that it has. A strategy, one for each policy that
-// fetches, or for that of several which has something to choose; the arithmetic is in policy/.
+// computed again, from activations that come or that it has, or from token numbers. A strategy, one
+// for each policy that fetches, or for that of several which has something to choose; the
+// arithmetic is in policy/.
 //
 // Determinism: same calls, same answers.
 
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cost/layer_seconds.h"
@@ -41,6 +43,10 @@ struct FetchStep {
   uint64_t tokens = 0;                                      // What they see together,
   uint64_t resident = 0;  // of which so many have their activations on the compute node.
   uint32_t lanes = 1;     // Lanes of the path that have rows, this one among them.
+  uint32_t rows = 0;
+  // Whose tokens they are, each with about as many; 0: any number of tokens can be recomputed.
+  uint32_t sequences = 0;
+  uint64_t contexts = 0;  // All tokens of these, what windows hide too.
 };
 
 class FetchPlanning {
@@ -62,9 +68,11 @@ struct RecomputeBytes {
 };
 
 // Policy fetch_recompute by measured rates, for steps of path recompute; K and V alone while
-// nothing is measured. One lane is split as several are where the next layer's activations come
-// while K and V of one are made: windows have room for them, and no weights are on the link, which
-// come between them in an order that nobody plans.
+// nothing is measured. What a lane's slice takes by its rows, and attention by its tokens, take the
+// compute node too; the tail counts for nothing, since nothing comes meanwhile. Sequences recompute
+// whole tiles. One lane is split as several are where the next layer's activations come while K and
+// V of one are made: windows have room for them, and no weights are on the link, which come between
+// them in an order that nobody plans.
 std::unique_ptr<FetchPlanning> MakeFetchRecompute(const RecomputeBytes& bytes);
 // Policy fetch_sparse: the compute node chooses, and nothing is recomputed. `lossy` says how
 // answers differ, `phases` what stays there and why nothing is recomputed, for people.
@@ -78,5 +86,14 @@ std::unique_ptr<FetchPlanning> MakeFetchByPath(plan::AttentionPath path,
                                                std::unique_ptr<FetchPlanning> others);
 // So many per cent of the tokens of such steps, whatever is measured.
 std::unique_ptr<FetchPlanning> MakeFetchRecomputeShare(uint32_t percent);
+
+struct TokenMaking {
+  double kv_bytes = 0;              // A token's K and V in a layer, on average over layers.
+  uint32_t tokens_max = 0;          // Tokens of a step of a lane.
+  std::optional<uint32_t> percent;  // Whatever is measured. Nothing: by rates.
+};
+// Policy fetch_recompute from token numbers, for steps of path fetch: of no more tokens than there
+// may be.
+std::unique_ptr<FetchPlanning> MakeFetchTokens(const TokenMaking& making);
 
 }  // namespace lamina::core

@@ -423,9 +423,14 @@ void StepMaker::PlanFetching(OpenStep& open) {
     }
   }
   const uint64_t tokens = std::min(lane.tokens, held);
-  const FetchShare share = fetching_->Plan(
-      {.path = path, .tokens = tokens, .resident = std::min(resident, tokens), .lanes = lanes},
-      fetch_rates_);
+  const FetchShare share = fetching_->Plan({.path = path,
+                                            .tokens = tokens,
+                                            .resident = std::min(resident, tokens),
+                                            .lanes = lanes,
+                                            .rows = static_cast<uint32_t>(open.plan.rows.size()),
+                                            .sequences = static_cast<uint32_t>(lane.running.size()),
+                                            .contexts = lane.tokens},
+                                           fetch_rates_);
   open.plan.recomputed = share.recomputed;
   if (!share.why.empty()) {
     fetch_share_ = share;

@@ -78,19 +78,21 @@ Json ResponsesFormat::Finished(client::FinishReason finish, Json output,
 }
 
 std::string ResponsesFormat::Whole(const FinishedChoice& choice, const TokenCounts& counts) {
-  const std::string status =
-      choice.finish == client::FinishReason::kLength ? "incomplete" : "completed";
+  // What was cut is the last item alone, as in a stream.
+  const bool cut = choice.finish == client::FinishReason::kLength;
+  const auto status = [cut](bool last) { return cut && last ? "incomplete" : "completed"; };
   Json output = Json::array();
   if (!choice.reasoning.empty()) {
     output.push_back(
         ThoughtItem("rs_" + RandomHex(kIdDigits), Json::array({ThoughtPart(choice.reasoning)})));
   }
   if (!choice.text.empty() || choice.calls.empty()) {
-    output.push_back(
-        MessageItem("msg_" + RandomHex(kIdDigits), status, Json::array({TextPart(choice.text)})));
+    output.push_back(MessageItem("msg_" + RandomHex(kIdDigits), status(choice.calls.empty()),
+                                 Json::array({TextPart(choice.text)})));
   }
   for (const CalledFunction& call : choice.calls) {
-    output.push_back(CallItem("fc_" + RandomHex(kIdDigits), status, call));
+    output.push_back(
+        CallItem("fc_" + RandomHex(kIdDigits), status(&call == &choice.calls.back()), call));
   }
   return Dump(Finished(choice.finish, std::move(output), counts));
 }

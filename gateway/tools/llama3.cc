@@ -15,6 +15,8 @@ namespace lamina::gateway {
 namespace {
 
 constexpr absl::string_view kTag = "<|python_tag|>";
+constexpr char kSpaces[] = " \t\r\n";
+constexpr char kParting[] = " \t\r\n;";  // Between two calls.
 
 class Llama3Reader final : public PartReader {
  public:
@@ -30,7 +32,10 @@ class Llama3Reader final : public PartReader {
   }
 
   void Finish(std::vector<AnswerPart>& parts) override {
-    text_.Add(held_, parts);
+    // What parts a call from none is no text.
+    if (!called_ || held_.find_first_not_of(kParting) != std::string::npos) {
+      text_.Add(held_, parts);
+    }
     text_.Finish(parts);
   }
 
@@ -65,12 +70,12 @@ class Llama3Reader final : public PartReader {
 
   // Where a call may begin; npos when that cannot be said yet.
   size_t Begin() const {
-    const absl::string_view parting = called_ ? " \t\r\n;" : " \t\r\n";
+    const absl::string_view parting = called_ ? kParting : kSpaces;
     size_t begin = held_.find_first_not_of(parting.data(), 0, parting.size());
     const absl::string_view rest =
         begin == std::string::npos ? "" : absl::string_view(held_).substr(begin);
     if (absl::StartsWith(rest, kTag)) {
-      begin = held_.find_first_not_of(" \t\r\n", begin + kTag.size());
+      begin = held_.find_first_not_of(kSpaces, begin + kTag.size());
     } else if (!rest.empty() && absl::StartsWith(kTag, rest)) {
       begin = std::string::npos;
     }

@@ -301,9 +301,10 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
   }
   BlockCursor blocks(next, mine.offsets[table]);
   while (true) {
-    const Tile tile = next.tile();
+    Tile tile = next.tile();
     const AttentionTask task = next.task();
     const size_t index = next.index();
+    call.scratch.sums.Keep(task, worker, tile);
     call.ops.begin(tile, mine.work);
     bool task_done = false;
     while (!task_done) {

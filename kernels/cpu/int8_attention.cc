@@ -313,7 +313,8 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
     const AttentionTask task = next.task();
     const size_t own_index = index;
     const AttentionItem& item = call.items[task.item];
-    const Int8Tile tile = call.TileOf(task);
+    Int8Tile tile = call.TileOf(task);
+    call.scratch.sums.Keep(task, worker, tile.tile);
     call.ops.begin(tile.tile, work);
     BlockPlaces places(item, tile, mine);
     for (uint32_t at = task.first_block; at < task.end_block; ++at) {
@@ -329,7 +330,7 @@ void RunWorker(Call& call, size_t first_task, size_t worker) {
         }
       }
       call.ops.block(tile, block, mine.work);
-      if (item.weights != nullptr) {
+      if (tile.tile.weights != nullptr) {
         internal::KeepSums(tile.tile, block.all, work);
       }
     }

@@ -8,6 +8,9 @@
 #include <bit>
 #include <cmath>
 
+#include "common/check.h"
+#include "kernels/cpu/attention_ahead.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/weight_sums.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -18,7 +21,9 @@ HWY_BEFORE_NAMESPACE();
 namespace lamina::kernels::internal {
 namespace HWY_NAMESPACE {
 
-// to[i] += shares[0][i / kBlockTokens] * from[0][i], and so on for all heads.
+// to[i] += shares[0][i / kBlockTokens] * from[0][i], and so on for all heads. The first weights of
+// long rows have left the second-level cache: lines of all heads are asked for some time before
+// they are added, about as many as a core can have under way.
 // Shapes: from  [kHeads] rows of `tokens`; shares  [kHeads] rows of a block each
 template <size_t kHeads>
 void AddHeadRows(const float* const* from, const float* const* shares, uint32_t tokens, float* to) {
@@ -26,6 +31,8 @@ void AddHeadRows(const float* const* from, const float* const* shares, uint32_t 
   using D = hn::CappedTag<float, 16>;
   using Vector = hn::Vec<D>;
   constexpr auto kLanes = static_cast<uint32_t>(hn::MaxLanes(D()));
+  constexpr uint32_t kLineFloats = 64 / sizeof(float);
+  constexpr uint32_t kAhead = 48 / kHeads * kLineFloats;
   const D d;
   for (uint32_t first = 0, block = 0; first < tokens; first += kBlockTokens, ++block) {
     const uint32_t end = std::min(tokens, first + kBlockTokens);
@@ -39,6 +46,9 @@ void AddHeadRows(const float* const* from, const float* const* shares, uint32_t 
       Vector sum = hn::LoadU(d, to + i);
 #pragma GCC unroll 8
       for (size_t head = 0; head < kHeads; ++head) {
+        if (kLanes >= kLineFloats || i % kLineFloats == 0) {
+          PrefetchLine(from[head] + i + kAhead);
+        }
         sum = hn::Add(sum, hn::Mul(factors[head], hn::LoadU(d, from[head] + i)));
       }
       hn::StoreU(sum, d, to + i);
@@ -135,14 +145,62 @@ void WeightSums::Begin(const AttentionDescriptor& descriptor, absl::Span<const A
   }
   orders_.assign(orders, Order());
   ended_.assign(orders * kv_heads_, 0);
+  kept_.assign(orders * kv_heads_, nullptr);
+}
+
+void WeightSums::Keep(const AttentionTask& task, size_t worker, Tile& tile) {
+  if (tile.weights == nullptr || tile.weights->summed == nullptr) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  Kept*& kept = kept_[OrderOf(task) * kv_heads_ + task.kv_head];
+  if (kept == nullptr) {
+    kept = Take(worker);
+    MakeRoom(tile, *kept);
+  }
+  tile.weights = &kept->weights;
+  tile.weights_row = 0;
+}
+
+WeightSums::Kept* WeightSums::Take(size_t worker) {
+  if (free_.empty()) {
+    all_.push_back(std::make_unique<Kept>());
+    free_.push_back(all_.back().get());
+  }
+  const auto own = std::find_if(free_.rbegin(), free_.rend(),
+                                [&](const Kept* kept) { return kept->worker == worker; });
+  const auto taken = own == free_.rend() ? free_.end() - 1 : own.base() - 1;
+  Kept* const kept = *taken;
+  free_.erase(taken);
+  kept->worker = worker;
+  return kept;
+}
+
+// Rows are an odd number of lines apart, so that they share neither lines nor cache sets.
+void WeightSums::MakeRoom(const Tile& tile, Kept& kept) {
+  constexpr uint32_t kLineFloats = 64 / sizeof(float);
+  const uint32_t tokens = tile.EndSeen(tile.query_tokens - 1);
+  const uint32_t row_floats = ((tokens + kLineFloats - 1) / kLineFloats | 1) * kLineFloats;
+  const size_t floats = AttentionWeights::FloatsOf(tile.group, row_floats) * tile.query_tokens;
+  if (kept.floats < floats) {
+    kept.floats = std::bit_ceil(floats);  // Sequences grow.
+    kept.memory = hwy::AllocateAligned<float>(kept.floats);
+    LAMINA_CHECK(kept.memory != nullptr);
+  }
+  const AttentionWeights& asked = *tile.weights;
+  kept.weights =
+      AttentionWeights::Over(kept.memory.get(), tile.query_tokens, tile.group, row_floats);
+  kept.weights.summed = asked.summed;
+  kept.weights.summed_stride = asked.summed_stride;
 }
 
 void WeightSums::End(const AttentionTask& task, const Tile& tile, size_t worker) {
   if (tile.weights == nullptr || tile.weights->summed == nullptr) {
     return;
   }
-  const size_t index = first_order_[task.item] + task.first_token / tile_tokens_;
+  const size_t index = OrderOf(task);
   const uint8_t* const ended = ended_.data() + index * kv_heads_;
+  Kept* const* const kept = kept_.data() + index * kv_heads_;
   Order& order = orders_[index];
   std::unique_lock lock(mutex_);
   ended_[index * kv_heads_ + task.kv_head] = 1;
@@ -151,23 +209,23 @@ void WeightSums::End(const AttentionTask& task, const Tile& tile, size_t worker)
   }
   order.adding = true;
   while (order.next < kv_heads_ && ended[order.next] != 0) {
-    const uint32_t next = order.next;
+    Kept* const next = kept[order.next];
     lock.unlock();
-    AddKvHead(task, tile, next, worker);
+    AddKvHead(task, tile, next->weights, worker);
     lock.lock();
+    free_.push_back(next);
     ++order.next;
   }
   order.adding = false;
 }
 
-void WeightSums::AddKvHead(const AttentionTask& task, const Tile& tile, uint32_t kv_head,
-                           size_t worker) {
-  const AttentionWeights& weights = *tile.weights;
+// All KV heads have the same query tokens.
+void WeightSums::AddKvHead(const AttentionTask& task, const Tile& tile,
+                           const AttentionWeights& weights, size_t worker) {
   float* const shares = shares_.data() + worker * shares_of_worker_;
   for (uint32_t i = 0; i < tile.query_tokens; ++i) {
-    const uint32_t token = task.first_token + i;
-    AddHeads(weights, token, kv_head * tile.group, tile.group, tile.EndSeen(i), shares,
-             weights.summed + token * weights.summed_stride);
+    AddHeads(weights, i, 0, tile.group, tile.EndSeen(i), shares,
+             weights.summed + size_t{task.first_token + i} * weights.summed_stride);
   }
 }
 

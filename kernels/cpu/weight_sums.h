@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WeightSums: adds up over heads what the items of a call keep of softmax
+// WeightSums: keeps what tiles have of softmax, and adds it up over heads
 // (AttentionWeights::summed).
 //
-// The heads of a KV head are added when its last block has been attended. Much of what they kept
-// lies in the worker's caches then; until the end of the call K and V drive it out. KV heads are
-// added in order, each by whichever worker ends the one that is next: a token's sum has the bits of
-// SumWeights().
+// The heads of a KV head are added when its last block has been attended, and the next tile of the
+// worker keeps its own in the same memory: it lies in the worker's caches, from where memory of all
+// heads of a call would be driven out by K and V before it is written again. KV heads are added in
+// order, each by whichever worker ends the one that is next, so that a token's sum has the bits of
+// SumWeights(). Those that end before it is their turn keep their memory until then; where all is
+// in use there is more.
 //
-// Threading: Begin() between calls; End() by any workers of a call. Allocation: Begin(), where its
-// lists grow; none in calls without sums.
+// Threading: Begin() between calls; Keep() and End() by any workers of a call. Allocation: none in
+// calls without sums; else where lists and memory grow, which stay.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "hwy/aligned_allocator.h"
 #include "kernels/attention.h"
+#include "kernels/attention_weights.h"
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/cpu/attention_tasks.h"
 
@@ -45,6 +50,10 @@ class WeightSums {
   void Begin(const AttentionDescriptor& descriptor, absl::Span<const AttentionItem> items,
              uint32_t tile_tokens);
 
+  // A run of a tile's blocks begins: where sums are wanted, the tile gets memory for what it keeps,
+  // which all its runs share.
+  void Keep(const AttentionTask& task, size_t worker, Tile& tile);
+
   // All blocks of a tile have been attended, and what it keeps of them is there.
   void End(const AttentionTask& task, const Tile& tile, size_t worker);
 
@@ -54,8 +63,22 @@ class WeightSums {
     uint32_t next = 0;    // KV heads before this one have been added.
     bool adding = false;  // A worker adds them.
   };
+  // What one tile keeps.
+  struct Kept {
+    hwy::AlignedFreeUniquePtr<float[]> memory;
+    size_t floats = 0;
+    AttentionWeights weights;  // Over the memory; by query token and head of the tile.
+    size_t worker = 0;         // The last one that had it.
+  };
 
-  void AddKvHead(const AttentionTask& task, const Tile& tile, uint32_t kv_head, size_t worker);
+  size_t OrderOf(const AttentionTask& task) const {
+    return first_order_[task.item] + task.first_token / tile_tokens_;
+  }
+  // One that nobody has, the worker's own last one if there is any. Requires: mutex_.
+  Kept* Take(size_t worker);
+  static void MakeRoom(const Tile& tile, Kept& kept);
+  void AddKvHead(const AttentionTask& task, const Tile& tile, const AttentionWeights& weights,
+                 size_t worker);
 
   const size_t shares_of_worker_;
   std::vector<float> shares_;  // [threads, shares_of_worker_]
@@ -65,6 +88,9 @@ class WeightSums {
   std::mutex mutex_;                 // Guards what follows while a call runs.
   std::vector<Order> orders_;
   std::vector<uint8_t> ended_;  // [orders, kv_heads]
+  std::vector<Kept*> kept_;     // [orders, kv_heads]; null: it has not begun.
+  std::vector<std::unique_ptr<Kept>> all_;
+  std::vector<Kept*> free_;  // Those that no tile has, in the order in which they came back.
 };
 
 }  // namespace lamina::kernels::internal

@@ -231,15 +231,26 @@ class ReferenceKernel final : public AttentionKernel {
     LAMINA_CHECK(descriptor.head_dim % 16 == 0 && descriptor.head_dim >= 16 &&
                  descriptor.head_dim <= 256);
     LAMINA_CHECK(descriptor.kv_heads > 0 && descriptor.query_heads % descriptor.kv_heads == 0);
-    for (const AttentionItem& item : items) {
+    for (const AttentionItem& asked : items) {
+      const bool summed = asked.weights != nullptr && asked.weights->summed != nullptr;
+      AttentionItem item = asked;
+      std::vector<float> memory;
+      AttentionWeights kept;
+      if (summed) {
+        const uint32_t seen = item.first_position + item.query_tokens;
+        memory.resize(AttentionWeights::FloatsOf(descriptor.query_heads, seen) * item.query_tokens);
+        kept =
+            AttentionWeights::Over(memory.data(), item.query_tokens, descriptor.query_heads, seen);
+        item.weights = &kept;
+      }
       FindSlots(item.extents, mine.slots);
       for (uint32_t token = 0; token < item.query_tokens; ++token) {
         for (uint32_t head = 0; head < descriptor.query_heads; ++head) {
           AttendOne(descriptor, kv, item, token, head, mine);
         }
-        if (item.weights != nullptr && item.weights->summed != nullptr) {
-          SumWeights(*item.weights, token, item.first_position + token + 1,
-                     item.weights->summed + token * item.weights->summed_stride);
+        if (summed) {
+          SumWeights(kept, token, item.first_position + token + 1,
+                     asked.weights->summed + token * asked.weights->summed_stride);
         }
       }
     }

@@ -41,6 +41,21 @@ inline const std::vector<ClusterMode>& ClusterModes() {
          options.recompute_percent = 60;
          options.resident_bytes = 512 << 10;
        }},
+      {"fetch_recompute_from_tokens",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.recompute_percent = 50;
+         options.recompute = RecomputeFrom::kTokens;
+       }},
+      // All whole tiles, as far as there is room for them in a step of several sequences.
+      {"fetch_recompute_all_from_tokens_by_head",
+       [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.recompute_percent = 100;
+         options.recompute = RecomputeFrom::kTokens;
+         options.recompute_tokens_max = 512;
+         options.partition = Partition::kHead;
+       }},
       {"fetch_hybrid",
        [](LocalClusterOptions& options) {
          options.fetch_bytes = 8 << 20;

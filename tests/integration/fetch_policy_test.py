@@ -80,6 +80,28 @@ class FetchPolicyTest(unittest.TestCase):
             harness.require_same_answer(self, answers(self, cluster), expected)
             self.check_kill(cluster)
 
+    def test_k_and_v_from_token_numbers_are_what_they_were(self):
+        expected = self.expected()
+
+        def making(window, percent):
+            return {"policy": "fetch_recompute", "fetch": {"window": window, "recompute": "tokens", "recompute_percent": percent}}
+
+        # One head of the longest sequence fits into a window, and slots are few.
+        with harness.Cluster(**making("1MiB", 50), limits={"sequence_tokens_max": 256}, memory=[{"name": "m0", "capacity": "1500KiB"}]) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), expected)
+            status = cluster.status()
+            self.assertGreater(status["preemptions"], 0)
+            self.assertEqual(status["policy"], "fetch_recompute")
+            self.assertRegex(status["fetch_choice"], FITTED.format("50% of tokens made from their numbers, as configured"))
+            self.assertIn("50% of tokens made from their numbers", cluster.lamina("explain").stdout)
+        with harness.Cluster(memory_nodes=2, transport=["ucx"], **making("16MiB", 100), limits=short_model.LONG) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), expected)
+            self.check_kill(cluster)
+        with harness.Cluster(memory_nodes=2, partition="head", **making("16MiB", "auto"), limits=short_model.LONG) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), expected)
+            self.assertIn("of tokens made from their numbers: K and V of one take" if "%" in cluster.status()["fetch_choice"] else "no tokens made from their numbers",
+                          cluster.lamina("explain").stdout)
+
     def test_activations_are_spread_as_heads_are(self):
         expected = self.expected()
         spread = {"memory_nodes": 2, "transport": ["ucx"], "partition": "head"}
@@ -238,6 +260,7 @@ class FetchPolicyTest(unittest.TestCase):
             ({"fetch": {"activation_percent": 10}}, "how many tokens are held as activations, and the policy is fetch_heads"),
             ({**recomputing(10), "partition": "token_range"}, "token_range is not served by this version with policy fetch_recompute"),
             (recomputing(101), "fetch.recompute_percent: 101 is no number from 0 to 100"),
+            ({"policy": "fetch_recompute", "fetch": {"recompute": "tokens"}, "kv": "int8"}, "fetch.recompute: tokens is not served by this version with kv int8"),
             ({"policy": "attend_remote"}, "fetch: says how K and V are fetched, and the policy is attend_remote"),
         ]:
             with self.subTest(why), tempfile.TemporaryDirectory() as directory:

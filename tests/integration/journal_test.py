@@ -6,7 +6,9 @@ import http.client
 import json
 import os
 import stat
+import subprocess
 import threading
+import time
 import unittest
 
 import harness
@@ -14,7 +16,10 @@ import harness
 MODEL = "smollm2-135m-instruct"
 PROMPT = "Once upon a time"
 TOKENS = 160
-FIRST_EVENTS = 12  # So many have come when the coordinator is killed.
+FIRST_EVENTS = 12  # So many have come when the coordinator is killed,
+FIRST_BYTES = 40  # or so much text of a command.
+SAMPLED = ("--temperature", "0.9", "--seed", "7", "--ignore-eos", "--max-tokens", str(TOKENS))
+NOTE = "lamina: the coordinator is gone; its journal has what runs"
 WAYS = {"greedy": {"temperature": 0}, "sampled": {"temperature": 0.9, "seed": 7, "logprobs": 2}}
 
 
@@ -45,8 +50,8 @@ class StreamedAnswer:
     def choices(self):
         return [event["choices"][0] for event in self.events if event.get("choices")]
 
-    def text(self):
-        return "".join(choice["text"] for choice in self.choices())
+    def text(self, index=0):
+        return "".join(choice["text"] for choice in self.choices() if choice["index"] == index)
 
     def logprobs(self):
         return [value for choice in self.choices() if choice.get("logprobs")
@@ -54,6 +59,39 @@ class StreamedAnswer:
 
     def finish(self):
         return self.choices()[-1]["finish_reason"] if self.choices() else None
+
+
+class RunningCommand:
+    """A `lamina` command; what it prints is read by a thread of its own."""
+
+    def __init__(self, cluster, *arguments, stdin=""):
+        self.printed = b""
+        self.error = ""
+        self._command = cluster.popen(*arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self._command.stdin.write(stdin)
+        self._command.stdin.close()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self):
+        while piece := os.read(self._command.stdout.fileno(), 4096):
+            self.printed += piece
+        self.error = self._command.stderr.read()
+
+    def runs(self):
+        return self._command.poll() is None
+
+    def join(self):
+        """Its exit status."""
+        try:
+            status = self._command.wait(harness.COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._command.kill()
+            status = self._command.wait()
+        self._thread.join()
+        self._command.stdout.close()
+        self._command.stderr.close()
+        return status
 
 
 class JournalTest(unittest.TestCase):
@@ -129,16 +167,101 @@ class JournalTest(unittest.TestCase):
         cluster.await_state("serving")
         self.assertFalse(self.path.exists())
 
-    def test_several_choices_end_with_the_coordinator(self):
+    def test_several_choices_go_on(self):
         cluster = self.cluster_of()
-        answer = self.start(cluster, n=2, temperature=0.9, seed=7)
+        several = {"n": 2, "temperature": 0.9, "seed": 7}
+        undisturbed = self.start(cluster, **several)
+        undisturbed.join()
+        answer = self.start(cluster, **several)
         self.await_first_events(cluster, [answer])
         cluster.kill("coordinator")
+        cluster.start("coordinator")
         answer.join()
-        self.assertIn("error", answer.events[-1])
+        self.assertIsNone(answer.error)
+        for index in range(2):
+            harness.require_same_answer(self, answer.text(index), undisturbed.text(index), f"choice {index}")
+        self.assertNotEqual(answer.text(0), answer.text(1))
+        ends = [choice["index"] for choice in answer.choices() if choice["finish_reason"]]
+        self.assertEqual(sorted(ends), [0, 1], cluster.logs())
+        self.assertIn("1 requests of the coordinator before go on", cluster.log("coordinator"))
+
+    def test_a_beam_search_ends_with_the_coordinator(self):
+        cluster = self.cluster_of()
+        command = RunningCommand(cluster, "generate", PROMPT, "--beam-width", "2", "--ignore-eos", "--max-tokens", str(TOKENS))
+        cluster.await_true(lambda: cluster.status()["running"] > 0, "the search")
+        cluster.kill("coordinator")
+        self.assertEqual(command.join(), 1)
+        self.assertNotIn(NOTE, command.error)
         cluster.start("coordinator")
         cluster.await_state("serving")
         self.assertNotIn("go on once", cluster.log("coordinator"))
+
+    def disturb(self, cluster, command):
+        """Kills the coordinator once the command has printed some of its answer, and starts it again."""
+        cluster.await_true(lambda: len(command.printed) >= FIRST_BYTES or not command.runs(), "text of the command")
+        self.assertTrue(command.runs(), command.error)
+        cluster.kill("coordinator")
+        self.assertTrue(command.runs(), "the answer was over before the coordinator was")
+        cluster.start("coordinator")
+        status = command.join()
+        self.assertEqual(status, 0, command.error + cluster.logs())
+        self.assertEqual(command.error.count(NOTE), 1, command.error)
+
+    def test_generate_goes_on(self):
+        cluster = self.cluster_of()
+        arguments = ("generate", PROMPT, *SAMPLED)
+        undisturbed = cluster.lamina(*arguments)
+        self.assertEqual(undisturbed.returncode, 0, undisturbed.stderr)
+        command = RunningCommand(cluster, *arguments)
+        self.disturb(cluster, command)
+        harness.require_same_answer(self, command.printed.decode(), undisturbed.stdout)
+
+    def test_a_conversation_goes_on(self):
+        cluster = self.cluster_of()
+        question = "Tell me a long story.\n"
+        undisturbed = cluster.lamina("chat", *SAMPLED, stdin=question)
+        self.assertEqual(undisturbed.returncode, 0, undisturbed.stderr)
+        command = RunningCommand(cluster, "chat", *SAMPLED, stdin=question)
+        self.disturb(cluster, command)
+        harness.require_same_answer(self, command.printed.decode(), undisturbed.stdout)
+
+    def test_a_batch_goes_on(self):
+        cluster = self.cluster_of()
+        requests = cluster.directory / "requests.jsonl"
+        requests.write_text("".join(
+            json.dumps({"custom_id": name, "method": "POST", "url": "/v1/completions",
+                        "body": {"model": MODEL, "prompt": f"{PROMPT} a {name}", "max_tokens": TOKENS,
+                                 "temperature": 0.9, "seed": 7, "n": 2}}) + "\n"
+            for name in ("king", "frog")))
+
+        def texts(path):
+            results = harness.json_lines(path.read_text())
+            return {result["custom_id"]: [choice["text"] for choice in result["response"]["body"]["choices"]]
+                    for result in results}
+
+        undisturbed, disturbed = cluster.directory / "undisturbed.jsonl", cluster.directory / "disturbed.jsonl"
+        first = cluster.lamina("batch", "--input", str(requests), "--output", str(undisturbed))
+        self.assertEqual(first.returncode, 0, first.stderr)
+        begun = cluster.status()["tokens_generated"]
+        command = RunningCommand(cluster, "batch", "--input", str(requests), "--output", str(disturbed))
+        cluster.await_true(lambda: cluster.status()["tokens_generated"] >= begun + 4 or not command.runs(), "first tokens")
+        cluster.kill("coordinator")
+        self.assertTrue(command.runs(), "the answers were over before the coordinator was")
+        cluster.start("coordinator")
+        self.assertEqual(command.join(), 0, command.error + cluster.logs())
+        self.assertEqual(command.error.count(NOTE), 1, command.error)
+        harness.require_same_answer(self, texts(disturbed), texts(undisturbed))
+
+    def test_without_a_journal_a_command_ends_at_once(self):
+        cluster = self.cluster_of(journal=False)
+        command = RunningCommand(cluster, "generate", PROMPT, *SAMPLED)
+        cluster.await_true(lambda: len(command.printed) >= FIRST_BYTES, "text of the command")
+        cluster.kill("coordinator")
+        killed = time.monotonic()
+        self.assertEqual(command.join(), 1)
+        self.assertLess(time.monotonic() - killed, 15, "it waited for a coordinator")
+        self.assertNotIn(NOTE, command.error)
+        self.assertIn("lamina: error: ", command.error)
 
     def test_a_file_that_cannot_be_written_is_named_at_the_start(self):
         with harness.Cluster(wait=False) as cluster:

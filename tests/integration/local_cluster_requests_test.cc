@@ -8,6 +8,7 @@
 namespace lamina::test_support {
 namespace {
 
+using coordinator::GeneratedChoice;
 using coordinator::GenerateSpec;
 using plan::FinishReason;
 using ::testing::AllOf;
@@ -74,6 +75,14 @@ TEST_F(RequestsTest, EndsWithAnEndTokenOfTheModel) {
   ExpectNoSlots();
 }
 
+GeneratedChoice FirstOf(const ChoiceResult& choice, size_t count) {
+  GeneratedChoice generated;
+  for (size_t i = 0; i < count; ++i) {
+    generated.tokens.push_back({.token = choice.tokens[i], .logprob = choice.logprobs[i]});
+  }
+  return generated;
+}
+
 // What a coordinator has generated comes with the request after a restart.
 TEST_F(RequestsTest, GoesOnBehindItsFirstTokensAsIfItHadNotBeenInterrupted) {
   const GenerateSpec whole[] = {Greedy(RandomPrompt(10, 77), 40), Spec(),
@@ -85,15 +94,32 @@ TEST_F(RequestsTest, GoesOnBehindItsFirstTokensAsIfItHadNotBeenInterrupted) {
     for (const size_t count : {size_t{1}, size_t{17}, size_t{39}}) {
       SCOPED_TRACE(absl::StrCat("behind ", count, " tokens"));
       GenerateSpec rest = spec;
-      for (size_t i = 0; i < count; ++i) {
-        rest.generated.push_back({.token = choice.tokens[i], .logprob = choice.logprobs[i]});
-      }
+      rest.generated.push_back(FirstOf(choice, count));
 
       const GenerateResult found = cluster_->Generate(rest);
 
       ASSERT_TRUE(found.status.ok()) << found.status;
       ExpectSameChoice(found.choices[0], choice);
     }
+  }
+  ExpectNoSlots();
+}
+
+TEST_F(RequestsTest, ChoicesGoOnBehindDifferentNumbersOfTokens) {
+  GenerateSpec spec = Sampled(RandomPrompt(50, 79), 40, 6);
+  spec.choices = 3;
+  const GenerateResult expected = cluster_->Generate(spec);
+  ASSERT_TRUE(expected.status.ok()) << expected.status;
+  for (size_t i = 0; i < 3; ++i) {
+    const ChoiceResult& choice = expected.choices[i];
+    spec.generated.push_back(FirstOf(choice, i == 1 ? choice.tokens.size() : 13 * i));
+  }
+
+  const GenerateResult found = cluster_->Generate(spec);
+
+  ASSERT_TRUE(found.status.ok()) << found.status;
+  for (size_t i = 0; i < 3; ++i) {
+    ExpectSameChoice(found.choices[i], expected.choices[i]);
   }
   ExpectNoSlots();
 }
@@ -114,7 +140,8 @@ TEST_F(RequestsTest, EndsWithAStopTokenOfTheRequest) {
   }
 }
 
-// The end is not chosen before: what comes in its place goes on as if there were none.
+// The end is not chosen before so many have come: what is in its place goes on as if there were
+// none.
 TEST_F(RequestsTest, DoesNotEndBeforeMinTokens) {
   const std::vector<TokenId> tokens = AllTokens();
   const TokenId end = tokens[3];
@@ -130,12 +157,12 @@ TEST_F(RequestsTest, DoesNotEndBeforeMinTokens) {
     ASSERT_TRUE(result.status.ok()) << result.status;
     const std::vector<TokenId>& made = result.choices[0].tokens;
     const bool stopped = result.choices[0].finish == FinishReason::kStop;
-    ASSERT_GE(made.size(), least);
+    ASSERT_GE(made.size(), least + (stopped ? 1 : 0));
     EXPECT_EQ(First(made, first), First(tokens, first));
     EXPECT_EQ(FirstIndexOf(made, end, 0), stopped ? made.size() - 1 : made.size());
     EXPECT_TRUE(stopped || made.size() == 40) << made.size();
     EXPECT_EQ(result.choices[0].text, TextOf(First(made, made.size() - (stopped ? 1 : 0))));
-    if (least <= first + 1) {
+    if (least <= first) {
       EXPECT_EQ(made, First(tokens, first + 1));
     }
   }

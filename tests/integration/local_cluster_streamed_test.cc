@@ -40,6 +40,7 @@ struct Way {
   uint32_t lanes = 1;
   uint32_t ahead = 1;
   bool hybrid = false;
+  bool tokens = false;
 };
 
 TEST(StreamedClusterTest, AnswersAreThoseOfWeightsThatStay) {
@@ -50,11 +51,16 @@ TEST(StreamedClusterTest, AnswersAreThoseOfWeightsThatStay) {
   for (const Way& way : {Way{.kv_first = true}, Way{.kv_first = false}, Way{.lanes = 3},
                          Way{.kv_first = false, .lanes = 3}, Way{.ahead = 0},
                          Way{.kv_first = false, .ahead = 0}, Way{.lanes = 3, .ahead = 0},
-                         Way{.hybrid = true}, Way{.lanes = 3, .ahead = 0, .hybrid = true}}) {
+                         Way{.hybrid = true}, Way{.lanes = 3, .ahead = 0, .hybrid = true},
+                         Way{.tokens = true}, Way{.lanes = 3, .ahead = 0, .tokens = true}}) {
     SCOPED_TRACE(absl::StrCat(way.kv_first ? "k and v first, " : "in order, ", way.lanes,
-                              " lanes, ", way.ahead, " ahead", way.hybrid ? ", hybrid" : ""));
+                              " lanes, ", way.ahead, " ahead", way.hybrid ? ", hybrid" : "",
+                              way.tokens ? ", from token numbers" : ""));
     LocalClusterOptions options = Options();
     options.lanes = way.lanes;
+    if (way.tokens) {
+      options.recompute = RecomputeFrom::kTokens;
+    }
     if (way.hybrid) {
       options.recompute_percent = std::nullopt;
       options.activation_percent = 60;

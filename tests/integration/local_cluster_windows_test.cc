@@ -109,6 +109,8 @@ TEST_F(LocalClusterWindowsTest, FetchedKvDoesNotShow) {
   ExpectKeptBits("policy fetch_heads", options);
   options.recompute_percent = 40;
   ExpectKeptBits("policy fetch_recompute", options);
+  options.recompute = RecomputeFrom::kTokens;
+  ExpectKeptBits("policy fetch_recompute from token numbers", options);
   options.recompute_percent.reset();
   options.activation_percent = 60;
   options.fetch_bytes += 1 << 16;  // Each kind of tokens ends with a tile of its own.

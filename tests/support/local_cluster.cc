@@ -190,9 +190,11 @@ uint64_t LocalCluster::CapacityBytes() const {
     const KvLayout layout{.form = KvForm::kInt8, .tails = options_.running_max};
     return layout.TailBytes(layers_) / sharers + options_.slots * layout.SlotBytes(layers_);
   }
-  return options_.slots *
-         (coordinator::KvBytesPerToken(layers_) +
-          (options_.recompute_percent.has_value() ? layers_.size() * 2 * width_ : 0));
+  return options_.slots * (coordinator::KvBytesPerToken(layers_) +
+                           (options_.recompute_percent.has_value() &&
+                                    options_.recompute == RecomputeFrom::kActivations
+                                ? layers_.size() * 2 * width_
+                                : 0));
 }
 
 uint64_t LocalCluster::ComputeCapacityBytes(size_t index) const {
@@ -239,6 +241,8 @@ ClusterConfig LocalCluster::MakeConfig() const {
   }
   if (options_.fetch_bytes > 0) {
     config.fetch.window_bytes = options_.fetch_bytes;
+    config.fetch.recompute = options_.recompute;
+    config.fetch.recompute_tokens_max = options_.recompute_tokens_max;
     config.fetch.recompute_auto = !options_.recompute_percent.has_value();
     config.fetch.recompute_percent = options_.recompute_percent.value_or(0);
     config.fetch.activation_auto = !options_.activation_percent.has_value();

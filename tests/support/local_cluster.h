@@ -68,6 +68,9 @@ struct LocalClusterOptions {
   uint64_t fetch_bytes = 0;  // Policy fetch_heads, with windows of so many bytes.
   // With fetch_bytes: policy fetch_recompute, of so many per cent of the tokens.
   std::optional<uint32_t> recompute_percent;
+  // From activations, or from token numbers: of so many tokens of a lane's step at most.
+  RecomputeFrom recompute = RecomputeFrom::kActivations;
+  uint32_t recompute_tokens_max = FetchConfig().recompute_tokens_max;
   // With fetch_bytes: policy fetch_hybrid, with so many per cent of the tokens held as activations.
   std::optional<uint32_t> activation_percent;
   // With fetch_bytes: policy fetch_sparse, with so many of the tokens; and so many bytes for K and

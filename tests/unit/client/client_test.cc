@@ -4,12 +4,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdint>
 #include <cstdlib>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "client/member_change.h"
+#include "common/fnv1a.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace lamina::client {
@@ -79,6 +86,101 @@ TEST_F(ClientTest, GenerateReturnsTheServersErrorAfterWhatItSent) {
   EXPECT_EQ(status.message(), "as asked");
   EXPECT_EQ(std::string(*status.GetPayload("x-request-id")), "followed");
   EXPECT_EQ(chunks, 1);
+}
+
+// The tokens of a generation's choices, as they come.
+struct Received {
+  ChunkFunction Add() {
+    return [this](const Chunk& chunk) {
+      for (const TokenOutput& token : chunk.tokens) {
+        tokens[chunk.index].push_back(token.token);
+      }
+      text += chunk.text;
+    };
+  }
+  std::map<uint32_t, std::vector<TokenId>> tokens;
+  std::string text;
+};
+
+TEST_F(ClientTest, AGenerationGoesOnWhereItsStreamBrokeOff) {
+  std::atomic<int> told = 0;
+  const auto client =
+      Client::Connect({.server = server_.address(), .on_wait = [&told] { ++told; }});
+  ASSERT_TRUE(client.ok()) << client.status();
+  server_.inference.journals = true;
+  server_.inference.away = 2;
+  Received received;
+
+  const absl::Status status =
+      (*client)->Generate({.prompt = "break 2", .max_tokens = 5}, received.Add());
+
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(received.tokens[0], ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_EQ(received.text, "0 1 2 3 4 ");
+  EXPECT_EQ(server_.inference.attached, 3);
+  EXPECT_EQ(told, 1);
+  const v1::AttachRequest attach = server_.inference.last_attach();
+  EXPECT_EQ(attach.request_id(), "r1");
+  EXPECT_EQ(attach.index(), 2u);
+  Fnv1a digest;
+  digest.AddWord(0);
+  digest.AddWord(1);
+  EXPECT_EQ(attach.digest(), digest.value());
+}
+
+TEST_F(ClientTest, EachChoiceOfAGenerationGoesOn) {
+  server_.inference.journals = true;
+  Received received;
+
+  const absl::Status status =
+      client_->Generate({.prompt = "break 1", .max_tokens = 3, .n = 2}, received.Add());
+
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(received.tokens[0], ElementsAre(0, 1, 2));
+  EXPECT_THAT(received.tokens[1], ElementsAre(0, 1, 2));
+}
+
+TEST_F(ClientTest, WithoutAJournalABrokenStreamIsAnErrorAtOnce) {
+  Received received;
+  const absl::Status status =
+      client_->Generate({.prompt = "break 2", .max_tokens = 5}, received.Add());
+  EXPECT_EQ(status, absl::UnavailableError("Socket closed"));
+  EXPECT_THAT(received.tokens[0], ElementsAre(0, 1));
+  EXPECT_EQ(server_.inference.attached, 0);
+}
+
+TEST_F(ClientTest, AnAnswerThatIsWholeNeedsNoOtherStream) {
+  server_.inference.journals = true;
+  const absl::Status status =
+      client_->Generate({.prompt = "break 2", .max_tokens = 2}, [](const Chunk&) {});
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(server_.inference.attached, 0);
+}
+
+TEST_F(ClientTest, WhoWaitsForTheServerIsCancelledAtOnce) {
+  server_.inference.journals = true;
+  server_.inference.away = INT32_MAX;
+  const Cancellation cancellation;
+  std::thread canceller([&] {
+    while (server_.inference.attached < 2) {
+      std::this_thread::yield();
+    }
+    cancellation.Cancel();
+  });
+
+  const absl::Status status = client_->Generate(
+      {.prompt = "break 1", .max_tokens = 2}, [](const Chunk&) {}, cancellation);
+
+  canceller.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(ClientTest, ADeadlineEndsTheWaitForTheServer) {
+  server_.inference.journals = true;
+  server_.inference.away = INT32_MAX;
+  const absl::Status status = client_->Generate(
+      {.prompt = "break 1", .max_tokens = 2, .deadline = Millis(300)}, [](const Chunk&) {});
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST_F(ClientTest, ATraceParentOfALaterVersionIsPassedOnWithoutItsTail) {

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -25,6 +26,9 @@ namespace lamina::client {
 // ends with status code N after one token, "fail N WORDS" with these words; "hang" sends one token
 // and waits for the client to cancel, and so does the score of that text; that of "late" takes half
 // a second. With `runs_max` every prompt hangs, and the first so many alone send their token.
+// "break N" breaks off behind N tokens of each choice, as if the server had died, which journals
+// requests if `journals`; Attach goes on with it, after so many calls that the server is `away`
+// for.
 class FakeInference : public v1::Inference::Service {
  public:
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
@@ -50,6 +54,16 @@ class FakeInference : public v1::Inference::Service {
       return {static_cast<grpc::StatusCode>(std::stoi(request->text().substr(5))),
               words == std::string::npos ? "as asked" : request->text().substr(words + 1)};
     }
+    if (journals) {
+      context->AddInitialMetadata("lamina-journaled", "r1");
+    }
+    if (request->text().rfind("break ", 0) == 0) {
+      const auto tokens = static_cast<uint32_t>(std::stoi(request->text().substr(6)));
+      for (uint32_t index = 0; index < std::max(1u, request->n()); ++index) {
+        WriteChoice(*request, index, {.end = tokens}, *writer);
+      }
+      return {grpc::StatusCode::UNAVAILABLE, "Socket closed"};
+    }
     if (request->text() == "hang" || runs_max >= 0) {
       if (runs_max < 0 || running++ < runs_max) {
         response.add_tokens()->set_token(0);
@@ -58,7 +72,23 @@ class FakeInference : public v1::Inference::Service {
       return AwaitCancel(*context);
     }
     for (uint32_t index = 0; index < std::max(1u, request->n()); ++index) {
-      WriteChoice(*request, index, *writer);
+      WriteChoice(*request, index, {}, *writer);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Attach(grpc::ServerContext*, const v1::AttachRequest* request,
+                      grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    ++attached;
+    const absl::MutexLock lock(&mu_);
+    last_attach_ = *request;
+    if (away-- > 0) {
+      return {grpc::StatusCode::UNAVAILABLE, "failed to connect to all addresses"};
+    }
+    WriteChoice(last_request_, 0, {.begin = request->index()}, *writer);
+    for (int i = 0; i < request->further_size(); ++i) {
+      WriteChoice(last_request_, static_cast<uint32_t>(i) + 1,
+                  {.begin = request->further(i).index()}, *writer);
     }
     return grpc::Status::OK;
   }
@@ -144,12 +174,20 @@ class FakeInference : public v1::Inference::Service {
 
   std::atomic<grpc::StatusCode> refuses_with = grpc::StatusCode::OK;  // Every Generate call.
 
+  std::atomic<bool> journals = false;
+  std::atomic<int> away = 0;
+  std::atomic<int> attached = 0;  // Calls of Attach so far.
+
   std::atomic<int> runs_max = -1;
   std::atomic<int> running = 0;  // Calls of Generate so far, with `runs_max`.
 
   v1::GenerateRequest last_request() {
     const absl::MutexLock lock(&mu_);
     return last_request_;
+  }
+  v1::AttachRequest last_attach() {
+    const absl::MutexLock lock(&mu_);
+    return last_attach_;
   }
   std::string last_trace_parent() {
     const absl::MutexLock lock(&mu_);
@@ -174,12 +212,19 @@ class FakeInference : public v1::Inference::Service {
 
   absl::Mutex mu_;
   v1::GenerateRequest last_request_ ABSL_GUARDED_BY(mu_);
+  v1::AttachRequest last_attach_ ABSL_GUARDED_BY(mu_);
   std::string last_trace_parent_ ABSL_GUARDED_BY(mu_);  // Empty: the last request had none.
   v1::ScoreRequest last_score_ ABSL_GUARDED_BY(mu_);
 
-  static void WriteChoice(const v1::GenerateRequest& request, uint32_t index,
+  // Which of a choice's tokens.
+  struct Part {
+    uint32_t begin = 0;
+    uint32_t end = UINT32_MAX;  // Not above max_tokens.
+  };
+
+  static void WriteChoice(const v1::GenerateRequest& request, uint32_t index, const Part& part,
                           grpc::ServerWriter<v1::GenerateResponse>& writer) {
-    for (uint32_t i = 0; i < request.max_tokens(); ++i) {
+    for (uint32_t i = part.begin; i < std::min(part.end, request.max_tokens()); ++i) {
       v1::GenerateResponse response;
       response.set_request_id("r1");
       response.set_index(index);

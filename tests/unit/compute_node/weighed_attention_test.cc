@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights over several calls of the kernel, against its weights of all queries summed by plain
-// loops.
+// Weights of several items, against the kernel's weights of all queries summed by plain loops.
 #include "compute_node/weighed_attention.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +15,7 @@ namespace {
 using kernels::AttentionCase;
 using kernels::AttentionProblem;
 
-// Queries of a prompt come in pieces, and their weights take turns in a thread's memory.
+// Queries of a prompt come in tiles, whose weights take turns in a thread's memory.
 TEST(WeighedAttentionTest, ItemsHaveTheSumsOfTheirQueriesHoweverTheyAreCut) {
   const AttentionCase c{
       .descriptor = kernels::Descriptor(16, 4, 6), .tokens = 601, .queries = 57, .run_max = 64};

@@ -187,6 +187,52 @@ TEST(PolicyTest, AutoNeedsNoCapacityAndMayHaveWindows) {
   EXPECT_FALSE(again->memory[0].attend);
 }
 
+constexpr char kTokens[] =
+    "model: m\npolicy: fetch_recompute\ncompute: [{name: c0}]\n"
+    "memory: [{name: m0, capacity: 1GiB}]\nfetch: {recompute: tokens}\n";
+
+TEST(PolicyTest, RecomputationIsFromTokenNumbersWhereTheFileSaysSo) {
+  const auto config = Parse(kTokens, {"fetch.recompute_tokens_max=512"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->RecomputesFromTokens());
+  EXPECT_TRUE(config->fetch.recompute_auto);
+  EXPECT_EQ(config->fetch.recompute_tokens_max, 512u);
+  EXPECT_FALSE(config->IsLossy());
+  const auto again = Parse(ToYaml(*config));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->fetch, config->fetch);
+
+  const auto activations = Parse(kTokens, {"fetch.recompute=activations"});
+  ASSERT_TRUE(activations.ok()) << activations.status();
+  EXPECT_FALSE(activations->RecomputesFromTokens());
+  EXPECT_THAT(ToYaml(*activations), ::testing::Not(HasSubstr("recompute:")));
+  EXPECT_TRUE(Parse(kTokens, {"partition=head", "fetch.recompute_percent=25"}).ok());
+}
+
+class TokensContradictionTest : public ::testing::TestWithParam<Contradiction> {};
+
+TEST_P(TokensContradictionTest, IsRefusedWithWhatToDo) {
+  const auto config = Parse(kTokens, {GetParam().change});
+  EXPECT_THAT(config.status().ToString(), HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Keys, TokensContradictionTest,
+    ::testing::Values(
+        Contradiction{"fetch.recompute=magic", "activations, tokens"},
+        Contradiction{"fetch.recompute_tokens_max=0", "fetch.recompute_tokens_max: 0 is not a"},
+        Contradiction{"fetch.recompute_tokens_max=100", "a multiple of 16 from 16 on"},
+        Contradiction{"fetch={recompute_tokens_max: 64}", "set fetch.recompute to tokens"},
+        Contradiction{"fetch.recompute_percent=101", "fetch.recompute_percent: 101 is no number"},
+        Contradiction{"fetch.resident=1MiB", "fetch.resident: is for activations"},
+        Contradiction{"kv=int8", "fetch.recompute: tokens is not served by this version with kv"},
+        Contradiction{"partition=token_range", "token_range is not served by this version"},
+        Contradiction{"policy=fetch_heads", "fetch.recompute: says from what K and V are made"},
+        Contradiction{"policy=auto", "nor does it weigh what resident saves"},
+        Contradiction{"policies=[attend_remote, fetch_recompute]",
+                      "policies: fetch_recompute with fetch.recompute tokens is not served"},
+        Contradiction{"compute.1={name: c1}", "compute: 2 nodes are not served by this version"}));
+
 TEST(PolicyTest, AStoreDoesNotAttend) {
   constexpr char kStore[] =
       "model: m\ncompute: [{name: c0}]\nmemory: [{name: m0, capacity: 1GiB, attend: false}]\n";

@@ -84,6 +84,7 @@ class Draw {
             .activation_width = Number(),
             .resident_tokens = Number(),
             .activation_share = Number(),
+            .made_tokens_max = Number(),
             .int8_tails = Number(),
             .sparse_tokens = Flag() ? SparseTokens::kLocal : SparseTokens::kStrided,
             .sparse_ratio = static_cast<double>(Number()) / 7,

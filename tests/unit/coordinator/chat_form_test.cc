@@ -141,6 +141,16 @@ TEST(ChatFormTest, LeavesPartsToATemplateThatKnowsThem) {
             "[a][b]");
 }
 
+// Gemma 3's template shows nothing of a part whose type it does not know.
+TEST(ChatFormTest, PartsOfNoTypeAreTextToATemplateThatAsksForIt) {
+  constexpr char kTyped[] =
+      "{% for part in messages[0].content %}{% if part['type'] == 'text' %}[{{ part.text }}]"
+      "{% endif %}{% endfor %}";
+  EXPECT_EQ(*Render(kTyped, {.messages = {{.json = R"({"role":"user","content":
+                ["a",{"text":"b"},{"type":"text","text":"c","x":1}]})"}}}),
+            "[a][b][c]");
+}
+
 TEST(ChatFormTest, ReadsArgumentsOfCallsThatAreJsonInAText) {
   EXPECT_EQ(*Render(kTexts, {.messages = {{.json = R"({"role":"assistant","content":"","tool_calls":
                 [{"function":{"name":"f","arguments":"{\"a\": 1}"}},

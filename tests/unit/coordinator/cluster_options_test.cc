@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "plan/fetch_split.h"
 #include "plan/step_plan.h"
 #include "planner/scheduler_options.h"
 #include "tests/support/random_model.h"
@@ -149,6 +150,20 @@ TEST(EngineOptionsOfTest, RecomputationIsAPathOfItsOwn) {
   EXPECT_THAT(planning->Plan(step, streamed).why, HasSubstr("and the layer's weights 4e+08 us"));
   step.lanes = 2;
   EXPECT_EQ(planning->Plan(step, streamed).recomputed, 480u * plan::kRecomputeUnit / 1000);
+  // Whole tiles of each sequence: 64 of 100 tokens, or 48 where attention of a token takes 0.1 s
+  // and dense layers 16 s and 3 s a row.
+  const auto made_of_100 = [](const core::FetchShare& made) {
+    return plan::SplitByShare(/*before=*/100, /*tokens=*/1, made.recomputed, 0, 0, {}).run.made();
+  };
+  core::FetchRates even = {.bytes_per_second = 1024, .recompute_seconds = 1};
+  step = {.path = plan::AttentionPath::kRecompute, .tokens = 800, .rows = 8, .sequences = 8};
+  EXPECT_EQ(made_of_100(planning->Plan(step, even)), 64u);
+  even.attend_seconds = 0.1;
+  even.slice = {.fixed = 16, .slope = 3};
+  const core::FetchShare busy = planning->Plan(step, even);
+  EXPECT_EQ(made_of_100(busy), 48u);
+  EXPECT_THAT(busy.why, AllOf(HasSubstr("48% of tokens recomputed"),
+                              HasSubstr("and attention and dense layers 1.2e+08 us of a layer")));
   for (const plan::AttentionPath other :
        {plan::AttentionPath::kRemote, plan::AttentionPath::kFetch}) {
     EXPECT_EQ(planning->Plan({.path = other, .tokens = 1000}, rates).recomputed, 0u);

@@ -10,55 +10,22 @@
 #include <string>
 #include <thread>
 
-#include "common/version.h"
 #include "tests/support/id_tokenizer.h"
+#include "tests/unit/coordinator/idle_node.h"
 #include "tests/unit/coordinator/small_limits.h"
 
 namespace lamina::coordinator {
 namespace {
-
-constexpr uint32_t kVocabulary = 100;
-constexpr uint64_t kCapacity = 1 << 20;
 
 EngineOptions OneComputeTwoMemoryNodes() {
   return {.nodes = {{.name = "c0"},
                     {.name = "m0", .is_memory = true},
                     {.name = "m1", .is_memory = true}},
           .layers = {{.query_heads = 1, .kv_heads = 1, .head_dim = 16}},
-          .vocabulary = kVocabulary,
+          .vocabulary = kIdleVocabulary,
           .model_fingerprint = "model",
           .scheduler = SmallLimits()};
 }
-
-// A node that takes part in every epoch, and never does a step.
-class IdleNode final : public NodePort {
- public:
-  IdleNode(std::string name, Engine& engine) : name_(std::move(name)), engine_(engine) {}
-
-  NodeSource source() const { return {.name = name_, .port = this}; }
-
-  void LoadLayers(const plan::Stage&, bool) override {}
-  void Configure(const plan::EpochConfig& config) override {
-    epoch_ = config.epoch;
-    engine_.NodePrepared(source(), epoch_, {.region = "region"});
-  }
-  void Connect(const plan::EpochPeers&) override { engine_.NodeReady(source(), epoch_); }
-  void Leave(const std::string&) override { ++let_go_; }
-  int let_go() const { return let_go_; }
-  void Dismiss() override {}
-  void SendPlan(const OutgoingPlan&) override {}
-  void StartTrace(Nanos) override {}
-  void CollectTrace(uint64_t) override {}
-  void PingClock() override {}
-  void Refuse(const absl::Status& why) override { ADD_FAILURE() << name_ << ": " << why; }
-  void End() override {}
-
- private:
-  const std::string name_;
-  Engine& engine_;
-  uint64_t epoch_ = 0;
-  std::atomic<int> let_go_ = 0;
-};
 
 class StandingClock final : public Clock {
  public:
@@ -69,15 +36,7 @@ class EngineTest : public ::testing::Test {
  protected:
   void SetUp() override {
     for (const core::Member& member : options_.nodes) {
-      const auto node = std::make_shared<IdleNode>(member.name, engine_);
-      nodes_[member.name] = node;
-      engine_.NodeJoined({.identity = {.name = member.name,
-                                       .is_memory = member.is_memory,
-                                       .capacity_bytes = kCapacity,
-                                       .bandwidth_bytes_per_second = 1e9,
-                                       .model_fingerprint = member.is_memory ? "" : "model"},
-                          .version = std::string(kVersion)},
-                         node);
+      nodes_[member.name] = IdleNode::Join(engine_, member);
     }
     AwaitServing(1);
   }
@@ -112,7 +71,7 @@ class EngineTest : public ::testing::Test {
   };
 
   const EngineOptions options_ = OneComputeTwoMemoryNodes();
-  const test_support::IdTokenizer tokenizer_{kVocabulary};
+  const test_support::IdTokenizer tokenizer_{kIdleVocabulary};
   StandingClock clock_;
   Engine engine_{options_, tokenizer_, clock_};
   std::map<std::string, std::shared_ptr<IdleNode>> nodes_;

@@ -15,53 +15,15 @@
 
 #include "absl/strings/match.h"
 #include "common/log.h"
-#include "common/version.h"
 #include "coordinator/generate_call_service.h"
 #include "coordinator/waiting_calls.h"
 #include "model/grammar/grammar_cache.h"
 #include "model/tokenizer/text_bound.h"
 #include "tests/support/id_tokenizer.h"
-#include "tests/unit/coordinator/small_limits.h"
+#include "tests/unit/coordinator/idle_node.h"
 
 namespace lamina::coordinator {
 namespace {
-
-constexpr uint32_t kVocabulary = 100;
-
-EngineOptions MakeOptions() {
-  return {.nodes = {{.name = "c0", .holds_kv = true}},
-          .layers = {{.query_heads = 1, .kv_heads = 1, .head_dim = 16}},
-          .vocabulary = kVocabulary,
-          .model_fingerprint = "model",
-          .scheduler = SmallLimits()};
-}
-
-// A node that takes part, and never does a step.
-class IdleNode final : public NodePort {
- public:
-  explicit IdleNode(Engine& engine) : engine_(engine) {}
-
-  void LoadLayers(const plan::Stage&, bool) override {}
-  void Configure(const plan::EpochConfig& config) override {
-    epoch_ = config.epoch;
-    engine_.NodePrepared({.name = "c0", .port = this}, epoch_, {.region = "region"});
-  }
-  void Connect(const plan::EpochPeers&) override {
-    engine_.NodeReady({.name = "c0", .port = this}, epoch_);
-  }
-  void Leave(const std::string&) override {}
-  void Dismiss() override {}
-  void SendPlan(const OutgoingPlan&) override {}
-  void StartTrace(Nanos) override {}
-  void CollectTrace(uint64_t) override {}
-  void PingClock() override {}
-  void Refuse(const absl::Status& why) override { ADD_FAILURE() << why; }
-  void End() override {}
-
- private:
-  Engine& engine_;
-  uint64_t epoch_ = 0;
-};
 
 // Texts of IdTokenizer. Those that are longer than a gate's width wait until it is opened.
 class GatedTokenizer final : public model::Tokenizer {
@@ -97,7 +59,7 @@ class GatedTokenizer final : public model::Tokenizer {
   absl::string_view chat_template() const override { return ids_.chat_template(); }
 
  private:
-  const test_support::IdTokenizer ids_{kVocabulary};
+  const test_support::IdTokenizer ids_{kIdleVocabulary};
   std::promise<void> open_;
   std::shared_future<void> opened_ = open_.get_future();
   mutable std::atomic<int> long_texts_ = 0;
@@ -142,12 +104,7 @@ class CountingInterceptors final : public grpc::experimental::ServerInterceptorF
 class InferenceServiceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    engine_.NodeJoined({.identity = {.name = "c0",
-                                     .capacity_bytes = 1 << 20,
-                                     .bandwidth_bytes_per_second = 1e9,
-                                     .model_fingerprint = "model"},
-                        .version = std::string(kVersion)},
-                       std::make_shared<IdleNode>(engine_));
+    IdleNode::Join(engine_, options_.nodes[0]);
     AwaitStatus([](const EngineStatus& status) { return status.state == "serving"; });
   }
   void TearDown() override { server_->Shutdown(); }
@@ -190,8 +147,9 @@ class InferenceServiceTest : public ::testing::Test {
 
   CallsRead calls_read_;
   GatedTokenizer tokenizer_;
-  const model::ModelConfig config_{.vocabulary = kVocabulary};
-  Engine engine_{MakeOptions(), tokenizer_, RealClock()};
+  const model::ModelConfig config_{.vocabulary = kIdleVocabulary};
+  const EngineOptions options_ = OneIdleNode();
+  Engine engine_{options_, tokenizer_, RealClock()};
   InferenceService service_{engine_, tokenizer_, config_, 64};
   const std::unique_ptr<grpc::Server> server_ = Serve(service_);
   const std::unique_ptr<v1::Inference::Stub> stub_ =

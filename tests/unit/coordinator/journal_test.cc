@@ -38,9 +38,9 @@ AcceptedRecord Request(uint64_t number) {
           .message = std::string("a\0b", 3)};
 }
 
-std::vector<TokenId> Ids(const UnfinishedRequest& request) {
+std::vector<TokenId> Ids(const UnfinishedRequest& request, size_t choice = 0) {
   std::vector<TokenId> ids;
-  for (const plan::SampledToken& token : request.tokens) {
+  for (const plan::SampledToken& token : request.choices.at(choice).tokens) {
     ids.push_back(token.token);
   }
   return ids;
@@ -64,14 +64,37 @@ TEST(JournalRecordTest, WhatIsWrittenReadsBackAsTheSame) {
   EXPECT_EQ(request.accepted.id, "id3");
   EXPECT_EQ(request.accepted.followed_id, "followed");
   EXPECT_EQ(request.accepted.message, std::string("a\0b", 3));
-  EXPECT_EQ(request.finish, plan::FinishReason::kStop);
+  ASSERT_THAT(request.choices, SizeIs(1));
+  EXPECT_EQ(request.choices[0].ended, plan::FinishReason::kStop);
   ASSERT_THAT(Ids(request), ElementsAre(5, 7));
-  EXPECT_EQ(request.tokens[0].finish, plan::FinishReason::kNone);
-  EXPECT_EQ(request.tokens[0].logprob, -2.5f);
-  EXPECT_EQ(request.tokens[1].finish, plan::FinishReason::kStop);
-  ASSERT_THAT(request.tokens[1].top, SizeIs(2));
-  EXPECT_EQ(request.tokens[1].top[1].token, -1);
-  EXPECT_EQ(request.tokens[1].top[1].logprob, -4.0f);
+  const std::vector<plan::SampledToken>& tokens = request.choices[0].tokens;
+  EXPECT_EQ(tokens[0].finish, plan::FinishReason::kNone);
+  EXPECT_EQ(tokens[0].logprob, -2.5f);
+  EXPECT_EQ(tokens[1].finish, plan::FinishReason::kStop);
+  ASSERT_THAT(tokens[1].top, SizeIs(2));
+  EXPECT_EQ(tokens[1].top[1].token, -1);
+  EXPECT_EQ(tokens[1].top[1].logprob, -4.0f);
+}
+
+TEST(JournalRecordTest, ChoicesHaveTokensOfTheirOwn) {
+  const std::string head = absl::StrCat(JournalHead("model"), Encode(Request(1)));
+  const JournalContents contents = ReadJournal(absl::StrCat(
+      head, Encode(CommittedRecord{.number = 1, .choice = 2, .tokens = {Token(7)}}),
+      Encode(CommittedRecord{.number = 1, .tokens = {Token(5)}}),
+      Encode(CommittedRecord{
+          .number = 1, .choice = 2, .index = 1, .finish = plan::FinishReason::kLength})));
+
+  ASSERT_THAT(contents.unfinished, SizeIs(1));
+  const UnfinishedRequest& request = contents.unfinished[0];
+  ASSERT_THAT(request.choices, SizeIs(3));
+  EXPECT_THAT(Ids(request, 0), ElementsAre(5));
+  EXPECT_THAT(Ids(request, 1), IsEmpty());
+  EXPECT_THAT(Ids(request, 2), ElementsAre(7));
+  EXPECT_EQ(request.choices[0].ended, plan::FinishReason::kNone);
+  EXPECT_EQ(request.choices[2].ended, plan::FinishReason::kLength);
+
+  const std::string beyond = Encode(CommittedRecord{.number = 1, .choice = kChoicesMax});
+  EXPECT_EQ(ReadJournal(absl::StrCat(head, beyond)).bytes_cut, beyond.size());
 }
 
 TEST(JournalRecordTest, EndedRequestsAreGoneAndTokensCountOnce) {
@@ -168,8 +191,8 @@ std::unique_ptr<Journal> OpenIn(MemoryDisk& disk, JournalOptions options = Optio
 }
 
 ChoiceOutput Output(std::vector<plan::SampledToken> tokens,
-                    plan::FinishReason finish = plan::FinishReason::kNone) {
-  return {.tokens = std::move(tokens), .finish = finish};
+                    plan::FinishReason finish = plan::FinishReason::kNone, uint32_t choice = 0) {
+  return {.index = choice, .tokens = std::move(tokens), .finish = finish};
 }
 
 template <typename Condition>
@@ -208,15 +231,19 @@ TEST(JournalTest, TheNextOneHasWhatDidNotEndAndNothingElse) {
 
 TEST(JournalTest, ARequestGoesOnBehindTheTokensThatTheJournalHas) {
   MemoryDisk disk;
-  disk.bytes = absl::StrCat(JournalHead("model"), Encode(Request(4)),
-                            Encode(CommittedRecord{.number = 4, .tokens = {Token(1), Token(2)}}));
+  disk.bytes =
+      absl::StrCat(JournalHead("model"), Encode(Request(4)),
+                   Encode(CommittedRecord{.number = 4, .tokens = {Token(1), Token(2)}}),
+                   Encode(CommittedRecord{.number = 4, .choice = 1, .tokens = {Token(8)}}));
   {
     const auto journal = OpenIn(disk);
-    JournaledRequest request(*journal, 4, 2);
+    JournaledRequest request(*journal, 4, {2, 1});
     request.Accepted("id4");
     request.Committed(Output({Token(1)}));
     request.Committed(Output({Token(2)}));
+    request.Committed(Output({Token(8)}, plan::FinishReason::kNone, 1));
     request.Committed(Output({Token(3)}));
+    request.Committed(Output({Token(9)}, plan::FinishReason::kNone, 1));
     request.Committed(Output({}, plan::FinishReason::kLength));
     request.LeaveOpen();
   }
@@ -225,7 +252,9 @@ TEST(JournalTest, ARequestGoesOnBehindTheTokensThatTheJournalHas) {
 
   ASSERT_THAT(contents.unfinished, SizeIs(1));
   EXPECT_THAT(Ids(contents.unfinished[0]), ElementsAre(1, 2, 3));
-  EXPECT_EQ(contents.unfinished[0].finish, plan::FinishReason::kLength);
+  EXPECT_EQ(contents.unfinished[0].choices[0].ended, plan::FinishReason::kLength);
+  EXPECT_THAT(Ids(contents.unfinished[0], 1), ElementsAre(8, 9));
+  EXPECT_EQ(contents.unfinished[0].choices[1].ended, plan::FinishReason::kNone);
 }
 
 TEST(JournalTest, RequestsOfAnotherIdentityAreLeftOut) {

@@ -5,6 +5,8 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -16,52 +18,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/fnv1a.h"
 #include "common/trace_context.h"
-#include "common/version.h"
 #include "coordinator/inference_service.h"
 #include "tests/support/id_tokenizer.h"
+#include "tests/unit/coordinator/idle_node.h"
 #include "tests/unit/coordinator/small_limits.h"
 
 namespace lamina::coordinator {
 namespace {
 
 using ::testing::ElementsAre;
-
-constexpr uint32_t kVocabulary = 100;
-
-EngineOptions MakeOptions() {
-  return {.nodes = {{.name = "c0", .holds_kv = true}},
-          .layers = {{.query_heads = 1, .kv_heads = 1, .head_dim = 16}},
-          .vocabulary = kVocabulary,
-          .model_fingerprint = "model",
-          .scheduler = SmallLimits()};
-}
-
-// A node that takes part, and never does a step.
-class IdleNode final : public NodePort {
- public:
-  explicit IdleNode(Engine& engine) : engine_(engine) {}
-
-  void LoadLayers(const plan::Stage&, bool) override {}
-  void Configure(const plan::EpochConfig& config) override {
-    epoch_ = config.epoch;
-    engine_.NodePrepared({.name = "c0", .port = this}, epoch_, {.region = "region"});
-  }
-  void Connect(const plan::EpochPeers&) override {
-    engine_.NodeReady({.name = "c0", .port = this}, epoch_);
-  }
-  void Leave(const std::string&) override {}
-  void Dismiss() override {}
-  void SendPlan(const OutgoingPlan&) override {}
-  void StartTrace(Nanos) override {}
-  void CollectTrace(uint64_t) override {}
-  void PingClock() override {}
-  void Refuse(const absl::Status& why) override { ADD_FAILURE() << why; }
-  void End() override {}
-
- private:
-  Engine& engine_;
-  uint64_t epoch_ = 0;
-};
 
 // The journal's file, in memory.
 class MemoryFile {
@@ -107,16 +72,31 @@ std::vector<UnfinishedRequest> UnfinishedIn(const MemoryFile& file) {
   return ReadJournal(file.Copy()).unfinished;
 }
 
+// The host's, which does something first whenever it is asked.
+class BusyClock final : public Clock {
+ public:
+  Nanos Now() const override {
+    if (before_ != nullptr) {
+      before_();
+    }
+    return RealClock().Now();
+  }
+  void Before(std::function<void()> work) { before_ = std::move(work); }
+
+ private:
+  std::function<void()> before_;
+};
+
 // A coordinator from its start to its end, whose node never does a step.
 class Coordinator {
  public:
-  // `given`: so many requests that wait are given to the engine at once.
+  // `given`: so many requests that wait are given to the engine at once. `clock` is that of the
+  // journaled requests.
   explicit Coordinator(MemoryFile& file, Nanos keep = Seconds(60),
-                       uint32_t given = SmallLimits().waiting_max)
+                       uint32_t given = SmallLimits().waiting_max, const Clock& clock = RealClock())
       : journal_(*Journal::Open(std::make_unique<MemoryJournalDisk>(file),
                                 {.identity = "model", .gather = 0})),
-        journaled_(*journal_, engine_, tokenizer_, RealClock(),
-                   {.keep = keep, .waiting_max = given}) {
+        journaled_(*journal_, engine_, tokenizer_, clock, {.keep = keep, .waiting_max = given}) {
     service_.UseJournal(journaled_);
     grpc::ServerBuilder builder;
     builder.RegisterService(&service_);
@@ -128,14 +108,10 @@ class Coordinator {
   Coordinator& operator=(const Coordinator&) = delete;
 
   void Serve() {
-    engine_.NodeJoined({.identity = {.name = "c0",
-                                     .capacity_bytes = 1 << 20,
-                                     .bandwidth_bytes_per_second = 1e9,
-                                     .model_fingerprint = "model"},
-                        .version = std::string(kVersion)},
-                       std::make_shared<IdleNode>(engine_));
+    node_ = IdleNode::Join(engine_, options_.nodes[0]);
     Await([](const EngineStatus& status) { return status.state == "serving"; });
   }
+  void LoseNode() { engine_.NodeLeft(node_->source()); }
   template <typename Condition>
   void Await(Condition condition) {
     while (!condition(engine_.GetStatus())) {
@@ -147,10 +123,12 @@ class Coordinator {
   const Engine& engine() const { return engine_; }
 
  private:
-  const test_support::IdTokenizer tokenizer_{kVocabulary};
-  const model::ModelConfig config_{.vocabulary = kVocabulary};
+  const test_support::IdTokenizer tokenizer_{kIdleVocabulary};
+  const model::ModelConfig config_{.vocabulary = kIdleVocabulary};
   const std::unique_ptr<Journal> journal_;
-  Engine engine_{MakeOptions(), tokenizer_, RealClock()};
+  const EngineOptions options_ = OneIdleNode();
+  std::shared_ptr<IdleNode> node_;
+  Engine engine_{options_, tokenizer_, RealClock()};
   JournaledRequests journaled_;
   InferenceService service_{engine_, tokenizer_, config_, 64};
   std::unique_ptr<grpc::Server> server_;
@@ -159,8 +137,10 @@ class Coordinator {
 
 struct Answer {
   grpc::Status status;
-  std::vector<TokenId> tokens;
+  std::vector<TokenId> tokens;  // Those of choice 0.
+  std::vector<TokenId> further;
   std::string text;
+  std::vector<uint32_t> ends;  // Choices, as they end.
   v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;
   double ttft_ms = 0;
   std::string journaled;
@@ -173,9 +153,12 @@ Answer Attach(Coordinator& coordinator, const v1::AttachRequest& request) {
   v1::GenerateResponse response;
   while (stream->Read(&response)) {
     for (const v1::TokenOutput& token : response.tokens()) {
-      answer.tokens.push_back(token.token());
+      (response.index() == 0 ? answer.tokens : answer.further).push_back(token.token());
     }
     answer.text += response.text();
+    if (response.has_usage()) {
+      answer.ends.push_back(response.index());
+    }
     answer.finish = response.finish_reason();
     answer.ttft_ms = response.usage().ttft_ms();
   }
@@ -187,15 +170,27 @@ Answer Attach(Coordinator& coordinator, const v1::AttachRequest& request) {
   return answer;
 }
 
-v1::AttachRequest From(uint32_t index, std::vector<TokenId> tokens) {
-  v1::AttachRequest request;
-  request.set_request_id("mine");
-  request.set_index(index);
+uint64_t DigestOf(const std::vector<TokenId>& tokens) {
   Fnv1a digest;
   for (const TokenId token : tokens) {
     digest.AddWord(static_cast<uint32_t>(token));
   }
-  request.set_digest(digest.value());
+  return digest.value();
+}
+
+v1::AttachRequest From(uint32_t index, const std::vector<TokenId>& tokens) {
+  v1::AttachRequest request;
+  request.set_request_id("mine");
+  request.set_index(index);
+  request.set_digest(DigestOf(tokens));
+  return request;
+}
+
+// What the client has of choice 1.
+v1::AttachRequest AndFurther(v1::AttachRequest request, const std::vector<TokenId>& tokens) {
+  v1::ReceivedChoice& further = *request.add_further();
+  further.set_index(static_cast<uint32_t>(tokens.size()));
+  further.set_digest(DigestOf(tokens));
   return request;
 }
 
@@ -210,6 +205,27 @@ std::string JournalOfWholeAnswer() {
       Encode(AcceptedRecord{.number = 1, .id = "mine", .message = message.SerializeAsString()}),
       Encode(
           CommittedRecord{.number = 1, .tokens = {{.token = 10}, {.token = 11}, {.token = 12}}}));
+}
+
+// A journal with a whole answer of two choices, the second of which is less likely.
+std::string JournalOfTwoChoices(uint32_t best_of = 0) {
+  v1::GenerateRequest message;
+  message.mutable_tokens()->add_ids(7);
+  message.set_max_tokens(2);
+  message.set_n(best_of == 0 ? 2 : 1);
+  if (best_of > 0) {
+    message.set_best_of(best_of);
+  }
+  message.mutable_sampling()->set_seed(5);
+  const auto token = [](TokenId id, float logprob) {
+    return plan::SampledToken{.token = id, .logprob = logprob};
+  };
+  return absl::StrCat(
+      JournalHead("model"),
+      Encode(AcceptedRecord{.number = 1, .id = "mine", .message = message.SerializeAsString()}),
+      Encode(CommittedRecord{.number = 1, .tokens = {token(10, -1.0f), token(11, -1.0f)}}),
+      Encode(CommittedRecord{.number = 1, .choice = 1, .tokens = {token(20, -2.0f)}}),
+      Encode(CommittedRecord{.number = 1, .choice = 1, .index = 1, .tokens = {token(21, -2.0f)}}));
 }
 
 // A journal with requests that have no tokens yet; the first of them has the last id.
@@ -300,6 +316,81 @@ TEST(JournaledRequestsTest, OtherTokensThanThoseOfTheAnswerAreNotGoneOnWith) {
   }
 }
 
+TEST(JournaledRequestsTest, EachChoiceGoesOnBehindWhatTheClientHasOfIt) {
+  MemoryFile file(JournalOfTwoChoices());
+  Coordinator coordinator(file);
+  coordinator.Serve();
+
+  const Answer answer = Attach(coordinator, AndFurther(From(2, {10, 11}), {20}));
+
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_THAT(answer.tokens, ElementsAre());
+  EXPECT_THAT(answer.further, ElementsAre(21));
+  EXPECT_THAT(answer.ends, ::testing::UnorderedElementsAre(0u, 1u));
+}
+
+TEST(JournaledRequestsTest, WhatTheClientHasOfEachChoiceIsCompared) {
+  const v1::AttachRequest other = AndFurther(From(2, {10, 11}), {99});
+  const v1::AttachRequest one_too_many = AndFurther(AndFurther(From(0, {}), {}), {});
+  for (const v1::AttachRequest& request : {other, one_too_many}) {
+    MemoryFile file(JournalOfTwoChoices());
+    Coordinator coordinator(file);
+    coordinator.Serve();
+
+    const grpc::Status told = Attach(coordinator, request).status;
+
+    EXPECT_EQ(told.error_code(), request.further_size() == 1 ? grpc::StatusCode::ABORTED
+                                                             : grpc::StatusCode::INVALID_ARGUMENT)
+        << told.error_message();
+  }
+}
+
+TEST(JournaledRequestsTest, TheBestOfSeveralIsChosenAgain) {
+  MemoryFile file(JournalOfTwoChoices(/*best_of=*/2));
+  Coordinator coordinator(file);
+  coordinator.Serve();
+
+  const Answer answer = Attach(coordinator, From(0, {}));
+
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_THAT(answer.tokens, ElementsAre(10, 11));
+  EXPECT_THAT(answer.further, ElementsAre());
+}
+
+// Between the look at the cluster's state and the engine's at the request.
+TEST(JournaledRequestsTest, OneThatComesWhenNodesAreJustLostWaitsForThem) {
+  MemoryFile file(JournalOfWholeAnswer());
+  BusyClock clock;
+  std::atomic<Coordinator*> at_work = nullptr;
+  std::atomic<int> looks = 0;
+  // Called when the state has been looked at, and before the request is given: the first look finds
+  // no node, the second one a node that serves, which goes then.
+  clock.Before([&] {
+    if (at_work.load() == nullptr) {
+      return;
+    }
+    if (looks == 0) {
+      at_work.load()->Serve();
+    } else if (looks == 1) {
+      at_work.load()->LoseNode();
+    }
+    ++looks;
+  });
+  Coordinator coordinator(file, Seconds(60), SmallLimits().waiting_max, clock);
+  at_work = &coordinator;
+  while (looks < 4) {
+    std::this_thread::yield();
+  }
+  const uint64_t refused = coordinator.engine().metrics().failures(absl::StatusCode::kUnavailable);
+
+  coordinator.Serve();
+  const Answer answer = Attach(coordinator, From(0, {}));
+
+  EXPECT_GE(refused, 1u) << "the test did not come between";
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_THAT(answer.tokens, ElementsAre(10, 11, 12));
+}
+
 TEST(JournaledRequestsTest, RequestsThatNobodyComesForEnd) {
   MemoryFile file(JournalOfWholeAnswer());
   {
@@ -377,12 +468,13 @@ TEST(JournaledRequestsTest, ARequestThatRunsIsFoundByTheCoordinatorBehind) {
   EXPECT_TRUE(UnfinishedIn(file).empty());
 }
 
-TEST(JournaledRequestsTest, RequestsOfSeveralChoicesAreNotRecorded) {
+TEST(JournaledRequestsTest, BeamSearchesAreNotRecorded) {
   MemoryFile file;
   Coordinator coordinator(file);
   v1::GenerateRequest message;
   EXPECT_NE(coordinator.journaled().Begin(message, {.prompt = {1}}), nullptr);
-  EXPECT_EQ(coordinator.journaled().Begin(message, {.prompt = {1}, .choices = 2}), nullptr);
+  EXPECT_NE(coordinator.journaled().Begin(message, {.prompt = {1}, .choices = 2, .best = 1}),
+            nullptr);
   EXPECT_EQ(coordinator.journaled().Begin(message, {.prompt = {1}, .beams = {.width = 2}}),
             nullptr);
 }

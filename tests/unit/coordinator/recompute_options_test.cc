@@ -35,6 +35,62 @@ absl::StatusOr<EngineOptions> OptionsOf(const std::string& lines,
   return EngineOptionsOf(*config, graph, {.width = 256, .vocabulary = 100});
 }
 
+// K and V of 512 bytes a layer.
+TEST(RecomputeOptionsTest, TokenNumbersAreOfPathFetchAndSlotsHaveKAndVAlone) {
+  const std::string lines =
+      std::string(kNodes) + "policy: fetch_recompute\nfetch: {recompute: tokens";
+  const auto options = OptionsOf(lines + "}\n", kGrouped);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(PathsOnMemoryNodes(*options, options->fetch),
+            plan::AttentionPaths({plan::AttentionPath::kFetch}));
+  EXPECT_EQ(options->policies[0].path, plan::AttentionPath::kFetch);
+  EXPECT_EQ(options->lossy, "");
+  EXPECT_EQ(options->fetch.activation_width, 0u);
+  EXPECT_EQ(options->fetch.made_tokens_max, 4096u);
+  const auto planning = options->scheduler.strategies.fetch_planning();
+  core::FetchStep step = {.path = plan::AttentionPath::kFetch,
+                          .tokens = 4096,
+                          .rows = 2,
+                          .sequences = 2,
+                          .contexts = 4096};
+  EXPECT_THAT(planning->Plan(step, {}).why, HasSubstr("not measured yet"));
+  // An idle device that takes three times as long makes a quarter.
+  core::FetchRates rates = {.bytes_per_second = 512, .recompute_seconds = 3};
+  const core::FetchShare quarter = planning->Plan(step, rates);
+  EXPECT_EQ(quarter.recomputed, plan::kRecomputeUnit / 4);
+  EXPECT_THAT(quarter.why, HasSubstr("25% of tokens made from their numbers: K and V of one take"));
+  step.path = plan::AttentionPath::kRemote;
+  EXPECT_EQ(planning->Plan(step, rates).recomputed, 0u);
+  step.path = plan::AttentionPath::kFetch;
+  // One that is busy for longer than the link makes none.
+  rates.slice = {.fixed = 1000, .slope = 2000};
+  const core::FetchShare none = planning->Plan(step, rates);
+  EXPECT_EQ(none.recomputed, 0u);
+  EXPECT_THAT(none.why, HasSubstr("no tokens made from their numbers"));
+  EXPECT_THAT(none.why, HasSubstr("all else of a layer on the device 5e+09 us"));
+}
+
+TEST(RecomputeOptionsTest, OfNoMoreTokensThanThereMayBe) {
+  const auto options = OptionsOf(std::string(kNodes) +
+                                     "policy: fetch_recompute\nfetch: {recompute: tokens, "
+                                     "recompute_percent: 50, recompute_tokens_max: 160}\n",
+                                 kGrouped);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->fetch.made_tokens_max, 160u);
+  const auto planning = options->scheduler.strategies.fetch_planning();
+  core::FetchStep step = {.path = plan::AttentionPath::kFetch,
+                          .tokens = 320,
+                          .rows = 1,
+                          .sequences = 1,
+                          .contexts = 320};
+  EXPECT_EQ(planning->Plan(step, {}).recomputed, plan::kRecomputeUnit / 2);
+  EXPECT_EQ(planning->Plan(step, {}).why, "50% of tokens made from their numbers, as configured");
+  step.contexts = 1600;  // What windows hide counts: nobody knows which rows see it still.
+  const core::FetchShare less = planning->Plan(step, {});
+  EXPECT_EQ(less.recomputed, plan::kRecomputeUnit / 10);
+  EXPECT_THAT(less.why, HasSubstr("at most fetch.recompute_tokens_max 160 of a step's 1600"));
+}
+
 // Places are shared out over the sequences that may run, and the split knows what stays.
 TEST(RecomputeOptionsTest, ActivationsStayOnTheComputeNode) {
   const std::string lines =

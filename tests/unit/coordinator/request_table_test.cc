@@ -92,7 +92,7 @@ TEST_F(RequestTableTest, AdmitMakesASequenceForEachChoice) {
     EXPECT_EQ(sequences[i].prompt, (std::vector<TokenId>{1, 2, 3}));
     EXPECT_EQ(sequences[i].sampling.seed, 40 + i);
     EXPECT_EQ(sequences[i].tokens_max, 13u);
-    EXPECT_EQ(sequences[i].tokens_min, 7u);
+    EXPECT_EQ(sequences[i].tokens_min, 8u) << "four tokens, and the one that ends it";
     EXPECT_EQ(sequences[i].priority, 5);
     EXPECT_THAT(sequences[i].end_tokens, ElementsAre(7, 999, 998));
     EXPECT_EQ(sequences[i].fork_of, i == 0 ? 0 : sequences[0].id);
@@ -103,7 +103,7 @@ TEST_F(RequestTableTest, AdmitMakesASequenceForEachChoice) {
 TEST_F(RequestTableTest, AdmitKeepsLengthsWithinTheLimit) {
   EXPECT_EQ(Admit({.prompt = {1}}, 1)[0].tokens_max, kSequenceTokensMax);
   EXPECT_EQ(Admit({.prompt = {1}, .max_tokens = UINT32_MAX}, 2)[0].tokens_max, kSequenceTokensMax);
-  EXPECT_EQ(Admit({.prompt = {1}, .min_tokens = UINT32_MAX}, 3)[0].tokens_min, kSequenceTokensMax);
+  EXPECT_GT(Admit({.prompt = {1}, .min_tokens = UINT32_MAX}, 3)[0].tokens_min, kSequenceTokensMax);
 }
 
 TEST_F(RequestTableTest, IgnoringTheEndTokensLeavesThoseOfTheRequest) {
@@ -393,7 +393,8 @@ TEST_F(RequestTableTest, EndReturnsWhatStillRunsAndFreesTheId) {
 TEST_F(RequestTableTest, WhatIsRefusedForWhatItAsksHasNotFailed) {
   uint64_t key = 0;
   for (const absl::Status& status :
-       {absl::InvalidArgumentError("too long"), absl::ResourceExhaustedError("queue full")}) {
+       {absl::InvalidArgumentError("too long"), absl::UnimplementedError("no beams here"),
+        absl::ResourceExhaustedError("queue full")}) {
     Admit({.prompt = {1}}, ++key);
     table_.End(key, status);
     EXPECT_EQ(table_.metrics().failures(status.code()), 1u) << status;
@@ -550,10 +551,11 @@ TEST_F(RequestTableTest, ABeamSearchRefusesWhatItWouldNotObey) {
 
 // Texts and stop strings go on across the tokens that it comes with.
 TEST_F(RequestTableTest, ARequestGoesOnBehindTokensOfTheCoordinatorBefore) {
-  const auto sequences = Admit({.prompt = {1},
-                                .max_tokens = 9,
-                                .stop = {" 5 6"},
-                                .generated = {{.token = 3, .logprob = -1.0f}, {.token = 5}}});
+  const auto sequences =
+      Admit({.prompt = {1},
+             .max_tokens = 9,
+             .stop = {" 5 6"},
+             .generated = {{.tokens = {{.token = 3, .logprob = -1.0f}, {.token = 5}}}}});
   ASSERT_EQ(sequences.size(), 1u);
   EXPECT_THAT(sequences[0].generated, ElementsAre(3, 5));
   EXPECT_EQ(sequences[0].tokens_max, 10u);
@@ -570,7 +572,8 @@ TEST_F(RequestTableTest, ARequestGoesOnBehindTokensOfTheCoordinatorBefore) {
 }
 
 TEST_F(RequestTableTest, TimesOfOneThatGoesOnAreThoseOfItsNewTokens) {
-  const auto sequences = Admit({.prompt = {1}, .generated = {{.token = 3}, {.token = 5}}});
+  const auto sequences =
+      Admit({.prompt = {1}, .generated = {{.tokens = {{.token = 3}, {.token = 5}}}}});
   clock_.now += Seconds(8);
   Token(sequences[0].id, 6);
   clock_.now += Millis(50);
@@ -581,7 +584,9 @@ TEST_F(RequestTableTest, TimesOfOneThatGoesOnAreThoseOfItsNewTokens) {
 }
 
 TEST_F(RequestTableTest, ARequestThatComesWithAllOfItsTokensEndsAtOnce) {
-  EXPECT_THAT(Admit({.prompt = {1}, .max_tokens = 2, .generated = {{.token = 3}, {.token = 4}}}),
+  EXPECT_THAT(Admit({.prompt = {1},
+                     .max_tokens = 2,
+                     .generated = {{.tokens = {{.token = 3}, {.token = 4}}}}}),
               IsEmpty());
   ASSERT_EQ(sink_->done.size(), 1u);
   EXPECT_TRUE(sink_->done[0].ok());
@@ -589,9 +594,54 @@ TEST_F(RequestTableTest, ARequestThatComesWithAllOfItsTokensEndsAtOnce) {
   EXPECT_EQ(sink_->outputs.back().finish, FinishReason::kLength);
   EXPECT_TRUE(table_.empty());
 
-  EXPECT_THAT(Admit({.prompt = {1}, .generated = {{.token = 3}}, .ended = FinishReason::kStop}),
+  EXPECT_THAT(Admit({.prompt = {1},
+                     .generated = {{.tokens = {{.token = 3}}, .ended = FinishReason::kStop}}}),
               IsEmpty());
   EXPECT_EQ(sink_->outputs.back().finish, FinishReason::kStop);
+}
+
+TEST_F(RequestTableTest, ChoicesGoOnBehindTokensOfTheirOwn) {
+  std::vector<GeneratedChoice> generated(3);
+  generated[0] = {.tokens = {{.token = 3}, {.token = 4}}, .ended = FinishReason::kStop};
+  generated[1].tokens = {{.token = 5}};
+
+  const auto sequences =
+      Admit({.prompt = {1}, .sampling = {.seed = 40}, .choices = 3, .generated = generated});
+
+  ASSERT_EQ(sequences.size(), 2u) << "the first one has ended";
+  EXPECT_THAT(sequences[0].generated, ElementsAre(5));
+  EXPECT_THAT(sequences[1].generated, IsEmpty());
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(sequences[i].fork_of, 0u) << "each has a prompt of its own";
+    EXPECT_EQ(sequences[i].sampling.seed, 41 + i);
+  }
+  ASSERT_EQ(sink_->outputs.size(), 4u);
+  EXPECT_EQ(sink_->outputs[2].index, 1u);
+  EXPECT_EQ(sink_->outputs[3].index, 0u);
+  EXPECT_EQ(sink_->outputs[3].finish, FinishReason::kStop);
+  EXPECT_TRUE(sink_->done.empty());
+
+  Token(sequences[0].id, 6, FinishReason::kLength);
+  Token(sequences[1].id, 7, FinishReason::kLength);
+
+  EXPECT_EQ(sink_->outputs[4].index, 1u);
+  EXPECT_EQ(sink_->outputs[4].usage.completion_tokens, 2u);
+  EXPECT_THAT(sink_->done, ElementsAre(absl::OkStatus()));
+}
+
+TEST_F(RequestTableTest, ChoicesThatHaveNoTokensShareTheirPrompt) {
+  const auto sequences =
+      Admit({.prompt = {1}, .choices = 2, .generated = std::vector<GeneratedChoice>(2)});
+
+  ASSERT_EQ(sequences.size(), 2u);
+  EXPECT_EQ(sequences[1].fork_of, sequences[0].id);
+}
+
+TEST_F(RequestTableTest, TokensOfOtherThanItsChoicesAreRefused) {
+  const auto refusal = table_.Admit(
+      {.prompt = {1}, .choices = 2, .generated = std::vector<GeneratedChoice>(1)}, 9, sink_);
+  EXPECT_EQ(refusal.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refusal.status().message()), HasSubstr("2 choices"));
 }
 
 }  // namespace

@@ -27,5 +27,14 @@ TEST(TokenRateTest, WhatIsOlderThanTheWindowIsForgotten) {
   EXPECT_DOUBLE_EQ(rate.PerSecond(Seconds(40), 200), 0) << "nothing since";
 }
 
+// Two steps within a tenth of a second are one entry.
+TEST(TokenRateTest, TheLastTokensAreForgottenToo) {
+  TokenRate rate;
+  rate.Count(Seconds(5), 100);
+  rate.Count(Seconds(5) + Millis(50), 160);
+  EXPECT_DOUBLE_EQ(rate.PerSecond(Seconds(11), 160), 10);
+  EXPECT_DOUBLE_EQ(rate.PerSecond(Seconds(20), 160), 0);
+}
+
 }  // namespace
 }  // namespace lamina::coordinator

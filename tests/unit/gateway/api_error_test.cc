@@ -48,6 +48,17 @@ TEST(ApiErrorTest, APromptThatIsTooLongHasOpenAisCode) {
   EXPECT_EQ(error.code, "context_length_exceeded");
 }
 
+TEST(ApiErrorTest, AFormThatIsWrongIsThatOfItsField) {
+  const absl::Status wrong = absl::InvalidArgumentError("the form of the output: no rule root");
+  const ApiError error = ToApiError(NameForm(wrong, "structured_outputs"));
+  EXPECT_EQ(error.param, "structured_outputs");
+  EXPECT_EQ(error.code, "invalid_value");
+  EXPECT_EQ(error.http_status, 400);
+  EXPECT_EQ(ToApiError(NameForm(wrong, "")).param, "response_format");
+  EXPECT_EQ(ToApiError(NameForm(absl::InvalidArgumentError("x"), "tools")).param, "");
+  EXPECT_TRUE(NameForm(absl::OkStatus(), "tools").ok());
+}
+
 TEST(ApiErrorTest, ModelsAndUrlsAreNotFound) {
   const ApiError model = ToApiError(UnknownModel("x", "y, z"));
   EXPECT_EQ(model.http_status, 404);

@@ -254,6 +254,21 @@ TEST(ResponsesTest, AnswersHaveItems) {
             "max_output_tokens");
 }
 
+TEST(ResponsesTest, TheLastItemOfAnAnswerThatWasCutIsIncomplete) {
+  const auto translated = TranslateResponses(Json::parse(R"({"model":"m","input":"x"})"));
+  FinishedChoice cut = Everything();
+  cut.calls.push_back({.id = "c2", .name = "f", .arguments = "{"});
+  cut.finish = client::FinishReason::kLength;
+  const Json whole = Json::parse(translated->format->Whole(cut, {}));
+  EXPECT_EQ(whole["status"], "incomplete");
+  ASSERT_EQ(whole["output"].size(), 4u);
+  EXPECT_EQ(whole["output"][1]["status"], "completed");
+  EXPECT_EQ(whole["output"][2]["status"], "completed");
+  EXPECT_EQ(whole["output"][3]["status"], "incomplete");
+  cut.calls.clear();
+  EXPECT_EQ(Json::parse(translated->format->Whole(cut, {}))["output"][1]["status"], "incomplete");
+}
+
 TEST(ResponsesTest, TheLastItemOfAStreamThatWasCutIsIncomplete) {
   const auto translated = TranslateResponses(Json::parse(R"({"model":"m","input":"x"})"));
   AnswerFormat& format = *translated->format;

@@ -544,6 +544,17 @@ TEST_F(CompletionHandlerTest, EchoOfTokensShowsTheirText) {
   EXPECT_EQ(text, "abc");
 }
 
+TEST_F(CompletionHandlerTest, AFormThatTheCoordinatorRefusesIsNamedAsTheClientDid) {
+  const std::pair<std::string, std::string> forms[] = {
+      {R"("structured_outputs":{"regex":"(")", "structured_outputs"},
+      {R"("response_format":{"type":"json_object")", "response_format"}};
+  for (const auto& [fields, param] : forms) {
+    Start(R"("prompt":"x",)" + fields + "}");
+    backend_.generations.back()->Finish(absl::InvalidArgumentError("the form of the output: no"));
+    EXPECT_EQ(Json::parse(writer_.response->body)["error"]["param"], param);
+  }
+}
+
 TEST_F(CompletionHandlerTest, AFailureBeforeGeneratingIsAnswered) {
   backend_.score = absl::InvalidArgumentError("token 9 is not in the vocabulary");
   Start(R"("prompt":"x","echo":true,"logprobs":0,"max_tokens":4)");

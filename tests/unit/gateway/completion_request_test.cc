@@ -397,6 +397,9 @@ TEST(CompletionRequestTest, FormsOfOutputAreRead) {
             (OutputForm{Kind::kJsonSchema, R"({"type":"object","properties":{"z":{},"a":{}}})"}));
   EXPECT_EQ(form(R"(,"structured_outputs":{"regex":"a+","json":null})"),
             (OutputForm{Kind::kRegex, "a+"}));
+  // What is not served is no form either where it is null, as clients write what they leave out.
+  EXPECT_EQ(form(R"(,"structured_outputs":{"json_object":null,"regex":"a+","whitespace":null})"),
+            (OutputForm{Kind::kRegex, "a+"}));
   EXPECT_EQ(form(R"(,"structured_outputs":{"json":"{}"})"), (OutputForm{Kind::kJsonSchema, "{}"}));
   EXPECT_EQ(form(R"(,"structured_outputs":{"choice":["a","b\"\n"]})"),
             (OutputForm{Kind::kGrammar, R"(root ::= "a" | "b\"\n")"}));

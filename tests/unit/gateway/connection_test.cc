@@ -12,6 +12,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "gateway/deferred_handler.h"
 
 namespace lamina::gateway {
 namespace {
@@ -107,6 +108,11 @@ class EchoRouter : public RequestRouter {
       return HttpResponse{.status = 404, .body = "no"};
     }
     return std::nullopt;
+  }
+  HttpResponse ErrorOf(const std::string& path, const absl::Status& status) const override {
+    HttpResponse response = ErrorResponse(status);
+    response.headers.emplace_back("x-error-of", path);
+    return response;
   }
   std::vector<std::pair<std::string, std::string>> HeadersFor(HttpRequest&) override {
     return {{"x-mine", "yes"}};
@@ -345,6 +351,40 @@ TEST_F(ConnectionTest, LimitsAreAnsweredBeforeTheConnectionEnds) {
   Open();
   Send("hello\r\n\r\n");
   EXPECT_THAT(wire_->to_client, StartsWith("HTTP/1.1 400 "));
+  HangUp();
+}
+
+// A page of another origin could not read an answer without the headers of its request.
+TEST_F(ConnectionTest, ABodyThatIsTooLargeIsAnsweredAsWhatItsHeadAsksFor) {
+  for (const std::string& rest :
+       {std::string("Expect: 100-continue\r\nContent-Length: 1001\r\n\r\n"),
+        "Content-Length: 1001\r\n\r\n" + std::string(1001, 'x'),
+        std::string("Transfer-Encoding: chunked\r\n\r\n3e9\r\n")}) {
+    SCOPED_TRACE(rest);
+    Open();
+    Send("POST /a HTTP/1.1\r\n" + rest);
+    EXPECT_THAT(wire_->to_client, StartsWith("HTTP/1.1 413 "));
+    EXPECT_THAT(wire_->to_client, HasSubstr("x-mine: yes\r\n"));
+    EXPECT_THAT(wire_->to_client, HasSubstr("x-error-of: /a\r\n"));
+    HangUp();
+  }
+  EXPECT_EQ(router_.requests, 0);
+  EXPECT_THAT(router_.counted.Text(), HasSubstr("{path=\"/a\",code=\"413\"} 3\n"));
+
+  Open();
+  Send("POST /refused HTTP/1.1\r\nContent-Length: 1001\r\n\r\n");
+  EXPECT_THAT(wire_->to_client, StartsWith("HTTP/1.1 404 ")) << "a smaller one would be, too";
+  HangUp();
+}
+
+TEST_F(ConnectionTest, AnErrorBehindARequestForAHeadHasItsBody) {
+  Open();
+  Send("HEAD /a HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(wire_->to_client, EndsWith("\r\n\r\n"));
+  wire_->to_client.clear();
+  Send("hello\r\n\r\n");
+  EXPECT_THAT(wire_->to_client, StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(wire_->to_client, HasSubstr("\r\n\r\n{\"error\":"));
   HangUp();
 }
 

@@ -8,6 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "gateway/api_error.h"
+
 namespace lamina::gateway {
 namespace {
 
@@ -71,6 +74,7 @@ TEST(RequestFormTest, ARequiredCallIsAFormOfTheOutput) {
   CompletionRequest request = Parsed(std::string(kTools) + R"(,"tool_choice":"required")");
   ASSERT_TRUE(Fit({.chat_template = kHermes}, request).ok());
   EXPECT_EQ(FormatOf(request)["type"], "tags_with_separator");
+  EXPECT_EQ(request.form_field, "tools");
   request = Parsed(std::string(kTools) +
                    R"(,"tool_choice":"required","response_format":{"type":"json_object"})");
   EXPECT_FALSE(Fit({.chat_template = kHermes}, request).ok());
@@ -226,16 +230,30 @@ TEST(RequestFormTest, WordsAreAFormAndTokensAList) {
 TEST(RequestFormTest, AFormThatIsTooDeepIsRefusedUnparsed) {
   CompletionRequest request =
       Parsed(R"(,"structured_outputs":{"json":")" + std::string(65, '[') + R"("})");
-  EXPECT_THAT(std::string(Fit({.chat_template = kThinker}, request).message()),
-              ::testing::HasSubstr("deeper than 64"));
+  const absl::Status refused = Fit({.chat_template = kThinker}, request);
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("deeper than 64"));
+  EXPECT_EQ(ToApiError(refused).param, "structured_outputs");
 }
 
 TEST(RequestFormTest, APromptIsCutToWhatLeavesRoom) {
   CompletionRequest request = Parsed(R"(,"truncate_prompt_tokens":-1,"max_tokens":30)");
   ASSERT_TRUE(Fit({.sequence_tokens_max = 100}, request).ok());
   EXPECT_EQ(request.options.prompt_tokens_max, 70u);
-  request = Parsed(R"(,"truncate_prompt_tokens":-1,"max_tokens":3000)");
+  request = Parsed(R"(,"truncate_prompt_tokens":-1)");
   ASSERT_TRUE(Fit({.sequence_tokens_max = 100}, request).ok());
+  EXPECT_EQ(request.options.prompt_tokens_max, 84u);
+}
+
+// An answer of so many tokens is cut to what fits behind the prompt.
+TEST(RequestFormTest, AnAnswerThatFitsNowhereLeavesThePromptHalf) {
+  for (const char* wanted : {"51", "100", "3000", "2147483647"}) {
+    CompletionRequest request =
+        Parsed(absl::StrCat(R"(,"truncate_prompt_tokens":-1,"max_tokens":)", wanted));
+    ASSERT_TRUE(Fit({.sequence_tokens_max = 100}, request).ok());
+    EXPECT_EQ(request.options.prompt_tokens_max, 50u) << wanted;
+  }
+  CompletionRequest request = Parsed(R"(,"truncate_prompt_tokens":-1,"max_tokens":3000)");
+  ASSERT_TRUE(Fit({.sequence_tokens_max = 1}, request).ok());
   EXPECT_EQ(request.options.prompt_tokens_max, 1u);
 }
 

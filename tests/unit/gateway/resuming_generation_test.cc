@@ -65,9 +65,10 @@ class FakeStreams final : public AnswerStreams {
 
 class ResumingGenerationTest : public ::testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { Begin(1); }
+  void Begin(uint32_t choices) {
     generation_ = std::make_shared<ResumingGeneration>(
-        streams_, clock_,
+        streams_, clock_, choices,
         [this](const client::Chunk& chunk) { tokens_.push_back(chunk.tokens.at(0).token); },
         [this](const absl::Status& status) { ends_.push_back(status); });
     generation_->Start({});
@@ -112,11 +113,12 @@ TEST_F(ResumingGenerationTest, GoesOnBehindTheTokensThatItHas) {
 
   ASSERT_EQ(streams_.streams.size(), 3u);
   EXPECT_EQ(streams_.last().place.request_id, "mine");
-  EXPECT_EQ(streams_.last().place.index, 2u);
+  ASSERT_EQ(streams_.last().place.choices.size(), 1u);
+  EXPECT_EQ(streams_.last().place.choices[0].tokens, 2u);
   Fnv1a digest;
   digest.AddWord(7);
   digest.AddWord(8);
-  EXPECT_EQ(streams_.last().place.digest, digest.value());
+  EXPECT_EQ(streams_.last().place.choices[0].digest.value(), digest.value());
   EXPECT_EQ(streams_.last().asked, 1) << "a chunk was asked for, and has not come";
   Bring(9, client::FinishReason::kLength);
   streams_.last().on_end({.status = absl::OkStatus()});
@@ -127,7 +129,7 @@ TEST_F(ResumingGenerationTest, GoesOnBehindTheTokensThatItHas) {
 TEST_F(ResumingGenerationTest, WaitsForTheCoordinatorForSoLong) {
   Chunk(7);
   BreakOff();
-  clock_.now += ResumingGeneration::kWaitMax - 1;
+  clock_.now += client::Resumption::kWaitMax - 1;
   streams_.Wait();
   BreakOff("");
   EXPECT_TRUE(ends_.empty());
@@ -170,6 +172,25 @@ TEST_F(ResumingGenerationTest, WhyTheNextCoordinatorDoesNotGoOnIsPassedOn) {
 TEST_F(ResumingGenerationTest, AnAnswerThatIsWholeHasEnded) {
   Chunk(7, client::FinishReason::kStop);
   BreakOff();
+  EXPECT_THAT(ends_, ElementsAre(absl::OkStatus()));
+}
+
+// The coordinator tells its end once more.
+TEST_F(ResumingGenerationTest, AChoiceThatHasEndedIsNotToldTwice) {
+  Begin(2);
+  Chunk(7, client::FinishReason::kStop);
+  BreakOff();
+  EXPECT_TRUE(ends_.empty()) << "the other choice is to come";
+  streams_.Wait();
+  generation_->Next();
+  streams_.last().on_chunk({.index = 0, .finish_reason = client::FinishReason::kStop});
+  EXPECT_EQ(streams_.last().asked, 2) << "in place of the one that was passed over";
+  client::Chunk other{.index = 1, .finish_reason = client::FinishReason::kStop};
+  other.tokens.push_back({.token = 8});
+  streams_.last().on_chunk(other);
+  BreakOff();
+
+  EXPECT_THAT(tokens_, ElementsAre(7, 8));
   EXPECT_THAT(ends_, ElementsAre(absl::OkStatus()));
 }
 

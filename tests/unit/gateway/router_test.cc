@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gateway/api_error.h"
 #include "gateway/static_files.h"
 #include "tests/unit/gateway/fake_backend.h"
 #include "tests/unit/gateway/occupied_side_work.h"
@@ -67,6 +68,12 @@ TEST_F(RouterTest, RefusalsHaveTheShapeOfTheirApi) {
       "error");
   EXPECT_EQ(error({.method = "POST", .path = "/v1/completions"})["error"]["code"],
             "invalid_api_key");
+
+  // Those that come before a route sees the request.
+  const absl::Status large = HttpError(413, "body_too_large", "large");
+  const Json of_messages = Json::parse(router.ErrorOf("/v1/messages", large).body);
+  EXPECT_EQ(of_messages["error"]["type"], "request_too_large");
+  EXPECT_EQ(Json::parse(router.ErrorOf("", large).body)["error"]["code"], "body_too_large");
 }
 
 TEST_F(RouterTest, KeysGuardAllButWhatProbesNeed) {

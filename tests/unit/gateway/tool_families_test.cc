@@ -117,6 +117,8 @@ INSTANTIATE_TEST_SUITE_P(
         Answer{"llama3",
                R"({"name": "time", "parameters": {}}; {"name": "weather", "parameters": {}})",
                "|@time{}", /*parallel=*/false},
+        Answer{"llama3", R"({"name": "time", "parameters": {}};)", "|@time{}"},
+        Answer{"llama3", R"({"name": "time", "parameters": {}}; Done.)", "|@time{}|; Done."},
         Answer{"llama3", R"({"answer": 42})", R"(|{"answer": 42})"},
         Answer{"llama3", R"({"name": "time", "param)", R"(|{"name": "time", "param)"},
         Answer{"llama3", "", ""}, Answer{"llama3", "<|python", "|<|python"}));
@@ -382,6 +384,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Thought{T::kMayBe, "plain <think>", "|plain <think>"},
                       Thought{T::kMayBe, "<thin", "|<thin"},
                       Thought{T::kMayBe, "<think>\n\n</think>\n\nc", "|c"},
+                      Thought{T::kMayBe, "<think>a</think>\n\n", "|?a"},
                       Thought{T::kOpen, "a\n</think>\nb", "|?a|b"},
                       Thought{T::kOpen, "<think>\na</think>b", "|?a|b"},
                       Thought{T::kOpen, "never closed </thi", "|?never closed </thi"},

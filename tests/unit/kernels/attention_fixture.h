@@ -101,12 +101,8 @@ class AttentionProblem {
   std::vector<BFloat16> AttendSummed(const AttentionKernel& kernel, ThreadPool& pool,
                                      std::vector<float>& summed) const {
     const AttentionDescriptor& d = case_.descriptor;
-    std::vector<float> memory(
-        AttentionWeights::FloatsOf(d.query_heads, case_.tokens) * case_.queries, NAN);
-    AttentionWeights weights =
-        AttentionWeights::Over(memory.data(), case_.queries, d.query_heads, case_.tokens);
-    weights.summed = summed.data();
-    weights.summed_stride = case_.tokens;
+    const AttentionWeights weights = {
+        .query_heads = d.query_heads, .summed = summed.data(), .summed_stride = case_.tokens};
     std::vector<BFloat16> out(size_t{case_.queries} * d.q_width());
     AttentionItem item = Item(0, case_.queries, out.data());
     item.weights = &weights;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <vector>
 
@@ -101,6 +102,44 @@ TEST(AttentionWeightsTest, KernelsAddThemToTheBitAsPlainLoopsDo) {
               << kernel->name() << ", " << threads << " threads, " << heads.kv << " KV heads of "
               << heads.group << ", " << tokens << " tokens";
         }
+      }
+    }
+  }
+}
+
+// Tiles have several sizes, items of a call share its memory, and calls with one scratch do.
+TEST(AttentionWeightsTest, TilesUseTheMemoryOfOthersAgain) {
+  constexpr uint32_t kQueries = 40;
+  constexpr uint32_t kCuts[] = {0, 1, 17, kQueries};
+  const AttentionDescriptor d = Descriptor(16, 5, 3);
+  for (const size_t threads : {1, 4}) {
+    ThreadPool pool({.threads = threads});
+    for (const AttentionKernel* kernel : Kernels()) {
+      const auto scratch = kernel->MakeScratch(d, kQueries, 1000, pool.threads());
+      for (const uint32_t tokens : {600u, 90u, 1000u, 999u}) {
+        const AttentionCase c{
+            .descriptor = d, .tokens = tokens, .queries = kQueries, .run_max = 64, .seed = tokens};
+        const AttentionProblem problem(c);
+        std::vector<float> want;
+        const std::vector<uint16_t> out = Bits(problem.Attend(*kernel, pool, want));
+        std::vector<float> got(want.size());
+        std::vector<BFloat16> attended(kQueries * d.q_width());
+        std::vector<AttentionWeights> weights(std::size(kCuts) - 1);
+        std::vector<AttentionItem> items;
+        for (size_t i = 0; i < weights.size(); ++i) {
+          const uint32_t first = kCuts[i];
+          weights[i].summed = got.data() + size_t{first} * tokens;
+          weights[i].summed_stride = tokens;
+          items.push_back(
+              problem.Item(first, kCuts[i + 1] - first, attended.data() + first * d.q_width()));
+          items.back().weights = &weights[i];
+        }
+
+        kernel->Attend(d, problem.kv(), items, *scratch, pool);
+
+        EXPECT_EQ(Bits(attended), out) << kernel->name();
+        EXPECT_TRUE(SameBits(got, want))
+            << kernel->name() << ", " << threads << " threads, " << tokens << " tokens";
       }
     }
   }

@@ -129,18 +129,22 @@ class ChosenProblem {
     item.out_stride = d_.q_width();
     const uint32_t seen = item.first_position + 1;
     std::vector<float> memory(AttentionWeights::FloatsOf(d_.query_heads, seen));
-    auto kept = AttentionWeights::Over(memory.data(), 1, d_.query_heads, seen);
-    std::vector<float> summed(seen);
-    kept.summed = summed.data();
+    const auto kept = AttentionWeights::Over(memory.data(), 1, d_.query_heads, seen);
     item.weights = weights == nullptr ? nullptr : &kept;
     const auto scratch = kernel.MakeScratch(d_, 1, seen, pool.threads());
     kernel.Attend(d_, view, {&item, 1}, *scratch, pool);
+    const std::vector<uint16_t> bits = Bits(out);
     if (weights != nullptr) {
       weights->assign(seen, 0.0f);
       SumWeights(kept, 0, seen, weights->data());
+      std::vector<float> summed(seen);
+      const AttentionWeights sums = {.query_heads = d_.query_heads, .summed = summed.data()};
+      item.weights = &sums;
+      kernel.Attend(d_, view, {&item, 1}, *scratch, pool);
       EXPECT_EQ(summed, *weights) << kernel.name();
+      EXPECT_EQ(Bits(out), bits) << kernel.name();
     }
-    return Bits(out);
+    return bits;
   }
 
   std::vector<BFloat16> Normal(size_t count, float sigma) {

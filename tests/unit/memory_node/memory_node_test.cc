@@ -85,7 +85,8 @@ class BreakableDevice final : public kernels::KvDevice {
   }
   absl::Status Attend(uint32_t layer, HeadRange heads,
                       absl::Span<const kernels::AttentionItem> items) override {
-    return device_->Attend(layer, heads, items);
+    return broken_ ? absl::InternalError("the device is broken")
+                   : device_->Attend(layer, heads, items);
   }
   kernels::KvDeviceRows* device_rows() override { return nullptr; }
   kernels::KvStepAttention* step_attention() override { return nullptr; }
@@ -432,6 +433,20 @@ TEST_F(WholeMemoryNodeTest, AWrongWindowIsReportedAsAFaultOfItsSender) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
   EXPECT_EQ(control::BlamedIn(status), "c0");
   EXPECT_EQ(node_->Counters().refused_messages, 1u);
+}
+
+TEST_F(WholeMemoryNodeTest, AFailureOfItsDeviceIsItsOwnFault) {
+  Make();
+  Begin(Config(4));
+  node_->TakePlan(PlanOf(4, 1, 0, 0));
+  broken_ = true;
+
+  PutRow(4, 1, 3.0f);
+
+  const absl::Status status = faults_.First().second;
+  EXPECT_EQ(status.message(), "the device is broken") << status;
+  EXPECT_EQ(control::BlamedIn(status), "m0");
+  EXPECT_EQ(node_->Counters().refused_messages, 0u);
 }
 
 TEST_F(WholeMemoryNodeTest, TakesPartInTheNextEpochAfterAFault) {

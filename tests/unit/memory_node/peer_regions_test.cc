@@ -57,6 +57,17 @@ TEST(PeerRegionsTest, ThatCannotBeOpenedAreBlamedOnTheirNode) {
   EXPECT_TRUE(control::IsTransportFault(regions.status()));
 }
 
+TEST(PeerRegionsTest, OfSomeComputeNodesAloneAreRefused) {
+  UnitCluster cluster({.compute_nodes = 2, .mode = PipelineMode::kRotational});
+  plan::EpochPeers peers = cluster.Descriptors();
+  peers.compute_regions.pop_back();
+
+  const auto regions = OpenPeerRegions(cluster.transport_of(0), cluster.config(), 0, peers);
+
+  EXPECT_EQ(regions.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(regions.status().message(), "epoch 7 has regions of 1 of 2 compute nodes");
+}
+
 TEST(PeerRegionsTest, ThatAreTooSmallAreRefused) {
   UnitCluster cluster({});
   const auto small = cluster.MakeTransport();

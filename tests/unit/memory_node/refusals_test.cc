@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "control/blame.h"
 #include "tests/unit/memory_node/unit_cluster.h"
+#include "transport/fake/fake_network.h"
 
 namespace lamina::memory_node {
 namespace {
@@ -181,6 +182,32 @@ TEST(WrongSenderTest, WhoseShardHasNoHeadsHereIsRefused) {
   cluster.PutHeader(window);
 
   ExpectRefused(cluster, "schedule", "which has no part in it, or no heads here", "c1");
+}
+
+// --- Replies ---
+
+// A step of rows rotates: its next slice runs elsewhere.
+TEST(LostReplyTest, IsBlamedOnWhoWasToHaveIt) {
+  transport::FakeNetwork network{transport::FakeNetworkOptions()};
+  UnitCluster cluster(
+      {.compute_nodes = 2,
+       .mode = PipelineMode::kRotational,
+       .make_transport = [&](DeviceMemory* device) { return network.MakeTransport(device); }});
+  cluster.Start();
+  cluster.Run({.step = 1, .prompts = {{0, 5}}});
+  const UnitCluster::Step step = cluster.MakeStep({.step = 2, .rows = {0}});
+  cluster.PushPlan(step);
+  const UnitCluster::Window window = cluster.MakeWindows(step, 0)[0];
+  network.SetLinks([](const transport::FakePut& put) {
+    return put.to == "replies" ? transport::FakeFate::kIsRefused : transport::FakeFate::kArrives;
+  });
+
+  cluster.Put(window);
+
+  const absl::Status status = cluster.EndOf();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(control::BlamedIn(status), absl::StrCat("c", 1 - window.sender));
+  EXPECT_EQ(cluster.refusals(), 0u);
 }
 
 // --- Plans ---

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "plan/epoch_shape.h"
+
 namespace lamina::plan {
 namespace {
 
@@ -488,6 +490,17 @@ TEST(MemoryNodeViewTest, MayWaitOnADeviceForRowsThatComeWhole) {
   config = InShards();
   config.memory_waits = true;
   EXPECT_FALSE(Topology(config).memory(0).may_wait_on_device());
+}
+
+TEST(TransportUriTest, HasTheHostsOwnOptionsOfVerbs) {
+  const std::string own = "verbs://mlx5_0?gid=3&peers=local";
+  EpochConfig config = Config();
+  config.transport = "verbs://";
+  EXPECT_EQ(TransportUri(config, own), own);
+  config.transport = "throttle(latency=20us)+verbs://";
+  EXPECT_EQ(TransportUri(config, own), "throttle(latency=20us)+verbs://mlx5_0?gid=3&peers=local");
+  config.transport = "throttle(latency=20us)+ucx://?peers=local";
+  EXPECT_EQ(TransportUri(config, own), "throttle(latency=20us)+ucx://?peers=local");
 }
 
 }  // namespace

@@ -367,6 +367,24 @@ TEST(CheckFetchTest, KindsOfSlotsAreAShareOfActivations) {
   EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("activations of 0 elements"));
 }
 
+TEST(CheckFetchTest, KAndVFromTokenNumbersAreOfPathFetchAlone) {
+  EpochConfig config = Fetching();
+  config.made_tokens_max = 64;
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.made_tokens_max = 65;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("not a multiple of 16"));
+  config.made_tokens_max = 64;
+  config.fetch_bytes *= 3;
+  config.activation_width = kWidth;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("with path fetch alone"));
+  config.activation_width = 0;
+  config.int8_tails = 1;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("without activations and INT8"));
+  config.int8_tails = 0;
+  config.attention_paths = {AttentionPath::kSparse};
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("with path fetch alone"));
+}
+
 TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
   EpochConfig config = Fetching();
   config.compute_nodes.push_back("c1");
@@ -383,7 +401,10 @@ TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
   config.attention_paths = {AttentionPath::kFetch, AttentionPath::kRemote};
   EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
   config.activation_width = kWidth;
-  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("and activations of 200 elements"));
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr(", activations of 200 elements"));
+  config.activation_width = 0;
+  config.made_tokens_max = 64;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("K and V of 64 tokens made from"));
   config = Fetching();
   config.fetch_bytes *= 3;
   config.activation_width = kWidth;

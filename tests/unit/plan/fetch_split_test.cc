@@ -211,6 +211,40 @@ TEST(FetchSplitTest, ReleasedTokensDoNotComeAndAreNeitherCountedNorMadeAgain) {
   }
 }
 
+// Nothing comes of them: the compute node puts K and V of whole tiles in front of those that do.
+TEST(FetchSplitTest, TokensThatAreMadeFromTheirNumbersDoNotCome) {
+  const FetchSplit half = SplitByTokens(100, 1, kRecomputeUnit / 2, 0);
+  EXPECT_THAT(half.stretches,
+              ElementsAre(FetchStretch{.tokens = 48, .here = true}, FetchStretch{.tokens = 52}));
+  EXPECT_EQ(half.run.kept, 48u);
+  EXPECT_EQ(half.run.made(), 0u);
+  EXPECT_EQ(half.run.fetched(), 52u);
+  EXPECT_EQ(half.run.filled_slots(), 48u);
+  const FetchSlots slots = SlotsOf(half, std::vector<Extent>{{5, 40}, {100, 100}}, SlotKinds());
+  EXPECT_THAT(slots.activations, IsEmpty());
+  EXPECT_THAT(slots.kv, ElementsAre(Extent{108, 52}));
+  for (uint32_t before = 0; before < 200; ++before) {
+    for (const uint32_t share : {0u, 1u, 133u, 512u, 1000u, kRecomputeUnit}) {
+      const FetchSplit split = SplitByTokens(before, 3, share, 0);
+      EXPECT_EQ(split.run.kept, before * share / kRecomputeUnit / kFetchTile * kFetchTile);
+      EXPECT_EQ(split.run.kept, MadeFromTokens(before, share, 0));
+      EXPECT_EQ(split.run.kept + split.run.fetched(), before);
+      // A window has room for all that it has to have room for without.
+      EXPECT_EQ(split.run.filled_slots() + split.run.slots(), FetchRun::WholeTiles(before + 3));
+    }
+  }
+  EXPECT_EQ(MadeFromTokens(UINT32_MAX, kRecomputeUnit, 0), UINT32_MAX / kFetchTile * kFetchTile);
+}
+
+// Those behind released tokens cannot be made without these.
+TEST(FetchSplitTest, BehindReleasedTokensNoneAreMadeFromTheirNumbers) {
+  const FetchSplit split = SplitByTokens(1000, 1, kRecomputeUnit, 256);
+  EXPECT_THAT(split.stretches, ElementsAre(FetchStretch{.tokens = 256, .hidden = true},
+                                           FetchStretch{.tokens = 744}));
+  EXPECT_EQ(split.run.kept, 0u);
+  EXPECT_EQ(split.run.hidden, 256u);
+}
+
 TEST(FetchSplitTest, BareTokensBehindReleasedOnesComeAsKAndV) {
   EXPECT_THAT(
       SplitByShare(1000, 1, kRecomputeUnit / 2, 800, 768).stretches,

@@ -180,6 +180,26 @@ TEST(ShardsTest, SplitsAreWholeAndEven) {
   }
 }
 
+// As many as there are compute nodes at most.
+TEST(ShardsTest, ThirtyTwoAndMoreAreWhole) {
+  for (const uint32_t count : {31u, 32u, 33u, 64u, 128u}) {
+    const ShardCosts costs{.heads = 128, .columns = 28672, .head = 1000, .column = 10};
+    const auto split = SplitShards(costs, std::vector<std::string>(count, "c"));
+    ASSERT_TRUE(split.ok()) << split.status();
+    std::vector<Stage> nodes;
+    for (const ShardPart& part : split->parts) {
+      nodes.push_back({.layers = 4, .shard = part});
+    }
+
+    const absl::Status whole = CheckShards(nodes, costs.heads);
+    nodes.erase(nodes.begin() + 31 % count);
+    const absl::Status one_missing = CheckShards(nodes, costs.heads);
+
+    EXPECT_TRUE(whole.ok()) << whole;
+    EXPECT_EQ(one_missing.code(), absl::StatusCode::kInvalidArgument) << count << " shards";
+  }
+}
+
 TEST(ShardsTest, MoreShardsThanHeadsAreRefused) {
   const auto split = SplitShards(SmolLm2(), std::vector<std::string>(4));
   EXPECT_EQ(split.status().code(), absl::StatusCode::kInvalidArgument);

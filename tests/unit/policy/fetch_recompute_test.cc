@@ -28,7 +28,7 @@ double Draw(Prng& random) {  // From 1e-3 to 1e3.
   return std::exp((static_cast<double>(random.Below(1000001)) / 1e6 - 0.5) * 13.8);
 }
 
-// Every l is tried.
+// Every l that can be had is tried.
 void ExpectTheBestOfAll(ActivationsCome come) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     Prng random(seed);
@@ -37,14 +37,17 @@ void ExpectTheBestOfAll(ActivationsCome come) {
         .kv = Draw(random),
         .make = Draw(random),
         .weights = random.Below(4) == 0 ? 0 : 100 * Draw(random),
-        .resident = random.Below(3) == 0 ? 0 : static_cast<double>(random.Below(250))};
+        .resident = random.Below(3) == 0 ? 0 : static_cast<double>(random.Below(250)),
+        .other_work = random.Below(3) == 0 ? 0 : 100 * Draw(random)};
     const uint64_t tokens = random.Below(200);
-    double best = SecondsOf(profile, tokens, 0, come);
-    for (uint64_t l = 1; l <= tokens; ++l) {
+    const uint64_t grain = random.Below(2) == 0 ? 1 : 1 + random.Below(60);
+    double best = SecondsOf(profile, tokens, tokens, come);
+    for (uint64_t l = 0; l < tokens; l += grain) {
       best = std::min(best, SecondsOf(profile, tokens, l, come));
     }
-    const RecomputeSplit split = BestRecomputeSplit(profile, tokens, come);
+    const RecomputeSplit split = BestRecomputeSplit(profile, tokens, come, grain);
     ASSERT_LE(split.recomputed, tokens);
+    EXPECT_TRUE(split.recomputed % grain == 0 || split.recomputed == tokens);
     EXPECT_EQ(split.seconds, SecondsOf(profile, tokens, split.recomputed, come));
     EXPECT_LE(split.seconds, best) << "seed " << seed << " tokens " << tokens;
   }
@@ -164,6 +167,59 @@ TEST(BestRecomputeSplitTest, WeightsThatHideItHaveAllMadeAgain) {
   EXPECT_EQ(BestRecomputeSplit(grouped, 300, kAhead).recomputed, 0u);
 }
 
+// D + F l = W + A l + K (s - l).
+TEST(BestRecomputeSplitTest, AttentionAndDenseLayersTakeTheSameDevice) {
+  RecomputeProfile profile{.activation = 0.5, .kv = 1, .make = 4, .other_work = 75};
+  for (const ActivationsCome come : {kWithinLayer, kAhead}) {
+    const RecomputeSplit split = BestRecomputeSplit(profile, 300, come);
+    EXPECT_EQ(split.recomputed, 50u);  // 225 / 4.5
+    EXPECT_DOUBLE_EQ(split.seconds, 275);
+    // The best without them takes longer: 66 tokens, or 60.
+    EXPECT_GT(SecondsOf(profile, 300, 60, come), 300);
+  }
+  // Activations that come within a layer hide a little of it.
+  profile.other_work = 15;
+  EXPECT_EQ(BestRecomputeSplit(profile, 300, kWithinLayer).recomputed, 60u);
+  EXPECT_DOUBLE_EQ(BestRecomputeSplit(profile, 300, kWithinLayer).seconds, 270);
+  EXPECT_EQ(BestRecomputeSplit(profile, 300, kAhead).recomputed, 63u);  // 285 / 4.5
+  // The device is what takes longest.
+  for (const double seconds : {300.0, 400.0}) {
+    profile.other_work = seconds;
+    for (const ActivationsCome come : {kWithinLayer, kAhead}) {
+      EXPECT_EQ(BestRecomputeSplit(profile, 300, come).recomputed, 0u);
+      EXPECT_DOUBLE_EQ(BestRecomputeSplit(profile, 300, come).seconds, seconds);
+    }
+  }
+}
+
+TEST(BestRecomputeSplitTest, WhereTheLinkTakesLongestOtherWorkChangesNothing) {
+  const RecomputeProfile alone{.activation = 0.5, .kv = 1, .make = 0.25};
+  RecomputeProfile busy = alone;
+  busy.other_work = 30;
+  for (const ActivationsCome come : {kWithinLayer, kAhead}) {
+    const RecomputeSplit split = BestRecomputeSplit(busy, 300, come);
+    EXPECT_EQ(split.recomputed, BestRecomputeSplit(alone, 300, come).recomputed);
+    EXPECT_EQ(split.seconds, BestRecomputeSplit(alone, 300, come).seconds);
+  }
+  EXPECT_EQ(BestRecomputeSplit(busy, 300, kAhead).recomputed, 300u);
+}
+
+// Eight sequences have 512 tokens each, in tiles of 16.
+TEST(BestRecomputeSplitTest, WholeTilesAreTakenDownOrUp) {
+  constexpr uint64_t kTokens = 8 * 512;
+  constexpr uint64_t kTile = 8 * 16;
+  RecomputeProfile profile{.activation = 0.5, .kv = 1, .make = 1};
+  EXPECT_EQ(BestRecomputeSplit(profile, kTokens, kAhead).recomputed, 2730u);
+  EXPECT_EQ(BestRecomputeSplit(profile, kTokens, kAhead, kTile).recomputed, 21 * kTile);
+  profile.make = 0.51;
+  EXPECT_EQ(BestRecomputeSplit(profile, kTokens, kAhead).recomputed, 4055u);
+  EXPECT_EQ(BestRecomputeSplit(profile, kTokens, kAhead, kTile).recomputed, kTokens);
+  // Fewer tokens than a tile of each: none or all can be had.
+  EXPECT_EQ(
+      BestRecomputeSplit({.activation = 0.5, .kv = 1, .make = 4}, 100, kAhead, kTile).recomputed,
+      0u);
+}
+
 TEST(DescribeRecomputeTest, SaysWhatWasMeasured) {
   EXPECT_EQ(DescribeRecompute({.activation = 1e-6, .kv = 2e-6, .make = 0.5e-6}, 0.8),
             "80% of tokens recomputed: K and V of one take 2 us on the link, its activation 1 us, "
@@ -172,6 +228,10 @@ TEST(DescribeRecomputeTest, SaysWhatWasMeasured) {
       DescribeRecompute({.activation = 1e-6, .kv = 2e-6, .make = 0.5e-6, .weights = 310e-6}, 0.8),
       "80% of tokens recomputed: K and V of one take 2 us on the link, its activation 1 us, "
       "making them 0.5 us, and the layer's weights 310 us");
+  EXPECT_EQ(DescribeRecompute(
+                {.activation = 1e-6, .kv = 2e-6, .make = 0.5e-6, .other_work = 810e-6}, 0.8),
+            "80% of tokens recomputed: K and V of one take 2 us on the link, its activation 1 us, "
+            "making them 0.5 us, and attention and dense layers 810 us of a layer");
 }
 
 }  // namespace

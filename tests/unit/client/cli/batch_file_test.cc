@@ -6,6 +6,8 @@
 
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
+
 namespace lamina::cli {
 namespace {
 
@@ -49,12 +51,15 @@ TEST(BatchFileTest, ReadsAChat) {
 TEST(BatchFileTest, AChatIsReadAsByTheGateway) {
   const BatchRequest request =
       One(R"({"custom_id":"a","url":"/v1/chat/completions","body":{"messages":[)"
-          R"({"role":"developer","content":"x"},{"role":"user","content":"y"}]}})");
+          R"({"role":"developer","content":"x"},{"role":"user","content":"y"},)"
+          R"({"role":"function","name":"f","content":"z"}]}})");
 
   ASSERT_TRUE(request.status.ok()) << request.status;
   const auto& messages = std::get<std::vector<client::ChatMessage>>(request.options.prompt);
-  ASSERT_EQ(messages.size(), 2u);
+  ASSERT_EQ(messages.size(), 3u);
   EXPECT_EQ(Json::parse(messages[0].json)["role"], "system");
+  EXPECT_EQ(Json::parse(messages[2].json),
+            Json::parse(R"({"role":"tool","name":"f","content":"z"})"));
   EXPECT_EQ(request.options.max_tokens, 2147483647u) << "until the context is full";
 }
 
@@ -83,6 +88,19 @@ TEST(BatchFileTest, ACompletionEndsWhereTheGatewayEndsIt) {
   EXPECT_EQ(One(Body(R"({"prompt":"x"})")).options.max_tokens, 16u);
   EXPECT_EQ(One(Body(R"({"prompt":"x","max_tokens":null})")).options.max_tokens, 16u);
   EXPECT_EQ(One(Body(R"({"prompt":"x","max_tokens":600})")).options.max_tokens, 600u);
+}
+
+TEST(BatchFileTest, TheNewerNameOfTheMostTokensCounts) {
+  for (const char* fields : {R"("max_tokens":600,"max_completion_tokens":20)",
+                             R"("max_completion_tokens":20,"max_tokens":600)",
+                             R"("max_completion_tokens":20,"max_tokens":null)"}) {
+    const BatchRequest request = One(Body(absl::StrCat(R"({"prompt":"x",)", fields, "}")));
+    ASSERT_TRUE(request.status.ok()) << request.status;
+    EXPECT_EQ(request.options.max_tokens, 20u) << fields;
+  }
+  EXPECT_EQ(
+      One(Body(R"({"prompt":"x","max_tokens":6,"max_completion_tokens":null})")).options.max_tokens,
+      6u);
 }
 
 TEST(BatchFileTest, OneFieldHasTheForm) {

@@ -51,6 +51,18 @@ TEST_F(CommandTest, ARequestThatOthersCancelHasFailed) {
   EXPECT_THAT(error_, HasSubstr("lamina: error: as asked"));
 }
 
+TEST_F(CommandTest, GenerateSaysThatItWaitsForTheCoordinatorAndGoesOn) {
+  server_.inference.journals = true;
+  EXPECT_EQ(Run({"generate", "--prompt", "break 2", "--max-tokens", "4"}), kExitOk) << error_;
+  EXPECT_EQ(output_, "0 1 2 3 \n");
+  EXPECT_THAT(error_, HasSubstr("lamina: the coordinator is gone; its journal has what runs"));
+
+  server_.inference.journals = false;
+  EXPECT_EQ(Run({"generate", "--prompt", "break 2", "--max-tokens", "4"}), kExitFailed);
+  EXPECT_EQ(output_, "0 1 \n");
+  EXPECT_EQ(error_, "lamina: error: Socket closed\n");
+}
+
 TEST_F(CommandTest, TextThatIsNotUtf8IsRefusedWithItsPlace) {
   const std::string latin1 = "caf\xe9";
   for (const std::vector<std::string>& words :
