@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FetchPathMaker: attention here, over K and V that memory nodes send, of which path recompute, or
-// path fetch with slots of two kinds or with token numbers, makes some here. Keeps the scratch KV
-// of prompts between epochs, and the memory of activations that stay here.
+// path fetch with slots of two kinds or with token numbers, makes some here; with partition
+// token_range they come span by span. Keeps the scratch KV of prompts between epochs, and the
+// memory of activations that stay here.
 
 #pragma once
 

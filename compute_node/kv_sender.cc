@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute_node/kv_sender.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -43,7 +44,8 @@ absl::Status KvSender::Open() {
   return absl::OkStatus();
 }
 
-absl::Status KvSender::BeginStep(const Lane& lane, absl::Span<const RowRun> runs) {
+absl::Status KvSender::BeginStep(const Lane& lane, absl::Span<const RowRun> runs,
+                                 absl::Span<const uint32_t> also) {
   std::vector<Part>& nodes = lanes_[lane.index].nodes;
   for (uint32_t node = 0; node < nodes.size(); ++node) {
     Part& part = nodes[node];
@@ -51,7 +53,7 @@ absl::Status KvSender::BeginStep(const Lane& lane, absl::Span<const RowRun> runs
     part.tokens = 0;
     part.awaited = false;
     for (const RowRun& run : runs) {
-      if (plan::Holds(context_.config, node, run.memory_node)) {
+      if (LiesOn(context_.config, node, run)) {
         part.rows.push_back({.first = run.first_row, .count = run.tokens});
         part.tokens += run.tokens;
       }
@@ -61,6 +63,7 @@ absl::Status KvSender::BeginStep(const Lane& lane, absl::Span<const RowRun> runs
           absl::StrCat("plan of lane ", lane.plan.lane, " step ", lane.plan.step, " has ",
                        part.tokens, " tokens for one memory node; at most ", most, " fit"));
     }
+    part.involved = part.tokens > 0 || std::find(also.begin(), also.end(), node) != also.end();
   }
   return absl::OkStatus();
 }
@@ -69,7 +72,7 @@ absl::Status KvSender::Send(Lane& lane) {
   LaneState& state = lanes_[lane.index];
   std::byte* staged = state.staged.data();
   for (uint32_t node = 0; node < state.nodes.size(); ++node) {
-    if (state.nodes[node].tokens > 0) {
+    if (state.nodes[node].involved) {
       LAMINA_RETURN_IF_ERROR(SendTo(lane, node, staged));
     }
   }
@@ -131,7 +134,7 @@ absl::Status KvSender::SendTo(Lane& lane, uint32_t node, std::byte*& staged) {
 bool KvSender::Await(const Lane& lane) {
   bool any = false;
   for (Part& part : lanes_[lane.index].nodes) {
-    part.awaited = part.tokens > 0;
+    part.awaited = part.involved;
     any |= part.awaited;
   }
   return any;

@@ -33,9 +33,11 @@ class KvSender {
   // Registers what puts are made from. Errors: the transport's, marked as its.
   absl::Status Open();
 
-  // The lane's step has these runs, each of one sequence.
-  // Errors: kInternal  more tokens than windows have room for.
-  absl::Status BeginStep(const Lane& lane, absl::Span<const RowRun> runs);
+  // The lane's step has these runs, each of one sequence, or of one span of it (CutBySpan()).
+  // Memory nodes `also` get windows of the step, too, without tokens if none goes there: by them
+  // they learn that it has begun. Errors: kInternal  more tokens than windows have room for.
+  absl::Status BeginStep(const Lane& lane, absl::Span<const RowRun> runs,
+                         absl::Span<const uint32_t> also = {});
 
   // k and v of the lane's slice. Errors: as Peers::Put().
   absl::Status Send(Lane& lane);
@@ -51,6 +53,7 @@ class KvSender {
   struct Part {
     std::vector<RowRange> rows;
     uint32_t tokens = 0;
+    bool involved = false;  // It gets windows.
     bool awaited = false;
   };
   struct LaneState {

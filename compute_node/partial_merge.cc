@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute_node/partial_merge.h"
 
-#include <algorithm>
-
-#include "kernels/canonical_math.h"
-
 namespace lamina::compute_node {
 
 void PartialMerge::Run(Lane& lane, const RemoteRows& rows, ReplyOf reply_of) {
@@ -12,22 +8,16 @@ void PartialMerge::Run(Lane& lane, const RemoteRows& rows, ReplyOf reply_of) {
   const AttentionDescriptor& shape = context_.config.layers[layer];
   // Heads come in groups, alike from all nodes, each of which has all heads.
   const plan::RowPieces pieces = plan::PiecesOf(lane.plan.chunking, 1, shape.kv_heads);
-  const uint32_t blocks = context_.config.span_tokens / kernels::kBlockTokens;
   const auto out = context_.executor.AttentionRows(layer, lane.positions.size(), lane.buffers);
-  std::vector<kernels::PartialStack>& stacks = stacks_[shape.head_dim];
-  if (stacks.empty()) {
-    stacks.assign(context_.pool.threads(), kernels::PartialStack(shape.head_dim));
-  }
+  const absl::Span<kernels::SpanFold> folds = folds_.Of(shape.head_dim);
   replies_.clear();
   for (uint32_t node = 0; node < rows.nodes.size(); ++node) {
     replies_.push_back(reply_of(node));
   }
   context_.pool.Run(rows.decode.count, [&](size_t row, size_t worker) {
-    kernels::PartialStack& stack = stacks[worker];
+    kernels::SpanFold& fold = folds[worker];
     const uint32_t first = rows.first_partial[row];
     const uint32_t end = rows.first_partial[row + 1];
-    std::vector<float>& folded = folded_[worker];
-    folded.resize(shape.head_dim);
     uint32_t group = 0;
     for (uint32_t head = 0; head < shape.query_heads; ++head) {
       group += pieces.by_heads &&
@@ -36,17 +26,10 @@ void PartialMerge::Run(Lane& lane, const RemoteRows& rows, ReplyOf reply_of) {
         const SpanPartial& partial = rows.partials[i];
         const plan::ReplyWindowReader& reply = replies_[partial.node];
         const plan::ReplyChunk chunk = reply.Chunk(group);
-        const float* values = reply.Partial(chunk, partial.index, head - chunk.first_query_head());
-        // The last one may be a part of a span. What is merged after it is merged from the top.
-        stack.Push((i - first) * blocks, i + 1 < end ? blocks : 1, values, values[shape.head_dim]);
+        fold.Add(reply.Partial(chunk, partial.index, head - chunk.first_query_head()),
+                 /*is_last=*/i + 1 == end);
       }
-      float lse;
-      stack.Fold(folded.data(), &lse);
-      const float share =
-          shape.sinks.empty() ? 1.0f : kernels::ShareWithSink(lse, shape.sinks[head]);
-      std::transform(folded.begin(), folded.end(),
-                     out.row(rows.decode.first + row) + size_t{head} * shape.head_dim,
-                     [share](float x) { return kernels::canonical::RoundOutput(share * x); });
+      fold.Finish(shape, head, out.row(rows.decode.first + row) + size_t{head} * shape.head_dim);
     }
   });
   context_.intervals.EndIntervalOf(lane, telemetry::WorkKind::kTake, layer);

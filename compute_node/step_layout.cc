@@ -245,6 +245,38 @@ absl::Status AppendChunkRuns(const plan::EpochConfig& config, SequenceTable& seq
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<RowRun>> CutBySpan(const plan::EpochConfig& config,
+                                              SequenceTable& sequences,
+                                              absl::Span<const RowRun> runs) {
+  std::vector<RowRun> cut;
+  for (const RowRun& run : runs) {
+    const Sequence* sequence = sequences.Find(run.sequence);
+    if (sequence == nullptr || uint64_t{run.first_token} + run.tokens > sequence->slots) {
+      return absl::InternalError(absl::StrCat("plan has tokens up to ",
+                                              uint64_t{run.first_token} + run.tokens,
+                                              " of sequence ", run.sequence, ", without slots"));
+    }
+    for (uint32_t done = 0; done < run.tokens; done += cut.back().tokens) {
+      const uint32_t token = run.first_token + done;
+      const uint32_t left = config.span_tokens - token % config.span_tokens;
+      cut.push_back({.sequence = run.sequence,
+                     .memory_node = sequence->spans[token / config.span_tokens],
+                     .first_row = run.first_row + done,
+                     .first_token = token,
+                     .tokens = std::min(run.tokens - done, left)});
+      if (cut.back().memory_node >= config.memory_nodes.size()) {
+        return absl::InternalError(absl::StrCat("sequence ", run.sequence,
+                                                " has a span on a memory node that is not there"));
+      }
+    }
+  }
+  return cut;
+}
+
+bool LiesOn(const plan::EpochConfig& config, uint32_t node, const RowRun& run) {
+  return BySpan(config) ? run.memory_node == node : plan::Holds(config, node, run.memory_node);
+}
+
 absl::Status ChunkDoesNotFollow(const plan::PrefillChunk& chunk) {
   return absl::InternalError(absl::StrCat("chunk [", chunk.first_token, ", +", chunk.tokens,
                                           ") of sequence ", chunk.sequence,

@@ -54,6 +54,16 @@ absl::StatusOr<std::vector<RowRun>> RunsOf(SequenceTable& sequences, const Lane&
 absl::Status AppendChunkRuns(const plan::EpochConfig& config, SequenceTable& sequences,
                              const Lane& lane, const PathRows& rows, std::vector<RowRun>& runs);
 
+// Partition token_range: what of each run is of a span, as a run on that span's memory node.
+// Errors: kInternal  tokens without slots, or a span on a memory node that is not there.
+absl::StatusOr<std::vector<RowRun>> CutBySpan(const plan::EpochConfig& config,
+                                              SequenceTable& sequences,
+                                              absl::Span<const RowRun> runs);
+
+// Whether K and V of the run's tokens, of all heads or of some, lie on the memory node. With spans
+// the run is of one.
+bool LiesOn(const plan::EpochConfig& config, uint32_t node, const RowRun& run);
+
 // The error of a chunk that the tables or the epoch have no room for.
 absl::Status ChunkDoesNotFollow(const plan::PrefillChunk& chunk);
 

@@ -280,12 +280,18 @@ absl::Status CheckKeys(const ClusterConfig& config) {
                    "from 1 on");
 }
 
+// Where sequences are cut into spans, K and V of all their tokens come, and no activations.
 absl::Status CheckFetchPartition(const ClusterConfig& config) {
-  return config.partition != Partition::kTokenRange
-             ? absl::OkStatus()
-             : absl::UnimplementedError(
-                   absl::StrCat("partition: token_range is not served by this version with policy ",
-                                config.policy, "; it serves request, head and auto"));
+  const bool streaming = !config.fetch.streaming_heads.empty();
+  if (config.partition != Partition::kTokenRange ||
+      (config.policy == kPolicyFetchHeads && !streaming)) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "partition: token_range is not served by this version with policy ", config.policy,
+      streaming ? " and heads that stream" : "", "; it serves request, head and auto; set it to ",
+      "one of these, or ",
+      streaming ? "remove fetch.streaming_heads" : "policy to fetch_heads or attend_remote"));
 }
 
 // What compute nodes that name the tokens they want are not served with.

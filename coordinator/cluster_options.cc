@@ -459,7 +459,9 @@ absl::Status SettlePartition(const ClusterConfig& config, EngineOptions& options
   } else if (config.partition != Partition::kRequest) {  // There a small node is refused alone.
     LAMINA_RETURN_IF_ERROR(core::CheckPartition(config.partition, needs));
   }
-  if (options.partition == Partition::kTokenRange && options.fetch.bytes > 0) {
+  if (options.partition == Partition::kTokenRange && options.fetch.bytes > 0 &&
+      (options.fetch.made_tokens_max > 0 ||
+       !plan::ServesSpans(PathsOnMemoryNodes(options, options.fetch)))) {
     return absl::UnimplementedError(
         absl::StrCat("partition: auto chose token_range (", options.partition_why,
                      "), which this version does not serve with policy ",
@@ -506,7 +508,8 @@ plan::EpochConfig FetchingEpoch(const ClusterConfig& config, const EngineOptions
                           .activation_width = options.fetch.activation_width,
                           .activation_share = options.fetch.hybrid.has_value() ? kHalf : 0,
                           .made_tokens_max = options.fetch.made_tokens_max,
-                          .partition = options.partition};
+                          .partition = options.partition,
+                          .span_tokens = options.scheduler.span_tokens};
   epoch.int8_tails = options.kv.tails;
   if (options.fetch.bytes > 0) {
     epoch.attention_paths = PathsOnMemoryNodes(options, options.fetch);
@@ -531,11 +534,11 @@ absl::Status CheckWindows(const ClusterConfig& config, const EngineOptions& opti
   for (const ReplicaConfig& replica : ReplicasOf(config)) {
     shards = std::max(shards, replica.shards);
   }
+  plan::EpochConfig epoch = FetchingEpoch(config, options);
   const uint32_t spans_max =
-      limits.span_tokens == 0
+      limits.span_tokens == 0 || !epoch.attention_paths.remote()
           ? 0
           : (limits.sequence_tokens_max + limits.span_tokens - 1) / limits.span_tokens;
-  plan::EpochConfig epoch = FetchingEpoch(config, options);
   LAMINA_RETURN_IF_ERROR(plan::CheckSparse(epoch));
   LAMINA_RETURN_IF_ERROR(plan::CheckStreaming(epoch));
   LAMINA_RETURN_IF_ERROR(plan::CheckFetch(epoch));

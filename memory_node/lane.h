@@ -66,7 +66,8 @@ struct Chunk {
 };
 
 // Consecutive rows of one sequence whose K and V go to the compute node, where they attend (path
-// fetch). Their own K and V come here as those of prompt tokens do.
+// fetch). Their own K and V come here as those of prompt tokens do. With spans: what of them is of
+// one that lies here, with tokens counted from its first one.
 struct FetchedRun {
   const plan::SlotTables::Sequence* sequence = nullptr;
   plan::FetchRun run;

@@ -76,7 +76,7 @@ absl::Status StepFeed::Advance(Lane& lane) {
     const plan::StepPlan& plan = lane.plans[applied++];
     LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(ApplyChanges(plan)));
     LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(CollectRows(epoch_.config, tables_, plan, lane)));
-    if (!lane.rows.empty() || lane.chunk_tokens > 0) {
+    if (!lane.rows.empty() || lane.chunk_tokens > 0 || !lane.fetched.empty()) {
       LAMINA_RETURN_IF_ERROR(epoch_.OwnFault(Begin(plan, lane)));
     }
   }

@@ -115,6 +115,30 @@ void CollectFetchedRow(const plan::SlotTables::Sequence& sequence, uint32_t posi
       {.sequence = &sequence, .run = {.before = position, .tokens = 1}, .slots = {}, .unseen = 0});
 }
 
+// Partition token_range: what of the runs is of spans that lie here, span by span.
+std::vector<FetchedRun> CutBySpan(const plan::EpochConfig& config,
+                                  const std::vector<FetchedRun>& runs) {
+  std::vector<FetchedRun> cut;
+  for (const FetchedRun& whole : runs) {
+    const plan::SlotTables::Sequence& sequence = *whole.sequence;
+    for (const plan::SlotTables::Span& span : sequence.spans) {
+      const plan::TokenSpan tokens{.first = span.index * config.span_tokens,
+                                   .tokens = config.span_tokens};
+      if (tokens.first >= whole.run.before + whole.run.tokens) {
+        break;
+      }
+      const plan::FetchSplit split =
+          plan::SplitBySpan(whole.run.before, whole.run.tokens,
+                            plan::HiddenOf(config, sequence.path, sequence.released), tokens);
+      cut.push_back({.sequence = &sequence,
+                     .run = split.run,
+                     .slots = plan::SlotsOf(split, span.extents, plan::SlotKinds()),
+                     .unseen = 0});
+    }
+  }
+  return cut;
+}
+
 // Whether the compute node makes K and V of some tokens of the path from their numbers.
 bool MakesFromTokens(const plan::EpochConfig& config, plan::AttentionPath path) {
   return path == plan::AttentionPath::kFetch && config.made_tokens_max > 0;
@@ -143,6 +167,7 @@ void SplitRun(const plan::EpochConfig& config, const plan::StepPlan& plan, Fetch
 absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables& tables,
                          const plan::StepPlan& plan, Lane& lane) {
   const uint32_t kv_rows_max = plan::WindowShapeOf(config).kv_rows_max;
+  const bool by_span = config.partition == Partition::kTokenRange;
   lane.fetched.clear();
   lane.rows.clear();
   lane.chunks.clear();
@@ -155,20 +180,28 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
     }
     LAMINA_RETURN_IF_ERROR(
         TakeForm(config, *sequence, lane.rows.empty() && lane.fetched.empty(), lane));
-    if (config.partition == Partition::kTokenRange) {
+    const bool fetches = plan::Fetches(sequence->path);
+    if (by_span && !fetches) {
       LAMINA_RETURN_IF_ERROR(CollectSpanRow(config, tables, *sequence, row.position, lane));
       continue;
     }
+    if (by_span && row.position >= sequence->tokens) {  // Its slot may be another node's.
+      return absl::InternalError(absl::StrCat("plan of lane ", lane.index,
+                                              " has a row at position ", row.position,
+                                              " of a sequence with slots for ", sequence->tokens));
+    }
     LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slot, tables.SlotsOf(*sequence, row.position, 1));
-    if (plan::Fetches(sequence->path)) {
+    if (fetches) {
       if (!lane.fetched.empty() && lane.fetched_by != sequence->path) {
         return absl::InternalError(
             absl::StrCat("plan of lane ", lane.index, " step ", plan.step,
                          " has rows of two paths that fetch, which come through the same windows"));
       }
       lane.fetched_by = sequence->path;
-      LAMINA_RETURN_IF_ERROR(
-          CollectFetchedToken(config, *sequence, row.position, std::move(slot), lane));
+      if (!slot.empty()) {
+        LAMINA_RETURN_IF_ERROR(
+            CollectFetchedToken(config, *sequence, row.position, std::move(slot), lane));
+      }
       CollectFetchedRow(*sequence, row.position, lane);
       continue;
     }
@@ -206,8 +239,12 @@ absl::Status CollectRows(const plan::EpochConfig& config, const plan::SlotTables
         "plan says how many tokens are recomputed, of rows whose path keeps no activations in "
         "addition to K and V, and makes none from token numbers");
   }
-  for (FetchedRun& fetched : lane.fetched) {
-    SplitRun(config, plan, fetched);
+  if (by_span) {
+    lane.fetched = CutBySpan(config, lane.fetched);
+  } else {
+    for (FetchedRun& fetched : lane.fetched) {
+      SplitRun(config, plan, fetched);
+    }
   }
   if (lane.rows.size() > config.rows_max || lane.chunk_tokens > kv_rows_max) {
     return absl::InternalError(absl::StrCat("plan has ", lane.rows.size(), " rows and ",

@@ -4,7 +4,9 @@
 //
 // Partition token_range: sequences are cut into spans, of which this node holds some. A row comes
 // to every node that holds a span it sees; each answers one partial for each of these. Rows whose
-// own token lies here come first, with k and v; the others bring q alone.
+// own token lies here come first, with k and v; the others bring q alone. Rows that attend at the
+// compute node get K and V of the spans from here, of each by itself, and bring k and v where their
+// own token lies; the windows of a step without any here are headers alone.
 
 #pragma once
 

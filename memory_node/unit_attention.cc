@@ -1,29 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory_node/unit_attention.h"
 
-#include <algorithm>
-#include <limits>
-
 #include "common/kv_form.h"
 #include "common/status_macros.h"
+#include "kernels/span_partials.h"
 #include "telemetry/work_meter.h"
 
 namespace lamina::memory_node {
-namespace {
-
-// The first position that a row at `position` sees.
-uint32_t FirstSeen(const AttentionDescriptor& shape, uint32_t position) {
-  return shape.window != 0 && position + 1 > shape.window ? position + 1 - shape.window : 0;
-}
-
-void WriteEmptyPartial(const AttentionDescriptor& shape, float* partial) {
-  for (uint32_t head = 0; head < shape.query_heads; ++head) {
-    partial = std::fill_n(partial, shape.head_dim, 0.0f);
-    *partial++ = -std::numeric_limits<float>::infinity();
-  }
-}
-
-}  // namespace
 
 absl::Status UnitAttention::Store(const Lane& lane, const SubBatch& chunk) {
   if (int8_rows_.on()) {
@@ -118,7 +101,7 @@ uint64_t UnitAttention::CollectItems(const SubBatch& chunk, Tokens tokens) {
       if (int8_rows_.on()) {
         Int8Rows::SetTokens(items_.back(), *row.sequence, 0, row.position);
       }
-      context += row.position + run - FirstSeen(shape, row.position);
+      context += row.position + run - kernels::FirstSeen(shape, row.position);
     }
     at += run;
   }
@@ -142,7 +125,6 @@ uint64_t UnitAttention::CollectSpanItems(const SubBatch& chunk, const Row& row, 
                                          Tokens tokens) {
   const uint32_t span_tokens = span_tokens_;
   const AttentionDescriptor shape = ShapeOf(chunk);
-  const uint32_t first_seen = FirstSeen(shape, row.position);
   uint64_t context = 0;
   uint32_t partial = row.first_partial;
   for (const plan::SlotTables::Span& span : row.sequence->spans) {
@@ -152,20 +134,19 @@ uint64_t UnitAttention::CollectSpanItems(const SubBatch& chunk, const Row& row, 
     }
     const bool open = row.own && row.position - start < span_tokens;
     if (tokens == Tokens::kAll || open == (tokens == Tokens::kOpen)) {
-      const uint32_t last = std::min(row.position - start, span_tokens - 1);
-      const uint32_t hidden = first_seen > start ? first_seen - start : 0;
+      const kernels::SeenOfSpan seen = kernels::SeenOf(shape, row.position, start, span_tokens);
       float* const to = chunk.outputs.Partial(chunk.out, partial);
-      if (hidden > last) {
-        WriteEmptyPartial(shape, to);
+      if (seen.none()) {
+        kernels::WriteEmptyPartial(shape, to);
       } else {
         items_.push_back({.extents = span.extents,
-                          .first_position = last,
+                          .first_position = seen.last,
                           .query_tokens = 1,
-                          .first_seen = hidden,
+                          .first_seen = seen.first,
                           .q = q,
                           .q_stride = shape.qkv_width(),
                           .partial = to});
-        context += last + 1 - hidden;
+        context += seen.tokens();
       }
     }
     ++partial;

@@ -231,9 +231,9 @@ WindowShape EpochView::window_shape() const {
       .kv_rows_max =
           config.chunk_tokens_max + (config.attention_paths.fetch() ? config.rows_max : 0),
       .plan_ahead = config.plan_ahead,
-      .spans_max = config.partition != Partition::kTokenRange
-                       ? 0
-                       : (config.sequence_tokens_max + config.span_tokens - 1) / config.span_tokens,
+      .spans_max = config.partition == Partition::kTokenRange && config.attention_paths.remote()
+                       ? (config.sequence_tokens_max + config.span_tokens - 1) / config.span_tokens
+                       : 0,
       .context_chunk_rows = form() == ReplicaForm::kWhole ? 0 : attended,
       .fetch_bytes = FetchWindowBytes(config),
       .token_set_bytes = TokenSetsBytesMax(config),

@@ -46,16 +46,22 @@ uint32_t HeadsAtLeast(const EpochConfig& config, const AttentionDescriptor& laye
   return std::clamp(config.fetch_heads, 1u, layer.kv_heads);
 }
 
-// For people: what of the longest sequence a window must have room for.
+// Tokens of the longest run, its own among them: those of a sequence, or of a span.
+uint32_t RunTokensMax(const EpochConfig& config) {
+  return config.partition == Partition::kTokenRange
+             ? std::min(config.span_tokens, config.sequence_tokens_max)
+             : config.sequence_tokens_max;
+}
+
+// For people: what of the longest run a window must have room for.
 std::string LeastOf(const EpochConfig& config) {
+  const uint32_t tokens = RunTokensMax(config);
   if (config.activation_width > 0) {
-    return absl::StrCat("K and V, or the activations, of ", config.sequence_tokens_max,
-                        " tokens in a layer take ");
+    return absl::StrCat("K and V, or the activations, of ", tokens, " tokens in a layer take ");
   }
   return config.fetch_heads > 1
-             ? absl::StrCat("fetch.heads ", config.fetch_heads, " of ", config.sequence_tokens_max,
-                            " tokens take ")
-             : absl::StrCat("one KV head of ", config.sequence_tokens_max, " tokens takes ");
+             ? absl::StrCat("fetch.heads ", config.fetch_heads, " of ", tokens, " tokens take ")
+             : absl::StrCat("one KV head of ", tokens, " tokens takes ");
 }
 
 // What runs take, of a layer.
@@ -190,16 +196,29 @@ uint64_t FetchWindowBytes(const EpochConfig& config) {
   return config.attention_paths.fetch() ? config.fetch_bytes / WindowsOf(config) : 0;
 }
 
+bool ServesSpans(AttentionPaths paths) {
+  const AttentionPaths served = {AttentionPath::kRemote, AttentionPath::kFetch};
+  return (paths.bits() & ~served.bits()) == 0;
+}
+
 absl::Status CheckFetch(const EpochConfig& config) {
   if (!config.attention_paths.fetch()) {
     return absl::OkStatus();
   }
-  if (config.compute_nodes.size() != 1 || config.partition == Partition::kTokenRange) {
+  if (config.compute_nodes.size() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the configuration of epoch ", config.epoch, " fetches K and V to ",
+                     config.compute_nodes.size(), " compute nodes; this version serves one"));
+  }
+  if (config.partition == Partition::kTokenRange &&
+      (!ServesSpans(config.attention_paths) || config.activation_width > 0 ||
+       config.made_tokens_max > 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the configuration of epoch ", config.epoch, " fetches K and V to ",
-        config.compute_nodes.size(), " compute nodes",
-        config.partition == Partition::kTokenRange ? " with spans of sequences" : "",
-        "; this version serves one, with whole sequences or some of their heads on a memory node"));
+        "the configuration of epoch ", config.epoch, " has spans of sequences with paths ",
+        config.attention_paths.bits(), ", activations of ", config.activation_width,
+        " elements and K and V of ", config.made_tokens_max,
+        " tokens made from their numbers; of paths that fetch this version serves path fetch "
+        "there, and makes nothing"));
   }
   if (config.activation_share > SlotKinds::kUnit ||
       (config.activation_share > 0 && config.activation_width == 0)) {
@@ -250,7 +269,7 @@ absl::Status CheckFetch(const EpochConfig& config) {
         " tokens from their numbers, which is not a multiple of ", kFetchTile));
   }
   // INT8 takes as much as its next row needs.
-  const FetchRun longest{.before = config.sequence_tokens_max,
+  const FetchRun longest{.before = RunTokensMax(config),
                          .tokens = config.int8_tails > 0 ? kInt8BlockTokens : 0};
   uint64_t least = 0;
   for (const AttentionDescriptor& layer : config.layers) {

@@ -43,6 +43,10 @@
 // and K and V that are made again go to pieces of all nodes. So their pieces are of the same runs
 // where a step recomputes: all are cut for the node with most heads.
 //
+// Where sequences are cut into spans over memory nodes (partition token_range), each node's pieces
+// are of what lies there: a run is what of a run of rows is of one span (fetch_split.h), and has
+// room for those of its own tokens that are of this span, none but in the last ones.
+//
 // Threading:   plain values.   Allocation: when a list grows.
 // Determinism: pure functions.
 
@@ -215,14 +219,18 @@ class FetchWindows {
 // Bytes of one window, with windows in pairs for each lane and memory node; 0 without path fetch.
 uint64_t FetchWindowBytes(const EpochConfig& config);
 
-// Errors: kInvalidArgument  path fetch with several compute nodes or partition token_range; windows
-//                           in which one KV head of the longest sequence does not fit, or as many
-//                           as the epoch fixes, or where activations are kept all: says how many
-//                           bytes would do; activations of fewer elements than there are KV heads
-//                           with partition head, or any with INT8; path recompute without
-//                           activations in addition to K and V; activations that stay on the
-//                           compute node where nothing is made of them; K and V from token numbers
-//                           without path fetch, or with activations or INT8.
+// Whether rows of all these paths are served where sequences are cut into spans.
+bool ServesSpans(AttentionPaths paths);
+
+// Errors: kInvalidArgument  path fetch with several compute nodes; partition token_range with paths
+//                           that are not served with it, activations, or K and V from token
+//                           numbers; windows in which one KV head of the longest sequence, or span,
+//                           does not fit, or as many as the epoch fixes, or where activations are
+//                           kept all: says how many bytes would do; activations of fewer elements
+//                           than there are KV heads with partition head, or any with INT8; path
+//                           recompute without activations in addition to K and V; activations that
+//                           stay on the compute node where nothing is made of them; K and V from
+//                           token numbers without path fetch, or with activations or INT8.
 absl::Status CheckFetch(const EpochConfig& config);
 
 }  // namespace lamina::plan

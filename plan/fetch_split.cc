@@ -105,6 +105,14 @@ FetchSplit SplitBySlots(uint32_t before, uint32_t tokens, const SlotTables::Sequ
   return split;
 }
 
+FetchSplit SplitBySpan(uint32_t before, uint32_t tokens, uint32_t released, const TokenSpan& span) {
+  const auto in_span = [&span](uint32_t token) {
+    return std::clamp(token, span.first, span.first + span.tokens) - span.first;
+  };
+  return SplitByShare(in_span(before), in_span(before + tokens) - in_span(before), /*share=*/0,
+                      /*bare=*/0, in_span(released));
+}
+
 uint32_t MadeFromTokens(uint32_t before, uint32_t share, uint32_t released) {
   return released > 0
              ? 0

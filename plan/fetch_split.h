@@ -17,6 +17,9 @@
 // Tokens that the windows of all layers have left behind have no slots, and no row sees them:
 // nothing of them comes, and they are neither counted nor made again.
 //
+// Where sequences are cut into spans, what of a run is of a span is a run of its own, with tokens
+// counted from the span's first one: those of the other spans come from elsewhere.
+//
 // Threading: plain values.   Allocation: the lists.
 
 #pragma once
@@ -64,6 +67,16 @@ FetchSplit SplitByShare(uint32_t before, uint32_t tokens, uint32_t share, uint32
 // not come.   Requires: it has had slots for `before` tokens at least.
 FetchSplit SplitBySlots(uint32_t before, uint32_t tokens, const SlotTables::Sequence& sequence,
                         SlotKinds kinds);
+
+// Tokens [first, first + tokens) of a sequence.
+struct TokenSpan {
+  uint32_t first = 0;
+  uint32_t tokens = 0;
+};
+
+// What of the tokens before a run, and of the run's own, is of the span: K and V come of all that
+// have slots. The first `released` tokens of the sequence have none.
+FetchSplit SplitBySpan(uint32_t before, uint32_t tokens, uint32_t released, const TokenSpan& span);
 
 // How many of the first `before` tokens have K and V made from token numbers: `share`
 // kRecomputeUnit-ths of them, in whole tiles. None where some are `released`: all behind them

@@ -64,7 +64,8 @@ struct WindowShape {
   uint32_t rows_max = 0;     // Decode rows of a lane.
   uint32_t kv_rows_max = 0;  // Chunk tokens of a step.
   uint32_t plan_ahead = 1;   // Steps of a lane that are planned and not yet done.
-  // Partition token_range: spans of a sequence, each answered by a partial. Else 0.
+  // Partition token_range, where rows attend at memory nodes: spans of a sequence, each answered by
+  // a partial. Else 0.
   uint32_t spans_max = 0;
   // Chunk tokens whose context moves on too, with their attention outputs: where replicas have
   // stages. Else 0: a step with chunks stays on one node.

@@ -57,7 +57,7 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
   options.scratch_tokens = std::max(scratch, options.step_tokens_max);
   options.prompt_rows_max = prompt_rows ? config.prefill.chunk_tokens : 0;
   options.prefix_cache = config.prefix_cache == PrefixCacheMode::kAuto && prompt_rows;
-  if (config.policy == kPolicyAttendRemote && config.partition == Partition::kTokenRange) {
+  if (config.partition == Partition::kTokenRange) {
     options.span_tokens = core::SpanTokensFor(options.sequence_tokens_max);
     options.prompt_rows_max = 0;  // A row there takes a partial for each span.
   }

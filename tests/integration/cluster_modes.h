@@ -133,10 +133,16 @@ inline const std::vector<ClusterMode>& ClusterModes() {
          options.activation_percent = 60;
          options.partition = Partition::kHead;
        }},
-      {"fetch_heads_with_resident_by_head", [](LocalClusterOptions& options) {
+      {"fetch_heads_with_resident_by_head",
+       [](LocalClusterOptions& options) {
          options.fetch_bytes = 2 << 20;
          options.resident_bytes = 256 << 10;
          options.partition = Partition::kHead;
+       }},
+      // Each memory node sends the spans that it has.
+      {"fetch_heads_by_span", [](LocalClusterOptions& options) {
+         options.fetch_bytes = 2 << 20;
+         options.partition = Partition::kTokenRange;
        }}};
   return modes;
 }

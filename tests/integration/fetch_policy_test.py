@@ -113,6 +113,14 @@ class FetchPolicyTest(unittest.TestCase):
             harness.require_same_answer(self, answers(self, cluster), expected)
             self.assertEqual(cluster.status()["policy"], "fetch_hybrid")
 
+    def test_each_node_sends_the_spans_that_it_has(self):
+        cut = {"memory_nodes": 2, "transport": ["ucx"], "partition": "token_range"}
+        # One head of one span fits into a window, and not one of the longest sequence.
+        with harness.Cluster(**cut, **fetching("512KiB", limits=short_model.LONG)) as cluster:
+            harness.require_same_answer(self, answers(self, cluster), self.expected())
+            self.assertIn("token_range: spans of 256 tokens over 2 memory nodes", cluster.status()["partition"])
+            self.check_kill(cluster)
+
     def test_tokens_that_stay_are_named_to_all_nodes_that_share_heads(self):
         stays = {"policy": "fetch_heads", "fetch": {"window": "16MiB", "resident": "600KiB"}, "limits": short_model.LONG}
         with harness.Cluster(memory_nodes=2, transport=["ucx"], partition="head", **stays) as cluster:
@@ -242,7 +250,6 @@ class FetchPolicyTest(unittest.TestCase):
         for keys, why in [
             ({"compute": [{"name": "c0"}, {"name": "c1"}]},
              "2 nodes are not served by this version with policy fetch_heads"),
-            ({"partition": "token_range"}, "token_range is not served by this version with policy fetch_heads"),
             ({"fetch": {"recompute_percent": 10}}, "and the policy is fetch_heads"),
             ({"compute": [{"name": "c0", "memory_budget": "8MiB"}]}, "compute.0.memory_budget: 8.0 MiB has no room for fetch.window, 16.0 MiB"),
             ({"fetch": {"heads": 0}}, "fetch.heads: 0 KV heads cannot come together"),

@@ -94,6 +94,24 @@ TEST(PoliciesClusterTest, RequestsOfBothPoliciesHaveTheBitsOfEachAlone) {
   }
 }
 
+// Partials of a span are made where it lies, or where it comes to.
+TEST(PoliciesClusterTest, RequestsOfBothPoliciesMayBeCut) {
+  const std::vector<GenerateResult> expected = MakeCluster(Alone())->GenerateMany(MixedLengths(30));
+  for (const uint32_t memory_nodes : {2u, 3u}) {
+    SCOPED_TRACE(absl::StrCat(memory_nodes, " memory nodes"));
+    LocalClusterOptions options = Both();
+    options.partition = Partition::kTokenRange;
+    options.memory_nodes = memory_nodes;
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+    ExpectSame(cluster->GenerateMany(ByBoth(MixedLengths(30))), Twice(expected));
+    EXPECT_GT(cluster->handler("m0").Counters().kv_bytes_read, 0u);
+    EXPECT_GT(cluster->handler("c0").Counters().kv_bytes_read, 0u);
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u);  // Nothing went wrong on the way.
+  }
+}
+
 TEST(PoliciesClusterTest, WhoNamesNoneGetsTheFirst) {
   const std::unique_ptr<LocalCluster> cluster = MakeCluster(Both({kFetch, kRemote}));
   ASSERT_NE(cluster, nullptr);

@@ -370,8 +370,9 @@ TEST_P(SurvivorsTest, NothingOfThemIsComputedAgain) {
 INSTANTIATE_TEST_SUITE_P(Modes, SurvivorsTest, ::testing::Range(size_t{0}, ClusterModes().size()),
                          [](const auto& tested) { return ClusterModes()[tested.param].name; });
 
-// Sequences of three spans each, over three memory nodes, in so many lanes.
-class CutSequencesTest : public ::testing::TestWithParam<uint32_t> {
+// Sequences of three spans each, over three memory nodes, in so many lanes, which attend there or
+// at the compute node, with windows of so many bytes.
+class CutSequencesTest : public ::testing::TestWithParam<std::tuple<uint32_t, uint64_t>> {
  protected:
   void SetUp() override { Make(/*keeps=*/true); }
 
@@ -379,7 +380,7 @@ class CutSequencesTest : public ::testing::TestWithParam<uint32_t> {
     LocalClusterOptions options = Base();
     options.partition = Partition::kTokenRange;
     options.memory_nodes = 3;
-    options.lanes = GetParam();
+    std::tie(options.lanes, options.fetch_bytes) = GetParam();
     options.prefix_cache = keeps;
     specs_.clear();
     cluster_ = MakeCluster(options);
@@ -487,7 +488,9 @@ TEST_P(CutSequencesTest, ANodeThatComesBackEmptyIsFilledAgain) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, CutSequencesTest, ::testing::Values(1u, 2u));
+INSTANTIATE_TEST_SUITE_P(Lanes, CutSequencesTest,
+                         ::testing::Combine(::testing::Values(1u, 2u),
+                                            ::testing::Values(uint64_t{0}, uint64_t{2} << 20)));
 
 // Prompts of several spans over three memory nodes: turns find what earlier ones left, wherever it
 // lies, and have the bits that they have where nothing is kept. With slots for little more than
@@ -504,12 +507,18 @@ TEST(CutPrefixCacheTest, LongConversationsGoOnWithTheSameBits) {
   options.prefix_cache = true;
   options.partition = Partition::kTokenRange;
   options.memory_nodes = 3;
-  for (const auto& [slots, lanes, replicas] :
-       {std::tuple{4096u, 1u, 1u}, {4096u, 2u, 2u}, {512u, 1u, 1u}, {512u, 3u, 1u}}) {
-    SCOPED_TRACE(absl::StrCat(slots, " slots, ", lanes, " lanes, ", replicas, " replicas"));
+  for (const auto& [slots, lanes, replicas, fetch_bytes] : {std::tuple{4096u, 1u, 1u, 0u},
+                                                            {4096u, 2u, 2u, 0u},
+                                                            {512u, 1u, 1u, 0u},
+                                                            {512u, 3u, 1u, 0u},
+                                                            {4096u, 2u, 1u, 2u << 20},
+                                                            {512u, 1u, 1u, 2u << 20}}) {
+    SCOPED_TRACE(absl::StrCat(slots, " slots, ", lanes, " lanes, ", replicas, " replicas, ",
+                              fetch_bytes, " bytes of windows"));
     options.slots = slots;
     options.lanes = lanes;
     options.compute_nodes = replicas;
+    options.fetch_bytes = fetch_bytes;
     const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
     ASSERT_NE(cluster, nullptr);
     const std::vector<std::vector<GenerateResult>> found = Converse(*cluster, conversations);

@@ -115,6 +115,12 @@ TEST_F(LocalClusterWindowsTest, FetchedKvDoesNotShow) {
   options.activation_percent = 60;
   options.fetch_bytes += 1 << 16;  // Each kind of tokens ends with a tile of its own.
   ExpectKeptBits("policy fetch_hybrid", options);
+  options = Freeing();
+  options.fetch_bytes = 1 << 20;
+  options.partition = Partition::kTokenRange;
+  options.slots = 512;
+  options.memory_nodes = 3;
+  ExpectKeptBits("policy fetch_heads, spans", options);
 }
 
 // What is left of a sequence whose slots came free is no prefix: it is computed anew from its

@@ -28,6 +28,10 @@ inline constexpr uint32_t kHeadDim = 16;
 inline constexpr uint64_t kFetchLeast =
     uint64_t{2} * kLanes * 2 * (kTokensMax + 4) * 2 * kHeadDim * 2;
 
+// Room for a span in place of the longest sequence.
+inline constexpr uint64_t kFetchLeastOfSpans =
+    uint64_t{2} * kLanes * 2 * kSpanTokens * 2 * kHeadDim * 2;
+
 // INT8 needs room for closed blocks, and an open one.
 inline constexpr uint64_t kFetchLeastInt8 =
     uint64_t{2} * kLanes * 2 *
@@ -98,6 +102,21 @@ inline std::vector<Case> Cases() {
        .kind = AttentionPath::kFetch,
        .heads = heads,
        .fetch_bytes = 1 << 20},
+      // Spans lie on the nodes in turn.
+      {.name = "FetchBySpan",
+       .kind = AttentionPath::kFetch,
+       .span_tokens = kSpanTokens,
+       .fetch_bytes = 16 << 20},
+      // One head of one span just fits: several pieces for a head of a sequence.
+      {.name = "FetchBySpanInSmallWindows",
+       .kind = AttentionPath::kFetch,
+       .span_tokens = kSpanTokens,
+       .fetch_bytes = kFetchLeastOfSpans},
+      {.name = "FetchBySpanHeadByHead",
+       .kind = AttentionPath::kFetch,
+       .span_tokens = kSpanTokens,
+       .fetch_bytes = 16 << 20,
+       .fetch_heads = 1},
       {.name = "FetchAndRecompute",
        .kind = AttentionPath::kRecompute,
        .fetch_bytes = 16 << 20,
@@ -358,6 +377,13 @@ inline std::vector<Case> Cases() {
        .int8 = true},
       {.name = "Toy", .kind = AttentionPath::kLocal, .toy = true},
   };
+}
+
+// Those of sequences that are cut into spans.
+inline std::vector<Case> CasesBySpan() {
+  std::vector<Case> cases = Cases();
+  std::erase_if(cases, [](const Case& one) { return one.span_tokens == 0; });
+  return cases;
 }
 
 // Those to which K and V, or activations, come in pieces.

@@ -79,6 +79,37 @@ TEST_P(AttentionPathTest, AStepWithOneLaneAndOneRowRuns) {
   }
 }
 
+class SpanBorderTest : public AttentionPathTest {
+ protected:
+  // The next tokens of the sequence's prompt as rows, four in each of three steps.
+  void RunRows(plan::SequenceId id) {
+    for (int step = 0; step < 3; ++step) {
+      plan::StepPlan plan;
+      for (int row = 0; row < 4; ++row) {
+        plan.rows.push_back({.sequence = id, .position = done_[id]++});
+      }
+      RunSteps({plan});
+    }
+  }
+};
+
+// Some of a step's rows have their tokens in one span, and the others in the next.
+TEST_P(SpanBorderTest, RowsOfAPromptAreOfTwoSpans) {
+  plan::StepPlan plan;
+  Join(1, 262, plan);
+  AddRows(1, 247, plan);
+  RunSteps({plan});
+  RunRows(1);  // Tokens 247 to 258.
+  plan = {};
+  Join(2, 524, plan);
+  AddRows(2, 300, plan);
+  RunSteps({plan});
+  plan = {};
+  AddRows(2, 210, plan);
+  RunSteps({plan});
+  RunRows(2);  // Tokens 510 to 521.
+}
+
 class WindowDataTest : public AttentionPathTest {
  protected:
   // A prompt is there, and layer 0 of a step with one row of it has begun.
@@ -301,6 +332,8 @@ INSTANTIATE_TEST_SUITE_P(Paths, MadeAheadOfTheSliceTest,
                          ::testing::ValuesIn(CasesAheadOfWhatIsHere()),
                          [](const auto& test) { return std::string(test.param.name); });
 INSTANTIATE_TEST_SUITE_P(Paths, MadeAheadTest, ::testing::ValuesIn(CasesAhead()),
+                         [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(Paths, SpanBorderTest, ::testing::ValuesIn(CasesBySpan()),
                          [](const auto& test) { return std::string(test.param.name); });
 INSTANTIATE_TEST_SUITE_P(Paths, WindowDataTest, ::testing::ValuesIn(CasesThatFetch()),
                          [](const auto& test) { return std::string(test.param.name); });

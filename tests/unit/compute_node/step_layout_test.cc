@@ -172,6 +172,38 @@ TEST_F(StepLayoutTest, AStepHasAtMostItsRowsAndTokensTogether) {
   EXPECT_THAT(LayOutPlan(both).ToString(), HasSubstr("has 33 rows; at most 32 fit"));
 }
 
+// Sequence 1 has spans on m1, m0 and m1.
+TEST_F(StepLayoutTest, RunsOfCutSequencesAreCutAtTheBordersOfSpans) {
+  config_.partition = Partition::kTokenRange;
+  config_.span_tokens = kSpanTokens;
+  plan::StepPlan plan{.joins = {Join(1, 600, 0)}};
+  for (const uint32_t node : {1u, 0u, 1u}) {
+    plan.allocations.push_back(
+        {.sequence = 1, .extent = {.first_slot = 0, .tokens = kSpanTokens}, .memory_node = node});
+  }
+  ASSERT_TRUE(LayOutPlan(plan).ok());
+
+  const std::vector<RowRun> run = {
+      {.sequence = 1, .memory_node = 0, .first_row = 7, .first_token = 250, .tokens = 270}};
+  const auto cut = CutBySpan(config_, sequences_, run);
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  ASSERT_EQ(cut->size(), 3u);
+  const uint32_t nodes[] = {1, 0, 1};
+  const uint32_t tokens[] = {6, 256, 8};
+  for (uint32_t i = 0, done = 0; i < 3; done += tokens[i++]) {
+    EXPECT_EQ((*cut)[i].memory_node, nodes[i]);
+    EXPECT_EQ((*cut)[i].first_row, 7 + done);
+    EXPECT_EQ((*cut)[i].first_token, 250 + done);
+    EXPECT_EQ((*cut)[i].tokens, tokens[i]);
+    EXPECT_TRUE(LiesOn(config_, nodes[i], (*cut)[i]));
+    EXPECT_FALSE(LiesOn(config_, 1 - nodes[i], (*cut)[i]));
+  }
+
+  const std::vector<RowRun> beyond = {{.sequence = 1, .first_token = 768, .tokens = 1}};
+  EXPECT_THAT(CutBySpan(config_, sequences_, beyond).status().ToString(),
+              HasSubstr("tokens up to 769 of sequence 1, without slots"));
+}
+
 struct BadPlan {
   const char* name;
   plan::StepPlan plan;

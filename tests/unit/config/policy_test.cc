@@ -240,6 +240,7 @@ TEST(PolicyTest, AStoreDoesNotAttend) {
               AllOf(HasSubstr("memory.0.attend: false makes 'm0' a store"),
                     HasSubstr("set policy to one that fetches")));
   EXPECT_TRUE(Parse(kStore, {"policy=fetch_heads"}).ok());
+  EXPECT_TRUE(Parse(kStore, {"policy=fetch_heads", "partition=token_range"}).ok());
   EXPECT_THAT(Parse(kStore, {"policies=[fetch_heads, attend_remote]"}).status().ToString(),
               HasSubstr("policies has attend_remote"));
 }

@@ -56,7 +56,8 @@ TEST(StreamingConfigTest, WhatContradictsItIsRefusedByName) {
   EXPECT_THAT(ErrorOf({"memory.0.spill.path=spill", "memory.0.spill.capacity=1GiB"}),
               AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("with a spill tier")));
   EXPECT_THAT(ErrorOf({"partition=token_range"}),
-              HasSubstr("token_range is not served by this version with policy fetch_heads"));
+              HasSubstr("token_range is not served by this version with policy fetch_heads and "
+                        "heads that stream"));
 }
 
 }  // namespace

@@ -307,6 +307,7 @@ TEST(EngineOptionsOfTest, ThePlannersSchedulerIsTheCoordinators) {
            kTwoNodes + "pipeline: {lanes: auto}\nlimits: {running_max: 100}\n",
            kTwoNodes + "pipeline: {mode: sequential, chunks: 4}\nprefix_cache: off\n",
            kTwoNodes + "partition: token_range\nlimits: {waiting_max: 7}\n",
+           kTwoNodes + "partition: token_range\npolicy: fetch_heads\n",
            kTwoNodes + "prefill: {chunk_tokens: 64, scratch_tokens: 128}\n",
            std::string("compute: [{name: c0, capacity: 1GiB}]\npolicy: local\n"),
            std::string("compute: [{name: c0}, {name: c1, role: prefill}]\n"
@@ -509,10 +510,12 @@ TEST(EngineOptionsOfTest, PartitionAutoIsDecidedAndSaysWhy) {
   const auto heads = OptionsOf(Nodes({"6MiB", "6MiB"}) + "partition: auto\n");
   ASSERT_TRUE(heads.ok()) << heads.status();
   EXPECT_EQ(heads->partition, Partition::kHead);
-  const auto spans = OptionsOf(Nodes({"4MiB", "4MiB", "4MiB"}) + "partition: auto\n");
+  const std::string small = Nodes({"4MiB", "4MiB", "4MiB"}) + "partition: auto\n";
+  const auto spans = OptionsOf(small);
   ASSERT_TRUE(spans.ok()) << spans.status();
   EXPECT_EQ(spans->partition, Partition::kTokenRange);
-  EXPECT_GT(spans->scheduler.span_tokens, 0u);
+  const auto fetched = OptionsOf(small + "policy: fetch_heads\n");
+  EXPECT_TRUE(fetched.ok() && fetched->partition == Partition::kTokenRange) << fetched.status();
 }
 
 TEST(EngineOptionsOfTest, PartitionAutoChoosesNoneThatSpillTiersAreNotServedWith) {

@@ -3,11 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <random>
 #include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/canonical_math.h"
+#include "kernels/span_partials.h"
 
 namespace lamina::kernels {
 namespace {
@@ -166,6 +172,52 @@ TEST(PartialStackDeathTest, RefusesAGap) {
   stack.Push(0, 1, p.out.data(), p.lse);
 
   EXPECT_DEATH(stack.Push(2, 1, p.out.data(), p.lse), "");
+}
+
+// Each span is a node of the sequence's tree, and the last one the first merges of its fold.
+TEST(SpanFoldTest, PartialsOfSpansFoldToTheWholeWithItsSink) {
+  constexpr uint32_t kSpanBlocks = 2;
+  AttentionDescriptor layer{.query_heads = 2, .kv_heads = 1, .head_dim = kDim};
+  SpanFold fold(kDim, kSpanBlocks * kBlockTokens);
+  for (const bool has_sinks : {false, true}) {
+    layer.sinks = has_sinks ? std::vector<float>{-9.0f, 5.5f} : std::vector<float>();
+    for (const size_t blocks : {1u, 2u, 3u, 4u, 5u, 7u, 8u}) {
+      const std::vector<Partial> all = RandomPartials(blocks, static_cast<uint32_t>(blocks));
+      for (size_t first = 0; first < blocks; first += kSpanBlocks) {
+        const size_t end = std::min(blocks, first + kSpanBlocks);
+        const Partial span = Whole({all.begin() + static_cast<std::ptrdiff_t>(first),
+                                    all.begin() + static_cast<std::ptrdiff_t>(end)});
+        std::vector<float> values = span.out;
+        values.push_back(span.lse);
+        fold.Add(values.data(), /*is_last=*/end == blocks);
+      }
+      std::vector<BFloat16> out(kDim);
+      fold.Finish(layer, /*query_head=*/1, out.data());
+
+      const Partial whole = Whole(all);
+      const float share = has_sinks ? ShareWithSink(whole.lse, 5.5f) : 1.0f;
+      for (size_t d = 0; d < kDim; ++d) {
+        EXPECT_EQ(out[d].bits, canonical::RoundOutput(share * whole.out[d]).bits)
+            << blocks << " blocks, element " << d;
+      }
+    }
+  }
+}
+
+TEST(SeenOfSpanTest, AWindowHidesTheFirstTokensOrAll) {
+  AttentionDescriptor layer{.query_heads = 1, .kv_heads = 1, .head_dim = kDim};
+  EXPECT_EQ(SeenOf(layer, 700, 256, 256).first, 0u);
+  EXPECT_EQ(SeenOf(layer, 700, 256, 256).last, 255u);
+  EXPECT_EQ(SeenOf(layer, 700, 512, 256).last, 188u);
+  layer.window = 200;  // Tokens 501 to 700.
+  EXPECT_EQ(SeenOf(layer, 700, 256, 256).first, 245u);
+  EXPECT_EQ(SeenOf(layer, 700, 256, 256).tokens(), 11u);
+  EXPECT_FALSE(SeenOf(layer, 700, 256, 256).none());
+  EXPECT_TRUE(SeenOf(layer, 700, 0, 256).none());
+  EXPECT_EQ(SeenOf(layer, 700, 512, 256).tokens(), 189u);
+  std::vector<float> partial(PartialWidth(layer), 1.0f);
+  WriteEmptyPartial(layer, partial.data());
+  EXPECT_EQ(partial, (std::vector<float>{0, 0, 0, 0, 0, kEmpty}));
 }
 
 }  // namespace

@@ -256,6 +256,86 @@ TEST(KvStreamTest, PiecesOfTheNextStepFollowTheEndOfTheOneBefore) {
   cluster.Stop();
 }
 
+// Takes the pieces of a step as ExpectPieces() does, where the node has some spans of sequences.
+uint64_t ExpectSpans(UnitCluster& cluster, const Step& step, uint32_t node, uint64_t first) {
+  const plan::EpochConfig& config = cluster.config();
+  const auto nodes = static_cast<uint32_t>(config.memory_nodes.size());
+  std::vector<plan::FetchRun> runs;
+  std::vector<uint32_t> sequences;
+  std::vector<uint32_t> starts;
+  for (size_t row = 0; row < step.plan.rows.size(); ++row) {
+    for (uint32_t span = 0; span * config.span_tokens <= step.positions[row]; ++span) {
+      if ((step.sequences[row] + span) % nodes == node) {
+        starts.push_back(span * config.span_tokens);
+        sequences.push_back(step.sequences[row]);
+        runs.push_back(plan::SplitBySpan(step.positions[row], 1, 0,
+                                         {.first = starts.back(), .tokens = config.span_tokens})
+                           .run);
+      }
+    }
+  }
+  std::vector<plan::FetchPiece> pieces;
+  uint64_t next = first;
+  for (uint32_t layer = 0; layer < config.layers.size(); ++layer) {
+    const uint32_t head_dim = config.layers[layer].head_dim;
+    plan::PiecesOf(config.layers[layer], runs, plan::FetchLimitsOf(config), pieces);
+    for (const plan::FetchPiece& piece : pieces) {
+      std::vector<BFloat16> wanted(2 * piece.elements(head_dim));
+      size_t slot = 0;
+      for (uint32_t head = 0; head < piece.heads.count; ++head) {
+        for (uint32_t run = piece.first_run; run < piece.runs_end; ++run) {
+          const Extent part{.first_slot = starts[run], .tokens = runs[run].before};
+          const uint32_t end = part.first_slot + part.tokens;
+          std::vector<BFloat16> k(plan::FetchRun::WholeTiles(end) * head_dim);
+          std::vector<BFloat16> v(k.size());
+          cluster.CopyKv(sequences[run], layer, piece.heads.first + head, end, k.data(), v.data());
+          BFloat16* const to = wanted.data() + slot * head_dim;
+          kernels::LoadKv(head_dim, k.data(), v.data(), {&part, 1}, 0, part.tokens, to,
+                          to + piece.elements(head_dim));
+          slot += runs[run].slots();
+        }
+      }
+      cluster.AwaitPiece(node, 0, next, wanted.size() * sizeof(BFloat16));
+      EXPECT_EQ(std::memcmp(cluster.Fetched(node, 0, next), wanted.data(),
+                            wanted.size() * sizeof(BFloat16)),
+                0)
+          << "step " << step.spec.step << " node " << node << " layer " << layer << " piece "
+          << next;
+      cluster.FillFetched(node, 0, next, kMine);
+      cluster.RaiseCredit(node, 0, next++);
+    }
+  }
+  return next - first;
+}
+
+// It does so for rows whose own tokens go to other nodes, too: windows of these steps are headers
+// alone.
+TEST(KvStreamTest, EachNodeSendsTheSpansThatItHas) {
+  UnitCluster cluster({.memory_nodes = 2,
+                       .partition = Partition::kTokenRange,
+                       .span_tokens = 256,
+                       .fetch_bytes = kLeast});
+  cluster.Start();
+  cluster.Run({.step = 1, .prompts = {{0, 300}, {1, 530}, {2, 5}}});
+  std::vector<uint64_t> sent(2);
+  for (uint64_t number = 2; number <= 6; ++number) {
+    // The own tokens of sequences 0 and 1 are m1's, that of 2 is m0's.
+    const Step step = cluster.MakeStep(
+        {.step = number,
+         .rows = number % 2 == 0 ? std::vector<uint32_t>{1, 0} : std::vector<uint32_t>{2, 1, 0}});
+    cluster.PushPlan(step);
+    for (uint32_t node = 0; node < 2; ++node) {
+      sent[node] += ExpectSpans(cluster, step, node, sent[node] + 1);
+    }
+    for (uint32_t layer = 0; layer < cluster.config().layers.size(); ++layer) {
+      cluster.RunUnit(step, layer);
+    }
+  }
+  EXPECT_GE(sent[0], 10u);
+  EXPECT_GE(sent[1], 10u);
+  cluster.Stop();
+}
+
 // What a stream is measured by has no time in which it could not put.
 TEST(KvStreamTest, WaitingForACreditIsNoStreaming) {
   UnitCluster cluster({.fetch_bytes = 2 * kLeast});

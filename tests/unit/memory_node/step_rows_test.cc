@@ -117,5 +117,57 @@ TEST(StepRowsTest, OnlyRowsOfPathRecomputeMayBeRecomputed) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("keeps no activations"));
 }
 
+// Two nodes have the spans of a sequence in turn. Rows over the border of two of these bring their
+// own tokens to both.
+TEST(StepRowsTest, OfACutSequenceTheSpansThatLieHereAreFetched) {
+  const plan::EpochConfig config{.lanes = 1,
+                                 .rows_max = 8,
+                                 .chunk_tokens_max = 8,
+                                 .sequence_tokens_max = 1024,
+                                 .layers = {{.query_heads = 2, .kv_heads = 1, .head_dim = 32}},
+                                 .compute_nodes = {"c0"},
+                                 .attention_paths = {AttentionPath::kFetch},
+                                 .fetch_bytes = 1 << 20,
+                                 .memory_nodes = {"m0", "m1"},
+                                 .slots = {1024, 1024},
+                                 .partition = Partition::kTokenRange,
+                                 .span_tokens = 256};
+  plan::StepPlan plan{.step = 5};
+  plan.joins.push_back({.id = 1, .path = AttentionPath::kFetch});
+  for (uint32_t span = 0; span < 3; ++span) {
+    plan.allocations.push_back(
+        {.sequence = 1,
+         .extent = {.first_slot = 300 * span, .tokens = span < 2 ? 256u : 20u},
+         .memory_node = span % 2});
+  }
+  for (uint32_t position = 510; position < 514; ++position) {
+    plan.rows.push_back({.sequence = 1, .position = position});
+  }
+  for (const uint32_t node : {0u, 1u}) {
+    SCOPED_TRACE(node);
+    plan::SlotTables tables({.node = node, .slots = 1024, .span_tokens = 256, .holds_all = true});
+    ASSERT_TRUE(tables.Apply(plan).ok());
+    Lane lane;
+    const absl::Status collected = CollectRows(config, tables, plan, lane);
+    ASSERT_TRUE(collected.ok()) << collected;
+    EXPECT_TRUE(lane.rows.empty());
+    EXPECT_EQ(lane.chunk_tokens, 2u);
+    ASSERT_EQ(lane.fetched.size(), node == 0 ? 2u : 1u);
+    const FetchedRun& first = lane.fetched.front();
+    EXPECT_EQ(first.run.before, node == 0 ? 256u : 254u);
+    EXPECT_EQ(first.run.tokens, node == 0 ? 0u : 2u);
+    EXPECT_THAT(first.slots.kv,
+                ::testing::ElementsAre(node == 0 ? Extent{0, 256} : Extent{300, 254}));
+    EXPECT_EQ(lane.fetched.back().run.before, node == 0 ? 0u : 254u);
+    EXPECT_EQ(lane.fetched.back().run.tokens, 2u);
+  }
+  plan::SlotTables tables({.node = 1, .slots = 1024, .span_tokens = 256, .holds_all = true});
+  ASSERT_TRUE(tables.Apply(plan).ok());
+  plan.rows = {{.sequence = 1, .position = 532}};
+  Lane lane;
+  EXPECT_THAT(std::string(CollectRows(config, tables, plan, lane).message()),
+              HasSubstr("a row at position 532 of a sequence with slots for 532"));
+}
+
 }  // namespace
 }  // namespace lamina::memory_node

@@ -78,11 +78,16 @@ std::vector<UnitCluster::Window> UnitCluster::MakeWindows(const Step& step, uint
         prompts.push_back(row);
       }
     }
+    // Where a node has spans of rows whose own tokens are others', it gets headers.
+    bool sends = false;
+    for (uint32_t row = 0; fetched && row < step.plan.rows.size(); ++row) {
+      sends = sends || HoldsRow(node, step.sequences[row], step.positions[row]);
+    }
     for (const plan::PipelineSchedule& schedule : schedules_) {
       const uint32_t sender =
           schedule.NodeOf(step.spec.lane, step.spec.step, layer, !step.plan.chunks.empty());
       const HeadRange heads = plan::HeadsBetween(config_, shape, node, sender);
-      if (heads.count == 0 || (listed.empty() && prompts.empty())) {
+      if (heads.count == 0 || (listed.empty() && prompts.empty() && !sends)) {
         continue;
       }
       Window window{.memory_node = node,
@@ -117,7 +122,9 @@ std::vector<UnitCluster::Window> UnitCluster::MakeWindows(const Step& step, uint
       }
       window.bytes.resize(writer.bytes());
       std::memcpy(window.bytes.data(), &window.header, sizeof(window.header));
-      std::memcpy(window.bytes.data() + sizeof(window.header), staged.data(), staged.size() * 2);
+      const auto* const rest = reinterpret_cast<const std::byte*>(staged.data());
+      std::copy_n(rest, staged.size() * sizeof(BFloat16),
+                  window.bytes.data() + sizeof(window.header));
       windows.push_back(std::move(window));
     }
   }

@@ -331,6 +331,11 @@ TEST(EpochTopologyTest, LanesOfPromptsAreTheLast) {
 TEST(EpochTopologyTest, SpansOfWindowsAreThoseOfALongestSequence) {
   EXPECT_EQ(Topology(Config()).window_shape().spans_max, 0u);
   EXPECT_EQ(Topology(BySpan()).window_shape().spans_max, 4u);
+  EpochConfig fetching = BySpan();  // No node answers with partials.
+  fetching.compute_nodes.resize(1);
+  fetching.attention_paths = {AttentionPath::kFetch};
+  fetching.fetch_bytes = 64 << 20;
+  EXPECT_EQ(Topology(fetching).window_shape().spans_max, 0u);
 }
 
 TEST(EpochTopologyTest, WindowsCarryContextsOfChunksWhereReplicasAreSplit) {

@@ -309,6 +309,17 @@ TEST(CheckFetchTest, OneHeadOfTheLongestSequenceFitsIntoAWindow) {
                              testing::HasSubstr("at least 2.0 MiB")));
 }
 
+TEST(CheckFetchTest, OneHeadOfASpanFitsIntoAWindowWhereSequencesAreCut) {
+  EpochConfig config = Fetching();
+  config.partition = Partition::kTokenRange;
+  config.span_tokens = 256;
+  config.fetch_bytes = 8 * 256 * kSlotBytes;
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.fetch_bytes -= 8;
+  EXPECT_THAT(CheckFetch(config).ToString(),
+              testing::HasSubstr("one KV head of 256 tokens takes 64.0 KiB"));
+}
+
 TEST(CheckFetchTest, HeadsThatAreFixedFitIntoAWindow) {
   EpochConfig config = Fetching();
   config.fetch_heads = 2;
@@ -380,7 +391,20 @@ TEST(CheckFetchTest, WhatIsNotServedIsRefused) {
   EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("to 2 compute nodes"));
   config = Fetching();
   config.partition = Partition::kTokenRange;
-  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("with spans of sequences"));
+  config.span_tokens = 256;
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  for (const AttentionPath path :
+       {AttentionPath::kRecompute, AttentionPath::kSparse, AttentionPath::kStreaming}) {
+    config.attention_paths = {AttentionPath::kFetch, path};
+    EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("has spans of sequences"));
+  }
+  config.attention_paths = {AttentionPath::kFetch, AttentionPath::kRemote};
+  EXPECT_TRUE(CheckFetch(config).ok()) << CheckFetch(config);
+  config.activation_width = kWidth;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr(", activations of 200 elements"));
+  config.activation_width = 0;
+  config.made_tokens_max = 64;
+  EXPECT_THAT(CheckFetch(config).ToString(), testing::HasSubstr("K and V of 64 tokens made from"));
   config = Fetching();
   config.fetch_bytes *= 3;
   config.activation_width = kWidth;

@@ -266,6 +266,30 @@ TEST(FetchSplitTest, WithoutReleasedTokensTheShareIsThatOfAll) {
   }
 }
 
+// A run of 4 rows over the border of the second and the third span of 256 tokens.
+TEST(FetchSplitTest, OfASpanAreTheTokensThatLieInIt) {
+  const auto split = [](uint32_t released, uint32_t span) {
+    return SplitBySpan(510, 4, released, {.first = span * 256, .tokens = 256});
+  };
+  EXPECT_THAT(split(0, 0).stretches, ElementsAre(FetchStretch{.tokens = 256}));
+  EXPECT_EQ(split(0, 0).run.tokens, 0u);
+  EXPECT_EQ(split(0, 0).run.slots(), 256u);
+  EXPECT_EQ(split(0, 1).run.before, 254u);
+  EXPECT_EQ(split(0, 1).run.tokens, 2u);
+  EXPECT_EQ(split(0, 1).run.slots(), 256u);
+  EXPECT_THAT(split(0, 2).stretches, IsEmpty());
+  EXPECT_EQ(split(0, 2).run.tokens, 2u);
+  EXPECT_EQ(split(0, 2).run.slots(), 16u);
+  EXPECT_EQ(split(0, 3).run.slots(), 0u);
+
+  EXPECT_EQ(split(300, 0).run.slots(), 0u);
+  EXPECT_THAT(split(300, 0).stretches, ElementsAre(FetchStretch{.tokens = 256, .hidden = true}));
+  EXPECT_EQ(split(300, 1).run.hidden, 44u);
+  EXPECT_EQ(split(300, 1).run.fetched(), 210u);
+  EXPECT_THAT(SlotsOf(split(300, 1), std::vector<Extent>{{0, 44}, {900, 212}}, SlotKinds()).kv,
+              ElementsAre(Extent{900, 210}));
+}
+
 TEST(FetchSplitTest, SlotsSayWhatTheyHold) {
   const SlotKinds kinds(SlotKinds::kUnit / 2);
   const SlotTables::Sequence sequence{.extents = {{60, 10}, {200, 60}}, .tokens = 70};
