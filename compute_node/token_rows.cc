@@ -41,10 +41,12 @@ absl::Status TokenRows::Prepare() {
     }
     lane.memory = *std::move(memory);
   }
-  LAMINA_RETURN_IF_ERROR(Try(std::min(kRows, slots_)));  // Weights and caches are warm then.
+  // Positions behind the longest sequence's have no places in tables, nor in scratch.
+  const uint32_t most = std::min({kRows, slots_, config.sequence_tokens_max});
+  LAMINA_RETURN_IF_ERROR(Try(most));  // Weights and caches are warm then.
   making_ = {};
   for (const uint32_t rows : {kRows / 4, kRows / 2, kRows}) {
-    LAMINA_RETURN_IF_ERROR(Try(std::min(rows, slots_)));
+    LAMINA_RETURN_IF_ERROR(Try(std::min(rows, most)));
   }
   return absl::OkStatus();
 }

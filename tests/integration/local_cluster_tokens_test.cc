@@ -96,6 +96,20 @@ TEST(TokensClusterTest, NoMoreAreMadeThanThereIsRoomFor) {
               HasSubstr("at most fetch.recompute_tokens_max 64"));
 }
 
+// What is timed before the first step is no longer than the longest sequence.
+TEST(TokensClusterTest, SequencesMayBeShorterThanABlockOfRows) {
+  LocalClusterOptions remote = Remote();
+  remote.sequence_tokens_max = 100;
+  const std::vector<GenerateSpec> specs = {Greedy(RandomPrompt(60, 4), 30),
+                                           Sampled(RandomPrompt(33, 5), 40, 5)};
+  const std::vector<GenerateResult> expected = MakeCluster(remote)->GenerateMany(specs);
+  LocalClusterOptions options = WithTokens(50);
+  options.sequence_tokens_max = remote.sequence_tokens_max;
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(cluster, nullptr);
+  ExpectSame(cluster->GenerateMany(specs), expected);
+}
+
 // By measured times, whatever these are.
 TEST(TokensClusterTest, ByMeasuredTimesAnswersAreTheSame) {
   const std::vector<GenerateResult> expected =
