@@ -129,16 +129,16 @@ class FetchTokens final : public FetchPlanning {
   }
 
  private:
-  // Each run of rows has no more than its share, so that together they have no more either.
+  // Each run of rows has no more than its share, so that together they have no more either. The
+  // step's rows count, some of which may be of sequences that the lane has lost since.
   FetchShare NoMoreThanMay(const FetchStep& step, FetchShare share) const {
-    const uint64_t tokens = std::max(step.tokens, step.contexts);
     const uint64_t most = uint64_t{making_.tokens_max} * plan::kRecomputeUnit;
-    if (share.recomputed * tokens <= most) {
+    if (share.recomputed * step.contexts <= most) {
       return share;
     }
-    share.recomputed = static_cast<uint32_t>(most / tokens);
+    share.recomputed = static_cast<uint32_t>(most / step.contexts);
     absl::StrAppend(&share.why, "; at most fetch.recompute_tokens_max ", making_.tokens_max,
-                    " of a step's ", tokens);
+                    " of a step's ", step.contexts);
     return share;
   }
 

@@ -46,7 +46,7 @@ struct FetchStep {
   uint32_t rows = 0;
   // Whose tokens they are, each with about as many; 0: any number of tokens can be recomputed.
   uint32_t sequences = 0;
-  uint64_t contexts = 0;  // All tokens of these, what windows hide too.
+  uint64_t contexts = 0;  // Tokens before its runs of rows, what windows hide too.
 };
 
 class FetchPlanning {

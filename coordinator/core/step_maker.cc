@@ -38,6 +38,17 @@ void SortTokens(const std::vector<uint32_t>& moved_to, const std::vector<uint32_
   tokens = std::move(sorted);
 }
 
+// What lies in front of the rows; those of one sequence that follow each other are a run.
+uint64_t TokensBefore(const std::vector<plan::DecodeRow>& rows) {
+  uint64_t tokens = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const bool goes_on = i > 0 && rows[i].sequence == rows[i - 1].sequence &&
+                         rows[i].position == rows[i - 1].position + 1;
+    tokens += goes_on ? 0 : rows[i].position;
+  }
+  return tokens;
+}
+
 }  // namespace
 
 // What the packing strategy sees of an open step, and does with it.
@@ -429,7 +440,7 @@ void StepMaker::PlanFetching(OpenStep& open) {
                                             .lanes = lanes,
                                             .rows = static_cast<uint32_t>(open.plan.rows.size()),
                                             .sequences = static_cast<uint32_t>(lane.running.size()),
-                                            .contexts = lane.tokens},
+                                            .contexts = TokensBefore(open.plan.rows)},
                                            fetch_rates_);
   open.plan.recomputed = share.recomputed;
   if (!share.why.empty()) {

@@ -63,6 +63,35 @@ TEST_F(SchedulerWindowsTest, ReleasedTokensDoNotCountAsThoseThatStay) {
   EXPECT_EQ(steps.back().resident, 0u) << "the window is behind all 16";
 }
 
+// Whoever runs in the lane besides, or has left it since.
+TEST_F(SchedulerWindowsTest, ContextsAreTheTokensBeforeTheRowsOfAStep) {
+  std::vector<FetchStep> steps;
+  SchedulerOptions options = SmallOptions(60);
+  options.strategies.fetch_planning = [&steps] { return std::make_unique<StepsAsked>(steps); };
+  Make(options);
+  for (plan::SequenceId id = 1; id <= 4; ++id) {
+    ASSERT_TRUE(Submit(id, 5 * static_cast<uint32_t>(id), 50).ok());
+  }
+  std::vector<uint64_t> contexts;
+  do {
+    for (const plan::StepPlan& plan : Plan()) {
+      if (plan.rows.empty()) {
+        continue;
+      }
+      contexts.push_back(0);
+      for (const plan::DecodeRow& row : plan.rows) {
+        contexts.back() += row.position;
+      }
+    }
+  } while (StepDone());
+
+  EXPECT_THAT(events_.preempted, ::testing::Not(IsEmpty()));
+  ASSERT_THAT(steps, SizeIs(contexts.size()));
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i].contexts, contexts[i]) << "step " << i;
+  }
+}
+
 TEST_F(SchedulerWindowsTest, ARowThatReachesABlockNoMoreReleasesIt) {
   Make(WindowOptions(100));
   ASSERT_TRUE(Submit(1, 16, 40).ok());
