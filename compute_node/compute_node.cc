@@ -18,6 +18,7 @@
 #include "compute_node/sparse_path_maker.h"
 #include "compute_node/streamed_weights.h"
 #include "compute_node/streaming_path_maker.h"
+#include "compute_node/token_rows.h"
 #include "control/blame.h"
 #include "control/transport_fault.h"
 #include "plan/epoch_shape.h"
@@ -34,6 +35,11 @@ uint64_t WidenedBytes(const model::Graph& graph) {
     elements += uint64_t{weight.rows} * weight.cols;
   }
   return elements * sizeof(BFloat16);
+}
+
+// Rows that run together: a step's, or tokens that are made from their numbers.
+uint32_t RowsTogetherMax(const plan::EpochConfig& config) {
+  return std::max(plan::StepRowsMax(config), std::min(config.made_tokens_max, TokenRows::kRows));
 }
 
 // What bounds the bytes of weights: their own budget, else the node's; 0 without either. Weights
@@ -145,7 +151,7 @@ absl::StatusOr<control::PreparedNode> ComputeNode::Configure(const plan::EpochCo
   }
   LAMINA_RETURN_IF_ERROR(plan::WindowLayout::Check(shape));
   const plan::WindowLayout layout(shape);
-  LAMINA_RETURN_IF_ERROR(executor_->Prepare(plan::StepRowsMax(config)));
+  LAMINA_RETURN_IF_ERROR(executor_->Prepare(RowsTogetherMax(config)));
   const plan::EpochConfig own_config = plan::OfShard(config, stage.shard);
   LAMINA_RETURN_IF_ERROR(ReservePaths(own_config, stage));
   config_ = config;
@@ -182,7 +188,7 @@ absl::Status ComputeNode::CountMemory() {
   }
   memory_.Set(MemoryPart::kKv, kv);
   memory_.Set(MemoryPart::kWindows, region_->bytes().size());
-  const uint64_t scratch = ScratchBytes(*executor_, plan::StepRowsMax(*config_));
+  const uint64_t scratch = ScratchBytes(*executor_, RowsTogetherMax(*config_));
   memory_.Set(MemoryPart::kActivations, worker_->buffer_bytes() + scratch);
   const absl::Status fits = memory_.Check();
   if (!fits.ok()) {

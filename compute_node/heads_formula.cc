@@ -33,7 +33,8 @@ uint64_t PaperActivationBytes(const model::ModelConfig& model) {
 
 telemetry::FormulaMemory FormulaOf(const plan::EpochConfig& config, const model::ModelConfig& model,
                                    uint64_t weights) {
-  if (!config.attention_paths.fetch() || config.activation_width > 0 || config.int8_tails > 0) {
+  if (!config.attention_paths.fetch() || config.activation_width > 0 || config.int8_tails > 0 ||
+      config.made_tokens_max > 0) {
     return {};
   }
   const auto nodes = static_cast<uint32_t>(config.memory_nodes.size());

@@ -90,6 +90,9 @@ TEST(HeadsFormulaTest, SaysNothingOfWhatItDoesNotKnow) {
   config = Fetching(3);
   config.activation_width = 100;
   EXPECT_EQ(Formula(config), telemetry::FormulaMemory());
+  config = Fetching(3);
+  config.made_tokens_max = 64;
+  EXPECT_EQ(Formula(config), telemetry::FormulaMemory());
 }
 
 // A token of a mixture is in the hidden layers of all experts that are chosen for it.
