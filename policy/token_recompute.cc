@@ -9,7 +9,7 @@ namespace lamina::policy {
 namespace {
 
 double LinkSeconds(const TokenProfile& profile, const TokenLoad& load, uint32_t made) {
-  return profile.kv * load.rows * (load.context - made);
+  return profile.weights + profile.kv * load.rows * (load.context - made);
 }
 
 double DeviceSeconds(const TokenProfile& profile, const TokenLoad& load, uint32_t made) {
@@ -47,10 +47,14 @@ TokenSplit BestTokenSplit(const TokenProfile& profile, const TokenLoad& load) {
 
 std::string DescribeTokens(const TokenProfile& profile, double share) {
   constexpr double kMicro = 1e6;
+  const std::string weights =
+      profile.weights > 0
+          ? absl::StrFormat("the layer's weights %.3g us there, ", profile.weights * kMicro)
+          : "";
   const std::string times = absl::StrFormat(
-      "K and V of one take %.3g us on the link, making them %.3g us, and all else of a layer on "
+      "K and V of one take %.3g us on the link, %smaking them %.3g us, and all else of a layer on "
       "the device %.3g us",
-      profile.kv * kMicro, profile.make * kMicro, profile.other * kMicro);
+      profile.kv * kMicro, weights, profile.make * kMicro, profile.other * kMicro);
   return share > 0
              ? absl::StrFormat("%.0f%% of tokens made from their numbers: %s", share * 100, times)
              : absl::StrFormat("no tokens made from their numbers: %s", times);

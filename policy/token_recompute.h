@@ -9,8 +9,10 @@
 //   M  a token through the layer without attention, on the device
 //   A  one token attending to one, there
 //   D  what the device does in the layer besides: dense layers and attention of the rows
+//   W  the layer's weights, where they come over the same link
+//      (docs/adr/0219-made-again-behind-weights-that-come.md)
 //
-//   link(r)   = b L (n - r)
+//   link(r)   = W + b L (n - r)
 //   device(r) = D + b (M r + A r (r + 1) / 2)      as in a prompt, each attends to those before it
 //   t(r)      = max(link(r), device(r))
 //
@@ -28,10 +30,11 @@ namespace lamina::policy {
 
 // Seconds.
 struct TokenProfile {
-  double kv = 0;      // L
-  double make = 0;    // M
-  double attend = 0;  // A
-  double other = 0;   // D
+  double kv = 0;       // L
+  double make = 0;     // M
+  double attend = 0;   // A
+  double other = 0;    // D
+  double weights = 0;  // W
 };
 
 struct TokenLoad {
@@ -55,7 +58,8 @@ double TokenLayerSeconds(const TokenProfile& profile, const TokenLoad& load, uin
 TokenSplit BestTokenSplit(const TokenProfile& profile, const TokenLoad& load);
 
 // For people: "18% of tokens made from their numbers: K and V of one take 2.1 us on the link,
-// making them 9.4 us, and all else of a layer on the device 310 us", or why none are.
+// making them 9.4 us, and all else of a layer on the device 310 us", or why none are; what its
+// weights take, where they come.
 std::string DescribeTokens(const TokenProfile& profile, double share);
 
 }  // namespace lamina::policy

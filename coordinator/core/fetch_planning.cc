@@ -108,12 +108,14 @@ class FetchTokens final : public FetchPlanning {
       return {.why = "no tokens made from their numbers: links or making are not measured yet"};
     }
     const auto tokens = static_cast<double>(step.tokens);
+    // As above, lanes share the weights that come.
     const policy::TokenProfile profile{
         .kv = making_.kv_bytes / rates.bytes_per_second,
         .make = rates.recompute_seconds + rates.recompute_fixed_seconds / tokens,
         .attend = rates.attend_seconds,
         .other = rates.attend_seconds * tokens + rates.slice.fixed +
-                 rates.slice.slope * static_cast<double>(step.rows)};
+                 rates.slice.slope * static_cast<double>(step.rows),
+        .weights = rates.weights_seconds / std::max(1u, step.lanes)};
     const policy::TokenLoad load{.rows = step.sequences,
                                  .context = static_cast<uint32_t>(step.tokens / step.sequences)};
     const uint32_t made = policy::BestTokenSplit(profile, load).made;

@@ -62,6 +62,12 @@ TEST(RecomputeOptionsTest, TokenNumbersAreOfPathFetchAndSlotsHaveKAndVAlone) {
   step.path = plan::AttentionPath::kRemote;
   EXPECT_EQ(planning->Plan(step, rates).recomputed, 0u);
   step.path = plan::AttentionPath::kFetch;
+  // Two lanes share the weights that come: 7,168 seconds of the link for this one.
+  rates.weights_seconds = 14336;
+  step.lanes = 2;
+  EXPECT_EQ(planning->Plan(step, rates).recomputed, 704u);
+  rates.weights_seconds = 0;
+  step.lanes = 1;
   // One that is busy for longer than the link makes none.
   rates.slice = {.fixed = 1000, .slope = 2000};
   const core::FetchShare none = planning->Plan(step, rates);

@@ -28,7 +28,8 @@ TEST(BestTokenSplitTest, IsTheBestOfAllTiles) {
     const TokenProfile profile{.kv = Draw(random),
                                .make = Draw(random),
                                .attend = random.Below(3) == 0 ? 0 : Draw(random) / 100,
-                               .other = random.Below(3) == 0 ? 0 : 100 * Draw(random)};
+                               .other = random.Below(3) == 0 ? 0 : 100 * Draw(random),
+                               .weights = random.Below(3) == 0 ? 100 * Draw(random) : 0};
     const TokenLoad load{.rows = static_cast<uint32_t>(1 + random.Below(40)),
                          .context = static_cast<uint32_t>(random.Below(700))};
     const double rows = load.rows;
@@ -40,7 +41,7 @@ TEST(BestTokenSplitTest, IsTheBestOfAllTiles) {
         pairs += token;
       }
       const double seconds =
-          std::max(rows * profile.kv * (load.context - made),
+          std::max(profile.weights + rows * profile.kv * (load.context - made),
                    profile.other + rows * (profile.make * made + profile.attend * pairs));
       ASSERT_NEAR(TokenLayerSeconds(profile, load, made), seconds, 1e-9 * seconds);
       if (best < 0 || seconds < best * (1 - 1e-12)) {
@@ -72,6 +73,15 @@ TEST(BestTokenSplitTest, ADeviceThatIsBusyLongerThanTheLinkMakesNone) {
   EXPECT_GT(BestTokenSplit(busy, {.rows = 20, .context = 1000}).made, 0u);
   EXPECT_THAT(DescribeTokens(busy, 0), HasSubstr("no tokens made from their numbers: K and V"));
   EXPECT_THAT(DescribeTokens(busy, 0.25), HasSubstr("25% of tokens made from their numbers"));
+}
+
+// While weights come over the link, the device has time.
+TEST(BestTokenSplitTest, AllAreMadeInTheTimeOfTheWeights) {
+  const TokenProfile profile{.kv = 1, .make = 4, .other = 100, .weights = 2020};
+  const TokenSplit split = BestTokenSplit(profile, {.rows = 3, .context = 160});
+  EXPECT_EQ(split.made, 160u);
+  EXPECT_DOUBLE_EQ(split.seconds, 2020);
+  EXPECT_THAT(DescribeTokens(profile, 1), HasSubstr("the layer's weights 2.02e+09 us there"));
 }
 
 TEST(BestTokenSplitTest, LessThanATileIsNotMade) {
