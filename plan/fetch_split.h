@@ -10,9 +10,8 @@
 //   ones that have some at the memory node.
 // - Path fetch: where a slot holds one of them (policy fetch_hybrid), the token's slot says it. Of
 //   activations that the compute node keeps nothing comes.
-// - Path fetch where K and V are made from token numbers (EpochConfig::made_tokens_max): of how
-// many
-//   the step's plan says, of each run alike. Nothing of these comes.
+// - Path fetch where K and V are made from token numbers (EpochConfig::made_tokens_max): the step's
+//   plan says of how many, of each run alike. Nothing of these comes.
 //
 // Tokens that the windows of all layers have left behind have no slots, and no row sees them:
 // nothing of them comes, and they are neither counted nor made again.
