@@ -29,7 +29,8 @@ bool Resumption::Take(const Chunk& chunk) {
 }
 
 std::optional<absl::Status> Resumption::End(const StreamEnd& end) {
-  if (!end.journaled_id.empty()) {
+  // A stream that told something of the answer had told before whether it is journaled.
+  if (!end.journaled_id.empty() || !waits()) {
     place_.request_id = end.journaled_id;
   }
   const bool can_attach = end.broke_off && !place_.request_id.empty();

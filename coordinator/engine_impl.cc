@@ -429,6 +429,7 @@ EngineStatus Engine::Impl::Status() {
   status.pool_prices = options.prices;
   status.requests_finished = requests.finished();
   status.requests_failed = requests.failed();
+  status.admits = CheckServing().ok();
   return status;
 }
 

@@ -88,6 +88,8 @@ struct EngineStatus {
   cost::PoolPrices pool_prices;   // As the cluster file has them.
   uint64_t requests_finished = 0;
   uint64_t requests_failed = 0;
+  // New requests are taken: not so, though the cluster serves, while a node that it needs leaves.
+  bool admits = false;
 };
 
 // Where a status comes from.

@@ -176,7 +176,8 @@ size_t JournaledRequests::Room() const {
   const bool serves = status.state == "serving" || (absl::StartsWith(status.state, "serving") &&
                                                     clock_.Now() - began_ >= kAllNodesWait);
   const uint32_t waiting = status.scheduler.waiting;
-  return serves && waiting < limits_.waiting_max ? limits_.waiting_max - waiting : 0;
+  const bool admits = status.admits && serves && waiting < limits_.waiting_max;
+  return admits ? limits_.waiting_max - waiting : 0;
 }
 
 std::vector<JournaledRequests::Left*> JournaledRequests::Waiting() {

@@ -9,7 +9,9 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "coordinator/departures.h"
 #include "tests/support/id_tokenizer.h"
 #include "tests/unit/coordinator/idle_node.h"
 #include "tests/unit/coordinator/small_limits.h"
@@ -29,7 +31,16 @@ EngineOptions OneComputeTwoMemoryNodes() {
 
 class StandingClock final : public Clock {
  public:
-  Nanos Now() const override { return Seconds(1); }
+  Nanos Now() const override { return now; }
+  std::atomic<Nanos> now = Seconds(1);
+};
+
+struct DeafSink final : public RequestSink {
+  void OnAccepted(const std::string&) override {}
+  void OnOutput(ChoiceOutput) override {}
+  void OnProgress(uint32_t) override {}
+  void OnScores(std::vector<float>, std::vector<plan::TokenRank>) override {}
+  void OnDone(const absl::Status&) override {}
 };
 
 class EngineTest : public ::testing::Test {
@@ -102,6 +113,22 @@ TEST_F(EngineTest, ACoordinatorThatEndsLetsGoWhoeverAsksAtOnce) {
   while (nodes_.at("m0")->let_go() + nodes_.at("m1")->let_go() < 2) {
     std::this_thread::yield();
   }
+  EXPECT_EQ(nodes_.at("c0")->let_go(), 0);
+}
+
+TEST_F(EngineTest, AStatusSaysThatNothingIsTakenWhileANodeThatIsNeededLeaves) {
+  EXPECT_TRUE(engine_.GetStatus().admits);
+  engine_.Submit({.prompt = {1}}, Engine::NewKey(), std::make_shared<DeafSink>());
+  engine_.NodeLeaving(nodes_.at("c0")->source());
+  engine_.GetStatus();
+  clock_.now += Departures::kTogether;
+
+  EngineStatus status = engine_.GetStatus();
+  while (status.admits) {
+    status = engine_.GetStatus();
+  }
+
+  EXPECT_TRUE(status.state.starts_with("serving")) << status.state;
   EXPECT_EQ(nodes_.at("c0")->let_go(), 0);
 }
 

@@ -147,6 +147,18 @@ TEST_F(ResumingGenerationTest, WithoutAJournalItEndsAsItBrokeOff) {
   EXPECT_THAT(ends_, ElementsAre(absl::UnavailableError("gone")));
 }
 
+// A disk that fails turns the journal off.
+TEST_F(ResumingGenerationTest, OneThatIsJournaledNoMoreEndsAsItBreaksOff) {
+  Chunk(7);
+  BreakOff();
+  streams_.Wait();
+  Chunk(8);
+  BreakOff("");
+  EXPECT_THAT(tokens_, ElementsAre(7, 8));
+  EXPECT_THAT(ends_, ElementsAre(absl::UnavailableError("gone")));
+  EXPECT_TRUE(streams_.waiting.empty());
+}
+
 TEST_F(ResumingGenerationTest, WhatTheCoordinatorSaysIsNoBreak) {
   Chunk(7);
   streams_.last().on_end({.status = absl::UnavailableError("no node"), .journaled_id = "mine"});
