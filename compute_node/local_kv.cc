@@ -86,8 +86,7 @@ absl::Status LocalKv::AddRows(uint32_t lane, plan::SequenceId id, uint32_t first
 void LocalKv::FindRead(const Lane& lane) {
   const auto before = [](const TailRow& tail, uint32_t row) { return tail.row < row; };
   for (Rows& rows : steps_[lane.index]) {
-    const auto first =
-        std::lower_bound(lane.tail.begin(), lane.tail.end(), rows.first_row, before);
+    const auto first = std::lower_bound(lane.tail.begin(), lane.tail.end(), rows.first_row, before);
     const auto end = std::lower_bound(first, lane.tail.end(), rows.first_row + rows.tokens, before);
     rows.read_from = first == end ? 0 : first->row - rows.first_row;
     rows.read = first == end ? 0 : std::prev(end)->row - first->row + 1;

@@ -54,9 +54,9 @@ class LocalKv {
   // The plan's changes to the tables. Errors: kInternal  they do not fit the tables.
   absl::Status Apply(const plan::StepPlan& plan) { return tables_.Apply(plan); }
 
-  // The lane's next step begins, without rows so far, or with these of a step that is laid out: what
-  // the model's last layer makes of rows of prompts that are neither sampled nor scored is not read
-  // by anyone, so that they do not attend there. Errors: as AddRows().
+  // The lane's next step begins, without rows so far, or with these of a step that is laid out:
+  // what the model's last layer makes of rows of prompts that are neither sampled nor scored is not
+  // read by anyone, so that they do not attend there. Errors: as AddRows().
   void BeginStep(uint32_t lane) { steps_[lane].clear(); }
   absl::Status BeginStep(const Lane& lane, const PathRows& rows);
 
@@ -94,7 +94,8 @@ class LocalKv {
     uint32_t first_token = 0;
     uint32_t tokens = 0;
     std::vector<Extent> slots;  // Slots of these tokens.
-    uint32_t read_from = 0;     // Of these tokens, those whose outputs of the last layer are read.
+    // Outputs of the last layer are read of `read` of these tokens, from `read_from` on.
+    uint32_t read_from = 0;
     uint32_t read = 0;
   };
   void FindRead(const Lane& lane);

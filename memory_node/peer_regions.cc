@@ -53,9 +53,9 @@ absl::StatusOr<PeerRegions> OpenPeerRegions(transport::Transport& transport,
                         .least = {.bytes = layout.reply_region_bytes(),
                                   .signal_words = layout.compute_region_words()}};
   if (peers.compute_regions.size() != config.compute_nodes.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("epoch ", peers.epoch, " has regions of ", peers.compute_regions.size(),
-                     " of ", config.compute_nodes.size(), " compute nodes"));
+    return absl::InvalidArgumentError(absl::StrCat("epoch ", peers.epoch, " has regions of ",
+                                                   peers.compute_regions.size(), " of ",
+                                                   config.compute_nodes.size(), " compute nodes"));
   }
   PeerRegions opened;
   LAMINA_ASSIGN_OR_RETURN(opened.compute, Open(transport, config.epoch, compute, beat));
