@@ -45,7 +45,7 @@ telemetry::FormulaMemory FormulaOf(const plan::EpochConfig& config, const model:
                                        .head_token = KvHeadBytes(layer.head_dim, KvForm::kBF16),
                                        .chunk_token = PaperActivationBytes(model),
                                        .buffers = 2 * config.lanes * nodes};
-    policy::HeadsUse use{.tokens = plan::FetchRun::WholeTiles(config.sequence_tokens_max)};
+    policy::HeadsUse use{.tokens = plan::FetchRun::WholeTiles(plan::RunTokensMax(config))};
     // Windows hold K and V alone.
     const uint64_t windows = profile.buffers * plan::FetchWindowBytes(config);
     use.group = policy::LargestGroup(profile, weights + windows, use);

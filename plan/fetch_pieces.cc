@@ -46,13 +46,6 @@ uint32_t HeadsAtLeast(const EpochConfig& config, const AttentionDescriptor& laye
   return std::clamp(config.fetch_heads, 1u, layer.kv_heads);
 }
 
-// Tokens of the longest run, its own among them: those of a sequence, or of a span.
-uint32_t RunTokensMax(const EpochConfig& config) {
-  return config.partition == Partition::kTokenRange
-             ? std::min(config.span_tokens, config.sequence_tokens_max)
-             : config.sequence_tokens_max;
-}
-
 // For people: what of the longest run a window must have room for.
 std::string LeastOf(const EpochConfig& config) {
   const uint32_t tokens = RunTokensMax(config);
@@ -194,6 +187,12 @@ size_t PieceBytes(const FetchPiece& piece, uint32_t head_dim, uint32_t activatio
 
 uint64_t FetchWindowBytes(const EpochConfig& config) {
   return config.attention_paths.fetch() ? config.fetch_bytes / WindowsOf(config) : 0;
+}
+
+uint32_t RunTokensMax(const EpochConfig& config) {
+  return config.partition == Partition::kTokenRange
+             ? std::min(config.span_tokens, config.sequence_tokens_max)
+             : config.sequence_tokens_max;
 }
 
 bool ServesSpans(AttentionPaths paths) {

@@ -219,6 +219,9 @@ class FetchWindows {
 // Bytes of one window, with windows in pairs for each lane and memory node; 0 without path fetch.
 uint64_t FetchWindowBytes(const EpochConfig& config);
 
+// Tokens of the longest run, its own among them: those of the longest sequence, or of a span.
+uint32_t RunTokensMax(const EpochConfig& config);
+
 // Whether rows of all these paths are served where sequences are cut into spans.
 bool ServesSpans(AttentionPaths paths);
 

@@ -74,6 +74,17 @@ TEST(HeadsFormulaTest, AMemoryNodeSendsTheHeadsThatItHolds) {
   EXPECT_EQ(Formula(config).heads, 2u);
 }
 
+// Windows need not have room for a head of the longest sequence.
+TEST(HeadsFormulaTest, WhereSequencesAreCutTheContextIsASpan) {
+  plan::EpochConfig config = Fetching(1);
+  config.partition = Partition::kTokenRange;
+  config.span_tokens = 256;
+  config.fetch_bytes = kWindows * 2 * 256 * kSlotBytes;
+  ASSERT_TRUE(plan::CheckFetch(config).ok()) << plan::CheckFetch(config);
+  EXPECT_EQ(Formula(config).heads, 2u);
+  EXPECT_EQ(Formula(config).windows, config.fetch_bytes);
+}
+
 TEST(HeadsFormulaTest, TheLayerThatTakesMostCounts) {
   plan::EpochConfig config = Fetching(3);
   config.layers[1].kv_heads = 1;

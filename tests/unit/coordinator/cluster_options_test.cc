@@ -16,6 +16,7 @@
 #include "plan/step_plan.h"
 #include "planner/scheduler_options.h"
 #include "tests/support/random_model.h"
+#include "tests/unit/coordinator/options_of_lines.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -23,44 +24,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// Two layers of 512 bytes of K and V a token, 1 KiB in all.
-constexpr AttentionDescriptor kLayer = {.query_heads = 8, .kv_heads = 4, .head_dim = 32};
-
-model::Graph GraphOf(const std::vector<AttentionDescriptor>& layers) {
-  model::Graph graph;
-  for (const AttentionDescriptor& layer : layers) {
-    graph.ops.push_back({.body = model::AttentionOp{.descriptor = layer}});
-  }
-  return graph;
-}
-
-absl::StatusOr<EngineOptions> OptionsOf(const std::string& lines,
-                                        const std::vector<AttentionDescriptor>& layers = {kLayer,
-                                                                                          kLayer},
-                                        uint32_t positions_max = 0) {
-  const auto config = ParseClusterConfig("model: m\n" + lines, "test", {});
-  EXPECT_TRUE(config.ok()) << config.status();
-  return EngineOptionsOf(*config, GraphOf(layers),
-                         {.width = 256, .vocabulary = 100, .positions_max = positions_max});
-}
-
-// One compute node and memory nodes of these capacities.
-std::string Nodes(const std::vector<std::string>& capacities) {
-  std::string lines = "compute: [{name: c0}]\nmemory:\n";
-  for (size_t i = 0; i < capacities.size(); ++i) {
-    lines += "  - {name: m" + std::to_string(i) + ", capacity: " + capacities[i] + "}\n";
-  }
-  return lines;
-}
-
-const std::string kTwoNodes = Nodes({"1GiB", "1GiB"});
-
-void ExpectRefused(const absl::StatusOr<EngineOptions>& options, absl::StatusCode code,
-                   const ::testing::Matcher<std::string>& message) {
-  EXPECT_EQ(options.status().code(), code) << options.status();
-  EXPECT_THAT(std::string(options.status().message()), message);
-}
 
 TEST(EngineOptionsOfTest, ThePolicyOfRequestsThatNameNoneComesFirst) {
   const auto alone = OptionsOf(kTwoNodes + "policy: fetch_heads\n");
@@ -499,88 +462,6 @@ TEST(EngineOptionsOfTest, PolicyAutoOfStagesHasLanesForThemAndSaysWhatIsOut) {
   EXPECT_EQ(WhyNot(*options, cost::KvPolicy::kAttendRemote), "");
   EXPECT_THAT(WhyNot(*options, cost::KvPolicy::kFetchHeads),
               HasSubstr("compute: 4 nodes are not served by this version with policy fetch_heads"));
-}
-
-// A request of 8192 tokens takes 8 MiB.
-TEST(EngineOptionsOfTest, PartitionAutoIsDecidedAndSaysWhy) {
-  const auto whole = OptionsOf(kTwoNodes + "partition: auto\n");
-  ASSERT_TRUE(whole.ok()) << whole.status();
-  EXPECT_EQ(whole->partition, Partition::kRequest);
-  EXPECT_THAT(whole->partition_why, HasSubstr("chosen because every memory node has room"));
-  const auto heads = OptionsOf(Nodes({"6MiB", "6MiB"}) + "partition: auto\n");
-  ASSERT_TRUE(heads.ok()) << heads.status();
-  EXPECT_EQ(heads->partition, Partition::kHead);
-  const std::string small = Nodes({"4MiB", "4MiB", "4MiB"}) + "partition: auto\n";
-  const auto spans = OptionsOf(small);
-  ASSERT_TRUE(spans.ok()) << spans.status();
-  EXPECT_EQ(spans->partition, Partition::kTokenRange);
-  const auto fetched = OptionsOf(small + "policy: fetch_heads\n");
-  EXPECT_TRUE(fetched.ok() && fetched->partition == Partition::kTokenRange) << fetched.status();
-}
-
-TEST(EngineOptionsOfTest, PartitionAutoChoosesNoneThatSpillTiersAreNotServedWith) {
-  const std::string spill = ", spill: {path: tier, capacity: 1GiB}";
-  ExpectRefused(OptionsOf(Nodes({"4MiB" + spill, "4MiB", "4MiB"}) + "partition: auto\n"),
-                absl::StatusCode::kUnimplemented,
-                AllOf(HasSubstr("auto chose token_range (chosen because a request of 8192 tokens"),
-                      HasSubstr("does not serve with memory.N.spill; set it to request or head")));
-  ExpectRefused(OptionsOf(Nodes({"6MiB" + spill, "6MiB"}) + "partition: auto\n"),
-                absl::StatusCode::kInvalidArgument,
-                AllOf(HasSubstr("auto chose head (chosen because"),
-                      HasSubstr("all of them have a spill or none has")));
-  const auto heads = OptionsOf(Nodes({"6MiB" + spill, "6MiB" + spill}) + "partition: auto\n");
-  ASSERT_TRUE(heads.ok()) << heads.status();
-  EXPECT_EQ(heads->partition, Partition::kHead);
-  const auto whole = OptionsOf(Nodes({"1GiB" + spill, "1GiB"}) + "partition: auto\n");
-  ASSERT_TRUE(whole.ok()) << whole.status();
-  EXPECT_EQ(whole->partition, Partition::kRequest);
-}
-
-TEST(EngineOptionsOfTest, PartitionAutoThatCannotBeServedIsRefused) {
-  ExpectRefused(OptionsOf(Nodes({"1MiB", "1MiB"}) + "partition: auto\n"),
-                absl::StatusCode::kFailedPrecondition, HasSubstr("no partition can be served"));
-}
-
-TEST(EngineOptionsOfTest, PartitionHeadOfMoreNodesThanHeadsIsRefused) {
-  ExpectRefused(OptionsOf(Nodes({"1GiB", "1GiB", "1GiB", "1GiB", "1GiB"}) + "partition: head\n"),
-                absl::StatusCode::kInvalidArgument,
-                HasSubstr("5 memory nodes, but the model has 4 KV heads"));
-}
-
-TEST(EngineOptionsOfTest, PartitionHeadOfUnlikeLayersIsRefused) {
-  AttentionDescriptor other = kLayer;
-  other.kv_heads = 8;
-  ExpectRefused(OptionsOf(kTwoNodes + "partition: head\n", {kLayer, other}),
-                absl::StatusCode::kInvalidArgument, HasSubstr("layers have 4 and 8 KV heads"));
-}
-
-TEST(EngineOptionsOfTest, PartitionHeadWithoutRoomForAHeadIsRefused) {
-  ExpectRefused(OptionsOf(Nodes({"1GiB", "1MiB"}) + "partition: head\n"),
-                absl::StatusCode::kFailedPrecondition,
-                AllOf(HasSubstr("memory node m1 has 1.0 MiB"), HasSubstr("one KV head")));
-}
-
-TEST(EngineOptionsOfTest, PartitionHeadWithoutRoomForAllHeadsIsRefused) {
-  ExpectRefused(OptionsOf(Nodes({"3MiB", "3MiB"}) + "partition: head\n"),
-                absl::StatusCode::kFailedPrecondition,
-                HasSubstr("memory nodes m0, m1 have room for 2 of 4 KV heads"));
-}
-
-TEST(EngineOptionsOfTest, PartitionTokenRangeTakesASlidingWindow) {
-  AttentionDescriptor windowed = kLayer;
-  windowed.window = 100;
-  EXPECT_TRUE(OptionsOf(kTwoNodes + "partition: token_range\n", {windowed}).ok());
-}
-
-TEST(EngineOptionsOfTest, PartitionTokenRangeWithoutRoomForASpanIsRefused) {
-  ExpectRefused(OptionsOf(Nodes({"1GiB", "10KiB"}) + "partition: token_range\n"),
-                absl::StatusCode::kFailedPrecondition,
-                HasSubstr("memory node m1 has room for 10 tokens, too little for its share"));
-}
-
-// The node is refused by itself when it joins, and the others serve.
-TEST(EngineOptionsOfTest, PartitionRequestTakesANodeThatIsTooSmall) {
-  EXPECT_TRUE(OptionsOf(Nodes({"1GiB", "1MiB"}) + "partition: request\n").ok());
 }
 
 TEST(EngineOptionsOfTest, WindowsBeyondAllBoundsAreRefused) {

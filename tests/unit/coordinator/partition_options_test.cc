@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How KV is spread over memory nodes, as the cluster file says it or `auto` decides it.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "common/partition.h"
+#include "coordinator/cluster_options.h"
+#include "tests/unit/coordinator/options_of_lines.h"
+
+namespace lamina::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A request of 8192 tokens takes 8 MiB.
+TEST(PartitionOptionsTest, AutoIsDecidedAndSaysWhy) {
+  const auto whole = OptionsOf(kTwoNodes + "partition: auto\n");
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->partition, Partition::kRequest);
+  EXPECT_THAT(whole->partition_why, HasSubstr("chosen because every memory node has room"));
+  const auto heads = OptionsOf(Nodes({"6MiB", "6MiB"}) + "partition: auto\n");
+  ASSERT_TRUE(heads.ok()) << heads.status();
+  EXPECT_EQ(heads->partition, Partition::kHead);
+  const std::string small = Nodes({"4MiB", "4MiB", "4MiB"}) + "partition: auto\n";
+  const auto spans = OptionsOf(small);
+  ASSERT_TRUE(spans.ok()) << spans.status();
+  EXPECT_EQ(spans->partition, Partition::kTokenRange);
+  EXPECT_GT(spans->scheduler.span_tokens, 0u);
+  const auto fetched = OptionsOf(small + "policy: fetch_heads\n");
+  ASSERT_TRUE(fetched.ok()) << fetched.status();
+  EXPECT_EQ(fetched->partition, Partition::kTokenRange);
+  EXPECT_EQ(fetched->scheduler.span_tokens, spans->scheduler.span_tokens);
+}
+
+TEST(PartitionOptionsTest, AutoChoosesNoneThatSpillTiersAreNotServedWith) {
+  const std::string spill = ", spill: {path: tier, capacity: 1GiB}";
+  ExpectRefused(OptionsOf(Nodes({"4MiB" + spill, "4MiB", "4MiB"}) + "partition: auto\n"),
+                absl::StatusCode::kUnimplemented,
+                AllOf(HasSubstr("auto chose token_range (chosen because a request of 8192 tokens"),
+                      HasSubstr("does not serve with memory.N.spill; set it to request or head")));
+  ExpectRefused(OptionsOf(Nodes({"6MiB" + spill, "6MiB"}) + "partition: auto\n"),
+                absl::StatusCode::kInvalidArgument,
+                AllOf(HasSubstr("auto chose head (chosen because"),
+                      HasSubstr("all of them have a spill or none has")));
+  const auto heads = OptionsOf(Nodes({"6MiB" + spill, "6MiB" + spill}) + "partition: auto\n");
+  ASSERT_TRUE(heads.ok()) << heads.status();
+  EXPECT_EQ(heads->partition, Partition::kHead);
+  const auto whole = OptionsOf(Nodes({"1GiB" + spill, "1GiB"}) + "partition: auto\n");
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->partition, Partition::kRequest);
+}
+
+TEST(PartitionOptionsTest, AutoThatCannotBeServedIsRefused) {
+  ExpectRefused(OptionsOf(Nodes({"1MiB", "1MiB"}) + "partition: auto\n"),
+                absl::StatusCode::kFailedPrecondition, HasSubstr("no partition can be served"));
+}
+
+TEST(PartitionOptionsTest, HeadOfMoreNodesThanHeadsIsRefused) {
+  ExpectRefused(OptionsOf(Nodes({"1GiB", "1GiB", "1GiB", "1GiB", "1GiB"}) + "partition: head\n"),
+                absl::StatusCode::kInvalidArgument,
+                HasSubstr("5 memory nodes, but the model has 4 KV heads"));
+}
+
+TEST(PartitionOptionsTest, HeadOfUnlikeLayersIsRefused) {
+  AttentionDescriptor other = kLayer;
+  other.kv_heads = 8;
+  ExpectRefused(OptionsOf(kTwoNodes + "partition: head\n", {kLayer, other}),
+                absl::StatusCode::kInvalidArgument, HasSubstr("layers have 4 and 8 KV heads"));
+}
+
+TEST(PartitionOptionsTest, HeadWithoutRoomForAHeadIsRefused) {
+  ExpectRefused(OptionsOf(Nodes({"1GiB", "1MiB"}) + "partition: head\n"),
+                absl::StatusCode::kFailedPrecondition,
+                AllOf(HasSubstr("memory node m1 has 1.0 MiB"), HasSubstr("one KV head")));
+}
+
+TEST(PartitionOptionsTest, HeadWithoutRoomForAllHeadsIsRefused) {
+  ExpectRefused(OptionsOf(Nodes({"3MiB", "3MiB"}) + "partition: head\n"),
+                absl::StatusCode::kFailedPrecondition,
+                HasSubstr("memory nodes m0, m1 have room for 2 of 4 KV heads"));
+}
+
+TEST(PartitionOptionsTest, TokenRangeTakesASlidingWindow) {
+  AttentionDescriptor windowed = kLayer;
+  windowed.window = 100;
+  EXPECT_TRUE(OptionsOf(kTwoNodes + "partition: token_range\n", {windowed}).ok());
+}
+
+TEST(PartitionOptionsTest, TokenRangeWithoutRoomForASpanIsRefused) {
+  ExpectRefused(OptionsOf(Nodes({"1GiB", "10KiB"}) + "partition: token_range\n"),
+                absl::StatusCode::kFailedPrecondition,
+                HasSubstr("memory node m1 has room for 10 tokens, too little for its share"));
+}
+
+// A span has 1024 tokens, each with 128 bytes of K and V of one head; of two lanes and two nodes
+// there are eight windows.
+TEST(PartitionOptionsTest, TokenRangeWithAWindowForASpanIsEnough) {
+  const std::string lines = kTwoNodes + "policy: fetch_heads\nfetch: {window: 1MiB}\npartition: ";
+  EXPECT_TRUE(OptionsOf(lines + "token_range\n").ok())
+      << OptionsOf(lines + "token_range\n").status();
+  ExpectRefused(OptionsOf(lines + "request\n"), absl::StatusCode::kInvalidArgument,
+                HasSubstr("one KV head of 8192 tokens takes 1.0 MiB"));
+  ExpectRefused(OptionsOf(kTwoNodes + "policy: fetch_heads\nfetch: {window: 1023KiB}\n"
+                                      "partition: token_range\n"),
+                absl::StatusCode::kInvalidArgument,
+                HasSubstr("one KV head of 1024 tokens takes 128.0 KiB"));
+}
+
+// The node is refused by itself when it joins, and the others serve.
+TEST(PartitionOptionsTest, RequestTakesANodeThatIsTooSmall) {
+  EXPECT_TRUE(OptionsOf(Nodes({"1GiB", "1MiB"}) + "partition: request\n").ok());
+}
+
+}  // namespace
+}  // namespace lamina::coordinator
