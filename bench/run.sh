@@ -39,7 +39,7 @@ Suites:
   int8       perplexity with kv int8 next to bf16, on the committed text, and the tokens that fit
   weights_int8  perplexity and decoding with weights int8 next to bf16, in turns
   spill      a load of twice the slots, with a spill tier and with recomputation alone, in turns, next to what was predicted;
-             -- --find looks for a load for which 1.5 times the tokens a second are
+             -- --find predicts that for many loads in a minute, and compares with the one for which most is
   trace      a steady load with its timeline recorded, and not, in turns
   long_prompt  a prompt of 128k tokens through a bounded scratch: the process's memory against its bound, and the same bits
   paper      a paper's tables and figures next to its numbers: -- --only lamina (by the cost model), -- --only kvpr, headinfer, hybridserve or alisa

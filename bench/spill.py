@@ -3,7 +3,8 @@
 
 How many times the tokens a second the tier is to bring is predicted from the turns of recomputation, before one with the tier: of their time,
 what the tokens that were computed again take at the rate of prompts by themselves, less what their K and V take to the tier and back at its
-rates. --find takes the first load of --loads for which that is 1.5 or more, or the one with most, on slots for 1 / --times of its tokens.
+rates. --find predicts that for all --loads, on slots for 1 / --times of their tokens, without running them: prompts and three loads that fit
+are measured in a minute, and preemptions are counted as the scheduler makes them. It compares where most is predicted.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import tempfile
 import cluster
 import floor
 import remote
+import spill_model
 from programs import BIN
 
 NEAR = 1.3  # A sequence read back takes so many times its bytes over the measured read, at most.
@@ -24,7 +26,10 @@ FASTER = 1.5  # Tokens a second over recomputation alone, where that is predicte
 PROMPTS = 4  # At once, of which the rate of prompts is taken.
 FORM_SHARE = {"bf16": 1.0, "int8": 0.53}  # Bytes of a token over those in bf16, with heads of 64.
 # Answers fill the slots, not prompts, so that most of what has lost its slots is long; many rows take little more for a token than prompts.
-LOADS = "14x600x400,28x60x460,64x40x300,96x20x240,128x16x180"
+LOADS = "14x600x400,28x60x460,64x100x100,64x40x300,64x32x64,64x16x64,96x20x240,128x16x180,128x16x64"
+# That fit, as rows and tokens of each prompt: through them goes what a step takes.
+MEASURED = ((2, 64), (64, 32), (12, 1000))
+MEASURED_CAPACITY = "1GiB"
 
 
 def requests_on(running, rows, requests, context, output):
@@ -62,17 +67,14 @@ def node_of(status):
     return next(node for node in status["nodes"] if node["name"] == "m0")
 
 
-def tier_rates(arguments):
-    """The tier, as a node measures it when it starts."""
-    with started(arguments, spills=True) as running:
-        return node_of(running.status())["spill"]
+def predicted_of(seconds, again, prompt_tokens_per_second, rates, arguments):
+    """Tokens a second with the tier over those of so many seconds of recomputation: had all that was computed again gone there and come back."""
+    moved = again * bytes_per_token(arguments) * (1 / rates["write_bytes_per_second"] + 1 / rates["read_bytes_per_second"])
+    return seconds / (seconds - again / prompt_tokens_per_second + moved)
 
 
 def predicted(turns, rates, arguments):
-    """Tokens a second with the tier over those of these turns, of recomputation: had all that they computed again gone there and come back."""
-    seconds, again = mean(turns, "seconds"), mean(turns, "computed_again")
-    moved = again * bytes_per_token(arguments) * (1 / rates["write_bytes_per_second"] + 1 / rates["read_bytes_per_second"])
-    return seconds / (seconds - again / mean(turns, "prompt_tokens_per_second") + moved)
+    return predicted_of(mean(turns, "seconds"), mean(turns, "computed_again"), mean(turns, "prompt_tokens_per_second"), rates, arguments)
 
 
 def turn(arguments, spills):
@@ -141,9 +143,10 @@ def report(spilled, recomputed, arguments):
     print(f"attention over that without the tier: {ratios['attention_ratio']:.3f} (target at least {ATTEND})")
     if back > 0:
         bound = sum(tier["bytes_in"] / tier["read_bytes_per_second"] for tier in tiers)
+        reads = [tier["read_bytes_per_second"] / 1e9 for tier in tiers]
         ratios["restore_ratio"] = sum(tier["seconds_in"] for tier in tiers) / bound
         print(f"read back in {1e3 * sum(tier['seconds_in'] for tier in tiers) / back:.1f} ms each, {ratios['restore_ratio']:.2f} of bytes over "
-              f"the measured read of {statistics.mean(tier['read_bytes_per_second'] for tier in tiers) / 1e9:.2f} GB/s (target at most {NEAR})")
+              f"the measured read of {statistics.mean(reads):.2f} GB/s, {min(reads):.2f} to {max(reads):.2f} at the starts (target at most {NEAR})")
     return ratios
 
 
@@ -156,23 +159,48 @@ def with_load(arguments, load):
     return chosen
 
 
+def measured(arguments):
+    """What steps take, and the tier's rates, of one cluster that has room for all."""
+    points = []
+    with cluster.Cluster(arguments.lanes, memory_nodes=1, capacity=MEASURED_CAPACITY, spill=(arguments.path, arguments.tier),
+                         weights="bf16") as running:
+        rates = node_of(running.status())["spill"]
+        for rows, context in MEASURED:
+            prompts, decoding = running.prompt_and_decode_rates(rows, context)
+            points.append((rows, decoding.context_tokens, rows / decoding.tokens_per_second))
+            print(f"{rows} rows of {decoding.context_tokens / rows:.0f} tokens: {decoding.tokens_per_second:.0f} tokens/s, prompts {prompts:.0f}", flush=True)
+    times = spill_model.times_through(points, prompts)
+    print(f"a step takes {1e3 * times.step:.1f} ms, {1e3 * times.row:.2f} a row and {1e6 * times.context:.2f} us a token of context; the tier writes "
+          f"{rates['write_bytes_per_second'] / 1e9:.2f} GB/s and reads {rates['read_bytes_per_second'] / 1e9:.2f}\n", flush=True)
+    return times, rates
+
+
 def find(arguments):
-    """The load for which most is predicted, up to the first for which FASTER is, and its turn of recomputation."""
-    rates, best = None, None
-    print("| load | times the slots | prompts, tokens/s | tokens/s | computed again | predicted |\n|---|---|---|---|---|---|")
+    """The load for which most is predicted, of those whose turn is short enough."""
+    times, rates = measured(arguments)
+    best = None
+    print("| load | slots | seconds | tokens/s | preempted | computed again | predicted |\n|---|---|---|---|---|---|---|")
     for load in arguments.loads.split(","):
         chosen = with_load(arguments, load)
-        rates = rates or tier_rates(chosen)
-        one = turn(chosen, spills=False)
-        ratio = predicted([one], rates, chosen)
-        print(f"| {load} | {chosen.rows * (chosen.context + chosen.output) / one['slots']:.2f} | {one['prompt_tokens_per_second']:.0f} | "
-              f"{one['tokens_per_second']:.1f} | {one['computed_again']} | {ratio:.2f} |", flush=True)
-        if best is None or ratio > best[0]:
-            best = (ratio, chosen, one)
-        if ratio >= FASTER:
-            break
-    print()
-    return best[1], best[2]
+        slots = int(chosen.capacity.removesuffix("B")) // floor.KV_BYTES
+        one = spill_model.outcome_of(chosen.rows, chosen.context, chosen.output, slots, times)
+        ratio = predicted_of(one.seconds, one.computed_again, 1 / times.prompt, rates, chosen)
+        print(f"| {load} | {slots} | {one.seconds:.0f} | {chosen.rows * chosen.output / one.seconds:.1f} | {one.preemptions} | {one.computed_again} | "
+              f"{ratio:.2f} |", flush=True)
+        if one.seconds <= arguments.seconds and (best is None or ratio > best[0]):
+            best = (ratio, load, chosen)
+    if best is None:
+        raise SystemExit(f"a turn of each load takes more than --seconds {arguments.seconds:.0f}: name smaller --loads")
+    asked = "" if best[0] >= FASTER else f"; {FASTER} for none"
+    print(f"\nmost is predicted for {best[1]}, {best[0]:.2f} times{asked}\n", flush=True)
+    return best[2]
+
+
+def measured_turn(arguments, spills):
+    """turn(), and says how it went."""
+    one = turn(arguments, spills)
+    print(f"a turn with {'the tier' if spills else 'recomputation'}: {one['tokens_per_second']:.1f} tokens/s in {one['seconds']:.1f} s", flush=True)
+    return one
 
 
 def main():
@@ -181,9 +209,10 @@ def main():
     parser.add_argument("--rows", type=int, default=14, help="requests at once")
     parser.add_argument("--context", type=int, default=600, help="tokens of each prompt")
     parser.add_argument("--output", type=int, default=400, help="tokens of each answer")
-    parser.add_argument("--find", action="store_true", help="look for a load for which 1.5 times the tokens a second are predicted")
+    parser.add_argument("--find", action="store_true", help="compare with the load for which most is predicted")
     parser.add_argument("--loads", default=LOADS, help="of --find, ROWSxCONTEXTxOUTPUT, ...")
     parser.add_argument("--times", type=float, default=2.0, help="of --find, a load's tokens over the slots")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of --find, a turn is to take no longer, by its prediction")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--turns", type=int, default=2, help="of each way")
     parser.add_argument("--kv", choices=("bf16", "int8"), default="bf16", help="the form of K and V")
@@ -197,16 +226,14 @@ def main():
         return
     if arguments.find and arguments.kv != "bf16":
         parser.error("--find is of --kv bf16: with int8 a node's capacity has to hold open blocks too, so give --rows, --context and --capacity")
-    spilled, recomputed = [], []
     if arguments.find:
-        arguments, first = find(arguments)
-        recomputed.append(first)
-    for number in range(arguments.turns):
-        if number == len(recomputed):
-            recomputed.append(turn(arguments, spills=False))
-        spilled.append(turn(arguments, spills=True))
+        arguments = find(arguments)
+    spilled, recomputed = [], []
+    for _ in range(arguments.turns):
+        recomputed.append(measured_turn(arguments, spills=False))
+        spilled.append(measured_turn(arguments, spills=True))
     slots = spilled[0]["slots"]
-    print(f"{arguments.rows} requests of {arguments.context} + {arguments.output} tokens, "
+    print(f"\n{arguments.rows} requests of {arguments.context} + {arguments.output} tokens, "
           f"{arguments.rows * (arguments.context + arguments.output) / slots:.2f} times the {slots} slots\n")
     ratios = report(spilled, recomputed, arguments)
     if arguments.json:

@@ -2,6 +2,7 @@
 #include "kernels/int8_arena.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -118,6 +119,24 @@ struct Head {
   }
 };
 
+// So many slots that are neighbours in a tile of K on both sides. No other slot is read or written.
+// Where the compiler knows how many, a channel of them is a move or two, and no call.
+using MoveNeighbours = void (*)(const uint8_t* source, uint8_t* target, size_t head_dim);
+
+template <size_t kCount>
+void MoveSome(const uint8_t* source, uint8_t* target, size_t head_dim) {
+  for (size_t at = 0; at < head_dim * kTileSlots; at += kTileSlots) {
+    std::memcpy(target + at, source + at, kCount);
+  }
+}
+
+template <size_t... kLess>
+constexpr std::array<MoveNeighbours, kTileSlots> MovesOf(std::index_sequence<kLess...>) {
+  return {MoveSome<kLess + 1>...};
+}
+constexpr std::array<MoveNeighbours, kTileSlots> kMoves =
+    MovesOf(std::make_index_sequence<kTileSlots>());
+
 // `tokens` slots of K of one head, from tile to tile.
 void MoveInt8Tiles(const uint8_t* from, size_t from_slot, uint8_t* to, size_t to_slot,
                    size_t tokens, size_t head_dim) {
@@ -134,17 +153,8 @@ void MoveInt8Tiles(const uint8_t* from, size_t from_slot, uint8_t* to, size_t to
       continue;
     }
     const size_t count = std::min({kTileSlots - from_place, kTileSlots - to_place, end - to_slot});
-    const uint8_t* source = from + OffsetInInt8Tiles(from_slot, 0, head_dim);
-    uint8_t* target = to + OffsetInInt8Tiles(to_slot, 0, head_dim);
-    if (count == 1) {  // Most of chosen tokens: no call for a byte.
-      for (size_t at = 0; at < head_dim * kTileSlots; at += kTileSlots) {
-        target[at] = source[at];
-      }
-    } else {
-      for (size_t channel = 0; channel < head_dim; ++channel) {
-        std::memcpy(target + channel * kTileSlots, source + channel * kTileSlots, count);
-      }
-    }
+    kMoves[count - 1](from + OffsetInInt8Tiles(from_slot, 0, head_dim),
+                      to + OffsetInInt8Tiles(to_slot, 0, head_dim), head_dim);
     from_slot += count;
     to_slot += count;
   }

@@ -97,9 +97,13 @@ absl::Status SpillFile::Write(uint32_t block, absl::Span<const std::byte> bytes)
   return WriteAt(uint64_t{block} * block_bytes_, bytes);
 }
 
-absl::Status SpillFile::Read(uint32_t block, absl::Span<std::byte> bytes) const {
+absl::Status SpillFile::Fetch(uint32_t block, absl::Span<std::byte> bytes) const {
   LAMINA_CHECK(block < checksums_.size() && bytes.size() == block_bytes_);
-  LAMINA_RETURN_IF_ERROR(ReadAt(uint64_t{block} * block_bytes_, bytes));
+  return ReadAt(uint64_t{block} * block_bytes_, bytes);
+}
+
+absl::Status SpillFile::Check(uint32_t block, absl::Span<const std::byte> bytes) const {
+  LAMINA_CHECK(block < checksums_.size() && bytes.size() == block_bytes_);
   if (XXH3_64bits(bytes.data(), bytes.size()) != checksums_[block]) {
     return absl::DataLossError(
         absl::StrCat("spill ", name_, ": block ", block, " is not what was written there"));

@@ -3,8 +3,9 @@
 // SpillFile: blocks of one size in a file, each with a checksum. Which blocks are whose, and their
 // checksums, are in memory alone: the file is nobody's once the process has ended.
 //
-// Threading: Write() and Read() from any thread, each block from one at a time; Take(), GiveBack()
-// and blocks_free() from one thread; the rest from that one too, while nobody writes or reads.
+// Threading: Write(), Fetch() and Check() from any thread, each block from one at a time; Take(),
+// GiveBack() and blocks_free() from one thread; the rest from that one too, while nobody writes or
+// reads.
 // Memory: 12 bytes for each block.
 
 #pragma once
@@ -54,8 +55,10 @@ class SpillFile {
 
   // Errors: kResourceExhausted  the disk is full; else those of the disk.
   absl::Status Write(uint32_t block, absl::Span<const std::byte> bytes);
-  // Errors: kDataLoss  the file ends, or has other bytes than were written; else those of the disk.
-  absl::Status Read(uint32_t block, absl::Span<std::byte> bytes) const;
+  // Reads it: waits for the disk. Errors: kDataLoss  the file ends; else those of the disk.
+  absl::Status Fetch(uint32_t block, absl::Span<std::byte> bytes) const;
+  // What was fetched is checked. Errors: kDataLoss  these are other bytes than were written.
+  absl::Status Check(uint32_t block, absl::Span<const std::byte> bytes) const;
 
  private:
   SpillFile(std::unique_ptr<SpillDisk> disk, uint64_t bytes, std::string name)

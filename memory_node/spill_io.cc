@@ -3,6 +3,8 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -10,8 +12,10 @@
 namespace lamina::memory_node {
 
 SpillIo::SpillIo(SpillFile& file) : file_(file) {
+  free_.resize(kThreads);
+  std::iota(free_.begin(), free_.end(), 0);
   for (int i = 0; i < kThreads; ++i) {
-    threads_.emplace_back([this, i] { Work(i); });
+    threads_.emplace_back([this] { Work(); });
     pthread_setname_np(threads_.back().native_handle(), kName);
   }
 }
@@ -74,30 +78,89 @@ void SpillIo::Wait() {
   idle_.wait(lock, [this] { return under_way_.empty() && telling_ == 0; });
 }
 
-absl::Status SpillIo::Run(const SpillOrder& order, size_t index, absl::Span<std::byte> bytes) {
-  const uint32_t block = order.blocks[index];
-  if (order.write) {
-    LAMINA_RETURN_IF_ERROR(order.copy(index, bytes));
-    return file_.Write(block, bytes);
+SpillIo::Job SpillIo::Next() {
+  const bool reads = FirstToBegin(/*write=*/false) != under_way_.end();
+  if (reads && reading_ < kReads && !free_.empty()) {
+    return Job::kFetch;
   }
-  LAMINA_RETURN_IF_ERROR(file_.Read(block, bytes));
-  return order.copy(index, bytes);
+  if (!fetched_.empty()) {
+    return Job::kTakeAway;
+  }
+  const bool writes = !reads && FirstToBegin(/*write=*/true) != under_way_.end();
+  return writes && !free_.empty() ? Job::kWrite : Job::kNone;
 }
 
-SpillIo::Entry SpillIo::Next() {
-  Entry first_write = under_way_.end();
-  for (Entry entry = under_way_.begin(); entry != under_way_.end(); ++entry) {
-    if (entry->begun == entry->order.blocks.size()) {
-      continue;
-    }
-    if (!entry->order.write) {
-      return entry;
-    }
-    if (first_write == under_way_.end()) {
-      first_write = entry;
-    }
+SpillIo::Entry SpillIo::FirstToBegin(bool write) {
+  return std::find_if(under_way_.begin(), under_way_.end(), [write](const UnderWay& entry) {
+    return entry.order.write == write && entry.begun < entry.order.blocks.size();
+  });
+}
+
+SpillIo::Block SpillIo::Begin(Entry entry) {
+  const int buffer = free_.back();
+  free_.pop_back();
+  ++entry->working;
+  return {.entry = entry, .index = entry->begun++, .buffer = buffer};
+}
+
+void SpillIo::Fetch(std::unique_lock<std::mutex>& lock) {
+  const Block block = Begin(FirstToBegin(/*write=*/false));
+  ++reading_;
+  LetGo(lock);
+  const absl::Status status = file_.Fetch(block.entry->order.blocks[block.index], BytesOf(block));
+  lock.lock();
+  --reading_;
+  if (status.ok()) {
+    fetched_.push_back(block);
+  } else {
+    EndBlock(block, status, lock);
   }
-  return first_write;
+}
+
+void SpillIo::TakeAway(std::unique_lock<std::mutex>& lock) {
+  const Block block = fetched_.front();
+  fetched_.pop_front();
+  LetGo(lock);
+  const SpillOrder& order = block.entry->order;
+  absl::Status status = file_.Check(order.blocks[block.index], BytesOf(block));
+  if (status.ok()) {
+    status = order.copy(block.index, BytesOf(block));
+  }
+  lock.lock();
+  EndBlock(block, status, lock);
+}
+
+void SpillIo::Write(std::unique_lock<std::mutex>& lock) {
+  const Block block = Begin(FirstToBegin(/*write=*/true));
+  LetGo(lock);
+  const SpillOrder& order = block.entry->order;
+  absl::Status status = order.copy(block.index, BytesOf(block));
+  if (status.ok()) {
+    status = file_.Write(order.blocks[block.index], BytesOf(block));
+  }
+  lock.lock();
+  EndBlock(block, status, lock);
+}
+
+void SpillIo::LetGo(std::unique_lock<std::mutex>& lock) {
+  const bool more = Next() != Job::kNone;
+  lock.unlock();
+  if (more) {
+    wake_.notify_one();
+  }
+}
+
+void SpillIo::EndBlock(const Block& block, const absl::Status& status,
+                       std::unique_lock<std::mutex>& lock) {
+  free_.push_back(block.buffer);
+  UnderWay& entry = *block.entry;
+  --entry.working;
+  if (!status.ok()) {
+    GiveUp(entry, status);
+  }
+  if (entry.working == 0 && entry.begun == entry.order.blocks.size()) {
+    End(block.entry, lock);
+  }
 }
 
 void SpillIo::GiveUp(UnderWay& entry, const absl::Status& why) {
@@ -118,7 +181,7 @@ void SpillIo::End(Entry entry, std::unique_lock<std::mutex>& lock) {
   done_count_.store(done_.size(), std::memory_order_release);
   if (tell != nullptr) {
     ++telling_;
-    lock.unlock();
+    LetGo(lock);
     tell();
     lock.lock();
     --telling_;
@@ -128,26 +191,22 @@ void SpillIo::End(Entry entry, std::unique_lock<std::mutex>& lock) {
   }
 }
 
-void SpillIo::Work(int thread) {
+void SpillIo::Work() {
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return ends_ || Next() != under_way_.end(); });
-    const Entry entry = Next();
-    if (entry == under_way_.end()) {
-      return;
-    }
-    const size_t index = entry->begun++;
-    ++entry->working;
-    lock.unlock();
-    const absl::Status status =
-        Run(entry->order, index, {buffers_[thread].data(), file_.block_bytes()});
-    lock.lock();
-    --entry->working;
-    if (!status.ok()) {
-      GiveUp(*entry, status);
-    }
-    if (entry->working == 0 && entry->begun == entry->order.blocks.size()) {
-      End(entry, lock);
+    wake_.wait(lock, [this] { return ends_ || Next() != Job::kNone; });
+    switch (Next()) {
+      case Job::kNone:
+        return;
+      case Job::kFetch:
+        Fetch(lock);
+        break;
+      case Job::kTakeAway:
+        TakeAway(lock);
+        break;
+      case Job::kWrite:
+        Write(lock);
+        break;
     }
   }
 }

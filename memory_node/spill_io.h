@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SpillIo: threads that write and read blocks of a SpillFile, and copy between these and where
-// their data lies otherwise, so that the data thread neither waits for a disk nor copies. Each has
-// a buffer of one block: so all blocks of all moves can be ordered at once.
+// their data lies otherwise, so that the data thread neither waits for a disk nor copies. They have
+// as many buffers of one block as they are: so all blocks of all moves can be ordered at once.
 //
 // Reads go before writes: whoever is read back cannot go on before it is there. Else orders go in
-// turn.
+// turn. Who has read a block reads the next one at once, as long as there is a buffer, and others
+// check and copy what has been read: so the disk is never waited for by all of them, nor waits
+// (docs/adr/0239-threads-of-the-tier-read-on.md).
 //
 // Threading: all calls from one thread at a time.
 
@@ -16,6 +18,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <mutex>
@@ -48,8 +51,10 @@ struct SpillOrder {
 
 class SpillIo {
  public:
-  // So many keep two reads or writes under way while others copy and compute checksums.
   static constexpr int kThreads = 4;
+  // So many of them wait for what they read at once, at most. More than one: the disk has something
+  // to do until a thread wakes whose block has come.
+  static constexpr int kReads = 2;
   // What the kernel calls the threads.
   static constexpr char kName[] = "lamina-spill";
 
@@ -80,14 +85,34 @@ class SpillIo {
   struct UnderWay {
     SpillOrder order;
     size_t begun = 0;    // Blocks of it that were begun, or are not to be.
-    size_t working = 0;  // Threads that are at it.
+    size_t working = 0;  // Blocks that were begun and are not done.
   };
   using Entry = std::list<UnderWay>::iterator;
+  // One that was begun, and its buffer.
+  struct Block {
+    Entry entry;
+    size_t index = 0;
+    int buffer = 0;
+  };
+  enum class Job : uint8_t { kNone, kFetch, kTakeAway, kWrite };
 
-  void Work(int thread);
-  absl::Status Run(const SpillOrder& order, size_t index, absl::Span<std::byte> bytes);
-  // All of these with the lock. The order that has a block for a thread; or none.
-  Entry Next();
+  void Work();
+  absl::Span<std::byte> BytesOf(const Block& block) const {
+    return {buffers_[block.buffer].data(), file_.block_bytes()};
+  }
+  // All of these with the lock. What there is for a thread to do.
+  Job Next();
+  // The first order that has a block that was not begun; or none.
+  Entry FirstToBegin(bool write);
+  // Requires: there is a free buffer.
+  Block Begin(Entry entry);
+  // These do a job, and give the lock up meanwhile.
+  void Fetch(std::unique_lock<std::mutex>& lock);
+  void TakeAway(std::unique_lock<std::mutex>& lock);
+  void Write(std::unique_lock<std::mutex>& lock);
+  // Gives the lock up. If there is more to do, another thread is woken for it.
+  void LetGo(std::unique_lock<std::mutex>& lock);
+  void EndBlock(const Block& block, const absl::Status& status, std::unique_lock<std::mutex>& lock);
   static void GiveUp(UnderWay& entry, const absl::Status& why);
   // Gives the lock up while somebody is told.
   void End(Entry entry, std::unique_lock<std::mutex>& lock);
@@ -99,6 +124,9 @@ class SpillIo {
   // Guarded by mutex_.
   std::list<UnderWay> under_way_;
   std::vector<SpillOrder> done_;
+  std::deque<Block> fetched_;  // To be checked and copied.
+  std::vector<int> free_;      // Buffers.
+  int reading_ = 0;            // Threads that wait for what they read.
   int telling_ = 0;
   bool ends_ = false;
 

@@ -22,6 +22,7 @@ import paper_hybridserve  # noqa: E402
 import peer_systems  # noqa: E402
 import sampling  # noqa: E402
 import spill  # noqa: E402
+import spill_model  # noqa: E402
 import tables  # noqa: E402
 import threads  # noqa: E402
 import turns  # noqa: E402
@@ -91,31 +92,62 @@ class HybridServeTest(unittest.TestCase):
 
 
 class SpillTest(unittest.TestCase):
-    def find(self, computed_again, loads):
-        """With ten seconds of recomputation for each load, and a tier that takes 46 us for a token."""
+    def test_a_sequence_that_has_lost_its_slots_is_computed_again_when_there_is_room(self):
+        """Two of 100 + 100 tokens on 250 slots. Both have 125 slots when none is left, behind 25 steps; the first one ends behind 74 more, and the
+        other one computes its 126 tokens again, which bring the next, and ends behind 73."""
+        seconds_of_steps = spill_model.Times(step=1, row=0, context=0, prompt=0.01)
+        outcome = spill_model.outcome_of(2, 100, 100, 250, seconds_of_steps)
+        self.assertEqual((outcome.computed_again, outcome.preemptions), (126, 1))
+        self.assertAlmostEqual(outcome.seconds, 200 * 0.01 + 25 + 74 + 126 * 0.01 + 73)
+
+    def test_what_would_leave_no_headroom_does_not_join(self):
+        """The second one wants 117 slots of the 110 that are left."""
+        outcome = spill_model.outcome_of(2, 100, 100, 210, spill_model.Times(step=1, row=0, context=0, prompt=0))
+        self.assertEqual((outcome.computed_again, outcome.preemptions, outcome.seconds), (0, 0, 99 + 99))
+        with self.assertRaisesRegex(ValueError, "199 slots have no room for a sequence of 200 tokens"):
+            spill_model.outcome_of(2, 100, 100, 199, spill_model.Times(1, 0, 0, 0))
+
+    def test_the_preemptions_are_those_that_were_measured(self):
+        """14 requests of 600 + 400 tokens on 7,281 slots: a scheduler preempted 4 and computed 3,089 tokens again."""
+        outcome = spill_model.outcome_of(14, 600, 400, 7281, spill_model.Times(0.01, 0.001, 1e-6, 0.001))
+        self.assertEqual(outcome.preemptions, 4)
+        self.assertAlmostEqual(outcome.computed_again, 3089, delta=300)
+
+    def test_what_a_step_takes_goes_through_what_was_measured(self):
+        points = [(rows, context, 0.01 + 0.001 * rows + 2e-6 * context) for rows, context in ((2, 500), (64, 5000), (12, 15000))]
+        times = spill_model.times_through(points, prompt_rate=800)
+        self.assertAlmostEqual(times.of(20, 1000, 40), 0.01 + 0.02 + 0.002 + 40 / 800)
+        self.assertAlmostEqual(times.of(0, 0, 40), 40 / 800)
+        fell = spill_model.times_through([(2, 500, 0.02), (64, 5000, 0.02), (12, 15000, 0.01)], prompt_rate=800)
+        self.assertEqual(fell.context, 0)
+
+    def find(self, loads, seconds=60.0):
         rates = {"write_bytes_per_second": 1e9, "read_bytes_per_second": 1e9}
-        again = iter(computed_again)
+        times = spill_model.Times(step=0.01, row=0.001, context=1e-6, prompt=0.001)
+        arguments = types.SimpleNamespace(times=2.0, loads=loads, seconds=seconds, kv="bf16", rows=1, context=1, output=1, capacity="1MiB")
+        with mock.patch.object(spill, "measured", lambda _: (times, rates)), contextlib.redirect_stdout(io.StringIO()) as out:
+            chosen = spill.find(arguments)
+        return chosen, out.getvalue()
 
-        def turn(arguments, spills):
-            self.assertFalse(spills)
-            return {"seconds": 10, "computed_again": next(again), "prompt_tokens_per_second": 1000, "tokens_per_second": 5, "slots": 7000}
+    def test_the_load_is_taken_for_which_most_is_predicted(self):
+        chosen, out = self.find("14x600x400,64x16x64,28x60x460")
+        self.assertEqual((chosen.rows, chosen.context, chosen.output), (64, 16, 64))
+        self.assertEqual(chosen.capacity, f"{64 * 80 // 2 * 23040}B")
+        self.assertIn("| 64x16x64 | 2560 |", out)
+        self.assertRegex(out, r"most is predicted for 64x16x64, 1\.\d\d times; 1\.5 for none")
 
-        arguments = types.SimpleNamespace(times=2.0, loads=loads, kv="bf16", rows=1, context=1, output=1, capacity="1MiB")
-        with mock.patch.multiple(spill, turn=turn, tier_rates=lambda _: rates), contextlib.redirect_stdout(io.StringIO()) as out:
-            chosen, first = spill.find(arguments)
-        return chosen, first["computed_again"], out.getvalue()
+    def test_no_load_is_taken_whose_turn_takes_too_long(self):
+        chosen, out = self.find("14x600x400,2x100x100", seconds=10)
+        self.assertEqual(chosen.rows, 2)
+        self.assertIn("| 14x600x400 | 7000 |", out)
+        with self.assertRaisesRegex(SystemExit, "more than --seconds 1: name smaller --loads"):
+            self.find("14x600x400", seconds=1)
 
-    def test_the_first_load_is_taken_for_which_enough_is_predicted(self):
-        chosen, again, out = self.find([3000, 4000, 5000], "14x600x400,28x60x460,64x40x300")
-        self.assertEqual((chosen.rows, chosen.context, chosen.output, again), (28, 60, 460, 4000))
-        self.assertEqual(chosen.capacity, f"{28 * 520 // 2 * 23040}B")
-        self.assertIn("| 14x600x400 | 2.00 | 1000 | 5.0 | 3000 | 1.40 |", out)
-        self.assertIn("| 28x60x460 | 2.08 | 1000 | 5.0 | 4000 | 1.62 |", out)
-        self.assertNotIn("64x40x300", out)
-
-    def test_the_load_with_most_is_taken_where_enough_is_predicted_for_none(self):
-        chosen, again, _ = self.find([1000, 2500, 2000], "14x600x400,28x60x460,64x40x300")
-        self.assertEqual((chosen.rows, again), (28, 2500))
+    def test_what_is_predicted_is_without_what_was_computed_again(self):
+        """Ten seconds, of which three are for tokens that take 46 us each to the tier and back."""
+        rates = {"write_bytes_per_second": 1e9, "read_bytes_per_second": 1e9}
+        turns = [{"seconds": 10, "computed_again": 3000, "prompt_tokens_per_second": 1000}]
+        self.assertAlmostEqual(spill.predicted(turns, rates, types.SimpleNamespace(kv="bf16")), 10 / (10 - 3 + 3000 * 46.08e-6))
 
 
 class FloorTest(unittest.TestCase):

@@ -92,5 +92,34 @@ TEST(UnloadInt8Test, SlotsComeBackElsewhereAndOthersStay) {
   }
 }
 
+// From each place in a tile to each, up to more than a tile.
+TEST(UnloadInt8Test, AnyNumberOfNeighboursComesBackAndOthersStay) {
+  constexpr uint32_t kHeadDim = 16;
+  constexpr uint32_t kFewSlots = 48;
+  const AttentionDescriptor d = Descriptor(kHeadDim, 1, 1);
+  Int8Arena from = *Int8Arena::Create({&d, 1}, kFewSlots);
+  Int8Arena to = *Int8Arena::Create({&d, 1}, kFewSlots);
+  Int8Arena before = *Int8Arena::Create({&d, 1}, kFewSlots);
+  Fill(from, 1);
+  Fill(before, 2);
+  const size_t bytes = KvSlotBytes({&d, 1}, KvForm::kInt8) * kFewSlots;
+  for (uint32_t first = 0; first < 16; ++first) {
+    for (uint32_t slot = 0; slot < 16; ++slot) {
+      for (uint32_t tokens = 1; tokens <= 17; ++tokens) {
+        std::copy_n(before.View(0).k, bytes, to.View(0).k);
+        const std::vector<Extent> slots = {{.first_slot = 0, .tokens = first},
+                                           {.first_slot = slot, .tokens = tokens}};
+        UnloadInt8(kHeadDim, from.View(0), slots, first, tokens, to.View(0));
+        for (uint32_t i = 0; i < kFewSlots; ++i) {
+          const bool moved = i >= slot && i < slot + tokens;
+          ASSERT_EQ(SlotOf(to, 0, kHeadDim, i), moved ? SlotOf(from, 0, kHeadDim, first + i - slot)
+                                                      : SlotOf(before, 0, kHeadDim, i))
+              << tokens << " from " << first << " to " << slot;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lamina::kernels

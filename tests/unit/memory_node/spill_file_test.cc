@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -55,6 +56,11 @@ std::vector<std::byte> Bytes(int first) {
   return bytes;
 }
 
+absl::Status ReadBlock(const SpillFile& file, uint32_t block, absl::Span<std::byte> bytes) {
+  const absl::Status fetched = file.Fetch(block, bytes);
+  return fetched.ok() ? file.Check(block, bytes) : fetched;
+}
+
 TEST(SpillFileTest, BlocksComeBackAsTheyWereWritten) {
   const auto file = MakeFile();
   const std::vector<uint32_t> blocks = *file->Take(3);
@@ -63,7 +69,7 @@ TEST(SpillFileTest, BlocksComeBackAsTheyWereWritten) {
   }
   for (const uint32_t block : blocks) {
     std::vector<std::byte> read(kBlockBytes);
-    ASSERT_TRUE(file->Read(block, absl::MakeSpan(read)).ok());
+    ASSERT_TRUE(ReadBlock(*file, block, absl::MakeSpan(read)).ok());
     EXPECT_EQ(read, Bytes(static_cast<int>(block)));
   }
 }
@@ -94,7 +100,7 @@ TEST(SpillFileTest, ShortAndInterruptedCallsAreGoneOnWith) {
   });
   ASSERT_TRUE(file->Write(0, Bytes(5)).ok());
   std::vector<std::byte> read(kBlockBytes);
-  ASSERT_TRUE(file->Read(0, absl::MakeSpan(read)).ok());
+  ASSERT_TRUE(ReadBlock(*file, 0, absl::MakeSpan(read)).ok());
   EXPECT_EQ(read, Bytes(5));
 }
 
@@ -115,7 +121,7 @@ TEST(SpillFileTest, ADiskThatFailsIsAnError) {
   const auto file = MakeFile([](bool, uint64_t) { return MemorySpillDisk::Fault{.error = EIO}; });
   EXPECT_THAT(file->Write(0, Bytes(5)).message(), HasSubstr("cannot write: Input/output error"));
   std::vector<std::byte> read(kBlockBytes);
-  EXPECT_THAT(file->Read(0, absl::MakeSpan(read)).message(),
+  EXPECT_THAT(ReadBlock(*file, 0, absl::MakeSpan(read)).message(),
               HasSubstr("cannot read: Input/output error"));
 }
 
@@ -124,7 +130,7 @@ TEST(SpillFileTest, AFileThatEndsIsDataLoss) {
       [](bool write, uint64_t) { return MemorySpillDisk::Fault{.most = write ? SIZE_MAX : 0}; });
   ASSERT_TRUE(file->Write(1, Bytes(5)).ok());
   std::vector<std::byte> read(kBlockBytes);
-  EXPECT_EQ(file->Read(1, absl::MakeSpan(read)).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ReadBlock(*file, 1, absl::MakeSpan(read)).code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(SpillFileTest, AFlippedBitIsDataLoss) {
@@ -132,7 +138,7 @@ TEST(SpillFileTest, AFlippedBitIsDataLoss) {
       MakeFile([](bool write, uint64_t) { return MemorySpillDisk::Fault{.flips = !write}; });
   ASSERT_TRUE(file->Write(1, Bytes(5)).ok());
   std::vector<std::byte> read(kBlockBytes);
-  const absl::Status status = file->Read(1, absl::MakeSpan(read));
+  const absl::Status status = ReadBlock(*file, 1, absl::MakeSpan(read));
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("block 1 is not what was written there"));
 }
@@ -147,8 +153,8 @@ TEST(SpillFileTest, AnotherBlocksBytesAreDataLoss) {
   ASSERT_TRUE(file->Write(1, Bytes(2)).ok());
   bytes.Write(Bytes(1).data(), kBlockBytes, kBlockBytes);
   std::vector<std::byte> read(kBlockBytes);
-  EXPECT_TRUE(file->Read(0, absl::MakeSpan(read)).ok());
-  EXPECT_EQ(file->Read(1, absl::MakeSpan(read)).code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(ReadBlock(*file, 0, absl::MakeSpan(read)).ok());
+  EXPECT_EQ(ReadBlock(*file, 1, absl::MakeSpan(read)).code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(SpillFileTest, WithoutRoomForAllOfItThereIsNoFile) {
@@ -393,6 +399,85 @@ TEST_F(SpillIoTest, ReadsGoBeforeWrites) {
   EXPECT_EQ(copied.substr(0, kSure), std::string(kSure, 'r'));
 }
 
+// All of them at the disk would come back at once, and it would stand still while they copy.
+TEST_F(SpillIoTest, SomeThreadsReadOnWhileOthersCopy) {
+  constexpr uint32_t kBlocks = 4 * SpillIo::kThreads;
+  std::atomic<int> reading = 0;
+  std::atomic<int> most = 0;
+  std::atomic<int> read = 0;
+  Make(
+      [&](bool write, uint64_t) {
+        if (!write) {
+          const int now = ++reading;
+          int before = most;
+          while (before < now && !most.compare_exchange_weak(before, now)) {
+          }
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          ++read;
+          --reading;
+        }
+        return MemorySpillDisk::Fault{};
+      },
+      kBlocks);
+  std::vector<uint32_t> blocks(kBlocks);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  io_->Order({.write = true, .blocks = blocks, .copy = [](size_t, absl::Span<std::byte> bytes) {
+                absl::c_copy(Bytes(1), bytes.begin());
+                return absl::OkStatus();
+              }});
+  EXPECT_EQ(Done().at(0).status, absl::OkStatus());
+
+  // Copies of the first blocks last until as many have been read as there are buffers.
+  io_->Order({.blocks = blocks, .copy = [&read](size_t, absl::Span<std::byte>) {
+                while (read < SpillIo::kThreads) {
+                  std::this_thread::yield();
+                }
+                return absl::OkStatus();
+              }});
+  EXPECT_EQ(Done().at(0).status, absl::OkStatus());
+  EXPECT_LE(most.load(), SpillIo::kReads);
+  static_assert(SpillIo::kReads < SpillIo::kThreads);
+}
+
+// Threads that may not read wait, and none of them is forgotten when nothing is to be read any
+// more.
+TEST_F(SpillIoTest, WritesGoOnBehindReads) {
+  constexpr uint32_t kEach = 3 * SpillIo::kThreads;
+  std::atomic<bool> reads_fail = false;
+  Make([&](bool write,
+           uint64_t) { return MemorySpillDisk::Fault{.error = !write && reads_fail ? EIO : 0}; },
+       2 * kEach);
+  std::vector<uint32_t> stored(kEach);
+  std::iota(stored.begin(), stored.end(), 0);
+  std::vector<uint32_t> others(kEach);
+  std::iota(others.begin(), others.end(), kEach);
+  const auto fill = [](size_t, absl::Span<std::byte> bytes) {
+    absl::c_copy(Bytes(1), bytes.begin());
+    return absl::OkStatus();
+  };
+  io_->Order({.write = true, .blocks = stored, .copy = fill});
+  EXPECT_EQ(Done().at(0).status, absl::OkStatus());
+  for (const bool fails : {false, true}) {
+    reads_fail = fails;
+    std::atomic<int> writing = 0;
+    io_->Order(
+        {.blocks = stored, .copy = [](size_t, absl::Span<std::byte>) { return absl::OkStatus(); }});
+    // All threads are at it at once.
+    io_->Order({.write = true, .blocks = others, .copy = [&](size_t, absl::Span<std::byte> bytes) {
+                  ++writing;
+                  while (writing < SpillIo::kThreads) {
+                    std::this_thread::yield();
+                  }
+                  return fill(0, bytes);
+                }});
+    const std::vector<SpillOrder> done = Done();
+    ASSERT_EQ(done.size(), 2u);
+    for (const SpillOrder& order : done) {
+      EXPECT_EQ(order.status.ok(), order.write || !fails) << order.status;
+    }
+  }
+}
+
 class SpillDiskTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -416,7 +501,7 @@ TEST_F(SpillDiskTest, TheFileHasNoNameAndRoomForAllOfIt) {
   (*file)->Format(kBlockBytes);
   ASSERT_TRUE((*file)->Write(99, Bytes(3)).ok());
   std::vector<std::byte> read(kBlockBytes);
-  ASSERT_TRUE((*file)->Read(99, absl::MakeSpan(read)).ok());
+  ASSERT_TRUE(ReadBlock(**file, 99, absl::MakeSpan(read)).ok());
   EXPECT_EQ(read, Bytes(3));
 }
 
