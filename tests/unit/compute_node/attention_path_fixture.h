@@ -358,6 +358,13 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     awaiting_[lane.index] = paths_->Await(lane);
   }
 
+  // Outputs of the last layer are those of rows that are sampled or scored alone.
+  bool IsRead(const Lane& lane, uint32_t layer, size_t row) const {
+    return layer + 1 < config_.layers.size() ||
+           std::any_of(lane.tail.begin(), lane.tail.end(),
+                       [row](const TailRow& tail) { return tail.row == row; });
+  }
+
   void EndLayer(Lane& lane, uint32_t layer) {
     const Nanos deadline = RealClock().Now() + kLong;
     while (awaiting_[lane.index] && RealClock().Now() < deadline) {
@@ -371,6 +378,9 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
     const auto out = executor().AttentionRows(layer, lane.positions.size(), lane.buffers);
     const std::vector<BFloat16>& wanted = wanted_[lane.index];
     for (size_t row = 0; row < out.rows; ++row) {
+      if (!IsRead(lane, layer, row)) {
+        continue;
+      }
       ASSERT_EQ(
           std::memcmp(out.row(row), wanted.data() + row * out.cols, out.cols * sizeof(BFloat16)), 0)
           << "row " << row << " of step " << lane.plan.step << " layer " << layer;
