@@ -100,7 +100,8 @@ class AttentionPath {
 
   // Takes what has come, or attends over what has come. Whether nothing is missing any more, which
   // stays so until the next Await(): then the outputs of this path's rows are where the executor
-  // reads them, those of the model's last layer of the rows of lane.tail at least. Errors: those of the device; as Peers::CheckWindow(), Peers::NothingFrom().
+  // reads them, those of the model's last layer of the rows of lane.tail at least. Errors: those of
+  // the device; as Peers::CheckWindow(), Peers::NothingFrom().
   virtual absl::StatusOr<bool> Poll(Lane& lane) = 0;
 
   // Appends the signals that Poll() waits for.
