@@ -184,6 +184,45 @@ TEST_F(LocalKvTest, TheLastLayerAttendsForRowsThatAreReadAlone) {
   }
 }
 
+// Forks sample by the row of the sequence that they begin with. Rows of several tokens of a
+// sequence that decodes are read each for itself.
+TEST_F(LocalKvTest, RowsAreReadForSeveralSequencesOrForNone) {
+  Lane lane;
+  lane.plan = {.lane = 0,
+               .joins = {{.id = 1}, {.id = 2}},
+               .allocations = {{1, {0, 4}}, {2, {20, 3}}},
+               .rows = {{.sequence = 1, .position = 0},
+                        {.sequence = 1, .position = 1},
+                        {.sequence = 1, .position = 2},
+                        {.sequence = 1, .position = 3}}};
+  lane.positions = {0, 1, 2, 3, 0, 1, 2};
+  lane.decode_rows = 4;
+  lane.chunks = {{.plan = {.sequence = 2, .tokens = 3}, .first_row = 4}};
+  ASSERT_TRUE(kv_->Apply(lane.plan).ok());
+  const AttentionDescriptor& shape = config_.layers[1];
+  std::vector<BFloat16> qkv(7 * shape.qkv_width(), ToBFloat16(1.0f));
+  const auto qkv_rows = kernels::Packed(qkv.data(), 7, shape.qkv_width());
+  const std::vector<TailRow> several = {{.row = 1, .sequence = 1},
+                                        {.row = 1, .sequence = 5},
+                                        {.row = 2, .sequence = 1},
+                                        {.row = 6, .sequence = 2},
+                                        {.row = 6, .sequence = 6}};
+  for (const std::vector<TailRow>& tail : {several, std::vector<TailRow>()}) {
+    lane.tail = tail;
+    ASSERT_TRUE(kv_->BeginStep(lane, {.decode = {0, 4}, .chunks = {0, 1}}).ok());
+    std::vector<BFloat16> out(7 * shape.q_width(), ToBFloat16(-77.0f));
+    ASSERT_TRUE(kv_->Store(0, 1, qkv_rows).ok());
+    const auto read = kv_->Attend(0, 1, qkv_rows, kernels::Packed(out.data(), 7, shape.q_width()));
+    ASSERT_TRUE(read.ok()) << read.status();
+    for (uint32_t row = 0; row < 7; ++row) {
+      const bool attends = !tail.empty() && (row == 1 || row == 2 || row == 6);
+      EXPECT_EQ(ToFloat(out[row * shape.q_width()]), attends ? 1.0f : -77.0f) << "row " << row;
+    }
+    const uint64_t tokens = tail.empty() ? 0 : 3 + 3;
+    EXPECT_EQ(*read, tokens * 2 * shape.kv_width() * sizeof(BFloat16));
+  }
+}
+
 // The device holds K and V of its layers alone; the model's layers keep their numbers.
 TEST_F(LocalKvTest, AStageHasItsLayersAlone) {
   const std::vector<AttentionDescriptor> all = config_.layers;

@@ -110,6 +110,16 @@ TEST(DenseCutTest, PanelsStayWholeWhereThereAreEnough) {
   }
 }
 
+// SmolLM2's nine panels would be five for one thread and four for the other.
+TEST(DenseCutTest, PanelsAreHalvedWhereSharesWouldDifferByAnEighth) {
+  for (const size_t rows : {1, 4, 16}) {
+    const DenseWork work = {.rows = rows, .inputs = 1536, .features = 576};
+    EXPECT_EQ(CutDense({&work, 1}, kCutRowsOfPairs, 2).strips, 2u);
+    EXPECT_EQ(CutDense({&work, 1}, kCutRowsOfPairs, 4).strips, 1u);
+    EXPECT_DOUBLE_EQ(DenseShares(work, kCutRowsOfPairs, 2).largest_of_mean, 1.0);
+  }
+}
+
 TEST(DenseCutTest, LittleWorkGoesToFewThreads) {
   const DenseWork tiny = {.rows = 1, .inputs = 64, .features = 256};
   EXPECT_EQ(CutDense({&tiny, 1}, kCutRowsOfPairs, 128).threads, 1u);
@@ -166,8 +176,8 @@ TEST(DenseCutTest, TheLastTasksGoInQuarters) {
   EXPECT_EQ(tasks_of(work, 2, false).size(), 18u);
   EXPECT_EQ(tasks_of(work, 7, true).size(), 18u);  // There are too few.
   EXPECT_EQ(tasks_of({.rows = 127, .inputs = 576, .features = 576}, 2, true).size(), 9u);
-  // Threads end closer to each other: 13 panels of 256 rows are 7 and 6, or 6.5 each.
-  const Shares shares = DenseShares({.rows = 256, .inputs = 576, .features = 13 * 64}, 256, 2);
+  // Threads end closer to each other: 17 panels of 256 rows are 9 and 8, or 8.5 each.
+  const Shares shares = DenseShares({.rows = 256, .inputs = 576, .features = 17 * 64}, 256, 2);
   EXPECT_LT(shares.largest_of_mean, 1.03);
 }
 
