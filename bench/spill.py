@@ -191,7 +191,7 @@ def find(arguments):
             best = (ratio, load, chosen)
     if best is None:
         raise SystemExit(f"a turn of each load takes more than --seconds {arguments.seconds:.0f}: name smaller --loads")
-    asked = "" if best[0] >= FASTER else f"; {FASTER} for none"
+    asked = "" if best[0] >= FASTER else f"; {FASTER} for none of at most {arguments.seconds:.0f} s"
     print(f"\nmost is predicted for {best[1]}, {best[0]:.2f} times{asked}\n", flush=True)
     return best[2]
 

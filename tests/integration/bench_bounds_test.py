@@ -134,7 +134,7 @@ class SpillTest(unittest.TestCase):
         self.assertEqual((chosen.rows, chosen.context, chosen.output), (64, 16, 64))
         self.assertEqual(chosen.capacity, f"{64 * 80 // 2 * 23040}B")
         self.assertIn("| 64x16x64 | 2560 |", out)
-        self.assertRegex(out, r"most is predicted for 64x16x64, 1\.\d\d times; 1\.5 for none")
+        self.assertRegex(out, r"most is predicted for 64x16x64, 1\.\d\d times; 1\.5 for none of at most 60 s")
 
     def test_no_load_is_taken_whose_turn_takes_too_long(self):
         chosen, out = self.find("14x600x400,2x100x100", seconds=10)
