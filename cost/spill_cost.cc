@@ -3,9 +3,16 @@
 #include "cost/spill_cost.h"
 
 namespace lamina::cost {
+namespace {
+
+double BytesOf(const SpillRates& rates, uint32_t tokens) {
+  return rates.bytes_per_token * (tokens + tokens % rates.block_tokens);
+}
+
+}  // namespace
 
 double SpillSeconds(const SpillRates& rates, uint32_t tokens) {
-  const double bytes = rates.bytes_per_token * tokens;
+  const double bytes = BytesOf(rates, tokens);
   return bytes / rates.write_bytes_per_second + bytes / rates.read_bytes_per_second;
 }
 
@@ -25,7 +32,7 @@ bool ReadPays(const SpillRates& rates, uint32_t tokens) {
   if (rates.read_bytes_per_second <= 0) {
     return false;
   }
-  const double seconds = rates.bytes_per_token * tokens / rates.read_bytes_per_second;
+  const double seconds = BytesOf(rates, tokens) / rates.read_bytes_per_second;
   return rates.prompt_tokens_per_second <= 0 || seconds < RecomputeSeconds(rates, tokens);
 }
 

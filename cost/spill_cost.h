@@ -15,7 +15,10 @@ namespace lamina::cost {
 struct SpillRates {
   double write_bytes_per_second = 0;  // Measured when the node started.
   double read_bytes_per_second = 0;
-  double bytes_per_token = 0;           // K and V of all layers.
+  double bytes_per_token = 0;  // K and V of all layers.
+  // Those behind the last whole block of so many tokens take twice as many: bf16, where the others
+  // are INT8. 1: none do.
+  uint32_t block_tokens = 1;
   double prompt_tokens_per_second = 0;  // What prompts were computed at of late; 0: not known.
 };
 

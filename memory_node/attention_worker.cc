@@ -81,6 +81,7 @@ AttentionWorker::AttentionWorker(const Options& options, transport::Transport& t
   }
   if (options.spill != nullptr) {
     spills_.emplace(epoch_, meter_, *options.spill, options.report_spill);
+    spills_->SetEnded([this](uint64_t spill) { feed_.EndMove(spill); });
     feed_.SetMover(
         [this](const std::vector<plan::SlotMove>& moves) { return spills_->Take(moves); });
     sources_.push_back(&*spills_);

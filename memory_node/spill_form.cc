@@ -15,11 +15,12 @@ using plan::kSpillBlockTokens;
 
 class Bf16Form final : public SpillForm {
  public:
-  Bf16Form(const std::vector<AttentionDescriptor>& layers, kernels::KvDevice& device)
-      : layers_(layers), device_(device) {}
+  Bf16Form(const std::vector<AttentionDescriptor>& layers, kernels::KvDevice& device,
+           uint32_t block_tokens)
+      : layers_(layers), device_(device), block_tokens_(block_tokens) {}
 
   size_t block_bytes() const override {
-    return KvSlotBytes(layers_, KvForm::kBF16) * kSpillBlockTokens;
+    return KvSlotBytes(layers_, KvForm::kBF16) * block_tokens_;
   }
 
   absl::Status Load(absl::Span<const Extent> extents, uint32_t first, uint32_t tokens,
@@ -48,8 +49,7 @@ class Bf16Form final : public SpillForm {
   absl::Status ForEachPlane(const Copy& copy) const {
     for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
       for (uint32_t head = 0; head < layers_[layer].kv_heads; ++head) {
-        LAMINA_RETURN_IF_ERROR(
-            copy(layer, head, size_t{layers_[layer].head_dim} * kSpillBlockTokens));
+        LAMINA_RETURN_IF_ERROR(copy(layer, head, size_t{layers_[layer].head_dim} * block_tokens_));
       }
     }
     return absl::OkStatus();
@@ -57,6 +57,7 @@ class Bf16Form final : public SpillForm {
 
   const std::vector<AttentionDescriptor>& layers_;
   kernels::KvDevice& device_;
+  const uint32_t block_tokens_;
 };
 
 class Int8Form final : public SpillForm {
@@ -116,7 +117,13 @@ std::unique_ptr<SpillForm> SpillFormOf(const std::vector<AttentionDescriptor>& l
   if (device.int8() != nullptr) {
     return std::make_unique<Int8Form>(layers, device);
   }
-  return std::make_unique<Bf16Form>(layers, device);
+  return std::make_unique<Bf16Form>(layers, device, kSpillBlockTokens);
+}
+
+std::unique_ptr<SpillForm> SpillTailFormOf(const std::vector<AttentionDescriptor>& layers,
+                                           kernels::KvDevice& device) {
+  LAMINA_CHECK(device.reads() != nullptr && device.writes() != nullptr);
+  return std::make_unique<Bf16Form>(layers, device, plan::kSpillTailTokens);
 }
 
 }  // namespace lamina::memory_node

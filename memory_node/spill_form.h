@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SpillForm: how K and V of plan::kSpillBlockTokens tokens lie in a block of the spill tier, and
-// the copies between such a block and slots of a device.
+// SpillForm: how K and V of so many tokens lie in a block of the spill tier, and the copies between
+// such a block and slots of a device.
 //
 // bf16  for each layer and KV head of the node the K plane and the V plane of a KvView of so many
 //       slots, one behind the other
 // INT8  for each of them the arrays k, v, k_scales, v_scales of an Int8View of so many slots; of
-//       closed blocks, since an open one lies in a tail
+//       closed blocks, since an open one is bf16, in a tail
 //
 // Threading: any thread, of slots that nobody else reads or writes meanwhile.
 
@@ -41,9 +41,14 @@ class SpillForm {
                               uint32_t first, uint32_t tokens) const = 0;
 };
 
-// The form in which the device keeps K and V of these layers. It must outlive the result.
-// Requires: it has reads() and writes().
+// The form in which the device keeps K and V of these layers, of plan::kSpillBlockTokens tokens. It
+// must outlive the result, and so must the layers. Requires: it has reads() and writes().
 std::unique_ptr<SpillForm> SpillFormOf(const std::vector<AttentionDescriptor>& layers,
                                        kernels::KvDevice& device);
+
+// bf16 of plan::kSpillTailTokens tokens of an open block, in slots of a tail. Otherwise like
+// SpillFormOf().
+std::unique_ptr<SpillForm> SpillTailFormOf(const std::vector<AttentionDescriptor>& layers,
+                                           kernels::KvDevice& device);
 
 }  // namespace lamina::memory_node

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "plan/spill_blocks.h"
 #include "telemetry/work_meter.h"
@@ -13,6 +14,7 @@ namespace lamina::memory_node {
 namespace {
 
 using plan::kSpillBlockTokens;
+using plan::kSpillTailTokens;
 
 // How often the inbox of plans is looked at while something is stored or under way, which a plan
 // may want back.
@@ -33,7 +35,10 @@ SpillSource::SpillSource(const NodeEpoch& epoch, UnitMeter& meter, SpillTier& ti
       meter_(meter),
       tier_(tier),
       report_(std::move(report)),
-      form_(SpillFormOf(epoch.layers, epoch.device)) {}
+      form_(SpillFormOf(epoch.layers, epoch.device)),
+      tail_form_(SpillTailFormOf(epoch.layers, epoch.device)) {
+  LAMINA_CHECK(tail_form_->block_bytes() <= form_->block_bytes());
+}
 
 absl::Status SpillSource::Open() {
   tier_.file().Format(plan::SpillBlockBytes(form_->block_bytes() / kSpillBlockTokens));
@@ -98,7 +103,8 @@ void SpillSource::TakeDone() {
 
 absl::Status SpillSource::BeginOut(const plan::SlotMove& move) {
   const uint32_t tokens = TokensIn(move.slots);
-  absl::StatusOr<std::vector<uint32_t>> blocks = tier_.file().Take(plan::SpillBlocksOf(tokens));
+  absl::StatusOr<std::vector<uint32_t>> blocks =
+      tier_.file().Take(plan::SpillBlocksOf(tokens) + plan::SpillTailBlocksOf(move.tail.tokens));
   if (!blocks.ok()) {
     Fail(move.spill, blocks.status());
     return absl::OkStatus();
@@ -108,6 +114,7 @@ absl::Status SpillSource::BeginOut(const plan::SlotMove& move) {
                       .spill = move.spill,
                       .blocks = *std::move(blocks),
                       .tokens = tokens,
+                      .tail = move.tail,
                       .of_blocks = move.of_blocks},
                      move.slots);
 }
@@ -115,18 +122,22 @@ absl::Status SpillSource::BeginOut(const plan::SlotMove& move) {
 absl::Status SpillSource::BeginIn(const plan::SlotMove& move) {
   const auto found = stored_.find(move.spill);
   const uint32_t tokens = TokensIn(move.slots);
-  if (found == stored_.end() || uint64_t{move.skip} + tokens > found->second.tokens) {
-    Fail(move.spill,
-         absl::InternalError(absl::StrCat("the plan wants ", tokens, " tokens of spill ",
-                                          move.spill, " back, ", "of which there are fewer")));
+  if (found == stored_.end() || uint64_t{move.skip} + tokens > found->second.tokens ||
+      move.tail.tokens > found->second.open) {
+    Fail(move.spill, absl::InternalError(absl::StrCat("the plan wants ", tokens + move.tail.tokens,
+                                                      " tokens of spill ", move.spill, " back, ",
+                                                      "of which there are fewer")));
     return absl::OkStatus();
   }
-  const std::vector<uint32_t>& blocks = found->second.blocks;
-  const uint32_t skipped = move.skip / kSpillBlockTokens;
+  const auto stored = found->second.blocks.begin();
+  std::vector<uint32_t> blocks(stored + move.skip / kSpillBlockTokens,
+                               stored + plan::SpillBlocksOf(move.skip + tokens));
+  const auto open = stored + plan::SpillBlocksOf(found->second.tokens);
+  blocks.insert(blocks.end(), open, open + plan::SpillTailBlocksOf(move.tail.tokens));
   return OrderBlocks({.spill = move.spill,
-                      .blocks = {blocks.begin() + skipped,
-                                 blocks.begin() + plan::SpillBlocksOf(move.skip + tokens)},
+                      .blocks = std::move(blocks),
                       .tokens = tokens,
+                      .tail = move.tail,
                       .skip = move.skip % kSpillBlockTokens,
                       .of_blocks = found->second.of_blocks},
                      move.slots);
@@ -143,16 +154,23 @@ void SpillSource::Drop(uint64_t spill) {
 
 absl::Status SpillSource::OrderBlocks(Move move, absl::Span<const Extent> slots) {
   std::vector<Slots> of_blocks;
-  for (uint32_t block = 0; block < move.blocks.size(); ++block) {
+  const size_t closed = move.blocks.size() - plan::SpillTailBlocksOf(move.tail.tokens);
+  for (uint32_t block = 0; block < closed; ++block) {
     LAMINA_ASSIGN_OR_RETURN(Slots of_block, SlotsOf(move, slots, block));
     of_blocks.push_back(std::move(of_block));
+  }
+  for (uint32_t done = 0; done < move.tail.tokens; done += kSpillTailTokens) {
+    of_blocks.push_back(
+        {.extents = {{.first_slot = move.tail.first_slot + done,
+                      .tokens = std::min(kSpillTailTokens, move.tail.tokens - done)}}});
   }
   SpillOrder order{.write = move.out,
                    .blocks = move.blocks,
                    .copy =
-                       [this, out = move.out, of_blocks = std::move(of_blocks)](
+                       [this, out = move.out, closed, of_blocks = std::move(of_blocks)](
                            size_t index, absl::Span<std::byte> bytes) {
-                         return Copy(out, of_blocks[index], bytes.data());
+                         return Copy(index < closed ? *form_ : *tail_form_, out, of_blocks[index],
+                                     bytes.data());
                        },
                    .went_well =
                        [this, spill = move.spill] {
@@ -183,10 +201,11 @@ absl::StatusOr<SpillSource::Slots> SpillSource::SlotsOf(const Move& move,
   return of_block;
 }
 
-absl::Status SpillSource::Copy(bool out, const Slots& slots, std::byte* block) const {
+absl::Status SpillSource::Copy(const SpillForm& form, bool out, const Slots& slots,
+                               std::byte* block) {
   const uint32_t tokens = TokensIn(slots.extents) - slots.passed;
-  return out ? form_->Load(slots.extents, slots.passed, tokens, block)
-             : form_->Unload(block, slots.extents, slots.passed, tokens);
+  return out ? form.Load(slots.extents, slots.passed, tokens, block)
+             : form.Unload(block, slots.extents, slots.passed, tokens);
 }
 
 // The thread that was the last at it has reported what went well.
@@ -210,14 +229,24 @@ void SpillSource::End(Move& move, const SpillOrder& order) {
   telemetry::AddTo(move.out ? counters.nanos_out : counters.nanos_in,
                    static_cast<uint64_t>(order.ended - move.taken));
   tier_.WentWell();
+  TellEnded(move.spill);
   if (move.out) {
-    stored_[move.spill] = {
-        .blocks = std::move(move.blocks), .tokens = move.tokens, .of_blocks = move.of_blocks};
+    stored_[move.spill] = {.blocks = std::move(move.blocks),
+                           .tokens = move.tokens,
+                           .open = move.tail.tokens,
+                           .of_blocks = move.of_blocks};
+  }
+}
+
+void SpillSource::TellEnded(uint64_t spill) const {
+  if (ended_ != nullptr) {
+    ended_(spill);
   }
 }
 
 void SpillSource::Fail(uint64_t spill, const absl::Status& why) {
   tier_.Failed(why);
+  TellEnded(spill);
   report_({.epoch = epoch_.config.epoch, .spill = spill, .ok = false});
 }
 

@@ -4,7 +4,9 @@
 // serves no queries.
 //
 // A sequence, or a run of blocks of the prefix cache, goes in blocks of plan::kSpillBlockTokens
-// tokens, in the form that the device keeps (spill_form.h). Threads of the tier copy blocks between
+// tokens, in the form that the device keeps (spill_form.h). Behind the closed blocks of INT8 come
+// those of the open one, bf16 out of the sequence's tail and back into the one that it has by then
+// (docs/adr/0240-open-blocks-are-spilled-too.md). Threads of the tier copy blocks between
 // slots and buffers of theirs, and write and read these, several at once
 // (docs/adr/0209-threads-of-the-tier-copy.md).
 // Moves begin with their plan, and the thread that does the last block of one reports it: none
@@ -23,6 +25,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,6 +51,10 @@ class SpillSource final : public WorkSource {
   // References must outlive this. Requires: the device has reads() and writes().
   SpillSource(const NodeEpoch& epoch, UnitMeter& meter, SpillTier& tier, Report report);
 
+  // Who is told by the data thread, in a call of this, that a move with this number has ended. All
+  // whose reports others may have seen are told of before Take() begins any.
+  void SetEnded(std::function<void(uint64_t spill)> ended) { ended_ = std::move(ended); }
+
   // Begins what a plan moves. SpillOuts of slots that nobody writes any more before the report.
   // Errors: kInternal  a move has fewer slots than tokens.
   absl::Status Take(const std::vector<plan::SlotMove>& moves);
@@ -65,7 +72,8 @@ class SpillSource final : public WorkSource {
  private:
   struct Stored {
     std::vector<uint32_t> blocks;
-    uint32_t tokens = 0;
+    uint32_t tokens = 0;  // Those of an open block of INT8 are not among them,
+    uint32_t open = 0;    // and are so many.
     bool of_blocks = false;
   };
   // Where the tokens of a block lie.
@@ -78,6 +86,7 @@ class SpillSource final : public WorkSource {
     uint64_t spill = 0;
     std::vector<uint32_t> blocks;
     uint32_t tokens = 0;
+    Extent tail = {};   // Where those of an open block of INT8 lie, of which the last blocks are.
     uint32_t skip = 0;  // Tokens of the first block that are passed over.
     bool of_blocks = false;
     Nanos taken = 0;  // When it began.
@@ -93,11 +102,12 @@ class SpillSource final : public WorkSource {
   // Those of the move's block with this index.
   static absl::StatusOr<Slots> SlotsOf(const Move& move, absl::Span<const Extent> slots,
                                        uint32_t block);
-  // Copies the block between slots and its buffer. By a thread of the tier: nobody else reads or
-  // writes these slots meanwhile, and no others are touched.
-  absl::Status Copy(bool out, const Slots& slots, std::byte* block) const;
+  // Copies a block of this form between slots and its buffer. By a thread of the tier: nobody else
+  // reads or writes these slots meanwhile, and no others are touched.
+  static absl::Status Copy(const SpillForm& form, bool out, const Slots& slots, std::byte* block);
   void End(Move& move, const SpillOrder& order);
   void Fail(uint64_t spill, const absl::Status& why);
+  void TellEnded(uint64_t spill) const;
   void CountUsed();
 
   const NodeEpoch& epoch_;
@@ -105,6 +115,8 @@ class SpillSource final : public WorkSource {
   SpillTier& tier_;
   const Report report_;
   const std::unique_ptr<SpillForm> form_;
+  const std::unique_ptr<SpillForm> tail_form_;
+  std::function<void(uint64_t spill)> ended_;
   std::vector<SpillOrder> done_;
   uint64_t orders_ = 0;
   std::map<uint64_t, Move> under_way_;  // By the number of its order.

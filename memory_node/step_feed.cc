@@ -85,6 +85,9 @@ absl::Status StepFeed::Advance(Lane& lane) {
 }
 
 absl::Status StepFeed::ApplyChanges(const plan::StepPlan& plan) {
+  if (mover_ != nullptr) {
+    LAMINA_RETURN_IF_ERROR(mover_({}));
+  }
   LAMINA_RETURN_IF_ERROR(tables_.Apply(plan));
   const std::vector<plan::SlotMove> moves = tables_.TakeMoves();
   if (mover_ == nullptr) {
@@ -102,6 +105,7 @@ absl::Status StepFeed::ReadAhead(plan::StepPlan& plan) {
   if (mover_ == nullptr || plan.spills_in.empty()) {
     return absl::OkStatus();
   }
+  LAMINA_RETURN_IF_ERROR(mover_({}));
   LAMINA_ASSIGN_OR_RETURN(const std::vector<plan::SlotMove> reads, tables_.TakeReads(plan));
   return reads.empty() ? absl::OkStatus() : mover_(reads);
 }

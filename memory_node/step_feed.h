@@ -47,10 +47,13 @@ class StepFeed {
   // Who is asked to serve steps, in this order. Call before anything else.
   void SetSources(std::vector<WorkSource*> sources) { sources_ = std::move(sources); }
 
-  // Who is told what plans move to and from the spill tier. Without one plans must not.
-  // Errors end the epoch.
+  // Who is told what plans move to and from the spill tier. Without one plans must not. Before each
+  // plan it is called with nothing, and calls EndMove() for all moves whose reports the plan may
+  // follow from. Errors end the epoch.
   using Mover = std::function<absl::Status(const std::vector<plan::SlotMove>&)>;
   void SetMover(Mover mover) { mover_ = std::move(mover); }
+  // A move has ended, well or not.
+  void EndMove(uint64_t spill) { tables_.EndMove(spill); }
 
   void PushPlan(plan::StepPlan plan) { inbox_.Push(std::move(plan)); }
 

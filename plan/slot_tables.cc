@@ -63,9 +63,24 @@ absl::Status SlotTables::Apply(const SpillOut& spill) {
   if (found == sequences_.end()) {
     return absl::OkStatus();  // The sequence is another node's.
   }
-  LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots, SlotsOf(found->second, 0, spill.tokens));
-  moves_.push_back({.kind = SlotMove::Kind::kOut, .spill = spill.spill, .slots = std::move(slots)});
+  const Sequence& sequence = found->second;
+  const uint32_t open = OpenOf(sequence.path, spill.tokens);
+  const uint32_t closed = spill.tokens - open;
+  LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots, SlotsOf(sequence, 0, closed));
+  LAMINA_RETURN_IF_ERROR(SlotsOf(sequence, closed, open).status());
+  moves_.push_back({.kind = SlotMove::Kind::kOut,
+                    .spill = spill.spill,
+                    .slots = std::move(slots),
+                    .tail = BeginTailMove(spill.sequence, spill.spill, sequence.tail, open)});
   return absl::OkStatus();
+}
+
+Extent SlotTables::BeginTailMove(SequenceId id, uint64_t spill, uint32_t tail, uint32_t tokens) {
+  if (tokens == 0) {
+    return {};
+  }
+  tails_.BeginMove(id, spill);
+  return {.first_slot = tail * kInt8BlockTokens, .tokens = tokens};
 }
 
 absl::Status SlotTables::MoveOut(const SpillOut& spill) {
@@ -87,16 +102,28 @@ absl::Status SlotTables::Apply(const SpillIn& spill) {
   if (found == sequences_.end()) {
     return absl::OkStatus();
   }
-  LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
-                          SlotsOf(found->second, spill.first, spill.tokens));
+  const Sequence& sequence = found->second;
+  const uint32_t open = OpenOf(sequence.path, spill.tokens);
+  const uint32_t closed = spill.tokens - open;
+  LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots, SlotsOf(sequence, spill.first, closed));
+  LAMINA_RETURN_IF_ERROR(SlotsOf(sequence, spill.first + closed, open).status());
   moves_.push_back({.kind = SlotMove::Kind::kIn,
                     .spill = spill.spill,
                     .skip = spill.skip,
-                    .slots = std::move(slots)});
+                    .slots = std::move(slots),
+                    .tail = BeginTailMove(spill.sequence, spill.spill, sequence.tail, open)});
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<SlotMove>> SlotTables::TakeReads(StepPlan& plan) const {
+bool SlotTables::TakeTailAhead(SequenceId id) {
+  if (sequences_.contains(id)) {
+    return false;
+  }
+  const std::optional<uint32_t> tail = tails_.Join(id);
+  return tail && tails_ahead_.emplace(id, *tail).second;
+}
+
+absl::StatusOr<std::vector<SlotMove>> SlotTables::TakeReads(StepPlan& plan) {
   std::vector<SlotMove> reads;
   std::vector<SpillIn> left;
   for (const SpillIn& spill : plan.spills_in) {
@@ -116,12 +143,21 @@ absl::StatusOr<std::vector<SlotMove>> SlotTables::TakeReads(StepPlan& plan) cons
         tokens += allocation.extent.tokens;
       }
     }
-    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots,
-                            Part(extents, tokens, spill.first, spill.tokens));
+    const uint32_t open = OpenOf(join->path, spill.tokens);
+    const uint32_t closed = spill.tokens - open;
+    LAMINA_ASSIGN_OR_RETURN(std::vector<Extent> slots, Part(extents, tokens, spill.first, closed));
+    LAMINA_RETURN_IF_ERROR(Part(extents, tokens, spill.first + closed, open).status());
+    if (open > 0 && !TakeTailAhead(join->id)) {
+      left.push_back(spill);
+      continue;
+    }
+    const Extent tail =
+        open > 0 ? BeginTailMove(join->id, spill.spill, tails_ahead_.at(join->id), open) : Extent{};
     reads.push_back({.kind = SlotMove::Kind::kIn,
                      .spill = spill.spill,
                      .skip = spill.skip,
-                     .slots = std::move(slots)});
+                     .slots = std::move(slots),
+                     .tail = tail});
   }
   plan.spills_in = std::move(left);
   return reads;
@@ -169,7 +205,9 @@ absl::Status SlotTables::Apply(const SequenceJoin& join) {
   Sequence joined{.path = join.path, .bare = join.bare_tokens, .resident = join.resident};
   LAMINA_RETURN_IF_ERROR(Apply(SequenceLeave{.id = join.id}));
   if (HasTail(join.path)) {
-    const std::optional<uint32_t> tail = tails_.Join(join.id);
+    const auto ahead = tails_ahead_.extract(join.id);
+    const std::optional<uint32_t> tail =
+        ahead.empty() ? tails_.Join(join.id) : std::optional<uint32_t>(ahead.mapped());
     if (!tail) {
       return absl::InternalError(absl::StrCat("plan joins sequence ", join.id, ", and all ",
                                               options_.tails, " tails of open blocks are taken"));

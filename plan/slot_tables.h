@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/extent.h"
+#include "common/kv_form.h"
 #include "plan/step_plan.h"
 #include "plan/tails.h"
 
@@ -30,6 +31,9 @@ struct SlotMove {
   bool of_blocks = false;     // kOut: of blocks of the prefix cache, and not of a sequence.
   uint32_t skip = 0;          // kIn: so many of the tokens that were written are passed over.
   std::vector<Extent> slots;  // Slots of consecutive tokens; with kDrop none.
+  // kOut, kIn, where slots are INT8: those of bf16 that have the tokens behind these, in the
+  // sequence's tail, which is kept for the move until SlotTables::EndMove(). Of 0 tokens: none.
+  Extent tail = {};
 };
 
 class SlotTables {
@@ -82,9 +86,14 @@ class SlotTables {
 
   // What a plan that is still to be applied reads from the spill tier to this node, which is not
   // among the plan's changes any more: these slots come with joins of the plan, and all steps that
-  // used them are over, so that reading need not wait.
+  // used them are over, so that reading need not wait. A sequence has its tail from here on; while
+  // there is none for it, or it is still to leave, its read stays in the plan.
   // Errors: kInternal  a sequence has no slots for what it reads.
-  absl::StatusOr<std::vector<SlotMove>> TakeReads(StepPlan& plan) const;
+  absl::StatusOr<std::vector<SlotMove>> TakeReads(StepPlan& plan);
+
+  // The move of this number has ended: its tail, if it has one, may be another one's. Before plans
+  // that were made after its report.
+  void EndMove(uint64_t spill) { tails_.EndMove(spill); }
 
   // Null: it is not here. Stays where it is until it leaves.
   const Sequence* Find(SequenceId id) const;
@@ -107,6 +116,14 @@ class SlotTables {
   absl::Status Apply(const SequenceJoin& join);
   absl::Status Apply(const SlotAllocation& allocation);
   absl::Status MoveOut(const SpillOut& spill);
+  // Whether the sequence, which is to join, has a tail by now.
+  bool TakeTailAhead(SequenceId id);
+  // How many of a sequence's first `tokens` tokens are behind its last closed block, in its tail.
+  uint32_t OpenOf(AttentionPath path, uint32_t tokens) const {
+    return HasTail(path) ? tokens % kInt8BlockTokens : 0;
+  }
+  // Begins with the tail of a sequence that has joined, which has so many tokens there.
+  Extent BeginTailMove(SequenceId id, uint64_t spill, uint32_t tail, uint32_t tokens);
   bool spans() const { return options_.span_tokens > 0; }
   // Whether slots of this path have a form of their own, next to those of the others.
   bool IsApart(AttentionPath path) const {
@@ -129,6 +146,7 @@ class SlotTables {
   std::map<SequenceId, Sequence> sequences_;
   std::unique_ptr<Tails> own_tails_;
   Tails& tails_;
+  std::map<SequenceId, uint32_t> tails_ahead_;  // By sequence whose join is still to be applied.
   std::vector<SlotMove> moves_;
 };
 

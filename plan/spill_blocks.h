@@ -2,7 +2,8 @@
 //
 // In what spill tiers are counted: blocks of so many tokens, K and V of all layers that the memory
 // node has. A sequence has whole blocks, the last one perhaps in part. A block begins where a disk
-// can be read without the system's memory.
+// can be read without the system's memory. Where K and V are INT8, what is behind the last closed
+// block is bf16, of which a block of the same bytes has fewer tokens.
 
 #pragma once
 
@@ -23,6 +24,15 @@ inline uint64_t SpillBlockBytes(uint64_t bytes_per_token) {
 
 inline uint32_t SpillBlocksOf(uint32_t tokens) {
   return tokens / kSpillBlockTokens + (tokens % kSpillBlockTokens > 0 ? 1 : 0);
+}
+
+// Tokens of an open block that a block has: INT8 with its scales takes more than half of bf16.
+// Whole tiles of K.
+inline constexpr uint32_t kSpillTailTokens = kSpillBlockTokens / 2;
+
+// Blocks of so many tokens of an open block.
+inline uint32_t SpillTailBlocksOf(uint32_t tokens) {
+  return tokens / kSpillTailTokens + (tokens % kSpillTailTokens > 0 ? 1 : 0);
 }
 
 }  // namespace lamina::plan

@@ -68,8 +68,9 @@ struct SpillDrop {
 };
 
 // K and V of a sequence's first `tokens` tokens, or of slots that outlive sequences, go to the tier
-// of each memory node that holds some, under a number that is never used twice in an epoch. Nodes
-// report when they have written them, or that they could not (SpillReport).
+// of each memory node that holds some, under a number that is never used twice in an epoch. Where
+// slots are INT8, those behind its last closed block come out of its tail. Nodes report when they
+// have written them, or that they could not (SpillReport).
 struct SpillOut {
   uint64_t spill = 0;
   SequenceId sequence = 0;  // It leaves in the same plan. 0: none, but `slots` of a memory node.
@@ -79,8 +80,9 @@ struct SpillOut {
   friend bool operator==(const SpillOut&, const SpillOut&) = default;
 };
 
-// They are read back into the slots that the sequence has now: as soon as a node has the plan,
-// since no step before this one uses the slots. What the tier has stays there until it is dropped.
+// They are read back into the slots that the sequence has now, and into its tail: as soon as a node
+// has the plan, since no step before this one uses them. What the tier has stays there until it is
+// dropped.
 struct SpillIn {
   uint64_t spill = 0;
   SequenceId sequence = 0;  // It joins in the same plan.

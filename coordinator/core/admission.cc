@@ -406,7 +406,7 @@ void Admission::Join(Sequence& sequence, uint32_t lane, const std::vector<uint32
 }
 
 // Its work comes when they have been read. Blocks of the cache that it could share are not looked
-// for: what was spilled is all that it needs, but for an open block of INT8.
+// for: what was spilled is all that it needs.
 bool Admission::Restore(Sequence& sequence, uint32_t lane, OpenStep& open) {
   Spills& spills = places_.spills;
   if (!spills.IsStored(sequence)) {

@@ -153,12 +153,14 @@ inline size_t AcceptedBefore(const SequenceQueue& queue) {
 }
 
 // Whether sequence `id`, of the path, may join as far as tails of open blocks go, if its K and V
-// are INT8: nodes may not have given up those of sequences that have left, and it must not take one
-// that another sequence goes on from. Those of other forms count as if they had any.
+// are INT8: nodes may not have given up those of sequences that have left, nor those that go to a
+// spill tier, and it must not take one that another sequence goes on from. Those of other forms
+// count as if they had any.
 inline bool HasTail(const SchedulerOptions& options, const SequenceLife::Places& places,
                     plan::AttentionPath path, plan::SequenceId id) {
   return options.FormOf(path) == KvForm::kBF16 ||
-         (places.lanes.running() + places.borders.leaving() < options.int8_tails &&
+         (places.lanes.running() + places.borders.leaving() + places.spills.tails_leaving() <
+              options.int8_tails &&
           (places.tails.Has(id) || places.tails.may_take_any()));
 }
 

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "plan/spill_blocks.h"
 
 namespace lamina::core {
 namespace {
@@ -32,19 +31,21 @@ void Spills::Reset(const std::vector<MemoryNodeShare>& nodes,
   drops_.clear();
   dropping_.clear();
   holders_ = 0;
+  tails_leaving_ = 0;
 }
 
 bool Spills::Fits(const Sequence& sequence) const {
   const Node& node = nodes_[sequence.node];
-  const uint32_t tokens = Whole(sequence, sequence.held->tokens);
+  const uint32_t tokens = sequence.held->tokens;
   return sequence.state == SequenceState::kDecoding && sequence.held->nodes.size() == 1 &&
          sequence.held->released == 0 && !sequence.request.score && !sequence.request.is_beam &&
          tokens > 0 && node.failures_in_a_row < kFailuresInARowMax &&
-         plan::SpillBlocksOf(tokens) <= node.capacity_blocks - node.used_blocks;
+         BlocksOf(sequence.node, tokens) <= node.capacity_blocks - node.used_blocks;
 }
 
 cost::SpillRates Spills::RatesOf(uint32_t node) const {
   cost::SpillRates rates = nodes_[node].rates;
+  rates.block_tokens = nodes_[node].sequence_block_tokens;
   rates.prompt_tokens_per_second = prompt_tokens_per_second_;
   return rates;
 }
@@ -55,9 +56,9 @@ plan::SpillOut Spills::Out(Sequence& sequence) {
   Spill& spill = spills_[id];
   spill = {.sequence = sequence.request.id,
            .node = sequence.node,
-           .tokens = Whole(sequence, sequence.held->tokens),
+           .tokens = sequence.held->tokens,
            .state = State::kWriting};
-  nodes_[spill.node].used_blocks += plan::SpillBlocksOf(spill.tokens);
+  nodes_[spill.node].used_blocks += BlocksOf(spill.node, spill.tokens);
   sequence.spill = id;
   Hold(id, spill, sequence);
   SetLeaving(spill, spill.held);
@@ -65,15 +66,20 @@ plan::SpillOut Spills::Out(Sequence& sequence) {
   return {.spill = id, .sequence = spill.sequence, .tokens = spill.tokens};
 }
 
+// Fewer tokens than were written end in the same open block, or with a closed one: of that there is
+// no bf16 any more.
 plan::SpillIn Spills::In(const Sequence& sequence) {
   LAMINA_CHECK(IsStored(sequence));
   Spill& spill = spills_.at(sequence.spill);
+  const uint32_t block = nodes_[spill.node].sequence_block_tokens;
+  const uint32_t tokens = std::min(spill.tokens, sequence.join_tokens - 1);
+  const bool open = tokens / block == spill.tokens / block;
   spill.state = State::kReading;
   Hold(sequence.spill, spill, sequence);
   ++stats_.sequences_in;
   return {.spill = sequence.spill,
           .sequence = sequence.request.id,
-          .tokens = Whole(sequence, std::min(spill.tokens, sequence.join_tokens - 1))};
+          .tokens = open ? tokens : tokens - OpenOf(spill.node, tokens)};
 }
 
 void Spills::Leave(Sequence& sequence) {
@@ -168,10 +174,6 @@ bool Spills::IsStored(const Sequence& sequence) const {
 
 uint32_t Spills::NodeOf(const Sequence& sequence) const { return spills_.at(sequence.spill).node; }
 
-uint32_t Spills::TokensOf(const Sequence& sequence) const {
-  return spills_.at(sequence.spill).tokens;
-}
-
 Spills::Done Spills::Take(const plan::SpillReport& report) {
   const auto entry = spills_.find(report.spill);
   if (entry == spills_.end() || entry->second.state == State::kStored) {
@@ -206,7 +208,7 @@ void Spills::Dropped(const std::vector<plan::SpillDrop>& drops) {
     const auto dropped = dropping_.find(drop.spill);
     LAMINA_CHECK(dropped != dropping_.end());
     Node& node = nodes_[dropped->second.node];
-    node.used_blocks -= plan::SpillBlocksOf(dropped->second.tokens);
+    node.used_blocks -= BlocksOf(dropped->second.node, dropped->second.tokens);
     node.run_blocks -= dropped->second.blocks ? 1 : 0;
     dropping_.erase(dropped);
   }
@@ -246,6 +248,9 @@ void Spills::Release(uint64_t id, Spill& spill) {
 void Spills::SetLeaving(Spill& spill, uint32_t tokens) {
   uint64_t& slots = nodes_[spill.node].leaving;
   slots = slots - spill.leaving + tokens;
+  if (OpenOf(spill.node, spill.tokens) > 0) {
+    tails_leaving_ = tails_leaving_ - (spill.leaving > 0 ? 1 : 0) + (tokens > 0 ? 1 : 0);
+  }
   spill.leaving = tokens;
 }
 
@@ -258,9 +263,11 @@ void Spills::Erase(Entry entry) {
 absl::Status Spills::Audit() const {
   std::vector<Node> counted(nodes_.size());
   uint32_t holders = 0;
+  uint32_t tails = 0;
   for (const auto& [id, spill] : spills_) {
     Node& node = counted[spill.node];
-    node.used_blocks += plan::SpillBlocksOf(spill.tokens);
+    node.used_blocks += BlocksOf(spill.node, spill.tokens);
+    tails += spill.leaving > 0 && OpenOf(spill.node, spill.tokens) > 0 ? 1 : 0;
     node.run_blocks += spill.blocks ? 1 : 0;
     node.runs_writing += spill.blocks && spill.state == State::kWriting ? 1 : 0;
     node.leaving += spill.leaving;
@@ -271,7 +278,7 @@ absl::Status Spills::Audit() const {
     }
   }
   for (const auto& [id, spill] : dropping_) {
-    counted[spill.node].used_blocks += plan::SpillBlocksOf(spill.tokens);
+    counted[spill.node].used_blocks += BlocksOf(spill.node, spill.tokens);
     counted[spill.node].run_blocks += spill.blocks ? 1 : 0;
   }
   for (size_t node = 0; node < nodes_.size(); ++node) {
@@ -283,8 +290,9 @@ absl::Status Spills::Audit() const {
       return absl::InternalError(absl::StrCat("the tier of node ", node, " is miscounted"));
     }
   }
-  return holders == holders_ ? absl::OkStatus()
-                             : absl::InternalError("holders of spills are miscounted");
+  return holders == holders_ && tails == tails_leaving_
+             ? absl::OkStatus()
+             : absl::InternalError("holders of spills are miscounted, or tails");
 }
 
 }  // namespace lamina::core

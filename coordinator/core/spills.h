@@ -14,6 +14,9 @@
 // nobody gets them even if the sequence leaves or ends meanwhile. What is dropped then is forgotten
 // by the nodes once they have reported.
 //
+// Where K and V are INT8 the open block of a sequence goes with its closed ones, out of its tail on
+// the node, which is nobody else's before the node has reported, either (tails_leaving()).
+//
 // Threading: one thread.   Determinism: same calls, same answers.
 
 #pragma once
@@ -27,6 +30,7 @@
 #include "coordinator/core/sequence.h"
 #include "coordinator/core/sequence_kv.h"
 #include "cost/spill_cost.h"
+#include "plan/spill_blocks.h"
 #include "plan/step_plan.h"
 
 namespace lamina::core {
@@ -45,17 +49,16 @@ class Spills {
  public:
   explicit Spills(SequenceKv& kv) : kv_(kv) {}
 
-  // Nothing is there any more; SequenceKv has been reset. Of a sequence on node i whole blocks of
-  // block_tokens[i] tokens are written, and what is behind the last one is computed again: where K
-  // and V are INT8 it has no slots of its form. 1: all is written.
+  // Nothing is there any more; SequenceKv has been reset. Of a sequence on node i what is behind
+  // its last whole block of block_tokens[i] tokens is the open block of INT8. 1: all have one form.
   void Reset(const std::vector<MemoryNodeShare>& nodes, const std::vector<uint32_t>& block_tokens);
 
   // How fast prompts were computed of late, which `RatesOf()` are told with.
   void SetPromptRate(double tokens_per_second) { prompt_tokens_per_second_ = tokens_per_second; }
 
-  // Whether the tier of the sequence's node has room for what is written of it, and the sequence is
-  // one that can go on from there: it decodes, and has all its slots. Nothing fits in a tier
-  // that has failed so many times in a row, until the next epoch.
+  // Whether the tier of the sequence's node has room for all of it, and the sequence is one that
+  // can go on from there: it decodes, and has all its slots. Nothing fits in a tier that has failed
+  // so many times in a row, until the next epoch.
   static constexpr uint32_t kFailuresInARowMax = 3;
   bool Fits(const Sequence& sequence) const;
   // Whether another run of blocks may be written now, and whether it has room: no more than so many
@@ -97,10 +100,9 @@ class Spills {
   // Nobody needs them any more. Nothing, if there are none.
   void DropBlocks(uint64_t spill);
 
-  // Whether a sequence that has a spill can be read back now; where, and how many tokens.
+  // Whether a sequence that has a spill can be read back now, and where.
   bool IsStored(const Sequence& sequence) const;
   uint32_t NodeOf(const Sequence& sequence) const;
-  uint32_t TokensOf(const Sequence& sequence) const;
 
   // What a report ends.
   struct Done {
@@ -119,6 +121,8 @@ class Spills {
 
   // Slots of a node that come free when nodes have reported.
   uint64_t SlotsLeaving(uint32_t node) const { return nodes_[node].leaving; }
+  // Tails that do: of those whose sequences run, other parts know.
+  uint32_t tails_leaving() const { return tails_leaving_; }
   uint32_t holders() const { return holders_; }
   SpillStats stats() const;
 
@@ -152,9 +156,14 @@ class Spills {
   };
   using Entry = std::map<uint64_t, Spill>::iterator;
 
-  // Tokens of the sequence that are written.
-  uint32_t Whole(const Sequence& sequence, uint32_t tokens) const {
-    return tokens - tokens % nodes_[sequence.node].sequence_block_tokens;
+  // How many of a sequence's first `tokens` tokens are in its open block of INT8.
+  uint32_t OpenOf(uint32_t node, uint32_t tokens) const {
+    return tokens % nodes_[node].sequence_block_tokens;
+  }
+  // Blocks of the tier that these take.
+  uint32_t BlocksOf(uint32_t node, uint32_t tokens) const {
+    const uint32_t open = OpenOf(node, tokens);
+    return plan::SpillBlocksOf(tokens - open) + plan::SpillTailBlocksOf(open);
   }
   void Open(uint64_t id, Spill& spill);
   void Hold(uint64_t id, Spill& spill, const Sequence& sequence);
@@ -170,6 +179,7 @@ class Spills {
   std::map<uint64_t, Spill> dropping_;  // Until nodes have forgotten them.
   uint64_t ids_ = 0;
   uint32_t holders_ = 0;
+  uint32_t tails_leaving_ = 0;
   SpillStats stats_;
 };
 

@@ -202,6 +202,63 @@ TEST_P(SpillFaultTest, ABadDiskChangesNoToken) {
 INSTANTIATE_TEST_SUITE_P(Faults, SpillFaultTest, ::testing::Range(size_t{0}, DiskFaults().size()),
                          [](const auto& tested) { return DiskFaults()[tested.param].name; });
 
+TEST(SpillTest, ABadDiskChangesNoTokenInInt8) {
+  for (const uint64_t period : {2, 3}) {
+    LocalClusterOptions options = Cramped();
+    options.int8 = true;
+    options.spill_disk = [period] {
+      return std::make_unique<MemorySpillDisk>([period](bool write, uint64_t number) {
+        return MemorySpillDisk::Fault{.flips = !write && number % period == 1};
+      });
+    };
+    const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+    ASSERT_NE(cluster, nullptr);
+
+    ExpectSame(cluster->GenerateMany(Requests()), Expected(/*shards=*/1, /*int8=*/true));
+
+    EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+    EXPECT_GT(CountOf(*cluster).failures, 0u);
+    EXPECT_EQ(cluster->engine().GetStatus().epoch, 1u) << "the epoch goes on";
+  }
+}
+
+// All four have joined before there is too little room, at some 90 tokens each, and whoever comes
+// back computes the token that was to come.
+class OpenBlocksTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(OpenBlocksTest, NothingOfSpilledSequencesIsComputedAgain) {
+  std::vector<GenerateSpec> specs;
+  uint64_t prompt_tokens = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const std::vector<TokenId> prompt = RandomPrompt(30 + i, 300 + i);
+    prompt_tokens += prompt.size();
+    specs.push_back(i % 2 == 0 ? Greedy(prompt, 120) : Sampled(prompt, 120, i));
+  }
+  LocalClusterOptions roomy = Roomy();
+  roomy.int8 = GetParam();
+  LocalClusterOptions options = Cramped();
+  options.int8 = GetParam();
+  options.slots = 360;
+  const std::unique_ptr<LocalCluster> undisturbed = MakeCluster(roomy);
+  const std::unique_ptr<LocalCluster> cluster = MakeCluster(options);
+  ASSERT_NE(undisturbed, nullptr);
+  ASSERT_NE(cluster, nullptr);
+
+  ExpectSame(cluster->GenerateMany(specs), undisturbed->GenerateMany(specs));
+
+  const coordinator::EngineStatus status = cluster->engine().GetStatus();
+  EXPECT_GT(status.scheduler.spills.sequences_in, 0u);
+  EXPECT_EQ(status.scheduler.spills.failures, 0u);
+  EXPECT_GT(status.tokens_prefilled, prompt_tokens);
+  EXPECT_LE(status.tokens_prefilled, prompt_tokens + status.scheduler.spills.sequences_in)
+      << "more than a token of each";
+  EXPECT_TRUE(cluster->WaitForNoSlots().ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, OpenBlocksTest, ::testing::Bool(), [](const auto& tested) {
+  return std::string(tested.param ? "int8" : "bf16");
+});
+
 // All of them are counted, and the log has one line until something goes well.
 TEST(SpillTest, ADiskThatTakesNothingIsWarnedOfOnce) {
   LocalClusterOptions options = Cramped();

@@ -61,13 +61,14 @@ void SimNodes::CheckForm(Entry& entry) {
   for (const auto& [id, other] : table_) {
     tails += options_.FormOf(other.join.path) == KvForm::kInt8;
   }
-  SimTails& node = tails_[join.memory_node];
-  const std::optional<uint32_t> tail = node.owners.Join(join.id);
+  const auto ahead = ahead_tails_.extract(join.id);
+  const std::optional<uint32_t> tail = ahead.empty() ? tails_[join.memory_node].owners.Join(join.id)
+                                                     : std::optional<uint32_t>(ahead.mapped());
   if (tails > options_.int8_tails || join.parent != 0 || !tail) {
     return Fail(absl::StrCat("sequence ", join.id, " joins as the ", tails, "th of at most ",
                              options_.int8_tails, ", each with an open block of its own"));
   }
-  entry.tail = &node.blocks[bug_ == PlantedBug::kTailShared ? 0 : *tail];
+  entry.tail = TailOf(join.memory_node, *tail);
 }
 
 const SimSlot& SimNodes::Seen(const Entry& entry, size_t token, size_t position) const {

@@ -53,7 +53,12 @@ class SimNodes {
     return ahead_.contains({plan.lane, plan.step, spill});
   }
   // What a plan has spilled has been written or read.
-  void EndSpill(uint64_t spill, bool ok) { tier_.End(spill, ok, slots_); }
+  void EndSpill(uint64_t spill, bool ok) {
+    tier_.End(spill, ok, slots_);
+    for (SimTails& tails : tails_) {
+      tails.owners.EndMove(spill);
+    }
+  }
 
   // The first broken promise.
   const std::string& failure() const { return failure_.empty() ? tier_.failure() : failure_; }
@@ -114,6 +119,13 @@ class SimNodes {
   void CheckRoles(const plan::StepPlan& plan);
   void CheckPaths(const plan::StepPlan& plan);
   void CheckForm(Entry& entry);
+  std::vector<SimSlot>* TailOf(uint32_t node, uint32_t tail) {
+    return &tails_[node].blocks[bug_ == PlantedBug::kTailShared ? 0 : tail];
+  }
+  // How many of a sequence's first `tokens` tokens are in its open block of INT8.
+  uint32_t OpenOf(plan::AttentionPath path, uint32_t tokens) const {
+    return options_.FormOf(path) == KvForm::kInt8 ? tokens % options_.int8_block_tokens : 0;
+  }
   // What the row at `position` finds of a token of its sequence that is not behind it.
   const SimSlot& Seen(const Entry& entry, size_t token, size_t position) const;
   void Store(Entry& entry, size_t token, const SimSlot& stored);
@@ -149,7 +161,8 @@ class SimNodes {
   std::set<uint64_t> copies_;             // Spills that are copies of cached blocks.
   SimTier tier_;
   std::set<std::tuple<uint32_t, uint64_t, uint64_t>> ahead_;     // (lane, step, spill)
-  std::set<std::pair<plan::SequenceId, uint32_t>> ahead_slots_;  // Until it gets them.
+  std::set<std::pair<plan::SequenceId, uint32_t>> ahead_slots_;  // Until it gets them,
+  std::map<plan::SequenceId, uint32_t> ahead_tails_;             // and its tail.
   core::LaneHomes homes_;
   // By replica for prompts, or by the node that lanes are bound to, or one of all lanes.
   std::vector<std::vector<TokenId>> scratch_;

@@ -3,7 +3,7 @@
 // What plans spill: what nodes check of it, and when they have done it. Disks fail at random.
 
 #include <algorithm>
-#include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -83,8 +83,8 @@ void SimWorld::StartSpill(uint64_t spill, bool early) {
   }
 }
 
-// It leaves with the plan; what it has in slots are all tokens that it has had as inputs, with INT8
-// those of whole blocks.
+// It leaves with the plan; what it has in slots, and with INT8 in its tail, are all tokens that it
+// has had as inputs.
 void SimNodes::SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill) {
   if (spill.sequence == 0) {
     return CopyOut(spill);
@@ -93,17 +93,21 @@ void SimNodes::SpillOut(const plan::StepPlan& plan, const plan::SpillOut& spill)
   if (entry == nullptr) {
     return;
   }
-  const size_t block = entry->tail == nullptr ? 1 : options_.int8_block_tokens;
-  const size_t whole = entry->slots.size() / block * block;
-  if (spill.tokens != whole || entry->released > 0 ||
+  if (spill.tokens != entry->slots.size() || entry->released > 0 ||
       std::find(plan.leaves.begin(), plan.leaves.end(),
                 plan::SequenceLeave{.id = spill.sequence}) == plan.leaves.end()) {
     return Fail(absl::StrCat("sequence ", spill.sequence, " is spilled in part, or stays"));
   }
   const uint32_t node = entry->join.memory_node;
+  const uint32_t open = entry->tail == nullptr ? 0 : OpenOf(entry->join.path, spill.tokens);
+  if (open > 0) {
+    tails_[node].owners.BeginMove(spill.sequence, spill.spill);
+  }
   const auto first = entry->slots.begin();
-  tier_.BeginOut(spill.spill, node, {first, first + static_cast<std::ptrdiff_t>(whole)},
-                 slots_[node]);
+  tier_.BeginOut(
+      spill.spill, node,
+      {.slots = {first, first + (spill.tokens - open)}, .tail = entry->tail, .open = open},
+      slots_[node]);
 }
 
 // Blocks of the prefix cache, which stay.
@@ -118,7 +122,7 @@ void SimNodes::CopyOut(const plan::SpillOut& spill) {
     return Fail(absl::StrCat("copy ", spill.spill, " is of ", slots.size(), " slots"));
   }
   copies_.insert(spill.spill);
-  tier_.BeginOut(spill.spill, spill.memory_node, slots, slots_[spill.memory_node]);
+  tier_.BeginOut(spill.spill, spill.memory_node, {.slots = slots}, slots_[spill.memory_node]);
 }
 
 void SimNodes::ReadAhead(const plan::StepPlan& plan) {
@@ -138,8 +142,21 @@ void SimNodes::ReadAhead(const plan::StepPlan& plan) {
     if (spill.first + spill.tokens >= slots.size()) {
       return Fail(absl::StrCat("sequence ", join->id, " is to be read back whole"));
     }
+    const uint32_t open = OpenOf(join->path, spill.tokens);
+    SimPlaces places{.open = open};
+    if (open > 0) {
+      plan::Tails& owners = tails_[node].owners;
+      const std::optional<uint32_t> tail =
+          table_.contains(join->id) ? std::nullopt : owners.Join(join->id);
+      if (!tail) {
+        continue;  // It waits for its step.
+      }
+      owners.BeginMove(join->id, spill.spill);
+      ahead_tails_[join->id] = *tail;
+      places.tail = TailOf(node, *tail);
+    }
     const auto first = slots.begin() + spill.first;
-    slots = std::vector<uint32_t>(first, first + spill.tokens);
+    slots = std::vector<uint32_t>(first, first + (spill.tokens - open));
     for (const uint32_t slot : slots) {
       if (slot >= slots_[node].size() || !slots_[node][slot].owners.empty() ||
           slots_[node][slot].moves > 0) {
@@ -149,7 +166,8 @@ void SimNodes::ReadAhead(const plan::StepPlan& plan) {
       ahead_slots_.emplace(join->id, slot);
     }
     ahead_.emplace(plan.lane, plan.step, spill.spill);
-    tier_.BeginIn(spill.spill, node, spill.skip, std::move(slots), slots_[node]);
+    places.slots = std::move(slots);
+    tier_.BeginIn(spill.spill, node, spill.skip, std::move(places), slots_[node]);
   }
 }
 
@@ -165,8 +183,15 @@ void SimNodes::SpillIn(const plan::StepPlan& plan, const plan::SpillIn& spill) {
     return Fail(absl::StrCat("sequence ", spill.sequence, " is to be read back whole"));
   }
   const uint32_t node = entry->join.memory_node;
+  const uint32_t open = entry->tail == nullptr ? 0 : OpenOf(entry->join.path, spill.tokens);
+  if (open > 0) {
+    tails_[node].owners.BeginMove(spill.sequence, spill.spill);
+  }
   const auto first = entry->slots.begin() + spill.first;
-  tier_.BeginIn(spill.spill, node, spill.skip, {first, first + spill.tokens}, slots_[node]);
+  tier_.BeginIn(
+      spill.spill, node, spill.skip,
+      {.slots = {first, first + (spill.tokens - open)}, .tail = entry->tail, .open = open},
+      slots_[node]);
 }
 
 }  // namespace lamina::sim

@@ -19,21 +19,26 @@ void SimTier::Fail(const std::string& what) {
 uint32_t SimTier::BlocksUsed(uint32_t node) const {
   uint32_t blocks = 0;
   for (const auto& [id, spill] : spills_) {
-    const size_t tokens = spill.out && spill.moves ? spill.slots.size() : spill.contents.size();
-    blocks += spill.node == node ? plan::SpillBlocksOf(static_cast<uint32_t>(tokens)) : 0;
+    const bool written = !spill.out || !spill.moves;
+    const size_t tokens = written ? spill.contents.size() : spill.places.slots.size();
+    const size_t open = written ? spill.open.size() : spill.places.open;
+    if (spill.node == node) {
+      blocks += plan::SpillBlocksOf(static_cast<uint32_t>(tokens)) +
+                plan::SpillTailBlocksOf(static_cast<uint32_t>(open));
+    }
   }
   return blocks;
 }
 
-void SimTier::BeginOut(uint64_t spill, uint32_t node, std::vector<uint32_t> slots,
+void SimTier::BeginOut(uint64_t spill, uint32_t node, SimPlaces places,
                        std::vector<SimSlot>& arena) {
-  for (const uint32_t slot : slots) {
+  for (const uint32_t slot : places.slots) {
     ++arena[slot].moves;
   }
   const bool fresh =
       spills_
           .emplace(spill,
-                   Spill{.node = node, .moves = true, .out = true, .slots = std::move(slots)})
+                   Spill{.node = node, .moves = true, .out = true, .places = std::move(places)})
           .second;
   if (!fresh) {
     Fail(absl::StrCat("spill ", spill, " is written twice"));
@@ -43,20 +48,21 @@ void SimTier::BeginOut(uint64_t spill, uint32_t node, std::vector<uint32_t> slot
   }
 }
 
-void SimTier::BeginIn(uint64_t spill, uint32_t node, uint32_t skip, std::vector<uint32_t> slots,
+void SimTier::BeginIn(uint64_t spill, uint32_t node, uint32_t skip, SimPlaces places,
                       std::vector<SimSlot>& arena) {
   const auto found = spills_.find(spill);
   if (found == spills_.end() || found->second.moves || found->second.node != node ||
-      skip + slots.size() > found->second.contents.size()) {
+      skip + places.slots.size() > found->second.contents.size() ||
+      places.open > found->second.open.size()) {
     return Fail(absl::StrCat("spill ", spill, " is not there to be read"));
   }
-  for (const uint32_t slot : slots) {
+  for (const uint32_t slot : places.slots) {
     ++arena[slot].moves;
   }
   found->second.moves = true;
   found->second.out = false;
   found->second.skip = skip;
-  found->second.slots = std::move(slots);
+  found->second.places = std::move(places);
 }
 
 void SimTier::Drop(uint64_t spill) {
@@ -74,16 +80,22 @@ void SimTier::End(uint64_t id, bool ok, std::vector<std::vector<SimSlot>>& arena
   Spill& spill = spills_.at(id);
   std::vector<SimSlot>& arena = arenas[spill.node];
   spill.moves = false;
-  for (size_t i = 0; i < spill.slots.size(); ++i) {
-    SimSlot& slot = arena[spill.slots[i]];
-    --slot.moves;
+  const auto copy = [&](SimSlot& slot, std::vector<SimSlot>& contents, size_t index) {
     if (spill.out) {
-      spill.contents.push_back(slot);
+      contents.push_back(slot);
     } else if (ok) {
-      slot.Store(spill.contents[spill.skip + i]);
+      slot.Store(contents[index]);
     } else {
       slot.history = 0;  // Some of it may have been written.
     }
+  };
+  for (size_t i = 0; i < spill.places.slots.size(); ++i) {
+    SimSlot& slot = arena[spill.places.slots[i]];
+    --slot.moves;
+    copy(slot, spill.contents, spill.skip + i);
+  }
+  for (size_t i = 0; i < spill.places.open; ++i) {
+    copy((*spill.places.tail)[i], spill.open, i);
   }
   if (spill.out && !ok) {
     spills_.erase(id);

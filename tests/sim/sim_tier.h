@@ -19,16 +19,22 @@ namespace lamina::sim {
 
 struct SimSlot;
 
+// Where the tokens of a move lie.
+struct SimPlaces {
+  std::vector<uint32_t> slots;
+  std::vector<SimSlot>* tail = nullptr;  // Those behind these lie here, in an open block of INT8,
+  uint32_t open = 0;                     // and are so many.
+};
+
 class SimTier {
  public:
   explicit SimTier(const std::vector<core::MemoryNodeShare>& nodes) : nodes_(nodes) {}
 
-  // Begins a move of a sequence whose tokens have these slots of a node, which are touched until
+  // Begins a move of a sequence whose tokens have these places of a node, which are touched until
   // the end.
-  void BeginOut(uint64_t spill, uint32_t node, std::vector<uint32_t> slots,
-                std::vector<SimSlot>& arena);
+  void BeginOut(uint64_t spill, uint32_t node, SimPlaces places, std::vector<SimSlot>& arena);
   // The first `skip` tokens that were written are passed over.
-  void BeginIn(uint64_t spill, uint32_t node, uint32_t skip, std::vector<uint32_t> slots,
+  void BeginIn(uint64_t spill, uint32_t node, uint32_t skip, SimPlaces places,
                std::vector<SimSlot>& arena);
   void Drop(uint64_t spill);
 
@@ -44,8 +50,9 @@ class SimTier {
     bool moves = false;
     bool out = false;
     uint32_t skip = 0;
-    std::vector<uint32_t> slots;    // The move's slots.
-    std::vector<SimSlot> contents;  // Once written.
+    SimPlaces places;               // The move's.
+    std::vector<SimSlot> contents;  // Once written,
+    std::vector<SimSlot> open;      // and of the open block.
   };
   void Fail(const std::string& what);
   uint32_t BlocksUsed(uint32_t node) const;

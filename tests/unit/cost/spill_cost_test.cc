@@ -25,6 +25,15 @@ TEST(SpillCostTest, TheFasterOfBothPays) {
   EXPECT_TRUE(SpillPays(slower, 10)) << "12 s against 12.5";
 }
 
+// 130 tokens in blocks of 64 have two behind these, which are bf16.
+TEST(SpillCostTest, TokensOfAnOpenBlockHaveTwiceTheBytes) {
+  SpillRates int8 = kRates;
+  int8.block_tokens = 64;
+  EXPECT_DOUBLE_EQ(SpillSeconds(int8, 130), SpillSeconds(kRates, 132));
+  EXPECT_DOUBLE_EQ(SpillSeconds(int8, 128), SpillSeconds(kRates, 128));
+  EXPECT_DOUBLE_EQ(RecomputeSeconds(int8, 130), 130);
+}
+
 TEST(SpillCostTest, WithoutATierNothingPays) {
   EXPECT_FALSE(SpillPays({.bytes_per_token = 1, .prompt_tokens_per_second = 1e-9}, 10));
 }

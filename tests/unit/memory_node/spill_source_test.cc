@@ -24,8 +24,10 @@
 #include "common/clock.h"
 #include "common/dtype.h"
 #include "common/extent.h"
+#include "common/kv_form.h"
 #include "kernels/k_tiles.h"
 #include "memory_node/spill_file.h"
+#include "memory_node/spill_form.h"
 #include "memory_node/spill_tier.h"
 #include "memory_node/step_feed.h"
 #include "memory_node/unit_meter.h"
@@ -71,6 +73,8 @@ class Reports {
 
 class SpillSourceTest : public ::testing::Test {
  protected:
+  explicit SpillSourceTest(const UnitClusterOptions& options = {}) : cluster_(options) {}
+
   void Make(MemorySpillDisk::Faults faults = {}) {
     auto file = SpillFile::Create(std::make_unique<MemorySpillDisk>(std::move(faults)),
                                   uint64_t{1} << 20, "tier");
@@ -125,9 +129,9 @@ class SpillSourceTest : public ::testing::Test {
       }
     }
   }
-  void Take(SlotMove::Kind kind, uint64_t spill, std::vector<Extent> slots) {
-    ASSERT_TRUE(
-        source_->Take({SlotMove{.kind = kind, .spill = spill, .slots = std::move(slots)}}).ok());
+  void Take(SlotMove::Kind kind, uint64_t spill, std::vector<Extent> slots, Extent tail = {}) {
+    const SlotMove move{.kind = kind, .spill = spill, .slots = std::move(slots), .tail = tail};
+    ASSERT_TRUE(source_->Take({move}).ok());
   }
   void ExpectReport(uint64_t spill, bool ok) {
     const std::optional<plan::SpillReport> report = reports_.Next();
@@ -145,7 +149,7 @@ class SpillSourceTest : public ::testing::Test {
     ASSERT_TRUE(source_->Look().ok());
   }
 
-  UnitCluster cluster_{{}};
+  UnitCluster cluster_;
   UnitMeter meter_{cluster_.worker().epoch()};
   Reports reports_;
   std::unique_ptr<SpillTier> tier_;
@@ -230,6 +234,178 @@ TEST_F(SpillSourceTest, WhatHasOtherBytesIsReportedAndStays) {
   Take(SlotMove::Kind::kIn, 1, to);
   ExpectReport(1, true);
   EXPECT_EQ(KvIn(to), kv);
+}
+
+class Int8SpillSourceTest : public SpillSourceTest {
+ protected:
+  Int8SpillSourceTest() : SpillSourceTest({.int8_tails = 4}) {}
+
+  // The bytes of closed blocks.
+  std::vector<std::byte> ClosedIn(const std::vector<Extent>& slots, uint32_t blocks) {
+    std::vector<std::byte> all(form_->block_bytes() * blocks);
+    for (uint32_t block = 0; block < blocks; ++block) {
+      const auto part = plan::SlotTables::Part(slots, blocks * kInt8BlockTokens,
+                                               block * kInt8BlockTokens, kInt8BlockTokens);
+      EXPECT_TRUE(part.ok()) << part.status();
+      EXPECT_TRUE(
+          form_->Load(*part, 0, kInt8BlockTokens, all.data() + form_->block_bytes() * block).ok());
+    }
+    return all;
+  }
+  void FillClosed(Extent block, uint8_t value) {
+    const std::vector<std::byte> bytes(form_->block_bytes(), std::byte{value});
+    ASSERT_TRUE(form_->Unload(bytes.data(), {&block, 1}, 0, kInt8BlockTokens).ok());
+  }
+
+  // Calls `copy` with (layer, head, K plane, V plane) of a tail's 64 slots.
+  template <typename Copy>
+  void ForEachTailPlane(const Copy& copy) {
+    for (uint32_t layer = 0; layer < epoch().layers.size(); ++layer) {
+      const size_t plane = size_t{kInt8BlockTokens} * epoch().layers[layer].head_dim;
+      for (uint32_t head = 0; head < epoch().layers[layer].kv_heads; ++head) {
+        std::vector<BFloat16> k(plane);
+        std::vector<BFloat16> v(plane);
+        copy(layer, head, k, v);
+      }
+    }
+  }
+  // K and V of the first tokens of a tail.
+  std::vector<uint16_t> TailIn(uint32_t tail, uint32_t tokens) {
+    const Extent slots{.first_slot = tail * kInt8BlockTokens, .tokens = kInt8BlockTokens};
+    std::vector<uint16_t> all;
+    ForEachTailPlane([&](uint32_t layer, uint32_t head, auto& k, auto& v) {
+      EXPECT_TRUE(epoch()
+                      .device.reads()
+                      ->Load(layer, head, {&slots, 1}, 0, tokens, k.data(), v.data())
+                      .ok());
+      for (const std::vector<BFloat16>& one : {k, v}) {
+        for (const BFloat16 element : one) {
+          all.push_back(element.bits);
+        }
+      }
+    });
+    return all;
+  }
+  void FillTail(uint32_t tail, uint16_t first) {
+    const Extent slots{.first_slot = tail * kInt8BlockTokens, .tokens = kInt8BlockTokens};
+    ForEachTailPlane([&](uint32_t layer, uint32_t head, auto& k, auto& v) {
+      for (size_t i = 0; i < k.size(); ++i) {
+        k[i] = {first++};
+        v[i] = {first++};
+      }
+      ASSERT_TRUE(epoch()
+                      .device.writes()
+                      ->Unload(layer, head, k.data(), v.data(), {&slots, 1}, 0, kInt8BlockTokens)
+                      .ok());
+    });
+  }
+
+  const std::unique_ptr<SpillForm> form_ = SpillFormOf(epoch().layers, epoch().device);
+};
+
+// Tails are others' meanwhile.
+TEST_F(Int8SpillSourceTest, OpenBlocksGoAndComeWithClosedOnes) {
+  Make();
+  std::vector<uint64_t> ended;
+  source_->SetEnded([&ended](uint64_t spill) { ended.push_back(spill); });
+  const std::vector<Extent> from = {{.first_slot = 16, .tokens = 128}};
+  const std::vector<Extent> to = {{.first_slot = 1024, .tokens = 100},
+                                  {.first_slot = 2051, .tokens = 28}};
+  uint64_t spill = 0;
+  for (const uint32_t open : {0u, 1u, 32u, 33u, 63u}) {
+    ++spill;
+    FillClosed({.first_slot = 16, .tokens = 64}, static_cast<uint8_t>(10 + spill));
+    FillClosed({.first_slot = 80, .tokens = 64}, static_cast<uint8_t>(20 + spill));
+    FillTail(1, static_cast<uint16_t>(100 * spill));
+    const std::vector<std::byte> closed = ClosedIn(from, 2);
+    const std::vector<uint16_t> tail = TailIn(1, open);
+    const std::vector<uint16_t> others = TailIn(2, kInt8BlockTokens);
+
+    Take(SlotMove::Kind::kOut, spill, from, {.first_slot = 64, .tokens = open});
+    ExpectReport(spill, true);
+    EXPECT_EQ(tier_->file().blocks() - tier_->file().blocks_free(), 2 + (open + 31) / 32);
+    FillTail(1, 7);
+    FillTail(3, 9);
+    FillClosed({.first_slot = 16, .tokens = 64}, 1);
+    Take(SlotMove::Kind::kIn, spill, to, {.first_slot = 192, .tokens = open});
+    ExpectReport(spill, true);
+    LookWhenDue();
+
+    EXPECT_EQ(ClosedIn(to, 2), closed) << open;
+    EXPECT_EQ(TailIn(3, open), tail) << open;
+    EXPECT_EQ(TailIn(2, kInt8BlockTokens), others) << open;
+    EXPECT_EQ(ended, (std::vector<uint64_t>{spill, spill}));
+    ended.clear();
+    Take(SlotMove::Kind::kDrop, spill, {});
+    EXPECT_EQ(tier_->Count().used_bytes, 0u);
+  }
+}
+
+// A sequence of one token.
+TEST_F(Int8SpillSourceTest, AnOpenBlockOfOtherBytesIsReported) {
+  Make([](bool write, uint64_t number) {
+    return MemorySpillDisk::Fault{.flips = !write && number == 0};
+  });
+  std::vector<uint64_t> ended;
+  source_->SetEnded([&ended](uint64_t spill) { ended.push_back(spill); });
+  FillTail(0, 5);
+  const std::vector<uint16_t> tail = TailIn(0, 1);
+  Take(SlotMove::Kind::kOut, 1, {}, {.first_slot = 0, .tokens = 1});
+  ExpectReport(1, true);
+
+  const Extent to = {.first_slot = 64, .tokens = 1};
+  Take(SlotMove::Kind::kIn, 1, {}, to);
+  LookWhenDue();
+  ExpectReport(1, false);
+  EXPECT_EQ(ended, (std::vector<uint64_t>{1, 1}));
+  EXPECT_EQ(tier_->Count().failures, 1u);
+
+  Take(SlotMove::Kind::kIn, 1, {}, to);
+  ExpectReport(1, true);
+  EXPECT_EQ(TailIn(1, 1), tail);
+}
+
+TEST_F(Int8SpillSourceTest, WhatThereIsNoRoomForEnds) {
+  Make();
+  std::vector<uint64_t> ended;
+  source_->SetEnded([&ended](uint64_t spill) { ended.push_back(spill); });
+  ASSERT_TRUE(tier_->file().Take(tier_->file().blocks_free() - 1).ok());
+  Take(SlotMove::Kind::kOut, 1, {}, {.first_slot = 0, .tokens = 33});
+  ExpectReport(1, false);
+  EXPECT_EQ(ended, std::vector<uint64_t>{1});
+  Take(SlotMove::Kind::kOut, 2, {}, {.first_slot = 0, .tokens = 32});
+  ExpectReport(2, true);
+}
+
+// The plan of a join follows from the report of a move that had the only tail.
+TEST(StepFeedTest, MovesThatAreOverHaveEndedBeforeTheNextPlan) {
+  UnitCluster cluster({.int8_tails = 1});
+  StepFeed& feed = cluster.worker().feed();
+  bool over = false;
+  feed.SetMover([&](const std::vector<SlotMove>& moves) {
+    if (over) {
+      feed.EndMove(3);
+    }
+    return moves.empty() || moves[0].tail == Extent{.first_slot = 0, .tokens = 1}
+               ? absl::OkStatus()
+               : absl::InternalError("another tail");
+  });
+  plan::StepPlan next{.epoch = UnitCluster::kEpoch, .step = 1};
+  next.joins = {{.id = 1, .tokens = std::vector<TokenId>(66, 1)}};
+  next.allocations = {{.sequence = 1, .extent = {.first_slot = 128, .tokens = 65}}};
+  feed.PushPlan(next);
+  next = {.epoch = UnitCluster::kEpoch, .step = 2};
+  next.spills_out = {{.spill = 3, .sequence = 1, .tokens = 65}};
+  next.leaves = {{.id = 1}};
+  feed.PushPlan(next);
+  ASSERT_TRUE(feed.TakePlans().ok());
+
+  over = true;
+  next = {.epoch = UnitCluster::kEpoch, .step = 3};
+  next.joins = {{.id = 2, .tokens = std::vector<TokenId>(66, 1)}};
+  feed.PushPlan(next);
+  const absl::Status taken = feed.TakePlans();
+  EXPECT_TRUE(taken.ok()) << taken;
 }
 
 // A step is under way when the plan of the next one comes.

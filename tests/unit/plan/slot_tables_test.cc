@@ -125,6 +125,70 @@ TEST(SlotTablesTest, ReadsOfAPlanMayBeTakenBeforeItIsApplied) {
   EXPECT_EQ(tables.TakeReads(wrong).status().code(), absl::StatusCode::kInternal);
 }
 
+// Slots of INT8 have closed blocks of 64 tokens, and tails the tokens behind them.
+TEST(SlotTablesTest, OpenBlocksOfSpillsLieInTails) {
+  for (const uint32_t open : {0u, 1u, 63u}) {
+    SlotTables tables({.node = 1, .slots = 1000, .tails = 2});
+    ASSERT_TRUE(tables.Apply(Joining(7, 1, {{900, 1}})).ok());
+    ASSERT_TRUE(tables.Apply(Joining(1, 1, {{10, 128 + open}})).ok());
+    const uint32_t tail = tables.Find(1)->tail;
+    ASSERT_TRUE(tables
+                    .Apply({.spills_out = {{.spill = 4, .sequence = 1, .tokens = 128 + open}},
+                            .leaves = {{1}}})
+                    .ok());
+    const std::vector<SlotMove> out = tables.TakeMoves();
+    ASSERT_EQ(out.size(), 1u);
+    EXPECT_EQ(Words(out[0].slots), "10+128");
+    EXPECT_EQ(out[0].tail, open == 0 ? Extent{} : (Extent{tail * 64, open}));
+
+    // One of both tails is another sequence's, and the other one moves.
+    StepPlan back = Joining(1, 1, {{300, 129 + open}});
+    back.spills_in = {{.spill = 4, .sequence = 1, .tokens = 128 + open}};
+    StepPlan early = back;
+    ASSERT_EQ(tables.TakeReads(early)->size(), open == 0 ? 1u : 0u);
+    EXPECT_EQ(early.spills_in.size(), open == 0 ? 0u : 1u) << "it waits for its step";
+    EXPECT_EQ(tables.Apply(early).code(),
+              open == 0 ? absl::StatusCode::kOk : absl::StatusCode::kInternal);
+  }
+}
+
+TEST(SlotTablesTest, TailsOfReadsAreTheirsBeforeThePlanIsApplied) {
+  SlotTables tables({.node = 1, .slots = 1000, .tails = 2});
+  ASSERT_TRUE(tables.Apply(Joining(7, 1, {{900, 1}})).ok());
+  StepPlan back = Joining(1, 1, {{300, 66}});
+  back.spills_in = {{.spill = 4, .sequence = 1, .tokens = 65}};
+
+  const absl::StatusOr<std::vector<SlotMove>> reads = tables.TakeReads(back);
+  ASSERT_TRUE(reads.ok()) << reads.status();
+  ASSERT_EQ(reads->size(), 1u);
+  EXPECT_EQ(Words((*reads)[0].slots), "300+64");
+  EXPECT_EQ((*reads)[0].tail.tokens, 1u);
+  EXPECT_EQ(tables.Apply(Joining(8, 1, {{800, 1}})).code(), absl::StatusCode::kInternal)
+      << "no tail is left";
+  ASSERT_TRUE(tables.Apply(back).ok());
+  EXPECT_EQ((*reads)[0].tail.first_slot, tables.Find(1)->tail * 64);
+
+  // It leaves while it is read: nobody else gets its tail before that is over.
+  ASSERT_TRUE(tables.Apply({.leaves = {{1}}}).ok());
+  EXPECT_EQ(tables.Apply(Joining(8, 1, {{800, 1}})).code(), absl::StatusCode::kInternal);
+  tables.EndMove(4);
+  EXPECT_TRUE(tables.Apply(Joining(8, 1, {{800, 1}})).ok());
+}
+
+// Its leave is in a plan that has not been applied yet.
+TEST(SlotTablesTest, WhoIsStillHereIsReadBackWithItsStep) {
+  SlotTables tables({.node = 1, .slots = 1000, .tails = 3});
+  ASSERT_TRUE(tables.Apply(Joining(1, 1, {{10, 66}})).ok());
+  StepPlan back = Joining(1, 1, {{300, 66}});
+  back.spills_in = {{.spill = 4, .sequence = 1, .tokens = 65}};
+  ASSERT_TRUE(tables.TakeReads(back)->empty());
+  ASSERT_TRUE(tables.Apply(back).ok());
+  const std::vector<SlotMove> moves = tables.TakeMoves();
+  ASSERT_EQ(moves.size(), 1u);
+  EXPECT_EQ(Words(moves[0].slots), "300+64");
+  EXPECT_EQ(moves[0].tail, (Extent{tables.Find(1)->tail * 64, 1}));
+}
+
 TEST(SlotTablesTest, SequencesOfOtherNodesAreNotKept) {
   SlotTables tables({.node = 1, .slots = 100});
   ASSERT_TRUE(tables.Apply(Joining(1, 0, {{400, 5}})).ok());  // These slots are not here.

@@ -52,6 +52,41 @@ TEST(TailsTest, FreeOnesAreTakenBeforeThoseOfWhoHasNotJoined) {
   EXPECT_TRUE(tails.Join(11).has_value());
 }
 
+TEST(TailsTest, OneThatMovesIsNobodyElsesAlthoughItsSequenceLeaves) {
+  Tails tails(2);
+  const std::optional<uint32_t> first = tails.Join(11);
+  tails.BeginMove(11, /*move=*/1);
+  tails.Leave(11);
+  EXPECT_NE(tails.Join(12), first);
+  EXPECT_EQ(tails.Join(13), std::nullopt);
+  tails.EndMove(1);
+  tails.EndMove(7);  // It has no tail.
+  EXPECT_EQ(tails.Join(13), first);
+}
+
+TEST(TailsTest, OneThatMovesStaysItsSequencesIfThatDoes) {
+  Tails tails(1);
+  tails.Join(11);
+  tails.BeginMove(11, /*move=*/1);
+  tails.EndMove(1);
+  EXPECT_EQ(tails.Join(12), std::nullopt);
+  tails.Leave(11);
+  EXPECT_TRUE(tails.Join(12).has_value());
+}
+
+TEST(TailsTest, MovesEndWithTheirEpoch) {
+  Tails tails(2);
+  tails.Join(11);
+  const std::optional<uint32_t> second = tails.Join(12);
+  tails.BeginMove(11, /*move=*/1);
+  tails.BeginMove(12, /*move=*/2);
+  tails.Leave(11);
+  tails.BeginEpoch();
+  EXPECT_NE(tails.Join(13), second) << "that is still another one's";
+  tails.BeginMove(13, /*move=*/1);
+  EXPECT_EQ(tails.Join(12), second);
+}
+
 TEST(TailsTest, WithoutAnyNobodyJoins) { EXPECT_EQ(Tails(0).Join(1), std::nullopt); }
 
 }  // namespace

@@ -12,10 +12,10 @@ namespace {
 
 class SpillsTest : public PartsTest {
  protected:
-  // Two blocks of 64 tokens on each node, which `nodes` of the cluster write; sequences go in whole
-  // blocks of `tokens`.
-  void MakeTiers(uint32_t nodes = 1, uint32_t tokens = 1) {
-    MakeNodes({500, 500}, 2, 0, {}, false, {}, {.blocks = 2, .nodes = nodes}, tokens);
+  // So many blocks of 64 tokens on each node, which `nodes` of the cluster write; closed blocks of
+  // INT8 are of `tokens`.
+  void MakeTiers(uint32_t nodes = 1, uint32_t tokens = 1, uint32_t blocks = 2) {
+    MakeNodes({500, 500}, 2, 0, {}, false, {}, {.blocks = blocks, .nodes = nodes}, tokens);
   }
   Sequence& Decoding(plan::SequenceId id, uint32_t prompt, uint32_t node = 0) {
     Sequence& sequence = Run(id, prompt, 0, node);
@@ -77,24 +77,72 @@ TEST_F(SpillsTest, ThePlanOfTheLeaveCarriesIt) {
             (plan::SpillOut{.spill = sequence.spill, .sequence = 1, .tokens = 100}));
 }
 
-// The open block has no slots of its form. Its slots come free with the leave, and it is computed.
-TEST_F(SpillsTest, WholeBlocksAreWrittenWhereKvIsInt8) {
-  MakeTiers(/*nodes=*/1, /*tokens=*/64);
-  EXPECT_FALSE(spills_.Fits(Decoding(1, 63))) << "it has no whole block";
-  Sequence& sequence = Decoding(2, 191);
-  EXPECT_FALSE(spills_.Fits(Decoding(3, 192))) << "three blocks";
-  ASSERT_TRUE(spills_.Fits(sequence)) << "two, and one that is open";
-  const uint32_t free = Free();
+// A block of the tier has 32 tokens of an open block.
+TEST_F(SpillsTest, OpenBlocksOfInt8TakeTheirRoom) {
+  struct Case {
+    uint32_t tokens;
+    uint32_t blocks;
+  };
+  plan::SequenceId id = 0;
+  for (const Case& tested : {Case{1, 1}, Case{32, 1}, Case{33, 2}, Case{63, 2}, Case{64, 1},
+                             Case{65, 2}, Case{96, 2}, Case{97, 3}, Case{127, 3}, Case{128, 2}}) {
+    for (const uint32_t blocks : {tested.blocks - 1, tested.blocks}) {
+      MakeTiers(/*nodes=*/1, /*tokens=*/64, blocks);
+      Sequence& sequence = Decoding(++id, tested.tokens);
+      EXPECT_EQ(spills_.Fits(sequence), blocks == tested.blocks) << tested.tokens;
+      life_.End(sequence);
+    }
+  }
+}
 
+// Its tail is to be written, and then to be read into another one.
+TEST_F(SpillsTest, AllIsWrittenAndReadWhereKvIsInt8) {
+  for (const uint32_t open : {0u, 1u, 63u}) {
+    MakeTiers(/*nodes=*/1, /*tokens=*/64, /*blocks=*/4);
+    const uint32_t tails = open > 0 ? 1 : 0;
+    Sequence& sequence = Decoding(10 + open, 128 + open);
+    EXPECT_EQ(spills_.RatesOf(0).block_tokens, 64u);
+
+    life_.Spill(sequence);
+    EXPECT_EQ(spills_.tails_leaving(), tails);
+    const StepBorder border = borders_.Seal(0);
+    EXPECT_EQ(border.spills.at(0).tokens, 128 + open);
+    borders_.Pass(0, border);
+    life_.WaitAgain(border.draining);
+    EXPECT_EQ(spills_.tails_leaving(), tails) << "the node may be reading it";
+    spills_.Take({.spill = sequence.spill, .ok = true});
+    EXPECT_EQ(spills_.tails_leaving(), 0u);
+    EXPECT_EQ(Free(), 500u);
+    ASSERT_TRUE(Audit().ok()) << Audit();
+
+    Start(sequence.request.id);
+    sequence.restoring = true;
+    EXPECT_EQ(spills_.In(sequence).tokens, 128 + open) << "all but its last token";
+    EXPECT_EQ(spills_.tails_leaving(), 0u) << "it is among those of sequences that run";
+    life_.Preempt(sequence);
+    EXPECT_EQ(spills_.tails_leaving(), tails);
+    Drain();
+    EXPECT_TRUE(spills_.Take({.spill = sequence.spill, .ok = true}).was_read);
+    EXPECT_EQ(spills_.tails_leaving(), 0u);
+    ASSERT_TRUE(Audit().ok()) << Audit();
+    life_.End(sequence);
+  }
+}
+
+TEST_F(SpillsTest, NobodyJoinsWithATailThatIsBeingWritten) {
+  MakeTiers(/*nodes=*/1, /*tokens=*/64, /*blocks=*/4);
+  SchedulerOptions options;
+  options.kv = KvForm::kInt8;
+  options.int8_tails = 1;
+  const auto has_tail = [&] {
+    return HasTail(options, places_, plan::AttentionPath::kRemote, /*id=*/2);
+  };
+  Sequence& sequence = Decoding(1, 65);
   life_.Spill(sequence);
-  const StepBorder border = borders_.Seal(0);
-  EXPECT_EQ(border.spills.at(0).tokens, 128u);
-  EXPECT_EQ(spills_.SlotsLeaving(0), 128u);
-  EXPECT_EQ(spills_.TokensOf(sequence), 128u);
+  Drain();
+  EXPECT_FALSE(has_tail());
   spills_.Take({.spill = sequence.spill, .ok = true});
-  borders_.Pass(0, border);
-  EXPECT_EQ(Free(), free + 191);
-  EXPECT_TRUE(Audit().ok()) << Audit();
+  EXPECT_TRUE(has_tail());
 }
 
 TEST_F(SpillsTest, AllNodesWithAPartReport) {
