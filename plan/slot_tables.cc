@@ -116,7 +116,7 @@ absl::Status SlotTables::Apply(const SpillIn& spill) {
 }
 
 bool SlotTables::TakeTailAhead(SequenceId id) {
-  if (sequences_.contains(id)) {
+  if (sequences_.contains(id) || tails_ahead_.contains(id)) {
     return false;
   }
   const std::optional<uint32_t> tail = tails_.Join(id);

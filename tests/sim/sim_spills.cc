@@ -146,8 +146,8 @@ void SimNodes::ReadAhead(const plan::StepPlan& plan) {
     SimPlaces places{.open = open};
     if (open > 0) {
       plan::Tails& owners = tails_[node].owners;
-      const std::optional<uint32_t> tail =
-          table_.contains(join->id) ? std::nullopt : owners.Join(join->id);
+      const bool is_here = table_.contains(join->id) || ahead_tails_.contains(join->id);
+      const std::optional<uint32_t> tail = is_here ? std::nullopt : owners.Join(join->id);
       if (!tail) {
         continue;  // It waits for its step.
       }

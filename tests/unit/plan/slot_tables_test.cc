@@ -189,6 +189,28 @@ TEST(SlotTablesTest, WhoIsStillHereIsReadBackWithItsStep) {
   EXPECT_EQ(moves[0].tail, (Extent{tables.Find(1)->tail * 64, 1}));
 }
 
+// It was read ahead of its step and left while it was, and comes back: neither its first join nor
+// its leave has been applied yet.
+TEST(SlotTablesTest, WhoIsStillToJoinAndLeaveIsReadBackWithItsStep) {
+  SlotTables tables({.node = 1, .slots = 1000, .tails = 3});
+  StepPlan first = Joining(1, 1, {{10, 66}});
+  first.spills_in = {{.spill = 4, .sequence = 1, .tokens = 65}};
+  ASSERT_EQ(tables.TakeReads(first)->size(), 1u);
+  tables.EndMove(4);
+  StepPlan again = Joining(1, 1, {{300, 66}});
+  again.spills_in = {{.spill = 4, .sequence = 1, .tokens = 65}};
+
+  ASSERT_TRUE(tables.TakeReads(again)->empty());
+  ASSERT_TRUE(tables.Apply(first).ok());
+  ASSERT_TRUE(tables.Apply({.leaves = {{1}}}).ok());
+  ASSERT_TRUE(tables.Apply(again).ok());
+
+  const std::vector<SlotMove> moves = tables.TakeMoves();
+  ASSERT_EQ(moves.size(), 1u);
+  EXPECT_EQ(Words(moves[0].slots), "300+64");
+  EXPECT_EQ(moves[0].tail, (Extent{tables.Find(1)->tail * 64, 1}));
+}
+
 TEST(SlotTablesTest, SequencesOfOtherNodesAreNotKept) {
   SlotTables tables({.node = 1, .slots = 100});
   ASSERT_TRUE(tables.Apply(Joining(1, 0, {{400, 5}})).ok());  // These slots are not here.
