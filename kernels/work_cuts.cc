@@ -9,13 +9,10 @@ namespace {
 
 size_t CeilDiv(size_t a, size_t b) { return (a + b - 1) / b; }
 
-// Whether the largest share of n tasks on t threads is at most 1 / `parts` above the mean.
-bool IsEven(size_t largest, size_t tasks, size_t threads, size_t parts) {
-  return parts * largest * threads <= (parts + 1) * tasks;
+// Whether the largest share of n tasks on t threads is at most an eighth above the mean.
+bool IsEven(size_t largest, size_t tasks, size_t threads) {
+  return 8 * largest * threads <= 9 * tasks;
 }
-
-constexpr size_t kDenseParts = 16;
-constexpr size_t kAttentionParts = 8;
 
 // What the busiest thread has of a product, in features times rows.
 size_t LargestShare(const DenseCut& cut, const DenseWork& product) {
@@ -58,7 +55,7 @@ DenseCut CutDense(absl::Span<const DenseWork> products, size_t rows_max, size_t 
         // More of them would not shorten the largest share.
         best.threads = CeilDiv(tasks, largest);
       }
-      if (IsEven(largest, tasks, useful, kDenseParts)) {
+      if (IsEven(largest, tasks, useful)) {
         return best;
       }
     }
@@ -82,8 +79,8 @@ AttentionCut CutAttention(const AttentionLoad& load, size_t threads, size_t task
   AttentionCut best = {.threads = std::clamp<size_t>(load.tiles, 1, useful)};
   // Whether tasks of at most so much work, so many if all are alike, have even shares.
   const auto even = [&](size_t task_work, size_t tasks) {
-    return tasks != 0 ? IsEven(CeilDiv(tasks, useful), tasks, useful, kAttentionParts)
-                      : kAttentionParts * task_work * useful <= load.work;
+    return tasks != 0 ? IsEven(CeilDiv(tasks, useful), tasks, useful)
+                      : 8 * task_work * useful <= load.work;
   };
   if (useful == 1 || even(load.blocks_max * load.block_work_max, load.alike() ? load.tiles : 0)) {
     return best;

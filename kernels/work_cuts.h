@@ -9,7 +9,7 @@
 //
 // Tasks have about equal work, and threads take one after the other as they get on. With n tasks
 // on t threads the largest share is ceil(n / t); a cut takes the widest tasks with which that is
-// at most a sixteenth above n / t, of attention an eighth, or else the ones with the least.
+// at most an eighth above n / t, or else the ones with the least.
 
 #pragma once
 
