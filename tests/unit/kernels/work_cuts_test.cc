@@ -110,16 +110,6 @@ TEST(DenseCutTest, PanelsStayWholeWhereThereAreEnough) {
   }
 }
 
-// SmolLM2's nine panels would be five for one thread and four for the other.
-TEST(DenseCutTest, PanelsAreHalvedWhereSharesWouldDifferByAnEighth) {
-  for (const size_t rows : {1, 4, 16}) {
-    const DenseWork work = {.rows = rows, .inputs = 1536, .features = 576};
-    EXPECT_EQ(CutDense({&work, 1}, kCutRowsOfPairs, 2).strips, 2u);
-    EXPECT_EQ(CutDense({&work, 1}, kCutRowsOfPairs, 4).strips, 1u);
-    EXPECT_DOUBLE_EQ(DenseShares(work, kCutRowsOfPairs, 2).largest_of_mean, 1.0);
-  }
-}
-
 TEST(DenseCutTest, LittleWorkGoesToFewThreads) {
   const DenseWork tiny = {.rows = 1, .inputs = 64, .features = 256};
   EXPECT_EQ(CutDense({&tiny, 1}, kCutRowsOfPairs, 128).threads, 1u);
