@@ -94,7 +94,7 @@ class Generation final : public std::enable_shared_from_this<Generation> {
     }
   }
 
-  // Deletes the stream.
+  // The stream that calls this is gone when it returns.
   void TakeEnd(const StreamEnd& end) {
     DropStream();
     const std::optional<absl::Status> status = resumption_.End(end);

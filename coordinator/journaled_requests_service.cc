@@ -41,7 +41,7 @@ std::vector<uint32_t> TokensOf(const std::vector<GeneratedChoice>& choices) {
   return tokens;
 }
 
-// By choice.
+// What the client has received of each choice.
 std::vector<ReceivedTokens> ReceivedOf(const v1::AttachRequest& request) {
   std::vector<ReceivedTokens> received(1);
   received[0].count = request.index();

@@ -28,7 +28,7 @@
 
 namespace lamina::policy {
 
-// Seconds.
+// Times are in seconds; the letters are those of the equations.
 struct TokenProfile {
   double kv = 0;       // L
   double make = 0;     // M

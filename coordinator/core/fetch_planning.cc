@@ -108,7 +108,7 @@ class FetchTokens final : public FetchPlanning {
       return {.why = "no tokens made from their numbers: links or making are not measured yet"};
     }
     const auto tokens = static_cast<double>(step.tokens);
-    // As above, lanes share the weights that come.
+    // Lanes share the weights that come.
     const policy::TokenProfile profile{
         .kv = making_.kv_bytes / rates.bytes_per_second,
         .make = rates.recompute_seconds + rates.recompute_fixed_seconds / tokens,

@@ -27,7 +27,7 @@ class TerminationDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 
-  // As daemons begin.
+  // This is how daemons begin.
   static void Begin() {
     sigset_t set;
     sigemptyset(&set);

@@ -326,7 +326,7 @@ TEST(FetchSplitTest, ActivationsOfSlotsThatAreHereDoNotCome) {
   const FetchSlots slots = SlotsOf(split, sequence.extents, kinds);
   EXPECT_THAT(slots.kv, ElementsAre(Extent{32, 6}, Extent{104, 27}));
   EXPECT_THAT(slots.activations, ElementsAre(Extent{28, 2}, Extent{100, 28}));
-  // All activations stay.
+  // All activations stay on the compute node.
   sequence.resident = {.first = 0, .tokens = UINT32_MAX};
   EXPECT_EQ(SplitBySlots(69, 1, sequence, kinds).run.recomputed, 0u);
   EXPECT_EQ(SplitBySlots(69, 1, sequence, kinds).run.remade, 36u);

@@ -180,7 +180,7 @@ TEST(ShardsTest, SplitsAreWholeAndEven) {
   }
 }
 
-// As many as there are compute nodes at most.
+// A replica has at most as many shards as there may be compute nodes, 128.
 TEST(ShardsTest, ThirtyTwoAndMoreAreWhole) {
   for (const uint32_t count : {31u, 32u, 33u, 64u, 128u}) {
     const ShardCosts costs{.heads = 128, .columns = 28672, .head = 1000, .column = 10};
