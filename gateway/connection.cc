@@ -44,9 +44,9 @@ absl::string_view ReasonOf(int status) {
 }
 
 absl::Status HeadTooLarge() {
-  return HttpError(431, "headers_too_large",
-                   absl::StrCat("the head of the request has more than ", Connection::kHeadBytesMax,
-                                " bytes"));
+  return HttpError(
+      431, "headers_too_large",
+      absl::StrCat("the head of the request has more than ", Connection::kHeadBytesMax, " bytes"));
 }
 
 absl::Status ParseError(const error_code& error) {
