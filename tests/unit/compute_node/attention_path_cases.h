@@ -296,7 +296,23 @@ inline std::vector<Case> Cases() {
        .fetch_bytes = 16 << 20,
        .sparse_ratio = 0.5,
        .resident_tokens = 16},
-      // Each node is told the same tokens.
+      // Each node is told the same tokens, and sums are over the heads of both.
+      {.name = "SparseByHead",
+       .kind = AttentionPath::kSparse,
+       .heads = heads,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 0.5},
+      {.name = "SparseByHeadInSmallWindows",
+       .kind = AttentionPath::kSparse,
+       .heads = heads,
+       .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20),
+       .sparse_ratio = 0.2},
+      {.name = "SparseByHeadWithATileResident",
+       .kind = AttentionPath::kSparse,
+       .heads = heads,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 0.5,
+       .resident_tokens = 16},
       {.name = "SparseByHeadWithAll",
        .kind = AttentionPath::kSparse,
        .heads = heads,
@@ -308,6 +324,12 @@ inline std::vector<Case> Cases() {
        .fetch_bytes = kFetchLeast / (kTokensMax + 4) * (kTokensMax + 20),
        .sparse_ratio = 1,
        .resident_tokens = 160},
+      {.name = "SparseInt8ByHead",
+       .kind = AttentionPath::kSparse,
+       .heads = heads,
+       .fetch_bytes = 16 << 20,
+       .sparse_ratio = 0.5,
+       .int8 = true},
       {.name = "SparseInt8ByHeadWithAll",
        .kind = AttentionPath::kSparse,
        .heads = heads,
@@ -390,6 +412,13 @@ inline std::vector<Case> CasesBySpan() {
 inline std::vector<Case> CasesThatFetch() {
   std::vector<Case> cases = Cases();
   std::erase_if(cases, [](const Case& one) { return one.fetch_bytes == 0 || one.ahead; });
+  return cases;
+}
+
+// Those that weigh tokens over heads of several memory nodes.
+inline std::vector<Case> CasesWeighedByHead() {
+  std::vector<Case> cases = Cases();
+  std::erase_if(cases, [](const Case& one) { return one.sparse_ratio == 0 || one.heads.empty(); });
   return cases;
 }
 

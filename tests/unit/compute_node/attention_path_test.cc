@@ -9,11 +9,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/unit/compute_node/attention_path_cases.h"
 #include "tests/unit/compute_node/attention_path_fixture.h"
@@ -171,6 +173,55 @@ TEST_P(WindowDataTest, ABitOfTheHeaderThatChangedOnTheWayIsFound) {
   EXPECT_EQ(counters_.refusals.total(), found);
 }
 
+class HeadsInTurnTest : public AttentionPathTest {
+ protected:
+  // Whether the lane waits for a piece of the memory node.
+  bool Awaits(const Lane& lane, uint32_t node) const {
+    std::vector<AwaitedSignal> awaited;
+    paths_->AppendAwaited(lane, awaited);
+    const uint32_t word = plan::FetchWindows(context_->layout).word(node, lane.index);
+    return std::any_of(awaited.begin(), awaited.end(),
+                       [word](const AwaitedSignal& signal) { return signal.word == word; });
+  }
+};
+
+// What softmax gave a token is added up over heads in their order: else sums, and with them the
+// tokens that are chosen, would follow from who is early.
+TEST_P(HeadsInTurnTest, ANodeThatIsEarlyWaitsForTheHeadsBeforeItsOwn) {
+  plan::StepPlan plan;
+  Join(1, 90, plan);
+  AddRows(1, 90, plan);
+  RunSteps({plan});
+  plan = {};
+  AddRows(1, 1, plan);
+  late_nodes_ = 1;  // Node m0 does not know of the step.
+  BeginStep(0, plan);
+  Lane& lane = lanes_[0];
+  BeginLayer(lane, 0);
+  const plan::FetchWindows windows(context_->layout);
+  const Nanos deadline = RealClock().Now() + kLong;
+  while (region_->LoadSignal(windows.word(1, 0)) < 1 && RealClock().Now() < deadline) {
+    transport_->Progress();
+  }
+  ASSERT_GE(region_->LoadSignal(windows.word(1, 0)), 1u);
+
+  const uint64_t received = counters_.bytes_received.load();
+  const auto polled = paths_->Poll(lane);
+  ASSERT_TRUE(polled.ok()) << polled.status();
+  EXPECT_FALSE(*polled);
+  EXPECT_EQ(counters_.bytes_received.load(), received) << "the piece of node m1 lies where it came";
+  EXPECT_TRUE(Awaits(lane, 0));
+  EXPECT_FALSE(Awaits(lane, 1)) << "what is here is not awaited";
+
+  memory_[0]->worker->PushPlan(lane.plan);
+  EndLayer(lane, 0);
+  for (uint32_t layer = 1; layer < config_.layers.size(); ++layer) {
+    BeginLayer(lane, layer);
+    EndLayer(lane, layer);
+  }
+  paths_->EndStep(lane);
+}
+
 class MadeAheadTest : public AttentionPathTest {
  protected:
   // A step of one row, whose slices' weights come so late that the first layer's activations are
@@ -325,6 +376,8 @@ TEST_P(MadeBehindTheSliceTest, IsNoPartOfTheSlicesTime) {
   paths_->EndStep(lane);
 }
 
+INSTANTIATE_TEST_SUITE_P(Paths, HeadsInTurnTest, ::testing::ValuesIn(CasesWeighedByHead()),
+                         [](const auto& test) { return std::string(test.param.name); });
 INSTANTIATE_TEST_SUITE_P(Paths, MadeBehindTheSliceTest,
                          ::testing::ValuesIn(CasesBehindWhatIsHere()),
                          [](const auto& test) { return std::string(test.param.name); });
