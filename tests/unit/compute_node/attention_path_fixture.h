@@ -158,6 +158,7 @@ class AttentionPathTest : public ::testing::TestWithParam<Case> {
         .resident_tokens = (kSequences + 1) * GetParam().activations_here,
         .activation_share = GetParam().activation_share,
         .int8_tails = GetParam().int8 ? kSequences + 1 : 0,
+        .sparse_tokens = GetParam().sparse_tokens,
         .sparse_ratio = GetParam().sparse_ratio,
         .memory_nodes = {"m0", "m1"},
         .slots = {kSlots, kSlots},
