@@ -510,7 +510,7 @@ TEST(ClusterConfigTest, NamesTheOverrideWhoseValueIsNotAllowed) {
 TEST(ClusterConfigTest, WritesWhatItReadsBackAsTheSame) {
   const auto config =
       Parse(kSmall, {"memory.0.capacity=1000001", "compute.0.cores=0-3,8", "coordinator.cores=2,3",
-                     "gateway={listen: '127.0.0.1:0', cores: 5}"});
+                     "gateway={listen: '127.0.0.1:0', cores: 5}", "memory.1.price=1234.5678/h"});
   ASSERT_TRUE(config.ok()) << config.status();
   const std::string yaml = ToYaml(*config);
 
@@ -520,6 +520,7 @@ TEST(ClusterConfigTest, WritesWhatItReadsBackAsTheSame) {
   EXPECT_EQ(ToYaml(*again), yaml);
   EXPECT_EQ(again->memory[0].capacity_bytes, 1000001u);
   EXPECT_EQ(again->memory[1].capacity_bytes, GiB(2));
+  EXPECT_EQ(again->memory[1].price_per_hour, 1234.5678);
   EXPECT_THAT(again->compute[0].cores, ElementsAre(0, 1, 2, 3, 8));
   EXPECT_THAT(again->coordinator_cores, ElementsAre(2, 3));
   EXPECT_THAT(again->gateway.cores, ElementsAre(5));
