@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Writing of the cluster file: what it prints reads back as the same configuration.
+#include <charconv>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

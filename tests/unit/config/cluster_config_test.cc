@@ -285,6 +285,17 @@ TEST(ClusterConfigTest, OnOneHostTransportsListenOnLoopback) {
   EXPECT_EQ(config->VerbsUri(), "verbs://?gid=3");
 }
 
+TEST(ClusterConfigTest, NodesElsewhereMustReachTheCoordinator) {
+  const std::vector<std::string> there = {"transport=ucx", "memory.0.host=there"};
+  for (const char* listen : {"127.0.0.1:7400", "localhost:7400", "127.0.1.1:7400", "[::1]:7400"}) {
+    auto overrides = there;
+    overrides.push_back(absl::StrCat("coordinator.listen='", listen, "'"));
+    EXPECT_THAT(ErrorOf(kSmall, overrides), HasSubstr("that m0 on there can reach")) << listen;
+    overrides[1] = "memory.0.host='::1'";
+    EXPECT_TRUE(Parse(kSmall, overrides).ok()) << ErrorOf(kSmall, overrides);
+  }
+}
+
 // The largest number stands for no number that was not given.
 TEST(ClusterConfigTest, RefusesTheLargestNumberOfLanesToo) {
   EXPECT_THAT(ErrorOf(kSmall, {"pipeline={lanes: 4294967295}"}),
