@@ -289,6 +289,22 @@ class DeployScriptsTest(unittest.TestCase):
                                       env={**os.environ, "PATH": f"{self.path}:{os.environ['PATH']}"})
                 self.assertEqual(done.stdout, "none\n", done.stderr)
 
+    def test_a_library_of_two_programs_is_in_a_bundle_once(self):
+        build = self.repository / "build/cuda"
+        for name in ("tests/cuda_gpu_test", "tests/cuda_node_gpu_test", "tests/cuda_ipc_gpu_test", "bin/lamina-gpu-bench"):
+            self.write(build / name, "")
+            shutil.copy("/bin/true", build / name)
+        self.write(self.folder / "libshared.so.1", "")
+        self.write(self.path / "ldd", f"#!/bin/sh\nprintf '\\tlibshared.so.1 => {self.folder}/libshared.so.1 (0x7f)\\n'\n")
+        # With -n coreutils 9.2 to 9.4 fail where the file is there.
+        self.write(self.path / "cp", f"""#!/bin/bash
+[[ $1 != -*n* || ! -e ${{@: -1}}/libshared.so.1 ]] || exit 1
+exec {shutil.which("cp")} "$@"
+""")
+        done = self.run_script("bundle.sh", "--cuda", "--out", str(self.folder / "out"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertTrue((self.folder / "out/lib/libshared.so.1").exists())
+
     def test_a_program_of_a_bundle_finds_cuda_where_it_is_named(self):
         build = self.repository / "build/cuda"
         for name in ("tests/cuda_gpu_test", "tests/cuda_node_gpu_test", "tests/cuda_ipc_gpu_test", "bin/lamina-gpu-bench"):
