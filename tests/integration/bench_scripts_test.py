@@ -23,6 +23,7 @@ import all as all_suites  # noqa: E402
 import choice  # noqa: E402
 import cluster  # noqa: E402
 import conversations  # noqa: E402
+import gateway  # noqa: E402
 import int8  # noqa: E402
 import places  # noqa: E402
 import predict  # noqa: E402
@@ -330,6 +331,14 @@ class ServerTest(SuiteTest):
     def test_what_a_suite_needs_besides_the_server_is_named(self):
         self.assertIn("--gateway HOST:PORT", self.run_suite("gateway", "--", "--server", "here:7400").stderr)
         self.assertIn("--cluster FILE", self.run_suite("predict", "--", "--server", "here:7400").stderr)
+
+
+class GatewayTest(unittest.TestCase):
+    def test_a_way_without_times_has_none_rather_than_zeros(self):
+        self.assertEqual(gateway.tpot_of([{"p50": 1.0, "p99": 9.0}, {"p50": 2.0, "p99": 5.0}, {"p50": 3.0, "p99": 7.0}]), {"p50": 2.0, "p99": 7.0})
+        self.assertIsNone(gateway.tpot_of([None, None]))
+        self.assertEqual(gateway.in_words(None).split(), ["-"])
+        self.assertEqual(len(gateway.in_words(None)), len(gateway.in_words({"p50": 2.0, "p99": 7.0})))
 
 
 class ChoiceTest(unittest.TestCase):
