@@ -38,6 +38,15 @@ TEST(FetchSparseConfigTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(again->fetch, config->fetch);
 }
 
+// A ratio that is rounded would choose other tokens.
+TEST(FetchSparseConfigTest, TheRatioComesBackWithAllItsDigits) {
+  const auto config = ParseClusterConfig(kSparse, "test", {"fetch.caching_ratio=0.33333333"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto again = ParseClusterConfig(ToYaml(*config), "test", {});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->fetch.caching_ratio, 0.33333333);
+}
+
 TEST(FetchSparseConfigTest, KAndVThatStayHaveBytesOfTheirOwn) {
   const auto config = ParseClusterConfig(kSparse, "test", {"fetch.resident=96MiB"});
   ASSERT_TRUE(config.ok()) << config.status();
