@@ -10,6 +10,9 @@
 // shares with memory nodes attend while the others run slices, as they do while K and V are there:
 // what one takes from the other of the memory's bandwidth is in both figures.
 //
+// All of this is measured in turns, between which the host's reads are (policy_turns.h): where they
+// change meanwhile, figures of slow and of fast reads are told apart.
+//
 // Slices, tails and attention beside them are timed by the clock of the device that they run on.
 //
 // Threading: runs in the calling thread and the pool's, which nobody else may use meanwhile.
@@ -46,8 +49,8 @@ struct PolicyMeasurement {
 // Leaves all threads of the pool in use. The calling thread should be pinned as the data thread is.
 // Requires: the weights of its slices are there.
 // Errors: those of the executor; kResourceExhausted  no memory for K and V of the measurement.
-// Cost: one to two seconds, and 200 MiB for its duration, whatever the model's size: of a large one
-// fewer slices are run.
+// Cost: one to two seconds, and 260 MiB for its duration, or up to 450 MiB with last caches of more
+// than 32 MiB; whatever the model's size: of a large one fewer slices are run.
 absl::StatusOr<plan::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& what,
                                                      SliceExecutor& executor, ThreadPool& pool);
 
