@@ -180,9 +180,8 @@ class SliceMeter {
       std::vector<double> slices;
       LAMINA_RETURN_IF_ERROR(RunSlices(attention, slices, rates));
       LAMINA_ASSIGN_OR_RETURN(const double tail, TailSeconds());
-      times.push_back({.rows = rows,
-                       .slice_seconds = LowerMedian(std::move(slices)),
-                       .tail_seconds = tail});
+      times.push_back(
+          {.rows = rows, .slice_seconds = LowerMedian(std::move(slices)), .tail_seconds = tail});
     }
     return times;
   }

@@ -34,10 +34,10 @@ struct ReadsSeen {
 // Requires: at least one turn; reads >= 0.
 ReadsSeen SeenIn(absl::Span<const double> reads, size_t group_min);
 
-// The middle value, of an even number the lower of both. Requires: not empty.
+// Returns the middle value, of an even number the lower of both. Requires: not empty.
 double LowerMedian(std::vector<double> values);
 
-// The same, of an even number the higher of both. Requires: not empty.
+// Returns the middle value, of an even number the higher of both. Requires: not empty.
 double UpperMedian(std::vector<double> values);
 
 }  // namespace lamina::compute_node

@@ -33,7 +33,7 @@ constexpr uint64_t kCopiesMax = 40;
 constexpr std::array<size_t, 3> kRows = {1, 4, 16};
 constexpr size_t kRounds = 10;
 constexpr size_t kFewRounds = 4;
-// Of slow rounds, or fast ones, so many in the fewest rounds, and one of four in more.
+// Slow rounds, or fast ones, count from so many on, and where they are one of four.
 constexpr size_t kGroupMin = 2;
 constexpr double kClear = 1.25;
 constexpr double kGivenForMemory = 1.1;
@@ -183,8 +183,8 @@ FormsCompared CompareForms(absl::Span<const FormTimes> rounds) {
     for (const size_t round : group) {
       own.push_back(ratios[round]);
     }
-    compared.ratio *= std::pow(LowerMedian(std::move(own)),
-                               1.0 / static_cast<double>(seen.groups.size()));
+    compared.ratio *=
+        std::pow(LowerMedian(std::move(own)), 1.0 / static_cast<double>(seen.groups.size()));
   }
   for (size_t i = 0; i < compared.by_rows.size(); ++i) {
     std::vector<double> own;

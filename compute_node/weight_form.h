@@ -52,7 +52,7 @@ struct FormsCompared {
   // 16 rows count most. The median of rounds; where the host's reads differed the geometric mean of
   // the medians of slow rounds and of fast ones (reads_seen.h), however many there were of each.
   double ratio = 0;
-  std::array<double, 3> by_rows = {};  // The same by numbers of rows: medians of all rounds.
+  std::array<double, 3> by_rows = {};  // Such ratios by numbers of rows: medians of all rounds.
   double reads_low = 0;                // Bytes a second at which bf16 came with one row, the lowest
   double reads_high = 0;               // and the highest of all rounds.
 };
@@ -82,8 +82,7 @@ size_t CopiesToMeasure(uint64_t cache_bytes, uint64_t available_bytes);
 // Measures a layer of its own, in rounds. Errors: those of Dense::PackBlocks().
 // Cost: 0.1 to 0.5 s, less where one form is clearly faster, and 100 MB for as long; with last
 // caches of more than 36 MB in all up to 0.8 GB, and the time to write them.
-absl::StatusOr<std::vector<FormTimes>> MeasureForms(kernels::BlockType type,
-                                                    kernels::Dense& dense);
+absl::StatusOr<std::vector<FormTimes>> MeasureForms(kernels::BlockType type, kernels::Dense& dense);
 
 class WeightForms {
  public:
