@@ -14,8 +14,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/clock.h"
-#include "common/cores.h"
-#include "common/last_cache.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "compute_node/policy_turns.h"
@@ -39,9 +37,9 @@ constexpr Nanos kSlicesMax = Millis(9);
 constexpr Nanos kFetchingTime = Millis(15);
 // K and V of some tokens are made so often, after once that is not timed.
 constexpr int kMakings = 3;
-// Reads between turns: the better of so many passes over twice what last caches keep.
+// Reads between turns: the better of so many passes.
 constexpr int kReadPasses = 2;
-constexpr uint64_t kReadBytesMin = uint64_t{64} << 20;
+constexpr size_t kReadBytesMin = size_t{64} << 20;
 
 // A clock may be too coarse for what it measures.
 double AtLeastANano(double seconds) { return std::max(1e-9, seconds); }
@@ -126,11 +124,10 @@ class ConcurrentAttention {
 // own, which nobody else has: once suffices.
 class ReadMeter {
  public:
-  ReadMeter(kernels::ComputeDevice& device, ThreadPool& pool) : device_(device), pool_(pool) {
+  ReadMeter(kernels::ComputeDevice& device, ThreadPool& pool, size_t bytes)
+      : device_(device), pool_(pool) {
     if (device.is_host()) {
-      const uint64_t bytes = std::clamp<uint64_t>(2 * LastCacheBytes(CoresOfThread()),
-                                                  kReadBytesMin, kernels::PlainReads::kBytes);
-      reads_.emplace(static_cast<size_t>(bytes));
+      reads_.emplace(bytes);
     }
   }
 
@@ -244,7 +241,10 @@ double MakeSeconds(const PolicyMeasurement& what, kernels::ComputeDevice& device
 class TurnMeter {
  public:
   TurnMeter(const PolicyMeasurement& what, SliceExecutor& executor, ThreadPool& pool)
-      : what_(what), pool_(pool), slices_(executor, what.slices), reads_(executor.device(), pool) {}
+      : what_(what),
+        pool_(pool),
+        slices_(executor, what.slices),
+        reads_(executor.device(), pool, what.read_bytes) {}
 
   // Errors: those of the executor; kResourceExhausted  no memory for K and V.
   absl::Status Prepare() {
@@ -253,9 +253,10 @@ class TurnMeter {
     if (!what_.shared_cores.empty()) {
       concurrent_.emplace(what_);
     }
-    LAMINA_ASSIGN_OR_RETURN(reads_last_, reads_.Read());
     pool_.UseThreads(PoolsThreads());
     make_seconds_ = MakeSeconds(what_, slices_.device());
+    pool_.UseThreads(pool_.threads());
+    LAMINA_ASSIGN_OR_RETURN(reads_last_, reads_.Read());
     return absl::OkStatus();
   }
 
@@ -341,6 +342,12 @@ absl::StatusOr<plan::PolicyTimes> MeasureTurns(const PolicyMeasurement& what,
 }
 
 }  // namespace
+
+size_t BytesToRead(uint64_t cache_bytes) {
+  return cache_bytes == 0
+             ? kernels::PlainReads::kBytes
+             : std::clamp<size_t>(2 * cache_bytes, kReadBytesMin, kernels::PlainReads::kBytes);
+}
 
 absl::StatusOr<plan::PolicyTimes> MeasurePolicyTimes(const PolicyMeasurement& what,
                                                      SliceExecutor& executor, ThreadPool& pool) {
