@@ -207,7 +207,7 @@ class Cluster(Running):
                  weights_budget=None, weights_ahead=1, weights=None, kv_form=None, spill=None, attend=True,
                  compute_capacity=None, partition=None, parts=None, policies=None, threads=None):
         """`compute_cores`: of the compute node, or a tuple, of a node each, which with `parts` ("stage" or "shard") are those of one replica. `prefill_cores`: prompts run on a node of their own there, "p0". `local`: policy local, without memory nodes.
-        `auto_load`: policy auto, for (rows, context); `compute_cores` may have those of the memory nodes too.
+        `auto_load`: policy auto, for (rows, context), and tokens of prompts to each generated one, if not 1; `compute_cores` may have those of the memory nodes too.
         `fetch`: (policy, its keys of `fetch:`). `policies`: a list that requests choose from; the first is that of those that name none. `attend` false: memory nodes are stores. `compute_capacity`: for K and V on the compute node; None: with local as memory nodes, with auto none where `fetch` is given. `memory_budget`, `weights_budget`, `weights_ahead` (with a budget), `weights` (packed, bf16, int8), `threads`: of the compute node. `kv_form`: bf16 or int8. `spill`: (folder, capacity) of each memory node. Loads repeat
         their prompts, so that K and V of these are not kept unless it says so."""
         super().__init__(f"127.0.0.1:{free_port()}")
@@ -234,7 +234,7 @@ class Cluster(Running):
         scratch = f", scratch_tokens: {scratch_tokens}" if scratch_tokens else ""
         policy = policies[0] if policies else "local" if local else "auto" if auto_load else fetch[0] if fetch else "attend_remote"
         spread = f"partition: {partition}\n" if partition else ""
-        load = "policy_load: {{rows: {}, context: {}}}\n".format(*auto_load) if auto_load else ""
+        load = f"policy_load: {json.dumps(dict(zip(('rows', 'context', 'prompts'), auto_load)))}\n" if auto_load else ""
         if fetch:
             load += f"fetch: {json.dumps(fetch[1])}\n"
         if policies:

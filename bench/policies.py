@@ -4,7 +4,7 @@
 A compute node on core 0 and a memory node on core 1, at the points of policy_points.json: SmolLM2, or a multi-head LLaMA of random weights;
 rows and tokens of context; a bus that slows down what is fetched; memory nodes that are stores; a compute node with room for K and V, or little,
 or none; lanes, `auto` where a point names none. Each policy is measured by itself, in --turns turns, every second one backwards, and so is auto with
-the point as `policy_load`. fetch_hybrid by itself has settled on its share behind a load of its own before it is measured. Contexts grow while
+the point as `policy_load`, which has no prompts. fetch_hybrid by itself has settled on its share behind a load of its own before it is measured. Contexts grow while
 answers are measured: a step is that at the point's context, by a line through three stretches. A choice holds if its policy's steps, auto's own or
 by itself, are within 10% of the shortest. A cluster that fails is said, and the others go on; behind each point --json is written anew. Leave
 the machine alone meanwhile: a turn takes some 15 minutes.
@@ -49,7 +49,7 @@ class Sweep:
         if policy == "local":
             return cluster.Cluster(1, local=True, compute_capacity=point["compute"], **keys)
         if policy == "auto":
-            return cluster.Cluster(lanes, auto_load=(point["rows"], point["context"]), compute_capacity=point.get("compute"),
+            return cluster.Cluster(lanes, auto_load=(point["rows"], point["context"], 0), compute_capacity=point.get("compute"),
                                    attend=point.get("attend", True), fetch=(None, {"window": WINDOW}), **keys)
         fetch = None if policy == "attend_remote" else (policy, {"window": WINDOW})
         return cluster.Cluster(lanes, attend=point.get("attend", True), fetch=fetch, **keys)

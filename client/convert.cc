@@ -410,7 +410,8 @@ std::vector<ClusterStatus::PolicyFigure> FiguresOf(const v1::GetStatusResponse& 
                        .making_seconds = figure.making_seconds(),
                        .share = figure.share(),
                        .tokens_max = figure.tokens_max(),
-                       .chosen = figure.chosen()});
+                       .chosen = figure.chosen(),
+                       .prompt_seconds = figure.prompt_seconds()});
   }
   return figures;
 }

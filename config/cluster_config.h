@@ -95,11 +95,12 @@ struct FetchConfig {
   friend bool operator==(const FetchConfig&, const FetchConfig&) = default;
 };
 
-// What `policy: auto` chooses for until it has seen the load itself: decode rows of a step, and
-// tokens of context of each.
+// What `policy: auto` chooses for until it has seen the load itself: decode rows of a step, tokens
+// of context of each, and tokens of prompts that are computed for each generated one.
 struct PolicyLoadConfig {
   uint32_t rows = 16;
   uint32_t context = 1024;
+  uint32_t prompts = 1;
 
   friend bool operator==(const PolicyLoadConfig&, const PolicyLoadConfig&) = default;
 };

@@ -319,6 +319,7 @@ std::string ToYaml(const ClusterConfig& config) {
     section("policy_load");
     number("rows", config.policy_load.rows);
     number("context", config.policy_load.context);
+    number("prompts", config.policy_load.prompts);
     out << YAML::EndMap;
   }
   const bool weighs = config.policy == kPolicyAuto;

@@ -82,6 +82,12 @@ absl::Status CheckLoad(const ClusterConfig& config) {
     return out_of_range("context", load.context, "sequence_tokens_max",
                         config.limits.sequence_tokens_max);
   }
+  if (load.prompts > config.limits.sequence_tokens_max) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policy_load.prompts: ", load.prompts, " tokens of prompts to a generated one are more ",
+        "than requests can have: limits.sequence_tokens_max is ",
+        config.limits.sequence_tokens_max));
+  }
   return absl::OkStatus();
 }
 

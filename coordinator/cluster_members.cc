@@ -151,7 +151,8 @@ void ClusterMembers::WatchLoad(bool works, const std::function<Load()>& load) {
                               .rows = seen.rows,
                               .context_tokens = seen.context_tokens,
                               .tokens = seen.tokens,
-                              .prompts = seen.prompts});
+                              .prompts = seen.prompts,
+                              .prompt_tokens = seen.prompt_tokens});
     }
     return;
   }

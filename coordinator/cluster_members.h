@@ -53,9 +53,11 @@ class ClusterMembers {
     uint32_t prefilling = 0;  // So many of the rows are at their prompts.
     uint32_t lanes = 0;
     uint64_t context_tokens = 0;
-    // Since the coordinator started: tokens generated, and steps planned with rows of prompts.
+    // Since the coordinator started: tokens generated, steps planned with rows of prompts, and
+    // tokens of prompts that these compute.
     uint64_t tokens = 0;
     uint64_t prompts = 0;
+    uint64_t prompt_tokens = 0;
   };
 
   // Options, clock and owner must outlive this.

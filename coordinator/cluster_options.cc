@@ -108,7 +108,8 @@ core::SchedulerOptions SchedulerOptionsOf(const ClusterConfig& config,
 
 PolicyAutoOptions PolicyAutoOptionsOf(const ClusterConfig& config) {
   PolicyAutoOptions options{.load = {.rows = static_cast<double>(config.policy_load.rows),
-                                     .context = static_cast<double>(config.policy_load.context)}};
+                                     .context = static_cast<double>(config.policy_load.context),
+                                     .prompts = static_cast<double>(config.policy_load.prompts)}};
   for (MemoryCores& group : MemoryCoresOf(config, config.compute[0])) {
     options.memory.push_back({.names = std::move(group.names), .shared = group.shared});
   }

@@ -22,8 +22,7 @@ std::unique_ptr<core::ServiceOrder> MakeOrder(bool priority) {
   return priority ? core::MakePriorityOrder() : core::MakeFirstComeFirstServed();
 }
 
-ClusterMembers::Load LoadOf(const core::SchedulerStats& stats, uint64_t tokens, uint64_t prompts) {
-  ClusterMembers::Load load{.tokens = tokens, .prompts = prompts};
+ClusterMembers::Load LoadOf(const core::SchedulerStats& stats, ClusterMembers::Load load) {
   for (const core::SchedulerStats::LaneStats& lane : stats.lanes) {
     load.rows += lane.rows;
     load.prefilling += lane.prefilling;
@@ -78,7 +77,9 @@ void Engine::Impl::EndTurn() {
   members.DropLostNodes();
   LetGo();
   members.WatchLoad(scheduler.HasWork() || !requests.empty(), [this] {
-    return LoadOf(scheduler.Stats(), requests.tokens(), prompts_planned);
+    return LoadOf(scheduler.Stats(), {.tokens = requests.tokens(),
+                                      .prompts = prompts_planned,
+                                      .prompt_tokens = token_work.input_tokens()});
   });
   members.Advance();
   PlanSteps();

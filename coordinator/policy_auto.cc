@@ -72,6 +72,7 @@ void PolicyAuto::SawLoad(Nanos now, uint32_t rows, uint64_t context_tokens) {
 }
 
 void PolicyAuto::SawSteps(Nanos now, const ServedLoad& served) {
+  CountTokens(now, served);
   if (!served_.has_value() || served.prompts != served_->prompts ||
       served.policy != served_->policy || served.activation_share != served_->activation_share) {
     settled_ = now + kSettle;
@@ -85,6 +86,14 @@ void PolicyAuto::SawSteps(Nanos now, const ServedLoad& served) {
   }
   served_ = served;
   served_seen_ = now;
+}
+
+void PolicyAuto::CountTokens(Nanos now, const ServedLoad& served) {
+  meter_.AddTokens(ToSeconds(now - tokens_counted_at_), served.tokens - tokens_counted_,
+                   served.prompt_tokens - prompt_tokens_counted_);
+  tokens_counted_ = served.tokens;
+  prompt_tokens_counted_ = served.prompt_tokens;
+  tokens_counted_at_ = now;
 }
 
 // How long no token may come: a few steps as measured, or predicted, whichever are longer.

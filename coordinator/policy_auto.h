@@ -29,8 +29,9 @@ struct ServedLoad {
   uint32_t activation_share = 0;  // With fetch_hybrid, in plan::SlotKinds::kUnit-ths.
   uint32_t rows = 0;
   uint64_t context_tokens = 0;
-  uint64_t tokens = 0;   // Generated.
-  uint64_t prompts = 0;  // Steps planned with rows of prompts.
+  uint64_t tokens = 0;         // Generated since the start.
+  uint64_t prompts = 0;        // Steps planned with rows of prompts.
+  uint64_t prompt_tokens = 0;  // Computed since the start, or planned to be.
 };
 
 // What an epoch is to have.
@@ -78,6 +79,7 @@ class PolicyAuto {
 
  private:
   void ForgetOtherMembers(const PolicyMeasures& measures);
+  void CountTokens(Nanos now, const ServedLoad& served);
   double SecondsMax(cost::KvPolicy policy) const;
   void SettleShare(const core::PolicyChoice& predicted);
   double AttentionOfPools(const PolicyMeasures& measures) const;
@@ -102,7 +104,10 @@ class PolicyAuto {
   // within a replica.
   double link_ = 0;
   cost::PartLink parts_;
-  std::optional<ServedLoad> served_;  // As last seen, at
+  uint64_t tokens_counted_ = 0;         // Generated, as the meter knows,
+  uint64_t prompt_tokens_counted_ = 0;  // and of prompts,
+  Nanos tokens_counted_at_ = 0;         // by then.
+  std::optional<ServedLoad> served_;    // As last seen, at
   Nanos served_seen_ = 0;
   Nanos settled_ = 0;                // From when on no step with rows of prompts runs.
   Nanos load_seen_ = 0;              // When the load was last seen,

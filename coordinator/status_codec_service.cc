@@ -54,6 +54,7 @@ void AddPolicies(const EngineStatus& status, v1::GetStatusResponse* response) {
     proto->set_policy(std::string(cost::KvPolicyName(policy)));
     proto->set_why_not(figure.candidate.why_not);
     proto->set_seconds(figure.seconds);
+    proto->set_prompt_seconds(figure.prompts);
     proto->set_dense_seconds(figure.step.dense);
     proto->set_attention_seconds(figure.step.attention);
     proto->set_transfer_seconds(figure.step.transfer);

@@ -18,6 +18,9 @@ constexpr double kExchangeSeconds = 40e-6;
 // neither side always has work when the other does. Assumed; two lanes took 15% longer than their
 // bound at 16 rows of 1024 tokens, 6% at 1536 (docs/lab/2026-11.md, pipeline).
 constexpr double kUnhidden = 0.2;
+// Rows of a batch by which tokens of prompts are judged: the most that nodes measure, whose dense
+// layers compute and do not wait for weights.
+constexpr double kPromptRows = 64;
 
 FetchTime FetchTimeOf(KvPolicy policy, const FetchLayer& layer, const RecomputeLane& lane) {
   switch (policy) {
@@ -127,6 +130,22 @@ PolicyStep FetchStep(KvPolicy policy, const PolicyCompute& compute, const Policy
   step.transfer = time.share * activations + (1 - time.share) * kv;
   step.making = time.share * making;
   return step;
+}
+
+double PromptTokenSeconds(KvPolicy policy, const PolicyCompute& compute) {
+  double tokens_per_second = 0;
+  for (const MeasuredReplica& replica : compute.replicas) {
+    double longest = 0;  // The stage that chunks, one behind the other, wait for.
+    for (const ReplicaStage& stage : replica.stages) {
+      for (const ReplicaPart& shard : stage.shards) {
+        const plan::SliceTimes most = TimesOf(
+            policy == KvPolicy::kLocal ? shard.times.local : shard.times.pools, kPromptRows);
+        longest = std::max(longest, stage.slices * most.slice_seconds / kPromptRows);
+      }
+    }
+    tokens_per_second += longest > 0 ? 1 / longest : 0;
+  }
+  return tokens_per_second > 0 ? 1 / tokens_per_second : 0;
 }
 
 }  // namespace lamina::cost

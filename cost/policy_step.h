@@ -25,8 +25,8 @@
 //
 // Attention and slices that share a memory are measured side by side, so that what they take from
 // each other is in the figures; that memory nodes attend as fast as the compute node does with as
-// much bandwidth, and what a layer waits for the exchange (kExchangeSeconds), is assumed. Prompts
-// are left out.
+// much bandwidth, and what a layer waits for the exchange (kExchangeSeconds), is assumed. Tokens of
+// prompts are no part of a step: what one takes is PromptTokenSeconds().
 //
 // Determinism: pure functions of their arguments.
 
@@ -45,6 +45,7 @@ namespace lamina::cost {
 struct PolicyLoad {
   double rows = 0;
   double context = 0;
+  double prompts = 0;  // Tokens of prompts that are computed for each token that a row gets.
 };
 
 struct PolicyModel {
@@ -94,5 +95,11 @@ PolicyStep PoolsStep(const PolicyCompute& compute, const PolicyModel& model,
 // make_seconds; one replica, of one node; pools.link > 0.
 PolicyStep FetchStep(KvPolicy policy, const PolicyCompute& compute, const PolicyModel& model,
                      const PolicyPools& pools, const PolicyLoad& load);
+
+// Seconds of the dense layers of one token of a prompt, where many run together, over all replicas:
+// on all threads of their nodes with local, and on those that they have together with memory nodes
+// with the others. What its attention takes is left out: it is the same for all. 0: nothing was
+// measured. Requires: as LocalStep().
+double PromptTokenSeconds(KvPolicy policy, const PolicyCompute& compute);
 
 }  // namespace lamina::cost

@@ -109,8 +109,8 @@ std::string PreparedPolicies(const client::ClusterStatus& status) {
   return absl::StrCat("for requests that name none of ", absl::StrJoin(words, ", "));
 }
 
-// "fetch_recompute  28.1 ms: dense 20.0, attention 6.1, links 27.9, making K and V of 40% 8.0; room
-// for 12000 tokens; exact", or why it is not to be had.
+// "fetch_recompute  28.1 ms: dense 20.0, attention 6.1, links 27.9, making K and V of 40% 8.0; its
+// prompts 9.6; room for 12000 tokens; exact", or why it is not to be had.
 std::vector<std::string> Weighed(const client::ClusterStatus& status) {
   std::vector<std::string> lines;
   for (const client::ClusterStatus::PolicyFigure& figure : status.policy_figures) {
@@ -127,6 +127,9 @@ std::vector<std::string> Weighed(const client::ClusterStatus& status) {
     if (figure.making_seconds > 0) {
       absl::StrAppendFormat(&line, ", making K and V of %.0f%% of the tokens %.1f",
                             figure.share * 100, figure.making_seconds * 1e3);
+    }
+    if (figure.prompt_seconds > 0) {
+      absl::StrAppendFormat(&line, "; its prompts %.1f", figure.prompt_seconds * 1e3);
     }
     lines.push_back(absl::StrCat(line, "; room for ", figure.tokens_max, " tokens; exact"));
   }

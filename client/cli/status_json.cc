@@ -147,6 +147,7 @@ Json ToJson(const client::ClusterStatus& status) {
                        {"chosen", figure.chosen},
                        {"why_not", figure.why_not},
                        {"seconds", figure.seconds},
+                       {"prompt_seconds", figure.prompt_seconds},
                        {"dense_seconds", figure.dense_seconds},
                        {"attention_seconds", figure.attention_seconds},
                        {"transfer_seconds", figure.transfer_seconds},

@@ -44,7 +44,11 @@ std::string Words(const PolicyFigure& figure, const cost::PolicyLoad& load) {
   if (const double fit = RowsThatFit(figure.candidate, load); fit < load.rows) {
     absl::StrAppendFormat(&words, ", %.0f rows at a time", fit);
   }
-  return absl::StrCat(words, ")");
+  words += ")";
+  if (figure.prompts > 0) {
+    absl::StrAppendFormat(&words, " and its prompts %.1f", figure.prompts * 1e3);
+  }
+  return words;
 }
 
 // In a sentence: "with local", "on memory nodes".
@@ -84,8 +88,12 @@ PolicyFigure FigureOf(const PolicyInputs& inputs, const PolicyCandidate& candida
   figure.step = StepOf(candidate.policy, inputs, {.rows = figure.rows, .context = load.context});
   figure.seconds =
       figure.step.seconds * Factor(corrections, candidate.policy) * (load.rows / figure.rows);
+  figure.prompts =
+      load.rows * load.prompts * cost::PromptTokenSeconds(candidate.policy, inputs.compute);
   return figure;
 }
+
+double Both(const PolicyFigure& figure) { return figure.seconds + figure.prompts; }
 
 // What each takes at this end, or altogether, of what the fastest takes there, if that is more than
 // anywhere before. Requires: as many seconds as figures; 0 for those that cannot be had.
@@ -112,14 +120,14 @@ std::vector<PolicyFigure> FiguresOf(const PolicyInputs& inputs,
   std::vector<double> seconds;
   for (const PolicyCandidate& candidate : candidates) {
     figures.push_back(FigureOf(inputs, candidate, load, corrections));
-    seconds.push_back(figures.back().seconds);
+    seconds.push_back(Both(figures.back()));
   }
   if (ends.empty()) {
     CountWorst(seconds, figures);
   }
   for (const PolicyInputs& end : ends) {
     for (size_t i = 0; i < candidates.size(); ++i) {
-      seconds[i] = FigureOf(end, candidates[i], load, corrections).seconds;
+      seconds[i] = Both(FigureOf(end, candidates[i], load, corrections));
       figures[i].ends.push_back(seconds[i]);
     }
     CountWorst(seconds, figures);
@@ -228,9 +236,11 @@ PolicyChoice ChoosePolicy(const PolicyInputs& inputs,
     chosen = now;
   }
   choice.policy = chosen->candidate.policy;
-  choice.why =
-      absl::StrFormat("%.0f row%s at %.0f tokens: a step takes %s", load.rows,
-                      std::lround(load.rows) == 1 ? "" : "s", load.context, Words(*chosen, load));
+  choice.why = absl::StrFormat(
+      "%.0f row%s at %.0f tokens%s: a step takes %s", load.rows,
+      std::lround(load.rows) == 1 ? "" : "s", load.context,
+      load.prompts > 0 ? absl::StrFormat(", %.1f of a prompt to each", load.prompts) : "",
+      Words(*chosen, load));
   if (const PolicyFigure* other = Fastest(choice.figures, chosen); other != nullptr) {
     absl::StrAppend(&choice.why, ", ", WithPolicy(other->candidate.policy), " ",
                     Words(*other, load), WordsOfEnds(*chosen, *other));
@@ -273,9 +283,17 @@ void PolicyLoadMeter::Add(double seconds, uint32_t rows, uint64_t context_tokens
   context_tokens_ += weight * (static_cast<double>(context_tokens) - context_tokens_);
 }
 
+void PolicyLoadMeter::AddTokens(double seconds, uint64_t generated, uint64_t prompts) {
+  const double kept = std::exp2(-seconds / kForgetSeconds);
+  generated_ = kept * generated_ + static_cast<double>(generated);
+  prompts_ = kept * prompts_ + static_cast<double>(prompts);
+}
+
 cost::PolicyLoad PolicyLoadMeter::load() const {
   LAMINA_CHECK(seconds_ > 0);
-  return {.rows = rows_, .context = context_tokens_ / rows_};
+  return {.rows = rows_,
+          .context = context_tokens_ / rows_,
+          .prompts = prompts_ / std::max(1.0, generated_)};
 }
 
 }  // namespace lamina::core

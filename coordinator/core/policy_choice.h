@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What `policy: auto` picks, and why: the exact policy whose decode step takes least time for a
-// load, by what the nodes have measured. Pure functions.
+// load, together with the tokens of prompts that come with it, by what the nodes have measured.
+// Pure functions.
 //
 // Determinism: same arguments, same answer.
 
@@ -35,16 +36,19 @@ struct PolicyFigure {
   // Seconds in which each row of the load gets a token: the step's, as far as steps were corrected,
   // times the turns that rows take where they do not all fit. 0: the policy cannot be had.
   double seconds = 0;
-  std::vector<double> ends = {};  // Such seconds at each end of what was measured, if it has ends.
-  // How many times as long as the fastest policy it takes: at the end where that is most, or
+  double prompts = 0;  // Seconds of the tokens of prompts that are computed for these tokens.
+  // Seconds of both at each end of what was measured, if it has ends.
+  std::vector<double> ends = {};
+  // How many times as long as with the fastest policy both take: at the end where that is most, or
   // without ends altogether. 1: nothing is faster at either end. 0: it cannot be had.
   double worst = 0;
 };
 
 struct PolicyChoice {
   cost::KvPolicy policy = cost::KvPolicy::kLocal;
-  // "16 rows at 1024 tokens: a step takes 66.1 ms (dense 66.1, attention 45.0, 2 lanes), with local
-  // 78.2 ms (dense 50.1, attention 28.1)": what was chosen, and the best of the others.
+  // "16 rows at 1024 tokens, 1.0 of a prompt to each: a step takes 66.1 ms (dense 66.1, attention
+  // 45.0, 2 lanes) and its prompts 14.2, with local 78.2 ms (dense 50.1, attention 28.1) and 9.6":
+  // what was chosen, and the best of the others.
   std::string why;
   std::vector<PolicyFigure> figures;  // In the order of the candidates.
 
@@ -78,7 +82,8 @@ struct PolicyInputs {
 cost::PolicyStep StepOf(cost::KvPolicy policy, const PolicyInputs& inputs,
                         const cost::PolicyLoad& load);
 
-// The fastest one, by predictions as far as they were corrected; of those within 1% of each other
+// The fastest one, prompts counted, by predictions as far as they were corrected; of those within
+// 1% of each other
 // the first with room for the most rows. The current one, if any, stays unless another is faster by
 // kWorthAnEpoch, or kWorthATry. Where no candidate can be had it is the first, and `why` says that.
 //
@@ -126,6 +131,8 @@ class PolicyLoadMeter {
  public:
   // Rows in so many lanes and all their tokens of context, for so long. Nothing for no rows.
   void Add(double seconds, uint32_t rows, uint64_t context_tokens, uint32_t lanes = 1);
+  // So many tokens were generated in these seconds, and so many of prompts were computed.
+  void AddTokens(double seconds, uint64_t generated, uint64_t prompts);
 
   double seconds() const { return seconds_; }  // So far.
   cost::PolicyLoad load() const;               // Requires: seconds() > 0.
@@ -136,6 +143,8 @@ class PolicyLoadMeter {
   double rows_ = 0;
   double lanes_ = 0;
   double context_tokens_ = 0;
+  double generated_ = 0;  // Tokens of late,
+  double prompts_ = 0;    // and those of prompts.
 };
 
 }  // namespace lamina::core

@@ -161,11 +161,11 @@ constexpr char kAuto[] =
     "memory: [{name: m0, cores: \"1\", capacity: 1GiB}]\n";
 
 TEST(PolicyTest, AutoHasWhatBothNeed) {
-  const auto config = Parse(kAuto, {"policy_load={rows: 64, context: 512}"});
+  const auto config = Parse(kAuto, {"policy_load={rows: 64, context: 512, prompts: 20}"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->pipeline.lanes, 2u);
   EXPECT_TRUE(config->pipeline.lanes_auto);
-  EXPECT_EQ(config->policy_load, (PolicyLoadConfig{.rows = 64, .context = 512}));
+  EXPECT_EQ(config->policy_load, (PolicyLoadConfig{.rows = 64, .context = 512, .prompts = 20}));
 
   const auto again = Parse(ToYaml(*config));
   ASSERT_TRUE(again.ok()) << again.status() << ToYaml(*config);
@@ -329,6 +329,7 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"policy_load.rows=0", "policy_load.rows: 0 is not in [1, 256]"},
         Contradiction{"policy_load.rows=300", "for limits.running_max is 256"},
         Contradiction{"policy_load.context=9000", "for limits.sequence_tokens_max is 8192"},
+        Contradiction{"policy_load.prompts=9000", "policy_load.prompts: 9000 tokens of prompts"},
         Contradiction{"policy=attend_remote", "compute.0.capacity: KV is on memory nodes"},
         Contradiction{"policy=local", "1 memory nodes (m0) would have"}));
 

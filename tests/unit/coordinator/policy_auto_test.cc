@@ -96,6 +96,23 @@ TEST(PolicyAutoTest, ChoosesByTheLoadOfLateAfterASecondOfIt) {
   EXPECT_THAT(choice.why, HasSubstr("; the load of late"));
 }
 
+TEST(PolicyAutoTest, PromptsOfTheLoadOfLateAreThoseOfItsGeneratedTokens) {
+  EngineOptions options = Options(1);
+  options.policy_auto->load.prompts = 2;
+  PolicyAuto policy(options);
+  EXPECT_THAT(policy.Choose(std::nullopt, Measures()).why,
+              HasSubstr("1 row at 100 tokens, 2.0 of a prompt to each: "));
+  ServedLoad served = {.rows = 1, .context_tokens = 100, .prompt_tokens = 70};
+  for (Nanos now = Seconds(1); now < Seconds(3); now += Millis(100)) {
+    served.tokens += 10;
+    served.prompt_tokens += 70;
+    policy.SawLoad(now, 1, 100);
+    policy.SawSteps(now, served);
+  }
+  EXPECT_THAT(policy.Choose(std::nullopt, Measures()).why,
+              HasSubstr("1 row at 100 tokens, 7.3 of a prompt to each: "));
+}
+
 TEST(PolicyAutoTest, WantsTheLoadOnlyNowAndThen) {
   const EngineOptions options = Options(1);
   PolicyAuto policy(options);

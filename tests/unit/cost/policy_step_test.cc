@@ -30,6 +30,14 @@ TEST(PolicyStepTest, ALocalStepIsDenseLayersAndThenAttention) {
   EXPECT_NEAR(step.seconds, step.dense + step.attention, 1e-12);
 }
 
+TEST(PolicyStepTest, ATokenOfAPromptTakesItsPartOfManyOnThePolicysThreads) {
+  const PolicyCompute compute = Whole(TwoCores());
+  const double pools = PromptTokenSeconds(KvPolicy::kAttendRemote, compute);
+  EXPECT_NEAR(pools, 29 * 66e-4 / 64, 1e-12);
+  EXPECT_DOUBLE_EQ(PromptTokenSeconds(KvPolicy::kFetchHeads, compute), pools);
+  EXPECT_NEAR(PromptTokenSeconds(KvPolicy::kLocal, compute), 29 * 40e-4 / 64, 1e-12);
+}
+
 TEST(PolicyStepTest, MemoryNodesHideWhatIsShorterAndTwoLanesReadTheWeightsTwice) {
   const PolicyStep step =
       PoolsStep(Whole(TwoCores()), kModel, kPools, {.rows = 16, .context = 1000});
@@ -221,6 +229,15 @@ TEST(PartsStepTest, ShardsWaitForTheSlowestOfThemAndForTheirSums) {
   PolicyCompute three = TwoShards();
   three.replicas[0].stages[0].shards.push_back(Part(4, 2, 0));
   EXPECT_NEAR(LocalStep(three, {.rows = 2, .context = 100}).dense, 53e-3 + 20 * 2.4e-3, 1e-12);
+}
+
+TEST(PartsStepTest, ReplicasComputePromptsSideBySideAndStagesOneBehindTheOther) {
+  // 3 slices of 5 ms and 6 of 2 ms; 9 of 5 ms where the other shard has fewer heads.
+  EXPECT_NEAR(PromptTokenSeconds(KvPolicy::kLocal, TwoStages()), 15e-3 / 64, 1e-12);
+  EXPECT_NEAR(PromptTokenSeconds(KvPolicy::kLocal, TwoShards()), 45e-3 / 64, 1e-12);
+  PolicyCompute both = TwoStages();
+  both.replicas.push_back(TwoShards().replicas[0]);
+  EXPECT_NEAR(PromptTokenSeconds(KvPolicy::kLocal, both), 1 / (64 / 15e-3 + 64 / 45e-3), 1e-12);
 }
 
 TEST(PartsStepTest, ReplicasInPartsShareTheRows) {

@@ -71,6 +71,38 @@ TEST(PolicyChoiceTest, SaysTheFiguresOfBoth) {
             "with local 98.6 ms (dense 74.0, attention 24.6)");
 }
 
+// 16 rows decode faster with memory nodes; a token of a prompt takes them 3.0 ms, and local 1.8.
+TEST(PolicyChoiceTest, PromptsCountByTheirTokensForEachGeneratedOne) {
+  const auto choose = [](double prompts, std::optional<KvPolicy> current = std::nullopt) {
+    return ChoosePolicy(Inputs(), kBoth, {.rows = 16, .context = 1000, .prompts = prompts},
+                        current);
+  };
+  EXPECT_FALSE(choose(0.5).local());
+  EXPECT_TRUE(choose(1).local());
+  const PolicyChoice choice = choose(2);
+  EXPECT_EQ(choice.why,
+            "16 rows at 1000 tokens, 2.0 of a prompt to each: a step takes 98.6 ms (dense 74.0, "
+            "attention 24.6) and its prompts 58.0, on memory nodes 83.7 ms (dense 74.0, attention "
+            "48.5, 2 lanes) and its prompts 95.7");
+  EXPECT_NEAR(choice.SecondsOf(KvPolicy::kLocal), 98.6e-3, 1e-4) << "of the step alone";
+  EXPECT_FALSE(choose(1, KvPolicy::kAttendRemote).local()) << "127.6 of 131.6 is no tenth less";
+  EXPECT_TRUE(choose(3, KvPolicy::kAttendRemote).local());
+}
+
+TEST(PolicyLoadMeterTest, CountsPromptsToEachGeneratedTokenOfLate) {
+  PolicyLoadMeter meter;
+  meter.Add(1, 4, 400);
+  EXPECT_EQ(meter.load().prompts, 0);
+  meter.AddTokens(1, 0, 300);
+  EXPECT_EQ(meter.load().prompts, 300) << "none was generated yet";
+  meter.AddTokens(1, 100, 0);
+  EXPECT_NEAR(meter.load().prompts, 3, 0.05);
+  for (int second = 0; second < 600; ++second) {
+    meter.AddTokens(1, 100, 50);
+  }
+  EXPECT_NEAR(meter.load().prompts, 0.5, 0.01);
+}
+
 TEST(PolicyChoiceTest, WithoutMemoryNodesOnlyLocalIsLeft) {
   std::vector<PolicyCandidate> candidates = kBoth;
   candidates[0].why_not = "no memory node is there";
@@ -130,6 +162,13 @@ TEST_F(PolicyEndsTest, WhatLosesLeastWhereItLosesMostIsTakenWhicheverEndIsSeenMo
                                       "nodes 140.1 to 83.7 ms: at worst 1.18 and 1.37 of the "
                                       "fastest"));
   }
+}
+
+TEST_F(PolicyEndsTest, PromptsCountAtBothEnds) {
+  const PolicyChoice choice =
+      ChoosePolicy(ends_[1], kBoth, {.rows = 16, .context = 1000, .prompts = 1}, {}, {}, ends_);
+  EXPECT_NEAR(choice.figures[1].ends[0], 0.1024 + 0.0290, 2e-4);
+  EXPECT_NEAR(choice.figures[0].worst, (140.1 + 47.9) / (102.4 + 29.0), 0.01);
 }
 
 TEST_F(PolicyEndsTest, WhereBothEndsAgreeTheFastestIsTaken) {
