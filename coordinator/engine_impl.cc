@@ -12,6 +12,7 @@
 #include "coordinator/kv_makers.h"
 #include "coordinator/node_costs.h"
 #include "coordinator/policy_request.h"
+#include "coordinator/stopped_serving.h"
 
 namespace lamina::coordinator {
 namespace {
@@ -106,7 +107,7 @@ void Engine::Impl::Submit(GenerateSpec spec, uint64_t key,
   const std::string id = spec.followed_id.empty() ? spec.request_id : spec.followed_id;
   if (const absl::Status serving = CheckServing(); !serving.ok()) {
     NoteRefused(id, serving);
-    sink->OnDone(serving);
+    sink->OnDone(StoppedServing(serving));
     return;
   }
   const absl::StatusOr<const PreparedPolicy*> policy = PolicyOf(spec);
@@ -229,7 +230,7 @@ std::vector<uint64_t> Engine::Impl::ArenasOf(const FormedEpoch& epoch) const {
 
 void Engine::Impl::StopServing(const absl::Status& status) {
   core::Events events;
-  scheduler.FailAll(status, events);
+  scheduler.FailAll(StoppedServing(status), events);
   Deliver(events);
 }
 
